@@ -1,0 +1,91 @@
+//! What every [`Device`] must do, as one suite that each implementer's tests call.
+
+use crate::address::Block;
+use crate::device::{Device, Read};
+use crate::page::{Page, pages};
+
+/// Checks `device`, whose content it overwrites and which must hold at least 64 blocks, against the contract.
+///
+/// # Panics
+/// Where the device breaks the contract, saying how.
+pub fn check_contract(device: &dyn Device) {
+    assert!(device.blocks() >= 64, "{}: too small to check", device.name());
+    what_was_written_is_read(device);
+    a_batch_reads_what_single_reads_do(device);
+    a_write_touches_no_neighbour(device);
+    the_end_is_the_end(device);
+    other_blocks_survive_a_trim(device);
+}
+
+fn filled(count: usize, seed: u8) -> Vec<Page> {
+    let mut filled = pages(count);
+    for (index, page) in filled.iter_mut().enumerate() {
+        for (at, byte) in page.0.iter_mut().enumerate() {
+            *byte = (at as u8).wrapping_mul(31).wrapping_add(seed).wrapping_add(index as u8);
+        }
+    }
+    filled
+}
+
+fn read(device: &dyn Device, at: Block, count: usize) -> Vec<Page> {
+    let mut into = pages(count);
+    device.read(at, &mut into).expect("a read in range");
+    into
+}
+
+fn what_was_written_is_read(device: &dyn Device) {
+    for count in [1, 2, 7, 33] {
+        let bytes = filled(count, count as u8);
+        device.write(Block(5), &bytes).expect("a write in range");
+        assert_eq!(read(device, Block(5), count), bytes, "{} blocks before a flush", count);
+        device.flush().expect("a flush");
+        assert_eq!(read(device, Block(5), count), bytes, "{} blocks after a flush", count);
+    }
+}
+
+fn a_batch_reads_what_single_reads_do(device: &dyn Device) {
+    device.write(Block(0), &filled(64, 9)).expect("a write in range");
+    let mut reads: Vec<Read> =
+        (0..50).map(|i| Read::new(Block(i * 13 % 60), 1 + (i as usize) % 4)).collect();
+    reads.push(Read::new(Block(device.blocks()), 1));
+    device.read_batch(&mut reads);
+    let beyond = reads.pop().expect("the last one");
+    assert!(beyond.result.is_err(), "a read past the end succeeded in a batch");
+    for one in &reads {
+        assert!(one.result.is_ok(), "{:?}", one.result);
+        assert_eq!(one.pages, read(device, one.at, one.pages.len()));
+    }
+    device.read_batch(&mut []);
+}
+
+fn a_write_touches_no_neighbour(device: &dyn Device) {
+    device.write(Block(0), &filled(64, 1)).expect("a write in range");
+    device.write(Block(10), &filled(2, 77)).expect("a write in range");
+    let all = read(device, Block(0), 64);
+    let before = filled(64, 1);
+    assert_eq!(all[..10], before[..10]);
+    assert_eq!(all[10..12], filled(2, 77)[..]);
+    assert_eq!(all[12..], before[12..]);
+}
+
+fn the_end_is_the_end(device: &dyn Device) {
+    let last = Block(device.blocks() - 1);
+    device.write(last, &filled(1, 3)).expect("the last block can be written");
+    assert_eq!(read(device, last, 1), filled(1, 3));
+    assert!(device.write(last, &filled(2, 3)).is_err(), "a write past the end succeeded");
+    assert!(device.read(last, &mut pages(2)).is_err(), "a read past the end succeeded");
+    assert_eq!(device.blocks(), last.0 + 1, "a refused write made the device longer");
+}
+
+fn other_blocks_survive_a_trim(device: &dyn Device) {
+    device.write(Block(0), &filled(64, 5)).expect("a write in range");
+    device.trim(Block(16), 16).expect("a trim in range");
+    device.flush().expect("a flush");
+    let all = read(device, Block(0), 64);
+    let before = filled(64, 5);
+    assert_eq!(all[..16], before[..16]);
+    assert_eq!(all[32..], before[32..]);
+    assert!((16..32).all(|at| all[at] == before[at] || all[at] == Page::ZERO));
+    device.write(Block(16), &before[16..32]).expect("a trimmed block can be written");
+    assert_eq!(read(device, Block(16), 16), before[16..32]);
+}

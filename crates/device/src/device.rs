@@ -1,0 +1,107 @@
+//! The contract for raw media.
+
+use crate::address::Block;
+use crate::page::Page;
+use std::fmt;
+
+/// A raw medium, addressed in blocks.
+///
+/// A write is *accepted* when `write` returns and *durable* when a later `flush`, begun after it was accepted,
+/// returns without error. Until then it may reach the media or not, in any order with other accepted writes, and
+/// may be torn at 512 bytes. A block that was never written, or was trimmed, reads as zeros or as old bytes until
+/// it is written again: whoever needs to know keeps a checksum.
+///
+/// After a failed flush nobody knows which of the accepted writes are durable, not even after a later flush that
+/// succeeds.
+///
+/// Calls may come from many threads at once. They wait for the device, so they are made by workers, holding no
+/// lock that a request needs.
+pub trait Device: Send + Sync {
+    /// The capacity, in blocks. Never changes while the device is open.
+    fn blocks(&self) -> u64;
+
+    /// What an operator calls this device: a path, or a name in the simulator.
+    fn name(&self) -> &str;
+
+    /// Fills `into` with the blocks from `at` on.
+    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError>;
+
+    /// Reads many places, in any order, as many at a time as the device likes, and returns when all are done.
+    /// Every read gets its own result.
+    fn read_batch(&self, reads: &mut [Read]) {
+        for read in reads {
+            read.result = self.read(read.at, &mut read.pages);
+        }
+    }
+
+    /// Writes `from` to the blocks from `at` on.
+    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError>;
+
+    /// Makes every write accepted before the call durable.
+    fn flush(&self) -> Result<(), DeviceError>;
+
+    /// Tells the device that the bytes of these blocks are no longer needed. They read as zeros or as what they
+    /// were. Like a write, it is durable only after a flush.
+    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError>;
+}
+
+/// One read of a batch.
+pub struct Read {
+    /// The first block.
+    pub at: Block,
+    /// Where the bytes go; their number is the number of blocks.
+    pub pages: Vec<Page>,
+    /// How it went; meaningful after `read_batch` returns.
+    pub result: Result<(), DeviceError>,
+}
+
+impl Read {
+    /// A read of `count` blocks from `at` on.
+    pub fn new(at: Block, count: usize) -> Read {
+        Read { at, pages: crate::page::pages(count), result: Ok(()) }
+    }
+}
+
+/// What was asked of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// A read.
+    Read,
+    /// A write.
+    Write,
+    /// A flush.
+    Flush,
+    /// A trim.
+    Trim,
+}
+
+/// A device could not do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceError {
+    /// The device's name.
+    pub device: String,
+    /// What was asked.
+    pub operation: Operation,
+    /// The first block; 0 for a flush.
+    pub at: Block,
+    /// The number of blocks; 0 for a flush.
+    pub count: u64,
+    /// The operating system's error number; EIO where there is none.
+    pub errno: i32,
+    /// Why, in words.
+    pub reason: String,
+}
+
+impl std::error::Error for DeviceError {}
+
+impl fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verb = match self.operation {
+            Operation::Read => "reading",
+            Operation::Write => "writing",
+            Operation::Flush => return write!(f, "{}: flushing: {}", self.device, self.reason),
+            Operation::Trim => "trimming",
+        };
+        write!(f, "{}: {verb} {} block(s) at block {}: {}", self.device, self.count, self.at, self.reason)
+    }
+}

@@ -1,0 +1,12 @@
+#![doc = include_str!("../README.md")]
+mod address;
+mod contract;
+mod device;
+mod machine;
+mod page;
+
+pub use address::{BLOCK_BYTES, Block, Incarnation, ObjectId, PageNo, Sequence, StoreId};
+pub use contract::check_contract;
+pub use device::{Device, DeviceError, Operation, Read};
+pub use machine::{Clock, Random, nanos_since_epoch};
+pub use page::{Page, pages};
