@@ -122,7 +122,7 @@ impl Core {
         if state.stopping {
             return Verdict::Refuse(CacheError::Stopping);
         }
-        let buffer_bytes = Buffer::footprint(cost.records, cost.bytes);
+        let buffer_bytes = buffer::footprint(cost.records, cost.bytes);
         let limit = self.buffer.transaction_bytes_max();
         if buffer_bytes > limit {
             return Verdict::Refuse(CacheError::TooBig { bytes: buffer_bytes, limit });

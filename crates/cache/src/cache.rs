@@ -239,12 +239,12 @@ impl Cache {
         buffer_device: Arc<dyn Device>,
         clock: Arc<dyn Clock>,
         settings: Settings,
-        bug: buffer::PlantedBug,
+        bug: buffer::Bug,
     ) -> Result<Cache, CacheError> {
         let mut recovery =
             Recovery { state: State::new(), store: &store, now: clock.monotonic(), error: None };
         let replay = &mut |transaction: buffer::Replayed<'_>| recovery.replay(transaction);
-        let buffer = Buffer::open_with_bug(buffer_device, store.id(), bug, replay)?;
+        let buffer = Buffer::open_with_bug(buffer_device, store.id(), replay, bug)?;
         let Recovery { state, error, .. } = recovery;
         match error {
             Some(error) => Err(error),
@@ -372,7 +372,7 @@ impl Cache {
         &self.core.settings
     }
 
-    /// The largest transaction, in bytes of records as [`Buffer::footprint`] counts them.
+    /// The largest transaction, in bytes of records as [`buffer::footprint`] counts them.
     pub fn transaction_bytes_max(&self) -> u64 {
         self.core.buffer.transaction_bytes_max()
     }

@@ -219,7 +219,7 @@ impl Core {
 
     /// Gives back the part of the buffer that nothing needs any more.
     fn release_groups(&self, state: &mut State) {
-        let needed = state.oldest_group().unwrap_or(self.buffer.filling());
+        let needed = state.oldest_group().unwrap_or(self.buffer.groups().end);
         self.buffer.release(needed);
         // The space is used again after the next commit only; somebody may be waiting for it.
         state.syncs.commit_wanted |= state.gate.is_waiting() || self.buffer_is_half_full();
@@ -279,7 +279,7 @@ impl Core {
             Record::Write { bytes, .. } => bytes.len() as u64,
             _ => 0,
         });
-        let footprint = Buffer::footprint(records.len() as u64, bytes.sum());
+        let footprint = buffer::footprint(records.len() as u64, bytes.sum());
         let kept = state.gate.promised_bytes() + self.buffer.capacity_bytes() / 16;
         if self.buffer.room_bytes() < footprint + kept {
             return Ok(None);
