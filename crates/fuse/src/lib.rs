@@ -8,4 +8,4 @@ mod session;
 
 pub use door::Door;
 pub use latency::{Class, Latencies, Summary};
-pub use session::{Options, Session, Unmounter, mount};
+pub use session::{Options, Session, mount};

@@ -1,7 +1,7 @@
 //! A mount: the kernel's side of the door.
 
 use crate::door::Door;
-use fuser::{Config, MountOption, SessionACL, SessionUnmounter};
+use fuser::{Config, MountOption, SessionACL};
 use std::io;
 use std::path::Path;
 
@@ -18,9 +18,6 @@ pub struct Options {
 
 /// A mounted file system whose requests wait to be served.
 pub struct Session(fuser::Session<Door>);
-
-/// Unmounts a session from another thread.
-pub struct Unmounter(SessionUnmounter);
 
 /// Mounts `door` on the directory `dir`. The mount is visible on return; its requests are answered by
 /// [`Session::run`].
@@ -39,20 +36,8 @@ pub fn mount(door: Door, dir: &Path, options: &Options) -> io::Result<Session> {
 }
 
 impl Session {
-    /// A handle for other threads.
-    pub fn unmounter(&mut self) -> Unmounter {
-        Unmounter(self.0.unmount_callable())
-    }
-
     /// Serves requests until the file system is unmounted, by whomever.
     pub fn run(self) -> io::Result<()> {
         self.0.run()
-    }
-}
-
-impl Unmounter {
-    /// Unmounts. Fails with EBUSY while somebody works there, and may then be called again.
-    pub fn unmount(&mut self) -> io::Result<()> {
-        self.0.unmount()
     }
 }
