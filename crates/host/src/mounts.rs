@@ -14,6 +14,8 @@ pub struct Mount {
     pub fs_type: String,
     /// What is mounted: a device's path, or any text.
     pub source: PathBuf,
+    /// Major and minor number of the mounted file system, as `stat` tells them of every file on it.
+    pub device: (u32, u32),
 }
 
 /// All mounts that this process sees, in the order in which they were made.
@@ -72,11 +74,17 @@ fn parent(path: &Path) -> &Path {
 /// `36 35 98:0 /root /mount/point rw,noatime shared:1 - ext4 /dev/root rw`: any number of fields before the dash.
 fn parse_line(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|&byte| byte == b' ');
-    let point = unescape(fields.nth(4)?);
+    let device = parse_device(fields.nth(2)?)?;
+    let point = unescape(fields.nth(1)?);
     let mut behind = fields.skip_while(|&field| field != b"-").skip(1);
     let fs_type = unescape(behind.next()?).into_string().ok()?;
     let source = unescape(behind.next()?);
-    Some(Mount { point: point.into(), fs_type, source: source.into() })
+    Some(Mount { point: point.into(), fs_type, source: source.into(), device })
+}
+
+fn parse_device(field: &[u8]) -> Option<(u32, u32)> {
+    let (major, minor) = std::str::from_utf8(field).ok()?.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
 /// Blanks, tabs, line ends and backslashes appear as a backslash and three octal digits.
@@ -129,6 +137,7 @@ nonsense
     fn only_an_exact_mount_point_is_mounted_at() {
         let mounts = Mounts::parse(TEXT);
         assert_eq!(mounts.mounted_at(Path::new("/over")).expect("mounted").fs_type, "fuse.weir");
+        assert_eq!(mounts.mounted_at(Path::new("/over")).expect("mounted").device, (0, 42));
         assert_eq!(mounts.mounted_at(Path::new("/over/x")), None);
     }
 
