@@ -31,12 +31,10 @@ pub(crate) enum BenchError {
     },
 
     /// A modelled device, or something on it, did not appear in time.
-    #[error("{what} did not come up within {seconds} s: {says}")]
+    #[error("{what} did not come up: {says}")]
     Late {
         /// What was waited for.
         what: String,
-        /// How long.
-        seconds: u64,
         /// What its program wrote to stderr.
         says: String,
     },

@@ -104,8 +104,9 @@ pub(super) enum Direct {
 /// One modelled device. Fields are dropped, and so taken down, from the top.
 pub(super) struct SlowDevice {
     block: LoopDevice,
-    _mount: Undo,
-    _kit: Undo,
+    _unmount: Undo,
+    _fuse: Server,
+    _kit: Server,
     _files: Undo,
 }
 
@@ -123,22 +124,17 @@ impl SlowDevice {
 
         let mut kit = command("nbdkit", ["--foreground", "--exit-with-parent", "--threads=32", "-U"]);
         kit.arg(&socket).args(model.filters()).arg("file").arg(&disk).args(model.parameters());
-        let kit = start(&mut kit, &directory.join("nbdkit.log"))?;
-        wait_for(&socket, &directory.join("nbdkit.log"))?;
+        let kit = Server::start(&mut kit, directory.join("nbdkit.log"))?;
+        kit.wait_for(&socket)?;
 
         let unmount = unmount_on_drop(&export);
         let mut fuse = command("nbdfuse", ["-C", "16", "-o", "allow_other"]);
         fuse.arg(&export).arg("--unix").arg(&socket);
-        // It ends by itself when its mount is gone; were it killed first, unmounting would wait for it.
-        let nbdfuse = start(&mut fuse, &directory.join("nbdfuse.log"))?;
-        let mount = Undo::new(move || {
-            drop(unmount);
-            drop(nbdfuse);
-        });
+        let fuse = Server::start(&mut fuse, directory.join("nbdfuse.log"))?;
         let exported = export.join("nbd");
-        wait_for(&exported, &directory.join("nbdfuse.log"))?;
+        fuse.wait_for(&exported)?;
         let block = LoopDevice::attach(&exported, Direct::Yes)?;
-        Ok(SlowDevice { block, _mount: mount, _kit: kit, _files: files })
+        Ok(SlowDevice { block, _unmount: unmount, _fuse: fuse, _kit: kit, _files: files })
     }
 
     /// The block device's path.
@@ -165,36 +161,51 @@ pub(super) fn unmount_on_drop(directory: &Path) -> Undo {
     })
 }
 
-/// Starts a program that runs until its `Undo` is dropped.
-fn start(program: &mut Command, log: &Path) -> Result<Undo, BenchError> {
-    let says = File::create(log).map_err(|error| BenchError::io("cannot create", log, error))?;
-    let child: Arc<Mutex<Option<Child>>> = Arc::default();
-    let started = Arc::clone(&child);
-    let undo = Undo::new(move || {
-        if let Some(mut child) = started.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    });
-    // Its own process group: Ctrl-C must not take the device from under a file system that is still mounted.
-    let spawned = program
-        .process_group(0)
-        .stdout(Stdio::null())
-        .stderr(says)
-        .spawn()
-        .map_err(|error| BenchError::Command { command: line(program), says: error.to_string() })?;
-    *child.lock().unwrap_or_else(PoisonError::into_inner) = Some(spawned);
-    Ok(undo)
+/// A program that runs until it is dropped.
+struct Server {
+    /// Empty before it starts and after it was ended.
+    child: Arc<Mutex<Option<Child>>>,
+    log: PathBuf,
+    _end: Undo,
 }
 
-fn wait_for(path: &Path, log: &Path) -> Result<(), BenchError> {
-    let start = Instant::now();
-    while !path.exists() {
-        if start.elapsed() > Duration::from_secs(UP_SECONDS_MAX) {
-            let says = fs::read_to_string(log).unwrap_or_default().trim().to_owned();
-            return Err(BenchError::Late { what: path.display().to_string(), seconds: UP_SECONDS_MAX, says });
-        }
-        std::thread::sleep(Duration::from_millis(20));
+impl Server {
+    fn start(program: &mut Command, log: PathBuf) -> Result<Server, BenchError> {
+        let says = File::create(&log).map_err(|error| BenchError::io("cannot create", &log, error))?;
+        let child: Arc<Mutex<Option<Child>>> = Arc::default();
+        let started = Arc::clone(&child);
+        let end = Undo::new(move || {
+            if let Some(mut child) = started.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        });
+        // Its own process group: Ctrl-C must not take the device from under a file system that is still mounted.
+        let spawned = program
+            .process_group(0)
+            .stdout(Stdio::null())
+            .stderr(says)
+            .spawn()
+            .map_err(|error| BenchError::Command { command: line(program), says: error.to_string() })?;
+        *child.lock().unwrap_or_else(PoisonError::into_inner) = Some(spawned);
+        Ok(Server { child, log, _end: end })
     }
-    Ok(())
+
+    /// Waits until the server has made `path`.
+    fn wait_for(&self, path: &Path) -> Result<(), BenchError> {
+        let start = Instant::now();
+        while !path.exists() {
+            if self.has_ended() || start.elapsed() > Duration::from_secs(UP_SECONDS_MAX) {
+                let says = fs::read_to_string(&self.log).unwrap_or_default().trim().to_owned();
+                return Err(BenchError::Late { what: path.display().to_string(), says });
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    fn has_ended(&self) -> bool {
+        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
+    }
 }
