@@ -1,7 +1,8 @@
 //! The small sizes of the benchmarks: they run, and print every row. No test here asks how fast.
 
-use crate::weir::{command, succeed};
+use crate::weir::{command, succeed, wait_until};
 use serde_json::Value;
+use std::process::{Command, Stdio};
 
 fn bench(arguments: &[&str]) -> Value {
     let output = succeed(command("bench").args(arguments).arg("--json"));
@@ -49,4 +50,34 @@ fn partial_writes_cause_no_store_read_and_syncs_no_store_io() {
     {
         assert_eq!(count(nothing), 0, "{nothing}: {counted}");
     }
+}
+
+#[test]
+fn a_benchmark_that_is_stopped_takes_everything_down() {
+    if !rustix::process::geteuid().is_root() {
+        println!("not run: modelled devices need root");
+        return;
+    }
+    let mut bench = command("bench")
+        .args(["nonblocking-writes", "--size", "small", "--model", "hdd"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("weir starts");
+    let place = std::env::temp_dir().join(format!("weir-bench-{}", bench.id()));
+    let place = place.to_str().expect("a plain path");
+    // Three: the tmpfs, an export, and a file system on it.
+    wait_until("the benchmark has mounted its systems", || mounts_below(place) >= 3);
+    succeed(Command::new("kill").args(["-INT", &bench.id().to_string()]));
+    let status = bench.wait().expect("a stopped benchmark ends");
+    assert_eq!(status.code(), Some(128 + 2), "ends as the signal says");
+    assert_eq!(mounts_below(place), 0, "mounts are left");
+    let loops = succeed(&mut Command::new("losetup")).stdout;
+    assert!(!String::from_utf8_lossy(&loops).contains(place), "loop devices are left");
+    assert!(!std::path::Path::new(place).exists(), "files are left");
+}
+
+fn mounts_below(place: &str) -> usize {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").expect("the kernel lists mounts");
+    mounts.lines().filter(|line| line.split(' ').nth(1).is_some_and(|at| at.starts_with(place))).count()
 }
