@@ -112,6 +112,12 @@ impl Buffer {
         unimplemented!()
     }
 
+    /// x
+    pub fn footprint(records: u64, bytes: u64) -> u64 { records + bytes }
+    /// x
+    pub fn transaction_bytes_max(&self) -> u64 { unimplemented!() }
+    /// x
+    pub fn filling(&self) -> GroupNo { unimplemented!() }
     /// The incarnation found at opening, or the one begun since.
     pub fn incarnation(&self) -> Incarnation {
         unimplemented!()

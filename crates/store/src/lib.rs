@@ -132,6 +132,10 @@ impl Store {
         unimplemented!()
     }
 
+    /// x
+    pub fn clean(&self) -> Result<bool, StoreError> { unimplemented!() }
+    /// x
+    pub fn can_clean(&self) -> bool { unimplemented!() }
     /// Which store this is.
     pub fn id(&self) -> StoreId {
         unimplemented!()

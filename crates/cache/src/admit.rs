@@ -1,0 +1,163 @@
+//! Room before acknowledgement: an operation takes its credits when it enters, holding no lock, or waits here.
+
+use crate::cache::{Core, Task, Then};
+use crate::commit::Completions;
+use crate::error::CacheError;
+use crate::settings::Cost;
+use crate::state::State;
+use buffer::{Buffer, BufferError};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use store::StoreError;
+
+/// Appended and not yet handed to the device; past it writers wait for the committer, so that memory stays bounded
+/// however slow the buffer's device is. A second's worth of a slow disk.
+const OPEN_BYTES_MAX: u64 = 8 << 20;
+
+/// Operations that wait for room, in the order in which they came, and what is promised to those who go.
+#[derive(Default)]
+pub(crate) struct Gate {
+    waiting: VecDeque<Parked>,
+    /// Bytes of the buffer promised to credits that are out.
+    promised_bytes: u64,
+    /// Somebody waits for space in the store: it is worth cleaning for.
+    pub(crate) wants_space: bool,
+    /// Nothing could be freed at the last attempt, and nothing has changed since.
+    pub(crate) exhausted: bool,
+}
+
+struct Parked {
+    cost: Cost,
+    then: Then<Credit>,
+}
+
+enum Verdict {
+    Go { pages: u64, buffer_bytes: u64 },
+    Wait,
+    Refuse(CacheError),
+}
+
+/// Permission to apply one transaction within its cost. Dropping it gives back what was not used.
+pub struct Credit {
+    core: Arc<Core>,
+    /// The store's promises, in pages, that no dirty page has taken over.
+    pub(crate) pages: u64,
+    buffer_bytes: u64,
+}
+
+impl Drop for Credit {
+    fn drop(&mut self) {
+        self.core.store.release(std::mem::take(&mut self.pages));
+        self.core.state().gate.promised_bytes -= self.buffer_bytes;
+    }
+}
+
+impl Gate {
+    /// True if somebody waits.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// How many wait.
+    pub(crate) fn parked(&self) -> u64 {
+        self.waiting.len() as u64
+    }
+
+    /// Bytes of the buffer promised to operations that have entered.
+    pub(crate) fn promised_bytes(&self) -> u64 {
+        self.promised_bytes
+    }
+}
+
+impl Core {
+    pub(crate) fn admit(self: &Arc<Core>, cost: Cost, then: Then<Credit>) {
+        let mut state = self.state();
+        let queued = state.gate.is_waiting() && !cost.frees;
+        let verdict = if queued { Verdict::Wait } else { self.verdict(&mut state, cost) };
+        match verdict {
+            Verdict::Wait => {
+                state.counters.admissions_parked += 1;
+                state.gate.waiting.push_back(Parked { cost, then });
+                drop(state);
+                self.wake(Task::Commit);
+                self.wake(Task::WriteBack);
+                self.wake(Task::Checkpoint);
+            }
+            Verdict::Go { pages, buffer_bytes } => {
+                let credit = self.credit(&mut state, pages, buffer_bytes);
+                drop(state);
+                then(Ok(credit));
+            }
+            Verdict::Refuse(error) => {
+                drop(state);
+                then(Err(error));
+            }
+        }
+    }
+
+    fn credit(self: &Arc<Core>, state: &mut State, pages: u64, buffer_bytes: u64) -> Credit {
+        state.gate.promised_bytes += buffer_bytes;
+        Credit { core: self.clone(), pages, buffer_bytes }
+    }
+
+    /// Lets in whoever there is room for now.
+    pub(crate) fn pump(self: &Arc<Core>, state: &mut State, completions: &mut Completions) {
+        while let Some(first) = state.gate.waiting.front() {
+            let cost = first.cost;
+            let outcome = match self.verdict(state, cost) {
+                Verdict::Wait => return,
+                Verdict::Go { pages, buffer_bytes } => Ok(self.credit(state, pages, buffer_bytes)),
+                Verdict::Refuse(error) => Err(error),
+            };
+            let Some(Parked { then, .. }) = state.gate.waiting.pop_front() else { return };
+            completions.push(move || then(outcome));
+        }
+    }
+
+    /// Whether an operation may enter now, and with what.
+    fn verdict(&self, state: &mut State, cost: Cost) -> Verdict {
+        if let Some(error) = &state.failed {
+            return Verdict::Refuse(error.clone());
+        }
+        if state.stopping {
+            return Verdict::Refuse(CacheError::Stopping);
+        }
+        let buffer_bytes = buffer::footprint(cost.records, cost.bytes);
+        let limit = self.buffer.transaction_bytes_max();
+        if buffer_bytes > limit {
+            return Verdict::Refuse(CacheError::TooBig { bytes: buffer_bytes, limit });
+        }
+        // What writers must leave for re-logging, and both for deletions.
+        let kept = self.buffer.capacity_bytes() / if cost.frees { 16 } else { 8 };
+        let room = self.buffer.room_bytes().saturating_sub(state.gate.promised_bytes);
+        let crowded = !cost.frees && state.dirty_bytes > self.settings.dirty_bytes_max;
+        if room < buffer_bytes + kept || crowded || self.buffer.open_bytes() > OPEN_BYTES_MAX {
+            return Verdict::Wait;
+        }
+        match self.store.reserve(cost.pages) {
+            Ok(()) => Verdict::Go { pages: cost.pages, buffer_bytes },
+            // The store keeps a reserve for what gives space back.
+            Err(StoreError::Full) if cost.frees => Verdict::Go { pages: 0, buffer_bytes },
+            Err(StoreError::Full) if !state.gate.exhausted => {
+                state.gate.wants_space = true;
+                Verdict::Wait
+            }
+            Err(error) => Verdict::Refuse(error.into()),
+        }
+    }
+
+    /// Fails everybody who waits: nothing can change any more.
+    pub(crate) fn refuse_all(&self, state: &mut State, error: &CacheError, completions: &mut Completions) {
+        for Parked { then, .. } in state.gate.waiting.drain(..) {
+            let error = error.clone();
+            completions.push(move || then(Err(error)));
+        }
+    }
+
+    /// Remembers that the buffer failed.
+    pub(crate) fn fail(&self, state: &mut State, error: BufferError) -> CacheError {
+        let error = CacheError::from(error);
+        state.failed.get_or_insert_with(|| error.clone());
+        error
+    }
+}

@@ -1,0 +1,409 @@
+//! The door: opening, applying, stepping.
+
+use crate::admit::Credit;
+use crate::commit::{CommitTime, Completions};
+use crate::error::CacheError;
+use crate::recover::{Recovery, dirt};
+use crate::settings::{Change, Cost, Settings};
+use crate::state::{Key, PendingCut, State, pages_of};
+use crate::status::Status;
+use crate::write_back::{Why, WriteBack};
+use buffer::{Appended, Buffer, BufferError, Record};
+use device::{BLOCK_BYTES, Clock, Device, Incarnation, ObjectId, PageNo, Sequence};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+use store::Store;
+
+/// Between two looks at work that is due and cannot be done.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A completion. Called once, with no lock held, maybe on the caller's own thread before the call returns.
+pub type Then<T> = Box<dyn FnOnce(Result<T, CacheError>) + Send>;
+
+/// Background work. `Fetch` may be stepped by several threads at once, the others by one each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Task {
+    /// Makes what was appended durable and completes syncs.
+    Commit,
+    /// Reads pages that somebody waits for.
+    Fetch,
+    /// Takes pages home, and with them cuts and deletions.
+    WriteBack,
+    /// Keeps recovery short, and frees space.
+    Checkpoint,
+}
+
+impl Task {
+    /// Every kind.
+    pub const ALL: [Task; 4] = [Task::Commit, Task::Fetch, Task::WriteBack, Task::Checkpoint];
+}
+
+/// What a step did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// Something: call again.
+    Worked,
+    /// Nothing to do now.
+    Idle,
+}
+
+/// Pages and deltas. Cheap to clone: all clones are one cache.
+#[derive(Clone)]
+pub struct Cache {
+    core: Arc<Core>,
+}
+
+/// What all clones, credits and steps share.
+pub(crate) struct Core {
+    pub(crate) store: Arc<Store>,
+    pub(crate) buffer: Buffer,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) settings: Settings,
+    pub(crate) commit_time: CommitTime,
+    /// Held for a whole write-back, over device I/O; taken before `state`, never while holding it.
+    pub(crate) write_back_turn: Mutex<WriteBack>,
+    state: Mutex<State>,
+    work: [Condvar; Task::ALL.len()],
+}
+
+impl Core {
+    /// The lock. Never held over device I/O or a completion.
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic while holding the cache's state")
+    }
+
+    /// Tells workers of a kind to look for work.
+    pub(crate) fn wake(&self, task: Task) {
+        self.work[task as usize].notify_one();
+    }
+
+    fn has_work(&self, state: &State, task: Task) -> bool {
+        match task {
+            Task::Commit => self.commit_due(state),
+            Task::Fetch => state.reads.has_work(),
+            Task::WriteBack => self.write_back_due(state),
+            Task::Checkpoint => self.checkpoint_due(state),
+        }
+    }
+
+    /// Appends and applies one transaction. Calls no completion: whoever waits for a changed page looks again later.
+    fn apply(&self, credit: &mut Credit, changes: &[Change<'_>]) -> Result<Sequence, CacheError> {
+        let records = records(changes);
+        let mut state = self.state();
+        if let Some(error) = &state.failed {
+            return Err(error.clone());
+        }
+        let needed = Cost::of(changes).pages;
+        if needed > credit.pages && credit.pages > 0 {
+            self.store.reserve(needed - credit.pages)?;
+            credit.pages = needed;
+        }
+        let appended = match self.buffer.append(&records) {
+            Ok(appended) => appended,
+            Err(error @ BufferError::Device(_)) => return Err(self.fail(&mut state, error)),
+            Err(error) => return Err(error.into()),
+        };
+        let now = self.clock.monotonic();
+        state.counters.transactions += 1;
+        state.syncs.uncommitted_since.get_or_insert(now);
+        for (index, record) in records.iter().enumerate() {
+            self.apply_record(&mut state, credit, record, index as u64, &appended, now);
+        }
+        let wakes =
+            [Task::Commit, Task::Fetch, Task::WriteBack].map(|task| (task, self.has_work(&state, task)));
+        state.evict(&self.settings);
+        drop(state);
+        wakes.iter().filter(|(_, work)| *work).for_each(|&(task, _)| self.wake(task));
+        Ok(appended.last)
+    }
+
+    fn apply_record(
+        &self,
+        state: &mut State,
+        credit: &mut Credit,
+        record: &Record<'_>,
+        index: u64,
+        appended: &Appended,
+        now: Duration,
+    ) {
+        let (sequence, group) = (appended.first.plus(index), appended.group);
+        let (key, start, len, bytes) = match *record {
+            Record::Write { object, page, start, bytes } => {
+                (Key { object, page }, usize::from(start), bytes.len(), Some(bytes))
+            }
+            Record::Zero { object, page, start, len } => {
+                (Key { object, page }, usize::from(start), usize::from(len), None)
+            }
+            Record::Cut { object, from, to } => {
+                let cut = PendingCut { from, to, sequence, group, whole_object: false, since: now };
+                return self.cut(state, object, cut);
+            }
+            Record::Delete { object } => {
+                let (from, to) = (PageNo(0), PageNo(u64::MAX));
+                let cut = PendingCut { from, to, sequence, group, whole_object: true, since: now };
+                return self.cut(state, object, cut);
+            }
+            Record::Clone { .. } => unreachable!("no change becomes a clone record in version 1"),
+        };
+        let absent = state.table.get(&key).is_none_or(|entry| !entry.covers(0..BLOCK_BYTES));
+        state.counters.writes_to_absent_pages += u64::from(absent);
+        let waiters = state.change(key, |entry| {
+            match bytes {
+                Some(bytes) => entry.write(start, bytes),
+                None => entry.zero(start, len),
+            }
+            let reserved = entry.dirt.is_none() && credit.pages > 0;
+            credit.pages -= u64::from(reserved);
+            entry.note(start..start + len, dirt(sequence, group, now, reserved));
+            entry.used = true;
+            // Covered now: nothing will be fetched, so nothing else would tell them.
+            if entry.flight.is_none() { std::mem::take(&mut entry.waiters) } else { Vec::new() }
+        });
+        state.reads.ready.extend(waiters);
+    }
+
+    fn cut(&self, state: &mut State, object: ObjectId, cut: PendingCut) {
+        let (promises, waiters) = state.cut(object, cut);
+        self.store.release(promises);
+        state.reads.ready.extend(waiters);
+    }
+}
+
+/// A transaction's records, page by page.
+fn records<'a>(changes: &[Change<'a>]) -> Vec<Record<'a>> {
+    let mut records = Vec::with_capacity(changes.len() + 1);
+    for change in changes {
+        match *change {
+            Change::Write { object, offset, bytes } => {
+                records.extend(pages_of(offset, bytes.len()).map(|(page, start, range)| Record::Write {
+                    object,
+                    page,
+                    start: start as u16,
+                    bytes: &bytes[range],
+                }));
+            }
+            Change::Zero { object, offset, len } => zero_records(object, offset, len, &mut records),
+            Change::Delete { object } => records.push(Record::Delete { object }),
+        }
+    }
+    records
+}
+
+/// Zeros: whole pages are a cut, the edges are zeroed.
+fn zero_records(object: ObjectId, offset: u64, len: u64, records: &mut Vec<Record<'_>>) {
+    let end = offset.saturating_add(len);
+    let (first, last) = (PageNo(offset.div_ceil(BLOCK_BYTES as u64)), PageNo::of(end));
+    let mut edge = |from: u64, to: u64| {
+        if from < to {
+            let start = (from % BLOCK_BYTES as u64) as u16;
+            records.push(Record::Zero { object, page: PageNo::of(from), start, len: (to - from) as u16 });
+        }
+    };
+    if first > last {
+        return edge(offset, end);
+    }
+    edge(offset, first.offset());
+    edge(last.offset(), end);
+    if first < last {
+        records.push(Record::Cut { object, from: first, to: last });
+    }
+}
+
+impl Cache {
+    /// Opens the stack above `store`: turns the records in the buffer into deltas, then makes a new incarnation
+    /// durable on both media. Writes nothing before all of the buffer was read and found good.
+    ///
+    /// # Errors
+    /// What [`Buffer::open`] says of media that are missing, damaged, newer or another store's.
+    pub fn open(
+        store: Arc<Store>,
+        buffer_device: Arc<dyn Device>,
+        clock: Arc<dyn Clock>,
+        settings: Settings,
+    ) -> Result<Cache, CacheError> {
+        let mut recovery =
+            Recovery { state: State::new(), store: &store, now: clock.monotonic(), error: None };
+        let buffer =
+            Buffer::open(buffer_device, store.id(), &mut |transaction| recovery.replay(transaction))?;
+        let Recovery { state, error, .. } = recovery;
+        match error {
+            Some(error) => Err(error),
+            None => Cache::begin(store, buffer, clock, settings, state),
+        }
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    /// [`open`](Cache::open) with a buffer that breaks a rule when it recovers.
+    pub fn open_with_bug(
+        store: Arc<Store>,
+        buffer_device: Arc<dyn Device>,
+        clock: Arc<dyn Clock>,
+        settings: Settings,
+        bug: buffer::Bug,
+    ) -> Result<Cache, CacheError> {
+        let mut recovery =
+            Recovery { state: State::new(), store: &store, now: clock.monotonic(), error: None };
+        let replay = &mut |transaction: buffer::Replayed<'_>| recovery.replay(transaction);
+        let buffer = Buffer::open_with_bug(buffer_device, store.id(), replay, bug)?;
+        let Recovery { state, error, .. } = recovery;
+        match error {
+            Some(error) => Err(error),
+            None => Cache::begin(store, buffer, clock, settings, state),
+        }
+    }
+
+    fn begin(
+        store: Arc<Store>,
+        buffer: Buffer,
+        clock: Arc<dyn Clock>,
+        settings: Settings,
+        state: State,
+    ) -> Result<Cache, CacheError> {
+        let incarnation = Incarnation(store.incarnation().max(buffer.incarnation()).0 + 1);
+        let newest = store.newest_sequence().max(buffer.newest_sequence());
+        store.begin(incarnation)?;
+        buffer.begin(incarnation, newest)?;
+        let core = Core {
+            store,
+            buffer,
+            clock,
+            settings,
+            commit_time: CommitTime::new(),
+            write_back_turn: Mutex::default(),
+            state: Mutex::new(state),
+            work: Default::default(),
+        };
+        Ok(Cache { core: Arc::new(core) })
+    }
+
+    /// Asks for room; `then` gets it at once where there is room, else when there is. Refused at once, or after an
+    /// attempt to free space, where the store is full.
+    pub fn admit(&self, cost: Cost, then: Then<Credit>) {
+        self.core.admit(cost, then);
+    }
+
+    /// Makes all of `changes` visible, in order, as one transaction: after a crash it is there as a whole or not
+    /// at all, and only if every transaction before it is. Never waits, and calls no completion. The caller orders
+    /// its own calls.
+    pub fn apply(&self, credit: &mut Credit, changes: &[Change<'_>]) -> Result<Sequence, CacheError> {
+        self.core.apply(credit, changes)
+    }
+
+    /// Reads `len` bytes from `offset` on: holes read as zeros. At once if they are in memory.
+    pub fn read(&self, object: ObjectId, offset: u64, len: usize, then: Then<Vec<u8>>) {
+        self.core.read(object, offset, len, then);
+    }
+
+    /// In `FetchMode::Blocking`, completes once every page that this range covers only in part is in memory; in
+    /// lazy mode at once.
+    pub fn prepare_write(&self, object: ObjectId, offset: u64, len: usize, then: Then<()>) {
+        match self.core.settings.fetch {
+            crate::FetchMode::Lazy => then(Ok(())),
+            crate::FetchMode::Blocking => self.core.prepare_write(object, offset, len, then),
+        }
+    }
+
+    /// Reads in the caller's thread, waiting for the device: for opening and checking, not for requests.
+    pub fn read_now(&self, object: ObjectId, offset: u64, len: usize) -> Result<Vec<u8>, CacheError> {
+        self.core.read_now(object, offset, len)
+    }
+
+    /// Completes when every change applied before the call is durable. Causes no store I/O.
+    pub fn sync(&self, then: Then<()>) {
+        self.core.sync(then);
+    }
+
+    /// Does a bounded piece of background work in the caller's thread.
+    pub fn step(&self, task: Task) -> Progress {
+        match task {
+            Task::Commit => self.core.commit_step(),
+            Task::Fetch => self.core.fetch_step(),
+            Task::WriteBack => self.core.write_back_step(),
+            Task::Checkpoint => self.core.checkpoint_step(),
+        }
+    }
+
+    /// Waits until there may be work of this kind, at most `timeout`.
+    pub fn wait(&self, task: Task, timeout: Duration) {
+        let state = self.core.state();
+        let pause = match (self.core.has_work(&state, task), task) {
+            (false, _) => timeout,
+            (true, Task::Commit | Task::Fetch) => return,
+            // Due, yet the last step could do nothing: a device fails, or only others can help.
+            (true, Task::WriteBack | Task::Checkpoint) => timeout.min(PAUSE),
+        };
+        if !state.stopping {
+            drop(self.core.work[task as usize].wait_timeout(state, pause));
+        }
+    }
+
+    /// Refuses new operations and wakes every worker, so that they can end.
+    pub fn stop(&self) {
+        let mut completions = Completions::default();
+        let mut state = self.core.state();
+        state.stopping = true;
+        self.core.refuse_all(&mut state, &CacheError::Stopping, &mut completions);
+        drop(state);
+        completions.deliver();
+        self.core.work.iter().for_each(Condvar::notify_all);
+    }
+
+    /// Takes everything home and checkpoints, in the caller's thread: for a clean unmount. On an error what could
+    /// not go home stays in the buffer, durable.
+    pub fn drain(&self) -> Result<(), CacheError> {
+        self.core.commit_now()?;
+        while self.core.write_back(Why::All)? == Progress::Worked {}
+        self.core.commit_now()?;
+        Ok(self.core.store.checkpoint()?)
+    }
+
+    /// The store below: for its counters and space.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.core.store
+    }
+
+    /// The buffer beside it: for its counters.
+    pub fn buffer(&self) -> &Buffer {
+        &self.core.buffer
+    }
+
+    /// What it was opened with.
+    pub fn settings(&self) -> &Settings {
+        &self.core.settings
+    }
+
+    /// The largest transaction, in bytes of records as [`buffer::footprint`] counts them.
+    pub fn transaction_bytes_max(&self) -> u64 {
+        self.core.buffer.transaction_bytes_max()
+    }
+
+    /// How things stand.
+    pub fn status(&self) -> Status {
+        let state = self.core.state();
+        let now = self.core.clock.monotonic();
+        Status {
+            counters: state.counters,
+            applied: self.core.buffer.appended(),
+            durable: self.core.buffer.durable(),
+            dirty_pages: state.dirty_pages() as u64,
+            dirty_bytes: state.dirty_bytes,
+            dirty_age: state.oldest_since().map_or(Duration::ZERO, |since| now.saturating_sub(since)),
+            pending_cuts: state.cuts.values().map(|cuts| cuts.len() as u64).sum(),
+            pages: state.table.len() as u64,
+            memory_bytes: state.memory_bytes,
+            parked_reads: state.reads.parked(),
+            parked_syncs: state.syncs.parked(),
+            parked_admissions: state.gate.parked(),
+            fetching: state.reads.fetching(),
+            buffer_bytes: self.core.buffer.capacity_bytes(),
+            buffer_room_bytes: self.core.buffer.room_bytes(),
+            failed: state.failed.as_ref().map(ToString::to_string),
+        }
+    }
+
+    /// Breaks a rule from now on.
+    #[cfg(feature = "planted-bugs")]
+    pub fn plant(&self, bug: crate::PlantedBug) {
+        self.core.state().planted = Some(bug);
+    }
+}

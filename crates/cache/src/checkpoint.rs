@@ -1,0 +1,80 @@
+//! Keeping recovery short and space free: checkpoints and cleaning.
+
+use crate::cache::{Core, Progress};
+use crate::commit::Completions;
+use crate::error::CacheError;
+use crate::state::State;
+use crate::write_back::Why;
+use std::sync::Arc;
+
+/// Segments cleaned for the sake of a writer who waits, before it is told that the store is full.
+const CLEAN_MAX: usize = 8;
+
+impl Core {
+    /// True if recovery would take too long, or somebody waits for space.
+    pub(crate) fn checkpoint_due(&self, state: &State) -> bool {
+        state.gate.wants_space
+            || self.store.blocks_since_checkpoint() >= self.settings.checkpoint_blocks
+            || self.is_short_of_space()
+    }
+
+    /// A quarter free is where copying is still cheap and nobody waits yet.
+    fn is_short_of_space(&self) -> bool {
+        let space = self.store.space();
+        space.free < space.total / 4 && self.store.can_clean()
+    }
+
+    pub(crate) fn checkpoint_step(self: &Arc<Core>) -> Progress {
+        let state = self.state();
+        let (due, wanted) = (self.checkpoint_due(&state), state.gate.wants_space);
+        drop(state);
+        if !due {
+            return Progress::Idle;
+        }
+        let outcome = if wanted { self.make_space() } else { self.tidy() };
+        if outcome.is_err() {
+            self.state().counters.checkpoint_errors += 1;
+            return Progress::Idle;
+        }
+        Progress::Worked
+    }
+
+    /// Cleans a segment if space is short, then checkpoints.
+    fn tidy(&self) -> Result<(), CacheError> {
+        if self.is_short_of_space() {
+            self.store.clean()?;
+        }
+        Ok(self.store.checkpoint()?)
+    }
+
+    /// Somebody was told to wait because the store is full: takes deletions home, cleans, and lets them try once more.
+    fn make_space(self: &Arc<Core>) -> Result<(), CacheError> {
+        let before = self.store.space();
+        let outcome = self.free_segments();
+        let mut completions = Completions::default();
+        let mut state = self.state();
+        state.gate.wants_space = false;
+        let space = self.store.space();
+        state.gate.exhausted =
+            space.free.saturating_sub(space.reserved) <= before.free.saturating_sub(before.reserved);
+        self.pump(&mut state, &mut completions);
+        drop(state);
+        completions.deliver();
+        outcome
+    }
+
+    fn free_segments(self: &Arc<Core>) -> Result<(), CacheError> {
+        while !self.state().cuts.is_empty() {
+            self.write_back(Why::All)?;
+        }
+        // A segment is free when two checkpoints in a row do not need it.
+        self.store.checkpoint()?;
+        for _ in 0..CLEAN_MAX {
+            if !self.store.clean()? {
+                break;
+            }
+        }
+        self.store.checkpoint()?;
+        Ok(self.store.checkpoint()?)
+    }
+}

@@ -1,0 +1,163 @@
+//! Making things durable: syncs, commits, and who is told.
+
+use crate::cache::{Core, Progress, Task, Then};
+use crate::error::CacheError;
+use crate::state::State;
+use device::Sequence;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A group's worth: past it, waiting longer shares no more flushes worth having.
+const COMMIT_BYTES: u64 = 1 << 20;
+
+/// Who waits for durability.
+#[derive(Default)]
+pub(crate) struct Syncs {
+    waiting: VecDeque<(Sequence, Then<()>)>,
+    /// When the oldest change that is not durable was made.
+    pub(crate) uncommitted_since: Option<Duration>,
+    /// Something needs a commit soon: a write-back, or released space.
+    pub(crate) commit_wanted: bool,
+    /// A commit is under way.
+    committing: u32,
+}
+
+impl Syncs {
+    /// How many wait.
+    pub(crate) fn parked(&self) -> u64 {
+        self.waiting.len() as u64
+    }
+}
+
+/// How long a commit takes on this buffer, as a running mean, in nanoseconds. Starts as "for ever", so that the
+/// first one is made by the committer.
+pub(crate) struct CommitTime(AtomicU64);
+
+impl CommitTime {
+    pub(crate) fn new() -> CommitTime {
+        CommitTime(AtomicU64::new(u64::MAX))
+    }
+
+    fn saw(&self, took: Duration) {
+        let took = took.as_nanos() as u64;
+        let mean = self.0.load(Ordering::Relaxed);
+        let next = if mean == u64::MAX { took } else { mean - mean / 8 + took / 8 };
+        self.0.store(next, Ordering::Relaxed);
+    }
+
+    fn is_below(&self, limit: Duration) -> bool {
+        self.0.load(Ordering::Relaxed) < limit.as_nanos() as u64
+    }
+}
+
+/// Completions gathered under the lock, to be called without it.
+#[derive(Default)]
+pub(crate) struct Completions(Vec<Box<dyn FnOnce() + Send>>);
+
+impl Completions {
+    pub(crate) fn push(&mut self, call: impl FnOnce() + Send + 'static) {
+        self.0.push(Box::new(call));
+    }
+
+    /// Calls them. The caller holds no lock.
+    pub(crate) fn deliver(self) {
+        self.0.into_iter().for_each(|call| call());
+    }
+}
+
+impl Core {
+    pub(crate) fn sync(self: &Arc<Core>, then: Then<()>) {
+        let mut state = self.state();
+        state.counters.syncs += 1;
+        if let Some(error) = state.failed.clone() {
+            drop(state);
+            return then(Err(error));
+        }
+        let target = self.buffer.appended();
+        if self.buffer.durable() >= target {
+            drop(state);
+            return then(Ok(()));
+        }
+        let alone = state.syncs.committing == 0 && state.syncs.waiting.is_empty();
+        state.syncs.waiting.push_back((target, then));
+        if alone && self.commit_time.is_below(self.settings.commit_inline_below) {
+            drop(state);
+            // Handing over to the committer and back takes longer than this buffer takes to commit.
+            let _ = self.commit_now();
+        } else {
+            drop(state);
+            self.wake(Task::Commit);
+        }
+    }
+
+    /// Makes everything appended so far durable, in this thread, and tells whoever waited for it.
+    pub(crate) fn commit_now(self: &Arc<Core>) -> Result<Sequence, CacheError> {
+        let mut state = self.state();
+        state.syncs.committing += 1;
+        state.syncs.commit_wanted = false;
+        drop(state);
+        let before = self.clock.monotonic();
+        let outcome = self.buffer.commit();
+        self.commit_time.saw(self.clock.monotonic().saturating_sub(before));
+
+        let mut completions = Completions::default();
+        let mut state = self.state();
+        state.syncs.committing -= 1;
+        let result = match outcome {
+            Ok(durable) => {
+                self.settle_syncs(&mut state, durable, &mut completions);
+                self.pump(&mut state, &mut completions);
+                Ok(durable)
+            }
+            Err(error) => {
+                let error = self.fail(&mut state, error);
+                for (_, then) in std::mem::take(&mut state.syncs.waiting) {
+                    let error = error.clone();
+                    completions.push(move || then(Err(error)));
+                }
+                self.refuse_all(&mut state, &error, &mut completions);
+                Err(error)
+            }
+        };
+        drop(state);
+        completions.deliver();
+        result
+    }
+
+    fn settle_syncs(&self, state: &mut State, durable: Sequence, completions: &mut Completions) {
+        while state.syncs.waiting.front().is_some_and(|&(target, _)| target <= durable) {
+            let Some((_, then)) = state.syncs.waiting.pop_front() else { return };
+            completions.push(move || then(Ok(())));
+        }
+        let clean = self.buffer.appended() <= durable;
+        state.syncs.uncommitted_since = if clean { None } else { Some(self.clock.monotonic()) };
+    }
+
+    /// True if a commit is worth making now.
+    pub(crate) fn commit_due(&self, state: &State) -> bool {
+        if state.failed.is_some() {
+            return false;
+        }
+        let old = |since: Duration| self.clock.monotonic() >= since + self.settings.commit_interval;
+        !state.syncs.waiting.is_empty()
+            || state.syncs.commit_wanted
+            || state.syncs.uncommitted_since.is_some_and(old)
+            || self.buffer.open_bytes() >= COMMIT_BYTES
+    }
+
+    pub(crate) fn commit_step(self: &Arc<Core>) -> Progress {
+        let mut state = self.state();
+        if self.commit_due(&state) {
+            drop(state);
+            let _ = self.commit_now();
+            return Progress::Worked;
+        }
+        let mut completions = Completions::default();
+        self.pump(&mut state, &mut completions);
+        drop(state);
+        completions.deliver();
+        Progress::Idle
+    }
+}

@@ -1,0 +1,27 @@
+//! Why an operation failed.
+
+use buffer::BufferError;
+use store::StoreError;
+
+/// Why an operation failed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum CacheError {
+    /// The store failed or is full.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The buffer failed. Nothing can be made durable any more, so every later change is refused until the next
+    /// mount; reads go on.
+    #[error(transparent)]
+    Buffer(#[from] BufferError),
+    /// A single transaction is larger than the buffer allows.
+    #[error("a transaction of {bytes} bytes is over the limit of {limit}; split it")]
+    TooBig {
+        /// Its size.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The mount is going away.
+    #[error("the stack is stopping")]
+    Stopping,
+}

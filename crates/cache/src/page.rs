@@ -1,0 +1,184 @@
+//! One page's life. The states of the design, and how they are held here:
+//!
+//! | state        | `body`                     | `dirt` | `writing` | `flight` |
+//! | ------------ | -------------------------- | ------ | --------- | -------- |
+//! | absent       | no entry                   |        |           |          |
+//! | outdated     | `Patch`                    | yes    | no        | no       |
+//! | fetching     | `Patch`, empty if unwritten| maybe  | no        | yes      |
+//! | clean        | `Whole`                    | no     | no        | no       |
+//! | dirty        | `Whole`                    | yes    | no        | no       |
+//! | writing back | `Whole`                    | maybe  | yes       | no       |
+
+use crate::delta::{Delta, Ranges};
+use buffer::GroupNo;
+use device::{BLOCK_BYTES, Page, Sequence};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Memory that an entry takes beside its bytes: the table's nodes and the two indexes.
+pub(crate) const ENTRY_BYTES: usize = 256;
+
+/// One fetch, by number: a fetch whose number is no longer in the entry delivers nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FlightNo(pub(crate) u64);
+
+/// A page in memory. Owned by the table, changed under the table's lock only. After a crash: what of `dirt` and
+/// `writing` was durable in the buffer is rebuilt from there.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) body: Body,
+    /// Changes that no write-back has taken yet.
+    pub(crate) dirt: Option<Dirt>,
+    /// Changes that a write-back is taking home.
+    pub(crate) writing: Option<Dirt>,
+    /// The fetch that is under way or queued.
+    pub(crate) flight: Option<FlightNo>,
+    /// Reads that wait for this page.
+    pub(crate) waiters: Vec<u64>,
+    /// Used since the last sweep.
+    pub(crate) used: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum Body {
+    /// Only what was written: the base is not in memory.
+    Patch(Delta),
+    /// All bytes. Shared with a write-back while it runs.
+    Whole(Arc<Page>),
+}
+
+/// Changes that are newer than the store.
+#[derive(Debug, Clone)]
+pub(crate) struct Dirt {
+    /// The sequence of the newest one.
+    pub(crate) newest: Sequence,
+    /// The oldest commit group that holds one of them.
+    pub(crate) group: GroupNo,
+    /// The group that holds the newest one: how lately the page was written.
+    pub(crate) latest: GroupNo,
+    /// Which bytes; only kept for a whole page, a patch knows its own.
+    pub(crate) ranges: Ranges,
+    /// When the first one was made.
+    pub(crate) since: Duration,
+    /// Whether the store has promised room for the page.
+    pub(crate) reserved: bool,
+}
+
+/// A rule that the cache can be made to break.
+#[cfg(feature = "planted-bugs")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlantedBug {
+    /// A page that was written to while it went home counts as clean afterwards.
+    NewerBytesLostAtMerge,
+}
+
+impl Entry {
+    pub(crate) fn new(body: Body) -> Entry {
+        Entry { body, dirt: None, writing: None, flight: None, waiters: Vec::new(), used: true }
+    }
+
+    /// Bytes of memory, about.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        ENTRY_BYTES
+            + match &self.body {
+                Body::Patch(delta) => delta.memory_bytes(),
+                Body::Whole(_) => BLOCK_BYTES,
+            }
+    }
+
+    /// The oldest group that this page still needs.
+    pub(crate) fn group(&self) -> Option<GroupNo> {
+        match (&self.writing, &self.dirt) {
+            (Some(writing), Some(dirt)) => Some(writing.group.min(dirt.group)),
+            (Some(only), None) | (None, Some(only)) => Some(only.group),
+            (None, None) => None,
+        }
+    }
+
+    /// Changes bytes in memory.
+    pub(crate) fn write(&mut self, start: usize, bytes: &[u8]) {
+        match &mut self.body {
+            Body::Whole(page) => Arc::make_mut(page).0[start..start + bytes.len()].copy_from_slice(bytes),
+            Body::Patch(delta) => delta.write(start, bytes),
+        }
+        self.complete();
+    }
+
+    /// Changes bytes to zeros in memory.
+    pub(crate) fn zero(&mut self, start: usize, len: usize) {
+        match &mut self.body {
+            Body::Whole(page) => Arc::make_mut(page).0[start..start + len].fill(0),
+            Body::Patch(delta) => delta.zero(start, len),
+        }
+        self.complete();
+    }
+
+    /// A patch that covers its page is a page: it will never be fetched.
+    fn complete(&mut self) {
+        let Body::Patch(delta) = &self.body else { return };
+        if delta.covers(0..BLOCK_BYTES) {
+            self.become_whole(Page::zeroed());
+        }
+    }
+
+    /// Lays the delta, if there is one, over the page's base.
+    pub(crate) fn become_whole(&mut self, mut base: Box<Page>) {
+        let Body::Patch(delta) = &self.body else { return };
+        delta.apply(&mut base);
+        if let Some(dirt) = &mut self.dirt {
+            dirt.ranges = delta.ranges();
+        }
+        self.body = Body::Whole(Arc::from(base));
+        self.flight = None;
+    }
+
+    /// Notes that `range` changed, as part of group `group`.
+    pub(crate) fn note(&mut self, range: std::ops::Range<usize>, change: Dirt) {
+        let whole = matches!(self.body, Body::Whole(_));
+        let (newest, latest) = (change.newest, change.latest);
+        let dirt = self.dirt.get_or_insert(change);
+        dirt.newest = newest;
+        dirt.latest = latest;
+        if whole {
+            dirt.ranges.insert(range);
+        }
+    }
+
+    /// True if a read of `range` needs nothing from the store.
+    pub(crate) fn covers(&self, range: std::ops::Range<usize>) -> bool {
+        match &self.body {
+            Body::Whole(_) => true,
+            Body::Patch(delta) => delta.covers(range),
+        }
+    }
+
+    /// Copies the bytes from `start` on, which are covered.
+    pub(crate) fn read(&self, start: usize, into: &mut [u8]) {
+        match &self.body {
+            Body::Whole(page) => into.copy_from_slice(&page.0[start..start + into.len()]),
+            Body::Patch(delta) => delta.read(start, into),
+        }
+    }
+
+    /// Takes the changes for a write-back; later ones start anew. The page is whole and dirty.
+    pub(crate) fn begin_writing(&mut self) -> Option<(Arc<Page>, Sequence)> {
+        let Body::Whole(page) = &self.body else { return None };
+        if self.writing.is_some() {
+            return None;
+        }
+        self.writing = self.dirt.take();
+        self.writing.as_ref().map(|dirt| (page.clone(), dirt.newest))
+    }
+
+    /// After a write-back that failed: its changes are dirt again.
+    pub(crate) fn abandon_writing(&mut self) {
+        let Some(old) = self.writing.take() else { return };
+        let Some(dirt) = &mut self.dirt else {
+            self.dirt = Some(old);
+            return;
+        };
+        dirt.group = old.group.min(dirt.group);
+        dirt.since = old.since.min(dirt.since);
+        dirt.ranges.merge(&old.ranges);
+    }
+}

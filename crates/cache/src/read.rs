@@ -1,0 +1,305 @@
+//! Reading, and fetching what is not in memory. A read that misses parks; it holds up nobody else.
+
+use crate::cache::{Core, Progress, Task, Then};
+use crate::commit::Completions;
+use crate::error::CacheError;
+use crate::page::{Body, FlightNo};
+use crate::state::{Key, State, pages_of};
+use device::{BLOCK_BYTES, ObjectId, Page, Sequence};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use store::{Found, StoreError, Want};
+
+/// Pages of one fetch step: enough to keep any device's queue full.
+const FETCH_PAGES: usize = 64;
+
+/// Reads that wait, and pages that wait to be fetched.
+#[derive(Default)]
+pub(crate) struct Reads {
+    parked: BTreeMap<u64, Parked>,
+    next: u64,
+    /// Wanted and not yet asked for, in the order of the store's addresses, roughly.
+    queue: BTreeMap<Key, Cause>,
+    /// Parked reads that may be able to go on.
+    pub(crate) ready: BTreeSet<u64>,
+    /// Pages of which a fetch is under way.
+    flying: u64,
+}
+
+struct Parked {
+    object: ObjectId,
+    offset: u64,
+    len: usize,
+    asker: Asker,
+    error: Option<StoreError>,
+}
+
+enum Asker {
+    Reader(Then<Vec<u8>>),
+    Writer(Then<()>),
+}
+
+/// Why a page is fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    Read,
+    Write,
+    WriteBack,
+}
+
+/// One page on its way from the store.
+pub(crate) struct Flight {
+    pub(crate) key: Key,
+    number: FlightNo,
+    cause: Cause,
+    /// The newest cut that covered the page when the fetch began.
+    cut: Option<Sequence>,
+}
+
+impl Reads {
+    pub(crate) fn parked(&self) -> u64 {
+        self.parked.len() as u64
+    }
+
+    pub(crate) fn fetching(&self) -> u64 {
+        self.queue.len() as u64 + self.flying
+    }
+
+    pub(crate) fn has_work(&self) -> bool {
+        !self.queue.is_empty() || !self.ready.is_empty()
+    }
+}
+
+impl Core {
+    pub(crate) fn read(self: &Arc<Core>, object: ObjectId, offset: u64, len: usize, then: Then<Vec<u8>>) {
+        self.ask(Parked { object, offset, len, asker: Asker::Reader(then), error: None });
+    }
+
+    pub(crate) fn prepare_write(self: &Arc<Core>, object: ObjectId, offset: u64, len: usize, then: Then<()>) {
+        self.ask(Parked { object, offset, len, asker: Asker::Writer(then), error: None });
+    }
+
+    fn ask(self: &Arc<Core>, read: Parked) {
+        let mut completions = Completions::default();
+        let mut state = self.state();
+        let missing = missing(&state, &read);
+        if missing.is_empty() {
+            state.counters.reads_at_once += 1;
+            finish(&mut state, read, &mut completions);
+            drop(state);
+            return completions.deliver();
+        }
+        state.counters.reads_parked += 1;
+        let id = state.reads.next;
+        state.reads.next += 1;
+        park(&mut state, id, read, missing);
+        drop(state);
+        self.wake(Task::Fetch);
+    }
+
+    pub(crate) fn fetch_step(self: &Arc<Core>) -> Progress {
+        let mut completions = Completions::default();
+        let mut state = self.state();
+        let retried = retry_ready(&mut state, &mut completions);
+        let flights = take_off(&mut state);
+        drop(state);
+        completions.deliver();
+        if flights.is_empty() {
+            return if retried { Progress::Worked } else { Progress::Idle };
+        }
+        let wants = self.fetch(&flights);
+
+        let mut completions = Completions::default();
+        let mut state = self.state();
+        land(&mut state, flights, wants);
+        retry_ready(&mut state, &mut completions);
+        state.evict(&self.settings);
+        drop(state);
+        completions.deliver();
+        Progress::Worked
+    }
+
+    /// Asks the store for the pages of `flights`.
+    pub(crate) fn fetch(&self, flights: &[Flight]) -> Vec<Want> {
+        let want = |flight: &Flight| Want {
+            object: flight.key.object,
+            page: flight.key.page,
+            found: Ok(Found::Hole),
+        };
+        let mut wants: Vec<Want> = flights.iter().map(want).collect();
+        self.store.read(&mut wants);
+        wants
+    }
+}
+
+/// The pages that the read needs and that are not in memory.
+fn missing(state: &State, read: &Parked) -> Vec<Key> {
+    let mut missing = Vec::new();
+    for (page, start, range) in pages_of(read.offset, read.len) {
+        let key = Key { object: read.object, page };
+        let entry = state.table.get(&key);
+        let here = match &read.asker {
+            Asker::Reader(_) => entry.is_some_and(|entry| entry.covers(start..start + range.len())),
+            // A page that is overwritten in full is not waited for.
+            Asker::Writer(_) => {
+                range.len() == BLOCK_BYTES || entry.is_some_and(|entry| matches!(entry.body, Body::Whole(_)))
+            }
+        };
+        if !here {
+            missing.push(key);
+        }
+    }
+    missing
+}
+
+/// Answers a read whose pages are all there.
+fn finish(state: &mut State, read: Parked, completions: &mut Completions) {
+    let then = match read.asker {
+        Asker::Writer(then) => return completions.push(move || then(Ok(()))),
+        Asker::Reader(then) => then,
+    };
+    let mut bytes = vec![0; read.len];
+    for (page, start, range) in pages_of(read.offset, read.len) {
+        let entry = state.table.get_mut(&Key { object: read.object, page });
+        let entry = entry.expect("a read is finished when none of its pages is missing");
+        entry.used = true;
+        entry.read(start, &mut bytes[range]);
+    }
+    completions.push(move || then(Ok(bytes)));
+}
+
+fn park(state: &mut State, id: u64, read: Parked, missing: Vec<Key>) {
+    let cause = match read.asker {
+        Asker::Reader(_) => Cause::Read,
+        Asker::Writer(_) => Cause::Write,
+    };
+    for key in missing {
+        let number = state.next_flight();
+        let asked = state.change(key, |entry| {
+            if !entry.waiters.contains(&id) {
+                entry.waiters.push(id);
+            }
+            let fresh = entry.flight.is_none();
+            entry.flight.get_or_insert(number);
+            fresh
+        });
+        if asked {
+            state.reads.queue.insert(key, cause);
+        }
+    }
+    state.reads.parked.insert(id, read);
+}
+
+/// Looks again at every read that something happened for; true if there was one.
+pub(crate) fn retry_ready(state: &mut State, completions: &mut Completions) -> bool {
+    let mut any = false;
+    while let Some(id) = state.reads.ready.pop_first() {
+        let Some(mut read) = state.reads.parked.remove(&id) else { continue };
+        any = true;
+        if let Some(error) = read.error.take() {
+            let error = CacheError::from(error);
+            match read.asker {
+                Asker::Reader(then) => completions.push(move || then(Err(error))),
+                Asker::Writer(then) => completions.push(move || then(Err(error))),
+            }
+            continue;
+        }
+        let missing = missing(state, &read);
+        match missing.is_empty() {
+            true => finish(state, read, completions),
+            false => park(state, id, read, missing),
+        }
+    }
+    any
+}
+
+/// Takes pages off the queue, to be fetched.
+fn take_off(state: &mut State) -> Vec<Flight> {
+    let mut flights = Vec::new();
+    while flights.len() < FETCH_PAGES {
+        let Some((key, cause)) = state.reads.queue.pop_first() else { break };
+        // Overwritten in full, cut or deleted meanwhile: nobody needs it any more.
+        let Some(number) = state.table.get(&key).and_then(|entry| entry.flight) else { continue };
+        flights.push(Flight { key, number, cause, cut: state.cut_of(key) });
+    }
+    state.reads.flying += flights.len() as u64;
+    flights
+}
+
+/// Makes a flight for a page that a write-back needs whole; `None` if one is under way.
+pub(crate) fn take_off_for_write_back(state: &mut State, key: Key) -> Option<Flight> {
+    let number = state.next_flight();
+    let cut = state.cut_of(key);
+    let entry = state.table.get_mut(&key)?;
+    if entry.flight.is_some() {
+        return None;
+    }
+    entry.flight = Some(number);
+    state.reads.flying += 1;
+    Some(Flight { key, number, cause: Cause::WriteBack, cut })
+}
+
+/// Puts what the store answered into the table. Returns the pages that could not be read.
+pub(crate) fn land(state: &mut State, flights: Vec<Flight>, wants: Vec<Want>) -> Vec<Key> {
+    let mut failed = Vec::new();
+    for (flight, want) in flights.into_iter().zip(wants) {
+        state.reads.flying -= 1;
+        let key = flight.key;
+        if state.table.get(&key).is_none_or(|entry| entry.flight != Some(flight.number)) {
+            continue;
+        }
+        match want.found {
+            Ok(found) => {
+                let base = base(state, &flight, found);
+                let waiters = state.change(key, |entry| {
+                    entry.become_whole(base);
+                    std::mem::take(&mut entry.waiters)
+                });
+                state.reads.ready.extend(waiters);
+            }
+            Err(error) => {
+                state.counters.fetch_errors += 1;
+                failed.push(key);
+                fail(state, key, &error);
+            }
+        }
+    }
+    failed
+}
+
+/// The bytes that a page has without its delta.
+fn base(state: &mut State, flight: &Flight, found: Found) -> Box<Page> {
+    let cut = flight.cut.max(state.cut_of(flight.key));
+    match found {
+        Found::Hole => {
+            state.counters.holes += 1;
+            Page::zeroed()
+        }
+        Found::Page { bytes, home } => {
+            match flight.cause {
+                Cause::Read => state.counters.fetched_for_reads += 1,
+                Cause::Write => state.counters.fetched_for_writes += 1,
+                Cause::WriteBack => state.counters.fetched_for_write_back += 1,
+            }
+            // The store has not heard of the cut yet.
+            if cut.is_some_and(|cut| home < cut) { Page::zeroed() } else { bytes }
+        }
+    }
+}
+
+/// Tells the readers of a page that it cannot be read. What was written to it stays.
+fn fail(state: &mut State, key: Key, error: &StoreError) {
+    let (waiters, empty) = state.change(key, |entry| {
+        entry.flight = None;
+        (std::mem::take(&mut entry.waiters), entry.dirt.is_none() && entry.writing.is_none())
+    });
+    for id in waiters {
+        if let Some(read) = state.reads.parked.get_mut(&id) {
+            read.error.get_or_insert(error.clone());
+            state.reads.ready.insert(id);
+        }
+    }
+    if empty {
+        state.remove(key);
+    }
+}

@@ -1,0 +1,254 @@
+//! The page table, its indexes, and the cuts that have not gone home: everything under the cache's one lock.
+
+use crate::admit::Gate;
+use crate::commit::Syncs;
+use crate::error::CacheError;
+use crate::page::{Body, Entry, FlightNo};
+use crate::read::Reads;
+use crate::settings::Settings;
+use crate::status::Counters;
+use buffer::GroupNo;
+use device::{BLOCK_BYTES, ObjectId, PageNo, Sequence};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// Pages looked at per eviction: more than an operation usually adds, so that memory goes down, and few enough to be
+/// done under the lock.
+const EVICT_LOOKS: usize = 512;
+
+/// Where a page is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key {
+    pub(crate) object: ObjectId,
+    pub(crate) page: PageNo,
+}
+
+/// Pages of an object that became holes and that the store may still hold. A page that is fetched with a home below
+/// `sequence` is zeros.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PendingCut {
+    pub(crate) from: PageNo,
+    pub(crate) to: PageNo,
+    pub(crate) sequence: Sequence,
+    pub(crate) group: GroupNo,
+    pub(crate) whole_object: bool,
+    pub(crate) since: Duration,
+}
+
+/// Everything under the lock. After a crash: rebuilt from the buffer's records.
+pub(crate) struct State {
+    pub(crate) table: BTreeMap<Key, Entry>,
+    /// Pages that need the buffer, by the oldest group that they need.
+    by_group: BTreeSet<(GroupNo, Key)>,
+    /// Dirty pages, least recently written first (*DF-LRW*, section 3.3).
+    by_write: BTreeMap<Sequence, Key>,
+    /// Whole pages in the order of a clock's hand; entries may be stale.
+    sweep: VecDeque<Key>,
+    /// Oldest first within each object.
+    pub(crate) cuts: BTreeMap<ObjectId, Vec<PendingCut>>,
+    pub(crate) memory_bytes: u64,
+    pub(crate) dirty_bytes: u64,
+    pub(crate) flights: u64,
+    pub(crate) reads: Reads,
+    pub(crate) syncs: Syncs,
+    pub(crate) gate: Gate,
+    pub(crate) counters: Counters,
+    /// Set once, when the buffer has failed.
+    pub(crate) failed: Option<CacheError>,
+    pub(crate) stopping: bool,
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) planted: Option<crate::page::PlantedBug>,
+}
+
+impl State {
+    pub(crate) fn new() -> State {
+        State {
+            table: BTreeMap::new(),
+            by_group: BTreeSet::new(),
+            by_write: BTreeMap::new(),
+            sweep: VecDeque::new(),
+            cuts: BTreeMap::new(),
+            memory_bytes: 0,
+            dirty_bytes: 0,
+            flights: 0,
+            reads: Reads::default(),
+            syncs: Syncs::default(),
+            gate: Gate::default(),
+            counters: Counters::default(),
+            failed: None,
+            stopping: false,
+            #[cfg(feature = "planted-bugs")]
+            planted: None,
+        }
+    }
+
+    /// Changes an entry, making it if it is absent, and keeps indexes and sums right.
+    pub(crate) fn change<T>(&mut self, key: Key, with: impl FnOnce(&mut Entry) -> T) -> T {
+        let fresh = !self.table.contains_key(&key);
+        let entry = self.table.entry(key).or_insert_with(|| Entry::new(Body::Patch(Default::default())));
+        let before = Account::of(entry, fresh);
+        let result = with(entry);
+        let after = Account::of(entry, false);
+        self.account(key, before, after);
+        result
+    }
+
+    /// Drops an entry; its waiters are the caller's business.
+    pub(crate) fn remove(&mut self, key: Key) -> Option<Entry> {
+        let entry = self.table.remove(&key)?;
+        self.account(key, Account::of(&entry, false), Account::default());
+        Some(entry)
+    }
+
+    fn account(&mut self, key: Key, before: Account, after: Account) {
+        self.memory_bytes = self.memory_bytes + after.memory - before.memory;
+        self.dirty_bytes = self.dirty_bytes + after.dirty - before.dirty;
+        if before.group != after.group {
+            before.group.map(|group| self.by_group.remove(&(group, key)));
+            after.group.map(|group| self.by_group.insert((group, key)));
+        }
+        if before.newest != after.newest {
+            before.newest.map(|newest| self.by_write.remove(&newest));
+            after.newest.map(|newest| self.by_write.insert(newest, key));
+        }
+        if after.whole && !before.whole {
+            self.sweep.push_back(key);
+            self.trim_sweep();
+        }
+    }
+
+    /// Pages that were cut and came back stand in the sweep twice; it is made anew before that adds up.
+    fn trim_sweep(&mut self) {
+        if self.sweep.len() > 2 * self.table.len() + 64 {
+            let whole = |entry: &Entry| matches!(entry.body, Body::Whole(_));
+            self.sweep = self.table.iter().filter(|(_, entry)| whole(entry)).map(|(&key, _)| key).collect();
+        }
+    }
+
+    /// Takes a range of pages out of memory and remembers the cut until the store has it. Returns how many of the
+    /// store's promises the dropped pages held, and the reads that waited for them, which must look again.
+    pub(crate) fn cut(&mut self, object: ObjectId, cut: PendingCut) -> (u64, Vec<u64>) {
+        let (from, to) = (Key { object, page: cut.from }, Key { object, page: cut.to });
+        let keys: Vec<Key> = self.table.range(from..to).map(|(&key, _)| key).collect();
+        let (mut promises, mut waiters) = (0, Vec::new());
+        for key in keys {
+            let Some(entry) = self.remove(key) else { continue };
+            // A write-back under way keeps its own promise until it ends.
+            promises += u64::from(entry.dirt.is_some_and(|dirt| dirt.reserved));
+            waiters.extend(entry.waiters);
+        }
+        let pending = self.cuts.entry(object).or_default();
+        pending.retain(|old| old.from < cut.from || old.to > cut.to);
+        pending.push(cut);
+        (promises, waiters)
+    }
+
+    /// The newest pending cut that covers a page.
+    pub(crate) fn cut_of(&self, key: Key) -> Option<Sequence> {
+        let cuts = self.cuts.get(&key.object)?;
+        cuts.iter().filter(|cut| cut.from <= key.page && key.page < cut.to).map(|cut| cut.sequence).max()
+    }
+
+    /// The oldest group that anything still needs.
+    pub(crate) fn oldest_group(&self) -> Option<GroupNo> {
+        let pages = self.by_group.first().map(|&(group, _)| group);
+        let cuts = self.cuts.values().flatten().map(|cut| cut.group).min();
+        pages.into_iter().chain(cuts).min()
+    }
+
+    /// Pages that need the buffer, those that need its oldest groups first.
+    pub(crate) fn by_group(&self) -> impl Iterator<Item = (GroupNo, Key)> + '_ {
+        self.by_group.iter().copied()
+    }
+
+    /// Dirty pages, least recently written first.
+    pub(crate) fn by_write(&self) -> impl Iterator<Item = Key> + '_ {
+        self.by_write.values().copied()
+    }
+
+    /// How many pages are newer than the store.
+    pub(crate) fn dirty_pages(&self) -> usize {
+        self.by_group.len()
+    }
+
+    /// When the oldest change that is not home was made, about: of the page or cut that needs the oldest group.
+    pub(crate) fn oldest_since(&self) -> Option<Duration> {
+        let page = self.by_group.first().and_then(|(_, key)| self.table.get(key));
+        let page =
+            page.and_then(|entry| entry.writing.as_ref().or(entry.dirt.as_ref())).map(|dirt| dirt.since);
+        let cut = self.cuts.values().flatten().map(|cut| cut.since).min();
+        page.into_iter().chain(cut).min()
+    }
+
+    /// Drops clean pages that were not used lately while memory is over its limit: a bounded piece of that work.
+    pub(crate) fn evict(&mut self, settings: &Settings) {
+        let mut looks = EVICT_LOOKS;
+        while self.memory_bytes > settings.memory_bytes_max && looks > 0 {
+            looks -= 1;
+            let Some(key) = self.sweep.pop_front() else { return };
+            let Some(entry) = self.table.get_mut(&key) else { continue };
+            if matches!(entry.body, Body::Patch(_)) {
+                continue;
+            }
+            let busy = entry.dirt.is_some() || entry.writing.is_some() || !entry.waiters.is_empty();
+            if busy || std::mem::take(&mut entry.used) {
+                self.sweep.push_back(key);
+            } else {
+                self.remove(key);
+                self.counters.evicted += 1;
+            }
+        }
+    }
+
+    /// A number for a new fetch.
+    pub(crate) fn next_flight(&mut self) -> FlightNo {
+        self.flights += 1;
+        FlightNo(self.flights)
+    }
+}
+
+/// What an entry counts for in the indexes and sums.
+#[derive(Default, PartialEq, Eq)]
+struct Account {
+    memory: u64,
+    dirty: u64,
+    group: Option<GroupNo>,
+    newest: Option<Sequence>,
+    whole: bool,
+}
+
+impl Account {
+    fn of(entry: &Entry, fresh: bool) -> Account {
+        if fresh {
+            return Account::default();
+        }
+        let memory = entry.memory_bytes() as u64;
+        let group = entry.group();
+        Account {
+            memory,
+            dirty: if group.is_some() { memory } else { 0 },
+            group,
+            newest: entry.dirt.as_ref().map(|dirt| dirt.newest),
+            whole: matches!(entry.body, Body::Whole(_)),
+        }
+    }
+}
+
+/// Splits bytes from `offset` on at page ends: (page, position in the page, range of the bytes).
+pub(crate) fn pages_of(
+    offset: u64,
+    len: usize,
+) -> impl Iterator<Item = (PageNo, usize, std::ops::Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        if done == len {
+            return None;
+        }
+        let at = offset + done as u64;
+        let start = (at % BLOCK_BYTES as u64) as usize;
+        let take = (BLOCK_BYTES - start).min(len - done);
+        let range = done..done + take;
+        done += take;
+        Some((PageNo::of(at), start, range))
+    })
+}

@@ -1,0 +1,84 @@
+//! What the cache tells about itself.
+
+use device::Sequence;
+use std::time::Duration;
+
+/// Events since the mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Transactions applied.
+    pub transactions: u64,
+    /// Page changes among them that touched a page whose bytes were not in memory.
+    pub writes_to_absent_pages: u64,
+    /// Pages read from the store's device because somebody read them.
+    pub fetched_for_reads: u64,
+    /// Pages read from the store's device because a writer waited for them; only in blocking mode.
+    pub fetched_for_writes: u64,
+    /// Pages read from the store's device to take a partly written page home.
+    pub fetched_for_write_back: u64,
+    /// Reads, writes and flushes of the store's device that a sync had to wait for.
+    pub store_io_for_syncs: u64,
+    /// Pages found to be holes: no device was read.
+    pub holes: u64,
+    /// Reads served without waiting.
+    pub reads_at_once: u64,
+    /// Reads that waited for a page.
+    pub reads_parked: u64,
+    /// Syncs asked for.
+    pub syncs: u64,
+    /// Pages taken home.
+    pub pages_home: u64,
+    /// Pages whose delta was written to the buffer again, because they are still being written.
+    pub pages_relogged: u64,
+    /// Cuts and deletions taken home.
+    pub cuts_home: u64,
+    /// Pages dropped from memory.
+    pub evicted: u64,
+    /// Operations that had to wait for room.
+    pub admissions_parked: u64,
+    /// Fetches that failed.
+    pub fetch_errors: u64,
+    /// Write-backs that failed and will be tried again.
+    pub write_back_errors: u64,
+    /// Checkpoints that failed and will be tried again.
+    pub checkpoint_errors: u64,
+    /// Transactions found in the buffer when the mount began.
+    pub replayed: u64,
+}
+
+/// How things stand now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// Events since the mount.
+    pub counters: Counters,
+    /// The newest change.
+    pub applied: Sequence,
+    /// The newest change that survives a crash.
+    pub durable: Sequence,
+    /// Pages newer than the store.
+    pub dirty_pages: u64,
+    /// Memory that these take, in bytes, about.
+    pub dirty_bytes: u64,
+    /// How long ago the oldest change that is not home was made.
+    pub dirty_age: Duration,
+    /// Cuts and deletions that are not home.
+    pub pending_cuts: u64,
+    /// Pages in memory.
+    pub pages: u64,
+    /// Memory that these take, in bytes, about.
+    pub memory_bytes: u64,
+    /// Reads waiting for a page.
+    pub parked_reads: u64,
+    /// Syncs waiting for a commit.
+    pub parked_syncs: u64,
+    /// Operations waiting for room.
+    pub parked_admissions: u64,
+    /// Pages queued for, or on their way in, a fetch.
+    pub fetching: u64,
+    /// The buffer's log, in bytes.
+    pub buffer_bytes: u64,
+    /// Of these, how many can still be appended.
+    pub buffer_room_bytes: u64,
+    /// Why nothing can be changed any more, if so.
+    pub failed: Option<String>,
+}
