@@ -25,6 +25,14 @@ pub(crate) struct Clients {
     arrivals: Arrivals,
 }
 
+/// When a request comes in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum When {
+    Now,
+    /// In the middle of the next step of background work, while it waits for a device.
+    AfterDeviceOperations(u64),
+}
+
 /// Replies, in the order of their completion.
 type Arrivals = Arc<Mutex<Vec<(Ticket, Result<Reply, FsError>)>>>;
 
@@ -126,7 +134,7 @@ fn needed(model: &Model, change: &Change) -> Vec<Id> {
 
 impl Run {
     /// Lets `client` ask for something.
-    pub(crate) fn issue(&mut self, client: usize) -> Result<(), String> {
+    pub(crate) fn issue(&mut self, client: usize, when: When) -> Result<(), String> {
         let request = self.workload.next(&self.oracle.now, self.clients.handles(client));
         self.counts.operations += 1;
         let text = match &request {
@@ -138,13 +146,13 @@ impl Run {
         match request {
             Request::Change(change) => {
                 let held = needed(&self.oracle.now, &change);
-                self.wait_for(client, Asked::Change(change), held)
+                self.wait_for(client, when, Asked::Change(change), held)
             }
             Request::Read { file, offset, len } => {
                 let right = vec![right_bytes(&self.oracle.now, file, offset, len)];
-                self.wait_for(client, Asked::Read { file, offset, len, right }, vec![file])
+                self.wait_for(client, when, Asked::Read { file, offset, len, right }, vec![file])
             }
-            Request::Sync => self.wait_for(client, Asked::Sync(self.oracle.moment()), Vec::new()),
+            Request::Sync => self.wait_for(client, when, Asked::Sync(self.oracle.moment()), Vec::new()),
             Request::Open(file) => {
                 self.hold(file)?;
                 self.clients.handles[client].push(file);
@@ -159,23 +167,22 @@ impl Run {
         }
     }
 
-    fn wait_for(&mut self, client: usize, asked: Asked, held: Vec<Id>) -> Result<(), String> {
+    fn wait_for(&mut self, client: usize, when: When, asked: Asked, held: Vec<Id>) -> Result<(), String> {
         for &id in &held {
             self.hold(id)?;
         }
         let ticket = self.clients.next;
         self.clients.next = Ticket(ticket.0 + 1);
-        let call =
-            Call { fs: &self.stack().fs, model: &self.oracle.now, arrivals: &self.clients.arrivals, ticket };
-        match &asked {
-            Asked::Change(change) => call.change(change),
-            Asked::Read { file, offset, len, .. } => {
-                let done = call.done(Reply::Bytes);
-                call.fs.read(number(call.model, *file), *offset, *len, done);
-            }
-            Asked::Sync(_) => call.fs.sync(call.done(|()| Reply::Done)),
-        }
+        let call = Call { model: &self.oracle.now, arrivals: &self.clients.arrivals, ticket };
+        let request = call.prepare(&asked);
         self.clients.waiting.insert(ticket, Waiting { client, asked, held });
+        match when {
+            When::Now => request(&self.stack().fs),
+            When::AfterDeviceOperations(operations) => {
+                let fs = self.stack().fs.clone();
+                self.media.intruder.comes_after(operations, Box::new(move || request(&fs)));
+            }
+        }
         Ok(())
     }
 
@@ -370,11 +377,13 @@ impl Run {
 
 /// One request on its way into the file system.
 struct Call<'a> {
-    fs: &'a Fs,
     model: &'a Model,
     arrivals: &'a Arrivals,
     ticket: Ticket,
 }
+
+/// A request, ready to be made at any moment.
+type Prepared = Box<dyn FnOnce(&Fs) + Send>;
 
 impl Call<'_> {
     fn done<T: 'static>(&self, reply: fn(T) -> Reply) -> Done<T> {
@@ -385,39 +394,61 @@ impl Call<'_> {
         })
     }
 
-    fn number(&self, id: Id) -> Ino {
-        number(self.model, id)
+    fn prepare(&self, asked: &Asked) -> Prepared {
+        match asked {
+            Asked::Change(change) => self.prepare_change(change.clone()),
+            Asked::Read { file, offset, len, .. } => {
+                let (ino, offset, len) = (number(self.model, *file), *offset, *len);
+                let done = self.done(Reply::Bytes);
+                Box::new(move |fs| fs.read(ino, offset, len, done))
+            }
+            Asked::Sync(_) => {
+                let done = self.done(|()| Reply::Done);
+                Box::new(move |fs| fs.sync(done))
+            }
+        }
     }
 
-    fn change(&self, change: &Change) {
-        let (fs, attributes, done) = (self.fs, self.done(Reply::Attributes), self.done(|()| Reply::Done));
+    fn prepare_change(&self, change: Change) -> Prepared {
+        let (attributes, done) = (self.done(Reply::Attributes), self.done(|()| Reply::Done));
+        let inode = |id: Id| number(self.model, id);
+        let set = SetAttributes::default();
         match change {
             Change::Make { parent, name, kind, mode } => {
-                fs.make(CALLER, self.number(*parent), name, *kind, *mode, attributes);
+                let parent = inode(parent);
+                Box::new(move |fs| fs.make(CALLER, parent, &name, kind, mode, attributes))
             }
             Change::Symlink { parent, name, target } => {
-                fs.symlink(CALLER, self.number(*parent), name, target, attributes);
+                let parent = inode(parent);
+                Box::new(move |fs| fs.symlink(CALLER, parent, &name, &target, attributes))
             }
             Change::Link { file, parent, name } => {
-                fs.link(self.number(*file), self.number(*parent), name, attributes);
+                let (file, parent) = (inode(file), inode(parent));
+                Box::new(move |fs| fs.link(file, parent, &name, attributes))
             }
-            Change::Unlink { parent, name } => fs.unlink(self.number(*parent), name, done),
+            Change::Unlink { parent, name } => {
+                let parent = inode(parent);
+                Box::new(move |fs| fs.unlink(parent, &name, done))
+            }
             Change::RemoveDirectory { parent, name } => {
-                fs.remove_directory(self.number(*parent), name, done);
+                let parent = inode(parent);
+                Box::new(move |fs| fs.remove_directory(parent, &name, done))
             }
             Change::Rename { from, to, if_exists } => {
-                fs.rename((self.number(from.0), &from.1), (self.number(to.0), &to.1), *if_exists, done);
+                let parents = (inode(from.0), inode(to.0));
+                Box::new(move |fs| fs.rename((parents.0, &from.1), (parents.1, &to.1), if_exists, done))
             }
             Change::Write { file, offset, bytes } => {
-                fs.write(self.number(*file), *offset, bytes.to_vec(), done);
+                let file = inode(file);
+                Box::new(move |fs| fs.write(file, offset, bytes.to_vec(), done))
             }
             Change::SetSize { file, size } => {
-                let set = SetAttributes { size: Some(*size), ..SetAttributes::default() };
-                fs.set_attributes(self.number(*file), set, attributes);
+                let (file, set) = (inode(file), SetAttributes { size: Some(size), ..set });
+                Box::new(move |fs| fs.set_attributes(file, set, attributes))
             }
-            Change::SetMode { inode, mode } => {
-                let set = SetAttributes { mode: Some(*mode), ..SetAttributes::default() };
-                fs.set_attributes(self.number(*inode), set, attributes);
+            Change::SetMode { inode: id, mode } => {
+                let (id, set) = (inode(id), SetAttributes { mode: Some(mode), ..set });
+                Box::new(move |fs| fs.set_attributes(id, set, attributes))
             }
             Change::Forget { .. } => unreachable!("nobody asks to forget"),
         }

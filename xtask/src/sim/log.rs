@@ -84,16 +84,62 @@ fn fold_bytes(hash: u64, bytes: &[u8]) -> u64 {
     words.remainder().iter().fold(hash, |hash, &byte| fold(hash, u64::from(byte)))
 }
 
-/// A disk whose every operation is logged.
+/// A request that comes in while background work waits for a device, as other threads' requests do.
+#[derive(Default)]
+pub(crate) struct Intruder(Mutex<Option<(u64, Box<dyn FnOnce() + Send>)>>);
+
+impl Intruder {
+    /// Lets `request` come in before the device operation after the next `operations`.
+    pub(crate) fn comes_after(&self, operations: u64, request: Box<dyn FnOnce() + Send>) {
+        *self.slot() = Some((operations, request));
+    }
+
+    /// A device operation begins: the request comes in if its time has come.
+    fn device_operation(&self) {
+        let mut slot = self.slot();
+        let due = match slot.as_mut() {
+            Some((0, _)) => slot.take(),
+            Some((left, _)) => {
+                *left -= 1;
+                None
+            }
+            None => None,
+        };
+        drop(slot);
+        if let Some((_, request)) = due {
+            request();
+        }
+    }
+
+    /// The work is done: a request whose time never came comes now.
+    pub(crate) fn comes_now(&self) {
+        let late = self.slot().take();
+        if let Some((_, request)) = late {
+            request();
+        }
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Option<(u64, Box<dyn FnOnce() + Send>)>> {
+        self.0.lock().expect("nobody panics with the intruder's slot")
+    }
+}
+
+/// A disk whose every operation is logged, and lets intruders in.
 pub(crate) struct Watched {
     disk: Arc<SimDisk>,
     role: Role,
     log: Arc<Log>,
+    intruder: Arc<Intruder>,
 }
 
 impl Watched {
-    pub(crate) fn new(disk: &Arc<SimDisk>, role: Role, log: &Arc<Log>) -> Arc<Watched> {
-        Arc::new(Watched { disk: disk.clone(), role, log: log.clone() })
+    pub(crate) fn new(
+        disk: &Arc<SimDisk>,
+        role: Role,
+        log: &Arc<Log>,
+        intruder: &Arc<Intruder>,
+    ) -> Arc<Watched> {
+        Arc::new(Watched { disk: disk.clone(), role, log: log.clone(), intruder: intruder.clone() })
     }
 
     fn note(
@@ -127,21 +173,25 @@ impl Device for Watched {
     }
 
     fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
+        self.intruder.device_operation();
         let count = into.len() as u64;
         let result = self.disk.read(at, into);
         self.note(Operation::Read, at, count, result)
     }
 
     fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
+        self.intruder.device_operation();
         self.log.bytes(Page::bytes(from));
         self.note(Operation::Write, at, from.len() as u64, self.disk.write(at, from))
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
+        self.intruder.device_operation();
         self.note(Operation::Flush, Block(0), 0, self.disk.flush())
     }
 
     fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
+        self.intruder.device_operation();
         self.note(Operation::Trim, at, count, self.disk.trim(at, count))
     }
 }

@@ -1,7 +1,7 @@
 //! One run: clients, background work, time and failures, interleaved by one seed on one thread.
 
 use super::Options;
-use super::client::Clients;
+use super::client::{Clients, When};
 use super::crash::Life;
 use super::log::Log;
 use super::oracle::Oracle;
@@ -18,6 +18,9 @@ const CLIENTS: usize = 4;
 /// Turns in which every client waits and nobody gets a reply, after which nobody ever will. Each turn does all
 /// background work and lets 5 ms pass, so that every interval of the settings passes several times.
 const TURNS_WITHOUT_REPLY_MAX: u32 = 5000;
+
+/// A request that comes in during background work does so within so many device operations.
+const INTRUDES_WITHIN: u64 = 12;
 
 /// What happened, for the summary.
 #[derive(Debug, Clone, Default)]
@@ -140,7 +143,7 @@ impl Run {
         } else if dice < self.weather.requests {
             let client = idle[self.random.below(idle.len() as u64) as usize];
             self.phase = Phase::Request;
-            self.issue(client)?;
+            self.issue(client, When::Now)?;
         } else {
             dice -= self.weather.requests;
             let task = TASKS.into_iter().zip(self.weather.tasks).find(|&(_, weight)| {
@@ -149,7 +152,14 @@ impl Run {
                 chosen
             });
             match task {
-                Some((task, _)) => self.step(task),
+                Some((task, _)) => {
+                    if self.random.once_in(4) {
+                        let client = idle[self.random.below(idle.len() as u64) as usize];
+                        let operations = self.random.below(INTRUDES_WITHIN);
+                        self.issue(client, When::AfterDeviceOperations(operations))?;
+                    }
+                    self.step(task);
+                }
                 None => self.pass_time(),
             }
         }
@@ -163,6 +173,7 @@ impl Run {
     fn step(&mut self, task: Task) {
         self.phase = Phase::Work(task);
         let progress = self.stack().cache.step(task);
+        self.media.intruder.comes_now();
         self.media.log.event(|| format!("  step {task:?}: {progress:?}"), &[task as u64, progress as u64]);
     }
 

@@ -1,6 +1,6 @@
 //! The stack under test, from the file system down, on simulated media.
 
-use super::log::{Log, Role, Watched};
+use super::log::{Intruder, Log, Role, Watched};
 use cache::{Cache, FetchMode, Progress, Settings, Task};
 use device::{Device, StoreId};
 use fs::{Attributes, Caller, Fs, Ino, Kind};
@@ -33,6 +33,7 @@ pub(crate) struct Media {
     pub(crate) buffer: Arc<SimDisk>,
     pub(crate) clock: Arc<SimClock>,
     pub(crate) log: Arc<Log>,
+    pub(crate) intruder: Arc<Intruder>,
 }
 
 impl Media {
@@ -44,6 +45,7 @@ impl Media {
             buffer: SimDisk::new("buffer", BUFFER_BLOCKS, &power, seed ^ 0xb0ff),
             clock: Arc::new(SimClock::new()),
             log: log.clone(),
+            intruder: Arc::default(),
             power,
         }
     }
@@ -53,7 +55,7 @@ impl Media {
             Role::Store => &self.store,
             Role::Buffer => &self.buffer,
         };
-        Watched::new(disk, role, &self.log)
+        Watched::new(disk, role, &self.log, &self.intruder)
     }
 
     /// Lays out an empty file system, durable.
@@ -86,13 +88,13 @@ impl Media {
     pub(crate) fn open(&self) -> Result<Stack, String> {
         let cache = self.open_cache()?;
         let fs = Fs::open(cache.clone(), self.clock.clone()).map_err(|error| format!("Fs::open: {error}"))?;
-        Ok(Stack { fs, cache })
+        Ok(Stack { fs: Arc::new(fs), cache })
     }
 }
 
 /// An open file system and what is below it.
 pub(crate) struct Stack {
-    pub(crate) fs: Fs,
+    pub(crate) fs: Arc<Fs>,
     pub(crate) cache: Arc<Cache>,
 }
 
