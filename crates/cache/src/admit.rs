@@ -5,7 +5,7 @@ use crate::commit::Completions;
 use crate::error::CacheError;
 use crate::settings::Cost;
 use crate::state::State;
-use buffer::{Buffer, BufferError};
+use buffer::BufferError;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use store::StoreError;

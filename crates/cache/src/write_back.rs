@@ -10,7 +10,7 @@ use crate::error::CacheError;
 use crate::page::{Body, Entry};
 use crate::read::{land, retry_ready, take_off_for_write_back};
 use crate::state::{Key, PendingCut, State};
-use buffer::{Buffer, GroupNo, Record};
+use buffer::{GroupNo, Record};
 use device::{ObjectId, Page, Sequence};
 use std::collections::BTreeMap;
 use std::sync::Arc;

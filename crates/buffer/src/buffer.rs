@@ -1,0 +1,359 @@
+//! The buffer: appending in memory, committing with one flush, letting old groups go.
+//!
+//! Two locks, taken in this order. The writer's is held for a whole commit, so that one of the callers writes for
+//! all who wait; the state's only for moments, so that appends go on while the device works.
+
+use crate::bug::{Bug, Planted};
+use crate::draft::Draft;
+use crate::error::BufferError;
+use crate::format::Slot;
+use crate::open;
+use crate::record::{Order, Record};
+use crate::recover::{Replayed, Walk};
+use crate::ring::{GroupNo, Mark, Ring};
+use crate::state::{Found, State};
+use device::{BLOCK_BYTES, Device, Incarnation, Page, Sequence, StoreId, pages};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Where an appended transaction will lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Appended {
+    /// The sequence of the transaction's first record; the others follow without gaps.
+    pub first: Sequence,
+    /// The sequence of its last record; one below `first` if it has none.
+    pub last: Sequence,
+    /// The commit group that holds the whole of it.
+    pub group: GroupNo,
+}
+
+/// What happened since the buffer was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Commits that wrote something. Callers who found their data durable do not count.
+    pub commits: u64,
+    /// Groups written.
+    pub groups: u64,
+    /// Bytes of transactions appended, frames included.
+    pub bytes_appended: u64,
+    /// Bytes handed to the device, padding and header slots included.
+    pub bytes_written: u64,
+    /// Flushes of the device.
+    pub flushes: u64,
+    /// Header slots written.
+    pub header_writes: u64,
+}
+
+/// The non-volatile home of records that have not gone home yet.
+pub struct Buffer {
+    device: Arc<dyn Device>,
+    id: StoreId,
+    ring: Ring,
+    planted: Planted,
+    writer: Mutex<Writer>,
+    state: Mutex<State>,
+}
+
+/// What a commit changes, and what is on media.
+struct Writer {
+    /// The newest header slot.
+    slot: Slot,
+    /// One before each group from the tail on, and one behind the last.
+    marks: VecDeque<Mark>,
+    /// The groups of this commit.
+    batch: Vec<Draft>,
+    /// Room for a header slot.
+    page: Vec<Page>,
+    counters: Counters,
+}
+
+impl Writer {
+    fn head(&self) -> Mark {
+        *self.marks.back().expect("at least one mark")
+    }
+
+    fn tail(&self) -> Mark {
+        *self.marks.front().expect("at least one mark")
+    }
+}
+
+impl Buffer {
+    /// Lays out an empty buffer for store `id` on the whole of `device`, at least 1 MiB, writing every block once
+    /// so that later writes allocate nothing in a file system below, and makes it durable. After a crash in the
+    /// middle there is no buffer.
+    pub fn format(device: &dyn Device, id: StoreId) -> Result<(), BufferError> {
+        open::format(device, id)
+    }
+
+    /// Opens the buffer of store `id` and hands every durable transaction to `replay`, in the order of the log.
+    /// Writes nothing. After an error, what was replayed is worth nothing.
+    pub fn open(
+        device: Arc<dyn Device>,
+        id: StoreId,
+        replay: &mut dyn FnMut(Replayed<'_>),
+    ) -> Result<Buffer, BufferError> {
+        Buffer::open_planted(device, id, replay, Planted::default())
+    }
+
+    /// Like [`open`](Buffer::open), with a bug on purpose.
+    #[cfg(feature = "planted-bugs")]
+    pub fn open_with_bug(
+        device: Arc<dyn Device>,
+        id: StoreId,
+        replay: &mut dyn FnMut(Replayed<'_>),
+        bug: Bug,
+    ) -> Result<Buffer, BufferError> {
+        Buffer::open_planted(device, id, replay, Planted::one(bug))
+    }
+
+    fn open_planted(
+        device: Arc<dyn Device>,
+        id: StoreId,
+        replay: &mut dyn FnMut(Replayed<'_>),
+        planted: Planted,
+    ) -> Result<Buffer, BufferError> {
+        let ring = open::read_ring(&*device, id)?;
+        let slot = open::read_slot(&*device, id, &ring)?;
+        let marks = Walk::new(&*device, id, ring, slot, planted).run(replay)?;
+        let writer =
+            Writer { slot, marks, batch: Vec::new(), page: pages(1), counters: Counters::default() };
+        let (tail, head) = (writer.tail(), writer.head());
+        let found = Found {
+            tail: tail.position,
+            end: head.position,
+            oldest: tail.number,
+            next: head.number,
+            newest: slot.newest.max(Sequence(head.sequence.0 - 1)),
+            incarnation: slot.incarnation.max(head.incarnation),
+        };
+        let state = Mutex::new(State::new(ring, found));
+        Ok(Buffer { device, id, ring, planted, writer: Mutex::new(writer), state })
+    }
+
+    /// The incarnation found at opening, or the one begun since.
+    pub fn incarnation(&self) -> Incarnation {
+        self.state().incarnation
+    }
+
+    /// The highest sequence in the buffer.
+    pub fn newest_sequence(&self) -> Sequence {
+        self.state().newest
+    }
+
+    /// Makes `incarnation`, which is higher than any before, durable; sequences go on after `newest`, or after the
+    /// highest in the buffer if that is higher. Before it, nothing may be appended.
+    ///
+    /// # Panics
+    /// If the incarnation is not higher than the one found.
+    pub fn begin(&self, incarnation: Incarnation, newest: Sequence) -> Result<(), BufferError> {
+        let mut writer = self.writer.lock().expect("no panic in a commit");
+        let newest = {
+            let state = self.state();
+            state.check()?;
+            let found = state.incarnation;
+            assert!(incarnation > found, "incarnation {incarnation} begun after {found}");
+            newest.max(state.newest)
+        };
+        let mut head = writer.head();
+        (head.incarnation, head.sequence) = (incarnation, newest.plus(1));
+        *writer.marks.back_mut().expect("at least one mark") = head;
+        let tail = writer.tail();
+        self.write_slot(&mut writer, |slot| {
+            let (first_group, durable_group) = (head.number, GroupNo(head.number.0 - 1));
+            *slot = Slot { incarnation, first_group, durable_group, newest, tail, ..*slot };
+        })
+        .and_then(|()| self.flush(&mut writer))
+        .map_err(|error| self.fail(error))?;
+        self.state().begin(incarnation, newest);
+        Ok(())
+    }
+
+    /// Adds a transaction to the open group, in memory: it gets the next sequences, and survives a crash as a
+    /// whole or not at all, and only if everything appended before it does. Never waits for the device. A
+    /// transaction without records leaves no trace.
+    ///
+    /// # Panics
+    /// If no incarnation was begun, or a record leaves its page.
+    pub fn append(&self, records: &[Record<'_>]) -> Result<Appended, BufferError> {
+        let mut state = self.appendable()?;
+        let (first, last) = (state.newest.plus(1), state.newest.plus(records.len() as u64));
+        if !records.is_empty() {
+            state.append(Order::New(first), records)?;
+            state.newest = last;
+        }
+        Ok(Appended { first, last, group: state.open.number })
+    }
+
+    /// Adds the surviving delta of one page again, under its own newest sequence, so that older groups can go.
+    ///
+    /// # Panics
+    /// If `newest` was not given out yet.
+    pub fn append_merged(&self, newest: Sequence, records: &[Record<'_>]) -> Result<GroupNo, BufferError> {
+        let mut state = self.appendable()?;
+        assert!(newest <= state.newest, "sequence {newest} was never given out");
+        if !records.is_empty() {
+            state.append(Order::Merged(newest), records)?;
+        }
+        Ok(state.open.number)
+    }
+
+    /// Makes everything appended before the call durable and returns the highest durable sequence. Callers at the
+    /// same time share one flush. Also makes free what was released, if that is much or room is short.
+    pub fn commit(&self) -> Result<Sequence, BufferError> {
+        let wanted = {
+            let state = self.state();
+            state.check()?;
+            if state.open.is_empty() { GroupNo(state.open.number.0 - 1) } else { state.open.number }
+        };
+        let mut writer = self.writer.lock().expect("no panic in a commit");
+        let new_tail = {
+            let mut state = self.state();
+            state.check()?;
+            let new_tail = self.tail_due(&writer, &state);
+            if state.durable_group >= wanted && new_tail.is_none() {
+                return Ok(state.durable);
+            }
+            state.seal();
+            writer.batch.extend(state.sealed.drain(..));
+            new_tail
+        };
+        self.write_batch(&mut writer, new_tail).map_err(|error| self.fail(error))?;
+        Ok(self.publish(&mut writer))
+    }
+
+    /// The highest durable sequence.
+    pub fn durable(&self) -> Sequence {
+        self.state().durable
+    }
+
+    /// The highest appended sequence.
+    pub fn appended(&self) -> Sequence {
+        self.state().newest
+    }
+
+    /// Groups that may still be needed: from the oldest that was not released up to the one being filled, which is
+    /// `end`: whoever needs nothing at all releases that.
+    pub fn groups(&self) -> Range<GroupNo> {
+        let state = self.state();
+        state.released..state.open.number
+    }
+
+    /// Says that no group before `oldest_needed` is needed. Its space is used again after a later commit has made
+    /// that durable.
+    pub fn release(&self, oldest_needed: GroupNo) {
+        let mut state = self.state();
+        let newest = state.open.number;
+        state.released = state.released.max(oldest_needed.min(newest));
+    }
+
+    /// Bytes of records, headers and padding included, that can surely be appended before `Full`: transactions
+    /// whose [`footprint`](crate::footprint)s together are not more, in any order, with any commits between them.
+    pub fn room_bytes(&self) -> u64 {
+        self.state().room_blocks() * BLOCK_BYTES as u64
+    }
+
+    /// Bytes that the log can hold in all.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.ring.blocks * BLOCK_BYTES as u64
+    }
+
+    /// The largest [`footprint`](crate::footprint) of a transaction, in bytes: a quarter of the ring, at most 8 MiB.
+    pub fn transaction_bytes_max(&self) -> u64 {
+        self.ring.group_blocks_max * BLOCK_BYTES as u64
+    }
+
+    /// Bytes appended and not yet handed to the device.
+    pub fn open_bytes(&self) -> u64 {
+        self.state().open_bytes()
+    }
+
+    /// What happened since the buffer was opened. Waits for a commit that is in flight.
+    pub fn counters(&self) -> Counters {
+        let writer = self.writer.lock().expect("no panic in a commit");
+        Counters { bytes_appended: self.state().bytes_appended, ..writer.counters }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic while holding the buffer's state")
+    }
+
+    fn appendable(&self) -> Result<MutexGuard<'_, State>, BufferError> {
+        let state = self.state();
+        state.check()?;
+        assert!(state.begun, "appended before an incarnation was begun");
+        Ok(state)
+    }
+
+    /// From now on every append and commit says this.
+    fn fail(&self, error: BufferError) -> BufferError {
+        self.state().failed.get_or_insert(error).clone()
+    }
+
+    /// The tail to write with this commit, if it moved by more than 1/32 of the ring, so that its writes are few,
+    /// or by anything while less than half of the ring is free: then somebody may wait for room.
+    fn tail_due(&self, writer: &Writer, state: &State) -> Option<Mark> {
+        let oldest = writer.tail();
+        // What is not durable yet has no place on media that a tail could name.
+        let number = state.released.min(writer.head().number);
+        let tail = writer.marks[(number.0 - oldest.number.0) as usize];
+        let freed = tail.position.0 - oldest.position.0;
+        let short = state.room_blocks() < self.ring.blocks / 2;
+        (freed > self.ring.blocks / 32 || (freed > 0 && short)).then_some(tail)
+    }
+
+    /// Writes the header slot, if the tail moves, and the batch, and flushes once.
+    fn write_batch(&self, writer: &mut Writer, new_tail: Option<Mark>) -> Result<(), BufferError> {
+        let durable_group = GroupNo(writer.head().number.0 - 1);
+        if let Some(tail) = new_tail {
+            let newest = Sequence(writer.head().sequence.0 - 1);
+            self.write_slot(writer, |slot| *slot = Slot { durable_group, newest, tail, ..*slot })?;
+        }
+        let mut head = writer.head();
+        for draft in &mut writer.batch {
+            head = draft.finish(self.id, &head, durable_group);
+            self.device.write(self.ring.block(draft.at), draft.pages())?;
+            writer.counters.groups += 1;
+            writer.counters.bytes_written += draft.blocks() * BLOCK_BYTES as u64;
+            writer.marks.push_back(head);
+        }
+        self.flush(writer)?;
+        writer.counters.commits += 1;
+        Ok(())
+    }
+
+    /// Tells everybody what is durable now, and gives free what lies before the tail on media.
+    fn publish(&self, writer: &mut Writer) -> Sequence {
+        let tail = writer.slot.tail;
+        while writer.tail().number < tail.number {
+            writer.marks.pop_front();
+        }
+        let head = writer.head();
+        let mut state = self.state();
+        state.durable = Sequence(head.sequence.0 - 1);
+        state.durable_group = GroupNo(head.number.0 - 1);
+        state.tail_moved(tail.position);
+        writer.batch.drain(..).for_each(|draft| state.recycle(draft));
+        state.durable
+    }
+
+    /// Writes the next header slot over the older of the two. It counts after a flush.
+    fn write_slot(&self, writer: &mut Writer, change: impl FnOnce(&mut Slot)) -> Result<(), BufferError> {
+        change(&mut writer.slot);
+        writer.slot.generation += 1;
+        writer.slot.write_to(self.id, &self.ring, &mut writer.page[0]);
+        self.device.write(writer.slot.block(), &writer.page)?;
+        writer.counters.header_writes += 1;
+        writer.counters.bytes_written += BLOCK_BYTES as u64;
+        Ok(())
+    }
+
+    fn flush(&self, writer: &mut Writer) -> Result<(), BufferError> {
+        if self.planted.is(Bug::MissingFlush) && self.state().begun {
+            return Ok(());
+        }
+        self.device.flush()?;
+        writer.counters.flushes += 1;
+        Ok(())
+    }
+}

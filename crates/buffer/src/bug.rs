@@ -1,0 +1,34 @@
+//! Bugs that the simulator must find. Without the feature `planted-bugs` nothing here can be switched on.
+
+/// A bug to plant with `Buffer::open_with_bug`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(feature = "planted-bugs"), allow(dead_code, unreachable_pub))]
+pub enum Bug {
+    /// Recovery applies what parses of a group whose checksum is wrong.
+    TornGroupApplied,
+    /// Recovery ignores predecessor, incarnation and number, and so takes what an earlier lap or mount left.
+    StaleIncarnation,
+    /// A commit returns without flushing.
+    MissingFlush,
+}
+
+/// Which bug this buffer has: none, in what users run.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Planted(#[cfg(feature = "planted-bugs")] Option<Bug>);
+
+impl Planted {
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn one(bug: Bug) -> Planted {
+        Planted(Some(bug))
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn is(self, bug: Bug) -> bool {
+        self.0 == Some(bug)
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    pub(crate) fn is(self, _bug: Bug) -> bool {
+        false
+    }
+}

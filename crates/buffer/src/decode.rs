@@ -1,0 +1,158 @@
+//! Records and transactions from bytes that somebody else wrote: every number is checked before it is used.
+
+use crate::record::{KIND_CLONE, KIND_CUT, KIND_DELETE, KIND_WRITE, KIND_ZERO, Order, Record};
+use device::{BLOCK_BYTES, ObjectId, PageNo, Sequence};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// What starts every transaction.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct TransactionHeader {
+    /// Of the whole transaction, this header included.
+    pub(crate) bytes: U32,
+    pub(crate) checksum: U32,
+    /// How many; the highest bit says that they are merged.
+    records: U32,
+    first: U64,
+}
+
+/// What starts every record.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RecordHeader {
+    pub(crate) kind: u8,
+    pub(crate) reserve: u8,
+    pub(crate) slot: [u8; 6],
+    pub(crate) generation: U32,
+    pub(crate) page: U64,
+    pub(crate) start: U16,
+    pub(crate) len: U16,
+}
+
+pub(crate) const TRANSACTION_HEADER_BYTES: usize = size_of::<TransactionHeader>();
+const MERGED: u32 = 1 << 31;
+
+const _: () = assert!(TRANSACTION_HEADER_BYTES == 20);
+const _: () = assert!(size_of::<RecordHeader>() == 24);
+
+impl TransactionHeader {
+    pub(crate) fn new(bytes: u32, order: Order, records: u32) -> TransactionHeader {
+        assert!(records < MERGED, "too many records for one transaction");
+        let (first, flag) = match order {
+            Order::New(first) => (first, 0),
+            Order::Merged(newest) => (newest, MERGED),
+        };
+        TransactionHeader {
+            bytes: bytes.into(),
+            checksum: U32::ZERO,
+            records: (records | flag).into(),
+            first: first.0.into(),
+        }
+    }
+
+    /// Over the whole transaction, without the checksum itself.
+    pub(crate) fn checksum(bytes: &[u8]) -> u32 {
+        crc32c::crc32c_append(crc32c::crc32c(&bytes[..4]), &bytes[8..])
+    }
+}
+
+/// A transaction, as it was appended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Transaction<'a> {
+    pub(crate) order: Order,
+    pub(crate) records: Vec<Record<'a>>,
+}
+
+/// Takes the transaction at the front of `bytes` off it.
+pub(crate) fn transaction<'a>(bytes: &mut &'a [u8]) -> Result<Transaction<'a>, &'static str> {
+    let (head, _) = TransactionHeader::read_from_prefix(bytes).map_err(|_| "a transaction is cut off")?;
+    let len = head.bytes.get() as usize;
+    if len < TRANSACTION_HEADER_BYTES || len > bytes.len() {
+        return Err("a transaction is longer than its group");
+    }
+    let (this, rest) = bytes.split_at(len);
+    if head.checksum.get() != TransactionHeader::checksum(this) {
+        return Err("a transaction's checksum is wrong");
+    }
+    let mut body = &this[TRANSACTION_HEADER_BYTES..];
+    let mut records = Vec::with_capacity(head.count().min(len));
+    for _ in 0..head.count() {
+        records.push(record(&mut body)?);
+    }
+    if !body.is_empty() {
+        return Err("bytes follow a transaction's last record");
+    }
+    *bytes = rest;
+    Ok(Transaction { order: head.order(), records })
+}
+
+/// What a reader without checks would take for the transaction at the front: the planted bug of a torn group.
+/// Returns the records that parse, and moves on as the header says.
+pub(crate) fn transaction_unchecked<'a>(bytes: &mut &'a [u8]) -> Option<Transaction<'a>> {
+    let (head, _) = TransactionHeader::read_from_prefix(bytes).ok()?;
+    let len = head.bytes.get() as usize;
+    if len <= TRANSACTION_HEADER_BYTES || len > bytes.len() {
+        return None;
+    }
+    let (this, rest) = bytes.split_at(len);
+    *bytes = rest;
+    let mut body = &this[TRANSACTION_HEADER_BYTES..];
+    let records = (0..head.count()).map_while(|_| record(&mut body).ok()).collect();
+    Some(Transaction { order: head.order(), records })
+}
+
+impl TransactionHeader {
+    fn count(&self) -> usize {
+        (self.records.get() & !MERGED) as usize
+    }
+
+    fn order(&self) -> Order {
+        let first = Sequence(self.first.get());
+        if self.records.get() & MERGED == 0 { Order::New(first) } else { Order::Merged(first) }
+    }
+}
+
+/// Takes the record at the front of `bytes` off it.
+fn record<'a>(bytes: &mut &'a [u8]) -> Result<Record<'a>, &'static str> {
+    let (head, rest) = RecordHeader::read_from_prefix(bytes).map_err(|_| "a record is cut off")?;
+    let object = ObjectId { slot: head.slot(), generation: head.generation.get() };
+    let page = PageNo(head.page.get());
+    let (start, len) = (head.start.get(), head.len.get());
+    if head.reserve != 0 {
+        return Err("a record uses bytes that are in reserve");
+    }
+    if matches!(head.kind, KIND_WRITE | KIND_ZERO) && usize::from(start) + usize::from(len) > BLOCK_BYTES {
+        return Err("a record leaves its page");
+    }
+    let taken = match head.kind {
+        KIND_WRITE => usize::from(len),
+        KIND_CUT => 8,
+        _ => 0,
+    };
+    let (body, rest) = rest.split_at_checked(taken).ok_or("a record is cut off")?;
+    *bytes = rest;
+    match head.kind {
+        KIND_WRITE => Ok(Record::Write { object, page, start, bytes: body }),
+        KIND_ZERO => Ok(Record::Zero { object, page, start, len }),
+        KIND_CUT => {
+            let to = PageNo(u64::from_le_bytes(body.try_into().expect("eight bytes")));
+            if page <= to { Ok(Record::Cut { object, from: page, to }) } else { Err("a cut goes backwards") }
+        }
+        KIND_DELETE => Ok(Record::Delete { object }),
+        KIND_CLONE if page.0 >= 1 << 48 => Err("a slot is over 48 bits"),
+        KIND_CLONE => {
+            let to = ObjectId { slot: page.0, generation: head.other_generation() };
+            Ok(Record::Clone { from: object, to })
+        }
+        _ => Err("a record is of an unknown kind"),
+    }
+}
+
+impl RecordHeader {
+    fn slot(&self) -> u64 {
+        let mut bytes = [0; 8];
+        bytes[..6].copy_from_slice(&self.slot);
+        u64::from_le_bytes(bytes)
+    }
+}

@@ -1,0 +1,136 @@
+//! What can go wrong, and what to do next.
+
+use crate::ring::GroupNo;
+use device::{Block, DeviceError, StoreId};
+
+/// Why the buffer could not do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BufferError {
+    /// The device failed. After a failed write or flush every later append and commit says so again.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// No room until something goes home, is released, and a commit has made that durable.
+    #[error("the buffer is full")]
+    Full,
+    /// A single transaction is larger than the buffer allows.
+    #[error("a transaction of {bytes} bytes is over the buffer's limit of {limit}")]
+    TooBig {
+        /// Its footprint.
+        bytes: u64,
+        /// The largest footprint.
+        limit: u64,
+    },
+    /// There is no buffer on this device.
+    #[error("{device}: not a weir buffer; give the path that `weir format` used for the buffer")]
+    NotABuffer {
+        /// The device.
+        device: String,
+    },
+    /// The superblock was a buffer's once.
+    #[error(
+        "{device}: block 0: checksum is {found:08x}, expected {expected:08x}; \
+         restore the superblock from a copy, or mount without the buffer by accepting the loss"
+    )]
+    SuperblockDamaged {
+        /// The device.
+        device: String,
+        /// The checksum of the bytes that are there.
+        found: u32,
+        /// The checksum that the block carries.
+        expected: u32,
+    },
+    /// The superblock's checksum is right but its numbers make no sense.
+    #[error("{device}: block 0: {field} is {found}, which cannot be; format the buffer again")]
+    Nonsense {
+        /// The device.
+        device: String,
+        /// Which field.
+        field: &'static str,
+        /// Its value.
+        found: u64,
+    },
+    /// Neither header slot can be read.
+    #[error(
+        "{device}: blocks 1 and 2: both header slots are damaged, so the log's beginning is unknown; \
+         restore one from a copy, or mount without the buffer by accepting the loss"
+    )]
+    HeadersDamaged {
+        /// The device.
+        device: String,
+    },
+    /// A newer weir wrote this.
+    #[error("{device}: block {block}: format {found} is newer than {supported}; upgrade weir to read it")]
+    Version {
+        /// The device.
+        device: String,
+        /// Where it says so.
+        block: Block,
+        /// The version found.
+        found: u32,
+        /// The newest that this weir reads.
+        supported: u32,
+    },
+    /// The buffer uses features that this weir does not know.
+    #[error("{device}: block 0: unknown incompatible features {features:#x}; upgrade weir to read it")]
+    Features {
+        /// The device.
+        device: String,
+        /// The unknown bits.
+        features: u64,
+    },
+    /// The buffer is of another store.
+    #[error("{device}: the buffer of store {found}, not of {wanted}; give the path of this store's buffer")]
+    OtherStore {
+        /// The device.
+        device: String,
+        /// The store it belongs to.
+        found: StoreId,
+        /// The store that was opened.
+        wanted: StoreId,
+    },
+    /// The device lost its end.
+    #[error("{device}: {blocks} blocks long, but formatted with {expected}; restore the missing end")]
+    Truncated {
+        /// The device.
+        device: String,
+        /// Blocks now.
+        blocks: u64,
+        /// Blocks at format.
+        expected: u64,
+    },
+    /// A buffer needs more room than this.
+    #[error("{device}: {bytes} bytes are too few for a buffer; give it at least {minimum}")]
+    TooSmall {
+        /// The device.
+        device: String,
+        /// Its size.
+        bytes: u64,
+        /// The least.
+        minimum: u64,
+    },
+    /// A group that was durable can no longer be read.
+    #[error(
+        "{device}: block {block}: commit group {group} was durable and is damaged; \
+         restore it from a copy, or mount without the buffer by accepting the loss"
+    )]
+    Rot {
+        /// The device.
+        device: String,
+        /// Where the group began.
+        block: Block,
+        /// Its number.
+        group: GroupNo,
+    },
+    /// A group's checksum is right, but not what it says: a bug, or somebody made it up.
+    #[error("{device}: block {block}: commit group {group}: {reason}; please report this with a copy")]
+    Malformed {
+        /// The device.
+        device: String,
+        /// Where the group begins.
+        block: Block,
+        /// Its number.
+        group: GroupNo,
+        /// What is wrong.
+        reason: &'static str,
+    },
+}

@@ -1,0 +1,125 @@
+//! Laying out a buffer, and reading its superblock and header slots.
+
+use crate::error::BufferError;
+use crate::format::{
+    BYTES_MIN, MEDIUM_BLOCK, RING_START, SUPERBLOCK_MAGIC, Slot, Superblock, VERSION, carried_checksum,
+    checksum, front,
+};
+use crate::ring::{GroupNo, Mark, Position, Ring};
+use device::{BLOCK_BYTES, Block, Device, Incarnation, Page, Sequence, StoreId, pages};
+
+/// Blocks of one write while formatting: long enough for the speed of the device.
+const FORMAT_BLOCKS: u64 = 256;
+
+/// Writes an empty buffer. The superblock comes last, so that a crash leaves no half-made buffer.
+pub(crate) fn format(device: &dyn Device, id: StoreId) -> Result<(), BufferError> {
+    let bytes = device.blocks().saturating_mul(BLOCK_BYTES as u64);
+    if bytes < BYTES_MIN {
+        return Err(BufferError::TooSmall { device: device.name().to_owned(), bytes, minimum: BYTES_MIN });
+    }
+    let zeros = pages(FORMAT_BLOCKS as usize);
+    for at in (0..device.blocks()).step_by(FORMAT_BLOCKS as usize) {
+        let count = FORMAT_BLOCKS.min(device.blocks() - at);
+        device.write(Block(at), &zeros[..count as usize])?;
+    }
+    device.flush()?;
+    let superblock = Superblock::new(id, device.blocks());
+    let mut page = pages(1);
+    for generation in [1, 2] {
+        let slot = empty_slot(generation);
+        slot.write_to(id, &superblock.ring(), &mut page[0]);
+        device.write(slot.block(), &page)?;
+    }
+    device.flush()?;
+    superblock.write_to(&mut page[0]);
+    device.write(Block(0), &page)?;
+    device.flush()?;
+    Ok(())
+}
+
+fn empty_slot(generation: u64) -> Slot {
+    let tail = Mark {
+        position: Position(0),
+        number: GroupNo(1),
+        sequence: Sequence(1),
+        incarnation: Incarnation(0),
+        predecessor: 0,
+    };
+    Slot {
+        generation,
+        incarnation: Incarnation(0),
+        first_group: GroupNo(1),
+        durable_group: GroupNo(0),
+        newest: Sequence(0),
+        tail,
+    }
+}
+
+/// Reads the superblock and believes nothing in it.
+pub(crate) fn read_ring(device: &dyn Device, id: StoreId) -> Result<Ring, BufferError> {
+    let name = || device.name().to_owned();
+    if device.blocks() == 0 {
+        return Err(BufferError::NotABuffer { device: name() });
+    }
+    let mut page = pages(1);
+    device.read(Block(0), &mut page)?;
+    let superblock: Superblock = front(&page[0]);
+    if superblock.magic != SUPERBLOCK_MAGIC {
+        return Err(BufferError::NotABuffer { device: name() });
+    }
+    let (found, expected) = (checksum(&page[0].0), carried_checksum(&page[0].0));
+    if found != expected {
+        return Err(BufferError::SuperblockDamaged { device: name(), found, expected });
+    }
+    if superblock.version.get() > VERSION {
+        let (found, supported) = (superblock.version.get(), VERSION);
+        return Err(BufferError::Version { device: name(), block: Block(0), found, supported });
+    }
+    if superblock.incompatible.get() != 0 {
+        return Err(BufferError::Features { device: name(), features: superblock.incompatible.get() });
+    }
+    if superblock.store != id.0 {
+        return Err(BufferError::OtherStore { device: name(), found: StoreId(superblock.store), wanted: id });
+    }
+    if device.blocks() < superblock.blocks.get() {
+        let (blocks, expected) = (device.blocks(), superblock.blocks.get());
+        return Err(BufferError::Truncated { device: name(), blocks, expected });
+    }
+    match nonsense(&superblock) {
+        Some((field, found)) => Err(BufferError::Nonsense { device: name(), field, found }),
+        None => Ok(superblock.ring()),
+    }
+}
+
+/// The first field that cannot be.
+fn nonsense(superblock: &Superblock) -> Option<(&'static str, u64)> {
+    let ring = superblock.ring();
+    let end = ring.start.0.checked_add(ring.blocks);
+    let group_blocks = ring.group_blocks_max;
+    [
+        ("version", u64::from(superblock.version.get()), superblock.version.get() == VERSION),
+        ("medium", superblock.medium.get().into(), superblock.medium.get() == MEDIUM_BLOCK),
+        ("block size", superblock.block_bytes.get().into(), superblock.block_bytes.get() == BLOCK_BYTES as u32),
+        ("ring start", ring.start.0, ring.start >= RING_START),
+        ("ring length", ring.blocks, end.is_some_and(|end| end <= superblock.blocks.get())),
+        ("longest group", group_blocks, group_blocks > 0 && group_blocks <= ring.blocks / 4),
+    ]
+    .into_iter()
+    .find(|&(_, _, sensible)| !sensible)
+    .map(|(field, found, _)| (field, found))
+}
+
+/// The newer of the header slots that can be read. The other one may be torn: it was being written.
+pub(crate) fn read_slot(device: &dyn Device, id: StoreId, ring: &Ring) -> Result<Slot, BufferError> {
+    let mut best: Option<Slot> = None;
+    let mut page: Vec<Page> = pages(1);
+    for at in [Block(1), Block(2)] {
+        device.read(at, &mut page)?;
+        if let Some(slot) = Slot::read_from(&page[0], at, id, ring)
+            && best.is_none_or(|best| best.generation < slot.generation)
+        {
+            best = Some(slot);
+        }
+    }
+    best.ok_or_else(|| BufferError::HeadersDamaged { device: device.name().to_owned() })
+}

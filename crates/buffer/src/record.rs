@@ -1,0 +1,191 @@
+//! Records and transactions as bytes. Nothing here knows where they lie: the format is the same on every medium.
+
+use crate::decode::{RecordHeader, TRANSACTION_HEADER_BYTES, TransactionHeader};
+use crate::format::GROUP_HEADER_BYTES;
+use device::{BLOCK_BYTES, ObjectId, PageNo, Sequence};
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromZeros, IntoBytes};
+
+/// One visible change, as the buffer keeps it. Byte positions are within one page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Record<'a> {
+    /// Bytes of a page change.
+    Write {
+        /// The object.
+        object: ObjectId,
+        /// The page.
+        page: PageNo,
+        /// Position of the first byte in the page.
+        start: u16,
+        /// The new bytes; they end within the page.
+        bytes: &'a [u8],
+    },
+    /// Bytes of a page become zeros.
+    Zero {
+        /// The object.
+        object: ObjectId,
+        /// The page.
+        page: PageNo,
+        /// Position of the first byte in the page.
+        start: u16,
+        /// How many; they end within the page.
+        len: u16,
+    },
+    /// Whole pages become holes.
+    Cut {
+        /// The object.
+        object: ObjectId,
+        /// The first page.
+        from: PageNo,
+        /// The page after the last.
+        to: PageNo,
+    },
+    /// The object goes.
+    Delete {
+        /// The object.
+        object: ObjectId,
+    },
+    /// `to` becomes what `from` is. Reserved in format version 1.
+    Clone {
+        /// The source.
+        from: ObjectId,
+        /// The new object.
+        to: ObjectId,
+    },
+}
+
+/// The most that a record takes beside the bytes it writes.
+pub const RECORD_OVERHEAD_BYTES: u64 = size_of::<RecordHeader>() as u64 + 8;
+
+/// The most that a transaction takes beside its records, before padding: its frame, and the header of the group
+/// that it may have to begin.
+pub const TRANSACTION_OVERHEAD_BYTES: u64 = (TRANSACTION_HEADER_BYTES + GROUP_HEADER_BYTES) as u64;
+
+/// The most bytes of the ring that one transaction of `records` records, which write `bytes` bytes together, can
+/// cost: as much as if it were committed alone. See [`Buffer::room_bytes`](crate::Buffer::room_bytes).
+pub fn footprint(records: u64, bytes: u64) -> u64 {
+    let content = TRANSACTION_OVERHEAD_BYTES + records * RECORD_OVERHEAD_BYTES + bytes;
+    content.next_multiple_of(BLOCK_BYTES as u64)
+}
+
+/// Whether the records of a transaction count in the one order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Each has the next sequence; the first this one.
+    New(Sequence),
+    /// They are one page's delta, re-logged; its newest sequence is this one.
+    Merged(Sequence),
+}
+
+pub(crate) const KIND_WRITE: u8 = 1;
+pub(crate) const KIND_ZERO: u8 = 2;
+pub(crate) const KIND_CUT: u8 = 3;
+pub(crate) const KIND_DELETE: u8 = 4;
+pub(crate) const KIND_CLONE: u8 = 5;
+
+/// Bytes of the transaction with its frame.
+pub(crate) fn transaction_bytes(records: &[Record<'_>]) -> u64 {
+    let each = |record: &Record<'_>| size_of::<RecordHeader>() as u64 + body(record).len() as u64;
+    TRANSACTION_HEADER_BYTES as u64 + records.iter().map(each).sum::<u64>()
+}
+
+/// Writes the transaction, which fills `into` exactly.
+pub(crate) fn encode(order: Order, records: &[Record<'_>], into: &mut [u8]) {
+    let bytes = into.len() as u32;
+    let mut at = TRANSACTION_HEADER_BYTES;
+    for record in records {
+        let head = header(record);
+        let body = body(record);
+        at = put(into, at, head.as_bytes());
+        at = put(into, at, body.bytes());
+    }
+    assert_eq!(at, into.len(), "a transaction fills its place exactly");
+    let mut head = TransactionHeader::new(bytes, order, records.len() as u32);
+    put(into, 0, head.as_bytes());
+    head.checksum = TransactionHeader::checksum(into).into();
+    put(into, 0, head.as_bytes());
+}
+
+fn put(into: &mut [u8], at: usize, bytes: &[u8]) -> usize {
+    into[at..at + bytes.len()].copy_from_slice(bytes);
+    at + bytes.len()
+}
+
+/// What follows a record's header.
+enum Body<'a> {
+    Bytes(&'a [u8]),
+    Number([u8; 8]),
+}
+
+impl Body<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Body::Bytes(bytes) => bytes,
+            Body::Number(bytes) => bytes,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.bytes().len()
+    }
+}
+
+fn body<'a>(record: &Record<'a>) -> Body<'a> {
+    match *record {
+        Record::Write { bytes, .. } => Body::Bytes(bytes),
+        Record::Cut { to, .. } => Body::Number(to.0.to_le_bytes()),
+        Record::Zero { .. } | Record::Delete { .. } | Record::Clone { .. } => Body::Bytes(&[]),
+    }
+}
+
+fn header(record: &Record<'_>) -> RecordHeader {
+    let mut head = RecordHeader::new_zeroed();
+    match *record {
+        Record::Write { object, page, start, bytes } => {
+            head.name(KIND_WRITE, object, page);
+            head.range(start, bytes.len());
+        }
+        Record::Zero { object, page, start, len } => {
+            head.name(KIND_ZERO, object, page);
+            head.range(start, usize::from(len));
+        }
+        Record::Cut { object, from, to } => {
+            assert!(from <= to, "a cut of {object} from page {from} back to {to}");
+            head.name(KIND_CUT, object, from);
+        }
+        Record::Delete { object } => head.name(KIND_DELETE, object, PageNo(0)),
+        Record::Clone { from, to } => {
+            head.name(KIND_CLONE, from, PageNo(to.slot));
+            head.set_other_generation(to.generation);
+        }
+    }
+    head
+}
+
+impl RecordHeader {
+    fn name(&mut self, kind: u8, object: ObjectId, page: PageNo) {
+        assert!(object.slot < 1 << 48, "slot {} does not fit 48 bits", object.slot);
+        self.kind = kind;
+        self.slot.copy_from_slice(&object.slot.to_le_bytes()[..6]);
+        self.generation = object.generation.into();
+        self.page = page.0.into();
+    }
+
+    fn range(&mut self, start: u16, len: usize) {
+        let end = usize::from(start) + len;
+        assert!(end <= BLOCK_BYTES, "a record of bytes {start}..{end} leaves its page");
+        self.start = start.into();
+        self.len = U16::new(len as u16);
+    }
+
+    /// A clone has no range: its second generation takes that place.
+    fn set_other_generation(&mut self, generation: u32) {
+        let bytes = U32::new(generation).to_bytes();
+        self.start = U16::from_bytes([bytes[0], bytes[1]]);
+        self.len = U16::from_bytes([bytes[2], bytes[3]]);
+    }
+
+    pub(crate) fn other_generation(&self) -> u32 {
+        u32::from(self.start.get()) | u32::from(self.len.get()) << 16
+    }
+}

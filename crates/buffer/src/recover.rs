@@ -1,0 +1,261 @@
+//! Following the log from its tail to its end, and telling a torn end from rot.
+
+use crate::bug::{Bug, Planted};
+use crate::decode::{Transaction, transaction, transaction_unchecked};
+use crate::error::BufferError;
+use crate::format::{GROUP_HEADER_BYTES, GROUP_MAGIC, GroupHeader, RECORD_VERSION, Slot, checksum, front};
+use crate::record::{Order, Record};
+use crate::ring::{GroupNo, Mark, Position, Ring, blocks_of};
+use device::{BLOCK_BYTES, Device, DeviceError, Incarnation, Page, Sequence, StoreId, pages};
+use std::collections::VecDeque;
+
+/// One transaction read back at recovery.
+#[derive(Debug)]
+pub struct Replayed<'a> {
+    /// Sequence of the first record.
+    pub first: Sequence,
+    /// Whether every record has the next sequence, or all of them are one page's delta, re-logged, with `first`.
+    pub merged: bool,
+    /// The group it was found in.
+    pub group: GroupNo,
+    /// Its records, in order.
+    pub records: &'a [Record<'a>],
+}
+
+/// Reads ahead so much at a time: small groups come at the speed of a long read.
+const WINDOW_BLOCKS: u64 = 256;
+
+/// The log being followed.
+pub(crate) struct Walk<'a> {
+    device: &'a dyn Device,
+    id: StoreId,
+    ring: Ring,
+    slot: Slot,
+    planted: Planted,
+    window: Window,
+    /// From the tail on, one before each group found and one behind the last.
+    marks: VecDeque<Mark>,
+}
+
+impl<'a> Walk<'a> {
+    pub(crate) fn new(
+        device: &'a dyn Device,
+        id: StoreId,
+        ring: Ring,
+        slot: Slot,
+        planted: Planted,
+    ) -> Walk<'a> {
+        Walk { device, id, ring, slot, planted, window: Window::default(), marks: [slot.tail].into() }
+    }
+
+    /// Hands every durable transaction to `replay` and returns the marks.
+    pub(crate) fn run(
+        mut self,
+        replay: &mut dyn FnMut(Replayed<'_>),
+    ) -> Result<VecDeque<Mark>, BufferError> {
+        while let Some((at, header)) = self.next_group()? {
+            let end = self.apply(at, &header, replay)?;
+            self.marks.push_back(end);
+        }
+        self.refuse_rot()?;
+        Ok(self.marks)
+    }
+
+    fn head(&self) -> Mark {
+        *self.marks.back().expect("at least the tail's mark")
+    }
+
+    /// The group behind the last one found: where that ends, or at the next lap's start.
+    fn next_group(&mut self) -> Result<Option<(Position, GroupHeader)>, BufferError> {
+        let here = self.head().position;
+        for at in [here, self.ring.next_lap(here)] {
+            if let Some(header) = self.group_at(at)?
+                && self.follows(&header, at)
+            {
+                return Ok(Some((at, header)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a group that is whole is the one that comes next, and not one that an earlier lap or an earlier
+    /// incarnation left behind.
+    fn follows(&self, header: &GroupHeader, at: Position) -> bool {
+        let head = self.head();
+        let blocks = blocks_of(u64::from(header.bytes.get()));
+        let fits = at.plus(blocks).0 - self.slot.tail.position.0 <= self.ring.blocks;
+        if self.planted.is(Bug::StaleIncarnation) {
+            return fits;
+        }
+        let (number, incarnation) = (GroupNo(header.number.get()), Incarnation(header.incarnation.get()));
+        let first = Sequence(header.first.get());
+        let of_this_incarnation = number >= self.slot.first_group;
+        fits
+            && number == head.number
+            && header.predecessor.get() == head.predecessor
+            && incarnation >= head.incarnation
+            && (incarnation >= self.slot.incarnation) == of_this_incarnation
+            && (first == head.sequence || (first > head.sequence && incarnation > head.incarnation))
+    }
+
+    /// The header of the group at `at`, if there is a whole one of this store.
+    fn group_at(&mut self, at: Position) -> Result<Option<GroupHeader>, BufferError> {
+        let page = &self.window.get(self.device, &self.ring, at, 1)?[0];
+        let header: GroupHeader = front(page);
+        let bytes = header.bytes.get() as usize;
+        let blocks = blocks_of(bytes as u64);
+        if header.magic != GROUP_MAGIC
+            || header.store != self.id.0
+            || bytes < GROUP_HEADER_BYTES
+            || blocks > self.ring.group_blocks_max
+            || blocks > self.ring.left(at)
+        {
+            return Ok(None);
+        }
+        let whole = Page::bytes(self.window.get(self.device, &self.ring, at, blocks)?);
+        if header.checksum.get() != checksum(whole) && !self.planted.is(Bug::TornGroupApplied) {
+            return Ok(None);
+        }
+        if header.version.get() > RECORD_VERSION {
+            return Err(BufferError::Version {
+                device: self.device.name().to_owned(),
+                block: self.ring.block(at),
+                found: header.version.get().into(),
+                supported: RECORD_VERSION.into(),
+            });
+        }
+        Ok(Some(header))
+    }
+
+    /// Replays a group and returns the mark behind it. Nothing is replayed unless all of it makes sense.
+    fn apply(
+        &mut self,
+        at: Position,
+        header: &GroupHeader,
+        replay: &mut dyn FnMut(Replayed<'_>),
+    ) -> Result<Mark, BufferError> {
+        let number = GroupNo(header.number.get());
+        let blocks = blocks_of(u64::from(header.bytes.get()));
+        let whole = Page::bytes(self.window.get(self.device, &self.ring, at, blocks)?);
+        let content = &whole[GROUP_HEADER_BYTES..header.bytes.get() as usize];
+        let transactions = if self.planted.is(Bug::TornGroupApplied) && header.checksum.get() != checksum(whole)
+        {
+            what_parses(header, content)
+        } else {
+            transactions(header, content).map_err(|reason| BufferError::Malformed {
+                device: self.device.name().to_owned(),
+                block: self.ring.block(at),
+                group: number,
+                reason,
+            })?
+        };
+        for Transaction { order, records } in &transactions {
+            let (first, merged) = match *order {
+                Order::New(first) => (first, false),
+                Order::Merged(newest) => (newest, true),
+            };
+            replay(Replayed { first, merged, group: number, records });
+        }
+        Ok(Mark {
+            position: at.plus(blocks),
+            number: number.next(),
+            sequence: Sequence(header.first.get()).plus(u64::from(header.records.get())),
+            incarnation: Incarnation(header.incarnation.get()),
+            predecessor: header.checksum.get(),
+        })
+    }
+
+    /// The log ends where a group is missing. That is a torn end unless something says that the group was durable
+    /// once: the header slot, or a later group. Such groups lie behind it, each at most one group's length away.
+    fn refuse_rot(&mut self) -> Result<(), BufferError> {
+        let head = self.head();
+        let mut durable = self.slot.durable_group;
+        let lap = self.ring.next_lap(head.position);
+        for (from, limit) in [(head.position, lap), (lap, lap.plus(self.ring.blocks))] {
+            let mut at = from;
+            let mut end = from.plus(self.ring.group_blocks_max).min(limit);
+            while at < end && durable < head.number {
+                let later = self.group_at(at)?.filter(|header| header.number.get() > head.number.0);
+                at = match later {
+                    Some(header) => {
+                        durable = durable.max(GroupNo(header.durable.get()));
+                        let next = at.plus(blocks_of(u64::from(header.bytes.get())));
+                        end = next.plus(self.ring.group_blocks_max).min(limit);
+                        next
+                    }
+                    None => at.plus(1),
+                };
+            }
+        }
+        if durable < head.number || self.planted.is(Bug::StaleIncarnation) {
+            return Ok(());
+        }
+        Err(BufferError::Rot {
+            device: self.device.name().to_owned(),
+            block: self.ring.block(head.position),
+            group: head.number,
+        })
+    }
+}
+
+/// The transactions of a whole group, checked against its header.
+fn transactions<'a>(
+    header: &GroupHeader,
+    mut content: &'a [u8],
+) -> Result<Vec<Transaction<'a>>, &'static str> {
+    let mut next = Sequence(header.first.get());
+    let mut found = Vec::new();
+    for _ in 0..header.transactions.get() {
+        let one = transaction(&mut content)?;
+        match one.order {
+            Order::New(first) if first == next => next = next.plus(one.records.len() as u64),
+            Order::New(_) => return Err("a transaction's sequence is not the next"),
+            Order::Merged(newest) if newest < next => {}
+            Order::Merged(_) => return Err("a merged delta is newer than the log"),
+        }
+        found.push(one);
+    }
+    if !content.is_empty() || next != Sequence(header.first.get()).plus(u64::from(header.records.get())) {
+        return Err("its transactions are not those that its header counts");
+    }
+    Ok(found)
+}
+
+fn what_parses<'a>(header: &GroupHeader, mut content: &'a [u8]) -> Vec<Transaction<'a>> {
+    (0..header.transactions.get()).map_while(|_| transaction_unchecked(&mut content)).collect()
+}
+
+/// The blocks read last.
+#[derive(Default)]
+struct Window {
+    start: Position,
+    pages: Vec<Page>,
+}
+
+impl Window {
+    /// `count` blocks from `at` on, which do not reach past the lap's end.
+    fn get(
+        &mut self,
+        device: &dyn Device,
+        ring: &Ring,
+        at: Position,
+        count: u64,
+    ) -> Result<&[Page], DeviceError> {
+        let held = at >= self.start && at.plus(count).0 <= self.start.0 + self.pages.len() as u64;
+        if !held {
+            let ahead = count.max(WINDOW_BLOCKS).min(ring.left(at));
+            self.pages.clear();
+            let mut read = pages(ahead as usize);
+            if device.read(ring.block(at), &mut read).is_err() {
+                // Perhaps only what was read ahead is unreadable.
+                read.truncate(count as usize);
+                device.read(ring.block(at), &mut read)?;
+            }
+            (self.start, self.pages) = (at, read);
+        }
+        let from = (at.0 - self.start.0) as usize;
+        Ok(&self.pages[from..from + count as usize])
+    }
+}
+
+const _: () = assert!(WINDOW_BLOCKS as usize * BLOCK_BYTES == 1 << 20);

@@ -1,0 +1,132 @@
+//! Where groups go: pure arithmetic on a ring of blocks.
+
+use device::{BLOCK_BYTES, Block, Incarnation, Sequence};
+use std::fmt;
+
+/// The number of a commit group: groups are numbered in the order of the log, without gaps, for ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct GroupNo(pub u64);
+
+impl GroupNo {
+    /// The group after this one.
+    pub(crate) fn next(self) -> GroupNo {
+        GroupNo(self.0 + 1)
+    }
+}
+
+impl fmt::Display for GroupNo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A block of the ring, counted on through all laps, so that later always means larger. Lap 0 starts at 0.
+/// Only its remainder is on media; laps are counted afresh by every opening.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) struct Position(pub(crate) u64);
+
+impl Position {
+    pub(crate) fn plus(self, blocks: u64) -> Position {
+        Position(self.0 + blocks)
+    }
+}
+
+/// A point of the log between two groups: what the group that follows must fit to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// Where the group starts, unless it does not fit before the ring's end: then at the next lap's start.
+    pub(crate) position: Position,
+    /// Its number.
+    pub(crate) number: GroupNo,
+    /// The sequence after that of the last record before it.
+    pub(crate) sequence: Sequence,
+    /// The incarnation of the group before it.
+    pub(crate) incarnation: Incarnation,
+    /// The checksum of the group before it; 0 before the first.
+    pub(crate) predecessor: u32,
+}
+
+/// The part of the device that holds groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ring {
+    pub(crate) start: Block,
+    pub(crate) blocks: u64,
+    pub(crate) group_blocks_max: u64,
+}
+
+/// Blocks that `bytes` fill.
+pub(crate) fn blocks_of(bytes: u64) -> u64 {
+    bytes.div_ceil(BLOCK_BYTES as u64)
+}
+
+impl Ring {
+    /// The block on the device.
+    pub(crate) fn block(&self, at: Position) -> Block {
+        self.start.plus(at.0 % self.blocks)
+    }
+
+    /// Blocks from `at` to the ring's end.
+    pub(crate) fn left(&self, at: Position) -> u64 {
+        self.blocks - at.0 % self.blocks
+    }
+
+    /// The start of the lap after the one that `at` is in.
+    pub(crate) fn next_lap(&self, at: Position) -> Position {
+        at.plus(self.left(at))
+    }
+
+    /// Where a group of this length goes when the one before it ends at `at`: groups are contiguous.
+    pub(crate) fn place(&self, at: Position, blocks: u64) -> Position {
+        if blocks <= self.left(at) { at } else { self.next_lap(at) }
+    }
+
+    /// Blocks that surely can be appended behind `end` before `limit`, whatever way they are cut into groups. At
+    /// most one lap's end lies between, and there at most one block less than a group can be lost.
+    ///
+    /// `grows` says whether a group that is still open ends at `end`: if it grows beyond the lap's end it moves as
+    /// a whole, so for it the lap's end costs even when it is right here.
+    pub(crate) fn room_blocks(&self, end: Position, limit: Position, grows: bool) -> u64 {
+        let free = limit.0.saturating_sub(end.0);
+        let at_lap = end.0.is_multiple_of(self.blocks);
+        let lap = if grows && at_lap { end } else { self.next_lap(end) };
+        let lost = if lap < limit { self.group_blocks_max - 1 } else { 0 };
+        free.saturating_sub(lost)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const RING: Ring = Ring { start: Block(3), blocks: 40, group_blocks_max: 10 };
+
+    #[test]
+    fn a_group_that_does_not_fit_before_the_end_starts_the_next_lap() {
+        assert_eq!(RING.place(Position(38), 2), Position(38));
+        assert_eq!(RING.place(Position(38), 3), Position(40));
+        assert_eq!(RING.block(Position(40)), Block(3));
+        assert_eq!(RING.place(Position(40), 10), Position(40));
+    }
+
+    proptest! {
+        #[test]
+        fn groups_that_take_no_more_than_the_room_always_fit(
+            tail in 0u64..200, used in 0u64..40, groups in prop::collection::vec(1u64..=10, 0..40),
+        ) {
+            let limit = Position(tail + RING.blocks);
+            let mut end = Position(tail + used);
+            let mut room = RING.room_blocks(end, limit, false);
+            for blocks in groups {
+                if blocks > room {
+                    continue;
+                }
+                end = RING.place(end, blocks).plus(blocks);
+                prop_assert!(end <= limit);
+                let after = RING.room_blocks(end, limit, false);
+                prop_assert!(after >= room - blocks, "room {room} shrank to {after} by {blocks}");
+                room -= blocks;
+            }
+        }
+    }
+}

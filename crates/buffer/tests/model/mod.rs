@@ -1,0 +1,310 @@
+//! The buffer beside a plain model, a list of transactions, through commits, releases, crashes and faults.
+#![allow(dead_code)]
+
+use buffer::{Buffer, BufferError, GroupNo, Record, Replayed, footprint};
+use device::{Device, Incarnation, ObjectId, PageNo, Random, Sequence, StoreId};
+use sim::{Faults, Power, SimDisk};
+use std::sync::Arc;
+
+pub const ID: StoreId = StoreId([7; 16]);
+
+/// A record that owns its bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Owned {
+    Write(ObjectId, u64, u16, Vec<u8>),
+    Zero(ObjectId, u64, u16, u16),
+    Cut(ObjectId, u64, u64),
+    Delete(ObjectId),
+    Clone(ObjectId, ObjectId),
+}
+
+impl Owned {
+    pub fn of(record: &Record<'_>) -> Owned {
+        match *record {
+            Record::Write { object, page, start, bytes } => {
+                Owned::Write(object, page.0, start, bytes.to_vec())
+            }
+            Record::Zero { object, page, start, len } => Owned::Zero(object, page.0, start, len),
+            Record::Cut { object, from, to } => Owned::Cut(object, from.0, to.0),
+            Record::Delete { object } => Owned::Delete(object),
+            Record::Clone { from, to } => Owned::Clone(from, to),
+        }
+    }
+
+    pub fn as_record(&self) -> Record<'_> {
+        match *self {
+            Owned::Write(object, page, start, ref bytes) => {
+                Record::Write { object, page: PageNo(page), start, bytes }
+            }
+            Owned::Zero(object, page, start, len) => Record::Zero { object, page: PageNo(page), start, len },
+            Owned::Cut(object, from, to) => Record::Cut { object, from: PageNo(from), to: PageNo(to) },
+            Owned::Delete(object) => Record::Delete { object },
+            Owned::Clone(from, to) => Record::Clone { from, to },
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        if let Owned::Write(_, _, _, bytes) = self { bytes.len() as u64 } else { 0 }
+    }
+}
+
+pub fn random_object(random: &mut Random) -> ObjectId {
+    ObjectId { slot: random.below(1 << 48), generation: random.next_u64() as u32 }
+}
+
+pub fn random_record(random: &mut Random) -> Owned {
+    let object = random_object(random);
+    let start = random.below(4097) as u16;
+    let len = random.below(4097 - u64::from(start)) as u16;
+    let page = random.next_u64() >> 12;
+    match random.below(10) {
+        0 => Owned::Zero(object, page, start, len),
+        1 => Owned::Cut(object, page / 2, page),
+        2 => Owned::Delete(object),
+        3 => Owned::Clone(object, random_object(random)),
+        _ => {
+            let byte = random.next_u64() as u8;
+            Owned::Write(object, page, start, (0..len).map(|at| byte.wrapping_add(at as u8)).collect())
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transaction {
+    pub first: Sequence,
+    pub merged: bool,
+    pub group: GroupNo,
+    pub records: Vec<Owned>,
+}
+
+impl Transaction {
+    pub fn of(replayed: &Replayed<'_>) -> Transaction {
+        let records = replayed.records.iter().map(Owned::of).collect();
+        Transaction { first: replayed.first, merged: replayed.merged, group: replayed.group, records }
+    }
+}
+
+pub type Opened = Result<(Buffer, Vec<Transaction>), BufferError>;
+
+pub fn open(device: Arc<dyn Device>) -> Opened {
+    let mut found = Vec::new();
+    let buffer = Buffer::open(device, ID, &mut |replayed| found.push(Transaction::of(&replayed)))?;
+    Ok((buffer, found))
+}
+
+/// What the run may do.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    pub seed: u64,
+    pub rounds: u64,
+    pub operations: u64,
+    pub faults: Faults,
+}
+
+/// The model: every transaction that the log may hold, in its order.
+pub struct Run {
+    pub random: Random,
+    pub power: Arc<Power>,
+    pub disk: Arc<SimDisk>,
+    pub all: Vec<Transaction>,
+    /// So many of them are surely durable.
+    pub durable: usize,
+    /// So many were before the last commit.
+    pub durable_before: usize,
+    pub released: GroupNo,
+    incarnation: u64,
+    opener: fn(Arc<dyn Device>) -> Opened,
+    pub crashes: u64,
+    pub full: u64,
+}
+
+impl Run {
+    pub fn new(seed: u64, blocks: u64, opener: fn(Arc<dyn Device>) -> Opened) -> Run {
+        let power = Power::new();
+        let disk = SimDisk::new("buffer", blocks, &power, seed);
+        Buffer::format(&*disk, ID).expect("a device without faults");
+        Run {
+            random: Random::new(seed ^ 0xb0ff),
+            power,
+            disk,
+            all: Vec::new(),
+            durable: 0,
+            durable_before: 0,
+            released: GroupNo(1),
+            incarnation: 0,
+            opener,
+            crashes: 0,
+            full: 0,
+        }
+    }
+
+    /// Rounds of opening, working and crashing. An error tells what promise was broken.
+    pub fn go(&mut self, plan: &Plan) -> Result<(), String> {
+        for round in 0..plan.rounds {
+            self.disk.set_faults(Faults::default());
+            let buffer = self.reopen().map_err(|what| format!("seed {} round {round}: {what}", plan.seed))?;
+            self.disk.set_faults(plan.faults);
+            if self.random.once_in(2) {
+                self.power.cut_after(self.random.below(plan.operations));
+            }
+            let worked = self.work(&buffer, plan.operations);
+            worked.map_err(|what| format!("seed {} round {round}: {what}", plan.seed))?;
+            drop(buffer);
+            self.crash();
+        }
+        self.disk.set_faults(Faults::default());
+        self.reopen().map(drop).map_err(|what| format!("seed {} at the end: {what}", plan.seed))
+    }
+
+    fn crash(&mut self) {
+        // One time in four the process dies and the machine lives: nothing accepted is lost.
+        if self.power.lost() || !self.random.once_in(4) {
+            self.power.cut();
+            self.disk.crash();
+        }
+        self.power.restore();
+        self.crashes += 1;
+    }
+
+    /// Opens and compares with the model, which from then on has only what survived.
+    fn reopen(&mut self) -> Result<Buffer, String> {
+        let (buffer, found) = (self.opener)(self.disk.clone()).map_err(|error| format!("refused: {error}"))?;
+        let end = self.compare(&found)?;
+        self.all.truncate(end);
+        if buffer.incarnation() > Incarnation(self.incarnation) {
+            return Err(format!("incarnation {} was never begun", buffer.incarnation()));
+        }
+        let newest = self.all.iter().filter(|one| !one.merged).map(|one| one.first.0 + one.records.len() as u64);
+        if newest.max().is_some_and(|after| buffer.newest_sequence().0 + 1 < after) {
+            return Err("sequences would be given out twice".to_owned());
+        }
+        self.durable = end;
+        self.durable_before = end;
+        Ok(buffer)
+    }
+
+    /// Checks that `found` is all that is needed of a prefix of the model, and returns the prefix's length.
+    pub fn compare(&self, found: &[Transaction]) -> Result<usize, String> {
+        let needed = self.all.iter().take_while(|one| one.group < self.released).count();
+        let from = match found.first() {
+            Some(first) => match self.all.iter().position(|one| one == first) {
+                Some(at) => at,
+                None => return Err(format!("{:?} {:?} was never appended", first.group, first.first)),
+            },
+            None => self.all.len().min(needed.max(self.durable)),
+        };
+        let end = from + found.len();
+        if self.all.len() < end || self.all[from..end] != *found {
+            return Err("what is found is not what was appended, in order".to_owned());
+        }
+        if from > needed {
+            return Err(format!("{} needed transactions are gone from the front", from - needed));
+        }
+        if end < self.durable {
+            return Err(format!("{} durable transactions are lost", self.durable - end));
+        }
+        Ok(end)
+    }
+
+    fn work(&mut self, buffer: &Buffer, operations: u64) -> Result<(), String> {
+        self.incarnation += 1 + self.random.below(2);
+        if buffer.begin(Incarnation(self.incarnation), buffer.newest_sequence().plus(self.random.below(3))).is_err()
+        {
+            return Ok(());
+        }
+        let release_one_in = [1, 100][self.random.below(2) as usize];
+        for _ in 0..operations {
+            let alive = match self.random.below(30) {
+                0..20 => self.append(buffer)?,
+                20..26 => self.commit(buffer)?,
+                26..29 => self.merge(buffer)?,
+                // Sometimes rarely, so that the ring fills up.
+                _ if self.random.once_in(release_one_in) => {
+                    self.release(buffer);
+                    true
+                }
+                _ => true,
+            };
+            if !alive {
+                return self.stays_failed(buffer);
+            }
+        }
+        Ok(())
+    }
+
+    fn stays_failed(&mut self, buffer: &Buffer) -> Result<(), String> {
+        match (buffer.commit(), buffer.append(&[Record::Delete { object: ObjectId::default() }])) {
+            (Err(BufferError::Device(one)), Err(BufferError::Device(other))) if one == other => Ok(()),
+            other => Err(format!("a failed buffer goes on: {other:?}")),
+        }
+    }
+
+    fn append(&mut self, buffer: &Buffer) -> Result<bool, String> {
+        let count = [0, 1, 1, 1, 2, 3, 8, 30][self.random.below(8) as usize];
+        let records: Vec<Owned> = (0..count).map(|_| random_record(&mut self.random)).collect();
+        let cost = footprint(count, records.iter().map(Owned::bytes).sum());
+        let fits = cost <= buffer.room_bytes();
+        let newest = buffer.appended();
+        let borrowed: Vec<Record<'_>> = records.iter().map(Owned::as_record).collect();
+        match buffer.append(&borrowed) {
+            Ok(appended) => {
+                if appended.first != newest.plus(1) || appended.last != newest.plus(count) {
+                    return Err("sequences are not contiguous".to_owned());
+                }
+                if count > 0 {
+                    let (first, group) = (appended.first, appended.group);
+                    self.all.push(Transaction { first, merged: false, group, records });
+                }
+                Ok(true)
+            }
+            Err(BufferError::Full) if fits => Err(format!("full with room for {cost} bytes")),
+            Err(BufferError::Full) => {
+                self.full += 1;
+                buffer.release(GroupNo(buffer.groups().end.0));
+                self.released = buffer.groups().start;
+                self.commit(buffer)
+            }
+            Err(BufferError::TooBig { .. }) if cost > buffer.transaction_bytes_max() => Ok(true),
+            Err(error) => Err(format!("append: {error}")),
+        }
+    }
+
+    fn merge(&mut self, buffer: &Buffer) -> Result<bool, String> {
+        let newest = Sequence(self.random.below(buffer.appended().0 + 1));
+        let records = vec![random_record(&mut self.random)];
+        let borrowed: Vec<Record<'_>> = records.iter().map(Owned::as_record).collect();
+        match buffer.append_merged(newest, &borrowed) {
+            Ok(group) => {
+                self.all.push(Transaction { first: newest, merged: true, group, records });
+                Ok(true)
+            }
+            Err(BufferError::Full) => self.commit(buffer),
+            Err(error) => Err(format!("append_merged: {error}")),
+        }
+    }
+
+    fn commit(&mut self, buffer: &Buffer) -> Result<bool, String> {
+        let writes = buffer.open_bytes() > 0;
+        match buffer.commit() {
+            Ok(durable) if durable != buffer.appended() || buffer.durable() != durable => {
+                Err("a commit left something behind".to_owned())
+            }
+            Ok(_) => {
+                if writes {
+                    self.durable_before = self.durable;
+                }
+                self.durable = self.all.len();
+                Ok(true)
+            }
+            Err(BufferError::Device(_)) => Ok(false),
+            Err(error) => Err(format!("commit: {error}")),
+        }
+    }
+
+    fn release(&mut self, buffer: &Buffer) {
+        let groups = buffer.groups();
+        let span = groups.end.0 - groups.start.0;
+        buffer.release(GroupNo(groups.start.0 + self.random.below(span + 2)));
+        self.released = buffer.groups().start;
+    }
+}
