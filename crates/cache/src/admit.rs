@@ -47,7 +47,9 @@ pub struct Credit {
 
 impl Drop for Credit {
     fn drop(&mut self) {
-        self.core.store.release(std::mem::take(&mut self.pages));
+        if self.pages > 0 {
+            self.core.store.release(self.pages);
+        }
         self.core.state().gate.promised_bytes -= self.buffer_bytes;
     }
 }

@@ -46,6 +46,8 @@ struct Machine {
     buffer: Arc<SimDisk>,
     clock: Arc<SimClock>,
     fetch: FetchMode,
+    /// Few: pages go home because memory is short. Many: because the buffer is.
+    dirty_pages_max: u64,
 }
 
 impl Machine {
@@ -57,14 +59,15 @@ impl Machine {
         Store::format(&*store, &Layout { id, segment_blocks: Some(16) }).expect("a format with power");
         buffer::Buffer::format(&*buffer, id).expect("a format with power");
         let fetch = if seed.is_multiple_of(4) { FetchMode::Blocking } else { FetchMode::Lazy };
-        Machine { power, store, buffer, clock: Arc::new(SimClock::new()), fetch }
+        let dirty_pages_max = if seed.is_multiple_of(2) { 40 } else { 1000 };
+        Machine { power, store, buffer, clock: Arc::new(SimClock::new()), fetch, dirty_pages_max }
     }
 
     fn open(&self) -> Result<Cache, CacheError> {
         let settings = Settings {
             fetch: self.fetch,
-            memory_bytes_max: 60 * BLOCK_BYTES as u64,
-            dirty_bytes_max: 40 * BLOCK_BYTES as u64,
+            memory_bytes_max: (self.dirty_pages_max + 20) * BLOCK_BYTES as u64,
+            dirty_bytes_max: self.dirty_pages_max * BLOCK_BYTES as u64,
             commit_inline_below: Duration::ZERO,
             checkpoint_blocks: 100,
             ..Settings::default()
@@ -98,13 +101,17 @@ impl<T: Send + 'static> Slot<T> {
         self.0.lock().expect("one thread").take()
     }
 
-    /// Steps the cache until the completion came.
-    fn wait(&self, cache: &Cache, random: &mut Random) -> Result<T, CacheError> {
+    /// Steps the cache until the completion came, or the power is lost.
+    fn wait(&self, machine: &Machine, cache: &Cache, random: &mut Random) -> Result<T, CacheError> {
         for _ in 0..100_000 {
             if let Some(outcome) = self.take() {
                 return outcome;
             }
+            if machine.power.lost() {
+                return Err(CacheError::Stopping);
+            }
             cache.step(Task::ALL[random.below(4) as usize]);
+            machine.clock.advance(Duration::from_millis(1));
         }
         panic!("nobody answered: {:?}", cache.status());
     }
@@ -153,21 +160,21 @@ impl Run {
     }
 
     /// Applies one transaction; `false` if the power failed.
-    fn apply(&mut self, cache: &Cache) -> bool {
+    fn apply(&mut self, machine: &Machine, cache: &Cache) -> bool {
         let steps = self.transaction();
         let changes: Vec<Change<'_>> = steps.iter().map(change).collect();
         for step in &steps {
             if let Step::Write(object, at, bytes) = step {
                 let slot = Slot::new();
                 cache.prepare_write(*object, *at as u64, bytes.len(), slot.then());
-                if slot.wait(cache, &mut self.random).is_err() {
+                if slot.wait(machine, cache, &mut self.random).is_err() {
                     return false;
                 }
             }
         }
         let slot: Slot<Credit> = Slot::new();
         cache.admit(Cost::of(&changes), slot.then());
-        let Ok(mut credit) = slot.wait(cache, &mut self.random) else { return false };
+        let Ok(mut credit) = slot.wait(machine, cache, &mut self.random) else { return false };
         let applied = cache.apply(&mut credit, &changes).is_ok();
         if applied {
             self.since.push(steps);
@@ -175,10 +182,10 @@ impl Run {
         applied
     }
 
-    fn sync(&mut self, cache: &Cache) -> bool {
+    fn sync(&mut self, machine: &Machine, cache: &Cache) -> bool {
         let slot = Slot::new();
         cache.sync(slot.then());
-        let synced = slot.wait(cache, &mut self.random).is_ok();
+        let synced = slot.wait(machine, cache, &mut self.random).is_ok();
         if synced {
             self.durable = self.now();
             self.since.clear();
@@ -187,13 +194,13 @@ impl Run {
     }
 
     /// Compares one object's bytes, all or some.
-    fn read(&mut self, cache: &Cache) -> bool {
+    fn read(&mut self, machine: &Machine, cache: &Cache) -> bool {
         let object = self.object();
         let at = self.random.below(OBJECT_BYTES as u64) as usize;
         let len = (1 + self.random.below(9000) as usize).min(OBJECT_BYTES - at);
         let slot = Slot::new();
         cache.read(object, at as u64, len, slot.then());
-        let Ok(found) = slot.wait(cache, &mut self.random) else { return false };
+        let Ok(found) = slot.wait(machine, cache, &mut self.random) else { return false };
         let zeros = vec![0; OBJECT_BYTES];
         assert!(found == self.now().get(&object).unwrap_or(&zeros)[at..at + len], "object {object} at {at}+{len}");
         true
@@ -258,14 +265,14 @@ fn run(seed: u64, crashes: u64) {
         machine.power.cut_after(run.random.below(150));
         loop {
             let went = match run.random.below(10) {
-                0 => run.sync(&cache),
-                1 | 2 => run.read(&cache),
+                0 => run.sync(&machine, &cache),
+                1 | 2 => run.read(&machine, &cache),
                 3..6 => {
                     cache.step(Task::ALL[run.random.below(4) as usize]);
                     machine.clock.advance(Duration::from_millis(run.random.below(400)));
                     true
                 }
-                _ => run.apply(&cache),
+                _ => run.apply(&machine, &cache),
             };
             if !went || machine.power.lost() {
                 assert!(machine.power.lost(), "seed {seed}: an operation failed with power on: {:?}", cache.status());
@@ -290,7 +297,7 @@ fn what_was_drained_is_in_the_store_alone() {
     let cache = machine.open().expect("an empty store");
     let mut run =
         Run { random: Random::new(3), generations: BTreeMap::new(), durable: Model::new(), since: Vec::new() };
-    (0..100).for_each(|_| assert!(run.apply(&cache)));
+    (0..100).for_each(|_| assert!(run.apply(&machine, &cache)));
     cache.drain().expect("devices that work");
     assert_eq!(cache.status().dirty_pages, 0);
     drop(cache);
