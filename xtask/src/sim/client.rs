@@ -1,17 +1,15 @@
 //! Clients: what they asked for, what they still wait for, and whether the answers are right.
 
+use super::call::{Arrivals, Asked, Call, Reply, Ticket, number};
 use super::model::{Body, Change, Id, Model};
-use super::oracle::{Moment, bytes_difference, describe, expected_links};
+use super::oracle::{bytes_difference, describe, expected_links};
 use super::run::Run;
 use super::stack::CALLER;
 use super::workload::Request;
-use fs::{Attributes, Done, Fs, FsError, Ino, Kind, SetAttributes};
+use device::BLOCK_BYTES;
+use fs::{Attributes, FsError, Kind};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
-
-/// Numbers requests in the order in which they were issued.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) struct Ticket(u64);
+use std::ops::Range;
 
 /// Who has asked for what. Forgotten at a crash, as the programs are.
 #[derive(Default)]
@@ -33,32 +31,10 @@ pub(crate) enum When {
     AfterDeviceOperations(u64),
 }
 
-/// Replies, in the order of their completion.
-type Arrivals = Arc<Mutex<Vec<(Ticket, Result<Reply, FsError>)>>>;
-
-#[derive(Debug)]
-pub(crate) enum Reply {
-    Done,
-    Attributes(Attributes),
-    Bytes(Vec<u8>),
-}
-
 struct Waiting {
     client: usize,
     asked: Asked,
     held: Vec<Id>,
-}
-
-enum Asked {
-    Change(Change),
-    /// A read, and every answer that was right at some moment since it was issued.
-    Read {
-        file: Id,
-        offset: u64,
-        len: usize,
-        right: Vec<Vec<u8>>,
-    },
-    Sync(Moment),
 }
 
 impl Clients {
@@ -105,10 +81,6 @@ impl Clients {
     }
 }
 
-fn number(model: &Model, id: Id) -> Ino {
-    model.get(id).ino.expect("whoever made it was told its number")
-}
-
 /// What a read must return now.
 fn right_bytes(model: &Model, file: Id, offset: u64, len: usize) -> Vec<u8> {
     let content = model.get(file).content();
@@ -136,6 +108,11 @@ impl Run {
     /// Lets `client` ask for something.
     pub(crate) fn issue(&mut self, client: usize, when: When) -> Result<(), String> {
         let request = self.workload.next(&self.oracle.now, self.clients.handles(client));
+        self.ask(client, when, request)
+    }
+
+    /// Lets `client`, which waits for nothing, ask for `request`.
+    pub(crate) fn ask(&mut self, client: usize, when: When, request: Request) -> Result<(), String> {
         self.counts.operations += 1;
         let text = match &request {
             Request::Change(change) => describe(change),
@@ -273,7 +250,9 @@ impl Run {
                     Ok(_) => Err(format!("refused with \"{error}\", expected to succeed")),
                 }
             }
-            (Asked::Read { right, .. }, Ok(Reply::Bytes(bytes))) => check_read(&right, &bytes),
+            (Asked::Read { offset, right, .. }, Ok(Reply::Bytes(bytes))) => {
+                check_read(offset, &right, &bytes)
+            }
             (Asked::Sync(moment), Ok(_)) => {
                 self.oracle.synced(moment);
                 Ok(())
@@ -375,93 +354,30 @@ impl Run {
     }
 }
 
-/// One request on its way into the file system.
-struct Call<'a> {
-    model: &'a Model,
-    arrivals: &'a Arrivals,
-    ticket: Ticket,
-}
-
-/// A request, ready to be made at any moment.
-type Prepared = Box<dyn FnOnce(&Fs) + Send>;
-
-impl Call<'_> {
-    fn done<T: 'static>(&self, reply: fn(T) -> Reply) -> Done<T> {
-        let (arrivals, ticket) = (self.arrivals.clone(), self.ticket);
-        Box::new(move |result| {
-            let mut arrivals = arrivals.lock().expect("nobody panics with the arrivals");
-            arrivals.push((ticket, result.map(reply)));
-        })
-    }
-
-    fn prepare(&self, asked: &Asked) -> Prepared {
-        match asked {
-            Asked::Change(change) => self.prepare_change(change.clone()),
-            Asked::Read { file, offset, len, .. } => {
-                let (ino, offset, len) = (number(self.model, *file), *offset, *len);
-                let done = self.done(Reply::Bytes);
-                Box::new(move |fs| fs.read(ino, offset, len, done))
-            }
-            Asked::Sync(_) => {
-                let done = self.done(|()| Reply::Done);
-                Box::new(move |fs| fs.sync(done))
-            }
-        }
-    }
-
-    fn prepare_change(&self, change: Change) -> Prepared {
-        let (attributes, done) = (self.done(Reply::Attributes), self.done(|()| Reply::Done));
-        let inode = |id: Id| number(self.model, id);
-        let set = SetAttributes::default();
-        match change {
-            Change::Make { parent, name, kind, mode } => {
-                let parent = inode(parent);
-                Box::new(move |fs| fs.make(CALLER, parent, &name, kind, mode, attributes))
-            }
-            Change::Symlink { parent, name, target } => {
-                let parent = inode(parent);
-                Box::new(move |fs| fs.symlink(CALLER, parent, &name, &target, attributes))
-            }
-            Change::Link { file, parent, name } => {
-                let (file, parent) = (inode(file), inode(parent));
-                Box::new(move |fs| fs.link(file, parent, &name, attributes))
-            }
-            Change::Unlink { parent, name } => {
-                let parent = inode(parent);
-                Box::new(move |fs| fs.unlink(parent, &name, done))
-            }
-            Change::RemoveDirectory { parent, name } => {
-                let parent = inode(parent);
-                Box::new(move |fs| fs.remove_directory(parent, &name, done))
-            }
-            Change::Rename { from, to, if_exists } => {
-                let parents = (inode(from.0), inode(to.0));
-                Box::new(move |fs| fs.rename((parents.0, &from.1), (parents.1, &to.1), if_exists, done))
-            }
-            Change::Write { file, offset, bytes } => {
-                let file = inode(file);
-                Box::new(move |fs| fs.write(file, offset, bytes.to_vec(), done))
-            }
-            Change::SetSize { file, size } => {
-                let (file, set) = (inode(file), SetAttributes { size: Some(size), ..set });
-                Box::new(move |fs| fs.set_attributes(file, set, attributes))
-            }
-            Change::SetMode { inode: id, mode } => {
-                let (id, set) = (inode(id), SetAttributes { mode: Some(mode), ..set });
-                Box::new(move |fs| fs.set_attributes(id, set, attributes))
-            }
-            Change::Forget { .. } => unreachable!("nobody asks to forget"),
-        }
-    }
-}
-
-fn check_read(right: &[Vec<u8>], found: &[u8]) -> Result<(), String> {
-    if right.iter().any(|right| right == found) {
-        return Ok(());
-    }
+/// A read is right if each page is what it was at some moment since the request, and so is the length: a read that
+/// waits for the store does not stop writers.
+fn check_read(offset: u64, right: &[Vec<u8>], found: &[u8]) -> Result<(), String> {
     let newest = right.last().expect("a read has an expected answer");
-    let difference = bytes_difference(newest, found).expect("they differ");
-    Err(format!("{difference} (none of the {} right answers)", right.len()))
+    let wrong = |what: String| Err(format!("{what} (none of the {} right answers)", right.len()));
+    if !right.iter().any(|right| right.len() == found.len()) {
+        return wrong(bytes_difference(newest, found).unwrap_or_default());
+    }
+    let mut start = 0;
+    while start < found.len() {
+        let in_page = BLOCK_BYTES - (offset as usize + start) % BLOCK_BYTES;
+        let page = start..found.len().min(start + in_page);
+        if !right.iter().any(|right| equal_with_zeros_after(right, page.clone(), &found[page.clone()])) {
+            return wrong(bytes_difference(newest, found).unwrap_or_default());
+        }
+        start = page.end;
+    }
+    Ok(())
+}
+
+/// Whether `range` of `right`, which is zeros after its end, is `found`.
+fn equal_with_zeros_after(right: &[u8], range: Range<usize>, found: &[u8]) -> bool {
+    let there = &right[range.start.min(right.len())..range.end.min(right.len())];
+    found[..there.len()] == *there && found[there.len()..].iter().all(|&byte| byte == 0)
 }
 
 fn check_attributes(model: &Model, id: Id, found: &Attributes) -> Result<(), String> {
@@ -490,4 +406,28 @@ fn check_attributes(model: &Model, id: Id, found: &Attributes) -> Result<(), Str
         inode.mode,
         expected_links(model, id)
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_may_mix_moments_but_not_within_a_page() {
+        let (old, new) = (vec![1; 2 * BLOCK_BYTES], vec![2; 2 * BLOCK_BYTES]);
+        let right = [old.clone(), new.clone()];
+        let mixed = |at: usize| [&old[..at], &new[at..]].concat();
+        assert!(check_read(0, &right, &mixed(BLOCK_BYTES)).is_ok());
+        assert!(check_read(0, &right, &mixed(BLOCK_BYTES + 1)).is_err());
+        assert!(check_read(1, &right, &mixed(BLOCK_BYTES - 1)).is_ok());
+        assert!(check_read(0, &right, &old[1..]).is_err(), "no moment had this length");
+    }
+
+    #[test]
+    fn a_read_that_meets_a_truncation_may_see_zeros_after_the_end() {
+        let right = [vec![1; 100], vec![1; 40]];
+        assert!(check_read(0, &right, &[vec![1; 40], vec![0; 60]].concat()).is_ok());
+        assert!(check_read(0, &right, &[vec![1; 40], vec![2; 60]].concat()).is_err());
+        assert!(check_read(0, &right, &[vec![1; 41], vec![0; 59]].concat()).is_err());
+    }
 }

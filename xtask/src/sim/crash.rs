@@ -3,15 +3,16 @@
 
 use super::log::Role;
 use super::run::{Phase, Run};
+use super::stack::{Pick, draw_settings};
 use cache::Task;
 use device::Operation;
 use sim::Faults;
 
-/// A power cut hits within so many writes and flushes of the moment that it was armed.
-const CUT_WITHIN: u64 = 24;
+/// A power cut hits within so many writes and flushes of the moment that it was armed: soon, or deep in what follows.
+const CUT_WITHIN: [u64; 3] = [4, 24, 100];
 /// Recovery itself writes little.
 const CUT_RECOVERY_WITHIN: u64 = 10;
-/// An armed cut that hits nothing for so many operations happens anyway.
+/// An armed cut that hits nothing for so many operations gets something to hit: everything goes home.
 const ARMED_OPERATIONS_MAX: u64 = 30;
 /// Cuts in one recovery: each is one deeper.
 const RECOVERY_DEPTH_MAX: u32 = 3;
@@ -67,7 +68,7 @@ impl Run {
         }
         let now = self.counts.operations;
         match self.life.armed_until {
-            Some(until) if now >= until => self.die(End::PowerCut),
+            Some(until) if now >= until => self.die_draining(),
             Some(_) => Ok(()),
             None if now < self.life.ends_at => Ok(()),
             None => match self.random.below(20) {
@@ -75,12 +76,27 @@ impl Run {
                 1..=2 => self.die(End::Kill),
                 3..=4 => self.die(End::PowerCut),
                 _ => {
-                    self.media.power.cut_after(self.random.below(CUT_WITHIN));
+                    let within = self.random.pick(&CUT_WITHIN);
+                    self.media.power.cut_after(self.random.below(within));
                     self.life.armed_until = Some(now + ARMED_OPERATIONS_MAX);
                     Ok(())
                 }
             },
         }
+    }
+
+    /// An armed power cut has hit nothing yet: it hits while everything goes home, or else after that.
+    fn die_draining(&mut self) -> Result<(), String> {
+        self.phase = Phase::Drain;
+        // Whether it fails, the power tells better.
+        let _ = self.stack().cache.drain();
+        self.deliver()?;
+        self.die(End::PowerCut)
+    }
+
+    /// The power is lost now, and what is there is compared.
+    pub(crate) fn die_now(&mut self) -> Result<(), String> {
+        self.die(End::PowerCut)
     }
 
     fn die(&mut self, end: End) -> Result<(), String> {
@@ -105,12 +121,13 @@ impl Run {
 
     fn phase_name(&self) -> &'static str {
         match (self.phase, self.media.log.newest()) {
-            (Phase::Work(Task::Checkpoint), Some((Role::Store, Operation::Trim))) => "cleaning",
+            (_, Some((Role::Store, Operation::Trim))) => "cleaning",
             (Phase::Work(Task::Commit), _) => "commit",
             (Phase::Work(Task::Fetch), _) => "fetch",
             (Phase::Work(Task::WriteBack), _) => "write-back",
             (Phase::Work(Task::Checkpoint), _) => "checkpoint",
             (Phase::Request, _) => "request",
+            (Phase::Drain, _) => "drain",
             (Phase::Recovery(1), _) => "recovery, depth 1",
             (Phase::Recovery(2), _) => "recovery, depth 2",
             (Phase::Recovery(_), _) => "recovery, depth 3",
@@ -120,6 +137,7 @@ impl Run {
     /// Ends this life of the stack and opens the next, through up to three power cuts in the recovery.
     fn reopen(&mut self, end: End) -> Result<(), String> {
         self.lose_power(end);
+        self.media.settings = draw_settings(&mut self.random);
         for depth in 1.. {
             self.phase = Phase::Recovery(depth);
             if depth <= RECOVERY_DEPTH_MAX && self.random.once_in(5) {
@@ -156,10 +174,15 @@ impl Run {
     }
 
     fn lose_power(&mut self, end: End) {
-        self.stack = None;
         self.no_faults();
+        self.media.intruder.never_comes();
+        // Nothing that the stack does while it falls apart may reach the media.
+        self.media.power.cut();
+        if let Some(stack) = self.stack.take() {
+            // Requests that are parked in the cache keep it alive.
+            stack.cache.stop();
+        }
         if end == End::PowerCut {
-            self.media.power.cut();
             self.media.store.crash();
             self.media.buffer.crash();
         }
@@ -182,6 +205,8 @@ impl Run {
     pub(crate) fn stop_and_compare(&mut self) -> Result<(), String> {
         self.no_faults();
         self.media.power.restore();
+        self.media.intruder.comes_now();
+        self.deliver()?;
         let moment = self.oracle.moment();
         match self.stack().cache.drain() {
             Ok(()) => {

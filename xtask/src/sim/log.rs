@@ -86,7 +86,10 @@ fn fold_bytes(hash: u64, bytes: &[u8]) -> u64 {
 
 /// A request that comes in while background work waits for a device, as other threads' requests do.
 #[derive(Default)]
-pub(crate) struct Intruder(Mutex<Option<(u64, Box<dyn FnOnce() + Send>)>>);
+pub(crate) struct Intruder(Mutex<Slot>);
+
+/// The device operations to wait for, and the request.
+type Slot = Option<(u64, Box<dyn FnOnce() + Send>)>;
 
 impl Intruder {
     /// Lets `request` come in before the device operation after the next `operations`.
@@ -111,7 +114,12 @@ impl Intruder {
         }
     }
 
-    /// The work is done: a request whose time never came comes now.
+    /// Whether a request has not come in yet.
+    pub(crate) fn waits(&self) -> bool {
+        self.slot().is_some()
+    }
+
+    /// A request that has not come in yet does so now.
     pub(crate) fn comes_now(&self) {
         let late = self.slot().take();
         if let Some((_, request)) = late {
@@ -119,7 +127,12 @@ impl Intruder {
         }
     }
 
-    fn slot(&self) -> MutexGuard<'_, Option<(u64, Box<dyn FnOnce() + Send>)>> {
+    /// A request that has not come in yet never will: its client is gone.
+    pub(crate) fn never_comes(&self) {
+        self.slot().take();
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Slot> {
         self.0.lock().expect("nobody panics with the intruder's slot")
     }
 }

@@ -1,7 +1,9 @@
 //! The simulator: the whole stack, from the file system down, on simulated disks, on one thread, from one seed.
 //! Read `run.rs` first; `docs/testing.md` says what is promised and how to repeat a failure.
+mod call;
 mod client;
 mod crash;
+mod exhaust;
 mod log;
 mod model;
 mod oracle;
@@ -9,9 +11,14 @@ mod oracle;
 mod planted;
 mod run;
 mod stack;
+#[cfg(test)]
+mod tests;
+mod watchdog;
 mod workload;
 
+use clap::ValueEnum;
 use run::{Counts, Run};
+use stack::Plant;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -33,12 +40,36 @@ pub(crate) struct Options {
     /// Runs seed after seed until so many seconds have passed.
     #[arg(long)]
     pub(crate) seconds: Option<u64>,
+    /// Breaks one rule, to see it found.
+    #[arg(long)]
+    pub(crate) plant: Option<Plant>,
+    /// Instead of random operations: all programs of one, or of up to two, operations, cut at every write and flush.
+    #[arg(long, value_name = "LENGTH", value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub(crate) exhaust: Option<u8>,
     /// Prints every event to stderr.
     #[arg(long)]
     pub(crate) verbose: bool,
     /// Prints no progress.
     #[arg(long)]
     pub(crate) quiet: bool,
+}
+
+#[cfg(test)]
+impl Options {
+    fn for_test(seed: u64) -> Options {
+        let (operations, crashes, faults, seconds, plant) = (2000, 50, false, None, None);
+        Options {
+            seed,
+            operations,
+            crashes,
+            faults,
+            seconds,
+            plant,
+            exhaust: None,
+            verbose: false,
+            quiet: true,
+        }
+    }
 }
 
 /// What one run did.
@@ -59,6 +90,9 @@ pub(crate) struct Failure {
 
 /// Runs what `options` say and prints how it went; `false` if a promise was broken.
 pub(crate) fn command(options: &Options) -> bool {
+    if let Some(length) = options.exhaust {
+        return exhaust_command(options, length);
+    }
     let started = Instant::now();
     let mut options = options.clone();
     loop {
@@ -76,11 +110,26 @@ pub(crate) fn command(options: &Options) -> bool {
     }
 }
 
+fn exhaust_command(options: &Options, length: u8) -> bool {
+    let outcome = exhaust::exhaust(options, usize::from(length));
+    match &outcome {
+        Ok((programs, crashes)) => println!("{programs} programs, {crashes} crashes: no promise broken"),
+        Err(failure) => {
+            let seed = options.seed;
+            println!(
+                "FAILED: {}\nrepeat with: cargo xtask sim --exhaust {length} --seed {seed}",
+                failure.what
+            );
+        }
+    }
+    outcome.is_ok()
+}
+
 /// One run of one seed.
 pub(crate) fn run(options: &Options) -> Result<Summary, Failure> {
     let mut run = Run::new(options).map_err(|what| Failure { what, operations: 0, hash: 0 })?;
     let outcome = catch_unwind(AssertUnwindSafe(|| run.go()));
-    let (operations, hash) = (run.counts.operations, run.log().hash());
+    let (operations, hash) = (run.counts.operations, run.media.log.hash());
     match outcome {
         Ok(Ok(())) => Ok(Summary { counts: run.counts.clone(), hash, seconds: run.seconds() }),
         Ok(Err(what)) => Err(Failure { what, operations, hash }),
@@ -98,8 +147,14 @@ pub(crate) fn run(options: &Options) -> Result<Summary, Failure> {
 /// The line that repeats a run.
 fn repeat_line(options: &Options) -> String {
     let Options { seed, operations, crashes, faults, .. } = options;
-    let faults = if *faults { " --faults" } else { "" };
-    format!("cargo xtask sim --seed {seed} --operations {operations} --crashes {crashes}{faults}")
+    let mut line = format!("cargo xtask sim --seed {seed} --operations {operations} --crashes {crashes}");
+    if *faults {
+        line += " --faults";
+    }
+    if let Some(plant) = options.plant.and_then(|plant| plant.to_possible_value()) {
+        line += &format!(" --plant {}", plant.get_name());
+    }
+    line
 }
 
 fn print_summary(options: &Options, summary: &Summary) {

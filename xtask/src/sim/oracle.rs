@@ -12,6 +12,7 @@ const REPLAYS: &str = "the model accepted it when it happened";
 const CANDIDATES_SHOWN: usize = 12;
 
 /// The model's history. Owned by the run.
+#[derive(Clone)]
 pub(crate) struct Oracle {
     /// The state that must at least be there: everything before the last completed sync was issued.
     durable: Model,

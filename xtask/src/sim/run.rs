@@ -3,14 +3,13 @@
 use super::Options;
 use super::client::{Clients, When};
 use super::crash::Life;
-use super::log::Log;
 use super::oracle::Oracle;
-use super::stack::{Media, Stack, TASKS};
+use super::stack::{Media, Pick, Stack, TASKS};
+use super::watchdog::Watchdog;
 use super::workload::Workload;
 use cache::Task;
 use device::Random;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Enough for requests to meet, few enough that most histories are short.
@@ -21,6 +20,9 @@ const TURNS_WITHOUT_REPLY_MAX: u32 = 5000;
 
 /// A request that comes in during background work does so within so many device operations.
 const INTRUDES_WITHIN: u64 = 12;
+
+/// It waits for that during so many steps, about.
+const INTRUDER_WAITS_STEPS: u64 = 16;
 
 /// What happened, for the summary.
 #[derive(Debug, Clone, Default)]
@@ -48,6 +50,7 @@ impl Counts {
 pub(crate) enum Phase {
     Request,
     Work(Task),
+    Drain,
     Recovery(u32),
 }
 
@@ -86,10 +89,20 @@ struct Progress {
 
 impl Run {
     pub(crate) fn new(options: &Options) -> Result<Run, String> {
-        let log = Log::new(options.verbose);
         let mut random = Random::new(options.seed);
-        let media = Media::new(random.next_u64(), &log);
+        let media = Media::new(random.next_u64(), options);
         media.format()?;
+        Run::open(options, random, media, Oracle::new())
+    }
+
+    /// Another run that begins with what this one has durable.
+    pub(crate) fn fork(&self, seed: u64) -> Result<Run, String> {
+        let mut random = Random::new(seed);
+        let media = self.media.fork(random.next_u64(), &self.options);
+        Run::open(&self.options, random, media, self.oracle.clone())
+    }
+
+    fn open(options: &Options, mut random: Random, media: Media, oracle: Oracle) -> Result<Run, String> {
         let stack = media.open()?;
         let now = Instant::now();
         Ok(Run {
@@ -98,7 +111,7 @@ impl Run {
             weather: Weather::draw(&mut random),
             life: Life::default(),
             stack: Some(stack),
-            oracle: Oracle::new(),
+            oracle,
             clients: Clients::new(CLIENTS),
             counts: Counts::default(),
             phase: Phase::Request,
@@ -112,9 +125,11 @@ impl Run {
 
     /// Runs to the end; says what is wrong.
     pub(crate) fn go(&mut self) -> Result<(), String> {
+        let watchdog = Watchdog::new(super::repeat_line(&self.options));
         self.new_life();
         while self.counts.operations < self.options.operations || self.counts.crashes() < self.options.crashes
         {
+            watchdog.turn();
             self.turn()?;
             self.tell_progress();
         }
@@ -153,7 +168,7 @@ impl Run {
             });
             match task {
                 Some((task, _)) => {
-                    if self.random.once_in(4) {
+                    if self.random.once_in(2) && !self.media.intruder.waits() {
                         let client = idle[self.random.below(idle.len() as u64) as usize];
                         let operations = self.random.below(INTRUDES_WITHIN);
                         self.issue(client, When::AfterDeviceOperations(operations))?;
@@ -173,7 +188,10 @@ impl Run {
     fn step(&mut self, task: Task) {
         self.phase = Phase::Work(task);
         let progress = self.stack().cache.step(task);
-        self.media.intruder.comes_now();
+        // Most steps have nothing to do; an intruder rather waits for one that has.
+        if self.random.once_in(INTRUDER_WAITS_STEPS) {
+            self.media.intruder.comes_now();
+        }
         self.media.log.event(|| format!("  step {task:?}: {progress:?}"), &[task as u64, progress as u64]);
     }
 
@@ -187,6 +205,7 @@ impl Run {
 
     /// Only background work can help now.
     fn everybody_waits(&mut self) -> Result<(), String> {
+        self.media.intruder.comes_now();
         let first = self.random.below(TASKS.len() as u64) as usize;
         for turn in 0..TASKS.len() {
             self.step(TASKS[(first + turn) % TASKS.len()]);
@@ -202,6 +221,18 @@ impl Run {
             return Ok(());
         }
         Err(format!("nobody is ever answered; they wait for:\n{}", self.clients.describe_waiting()))
+    }
+
+    /// Does background work until everybody is answered or the power is lost.
+    pub(crate) fn settle(&mut self) -> Result<(), String> {
+        loop {
+            self.deliver()?;
+            if self.media.power.lost() || self.clients.idle().len() == self.clients.len() {
+                self.turns_without_reply = 0;
+                return Ok(());
+            }
+            self.everybody_waits()?;
+        }
     }
 
     fn tell_progress(&mut self) {
@@ -222,15 +253,11 @@ impl Run {
     pub(crate) fn seconds(&self) -> f64 {
         self.progress.started.elapsed().as_secs_f64()
     }
-
-    pub(crate) fn log(&self) -> &Arc<Log> {
-        &self.media.log
-    }
 }
 
 impl Weather {
     fn draw(random: &mut Random) -> Weather {
-        let mut weight = || [0, 1, 4, 16][random.below(4) as usize];
+        let mut weight = || random.pick(&[0, 1, 4, 16]);
         let tasks = [weight(), weight(), weight(), weight() / 2];
         Weather { requests: 20, tasks, time: weight() / 4 }
     }

@@ -1,8 +1,9 @@
 //! The stack under test, from the file system down, on simulated media.
 
+use super::Options;
 use super::log::{Intruder, Log, Role, Watched};
 use cache::{Cache, FetchMode, Progress, Settings, Task};
-use device::{Device, StoreId};
+use device::{Device, Random, StoreId};
 use fs::{Attributes, Caller, Fs, Ino, Kind};
 use sim::{Power, SimClock, SimDisk};
 use std::collections::BTreeMap;
@@ -10,21 +11,58 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::{Layout, Store};
 
-/// Small, so that the log comes round many times: 32 MiB in segments of 64 KiB.
-const STORE_BLOCKS: u64 = 8192;
+/// Small, so that the log comes round many times, and in some runs smaller than what the clients would like to keep:
+/// 6 to 32 MiB in segments of 64 KiB.
+const STORE_BLOCKS: [u64; 4] = [1536, 2048, 4096, 8192];
 const SEGMENT_BLOCKS: u32 = 16;
-/// A ring that comes round after a few hundred operations.
-const BUFFER_BLOCKS: u64 = 256;
-/// Less than the files hold, so that pages leave memory.
-const MEMORY_BYTES_MAX: u64 = 1 << 20;
-const DIRTY_BYTES_MAX: u64 = 512 << 10;
+/// A ring that comes round after a few hundred operations: 1 or 2 MiB.
+const BUFFER_BLOCKS: [u64; 2] = [256, 512];
 /// Steps after which a read that has not completed never will.
 const STEPS_PER_READ_MAX: usize = 10_000;
 /// The longest read of a snapshot, in bytes.
 const READ_BYTES_MAX: u64 = 64 << 10;
 
 pub(crate) const CALLER: Caller = Caller { uid: 1000, gid: 100 };
-pub(crate) const TASKS: [Task; 4] = [Task::Commit, Task::Fetch, Task::WriteBack, Task::Checkpoint];
+pub(crate) const TASKS: [Task; 4] = Task::ALL;
+
+/// A rule that the stack can be made to break, to show that the simulator notices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Plant {
+    /// The store cuts pages whose bytes are newer than the cut.
+    CutIgnoresHome,
+    /// The store uses a segment again while a root or a reader still needs it.
+    ReusedBeforePins,
+    /// The store says durable without a flush.
+    StoreWithoutFlush,
+    /// The buffer's recovery applies what parses of a torn group.
+    TornGroupApplied,
+    /// The buffer's recovery takes what an earlier mount left behind.
+    StaleIncarnation,
+    /// The buffer says durable without a flush.
+    BufferWithoutFlush,
+    /// The cache takes a page for clean that was written to while it went home.
+    NewerBytesLostAtMerge,
+}
+
+impl Plant {
+    fn in_store(self) -> Option<store::PlantedBug> {
+        match self {
+            Plant::CutIgnoresHome => Some(store::PlantedBug::CutIgnoresHome),
+            Plant::ReusedBeforePins => Some(store::PlantedBug::ReusedBeforePins),
+            Plant::StoreWithoutFlush => Some(store::PlantedBug::MissingFlush),
+            _ => None,
+        }
+    }
+
+    fn in_buffer(self) -> Option<buffer::Bug> {
+        match self {
+            Plant::TornGroupApplied => Some(buffer::Bug::TornGroupApplied),
+            Plant::StaleIncarnation => Some(buffer::Bug::StaleIncarnation),
+            Plant::BufferWithoutFlush => Some(buffer::Bug::MissingFlush),
+            _ => None,
+        }
+    }
+}
 
 /// What survives a crash: two disks on one power supply. And the clock and the log of the run.
 pub(crate) struct Media {
@@ -34,19 +72,37 @@ pub(crate) struct Media {
     pub(crate) clock: Arc<SimClock>,
     pub(crate) log: Arc<Log>,
     pub(crate) intruder: Arc<Intruder>,
+    /// What the next open is given.
+    pub(crate) settings: Settings,
+    plant: Option<Plant>,
 }
 
 impl Media {
     /// Two blank disks.
-    pub(crate) fn new(seed: u64, log: &Arc<Log>) -> Media {
+    pub(crate) fn new(seed: u64, options: &Options) -> Media {
+        let (power, mut random) = (Power::new(), Random::new(seed));
+        let store_blocks = random.pick(&STORE_BLOCKS);
+        let buffer_blocks = random.pick(&BUFFER_BLOCKS);
+        Media {
+            store: SimDisk::new("store", store_blocks, &power, random.next_u64()),
+            buffer: SimDisk::new("buffer", buffer_blocks, &power, random.next_u64()),
+            clock: Arc::new(SimClock::new()),
+            log: Log::new(options.verbose),
+            intruder: Arc::default(),
+            settings: draw_settings(&mut random),
+            plant: options.plant,
+            power,
+        }
+    }
+
+    /// Copies of the disks as they are, on their own power.
+    pub(crate) fn fork(&self, seed: u64, options: &Options) -> Media {
         let power = Power::new();
         Media {
-            store: SimDisk::new("store", STORE_BLOCKS, &power, seed ^ 0x5707e),
-            buffer: SimDisk::new("buffer", BUFFER_BLOCKS, &power, seed ^ 0xb0ff),
-            clock: Arc::new(SimClock::new()),
-            log: log.clone(),
-            intruder: Arc::default(),
+            store: self.store.fork(&power, seed ^ 0x5707e),
+            buffer: self.buffer.fork(&power, seed ^ 0xb0ff),
             power,
+            ..Media::new(seed, options)
         }
     }
 
@@ -73,15 +129,20 @@ impl Media {
 
     fn open_cache(&self) -> Result<Arc<Cache>, String> {
         let store = Store::open(self.device(Role::Store)).map_err(|error| format!("Store::open: {error}"))?;
-        let settings = Settings {
-            fetch: FetchMode::Lazy,
-            memory_bytes_max: MEMORY_BYTES_MAX,
-            dirty_bytes_max: DIRTY_BYTES_MAX,
-            commit_interval: Duration::from_secs(1),
-            dirty_age_max: Duration::from_secs(5),
+        if let Some(bug) = self.plant.and_then(Plant::in_store) {
+            store.plant(bug);
+        }
+        let (store, buffer, clock) = (Arc::new(store), self.device(Role::Buffer), self.clock.clone());
+        let settings = self.settings.clone();
+        let cache = match self.plant.and_then(Plant::in_buffer) {
+            Some(bug) => Cache::open_with_bug(store, buffer, clock, settings, bug),
+            None => Cache::open(store, buffer, clock, settings),
         };
-        let cache = Cache::open(Arc::new(store), self.device(Role::Buffer), self.clock.clone(), settings);
-        cache.map(Arc::new).map_err(|error| format!("Cache::open: {error}"))
+        let cache = cache.map_err(|error| format!("Cache::open: {error}"))?;
+        if self.plant == Some(Plant::NewerBytesLostAtMerge) {
+            cache.plant(cache::PlantedBug::NewerBytesLostAtMerge);
+        }
+        Ok(Arc::new(cache))
     }
 
     /// Opens, and with it recovers, what is on the media.
@@ -89,6 +150,33 @@ impl Media {
         let cache = self.open_cache()?;
         let fs = Fs::open(cache.clone(), self.clock.clone()).map_err(|error| format!("Fs::open: {error}"))?;
         Ok(Stack { fs: Arc::new(fs), cache })
+    }
+}
+
+/// Limits for one life of the stack: often so small that something must give way all the time.
+pub(crate) fn draw_settings(random: &mut Random) -> Settings {
+    let memory_bytes_max = random.pick(&[256 << 10, 1 << 20, 4 << 20]);
+    Settings {
+        fetch: if random.once_in(8) { FetchMode::Blocking } else { FetchMode::Lazy },
+        memory_bytes_max,
+        dirty_bytes_max: memory_bytes_max / random.pick(&[2, 2, 8]),
+        commit_interval: Duration::from_secs(1),
+        dirty_age_max: Duration::from_millis(random.pick(&[300, 5000, 60_000])),
+        // The clock stands still in a commit: either none is made by the caller, or all are.
+        commit_inline_below: Duration::from_micros(random.pick(&[0, 50])),
+        // From one segment to as many as there are in the smallest store.
+        checkpoint_blocks: random.pick(&[20, 100, 1000]),
+    }
+}
+
+/// Draws one of several values.
+pub(crate) trait Pick {
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T;
+}
+
+impl Pick for Random {
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize]
     }
 }
 
