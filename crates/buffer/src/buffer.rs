@@ -116,8 +116,7 @@ impl Buffer {
         let ring = open::read_ring(&*device, id)?;
         let slot = open::read_slot(&*device, id, &ring)?;
         let marks = Walk::new(&*device, id, ring, slot, planted).run(replay)?;
-        let writer =
-            Writer { slot, marks, batch: Vec::new(), page: pages(1), counters: Counters::default() };
+        let writer = Writer { slot, marks, batch: Vec::new(), page: pages(1), counters: Counters::default() };
         let (tail, head) = (writer.tail(), writer.head());
         let found = Found {
             tail: tail.position,
@@ -159,12 +158,16 @@ impl Buffer {
         (head.incarnation, head.sequence) = (incarnation, newest.plus(1));
         *writer.marks.back_mut().expect("at least one mark") = head;
         let tail = writer.tail();
-        self.write_slot(&mut writer, |slot| {
-            let (first_group, durable_group) = (head.number, GroupNo(head.number.0 - 1));
-            *slot = Slot { incarnation, first_group, durable_group, newest, tail, ..*slot };
-        })
-        .and_then(|()| self.flush(&mut writer))
-        .map_err(|error| self.fail(error))?;
+        let (first_group, durable_group) = (head.number, GroupNo(head.number.0 - 1));
+        // What a process that died left in the device's cache must be durable before the slot says that it is.
+        self.flush(&mut writer)
+            .and_then(|()| {
+                self.write_slot(&mut writer, |slot| {
+                    *slot = Slot { incarnation, first_group, durable_group, newest, tail, ..*slot };
+                })
+            })
+            .and_then(|()| self.flush(&mut writer))
+            .map_err(|error| self.fail(error))?;
         self.state().begin(incarnation, newest);
         Ok(())
     }

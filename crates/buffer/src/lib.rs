@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
-mod bug;
 mod buffer;
+mod bug;
 mod decode;
 mod draft;
 mod error;
@@ -11,9 +11,9 @@ mod recover;
 mod ring;
 mod state;
 
+pub use buffer::{Appended, Buffer, Counters};
 #[cfg(feature = "planted-bugs")]
 pub use bug::Bug;
-pub use buffer::{Appended, Buffer, Counters};
 pub use error::BufferError;
 pub use record::{RECORD_OVERHEAD_BYTES, Record, TRANSACTION_OVERHEAD_BYTES, footprint};
 pub use recover::Replayed;

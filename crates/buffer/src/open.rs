@@ -99,7 +99,11 @@ fn nonsense(superblock: &Superblock) -> Option<(&'static str, u64)> {
     [
         ("version", u64::from(superblock.version.get()), superblock.version.get() == VERSION),
         ("medium", superblock.medium.get().into(), superblock.medium.get() == MEDIUM_BLOCK),
-        ("block size", superblock.block_bytes.get().into(), superblock.block_bytes.get() == BLOCK_BYTES as u32),
+        (
+            "block size",
+            superblock.block_bytes.get().into(),
+            superblock.block_bytes.get() == BLOCK_BYTES as u32,
+        ),
         ("ring start", ring.start.0, ring.start >= RING_START),
         ("ring length", ring.blocks, end.is_some_and(|end| end <= superblock.blocks.get())),
         ("longest group", group_blocks, group_blocks > 0 && group_blocks <= ring.blocks / 4),

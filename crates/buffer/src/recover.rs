@@ -49,10 +49,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Hands every durable transaction to `replay` and returns the marks.
-    pub(crate) fn run(
-        mut self,
-        replay: &mut dyn FnMut(Replayed<'_>),
-    ) -> Result<VecDeque<Mark>, BufferError> {
+    pub(crate) fn run(mut self, replay: &mut dyn FnMut(Replayed<'_>)) -> Result<VecDeque<Mark>, BufferError> {
         while let Some((at, header)) = self.next_group()? {
             let end = self.apply(at, &header, replay)?;
             self.marks.push_back(end);
@@ -90,8 +87,7 @@ impl<'a> Walk<'a> {
         let (number, incarnation) = (GroupNo(header.number.get()), Incarnation(header.incarnation.get()));
         let first = Sequence(header.first.get());
         let of_this_incarnation = number >= self.slot.first_group;
-        fits
-            && number == head.number
+        fits && number == head.number
             && header.predecessor.get() == head.predecessor
             && incarnation >= head.incarnation
             && (incarnation >= self.slot.incarnation) == of_this_incarnation
@@ -138,17 +134,17 @@ impl<'a> Walk<'a> {
         let blocks = blocks_of(u64::from(header.bytes.get()));
         let whole = Page::bytes(self.window.get(self.device, &self.ring, at, blocks)?);
         let content = &whole[GROUP_HEADER_BYTES..header.bytes.get() as usize];
-        let transactions = if self.planted.is(Bug::TornGroupApplied) && header.checksum.get() != checksum(whole)
-        {
-            what_parses(header, content)
-        } else {
-            transactions(header, content).map_err(|reason| BufferError::Malformed {
-                device: self.device.name().to_owned(),
-                block: self.ring.block(at),
-                group: number,
-                reason,
-            })?
-        };
+        let transactions =
+            if self.planted.is(Bug::TornGroupApplied) && header.checksum.get() != checksum(whole) {
+                what_parses(header, content)
+            } else {
+                transactions(header, content).map_err(|reason| BufferError::Malformed {
+                    device: self.device.name().to_owned(),
+                    block: self.ring.block(at),
+                    group: number,
+                    reason,
+                })?
+            };
         for Transaction { order, records } in &transactions {
             let (first, merged) = match *order {
                 Order::New(first) => (first, false),

@@ -98,8 +98,7 @@ impl State {
         let together = self.open.bytes() + bytes;
         let limit = limit.min(OPEN_BLOCKS_MAX * BLOCK_BYTES as u64);
         let new_group = !self.open.is_empty() && together > limit;
-        let (from, bytes_of_group) =
-            if new_group { (self.open_end(), alone) } else { (self.end, together) };
+        let (from, bytes_of_group) = if new_group { (self.open_end(), alone) } else { (self.end, together) };
         let blocks = blocks_of(bytes_of_group);
         if self.ring.place(from, blocks).plus(blocks) > self.limit() {
             return Err(BufferError::Full);
@@ -117,7 +116,8 @@ impl State {
         if self.open.is_empty() {
             return;
         }
-        let next = Draft::new(self.spares.pop().unwrap_or_default(), self.open.number.next(), self.newest.plus(1));
+        let next =
+            Draft::new(self.spares.pop().unwrap_or_default(), self.open.number.next(), self.newest.plus(1));
         let mut full = std::mem::replace(&mut self.open, next);
         full.at = self.ring.place(self.end, full.blocks());
         self.end = full.at.plus(full.blocks());
