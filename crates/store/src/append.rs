@@ -122,7 +122,7 @@ impl Store {
         writer.log.batch += 1;
         writer.log_is_fresh = false;
         let mut map = self.map_mut();
-        map.segments.log_rest = self.geometry.segment_blocks - cursor.offset + self.geometry.segment_blocks;
+        map.segments.log_rest = self.geometry.segment_blocks - cursor.offset;
         drop(map);
         if let Err(error) = flushed {
             writer.health = Health::Unsure;
