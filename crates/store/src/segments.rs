@@ -49,7 +49,8 @@ pub(crate) struct Segments {
     free: VecDeque<u32>,
     /// Shared blocks lost references since the last recount: some counts may be too high.
     pub(crate) unsure: bool,
-    /// Unwritten blocks of the log's open segment and of the next.
+    /// Unwritten blocks of the log's open segment. The one after it, which the log already has, does not count:
+    /// to enter it the log takes another.
     pub(crate) log_rest: u64,
     /// Pages that writers were promised room for.
     pub(crate) promised_pages: u64,

@@ -12,7 +12,7 @@ pub struct Space {
     pub total: u64,
     /// Blocks that a map entry, a node or a root needs: an upper bound.
     pub live: u64,
-    /// Blocks in free segments and the unwritten rest of open ones.
+    /// Blocks in free segments and the unwritten rest of the log's open one.
     pub free: u64,
     /// Free blocks promised to writers.
     pub reserved: u64,

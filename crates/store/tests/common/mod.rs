@@ -84,10 +84,10 @@ impl Model {
         let mut wants = Vec::new();
         for slot in 0..SLOTS {
             let now = self.objects.get(&slot).map_or(1, |(generation, _)| *generation);
-            for generation in now.saturating_sub(1)..=now + 1 {
-                for page in domain() {
-                    wants.push(Want::new(ObjectId { slot, generation }, PageNo(page)));
-                }
+            let pages = domain().into_iter().map(PageNo);
+            wants.extend(pages.map(|page| Want::new(ObjectId { slot, generation: now }, page)));
+            for generation in [now.saturating_sub(1), now + 1] {
+                wants.push(Want::new(ObjectId { slot, generation }, PageNo(slot)));
             }
         }
         store.read(&mut wants);
