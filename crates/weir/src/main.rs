@@ -1,1 +1,74 @@
-fn main() {}
+//! The command `weir`: parses, runs, and says what went wrong. Read `cli.rs` for what it can do, `daemon.rs` for
+//! what stands behind a mount, `stack.rs` for how the rooms are put together.
+
+mod bench;
+mod blank;
+mod check;
+mod cli;
+mod client;
+mod control;
+mod daemon;
+mod error;
+mod format;
+mod man;
+mod media;
+mod mount;
+mod mount_point;
+mod size;
+mod stack;
+mod status;
+mod unmount;
+
+use clap::Parser;
+use cli::{Cli, Command, DirArgs, StatusArgs};
+use client::Found;
+use error::WeirError;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            let (message, help) = error.message_and_help();
+            eprintln!("error: {message}\n  help: {help}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn run(command: Command) -> Result<ExitCode, WeirError> {
+    let done = |()| ExitCode::SUCCESS;
+    match command {
+        Command::Format(args) => format::run(&args).map(done),
+        Command::Mount(args) => mount::run(&args),
+        Command::Unmount(args) => unmount::run(&args).map(done),
+        Command::Status(args) => status(&args).map(done),
+        Command::Sync(args) => sync(&args).map(done),
+        Command::Check(args) => check::run(&args),
+        Command::Man(args) => man::run(&args).map(done),
+        Command::Bench(args) => Ok(bench_code(bench::run(&args))),
+    }
+}
+
+/// A benchmark's errors have their own next steps.
+fn bench_code(outcome: Result<(), bench::BenchError>) -> ExitCode {
+    let Err(error) = outcome else { return ExitCode::SUCCESS };
+    eprintln!("error: {error}");
+    if let Some(help) = error.help() {
+        eprintln!("  help: {help}");
+    }
+    ExitCode::FAILURE
+}
+
+fn status(args: &StatusArgs) -> Result<(), WeirError> {
+    let report = Found::at(&args.dir)?.connect()?.request("status")?;
+    match args.json {
+        true => println!("{report:#}"),
+        false => status::print(&report),
+    }
+    Ok(())
+}
+
+fn sync(args: &DirArgs) -> Result<(), WeirError> {
+    Found::at(&args.dir)?.connect()?.request("sync").map(drop)
+}
