@@ -14,6 +14,7 @@ mod man;
 mod media;
 mod mount;
 mod mount_point;
+mod overlay;
 mod size;
 mod stack;
 mod status;
