@@ -38,6 +38,36 @@ fn sequences_go_on_after_what_begin_was_told_or_what_the_buffer_holds() {
 }
 
 #[test]
+fn a_beginning_is_remembered_even_if_nothing_follows_it() {
+    let (disk, buffer) = begun(300);
+    buffer.append(&[write(b"a")]).expect("room");
+    buffer.commit().expect("no faults");
+    let (again, _) = open(disk.clone()).expect("a buffer");
+    again.begin(Incarnation(5), Sequence(1000)).expect("no faults");
+    let (last, found) = open(disk).expect("a buffer");
+    assert_eq!(
+        (last.incarnation(), last.newest_sequence(), found.len()),
+        (Incarnation(5), Sequence(1000), 1)
+    );
+}
+
+#[test]
+fn what_is_released_before_the_beginning_moves_no_header_slot() {
+    let (disk, buffer) = begun(300);
+    for _ in 0..100 {
+        buffer.append(&[write(&[0; 4096])]).expect("room");
+        buffer.commit().expect("no faults");
+    }
+    let (again, _) = open(disk).expect("a buffer");
+    again.release(again.groups().end);
+    again.commit().expect("nothing to do");
+    assert_eq!(again.counters().header_writes, 0);
+    again.begin(Incarnation(2), Sequence(0)).expect("no faults");
+    again.commit().expect("no faults");
+    assert_eq!(again.counters().header_writes, 2);
+}
+
+#[test]
 fn an_empty_transaction_leaves_no_trace() {
     let (disk, buffer) = begun(300);
     let appended = buffer.append(&[]).expect("room");
