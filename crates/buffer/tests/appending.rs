@@ -5,7 +5,7 @@ mod model;
 use buffer::{
     Buffer, BufferError, GroupNo, RECORD_OVERHEAD_BYTES, Record, TRANSACTION_OVERHEAD_BYTES, footprint,
 };
-use device::{Incarnation, ObjectId, PageNo, Sequence};
+use device::{Block, Device, Incarnation, ObjectId, PageNo, Sequence};
 use model::{ID, open};
 use sim::{Faults, Power, SimDisk};
 use std::sync::Arc;
@@ -105,6 +105,19 @@ fn a_group_may_fill_its_blocks_to_the_last_byte() {
         let (_, found) = open(disk).expect("a buffer");
         assert_eq!(found[0].records[1].as_record(), write(&bytes));
     }
+}
+
+#[test]
+fn padding_is_zeros_and_not_what_an_older_group_held() {
+    let (disk, buffer) = begun(300);
+    for bytes in [&[9; 3000][..], b"short", b"short"] {
+        buffer.append(&[write(bytes)]).expect("room");
+        buffer.commit().expect("no faults");
+    }
+    let mut group = device::pages(1);
+    disk.read(Block(5), &mut group).expect("power is on");
+    let used = TRANSACTION_OVERHEAD_BYTES as usize + 24 + 5;
+    assert!(group[0].0[used - 1] == b't' && group[0].0[used..].iter().all(|&byte| byte == 0));
 }
 
 #[test]
