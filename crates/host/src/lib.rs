@@ -1,1 +1,13 @@
 #![doc = include_str!("../README.md")]
+mod batch;
+mod disk;
+mod error;
+mod machine;
+mod mounts;
+mod open;
+
+pub use disk::Disk;
+pub use error::HostError;
+pub use machine::{SystemClock, WriteCache, mark_io_flusher, random_bytes, write_cache};
+pub use mounts::{Mount, Mounts};
+pub use open::{Access, Overwrite};

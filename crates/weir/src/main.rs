@@ -1,32 +1,64 @@
-//! The command line of weir.
+//! The command `weir`: parses, runs, and says what went wrong. Read `cli.rs` for what it can do, `daemon.rs` for
+//! what stands behind a mount, `stack.rs` for how the rooms are put together.
 
 mod bench;
+mod blank;
+mod check;
+mod cli;
+mod client;
+mod control;
+mod daemon;
+mod error;
+mod format;
+mod man;
+mod media;
+mod mount;
+mod mount_point;
+mod size;
+mod stack;
+mod status;
+mod unmount;
 
-use clap::{Parser, Subcommand};
+use clap::Parser;
+use cli::{Cli, Command, DirArgs, StatusArgs};
+use client::Found;
+use error::WeirError;
+use std::process::ExitCode;
 
-#[derive(Debug, Parser)]
-#[command(version, about)]
-struct Cli {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
-#[derive(Debug, Subcommand)]
-enum Verb {
-    /// Measure weir beside its baselines.
-    Bench(bench::BenchArgs),
-}
-
-fn main() -> std::process::ExitCode {
-    let Verb::Bench(args) = Cli::parse().verb;
-    match bench::run(&args) {
-        Ok(()) => std::process::ExitCode::SUCCESS,
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error}");
-            if let Some(help) = error.help() {
-                eprintln!("  help: {help}");
-            }
-            std::process::ExitCode::FAILURE
+            let (message, help) = error.message_and_help();
+            eprintln!("error: {message}\n  help: {help}");
+            ExitCode::from(error.exit_code())
         }
     }
+}
+
+fn run(command: Command) -> Result<ExitCode, WeirError> {
+    let done = |()| ExitCode::SUCCESS;
+    match command {
+        Command::Format(args) => format::run(&args).map(done),
+        Command::Mount(args) => mount::run(&args),
+        Command::Unmount(args) => unmount::run(&args).map(done),
+        Command::Status(args) => status(&args).map(done),
+        Command::Sync(args) => sync(&args).map(done),
+        Command::Check(args) => check::run(&args),
+        Command::Bench(args) => Ok(bench::run(&args).map(done)?),
+        Command::Man(args) => man::run(&args).map(done),
+    }
+}
+
+fn status(args: &StatusArgs) -> Result<(), WeirError> {
+    let report = Found::at(&args.dir)?.connect()?.request("status")?;
+    match args.json {
+        true => println!("{report:#}"),
+        false => status::print(&report),
+    }
+    Ok(())
+}
+
+fn sync(args: &DirArgs) -> Result<(), WeirError> {
+    Found::at(&args.dir)?.connect()?.request("sync").map(drop)
 }

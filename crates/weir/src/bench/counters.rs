@@ -104,9 +104,9 @@ fn count(args: &CountersArgs) -> Result<Counted, BenchError> {
         bytes: args.bytes,
         settings: format!("{}, buffer {} MiB", settings.join(" "), buffer_bytes >> 20),
         writes_to_absent_pages: status.counter("writes_to_absent_pages")?,
-        fetched_for_writes: status.counter("fetched_for_writes")?,
-        fetched_for_write_back: status.counter("fetched_for_write_back")?,
-        fetched_for_reads: status.counter("fetched_for_reads")?,
+        fetched_for_writes: status.counter("store_reads/for_writes")?,
+        fetched_for_write_back: status.counter("store_reads/for_write_back")?,
+        fetched_for_reads: status.counter("store_reads/for_reads")?,
         syncs: status.counter("syncs")?,
         store_io_for_syncs: status.counter("store_io_for_syncs")?,
     })

@@ -1,0 +1,73 @@
+//! Setting attributes.
+
+use crate::create::MODE_MASK;
+use crate::error::FsError;
+use crate::format::{Hot, Slot};
+use crate::owners::Rights;
+use crate::transaction::Transaction;
+use crate::types::{Attributes, Ino, Kind, SetAttributes, SetTime};
+use zerocopy::little_endian::{I64, U32};
+
+const SETUID: u16 = 0o4000;
+const SETGID: u16 = 0o2000;
+const GROUP_EXECUTE: u16 = 0o010;
+
+/// The rights after `set`. A new owner of a file does not inherit the powers that the old one gave it: setuid goes,
+/// and setgid where it means a power (without group execution it asks for mandatory locks).
+fn rights_after(kind: Kind, before: Rights, set: &SetAttributes) -> Rights {
+    let owner_changes = set.uid.is_some() || set.gid.is_some();
+    let mut mode = before.mode;
+    if owner_changes && kind == Kind::File {
+        mode &= !SETUID;
+        if mode & GROUP_EXECUTE != 0 {
+            mode &= !SETGID;
+        }
+    }
+    Rights {
+        uid: set.uid.unwrap_or(before.uid),
+        gid: set.gid.unwrap_or(before.gid),
+        mode: set.mode.map_or(mode, |mode| mode & MODE_MASK),
+    }
+}
+
+impl Transaction<'_> {
+    pub(crate) fn set_attributes(&mut self, ino: Ino, set: &SetAttributes) -> Result<Attributes, FsError> {
+        let (slot, hot, kind) = self.find(ino)?;
+        if *set == SetAttributes::default() {
+            return self.attributes(slot);
+        }
+        if let Some(size) = set.size {
+            match kind {
+                Kind::File => self.truncate(slot, size)?,
+                Kind::Directory => return Err(FsError::IsDirectory),
+                Kind::Symlink => return Err(FsError::Invalid),
+            }
+        }
+        self.set_rights(slot, rights_after(kind, self.owner(&hot)?, set))?;
+        let mut cold = self.cold(slot)?;
+        let now = self.now;
+        let to = |time| match time {
+            SetTime::Now => I64::new(now),
+            SetTime::To(time) => I64::new(time),
+        };
+        cold.changed = I64::new(now);
+        if set.size.is_some() {
+            cold.modified = I64::new(now);
+        }
+        cold.accessed = set.accessed.map_or(cold.accessed, to);
+        cold.modified = set.modified.map_or(cold.modified, to);
+        self.set_cold(slot, &cold);
+        self.attributes(slot)
+    }
+
+    fn set_rights(&mut self, slot: Slot, rights: Rights) -> Result<(), FsError> {
+        let mut hot: Hot = self.hot(slot)?;
+        if self.owner(&hot)? == rights {
+            return Ok(());
+        }
+        let old = hot.owner.get();
+        hot.owner = U32::new(self.take_owner(rights)?);
+        self.set_hot(slot, &hot);
+        self.drop_owner(old)
+    }
+}

@@ -1,0 +1,131 @@
+//! What all handles share, and the one way in which anything changes.
+
+use crate::cost;
+use crate::error::FsError;
+use crate::transaction::{State, Transaction, within};
+use crate::types::{Done, Ino};
+use cache::{Cache, CacheError, Cost, Credit};
+use device::{BLOCK_BYTES, Clock};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use store::StoreError;
+
+/// The largest piece of a write that is one transaction; longer ones are several, in order. What one FUSE request
+/// carries at most.
+const TRANSACTION_BYTES_MAX: u64 = 1 << 20;
+
+/// The file system behind its handle.
+pub(crate) struct Core {
+    pub(crate) cache: Arc<Cache>,
+    clock: Arc<dyn Clock>,
+    /// Look-ups share it, changes take it alone. Never held while anything is waited for or called back: it covers
+    /// the change in memory and `Cache::apply`, so the order in memory is the order of the log.
+    state: RwLock<State>,
+}
+
+impl From<CacheError> for FsError {
+    fn from(error: CacheError) -> FsError {
+        match error {
+            CacheError::Store(StoreError::Full) => FsError::NoSpace,
+            other => FsError::Cache(other),
+        }
+    }
+}
+
+impl Core {
+    pub(crate) fn new(cache: Arc<Cache>, clock: Arc<dyn Clock>, state: State) -> Core {
+        Core { cache, clock, state: RwLock::new(state) }
+    }
+
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().expect("no panic while holding the file system's state")
+    }
+
+    fn change(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().expect("no panic while holding the file system's state")
+    }
+
+    /// Lets `work` in when there is room for `cost`, makes its change visible as one transaction, and tells `done`.
+    /// An error of `work` or of the cache leaves everything as it was.
+    pub(crate) fn enter<T: Send + 'static>(
+        self: &Arc<Core>,
+        cost: Cost,
+        work: impl FnOnce(&mut Transaction<'_>) -> Result<T, FsError> + Send + 'static,
+        done: Done<T>,
+    ) {
+        let core = self.clone();
+        self.cache.admit(
+            cost,
+            Box::new(move |credit| {
+                let result = credit.map_err(FsError::from).and_then(|mut credit| {
+                    let result = core.commit(&mut credit, cost, work);
+                    // What was not used goes back before the caller is told.
+                    drop(credit);
+                    result
+                });
+                done(result);
+            }),
+        );
+    }
+
+    fn commit<T>(
+        &self,
+        credit: &mut Credit,
+        cost: Cost,
+        work: impl FnOnce(&mut Transaction<'_>) -> Result<T, FsError>,
+    ) -> Result<T, FsError> {
+        let now = self.clock.wall_nanos();
+        let mut state = self.change();
+        let mut tx = Transaction::begin(&mut state, now);
+        let value = work(&mut tx)?;
+        let changes = tx.changes();
+        debug_assert!(within(&changes, cost), "{changes:?} are more than {cost:?}");
+        if !changes.is_empty() {
+            self.cache.apply(credit, &changes)?;
+        }
+        drop(changes);
+        tx.keep();
+        Ok(value)
+    }
+
+    /// How much of a write is one transaction: half of what the cache takes, since records have headers; whole pages.
+    pub(crate) fn piece_bytes(&self) -> usize {
+        let half = self.cache.transaction_bytes_max() / 2;
+        let bytes = half.min(TRANSACTION_BYTES_MAX) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+        bytes.max(BLOCK_BYTES as u64) as usize
+    }
+}
+
+impl Core {
+    /// Writes the first piece of `bytes`, then goes on with the rest.
+    pub(crate) fn write_from(self: &Arc<Core>, ino: Ino, offset: u64, bytes: Vec<u8>, done: Done<()>) {
+        let mut bytes = bytes;
+        // Pieces end at page ends, so that no page is in two of them.
+        let within = (offset % BLOCK_BYTES as u64) as usize;
+        let rest = bytes.split_off(bytes.len().min(self.piece_bytes() - within));
+        let done = if rest.is_empty() {
+            done
+        } else {
+            self.then_write(ino, offset + bytes.len() as u64, rest, done)
+        };
+        let object = match self.read().written_object(ino, offset, bytes.len()) {
+            Ok(object) => object,
+            Err(error) => return done(Err(error)),
+        };
+        let core = self.clone();
+        let cost = cost::write(offset, bytes.len());
+        let len = bytes.len();
+        let prepared = move |prepared: Result<(), CacheError>| match prepared {
+            Err(error) => done(Err(error.into())),
+            Ok(()) => core.enter(cost, move |tx| tx.write_data(ino, offset, bytes), done),
+        };
+        self.cache.prepare_write(object, offset, len, Box::new(prepared));
+    }
+
+    fn then_write(self: &Arc<Core>, ino: Ino, offset: u64, rest: Vec<u8>, done: Done<()>) -> Done<()> {
+        let core = self.clone();
+        Box::new(move |written| match written {
+            Ok(()) => core.write_from(ino, offset, rest, done),
+            Err(error) => done(Err(error)),
+        })
+    }
+}

@@ -1,0 +1,70 @@
+//! What operations may need at most, stated when they enter.
+
+use crate::format::FILE_BYTES_MAX;
+use cache::Cost;
+use device::BLOCK_BYTES;
+
+/// A page as a number of bytes.
+const PAGE: u64 = BLOCK_BYTES as u64;
+
+/// Two inodes with their times, the header, two owners, an orphan's two places, a freed heap block, and two more
+/// inodes: what any operation but the names themselves may touch, each a record of at most its own size.
+const INODES: Cost = Cost { pages: 20, bytes: 20 * 96, records: 24, frees: false };
+
+fn plus(one: Cost, other: Cost) -> Cost {
+    Cost {
+        pages: one.pages + other.pages,
+        bytes: one.bytes + other.bytes,
+        records: one.records + other.records,
+        frees: one.frees || other.frees,
+    }
+}
+
+/// Changing names in a directory whose tree has `levels` inner levels: on each level a node may be rewritten and
+/// split; a block taken from the heap may leave a free half in each smaller class. One level more, in case the tree
+/// grows before the operation is let in.
+fn names(levels: u8) -> Cost {
+    let levels = u64::from(levels) + 2;
+    Cost { pages: 3 * levels, bytes: levels * (2 * PAGE + 64), records: 10 * levels, frees: false }
+}
+
+/// A new name, with what it leads to. A link's target is one block.
+pub(crate) fn add(levels: u8, target_bytes: usize) -> Cost {
+    let target = Cost { pages: 1, bytes: target_bytes as u64 + 64, records: 10, frees: false };
+    plus(plus(INODES, names(levels)), target)
+}
+
+/// A name that goes. Only then is space given back, so this may use the last reserve.
+pub(crate) fn remove(levels: u8) -> Cost {
+    // Nodes lose children and are shifted, never split.
+    let levels = u64::from(levels) + 2;
+    let names = Cost { pages: 2 * levels, bytes: levels * PAGE, records: 3 * levels, frees: true };
+    plus(INODES, names)
+}
+
+/// A name that moves between two directories.
+pub(crate) fn rename(from_levels: u8, to_levels: u8) -> Cost {
+    let names = plus(add(to_levels, 0), remove(from_levels));
+    Cost { frees: false, ..names }
+}
+
+/// New attributes. A file that gets shorter has one page zeroed in part, and gives back the others.
+pub(crate) fn attributes(shrinks: bool) -> Cost {
+    plus(INODES, Cost { pages: 2, bytes: 0, records: 3, frees: shrinks })
+}
+
+/// An orphan that goes.
+pub(crate) fn free() -> Cost {
+    Cost { frees: true, ..INODES }
+}
+
+/// Bytes written into a file.
+pub(crate) fn write(offset: u64, len: usize) -> Cost {
+    debug_assert!(offset <= FILE_BYTES_MAX);
+    let len = len as u64;
+    let pages = len / PAGE + 2;
+    plus(
+        Cost { pages: 3, bytes: 96, records: 6, frees: false },
+        Cost { pages, bytes: len, records: pages, frees: false },
+    )
+}

@@ -1,0 +1,50 @@
+//! Directories: names in the order of their keys.
+//!
+//! A directory is a tree of heap blocks. A small one is a single leaf that doubles from 64 bytes to a page; then the
+//! leaf splits, and inner nodes of one page each lead to leaves. Both shapes list names in the same order, so a
+//! cookie, which is a name's key, stays good while a directory grows and shrinks.
+//!
+//! `node` reads and writes blocks, `path` finds the leaf for a key, `insert` and `remove` change trees, `list` reads
+//! them in order.
+
+mod insert;
+mod key;
+mod list;
+mod node;
+mod path;
+mod remove;
+
+pub(crate) use insert::replace;
+pub(crate) use key::{hash_in, hash_of};
+pub(crate) use node::{LEVELS_MAX, Leaf, inner};
+pub(crate) use path::Found;
+
+use crate::error::FsError;
+use crate::format::{HeapBlock, Hot, Slot};
+use crate::transaction::Transaction;
+use zerocopy::little_endian::U32;
+
+/// A directory's tree, as its inode describes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tree {
+    pub(crate) root: HeapBlock,
+    /// Of all its blocks: the directory's size.
+    pub(crate) bytes: u64,
+    pub(crate) names: u32,
+}
+
+impl Tree {
+    pub(crate) fn of(hot: &Hot) -> Tree {
+        Tree { root: hot.root(), bytes: hot.size(), names: hot.names.get() }
+    }
+
+    /// Writes what changed into the directory's inode.
+    pub(crate) fn store(self, tx: &mut Transaction<'_>, directory: Slot) -> Result<(), FsError> {
+        let mut hot = tx.hot(directory)?;
+        hot.set_root(self.root);
+        hot.set_size(self.bytes);
+        hot.names = U32::new(self.names);
+        tx.set_hot(directory, &hot);
+        Ok(())
+    }
+}

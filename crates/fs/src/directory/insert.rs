@@ -1,0 +1,217 @@
+//! Adding a name. A leaf that is full is made compact where enough of it is dead, else grows to the next class, else
+//! splits; a split adds a child to the node above, which may split in turn.
+
+use super::Tree;
+use super::key::{KEYS_PER_HASH, hash_in};
+use super::node::{
+    CHILDREN_MAX, HEAD, LEAF_LOG2_MIN, LEVELS_MAX, Leaf, NAME_HEAD, Name, encode_leaf, encode_name, inner,
+};
+use super::path::{Found, Path, Step, descend};
+use crate::error::FsError;
+use crate::format::{Child, HEAP_LOG2_MAX, HeapBlock, Slot, kind_number};
+use crate::heap::{class_bytes, class_log2};
+use crate::transaction::Transaction;
+use crate::types::Kind;
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U16, U32, U64};
+
+/// Growing to a page takes six doublings at most, then a split or two make room for any name.
+const ATTEMPTS: usize = 8;
+
+impl Tree {
+    /// Adds a name that is not there yet.
+    pub(crate) fn insert(
+        &mut self,
+        tx: &mut Transaction<'_>,
+        hash: u64,
+        name: &[u8],
+        slot: Slot,
+        kind: Kind,
+    ) -> Result<(), FsError> {
+        let need = NAME_HEAD + name.len();
+        if self.root.is_none() {
+            let log2 = class_log2(HEAD + need).max(LEAF_LOG2_MIN);
+            self.root = self.new_leaf(tx, log2, &[])?;
+        }
+        for _ in 0..ATTEMPTS {
+            let (path, block) = descend(tx.arena(), self.root, hash)?;
+            let leaf = Leaf::read(tx.arena(), block)?;
+            let log2 = u32::from(leaf.head.size_log2);
+            if usize::from(leaf.head.used.get()) + need <= class_bytes(log2) {
+                let key = free_key(&leaf, hash)?;
+                append(tx, block, key, slot, kind, name)?;
+                self.names += 1;
+                return Ok(());
+            }
+            self.make_room(tx, &path, block, need)?;
+        }
+        Err(FsError::NoSpace)
+    }
+
+    fn new_leaf(
+        &mut self,
+        tx: &mut Transaction<'_>,
+        log2: u32,
+        names: &[Name<'_>],
+    ) -> Result<HeapBlock, FsError> {
+        let block = tx.take_block(log2)?;
+        tx.write(block.offset(), &encode_leaf(log2, names));
+        self.bytes += class_bytes(log2) as u64;
+        Ok(block)
+    }
+
+    fn make_room(
+        &mut self,
+        tx: &mut Transaction<'_>,
+        path: &Path,
+        block: HeapBlock,
+        need: usize,
+    ) -> Result<(), FsError> {
+        let copy =
+            tx.arena().block_bytes(block, u32::from(Leaf::read(tx.arena(), block)?.head.size_log2))?.to_vec();
+        let leaf = Leaf::of(&copy, block)?;
+        let names = leaf.sorted()?;
+        let log2 = u32::from(leaf.head.size_log2);
+        let (used, dead) = (usize::from(leaf.head.used.get()), usize::from(leaf.head.dead.get()));
+        // A quarter at least, so that the work is paid for by the removals before it.
+        if used - dead + need <= class_bytes(log2) && dead * 4 >= class_bytes(log2) {
+            tx.write(block.offset(), &encode_leaf(log2, &names));
+            return Ok(());
+        }
+        if log2 == HEAP_LOG2_MAX {
+            return self.split_leaf(tx, path, block, &names);
+        }
+        // Only a leaf that is the root is smaller than a page, or one that was.
+        let grown = self.new_leaf(tx, (log2 + 1).max(class_log2((used - dead + need).min(4096))), &names)?;
+        self.give(tx, block, log2);
+        self.repoint(tx, path, grown)
+    }
+
+    fn split_leaf(
+        &mut self,
+        tx: &mut Transaction<'_>,
+        path: &Path,
+        block: HeapBlock,
+        names: &[Name<'_>],
+    ) -> Result<(), FsError> {
+        let middle = middle_of(names).ok_or(FsError::NoSpace)?;
+        let (left, right) = names.split_at(middle);
+        tx.write(block.offset(), &encode_leaf(HEAP_LOG2_MAX, left));
+        let fresh = self.new_leaf(tx, HEAP_LOG2_MAX, right)?;
+        self.add_child(tx, &path.steps, hash_in(right[0].key), fresh)
+    }
+
+    /// Adds a child after the one that the way went through.
+    fn add_child(
+        &mut self,
+        tx: &mut Transaction<'_>,
+        steps: &[Step],
+        key: u64,
+        block: HeapBlock,
+    ) -> Result<(), FsError> {
+        let mut new = Child { key: U64::new(key), block: U32::new(block.0) };
+        for step in steps.iter().rev() {
+            let mut children = inner(tx.arena(), step.block)?.to_vec();
+            children.insert(step.index + 1, new);
+            if children.len() <= CHILDREN_MAX {
+                tx.write_inner(step.block, step.level, &children);
+                return Ok(());
+            }
+            let right = children.split_off(children.len() / 2);
+            tx.write_inner(step.block, step.level, &children);
+            let fresh = self.new_inner(tx, step.level, &right)?;
+            new = Child { key: right[0].key, block: U32::new(fresh.0) };
+        }
+        let level = self.levels(tx.arena())? + 1;
+        if level > LEVELS_MAX {
+            return Err(FsError::NoSpace);
+        }
+        let first = Child { key: U64::new(0), block: U32::new(self.root.0) };
+        self.root = self.new_inner(tx, level, &[first, new])?;
+        Ok(())
+    }
+
+    fn new_inner(
+        &mut self,
+        tx: &mut Transaction<'_>,
+        level: u8,
+        children: &[Child],
+    ) -> Result<HeapBlock, FsError> {
+        let block = tx.take_block(HEAP_LOG2_MAX)?;
+        tx.write_inner(block, level, children);
+        self.bytes += class_bytes(HEAP_LOG2_MAX) as u64;
+        Ok(block)
+    }
+
+    /// Frees a block of the tree.
+    pub(crate) fn give(&mut self, tx: &mut Transaction<'_>, block: HeapBlock, log2: u32) {
+        tx.give_block(block, log2);
+        self.bytes -= class_bytes(log2) as u64;
+    }
+
+    /// Lets whatever led to the end of `path` lead to `block`.
+    fn repoint(&mut self, tx: &mut Transaction<'_>, path: &Path, block: HeapBlock) -> Result<(), FsError> {
+        let Some(step) = path.steps.last() else {
+            self.root = block;
+            return Ok(());
+        };
+        let mut children = inner(tx.arena(), step.block)?.to_vec();
+        children[step.index].block = U32::new(block.0);
+        tx.write_inner(step.block, step.level, &children);
+        Ok(())
+    }
+}
+
+/// Points an existing name at another inode.
+pub(crate) fn replace(tx: &mut Transaction<'_>, found: Found, slot: Slot, kind: Kind) {
+    let at = found.leaf.offset() + found.at as u64 + 8;
+    tx.write(at, U32::new(slot.0).as_bytes());
+    tx.write(at + 4, &[kind_number(kind)]);
+}
+
+/// The first key for `hash` that no name in the leaf has. All names of one hash are in one leaf.
+fn free_key(leaf: &Leaf<'_>, hash: u64) -> Result<u64, FsError> {
+    let mut taken = 0u32;
+    for name in leaf.names() {
+        let key = name?.key;
+        if hash_in(key) == hash {
+            taken |= 1 << (key - hash);
+        }
+    }
+    let rank = u64::from(taken.trailing_ones());
+    if rank < KEYS_PER_HASH { Ok(hash + rank) } else { Err(FsError::NoSpace) }
+}
+
+fn append(
+    tx: &mut Transaction<'_>,
+    block: HeapBlock,
+    key: u64,
+    slot: Slot,
+    kind: Kind,
+    name: &[u8],
+) -> Result<(), FsError> {
+    let mut head = Leaf::read(tx.arena(), block)?.head;
+    let mut bytes = Vec::with_capacity(NAME_HEAD + name.len());
+    encode_name(key, slot, kind, name, &mut bytes);
+    tx.write(block.offset() + u64::from(head.used.get()), &bytes);
+    head.used += U16::new(bytes.len() as u16);
+    head.live += 1;
+    tx.write(block.offset(), head.as_bytes());
+    Ok(())
+}
+
+/// Where to split names in order: near the middle of their bytes, never between two of one hash.
+fn middle_of(names: &[Name<'_>]) -> Option<usize> {
+    let total: usize = names.iter().map(Name::bytes).sum();
+    let mut before = 0;
+    let mut best: Option<(usize, usize)> = None;
+    for (index, pair) in names.windows(2).enumerate() {
+        before += pair[0].bytes();
+        let distance = (before * 2).abs_diff(total);
+        let allowed = hash_in(pair[0].key) != hash_in(pair[1].key);
+        if allowed && best.is_none_or(|(_, least)| distance < least) {
+            best = Some((index + 1, distance));
+        }
+    }
+    best.map(|(index, _)| index)
+}

@@ -1,0 +1,176 @@
+//! Blocks of a directory's tree. A leaf's names are appended in any order and marked when they go; an inner node's
+//! children are in order.
+
+use crate::arena::{Arena, corrupt};
+use crate::error::FsError;
+use crate::format::{Child, HEAP_LOG2_MAX, HEAP_LOG2_MIN, HeapBlock, NameHead, NodeHead, Slot, kind_of};
+use crate::heap::class_bytes;
+use crate::transaction::Transaction;
+use crate::types::Kind;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, IntoBytes};
+
+pub(crate) const HEAD: usize = size_of::<NodeHead>();
+pub(crate) const NAME_HEAD: usize = size_of::<NameHead>();
+
+/// Children of one inner node.
+pub(crate) const CHILDREN_MAX: usize = (class_bytes_const(HEAP_LOG2_MAX) - HEAD) / size_of::<Child>();
+
+const fn class_bytes_const(log2: u32) -> usize {
+    1 << log2
+}
+
+/// Inner levels of a tree: splits leave at least 170 children, so six hold more names than there are inodes.
+pub(crate) const LEVELS_MAX: u8 = 6;
+
+/// Smallest leaf: the names of most directories of sources or mail need at least this.
+pub(crate) const LEAF_LOG2_MIN: u32 = 6;
+
+/// A leaf as it lies in the arena.
+pub(crate) struct Leaf<'a> {
+    pub(crate) block: HeapBlock,
+    pub(crate) head: NodeHead,
+    bytes: &'a [u8],
+}
+
+/// A name that lives in a leaf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Name<'a> {
+    /// Where its head starts in the block.
+    pub(crate) at: usize,
+    pub(crate) key: u64,
+    pub(crate) slot: Slot,
+    pub(crate) kind: Kind,
+    pub(crate) name: &'a [u8],
+}
+
+impl Name<'_> {
+    /// Bytes in the leaf.
+    pub(crate) fn bytes(&self) -> usize {
+        NAME_HEAD + self.name.len()
+    }
+}
+
+/// A block's head, checked against the block.
+pub(crate) fn head(arena: &Arena, block: HeapBlock) -> Result<NodeHead, FsError> {
+    let head: NodeHead = arena.get(block.offset())?;
+    let log2 = u32::from(head.size_log2);
+    let used = usize::from(head.used.get());
+    let sane = (HEAP_LOG2_MIN..=HEAP_LOG2_MAX).contains(&log2)
+        && (HEAD..=class_bytes(log2)).contains(&used)
+        && head.level <= LEVELS_MAX;
+    if sane {
+        Ok(head)
+    } else {
+        Err(corrupt(block.offset(), format!("a directory block with head {head:?}")))
+    }
+}
+
+impl<'a> Leaf<'a> {
+    pub(crate) fn read(arena: &'a Arena, block: HeapBlock) -> Result<Leaf<'a>, FsError> {
+        let head = head(arena, block)?;
+        if head.level != 0 {
+            return Err(corrupt(block.offset(), "a leaf of a directory has a level"));
+        }
+        let bytes = arena.block_bytes(block, u32::from(head.size_log2))?;
+        Ok(Leaf { block, head, bytes: &bytes[..usize::from(head.used.get())] })
+    }
+
+    /// A leaf in bytes that were copied from `block` before.
+    pub(crate) fn of(bytes: &'a [u8], block: HeapBlock) -> Result<Leaf<'a>, FsError> {
+        let cut = || corrupt(block.offset(), "a leaf of a directory is cut off");
+        let (&head, _) = NodeHead::ref_from_prefix(bytes).map_err(|_| cut())?;
+        let bytes = bytes.get(..usize::from(head.used.get())).ok_or_else(cut)?;
+        Ok(Leaf { block, head, bytes })
+    }
+
+    /// The names that live here, in the order in which they came.
+    pub(crate) fn names(&self) -> impl Iterator<Item = Result<Name<'a>, FsError>> + use<'a> {
+        let (bytes, block) = (self.bytes, self.block);
+        let mut at = HEAD;
+        std::iter::from_fn(move || {
+            while at < bytes.len() {
+                let here = at;
+                let Ok((head, rest)) = NameHead::ref_from_prefix(&bytes[here..]) else {
+                    at = bytes.len();
+                    return Some(Err(corrupt(block.offset() + here as u64, "a name's head is cut off")));
+                };
+                let Some(name) = rest.get(..usize::from(head.len)) else {
+                    at = bytes.len();
+                    return Some(Err(corrupt(block.offset() + here as u64, "a name is cut off")));
+                };
+                at += NAME_HEAD + name.len();
+                if let Some(kind) = kind_of(head.kind) {
+                    let (key, slot) = (head.key.get(), Slot(head.slot.get()));
+                    return Some(Ok(Name { at: here, key, slot, kind, name }));
+                }
+            }
+            None
+        })
+    }
+
+    /// The names that live here, in the order of their keys.
+    pub(crate) fn sorted(&self) -> Result<Vec<Name<'a>>, FsError> {
+        let mut names = self.names().collect::<Result<Vec<_>, _>>()?;
+        names.sort_unstable_by_key(|name| name.key);
+        Ok(names)
+    }
+}
+
+/// The children of an inner node.
+pub(crate) fn inner(arena: &Arena, block: HeapBlock) -> Result<&[Child], FsError> {
+    let head = head(arena, block)?;
+    let bytes = arena.block_bytes(block, u32::from(head.size_log2))?;
+    let children = usize::from(head.live.get());
+    match bytes.get(HEAD..HEAD + children * size_of::<Child>()) {
+        Some(bytes) if head.level > 0 && children > 0 => {
+            Ok(<[Child]>::ref_from_bytes(bytes).expect("a whole number of children"))
+        }
+        _ => Err(corrupt(block.offset(), format!("an inner directory block with head {head:?}"))),
+    }
+}
+
+/// The bytes of a name in a leaf.
+pub(crate) fn encode_name(key: u64, slot: Slot, kind: Kind, name: &[u8], into: &mut Vec<u8>) {
+    let head = NameHead {
+        key: U64::new(key),
+        slot: U32::new(slot.0),
+        kind: crate::format::kind_number(kind),
+        len: name.len() as u8,
+    };
+    into.extend_from_slice(head.as_bytes());
+    into.extend_from_slice(name);
+}
+
+/// The bytes of a leaf that holds `names` and nothing else.
+pub(crate) fn encode_leaf(log2: u32, names: &[Name<'_>]) -> Vec<u8> {
+    let mut bytes = vec![0; HEAD];
+    names.iter().for_each(|name| encode_name(name.key, name.slot, name.kind, name.name, &mut bytes));
+    assert!(bytes.len() <= class_bytes(log2), "the names fit the leaf");
+    let head = NodeHead {
+        level: 0,
+        size_log2: log2 as u8,
+        used: U16::new(bytes.len() as u16),
+        live: U16::new(names.len() as u16),
+        dead: U16::new(0),
+    };
+    bytes[..HEAD].copy_from_slice(head.as_bytes());
+    bytes
+}
+
+impl Transaction<'_> {
+    /// Writes an inner node.
+    pub(crate) fn write_inner(&mut self, block: HeapBlock, level: u8, children: &[Child]) {
+        assert!(children.len() <= CHILDREN_MAX, "the children fit the node");
+        let bytes = children.as_bytes();
+        let head = NodeHead {
+            level,
+            size_log2: HEAP_LOG2_MAX as u8,
+            used: U16::new((HEAD + bytes.len()) as u16),
+            live: U16::new(children.len() as u16),
+            dead: U16::new(0),
+        };
+        self.write(block.offset(), head.as_bytes());
+        self.write(block.offset() + HEAD as u64, bytes);
+    }
+}

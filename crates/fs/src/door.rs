@@ -1,0 +1,303 @@
+//! The handle that doors hold: each operation states its cost, enters, and completes.
+
+use crate::arena::Arena;
+use crate::core::Core;
+use crate::cost;
+use crate::create::New;
+use crate::directory::Tree;
+use crate::error::FsError;
+use crate::format::{ARENA, INODES_MAX};
+use crate::transaction::{State, Transaction};
+use crate::types::{Attributes, Caller, Done, Entry, IfExists, Ino, Kind, SetAttributes, Usage};
+use cache::{Cache, Cost, Task};
+use device::{Clock, Sequence};
+use std::sync::{Arc, Mutex};
+
+/// Bytes of one `write`: Linux gives programs no more either (2 GiB) and FUSE 1 MiB; all of it is in memory.
+const WRITE_BYTES_MAX: usize = 64 << 20;
+
+/// Steps of background work that `create` makes to get room for its first transaction.
+const CREATE_STEPS_MAX: u32 = 1000;
+
+/// The file system: a handle, cheap to clone.
+///
+/// Every operation is one transaction (a `write` of more than 1 MiB several, in order): after a crash it is there as a
+/// whole or not at all, and only if every operation before it is. Access times are those of creation or of
+/// [`set_attributes`](Fs::set_attributes): reading does not change them (`noatime`).
+#[derive(Clone)]
+pub struct Fs {
+    core: Arc<Core>,
+}
+
+impl Fs {
+    /// Makes an empty file system whose root belongs to `owner`; `secret` mixes inode numbers and name hashes.
+    /// Whatever object 0 held is written over, so the volume must be new. Durable on return.
+    pub fn create(
+        cache: &Arc<Cache>,
+        clock: &dyn Clock,
+        owner: Caller,
+        secret: [u8; 16],
+    ) -> Result<(), FsError> {
+        let mut state = State::blank(secret)?;
+        let mut tx = Transaction::begin(&mut state, clock.wall_nanos());
+        tx.create(owner, secret)?;
+        let changes = tx.changes();
+        let credit = Arc::new(Mutex::new(None));
+        let slot = credit.clone();
+        let set = move |admitted| *slot.lock().expect("nobody panics holding a credit") = Some(admitted);
+        cache.admit(Cost::of(&changes), Box::new(set));
+        let take = || credit.lock().expect("nobody panics holding a credit").take();
+        let mut admitted = take();
+        for _ in 0..CREATE_STEPS_MAX {
+            if admitted.is_some() {
+                break;
+            }
+            for task in [Task::Commit, Task::WriteBack, Task::Checkpoint] {
+                cache.step(task);
+            }
+            admitted = take();
+        }
+        let mut credit = admitted.ok_or(FsError::NoSpace)??;
+        cache.apply(&mut credit, &changes)?;
+        drop(credit);
+        Ok(cache.drain()?)
+    }
+
+    /// Opens the file system in `cache`, reading all its metadata; deletes what was unlinked but open at the last
+    /// stop, in the background where there is no room at once.
+    ///
+    /// # Errors
+    /// [`FsError::Corrupt`] where the volume holds no file system, a newer one, or a damaged one; nothing is changed
+    /// then.
+    pub fn open(cache: Arc<Cache>, clock: Arc<dyn Clock>) -> Result<Fs, FsError> {
+        let arena = Arena::load(&mut |offset, len| Ok(cache.read_now(ARENA, offset, len)?))?;
+        let state = State::new(arena)?;
+        let orphans = state.orphans()?;
+        let core = Arc::new(Core::new(cache, clock, state));
+        for (slot, generation) in orphans {
+            // One that fails stays in the list, for the next opening.
+            core.enter(cost::free(), move |tx| tx.free_unheld(slot, generation), Box::new(|_| {}));
+        }
+        Ok(Fs { core })
+    }
+
+    /// The file that `name` names. Adds nothing to its open count.
+    pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attributes, FsError> {
+        let state = self.core.read();
+        let (_, hot) = state.find_directory(parent)?;
+        let found = state.name(&hot, name)?.ok_or(FsError::NotFound)?;
+        state.attributes(found.slot)
+    }
+
+    /// A file's attributes.
+    pub fn attributes(&self, ino: Ino) -> Result<Attributes, FsError> {
+        let state = self.core.read();
+        let (slot, ..) = state.find(ino)?;
+        state.attributes(slot)
+    }
+
+    /// Sets attributes, as one transaction. A new owner or group takes setuid and setgid from a file, unless the
+    /// mode is set too; a write does not: that is for the door to ask for.
+    pub fn set_attributes(&self, ino: Ino, set: SetAttributes, done: Done<Attributes>) {
+        let size = self.core.read().find(ino).map_or(0, |(_, hot, _)| hot.size());
+        let shrinks = set.size.is_some_and(|after| after < size);
+        self.core.enter(cost::attributes(shrinks), move |tx| tx.set_attributes(ino, &set), done);
+    }
+
+    /// Makes a file or a directory. In a directory with setgid it gets the directory's group, and a directory the
+    /// bit too.
+    pub fn make(
+        &self,
+        caller: Caller,
+        parent: Ino,
+        name: &[u8],
+        kind: Kind,
+        mode: u16,
+        done: Done<Attributes>,
+    ) {
+        let new = match kind {
+            Kind::File => New::File { mode },
+            Kind::Directory => New::Directory { mode },
+            Kind::Symlink => return done(Err(FsError::Invalid)),
+        };
+        let name = name.to_vec();
+        self.core.enter(
+            cost::add(self.levels(parent), 0),
+            move |tx| tx.make(caller, parent, &name, new),
+            done,
+        );
+    }
+
+    /// Makes a symbolic link to `target`, of 1 to 4095 bytes.
+    pub fn symlink(&self, caller: Caller, parent: Ino, name: &[u8], target: &[u8], done: Done<Attributes>) {
+        let (name, target) = (name.to_vec(), target.to_vec());
+        self.core.enter(
+            cost::add(self.levels(parent), target.len()),
+            move |tx| tx.make(caller, parent, &name, New::Symlink { target: &target }),
+            done,
+        );
+    }
+
+    /// A symbolic link's target.
+    pub fn read_link(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
+        let state = self.core.read();
+        match state.find(ino)? {
+            (_, hot, Kind::Symlink) => Ok(state.link_target(&hot)?.to_vec()),
+            _ => Err(FsError::Invalid),
+        }
+    }
+
+    /// Gives a file another name.
+    pub fn link(&self, ino: Ino, parent: Ino, name: &[u8], done: Done<Attributes>) {
+        let name = name.to_vec();
+        self.core.enter(cost::add(self.levels(parent), 0), move |tx| tx.link(ino, parent, &name), done);
+    }
+
+    /// Takes a name from a file; the file goes with its last name and its last opener.
+    pub fn unlink(&self, parent: Ino, name: &[u8], done: Done<()>) {
+        let name = name.to_vec();
+        self.core.enter(cost::remove(self.levels(parent)), move |tx| tx.unlink(parent, &name), done);
+    }
+
+    /// Removes an empty directory.
+    pub fn remove_directory(&self, parent: Ino, name: &[u8], done: Done<()>) {
+        let name = name.to_vec();
+        self.core.enter(
+            cost::remove(self.levels(parent)),
+            move |tx| tx.remove_directory(parent, &name),
+            done,
+        );
+    }
+
+    /// Moves a name. After a crash exactly one of the two leads to the file.
+    pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), if_exists: IfExists, done: Done<()>) {
+        let cost = cost::rename(self.levels(from.0), self.levels(to.0));
+        let (from, from_name) = (from.0, from.1.to_vec());
+        let (to, to_name) = (to.0, to.1.to_vec());
+        self.core.enter(cost, move |tx| tx.rename((from, &from_name), (to, &to_name), if_exists), done);
+    }
+
+    /// Counts an opener (a handle, or the kernel's memory of the inode): an unlinked file lives until the last one is
+    /// closed, or until the next opening of the file system.
+    pub fn hold(&self, ino: Ino) -> Result<(), FsError> {
+        let state = self.core.read();
+        let (slot, ..) = state.find(ino)?;
+        let mut opens = state.opens.lock().expect("no panic while holding the open counts");
+        *opens.entry(slot.0).or_insert(0) += 1;
+        Ok(())
+    }
+
+    /// Takes back `times` of [`hold`](Fs::hold).
+    pub fn unhold(&self, ino: Ino, times: u64) {
+        let state = self.core.read();
+        let Ok((slot, hot, _)) = state.find(ino) else { return };
+        let mut opens = state.opens.lock().expect("no panic while holding the open counts");
+        let Some(count) = opens.get_mut(&slot.0) else { return };
+        *count = count.saturating_sub(times);
+        if *count > 0 {
+            return;
+        }
+        opens.remove(&slot.0);
+        drop(opens);
+        drop(state);
+        if hot.links == 0 {
+            let generation = hot.generation.get();
+            // One that fails stays an orphan: it goes at the next opening.
+            self.core.enter(cost::free(), move |tx| tx.free_unheld(slot, generation), Box::new(|_| {}));
+        }
+    }
+
+    /// Reads at most `len` bytes from `offset` on; fewer at the end of the file.
+    pub fn read(&self, ino: Ino, offset: u64, len: usize, done: Done<Vec<u8>>) {
+        let clipped = self.core.read().clip(ino, offset, len);
+        match clipped {
+            Err(error) => done(Err(error)),
+            Ok((_, 0)) => done(Ok(Vec::new())),
+            Ok((object, len)) => {
+                let then =
+                    Box::new(move |read: Result<_, cache::CacheError>| done(read.map_err(FsError::from)));
+                self.core.cache.read(object, offset, len, then);
+            }
+        }
+    }
+
+    /// Writes all of `bytes`, at most 64 MiB, at `offset`, as one transaction with size and times; more than 1 MiB as
+    /// several, in order. Completes when visible; durable after a later `sync`, or `commit_interval`.
+    pub fn write(&self, ino: Ino, offset: u64, bytes: Vec<u8>, done: Done<()>) {
+        let found = self.core.read().written_object(ino, offset, bytes.len());
+        match found {
+            Err(error) => done(Err(error)),
+            Ok(_) if bytes.is_empty() => done(Ok(())),
+            Ok(_) if bytes.len() > WRITE_BYTES_MAX => done(Err(FsError::Invalid)),
+            Ok(_) => self.core.write_from(ino, offset, bytes, done),
+        }
+    }
+
+    /// Calls `each` with the entries after `cookie` (0: from the start), in an order that does not change, until
+    /// it returns `false`. Entries that come or go meanwhile are listed or not; all others exactly once. Cookies are
+    /// at least 16 and below 2^63; the order is that of a keyed hash. `each` is called with no lock held.
+    pub fn read_directory(
+        &self,
+        ino: Ino,
+        cookie: u64,
+        each: &mut dyn FnMut(Entry<'_>) -> bool,
+    ) -> Result<(), FsError> {
+        let mut after = Some(cookie);
+        while let Some(cookie) = after {
+            let state = self.core.read();
+            let (_, hot) = state.find_directory(ino)?;
+            let listing = Tree::of(&hot).list(state.arena(), cookie)?;
+            let numbers = state.numbers.clone();
+            drop(state);
+            for one in &listing.names {
+                let (ino, kind) = (numbers.ino(one.slot), one.kind);
+                if !each(Entry { cookie: one.key, ino, kind, name: &one.name }) {
+                    return Ok(());
+                }
+            }
+            after = listing.next;
+        }
+        Ok(())
+    }
+
+    /// The directory that holds this directory; the root's is the root.
+    pub fn parent(&self, ino: Ino) -> Result<Ino, FsError> {
+        let state = self.core.read();
+        let (_, hot) = state.find_directory(ino)?;
+        Ok(state.numbers.ino(crate::format::Slot(hot.next.get())))
+    }
+
+    /// Completes when every operation completed before the call is durable. One for all files: the order is one.
+    pub fn sync(&self, done: Done<()>) {
+        self.core.cache.sync(Box::new(move |synced| done(synced.map_err(FsError::from))));
+    }
+
+    /// How full it is.
+    pub fn usage(&self) -> Usage {
+        let space = self.core.cache.store().space();
+        let free = space.free.saturating_sub(space.reserved);
+        let inodes = u64::from(self.core.read().header().inodes.get());
+        // An inode takes 64 bytes, so blocks are what runs out first on small stores.
+        let left = (u64::from(INODES_MAX) - inodes).min(free.saturating_mul(64));
+        Usage { blocks: space.total, free, inodes: inodes + left, inodes_free: left }
+    }
+
+    /// The newest sequence, for tests.
+    pub fn newest(&self) -> Sequence {
+        self.core.cache.status().applied
+    }
+
+    /// Checks all metadata in memory against its rules and reports what breaks them. Changes wait meanwhile.
+    pub fn check(&self, report: &mut dyn FnMut(crate::Finding)) {
+        let mut findings = Vec::new();
+        crate::check::check(&self.core.read(), &mut |finding| findings.push(finding));
+        findings.into_iter().for_each(report);
+    }
+
+    /// Inner levels of a directory's tree, to state a cost; what is wrong with it is found by the operation.
+    fn levels(&self, ino: Ino) -> u8 {
+        let state = self.core.read();
+        let found = state.find_directory(ino);
+        found.and_then(|(_, hot)| Tree::of(&hot).levels(state.arena())).unwrap_or(0)
+    }
+}

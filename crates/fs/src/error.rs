@@ -1,0 +1,55 @@
+//! Why an operation failed.
+
+use cache::CacheError;
+
+/// Why an operation failed; each names its errno at the doors.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum FsError {
+    /// ENOENT
+    #[error("no such file or directory")]
+    NotFound,
+    /// EEXIST
+    #[error("the name exists")]
+    Exists,
+    /// ENOTDIR
+    #[error("not a directory")]
+    NotDirectory,
+    /// EISDIR
+    #[error("is a directory")]
+    IsDirectory,
+    /// ENOTEMPTY
+    #[error("the directory is not empty")]
+    NotEmpty,
+    /// ENAMETOOLONG
+    #[error("the name is longer than 255 bytes, or the link than 4095")]
+    NameTooLong,
+    /// EINVAL
+    #[error("invalid argument")]
+    Invalid,
+    /// EFBIG
+    #[error("past the largest file")]
+    TooLarge,
+    /// EMLINK
+    #[error("too many links")]
+    TooManyLinks,
+    /// ENOSPC
+    #[error("no space left")]
+    NoSpace,
+    /// ESTALE
+    #[error("the file is gone")]
+    Stale,
+    /// EPERM
+    #[error("not permitted")]
+    NotPermitted,
+    /// EIO
+    #[error("{0}")]
+    Cache(CacheError),
+    /// EIO
+    #[error("metadata at arena offset {offset}: {what}; run `weir check`")]
+    Corrupt {
+        /// Where.
+        offset: u64,
+        /// What is wrong.
+        what: String,
+    },
+}

@@ -1,0 +1,291 @@
+//! The bytes of the arena, as FORMAT.md describes them.
+
+use crate::types::Kind;
+use device::{BLOCK_BYTES, ObjectId};
+use zerocopy::little_endian::{I64, U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// The largest file: 128 TiB. 48 bits hold it, and its pages' numbers fit the store's map in 35 bits.
+pub const FILE_BYTES_MAX: u64 = 1 << 47;
+
+/// Inodes of one file system: their 64 bytes each are resident, so this is 16 GiB of memory.
+pub const INODES_MAX: u32 = 1 << 28;
+
+/// Names of one file, and subdirectories of a directory (plus two): what programs hold in a signed 32-bit number.
+pub const LINKS_MAX: u32 = i32::MAX as u32;
+
+/// Bytes of a name: POSIX's NAME_MAX on Linux.
+pub const NAME_BYTES_MAX: usize = 255;
+
+/// Bytes of a symbolic link's target: PATH_MAX without its end mark; one heap block.
+pub const LINK_BYTES_MAX: usize = 4095;
+
+/// The object that holds the arena.
+pub(crate) const ARENA: ObjectId = ObjectId { slot: 0, generation: 0 };
+
+pub(crate) const MAGIC: [u8; 8] = *b"weir-fs\0";
+pub(crate) const VERSION: u32 = 1;
+/// Incompatible features that this version knows: none yet.
+pub(crate) const INCOMPATIBLE_KNOWN: u32 = 0;
+
+/// Regions lie this far apart: more than any of them can fill, and sparseness costs nothing.
+pub(crate) const REGION_BYTES: u64 = 1 << 40;
+
+/// A part of the arena.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Region {
+    Header,
+    Owners,
+    Orphans,
+    Hot,
+    Cold,
+    Heap,
+}
+
+impl Region {
+    pub(crate) const ALL: [Region; 6] =
+        [Region::Header, Region::Owners, Region::Orphans, Region::Hot, Region::Cold, Region::Heap];
+
+    /// The arena offset of its first byte.
+    pub(crate) const fn base(self) -> u64 {
+        self as u64 * REGION_BYTES
+    }
+
+    /// The arena offset of its record `index` of type `T`.
+    pub(crate) const fn at<T>(self, index: u32) -> u64 {
+        self.base() + index as u64 * size_of::<T>() as u64
+    }
+}
+
+/// Heap blocks are powers of two between these.
+pub(crate) const HEAP_LOG2_MIN: u32 = 5;
+pub(crate) const HEAP_LOG2_MAX: u32 = 12;
+pub(crate) const HEAP_CLASSES: usize = (HEAP_LOG2_MAX - HEAP_LOG2_MIN + 1) as usize;
+/// Units of the smallest class in a page.
+pub(crate) const HEAP_UNITS_PER_PAGE: u32 = 1 << (HEAP_LOG2_MAX - HEAP_LOG2_MIN);
+
+/// The root directory's slot. Slot 0 is nobody's.
+pub(crate) const ROOT: Slot = Slot(1);
+
+/// An inode's place in the arrays of inodes; 0 is nobody's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Slot(pub(crate) u32);
+
+/// A block of the heap, in units of 32 bytes from the heap's base; 0 is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct HeapBlock(pub(crate) u32);
+
+impl HeapBlock {
+    pub(crate) const NONE: HeapBlock = HeapBlock(0);
+
+    pub(crate) fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(crate) fn offset(self) -> u64 {
+        Region::Heap.base() + (u64::from(self.0) << HEAP_LOG2_MIN)
+    }
+}
+
+/// The first bytes of the arena's first page.
+#[derive(Debug, Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct Header {
+    pub(crate) magic: [u8; 8],
+    pub(crate) version: U32,
+    /// Features that older versions may ignore.
+    pub(crate) compatible: U32,
+    /// Features that older versions must refuse.
+    pub(crate) incompatible: U32,
+    pub(crate) reserved: U32,
+    pub(crate) secret: [u8; 16],
+    /// The highest slot ever used.
+    pub(crate) slots_used: U32,
+    /// The first free slot, or 0.
+    pub(crate) slot_free: U32,
+    /// Inodes in use.
+    pub(crate) inodes: U32,
+    /// Owners' entries ever used.
+    pub(crate) owners_used: U32,
+    /// Entries of the orphan list.
+    pub(crate) orphans: U32,
+    /// Units of the heap ever used; a multiple of a page's.
+    pub(crate) heap_used: U32,
+    /// The first free block of each class, smallest class first.
+    pub(crate) heap_free: [U32; HEAP_CLASSES],
+}
+
+const _: () = assert!(size_of::<Header>() == 96 && size_of::<Header>() < BLOCK_BYTES);
+
+/// The part of an inode that look-ups and reads need: two fit in a cache line (the dissertation's DenseFS2 inode).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct Hot {
+    /// Bits 0..48: size in bytes. 48..50: kind. 50: data was written. 63: the lock bit, 0 on media.
+    word: U64,
+    pub(crate) links: U32,
+    /// Index into the owners' table.
+    pub(crate) owner: U32,
+    /// Raised whenever the slot is taken.
+    pub(crate) generation: U32,
+    /// A directory's tree of names, a symbolic link's target.
+    root: U32,
+    /// A directory's parent; an orphan's place in the orphan list; a free slot's successor.
+    pub(crate) next: U32,
+    /// A directory's number of names.
+    pub(crate) names: U32,
+}
+
+const _: () = assert!(size_of::<Hot>() == 32);
+
+const SIZE_MASK: u64 = (1 << 48) - 1;
+const KIND_SHIFT: u32 = 48;
+const WRITTEN: u64 = 1 << 50;
+/// Bits that are 0 in version 1.
+const WORD_RESERVED: u64 = !0 << 51;
+
+impl Hot {
+    /// A free slot's.
+    pub(crate) fn free(generation: u32, next: u32) -> Hot {
+        let zero = U32::new(0);
+        Hot {
+            word: U64::new(0),
+            links: zero,
+            owner: zero,
+            generation: U32::new(generation),
+            root: zero,
+            next: U32::new(next),
+            names: zero,
+        }
+    }
+
+    /// A new file's of this kind: empty, without links.
+    pub(crate) fn new(kind: Kind, generation: u32, owner: u32) -> Hot {
+        let mut hot = Hot::free(generation, 0);
+        hot.word = U64::new(u64::from(kind_number(kind)) << KIND_SHIFT);
+        hot.owner = U32::new(owner);
+        hot
+    }
+
+    /// What it is; `None`: the slot is free.
+    pub(crate) fn kind(&self) -> Option<Kind> {
+        kind_of((self.word.get() >> KIND_SHIFT) as u8 & 3)
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.word.get() & SIZE_MASK
+    }
+
+    pub(crate) fn set_size(&mut self, size: u64) {
+        assert!(size <= SIZE_MASK, "48 bits hold a size");
+        self.word = U64::new(self.word.get() & !SIZE_MASK | size);
+    }
+
+    /// Whether the file's object may have pages: what was never written needs no deletion.
+    pub(crate) fn is_written(&self) -> bool {
+        self.word.get() & WRITTEN != 0
+    }
+
+    pub(crate) fn set_written(&mut self) {
+        self.word = U64::new(self.word.get() | WRITTEN);
+    }
+
+    pub(crate) fn reserved_bits(&self) -> u64 {
+        self.word.get() & WORD_RESERVED
+    }
+
+    pub(crate) fn root(&self) -> HeapBlock {
+        HeapBlock(self.root.get())
+    }
+
+    pub(crate) fn set_root(&mut self, root: HeapBlock) {
+        self.root = U32::new(root.0);
+    }
+}
+
+/// The kind's number in inodes and directory entries; 0 is free or dead.
+pub(crate) fn kind_number(kind: Kind) -> u8 {
+    match kind {
+        Kind::File => 1,
+        Kind::Directory => 2,
+        Kind::Symlink => 3,
+    }
+}
+
+/// The kind with this number.
+pub(crate) fn kind_of(number: u8) -> Option<Kind> {
+    match number {
+        1 => Some(Kind::File),
+        2 => Some(Kind::Directory),
+        3 => Some(Kind::Symlink),
+        _ => None,
+    }
+}
+
+/// The part of an inode that only `stat` needs: nanoseconds since 1970-01-01 UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct Cold {
+    pub(crate) accessed: I64,
+    pub(crate) modified: I64,
+    pub(crate) changed: I64,
+    pub(crate) created: I64,
+}
+
+const _: () = assert!(size_of::<Cold>() == 32);
+
+/// Owner, group and mode: few combinations, shared by many inodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct Owner {
+    pub(crate) uid: U32,
+    pub(crate) gid: U32,
+    pub(crate) mode: U16,
+    pub(crate) reserved: U16,
+    /// How many inodes refer to it; 0: free.
+    pub(crate) references: U32,
+}
+
+const _: () = assert!(size_of::<Owner>() == 16);
+
+/// The first bytes of every block of a directory's tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct NodeHead {
+    /// 0: a leaf, which holds names.
+    pub(crate) level: u8,
+    /// The block's size is 2 to this.
+    pub(crate) size_log2: u8,
+    /// Bytes in use, this head included.
+    pub(crate) used: U16,
+    /// Names that live here, or children.
+    pub(crate) live: U16,
+    /// Bytes of names that are gone.
+    pub(crate) dead: U16,
+}
+
+const _: () = assert!(size_of::<NodeHead>() == 8);
+
+/// What stands before each name in a leaf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct NameHead {
+    pub(crate) key: U64,
+    pub(crate) slot: U32,
+    /// 0: the name is gone.
+    pub(crate) kind: u8,
+    pub(crate) len: u8,
+}
+
+const _: () = assert!(size_of::<NameHead>() == 14);
+
+/// A child in an inner node, ordered by key. The first one's key is not looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct Child {
+    /// No key below the child is less.
+    pub(crate) key: U64,
+    pub(crate) block: U32,
+}
+
+const _: () = assert!(size_of::<Child>() == 12);

@@ -1,0 +1,224 @@
+//! Inodes: taking and freeing them, the orphan list, and what `stat` tells.
+
+use crate::arena::{Arena, corrupt};
+use crate::error::FsError;
+use crate::format::{Cold, Hot, INODES_MAX, LINK_BYTES_MAX, Region, Slot};
+use crate::heap::class_log2;
+use crate::owners::Rights;
+use crate::transaction::{DataChange, State, Transaction};
+use crate::types::{Attributes, Ino, Kind};
+use device::{BLOCK_BYTES, ObjectId};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{I64, U32};
+
+/// The object that holds a file's data.
+pub(crate) fn object(slot: Slot, hot: &Hot) -> ObjectId {
+    ObjectId { slot: u64::from(slot.0), generation: hot.generation.get() }
+}
+
+impl Arena {
+    /// An inode's hot part, whether it is in use or not.
+    pub(crate) fn hot(&self, slot: Slot) -> Result<Hot, FsError> {
+        self.get(Region::Hot.at::<Hot>(slot.0))
+    }
+
+    pub(crate) fn cold(&self, slot: Slot) -> Result<Cold, FsError> {
+        self.get(Region::Cold.at::<Cold>(slot.0))
+    }
+
+    /// The hot part of an inode that another structure says is in use.
+    pub(crate) fn used(&self, slot: Slot) -> Result<(Hot, Kind), FsError> {
+        let hot = self.hot(slot)?;
+        match hot.kind() {
+            Some(kind) => Ok((hot, kind)),
+            None => Err(corrupt(Region::Hot.at::<Hot>(slot.0), "a reference to a free inode")),
+        }
+    }
+
+    pub(crate) fn orphan(&self, at: u32) -> Result<Slot, FsError> {
+        Ok(Slot(self.get::<U32>(Region::Orphans.at::<u32>(at))?.get()))
+    }
+}
+
+impl State {
+    /// The inode with this number, in use.
+    pub(crate) fn find(&self, ino: Ino) -> Result<(Slot, Hot, Kind), FsError> {
+        let slot = self.numbers.slot(ino).ok_or(FsError::Stale)?;
+        if slot.0 > self.header().slots_used.get() {
+            return Err(FsError::Stale);
+        }
+        let hot = self.hot(slot)?;
+        let kind = hot.kind().ok_or(FsError::Stale)?;
+        Ok((slot, hot, kind))
+    }
+
+    /// A directory that still has a name.
+    pub(crate) fn find_directory(&self, ino: Ino) -> Result<(Slot, Hot), FsError> {
+        match self.find(ino)? {
+            (_, hot, Kind::Directory) if hot.links == 0 => Err(FsError::NotFound),
+            (slot, hot, Kind::Directory) => Ok((slot, hot)),
+            _ => Err(FsError::NotDirectory),
+        }
+    }
+
+    /// A regular file.
+    pub(crate) fn find_file(&self, ino: Ino) -> Result<(Slot, Hot), FsError> {
+        match self.find(ino)? {
+            (slot, hot, Kind::File) => Ok((slot, hot)),
+            (_, _, Kind::Directory) => Err(FsError::IsDirectory),
+            (_, _, Kind::Symlink) => Err(FsError::Invalid),
+        }
+    }
+
+    /// Files that lost their last name while they were open.
+    pub(crate) fn orphans(&self) -> Result<Vec<(Slot, u32)>, FsError> {
+        (0..self.header().orphans.get())
+            .map(|at| {
+                let slot = self.orphan(at)?;
+                Ok((slot, self.used(slot)?.0.generation.get()))
+            })
+            .collect()
+    }
+
+    /// A symbolic link's target.
+    pub(crate) fn link_target(&self, hot: &Hot) -> Result<&[u8], FsError> {
+        let len = hot.size() as usize;
+        if len == 0 || len > LINK_BYTES_MAX {
+            return Err(corrupt(hot.root().offset(), format!("a link's target of {len} bytes")));
+        }
+        Ok(&self.block_bytes(hot.root(), class_log2(len))?[..len])
+    }
+
+    pub(crate) fn attributes(&self, slot: Slot) -> Result<Attributes, FsError> {
+        let ((hot, kind), cold) = (self.used(slot)?, self.cold(slot)?);
+        let Rights { uid, gid, mode } = self.owner(&hot)?;
+        Ok(Attributes {
+            ino: self.numbers.ino(slot),
+            generation: hot.generation.get(),
+            kind,
+            size: hot.size(),
+            stored_bytes: hot.size().next_multiple_of(BLOCK_BYTES as u64),
+            mode,
+            links: hot.links.get(),
+            uid,
+            gid,
+            accessed: cold.accessed.get(),
+            modified: cold.modified.get(),
+            changed: cold.changed.get(),
+            created: cold.created.get(),
+        })
+    }
+}
+
+impl Transaction<'_> {
+    pub(crate) fn set_hot(&mut self, slot: Slot, hot: &Hot) {
+        self.write(Region::Hot.at::<Hot>(slot.0), hot.as_bytes());
+    }
+
+    pub(crate) fn set_cold(&mut self, slot: Slot, cold: &Cold) {
+        self.write(Region::Cold.at::<Cold>(slot.0), cold.as_bytes());
+    }
+
+    /// The attributes changed now.
+    pub(crate) fn touch_changed(&mut self, slot: Slot) -> Result<(), FsError> {
+        let mut cold = self.cold(slot)?;
+        cold.changed = I64::new(self.now);
+        self.set_cold(slot, &cold);
+        Ok(())
+    }
+
+    /// The content changed now, and the attributes with it.
+    pub(crate) fn touch_modified(&mut self, slot: Slot) -> Result<(), FsError> {
+        let mut cold = self.cold(slot)?;
+        cold.modified = I64::new(self.now);
+        cold.changed = I64::new(self.now);
+        self.set_cold(slot, &cold);
+        Ok(())
+    }
+
+    /// A new inode without links, its times now.
+    pub(crate) fn take_inode(&mut self, kind: Kind, rights: Rights) -> Result<(Slot, Hot), FsError> {
+        let free = self.header().slot_free.get();
+        let (slot, generation) = if free != 0 {
+            let hot = self.hot(Slot(free))?;
+            if hot.kind().is_some() {
+                return Err(corrupt(Region::Hot.at::<Hot>(free), "an inode in use is on the free list"));
+            }
+            self.change_header(|header| header.slot_free = hot.next);
+            (Slot(free), hot.generation.get())
+        } else {
+            let slot = self.header().slots_used.get() + 1;
+            if slot > INODES_MAX {
+                return Err(FsError::NoSpace);
+            }
+            self.change_header(|header| header.slots_used = U32::new(slot));
+            (Slot(slot), 0)
+        };
+        self.change_header(|header| header.inodes += 1);
+        let owner = self.take_owner(rights)?;
+        let hot = Hot::new(kind, generation + 1, owner);
+        self.set_hot(slot, &hot);
+        let now = I64::new(self.now);
+        self.set_cold(slot, &Cold { accessed: now, modified: now, changed: now, created: now });
+        Ok((slot, hot))
+    }
+
+    /// The inode lost its last name: it goes now, or with its last opener.
+    pub(crate) fn lose(&mut self, slot: Slot) -> Result<(), FsError> {
+        if !self.is_open(slot) {
+            return self.free_inode(slot);
+        }
+        let place = self.header().orphans.get();
+        self.write(Region::Orphans.at::<u32>(place), U32::new(slot.0).as_bytes());
+        self.change_header(|header| header.orphans += 1);
+        let mut hot = self.hot(slot)?;
+        hot.next = U32::new(place);
+        self.set_hot(slot, &hot);
+        Ok(())
+    }
+
+    /// Frees an inode of the orphan list.
+    pub(crate) fn free_orphan(&mut self, slot: Slot) -> Result<(), FsError> {
+        let place = self.hot(slot)?.next.get();
+        let last = self.header().orphans.get().checked_sub(1);
+        let last = last.filter(|&last| place <= last && self.orphan(place).is_ok_and(|found| found == slot));
+        let last = last.ok_or_else(|| {
+            corrupt(
+                Region::Hot.at::<Hot>(slot.0),
+                "an inode without links is not where it says in the orphan list",
+            )
+        })?;
+        let moved = self.orphan(last)?;
+        let mut hot = self.hot(moved)?;
+        hot.next = U32::new(place);
+        self.set_hot(moved, &hot);
+        self.write(Region::Orphans.at::<u32>(place), U32::new(moved.0).as_bytes());
+        // What lies past the end is zeros: only then do memory and media agree on it after the next opening.
+        self.write(Region::Orphans.at::<u32>(last), U32::new(0).as_bytes());
+        self.change_header(|header| header.orphans = U32::new(last));
+        self.free_inode(slot)
+    }
+
+    fn free_inode(&mut self, slot: Slot) -> Result<(), FsError> {
+        let (hot, kind) = self.used(slot)?;
+        match kind {
+            Kind::File if hot.is_written() => self.also(DataChange::Delete { object: object(slot, &hot) }),
+            Kind::File => {}
+            Kind::Symlink => self.give_block(hot.root(), class_log2(hot.size() as usize)),
+            Kind::Directory => assert!(hot.root().is_none(), "only an empty directory goes"),
+        }
+        self.drop_owner(hot.owner.get())?;
+        let generation = hot.generation.get();
+        // A slot whose generations are used up is never taken again: (slot, generation) names one file for ever.
+        let retired = generation == u32::MAX;
+        let next = if retired { 0 } else { self.header().slot_free.get() };
+        self.set_hot(slot, &Hot::free(generation, next));
+        self.change_header(|header| {
+            header.inodes -= 1;
+            if !retired {
+                header.slot_free = U32::new(slot.0);
+            }
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,44 @@
+//! Making a file system, and opening one.
+
+use crate::arena::Arena;
+use crate::error::FsError;
+use crate::format::{HEAP_UNITS_PER_PAGE, MAGIC, ROOT, VERSION};
+use crate::owners::Rights;
+use crate::transaction::{State, Transaction};
+use crate::types::{Caller, Kind};
+use zerocopy::little_endian::U32;
+
+/// Everybody reads and searches the root; its owner writes.
+const ROOT_MODE: u16 = 0o755;
+
+impl State {
+    /// The state from which [`Transaction::create`] starts.
+    pub(crate) fn blank(secret: [u8; 16]) -> Result<State, FsError> {
+        let mut arena = Arena::empty();
+        // The numbers need the secret before there is a header.
+        arena.bytes_mut(24, 16).copy_from_slice(&secret);
+        State::new(arena)
+    }
+}
+
+impl Transaction<'_> {
+    /// Writes the header and an empty root directory.
+    pub(crate) fn create(&mut self, owner: Caller, secret: [u8; 16]) -> Result<(), FsError> {
+        // What `blank` wrote must be part of the change too.
+        self.change_header(|header| header.secret = [0; 16]);
+        self.change_header(|header| {
+            header.magic = MAGIC;
+            header.version = U32::new(VERSION);
+            header.secret = secret;
+            // The heap's first page stays empty, so that 0 can mean none.
+            header.heap_used = U32::new(HEAP_UNITS_PER_PAGE);
+        });
+        let rights = Rights { uid: owner.uid, gid: owner.gid, mode: ROOT_MODE };
+        let (slot, mut hot) = self.take_inode(Kind::Directory, rights)?;
+        assert_eq!(slot, ROOT, "the root is the first inode");
+        hot.links = U32::new(2);
+        hot.next = U32::new(ROOT.0);
+        self.set_hot(slot, &hot);
+        Ok(())
+    }
+}

@@ -1,0 +1,189 @@
+//! A change of the arena: made at once in memory, recorded, and either given to the cache as one transaction or
+//! undone. It lives under the exclusive lock, so nobody sees it half done.
+
+use crate::arena::Arena;
+use crate::error::FsError;
+use crate::format::{ARENA, Header};
+use crate::ino::Numbers;
+use crate::owners::OwnerIndex;
+use cache::{Change, Cost};
+use device::ObjectId;
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::sync::Mutex;
+use zerocopy::IntoBytes;
+
+/// Ranges nearer than this become one: a record's header costs more than the bytes between.
+const GAP_BYTES: u64 = 16;
+
+/// Everything under the file system's one lock.
+pub(crate) struct State {
+    arena: Arena,
+    /// Derived from the arena.
+    owners: OwnerIndex,
+    pub(crate) numbers: Numbers,
+    /// Openers by slot, in memory only: nobody has a file open after a crash. Under a lock of its own, taken with
+    /// the state's lock held (shared is enough), so that opening a file does not exclude readers.
+    pub(crate) opens: Mutex<HashMap<u32, u64>>,
+}
+
+impl State {
+    pub(crate) fn new(arena: Arena) -> Result<State, FsError> {
+        let owners = OwnerIndex::of(&arena)?;
+        let numbers = Numbers::new(&arena.header().secret);
+        Ok(State { arena, owners, numbers, opens: Mutex::default() })
+    }
+
+    pub(crate) fn arena(&self) -> &Arena {
+        &self.arena
+    }
+}
+
+impl Deref for State {
+    type Target = Arena;
+    fn deref(&self) -> &Arena {
+        &self.arena
+    }
+}
+
+/// A change of a file's own bytes that belongs to the same transaction.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum DataChange {
+    Write { object: ObjectId, offset: u64, bytes: Vec<u8> },
+    Zero { object: ObjectId, offset: u64, len: u64 },
+    Delete { object: ObjectId },
+}
+
+/// Bytes as they were.
+struct Old {
+    offset: u64,
+    /// Where they start in `Transaction::old_bytes`; they end where the next one's start.
+    at: usize,
+    len: usize,
+}
+
+/// A change under way. Dropping it without [`keep`](Transaction::keep) undoes it.
+pub(crate) struct Transaction<'a> {
+    state: &'a mut State,
+    /// The time of the change, the same for everything in it.
+    pub(crate) now: i64,
+    old: Vec<Old>,
+    old_bytes: Vec<u8>,
+    owners_changed: bool,
+    data: Vec<DataChange>,
+    kept: bool,
+}
+
+impl Deref for Transaction<'_> {
+    type Target = State;
+    fn deref(&self) -> &State {
+        self.state
+    }
+}
+
+impl<'a> Transaction<'a> {
+    pub(crate) fn begin(state: &'a mut State, now: i64) -> Transaction<'a> {
+        let (old, old_bytes, data) = (Vec::new(), Vec::new(), Vec::new());
+        Transaction { state, now, old, old_bytes, owners_changed: false, data, kept: false }
+    }
+
+    /// Writes bytes of the arena. Only what differs is recorded.
+    pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) {
+        let present = self.state.arena.bytes_mut(offset, bytes.len());
+        let Some(first) = present.iter().zip(bytes).position(|(old, new)| old != new) else { return };
+        let last = present.iter().zip(bytes).rposition(|(old, new)| old != new).expect("one differs");
+        let range = first..last + 1;
+        self.old.push(Old { offset: offset + first as u64, at: self.old_bytes.len(), len: range.len() });
+        self.old_bytes.extend_from_slice(&present[range.clone()]);
+        present[range.clone()].copy_from_slice(&bytes[range]);
+    }
+
+    /// Makes the arena reach to `offset`, in memory.
+    pub(crate) fn touch(&mut self, offset: u64) {
+        self.state.arena.bytes_mut(offset, 1);
+    }
+
+    pub(crate) fn change_header(&mut self, change: impl FnOnce(&mut Header)) {
+        let mut header = self.header().clone();
+        change(&mut header);
+        self.write(0, header.as_bytes());
+    }
+
+    /// Adds a change of a file's bytes.
+    pub(crate) fn also(&mut self, change: DataChange) {
+        self.data.push(change);
+    }
+
+    pub(crate) fn owners(&self) -> &OwnerIndex {
+        &self.state.owners
+    }
+
+    pub(crate) fn owners_mut(&mut self) -> &mut OwnerIndex {
+        self.owners_changed = true;
+        &mut self.state.owners
+    }
+
+    /// Whether somebody has the file in this slot open.
+    pub(crate) fn is_open(&mut self, slot: crate::format::Slot) -> bool {
+        let opens = self.state.opens.get_mut().expect("no panic while holding the open counts");
+        opens.contains_key(&slot.0)
+    }
+
+    /// What was written, as few disjoint ranges in ascending order.
+    pub(crate) fn ranges(&self) -> Vec<(u64, usize)> {
+        let mut written: Vec<(u64, u64)> =
+            self.old.iter().map(|old| (old.offset, old.offset + old.len as u64)).collect();
+        written.sort_unstable();
+        let mut merged: Vec<(u64, u64)> = Vec::with_capacity(written.len());
+        for (start, end) in written {
+            match merged.last_mut() {
+                Some(last) if start <= last.1 + GAP_BYTES => last.1 = last.1.max(end),
+                _ => merged.push((start, end)),
+            }
+        }
+        merged.into_iter().map(|(start, end)| (start, (end - start) as usize)).collect()
+    }
+
+    /// Everything to be applied, the files' bytes first.
+    pub(crate) fn changes(&self) -> Vec<Change<'_>> {
+        let data = self.data.iter().map(|change| match *change {
+            DataChange::Write { object, offset, ref bytes } => Change::Write { object, offset, bytes },
+            DataChange::Zero { object, offset, len } => Change::Zero { object, offset, len },
+            DataChange::Delete { object } => Change::Delete { object },
+        });
+        let arena = self.ranges().into_iter().map(|(offset, len)| {
+            let bytes = self.bytes(offset, len).expect("it was just written");
+            Change::Write { object: ARENA, offset, bytes }
+        });
+        data.chain(arena).collect()
+    }
+
+    /// The changes stay.
+    pub(crate) fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Transaction<'_> {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        for old in self.old.iter().rev() {
+            let bytes = &self.old_bytes[old.at..old.at + old.len];
+            self.state.arena.bytes_mut(old.offset, old.len).copy_from_slice(bytes);
+        }
+        if self.owners_changed {
+            self.state.owners = OwnerIndex::of(&self.state.arena).expect("it could be read before");
+        }
+    }
+}
+
+/// Whether `changes` keep within what was stated.
+pub(crate) fn within(changes: &[Change<'_>], stated: Cost) -> bool {
+    let cost = Cost::of(changes);
+    // `Cost::of` counts a record for each page and one more for each change: a bound for any change.
+    let records =
+        cost.records - changes.iter().filter(|change| matches!(change, Change::Write { .. })).count() as u64;
+    cost.pages <= stated.pages && cost.bytes <= stated.bytes && records <= stated.records
+}

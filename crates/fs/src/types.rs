@@ -1,0 +1,128 @@
+//! What callers say and are told.
+
+use crate::error::FsError;
+
+/// An inode's number, as programs see it: derived from its place, mixed with the file system's secret, so that it
+/// is stable over mounts and tells nobody where the inode lies. The root is 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ino(pub u64);
+
+impl Ino {
+    /// The root directory.
+    pub const ROOT: Ino = Ino(1);
+}
+
+/// What a file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+}
+
+/// What `stat` tells. Times are nanoseconds since 1970-01-01 UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attributes {
+    /// The number.
+    pub ino: Ino,
+    /// Which of the files that have had this number; (ino, generation) is never used again.
+    pub generation: u32,
+    /// What it is.
+    pub kind: Kind,
+    /// Bytes.
+    pub size: u64,
+    /// Bytes of storage that it is charged for: size rounded up to blocks, a bound where the file has holes.
+    pub stored_bytes: u64,
+    /// Permission bits, with setuid, setgid and sticky: the lowest 12 bits of a mode.
+    pub mode: u16,
+    /// Links.
+    pub links: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Last access, as far as it is kept.
+    pub accessed: i64,
+    /// Last change of content.
+    pub modified: i64,
+    /// Last change of attributes.
+    pub changed: i64,
+    /// Creation.
+    pub created: i64,
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    /// The user whom a new file belongs to.
+    pub uid: u32,
+    /// Its group, unless the directory passes on its own.
+    pub gid: u32,
+}
+
+/// A time to set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetTime {
+    /// The time now.
+    Now,
+    /// This time.
+    To(i64),
+}
+
+/// Which attributes to set; `None` leaves one as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SetAttributes {
+    /// Permission bits.
+    pub mode: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size: bytes past it go, new ones are zeros.
+    pub size: Option<u64>,
+    /// Last access.
+    pub accessed: Option<SetTime>,
+    /// Last change of content.
+    pub modified: Option<SetTime>,
+}
+
+/// What to do when the new name exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IfExists {
+    /// The new name's file goes.
+    Replace,
+    /// Nothing happens: [`FsError::Exists`].
+    Refuse,
+}
+
+/// One entry of a directory. `.` and `..` are not among them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// Where to go on after this entry; never 0, stable while the directory changes.
+    pub cookie: u64,
+    /// Whose name it is.
+    pub ino: Ino,
+    /// What it is.
+    pub kind: Kind,
+    /// The name.
+    pub name: &'a [u8],
+}
+
+/// Sizes for `statfs`, in blocks of 4 KiB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// Blocks in all.
+    pub blocks: u64,
+    /// Blocks that can still be written.
+    pub free: u64,
+    /// Inodes in all.
+    pub inodes: u64,
+    /// Inodes that can still be made.
+    pub inodes_free: u64,
+}
+
+/// A completion: called once, with no lock held, maybe on the caller's own thread before the call returns.
+pub type Done<T> = Box<dyn FnOnce(Result<T, FsError>) + Send>;

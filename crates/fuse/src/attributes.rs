@@ -1,0 +1,94 @@
+//! Attributes as the kernel wants them, and requests to set them as `fs` wants them.
+
+use device::nanos_since_epoch;
+use fs::{Attributes, Kind, SetTime};
+use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Permission bits with setuid, setgid and sticky.
+const PERMISSIONS: u32 = 0o7777;
+
+/// `st_blksize`: what `stat` recommends as the size of a read or write. A page, as everywhere below.
+const BLOCK_SIZE: u32 = device::BLOCK_BYTES as u32;
+
+pub(crate) fn to_kernel(from: &Attributes) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(from.ino.0),
+        size: from.size,
+        blocks: from.stored_bytes.div_ceil(512),
+        atime: system_time(from.accessed),
+        mtime: system_time(from.modified),
+        ctime: system_time(from.changed),
+        crtime: system_time(from.created),
+        kind: file_type(from.kind),
+        perm: from.mode,
+        nlink: from.links,
+        uid: from.uid,
+        gid: from.gid,
+        rdev: 0,
+        blksize: BLOCK_SIZE,
+        flags: 0,
+    }
+}
+
+/// What the kernel takes as "there is no such name", for as long as the reply's time to live: an entry with inode 0.
+pub(crate) fn absent() -> FileAttr {
+    FileAttr {
+        ino: INodeNo(0),
+        size: 0,
+        blocks: 0,
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind: FileType::RegularFile,
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: BLOCK_SIZE,
+        flags: 0,
+    }
+}
+
+pub(crate) fn file_type(kind: Kind) -> FileType {
+    match kind {
+        Kind::File => FileType::RegularFile,
+        Kind::Directory => FileType::Directory,
+        Kind::Symlink => FileType::Symlink,
+    }
+}
+
+pub(crate) fn permissions(mode: u32) -> u16 {
+    (mode & PERMISSIONS) as u16
+}
+
+pub(crate) fn set_time(time: TimeOrNow) -> SetTime {
+    match time {
+        TimeOrNow::Now => SetTime::Now,
+        TimeOrNow::SpecificTime(at) => SetTime::To(nanos_since_epoch(at)),
+    }
+}
+
+fn system_time(nanos: i64) -> SystemTime {
+    let distance = Duration::from_nanos(nanos.unsigned_abs());
+    if nanos >= 0 { UNIX_EPOCH + distance } else { UNIX_EPOCH - distance }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_and_after_1970_survive_both_ways() {
+        for nanos in [0, 1, -1, 1_700_000_000_123_456_789, -86_400_000_000_001, i64::MAX] {
+            assert_eq!(set_time(TimeOrNow::SpecificTime(system_time(nanos))), SetTime::To(nanos));
+        }
+    }
+
+    #[test]
+    fn a_mode_keeps_its_permission_bits_and_loses_its_type() {
+        assert_eq!(permissions(libc::S_IFREG | 0o6755), 0o6755);
+    }
+}

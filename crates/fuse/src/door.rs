@@ -1,0 +1,449 @@
+//! The table from requests to operations.
+//!
+//! Who owns what: the kernel's memory of an inode counts as one opener per lookup reply (`fs.hold`), given back by
+//! `forget`. The kernel keeps an inode while it is open, so open files need no count of their own, and `open`
+//! answers ENOSYS: from then on the kernel opens and closes without asking.
+
+use crate::attributes::{absent, permissions, set_time, to_kernel};
+use crate::directory::{Listed, Room, list};
+use crate::errno::errno;
+use crate::latency::{Class, Latencies, Timer};
+use fs::{Attributes, Caller, Done, Fs, FsError, IfExists, Ino, Kind, SetAttributes};
+use fuser::{
+    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
+    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// How long the kernel may believe what we said. We are the only door, so nothing changes behind its back.
+const TTL: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Bytes of the largest write request: what the kernel allows (256 pages).
+const WRITE_BYTES_MAX: u32 = 1 << 20;
+
+/// Read-ahead and write-back requests of the kernel under way at once. Each may wait for a fetch, so there are many
+/// more than the 12 of the default.
+const BACKGROUND_MAX: u16 = 256;
+
+/// Serves the kernel from a file system.
+#[derive(Clone)]
+pub struct Door {
+    fs: Arc<Fs>,
+    latencies: Arc<Latencies>,
+}
+
+impl Door {
+    /// A door to `fs` that measures into `latencies`.
+    pub fn new(fs: Arc<Fs>, latencies: Arc<Latencies>) -> Door {
+        Door { fs, latencies }
+    }
+
+    fn timer(&self, class: Class) -> Timer {
+        Timer::start(&self.latencies, class)
+    }
+
+    /// A completion that ends with an entry, which the kernel then remembers.
+    fn entry(&self, class: Class, reply: ReplyEntry) -> Done<Attributes> {
+        let (timer, fs) = (self.timer(class), self.fs.clone());
+        Box::new(move |made| {
+            let _timer = timer;
+            match made.and_then(|made| fs.hold(made.ino).map(|()| made)) {
+                Ok(made) => reply.entry(&TTL, &to_kernel(&made), generation(&made)),
+                Err(error) => reply.error(errno(&error)),
+            }
+        })
+    }
+
+    fn attr(&self, class: Class, reply: ReplyAttr) -> Done<Attributes> {
+        let timer = self.timer(class);
+        Box::new(move |done| {
+            let _timer = timer;
+            match done {
+                Ok(now) => reply.attr(&TTL, &to_kernel(&now)),
+                Err(error) => reply.error(errno(&error)),
+            }
+        })
+    }
+
+    fn empty(&self, class: Class, reply: ReplyEmpty) -> Done<()> {
+        let timer = self.timer(class);
+        Box::new(move |done| {
+            let _timer = timer;
+            match done {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(errno(&error)),
+            }
+        })
+    }
+
+    /// Offers one entry with its attributes; the kernel remembers those that fit.
+    fn offer_plus(&self, reply: &mut ReplyDirectoryPlus, listed: &Listed) -> Room {
+        // An entry that went between listing and asking is not listed.
+        if !listed.is_dot() && self.fs.hold(listed.ino).is_err() {
+            return Room::Left;
+        }
+        let added = self.fs.attributes(listed.ino).map(|found| self.add_plus(reply, listed, &found));
+        if added.as_ref().is_ok_and(|&room| room == Room::Left) {
+            return Room::Left;
+        }
+        // Not in the reply, so the kernel does not remember it.
+        if !listed.is_dot() {
+            self.fs.unhold(listed.ino, 1);
+        }
+        added.unwrap_or(Room::Left)
+    }
+
+    fn add_plus(&self, reply: &mut ReplyDirectoryPlus, listed: &Listed, found: &Attributes) -> Room {
+        let name = OsStr::from_bytes(&listed.name);
+        let ino = INodeNo(listed.ino.0);
+        let full = reply.add(ino, listed.offset, name, &TTL, &to_kernel(found), generation(found));
+        if full { Room::Full } else { Room::Left }
+    }
+}
+
+fn generation(of: &Attributes) -> Generation {
+    Generation(u64::from(of.generation))
+}
+
+fn caller(request: &Request) -> Caller {
+    Caller { uid: request.uid(), gid: request.gid() }
+}
+
+fn ino(number: INodeNo) -> Ino {
+    Ino(number.0)
+}
+
+impl Filesystem for Door {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let wanted = [
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_CACHE_SYMLINKS,
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_NO_OPEN_SUPPORT,
+            InitFlags::FUSE_NO_OPENDIR_SUPPORT,
+        ];
+        for flag in wanted {
+            // A kernel without one of them works, only slower. FUSE_ATOMIC_O_TRUNC must stay off: `open` does not
+            // reach us, so the kernel truncates by setting the size.
+            let _ = config.add_capabilities(flag);
+        }
+        if let Err(nearest) = config.set_max_write(WRITE_BYTES_MAX) {
+            let _ = config.set_max_write(nearest);
+        }
+        let _ = config.set_max_background(BACKGROUND_MAX);
+        Ok(())
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let _timer = self.timer(Class::Lookup);
+        let found = self.fs.lookup(ino(parent), name.as_bytes());
+        match found.and_then(|found| self.fs.hold(found.ino).map(|()| found)) {
+            Ok(found) => reply.entry(&TTL, &to_kernel(&found), generation(&found)),
+            // The kernel may remember that, too: names appear only through itself.
+            Err(FsError::NotFound) => reply.entry(&TTL, &absent(), Generation(0)),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn forget(&self, _request: &Request, number: INodeNo, times: u64) {
+        self.fs.unhold(ino(number), times);
+    }
+
+    fn getattr(&self, _request: &Request, number: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        self.attr(Class::Getattr, reply)(self.fs.attributes(ino(number)));
+    }
+
+    fn setattr(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        accessed: Option<TimeOrNow>,
+        modified: Option<TimeOrNow>,
+        _changed: Option<SystemTime>,
+        _handle: Option<FileHandle>,
+        _created: Option<SystemTime>,
+        _mac_changed: Option<SystemTime>,
+        _mac_backup: Option<SystemTime>,
+        _mac_flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let set = SetAttributes {
+            mode: mode.map(permissions),
+            uid,
+            gid,
+            size,
+            accessed: accessed.map(set_time),
+            modified: modified.map(set_time),
+        };
+        self.fs.set_attributes(ino(number), set, self.attr(Class::Setattr, reply));
+    }
+
+    fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
+        let _timer = self.timer(Class::Other);
+        match self.fs.read_link(ino(number)) {
+            Ok(target) => reply.data(&target),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        _device: u32,
+        reply: ReplyEntry,
+    ) {
+        if mode & libc::S_IFMT != libc::S_IFREG {
+            return reply.error(Errno::EPERM);
+        }
+        let done = self.entry(Class::Create, reply);
+        self.fs.make(caller(request), ino(parent), name.as_bytes(), Kind::File, permissions(mode), done);
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let done = self.entry(Class::Create, reply);
+        self.fs.make(caller(request), ino(parent), name.as_bytes(), Kind::Directory, permissions(mode), done);
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        _flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let (timer, fs) = (self.timer(Class::Create), self.fs.clone());
+        let done: Done<Attributes> = Box::new(move |made| {
+            let _timer = timer;
+            match made.and_then(|made| fs.hold(made.ino).map(|()| made)) {
+                Ok(made) => reply.created(
+                    &TTL,
+                    &to_kernel(&made),
+                    generation(&made),
+                    FileHandle(0),
+                    FopenFlags::FOPEN_KEEP_CACHE,
+                ),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+        self.fs.make(caller(request), ino(parent), name.as_bytes(), Kind::File, permissions(mode), done);
+    }
+
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.fs.unlink(ino(parent), name.as_bytes(), self.empty(Class::Unlink, reply));
+    }
+
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.fs.remove_directory(ino(parent), name.as_bytes(), self.empty(Class::Unlink, reply));
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let done = self.entry(Class::Create, reply);
+        let target = target.as_os_str().as_bytes();
+        self.fs.symlink(caller(request), ino(parent), name.as_bytes(), target, done);
+    }
+
+    fn rename(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let if_exists = match flags {
+            flags if flags.is_empty() => IfExists::Replace,
+            RenameFlags::RENAME_NOREPLACE => IfExists::Refuse,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let (from, to) = ((ino(parent), name.as_bytes()), (ino(new_parent), new_name.as_bytes()));
+        self.fs.rename(from, to, if_exists, self.empty(Class::Rename, reply));
+    }
+
+    fn link(&self, _request: &Request, of: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.fs.link(ino(of), ino(parent), name.as_bytes(), self.entry(Class::Create, reply));
+    }
+
+    fn open(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn opendir(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let timer = self.timer(Class::Read);
+        let done: Done<Vec<u8>> = Box::new(move |read| {
+            let _timer = timer;
+            match read {
+                Ok(bytes) => reply.data(&bytes),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+        self.fs.read(ino(number), offset, size as usize, done);
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        // A request is at most WRITE_BYTES_MAX long.
+        let (timer, len) = (self.timer(Class::Write), data.len() as u32);
+        let finish: Done<()> = Box::new(move |done| {
+            let _timer = timer;
+            match done {
+                Ok(()) => reply.written(len),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+        let is_synchronous = flags.0 & (libc::O_SYNC | libc::O_DSYNC) != 0;
+        let done = if is_synchronous { then_sync(self.fs.clone(), finish) } else { finish };
+        self.fs.write(ino(number), offset, data.to_vec(), done);
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        // Nothing is held back until a close: the kernel need not ask again.
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn fsync(&self, _request: &Request, _ino: INodeNo, _: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        self.fs.sync(self.empty(Class::Fsync, reply));
+    }
+
+    fn fsyncdir(&self, _request: &Request, _ino: INodeNo, _: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        self.fs.sync(self.empty(Class::Fsync, reply));
+    }
+
+    fn readdir(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let _timer = self.timer(Class::Readdir);
+        let listing = list(&self.fs, ino(number), offset, &mut |listed| {
+            let name = OsStr::from_bytes(&listed.name);
+            let full = reply.add(INodeNo(listed.ino.0), listed.offset, listed.file_type(), name);
+            if full { Room::Full } else { Room::Left }
+        });
+        match listing {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let _timer = self.timer(Class::Readdir);
+        let listing = list(&self.fs, ino(number), offset, &mut |listed| self.offer_plus(&mut reply, &listed));
+        match listing {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        let _timer = self.timer(Class::Other);
+        let usage = self.fs.usage();
+        let block = device::BLOCK_BYTES as u32;
+        reply.statfs(
+            usage.blocks,
+            usage.free,
+            usage.free,
+            usage.inodes,
+            usage.inodes_free,
+            block,
+            NAME_BYTES_MAX,
+            block,
+        );
+    }
+
+    // What is not served is refused by name, once: ENOSYS tells the kernel not to ask again, and it then answers
+    // EOPNOTSUPP, or does the operation by itself, as with locks and `copy_file_range`.
+
+    fn getxattr(&self, _: &Request, _: INodeNo, _: &OsStr, _size: u32, reply: ReplyXattr) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn setxattr(&self, _: &Request, _: INodeNo, _: &OsStr, _: &[u8], _: i32, _: u32, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn listxattr(&self, _: &Request, _: INodeNo, _size: u32, reply: ReplyXattr) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn removexattr(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn fallocate(&self, _: &Request, _: INodeNo, _: FileHandle, _: u64, _: u64, _: i32, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+}
+
+/// Bytes of the longest name, as `statfs` tells it.
+const NAME_BYTES_MAX: u32 = 255;
+
+/// Completes `finish` once what was written is durable.
+fn then_sync(fs: Arc<Fs>, finish: Done<()>) -> Done<()> {
+    Box::new(move |written| match written {
+        Ok(()) => fs.sync(finish),
+        Err(error) => finish(Err(error)),
+    })
+}

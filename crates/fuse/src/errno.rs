@@ -1,0 +1,43 @@
+//! One table from what went wrong to what the program is told.
+
+use cache::CacheError;
+use fs::FsError;
+use fuser::Errno;
+use store::StoreError;
+
+/// The errno of `error`.
+pub(crate) fn errno(error: &FsError) -> Errno {
+    match error {
+        FsError::NotFound => Errno::ENOENT,
+        FsError::Exists => Errno::EEXIST,
+        FsError::NotDirectory => Errno::ENOTDIR,
+        FsError::IsDirectory => Errno::EISDIR,
+        FsError::NotEmpty => Errno::ENOTEMPTY,
+        FsError::NameTooLong => Errno::ENAMETOOLONG,
+        FsError::Invalid => Errno::EINVAL,
+        FsError::TooLarge => Errno::EFBIG,
+        FsError::TooManyLinks => Errno::EMLINK,
+        FsError::NoSpace => Errno::ENOSPC,
+        FsError::Stale => Errno::ESTALE,
+        FsError::NotPermitted => Errno::EPERM,
+        FsError::Cache(CacheError::Store(StoreError::Full)) => Errno::ENOSPC,
+        FsError::Cache(CacheError::TooBig { .. }) => Errno::E2BIG,
+        FsError::Cache(_) => Errno::EIO,
+        FsError::Corrupt { .. } => Errno::EIO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_store_is_enospc_and_a_broken_one_eio() {
+        let full = FsError::Cache(CacheError::Store(StoreError::Full));
+        assert_eq!(errno(&full).code(), libc::ENOSPC);
+        let corrupt = FsError::Corrupt { offset: 64, what: "a link count of 0".into() };
+        assert_eq!(errno(&corrupt).code(), libc::EIO);
+        let too_big = FsError::Cache(CacheError::TooBig { bytes: 2, limit: 1 });
+        assert_eq!(errno(&too_big).code(), libc::E2BIG);
+    }
+}

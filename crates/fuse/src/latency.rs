@@ -1,0 +1,183 @@
+//! How long requests took, from their arrival to their reply, per class of operation.
+
+use hdrhistogram::Histogram;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What a request is, as far as its latency is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// Finding a name.
+    Lookup,
+    /// Reading attributes.
+    Getattr,
+    /// Setting attributes, truncation among them.
+    Setattr,
+    /// Reading bytes.
+    Read,
+    /// Writing bytes.
+    Write,
+    /// Making a file or directory durable.
+    Fsync,
+    /// Making a file, directory or link.
+    Create,
+    /// Removing a name.
+    Unlink,
+    /// Moving a name.
+    Rename,
+    /// Listing a directory.
+    Readdir,
+    /// Everything else.
+    Other,
+}
+
+impl Class {
+    /// Every class, in the order in which they are shown.
+    pub const ALL: [Class; 11] = [
+        Class::Lookup,
+        Class::Getattr,
+        Class::Setattr,
+        Class::Read,
+        Class::Write,
+        Class::Fsync,
+        Class::Create,
+        Class::Unlink,
+        Class::Rename,
+        Class::Readdir,
+        Class::Other,
+    ];
+
+    /// Its name in `status`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::Lookup => "lookup",
+            Class::Getattr => "getattr",
+            Class::Setattr => "setattr",
+            Class::Read => "read",
+            Class::Write => "write",
+            Class::Fsync => "fsync",
+            Class::Create => "create",
+            Class::Unlink => "unlink",
+            Class::Rename => "rename",
+            Class::Readdir => "readdir",
+            Class::Other => "other",
+        }
+    }
+}
+
+/// The latencies of one class since the mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Summary {
+    /// Which class.
+    pub class: Class,
+    /// How many requests were answered.
+    pub count: u64,
+    /// Half of them took at most this long.
+    pub p50: Duration,
+    /// 99 in 100.
+    pub p99: Duration,
+    /// 999 in 1000.
+    pub p999: Duration,
+    /// The slowest.
+    pub max: Duration,
+}
+
+/// The longest latency that is told apart; what takes longer counts as this. An hour is a hang.
+const LATENCY_MAX_NANOS: u64 = 3_600_000_000_000;
+
+/// Two digits: a histogram stays at some 20 KiB, and nobody acts on the third.
+const DIGITS: u8 = 2;
+
+/// A histogram per class. Each has its own mutex, held for some tens of nanoseconds.
+pub struct Latencies {
+    classes: [Mutex<Histogram<u64>>; Class::ALL.len()],
+}
+
+impl Default for Latencies {
+    fn default() -> Latencies {
+        Latencies { classes: Class::ALL.map(|_| Mutex::new(empty())) }
+    }
+}
+
+impl Latencies {
+    /// What was measured so far, in the order of [`Class::ALL`].
+    pub fn summaries(&self) -> Vec<Summary> {
+        Class::ALL.map(|class| self.summary(class)).to_vec()
+    }
+
+    fn summary(&self, class: Class) -> Summary {
+        let histogram = self.histogram(class);
+        let at = |quantile| Duration::from_nanos(histogram.value_at_quantile(quantile));
+        Summary {
+            class,
+            count: histogram.len(),
+            p50: at(0.5),
+            p99: at(0.99),
+            p999: at(0.999),
+            max: Duration::from_nanos(histogram.max()),
+        }
+    }
+
+    fn record(&self, class: Class, took: Duration) {
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.histogram(class).saturating_record(nanos);
+    }
+
+    fn histogram(&self, class: Class) -> MutexGuard<'_, Histogram<u64>> {
+        // A histogram is whole between any two of its calls, so a poisoned one is as good as any.
+        self.classes[class as usize].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn empty() -> Histogram<u64> {
+    Histogram::new_with_max(LATENCY_MAX_NANOS, DIGITS).expect("the bounds are constants that fit")
+}
+
+/// Runs from a request's arrival until it is dropped, which is after the reply was sent.
+pub(crate) struct Timer {
+    latencies: Arc<Latencies>,
+    class: Class,
+    start: Instant,
+}
+
+impl Timer {
+    pub(crate) fn start(latencies: &Arc<Latencies>, class: Class) -> Timer {
+        Timer { latencies: latencies.clone(), class, start: Instant::now() }
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        self.latencies.record(self.class, self.start.elapsed());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_timer_counts_once_in_its_own_class() {
+        let latencies = Arc::new(Latencies::default());
+        drop(Timer::start(&latencies, Class::Fsync));
+        let counts: Vec<u64> = latencies.summaries().iter().map(|s| s.count).collect();
+        assert_eq!(counts.iter().sum::<u64>(), 1);
+        assert_eq!(counts[Class::Fsync as usize], 1);
+    }
+
+    #[test]
+    fn the_slowest_request_is_the_maximum_and_not_the_median() {
+        let latencies = Latencies::default();
+        (0..99).for_each(|_| latencies.record(Class::Read, Duration::from_micros(5)));
+        latencies.record(Class::Read, Duration::from_secs(2));
+        latencies.record(Class::Write, Duration::from_secs(100_000));
+        let read = latencies.summary(Class::Read);
+        assert!(read.p50 < Duration::from_micros(6) && read.max >= Duration::from_secs(2));
+        assert!(latencies.summary(Class::Write).max >= Duration::from_secs(3_600));
+    }
+
+    #[test]
+    fn every_class_is_listed_at_its_own_place() {
+        assert!(Class::ALL.iter().enumerate().all(|(at, &class)| class as usize == at));
+    }
+}

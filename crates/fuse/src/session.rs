@@ -1,0 +1,43 @@
+//! A mount: the kernel's side of the door.
+
+use crate::door::Door;
+use fuser::{Config, MountOption, SessionACL};
+use std::io;
+use std::path::Path;
+
+/// How to mount.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// What the mount table names as the source: the store's path.
+    pub source: String,
+    /// Whether users other than the one who mounts may enter.
+    pub allow_other: bool,
+    /// Threads that take requests. They never wait, so one serves a machine until its CPU is used up.
+    pub threads: usize,
+}
+
+/// A mounted file system whose requests wait to be served.
+pub struct Session(fuser::Session<Door>);
+
+/// Mounts `door` on the directory `dir`. The mount is visible on return; its requests are answered by
+/// [`Session::run`].
+pub fn mount(door: Door, dir: &Path, options: &Options) -> io::Result<Session> {
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(options.source.clone()),
+        // fuser hands `Subtype` to fusermount only; the kernel takes it as an option of its own.
+        MountOption::CUSTOM("subtype=weir".into()),
+        MountOption::DefaultPermissions,
+    ];
+    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(options.threads);
+    config.clone_fd = options.threads > 1;
+    fuser::Session::new(door, dir, &config).map(Session)
+}
+
+impl Session {
+    /// Serves requests until the file system is unmounted, by whomever.
+    pub fn run(self) -> io::Result<()> {
+        self.0.run()
+    }
+}

@@ -1,0 +1,189 @@
+//! Many reads in flight, through io_uring.
+
+use device::{BLOCK_BYTES, Read};
+use io_uring::{IoUring, opcode, types};
+use std::cell::RefCell;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Reads in flight per thread: as deep as one NVMe queue needs for most of its throughput, and as a cloud volume
+/// allows.
+const DEPTH: usize = 32;
+
+/// Adjacent reads become one of at most 1 MiB, beyond which devices gain nothing.
+const BLOCKS_PER_READ_MAX: usize = 256;
+
+thread_local! {
+    /// Made at a thread's first batch.
+    static RING: RefCell<Ring> = const { RefCell::new(Ring::Unknown) };
+}
+
+enum Ring {
+    Unknown,
+    Ready(Box<IoUring>),
+    /// Not permitted here, or broken: plain reads do.
+    Absent,
+}
+
+/// One read of the kernel, for reads of the batch that lie behind each other.
+struct Joint {
+    /// Byte offset on the device.
+    offset: u64,
+    bytes: usize,
+    /// Which reads of the batch.
+    members: Vec<usize>,
+    /// Their memory.
+    vectors: Vec<Vector>,
+}
+
+/// The kernel's `struct iovec`.
+#[repr(C)]
+struct Vector {
+    base: *mut u8,
+    len: usize,
+}
+
+/// Reads as much as io_uring gives, and returns the indices of those reads that the caller must still do one by one,
+/// because they are out of range, failed, came short, or because there is no io_uring.
+pub(crate) fn read(file: BorrowedFd<'_>, reads: &mut [Read], in_range: impl Fn(&Read) -> bool) -> Vec<usize> {
+    if reads.len() < 2 {
+        return (0..reads.len()).collect();
+    }
+    let (sensible, mut rest): (Vec<usize>, Vec<usize>) =
+        (0..reads.len()).partition(|&index| in_range(&reads[index]) && !reads[index].pages.is_empty());
+    let joints = join(reads, sensible);
+    let moved = RING.with_borrow_mut(|ring| submit(ring, file, &joints));
+    for (joint, moved) in joints.iter().zip(moved) {
+        if moved == Some(joint.bytes) {
+            joint.members.iter().for_each(|&index| reads[index].result = Ok(()));
+        } else {
+            rest.extend(&joint.members);
+        }
+    }
+    rest
+}
+
+/// Sorts by address and joins neighbours.
+fn join(reads: &mut [Read], mut indices: Vec<usize>) -> Vec<Joint> {
+    indices.sort_by_key(|&index| reads[index].at);
+    let mut joints: Vec<Joint> = Vec::new();
+    for index in indices {
+        let read = &mut reads[index];
+        let (offset, bytes) = (read.at.0 * BLOCK_BYTES as u64, read.pages.len() * BLOCK_BYTES);
+        let vector = Vector { base: read.pages.as_mut_ptr().cast(), len: bytes };
+        match joints.last_mut() {
+            Some(last)
+                if last.offset + last.bytes as u64 == offset
+                    && last.bytes + bytes <= BLOCKS_PER_READ_MAX * BLOCK_BYTES =>
+            {
+                last.bytes += bytes;
+                last.members.push(index);
+                last.vectors.push(vector);
+            }
+            _ => joints.push(Joint { offset, bytes, members: vec![index], vectors: vec![vector] }),
+        }
+    }
+    joints
+}
+
+/// Bytes moved for each joint, `None` where it failed or was not tried. Returns when the kernel is done with all of
+/// their memory.
+fn submit(ring: &mut Ring, file: BorrowedFd<'_>, joints: &[Joint]) -> Vec<Option<usize>> {
+    let mut moved = vec![None; joints.len()];
+    if let Ring::Unknown = ring {
+        *ring = IoUring::new(DEPTH as u32).map_or(Ring::Absent, |uring| Ring::Ready(Box::new(uring)));
+    }
+    let Ring::Ready(uring) = ring else { return moved };
+    let (mut next, mut in_flight) = (0, 0);
+    while next < joints.len() || in_flight > 0 {
+        while next < joints.len() && in_flight < DEPTH {
+            push(uring, file, &joints[next], next);
+            next += 1;
+            in_flight += 1;
+        }
+        if let Err(error) = uring.submit_and_wait(1) {
+            let unseen = uring.submission().len();
+            match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+                Some(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN | rustix::io::Errno::BUSY) => {}
+                // The kernel has none of our memory: drop the ring with what it has not seen.
+                _ if in_flight == unseen => {
+                    *ring = Ring::Absent;
+                    return moved;
+                }
+                // The kernel may still write to memory that our caller owns, and will not say when it is done.
+                _ => std::process::abort(),
+            }
+        }
+        for done in uring.completion() {
+            moved[done.user_data() as usize] = usize::try_from(done.result()).ok();
+            in_flight -= 1;
+        }
+    }
+    moved
+}
+
+fn push(uring: &mut IoUring, file: BorrowedFd<'_>, joint: &Joint, index: usize) {
+    let vectors = joint.vectors.as_ptr().cast();
+    let entry = opcode::Readv::new(types::Fd(file.as_raw_fd()), vectors, joint.vectors.len() as u32)
+        .offset(joint.offset)
+        .build()
+        .user_data(index as u64);
+    // SAFETY: the entry points to the joint's vectors, which point to the pages of the batch. Both are borrowed or
+    // owned by `read` until `submit` returns, no two vectors overlap, nobody touches the pages meanwhile, and
+    // `submit` returns only when no read is in the kernel's hands. The descriptor is borrowed for as long.
+    let pushed = unsafe { uring.submission().push(&entry) };
+    pushed.expect("the queue is as deep as the reads in flight");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use device::Block;
+    use std::io::Write as _;
+    use std::os::fd::AsFd;
+
+    /// A file whose every byte tells its block.
+    fn numbered(blocks: u8) -> std::fs::File {
+        let mut file = tempfile::tempfile().expect("a temporary file");
+        for number in 0..blocks {
+            file.write_all(&[number; BLOCK_BYTES]).expect("room for a small file");
+        }
+        file
+    }
+
+    #[test]
+    fn where_there_is_io_uring_it_reads_everything() {
+        let file = numbered(200);
+        let mut reads: Vec<Read> =
+            (0..150).map(|i| Read::new(Block(i * 7 % 190), 1 + i as usize % 3)).collect();
+        let left = read(file.as_fd(), &mut reads, |_| true);
+        if IoUring::new(1).is_err() {
+            assert_eq!(left.len(), reads.len());
+            return;
+        }
+        assert!(left.is_empty(), "{left:?} were not read");
+        for one in &reads {
+            for (index, page) in one.pages.iter().enumerate() {
+                assert_eq!(page.0[17], (one.at.0 + index as u64) as u8);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_out_of_range_or_empty_or_ends_early_is_left_to_the_caller() {
+        let file = numbered(10);
+        let mut reads =
+            [Read::new(Block(0), 1), Read::new(Block(8), 4), Read::new(Block(3), 0), Read::new(Block(99), 1)];
+        let left = read(file.as_fd(), &mut reads, |read| read.at.0 < 99);
+        assert!([1, 2, 3].iter().all(|index| left.contains(index)), "{left:?}");
+    }
+
+    #[test]
+    fn neighbours_become_one_read_of_at_most_a_mebibyte() {
+        let mut reads: Vec<Read> = [5, 3, 4, 9].iter().map(|&at| Read::new(Block(at), 1)).collect();
+        let joints = join(&mut reads, vec![0, 1, 2, 3]);
+        let members: Vec<&[usize]> = joints.iter().map(|joint| &joint.members[..]).collect();
+        assert_eq!(members, [&[1, 2, 0][..], &[3]]);
+        let mut long = [Read::new(Block(0), 200), Read::new(Block(200), 56), Read::new(Block(256), 1)];
+        assert_eq!(join(&mut long, vec![0, 1, 2]).len(), 2);
+    }
+}

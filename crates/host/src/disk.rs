@@ -1,0 +1,172 @@
+//! A file or block device as a [`Device`].
+
+use crate::batch;
+use device::{BLOCK_BYTES, Block, Device, DeviceError, Operation, Page, Read};
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, Setter, opcode};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// A file or block device, opened by [`open`](Disk::open) or [`create`](Disk::create).
+#[derive(Debug)]
+pub struct Disk {
+    file: OwnedFd,
+    name: String,
+    kind: Kind,
+    blocks: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    File,
+    BlockDevice,
+}
+
+/// `BLKDISCARD` of linux/fs.h. It takes a start and a length, in bytes.
+const BLKDISCARD: Opcode = opcode::none(0x12, 119);
+
+impl Disk {
+    pub(crate) fn new(file: OwnedFd, path: &Path, kind: Kind, blocks: u64) -> Disk {
+        Disk { file, name: path.display().to_string(), kind, blocks }
+    }
+
+    pub(crate) fn with_blocks(self, blocks: u64) -> Disk {
+        Disk { blocks, ..self }
+    }
+
+    pub(crate) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Does `step`, which returns how many bytes it moved, until all of them moved.
+    fn all(&self, at: Block, count: usize, mut step: impl FnMut(usize, u64) -> StepResult) -> StepEnd {
+        let start = at.0 * BLOCK_BYTES as u64;
+        let mut done = 0;
+        while done < count * BLOCK_BYTES {
+            match step(done, start + done as u64) {
+                Ok(0) => return Err(Failure::Short(done)),
+                Ok(moved) => done += moved,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(Failure::Errno(errno)),
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self, operation: Operation, at: Block, count: u64) -> Result<(), DeviceError> {
+        match at.0.checked_add(count) {
+            Some(end) if end <= self.blocks => Ok(()),
+            _ => {
+                let reason = format!("past the end of the device, which has {} blocks", self.blocks);
+                Err(self.error(operation, at, count, Errno::INVAL, reason))
+            }
+        }
+    }
+
+    fn error(
+        &self,
+        operation: Operation,
+        at: Block,
+        count: u64,
+        errno: Errno,
+        reason: String,
+    ) -> DeviceError {
+        DeviceError { device: self.name.clone(), operation, at, count, errno: errno.raw_os_error(), reason }
+    }
+
+    fn failed(&self, operation: Operation, at: Block, count: u64, failure: Failure) -> DeviceError {
+        match failure {
+            Failure::Errno(errno) => {
+                let reason = std::io::Error::from(errno).to_string();
+                self.error(operation, at, count, errno, reason)
+            }
+            Failure::Short(bytes) => {
+                let reason = format!("the device ended after {bytes} bytes; was it made shorter?");
+                self.error(operation, at, count, Errno::IO, reason)
+            }
+        }
+    }
+
+    fn discard(&self, at: Block, count: u64) -> Result<(), Errno> {
+        let bytes = [at.0 * BLOCK_BYTES as u64, count * BLOCK_BYTES as u64];
+        match self.kind {
+            Kind::File => {
+                let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                rustix::fs::fallocate(&self.file, mode, bytes[0], bytes[1])
+            }
+            Kind::BlockDevice => {
+                // SAFETY: BLKDISCARD reads two 64-bit numbers behind its argument, which is what `Setter` passes,
+                // and writes nothing to memory.
+                unsafe { rustix::ioctl::ioctl(&self.file, Setter::<BLKDISCARD, [u64; 2]>::new(bytes)) }
+            }
+        }
+    }
+}
+
+type StepResult = Result<usize, Errno>;
+type StepEnd = Result<(), Failure>;
+
+enum Failure {
+    Errno(Errno),
+    /// Nothing more to move after so many bytes.
+    Short(usize),
+}
+
+impl Device for Disk {
+    fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
+        let count = into.len();
+        self.check(Operation::Read, at, count as u64)?;
+        let bytes = Page::bytes_mut(into);
+        self.all(at, count, |done, offset| rustix::io::pread(&self.file, &mut bytes[done..], offset))
+            .map_err(|failure| self.failed(Operation::Read, at, count as u64, failure))
+    }
+
+    fn read_batch(&self, reads: &mut [Read]) {
+        let in_range = |read: &Read| self.check(Operation::Read, read.at, read.pages.len() as u64).is_ok();
+        for index in batch::read(self.file.as_fd(), reads, in_range) {
+            let read = &mut reads[index];
+            read.result = self.read(read.at, &mut read.pages);
+        }
+    }
+
+    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
+        let count = from.len();
+        self.check(Operation::Write, at, count as u64)?;
+        let bytes = Page::bytes(from);
+        self.all(at, count, |done, offset| rustix::io::pwrite(&self.file, &bytes[done..], offset))
+            .map_err(|failure| self.failed(Operation::Write, at, count as u64, failure))
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        loop {
+            match rustix::fs::fdatasync(&self.file) {
+                Ok(()) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(errno) => {
+                    return Err(self.failed(Operation::Flush, Block(0), 0, Failure::Errno(errno)));
+                }
+            }
+        }
+    }
+
+    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
+        self.check(Operation::Trim, at, count)?;
+        if count == 0 {
+            return Ok(());
+        }
+        match self.discard(at, count) {
+            // Trimming is a hint: a device that does not know it loses nothing.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => Ok(()),
+            Err(errno) => Err(self.failed(Operation::Trim, at, count, Failure::Errno(errno))),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Time, randomness, and what the kernel knows of this process and its disks.
+
+use device::{Clock, nanos_since_epoch};
+use rustix::fs::{FileType, major, minor};
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+/// The machine's clock.
+#[derive(Debug, Clone)]
+pub struct SystemClock {
+    start: Instant,
+}
+
+impl SystemClock {
+    /// A clock whose monotonic time begins now.
+    pub fn new() -> SystemClock {
+        SystemClock { start: Instant::now() }
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> SystemClock {
+        SystemClock::new()
+    }
+}
+
+impl Clock for SystemClock {
+    fn monotonic(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn wall_nanos(&self) -> i64 {
+        nanos_since_epoch(SystemTime::now())
+    }
+}
+
+/// Sixteen bytes that nobody can guess, for identities.
+///
+/// # Panics
+/// On kernels before 3.17, which cannot give any.
+pub fn random_bytes() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {
+            Ok(more) => filled += more,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => panic!("the kernel gives no random bytes: {errno}"),
+        }
+    }
+    bytes
+}
+
+/// Tells the kernel that memory reclaim may wait for this process, so that its own allocations must not wait for
+/// reclaim through it. Needs CAP_SYS_RESOURCE; returns whether it was permitted.
+pub fn mark_io_flusher() -> bool {
+    rustix::process::configure_io_flusher_behavior(true).is_ok()
+}
+
+/// Whether a disk says that it keeps accepted writes in volatile memory until a flush.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteCache {
+    /// It does: a flush costs what the medium costs.
+    Volatile,
+    /// It does not: a flush is nearly free.
+    None,
+    /// Not a block device, or the kernel does not say.
+    Unknown,
+}
+
+/// What the kernel believes of the block device at `path`. A hint for operators: nothing relies on it.
+pub fn write_cache(path: &Path) -> WriteCache {
+    let Ok(stat) = rustix::fs::stat(path) else { return WriteCache::Unknown };
+    if FileType::from_raw_mode(stat.st_mode) != FileType::BlockDevice {
+        return WriteCache::Unknown;
+    }
+    let device = format!("/sys/dev/block/{}:{}", major(stat.st_rdev), minor(stat.st_rdev));
+    // A partition has its queue in the directory of the whole disk.
+    ["queue/write_cache", "../queue/write_cache"]
+        .iter()
+        .find_map(|file| std::fs::read_to_string(Path::new(&device).join(file)).ok())
+        .map_or(WriteCache::Unknown, |text| parse_write_cache(&text))
+}
+
+fn parse_write_cache(text: &str) -> WriteCache {
+    match text.trim() {
+        "write back" => WriteCache::Volatile,
+        "write through" => WriteCache::None,
+        _ => WriteCache::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_never_goes_back_and_knows_the_year() {
+        let clock = SystemClock::new();
+        let (before, after) = (clock.monotonic(), clock.monotonic());
+        assert!(before <= after);
+        assert!(clock.wall_nanos() > 1_700_000_000_000_000_000, "it is after 2023");
+    }
+
+    #[test]
+    fn random_bytes_differ() {
+        assert_ne!(random_bytes(), random_bytes());
+    }
+
+    #[test]
+    fn the_write_cache_is_what_the_kernel_says_and_unknown_for_files() {
+        assert_eq!(parse_write_cache("write back\n"), WriteCache::Volatile);
+        assert_eq!(parse_write_cache("write through\n"), WriteCache::None);
+        assert_eq!(write_cache(Path::new("/proc/self/mountinfo")), WriteCache::Unknown);
+        assert_eq!(write_cache(Path::new("/no such path")), WriteCache::Unknown);
+    }
+}

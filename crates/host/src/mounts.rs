@@ -1,0 +1,158 @@
+//! What is mounted where, from `/proc/self/mountinfo`.
+
+use crate::error::HostError;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// One mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// Where: an absolute path.
+    pub point: PathBuf,
+    /// The file system's type, such as `ext4` or `fuse.weir`.
+    pub fs_type: String,
+    /// What is mounted: a device's path, or any text.
+    pub source: PathBuf,
+    /// Major and minor number of the mounted file system, as `stat` tells them of every file on it.
+    pub device: (u32, u32),
+}
+
+/// All mounts that this process sees, in the order in which they were made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mounts(Vec<Mount>);
+
+impl Mounts {
+    /// The mounts as they are now.
+    pub fn now() -> Result<Mounts, HostError> {
+        let path = Path::new("/proc/self/mountinfo");
+        let text = std::fs::read(path).map_err(|error| HostError::of(path, "reading it", error))?;
+        Ok(Mounts::parse(&text))
+    }
+
+    /// Parses mountinfo as proc(5) describes it. Lines of another shape are left out.
+    pub fn parse(text: &[u8]) -> Mounts {
+        Mounts(text.split(|&byte| byte == b'\n').filter_map(parse_line).collect())
+    }
+
+    /// The mount that `path`, which is absolute and has no links, lies on: of the longest mount points that lead to
+    /// it the newest, since that hides the others.
+    pub fn mount_of(&self, path: &Path) -> Option<&Mount> {
+        let leads = self.0.iter().filter(|mount| path.starts_with(&mount.point));
+        leads.max_by_key(|mount| mount.point.components().count())
+    }
+
+    /// The mount whose mount point is exactly `point`.
+    pub fn mounted_at(&self, point: &Path) -> Option<&Mount> {
+        self.0.iter().rev().find(|mount| mount.point == point)
+    }
+
+    /// Whether `path` lies on a file system of this type, such as `fuse.weir`, links followed. If it does not exist
+    /// yet, its directory counts.
+    pub fn lies_on(&self, path: &Path, fs_type: &str) -> Result<bool, HostError> {
+        let real = match path.canonicalize() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => parent(path).canonicalize(),
+            other => other,
+        };
+        let real = real.map_err(|error| HostError::of(path, "following its links", error))?;
+        Ok(self.mount_of(&real).is_some_and(|mount| mount.fs_type == fs_type))
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Mount> {
+        self.0.iter()
+    }
+}
+
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// `36 35 98:0 /root /mount/point rw,noatime shared:1 - ext4 /dev/root rw`: any number of fields before the dash.
+fn parse_line(line: &[u8]) -> Option<Mount> {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let device = parse_device(fields.nth(2)?)?;
+    let point = unescape(fields.nth(1)?);
+    let mut behind = fields.skip_while(|&field| field != b"-").skip(1);
+    let fs_type = unescape(behind.next()?).into_string().ok()?;
+    let source = unescape(behind.next()?);
+    Some(Mount { point: point.into(), fs_type, source: source.into(), device })
+}
+
+fn parse_device(field: &[u8]) -> Option<(u32, u32)> {
+    let (major, minor) = std::str::from_utf8(field).ok()?.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// Blanks, tabs, line ends and backslashes appear as a backslash and three octal digits.
+fn unescape(field: &[u8]) -> OsString {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, tail)) = rest.split_first() {
+        let octal = tail.get(..3).filter(|_| first == b'\\').and_then(octal);
+        bytes.push(octal.unwrap_or(first));
+        rest = if octal.is_some() { &tail[3..] } else { tail };
+    }
+    OsString::from_vec(bytes)
+}
+
+fn octal(digits: &[u8]) -> Option<u8> {
+    let value = |sum: u16, digit: &u8| match digit {
+        b'0'..=b'7' => Some(sum * 8 + u16::from(digit - b'0')),
+        _ => None,
+    };
+    digits.iter().try_fold(0, value).and_then(|value| u8::try_from(value).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &[u8] = b"\
+22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+30 22 0:25 / /mnt/a\\040b rw shared:7 master:3 - tmpfs tmpfs rw,size=5k
+31 30 0:40 / /mnt/a\\040b/weir rw - fuse.weir /srv/store rw,user_id=0
+32 22 0:41 / /over rw - ext4 /dev/vdb rw
+33 32 0:42 / /over rw - fuse.weir \\134odd rw
+nonsense
+";
+
+    #[test]
+    fn the_longest_mount_point_wins_and_then_the_newest() {
+        let mounts = Mounts::parse(TEXT);
+        let type_of = |path: &str| mounts.mount_of(Path::new(path)).expect("a mount").fs_type.clone();
+        assert_eq!(mounts.iter().count(), 5);
+        assert_eq!(type_of("/mnt/a"), "ext4");
+        assert_eq!(type_of("/mnt/a b/x"), "tmpfs");
+        assert_eq!(type_of("/mnt/a b/weird"), "tmpfs");
+        assert_eq!(type_of("/mnt/a b/weir/x"), "fuse.weir");
+        assert_eq!(type_of("/over/x"), "fuse.weir");
+        assert_eq!(mounts.mount_of(Path::new("/over")).expect("a mount").source, Path::new("\\odd"));
+    }
+
+    #[test]
+    fn only_an_exact_mount_point_is_mounted_at() {
+        let mounts = Mounts::parse(TEXT);
+        assert_eq!(mounts.mounted_at(Path::new("/over")).expect("mounted").fs_type, "fuse.weir");
+        assert_eq!(mounts.mounted_at(Path::new("/over")).expect("mounted").device, (0, 42));
+        assert_eq!(mounts.mounted_at(Path::new("/over/x")), None);
+    }
+
+    #[test]
+    fn a_path_that_does_not_exist_lies_where_its_directory_does() {
+        let mounts = Mounts::now().expect("a kernel with /proc");
+        let proc_type = mounts.mount_of(Path::new("/proc")).expect("mounted").fs_type.clone();
+        assert!(mounts.lies_on(Path::new("/proc/no such file"), &proc_type).expect("/proc exists"));
+        assert!(!mounts.lies_on(Path::new("/proc"), "fuse.weir").expect("/proc exists"));
+        assert!(mounts.lies_on(Path::new("/no such/file"), "fuse.weir").is_err());
+    }
+
+    #[test]
+    fn odd_escapes_are_left_as_they_are() {
+        assert_eq!(unescape(b"a\\0b\\777\\04"), "a\\0b\\777\\04");
+        assert_eq!(unescape(b"\\011\\012\\134"), "\t\n\\");
+    }
+}

@@ -1,0 +1,136 @@
+//! Opening and creating disks: who may, how, and how large they are.
+
+use crate::disk::{Disk, Kind};
+use crate::error::HostError;
+use device::BLOCK_BYTES;
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+/// What the opener wants to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Look. Others may look at the same time.
+    Read,
+    /// Look and change. Nobody else has it open meanwhile, not even to look.
+    Write,
+}
+
+/// Whether something older may be lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overwrite {
+    /// Refuse to touch what exists.
+    No,
+    /// What exists is emptied, once nobody uses it.
+    Yes,
+}
+
+impl Disk {
+    /// Opens a file or block device, with O_DIRECT where the file system allows it. The lock lasts as long as the
+    /// `Disk`. A file's last bytes, where they are no whole block, are left alone. Changes nothing.
+    pub fn open(path: &Path, access: Access) -> Result<Disk, HostError> {
+        let (flags, lock) = match access {
+            Access::Read => (OFlags::RDONLY, FlockOperation::NonBlockingLockShared),
+            Access::Write => (OFlags::RDWR, FlockOperation::NonBlockingLockExclusive),
+        };
+        // Before opening, which would wait for the other end of a pipe, and set a tape in motion.
+        let stat = rustix::fs::stat(path).map_err(|errno| HostError::of(path, "looking at it", errno))?;
+        let exclusive = match (kind_of(path, stat.st_mode)?, access) {
+            // The kernel refuses it while it is mounted or part of something else.
+            (Kind::BlockDevice, Access::Write) => OFlags::EXCL,
+            _ => OFlags::empty(),
+        };
+        let file = open_direct(path, flags | exclusive)?;
+        rustix::fs::flock(&file, lock).map_err(|errno| HostError::of(path, "locking it", errno))?;
+        Disk::of(path, file)
+    }
+
+    /// Makes a sparse file of `bytes` bytes, a multiple of 4096 above 0, and opens it for writing. After a crash it
+    /// is there as a whole or not at all, or, where it overwrites, maybe empty or not changed.
+    pub fn create(path: &Path, bytes: u64, overwrite: Overwrite) -> Result<Disk, HostError> {
+        if bytes == 0 || !bytes.is_multiple_of(BLOCK_BYTES as u64) || i64::try_from(bytes).is_err() {
+            return Err(HostError::Size { path: path.to_owned(), bytes });
+        }
+        let error = |doing| move |errno: Errno| HostError::of(path, doing, errno);
+        let flags = OFlags::RDWR | OFlags::CREATE;
+        let file = match open_direct(path, flags | OFlags::EXCL) {
+            Err(HostError::Exists { .. }) if overwrite == Overwrite::Yes => return empty(path, bytes),
+            other => other?,
+        };
+        let made = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(error("locking it"))
+            .and_then(|()| rustix::fs::ftruncate(&file, bytes).map_err(error("making it as long as asked")))
+            .and_then(|()| rustix::fs::fsync(&file).map_err(error("making it durable")))
+            .and_then(|()| sync_parent(path));
+        if let Err(error) = made {
+            // We made it a moment ago and nobody can use it: leave things as they were.
+            let _ = std::fs::remove_file(path);
+            return Err(error);
+        }
+        Disk::of(path, file)
+    }
+
+    fn of(path: &Path, file: OwnedFd) -> Result<Disk, HostError> {
+        let stat = rustix::fs::fstat(&file).map_err(|errno| HostError::of(path, "looking at it", errno))?;
+        let kind = kind_of(path, stat.st_mode)?;
+        // The end of a block device is its size; `stat` says 0 there.
+        let bytes = rustix::fs::seek(&file, SeekFrom::End(0))
+            .map_err(|errno| HostError::of(path, "finding its size", errno))?;
+        Ok(Disk::new(file, path, kind, bytes / BLOCK_BYTES as u64))
+    }
+}
+
+/// Empties a file that nobody uses and makes it `bytes` long.
+fn empty(path: &Path, bytes: u64) -> Result<Disk, HostError> {
+    let stat = rustix::fs::stat(path).map_err(|errno| HostError::of(path, "looking at it", errno))?;
+    if kind_of(path, stat.st_mode)? == Kind::BlockDevice {
+        return Err(HostError::NotADisk {
+            path: path.to_owned(),
+            what: "a block device, whose size is fixed",
+        });
+    }
+    let disk = Disk::open(path, Access::Write)?;
+    for length in [0, bytes] {
+        rustix::fs::ftruncate(disk.file(), length)
+            .map_err(|errno| HostError::of(path, "making it as long as asked", errno))?;
+    }
+    rustix::fs::fsync(disk.file()).map_err(|errno| HostError::of(path, "making it durable", errno))?;
+    Ok(disk.with_blocks(bytes / BLOCK_BYTES as u64))
+}
+
+fn open_direct(path: &Path, flags: OFlags) -> Result<OwnedFd, HostError> {
+    // Only the owner: a store holds other people's files.
+    let mode = Mode::RUSR | Mode::WUSR;
+    let flags = flags | OFlags::CLOEXEC;
+    let made = if flags.contains(OFlags::CREATE) { OFlags::EXCL } else { OFlags::empty() };
+    match rustix::fs::open(path, flags | OFlags::DIRECT, mode) {
+        // This file system has no direct I/O, and made the file before it noticed.
+        Err(Errno::INVAL) => rustix::fs::open(path, flags.difference(made), mode),
+        other => other,
+    }
+    .map_err(|errno| HostError::of(path, "opening it", errno))
+}
+
+fn sync_parent(path: &Path) -> Result<(), HostError> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    rustix::fs::open(parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .and_then(|directory| rustix::fs::fsync(&directory))
+        .map_err(|errno| HostError::of(parent, "making its new entry durable", errno))
+}
+
+fn kind_of(path: &Path, mode: u32) -> Result<Kind, HostError> {
+    let what = match FileType::from_raw_mode(mode) {
+        FileType::RegularFile => return Ok(Kind::File),
+        FileType::BlockDevice => return Ok(Kind::BlockDevice),
+        FileType::Directory => "a directory",
+        FileType::CharacterDevice => "a character device",
+        FileType::Fifo => "a pipe",
+        FileType::Socket => "a socket",
+        _ => "something else",
+    };
+    Err(HostError::NotADisk { path: path.to_owned(), what })
+}

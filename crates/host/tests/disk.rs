@@ -1,0 +1,183 @@
+//! Files and block devices as disks.
+
+use device::{Block, Device, Operation, Read, check_contract, pages};
+use host::{Access, Disk, HostError, Overwrite};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const BYTES: u64 = 1 << 20;
+
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a temporary directory")
+}
+
+#[test]
+fn a_file_keeps_the_contract() {
+    let directory = directory();
+    let disk = Disk::create(&directory.path().join("disk"), BYTES, Overwrite::No).expect("a new file");
+    assert_eq!(disk.blocks(), 256);
+    check_contract(&disk);
+}
+
+#[test]
+fn a_file_on_tmpfs_keeps_the_contract() {
+    let Ok(directory) = tempfile::tempdir_in("/dev/shm") else { return };
+    let disk = Disk::create(&directory.path().join("disk"), BYTES, Overwrite::No).expect("a new file");
+    check_contract(&disk);
+}
+
+/// A loop device on a file, detached when dropped.
+struct Loop(PathBuf);
+
+impl Loop {
+    /// `None` where this machine does not let us.
+    fn on(file: &Path) -> Option<Loop> {
+        let made = Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
+        let path = String::from_utf8(made.stdout).ok()?;
+        made.status.success().then(|| Loop(path.trim().into()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let detached = Command::new("losetup").arg("--detach").arg(&self.0).status();
+        assert!(detached.is_ok_and(|status| status.success()), "{} stays behind", self.0.display());
+    }
+}
+
+#[test]
+fn a_block_device_keeps_the_contract_where_one_can_be_made() {
+    let directory = directory();
+    let file = directory.path().join("backing");
+    fs::write(&file, vec![0; BYTES as usize]).expect("room for a small file");
+    let Some(device) = Loop::on(&file) else {
+        eprintln!("no loop devices for us here: only files were checked");
+        return;
+    };
+    let disk = Disk::open(&device.0, Access::Write).expect("a loop device of our own");
+    assert_eq!(disk.blocks(), 256);
+    check_contract(&disk);
+    let again = Disk::open(&device.0, Access::Write);
+    assert!(matches!(again, Err(HostError::Busy { .. })), "{again:?}");
+    drop(disk);
+    let made = Disk::create(&device.0, BYTES, Overwrite::Yes);
+    assert!(matches!(made, Err(HostError::NotADisk { .. })), "{made:?}");
+}
+
+#[test]
+fn a_writer_has_the_disk_alone_and_readers_share_it() {
+    let directory = directory();
+    let path = directory.path().join("disk");
+    let writer = Disk::create(&path, BYTES, Overwrite::No).expect("a new file");
+    for access in [Access::Read, Access::Write] {
+        let error = Disk::open(&path, access).expect_err("in use");
+        assert!(matches!(error, HostError::Busy { .. }), "{error}");
+        assert!(error.to_string().contains("weir status"), "{error}");
+    }
+    let over = Disk::create(&path, 8192, Overwrite::Yes);
+    assert!(matches!(over, Err(HostError::Busy { .. })), "overwrote what is in use");
+    drop(writer);
+    assert_eq!(fs::metadata(&path).expect("still there").len(), BYTES);
+    let (one, other) = (Disk::open(&path, Access::Read), Disk::open(&path, Access::Read));
+    assert!(one.is_ok() && other.is_ok());
+    assert!(matches!(Disk::open(&path, Access::Write), Err(HostError::Busy { .. })));
+}
+
+#[test]
+fn a_reader_cannot_write() {
+    let directory = directory();
+    let path = directory.path().join("disk");
+    drop(Disk::create(&path, BYTES, Overwrite::No).expect("a new file"));
+    let disk = Disk::open(&path, Access::Read).expect("a file");
+    let error = disk.write(Block(1), &pages(1)).expect_err("opened for reading");
+    assert_eq!((error.operation, error.at, error.count), (Operation::Write, Block(1), 1));
+}
+
+#[test]
+fn an_existing_file_is_overwritten_only_when_asked() {
+    let directory = directory();
+    let path = directory.path().join("disk");
+    fs::write(&path, "precious").expect("room for a small file");
+    let error = Disk::create(&path, BYTES, Overwrite::No).expect_err("there is something");
+    assert!(matches!(error, HostError::Exists { .. }), "{error}");
+    assert_eq!(fs::read(&path).expect("still there"), b"precious");
+    let disk = Disk::create(&path, BYTES, Overwrite::Yes).expect("asked for");
+    let mut page = pages(1);
+    disk.read(Block(0), &mut page).expect("in range");
+    assert_eq!((page, disk.blocks()), (pages(1), 256));
+}
+
+#[test]
+fn sizes_that_make_no_sense_are_refused_and_leave_nothing() {
+    let directory = directory();
+    let path = directory.path().join("disk");
+    for bytes in [0, 1, 4095, 4097, u64::MAX - 4095] {
+        let error = Disk::create(&path, bytes, Overwrite::No).expect_err("no size");
+        assert!(matches!(error, HostError::Size { .. }), "{bytes}: {error}");
+    }
+    // More than ext4 can hold in a file; some file systems can.
+    let made = Disk::create(&path, 1 << 62, Overwrite::No);
+    assert!(matches!(made, Ok(_) | Err(HostError::Full { .. })), "{made:?}");
+    assert_eq!(made.is_ok(), path.exists(), "a failed creation left a file");
+}
+
+#[test]
+fn what_is_no_disk_is_refused_by_name() {
+    let directory = directory();
+    let missing = Disk::open(&directory.path().join("nothing"), Access::Read).expect_err("missing");
+    assert!(matches!(missing, HostError::Missing { .. }), "{missing}");
+    for (path, what) in [(directory.path(), "a directory"), (Path::new("/dev/null"), "a character device")] {
+        let error = Disk::open(path, Access::Write).expect_err("no disk");
+        assert!(matches!(&error, HostError::NotADisk { what: found, .. } if *found == what), "{error}");
+    }
+    let pipe = directory.path().join("pipe");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &pipe,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        0,
+    )
+    .expect("a pipe");
+    let error = Disk::open(&pipe, Access::Read).expect_err("no disk");
+    assert!(matches!(error, HostError::NotADisk { what: "a pipe", .. }), "{error}");
+}
+
+#[test]
+fn a_disk_that_became_shorter_gives_errors_and_not_zeros() {
+    let directory = directory();
+    let path = directory.path().join("disk");
+    let disk = Disk::create(&path, BYTES, Overwrite::No).expect("a new file");
+    fs::File::options().write(true).open(&path).expect("ours").set_len(BYTES / 2).expect("shorter");
+    let error = disk.read(Block(127), &mut pages(2)).expect_err("half of it is gone");
+    assert!(error.reason.contains("shorter"), "{error}");
+    let mut reads = [Read::new(Block(100), 1), Read::new(Block(127), 2), Read::new(Block(130), 1)];
+    disk.read_batch(&mut reads);
+    assert!(reads[0].result.is_ok() && reads[1].result.is_err() && reads[2].result.is_err());
+}
+
+#[test]
+fn many_threads_read_in_batches_at_once() {
+    let directory = directory();
+    let disk = Disk::create(&directory.path().join("disk"), BYTES, Overwrite::No).expect("a new file");
+    for at in 0..256 {
+        let mut page = pages(1);
+        page[0].0.fill(at as u8);
+        disk.write(Block(at), &page).expect("in range");
+    }
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let disk = &disk;
+            scope.spawn(move || {
+                for round in 0..20 {
+                    let at = |i: u64| Block((i * 31 + round * 7 + thread) % 256);
+                    let mut reads: Vec<Read> = (0..100).map(|i| Read::new(at(i), 1)).collect();
+                    disk.read_batch(&mut reads);
+                    assert!(reads.iter().all(|read| read.result.is_ok()));
+                    assert!(reads.iter().all(|read| read.pages[0].0[99] == read.at.0 as u8));
+                }
+            });
+        }
+    });
+}

@@ -1,0 +1,219 @@
+//! Applying vectors: into the log, durable, then into the map.
+
+use crate::change::Change;
+use crate::counters::count;
+use crate::error::StoreError;
+use crate::log::{Piece, plan};
+use crate::map::Missing;
+use crate::note::{ChunkHead, Note, encode_chunk};
+use crate::root::Cursor;
+use crate::segments::Use;
+use crate::space::Class;
+use crate::store::{Health, Store, Writer};
+use device::Sequence;
+use std::sync::atomic::Ordering;
+
+impl Store {
+    /// Applies all of `vector` or nothing; durable on return. Readers see it afterwards.
+    ///
+    /// After an error nothing of it is visible, and it is not known to be durable: a crash later may leave all of
+    /// it or nothing. The next call first writes both roots anew, so that the log goes on elsewhere.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`] before anything is written, where a checkpoint did not help; the device's;
+    /// [`StoreError::Corrupt`] if a map node that it must change is damaged; [`StoreError::NotBegun`].
+    pub fn apply(&self, vector: &[Change]) -> Result<(), StoreError> {
+        let mut writer = self.lock_writer();
+        self.make_ready(&mut writer)?;
+        let frees = vector.iter().all(Change::frees);
+        self.append(&mut writer, vector, if frees { Class::Frees } else { Class::Writer })
+    }
+
+    /// Starts the log anew after an error, and refuses where changes may not be made.
+    pub(crate) fn make_ready(&self, writer: &mut Writer) -> Result<(), StoreError> {
+        match writer.health {
+            Health::Good => Ok(()),
+            Health::Unsure => self.restart_log(writer),
+            Health::NotBegun => Err(StoreError::NotBegun),
+            Health::Stopped => Err(self.stopped()),
+        }
+    }
+
+    /// Writes a vector to the log, flushes, and changes the map.
+    pub(crate) fn append(
+        &self,
+        writer: &mut Writer,
+        vector: &[Change],
+        class: Class,
+    ) -> Result<(), StoreError> {
+        if vector.is_empty() {
+            return Ok(());
+        }
+        let mut notes: Vec<Note> = vector.iter().map(Change::note).collect();
+        let mut map = self.map_mut();
+        map.evict();
+        map.held = true;
+        drop(map);
+        let done = self
+            .load_for(&notes)
+            .and_then(|()| self.make_room(writer, &notes, class))
+            .and_then(|()| self.write_batch(writer, vector, &mut notes))
+            .and_then(|()| self.change_map(writer, &notes));
+        self.map_mut().held = false;
+        done
+    }
+
+    /// Reads the nodes that notes will change, so that no read can fail once the log has them.
+    fn load_for(&self, notes: &[Note]) -> Result<(), StoreError> {
+        self.resolve(|map| {
+            let missing = notes.iter().filter_map(|note| map.prepare(note).err());
+            let missing: Vec<_> = missing.flat_map(|Missing(ids)| ids).collect();
+            if missing.is_empty() { Ok(()) } else { Err(Missing(missing)) }
+        })
+    }
+
+    /// Checks that the log has room for these notes above the reserve of others; two checkpoints may make some.
+    fn make_room(&self, writer: &mut Writer, notes: &[Note], class: Class) -> Result<(), StoreError> {
+        for attempt in 0..3 {
+            let pieces = plan(notes, writer.log.offset, self.geometry.segment_blocks);
+            let segments = pieces.iter().filter(|piece| piece.moves_on).count() as u64;
+            let map = self.map();
+            if segments == 0 || map.segments.free_count() >= segments + map.floor(class) {
+                return Ok(());
+            }
+            drop(map);
+            if attempt < 2 {
+                self.checkpoint_once(writer)?;
+            }
+        }
+        Err(StoreError::Full)
+    }
+
+    /// Writes the batch and makes it durable. The places of the writes are known afterwards.
+    fn write_batch(
+        &self,
+        writer: &mut Writer,
+        vector: &[Change],
+        notes: &mut [Note],
+    ) -> Result<(), StoreError> {
+        let pieces = plan(notes, writer.log.offset, self.geometry.segment_blocks);
+        let mut cursor = writer.log;
+        let (mut written, mut blocks) = (Ok(()), 0);
+        for (index, piece) in pieces.iter().enumerate() {
+            if piece.moves_on {
+                cursor = self.move_on(&cursor);
+            }
+            blocks += piece.note_blocks + piece.data_blocks;
+            let last = index + 1 == pieces.len();
+            let range = piece.notes.clone();
+            written = written.and_then(|()| {
+                let head = self.head(writer, &cursor, piece, last);
+                self.write_chunk(&mut cursor, head, &vector[range.clone()], &mut notes[range])
+            });
+        }
+        let flushed = written.and_then(|()| self.flush_batch());
+        // Whatever happened, no later batch has this number and no later chunk lies here.
+        writer.log = cursor;
+        writer.log.batch += 1;
+        writer.log_is_fresh = false;
+        let mut map = self.map_mut();
+        map.segments.log_rest = self.geometry.segment_blocks - cursor.offset + self.geometry.segment_blocks;
+        drop(map);
+        if let Err(error) = flushed {
+            writer.health = Health::Unsure;
+            return Err(error);
+        }
+        writer.durable = cursor.batch;
+        self.log_blocks.fetch_add(blocks, Ordering::Relaxed);
+        let pages: u64 = pieces.iter().map(|piece| piece.data_blocks).sum();
+        count(&self.counting.pages_written, pages);
+        count(&self.counting.batches, 1);
+        Ok(())
+    }
+
+    /// Goes on in the next segment, and chooses the one after it.
+    fn move_on(&self, cursor: &Cursor) -> Cursor {
+        let mut map = self.map_mut();
+        map.segments.close(cursor.segment);
+        let next = map.segments.take(Use::Log).expect("room was checked");
+        Cursor { segment: cursor.next, offset: 0, next, ..*cursor }
+    }
+
+    fn head(&self, writer: &Writer, cursor: &Cursor, piece: &Piece, last: bool) -> ChunkHead {
+        ChunkHead {
+            incarnation: self.incarnation(),
+            chunk: cursor.chunk,
+            batch: cursor.batch,
+            durable: writer.durable,
+            chain: cursor.chain,
+            next: cursor.next,
+            last,
+            note_blocks: piece.note_blocks,
+            data_blocks: piece.data_blocks,
+            notes: piece.notes.len(),
+        }
+    }
+
+    /// Writes one chunk at the cursor, and moves it past the chunk.
+    fn write_chunk(
+        &self,
+        cursor: &mut Cursor,
+        head: ChunkHead,
+        changes: &[Change],
+        notes: &mut [Note],
+    ) -> Result<(), StoreError> {
+        let at = self.geometry.start(cursor.segment).plus(cursor.offset);
+        let mut pages = device::pages((head.note_blocks + head.data_blocks) as usize);
+        let mut next = head.note_blocks;
+        for (note, change) in notes.iter_mut().zip(changes) {
+            if let (Note::Write { place, .. }, Change::Write { bytes, .. }) = (note, change) {
+                *place = at.plus(next);
+                pages[next as usize].0.copy_from_slice(&bytes.0);
+                next += 1;
+            }
+        }
+        let (noted, _) = pages.split_at_mut(head.note_blocks as usize);
+        cursor.chain = encode_chunk(&head, notes, self.geometry.id, noted);
+        cursor.chunk += 1;
+        cursor.offset += pages.len() as u64;
+        Ok(self.device.write(at, &pages)?)
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    fn flush_batch(&self) -> Result<(), StoreError> {
+        self.flush()
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    fn flush_batch(&self) -> Result<(), StoreError> {
+        if self.plant_missing_flush.load(Ordering::Relaxed) { Ok(()) } else { self.flush() }
+    }
+
+    /// Changes the map as durable notes say. All of it under one hold of the lock, except where a note makes a
+    /// later one need a node that was not needed before, as a clone may.
+    pub(crate) fn change_map(&self, writer: &mut Writer, notes: &[Note]) -> Result<(), StoreError> {
+        let mut map = self.map_mut();
+        for note in notes {
+            while let Err(Missing(ids)) = map.prepare(note) {
+                drop(map);
+                if let Some((_, error)) = self.load(ids).pop_first() {
+                    writer.health = Health::Stopped;
+                    return Err(error);
+                }
+                map = self.map_mut();
+            }
+            map.change(note);
+            map.newest = map.newest.max(newest(note));
+        }
+        Ok(())
+    }
+}
+
+fn newest(note: &Note) -> Sequence {
+    match note {
+        Note::Write { home, .. } => *home,
+        Note::Cut { sequence, .. } | Note::Delete { sequence, .. } | Note::Clone { sequence, .. } => {
+            *sequence
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Walking all of the map, each node once, however many objects share it.
+
+use crate::error::StoreError;
+use crate::format::{INNER_CHILDREN, LEAF_OBJECTS, LEAF_PAGES};
+use crate::map::{Body, Map, NodeId, PageEntry, Pages, Tree};
+use crate::segments::Use;
+use crate::store::{Store, Writer};
+use crate::superblock::Geometry;
+use device::{Block, ObjectId, PageNo};
+use std::collections::BTreeMap;
+
+/// One bit for each block of the device.
+pub(crate) struct Blocks(Vec<u64>);
+
+impl Blocks {
+    pub(crate) fn none(geometry: &Geometry) -> Blocks {
+        Blocks(vec![0; geometry.total_blocks.div_ceil(64) as usize])
+    }
+
+    /// Adds a block; `true` if it was not there.
+    pub(crate) fn add(&mut self, at: Block) -> bool {
+        let Some(word) = self.0.get_mut((at.0 / 64) as usize) else { return false };
+        let bit = 1 << (at.0 % 64);
+        let new = *word & bit == 0;
+        *word |= bit;
+        new
+    }
+
+    /// How many of a segment's blocks are there.
+    pub(crate) fn in_segment(&self, geometry: &Geometry, segment: u32) -> u32 {
+        let start = geometry.start(segment).0;
+        let has = |at: &u64| self.0[(at / 64) as usize] >> (at % 64) & 1 == 1;
+        (start..start + geometry.segment_blocks).filter(has).count() as u32
+    }
+}
+
+/// What a walk meets.
+pub(crate) enum Met<'a> {
+    Page(ObjectId, PageNo, &'a PageEntry),
+    /// A node that could not be read, and the object to which it belongs.
+    Lost(Option<ObjectId>, StoreError),
+}
+
+/// A node to visit: its height above the leaves, the index of its first leaf, and whose it is.
+struct Visit {
+    id: NodeId,
+    height: u8,
+    index: u64,
+    object: Option<ObjectId>,
+}
+
+impl Store {
+    /// Visits every node once. Returns how many references each has. The caller holds the writer's lock.
+    pub(crate) fn walk(&self, meet: &mut dyn FnMut(Met<'_>)) -> BTreeMap<NodeId, u32> {
+        let mut references = BTreeMap::new();
+        let mut todo = Vec::new();
+        let objects = self.map().objects;
+        let root = |tree: Tree, object| Visit { id: tree.root, height: tree.height, index: 0, object };
+        todo.push(root(objects, None));
+        while let Some(at) = todo.pop() {
+            if !at.id.is_some() {
+                continue;
+            }
+            let count = references.entry(at.id).or_insert(0);
+            *count += 1;
+            if *count > 1 {
+                continue;
+            }
+            match self.resolve(|map| map.node(at.id).map(|node| node.body.clone())) {
+                Err(error) => meet(Met::Lost(at.object, error)),
+                Ok(Body::Inner(children)) => {
+                    let step = INNER_CHILDREN.saturating_pow(u32::from(at.height.saturating_sub(1)));
+                    let below = children.iter().zip(0..).map(|(&id, number)| Visit {
+                        id,
+                        height: at.height.saturating_sub(1),
+                        index: at.index.saturating_add(step.saturating_mul(number)),
+                        object: at.object,
+                    });
+                    todo.extend(below.filter(|visit| visit.id.is_some()));
+                }
+                Ok(Body::Pages(entries)) => {
+                    let object = at.object.unwrap_or_default();
+                    for (entry, number) in entries.iter().zip(0..) {
+                        if !entry.is_hole() {
+                            let page = at.index.saturating_mul(LEAF_PAGES).saturating_add(number);
+                            meet(Met::Page(object, PageNo(page), entry));
+                        }
+                    }
+                }
+                Ok(Body::Objects(entries)) => {
+                    for (entry, number) in entries.iter().zip(0..) {
+                        let Some(entry) = entry else { continue };
+                        let slot = at.index * LEAF_OBJECTS + number;
+                        let object = ObjectId { slot, generation: entry.generation };
+                        match &entry.pages {
+                            Pages::Tree(tree) => todo.push(root(*tree, Some(object))),
+                            Pages::Inline(pages) => {
+                                pages.iter().for_each(|(page, entry)| meet(Met::Page(object, *page, entry)));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        references
+    }
+
+    /// Counts anew which blocks of the log are live, because overwritten shared blocks may not be. Leaves the
+    /// counts alone if a node cannot be read: too high is safe. Returns whether any was too high.
+    pub(crate) fn recount(&self) -> bool {
+        let (mut live, mut lost) = (Blocks::none(&self.geometry), false);
+        self.walk(&mut |met| match met {
+            Met::Page(_, _, entry) => drop(live.add(entry.place)),
+            Met::Lost(..) => lost = true,
+        });
+        if lost {
+            return false;
+        }
+        let mut map = self.map_mut();
+        let mut lowered = false;
+        for (number, segment) in map.segments.iter_mut().filter(|(_, segment)| segment.usage == Use::Log) {
+            let counted = live.in_segment(&self.geometry, number);
+            assert!(
+                counted <= segment.live,
+                "segment {number}: {counted} live, only {} counted",
+                segment.live
+            );
+            lowered |= counted < segment.live;
+            segment.live = counted;
+            segment.skip = false;
+        }
+        map.segments.unsure = false;
+        lowered
+    }
+}
+
+impl Map {
+    /// The blocks of nodes, of the node table's pages, and of the newest tables' stream.
+    pub(crate) fn node_blocks(&self, writer: &Writer) -> Blocks {
+        let mut blocks = Blocks::none(&self.segments.geometry);
+        let nodes = self.table.iter().map(|(_, entry)| entry.place);
+        let pages = self.table.pages.iter().map(|page| page.place);
+        let tables = writer.tables.iter().flat_map(|extent| (0..extent.count).map(|i| extent.at.plus(i)));
+        nodes.chain(pages).chain(tables).filter(|&at| at != Block(0)).for_each(|at| {
+            blocks.add(at);
+        });
+        blocks
+    }
+}

@@ -1,0 +1,76 @@
+//! What callers ask of the map.
+
+use crate::note::Note;
+use device::{Block, ObjectId, Page, PageNo, Sequence};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// One change of the map, part of an atomic vector.
+///
+/// An object's slot holds one generation. A `Write` or `Clone` for a newer one replaces the object in the slot
+/// and frees its pages; every change for an older one is ignored.
+#[derive(Debug, Clone)]
+pub enum Change {
+    /// The page's bytes from now on, and the highest sequence that they contain.
+    Write {
+        /// The object; its slot is below 2^48.
+        object: ObjectId,
+        /// The page.
+        page: PageNo,
+        /// All its bytes.
+        bytes: Arc<Page>,
+        /// The highest sequence whose change these bytes contain.
+        home: Sequence,
+    },
+    /// Pages become holes, but only those whose home is below `sequence`.
+    Cut {
+        /// The object.
+        object: ObjectId,
+        /// Which pages.
+        pages: Range<PageNo>,
+        /// The cut's place in the one order.
+        sequence: Sequence,
+    },
+    /// The object goes, with all its pages whose home is below `sequence`. One that keeps pages stays.
+    Delete {
+        /// The object.
+        object: ObjectId,
+        /// The deletion's place in the one order.
+        sequence: Sequence,
+    },
+    /// `to`, which has no pages, becomes what `from` is, homes included. Ignored where `to` has pages, as when
+    /// it was cloned before, and where both are in one slot.
+    Clone {
+        /// The source.
+        from: ObjectId,
+        /// The new object.
+        to: ObjectId,
+        /// The clone's place in the one order.
+        sequence: Sequence,
+    },
+}
+
+impl Change {
+    /// The note for this change; a write's block is not known yet.
+    pub(crate) fn note(&self) -> Note {
+        match self {
+            Change::Write { object, page, bytes, home } => Note::Write {
+                object: *object,
+                page: *page,
+                home: *home,
+                place: Block(0),
+                crc: crc32c::crc32c(&bytes.0),
+            },
+            Change::Cut { object, pages, sequence } => {
+                Note::Cut { object: *object, pages: pages.clone(), sequence: *sequence }
+            }
+            Change::Delete { object, sequence } => Note::Delete { object: *object, sequence: *sequence },
+            Change::Clone { from, to, sequence } => Note::Clone { from: *from, to: *to, sequence: *sequence },
+        }
+    }
+
+    /// Whether it can only give space back.
+    pub(crate) fn frees(&self) -> bool {
+        matches!(self, Change::Cut { .. } | Change::Delete { .. })
+    }
+}

@@ -1,0 +1,265 @@
+//! Checkpoints: the changed nodes, the tables, then a root that names them.
+//!
+//! Nodes go to segments of their own, so that these die as wholes. Everything that a root names is durable before
+//! the root is written, over the older one. After an error the nodes are still dirty and the newer root still
+//! stands, so trying again is always right.
+
+use crate::counters::count;
+use crate::error::StoreError;
+use crate::format::ROOTS;
+use crate::log::to_pages;
+use crate::map::{Map, NodeId, encode_node};
+use crate::root::{Cursor, EXTENTS_MAX, Extent, Root, Stream};
+use crate::segments::Use;
+use crate::store::{Health, Store, Writer};
+use device::{Block, Page};
+use std::ops::Bound;
+use std::sync::atomic::Ordering;
+
+/// Nodes encoded under one hold of the map's lock: half a millisecond.
+const NODES_PER_HOLD: usize = 128;
+
+impl Store {
+    /// Makes the map durable so that recovery starts here, and frees segments that no root needs any more: those
+    /// in which nothing was live at the checkpoint before this one either.
+    ///
+    /// # Errors
+    /// The device's: the store goes on as before, and the next checkpoint does it all again.
+    pub fn checkpoint(&self) -> Result<(), StoreError> {
+        let mut writer = self.lock_writer();
+        match writer.health {
+            Health::Good => self.checkpoint_once(&mut writer),
+            _ => self.make_ready(&mut writer),
+        }
+    }
+
+    /// Lets the log start anew in a segment that nothing was written to since it was free, and says so in both
+    /// roots: whichever of them is found later, it never leads to the log that ended.
+    pub(crate) fn restart_log(&self, writer: &mut Writer) -> Result<(), StoreError> {
+        if !writer.log_is_fresh {
+            let mut map = self.map_mut();
+            if map.segments.free_count() < 2 {
+                return Err(StoreError::Full);
+            }
+            let mut take = || map.segments.take(Use::Log).expect("counted just now");
+            let (segment, next) = (take(), take());
+            let old = map.segments.iter().filter(|(_, segment)| segment.usage == Use::Log && segment.open);
+            let old: Vec<u32> =
+                old.map(|(number, _)| number).filter(|&n| n != segment && n != next).collect();
+            old.into_iter().for_each(|number| map.segments.close(number));
+            map.segments.log_rest = 2 * self.geometry.segment_blocks;
+            writer.log = Cursor { segment, offset: 0, next, chain: 0, ..writer.log };
+            writer.log_is_fresh = true;
+        }
+        self.checkpoint_once(writer)?;
+        self.checkpoint_once(writer)?;
+        writer.health = Health::Good;
+        Ok(())
+    }
+
+    /// One checkpoint, by whoever holds the writer's lock.
+    pub(crate) fn checkpoint_once(&self, writer: &mut Writer) -> Result<(), StoreError> {
+        writer.generation += 1;
+        self.keep_nodes_dense();
+        let nodes = self.write_nodes(writer)?;
+        let pages = self.write_table(writer)?;
+        let tables = self.write_tables(writer)?;
+        self.flush()?;
+        let root = Root {
+            generation: writer.generation,
+            incarnation: self.incarnation(),
+            newest: self.map().newest,
+            log: writer.log,
+            tables,
+        };
+        let slot = 1 - writer.root_slot;
+        self.device.write(ROOTS[slot], &[*root.encode(self.geometry.id)])?;
+        self.flush()?;
+        writer.root_slot = slot;
+        self.log_blocks.store(0, Ordering::Relaxed);
+        count(&self.counting.checkpoints, 1);
+        count(&self.counting.nodes_written, (nodes.len() + pages.len()) as u64);
+        self.checkpointed(writer.generation, &nodes, &pages);
+        Ok(())
+    }
+
+    /// The checkpoint is durable: its nodes are clean, and what was dead twice is free.
+    fn checkpointed(&self, generation: u64, nodes: &[NodeId], pages: &[usize]) {
+        let mut map = self.map_mut();
+        for id in nodes {
+            map.nodes.get_mut(id).expect("dirty nodes stay in memory").dirty = false;
+        }
+        map.dirty = 0;
+        pages.iter().for_each(|&page| map.table.pages[page].dirty = false);
+        map.segments.iter_mut().for_each(|(_, segment)| segment.skip &= segment.usage == Use::Log);
+        let free = map.segments.reclaim(generation);
+        if !map.held {
+            map.evict();
+        }
+        drop(map);
+        if self.trim(&free).is_ok() {
+            self.map_mut().segments.freed(&free);
+            count(&self.counting.segments_freed, free.len() as u64);
+        }
+    }
+
+    /// Trims segments, and waits until that is durable: a trim that came late would take what is written next.
+    /// After an error they stay dead, and the next checkpoint tries again.
+    fn trim(&self, segments: &[u32]) -> Result<(), StoreError> {
+        if segments.is_empty() {
+            return Ok(());
+        }
+        for &segment in segments {
+            self.device.trim(self.geometry.start(segment), self.geometry.segment_blocks)?;
+        }
+        self.flush()
+    }
+
+    /// Writes all dirty nodes to new places; they stay dirty until the root is durable.
+    fn write_nodes(&self, writer: &mut Writer) -> Result<Vec<NodeId>, StoreError> {
+        let mut written: Vec<NodeId> = Vec::new();
+        let mut last = NodeId::NONE;
+        loop {
+            let mut map = self.map_mut();
+            let above = (Bound::Excluded(last), Bound::Unbounded);
+            let dirty = map.nodes.range(above).filter(|(_, node)| node.dirty).map(|(&id, _)| id);
+            let some: Vec<NodeId> = dirty.take(NODES_PER_HOLD).collect();
+            let Some(&highest) = some.last() else { return Ok(written) };
+            let mut blocks = Vec::new();
+            for &id in &some {
+                let place = map.place_node(&mut writer.nodes_at)?;
+                let body = &map.nodes[&id].body;
+                let (page, crc) = encode_node(body, id, writer.generation, self.geometry.id);
+                if let Some(old) = map.table.moved(id, place, crc, writer.generation) {
+                    map.segments.died(old);
+                }
+                map.segments.lives(place);
+                blocks.push((place, page));
+            }
+            drop(map);
+            self.write_blocks(blocks)?;
+            written.extend(some);
+            last = highest;
+        }
+    }
+
+    /// Writes the dirty pages of the node table to new places.
+    fn write_table(&self, writer: &mut Writer) -> Result<Vec<usize>, StoreError> {
+        let mut written = Vec::new();
+        let dirty: Vec<usize> = {
+            let map = self.map();
+            let pages = map.table.pages.iter().enumerate();
+            pages.filter(|(_, page)| page.dirty).map(|(number, _)| number).collect()
+        };
+        for numbers in dirty.chunks(NODES_PER_HOLD) {
+            let mut map = self.map_mut();
+            let mut blocks = Vec::new();
+            for &number in numbers {
+                let place = map.place_node(&mut writer.nodes_at)?;
+                let (page, crc) = map.table.encode(number, self.geometry.id);
+                let entry = &mut map.table.pages[number];
+                entry.crc = crc;
+                let old = std::mem::replace(&mut entry.place, place);
+                if old != Block(0) {
+                    map.segments.died(old);
+                }
+                map.segments.lives(place);
+                blocks.push((place, page));
+            }
+            drop(map);
+            self.write_blocks(blocks)?;
+            written.extend(numbers);
+        }
+        Ok(written)
+    }
+
+    /// Writes the tables' stream.
+    fn write_tables(&self, writer: &mut Writer) -> Result<Stream, StoreError> {
+        let mut map = self.map_mut();
+        let blocks = crate::tables::stream_blocks(map.table.pages.len(), &map.segments);
+        let mut places = Vec::new();
+        for _ in 0..blocks {
+            places.push(map.place_node(&mut writer.nodes_at)?);
+        }
+        let extents = extents(&places);
+        if extents.len() > EXTENTS_MAX {
+            return Err(StoreError::Full);
+        }
+        for extent in std::mem::replace(&mut writer.tables, extents.clone()) {
+            (0..extent.count).for_each(|index| map.segments.died(extent.at.plus(index)));
+        }
+        let mut next = places.iter().copied();
+        let (bytes, _) = map.encode_tables(|_| next.next().expect("one for each"));
+        drop(map);
+        let pages: Vec<Page> = to_pages(&bytes);
+        let mut rest = &pages[..];
+        for extent in &extents {
+            let (now, later) = rest.split_at(extent.count as usize);
+            self.device.write(extent.at, now)?;
+            rest = later;
+        }
+        Ok(Stream { bytes: bytes.len() as u64, crc: crc32c::crc32c(&bytes), extents })
+    }
+
+    /// Nodes that rarely change would keep whole segments alive. While the node segments are less than half
+    /// live, the emptiest one's nodes are written again with this checkpoint, so that it dies.
+    fn keep_nodes_dense(&self) {
+        // Two a checkpoint keep up with any growth; each is at most half a segment of reads.
+        for _ in 0..2 {
+            let map = self.map();
+            let (blocks, live) = map.node_usage();
+            let slack = 4 * self.geometry.segment_blocks;
+            if blocks <= 2 * live + slack {
+                return;
+            }
+            let candidate = |(_, segment): &(u32, &crate::segments::Segment)| {
+                segment.usage == Use::Nodes
+                    && !segment.open
+                    && !segment.skip
+                    && segment.live > 0
+                    && u64::from(segment.live) <= self.geometry.segment_blocks / 2
+            };
+            let emptiest = map.segments.iter().filter(candidate).min_by_key(|(_, segment)| segment.live);
+            let Some((number, _)) = emptiest else { return };
+            let inside = |place: Block| self.geometry.segment(place) == Some(number);
+            let nodes = map.table.iter().filter(|(_, entry)| inside(entry.place)).map(|(id, _)| id);
+            let nodes: Vec<NodeId> = nodes.collect();
+            drop(map);
+            // A node that cannot be read stays where it is, and its segment with it.
+            let failed = self.load(nodes.clone());
+            let mut map = self.map_mut();
+            for id in nodes.into_iter().filter(|id| !failed.contains_key(id)) {
+                if map.nodes.contains_key(&id) {
+                    map.node_mut(id);
+                }
+            }
+            map.table.pages.iter_mut().filter(|page| inside(page.place)).for_each(|page| page.dirty = true);
+            map.segments.skip(number);
+        }
+    }
+}
+
+impl Map {
+    /// The next block for a node.
+    fn place_node(&mut self, at: &mut Option<(u32, u64)>) -> Result<Block, StoreError> {
+        let segment_blocks = self.segments.geometry.segment_blocks;
+        let (segment, offset) = match *at {
+            Some((segment, offset)) if offset < segment_blocks => (segment, offset),
+            full => {
+                let fresh = self.segments.take(Use::Nodes).ok_or(StoreError::Full)?;
+                if let Some((segment, _)) = full {
+                    self.segments.close(segment);
+                }
+                (fresh, 0)
+            }
+        };
+        *at = Some((segment, offset + 1));
+        Ok(self.segments.geometry.start(segment).plus(offset))
+    }
+}
+
+/// Consecutive blocks put together.
+fn extents(places: &[Block]) -> Vec<Extent> {
+    let runs = places.chunk_by(|at, next| at.0 + 1 == next.0);
+    runs.map(|run| Extent { at: run[0], count: run.len() as u64 }).collect()
+}

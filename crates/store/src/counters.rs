@@ -1,0 +1,70 @@
+//! What the store has done since it was opened.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What the store has done since it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Pages that readers asked for and that were no holes.
+    pub page_reads: u64,
+    /// Map nodes read from the device.
+    pub node_reads: u64,
+    /// Reads of the device for pages; consecutive pages share one.
+    pub device_reads: u64,
+    /// Vectors applied, the cleaner's included.
+    pub batches: u64,
+    /// Pages written to the log, the cleaner's included.
+    pub pages_written: u64,
+    /// Flushes asked of the device.
+    pub flushes: u64,
+    /// Checkpoints made durable.
+    pub checkpoints: u64,
+    /// Nodes and pages of the node table written by checkpoints.
+    pub nodes_written: u64,
+    /// Pages that the cleaner moved.
+    pub pages_cleaned: u64,
+    /// Segments that the cleaner emptied.
+    pub segments_cleaned: u64,
+    /// Segments trimmed and free again.
+    pub segments_freed: u64,
+}
+
+/// The counters as they are counted.
+#[derive(Debug, Default)]
+pub(crate) struct Counting {
+    pub(crate) page_reads: AtomicU64,
+    pub(crate) node_reads: AtomicU64,
+    pub(crate) device_reads: AtomicU64,
+    pub(crate) batches: AtomicU64,
+    pub(crate) pages_written: AtomicU64,
+    pub(crate) flushes: AtomicU64,
+    pub(crate) checkpoints: AtomicU64,
+    pub(crate) nodes_written: AtomicU64,
+    pub(crate) pages_cleaned: AtomicU64,
+    pub(crate) segments_cleaned: AtomicU64,
+    pub(crate) segments_freed: AtomicU64,
+}
+
+/// Counts. The order among counters does not matter to anybody.
+pub(crate) fn count(counter: &AtomicU64, more: u64) {
+    counter.fetch_add(more, Ordering::Relaxed);
+}
+
+impl Counting {
+    pub(crate) fn now(&self) -> Counters {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counters {
+            page_reads: get(&self.page_reads),
+            node_reads: get(&self.node_reads),
+            device_reads: get(&self.device_reads),
+            batches: get(&self.batches),
+            pages_written: get(&self.pages_written),
+            flushes: get(&self.flushes),
+            checkpoints: get(&self.checkpoints),
+            nodes_written: get(&self.nodes_written),
+            pages_cleaned: get(&self.pages_cleaned),
+            segments_cleaned: get(&self.segments_cleaned),
+            segments_freed: get(&self.segments_freed),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Everything that can go wrong in the store, said so that an operator knows what to do next.
+
+use crate::format::VERSION;
+use device::{Block, DeviceError, Incarnation};
+
+/// Why the store could not do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// The device failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// No room. Nothing was changed. A checkpoint, or cleaning and two checkpoints, may find some.
+    #[error("the store is full: delete something, or use a larger device")]
+    Full,
+    /// Bytes on the medium are not what was written.
+    #[error("{device}: block {place}: {what}: checksum is {found:08x}, expected {expected:08x}")]
+    Corrupt {
+        /// Which device.
+        device: String,
+        /// Where.
+        place: Block,
+        /// What lies there.
+        what: String,
+        /// The checksum that was written down.
+        expected: u32,
+        /// The checksum of what is there.
+        found: u32,
+    },
+    /// The device does not begin with a store.
+    #[error("{device}: this is not a weir store; `weir format` makes one, and overwrites what is there")]
+    NotAStore {
+        /// Which device.
+        device: String,
+    },
+    /// A later weir wrote this store.
+    #[error("{device}: format version {found} is newer than {VERSION}; upgrade weir to use it")]
+    NewerVersion {
+        /// Which device.
+        device: String,
+        /// The version of the store.
+        found: u32,
+    },
+    /// The store uses something that this weir does not know and must not ignore.
+    #[error("{device}: the store uses unknown features {flags:#x}; upgrade weir to use it")]
+    UnknownFeature {
+        /// Which device.
+        device: String,
+        /// The incompatible feature flags that are not known, one bit each.
+        flags: u64,
+    },
+    /// The superblock, or every checkpoint root, or the log is not what was written: nothing was changed.
+    #[error(
+        "{device}: block {place}: {what} is damaged; restore the device from a copy, nothing was changed"
+    )]
+    Damaged {
+        /// Which device.
+        device: String,
+        /// Where.
+        place: Block,
+        /// What lies there.
+        what: String,
+    },
+    /// The device ends before the store does.
+    #[error(
+        "{device}: the store has {expected} blocks, the device only {found}; is the file or partition cut off?"
+    )]
+    Truncated {
+        /// Which device.
+        device: String,
+        /// Blocks of the store.
+        expected: u64,
+        /// Blocks of the device.
+        found: u64,
+    },
+    /// Sizes that no store can have.
+    #[error("{device}: {why}")]
+    BadSizes {
+        /// Which device.
+        device: String,
+        /// Which size, and what it may be.
+        why: String,
+    },
+    /// [`Store::begin`](crate::Store::begin) was not called, or did not succeed.
+    #[error("the store is open for reading only until an incarnation has begun")]
+    NotBegun,
+    /// The incarnation to begin is not higher than the one found.
+    #[error("incarnation {asked} is not higher than {found}, which the store has seen")]
+    OldIncarnation {
+        /// The one to begin.
+        asked: Incarnation,
+        /// The one found.
+        found: Incarnation,
+    },
+    /// An earlier error left the map in memory behind the log; what is on the medium is whole.
+    #[error("{device}: stopped after an earlier error; open the store again")]
+    Stopped {
+        /// Which device.
+        device: String,
+    },
+}

@@ -1,0 +1,96 @@
+//! What every structure on the medium has in common: the head, the checksum, the sizes. FORMAT.md is the text.
+
+use device::{BLOCK_BYTES, Block, StoreId};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+pub(crate) use zerocopy::little_endian::{U16, U32, U64};
+
+/// The version of all structures.
+pub(crate) const VERSION: u32 = 1;
+
+/// Pages that a page leaf covers: 24 bytes each leave a quarter of the node for later fields.
+pub(crate) const LEAF_PAGES: u64 = 128;
+/// Slots that an object leaf covers: what fits with four extents inline each.
+pub(crate) const LEAF_OBJECTS: u64 = 16;
+/// Children of an inner node: a power of two, half a node.
+pub(crate) const INNER_CHILDREN: u64 = 256;
+/// Nodes that a page of the node table covers.
+pub(crate) const TABLE_NODES: u64 = 128;
+
+/// The device that version 1 knows.
+pub(crate) const DEVICE: u16 = 0;
+
+pub(crate) const SUPERBLOCK: Block = Block(0);
+/// The two checkpoint roots.
+pub(crate) const ROOTS: [Block; 2] = [Block(1), Block(2)];
+pub(crate) const EPOCH_ROOT: Block = Block(3);
+/// Where the first segment starts.
+pub(crate) const SEGMENTS_AT: u64 = 4;
+
+pub(crate) type Magic = [u8; 8];
+pub(crate) const MAGIC_SUPERBLOCK: Magic = *b"weir.sup";
+pub(crate) const MAGIC_ROOT: Magic = *b"weir.cpr";
+pub(crate) const MAGIC_EPOCH: Magic = *b"weir.epr";
+pub(crate) const MAGIC_CHUNK: Magic = *b"weir.log";
+pub(crate) const MAGIC_NODE: Magic = *b"weir.nod";
+pub(crate) const MAGIC_TABLE: Magic = *b"weir.tab";
+
+/// The first bytes of every structure except data blocks and the tables' stream.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct Head {
+    pub(crate) magic: Magic,
+    pub(crate) version: U32,
+    /// CRC32C of the whole structure, these four bytes taken as zeros.
+    pub(crate) crc: U32,
+    pub(crate) store: [u8; 16],
+}
+
+const _: () = assert!(size_of::<Head>() == 32);
+
+/// Where the checksum lies in every head.
+const CRC_AT: std::ops::Range<usize> = 12..16;
+
+impl Head {
+    pub(crate) fn new(magic: Magic, store: StoreId) -> Head {
+        Head { magic, version: VERSION.into(), crc: 0.into(), store: store.0 }
+    }
+}
+
+/// The checksum of a structure that begins with a [`Head`].
+pub(crate) fn sum(bytes: &[u8]) -> u32 {
+    let before = crc32c::crc32c(&bytes[..CRC_AT.start]);
+    let around = crc32c::crc32c_append(before, &[0; 4]);
+    crc32c::crc32c_append(around, &bytes[CRC_AT.end..])
+}
+
+/// Writes the checksum into the head of a finished structure, and returns it.
+pub(crate) fn seal(bytes: &mut [u8]) -> u32 {
+    let crc = sum(bytes);
+    bytes[CRC_AT].copy_from_slice(&crc.to_le_bytes());
+    crc
+}
+
+/// The head of `bytes` if it is a whole structure of this kind, version and store.
+pub(crate) fn sealed(bytes: &[u8], magic: Magic, store: StoreId) -> Option<Head> {
+    let (head, _) = Head::read_from_prefix(bytes).ok()?;
+    let ours = head.magic == magic && head.store == store.0 && head.version.get() == VERSION;
+    (ours && head.crc.get() == sum(bytes)).then_some(head)
+}
+
+/// A place as it lies on the medium: the device's number and the block's. 0 is no place, as block 0 is the
+/// superblock.
+pub(crate) fn place_to_bits(place: Block) -> u64 {
+    assert!(place.0 < 1 << 48, "a block's number has 48 bits");
+    u64::from(DEVICE) << 48 | place.0
+}
+
+/// The block of a place; `None` for a device that version 1 does not have.
+pub(crate) fn place_from_bits(bits: u64) -> Option<Block> {
+    (bits >> 48 == u64::from(DEVICE)).then_some(Block(bits & ((1 << 48) - 1)))
+}
+
+/// The blocks that `bytes` bytes need.
+pub(crate) fn blocks_for(bytes: usize) -> usize {
+    bytes.div_ceil(BLOCK_BYTES)
+}

@@ -1,0 +1,242 @@
+//! What each note does to the map. The same code runs after an append and at recovery.
+
+use super::Map;
+use super::node::{Body, Missing, PageEntry};
+use super::object::{ObjectEntry, Pages, fits_inline};
+use super::tree::{Leaf, Tree};
+use crate::format::{LEAF_OBJECTS, LEAF_PAGES};
+use crate::note::Note;
+use device::{ObjectId, PageNo, Sequence};
+use std::ops::Range;
+
+impl Map {
+    /// Whether every node that [`change`](Map::change) would need for this note is in memory.
+    pub(crate) fn prepare(&self, note: &Note) -> Result<(), Missing> {
+        match note {
+            Note::Write { object, page, .. } => match self.slot(object.slot)? {
+                Some(entry) if entry.generation < object.generation => self.prepare_all(entry),
+                Some(ObjectEntry { generation, pages: Pages::Tree(tree) })
+                    if *generation == object.generation =>
+                {
+                    self.leaf(*tree, page.0 / LEAF_PAGES).map(drop)
+                }
+                _ => Ok(()),
+            },
+            Note::Cut { object, pages, .. } => match self.object(*object)? {
+                Some(ObjectEntry { pages: Pages::Tree(tree), .. }) => {
+                    self.leaves(*tree, leaf_range(pages)).map(drop)
+                }
+                _ => Ok(()),
+            },
+            Note::Delete { object, .. } => self.object(*object)?.map_or(Ok(()), |e| self.prepare_all(e)),
+            Note::Clone { from, to, .. } => {
+                self.slot(from.slot)?;
+                self.slot(to.slot)?.map_or(Ok(()), |entry| self.prepare_all(entry))
+            }
+        }
+    }
+
+    fn prepare_all(&self, entry: &ObjectEntry) -> Result<(), Missing> {
+        match &entry.pages {
+            Pages::Tree(tree) => self.leaves(*tree, 0..u64::MAX).map(drop),
+            Pages::Inline(_) => Ok(()),
+        }
+    }
+
+    /// Does what a note says. Its nodes must be in memory.
+    pub(crate) fn change(&mut self, note: &Note) {
+        match note {
+            Note::Write { object, page, home, place, crc } => {
+                let entry = PageEntry { place: *place, home: *home, crc: *crc, shared: false };
+                self.write(*object, *page, entry);
+            }
+            Note::Cut { object, pages, sequence } => self.cut(*object, pages, *sequence),
+            Note::Delete { object, sequence } => self.delete(*object, *sequence),
+            Note::Clone { from, to, .. } => self.clone_object(*from, *to),
+        }
+    }
+
+    fn write(&mut self, object: ObjectId, page: PageNo, new: PageEntry) {
+        let old = self.here(object.slot);
+        let mut pages = match &old {
+            Some(entry) if entry.generation > object.generation => return,
+            Some(entry) if entry.generation < object.generation => {
+                self.drop_pages(&entry.pages);
+                Pages::Inline(Vec::new())
+            }
+            Some(entry) => entry.pages.clone(),
+            None => Pages::Inline(Vec::new()),
+        };
+        self.set_page(&mut pages, page, new);
+        self.put(object.slot, old, Some(ObjectEntry { generation: object.generation, pages }));
+    }
+
+    fn set_page(&mut self, pages: &mut Pages, page: PageNo, new: PageEntry) {
+        self.segments.lives(new.place);
+        match pages {
+            Pages::Tree(tree) => {
+                let old = self.set_in_tree(tree, page, new);
+                self.forget(&old);
+            }
+            Pages::Inline(inline) => {
+                match inline.binary_search_by_key(&page, |(page, _)| *page) {
+                    Ok(at) => {
+                        let old = std::mem::replace(&mut inline[at].1, new);
+                        self.forget(&old);
+                    }
+                    Err(at) => inline.insert(at, (page, new)),
+                }
+                if !fits_inline(inline) {
+                    let mut tree = Tree::default();
+                    for (page, entry) in inline.drain(..) {
+                        self.set_in_tree(&mut tree, page, entry);
+                    }
+                    *pages = Pages::Tree(tree);
+                }
+            }
+        }
+    }
+
+    /// Returns the entry that was there.
+    fn set_in_tree(&mut self, tree: &mut Tree, page: PageNo, new: PageEntry) -> PageEntry {
+        let leaf = self.leaf_for_change(tree, page.0 / LEAF_PAGES, Body::pages);
+        let Body::Pages(entries) = &mut self.node_mut(leaf).body else { unreachable!("a leaf of pages") };
+        std::mem::replace(&mut entries[(page.0 % LEAF_PAGES) as usize], new)
+    }
+
+    fn cut(&mut self, object: ObjectId, range: &Range<PageNo>, sequence: Sequence) {
+        let Some(old) = self.here(object.slot).filter(|old| old.generation == object.generation) else {
+            return;
+        };
+        let goes = |page: PageNo, entry: &PageEntry| {
+            range.contains(&page) && (entry.home < sequence || self.cut_ignores_home())
+        };
+        let mut pages = old.pages.clone();
+        match &mut pages {
+            Pages::Inline(inline) => {
+                let (gone, rest) = inline.drain(..).partition(|(page, entry)| goes(*page, entry));
+                *inline = rest;
+                let gone: Vec<(PageNo, PageEntry)> = gone;
+                gone.iter().for_each(|(_, entry)| self.forget(entry));
+            }
+            Pages::Tree(tree) => {
+                let leaves = self.leaves(*tree, leaf_range(range)).expect("prepared");
+                let all: Vec<(Leaf, Vec<PageNo>, usize)> = leaves
+                    .into_iter()
+                    .map(|leaf| {
+                        let gone = self.pages_in(leaf).filter(|(page, entry)| goes(*page, entry));
+                        (leaf, gone.map(|(page, _)| page).collect(), self.pages_in(leaf).count())
+                    })
+                    .collect();
+                for (leaf, gone, held) in all {
+                    self.cut_leaf(tree, leaf, &gone, held);
+                }
+                if !tree.root.is_some() {
+                    pages = Pages::Inline(Vec::new());
+                }
+            }
+        }
+        let new = ObjectEntry { generation: object.generation, pages };
+        self.put(object.slot, Some(old), Some(new));
+    }
+
+    /// Makes holes of some pages in a leaf that holds `held`.
+    fn cut_leaf(&mut self, tree: &mut Tree, leaf: Leaf, gone: &[PageNo], held: usize) {
+        if gone.len() == held {
+            self.remove_leaf(tree, leaf.index);
+            return;
+        }
+        for page in gone {
+            let old = self.set_in_tree(tree, *page, PageEntry::default());
+            self.forget(&old);
+        }
+    }
+
+    fn delete(&mut self, object: ObjectId, sequence: Sequence) {
+        let Some(old) = self.here(object.slot).filter(|old| old.generation == object.generation) else {
+            return;
+        };
+        let all_older = match &old.pages {
+            Pages::Inline(pages) => pages.iter().all(|(_, entry)| entry.home < sequence),
+            Pages::Tree(tree) => {
+                let leaves = self.leaves(*tree, 0..u64::MAX).expect("prepared");
+                leaves.iter().all(|leaf| self.pages_in(*leaf).all(|(_, entry)| entry.home < sequence))
+            }
+        };
+        if all_older {
+            self.drop_pages(&old.pages);
+            self.put(object.slot, Some(old), None);
+        } else {
+            self.cut(object, &(PageNo(0)..PageNo(u64::MAX)), sequence);
+        }
+    }
+
+    /// Both become one: the tree gets a second reference, entries inline are marked as shared.
+    fn clone_object(&mut self, from: ObjectId, to: ObjectId) {
+        let target = self.here(to.slot);
+        let done = |there: &ObjectEntry| {
+            there.generation > to.generation
+                || there.generation == to.generation && there.pages != Pages::Inline(Vec::new())
+        };
+        if from.slot == to.slot || target.as_ref().is_some_and(done) {
+            return;
+        }
+        if let Some(there) = &target {
+            self.drop_pages(&there.pages);
+        }
+        let source = self.here(from.slot).filter(|source| source.generation == from.generation);
+        let Some(source) = source else { return self.put(to.slot, target, None) };
+        let mut pages = source.pages.clone();
+        match &mut pages {
+            Pages::Tree(tree) => self.table.add_reference(tree.root),
+            Pages::Inline(inline) => inline.iter_mut().for_each(|(_, entry)| entry.shared = true),
+        }
+        let marked = ObjectEntry { generation: from.generation, pages: pages.clone() };
+        self.put(from.slot, Some(source), Some(marked));
+        self.put(to.slot, target, Some(ObjectEntry { generation: to.generation, pages }));
+    }
+
+    fn drop_pages(&mut self, pages: &Pages) {
+        match pages {
+            Pages::Inline(inline) => inline.iter().for_each(|(_, entry)| self.forget(entry)),
+            Pages::Tree(tree) => self.release(tree.root),
+        }
+    }
+
+    /// A copy of the entry in a slot, whose leaf is in memory.
+    fn here(&self, slot: u64) -> Option<ObjectEntry> {
+        self.slot(slot).expect("prepared").cloned()
+    }
+
+    /// Replaces the entry in a slot.
+    fn put(&mut self, slot: u64, old: Option<ObjectEntry>, new: Option<ObjectEntry>) {
+        if old == new {
+            return;
+        }
+        let index = slot / LEAF_OBJECTS;
+        let mut tree = self.objects;
+        let leaf = self.leaf_for_change(&mut tree, index, Body::objects);
+        let body = &mut self.node_mut(leaf).body;
+        let Body::Objects(entries) = body else { unreachable!("a leaf of objects") };
+        entries[(slot % LEAF_OBJECTS) as usize] = new;
+        if body.is_empty() {
+            self.remove_leaf(&mut tree, index);
+        }
+        self.objects = tree;
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    fn cut_ignores_home(&self) -> bool {
+        false
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    fn cut_ignores_home(&self) -> bool {
+        self.plant_cut_ignores_home
+    }
+}
+
+/// The leaves that hold these pages.
+fn leaf_range(pages: &Range<PageNo>) -> Range<u64> {
+    pages.start.0 / LEAF_PAGES..pages.end.0.div_ceil(LEAF_PAGES)
+}

@@ -1,0 +1,149 @@
+//! The map in memory: which block holds which page of which object.
+//!
+//! Owned by the `Store`, behind one lock that is held for look-ups and changes, never for I/O. Only whoever holds
+//! the writer's lock changes what the map says; readers may add clean nodes that they have read. After a crash
+//! none of this exists: recovery takes the nodes of the newest root and applies the notes after it.
+
+mod change;
+mod node;
+mod object;
+mod table;
+mod tree;
+mod walk;
+
+pub(crate) use node::{Body, Missing, Node, NodeId, PageEntry, decode as decode_node, encode as encode_node};
+pub(crate) use object::Pages;
+pub(crate) use table::{NodeEntry, NodeTable, TablePage, decode as decode_table_page};
+pub(crate) use tree::Tree;
+
+use crate::segments::Segments;
+use device::Sequence;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+/// The map.
+pub(crate) struct Map {
+    /// The nodes in memory: all dirty ones, and some clean ones.
+    pub(crate) nodes: BTreeMap<NodeId, Node>,
+    /// How many of them are dirty.
+    pub(crate) dirty: u64,
+    pub(crate) table: NodeTable,
+    /// The object tree of volume 0.
+    pub(crate) objects: Tree,
+    pub(crate) segments: Segments,
+    /// The highest sequence of any note so far.
+    pub(crate) newest: Sequence,
+    /// True while a writer relies on nodes to stay in memory.
+    pub(crate) held: bool,
+    /// Nodes to keep in memory.
+    pub(crate) nodes_max: usize,
+    /// Where eviction goes on.
+    hand: NodeId,
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) plant_cut_ignores_home: bool,
+}
+
+/// 16,384 nodes, 64 MiB: the leaves of 8 GiB of pages.
+const NODES_MAX_DEFAULT: usize = 16_384;
+
+impl Map {
+    pub(crate) fn new(table: NodeTable, objects: Tree, segments: Segments) -> Map {
+        Map {
+            nodes: BTreeMap::new(),
+            dirty: 0,
+            table,
+            objects,
+            segments,
+            newest: Sequence(0),
+            held: false,
+            nodes_max: NODES_MAX_DEFAULT,
+            hand: NodeId::NONE,
+            #[cfg(feature = "planted-bugs")]
+            plant_cut_ignores_home: false,
+        }
+    }
+
+    /// A node that may be missing from memory.
+    pub(crate) fn node(&self, id: NodeId) -> Result<&Node, Missing> {
+        let node = self.nodes.get(&id).ok_or_else(|| Missing(vec![id]))?;
+        node.used.store(true, Ordering::Relaxed);
+        Ok(node)
+    }
+
+    /// A node that is in memory, to change it: it must be written at the next checkpoint.
+    pub(crate) fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        let node = self.nodes.get_mut(&id).expect("a change loads its nodes first");
+        if !node.dirty {
+            node.dirty = true;
+            self.dirty += 1;
+        }
+        node
+    }
+
+    /// Adds a node that did not exist, with one reference.
+    pub(crate) fn add(&mut self, body: Body) -> NodeId {
+        let id = self.table.add();
+        self.nodes.insert(id, Node::new(body, true));
+        self.dirty += 1;
+        id
+    }
+
+    /// Adds a node that was read from the medium, unless it is here already.
+    pub(crate) fn loaded(&mut self, id: NodeId, body: Body) {
+        self.nodes.entry(id).or_insert_with(|| Node::new(body, false));
+        if !self.held {
+            self.evict();
+        }
+    }
+
+    /// Drops clean nodes that were not used since the last round while there are too many.
+    pub(crate) fn evict(&mut self) {
+        if self.nodes.len() <= self.nodes_max {
+            return;
+        }
+        // Two rounds at most: the first one may only clear marks.
+        for _ in 0..2 * self.nodes.len() {
+            if self.nodes.len() <= self.nodes_max {
+                return;
+            }
+            let next = self.nodes.range(self.hand.after()..).next().or_else(|| self.nodes.iter().next());
+            let Some((&id, node)) = next else { return };
+            self.hand = id;
+            if !node.dirty && !node.used.swap(false, Ordering::Relaxed) {
+                self.nodes.remove(&id);
+            }
+        }
+    }
+
+    /// Takes away one reference to a node. With the last one it goes, and what it refers to.
+    ///
+    /// All nodes below it that go with it must be in memory.
+    pub(crate) fn release(&mut self, id: NodeId) {
+        if self.table.drop_reference(id) > 0 {
+            return;
+        }
+        let node = self.nodes.remove(&id).expect("a change loads its nodes first");
+        self.dirty -= u64::from(node.dirty);
+        if let Some(place) = self.table.remove(id) {
+            self.segments.died(place);
+        }
+        match node.body {
+            Body::Inner(children) => {
+                children.iter().filter(|child| child.is_some()).for_each(|&child| self.release(child));
+            }
+            Body::Pages(entries) => entries.iter().for_each(|entry| self.forget(entry)),
+            Body::Objects(_) => {}
+        }
+    }
+
+    /// An entry no longer refers to its block. A shared one may have other references: only a recount tells.
+    pub(crate) fn forget(&mut self, entry: &PageEntry) {
+        if entry.is_hole() {
+            return;
+        }
+        match entry.shared {
+            false => self.segments.died(entry.place),
+            true => self.segments.unsure = true,
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Nodes of the map: 4 KiB each on the medium, decoded in memory.
+
+use super::object::ObjectEntry;
+use crate::format::*;
+use device::{Block, Page, Sequence, StoreId};
+use std::sync::atomic::AtomicBool;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// A node's name, which stays while its place changes. 0 is no node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(crate) struct NodeId(pub(crate) u64);
+
+impl NodeId {
+    pub(crate) const NONE: NodeId = NodeId(0);
+
+    pub(crate) fn is_some(self) -> bool {
+        self != NodeId::NONE
+    }
+
+    pub(crate) fn after(self) -> NodeId {
+        NodeId(self.0 + 1)
+    }
+}
+
+/// Nodes that must be read from the medium before the answer is known.
+#[derive(Debug)]
+pub(crate) struct Missing(pub(crate) Vec<NodeId>);
+
+/// Where a page of an object lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct PageEntry {
+    /// Its block; block 0 for a hole.
+    pub(crate) place: Block,
+    /// The highest sequence that its bytes contain.
+    pub(crate) home: Sequence,
+    /// CRC32C of its bytes.
+    pub(crate) crc: u32,
+    /// Whether other entries may refer to the same block.
+    pub(crate) shared: bool,
+}
+
+impl PageEntry {
+    pub(crate) fn is_hole(&self) -> bool {
+        self.place == Block(0)
+    }
+}
+
+/// What a node says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Body {
+    /// Ids of the nodes below.
+    Inner(Box<[NodeId; INNER_CHILDREN as usize]>),
+    /// Pages of an object.
+    Pages(Box<[PageEntry; LEAF_PAGES as usize]>),
+    /// Objects of a volume.
+    Objects(Box<[Option<ObjectEntry>; LEAF_OBJECTS as usize]>),
+}
+
+impl Body {
+    pub(crate) fn inner() -> Body {
+        Body::Inner(Box::new([NodeId::NONE; INNER_CHILDREN as usize]))
+    }
+
+    pub(crate) fn pages() -> Body {
+        Body::Pages(Box::new([PageEntry::default(); LEAF_PAGES as usize]))
+    }
+
+    pub(crate) fn objects() -> Body {
+        Body::Objects(Box::new([const { None }; LEAF_OBJECTS as usize]))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        match self {
+            Body::Inner(children) => !children.iter().any(|child| child.is_some()),
+            Body::Pages(entries) => entries.iter().all(PageEntry::is_hole),
+            Body::Objects(entries) => entries.iter().all(Option::is_none),
+        }
+    }
+}
+
+/// A node in memory.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) body: Body,
+    /// Not yet on the medium as it is here.
+    pub(crate) dirty: bool,
+    /// Looked at since eviction last came by.
+    pub(crate) used: AtomicBool,
+}
+
+impl Node {
+    pub(crate) fn new(body: Body, dirty: bool) -> Node {
+        Node { body, dirty, used: AtomicBool::new(true) }
+    }
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct NodeHead {
+    head: Head,
+    id: U64,
+    version: U64,
+    kind: u8,
+    reserved: [u8; 15],
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct PageBytes {
+    place: U64,
+    home: U64,
+    crc: U32,
+    flags: U32,
+}
+
+const HEAD_BYTES: usize = size_of::<NodeHead>();
+const PAGE_BYTES: usize = size_of::<PageBytes>();
+const _: () = assert!(HEAD_BYTES == 64 && PAGE_BYTES == 24);
+const _: () = assert!(HEAD_BYTES + PAGE_BYTES * LEAF_PAGES as usize <= 4096);
+const _: () = assert!(HEAD_BYTES + 8 * INNER_CHILDREN as usize <= 4096);
+
+const KIND_INNER: u8 = 1;
+const KIND_PAGES: u8 = 2;
+const KIND_OBJECTS: u8 = 3;
+
+/// The block may have other references.
+pub(crate) const FLAG_SHARED: u32 = 1;
+// 2 is reserved: the entry is an older block plus newer bytes in the log. See FORMAT.md.
+
+/// A node's bytes, and their checksum. `version` is the checkpoint that writes it.
+pub(crate) fn encode(body: &Body, id: NodeId, version: u64, store: StoreId) -> (Box<Page>, u32) {
+    let mut page = Page::zeroed();
+    let kind = match body {
+        Body::Inner(_) => KIND_INNER,
+        Body::Pages(_) => KIND_PAGES,
+        Body::Objects(_) => KIND_OBJECTS,
+    };
+    let head = Head::new(MAGIC_NODE, store);
+    let head = NodeHead { head, id: id.0.into(), version: version.into(), kind, reserved: [0; 15] };
+    head.write_to_prefix(&mut page.0).expect("smaller than a page");
+    let rest = &mut page.0[HEAD_BYTES..];
+    match body {
+        Body::Inner(children) => {
+            for (child, bytes) in children.iter().zip(rest.chunks_exact_mut(8)) {
+                bytes.copy_from_slice(&child.0.to_le_bytes());
+            }
+        }
+        Body::Pages(entries) => {
+            for (entry, bytes) in entries.iter().zip(rest.chunks_exact_mut(PAGE_BYTES)) {
+                let flags = if entry.shared { FLAG_SHARED } else { 0 };
+                let entry = PageBytes {
+                    place: place_to_bits(entry.place).into(),
+                    home: entry.home.0.into(),
+                    crc: entry.crc.into(),
+                    flags: flags.into(),
+                };
+                entry.write_to(bytes).expect("exactly as long");
+            }
+        }
+        Body::Objects(entries) => super::object::encode(entries, rest),
+    }
+    let crc = seal(&mut page.0);
+    (page, crc)
+}
+
+/// The node in `page`; `None` if these are not the bytes of node `id`. The caller has compared the checksum.
+pub(crate) fn decode(page: &Page, id: NodeId, store: StoreId) -> Option<Body> {
+    sealed(&page.0, MAGIC_NODE, store)?;
+    let (head, rest) = NodeHead::read_from_prefix(&page.0).ok()?;
+    if head.id.get() != id.0 {
+        return None;
+    }
+    match head.kind {
+        KIND_INNER => {
+            let mut body = Box::new([NodeId::NONE; INNER_CHILDREN as usize]);
+            for (child, bytes) in body.iter_mut().zip(rest.chunks_exact(8)) {
+                *child = NodeId(u64::from_le_bytes(bytes.try_into().expect("8 bytes")));
+            }
+            Some(Body::Inner(body))
+        }
+        KIND_PAGES => {
+            let mut body = Box::new([PageEntry::default(); LEAF_PAGES as usize]);
+            for (entry, bytes) in body.iter_mut().zip(rest.chunks_exact(PAGE_BYTES)) {
+                let bytes = PageBytes::read_from_bytes(bytes).ok()?;
+                *entry = PageEntry {
+                    place: place_from_bits(bytes.place.get())?,
+                    home: Sequence(bytes.home.get()),
+                    crc: bytes.crc.get(),
+                    shared: flags(bytes.flags.get())?,
+                };
+            }
+            Some(Body::Pages(body))
+        }
+        KIND_OBJECTS => super::object::decode(rest).map(Body::Objects),
+        _ => None,
+    }
+}
+
+/// Whether the shared flag is set; `None` if there are flags that version 1 does not have.
+pub(super) fn flags(flags: u32) -> Option<bool> {
+    (flags & !FLAG_SHARED == 0).then_some(flags & FLAG_SHARED != 0)
+}

@@ -1,0 +1,248 @@
+//! Notes: what the log says about the map. A chunk of the log is a header, its notes, then the data blocks that
+//! they name.
+
+use crate::format::*;
+use device::{BLOCK_BYTES, Block, Incarnation, ObjectId, Page, PageNo, Sequence, StoreId};
+use std::ops::Range;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// One change of the map, as the log tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Note {
+    Write { object: ObjectId, page: PageNo, home: Sequence, place: Block, crc: u32 },
+    Cut { object: ObjectId, pages: Range<PageNo>, sequence: Sequence },
+    Delete { object: ObjectId, sequence: Sequence },
+    Clone { from: ObjectId, to: ObjectId, sequence: Sequence },
+}
+
+/// A chunk's header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ChunkHead {
+    pub(crate) incarnation: Incarnation,
+    /// The chunk's own number.
+    pub(crate) chunk: u64,
+    /// The batch of which it is a part.
+    pub(crate) batch: u64,
+    /// The last batch that was durable when this chunk was written: if that one is bad, it is rot.
+    pub(crate) durable: u64,
+    /// The checksum of the chunk before it.
+    pub(crate) chain: u32,
+    /// Where the log goes on after this segment.
+    pub(crate) next: u32,
+    /// Whether the batch ends here. A batch without an end never happened.
+    pub(crate) last: bool,
+    pub(crate) note_blocks: u64,
+    pub(crate) data_blocks: u64,
+    pub(crate) notes: usize,
+}
+
+/// Data blocks in a chunk: 4 MiB, past which a larger write gains nothing. With [`NOTES_MAX`] it bounds how far
+/// recovery looks for a later chunk.
+pub(crate) const DATA_MAX: usize = 1024;
+/// Notes in a chunk.
+pub(crate) const NOTES_MAX: usize = 2048;
+/// Blocks in a chunk.
+pub(crate) const CHUNK_BLOCKS_MAX: u64 = (note_blocks(NOTES_MAX) + DATA_MAX) as u64;
+
+const KIND_VECTOR: u16 = 1;
+const FLAG_LAST: u16 = 1;
+
+const WRITE: u8 = 1;
+const CUT: u8 = 2;
+const DELETE: u8 = 3;
+const CLONE: u8 = 4;
+// 5 is reserved: a delta at home, the bytes of which follow as data. See FORMAT.md.
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct ChunkBytes {
+    head: Head,
+    kind: U16,
+    flags: U16,
+    note_blocks: U32,
+    data_blocks: U32,
+    notes: U32,
+    incarnation: U64,
+    chunk: U64,
+    batch: U64,
+    durable: U64,
+    chain: U32,
+    next: U32,
+    reserved: U64,
+}
+
+#[derive(Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct NoteBytes {
+    kind: u8,
+    reserved: [u8; 3],
+    generation: U32,
+    slot: U64,
+    a: U64,
+    b: U64,
+    c: U64,
+    crc: U32,
+    generation_to: U32,
+}
+
+const HEAD_BYTES: usize = size_of::<ChunkBytes>();
+const NOTE_BYTES: usize = size_of::<NoteBytes>();
+const _: () = assert!(HEAD_BYTES == 96 && NOTE_BYTES == 48);
+
+/// The blocks that a header and `notes` notes need.
+pub(crate) const fn note_blocks(notes: usize) -> usize {
+    (HEAD_BYTES + notes * NOTE_BYTES).div_ceil(BLOCK_BYTES)
+}
+
+/// Fills `into`, as many zeroed blocks as `head.note_blocks`, with the chunk's header and notes. Returns its
+/// checksum.
+pub(crate) fn encode_chunk(head: &ChunkHead, notes: &[Note], store: StoreId, into: &mut [Page]) -> u32 {
+    assert_eq!(into.len() as u64, head.note_blocks, "room for the notes and no more");
+    let bytes = Page::bytes_mut(into);
+    let header = ChunkBytes {
+        head: Head::new(MAGIC_CHUNK, store),
+        kind: KIND_VECTOR.into(),
+        flags: if head.last { FLAG_LAST } else { 0 }.into(),
+        note_blocks: (head.note_blocks as u32).into(),
+        data_blocks: (head.data_blocks as u32).into(),
+        notes: (head.notes as u32).into(),
+        incarnation: head.incarnation.0.into(),
+        chunk: head.chunk.into(),
+        batch: head.batch.into(),
+        durable: head.durable.into(),
+        chain: head.chain.into(),
+        next: head.next.into(),
+        reserved: 0.into(),
+    };
+    header.write_to_prefix(bytes).expect("smaller than a page");
+    for (note, bytes) in notes.iter().zip(bytes[HEAD_BYTES..].chunks_exact_mut(NOTE_BYTES)) {
+        encode(note).write_to(bytes).expect("exactly as long");
+    }
+    seal(bytes)
+}
+
+/// How many blocks of notes a block claims to begin; `None` if it is no chunk of this store at all.
+pub(crate) fn claimed_note_blocks(first: &Page, store: StoreId) -> Option<u64> {
+    let (bytes, _) = ChunkBytes::read_from_prefix(&first.0).expect("smaller than a page");
+    let ours = bytes.head.magic == MAGIC_CHUNK && bytes.head.store == store.0;
+    let blocks = u64::from(bytes.note_blocks.get());
+    (ours && (1..=note_blocks(NOTES_MAX) as u64).contains(&blocks)).then_some(blocks)
+}
+
+/// The chunk whose header and notes are `pages`, and its checksum; `None` if it is torn or damaged.
+pub(crate) fn decode_chunk(pages: &[Page], store: StoreId) -> Option<(ChunkHead, Vec<Note>, u32)> {
+    let bytes = Page::bytes(pages);
+    let sealed = sealed(bytes, MAGIC_CHUNK, store)?;
+    let (header, rest) = ChunkBytes::read_from_prefix(bytes).ok()?;
+    let count = header.notes.get() as usize;
+    let fits = header.kind.get() == KIND_VECTOR
+        && count <= NOTES_MAX
+        && note_blocks(count) == pages.len()
+        && header.data_blocks.get() as usize <= DATA_MAX;
+    if !fits {
+        return None;
+    }
+    let notes = rest.chunks_exact(NOTE_BYTES).take(count).map(decode).collect::<Option<Vec<_>>>()?;
+    let head = ChunkHead {
+        incarnation: Incarnation(header.incarnation.get()),
+        chunk: header.chunk.get(),
+        batch: header.batch.get(),
+        durable: header.durable.get(),
+        chain: header.chain.get(),
+        next: header.next.get(),
+        last: header.flags.get() & FLAG_LAST != 0,
+        note_blocks: pages.len() as u64,
+        data_blocks: u64::from(header.data_blocks.get()),
+        notes: count,
+    };
+    Some((head, notes, sealed.crc.get()))
+}
+
+fn encode(note: &Note) -> NoteBytes {
+    let of = |kind, object: ObjectId| NoteBytes {
+        kind,
+        generation: object.generation.into(),
+        slot: object.slot.into(),
+        ..NoteBytes::default()
+    };
+    match note {
+        Note::Write { object, page, home, place, crc } => NoteBytes {
+            a: page.0.into(),
+            b: home.0.into(),
+            c: place_to_bits(*place).into(),
+            crc: (*crc).into(),
+            ..of(WRITE, *object)
+        },
+        Note::Cut { object, pages, sequence } => NoteBytes {
+            a: pages.start.0.into(),
+            b: sequence.0.into(),
+            c: pages.end.0.into(),
+            ..of(CUT, *object)
+        },
+        Note::Delete { object, sequence } => NoteBytes { b: sequence.0.into(), ..of(DELETE, *object) },
+        Note::Clone { from, to, sequence } => NoteBytes {
+            a: to.slot.into(),
+            b: sequence.0.into(),
+            generation_to: to.generation.into(),
+            ..of(CLONE, *from)
+        },
+    }
+}
+
+fn decode(bytes: &[u8]) -> Option<Note> {
+    let bytes = NoteBytes::read_from_bytes(bytes).ok()?;
+    let object = ObjectId { slot: bytes.slot.get(), generation: bytes.generation.get() };
+    let sequence = Sequence(bytes.b.get());
+    Some(match bytes.kind {
+        WRITE => Note::Write {
+            object,
+            page: PageNo(bytes.a.get()),
+            home: sequence,
+            place: place_from_bits(bytes.c.get())?,
+            crc: bytes.crc.get(),
+        },
+        CUT => Note::Cut { object, pages: PageNo(bytes.a.get())..PageNo(bytes.c.get()), sequence },
+        DELETE => Note::Delete { object, sequence },
+        CLONE => {
+            let to = ObjectId { slot: bytes.a.get(), generation: bytes.generation_to.get() };
+            Note::Clone { from: object, to, sequence }
+        }
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_reads_back_as_it_was_written() {
+        let store = StoreId([7; 16]);
+        let object = ObjectId { slot: 5, generation: 6 };
+        let notes = vec![
+            Note::Write { object, page: PageNo(9), home: Sequence(8), place: Block(77), crc: 0xfeed },
+            Note::Cut { object, pages: PageNo(1)..PageNo(u64::MAX), sequence: Sequence(11) },
+            Note::Delete { object, sequence: Sequence(12) },
+            Note::Clone { from: object, to: ObjectId { slot: 1, generation: 2 }, sequence: Sequence(13) },
+        ];
+        let head = ChunkHead {
+            incarnation: Incarnation(3),
+            chunk: 10,
+            batch: 4,
+            durable: 3,
+            chain: 99,
+            next: 12,
+            last: true,
+            note_blocks: 1,
+            data_blocks: 1,
+            notes: notes.len(),
+        };
+        let mut pages = device::pages(1);
+        let crc = encode_chunk(&head, &notes, store, &mut pages);
+        assert_eq!(claimed_note_blocks(&pages[0], store), Some(1));
+        assert_eq!(decode_chunk(&pages, store), Some((head, notes, crc)));
+        assert_eq!(decode_chunk(&pages, StoreId([8; 16])), None, "a chunk of another store");
+        pages[0].0[200] ^= 1;
+        assert_eq!(decode_chunk(&pages, store), None, "a damaged chunk");
+    }
+}

@@ -1,0 +1,194 @@
+//! Reading pages and nodes. No lock is held while the device works.
+
+use crate::counters::count;
+use crate::error::StoreError;
+use crate::format::sum;
+use crate::map::{Missing, NodeEntry, NodeId, PageEntry, decode_node};
+use crate::store::Store;
+use device::{Block, ObjectId, Page, PageNo, Read, Sequence};
+use std::collections::BTreeMap;
+
+/// What the store holds for a page.
+#[derive(Debug)]
+pub enum Found {
+    /// Nothing: the page is zeros.
+    Hole,
+    /// Its bytes, and the highest sequence they contain.
+    Page {
+        /// The bytes, verified.
+        bytes: Box<Page>,
+        /// Their home sequence.
+        home: Sequence,
+    },
+}
+
+/// One page wanted from [`Store::read`].
+#[derive(Debug)]
+pub struct Want {
+    /// The object.
+    pub object: ObjectId,
+    /// The page.
+    pub page: PageNo,
+    /// The answer, once `read` has returned.
+    pub found: Result<Found, StoreError>,
+}
+
+impl Want {
+    /// A wish for a page of an object.
+    pub fn new(object: ObjectId, page: PageNo) -> Want {
+        Want { object, page, found: Ok(Found::Hole) }
+    }
+}
+
+/// Blocks in one read of the device: 256 KiB, past which disks gain little.
+const RUN_BLOCKS_MAX: u64 = 64;
+
+/// A want whose page is known, and its segment pinned.
+struct Placed {
+    want: usize,
+    entry: PageEntry,
+}
+
+impl Store {
+    /// Reads many pages with many reads in flight; each gets its own answer. Bytes that are not what was written
+    /// are never returned: the answer is [`StoreError::Corrupt`] with the object, the page and the place.
+    ///
+    /// Waits for reads of its own only, never for a write, a flush or a checkpoint.
+    pub fn read(&self, wants: &mut [Want]) {
+        let mut placed = self.look_up(wants);
+        placed.sort_by_key(|placed| placed.entry.place);
+        count(&self.counting.page_reads, placed.len() as u64);
+        let mut runs: Vec<Read> = Vec::new();
+        for one in &placed {
+            let place = one.entry.place;
+            match runs.last_mut() {
+                Some(run) if run.at.0 + run.pages.len() as u64 > place.0 => {}
+                Some(run)
+                    if run.at.plus(run.pages.len() as u64) == place
+                        && (run.pages.len() as u64) < RUN_BLOCKS_MAX =>
+                {
+                    run.pages.push(Page::ZERO);
+                }
+                _ => runs.push(Read::new(place, 1)),
+            }
+        }
+        count(&self.counting.device_reads, runs.len() as u64);
+        self.device.read_batch(&mut runs);
+        for one in &placed {
+            let place = one.entry.place;
+            let run = runs.partition_point(|run| run.at <= place) - 1;
+            let want = &mut wants[one.want];
+            want.found = self.answer(want, &one.entry, &runs[run]);
+        }
+        let map = self.map();
+        placed.iter().for_each(|placed| map.segments.unpin(placed.entry.place));
+    }
+
+    fn answer(&self, want: &Want, entry: &PageEntry, run: &Read) -> Result<Found, StoreError> {
+        run.result.clone()?;
+        let bytes = &run.pages[(entry.place.0 - run.at.0) as usize];
+        let found = crc32c::crc32c(&bytes.0);
+        if found != entry.crc {
+            let what = format!("page {} of object {}", want.page, want.object);
+            return Err(self.corrupt(entry.place, what, entry.crc, found));
+        }
+        let mut copy = Page::zeroed();
+        copy.0.copy_from_slice(&bytes.0);
+        Ok(Found::Page { bytes: copy, home: entry.home })
+    }
+
+    /// Finds and pins the places of all wants that are no holes, and answers the others.
+    fn look_up(&self, wants: &mut [Want]) -> Vec<Placed> {
+        let (mut placed, mut failed) = (Vec::new(), BTreeMap::new());
+        let mut open: Vec<usize> = (0..wants.len()).collect();
+        while !open.is_empty() {
+            let mut missing = Vec::new();
+            let map = self.map();
+            open.retain(|&index| {
+                let want = &mut wants[index];
+                match map.look(want.object, want.page) {
+                    Ok(None) => want.found = Ok(Found::Hole),
+                    Ok(Some(look)) => {
+                        map.segments.pin(look.entry.place);
+                        placed.push(Placed { want: index, entry: look.entry });
+                    }
+                    Err(Missing(ids)) => match ids.iter().find_map(|id| failed.get(id)) {
+                        Some(error) => want.found = Err(StoreError::clone(error)),
+                        None => {
+                            missing.extend(ids);
+                            return true;
+                        }
+                    },
+                }
+                false
+            });
+            drop(map);
+            if !missing.is_empty() {
+                failed.extend(self.load(missing));
+            }
+        }
+        placed
+    }
+
+    /// The home sequence of a page; `None` for a hole. May read map nodes.
+    pub fn home(&self, object: ObjectId, page: PageNo) -> Result<Option<Sequence>, StoreError> {
+        let look = self.resolve(|map| map.look(object, page))?;
+        Ok(look.map(|look| look.entry.home))
+    }
+
+    /// Reads nodes into memory, and says which could not be read.
+    pub(crate) fn load(&self, mut ids: Vec<NodeId>) -> BTreeMap<NodeId, StoreError> {
+        ids.sort();
+        ids.dedup();
+        let mut failed = BTreeMap::new();
+        // 1 MiB at a time.
+        for ids in ids.chunks(256) {
+            self.load_some(ids, &mut failed);
+        }
+        failed
+    }
+
+    fn load_some(&self, ids: &[NodeId], failed: &mut BTreeMap<NodeId, StoreError>) {
+        let mut wanted: Vec<(NodeId, NodeEntry)> = Vec::new();
+        {
+            let map = self.map();
+            for &id in ids.iter().filter(|id| !map.nodes.contains_key(id)) {
+                match map.table.get(id) {
+                    Some(entry) => {
+                        map.segments.pin(entry.place);
+                        wanted.push((id, *entry));
+                    }
+                    None => {
+                        let what = format!("node {} of the map, which the node table lacks", id.0);
+                        failed.insert(id, self.corrupt(Block(0), what, 0, 0));
+                    }
+                }
+            }
+        }
+        count(&self.counting.node_reads, wanted.len() as u64);
+        let mut reads: Vec<Read> = wanted.iter().map(|(_, entry)| Read::new(entry.place, 1)).collect();
+        self.device.read_batch(&mut reads);
+        let mut map = self.map_mut();
+        for ((id, entry), read) in wanted.into_iter().zip(reads) {
+            map.segments.unpin(entry.place);
+            let body = read.result.map_err(StoreError::from).and_then(|()| {
+                let found = sum(&read.pages[0].0);
+                let intact = (found == entry.crc).then(|| decode_node(&read.pages[0], id, self.geometry.id));
+                let what = || format!("node {} of the map", id.0);
+                intact.flatten().ok_or_else(|| self.corrupt(entry.place, what(), entry.crc, found))
+            });
+            match body {
+                // While it was read, it may have been written elsewhere, or its id used again.
+                Ok(body) if map.table.get(id).is_some_and(|now| now.place == entry.place) => {
+                    map.loaded(id, body);
+                }
+                Ok(_) => {}
+                Err(error) => drop(failed.insert(id, error)),
+            }
+        }
+    }
+
+    pub(crate) fn corrupt(&self, place: Block, what: String, expected: u32, found: u32) -> StoreError {
+        StoreError::Corrupt { device: self.device.name().to_owned(), place, what, expected, found }
+    }
+}

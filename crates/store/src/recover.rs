@@ -1,0 +1,121 @@
+//! Opening a store: the newest root, then the whole batches of the log after it. Writes nothing.
+
+use crate::error::StoreError;
+use crate::format::ROOTS;
+use crate::log::{Chunk, data_is_whole, next_chunk, proof_of_rot};
+use crate::root::{Cursor, Root};
+use crate::store::{Store, Writer};
+use crate::superblock::Geometry;
+use crate::tables::read_map;
+use device::{Device, Incarnation};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Store {
+    /// Opens and recovers the store on `device`. Writes nothing: what is damaged stays as it was.
+    ///
+    /// Everything that was acknowledged is there. The last batch of the log, if it is torn, never happened; a
+    /// batch that a later one knows to have been durable is not torn but rotten, and refused.
+    ///
+    /// # Errors
+    /// One variant for each reason not to open, see [`StoreError`]; the device's.
+    pub fn open(device: Arc<dyn Device>) -> Result<Store, StoreError> {
+        let geometry = Geometry::read(&*device)?;
+        let mut first_error = None;
+        for (slot, root) in roots(&*device, &geometry)? {
+            match read_map(&*device, &geometry, &root) {
+                Ok(map) => {
+                    let store = Store::assemble(device, geometry, map, &root, slot);
+                    store.replay(root.log)?;
+                    return Ok(store);
+                }
+                // The other root names a map of its own, and the same log reaches further from it.
+                Err(error) => drop(first_error.get_or_insert(error)),
+            }
+        }
+        Err(first_error.unwrap_or_else(|| StoreError::Damaged {
+            device: device.name().to_owned(),
+            place: ROOTS[0],
+            what: "each of the two checkpoint roots".to_owned(),
+        }))
+    }
+
+    /// Applies the whole batches after `start`.
+    fn replay(&self, start: Cursor) -> Result<(), StoreError> {
+        let mut writer = self.lock_writer();
+        let incarnation = self.incarnation();
+        let mut cursor = start;
+        // The last batch that is whole by its notes, and the chunks of the one after it.
+        let (mut held, mut begun): (Vec<Chunk>, Vec<Chunk>) = (Vec::new(), Vec::new());
+        while let Some(chunk) = next_chunk(&*self.device, &self.geometry, &cursor, incarnation)? {
+            cursor = chunk.after(&self.geometry);
+            if held.last().is_some_and(|last| chunk.head.durable >= last.head.batch) {
+                self.replay_batch(&mut writer, &std::mem::take(&mut held))?;
+            }
+            let last = chunk.head.last;
+            begun.push(chunk);
+            if last {
+                held = std::mem::take(&mut begun);
+            }
+        }
+        let unfinished = begun.first().map_or(cursor.batch, |chunk| chunk.head.batch);
+        if let Some(proof) = proof_of_rot(&*self.device, &self.geometry, &cursor, unfinished, incarnation)? {
+            let place = self.geometry.start(cursor.segment).plus(cursor.offset);
+            let what = format!("the log's chunk {}, which block {proof} knows to be durable,", cursor.chunk);
+            return Err(StoreError::Damaged { device: self.device.name().to_owned(), place, what });
+        }
+        if self.really_happened(&held, &cursor, incarnation)? {
+            self.replay_batch(&mut writer, &held)?;
+        }
+        // The next incarnation's log starts elsewhere; numbers only grow.
+        writer.log = Cursor { chunk: cursor.chunk + 1, batch: cursor.batch + 1, ..cursor };
+        Ok(())
+    }
+
+    /// Whether the last batch was durable: its data is whole, or a later chunk says so and the data is rotten.
+    fn really_happened(
+        &self,
+        held: &[Chunk],
+        cursor: &Cursor,
+        incarnation: Incarnation,
+    ) -> Result<bool, StoreError> {
+        let Some(last) = held.last() else { return Ok(false) };
+        for chunk in held {
+            if !data_is_whole(&*self.device, chunk)? {
+                let batch = last.head.batch;
+                let proof = proof_of_rot(&*self.device, &self.geometry, cursor, batch, incarnation)?;
+                return Ok(proof.is_some());
+            }
+        }
+        Ok(true)
+    }
+
+    fn replay_batch(&self, writer: &mut Writer, chunks: &[Chunk]) -> Result<(), StoreError> {
+        for chunk in chunks {
+            let mut map = self.map_mut();
+            let segment = self.geometry.segment(chunk.at).expect("found inside a segment");
+            map.segments.found_in_log(segment);
+            if chunk.head.next < self.geometry.segments {
+                map.segments.found_in_log(chunk.head.next);
+            }
+            drop(map);
+            self.log_blocks.fetch_add(chunk.blocks(), Ordering::Relaxed);
+            self.change_map(writer, &chunk.notes)?;
+            writer.durable = chunk.head.batch;
+        }
+        Ok(())
+    }
+}
+
+/// The valid roots with their slots, the newest first.
+fn roots(device: &dyn Device, geometry: &Geometry) -> Result<Vec<(usize, Root)>, StoreError> {
+    let mut found = Vec::new();
+    for (slot, at) in ROOTS.into_iter().enumerate() {
+        let mut page = device::pages(1);
+        device.read(at, &mut page)?;
+        let sane = |root: &Root| root.log.segment < geometry.segments && root.log.next < geometry.segments;
+        found.extend(Root::decode(&page[0], geometry.id).filter(sane).map(|root| (slot, root)));
+    }
+    found.sort_by_key(|(_, root)| std::cmp::Reverse(root.generation));
+    Ok(found)
+}

@@ -1,0 +1,151 @@
+//! The checkpoint roots: where a map that is wholly on the medium lies, and where the log goes on after it.
+//!
+//! Two alternate. A new one is written over the older one, after everything that it names is durable, so at any
+//! moment at least one is whole. A crash while one is written tears that one only.
+
+use crate::format::*;
+use device::{Block, Incarnation, Page, Sequence, StoreId};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Where the log's next chunk goes, and what it must say to belong there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Cursor {
+    /// The open segment.
+    pub(crate) segment: u32,
+    /// The next block in it, counted from its start.
+    pub(crate) offset: u64,
+    /// The segment in which the log goes on when this one has no room.
+    pub(crate) next: u32,
+    /// The number of the next chunk. Never goes back in the life of a store.
+    pub(crate) chunk: u64,
+    /// The number of the next batch. Never goes back in the life of a store.
+    pub(crate) batch: u64,
+    /// The checksum of the chunk before; 0 at the start of a chain.
+    pub(crate) chain: u32,
+}
+
+/// Consecutive blocks of the tables' stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) at: Block,
+    pub(crate) count: u64,
+}
+
+/// The stream with the node table's directory, the segment table and the volume table.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Stream {
+    pub(crate) bytes: u64,
+    pub(crate) crc: u32,
+    pub(crate) extents: Vec<Extent>,
+}
+
+/// A checkpoint root.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Root {
+    /// +1 with each attempt to write one; the higher valid one counts.
+    pub(crate) generation: u64,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) newest: Sequence,
+    pub(crate) log: Cursor,
+    pub(crate) tables: Stream,
+}
+
+/// What a root block holds after its fixed fields. A stream has an extent per segment that it touches, and at
+/// the smallest segments this is 3.5 MB of tables, which is a store of 28 million nodes.
+pub(crate) const EXTENTS_MAX: usize = 240;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RootBytes {
+    head: Head,
+    generation: U64,
+    incarnation: U64,
+    newest: U64,
+    chunk: U64,
+    batch: U64,
+    offset: U64,
+    segment: U32,
+    next: U32,
+    chain: U32,
+    tables_crc: U32,
+    tables_bytes: U64,
+    extents: U32,
+    reserved: [u8; 116],
+    table: [ExtentBytes; EXTENTS_MAX],
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct ExtentBytes {
+    place: U64,
+    count: U64,
+}
+
+const _: () = assert!(size_of::<RootBytes>() == 224 + 16 * EXTENTS_MAX && size_of::<RootBytes>() <= 4096);
+
+impl Root {
+    pub(crate) fn encode(&self, store: StoreId) -> Box<Page> {
+        assert!(self.tables.extents.len() <= EXTENTS_MAX, "the checkpoint counted them");
+        let mut table = [ExtentBytes { place: 0.into(), count: 0.into() }; EXTENTS_MAX];
+        for (bytes, extent) in table.iter_mut().zip(&self.tables.extents) {
+            *bytes = ExtentBytes { place: place_to_bits(extent.at).into(), count: extent.count.into() };
+        }
+        let bytes = RootBytes {
+            head: Head::new(MAGIC_ROOT, store),
+            generation: self.generation.into(),
+            incarnation: self.incarnation.0.into(),
+            newest: self.newest.0.into(),
+            chunk: self.log.chunk.into(),
+            batch: self.log.batch.into(),
+            offset: self.log.offset.into(),
+            segment: self.log.segment.into(),
+            next: self.log.next.into(),
+            chain: self.log.chain.into(),
+            tables_crc: self.tables.crc.into(),
+            tables_bytes: self.tables.bytes.into(),
+            extents: (self.tables.extents.len() as u32).into(),
+            reserved: [0; 116],
+            table,
+        };
+        let mut page = Page::zeroed();
+        bytes.write_to_prefix(&mut page.0).expect("smaller than a page");
+        seal(&mut page.0);
+        page
+    }
+
+    /// The root in `page`; `None` if it is torn, damaged, or of another store.
+    pub(crate) fn decode(page: &Page, store: StoreId) -> Option<Root> {
+        sealed(&page.0, MAGIC_ROOT, store)?;
+        let (bytes, _) = RootBytes::read_from_prefix(&page.0).expect("smaller than a page");
+        let extents = bytes.table.get(..bytes.extents.get() as usize)?;
+        let extents = extents
+            .iter()
+            .map(|extent| {
+                Some(Extent { at: place_from_bits(extent.place.get())?, count: extent.count.get() })
+            })
+            .collect::<Option<Vec<_>>>()?;
+        Some(Root {
+            generation: bytes.generation.get(),
+            incarnation: Incarnation(bytes.incarnation.get()),
+            newest: Sequence(bytes.newest.get()),
+            log: Cursor {
+                segment: bytes.segment.get(),
+                offset: bytes.offset.get(),
+                next: bytes.next.get(),
+                chunk: bytes.chunk.get(),
+                batch: bytes.batch.get(),
+                chain: bytes.chain.get(),
+            },
+            tables: Stream { bytes: bytes.tables_bytes.get(), crc: bytes.tables_crc.get(), extents },
+        })
+    }
+}
+
+/// The epoch root of version 1: one that names no epoch. Later versions put an image there that is valid alone,
+/// without a buffer.
+pub(crate) fn no_epoch(store: StoreId) -> Box<Page> {
+    let mut page = Page::zeroed();
+    Head::new(MAGIC_EPOCH, store).write_to_prefix(&mut page.0).expect("smaller than a page");
+    seal(&mut page.0);
+    page
+}

@@ -1,0 +1,188 @@
+//! Segments: what each is used for, how much of it is live, and when it may be used again.
+//!
+//! | state | becomes | when |
+//! | --- | --- | --- |
+//! | free | open | the log or a checkpoint takes it |
+//! | open | closed | it is full, or the log starts anew elsewhere |
+//! | closed | dead | a checkpoint becomes durable in which nothing in it is live |
+//! | dead | free | the next checkpoint is durable too, no reader pins it, and it is trimmed |
+//!
+//! Two checkpoints, because both roots must do without it: what was closed before the older root's checkpoint
+//! holds none of the log after it, and what had nothing live in either is named by neither.
+
+use crate::superblock::Geometry;
+use device::Block;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What a segment holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Use {
+    #[default]
+    Free,
+    /// Notes and data.
+    Log,
+    /// Map nodes, pages of the node table, the tables' stream.
+    Nodes,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Segment {
+    pub(crate) usage: Use,
+    /// More may be written to it, or the log may go on in it.
+    pub(crate) open: bool,
+    /// Blocks to which the map or the newest tables refer; an upper bound where blocks are shared.
+    pub(crate) live: u32,
+    /// The first durable checkpoint in which it was dead.
+    pub(crate) dead_since: Option<u64>,
+    /// Cleaning it did not help, or waits for a checkpoint: pick another.
+    pub(crate) skip: bool,
+    pins: AtomicU32,
+}
+
+/// All segments. Part of the map and under its lock, because every change of the map changes what is live.
+#[derive(Debug)]
+pub(crate) struct Segments {
+    pub(crate) geometry: Geometry,
+    list: Vec<Segment>,
+    /// Oldest first, so that wear spreads.
+    free: VecDeque<u32>,
+    /// Shared blocks lost references since the last recount: some counts may be too high.
+    pub(crate) unsure: bool,
+    /// Unwritten blocks of the log's open segment and of the next.
+    pub(crate) log_rest: u64,
+    /// Pages that writers were promised room for.
+    pub(crate) promised_pages: u64,
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) reuse_at_once: bool,
+}
+
+impl Segments {
+    /// The segments of a store in which `used` says what each holds and how much of it is live.
+    pub(crate) fn new(geometry: Geometry, used: Vec<(Use, u32)>) -> Segments {
+        assert_eq!(used.len(), geometry.segments as usize, "one entry for each segment");
+        let segment = |(usage, live)| Segment { usage, live, ..Segment::default() };
+        let list: Vec<Segment> = used.into_iter().map(segment).collect();
+        let free = |(_, segment): &(u32, &Segment)| segment.usage == Use::Free;
+        let free = (0..).zip(&list).filter(free).map(|(number, _)| number).collect();
+        Segments {
+            geometry,
+            list,
+            free,
+            unsure: false,
+            log_rest: 0,
+            promised_pages: 0,
+            #[cfg(feature = "planted-bugs")]
+            reuse_at_once: false,
+        }
+    }
+
+    pub(crate) fn get(&self, segment: u32) -> &Segment {
+        &self.list[segment as usize]
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Segment)> {
+        (0..).zip(&self.list)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Segment)> {
+        (0..).zip(&mut self.list)
+    }
+
+    pub(crate) fn free_count(&self) -> u64 {
+        self.free.len() as u64
+    }
+
+    /// Opens a free segment; `None` if there is none.
+    pub(crate) fn take(&mut self, usage: Use) -> Option<u32> {
+        let number = self.free.pop_front()?;
+        self.list[number as usize] = Segment { usage, open: true, ..Segment::default() };
+        Some(number)
+    }
+
+    /// Opens a segment that the log turned out to go on in, free or dead at the root where recovery began.
+    pub(crate) fn found_in_log(&mut self, number: u32) {
+        self.free.retain(|&free| free != number);
+        let segment = &mut self.list[number as usize];
+        (segment.usage, segment.open) = (Use::Log, true);
+    }
+
+    pub(crate) fn close(&mut self, number: u32) {
+        self.list[number as usize].open = false;
+        self.reuse_if_planted(number);
+    }
+
+    /// A block is referred to.
+    pub(crate) fn lives(&mut self, place: Block) {
+        if let Some(number) = self.geometry.segment(place) {
+            self.list[number as usize].live += 1;
+        }
+    }
+
+    /// A block is no longer referred to.
+    pub(crate) fn died(&mut self, place: Block) {
+        let Some(number) = self.geometry.segment(place) else { return };
+        let segment = &mut self.list[number as usize];
+        assert!(segment.live > 0, "segment {number}: more blocks died than lived");
+        segment.live -= 1;
+        self.reuse_if_planted(number);
+    }
+
+    /// Cleaning this segment does not help, for now.
+    pub(crate) fn skip(&mut self, number: u32) {
+        self.list[number as usize].skip = true;
+    }
+
+    pub(crate) fn is_dead(segment: &Segment) -> bool {
+        segment.usage != Use::Free && !segment.open && segment.live == 0
+    }
+
+    /// Checkpoint `generation` is durable, and so was the one before it: marks what is dead now, and returns
+    /// what was dead then and is not pinned. The caller trims them, then calls [`freed`](Segments::freed).
+    pub(crate) fn reclaim(&mut self, generation: u64) -> Vec<u32> {
+        let mut dead_twice = Vec::new();
+        for (number, segment) in self.iter_mut().filter(|(_, segment)| Segments::is_dead(segment)) {
+            let since = *segment.dead_since.get_or_insert(generation);
+            if since < generation && segment.pins.load(Ordering::Acquire) == 0 {
+                dead_twice.push(number);
+            }
+        }
+        dead_twice
+    }
+
+    /// Segments from [`reclaim`](Segments::reclaim) may be taken again.
+    pub(crate) fn freed(&mut self, numbers: &[u32]) {
+        for &number in numbers {
+            self.list[number as usize] = Segment::default();
+            self.free.push_back(number);
+        }
+    }
+
+    /// A reader will read this block: its segment stays as it is until [`unpin`](Segments::unpin).
+    pub(crate) fn pin(&self, place: Block) {
+        if let Some(number) = self.geometry.segment(place) {
+            self.list[number as usize].pins.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    pub(crate) fn unpin(&self, place: Block) {
+        if let Some(number) = self.geometry.segment(place) {
+            // A planted bug may have used the segment again meanwhile, and forgotten the pin.
+            let less = |pins: u32| Some(pins.saturating_sub(1));
+            let _ = self.list[number as usize].pins.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+        }
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    fn reuse_if_planted(&mut self, _number: u32) {}
+
+    /// The planted bug: a segment is used again as soon as nothing in memory refers to it, whatever the roots
+    /// and the readers still need.
+    #[cfg(feature = "planted-bugs")]
+    fn reuse_if_planted(&mut self, number: u32) {
+        if self.reuse_at_once && Segments::is_dead(self.get(number)) {
+            self.list[number as usize] = Segment::default();
+            self.free.push_front(number);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Room: what is live, what is free, what is promised, and who may use the last of it.
+
+use crate::error::StoreError;
+use crate::map::Map;
+use crate::segments::Use;
+use crate::store::Store;
+
+/// Blocks by what they are to the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Space {
+    /// All blocks in segments.
+    pub total: u64,
+    /// Blocks that a map entry, a node or a root needs: an upper bound.
+    pub live: u64,
+    /// Blocks in free segments and the unwritten rest of open ones.
+    pub free: u64,
+    /// Free blocks promised to writers.
+    pub reserved: u64,
+}
+
+/// Who asks for room. Each leaves the reserve of those after it alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Class {
+    /// A promise to a writer.
+    Promise,
+    /// A vector that writes.
+    Writer,
+    /// The cleaner's vector.
+    Cleaner,
+    /// A vector that only gives space back.
+    Frees,
+}
+
+/// Blocks that one page going home may cost until the next checkpoint but one: itself, a note of its own, its
+/// page leaf, its object leaf, and two for the nodes above and the node table's pages.
+const BLOCKS_PER_PAGE: u64 = 6;
+
+impl Map {
+    /// Blocks that the next two checkpoints may need. Two, because only the second gives dead segments back.
+    fn checkpoint_blocks(&self) -> u64 {
+        let pages = self.table.pages.len() as u64;
+        let table = pages.min(self.dirty + self.table.dirty_pages());
+        let stream = crate::tables::stream_blocks(pages as usize + 1, &self.segments);
+        // What a checkpoint moves to keep the node segments dense is at most two segments, half live.
+        self.dirty + 2 * (table + stream) + self.segments.geometry.segment_blocks
+    }
+
+    /// Free segments that `class` must leave alone.
+    pub(crate) fn floor(&self, class: Class) -> u64 {
+        // Two for the log if it must start anew, two for what the open node segment wastes.
+        let checkpoint = self.checkpoint_blocks().div_ceil(self.segments.geometry.segment_blocks) + 2;
+        match class {
+            Class::Frees => checkpoint,
+            Class::Cleaner => checkpoint + 1,
+            Class::Writer => checkpoint + 2,
+            Class::Promise => checkpoint + 3,
+        }
+    }
+
+    /// Blocks that a new promise may count on.
+    fn promisable(&self) -> u64 {
+        let free = self.segments.free_count().saturating_sub(self.floor(Class::Promise));
+        let blocks = free * self.segments.geometry.segment_blocks + self.segments.log_rest;
+        blocks.saturating_sub(self.segments.promised_pages * BLOCKS_PER_PAGE)
+    }
+
+    pub(crate) fn space(&self) -> Space {
+        let geometry = &self.segments.geometry;
+        Space {
+            total: u64::from(geometry.segments) * geometry.segment_blocks,
+            live: self.segments.iter().map(|(_, segment)| u64::from(segment.live)).sum(),
+            free: self.segments.free_count() * geometry.segment_blocks + self.segments.log_rest,
+            reserved: self.segments.promised_pages * BLOCKS_PER_PAGE,
+        }
+    }
+
+    /// Blocks of node segments, and how many of them are live.
+    pub(crate) fn node_usage(&self) -> (u64, u64) {
+        let nodes = self.segments.iter().filter(|(_, segment)| segment.usage == Use::Nodes);
+        nodes.fold((0, 0), |(blocks, live), (_, segment)| {
+            (blocks + self.segments.geometry.segment_blocks, live + u64::from(segment.live))
+        })
+    }
+}
+
+impl Store {
+    /// Promises room for `pages` more pages going home, map nodes included. Does no I/O.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`] while room is left for checkpoints, cleaning and deletions. There may be more after
+    /// [`clean`](Store::clean) and two checkpoints.
+    pub fn reserve(&self, pages: u64) -> Result<(), StoreError> {
+        let mut map = self.map_mut();
+        if pages.saturating_mul(BLOCKS_PER_PAGE) > map.promisable() {
+            return Err(StoreError::Full);
+        }
+        map.segments.promised_pages += pages;
+        Ok(())
+    }
+
+    /// Gives back a promise for `pages` pages: used, or not needed after all.
+    pub fn release(&self, pages: u64) {
+        let mut map = self.map_mut();
+        let promised = map.segments.promised_pages;
+        assert!(pages <= promised, "{pages} pages given back, {promised} promised");
+        map.segments.promised_pages -= pages;
+    }
+
+    /// Whether free space is low, so that checkpoints and [`clean`](Store::clean) should find some: less than an
+    /// eighth of the segments is free, above what the reserves need.
+    pub fn is_short_of_space(&self) -> bool {
+        let map = self.map();
+        let all = u64::from(map.segments.geometry.segments);
+        map.segments.free_count() < map.floor(Class::Promise) + all / 8
+    }
+}

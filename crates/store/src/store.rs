@@ -1,0 +1,244 @@
+//! The store: its state, and the doors that are not reads.
+//!
+//! | state | owner | changed under | after a crash |
+//! | --- | --- | --- | --- |
+//! | map, node table, live counts | `Store::map` | the writer's lock, then the map's write lock | from the newest root and the notes after it |
+//! | log position, generations | `Store::writer` | the writer's lock | from the newest root and the log |
+//! | pins | `segments::Segment` | the map's read lock | gone, as the readers are |
+//! | promises of room | `Store::map` | the map's write lock | gone; the caller promises anew |
+//!
+//! The writer's lock is held during I/O: one apply, checkpoint or cleaning at a time. The map's is never held
+//! during I/O, so readers wait for nobody's writes or flushes.
+
+use crate::counters::{Counters, Counting, count};
+use crate::error::StoreError;
+use crate::format::{EPOCH_ROOT, ROOTS, SUPERBLOCK};
+use crate::map::{Map, Missing, NodeTable, Tree};
+use crate::root::{Cursor, Extent, Root, no_epoch};
+use crate::segments::{Segments, Use};
+use crate::space::Space;
+use crate::superblock::{Geometry, Layout};
+use device::{Block, Device, Incarnation, Page, Sequence, StoreId};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// The log-structured store.
+pub struct Store {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) geometry: Geometry,
+    pub(crate) map: RwLock<Map>,
+    pub(crate) writer: Mutex<Writer>,
+    pub(crate) counting: Counting,
+    pub(crate) incarnation: AtomicU64,
+    /// Blocks of log that recovery would read now.
+    pub(crate) log_blocks: AtomicU64,
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) plant_missing_flush: std::sync::atomic::AtomicBool,
+}
+
+/// Whether changes may be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Health {
+    /// No incarnation has begun: reads only.
+    NotBegun,
+    Good,
+    /// A write or flush failed, and nobody knows what of it is on the medium. Before anything else is
+    /// acknowledged, both roots must name a log that starts anew elsewhere.
+    Unsure,
+    /// The map in memory is behind the log.
+    Stopped,
+}
+
+/// What only the one writer knows.
+pub(crate) struct Writer {
+    pub(crate) health: Health,
+    /// The newest attempt to write a root.
+    pub(crate) generation: u64,
+    /// Which of the two roots was last made durable.
+    pub(crate) root_slot: usize,
+    pub(crate) log: Cursor,
+    /// The last batch that is known to be durable.
+    pub(crate) durable: u64,
+    /// `log` is at the start of segments of its own, with nothing written there yet.
+    pub(crate) log_is_fresh: bool,
+    /// The open segment for nodes, and the next block in it.
+    pub(crate) nodes_at: Option<(u32, u64)>,
+    /// The newest tables' stream, whose blocks count as live.
+    pub(crate) tables: Vec<Extent>,
+}
+
+impl Store {
+    /// Lays out an empty store on `device` and makes it durable. Overwrites what was there, at the latest moment
+    /// the superblock: a crash before the end leaves what `open` refuses or an empty store.
+    ///
+    /// # Errors
+    /// [`StoreError::BadSizes`] with the least size, before anything is written; or the device's.
+    pub fn format(device: &dyn Device, layout: &Layout) -> Result<(), StoreError> {
+        let geometry = Geometry::plan(device, layout)?;
+        device.write(SUPERBLOCK, &device::pages(1))?;
+        device.flush()?;
+        let mut segments = Segments::new(geometry, vec![(Use::Free, 0); geometry.segments as usize]);
+        let mut take = |usage| segments.take(usage).expect("a new store has free segments");
+        let (segment, next, nodes) = (take(Use::Log), take(Use::Log), take(Use::Nodes));
+        let mut map = Map::new(NodeTable::new(), Tree::default(), segments);
+        let at = geometry.start(nodes);
+        let (bytes, blocks) = map.encode_tables(|_| at);
+        device.write(at, &crate::log::to_pages(&bytes))?;
+        device.flush()?;
+        let tables = crate::root::Stream {
+            bytes: bytes.len() as u64,
+            crc: crc32c::crc32c(&bytes),
+            extents: vec![Extent { at, count: blocks }],
+        };
+        let log = Cursor { segment, offset: 0, next, chunk: 1, batch: 1, chain: 0 };
+        let root = |generation| {
+            let (incarnation, newest) = (Incarnation(0), Sequence(0));
+            Root { generation, incarnation, newest, log, tables: tables.clone() }.encode(geometry.id)
+        };
+        device.write(ROOTS[0], &[*root(1)])?;
+        device.write(ROOTS[1], &[*root(2)])?;
+        device.write(EPOCH_ROOT, &[*no_epoch(geometry.id)])?;
+        device.flush()?;
+        device.write(SUPERBLOCK, &[*geometry.encode()])?;
+        device.flush()?;
+        Ok(())
+    }
+
+    /// A store in memory, from what a root says.
+    pub(crate) fn assemble(
+        device: Arc<dyn Device>,
+        geometry: Geometry,
+        map: Map,
+        root: &Root,
+        slot: usize,
+    ) -> Store {
+        Store {
+            device,
+            geometry,
+            incarnation: AtomicU64::new(root.incarnation.0),
+            log_blocks: AtomicU64::new(0),
+            counting: Counting::default(),
+            map: RwLock::new(map),
+            writer: Mutex::new(Writer {
+                health: Health::NotBegun,
+                generation: root.generation,
+                root_slot: slot,
+                log: root.log,
+                durable: root.log.batch - 1,
+                log_is_fresh: false,
+                nodes_at: None,
+                tables: root.tables.extents.clone(),
+            }),
+            #[cfg(feature = "planted-bugs")]
+            plant_missing_flush: std::sync::atomic::AtomicBool::new(false),
+        }
+    }
+
+    /// Which store this is.
+    pub fn id(&self) -> StoreId {
+        self.geometry.id
+    }
+
+    /// The incarnation found at opening, or the one begun since.
+    pub fn incarnation(&self) -> Incarnation {
+        Incarnation(self.incarnation.load(Ordering::Acquire))
+    }
+
+    /// The highest sequence that the store has seen.
+    pub fn newest_sequence(&self) -> Sequence {
+        self.map().newest
+    }
+
+    /// Makes `incarnation`, which must be higher than the one found, durable. Before it, nothing may be applied.
+    ///
+    /// Both roots are written anew, and the log starts in a segment of its own: what an earlier incarnation left
+    /// half-written is never read again. After a crash in it, the store opens as before or with the new one.
+    ///
+    /// # Errors
+    /// [`StoreError::OldIncarnation`], or the device's: then it may be tried again.
+    pub fn begin(&self, incarnation: Incarnation) -> Result<(), StoreError> {
+        let mut writer = self.lock_writer();
+        let found = self.incarnation();
+        if incarnation <= found {
+            return Err(StoreError::OldIncarnation { asked: incarnation, found });
+        }
+        if writer.health == Health::Stopped {
+            return Err(self.stopped());
+        }
+        let health = writer.health;
+        self.incarnation.store(incarnation.0, Ordering::Release);
+        if let Err(error) = self.restart_log(&mut writer) {
+            self.incarnation.store(found.0, Ordering::Release);
+            // Reads go on; nothing may be applied, as nobody knows which incarnation the medium has.
+            writer.health = if health == Health::NotBegun { health } else { Health::Unsure };
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Blocks written to the log since the last checkpoint: what recovery would have to read.
+    pub fn blocks_since_checkpoint(&self) -> u64 {
+        self.log_blocks.load(Ordering::Relaxed)
+    }
+
+    /// How full it is.
+    pub fn space(&self) -> Space {
+        self.map().space()
+    }
+
+    /// What it has done since it was opened.
+    pub fn counters(&self) -> Counters {
+        self.counting.now()
+    }
+
+    /// Sets how many map nodes of 4 KiB to keep in memory; more while changes wait for a checkpoint.
+    /// The default is 16,384; less than 64 counts as 64, so that a look-up can keep its own.
+    pub fn keep_nodes(&self, nodes: usize) {
+        self.map_mut().nodes_max = nodes.max(64);
+    }
+
+    pub(crate) fn map(&self) -> RwLockReadGuard<'_, Map> {
+        self.map.read().expect("no panic while holding the map")
+    }
+
+    pub(crate) fn map_mut(&self) -> RwLockWriteGuard<'_, Map> {
+        self.map.write().expect("no panic while holding the map")
+    }
+
+    pub(crate) fn lock_writer(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().expect("no panic while writing")
+    }
+
+    pub(crate) fn stopped(&self) -> StoreError {
+        StoreError::Stopped { device: self.device.name().to_owned() }
+    }
+
+    pub(crate) fn flush(&self) -> Result<(), StoreError> {
+        count(&self.counting.flushes, 1);
+        Ok(self.device.flush()?)
+    }
+
+    /// Writes single blocks, consecutive ones together.
+    pub(crate) fn write_blocks(&self, blocks: Vec<(Block, Box<Page>)>) -> Result<(), StoreError> {
+        for run in blocks.chunk_by(|(at, _), (next, _)| at.0 + 1 == next.0) {
+            let pages: Vec<Page> = run.iter().map(|(_, page)| (**page).clone()).collect();
+            self.device.write(run[0].0, &pages)?;
+        }
+        Ok(())
+    }
+
+    /// Asks the map, and reads nodes until it knows.
+    pub(crate) fn resolve<T>(&self, ask: impl Fn(&Map) -> Result<T, Missing>) -> Result<T, StoreError> {
+        loop {
+            let answer = ask(&self.map());
+            match answer {
+                Ok(answer) => return Ok(answer),
+                Err(Missing(ids)) => {
+                    if let Some((_, error)) = self.load(ids).pop_first() {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The tables' stream of a checkpoint: the node table's directory, the segment table, the volume table.
+
+use crate::error::StoreError;
+use crate::format::*;
+use crate::map::{Map, NodeId, NodeTable, TablePage, Tree, decode_table_page};
+use crate::root::{Root, Stream};
+use crate::segments::{Segments, Use};
+use crate::superblock::Geometry;
+use device::{Block, Device, Page, Read};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct StreamHead {
+    table_pages: U64,
+    segments: U32,
+    volumes: U32,
+    /// Objects on the dying list; always 0 in version 1.
+    dying: U32,
+    reserved: [u8; 44],
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct DirectoryBytes {
+    place: U64,
+    crc: U32,
+    reserved: U32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct SegmentBytes {
+    usage: u8,
+    reserved: [u8; 3],
+    live: U32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct VolumeBytes {
+    number: U64,
+    root: U64,
+    height: u8,
+    reserved: [u8; 15],
+}
+
+const HEAD_BYTES: usize = size_of::<StreamHead>();
+const VOLUME_BYTES: usize = size_of::<VolumeBytes>();
+const _: () = assert!(HEAD_BYTES == 64 && VOLUME_BYTES == 32);
+const _: () = assert!(size_of::<DirectoryBytes>() == 16 && size_of::<SegmentBytes>() == 8);
+
+const FREE: u8 = 0;
+const LOG: u8 = 1;
+const NODES: u8 = 2;
+
+/// Blocks of a stream with this many pages of the node table.
+pub(crate) fn stream_blocks(table_pages: usize, segments: &Segments) -> u64 {
+    let segments = segments.geometry.segments as usize;
+    blocks_for(HEAD_BYTES + 16 * table_pages + 8 * segments + VOLUME_BYTES) as u64
+}
+
+impl Map {
+    /// The tables' stream, and how many blocks it has. `place` gives a block to each; it is asked before the
+    /// bytes are made, because they say how much of which segment is live.
+    pub(crate) fn encode_tables(&mut self, mut place: impl FnMut(&mut Map) -> Block) -> (Vec<u8>, u64) {
+        let blocks = stream_blocks(self.table.pages.len(), &self.segments);
+        for _ in 0..blocks {
+            let at = place(self);
+            self.segments.lives(at);
+        }
+        let head = StreamHead {
+            table_pages: (self.table.pages.len() as u64).into(),
+            segments: self.segments.geometry.segments.into(),
+            volumes: 1.into(),
+            dying: 0.into(),
+            reserved: [0; 44],
+        };
+        let mut bytes = head.as_bytes().to_vec();
+        for page in &self.table.pages {
+            let (place, crc) = (place_to_bits(page.place).into(), page.crc.into());
+            bytes.extend(DirectoryBytes { place, crc, reserved: 0.into() }.as_bytes());
+        }
+        for (_, segment) in self.segments.iter() {
+            let usage = match segment.usage {
+                Use::Free => FREE,
+                Use::Log => LOG,
+                Use::Nodes => NODES,
+            };
+            bytes.extend(SegmentBytes { usage, reserved: [0; 3], live: segment.live.into() }.as_bytes());
+        }
+        let (root, height) = (self.objects.root.0.into(), self.objects.height);
+        bytes.extend(VolumeBytes { number: 0.into(), root, height, reserved: [0; 15] }.as_bytes());
+        assert_eq!(blocks_for(bytes.len()) as u64, blocks, "as long as it was thought to be");
+        (bytes, blocks)
+    }
+}
+
+/// Reads the map that a root names, without its nodes.
+pub(crate) fn read_map(device: &dyn Device, geometry: &Geometry, root: &Root) -> Result<Map, StoreError> {
+    let bytes = read_stream(device, geometry, &root.tables)?;
+    let first = root.tables.extents.first().map_or(Block(0), |extent| extent.at);
+    let damaged = || damaged(device, first, "the checkpoint's tables");
+    let decoded = decode_stream(&bytes, geometry).ok_or_else(damaged)?;
+    let entries = read_table(device, geometry, &decoded.pages)?;
+    let table = NodeTable::from_pages(decoded.pages, entries);
+    let segments = Segments::new(*geometry, decoded.segments);
+    let mut map = Map::new(table, decoded.objects, segments);
+    map.newest = root.newest;
+    Ok(map)
+}
+
+fn damaged(device: &dyn Device, place: Block, what: &str) -> StoreError {
+    StoreError::Damaged { device: device.name().to_owned(), place, what: what.to_owned() }
+}
+
+/// Reads the blocks of a stream and compares its checksum.
+fn read_stream(device: &dyn Device, geometry: &Geometry, stream: &Stream) -> Result<Vec<u8>, StoreError> {
+    let mut bytes = Vec::new();
+    for extent in &stream.extents {
+        if geometry.segment(extent.at).is_none() || extent.count > geometry.segment_blocks {
+            return Err(damaged(device, extent.at, "a checkpoint root's extent"));
+        }
+        let mut pages = device::pages(extent.count as usize);
+        device.read(extent.at, &mut pages)?;
+        bytes.extend_from_slice(Page::bytes(&pages));
+    }
+    let first = stream.extents.first().map_or(Block(0), |extent| extent.at);
+    if stream.bytes > bytes.len() as u64 {
+        return Err(damaged(device, first, "the checkpoint's tables"));
+    }
+    bytes.truncate(stream.bytes as usize);
+    let found = crc32c::crc32c(&bytes);
+    if found != stream.crc {
+        let (device, what) = (device.name().to_owned(), "the checkpoint's tables".to_owned());
+        return Err(StoreError::Corrupt { device, place: first, what, expected: stream.crc, found });
+    }
+    Ok(bytes)
+}
+
+struct Decoded {
+    pages: Vec<TablePage>,
+    segments: Vec<(Use, u32)>,
+    objects: Tree,
+}
+
+/// `None` if the stream, whose checksum is right, says what version 1 never does.
+fn decode_stream(bytes: &[u8], geometry: &Geometry) -> Option<Decoded> {
+    let (head, mut rest) = StreamHead::read_from_prefix(bytes).ok()?;
+    if head.segments.get() != geometry.segments || head.volumes.get() != 1 || head.dying.get() != 0 {
+        return None;
+    }
+    let mut pages = Vec::new();
+    for _ in 0..head.table_pages.get() {
+        let page;
+        (page, rest) = DirectoryBytes::read_from_prefix(rest).ok()?;
+        let place = place_from_bits(page.place.get())?;
+        pages.push(TablePage { place, crc: page.crc.get(), dirty: false });
+    }
+    let mut segments = Vec::new();
+    for _ in 0..head.segments.get() {
+        let segment;
+        (segment, rest) = SegmentBytes::read_from_prefix(rest).ok()?;
+        let usage = match segment.usage {
+            FREE => Use::Free,
+            LOG => Use::Log,
+            NODES => Use::Nodes,
+            _ => return None,
+        };
+        segments.push((usage, segment.live.get()));
+    }
+    let (volume, _) = VolumeBytes::read_from_prefix(rest).ok()?;
+    let objects = Tree { root: NodeId(volume.root.get()), height: volume.height };
+    Some(Decoded { pages, segments, objects })
+}
+
+/// Reads the pages of the node table, many at a time.
+fn read_table(
+    device: &dyn Device,
+    geometry: &Geometry,
+    pages: &[TablePage],
+) -> Result<Vec<crate::map::NodeEntry>, StoreError> {
+    let mut entries = Vec::new();
+    // 1 MiB at a time.
+    for (group, pages) in pages.chunks(256).enumerate() {
+        let mut reads: Vec<Read> = pages.iter().map(|page| Read::new(page.place, 1)).collect();
+        device.read_batch(&mut reads);
+        for (index, (read, page)) in reads.iter().zip(pages).enumerate() {
+            read.result.clone()?;
+            let number = group * 256 + index;
+            let what = format!("page {number} of the node table");
+            let found = sum(&read.pages[0].0);
+            if found != page.crc {
+                let (device, expected) = (device.name().to_owned(), page.crc);
+                return Err(StoreError::Corrupt { device, place: page.place, what, expected, found });
+            }
+            let decoded = decode_table_page(&read.pages[0], number, geometry.id);
+            entries.extend(decoded.ok_or_else(|| damaged(device, page.place, &what))?);
+        }
+    }
+    Ok(entries)
+}

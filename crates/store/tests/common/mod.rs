@@ -1,0 +1,219 @@
+//! A plain model of the store, and random work for both.
+#![allow(dead_code, missing_docs, unreachable_pub)]
+
+use device::{BLOCK_BYTES, Device, Incarnation, ObjectId, Page, PageNo, Random, Sequence, StoreId};
+use sim::{Power, SimDisk};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use store::{Change, Finding, Found, Layout, Store, StoreError, Want};
+
+pub const ID: StoreId = StoreId([0x5a; 16]);
+/// 64 KiB, so that segments fill, die and are cleaned within a few vectors.
+pub const SEGMENT: u32 = 16;
+
+/// What a page holds: a stamp repeated, so that a torn page is seen.
+pub fn page(stamp: u64) -> Arc<Page> {
+    let mut page = Page([0; BLOCK_BYTES]);
+    page.0.chunks_exact_mut(8).for_each(|bytes| bytes.copy_from_slice(&stamp.to_le_bytes()));
+    Arc::new(page)
+}
+
+pub fn stamp(page: &Page) -> u64 {
+    let first: [u8; 8] = page.0[..8].try_into().expect("8 bytes");
+    assert!(page.0.chunks_exact(8).all(|bytes| bytes == first), "a torn page was returned");
+    u64::from_le_bytes(first)
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Model {
+    /// Slot to generation and pages; a page is its stamp and its home.
+    pub objects: BTreeMap<u64, (u32, BTreeMap<u64, (u64, u64)>)>,
+}
+
+impl Model {
+    pub fn apply(&mut self, vector: &[Change]) {
+        vector.iter().for_each(|change| self.change(change));
+    }
+
+    fn change(&mut self, change: &Change) {
+        match change {
+            Change::Write { object, page, bytes, home } => {
+                let entry = self.objects.entry(object.slot).or_insert((object.generation, BTreeMap::new()));
+                if entry.0 < object.generation {
+                    *entry = (object.generation, BTreeMap::new());
+                }
+                if entry.0 == object.generation {
+                    entry.1.insert(page.0, (stamp(bytes), home.0));
+                }
+            }
+            Change::Cut { object, pages, sequence } => {
+                if let Some((generation, held)) = self.objects.get_mut(&object.slot) {
+                    if *generation == object.generation {
+                        held.retain(|page, (_, home)| !pages.contains(&PageNo(*page)) || *home >= sequence.0);
+                    }
+                }
+            }
+            Change::Delete { object, sequence } => {
+                if let Some((generation, held)) = self.objects.get_mut(&object.slot) {
+                    if *generation == object.generation {
+                        held.retain(|_, (_, home)| *home >= sequence.0);
+                        if held.is_empty() {
+                            self.objects.remove(&object.slot);
+                        }
+                    }
+                }
+            }
+            Change::Clone { from, to, .. } => {
+                let target = self.objects.get(&to.slot);
+                let done = target.is_some_and(|(generation, held)| {
+                    *generation > to.generation || *generation == to.generation && !held.is_empty()
+                });
+                if from.slot == to.slot || done {
+                    return;
+                }
+                match self.objects.get(&from.slot).filter(|source| source.0 == from.generation).cloned() {
+                    Some((_, held)) => drop(self.objects.insert(to.slot, (to.generation, held))),
+                    None => drop(self.objects.remove(&to.slot)),
+                }
+            }
+        }
+    }
+
+    /// Says how the store differs; `None` if it does not.
+    pub fn difference(&self, store: &Store) -> Option<String> {
+        let mut wants = Vec::new();
+        for slot in 0..SLOTS {
+            let now = self.objects.get(&slot).map_or(1, |(generation, _)| *generation);
+            for generation in now.saturating_sub(1)..=now + 1 {
+                for page in domain() {
+                    wants.push(Want::new(ObjectId { slot, generation }, PageNo(page)));
+                }
+            }
+        }
+        store.read(&mut wants);
+        for want in &wants {
+            let held = self.objects.get(&want.object.slot).filter(|held| held.0 == want.object.generation);
+            let expected = held.and_then(|(_, pages)| pages.get(&want.page.0)).copied();
+            let found = match &want.found {
+                Ok(Found::Hole) => None,
+                Ok(Found::Page { bytes, home }) => Some((stamp(bytes), home.0)),
+                Err(error) => return Some(error.to_string()),
+            };
+            if found != expected {
+                let (object, page) = (want.object, want.page);
+                return Some(format!("object {object} page {page}: {found:?}, expected {expected:?}"));
+            }
+        }
+        None
+    }
+}
+
+pub const SLOTS: u64 = 40;
+
+/// The pages that the random work touches: small files, leaf edges, and far out.
+pub fn domain() -> BTreeSet<u64> {
+    (0..24).chain(120..140).chain([32_767, 32_768, 32_769, 8_388_608, 1 << 40]).collect()
+}
+
+/// Random vectors with growing sequences.
+pub struct Work {
+    pub random: Random,
+    pub sequence: u64,
+    stamps: u64,
+}
+
+impl Work {
+    pub fn new(seed: u64) -> Work {
+        Work { random: Random::new(seed), sequence: 1, stamps: 0 }
+    }
+
+    fn object(&mut self, model: &Model) -> ObjectId {
+        let slot = if self.random.once_in(2) { self.random.below(4) } else { self.random.below(SLOTS) };
+        let now = model.objects.get(&slot).map_or(1, |(generation, _)| *generation);
+        let generation = match self.random.below(30) {
+            0 => now + 1,
+            1 => now - u32::from(now > 1),
+            _ => now,
+        };
+        ObjectId { slot, generation }
+    }
+
+    fn page(&mut self) -> u64 {
+        let domain: Vec<u64> = domain().into_iter().collect();
+        domain[self.random.below(domain.len() as u64) as usize]
+    }
+
+    pub fn change(&mut self, model: &Model) -> Change {
+        self.sequence += 1;
+        let object = self.object(model);
+        let sequence = Sequence(self.sequence);
+        // A replayed old cut must not touch newer pages.
+        let old = Sequence(self.sequence - self.random.below(self.sequence.min(50)));
+        match self.random.below(20) {
+            0 => Change::Delete { object, sequence },
+            1 => Change::Clone { from: object, to: self.object(model), sequence },
+            2 | 3 => {
+                let from = self.page();
+                let end = if self.random.once_in(2) { u64::MAX } else { from + self.random.below(20) };
+                Change::Cut { object, pages: PageNo(from)..PageNo(end), sequence: old }
+            }
+            _ => {
+                self.stamps += 1;
+                let stamp = self.stamps << 8 | 1;
+                Change::Write { object, page: PageNo(self.page()), bytes: page(stamp), home: sequence }
+            }
+        }
+    }
+
+    pub fn vector(&mut self, model: &Model) -> Vec<Change> {
+        let count = 1 + self.random.below(12);
+        let mut model = model.clone();
+        let mut vector = Vec::new();
+        for _ in 0..count {
+            let change = self.change(&model);
+            model.apply(std::slice::from_ref(&change));
+            vector.push(change);
+        }
+        vector
+    }
+}
+
+pub fn disk(blocks: u64, power: &Arc<Power>, seed: u64) -> Arc<SimDisk> {
+    SimDisk::new("disk", blocks, power, seed)
+}
+
+pub fn format(disk: &Arc<SimDisk>) {
+    let layout = Layout { id: ID, segment_blocks: Some(SEGMENT) };
+    Store::format(&**disk, &layout).expect("the device is large enough");
+}
+
+pub fn open(disk: &Arc<SimDisk>) -> Result<Store, StoreError> {
+    Store::open(disk.clone() as Arc<dyn Device>)
+}
+
+/// Opens, and begins the next incarnation.
+pub fn mount(disk: &Arc<SimDisk>) -> Result<Store, StoreError> {
+    let store = open(disk)?;
+    store.begin(Incarnation(store.incarnation().0 + 1))?;
+    Ok(store)
+}
+
+/// A new store on a new disk with this many segments.
+pub fn fresh(segments: u64, seed: u64) -> (Arc<Power>, Arc<SimDisk>, Store) {
+    let power = Power::new();
+    let disk = disk(4 + segments * u64::from(SEGMENT), &power, seed);
+    format(&disk);
+    let store = mount(&disk).expect("a new store opens");
+    (power, disk, store)
+}
+
+pub fn findings(store: &Store) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    store.check(&mut |finding| findings.push(finding));
+    findings
+}
+
+pub fn assert_sound(store: &Store, model: &Model, when: &str) {
+    assert_eq!(model.difference(store), None, "{when}");
+    assert_eq!(findings(store), [], "{when}");
+}

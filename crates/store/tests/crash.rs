@@ -1,0 +1,106 @@
+//! Power fails at every write, trim and flush of a run, and again while it is recovered from.
+mod common;
+
+use common::*;
+use device::{Incarnation, Random};
+use sim::{Power, SimDisk};
+use std::sync::Arc;
+use store::{Store, StoreError};
+
+/// What was acknowledged when the power failed, and the vector that was under way.
+struct Left {
+    acknowledged: Model,
+    maybe: Model,
+}
+
+/// Works until the power fails or the steps are done.
+fn work(store: &Store, model: Model, work: &mut Work, steps: u64) -> Left {
+    let mut left = Left { acknowledged: model.clone(), maybe: model };
+    for _ in 0..steps {
+        let failed: Result<(), StoreError> = match work.random.below(10) {
+            0 => store.checkpoint(),
+            1 => store.clean().map(drop),
+            _ => {
+                let vector = work.vector(&left.acknowledged);
+                left.maybe.apply(&vector);
+                let done = store.apply(&vector);
+                if done.is_ok() {
+                    left.acknowledged = left.maybe.clone();
+                }
+                done
+            }
+        };
+        if failed.is_err() {
+            break;
+        }
+        left.maybe = left.acknowledged.clone();
+    }
+    left
+}
+
+/// Opens after a crash, and says which of the two models it is.
+fn recovered(disk: &Arc<SimDisk>, left: &Left, when: &str) -> (Store, Model) {
+    let store = open(disk).unwrap_or_else(|error| panic!("{when}: {error}"));
+    let found = match left.acknowledged.difference(&store) {
+        None => left.acknowledged.clone(),
+        Some(difference) => match left.maybe.difference(&store) {
+            None => left.maybe.clone(),
+            Some(other) => panic!("{when}: neither {difference} nor {other}"),
+        },
+    };
+    assert_eq!(findings(&store), [], "{when}");
+    (store, found)
+}
+
+fn power_back(power: &Power, disk: &SimDisk) {
+    power.cut();
+    disk.crash();
+    power.restore();
+}
+
+/// One life: work, crash at `cut`, recover with crashes in it, work, crash, recover.
+fn live(seed: u64, cut: u64, segments: u64) -> bool {
+    let when = format!("seed {seed} cut after {cut}");
+    let (power, disk, store) = fresh(segments, seed ^ cut << 20);
+    let mut life = Work::new(seed);
+    power.cut_after(cut);
+    let mut left = work(&store, Model::default(), &mut life, 60);
+    let cut_short = power.lost();
+    drop(store);
+    power_back(&power, &disk);
+    let mut random = Random::new(seed ^ cut);
+    for _ in 0..random.below(3) {
+        let (store, found) = recovered(&disk, &left, &when);
+        left = Left { acknowledged: found.clone(), maybe: found };
+        power.cut_after(random.below(8));
+        let begun = store.begin(Incarnation(store.incarnation().0 + 1));
+        assert!(begun.is_err() == power.lost(), "{when}: {begun:?}");
+        power_back(&power, &disk);
+    }
+    let (store, found) = recovered(&disk, &left, &when);
+    store.begin(Incarnation(store.incarnation().0 + 1)).expect("power is on");
+    power.cut_after(random.below(60));
+    let left = work(&store, found, &mut life, 30);
+    drop(store);
+    power_back(&power, &disk);
+    drop(recovered(&disk, &left, &when));
+    cut_short
+}
+
+#[test]
+fn a_crash_at_any_write_or_flush_loses_nothing_acknowledged_and_tears_nothing() {
+    for seed in 0..4 {
+        let mut cut = 0;
+        while live(seed, cut, 200) {
+            cut += 1;
+        }
+        assert!(cut > 50, "the run was cut at {cut} places only");
+    }
+}
+
+#[test]
+fn crashes_on_a_small_device_where_segments_are_reused() {
+    for seed in 100..400 {
+        live(seed, Random::new(seed).below(300), 90);
+    }
+}

@@ -1,0 +1,90 @@
+//! Random changes, checkpoints, cleaning and reopening, against a plain model.
+mod common;
+
+use common::*;
+use device::{Incarnation, ObjectId, PageNo, Sequence};
+use proptest::prelude::*;
+use store::Change;
+
+/// Runs `steps` random steps from a seed; small stores are cleaned all the time.
+fn run(seed: u64, steps: u64, segments: u64) {
+    let (_power, disk, mut store) = fresh(segments, seed);
+    store.keep_nodes(1);
+    let (mut model, mut work) = (Model::default(), Work::new(seed));
+    for step in 0..steps {
+        match work.random.below(20) {
+            0 => {
+                drop(store);
+                store = mount(&disk).expect("it opens again");
+                store.keep_nodes(1);
+            }
+            1 | 2 => store.checkpoint().expect("a checkpoint"),
+            3 => drop(store.clean().expect("cleaning")),
+            _ => {
+                let vector = work.vector(&model);
+                store
+                    .apply(&vector)
+                    .unwrap_or_else(|error| panic!("seed {seed} step {step}: {error}: {:?}", store.space()));
+                model.apply(&vector);
+            }
+        }
+        while store.is_short_of_space() && store.clean().expect("cleaning") {
+            store.checkpoint().expect("a checkpoint");
+        }
+        assert_eq!(model.difference(&store), None, "seed {seed} step {step}");
+    }
+    assert_sound(&store, &model, &format!("seed {seed} at the end"));
+    drop(store);
+    let store = open(&disk).expect("it opens");
+    assert_sound(&store, &model, &format!("seed {seed} after the end"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn the_store_is_a_map_of_pages(seed in any::<u64>(), steps in 1_u64..150) {
+        run(seed, steps, 400);
+    }
+}
+
+#[test]
+fn a_long_life_on_a_small_device_reuses_and_cleans_segments() {
+    run(1, 1_500, 260);
+}
+
+#[test]
+fn an_old_cut_or_delete_leaves_newer_pages_alone() {
+    let (_power, _disk, store) = fresh(64, 1);
+    let object = ObjectId { slot: 3, generation: 1 };
+    let write = |number, home| Change::Write {
+        object,
+        page: PageNo(number),
+        bytes: page(number),
+        home: Sequence(home),
+    };
+    store.apply(&[write(1, 10), write(2, 20), write(300, 30)]).expect("room");
+    let all = PageNo(0)..PageNo(u64::MAX);
+    store.apply(&[Change::Cut { object, pages: all, sequence: Sequence(20) }]).expect("room");
+    assert_eq!(store.home(object, PageNo(1)), Ok(None));
+    assert_eq!(store.home(object, PageNo(2)), Ok(Some(Sequence(20))));
+    store.apply(&[Change::Delete { object, sequence: Sequence(25) }]).expect("room");
+    assert_eq!(store.home(object, PageNo(2)), Ok(None));
+    assert_eq!(store.home(object, PageNo(300)), Ok(Some(Sequence(30))));
+    assert_eq!(store.newest_sequence(), Sequence(30));
+}
+
+#[test]
+fn nothing_is_applied_before_an_incarnation_begins_and_none_begins_twice() {
+    let (_power, disk, store) = fresh(64, 1);
+    let object = ObjectId { slot: 3, generation: 1 };
+    let cut = Change::Cut { object, pages: PageNo(0)..PageNo(1), sequence: Sequence(1) };
+    drop(store);
+    let store = open(&disk).expect("it opens");
+    assert!(store.apply(std::slice::from_ref(&cut)).is_err());
+    assert!(store.begin(store.incarnation()).is_err());
+    store.begin(Incarnation(9)).expect("a higher one");
+    store.apply(&[cut]).expect("begun");
+    drop(store);
+    assert_eq!(open(&disk).expect("it opens").incarnation(), Incarnation(9));
+}

@@ -1,0 +1,183 @@
+//! What can be typed. The parser, the help and the man pages all come from here.
+
+use crate::bench::BenchArgs;
+use crate::size::Size;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// A storage write path that never makes a program wait without need.
+#[derive(Debug, Parser)]
+#[command(name = "weir", version, max_term_width = 100, after_help = EXIT_CODES)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXIT_CODES: &str = "\
+Results go to standard output, everything else to standard error.
+Exit codes: 0 done; 1 failed, and what failed is as it was (`check`: findings);
+2 the command line makes no sense (`check`: could not check).
+
+A first session:
+  weir format /var/lib/weir/demo
+  mkdir /mnt/demo && weir mount /var/lib/weir/demo /mnt/demo
+  weir status /mnt/demo
+  weir unmount /mnt/demo";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Make an empty store
+    Format(FormatArgs),
+    /// Mount a store; returns once it is ready
+    Mount(MountArgs),
+    /// Unmount, take everything home, and wait until that is done
+    Unmount(DirArgs),
+    /// Show what a mounted store is doing
+    Status(StatusArgs),
+    /// Make everything written so far durable, for all files
+    Sync(DirArgs),
+    /// Check a store that is not mounted; changes nothing
+    Check(CheckArgs),
+    /// Measure weir beside its baselines
+    Bench(BenchArgs),
+    /// Write the manual pages into a directory
+    #[command(hide = true)]
+    Man(DirArgs),
+}
+
+/// Make an empty store.
+///
+/// PATH is a directory, made if need be, that gets two files: `store`, sparse, and `buffer`, written in full so that
+/// a later sync never waits for the file system below to find space. Or PATH is a block device (or an existing file)
+/// that becomes the store; then --buffer is required.
+///
+/// Refuses anything that is not blank, unless --force is given, and anything mounted, always.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  weir format /var/lib/weir/demo
+  weir format --size 100GiB --buffer /dev/nvme0n1p3 /var/lib/weir/db
+  weir format --buffer /dev/nvme0n1p3 /dev/vdb")]
+pub(crate) struct FormatArgs {
+    /// A directory to make, or a block device
+    pub(crate) path: PathBuf,
+    /// Where records wait until they go home: a fast block device, or a file (made if need be)
+    #[arg(long, value_name = "PATH")]
+    pub(crate) buffer: Option<PathBuf>,
+    /// Size of the file `store`; a block device is used whole [default: 8GiB]
+    #[arg(long)]
+    pub(crate) size: Option<Size>,
+    /// Size of a buffer file; a block device is used whole [default: 256MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) buffer_size: Option<Size>,
+    /// Size of a segment [default: store / 256, between 1MiB and 128MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) segment_size: Option<Size>,
+    /// Overwrite what is there
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// Mount a store.
+///
+/// Returns once the mount is ready. The daemon stays in the background until DIR is unmounted, by `weir unmount`,
+/// `umount`, or SIGTERM; it then takes everything home and exits.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  weir mount /var/lib/weir/demo /mnt/demo
+  weir mount --allow-other --memory 4GiB /var/lib/weir/demo /mnt/demo
+  weir mount --buffer /dev/nvme0n1p3 /dev/vdb /mnt/db")]
+pub(crate) struct MountArgs {
+    /// The directory or device that was formatted
+    pub(crate) path: PathBuf,
+    /// An empty directory
+    pub(crate) dir: PathBuf,
+    /// The buffer, where it is not the entry `buffer` of PATH
+    #[arg(long, value_name = "PATH")]
+    pub(crate) buffer: Option<PathBuf>,
+    /// Stay in the foreground
+    #[arg(long)]
+    pub(crate) foreground: bool,
+    /// Let users other than the one who mounts enter; permissions are checked as usual
+    #[arg(long)]
+    pub(crate) allow_other: bool,
+    #[command(flatten)]
+    pub(crate) tuning: Tuning,
+    /// Set by `weir mount` on the process that becomes the daemon.
+    #[arg(long, hide = true, conflicts_with = "foreground")]
+    pub(crate) daemon: bool,
+}
+
+/// Limits and ages of a mount.
+#[derive(Debug, Args)]
+pub(crate) struct Tuning {
+    /// When pages that a write covers only in part are fetched
+    #[arg(long, value_enum, default_value_t = Fetch::Lazy)]
+    pub(crate) fetch: Fetch,
+    /// Memory for pages and deltas
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    pub(crate) memory: Size,
+    /// Of it, how much may be newer than the store [default: half of --memory]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) dirty: Option<Size>,
+    /// What nobody synced is durable after this many milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    pub(crate) commit_interval: u64,
+    /// How many seconds the store may lag behind
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) dirty_age: u64,
+    /// Threads that take requests from the kernel; they never wait, so 1 is nearly always best
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) threads: u8,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Fetch {
+    /// When somebody reads them, or they go home
+    Lazy,
+    /// Before the write, as other file systems do: the baseline for comparisons
+    Blocking,
+}
+
+/// A mounted directory, or one to write to.
+#[derive(Debug, Args)]
+pub(crate) struct DirArgs {
+    /// The directory
+    pub(crate) dir: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// The directory on which the store is mounted
+    pub(crate) dir: PathBuf,
+    /// As one JSON object, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Check a store that is not mounted.
+///
+/// Reads everything that the formats promise and changes nothing. Exit codes: 0 clean, 1 findings, 2 could not check.
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// The directory or device that was formatted
+    pub(crate) path: PathBuf,
+    /// The buffer, where it is not the entry `buffer` of PATH
+    #[arg(long, value_name = "PATH")]
+    pub(crate) buffer: Option<PathBuf>,
+    /// As one JSON object, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,181 @@
+//! The daemon's side of the control socket.
+//!
+//! A Unix socket in a directory that only its owner can enter, named by the mount's device number, which the mount
+//! table tells to whoever looks for it. A line of JSON asks, a line of JSON answers:
+//! `{"operation":"status"}`, `{"operation":"sync"}`, and `{"operation":"drained"}`, which is answered when the mount
+//! is gone and everything is home.
+
+use crate::error::WeirError;
+use crate::media::FS_TYPE;
+use crate::status::Mounted;
+use host::Mounts;
+use rustix::fs::Mode;
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::geteuid;
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Bytes of a request line; ours have some twenty.
+const REQUEST_BYTES_MAX: u64 = 4096;
+
+/// Clients served at once. More are a mistake of somebody's, and are turned away.
+const CLIENTS_MAX: usize = 32;
+
+/// How long the end waits for clients to get their last answer.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Where daemons of root keep their sockets.
+const ROOT_DIRECTORY: &str = "/run/weir";
+
+/// A device number, as the mount table writes it.
+pub(crate) type DeviceNumber = (u32, u32);
+
+/// A listening control socket.
+pub(crate) struct Server {
+    /// Where it listens.
+    pub(crate) socket: PathBuf,
+    clients: Arc<AtomicUsize>,
+}
+
+impl Server {
+    /// Listens for clients of `mounted`, which must be in the mount table.
+    pub(crate) fn start(mounted: Arc<Mounted>) -> Result<Server, WeirError> {
+        let device = device_of(mounted.dir())?;
+        let directory = own_directory();
+        make_private(&directory)
+            .map_err(WeirError::io("making the control socket's directory", &directory))?;
+        let socket = directory.join(socket_name(device));
+        let failed = |error| WeirError::io("making the control socket", &socket)(error);
+        // Left behind by a daemon that was killed; the number is ours now.
+        let _ = fs::remove_file(&socket);
+        let listener = UnixListener::bind(&socket).map_err(failed)?;
+        let clients = Arc::new(AtomicUsize::new(0));
+        let counted = clients.clone();
+        let listen = move || {
+            for stream in listener.incoming().flatten() {
+                serve_in_thread(stream, &mounted, &counted);
+            }
+        };
+        let failed = |source| WeirError::Spawn { source };
+        std::thread::Builder::new().name("control".into()).spawn(listen).map_err(failed)?;
+        Ok(Server { socket, clients })
+    }
+
+    /// Stops being found, and lets those who wait get their answer.
+    pub(crate) fn close(&self) {
+        let _ = fs::remove_file(&self.socket);
+        let _ = fs::remove_file(log_path(&self.socket));
+        let step = Duration::from_millis(5);
+        let mut waited = Duration::ZERO;
+        while self.clients.load(Ordering::Acquire) > 0 && waited < FAREWELL {
+            std::thread::sleep(step);
+            waited += step;
+        }
+    }
+}
+
+/// Where the daemon behind `socket` writes its messages.
+pub(crate) fn log_path(socket: &Path) -> PathBuf {
+    socket.with_extension("log")
+}
+
+/// Where the daemon of a mount with this device number may listen, most likely first.
+pub(crate) fn socket_candidates(device: DeviceNumber) -> Vec<PathBuf> {
+    let mut directories = vec![own_directory(), PathBuf::from(ROOT_DIRECTORY)];
+    if geteuid().is_root() {
+        let users = fs::read_dir("/run/user").into_iter().flatten().flatten();
+        directories.extend(users.map(|user| user.path().join("weir")));
+    }
+    directories.dedup();
+    directories.into_iter().map(|directory| directory.join(socket_name(device))).collect()
+}
+
+fn socket_name((major, minor): DeviceNumber) -> String {
+    format!("{major}:{minor}.socket")
+}
+
+fn own_directory() -> PathBuf {
+    let user = geteuid();
+    if user.is_root() {
+        return ROOT_DIRECTORY.into();
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(directory) => PathBuf::from(directory).join("weir"),
+        None => format!("/tmp/weir-{}", user.as_raw()).into(),
+    }
+}
+
+/// Makes `directory` for us alone, or makes sure that it is.
+fn make_private(directory: &Path) -> io::Result<()> {
+    let mode = Mode::RWXU.as_raw_mode();
+    match fs::DirBuilder::new().mode(mode).create(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let found = fs::symlink_metadata(directory)?;
+    let is_private = found.is_dir() && found.uid() == geteuid().as_raw() && found.mode() & 0o777 == mode;
+    if is_private { Ok(()) } else { Err(io::Error::other("it exists and is not private to this user")) }
+}
+
+fn device_of(dir: &Path) -> Result<DeviceNumber, WeirError> {
+    let mounts = Mounts::now().map_err(|source| WeirError::Host { path: dir.into(), source })?;
+    let ours = mounts.mounted_at(dir).filter(|mount| mount.fs_type == FS_TYPE);
+    ours.map(|mount| mount.device).ok_or_else(|| WeirError::NotMounted { dir: dir.into() })
+}
+
+fn serve_in_thread(stream: UnixStream, mounted: &Arc<Mounted>, clients: &Arc<AtomicUsize>) {
+    // Only this thread adds, so the limit holds.
+    if !is_allowed(&stream) || clients.load(Ordering::Acquire) >= CLIENTS_MAX {
+        return;
+    }
+    clients.fetch_add(1, Ordering::AcqRel);
+    let (mounted, counted) = (mounted.clone(), clients.clone());
+    let serve = move || {
+        // A client that goes away in the middle has nobody to tell.
+        let _ = serve(stream, &mounted);
+        counted.fetch_sub(1, Ordering::AcqRel);
+    };
+    if std::thread::Builder::new().name("client".into()).spawn(serve).is_err() {
+        clients.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// The directory keeps others out; this holds even where its mode was changed.
+fn is_allowed(stream: &UnixStream) -> bool {
+    socket_peercred(stream).is_ok_and(|peer| peer.uid.is_root() || peer.uid == geteuid())
+}
+
+fn serve(stream: UnixStream, mounted: &Mounted) -> io::Result<()> {
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut line = String::new();
+        if reader.by_ref().take(REQUEST_BYTES_MAX).read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        let reply = answer(&line, mounted);
+        reader.get_mut().write_all(format!("{reply}\n").as_bytes())?;
+    }
+}
+
+fn answer(line: &str, mounted: &Mounted) -> Value {
+    let request: Value = serde_json::from_str(line).unwrap_or_default();
+    match request["operation"].as_str() {
+        Some("status") => mounted.report(),
+        Some("sync") => match mounted.sync() {
+            Ok(()) => json!({}),
+            Err(why) => json!({ "error": why }),
+        },
+        Some("drained") => match mounted.wait_drained() {
+            Ok(()) => json!({}),
+            Err(why) => json!({ "not_drained": why }),
+        },
+        _ => json!({ "error": "not a request: {\"operation\": \"status\", \"sync\" or \"drained\"}" }),
+    }
+}

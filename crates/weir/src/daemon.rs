@@ -1,0 +1,152 @@
+//! The process behind a mount.
+//!
+//! Threads: the main one waits for the end of the session; one or a few take the kernel's requests; the workers of
+//! `stack.rs`; one waits for signals; one listens on the control socket and starts a short-lived one per client.
+
+use crate::cli::{Fetch, MountArgs, Tuning};
+use crate::control::{self, Server};
+use crate::error::WeirError;
+use crate::media::Media;
+use crate::mount_point;
+use crate::size::Size;
+use crate::stack::{Stack, Workers};
+use crate::status::Mounted;
+use crate::unmount::{How, unmount};
+use cache::{FetchMode, Settings};
+use fuse::{Door, Latencies, Options};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What the daemon says on its standard output once requests are served.
+pub(crate) const READY: &str = "ready";
+
+/// The smallest `--memory`: a few of the kernel's largest requests.
+const MEMORY_MIN: Size = Size(16 << 20);
+
+/// Checks everything before it writes anything, mounts, serves until it is unmounted, and takes everything home.
+pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
+    abort_on_panic();
+    let settings = settings(&args.tuning)?;
+    let dir = mount_point::check(args)?;
+    let media = Media::find(&args.path, args.buffer.as_deref())?;
+    media.ensure_not_below(&dir)?;
+    if args.daemon {
+        // Fails only if we lead a session already, which is what we want.
+        let _ = rustix::process::setsid();
+    }
+    // Blocked until the mount is there: a signal before that ends us as usual.
+    let stack = Stack::open(media, settings)?;
+    // A daemon whose memory is written back by itself must not wait for itself; needs privilege, works without.
+    let _ = host::mark_io_flusher();
+    serve(args, dir, stack)
+}
+
+fn serve(args: &MountArgs, dir: PathBuf, stack: Stack) -> Result<(), WeirError> {
+    let latencies = Arc::new(Latencies::default());
+    let options = Options {
+        source: stack.media.name.display().to_string(),
+        allow_other: args.allow_other,
+        threads: usize::from(args.tuning.threads),
+    };
+    let door = Door::new(stack.fs.clone(), latencies.clone());
+    let workers = Workers::start(&stack.cache)?;
+    let session = match fuse::mount(door, &dir, &options) {
+        Ok(session) => session,
+        Err(source) => {
+            // Nothing was changed through a mount that never was; the media are as consistent as after any stop.
+            let _ = workers.stop_and_drain();
+            return Err(WeirError::MountFailed { dir, source });
+        }
+    };
+    let mounted = Arc::new(Mounted::new(dir.clone(), stack, latencies, args.tuning.threads));
+    let served = attend(args, &dir, mounted.clone()).and_then(|server| {
+        let result = session.run().map_err(|source| WeirError::MountFailed { dir: dir.clone(), source });
+        result.map(|()| server)
+    });
+    let drained = workers.stop_and_drain().map_err(|error| error.to_string());
+    mounted.set_drained(drained.clone());
+    if let Ok(server) = &served {
+        server.close();
+    }
+    served?;
+    drained.map_err(|why| WeirError::NotDrained { dir, why })
+}
+
+/// Starts to listen to clients and signals, and says that the mount is ready.
+fn attend(args: &MountArgs, dir: &Path, mounted: Arc<Mounted>) -> Result<Server, WeirError> {
+    let server = Server::start(mounted)?;
+    watch_signals(dir.to_path_buf()).map_err(|source| WeirError::Spawn { source })?;
+    if args.daemon {
+        leave_terminal(&control::log_path(&server.socket)).map_err(|source| WeirError::Spawn { source })?;
+    } else {
+        eprintln!("{}: mounted; unmount it, or press ^C, to end", dir.display());
+    }
+    Ok(server)
+}
+
+fn settings(tuning: &Tuning) -> Result<Settings, WeirError> {
+    let wrong = |option, size, why: String| Err(WeirError::Size { option, size, why });
+    let memory = tuning.memory;
+    let dirty = tuning.dirty.unwrap_or(Size(memory.0 / 2));
+    if memory < MEMORY_MIN {
+        return wrong("--memory", memory, format!("less than {MEMORY_MIN}"));
+    }
+    if dirty > memory {
+        return wrong("--dirty", dirty, format!("more than --memory ({memory})"));
+    }
+    if dirty < Size(MEMORY_MIN.0 / 2) {
+        return wrong("--dirty", dirty, format!("less than {}", Size(MEMORY_MIN.0 / 2)));
+    }
+    Ok(Settings {
+        fetch: match tuning.fetch {
+            Fetch::Lazy => FetchMode::Lazy,
+            Fetch::Blocking => FetchMode::Blocking,
+        },
+        memory_bytes_max: memory.0,
+        dirty_bytes_max: dirty.0,
+        commit_interval: Duration::from_millis(tuning.commit_interval),
+        dirty_age_max: Duration::from_secs(tuning.dirty_age),
+        ..Settings::default()
+    })
+}
+
+/// A daemon that lost a thread would hang its mount; one that is gone is mounted again and loses nothing synced.
+fn abort_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        report(info);
+        std::process::abort();
+    }));
+}
+
+/// SIGTERM and SIGINT unmount. Where somebody works on the mount, nobody new may enter, and it ends with the last.
+fn watch_signals(dir: PathBuf) -> io::Result<()> {
+    let mut signals = Signals::new([SIGTERM, SIGINT])?;
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        for _ in signals.forever() {
+            if unmount(&dir, How::WhenIdle).is_err() {
+                eprintln!("{}: busy; it is unmounted when its last user has left", dir.display());
+                if let Err(why) = unmount(&dir, How::Detach) {
+                    eprintln!("{}: unmounting: {why}", dir.display());
+                }
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// Says that we are ready, and from then on writes messages to `log` instead of the terminal.
+fn leave_terminal(log: &Path) -> io::Result<()> {
+    std::env::set_current_dir("/")?;
+    let log = OpenOptions::new().create(true).append(true).open(log)?;
+    let mut stdout = io::stdout();
+    writeln!(stdout, "{READY}").and_then(|()| stdout.flush())?;
+    rustix::stdio::dup2_stderr(&log)?;
+    rustix::stdio::dup2_stdout(File::options().write(true).open("/dev/null")?)?;
+    Ok(())
+}

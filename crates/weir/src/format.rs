@@ -1,0 +1,234 @@
+//! `weir format`: an empty store, where nothing of value was.
+
+use crate::blank::ensure_blank;
+use crate::cli::FormatArgs;
+use crate::error::WeirError;
+use crate::media::{
+    BUFFER_FILE, Media, STORE_FILE, What, absolute, ensure_not_on_weir, host_error, open, what_is,
+};
+use crate::size::Size;
+use crate::stack::Stack;
+use buffer::Buffer;
+use device::{BLOCK_BYTES, Device, StoreId};
+use fs::Caller;
+use host::{Access, Disk, Mounts, Overwrite, random_bytes};
+use std::fs as files;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use store::{Layout, Store};
+
+const STORE_DEFAULT: Size = Size(8 << 30);
+const BUFFER_DEFAULT: Size = Size(256 << 20);
+
+/// 16 segments of the smallest size that a real device deserves.
+const STORE_MIN: Size = Size(16 << 20);
+
+/// Room for the largest write request of the kernel and everything that its transaction needs, several times.
+const BUFFER_MIN: Size = Size(8 << 20);
+
+/// Where a medium is to lie, and how it comes to be.
+#[derive(Debug)]
+enum Plan {
+    /// A file to make, of so many bytes.
+    Create { path: PathBuf, bytes: u64 },
+    /// A device or file that is used as it is.
+    Use { path: PathBuf },
+}
+
+pub(crate) fn run(args: &FormatArgs) -> Result<(), WeirError> {
+    let plans = plan(args)?;
+    for plan in [&plans.store, &plans.buffer] {
+        ensure_allowed(plan, args.force)?;
+    }
+    let mut undo = Undo::default();
+    let result = make(args, &plans, &mut undo);
+    if result.is_err() {
+        undo.run();
+    }
+    result
+}
+
+struct Plans {
+    store: Plan,
+    buffer: Plan,
+    /// Whether PATH is a directory whose entry `buffer` is to point elsewhere.
+    link: bool,
+}
+
+fn plan(args: &FormatArgs) -> Result<Plans, WeirError> {
+    check_sizes(args)?;
+    let into_directory = matches!(what_is(&args.path)?, What::Absent | What::Directory);
+    let store = if into_directory {
+        plan_medium(args.path.join(STORE_FILE), "--size", args.size, STORE_DEFAULT)?
+    } else {
+        plan_medium(args.path.clone(), "--size", args.size, STORE_DEFAULT)?
+    };
+    let buffer = match &args.buffer {
+        Some(path) => path.clone(),
+        None if into_directory => args.path.join(BUFFER_FILE),
+        None => return Err(WeirError::BufferWanted { path: args.path.clone() }),
+    };
+    let buffer = plan_medium(buffer, "--buffer-size", args.buffer_size, BUFFER_DEFAULT)?;
+    if let (Plan::Use { path: one }, Plan::Use { path: other }) = (&store, &buffer)
+        && absolute(one)? == absolute(other)?
+    {
+        return Err(WeirError::SameMedia { path: one.clone() });
+    }
+    Ok(Plans { store, buffer, link: into_directory && args.buffer.is_some() })
+}
+
+fn check_sizes(args: &FormatArgs) -> Result<(), WeirError> {
+    let wrong = |option, size, why: &str| Err(WeirError::Size { option, size, why: why.into() });
+    for (option, size, least) in
+        [("--size", args.size, STORE_MIN), ("--buffer-size", args.buffer_size, BUFFER_MIN)]
+    {
+        match size {
+            Some(size) if size < least => return wrong(option, size, &format!("less than {least}")),
+            Some(size) if size.0 % BLOCK_BYTES as u64 != 0 => {
+                return wrong(option, size, "not a multiple of 4 KiB");
+            }
+            _ => {}
+        }
+    }
+    let Some(segment) = args.segment_size else { return Ok(()) };
+    let option = "--segment-size";
+    if segment.0 % BLOCK_BYTES as u64 != 0 {
+        return wrong(option, segment, "not a multiple of 4 KiB");
+    }
+    if segment < Size(64 << 10) || segment > Size(1 << 30) {
+        return wrong(option, segment, "not between 64 KiB and 1 GiB");
+    }
+    let store = args.size.unwrap_or(STORE_DEFAULT);
+    if segment.0 > store.0 / 16 {
+        return wrong(option, segment, &format!("more than a sixteenth of the store ({store})"));
+    }
+    Ok(())
+}
+
+fn plan_medium(
+    path: PathBuf,
+    option: &'static str,
+    size: Option<Size>,
+    default: Size,
+) -> Result<Plan, WeirError> {
+    match (what_is(&path)?, size) {
+        (What::Absent, size) => Ok(Plan::Create { path, bytes: size.unwrap_or(default).0 }),
+        (What::Directory, _) => Err(WeirError::NotMedia { path }),
+        (What::BlockDevice | What::File, Some(_)) => Err(WeirError::FixedSize { option, path }),
+        (What::BlockDevice | What::File, None) => Ok(Plan::Use { path }),
+    }
+}
+
+/// Refuses to overwrite what is mounted, is ours, or is not blank.
+fn ensure_allowed(plan: &Plan, force: bool) -> Result<(), WeirError> {
+    match plan {
+        Plan::Create { path, .. } => ensure_not_on_weir(&nearest_existing(path)?),
+        Plan::Use { path } => {
+            let path = absolute(path)?;
+            ensure_not_on_weir(&path)?;
+            ensure_not_mounted(&path)?;
+            if force { Ok(()) } else { ensure_blank(&path) }
+        }
+    }
+}
+
+fn ensure_not_mounted(path: &Path) -> Result<(), WeirError> {
+    let mounts = Mounts::now().map_err(|source| WeirError::Host { path: path.into(), source })?;
+    let is_it = |source: &Path| files::canonicalize(source).is_ok_and(|source| source == path);
+    let found = mounts.iter().find(|mount| mount.source.starts_with("/dev") && is_it(&mount.source));
+    match found {
+        Some(mount) => Err(WeirError::DeviceMounted { path: path.into(), at: mount.point.clone() }),
+        None => Ok(()),
+    }
+}
+
+fn nearest_existing(path: &Path) -> Result<PathBuf, WeirError> {
+    let path = std::path::absolute(path).map_err(WeirError::io("finding it", path))?;
+    let existing = path.ancestors().find(|at| at.exists()).unwrap_or(Path::new("/"));
+    absolute(existing)
+}
+
+/// What was made so far, to be taken away again when something fails.
+#[derive(Default)]
+struct Undo(Vec<PathBuf>);
+
+impl Undo {
+    fn run(self) {
+        for path in self.0.into_iter().rev() {
+            // A directory goes only if it is empty: what somebody else put there stays.
+            let _ = files::remove_file(&path).or_else(|_| files::remove_dir(&path));
+        }
+    }
+}
+
+fn make(args: &FormatArgs, plans: &Plans, undo: &mut Undo) -> Result<(), WeirError> {
+    make_directories(args, plans, undo)?;
+    let store_disk = make_disk(&plans.store, undo)?;
+    let buffer_disk = make_disk(&plans.buffer, undo)?;
+    if plans.link {
+        make_link(args, plans, undo)?;
+    }
+    let id = StoreId(random_bytes());
+    let segment_blocks = args.segment_size.map(|size| (size.0 / BLOCK_BYTES as u64) as u32);
+    Store::format(&store_disk, &Layout { id, segment_blocks })
+        .map_err(|source| WeirError::Store { path: args.path.clone(), source })?;
+    Buffer::format(&buffer_disk, id)
+        .map_err(|source| WeirError::Cache { path: args.path.clone(), source: source.into() })?;
+    let (store_bytes, buffer_bytes) = (bytes_of(&store_disk), bytes_of(&buffer_disk));
+    // The stack opens them again, and they are locked while they are open.
+    drop((store_disk, buffer_disk));
+
+    let media = Media::find(&args.path, args.buffer.as_deref())?;
+    let owner = Caller { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() };
+    Stack::create(&media, owner)?;
+    println!(
+        "store {id}: {store_bytes} at {}, buffer {buffer_bytes} at {}",
+        media.store.display(),
+        media.buffer.display()
+    );
+    Ok(())
+}
+
+fn bytes_of(disk: &Disk) -> Size {
+    Size(disk.blocks() * BLOCK_BYTES as u64)
+}
+
+fn make_directories(args: &FormatArgs, plans: &Plans, undo: &mut Undo) -> Result<(), WeirError> {
+    let directory = match &plans.store {
+        Plan::Create { .. } => args.path.as_path(),
+        Plan::Use { .. } => return Ok(()),
+    };
+    let path = std::path::absolute(directory).map_err(WeirError::io("finding it", directory))?;
+    let missing: Vec<&Path> = path.ancestors().take_while(|at| !at.exists()).collect();
+    for at in missing.into_iter().rev() {
+        files::create_dir(at).map_err(WeirError::io("making the directory", at))?;
+        undo.0.push(at.into());
+    }
+    Ok(())
+}
+
+fn make_disk(plan: &Plan, undo: &mut Undo) -> Result<Disk, WeirError> {
+    match plan {
+        Plan::Use { path } => open(&absolute(path)?, Access::Write),
+        Plan::Create { path, bytes } => {
+            let disk = Disk::create(path, *bytes, Overwrite::No).map_err(|error| host_error(path, error))?;
+            undo.0.push(path.clone());
+            Ok(disk)
+        }
+    }
+}
+
+/// Points the directory's entry `buffer` at the buffer, so that `mount` finds it.
+fn make_link(args: &FormatArgs, plans: &Plans, undo: &mut Undo) -> Result<(), WeirError> {
+    let (Plan::Create { path: buffer, .. } | Plan::Use { path: buffer }) = &plans.buffer;
+    let (link, buffer) = (args.path.join(BUFFER_FILE), absolute(buffer)?);
+    if link.exists() && absolute(&link)? == buffer {
+        return Ok(());
+    }
+    if args.force && link.is_symlink() {
+        files::remove_file(&link).map_err(WeirError::io("replacing the link", &link))?;
+    }
+    symlink(&buffer, &link).map_err(WeirError::io("making the link", &link))?;
+    undo.0.push(link);
+    Ok(())
+}

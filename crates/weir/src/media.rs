@@ -1,0 +1,132 @@
+//! Where a store and its buffer lie, and whether they may be touched.
+
+use crate::error::WeirError;
+use host::{Access, Disk, HostError, Mounts};
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+/// The file that is the store, in a directory that was formatted.
+pub(crate) const STORE_FILE: &str = "store";
+
+/// The file that is the buffer there, or a symbolic link to it.
+pub(crate) const BUFFER_FILE: &str = "buffer";
+
+/// The type of our mounts in the mount table.
+pub(crate) const FS_TYPE: &str = "fuse.weir";
+
+/// The two media of a store, as absolute paths without symbolic links.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Media {
+    /// What the user calls the store: the directory, or the device.
+    pub(crate) name: PathBuf,
+    pub(crate) store: PathBuf,
+    pub(crate) buffer: PathBuf,
+}
+
+/// What a path is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum What {
+    Absent,
+    Directory,
+    BlockDevice,
+    File,
+}
+
+/// What `path` is, following symbolic links.
+pub(crate) fn what_is(path: &Path) -> Result<What, WeirError> {
+    let found = match fs::metadata(path) {
+        Ok(found) => found.file_type(),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(What::Absent),
+        Err(error) => return Err(WeirError::io("looking at it", path)(error)),
+    };
+    match found {
+        kind if kind.is_dir() => Ok(What::Directory),
+        kind if kind.is_block_device() => Ok(What::BlockDevice),
+        kind if kind.is_file() => Ok(What::File),
+        _ => Err(WeirError::NotMedia { path: path.into() }),
+    }
+}
+
+impl Media {
+    /// Finds the media of the store at `path`, which was formatted earlier.
+    pub(crate) fn find(path: &Path, buffer: Option<&Path>) -> Result<Media, WeirError> {
+        let is_directory = match what_is(path)? {
+            What::Absent => return Err(WeirError::Missing { path: path.into() }),
+            What::Directory => true,
+            What::BlockDevice | What::File => false,
+        };
+        let name = absolute(path)?;
+        let store = if is_directory { name.join(STORE_FILE) } else { name.clone() };
+        if what_is(&store)? == What::Absent {
+            return Err(WeirError::Missing { path: path.into() });
+        }
+        let buffer = match buffer {
+            Some(buffer) => buffer.to_path_buf(),
+            None if is_directory => name.join(BUFFER_FILE),
+            None => return Err(WeirError::BufferWanted { path: path.into() }),
+        };
+        if what_is(&buffer)? == What::Absent {
+            return Err(WeirError::BufferMissing { path: buffer });
+        }
+        let media = Media { name, store: absolute(&store)?, buffer: absolute(&buffer)? };
+        media.ensure_separate()?;
+        media.ensure_not_on_weir()?;
+        Ok(media)
+    }
+
+    /// Opens both, each locked against everybody else.
+    pub(crate) fn open(&self, access: Access) -> Result<(Disk, Disk), WeirError> {
+        Ok((open(&self.store, access)?, open(&self.buffer, access)?))
+    }
+
+    /// Refuses media that a mount on `dir` would hide, and with them itself.
+    pub(crate) fn ensure_not_below(&self, dir: &Path) -> Result<(), WeirError> {
+        match [&self.store, &self.buffer].into_iter().find(|path| path.starts_with(dir)) {
+            Some(path) => Err(WeirError::BelowMountPoint { path: path.clone(), dir: dir.into() }),
+            None => Ok(()),
+        }
+    }
+
+    fn ensure_separate(&self) -> Result<(), WeirError> {
+        match self.store == self.buffer {
+            true => Err(WeirError::SameMedia { path: self.store.clone() }),
+            false => Ok(()),
+        }
+    }
+
+    fn ensure_not_on_weir(&self) -> Result<(), WeirError> {
+        ensure_not_on_weir(&self.store)?;
+        ensure_not_on_weir(&self.buffer)
+    }
+}
+
+/// Refuses a path on one of our mounts: the daemon would wait for itself, or for another that waits for it.
+pub(crate) fn ensure_not_on_weir(path: &Path) -> Result<(), WeirError> {
+    let mounts = Mounts::now().map_err(|source| WeirError::Host { path: path.into(), source })?;
+    match mounts.mount_of(path) {
+        Some(mount) if mount.fs_type == FS_TYPE => {
+            Err(WeirError::OnOwnMount { path: path.into(), mount: mount.point.clone() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Opens one medium.
+pub(crate) fn open(path: &Path, access: Access) -> Result<Disk, WeirError> {
+    Disk::open(path, access).map_err(|error| host_error(path, error))
+}
+
+/// A host error at `path`, with a busy medium told apart.
+pub(crate) fn host_error(path: &Path, error: HostError) -> WeirError {
+    match error {
+        HostError::Busy { .. } => WeirError::Busy { path: path.into() },
+        source => WeirError::Host { path: path.into(), source },
+    }
+}
+
+/// `path` without symbolic links, which must exist.
+pub(crate) fn absolute(path: &Path) -> Result<PathBuf, WeirError> {
+    fs::canonicalize(path).map_err(WeirError::io("finding it", path))
+}

@@ -1,0 +1,35 @@
+//! `weir mount`: starts the daemon and returns when it is ready.
+
+use crate::cli::MountArgs;
+use crate::daemon::{self, READY};
+use crate::error::WeirError;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, ExitCode, Stdio};
+
+pub(crate) fn run(args: &MountArgs) -> Result<ExitCode, WeirError> {
+    if args.foreground || args.daemon {
+        return daemon::run(args).map(|()| ExitCode::SUCCESS);
+    }
+    let itself = std::env::current_exe().map_err(|source| WeirError::Spawn { source })?;
+    // The same command line again: `weir mount …`.
+    let mut daemon = Command::new(itself)
+        .args(["mount", "--daemon"])
+        .args(std::env::args_os().skip(2))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|source| WeirError::Spawn { source })?;
+    let mut line = String::new();
+    let said = daemon.stdout.take().expect("it is piped");
+    // An unreadable pipe is one on which nothing was said.
+    let _ = BufReader::new(said).read_line(&mut line);
+    if line.trim_end() == READY {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let status = daemon.wait().map_err(|source| WeirError::Spawn { source })?;
+    match status.code() {
+        // It has said why, on our standard error.
+        Some(code) if code != 0 => Ok(ExitCode::from(u8::try_from(code).unwrap_or(1))),
+        _ => Err(WeirError::DaemonDied { status: status.to_string() }),
+    }
+}

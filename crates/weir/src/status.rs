@@ -1,0 +1,233 @@
+//! What a mount tells about itself: one JSON object, and the same for people.
+
+use crate::size::Size;
+use crate::stack::Stack;
+use cache::FetchMode;
+use device::BLOCK_BYTES;
+use fuse::{Latencies, Summary};
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A mounted stack, as its control socket sees it.
+pub(crate) struct Mounted {
+    dir: PathBuf,
+    stack: Stack,
+    latencies: Arc<Latencies>,
+    threads: u8,
+    since: Instant,
+    /// `None` until everything is home, or could not be taken there. Set once, by the main thread.
+    drained: Mutex<Option<Result<(), String>>>,
+    drained_set: Condvar,
+}
+
+impl Mounted {
+    pub(crate) fn new(dir: PathBuf, stack: Stack, latencies: Arc<Latencies>, threads: u8) -> Mounted {
+        let (drained, drained_set) = (Mutex::new(None), Condvar::new());
+        Mounted { dir, stack, latencies, threads, since: Instant::now(), drained, drained_set }
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Makes everything written so far durable, and waits for it.
+    pub(crate) fn sync(&self) -> Result<(), String> {
+        let (done, result) = std::sync::mpsc::channel();
+        self.stack.fs.sync(Box::new(move |synced| {
+            // Nobody waits any more if the daemon is ending.
+            let _ = done.send(synced.map_err(|error| error.to_string()));
+        }));
+        result.recv().unwrap_or_else(|_| Err("the mount is going away".into()))
+    }
+
+    /// Says how taking everything home went.
+    pub(crate) fn set_drained(&self, result: Result<(), String>) {
+        *self.drained.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        self.drained_set.notify_all();
+    }
+
+    /// Waits for [`set_drained`](Mounted::set_drained).
+    pub(crate) fn wait_drained(&self) -> Result<(), String> {
+        let drained = self.drained.lock().unwrap_or_else(PoisonError::into_inner);
+        let drained = self.drained_set.wait_while(drained, |drained| drained.is_none());
+        drained.unwrap_or_else(PoisonError::into_inner).clone().expect("waited for it")
+    }
+
+    /// Everything, as `weir status --json` shows it.
+    pub(crate) fn report(&self) -> Value {
+        let cache = self.stack.cache.status();
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "pid": std::process::id(),
+            "mounted_on": self.dir,
+            "store": self.stack.media.store,
+            "buffer": self.stack.media.buffer,
+            "store_id": self.stack.store.id().to_string(),
+            "incarnation": self.stack.store.incarnation().0,
+            "uptime_ms": millis(self.since.elapsed()),
+            "failed": cache.failed,
+            "sequences": { "applied": cache.applied.0, "durable": cache.durable.0 },
+            "dirty": {
+                "pages": cache.dirty_pages,
+                "bytes": cache.dirty_bytes,
+                "age_ms": millis(cache.dirty_age),
+                "cuts": cache.pending_cuts,
+            },
+            "in_flight": {
+                "reads": cache.parked_reads,
+                "syncs": cache.parked_syncs,
+                "admissions": cache.parked_admissions,
+                "fetches": cache.fetching,
+            },
+            "memory": { "pages": cache.pages, "bytes": cache.memory_bytes },
+            "buffer_log": { "bytes": cache.buffer_bytes, "room_bytes": cache.buffer_room_bytes },
+            "counters": self.counters(),
+            "space": self.space(),
+            "latency": self.latency(),
+            "settings": self.settings(),
+        })
+    }
+
+    fn counters(&self) -> Value {
+        let cache = self.stack.cache.status().counters;
+        let buffer = self.stack.cache.buffer().counters();
+        json!({
+            "transactions": cache.transactions,
+            "writes_to_absent_pages": cache.writes_to_absent_pages,
+            "store_reads": {
+                "for_reads": cache.fetched_for_reads,
+                "for_writes": cache.fetched_for_writes,
+                "for_write_back": cache.fetched_for_write_back,
+            },
+            "store_io_for_syncs": cache.store_io_for_syncs,
+            "holes_read": cache.holes,
+            "reads_at_once": cache.reads_at_once,
+            "reads_parked": cache.reads_parked,
+            "syncs": cache.syncs,
+            "pages_home": cache.pages_home,
+            "pages_relogged": cache.pages_relogged,
+            "cuts_home": cache.cuts_home,
+            "pages_evicted": cache.evicted,
+            "admissions_parked": cache.admissions_parked,
+            "replayed": cache.replayed,
+            "commits": buffer.commits,
+            "buffer_bytes_written": buffer.bytes_written,
+            "buffer_flushes": buffer.flushes,
+            "errors": {
+                "fetch": cache.fetch_errors,
+                "write_back": cache.write_back_errors,
+                "checkpoint": cache.checkpoint_errors,
+            },
+        })
+    }
+
+    fn space(&self) -> Value {
+        let space = self.stack.store.space();
+        let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
+        json!({
+            "total_bytes": bytes(space.total),
+            "live_bytes_bound": bytes(space.live),
+            "free_bytes": bytes(space.free),
+            "reserved_bytes": bytes(space.reserved),
+            "log_bytes_since_checkpoint": bytes(self.stack.store.blocks_since_checkpoint()),
+        })
+    }
+
+    fn latency(&self) -> Value {
+        let classes = self.latencies.summaries().into_iter().map(|of| (of.class.name().into(), summary(&of)));
+        Value::Object(classes.collect::<Map<String, Value>>())
+    }
+
+    fn settings(&self) -> Value {
+        let settings = self.stack.cache.settings();
+        json!({
+            "fetch": match settings.fetch {
+                FetchMode::Lazy => "lazy",
+                FetchMode::Blocking => "blocking",
+            },
+            "memory_bytes_max": settings.memory_bytes_max,
+            "dirty_bytes_max": settings.dirty_bytes_max,
+            "commit_interval_ms": millis(settings.commit_interval),
+            "dirty_age_max_ms": millis(settings.dirty_age_max),
+            "threads": self.threads,
+        })
+    }
+}
+
+fn summary(of: &Summary) -> Value {
+    json!({
+        "count": of.count,
+        "p50_us": micros(of.p50),
+        "p99_us": micros(of.p99),
+        "p999_us": micros(of.p999),
+        "max_us": micros(of.max),
+    })
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_nanos() as f64 / 1000.0
+}
+
+/// The report for people: what is most often asked, a line each.
+pub(crate) fn print(report: &Value) {
+    let text = |value: &Value| value.as_str().unwrap_or("?").to_string();
+    let size = |value: &Value| Size(value.as_u64().unwrap_or(0));
+    println!("{} on {}", text(&report["store"]), text(&report["mounted_on"]));
+    println!("  buffer     {}", text(&report["buffer"]));
+    println!("  daemon     pid {}, weir {}", report["pid"], text(&report["version"]));
+    if let Some(failed) = report["failed"].as_str() {
+        println!("  FAILED     {failed}: nothing can be changed until the next mount");
+    }
+    let sequences = &report["sequences"];
+    println!("  sequences  {} applied, {} durable", sequences["applied"], sequences["durable"]);
+    let dirty = &report["dirty"];
+    let seconds = dirty["age_ms"].as_u64().unwrap_or(0) as f64 / 1000.0;
+    println!(
+        "  not home   {} in {} pages, the oldest {seconds:.1} s old",
+        size(&dirty["bytes"]),
+        dirty["pages"]
+    );
+    let waiting = &report["in_flight"];
+    println!(
+        "  waiting    {} reads, {} syncs, {} writers; {} pages being fetched",
+        waiting["reads"], waiting["syncs"], waiting["admissions"], waiting["fetches"]
+    );
+    let (space, log) = (&report["space"], &report["buffer_log"]);
+    println!("  space      {} free of {}", size(&space["free_bytes"]), size(&space["total_bytes"]));
+    println!("  buffer log {} free of {}", size(&log["room_bytes"]), size(&log["bytes"]));
+    let reads = &report["counters"]["store_reads"];
+    println!(
+        "  fetched    {} pages for reads, {} for writes, {} for write-back; store I/O for syncs: {}",
+        reads["for_reads"],
+        reads["for_writes"],
+        reads["for_write_back"],
+        report["counters"]["store_io_for_syncs"]
+    );
+    print_latency(&report["latency"]);
+}
+
+fn print_latency(latency: &Value) {
+    println!(
+        "  {:10} {:>10} {:>10} {:>10} {:>10} {:>10}",
+        "latency", "count", "p50 us", "p99 us", "p99.9 us", "max us"
+    );
+    for (name, class) in latency.as_object().into_iter().flatten() {
+        let micros = |field: &str| class[field].as_f64().unwrap_or(0.0);
+        let count = class["count"].as_u64().unwrap_or(0);
+        if count > 0 {
+            println!(
+                "  {name:10} {count:>10} {:>10.1} {:>10.1} {:>10.1} {:>10.1}",
+                micros("p50_us"),
+                micros("p99_us"),
+                micros("p999_us"),
+                micros("max_us")
+            );
+        }
+    }
+}

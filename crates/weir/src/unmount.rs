@@ -1,0 +1,115 @@
+//! `weir unmount`, and the system call behind it.
+
+use crate::cli::DirArgs;
+use crate::client::{Client, Found};
+use crate::error::WeirError;
+use crate::size::Size;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::mount::UnmountFlags;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde_json::Value;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// How often the progress of a long unmount is told.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+
+/// What to do where somebody works on the mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    /// Fail.
+    WhenIdle,
+    /// Let nobody new enter, and unmount when the last has left.
+    Detach,
+}
+
+/// Unmounts `dir`: as root by the system call, otherwise through fusermount3. The error is in words.
+pub(crate) fn unmount(dir: &Path, how: How) -> Result<(), String> {
+    if rustix::process::geteuid().is_root() {
+        let flags = match how {
+            How::WhenIdle => UnmountFlags::NOFOLLOW,
+            How::Detach => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+        };
+        return rustix::mount::unmount(dir, flags).map_err(|errno| errno.to_string());
+    }
+    let mut command = Command::new("fusermount3");
+    command.arg("-u");
+    if how == How::Detach {
+        command.arg("-z");
+    }
+    let output = command.arg("--").arg(dir).output().map_err(|error| format!("fusermount3: {error}"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&output.stderr).trim().to_string()),
+    }
+}
+
+pub(crate) fn run(args: &DirArgs) -> Result<(), WeirError> {
+    let found = Found::at(&args.dir)?;
+    // Connected before the unmount: afterwards the mount table no longer says where the daemon listens.
+    let daemon = Daemon::of(&found);
+    unmount(&found.dir, How::WhenIdle).map_err(|why| WeirError::Unmount { dir: found.dir.clone(), why })?;
+    match daemon {
+        Ok(daemon) => daemon.wait(&found),
+        Err(error) => {
+            eprintln!("warning: {error}; what was synced is safe, and the next `weir mount` brings it back");
+            Ok(())
+        }
+    }
+}
+
+/// A daemon that is about to end.
+struct Daemon {
+    drained: Client,
+    process: OwnedFd,
+}
+
+impl Daemon {
+    fn of(found: &Found) -> Result<Daemon, WeirError> {
+        let status = found.connect()?.request("status")?;
+        let lost = |source| WeirError::NoAnswer { dir: found.dir.clone(), source };
+        let pid = status["pid"].as_i64().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+        let pid = pid.ok_or_else(|| lost(std::io::Error::other("its status names no pid")))?;
+        let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| lost(errno.into()))?;
+        let mut drained = found.connect()?;
+        drained.send("drained")?;
+        Ok(Daemon { drained, process })
+    }
+
+    /// Waits until everything is home and the process is gone.
+    fn wait(self, found: &Found) -> Result<(), WeirError> {
+        let Daemon { mut drained, process } = self;
+        let reply = loop {
+            match drained.receive_within(TELL_EVERY)? {
+                Some(reply) => break reply,
+                None => tell_progress(found),
+            }
+        };
+        // The daemon waits for its clients to leave, and we for the daemon: its media are free when it is gone.
+        drop(drained);
+        while !is_gone_within(&process, TELL_EVERY) {
+            eprintln!("waiting for the daemon to end");
+        }
+        match reply["not_drained"].as_str() {
+            None => Ok(()),
+            Some(why) => Err(WeirError::NotDrained { dir: found.dir.clone(), why: why.into() }),
+        }
+    }
+}
+
+fn is_gone_within(process: &OwnedFd, timeout: Duration) -> bool {
+    let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
+    let mut polled = [PollFd::new(process, PollFlags::IN)];
+    poll(&mut polled, Some(&timeout)).is_ok_and(|ready| ready > 0)
+}
+
+fn tell_progress(found: &Found) {
+    let dirty = found.connect().and_then(|mut client| client.request("status"));
+    let left = dirty.ok().and_then(|status: Value| status["dirty"]["bytes"].as_u64());
+    match left {
+        Some(bytes) => eprintln!("taking everything home: {} left", Size(bytes)),
+        None => eprintln!("taking everything home"),
+    }
+}

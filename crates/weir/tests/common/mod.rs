@@ -1,0 +1,252 @@
+//! What tests of the command share: a directory that is gone after the test, the command itself, and a mount that
+//! takes its daemon with it even when the test panics.
+//!
+//! Tests that mount need /dev/fuse and root; without them they say so and end. Set `WEIR_TESTS_MUST_MOUNT=1`, as CI
+//! does, to make that a failure.
+#![allow(dead_code)]
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Sizes for tests: small enough to compare byte by byte.
+pub const SMALL: [&str; 4] = ["--size", "32MiB", "--buffer-size", "8MiB"];
+
+/// How long a mount, or its end, may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A temporary directory with a store and a place to mount it.
+pub struct Sandbox {
+    root: tempfile::TempDir,
+}
+
+impl Sandbox {
+    /// An empty one. It lies in `$WEIR_TESTS_DIR`, or else where temporary files do.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Sandbox {
+        let parent = std::env::var_os("WEIR_TESTS_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+        let root =
+            tempfile::Builder::new().prefix("weir-test-").tempdir_in(parent).expect("a temporary directory");
+        fs::create_dir(root.path().join("mnt")).expect("a mount point");
+        Sandbox { root }
+    }
+
+    /// One with a small store in it.
+    pub fn formatted() -> Sandbox {
+        Sandbox::formatted_with(&SMALL)
+    }
+
+    /// One with a store formatted with `options`.
+    pub fn formatted_with(options: &[&str]) -> Sandbox {
+        let sandbox = Sandbox::new();
+        succeeds(weir().arg("format").args(options).arg(sandbox.store()));
+        sandbox
+    }
+
+    /// A path in it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    /// The directory with the media.
+    pub fn store(&self) -> PathBuf {
+        self.path("media")
+    }
+
+    /// The mount point.
+    pub fn mount_point(&self) -> PathBuf {
+        self.path("mnt")
+    }
+
+    /// Mounts the store.
+    pub fn mount(&self) -> Mounted {
+        self.mount_with(&[])
+    }
+
+    /// Mounts the store with more options.
+    pub fn mount_with(&self, options: &[&str]) -> Mounted {
+        Mounted::start(&self.store(), &self.mount_point(), options, &self.path("daemon.log"))
+    }
+}
+
+/// A mount with its daemon. Dropping it kills the daemon and takes the mount away.
+pub struct Mounted {
+    dir: PathBuf,
+    log: PathBuf,
+    daemon: Child,
+}
+
+impl Mounted {
+    /// Mounts `store` on `dir` and returns when it is ready; the daemon's messages go to `log`.
+    pub fn start(store: &Path, dir: &Path, options: &[&str], log: &Path) -> Mounted {
+        let messages = File::create(log).expect("a log");
+        let daemon = weir()
+            .args(["mount", "--foreground"])
+            .args(options)
+            .args([store, dir])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(messages)
+            .spawn()
+            .expect("the daemon starts");
+        let mut mounted = Mounted { dir: dir.into(), log: log.into(), daemon };
+        mounted.wait_ready();
+        mounted
+    }
+
+    fn wait_ready(&mut self) {
+        let begin = Instant::now();
+        while !self.answers() {
+            if let Some(status) = self.daemon.try_wait().expect("a child of ours") {
+                panic!("the daemon ended with {status}: {}", self.messages());
+            }
+            assert!(begin.elapsed() < PATIENCE, "not ready in time: {}", self.messages());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn answers(&self) -> bool {
+        is_mounted(&self.dir) && weir().arg("status").arg(&self.dir).output().expect("runs").status.success()
+    }
+
+    /// What the daemon has written to its standard error.
+    pub fn messages(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Where it is mounted.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// A path on the mount.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// The daemon's process id.
+    pub fn pid(&self) -> u32 {
+        self.daemon.id()
+    }
+
+    /// `weir status --json`.
+    pub fn status(&self) -> serde_json::Value {
+        let output = succeeds(weir().args(["status", "--json"]).arg(&self.dir));
+        serde_json::from_slice(&output.stdout).expect("status prints JSON")
+    }
+
+    /// Unmounts with `weir unmount`, and checks that the daemon ended well.
+    pub fn unmount(mut self) {
+        succeeds(weir().arg("unmount").arg(&self.dir));
+        let status = self.daemon.wait().expect("a child of ours");
+        assert!(status.success(), "the daemon ended with {status}: {}", self.messages());
+        assert!(!is_mounted(&self.dir), "still mounted after `weir unmount`");
+    }
+
+    /// Kills the daemon as `kill -9` does, and takes the dead mount away.
+    pub fn kill(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Only this daemon, by its process id; it may have ended already.
+        let _ = self.daemon.kill();
+        let _ = self.daemon.wait();
+        while is_mounted(&self.dir) {
+            if rustix::mount::unmount(&self.dir, rustix::mount::UnmountFlags::DETACH).is_err() {
+                break;
+            }
+        }
+    }
+}
+
+/// Whether something is mounted on `dir`. Does not touch it: it may hang.
+pub fn is_mounted(dir: &Path) -> bool {
+    let parent = dir.parent().expect("a mount point has a parent");
+    let dir = fs::canonicalize(parent).expect("the parent is there").join(dir.file_name().expect("a name"));
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("a mount table");
+    table.lines().any(|line| line.split(' ').nth(4).is_some_and(|point| Path::new(point) == dir))
+}
+
+/// The command under test.
+pub fn weir() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_weir"))
+}
+
+/// Runs `command`, which must succeed.
+#[track_caller]
+pub fn succeeds(command: &mut Command) -> Output {
+    let output = command.output().expect("the command starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?} ended with {}: {said}", output.status);
+    output
+}
+
+/// Runs `command`, which must fail with exit code 1, one message and a next step, and returns what it said.
+#[track_caller]
+pub fn fails(command: &mut Command) -> String {
+    let output = command.output().expect("the command starts");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{command:?} said: {said}");
+    assert_eq!(said.matches("error: ").count(), 1, "not one clear message: {said}");
+    assert_eq!(said.matches("  help: ").count(), 1, "no next step: {said}");
+    assert!(!said.contains("panicked"), "{said}");
+    said
+}
+
+/// Whether this machine can mount; says so where it cannot.
+pub fn can_mount() -> bool {
+    let fuse = File::options().read(true).write(true).open("/dev/fuse");
+    let can = rustix::process::geteuid().is_root() && fuse.is_ok();
+    let must = std::env::var_os("WEIR_TESTS_MUST_MOUNT").is_some();
+    assert!(can || !must, "this test must mount, which needs root and /dev/fuse");
+    if !can {
+        eprintln!("skipped: mounting needs root and /dev/fuse");
+    }
+    can
+}
+
+/// Every byte of every file below a directory, and what else there is.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Bytes(BTreeMap<PathBuf, (u32, Vec<u8>)>);
+
+impl Bytes {
+    /// All that is below `directory` now.
+    pub fn below(directory: &Path) -> Bytes {
+        let mut all = BTreeMap::new();
+        let mut left = vec![directory.to_path_buf()];
+        while let Some(at) = left.pop() {
+            let found = fs::symlink_metadata(&at).expect("it is there");
+            let bytes = match found.file_type() {
+                kind if kind.is_dir() => {
+                    let entries = fs::read_dir(&at).expect("a listing");
+                    left.extend(entries.map(|entry| entry.expect("an entry").path()));
+                    Vec::new()
+                }
+                kind if kind.is_symlink() => {
+                    fs::read_link(&at).expect("a link").into_os_string().into_encoded_bytes()
+                }
+                _ => fs::read(&at).expect("its bytes"),
+            };
+            all.insert(at, (found.mode(), bytes));
+        }
+        Bytes(all)
+    }
+
+    /// Fails, naming the file, unless everything is as it was.
+    #[track_caller]
+    pub fn assert_unchanged(&self, directory: &Path) {
+        let now = Bytes::below(directory);
+        let names = |bytes: &Bytes| bytes.0.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(names(self), names(&now), "files came or went");
+        for (path, before) in &self.0 {
+            // Not assert_eq: nobody wants to see 32 MiB.
+            assert!(*before == now.0[path], "{} changed", path.display());
+        }
+    }
+}
