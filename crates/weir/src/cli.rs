@@ -1,5 +1,6 @@
 //! What can be typed. The parser, the help and the man pages all come from here.
 
+use crate::bench::BenchArgs;
 use crate::size::Size;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -34,7 +35,7 @@ pub(crate) enum Command {
     Sync(DirArgs),
     Check(CheckArgs),
     /// Measure weir beside its baselines
-    Bench(crate::bench::BenchArgs),
+    Bench(BenchArgs),
     /// Write the manual pages into a directory
     #[command(hide = true)]
     Man(DirArgs),
