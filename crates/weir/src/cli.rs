@@ -37,6 +37,8 @@ pub(crate) enum Command {
     Sync(DirArgs),
     /// Check a store that is not mounted; changes nothing
     Check(CheckArgs),
+    /// Measure weir beside its baselines
+    Bench(crate::bench::BenchArgs),
     /// Write the manual pages into a directory
     #[command(hide = true)]
     Man(DirArgs),

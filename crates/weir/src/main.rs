@@ -1,6 +1,7 @@
 //! The command `weir`: parses, runs, and says what went wrong. Read `cli.rs` for what it can do, `daemon.rs` for
 //! what stands behind a mount, `stack.rs` for how the rooms are put together.
 
+mod bench;
 mod blank;
 mod check;
 mod cli;
@@ -45,7 +46,18 @@ fn run(command: Command) -> Result<ExitCode, WeirError> {
         Command::Sync(args) => sync(&args).map(done),
         Command::Check(args) => check::run(&args),
         Command::Man(args) => man::run(&args).map(done),
+        Command::Bench(args) => Ok(bench_code(bench::run(&args))),
     }
+}
+
+/// A benchmark's errors have their own next steps.
+fn bench_code(outcome: Result<(), bench::BenchError>) -> ExitCode {
+    let Err(error) = outcome else { return ExitCode::SUCCESS };
+    eprintln!("error: {error}");
+    if let Some(help) = error.help() {
+        eprintln!("  help: {help}");
+    }
+    ExitCode::FAILURE
 }
 
 fn status(args: &StatusArgs) -> Result<(), WeirError> {
