@@ -104,7 +104,8 @@ pub(crate) fn read_map(device: &dyn Device, geometry: &Geometry, root: &Root) ->
     let decoded = decode_stream(&bytes, geometry).ok_or_else(damaged)?;
     let entries = read_table(device, geometry, &decoded.pages)?;
     let table = NodeTable::from_pages(decoded.pages, entries);
-    let segments = Segments::new(*geometry, decoded.segments);
+    let mut segments = Segments::new(*geometry, decoded.segments);
+    segments.dead_at_root(root.generation, [root.log.segment, root.log.next]);
     let mut map = Map::new(table, decoded.objects, segments);
     map.newest = root.newest;
     Ok(map)
