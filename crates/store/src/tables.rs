@@ -83,6 +83,9 @@ impl Map {
         }
         for (_, segment) in self.segments.iter() {
             let usage = match segment.usage {
+                // Once the root is durable, no root needs it. Saying so now, before it is trimmed, keeps a store
+                // that is mounted again and again from forgetting what each mount found to be free.
+                _ if Segments::is_dead(segment) && segment.dead_since.is_some() => FREE,
                 Use::Free => FREE,
                 Use::Log => LOG,
                 Use::Nodes => NODES,

@@ -165,6 +165,26 @@ fn a_full_store_says_so_and_deleting_and_checkpoints_still_work() {
 }
 
 #[test]
+fn a_full_store_can_be_mounted_any_number_of_times() {
+    let (power, disk, store) = fresh(64, 1);
+    let mut home = 0;
+    while store.apply(&[write(home % 700, home + 1)]).is_ok() {
+        home += 1;
+    }
+    drop(store);
+    for times in 0..40 {
+        let store = mount(&disk).unwrap_or_else(|error| panic!("mount {times}: {error}"));
+        let pages = PageNo(times)..PageNo(times + 1);
+        let cut = Change::Cut { object: FILE, pages, sequence: Sequence(u64::MAX) };
+        store.apply(&[cut]).unwrap_or_else(|error| panic!("mount {times}: {error}: {:?}", store.space()));
+        drop(store);
+        power.cut();
+        disk.crash();
+        power.restore();
+    }
+}
+
+#[test]
 fn a_promise_is_kept() {
     let (_power, _disk, store) = fresh(100, 1);
     let (mut home, mut promised) = (0, 0);

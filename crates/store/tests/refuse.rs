@@ -109,7 +109,7 @@ fn a_device_too_small_is_not_formatted_and_the_least_size_is_named() {
         let error = Store::format(&*disk, &layout).expect_err("too small");
         assert!(matches!(error, StoreError::BadSizes { .. }), "{error}");
         if segment_blocks == Some(SEGMENT) {
-            assert!(error.to_string().contains(&(260 * BLOCK_BYTES).to_string()), "{error}");
+            assert!(error.to_string().contains(&(516 * BLOCK_BYTES).to_string()), "{error}");
         }
         assert_eq!(read(&disk, 0), Page([7; BLOCK_BYTES]), "bytes changed");
     }

@@ -12,6 +12,8 @@ mod tree;
 mod walk;
 
 pub(crate) use node::{Body, Missing, Node, NodeId, PageEntry, decode as decode_node, encode as encode_node};
+#[cfg(test)]
+pub(crate) use object::ObjectEntry;
 pub(crate) use object::Pages;
 pub(crate) use table::{NodeEntry, NodeTable, TablePage, decode as decode_table_page};
 pub(crate) use tree::Tree;
