@@ -23,7 +23,7 @@ pub(crate) const OWNER: Caller = Caller { uid: 1000, gid: 100 };
 pub(crate) struct Objects(BTreeMap<(ObjectId, u64), [u8; BLOCK_BYTES]>);
 
 impl Objects {
-    fn write(&mut self, object: ObjectId, offset: u64, bytes: &[u8]) {
+    pub(crate) fn write(&mut self, object: ObjectId, offset: u64, bytes: &[u8]) {
         for (page, start, range) in pages_of(offset, bytes.len()) {
             let page = self.0.entry((object, page)).or_insert([0; BLOCK_BYTES]);
             page[start..start + range.len()].copy_from_slice(&bytes[range]);
@@ -140,7 +140,8 @@ impl Bench {
         let below = self.load();
         for region in Region::ALL {
             let len = self.state.used_bytes(region);
-            let bytes = |arena: &Arena| arena.bytes(region.base(), len).map(<[u8]>::to_vec).unwrap_or_default();
+            let bytes =
+                |arena: &Arena| arena.bytes(region.base(), len).map(<[u8]>::to_vec).unwrap_or_default();
             assert!(bytes(&self.state) == bytes(&below), "{region:?} differs between memory and below");
         }
         assert_eq!(self.findings(), []);
@@ -157,6 +158,10 @@ pub(crate) fn snapshot(state: &State) -> Vec<Vec<u8>> {
 }
 
 impl Subject for Bench {
+    fn now(&self) -> i64 {
+        self.now
+    }
+
     fn set_now(&mut self, now: i64) {
         self.now = now;
     }
@@ -173,7 +178,8 @@ impl Subject for Bench {
             }
             Operation::Symlink { caller, parent, name, target } => {
                 let cost = cost::add(self.levels(parent), target.len());
-                self.run(cost, |tx| tx.make(caller, parent, &name, New::Symlink { target: &target })).map(Some)
+                self.run(cost, |tx| tx.make(caller, parent, &name, New::Symlink { target: &target }))
+                    .map(Some)
             }
             Operation::Link { ino, parent, name } => {
                 self.run(cost::add(self.levels(parent), 0), |tx| tx.link(ino, parent, &name)).map(Some)
@@ -181,16 +187,16 @@ impl Subject for Bench {
             Operation::Unlink { parent, name } => {
                 self.run(cost::remove(self.levels(parent)), |tx| tx.unlink(parent, &name)).map(|()| None)
             }
-            Operation::RemoveDirectory { parent, name } => {
-                self.run(cost::remove(self.levels(parent)), |tx| tx.remove_directory(parent, &name)).map(|()| None)
-            }
+            Operation::RemoveDirectory { parent, name } => self
+                .run(cost::remove(self.levels(parent)), |tx| tx.remove_directory(parent, &name))
+                .map(|()| None),
             Operation::Rename { from, to, if_exists } => {
                 let cost = cost::rename(self.levels(from.0), self.levels(to.0));
                 self.run(cost, |tx| tx.rename((from.0, &from.1), (to.0, &to.1), if_exists)).map(|()| None)
             }
-            Operation::Write { ino, offset, bytes } => {
-                self.run(cost::write(offset, bytes.len()), |tx| tx.write_data(ino, offset, bytes)).map(|()| None)
-            }
+            Operation::Write { ino, offset, bytes } => self
+                .run(cost::write(offset, bytes.len()), |tx| tx.write_data(ino, offset, bytes))
+                .map(|()| None),
             Operation::Set { ino, set } => {
                 self.run(cost::attributes(true), |tx| tx.set_attributes(ino, &set)).map(Some)
             }
@@ -242,7 +248,10 @@ impl Subject for Bench {
         while let Some(cookie) = after {
             let listing = Tree::of(&hot).list(self.state.arena(), cookie)?;
             all.extend(
-                listing.names.into_iter().map(|one| (one.key, one.name, self.state.numbers.ino(one.slot), one.kind)),
+                listing
+                    .names
+                    .into_iter()
+                    .map(|one| (one.key, one.name, self.state.numbers.ino(one.slot), one.kind)),
             );
             after = listing.next;
         }

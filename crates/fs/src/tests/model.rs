@@ -22,6 +22,7 @@ pub(crate) enum Operation {
 
 /// What is compared with the model.
 pub(crate) trait Subject {
+    fn now(&self) -> i64;
     fn set_now(&mut self, now: i64);
     fn apply(&mut self, operation: &Operation) -> Result<Option<Attributes>, FsError>;
     fn attributes(&self, ino: Ino) -> Result<Attributes, FsError>;
@@ -60,9 +61,9 @@ pub(crate) struct Model {
 type Outcome = Result<(), FsError>;
 
 impl Model {
-    pub(crate) fn new(owner: Caller) -> Model {
-        let root = Model::node(Kind::Directory, (owner.uid, owner.gid, 0o755), Ino::ROOT, 0);
-        Model { nodes: BTreeMap::from([(Ino::ROOT, root)]), now: 0 }
+    pub(crate) fn new(owner: Caller, now: i64) -> Model {
+        let root = Model::node(Kind::Directory, (owner.uid, owner.gid, 0o755), Ino::ROOT, now);
+        Model { nodes: BTreeMap::from([(Ino::ROOT, root)]), now }
     }
 
     fn node(kind: Kind, rights: (u32, u32, u16), parent: Ino, now: i64) -> Node {

@@ -77,8 +77,11 @@ impl Source {
             }
             57..70 => {
                 let from = self.place(model);
-                let to =
-                    if self.random.once_in(2) { self.place(model) } else { (self.ino(model, directory), self.name()) };
+                let to = if self.random.once_in(2) {
+                    self.place(model)
+                } else {
+                    (self.ino(model, directory), self.name())
+                };
                 let if_exists = if self.random.once_in(5) { IfExists::Refuse } else { IfExists::Replace };
                 Operation::Rename { from, to, if_exists }
             }
@@ -114,10 +117,11 @@ impl Source {
 
 /// Runs `steps` operations on both and compares; `check_every` so often everything, reopening included.
 pub(crate) fn run(subject: &mut dyn Subject, seed: u64, names: u64, steps: u64, check_every: u64) {
-    let mut model = Model::new(OWNER);
+    let mut model = Model::new(OWNER, subject.now());
     let mut source = Source::new(seed, names);
     for step in 1..=steps {
-        (model.now, _) = (step as i64, subject.set_now(step as i64));
+        model.now += 1;
+        subject.set_now(model.now);
         let operation = source.next(&model);
         let found = subject.apply(&operation);
         let made = found.as_ref().ok().and_then(|made| made.map(|made| made.ino));
