@@ -79,6 +79,8 @@ impl Core {
         match verdict {
             Verdict::Wait => {
                 state.counters.admissions_parked += 1;
+                // What was released, but not yet durably, may be all that is missing.
+                state.syncs.commit_wanted = true;
                 state.gate.waiting.push_back(Parked { cost, then });
                 drop(state);
                 self.wake(Task::Commit);

@@ -273,6 +273,8 @@ impl Cache {
             state: Mutex::new(state),
             work: Default::default(),
         };
+        // What recovery found home already needs the buffer no more, and no write-back will come to say so.
+        core.release_groups(&mut core.state());
         Ok(Cache { core: Arc::new(core) })
     }
 

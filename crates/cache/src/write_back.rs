@@ -218,7 +218,7 @@ impl Core {
     }
 
     /// Gives back the part of the buffer that nothing needs any more.
-    fn release_groups(&self, state: &mut State) {
+    pub(crate) fn release_groups(&self, state: &mut State) {
         let needed = state.oldest_group().unwrap_or(self.buffer.groups().end);
         self.buffer.release(needed);
         // The space is used again after the next commit only; somebody may be waiting for it.

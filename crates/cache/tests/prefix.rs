@@ -307,3 +307,31 @@ fn what_was_drained_is_in_the_store_alone() {
     run.since.clear();
     run.adopt(&cache);
 }
+
+#[test]
+fn a_buffer_full_of_what_is_home_already_is_room_after_a_restart() {
+    let machine = Machine::new(3);
+    let object = ObjectId { slot: 1, generation: 1 };
+    let cache = machine.open().expect("an empty store");
+    let write = |cache: &Cache, page: u64| {
+        let bytes = [7; BLOCK_BYTES];
+        let changes = [Change::Write { object, offset: page * BLOCK_BYTES as u64, bytes: &bytes }];
+        let slot: Slot<Credit> = Slot::new();
+        cache.admit(Cost::of(&changes), slot.then());
+        let mut credit = slot.wait(&machine, cache, &mut Random::new(page)).expect("room, sooner or later");
+        cache.apply(&mut credit, &changes).expect("power");
+    };
+    (0..100).for_each(|page| write(&cache, page));
+    let slot = Slot::new();
+    cache.sync(slot.then());
+    slot.wait(&machine, &cache, &mut Random::new(1)).expect("power");
+    // Home, but killed before any commit could say so.
+    while cache.status().counters.pages_home < 100 {
+        machine.clock.advance(Duration::from_secs(400));
+        cache.step(Task::WriteBack);
+    }
+    drop(cache);
+    let cache = machine.open().expect("a sound store");
+    assert_eq!(cache.status().dirty_pages, 0);
+    (0..1000).for_each(|page| write(&cache, page));
+}
