@@ -106,7 +106,7 @@ impl Scale {
             },
             Size::Real => Scale {
                 pages: 100_000,
-                device_bytes: 2 << 30,
+                device_bytes: 4 << 30,
                 buffer_bytes: 512 << 20,
                 limit: Duration::from_secs(if with_table { 3 } else { 10 }),
                 slice: Duration::from_millis(500),
