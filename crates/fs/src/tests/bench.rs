@@ -1,6 +1,6 @@
 //! The file system without a cache: changes go to a plain map of pages.
 
-use super::model::{Operation, Subject};
+use super::model::{Listing, Operation, Subject};
 use crate::arena::Arena;
 use crate::check::{Finding, check};
 use crate::cost;
@@ -242,7 +242,7 @@ impl Subject for Bench {
         Ok(self.state.numbers.ino(found.slot))
     }
 
-    fn list(&self, ino: Ino) -> Result<Vec<(u64, Vec<u8>, Ino, Kind)>, FsError> {
+    fn list(&self, ino: Ino) -> Result<Vec<Listing>, FsError> {
         let (_, hot) = self.state.find_directory(ino)?;
         let (mut after, mut all) = (Some(0), Vec::new());
         while let Some(cookie) = after {
