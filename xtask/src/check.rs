@@ -17,7 +17,7 @@ const STEPS: [Step; 4] = [
         arguments: &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
         rustdoc_flags: None,
     },
-    Step { name: "tests", arguments: &["test", "--workspace", "--profile", "sim"], rustdoc_flags: None },
+    Step { name: "tests", arguments: &["test", "--workspace"], rustdoc_flags: None },
     Step {
         name: "documentation",
         arguments: &["doc", "--workspace", "--no-deps", "--document-private-items"],

@@ -1,40 +1,68 @@
 //! `weir check`: looks at everything that the formats promise, and changes nothing.
+//!
+//! The whole stack is opened as for a mount, but over media that keep writes in memory: so what is checked is what
+//! the next mount would see, with the buffer's records applied.
 
 use crate::cli::CheckArgs;
 use crate::error::WeirError;
 use crate::media::Media;
-use buffer::Buffer;
-use host::Access;
+use crate::overlay::Overlay;
+use cache::{Cache, CacheError, Settings};
+use device::Device;
+use fs::Fs;
+use host::{Access, SystemClock};
 use serde_json::json;
 use std::process::ExitCode;
 use std::sync::Arc;
 use store::Store;
 
+/// Findings that are listed; a broken disk can give millions, and nobody reads them.
+const FINDINGS_MAX: usize = 1000;
+
 /// What was looked at, and what was found.
 #[derive(Default)]
 struct Findings {
     checked: Vec<String>,
+    skipped: Vec<String>,
     found: Vec<String>,
+    count: u64,
+}
+
+impl Findings {
+    fn add(&mut self, what: String) {
+        self.count += 1;
+        if self.found.len() < FINDINGS_MAX {
+            self.found.push(what);
+        }
+    }
 }
 
 pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, WeirError> {
     let findings = check(args).map_err(|error| WeirError::CannotCheck { source: Box::new(error) })?;
-    let code = if findings.found.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) };
     match args.json {
-        true => println!("{:#}", json!({ "checked": findings.checked, "findings": findings.found })),
+        true => println!("{:#}", to_json(&findings)),
         false => print(&findings),
     }
-    Ok(code)
+    Ok(ExitCode::from(u8::from(findings.count > 0)))
+}
+
+fn to_json(findings: &Findings) -> serde_json::Value {
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "checked": findings.checked,
+        "not_checked": findings.skipped,
+        "findings": findings.found,
+        "findings_count": findings.count,
+    })
 }
 
 fn print(findings: &Findings) {
-    findings.checked.iter().for_each(|what| println!("checked {what}"));
-    findings.found.iter().for_each(|what| println!("FOUND   {what}"));
-    match findings.found.len() {
+    findings.checked.iter().for_each(|what| println!("checked      {what}"));
+    findings.skipped.iter().for_each(|what| println!("not checked  {what}"));
+    findings.found.iter().for_each(|what| println!("FOUND        {what}"));
+    match findings.count {
         0 => println!("clean"),
-        count => {
-            println!("{count} finding(s); restore the media from a copy, or copy what can still be read")
-        }
+        count => println!("{count} finding(s): copy what can still be read, and restore the rest"),
     }
 }
 
@@ -42,24 +70,53 @@ fn check(args: &CheckArgs) -> Result<Findings, WeirError> {
     let media = Media::find(&args.path, args.buffer.as_deref())?;
     let (store_disk, buffer_disk) = media.open(Access::Read)?;
     let mut findings = Findings::default();
-    let store = match Store::open(Arc::new(store_disk)) {
-        Ok(store) => store,
+    let rest = ["the buffer's log", "the metadata of the file system"];
+    let store = match Store::open(Arc::new(Overlay::new(store_disk))) {
+        Ok(store) => Arc::new(store),
         Err(error) => {
-            findings.found.push(error.to_string());
+            findings.add(error.to_string());
+            findings.skipped.push("the store's map and data".into());
+            findings.skipped.extend(rest.map(String::from));
             return Ok(findings);
         }
     };
-    findings.checked.push("the store's superblock, roots and map".into());
-    let (mut transactions, mut records) = (0u64, 0u64);
-    let opened = Buffer::open(Arc::new(buffer_disk), store.id(), &mut |replayed| {
-        transactions += 1;
-        records += replayed.records.len() as u64;
-    });
-    match opened {
-        Ok(_) => findings.checked.push(format!(
-            "the buffer: {transactions} transactions with {records} records, all of this store, wait for the next mount"
-        )),
-        Err(error) => findings.found.push(error.to_string()),
+    store.check(&mut |finding| findings.add(finding.to_string()));
+    findings
+        .checked
+        .push("the store: superblock, roots, log, map, reference counts, every block of data".into());
+    match open_cache(&store, Arc::new(Overlay::new(buffer_disk))) {
+        Ok(cache) => {
+            let waiting = cache.status().counters.replayed;
+            let log = format!("the buffer's log: {waiting} transactions, all of this store");
+            findings.checked.push(log);
+            check_fs(cache, &mut findings);
+        }
+        Err(error) => {
+            findings.add(error.to_string());
+            findings.skipped.push(rest[1].into());
+        }
     }
     Ok(findings)
+}
+
+fn open_cache(store: &Arc<Store>, buffer: Arc<dyn Device>) -> Result<Cache, CacheError> {
+    Cache::open(store.clone(), buffer, Arc::new(SystemClock::new()), Settings::default())
+}
+
+fn check_fs(cache: Cache, findings: &mut Findings) {
+    match Fs::open(Arc::new(cache), Arc::new(SystemClock::new())) {
+        Ok(fs) => {
+            fs.check(&mut |finding| findings.add(describe(&finding)));
+            findings.checked.push("the file system: inodes, links, names, sizes, free lists".into());
+        }
+        Err(error) => findings.add(error.to_string()),
+    }
+}
+
+fn describe(finding: &fs::Finding) -> String {
+    match (&finding.path, finding.ino) {
+        (Some(path), _) => format!("{path}: {}", finding.what),
+        (None, Some(ino)) => format!("inode {}, which no name leads to: {}", ino.0, finding.what),
+        (None, None) => finding.what.clone(),
+    }
 }

@@ -1,5 +1,6 @@
 //! What can be typed. The parser, the help and the man pages all come from here.
 
+use crate::bench::BenchArgs;
 use crate::size::Size;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -25,26 +26,22 @@ A first session:
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Make an empty store
     Format(FormatArgs),
-    /// Mount a store; returns once it is ready
     Mount(MountArgs),
     /// Unmount, take everything home, and wait until that is done
     Unmount(DirArgs),
-    /// Show what a mounted store is doing
     Status(StatusArgs),
     /// Make everything written so far durable, for all files
     Sync(DirArgs),
-    /// Check a store that is not mounted; changes nothing
     Check(CheckArgs),
     /// Measure weir beside its baselines
-    Bench(crate::bench::BenchArgs),
+    Bench(BenchArgs),
     /// Write the manual pages into a directory
     #[command(hide = true)]
     Man(DirArgs),
 }
 
-/// Make an empty store.
+/// Make an empty store
 ///
 /// PATH is a directory, made if need be, that gets two files: `store`, sparse, and `buffer`, written in full so that
 /// a later sync never waits for the file system below to find space. Or PATH is a block device (or an existing file)
@@ -77,9 +74,9 @@ pub(crate) struct FormatArgs {
     pub(crate) force: bool,
 }
 
-/// Mount a store.
+/// Mount a store; returns once it is ready
 ///
-/// Returns once the mount is ready. The daemon stays in the background until DIR is unmounted, by `weir unmount`,
+/// The daemon stays in the background until DIR is unmounted, by `weir unmount`,
 /// `umount`, or SIGTERM; it then takes everything home and exits.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -146,6 +143,7 @@ pub(crate) struct DirArgs {
     pub(crate) dir: PathBuf,
 }
 
+/// Show what a mounted store is doing
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     /// The directory on which the store is mounted
@@ -155,9 +153,9 @@ pub(crate) struct StatusArgs {
     pub(crate) json: bool,
 }
 
-/// Check a store that is not mounted.
+/// Check a store that is not mounted; changes nothing
 ///
-/// Reads everything that the formats promise and changes nothing. Exit codes: 0 clean, 1 findings, 2 could not check.
+/// Reads everything that the formats promise, as the next mount would see it. Exit codes: 0 clean, 1 findings, 2 could not check.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
     /// The directory or device that was formatted

@@ -48,7 +48,7 @@ impl Found {
 
 /// `dir` as the mount table may write it. Only the last spelling looks at `dir` itself, and it is needed only where
 /// `dir` is a symbolic link, which a mount point is not.
-fn spellings(dir: &Path) -> impl Iterator<Item = PathBuf> {
+pub(crate) fn spellings(dir: &Path) -> impl Iterator<Item = PathBuf> {
     let plain = std::path::absolute(dir).ok();
     let parents_resolved = plain.clone().and_then(|plain| {
         let name = plain.file_name()?.to_os_string();

@@ -11,8 +11,9 @@ use crate::status::Mounted;
 use host::Mounts;
 use rustix::fs::Mode;
 use rustix::net::sockopt::socket_peercred;
-use rustix::process::geteuid;
+use rustix::process::{Pid, geteuid, test_kill_process};
 use serde_json::{Value, json};
+use std::cmp::Reverse;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -30,6 +31,9 @@ const CLIENTS_MAX: usize = 32;
 
 /// How long the end waits for clients to get their last answer.
 const FAREWELL: Duration = Duration::from_secs(2);
+
+/// How the names of sockets end.
+const SOCKET: &str = "socket";
 
 /// Where daemons of root keep their sockets.
 const ROOT_DIRECTORY: &str = "/run/weir";
@@ -51,10 +55,10 @@ impl Server {
         let directory = own_directory();
         make_private(&directory)
             .map_err(WeirError::io("making the control socket's directory", &directory))?;
-        let socket = directory.join(socket_name(device));
+        remove_orphans(&directory, device);
+        let name = format!("{}{}.{SOCKET}", prefix(device), std::process::id());
+        let socket = directory.join(name);
         let failed = |error| WeirError::io("making the control socket", &socket)(error);
-        // Left behind by a daemon that was killed; the number is ours now.
-        let _ = fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket).map_err(failed)?;
         let clients = Arc::new(AtomicUsize::new(0));
         let counted = clients.clone();
@@ -68,9 +72,13 @@ impl Server {
         Ok(Server { socket, clients })
     }
 
-    /// Stops being found, and lets those who wait get their answer.
-    pub(crate) fn close(&self) {
+    /// Stops being found: the mount is gone, and its device number may be somebody else's by now.
+    pub(crate) fn hide(&self) {
         let _ = fs::remove_file(&self.socket);
+    }
+
+    /// Lets those who wait get their answer.
+    pub(crate) fn close(&self) {
         let _ = fs::remove_file(log_path(&self.socket));
         let step = Duration::from_millis(5);
         let mut waited = Duration::ZERO;
@@ -94,11 +102,40 @@ pub(crate) fn socket_candidates(device: DeviceNumber) -> Vec<PathBuf> {
         directories.extend(users.map(|user| user.path().join("weir")));
     }
     directories.dedup();
-    directories.into_iter().map(|directory| directory.join(socket_name(device))).collect()
+    let mut found: Vec<PathBuf> =
+        directories.iter().flat_map(|directory| sockets_in(directory, device)).collect();
+    // A daemon that is ending may not have hidden itself yet; the one that has its number now is newer.
+    found.sort_by_key(|socket| Reverse(fs::metadata(socket).and_then(|found| found.modified()).ok()));
+    found
 }
 
-fn socket_name((major, minor): DeviceNumber) -> String {
-    format!("{major}:{minor}.socket")
+/// Sockets for a device number in one directory. Their names are `MAJOR:MINOR.PID.socket`: a number is used again
+/// as soon as its mount is gone, a process id is not while its process lives.
+fn sockets_in(directory: &Path, device: DeviceNumber) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let is_for_device = |path: &PathBuf| pid_of(path, device).is_some();
+    entries.map(|entry| entry.path()).filter(is_for_device).collect()
+}
+
+fn pid_of(socket: &Path, device: DeviceNumber) -> Option<Pid> {
+    let name = socket.file_name()?.to_str()?;
+    let pid = name.strip_prefix(&prefix(device))?.strip_suffix(SOCKET)?.strip_suffix('.')?;
+    Pid::from_raw(pid.parse().ok()?)
+}
+
+/// Removes what daemons that were killed have left.
+fn remove_orphans(directory: &Path, device: DeviceNumber) {
+    for socket in sockets_in(directory, device) {
+        let is_alive = pid_of(&socket, device).is_some_and(|pid| test_kill_process(pid).is_ok());
+        if !is_alive {
+            let _ = fs::remove_file(log_path(&socket));
+            let _ = fs::remove_file(socket);
+        }
+    }
+}
+
+fn prefix((major, minor): DeviceNumber) -> String {
+    format!("{major}:{minor}.")
 }
 
 fn own_directory() -> PathBuf {

@@ -66,6 +66,7 @@ fn serve(args: &MountArgs, dir: PathBuf, stack: Stack) -> Result<(), WeirError> 
     let mounted = Arc::new(Mounted::new(dir.clone(), stack, latencies, args.tuning.threads));
     let served = attend(args, &dir, mounted.clone()).and_then(|server| {
         let result = session.run().map_err(|source| WeirError::MountFailed { dir: dir.clone(), source });
+        server.hide();
         result.map(|()| server)
     });
     let drained = workers.stop_and_drain().map_err(|error| error.to_string());

@@ -14,6 +14,7 @@ mod man;
 mod media;
 mod mount;
 mod mount_point;
+mod overlay;
 mod size;
 mod stack;
 mod status;
@@ -45,19 +46,9 @@ fn run(command: Command) -> Result<ExitCode, WeirError> {
         Command::Status(args) => status(&args).map(done),
         Command::Sync(args) => sync(&args).map(done),
         Command::Check(args) => check::run(&args),
+        Command::Bench(args) => Ok(bench::run(&args).map(done)?),
         Command::Man(args) => man::run(&args).map(done),
-        Command::Bench(args) => Ok(bench_code(bench::run(&args))),
     }
-}
-
-/// A benchmark's errors have their own next steps.
-fn bench_code(outcome: Result<(), bench::BenchError>) -> ExitCode {
-    let Err(error) = outcome else { return ExitCode::SUCCESS };
-    eprintln!("error: {error}");
-    if let Some(help) = error.help() {
-        eprintln!("  help: {help}");
-    }
-    ExitCode::FAILURE
 }
 
 fn status(args: &StatusArgs) -> Result<(), WeirError> {

@@ -1,6 +1,7 @@
 //! Whether a directory can be mounted on, asked before anything is written anywhere.
 
 use crate::cli::MountArgs;
+use crate::client::spellings;
 use crate::error::WeirError;
 use crate::media::absolute;
 use host::Mounts;
@@ -17,6 +18,11 @@ pub(crate) fn check(args: &MountArgs) -> Result<PathBuf, WeirError> {
 }
 
 fn check_directory(dir: &Path) -> Result<PathBuf, WeirError> {
+    let mounts = Mounts::now().map_err(|source| WeirError::Host { path: dir.into(), source })?;
+    // Before `dir` itself is touched: a mount whose daemon is gone, or hangs, would fail or hang here, too.
+    if let Some(mount) = spellings(dir).find_map(|dir| mounts.mounted_at(&dir)) {
+        return Err(WeirError::MountPointBusy { dir: mount.point.clone(), fs_type: mount.fs_type.clone() });
+    }
     let found = match fs::metadata(dir) {
         Ok(found) => found,
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -28,10 +34,6 @@ fn check_directory(dir: &Path) -> Result<PathBuf, WeirError> {
         return Err(WeirError::MountPointNotDirectory { dir: dir.into() });
     }
     let dir = absolute(dir)?;
-    let mounts = Mounts::now().map_err(|source| WeirError::Host { path: dir.clone(), source })?;
-    if let Some(mount) = mounts.mounted_at(&dir) {
-        return Err(WeirError::MountPointBusy { dir, fs_type: mount.fs_type.clone() });
-    }
     let mut entries = fs::read_dir(&dir).map_err(WeirError::io("listing the mount point", &dir))?;
     match entries.next() {
         Some(_) => Err(WeirError::MountPointNotEmpty { dir }),

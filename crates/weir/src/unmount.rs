@@ -7,7 +7,6 @@ use crate::size::Size;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use serde_json::Value;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Command;
@@ -63,32 +62,35 @@ pub(crate) fn run(args: &DirArgs) -> Result<(), WeirError> {
 /// A daemon that is about to end.
 struct Daemon {
     drained: Client,
+    /// Asked for the progress meanwhile: an unmounted daemon takes no new connections.
+    status: Client,
     process: OwnedFd,
 }
 
 impl Daemon {
     fn of(found: &Found) -> Result<Daemon, WeirError> {
-        let status = found.connect()?.request("status")?;
+        let mut client = found.connect()?;
+        let status = client.request("status")?;
         let lost = |source| WeirError::NoAnswer { dir: found.dir.clone(), source };
         let pid = status["pid"].as_i64().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
         let pid = pid.ok_or_else(|| lost(std::io::Error::other("its status names no pid")))?;
         let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| lost(errno.into()))?;
         let mut drained = found.connect()?;
         drained.send("drained")?;
-        Ok(Daemon { drained, process })
+        Ok(Daemon { drained, status: client, process })
     }
 
     /// Waits until everything is home and the process is gone.
     fn wait(self, found: &Found) -> Result<(), WeirError> {
-        let Daemon { mut drained, process } = self;
+        let Daemon { mut drained, mut status, process } = self;
         let reply = loop {
             match drained.receive_within(TELL_EVERY)? {
                 Some(reply) => break reply,
-                None => tell_progress(found),
+                None => tell_progress(&mut status),
             }
         };
         // The daemon waits for its clients to leave, and we for the daemon: its media are free when it is gone.
-        drop(drained);
+        drop((drained, status));
         while !is_gone_within(&process, TELL_EVERY) {
             eprintln!("waiting for the daemon to end");
         }
@@ -105,9 +107,8 @@ fn is_gone_within(process: &OwnedFd, timeout: Duration) -> bool {
     poll(&mut polled, Some(&timeout)).is_ok_and(|ready| ready > 0)
 }
 
-fn tell_progress(found: &Found) {
-    let dirty = found.connect().and_then(|mut client| client.request("status"));
-    let left = dirty.ok().and_then(|status: Value| status["dirty"]["bytes"].as_u64());
+fn tell_progress(daemon: &mut Client) {
+    let left = daemon.request("status").ok().and_then(|status| status["dirty"]["bytes"].as_u64());
     match left {
         Some(bytes) => eprintln!("taking everything home: {} left", Size(bytes)),
         None => eprintln!("taking everything home"),

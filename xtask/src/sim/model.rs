@@ -251,10 +251,10 @@ impl Model {
     }
 
     fn link(&mut self, file: Id, parent: Id, name: &[u8]) -> Result<Option<Id>, Refusal> {
+        self.free_name(parent, name)?;
         if self.get(file).links == 0 {
             return Err(Refusal::NotFound);
         }
-        self.free_name(parent, name)?;
         self.names_mut(parent).insert(name.to_vec(), file);
         self.get_mut(file).links += 1;
         Ok(None)
@@ -301,14 +301,14 @@ impl Model {
         let moved = self.lookup(from.0, &from.1)?;
         self.living_directory(to.0)?;
         let replaced = self.lookup(to.0, &to.1).ok();
+        if self.get(moved).is_directory() && self.is_within(to.0, moved) {
+            return Err(Refusal::Invalid);
+        }
         if replaced.is_some() && if_exists == IfExists::Refuse {
             return Err(Refusal::Exists);
         }
         if replaced == Some(moved) {
             return Ok(None);
-        }
-        if self.get(moved).is_directory() && self.is_within(to.0, moved) {
-            return Err(Refusal::Invalid);
         }
         if let Some(replaced) = replaced {
             match (self.get(moved).is_directory(), self.get(replaced).is_directory()) {

@@ -160,17 +160,33 @@ fn with_some_of<'a>(
     None
 }
 
-/// A change without its bytes.
+/// A change without its bytes, and with names that can be read.
 pub(crate) fn describe(change: &Change) -> String {
+    let show = |name: &[u8]| match name {
+        [first, .., last] if name.len() > 16 => {
+            format!("{}…{} ({} bytes)", first.escape_ascii(), last.escape_ascii(), name.len())
+        }
+        _ => name.escape_ascii().to_string(),
+    };
     match change {
+        Change::Make { parent, name, kind, mode } => {
+            format!("make {kind:?} {} in {parent:?}, mode {mode:o}", show(name))
+        }
+        Change::Symlink { parent, name, target } => {
+            format!("symlink {} in {parent:?} to {} bytes", show(name), target.len())
+        }
+        Change::Link { file, parent, name } => format!("link {file:?} as {} in {parent:?}", show(name)),
+        Change::Unlink { parent, name } => format!("unlink {} in {parent:?}", show(name)),
+        Change::RemoveDirectory { parent, name } => format!("rmdir {} in {parent:?}", show(name)),
+        Change::Rename { from, to, if_exists } => {
+            let (old, new) = (show(&from.1), show(&to.1));
+            format!("rename {old} in {:?} to {new} in {:?}, {if_exists:?}", from.0, to.0)
+        }
         Change::Write { file, offset, bytes } => {
             let start = &bytes[..bytes.len().min(8)];
-            format!("Write {file:?}, {} bytes at {offset}: {start:02x?}…", bytes.len())
+            format!("write {file:?}, {} bytes at {offset}: {start:02x?}…", bytes.len())
         }
-        Change::Unlink { parent, name } => {
-            format!("Unlink {:?} in {parent:?}", name.escape_ascii().to_string())
-        }
-        other => format!("{other:?}"),
+        Change::SetSize { .. } | Change::SetMode { .. } | Change::Forget { .. } => format!("{change:?}"),
     }
 }
 

@@ -220,7 +220,9 @@ impl Run {
             self.life.die_soon(self.counts.operations);
             return Ok(());
         }
-        Err(format!("nobody is ever answered; they wait for:\n{}", self.clients.describe_waiting()))
+        let (cache, waiting) = (&self.stack().cache, self.clients.describe_waiting());
+        let (status, space) = (cache.status(), cache.store().space());
+        Err(format!("nobody is ever answered; they wait for:\n{waiting}  {status:?}\n  {space:?}"))
     }
 
     /// Does background work until everybody is answered or the power is lost.

@@ -10,6 +10,8 @@ const PAGE: u64 = BLOCK_BYTES as u64;
 const DIRECTORIES_MAX: usize = 5;
 /// Bytes in all files above which clients rather remove than add: a few times the memory of the cache.
 const BYTES_MAX: u64 = 3 << 20;
+/// The same while they try to fill the store: more than the smaller stores hold.
+const FILLING_BYTES_MAX: u64 = 8 << 20;
 /// Longest single write, below what a file system may split into several transactions.
 const WRITE_BYTES_MAX: u64 = 48 << 10;
 /// Largest size of most files, and of the few big ones.
@@ -56,6 +58,8 @@ struct Mood {
     syncs: u64,
     /// The share of writes, in percent, that hit the first pages of a file.
     hot: u64,
+    /// Whether they would fill the store.
+    filling: bool,
 }
 
 impl Workload {
@@ -65,9 +69,11 @@ impl Workload {
         Workload { random, freeing: 0, mood }
     }
 
-    /// Draws what the clients do most from now on.
+    /// Draws what the clients do most from now on, unless they stay with what they do: some things take long.
     pub(crate) fn change_mood(&mut self) {
-        self.mood = Mood::draw(&mut self.random);
+        if self.random.once_in(6) {
+            self.mood = Mood::draw(&mut self.random);
+        }
     }
 
     /// Somebody was told that there is no space.
@@ -78,7 +84,7 @@ impl Workload {
     /// The next request of a client that holds `handles`.
     pub(crate) fn next(&mut self, model: &Model, handles: &[Id]) -> Request {
         self.freeing = self.freeing.saturating_sub(1);
-        if self.freeing > 0 || model.bytes() > BYTES_MAX {
+        if self.freeing > 0 || model.bytes() > self.mood.bytes_max() {
             return self.give_back(model);
         }
         let Mood { writes, sizes, names, reads, syncs, .. } = self.mood;
@@ -118,7 +124,7 @@ impl Workload {
         };
         let size = model.get(file).content().len() as u64;
         // By its number, so that a file stays big or small.
-        let limit = if file.0 % 8 == 0 { BIG_FILE_BYTES_MAX } else { FILE_BYTES_MAX };
+        let limit = if file.0 % 8 == 0 || self.mood.filling { BIG_FILE_BYTES_MAX } else { FILE_BYTES_MAX };
         let len = match self.random.below(10) {
             0..=3 => 1 + self.random.below(200),
             4..=5 => 512 * (1 + self.random.below(8)),
@@ -127,6 +133,7 @@ impl Workload {
             8 => 1 + self.random.below(WRITE_BYTES_MAX / 4),
             _ => 1 + self.random.below(WRITE_BYTES_MAX),
         };
+        let len = if self.mood.filling && self.random.once_in(2) { WRITE_BYTES_MAX } else { len };
         let hot = self.random.below(100) < self.mood.hot;
         let offset = match self.random.below(10) {
             _ if hot => self.random.below(2 * PAGE),
@@ -303,6 +310,12 @@ impl Mood {
             _ => usual,
         };
         let (writes, sizes, names, reads, syncs) = (weight(30), weight(8), weight(12), weight(20), weight(4));
-        Mood { writes: writes + 1, sizes, names: names + 1, reads, syncs, hot: random.below(3) * 40 }
+        let (hot, filling) = (random.below(3) * 40, random.once_in(6));
+        let writes = if filling { 8 * writes } else { writes } + 1;
+        Mood { writes, sizes, names: names + 1, reads, syncs, hot, filling }
+    }
+
+    fn bytes_max(&self) -> u64 {
+        if self.filling { FILLING_BYTES_MAX } else { BYTES_MAX }
     }
 }

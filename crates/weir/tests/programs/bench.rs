@@ -1,18 +1,18 @@
 //! The small sizes of the benchmarks: they run, and print every row. No test here asks how fast.
 
-use crate::weir::{command, succeed, wait_until};
+use crate::common::{can_mount, succeeds, weir};
 use serde_json::Value;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 fn bench(arguments: &[&str]) -> Value {
-    let output = succeed(command("bench").args(arguments).arg("--json"));
+    let output = succeeds(weir().arg("bench").args(arguments).arg("--json"));
     serde_json::from_slice(&output.stdout).expect("a benchmark's result is JSON")
 }
 
 #[test]
 fn nonblocking_writes_prints_every_system_beside_ext4() {
-    if !rustix::process::geteuid().is_root() {
-        println!("not run: modelled devices need root");
+    if !can_mount() {
         return;
     }
     let report = bench(&["nonblocking-writes", "--size", "small", "--model", "ssd"]);
@@ -41,6 +41,9 @@ fn nonblocking_writes_prints_every_system_beside_ext4() {
 
 #[test]
 fn partial_writes_cause_no_store_read_and_syncs_no_store_io() {
+    if !can_mount() {
+        return;
+    }
     let counted = bench(&["counters", "--writes", "20000", "--pages", "4000"]);
     let count = |name: &str| counted[name].as_u64().expect("a count");
     // The pages were un-cached, or the zeros below would say nothing.
@@ -54,11 +57,11 @@ fn partial_writes_cause_no_store_read_and_syncs_no_store_io() {
 
 #[test]
 fn a_benchmark_that_is_stopped_takes_everything_down() {
-    if !rustix::process::geteuid().is_root() {
-        println!("not run: modelled devices need root");
+    if !can_mount() {
         return;
     }
-    let mut bench = command("bench")
+    let mut bench = weir()
+        .arg("bench")
         .args(["nonblocking-writes", "--size", "small", "--model", "hdd"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -67,12 +70,15 @@ fn a_benchmark_that_is_stopped_takes_everything_down() {
     let place = std::env::temp_dir().join(format!("weir-bench-{}", bench.id()));
     let place = place.to_str().expect("a plain path");
     // Three: the tmpfs, an export, and a file system on it.
-    wait_until("the benchmark has mounted its systems", || mounts_below(place) >= 3);
-    succeed(Command::new("kill").args(["-INT", &bench.id().to_string()]));
+    while mounts_below(place) < 3 {
+        assert!(bench.try_wait().expect("a child of ours").is_none(), "the benchmark ended too early");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    succeeds(Command::new("kill").args(["-INT", &bench.id().to_string()]));
     let status = bench.wait().expect("a stopped benchmark ends");
     assert_eq!(status.code(), Some(128 + 2), "ends as the signal says");
     assert_eq!(mounts_below(place), 0, "mounts are left");
-    let loops = succeed(&mut Command::new("losetup")).stdout;
+    let loops = succeeds(&mut Command::new("losetup")).stdout;
     assert!(!String::from_utf8_lossy(&loops).contains(place), "loop devices are left");
     assert!(!std::path::Path::new(place).exists(), "files are left");
 }

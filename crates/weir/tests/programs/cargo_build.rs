@@ -1,4 +1,5 @@
-use crate::weir::{Weir, succeed};
+use crate::common::succeeds;
+use crate::weir::Weir;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -23,18 +24,18 @@ fn generate_crate(directory: &Path) {
 
 #[test]
 fn cargo_builds_a_crate_on_the_mount_and_what_it_built_runs() {
-    let weir = Weir::start("2GiB", "64MiB");
+    let Some(mut weir) = Weir::start("2GiB", "64MiB") else { return };
     let (source, target) = (weir.path().join("sample"), weir.path().join("target"));
     generate_crate(&source);
     let build = || {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "--offline", "--target-dir"]).arg(&target).current_dir(&source);
-        let output = succeed(&mut cargo);
+        let output = succeeds(&mut cargo);
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
     build();
     let expected: u64 = (0..MODULES as u64).map(|module| (0..module).map(|n| n * n).sum::<u64>()).sum();
-    let printed = succeed(&mut Command::new(target.join("debug/sample"))).stdout;
+    let printed = succeeds(&mut Command::new(target.join("debug/sample"))).stdout;
     assert_eq!(String::from_utf8_lossy(&printed).trim(), expected.to_string());
 
     weir.unmount_and_check();

@@ -1,4 +1,5 @@
-use crate::weir::{Weir, succeed};
+use crate::common::succeeds;
+use crate::weir::Weir;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +13,7 @@ fn git(directory: &Path, arguments: &[&str]) -> String {
     git.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_SYSTEM", "/dev/null");
     git.args(["-c", "user.name=weir", "-c", "user.email=weir@localhost", "-c", "gc.auto=0"]);
     git.args(["-c", "safe.directory=*", "-c", "init.defaultBranch=main"]);
-    let output = succeed(git.arg("-C").arg(directory).args(arguments));
+    let output = succeeds(git.arg("-C").arg(directory).args(arguments));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
@@ -33,8 +34,8 @@ fn generate_repository(directory: &Path) {
 
 #[test]
 fn git_clones_ten_thousand_files_and_finds_them_sound_after_mounting_again() {
-    let weir = Weir::start("4GiB", "128MiB");
-    let origin = weir.plain().join("origin");
+    let Some(mut weir) = Weir::start("4GiB", "128MiB") else { return };
+    let origin = weir.beside("origin");
     generate_repository(&origin);
     let clone = weir.path().join("clone");
     git(&weir.path(), &["clone", "-q", "--no-local", origin.to_str().expect("a plain path"), "clone"]);

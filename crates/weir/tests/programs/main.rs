@@ -2,6 +2,8 @@
 
 mod bench;
 mod cargo_build;
+#[path = "../common/mod.rs"]
+mod common;
 mod git;
 mod sqlite;
 mod tar;

@@ -1,4 +1,5 @@
-use crate::weir::{Weir, succeed};
+use crate::common::succeeds;
+use crate::weir::Weir;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -100,37 +101,36 @@ fn set_time(path: &Path, seconds: u64) {
 
 fn pack(directory: &Path, archive: &Path) {
     // Only the POSIX format holds nanoseconds.
-    succeed(
+    succeeds(
         Command::new("tar").args(["--format=posix", "-cf"]).arg(archive).arg("-C").arg(directory).arg("."),
     );
 }
 
 fn unpack(archive: &Path, directory: &Path) {
     fs::create_dir(directory).expect("a directory");
-    succeed(Command::new("tar").args(["-xpf"]).arg(archive).arg("-C").arg(directory));
+    succeeds(Command::new("tar").args(["-xpf"]).arg(archive).arg("-C").arg(directory));
 }
 
 #[test]
 fn tar_puts_a_tree_in_and_gets_the_same_tree_out_with_modes_times_and_links() {
-    let weir = Weir::start("2GiB", "64MiB");
-    let plain = |name: &str| weir.plain().join(name);
-    let tree = plain("tree");
+    let Some(mut weir) = Weir::start("2GiB", "64MiB") else { return };
+    let (archive, tree, out) = (weir.beside("in.tar"), weir.beside("tree"), weir.beside("out"));
     fs::create_dir(&tree).expect("a directory");
     generate_tree(&tree);
     let expected = manifest(&tree);
     assert!(expected.len() > 300, "the tree is smaller than it should be");
-    pack(&tree, &plain("in.tar"));
+    pack(&tree, &archive);
 
     let inside = weir.path().join("tree");
-    unpack(&plain("in.tar"), &inside);
+    unpack(&archive, &inside);
     assert_same("unpacked on the mount", &manifest(&inside), &expected);
     weir.unmount_and_check();
     weir.mount();
     assert_same("after mounting again", &manifest(&inside), &expected);
 
     pack(&inside, &weir.path().join("out.tar"));
-    unpack(&weir.path().join("out.tar"), &plain("out"));
-    assert_same("packed on the mount, unpacked beside it", &manifest(&plain("out")), &expected);
+    unpack(&weir.path().join("out.tar"), &out);
+    assert_same("packed on the mount, unpacked beside it", &manifest(&out), &expected);
 }
 
 fn assert_same(when: &str, found: &BTreeMap<PathBuf, Entry>, expected: &BTreeMap<PathBuf, Entry>) {
