@@ -202,13 +202,13 @@ impl Subject for Bench {
             }
             Operation::Hold { ino } => {
                 let (slot, ..) = self.state.find(ino)?;
-                *self.state.opens.get_mut().expect("no panic").entry(slot.0).or_insert(0) += 1;
+                self.state.opens.get_mut().expect("no panic").entry(slot.0).or_default().count += 1;
                 Ok(None)
             }
             Operation::Unhold { ino } => {
                 let (slot, hot, _) = self.state.find(ino)?;
                 let opens = self.state.opens.get_mut().expect("no panic");
-                let count = opens.get_mut(&slot.0).expect("it was held");
+                let count = &mut opens.get_mut(&slot.0).expect("it was held").count;
                 *count -= 1;
                 if *count == 0 {
                     opens.remove(&slot.0);
