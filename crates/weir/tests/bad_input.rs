@@ -79,6 +79,42 @@ fn a_store_with_a_corrupted_superblock_is_refused() {
     mount_fails(&sandbox, "damaged");
 }
 
+/// The checksum of a block that carries it at `at`: over everything else.
+fn without_its_place(block: &[u8], at: usize) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&block[..at]), &block[at + 4..])
+}
+
+/// The checksum of a block that carries it at `at`: as if zeros were there.
+fn with_zeros_in_its_place(block: &[u8], at: usize) -> u32 {
+    crc32c::crc32c(&[&block[..at], &[0; 4], &block[at + 4..]].concat())
+}
+
+/// Makes the medium one of a later version, with a checksum that is right: what a later weir would leave there.
+fn make_newer(path: &Path, version_at: usize, checksum_at: usize, checksum: fn(&[u8], usize) -> u32) {
+    let mut block = fs::read(path).expect("the medium")[..4096].to_vec();
+    assert_eq!(block[version_at..version_at + 4], 1u32.to_le_bytes(), "the version is elsewhere");
+    let carried = block[checksum_at..checksum_at + 4].to_vec();
+    assert_eq!(carried, checksum(&block, checksum_at).to_le_bytes(), "the checksum is elsewhere");
+    block[version_at] = 2;
+    let sum = checksum(&block, checksum_at).to_le_bytes();
+    block[checksum_at..checksum_at + 4].copy_from_slice(&sum);
+    overwrite(path, 0, &block);
+}
+
+#[test]
+fn a_store_of_a_newer_version_is_refused() {
+    let sandbox = Sandbox::formatted();
+    make_newer(&sandbox.store().join("store"), 8, 12, with_zeros_in_its_place);
+    mount_fails(&sandbox, "format version 2 is newer");
+}
+
+#[test]
+fn a_buffer_of_a_newer_version_is_refused() {
+    let sandbox = Sandbox::formatted();
+    make_newer(&sandbox.store().join("buffer"), 12, 8, without_its_place);
+    mount_fails(&sandbox, "format 2 is newer");
+}
+
 #[test]
 fn a_missing_buffer_is_refused() {
     let sandbox = Sandbox::formatted();
