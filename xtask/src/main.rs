@@ -1,1 +1,33 @@
-fn main() {}
+//! Checks of the whole project: `cargo xtask check`, `cargo xtask tidy`, `cargo xtask sim`.
+mod check;
+mod sim;
+mod tidy;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Checks and simulates weir")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Formatting, lints, tests, documentation and tidiness: what must pass before a review.
+    Check,
+    /// The project's own rules about its text.
+    Tidy,
+    /// Random operations, crashes and recoveries of the whole stack on simulated disks.
+    Sim(sim::Options),
+}
+
+fn main() -> ExitCode {
+    let passed = match Arguments::parse().command {
+        Command::Check => check::command(),
+        Command::Tidy => tidy::command(),
+        Command::Sim(options) => sim::command(&options),
+    };
+    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

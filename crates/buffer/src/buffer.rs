@@ -4,6 +4,7 @@
 //! all who wait; the state's only for moments, so that appends go on while the device works.
 
 use crate::bug::{Bug, Planted};
+use crate::counters::Counters;
 use crate::draft::Draft;
 use crate::error::BufferError;
 use crate::format::Slot;
@@ -26,23 +27,6 @@ pub struct Appended {
     pub last: Sequence,
     /// The commit group that holds the whole of it.
     pub group: GroupNo,
-}
-
-/// What happened since the buffer was opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counters {
-    /// Commits that wrote something. Callers who found their data durable do not count.
-    pub commits: u64,
-    /// Groups written.
-    pub groups: u64,
-    /// Bytes of transactions appended, frames included.
-    pub bytes_appended: u64,
-    /// Bytes handed to the device, padding and header slots included.
-    pub bytes_written: u64,
-    /// Flushes of the device.
-    pub flushes: u64,
-    /// Header slots written.
-    pub header_writes: u64,
 }
 
 /// The non-volatile home of records that have not gone home yet.
@@ -168,7 +152,9 @@ impl Buffer {
             })
             .and_then(|()| self.flush(&mut writer))
             .map_err(|error| self.fail(error))?;
-        self.state().begin(incarnation, newest);
+        let mut state = self.state();
+        state.begin(incarnation, newest);
+        state.counters = writer.counters;
         Ok(())
     }
 
@@ -271,10 +257,10 @@ impl Buffer {
         self.state().open_bytes()
     }
 
-    /// What happened since the buffer was opened. Waits for a commit that is in flight.
+    /// What happened since the buffer was opened; a commit counts when it is durable.
     pub fn counters(&self) -> Counters {
-        let writer = self.writer.lock().expect("no panic in a commit");
-        Counters { bytes_appended: self.state().bytes_appended, ..writer.counters }
+        let state = self.state();
+        Counters { bytes_appended: state.bytes_appended, ..state.counters }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -296,6 +282,10 @@ impl Buffer {
     /// The tail to write with this commit, if it moved by more than 1/32 of the ring, so that its writes are few,
     /// or by anything while less than half of the ring is free: then somebody may wait for room.
     fn tail_due(&self, writer: &Writer, state: &State) -> Option<Mark> {
+        if !state.begun {
+            // A slot says what is durable; before the beginning nobody knows.
+            return None;
+        }
         let oldest = writer.tail();
         // What is not durable yet has no place on media that a tail could name.
         let number = state.released.min(writer.head().number);
@@ -336,6 +326,7 @@ impl Buffer {
         state.durable = Sequence(head.sequence.0 - 1);
         state.durable_group = GroupNo(head.number.0 - 1);
         state.tail_moved(tail.position);
+        state.counters = writer.counters;
         writer.batch.drain(..).for_each(|draft| state.recycle(draft));
         state.durable
     }

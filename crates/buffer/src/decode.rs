@@ -76,7 +76,7 @@ pub(crate) fn transaction<'a>(bytes: &mut &'a [u8]) -> Result<Transaction<'a>, &
         return Err("a transaction's checksum is wrong");
     }
     let mut body = &this[TRANSACTION_HEADER_BYTES..];
-    let mut records = Vec::with_capacity(head.count().min(len));
+    let mut records = Vec::with_capacity(head.count().min(len / size_of::<RecordHeader>()));
     for _ in 0..head.count() {
         records.push(record(&mut body)?);
     }
@@ -154,5 +154,67 @@ impl RecordHeader {
         let mut bytes = [0; 8];
         bytes[..6].copy_from_slice(&self.slot);
         u64::from_le_bytes(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{encode, transaction_bytes};
+    use proptest::prelude::*;
+
+    fn object() -> impl Strategy<Value = ObjectId> {
+        (0u64..1 << 48, any::<u32>()).prop_map(|(slot, generation)| ObjectId { slot, generation })
+    }
+
+    /// Kind, objects, page, start, length.
+    type Seed = (u8, ObjectId, ObjectId, u64, u16, u16);
+
+    fn seed() -> impl Strategy<Value = Seed> {
+        (0u8..5, object(), object(), any::<u64>(), 0u16..=4096, 0u16..=4096)
+    }
+
+    fn record_of<'a>(&(kind, object, to, page, start, len): &Seed, bytes: &'a [u8]) -> Record<'a> {
+        let len = len.min(4096 - start);
+        match kind {
+            0 => Record::Write { object, page: PageNo(page), start, bytes: &bytes[..len.into()] },
+            1 => Record::Zero { object, page: PageNo(page), start, len },
+            2 => Record::Cut { object, from: PageNo(page / 2), to: PageNo(page) },
+            3 => Record::Delete { object },
+            _ => Record::Clone { from: object, to },
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_encoded_is_decoded_and_no_flipped_bit_goes_unseen(
+            seeds in prop::collection::vec(seed(), 1..6), first: u64, merged: bool, flip: usize,
+        ) {
+            let page: Vec<u8> = (0..4096).map(|at| at as u8).collect();
+            let records: Vec<Record<'_>> = seeds.iter().map(|seed| record_of(seed, &page)).collect();
+            let order = if merged { Order::Merged(Sequence(first)) } else { Order::New(Sequence(first)) };
+            let mut bytes = vec![0; transaction_bytes(&records) as usize];
+            encode(order, &records, &mut bytes);
+            let mut rest = &bytes[..];
+            prop_assert_eq!(transaction(&mut rest), Ok(Transaction { order, records }));
+            prop_assert!(rest.is_empty());
+            let bit = flip % (bytes.len() * 8);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(transaction(&mut &bytes[..]).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_decoded_without_a_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let len = bytes.len() as u32;
+            if bytes.len() >= TRANSACTION_HEADER_BYTES {
+                // With a right length and checksum, so that the records are looked at.
+                bytes[..4].copy_from_slice(&len.to_le_bytes());
+                bytes[9..12].fill(0);
+                let sum = TransactionHeader::checksum(&bytes);
+                bytes[4..8].copy_from_slice(&sum.to_le_bytes());
+            }
+            let _ = transaction(&mut &bytes[..]);
+            let _ = transaction_unchecked(&mut &bytes[..]);
+        }
     }
 }

@@ -16,6 +16,8 @@ pub(crate) const MEDIUM_BLOCK: u16 = 1;
 pub(crate) const BYTES_MIN: u64 = 1 << 20;
 /// The longest group, in blocks (8 MiB). Every opening searches so far behind the log's end for signs of rot.
 pub(crate) const GROUP_BLOCKS_MAX: u64 = 2048;
+/// Group numbers and sequences stay below this: a million a second for a hundred thousand years. So sums never wrap.
+pub(crate) const NUMBER_END: u64 = 1 << 62;
 /// The superblock and two header slots come before the ring.
 pub(crate) const RING_START: Block = Block(3);
 
@@ -216,8 +218,20 @@ impl Slot {
             && bytes.checksum.get() == checksum(&page.0)
             && bytes.store == id.0
             && slot.block() == at
-            && slot.tail.position.0 < ring.blocks;
+            && slot.is_sensible(ring);
         valid.then_some(slot)
+    }
+}
+
+impl Slot {
+    /// Whether its numbers can be: a right checksum does not say who made it.
+    fn is_sensible(&self, ring: &Ring) -> bool {
+        let numbers = [self.generation, self.first_group.0, self.durable_group.0, self.newest.0];
+        self.tail.position.0 < ring.blocks
+            && numbers.iter().all(|&number| number < NUMBER_END)
+            && (1..NUMBER_END).contains(&self.tail.number.0)
+            && (1..NUMBER_END).contains(&self.tail.sequence.0)
+            && self.tail.number <= self.durable_group.next()
     }
 }
 

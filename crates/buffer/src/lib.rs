@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 mod buffer;
 mod bug;
+mod counters;
 mod decode;
 mod draft;
 mod error;
@@ -11,9 +12,10 @@ mod recover;
 mod ring;
 mod state;
 
-pub use buffer::{Appended, Buffer, Counters};
+pub use buffer::{Appended, Buffer};
 #[cfg(feature = "planted-bugs")]
 pub use bug::Bug;
+pub use counters::Counters;
 pub use error::BufferError;
 pub use record::{RECORD_OVERHEAD_BYTES, Record, TRANSACTION_OVERHEAD_BYTES, footprint};
 pub use recover::Replayed;

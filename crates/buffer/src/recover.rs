@@ -3,7 +3,9 @@
 use crate::bug::{Bug, Planted};
 use crate::decode::{Transaction, transaction, transaction_unchecked};
 use crate::error::BufferError;
-use crate::format::{GROUP_HEADER_BYTES, GROUP_MAGIC, GroupHeader, RECORD_VERSION, Slot, checksum, front};
+use crate::format::{
+    GROUP_HEADER_BYTES, GROUP_MAGIC, GroupHeader, NUMBER_END, RECORD_VERSION, Slot, checksum, front,
+};
 use crate::record::{Order, Record};
 use crate::ring::{GroupNo, Mark, Position, Ring, blocks_of};
 use device::{BLOCK_BYTES, Device, DeviceError, Incarnation, Page, Sequence, StoreId, pages};
@@ -87,7 +89,8 @@ impl<'a> Walk<'a> {
         let (number, incarnation) = (GroupNo(header.number.get()), Incarnation(header.incarnation.get()));
         let first = Sequence(header.first.get());
         let of_this_incarnation = number >= self.slot.first_group;
-        fits && number == head.number
+        fits && first.0 < NUMBER_END
+            && number == head.number
             && header.predecessor.get() == head.predecessor
             && incarnation >= head.incarnation
             && (incarnation >= self.slot.incarnation) == of_this_incarnation
@@ -121,6 +124,14 @@ impl<'a> Walk<'a> {
             });
         }
         Ok(Some(header))
+    }
+
+    /// Like `group_at`, behind the log's end: there a block that cannot be read says nothing.
+    fn witness_at(&mut self, at: Position) -> Result<Option<GroupHeader>, BufferError> {
+        match self.group_at(at) {
+            Err(BufferError::Device(_)) => Ok(None),
+            other => other,
+        }
     }
 
     /// Replays a group and returns the mark behind it. Nothing is replayed unless all of it makes sense.
@@ -171,7 +182,7 @@ impl<'a> Walk<'a> {
             let mut at = from;
             let mut end = from.plus(self.ring.group_blocks_max).min(limit);
             while at < end && durable < head.number {
-                let later = self.group_at(at)?.filter(|header| header.number.get() > head.number.0);
+                let later = self.witness_at(at)?.filter(|header| header.number.get() > head.number.0);
                 at = match later {
                     Some(header) => {
                         durable = durable.max(GroupNo(header.durable.get()));

@@ -128,5 +128,30 @@ mod tests {
                 room -= blocks;
             }
         }
+
+        #[test]
+        fn a_group_that_grows_within_the_room_always_fits_even_where_it_moves_to_the_next_lap(
+            tail in 0u64..200, used in 0u64..40, steps in prop::collection::vec(1u64..=4, 0..60),
+        ) {
+            let limit = Position(tail + RING.blocks);
+            let (mut end, mut open) = (Position(tail + used), 0);
+            let open_end = |end, open| RING.place(end, open).plus(open);
+            let mut room = RING.room_blocks(end, limit, false);
+            for more in steps {
+                if more > room {
+                    continue;
+                }
+                if open + more > RING.group_blocks_max {
+                    (end, open) = (open_end(end, open), 0);
+                }
+                open += more;
+                let here = open_end(end, open);
+                prop_assert!(here <= limit);
+                let after = RING.room_blocks(here, limit, true);
+                prop_assert!(after >= room - more, "room {room} shrank to {after} by {more}");
+                // The next appender believes the room as it is now.
+                room = after;
+            }
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The groups in memory: the open one, and those sealed behind it until a commit takes them.
 
+use crate::counters::Counters;
 use crate::draft::Draft;
 use crate::error::BufferError;
 use crate::format::GROUP_HEADER_BYTES;
@@ -40,6 +41,8 @@ pub(crate) struct State {
     /// The first failure of the device: from then on nobody knows what is durable.
     pub(crate) failed: Option<BufferError>,
     pub(crate) bytes_appended: u64,
+    /// As of the last commit; what is appended since is counted above.
+    pub(crate) counters: Counters,
 }
 
 /// The log, as recovery found it.
@@ -69,6 +72,7 @@ impl State {
             begun: false,
             failed: None,
             bytes_appended: 0,
+            counters: Counters::default(),
         }
     }
 

@@ -5,7 +5,7 @@ mod model;
 use buffer::{
     Buffer, BufferError, GroupNo, RECORD_OVERHEAD_BYTES, Record, TRANSACTION_OVERHEAD_BYTES, footprint,
 };
-use device::{Incarnation, ObjectId, PageNo, Sequence};
+use device::{Block, Device, Incarnation, ObjectId, PageNo, Sequence};
 use model::{ID, open};
 use sim::{Faults, Power, SimDisk};
 use std::sync::Arc;
@@ -35,6 +35,36 @@ fn sequences_go_on_after_what_begin_was_told_or_what_the_buffer_holds() {
     assert_eq!((found.len(), found[0].first, found[0].group), (1, Sequence(101), appended.group));
     again.begin(Incarnation(2), Sequence(7)).expect("a device without faults");
     assert_eq!(again.append(&[write(b"c")]).expect("room").first, Sequence(103));
+}
+
+#[test]
+fn a_beginning_is_remembered_even_if_nothing_follows_it() {
+    let (disk, buffer) = begun(300);
+    buffer.append(&[write(b"a")]).expect("room");
+    buffer.commit().expect("no faults");
+    let (again, _) = open(disk.clone()).expect("a buffer");
+    again.begin(Incarnation(5), Sequence(1000)).expect("no faults");
+    let (last, found) = open(disk).expect("a buffer");
+    assert_eq!(
+        (last.incarnation(), last.newest_sequence(), found.len()),
+        (Incarnation(5), Sequence(1000), 1)
+    );
+}
+
+#[test]
+fn what_is_released_before_the_beginning_moves_no_header_slot() {
+    let (disk, buffer) = begun(300);
+    for _ in 0..100 {
+        buffer.append(&[write(&[0; 4096])]).expect("room");
+        buffer.commit().expect("no faults");
+    }
+    let (again, _) = open(disk).expect("a buffer");
+    again.release(again.groups().end);
+    again.commit().expect("nothing to do");
+    assert_eq!(again.counters().header_writes, 0);
+    again.begin(Incarnation(2), Sequence(0)).expect("no faults");
+    again.commit().expect("no faults");
+    assert_eq!(again.counters().header_writes, 2);
 }
 
 #[test]
@@ -75,6 +105,19 @@ fn a_group_may_fill_its_blocks_to_the_last_byte() {
         let (_, found) = open(disk).expect("a buffer");
         assert_eq!(found[0].records[1].as_record(), write(&bytes));
     }
+}
+
+#[test]
+fn padding_is_zeros_and_not_what_an_older_group_held() {
+    let (disk, buffer) = begun(300);
+    for bytes in [&[9; 3000][..], b"short", b"short"] {
+        buffer.append(&[write(bytes)]).expect("room");
+        buffer.commit().expect("no faults");
+    }
+    let mut group = device::pages(1);
+    disk.read(Block(5), &mut group).expect("power is on");
+    let used = TRANSACTION_OVERHEAD_BYTES as usize + 24 + 5;
+    assert!(group[0].0[used - 1] == b't' && group[0].0[used..].iter().all(|&byte| byte == 0));
 }
 
 #[test]

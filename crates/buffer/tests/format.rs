@@ -52,15 +52,54 @@ fn the_example_is_what_is_written() {
     }
 }
 
-#[test]
-fn the_example_is_read_as_its_text_says() {
-    let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
+/// Writes the example, its group changed and sealed again.
+fn put_example(disk: &SimDisk, change: impl Fn(&mut [u8])) {
     for block in [0, 2, 3] {
         let mut page = pages(1);
         let bytes = example(block);
         page[0].0[..bytes.len()].copy_from_slice(&bytes);
+        if block == 3 {
+            change(&mut page[0].0);
+            let sum = crc32c::crc32c_append(crc32c::crc32c(&page[0].0[..8]), &page[0].0[12..]);
+            page[0].0[8..12].copy_from_slice(&sum.to_le_bytes());
+        }
         disk.write(Block(block), &page).expect("power is on");
     }
+}
+
+#[test]
+fn a_group_that_breaks_any_one_rule_does_not_follow() {
+    // Store id, incarnation lower and higher than the slot's, number, first sequence, predecessor.
+    let replayed = |at: usize, value: u8| {
+        let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
+        put_example(&disk, |bytes| bytes[at] = value);
+        let mut found = 0;
+        Buffer::open(disk, id(), &mut |_| found += 1).map(|_| found).expect("an empty log is no error")
+    };
+    assert_eq!(replayed(32, 1), 1, "the example itself");
+    for (at, value) in [(16, 9), (32, 0), (40, 2), (40, 0), (56, 0x64), (56, 0x66), (64, 1)] {
+        assert_eq!(replayed(at, value), 0, "byte {at} may be {value}");
+    }
+}
+
+#[test]
+fn a_group_of_a_later_incarnation_with_a_later_sequence_follows() {
+    // As where the newer header slot is damaged: the transaction's sequence must be later too.
+    let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
+    put_example(&disk, |bytes| {
+        (bytes[32], bytes[56], bytes[80 + 12]) = (2, 0x70, 0x70);
+        let sum = crc32c::crc32c_append(crc32c::crc32c(&bytes[80..84]), &bytes[88..160]);
+        bytes[84..88].copy_from_slice(&sum.to_le_bytes());
+    });
+    let mut found = Vec::new();
+    let buffer = Buffer::open(disk, id(), &mut |replayed| found.push(replayed.first)).expect("a buffer");
+    assert_eq!((found, buffer.incarnation()), (vec![Sequence(0x70)], Incarnation(2)));
+}
+
+#[test]
+fn the_example_is_read_as_its_text_says() {
+    let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
+    put_example(&disk, |_| {});
     let mut found = 0;
     let device: Arc<dyn Device> = disk;
     let buffer = Buffer::open(device, id(), &mut |replayed| {

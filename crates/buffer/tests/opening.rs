@@ -21,14 +21,19 @@ fn refusal(disk: Arc<SimDisk>) -> BufferError {
     error
 }
 
+/// Puts the right checksum on a block.
+fn seal(page: &mut Page) {
+    let sum = crc32c::crc32c_append(crc32c::crc32c(&page.0[..8]), &page.0[12..]);
+    page.0[8..12].copy_from_slice(&sum.to_le_bytes());
+}
+
 /// Changes the superblock and gives it a right checksum.
 fn with_superblock(change: impl FnOnce(&mut [u8])) -> Arc<SimDisk> {
     let disk = formatted();
     let mut page = pages(1);
     disk.read(Block(0), &mut page).expect("power is on");
     change(&mut page[0].0);
-    let sum = crc32c::crc32c_append(crc32c::crc32c(&page[0].0[..8]), &page[0].0[12..]);
-    page[0].0[8..12].copy_from_slice(&sum.to_le_bytes());
+    seal(&mut page[0]);
     disk.write(Block(0), &page).expect("power is on");
     disk.flush().expect("power is on");
     disk
@@ -149,7 +154,7 @@ fn rot_is_refused_or_costs_nothing_but_the_last_commit() {
         let (buffer, _) = open(run.disk.clone()).expect("no rot yet");
         buffer.begin(Incarnation(1_000), Sequence(0)).expect("no faults");
         run.durable = run.all.len();
-        for _ in 0..100 {
+        for _ in 0..50 {
             let rotten = run.disk.fork(&Power::new(), seed);
             let written = rotten.written_blocks();
             let at = written[random.below(written.len() as u64) as usize];
@@ -195,4 +200,39 @@ fn random_bytes_in_the_ring_are_never_replayed() {
     disk.write(Block(3), &noise).expect("power is on");
     let (_, found) = open(disk).expect("an empty log in a noisy ring");
     assert!(found.is_empty());
+}
+
+#[test]
+fn bytes_that_somebody_made_up_with_right_checksums_never_make_it_panic() {
+    let mut run = Run::new(11, 256, open);
+    let plan = Plan { seed: 11, rounds: 1, operations: 30, faults: Faults::default() };
+    run.go(&plan).unwrap_or_else(|broken| panic!("{broken}"));
+    let mut random = Random::new(11);
+    let written = run.disk.written_blocks();
+    let mut outcomes = [0; 2];
+    for _ in 0..1000 {
+        let disk = run.disk.fork(&Power::new(), 1);
+        let at = match random.below(2) {
+            0 => Block(random.below(4)),
+            _ => written[random.below(written.len() as u64) as usize],
+        };
+        let mut page = pages(1);
+        disk.read(at, &mut page).expect("power is on");
+        for _ in 0..1 + random.below(3) {
+            let byte = random.below(160) as usize;
+            page[0].0[byte] = [0, 1, 0x7f, 0xff, random.next_u64() as u8][random.below(5) as usize];
+        }
+        seal(&mut page[0]);
+        disk.write(at, &page).expect("power is on");
+        let opened = open(disk);
+        if let Ok((buffer, _)) = &opened {
+            let next = Incarnation(buffer.incarnation().0.saturating_add(1));
+            if next > buffer.incarnation() && buffer.begin(next, Sequence(0)).is_ok() {
+                let _ = buffer.append(&[buffer::Record::Delete { object: device::ObjectId::default() }]);
+                let _ = buffer.commit();
+            }
+        }
+        outcomes[usize::from(opened.is_ok())] += 1;
+    }
+    assert!(outcomes.iter().all(|&times| times > 20), "{outcomes:?}: the run tests little");
 }

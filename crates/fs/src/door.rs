@@ -154,7 +154,11 @@ impl Fs {
     }
 
     /// Takes a name from a file; the file goes with its last name and its last opener.
+    ///
+    /// Where the file was synced while it was held, its removal is durable on completion, too: to databases with a
+    /// rollback journal, deleting the journal is the commit, and they do not sync the directory.
     pub fn unlink(&self, parent: Ino, name: &[u8], done: Done<()>) {
+        let done = if self.was_synced(parent, name) { self.then_sync(done) } else { done };
         let name = name.to_vec();
         self.core.enter(cost::remove(self.levels(parent)), move |tx| tx.unlink(parent, &name), done);
     }
@@ -183,7 +187,7 @@ impl Fs {
         let state = self.core.read();
         let (slot, ..) = state.find(ino)?;
         let mut opens = state.opens.lock().expect("no panic while holding the open counts");
-        *opens.entry(slot.0).or_insert(0) += 1;
+        opens.entry(slot.0).or_default().count += 1;
         Ok(())
     }
 
@@ -192,9 +196,9 @@ impl Fs {
         let state = self.core.read();
         let Ok((slot, hot, _)) = state.find(ino) else { return };
         let mut opens = state.opens.lock().expect("no panic while holding the open counts");
-        let Some(count) = opens.get_mut(&slot.0) else { return };
-        *count = count.saturating_sub(times);
-        if *count > 0 {
+        let Some(open) = opens.get_mut(&slot.0) else { return };
+        open.count = open.count.saturating_sub(times);
+        if open.count > 0 {
             return;
         }
         opens.remove(&slot.0);
@@ -270,6 +274,34 @@ impl Fs {
     /// Completes when every operation completed before the call is durable. One for all files: the order is one.
     pub fn sync(&self, done: Done<()>) {
         self.core.cache.sync(Box::new(move |synced| done(synced.map_err(FsError::from))));
+    }
+
+    /// Like [`sync`](Fs::sync), for somebody who asked for one file: remembers that it was synced, as long as it is
+    /// held.
+    pub fn sync_file(&self, ino: Ino, done: Done<()>) {
+        let state = self.core.read();
+        if let Ok((slot, ..)) = state.find(ino) {
+            let mut opens = state.opens.lock().expect("no panic while holding the open counts");
+            opens.entry(slot.0).and_modify(|open| open.synced = true);
+        }
+        drop(state);
+        self.sync(done);
+    }
+
+    fn was_synced(&self, parent: Ino, name: &[u8]) -> bool {
+        let state = self.core.read();
+        let found = state.find_directory(parent).and_then(|(_, hot)| state.name(&hot, name));
+        let Ok(Some(found)) = found else { return false };
+        let opens = state.opens.lock().expect("no panic while holding the open counts");
+        opens.get(&found.slot.0).is_some_and(|open| open.synced)
+    }
+
+    fn then_sync(&self, done: Done<()>) -> Done<()> {
+        let fs = self.clone();
+        Box::new(move |removed| match removed {
+            Ok(()) => fs.sync(done),
+            Err(error) => done(Err(error)),
+        })
     }
 
     /// How full it is.

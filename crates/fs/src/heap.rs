@@ -35,7 +35,7 @@ impl Arena {
     pub(crate) fn block_bytes(&self, block: HeapBlock, log2: u32) -> Result<&[u8], FsError> {
         let inside =
             u64::from(block.0) + (1 << (log2 - HEAP_LOG2_MIN)) <= u64::from(self.header().heap_used.get());
-        if block.is_none() || !inside || block.0 % (1 << (log2 - HEAP_LOG2_MIN)) != 0 {
+        if block.is_none() || !inside || !block.0.is_multiple_of(1 << (log2 - HEAP_LOG2_MIN)) {
             return Err(corrupt(block.offset(), format!("a reference to a block of {} bytes", 1 << log2)));
         }
         self.bytes(block.offset(), class_bytes(log2))

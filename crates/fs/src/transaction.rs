@@ -16,6 +16,15 @@ use zerocopy::IntoBytes;
 /// Ranges nearer than this become one: a record's header costs more than the bytes between.
 const GAP_BYTES: u64 = 16;
 
+/// What is known of a file while somebody holds it. Lost at a crash.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Opens {
+    /// How many hold it.
+    pub(crate) count: u64,
+    /// Somebody synced it since the first of them came.
+    pub(crate) synced: bool,
+}
+
 /// Everything under the file system's one lock.
 pub(crate) struct State {
     arena: Arena,
@@ -24,7 +33,7 @@ pub(crate) struct State {
     pub(crate) numbers: Numbers,
     /// Openers by slot, in memory only: nobody has a file open after a crash. Under a lock of its own, taken with
     /// the state's lock held (shared is enough), so that opening a file does not exclude readers.
-    pub(crate) opens: Mutex<HashMap<u32, u64>>,
+    pub(crate) opens: Mutex<HashMap<u32, Opens>>,
 }
 
 impl State {

@@ -353,8 +353,8 @@ impl Filesystem for Door {
         reply.error(Errno::ENOSYS);
     }
 
-    fn fsync(&self, _request: &Request, _ino: INodeNo, _: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        self.fs.sync(self.empty(Class::Fsync, reply));
+    fn fsync(&self, _request: &Request, number: INodeNo, _: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        self.fs.sync_file(ino(number), self.empty(Class::Fsync, reply));
     }
 
     fn fsyncdir(&self, _request: &Request, _ino: INodeNo, _: FileHandle, _datasync: bool, reply: ReplyEmpty) {

@@ -7,6 +7,7 @@ use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// What the opener wants to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +17,12 @@ pub enum Access {
     /// Look and change. Nobody else has it open meanwhile, not even to look.
     Write,
 }
+
+/// How long a killed process may take to go: many times what it takes on a busy machine.
+const BUSY_WAIT: Duration = Duration::from_secs(2);
+
+/// Between two attempts.
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
 /// Whether something older may be lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,8 +48,11 @@ impl Disk {
             (Kind::BlockDevice, Access::Write) => OFlags::EXCL,
             _ => OFlags::empty(),
         };
-        let file = open_direct(path, flags | exclusive)?;
-        rustix::fs::flock(&file, lock).map_err(|errno| HostError::of(path, "locking it", errno))?;
+        let file = until_free(|| {
+            let file = open_direct(path, flags | exclusive)?;
+            rustix::fs::flock(&file, lock).map_err(|errno| HostError::of(path, "locking it", errno))?;
+            Ok(file)
+        })?;
         Disk::of(path, file)
     }
 
@@ -78,6 +88,18 @@ impl Disk {
         let bytes = rustix::fs::seek(&file, SeekFrom::End(0))
             .map_err(|errno| HostError::of(path, "finding its size", errno))?;
         Ok(Disk::new(file, path, kind, bytes / BLOCK_BYTES as u64))
+    }
+}
+
+/// Tries until nobody else uses the file, for a while. A daemon that was killed holds its lock until the last of its
+/// threads is gone, and whoever starts it again at once is not to be told that it is still running.
+fn until_free(mut attempt: impl FnMut() -> Result<OwnedFd, HostError>) -> Result<OwnedFd, HostError> {
+    let deadline = Instant::now() + BUSY_WAIT;
+    loop {
+        match attempt() {
+            Err(HostError::Busy { .. }) if Instant::now() < deadline => std::thread::sleep(BUSY_PAUSE),
+            other => return other,
+        }
     }
 }
 

@@ -50,16 +50,21 @@ impl Store {
             return Ok(());
         }
         let mut notes: Vec<Note> = vector.iter().map(Change::note).collect();
+        self.holding_nodes(|| {
+            self.load_for(&notes)?;
+            self.make_room(writer, &notes, class)?;
+            self.write_batch(writer, vector, &mut notes)?;
+            self.change_map(writer, &notes)
+        })
+    }
+
+    /// Does something during which no node leaves memory: what was loaded for a change must be there for it.
+    pub(crate) fn holding_nodes<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.map_mut().held = true;
+        let done = work();
         let mut map = self.map_mut();
+        map.held = false;
         map.evict();
-        map.held = true;
-        drop(map);
-        let done = self
-            .load_for(&notes)
-            .and_then(|()| self.make_room(writer, &notes, class))
-            .and_then(|()| self.write_batch(writer, vector, &mut notes))
-            .and_then(|()| self.change_map(writer, &notes));
-        self.map_mut().held = false;
         done
     }
 
@@ -117,7 +122,7 @@ impl Store {
         writer.log.batch += 1;
         writer.log_is_fresh = false;
         let mut map = self.map_mut();
-        map.segments.log_rest = self.geometry.segment_blocks - cursor.offset + self.geometry.segment_blocks;
+        map.segments.log_rest = self.geometry.segment_blocks - cursor.offset;
         drop(map);
         if let Err(error) = flushed {
             writer.health = Health::Unsure;

@@ -47,7 +47,7 @@ impl Store {
             let old: Vec<u32> =
                 old.map(|(number, _)| number).filter(|&n| n != segment && n != next).collect();
             old.into_iter().for_each(|number| map.segments.close(number));
-            map.segments.log_rest = 2 * self.geometry.segment_blocks;
+            map.segments.log_rest = self.geometry.segment_blocks;
             writer.log = Cursor { segment, offset: 0, next, chain: 0, ..writer.log };
             writer.log_is_fresh = true;
         }

@@ -8,6 +8,8 @@ mod clean;
 mod counters;
 mod error;
 mod format;
+#[cfg(test)]
+mod golden;
 mod log;
 mod map;
 mod note;

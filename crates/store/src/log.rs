@@ -166,10 +166,9 @@ pub(crate) fn proof_of_rot(
         for at in candidates(device, geometry, geometry.start(segment).plus(offset), window)? {
             let offset = at.0 - geometry.start(segment).0;
             let Some(chunk) = chunk_at(device, geometry, segment, offset)? else { continue };
-            if chunk.head.incarnation == incarnation && chunk.head.chunk > cursor.chunk {
-                if let Some(proof) = follow_for_proof(device, geometry, chunk, batch)? {
-                    return Ok(Some(proof));
-                }
+            let later = chunk.head.incarnation == incarnation && chunk.head.chunk > cursor.chunk;
+            if later && let Some(proof) = follow_for_proof(device, geometry, chunk, batch)? {
+                return Ok(Some(proof));
             }
         }
     }

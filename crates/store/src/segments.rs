@@ -49,7 +49,8 @@ pub(crate) struct Segments {
     free: VecDeque<u32>,
     /// Shared blocks lost references since the last recount: some counts may be too high.
     pub(crate) unsure: bool,
-    /// Unwritten blocks of the log's open segment and of the next.
+    /// Unwritten blocks of the log's open segment. The one after it, which the log already has, does not count:
+    /// to enter it the log takes another.
     pub(crate) log_rest: u64,
     /// Pages that writers were promised room for.
     pub(crate) promised_pages: u64,
@@ -104,7 +105,15 @@ impl Segments {
     pub(crate) fn found_in_log(&mut self, number: u32) {
         self.free.retain(|&free| free != number);
         let segment = &mut self.list[number as usize];
-        (segment.usage, segment.open) = (Use::Log, true);
+        (segment.usage, segment.open, segment.dead_since) = (Use::Log, true, None);
+    }
+
+    /// Recovery begins at the root of checkpoint `generation`: what was dead then is free after the next one. If
+    /// this were forgotten, a store that crashes soon after each start would never get a segment back. `log` is
+    /// where the log goes on after that root, live or not.
+    pub(crate) fn dead_at_root(&mut self, generation: u64, log: [u32; 2]) {
+        let dead = |(number, segment): &(u32, &mut Segment)| Segments::is_dead(segment) && !log.contains(number);
+        self.iter_mut().filter(dead).for_each(|(_, segment)| segment.dead_since = Some(generation));
     }
 
     pub(crate) fn close(&mut self, number: u32) {

@@ -12,7 +12,7 @@ pub struct Space {
     pub total: u64,
     /// Blocks that a map entry, a node or a root needs: an upper bound.
     pub live: u64,
-    /// Blocks in free segments and the unwritten rest of open ones.
+    /// Blocks in free segments and the unwritten rest of the log's open one.
     pub free: u64,
     /// Free blocks promised to writers.
     pub reserved: u64,
@@ -35,6 +35,10 @@ pub(crate) enum Class {
 /// page leaf, its object leaf, and two for the nodes above and the node table's pages.
 const BLOCKS_PER_PAGE: u64 = 6;
 
+/// Segments that must be left for mounting: two for a log that starts anew, two for the rest that each checkpoint's
+/// open node segment wastes, and four by which the node segments may be less dense than checkpoints keep them.
+const MOUNT_SEGMENTS: u64 = 8;
+
 impl Map {
     /// Blocks that the next two checkpoints may need. Two, because only the second gives dead segments back.
     fn checkpoint_blocks(&self) -> u64 {
@@ -47,13 +51,13 @@ impl Map {
 
     /// Free segments that `class` must leave alone.
     pub(crate) fn floor(&self, class: Class) -> u64 {
-        // Two for the log if it must start anew, two for what the open node segment wastes.
-        let checkpoint = self.checkpoint_blocks().div_ceil(self.segments.geometry.segment_blocks) + 2;
+        let checkpoint = self.checkpoint_blocks().div_ceil(self.segments.geometry.segment_blocks);
+        let least = checkpoint + MOUNT_SEGMENTS;
         match class {
-            Class::Frees => checkpoint,
-            Class::Cleaner => checkpoint + 1,
-            Class::Writer => checkpoint + 2,
-            Class::Promise => checkpoint + 3,
+            Class::Frees => least,
+            Class::Cleaner => least + 2,
+            Class::Writer => least + 4,
+            Class::Promise => least + 5,
         }
     }
 

@@ -20,8 +20,8 @@ const SEGMENT_BLOCKS_MIN: u64 = 256;
 const SEGMENT_BLOCKS_MAX: u64 = 32_768;
 /// The simulator's segments: a chunk of a few pages must fit.
 const SEGMENT_BLOCKS_SMALLEST: u64 = 16;
-/// Two for the log, and room for two checkpoints, the cleaner and something to store.
-pub(crate) const SEGMENTS_MIN: u64 = 16;
+/// Half of them for the log, the reserves and two checkpoints, half to store something.
+const SEGMENTS_MIN: u64 = 32;
 /// A segment's number has 32 bits.
 const SEGMENTS_MAX: u64 = u32::MAX as u64;
 

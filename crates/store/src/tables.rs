@@ -83,6 +83,9 @@ impl Map {
         }
         for (_, segment) in self.segments.iter() {
             let usage = match segment.usage {
+                // Once the root is durable, no root needs it. Saying so now, before it is trimmed, keeps a store
+                // that is mounted again and again from forgetting what each mount found to be free.
+                _ if Segments::is_dead(segment) && segment.dead_since.is_some() => FREE,
                 Use::Free => FREE,
                 Use::Log => LOG,
                 Use::Nodes => NODES,
@@ -104,7 +107,8 @@ pub(crate) fn read_map(device: &dyn Device, geometry: &Geometry, root: &Root) ->
     let decoded = decode_stream(&bytes, geometry).ok_or_else(damaged)?;
     let entries = read_table(device, geometry, &decoded.pages)?;
     let table = NodeTable::from_pages(decoded.pages, entries);
-    let segments = Segments::new(*geometry, decoded.segments);
+    let mut segments = Segments::new(*geometry, decoded.segments);
+    segments.dead_at_root(root.generation, [root.log.segment, root.log.next]);
     let mut map = Map::new(table, decoded.objects, segments);
     map.newest = root.newest;
     Ok(map)

@@ -31,7 +31,9 @@ fn run(seed: u64, steps: u64, segments: u64) {
         while store.is_short_of_space() && store.clean().expect("cleaning") {
             store.checkpoint().expect("a checkpoint");
         }
-        assert_eq!(model.difference(&store), None, "seed {seed} step {step}");
+        if step % 16 == 0 {
+            assert_eq!(model.difference(&store), None, "seed {seed} step {step}");
+        }
     }
     assert_sound(&store, &model, &format!("seed {seed} at the end"));
     drop(store);

@@ -1,5 +1,6 @@
 //! What can be typed. The parser, the help and the man pages all come from here.
 
+use crate::bench::BenchArgs;
 use crate::size::Size;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -33,6 +34,8 @@ pub(crate) enum Command {
     /// Make everything written so far durable, for all files
     Sync(DirArgs),
     Check(CheckArgs),
+    /// Measure weir beside its baselines
+    Bench(BenchArgs),
     /// Write the manual pages into a directory
     #[command(hide = true)]
     Man(DirArgs),

@@ -1,5 +1,6 @@
 //! What can go wrong at the command line: what, where, and the next step.
 
+use crate::bench::BenchError;
 use crate::size::Size;
 use cache::CacheError;
 use fs::FsError;
@@ -73,6 +74,8 @@ pub(crate) enum WeirError {
     Refused { dir: PathBuf, why: String },
     #[error("{}: unmounting: {why}", dir.display())]
     Unmount { dir: PathBuf, why: String },
+    #[error(transparent)]
+    Bench(#[from] BenchError),
     #[error("{}: unmounted, but not everything went home: {why}", dir.display())]
     NotDrained { dir: PathBuf, why: String },
     #[error("could not check: {source}")]
@@ -158,6 +161,7 @@ impl WeirError {
                 format!("see who works there with `fuser -vm {}`, and try again", dir.display())
             }
             WeirError::CannotCheck { source } => return source.help(),
+            WeirError::Bench(error) => return error.help(),
             WeirError::NotDrained { .. } => {
                 "what is not home is safe in the buffer: keep it, and `weir mount` again when the store works".into()
             }

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod bench;
 mod blank;
 mod check;
 mod cli;
@@ -44,6 +45,7 @@ fn run(command: Command) -> Result<ExitCode, WeirError> {
         Command::Status(args) => status(&args).map(done),
         Command::Sync(args) => sync(&args).map(done),
         Command::Check(args) => check::run(&args),
+        Command::Bench(args) => Ok(bench::run(&args).map(done)?),
         Command::Man(args) => man::run(&args).map(done),
     }
 }

@@ -116,6 +116,7 @@ pub struct Run {
     opener: fn(Arc<dyn Device>) -> Opened,
     pub crashes: u64,
     pub full: u64,
+    pub bytes_written: u64,
 }
 
 impl Run {
@@ -135,6 +136,7 @@ impl Run {
             opener,
             crashes: 0,
             full: 0,
+            bytes_written: 0,
         }
     }
 
@@ -149,6 +151,7 @@ impl Run {
             }
             let worked = self.work(&buffer, plan.operations);
             worked.map_err(|what| format!("seed {} round {round}: {what}", plan.seed))?;
+            self.bytes_written += buffer.counters().bytes_written;
             drop(buffer);
             self.crash();
         }

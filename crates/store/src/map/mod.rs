@@ -12,6 +12,8 @@ mod tree;
 mod walk;
 
 pub(crate) use node::{Body, Missing, Node, NodeId, PageEntry, decode as decode_node, encode as encode_node};
+#[cfg(test)]
+pub(crate) use object::ObjectEntry;
 pub(crate) use object::Pages;
 pub(crate) use table::{NodeEntry, NodeTable, TablePage, decode as decode_table_page};
 pub(crate) use tree::Tree;
@@ -35,7 +37,7 @@ pub(crate) struct Map {
     pub(crate) newest: Sequence,
     /// True while a writer relies on nodes to stay in memory.
     pub(crate) held: bool,
-    /// Nodes to keep in memory.
+    /// Clean nodes to keep in memory.
     pub(crate) nodes_max: usize,
     /// Where eviction goes on.
     hand: NodeId,
@@ -96,14 +98,12 @@ impl Map {
         }
     }
 
-    /// Drops clean nodes that were not used since the last round while there are too many.
+    /// Drops clean nodes that were not used since the last round while there are too many. Dirty ones do not
+    /// count: a node just read must not make way for those that cannot.
     pub(crate) fn evict(&mut self) {
-        if self.nodes.len() <= self.nodes_max {
-            return;
-        }
         // Two rounds at most: the first one may only clear marks.
         for _ in 0..2 * self.nodes.len() {
-            if self.nodes.len() <= self.nodes_max {
+            if self.nodes.len() - self.dirty as usize <= self.nodes_max {
                 return;
             }
             let next = self.nodes.range(self.hand.after()..).next().or_else(|| self.nodes.iter().next());

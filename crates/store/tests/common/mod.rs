@@ -27,12 +27,20 @@ pub fn stamp(page: &Page) -> u64 {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Model {
     /// Slot to generation and pages; a page is its stamp and its home.
-    pub objects: BTreeMap<u64, (u32, BTreeMap<u64, (u64, u64)>)>,
+    pub objects: BTreeMap<u64, (u32, Held)>,
 }
+
+/// Pages with their stamps and homes.
+type Held = BTreeMap<u64, (u64, u64)>;
 
 impl Model {
     pub fn apply(&mut self, vector: &[Change]) {
         vector.iter().for_each(|change| self.change(change));
+    }
+
+    fn held(&mut self, object: ObjectId) -> Option<&mut Held> {
+        let found = self.objects.get_mut(&object.slot).filter(|found| found.0 == object.generation);
+        found.map(|(_, held)| held)
     }
 
     fn change(&mut self, change: &Change) {
@@ -47,19 +55,15 @@ impl Model {
                 }
             }
             Change::Cut { object, pages, sequence } => {
-                if let Some((generation, held)) = self.objects.get_mut(&object.slot) {
-                    if *generation == object.generation {
-                        held.retain(|page, (_, home)| !pages.contains(&PageNo(*page)) || *home >= sequence.0);
-                    }
+                if let Some(held) = self.held(*object) {
+                    held.retain(|page, (_, home)| !pages.contains(&PageNo(*page)) || *home >= sequence.0);
                 }
             }
             Change::Delete { object, sequence } => {
-                if let Some((generation, held)) = self.objects.get_mut(&object.slot) {
-                    if *generation == object.generation {
-                        held.retain(|_, (_, home)| *home >= sequence.0);
-                        if held.is_empty() {
-                            self.objects.remove(&object.slot);
-                        }
+                if let Some(held) = self.held(*object) {
+                    held.retain(|_, (_, home)| *home >= sequence.0);
+                    if held.is_empty() {
+                        self.objects.remove(&object.slot);
                     }
                 }
             }
@@ -84,10 +88,10 @@ impl Model {
         let mut wants = Vec::new();
         for slot in 0..SLOTS {
             let now = self.objects.get(&slot).map_or(1, |(generation, _)| *generation);
-            for generation in now.saturating_sub(1)..=now + 1 {
-                for page in domain() {
-                    wants.push(Want::new(ObjectId { slot, generation }, PageNo(page)));
-                }
+            let pages = domain().into_iter().map(PageNo);
+            wants.extend(pages.map(|page| Want::new(ObjectId { slot, generation: now }, page)));
+            for generation in [now.saturating_sub(1), now + 1] {
+                wants.push(Want::new(ObjectId { slot, generation }, PageNo(slot)));
             }
         }
         store.read(&mut wants);

@@ -1,0 +1,260 @@
+//! The file system on the real cache, buffer and store, on simulated disks.
+
+use super::bench::{OWNER, SECRET};
+use super::model::{Operation, Subject};
+use super::random::run;
+use crate::check::Finding;
+use crate::error::FsError;
+use crate::types::{Attributes, Done, Ino, Kind};
+use crate::{Fs, IfExists};
+use cache::{Cache, FetchMode, Settings, Task};
+use device::{BLOCK_BYTES, Clock, StoreId};
+use sim::{Power, SimClock, SimDisk};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use store::{Layout, Store};
+
+/// Steps of background work after which an operation that has not completed never will.
+const STEPS_MAX: u32 = 100_000;
+
+pub(crate) struct Machine {
+    store: Arc<SimDisk>,
+    buffer: Arc<SimDisk>,
+    clock: Arc<SimClock>,
+    fetch: FetchMode,
+    open: Option<(Arc<Cache>, Fs)>,
+    steps: Mutex<u32>,
+}
+
+impl Machine {
+    pub(crate) fn new(seed: u64, fetch: FetchMode, store_blocks: u64) -> Machine {
+        let power = Power::new();
+        let store = SimDisk::new("store", store_blocks, &power, seed);
+        let buffer = SimDisk::new("buffer", 1024, &power, seed + 1);
+        let id = StoreId([7; 16]);
+        Store::format(&*store, &Layout { id, segment_blocks: Some(64) }).expect("a format");
+        buffer::Buffer::format(&*buffer, id).expect("a format");
+        let clock = Arc::new(SimClock::new());
+        let mut machine = Machine { store, buffer, clock, fetch, open: None, steps: Mutex::new(0) };
+        let cache = machine.cache();
+        Fs::create(&cache, &*machine.clock, OWNER, SECRET).expect("a new file system");
+        drop(cache);
+        machine.start();
+        machine
+    }
+
+    fn cache(&self) -> Arc<Cache> {
+        let settings = Settings {
+            fetch: self.fetch,
+            memory_bytes_max: 200 * BLOCK_BYTES as u64,
+            dirty_bytes_max: 100 * BLOCK_BYTES as u64,
+            commit_inline_below: Duration::ZERO,
+            ..Settings::default()
+        };
+        let store = Arc::new(Store::open(self.store.clone()).expect("a store"));
+        Arc::new(Cache::open(store, self.buffer.clone(), self.clock.clone(), settings).expect("a cache"))
+    }
+
+    fn start(&mut self) {
+        let cache = self.cache();
+        let fs = Fs::open(cache.clone(), self.clock.clone()).expect("a file system");
+        self.open = Some((cache, fs));
+    }
+
+    pub(crate) fn fs(&self) -> &Fs {
+        &self.open.as_ref().expect("it is open").1
+    }
+
+    fn step(&self) {
+        let (cache, _) = self.open.as_ref().expect("it is open");
+        for task in [Task::Commit, Task::Fetch, Task::WriteBack, Task::Checkpoint] {
+            cache.step(task);
+        }
+    }
+
+    /// Waits for an operation, doing the workers' work.
+    pub(crate) fn wait<T: Send + 'static>(&self, start: impl FnOnce(Done<T>)) -> Result<T, FsError> {
+        let answer = Arc::new(Mutex::new(None));
+        let into = answer.clone();
+        start(Box::new(move |result| *into.lock().expect("no panic") = Some(result)));
+        for _ in 0..STEPS_MAX {
+            if let Some(result) = answer.lock().expect("no panic").take() {
+                return result;
+            }
+            self.step();
+        }
+        panic!("an operation never completed");
+    }
+}
+
+impl Subject for Machine {
+    fn now(&self) -> i64 {
+        self.clock.wall_nanos()
+    }
+
+    fn set_now(&mut self, now: i64) {
+        let ahead = now - self.clock.wall_nanos();
+        self.clock.advance(Duration::from_nanos(ahead as u64));
+    }
+
+    fn apply(&mut self, operation: &Operation) -> Result<Option<Attributes>, FsError> {
+        let fs = self.fs();
+        *self.steps.lock().expect("no panic") += 1;
+        if *self.steps.lock().expect("no panic") % 7 == 0 {
+            self.step();
+        }
+        match operation.clone() {
+            Operation::Make { caller, parent, name, kind, mode } => {
+                self.wait(|done| fs.make(caller, parent, &name, kind, mode, done)).map(Some)
+            }
+            Operation::Symlink { caller, parent, name, target } => {
+                self.wait(|done| fs.symlink(caller, parent, &name, &target, done)).map(Some)
+            }
+            Operation::Link { ino, parent, name } => {
+                self.wait(|done| fs.link(ino, parent, &name, done)).map(Some)
+            }
+            Operation::Unlink { parent, name } => {
+                self.wait(|done| fs.unlink(parent, &name, done)).map(|()| None)
+            }
+            Operation::RemoveDirectory { parent, name } => {
+                self.wait(|done| fs.remove_directory(parent, &name, done)).map(|()| None)
+            }
+            Operation::Rename { from, to, if_exists } => {
+                let (from, to) = ((from.0, &from.1[..]), (to.0, &to.1[..]));
+                self.wait(|done| fs.rename(from, to, if_exists, done)).map(|()| None)
+            }
+            Operation::Write { ino, offset, bytes } => {
+                self.wait(|done| fs.write(ino, offset, bytes, done)).map(|()| None)
+            }
+            Operation::Set { ino, set } => self.wait(|done| fs.set_attributes(ino, set, done)).map(Some),
+            Operation::Hold { ino } => fs.hold(ino).map(|()| None),
+            Operation::Unhold { ino } => {
+                fs.unhold(ino, 1);
+                Ok(None)
+            }
+        }
+    }
+
+    fn attributes(&self, ino: Ino) -> Result<Attributes, FsError> {
+        self.fs().attributes(ino)
+    }
+
+    fn read(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
+        self.wait(|done| self.fs().read(ino, 0, 1 << 30, done))
+    }
+
+    fn read_link(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
+        self.fs().read_link(ino)
+    }
+
+    fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Ino, FsError> {
+        self.fs().lookup(parent, name).map(|found| found.ino)
+    }
+
+    fn list(&self, ino: Ino) -> Result<Vec<(u64, Vec<u8>, Ino, Kind)>, FsError> {
+        let mut all: Vec<(u64, Vec<u8>, Ino, Kind)> = Vec::new();
+        loop {
+            // A few at a time, going on from the cookie, as the kernel does.
+            let (cookie, before) = (all.last().map_or(0, |&(cookie, _, _, _)| cookie), all.len());
+            self.fs().read_directory(ino, cookie, &mut |entry| {
+                all.push((entry.cookie, entry.name.to_vec(), entry.ino, entry.kind));
+                all.len() < before + 10
+            })?;
+            if all.len() == before {
+                return Ok(all);
+            }
+        }
+    }
+
+    fn reopen(&mut self) {
+        let (cache, fs) = self.open.take().expect("it is open");
+        cache.drain().expect("everything goes home");
+        drop((cache, fs));
+        self.start();
+        // Orphans may wait for room.
+        (0..10).for_each(|_| self.step());
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        self.fs().check(&mut |finding| findings.push(finding));
+        findings
+    }
+}
+
+#[test]
+fn random_operations_through_the_whole_stack_do_what_a_plain_model_does() {
+    run(&mut Machine::new(1, FetchMode::Lazy, 16384), 1, 30, 2000, 500);
+    run(&mut Machine::new(2, FetchMode::Blocking, 16384), 2, 500, 2000, 500);
+}
+
+#[test]
+fn a_long_write_is_read_back_whole() {
+    let mut machine = Machine::new(3, FetchMode::Lazy, 16384);
+    let file = machine.wait(|done| machine.fs().make(OWNER, Ino::ROOT, b"long", Kind::File, 0o600, done));
+    let ino = file.expect("a file").ino;
+    let bytes: Vec<u8> = (0..5_000_123u32).map(|at| (at / 7) as u8).collect();
+    machine.wait(|done| machine.fs().write(ino, 777, bytes.clone(), done)).expect("a write");
+    machine.wait(|done| machine.fs().sync(done)).expect("a sync");
+    machine.reopen();
+    let mut read = Vec::new();
+    loop {
+        let piece = machine.wait(|done| machine.fs().read(ino, read.len() as u64, 100_000, done));
+        match piece.expect("a read") {
+            piece if piece.is_empty() => break,
+            piece => read.extend(piece),
+        }
+    }
+    assert!(read[..777].iter().all(|&byte| byte == 0));
+    assert!(read[777..] == bytes, "other bytes");
+    assert_eq!(machine.wait(|done| machine.fs().read(ino, 5_000_900, 10, done)).expect("a read").len(), 0);
+}
+
+#[test]
+fn a_full_store_refuses_writes_and_takes_them_again_after_deletions() {
+    let mut machine = Machine::new(4, FetchMode::Lazy, 2048);
+    let mut written = 0;
+    let error = loop {
+        let name = format!("file{written}").into_bytes();
+        let step = || {
+            let made =
+                machine.wait(|done| machine.fs().make(OWNER, Ino::ROOT, &name, Kind::File, 0o600, done))?;
+            machine.wait(|done| machine.fs().write(made.ino, 0, vec![7; 100_000], done))
+        };
+        match step() {
+            Ok(()) => written += 1,
+            Err(error) => break error,
+        }
+        assert!(written < 200, "20 MB went into 8 MB");
+    };
+    assert!(matches!(error, FsError::NoSpace), "{error:?}");
+    assert!(written > 20, "only {written} files of 100 KB fit into 8 MB");
+    assert_eq!(machine.findings(), []);
+    for at in 0..written {
+        let name = format!("file{at}").into_bytes();
+        machine.wait(|done| machine.fs().unlink(Ino::ROOT, &name, done)).expect("deletions proceed");
+    }
+    machine.reopen();
+    let made = machine.wait(|done| machine.fs().make(OWNER, Ino::ROOT, b"after", Kind::File, 0o600, done));
+    let ino = made.expect("room again").ino;
+    machine.wait(|done| machine.fs().write(ino, 0, vec![9; 100_000], done)).expect("room again");
+    let to = (Ino::ROOT, &b"moved"[..]);
+    machine
+        .wait(|done| machine.fs().rename((Ino::ROOT, b"after"), to, IfExists::Refuse, done))
+        .expect("a move");
+    assert_eq!(machine.read(ino).expect("a read"), vec![9; 100_000]);
+}
+
+#[test]
+fn a_volume_without_a_file_system_is_refused() {
+    let machine = Machine::new(5, FetchMode::Lazy, 4096);
+    let power = Power::new();
+    let (store, buffer) = (SimDisk::new("store", 4096, &power, 1), SimDisk::new("buffer", 256, &power, 2));
+    let id = StoreId([8; 16]);
+    Store::format(&*store, &Layout { id, segment_blocks: Some(64) }).expect("a format");
+    buffer::Buffer::format(&*buffer, id).expect("a format");
+    let store = Arc::new(Store::open(store).expect("a store"));
+    let cache = Cache::open(store, buffer, machine.clock.clone(), Settings::default()).expect("a cache");
+    let error = Fs::open(Arc::new(cache), machine.clock.clone()).err().expect("refused");
+    assert!(error.to_string().contains("no file system"), "{error}");
+}

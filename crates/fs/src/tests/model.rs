@@ -1,0 +1,360 @@
+//! A plain file system of maps and vectors: slow, obvious, and independent of the real one.
+
+use crate::check::Finding;
+use crate::error::FsError;
+use crate::types::{Attributes, Caller, IfExists, Ino, Kind, SetAttributes, SetTime};
+use std::collections::BTreeMap;
+
+/// One operation.
+#[derive(Debug, Clone)]
+pub(crate) enum Operation {
+    Make { caller: Caller, parent: Ino, name: Vec<u8>, kind: Kind, mode: u16 },
+    Symlink { caller: Caller, parent: Ino, name: Vec<u8>, target: Vec<u8> },
+    Link { ino: Ino, parent: Ino, name: Vec<u8> },
+    Unlink { parent: Ino, name: Vec<u8> },
+    RemoveDirectory { parent: Ino, name: Vec<u8> },
+    Rename { from: (Ino, Vec<u8>), to: (Ino, Vec<u8>), if_exists: IfExists },
+    Write { ino: Ino, offset: u64, bytes: Vec<u8> },
+    Set { ino: Ino, set: SetAttributes },
+    Hold { ino: Ino },
+    Unhold { ino: Ino },
+}
+
+/// What is compared with the model.
+pub(crate) trait Subject {
+    fn now(&self) -> i64;
+    fn set_now(&mut self, now: i64);
+    fn apply(&mut self, operation: &Operation) -> Result<Option<Attributes>, FsError>;
+    fn attributes(&self, ino: Ino) -> Result<Attributes, FsError>;
+    fn read(&self, ino: Ino) -> Result<Vec<u8>, FsError>;
+    fn read_link(&self, ino: Ino) -> Result<Vec<u8>, FsError>;
+    fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Ino, FsError>;
+    /// Cookie, name, number, kind.
+    fn list(&self, ino: Ino) -> Result<Vec<(u64, Vec<u8>, Ino, Kind)>, FsError>;
+    /// Closes everything and opens it again.
+    fn reopen(&mut self);
+    fn findings(&self) -> Vec<Finding>;
+}
+
+/// A file, a directory or a link.
+#[derive(Debug, Clone)]
+pub(crate) struct Node {
+    pub(crate) kind: Kind,
+    pub(crate) rights: (u32, u32, u16),
+    pub(crate) links: u32,
+    /// A file's content or a link's target.
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) names: BTreeMap<Vec<u8>, Ino>,
+    pub(crate) parent: Ino,
+    /// Accessed, modified, changed, created.
+    pub(crate) times: [i64; 4],
+    pub(crate) held: u64,
+}
+
+/// All of them. The numbers of new ones are those that the subject gave.
+#[derive(Debug, Clone)]
+pub(crate) struct Model {
+    pub(crate) nodes: BTreeMap<Ino, Node>,
+    pub(crate) now: i64,
+}
+
+type Outcome = Result<(), FsError>;
+
+impl Model {
+    pub(crate) fn new(owner: Caller, now: i64) -> Model {
+        let root = Model::node(Kind::Directory, (owner.uid, owner.gid, 0o755), Ino::ROOT, now);
+        Model { nodes: BTreeMap::from([(Ino::ROOT, root)]), now }
+    }
+
+    fn node(kind: Kind, rights: (u32, u32, u16), parent: Ino, now: i64) -> Node {
+        let links = if kind == Kind::Directory { 2 } else { 1 };
+        Node { kind, rights, links, bytes: vec![], names: BTreeMap::new(), parent, times: [now; 4], held: 0 }
+    }
+
+    /// Applies what the subject did; `made` is the number of what was made.
+    pub(crate) fn apply(&mut self, operation: &Operation, made: Option<Ino>) -> Outcome {
+        match operation.clone() {
+            Operation::Make { caller, parent, name, kind, mode } => {
+                self.make(caller, parent, name, kind, mode, vec![], made)
+            }
+            Operation::Symlink { caller, parent, name, target } => {
+                self.make(caller, parent, name, Kind::Symlink, 0o777, target, made)
+            }
+            Operation::Link { ino, parent, name } => self.link(ino, parent, name),
+            Operation::Unlink { parent, name } => {
+                let ino = self.lookup(parent, &name)?;
+                if self.nodes[&ino].kind == Kind::Directory {
+                    return Err(FsError::IsDirectory);
+                }
+                self.take_name(parent, &name);
+                self.drop_file(ino);
+                Ok(())
+            }
+            Operation::RemoveDirectory { parent, name } => {
+                let ino = self.lookup(parent, &name)?;
+                if self.nodes[&ino].kind != Kind::Directory {
+                    return Err(FsError::NotDirectory);
+                }
+                if !self.nodes[&ino].names.is_empty() {
+                    return Err(FsError::NotEmpty);
+                }
+                self.take_name(parent, &name);
+                self.drop_directory(parent, ino);
+                Ok(())
+            }
+            Operation::Rename { from, to, if_exists } => self.rename(from, to, if_exists),
+            Operation::Write { ino, offset, bytes } => self.write(ino, offset as usize, &bytes),
+            Operation::Set { ino, set } => self.set(ino, set),
+            Operation::Hold { ino } => {
+                self.nodes.get_mut(&ino).ok_or(FsError::Stale)?.held += 1;
+                Ok(())
+            }
+            Operation::Unhold { ino } => {
+                self.nodes.get_mut(&ino).ok_or(FsError::Stale)?.held -= 1;
+                self.forget(ino);
+                Ok(())
+            }
+        }
+    }
+
+    /// What an unmount does to open counts.
+    pub(crate) fn reopen(&mut self) {
+        for ino in self.nodes.keys().copied().collect::<Vec<_>>() {
+            self.nodes.get_mut(&ino).expect("it was there").held = 0;
+            self.forget(ino);
+        }
+    }
+
+    fn at(&mut self, ino: Ino) -> &mut Node {
+        self.nodes.get_mut(&ino).expect("the model knows it")
+    }
+
+    fn directory(&self, ino: Ino) -> Result<&Node, FsError> {
+        let node = self.nodes.get(&ino).ok_or(FsError::Stale)?;
+        match node.kind {
+            Kind::Directory if node.links == 0 => Err(FsError::NotFound),
+            Kind::Directory => Ok(node),
+            _ => Err(FsError::NotDirectory),
+        }
+    }
+
+    pub(crate) fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Ino, FsError> {
+        self.directory(parent)?.names.get(name).copied().ok_or(FsError::NotFound)
+    }
+
+    fn put_name(&mut self, parent: Ino, name: Vec<u8>, ino: Ino) {
+        let now = self.now;
+        let directory = self.at(parent);
+        directory.names.insert(name, ino);
+        (directory.times[1], directory.times[2]) = (now, now);
+    }
+
+    fn take_name(&mut self, parent: Ino, name: &[u8]) {
+        let now = self.now;
+        let directory = self.at(parent);
+        directory.names.remove(name);
+        (directory.times[1], directory.times[2]) = (now, now);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a model may be plain")]
+    fn make(
+        &mut self,
+        caller: Caller,
+        parent: Ino,
+        name: Vec<u8>,
+        kind: Kind,
+        mode: u16,
+        bytes: Vec<u8>,
+        made: Option<Ino>,
+    ) -> Outcome {
+        let directory = self.directory(parent)?;
+        if directory.names.contains_key(&name) {
+            return Err(FsError::Exists);
+        }
+        let (_, gid, bits) = directory.rights;
+        let inherits = bits & 0o2000 != 0;
+        let mode = if inherits && kind == Kind::Directory { mode | 0o2000 } else { mode };
+        let rights = (caller.uid, if inherits { gid } else { caller.gid }, mode);
+        let made = made.expect("the subject made it too");
+        let old = self.nodes.insert(made, Node { bytes, ..Model::node(kind, rights, parent, self.now) });
+        assert!(old.is_none(), "{made:?} is in use");
+        if kind == Kind::Directory {
+            self.at(parent).links += 1;
+        }
+        self.put_name(parent, name, made);
+        Ok(())
+    }
+
+    fn link(&mut self, ino: Ino, parent: Ino, name: Vec<u8>) -> Outcome {
+        let node = self.nodes.get(&ino).ok_or(FsError::Stale)?.clone();
+        if node.kind == Kind::Directory {
+            return Err(FsError::NotPermitted);
+        }
+        if self.directory(parent)?.names.contains_key(&name) {
+            return Err(FsError::Exists);
+        }
+        if node.links == 0 {
+            return Err(FsError::NotFound);
+        }
+        let now = self.now;
+        self.at(ino).links += 1;
+        self.at(ino).times[2] = now;
+        self.put_name(parent, name, ino);
+        Ok(())
+    }
+
+    fn drop_file(&mut self, ino: Ino) {
+        let now = self.now;
+        self.at(ino).links -= 1;
+        self.at(ino).times[2] = now;
+        self.forget(ino);
+    }
+
+    fn drop_directory(&mut self, parent: Ino, ino: Ino) {
+        let now = self.now;
+        self.at(parent).links -= 1;
+        self.at(ino).links = 0;
+        self.at(ino).times[2] = now;
+        self.forget(ino);
+    }
+
+    fn forget(&mut self, ino: Ino) {
+        if self.nodes[&ino].links == 0 && self.nodes[&ino].held == 0 {
+            self.nodes.remove(&ino);
+        }
+    }
+
+    fn rename(&mut self, from: (Ino, Vec<u8>), to: (Ino, Vec<u8>), if_exists: IfExists) -> Outcome {
+        self.directory(from.0)?;
+        self.directory(to.0)?;
+        let moved = self.lookup(from.0, &from.1)?;
+        let is_directory = self.nodes[&moved].kind == Kind::Directory;
+        let mut above = to.0;
+        while is_directory && above != Ino::ROOT {
+            if above == moved {
+                return Err(FsError::Invalid);
+            }
+            above = self.nodes[&above].parent;
+        }
+        let present = self.lookup(to.0, &to.1).ok();
+        if let Some(present) = present {
+            if if_exists == IfExists::Refuse {
+                return Err(FsError::Exists);
+            }
+            if present == moved {
+                return Ok(());
+            }
+            let replaced = &self.nodes[&present];
+            match (is_directory, replaced.kind == Kind::Directory) {
+                (true, false) => return Err(FsError::NotDirectory),
+                (false, true) => return Err(FsError::IsDirectory),
+                (true, true) if !replaced.names.is_empty() => return Err(FsError::NotEmpty),
+                _ => {}
+            }
+        }
+        self.take_name(from.0, &from.1);
+        self.put_name(to.0, to.1, moved);
+        if is_directory {
+            self.at(from.0).links -= 1;
+            self.at(to.0).links += 1;
+            self.at(moved).parent = to.0;
+        }
+        let now = self.now;
+        self.at(moved).times[2] = now;
+        match present {
+            Some(gone) if is_directory => self.drop_directory(to.0, gone),
+            Some(gone) => self.drop_file(gone),
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, ino: Ino) -> Result<&mut Node, FsError> {
+        let node = self.nodes.get_mut(&ino).ok_or(FsError::Stale)?;
+        match node.kind {
+            Kind::File => Ok(node),
+            Kind::Directory => Err(FsError::IsDirectory),
+            Kind::Symlink => Err(FsError::Invalid),
+        }
+    }
+
+    fn write(&mut self, ino: Ino, offset: usize, bytes: &[u8]) -> Outcome {
+        let now = self.now;
+        let node = self.file(ino)?;
+        let end = offset + bytes.len();
+        if node.bytes.len() < end {
+            node.bytes.resize(end, 0);
+        }
+        node.bytes[offset..end].copy_from_slice(bytes);
+        (node.times[1], node.times[2]) = (now, now);
+        Ok(())
+    }
+
+    fn set(&mut self, ino: Ino, set: SetAttributes) -> Outcome {
+        let now = self.now;
+        if set.size.is_some() {
+            self.file(ino)?;
+        }
+        let node = self.nodes.get_mut(&ino).ok_or(FsError::Stale)?;
+        if set == SetAttributes::default() {
+            return Ok(());
+        }
+        if let Some(size) = set.size {
+            node.bytes.resize(size as usize, 0);
+            node.times[1] = now;
+        }
+        let (mut uid, mut gid, mut mode) = node.rights;
+        if (set.uid.is_some() || set.gid.is_some()) && node.kind == Kind::File {
+            mode &= if mode & 0o010 != 0 { !0o6000 } else { !0o4000 };
+        }
+        uid = set.uid.unwrap_or(uid);
+        gid = set.gid.unwrap_or(gid);
+        node.rights = (uid, gid, set.mode.unwrap_or(mode));
+        node.times[2] = now;
+        for (at, time) in [(0, set.accessed), (1, set.modified)] {
+            match time {
+                Some(SetTime::Now) => node.times[at] = now,
+                Some(SetTime::To(time)) => node.times[at] = time,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Panics unless the subject shows exactly what the model holds.
+    pub(crate) fn compare(&self, subject: &dyn Subject) {
+        for (&ino, node) in &self.nodes {
+            let found = subject.attributes(ino).unwrap_or_else(|error| panic!("{ino:?} {node:?}: {error}"));
+            assert_eq!((found.kind, found.links), (node.kind, node.links), "{ino:?}");
+            assert_eq!((found.uid, found.gid, found.mode), node.rights, "{ino:?}");
+            let times = [found.accessed, found.modified, found.changed, found.created];
+            assert_eq!(times, node.times, "{ino:?} {node:?}");
+            match node.kind {
+                Kind::File => {
+                    assert_eq!(found.size, node.bytes.len() as u64, "{ino:?}");
+                    assert!(subject.read(ino).expect("a read") == node.bytes, "{ino:?}: other bytes");
+                }
+                Kind::Symlink => assert_eq!(subject.read_link(ino).expect("a target"), node.bytes, "{ino:?}"),
+                Kind::Directory => self.compare_directory(subject, ino, node),
+            }
+        }
+    }
+
+    fn compare_directory(&self, subject: &dyn Subject, ino: Ino, node: &Node) {
+        if node.links == 0 {
+            assert!(matches!(subject.list(ino), Err(FsError::NotFound)));
+            return;
+        }
+        let listed = subject.list(ino).expect("a directory lists");
+        assert!(listed.is_sorted_by_key(|one| one.0), "cookies are not in order");
+        assert!(listed.windows(2).all(|pair| pair[0].0 != pair[1].0), "cookies are not unique");
+        let mut names: Vec<_> = listed.into_iter().map(|(_, name, ino, kind)| (name, ino, kind)).collect();
+        names.sort_by(|one, other| one.0.cmp(&other.0));
+        let expected: Vec<_> =
+            node.names.iter().map(|(name, &ino)| (name.clone(), ino, self.nodes[&ino].kind)).collect();
+        assert!(names == expected, "{ino:?}: other names");
+        for (name, &child) in &node.names {
+            assert_eq!(subject.lookup(ino, name).ok(), Some(child), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Random operations on a subject and on the model, step by step.
+
+use super::bench::{Bench, OWNER};
+use super::model::{Model, Operation, Subject};
+use crate::error::FsError;
+use crate::types::{Caller, IfExists, Ino, Kind, SetAttributes, SetTime};
+use device::Random;
+
+/// A seeded source of operations that make sense often and not always.
+pub(crate) struct Source {
+    random: Random,
+    /// Different names: many make directories big, few make names meet.
+    names: u64,
+}
+
+impl Source {
+    pub(crate) fn new(seed: u64, names: u64) -> Source {
+        Source { random: Random::new(seed), names }
+    }
+
+    fn name(&mut self) -> Vec<u8> {
+        let number = self.random.below(self.names);
+        // Long names now and then, up to the limit.
+        let pad = if number.is_multiple_of(13) { (number * 7 % 240) as usize } else { 0 };
+        format!("name{number}{}", "x".repeat(pad)).into_bytes()
+    }
+
+    fn ino(&mut self, model: &Model, wanted: impl Fn(Kind) -> bool) -> Ino {
+        // Seldom one that does not fit, or that was never there.
+        if self.random.once_in(60) {
+            return Ino(self.random.below(1 << 52) + 2);
+        }
+        let any = self.random.once_in(30);
+        let fitting: Vec<Ino> =
+            model.nodes.iter().filter(|(_, node)| any || wanted(node.kind)).map(|(&ino, _)| ino).collect();
+        if fitting.is_empty() { Ino::ROOT } else { fitting[self.random.below(fitting.len() as u64) as usize] }
+    }
+
+    /// A directory, and in it mostly a name that exists.
+    fn place(&mut self, model: &Model) -> (Ino, Vec<u8>) {
+        let parent = self.ino(model, |kind| kind == Kind::Directory);
+        let names = model.nodes.get(&parent).map(|node| &node.names);
+        match names {
+            Some(names) if !names.is_empty() && !self.random.once_in(5) => {
+                let at = self.random.below(names.len() as u64) as usize;
+                (parent, names.keys().nth(at).expect("below its length").clone())
+            }
+            _ => (parent, self.name()),
+        }
+    }
+
+    pub(crate) fn next(&mut self, model: &Model) -> Operation {
+        let directory = |kind| kind == Kind::Directory;
+        let file = |kind| kind == Kind::File;
+        let caller = Caller { uid: self.random.below(3) as u32, gid: self.random.below(3) as u32 };
+        match self.random.below(100) {
+            0..30 => {
+                let kind = if self.random.once_in(4) { Kind::Directory } else { Kind::File };
+                let mode = [0o644, 0o755, 0o2755, 0o600, 0o4711][self.random.below(5) as usize];
+                Operation::Make { caller, parent: self.ino(model, directory), name: self.name(), kind, mode }
+            }
+            30..35 => {
+                let target = vec![b't'; 1 + self.random.below(300) as usize];
+                Operation::Symlink { caller, parent: self.ino(model, directory), name: self.name(), target }
+            }
+            35..40 => {
+                let ino = self.ino(model, |kind| kind != Kind::Directory);
+                Operation::Link { ino, parent: self.ino(model, directory), name: self.name() }
+            }
+            40..52 => {
+                let (parent, name) = self.place(model);
+                Operation::Unlink { parent, name }
+            }
+            52..57 => {
+                let (parent, name) = self.place(model);
+                Operation::RemoveDirectory { parent, name }
+            }
+            57..70 => {
+                let from = self.place(model);
+                let to = if self.random.once_in(2) {
+                    self.place(model)
+                } else {
+                    (self.ino(model, directory), self.name())
+                };
+                let if_exists = if self.random.once_in(5) { IfExists::Refuse } else { IfExists::Replace };
+                Operation::Rename { from, to, if_exists }
+            }
+            70..82 => {
+                let bytes = vec![self.random.next_u64() as u8 | 1; 1 + self.random.below(9000) as usize];
+                Operation::Write { ino: self.ino(model, file), offset: self.random.below(20_000), bytes }
+            }
+            82..92 => Operation::Set { ino: self.ino(model, |_| true), set: self.set() },
+            92..97 => Operation::Hold { ino: self.ino(model, |_| true) },
+            _ => {
+                let held: Vec<Ino> =
+                    model.nodes.iter().filter(|(_, node)| node.held > 0).map(|(&ino, _)| ino).collect();
+                match held.len() as u64 {
+                    0 => Operation::Hold { ino: Ino::ROOT },
+                    count => Operation::Unhold { ino: held[self.random.below(count) as usize] },
+                }
+            }
+        }
+    }
+
+    fn set(&mut self) -> SetAttributes {
+        let random = &mut self.random;
+        SetAttributes {
+            mode: random.once_in(3).then(|| random.below(0o10000) as u16),
+            uid: random.once_in(4).then(|| random.below(3) as u32),
+            gid: random.once_in(4).then(|| random.below(3) as u32),
+            size: random.once_in(3).then(|| random.below(25_000)),
+            accessed: random.once_in(4).then(|| SetTime::To(random.next_u64() as i64)),
+            modified: random.once_in(4).then_some(SetTime::Now),
+        }
+    }
+}
+
+/// Runs `steps` operations on both and compares; `check_every` so often everything, reopening included.
+pub(crate) fn run(subject: &mut dyn Subject, seed: u64, names: u64, steps: u64, check_every: u64) {
+    let mut model = Model::new(OWNER, subject.now());
+    let mut source = Source::new(seed, names);
+    for step in 1..=steps {
+        model.now += 1;
+        subject.set_now(model.now);
+        let operation = source.next(&model);
+        let found = subject.apply(&operation);
+        let made = found.as_ref().ok().and_then(|made| made.map(|made| made.ino));
+        let expected = match (&found, &operation) {
+            // The model needs the number of what was made; without one it must not make anything.
+            (Err(error), Operation::Make { .. } | Operation::Symlink { .. }) => {
+                model.clone().apply(&operation, Some(Ino(u64::MAX))).expect_err(&format!("refused: {error}"))
+            }
+            _ => match model.apply(&operation, made) {
+                Ok(()) => FsError::NoSpace,
+                Err(error) => error,
+            },
+        };
+        let succeeded = matches!(expected, FsError::NoSpace);
+        let same = match &found {
+            Ok(_) => succeeded,
+            Err(error) => std::mem::discriminant(error) == std::mem::discriminant(&expected),
+        };
+        assert!(same, "seed {seed}, step {step}: {operation:?}: {found:?}, expected {expected:?}");
+        if step % check_every == 0 {
+            model.compare(subject);
+            assert_eq!(subject.findings(), [], "seed {seed}, step {step}");
+            subject.reopen();
+            model.reopen();
+            model.compare(subject);
+            assert_eq!(subject.findings(), [], "seed {seed}, step {step}, reopened");
+        }
+    }
+}
+
+#[test]
+fn random_operations_do_what_a_plain_model_does() {
+    for seed in 0..8 {
+        run(&mut Bench::new(), seed, 30, 2000, 500);
+    }
+}
+
+#[test]
+fn random_operations_in_big_directories_do_what_a_plain_model_does() {
+    for seed in 100..103 {
+        run(&mut Bench::new(), seed, 100_000, 12_000, 4000);
+    }
+}

@@ -1,0 +1,159 @@
+//! FORMAT.md's examples are what the code writes, and the code reads what FORMAT.md shows.
+
+use crate::format::*;
+use crate::map::{Body, NodeId, NodeTable, PageEntry, Tree, decode_node, decode_table_page, encode_node};
+use crate::note::{ChunkHead, Note, decode_chunk, encode_chunk};
+use crate::root::{Cursor, Extent, Root, Stream, no_epoch};
+use crate::segments::{Segments, Use};
+use crate::superblock::Geometry;
+use device::{Block, Incarnation, ObjectId, Page, PageNo, Sequence, StoreId};
+
+const ID: StoreId = StoreId(*b"0123456789abcdef");
+
+fn geometry() -> Geometry {
+    Geometry { id: ID, total_blocks: 4 + 32 * 16, segment_blocks: 16, segments: 32 }
+}
+
+fn root() -> Root {
+    Root {
+        generation: 7,
+        incarnation: Incarnation(3),
+        newest: Sequence(500),
+        log: Cursor { segment: 5, offset: 9, next: 6, chunk: 12, batch: 11, chain: 0xc0ff_ee00 },
+        tables: Stream { bytes: 240, crc: 0x1234_5678, extents: vec![Extent { at: Block(40), count: 1 }] },
+    }
+}
+
+fn chunk() -> (ChunkHead, Vec<Note>) {
+    let object = ObjectId { slot: 5, generation: 6 };
+    let to = ObjectId { slot: 8, generation: 1 };
+    let notes = vec![
+        Note::Write { object, page: PageNo(9), home: Sequence(501), place: Block(94), crc: 0xfeed_beef },
+        Note::Cut { object, pages: PageNo(10)..PageNo(20), sequence: Sequence(502) },
+        Note::Delete { object, sequence: Sequence(503) },
+        Note::Clone { from: object, to, sequence: Sequence(504) },
+    ];
+    let head = ChunkHead {
+        incarnation: Incarnation(3),
+        chunk: 12,
+        batch: 11,
+        durable: 10,
+        chain: 0xc0ff_ee00,
+        next: 6,
+        last: true,
+        note_blocks: 1,
+        data_blocks: 1,
+        notes: notes.len(),
+    };
+    (head, notes)
+}
+
+fn page_leaf() -> Body {
+    let mut leaf = Body::pages();
+    let Body::Pages(entries) = &mut leaf else { unreachable!() };
+    entries[0] = PageEntry { place: Block(94), home: Sequence(501), crc: 0xfeed_beef, shared: true };
+    leaf
+}
+
+fn inner() -> Body {
+    let mut inner = Body::inner();
+    let Body::Inner(children) = &mut inner else { unreachable!() };
+    children[1] = NodeId(0x77);
+    inner
+}
+
+fn object_leaf() -> Body {
+    let mut leaf = Body::objects();
+    let Body::Objects(entries) = &mut leaf else { unreachable!() };
+    entries[0] = Some(crate::map::ObjectEntry {
+        generation: 6,
+        pages: crate::map::Pages::Inline(vec![(
+            PageNo(9),
+            PageEntry { place: Block(94), home: Sequence(501), crc: 0xfeed_beef, shared: false },
+        )]),
+    });
+    leaf
+}
+
+fn table() -> NodeTable {
+    let mut table = NodeTable::new();
+    let id = table.add();
+    table.moved(id, Block(41), 0x5151_5151, 7);
+    table
+}
+
+fn tables() -> Vec<u8> {
+    let used = vec![(Use::Free, 0); 32];
+    let mut map =
+        crate::map::Map::new(table(), Tree { root: NodeId(1), height: 0 }, Segments::new(geometry(), used));
+    map.encode_tables(|_| Block(40)).0
+}
+
+/// Every structure by its name in FORMAT.md.
+fn examples() -> Vec<(&'static str, Vec<u8>)> {
+    let (head, notes) = chunk();
+    let mut pages = device::pages(1);
+    encode_chunk(&head, &notes, ID, &mut pages);
+    let node = |body: Body| encode_node(&body, NodeId(1), 7, ID).0.0.to_vec();
+    vec![
+        ("superblock", geometry().encode().0.to_vec()),
+        ("root", root().encode(ID).0.to_vec()),
+        ("epoch root", no_epoch(ID).0.to_vec()),
+        ("chunk", pages[0].0.to_vec()),
+        ("inner node", node(inner())),
+        ("page leaf", node(page_leaf())),
+        ("object leaf", node(object_leaf())),
+        ("node table page", table().encode(0, ID).0.0.to_vec()),
+        ("tables", tables()),
+    ]
+}
+
+/// The bytes as FORMAT.md shows them: 16 a line with their offset, lines of zeros left out.
+fn dump(bytes: &[u8]) -> String {
+    let lines = bytes.chunks(16).enumerate().filter(|(_, line)| line.iter().any(|&byte| byte != 0));
+    let hex = |line: &[u8]| line.iter().map(|byte| format!(" {byte:02x}")).collect::<String>();
+    lines.map(|(index, line)| format!("{:04x}:{}\n", index * 16, hex(line))).collect()
+}
+
+/// The bytes of an example in FORMAT.md.
+fn shown(name: &str, len: usize) -> Vec<u8> {
+    let text = include_str!("../FORMAT.md");
+    let (_, rest) =
+        text.split_once(&format!("```hex {name}\n")).unwrap_or_else(|| panic!("no example {name}"));
+    let mut bytes = vec![0; len];
+    for line in rest.lines().take_while(|line| *line != "```") {
+        let (offset, hex) = line.split_once(':').expect("an offset");
+        let offset = usize::from_str_radix(offset, 16).expect("hex");
+        for (index, byte) in hex.split_whitespace().enumerate() {
+            bytes[offset + index] = u8::from_str_radix(byte, 16).expect("hex");
+        }
+    }
+    bytes
+}
+
+#[test]
+fn the_examples_in_format_md_are_what_is_written() {
+    for (name, bytes) in examples() {
+        assert!(shown(name, bytes.len()) == bytes, "FORMAT.md's {name} should be:\n{}", dump(&bytes));
+    }
+}
+
+#[test]
+fn the_examples_in_format_md_are_read_back() {
+    let page = |name| {
+        let mut page = Page::zeroed();
+        page.0.copy_from_slice(&shown(name, 4096));
+        page
+    };
+    assert_eq!(Root::decode(&page("root"), ID), Some(root()));
+    let (head, notes) = chunk();
+    let (found, found_notes, _) = decode_chunk(&[*page("chunk")], ID).expect("a whole chunk");
+    assert_eq!((found, found_notes), (head, notes));
+    for (name, body) in [("inner node", inner()), ("page leaf", page_leaf()), ("object leaf", object_leaf())]
+    {
+        assert_eq!(decode_node(&page(name), NodeId(1), ID), Some(body), "{name}");
+    }
+    let entries = decode_table_page(&page("node table page"), 0, ID).expect("a page of the node table");
+    assert_eq!(entries[1], *table().get(NodeId(1)).expect("added"));
+    assert!(sealed(&page("epoch root").0, MAGIC_EPOCH, ID).is_some());
+}

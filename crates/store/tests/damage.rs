@@ -1,0 +1,220 @@
+//! Rot, devices that fail, and a store that is full.
+mod common;
+
+use common::*;
+use device::{Device, ObjectId, PageNo, Random, Sequence};
+use sim::{Faults, SimDisk};
+use std::sync::Arc;
+use store::{Change, Found, Store, StoreError, Want};
+
+const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
+
+fn write(number: u64, home: u64) -> Change {
+    Change::Write { object: FILE, page: PageNo(number), bytes: page(home), home: Sequence(home) }
+}
+
+/// Works for a while; the log's end is covered by a checkpoint.
+fn busy(seed: u64) -> (Arc<SimDisk>, Model) {
+    let (_power, disk, store) = fresh(200, seed);
+    let (mut model, mut work) = (Model::default(), Work::new(seed));
+    for step in 0..40 {
+        let vector = work.vector(&model);
+        store.apply(&vector).expect("room");
+        model.apply(&vector);
+        if step % 13 == 0 || step == 38 {
+            store.checkpoint().expect("a checkpoint");
+        }
+    }
+    store.checkpoint().expect("a checkpoint");
+    (disk, model)
+}
+
+/// Whether all reads give the right bytes or an error; counts the errors.
+fn errors_but_no_lies(store: &Store, model: &Model, when: &str) -> u64 {
+    let mut errors = 0;
+    for (&slot, (generation, held)) in &model.objects {
+        let object = ObjectId { slot, generation: *generation };
+        let mut wants: Vec<Want> = domain().into_iter().map(|page| Want::new(object, PageNo(page))).collect();
+        store.read(&mut wants);
+        for want in wants {
+            let found = match want.found {
+                Ok(Found::Hole) => None,
+                Ok(Found::Page { bytes, home }) => Some((stamp(&bytes), home.0)),
+                Err(StoreError::Corrupt { .. }) => {
+                    errors += 1;
+                    continue;
+                }
+                Err(error) => panic!("{when}: {error}"),
+            };
+            assert_eq!(found, held.get(&want.page.0).copied(), "{when}: wrong bytes");
+        }
+    }
+    errors
+}
+
+#[test]
+fn rot_in_any_block_is_an_error_or_harmless_and_never_wrong_bytes() {
+    let (disk, model) = busy(1);
+    let (mut refused, mut errors, mut found) = (0, 0, 0);
+    let mut random = Random::new(1);
+    for at in disk.written_blocks() {
+        let fork = disk.fork(&sim::Power::new(), 1);
+        fork.rot(at, random.below(4096 * 8) as usize);
+        let Ok(store) = open(&fork) else {
+            refused += 1;
+            continue;
+        };
+        let lost = errors_but_no_lies(&store, &model, &format!("block {at}"));
+        errors += lost;
+        found += u64::from(lost > 0 && !findings(&store).is_empty());
+        assert!(lost == 0 || !findings(&store).is_empty(), "block {at}: check finds nothing");
+    }
+    assert!(refused > 0 && errors > 50 && found > 50, "{refused} refused, {errors} errors, {found} found");
+}
+
+#[test]
+fn rot_in_the_log_before_its_last_batch_is_refused_and_named() {
+    let (_power, disk, store) = fresh(64, 1);
+    for home in 1..=5 {
+        store.apply(&[write(home, home)]).expect("room");
+    }
+    drop(store);
+    // Segment 3 is the log's since begin; a chunk here is a block of notes and one of data.
+    let chunks: Vec<_> = disk.written_blocks().into_iter().filter(|&at| is_chunk(&disk, at)).collect();
+    assert_eq!(chunks.len(), 5);
+    for (index, &at) in chunks.iter().enumerate() {
+        let fork = disk.fork(&sim::Power::new(), 1);
+        fork.rot(at, 1000);
+        match open(&fork) {
+            Err(StoreError::Damaged { place, .. }) => assert_eq!(place, at),
+            Err(other) => panic!("{other}"),
+            Ok(_) => assert_eq!(index, 4, "only the last batch looks like a torn one"),
+        }
+    }
+}
+
+fn is_chunk(disk: &SimDisk, at: device::Block) -> bool {
+    let mut pages = device::pages(1);
+    disk.read(at, &mut pages).expect("a read in range");
+    pages[0].0.starts_with(b"weir.log")
+}
+
+#[test]
+fn after_a_failed_write_or_flush_the_log_goes_on_elsewhere_and_nothing_is_lost() {
+    for seed in 0..60 {
+        let (power, disk, store) = fresh(300, seed);
+        let (mut model, mut work) = (Model::default(), Work::new(seed));
+        disk.set_faults(Faults { read_one_in: 40, write_one_in: 12, flush_one_in: 12 });
+        let (mut failed, mut maybe) = (0, None);
+        for _ in 0..60 {
+            let vector = work.vector(&model);
+            let mut after = model.clone();
+            after.apply(&vector);
+            match store.apply(&vector) {
+                Ok(()) => (model, maybe) = (after, None),
+                Err(StoreError::Device(_)) => (failed, maybe) = (failed + 1, Some(after)),
+                Err(error) => panic!("seed {seed}: {error}"),
+            }
+            if work.random.once_in(8) && store.checkpoint().is_ok() {
+                // What failed is not in the map, and the log that may have it is not looked at any more.
+                maybe = None;
+            }
+        }
+        assert!(failed > 0, "seed {seed}: no fault met an apply");
+        disk.set_faults(Faults::default());
+        assert_eq!(model.difference(&store), None, "seed {seed}");
+        drop(store);
+        power.cut();
+        disk.crash();
+        power.restore();
+        let store = open(&disk).expect("it opens");
+        let difference = model.difference(&store);
+        let all_of_it = maybe.is_some_and(|maybe: Model| maybe.difference(&store).is_none());
+        assert!(difference.is_none() || all_of_it, "seed {seed}: {difference:?}");
+        assert_eq!(findings(&store), [], "seed {seed}");
+    }
+}
+
+#[test]
+fn a_full_store_says_so_and_deleting_and_checkpoints_still_work() {
+    let (_power, disk, store) = fresh(64, 1);
+    let mut written = 0;
+    let error = loop {
+        match store.apply(&[write(written, written + 1)]) {
+            Ok(()) => written += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error, StoreError::Full);
+    assert_eq!(store.reserve(1), Err(StoreError::Full));
+    assert!(written > 200, "only {written} pages in 1024 blocks");
+    for round in 0..30 {
+        store.checkpoint().unwrap_or_else(|error| panic!("round {round}: {error}"));
+        let pages = PageNo(round)..PageNo(round + 1);
+        let cut = Change::Cut { object: FILE, pages, sequence: Sequence(u64::MAX) };
+        store.apply(&[cut]).unwrap_or_else(|error| panic!("round {round}: {error}: {:?}", store.space()));
+    }
+    store.apply(&[Change::Delete { object: FILE, sequence: Sequence(u64::MAX) }]).expect("deleting works");
+    store.checkpoint().expect("a checkpoint");
+    store.checkpoint().expect("a checkpoint");
+    store.reserve(20).expect("there is room again");
+    store.apply(&[write(1, 1)]).expect("there is room again");
+    assert_eq!(findings(&store), []);
+    drop(store);
+    assert_eq!(open(&disk).expect("it opens").home(FILE, PageNo(1)), Ok(Some(Sequence(1))));
+}
+
+#[test]
+fn a_full_store_can_be_mounted_any_number_of_times() {
+    let (power, disk, store) = fresh(64, 1);
+    let mut home = 0;
+    while store.apply(&[write(home % 700, home + 1)]).is_ok() {
+        home += 1;
+    }
+    drop(store);
+    for times in 0..40 {
+        let store = mount(&disk).unwrap_or_else(|error| panic!("mount {times}: {error}"));
+        let pages = PageNo(times)..PageNo(times + 1);
+        let cut = Change::Cut { object: FILE, pages, sequence: Sequence(u64::MAX) };
+        store.apply(&[cut]).unwrap_or_else(|error| panic!("mount {times}: {error}: {:?}", store.space()));
+        drop(store);
+        power.cut();
+        disk.crash();
+        power.restore();
+    }
+}
+
+#[test]
+fn a_promise_is_kept() {
+    let (_power, _disk, store) = fresh(100, 1);
+    let (mut home, mut promised) = (0, 0);
+    while store.reserve(8).is_ok() {
+        promised += 8;
+    }
+    assert!(promised > 0);
+    while promised > 0 {
+        // One page a vector, each in a leaf of its own: the dearest way.
+        home += 1;
+        store.apply(&[write(home * 1000, home)]).expect("it was promised");
+        store.release(1);
+        promised -= 1;
+    }
+}
+
+#[test]
+fn overwriting_at_random_goes_on_for_ever_with_a_cleaner() {
+    let (_power, _disk, store) = fresh(128, 1);
+    let mut random = Random::new(1);
+    for home in 1..4000 {
+        let number = random.below(600);
+        store
+            .apply(&[write(number, home)])
+            .unwrap_or_else(|error| panic!("{home}: {error}: {:?}", store.space()));
+        if store.is_short_of_space() {
+            store.clean().expect("cleaning");
+            store.checkpoint().expect("a checkpoint");
+        }
+    }
+    assert!(store.counters().segments_cleaned > 10, "{:?}", store.counters());
+    assert_eq!(findings(&store), []);
+}

@@ -1,0 +1,78 @@
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use super::program::PACKAGES;
+
+/// Why a benchmark could not run.
+#[derive(Debug, Error)]
+pub(crate) enum BenchError {
+    /// Loop devices and mounts are the superuser's.
+    #[error(
+        "this benchmark sets up block devices and mounts file systems, which needs root\n  help: run it with `sudo`"
+    )]
+    NotRoot,
+
+    /// A program that the benchmark drives is not installed.
+    #[error("the program `{program}` is missing")]
+    Missing {
+        /// Its name.
+        program: &'static str,
+    },
+
+    /// A program that the benchmark drives failed.
+    #[error("`{command}` failed: {says}")]
+    Command {
+        /// The command line.
+        command: String,
+        /// Its exit status and what it wrote to stderr.
+        says: String,
+    },
+
+    /// A modelled device, or something on it, did not appear in time.
+    #[error("{what} did not come up: {says}")]
+    Late {
+        /// What was waited for.
+        what: String,
+        /// What its program wrote to stderr.
+        says: String,
+    },
+
+    /// A file operation failed.
+    #[error("{what} {}: {source}", path.display())]
+    Io {
+        /// What was tried, such as `cannot open`.
+        what: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+
+    /// `weir status --json` did not say what the benchmark has to know.
+    #[error("`weir status` of {} has no number at {pointer}", directory.display())]
+    Status {
+        /// The mount point.
+        directory: PathBuf,
+        /// Where in the JSON the number should be.
+        pointer: String,
+    },
+}
+
+impl BenchError {
+    /// The next step, where there is one.
+    pub(crate) fn help(&self) -> Option<String> {
+        match self {
+            BenchError::NotRoot => Some("run it with `sudo`".to_owned()),
+            BenchError::Missing { .. } => {
+                Some(format!("install what benchmarks drive: apt-get install {PACKAGES}"))
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn io(what: &'static str, path: impl AsRef<Path>, source: io::Error) -> BenchError {
+        BenchError::Io { what, path: path.as_ref().to_path_buf(), source }
+    }
+}

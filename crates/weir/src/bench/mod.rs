@@ -1,0 +1,51 @@
+//! `weir bench`: experiments that print their figures beside a baseline from the same run, on a stated device.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `nonblocking_writes` | the first writes to pages that nobody holds, beside ext4 |
+//! | `counters` | what a million partial writes and their syncs cost the store: nothing |
+//! | `slow_device`, `system` | modelled devices and the file systems on them |
+//! | `workload`, `measure` | the load; what a device can do |
+//! | `report` | figures as text, table and JSON |
+//! | `undo`, `program`, `error` | taking things down again; running programs; what went wrong |
+
+mod counters;
+mod error;
+mod measure;
+mod nonblocking_writes;
+mod program;
+mod report;
+mod slow_device;
+mod system;
+mod undo;
+mod workload;
+
+use clap::{Args, Subcommand};
+
+pub(crate) use error::BenchError;
+
+/// Which benchmark to run.
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    experiment: Experiment,
+}
+
+#[derive(Debug, Subcommand)]
+enum Experiment {
+    /// Small overwrites of un-cached pages, beside ext4 on the same modelled device.
+    NonblockingWrites(nonblocking_writes::NonblockingWritesArgs),
+    /// Store reads that partial writes cause, and store I/O that fsync causes.
+    Counters(counters::CountersArgs),
+}
+
+/// Runs a benchmark; results go to stdout, progress to stderr.
+///
+/// # Errors
+/// A missing program or privilege, a program or file operation that failed; everything is taken down before it returns.
+pub(crate) fn run(args: &BenchArgs) -> Result<(), BenchError> {
+    match &args.experiment {
+        Experiment::NonblockingWrites(args) => nonblocking_writes::run_benchmark(args),
+        Experiment::Counters(args) => counters::run_benchmark(args),
+    }
+}

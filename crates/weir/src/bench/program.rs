@@ -1,0 +1,67 @@
+//! Running the programs that benchmarks drive.
+
+use std::ffi::OsStr;
+use std::process::{Command, Stdio};
+
+use super::error::BenchError;
+
+/// The Debian packages that bring every program a benchmark drives.
+pub(super) const PACKAGES: &str = "nbdkit libnbd-bin fuse3 util-linux e2fsprogs";
+
+/// A command line in the making.
+pub(super) fn command<A: AsRef<OsStr>>(
+    program: impl AsRef<OsStr>,
+    arguments: impl IntoIterator<Item = A>,
+) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// Runs a command to its end and returns what it wrote to stdout, without the last newline.
+pub(super) fn run(command: &mut Command) -> Result<String, BenchError> {
+    let output = command
+        .output()
+        .map_err(|error| BenchError::Command { command: line(command), says: error.to_string() })?;
+    if !output.status.success() {
+        let says = format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+        return Err(BenchError::Command { command: line(command), says });
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
+}
+
+/// A command as one would type it.
+pub(super) fn line(command: &Command) -> String {
+    format!("{command:?}").replace('"', "")
+}
+
+/// Checks that the modelled devices can be set up here at all, before anything is.
+pub(super) fn check_machine() -> Result<(), BenchError> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(BenchError::NotRoot);
+    }
+    for program in ["nbdkit", "nbdfuse", "losetup", "mke2fs", "mount", "umount"] {
+        if Command::new(program).arg("--version").stdin(Stdio::null()).output().is_err() {
+            return Err(BenchError::Missing { program });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failing_program_is_named_with_what_it_said() {
+        let error =
+            run(&mut command("sh", ["-c", "echo out of rope >&2; exit 3"])).expect_err("it exits with 3");
+        let text = error.to_string();
+        assert!(text.contains("out of rope") && text.contains('3'), "{text}");
+    }
+
+    #[test]
+    fn output_comes_without_the_last_newline() {
+        assert_eq!(run(&mut command("echo", ["one"])).expect("echo works"), "one");
+    }
+}

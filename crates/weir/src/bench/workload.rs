@@ -1,0 +1,181 @@
+//! The load: overwrites of pages that no cache holds, each page once, in random order, by one thread.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use device::Random;
+
+use super::error::BenchError;
+
+/// Bytes of a page.
+pub(super) const PAGE_BYTES: u64 = device::BLOCK_BYTES as u64;
+
+/// Large enough that laying out a file is one long sequential write on every system.
+const LAYOUT_BYTES: usize = 1 << 20;
+
+/// Whether each write is made durable before the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sync {
+    Never,
+    EachWrite,
+}
+
+/// What was done in some time.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Done {
+    pub(super) writes: u64,
+    pub(super) elapsed: Duration,
+}
+
+impl Done {
+    /// Writes per second.
+    pub(super) fn rate(self) -> f64 {
+        self.writes as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+}
+
+/// Creates a file of `pages` pages with no zeros in it, durable on return as far as the system's fsync goes.
+pub(super) fn lay_out(path: &Path, pages: u64) -> Result<(), BenchError> {
+    let write = || -> std::io::Result<()> {
+        let mut file = File::create(path)?;
+        let chunk: Vec<u8> = (0..LAYOUT_BYTES).map(|index| (index % 251) as u8 | 1).collect();
+        let mut left = pages * PAGE_BYTES;
+        while left > 0 {
+            let count = left.min(chunk.len() as u64);
+            file.write_all(&chunk[..count as usize])?;
+            left -= count;
+        }
+        file.sync_all()
+    };
+    write().map_err(|error| BenchError::io("cannot lay out", path, error))
+}
+
+/// The pages `0..pages` in random order.
+fn shuffled(pages: u64, random: &mut Random) -> Vec<u64> {
+    let mut order: Vec<u64> = (0..pages).collect();
+    for last in (1..order.len()).rev() {
+        order.swap(last, random.below(last as u64 + 1) as usize);
+    }
+    order
+}
+
+/// Overwrites part of each page of a file once.
+pub(super) struct Overwriter {
+    file: File,
+    path: std::path::PathBuf,
+    order: std::vec::IntoIter<u64>,
+    random: Random,
+    bytes: Vec<u8>,
+}
+
+impl Overwriter {
+    /// Overwrites `bytes` bytes, a power of two up to a page, in each of the file's `pages` pages.
+    pub(super) fn open(path: &Path, pages: u64, bytes: u64, seed: u64) -> Result<Overwriter, BenchError> {
+        assert!(bytes.is_power_of_two() && bytes <= PAGE_BYTES, "{bytes} bytes do not divide a page");
+        // Write-only: a program that has no need to read gives no reason to fetch.
+        let file = OpenOptions::new()
+            .write(true)
+            .open(path)
+            .map_err(|error| BenchError::io("cannot open", path, error))?;
+        let mut random = Random::new(seed);
+        let order = shuffled(pages, &mut random).into_iter();
+        let bytes = (0..bytes).map(|_| random.next_u64() as u8).collect();
+        Ok(Overwriter { file, path: path.to_path_buf(), order, random, bytes })
+    }
+
+    /// Goes on for at most `limit` and `writes_max` writes, or until no page is left.
+    pub(super) fn run(&mut self, writes_max: u64, limit: Duration, sync: Sync) -> Result<Done, BenchError> {
+        let start = Instant::now();
+        let mut done = Done::default();
+        while done.writes < writes_max && done.elapsed < limit {
+            let Some(page) = self.order.next() else { break };
+            self.write(page, sync).map_err(|error| BenchError::io("cannot write", &self.path, error))?;
+            done.writes += 1;
+            done.elapsed = start.elapsed();
+        }
+        Ok(done)
+    }
+
+    fn write(&mut self, page: u64, sync: Sync) -> std::io::Result<()> {
+        let size = self.bytes.len() as u64;
+        let offset = page * PAGE_BYTES + self.random.below(PAGE_BYTES / size) * size;
+        self.file.write_all_at(&self.bytes, offset)?;
+        match sync {
+            Sync::Never => Ok(()),
+            Sync::EachWrite => self.file.sync_data(),
+        }
+    }
+}
+
+/// What the disk below a buffer can do at best: small writes over one file that is laid out and cached, from its start
+/// to its end and again, each with fdatasync.
+pub(super) struct BareLoop {
+    file: File,
+    path: std::path::PathBuf,
+    bytes: Vec<u8>,
+    offset: u64,
+}
+
+impl BareLoop {
+    /// Small enough to stay cached: the bare loop must not fetch.
+    const FILE_PAGES: u64 = 1024;
+
+    pub(super) fn create(path: &Path, bytes: u64) -> Result<BareLoop, BenchError> {
+        lay_out(path, BareLoop::FILE_PAGES)?;
+        let file = OpenOptions::new()
+            .write(true)
+            .open(path)
+            .map_err(|error| BenchError::io("cannot open", path, error))?;
+        Ok(BareLoop { file, path: path.to_path_buf(), bytes: vec![0x5a; bytes as usize], offset: 0 })
+    }
+
+    pub(super) fn run(&mut self, limit: Duration) -> Result<Done, BenchError> {
+        let start = Instant::now();
+        let mut done = Done::default();
+        while done.elapsed < limit {
+            self.file
+                .write_all_at(&self.bytes, self.offset)
+                .and_then(|()| self.file.sync_data())
+                .map_err(|error| BenchError::io("cannot write", &self.path, error))?;
+            self.offset = (self.offset + self.bytes.len() as u64) % (BareLoop::FILE_PAGES * PAGE_BYTES);
+            done.writes += 1;
+            done.elapsed = start.elapsed();
+        }
+        Ok(done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_page_comes_once() {
+        let mut order = shuffled(1000, &mut Random::new(3));
+        assert_ne!(order, (0..1000).collect::<Vec<_>>());
+        order.sort_unstable();
+        assert_eq!(order, (0..1000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn an_overwriter_changes_only_its_bytes_and_stops_when_no_page_is_left() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("file");
+        lay_out(&path, 8).expect("layout");
+        let before = std::fs::read(&path).expect("read");
+        let mut load = Overwriter::open(&path, 8, 64, 1).expect("open");
+        let done = load.run(100, Duration::from_secs(60), Sync::EachWrite).expect("writes");
+        assert_eq!(done.writes, 8);
+        let after = std::fs::read(&path).expect("read");
+        assert_eq!(after.len(), before.len());
+        for page in 0..8 {
+            let bytes = page * PAGE_BYTES as usize..(page + 1) * PAGE_BYTES as usize;
+            let changed =
+                before[bytes.clone()].iter().zip(&after[bytes]).filter(|(old, new)| old != new).count();
+            assert!((1..=64).contains(&changed), "page {page}: {changed} bytes changed");
+        }
+    }
+}

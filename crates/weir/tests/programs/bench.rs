@@ -1,0 +1,89 @@
+//! The small sizes of the benchmarks: they run, and print every row. No test here asks how fast.
+
+use crate::common::{can_mount, succeeds, weir};
+use serde_json::Value;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+fn bench(arguments: &[&str]) -> Value {
+    let output = succeeds(weir().arg("bench").args(arguments).arg("--json"));
+    serde_json::from_slice(&output.stdout).expect("a benchmark's result is JSON")
+}
+
+#[test]
+fn nonblocking_writes_prints_every_system_beside_ext4() {
+    if !can_mount() {
+        return;
+    }
+    let report = bench(&["nonblocking-writes", "--size", "small", "--model", "ssd"]);
+    let model = &report["models"][0];
+    assert!(model["measured"]["reads_per_s_depth_1"].as_f64().expect("a figure") > 0.0);
+    let rows = model["rows"].as_array().expect("rows");
+    let systems: Vec<_> = rows
+        .iter()
+        .filter(|row| row["runs"][0]["writes"].as_u64().expect("a count") > 0)
+        .map(|row| row["system"].as_str().expect("a name"))
+        .collect();
+    let expected = [
+        "ext4",
+        "weir lazy, buffer on disk",
+        "weir blocking, buffer on disk",
+        "ext4",
+        "ext4 data=journal, journal on tmpfs",
+        "weir lazy, buffer on tmpfs",
+        "ext4 data=journal, journal on disk",
+        "weir lazy, buffer on disk",
+        "bare pwrite + fdatasync on the disk",
+    ];
+    assert_eq!(systems, expected);
+    assert_eq!(model["ratios"].as_array().expect("ratios").len(), 3);
+}
+
+#[test]
+fn partial_writes_cause_no_store_read_and_syncs_no_store_io() {
+    if !can_mount() {
+        return;
+    }
+    let counted = bench(&["counters", "--writes", "20000", "--pages", "4000"]);
+    let count = |name: &str| counted[name].as_u64().expect("a count");
+    // The pages were un-cached, or the zeros below would say nothing.
+    assert!(count("writes_to_absent_pages") >= 4000, "{counted}");
+    assert!(count("syncs") >= 100, "{counted}");
+    for nothing in ["fetched_for_writes", "fetched_for_write_back", "fetched_for_reads", "store_io_for_syncs"]
+    {
+        assert_eq!(count(nothing), 0, "{nothing}: {counted}");
+    }
+}
+
+#[test]
+fn a_benchmark_that_is_stopped_takes_everything_down() {
+    if !can_mount() {
+        return;
+    }
+    let mut bench = weir()
+        .arg("bench")
+        .args(["nonblocking-writes", "--size", "small", "--model", "hdd"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("weir starts");
+    let place = std::env::temp_dir().join(format!("weir-bench-{}", bench.id()));
+    let place = place.to_str().expect("a plain path");
+    // Three: the tmpfs, an export, and a file system on it.
+    while mounts_below(place) < 3 {
+        assert!(bench.try_wait().expect("a child of ours").is_none(), "the benchmark ended too early");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    succeeds(Command::new("kill").args(["-INT", &bench.id().to_string()]));
+    let status = bench.wait().expect("a stopped benchmark ends");
+    assert_eq!(status.code(), Some(128 + 2), "ends as the signal says");
+    assert_eq!(mounts_below(place), 0, "mounts are left");
+    let loops = succeeds(&mut Command::new("losetup")).stdout;
+    assert!(!String::from_utf8_lossy(&loops).contains(place), "loop devices are left");
+    assert!(!std::path::Path::new(place).exists(), "files are left");
+}
+
+fn mounts_below(place: &str) -> usize {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").expect("the kernel lists mounts");
+    mounts.lines().filter(|line| line.split(' ').nth(1).is_some_and(|at| at.starts_with(place))).count()
+}

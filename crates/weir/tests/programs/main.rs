@@ -1,0 +1,10 @@
+//! Programs that people run, on a real mount. `scripts/install-test-tools` installs what these tests drive.
+
+mod bench;
+mod cargo_build;
+#[path = "../common/mod.rs"]
+mod common;
+mod git;
+mod sqlite;
+mod tar;
+mod weir;

@@ -1,0 +1,195 @@
+use crate::common::succeeds;
+use crate::weir::Weir;
+use device::Random;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// On a machine under heavy load even simple things take long; nothing right takes this long.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+const KILLS: u64 = 20;
+/// Each of these kills is followed by one that hits the recovery.
+const RECOVERY_KILLS: [u64; 3] = [3, 9, 15];
+
+/// SQLite in a process of its own, which inserts rows one by one and says when each is committed.
+struct Writer {
+    sqlite: Child,
+    statements: ChildStdin,
+    says: BufReader<ChildStdout>,
+}
+
+impl Writer {
+    fn start(database: &Path, journal: &str) -> Writer {
+        // A pipe would make it hold back what it says.
+        let mut sqlite = Command::new("stdbuf")
+            .args(["-oL", "sqlite3", "-batch", "-bail", "-init", "/dev/null"])
+            .arg(database)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("sqlite3 starts; `scripts/install-test-tools` installs it");
+        let mut statements = sqlite.stdin.take().expect("a pipe");
+        let says = BufReader::new(sqlite.stdout.take().expect("a pipe"));
+        let settings = format!(
+            "PRAGMA journal_mode={journal};\nPRAGMA synchronous=FULL;\n\
+             CREATE TABLE IF NOT EXISTS rows (n INTEGER PRIMARY KEY, body TEXT);\n"
+        );
+        // A daemon that is dead already is found by the first insert.
+        let _ = statements.write_all(settings.as_bytes());
+        Writer { sqlite, statements, says }
+    }
+
+    /// Inserts a row; true once SQLite says that it is committed, false if SQLite gave up.
+    fn insert(&mut self, n: u64) -> bool {
+        let insert = format!("INSERT INTO rows VALUES ({n}, {});\nSELECT {n};\n", body(n));
+        if self.statements.write_all(insert.as_bytes()).is_err() {
+            return false;
+        }
+        loop {
+            let mut line = String::new();
+            match self.says.read_line(&mut line) {
+                Ok(0) | Err(_) => return false,
+                Ok(_) if line.trim() == n.to_string() => return true,
+                // What the settings say.
+                Ok(_) => {}
+            }
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let _ = self.sqlite.kill();
+        let _ = self.sqlite.wait();
+    }
+}
+
+/// An SQL expression for the text of row `n`: of many sizes, so that rows lie over the ends of pages.
+fn body(n: u64) -> String {
+    format!("printf('%0{}d', {n})", 10 + n * 37 % 700)
+}
+
+/// What SQLite acknowledged, kept outside the mount.
+struct Ledger {
+    path: PathBuf,
+    file: fs::File,
+}
+
+impl Ledger {
+    fn create(path: PathBuf) -> Ledger {
+        let file = fs::File::create(&path).expect("a ledger");
+        Ledger { path, file }
+    }
+
+    fn acknowledge(&mut self, n: u64) {
+        writeln!(self.file, "{n}").expect("the ledger takes a line");
+    }
+
+    fn rows(&self) -> Vec<u64> {
+        let text = fs::read_to_string(&self.path).expect("the ledger");
+        text.lines().map(|line| line.parse().expect("a number")).collect()
+    }
+}
+
+fn query(database: &Path, sql: &str) -> String {
+    let mut sqlite = Command::new("sqlite3");
+    let output = succeeds(sqlite.args(["-batch", "-init", "/dev/null"]).arg(database).arg(sql));
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+/// Checks the database against the ledger; returns the first number that no row has.
+fn verify(database: &Path, ledger: &Ledger, when: &str) -> u64 {
+    assert_eq!(query(database, "PRAGMA integrity_check"), "ok", "{when}");
+    let acknowledged = ledger.rows();
+    let found = query(
+        database,
+        "SELECT n, body = printf('%0' || (10 + n * 37 % 700) || 'd', n) FROM rows ORDER BY n",
+    );
+    let found: BTreeSet<&str> = found.lines().collect();
+    let lost: Vec<u64> =
+        acknowledged.iter().copied().filter(|n| !found.contains(format!("{n}|1").as_str())).collect();
+    assert!(
+        lost.is_empty(),
+        "{when}: of {} acknowledged rows these are lost or damaged: {lost:?}; {} rows are there",
+        acknowledged.len(),
+        found.len()
+    );
+    // Row after row was inserted, so more than the one on its way when the daemon died would be an invention.
+    assert!(
+        found.len() <= acknowledged.len() + 1,
+        "{when}: {} rows, {} acknowledged",
+        found.len(),
+        acknowledged.len()
+    );
+    found.len() as u64
+}
+
+/// Inserts rows until the daemon is dead, which it is after `alive`.
+fn write_until_killed(
+    weir: &mut Weir,
+    database: &Path,
+    journal: &str,
+    first: u64,
+    ledger: &mut Ledger,
+    alive: Duration,
+) {
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let start = Instant::now();
+            let mut writer = Writer::start(database, journal);
+            let mut n = first;
+            while writer.insert(n) {
+                ledger.acknowledge(n);
+                n += 1;
+                assert!(start.elapsed() < PATIENCE, "the daemon was killed, and still rows are committed");
+            }
+        });
+        std::thread::sleep(alive);
+        weir.kill();
+        writer.join().expect("the writer does not panic");
+    });
+}
+
+fn loses_nothing(journal: &str) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    let seed = now.as_nanos() as u64;
+    println!("seed {seed}");
+    let mut random = Random::new(seed);
+    let Some(mut weir) = Weir::start("1GiB", "16MiB") else { return };
+    let database = weir.path().join("rows.db");
+    let mut ledger = Ledger::create(weir.beside("ledger"));
+    let mut next = 0;
+    for kill in 0..KILLS - RECOVERY_KILLS.len() as u64 {
+        let alive = Duration::from_millis(20 + random.below(600));
+        write_until_killed(&mut weir, &database, journal, next, &mut ledger, alive);
+        if RECOVERY_KILLS.contains(&kill) {
+            weir.kill_while_mounting(Duration::from_micros(random.below(60_000)));
+        }
+        weir.mount();
+        let when = format!("{journal}, seed {seed}, after kill {}", kill + 1);
+        if database.exists() {
+            next = verify(&database, &ledger, &when);
+        } else {
+            assert!(ledger.rows().is_empty(), "{when}: the database is gone");
+        }
+        // The row on its way when the daemon died was committed, though nobody was told: from now on it counts.
+        (ledger.rows().len() as u64..next).for_each(|n| ledger.acknowledge(n));
+    }
+    assert!(next > KILLS, "{journal}: hardly a row was written between the kills: {next}");
+    weir.unmount_and_check();
+}
+
+#[test]
+fn sqlite_in_wal_mode_loses_no_acknowledged_row_in_twenty_kills() {
+    loses_nothing("WAL");
+}
+
+#[test]
+fn sqlite_in_delete_mode_loses_no_acknowledged_row_in_twenty_kills() {
+    loses_nothing("DELETE");
+}

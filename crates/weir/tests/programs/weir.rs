@@ -1,0 +1,74 @@
+//! A store in a temporary directory with its mount, both gone when dropped.
+
+use crate::common::{Mounted, Sandbox, can_mount, is_mounted, succeeds, weir};
+use rustix::mount::UnmountFlags;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+/// One store, mounted but between [`Weir::kill`] or [`Weir::unmount_and_check`] and [`Weir::mount`].
+pub struct Weir {
+    mounted: Option<Mounted>,
+    sandbox: Sandbox,
+}
+
+impl Weir {
+    /// Formats and mounts a store of `store` with a buffer of `buffer`, such as `1GiB`. `None` where nothing can be
+    /// mounted.
+    pub fn start(store: &str, buffer: &str) -> Option<Weir> {
+        can_mount().then(|| {
+            let sandbox = Sandbox::formatted_with(&["--size", store, "--buffer-size", buffer]);
+            let mut weir = Weir { mounted: None, sandbox };
+            weir.mount();
+            weir
+        })
+    }
+
+    /// The mount point.
+    pub fn path(&self) -> PathBuf {
+        self.sandbox.mount_point()
+    }
+
+    /// A path beside the mount, on the machine's own file system.
+    pub fn beside(&self, name: &str) -> PathBuf {
+        self.sandbox.path(name)
+    }
+
+    pub fn mount(&mut self) {
+        self.mounted = Some(self.sandbox.mount());
+    }
+
+    /// Unmounts in order; what is checked afterwards must be sound.
+    pub fn unmount_and_check(&mut self) {
+        self.mounted.take().expect("it is mounted").unmount();
+        succeeds(weir().arg("check").arg(self.sandbox.store()));
+    }
+
+    /// Kills the daemon as `kill -9` does.
+    pub fn kill(&mut self) {
+        self.mounted.take().expect("it is mounted").kill();
+    }
+
+    /// Starts mounting, and kills the daemon `after` so long, wherever it is then.
+    pub fn kill_while_mounting(&self, after: Duration) {
+        let mut daemon = weir()
+            .args(["mount", "--foreground"])
+            .args([self.sandbox.store(), self.path()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the daemon starts");
+        std::thread::sleep(after);
+        daemon.kill().expect("it can be killed");
+        daemon.wait().expect("a child of ours");
+        take_away(&self.path());
+    }
+}
+
+/// Takes away the mount of a killed daemon, if it had come so far.
+fn take_away(dir: &Path) {
+    if is_mounted(dir) {
+        rustix::mount::unmount(dir, UnmountFlags::DETACH).expect("a dead mount can be taken away");
+    }
+}

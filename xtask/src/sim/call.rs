@@ -1,0 +1,121 @@
+//! One request on its way into the file system, and its reply.
+
+use super::model::{Change, Id, Model};
+use super::oracle::Moment;
+use super::stack::CALLER;
+use fs::{Attributes, Done, Fs, FsError, Ino, SetAttributes};
+use std::sync::{Arc, Mutex};
+
+/// Numbers requests in the order in which they were issued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) struct Ticket(pub(crate) u64);
+
+/// Replies, in the order of their completion.
+pub(crate) type Arrivals = Arc<Mutex<Vec<(Ticket, Result<Reply, FsError>)>>>;
+
+/// What an operation replies when it succeeds.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    Done,
+    Attributes(Attributes),
+    Bytes(Vec<u8>),
+}
+
+/// What a client asked for and waits for.
+pub(crate) enum Asked {
+    Change(Change),
+    /// A read, and every answer that was right at some moment since it was issued.
+    Read {
+        file: Id,
+        offset: u64,
+        len: usize,
+        right: Vec<Vec<u8>>,
+    },
+    Sync(Moment),
+}
+
+/// The number of an inode in the file system.
+pub(crate) fn number(model: &Model, id: Id) -> Ino {
+    model.get(id).ino.expect("whoever made it was told its number")
+}
+
+/// One request on its way into the file system.
+pub(crate) struct Call<'a> {
+    pub(crate) model: &'a Model,
+    pub(crate) arrivals: &'a Arrivals,
+    pub(crate) ticket: Ticket,
+}
+
+/// A request, ready to be made at any moment.
+pub(crate) type Prepared = Box<dyn FnOnce(&Fs) + Send>;
+
+impl Call<'_> {
+    fn done<T: 'static>(&self, reply: fn(T) -> Reply) -> Done<T> {
+        let (arrivals, ticket) = (self.arrivals.clone(), self.ticket);
+        Box::new(move |result| {
+            let mut arrivals = arrivals.lock().expect("nobody panics with the arrivals");
+            arrivals.push((ticket, result.map(reply)));
+        })
+    }
+
+    /// Everything but the call itself.
+    pub(crate) fn prepare(&self, asked: &Asked) -> Prepared {
+        match asked {
+            Asked::Change(change) => self.prepare_change(change.clone()),
+            Asked::Read { file, offset, len, .. } => {
+                let (ino, offset, len) = (number(self.model, *file), *offset, *len);
+                let done = self.done(Reply::Bytes);
+                Box::new(move |fs| fs.read(ino, offset, len, done))
+            }
+            Asked::Sync(_) => {
+                let done = self.done(|()| Reply::Done);
+                Box::new(move |fs| fs.sync(done))
+            }
+        }
+    }
+
+    fn prepare_change(&self, change: Change) -> Prepared {
+        let (attributes, done) = (self.done(Reply::Attributes), self.done(|()| Reply::Done));
+        let inode = |id: Id| number(self.model, id);
+        let set = SetAttributes::default();
+        match change {
+            Change::Make { parent, name, kind, mode } => {
+                let parent = inode(parent);
+                Box::new(move |fs| fs.make(CALLER, parent, &name, kind, mode, attributes))
+            }
+            Change::Symlink { parent, name, target } => {
+                let parent = inode(parent);
+                Box::new(move |fs| fs.symlink(CALLER, parent, &name, &target, attributes))
+            }
+            Change::Link { file, parent, name } => {
+                let (file, parent) = (inode(file), inode(parent));
+                Box::new(move |fs| fs.link(file, parent, &name, attributes))
+            }
+            Change::Unlink { parent, name } => {
+                let parent = inode(parent);
+                Box::new(move |fs| fs.unlink(parent, &name, done))
+            }
+            Change::RemoveDirectory { parent, name } => {
+                let parent = inode(parent);
+                Box::new(move |fs| fs.remove_directory(parent, &name, done))
+            }
+            Change::Rename { from, to, if_exists } => {
+                let parents = (inode(from.0), inode(to.0));
+                Box::new(move |fs| fs.rename((parents.0, &from.1), (parents.1, &to.1), if_exists, done))
+            }
+            Change::Write { file, offset, bytes } => {
+                let file = inode(file);
+                Box::new(move |fs| fs.write(file, offset, bytes.to_vec(), done))
+            }
+            Change::SetSize { file, size } => {
+                let (file, set) = (inode(file), SetAttributes { size: Some(size), ..set });
+                Box::new(move |fs| fs.set_attributes(file, set, attributes))
+            }
+            Change::SetMode { inode: id, mode } => {
+                let (id, set) = (inode(id), SetAttributes { mode: Some(mode), ..set });
+                Box::new(move |fs| fs.set_attributes(id, set, attributes))
+            }
+            Change::Forget { .. } => unreachable!("nobody asks to forget"),
+        }
+    }
+}

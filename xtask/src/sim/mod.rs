@@ -1,0 +1,185 @@
+//! The simulator: the whole stack, from the file system down, on simulated disks, on one thread, from one seed.
+//! Read `run.rs` first; `docs/testing.md` says what is promised and how to repeat a failure.
+mod call;
+mod client;
+mod crash;
+mod exhaust;
+mod log;
+mod model;
+mod oracle;
+#[cfg(test)]
+mod planted;
+mod run;
+mod stack;
+#[cfg(test)]
+mod tests;
+mod watchdog;
+mod workload;
+
+use clap::ValueEnum;
+use run::{Counts, Run};
+use stack::Plant;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+/// What to run.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Options {
+    /// What everything is drawn from; the same seed gives the same run.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Operations of all clients.
+    #[arg(long, default_value_t = 20_000)]
+    pub(crate) operations: u64,
+    /// Power cuts and kills, at least, spread over the operations.
+    #[arg(long, default_value_t = 500)]
+    pub(crate) crashes: u64,
+    /// Lets the disks make read, write and flush errors, too.
+    #[arg(long)]
+    pub(crate) faults: bool,
+    /// Runs seed after seed until so many seconds have passed.
+    #[arg(long)]
+    pub(crate) seconds: Option<u64>,
+    /// Breaks one rule, to see it found.
+    #[arg(long)]
+    pub(crate) plant: Option<Plant>,
+    /// Instead of random operations: all programs of one, or of up to two, operations, cut at every write and flush.
+    #[arg(long, value_name = "LENGTH", value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub(crate) exhaust: Option<u8>,
+    /// Prints every event to stderr.
+    #[arg(long)]
+    pub(crate) verbose: bool,
+    /// Prints no progress.
+    #[arg(long)]
+    pub(crate) quiet: bool,
+}
+
+#[cfg(test)]
+impl Options {
+    fn for_test(seed: u64) -> Options {
+        let (operations, crashes, faults, seconds, plant) = (2000, 50, false, None, None);
+        Options {
+            seed,
+            operations,
+            crashes,
+            faults,
+            seconds,
+            plant,
+            exhaust: None,
+            verbose: false,
+            quiet: true,
+        }
+    }
+}
+
+/// What one run did.
+#[derive(Debug)]
+pub(crate) struct Summary {
+    counts: Counts,
+    hash: u64,
+    seconds: f64,
+}
+
+/// What went wrong, and after how many operations.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    what: String,
+    operations: u64,
+    hash: u64,
+}
+
+/// Runs what `options` say and prints how it went; `false` if a promise was broken.
+pub(crate) fn command(options: &Options) -> bool {
+    if let Some(length) = options.exhaust {
+        return exhaust_command(options, length);
+    }
+    let started = Instant::now();
+    let mut options = options.clone();
+    loop {
+        match run(&options) {
+            Ok(summary) => print_summary(&options, &summary),
+            Err(failure) => {
+                print_failure(&options, &failure);
+                return false;
+            }
+        }
+        match options.seconds {
+            Some(seconds) if started.elapsed() < Duration::from_secs(seconds) => options.seed += 1,
+            _ => return true,
+        }
+    }
+}
+
+fn exhaust_command(options: &Options, length: u8) -> bool {
+    let outcome = exhaust::exhaust(options, usize::from(length));
+    match &outcome {
+        Ok((programs, crashes)) => println!("{programs} programs, {crashes} crashes: no promise broken"),
+        Err(failure) => {
+            let seed = options.seed;
+            println!(
+                "FAILED: {}\nrepeat with: cargo xtask sim --exhaust {length} --seed {seed}",
+                failure.what
+            );
+        }
+    }
+    outcome.is_ok()
+}
+
+/// One run of one seed.
+pub(crate) fn run(options: &Options) -> Result<Summary, Failure> {
+    let mut run = Run::new(options).map_err(|what| Failure { what, operations: 0, hash: 0 })?;
+    let outcome = catch_unwind(AssertUnwindSafe(|| run.go()));
+    let (operations, hash) = (run.counts.operations, run.media.log.hash());
+    match outcome {
+        Ok(Ok(())) => Ok(Summary { counts: run.counts.clone(), hash, seconds: run.seconds() }),
+        Ok(Err(what)) => Err(Failure { what, operations, hash }),
+        Err(panic) => {
+            // After a panic the stack's locks are poisoned: dropping it could panic again.
+            std::mem::forget(run);
+            let words = panic.downcast_ref::<String>().cloned();
+            let words = words.or_else(|| panic.downcast_ref::<&str>().map(|words| (*words).to_owned()));
+            let what = format!("a panic: {}", words.unwrap_or_default());
+            Err(Failure { what, operations, hash })
+        }
+    }
+}
+
+/// The line that repeats a run.
+fn repeat_line(options: &Options) -> String {
+    let Options { seed, operations, crashes, faults, .. } = options;
+    let mut line = format!("cargo xtask sim --seed {seed} --operations {operations} --crashes {crashes}");
+    if *faults {
+        line += " --faults";
+    }
+    if let Some(plant) = options.plant.and_then(|plant| plant.to_possible_value()) {
+        line += &format!(" --plant {}", plant.get_name());
+    }
+    line
+}
+
+fn print_summary(options: &Options, summary: &Summary) {
+    let Summary { counts, hash, seconds } = summary;
+    println!(
+        "seed {}: {} operations, {} crashes, {} clean stops in {seconds:.1} s ({:.0} operations/s); hash {hash:016x}",
+        options.seed,
+        counts.operations,
+        counts.crashes(),
+        counts.clean_stops,
+        counts.operations as f64 / seconds
+    );
+    let phases: Vec<String> =
+        counts.crashes.iter().map(|(phase, times)| format!("{phase}: {times}")).collect();
+    println!("  crashes by phase: {}", phases.join("; "));
+    println!(
+        "  completed changes lost to crashes, none of them synced: {}; refused for space: {}; device errors: {}, \
+         told to clients: {}",
+        counts.changes_lost, counts.no_space, counts.errors_made_up, counts.errors_told
+    );
+}
+
+fn print_failure(options: &Options, failure: &Failure) {
+    let Failure { what, operations, hash } = failure;
+    println!("seed {}: FAILED after {operations} operations; hash {hash:016x}", options.seed);
+    println!("{what}");
+    println!("repeat with: {}", repeat_line(options));
+}

@@ -1,0 +1,386 @@
+//! Decides whether what is there after a crash keeps the promise: it is exactly the state after some prefix of the
+//! changes, in the order in which they took effect, and that prefix holds everything that a completed sync covers.
+
+use super::model::{Body, Change, Id, Model, Refusal};
+use super::stack::{Seen, SeenBody};
+use fs::Ino;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Why a history can be replayed.
+const REPLAYS: &str = "the model accepted it when it happened";
+/// How many candidates a report shows.
+const CANDIDATES_SHOWN: usize = 12;
+
+/// The model's history. Owned by the run.
+#[derive(Clone)]
+pub(crate) struct Oracle {
+    /// The state that must at least be there: everything before the last completed sync was issued.
+    durable: Model,
+    /// What took effect since, oldest first.
+    since: VecDeque<Effect>,
+    /// The state after all of them: what running programs see.
+    pub(crate) now: Model,
+    /// Number of the first change in `since`, counted from the start of the run.
+    first: u64,
+}
+
+/// A change that took effect, and the number of the inode that it made, if it made one and the reply said so.
+#[derive(Debug, Clone)]
+struct Effect {
+    change: Change,
+    ino: Option<Ino>,
+}
+
+/// A moment in the history: the number of changes before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Moment(u64);
+
+/// Where in the history the recovered state lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// Changes since the last completed sync that survived.
+    pub(crate) kept: usize,
+    /// Changes since then that had completed.
+    pub(crate) completed: usize,
+}
+
+impl Oracle {
+    /// An empty, durable file system.
+    pub(crate) fn new() -> Oracle {
+        Oracle { durable: Model::new(), since: VecDeque::new(), now: Model::new(), first: 0 }
+    }
+
+    /// `change` took effect; refuses it where the model says that it cannot have. Returns the inode that it made.
+    pub(crate) fn took_effect(&mut self, change: Change, ino: Option<Ino>) -> Result<Option<Id>, Refusal> {
+        let effect = Effect { change, ino };
+        let made = replay(&mut self.now, &effect)?;
+        self.since.push_back(effect);
+        Ok(made)
+    }
+
+    /// Now: what a sync that is issued here covers.
+    pub(crate) fn moment(&self) -> Moment {
+        Moment(self.first + self.since.len() as u64)
+    }
+
+    /// A sync that was issued at `moment` completed.
+    pub(crate) fn synced(&mut self, moment: Moment) {
+        while self.first < moment.0 {
+            let effect = self.since.pop_front().expect("a moment lies in the history");
+            replay(&mut self.durable, &effect).expect(REPLAYS);
+            self.first += 1;
+        }
+    }
+
+    /// Finds the prefix that `seen` is, and goes on from there. `outstanding` are the changes whose outcome nobody
+    /// was told.
+    pub(crate) fn recovered(&mut self, seen: &Seen, outstanding: &[Change]) -> Result<Found, String> {
+        let completed = self.since.len();
+        let mut comparison = Comparison::new(seen);
+        let mut model = self.durable.clone();
+        let mut differences = Vec::new();
+        for kept in 0..=completed {
+            match comparison.difference(&model) {
+                None => return Ok(self.go_on(model, &comparison, Found { kept, completed })),
+                Some(difference) => differences.push(difference),
+            }
+            if let Some(effect) = self.since.get(kept) {
+                replay(&mut model, effect).expect(REPLAYS);
+            }
+        }
+        match with_some_of(&model, outstanding, seen) {
+            Some((model, comparison)) => {
+                Ok(self.go_on(model, &comparison, Found { kept: completed, completed }))
+            }
+            None => Err(self.explain(&differences)),
+        }
+    }
+
+    fn go_on(&mut self, mut model: Model, comparison: &Comparison<'_>, found: Found) -> Found {
+        model.drop_nameless();
+        for (id, &ino) in &comparison.pairs {
+            model.inodes.get_mut(id).expect("compared inodes are in the model").ino = Some(ino);
+        }
+        self.first += self.since.len() as u64;
+        self.since.clear();
+        self.now = model.clone();
+        self.durable = model;
+        found
+    }
+
+    fn explain(&self, differences: &[String]) -> String {
+        let mut text = String::from("what is there is the state after no prefix of the history:\n");
+        let skipped = differences.len().saturating_sub(CANDIDATES_SHOWN);
+        for (kept, difference) in differences.iter().enumerate() {
+            if kept == 0 || kept > skipped {
+                let base = if kept == 0 { " (the last completed sync)" } else { "" };
+                text += &format!("  after change {kept}{base}: {difference}\n");
+            }
+            if let Some(effect) = self.since.get(kept).filter(|_| kept >= skipped) {
+                text += &format!("    then change {}: {}\n", kept + 1, describe(&effect.change));
+            }
+        }
+        text
+    }
+}
+
+fn replay(model: &mut Model, effect: &Effect) -> Result<Option<Id>, Refusal> {
+    let made = model.apply(&effect.change)?;
+    if let Some(id) = made {
+        model.inodes.get_mut(&id).expect("it was just made").ino = effect.ino;
+    }
+    Ok(made)
+}
+
+/// A model in which some of `outstanding`, in some order, took effect, too.
+fn with_some_of<'a>(
+    model: &Model,
+    outstanding: &[Change],
+    seen: &'a Seen,
+) -> Option<(Model, Comparison<'a>)> {
+    for (index, change) in outstanding.iter().enumerate() {
+        let mut with = model.clone();
+        if with.apply(change).is_err() {
+            continue;
+        }
+        let mut comparison = Comparison::new(seen);
+        if comparison.difference(&with).is_none() {
+            return Some((with, comparison));
+        }
+        let rest: Vec<Change> = outstanding
+            .iter()
+            .enumerate()
+            .filter(|&(other, _)| other != index)
+            .map(|(_, c)| c.clone())
+            .collect();
+        if let Some(found) = with_some_of(&with, &rest, seen) {
+            return Some(found);
+        }
+    }
+    None
+}
+
+/// A change without its bytes, and with names that can be read.
+pub(crate) fn describe(change: &Change) -> String {
+    let show = |name: &[u8]| match name {
+        [first, .., last] if name.len() > 16 => {
+            format!("{}…{} ({} bytes)", first.escape_ascii(), last.escape_ascii(), name.len())
+        }
+        _ => name.escape_ascii().to_string(),
+    };
+    match change {
+        Change::Make { parent, name, kind, mode } => {
+            format!("make {kind:?} {} in {parent:?}, mode {mode:o}", show(name))
+        }
+        Change::Symlink { parent, name, target } => {
+            format!("symlink {} in {parent:?} to {} bytes", show(name), target.len())
+        }
+        Change::Link { file, parent, name } => format!("link {file:?} as {} in {parent:?}", show(name)),
+        Change::Unlink { parent, name } => format!("unlink {} in {parent:?}", show(name)),
+        Change::RemoveDirectory { parent, name } => format!("rmdir {} in {parent:?}", show(name)),
+        Change::Rename { from, to, if_exists } => {
+            let (old, new) = (show(&from.1), show(&to.1));
+            format!("rename {old} in {:?} to {new} in {:?}, {if_exists:?}", from.0, to.0)
+        }
+        Change::Write { file, offset, bytes } => {
+            let start = &bytes[..bytes.len().min(8)];
+            format!("write {file:?}, {} bytes at {offset}: {start:02x?}…", bytes.len())
+        }
+        Change::SetSize { .. } | Change::SetMode { .. } | Change::Forget { .. } => format!("{change:?}"),
+    }
+}
+
+/// A comparison of one recovered file system with several models of one history.
+struct Comparison<'a> {
+    seen: &'a Seen,
+    /// Which inode is which, in the newest comparison.
+    pairs: BTreeMap<Id, Ino>,
+    /// Contents compared already: most files are the same in all models.
+    compared: BTreeMap<(Id, u64, Ino), Option<String>>,
+}
+
+impl<'a> Comparison<'a> {
+    fn new(seen: &'a Seen) -> Comparison<'a> {
+        Comparison { seen, pairs: BTreeMap::new(), compared: BTreeMap::new() }
+    }
+
+    /// The first difference found, in words.
+    fn difference(&mut self, model: &Model) -> Option<String> {
+        self.pairs.clear();
+        let mut wanted = vec![(Id::ROOT, Ino::ROOT, String::new())];
+        while let Some((id, ino, path)) = wanted.pop() {
+            match self.pairs.insert(id, ino) {
+                Some(before) if before != ino => {
+                    return Some(format!("{path}: two names of {id:?} lead to {before:?} and {ino:?}"));
+                }
+                Some(_) => continue,
+                None => {}
+            }
+            if let Some(difference) = self.inode_difference(model, id, ino) {
+                return Some(format!("{path}/: {difference}"));
+            }
+            if let (Body::Directory { names, .. }, SeenBody::Directory(seen)) =
+                (&model.get(id).body, &self.seen.0[&ino].body)
+            {
+                if let Some(difference) = names_difference(names, seen) {
+                    return Some(format!("{path}/: {difference}"));
+                }
+                let below = names.iter().zip(seen.values());
+                wanted.extend(
+                    below.map(|((name, &id), &ino)| (id, ino, format!("{path}/{}", name.escape_ascii()))),
+                );
+            }
+        }
+        None
+    }
+
+    fn inode_difference(&mut self, model: &Model, id: Id, ino: Ino) -> Option<String> {
+        let (inode, seen) = (model.get(id), &self.seen.0[&ino]);
+        let found = &seen.attributes;
+        if found.kind != inode.body.kind() {
+            return Some(format!("is a {:?}, expected a {:?}", found.kind, inode.body.kind()));
+        }
+        if inode.ino.is_some_and(|known| known != ino) {
+            return Some(format!("its number is {ino:?}, and was {:?}", inode.ino));
+        }
+        if found.mode != inode.mode {
+            return Some(format!("mode {:o}, expected {:o}", found.mode, inode.mode));
+        }
+        let links = expected_links(model, id);
+        if found.links != links {
+            return Some(format!("{} links, expected {links}", found.links));
+        }
+        match (&inode.body, &seen.body) {
+            (Body::File(_), SeenBody::File(bytes)) => {
+                let compared = self.compared.entry((id, inode.version, ino));
+                compared.or_insert_with(|| bytes_difference(inode.content(), bytes)).clone()
+            }
+            (Body::Symlink(target), SeenBody::Symlink(found)) if target != found => {
+                Some(format!("leads to {}, expected {}", found.escape_ascii(), target.escape_ascii()))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The link count that `stat` must tell: a directory counts its own dot and its children's dot-dots.
+pub(crate) fn expected_links(model: &Model, id: Id) -> u32 {
+    let inode = model.get(id);
+    match inode.body {
+        Body::Directory { .. } if inode.links > 0 => 2 + model.subdirectories(id),
+        _ => inode.links,
+    }
+}
+
+fn names_difference(expected: &BTreeMap<Vec<u8>, Id>, found: &BTreeMap<Vec<u8>, Ino>) -> Option<String> {
+    if let Some(name) = expected.keys().find(|name| !found.contains_key(*name)) {
+        return Some(format!("{} is missing", name.escape_ascii()));
+    }
+    let name = found.keys().find(|name| !expected.contains_key(*name))?;
+    Some(format!("{} should not be there", name.escape_ascii()))
+}
+
+/// The first difference between two contents, in words.
+pub(crate) fn bytes_difference(expected: &[u8], found: &[u8]) -> Option<String> {
+    if expected == found {
+        return None;
+    }
+    let same = expected.iter().zip(found).take_while(|(expected, found)| expected == found).count();
+    let differing = expected.iter().zip(found).filter(|(expected, found)| expected != found).count();
+    let show = |bytes: &[u8]| format!("{:02x?}", &bytes[same.min(bytes.len())..bytes.len().min(same + 8)]);
+    Some(format!(
+        "{} bytes, expected {}; {differing} differ, the first at {same} (page {}): {}, expected {}",
+        found.len(),
+        expected.len(),
+        same / device::BLOCK_BYTES,
+        show(found),
+        show(expected)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::stack::SeenInode;
+    use super::*;
+    use fs::{Attributes, Kind};
+    use std::sync::Arc;
+
+    fn attributes(ino: Ino, kind: Kind, size: u64) -> Attributes {
+        let (mode, links) = if kind == Kind::Directory { (0o755, 2) } else { (0o600, 1) };
+        let (generation, stored_bytes, uid, gid) = (0, 0, 0, 0);
+        let (accessed, modified, changed, created) = (0, 0, 0, 0);
+        Attributes {
+            ino,
+            generation,
+            kind,
+            size,
+            stored_bytes,
+            mode,
+            links,
+            uid,
+            gid,
+            accessed,
+            modified,
+            changed,
+            created,
+        }
+    }
+
+    /// A root with one file.
+    fn seen(name: &[u8], content: &[u8]) -> Seen {
+        let file = Ino(7);
+        let root = SeenInode {
+            attributes: attributes(Ino::ROOT, Kind::Directory, 0),
+            body: SeenBody::Directory(BTreeMap::from([(name.to_vec(), file)])),
+        };
+        let inode = SeenInode {
+            attributes: attributes(file, Kind::File, content.len() as u64),
+            body: SeenBody::File(content.to_vec()),
+        };
+        Seen(BTreeMap::from([(Ino::ROOT, root), (file, inode)]))
+    }
+
+    fn write(file: Id, offset: u64, byte: u8) -> Change {
+        Change::Write { file, offset, bytes: Arc::new(vec![byte]) }
+    }
+
+    /// An oracle that saw a file made, synced, and two bytes written to it.
+    fn history() -> (Oracle, Id) {
+        let mut oracle = Oracle::new();
+        let make = Change::Make { parent: Id::ROOT, name: b"a".to_vec(), kind: Kind::File, mode: 0o600 };
+        let file = oracle.took_effect(make, Some(Ino(7))).expect("legal").expect("a file is made");
+        oracle.synced(oracle.moment());
+        oracle.took_effect(write(file, 0, 1), None).expect("legal");
+        oracle.took_effect(write(file, 1, 2), None).expect("legal");
+        (oracle, file)
+    }
+
+    #[test]
+    fn every_prefix_since_the_sync_is_found_and_nothing_else() {
+        for (content, kept) in [(&[0u8; 0] as &[u8], 0), (&[1], 1), (&[1, 2], 2)] {
+            let found = history().0.recovered(&seen(b"a", content), &[]).expect("a prefix");
+            assert_eq!(found, Found { kept, completed: 2 });
+        }
+        for content in [&[0u8, 2] as &[u8], &[2], &[1, 2, 0]] {
+            assert!(history().0.recovered(&seen(b"a", content), &[]).is_err(), "{content:?} is no prefix");
+        }
+        assert!(history().0.recovered(&seen(b"b", &[1]), &[]).is_err(), "the name is wrong");
+    }
+
+    #[test]
+    fn what_was_synced_must_be_there() {
+        let (mut oracle, _) = history();
+        oracle.synced(oracle.moment());
+        assert!(oracle.recovered(&seen(b"a", &[1]), &[]).is_err());
+        assert!(oracle.recovered(&seen(b"a", &[1, 2]), &[]).is_ok());
+    }
+
+    #[test]
+    fn an_outstanding_change_may_be_there_or_not() {
+        for (content, legal) in [(&[1u8, 2] as &[u8], true), (&[1, 2, 3], true), (&[1, 0, 3], false)] {
+            let (mut oracle, file) = history();
+            let found = oracle.recovered(&seen(b"a", content), &[write(file, 2, 3)]);
+            assert_eq!(found.is_ok(), legal, "{content:?}");
+        }
+    }
+}

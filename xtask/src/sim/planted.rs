@@ -1,0 +1,74 @@
+//! The simulator can fail: each broken rule is found within a stated number of operations, and nothing is found in the
+//! same runs without it.
+
+use super::stack::Plant;
+use super::{Options, run};
+
+/// Operations between two crashes in these runs, about: what a short history needs.
+const OPERATIONS_PER_CRASH: u64 = 40;
+/// Runs of each kind, with seeds from 1 on, so that no result hangs on one seed.
+const SEEDS: u64 = 3;
+
+fn options(seed: u64, operations: u64, plant: Option<Plant>) -> Options {
+    Options { operations, crashes: operations / OPERATIONS_PER_CRASH, plant, ..Options::for_test(seed) }
+}
+
+/// Sees `plant` found within `operations` from every seed, and nothing found without it.
+fn is_found_within(operations: u64, plant: Plant) {
+    for seed in 1..=SEEDS {
+        let broken = run(&options(seed, operations, Some(plant)));
+        assert!(broken.is_err(), "seed {seed}: {plant:?} is not found within {operations} operations");
+        let whole = run(&options(seed, operations, None));
+        assert!(whole.is_ok(), "seed {seed}: without {plant:?}: {whole:?}");
+    }
+}
+
+/// Needs an old cut in the buffer, newer bytes at home, and a crash between.
+const CUT_IGNORES_HOME_OPERATIONS: u64 = 10_000;
+/// Needs the log to come round while an old root still needs the segment.
+const REUSED_BEFORE_PINS_OPERATIONS: u64 = 10_000;
+/// Needs a power cut soon after a write-back.
+const STORE_WITHOUT_FLUSH_OPERATIONS: u64 = 5_000;
+/// Needs a power cut in a commit of several blocks.
+const TORN_GROUP_APPLIED_OPERATIONS: u64 = 10_000;
+/// Needs what an earlier mount left just where the newest group ends.
+const STALE_INCARNATION_OPERATIONS: u64 = 10_000;
+/// Needs a power cut soon after a sync.
+const BUFFER_WITHOUT_FLUSH_OPERATIONS: u64 = 2_000;
+/// Needs a write to a page that is on its way home.
+const NEWER_BYTES_LOST_OPERATIONS: u64 = 20_000;
+
+#[test]
+fn a_cut_that_ignores_home_is_found() {
+    is_found_within(CUT_IGNORES_HOME_OPERATIONS, Plant::CutIgnoresHome);
+}
+
+#[test]
+fn a_segment_reused_before_its_pins_are_gone_is_found() {
+    is_found_within(REUSED_BEFORE_PINS_OPERATIONS, Plant::ReusedBeforePins);
+}
+
+#[test]
+fn a_store_without_flushes_is_found() {
+    is_found_within(STORE_WITHOUT_FLUSH_OPERATIONS, Plant::StoreWithoutFlush);
+}
+
+#[test]
+fn a_torn_group_that_is_applied_is_found() {
+    is_found_within(TORN_GROUP_APPLIED_OPERATIONS, Plant::TornGroupApplied);
+}
+
+#[test]
+fn a_stale_incarnation_that_is_replayed_is_found() {
+    is_found_within(STALE_INCARNATION_OPERATIONS, Plant::StaleIncarnation);
+}
+
+#[test]
+fn a_buffer_without_flushes_is_found() {
+    is_found_within(BUFFER_WITHOUT_FLUSH_OPERATIONS, Plant::BufferWithoutFlush);
+}
+
+#[test]
+fn newer_bytes_lost_at_a_merge_are_found() {
+    is_found_within(NEWER_BYTES_LOST_OPERATIONS, Plant::NewerBytesLostAtMerge);
+}

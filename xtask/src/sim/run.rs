@@ -1,0 +1,270 @@
+//! One run: clients, background work, time and failures, interleaved by one seed on one thread.
+
+use super::Options;
+use super::client::{Clients, When};
+use super::crash::Life;
+use super::oracle::Oracle;
+use super::stack::{Media, Pick, Stack, TASKS};
+use super::watchdog::Watchdog;
+use super::workload::Workload;
+use cache::Task;
+use device::Random;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Enough for requests to meet, few enough that most histories are short.
+const CLIENTS: usize = 4;
+/// Turns in which every client waits and nobody gets a reply, after which nobody ever will. Each turn does all
+/// background work and lets 5 ms pass, so that every interval of the settings passes several times.
+const TURNS_WITHOUT_REPLY_MAX: u32 = 5000;
+
+/// A request that comes in during background work does so within so many device operations.
+const INTRUDES_WITHIN: u64 = 12;
+
+/// It waits for that during so many steps, about.
+const INTRUDER_WAITS_STEPS: u64 = 16;
+
+/// What happened, for the summary.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Counts {
+    pub(crate) operations: u64,
+    /// Power cuts and kills, by what was going on.
+    pub(crate) crashes: BTreeMap<&'static str, u64>,
+    pub(crate) clean_stops: u64,
+    /// Changes that had completed, were not synced, and were lost.
+    pub(crate) changes_lost: u64,
+    pub(crate) no_space: u64,
+    /// Errors that a client was told because a disk made one up.
+    pub(crate) errors_told: u64,
+    pub(crate) errors_made_up: u64,
+}
+
+impl Counts {
+    pub(crate) fn crashes(&self) -> u64 {
+        self.crashes.values().sum()
+    }
+}
+
+/// What the harness is calling: where a power cut hits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Request,
+    Work(Task),
+    Drain,
+    Recovery(u32),
+}
+
+/// One run. Everything in it is drawn from the seed.
+pub(crate) struct Run {
+    pub(crate) options: Options,
+    pub(crate) random: Random,
+    pub(crate) workload: Workload,
+    pub(crate) media: Media,
+    /// `None` only between a crash and the recovery.
+    pub(crate) stack: Option<Stack>,
+    pub(crate) oracle: Oracle,
+    pub(crate) clients: Clients,
+    pub(crate) counts: Counts,
+    pub(crate) phase: Phase,
+    pub(crate) life: Life,
+    /// Errors that the disks had made up when the stack was opened: those told later need newer ones.
+    pub(crate) errors_at_open: u64,
+    weather: Weather,
+    turns_without_reply: u32,
+    progress: Progress,
+}
+
+/// How often each kind of background work gets its turn for a while: rare combinations come from extremes.
+struct Weather {
+    requests: u64,
+    tasks: [u64; TASKS.len()],
+    time: u64,
+}
+
+/// Tells a person that the run goes on. Has no part in the run.
+struct Progress {
+    started: Instant,
+    told: Instant,
+}
+
+impl Run {
+    pub(crate) fn new(options: &Options) -> Result<Run, String> {
+        let mut random = Random::new(options.seed);
+        let media = Media::new(random.next_u64(), options);
+        media.format()?;
+        Run::open(options, random, media, Oracle::new())
+    }
+
+    /// Another run that begins with what this one has durable.
+    pub(crate) fn fork(&self, seed: u64) -> Result<Run, String> {
+        let mut random = Random::new(seed);
+        let media = self.media.fork(random.next_u64(), &self.options);
+        Run::open(&self.options, random, media, self.oracle.clone())
+    }
+
+    fn open(options: &Options, mut random: Random, media: Media, oracle: Oracle) -> Result<Run, String> {
+        let stack = media.open()?;
+        let now = Instant::now();
+        Ok(Run {
+            options: options.clone(),
+            workload: Workload::new(random.next_u64()),
+            weather: Weather::draw(&mut random),
+            life: Life::default(),
+            stack: Some(stack),
+            oracle,
+            clients: Clients::new(CLIENTS),
+            counts: Counts::default(),
+            phase: Phase::Request,
+            errors_at_open: 0,
+            turns_without_reply: 0,
+            progress: Progress { started: now, told: now },
+            media,
+            random,
+        })
+    }
+
+    /// Runs to the end; says what is wrong.
+    pub(crate) fn go(&mut self) -> Result<(), String> {
+        let watchdog = Watchdog::new(super::repeat_line(&self.options));
+        self.new_life();
+        while self.counts.operations < self.options.operations || self.counts.crashes() < self.options.crashes
+        {
+            watchdog.turn();
+            self.turn()?;
+            self.tell_progress();
+        }
+        self.stop_and_compare()?;
+        self.counts.errors_made_up = self.media.log.errors_made_up();
+        Ok(())
+    }
+
+    pub(crate) fn stack(&self) -> &Stack {
+        self.stack.as_ref().expect("the stack is open while clients run")
+    }
+
+    /// New weather and a new mood, so that no two lives are alike.
+    pub(crate) fn change_weather(&mut self) {
+        self.weather = Weather::draw(&mut self.random);
+        self.workload.change_mood();
+        self.turns_without_reply = 0;
+    }
+
+    /// One thing happens: a request, a step of background work, or some time passes.
+    fn turn(&mut self) -> Result<(), String> {
+        let idle = self.clients.idle();
+        let mut dice = self.random.below(self.weather.total());
+        if idle.is_empty() {
+            self.everybody_waits()?;
+        } else if dice < self.weather.requests {
+            let client = idle[self.random.below(idle.len() as u64) as usize];
+            self.phase = Phase::Request;
+            self.issue(client, When::Now)?;
+        } else {
+            dice -= self.weather.requests;
+            let task = TASKS.into_iter().zip(self.weather.tasks).find(|&(_, weight)| {
+                let chosen = dice < weight;
+                dice = dice.saturating_sub(weight);
+                chosen
+            });
+            match task {
+                Some((task, _)) => {
+                    if self.random.once_in(2) && !self.media.intruder.waits() {
+                        let client = idle[self.random.below(idle.len() as u64) as usize];
+                        let operations = self.random.below(INTRUDES_WITHIN);
+                        self.issue(client, When::AfterDeviceOperations(operations))?;
+                    }
+                    self.step(task);
+                }
+                None => self.pass_time(),
+            }
+        }
+        if self.deliver()? > 0 {
+            self.turns_without_reply = 0;
+        }
+        self.faults();
+        self.live_or_die()
+    }
+
+    fn step(&mut self, task: Task) {
+        self.phase = Phase::Work(task);
+        let progress = self.stack().cache.step(task);
+        // Most steps have nothing to do; an intruder rather waits for one that has.
+        if self.random.once_in(INTRUDER_WAITS_STEPS) {
+            self.media.intruder.comes_now();
+        }
+        self.media.log.event(|| format!("  step {task:?}: {progress:?}"), &[task as u64, progress as u64]);
+    }
+
+    fn pass_time(&mut self) {
+        let nanos = match self.random.below(8) {
+            0 => 2_000_000_000,
+            _ => 1 + self.random.below(100_000_000),
+        };
+        self.media.clock.advance(Duration::from_nanos(nanos));
+    }
+
+    /// Only background work can help now.
+    fn everybody_waits(&mut self) -> Result<(), String> {
+        self.media.intruder.comes_now();
+        let first = self.random.below(TASKS.len() as u64) as usize;
+        for turn in 0..TASKS.len() {
+            self.step(TASKS[(first + turn) % TASKS.len()]);
+        }
+        self.media.clock.advance(Duration::from_millis(5));
+        self.turns_without_reply += 1;
+        if self.turns_without_reply < TURNS_WITHOUT_REPLY_MAX || self.media.power.lost() {
+            return Ok(());
+        }
+        if self.media.log.errors_made_up() > self.errors_at_open {
+            // A failed device may stop everything: it is for the next open to make good.
+            self.life.die_soon(self.counts.operations);
+            return Ok(());
+        }
+        let (cache, waiting) = (&self.stack().cache, self.clients.describe_waiting());
+        let (status, space) = (cache.status(), cache.store().space());
+        Err(format!("nobody is ever answered; they wait for:\n{waiting}  {status:?}\n  {space:?}"))
+    }
+
+    /// Does background work until everybody is answered or the power is lost.
+    pub(crate) fn settle(&mut self) -> Result<(), String> {
+        loop {
+            self.deliver()?;
+            if self.media.power.lost() || self.clients.idle().len() == self.clients.len() {
+                self.turns_without_reply = 0;
+                return Ok(());
+            }
+            self.everybody_waits()?;
+        }
+    }
+
+    fn tell_progress(&mut self) {
+        if self.options.quiet || self.progress.told.elapsed() < Duration::from_secs(3) {
+            return;
+        }
+        self.progress.told = Instant::now();
+        let seconds = self.progress.started.elapsed().as_secs_f64();
+        eprintln!(
+            "seed {}: {} operations, {} crashes, {:.0} operations/s",
+            self.options.seed,
+            self.counts.operations,
+            self.counts.crashes(),
+            self.counts.operations as f64 / seconds
+        );
+    }
+
+    pub(crate) fn seconds(&self) -> f64 {
+        self.progress.started.elapsed().as_secs_f64()
+    }
+}
+
+impl Weather {
+    fn draw(random: &mut Random) -> Weather {
+        let mut weight = || random.pick(&[0, 1, 4, 16]);
+        let tasks = [weight(), weight(), weight(), weight() / 2];
+        Weather { requests: 20, tasks, time: weight() / 4 }
+    }
+
+    fn total(&self) -> u64 {
+        self.requests + self.tasks.iter().sum::<u64>() + self.time
+    }
+}

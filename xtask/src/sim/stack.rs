@@ -1,0 +1,292 @@
+//! The stack under test, from the file system down, on simulated media.
+
+use super::Options;
+use super::log::{Intruder, Log, Role, Watched};
+use cache::{Cache, FetchMode, Progress, Settings, Task};
+use device::{Device, Random, StoreId};
+use fs::{Attributes, Caller, Fs, Ino, Kind};
+use sim::{Power, SimClock, SimDisk};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use store::{Layout, Store};
+
+/// Small, so that the log comes round many times, and in some runs smaller than what the clients would like to keep:
+/// 6 to 32 MiB in segments of 64 KiB.
+const STORE_BLOCKS: [u64; 4] = [1536, 2048, 4096, 8192];
+const SEGMENT_BLOCKS: u32 = 16;
+/// A ring that comes round after a few hundred operations: 1 or 2 MiB.
+const BUFFER_BLOCKS: [u64; 2] = [256, 512];
+/// Steps after which a read that has not completed never will.
+const STEPS_PER_READ_MAX: usize = 10_000;
+/// The longest read of a snapshot, in bytes.
+const READ_BYTES_MAX: u64 = 64 << 10;
+
+pub(crate) const CALLER: Caller = Caller { uid: 1000, gid: 100 };
+pub(crate) const TASKS: [Task; 4] = Task::ALL;
+
+/// A rule that the stack can be made to break, to show that the simulator notices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Plant {
+    /// The store cuts pages whose bytes are newer than the cut.
+    CutIgnoresHome,
+    /// The store uses a segment again while a root or a reader still needs it.
+    ReusedBeforePins,
+    /// The store says durable without a flush.
+    StoreWithoutFlush,
+    /// The buffer's recovery applies what parses of a torn group.
+    TornGroupApplied,
+    /// The buffer's recovery takes what an earlier mount left behind.
+    StaleIncarnation,
+    /// The buffer says durable without a flush.
+    BufferWithoutFlush,
+    /// The cache takes a page for clean that was written to while it went home.
+    NewerBytesLostAtMerge,
+}
+
+impl Plant {
+    fn in_store(self) -> Option<store::PlantedBug> {
+        match self {
+            Plant::CutIgnoresHome => Some(store::PlantedBug::CutIgnoresHome),
+            Plant::ReusedBeforePins => Some(store::PlantedBug::ReusedBeforePins),
+            Plant::StoreWithoutFlush => Some(store::PlantedBug::MissingFlush),
+            _ => None,
+        }
+    }
+
+    fn in_buffer(self) -> Option<buffer::Bug> {
+        match self {
+            Plant::TornGroupApplied => Some(buffer::Bug::TornGroupApplied),
+            Plant::StaleIncarnation => Some(buffer::Bug::StaleIncarnation),
+            Plant::BufferWithoutFlush => Some(buffer::Bug::MissingFlush),
+            _ => None,
+        }
+    }
+}
+
+/// What survives a crash: two disks on one power supply. And the clock and the log of the run.
+pub(crate) struct Media {
+    pub(crate) power: Arc<Power>,
+    pub(crate) store: Arc<SimDisk>,
+    pub(crate) buffer: Arc<SimDisk>,
+    pub(crate) clock: Arc<SimClock>,
+    pub(crate) log: Arc<Log>,
+    pub(crate) intruder: Arc<Intruder>,
+    /// What the next open is given.
+    pub(crate) settings: Settings,
+    plant: Option<Plant>,
+}
+
+impl Media {
+    /// Two blank disks.
+    pub(crate) fn new(seed: u64, options: &Options) -> Media {
+        let (power, mut random) = (Power::new(), Random::new(seed));
+        let store_blocks = random.pick(&STORE_BLOCKS);
+        let buffer_blocks = random.pick(&BUFFER_BLOCKS);
+        Media {
+            store: SimDisk::new("store", store_blocks, &power, random.next_u64()),
+            buffer: SimDisk::new("buffer", buffer_blocks, &power, random.next_u64()),
+            clock: Arc::new(SimClock::new()),
+            log: Log::new(options.verbose),
+            intruder: Arc::default(),
+            settings: draw_settings(&mut random),
+            plant: options.plant,
+            power,
+        }
+    }
+
+    /// Copies of the disks as they are, on their own power.
+    pub(crate) fn fork(&self, seed: u64, options: &Options) -> Media {
+        let power = Power::new();
+        Media {
+            store: self.store.fork(&power, seed ^ 0x5707e),
+            buffer: self.buffer.fork(&power, seed ^ 0xb0ff),
+            power,
+            ..Media::new(seed, options)
+        }
+    }
+
+    fn device(&self, role: Role) -> Arc<dyn Device> {
+        let disk = match role {
+            Role::Store => &self.store,
+            Role::Buffer => &self.buffer,
+        };
+        Watched::new(disk, role, &self.log, &self.intruder)
+    }
+
+    /// Lays out an empty file system, durable.
+    pub(crate) fn format(&self) -> Result<(), String> {
+        let id = StoreId(*b"simulated store!");
+        let layout = Layout { id, segment_blocks: Some(SEGMENT_BLOCKS) };
+        Store::format(&*self.device(Role::Store), &layout).map_err(|error| format!("format: {error}"))?;
+        buffer::Buffer::format(&*self.device(Role::Buffer), id)
+            .map_err(|error| format!("format: {error}"))?;
+        let cache = self.open_cache()?;
+        Fs::create(&cache, &*self.clock, CALLER, *b"not a secret at ")
+            .map_err(|error| format!("create: {error}"))?;
+        cache.drain().map_err(|error| format!("drain: {error}"))
+    }
+
+    fn open_cache(&self) -> Result<Arc<Cache>, String> {
+        let store = Store::open(self.device(Role::Store)).map_err(|error| format!("Store::open: {error}"))?;
+        if let Some(bug) = self.plant.and_then(Plant::in_store) {
+            store.plant(bug);
+        }
+        let (store, buffer, clock) = (Arc::new(store), self.device(Role::Buffer), self.clock.clone());
+        let settings = self.settings.clone();
+        let cache = match self.plant.and_then(Plant::in_buffer) {
+            Some(bug) => Cache::open_with_bug(store, buffer, clock, settings, bug),
+            None => Cache::open(store, buffer, clock, settings),
+        };
+        let cache = cache.map_err(|error| format!("Cache::open: {error}"))?;
+        if self.plant == Some(Plant::NewerBytesLostAtMerge) {
+            cache.plant(cache::PlantedBug::NewerBytesLostAtMerge);
+        }
+        Ok(Arc::new(cache))
+    }
+
+    /// Opens, and with it recovers, what is on the media.
+    pub(crate) fn open(&self) -> Result<Stack, String> {
+        let cache = self.open_cache()?;
+        let fs = Fs::open(cache.clone(), self.clock.clone()).map_err(|error| format!("Fs::open: {error}"))?;
+        Ok(Stack { fs: Arc::new(fs), cache })
+    }
+}
+
+/// Limits for one life of the stack: often so small that something must give way all the time.
+pub(crate) fn draw_settings(random: &mut Random) -> Settings {
+    let memory_bytes_max = random.pick(&[256 << 10, 1 << 20, 4 << 20]);
+    Settings {
+        fetch: if random.once_in(8) { FetchMode::Blocking } else { FetchMode::Lazy },
+        memory_bytes_max,
+        dirty_bytes_max: memory_bytes_max / random.pick(&[2, 2, 8]),
+        commit_interval: Duration::from_secs(1),
+        dirty_age_max: Duration::from_millis(random.pick(&[300, 5000, 60_000])),
+        // The clock stands still in a commit: either none is made by the caller, or all are.
+        commit_inline_below: Duration::from_micros(random.pick(&[0, 50])),
+        // From one segment to as many as there are in the smallest store.
+        checkpoint_blocks: random.pick(&[20, 100, 1000]),
+    }
+}
+
+/// Draws one of several values.
+pub(crate) trait Pick {
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T;
+}
+
+impl Pick for Random {
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize]
+    }
+}
+
+/// An open file system and what is below it.
+pub(crate) struct Stack {
+    pub(crate) fs: Arc<Fs>,
+    pub(crate) cache: Arc<Cache>,
+}
+
+/// Everything that can be seen of a file system.
+pub(crate) struct Seen(pub(crate) BTreeMap<Ino, SeenInode>);
+
+pub(crate) struct SeenInode {
+    pub(crate) attributes: Attributes,
+    pub(crate) body: SeenBody,
+}
+
+pub(crate) enum SeenBody {
+    File(Vec<u8>),
+    Directory(BTreeMap<Vec<u8>, Ino>),
+    Symlink(Vec<u8>),
+}
+
+impl Stack {
+    /// Walks the whole tree and reads every byte.
+    pub(crate) fn look(&self) -> Result<Seen, String> {
+        let mut seen = BTreeMap::new();
+        let mut wanted = vec![Ino::ROOT];
+        while let Some(ino) = wanted.pop() {
+            let attributes = self.fs.attributes(ino).map_err(|error| format!("stat of {ino:?}: {error}"))?;
+            let body = match attributes.kind {
+                Kind::File => SeenBody::File(self.content(&attributes)?),
+                Kind::Symlink => {
+                    let target = self.fs.read_link(ino);
+                    SeenBody::Symlink(target.map_err(|error| format!("readlink of {ino:?}: {error}"))?)
+                }
+                Kind::Directory => {
+                    let names = self.names(ino)?;
+                    wanted.extend(names.values().copied().filter(|child| !seen.contains_key(child)));
+                    SeenBody::Directory(names)
+                }
+            };
+            seen.insert(ino, SeenInode { attributes, body });
+        }
+        Ok(Seen(seen))
+    }
+
+    /// The entries of a directory, each looked up, too.
+    pub(crate) fn names(&self, directory: Ino) -> Result<BTreeMap<Vec<u8>, Ino>, String> {
+        let mut names = BTreeMap::new();
+        let mut twice = None;
+        let mut entry = |entry: fs::Entry<'_>| {
+            if names.insert(entry.name.to_vec(), (entry.ino, entry.kind)).is_some() {
+                twice = Some(entry.name.to_vec());
+            }
+            true
+        };
+        self.fs
+            .read_directory(directory, 0, &mut entry)
+            .map_err(|error| format!("readdir of {directory:?}: {error}"))?;
+        if let Some(name) = twice {
+            return Err(format!("{directory:?} lists {} twice", name.escape_ascii()));
+        }
+        for (name, &(ino, kind)) in &names {
+            let found = self.fs.lookup(directory, name);
+            let found = found.map_err(|error| format!("{} is listed: {error}", name.escape_ascii()))?;
+            if (found.ino, found.kind) != (ino, kind) {
+                return Err(format!(
+                    "{} is listed as {ino:?}, {kind:?} and is {found:?}",
+                    name.escape_ascii()
+                ));
+            }
+            if kind == Kind::Directory && !matches!(self.fs.parent(ino), Ok(parent) if parent == directory) {
+                let parent = self.fs.parent(ino);
+                return Err(format!("{} in {directory:?}: its parent is {parent:?}", name.escape_ascii()));
+            }
+        }
+        Ok(names.into_iter().map(|(name, (ino, _))| (name, ino)).collect())
+    }
+
+    fn content(&self, attributes: &Attributes) -> Result<Vec<u8>, String> {
+        let mut content = Vec::new();
+        while (content.len() as u64) < attributes.size {
+            let offset = content.len() as u64;
+            let len = (attributes.size - offset).min(READ_BYTES_MAX) as usize;
+            let bytes = self.read(attributes.ino, offset, len)?;
+            if bytes.len() != len {
+                return Err(format!("{:?}: read {} of {len} bytes at {offset}", attributes.ino, bytes.len()));
+            }
+            content.extend(bytes);
+        }
+        Ok(content)
+    }
+
+    /// Reads, doing the background work that the read waits for.
+    fn read(&self, ino: Ino, offset: u64, len: usize) -> Result<Vec<u8>, String> {
+        let reply = Arc::new(Mutex::new(None));
+        let slot = reply.clone();
+        let done = move |result| *slot.lock().expect("nobody panics with it") = Some(result);
+        self.fs.read(ino, offset, len, Box::new(done));
+        for _ in 0..STEPS_PER_READ_MAX {
+            if let Some(result) = reply.lock().expect("nobody panics with it").take() {
+                return result.map_err(|error| format!("read of {ino:?} at {offset}: {error}"));
+            }
+            if self.cache.step(Task::Fetch) == Progress::Idle {
+                // Memory may have to be made first.
+                self.cache.step(Task::Commit);
+                self.cache.step(Task::WriteBack);
+            }
+        }
+        Err(format!("a read of {ino:?} at {offset}, {len} bytes, never completes"))
+    }
+}

@@ -1,0 +1,68 @@
+//! Notices a run that stands still: a request that waits for a lock which background work holds over a device call.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How often it looks. Thousands of turns pass meanwhile on any machine, however slow.
+const LOOKS_EVERY: Duration = Duration::from_secs(30);
+
+/// Looks from a thread of its own. Has no part in the run.
+pub(crate) struct Watchdog {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    turns: AtomicU64,
+    done: AtomicBool,
+}
+
+impl Watchdog {
+    /// Ends the process, printing `repeat`, if no turn is counted for a whole look.
+    pub(crate) fn new(repeat: String) -> Watchdog {
+        let shared = Arc::new(Shared::default());
+        let watched = shared.clone();
+        let thread = std::thread::spawn(move || watched.look(&repeat));
+        Watchdog { shared, thread: Some(thread) }
+    }
+
+    /// Counts a turn.
+    pub(crate) fn turn(&self) {
+        self.shared.turns.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    fn look(&self, repeat: &str) {
+        let mut before = u64::MAX;
+        let mut looked = Instant::now();
+        while !self.done.load(Ordering::Acquire) {
+            std::thread::park_timeout(LOOKS_EVERY);
+            // It may be woken for no reason.
+            if looked.elapsed() < LOOKS_EVERY {
+                continue;
+            }
+            looked = Instant::now();
+            let turns = self.turns.load(Ordering::Relaxed);
+            if turns == before {
+                println!("FAILED: the run stands still in turn {turns}: a lock is held over a device call?");
+                println!("repeat with: {repeat}");
+                std::process::exit(1);
+            }
+            before = turns;
+        }
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.shared.done.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! What the simulated clients ask for: random, likely to be legal, dense in what is hard.
+
+use super::model::{Body, Change, Id, Model, Name};
+use device::{BLOCK_BYTES, Random};
+use fs::{IfExists, Kind};
+use std::sync::Arc;
+
+const PAGE: u64 = BLOCK_BYTES as u64;
+/// Directories below the root. Few, so that names meet.
+const DIRECTORIES_MAX: usize = 5;
+/// Bytes in all files above which clients rather remove than add: a few times the memory of the cache.
+const BYTES_MAX: u64 = 3 << 20;
+/// The same while they try to fill the store: more than the smaller stores hold.
+const FILLING_BYTES_MAX: u64 = 8 << 20;
+/// Longest single write, below what a file system may split into several transactions.
+const WRITE_BYTES_MAX: u64 = 48 << 10;
+/// Largest size of most files, and of the few big ones.
+const FILE_BYTES_MAX: u64 = 48 << 10;
+const BIG_FILE_BYTES_MAX: u64 = 400 << 10;
+
+/// What a client asks for.
+#[derive(Debug, Clone)]
+pub(crate) enum Request {
+    Change(Change),
+    Read {
+        file: Id,
+        offset: u64,
+        len: usize,
+    },
+    Sync,
+    Lookup {
+        parent: Id,
+        name: Name,
+    },
+    Stat(Id),
+    List(Id),
+    ReadLink(Id),
+    /// Takes a handle on a file, so that it lives on without a name.
+    Open(Id),
+    /// Lets the client's handle number so many go.
+    Close(usize),
+}
+
+/// Draws requests.
+pub(crate) struct Workload {
+    random: Random,
+    /// Requests for which clients rather give space back.
+    freeing: u32,
+    mood: Mood,
+}
+
+/// What the clients do most for a while, so that rare combinations come up: weights of kinds of request.
+struct Mood {
+    writes: u64,
+    sizes: u64,
+    names: u64,
+    reads: u64,
+    syncs: u64,
+    /// The share of writes, in percent, that hit the first pages of a file.
+    hot: u64,
+    /// Whether they would fill the store.
+    filling: bool,
+}
+
+impl Workload {
+    pub(crate) fn new(seed: u64) -> Workload {
+        let mut random = Random::new(seed);
+        let mood = Mood::draw(&mut random);
+        Workload { random, freeing: 0, mood }
+    }
+
+    /// Draws what the clients do most from now on, unless they stay with what they do: some things take long.
+    pub(crate) fn change_mood(&mut self) {
+        if self.random.once_in(6) {
+            self.mood = Mood::draw(&mut self.random);
+        }
+    }
+
+    /// Somebody was told that there is no space.
+    pub(crate) fn no_space(&mut self) {
+        self.freeing = 40;
+    }
+
+    /// The next request of a client that holds `handles`.
+    pub(crate) fn next(&mut self, model: &Model, handles: &[Id]) -> Request {
+        self.freeing = self.freeing.saturating_sub(1);
+        if self.freeing > 0 || model.bytes() > self.mood.bytes_max() {
+            return self.give_back(model);
+        }
+        let Mood { writes, sizes, names, reads, syncs, .. } = self.mood;
+        let total = writes + sizes + names + reads + syncs + 3;
+        let mut dice = self.random.below(total);
+        for (weight, draw) in [
+            (writes, Workload::write as fn(&mut Workload, &Model, &[Id]) -> Request),
+            (sizes, Workload::attributes),
+            (names, Workload::names),
+            (reads, Workload::look),
+            (syncs, |_, _, _| Request::Sync),
+        ] {
+            if dice < weight {
+                return draw(self, model, handles);
+            }
+            dice -= weight;
+        }
+        self.handle(model, handles)
+    }
+
+    fn give_back(&mut self, model: &Model) -> Request {
+        match (self.some_name(model), self.some_file(model, &[])) {
+            (_, Some(file)) if self.random.once_in(2) => {
+                let size = self.random.below(model.get(file).content().len() as u64 + 1);
+                Request::Change(Change::SetSize { file, size })
+            }
+            (Some((parent, name, id)), _) if !model.get(id).is_directory() => {
+                Request::Change(Change::Unlink { parent, name })
+            }
+            _ => Request::Sync,
+        }
+    }
+
+    fn write(&mut self, model: &Model, handles: &[Id]) -> Request {
+        let Some(file) = self.some_file(model, handles) else {
+            return self.make(model, Kind::File);
+        };
+        let size = model.get(file).content().len() as u64;
+        // By its number, so that a file stays big or small.
+        let limit = if file.0 % 8 == 0 || self.mood.filling { BIG_FILE_BYTES_MAX } else { FILE_BYTES_MAX };
+        let len = match self.random.below(10) {
+            0..=3 => 1 + self.random.below(200),
+            4..=5 => 512 * (1 + self.random.below(8)),
+            6 => PAGE * (1 + self.random.below(4)),
+            7 => 1 + self.random.below(2 * PAGE),
+            8 => 1 + self.random.below(WRITE_BYTES_MAX / 4),
+            _ => 1 + self.random.below(WRITE_BYTES_MAX),
+        };
+        let len = if self.mood.filling && self.random.once_in(2) { WRITE_BYTES_MAX } else { len };
+        let hot = self.random.below(100) < self.mood.hot;
+        let offset = match self.random.below(10) {
+            _ if hot => self.random.below(2 * PAGE),
+            0..=2 => size,
+            3..=6 => self.random.below(size + 1),
+            7 => self.random.below(size + 1) / PAGE * PAGE,
+            8 => self.random.below(size + 1) / 512 * 512,
+            _ => self.random.below(limit),
+        };
+        let offset = offset.min(limit);
+        let bytes = Arc::new(self.bytes(len.min(limit + PAGE - offset)));
+        Request::Change(Change::Write { file, offset, bytes })
+    }
+
+    fn bytes(&mut self, len: u64) -> Vec<u8> {
+        if self.random.once_in(16) {
+            return vec![0; len as usize];
+        }
+        let mut bytes = Vec::with_capacity(len as usize + 8);
+        while (bytes.len() as u64) < len {
+            bytes.extend_from_slice(&self.random.next_u64().to_le_bytes());
+        }
+        bytes.truncate(len as usize);
+        bytes
+    }
+
+    fn attributes(&mut self, model: &Model, handles: &[Id]) -> Request {
+        if self.random.once_in(8) {
+            let mode = self.random.below(0o1000) as u16;
+            let inode = self.some_name(model).map_or(Id::ROOT, |(_, _, id)| id);
+            return match model.get(inode).body {
+                Body::Symlink(_) => Request::Stat(inode),
+                _ => Request::Change(Change::SetMode { inode, mode }),
+            };
+        }
+        let Some(file) = self.some_file(model, handles) else {
+            return self.make(model, Kind::File);
+        };
+        let old = model.get(file).content().len() as u64;
+        let size = match self.random.below(8) {
+            0 => 0,
+            1 => old / PAGE * PAGE,
+            2..=4 => self.random.below(old + 1),
+            5 => old + self.random.below(200),
+            _ => self.random.below(FILE_BYTES_MAX),
+        };
+        Request::Change(Change::SetSize { file, size })
+    }
+
+    fn names(&mut self, model: &Model, handles: &[Id]) -> Request {
+        let (parent, name) = (self.some_directory(model), self.name());
+        let change = match (self.random.below(20), self.some_name(model)) {
+            (0..=6, _) | (_, None) => return self.make(model, Kind::File),
+            (7, _) => return self.make(model, Kind::Directory),
+            (8, _) => {
+                let len =
+                    1 + if self.random.once_in(8) { self.random.below(1000) } else { self.random.below(30) };
+                Change::Symlink { parent, name, target: vec![b'a' + len as u8 % 26; len as usize] }
+            }
+            (9..=10, _) => match self.some_file(model, handles) {
+                Some(file) => Change::Link { file, parent, name },
+                None => return self.make(model, Kind::File),
+            },
+            (11..=14, Some((parent, name, id)))
+                if !model.get(id).is_directory() || self.random.once_in(8) =>
+            {
+                Change::Unlink { parent, name }
+            }
+            (11..=14, Some((parent, name, _))) => Change::RemoveDirectory { parent, name },
+            (_, Some((from, old, _))) => {
+                // Often over a name that exists.
+                let to = match self.some_name(model) {
+                    Some((parent, name, _)) if self.random.once_in(2) => (parent, name),
+                    _ => (parent, name),
+                };
+                let if_exists = if self.random.once_in(8) { IfExists::Refuse } else { IfExists::Replace };
+                Change::Rename { from: (from, old), to, if_exists }
+            }
+        };
+        Request::Change(change)
+    }
+
+    fn make(&mut self, model: &Model, kind: Kind) -> Request {
+        let directories = model.inodes.values().filter(|inode| inode.is_directory()).count();
+        let kind = if directories > DIRECTORIES_MAX { Kind::File } else { kind };
+        let mode = if self.random.once_in(2) { 0o644 } else { 0o755 };
+        Request::Change(Change::Make { parent: self.some_directory(model), name: self.name(), kind, mode })
+    }
+
+    fn look(&mut self, model: &Model, handles: &[Id]) -> Request {
+        match (self.random.below(10), self.some_name(model), self.some_file(model, handles)) {
+            (0, Some((parent, name, _)), _) => Request::Lookup { parent, name },
+            (1, _, _) => Request::Lookup { parent: self.some_directory(model), name: self.name() },
+            (2, Some((_, _, id)), _) => match model.get(id).body {
+                Body::Symlink(_) => Request::ReadLink(id),
+                _ => Request::Stat(id),
+            },
+            (3, _, _) => Request::List(self.some_directory(model)),
+            (_, _, Some(file)) => {
+                let size = model.get(file).content().len() as u64;
+                let len = match self.random.below(4) {
+                    0 => self.random.below(100),
+                    1 => self.random.below(3 * PAGE),
+                    2 => PAGE,
+                    _ => self.random.below(64 << 10),
+                };
+                Request::Read { file, offset: self.random.below(size + PAGE), len: len as usize }
+            }
+            _ => Request::List(Id::ROOT),
+        }
+    }
+
+    fn handle(&mut self, model: &Model, handles: &[Id]) -> Request {
+        let close = !handles.is_empty() && (handles.len() > 3 || self.random.once_in(2));
+        match self.some_file(model, &[]) {
+            _ if close => Request::Close(self.random.below(handles.len() as u64) as usize),
+            Some(file) => Request::Open(file),
+            None => Request::List(Id::ROOT),
+        }
+    }
+
+    /// A short name most of the time, so that names meet; else one long enough to fill directories.
+    fn name(&mut self) -> Name {
+        if self.random.once_in(10) {
+            let letter = b'A' + self.random.below(26) as u8;
+            return vec![letter; 100 + usize::from(letter)];
+        }
+        vec![b'a' + self.random.below(8) as u8]
+    }
+
+    fn pick<T>(&mut self, from: &[T]) -> Option<T>
+    where
+        T: Clone,
+    {
+        match from.len() as u64 {
+            0 => None,
+            len => from.get(self.random.below(len) as usize).cloned(),
+        }
+    }
+
+    /// A directory that has a name.
+    fn some_directory(&mut self, model: &Model) -> Id {
+        let living = |&(_, inode): &(&Id, &super::model::Inode)| inode.is_directory() && inode.links > 0;
+        let directories: Vec<Id> = model.inodes.iter().filter(living).map(|(&id, _)| id).collect();
+        self.pick(&directories).unwrap_or(Id::ROOT)
+    }
+
+    /// A name and what it names.
+    fn some_name(&mut self, model: &Model) -> Option<(Id, Name, Id)> {
+        let parent = self.some_directory(model);
+        let names = model.names(parent).expect("a directory");
+        let (name, &id) = names.iter().nth(self.random.below(names.len().max(1) as u64) as usize)?;
+        Some((parent, name.clone(), id))
+    }
+
+    /// A regular file: one of `handles` at times, which may have no name any more.
+    fn some_file(&mut self, model: &Model, handles: &[Id]) -> Option<Id> {
+        if self.random.once_in(4) && !handles.is_empty() {
+            return self.pick(handles);
+        }
+        let is_file = |&(_, inode): &(&Id, &super::model::Inode)| {
+            matches!(inode.body, Body::File(_)) && inode.links > 0
+        };
+        let files: Vec<Id> = model.inodes.iter().filter(is_file).map(|(&id, _)| id).collect();
+        self.pick(&files)
+    }
+}
+
+impl Mood {
+    fn draw(random: &mut Random) -> Mood {
+        let mut weight = |usual: u64| match random.below(4) {
+            0 => usual / 4,
+            1 => usual * 4,
+            _ => usual,
+        };
+        let (writes, sizes, names, reads, syncs) = (weight(30), weight(8), weight(12), weight(20), weight(4));
+        let (hot, filling) = (random.below(3) * 40, random.once_in(6));
+        let writes = if filling { 8 * writes } else { writes } + 1;
+        Mood { writes, sizes, names: names + 1, reads, syncs, hot, filling }
+    }
+
+    fn bytes_max(&self) -> u64 {
+        if self.filling { FILLING_BYTES_MAX } else { BYTES_MAX }
+    }
+}

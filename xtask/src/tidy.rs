@@ -1,0 +1,290 @@
+//! The project's own rules about its text, as pure functions of files: what the compiler and clippy do not check.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+/// A function that does not fit on a screen has a second idea in it.
+const FUNCTION_LINES_MAX: usize = 70;
+/// Nor does a file that nobody reads to its end.
+const FILE_LINES_MAX: usize = 500;
+/// The only room that talks to the machine, and may do so without the compiler's help.
+const HOST: &str = "crates/host/";
+
+/// The project's text files: path from the root, and text.
+type Files = BTreeMap<String, String>;
+
+/// Checks all files that git knows and prints what is wrong; `false` if anything is.
+pub(crate) fn command() -> bool {
+    let files = match tracked_files() {
+        Ok(files) => files,
+        Err(error) => {
+            eprintln!("error: listing the project's files: {error}");
+            return false;
+        }
+    };
+    let findings = check(&files);
+    findings.iter().for_each(|finding| eprintln!("{finding}"));
+    eprintln!("tidy: {} files, {} findings", files.len(), findings.len());
+    findings.is_empty()
+}
+
+fn tracked_files() -> Result<Files, String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("xtask lies in the project's root")?;
+    let output = Command::new("git").arg("-C").arg(root).args(["ls-files", "-z"]).output();
+    let output = output.map_err(|error| format!("git cannot be started: {error}"))?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    let paths = String::from_utf8(output.stdout).map_err(|error| error.to_string())?;
+    let text = |path: &str| std::fs::read_to_string(root.join(path)).ok();
+    // What is not text, or was deleted and not yet committed, has no lines to check.
+    let files = paths.split('\0').filter(|path| !path.is_empty());
+    Ok(files.filter_map(|path| Some((path.to_owned(), text(path)?))).collect())
+}
+
+/// Everything that is wrong, each as `path:line: what`.
+fn check(files: &Files) -> Vec<String> {
+    let mut findings = Vec::new();
+    for (path, text) in files.iter().filter(|(path, _)| path.ends_with(".rs")) {
+        findings.extend(long_file(path, text));
+        findings.extend(long_functions(path, text));
+        findings.extend(words(path, text));
+    }
+    findings.extend(rooms_without_readme(files));
+    findings.extend(formats_without_description(files));
+    findings.extend(files.get("Cargo.toml").into_iter().flat_map(|text| dependencies_without_reason(text)));
+    findings
+}
+
+fn long_file(path: &str, text: &str) -> Option<String> {
+    let lines = text.lines().count();
+    (lines > FILE_LINES_MAX)
+        .then(|| format!("{path}:1: {lines} lines, more than {FILE_LINES_MAX}: split it at its second idea"))
+}
+
+/// Functions as rustfmt leaves them: the closing brace stands below the line that begins the function.
+fn long_functions(path: &str, text: &str) -> Vec<String> {
+    let lines: Vec<&str> = text.lines().collect();
+    let starts = lines.iter().enumerate().filter(|(_, line)| begins_function(line));
+    let long = starts.filter_map(|(start, line)| {
+        let indent = &line[..line.len() - line.trim_start().len()];
+        let body = lines[start..].iter().position(|line| line.ends_with(['{', ';', '}']))?;
+        if !lines[start + body].ends_with('{') {
+            return None;
+        }
+        let end = format!("{indent}}}");
+        let count = 1 + lines[start..].iter().position(|line| *line == end)?;
+        let name = line.trim();
+        (count > FUNCTION_LINES_MAX).then(|| {
+            format!("{path}:{}: {count} lines, more than {FUNCTION_LINES_MAX}, in: {name}", start + 1)
+        })
+    });
+    long.collect()
+}
+
+fn begins_function(line: &str) -> bool {
+    let code = code_of(line);
+    let before = code.trim_start().split("fn ").next().unwrap_or_default();
+    let modifier = |word: &str| {
+        matches!(word, "pub" | "const" | "async" | "extern" | "default")
+            || word.starts_with("pub(")
+            || word == concat!("uns", "afe")
+    };
+    code.contains("fn ") && before.split_whitespace().all(modifier)
+}
+
+/// The line without its comment and without what its strings hold.
+fn code_of(line: &str) -> String {
+    let mut code = String::new();
+    let mut rest = line;
+    loop {
+        match (rest.find('"'), rest.find("//")) {
+            (Some(quote), comment) if comment.is_none_or(|comment| quote < comment) => {
+                code.push_str(&rest[..quote]);
+                let after = &rest[quote + 1..];
+                rest = &after[end_of_string(after)..];
+            }
+            (_, Some(comment)) => return code + &rest[..comment],
+            (_, None) => return code + rest,
+        }
+    }
+}
+
+/// Where the text after the quote that ends a string begins.
+fn end_of_string(text: &str) -> usize {
+    let mut escaped = false;
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'"' if !escaped => return at + 1,
+            b'\\' => escaped = !escaped,
+            _ => escaped = false,
+        }
+    }
+    text.len()
+}
+
+fn words(path: &str, text: &str) -> Vec<String> {
+    let mut findings = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let code = code_of(line);
+        let place = format!("{path}:{}", index + 1);
+        let is_word = |byte: char| byte.is_alphanumeric() || byte == '_';
+        let mut in_code = code.split(|byte| !is_word(byte));
+        if in_code.any(|word| word == concat!("uns", "afe")) && !path.starts_with(HOST) {
+            findings.push(format!("{place}: unsafe code outside {HOST}: ask that room to do it"));
+        }
+        if code.contains("#[ignore") {
+            findings.push(format!("{place}: a test that does not run proves nothing: repair or remove it"));
+        }
+        if ["todo!(", "unimplemented!("].iter().any(|unfinished| code.contains(unfinished)) {
+            findings.push(format!("{place}: unfinished: write it or leave it out"));
+        }
+    }
+    findings
+}
+
+/// The folders of `crates/`.
+fn rooms(files: &Files) -> Vec<String> {
+    let mut rooms: Vec<String> = files
+        .keys()
+        .filter_map(|path| path.strip_prefix("crates/")?.split_once('/'))
+        .map(|(room, _)| room.into())
+        .collect();
+    rooms.dedup();
+    rooms
+}
+
+fn rooms_without_readme(files: &Files) -> Vec<String> {
+    let mut findings = Vec::new();
+    for room in rooms(files) {
+        if !files.contains_key(&format!("crates/{room}/README.md")) {
+            findings.push(format!("crates/{room}/README.md:1: missing: say what the room is and promises"));
+        }
+        let door = format!("crates/{room}/src/lib.rs");
+        let includes = |text: &String| text.contains("#![doc = include_str!(\"../README.md\")]");
+        if files.get(&door).is_some_and(|text| !includes(text)) {
+            findings.push(format!("{door}:1: does not include its README.md as documentation"));
+        }
+    }
+    findings
+}
+
+fn formats_without_description(files: &Files) -> Vec<String> {
+    let described = |room: &str| {
+        ["FORMAT.md", "src/FORMAT.md"].iter().any(|file| files.contains_key(&format!("crates/{room}/{file}")))
+    };
+    let has_format = |room: &String| {
+        ["src/format.rs", "src/format/mod.rs"]
+            .iter()
+            .any(|file| files.contains_key(&format!("crates/{room}/{file}")))
+    };
+    let missing = rooms(files).into_iter().filter(has_format).filter(|room| !described(room));
+    missing
+        .map(|room| format!("crates/{room}/FORMAT.md:1: missing: describe the bytes of format.rs"))
+        .collect()
+}
+
+fn dependencies_without_reason(manifest: &str) -> Vec<String> {
+    let lines = manifest.lines().enumerate();
+    let section = lines.skip_while(|(_, line)| *line != "[workspace.dependencies]").skip(1);
+    let mut findings = Vec::new();
+    let mut before = "";
+    for (index, line) in section.take_while(|(_, line)| !line.starts_with('[')) {
+        let ours = line.contains("path = ");
+        if line.contains('=') && !line.starts_with('#') && !ours && !before.starts_with('#') {
+            findings.push(format!("Cargo.toml:{}: no comment above says why: {line}", index + 1));
+        }
+        before = line;
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(files: &[(&str, &str)]) -> Files {
+        files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect()
+    }
+
+    fn function(lines: usize) -> String {
+        format!(
+            "    pub(crate) fn f(\n        a: u8,\n    ) {{\n{}    }}\n",
+            "        g();\n".repeat(lines - 4)
+        )
+    }
+
+    #[test]
+    fn a_function_of_more_than_a_screen_is_found() {
+        assert_eq!(long_functions("a.rs", &function(FUNCTION_LINES_MAX)), [] as [&str; 0]);
+        assert_eq!(long_functions("a.rs", &function(FUNCTION_LINES_MAX + 1)).len(), 1);
+        let declared = format!("trait T {{\n    fn f();\n{}}}\n", "    const A: u8;\n".repeat(100));
+        assert_eq!(long_functions("a.rs", &declared), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn a_long_file_is_found() {
+        assert_eq!(long_file("a.rs", &"\n".repeat(FILE_LINES_MAX)), None);
+        assert!(long_file("a.rs", &"\n".repeat(FILE_LINES_MAX + 1)).is_some());
+    }
+
+    #[test]
+    fn the_forbidden_word_is_found_in_code_outside_the_host_only() {
+        assert_eq!(words("crates/fs/src/a.rs", "    unsafe { f() }").len(), 1);
+        assert_eq!(words("crates/host/src/a.rs", "    unsafe { f() }").len(), 0);
+        assert_eq!(
+            words("crates/fs/src/a.rs", "// unsafe\nlet unsafe_code = \"unsafe \\\" unsafe\";").len(),
+            0
+        );
+    }
+
+    #[test]
+    fn tests_that_do_not_run_and_unfinished_functions_are_found() {
+        assert_eq!(words("a.rs", "#[ignore]").len(), 1);
+        assert_eq!(words("a.rs", "#[ignore = \"slow\"]").len(), 1);
+        assert_eq!(words("a.rs", "    todo!()").len(), 1);
+        assert_eq!(words("a.rs", "    unimplemented!(\"later\")").len(), 1);
+        assert_eq!(words("a.rs", "    // todo!()").len(), 0);
+    }
+
+    #[test]
+    fn a_room_without_a_readme_or_that_hides_it_is_found() {
+        let door = "#![doc = include_str!(\"../README.md\")]\nmod a;\n";
+        let good = files(&[("crates/a/README.md", "# a"), ("crates/a/src/lib.rs", door)]);
+        assert_eq!(rooms_without_readme(&good), [] as [&str; 0]);
+        assert_eq!(rooms_without_readme(&files(&[("crates/a/src/lib.rs", door)])).len(), 1);
+        let hidden = files(&[("crates/a/README.md", "# a"), ("crates/a/src/lib.rs", "mod a;\n")]);
+        assert_eq!(rooms_without_readme(&hidden).len(), 1);
+    }
+
+    #[test]
+    fn a_format_that_nobody_describes_is_found() {
+        let bare = files(&[("crates/a/src/format.rs", "")]);
+        assert_eq!(formats_without_description(&bare).len(), 1);
+        let described = files(&[("crates/a/FORMAT.md", ""), ("crates/a/src/format.rs", "")]);
+        assert_eq!(formats_without_description(&described), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn a_dependency_without_a_reason_is_found() {
+        let with = |lines: &str| {
+            let manifest =
+                format!("[workspace]\nresolver = \"3\"\n[workspace.dependencies]\n{lines}\n[x]\ny = 1\n");
+            dependencies_without_reason(&manifest).len()
+        };
+        assert_eq!(with("a = { path = \"crates/a\" }\n\n# Why.\nb = \"1\""), 0);
+        assert_eq!(with("b = \"1\""), 1);
+        assert_eq!(with("# Why.\nb = \"1\"\nc = \"2\""), 1);
+    }
+
+    #[test]
+    fn every_rule_is_part_of_the_check() {
+        let bad = files(&[
+            ("Cargo.toml", "[workspace.dependencies]\nb = \"1\"\n"),
+            ("crates/a/src/lib.rs", &(function(100) + "todo!()\n" + &"\n".repeat(FILE_LINES_MAX))),
+            ("crates/a/src/format.rs", ""),
+        ]);
+        assert_eq!(check(&bad).len(), 7, "{:?}", check(&bad));
+    }
+}
