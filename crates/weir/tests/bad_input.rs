@@ -54,7 +54,7 @@ fn zeros_are_not_a_store() {
     let sandbox = Sandbox::formatted();
     let store = sandbox.store().join("store");
     cut(&store, 0);
-    cut(&store, 32 << 20);
+    cut(&store, 40 << 20);
     mount_fails(&sandbox, "not a weir store");
 }
 
@@ -311,7 +311,7 @@ fn format_refuses_what_is_not_blank_by_name() {
     before.assert_unchanged(&sandbox.store());
 
     let image = sandbox.path("image");
-    File::create(&image).expect("a file").set_len(32 << 20).expect("room");
+    File::create(&image).expect("a file").set_len(40 << 20).expect("room");
     overwrite(&image, 0x438, &[0x53, 0xef]);
     let before = Bytes::below(&image);
     let said = fails(weir().arg("format").arg("--buffer").arg(sandbox.path("b")).arg(&image));
@@ -334,7 +334,7 @@ fn sizes_that_make_no_sense_are_refused_before_anything_is_made() {
     let sandbox = Sandbox::new();
     for options in [
         ["--size", "4096"],
-        ["--size", "33554433"],
+        ["--size", "67108865"],
         ["--buffer-size", "1MiB"],
         ["--segment-size", "1000"],
         ["--segment-size", "8GiB"],
