@@ -291,7 +291,8 @@ impl Cache {
         self.core.apply(credit, changes)
     }
 
-    /// Reads `len` bytes from `offset` on: holes read as zeros. At once if they are in memory.
+    /// Reads `len` bytes from `offset` on: holes read as zeros. At once if they are in memory; else page by page, so
+    /// that a write meanwhile may be seen in some pages and not in others.
     pub fn read(&self, object: ObjectId, offset: u64, len: usize, then: Then<Vec<u8>>) {
         self.core.read(object, offset, len, then);
     }

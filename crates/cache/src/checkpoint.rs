@@ -47,7 +47,7 @@ impl Core {
         Ok(self.store.checkpoint()?)
     }
 
-    /// Somebody was told to wait because the store is full: takes deletions home, cleans, and lets them try once more.
+    /// Somebody was told to wait because the store is full: takes everything home, cleans, and lets them try once more.
     fn make_space(self: &Arc<Core>) -> Result<(), CacheError> {
         let before = self.store.space();
         let outcome = self.free_segments();
@@ -64,9 +64,9 @@ impl Core {
     }
 
     fn free_segments(self: &Arc<Core>) -> Result<(), CacheError> {
-        while !self.state().cuts.is_empty() {
-            self.write_back(Why::All)?;
-        }
+        // A dirty page is promised several blocks and takes one; deletions give some back. Writers wait meanwhile, so
+        // this ends.
+        while self.write_back(Why::All)? == Progress::Worked {}
         // A segment is free when two checkpoints in a row do not need it.
         self.store.checkpoint()?;
         for _ in 0..CLEAN_MAX {

@@ -354,3 +354,14 @@ fn a_buffer_full_of_what_is_home_already_is_room_after_a_restart() {
     assert_eq!(cache.status().dirty_pages, 0);
     (0..50).for_each(|index| write(&cache, 20 * index, 20));
 }
+
+#[test]
+fn a_read_larger_than_memory_ends() {
+    let machine = Machine::new(0);
+    let cache = machine.open().expect("an empty store");
+    let object = ObjectId { slot: 1, generation: 1 };
+    let len = 4 * machine.dirty_pages_max as usize * BLOCK_BYTES;
+    let slot = Slot::new();
+    cache.read(object, 0, len, slot.then());
+    assert_eq!(slot.wait(&machine, &cache, &mut Random::new(1)).expect("power"), vec![0; len]);
+}
