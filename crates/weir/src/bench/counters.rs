@@ -80,7 +80,8 @@ fn count(args: &CountersArgs) -> Result<Counted, BenchError> {
     let buffer_bytes = (args.writes * (args.bytes + 512) * 2).next_multiple_of(1 << 20).max(64 << 20);
     let file_bytes = args.pages * PAGE_BYTES;
     let memory_bytes = (file_bytes * 4).max(256 << 20);
-    let store_bytes = file_bytes * 4 + (256 << 20);
+    // The file is sparse. Before it is acknowledged each page reserves several blocks, for the map's sake.
+    let store_bytes = file_bytes * 16 + (256 << 20);
     run(weir("format")
         .arg(&store)
         .args([format!("--size={store_bytes}"), format!("--buffer-size={buffer_bytes}")]))?;

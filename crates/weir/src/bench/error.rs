@@ -61,14 +61,21 @@ pub(crate) enum BenchError {
 }
 
 impl BenchError {
-    /// The next step, where there is one.
+    /// The next step.
     pub(crate) fn help(&self) -> Option<String> {
         match self {
             BenchError::NotRoot => Some("run it with `sudo`".to_owned()),
             BenchError::Missing { .. } => {
                 Some(format!("install what benchmarks drive: apt-get install {PACKAGES}"))
             }
-            _ => None,
+            BenchError::Io { .. } => {
+                Some("benchmarks keep their files below $TMPDIR: give it a place with room".to_owned())
+            }
+            // The program's own message is part of ours.
+            BenchError::Command { .. } | BenchError::Late { .. } => {
+                Some("see what the kernel says with `dmesg | tail`".to_owned())
+            }
+            BenchError::Status { .. } => Some("measure with the `weir` that is mounted".to_owned()),
         }
     }
 

@@ -48,6 +48,7 @@ pub(super) struct System {
     beside: PathBuf,
     journal: Option<LoopDevice>,
     device: SlowDevice,
+    _beside: Undo,
 }
 
 /// A mounted system; dropping it unmounts.
@@ -72,15 +73,18 @@ impl System {
         let mount_point = directory.join(format!("{name}.mount"));
         fs::create_dir_all(&mount_point)
             .map_err(|error| BenchError::io("cannot create", &mount_point, error))?;
-        let (beside, journal) = match &kind {
-            Kind::Ext4 => (PathBuf::new(), None),
-            Kind::Ext4DataJournal { journal_in, journal_bytes } => {
-                let file = journal_in.join(format!("{name}.journal"));
-                (file.clone(), Some(journal_device(&file, *journal_bytes)?))
-            }
-            Kind::Weir { buffer_in, .. } => (buffer_in.join(format!("{name}.buffer")), None),
+        // A buffer or a journal, on another device.
+        let beside = match &kind {
+            Kind::Ext4 => PathBuf::new(),
+            Kind::Ext4DataJournal { journal_in, .. } => journal_in.join(format!("{name}.journal")),
+            Kind::Weir { buffer_in, .. } => buffer_in.join(format!("{name}.buffer")),
         };
-        let system = System { kind, mount_point, beside, journal, device };
+        let removed = remove_file_on_drop(&beside);
+        let journal = match &kind {
+            Kind::Ext4DataJournal { journal_bytes, .. } => Some(journal_device(&beside, *journal_bytes)?),
+            _ => None,
+        };
+        let system = System { kind, mount_point, beside, journal, device, _beside: removed };
         system.format()?;
         let mounted = system.mount()?;
         lay_out(&mounted.file, pages)?;
@@ -144,6 +148,13 @@ pub(super) fn weir_unmount_on_drop(mount_point: &Path) -> Undo {
     Undo::new(move || {
         let _ = run(weir("unmount").arg(mount_point));
         drop(last_resort);
+    })
+}
+
+fn remove_file_on_drop(file: &Path) -> Undo {
+    let file = file.to_path_buf();
+    Undo::new(move || {
+        let _ = fs::remove_file(file);
     })
 }
 
