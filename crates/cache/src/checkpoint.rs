@@ -42,9 +42,9 @@ impl Core {
     /// Cleans a segment if space is short, then checkpoints.
     fn tidy(&self) -> Result<(), CacheError> {
         if self.is_short_of_space() {
-            self.store.clean()?;
+            self.store_io().clean()?;
         }
-        Ok(self.store.checkpoint()?)
+        Ok(self.store_io().checkpoint()?)
     }
 
     /// Somebody was told to wait because the store is full: takes everything home, cleans, and lets them try once more.
@@ -68,13 +68,13 @@ impl Core {
         // this ends.
         while self.write_back(Why::All)? == Progress::Worked {}
         // A segment is free when two checkpoints in a row do not need it.
-        self.store.checkpoint()?;
+        self.store_io().checkpoint()?;
         for _ in 0..CLEAN_MAX {
-            if !self.store.clean()? {
+            if !self.store_io().clean()? {
                 break;
             }
         }
-        self.store.checkpoint()?;
-        Ok(self.store.checkpoint()?)
+        self.store_io().checkpoint()?;
+        Ok(self.store_io().checkpoint()?)
     }
 }

@@ -131,7 +131,7 @@ impl Core {
             found: Ok(Found::Hole),
         };
         let mut wants: Vec<Want> = flights.iter().map(want).collect();
-        self.store.read(&mut wants);
+        self.store_io().read(&mut wants);
         wants
     }
 }
