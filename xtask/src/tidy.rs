@@ -174,10 +174,13 @@ fn formats_without_description(files: &Files) -> Vec<String> {
     let described = |room: &str| {
         ["FORMAT.md", "src/FORMAT.md"].iter().any(|file| files.contains_key(&format!("crates/{room}/{file}")))
     };
+    // Bytes have a layout; another `format.rs` may hold a command of that name.
     let has_format = |room: &String| {
+        let text = |file| files.get(&format!("crates/{room}/{file}"));
         ["src/format.rs", "src/format/mod.rs"]
-            .iter()
-            .any(|file| files.contains_key(&format!("crates/{room}/{file}")))
+            .into_iter()
+            .filter_map(text)
+            .any(|text| text.contains("#[repr(C"))
     };
     let missing = rooms(files).into_iter().filter(has_format).filter(|room| !described(room));
     missing
@@ -260,9 +263,10 @@ mod tests {
 
     #[test]
     fn a_format_that_nobody_describes_is_found() {
-        let bare = files(&[("crates/a/src/format.rs", "")]);
+        let layout = "#[repr(C)]\nstruct Header;\n";
+        let bare = files(&[("crates/a/src/format.rs", layout), ("crates/b/src/format.rs", "fn format() {}")]);
         assert_eq!(formats_without_description(&bare).len(), 1);
-        let described = files(&[("crates/a/FORMAT.md", ""), ("crates/a/src/format.rs", "")]);
+        let described = files(&[("crates/a/FORMAT.md", ""), ("crates/a/src/format.rs", layout)]);
         assert_eq!(formats_without_description(&described), [] as [&str; 0]);
     }
 
@@ -283,7 +287,7 @@ mod tests {
         let bad = files(&[
             ("Cargo.toml", "[workspace.dependencies]\nb = \"1\"\n"),
             ("crates/a/src/lib.rs", &(function(100) + "todo!()\n" + &"\n".repeat(FILE_LINES_MAX))),
-            ("crates/a/src/format.rs", ""),
+            ("crates/a/src/format.rs", "#[repr(C)]\n"),
         ]);
         assert_eq!(check(&bad).len(), 7, "{:?}", check(&bad));
     }

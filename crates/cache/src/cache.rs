@@ -6,10 +6,11 @@ use crate::error::CacheError;
 use crate::recover::{Recovery, dirt};
 use crate::settings::{Change, Cost, Settings};
 use crate::state::{Key, PendingCut, State, pages_of};
-use crate::status::Status;
+use crate::status::{Counters, Status};
 use crate::write_back::{Why, WriteBack};
 use buffer::{Appended, Buffer, BufferError, Record};
 use device::{BLOCK_BYTES, Clock, Device, Incarnation, ObjectId, PageNo, Sequence};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 use store::Store;
@@ -60,6 +61,7 @@ pub(crate) struct Core {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) settings: Settings,
     pub(crate) commit_time: CommitTime,
+    pub(crate) store_io_for_syncs: AtomicU64,
     /// Held for a whole write-back, over device I/O; taken before `state`, never while holding it.
     pub(crate) write_back_turn: Mutex<WriteBack>,
     state: Mutex<State>,
@@ -269,6 +271,7 @@ impl Cache {
             clock,
             settings,
             commit_time: CommitTime::new(),
+            store_io_for_syncs: AtomicU64::new(0),
             write_back_turn: Mutex::default(),
             state: Mutex::new(state),
             work: Default::default(),
@@ -291,7 +294,8 @@ impl Cache {
         self.core.apply(credit, changes)
     }
 
-    /// Reads `len` bytes from `offset` on: holes read as zeros. At once if they are in memory.
+    /// Reads `len` bytes from `offset` on: holes read as zeros. At once if they are in memory; else page by page, so
+    /// that a write meanwhile may be seen in some pages and not in others.
     pub fn read(&self, object: ObjectId, offset: u64, len: usize, then: Then<Vec<u8>>) {
         self.core.read(object, offset, len, then);
     }
@@ -356,7 +360,7 @@ impl Cache {
         self.core.commit_now()?;
         while self.core.write_back(Why::All)? == Progress::Worked {}
         self.core.commit_now()?;
-        Ok(self.core.store.checkpoint()?)
+        Ok(self.core.store_io().checkpoint()?)
     }
 
     /// The store below: for its counters and space.
@@ -384,7 +388,10 @@ impl Cache {
         let state = self.core.state();
         let now = self.core.clock.monotonic();
         Status {
-            counters: state.counters,
+            counters: Counters {
+                store_io_for_syncs: self.core.store_io_for_syncs.load(Ordering::Relaxed),
+                ..state.counters
+            },
             applied: self.core.buffer.appended(),
             durable: self.core.buffer.durable(),
             dirty_pages: state.dirty_pages() as u64,

@@ -42,12 +42,12 @@ impl Core {
     /// Cleans a segment if space is short, then checkpoints.
     fn tidy(&self) -> Result<(), CacheError> {
         if self.is_short_of_space() {
-            self.store.clean()?;
+            self.store_io().clean()?;
         }
-        Ok(self.store.checkpoint()?)
+        Ok(self.store_io().checkpoint()?)
     }
 
-    /// Somebody was told to wait because the store is full: takes deletions home, cleans, and lets them try once more.
+    /// Somebody was told to wait because the store is full: takes everything home, cleans, and lets them try once more.
     fn make_space(self: &Arc<Core>) -> Result<(), CacheError> {
         let before = self.store.space();
         let outcome = self.free_segments();
@@ -64,17 +64,17 @@ impl Core {
     }
 
     fn free_segments(self: &Arc<Core>) -> Result<(), CacheError> {
-        while !self.state().cuts.is_empty() {
-            self.write_back(Why::All)?;
-        }
+        // A dirty page is promised several blocks and takes one; deletions give some back. Writers wait meanwhile, so
+        // this ends.
+        while self.write_back(Why::All)? == Progress::Worked {}
         // A segment is free when two checkpoints in a row do not need it.
-        self.store.checkpoint()?;
+        self.store_io().checkpoint()?;
         for _ in 0..CLEAN_MAX {
-            if !self.store.clean()? {
+            if !self.store_io().clean()? {
                 break;
             }
         }
-        self.store.checkpoint()?;
-        Ok(self.store.checkpoint()?)
+        self.store_io().checkpoint()?;
+        Ok(self.store_io().checkpoint()?)
     }
 }

@@ -4,10 +4,12 @@ use crate::cache::{Core, Progress, Task, Then};
 use crate::error::CacheError;
 use crate::state::State;
 use device::Sequence;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use store::Store;
 
 /// A group's worth: past it, waiting longer shares no more flushes worth having.
 const COMMIT_BYTES: u64 = 1 << 20;
@@ -49,6 +51,27 @@ impl CommitTime {
 
     fn is_below(&self, limit: Duration) -> bool {
         self.0.load(Ordering::Relaxed) < limit.as_nanos() as u64
+    }
+}
+
+thread_local! {
+    /// This thread is doing what a sync waits for.
+    static SYNCING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Marks a thread as working for a sync, as long as it lives.
+struct ForSync;
+
+impl ForSync {
+    fn begin() -> ForSync {
+        SYNCING.set(true);
+        ForSync
+    }
+}
+
+impl Drop for ForSync {
+    fn drop(&mut self) {
+        SYNCING.set(false);
     }
 }
 
@@ -99,11 +122,13 @@ impl Core {
         state.syncs.commit_wanted = false;
         drop(state);
         let before = self.clock.monotonic();
+        let for_sync = ForSync::begin();
         let outcome = self.buffer.commit();
         self.commit_time.saw(self.clock.monotonic().saturating_sub(before));
 
         let mut completions = Completions::default();
         let mut state = self.state();
+        drop(for_sync);
         state.syncs.committing -= 1;
         let result = match outcome {
             Ok(durable) => {
@@ -124,6 +149,14 @@ impl Core {
         drop(state);
         completions.deliver();
         result
+    }
+
+    /// The store, for device I/O: every call is counted against the sync that has to wait for it, if there is one.
+    pub(crate) fn store_io(&self) -> &Store {
+        if SYNCING.get() {
+            self.store_io_for_syncs.fetch_add(1, Ordering::Relaxed);
+        }
+        &self.store
     }
 
     fn settle_syncs(&self, state: &mut State, durable: Sequence, completions: &mut Completions) {

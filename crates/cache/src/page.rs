@@ -97,11 +97,31 @@ impl Entry {
 
     /// Changes bytes in memory.
     pub(crate) fn write(&mut self, start: usize, bytes: &[u8]) {
+        if bytes.len() == BLOCK_BYTES {
+            return self.replace(bytes);
+        }
         match &mut self.body {
             Body::Whole(page) => Arc::make_mut(page).0[start..start + bytes.len()].copy_from_slice(bytes),
             Body::Patch(delta) => delta.write(start, bytes),
         }
         self.complete();
+    }
+
+    /// Changes all bytes: whatever was known of the page, or is being fetched, no longer matters.
+    fn replace(&mut self, bytes: &[u8]) {
+        let own = match &mut self.body {
+            Body::Whole(page) => Arc::get_mut(page),
+            Body::Patch(_) => None,
+        };
+        match own {
+            Some(page) => page.0.copy_from_slice(bytes),
+            None => {
+                let mut page = Page::zeroed();
+                page.0.copy_from_slice(bytes);
+                self.body = Body::Whole(Arc::from(page));
+            }
+        }
+        self.flight = None;
     }
 
     /// Changes bytes to zeros in memory.

@@ -5,8 +5,9 @@ use crate::commit::Completions;
 use crate::error::CacheError;
 use crate::page::{Body, FlightNo};
 use crate::state::{Key, State, pages_of};
-use device::{BLOCK_BYTES, ObjectId, Page, Sequence};
+use device::{BLOCK_BYTES, ObjectId, Page, PageNo, Sequence};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 use store::{Found, StoreError, Want};
 
@@ -28,14 +29,16 @@ pub(crate) struct Reads {
 
 struct Parked {
     object: ObjectId,
-    offset: u64,
-    len: usize,
+    /// What it still lacks: (page, position in the page, range of the answer).
+    lacks: Vec<(PageNo, usize, Range<usize>)>,
     asker: Asker,
     error: Option<StoreError>,
 }
 
 enum Asker {
-    Reader(Then<Vec<u8>>),
+    /// The answer so far. It is filled page by page, as pages arrive, so that a read needs no more memory than one
+    /// page at a time.
+    Reader(Vec<u8>, Then<Vec<u8>>),
     Writer(Then<()>),
 }
 
@@ -72,27 +75,28 @@ impl Reads {
 
 impl Core {
     pub(crate) fn read(self: &Arc<Core>, object: ObjectId, offset: u64, len: usize, then: Then<Vec<u8>>) {
-        self.ask(Parked { object, offset, len, asker: Asker::Reader(then), error: None });
+        self.ask(object, offset, len, Asker::Reader(vec![0; len], then));
     }
 
     pub(crate) fn prepare_write(self: &Arc<Core>, object: ObjectId, offset: u64, len: usize, then: Then<()>) {
-        self.ask(Parked { object, offset, len, asker: Asker::Writer(then), error: None });
+        self.ask(object, offset, len, Asker::Writer(then));
     }
 
-    fn ask(self: &Arc<Core>, read: Parked) {
+    fn ask(self: &Arc<Core>, object: ObjectId, offset: u64, len: usize, asker: Asker) {
+        let mut read = Parked { object, lacks: pages_of(offset, len).collect(), asker, error: None };
         let mut completions = Completions::default();
         let mut state = self.state();
-        let missing = missing(&state, &read);
-        if missing.is_empty() {
+        collect(&mut state, &mut read);
+        if read.lacks.is_empty() {
             state.counters.reads_at_once += 1;
-            finish(&mut state, read, &mut completions);
+            finish(read, &mut completions);
             drop(state);
             return completions.deliver();
         }
         state.counters.reads_parked += 1;
         let id = state.reads.next;
         state.reads.next += 1;
-        park(&mut state, id, read, missing);
+        park(&mut state, id, read);
         drop(state);
         self.wake(Task::Fetch);
     }
@@ -127,53 +131,48 @@ impl Core {
             found: Ok(Found::Hole),
         };
         let mut wants: Vec<Want> = flights.iter().map(want).collect();
-        self.store.read(&mut wants);
+        self.store_io().read(&mut wants);
         wants
     }
 }
 
-/// The pages that the read needs and that are not in memory.
-fn missing(state: &State, read: &Parked) -> Vec<Key> {
-    let mut missing = Vec::new();
-    for (page, start, range) in pages_of(read.offset, read.len) {
-        let key = Key { object: read.object, page };
-        let entry = state.table.get(&key);
-        let here = match &read.asker {
-            Asker::Reader(_) => entry.is_some_and(|entry| entry.covers(start..start + range.len())),
+/// Takes what is in memory.
+fn collect(state: &mut State, read: &mut Parked) {
+    let Parked { object, lacks, asker, .. } = read;
+    lacks.retain(|(page, start, range)| {
+        let entry = state.table.get_mut(&Key { object: *object, page: *page });
+        match asker {
+            Asker::Reader(bytes, _) => {
+                let Some(entry) = entry.filter(|entry| entry.covers(*start..*start + range.len())) else {
+                    return true;
+                };
+                entry.used = true;
+                entry.read(*start, &mut bytes[range.clone()]);
+                false
+            }
             // A page that is overwritten in full is not waited for.
             Asker::Writer(_) => {
-                range.len() == BLOCK_BYTES || entry.is_some_and(|entry| matches!(entry.body, Body::Whole(_)))
+                range.len() < BLOCK_BYTES && entry.is_none_or(|entry| matches!(entry.body, Body::Patch(_)))
             }
-        };
-        if !here {
-            missing.push(key);
         }
-    }
-    missing
+    });
 }
 
-/// Answers a read whose pages are all there.
-fn finish(state: &mut State, read: Parked, completions: &mut Completions) {
-    let then = match read.asker {
-        Asker::Writer(then) => return completions.push(move || then(Ok(()))),
-        Asker::Reader(then) => then,
-    };
-    let mut bytes = vec![0; read.len];
-    for (page, start, range) in pages_of(read.offset, read.len) {
-        let entry = state.table.get_mut(&Key { object: read.object, page });
-        let entry = entry.expect("a read is finished when none of its pages is missing");
-        entry.used = true;
-        entry.read(start, &mut bytes[range]);
+/// Answers a read that lacks nothing.
+fn finish(read: Parked, completions: &mut Completions) {
+    match read.asker {
+        Asker::Writer(then) => completions.push(move || then(Ok(()))),
+        Asker::Reader(bytes, then) => completions.push(move || then(Ok(bytes))),
     }
-    completions.push(move || then(Ok(bytes)));
 }
 
-fn park(state: &mut State, id: u64, read: Parked, missing: Vec<Key>) {
+fn park(state: &mut State, id: u64, read: Parked) {
     let cause = match read.asker {
-        Asker::Reader(_) => Cause::Read,
+        Asker::Reader(..) => Cause::Read,
         Asker::Writer(_) => Cause::Write,
     };
-    for key in missing {
+    for &(page, ..) in &read.lacks {
+        let key = Key { object: read.object, page };
         let number = state.next_flight();
         let asked = state.change(key, |entry| {
             if !entry.waiters.contains(&id) {
@@ -199,15 +198,15 @@ pub(crate) fn retry_ready(state: &mut State, completions: &mut Completions) -> b
         if let Some(error) = read.error.take() {
             let error = CacheError::from(error);
             match read.asker {
-                Asker::Reader(then) => completions.push(move || then(Err(error))),
+                Asker::Reader(_, then) => completions.push(move || then(Err(error))),
                 Asker::Writer(then) => completions.push(move || then(Err(error))),
             }
             continue;
         }
-        let missing = missing(state, &read);
-        match missing.is_empty() {
-            true => finish(state, read, completions),
-            false => park(state, id, read, missing),
+        collect(state, &mut read);
+        match read.lacks.is_empty() {
+            true => finish(read, completions),
+            false => park(state, id, read),
         }
     }
     any

@@ -168,7 +168,8 @@ impl Core {
         let pages = frozen.pages.iter().map(|page| page.newest);
         let newest = pages.chain(frozen.cuts.iter().map(|(_, cut)| cut.sequence)).max().unwrap_or_default();
         let durable = if self.buffer.durable() < newest { self.commit_now().map(drop) } else { Ok(()) };
-        let outcome = durable.and_then(|()| self.store.apply(&vector(&frozen)).map_err(CacheError::from));
+        let outcome =
+            durable.and_then(|()| self.store_io().apply(&vector(&frozen)).map_err(CacheError::from));
 
         let mut state = self.state();
         let mut orphaned = 0;

@@ -202,7 +202,10 @@ impl Run {
         cache.read(object, at as u64, len, slot.then());
         let Ok(found) = slot.wait(machine, cache, &mut self.random) else { return false };
         let zeros = vec![0; OBJECT_BYTES];
-        assert!(found == self.now().get(&object).unwrap_or(&zeros)[at..at + len], "object {object} at {at}+{len}");
+        assert!(
+            found == self.now().get(&object).unwrap_or(&zeros)[at..at + len],
+            "object {object} at {at}+{len}"
+        );
         true
     }
 
@@ -221,7 +224,11 @@ impl Run {
             let found = cache.read_now(object, 0, OBJECT_BYTES).expect("a read with power");
             let zeros = vec![0; OBJECT_BYTES];
             candidates.retain(|model| *model.get(&object).unwrap_or(&zeros) == found);
-            assert!(!candidates.is_empty(), "object {object} is no prefix's, after {} since", self.since.len());
+            assert!(
+                !candidates.is_empty(),
+                "object {object} is no prefix's, after {} since",
+                self.since.len()
+            );
         }
         // Several prefixes may look alike; the shortest is the least that may be promised from here on.
         self.durable = candidates.swap_remove(0);
@@ -275,7 +282,11 @@ fn run(seed: u64, crashes: u64) {
                 _ => run.apply(&machine, &cache),
             };
             if !went || machine.power.lost() {
-                assert!(machine.power.lost(), "seed {seed}: an operation failed with power on: {:?}", cache.status());
+                assert!(
+                    machine.power.lost(),
+                    "seed {seed}: an operation failed with power on: {:?}",
+                    cache.status()
+                );
                 break;
             }
         }
@@ -295,8 +306,12 @@ fn after_a_crash_at_any_moment_some_prefix_is_there_and_all_that_was_synced() {
 fn what_was_drained_is_in_the_store_alone() {
     let machine = Machine::new(1);
     let cache = machine.open().expect("an empty store");
-    let mut run =
-        Run { random: Random::new(3), generations: BTreeMap::new(), durable: Model::new(), since: Vec::new() };
+    let mut run = Run {
+        random: Random::new(3),
+        generations: BTreeMap::new(),
+        durable: Model::new(),
+        since: Vec::new(),
+    };
     (0..100).for_each(|_| assert!(run.apply(&machine, &cache)));
     cache.drain().expect("devices that work");
     assert_eq!(cache.status().dirty_pages, 0);
@@ -313,25 +328,40 @@ fn a_buffer_full_of_what_is_home_already_is_room_after_a_restart() {
     let machine = Machine::new(3);
     let object = ObjectId { slot: 1, generation: 1 };
     let cache = machine.open().expect("an empty store");
-    let write = |cache: &Cache, page: u64| {
-        let bytes = [7; BLOCK_BYTES];
+    let write = |cache: &Cache, page: u64, count: usize| {
+        let bytes = vec![7; count * BLOCK_BYTES];
         let changes = [Change::Write { object, offset: page * BLOCK_BYTES as u64, bytes: &bytes }];
         let slot: Slot<Credit> = Slot::new();
         cache.admit(Cost::of(&changes), slot.then());
-        let mut credit = slot.wait(&machine, cache, &mut Random::new(page)).expect("room, sooner or later");
+        let credit = slot.take().unwrap_or_else(|| slot.wait(&machine, cache, &mut Random::new(page)));
+        let mut credit = credit.expect("room, sooner or later");
         cache.apply(&mut credit, &changes).expect("power");
     };
-    (0..100).for_each(|page| write(&cache, page));
+    // Until the buffer is so full that a writer would have to wait.
+    let has_room = |cache: &Cache| cache.status().buffer_room_bytes > cache.status().buffer_bytes / 7;
+    let pages = (0..).take_while(|_| has_room(&cache)).map(|page| write(&cache, page, 1)).count() as u64;
     let slot = Slot::new();
     cache.sync(slot.then());
-    slot.wait(&machine, &cache, &mut Random::new(1)).expect("power");
+    cache.step(Task::Commit);
+    slot.take().expect("a commit").expect("power");
     // Home, but killed before any commit could say so.
-    while cache.status().counters.pages_home < 100 {
-        machine.clock.advance(Duration::from_secs(400));
+    while cache.status().counters.pages_home < pages {
         cache.step(Task::WriteBack);
+        machine.clock.advance(Duration::from_secs(400));
     }
     drop(cache);
     let cache = machine.open().expect("a sound store");
     assert_eq!(cache.status().dirty_pages, 0);
-    (0..1000).for_each(|page| write(&cache, page));
+    (0..50).for_each(|index| write(&cache, 20 * index, 20));
+}
+
+#[test]
+fn a_read_larger_than_memory_ends() {
+    let machine = Machine::new(0);
+    let cache = machine.open().expect("an empty store");
+    let object = ObjectId { slot: 1, generation: 1 };
+    let len = 4 * machine.dirty_pages_max as usize * BLOCK_BYTES;
+    let slot = Slot::new();
+    cache.read(object, 0, len, slot.then());
+    assert_eq!(slot.wait(&machine, &cache, &mut Random::new(1)).expect("power"), vec![0; len]);
 }

@@ -45,8 +45,7 @@ fn what_was_written_is_read(device: &dyn Device) {
 
 fn a_batch_reads_what_single_reads_do(device: &dyn Device) {
     device.write(Block(0), &filled(64, 9)).expect("a write in range");
-    let mut reads: Vec<Read> =
-        (0..50).map(|i| Read::new(Block(i * 13 % 60), 1 + (i as usize) % 4)).collect();
+    let mut reads: Vec<Read> = (0..50).map(|i| Read::new(Block(i * 13 % 60), 1 + (i as usize) % 4)).collect();
     reads.push(Read::new(Block(device.blocks()), 1));
     device.read_batch(&mut reads);
     let beyond = reads.pop().expect("the last one");

@@ -112,7 +112,8 @@ impl Segments {
     /// this were forgotten, a store that crashes soon after each start would never get a segment back. `log` is
     /// where the log goes on after that root, live or not.
     pub(crate) fn dead_at_root(&mut self, generation: u64, log: [u32; 2]) {
-        let dead = |(number, segment): &(u32, &mut Segment)| Segments::is_dead(segment) && !log.contains(number);
+        let dead =
+            |(number, segment): &(u32, &mut Segment)| Segments::is_dead(segment) && !log.contains(number);
         self.iter_mut().filter(dead).for_each(|(_, segment)| segment.dead_since = Some(generation));
     }
 

@@ -20,8 +20,8 @@ use store::{Layout, Store};
 const STORE_DEFAULT: Size = Size(8 << 30);
 const BUFFER_DEFAULT: Size = Size(256 << 20);
 
-/// 16 segments of the smallest size that a real device deserves.
-const STORE_MIN: Size = Size(16 << 20);
+/// 32 segments, the store's least, of the smallest size that it chooses by itself, its first blocks, and some use.
+const STORE_MIN: Size = Size(40 << 20);
 
 /// Room for the largest write request of the kernel and everything that its transaction needs, several times.
 const BUFFER_MIN: Size = Size(8 << 20);
@@ -99,8 +99,8 @@ fn check_sizes(args: &FormatArgs) -> Result<(), WeirError> {
         return wrong(option, segment, "not between 64 KiB and 1 GiB");
     }
     let store = args.size.unwrap_or(STORE_DEFAULT);
-    if segment.0 > store.0 / 16 {
-        return wrong(option, segment, &format!("more than a sixteenth of the store ({store})"));
+    if segment.0 > store.0 / 33 {
+        return wrong(option, segment, &format!("too few segments in the store ({store}): it needs 32"));
     }
     Ok(())
 }

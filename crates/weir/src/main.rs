@@ -1,5 +1,4 @@
-//! The command `weir`: parses, runs, and says what went wrong. Read `cli.rs` for what it can do, `daemon.rs` for
-//! what stands behind a mount, `stack.rs` for how the rooms are put together.
+#![doc = include_str!("../README.md")]
 
 mod bench;
 mod blank;

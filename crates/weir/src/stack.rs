@@ -15,7 +15,7 @@ use store::Store;
 /// waits for its slowest read.
 const FETCHERS: usize = 4;
 
-/// How long a worker sleeps when nobody wakes it: ages and intervals are looked at this often.
+/// How long a worker sleeps at most when nobody wakes it: ages are looked at this often.
 const NAP: Duration = Duration::from_millis(500);
 
 /// An open store with everything above it, and no threads yet.
@@ -103,9 +103,11 @@ impl Workers {
 }
 
 fn work(cache: &Cache, task: Task, stopping: &AtomicBool) {
+    // What nobody synced is committed at its time, not a nap later.
+    let nap = NAP.min(cache.settings().commit_interval / 4);
     while !stopping.load(Ordering::Acquire) {
         if cache.step(task) == Progress::Idle {
-            cache.wait(task, NAP);
+            cache.wait(task, nap);
         }
     }
 }

@@ -93,6 +93,7 @@ impl Mounted {
     fn counters(&self) -> Value {
         let cache = self.stack.cache.status().counters;
         let buffer = self.stack.cache.buffer().counters();
+        let store = self.stack.store.counters();
         json!({
             "transactions": cache.transactions,
             "writes_to_absent_pages": cache.writes_to_absent_pages,
@@ -112,6 +113,17 @@ impl Mounted {
             "pages_evicted": cache.evicted,
             "admissions_parked": cache.admissions_parked,
             "replayed": cache.replayed,
+            "store": {
+                "page_reads": store.page_reads,
+                "node_reads": store.node_reads,
+                "batches": store.batches,
+                "pages_written": store.pages_written,
+                "flushes": store.flushes,
+                "checkpoints": store.checkpoints,
+                "pages_cleaned": store.pages_cleaned,
+                "segments_cleaned": store.segments_cleaned,
+                "segments_freed": store.segments_freed,
+            },
             "commits": buffer.commits,
             "buffer_bytes_written": buffer.bytes_written,
             "buffer_flushes": buffer.flushes,

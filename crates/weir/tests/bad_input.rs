@@ -54,7 +54,7 @@ fn zeros_are_not_a_store() {
     let sandbox = Sandbox::formatted();
     let store = sandbox.store().join("store");
     cut(&store, 0);
-    cut(&store, 32 << 20);
+    cut(&store, 40 << 20);
     mount_fails(&sandbox, "not a weir store");
 }
 
@@ -77,6 +77,42 @@ fn a_store_with_a_corrupted_superblock_is_refused() {
     let sandbox = Sandbox::formatted();
     overwrite(&sandbox.store().join("store"), 40, &[0xff; 8]);
     mount_fails(&sandbox, "damaged");
+}
+
+/// The checksum of a block that carries it at `at`: over everything else.
+fn without_its_place(block: &[u8], at: usize) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&block[..at]), &block[at + 4..])
+}
+
+/// The checksum of a block that carries it at `at`: as if zeros were there.
+fn with_zeros_in_its_place(block: &[u8], at: usize) -> u32 {
+    crc32c::crc32c(&[&block[..at], &[0; 4], &block[at + 4..]].concat())
+}
+
+/// Makes the medium one of a later version, with a checksum that is right: what a later weir would leave there.
+fn make_newer(path: &Path, version_at: usize, checksum_at: usize, checksum: fn(&[u8], usize) -> u32) {
+    let mut block = fs::read(path).expect("the medium")[..4096].to_vec();
+    assert_eq!(block[version_at..version_at + 4], 1u32.to_le_bytes(), "the version is elsewhere");
+    let carried = block[checksum_at..checksum_at + 4].to_vec();
+    assert_eq!(carried, checksum(&block, checksum_at).to_le_bytes(), "the checksum is elsewhere");
+    block[version_at] = 2;
+    let sum = checksum(&block, checksum_at).to_le_bytes();
+    block[checksum_at..checksum_at + 4].copy_from_slice(&sum);
+    overwrite(path, 0, &block);
+}
+
+#[test]
+fn a_store_of_a_newer_version_is_refused() {
+    let sandbox = Sandbox::formatted();
+    make_newer(&sandbox.store().join("store"), 8, 12, with_zeros_in_its_place);
+    mount_fails(&sandbox, "format version 2 is newer");
+}
+
+#[test]
+fn a_buffer_of_a_newer_version_is_refused() {
+    let sandbox = Sandbox::formatted();
+    make_newer(&sandbox.store().join("buffer"), 12, 8, without_its_place);
+    mount_fails(&sandbox, "format 2 is newer");
 }
 
 #[test]
@@ -275,7 +311,7 @@ fn format_refuses_what_is_not_blank_by_name() {
     before.assert_unchanged(&sandbox.store());
 
     let image = sandbox.path("image");
-    File::create(&image).expect("a file").set_len(32 << 20).expect("room");
+    File::create(&image).expect("a file").set_len(40 << 20).expect("room");
     overwrite(&image, 0x438, &[0x53, 0xef]);
     let before = Bytes::below(&image);
     let said = fails(weir().arg("format").arg("--buffer").arg(sandbox.path("b")).arg(&image));
@@ -298,7 +334,7 @@ fn sizes_that_make_no_sense_are_refused_before_anything_is_made() {
     let sandbox = Sandbox::new();
     for options in [
         ["--size", "4096"],
-        ["--size", "33554433"],
+        ["--size", "67108865"],
         ["--buffer-size", "1MiB"],
         ["--segment-size", "1000"],
         ["--segment-size", "8GiB"],

@@ -57,7 +57,7 @@ pub(crate) struct Options {
 #[cfg(test)]
 impl Options {
     fn for_test(seed: u64) -> Options {
-        let (operations, crashes, faults, seconds, plant) = (2000, 50, false, None, None);
+        let (operations, crashes, faults, seconds, plant) = (4000, 100, false, None, None);
         Options {
             seed,
             operations,

@@ -1,6 +1,6 @@
 //! The file system without a cache: changes go to a plain map of pages.
 
-use super::model::{Operation, Subject};
+use super::model::{Listing, Operation, Subject};
 use crate::arena::Arena;
 use crate::check::{Finding, check};
 use crate::cost;
@@ -202,13 +202,13 @@ impl Subject for Bench {
             }
             Operation::Hold { ino } => {
                 let (slot, ..) = self.state.find(ino)?;
-                *self.state.opens.get_mut().expect("no panic").entry(slot.0).or_insert(0) += 1;
+                self.state.opens.get_mut().expect("no panic").entry(slot.0).or_default().count += 1;
                 Ok(None)
             }
             Operation::Unhold { ino } => {
                 let (slot, hot, _) = self.state.find(ino)?;
                 let opens = self.state.opens.get_mut().expect("no panic");
-                let count = opens.get_mut(&slot.0).expect("it was held");
+                let count = &mut opens.get_mut(&slot.0).expect("it was held").count;
                 *count -= 1;
                 if *count == 0 {
                     opens.remove(&slot.0);
@@ -242,7 +242,7 @@ impl Subject for Bench {
         Ok(self.state.numbers.ino(found.slot))
     }
 
-    fn list(&self, ino: Ino) -> Result<Vec<(u64, Vec<u8>, Ino, Kind)>, FsError> {
+    fn list(&self, ino: Ino) -> Result<Vec<Listing>, FsError> {
         let (_, hot) = self.state.find_directory(ino)?;
         let (mut after, mut all) = (Some(0), Vec::new());
         while let Some(cookie) = after {

@@ -48,7 +48,8 @@ fn what_is_not_ours_or_newer_is_refused_by_name() {
     let open = |at: usize, byte: u8| {
         let mut objects = bench.objects.clone();
         objects.write(crate::format::ARENA, at as u64, &[byte]);
-        let loaded = crate::arena::Arena::load(&mut |offset, len| Ok(objects.read(crate::format::ARENA, offset, len)));
+        let loaded =
+            crate::arena::Arena::load(&mut |offset, len| Ok(objects.read(crate::format::ARENA, offset, len)));
         match loaded {
             Err(FsError::Corrupt { offset, what }) => format!("{offset}: {what}"),
             Err(other) => panic!("{other}"),

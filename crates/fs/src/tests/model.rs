@@ -20,6 +20,9 @@ pub(crate) enum Operation {
     Unhold { ino: Ino },
 }
 
+/// An entry: cookie, name, number, kind.
+pub(crate) type Listing = (u64, Vec<u8>, Ino, Kind);
+
 /// What is compared with the model.
 pub(crate) trait Subject {
     fn now(&self) -> i64;
@@ -29,8 +32,7 @@ pub(crate) trait Subject {
     fn read(&self, ino: Ino) -> Result<Vec<u8>, FsError>;
     fn read_link(&self, ino: Ino) -> Result<Vec<u8>, FsError>;
     fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Ino, FsError>;
-    /// Cookie, name, number, kind.
-    fn list(&self, ino: Ino) -> Result<Vec<(u64, Vec<u8>, Ino, Kind)>, FsError>;
+    fn list(&self, ino: Ino) -> Result<Vec<Listing>, FsError>;
     /// Closes everything and opens it again.
     fn reopen(&mut self);
     fn findings(&self) -> Vec<Finding>;

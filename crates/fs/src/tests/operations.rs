@@ -1,7 +1,7 @@
 //! Examples: what each operation promises.
 
 use super::bench::{Bench, OWNER, snapshot};
-use super::model::{Operation, Subject};
+use super::model::{Listing, Operation, Subject};
 use crate::cost;
 use crate::error::FsError;
 use crate::format::{FILE_BYTES_MAX, LINKS_MAX};
@@ -187,7 +187,11 @@ fn links_have_a_limit() {
     let ino = bench.file(ROOT, "f");
     let (slot, mut hot, _) = bench.state.find(ino).expect("a file");
     hot.links = U32::new(LINKS_MAX);
-    bench.run(cost::free(), |tx| Ok(tx.set_hot(slot, &hot))).expect("planted");
+    let plant = bench.run(cost::free(), |tx| {
+        tx.set_hot(slot, &hot);
+        Ok(())
+    });
+    plant.expect("planted");
     let link = Operation::Link { ino, parent: ROOT, name: b"g".to_vec() };
     assert!(matches!(bench.apply(&link), Err(FsError::TooManyLinks)));
     assert_eq!(bench.findings().len(), 1, "and the check sees what was planted");
@@ -255,8 +259,7 @@ fn a_listing_goes_on_rightly_while_names_come_and_go() {
     }
     let after: Vec<_> =
         bench.list(directory).expect("a listing").into_iter().filter(|one| one.0 > first[1499].0).collect();
-    let stays = |all: &[(u64, Vec<u8>, Ino, Kind)]| {
-        all.iter().filter(|one| one.1.starts_with(b"stays")).cloned().collect::<Vec<_>>()
-    };
+    let stays =
+        |all: &[Listing]| all.iter().filter(|one| one.1.starts_with(b"stays")).cloned().collect::<Vec<_>>();
     assert_eq!(stays(rest), stays(&after));
 }
