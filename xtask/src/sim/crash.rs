@@ -191,6 +191,7 @@ impl Run {
 
     /// Finds what is there in the history; from then on nothing else was ever there.
     fn compare(&mut self) -> Result<(), String> {
+        self.stack().check()?;
         let seen = self.stack().look()?;
         let outstanding = self.clients.outstanding();
         let found = self.oracle.recovered(&seen, &outstanding)?;

@@ -201,6 +201,18 @@ pub(crate) enum SeenBody {
 }
 
 impl Stack {
+    /// Lets the rooms check themselves; an error with what they found.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let mut findings = Vec::new();
+        self.fs.check(&mut |finding| findings.push(format!("fs: {finding:?}")));
+        self.cache.store().check(&mut |finding| findings.push(format!("store: {finding}")));
+        if findings.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("the check finds:\n  {}", findings.join("\n  ")))
+        }
+    }
+
     /// Walks the whole tree and reads every byte.
     pub(crate) fn look(&self) -> Result<Seen, String> {
         let mut seen = BTreeMap::new();
