@@ -141,3 +141,26 @@ fn what_a_cut_made_unneeded_stays_in_the_buffer_until_the_cut_is_durable() {
     }
     assert!(both[0] > 0, "{both:?}");
 }
+#[test]
+fn space_that_was_deleted_is_there_for_the_next_writer() {
+    let machine = Machine::new(1, 8192);
+    let cache = machine.open();
+    let bytes = vec![5; 16 * BLOCK_BYTES];
+    let mut page = 0;
+    let full = loop {
+        match machine.write(&cache, object(1), page, &bytes) {
+            Ok(()) => page += 16,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(full, CacheError::Store(store::StoreError::Full)), "{full}");
+    assert!(page > 1000, "full after {page} pages");
+    let changes = [Change::Delete { object: object(1) }];
+    machine
+        .apply(&cache, Cost { frees: true, ..Cost::of(&changes) }, &changes)
+        .expect("deleting always works");
+    (0..100).for_each(|index| {
+        let written = machine.write(&cache, object(2), 16 * index, &bytes);
+        assert!(written.is_ok(), "write {index}: {written:?}, {:?}", cache.store().space());
+    });
+}
