@@ -171,24 +171,27 @@ impl Core {
         let outcome = durable.and_then(|()| self.store.apply(&vector(&frozen)).map_err(CacheError::from));
 
         let mut state = self.state();
-        let mut orphaned = 0;
+        let mut spare = 0;
         for page in &frozen.pages {
             let mine =
                 |entry: &Entry| entry.writing.as_ref().is_some_and(|writing| writing.newest == page.newest);
             if !state.table.get(&page.key).is_some_and(mine) {
                 // Cut while it was on its way: its promise has no owner any more.
-                orphaned += u64::from(page.reserved);
+                spare += u64::from(page.reserved);
                 continue;
             }
-            state.change(page.key, |entry| match outcome {
-                Ok(()) => entry.writing = None,
+            spare += state.change(page.key, |entry| match outcome {
+                Ok(()) => {
+                    entry.writing = None;
+                    0
+                }
                 Err(_) => entry.abandon_writing(),
             });
             #[cfg(feature = "planted-bugs")]
             self.lose_newer_bytes(&mut state, page.key);
         }
         if let Err(error) = outcome {
-            self.store.release(orphaned);
+            self.store.release(spare);
             state.counters.write_back_errors += 1;
             return Err(error);
         }

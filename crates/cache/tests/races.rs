@@ -2,7 +2,7 @@
 
 use cache::{Cache, CacheError, Change, Cost, Credit, Settings, Task, Then};
 use device::{BLOCK_BYTES, Clock, ObjectId, StoreId};
-use sim::{Power, SimClock, SimDisk};
+use sim::{Faults, Power, SimClock, SimDisk};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::{Layout, Store};
@@ -163,4 +163,32 @@ fn space_that_was_deleted_is_there_for_the_next_writer() {
         let written = machine.write(&cache, object(2), 16 * index, &bytes);
         assert!(written.is_ok(), "write {index}: {written:?}, {:?}", cache.store().space());
     });
+}
+
+#[test]
+fn a_page_written_again_while_it_fails_to_go_home_keeps_one_promise_and_no_more() {
+    let machine = Machine::new(5, 1024);
+    let cache = machine.open();
+    let bytes = [1; 100];
+    for round in 0..3 {
+        machine.write(&cache, object(1), 0, &bytes).expect("room");
+        let inner = cache.clone();
+        // Called by the commit in the middle of the write-back.
+        cache.sync(Box::new(move |_| {
+            let applying = inner.clone();
+            let changes = move || [Change::Write { object: object(1), offset: 200, bytes: &[2; 100] }];
+            let enter = move |credit: Result<Credit, CacheError>| {
+                applying.apply(&mut credit.expect("room"), &changes()).expect("power");
+            };
+            inner.admit(Cost::of(&changes()), Box::new(enter));
+        }));
+        machine.clock.advance(Duration::from_secs(400));
+        machine.store.set_faults(Faults { write_one_in: 1, ..Faults::default() });
+        cache.step(Task::WriteBack);
+        machine.store.set_faults(Faults::default());
+        assert_eq!(cache.status().counters.write_back_errors, round + 1);
+    }
+    cache.drain().expect("a device that works again");
+    assert_eq!(cache.status().dirty_pages, 0);
+    assert_eq!(cache.store().space().reserved, 0);
 }
