@@ -65,7 +65,7 @@ impl Core {
             return Ok(Progress::Idle);
         }
         turn.shunned.retain(|_, until| why == Why::Due && now < *until);
-        let relogged = self.relog_hot_pages(why)?;
+        let relogged = self.relog_pages(&turn, why)?;
         let Some(victims) = self.victims(&turn, why) else {
             return Ok(if relogged { Progress::Worked } else { Progress::Idle });
         };
@@ -228,26 +228,29 @@ impl Core {
         state.syncs.commit_wanted |= state.gate.is_waiting() || self.buffer_is_half_full();
     }
 
-    /// Writes the deltas of pages that need the buffer's oldest groups, but are still being written, to the buffer
-    /// again, so that the groups can go and the pages need not go home over and over.
-    fn relog_hot_pages(self: &Arc<Core>, why: Why) -> Result<bool, CacheError> {
+    /// Writes the deltas of pages that need the buffer's oldest groups to the buffer again, so that the groups can
+    /// go: of those that are still being written, which need not go home over and over, and of those that cannot go
+    /// home because their base is damaged, which would hold up everybody else.
+    fn relog_pages(self: &Arc<Core>, turn: &WriteBack, why: Why) -> Result<bool, CacheError> {
         if why == Why::All || !self.buffer_is_half_full() {
             return Ok(false);
         }
         let mut state = self.state();
         let groups = self.buffer.groups();
         let span = groups.end.0 - groups.start.0;
-        let is_hot = |entry: &Entry| {
+        let stays = |key: &Key, entry: &Entry| {
             let dirt = entry.dirt.as_ref().filter(|_| entry.writing.is_none());
             // Written again in the last eighth of the log, and first written in its older half.
             dirt.is_some_and(|dirt| {
-                dirt.latest.0 >= groups.end.0 - span / 8 && dirt.group.0 < groups.start.0 + span / 2
+                let hot = dirt.latest.0 >= groups.end.0 - span / 8;
+                (hot || turn.shunned.contains_key(key)) && dirt.group.0 < groups.start.0 + span / 2
             })
         };
         let oldest = state.by_group().take(STEP_PAGES).map(|(_, key)| key);
-        let hot: Vec<Key> = oldest.filter(|key| state.table.get(key).is_some_and(is_hot)).collect();
+        let staying: Vec<Key> =
+            oldest.filter(|key| state.table.get(key).is_some_and(|entry| stays(key, entry))).collect();
         let mut relogged = Vec::new();
-        for key in hot {
+        for key in staying {
             if let Some(group) = self.relog(&state, key)? {
                 relogged.push((key, group));
             }

@@ -1,7 +1,7 @@
 //! What happens while something else is under way: each case once found broken.
 
 use cache::{Cache, CacheError, Change, Cost, Credit, Settings, Task, Then};
-use device::{BLOCK_BYTES, Clock, ObjectId, StoreId};
+use device::{BLOCK_BYTES, Clock, Device, ObjectId, StoreId};
 use sim::{Faults, Power, SimClock, SimDisk};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -191,4 +191,32 @@ fn a_page_written_again_while_it_fails_to_go_home_keeps_one_promise_and_no_more(
     cache.drain().expect("a device that works again");
     assert_eq!(cache.status().dirty_pages, 0);
     assert_eq!(cache.store().space().reserved, 0);
+}
+
+#[test]
+fn a_page_whose_base_is_damaged_does_not_fill_the_buffer() {
+    let machine = Machine::new(6, 1024);
+    let cache = machine.open();
+    machine.write(&cache, object(1), 0, &[0xab; BLOCK_BYTES]).expect("room");
+    cache.drain().expect("devices that work");
+    drop(cache);
+    let is_it = |&at: &device::Block| {
+        let mut page = device::pages(1);
+        machine.store.read(at, &mut page).expect("power");
+        page[0].0 == [0xab; BLOCK_BYTES]
+    };
+    let at = machine.store.written_blocks().into_iter().find(is_it).expect("it is home");
+    machine.store.rot(at, 5);
+    let cache = machine.open();
+    machine.write(&cache, object(1), 0, &[1; 100]).expect("a write needs no base");
+    machine.sync(&cache);
+    // Ten times the buffer goes through it.
+    for index in 0..640 {
+        machine.write(&cache, object(2), 16 * (index % 64), &[2; 16 * BLOCK_BYTES]).expect("room");
+    }
+    drop(cache);
+    machine.crash();
+    let cache = machine.open();
+    assert!(cache.read_now(object(1), 0, 100).expect("what was written covers it") == [1; 100]);
+    assert!(cache.read_now(object(1), 0, 101).is_err(), "a damaged byte was read");
 }
