@@ -81,7 +81,8 @@ impl Ring {
     }
 
     /// Blocks that surely can be appended behind `end` before `limit`, whatever way they are cut into groups. At
-    /// most one lap's end lies between, and there at most one block less than a group can be lost.
+    /// most one lap's end lies between, and there at most one block less than a group can be lost; nothing is lost
+    /// of what fits before it. Room never shrinks when the tail moves.
     ///
     /// `grows` says whether a group that is still open ends at `end`: if it grows beyond the lap's end it moves as
     /// a whole, so for it the lap's end costs even when it is right here.
@@ -90,7 +91,7 @@ impl Ring {
         let at_lap = end.0.is_multiple_of(self.blocks);
         let lap = if grows && at_lap { end } else { self.next_lap(end) };
         let lost = if lap < limit { self.group_blocks_max - 1 } else { 0 };
-        free.saturating_sub(lost)
+        free.saturating_sub(lost).max(lap.min(limit).0.saturating_sub(end.0))
     }
 }
 
@@ -127,6 +128,15 @@ mod tests {
                 prop_assert!(after >= room - blocks, "room {room} shrank to {after} by {blocks}");
                 room -= blocks;
             }
+        }
+
+        #[test]
+        fn room_never_shrinks_when_the_tail_moves(
+            tail in 0u64..200, used in 0u64..40, released in 0u64..40, grows in any::<bool>(),
+        ) {
+            let end = Position(tail + used);
+            let room = |tail| RING.room_blocks(end, Position(tail + RING.blocks), grows);
+            prop_assert!(room(tail + released.min(used)) >= room(tail));
         }
 
         #[test]

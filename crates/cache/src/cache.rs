@@ -167,6 +167,8 @@ impl Core {
     fn cut(&self, state: &mut State, object: ObjectId, cut: PendingCut) {
         let (promises, waiters) = state.cut(object, cut);
         self.store.release(promises);
+        // There may be space in it: worth another attempt for the next writer.
+        state.gate.exhausted = false;
         state.reads.ready.extend(waiters);
     }
 }

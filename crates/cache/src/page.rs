@@ -190,15 +190,19 @@ impl Entry {
         self.writing.as_ref().map(|dirt| (page.clone(), dirt.newest))
     }
 
-    /// After a write-back that failed: its changes are dirt again.
-    pub(crate) fn abandon_writing(&mut self) {
-        let Some(old) = self.writing.take() else { return };
+    /// After a write-back that failed: its changes are dirt again. Returns how many of the store's promises are one
+    /// too many: the page needs only one.
+    pub(crate) fn abandon_writing(&mut self) -> u64 {
+        let Some(old) = self.writing.take() else { return 0 };
         let Some(dirt) = &mut self.dirt else {
             self.dirt = Some(old);
-            return;
+            return 0;
         };
+        let spare = old.reserved && dirt.reserved;
+        dirt.reserved |= old.reserved;
         dirt.group = old.group.min(dirt.group);
         dirt.since = old.since.min(dirt.since);
         dirt.ranges.merge(&old.ranges);
+        u64::from(spare)
     }
 }

@@ -30,6 +30,8 @@ pub(crate) struct PendingCut {
     pub(crate) from: PageNo,
     pub(crate) to: PageNo,
     pub(crate) sequence: Sequence,
+    /// The oldest group that must stay until the cut is home: its own, or that of a change that it took out of
+    /// memory. Were the cut lost with a commit that fails, that change would be the newest again.
     pub(crate) group: GroupNo,
     pub(crate) whole_object: bool,
     pub(crate) since: Duration,
@@ -127,18 +129,23 @@ impl State {
 
     /// Takes a range of pages out of memory and remembers the cut until the store has it. Returns how many of the
     /// store's promises the dropped pages held, and the reads that waited for them, which must look again.
-    pub(crate) fn cut(&mut self, object: ObjectId, cut: PendingCut) -> (u64, Vec<u64>) {
+    pub(crate) fn cut(&mut self, object: ObjectId, mut cut: PendingCut) -> (u64, Vec<u64>) {
         let (from, to) = (Key { object, page: cut.from }, Key { object, page: cut.to });
         let keys: Vec<Key> = self.table.range(from..to).map(|(&key, _)| key).collect();
         let (mut promises, mut waiters) = (0, Vec::new());
         for key in keys {
             let Some(entry) = self.remove(key) else { continue };
+            cut.group = entry.group().map_or(cut.group, |group| group.min(cut.group));
             // A write-back under way keeps its own promise until it ends.
             promises += u64::from(entry.dirt.is_some_and(|dirt| dirt.reserved));
             waiters.extend(entry.waiters);
         }
         let pending = self.cuts.entry(object).or_default();
-        pending.retain(|old| old.from < cut.from || old.to > cut.to);
+        pending.retain(|old| {
+            let stays = old.from < cut.from || old.to > cut.to;
+            cut.group = if stays { cut.group } else { cut.group.min(old.group) };
+            stays
+        });
         pending.push(cut);
         (promises, waiters)
     }

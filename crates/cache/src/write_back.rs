@@ -65,7 +65,7 @@ impl Core {
             return Ok(Progress::Idle);
         }
         turn.shunned.retain(|_, until| why == Why::Due && now < *until);
-        let relogged = self.relog_hot_pages(why)?;
+        let relogged = self.relog_pages(&turn, why)?;
         let Some(victims) = self.victims(&turn, why) else {
             return Ok(if relogged { Progress::Worked } else { Progress::Idle });
         };
@@ -172,24 +172,27 @@ impl Core {
             durable.and_then(|()| self.store_io().apply(&vector(&frozen)).map_err(CacheError::from));
 
         let mut state = self.state();
-        let mut orphaned = 0;
+        let mut spare = 0;
         for page in &frozen.pages {
             let mine =
                 |entry: &Entry| entry.writing.as_ref().is_some_and(|writing| writing.newest == page.newest);
             if !state.table.get(&page.key).is_some_and(mine) {
                 // Cut while it was on its way: its promise has no owner any more.
-                orphaned += u64::from(page.reserved);
+                spare += u64::from(page.reserved);
                 continue;
             }
-            state.change(page.key, |entry| match outcome {
-                Ok(()) => entry.writing = None,
+            spare += state.change(page.key, |entry| match outcome {
+                Ok(()) => {
+                    entry.writing = None;
+                    0
+                }
                 Err(_) => entry.abandon_writing(),
             });
             #[cfg(feature = "planted-bugs")]
             self.lose_newer_bytes(&mut state, page.key);
         }
         if let Err(error) = outcome {
-            self.store.release(orphaned);
+            self.store.release(spare);
             state.counters.write_back_errors += 1;
             return Err(error);
         }
@@ -226,26 +229,29 @@ impl Core {
         state.syncs.commit_wanted |= state.gate.is_waiting() || self.buffer_is_half_full();
     }
 
-    /// Writes the deltas of pages that need the buffer's oldest groups, but are still being written, to the buffer
-    /// again, so that the groups can go and the pages need not go home over and over.
-    fn relog_hot_pages(self: &Arc<Core>, why: Why) -> Result<bool, CacheError> {
+    /// Writes the deltas of pages that need the buffer's oldest groups to the buffer again, so that the groups can
+    /// go: of those that are still being written, which need not go home over and over, and of those that cannot go
+    /// home because their base is damaged, which would hold up everybody else.
+    fn relog_pages(self: &Arc<Core>, turn: &WriteBack, why: Why) -> Result<bool, CacheError> {
         if why == Why::All || !self.buffer_is_half_full() {
             return Ok(false);
         }
         let mut state = self.state();
         let groups = self.buffer.groups();
         let span = groups.end.0 - groups.start.0;
-        let is_hot = |entry: &Entry| {
+        let stays = |key: &Key, entry: &Entry| {
             let dirt = entry.dirt.as_ref().filter(|_| entry.writing.is_none());
             // Written again in the last eighth of the log, and first written in its older half.
             dirt.is_some_and(|dirt| {
-                dirt.latest.0 >= groups.end.0 - span / 8 && dirt.group.0 < groups.start.0 + span / 2
+                let hot = dirt.latest.0 >= groups.end.0 - span / 8;
+                (hot || turn.shunned.contains_key(key)) && dirt.group.0 < groups.start.0 + span / 2
             })
         };
         let oldest = state.by_group().take(STEP_PAGES).map(|(_, key)| key);
-        let hot: Vec<Key> = oldest.filter(|key| state.table.get(key).is_some_and(is_hot)).collect();
+        let staying: Vec<Key> =
+            oldest.filter(|key| state.table.get(key).is_some_and(|entry| stays(key, entry))).collect();
         let mut relogged = Vec::new();
-        for key in hot {
+        for key in staying {
             if let Some(group) = self.relog(&state, key)? {
                 relogged.push((key, group));
             }

@@ -1,0 +1,222 @@
+//! What happens while something else is under way: each case once found broken.
+
+use cache::{Cache, CacheError, Change, Cost, Credit, Settings, Task, Then};
+use device::{BLOCK_BYTES, Clock, Device, ObjectId, StoreId};
+use sim::{Faults, Power, SimClock, SimDisk};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use store::{Layout, Store};
+
+struct Machine {
+    power: Arc<Power>,
+    store: Arc<SimDisk>,
+    buffer: Arc<SimDisk>,
+    clock: Arc<SimClock>,
+}
+
+impl Machine {
+    fn new(seed: u64, buffer_blocks: u64) -> Machine {
+        let power = Power::new();
+        let store = SimDisk::new("store", 8192, &power, seed);
+        let buffer = SimDisk::new("buffer", buffer_blocks, &power, seed + 1);
+        let id = StoreId([7; 16]);
+        Store::format(&*store, &Layout { id, segment_blocks: Some(32) }).expect("a format with power");
+        buffer::Buffer::format(&*buffer, id).expect("a format with power");
+        Machine { power, store, buffer, clock: Arc::new(SimClock::new()) }
+    }
+
+    fn open(&self) -> Cache {
+        let settings = Settings { commit_inline_below: Duration::ZERO, ..Settings::default() };
+        let store = Arc::new(Store::open(self.store.clone()).expect("a sound store"));
+        let clock: Arc<dyn Clock> = self.clock.clone();
+        Cache::open(store, self.buffer.clone(), clock, settings).expect("a sound buffer")
+    }
+
+    fn crash(&self) {
+        self.power.cut();
+        self.store.crash();
+        self.buffer.crash();
+        self.power.restore();
+    }
+
+    /// Writes where there is room; steps until there is.
+    fn write(&self, cache: &Cache, object: ObjectId, page: u64, bytes: &[u8]) -> Result<(), CacheError> {
+        let changes = [Change::Write { object, offset: page * BLOCK_BYTES as u64, bytes }];
+        self.apply(cache, Cost::of(&changes), &changes)
+    }
+
+    fn apply(&self, cache: &Cache, cost: Cost, changes: &[Change<'_>]) -> Result<(), CacheError> {
+        let admitted: Answer<Credit> = Answer::default();
+        cache.admit(cost, admitted.then());
+        let mut credit = self.wait(cache, &admitted)?;
+        cache.apply(&mut credit, changes).map(drop)
+    }
+
+    fn sync(&self, cache: &Cache) {
+        let synced = Answer::default();
+        cache.sync(synced.then());
+        self.wait(cache, &synced).expect("a device that works");
+    }
+
+    fn wait<T: Send + 'static>(&self, cache: &Cache, answer: &Answer<T>) -> Result<T, CacheError> {
+        for _ in 0..5_000 {
+            if let Some(outcome) = answer.take() {
+                return outcome;
+            }
+            for task in Task::ALL {
+                cache.step(task);
+            }
+            self.clock.advance(Duration::from_millis(10));
+        }
+        panic!("nobody answered: {:?}", cache.status());
+    }
+}
+
+struct Answer<T>(Arc<Mutex<Option<Result<T, CacheError>>>>);
+
+impl<T> Default for Answer<T> {
+    fn default() -> Self {
+        Answer(Arc::default())
+    }
+}
+
+impl<T: Send + 'static> Answer<T> {
+    fn then(&self) -> Then<T> {
+        let slot = self.0.clone();
+        Box::new(move |outcome| *slot.lock().expect("one thread") = Some(outcome))
+    }
+
+    fn take(&self) -> Option<Result<T, CacheError>> {
+        self.0.lock().expect("one thread").take()
+    }
+}
+
+fn object(slot: u64) -> ObjectId {
+    ObjectId { slot, generation: 1 }
+}
+
+#[test]
+fn what_a_cut_made_unneeded_stays_in_the_buffer_until_the_cut_is_durable() {
+    let (filler, victim, marker) = (object(1), object(2), object(3));
+    let mut both = [0, 0];
+    for seed in 0..60 {
+        let machine = Machine::new(seed, 1024);
+        let cache = machine.open();
+        // A write-back takes 256 pages: the victim is not among them.
+        (0..256).for_each(|page| machine.write(&cache, filler, page, &[1; 4096]).expect("room"));
+        machine.sync(&cache);
+        machine.write(&cache, victim, 0, &[7; 4096]).expect("room");
+        machine.sync(&cache);
+        // The write-back must commit this first, and tells us; then the victim goes, before the write-back ends.
+        machine.write(&cache, filler, 0, &[2; 10]).expect("room");
+        let inner = cache.clone();
+        cache.sync(Box::new(move |_| {
+            let applying = inner.clone();
+            let changes = move || {
+                [
+                    Change::Delete { object: victim },
+                    Change::Write { object: marker, offset: 0, bytes: &[9; 100] },
+                ]
+            };
+            let enter = move |credit: Result<Credit, CacheError>| {
+                applying.apply(&mut credit.expect("room"), &changes()).expect("power");
+            };
+            inner.admit(Cost::of(&changes()), Box::new(enter));
+        }));
+        machine.clock.advance(Duration::from_secs(400));
+        cache.step(Task::WriteBack);
+        assert_eq!(cache.status().counters.pages_home, 256);
+        // The next commit has its first write done, and no more.
+        cache.sync(Box::new(drop));
+        machine.power.cut_after(1);
+        cache.step(Task::Commit);
+        drop(cache);
+        machine.crash();
+        let cache = machine.open();
+        let read = |object| cache.read_now(object, 0, 100).expect("power");
+        let deleted = read(marker) == vec![9; 100];
+        let expected = if deleted { 0 } else { 7 };
+        assert!(read(victim) == vec![expected; 100], "seed {seed}: deleted: {deleted}");
+        both[usize::from(deleted)] += 1;
+    }
+    assert!(both[0] > 0, "{both:?}");
+}
+#[test]
+fn space_that_was_deleted_is_there_for_the_next_writer() {
+    let machine = Machine::new(1, 8192);
+    let cache = machine.open();
+    let bytes = vec![5; 16 * BLOCK_BYTES];
+    let mut page = 0;
+    let full = loop {
+        match machine.write(&cache, object(1), page, &bytes) {
+            Ok(()) => page += 16,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(full, CacheError::Store(store::StoreError::Full)), "{full}");
+    assert!(page > 1000, "full after {page} pages");
+    let changes = [Change::Delete { object: object(1) }];
+    machine
+        .apply(&cache, Cost { frees: true, ..Cost::of(&changes) }, &changes)
+        .expect("deleting always works");
+    (0..100).for_each(|index| {
+        let written = machine.write(&cache, object(2), 16 * index, &bytes);
+        assert!(written.is_ok(), "write {index}: {written:?}, {:?}", cache.store().space());
+    });
+}
+
+#[test]
+fn a_page_written_again_while_it_fails_to_go_home_keeps_one_promise_and_no_more() {
+    let machine = Machine::new(5, 1024);
+    let cache = machine.open();
+    let bytes = [1; 100];
+    for round in 0..3 {
+        machine.write(&cache, object(1), 0, &bytes).expect("room");
+        let inner = cache.clone();
+        // Called by the commit in the middle of the write-back.
+        cache.sync(Box::new(move |_| {
+            let applying = inner.clone();
+            let changes = move || [Change::Write { object: object(1), offset: 200, bytes: &[2; 100] }];
+            let enter = move |credit: Result<Credit, CacheError>| {
+                applying.apply(&mut credit.expect("room"), &changes()).expect("power");
+            };
+            inner.admit(Cost::of(&changes()), Box::new(enter));
+        }));
+        machine.clock.advance(Duration::from_secs(400));
+        machine.store.set_faults(Faults { write_one_in: 1, ..Faults::default() });
+        cache.step(Task::WriteBack);
+        machine.store.set_faults(Faults::default());
+        assert_eq!(cache.status().counters.write_back_errors, round + 1);
+    }
+    cache.drain().expect("a device that works again");
+    assert_eq!(cache.status().dirty_pages, 0);
+    assert_eq!(cache.store().space().reserved, 0);
+}
+
+#[test]
+fn a_page_whose_base_is_damaged_does_not_fill_the_buffer() {
+    let machine = Machine::new(6, 1024);
+    let cache = machine.open();
+    machine.write(&cache, object(1), 0, &[0xab; BLOCK_BYTES]).expect("room");
+    cache.drain().expect("devices that work");
+    drop(cache);
+    let is_it = |&at: &device::Block| {
+        let mut page = device::pages(1);
+        machine.store.read(at, &mut page).expect("power");
+        page[0].0 == [0xab; BLOCK_BYTES]
+    };
+    let at = machine.store.written_blocks().into_iter().find(is_it).expect("it is home");
+    machine.store.rot(at, 5);
+    let cache = machine.open();
+    machine.write(&cache, object(1), 0, &[1; 100]).expect("a write needs no base");
+    machine.sync(&cache);
+    // Ten times the buffer goes through it.
+    for index in 0..640 {
+        machine.write(&cache, object(2), 16 * (index % 64), &[2; 16 * BLOCK_BYTES]).expect("room");
+    }
+    drop(cache);
+    machine.crash();
+    let cache = machine.open();
+    assert!(cache.read_now(object(1), 0, 100).expect("what was written covers it") == [1; 100]);
+    assert!(cache.read_now(object(1), 0, 101).is_err(), "a damaged byte was read");
+}
