@@ -226,6 +226,13 @@ fn without_permission_nothing_is_touched() {
         return;
     }
     let sandbox = Sandbox::formatted();
+    let closed = |dir: &&Path| fs::metadata(dir).expect("an ancestor").permissions().mode() & 0o001 == 0;
+    if let Some(dir) = sandbox.path("").ancestors().skip(1).find(closed) {
+        let must = std::env::var_os("WEIR_TESTS_MUST_MOUNT").is_some();
+        assert!(!must, "others cannot get into {}: set TMPDIR to a directory that they can", dir.display());
+        eprintln!("skipped: others cannot get into {}", dir.display());
+        return;
+    }
     for name in ["store", "buffer"] {
         let private = fs::Permissions::from_mode(0o600);
         fs::set_permissions(sandbox.store().join(name), private).expect("they are ours");
