@@ -50,7 +50,15 @@ impl Drop for Credit {
         if self.pages > 0 {
             self.core.store.release(self.pages);
         }
-        self.core.state().gate.promised_bytes -= self.buffer_bytes;
+        let mut state = self.core.state();
+        state.gate.promised_bytes -= self.buffer_bytes;
+        // What was given back may be all that somebody waits for; the committer lets them in.
+        let awaited = state.gate.is_waiting();
+        state.syncs.commit_wanted |= awaited;
+        drop(state);
+        if awaited {
+            self.core.wake(Task::Commit);
+        }
     }
 }
 

@@ -121,10 +121,13 @@ impl Core {
         state.syncs.committing += 1;
         state.syncs.commit_wanted = false;
         drop(state);
-        let before = self.clock.monotonic();
+        let (before, was_durable) = (self.clock.monotonic(), self.buffer.durable());
         let for_sync = ForSync::begin();
         let outcome = self.buffer.commit();
-        self.commit_time.saw(self.clock.monotonic().saturating_sub(before));
+        if outcome.as_ref().is_ok_and(|&durable| durable > was_durable) {
+            // Only those count that had something to do: the others would make any device look fast.
+            self.commit_time.saw(self.clock.monotonic().saturating_sub(before));
+        }
 
         let mut completions = Completions::default();
         let mut state = self.state();
@@ -132,7 +135,7 @@ impl Core {
         state.syncs.committing -= 1;
         let result = match outcome {
             Ok(durable) => {
-                self.settle_syncs(&mut state, durable, &mut completions);
+                self.settle_syncs(&mut state, durable, before, &mut completions);
                 self.pump(&mut state, &mut completions);
                 Ok(durable)
             }
@@ -159,13 +162,27 @@ impl Core {
         &self.store
     }
 
-    fn settle_syncs(&self, state: &mut State, durable: Sequence, completions: &mut Completions) {
+    /// Tells whoever waited for what a commit that began at `begun` made durable.
+    fn settle_syncs(
+        &self,
+        state: &mut State,
+        durable: Sequence,
+        begun: Duration,
+        completions: &mut Completions,
+    ) {
         while state.syncs.waiting.front().is_some_and(|&(target, _)| target <= durable) {
             let Some((_, then)) = state.syncs.waiting.pop_front() else { return };
             completions.push(move || then(Ok(())));
         }
         let clean = self.buffer.appended() <= durable;
-        state.syncs.uncommitted_since = if clean { None } else { Some(self.clock.monotonic()) };
+        state.syncs.uncommitted_since = if clean { None } else { Some(begun) };
+    }
+
+    /// How long the oldest change that nobody synced may still wait; `None` without one.
+    pub(crate) fn commit_due_in(&self, state: &State) -> Option<Duration> {
+        let since = state.syncs.uncommitted_since.filter(|_| state.failed.is_none());
+        let due = since? + self.settings.commit_interval;
+        Some(due.saturating_sub(self.clock.monotonic()))
     }
 
     /// True if a commit is worth making now.

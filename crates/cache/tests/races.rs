@@ -1,10 +1,11 @@
 //! What happens while something else is under way: each case once found broken.
 
-use cache::{Cache, CacheError, Change, Cost, Credit, Settings, Task, Then};
+use cache::{Cache, CacheError, Change, Cost, Credit, Progress, Settings, Task, Then};
 use device::{BLOCK_BYTES, Clock, Device, ObjectId, StoreId};
 use sim::{Faults, Power, SimClock, SimDisk};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use store::{Layout, Store};
 
 struct Machine {
@@ -219,4 +220,83 @@ fn a_page_whose_base_is_damaged_does_not_fill_the_buffer() {
     let cache = machine.open();
     assert!(cache.read_now(object(1), 0, 100).expect("what was written covers it") == [1; 100]);
     assert!(cache.read_now(object(1), 0, 101).is_err(), "a damaged byte was read");
+}
+
+/// A cache on a clock that really goes, and the thread that commits, which nobody but a wake-up ends the sleep of.
+fn with_committer(interval: Duration, test: impl FnOnce(&Cache)) {
+    struct Real(Instant);
+    impl Clock for Real {
+        fn monotonic(&self) -> Duration {
+            self.0.elapsed()
+        }
+
+        fn wall_nanos(&self) -> i64 {
+            0
+        }
+    }
+    let machine = Machine::new(1, 1024);
+    let settings =
+        Settings { commit_interval: interval, commit_inline_below: Duration::ZERO, ..Settings::default() };
+    let store = Arc::new(Store::open(machine.store.clone()).expect("a sound store"));
+    let clock = Arc::new(Real(Instant::now()));
+    let cache = Cache::open(store, machine.buffer.clone(), clock, settings).expect("a sound buffer");
+    let (worker, ended) = (cache.clone(), Arc::new(AtomicBool::new(false)));
+    let end = ended.clone();
+    let committer = std::thread::spawn(move || {
+        while !end.load(Ordering::Acquire) {
+            if worker.step(Task::Commit) == Progress::Idle {
+                worker.wait(Task::Commit, Duration::from_secs(60));
+            }
+        }
+    });
+    // It sleeps before anything happens.
+    std::thread::sleep(Duration::from_millis(100));
+    test(&cache);
+    ended.store(true, Ordering::Release);
+    cache.stop();
+    committer.join().expect("a committer that ends");
+}
+
+/// Waits up to five seconds of real time.
+fn soon(what: impl Fn() -> bool) -> bool {
+    (0..500).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        what()
+    })
+}
+
+#[test]
+fn what_nobody_synced_is_durable_after_the_interval_however_long_the_committer_may_sleep() {
+    with_committer(Duration::from_millis(50), |cache| {
+        for round in 1..4 {
+            let admitted: Answer<Credit> = Answer::default();
+            let changes = [Change::Write { object: object(1), offset: 0, bytes: &[round; 10] }];
+            cache.admit(Cost::of(&changes), admitted.then());
+            let mut credit = admitted.take().expect("room at once").expect("room");
+            let sequence = cache.apply(&mut credit, &changes).expect("power");
+            drop(credit);
+            assert!(soon(|| cache.status().durable >= sequence), "{:?}", cache.status());
+        }
+    });
+}
+
+#[test]
+fn room_that_is_given_back_unused_lets_the_next_one_in() {
+    with_committer(Duration::from_secs(3600), |cache| {
+        let most = cache.transaction_bytes_max() - 8192;
+        let cost = Cost { pages: 1, bytes: most, records: 1, frees: false };
+        let mut inside = Vec::new();
+        let parked = loop {
+            let admitted: Answer<Credit> = Answer::default();
+            cache.admit(cost, admitted.then());
+            match admitted.take() {
+                Some(credit) => inside.push(credit.expect("room")),
+                None => break admitted,
+            }
+        };
+        // The committer has looked, and sleeps.
+        std::thread::sleep(Duration::from_millis(100));
+        inside.clear();
+        assert!(soon(|| parked.take().is_some()), "{:?}", cache.status());
+    });
 }

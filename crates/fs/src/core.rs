@@ -107,7 +107,9 @@ impl Core {
         } else {
             self.then_write(ino, offset + bytes.len() as u64, rest, done)
         };
-        let object = match self.read().written_object(ino, offset, bytes.len()) {
+        // Its own statement: `done` must not be called while the lock is held.
+        let found = self.read().written_object(ino, offset, bytes.len());
+        let object = match found {
             Ok(object) => object,
             Err(error) => return done(Err(error)),
         };
