@@ -107,15 +107,12 @@ impl Core {
         };
         let now = self.clock.monotonic();
         state.counters.transactions += 1;
-        // The first change since a commit sets the committer's alarm.
-        let first = state.syncs.uncommitted_since.is_none();
         state.syncs.uncommitted_since.get_or_insert(now);
         for (index, record) in records.iter().enumerate() {
             self.apply_record(&mut state, credit, record, index as u64, &appended, now);
         }
-        let mut wakes =
+        let wakes =
             [Task::Commit, Task::Fetch, Task::WriteBack].map(|task| (task, self.has_work(&state, task)));
-        wakes[0].1 |= first;
         state.evict(&self.settings);
         drop(state);
         wakes.iter().filter(|(_, work)| *work).for_each(|&(task, _)| self.wake(task));
@@ -338,7 +335,12 @@ impl Cache {
     pub fn wait(&self, task: Task, timeout: Duration) {
         let state = self.core.state();
         let pause = match (self.core.has_work(&state, task), task) {
-            (false, Task::Commit) => self.core.commit_due_in(&state).unwrap_or(timeout).min(timeout),
+            // Nobody wakes the committer for the first change, which would cost every synced write two switches of
+            // threads: it looks often enough to see it in time.
+            (false, Task::Commit) => {
+                let nap = self.core.settings.commit_interval / 4;
+                self.core.commit_due_in(&state).unwrap_or(nap).min(timeout)
+            }
             (false, _) => timeout,
             (true, Task::Commit | Task::Fetch) => return,
             // Due, yet the last step could do nothing: a device fails, or only others can help.

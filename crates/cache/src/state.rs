@@ -173,6 +173,13 @@ impl State {
         self.by_write.values().copied()
     }
 
+    /// Dirty pages of one object at most `distance` pages away, `key` among them if it is dirty.
+    pub(crate) fn dirty_around(&self, key: Key, distance: u64) -> impl Iterator<Item = Key> + '_ {
+        let page = |number| Key { object: key.object, page: PageNo(number) };
+        let near = page(key.page.0.saturating_sub(distance))..=page(key.page.0.saturating_add(distance));
+        self.table.range(near).filter(|(_, entry)| entry.dirt.is_some()).map(|(&key, _)| key)
+    }
+
     /// How many pages are newer than the store.
     pub(crate) fn dirty_pages(&self) -> usize {
         self.by_group.len()

@@ -12,13 +12,16 @@ use crate::read::{land, retry_ready, take_off_for_write_back};
 use crate::state::{Key, PendingCut, State};
 use buffer::{GroupNo, Record};
 use device::{ObjectId, Page, Sequence};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use store::Change;
 
 /// Pages of one step: a MiB, so that a step is short on any device and its notes are shared by many pages.
 const STEP_PAGES: usize = 256;
+/// How far from a page that goes home its dirty neighbours go with it: with those on the other side, half a MiB, read and
+/// written at the speed of a long transfer.
+const NEIGHBOURS: u64 = 64;
 /// Cuts that may wait before they alone are reason enough to go home: looking them up stays cheap.
 const CUTS_MAX: usize = 512;
 /// How long a page whose base could not be read, or a store that could not write, is left alone.
@@ -98,7 +101,8 @@ impl Core {
     }
 
     /// The pages to take home now; `None` if there is no reason to. Least recently written first, but for the sake
-    /// of the buffer or of age those that need its oldest groups.
+    /// of the buffer or of age those that need its oldest groups, and each with its dirty neighbours: on a disk a run
+    /// of pages costs as much as one.
     fn victims(&self, turn: &WriteBack, why: Why) -> Option<Vec<Key>> {
         let state = self.state();
         if state.dirty_pages() == 0 && state.cuts.is_empty() {
@@ -107,12 +111,19 @@ impl Core {
         if why == Why::Due && !self.write_back_due(&state) {
             return None;
         }
-        let free = |key: &Key| !turn.shunned.contains_key(key);
         let crowded = state.dirty_bytes > self.settings.dirty_bytes_max / 2;
+        let mut victims = BTreeSet::new();
+        let mut take = |seed: Key| {
+            let free = |key: &Key| !turn.shunned.contains_key(key);
+            victims.extend(state.dirty_around(seed, NEIGHBOURS).filter(free));
+            victims.len() < STEP_PAGES
+        };
         if crowded && !self.buffer_is_half_full() && why == Why::Due {
-            return Some(state.by_write().filter(free).take(STEP_PAGES).collect());
+            state.by_write().all(&mut take);
+        } else {
+            state.by_group().all(|(_, key)| take(key));
         }
-        Some(state.by_group().map(|(_, key)| key).filter(free).take(STEP_PAGES).collect())
+        Some(victims.into_iter().collect())
     }
 
     /// Reads what partly written victims lack. Returns the pages that could not be read.

@@ -112,6 +112,12 @@ fn settings(tuning: &Tuning) -> Result<Settings, WeirError> {
         dirty_bytes_max: dirty.0,
         commit_interval: Duration::from_millis(tuning.commit_interval),
         dirty_age_max: Duration::from_secs(tuning.dirty_age),
+        // With one thread at the door a commit there holds up everybody, so it must be shorter than handing it over.
+        // With more, the others serve meanwhile: worth it wherever a commit is no longer than a disk's seek.
+        commit_inline_below: match tuning.threads {
+            1 => Settings::default().commit_inline_below,
+            _ => Duration::from_millis(5),
+        },
         ..Settings::default()
     })
 }

@@ -103,11 +103,9 @@ impl Workers {
 }
 
 fn work(cache: &Cache, task: Task, stopping: &AtomicBool) {
-    // What nobody synced is committed at its time, not a nap later.
-    let nap = NAP.min(cache.settings().commit_interval / 4);
     while !stopping.load(Ordering::Acquire) {
         if cache.step(task) == Progress::Idle {
-            cache.wait(task, nap);
+            cache.wait(task, NAP);
         }
     }
 }
