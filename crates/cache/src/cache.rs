@@ -366,6 +366,8 @@ impl Cache {
     /// not go home stays in the buffer, durable.
     pub fn drain(&self) -> Result<(), CacheError> {
         self.core.commit_now()?;
+        // A page that a fetch is queued for waits for that; the workers that would do it may have ended.
+        while self.core.fetch_step() == Progress::Worked {}
         while self.core.write_back(Why::All)? == Progress::Worked {}
         self.core.commit_now()?;
         Ok(self.core.store_io().checkpoint()?)

@@ -300,3 +300,17 @@ fn room_that_is_given_back_unused_lets_the_next_one_in() {
         assert!(soon(|| parked.take().is_some()), "{:?}", cache.status());
     });
 }
+
+#[test]
+fn a_read_that_nobody_fetched_for_does_not_keep_its_page_from_going_home() {
+    let machine = Machine::new(1, 1024);
+    let cache = machine.open();
+    machine.write(&cache, object(1), 0, &[1; 100]).expect("room");
+    let read = Answer::default();
+    cache.read(object(1), 0, 200, read.then());
+    // The workers end before one of them takes it.
+    cache.stop();
+    cache.drain().expect("devices that work");
+    assert_eq!(cache.status().dirty_pages, 0);
+    assert!(read.take().expect("an answer").is_ok());
+}

@@ -1,0 +1,210 @@
+//! The threads of production at work together, which a simulator of one thread never sees: several fetchers, a
+//! write-back, a checkpointer, a committer, and clients that commit for themselves; then the power fails.
+
+use cache::{Cache, CacheError, Change, Cost, Credit, Progress, Settings, Task, Then};
+use device::{BLOCK_BYTES, Clock, ObjectId, Random, StoreId};
+use sim::{Power, SimDisk};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+use store::{Layout, Store};
+
+const CLIENTS: u64 = 4;
+const OBJECT_BYTES: usize = 40 * BLOCK_BYTES;
+
+struct Real(Instant);
+
+impl Clock for Real {
+    fn monotonic(&self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn wall_nanos(&self) -> i64 {
+        0
+    }
+}
+
+struct Disks {
+    power: Arc<Power>,
+    store: Arc<SimDisk>,
+    buffer: Arc<SimDisk>,
+}
+
+impl Disks {
+    fn new(seed: u64) -> Disks {
+        let power = Power::new();
+        let store = SimDisk::new("store", 8192, &power, seed);
+        let buffer = SimDisk::new("buffer", 256, &power, seed + 1);
+        let id = StoreId([7; 16]);
+        Store::format(&*store, &Layout { id, segment_blocks: Some(32) }).expect("a format with power");
+        buffer::Buffer::format(&*buffer, id).expect("a format with power");
+        Disks { power, store, buffer }
+    }
+
+    fn open(&self, inline: bool) -> Cache {
+        let settings = Settings {
+            memory_bytes_max: 80 * BLOCK_BYTES as u64,
+            dirty_bytes_max: 60 * BLOCK_BYTES as u64,
+            commit_inline_below: Duration::from_micros(if inline { 1_000_000 } else { 0 }),
+            checkpoint_blocks: 200,
+            ..Settings::default()
+        };
+        let store = Arc::new(Store::open(self.store.clone()).expect("a sound store"));
+        let clock = Arc::new(Real(Instant::now()));
+        Cache::open(store, self.buffer.clone(), clock, settings).expect("a sound buffer")
+    }
+}
+
+fn wait<T: Send + 'static>(cache: &Cache, ask: impl FnOnce(Then<T>)) -> Result<T, CacheError> {
+    let (sender, receiver) = mpsc::channel();
+    ask(Box::new(move |outcome| drop(sender.send(outcome))));
+    match receiver.recv_timeout(Duration::from_secs(30)) {
+        Ok(outcome) => outcome,
+        Err(error) => panic!("nobody answered: {error}: {:?}", cache.status()),
+    }
+}
+
+/// One client's object: what it was at the last sync, and after every change since.
+struct Client {
+    random: Random,
+    object: ObjectId,
+    since: Vec<(ObjectId, Vec<u8>)>,
+}
+
+impl Client {
+    fn new(number: u64, seed: u64) -> Client {
+        let object = ObjectId { slot: number, generation: 1 };
+        let random = Random::new(seed * CLIENTS + number);
+        Client { random, object, since: vec![(object, vec![0; OBJECT_BYTES])] }
+    }
+
+    fn run(mut self, cache: &Cache, ended: &AtomicBool) -> Client {
+        while !ended.load(Ordering::Acquire) {
+            let went = match self.random.below(12) {
+                0 => self.sync(cache),
+                1..4 => self.read(cache),
+                _ => self.change(cache),
+            };
+            if went.is_err() {
+                break;
+            }
+        }
+        self
+    }
+
+    fn now(&self) -> &[u8] {
+        &self.since.last().expect("what it was at the last sync").1
+    }
+
+    fn sync(&mut self, cache: &Cache) -> Result<(), CacheError> {
+        wait(cache, |then| cache.sync(then))?;
+        self.since.drain(..self.since.len() - 1);
+        Ok(())
+    }
+
+    fn read(&mut self, cache: &Cache) -> Result<(), CacheError> {
+        let at = self.random.below(OBJECT_BYTES as u64 - 1) as usize;
+        let len = (1 + self.random.below(30_000) as usize).min(OBJECT_BYTES - at);
+        let found = wait(cache, |then| cache.read(self.object, at as u64, len, then))?;
+        assert!(found == self.now()[at..at + len], "object {} at {at}+{len}", self.object);
+        Ok(())
+    }
+
+    fn change(&mut self, cache: &Cache) -> Result<(), CacheError> {
+        let (mut object, mut content) = (self.object, self.now().to_vec());
+        let at = self.random.below(OBJECT_BYTES as u64 - 1) as usize;
+        let most = if self.random.once_in(3) { 30_000 } else { 500 };
+        let len = (1 + self.random.below(most) as usize).min(OBJECT_BYTES - at);
+        let bytes = vec![1 + self.random.below(255) as u8; len];
+        let change = match self.random.below(12) {
+            0 => {
+                content.fill(0);
+                object.generation += 1;
+                Change::Delete { object: self.object }
+            }
+            1 | 2 => {
+                content[at..].fill(0);
+                Change::Zero { object, offset: at as u64, len: u64::MAX / 4 }
+            }
+            _ => {
+                content[at..at + len].copy_from_slice(&bytes);
+                Change::Write { object, offset: at as u64, bytes: &bytes }
+            }
+        };
+        let cost = Cost { frees: matches!(change, Change::Delete { .. }), ..Cost::of(&[change]) };
+        let mut credit: Credit = wait(cache, |then| cache.admit(cost, then))?;
+        cache.apply(&mut credit, &[change])?;
+        self.object = object;
+        self.since.push((object, content));
+        Ok(())
+    }
+}
+
+fn work(cache: &Cache, task: Task, ended: &AtomicBool) {
+    while !ended.load(Ordering::Acquire) {
+        if cache.step(task) == Progress::Idle {
+            cache.wait(task, Duration::from_millis(500));
+        }
+    }
+}
+
+/// Runs clients and workers for a while, ends with or without a power failure, and looks at what is left.
+fn run(seed: u64, inline: bool, powerless: bool) {
+    let disks = Disks::new(seed);
+    let cache = disks.open(inline);
+    let (clients_end, workers_end) = (AtomicBool::new(false), AtomicBool::new(false));
+    let clients = std::thread::scope(|scope| {
+        let fetchers = [Task::Fetch; 3];
+        for task in fetchers.into_iter().chain(Task::ALL) {
+            scope.spawn({
+                let (cache, end) = (&cache, &workers_end);
+                move || work(cache, task, end)
+            });
+        }
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|number| {
+                let (cache, end) = (&cache, &clients_end);
+                scope.spawn(move || Client::new(number + 1, seed).run(cache, end))
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(200 + seed % 7 * 10));
+        if powerless {
+            disks.power.cut_after(seed % 9);
+        } else {
+            clients_end.store(true, Ordering::Release);
+        }
+        let clients: Vec<Client> =
+            clients.into_iter().map(|client| client.join().expect("a client that ends")).collect();
+        workers_end.store(true, Ordering::Release);
+        cache.stop();
+        clients
+    });
+    if !powerless {
+        cache.drain().expect("devices that work");
+        let (status, space) = (cache.status(), cache.store().space());
+        assert_eq!((status.dirty_pages, status.pending_cuts, space.reserved), (0, 0, 0), "{status:?}");
+    }
+    drop(cache);
+    disks.power.cut();
+    disks.store.crash();
+    disks.buffer.crash();
+    disks.power.restore();
+    let cache = disks.open(inline);
+    for client in clients {
+        let kept = if powerless { &client.since[..] } else { &client.since[client.since.len() - 1..] };
+        let fits = |(object, content): &(ObjectId, Vec<u8>)| {
+            cache.read_now(*object, 0, OBJECT_BYTES).expect("power") == *content
+        };
+        assert!(kept.iter().any(fits), "seed {seed}: object {} of {} states", client.object, kept.len());
+    }
+}
+
+#[test]
+fn clients_and_workers_together_end_with_everything_home() {
+    (0..4).for_each(|seed| run(seed, seed % 2 == 0, false));
+}
+
+#[test]
+fn clients_and_workers_that_lose_power_leave_all_that_was_synced() {
+    (0..8).for_each(|seed| run(seed, seed % 2 == 0, true));
+}
