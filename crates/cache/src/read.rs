@@ -106,7 +106,11 @@ impl Core {
         let mut state = self.state();
         let retried = retry_ready(&mut state, &mut completions);
         let flights = take_off(&mut state);
+        let more = state.reads.has_work();
         drop(state);
+        if more {
+            self.wake(Task::Fetch);
+        }
         completions.deliver();
         if flights.is_empty() {
             return if retried { Progress::Worked } else { Progress::Idle };

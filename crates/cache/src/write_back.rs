@@ -15,7 +15,7 @@ use device::{ObjectId, Page, Sequence};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use store::Change;
+use store::{Change, StoreError};
 
 /// Pages of one step: a MiB, so that a step is short on any device and its notes are shared by many pages.
 const STEP_PAGES: usize = 256;
@@ -179,8 +179,7 @@ impl Core {
         let pages = frozen.pages.iter().map(|page| page.newest);
         let newest = pages.chain(frozen.cuts.iter().map(|(_, cut)| cut.sequence)).max().unwrap_or_default();
         let durable = if self.buffer.durable() < newest { self.commit_now().map(drop) } else { Ok(()) };
-        let outcome =
-            durable.and_then(|()| self.store_io().apply(&vector(&frozen)).map_err(CacheError::from));
+        let outcome = durable.and_then(|()| Ok(self.apply_home(&frozen)?));
 
         let mut state = self.state();
         let mut spare = 0;
@@ -213,6 +212,20 @@ impl Core {
         self.wake(Task::Commit);
         self.wake(Task::Checkpoint);
         Ok(())
+    }
+
+    /// In one vector. Where that does not fit, what gives space back goes first, from the reserve that it has; it may
+    /// go again with the next vector without harm.
+    fn apply_home(&self, frozen: &Frozen) -> Result<(), StoreError> {
+        let vector = vector(frozen);
+        let (cuts, pages) = vector.split_at(frozen.cuts.len());
+        match self.store_io().apply(&vector) {
+            Err(StoreError::Full) if !cuts.is_empty() && !pages.is_empty() => {
+                self.store_io().apply(cuts)?;
+                self.store_io().apply(pages)
+            }
+            outcome => outcome,
+        }
     }
 
     /// What is home needs neither its promise nor its place in the buffer.
