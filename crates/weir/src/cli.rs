@@ -123,8 +123,8 @@ pub(crate) struct Tuning {
     /// How many seconds the store may lag behind
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) dirty_age: u64,
-    /// Threads that take requests from the kernel. With 2 or more, one of them may make a commit while the others serve
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
+    /// Threads that take requests from the kernel: 1 is best for one or two programs that sync, 2 for many
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub(crate) threads: u8,
 }
 

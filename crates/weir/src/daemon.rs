@@ -112,10 +112,10 @@ fn settings(tuning: &Tuning) -> Result<Settings, WeirError> {
         dirty_bytes_max: dirty.0,
         commit_interval: Duration::from_millis(tuning.commit_interval),
         dirty_age_max: Duration::from_secs(tuning.dirty_age),
-        // With one thread at the door a commit there holds up everybody, so it must be shorter than handing it over.
-        // With more, the others serve meanwhile: worth it wherever a commit is no longer than a disk's seek.
+        // With one thread at the door a commit there holds up everybody: worth it where that is no longer than an NVMe
+        // disk's flush. With more the others serve meanwhile: worth it up to a disk's seek.
         commit_inline_below: match tuning.threads {
-            1 => Settings::default().commit_inline_below,
+            1 => Duration::from_micros(200),
             _ => Duration::from_millis(5),
         },
         ..Settings::default()
