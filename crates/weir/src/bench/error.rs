@@ -39,6 +39,15 @@ pub(crate) enum BenchError {
         says: String,
     },
 
+    /// The benchmark could not choose its processors.
+    #[error(
+        "cannot choose the processors to run on: {source}\n  help: `--placement free` leaves that to the kernel"
+    )]
+    Placement {
+        /// Why.
+        source: io::Error,
+    },
+
     /// A file operation failed.
     #[error("{what} {}: {source}", path.display())]
     Io {
@@ -71,6 +80,7 @@ impl BenchError {
             BenchError::Io { .. } => {
                 Some("benchmarks keep their files below $TMPDIR: give it a place with room".to_owned())
             }
+            BenchError::Placement { .. } => Some("`--placement free` leaves that to the kernel".to_owned()),
             // The program's own message is part of ours.
             BenchError::Command { .. } | BenchError::Late { .. } => {
                 Some("see what the kernel says with `dmesg | tail`".to_owned())

@@ -13,6 +13,7 @@ mod counters;
 mod error;
 mod measure;
 mod nonblocking_writes;
+mod placement;
 mod program;
 mod report;
 mod slow_device;

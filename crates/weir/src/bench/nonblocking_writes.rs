@@ -9,9 +9,10 @@ use clap::{Args, ValueEnum};
 
 use super::error::BenchError;
 use super::measure::measure;
+use super::placement::{self, Placement, Processors};
 use super::program::{check_machine, command, run};
 use super::report::{BySize, ModelReport, Ratio, Report, Row, Run, median, text};
-use super::slow_device::{Model, SlowDevice, remove_on_drop, unmount_on_drop};
+use super::slow_device::{Design, Model, SlowDevice, remove_on_drop, unmount_on_drop};
 use super::system::{Fetch, Kind, System};
 use super::undo::{self, Undo};
 use super::workload::{BareLoop, Overwriter, Sync};
@@ -45,6 +46,9 @@ pub(super) struct NonblockingWritesArgs {
     /// Measure writes of 64 to 4096 bytes, in one short run each, and print a table by size.
     #[arg(long)]
     table: bool,
+    /// Whether the modelled devices have processors of their own; the rest of the machine shares the first one.
+    #[arg(long, value_enum, default_value_t = Placement::Apart)]
+    placement: Placement,
     /// The random order's seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -148,17 +152,21 @@ impl Places {
 pub(super) fn run_benchmark(args: &NonblockingWritesArgs) -> Result<(), BenchError> {
     check_machine()?;
     undo::install()?;
+    let present = std::thread::available_parallelism().map_or(1, usize::from);
+    let processors = Processors::claim(args.placement)?;
     let scale = Scale::new(args.size, args.table);
     let places = Places::new(&scale)?;
     let mut models = Vec::new();
     for &model in args.model.list() {
-        models.push(run_model(model, &scale, &places, args.seed)?);
+        let design = Design { model, bytes: scale.device_bytes, processors };
+        models.push(run_model(&design, &scale, &places, args.seed)?);
     }
     let report = Report {
         benchmark: "nonblocking-writes",
         version: env!("CARGO_PKG_VERSION"),
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
-        processors: std::thread::available_parallelism().map_or(1, usize::from),
+        processors: present,
+        placement: placement::text(processors),
         disk: file_system_of(&places.disk),
         pages: scale.pages,
         seconds_max: scale.limit.as_secs_f64(),
@@ -192,10 +200,10 @@ struct Systems {
 }
 
 impl Systems {
-    fn set_up(model: Model, scale: &Scale, places: &Places) -> Result<Systems, BenchError> {
+    fn set_up(device: &Design, scale: &Scale, places: &Places) -> Result<Systems, BenchError> {
         let set_up = |name: &str, kind| {
-            eprintln!("{}: setting up {name}", model.name());
-            System::set_up(name, kind, model, &places.disk, scale.device_bytes, scale.pages)
+            eprintln!("{}: setting up {name}", device.model.name());
+            System::set_up(name, kind, device, &places.disk, scale.pages)
         };
         let weir = |fetch, place: &Path| Kind::Weir {
             fetch,
@@ -241,12 +249,13 @@ struct Found {
     disk_to_bare: Vec<f64>,
 }
 
-fn run_model(model: Model, scale: &Scale, places: &Places, seed: u64) -> Result<ModelReport, BenchError> {
+fn run_model(design: &Design, scale: &Scale, places: &Places, seed: u64) -> Result<ModelReport, BenchError> {
+    let model = design.model;
     let measured = {
-        let device = SlowDevice::up(model, &places.disk.join("measured"), scale.device_bytes)?;
+        let device = SlowDevice::up(design, &places.disk.join("measured"))?;
         measure(device.path(), scale.device_bytes, scale.limit / 5)?
     };
-    let systems = Systems::set_up(model, scale, places)?;
+    let systems = Systems::set_up(design, scale, places)?;
     let mut report = ModelReport { model, measured, rows: Vec::new(), ratios: Vec::new() };
     for &bytes in scale.sizes {
         let mut found = Found::default();

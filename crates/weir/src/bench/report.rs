@@ -83,6 +83,7 @@ pub(super) struct Report {
     pub(super) version: &'static str,
     pub(super) kernel: String,
     pub(super) processors: usize,
+    pub(super) placement: &'static str,
     pub(super) disk: String,
     pub(super) pages: u64,
     pub(super) seconds_max: f64,
@@ -111,9 +112,15 @@ pub(super) fn median(values: &[f64]) -> f64 {
 /// The report as text for people: a line for each load and system, or with `by_size` a table.
 pub(super) fn text(report: &Report, by_size: BySize) -> String {
     let mut out = format!(
-        "weir {} · Linux {} · {} processors · temporary files on {}\n\
+        "weir {} · Linux {} · {} processors · temporary files on {}\n{}\n\
          first {} overwrites of un-cached pages, each page once, random order, one thread, at most {} s per run\n",
-        report.version, report.kernel, report.processors, report.disk, report.pages, report.seconds_max
+        report.version,
+        report.kernel,
+        report.processors,
+        report.disk,
+        report.placement,
+        report.pages,
+        report.seconds_max
     );
     for model in &report.models {
         write_device(&mut out, model);

@@ -16,6 +16,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::error::BenchError;
+use super::placement::Processors;
 use super::program::{command, line, run};
 use super::undo::Undo;
 
@@ -110,15 +111,32 @@ pub(super) struct SlowDevice {
     _files: Undo,
 }
 
+/// What to model, and where.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Design {
+    pub(super) model: Model,
+    pub(super) bytes: u64,
+    /// Where its programs run; `None`: wherever the kernel puts them.
+    pub(super) processors: Option<Processors>,
+}
+
 impl SlowDevice {
-    /// Sets up a device of `bytes` bytes with its files in `directory`, which must not exist.
-    pub(super) fn up(model: Model, directory: &Path, bytes: u64) -> Result<SlowDevice, BenchError> {
+    /// Sets up a device with its files in `directory`, which must not exist.
+    pub(super) fn up(design: &Design, directory: &Path) -> Result<SlowDevice, BenchError> {
+        match design.processors {
+            Some(processors) => processors.start_device(|| SlowDevice::start(design, directory))?,
+            None => SlowDevice::start(design, directory),
+        }
+    }
+
+    fn start(design: &Design, directory: &Path) -> Result<SlowDevice, BenchError> {
+        let model = design.model;
         let files = remove_on_drop(directory);
         let export = directory.join("export");
         fs::create_dir_all(&export).map_err(|error| BenchError::io("cannot create", &export, error))?;
         let disk = directory.join("disk");
         File::create(&disk)
-            .and_then(|file| file.set_len(bytes))
+            .and_then(|file| file.set_len(design.bytes))
             .map_err(|error| BenchError::io("cannot create", &disk, error))?;
         let socket = directory.join("socket");
 

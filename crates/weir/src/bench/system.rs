@@ -9,7 +9,7 @@ use std::process::Command;
 
 use super::error::BenchError;
 use super::program::{command, run};
-use super::slow_device::{Direct, LoopDevice, Model, SlowDevice, unmount_on_drop};
+use super::slow_device::{Design, Direct, LoopDevice, SlowDevice, unmount_on_drop};
 use super::undo::Undo;
 use super::workload::lay_out;
 
@@ -59,17 +59,16 @@ pub(super) struct Mounted {
 }
 
 impl System {
-    /// Sets up a device of `device_bytes` and a file system on it, with a file of `pages` pages.
+    /// Sets up a device and a file system on it, with a file of `pages` pages.
     /// `name` is a file name, other than those of other systems; everything lies below `directory`.
     pub(super) fn set_up(
         name: &str,
         kind: Kind,
-        model: Model,
+        device: &Design,
         directory: &Path,
-        device_bytes: u64,
         pages: u64,
     ) -> Result<System, BenchError> {
-        let device = SlowDevice::up(model, &directory.join(name), device_bytes)?;
+        let device = SlowDevice::up(device, &directory.join(name))?;
         let mount_point = directory.join(format!("{name}.mount"));
         fs::create_dir_all(&mount_point)
             .map_err(|error| BenchError::io("cannot create", &mount_point, error))?;
