@@ -162,6 +162,7 @@ pub(crate) fn draw_settings(random: &mut Random) -> Settings {
         dirty_bytes_max: memory_bytes_max / random.pick(&[2, 2, 8]),
         commit_interval: Duration::from_secs(1),
         dirty_age_max: Duration::from_millis(random.pick(&[300, 5000, 60_000])),
+        store_patience: Duration::from_millis(random.pick(&[50, 2000, 30_000])),
         // The clock stands still in a commit: either none is made by the caller, or all are.
         commit_inline_below: Duration::from_micros(random.pick(&[0, 50])),
         // From one segment to as many as there are in the smallest store.
