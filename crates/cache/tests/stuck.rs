@@ -8,7 +8,7 @@ use std::time::Duration;
 use store::{Layout, Store, StoreError};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-const ALWAYS: Faults = Faults { write_one_in: 1, flush_one_in: 1, read_one_in: 0 };
+const ALWAYS: Faults = Faults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, once_after: None };
 
 struct Machine {
     power: Arc<Power>,
