@@ -1,6 +1,7 @@
 //! The simulator: the whole stack, from the file system down, on simulated disks, on one thread, from one seed.
 //! Read `run.rs` first; `docs/testing.md` says what is promised and how to repeat a failure.
 mod call;
+mod change;
 mod client;
 mod crash;
 mod exhaust;
@@ -43,9 +44,13 @@ pub(crate) struct Options {
     /// Breaks one rule, to see it found.
     #[arg(long)]
     pub(crate) plant: Option<Plant>,
-    /// Instead of random operations: all programs of one, or of up to two, operations, cut at every write and flush.
-    #[arg(long, value_name = "LENGTH", value_parser = clap::value_parser!(u8).range(1..=2))]
+    /// Instead of random operations: all programs of one, or of up to two, operations, or some of three or four, cut at
+    /// every write and flush; with --faults with an error at each operation of a disk, too.
+    #[arg(long, value_name = "LENGTH", value_parser = clap::value_parser!(u8).range(1..=4))]
     pub(crate) exhaust: Option<u8>,
+    /// How many programs of three or four operations.
+    #[arg(long, default_value_t = 300)]
+    pub(crate) programs: u64,
     /// Prints every event to stderr.
     #[arg(long)]
     pub(crate) verbose: bool,
@@ -66,6 +71,7 @@ impl Options {
             seconds,
             plant,
             exhaust: None,
+            programs: 0,
             verbose: false,
             quiet: true,
         }
@@ -111,14 +117,18 @@ pub(crate) fn command(options: &Options) -> bool {
 }
 
 fn exhaust_command(options: &Options, length: u8) -> bool {
-    let outcome = exhaust::exhaust(options, usize::from(length));
+    let Options { seed, programs, faults, .. } = options;
+    let outcome = exhaust::exhaust(options, usize::from(length), *programs);
     match &outcome {
-        Ok((programs, crashes)) => println!("{programs} programs, {crashes} crashes: no promise broken"),
+        Ok(tried) => println!(
+            "{} programs of up to {length} operations, {} crashes, {} device errors: no promise broken",
+            tried.programs, tried.crashes, tried.errors
+        ),
         Err(failure) => {
-            let seed = options.seed;
+            println!("FAILED: {}", failure.what);
+            let faults = if *faults { " --faults" } else { "" };
             println!(
-                "FAILED: {}\nrepeat with: cargo xtask sim --exhaust {length} --seed {seed}",
-                failure.what
+                "repeat with: cargo xtask sim --exhaust {length} --programs {programs} --seed {seed}{faults}"
             );
         }
     }

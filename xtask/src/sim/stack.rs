@@ -2,6 +2,7 @@
 
 use super::Options;
 use super::log::{Intruder, Log, Role, Watched};
+use super::workload::Temper;
 use cache::{Cache, FetchMode, Progress, Settings, Task};
 use device::{Device, Random, StoreId};
 use fs::{Attributes, Caller, Fs, Ino, Kind};
@@ -81,7 +82,10 @@ impl Media {
     /// Two blank disks.
     pub(crate) fn new(seed: u64, options: &Options) -> Media {
         let (power, mut random) = (Power::new(), Random::new(seed));
-        let store_blocks = random.pick(&STORE_BLOCKS);
+        let store_blocks = match Temper::of(options.seed) {
+            Temper::Full => random.pick(&STORE_BLOCKS[..2]),
+            _ => random.pick(&STORE_BLOCKS),
+        };
         let buffer_blocks = random.pick(&BUFFER_BLOCKS);
         Media {
             store: SimDisk::new("store", store_blocks, &power, random.next_u64()),
