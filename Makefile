@@ -9,4 +9,5 @@ demo:
 test:
 	scripts/install-test-tools
 	cargo xtask check
-	cargo xtask sim --seed 1 --operations 200000 --crashes 5000
+	cargo xtask sim --seeds 5 --operations 20000 --crashes 200
+	cargo xtask sim --exhaust 3 --programs 300

@@ -24,7 +24,7 @@ fn after_every_crash_exactly_a_prefix_survives_with_all_that_was_durable() {
 fn after_device_errors_exactly_a_prefix_survives_with_all_that_was_durable() {
     for seed in 0..25 {
         let mut run = Run::new(seed, 300, open);
-        let faults = Faults { read_one_in: 0, write_one_in: 30, flush_one_in: 30 };
+        let faults = Faults { read_one_in: 0, write_one_in: 30, flush_one_in: 30, ..Faults::default() };
         let plan = Plan { seed, rounds: 20, operations: 40, faults };
         run.go(&plan).unwrap_or_else(|broken| panic!("{broken}"));
     }

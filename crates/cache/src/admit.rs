@@ -143,8 +143,12 @@ impl Core {
         let kept = self.buffer.capacity_bytes() / if cost.frees { 16 } else { 8 };
         let room = self.buffer.room_bytes().saturating_sub(state.gate.promised_bytes);
         let crowded = !cost.frees && state.dirty_bytes > self.settings.dirty_bytes_max;
-        if room < buffer_bytes + kept || crowded || self.buffer.open_bytes() > OPEN_BYTES_MAX {
+        if self.buffer.open_bytes() > OPEN_BYTES_MAX {
             return Verdict::Wait;
+        }
+        if room < buffer_bytes + kept || crowded {
+            let given_up = state.trouble.given_up(self.clock.monotonic(), self.settings.store_patience);
+            return given_up.map_or(Verdict::Wait, |error| Verdict::Refuse(error.clone()));
         }
         match self.store.reserve(cost.pages) {
             Ok(()) => Verdict::Go { pages: cost.pages, buffer_bytes },

@@ -368,9 +368,15 @@ impl Cache {
         self.core.commit_now()?;
         // A page that a fetch is queued for waits for that; the workers that would do it may have ended.
         while self.core.fetch_step() == Progress::Worked {}
+        self.core.state().trouble.forgive();
         while self.core.write_back(Why::All)? == Progress::Worked {}
         self.core.commit_now()?;
-        Ok(self.core.store_io().checkpoint()?)
+        self.core.store_io().checkpoint()?;
+        let state = self.core.state();
+        match state.trouble.first() {
+            Some(error) if state.dirty_pages() > 0 || !state.cuts.is_empty() => Err(error.clone().into()),
+            _ => Ok(()),
+        }
     }
 
     /// The store below: for its counters and space.
@@ -397,6 +403,7 @@ impl Cache {
     pub fn status(&self) -> Status {
         let state = self.core.state();
         let now = self.core.clock.monotonic();
+        let (stuck_count, stuck) = state.trouble.stuck();
         Status {
             counters: Counters {
                 store_io_for_syncs: self.core.store_io_for_syncs.load(Ordering::Relaxed),
@@ -417,6 +424,9 @@ impl Cache {
             buffer_bytes: self.core.buffer.capacity_bytes(),
             buffer_room_bytes: self.core.buffer.room_bytes(),
             failed: state.failed.as_ref().map(ToString::to_string),
+            stalled: state.trouble.stalled(now),
+            stuck_count,
+            stuck,
         }
     }
 

@@ -66,6 +66,7 @@ impl Core {
     fn free_segments(self: &Arc<Core>) -> Result<(), CacheError> {
         // A dirty page is promised several blocks and takes one; deletions give some back. Writers wait meanwhile, so
         // this ends.
+        self.state().trouble.forgive();
         while self.write_back(Why::All)? == Progress::Worked {}
         // A segment is free when two checkpoints in a row do not need it.
         self.store_io().checkpoint()?;

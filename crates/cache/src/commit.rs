@@ -105,7 +105,9 @@ impl Core {
         }
         let alone = state.syncs.committing == 0 && state.syncs.waiting.is_empty();
         state.syncs.waiting.push_back((target, then));
-        if alone && self.commit_time.is_below(self.settings.commit_inline_below) {
+        let quick = alone && self.commit_time.is_below(self.settings.commit_inline_below);
+        // Once it stops, the committer may have ended.
+        if quick || state.stopping {
             drop(state);
             // Handing over to the committer and back takes longer than this buffer takes to commit.
             let _ = self.commit_now();

@@ -8,9 +8,11 @@ mod error;
 mod page;
 mod read;
 mod recover;
+mod relog;
 mod settings;
 mod state;
 mod status;
+mod trouble;
 mod write_back;
 
 pub use admit::Credit;
@@ -20,4 +22,4 @@ pub use error::CacheError;
 #[cfg(feature = "planted-bugs")]
 pub use page::PlantedBug;
 pub use settings::{Change, Cost, FetchMode, Settings};
-pub use status::{Counters, Status};
+pub use status::{Counters, Status, Stuck};

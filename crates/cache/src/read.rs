@@ -243,7 +243,7 @@ pub(crate) fn take_off_for_write_back(state: &mut State, key: Key) -> Option<Fli
 }
 
 /// Puts what the store answered into the table. Returns the pages that could not be read.
-pub(crate) fn land(state: &mut State, flights: Vec<Flight>, wants: Vec<Want>) -> Vec<Key> {
+pub(crate) fn land(state: &mut State, flights: Vec<Flight>, wants: Vec<Want>) -> Vec<(Key, StoreError)> {
     let mut failed = Vec::new();
     for (flight, want) in flights.into_iter().zip(wants) {
         state.reads.flying -= 1;
@@ -262,8 +262,8 @@ pub(crate) fn land(state: &mut State, flights: Vec<Flight>, wants: Vec<Want>) ->
             }
             Err(error) => {
                 state.counters.fetch_errors += 1;
-                failed.push(key);
                 fail(state, key, &error);
+                failed.push((key, error));
             }
         }
     }

@@ -7,7 +7,7 @@ use crate::state::{Key, PendingCut, State};
 use buffer::{GroupNo, Record, Replayed};
 use device::{BLOCK_BYTES, ObjectId, PageNo, Sequence};
 use std::time::Duration;
-use store::Store;
+use store::{Store, StoreError};
 
 /// Puts the buffer's transactions, in the order of the log, into a state that is not shared yet.
 pub(crate) struct Recovery<'a> {
@@ -25,8 +25,11 @@ impl Recovery<'_> {
         }
         self.state.counters.replayed += 1;
         for (index, record) in transaction.records.iter().enumerate() {
-            let step = if transaction.merged { 0 } else { index as u64 };
-            let outcome = self.record(record, transaction.first.plus(step), transaction.group);
+            let (first, group) = (transaction.first, transaction.group);
+            let outcome = match transaction.merged {
+                true => self.merged_record(record, first, group),
+                false => self.record(record, first.plus(index as u64), group),
+            };
             if let Err(error) = outcome {
                 self.error = Some(error);
                 return;
@@ -51,6 +54,19 @@ impl Recovery<'_> {
         }
     }
 
+    /// One that was written to the log again, for lack of a way home: newer ones may stand before it.
+    fn merged_record(&mut self, record: &Record<'_>, at: Sequence, group: GroupNo) -> Result<(), CacheError> {
+        let (object, from, to, whole_object) = match *record {
+            Record::Cut { object, from, to } => (object, from, to, false),
+            Record::Delete { object } => (object, PageNo(0), PageNo(u64::MAX), true),
+            _ => return self.record(record, at, group),
+        };
+        let cut = PendingCut { from, to, sequence: at, group, whole_object, since: self.now };
+        let promises = self.state.cut_again(object, cut);
+        self.store.release(promises);
+        Ok(())
+    }
+
     /// A change of one page: skipped if the store has it already.
     fn page(
         &mut self,
@@ -60,8 +76,12 @@ impl Recovery<'_> {
         group: GroupNo,
         bytes: Option<&[u8]>,
     ) -> Result<(), CacheError> {
-        if self.store.home(key.object, key.page)?.is_some_and(|home| at <= home) {
-            return Ok(());
+        match self.store.home(key.object, key.page) {
+            Ok(home) if home.is_some_and(|home| at <= home) => return Ok(()),
+            // Where it lies is lost, so nobody reads a base that has the change already; and had it, the log would
+            // have every later one, too.
+            Ok(_) | Err(StoreError::Corrupt { .. }) => {}
+            Err(error) => return Err(error.into()),
         }
         let fresh = self.state.table.get(&key).is_none_or(|entry| entry.dirt.is_none());
         // Room was promised before the crash. Should it be missing now, the page goes home from the last reserve.

@@ -102,6 +102,8 @@ pub struct Settings {
     pub commit_interval: Duration,
     /// How far the store may lag behind the oldest change that is not home.
     pub dirty_age_max: Duration,
+    /// How long writers who find no room wait while nothing can go home, before they get the store's error.
+    pub store_patience: Duration,
     /// Where a commit takes less than this (as measured), a sync makes it in its own thread: handing it over would
     /// take longer. Zero: never.
     pub commit_inline_below: Duration,
@@ -117,6 +119,8 @@ impl Default for Settings {
             dirty_bytes_max: 256 << 20,
             commit_interval: Duration::from_secs(1),
             dirty_age_max: Duration::from_secs(300),
+            // A disk's own time-out: one that comes back within it was never away.
+            store_patience: Duration::from_secs(30),
             // Two switches between threads, on a busy machine.
             commit_inline_below: Duration::from_micros(50),
             // 256 MiB: read back in about a second by anything faster than a single disk.

@@ -7,6 +7,7 @@ use crate::page::{Body, Entry, FlightNo};
 use crate::read::Reads;
 use crate::settings::Settings;
 use crate::status::Counters;
+use crate::trouble::Trouble;
 use buffer::GroupNo;
 use device::{BLOCK_BYTES, ObjectId, PageNo, Sequence};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -54,6 +55,7 @@ pub(crate) struct State {
     pub(crate) reads: Reads,
     pub(crate) syncs: Syncs,
     pub(crate) gate: Gate,
+    pub(crate) trouble: Trouble,
     pub(crate) counters: Counters,
     /// Set once, when the buffer has failed.
     pub(crate) failed: Option<CacheError>,
@@ -76,6 +78,7 @@ impl State {
             reads: Reads::default(),
             syncs: Syncs::default(),
             gate: Gate::default(),
+            trouble: Trouble::default(),
             counters: Counters::default(),
             failed: None,
             stopping: false,
@@ -148,6 +151,21 @@ impl State {
         });
         pending.push(cut);
         (promises, waiters)
+    }
+
+    /// The same for a cut that was written to the log again, after changes that are newer than it: those stay.
+    pub(crate) fn cut_again(&mut self, object: ObjectId, cut: PendingCut) -> u64 {
+        let (from, to) = (Key { object, page: cut.from }, Key { object, page: cut.to });
+        let is_older = |entry: &Entry| entry.dirt.as_ref().is_none_or(|dirt| dirt.newest < cut.sequence);
+        let older = self.table.range(from..to).filter(|(_, entry)| is_older(entry));
+        let older: Vec<Key> = older.map(|(&key, _)| key).collect();
+        let dropped = older.into_iter().filter_map(|key| self.remove(key));
+        let promises = dropped.filter(|entry| entry.dirt.as_ref().is_some_and(|dirt| dirt.reserved)).count();
+        let pending = self.cuts.entry(object).or_default();
+        pending.retain(|old| old.sequence != cut.sequence);
+        let at = pending.partition_point(|old| old.sequence < cut.sequence);
+        pending.insert(at, cut);
+        promises as u64
     }
 
     /// The newest pending cut that covers a page.

@@ -1,6 +1,6 @@
 //! What the cache tells about itself.
 
-use device::Sequence;
+use device::{ObjectId, PageNo, Sequence};
 use std::time::Duration;
 
 /// Events since the mount.
@@ -81,4 +81,21 @@ pub struct Status {
     pub buffer_room_bytes: u64,
     /// Why nothing can be changed any more, if so.
     pub failed: Option<String>,
+    /// Why nothing goes home, if so. Writers who find no room get this error.
+    pub stalled: Option<String>,
+    /// How many pages and cuts could not go home when they were last tried. They stay in the buffer.
+    pub stuck_count: u64,
+    /// Some of them.
+    pub stuck: Vec<Stuck>,
+}
+
+/// Something that could not go home.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stuck {
+    /// The object.
+    pub object: ObjectId,
+    /// Its page; `None` for a cut or a deletion.
+    pub page: Option<PageNo>,
+    /// Why not.
+    pub why: String,
 }

@@ -5,12 +5,11 @@
 
 use crate::cache::{Core, Progress, Task};
 use crate::commit::Completions;
-use crate::delta::{Piece, Ranges};
 use crate::error::CacheError;
 use crate::page::{Body, Entry};
 use crate::read::{land, retry_ready, take_off_for_write_back};
 use crate::state::{Key, PendingCut, State};
-use buffer::{GroupNo, Record};
+use crate::trouble::{RETRY_AFTER, Victim};
 use device::{ObjectId, Page, Sequence};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,16 +23,16 @@ const STEP_PAGES: usize = 256;
 const NEIGHBOURS: u64 = 64;
 /// Cuts that may wait before they alone are reason enough to go home: looking them up stays cheap.
 const CUTS_MAX: usize = 512;
-/// How long a page whose base could not be read, or a store that could not write, is left alone.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Between two looks for something to take home where all that there is was tried a moment ago and failed.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// What one thread at a time remembers between write-backs.
 #[derive(Default)]
 pub(crate) struct WriteBack {
-    /// Pages that could not go home, and when to try again.
-    shunned: BTreeMap<Key, Duration>,
     /// When the store may be written to again.
     not_before: Duration,
+    /// When what is stuck was last compared with what there is.
+    swept: Duration,
 }
 
 /// Why pages go home.
@@ -52,6 +51,24 @@ struct Frozen {
     cuts: Vec<(ObjectId, PendingCut)>,
 }
 
+impl Frozen {
+    fn len(&self) -> usize {
+        self.cuts.len() + self.pages.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What stands at `index` of the vector.
+    fn victim(&self, index: usize) -> Victim {
+        match self.cuts.get(index) {
+            Some((object, cut)) => Victim::Cut(*object, cut.sequence),
+            None => Victim::Page(self.pages[index - self.cuts.len()].key),
+        }
+    }
+}
+
 struct FrozenPage {
     key: Key,
     page: Arc<Page>,
@@ -67,22 +84,55 @@ impl Core {
         if why == Why::Due && now < turn.not_before {
             return Ok(Progress::Idle);
         }
-        turn.shunned.retain(|_, until| why == Why::Due && now < *until);
-        let relogged = self.relog_pages(&turn, why)?;
-        let Some(victims) = self.victims(&turn, why) else {
-            return Ok(if relogged { Progress::Worked } else { Progress::Idle });
+        self.sweep(&mut turn, now);
+        let idle = if why == Why::Due && self.relog_pages(now)? { Progress::Worked } else { Progress::Idle };
+        let Some(victims) = self.victims(why, now) else { return Ok(idle) };
+        let mut stuck = self.fetch_bases(&victims);
+        let frozen = self.freeze(&victims, now);
+        if frozen.is_empty() && stuck.is_empty() {
+            if victims.is_empty() {
+                turn.not_before = now + LOOK_AGAIN;
+            }
+            return Ok(idle);
+        }
+        let tried = frozen.len();
+        let outcome = if frozen.is_empty() { Ok(Vec::new()) } else { self.take_home(frozen) };
+        let mut state = self.state();
+        let refused = match outcome {
+            Ok(refused) => refused,
+            Err(error) => {
+                turn.not_before = now + RETRY_AFTER;
+                state.trouble.failed(error.clone(), now, self.settings.store_patience);
+                return Err(error);
+            }
         };
-        let unreadable = self.fetch_bases(&victims);
-        turn.shunned.extend(unreadable.iter().map(|&key| (key, now + RETRY_AFTER)));
-        let frozen = self.freeze(&victims);
-        if frozen.pages.is_empty() && frozen.cuts.is_empty() {
-            return Ok(if relogged { Progress::Worked } else { Progress::Idle });
+        let some_home = refused.len() < tried;
+        stuck.extend(refused);
+        match stuck.first() {
+            _ if some_home => state.trouble.worked(),
+            Some((_, error)) => {
+                state.trouble.failed(error.clone().into(), now, self.settings.store_patience);
+            }
+            None => {}
         }
-        if let Err(error) = self.take_home(frozen) {
-            turn.not_before = now + RETRY_AFTER;
-            return Err(error);
-        }
+        stuck.into_iter().for_each(|(victim, error)| state.trouble.shun(victim, error, now));
         Ok(Progress::Worked)
+    }
+
+    /// Forgets what was stuck and is no more, now and then.
+    fn sweep(&self, turn: &mut WriteBack, now: Duration) {
+        if now < turn.swept + RETRY_AFTER {
+            return;
+        }
+        turn.swept = now;
+        let mut state = self.state();
+        let State { trouble, table, cuts, .. } = &mut *state;
+        trouble.keep(|victim| match victim {
+            Victim::Page(key) => table.get(key).is_some_and(|entry| entry.group().is_some()),
+            Victim::Cut(object, sequence) => {
+                cuts.get(object).is_some_and(|cuts| cuts.iter().any(|cut| cut.sequence == *sequence))
+            }
+        });
     }
 
     /// True if limits or ages ask for pages to go home.
@@ -96,14 +146,14 @@ impl Core {
                 || state.oldest_since().is_some_and(age))
     }
 
-    fn buffer_is_half_full(&self) -> bool {
+    pub(crate) fn buffer_is_half_full(&self) -> bool {
         self.buffer.room_bytes() < self.buffer.capacity_bytes() / 2
     }
 
     /// The pages to take home now; `None` if there is no reason to. Least recently written first, but for the sake
     /// of the buffer or of age those that need its oldest groups, and each with its dirty neighbours: on a disk a run
     /// of pages costs as much as one.
-    fn victims(&self, turn: &WriteBack, why: Why) -> Option<Vec<Key>> {
+    fn victims(&self, why: Why, now: Duration) -> Option<Vec<Key>> {
         let state = self.state();
         if state.dirty_pages() == 0 && state.cuts.is_empty() {
             return None;
@@ -114,7 +164,7 @@ impl Core {
         let crowded = state.dirty_bytes > self.settings.dirty_bytes_max / 2;
         let mut victims = BTreeSet::new();
         let mut take = |seed: Key| {
-            let free = |key: &Key| !turn.shunned.contains_key(key);
+            let free = |key: &Key| !state.trouble.is_shunned(Victim::Page(*key), now);
             victims.extend(state.dirty_around(seed, NEIGHBOURS).filter(free));
             victims.len() < STEP_PAGES
         };
@@ -127,7 +177,7 @@ impl Core {
     }
 
     /// Reads what partly written victims lack. Returns the pages that could not be read.
-    fn fetch_bases(self: &Arc<Core>, victims: &[Key]) -> Vec<Key> {
+    fn fetch_bases(self: &Arc<Core>, victims: &[Key]) -> Vec<(Victim, StoreError)> {
         let mut state = self.state();
         let patched = |state: &State, key: &Key| {
             state.table.get(key).is_some_and(|entry| matches!(entry.body, Body::Patch(_)))
@@ -147,11 +197,11 @@ impl Core {
         retry_ready(&mut state, &mut completions);
         drop(state);
         completions.deliver();
-        unreadable
+        unreadable.into_iter().map(|(key, error)| (Victim::Page(key), error)).collect()
     }
 
-    /// Freezes those of the victims that are whole, and all pending cuts, as they are now.
-    fn freeze(&self, victims: &[Key]) -> Frozen {
+    /// Freezes those of the victims that are whole, and all pending cuts but those that just failed, as they are now.
+    fn freeze(&self, victims: &[Key], now: Duration) -> Frozen {
         let mut state = self.state();
         let mut frozen = Frozen::default();
         for &key in victims {
@@ -167,7 +217,10 @@ impl Core {
             }
         }
         let cuts = state.cuts.iter().flat_map(|(&object, cuts)| cuts.iter().map(move |&cut| (object, cut)));
-        frozen.cuts = cuts.collect();
+        let free = |&(object, cut): &(ObjectId, PendingCut)| {
+            !state.trouble.is_shunned(Victim::Cut(object, cut.sequence), now)
+        };
+        frozen.cuts = cuts.filter(free).collect();
         // Neighbours go next to each other; cuts in the one order.
         frozen.pages.sort_by_key(|page| page.key);
         frozen.cuts.sort_by_key(|(_, cut)| cut.sequence);
@@ -175,63 +228,99 @@ impl Core {
     }
 
     /// Makes what is frozen durable in the buffer, then in the store, and forgets what nobody needs any more.
-    fn take_home(self: &Arc<Core>, frozen: Frozen) -> Result<(), CacheError> {
+    /// Returns what the store could not take.
+    fn take_home(self: &Arc<Core>, frozen: Frozen) -> Result<Vec<(Victim, StoreError)>, CacheError> {
         let pages = frozen.pages.iter().map(|page| page.newest);
         let newest = pages.chain(frozen.cuts.iter().map(|(_, cut)| cut.sequence)).max().unwrap_or_default();
         let durable = if self.buffer.durable() < newest { self.commit_now().map(drop) } else { Ok(()) };
         let outcome = durable.and_then(|()| Ok(self.apply_home(&frozen)?));
 
         let mut state = self.state();
+        let is_home = |index| outcome.as_ref().is_ok_and(|refused| !refused.contains_key(&index));
         let mut spare = 0;
-        for page in &frozen.pages {
+        for (index, page) in frozen.pages.iter().enumerate() {
+            let is_home = is_home(frozen.cuts.len() + index);
             let mine =
                 |entry: &Entry| entry.writing.as_ref().is_some_and(|writing| writing.newest == page.newest);
-            if !state.table.get(&page.key).is_some_and(mine) {
-                // Cut while it was on its way: its promise has no owner any more.
-                spare += u64::from(page.reserved);
+            // One that was cut while it was on its way: its promise has no owner any more.
+            let gone = !state.table.get(&page.key).is_some_and(mine);
+            spare += u64::from(page.reserved && (gone || is_home));
+            if gone {
                 continue;
             }
-            spare += state.change(page.key, |entry| match outcome {
-                Ok(()) => {
+            spare += state.change(page.key, |entry| match is_home {
+                true => {
                     entry.writing = None;
                     0
                 }
-                Err(_) => entry.abandon_writing(),
+                false => entry.abandon_writing(),
             });
             #[cfg(feature = "planted-bugs")]
             self.lose_newer_bytes(&mut state, page.key);
         }
-        if let Err(error) = outcome {
-            self.store.release(spare);
-            state.counters.write_back_errors += 1;
-            return Err(error);
-        }
-        self.forget(&mut state, &frozen);
+        self.store.release(spare);
+        let refused = match outcome {
+            Ok(refused) => refused,
+            Err(error) => {
+                state.counters.write_back_errors += 1;
+                return Err(error);
+            }
+        };
+        self.forget(&mut state, &frozen, &refused);
         state.evict(&self.settings);
         drop(state);
         self.wake(Task::Commit);
         self.wake(Task::Checkpoint);
-        Ok(())
+        Ok(refused.into_iter().map(|(index, error)| (frozen.victim(index), error)).collect())
     }
 
     /// In one vector. Where that does not fit, what gives space back goes first, from the reserve that it has; it may
-    /// go again with the next vector without harm.
-    fn apply_home(&self, frozen: &Frozen) -> Result<(), StoreError> {
+    /// go again with the next vector without harm. Returns what alone could not go, by its place in the vector.
+    fn apply_home(&self, frozen: &Frozen) -> Result<BTreeMap<usize, StoreError>, StoreError> {
         let vector = vector(frozen);
         let (cuts, pages) = vector.split_at(frozen.cuts.len());
-        match self.store_io().apply(&vector) {
+        let mut refused = BTreeMap::new();
+        match self.apply_part(0, &vector, &mut refused) {
             Err(StoreError::Full) if !cuts.is_empty() && !pages.is_empty() => {
-                self.store_io().apply(cuts)?;
-                self.store_io().apply(pages)
+                refused.clear();
+                self.apply_part(0, cuts, &mut refused)?;
+                self.apply_part(cuts.len(), pages, &mut refused)?;
             }
-            outcome => outcome,
+            outcome => outcome?,
         }
+        Ok(refused)
     }
 
-    /// What is home needs neither its promise nor its place in the buffer.
-    fn forget(&self, state: &mut State, frozen: &Frozen) {
-        self.store.release(frozen.pages.iter().filter(|page| page.reserved).count() as u64);
-        for (object, cut) in &frozen.cuts {
+    /// Applies the part of a vector that begins at `at`. A damaged node of the store's map fails all changes that come
+    /// with one that needs it, so they go by halves until it alone is left.
+    fn apply_part(
+        &self,
+        at: usize,
+        part: &[Change],
+        refused: &mut BTreeMap<usize, StoreError>,
+    ) -> Result<(), StoreError> {
+        match self.store_io().apply(part) {
+            Err(error @ StoreError::Corrupt { .. }) if part.len() == 1 => drop(refused.insert(at, error)),
+            Err(StoreError::Corrupt { .. }) => {
+                let half = part.len() / 2;
+                self.apply_part(at, &part[..half], refused)?;
+                self.apply_part(at + half, &part[half..], refused)?;
+            }
+            outcome => outcome?,
+        }
+        Ok(())
+    }
+
+    /// What is home does not need its place in the buffer.
+    fn forget(&self, state: &mut State, frozen: &Frozen, refused: &BTreeMap<usize, StoreError>) {
+        let mut home = 0;
+        let is_home = |index: &usize| !refused.contains_key(index);
+        (0..frozen.len()).filter(is_home).for_each(|index| state.trouble.went_home(frozen.victim(index)));
+        for (index, (object, cut)) in frozen.cuts.iter().enumerate() {
+            if !is_home(&index) {
+                continue;
+            }
+            home += 1;
             if let Some(pending) = state.cuts.get_mut(object) {
                 pending.retain(|one| one.sequence != cut.sequence);
                 if pending.is_empty() {
@@ -239,8 +328,8 @@ impl Core {
                 }
             }
         }
-        state.counters.pages_home += frozen.pages.len() as u64;
-        state.counters.cuts_home += frozen.cuts.len() as u64;
+        state.counters.cuts_home += home;
+        state.counters.pages_home += (frozen.len() - refused.len()) as u64 - home;
         state.gate.exhausted = false;
         self.release_groups(state);
     }
@@ -253,71 +342,6 @@ impl Core {
         state.syncs.commit_wanted |= state.gate.is_waiting() || self.buffer_is_half_full();
     }
 
-    /// Writes the deltas of pages that need the buffer's oldest groups to the buffer again, so that the groups can
-    /// go: of those that are still being written, which need not go home over and over, and of those that cannot go
-    /// home because their base is damaged, which would hold up everybody else.
-    fn relog_pages(self: &Arc<Core>, turn: &WriteBack, why: Why) -> Result<bool, CacheError> {
-        if why == Why::All || !self.buffer_is_half_full() {
-            return Ok(false);
-        }
-        let mut state = self.state();
-        let groups = self.buffer.groups();
-        let span = groups.end.0 - groups.start.0;
-        let stays = |key: &Key, entry: &Entry| {
-            let dirt = entry.dirt.as_ref().filter(|_| entry.writing.is_none());
-            // Written again in the last eighth of the log, and first written in its older half.
-            dirt.is_some_and(|dirt| {
-                let hot = dirt.latest.0 >= groups.end.0 - span / 8;
-                (hot || turn.shunned.contains_key(key)) && dirt.group.0 < groups.start.0 + span / 2
-            })
-        };
-        let oldest = state.by_group().take(STEP_PAGES).map(|(_, key)| key);
-        let staying: Vec<Key> =
-            oldest.filter(|key| state.table.get(key).is_some_and(|entry| stays(key, entry))).collect();
-        let mut relogged = Vec::new();
-        for key in staying {
-            if let Some(group) = self.relog(&state, key)? {
-                relogged.push((key, group));
-            }
-        }
-        if relogged.is_empty() {
-            return Ok(false);
-        }
-        state.counters.pages_relogged += relogged.len() as u64;
-        drop(state);
-        // Only now is the new copy as good as the old one.
-        self.commit_now()?;
-        let mut state = self.state();
-        for (key, group) in relogged {
-            if state.table.contains_key(&key) {
-                state.change(key, |entry| {
-                    if let Some(dirt) = &mut entry.dirt {
-                        dirt.group = dirt.group.max(group);
-                    }
-                });
-            }
-        }
-        self.release_groups(&mut state);
-        Ok(true)
-    }
-
-    /// Appends one page's surviving delta; `None` where there is no room for that.
-    fn relog(&self, state: &State, key: Key) -> Result<Option<GroupNo>, CacheError> {
-        let Some(entry) = state.table.get(&key) else { return Ok(None) };
-        let Some(dirt) = &entry.dirt else { return Ok(None) };
-        let records = records(entry, key, &dirt.ranges);
-        let bytes = records.iter().map(|record| match record {
-            Record::Write { bytes, .. } => bytes.len() as u64,
-            _ => 0,
-        });
-        let footprint = buffer::footprint(records.len() as u64, bytes.sum());
-        let kept = state.gate.promised_bytes() + self.buffer.capacity_bytes() / 16;
-        if self.buffer.room_bytes() < footprint + kept {
-            return Ok(None);
-        }
-        Ok(Some(self.buffer.append_merged(dirt.newest, &records)?))
-    }
-
     #[cfg(feature = "planted-bugs")]
     fn lose_newer_bytes(&self, state: &mut State, key: Key) {
         if state.planted == Some(crate::page::PlantedBug::NewerBytesLostAtMerge) {
@@ -327,7 +351,21 @@ impl Core {
     }
 
     pub(crate) fn write_back_step(self: &Arc<Core>) -> Progress {
-        self.write_back(Why::Due).unwrap_or(Progress::Idle)
+        let progress = self.write_back(Why::Due).unwrap_or(Progress::Idle);
+        self.tell_those_who_wait_in_vain();
+        progress
+    }
+
+    /// Writers who wait for room that does not come, because nothing goes home, get the error after a while.
+    fn tell_those_who_wait_in_vain(self: &Arc<Core>) {
+        let mut completions = Completions::default();
+        let mut state = self.state();
+        let given_up = state.trouble.given_up(self.clock.monotonic(), self.settings.store_patience);
+        if given_up.is_some() && state.gate.is_waiting() {
+            self.pump(&mut state, &mut completions);
+        }
+        drop(state);
+        completions.deliver();
     }
 }
 
@@ -345,22 +383,4 @@ fn vector(frozen: &Frozen) -> Vec<Change> {
         home: frozen.newest,
     });
     cuts.chain(pages).collect()
-}
-
-/// A page's surviving delta as records.
-fn records<'a>(entry: &'a Entry, key: Key, ranges: &Ranges) -> Vec<Record<'a>> {
-    let Key { object, page } = key;
-    match &entry.body {
-        Body::Patch(delta) => delta
-            .pieces()
-            .map(|piece| match piece {
-                Piece::Bytes(start, bytes) => Record::Write { object, page, start, bytes },
-                Piece::Zeros(start, len) => Record::Zero { object, page, start, len },
-            })
-            .collect(),
-        Body::Whole(bytes) => ranges
-            .iter()
-            .map(|range| Record::Write { object, page, start: range.start as u16, bytes: &bytes.0[range] })
-            .collect(),
-    }
 }

@@ -79,6 +79,23 @@ pub struct Faults {
     pub write_one_in: u64,
     /// Flushes that fail; an unknown part of what was not durable is dropped for good.
     pub flush_one_in: u64,
+    /// One error, after so many more operations of any kind but trims that go well.
+    pub once_after: Option<u64>,
+}
+
+impl Faults {
+    /// Whether an operation, of which one in `every` fails, fails now.
+    fn strike(&mut self, every: u64, random: &mut Random) -> bool {
+        match &mut self.once_after {
+            Some(0) => {
+                self.once_after = None;
+                return true;
+            }
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        every > 0 && random.once_in(every)
+    }
 }
 
 /// A simulated disk. See the crate's README for what it promises.
@@ -90,9 +107,10 @@ pub struct SimDisk {
 }
 
 struct State {
-    durable: HashMap<u64, Box<Page>>,
+    /// Shared with forks.
+    durable: HashMap<u64, Arc<Page>>,
     /// Accepted and not flushed, oldest first; `None` is a trimmed block.
-    pending: Vec<(u64, Option<Box<Page>>)>,
+    pending: Vec<(u64, Option<Arc<Page>>)>,
     /// What a read sees of `pending`: the index of the newest one for each block.
     newest: HashMap<u64, usize>,
     faults: Faults,
@@ -136,9 +154,8 @@ impl SimDisk {
             if kept {
                 settle(&mut state.durable, at, page);
             } else if shape != 0 && state.random.once_in(4) {
-                let old = state.durable.remove(&at).unwrap_or_else(Page::zeroed);
-                let torn = tear(old, page.unwrap_or_else(Page::zeroed), &mut state.random);
-                state.durable.insert(at, torn);
+                let old = state.durable.entry(at).or_insert_with(zeros);
+                tear(Arc::make_mut(old), &page.unwrap_or_else(zeros), &mut state.random);
             }
         }
     }
@@ -146,8 +163,8 @@ impl SimDisk {
     /// Flips one bit of what is durable, as rot does. The disk must have nothing pending for the block.
     pub fn rot(&self, at: Block, bit: usize) {
         let mut state = self.state();
-        let page = state.durable.entry(at.0).or_insert_with(Page::zeroed);
-        page.0[bit / 8 % BLOCK_BYTES] ^= 1 << (bit % 8);
+        let page = state.durable.entry(at.0).or_insert_with(zeros);
+        Arc::make_mut(page).0[bit / 8 % BLOCK_BYTES] ^= 1 << (bit % 8);
     }
 
     /// The blocks that hold something durable, in order: where rot would hurt.
@@ -198,7 +215,7 @@ impl SimDisk {
         operation: Operation,
         at: Block,
         count: u64,
-        content: impl Fn(u64) -> Option<Box<Page>>,
+        content: impl Fn(u64) -> Option<Arc<Page>>,
     ) -> Result<(), DeviceError> {
         self.check(operation, at, count)?;
         if self.power.lost() {
@@ -206,8 +223,7 @@ impl SimDisk {
         }
         let powered = self.power.take();
         let mut state = self.state();
-        let every = state.faults.write_one_in;
-        let faulty = every > 0 && state.random.once_in(every);
+        let faulty = operation == Operation::Write && state.strike(|faults| faults.write_one_in);
         let arrives = if powered && !faulty { count } else { state.random.below(count + 1) };
         for index in 0..arrives {
             let newest = state.pending.len();
@@ -222,21 +238,31 @@ impl SimDisk {
     }
 }
 
-fn settle(durable: &mut HashMap<u64, Box<Page>>, at: u64, page: Option<Box<Page>>) {
+impl State {
+    fn strike(&mut self, one_in: impl Fn(&Faults) -> u64) -> bool {
+        let every = one_in(&self.faults);
+        self.faults.strike(every, &mut self.random)
+    }
+}
+
+fn zeros() -> Arc<Page> {
+    Arc::from(Page::zeroed())
+}
+
+fn settle(durable: &mut HashMap<u64, Arc<Page>>, at: u64, page: Option<Arc<Page>>) {
     match page {
         Some(page) => durable.insert(at, page),
         None => durable.remove(&at),
     };
 }
 
-/// Each sector of the result is old or new, by a coin.
-fn tear(mut old: Box<Page>, new: Box<Page>, random: &mut Random) -> Box<Page> {
+/// Each sector becomes new or stays old, by a coin.
+fn tear(old: &mut Page, new: &Page, random: &mut Random) {
     for at in (0..BLOCK_BYTES).step_by(SECTOR_BYTES) {
         if random.once_in(2) {
             old.0[at..at + SECTOR_BYTES].copy_from_slice(&new.0[at..at + SECTOR_BYTES]);
         }
     }
-    old
 }
 
 impl Device for SimDisk {
@@ -255,8 +281,7 @@ impl Device for SimDisk {
             return Err(self.error(Operation::Read, at, count, "power lost"));
         }
         let mut state = self.state();
-        let every = state.faults.read_one_in;
-        if every > 0 && state.random.once_in(every) {
+        if state.strike(|faults| faults.read_one_in) {
             return Err(self.error(Operation::Read, at, count, "made-up read error"));
         }
         for (index, page) in into.iter_mut().enumerate() {
@@ -274,7 +299,7 @@ impl Device for SimDisk {
         self.accept(Operation::Write, at, from.len() as u64, |index| {
             let mut page = Page::zeroed();
             page.0.copy_from_slice(&from[index as usize].0);
-            Some(page)
+            Some(Arc::from(page))
         })
     }
 
@@ -284,8 +309,7 @@ impl Device for SimDisk {
         }
         let mut state = self.state();
         let state = &mut *state;
-        let every = state.faults.flush_one_in;
-        let faulty = every > 0 && state.random.once_in(every);
+        let faulty = state.strike(|faults| faults.flush_one_in);
         state.newest.clear();
         for (at, page) in state.pending.drain(..) {
             if !faulty || state.random.once_in(2) {
@@ -357,6 +381,31 @@ mod tests {
             });
         }
         assert_eq!(outcomes.len(), 3);
+    }
+
+    #[test]
+    fn one_error_comes_when_it_was_ordered_and_no_other_follows() {
+        let disk = SimDisk::new("disk", 64, &Power::new(), 1);
+        disk.set_faults(Faults { once_after: Some(2), ..Faults::default() });
+        disk.write(Block(0), &page(7)).expect("the first goes well");
+        disk.flush().expect("the second goes well");
+        let mut into = device::pages(1);
+        let error = disk.read(Block(0), &mut into).expect_err("the third fails");
+        assert!(error.reason.starts_with("made-up"), "{error}");
+        assert_eq!(read(&disk, 0), page(7)[0]);
+        disk.write(Block(1), &page(8)).expect("and no other");
+        disk.flush().expect("and no other");
+    }
+
+    #[test]
+    fn a_fork_and_its_origin_do_not_see_each_others_writes() {
+        let disk = SimDisk::new("disk", 64, &Power::new(), 1);
+        disk.write(Block(0), &page(1)).expect("power");
+        disk.flush().expect("power");
+        let fork = disk.fork(&Power::new(), 2);
+        fork.rot(Block(0), 0);
+        disk.write(Block(0), &page(2)).expect("power");
+        assert_eq!((read(&disk, 0).0[0], read(&fork, 0).0[0]), (2, 0));
     }
 
     #[test]

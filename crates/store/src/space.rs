@@ -102,6 +102,11 @@ impl Store {
         Ok(())
     }
 
+    /// Blocks that can still be promised: a page takes six of them.
+    pub fn promisable_blocks(&self) -> u64 {
+        self.map().promisable()
+    }
+
     /// Gives back a promise for `pages` pages: used, or not needed after all.
     pub fn release(&self, pages: u64) {
         let mut map = self.map_mut();

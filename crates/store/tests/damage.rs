@@ -104,7 +104,7 @@ fn after_a_failed_write_or_flush_the_log_goes_on_elsewhere_and_nothing_is_lost()
     for seed in 0..60 {
         let (power, disk, store) = fresh(300, seed);
         let (mut model, mut work) = (Model::default(), Work::new(seed));
-        disk.set_faults(Faults { read_one_in: 40, write_one_in: 12, flush_one_in: 12 });
+        disk.set_faults(Faults { read_one_in: 40, write_one_in: 12, flush_one_in: 12, ..Faults::default() });
         let (mut failed, mut maybe) = (0, None);
         for _ in 0..60 {
             let vector = work.vector(&model);

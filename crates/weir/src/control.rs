@@ -11,6 +11,7 @@ use crate::status::Mounted;
 use host::Mounts;
 use rustix::fs::Mode;
 use rustix::net::sockopt::socket_peercred;
+use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Pid, geteuid, test_kill_process};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
@@ -21,6 +22,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Bytes of a request line; ours have some twenty.
@@ -45,6 +47,8 @@ pub(crate) type DeviceNumber = (u32, u32);
 pub(crate) struct Server {
     /// Where it listens.
     pub(crate) socket: PathBuf,
+    listener: Arc<UnixListener>,
+    listening: JoinHandle<()>,
     clients: Arc<AtomicUsize>,
 }
 
@@ -59,17 +63,15 @@ impl Server {
         let name = format!("{}{}.{SOCKET}", prefix(device), std::process::id());
         let socket = directory.join(name);
         let failed = |error| WeirError::io("making the control socket", &socket)(error);
-        let listener = UnixListener::bind(&socket).map_err(failed)?;
+        let listener = Arc::new(UnixListener::bind(&socket).map_err(failed)?);
         let clients = Arc::new(AtomicUsize::new(0));
-        let counted = clients.clone();
-        let listen = move || {
-            for stream in listener.incoming().flatten() {
-                serve_in_thread(stream, &mounted, &counted);
-            }
-        };
+        let (heard, counted) = (listener.clone(), clients.clone());
         let failed = |source| WeirError::Spawn { source };
-        std::thread::Builder::new().name("control".into()).spawn(listen).map_err(failed)?;
-        Ok(Server { socket, clients })
+        let listening = std::thread::Builder::new().name("control".into());
+        let listening = listening
+            .spawn(move || listen(&heard, |stream| serve_in_thread(stream, &mounted, &counted)))
+            .map_err(failed)?;
+        Ok(Server { socket, listener, listening, clients })
     }
 
     /// Stops being found: the mount is gone, and its device number may be somebody else's by now.
@@ -77,14 +79,30 @@ impl Server {
         let _ = fs::remove_file(&self.socket);
     }
 
-    /// Lets those who wait get their answer.
-    pub(crate) fn close(&self) {
+    /// Lets those who wait get their answer, and those who have just connected.
+    pub(crate) fn close(self) {
         let _ = fs::remove_file(log_path(&self.socket));
+        // Nobody can connect any more; who has done so is still accepted, then the thread ends.
+        if shutdown(&*self.listener, Shutdown::Read).is_ok() {
+            let _ = self.listening.join();
+        }
         let step = Duration::from_millis(5);
         let mut waited = Duration::ZERO;
         while self.clients.load(Ordering::Acquire) > 0 && waited < FAREWELL {
             std::thread::sleep(step);
             waited += step;
+        }
+    }
+}
+
+/// Serves whoever connects, until the listener is shut down.
+fn listen(listener: &UnixListener, mut serve: impl FnMut(UnixStream)) {
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => serve(stream),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
+            // Out of descriptors, say: some are closed soon.
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
     }
 }
@@ -168,8 +186,14 @@ fn device_of(dir: &Path) -> Result<DeviceNumber, WeirError> {
 }
 
 fn serve_in_thread(stream: UnixStream, mounted: &Arc<Mounted>, clients: &Arc<AtomicUsize>) {
+    if !is_allowed(&stream) {
+        return;
+    }
     // Only this thread adds, so the limit holds.
-    if !is_allowed(&stream) || clients.load(Ordering::Acquire) >= CLIENTS_MAX {
+    if clients.load(Ordering::Acquire) >= CLIENTS_MAX {
+        let reply = json!({ "error": format!("more than {CLIENTS_MAX} clients at once; try again") });
+        // A new connection has room for a line: this does not wait.
+        let _ = (&stream).write_all(format!("{reply}\n").as_bytes());
         return;
     }
     clients.fetch_add(1, Ordering::AcqRel);
@@ -214,5 +238,27 @@ fn answer(line: &str, mounted: &Mounted) -> Value {
             Err(why) => json!({ "not_drained": why }),
         },
         _ => json!({ "error": "not a request: {\"operation\": \"status\", \"sync\" or \"drained\"}" }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::RecvTimeoutError;
+
+    #[test]
+    fn who_has_connected_before_the_end_is_accepted_and_the_listener_ends() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let socket = directory.path().join("socket");
+        let listener = Arc::new(UnixListener::bind(&socket).expect("a socket"));
+        let early: Vec<_> = (0..5).map(|_| UnixStream::connect(&socket).expect("somebody listens")).collect();
+        shutdown(&*listener, Shutdown::Read).expect("a listener");
+        assert!(UnixStream::connect(&socket).is_err(), "nobody may come any more");
+        let (sender, accepted) = std::sync::mpsc::channel();
+        // In a thread, so that one that does not end fails the test.
+        std::thread::spawn(move || listen(&listener, |stream| drop(sender.send(stream))));
+        let wait = || accepted.recv_timeout(Duration::from_secs(20));
+        assert!(early.iter().all(|_| wait().is_ok()));
+        assert_eq!(wait().err(), Some(RecvTimeoutError::Disconnected), "it does not end");
     }
 }

@@ -71,10 +71,7 @@ fn serve(args: &MountArgs, dir: PathBuf, stack: Stack) -> Result<(), WeirError> 
     });
     let drained = workers.stop_and_drain().map_err(|error| error.to_string());
     mounted.set_drained(drained.clone());
-    if let Ok(server) = &served {
-        server.close();
-    }
-    served?;
+    served?.close();
     drained.map_err(|why| WeirError::NotDrained { dir, why })
 }
 

@@ -68,6 +68,8 @@ impl Mounted {
             "incarnation": self.stack.store.incarnation().0,
             "uptime_ms": millis(self.since.elapsed()),
             "failed": cache.failed,
+            "stalled": cache.stalled,
+            "stuck": stuck(&cache),
             "sequences": { "applied": cache.applied.0, "durable": cache.durable.0 },
             "dirty": {
                 "pages": cache.dirty_pages,
@@ -168,6 +170,15 @@ impl Mounted {
     }
 }
 
+/// What cannot go home.
+fn stuck(cache: &cache::Status) -> Value {
+    let some = cache.stuck.iter().map(|one| {
+        let page = one.page.map(|page| page.0);
+        json!({ "object": one.object.to_string(), "page": page, "why": one.why })
+    });
+    json!({ "count": cache.stuck_count, "some": some.collect::<Vec<_>>() })
+}
+
 fn summary(of: &Summary) -> Value {
     json!({
         "count": of.count,
@@ -196,6 +207,7 @@ pub(crate) fn print(report: &Value) {
     if let Some(failed) = report["failed"].as_str() {
         println!("  FAILED     {failed}: nothing can be changed until the next mount");
     }
+    print_trouble(report);
     let sequences = &report["sequences"];
     println!("  sequences  {} applied, {} durable", sequences["applied"], sequences["durable"]);
     let dirty = &report["dirty"];
@@ -222,6 +234,25 @@ pub(crate) fn print(report: &Value) {
         report["counters"]["store_io_for_syncs"]
     );
     print_latency(&report["latency"]);
+}
+
+fn print_trouble(report: &Value) {
+    if let Some(stalled) = report["stalled"].as_str() {
+        println!("  STALLED    {stalled}; writers who find no room are told so");
+    }
+    let stuck = &report["stuck"];
+    if stuck["count"].as_u64().unwrap_or(0) == 0 {
+        return;
+    }
+    println!(
+        "  STUCK      {} pages and cuts cannot go home; they stay in the buffer, durable:",
+        stuck["count"]
+    );
+    for one in stuck["some"].as_array().into_iter().flatten() {
+        let page = one["page"].as_u64().map_or("a cut".into(), |page| format!("page {page}"));
+        let text = |field: &str| one[field].as_str().unwrap_or("?").to_owned();
+        println!("             object {}, {page}: {}", text("object"), text("why"));
+    }
 }
 
 fn print_latency(latency: &Value) {

@@ -1,9 +1,11 @@
 //! One request on its way into the file system, and its reply.
 
-use super::model::{Change, Id, Model};
+use super::change::Change;
+use super::model::{Id, Model};
 use super::oracle::Moment;
-use super::stack::CALLER;
-use fs::{Attributes, Done, Fs, FsError, Ino, SetAttributes};
+use super::stack::{CALLER, Stack};
+use device::Clock;
+use fs::{Attributes, Done, Fs, FsError, Ino, SetAttributes, SetTime};
 use std::sync::{Arc, Mutex};
 
 /// Numbers requests in the order in which they were issued.
@@ -11,7 +13,17 @@ use std::sync::{Arc, Mutex};
 pub(crate) struct Ticket(pub(crate) u64);
 
 /// Replies, in the order of their completion.
-pub(crate) type Arrivals = Arc<Mutex<Vec<(Ticket, Result<Reply, FsError>)>>>;
+pub(crate) type Arrivals = Arc<Mutex<Vec<Arrival>>>;
+
+/// A reply, and how things stood when it came.
+pub(crate) struct Arrival {
+    pub(crate) ticket: Ticket,
+    pub(crate) result: Result<Reply, FsError>,
+    /// The time.
+    pub(crate) at: i64,
+    /// Blocks that the store could still promise.
+    pub(crate) promisable: u64,
+}
 
 /// What an operation replies when it succeeds.
 #[derive(Debug)]
@@ -32,6 +44,8 @@ pub(crate) enum Asked {
         right: Vec<Vec<u8>>,
     },
     Sync(Moment),
+    /// A sync of one file.
+    SyncFile(Id, Moment),
 }
 
 /// The number of an inode in the file system.
@@ -44,6 +58,8 @@ pub(crate) struct Call<'a> {
     pub(crate) model: &'a Model,
     pub(crate) arrivals: &'a Arrivals,
     pub(crate) ticket: Ticket,
+    pub(crate) clock: &'a Arc<dyn Clock>,
+    pub(crate) stack: &'a Stack,
 }
 
 /// A request, ready to be made at any moment.
@@ -51,10 +67,12 @@ pub(crate) type Prepared = Box<dyn FnOnce(&Fs) + Send>;
 
 impl Call<'_> {
     fn done<T: 'static>(&self, reply: fn(T) -> Reply) -> Done<T> {
-        let (arrivals, ticket) = (self.arrivals.clone(), self.ticket);
+        let (arrivals, ticket, clock) = (self.arrivals.clone(), self.ticket, self.clock.clone());
+        let store = self.stack.cache.store().clone();
         Box::new(move |result| {
-            let mut arrivals = arrivals.lock().expect("nobody panics with the arrivals");
-            arrivals.push((ticket, result.map(reply)));
+            let (at, promisable) = (clock.wall_nanos(), store.promisable_blocks());
+            let arrival = Arrival { ticket, result: result.map(reply), at, promisable };
+            arrivals.lock().expect("nobody panics with the arrivals").push(arrival);
         })
     }
 
@@ -70,6 +88,10 @@ impl Call<'_> {
             Asked::Sync(_) => {
                 let done = self.done(|()| Reply::Done);
                 Box::new(move |fs| fs.sync(done))
+            }
+            Asked::SyncFile(file, _) => {
+                let (ino, done) = (number(self.model, *file), self.done(|()| Reply::Done));
+                Box::new(move |fs| fs.sync_file(ino, done))
             }
         }
     }
@@ -113,6 +135,15 @@ impl Call<'_> {
             }
             Change::SetMode { inode: id, mode } => {
                 let (id, set) = (inode(id), SetAttributes { mode: Some(mode), ..set });
+                Box::new(move |fs| fs.set_attributes(id, set, attributes))
+            }
+            Change::SetOwner { inode: id, uid, gid } => {
+                let (id, set) = (inode(id), SetAttributes { uid, gid, ..set });
+                Box::new(move |fs| fs.set_attributes(id, set, attributes))
+            }
+            Change::SetTimes { inode: id, accessed, modified } => {
+                let (accessed, modified) = (accessed.map(SetTime::To), modified.map(SetTime::To));
+                let (id, set) = (inode(id), SetAttributes { accessed, modified, ..set });
                 Box::new(move |fs| fs.set_attributes(id, set, attributes))
             }
             Change::Forget { .. } => unreachable!("nobody asks to forget"),

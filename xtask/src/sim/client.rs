@@ -1,19 +1,19 @@
 //! Clients: what they asked for, what they still wait for, and whether the answers are right.
 
-use super::call::{Arrivals, Asked, Call, Reply, Ticket, number};
-use super::model::{Body, Change, Id, Model};
-use super::oracle::{bytes_difference, describe, expected_links};
+use super::call::{Arrival, Arrivals, Asked, Call, Reply, Ticket, number};
+use super::change::Change;
+use super::model::{Body, Id, Model};
+use super::oracle::{bytes_difference, expected_links};
 use super::run::Run;
-use super::stack::CALLER;
 use super::workload::Request;
-use device::BLOCK_BYTES;
+use device::{BLOCK_BYTES, Clock};
 use fs::{Attributes, FsError, Kind};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::Arc;
 
-/// Blocks that may look free where somebody is told that there is no space: four clients are promised up to 64 pages
-/// each, at six blocks a page, some of which are given back before anybody can look; and the store's own reserves.
-const SPACE_IN_DOUBT_BLOCKS: u64 = 4 * 64 * 6 + 256;
+/// Blocks that the store promises for each page: what of a page's promise was given back before anybody could look.
+const BLOCKS_PER_PAGE: u64 = 6;
 
 /// Who has asked for what. Forgotten at a crash, as the programs are.
 #[derive(Default)]
@@ -24,6 +24,8 @@ pub(crate) struct Clients {
     next: Ticket,
     /// Holders of each inode: handles, and requests that are under way.
     holders: BTreeMap<Id, u64>,
+    /// Files that were synced while they were held, and still are: their removal is durable when it returns.
+    synced: BTreeSet<Id>,
     arrivals: Arrivals,
 }
 
@@ -73,14 +75,14 @@ impl Clients {
     /// What each waiting client waits for, for a report.
     pub(crate) fn describe_waiting(&self) -> String {
         let describe_one = |waiting: &Waiting| match &waiting.asked {
-            Asked::Change(change) => describe(change),
+            Asked::Change(change) => change.describe(),
             Asked::Read { file, offset, len, .. } => format!("Read {file:?}, {len} bytes at {offset}"),
-            Asked::Sync(_) => "Sync".to_owned(),
+            Asked::Sync(_) | Asked::SyncFile(..) => "Sync".to_owned(),
         };
         self.waiting.values().map(|waiting| format!("  {}\n", describe_one(waiting))).collect()
     }
 
-    fn arrived(&self) -> Vec<(Ticket, Result<Reply, FsError>)> {
+    fn arrived(&self) -> Vec<Arrival> {
         std::mem::take(&mut *self.arrivals.lock().expect("nobody panics with the arrivals"))
     }
 }
@@ -90,22 +92,6 @@ fn right_bytes(model: &Model, file: Id, offset: u64, len: usize) -> Vec<u8> {
     let content = model.get(file).content();
     let start = content.len().min(offset as usize);
     content[start..content.len().min(start + len)].to_vec()
-}
-
-/// The inodes that a change needs to find.
-fn needed(model: &Model, change: &Change) -> Vec<Id> {
-    match change {
-        Change::Make { parent, .. } | Change::Symlink { parent, .. } => vec![*parent],
-        Change::Link { file, parent, .. } => vec![*file, *parent],
-        Change::Unlink { parent, .. } | Change::RemoveDirectory { parent, .. } => vec![*parent],
-        Change::Rename { from, to, .. } => vec![from.0, to.0],
-        Change::Write { file, .. } | Change::SetSize { file, .. } => vec![*file],
-        Change::SetMode { inode, .. } => vec![*inode],
-        Change::Forget { .. } => Vec::new(),
-    }
-    .into_iter()
-    .filter(|id| model.inodes.contains_key(id))
-    .collect()
 }
 
 impl Run {
@@ -119,14 +105,17 @@ impl Run {
     pub(crate) fn ask(&mut self, client: usize, when: When, request: Request) -> Result<(), String> {
         self.counts.operations += 1;
         let text = match &request {
-            Request::Change(change) => describe(change),
+            Request::Change(change) => change.describe(),
             other => format!("{other:?}"),
         };
         self.media.log.bytes(text.as_bytes());
         self.media.log.event(|| format!("{}: client {client}: {text}", self.counts.operations), &[]);
         match request {
+            Request::Change(change) if self.is_durable_removal(&change) => {
+                self.remove_durably(client, change)
+            }
             Request::Change(change) => {
-                let held = needed(&self.oracle.now, &change);
+                let held = change.needs(&self.oracle.now);
                 self.wait_for(client, when, Asked::Change(change), held)
             }
             Request::Read { file, offset, len } => {
@@ -134,6 +123,17 @@ impl Run {
                 self.wait_for(client, when, Asked::Read { file, offset, len, right }, vec![file])
             }
             Request::Sync => self.wait_for(client, when, Asked::Sync(self.oracle.moment()), Vec::new()),
+            Request::SyncFile(file) => {
+                // A removal on its way in may or may not see that the file was synced: it comes before that.
+                self.media.intruder.comes_now();
+                self.deliver()?;
+                if !self.oracle.now.inodes.contains_key(&file) {
+                    return Ok(());
+                }
+                let asked = Asked::SyncFile(file, self.oracle.moment());
+                self.clients.synced.insert(file);
+                self.wait_for(client, when, asked, vec![file])
+            }
             Request::Open(file) => {
                 self.hold(file)?;
                 self.clients.handles[client].push(file);
@@ -148,13 +148,41 @@ impl Run {
         }
     }
 
+    /// Whether `change` takes a name from a file that was synced while it was held.
+    fn is_durable_removal(&self, change: &Change) -> bool {
+        let Change::Unlink { parent, name } = change else { return false };
+        self.oracle.now.lookup(*parent, name).is_ok_and(|id| self.clients.synced.contains(&id))
+    }
+
+    /// Its effect comes before its reply, and nobody can see when. So nobody else does anything meanwhile.
+    fn remove_durably(&mut self, client: usize, change: Change) -> Result<(), String> {
+        self.media.intruder.comes_now();
+        self.settle()?;
+        if self.media.power.lost() || !self.is_durable_removal(&change) {
+            return Ok(());
+        }
+        let held = change.needs(&self.oracle.now);
+        let errors = self.counts.errors_told;
+        self.wait_for(client, When::Now, Asked::Change(change), held)?;
+        self.settle()?;
+        if !self.media.power.lost()
+            && self.clients.outstanding().is_empty()
+            && self.counts.errors_told == errors
+        {
+            self.oracle.synced(self.oracle.moment());
+        }
+        Ok(())
+    }
+
     fn wait_for(&mut self, client: usize, when: When, asked: Asked, held: Vec<Id>) -> Result<(), String> {
         for &id in &held {
             self.hold(id)?;
         }
         let ticket = self.clients.next;
         self.clients.next = Ticket(ticket.0 + 1);
-        let call = Call { model: &self.oracle.now, arrivals: &self.clients.arrivals, ticket };
+        let clock: Arc<dyn Clock> = self.media.clock.clone();
+        let (model, arrivals, stack) = (&self.oracle.now, &self.clients.arrivals, self.stack());
+        let call = Call { model, arrivals, ticket, clock: &clock, stack };
         let request = call.prepare(&asked);
         self.clients.waiting.insert(ticket, Waiting { client, asked, held });
         match when {
@@ -180,6 +208,7 @@ impl Run {
         *holders -= 1;
         if *holders == 0 {
             self.clients.holders.remove(&id);
+            self.clients.synced.remove(&id);
         }
         self.forget_nameless();
     }
@@ -191,7 +220,9 @@ impl Run {
         };
         let gone: Vec<Id> = self.oracle.now.inodes.iter().filter(gone).map(|(&id, _)| id).collect();
         for inode in gone {
-            self.oracle.took_effect(Change::Forget { inode }, None).expect("forgetting is always legal");
+            self.oracle
+                .took_effect(Change::Forget { inode }, None, None)
+                .expect("forgetting is always legal");
         }
     }
 
@@ -203,23 +234,29 @@ impl Run {
             if arrived.is_empty() {
                 return Ok(delivered);
             }
-            for (ticket, result) in arrived {
+            // Promises that those who came before may have given back.
+            let mut in_doubt = 0;
+            for arrival in arrived {
                 delivered += 1;
-                self.log_reply(ticket, &result);
+                self.log_reply(arrival.ticket, &arrival.result);
                 // Of what fails without power nobody knows whether it happened: it stays outstanding.
-                if result.is_err() && self.media.power.lost() {
+                if arrival.result.is_err() && self.media.power.lost() {
                     continue;
                 }
-                let waiting = self.clients.waiting.remove(&ticket).ok_or("a second reply to one request")?;
-                let text = match &waiting.asked {
-                    Asked::Change(change) => describe(change),
+                let waiting = self.clients.waiting.remove(&arrival.ticket);
+                let Waiting { asked, held, .. } = waiting.ok_or("a second reply to one request")?;
+                let text = match &asked {
+                    Asked::Change(change) => {
+                        in_doubt += change.pages_max() * BLOCKS_PER_PAGE;
+                        change.describe()
+                    }
                     Asked::Read { file, offset, len, .. } => {
                         format!("read of {file:?}, {len} bytes at {offset}")
                     }
-                    Asked::Sync(_) => "sync".to_owned(),
+                    Asked::Sync(_) | Asked::SyncFile(..) => "sync".to_owned(),
                 };
-                self.check_reply(waiting.asked, result).map_err(|what| format!("{text}: {what}"))?;
-                for id in waiting.held {
+                self.check_reply(asked, arrival, in_doubt).map_err(|what| format!("{text}: {what}"))?;
+                for id in held {
                     self.unhold(id);
                 }
             }
@@ -241,14 +278,16 @@ impl Run {
         log.event(|| format!("  reply to {}: {}", ticket.0, outcome()), &[]);
     }
 
-    fn check_reply(&mut self, asked: Asked, result: Result<Reply, FsError>) -> Result<(), String> {
+    fn check_reply(&mut self, asked: Asked, arrival: Arrival, in_doubt: u64) -> Result<(), String> {
+        let Arrival { result, at, promisable, .. } = arrival;
         match (asked, result) {
-            (Asked::Change(change), Ok(reply)) => self.check_effect(change, &reply),
+            (Asked::Change(change), Ok(reply)) => self.check_effect(change, &reply, at),
+            (Asked::Change(_), Err(FsError::NoSpace)) => self.check_no_space(promisable, in_doubt),
             (Asked::Change(change), Err(error)) => {
-                if self.may_fail_with(&error)? {
-                    return Ok(());
+                if self.may_fail_with(&error) {
+                    return self.effect_despite_error(change, at);
                 }
-                match self.oracle.now.apply(&change) {
+                match self.oracle.now.clone().apply(&change, None) {
                     Err(refusal) if refusal.allows(&error) => Ok(()),
                     Err(refusal) => Err(format!("refused with \"{error}\", expected {refusal:?}")),
                     Ok(_) => Err(format!("refused with \"{error}\", expected to succeed")),
@@ -257,27 +296,35 @@ impl Run {
             (Asked::Read { offset, right, .. }, Ok(Reply::Bytes(bytes))) => {
                 check_read(offset, &right, &bytes)
             }
-            (Asked::Sync(moment), Ok(_)) => {
+            (Asked::Sync(moment) | Asked::SyncFile(_, moment), Ok(_)) => {
                 self.oracle.synced(moment);
                 Ok(())
             }
-            (_, Err(error)) if self.may_fail_with(&error)? => Ok(()),
+
+            (_, Err(error)) if self.may_fail_with(&error) => Ok(()),
             (_, result) => Err(format!("the reply is {result:?}")),
         }
     }
 
-    fn check_effect(&mut self, change: Change, reply: &Reply) -> Result<(), String> {
-        let touched = match &change {
-            Change::Write { file, .. } | Change::SetSize { file, .. } => Some(*file),
-            Change::Link { file, .. } => Some(*file),
-            Change::SetMode { inode, .. } => Some(*inode),
-            _ => None,
-        };
+    /// A removal that was to be durable, and whose sync failed, has happened.
+    fn effect_despite_error(&mut self, change: Change, at: i64) -> Result<(), String> {
+        let Change::Unlink { parent, name } = &change else { return Ok(()) };
+        let found = self.stack().fs.lookup(number(&self.oracle.now, *parent), name);
+        match (found, self.oracle.now.lookup(*parent, name)) {
+            (Err(FsError::NotFound), Ok(id)) if self.clients.synced.contains(&id) => {
+                self.check_effect(change, &Reply::Done, at)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_effect(&mut self, change: Change, reply: &Reply, at: i64) -> Result<(), String> {
+        let touched = change.touches();
         let ino = match reply {
             Reply::Attributes(attributes) => Some(attributes.ino),
             _ => None,
         };
-        let made = self.oracle.took_effect(change, ino);
+        let made = self.oracle.took_effect(change, ino, Some(at));
         let made = made.map_err(|refusal| format!("succeeded, expected to be refused: {refusal:?}"))?;
         self.remember_for_reads(touched);
         if let (Some(id), Reply::Attributes(attributes)) = (made.or(touched), reply) {
@@ -298,25 +345,23 @@ impl Run {
         }
     }
 
-    /// Whether the state of the machine explains the error; an error if it should and does not.
-    fn may_fail_with(&mut self, error: &FsError) -> Result<bool, String> {
-        match error {
-            FsError::NoSpace => {
-                self.workload.no_space();
-                self.counts.no_space += 1;
-                let space = self.stack().cache.store().space();
-                let unpromised = space.free.saturating_sub(space.reserved);
-                if unpromised > SPACE_IN_DOUBT_BLOCKS {
-                    return Err(format!("{error}, but there is: {space:?}"));
-                }
-                Ok(true)
-            }
-            FsError::Cache(_) if self.media.log.errors_made_up() > self.errors_at_open => {
-                self.counts.errors_told += 1;
-                Ok(true)
-            }
-            _ => Ok(false),
+    /// Whoever is told that there is no space could not be promised what he asked for.
+    fn check_no_space(&mut self, promisable: u64, in_doubt: u64) -> Result<(), String> {
+        self.workload.no_space();
+        self.counts.no_space += 1;
+        if promisable > in_doubt {
+            let space = self.stack().cache.store().space();
+            return Err(format!("no space, but {promisable} blocks could be promised: {space:?}"));
         }
+        Ok(())
+    }
+
+    /// Whether an error that a disk made up explains this one.
+    fn may_fail_with(&mut self, error: &FsError) -> bool {
+        let made_up = self.media.log.errors_made_up() > self.errors_at_open;
+        let explained = made_up && matches!(error, FsError::Cache(_));
+        self.counts.errors_told += u64::from(explained);
+        explained
     }
 
     fn check_at_once(&self, request: &Request) -> Result<(), String> {
@@ -395,7 +440,10 @@ fn check_attributes(model: &Model, id: Id, found: &Attributes) -> Result<(), Str
         && found.mode == inode.mode
         && found.links == expected_links(model, id)
         && inode.ino == Some(found.ino)
-        && (found.uid, found.gid) == (CALLER.uid, CALLER.gid);
+        && (found.uid, found.gid) == (inode.uid, inode.gid);
+    if let Some(difference) = inode.times.difference(found) {
+        return Err(difference);
+    }
     if right {
         return Ok(());
     }
@@ -404,10 +452,11 @@ fn check_attributes(model: &Model, id: Id, found: &Attributes) -> Result<(), Str
         _ => "file",
     };
     Err(format!(
-        "{found:?}, expected a {kind} {:?} of size {size:?}, mode {:o}, links {}",
+        "{found:?}, expected a {kind} {:?} of size {size:?}, mode {:o}, links {}, owner {:?}",
         inode.ino,
         inode.mode,
-        expected_links(model, id)
+        expected_links(model, id),
+        (inode.uid, inode.gid)
     ))
 }
 

@@ -1,12 +1,16 @@
-//! Every program of one or two operations over a tiny name space, with a power cut at every write and flush: most bugs
-//! that crashes show need no more.
+//! Every program of one or two operations over a tiny name space, and some of three, with a power cut, or one error of
+//! a device, at every write and flush: most bugs that crashes show need no more (*ACE* of CrashMonkey, OSDI 2018).
 
+use super::change::Change;
 use super::client::When;
-use super::model::{Change, Id, Model, Name};
+use super::model::{Id, Model, Name};
 use super::run::Run;
+use super::stack::Pick;
 use super::workload::Request;
 use super::{Failure, Options};
+use device::Random;
 use fs::{IfExists, Kind};
+use sim::Faults;
 use std::sync::Arc;
 
 /// What a program may do. Names are paths below the root, at most two long.
@@ -16,6 +20,8 @@ enum Step {
     Write(&'static str, u64, usize),
     SetSize(&'static str, u64),
     SetMode(&'static str),
+    SetOwner(&'static str),
+    SetTimes(&'static str),
     Unlink(&'static str),
     RemoveDirectory(&'static str),
     Rename(&'static str, &'static str),
@@ -23,18 +29,23 @@ enum Step {
     Symlink(&'static str),
 }
 
-/// What is there before each program, durable and at home: two files and two directories.
-const BEFORE: [Step; 6] = [
+/// What is there before each program, durable and at home: three files, one of them with two names, a symbolic link, and
+/// two directories.
+const BEFORE: [Step; 10] = [
     Step::Make("a", Kind::File),
     Step::Write("a", 0, 10_000),
     Step::Make("d", Kind::Directory),
     Step::Make("d/x", Kind::File),
     Step::Write("d/x", 0, 100),
+    Step::Link("d/x", "d/z"),
     Step::Make("e", Kind::Directory),
+    Step::Make("k", Kind::File),
+    Step::Write("k", 0, 20_000),
+    Step::Symlink("s"),
 ];
 
 /// Every kind of operation on every kind of name: there, not there, in another directory.
-const STEPS: [Step; 28] = [
+const STEPS: &[Step] = &[
     Step::Make("b", Kind::File),
     Step::Make("d/y", Kind::File),
     Step::Make("f", Kind::Directory),
@@ -52,12 +63,16 @@ const STEPS: [Step; 28] = [
     Step::SetSize("a", 30_000),
     Step::SetMode("a"),
     Step::SetMode("d"),
+    Step::SetOwner("a"),
+    Step::SetTimes("a"),
     Step::Unlink("a"),
     Step::Unlink("d/x"),
+    Step::Unlink("s"),
     Step::RemoveDirectory("e"),
     Step::Rename("a", "b"),
     Step::Rename("a", "d/x"),
     Step::Rename("d/x", "a"),
+    Step::Rename("d/x", "d/z"),
     Step::Rename("d/x", "e/y"),
     Step::Rename("d", "e"),
     Step::Rename("d", "e/f"),
@@ -65,26 +80,70 @@ const STEPS: [Step; 28] = [
     Step::Symlink("e/s"),
 ];
 
-/// Power cuts tried in one program: more writes and flushes than any of them makes.
-const CUTS_MAX: u64 = 500;
+/// When what a program did becomes durable, and when it goes home.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Schedule {
+    /// Durable after each step; home at the end.
+    SyncEach,
+    /// Home after each step, so that the next one changes what the store has.
+    HomeEach,
+    /// Durable and home at the end.
+    AllAtEnd,
+}
 
-/// Runs all programs of up to `steps` operations; returns how many programs, and how many crashes in them.
-pub(crate) fn exhaust(options: &Options, steps: usize) -> Result<(u64, u64), Failure> {
+const SCHEDULES: [Schedule; 3] = [Schedule::SyncEach, Schedule::HomeEach, Schedule::AllAtEnd];
+
+/// What goes wrong in a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trouble {
+    PowerCut,
+    StoreError,
+    BufferError,
+}
+
+/// Troubles tried in one program: more operations of devices than any of them makes.
+const TROUBLES_MAX: u64 = 500;
+
+/// What was tried.
+#[derive(Debug, Default)]
+pub(crate) struct Tried {
+    pub(crate) programs: u64,
+    pub(crate) crashes: u64,
+    pub(crate) errors: u64,
+}
+
+/// Runs all programs of up to `length` operations, or, past two, as many of that length as `sample` says.
+pub(crate) fn exhaust(options: &Options, length: usize, sample: u64) -> Result<Tried, Failure> {
     let before = before(options).map_err(|what| fail(options, "the beginning", what))?;
-    let (mut programs, mut crashes) = (0, 0);
-    for first in STEPS {
-        let mut tails: Vec<Vec<Step>> = vec![Vec::new()];
-        if steps > 1 {
-            tails.extend(STEPS.into_iter().map(|second| vec![second]));
+    let mut tried = Tried::default();
+    let mut run = |program: &[Step], schedules: &[Schedule]| {
+        tried.programs += 1;
+        let outcome = schedules.iter().try_for_each(|&schedule| {
+            tried.crashes += every_time(options, &before, program, schedule, Trouble::PowerCut)?;
+            if options.faults {
+                tried.errors += every_time(options, &before, program, schedule, Trouble::StoreError)?;
+                tried.errors += every_time(options, &before, program, schedule, Trouble::BufferError)?;
+            }
+            Ok(())
+        });
+        outcome.map_err(|what| fail(options, &format!("the program {program:?}"), what))
+    };
+    if length > 2 {
+        let mut random = Random::new(options.seed);
+        for _ in 0..sample {
+            let step = |_| STEPS[random.below(STEPS.len() as u64) as usize];
+            let program: Vec<Step> = (0..length).map(step).collect();
+            run(&program, &[random.pick(&SCHEDULES)])?;
         }
-        for tail in tails {
-            let program: Vec<Step> = std::iter::once(first).chain(tail).collect();
-            programs += 1;
-            crashes += every_cut(options, &before, &program)
-                .map_err(|what| fail(options, &format!("the program {program:?}"), what))?;
+        return Ok(tried);
+    }
+    for first in STEPS {
+        run(&[*first], &SCHEDULES)?;
+        for second in STEPS.iter().filter(|_| length > 1) {
+            run(&[*first, *second], &SCHEDULES)?;
         }
     }
-    Ok((programs, crashes))
+    Ok(tried)
 }
 
 fn fail(options: &Options, place: &str, what: String) -> Failure {
@@ -100,37 +159,66 @@ fn before(options: &Options) -> Result<Run, String> {
     Ok(run)
 }
 
-/// Runs `program` with the power cut after 0, 1, 2 … writes and flushes, until it is not cut any more.
-fn every_cut(options: &Options, before: &Run, program: &[Step]) -> Result<u64, String> {
-    for cut in 0..CUTS_MAX {
-        let mut run = before.fork(options.seed.wrapping_add(cut))?;
-        run.media.power.cut_after(cut);
-        let survived = perform_all(&mut run, program).map_err(|what| format!("cut {cut}: {what}"))?;
-        if survived {
-            return Ok(cut);
+/// Runs `program` with `trouble` after 0, 1, 2 … operations of the devices, until none comes any more. Returns how often
+/// it came.
+fn every_time(
+    options: &Options,
+    before: &Run,
+    program: &[Step],
+    schedule: Schedule,
+    trouble: Trouble,
+) -> Result<u64, String> {
+    for times in 0..TROUBLES_MAX {
+        let mut run = before.fork(options.seed.wrapping_add(times))?;
+        let fault = Faults { once_after: Some(times), ..Faults::default() };
+        match trouble {
+            Trouble::PowerCut => run.media.power.cut_after(times),
+            Trouble::StoreError => run.media.store.set_faults(fault),
+            Trouble::BufferError => run.media.buffer.set_faults(fault),
         }
-        run.die_now().map_err(|what| format!("cut {cut}: {what}"))?;
+        let outcome = perform_all(&mut run, program, schedule);
+        let came = run.media.power.lost() || run.media.log.errors_made_up() > 0;
+        let outcome = outcome.and_then(|()| match trouble {
+            _ if !came => Ok(()),
+            Trouble::PowerCut => run.die_now(),
+            Trouble::StoreError | Trouble::BufferError => run.stop_and_compare(),
+        });
+        outcome.map_err(|what| format!("{schedule:?}, {trouble:?} after {times}: {what}"))?;
+        if !came {
+            return Ok(times);
+        }
     }
-    Err(format!("does not end within {CUTS_MAX} writes and flushes"))
+    Err(format!("{schedule:?} does not end within {TROUBLES_MAX} operations of the devices"))
 }
 
-/// Each step, a sync after it, and everything home; `false` where the power is lost.
-fn perform_all(run: &mut Run, program: &[Step]) -> Result<bool, String> {
+/// Each step, syncs and write-backs as `schedule` says, until the power is lost.
+fn perform_all(run: &mut Run, program: &[Step], schedule: Schedule) -> Result<(), String> {
     for &step in program {
         perform(run, step)?;
-        run.ask(0, When::Now, Request::Sync)?;
-        run.settle()?;
+        if schedule == Schedule::SyncEach {
+            run.ask(0, When::Now, Request::Sync)?;
+            run.settle()?;
+        }
+        if schedule == Schedule::HomeEach {
+            all_home(run)?;
+        }
         if run.media.power.lost() {
-            return Ok(false);
+            return Ok(());
         }
     }
+    all_home(run)
+}
+
+fn all_home(run: &mut Run) -> Result<(), String> {
+    let moment = run.oracle.moment();
     let drained = run.stack().cache.drain();
     run.deliver()?;
     match drained {
-        Ok(()) => Ok(true),
-        Err(_) if run.media.power.lost() => Ok(false),
-        Err(error) => Err(format!("the drain fails: {error}")),
+        Ok(()) => run.oracle.synced(moment),
+        Err(_) if run.media.power.lost() || run.media.log.errors_made_up() > 0 => {}
+        Err(error) => return Err(format!("the drain fails: {error}")),
     }
+    Ok(())
 }
 
 fn perform(run: &mut Run, step: Step) -> Result<(), String> {
@@ -165,7 +253,11 @@ fn change(model: &Model, step: Step) -> Option<Change> {
             Change::Write { file: file(path)?, offset, bytes }
         }
         Step::SetSize(path, size) => Change::SetSize { file: file(path)?, size },
-        Step::SetMode(path) => Change::SetMode { inode: inode(path)?, mode: 0o751 },
+        Step::SetMode(path) => Change::SetMode { inode: inode(path)?, mode: 0o4751 },
+        Step::SetOwner(path) => Change::SetOwner { inode: inode(path)?, uid: Some(1001), gid: Some(101) },
+        Step::SetTimes(path) => {
+            Change::SetTimes { inode: inode(path)?, accessed: Some(1_000_000_007), modified: None }
+        }
         Step::Unlink(path) => {
             let (parent, name) = place(model, path)?;
             Change::Unlink { parent, name }
@@ -194,9 +286,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_program_of_one_operation_survives_every_power_cut() {
-        let (programs, crashes) = exhaust(&Options::for_test(1), 1).expect("no promise is broken");
+    fn every_program_of_one_operation_survives_every_power_cut_and_every_error() {
+        let options = Options { faults: true, ..Options::for_test(1) };
+        let Tried { programs, crashes, errors } = exhaust(&options, 1, 0).expect("no promise is broken");
         assert_eq!(programs, STEPS.len() as u64);
-        assert!(crashes > 5 * programs, "{crashes} crashes in {programs} programs: too few to mean anything");
+        assert!(
+            crashes > 15 * programs,
+            "{crashes} crashes in {programs} programs: too few to mean anything"
+        );
+        assert!(errors > 15 * programs, "{errors} errors in {programs} programs: too few to mean anything");
     }
 }

@@ -1,6 +1,7 @@
 //! The simulator: the whole stack, from the file system down, on simulated disks, on one thread, from one seed.
 //! Read `run.rs` first; `docs/testing.md` says what is promised and how to repeat a failure.
 mod call;
+mod change;
 mod client;
 mod crash;
 mod exhaust;
@@ -40,12 +41,23 @@ pub(crate) struct Options {
     /// Runs seed after seed until so many seconds have passed.
     #[arg(long)]
     pub(crate) seconds: Option<u64>,
+    /// Runs so many seeds, each with as many operations and crashes, every second one with --faults.
+    #[arg(long, conflicts_with = "seconds")]
+    pub(crate) seeds: Option<u64>,
+    /// What a night is for: a million operations with ten thousand crashes from fifty seeds, then all programs of two
+    /// operations, and a thousand of three.
+    #[arg(long, conflicts_with_all = ["seconds", "seeds", "operations", "crashes", "exhaust", "programs", "faults"])]
+    pub(crate) long: bool,
     /// Breaks one rule, to see it found.
     #[arg(long)]
     pub(crate) plant: Option<Plant>,
-    /// Instead of random operations: all programs of one, or of up to two, operations, cut at every write and flush.
-    #[arg(long, value_name = "LENGTH", value_parser = clap::value_parser!(u8).range(1..=2))]
+    /// Instead of random operations: all programs of one, or of up to two, operations, or some of three or four, cut at
+    /// every write and flush; with --faults with an error at each operation of a disk, too.
+    #[arg(long, value_name = "LENGTH", value_parser = clap::value_parser!(u8).range(1..=4))]
     pub(crate) exhaust: Option<u8>,
+    /// How many programs of three or four operations.
+    #[arg(long, default_value_t = 300)]
+    pub(crate) programs: u64,
     /// Prints every event to stderr.
     #[arg(long)]
     pub(crate) verbose: bool,
@@ -64,8 +76,11 @@ impl Options {
             crashes,
             faults,
             seconds,
+            seeds: None,
+            long: false,
             plant,
             exhaust: None,
+            programs: 0,
             verbose: false,
             quiet: true,
         }
@@ -90,18 +105,20 @@ pub(crate) struct Failure {
 
 /// Runs what `options` say and prints how it went; `false` if a promise was broken.
 pub(crate) fn command(options: &Options) -> bool {
+    if options.long {
+        return long_command(options);
+    }
     if let Some(length) = options.exhaust {
         return exhaust_command(options, length);
+    }
+    if let Some(seeds) = options.seeds {
+        return seeds_command(options, seeds);
     }
     let started = Instant::now();
     let mut options = options.clone();
     loop {
-        match run(&options) {
-            Ok(summary) => print_summary(&options, &summary),
-            Err(failure) => {
-                print_failure(&options, &failure);
-                return false;
-            }
+        if run_and_print(&options).is_none() {
+            return false;
         }
         match options.seconds {
             Some(seconds) if started.elapsed() < Duration::from_secs(seconds) => options.seed += 1,
@@ -110,15 +127,57 @@ pub(crate) fn command(options: &Options) -> bool {
     }
 }
 
-fn exhaust_command(options: &Options, length: u8) -> bool {
-    let outcome = exhaust::exhaust(options, usize::from(length));
-    match &outcome {
-        Ok((programs, crashes)) => println!("{programs} programs, {crashes} crashes: no promise broken"),
+/// One run; `None` if a promise was broken.
+fn run_and_print(options: &Options) -> Option<Summary> {
+    match run(options) {
+        Ok(summary) => {
+            print_summary(options, &summary);
+            Some(summary)
+        }
         Err(failure) => {
-            let seed = options.seed;
+            print_failure(options, &failure);
+            None
+        }
+    }
+}
+
+/// Several seeds, the odd ones on disks that fail at times.
+fn seeds_command(options: &Options, seeds: u64) -> bool {
+    let (mut operations, mut crashes, mut errors) = (0, 0, 0);
+    for seed in options.seed..options.seed + seeds {
+        let faults = options.faults || seed % 2 == 1;
+        let Some(summary) = run_and_print(&Options { seed, faults, ..options.clone() }) else { return false };
+        operations += summary.counts.operations;
+        crashes += summary.counts.crashes();
+        errors += summary.counts.errors_made_up;
+    }
+    println!(
+        "{seeds} seeds: {operations} operations, {crashes} crashes, {errors} device errors: no promise broken"
+    );
+    true
+}
+
+/// The sizes that the nightly run has.
+fn long_command(options: &Options) -> bool {
+    const SEEDS: u64 = 50;
+    let random = Options { operations: 1_000_000 / SEEDS, crashes: 10_000 / SEEDS, ..options.clone() };
+    let short = Options { faults: true, programs: 1000, ..options.clone() };
+    seeds_command(&random, SEEDS) && exhaust_command(&short, 2) && exhaust_command(&short, 3)
+}
+
+fn exhaust_command(options: &Options, length: u8) -> bool {
+    let Options { seed, programs, faults, .. } = options;
+    let outcome = exhaust::exhaust(options, usize::from(length), *programs);
+    match &outcome {
+        Ok(tried) => println!(
+            "{} programs of up to {length} operations, {} crashes, {} device errors: no promise broken",
+            tried.programs, tried.crashes, tried.errors
+        ),
+        Err(failure) => {
+            println!("FAILED: {}", failure.what);
+            let faults = if *faults { " --faults" } else { "" };
             println!(
-                "FAILED: {}\nrepeat with: cargo xtask sim --exhaust {length} --seed {seed}",
-                failure.what
+                "repeat with: cargo xtask sim --exhaust {length} --programs {programs} --seed {seed}{faults}"
             );
         }
     }

@@ -1,6 +1,8 @@
 //! The plain model of a file system: what the stack must look like from above. Owned by the oracle; not clever.
 
-use fs::{FsError, IfExists, Ino, Kind};
+use super::change::{Change, Refusal};
+use super::stack::CALLER;
+use fs::{Attributes, IfExists, Ino, Kind};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -26,6 +28,9 @@ pub(crate) struct Inode {
     /// Its number in the real file system, once known: learned from the reply, or after a crash from its name.
     pub(crate) ino: Option<Ino>,
     pub(crate) mode: u16,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) times: Times,
     /// Names; a directory has one.
     pub(crate) links: u32,
     /// Raised with each change of content, so that comparisons can be remembered.
@@ -33,89 +38,50 @@ pub(crate) struct Inode {
     pub(crate) body: Body,
 }
 
+/// Nanoseconds, where they are known: of a change that was not answered before a crash nobody knows the moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Times {
+    pub(crate) accessed: Option<i64>,
+    pub(crate) modified: Option<i64>,
+    pub(crate) changed: Option<i64>,
+    pub(crate) created: Option<i64>,
+}
+
+impl Times {
+    fn all(now: Option<i64>) -> Times {
+        Times { accessed: now, modified: now, changed: now, created: now }
+    }
+
+    /// The first that differs from what `stat` tells.
+    pub(crate) fn difference(&self, found: &Attributes) -> Option<String> {
+        let pairs = [
+            ("access", self.accessed, found.accessed),
+            ("modification", self.modified, found.modified),
+            ("change", self.changed, found.changed),
+            ("creation", self.created, found.created),
+        ];
+        let (which, expected, found) = pairs
+            .into_iter()
+            .find(|(_, expected, found)| expected.is_some_and(|expected| expected != *found))?;
+        Some(format!("its {which} time is {found}, expected {}", expected.unwrap_or_default()))
+    }
+
+    /// What `stat` tells is known from now on.
+    pub(crate) fn learn(&mut self, found: &Attributes) {
+        *self = Times {
+            accessed: Some(found.accessed),
+            modified: Some(found.modified),
+            changed: Some(found.changed),
+            created: Some(found.created),
+        };
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(crate) enum Body {
     File(Arc<Vec<u8>>),
     Directory { parent: Id, names: BTreeMap<Name, Id> },
     Symlink(Vec<u8>),
-}
-
-/// A change that somebody asks for. It has its effect at one moment, as a whole or not at all.
-#[derive(Debug, Clone)]
-pub(crate) enum Change {
-    Make {
-        parent: Id,
-        name: Name,
-        kind: Kind,
-        mode: u16,
-    },
-    Symlink {
-        parent: Id,
-        name: Name,
-        target: Vec<u8>,
-    },
-    Link {
-        file: Id,
-        parent: Id,
-        name: Name,
-    },
-    Unlink {
-        parent: Id,
-        name: Name,
-    },
-    RemoveDirectory {
-        parent: Id,
-        name: Name,
-    },
-    Rename {
-        from: (Id, Name),
-        to: (Id, Name),
-        if_exists: IfExists,
-    },
-    Write {
-        file: Id,
-        offset: u64,
-        bytes: Arc<Vec<u8>>,
-    },
-    SetSize {
-        file: Id,
-        size: u64,
-    },
-    SetMode {
-        inode: Id,
-        mode: u16,
-    },
-    /// The last holder of an unlinked file let go. Nobody can see it.
-    Forget {
-        inode: Id,
-    },
-}
-
-/// Why a change has no effect, by errno.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    NotFound,
-    Exists,
-    NotDirectory,
-    IsDirectory,
-    NotEmpty,
-    Invalid,
-}
-
-impl Refusal {
-    /// Whether the real file system may refuse with this error where the model does so.
-    pub(crate) fn allows(self, error: &FsError) -> bool {
-        match self {
-            // What was removed but is held: ENOENT on Linux, ESTALE over the network.
-            Refusal::NotFound => matches!(error, FsError::NotFound | FsError::Stale),
-            Refusal::Exists => matches!(error, FsError::Exists),
-            Refusal::NotDirectory => matches!(error, FsError::NotDirectory),
-            Refusal::IsDirectory => matches!(error, FsError::IsDirectory),
-            // POSIX lets both errors say so.
-            Refusal::NotEmpty => matches!(error, FsError::NotEmpty | FsError::Exists),
-            Refusal::Invalid => matches!(error, FsError::Invalid),
-        }
-    }
 }
 
 impl Body {
@@ -129,8 +95,26 @@ impl Body {
 }
 
 impl Inode {
-    fn new(body: Body, mode: u16) -> Inode {
-        Inode { ino: None, mode, links: 1, version: 0, body }
+    fn new(body: Body, mode: u16, now: Option<i64>) -> Inode {
+        let (uid, gid, times) = (CALLER.uid, CALLER.gid, Times::all(now));
+        Inode { ino: None, mode, uid, gid, times, links: 1, version: 0, body }
+    }
+
+    /// The attributes changed.
+    fn change(&mut self, now: Option<i64>) {
+        self.times.changed = now;
+    }
+
+    /// Setuid goes, and setgid where the group may execute: else it is a lock's mark, not a power.
+    fn drop_powers(&mut self) {
+        let setgid = if self.mode & 0o010 == 0 { 0 } else { 0o2000 };
+        self.mode &= !(0o4000 | setgid);
+    }
+
+    /// The content changed, and the attributes with it.
+    fn modify(&mut self, now: Option<i64>) {
+        self.times.modified = now;
+        self.change(now);
     }
 
     /// A regular file's bytes; of anything else, none.
@@ -150,7 +134,7 @@ impl Model {
     /// A root of mode 755, empty.
     pub(crate) fn new() -> Model {
         let body = Body::Directory { parent: Id::ROOT, names: BTreeMap::new() };
-        let mut root = Inode::new(body, 0o755);
+        let mut root = Inode::new(body, 0o755, None);
         root.ino = Some(Ino::ROOT);
         Model { inodes: BTreeMap::from([(Id::ROOT, root)]), next: Id(2) }
     }
@@ -198,34 +182,51 @@ impl Model {
         self.inodes.retain(|&id, inode| inode.links > 0 || id == Id::ROOT);
     }
 
-    /// Makes `change`, or says why not; returns the new inode where one is made.
-    pub(crate) fn apply(&mut self, change: &Change) -> Result<Option<Id>, Refusal> {
+    /// Makes `change` at the moment `now`, or says why not; returns the new inode where one is made.
+    pub(crate) fn apply(&mut self, change: &Change, now: Option<i64>) -> Result<Option<Id>, Refusal> {
         match change {
             Change::Make { parent, name, kind, mode } => {
                 let body = match kind {
                     Kind::Directory => Body::Directory { parent: *parent, names: BTreeMap::new() },
                     _ => Body::File(Arc::default()),
                 };
-                self.add(*parent, name, Inode::new(body, *mode)).map(Some)
+                return self.add(*parent, name, Inode::new(body, *mode, now), now).map(Some);
             }
             Change::Symlink { parent, name, target } => {
-                self.add(*parent, name, Inode::new(Body::Symlink(target.clone()), 0o777)).map(Some)
+                let inode = Inode::new(Body::Symlink(target.clone()), 0o777, now);
+                return self.add(*parent, name, inode, now).map(Some);
             }
-            Change::Link { file, parent, name } => self.link(*file, *parent, name),
-            Change::Unlink { parent, name } => self.unlink(*parent, name),
-            Change::RemoveDirectory { parent, name } => self.remove_directory(*parent, name),
-            Change::Rename { from, to, if_exists } => self.rename(from, to, *if_exists),
-            Change::Write { file, offset, bytes } => self.write(*file, *offset, bytes),
-            Change::SetSize { file, size } => self.set_size(*file, *size),
+            Change::Link { file, parent, name } => self.link(*file, *parent, name, now)?,
+            Change::Unlink { parent, name } => self.unlink(*parent, name, now)?,
+            Change::RemoveDirectory { parent, name } => self.remove_directory(*parent, name, now)?,
+            Change::Rename { from, to, if_exists } => self.rename(from, to, *if_exists, now)?,
+            Change::Write { file, offset, bytes } => self.write(*file, *offset, bytes, now)?,
+            Change::SetSize { file, size } => self.set_size(*file, *size, now)?,
             Change::SetMode { inode, mode } => {
                 self.get_mut(*inode).mode = *mode;
-                Ok(None)
+                self.get_mut(*inode).change(now);
             }
-            Change::Forget { inode } => {
-                self.inodes.remove(inode);
-                Ok(None)
+            Change::SetOwner { inode, uid, gid } => self.set_owner(*inode, *uid, *gid, now),
+            Change::SetTimes { inode, accessed, modified } => {
+                let inode = self.get_mut(*inode);
+                inode.times.accessed = accessed.or(inode.times.accessed);
+                inode.times.modified = modified.or(inode.times.modified);
+                inode.change(now);
             }
+            Change::Forget { inode } => drop(self.inodes.remove(inode)),
         }
+        Ok(None)
+    }
+
+    /// Who gets a file does not get the powers that its old owner gave it.
+    fn set_owner(&mut self, id: Id, uid: Option<u32>, gid: Option<u32>, now: Option<i64>) {
+        let inode = self.get_mut(id);
+        inode.uid = uid.unwrap_or(inode.uid);
+        inode.gid = gid.unwrap_or(inode.gid);
+        if !inode.is_directory() && (uid.is_some() || gid.is_some()) {
+            inode.drop_powers();
+        }
+        inode.change(now);
     }
 
     fn living_directory(&self, directory: Id) -> Result<(), Refusal> {
@@ -241,43 +242,58 @@ impl Model {
         }
     }
 
-    fn add(&mut self, parent: Id, name: &[u8], inode: Inode) -> Result<Id, Refusal> {
+    fn add(&mut self, parent: Id, name: &[u8], mut inode: Inode, now: Option<i64>) -> Result<Id, Refusal> {
         self.free_name(parent, name)?;
         let id = self.next;
         self.next = Id(id.0 + 1);
+        let directory = self.get_mut(parent);
+        if directory.mode & 0o2000 != 0 {
+            inode.gid = directory.gid;
+            inode.mode |= if inode.is_directory() { 0o2000 } else { 0 };
+        }
+        directory.modify(now);
         self.inodes.insert(id, inode);
         self.names_mut(parent).insert(name.to_vec(), id);
         Ok(id)
     }
 
-    fn link(&mut self, file: Id, parent: Id, name: &[u8]) -> Result<Option<Id>, Refusal> {
+    fn link(&mut self, file: Id, parent: Id, name: &[u8], now: Option<i64>) -> Result<(), Refusal> {
         self.free_name(parent, name)?;
         if self.get(file).links == 0 {
             return Err(Refusal::NotFound);
         }
         self.names_mut(parent).insert(name.to_vec(), file);
-        self.get_mut(file).links += 1;
-        Ok(None)
+        self.get_mut(parent).modify(now);
+        let file = self.get_mut(file);
+        file.links += 1;
+        file.change(now);
+        Ok(())
     }
 
-    fn unlink(&mut self, parent: Id, name: &[u8]) -> Result<Option<Id>, Refusal> {
+    fn unlink(&mut self, parent: Id, name: &[u8], now: Option<i64>) -> Result<(), Refusal> {
         let file = self.lookup(parent, name)?;
         if self.get(file).is_directory() {
             return Err(Refusal::IsDirectory);
         }
         self.names_mut(parent).remove(name);
-        self.get_mut(file).links -= 1;
-        Ok(None)
+        self.get_mut(parent).modify(now);
+        let file = self.get_mut(file);
+        file.links -= 1;
+        file.change(now);
+        Ok(())
     }
 
-    fn remove_directory(&mut self, parent: Id, name: &[u8]) -> Result<Option<Id>, Refusal> {
+    fn remove_directory(&mut self, parent: Id, name: &[u8], now: Option<i64>) -> Result<(), Refusal> {
         let directory = self.lookup(parent, name)?;
         if !self.names(directory)?.is_empty() {
             return Err(Refusal::NotEmpty);
         }
         self.names_mut(parent).remove(name);
-        self.get_mut(directory).links = 0;
-        Ok(None)
+        self.get_mut(parent).modify(now);
+        let directory = self.get_mut(directory);
+        directory.links = 0;
+        directory.change(now);
+        Ok(())
     }
 
     fn is_within(&self, mut directory: Id, ancestor: Id) -> bool {
@@ -297,7 +313,8 @@ impl Model {
         from: &(Id, Name),
         to: &(Id, Name),
         if_exists: IfExists,
-    ) -> Result<Option<Id>, Refusal> {
+        now: Option<i64>,
+    ) -> Result<(), Refusal> {
         let moved = self.lookup(from.0, &from.1)?;
         self.living_directory(to.0)?;
         let replaced = self.lookup(to.0, &to.1).ok();
@@ -308,22 +325,29 @@ impl Model {
             return Err(Refusal::Exists);
         }
         if replaced == Some(moved) {
-            return Ok(None);
+            return Ok(());
         }
         if let Some(replaced) = replaced {
             match (self.get(moved).is_directory(), self.get(replaced).is_directory()) {
                 (true, false) => return Err(Refusal::NotDirectory),
                 (false, true) => return Err(Refusal::IsDirectory),
                 (true, true) if !self.names(replaced)?.is_empty() => return Err(Refusal::NotEmpty),
-                _ => self.get_mut(replaced).links -= 1,
+                _ => {}
             }
+            let replaced = self.get_mut(replaced);
+            replaced.links -= 1;
+            replaced.change(now);
         }
         self.names_mut(from.0).remove(&from.1);
         self.names_mut(to.0).insert(to.1.clone(), moved);
-        if let Body::Directory { parent, .. } = &mut self.get_mut(moved).body {
+        self.get_mut(from.0).modify(now);
+        self.get_mut(to.0).modify(now);
+        let moved = self.get_mut(moved);
+        moved.change(now);
+        if let Body::Directory { parent, .. } = &mut moved.body {
             *parent = to.0;
         }
-        Ok(None)
+        Ok(())
     }
 
     fn content_mut(&mut self, file: Id) -> Result<&mut Vec<u8>, Refusal> {
@@ -336,19 +360,21 @@ impl Model {
         }
     }
 
-    fn write(&mut self, file: Id, offset: u64, bytes: &[u8]) -> Result<Option<Id>, Refusal> {
+    fn write(&mut self, file: Id, offset: u64, bytes: &[u8], now: Option<i64>) -> Result<(), Refusal> {
         let content = self.content_mut(file)?;
         let (start, end) = (offset as usize, offset as usize + bytes.len());
         if content.len() < end {
             content.resize(end, 0);
         }
         content[start..end].copy_from_slice(bytes);
-        Ok(None)
+        self.get_mut(file).modify(now);
+        Ok(())
     }
 
-    fn set_size(&mut self, file: Id, size: u64) -> Result<Option<Id>, Refusal> {
+    fn set_size(&mut self, file: Id, size: u64, now: Option<i64>) -> Result<(), Refusal> {
         self.content_mut(file)?.resize(size as usize, 0);
-        Ok(None)
+        self.get_mut(file).modify(now);
+        Ok(())
     }
 }
 
@@ -358,12 +384,12 @@ mod tests {
 
     fn make(model: &mut Model, parent: Id, name: &[u8], kind: Kind) -> Id {
         let change = Change::Make { parent, name: name.to_vec(), kind, mode: 0o644 };
-        model.apply(&change).expect("the name is free").expect("an inode is made")
+        model.apply(&change, None).expect("the name is free").expect("an inode is made")
     }
 
     fn rename(model: &mut Model, from: (Id, &[u8]), to: (Id, &[u8])) -> Result<Option<Id>, Refusal> {
         let (from, to) = ((from.0, from.1.to_vec()), (to.0, to.1.to_vec()));
-        model.apply(&Change::Rename { from, to, if_exists: IfExists::Replace })
+        model.apply(&Change::Rename { from, to, if_exists: IfExists::Replace }, None)
     }
 
     #[test]
@@ -386,10 +412,10 @@ mod tests {
     fn a_write_past_the_end_leaves_zeros_between() {
         let mut model = Model::new();
         let file = make(&mut model, Id::ROOT, b"file", Kind::File);
-        model.apply(&Change::Write { file, offset: 3, bytes: Arc::new(vec![7, 7]) }).expect("a file");
+        model.apply(&Change::Write { file, offset: 3, bytes: Arc::new(vec![7, 7]) }, None).expect("a file");
         assert_eq!(model.get(file).content(), [0, 0, 0, 7, 7]);
-        model.apply(&Change::SetSize { file, size: 4 }).expect("a file");
-        model.apply(&Change::SetSize { file, size: 6 }).expect("a file");
+        model.apply(&Change::SetSize { file, size: 4 }, None).expect("a file");
+        model.apply(&Change::SetSize { file, size: 6 }, None).expect("a file");
         assert_eq!(model.get(file).content(), [0, 0, 0, 7, 0, 0]);
     }
 
@@ -397,8 +423,8 @@ mod tests {
     fn an_unlinked_file_stays_until_it_is_forgotten() {
         let mut model = Model::new();
         let file = make(&mut model, Id::ROOT, b"file", Kind::File);
-        model.apply(&Change::Unlink { parent: Id::ROOT, name: b"file".to_vec() }).expect("it exists");
-        model.apply(&Change::Write { file, offset: 0, bytes: Arc::new(vec![1]) }).expect("still there");
+        model.apply(&Change::Unlink { parent: Id::ROOT, name: b"file".to_vec() }, None).expect("it exists");
+        model.apply(&Change::Write { file, offset: 0, bytes: Arc::new(vec![1]) }, None).expect("still there");
         model.drop_nameless();
         assert!(!model.inodes.contains_key(&file));
     }

@@ -1,7 +1,8 @@
 //! Decides whether what is there after a crash keeps the promise: it is exactly the state after some prefix of the
 //! changes, in the order in which they took effect, and that prefix holds everything that a completed sync covers.
 
-use super::model::{Body, Change, Id, Model, Refusal};
+use super::change::{Change, Refusal};
+use super::model::{Body, Id, Model};
 use super::stack::{Seen, SeenBody};
 use fs::Ino;
 use std::collections::{BTreeMap, VecDeque};
@@ -24,11 +25,12 @@ pub(crate) struct Oracle {
     first: u64,
 }
 
-/// A change that took effect, and the number of the inode that it made, if it made one and the reply said so.
+/// A change that took effect, when, and the number of the inode that it made, if it made one and the reply said so.
 #[derive(Debug, Clone)]
 struct Effect {
     change: Change,
     ino: Option<Ino>,
+    at: Option<i64>,
 }
 
 /// A moment in the history: the number of changes before it.
@@ -50,9 +52,15 @@ impl Oracle {
         Oracle { durable: Model::new(), since: VecDeque::new(), now: Model::new(), first: 0 }
     }
 
-    /// `change` took effect; refuses it where the model says that it cannot have. Returns the inode that it made.
-    pub(crate) fn took_effect(&mut self, change: Change, ino: Option<Ino>) -> Result<Option<Id>, Refusal> {
-        let effect = Effect { change, ino };
+    /// `change` took effect at the time `at`; refuses it where the model says that it cannot have. Returns the inode
+    /// that it made.
+    pub(crate) fn took_effect(
+        &mut self,
+        change: Change,
+        ino: Option<Ino>,
+        at: Option<i64>,
+    ) -> Result<Option<Id>, Refusal> {
+        let effect = Effect { change, ino, at };
         let made = replay(&mut self.now, &effect)?;
         self.since.push_back(effect);
         Ok(made)
@@ -99,7 +107,9 @@ impl Oracle {
     fn go_on(&mut self, mut model: Model, comparison: &Comparison<'_>, found: Found) -> Found {
         model.drop_nameless();
         for (id, &ino) in &comparison.pairs {
-            model.inodes.get_mut(id).expect("compared inodes are in the model").ino = Some(ino);
+            let inode = model.inodes.get_mut(id).expect("compared inodes are in the model");
+            inode.ino = Some(ino);
+            inode.times.learn(&comparison.seen.0[&ino].attributes);
         }
         self.first += self.since.len() as u64;
         self.since.clear();
@@ -117,7 +127,7 @@ impl Oracle {
                 text += &format!("  after change {kept}{base}: {difference}\n");
             }
             if let Some(effect) = self.since.get(kept).filter(|_| kept >= skipped) {
-                text += &format!("    then change {}: {}\n", kept + 1, describe(&effect.change));
+                text += &format!("    then change {}: {}\n", kept + 1, effect.change.describe());
             }
         }
         text
@@ -125,7 +135,7 @@ impl Oracle {
 }
 
 fn replay(model: &mut Model, effect: &Effect) -> Result<Option<Id>, Refusal> {
-    let made = model.apply(&effect.change)?;
+    let made = model.apply(&effect.change, effect.at)?;
     if let Some(id) = made {
         model.inodes.get_mut(&id).expect("it was just made").ino = effect.ino;
     }
@@ -140,7 +150,7 @@ fn with_some_of<'a>(
 ) -> Option<(Model, Comparison<'a>)> {
     for (index, change) in outstanding.iter().enumerate() {
         let mut with = model.clone();
-        if with.apply(change).is_err() {
+        if with.apply(change, None).is_err() {
             continue;
         }
         let mut comparison = Comparison::new(seen);
@@ -158,36 +168,6 @@ fn with_some_of<'a>(
         }
     }
     None
-}
-
-/// A change without its bytes, and with names that can be read.
-pub(crate) fn describe(change: &Change) -> String {
-    let show = |name: &[u8]| match name {
-        [first, .., last] if name.len() > 16 => {
-            format!("{}…{} ({} bytes)", first.escape_ascii(), last.escape_ascii(), name.len())
-        }
-        _ => name.escape_ascii().to_string(),
-    };
-    match change {
-        Change::Make { parent, name, kind, mode } => {
-            format!("make {kind:?} {} in {parent:?}, mode {mode:o}", show(name))
-        }
-        Change::Symlink { parent, name, target } => {
-            format!("symlink {} in {parent:?} to {} bytes", show(name), target.len())
-        }
-        Change::Link { file, parent, name } => format!("link {file:?} as {} in {parent:?}", show(name)),
-        Change::Unlink { parent, name } => format!("unlink {} in {parent:?}", show(name)),
-        Change::RemoveDirectory { parent, name } => format!("rmdir {} in {parent:?}", show(name)),
-        Change::Rename { from, to, if_exists } => {
-            let (old, new) = (show(&from.1), show(&to.1));
-            format!("rename {old} in {:?} to {new} in {:?}, {if_exists:?}", from.0, to.0)
-        }
-        Change::Write { file, offset, bytes } => {
-            let start = &bytes[..bytes.len().min(8)];
-            format!("write {file:?}, {} bytes at {offset}: {start:02x?}…", bytes.len())
-        }
-        Change::SetSize { .. } | Change::SetMode { .. } | Change::Forget { .. } => format!("{change:?}"),
-    }
 }
 
 /// A comparison of one recovered file system with several models of one history.
@@ -246,6 +226,13 @@ impl<'a> Comparison<'a> {
         if found.mode != inode.mode {
             return Some(format!("mode {:o}, expected {:o}", found.mode, inode.mode));
         }
+        if (found.uid, found.gid) != (inode.uid, inode.gid) {
+            let (owner, expected) = ((found.uid, found.gid), (inode.uid, inode.gid));
+            return Some(format!("it belongs to {owner:?}, expected {expected:?}"));
+        }
+        if let Some(difference) = inode.times.difference(found) {
+            return Some(difference);
+        }
         let links = expected_links(model, id);
         if found.links != links {
             return Some(format!("{} links, expected {links}", found.links));
@@ -300,14 +287,14 @@ pub(crate) fn bytes_difference(expected: &[u8], found: &[u8]) -> Option<String> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::stack::SeenInode;
+    use super::super::stack::{CALLER, SeenInode};
     use super::*;
     use fs::{Attributes, Kind};
     use std::sync::Arc;
 
     fn attributes(ino: Ino, kind: Kind, size: u64) -> Attributes {
         let (mode, links) = if kind == Kind::Directory { (0o755, 2) } else { (0o600, 1) };
-        let (generation, stored_bytes, uid, gid) = (0, 0, 0, 0);
+        let (generation, stored_bytes, uid, gid) = (0, 0, CALLER.uid, CALLER.gid);
         let (accessed, modified, changed, created) = (0, 0, 0, 0);
         Attributes {
             ino,
@@ -348,10 +335,10 @@ mod tests {
     fn history() -> (Oracle, Id) {
         let mut oracle = Oracle::new();
         let make = Change::Make { parent: Id::ROOT, name: b"a".to_vec(), kind: Kind::File, mode: 0o600 };
-        let file = oracle.took_effect(make, Some(Ino(7))).expect("legal").expect("a file is made");
+        let file = oracle.took_effect(make, Some(Ino(7)), None).expect("legal").expect("a file is made");
         oracle.synced(oracle.moment());
-        oracle.took_effect(write(file, 0, 1), None).expect("legal");
-        oracle.took_effect(write(file, 1, 2), None).expect("legal");
+        oracle.took_effect(write(file, 0, 1), None, None).expect("legal");
+        oracle.took_effect(write(file, 1, 2), None, None).expect("legal");
         (oracle, file)
     }
 

@@ -6,14 +6,14 @@ use super::crash::Life;
 use super::oracle::Oracle;
 use super::stack::{Media, Pick, Stack, TASKS};
 use super::watchdog::Watchdog;
-use super::workload::Workload;
+use super::workload::{Temper, Workload};
 use cache::Task;
 use device::Random;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Enough for requests to meet, few enough that most histories are short.
-const CLIENTS: usize = 4;
+/// Mostly enough for requests to meet, and few enough that most histories are short.
+const CLIENTS: [usize; 4] = [1, 4, 4, 12];
 /// Turns in which every client waits and nobody gets a reply, after which nobody ever will. Each turn does all
 /// background work and lets 5 ms pass, so that every interval of the settings passes several times.
 const TURNS_WITHOUT_REPLY_MAX: u32 = 5000;
@@ -107,12 +107,12 @@ impl Run {
         let now = Instant::now();
         Ok(Run {
             options: options.clone(),
-            workload: Workload::new(random.next_u64()),
+            workload: Workload::new(random.next_u64(), Temper::of(options.seed)),
             weather: Weather::draw(&mut random),
             life: Life::default(),
             stack: Some(stack),
             oracle,
-            clients: Clients::new(CLIENTS),
+            clients: Clients::new(random.pick(&CLIENTS)),
             counts: Counts::default(),
             phase: Phase::Request,
             errors_at_open: 0,

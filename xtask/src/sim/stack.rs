@@ -2,6 +2,7 @@
 
 use super::Options;
 use super::log::{Intruder, Log, Role, Watched};
+use super::workload::Temper;
 use cache::{Cache, FetchMode, Progress, Settings, Task};
 use device::{Device, Random, StoreId};
 use fs::{Attributes, Caller, Fs, Ino, Kind};
@@ -81,7 +82,10 @@ impl Media {
     /// Two blank disks.
     pub(crate) fn new(seed: u64, options: &Options) -> Media {
         let (power, mut random) = (Power::new(), Random::new(seed));
-        let store_blocks = random.pick(&STORE_BLOCKS);
+        let store_blocks = match Temper::of(options.seed) {
+            Temper::Full => random.pick(&STORE_BLOCKS[..2]),
+            _ => random.pick(&STORE_BLOCKS),
+        };
         let buffer_blocks = random.pick(&BUFFER_BLOCKS);
         Media {
             store: SimDisk::new("store", store_blocks, &power, random.next_u64()),
@@ -162,6 +166,7 @@ pub(crate) fn draw_settings(random: &mut Random) -> Settings {
         dirty_bytes_max: memory_bytes_max / random.pick(&[2, 2, 8]),
         commit_interval: Duration::from_secs(1),
         dirty_age_max: Duration::from_millis(random.pick(&[300, 5000, 60_000])),
+        store_patience: Duration::from_millis(random.pick(&[50, 2000, 30_000])),
         // The clock stands still in a commit: either none is made by the caller, or all are.
         commit_inline_below: Duration::from_micros(random.pick(&[0, 50])),
         // From one segment to as many as there are in the smallest store.

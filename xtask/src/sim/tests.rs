@@ -1,6 +1,13 @@
 //! The simulator as a whole.
 
+use super::change::Change;
+use super::client::When;
+use super::model::Id;
+use super::run::Run;
+use super::workload::{ALIKE, Request};
 use super::{Options, repeat_line, run};
+use fs::{Ino, Kind};
+use std::collections::BTreeMap;
 
 #[test]
 fn the_same_seed_gives_the_same_hash() {
@@ -38,4 +45,20 @@ fn device_errors_break_no_promise() {
             run(&options).unwrap_or_else(|failure| panic!("{failure:?}\n{}", repeat_line(&options)));
         assert!(summary.counts.errors_made_up > 0, "no errors were made up");
     }
+}
+
+#[test]
+fn names_that_are_meant_to_be_alike_have_one_hash() {
+    let mut run = Run::new(&Options::for_test(1)).expect("a format with power");
+    for name in ALIKE.iter().flatten() {
+        let change = Change::Make { parent: Id::ROOT, name: name.to_vec(), kind: Kind::File, mode: 0o600 };
+        run.ask(0, When::Now, Request::Change(change)).expect("no promise is broken");
+        run.settle().expect("room");
+    }
+    let mut cookies = BTreeMap::new();
+    let mut each = |entry: fs::Entry<'_>| cookies.insert(entry.name.to_vec(), entry.cookie).is_none();
+    run.stack().fs.read_directory(Ino::ROOT, 0, &mut each).expect("a directory");
+    assert_eq!(cookies.len(), 2 * ALIKE.len());
+    // The lowest bits number the names of one hash.
+    assert!(ALIKE.iter().all(|[one, other]| cookies[*one] >> 4 == cookies[*other] >> 4), "{cookies:x?}");
 }

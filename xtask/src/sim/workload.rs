@@ -1,13 +1,14 @@
 //! What the simulated clients ask for: random, likely to be legal, dense in what is hard.
 
-use super::model::{Body, Change, Id, Model, Name};
+use super::change::Change;
+use super::model::{Body, Id, Model, Name};
 use device::{BLOCK_BYTES, Random};
 use fs::{IfExists, Kind};
 use std::sync::Arc;
 
 const PAGE: u64 = BLOCK_BYTES as u64;
-/// Directories below the root. Few, so that names meet.
-const DIRECTORIES_MAX: usize = 5;
+/// Directories below the root: few, so that names meet, or more, so that they are deep.
+const DIRECTORIES_MAX: [u64; 3] = [5, 5, 20];
 /// Bytes in all files above which clients rather remove than add: a few times the memory of the cache.
 const BYTES_MAX: u64 = 3 << 20;
 /// The same while they try to fill the store: more than the smaller stores hold.
@@ -28,6 +29,8 @@ pub(crate) enum Request {
         len: usize,
     },
     Sync,
+    /// A sync of one file, whose removal is durable from then on as long as somebody holds it.
+    SyncFile(Id),
     Lookup {
         parent: Id,
         name: Name,
@@ -41,9 +44,33 @@ pub(crate) enum Request {
     Close(usize),
 }
 
+/// What a whole run is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Temper {
+    /// Everything, in changing shares.
+    Mixed,
+    /// The store is full, or nearly so, most of the time.
+    Full,
+    /// Directories are big, and names long or alike.
+    Names,
+}
+
+impl Temper {
+    /// That of the run from `seed`.
+    pub(crate) fn of(seed: u64) -> Temper {
+        // Of every five seeds in a row.
+        match seed % 5 {
+            0 => Temper::Full,
+            1 => Temper::Names,
+            _ => Temper::Mixed,
+        }
+    }
+}
+
 /// Draws requests.
 pub(crate) struct Workload {
     random: Random,
+    temper: Temper,
     /// Requests for which clients rather give space back.
     freeing: u32,
     mood: Mood,
@@ -60,25 +87,54 @@ struct Mood {
     hot: u64,
     /// Whether they would fill the store.
     filling: bool,
+    directories_max: u64,
+    space: NameSpace,
 }
 
+/// Which names come up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NameSpace {
+    /// A few short ones and some of some hundred bytes, so that names meet.
+    Few,
+    /// Hundreds, so that directories have many nodes.
+    Many,
+    /// As long as names can be: few fit a node.
+    Longest,
+    /// Pairs of the same hash.
+    Alike,
+}
+
+/// Pairs of names that have the same hash under the secret of simulated file systems (`stack.rs`), as a test makes sure.
+pub(crate) const ALIKE: [[&[u8]; 2]; 6] = [
+    [b"gpeldfaeogdifco", b"fdljdhebjehjgbm"],
+    [b"anjianpihanbkhf", b"hengiaflcfdoocm"],
+    [b"bbnocodhabbchon", b"ffjgbldonlkpcki"],
+    [b"clggddlbaedbpbh", b"domaahjnpdcaeca"],
+    [b"epajjdcgbikmfog", b"bpecjaeeoadkaho"],
+    [b"ccflgekmicpikbk", b"eokpgcjikifeeif"],
+];
+
 impl Workload {
-    pub(crate) fn new(seed: u64) -> Workload {
+    pub(crate) fn new(seed: u64, temper: Temper) -> Workload {
         let mut random = Random::new(seed);
-        let mood = Mood::draw(&mut random);
-        Workload { random, freeing: 0, mood }
+        let mood = Mood::draw(&mut random, temper);
+        Workload { random, temper, freeing: 0, mood }
     }
 
     /// Draws what the clients do most from now on, unless they stay with what they do: some things take long.
     pub(crate) fn change_mood(&mut self) {
         if self.random.once_in(6) {
-            self.mood = Mood::draw(&mut self.random);
+            self.mood = Mood::draw(&mut self.random, self.temper);
         }
     }
 
     /// Somebody was told that there is no space.
     pub(crate) fn no_space(&mut self) {
-        self.freeing = 40;
+        self.freeing = match self.temper {
+            // Just enough that the next write may fit.
+            Temper::Full => self.random.below(6) as u32,
+            _ => 40,
+        };
     }
 
     /// The next request of a client that holds `handles`.
@@ -95,7 +151,7 @@ impl Workload {
             (sizes, Workload::attributes),
             (names, Workload::names),
             (reads, Workload::look),
-            (syncs, |_, _, _| Request::Sync),
+            (syncs, Workload::sync),
         ] {
             if dice < weight {
                 return draw(self, model, handles);
@@ -114,6 +170,13 @@ impl Workload {
             (Some((parent, name, id)), _) if !model.get(id).is_directory() => {
                 Request::Change(Change::Unlink { parent, name })
             }
+            _ => Request::Sync,
+        }
+    }
+
+    fn sync(&mut self, model: &Model, handles: &[Id]) -> Request {
+        match self.some_file(model, handles) {
+            Some(file) if self.random.once_in(2) => Request::SyncFile(file),
             _ => Request::Sync,
         }
     }
@@ -162,12 +225,8 @@ impl Workload {
 
     fn attributes(&mut self, model: &Model, handles: &[Id]) -> Request {
         if self.random.once_in(8) {
-            let mode = self.random.below(0o1000) as u16;
             let inode = self.some_name(model).map_or(Id::ROOT, |(_, _, id)| id);
-            return match model.get(inode).body {
-                Body::Symlink(_) => Request::Stat(inode),
-                _ => Request::Change(Change::SetMode { inode, mode }),
-            };
+            return self.rights_or_times(model, inode);
         }
         let Some(file) = self.some_file(model, handles) else {
             return self.make(model, Kind::File);
@@ -181,6 +240,27 @@ impl Workload {
             _ => self.random.below(FILE_BYTES_MAX),
         };
         Request::Change(Change::SetSize { file, size })
+    }
+
+    fn rights_or_times(&mut self, model: &Model, inode: Id) -> Request {
+        Request::Change(match self.random.below(3) {
+            0 => match model.get(inode).body {
+                Body::Symlink(_) => return Request::Stat(inode),
+                _ => Change::SetMode { inode, mode: self.random.below(0o10000) as u16 },
+            },
+            1 => {
+                let (uid, gid) = (1000 + self.random.below(4) as u32, 100 + self.random.below(4) as u32);
+                let (uid, gid) = (self.random.once_in(2).then_some(uid), Some(gid));
+                Change::SetOwner { inode, uid, gid }
+            }
+            _ => {
+                // Before 1970, too.
+                let time = self.random.next_u64() as i64 / 4;
+                let accessed = self.random.once_in(2).then_some(time);
+                let modified = (accessed.is_none() || self.random.once_in(2)).then_some(-time);
+                Change::SetTimes { inode, accessed, modified }
+            }
+        })
     }
 
     fn names(&mut self, model: &Model, handles: &[Id]) -> Request {
@@ -218,7 +298,7 @@ impl Workload {
 
     fn make(&mut self, model: &Model, kind: Kind) -> Request {
         let directories = model.inodes.values().filter(|inode| inode.is_directory()).count();
-        let kind = if directories > DIRECTORIES_MAX { Kind::File } else { kind };
+        let kind = if directories as u64 > self.mood.directories_max { Kind::File } else { kind };
         let mode = if self.random.once_in(2) { 0o644 } else { 0o755 };
         Request::Change(Change::Make { parent: self.some_directory(model), name: self.name(), kind, mode })
     }
@@ -255,13 +335,18 @@ impl Workload {
         }
     }
 
-    /// A short name most of the time, so that names meet; else one long enough to fill directories.
     fn name(&mut self) -> Name {
-        if self.random.once_in(10) {
-            let letter = b'A' + self.random.below(26) as u8;
-            return vec![letter; 100 + usize::from(letter)];
+        let letter = b'A' + self.random.below(26) as u8;
+        match self.mood.space {
+            NameSpace::Few if self.random.once_in(10) => vec![letter; 100 + usize::from(letter)],
+            NameSpace::Few => vec![b'a' + self.random.below(8) as u8],
+            NameSpace::Many => format!("name {}", self.random.below(600)).into_bytes(),
+            NameSpace::Longest => vec![letter; 255],
+            NameSpace::Alike => {
+                let pair = ALIKE[self.random.below(ALIKE.len() as u64) as usize];
+                pair[self.random.below(2) as usize].to_vec()
+            }
         }
-        vec![b'a' + self.random.below(8) as u8]
     }
 
     fn pick<T>(&mut self, from: &[T]) -> Option<T>
@@ -303,16 +388,24 @@ impl Workload {
 }
 
 impl Mood {
-    fn draw(random: &mut Random) -> Mood {
+    fn draw(random: &mut Random, temper: Temper) -> Mood {
         let mut weight = |usual: u64| match random.below(4) {
             0 => usual / 4,
             1 => usual * 4,
             _ => usual,
         };
         let (writes, sizes, names, reads, syncs) = (weight(30), weight(8), weight(12), weight(20), weight(4));
-        let (hot, filling) = (random.below(3) * 40, random.once_in(6));
+        let (hot, filling) = (random.below(3) * 40, random.once_in(6) || temper == Temper::Full);
         let writes = if filling { 8 * writes } else { writes } + 1;
-        Mood { writes, sizes, names: names + 1, reads, syncs, hot, filling }
+        let names = if temper == Temper::Names { 4 * names } else { names } + 1;
+        let directories_max = DIRECTORIES_MAX[random.below(3) as usize];
+        let space = match random.below(if temper == Temper::Names { 4 } else { 8 }) {
+            0 => NameSpace::Many,
+            1 => NameSpace::Longest,
+            2 => NameSpace::Alike,
+            _ => NameSpace::Few,
+        };
+        Mood { writes, sizes, names, reads, syncs, hot, filling, directories_max, space }
     }
 
     fn bytes_max(&self) -> u64 {

@@ -1,0 +1,157 @@
+//! Writing to the buffer again what needs its oldest groups and does not go home, so that the groups can go: pages
+//! that are still being written, which need not go home over and over, and what is stuck, which would hold up
+//! everybody else.
+
+use crate::cache::Core;
+use crate::delta::{Piece, Ranges};
+use crate::error::CacheError;
+use crate::page::{Body, Entry};
+use crate::state::{Key, PendingCut, State};
+use crate::trouble::Victim;
+use buffer::{GroupNo, Record};
+use device::{ObjectId, Sequence};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Pages and cuts of one step: it is done under the lock.
+const STEP: usize = 256;
+
+/// What was appended again, and where.
+#[derive(Default)]
+struct Relogged {
+    pages: Vec<(Key, GroupNo)>,
+    cuts: Vec<(ObjectId, Sequence, GroupNo)>,
+}
+
+impl Core {
+    /// One step; `false` if there is nothing to do.
+    pub(crate) fn relog_pages(self: &Arc<Core>, now: Duration) -> Result<bool, CacheError> {
+        if !self.buffer_is_half_full() {
+            return Ok(false);
+        }
+        let mut state = self.state();
+        let groups = self.buffer.groups();
+        let relogged = Relogged {
+            pages: self.append_pages(&state, &groups, now)?,
+            cuts: self.append_cuts(&state, &groups)?,
+        };
+        let count = relogged.pages.len() + relogged.cuts.len();
+        if count == 0 {
+            return Ok(false);
+        }
+        state.counters.pages_relogged += count as u64;
+        drop(state);
+        // Only now is the new copy as good as the old one.
+        self.commit_now()?;
+        let mut state = self.state();
+        for (key, group) in relogged.pages {
+            if state.table.contains_key(&key) {
+                state.change(key, |entry| {
+                    if let Some(dirt) = &mut entry.dirt {
+                        dirt.group = dirt.group.max(group);
+                    }
+                });
+            }
+        }
+        for (object, sequence, group) in relogged.cuts {
+            let pending = state.cuts.get_mut(&object).into_iter().flatten();
+            pending.filter(|cut| cut.sequence == sequence).for_each(|cut| cut.group = group);
+        }
+        self.release_groups(&mut state);
+        Ok(true)
+    }
+
+    fn append_pages(
+        &self,
+        state: &State,
+        groups: &Range<GroupNo>,
+        now: Duration,
+    ) -> Result<Vec<(Key, GroupNo)>, CacheError> {
+        let span = groups.end.0 - groups.start.0;
+        let stays = |key: &Key, entry: &Entry| {
+            let dirt = entry.dirt.as_ref().filter(|_| entry.writing.is_none());
+            // Written again in the last eighth of the log, and first written in its older half.
+            dirt.is_some_and(|dirt| {
+                let hot = dirt.latest.0 >= groups.end.0 - span / 8;
+                let stays = hot || state.trouble.is_shunned(Victim::Page(*key), now);
+                stays && dirt.group.0 < groups.start.0 + span / 2
+            })
+        };
+        let oldest = state.by_group().take(STEP).map(|(_, key)| key);
+        let staying = oldest.filter_map(|key| {
+            let entry = state.table.get(&key).filter(|entry| stays(&key, entry))?;
+            Some((key, entry))
+        });
+        let mut appended = Vec::new();
+        for (key, entry) in staying {
+            let Some(dirt) = &entry.dirt else { continue };
+            let records = records(entry, key, &dirt.ranges);
+            if let Some(group) = self.append_again(state, dirt.newest, &records)? {
+                appended.push((key, group));
+            }
+        }
+        Ok(appended)
+    }
+
+    fn append_cuts(
+        &self,
+        state: &State,
+        groups: &Range<GroupNo>,
+    ) -> Result<Vec<(ObjectId, Sequence, GroupNo)>, CacheError> {
+        let span = groups.end.0 - groups.start.0;
+        let stays = |object: ObjectId, cut: &PendingCut| {
+            cut.group.0 < groups.start.0 + span / 2
+                && state.trouble.is_stuck(Victim::Cut(object, cut.sequence))
+        };
+        let cuts = state.cuts.iter().flat_map(|(&object, cuts)| cuts.iter().map(move |cut| (object, cut)));
+        let mut appended = Vec::new();
+        for (object, cut) in cuts.filter(|&(object, cut)| stays(object, cut)).take(STEP) {
+            let record = match cut.whole_object {
+                true => Record::Delete { object },
+                false => Record::Cut { object, from: cut.from, to: cut.to },
+            };
+            if let Some(group) = self.append_again(state, cut.sequence, &[record])? {
+                appended.push((object, cut.sequence, group));
+            }
+        }
+        Ok(appended)
+    }
+
+    /// Appends what is left of one page or cut; `None` where there is no room for that.
+    fn append_again(
+        &self,
+        state: &State,
+        newest: Sequence,
+        records: &[Record<'_>],
+    ) -> Result<Option<GroupNo>, CacheError> {
+        let bytes = records.iter().map(|record| match record {
+            Record::Write { bytes, .. } => bytes.len() as u64,
+            _ => 0,
+        });
+        let footprint = buffer::footprint(records.len() as u64, bytes.sum());
+        let kept = state.gate.promised_bytes() + self.buffer.capacity_bytes() / 16;
+        if self.buffer.room_bytes() < footprint + kept {
+            return Ok(None);
+        }
+        Ok(Some(self.buffer.append_merged(newest, records)?))
+    }
+}
+
+/// A page's surviving delta as records.
+fn records<'a>(entry: &'a Entry, key: Key, ranges: &Ranges) -> Vec<Record<'a>> {
+    let Key { object, page } = key;
+    match &entry.body {
+        Body::Patch(delta) => delta
+            .pieces()
+            .map(|piece| match piece {
+                Piece::Bytes(start, bytes) => Record::Write { object, page, start, bytes },
+                Piece::Zeros(start, len) => Record::Zero { object, page, start, len },
+            })
+            .collect(),
+        Body::Whole(bytes) => ranges
+            .iter()
+            .map(|range| Record::Write { object, page, start: range.start as u16, bytes: &bytes.0[range] })
+            .collect(),
+    }
+}

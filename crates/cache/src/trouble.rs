@@ -1,0 +1,161 @@
+//! What cannot go home: what is left alone for a while, and when writers are told instead of kept waiting.
+
+use crate::error::CacheError;
+use crate::state::Key;
+use crate::status::Stuck;
+use device::{ObjectId, Sequence};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use store::StoreError;
+
+/// How long what could not go home is left alone the first time; twice as long each further time.
+pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// What is damaged stays so, but a bad cable is replaced in a minute.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+/// How many a status names: a screenful.
+const SHOWN: usize = 8;
+
+/// One thing on its way home.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Victim {
+    Page(Key),
+    Cut(ObjectId, Sequence),
+}
+
+/// Under the cache's lock. After a crash: found out again.
+#[derive(Default)]
+pub(crate) struct Trouble {
+    shunned: BTreeMap<Victim, Shun>,
+    stall: Option<Stall>,
+}
+
+struct Shun {
+    until: Duration,
+    wait: Duration,
+    error: StoreError,
+}
+
+/// Attempts to go home that all failed.
+struct Stall {
+    since: Duration,
+    last: Duration,
+    attempts: u64,
+    error: CacheError,
+}
+
+impl Trouble {
+    /// Leaves `victim` alone for a while.
+    pub(crate) fn shun(&mut self, victim: Victim, error: StoreError, now: Duration) {
+        let wait = self.shunned.get(&victim).map_or(RETRY_AFTER, |shun| shun.wait * 2).min(RETRY_AFTER_MAX);
+        self.shunned.insert(victim, Shun { until: now + wait, wait, error });
+    }
+
+    /// Whether `victim` failed lately.
+    pub(crate) fn is_shunned(&self, victim: Victim, now: Duration) -> bool {
+        self.shunned.get(&victim).is_some_and(|shun| now < shun.until)
+    }
+
+    /// Whether `victim` failed the last time that it was tried.
+    pub(crate) fn is_stuck(&self, victim: Victim) -> bool {
+        self.shunned.contains_key(&victim)
+    }
+
+    /// Lets everything be tried once more.
+    pub(crate) fn forgive(&mut self) {
+        self.shunned.values_mut().for_each(|shun| shun.until = Duration::ZERO);
+    }
+
+    /// Forgets one that went home.
+    pub(crate) fn went_home(&mut self, victim: Victim) {
+        self.shunned.remove(&victim);
+    }
+
+    /// Forgets those that are no more.
+    pub(crate) fn keep(&mut self, mut is_there: impl FnMut(&Victim) -> bool) {
+        self.shunned.retain(|victim, _| is_there(victim));
+    }
+
+    /// Something went home.
+    pub(crate) fn worked(&mut self) {
+        self.stall = None;
+    }
+
+    /// An attempt took nothing home. `patience` without an attempt is a new beginning.
+    pub(crate) fn failed(&mut self, error: CacheError, now: Duration, patience: Duration) {
+        let before = self.stall.take().filter(|stall| now <= stall.last + patience.max(RETRY_AFTER_MAX));
+        let (since, attempts) = before.map_or((now, 0), |stall| (stall.since, stall.attempts));
+        self.stall = Some(Stall { since, last: now, attempts: attempts + 1, error });
+    }
+
+    /// What to tell somebody who needs room that only comes when something goes home; `None` as long as it may.
+    pub(crate) fn given_up(&self, now: Duration, patience: Duration) -> Option<&CacheError> {
+        let stall = self.stall.as_ref().filter(|stall| now >= stall.since + patience);
+        stall.map(|stall| &stall.error)
+    }
+
+    /// The first thing that is stuck, and why.
+    pub(crate) fn first(&self) -> Option<&StoreError> {
+        self.shunned.values().next().map(|shun| &shun.error)
+    }
+
+    /// How many are stuck, and some of them.
+    pub(crate) fn stuck(&self) -> (u64, Vec<Stuck>) {
+        let shown = self.shunned.iter().take(SHOWN).map(|(victim, shun)| {
+            let (object, page) = match *victim {
+                Victim::Page(key) => (key.object, Some(key.page)),
+                Victim::Cut(object, _) => (object, None),
+            };
+            Stuck { object, page, why: shun.error.to_string() }
+        });
+        (self.shunned.len() as u64, shown.collect())
+    }
+
+    /// Why nothing goes home, in words.
+    pub(crate) fn stalled(&self, now: Duration) -> Option<String> {
+        let Stall { since, attempts, error, .. } = self.stall.as_ref()?;
+        let seconds = now.saturating_sub(*since).as_secs();
+        Some(format!("nothing has gone home for {seconds} s, in {attempts} attempts: {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use device::PageNo;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn victim() -> Victim {
+        Victim::Page(Key { object: ObjectId { slot: 1, generation: 1 }, page: PageNo(3) })
+    }
+
+    #[test]
+    fn what_fails_again_is_left_alone_for_twice_as_long_but_at_most_a_minute() {
+        let (mut trouble, mut now) = (Trouble::default(), Duration::ZERO);
+        for wait in [1, 2, 4, 8, 16, 32, 60, 60] {
+            trouble.shun(victim(), StoreError::Full, now);
+            assert!(trouble.is_shunned(victim(), now + SECOND * wait - Duration::from_nanos(1)));
+            now += SECOND * wait;
+            assert!(!trouble.is_shunned(victim(), now), "after {wait} s");
+        }
+        assert!(trouble.is_stuck(victim()));
+        trouble.keep(|_| false);
+        assert!(!trouble.is_stuck(victim()));
+    }
+
+    #[test]
+    fn writers_are_told_after_the_time_that_they_may_wait_and_not_before() {
+        let mut trouble = Trouble::default();
+        let patience = 30 * SECOND;
+        trouble.failed(StoreError::Full.into(), 5 * SECOND, patience);
+        trouble.failed(StoreError::Full.into(), 6 * SECOND, patience);
+        assert!(trouble.given_up(34 * SECOND, patience).is_none());
+        assert!(trouble.given_up(35 * SECOND, patience).is_some());
+        trouble.worked();
+        assert!(trouble.given_up(35 * SECOND, patience).is_none());
+        // One long ago has nothing to do with one now.
+        trouble.failed(StoreError::Full.into(), 40 * SECOND, patience);
+        trouble.failed(StoreError::Full.into(), 400 * SECOND, patience);
+        assert!(trouble.given_up(401 * SECOND, patience).is_none());
+    }
+}

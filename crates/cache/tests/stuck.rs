@@ -1,0 +1,287 @@
+//! What happens while something cannot go home: a damaged map, a store that fails every write.
+
+use cache::{Cache, CacheError, Change, Cost, Credit, Settings, Task, Then};
+use device::{BLOCK_BYTES, Clock, ObjectId, StoreId};
+use sim::{Faults, Power, SimClock, SimDisk};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use store::{Layout, Store, StoreError};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const ALWAYS: Faults = Faults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, once_after: None };
+
+struct Machine {
+    power: Arc<Power>,
+    store: Arc<SimDisk>,
+    buffer: Arc<SimDisk>,
+    clock: Arc<SimClock>,
+}
+
+impl Machine {
+    fn new(seed: u64) -> Machine {
+        let power = Power::new();
+        let store = SimDisk::new("store", 8192, &power, seed);
+        let buffer = SimDisk::new("buffer", 1024, &power, seed + 1);
+        let id = StoreId([7; 16]);
+        Store::format(&*store, &Layout { id, segment_blocks: Some(32) }).expect("a format with power");
+        buffer::Buffer::format(&*buffer, id).expect("a format with power");
+        Machine { power, store, buffer, clock: Arc::new(SimClock::new()) }
+    }
+
+    fn open(&self) -> Cache {
+        let settings = Settings { commit_inline_below: Duration::ZERO, ..Settings::default() };
+        assert_eq!(settings.store_patience, PATIENCE);
+        let store = Arc::new(Store::open(self.store.clone()).expect("a sound store"));
+        let clock: Arc<dyn Clock> = self.clock.clone();
+        Cache::open(store, self.buffer.clone(), clock, settings).expect("a sound buffer")
+    }
+
+    fn crash(&self) {
+        self.power.cut();
+        self.store.crash();
+        self.buffer.crash();
+        self.power.restore();
+    }
+
+    fn apply(&self, cache: &Cache, changes: &[Change<'_>]) -> Result<(), CacheError> {
+        let credit = self.wait(cache, |then| cache.admit(Cost::of(changes), then));
+        cache.apply(&mut credit?, changes).map(drop)
+    }
+
+    fn write(&self, cache: &Cache, object: ObjectId, page: u64, bytes: &[u8]) -> Result<(), CacheError> {
+        self.apply(cache, &[Change::Write { object, offset: page * BLOCK_BYTES as u64, bytes }])
+    }
+
+    fn sync(&self, cache: &Cache) -> Result<(), CacheError> {
+        self.wait(cache, |then| cache.sync(then))
+    }
+
+    /// Does all background work, and lets time pass, until there is an answer.
+    fn wait<T: Send + 'static>(&self, cache: &Cache, ask: impl FnOnce(Then<T>)) -> Result<T, CacheError> {
+        let slot = Arc::new(Mutex::new(None));
+        let answer = slot.clone();
+        ask(Box::new(move |outcome| *answer.lock().expect("one thread") = Some(outcome)));
+        for _ in 0..20_000 {
+            if let Some(outcome) = slot.lock().expect("one thread").take() {
+                return outcome;
+            }
+            for task in Task::ALL {
+                cache.step(task);
+            }
+            self.clock.advance(Duration::from_millis(10));
+        }
+        panic!("nobody answered: {:?}", cache.status());
+    }
+
+    /// Ten times the buffer goes through it.
+    fn fill(&self, cache: &Cache, object: ObjectId) -> Result<(), CacheError> {
+        (0..640).try_for_each(|index| self.write(cache, object, 16 * (index % 64), &[2; 16 * BLOCK_BYTES]))
+    }
+
+    /// Damages the map's nodes that hold pages of `object`, whatever they are, and leaves all others.
+    fn damage_map_of(&self, object: ObjectId) {
+        let pages = 0..Store::open(self.store.clone()).expect("a sound store").space().total;
+        let cannot_be_found = || {
+            let store = Store::open(self.store.clone()).ok()?;
+            Some(store.home(object, device::PageNo(0)).is_err())
+        };
+        let mut damaged = 0;
+        for at in self.store.written_blocks().into_iter().filter(|at| pages.contains(&at.0)) {
+            self.store.rot(at, 77);
+            match cannot_be_found() {
+                Some(true) if self.others_are_found() => damaged += 1,
+                _ => self.store.rot(at, 77),
+            }
+        }
+        assert!(damaged > 0, "there is a node for {object}");
+    }
+
+    fn others_are_found(&self) -> bool {
+        let store = Store::open(self.store.clone()).expect("only a node is damaged");
+        store.home(OTHER, device::PageNo(0)).is_ok_and(|home| home.is_some())
+    }
+}
+
+/// Far apart, so that they do not share a leaf of the map.
+const VICTIM: ObjectId = ObjectId { slot: 1, generation: 1 };
+const OTHER: ObjectId = ObjectId { slot: 1 << 40, generation: 1 };
+
+/// A machine on which the map's node for `VICTIM` is damaged.
+fn damaged(seed: u64) -> Machine {
+    let machine = Machine::new(seed);
+    let cache = machine.open();
+    for page in 0..64 {
+        machine.write(&cache, VICTIM, 2 * page, &[0xab; BLOCK_BYTES]).expect("room");
+        machine.write(&cache, OTHER, 2 * page, &[0xcd; BLOCK_BYTES]).expect("room");
+    }
+    cache.drain().expect("devices that work");
+    drop(cache);
+    machine.damage_map_of(VICTIM);
+    machine
+}
+
+#[test]
+fn a_damaged_map_node_stops_nobody_but_the_pages_below_it() {
+    let machine = damaged(1);
+    let cache = machine.open();
+    machine.write(&cache, VICTIM, 0, &[1; BLOCK_BYTES]).expect("a write needs no map");
+    machine.write(&cache, VICTIM, 8, &[1; 10]).expect("a write needs no map");
+    machine.fill(&cache, OTHER).expect("it does not concern them");
+    let status = cache.status();
+    assert_eq!(status.stuck_count, 2, "{status:?}");
+    let named = status.stuck.iter().map(|stuck| (stuck.object, stuck.page.expect("a page").0));
+    assert_eq!(named.collect::<Vec<_>>(), [(VICTIM, 0), (VICTIM, 8)]);
+    assert!(status.stuck[0].why.contains("of the map"), "{status:?}");
+    assert!(cache.read_now(VICTIM, 0, BLOCK_BYTES).expect("it is in memory") == [1; BLOCK_BYTES]);
+    let error = cache.drain().expect_err("two pages stay");
+    assert!(matches!(error, CacheError::Store(StoreError::Corrupt { .. })), "{error}");
+    let status = cache.status();
+    assert_eq!((status.dirty_pages, status.pending_cuts), (2, 0), "all others are home");
+    assert!(cache.store().space().reserved > 0, "what stays keeps its promise of room");
+}
+
+#[test]
+fn what_is_stuck_below_a_damaged_map_node_survives_a_crash_in_the_buffer() {
+    let machine = damaged(2);
+    let cache = machine.open();
+    machine.write(&cache, VICTIM, 0, &[1; BLOCK_BYTES]).expect("a write needs no map");
+    machine.fill(&cache, OTHER).expect("it does not concern them");
+    machine.sync(&cache).expect("a buffer that works");
+    drop(cache);
+    machine.crash();
+    let cache = machine.open();
+    assert!(cache.read_now(VICTIM, 0, BLOCK_BYTES).expect("it is in memory") == [1; BLOCK_BYTES]);
+    assert!(cache.read_now(VICTIM, BLOCK_BYTES as u64 * 8, 1).is_err(), "its place is lost");
+    assert!(cache.read_now(OTHER, 0, BLOCK_BYTES).expect("it is home") == [2; BLOCK_BYTES]);
+}
+
+#[test]
+fn a_cut_that_cannot_go_home_does_not_fill_the_buffer_and_survives_a_crash_with_what_came_after_it() {
+    for seed in 3..13 {
+        let machine = damaged(seed);
+        let cache = machine.open();
+        let cut = [Change::Zero { object: VICTIM, offset: 0, len: 1 << 30 }];
+        machine.write(&cache, VICTIM, 4, &[3; 100]).expect("room");
+        machine.apply(&cache, &cut).expect("room");
+        machine.write(&cache, VICTIM, 6, &[5; 100]).expect("room");
+        machine.fill(&cache, OTHER).expect("it does not concern them");
+        assert!(cache.status().stuck.iter().any(|stuck| stuck.page.is_none()), "{:?}", cache.status());
+        machine.sync(&cache).expect("a buffer that works");
+        drop(cache);
+        machine.crash();
+        let cache = machine.open();
+        let status = cache.status();
+        assert_eq!(status.pending_cuts, 1, "{status:?}");
+        let read = |page: u64| cache.read_now(VICTIM, page * BLOCK_BYTES as u64, 100);
+        assert!(read(6).expect("it was written after the cut") == [5; 100], "seed {seed}");
+        assert!(read(4).is_err(), "nobody knows what is there");
+    }
+}
+
+#[test]
+fn a_cut_that_was_logged_again_takes_out_what_is_older_and_leaves_what_is_newer() {
+    let machine = Machine::new(20);
+    let cache = machine.open();
+    let write = |page, byte| machine.write(&cache, VICTIM, page, &[byte; 100]).expect("room");
+    (0..4).for_each(|page| write(page, 1));
+    let cut = [Change::Zero { object: VICTIM, offset: 0, len: 4 * BLOCK_BYTES as u64 }];
+    machine.apply(&cache, &cut).expect("room");
+    let at = cache.status().applied;
+    write(2, 2);
+    let record = buffer::Record::Cut { object: VICTIM, from: device::PageNo(0), to: device::PageNo(4) };
+    cache.buffer().append_merged(at, &[record]).expect("room");
+    machine.sync(&cache).expect("a buffer that works");
+    drop(cache);
+    machine.crash();
+    let cache = machine.open();
+    assert_eq!(cache.status().pending_cuts, 1);
+    for (page, byte) in [(0, 0), (1, 0), (2, 2), (3, 0)] {
+        let found = cache.read_now(VICTIM, page * BLOCK_BYTES as u64, 100).expect("a hole or in memory");
+        assert!(found == vec![byte; 100], "page {page}");
+    }
+}
+
+#[test]
+fn a_store_that_fails_all_writes_fails_writers_after_a_while_and_no_reader_and_recovers() {
+    let machine = Machine::new(30);
+    let cache = machine.open();
+    machine.write(&cache, OTHER, 0, &[7; BLOCK_BYTES]).expect("room");
+    cache.drain().expect("devices that work");
+    machine.store.set_faults(ALWAYS);
+    let error = machine.fill(&cache, VICTIM).expect_err("the buffer is full and nothing goes home");
+    assert!(matches!(error, CacheError::Store(StoreError::Device(_))), "{error}");
+    let waited = machine.clock.monotonic();
+    assert!(waited >= PATIENCE && waited < 2 * PATIENCE, "after {waited:?}");
+    let status = cache.status();
+    let why = status.stalled.as_ref().expect("it says why");
+    assert!(why.contains("made-up") && why.contains("attempts"), "{why}");
+    assert_eq!(status.parked_admissions, 0);
+    // Later ones are told at once.
+    assert!(machine.fill(&cache, VICTIM).is_err());
+    assert!(machine.clock.monotonic() < waited + Duration::from_secs(1));
+    machine.sync(&cache).expect("the buffer works, and so does a sync");
+    assert!(cache.read_now(OTHER, 0, 10).expect("reads go on") == [7; 10]);
+    machine.store.set_faults(Faults::default());
+    // Within the time between two attempts.
+    (0..200).for_each(|_| {
+        cache.step(Task::WriteBack);
+        cache.step(Task::Commit);
+        machine.clock.advance(Duration::from_millis(10));
+    });
+    machine.fill(&cache, VICTIM).expect("the store works again");
+    assert_eq!(cache.status().stalled, None);
+    cache.drain().expect("devices that work");
+    assert_eq!((cache.status().dirty_pages, cache.store().space().reserved), (0, 0));
+}
+
+#[test]
+fn a_store_that_cannot_even_be_read_fails_writers_of_parts_of_pages_after_a_while() {
+    let machine = Machine::new(31);
+    let cache = machine.open();
+    machine.fill(&cache, VICTIM).expect("room");
+    cache.drain().expect("devices that work");
+    drop(cache);
+    let cache = machine.open();
+    machine.store.set_faults(Faults { read_one_in: 1, ..ALWAYS });
+    let parts = |bytes: u8| {
+        let mut pages = (0..8).flat_map(|_| 0..1024);
+        pages.try_for_each(|page| machine.write(&cache, VICTIM, page, &vec![bytes; 3000]))
+    };
+    let error = parts(3).expect_err("nothing goes home");
+    assert!(matches!(error, CacheError::Store(StoreError::Device(_))), "{error}");
+    assert!(cache.status().stalled.is_some());
+    machine.store.set_faults(Faults::default());
+    machine.clock.advance(Duration::from_secs(61));
+    (0..100).for_each(|_| {
+        cache.step(Task::WriteBack);
+        cache.step(Task::Commit);
+    });
+    parts(4).expect("the store works again");
+    assert_eq!(cache.status().stalled, None);
+}
+
+#[test]
+fn a_sync_after_the_last_commit_of_a_stop_is_answered() {
+    let machine = Machine::new(40);
+    let cache = machine.open();
+    let change = [Change::Write { object: VICTIM, offset: 0, bytes: &[1; 10] }];
+    let slot = Arc::new(Mutex::new(None));
+    let entered = slot.clone();
+    cache.admit(
+        Cost::of(&change),
+        Box::new(move |credit| *entered.lock().expect("one thread") = Some(credit)),
+    );
+    let admitted: Option<Result<Credit, CacheError>> = slot.lock().expect("one thread").take();
+    let mut credit = admitted.expect("room at once").expect("room");
+    cache.stop();
+    cache.drain().expect("devices that work");
+    let sequence = cache.apply(&mut credit, &change).expect("it was let in before");
+    let answered = Arc::new(Mutex::new(false));
+    let answer = answered.clone();
+    cache.sync(Box::new(move |outcome| {
+        outcome.expect("a buffer that works");
+        *answer.lock().expect("one thread") = true;
+    }));
+    assert!(*answered.lock().expect("one thread"), "nobody else will answer");
+    assert!(cache.status().durable >= sequence);
+}
