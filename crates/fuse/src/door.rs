@@ -7,11 +7,12 @@
 use crate::attributes::{absent, permissions, set_time, to_kernel};
 use crate::directory::{Listed, Room, list};
 use crate::errno::errno;
+use crate::kernel::{KernelCache, ask_of_kernel};
 use crate::latency::{Class, Latencies, Timer};
 use fs::{Attributes, Caller, Done, Fs, FsError, IfExists, Ino, Kind, SetAttributes};
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
-    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig, LockOwner,
+    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
     ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
@@ -21,27 +22,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// How long the kernel may believe what we said. We are the only door, so nothing changes behind its back.
-const TTL: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// Bytes of the largest write request: what the kernel allows (256 pages).
-const WRITE_BYTES_MAX: u32 = 1 << 20;
-
-/// Read-ahead and write-back requests of the kernel under way at once. Each may wait for a fetch, so there are many
-/// more than the 12 of the default.
-const BACKGROUND_MAX: u16 = 256;
-
 /// Serves the kernel from a file system.
 #[derive(Clone)]
 pub struct Door {
     fs: Arc<Fs>,
     latencies: Arc<Latencies>,
+    kernel_cache: KernelCache,
+    /// How long the kernel may believe what we said.
+    ttl: Duration,
 }
 
 impl Door {
     /// A door to `fs` that measures into `latencies`.
-    pub fn new(fs: Arc<Fs>, latencies: Arc<Latencies>) -> Door {
-        Door { fs, latencies }
+    pub fn new(fs: Arc<Fs>, latencies: Arc<Latencies>, kernel_cache: KernelCache) -> Door {
+        Door { fs, latencies, kernel_cache, ttl: kernel_cache.ttl() }
     }
 
     fn timer(&self, class: Class) -> Timer {
@@ -50,22 +44,22 @@ impl Door {
 
     /// A completion that ends with an entry, which the kernel then remembers.
     fn entry(&self, class: Class, reply: ReplyEntry) -> Done<Attributes> {
-        let (timer, fs) = (self.timer(class), self.fs.clone());
+        let (timer, fs, ttl) = (self.timer(class), self.fs.clone(), self.ttl);
         Box::new(move |made| {
             let _timer = timer;
             match made.and_then(|made| fs.hold(made.ino).map(|()| made)) {
-                Ok(made) => reply.entry(&TTL, &to_kernel(&made), generation(&made)),
+                Ok(made) => reply.entry(&ttl, &to_kernel(&made), generation(&made)),
                 Err(error) => reply.error(errno(&error)),
             }
         })
     }
 
     fn attr(&self, class: Class, reply: ReplyAttr) -> Done<Attributes> {
-        let timer = self.timer(class);
+        let (timer, ttl) = (self.timer(class), self.ttl);
         Box::new(move |done| {
             let _timer = timer;
             match done {
-                Ok(now) => reply.attr(&TTL, &to_kernel(&now)),
+                Ok(now) => reply.attr(&ttl, &to_kernel(&now)),
                 Err(error) => reply.error(errno(&error)),
             }
         })
@@ -102,7 +96,7 @@ impl Door {
     fn add_plus(&self, reply: &mut ReplyDirectoryPlus, listed: &Listed, found: &Attributes) -> Room {
         let name = OsStr::from_bytes(&listed.name);
         let ino = INodeNo(listed.ino.0);
-        let full = reply.add(ino, listed.offset, name, &TTL, &to_kernel(found), generation(found));
+        let full = reply.add(ino, listed.offset, name, &self.ttl, &to_kernel(found), generation(found));
         if full { Room::Full } else { Room::Left }
     }
 }
@@ -121,24 +115,7 @@ fn ino(number: INodeNo) -> Ino {
 
 impl Filesystem for Door {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let wanted = [
-            InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_READDIRPLUS_AUTO,
-            InitFlags::FUSE_CACHE_SYMLINKS,
-            InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_NO_OPEN_SUPPORT,
-            InitFlags::FUSE_NO_OPENDIR_SUPPORT,
-        ];
-        for flag in wanted {
-            // A kernel without one of them works, only slower. FUSE_ATOMIC_O_TRUNC must stay off: `open` does not
-            // reach us, so the kernel truncates by setting the size.
-            let _ = config.add_capabilities(flag);
-        }
-        if let Err(nearest) = config.set_max_write(WRITE_BYTES_MAX) {
-            let _ = config.set_max_write(nearest);
-        }
-        let _ = config.set_max_background(BACKGROUND_MAX);
+        ask_of_kernel(config);
         Ok(())
     }
 
@@ -146,9 +123,9 @@ impl Filesystem for Door {
         let _timer = self.timer(Class::Lookup);
         let found = self.fs.lookup(ino(parent), name.as_bytes());
         match found.and_then(|found| self.fs.hold(found.ino).map(|()| found)) {
-            Ok(found) => reply.entry(&TTL, &to_kernel(&found), generation(&found)),
+            Ok(found) => reply.entry(&self.ttl, &to_kernel(&found), generation(&found)),
             // The kernel may remember that, too: names appear only through itself.
-            Err(FsError::NotFound) => reply.entry(&TTL, &absent(), Generation(0)),
+            Err(FsError::NotFound) => reply.entry(&self.ttl, &absent(), Generation(0)),
             Err(error) => reply.error(errno(&error)),
         }
     }
@@ -238,12 +215,12 @@ impl Filesystem for Door {
         _flags: i32,
         reply: ReplyCreate,
     ) {
-        let (timer, fs) = (self.timer(Class::Create), self.fs.clone());
+        let (timer, fs, ttl) = (self.timer(Class::Create), self.fs.clone(), self.ttl);
         let done: Done<Attributes> = Box::new(move |made| {
             let _timer = timer;
             match made.and_then(|made| fs.hold(made.ino).map(|()| made)) {
                 Ok(made) => reply.created(
-                    &TTL,
+                    &ttl,
                     &to_kernel(&made),
                     generation(&made),
                     FileHandle(0),
@@ -297,7 +274,11 @@ impl Filesystem for Door {
     }
 
     fn opendir(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.error(Errno::ENOSYS);
+        match self.kernel_cache {
+            // The kernel opens by itself from then on, and keeps listings.
+            KernelCache::Full => reply.error(Errno::ENOSYS),
+            KernelCache::None => reply.opened(FileHandle(0), FopenFlags::empty()),
+        }
     }
 
     fn read(
