@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::super::error::BenchError;
 use super::super::measure::Aligned;
 use super::super::workload::{PAGE_BYTES, lay_out};
+use super::processors::{self, Place};
 use crate::cli::KernelCache;
 
 /// A client's file: held in memory by both, larger than any processor's second cache.
@@ -130,10 +131,15 @@ fn name_of(number: u64) -> String {
 }
 
 /// Runs `operation` for `slice` in one thread for each of `loads`.
-pub(super) fn run(loads: &[Load], operation: Operation, slice: Duration) -> Result<Done, BenchError> {
+pub(super) fn run(
+    loads: &[Load],
+    operation: Operation,
+    place: Place,
+    slice: Duration,
+) -> Result<Done, BenchError> {
     let barrier = Barrier::new(loads.len());
     let work = |load: &Load| -> io::Result<(u64, Duration)> {
-        let client = load.client();
+        let client = processors::put_this_thread(place).and_then(|()| load.client());
         barrier.wait();
         let (mut client, start, mut count) = (client?, Instant::now(), 0);
         while start.elapsed() < slice {
@@ -242,7 +248,7 @@ mod tests {
             Load::prepare(&own, client).expect("files can be made")
         });
         for operation in Operation::ALL {
-            let done = run(&loads, operation, Duration::from_millis(5)).expect("it works");
+            let done = run(&loads, operation, Place::Free, Duration::from_millis(5)).expect("it works");
             assert!(done.operations >= 2, "{operation:?}: {done:?}");
         }
         for load in &loads {

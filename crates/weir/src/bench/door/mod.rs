@@ -4,16 +4,23 @@
 //! processes of their own, mounted at the same time with the same settings, and take turns: in each round each
 //! operation runs for a slice on one and then on the other.
 //!
+//! One client and the door's threads share one processor: then a request and its reply are two switches of threads.
+//! Left alone, the scheduler sometimes puts them on two, where each switch wakes a processor that has gone to sleep,
+//! which takes ten times as long and would drown what is measured. Several clients, and what weir does in the
+//! background, run where the scheduler puts them.
+//!
 //! | file | what it is |
 //! | --- | --- |
 //! | `peer` | the trivial file system |
 //! | `mounted` | the two mounts, and what their processes used of the machine |
 //! | `load` | the operations |
+//! | `processors` | on which processors threads run |
 //! | `report` | figures as text and JSON |
 
 mod load;
 mod mounted;
 mod peer;
+mod processors;
 mod report;
 
 use std::fs;
@@ -28,6 +35,7 @@ use super::undo;
 use crate::cli::KernelCache;
 use load::{Done, Load, Operation};
 use mounted::{Mount, Used};
+use processors::Place;
 use report::{Cell, Report, Row};
 
 pub(super) use peer::{PeerArgs, run_peer};
@@ -45,10 +53,10 @@ pub(super) struct DoorArgs {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     threads: u8,
     /// How often both take their turn.
-    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
     /// Milliseconds of one turn.
-    #[arg(long, value_name = "MS", default_value_t = 150, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "MS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     slice: u64,
     /// Only these operations [default: all].
     #[arg(long, value_enum, value_delimiter = ',')]
@@ -106,8 +114,10 @@ impl Prepared {
     }
 
     fn turn(&self, operation: Operation, clients: u8, slice: Duration) -> Result<Cell, BenchError> {
+        let place = if clients == 1 { Place::Together } else { Place::Free };
+        processors::put_door(self.mount.process(), place)?;
         let before = Used::by(self.mount.process())?;
-        let done: Done = load::run(&self.loads[..usize::from(clients)], operation, slice)?;
+        let done: Done = load::run(&self.loads[..usize::from(clients)], operation, place, slice)?;
         let used = Used::by(self.mount.process())?.since(&before);
         Ok(Cell::new(done, clients, used))
     }
@@ -124,7 +134,6 @@ fn measure(
         .flat_map(|&operation| args.clients.iter().map(move |&clients| Row::new(operation, clients)))
         .collect();
     for round in 0..args.rounds {
-        eprintln!("round {} of {}", round + 1, args.rounds);
         for row in &mut rows {
             let (operation, clients) = (row.operation, row.clients);
             let (peer, weir) = if round % 2 == 0 {

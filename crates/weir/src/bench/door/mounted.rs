@@ -20,10 +20,10 @@ const UP: Duration = Duration::from_secs(10);
 
 /// Room for every slice of writes: pages are overwritten, records are released as their pages go home.
 const STORE_BYTES: u64 = 4 << 30;
-const BUFFER_BYTES: u64 = 1 << 30;
+const BUFFER_BYTES: u64 = 512 << 20;
 
 /// Names under which a process's threads take the kernel's requests.
-const DOOR_THREADS: &str = "fuser-";
+pub(super) const DOOR_THREADS: &str = "fuser-";
 
 /// A mounted file system and the process that serves it. Dropping it takes it down.
 pub(super) struct Mount {
