@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::super::error::BenchError;
 use super::super::measure::Aligned;
 use super::super::workload::{PAGE_BYTES, lay_out};
-use super::processors::{self, Place};
+use super::processors;
 use crate::cli::KernelCache;
 
 /// A client's file: held in memory by both, larger than any processor's second cache.
@@ -95,7 +95,7 @@ pub(super) struct Done {
 /// A client's files.
 pub(super) struct Load {
     directory: PathBuf,
-    seed: u64,
+    number: u8,
 }
 
 impl Load {
@@ -108,7 +108,7 @@ impl Load {
         };
         make().map_err(|error| BenchError::io("cannot make files in", directory, error))?;
         lay_out(&directory.join("data"), FILE_PAGES)?;
-        Ok(Load { directory: directory.into(), seed: u64::from(client) })
+        Ok(Load { directory: directory.into(), number: client })
     }
 
     fn client(&self) -> io::Result<Client> {
@@ -121,7 +121,7 @@ impl Load {
             names: File::open(self.directory.join("names"))?,
             memory: Aligned::new(PAGE_BYTES as usize),
             listing: Vec::with_capacity(LISTING_BYTES),
-            random: Random::new(self.seed),
+            random: Random::new(u64::from(self.number)),
         })
     }
 }
@@ -131,15 +131,10 @@ fn name_of(number: u64) -> String {
 }
 
 /// Runs `operation` for `slice` in one thread for each of `loads`.
-pub(super) fn run(
-    loads: &[Load],
-    operation: Operation,
-    place: Place,
-    slice: Duration,
-) -> Result<Done, BenchError> {
+pub(super) fn run(loads: &[Load], operation: Operation, slice: Duration) -> Result<Done, BenchError> {
     let barrier = Barrier::new(loads.len());
     let work = |load: &Load| -> io::Result<(u64, Duration)> {
-        let client = processors::put_this_thread(place).and_then(|()| load.client());
+        let client = processors::put_this_thread(load.number).and_then(|()| load.client());
         barrier.wait();
         let (mut client, start, mut count) = (client?, Instant::now(), 0);
         while start.elapsed() < slice {
@@ -248,7 +243,7 @@ mod tests {
             Load::prepare(&own, client).expect("files can be made")
         });
         for operation in Operation::ALL {
-            let done = run(&loads, operation, Place::Free, Duration::from_millis(5)).expect("it works");
+            let done = run(&loads, operation, Duration::from_millis(5)).expect("it works");
             assert!(done.operations >= 2, "{operation:?}: {done:?}");
         }
         for load in &loads {

@@ -4,10 +4,10 @@
 //! processes of their own, mounted at the same time with the same settings, and take turns: in each round each
 //! operation runs for a slice on one and then on the other.
 //!
-//! One client and the door's threads share one processor: then a request and its reply are two switches of threads.
-//! Left alone, the scheduler sometimes puts them on two, where each switch wakes a processor that has gone to sleep,
-//! which takes ten times as long and would drown what is measured. Several clients, and what weir does in the
-//! background, run where the scheduler puts them.
+//! Each client and each thread at a door has a processor: the first one the first, and so on. So with one client a
+//! request and its reply are two switches of threads on one processor. Left alone, the scheduler sometimes spreads them
+//! over two, where each switch wakes a processor that has gone to sleep, which takes ten times as long and drowns what
+//! is measured. What weir does in the background runs where the scheduler puts it.
 //!
 //! | file | what it is |
 //! | --- | --- |
@@ -35,7 +35,6 @@ use super::undo;
 use crate::cli::KernelCache;
 use load::{Done, Load, Operation};
 use mounted::{Mount, Used};
-use processors::Place;
 use report::{Cell, Report, Row};
 
 pub(super) use peer::{PeerArgs, run_peer};
@@ -110,14 +109,13 @@ impl Prepared {
     fn new(mount: Mount, clients: u8) -> Result<Prepared, BenchError> {
         let load = |client: u8| Load::prepare(&mount.directory().join(format!("client-{client}")), client);
         let loads = (0..clients).map(load).collect::<Result<_, _>>()?;
+        processors::put_door(mount.process())?;
         Ok(Prepared { mount, loads })
     }
 
     fn turn(&self, operation: Operation, clients: u8, slice: Duration) -> Result<Cell, BenchError> {
-        let place = if clients == 1 { Place::Together } else { Place::Free };
-        processors::put_door(self.mount.process(), place)?;
         let before = Used::by(self.mount.process())?;
-        let done: Done = load::run(&self.loads[..usize::from(clients)], operation, place, slice)?;
+        let done: Done = load::run(&self.loads[..usize::from(clients)], operation, slice)?;
         let used = Used::by(self.mount.process())?.since(&before);
         Ok(Cell::new(done, clients, used))
     }

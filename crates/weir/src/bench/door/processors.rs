@@ -10,49 +10,34 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use super::super::error::BenchError;
 use super::mounted::DOOR_THREADS;
 
-/// Where the client and the door run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
-    /// On one processor.
-    Together,
-    /// Where the scheduler puts them.
-    Free,
-}
-
-impl Place {
-    /// Which processors that is, of those that this process may use.
-    fn processors(self) -> io::Result<CpuSet> {
-        // The main thread is never put anywhere.
-        let main = Pid::from_raw(std::process::id() as i32);
-        let all = sched_getaffinity(main)?;
-        match self {
-            Place::Free => Ok(all),
-            Place::Together => {
-                let mut one = CpuSet::new();
-                if let Some(first) = (0..CpuSet::MAX_CPU).find(|&at| all.is_set(at)) {
-                    one.set(first);
-                }
-                Ok(one)
-            }
-        }
+/// The processor for the thread with this number, of those that this process may use.
+fn processor_for(number: u8) -> io::Result<CpuSet> {
+    // The main thread is never put anywhere, so it knows all of them.
+    let all = sched_getaffinity(Pid::from_raw(std::process::id() as i32))?;
+    let mut one = CpuSet::new();
+    let wanted = usize::from(number) % all.count().max(1) as usize;
+    if let Some(at) = (0..CpuSet::MAX_CPU).filter(|&at| all.is_set(at)).nth(wanted) {
+        one.set(at);
     }
+    Ok(one)
 }
 
-/// Puts the calling thread there.
-pub(super) fn put_this_thread(place: Place) -> io::Result<()> {
-    Ok(sched_setaffinity(None, &place.processors()?)?)
+/// Puts the calling thread, a client's, on its processor.
+pub(super) fn put_this_thread(number: u8) -> io::Result<()> {
+    Ok(sched_setaffinity(None, &processor_for(number)?)?)
 }
 
-/// Puts the threads there that take requests in `process`.
-pub(super) fn put_door(process: u32, place: Place) -> Result<(), BenchError> {
+/// Puts the threads that take requests in `process` on theirs.
+pub(super) fn put_door(process: u32) -> Result<(), BenchError> {
     let tasks = PathBuf::from(format!("/proc/{process}/task"));
     let put = || -> io::Result<()> {
-        let processors = place.processors()?;
         for task in fs::read_dir(&tasks)? {
             let task = task?;
-            let thread = task.file_name().to_str().and_then(|name| Pid::from_raw(name.parse().ok()?));
-            if fs::read_to_string(task.path().join("comm"))?.starts_with(DOOR_THREADS) {
-                sched_setaffinity(thread, &processors)?;
+            let name = fs::read_to_string(task.path().join("comm"))?;
+            let number = name.trim_end().strip_prefix(DOOR_THREADS).and_then(|number| number.parse().ok());
+            if let Some(number) = number {
+                let thread = task.file_name().to_str().and_then(|name| Pid::from_raw(name.parse().ok()?));
+                sched_setaffinity(thread, &processor_for(number)?)?;
             }
         }
         Ok(())
@@ -65,12 +50,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_is_put_on_one_processor_and_freed_again() {
-        let count = |place| {
-            put_this_thread(place).expect("a thread may be placed");
-            sched_getaffinity(None).expect("it is known").count()
+    fn a_thread_is_put_on_one_processor_the_first_and_the_one_after_the_last_on_the_same() {
+        let after = |number| {
+            put_this_thread(number).expect("a thread may be placed");
+            sched_getaffinity(None).expect("it is known")
         };
-        assert_eq!(count(Place::Together), 1);
-        assert!(count(Place::Free) >= 1);
+        let all = sched_getaffinity(Pid::from_raw(std::process::id() as i32)).expect("it is known").count();
+        assert_eq!(after(0).count(), 1);
+        assert_eq!(after(0), after(all as u8));
     }
 }
