@@ -4,8 +4,8 @@
 //! `forget`. The kernel keeps an inode while it is open, so open files need no count of their own, and `open`
 //! answers ENOSYS: from then on the kernel opens and closes without asking.
 
-use crate::attributes::{absent, permissions, set_time, to_kernel};
-use crate::directory::{Listed, Room, list};
+use crate::attributes::{absent, file_type, permissions, set_time, to_kernel};
+use crate::directory::{Listed, Room, dots};
 use crate::errno::errno;
 use crate::kernel::{KernelCache, ask_of_kernel};
 use crate::latency::{Class, Latencies, Timer};
@@ -76,28 +76,34 @@ impl Door {
         })
     }
 
-    /// Offers one entry with its attributes; the kernel remembers those that fit.
-    fn offer_plus(&self, reply: &mut ReplyDirectoryPlus, listed: &Listed) -> Room {
-        // An entry that went between listing and asking is not listed.
-        if !listed.is_dot() && self.fs.hold(listed.ino).is_err() {
-            return Room::Left;
+    fn list(&self, ino: Ino, offset: u64, reply: &mut ReplyDirectory) -> Result<(), FsError> {
+        let mut add = |listed: Listed<'_>| {
+            let name = OsStr::from_bytes(listed.name);
+            let full = reply.add(INodeNo(listed.ino.0), listed.offset, file_type(listed.kind), name);
+            if full { Room::Full } else { Room::Left }
+        };
+        match dots(&self.fs, ino, offset, &mut |dot| Ok(add(dot)))? {
+            Some(cookie) => {
+                self.fs.read_directory(ino, cookie, &mut |entry| add(Listed::of(entry)) == Room::Left)
+            }
+            None => Ok(()),
         }
-        let added = self.fs.attributes(listed.ino).map(|found| self.add_plus(reply, listed, &found));
-        if added.as_ref().is_ok_and(|&room| room == Room::Left) {
-            return Room::Left;
-        }
-        // Not in the reply, so the kernel does not remember it.
-        if !listed.is_dot() {
-            self.fs.unhold(listed.ino, 1);
-        }
-        added.unwrap_or(Room::Left)
     }
 
-    fn add_plus(&self, reply: &mut ReplyDirectoryPlus, listed: &Listed, found: &Attributes) -> Room {
-        let name = OsStr::from_bytes(&listed.name);
-        let ino = INodeNo(listed.ino.0);
-        let full = reply.add(ino, listed.offset, name, &self.ttl, &to_kernel(found), generation(found));
-        if full { Room::Full } else { Room::Left }
+    /// The kernel remembers what is in the reply, but for the dots.
+    fn list_plus(&self, ino: Ino, offset: u64, reply: &mut ReplyDirectoryPlus) -> Result<(), FsError> {
+        let mut add = |listed: Listed<'_>, found: &Attributes| {
+            let (ino, name) = (INodeNo(listed.ino.0), OsStr::from_bytes(listed.name));
+            let full = reply.add(ino, listed.offset, name, &self.ttl, &to_kernel(found), generation(found));
+            if full { Room::Full } else { Room::Left }
+        };
+        let mut add_dot = |dot: Listed<'_>| Ok(add(dot, &self.fs.attributes(dot.ino)?));
+        match dots(&self.fs, ino, offset, &mut add_dot)? {
+            Some(cookie) => self
+                .fs
+                .take_directory(ino, cookie, &mut |entry, found| add(Listed::of(entry), found) == Room::Left),
+            None => Ok(()),
+        }
     }
 }
 
@@ -351,11 +357,7 @@ impl Filesystem for Door {
         mut reply: ReplyDirectory,
     ) {
         let _timer = self.timer(Class::Readdir);
-        let listing = list(&self.fs, ino(number), offset, &mut |listed| {
-            let name = OsStr::from_bytes(&listed.name);
-            let full = reply.add(INodeNo(listed.ino.0), listed.offset, listed.file_type(), name);
-            if full { Room::Full } else { Room::Left }
-        });
+        let listing = self.list(ino(number), offset, &mut reply);
         match listing {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(errno(&error)),
@@ -371,7 +373,7 @@ impl Filesystem for Door {
         mut reply: ReplyDirectoryPlus,
     ) {
         let _timer = self.timer(Class::Readdir);
-        let listing = list(&self.fs, ino(number), offset, &mut |listed| self.offer_plus(&mut reply, &listed));
+        let listing = self.list_plus(ino(number), offset, &mut reply);
         match listing {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(errno(&error)),
