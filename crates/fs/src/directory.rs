@@ -16,7 +16,7 @@ mod remove;
 
 pub(crate) use insert::replace;
 pub(crate) use key::{hash_in, hash_of};
-pub(crate) use node::{LEVELS_MAX, Leaf, inner};
+pub(crate) use node::{LEVELS_MAX, Leaf, Name, inner};
 pub(crate) use path::Found;
 
 use crate::error::FsError;

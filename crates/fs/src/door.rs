@@ -239,7 +239,8 @@ impl Fs {
 
     /// Calls `each` with the entries after `cookie` (0: from the start), in an order that does not change, until
     /// it returns `false`. Entries that come or go meanwhile are listed or not; all others exactly once. Cookies are
-    /// at least 16 and below 2^63; the order is that of a keyed hash. `each` is called with no lock held.
+    /// at least 16 and below 2^63; the order is that of a keyed hash. `each` is called while the file system's lock is
+    /// shared, for at most a page of names at a time: it must not call back.
     pub fn read_directory(
         &self,
         ino: Ino,
@@ -250,16 +251,30 @@ impl Fs {
         while let Some(cookie) = after {
             let state = self.core.read();
             let (_, hot) = state.find_directory(ino)?;
-            let listing = Tree::of(&hot).list(state.arena(), cookie)?;
-            let numbers = state.numbers.clone();
-            drop(state);
-            for one in &listing.names {
-                let (ino, kind) = (numbers.ino(one.slot), one.kind);
-                if !each(Entry { cookie: one.key, ino, kind, name: &one.name }) {
-                    return Ok(());
-                }
-            }
-            after = listing.next;
+            after = Tree::of(&hot).list(&state, cookie, &mut |name| each(state.entry(name)))?;
+        }
+        Ok(())
+    }
+
+    /// Like [`read_directory`](Fs::read_directory), with each entry's attributes. Every entry for which `take`
+    /// returns `true` is [held](Fs::hold) once.
+    ///
+    /// # Errors
+    /// An error that comes after the first entry was taken is told by the call that goes on from there: the caller
+    /// can hand on what it took, and need not give it back.
+    pub fn take_directory(
+        &self,
+        ino: Ino,
+        cookie: u64,
+        take: &mut dyn FnMut(Entry<'_>, &Attributes) -> bool,
+    ) -> Result<(), FsError> {
+        let (mut after, mut taken) = (Some(cookie), 0);
+        while let Some(cookie) = after {
+            let listed = self.core.read().take_names(ino, cookie, &mut taken, take);
+            after = match listed {
+                Err(_) if taken > 0 => None,
+                listed => listed?,
+            };
         }
         Ok(())
     }

@@ -1,10 +1,10 @@
 //! Names in directories.
 
-use crate::directory::{Found, Tree, hash_of, replace};
+use crate::directory::{Found, Name, Tree, hash_of, replace};
 use crate::error::FsError;
 use crate::format::{Hot, NAME_BYTES_MAX, Slot};
 use crate::transaction::{State, Transaction};
-use crate::types::Kind;
+use crate::types::{Attributes, Entry, Ino, Kind};
 
 /// Whether a name can stand in a directory. `.` and `..` are the doors' business.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), FsError> {
@@ -26,6 +26,40 @@ impl State {
     pub(crate) fn name(&self, directory: &Hot, name: &[u8]) -> Result<Option<Found>, FsError> {
         check_name(name)?;
         Tree::of(directory).find(self.arena(), self.hash(name), name)
+    }
+
+    /// What a name leads to, for a listing.
+    pub(crate) fn entry<'a>(&self, name: Name<'a>) -> Entry<'a> {
+        Entry { cookie: name.key, ino: self.numbers.ino(name.slot), kind: name.kind, name: name.name }
+    }
+
+    /// Offers the names of one leaf with their attributes, holds those that are taken and counts them in `taken`.
+    /// Returns what comes next, as [`Tree::list`] does.
+    pub(crate) fn take_names(
+        &self,
+        ino: Ino,
+        cookie: u64,
+        taken: &mut u64,
+        take: &mut dyn FnMut(Entry<'_>, &Attributes) -> bool,
+    ) -> Result<Option<u64>, FsError> {
+        let (_, hot) = self.find_directory(ino)?;
+        let mut opens = self.opens.lock().expect("no panic while holding the open counts");
+        let mut failed = None;
+        let next = Tree::of(&hot).list(self.arena(), cookie, &mut |name| {
+            let takes = match self.attributes(name.slot) {
+                Ok(attributes) => take(self.entry(name), &attributes),
+                Err(error) => {
+                    failed = Some(error);
+                    false
+                }
+            };
+            if takes {
+                opens.entry(name.slot.0).or_default().count += 1;
+                *taken += 1;
+            }
+            takes
+        })?;
+        failed.map_or(Ok(next), Err)
     }
 }
 

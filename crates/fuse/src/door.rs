@@ -4,14 +4,15 @@
 //! `forget`. The kernel keeps an inode while it is open, so open files need no count of their own, and `open`
 //! answers ENOSYS: from then on the kernel opens and closes without asking.
 
-use crate::attributes::{absent, permissions, set_time, to_kernel};
-use crate::directory::{Listed, Room, list};
+use crate::attributes::{absent, file_type, permissions, set_time, to_kernel};
+use crate::directory::{Listed, Room, dots};
 use crate::errno::errno;
+use crate::kernel::{KernelCache, ask_of_kernel};
 use crate::latency::{Class, Latencies, Timer};
 use fs::{Attributes, Caller, Done, Fs, FsError, IfExists, Ino, Kind, SetAttributes};
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
-    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig, LockOwner,
+    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
     ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
@@ -21,27 +22,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// How long the kernel may believe what we said. We are the only door, so nothing changes behind its back.
-const TTL: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// Bytes of the largest write request: what the kernel allows (256 pages).
-const WRITE_BYTES_MAX: u32 = 1 << 20;
-
-/// Read-ahead and write-back requests of the kernel under way at once. Each may wait for a fetch, so there are many
-/// more than the 12 of the default.
-const BACKGROUND_MAX: u16 = 256;
-
 /// Serves the kernel from a file system.
 #[derive(Clone)]
 pub struct Door {
     fs: Arc<Fs>,
     latencies: Arc<Latencies>,
+    kernel_cache: KernelCache,
+    /// How long the kernel may believe what we said.
+    ttl: Duration,
 }
 
 impl Door {
     /// A door to `fs` that measures into `latencies`.
-    pub fn new(fs: Arc<Fs>, latencies: Arc<Latencies>) -> Door {
-        Door { fs, latencies }
+    pub fn new(fs: Arc<Fs>, latencies: Arc<Latencies>, kernel_cache: KernelCache) -> Door {
+        Door { fs, latencies, kernel_cache, ttl: kernel_cache.ttl() }
     }
 
     fn timer(&self, class: Class) -> Timer {
@@ -50,22 +44,22 @@ impl Door {
 
     /// A completion that ends with an entry, which the kernel then remembers.
     fn entry(&self, class: Class, reply: ReplyEntry) -> Done<Attributes> {
-        let (timer, fs) = (self.timer(class), self.fs.clone());
+        let (timer, fs, ttl) = (self.timer(class), self.fs.clone(), self.ttl);
         Box::new(move |made| {
             let _timer = timer;
             match made.and_then(|made| fs.hold(made.ino).map(|()| made)) {
-                Ok(made) => reply.entry(&TTL, &to_kernel(&made), generation(&made)),
+                Ok(made) => reply.entry(&ttl, &to_kernel(&made), generation(&made)),
                 Err(error) => reply.error(errno(&error)),
             }
         })
     }
 
     fn attr(&self, class: Class, reply: ReplyAttr) -> Done<Attributes> {
-        let timer = self.timer(class);
+        let (timer, ttl) = (self.timer(class), self.ttl);
         Box::new(move |done| {
             let _timer = timer;
             match done {
-                Ok(now) => reply.attr(&TTL, &to_kernel(&now)),
+                Ok(now) => reply.attr(&ttl, &to_kernel(&now)),
                 Err(error) => reply.error(errno(&error)),
             }
         })
@@ -82,28 +76,34 @@ impl Door {
         })
     }
 
-    /// Offers one entry with its attributes; the kernel remembers those that fit.
-    fn offer_plus(&self, reply: &mut ReplyDirectoryPlus, listed: &Listed) -> Room {
-        // An entry that went between listing and asking is not listed.
-        if !listed.is_dot() && self.fs.hold(listed.ino).is_err() {
-            return Room::Left;
+    fn list(&self, ino: Ino, offset: u64, reply: &mut ReplyDirectory) -> Result<(), FsError> {
+        let mut add = |listed: Listed<'_>| {
+            let name = OsStr::from_bytes(listed.name);
+            let full = reply.add(INodeNo(listed.ino.0), listed.offset, file_type(listed.kind), name);
+            if full { Room::Full } else { Room::Left }
+        };
+        match dots(&self.fs, ino, offset, &mut |dot| Ok(add(dot)))? {
+            Some(cookie) => {
+                self.fs.read_directory(ino, cookie, &mut |entry| add(Listed::of(entry)) == Room::Left)
+            }
+            None => Ok(()),
         }
-        let added = self.fs.attributes(listed.ino).map(|found| self.add_plus(reply, listed, &found));
-        if added.as_ref().is_ok_and(|&room| room == Room::Left) {
-            return Room::Left;
-        }
-        // Not in the reply, so the kernel does not remember it.
-        if !listed.is_dot() {
-            self.fs.unhold(listed.ino, 1);
-        }
-        added.unwrap_or(Room::Left)
     }
 
-    fn add_plus(&self, reply: &mut ReplyDirectoryPlus, listed: &Listed, found: &Attributes) -> Room {
-        let name = OsStr::from_bytes(&listed.name);
-        let ino = INodeNo(listed.ino.0);
-        let full = reply.add(ino, listed.offset, name, &TTL, &to_kernel(found), generation(found));
-        if full { Room::Full } else { Room::Left }
+    /// The kernel remembers what is in the reply, but for the dots.
+    fn list_plus(&self, ino: Ino, offset: u64, reply: &mut ReplyDirectoryPlus) -> Result<(), FsError> {
+        let mut add = |listed: Listed<'_>, found: &Attributes| {
+            let (ino, name) = (INodeNo(listed.ino.0), OsStr::from_bytes(listed.name));
+            let full = reply.add(ino, listed.offset, name, &self.ttl, &to_kernel(found), generation(found));
+            if full { Room::Full } else { Room::Left }
+        };
+        let mut add_dot = |dot: Listed<'_>| Ok(add(dot, &self.fs.attributes(dot.ino)?));
+        match dots(&self.fs, ino, offset, &mut add_dot)? {
+            Some(cookie) => self
+                .fs
+                .take_directory(ino, cookie, &mut |entry, found| add(Listed::of(entry), found) == Room::Left),
+            None => Ok(()),
+        }
     }
 }
 
@@ -121,24 +121,7 @@ fn ino(number: INodeNo) -> Ino {
 
 impl Filesystem for Door {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let wanted = [
-            InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_READDIRPLUS_AUTO,
-            InitFlags::FUSE_CACHE_SYMLINKS,
-            InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_NO_OPEN_SUPPORT,
-            InitFlags::FUSE_NO_OPENDIR_SUPPORT,
-        ];
-        for flag in wanted {
-            // A kernel without one of them works, only slower. FUSE_ATOMIC_O_TRUNC must stay off: `open` does not
-            // reach us, so the kernel truncates by setting the size.
-            let _ = config.add_capabilities(flag);
-        }
-        if let Err(nearest) = config.set_max_write(WRITE_BYTES_MAX) {
-            let _ = config.set_max_write(nearest);
-        }
-        let _ = config.set_max_background(BACKGROUND_MAX);
+        ask_of_kernel(config);
         Ok(())
     }
 
@@ -146,9 +129,9 @@ impl Filesystem for Door {
         let _timer = self.timer(Class::Lookup);
         let found = self.fs.lookup(ino(parent), name.as_bytes());
         match found.and_then(|found| self.fs.hold(found.ino).map(|()| found)) {
-            Ok(found) => reply.entry(&TTL, &to_kernel(&found), generation(&found)),
+            Ok(found) => reply.entry(&self.ttl, &to_kernel(&found), generation(&found)),
             // The kernel may remember that, too: names appear only through itself.
-            Err(FsError::NotFound) => reply.entry(&TTL, &absent(), Generation(0)),
+            Err(FsError::NotFound) => reply.entry(&self.ttl, &absent(), Generation(0)),
             Err(error) => reply.error(errno(&error)),
         }
     }
@@ -238,12 +221,12 @@ impl Filesystem for Door {
         _flags: i32,
         reply: ReplyCreate,
     ) {
-        let (timer, fs) = (self.timer(Class::Create), self.fs.clone());
+        let (timer, fs, ttl) = (self.timer(Class::Create), self.fs.clone(), self.ttl);
         let done: Done<Attributes> = Box::new(move |made| {
             let _timer = timer;
             match made.and_then(|made| fs.hold(made.ino).map(|()| made)) {
                 Ok(made) => reply.created(
-                    &TTL,
+                    &ttl,
                     &to_kernel(&made),
                     generation(&made),
                     FileHandle(0),
@@ -297,7 +280,11 @@ impl Filesystem for Door {
     }
 
     fn opendir(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.error(Errno::ENOSYS);
+        match self.kernel_cache {
+            // The kernel opens by itself from then on, and keeps listings.
+            KernelCache::Full => reply.error(Errno::ENOSYS),
+            KernelCache::None => reply.opened(FileHandle(0), FopenFlags::empty()),
+        }
     }
 
     fn read(
@@ -370,11 +357,7 @@ impl Filesystem for Door {
         mut reply: ReplyDirectory,
     ) {
         let _timer = self.timer(Class::Readdir);
-        let listing = list(&self.fs, ino(number), offset, &mut |listed| {
-            let name = OsStr::from_bytes(&listed.name);
-            let full = reply.add(INodeNo(listed.ino.0), listed.offset, listed.file_type(), name);
-            if full { Room::Full } else { Room::Left }
-        });
+        let listing = self.list(ino(number), offset, &mut reply);
         match listing {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(errno(&error)),
@@ -390,7 +373,7 @@ impl Filesystem for Door {
         mut reply: ReplyDirectoryPlus,
     ) {
         let _timer = self.timer(Class::Readdir);
-        let listing = list(&self.fs, ino(number), offset, &mut |listed| self.offer_plus(&mut reply, &listed));
+        let listing = self.list_plus(ino(number), offset, &mut reply);
         match listing {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(errno(&error)),

@@ -3,9 +3,11 @@ mod attributes;
 mod directory;
 mod door;
 mod errno;
+mod kernel;
 mod latency;
 mod session;
 
 pub use door::Door;
+pub use kernel::{KernelCache, ask_of_kernel};
 pub use latency::{Class, Latencies, Summary};
 pub use session::{Options, Session, mount};

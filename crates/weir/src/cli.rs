@@ -126,6 +126,32 @@ pub(crate) struct Tuning {
     /// Threads that take requests from the kernel: 1 is best for one or two programs that sync, 2 for many
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub(crate) threads: u8,
+    /// What the kernel may remember; `none` is for measuring the door
+    #[arg(long, value_enum, hide = true, default_value_t = KernelCache::Full)]
+    pub(crate) kernel_cache: KernelCache,
+}
+
+/// What the kernel may remember of names, attributes and listings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum KernelCache {
+    Full,
+    None,
+}
+
+impl KernelCache {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            KernelCache::Full => "full",
+            KernelCache::None => "none",
+        }
+    }
+
+    pub(crate) fn for_door(self) -> fuse::KernelCache {
+        match self {
+            KernelCache::Full => fuse::KernelCache::Full,
+            KernelCache::None => fuse::KernelCache::None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -53,7 +53,7 @@ fn serve(args: &MountArgs, dir: PathBuf, stack: Stack) -> Result<(), WeirError> 
         allow_other: args.allow_other,
         threads: usize::from(args.tuning.threads),
     };
-    let door = Door::new(stack.fs.clone(), latencies.clone());
+    let door = Door::new(stack.fs.clone(), latencies.clone(), args.tuning.kernel_cache.for_door());
     let workers = Workers::start(&stack.cache)?;
     let session = match fuse::mount(door, &dir, &options) {
         Ok(session) => session,

@@ -246,14 +246,10 @@ impl Subject for Bench {
         let (_, hot) = self.state.find_directory(ino)?;
         let (mut after, mut all) = (Some(0), Vec::new());
         while let Some(cookie) = after {
-            let listing = Tree::of(&hot).list(self.state.arena(), cookie)?;
-            all.extend(
-                listing
-                    .names
-                    .into_iter()
-                    .map(|one| (one.key, one.name, self.state.numbers.ino(one.slot), one.kind)),
-            );
-            after = listing.next;
+            after = Tree::of(&hot).list(self.state.arena(), cookie, &mut |one| {
+                all.push((one.key, one.name.to_vec(), self.state.numbers.ino(one.slot), one.kind));
+                true
+            })?;
         }
         Ok(all)
     }

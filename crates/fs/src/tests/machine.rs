@@ -189,6 +189,36 @@ fn random_operations_through_the_whole_stack_do_what_a_plain_model_does() {
 }
 
 #[test]
+fn a_listing_that_is_taken_holds_what_was_taken_and_nothing_else() {
+    let machine = Machine::new(4, FetchMode::Lazy, 16384);
+    let fs = machine.fs();
+    for name in 0..300 {
+        let name = format!("file-{name}").into_bytes();
+        machine.wait(|done| fs.make(OWNER, Ino::ROOT, &name, Kind::File, 0o600, done)).expect("a file");
+    }
+    let (mut taken, mut left) = (Vec::new(), None);
+    fs.take_directory(Ino::ROOT, 0, &mut |entry, found| {
+        assert_eq!((entry.ino, entry.kind), (found.ino, found.kind));
+        if taken.len() == 200 {
+            left = Some((entry.name.to_vec(), entry.ino));
+            return false;
+        }
+        taken.push((entry.name.to_vec(), entry.ino));
+        true
+    })
+    .expect("a listing");
+    let (name, ino) = left.expect("there are more than 200");
+    machine.wait(|done| fs.unlink(Ino::ROOT, &name, done)).expect("removed");
+    assert!(matches!(fs.attributes(ino), Err(FsError::Stale)), "nobody holds it");
+    for (name, ino) in taken {
+        machine.wait(|done| fs.unlink(Ino::ROOT, &name, done)).expect("removed");
+        assert_eq!(fs.attributes(ino).expect("it is held").links, 0);
+        fs.unhold(ino, 1);
+        assert!(matches!(fs.attributes(ino), Err(FsError::Stale)), "it was held once");
+    }
+}
+
+#[test]
 fn a_long_write_is_read_back_whole() {
     let mut machine = Machine::new(3, FetchMode::Lazy, 16384);
     let file = machine.wait(|done| machine.fs().make(OWNER, Ino::ROOT, b"long", Kind::File, 0o600, done));

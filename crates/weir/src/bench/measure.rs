@@ -73,20 +73,20 @@ fn sequential(file: &File, bytes: u64, limit: Duration) -> std::io::Result<f64> 
 }
 
 /// Memory that O_DIRECT accepts, cut out of a larger piece.
-struct Aligned {
+pub(super) struct Aligned {
     memory: Vec<u8>,
     start: usize,
     len: usize,
 }
 
 impl Aligned {
-    fn new(len: usize) -> Aligned {
+    pub(super) fn new(len: usize) -> Aligned {
         let memory = vec![0; len + ALIGN];
         let start = memory.as_ptr().align_offset(ALIGN);
         Aligned { memory, start, len }
     }
 
-    fn bytes(&mut self) -> &mut [u8] {
+    pub(super) fn bytes(&mut self) -> &mut [u8] {
         &mut self.memory[self.start..self.start + self.len]
     }
 }

@@ -4,12 +4,14 @@
 //! | --- | --- |
 //! | `nonblocking_writes` | the first writes to pages that nobody holds, beside ext4 |
 //! | `counters` | what a million partial writes and their syncs cost the store: nothing |
+//! | `door` | what each operation costs, beside a trivial file system in memory |
 //! | `slow_device`, `system` | modelled devices and the file systems on them |
 //! | `workload`, `measure` | the load; what a device can do |
 //! | `report` | figures as text, table and JSON |
 //! | `undo`, `program`, `error` | taking things down again; running programs; what went wrong |
 
 mod counters;
+mod door;
 mod error;
 mod measure;
 mod nonblocking_writes;
@@ -38,6 +40,11 @@ enum Experiment {
     NonblockingWrites(nonblocking_writes::NonblockingWritesArgs),
     /// Store reads that partial writes cause, and store I/O that fsync causes.
     Counters(counters::CountersArgs),
+    /// What each operation costs beside a trivial in-memory file system, one client and two.
+    Door(door::DoorArgs),
+    /// The trivial file system, in a process of its own.
+    #[command(hide = true)]
+    DoorPeer(door::PeerArgs),
 }
 
 /// Runs a benchmark; results go to stdout, progress to stderr.
@@ -48,5 +55,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), BenchError> {
     match &args.experiment {
         Experiment::NonblockingWrites(args) => nonblocking_writes::run_benchmark(args),
         Experiment::Counters(args) => counters::run_benchmark(args),
+        Experiment::Door(args) => door::run_benchmark(args),
+        Experiment::DoorPeer(args) => door::run_peer(args),
     }
 }
