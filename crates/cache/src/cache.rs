@@ -4,12 +4,14 @@ use crate::admit::Credit;
 use crate::commit::{CommitTime, Completions};
 use crate::error::CacheError;
 use crate::recover::{Recovery, dirt};
+use crate::seek::Wanted;
 use crate::settings::{Change, Cost, Settings};
 use crate::state::{Key, PendingCut, State, pages_of};
 use crate::status::{Counters, Status};
 use crate::write_back::{Why, WriteBack};
 use buffer::{Appended, Buffer, BufferError, Record};
 use device::{BLOCK_BYTES, Clock, Device, Incarnation, ObjectId, PageNo, Sequence};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
@@ -82,7 +84,7 @@ impl Core {
     fn has_work(&self, state: &State, task: Task) -> bool {
         match task {
             Task::Commit => self.commit_due(state),
-            Task::Fetch => state.reads.has_work(),
+            Task::Fetch => state.reads.has_work() || state.seeks.has_work(),
             Task::WriteBack => self.write_back_due(state),
             Task::Checkpoint => self.checkpoint_due(state),
         }
@@ -302,6 +304,12 @@ impl Cache {
         self.core.read(object, offset, len, then);
     }
 
+    /// Finds the first page of `pages` that is what is wanted; `None`: there is none. Exact as of one moment for each
+    /// 32 MiB; `then` is called by a worker that fetches. Writes nothing and fetches no page.
+    pub fn seek(&self, object: ObjectId, pages: Range<PageNo>, wanted: Wanted, then: Then<Option<PageNo>>) {
+        self.core.seek(object, pages, wanted, then);
+    }
+
     /// In `FetchMode::Blocking`, completes once every page that this range covers only in part is in memory; in
     /// lazy mode at once.
     pub fn prepare_write(&self, object: ObjectId, offset: u64, len: usize, then: Then<()>) {
@@ -357,6 +365,7 @@ impl Cache {
         let mut state = self.core.state();
         state.stopping = true;
         self.core.refuse_all(&mut state, &CacheError::Stopping, &mut completions);
+        self.core.refuse_seeks(&mut state, &mut completions);
         drop(state);
         completions.deliver();
         self.core.work.iter().for_each(Condvar::notify_all);

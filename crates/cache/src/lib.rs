@@ -9,6 +9,7 @@ mod page;
 mod read;
 mod recover;
 mod relog;
+mod seek;
 mod settings;
 mod state;
 mod status;
@@ -21,5 +22,6 @@ pub use delta::Delta;
 pub use error::CacheError;
 #[cfg(feature = "planted-bugs")]
 pub use page::PlantedBug;
+pub use seek::Wanted;
 pub use settings::{Change, Cost, FetchMode, Settings};
 pub use status::{Counters, Status, Stuck};

@@ -112,8 +112,9 @@ impl Core {
             self.wake(Task::Fetch);
         }
         completions.deliver();
+        let sought = self.seek_step();
         if flights.is_empty() {
-            return if retried { Progress::Worked } else { Progress::Idle };
+            return if retried || sought { Progress::Worked } else { Progress::Idle };
         }
         let wants = self.fetch(&flights);
 

@@ -5,6 +5,7 @@ use crate::commit::Syncs;
 use crate::error::CacheError;
 use crate::page::{Body, Entry, FlightNo};
 use crate::read::Reads;
+use crate::seek::Seeks;
 use crate::settings::Settings;
 use crate::status::Counters;
 use crate::trouble::Trouble;
@@ -53,6 +54,7 @@ pub(crate) struct State {
     pub(crate) dirty_bytes: u64,
     pub(crate) flights: u64,
     pub(crate) reads: Reads,
+    pub(crate) seeks: Seeks,
     pub(crate) syncs: Syncs,
     pub(crate) gate: Gate,
     pub(crate) trouble: Trouble,
@@ -76,6 +78,7 @@ impl State {
             dirty_bytes: 0,
             flights: 0,
             reads: Reads::default(),
+            seeks: Seeks::default(),
             syncs: Syncs::default(),
             gate: Gate::default(),
             trouble: Trouble::default(),

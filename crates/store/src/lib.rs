@@ -10,6 +10,7 @@ mod error;
 mod format;
 #[cfg(test)]
 mod golden;
+mod list;
 mod log;
 mod map;
 mod note;
@@ -28,6 +29,7 @@ pub use change::Change;
 pub use check::Finding;
 pub use counters::Counters;
 pub use error::StoreError;
+pub use list::Listed;
 #[cfg(feature = "planted-bugs")]
 pub use plant::PlantedBug;
 pub use read::{Found, Want};

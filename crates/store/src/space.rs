@@ -68,6 +68,13 @@ impl Map {
         blocks.saturating_sub(self.segments.promised_pages * BLOCKS_PER_PAGE)
     }
 
+    /// Blocks that can be written once dead space is given back, above the reserves and what is promised.
+    pub(crate) fn room(&self) -> u64 {
+        let space = self.space();
+        let kept = self.floor(Class::Promise) * self.segments.geometry.segment_blocks;
+        space.total.saturating_sub(space.live + space.reserved + kept)
+    }
+
     pub(crate) fn space(&self) -> Space {
         let geometry = &self.segments.geometry;
         Space {

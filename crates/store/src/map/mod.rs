@@ -5,6 +5,7 @@
 //! none of this exists: recovery takes the nodes of the newest root and applies the notes after it.
 
 mod change;
+mod list;
 mod node;
 mod object;
 mod table;

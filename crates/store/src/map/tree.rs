@@ -38,6 +38,13 @@ fn slot(index: u64, height: u8) -> usize {
     (index / span(height - 1) % INNER_CHILDREN) as usize
 }
 
+/// The leaves below one child of an inner node at `height` whose first leaf is `first`; `None` past all numbers.
+pub(super) fn below(first: u64, child: u64, height: u8) -> Option<Range<u64>> {
+    let step = span(height - 1);
+    let start = step.checked_mul(child)?.checked_add(first)?;
+    Some(start..start.saturating_add(step))
+}
+
 impl Map {
     /// The leaf with this index.
     pub(crate) fn leaf(&self, tree: Tree, index: u64) -> Result<Option<Leaf>, Missing> {

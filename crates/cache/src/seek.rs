@@ -1,0 +1,177 @@
+//! Seeking data and holes: what is written and what never was, over the store's map, what is dirty in memory, and cuts
+//! that have not gone home.
+//!
+//! A page is data if a change of it is on its way home, or if the store holds it and no newer cut takes it away. So
+//! memory is looked at first, and the store after it: a page that goes home meanwhile is seen in one of the two.
+
+use crate::cache::{Core, Task, Then};
+use crate::commit::Completions;
+use crate::error::CacheError;
+use crate::state::{Key, PendingCut, State};
+use device::{ObjectId, PageNo, Sequence};
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+use store::Listed;
+
+/// Leaves of the store's map that one step looks at: 32 MiB of pages that exist, and at most 64 reads of the device.
+const STEP_LEAVES: usize = 64;
+
+/// Pages in memory that one step looks at, under the lock.
+const STEP_PAGES: usize = 8192;
+
+/// What to look for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// A page that was written.
+    Data,
+    /// A page that was never written, or cut.
+    Hole,
+}
+
+/// Seeks that wait for a worker; each goes on where its last step ended.
+#[derive(Default)]
+pub(crate) struct Seeks {
+    queue: VecDeque<Seek>,
+    /// A worker is at one. The others go on fetching, however much there is to look at.
+    busy: bool,
+}
+
+struct Seek {
+    object: ObjectId,
+    /// What is still to be looked at.
+    left: Range<PageNo>,
+    wanted: Wanted,
+    then: Then<Option<PageNo>>,
+}
+
+impl Seeks {
+    pub(crate) fn has_work(&self) -> bool {
+        !self.busy && !self.queue.is_empty()
+    }
+}
+
+/// What memory says of some pages, at one moment.
+struct Memory {
+    dirty: BTreeSet<PageNo>,
+    cuts: Vec<PendingCut>,
+    /// The first page that was not looked at.
+    until: PageNo,
+}
+
+impl Memory {
+    fn of(state: &State, object: ObjectId, range: Range<PageNo>) -> Memory {
+        let (from, to) = (Key { object, page: range.start }, Key { object, page: range.end });
+        let mut memory = Memory {
+            dirty: BTreeSet::new(),
+            cuts: state.cuts.get(&object).cloned().unwrap_or_default(),
+            until: range.end,
+        };
+        for (looked, (key, entry)) in state.table.range(from..to).enumerate() {
+            if looked == STEP_PAGES {
+                memory.until = key.page;
+                break;
+            }
+            if entry.group().is_some() {
+                memory.dirty.insert(key.page);
+            }
+        }
+        memory
+    }
+
+    /// Whether a page that the store holds with this home is a hole by now.
+    fn is_cut(&self, page: PageNo, home: Sequence) -> bool {
+        self.cuts.iter().any(|cut| cut.from <= page && page < cut.to && home < cut.sequence)
+    }
+
+    /// The pages with data below the place where both memory and the store were looked at, and that place.
+    fn data(mut self, listed: Listed) -> (BTreeSet<PageNo>, PageNo) {
+        let until = self.until.min(listed.until);
+        let homes = listed.pages.into_iter().filter(|&(page, home)| !self.is_cut(page, home));
+        let home: Vec<PageNo> = homes.map(|(page, _)| page).collect();
+        self.dirty.extend(home);
+        self.dirty.split_off(&until);
+        (self.dirty, until)
+    }
+}
+
+/// The first page of `looked` that is what is wanted, where `data` are its pages with data.
+fn first(data: &BTreeSet<PageNo>, looked: Range<PageNo>, wanted: Wanted) -> Option<PageNo> {
+    match wanted {
+        Wanted::Data => data.first().copied(),
+        Wanted::Hole => {
+            let mut numbers = looked.start.0..looked.end.0;
+            // As many as there is data, and one more.
+            numbers.find(|&number| !data.contains(&PageNo(number))).map(PageNo)
+        }
+    }
+}
+
+impl Core {
+    /// Always answered by a worker, never in the caller's own call: whoever asks again from its completion does not
+    /// pile up calls.
+    pub(crate) fn seek(
+        self: &Arc<Core>,
+        object: ObjectId,
+        pages: Range<PageNo>,
+        wanted: Wanted,
+        then: Then<Option<PageNo>>,
+    ) {
+        let mut state = self.state();
+        if state.stopping {
+            drop(state);
+            return then(Err(CacheError::Stopping));
+        }
+        state.seeks.queue.push_back(Seek { object, left: pages, wanted, then });
+        drop(state);
+        self.wake(Task::Fetch);
+    }
+
+    /// One bounded piece of the oldest seek; `false` if there is none for this worker.
+    pub(crate) fn seek_step(self: &Arc<Core>) -> bool {
+        let mut state = self.state();
+        if !state.seeks.has_work() {
+            return false;
+        }
+        let Some(mut seek) = state.seeks.queue.pop_front() else { return false };
+        state.seeks.busy = true;
+        let memory = Memory::of(&state, seek.object, seek.left.clone());
+        drop(state);
+        let found = self.look(&mut seek, memory);
+        let mut state = self.state();
+        state.seeks.busy = false;
+        let goes_on = matches!(found, Ok(None)) && !seek.left.is_empty();
+        let found = if goes_on && state.stopping { Err(CacheError::Stopping) } else { found };
+        let answered = if goes_on && found.is_ok() {
+            state.seeks.queue.push_back(seek);
+            None
+        } else {
+            Some(seek.then)
+        };
+        let more = state.seeks.has_work();
+        drop(state);
+        if more {
+            self.wake(Task::Fetch);
+        }
+        if let Some(then) = answered {
+            then(found);
+        }
+        true
+    }
+
+    /// Looks at what one step may look at, and takes it off what is left.
+    fn look(&self, seek: &mut Seek, memory: Memory) -> Result<Option<PageNo>, CacheError> {
+        let listed = self.store_io().list(seek.object, seek.left.clone(), STEP_LEAVES)?;
+        let (data, until) = memory.data(listed);
+        let found = first(&data, seek.left.start..until, seek.wanted);
+        seek.left.start = until;
+        Ok(found)
+    }
+
+    /// Fails every seek that waits: nobody will answer it any more.
+    pub(crate) fn refuse_seeks(&self, state: &mut State, completions: &mut Completions) {
+        for Seek { then, .. } in state.seeks.queue.drain(..) {
+            completions.push(move || then(Err(CacheError::Stopping)));
+        }
+    }
+}

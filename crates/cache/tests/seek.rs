@@ -1,0 +1,196 @@
+//! Seeking holes and data, against a plain set of written pages: over what is home, what is dirty, what is on its way,
+//! and cuts that the store has not heard of.
+
+use cache::{Cache, Change, Cost, Credit, Settings, Task, Wanted};
+use device::{BLOCK_BYTES, ObjectId, PageNo, Random, StoreId};
+use sim::{Power, SimClock, SimDisk};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use store::{Layout, Store};
+
+const OBJECT: ObjectId = ObjectId { slot: 3, generation: 1 };
+/// More than two leaves of the store's map, so that a seek goes from one to the next.
+const PAGES: u64 = 300;
+const PAGE: u64 = BLOCK_BYTES as u64;
+
+struct Machine {
+    power: Arc<Power>,
+    store: Arc<SimDisk>,
+    buffer: Arc<SimDisk>,
+    clock: Arc<SimClock>,
+}
+
+impl Machine {
+    fn new(seed: u64) -> Machine {
+        let power = Power::new();
+        let store = SimDisk::new("store", 8192, &power, seed);
+        let buffer = SimDisk::new("buffer", 512, &power, seed + 1);
+        let id = StoreId([7; 16]);
+        Store::format(&*store, &Layout { id, segment_blocks: Some(32) }).expect("a format");
+        buffer::Buffer::format(&*buffer, id).expect("a format");
+        Machine { power, store, buffer, clock: Arc::new(SimClock::new()) }
+    }
+
+    fn open(&self) -> Cache {
+        let settings = Settings {
+            memory_bytes_max: 120 * PAGE,
+            dirty_bytes_max: 60 * PAGE,
+            commit_inline_below: Duration::ZERO,
+            ..Settings::default()
+        };
+        let store = Arc::new(Store::open(self.store.clone()).expect("a store"));
+        Cache::open(store, self.buffer.clone(), self.clock.clone(), settings).expect("a cache")
+    }
+
+    fn crash(&self) {
+        self.power.cut();
+        self.store.crash();
+        self.buffer.crash();
+        self.power.restore();
+    }
+
+    /// Waits for a completion, doing the workers' work in an order drawn from `random`.
+    fn wait<T: Send + 'static>(
+        &self,
+        cache: &Cache,
+        random: &mut Random,
+        start: impl FnOnce(cache::Then<T>),
+    ) -> T {
+        let slot = Arc::new(Mutex::new(None));
+        let into = slot.clone();
+        start(Box::new(move |outcome| *into.lock().expect("one thread") = Some(outcome)));
+        for _ in 0..100_000 {
+            if let Some(outcome) = slot.lock().expect("one thread").take() {
+                return outcome.expect("devices that work");
+            }
+            cache.step(Task::ALL[random.below(4) as usize]);
+            self.clock.advance(Duration::from_millis(1));
+        }
+        panic!("nobody answered: {:?}", cache.status());
+    }
+
+    fn apply(&self, cache: &Cache, random: &mut Random, change: Change<'_>) {
+        let changes = [change];
+        let mut credit: Credit = self.wait(cache, random, |then| cache.admit(Cost::of(&changes), then));
+        cache.apply(&mut credit, &changes).expect("room");
+    }
+
+    fn seek(&self, cache: &Cache, random: &mut Random, pages: Range<u64>, wanted: Wanted) -> Option<u64> {
+        let pages = PageNo(pages.start)..PageNo(pages.end);
+        self.wait(cache, random, |then| cache.seek(OBJECT, pages, wanted, then)).map(|page| page.0)
+    }
+}
+
+/// What a change does to the set of pages with data: a page that is zeroed as a whole becomes a hole, one that is zeroed
+/// in part is data.
+fn note(written: &mut BTreeSet<u64>, change: &Change<'_>) {
+    match *change {
+        Change::Write { offset, bytes, .. } => {
+            written.extend(offset / PAGE..(offset + bytes.len() as u64).div_ceil(PAGE));
+        }
+        Change::Zero { offset, len, .. } => {
+            let (end, first, last) = (offset + len, offset.div_ceil(PAGE), (offset + len) / PAGE);
+            if !offset.is_multiple_of(PAGE) {
+                written.insert(offset / PAGE);
+            }
+            if !end.is_multiple_of(PAGE) {
+                written.insert(last);
+            }
+            written.retain(|page| !(first..last).contains(page));
+        }
+        Change::Delete { .. } => written.clear(),
+    }
+}
+
+fn change<'a>(random: &mut Random, bytes: &'a [u8]) -> Change<'a> {
+    let at = random.below(PAGES * PAGE - 1);
+    let left = PAGES * PAGE - at;
+    match random.below(10) {
+        0..7 => {
+            let limit = if random.once_in(4) { 9 * PAGE } else { 700 };
+            let len = (1 + random.below(limit)).min(left);
+            Change::Write { object: OBJECT, offset: at, bytes: &bytes[..len as usize] }
+        }
+        7 | 8 => {
+            let (first, count) = (at / PAGE, 1 + random.below(40));
+            let len = (count * PAGE).min((PAGES - first) * PAGE);
+            Change::Zero { object: OBJECT, offset: first * PAGE, len }
+        }
+        _ => Change::Zero { object: OBJECT, offset: at, len: (1 + random.below(20 * PAGE)).min(left) },
+    }
+}
+
+#[test]
+fn a_seek_finds_exactly_what_was_written_and_not_cut() {
+    let bytes = vec![7; 9 * PAGE as usize];
+    for seed in 0..6 {
+        let (machine, mut random) = (Machine::new(seed), Random::new(seed));
+        let (mut cache, mut written) = (machine.open(), BTreeSet::new());
+        let mut homes = 0;
+        for step in 0..600 {
+            match random.below(12) {
+                0 => {
+                    machine.wait(&cache, &mut random, |then| cache.sync(then));
+                    if random.once_in(4) {
+                        homes += cache.status().counters.pages_home;
+                        drop(cache);
+                        machine.crash();
+                        cache = machine.open();
+                    }
+                }
+                1 | 2 => drop(cache.step(Task::ALL[random.below(4) as usize])),
+                3..7 => {
+                    let change = change(&mut random, &bytes);
+                    note(&mut written, &change);
+                    machine.apply(&cache, &mut random, change);
+                }
+                _ => {
+                    let from = random.below(PAGES);
+                    let range = from..from + random.below(PAGES + 1 - from);
+                    let data = machine.seek(&cache, &mut random, range.clone(), Wanted::Data);
+                    let expected = range.clone().find(|page| written.contains(page));
+                    assert_eq!(data, expected, "seed {seed}, step {step}: data in {range:?}");
+                    let hole = machine.seek(&cache, &mut random, range.clone(), Wanted::Hole);
+                    let expected = range.clone().find(|page| !written.contains(page));
+                    assert_eq!(hole, expected, "seed {seed}, step {step}: a hole in {range:?}");
+                }
+            }
+        }
+        assert!(homes > 100, "seed {seed}: only {homes} pages went home, so memory alone answered");
+    }
+}
+
+#[test]
+fn a_seek_passes_over_an_empty_space_of_any_width_at_once() {
+    let (machine, mut random) = (Machine::new(1), Random::new(1));
+    let cache = machine.open();
+    let far = (1 << 35) - 1;
+    for page in [0, 1, 200, far] {
+        let change = Change::Write { object: OBJECT, offset: page * PAGE, bytes: b"data" };
+        machine.apply(&cache, &mut random, change);
+    }
+    let all = 2..far + 1;
+    for round in ["dirty", "home"] {
+        assert_eq!(machine.seek(&cache, &mut random, all.clone(), Wanted::Data), Some(200), "{round}");
+        assert_eq!(machine.seek(&cache, &mut random, 201..far + 1, Wanted::Data), Some(far), "{round}");
+        assert_eq!(machine.seek(&cache, &mut random, 201..far, Wanted::Data), None, "{round}");
+        assert_eq!(machine.seek(&cache, &mut random, 0..far, Wanted::Hole), Some(2), "{round}");
+        assert_eq!(machine.seek(&cache, &mut random, far..far + 1, Wanted::Hole), None, "{round}");
+        cache.drain().expect("everything goes home");
+    }
+}
+
+#[test]
+fn a_seek_that_nobody_can_answer_any_more_is_refused() {
+    let machine = Machine::new(1);
+    let cache = machine.open();
+    let outcome = Arc::new(Mutex::new(None));
+    let into = outcome.clone();
+    let then = move |found| *into.lock().expect("one thread") = Some(found);
+    cache.seek(OBJECT, PageNo(0)..PageNo(9), Wanted::Data, Box::new(then));
+    cache.stop();
+    let outcome = outcome.lock().expect("one thread").take();
+    assert!(outcome.expect("it is answered").is_err());
+}

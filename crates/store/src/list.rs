@@ -1,0 +1,37 @@
+//! Which pages the store holds, a bounded piece at a time: what seeking holes and data needs.
+
+use crate::error::StoreError;
+use crate::store::Store;
+use device::{ObjectId, PageNo, Sequence};
+use std::ops::Range;
+
+/// Pages of an object that the store holds, from some page on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// The pages, in order, each with its home: the highest sequence that its bytes contain.
+    pub pages: Vec<(PageNo, Sequence)>,
+    /// The first page that was not looked at: nothing below it was left out.
+    pub until: PageNo,
+}
+
+impl Store {
+    /// Lists the pages that the store holds of `object` within `range`, of at most `leaves_max` leaves of its map
+    /// (128 pages each). What is empty between them costs nothing, however wide it is. May read map nodes.
+    ///
+    /// # Errors
+    /// A map node that cannot be read, or is damaged.
+    pub fn list(
+        &self,
+        object: ObjectId,
+        range: Range<PageNo>,
+        leaves_max: usize,
+    ) -> Result<Listed, StoreError> {
+        self.resolve(|map| map.list(object, range.clone(), leaves_max.max(1)))
+    }
+
+    /// Blocks that can still be written, once all dead space is given back: free and dead ones, without the reserves
+    /// and what is promised.
+    pub fn room(&self) -> u64 {
+        self.map().room()
+    }
+}
