@@ -58,6 +58,15 @@ pub(crate) fn free() -> Cost {
     Cost { frees: true, ..INODES }
 }
 
+/// A range of a file whose pages become holes, with its size and times. Unless it is whole pages, its two edges are
+/// zeroed: that may take pages, so it must not use the last reserve.
+pub(crate) fn allocate(whole_pages_go: bool) -> Cost {
+    plus(
+        Cost { pages: 3, bytes: 96, records: 6, frees: false },
+        Cost { pages: 2, bytes: 0, records: 3, frees: whole_pages_go },
+    )
+}
+
 /// Bytes written into a file.
 pub(crate) fn write(offset: u64, len: usize) -> Cost {
     debug_assert!(offset <= FILE_BYTES_MAX);

@@ -211,6 +211,11 @@ impl Fs {
         }
     }
 
+    /// What all handles share, for the parts of the door in other files.
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
     /// Reads at most `len` bytes from `offset` on; fewer at the end of the file.
     pub fn read(&self, ino: Ino, offset: u64, len: usize, done: Done<Vec<u8>>) {
         let clipped = self.core.read().clip(ino, offset, len);

@@ -29,6 +29,9 @@ pub enum FsError {
     /// EFBIG
     #[error("past the largest file")]
     TooLarge,
+    /// ENXIO
+    #[error("no data there, or past the end of the file")]
+    PastEnd,
     /// EMLINK
     #[error("too many links")]
     TooManyLinks,

@@ -1,4 +1,5 @@
 #![doc = include_str!("../README.md")]
+mod allocate;
 mod arena;
 mod attributes;
 mod check;
@@ -23,6 +24,7 @@ mod tests;
 mod transaction;
 mod types;
 
+pub use allocate::{Allocate, Seek, Size};
 pub use check::Finding;
 pub use door::Fs;
 pub use error::FsError;

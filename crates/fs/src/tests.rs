@@ -7,3 +7,4 @@ mod machine;
 mod model;
 mod operations;
 mod random;
+mod space;

@@ -16,6 +16,7 @@ pub(crate) fn errno(error: &FsError) -> Errno {
         FsError::NameTooLong => Errno::ENAMETOOLONG,
         FsError::Invalid => Errno::EINVAL,
         FsError::TooLarge => Errno::EFBIG,
+        FsError::PastEnd => Errno::ENXIO,
         FsError::TooManyLinks => Errno::EMLINK,
         FsError::NoSpace => Errno::ENOSPC,
         FsError::Stale => Errno::ESTALE,

@@ -1,6 +1,7 @@
 //! The file system without a cache: changes go to a plain map of pages.
 
 use super::model::{Listing, Operation, Subject};
+use crate::allocate::Allocate;
 use crate::arena::Arena;
 use crate::check::{Finding, check};
 use crate::cost;
@@ -199,6 +200,11 @@ impl Subject for Bench {
                 .map(|()| None),
             Operation::Set { ino, set } => {
                 self.run(cost::attributes(true), |tx| tx.set_attributes(ino, &set)).map(Some)
+            }
+            Operation::Allocate { ino, what, range, size } => {
+                let whole_pages_go = what != Allocate::Room && (range.0 | range.1).is_multiple_of(4096);
+                self.run(cost::allocate(whole_pages_go), |tx| tx.allocate(ino, what, range, size))
+                    .map(|()| None)
             }
             Operation::Hold { ino } => {
                 let (slot, ..) = self.state.find(ino)?;

@@ -65,6 +65,15 @@ impl Machine {
         &self.open.as_ref().expect("it is open").1
     }
 
+    pub(crate) fn store(&self) -> &Store {
+        self.open.as_ref().expect("it is open").0.store()
+    }
+
+    /// Takes everything home.
+    pub(crate) fn drain(&self) {
+        self.open.as_ref().expect("it is open").0.drain().expect("disks that work");
+    }
+
     fn step(&self) {
         let (cache, _) = self.open.as_ref().expect("it is open");
         for task in [Task::Commit, Task::Fetch, Task::WriteBack, Task::Checkpoint] {
@@ -127,6 +136,9 @@ impl Subject for Machine {
                 self.wait(|done| fs.write(ino, offset, bytes, done)).map(|()| None)
             }
             Operation::Set { ino, set } => self.wait(|done| fs.set_attributes(ino, set, done)).map(Some),
+            Operation::Allocate { ino, what, range, size } => {
+                self.wait(|done| fs.allocate(ino, what, range, size, done)).map(|()| None)
+            }
             Operation::Hold { ino } => fs.hold(ino).map(|()| None),
             Operation::Unhold { ino } => {
                 fs.unhold(ino, 1);

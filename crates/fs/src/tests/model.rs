@@ -1,5 +1,6 @@
 //! A plain file system of maps and vectors: slow, obvious, and independent of the real one.
 
+use crate::allocate::{Allocate, Size};
 use crate::check::Finding;
 use crate::error::FsError;
 use crate::types::{Attributes, Caller, IfExists, Ino, Kind, SetAttributes, SetTime};
@@ -16,6 +17,7 @@ pub(crate) enum Operation {
     Rename { from: (Ino, Vec<u8>), to: (Ino, Vec<u8>), if_exists: IfExists },
     Write { ino: Ino, offset: u64, bytes: Vec<u8> },
     Set { ino: Ino, set: SetAttributes },
+    Allocate { ino: Ino, what: Allocate, range: (u64, u64), size: Size },
     Hold { ino: Ino },
     Unhold { ino: Ino },
 }
@@ -107,6 +109,7 @@ impl Model {
             Operation::Rename { from, to, if_exists } => self.rename(from, to, if_exists),
             Operation::Write { ino, offset, bytes } => self.write(ino, offset as usize, &bytes),
             Operation::Set { ino, set } => self.set(ino, set),
+            Operation::Allocate { ino, what, range, size } => self.allocate(ino, what, range, size),
             Operation::Hold { ino } => {
                 self.nodes.get_mut(&ino).ok_or(FsError::Stale)?.held += 1;
                 Ok(())
@@ -288,6 +291,21 @@ impl Model {
             node.bytes.resize(end, 0);
         }
         node.bytes[offset..end].copy_from_slice(bytes);
+        (node.times[1], node.times[2]) = (now, now);
+        Ok(())
+    }
+
+    fn allocate(&mut self, ino: Ino, what: Allocate, range: (u64, u64), size: Size) -> Outcome {
+        let now = self.now;
+        let node = self.file(ino)?;
+        let end = (range.0 + range.1) as usize;
+        if what != Allocate::Room {
+            let within = node.bytes.len().min(end);
+            node.bytes[within.min(range.0 as usize)..within].fill(0);
+        }
+        if size == Size::Grows && what != Allocate::Hole && node.bytes.len() < end {
+            node.bytes.resize(end, 0);
+        }
         (node.times[1], node.times[2]) = (now, now);
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use super::bench::{Bench, OWNER};
 use super::model::{Model, Operation, Subject};
+use crate::allocate::{Allocate, Size};
 use crate::error::FsError;
 use crate::types::{Caller, IfExists, Ino, Kind, SetAttributes, SetTime};
 use device::Random;
@@ -89,7 +90,16 @@ impl Source {
                 let bytes = vec![self.random.next_u64() as u8 | 1; 1 + self.random.below(9000) as usize];
                 Operation::Write { ino: self.ino(model, file), offset: self.random.below(20_000), bytes }
             }
-            82..92 => Operation::Set { ino: self.ino(model, |_| true), set: self.set() },
+            82..87 => {
+                let what = [Allocate::Room, Allocate::Zeros, Allocate::Hole][self.random.below(3) as usize];
+                let size = if self.random.once_in(3) { Size::Stays } else { Size::Grows };
+                // Often whole pages, which become holes.
+                let unit = if self.random.once_in(2) { 4096 } else { 1 };
+                let range =
+                    (self.random.below(25_000) / unit * unit, (1 + self.random.below(12_000 / unit)) * unit);
+                Operation::Allocate { ino: self.ino(model, file), what, range, size }
+            }
+            87..92 => Operation::Set { ino: self.ino(model, |_| true), set: self.set() },
             92..97 => Operation::Hold { ino: self.ino(model, |_| true) },
             _ => {
                 let held: Vec<Ino> =

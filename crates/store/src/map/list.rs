@@ -49,7 +49,12 @@ impl Map {
         let wanted = range.start.0 / LEAF_PAGES..range.end.0.div_ceil(LEAF_PAGES);
         let mut found = Found { leaves: Vec::new(), leaves_max, missing: Vec::new() };
         if tree.root.is_some() {
-            self.find_leaves(Leaf { index: 0, id: tree.root, shared: false }, tree.height, &wanted, &mut found);
+            self.find_leaves(
+                Leaf { index: 0, id: tree.root, shared: false },
+                tree.height,
+                &wanted,
+                &mut found,
+            );
         }
         if !found.missing.is_empty() {
             return Err(Missing(found.missing));

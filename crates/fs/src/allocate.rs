@@ -1,0 +1,200 @@
+//! Ranges of a file as space: allocated, zeroed, punched out, and sought.
+//!
+//! A store that writes to a log has no place to keep for a page that is not there yet, and needs a new one each time
+//! that a page is written. So allocating looks whether there is room now, as a whole and before anything changes, and
+//! keeps none of it back.
+
+use crate::core::Core;
+use crate::cost;
+use crate::door::Fs;
+use crate::error::FsError;
+use crate::format::FILE_BYTES_MAX;
+use crate::inode::object;
+use crate::transaction::{DataChange, Transaction};
+use crate::types::{Done, Ino};
+use cache::{CacheError, Wanted};
+use device::{BLOCK_BYTES, ObjectId, PageNo};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A page as a number of bytes.
+const PAGE: u64 = BLOCK_BYTES as u64;
+
+/// What to do with a range of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Allocate {
+    /// There is room for all of it, or the call fails; what is there stays.
+    Room,
+    /// It reads as zeros; whole pages of it become holes.
+    Zeros,
+    /// Like `Zeros`; the file's size never changes.
+    Hole,
+}
+
+/// Whether a file may grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Size {
+    /// It ends where the range ends, if it ended before.
+    Grows,
+    /// It stays.
+    Stays,
+}
+
+/// What `lseek` looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seek {
+    /// Bytes that were written, or may have been: whole pages.
+    Data,
+    /// Pages that were never written, or cut; the end of the file is one.
+    Hole,
+}
+
+/// Whether a range begins and ends with pages.
+fn is_whole_pages(offset: u64, len: u64) -> bool {
+    offset.is_multiple_of(PAGE) && len.is_multiple_of(PAGE)
+}
+
+/// The pages that hold a range.
+fn pages(range: Range<u64>) -> Range<PageNo> {
+    PageNo(range.start / PAGE)..PageNo(range.end.div_ceil(PAGE))
+}
+
+/// The end of a range within a file.
+fn end_of(offset: u64, len: u64) -> Result<u64, FsError> {
+    match offset.checked_add(len) {
+        _ if len == 0 => Err(FsError::Invalid),
+        Some(end) if end <= FILE_BYTES_MAX => Ok(end),
+        _ => Err(FsError::TooLarge),
+    }
+}
+
+impl Transaction<'_> {
+    /// Zeros, size and times in one.
+    pub(crate) fn allocate(
+        &mut self,
+        ino: Ino,
+        what: Allocate,
+        range: (u64, u64),
+        size: Size,
+    ) -> Result<(), FsError> {
+        let (offset, end) = (range.0, end_of(range.0, range.1)?);
+        let (slot, mut hot) = self.find_file(ino)?;
+        // What lies behind the end is zeros already, so the last page can go as a whole.
+        let last = if end >= hot.size() { hot.size().next_multiple_of(PAGE) } else { end };
+        if what != Allocate::Room && hot.is_written() && offset < last {
+            self.also(DataChange::Zero { object: object(slot, &hot), offset, len: last - offset });
+        }
+        if size == Size::Grows && what != Allocate::Hole {
+            hot.set_size(hot.size().max(end));
+            self.set_hot(slot, &hot);
+        }
+        self.touch_modified(slot)
+    }
+}
+
+/// Holes of a range, counted until they are more than there is room for.
+struct Count {
+    core: Arc<Core>,
+    object: ObjectId,
+    left: Range<PageNo>,
+    /// Pages that may still be missing.
+    room: u64,
+    done: Done<()>,
+}
+
+impl Count {
+    /// Goes on with the next hole. Each answer comes from a worker, so this does not pile up calls.
+    fn go_on(self) {
+        let (core, object, left) = (self.core.clone(), self.object, self.left.clone());
+        let then = move |hole: Result<Option<PageNo>, CacheError>| match hole {
+            Err(error) => (self.done)(Err(error.into())),
+            Ok(None) => (self.done)(Ok(())),
+            Ok(Some(hole)) => self.end_of_hole(hole),
+        };
+        core.cache.seek(object, left, Wanted::Hole, Box::new(then));
+    }
+
+    fn end_of_hole(mut self, hole: PageNo) {
+        let (core, object, left) = (self.core.clone(), self.object, hole..self.left.end);
+        let then = move |data: Result<Option<PageNo>, CacheError>| match data {
+            Err(error) => (self.done)(Err(error.into())),
+            Ok(data) => {
+                let end = data.unwrap_or(self.left.end);
+                match self.room.checked_sub(end.0 - hole.0) {
+                    None => (self.done)(Err(FsError::NoSpace)),
+                    Some(_) if end == self.left.end => (self.done)(Ok(())),
+                    Some(room) => {
+                        (self.room, self.left.start) = (room, end);
+                        self.go_on();
+                    }
+                }
+            }
+        };
+        core.cache.seek(object, left, Wanted::Data, Box::new(then));
+    }
+}
+
+impl Fs {
+    /// Does something with the space of a range of at least one byte, as one transaction with size and times.
+    ///
+    /// `Allocate::Room` fails with [`FsError::NoSpace`], and changes nothing, if the pages of the range that the file
+    /// lacks do not fit into the store now. It keeps no room back: a write there later may still find the store full.
+    pub fn allocate(&self, ino: Ino, what: Allocate, range: (u64, u64), size: Size, done: Done<()>) {
+        let (offset, len) = range;
+        let found = end_of(offset, len).and_then(|end| {
+            let state = self.core().read();
+            let (slot, hot) = state.find_file(ino)?;
+            Ok((object(slot, &hot), pages(offset..end)))
+        });
+        let (object, pages) = match found {
+            Ok(found) => found,
+            Err(error) => return done(Err(error)),
+        };
+        let cost = cost::allocate(what != Allocate::Room && is_whole_pages(offset, len));
+        let core = self.core().clone();
+        let change = move |room: Result<(), FsError>| match room {
+            Ok(()) => core.enter(cost, move |tx| tx.allocate(ino, what, range, size), done),
+            Err(error) => done(Err(error)),
+        };
+        let room = self.core().cache.store().room();
+        // Where there is room for the whole range nobody need know how much of it is there.
+        if what != Allocate::Room || pages.end.0 - pages.start.0 <= room {
+            return change(Ok(()));
+        }
+        let core = self.core().clone();
+        Count { core, object, left: pages, room, done: Box::new(change) }.go_on();
+    }
+
+    /// The first place at or after `offset` that is data, or a hole; exact to the page. A page that was zeroed in part
+    /// is data.
+    ///
+    /// # Errors
+    /// [`FsError::PastEnd`] where the file ends at or before `offset`, or has no data after it.
+    pub fn seek(&self, ino: Ino, offset: u64, what: Seek, done: Done<u64>) {
+        let state = self.core().read();
+        let found =
+            state.find_file(ino).map(|(slot, hot)| (object(slot, &hot), hot.size(), hot.is_written()));
+        drop(state);
+        let (object, size, is_written) = match found {
+            Ok(found) => found,
+            Err(error) => return done(Err(error)),
+        };
+        if offset >= size {
+            return done(Err(FsError::PastEnd));
+        }
+        let answer = move |page: Option<PageNo>| match (page, what) {
+            (Some(page), _) => Ok(offset.max(page.offset())),
+            (None, Seek::Hole) => Ok(size),
+            (None, Seek::Data) => Err(FsError::PastEnd),
+        };
+        if !is_written {
+            return done(answer(Some(PageNo::of(offset)).filter(|_| what == Seek::Hole)));
+        }
+        let wanted = match what {
+            Seek::Data => Wanted::Data,
+            Seek::Hole => Wanted::Hole,
+        };
+        let then = move |page: Result<_, CacheError>| done(page.map_err(FsError::from).and_then(answer));
+        self.core().cache.seek(object, pages(offset..size), wanted, Box::new(then));
+    }
+}

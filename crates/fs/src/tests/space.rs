@@ -1,0 +1,201 @@
+//! Ranges as space: what is refused, what is room, what is a hole.
+
+use super::bench::{Bench, OWNER, snapshot};
+use super::machine::Machine;
+use super::model::{Operation, Subject};
+use crate::allocate::{Allocate, Seek, Size};
+use crate::cost;
+use crate::error::FsError;
+use crate::format::FILE_BYTES_MAX;
+use crate::transaction::Transaction;
+use crate::types::{Ino, Kind, SetAttributes};
+use cache::FetchMode;
+
+const PAGE: u64 = 4096;
+
+fn file(machine: &Machine, name: &[u8]) -> Ino {
+    let made = machine.wait(|done| machine.fs().make(OWNER, Ino::ROOT, name, Kind::File, 0o600, done));
+    made.expect("a file").ino
+}
+
+fn write(machine: &Machine, ino: Ino, offset: u64, bytes: &[u8]) {
+    machine.wait(|done| machine.fs().write(ino, offset, bytes.to_vec(), done)).expect("a write");
+}
+
+fn allocate(
+    machine: &Machine,
+    ino: Ino,
+    what: Allocate,
+    range: (u64, u64),
+    size: Size,
+) -> Result<(), FsError> {
+    machine.wait(|done| machine.fs().allocate(ino, what, range, size, done))
+}
+
+fn seek(machine: &Machine, ino: Ino, offset: u64, what: Seek) -> Option<u64> {
+    match machine.wait(|done| machine.fs().seek(ino, offset, what, done)) {
+        Ok(found) => Some(found),
+        Err(FsError::PastEnd) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn size(machine: &Machine, ino: Ino) -> u64 {
+    machine.attributes(ino).expect("it is there").size
+}
+
+/// Every change of data and hole, as found by seeking.
+fn layout(machine: &Machine, ino: Ino) -> Vec<(u64, u64)> {
+    let (mut at, mut found) = (0, Vec::new());
+    while let Some(data) = seek(machine, ino, at, Seek::Data) {
+        at = seek(machine, ino, data, Seek::Hole).expect("a hole ends every file");
+        found.push((data, at));
+    }
+    found
+}
+
+#[test]
+fn holes_and_data_are_found_in_memory_and_at_home() {
+    let mut machine = Machine::new(1, FetchMode::Lazy, 16384);
+    let ino = file(&machine, b"sparse");
+    assert_eq!(layout(&machine, ino), []);
+    machine
+        .wait(|done| {
+            let set = SetAttributes { size: Some(1 << 40), ..SetAttributes::default() };
+            machine.fs().set_attributes(ino, set, done)
+        })
+        .expect("a size");
+    assert_eq!(seek(&machine, ino, 5, Seek::Hole), Some(5));
+    assert_eq!(layout(&machine, ino), []);
+    write(&machine, ino, 0, &[1; 100]);
+    write(&machine, ino, 10 * PAGE, &[2; 3 * PAGE as usize]);
+    write(&machine, ino, (1 << 40) - 10, &[3; 20]);
+    let last = (1 << 40) - PAGE;
+    let expected = [(0, PAGE), (10 * PAGE, 13 * PAGE), (last, (1 << 40) + 10)];
+    assert_eq!(layout(&machine, ino), expected);
+    machine.reopen();
+    assert_eq!(layout(&machine, ino), expected);
+    allocate(&machine, ino, Allocate::Hole, (11 * PAGE, PAGE), Size::Stays).expect("a hole");
+    let expected = [(0, PAGE), (10 * PAGE, 11 * PAGE), (12 * PAGE, 13 * PAGE), (last, (1 << 40) + 10)];
+    assert_eq!(layout(&machine, ino), expected);
+    assert_eq!(seek(&machine, ino, 11 * PAGE + 7, Seek::Hole), Some(11 * PAGE + 7));
+    assert_eq!(seek(&machine, ino, 11 * PAGE + 7, Seek::Data), Some(12 * PAGE));
+    machine.reopen();
+    assert_eq!(layout(&machine, ino), expected);
+    // To the end and beyond: the last page goes as a whole.
+    allocate(&machine, ino, Allocate::Hole, (10 * PAGE, 1 << 41), Size::Stays).expect("a hole");
+    assert_eq!(layout(&machine, ino), [(0, PAGE)]);
+    assert_eq!(size(&machine, ino), (1 << 40) + 10);
+}
+
+#[test]
+fn a_seek_at_the_end_or_behind_it_finds_nothing() {
+    let machine = Machine::new(2, FetchMode::Lazy, 16384);
+    let ino = file(&machine, b"file");
+    for what in [Seek::Data, Seek::Hole] {
+        assert_eq!(seek(&machine, ino, 0, what), None, "of an empty file");
+    }
+    write(&machine, ino, 0, &[1; 5000]);
+    assert_eq!(seek(&machine, ino, 4999, Seek::Data), Some(4999));
+    assert_eq!(seek(&machine, ino, 4999, Seek::Hole), Some(5000));
+    for what in [Seek::Data, Seek::Hole] {
+        assert_eq!(seek(&machine, ino, 5000, what), None);
+        assert_eq!(seek(&machine, ino, u64::MAX, what), None);
+    }
+    let root = machine.wait(|done| machine.fs().seek(Ino::ROOT, 0, Seek::Data, done));
+    assert!(matches!(root, Err(FsError::IsDirectory)), "{root:?}");
+}
+
+#[test]
+fn allocating_grows_the_file_or_not_and_keeps_what_is_there() {
+    let mut machine = Machine::new(3, FetchMode::Lazy, 16384);
+    let ino = file(&machine, b"file");
+    write(&machine, ino, 0, &[7; 5000]);
+    allocate(&machine, ino, Allocate::Room, (1000, 99_000), Size::Stays).expect("room");
+    assert_eq!(size(&machine, ino), 5000);
+    allocate(&machine, ino, Allocate::Room, (1000, 99_000), Size::Grows).expect("room");
+    assert_eq!(size(&machine, ino), 100_000);
+    allocate(&machine, ino, Allocate::Zeros, (100, 200_000), Size::Stays).expect("zeros");
+    assert_eq!(size(&machine, ino), 100_000);
+    allocate(&machine, ino, Allocate::Zeros, (150_000, 50_000), Size::Grows).expect("zeros");
+    machine.reopen();
+    let mut expected = vec![0; 200_000];
+    expected[..100].fill(7);
+    assert_eq!(machine.read(ino).expect("a read"), expected);
+}
+
+#[test]
+fn what_there_is_no_room_for_is_refused_as_a_whole() {
+    // 3072 blocks of 4 KiB.
+    let machine = Machine::new(4, FetchMode::Lazy, 3072);
+    let ino = file(&machine, b"file");
+    write(&machine, ino, 0, &[7; 100_000]);
+    let before = machine.attributes(ino).expect("it is there");
+    for len in [12 << 20, 1 << 30, FILE_BYTES_MAX] {
+        let refused = allocate(&machine, ino, Allocate::Room, (0, len), Size::Grows);
+        assert!(matches!(refused, Err(FsError::NoSpace)), "{len}: {refused:?}");
+    }
+    assert_eq!(machine.attributes(ino).expect("it is there"), before, "a refusal left a trace");
+    allocate(&machine, ino, Allocate::Room, (0, 2 << 20), Size::Grows).expect("two of twelve MiB");
+    // Holes cost nothing.
+    allocate(&machine, ino, Allocate::Zeros, (0, FILE_BYTES_MAX), Size::Grows).expect("a hole");
+    assert_eq!(size(&machine, ino), FILE_BYTES_MAX);
+}
+
+#[test]
+fn what_is_there_already_needs_no_room() {
+    let machine = Machine::new(5, FetchMode::Lazy, 3072);
+    let ino = file(&machine, b"file");
+    let room = || machine.store().room() * PAGE;
+    // Half of what there is, so that the whole does not fit a second time.
+    let half = room() / 2 / PAGE * PAGE;
+    let mut written = 0;
+    while written < half {
+        write(&machine, ino, written, &[7; 16 * PAGE as usize]);
+        written += 16 * PAGE;
+    }
+    machine.drain();
+    let left = room();
+    assert!(left < written, "{left} left, {written} written");
+    let much = written + left / 2;
+    allocate(&machine, ino, Allocate::Room, (0, much), Size::Stays).expect("only the rest is needed");
+    let refused = allocate(&machine, ino, Allocate::Room, (0, written + left + 64 * PAGE), Size::Stays);
+    assert!(matches!(refused, Err(FsError::NoSpace)), "{refused:?}");
+}
+
+#[test]
+fn ranges_that_make_no_sense_are_refused() {
+    let machine = Machine::new(6, FetchMode::Lazy, 16384);
+    let ino = file(&machine, b"file");
+    for what in [Allocate::Room, Allocate::Zeros, Allocate::Hole] {
+        for (range, size) in [((0, 0), Size::Grows), ((9, 0), Size::Stays)] {
+            let refused = allocate(&machine, ino, what, range, size);
+            assert!(matches!(refused, Err(FsError::Invalid)), "{refused:?}");
+        }
+        for range in [(FILE_BYTES_MAX, 1), (1, FILE_BYTES_MAX), (u64::MAX, 2), (0, u64::MAX)] {
+            let refused = allocate(&machine, ino, what, range, Size::Stays);
+            assert!(matches!(refused, Err(FsError::TooLarge)), "{refused:?}");
+        }
+        let refused = allocate(&machine, Ino::ROOT, what, (0, 1), Size::Grows);
+        assert!(matches!(refused, Err(FsError::IsDirectory)), "{refused:?}");
+    }
+    allocate(&machine, ino, Allocate::Zeros, (FILE_BYTES_MAX - 1, 1), Size::Grows).expect("the last byte");
+}
+
+#[test]
+fn an_allocation_that_is_not_taken_leaves_no_trace() {
+    let mut bench = Bench::new();
+    let ino = bench.file(Ino::ROOT, "file");
+    bench.apply(&Operation::Write { ino, offset: 0, bytes: vec![1; 9000] }).expect("a write");
+    let before = snapshot(&bench.state);
+    for what in [Allocate::Room, Allocate::Zeros, Allocate::Hole] {
+        bench.now += 1;
+        let mut tx = Transaction::begin(&mut bench.state, bench.now);
+        tx.allocate(ino, what, (100, 50_000), Size::Grows).expect("it could be");
+        let changes = tx.changes();
+        assert!(crate::transaction::within(&changes, cost::allocate(false)), "{changes:?}");
+        drop(changes);
+        drop(tx);
+        assert!(snapshot(&bench.state) == before, "{what:?}");
+    }
+}
