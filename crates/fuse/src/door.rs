@@ -9,11 +9,13 @@ use crate::directory::{Listed, Room, dots};
 use crate::errno::errno;
 use crate::kernel::{KernelCache, ask_of_kernel};
 use crate::latency::{Class, Latencies, Timer};
+use crate::space;
 use fs::{Attributes, Caller, Done, Fs, FsError, IfExists, Ino, Kind, SetAttributes};
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig, LockOwner,
     OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    WriteFlags,
 };
 use std::ffi::OsStr;
 use std::io;
@@ -321,6 +323,7 @@ impl Filesystem for Door {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let data = space::fitting(offset, data);
         // A request is at most WRITE_BYTES_MAX long.
         let (timer, len) = (self.timer(Class::Write), data.len() as u32);
         let finish: Done<()> = Box::new(move |done| {
@@ -380,6 +383,41 @@ impl Filesystem for Door {
         }
     }
 
+    fn fallocate(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        len: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        match space::allocation(mode) {
+            Ok((what, size)) => {
+                let done = self.empty(Class::Setattr, reply);
+                self.fs.allocate(ino(number), what, (offset, len), size, done);
+            }
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn lseek(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        _handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let done = space::answer(self.timer(Class::Other), reply);
+        match space::seek(offset, whence) {
+            Ok((offset, what)) => self.fs.seek(ino(number), offset, what, done),
+            Err(error) => done(Err(error)),
+        }
+    }
+
     fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
         let _timer = self.timer(Class::Other);
         let usage = self.fs.usage();
@@ -397,7 +435,8 @@ impl Filesystem for Door {
     }
 
     // What is not served is refused by name, once: ENOSYS tells the kernel not to ask again, and it then answers
-    // EOPNOTSUPP, or does the operation by itself, as with locks and `copy_file_range`.
+    // EOPNOTSUPP, or does the operation by itself, as with locks, and with `copy_file_range`, where nothing would tell us
+    // that the target was opened with O_SYNC.
 
     fn getxattr(&self, _: &Request, _: INodeNo, _: &OsStr, _size: u32, reply: ReplyXattr) {
         reply.error(Errno::ENOSYS);
@@ -412,10 +451,6 @@ impl Filesystem for Door {
     }
 
     fn removexattr(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn fallocate(&self, _: &Request, _: INodeNo, _: FileHandle, _: u64, _: u64, _: i32, reply: ReplyEmpty) {
         reply.error(Errno::ENOSYS);
     }
 }

@@ -6,6 +6,7 @@ mod errno;
 mod kernel;
 mod latency;
 mod session;
+mod space;
 
 pub use door::Door;
 pub use kernel::{KernelCache, ask_of_kernel};

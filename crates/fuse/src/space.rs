@@ -1,0 +1,87 @@
+//! Ranges of a file as space: what the flags of `fallocate` and `lseek` mean, and how much of a write fits.
+
+use crate::errno::errno;
+use crate::latency::Timer;
+use fs::{Allocate, Done, FILE_BYTES_MAX, FsError, Seek, Size};
+use fuser::{Errno, ReplyLseek};
+
+/// What `fallocate` asks for. The kernel lets through only these modes, and `FALLOC_FL_PUNCH_HOLE` only with
+/// `FALLOC_FL_KEEP_SIZE`; of others, such as collapsing and inserting, we know nothing.
+pub(crate) fn allocation(mode: i32) -> Result<(Allocate, Size), Errno> {
+    let size = if mode & libc::FALLOC_FL_KEEP_SIZE != 0 { Size::Stays } else { Size::Grows };
+    match mode & !libc::FALLOC_FL_KEEP_SIZE {
+        0 => Ok((Allocate::Room, size)),
+        libc::FALLOC_FL_ZERO_RANGE => Ok((Allocate::Zeros, size)),
+        libc::FALLOC_FL_PUNCH_HOLE if size == Size::Stays => Ok((Allocate::Hole, size)),
+        _ => Err(Errno::EOPNOTSUPP),
+    }
+}
+
+/// What `lseek` looks for, and from where. The kernel keeps the other ways to itself.
+pub(crate) fn seek(offset: i64, whence: i32) -> Result<(u64, Seek), FsError> {
+    let what = match whence {
+        libc::SEEK_DATA => Seek::Data,
+        libc::SEEK_HOLE => Seek::Hole,
+        _ => return Err(FsError::Invalid),
+    };
+    // A place before the file is as far from its data as one behind it: Linux says ENXIO to both.
+    u64::try_from(offset).map(|offset| (offset, what)).map_err(|_| FsError::PastEnd)
+}
+
+/// A completion that ends with a place in a file.
+pub(crate) fn answer(timer: Timer, reply: ReplyLseek) -> Done<u64> {
+    Box::new(move |found| {
+        let _timer = timer;
+        match found {
+            // A file ends below 2^63.
+            Ok(found) => reply.offset(found as i64),
+            Err(error) => reply.error(errno(&error)),
+        }
+    })
+}
+
+/// The part of a write that ends within the largest file. POSIX: where nothing fits, EFBIG; else as much as fits.
+pub(crate) fn fitting(offset: u64, data: &[u8]) -> &[u8] {
+    match FILE_BYTES_MAX.checked_sub(offset) {
+        Some(left) if left > 0 => &data[..data.len().min(usize::try_from(left).unwrap_or(usize::MAX))],
+        // All of it, to be refused.
+        _ => data,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_not_supported() {
+        let keep = libc::FALLOC_FL_KEEP_SIZE;
+        assert_eq!(allocation(0).ok(), Some((Allocate::Room, Size::Grows)));
+        assert_eq!(allocation(keep).ok(), Some((Allocate::Room, Size::Stays)));
+        assert_eq!(allocation(libc::FALLOC_FL_PUNCH_HOLE | keep).ok(), Some((Allocate::Hole, Size::Stays)));
+        assert_eq!(allocation(libc::FALLOC_FL_ZERO_RANGE).ok(), Some((Allocate::Zeros, Size::Grows)));
+        let collapse = libc::FALLOC_FL_COLLAPSE_RANGE;
+        let unshare = libc::FALLOC_FL_UNSHARE_RANGE;
+        for mode in [libc::FALLOC_FL_PUNCH_HOLE, collapse, libc::FALLOC_FL_INSERT_RANGE, unshare, 0x4000] {
+            assert_eq!(allocation(mode).err().map(|error| error.code()), Some(libc::EOPNOTSUPP), "{mode:#x}");
+        }
+    }
+
+    #[test]
+    fn only_data_and_holes_are_sought_and_only_in_the_file() {
+        assert!(matches!(seek(7, libc::SEEK_DATA), Ok((7, Seek::Data))));
+        assert!(matches!(seek(i64::MAX, libc::SEEK_HOLE), Ok((0x7fff_ffff_ffff_ffff, Seek::Hole))));
+        assert!(matches!(seek(-1, libc::SEEK_DATA), Err(FsError::PastEnd)));
+        assert!(matches!(seek(0, libc::SEEK_END), Err(FsError::Invalid)));
+    }
+
+    #[test]
+    fn a_write_over_the_last_byte_of_the_largest_file_is_cut_off_there() {
+        assert_eq!(fitting(FILE_BYTES_MAX - 3, b"abcde"), b"abc");
+        assert_eq!(fitting(FILE_BYTES_MAX - 5, b"abcde"), b"abcde");
+        assert_eq!(fitting(0, b"abcde"), b"abcde");
+        // Refused further down, as a whole.
+        assert_eq!(fitting(FILE_BYTES_MAX, b"abcde"), b"abcde");
+        assert_eq!(fitting(u64::MAX, b"abcde"), b"abcde");
+    }
+}
