@@ -12,6 +12,8 @@ pub struct Options {
     pub source: String,
     /// Whether users other than the one who mounts may enter.
     pub allow_other: bool,
+    /// Whether the kernel refuses every change.
+    pub read_only: bool,
     /// Threads that take requests. They never wait, so one serves a machine until its CPU is used up.
     pub threads: usize,
 }
@@ -29,6 +31,9 @@ pub fn mount(door: Door, dir: &Path, options: &Options) -> io::Result<Session> {
         MountOption::CUSTOM("subtype=weir".into()),
         MountOption::DefaultPermissions,
     ];
+    if options.read_only {
+        config.mount_options.push(MountOption::RO);
+    }
     config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(options.threads);
     config.clone_fd = options.threads > 1;

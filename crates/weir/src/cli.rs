@@ -98,6 +98,10 @@ pub(crate) struct MountArgs {
     /// Let users other than the one who mounts enter; permissions are checked as usual
     #[arg(long)]
     pub(crate) allow_other: bool,
+    /// Refuse every change, and write nothing to the media: what a recovery would write stays in memory, which needs as
+    /// much of it as the buffer holds
+    #[arg(long)]
+    pub(crate) read_only: bool,
     #[command(flatten)]
     pub(crate) tuning: Tuning,
     /// Set by `weir mount` on the process that becomes the daemon.

@@ -107,6 +107,12 @@ fn listen(listener: &UnixListener, mut serve: impl FnMut(UnixStream)) {
     }
 }
 
+/// Removes what a daemon leaves in its directory.
+pub(crate) fn remove(socket: &Path) {
+    let _ = fs::remove_file(log_path(socket));
+    let _ = fs::remove_file(socket);
+}
+
 /// Where the daemon behind `socket` writes its messages.
 pub(crate) fn log_path(socket: &Path) -> PathBuf {
     socket.with_extension("log")
@@ -146,8 +152,7 @@ fn remove_orphans(directory: &Path, device: DeviceNumber) {
     for socket in sockets_in(directory, device) {
         let is_alive = pid_of(&socket, device).is_some_and(|pid| test_kill_process(pid).is_ok());
         if !is_alive {
-            let _ = fs::remove_file(log_path(&socket));
-            let _ = fs::remove_file(socket);
+            remove(&socket);
         }
     }
 }
@@ -179,7 +184,8 @@ fn make_private(directory: &Path) -> io::Result<()> {
     if is_private { Ok(()) } else { Err(io::Error::other("it exists and is not private to this user")) }
 }
 
-fn device_of(dir: &Path) -> Result<DeviceNumber, WeirError> {
+/// The device number of our mount on `dir`.
+pub(crate) fn device_of(dir: &Path) -> Result<DeviceNumber, WeirError> {
     let mounts = Mounts::now().map_err(|source| WeirError::Host { path: dir.into(), source })?;
     let ours = mounts.mounted_at(dir).filter(|mount| mount.fs_type == FS_TYPE);
     ours.map(|mount| mount.device).ok_or_else(|| WeirError::NotMounted { dir: dir.into() })

@@ -8,18 +8,18 @@ use crate::control::{self, Server};
 use crate::error::WeirError;
 use crate::media::Media;
 use crate::mount_point;
+use crate::signals::{self, Kept, Watched};
 use crate::size::Size;
-use crate::stack::{Stack, Workers};
+use crate::stack::{Stack, Stopper, Workers};
 use crate::status::Mounted;
-use crate::unmount::{How, unmount};
 use cache::{FetchMode, Settings};
 use fuse::{Door, Latencies, Options};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use host::Access;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// What the daemon says on its standard output once requests are served.
@@ -39,22 +39,25 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
         // Fails only if we lead a session already, which is what we want.
         let _ = rustix::process::setsid();
     }
-    // Blocked until the mount is there: a signal before that ends us as usual.
-    let stack = Stack::open(media, settings)?;
+    let access = if args.read_only { Access::Read } else { Access::Write };
+    let stack = Stack::open(media, settings, access)?;
     // A daemon whose memory is written back by itself must not wait for itself; needs privilege, works without.
     let _ = host::mark_io_flusher();
-    serve(args, dir, stack)
+    serve(args, dir, stack, access)
 }
 
-fn serve(args: &MountArgs, dir: PathBuf, stack: Stack) -> Result<(), WeirError> {
+fn serve(args: &MountArgs, dir: PathBuf, stack: Stack, access: Access) -> Result<(), WeirError> {
     let latencies = Arc::new(Latencies::default());
     let options = Options {
         source: stack.media.name.display().to_string(),
         allow_other: args.allow_other,
+        read_only: args.read_only,
         threads: usize::from(args.tuning.threads),
     };
     let door = Door::new(stack.fs.clone(), latencies.clone(), args.tuning.kernel_cache.for_door());
-    let workers = Workers::start(&stack.cache)?;
+    let workers = Workers::start(&stack.cache, access)?;
+    // Until here a signal has ended us; from here on it would leave a mount behind.
+    let signals = signals::keep().map_err(|source| WeirError::Spawn { source })?;
     let session = match fuse::mount(door, &dir, &options) {
         Ok(session) => session,
         Err(source) => {
@@ -64,8 +67,10 @@ fn serve(args: &MountArgs, dir: PathBuf, stack: Stack) -> Result<(), WeirError> 
         }
     };
     let mounted = Arc::new(Mounted::new(dir.clone(), stack, latencies, args.tuning.threads));
-    let served = attend(args, &dir, mounted.clone()).and_then(|server| {
+    let serving = Arc::new(AtomicBool::new(true));
+    let served = attend(args, &mounted, signals, workers.stopper(), serving.clone()).and_then(|server| {
         let result = session.run().map_err(|source| WeirError::MountFailed { dir: dir.clone(), source });
+        serving.store(false, Ordering::Release);
         server.hide();
         result.map(|()| server)
     });
@@ -76,9 +81,20 @@ fn serve(args: &MountArgs, dir: PathBuf, stack: Stack) -> Result<(), WeirError> 
 }
 
 /// Starts to listen to clients and signals, and says that the mount is ready.
-fn attend(args: &MountArgs, dir: &Path, mounted: Arc<Mounted>) -> Result<Server, WeirError> {
-    let server = Server::start(mounted)?;
-    watch_signals(dir.to_path_buf()).map_err(|source| WeirError::Spawn { source })?;
+fn attend(
+    args: &MountArgs,
+    mounted: &Arc<Mounted>,
+    signals: Kept,
+    stopper: Stopper,
+    serving: Arc<AtomicBool>,
+) -> Result<Server, WeirError> {
+    let dir = mounted.dir().to_path_buf();
+    let device = control::device_of(&dir)?;
+    let server = Server::start(mounted.clone())?;
+    let goodbye = server.socket.clone();
+    let farewell = Box::new(move || control::remove(&goodbye));
+    let watched = Watched { dir: dir.clone(), device, stopper, serving, farewell };
+    signals.watch(watched).map_err(|source| WeirError::Spawn { source })?;
     if args.daemon {
         leave_terminal(&control::log_path(&server.socket)).map_err(|source| WeirError::Spawn { source })?;
     } else {
@@ -126,22 +142,6 @@ fn abort_on_panic() {
         report(info);
         std::process::abort();
     }));
-}
-
-/// SIGTERM and SIGINT unmount. Where somebody works on the mount, nobody new may enter, and it ends with the last.
-fn watch_signals(dir: PathBuf) -> io::Result<()> {
-    let mut signals = Signals::new([SIGTERM, SIGINT])?;
-    std::thread::Builder::new().name("signals".into()).spawn(move || {
-        for _ in signals.forever() {
-            if unmount(&dir, How::WhenIdle).is_err() {
-                eprintln!("{}: busy; it is unmounted when its last user has left", dir.display());
-                if let Err(why) = unmount(&dir, How::Detach) {
-                    eprintln!("{}: unmounting: {why}", dir.display());
-                }
-            }
-        }
-    })?;
-    Ok(())
 }
 
 /// Says that we are ready, and from then on writes messages to `log` instead of the terminal.

@@ -14,6 +14,7 @@ mod media;
 mod mount;
 mod mount_point;
 mod overlay;
+mod signals;
 mod size;
 mod stack;
 mod status;

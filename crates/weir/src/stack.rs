@@ -1,10 +1,13 @@
 //! The way down, assembled: disks, store, cache, file system, and the workers that keep them going.
 
 use crate::error::WeirError;
-use crate::media::{Media, host_error};
+use crate::media::{self, Media};
+use crate::overlay::Overlay;
 use cache::{Cache, Progress, Settings, Task};
+use device::Device;
 use fs::{Caller, Fs};
-use host::{Access, Disk, SystemClock, random_bytes};
+use host::{Access, SystemClock, random_bytes};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -27,9 +30,10 @@ pub(crate) struct Stack {
 }
 
 impl Stack {
-    /// Opens the store on `media`. From here on the media are written to.
-    pub(crate) fn open(media: Media, settings: Settings) -> Result<Stack, WeirError> {
-        let (store, cache) = open_cache(&media, settings)?;
+    /// Opens the store on `media`. With `Access::Write` the media are written to from here on; with `Access::Read`
+    /// never.
+    pub(crate) fn open(media: Media, settings: Settings, access: Access) -> Result<Stack, WeirError> {
+        let (store, cache) = open_cache(&media, settings, access)?;
         let clock = Arc::new(SystemClock::new());
         let fs = Fs::open(Arc::new(cache.clone()), clock)
             .map_err(|source| WeirError::Fs { path: media.name.clone(), source })?;
@@ -38,67 +42,103 @@ impl Stack {
 
     /// Makes an empty file system, owned by `owner`, on media that were just formatted, and takes it home.
     pub(crate) fn create(media: &Media, owner: Caller) -> Result<(), WeirError> {
-        let (_, cache) = open_cache(media, Settings::default())?;
+        let (_, cache) = open_cache(media, Settings::default(), Access::Write)?;
         Fs::create(&Arc::new(cache.clone()), &SystemClock::new(), owner, random_bytes())
             .map_err(|source| WeirError::Fs { path: media.name.clone(), source })?;
         cache.drain().map_err(|source| WeirError::Cache { path: media.name.clone(), source })
     }
 }
 
-fn open_cache(media: &Media, settings: Settings) -> Result<(Arc<Store>, Cache), WeirError> {
-    let disk = |path| Disk::open(path, Access::Write).map_err(|error| host_error(path, error));
-    let (store_disk, buffer_disk) = (disk(&media.store)?, disk(&media.buffer)?);
-    let store = Store::open(Arc::new(store_disk))
-        .map_err(|source| WeirError::Store { path: media.name.clone(), source })?;
+fn open_cache(media: &Media, settings: Settings, access: Access) -> Result<(Arc<Store>, Cache), WeirError> {
+    let (store_disk, buffer_disk) = (open_disk(&media.store, access)?, open_disk(&media.buffer, access)?);
+    let store =
+        Store::open(store_disk).map_err(|source| WeirError::Store { path: media.name.clone(), source })?;
     let store = Arc::new(store);
     let clock = Arc::new(SystemClock::new());
-    let cache = Cache::open(store.clone(), Arc::new(buffer_disk), clock, settings)
+    let cache = Cache::open(store.clone(), buffer_disk, clock, settings)
         .map_err(|source| WeirError::Cache { path: media.name.clone(), source })?;
     Ok((store, cache))
 }
 
+/// A medium; to look only, what is written to it stays in memory.
+fn open_disk(path: &Path, access: Access) -> Result<Arc<dyn Device>, WeirError> {
+    let disk = media::open(path, access)?;
+    Ok(match access {
+        Access::Write => Arc::new(disk),
+        Access::Read => Arc::new(Overlay::new(disk)),
+    })
+}
+
 /// The threads that do background work, until they are stopped.
 pub(crate) struct Workers {
-    cache: Cache,
-    stopping: Arc<AtomicBool>,
+    stopper: Stopper,
     threads: Vec<JoinHandle<()>>,
 }
 
+/// What ends the background work of a mount.
+#[derive(Clone)]
+pub(crate) struct Stopper {
+    cache: Cache,
+    stopping: Arc<AtomicBool>,
+    access: Access,
+}
+
+impl Stopper {
+    /// Refuses new operations and takes everything home, in the caller's thread. On an error, what could not go home is
+    /// durable in the buffer. Of a mount that only looks nothing goes home.
+    pub(crate) fn stop_and_drain(&self) -> Result<(), cache::CacheError> {
+        self.stop();
+        match self.access {
+            Access::Write => self.cache.drain(),
+            Access::Read => Ok(()),
+        }
+    }
+
+    fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.cache.stop();
+    }
+}
+
 impl Workers {
-    /// Starts them.
-    pub(crate) fn start(cache: &Cache) -> Result<Workers, WeirError> {
-        let mut workers =
-            Workers { cache: cache.clone(), stopping: Arc::new(AtomicBool::new(false)), threads: Vec::new() };
+    /// Starts them: on a mount that only looks, those that only read, and the one that answers syncs.
+    pub(crate) fn start(cache: &Cache, access: Access) -> Result<Workers, WeirError> {
+        let stopper = Stopper { cache: cache.clone(), stopping: Arc::new(AtomicBool::new(false)), access };
+        let mut workers = Workers { stopper, threads: Vec::new() };
         for (task, name, count) in [
             (Task::Commit, "commit", 1),
             (Task::Fetch, "fetch", FETCHERS),
             (Task::WriteBack, "write-back", 1),
             (Task::Checkpoint, "checkpoint", 1),
         ] {
-            for _ in 0..count {
+            let changes_store = matches!(task, Task::WriteBack | Task::Checkpoint);
+            for _ in 0..if changes_store && access == Access::Read { 0 } else { count } {
                 workers.spawn(task, name)?;
             }
         }
         Ok(workers)
     }
 
+    /// What ends them, for whoever may have to.
+    pub(crate) fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+
     fn spawn(&mut self, task: Task, name: &str) -> Result<(), WeirError> {
-        let (cache, stopping) = (self.cache.clone(), self.stopping.clone());
+        let (cache, stopping) = (self.stopper.cache.clone(), self.stopper.stopping.clone());
         let thread =
             std::thread::Builder::new().name(name.into()).spawn(move || work(&cache, task, &stopping));
         self.threads.push(thread.map_err(|source| WeirError::Spawn { source })?);
         Ok(())
     }
 
-    /// Refuses new operations, ends the threads, and takes everything home in the caller's thread. On an error,
-    /// what could not go home is durable in the buffer.
+    /// Refuses new operations, ends the threads, and takes everything home in the caller's thread.
     pub(crate) fn stop_and_drain(self) -> Result<(), cache::CacheError> {
-        self.stopping.store(true, Ordering::Release);
-        self.cache.stop();
+        self.stopper.stop();
         for thread in self.threads {
             thread.join().expect("a worker that panics ends the process");
         }
-        self.cache.drain()
+        self.stopper.stop_and_drain()
     }
 }
 

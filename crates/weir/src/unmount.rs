@@ -49,7 +49,12 @@ pub(crate) fn run(args: &DirArgs) -> Result<(), WeirError> {
     let found = Found::at(&args.dir)?;
     // Connected before the unmount: afterwards the mount table no longer says where the daemon listens.
     let daemon = Daemon::of(&found);
-    unmount(&found.dir, How::WhenIdle).map_err(|why| WeirError::Unmount { dir: found.dir.clone(), why })?;
+    let unmounted = match unmount(&found.dir, How::WhenIdle) {
+        // Whoever has files open there gets errors from now on, however long they stay.
+        Err(_) if daemon.is_err() && is_dead(&found.dir) => unmount(&found.dir, How::Detach),
+        unmounted => unmounted,
+    };
+    unmounted.map_err(|why| WeirError::Unmount { dir: found.dir.clone(), why })?;
     match daemon {
         Ok(daemon) => daemon.wait(&found),
         Err(error) => {
@@ -57,6 +62,11 @@ pub(crate) fn run(args: &DirArgs) -> Result<(), WeirError> {
             Ok(())
         }
     }
+}
+
+/// Whether the daemon of the mount on `dir` is gone. The kernel remembers much, but not how full a file system is.
+fn is_dead(dir: &Path) -> bool {
+    matches!(rustix::fs::statfs(dir), Err(rustix::io::Errno::NOTCONN))
 }
 
 /// A daemon that is about to end.

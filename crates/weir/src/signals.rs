@@ -1,0 +1,83 @@
+//! What SIGTERM, SIGINT and SIGHUP do to a daemon.
+//!
+//! | when | what happens |
+//! | --- | --- |
+//! | before the mount is there | the process ends as usual; nothing but what a recovery writes was written |
+//! | nobody works on the mount | it is unmounted, and everything goes home |
+//! | somebody does | nobody new may enter; it is unmounted when the last has left |
+//! | a second time, then | everything goes home and the process ends; who is still there gets ENOTCONN |
+//! | while everything goes home already | nothing more |
+
+use crate::control::{DeviceNumber, device_of};
+use crate::stack::Stopper;
+use crate::unmount::{How, unmount};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Signals that are kept from now on, until somebody watches them: in between, one would leave a dead mount.
+pub(crate) struct Kept(Signals);
+
+/// What a watcher needs.
+pub(crate) struct Watched {
+    pub(crate) dir: PathBuf,
+    /// Tells our mount from another one on the same directory.
+    pub(crate) device: DeviceNumber,
+    pub(crate) stopper: Stopper,
+    /// False once requests are no longer taken.
+    pub(crate) serving: Arc<AtomicBool>,
+    /// What is left to do before the process ends by itself.
+    pub(crate) farewell: Box<dyn Fn() + Send>,
+}
+
+/// Keeps signals from ending the process.
+pub(crate) fn keep() -> io::Result<Kept> {
+    Signals::new([SIGTERM, SIGINT, SIGHUP]).map(Kept)
+}
+
+impl Kept {
+    /// Acts on them from now on, those that came meanwhile included.
+    pub(crate) fn watch(mut self, watched: Watched) -> io::Result<()> {
+        let watch = move || {
+            for _ in self.0.forever() {
+                watched.leave();
+            }
+        };
+        std::thread::Builder::new().name("signals".into()).spawn(watch).map(drop)
+    }
+}
+
+impl Watched {
+    fn leave(&self) {
+        let dir = self.dir.display();
+        if !self.serving.load(Ordering::Acquire) {
+            eprintln!("{dir}: taking everything home already");
+        } else if !self.is_mounted() {
+            self.end();
+        } else if unmount(&self.dir, How::WhenIdle).is_err() {
+            eprintln!("{dir}: busy; it is unmounted when its last user has left, or with the next signal");
+            if let Err(why) = unmount(&self.dir, How::Detach) {
+                eprintln!("{dir}: unmounting: {why}");
+            }
+        }
+    }
+
+    /// Whether new users still find us.
+    fn is_mounted(&self) -> bool {
+        device_of(&self.dir).is_ok_and(|device| device == self.device)
+    }
+
+    /// Ends the process under its users.
+    fn end(&self) -> ! {
+        eprintln!("{}: ending; files that are open there are lost to their programs", self.dir.display());
+        let drained = self.stopper.stop_and_drain();
+        if let Err(error) = &drained {
+            eprintln!("{}: not everything went home: {error}", self.dir.display());
+        }
+        (self.farewell)();
+        std::process::exit(i32::from(drained.is_err()))
+    }
+}
