@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Sizes for tests: small enough to compare byte by byte.
@@ -144,6 +144,24 @@ impl Mounted {
         let status = self.daemon.wait().expect("a child of ours");
         assert!(status.success(), "the daemon ended with {status}: {}", self.messages());
         assert!(!is_mounted(&self.dir), "still mounted after `weir unmount`");
+    }
+
+    /// Sends a signal to the daemon.
+    pub fn signal(&self, name: &str) {
+        succeeds(Command::new("kill").args(["-s", name, &self.pid().to_string()]));
+    }
+
+    /// Waits for the daemon's end.
+    #[track_caller]
+    pub fn ended(&mut self) -> ExitStatus {
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.daemon.try_wait().expect("a child of ours") {
+                return status;
+            }
+            assert!(begin.elapsed() < PATIENCE, "the daemon goes on: {}", self.messages());
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Kills the daemon as `kill -9` does, and takes the dead mount away.

@@ -1,0 +1,124 @@
+/* call: calls that tests need to make from processes of their own, or that safe Rust has no words for.
+ *
+ *   call map FILE LEN OFFSET TEXT shared|private none|sync   stores TEXT into a mapping; says "stored", and waits
+ *   call touch FILE LEN OFFSET                               reads one byte of a mapping: past the file it is killed
+ *   call lock FILE posix|ofd START LEN read|write try|wait   says "held" or "busy PID", and waits
+ *   call limit BYTES FILE OFFSET LEN write|allocate|truncate killed|told
+ *                                                            does it under RLIMIT_FSIZE; says what came of it
+ *   call rwf FILE OFFSET TEXT FLAGS                          pwritev2 with these flags (a number)
+ *
+ * What waits ends when its standard input does. What a call gives is said in one word or number, errors by number.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+static void say(const char *word, long number) {
+    printf("%s %ld\n", word, number);
+    fflush(stdout);
+}
+
+static int failed(const char *call) {
+    say(call, errno);
+    return 1;
+}
+
+static void wait_for_the_end(void) {
+    char byte;
+    while (read(0, &byte, 1) > 0) {}
+}
+
+static int map(char **arg) {
+    size_t len = strtoull(arg[1], NULL, 0), offset = strtoull(arg[2], NULL, 0);
+    int flags = strcmp(arg[4], "shared") == 0 ? MAP_SHARED : MAP_PRIVATE;
+    int file = open(arg[0], O_RDWR);
+    if (file < 0) return failed("open");
+    char *bytes = mmap(NULL, len, PROT_READ | PROT_WRITE, flags, file, 0);
+    if (bytes == MAP_FAILED) return failed("mmap");
+    close(file);
+    memcpy(bytes + offset, arg[3], strlen(arg[3]));
+    if (strcmp(arg[5], "sync") == 0 && msync(bytes, len, MS_SYNC) != 0) return failed("msync");
+    say("stored", 0);
+    wait_for_the_end();
+    /* Whether what was stored can still go home. */
+    if (flags == MAP_SHARED && msync(bytes, len, MS_SYNC) != 0) return failed("msync");
+    say("synced", 0);
+    return 0;
+}
+
+static int touch(char **arg) {
+    size_t len = strtoull(arg[1], NULL, 0), offset = strtoull(arg[2], NULL, 0);
+    int file = open(arg[0], O_RDONLY);
+    if (file < 0) return failed("open");
+    volatile char *bytes = mmap(NULL, len, PROT_READ, MAP_SHARED, file, 0);
+    if (bytes == MAP_FAILED) return failed("mmap");
+    say("byte", bytes[offset]);
+    return 0;
+}
+
+static int lock(char **arg) {
+    int is_ofd = strcmp(arg[1], "ofd") == 0, waits = strcmp(arg[5], "wait") == 0;
+    int file = open(arg[0], O_RDWR);
+    if (file < 0) return failed("open");
+    struct flock lock = {
+        .l_type = strcmp(arg[4], "read") == 0 ? F_RDLCK : F_WRLCK,
+        .l_whence = SEEK_SET,
+        .l_start = strtoll(arg[2], NULL, 0),
+        .l_len = strtoll(arg[3], NULL, 0),
+    };
+    int set = is_ofd ? (waits ? F_OFD_SETLKW : F_OFD_SETLK) : (waits ? F_SETLKW : F_SETLK);
+    if (fcntl(file, set, &lock) != 0) {
+        if (errno != EAGAIN && errno != EACCES) return failed("fcntl");
+        if (fcntl(file, is_ofd ? F_OFD_GETLK : F_GETLK, &lock) != 0) return failed("getlk");
+        say("busy", lock.l_pid);
+        return 0;
+    }
+    say("held", 0);
+    wait_for_the_end();
+    return 0;
+}
+
+static int limit(char **arg) {
+    struct rlimit most = {strtoull(arg[0], NULL, 0), RLIM_INFINITY};
+    off_t offset = strtoll(arg[2], NULL, 0), len = strtoll(arg[3], NULL, 0);
+    int file = open(arg[1], O_RDWR | O_CREAT, 0600);
+    if (file < 0) return failed("open");
+    if (strcmp(arg[5], "told") == 0) signal(SIGXFSZ, SIG_IGN);
+    if (setrlimit(RLIMIT_FSIZE, &most) != 0) return failed("setrlimit");
+    char *bytes = calloc(1, len);
+    long done = strcmp(arg[4], "write") == 0      ? pwrite(file, bytes, len, offset)
+                : strcmp(arg[4], "allocate") == 0 ? fallocate(file, 0, offset, len)
+                                                  : ftruncate(file, offset + len);
+    if (done < 0) return failed("errno");
+    say("did", done);
+    return 0;
+}
+
+static int rwf(char **arg) {
+    int file = open(arg[0], O_RDWR);
+    if (file < 0) return failed("open");
+    struct iovec bytes = {arg[2], strlen(arg[2])};
+    ssize_t done = pwritev2(file, &bytes, 1, strtoll(arg[1], NULL, 0), (int)strtol(arg[3], NULL, 0));
+    if (done < 0) return failed("errno");
+    say("did", done);
+    return 0;
+}
+
+int main(int count, char **arg) {
+    if (count == 8 && strcmp(arg[1], "map") == 0) return map(arg + 2);
+    if (count == 5 && strcmp(arg[1], "touch") == 0) return touch(arg + 2);
+    if (count == 8 && strcmp(arg[1], "lock") == 0) return lock(arg + 2);
+    if (count == 8 && strcmp(arg[1], "limit") == 0) return limit(arg + 2);
+    if (count == 6 && strcmp(arg[1], "rwf") == 0) return rwf(arg + 2);
+    fprintf(stderr, "call: see the top of call.c\n");
+    return 2;
+}

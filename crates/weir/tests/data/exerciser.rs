@@ -1,0 +1,209 @@
+//! Random calls on files of a mount, each read compared with what must be there, and each hole with where it must be:
+//! what `fsx` does, with zeroed ranges, direct I/O, seeks, unmounts and kills besides.
+
+use crate::common::{Mounted, Sandbox, can_mount};
+use device::Random;
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom, copy_file_range, fallocate, seek};
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const PAGE: u64 = 4096;
+const BYTES_MAX: u64 = 200 * PAGE;
+
+/// What the file must be.
+#[derive(Default)]
+struct Model {
+    bytes: Vec<u8>,
+    /// Pages with data: written, or zeroed in part.
+    data: BTreeSet<u64>,
+}
+
+impl Model {
+    fn write(&mut self, at: u64, bytes: &[u8]) {
+        let end = at as usize + bytes.len();
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        self.bytes[at as usize..end].copy_from_slice(bytes);
+        self.data.extend(at / PAGE..(end as u64).div_ceil(PAGE));
+    }
+
+    /// Zeros; at the end of the file the last page goes as a whole.
+    fn zero(&mut self, at: u64, end: u64) {
+        let size = self.bytes.len() as u64;
+        let end = if end >= size { size.next_multiple_of(PAGE) } else { end };
+        if at >= end {
+            return;
+        }
+        let (from, to) = (at.min(size) as usize, end.min(size) as usize);
+        self.bytes[from..to].fill(0);
+        self.cut(at, end);
+    }
+
+    fn cut(&mut self, at: u64, end: u64) {
+        let whole = at.div_ceil(PAGE)..end / PAGE;
+        self.data.retain(|page| !whole.contains(page));
+        for edge in [at, end] {
+            if !edge.is_multiple_of(PAGE) {
+                self.data.insert(edge / PAGE);
+            }
+        }
+    }
+
+    fn set_len(&mut self, size: u64) {
+        if size < self.bytes.len() as u64 {
+            // Everything behind goes, however far it is.
+            self.cut(size, u64::MAX / PAGE * PAGE);
+        }
+        self.bytes.resize(size as usize, 0);
+    }
+}
+
+struct Exerciser {
+    random: Random,
+    model: Model,
+    file: File,
+    direct: File,
+    seed: u64,
+    step: u64,
+}
+
+impl Exerciser {
+    fn open(mounted: &Mounted) -> (File, File) {
+        let path = mounted.path("file");
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true).truncate(false);
+        let direct = options.clone().custom_flags(OFlags::DIRECT.bits() as i32).open(&path);
+        (options.open(&path).expect("the file"), direct.expect("the file, directly"))
+    }
+
+    /// A place, often on a page's edge.
+    fn place(&mut self) -> u64 {
+        let at = self.random.below(BYTES_MAX);
+        if self.random.once_in(3) { at / PAGE * PAGE } else { at }
+    }
+
+    fn range(&mut self) -> (u64, u64) {
+        let at = self.place();
+        let limit = if self.random.once_in(3) { 30 * PAGE } else { 3000 };
+        let len = 1 + self.random.below(limit.min(BYTES_MAX - at));
+        let pages = len.next_multiple_of(PAGE);
+        (at, if self.random.once_in(2) && at + pages <= BYTES_MAX { pages } else { len })
+    }
+
+    fn change(&mut self) {
+        let (at, len) = self.range();
+        let grows = self.random.once_in(2);
+        let keep = if grows { FallocateFlags::empty() } else { FallocateFlags::KEEP_SIZE };
+        match self.random.below(12) {
+            0..5 => {
+                let bytes = vec![1 + self.random.below(255) as u8; len as usize];
+                let file = if self.random.once_in(3) { &self.direct } else { &self.file };
+                file.write_all_at(&bytes, at).expect("a write");
+                self.model.write(at, &bytes);
+            }
+            5 | 6 => {
+                fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, len)
+                    .expect("a hole");
+                self.model.zero(at, at + len);
+            }
+            7 | 8 => {
+                fallocate(&self.file, FallocateFlags::ZERO_RANGE | keep, at, len).expect("zeros");
+                self.model.zero(at, at + len);
+                self.grow(grows, at + len);
+            }
+            9 => {
+                fallocate(&self.file, keep, at, len).expect("room");
+                self.grow(grows, at + len);
+            }
+            10 => {
+                self.file.set_len(at).expect("a size");
+                self.model.set_len(at);
+            }
+            _ => self.copy(at, len),
+        }
+    }
+
+    fn grow(&mut self, grows: bool, end: u64) {
+        if grows && end > self.model.bytes.len() as u64 {
+            self.model.set_len(end);
+        }
+    }
+
+    fn copy(&mut self, at: u64, len: u64) {
+        let to = self.place();
+        let len = len.min(BYTES_MAX - to).min(at.abs_diff(to));
+        if len == 0 || at >= self.model.bytes.len() as u64 {
+            return;
+        }
+        let (mut from, mut into) = (at, to);
+        let copied = copy_file_range(&self.file, Some(&mut from), &self.file, Some(&mut into), len as usize)
+            .expect("a copy");
+        let bytes = self.model.bytes[at as usize..at as usize + copied].to_vec();
+        self.model.write(to, &bytes);
+    }
+
+    fn check(&mut self) {
+        let when = format!("seed {}, step {}", self.seed, self.step);
+        let (at, len) = self.range();
+        let (model, size) = (&self.model, self.model.bytes.len() as u64);
+        assert_eq!(self.file.metadata().expect("metadata").len(), size, "{when}");
+        let file = if self.random.once_in(3) { &self.direct } else { &self.file };
+        let mut found = vec![0; len as usize];
+        let read = file.read_at(&mut found, at).expect("a read");
+        let end = (at + read as u64).min(size);
+        assert!(at >= size || model.bytes[at as usize..end as usize] == found[..read], "{when}: other bytes");
+        let pages = at / PAGE..size.div_ceil(PAGE);
+        let place = |page: Option<u64>| page.map(|page| at.max(page * PAGE));
+        let data = place(pages.clone().find(|page| model.data.contains(page)));
+        assert_eq!(
+            seek(&self.file, SeekFrom::Data(at)).ok(),
+            data.filter(|_| at < size),
+            "{when}: data from {at}"
+        );
+        let hole = place(pages.clone().find(|page| !model.data.contains(page))).or(Some(size));
+        assert_eq!(
+            seek(&self.file, SeekFrom::Hole(at)).ok(),
+            hole.filter(|_| at < size),
+            "{when}: a hole from {at}"
+        );
+    }
+}
+
+#[test]
+fn random_calls_find_what_a_plain_model_holds_through_unmounts_and_kills() {
+    if !can_mount() {
+        return;
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    let seed = now.as_nanos() as u64;
+    println!("seed {seed}");
+    let sandbox = Sandbox::formatted_with(&["--size", "64MiB", "--buffer-size", "8MiB"]);
+    let mut mounted = sandbox.mount_with(&["--memory", "16MiB"]);
+    let (file, direct) = Exerciser::open(&mounted);
+    let random = Random::new(seed);
+    let mut exerciser = Exerciser { random, model: Model::default(), file, direct, seed, step: 0 };
+    for life in 0..6 {
+        for _ in 0..800 {
+            exerciser.step += 1;
+            exerciser.change();
+            exerciser.check();
+        }
+        exerciser.file.sync_all().expect("a sync");
+        // The old descriptors must be closed for an unmount.
+        let nothing = || File::open("/dev/null").expect("it is there");
+        (exerciser.file, exerciser.direct) = (nothing(), nothing());
+        if life % 2 == 0 {
+            mounted.kill()
+        } else {
+            mounted.unmount()
+        }
+        mounted = sandbox.mount_with(&["--memory", "16MiB"]);
+        (exerciser.file, exerciser.direct) = Exerciser::open(&mounted);
+        let found = std::fs::read(mounted.path("file")).expect("a read");
+        assert!(found == exerciser.model.bytes, "seed {seed}, life {life}: other bytes");
+        exerciser.check();
+    }
+}
