@@ -92,7 +92,8 @@ fn without_allow_other_the_mount_is_its_owners_alone() {
     may_not(1001, Path::new("/"), &format!("ls {mount}"));
 }
 
-/// In a mount namespace of its own, where /dev/fuse is open to all as it is on most machines.
+/// In a mount namespace of its own, where /dev/fuse is open to all as it is on most machines. `nobody` does it, because fusermount3
+/// asks for a name.
 #[test]
 fn a_user_mounts_for_himself_with_fusermount3() {
     if !can_mount() {
@@ -102,13 +103,13 @@ fn a_user_mounts_for_himself_with_fusermount3() {
     open_to_all(&sandbox.path("."));
     let home = sandbox.path("home");
     fs::create_dir(&home).expect("a directory");
-    std::os::unix::fs::chown(&home, Some(1001), Some(1001)).expect("chown");
+    std::os::unix::fs::chown(&home, Some(65534), Some(65534)).expect("chown");
     let script = r#"
         set -eu
         mknod "$HOME/../fuse" c 10 229
         chmod 666 "$HOME/../fuse"
         mount --bind "$HOME/../fuse" /dev/fuse
-        exec setpriv --reuid 1001 --regid 1001 --clear-groups sh -euc '
+        exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -euc '
             cd "$HOME"
             "$WEIR" format --size 40MiB --buffer-size 8MiB store
             mkdir mnt
@@ -116,7 +117,7 @@ fn a_user_mounts_for_himself_with_fusermount3() {
             echo mine > mnt/file
             "$WEIR" sync mnt
             "$WEIR" status mnt > status
-            test "$(stat -c %u:%g mnt/file)" = 1001:1001
+            test "$(stat -c %u:%g mnt/file)" = 65534:65534
             "$WEIR" unmount mnt
             ! test -e mnt/file
             "$WEIR" check store
