@@ -112,9 +112,8 @@ impl Core {
             self.wake(Task::Fetch);
         }
         completions.deliver();
-        let sought = self.seek_step();
         if flights.is_empty() {
-            return if retried || sought { Progress::Worked } else { Progress::Idle };
+            return if self.seek_step() || retried { Progress::Worked } else { Progress::Idle };
         }
         let wants = self.fetch(&flights);
 
@@ -125,6 +124,8 @@ impl Core {
         state.evict(&self.settings);
         drop(state);
         completions.deliver();
+        // However much there is to fetch, seeks go on.
+        self.seek_step();
         Progress::Worked
     }
 

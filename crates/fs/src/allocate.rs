@@ -83,11 +83,12 @@ impl Transaction<'_> {
         let last = if end >= hot.size() { hot.size().next_multiple_of(PAGE) } else { end };
         if what != Allocate::Room && hot.is_written() && offset < last {
             self.also(DataChange::Zero { object: object(slot, &hot), offset, len: last - offset });
+            hot.charge_without(offset, last);
         }
         if size == Size::Grows && what != Allocate::Hole {
             hot.set_size(hot.size().max(end));
-            self.set_hot(slot, &hot);
         }
+        self.set_hot(slot, &hot);
         self.touch_modified(slot)
     }
 }

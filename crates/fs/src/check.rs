@@ -10,6 +10,7 @@ use crate::format::{
 use crate::heap::class_log2;
 use crate::transaction::State;
 use crate::types::{Ino, Kind};
+use device::BLOCK_BYTES;
 use std::collections::{HashMap, HashSet};
 
 /// Something that breaks a rule.
@@ -226,6 +227,9 @@ impl Check<'_> {
         }
         if kind == Kind::File && hot.size() > FILE_BYTES_MAX {
             self.find(Some(slot), format!("{} bytes are more than a file can have", hot.size()));
+        }
+        if kind == Kind::File && hot.charged_pages() > hot.size().div_ceil(BLOCK_BYTES as u64) {
+            self.find(Some(slot), "a file is charged for more pages than it has");
         }
         if hot.reserved_bits() != 0 || hot.generation == 0 {
             self.find(Some(slot), "reserved bits are set, or the generation is 0");

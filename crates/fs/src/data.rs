@@ -5,7 +5,7 @@ use crate::format::{FILE_BYTES_MAX, Slot};
 use crate::inode::object;
 use crate::transaction::{DataChange, State, Transaction};
 use crate::types::Ino;
-use device::ObjectId;
+use device::{BLOCK_BYTES, ObjectId};
 
 impl State {
     /// Where the bytes of a read are, clipped to the file's size.
@@ -32,6 +32,7 @@ impl Transaction<'_> {
         let (slot, mut hot) = self.find_file(ino)?;
         hot.set_size(hot.size().max(offset + bytes.len() as u64));
         hot.set_written();
+        hot.charge(offset, bytes.len());
         self.set_hot(slot, &hot);
         self.touch_modified(slot)?;
         self.also(DataChange::Write { object, offset, bytes });
@@ -50,8 +51,10 @@ impl Transaction<'_> {
                 offset: size,
                 len: FILE_BYTES_MAX - size,
             });
+            hot.charge_without(size, hot.size().next_multiple_of(BLOCK_BYTES as u64));
         }
         hot.set_size(size);
+        hot.charge_at_most(size.div_ceil(BLOCK_BYTES as u64));
         self.set_hot(slot, &hot);
         Ok(())
     }

@@ -128,7 +128,7 @@ pub(crate) struct Hot {
     pub(crate) owner: U32,
     /// Raised whenever the slot is taken.
     pub(crate) generation: U32,
-    /// A directory's tree of names, a symbolic link's target.
+    /// A directory's tree of names, a symbolic link's target; the pages that a file is charged for.
     root: U32,
     /// A directory's parent; an orphan's place in the orphan list; a free slot's successor.
     pub(crate) next: U32,
@@ -196,6 +196,15 @@ impl Hot {
 
     pub(crate) fn root(&self) -> HeapBlock {
         HeapBlock(self.root.get())
+    }
+
+    /// Pages that a file is charged for.
+    pub(crate) fn charged_pages(&self) -> u64 {
+        u64::from(self.root.get())
+    }
+
+    pub(crate) fn set_charged_pages(&mut self, pages: u64) {
+        self.root = U32::new(u32::try_from(pages).unwrap_or(u32::MAX));
     }
 
     pub(crate) fn set_root(&mut self, root: HeapBlock) {

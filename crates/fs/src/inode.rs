@@ -97,7 +97,10 @@ impl State {
             generation: hot.generation.get(),
             kind,
             size: hot.size(),
-            stored_bytes: hot.size().next_multiple_of(BLOCK_BYTES as u64),
+            stored_bytes: match kind {
+                Kind::File => hot.charged_pages() * BLOCK_BYTES as u64,
+                _ => hot.size().next_multiple_of(BLOCK_BYTES as u64),
+            },
             mode,
             links: hot.links.get(),
             uid,

@@ -2,6 +2,7 @@
 mod allocate;
 mod arena;
 mod attributes;
+mod charge;
 mod check;
 mod core;
 mod cost;

@@ -34,7 +34,8 @@ pub struct Attributes {
     pub kind: Kind,
     /// Bytes.
     pub size: u64,
-    /// Bytes of storage that it is charged for: size rounded up to blocks, a bound where the file has holes.
+    /// Bytes of storage that it is charged for: what it has; more where pages of a file with holes
+    /// were written again.
     pub stored_bytes: u64,
     /// Permission bits, with setuid, setgid and sticky: the lowest 12 bits of a mode.
     pub mode: u16,

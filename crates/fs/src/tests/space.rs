@@ -88,6 +88,31 @@ fn holes_and_data_are_found_in_memory_and_at_home() {
     assert_eq!(size(&machine, ino), (1 << 40) + 10);
 }
 
+/// What it is charged for, in pages.
+fn charged(machine: &Machine, ino: Ino) -> u64 {
+    machine.attributes(ino).expect("it is there").stored_bytes / PAGE
+}
+
+#[test]
+fn a_file_is_charged_for_what_was_written_and_no_hole() {
+    let mut machine = Machine::new(7, FetchMode::Lazy, 16384);
+    let ino = file(&machine, b"sparse");
+    allocate(&machine, ino, Allocate::Room, (0, 1000 * PAGE), Size::Grows).expect("room");
+    assert_eq!(charged(&machine, ino), 0);
+    write(&machine, ino, 10 * PAGE + 5, &[1; 10 * PAGE as usize]);
+    assert_eq!(charged(&machine, ino), 11);
+    allocate(&machine, ino, Allocate::Hole, (0, 995 * PAGE), Size::Stays).expect("a hole");
+    assert_eq!(charged(&machine, ino), 5, "no more is left");
+    write(&machine, ino, 0, &[1; 1000 * PAGE as usize]);
+    assert_eq!(charged(&machine, ino), 1000);
+    machine.reopen();
+    assert_eq!(charged(&machine, ino), 1000);
+    let set = SetAttributes { size: Some(2 * PAGE + 1), ..SetAttributes::default() };
+    machine.wait(|done| machine.fs().set_attributes(ino, set, done)).expect("a size");
+    assert_eq!(charged(&machine, ino), 3);
+    assert_eq!(machine.findings(), []);
+}
+
 #[test]
 fn a_seek_at_the_end_or_behind_it_finds_nothing() {
     let machine = Machine::new(2, FetchMode::Lazy, 16384);

@@ -6,7 +6,7 @@ use device::Random;
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom, copy_file_range, fallocate, seek};
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const PAGE: u64 = 4096;
@@ -150,6 +150,10 @@ impl Exerciser {
         let (at, len) = self.range();
         let (model, size) = (&self.model, self.model.bytes.len() as u64);
         assert_eq!(self.file.metadata().expect("metadata").len(), size, "{when}");
+        // What it is charged for is a bound.
+        let charged = self.file.metadata().expect("metadata").blocks() * 512 / PAGE;
+        let needed = model.data.iter().filter(|&page| page * PAGE < size).count() as u64;
+        assert!(charged >= needed && charged <= size.div_ceil(PAGE), "{when}: {charged} of {needed} pages");
         let file = if self.random.once_in(3) { &self.direct } else { &self.file };
         let mut found = vec![0; len as usize];
         let read = file.read_at(&mut found, at).expect("a read");
