@@ -8,6 +8,7 @@ use crate::counters::Counters;
 use crate::draft::Draft;
 use crate::error::BufferError;
 use crate::format::Slot;
+use crate::gauges::Gauges;
 use crate::open;
 use crate::record::{Order, Record};
 use crate::recover::{Replayed, Walk};
@@ -37,6 +38,7 @@ pub struct Buffer {
     planted: Planted,
     writer: Mutex<Writer>,
     state: Mutex<State>,
+    gauges: Gauges,
 }
 
 /// What a commit changes, and what is on media.
@@ -110,8 +112,10 @@ impl Buffer {
             newest: slot.newest.max(Sequence(head.sequence.0 - 1)),
             incarnation: slot.incarnation.max(head.incarnation),
         };
-        let state = Mutex::new(State::new(ring, found));
-        Ok(Buffer { device, id, ring, planted, writer: Mutex::new(writer), state })
+        let state = State::new(ring, found);
+        let gauges = Gauges::of(&state);
+        let (writer, state) = (Mutex::new(writer), Mutex::new(state));
+        Ok(Buffer { device, id, ring, planted, writer, state, gauges })
     }
 
     /// The incarnation found at opening, or the one begun since.
@@ -155,6 +159,7 @@ impl Buffer {
         let mut state = self.state();
         state.begin(incarnation, newest);
         state.counters = writer.counters;
+        self.gauges.show(&state);
         Ok(())
     }
 
@@ -170,6 +175,7 @@ impl Buffer {
         if !records.is_empty() {
             state.append(Order::New(first), records)?;
             state.newest = last;
+            self.gauges.show(&state);
         }
         Ok(Appended { first, last, group: state.open.number })
     }
@@ -183,6 +189,7 @@ impl Buffer {
         assert!(newest <= state.newest, "sequence {newest} was never given out");
         if !records.is_empty() {
             state.append(Order::Merged(newest), records)?;
+            self.gauges.show(&state);
         }
         Ok(state.open.number)
     }
@@ -205,6 +212,7 @@ impl Buffer {
             }
             state.seal();
             writer.batch.extend(state.sealed.drain(..));
+            self.gauges.show(&state);
             new_tail
         };
         self.write_batch(&mut writer, new_tail).map_err(|error| self.fail(error))?;
@@ -213,12 +221,12 @@ impl Buffer {
 
     /// The highest durable sequence.
     pub fn durable(&self) -> Sequence {
-        self.state().durable
+        self.gauges.durable()
     }
 
     /// The highest appended sequence.
     pub fn appended(&self) -> Sequence {
-        self.state().newest
+        self.gauges.newest()
     }
 
     /// Groups that may still be needed: from the oldest that was not released up to the one being filled, which is
@@ -239,7 +247,7 @@ impl Buffer {
     /// Bytes of records, headers and padding included, that can surely be appended before `Full`: transactions
     /// whose [`footprint`](crate::footprint)s together are not more, in any order, with any commits between them.
     pub fn room_bytes(&self) -> u64 {
-        self.state().room_blocks() * BLOCK_BYTES as u64
+        self.gauges.room_blocks() * BLOCK_BYTES as u64
     }
 
     /// Bytes that the log can hold in all.
@@ -254,7 +262,7 @@ impl Buffer {
 
     /// Bytes appended and not yet handed to the device.
     pub fn open_bytes(&self) -> u64 {
-        self.state().open_bytes()
+        self.gauges.open_bytes()
     }
 
     /// What happened since the buffer was opened; a commit counts when it is durable.
@@ -328,6 +336,7 @@ impl Buffer {
         state.tail_moved(tail.position);
         state.counters = writer.counters;
         writer.batch.drain(..).for_each(|draft| state.recycle(draft));
+        self.gauges.show(&state);
         state.durable
     }
 

@@ -6,6 +6,7 @@ mod decode;
 mod draft;
 mod error;
 mod format;
+mod gauges;
 mod open;
 mod record;
 mod recover;

@@ -45,19 +45,31 @@ pub struct Credit {
     buffer_bytes: u64,
 }
 
-impl Drop for Credit {
-    fn drop(&mut self) {
-        if self.pages > 0 {
-            self.core.store.release(self.pages);
+impl Credit {
+    /// Gives back what was not used, under the lock. Dropping it does nothing more then. True if the committer must be
+    /// woken, to let in those who wait.
+    pub(crate) fn settle(&mut self, state: &mut State) -> bool {
+        let pages = std::mem::take(&mut self.pages);
+        if pages > 0 {
+            self.core.store.release(pages);
         }
-        let mut state = self.core.state();
-        state.gate.promised_bytes -= self.buffer_bytes;
-        // What was given back may be all that somebody waits for; the committer lets them in.
+        state.gate.promised_bytes -= std::mem::take(&mut self.buffer_bytes);
+        // What was given back may be all that somebody waits for.
         let awaited = state.gate.is_waiting();
         state.syncs.commit_wanted |= awaited;
-        drop(state);
+        awaited
+    }
+}
+
+impl Drop for Credit {
+    fn drop(&mut self) {
+        if self.pages == 0 && self.buffer_bytes == 0 {
+            return;
+        }
+        let core = self.core.clone();
+        let awaited = self.settle(&mut core.state());
         if awaited {
-            self.core.wake(Task::Commit);
+            core.wake(Task::Commit);
         }
     }
 }
@@ -80,6 +92,19 @@ impl Gate {
 }
 
 impl Core {
+    /// A credit if there is room at once and nobody waits, `None` if one has to wait.
+    pub(crate) fn admit_at_once(self: &Arc<Core>, cost: Cost) -> Result<Option<Credit>, CacheError> {
+        let mut state = self.state();
+        if state.gate.is_waiting() && !cost.frees {
+            return Ok(None);
+        }
+        match self.verdict(&mut state, cost) {
+            Verdict::Wait => Ok(None),
+            Verdict::Go { pages, buffer_bytes } => Ok(Some(self.credit(&mut state, pages, buffer_bytes))),
+            Verdict::Refuse(error) => Err(error),
+        }
+    }
+
     pub(crate) fn admit(self: &Arc<Core>, cost: Cost, then: Then<Credit>) {
         let mut state = self.state();
         let queued = state.gate.is_waiting() && !cost.frees;

@@ -11,6 +11,8 @@ use crate::status::{Counters, Status};
 use crate::write_back::{Why, WriteBack};
 use buffer::{Appended, Buffer, BufferError, Record};
 use device::{BLOCK_BYTES, Clock, Device, Incarnation, ObjectId, PageNo, Sequence};
+use smallvec::SmallVec;
+use std::cell::OnceCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -107,14 +109,18 @@ impl Core {
             Err(error @ BufferError::Device(_)) => return Err(self.fail(&mut state, error)),
             Err(error) => return Err(error.into()),
         };
-        let now = self.clock.monotonic();
+        let now = Now::new(&*self.clock);
         state.counters.transactions += 1;
-        state.syncs.uncommitted_since.get_or_insert(now);
+        state.syncs.uncommitted_since.get_or_insert_with(|| now.get());
         for (index, record) in records.iter().enumerate() {
-            self.apply_record(&mut state, credit, record, index as u64, &appended, now);
+            self.apply_record(&mut state, credit, record, index as u64, &appended, &now);
         }
-        let wakes =
-            [Task::Commit, Task::Fetch, Task::WriteBack].map(|task| (task, self.has_work(&state, task)));
+        let awaited = credit.settle(&mut state);
+        let wakes = [
+            (Task::Commit, awaited || self.commit_pressed(&state)),
+            (Task::Fetch, state.reads.has_work()),
+            (Task::WriteBack, self.write_back_pressed(&state)),
+        ];
         state.evict(&self.settings);
         drop(state);
         wakes.iter().filter(|(_, work)| *work).for_each(|&(task, _)| self.wake(task));
@@ -128,7 +134,7 @@ impl Core {
         record: &Record<'_>,
         index: u64,
         appended: &Appended,
-        now: Duration,
+        now: &Now<'_>,
     ) {
         let (sequence, group) = (appended.first.plus(index), appended.group);
         let (key, start, len, bytes) = match *record {
@@ -139,30 +145,34 @@ impl Core {
                 (Key { object, page }, usize::from(start), usize::from(len), None)
             }
             Record::Cut { object, from, to } => {
-                let cut = PendingCut { from, to, sequence, group, whole_object: false, since: now };
+                let cut = PendingCut { from, to, sequence, group, whole_object: false, since: now.get() };
                 return self.cut(state, object, cut);
             }
             Record::Delete { object } => {
                 let (from, to) = (PageNo(0), PageNo(u64::MAX));
-                let cut = PendingCut { from, to, sequence, group, whole_object: true, since: now };
+                let cut = PendingCut { from, to, sequence, group, whole_object: true, since: now.get() };
                 return self.cut(state, object, cut);
             }
             Record::Clone { .. } => unreachable!("no change becomes a clone record in version 1"),
         };
-        let absent = state.table.get(&key).is_none_or(|entry| !entry.covers(0..BLOCK_BYTES));
-        state.counters.writes_to_absent_pages += u64::from(absent);
-        let waiters = state.change(key, |entry| {
+        let (absent, waiters) = state.change(key, |entry| {
+            let absent = !entry.covers(0..BLOCK_BYTES);
             match bytes {
                 Some(bytes) => entry.write(start, bytes),
                 None => entry.zero(start, len),
             }
-            let reserved = entry.dirt.is_none() && credit.pages > 0;
-            credit.pages -= u64::from(reserved);
-            entry.note(start..start + len, dirt(sequence, group, now, reserved));
+            entry.note(start..start + len, sequence, group, || {
+                let reserved = credit.pages > 0;
+                credit.pages -= u64::from(reserved);
+                dirt(sequence, group, now.get(), reserved)
+            });
             entry.used = true;
             // Covered now: nothing will be fetched, so nothing else would tell them.
-            if entry.flight.is_none() { std::mem::take(&mut entry.waiters) } else { Vec::new() }
+            let waiters =
+                if entry.flight.is_none() { std::mem::take(&mut entry.waiters) } else { Vec::new() };
+            (absent, waiters)
         });
+        state.counters.writes_to_absent_pages += u64::from(absent);
         state.reads.ready.extend(waiters);
     }
 
@@ -175,9 +185,28 @@ impl Core {
     }
 }
 
+/// The time, read when it is first asked for: most writes go to pages that are dirty already and never ask.
+struct Now<'a> {
+    clock: &'a dyn Clock,
+    read: OnceCell<Duration>,
+}
+
+impl Now<'_> {
+    fn new(clock: &dyn Clock) -> Now<'_> {
+        Now { clock, read: OnceCell::new() }
+    }
+
+    fn get(&self) -> Duration {
+        *self.read.get_or_init(|| self.clock.monotonic())
+    }
+}
+
+/// A transaction's records: most have a few, which then need no memory of their own.
+type Records<'a> = SmallVec<[Record<'a>; 4]>;
+
 /// A transaction's records, page by page.
-fn records<'a>(changes: &[Change<'a>]) -> Vec<Record<'a>> {
-    let mut records = Vec::with_capacity(changes.len() + 1);
+fn records<'a>(changes: &[Change<'a>]) -> Records<'a> {
+    let mut records = Records::new();
     for change in changes {
         match *change {
             Change::Write { object, offset, bytes } => {
@@ -196,7 +225,7 @@ fn records<'a>(changes: &[Change<'a>]) -> Vec<Record<'a>> {
 }
 
 /// Zeros: whole pages are a cut, the edges are zeroed.
-fn zero_records(object: ObjectId, offset: u64, len: u64, records: &mut Vec<Record<'_>>) {
+fn zero_records(object: ObjectId, offset: u64, len: u64, records: &mut Records<'_>) {
     let end = offset.saturating_add(len);
     let (first, last) = (PageNo(offset.div_ceil(BLOCK_BYTES as u64)), PageNo::of(end));
     let mut edge = |from: u64, to: u64| {
@@ -291,9 +320,19 @@ impl Cache {
         self.core.admit(cost, then);
     }
 
+    /// [`admit`](Cache::admit) where there is room at once and nobody else waits; `None` where one has to wait.
+    pub fn admit_at_once(&self, cost: Cost) -> Result<Option<Credit>, CacheError> {
+        self.core.admit_at_once(cost)
+    }
+
+    /// True if a write may be made at once: in `FetchMode::Blocking` [`prepare_write`](Cache::prepare_write) comes first.
+    pub fn writes_at_once(&self) -> bool {
+        self.core.settings.fetch == crate::FetchMode::Lazy
+    }
+
     /// Makes all of `changes` visible, in order, as one transaction: after a crash it is there as a whole or not
     /// at all, and only if every transaction before it is. Never waits, and calls no completion. The caller orders
-    /// its own calls.
+    /// its own calls. On success what the credit did not use is given back: it is good for one transaction.
     pub fn apply(&self, credit: &mut Credit, changes: &[Change<'_>]) -> Result<Sequence, CacheError> {
         self.core.apply(credit, changes)
     }

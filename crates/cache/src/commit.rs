@@ -189,14 +189,15 @@ impl Core {
 
     /// True if a commit is worth making now.
     pub(crate) fn commit_due(&self, state: &State) -> bool {
-        if state.failed.is_some() {
-            return false;
-        }
         let old = |since: Duration| self.clock.monotonic() >= since + self.settings.commit_interval;
-        !state.syncs.waiting.is_empty()
-            || state.syncs.commit_wanted
-            || state.syncs.uncommitted_since.is_some_and(old)
-            || self.buffer.open_bytes() >= COMMIT_BYTES
+        let is_old = || state.failed.is_none() && state.syncs.uncommitted_since.is_some_and(old);
+        self.commit_pressed(state) || is_old()
+    }
+
+    /// The same, but for age, which the committer looks at by itself.
+    pub(crate) fn commit_pressed(&self, state: &State) -> bool {
+        let wanted = !state.syncs.waiting.is_empty() || state.syncs.commit_wanted;
+        state.failed.is_none() && (wanted || self.buffer.open_bytes() >= COMMIT_BYTES)
     }
 
     pub(crate) fn commit_step(self: &Arc<Core>) -> Progress {

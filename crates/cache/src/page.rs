@@ -35,6 +35,8 @@ pub(crate) struct Entry {
     pub(crate) flight: Option<FlightNo>,
     /// Reads that wait for this page.
     pub(crate) waiters: Vec<u64>,
+    /// Stands in the queue of dirty pages since this was its newest change.
+    pub(crate) queued: Option<Sequence>,
     /// Used since the last sweep.
     pub(crate) used: bool,
 }
@@ -74,7 +76,7 @@ pub enum PlantedBug {
 
 impl Entry {
     pub(crate) fn new(body: Body) -> Entry {
-        Entry { body, dirt: None, writing: None, flight: None, waiters: Vec::new(), used: true }
+        Entry { body, dirt: None, writing: None, flight: None, waiters: Vec::new(), queued: None, used: true }
     }
 
     /// Bytes of memory, about.
@@ -152,11 +154,16 @@ impl Entry {
         self.flight = None;
     }
 
-    /// Notes that `range` changed, as part of group `group`.
-    pub(crate) fn note(&mut self, range: std::ops::Range<usize>, change: Dirt) {
+    /// Notes that `range` changed with `newest`, as part of group `latest`; `first` makes the dirt of a clean page.
+    pub(crate) fn note(
+        &mut self,
+        range: std::ops::Range<usize>,
+        newest: Sequence,
+        latest: GroupNo,
+        first: impl FnOnce() -> Dirt,
+    ) {
         let whole = matches!(self.body, Body::Whole(_));
-        let (newest, latest) = (change.newest, change.latest);
-        let dirt = self.dirt.get_or_insert(change);
+        let dirt = self.dirt.get_or_insert_with(first);
         dirt.newest = newest;
         dirt.latest = latest;
         if whole {

@@ -86,13 +86,13 @@ impl Recovery<'_> {
         let fresh = self.state.table.get(&key).is_none_or(|entry| entry.dirt.is_none());
         // Room was promised before the crash. Should it be missing now, the page goes home from the last reserve.
         let reserved = fresh && self.store.reserve(1).is_ok();
-        let dirt = dirt(at, group, self.now, reserved);
+        let now = self.now;
         self.state.change(key, |entry| {
             match bytes {
                 Some(bytes) => entry.write(range.start, bytes),
                 None => entry.zero(range.start, range.len()),
             }
-            entry.note(range, dirt);
+            entry.note(range, at, group, || dirt(at, group, now, reserved));
         });
         Ok(())
     }

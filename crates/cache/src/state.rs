@@ -11,6 +11,7 @@ use crate::status::Counters;
 use crate::trouble::Trouble;
 use buffer::GroupNo;
 use device::{BLOCK_BYTES, ObjectId, PageNo, Sequence};
+use std::collections::btree_map::Entry as Place;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -44,12 +45,14 @@ pub(crate) struct State {
     pub(crate) table: BTreeMap<Key, Entry>,
     /// Pages that need the buffer, by the oldest group that they need.
     by_group: BTreeSet<(GroupNo, Key)>,
-    /// Dirty pages, least recently written first (*DF-LRW*, section 3.3).
-    by_write: BTreeMap<Sequence, Key>,
+    /// Dirty pages, about in the order of their last writes; entries may be stale.
+    by_write: VecDeque<Key>,
     /// Whole pages in the order of a clock's hand; entries may be stale.
     sweep: VecDeque<Key>,
     /// Oldest first within each object.
     pub(crate) cuts: BTreeMap<ObjectId, Vec<PendingCut>>,
+    /// How many there are in all.
+    pub(crate) cuts_pending: usize,
     pub(crate) memory_bytes: u64,
     pub(crate) dirty_bytes: u64,
     pub(crate) flights: u64,
@@ -71,9 +74,10 @@ impl State {
         State {
             table: BTreeMap::new(),
             by_group: BTreeSet::new(),
-            by_write: BTreeMap::new(),
+            by_write: VecDeque::new(),
             sweep: VecDeque::new(),
             cuts: BTreeMap::new(),
+            cuts_pending: 0,
             memory_bytes: 0,
             dirty_bytes: 0,
             flights: 0,
@@ -92,11 +96,22 @@ impl State {
 
     /// Changes an entry, making it if it is absent, and keeps indexes and sums right.
     pub(crate) fn change<T>(&mut self, key: Key, with: impl FnOnce(&mut Entry) -> T) -> T {
-        let fresh = !self.table.contains_key(&key);
-        let entry = self.table.entry(key).or_insert_with(|| Entry::new(Body::Patch(Default::default())));
-        let before = Account::of(entry, fresh);
+        let (entry, before) = match self.table.entry(key) {
+            Place::Occupied(place) => {
+                let entry = place.into_mut();
+                let before = Account::of(entry);
+                (entry, before)
+            }
+            Place::Vacant(place) => {
+                (place.insert(Entry::new(Body::Patch(Default::default()))), Account::default())
+            }
+        };
         let result = with(entry);
-        let after = Account::of(entry, false);
+        let after = Account::of(entry);
+        if let Some(dirt) = entry.dirt.as_ref().filter(|_| entry.queued.is_none()) {
+            entry.queued = Some(dirt.newest);
+            self.by_write.push_back(key);
+        }
         self.account(key, before, after);
         result
     }
@@ -104,7 +119,7 @@ impl State {
     /// Drops an entry; its waiters are the caller's business.
     pub(crate) fn remove(&mut self, key: Key) -> Option<Entry> {
         let entry = self.table.remove(&key)?;
-        self.account(key, Account::of(&entry, false), Account::default());
+        self.account(key, Account::of(&entry), Account::default());
         Some(entry)
     }
 
@@ -115,13 +130,12 @@ impl State {
             before.group.map(|group| self.by_group.remove(&(group, key)));
             after.group.map(|group| self.by_group.insert((group, key)));
         }
-        if before.newest != after.newest {
-            before.newest.map(|newest| self.by_write.remove(&newest));
-            after.newest.map(|newest| self.by_write.insert(newest, key));
-        }
         if after.whole && !before.whole {
             self.sweep.push_back(key);
             self.trim_sweep();
+        }
+        if self.by_write.len() > 2 * self.table.len() + 64 {
+            self.requeue();
         }
     }
 
@@ -131,6 +145,44 @@ impl State {
             let whole = |entry: &Entry| matches!(entry.body, Body::Whole(_));
             self.sweep = self.table.iter().filter(|(_, entry)| whole(entry)).map(|(&key, _)| key).collect();
         }
+    }
+
+    /// Pages that went and came back stand in the queue twice; it is made anew before that adds up.
+    fn requeue(&mut self) {
+        let dirty = self.table.iter_mut().filter_map(|(&key, entry)| {
+            entry.queued = entry.dirt.as_ref().map(|dirt| dirt.newest);
+            Some((entry.queued?, key))
+        });
+        let mut dirty: Vec<(Sequence, Key)> = dirty.collect();
+        dirty.sort_unstable();
+        self.by_write = dirty.into_iter().map(|(_, key)| key).collect();
+    }
+
+    /// The dirty page that was written least recently (*DF-LRW*, section 3.3), about: a page that was written again goes
+    /// to the end only when its turn comes, so that a write to a dirty page costs nothing here. What is returned goes to
+    /// the end, too. `looks` is counted down to 0 and bounds the search over several calls.
+    pub(crate) fn least_recently_written(&mut self, looks: &mut usize) -> Option<Key> {
+        while *looks > 0 {
+            *looks -= 1;
+            let key = self.by_write.pop_front()?;
+            let Some(entry) = self.table.get_mut(&key) else { continue };
+            let Some(dirt) = &entry.dirt else {
+                entry.queued = None;
+                continue;
+            };
+            let waited = entry.queued == Some(dirt.newest);
+            entry.queued = Some(dirt.newest);
+            self.by_write.push_back(key);
+            if waited {
+                return Some(key);
+            }
+        }
+        None
+    }
+
+    /// How many pages may stand in the queue of [`least_recently_written`](State::least_recently_written).
+    pub(crate) fn queued(&self) -> usize {
+        self.by_write.len()
     }
 
     /// Takes a range of pages out of memory and remembers the cut until the store has it. Returns how many of the
@@ -147,12 +199,14 @@ impl State {
             waiters.extend(entry.waiters);
         }
         let pending = self.cuts.entry(object).or_default();
+        let before = pending.len();
         pending.retain(|old| {
             let stays = old.from < cut.from || old.to > cut.to;
             cut.group = if stays { cut.group } else { cut.group.min(old.group) };
             stays
         });
         pending.push(cut);
+        self.cuts_pending = self.cuts_pending + pending.len() - before;
         (promises, waiters)
     }
 
@@ -165,9 +219,11 @@ impl State {
         let dropped = older.into_iter().filter_map(|key| self.remove(key));
         let promises = dropped.filter(|entry| entry.dirt.as_ref().is_some_and(|dirt| dirt.reserved)).count();
         let pending = self.cuts.entry(object).or_default();
+        let before = pending.len();
         pending.retain(|old| old.sequence != cut.sequence);
         let at = pending.partition_point(|old| old.sequence < cut.sequence);
         pending.insert(at, cut);
+        self.cuts_pending = self.cuts_pending + pending.len() - before;
         promises as u64
     }
 
@@ -187,11 +243,6 @@ impl State {
     /// Pages that need the buffer, those that need its oldest groups first.
     pub(crate) fn by_group(&self) -> impl Iterator<Item = (GroupNo, Key)> + '_ {
         self.by_group.iter().copied()
-    }
-
-    /// Dirty pages, least recently written first.
-    pub(crate) fn by_write(&self) -> impl Iterator<Item = Key> + '_ {
-        self.by_write.values().copied()
     }
 
     /// Dirty pages of one object at most `distance` pages away, `key` among them if it is dirty.
@@ -248,22 +299,17 @@ struct Account {
     memory: u64,
     dirty: u64,
     group: Option<GroupNo>,
-    newest: Option<Sequence>,
     whole: bool,
 }
 
 impl Account {
-    fn of(entry: &Entry, fresh: bool) -> Account {
-        if fresh {
-            return Account::default();
-        }
+    fn of(entry: &Entry) -> Account {
         let memory = entry.memory_bytes() as u64;
         let group = entry.group();
         Account {
             memory,
             dirty: if group.is_some() { memory } else { 0 },
             group,
-            newest: entry.dirt.as_ref().map(|dirt| dirt.newest),
             whole: matches!(entry.body, Body::Whole(_)),
         }
     }

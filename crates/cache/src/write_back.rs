@@ -21,6 +21,9 @@ const STEP_PAGES: usize = 256;
 /// How far from a page that goes home its dirty neighbours go with it: with those on the other side, half a MiB, read and
 /// written at the speed of a long transfer.
 const NEIGHBOURS: u64 = 64;
+/// Pages of the queue looked at for one step: it is done under the lock. Those that were written again meanwhile go to
+/// its end, so that the next step gets further.
+const LOOKS_MAX: usize = 4096;
 /// Cuts that may wait before they alone are reason enough to go home: looking them up stays cheap.
 const CUTS_MAX: usize = 512;
 /// Between two looks for something to take home where all that there is was tried a moment ago and failed.
@@ -138,12 +141,17 @@ impl Core {
     /// True if limits or ages ask for pages to go home.
     pub(crate) fn write_back_due(&self, state: &State) -> bool {
         let age = |since| self.clock.monotonic() >= since + self.settings.dirty_age_max;
+        let is_old = || state.failed.is_none() && state.oldest_since().is_some_and(age);
+        self.write_back_pressed(state) || is_old()
+    }
+
+    /// The same, but for age, which the worker looks at by itself.
+    pub(crate) fn write_back_pressed(&self, state: &State) -> bool {
         state.failed.is_none()
             && (self.buffer_is_half_full()
                 || state.dirty_bytes > self.settings.dirty_bytes_max / 2
-                || state.cuts.values().map(Vec::len).sum::<usize>() > CUTS_MAX
-                || (state.gate.is_waiting() && (state.dirty_pages() > 0 || !state.cuts.is_empty()))
-                || state.oldest_since().is_some_and(age))
+                || state.cuts_pending > CUTS_MAX
+                || (state.gate.is_waiting() && (state.dirty_pages() > 0 || !state.cuts.is_empty())))
     }
 
     pub(crate) fn buffer_is_half_full(&self) -> bool {
@@ -154,7 +162,7 @@ impl Core {
     /// of the buffer or of age those that need its oldest groups, and each with its dirty neighbours: on a disk a run
     /// of pages costs as much as one.
     fn victims(&self, why: Why, now: Duration) -> Option<Vec<Key>> {
-        let state = self.state();
+        let mut state = self.state();
         if state.dirty_pages() == 0 && state.cuts.is_empty() {
             return None;
         }
@@ -163,15 +171,20 @@ impl Core {
         }
         let crowded = state.dirty_bytes > self.settings.dirty_bytes_max / 2;
         let mut victims = BTreeSet::new();
-        let mut take = |seed: Key| {
+        let mut take = |state: &State, seed: Key| {
             let free = |key: &Key| !state.trouble.is_shunned(Victim::Page(*key), now);
             victims.extend(state.dirty_around(seed, NEIGHBOURS).filter(free));
             victims.len() < STEP_PAGES
         };
         if crowded && !self.buffer_is_half_full() && why == Why::Due {
-            state.by_write().all(&mut take);
+            let mut looks = state.queued().min(LOOKS_MAX);
+            while let Some(key) = state.least_recently_written(&mut looks) {
+                if !take(&state, key) {
+                    break;
+                }
+            }
         } else {
-            state.by_group().all(|(_, key)| take(key));
+            state.by_group().all(|(_, key)| take(&state, key));
         }
         Some(victims.into_iter().collect())
     }
@@ -322,7 +335,9 @@ impl Core {
             }
             home += 1;
             if let Some(pending) = state.cuts.get_mut(object) {
+                let before = pending.len();
                 pending.retain(|one| one.sequence != cut.sequence);
+                state.cuts_pending -= before - pending.len();
                 if pending.is_empty() {
                     state.cuts.remove(object);
                 }

@@ -2,6 +2,7 @@
 
 use crate::cost;
 use crate::error::FsError;
+use crate::format::FILE_BYTES_MAX;
 use crate::transaction::{State, Transaction, within};
 use crate::types::{Done, Ino};
 use cache::{Cache, CacheError, Cost, Credit};
@@ -52,24 +53,34 @@ impl Core {
         work: impl FnOnce(&mut Transaction<'_>) -> Result<T, FsError> + Send + 'static,
         done: Done<T>,
     ) {
-        let core = self.clone();
-        self.cache.admit(
-            cost,
-            Box::new(move |credit| {
-                let result = credit.map_err(FsError::from).and_then(|mut credit| {
-                    let result = core.commit(&mut credit, cost, work);
-                    // What was not used goes back before the caller is told.
-                    drop(credit);
-                    result
-                });
-                done(result);
-            }),
-        );
+        self.enter_with(Vec::new(), cost, work, done);
     }
 
+    /// The same, with the bytes that `work` writes into a file.
+    fn enter_with<T: Send + 'static>(
+        self: &Arc<Core>,
+        bytes: Vec<u8>,
+        cost: Cost,
+        work: impl FnOnce(&mut Transaction<'_>) -> Result<T, FsError> + Send + 'static,
+        done: Done<T>,
+    ) {
+        match self.cache.admit_at_once(cost) {
+            Ok(Some(credit)) => return done(self.commit(credit, &bytes, cost, work)),
+            Ok(None) => {}
+            Err(error) => return done(Err(error.into())),
+        }
+        let core = self.clone();
+        let enter = move |credit: Result<Credit, CacheError>| {
+            done(credit.map_err(FsError::from).and_then(|credit| core.commit(credit, &bytes, cost, work)));
+        };
+        self.cache.admit(cost, Box::new(enter));
+    }
+
+    /// Makes the change of `work` visible. What the credit did not use is given back on return.
     fn commit<T>(
         &self,
-        credit: &mut Credit,
+        mut credit: Credit,
+        bytes: &[u8],
         cost: Cost,
         work: impl FnOnce(&mut Transaction<'_>) -> Result<T, FsError>,
     ) -> Result<T, FsError> {
@@ -77,10 +88,10 @@ impl Core {
         let mut state = self.change();
         let mut tx = Transaction::begin(&mut state, now);
         let value = work(&mut tx)?;
-        let changes = tx.changes();
+        let changes = tx.changes(bytes);
         debug_assert!(within(&changes, cost), "{changes:?} are more than {cost:?}");
         if !changes.is_empty() {
-            self.cache.apply(credit, &changes)?;
+            self.cache.apply(&mut credit, &changes)?;
         }
         drop(changes);
         tx.keep();
@@ -118,9 +129,28 @@ impl Core {
         let len = bytes.len();
         let prepared = move |prepared: Result<(), CacheError>| match prepared {
             Err(error) => done(Err(error.into())),
-            Ok(()) => core.enter(cost, move |tx| tx.write_data(ino, offset, bytes), done),
+            Ok(()) => core.enter_with(bytes, cost, move |tx| tx.write_data(ino, offset, len), done),
         };
         self.cache.prepare_write(object, offset, len, Box::new(prepared));
+    }
+
+    /// A write of one piece where nothing has to be waited for: no copy of `bytes`, no completion. `None` where `write_from`
+    /// must do it.
+    pub(crate) fn write_at_once(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Option<Result<(), FsError>> {
+        let within = (offset % BLOCK_BYTES as u64) as usize;
+        if bytes.is_empty() || bytes.len() > self.piece_bytes() - within || !self.cache.writes_at_once() {
+            return None;
+        }
+        if offset > FILE_BYTES_MAX {
+            return Some(Err(FsError::TooLarge));
+        }
+        let cost = cost::write(offset, bytes.len());
+        match self.cache.admit_at_once(cost) {
+            Ok(credit) => {
+                Some(self.commit(credit?, bytes, cost, |tx| tx.write_data(ino, offset, bytes.len())))
+            }
+            Err(error) => Some(Err(error.into())),
+        }
     }
 
     fn then_write(self: &Arc<Core>, ino: Ino, offset: u64, rest: Vec<u8>, done: Done<()>) -> Done<()> {

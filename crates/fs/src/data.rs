@@ -1,7 +1,7 @@
 //! A file's own bytes: they lie in its object; here only its size is known.
 
 use crate::error::FsError;
-use crate::format::{FILE_BYTES_MAX, Slot};
+use crate::format::{FILE_BYTES_MAX, Hot, Slot};
 use crate::inode::object;
 use crate::transaction::{DataChange, State, Transaction};
 use crate::types::Ino;
@@ -18,24 +18,28 @@ impl State {
     /// The object that a write goes to.
     pub(crate) fn written_object(&self, ino: Ino, offset: u64, len: usize) -> Result<ObjectId, FsError> {
         let (slot, hot) = self.find_file(ino)?;
-        match offset.checked_add(len as u64) {
-            Some(end) if end <= FILE_BYTES_MAX => Ok(object(slot, &hot)),
-            _ => Err(FsError::TooLarge),
-        }
+        object_within_limit(slot, &hot, offset, len)
+    }
+}
+
+fn object_within_limit(slot: Slot, hot: &Hot, offset: u64, len: usize) -> Result<ObjectId, FsError> {
+    match offset.checked_add(len as u64) {
+        Some(end) if end <= FILE_BYTES_MAX => Ok(object(slot, hot)),
+        _ => Err(FsError::TooLarge),
     }
 }
 
 impl Transaction<'_> {
-    /// Bytes, size and times in one: a size never covers bytes that are not there.
-    pub(crate) fn write_data(&mut self, ino: Ino, offset: u64, bytes: Vec<u8>) -> Result<(), FsError> {
-        let object = self.written_object(ino, offset, bytes.len())?;
+    /// The `len` bytes of the operation, size and times in one: a size never covers bytes that are not there.
+    pub(crate) fn write_data(&mut self, ino: Ino, offset: u64, len: usize) -> Result<(), FsError> {
         let (slot, mut hot) = self.find_file(ino)?;
-        hot.set_size(hot.size().max(offset + bytes.len() as u64));
+        let object = object_within_limit(slot, &hot, offset, len)?;
+        hot.set_size(hot.size().max(offset + len as u64));
         hot.set_written();
-        hot.charge(offset, bytes.len());
+        hot.charge(offset, len);
         self.set_hot(slot, &hot);
         self.touch_modified(slot)?;
-        self.also(DataChange::Write { object, offset, bytes });
+        self.also(DataChange::Write { object, offset });
         Ok(())
     }
 

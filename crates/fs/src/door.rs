@@ -41,7 +41,7 @@ impl Fs {
         let mut state = State::blank(secret)?;
         let mut tx = Transaction::begin(&mut state, clock.wall_nanos());
         tx.create(owner, secret)?;
-        let changes = tx.changes();
+        let changes = tx.changes(&[]);
         let credit = Arc::new(Mutex::new(None));
         let slot = credit.clone();
         let set = move |admitted| *slot.lock().expect("nobody panics holding a credit") = Some(admitted);
@@ -228,6 +228,11 @@ impl Fs {
                 self.core.cache.read(object, offset, len, then);
             }
         }
+    }
+
+    /// [`write`](Fs::write) of at most half a transaction where nothing has to be waited for, or `None`.
+    pub fn write_at_once(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Option<Result<(), FsError>> {
+        self.core.write_at_once(ino, offset, bytes)
     }
 
     /// Writes all of `bytes`, at most 64 MiB, at `offset`, as one transaction with size and times; more than 1 MiB as

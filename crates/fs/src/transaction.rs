@@ -8,6 +8,7 @@ use crate::ino::Numbers;
 use crate::owners::OwnerIndex;
 use cache::{Change, Cost};
 use device::ObjectId;
+use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Mutex;
@@ -58,10 +59,23 @@ impl Deref for State {
 /// A change of a file's own bytes that belongs to the same transaction.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum DataChange {
-    Write { object: ObjectId, offset: u64, bytes: Vec<u8> },
-    Zero { object: ObjectId, offset: u64, len: u64 },
-    Delete { object: ObjectId },
+    /// All bytes that the operation came with.
+    Write {
+        object: ObjectId,
+        offset: u64,
+    },
+    Zero {
+        object: ObjectId,
+        offset: u64,
+        len: u64,
+    },
+    Delete {
+        object: ObjectId,
+    },
 }
+
+/// Disjoint ranges of the arena in ascending order: (offset, length). A write has few.
+pub(crate) type Ranges = SmallVec<[(u64, usize); 4]>;
 
 /// Bytes as they were.
 struct Old {
@@ -76,10 +90,10 @@ pub(crate) struct Transaction<'a> {
     state: &'a mut State,
     /// The time of the change, the same for everything in it.
     pub(crate) now: i64,
-    old: Vec<Old>,
-    old_bytes: Vec<u8>,
+    old: SmallVec<[Old; 4]>,
+    old_bytes: SmallVec<[u8; 128]>,
     owners_changed: bool,
-    data: Vec<DataChange>,
+    data: SmallVec<[DataChange; 1]>,
     kept: bool,
 }
 
@@ -92,7 +106,7 @@ impl Deref for Transaction<'_> {
 
 impl<'a> Transaction<'a> {
     pub(crate) fn begin(state: &'a mut State, now: i64) -> Transaction<'a> {
-        let (old, old_bytes, data) = (Vec::new(), Vec::new(), Vec::new());
+        let (old, old_bytes, data) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
         Transaction { state, now, old, old_bytes, owners_changed: false, data, kept: false }
     }
 
@@ -139,24 +153,26 @@ impl<'a> Transaction<'a> {
     }
 
     /// What was written, as few disjoint ranges in ascending order.
-    pub(crate) fn ranges(&self) -> Vec<(u64, usize)> {
-        let mut written: Vec<(u64, u64)> =
+    pub(crate) fn ranges(&self) -> Ranges {
+        let mut written: SmallVec<[(u64, u64); 4]> =
             self.old.iter().map(|old| (old.offset, old.offset + old.len as u64)).collect();
         written.sort_unstable();
-        let mut merged: Vec<(u64, u64)> = Vec::with_capacity(written.len());
+        let mut merged = Ranges::new();
         for (start, end) in written {
             match merged.last_mut() {
-                Some(last) if start <= last.1 + GAP_BYTES => last.1 = last.1.max(end),
-                _ => merged.push((start, end)),
+                Some((from, len)) if start <= *from + *len as u64 + GAP_BYTES => {
+                    *len = (*len).max((end - *from) as usize);
+                }
+                _ => merged.push((start, (end - start) as usize)),
             }
         }
-        merged.into_iter().map(|(start, end)| (start, (end - start) as usize)).collect()
+        merged
     }
 
-    /// Everything to be applied, the files' bytes first.
-    pub(crate) fn changes(&self) -> Vec<Change<'_>> {
+    /// Everything to be applied, the files' bytes first; `bytes` is what the operation writes into a file, if it does.
+    pub(crate) fn changes<'b>(&'b self, bytes: &'b [u8]) -> SmallVec<[Change<'b>; 4]> {
         let data = self.data.iter().map(|change| match *change {
-            DataChange::Write { object, offset, ref bytes } => Change::Write { object, offset, bytes },
+            DataChange::Write { object, offset } => Change::Write { object, offset, bytes },
             DataChange::Zero { object, offset, len } => Change::Zero { object, offset, len },
             DataChange::Delete { object } => Change::Delete { object },
         });

@@ -326,16 +326,23 @@ impl Filesystem for Door {
         let data = space::fitting(offset, data);
         // A request is at most WRITE_BYTES_MAX long.
         let (timer, len) = (self.timer(Class::Write), data.len() as u32);
-        let finish: Done<()> = Box::new(move |done| {
+        let finish = move |done| {
             let _timer = timer;
             match done {
                 Ok(()) => reply.written(len),
                 Err(error) => reply.error(errno(&error)),
             }
-        });
+        };
         let is_synchronous = flags.0 & (libc::O_SYNC | libc::O_DSYNC) != 0;
-        let done = if is_synchronous { then_sync(self.fs.clone(), finish) } else { finish };
-        self.fs.write(ino(number), offset, data.to_vec(), done);
+        match self.fs.write_at_once(ino(number), offset, data) {
+            Some(done) if is_synchronous => then_sync(self.fs.clone(), Box::new(finish))(done),
+            Some(done) => finish(done),
+            None => {
+                let finish: Done<()> = Box::new(finish);
+                let done = if is_synchronous { then_sync(self.fs.clone(), finish) } else { finish };
+                self.fs.write(ino(number), offset, data.to_vec(), done);
+            }
+        }
     }
 
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {

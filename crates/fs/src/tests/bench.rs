@@ -98,9 +98,19 @@ impl Bench {
         cost: Cost,
         work: impl FnOnce(&mut Transaction<'_>) -> Result<T, FsError>,
     ) -> Result<T, FsError> {
+        self.run_with(&[], cost, work)
+    }
+
+    /// The same, with the bytes that `work` writes into a file.
+    fn run_with<T>(
+        &mut self,
+        bytes: &[u8],
+        cost: Cost,
+        work: impl FnOnce(&mut Transaction<'_>) -> Result<T, FsError>,
+    ) -> Result<T, FsError> {
         let mut tx = Transaction::begin(&mut self.state, self.now);
         let value = work(&mut tx)?;
-        let changes = tx.changes();
+        let changes = tx.changes(bytes);
         assert!(within(&changes, cost), "{:?} of {changes:?} is more than {cost:?}", Cost::of(&changes));
         let arena = changes.iter().filter_map(|change| match change {
             Change::Write { object: ARENA, bytes, .. } => Some(bytes.len() as u64),
@@ -195,9 +205,10 @@ impl Subject for Bench {
                 let cost = cost::rename(self.levels(from.0), self.levels(to.0));
                 self.run(cost, |tx| tx.rename((from.0, &from.1), (to.0, &to.1), if_exists)).map(|()| None)
             }
-            Operation::Write { ino, offset, bytes } => self
-                .run(cost::write(offset, bytes.len()), |tx| tx.write_data(ino, offset, bytes))
-                .map(|()| None),
+            Operation::Write { ino, offset, bytes } => {
+                let (cost, len) = (cost::write(offset, bytes.len()), bytes.len());
+                self.run_with(&bytes, cost, |tx| tx.write_data(ino, offset, len)).map(|()| None)
+            }
             Operation::Set { ino, set } => {
                 self.run(cost::attributes(true), |tx| tx.set_attributes(ino, &set)).map(Some)
             }
