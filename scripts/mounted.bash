@@ -41,6 +41,7 @@ is_mounted() { awk -v dir="$mount" '$2 == dir { found = 1 } END { exit !found }'
 
 # Ends what runs on the mount, then the mount itself; a daemon that does not answer is killed.
 clean_store() {
+  set +e
   cd /
   local pid
   pid=$("$weir" status "$mount" --json 2>/dev/null | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' | head -1)
