@@ -24,6 +24,7 @@ fn stress_ng_finds_nothing_wrong_with_holes_locks_and_mappings() {
     if !can_mount() {
         return;
     }
-    let stressors = ["aio", "fallocate", "flock", "fpunch", "fsize", "lockf", "lockofd", "hdd", "mmap", "seek"];
+    let stressors =
+        ["aio", "fallocate", "flock", "fpunch", "fsize", "lockf", "lockofd", "hdd", "mmap", "seek"];
     succeeds(script("stress-ng").arg("1").args(stressors));
 }
