@@ -1,6 +1,8 @@
 # mounted.bash: for scripts that run somebody's tests on a mounted store; they source it from the project's root.
 #
 #   build_weir              builds it, and sets $weir
+#   install_tool NAME VERSION
+#                           prints the path of a program that cargo installs
 #   mount_store SIZE [OPTION...]
 #                           formats a store of SIZE in a directory of its own, mounts it with these options of
 #                           `weir mount`, and sets $work (beside the mount) and $mount
@@ -13,21 +15,33 @@
 say() { printf '\n== %s\n' "$*"; }
 fail() { echo "error: $*" >&2; exit 1; }
 
+target_directory() {
+  cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/'
+}
+
 build_weir() {
   if [[ -z ${WEIR:-} ]]; then
     say "building"
     cargo build --release --package weir
-    local target
-    target=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
-    WEIR=$target/release/weir
+    WEIR=$(target_directory)/release/weir
   fi
   weir=$(realpath "$WEIR")
+}
+
+# install_tool PROGRAM VERSION: prints where PROGRAM of this version is; installs it below the target directory (some minutes).
+install_tool() {
+  local tools
+  tools=$(target_directory)/tools
+  [[ -x $tools/bin/$1 && $("$tools/bin/$1" --version) == *" $2" ]] \
+    || cargo install --quiet --locked --version "$2" --root "$tools" "$1" >&2
+  echo "$tools/bin/$1"
 }
 
 is_mounted() { awk -v dir="$mount" '$2 == dir { found = 1 } END { exit !found }' /proc/self/mounts; }
 
 # Ends what runs on the mount, then the mount itself; a daemon that does not answer is killed.
 clean_store() {
+  set +e
   cd /
   local pid
   pid=$("$weir" status "$mount" --json 2>/dev/null | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' | head -1)

@@ -6,5 +6,6 @@ mod cargo_build;
 mod common;
 mod git;
 mod sqlite;
+mod stress;
 mod tar;
 mod weir;
