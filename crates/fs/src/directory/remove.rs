@@ -22,7 +22,6 @@ impl Tree {
         let leaf = Leaf::read(tx.arena(), block)?;
         let mut head = leaf.head;
         let found = find_in(&leaf, hash, name)?.ok_or(FsError::NotFound)?;
-        self.names -= 1;
         if head.live == 1 {
             self.give(tx, block, u32::from(head.size_log2));
             return self.prune(tx, path);

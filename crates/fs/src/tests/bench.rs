@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 pub(crate) const SECRET: [u8; 16] = *b"a secret of 16 b";
-pub(crate) const OWNER: Caller = Caller { uid: 1000, gid: 100 };
+pub(crate) const OWNER: Caller = Caller { uid: 1000, gid: 100, umask: 0 };
 
 /// What lies below: every object's pages.
 #[derive(Default, Clone)]
