@@ -1,5 +1,7 @@
 //! Checks all metadata against its rules: counts what refers to what, and compares with what is written down.
 
+mod xattrs;
+
 use crate::arena::Arena;
 use crate::directory::{LEVELS_MAX, Leaf, Tree, hash_in, inner};
 use crate::error::FsError;
@@ -231,6 +233,12 @@ impl Check<'_> {
         }
         if kind == Kind::File && hot.charged_pages() > hot.size().div_ceil(BLOCK_BYTES as u64) {
             self.find(Some(slot), "a file is charged for more pages than it has");
+        }
+        if matches!(kind, Kind::Fifo | Kind::Socket) && !hot.root().is_none() {
+            self.find(Some(slot), "an inode that needs no heap block refers to one");
+        }
+        if let Err(error) = self.xattrs(slot, hot, kind) {
+            self.find(Some(slot), error.to_string());
         }
         if hot.reserved_bits() != 0 || hot.generation == 0 {
             self.find(Some(slot), "reserved bits are set, or the generation is 0");

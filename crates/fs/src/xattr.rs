@@ -10,8 +10,8 @@ mod change;
 mod records;
 
 pub(crate) use chain::blocks_for;
-pub(crate) use change::{Outcome, XattrChange};
-pub(crate) use records::{XATTR_HEAD, records};
+pub(crate) use change::{Outcome, XattrChange, check_kind};
+pub(crate) use records::{XATTR_HEAD, live_bytes, records};
 
 use crate::arena::Arena;
 use crate::error::FsError;

@@ -11,6 +11,7 @@ use crate::error::FsError;
 use crate::format::{ARENA, Region};
 use crate::transaction::{State, Transaction, within};
 use crate::types::{Attributes, Caller, Ino, Kind};
+use crate::xattr::{Key, Outcome, XattrChange};
 use cache::{Change, Cost};
 use device::{BLOCK_BYTES, ObjectId};
 use std::collections::BTreeMap;
@@ -123,6 +124,20 @@ impl Bench {
         Ok(value)
     }
 
+    fn change_xattr(
+        &mut self,
+        cost: Cost,
+        ino: Ino,
+        name: &[u8],
+        change: XattrChange,
+        stated: usize,
+    ) -> Result<Option<Attributes>, FsError> {
+        let key = Key::parse(name)?;
+        let outcome = self.run(cost, |tx| tx.change_xattr(ino, key, &change, stated))?;
+        assert_eq!(outcome, Outcome::Done, "nobody else changed it");
+        Ok(None)
+    }
+
     pub(crate) fn levels(&self, ino: Ino) -> u8 {
         let hot = self.state.find_directory(ino).map(|(_, hot)| hot);
         hot.and_then(|hot| Tree::of(&hot).levels(self.state.arena())).unwrap_or(0)
@@ -134,7 +149,7 @@ impl Bench {
 
     pub(crate) fn make(&mut self, parent: Ino, name: &str, kind: Kind) -> Result<Attributes, FsError> {
         let (name, mode, caller) = (name.as_bytes().to_vec(), 0o644, OWNER);
-        let made = self.apply(&Operation::Make { caller, parent, name, kind, mode });
+        let made = self.apply(&Operation::Make { caller, parent, name, kind, mode, device: 0 });
         made.map(|made| made.expect("making tells attributes"))
     }
 
@@ -179,16 +194,16 @@ impl Subject for Bench {
 
     fn apply(&mut self, operation: &Operation) -> Result<Option<Attributes>, FsError> {
         match operation.clone() {
-            Operation::Make { caller, parent, name, kind, mode } => {
+            Operation::Make { caller, parent, name, kind, mode, device } => {
                 let new = match kind {
-                    Kind::File => New::File { mode },
-                    _ => New::Directory { mode },
+                    Kind::Directory => New::Directory { mode },
+                    _ => New::Node { kind, mode, device },
                 };
-                let cost = cost::add(self.levels(parent), 0);
+                let cost = cost::make(self.levels(parent), 0);
                 self.run(cost, |tx| tx.make(caller, parent, &name, new)).map(Some)
             }
             Operation::Symlink { caller, parent, name, target } => {
-                let cost = cost::add(self.levels(parent), target.len());
+                let cost = cost::make(self.levels(parent), target.len());
                 self.run(cost, |tx| tx.make(caller, parent, &name, New::Symlink { target: &target }))
                     .map(Some)
             }
@@ -204,6 +219,18 @@ impl Subject for Bench {
             Operation::Rename { from, to, if_exists } => {
                 let cost = cost::rename(self.levels(from.0), self.levels(to.0));
                 self.run(cost, |tx| tx.rename((from.0, &from.1), (to.0, &to.1), if_exists)).map(|()| None)
+            }
+            Operation::Exchange { one, other } => self
+                .run(cost::exchange(), |tx| tx.exchange((one.0, &one.1), (other.0, &other.1)))
+                .map(|()| None),
+            Operation::SetXattr { ino, name, value, how } => {
+                let present = self.state.find(ino).and_then(|(_, hot, _)| self.state.xattrs(&hot));
+                let present = present.map_or(0, |string| string.len());
+                let cost = cost::set_xattr(present, value.len());
+                self.change_xattr(cost, ino, &name, XattrChange::Set { value, how }, present)
+            }
+            Operation::RemoveXattr { ino, name } => {
+                self.change_xattr(cost::remove_xattr(), ino, &name, XattrChange::Remove, usize::MAX)
             }
             Operation::Write { ino, offset, bytes } => {
                 let (cost, len) = (cost::write(offset, bytes.len()), bytes.len());
@@ -251,6 +278,13 @@ impl Subject for Bench {
     fn read_link(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
         let (_, hot, _) = self.state.find(ino)?;
         self.state.link_target(&hot).map(<[u8]>::to_vec)
+    }
+
+    fn xattrs(&self, ino: Ino) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, FsError> {
+        let (_, hot, _) = self.state.find(ino)?;
+        let names = self.state.xattr_names(&hot)?;
+        let value = |name: &[u8]| self.state.xattr(&hot, Key::parse(name)?)?.ok_or(FsError::NoXattr);
+        names.into_iter().map(|name| value(&name).map(|value| (name, value))).collect()
     }
 
     fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Ino, FsError> {

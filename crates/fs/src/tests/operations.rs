@@ -32,7 +32,7 @@ fn a_new_file_belongs_to_its_caller_and_a_setgid_directory_passes_on_its_group()
     let mut bench = Bench::new();
     let make = |parent, name: &str, kind, mode| {
         let caller = Caller { uid: 7, gid: 8, umask: 0 };
-        Operation::Make { caller, parent, name: name.as_bytes().to_vec(), kind, mode }
+        Operation::Make { caller, parent, name: name.as_bytes().to_vec(), kind, mode, device: 0 }
     };
     let made = bench.apply(&make(ROOT, "d", Kind::Directory, 0o2775)).expect("made").expect("attributes");
     assert_eq!((made.uid, made.gid, made.mode), (7, 8, 0o2775));
@@ -207,7 +207,7 @@ fn a_transaction_that_is_not_kept_leaves_everything_as_it_was() {
     let before = snapshot(&bench.state);
     for at in 0..200 {
         let name = format!("another name, number {at}").into_bytes();
-        let result = bench.run(cost::add(1, 0), |tx| {
+        let result = bench.run(cost::make(1, 0), |tx| {
             let new = crate::create::New::Node { kind: Kind::File, mode: at, device: 0 };
             tx.make(Caller { uid: u32::from(at), gid: 1, umask: 0 }, directory, &name, new)?;
             tx.unlink(directory, format!("file number {at}").as_bytes())?;

@@ -114,7 +114,7 @@ impl Transaction<'_> {
 }
 
 /// Which attributes a file of this kind may have. The kernel refuses the same, so this is for other doors.
-fn check_kind(key: Key<'_>, kind: Kind) -> Result<(), FsError> {
+pub(crate) fn check_kind(key: Key<'_>, kind: Kind) -> Result<(), FsError> {
     match (key.space, kind) {
         (Space::User, Kind::File | Kind::Directory) => Ok(()),
         (Space::User, _) => Err(FsError::NotPermitted),
