@@ -15,6 +15,9 @@ use crate::types::{Ino, Kind};
 use device::BLOCK_BYTES;
 use std::collections::{HashMap, HashSet};
 
+/// A path in a finding: what a system call takes.
+const PATH_BYTES_MAX: usize = 4096;
+
 /// Something that breaks a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
@@ -32,16 +35,16 @@ struct Check<'a> {
     report: &'a mut dyn FnMut(Finding),
     /// Names that lead to each inode.
     links: HashMap<Slot, u32>,
-    paths: HashMap<Slot, String>,
+    /// One name of each inode, and the directory that it is in.
+    places: HashMap<Slot, (Slot, Vec<u8>)>,
     /// Units of the heap that something refers to.
     heap: HashSet<u32>,
 }
 
 /// Reports everything that breaks a rule.
 pub(crate) fn check(state: &State, report: &mut dyn FnMut(Finding)) {
-    let (links, paths, heap) = (HashMap::new(), HashMap::new(), HashSet::new());
-    let mut check = Check { state, report, links, paths, heap };
-    check.paths.insert(ROOT, "/".to_owned());
+    let (links, places, heap) = (HashMap::new(), HashMap::new(), HashSet::new());
+    let mut check = Check { state, report, links, places, heap };
     let result = check
         .walk()
         .and_then(|()| check.inodes())
@@ -55,8 +58,22 @@ pub(crate) fn check(state: &State, report: &mut dyn FnMut(Finding)) {
 impl Check<'_> {
     fn find(&mut self, slot: Option<Slot>, what: impl Into<String>) {
         let ino = slot.map(|slot| self.state.numbers.ino(slot));
-        let path = slot.and_then(|slot| self.paths.get(&slot).cloned());
+        let path = slot.and_then(|slot| self.path(slot));
         (self.report)(Finding { ino, path, what: what.into() });
+    }
+
+    /// One of an inode's paths, if it has one. Of a very deep one the end.
+    fn path(&self, slot: Slot) -> Option<String> {
+        let (mut path, mut at) = (String::new(), slot);
+        while at != ROOT {
+            let (parent, name) = self.places.get(&at)?;
+            path = format!("/{}{path}", String::from_utf8_lossy(name));
+            if path.len() > PATH_BYTES_MAX {
+                return Some(format!("…{path}"));
+            }
+            at = *parent;
+        }
+        Some(if path.is_empty() { "/".to_owned() } else { path })
     }
 
     fn expect(&mut self, slot: Option<Slot>, what: &str, expected: u64, found: u64) {
@@ -93,18 +110,17 @@ impl Check<'_> {
         if names.is_empty() != tree.root.is_none() {
             self.find(Some(slot), "a directory has blocks if and only if it has names");
         }
-        let above = self.paths.get(&slot).cloned().unwrap_or_default();
         let mut directories = 0;
         let mut seen = HashSet::new();
         for (name, child, kind) in names {
-            let path = format!("{}/{}", above.trim_end_matches('/'), String::from_utf8_lossy(&name));
             *self.links.entry(child).or_insert(0) += 1;
-            self.paths.entry(child).or_insert(path.clone());
-            if !seen.insert(name) {
-                self.find(Some(slot), format!("two entries are named {path}"));
+            self.places.entry(child).or_insert((slot, name.clone()));
+            if !seen.insert(name.clone()) {
+                self.find(Some(slot), format!("two entries are named {}", String::from_utf8_lossy(&name)));
             }
             let Ok((inode, real)) = self.state.used(child) else {
-                self.find(Some(slot), format!("{path} leads to an inode that is free"));
+                let name = String::from_utf8_lossy(&name);
+                self.find(Some(slot), format!("{name} leads to an inode that is free"));
                 continue;
             };
             if real != kind {

@@ -52,9 +52,9 @@ pub(crate) fn add(levels: u8, target_bytes: usize) -> Cost {
 
 /// A name that goes. Only then is space given back, so this may use the last reserve.
 pub(crate) fn remove(levels: u8) -> Cost {
-    // Nodes lose children and are shifted, never split.
+    // On each level a node loses a child and joins a neighbour, never splits.
     let levels = u64::from(levels) + 2;
-    let names = Cost { pages: 2 * levels, bytes: levels * PAGE, records: 3 * levels, frees: true };
+    let names = Cost { pages: 2 * levels, bytes: levels * 2 * PAGE, records: 6 * levels, frees: true };
     plus(INODES, names)
 }
 

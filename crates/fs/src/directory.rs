@@ -15,6 +15,8 @@ mod path;
 mod remove;
 
 pub(crate) use insert::replace;
+#[cfg(test)]
+pub(crate) use key::KEYS_PER_HASH;
 pub(crate) use key::{hash_in, hash_of};
 pub(crate) use node::{LEVELS_MAX, Leaf, Name, inner};
 pub(crate) use path::Found;

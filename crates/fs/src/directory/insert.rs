@@ -47,7 +47,7 @@ impl Tree {
         Err(FsError::NoSpace)
     }
 
-    fn new_leaf(
+    pub(crate) fn new_leaf(
         &mut self,
         tx: &mut Transaction<'_>,
         log2: u32,

@@ -1,7 +1,7 @@
 //! Examples: what each operation promises.
 
 use super::bench::{Bench, OWNER, snapshot};
-use super::model::{Listing, Operation, Subject};
+use super::model::{Operation, Subject};
 use crate::cost;
 use crate::error::FsError;
 use crate::format::{FILE_BYTES_MAX, LINKS_MAX};
@@ -219,47 +219,4 @@ fn a_transaction_that_is_not_kept_leaves_everything_as_it_was() {
     bench.verify();
     bench.file(directory, "and it still works");
     bench.verify();
-}
-
-#[test]
-fn a_directory_of_100_000_names_costs_small_changes_and_shrinks_to_nothing() {
-    let mut bench = Bench::new();
-    let directory = bench.directory(ROOT, "big");
-    let mut bytes = 0;
-    for at in 0..100_000 {
-        bench.file(directory, &format!("message-{at}.eml"));
-        bytes += bench.arena_bytes;
-    }
-    assert!(bytes / 100_000 < 400, "{} bytes of changes for a name", bytes / 100_000);
-    assert_eq!(bench.levels(directory), 2);
-    assert_eq!(bench.list(directory).expect("a listing").len(), 100_000);
-    assert_eq!(bench.findings(), []);
-    bench.state = crate::transaction::State::new(bench.load()).expect("reopened");
-    (0..100_000)
-        .for_each(|at| unlink(&mut bench, directory, &format!("message-{at}.eml")).expect("unlinked"));
-    assert_eq!(bench.attributes(directory).expect("attributes").size, 0);
-    bench.verify();
-}
-
-#[test]
-fn a_listing_goes_on_rightly_while_names_come_and_go() {
-    let mut bench = Bench::new();
-    let directory = bench.directory(ROOT, "d");
-    for at in 0..2000 {
-        bench.file(directory, &format!("stays{at}"));
-    }
-    for at in 0..2000 {
-        bench.file(directory, &format!("goes{at}"));
-    }
-    let before = bench.list(directory).expect("a listing");
-    let (first, rest) = before.split_at(1500);
-    (0..2000).for_each(|at| unlink(&mut bench, directory, &format!("goes{at}")).expect("unlinked"));
-    for at in 0..2000 {
-        bench.file(directory, &format!("comes{at}"));
-    }
-    let after: Vec<_> =
-        bench.list(directory).expect("a listing").into_iter().filter(|one| one.0 > first[1499].0).collect();
-    let stays =
-        |all: &[Listing]| all.iter().filter(|one| one.1.starts_with(b"stays")).cloned().collect::<Vec<_>>();
-    assert_eq!(stays(rest), stays(&after));
 }
