@@ -82,12 +82,14 @@ pub(crate) struct Bench {
     pub(crate) now: i64,
     /// Bytes of the last transaction's changes to the arena.
     pub(crate) arena_bytes: u64,
+    /// Transactions are given up once their work is done, as when the cache refuses them.
+    gives_up: bool,
 }
 
 impl Bench {
     pub(crate) fn new() -> Bench {
         let state = State::blank(SECRET).expect("a blank state");
-        let mut bench = Bench { state, objects: Objects::default(), now: 0, arena_bytes: 0 };
+        let mut bench = Bench { state, objects: Objects::default(), now: 0, arena_bytes: 0, gives_up: false };
         let cost = Cost { pages: 10, bytes: 4096, records: 100, frees: false };
         bench.run(cost, |tx| tx.create(OWNER, SECRET)).expect("a new file system");
         bench
@@ -113,6 +115,9 @@ impl Bench {
         let value = work(&mut tx)?;
         let changes = tx.changes(bytes);
         assert!(within(&changes, cost), "{:?} of {changes:?} is more than {cost:?}", Cost::of(&changes));
+        if self.gives_up {
+            return Err(FsError::NoSpace);
+        }
         let arena = changes.iter().filter_map(|change| match change {
             Change::Write { object: ARENA, bytes, .. } => Some(bytes.len() as u64),
             _ => None,
@@ -263,6 +268,18 @@ impl Subject for Bench {
                 Ok(None)
             }
         }
+    }
+
+    fn rehearse(&mut self, operation: &Operation) {
+        // These change open counts, outside of any transaction.
+        if matches!(operation, Operation::Hold { .. } | Operation::Unhold { .. }) {
+            return;
+        }
+        let before = snapshot(&self.state);
+        self.gives_up = true;
+        let given_up = self.apply(operation);
+        self.gives_up = false;
+        assert!(given_up.is_err() && snapshot(&self.state) == before, "{operation:?} left a trace");
     }
 
     fn attributes(&self, ino: Ino) -> Result<Attributes, FsError> {

@@ -89,6 +89,8 @@ pub(crate) trait Subject {
     fn now(&self) -> i64;
     fn set_now(&mut self, now: i64);
     fn apply(&mut self, operation: &Operation) -> Result<Option<Attributes>, FsError>;
+    /// Does an operation and gives it up, which must leave everything as it was.
+    fn rehearse(&mut self, _operation: &Operation) {}
     fn attributes(&self, ino: Ino) -> Result<Attributes, FsError>;
     fn read(&self, ino: Ino) -> Result<Vec<u8>, FsError>;
     fn read_link(&self, ino: Ino) -> Result<Vec<u8>, FsError>;
