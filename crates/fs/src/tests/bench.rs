@@ -170,22 +170,22 @@ impl Bench {
     pub(crate) fn verify(&self) {
         let below = self.load();
         for region in Region::ALL {
-            let len = self.state.used_bytes(region);
-            let bytes =
-                |arena: &Arena| arena.bytes(region.base(), len).map(<[u8]>::to_vec).unwrap_or_default();
-            assert!(bytes(&self.state) == bytes(&below), "{region:?} differs between memory and below");
+            let same = region_bytes(&self.state, region) == region_bytes(&below, region);
+            assert!(same, "{region:?} differs between memory and below");
         }
         assert_eq!(self.findings(), []);
     }
 }
 
+/// A region up to its end. What was never touched is zeros, whether memory for it is there or not.
+fn region_bytes(arena: &Arena, region: Region) -> Vec<u8> {
+    let len = arena.used_bytes(region);
+    arena.bytes(region.base(), len).map_or_else(|_| vec![0; len], <[u8]>::to_vec)
+}
+
 /// Everything in memory that a transaction may change, to compare.
 pub(crate) fn snapshot(state: &State) -> Vec<Vec<u8>> {
-    let region = |region: Region| {
-        let len = state.used_bytes(region);
-        state.bytes(region.base(), len).map(<[u8]>::to_vec).unwrap_or_default()
-    };
-    Region::ALL.into_iter().map(region).collect()
+    Region::ALL.into_iter().map(|region| region_bytes(state.arena(), region)).collect()
 }
 
 impl Subject for Bench {
