@@ -9,7 +9,7 @@ use crate::directory::{Listed, Room, dots};
 use crate::errno::errno;
 use crate::kernel::{KernelCache, ask_of_kernel};
 use crate::latency::{Class, Latencies, Timer};
-use crate::privileges::privileges;
+use crate::privileges::{privileges, write_without_powers};
 use crate::space;
 use crate::xattr::{answer, list_for, set_xattr};
 use fs::{Attributes, Caller, Done, Fs, FsError, IfExists, Ino, Kind, Privileges, SetAttributes};
@@ -350,8 +350,8 @@ impl Filesystem for Door {
         };
         let is_synchronous = flags.0 & (libc::O_SYNC | libc::O_DSYNC) != 0;
         let number = ino(number);
-        // The kernel asks for the same before, where it knows of powers; this is the protocol's own word for it.
-        let kills = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) && self.fs.is_privileged(number);
+        let kills =
+            write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) && self.fs.is_privileged(number);
         let at_once = if kills { None } else { self.fs.write_at_once(number, offset, data) };
         match at_once {
             Some(done) if is_synchronous => then_sync(self.fs.clone(), Box::new(finish))(done),
@@ -359,15 +359,10 @@ impl Filesystem for Door {
             None => {
                 let finish: Done<()> = Box::new(finish);
                 let done = if is_synchronous { then_sync(self.fs.clone(), finish) } else { finish };
-                let (fs, bytes) = (self.fs.clone(), data.to_vec());
-                if !kills {
-                    return fs.write(number, offset, bytes, done);
+                match kills {
+                    true => write_without_powers(&self.fs, number, offset, data, done),
+                    false => self.fs.write(number, offset, data.to_vec(), done),
                 }
-                let then = move |dropped: Result<Attributes, FsError>| match dropped {
-                    Ok(_) => fs.write(number, offset, bytes, done),
-                    Err(error) => done(Err(error)),
-                };
-                self.fs.drop_privileges(number, Box::new(then));
             }
         }
     }

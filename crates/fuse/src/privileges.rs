@@ -14,12 +14,24 @@
 //! has CAP_FSETID loses the bits, where ext4 would keep them; one of root without it keeps them, but as the owner of
 //! everything it could set them again.
 
-use fs::{Privileges, SetAttributes};
+use fs::{Attributes, Done, Fs, FsError, Ino, Privileges, SetAttributes};
 use fuser::Request;
+use std::sync::Arc;
 
 /// What a FUSE_SETATTR that asks for `set` does to a file's powers.
 pub(crate) fn privileges(request: &Request, set: &SetAttributes) -> Privileges {
     of(request.uid(), set)
+}
+
+/// A write by somebody whose content has not earned the file's powers. The kernel has said so before, where it knew of any;
+/// this is the protocol's own word for it.
+pub(crate) fn write_without_powers(fs: &Arc<Fs>, ino: Ino, offset: u64, data: &[u8], done: Done<()>) {
+    let (then_fs, bytes) = (fs.clone(), data.to_vec());
+    let then = move |dropped: Result<Attributes, FsError>| match dropped {
+        Ok(_) => then_fs.write(ino, offset, bytes, done),
+        Err(error) => done(Err(error)),
+    };
+    fs.drop_privileges(ino, Box::new(then));
 }
 
 fn of(uid: u32, set: &SetAttributes) -> Privileges {

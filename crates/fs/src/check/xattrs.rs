@@ -23,7 +23,10 @@ impl Check<'_> {
         for record in records(&string) {
             let record = match record {
                 Ok(record) => record,
-                Err(what) => return Ok(self.find(Some(slot), what)),
+                Err(what) => {
+                    self.find(Some(slot), what);
+                    return Ok(());
+                }
             };
             last = record.key();
             let Some(key) = last else { continue };

@@ -143,6 +143,26 @@ impl Bench {
         Ok(None)
     }
 
+    fn hold(&mut self, ino: Ino) -> Result<Option<Attributes>, FsError> {
+        let (slot, ..) = self.state.find(ino)?;
+        self.state.opens.get_mut().expect("no panic").entry(slot.0).or_default().count += 1;
+        Ok(None)
+    }
+
+    fn unhold(&mut self, ino: Ino) -> Result<Option<Attributes>, FsError> {
+        let (slot, hot, _) = self.state.find(ino)?;
+        let opens = self.state.opens.get_mut().expect("no panic");
+        let count = &mut opens.get_mut(&slot.0).expect("it was held").count;
+        *count -= 1;
+        if *count == 0 {
+            opens.remove(&slot.0);
+            if hot.links == 0 {
+                self.run(cost::free(), |tx| tx.free_unheld(slot, hot.generation.get()))?;
+            }
+        }
+        Ok(None)
+    }
+
     pub(crate) fn levels(&self, ino: Ino) -> u8 {
         let hot = self.state.find_directory(ino).map(|(_, hot)| hot);
         hot.and_then(|hot| Tree::of(&hot).levels(self.state.arena())).unwrap_or(0)
@@ -249,24 +269,8 @@ impl Subject for Bench {
                 self.run(cost::allocate(whole_pages_go), |tx| tx.allocate(ino, what, range, size))
                     .map(|()| None)
             }
-            Operation::Hold { ino } => {
-                let (slot, ..) = self.state.find(ino)?;
-                self.state.opens.get_mut().expect("no panic").entry(slot.0).or_default().count += 1;
-                Ok(None)
-            }
-            Operation::Unhold { ino } => {
-                let (slot, hot, _) = self.state.find(ino)?;
-                let opens = self.state.opens.get_mut().expect("no panic");
-                let count = &mut opens.get_mut(&slot.0).expect("it was held").count;
-                *count -= 1;
-                if *count == 0 {
-                    opens.remove(&slot.0);
-                    if hot.links == 0 {
-                        self.run(cost::free(), |tx| tx.free_unheld(slot, hot.generation.get()))?;
-                    }
-                }
-                Ok(None)
-            }
+            Operation::Hold { ino } => self.hold(ino),
+            Operation::Unhold { ino } => self.unhold(ino),
         }
     }
 
