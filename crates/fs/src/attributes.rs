@@ -1,23 +1,28 @@
 //! Setting attributes.
 
-use crate::create::MODE_MASK;
+use crate::create::{MODE_MASK, SETGID};
 use crate::error::FsError;
 use crate::format::{Hot, Slot};
 use crate::owners::Rights;
 use crate::transaction::Transaction;
-use crate::types::{Attributes, Ino, Kind, SetAttributes, SetTime};
+use crate::types::{Attributes, Ino, Kind, Privileges, SetAttributes, SetTime};
 use zerocopy::little_endian::{I64, U32};
 
-const SETUID: u16 = 0o4000;
-const SETGID: u16 = 0o2000;
+/// Who executes the file gets its owner's rights.
+pub(crate) const SETUID: u16 = 0o4000;
 const GROUP_EXECUTE: u16 = 0o010;
 
-/// The rights after `set`. A new owner of a file does not inherit the powers that the old one gave it: setuid goes,
-/// and setgid where it means a power (without group execution it asks for mandatory locks).
-fn rights_after(kind: Kind, before: Rights, set: &SetAttributes) -> Rights {
+/// Whether a file of this kind loses its powers: a new owner does not inherit those that the old one gave it.
+fn drops(kind: Kind, set: &SetAttributes) -> bool {
     let owner_changes = set.uid.is_some() || set.gid.is_some();
+    kind != Kind::Directory && (owner_changes || set.privileges == Privileges::Drop)
+}
+
+/// The rights after `set`. Where powers go, setuid goes, and setgid where it is one (without group execution it asks for
+/// mandatory locks).
+fn rights_after(kind: Kind, before: Rights, set: &SetAttributes) -> Rights {
     let mut mode = before.mode;
-    if owner_changes && kind == Kind::File {
+    if drops(kind, set) {
         mode &= !SETUID;
         if mode & GROUP_EXECUTE != 0 {
             mode &= !SETGID;
@@ -40,10 +45,20 @@ impl Transaction<'_> {
             match kind {
                 Kind::File => self.truncate(slot, size)?,
                 Kind::Directory => return Err(FsError::IsDirectory),
-                Kind::Symlink => return Err(FsError::Invalid),
+                _ => return Err(FsError::Invalid),
             }
         }
-        self.set_rights(slot, rights_after(kind, self.owner(&hot)?, set))?;
+        let before = self.owner(&hot)?;
+        let after = rights_after(kind, before, set);
+        self.set_rights(slot, after)?;
+        if set.mode.is_some() && !hot.xattrs().is_none() {
+            self.follow_mode(slot, after.mode)?;
+        }
+        let had = drops(kind, set) && self.drop_capability(slot)?;
+        let only_drops = *set == SetAttributes { privileges: Privileges::Drop, ..Default::default() };
+        if only_drops && !had && before == after {
+            return self.attributes(slot);
+        }
         let mut cold = self.cold(slot)?;
         let now = self.now;
         let to = |time| match time {
@@ -60,7 +75,7 @@ impl Transaction<'_> {
         self.attributes(slot)
     }
 
-    fn set_rights(&mut self, slot: Slot, rights: Rights) -> Result<(), FsError> {
+    pub(crate) fn set_rights(&mut self, slot: Slot, rights: Rights) -> Result<(), FsError> {
         let mut hot: Hot = self.hot(slot)?;
         if self.owner(&hot)? == rights {
             return Ok(());

@@ -1,5 +1,7 @@
 //! Checks all metadata against its rules: counts what refers to what, and compares with what is written down.
 
+mod xattrs;
+
 use crate::arena::Arena;
 use crate::directory::{LEVELS_MAX, Leaf, Tree, hash_in, inner};
 use crate::error::FsError;
@@ -12,6 +14,9 @@ use crate::transaction::State;
 use crate::types::{Ino, Kind};
 use device::BLOCK_BYTES;
 use std::collections::{HashMap, HashSet};
+
+/// A path in a finding: what a system call takes.
+const PATH_BYTES_MAX: usize = 4096;
 
 /// Something that breaks a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,16 +35,16 @@ struct Check<'a> {
     report: &'a mut dyn FnMut(Finding),
     /// Names that lead to each inode.
     links: HashMap<Slot, u32>,
-    paths: HashMap<Slot, String>,
+    /// One name of each inode, and the directory that it is in.
+    places: HashMap<Slot, (Slot, Vec<u8>)>,
     /// Units of the heap that something refers to.
     heap: HashSet<u32>,
 }
 
 /// Reports everything that breaks a rule.
 pub(crate) fn check(state: &State, report: &mut dyn FnMut(Finding)) {
-    let (links, paths, heap) = (HashMap::new(), HashMap::new(), HashSet::new());
-    let mut check = Check { state, report, links, paths, heap };
-    check.paths.insert(ROOT, "/".to_owned());
+    let (links, places, heap) = (HashMap::new(), HashMap::new(), HashSet::new());
+    let mut check = Check { state, report, links, places, heap };
     let result = check
         .walk()
         .and_then(|()| check.inodes())
@@ -53,8 +58,22 @@ pub(crate) fn check(state: &State, report: &mut dyn FnMut(Finding)) {
 impl Check<'_> {
     fn find(&mut self, slot: Option<Slot>, what: impl Into<String>) {
         let ino = slot.map(|slot| self.state.numbers.ino(slot));
-        let path = slot.and_then(|slot| self.paths.get(&slot).cloned());
+        let path = slot.and_then(|slot| self.path(slot));
         (self.report)(Finding { ino, path, what: what.into() });
+    }
+
+    /// One of an inode's paths, if it has one. Of a very deep one the end.
+    fn path(&self, slot: Slot) -> Option<String> {
+        let (mut path, mut at) = (String::new(), slot);
+        while at != ROOT {
+            let (parent, name) = self.places.get(&at)?;
+            path = format!("/{}{path}", String::from_utf8_lossy(name));
+            if path.len() > PATH_BYTES_MAX {
+                return Some(format!("…{path}"));
+            }
+            at = *parent;
+        }
+        Some(if path.is_empty() { "/".to_owned() } else { path })
     }
 
     fn expect(&mut self, slot: Option<Slot>, what: &str, expected: u64, found: u64) {
@@ -81,26 +100,27 @@ impl Check<'_> {
             return Ok(());
         }
         let tree = Tree::of(&hot);
-        let mut found = Tree { root: tree.root, bytes: 0, names: 0 };
+        let mut found = Tree { root: tree.root, bytes: 0 };
         let mut names = Vec::new();
         if !tree.root.is_none() {
             let level = tree.levels(self.state.arena())?;
             self.node(tree.root, level, 0..u64::MAX, &mut found, &mut names)?;
         }
         self.expect(Some(slot), "bytes of the directory's blocks", found.bytes, tree.bytes);
-        self.expect(Some(slot), "names in the directory", u64::from(found.names), u64::from(tree.names));
-        let above = self.paths.get(&slot).cloned().unwrap_or_default();
+        if names.is_empty() != tree.root.is_none() {
+            self.find(Some(slot), "a directory has blocks if and only if it has names");
+        }
         let mut directories = 0;
         let mut seen = HashSet::new();
         for (name, child, kind) in names {
-            let path = format!("{}/{}", above.trim_end_matches('/'), String::from_utf8_lossy(&name));
             *self.links.entry(child).or_insert(0) += 1;
-            self.paths.entry(child).or_insert(path.clone());
-            if !seen.insert(name) {
-                self.find(Some(slot), format!("two entries are named {path}"));
+            self.places.entry(child).or_insert((slot, name.clone()));
+            if !seen.insert(name.clone()) {
+                self.find(Some(slot), format!("two entries are named {}", String::from_utf8_lossy(&name)));
             }
             let Ok((inode, real)) = self.state.used(child) else {
-                self.find(Some(slot), format!("{path} leads to an inode that is free"));
+                let name = String::from_utf8_lossy(&name);
+                self.find(Some(slot), format!("{name} leads to an inode that is free"));
                 continue;
             };
             if real != kind {
@@ -157,7 +177,6 @@ impl Check<'_> {
         }
         let live = Leaf::read(arena, block)?.sorted()?;
         self.expect(None, "names in a directory block", live.len() as u64, u64::from(head.live.get()));
-        found.names += live.len() as u32;
         for pair in live.windows(2) {
             if pair[0].key == pair[1].key {
                 self.find(None, format!("directory block {}: two names have one key", block.0));
@@ -230,6 +249,12 @@ impl Check<'_> {
         }
         if kind == Kind::File && hot.charged_pages() > hot.size().div_ceil(BLOCK_BYTES as u64) {
             self.find(Some(slot), "a file is charged for more pages than it has");
+        }
+        if matches!(kind, Kind::Fifo | Kind::Socket) && !hot.root().is_none() {
+            self.find(Some(slot), "an inode that needs no heap block refers to one");
+        }
+        if let Err(error) = self.xattrs(slot, hot, kind) {
+            self.find(Some(slot), error.to_string());
         }
         if hot.reserved_bits() != 0 || hot.generation == 0 {
             self.find(Some(slot), "reserved bits are set, or the generation is 0");

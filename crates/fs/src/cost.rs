@@ -1,15 +1,26 @@
 //! What operations may need at most, stated when they enter.
 
+use crate::acl::ACL_BYTES_MAX;
 use crate::format::FILE_BYTES_MAX;
+use crate::xattr::{XATTR_HEAD, XATTR_NAME_BYTES_MAX, blocks_for};
 use cache::Cost;
 use device::BLOCK_BYTES;
 
 /// A page as a number of bytes.
 const PAGE: u64 = BLOCK_BYTES as u64;
 
-/// Two inodes with their times, the header, two owners, an orphan's two places, a freed heap block, and two more
-/// inodes: what any operation but the names themselves may touch, each a record of at most its own size.
-const INODES: Cost = Cost { pages: 20, bytes: 20 * 96, records: 24, frees: false };
+/// Two inodes with their times, the header, two owners, an orphan's two places, two freed heap blocks (of a target and
+/// of extended attributes), and two more inodes: what any operation but the names themselves may touch, each a record of
+/// at most its own size.
+const INODES: Cost = Cost { pages: 21, bytes: 21 * 96, records: 26, frees: false };
+
+/// The access list and the default list that a new inode may get from its directory: at most a page each, so three
+/// blocks. Stated always: the directory may get its list before the operation is let in.
+const ACLS: Cost = Cost { pages: 3, bytes: 2 * ACL_BYTES_MAX as u64 + 256, records: 14, frees: false };
+
+/// An access list that follows the mode lies in two blocks at most. A capability that goes is marked; what is left may
+/// move into a smaller block.
+const POWERS: Cost = Cost { pages: 6, bytes: 2 * PAGE + 256, records: 24, frees: false };
 
 fn plus(one: Cost, other: Cost) -> Cost {
     Cost {
@@ -28,6 +39,11 @@ fn names(levels: u8) -> Cost {
     Cost { pages: 3 * levels, bytes: levels * (2 * PAGE + 64), records: 10 * levels, frees: false }
 }
 
+/// A new name, with a new inode. A link's target is one block.
+pub(crate) fn make(levels: u8, target_bytes: usize) -> Cost {
+    plus(add(levels, target_bytes), ACLS)
+}
+
 /// A new name, with what it leads to. A link's target is one block.
 pub(crate) fn add(levels: u8, target_bytes: usize) -> Cost {
     let target = Cost { pages: 1, bytes: target_bytes as u64 + 64, records: 10, frees: false };
@@ -36,9 +52,9 @@ pub(crate) fn add(levels: u8, target_bytes: usize) -> Cost {
 
 /// A name that goes. Only then is space given back, so this may use the last reserve.
 pub(crate) fn remove(levels: u8) -> Cost {
-    // Nodes lose children and are shifted, never split.
+    // On each level a node loses a child and joins a neighbour, never splits.
     let levels = u64::from(levels) + 2;
-    let names = Cost { pages: 2 * levels, bytes: levels * PAGE, records: 3 * levels, frees: true };
+    let names = Cost { pages: 2 * levels, bytes: levels * 2 * PAGE, records: 6 * levels, frees: true };
     plus(INODES, names)
 }
 
@@ -50,7 +66,24 @@ pub(crate) fn rename(from_levels: u8, to_levels: u8) -> Cost {
 
 /// New attributes. A file that gets shorter has one page zeroed in part, and gives back the others.
 pub(crate) fn attributes(shrinks: bool) -> Cost {
-    plus(INODES, Cost { pages: 2, bytes: 0, records: 3, frees: shrinks })
+    plus(plus(INODES, POWERS), Cost { pages: 2, bytes: 0, records: 3, frees: shrinks })
+}
+
+/// An extended attribute of `value_bytes`, beside `present_bytes` of others: in the worst case all of them move.
+pub(crate) fn set_xattr(present_bytes: usize, value_bytes: usize) -> Cost {
+    let bytes = (present_bytes + XATTR_HEAD + XATTR_NAME_BYTES_MAX + value_bytes) as u64;
+    let blocks = blocks_for(bytes as usize) as u64 + 1;
+    plus(INODES, Cost { pages: blocks, bytes: bytes + 32 * blocks, records: blocks + 12, frees: false })
+}
+
+/// An extended attribute that goes: however many there are, one is marked, or what is left moves into one block.
+pub(crate) fn remove_xattr() -> Cost {
+    Cost { frees: true, ..plus(INODES, POWERS) }
+}
+
+/// Two names that change places.
+pub(crate) fn exchange() -> Cost {
+    plus(INODES, INODES)
 }
 
 /// An orphan that goes.

@@ -1,33 +1,50 @@
 //! New names: files, directories, symbolic and hard links.
 
+use crate::acl::Acl;
+use crate::arena::corrupt;
 use crate::error::FsError;
-use crate::format::{HeapBlock, LINK_BYTES_MAX, LINKS_MAX, Slot};
+use crate::format::{HeapBlock, Hot, LINK_BYTES_MAX, LINKS_MAX, Slot};
 use crate::heap::class_log2;
 use crate::names::check_name;
 use crate::owners::Rights;
 use crate::transaction::{State, Transaction};
 use crate::types::{Attributes, Caller, Ino, Kind};
+use crate::xattr::{ACCESS_ACL, DEFAULT_ACL, Key};
 use zerocopy::little_endian::U32;
 
 /// Permission bits, with setuid, setgid and sticky.
 pub(crate) const MODE_MASK: u16 = 0o7777;
 /// In a directory: what is made in it gets its group.
 pub(crate) const SETGID: u16 = 0o2000;
+/// What a umask is about.
+const PERMISSIONS: u16 = 0o777;
 /// The mode of symbolic links; nobody looks at it.
 const LINK_MODE: u16 = 0o777;
+
+/// Lists for a new inode, and under which name.
+type Acls = Vec<(Key<'static>, Vec<u8>)>;
 
 /// What to make.
 #[derive(Clone, Copy)]
 pub(crate) enum New<'a> {
-    File { mode: u16 },
-    Directory { mode: u16 },
-    Symlink { target: &'a [u8] },
+    Directory {
+        mode: u16,
+    },
+    Symlink {
+        target: &'a [u8],
+    },
+    /// Anything else; only devices have a number.
+    Node {
+        kind: Kind,
+        mode: u16,
+        device: u32,
+    },
 }
 
 impl New<'_> {
     fn kind(&self) -> Kind {
         match self {
-            New::File { .. } => Kind::File,
+            New::Node { kind, .. } => *kind,
             New::Directory { .. } => Kind::Directory,
             New::Symlink { .. } => Kind::Symlink,
         }
@@ -38,19 +55,35 @@ impl New<'_> {
             New::Symlink { target: [] } => Err(FsError::NotFound),
             New::Symlink { target } if target.len() > LINK_BYTES_MAX => Err(FsError::NameTooLong),
             New::Symlink { target } if target.contains(&0) => Err(FsError::Invalid),
+            New::Node { kind: Kind::Directory | Kind::Symlink, .. } => Err(FsError::Invalid),
             _ => Ok(()),
         }
     }
 
-    /// What a directory with the rights `parent` gives to something new in it.
-    fn rights(&self, caller: Caller, parent: Rights) -> Rights {
+    /// What a directory with the rights `parent` and this default list gives to something new in it.
+    fn rights(&self, caller: Caller, parent: Rights, default: Option<Acl>) -> (Rights, Acls) {
         let inherits = parent.mode & SETGID != 0;
+        let gid = if inherits { parent.gid } else { caller.gid };
         let mode = match *self {
-            New::File { mode } => mode & MODE_MASK,
+            New::Node { mode, .. } => mode & MODE_MASK,
             New::Directory { mode } => mode & MODE_MASK | if inherits { SETGID } else { 0 },
-            New::Symlink { .. } => LINK_MODE,
+            New::Symlink { .. } => return (Rights { uid: caller.uid, gid, mode: LINK_MODE }, Acls::new()),
         };
-        Rights { uid: caller.uid, gid: if inherits { parent.gid } else { caller.gid }, mode }
+        let Some(default) = default else {
+            return (
+                Rights { uid: caller.uid, gid, mode: mode & !(caller.umask & PERMISSIONS) },
+                Acls::new(),
+            );
+        };
+        let (access, mode) = default.inherit(mode);
+        let mut acls = Acls::new();
+        if !access.is_minimal() {
+            acls.push((ACCESS_ACL, access.value()));
+        }
+        if matches!(self, New::Directory { .. }) {
+            acls.push((DEFAULT_ACL, default.value()));
+        }
+        (Rights { uid: caller.uid, gid, mode }, acls)
     }
 }
 
@@ -62,6 +95,19 @@ impl State {
         match self.name(&hot, name)? {
             Some(_) => Err(FsError::Exists),
             None => Ok(slot),
+        }
+    }
+
+    /// A directory's default list.
+    fn default_acl(&self, directory: &Hot) -> Result<Option<Acl>, FsError> {
+        match self.xattr(directory, DEFAULT_ACL)? {
+            Some(value) => Acl::parse(&value).map(Some).map_err(|_| {
+                corrupt(
+                    directory.xattrs().offset(),
+                    "a directory's default access control list makes no sense",
+                )
+            }),
+            None => Ok(None),
         }
     }
 }
@@ -76,14 +122,20 @@ impl Transaction<'_> {
     ) -> Result<Attributes, FsError> {
         let directory = self.place_for(parent, name)?;
         new.check()?;
-        let rights = new.rights(caller, self.owner(&self.hot(directory)?)?);
+        let above = self.hot(directory)?;
+        let (rights, acls) = new.rights(caller, self.owner(&above)?, self.default_acl(&above)?);
         let kind = new.kind();
         if kind == Kind::Directory {
             self.add_links(directory, 1)?;
         }
         let (slot, mut hot) = self.take_inode(kind, rights)?;
         match new {
-            New::File { .. } => hot.links = U32::new(1),
+            New::Node { kind, device, .. } => {
+                hot.links = U32::new(1);
+                if matches!(kind, Kind::CharDevice | Kind::BlockDevice) {
+                    hot.set_device(device);
+                }
+            }
             New::Directory { .. } => {
                 hot.links = U32::new(2);
                 hot.next = U32::new(directory.0);
@@ -94,6 +146,7 @@ impl Transaction<'_> {
                 hot.set_size(target.len() as u64);
             }
         }
+        self.give_acls(&mut hot, &acls)?;
         self.set_hot(slot, &hot);
         self.add_name(directory, name, slot, kind)?;
         self.attributes(slot)

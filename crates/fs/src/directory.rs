@@ -15,6 +15,8 @@ mod path;
 mod remove;
 
 pub(crate) use insert::replace;
+#[cfg(test)]
+pub(crate) use key::KEYS_PER_HASH;
 pub(crate) use key::{hash_in, hash_of};
 pub(crate) use node::{LEVELS_MAX, Leaf, Name, inner};
 pub(crate) use path::Found;
@@ -22,7 +24,6 @@ pub(crate) use path::Found;
 use crate::error::FsError;
 use crate::format::{HeapBlock, Hot, Slot};
 use crate::transaction::Transaction;
-use zerocopy::little_endian::U32;
 
 /// A directory's tree, as its inode describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,12 +31,11 @@ pub(crate) struct Tree {
     pub(crate) root: HeapBlock,
     /// Of all its blocks: the directory's size.
     pub(crate) bytes: u64,
-    pub(crate) names: u32,
 }
 
 impl Tree {
     pub(crate) fn of(hot: &Hot) -> Tree {
-        Tree { root: hot.root(), bytes: hot.size(), names: hot.names.get() }
+        Tree { root: hot.root(), bytes: hot.size() }
     }
 
     /// Writes what changed into the directory's inode.
@@ -43,7 +43,6 @@ impl Tree {
         let mut hot = tx.hot(directory)?;
         hot.set_root(self.root);
         hot.set_size(self.bytes);
-        hot.names = U32::new(self.names);
         tx.set_hot(directory, &hot);
         Ok(())
     }

@@ -1,14 +1,18 @@
 //! The handle that doors hold: each operation states its cost, enters, and completes.
 
 use crate::arena::Arena;
+use crate::attributes::SETUID;
 use crate::core::Core;
 use crate::cost;
-use crate::create::New;
+use crate::create::{New, SETGID};
 use crate::directory::Tree;
 use crate::error::FsError;
 use crate::format::{ARENA, INODES_MAX};
 use crate::transaction::{State, Transaction};
-use crate::types::{Attributes, Caller, Done, Entry, IfExists, Ino, Kind, SetAttributes, Usage};
+use crate::types::{
+    Attributes, Caller, Done, Entry, IfExists, Ino, Kind, Privileges, SetAttributes, SetXattr, Usage,
+};
+use crate::xattr::{CAPABILITY, Key, Outcome, XattrChange};
 use cache::{Cache, Cost, Task};
 use device::{Clock, Sequence};
 use std::sync::{Arc, Mutex};
@@ -96,16 +100,17 @@ impl Fs {
         state.attributes(slot)
     }
 
-    /// Sets attributes, as one transaction. A new owner or group takes setuid and setgid from a file, unless the
-    /// mode is set too; a write does not: that is for the door to ask for.
+    /// Sets attributes, as one transaction. A new owner or group takes its powers from a file; a write does not: that is
+    /// for the door to ask for, by [`Privileges::Drop`]. An access ACL follows the mode.
     pub fn set_attributes(&self, ino: Ino, set: SetAttributes, done: Done<Attributes>) {
         let size = self.core.read().find(ino).map_or(0, |(_, hot, _)| hot.size());
         let shrinks = set.size.is_some_and(|after| after < size);
         self.core.enter(cost::attributes(shrinks), move |tx| tx.set_attributes(ino, &set), done);
     }
 
-    /// Makes a file or a directory. In a directory with setgid it gets the directory's group, and a directory the
-    /// bit too.
+    /// Makes a file, a directory, a FIFO or a socket. In a directory with setgid it gets the directory's group, and a
+    /// directory the bit too. In one with a default ACL it gets an access ACL and a mode from it, and a directory the
+    /// default ACL too; else the caller's umask applies.
     pub fn make(
         &self,
         caller: Caller,
@@ -116,23 +121,36 @@ impl Fs {
         done: Done<Attributes>,
     ) {
         let new = match kind {
-            Kind::File => New::File { mode },
             Kind::Directory => New::Directory { mode },
-            Kind::Symlink => return done(Err(FsError::Invalid)),
+            kind => New::Node { kind, mode, device: 0 },
         };
+        self.make_new(caller, parent, name, new, done);
+    }
+
+    /// Makes a device node for the device `number` (as the kernel encodes it); `kind` is one of the two of devices.
+    pub fn make_device(
+        &self,
+        caller: Caller,
+        parent: Ino,
+        name: &[u8],
+        (kind, number): (Kind, u32),
+        mode: u16,
+        done: Done<Attributes>,
+    ) {
+        self.make_new(caller, parent, name, New::Node { kind, mode, device: number }, done);
+    }
+
+    fn make_new(&self, caller: Caller, parent: Ino, name: &[u8], new: New<'static>, done: Done<Attributes>) {
         let name = name.to_vec();
-        self.core.enter(
-            cost::add(self.levels(parent), 0),
-            move |tx| tx.make(caller, parent, &name, new),
-            done,
-        );
+        let cost = cost::make(self.levels(parent), 0);
+        self.core.enter(cost, move |tx| tx.make(caller, parent, &name, new), done);
     }
 
     /// Makes a symbolic link to `target`, of 1 to 4095 bytes.
     pub fn symlink(&self, caller: Caller, parent: Ino, name: &[u8], target: &[u8], done: Done<Attributes>) {
         let (name, target) = (name.to_vec(), target.to_vec());
         self.core.enter(
-            cost::add(self.levels(parent), target.len()),
+            cost::make(self.levels(parent), target.len()),
             move |tx| tx.make(caller, parent, &name, New::Symlink { target: &target }),
             done,
         );
@@ -179,6 +197,94 @@ impl Fs {
         let (from, from_name) = (from.0, from.1.to_vec());
         let (to, to_name) = (to.0, to.1.to_vec());
         self.core.enter(cost, move |tx| tx.rename((from, &from_name), (to, &to_name), if_exists), done);
+    }
+
+    /// Lets each of two names lead to where the other leads. After a crash both do, or none.
+    pub fn exchange(&self, one: (Ino, &[u8]), other: (Ino, &[u8]), done: Done<()>) {
+        let (one, one_name) = (one.0, one.1.to_vec());
+        let (other, other_name) = (other.0, other.1.to_vec());
+        let work = move |tx: &mut Transaction<'_>| tx.exchange((one, &one_name), (other, &other_name));
+        self.core.enter(cost::exchange(), work, done);
+    }
+
+    /// An extended attribute's value, by its whole name.
+    ///
+    /// # Errors
+    /// [`FsError::NoXattr`] where it is not there, [`FsError::Unsupported`] where no such can be.
+    pub fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, FsError> {
+        let key = Key::parse(name)?;
+        let state = self.core.read();
+        let (_, hot, _) = state.find(ino)?;
+        state.xattr(&hot, key)?.ok_or(FsError::NoXattr)
+    }
+
+    /// The names of all extended attributes, in no particular order.
+    pub fn xattr_names(&self, ino: Ino) -> Result<Vec<Vec<u8>>, FsError> {
+        let state = self.core.read();
+        let (_, hot, _) = state.find(ino)?;
+        state.xattr_names(&hot)
+    }
+
+    /// Sets an extended attribute, as one transaction: after a crash it has the old value or the new one, as a whole.
+    /// An access ACL changes the mode with it, and is kept only where it says more than the mode.
+    ///
+    /// # Errors
+    /// [`FsError::NoSpace`] past [`XATTR_LIST_BYTES_MAX`](crate::XATTR_LIST_BYTES_MAX) or
+    /// [`XATTRS_BYTES_MAX`](crate::XATTRS_BYTES_MAX), and as its parts say; [`FsError::Invalid`] for an ACL that is none.
+    pub fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], how: SetXattr, done: Done<()>) {
+        self.change_xattr(ino, name.to_vec(), XattrChange::Set { value: value.to_vec(), how }, done);
+    }
+
+    /// Removes an extended attribute. This works on a full store. An ACL that is not there is removed without a word.
+    pub fn remove_xattr(&self, ino: Ino, name: &[u8], done: Done<()>) {
+        self.change_xattr(ino, name.to_vec(), XattrChange::Remove, done);
+    }
+
+    fn change_xattr(&self, ino: Ino, name: Vec<u8>, change: XattrChange, done: Done<()>) {
+        if let Err(error) = Key::parse(&name) {
+            return done(Err(error));
+        }
+        let (cost, stated) = match &change {
+            XattrChange::Remove => (cost::remove_xattr(), usize::MAX),
+            XattrChange::Set { value, .. } => {
+                let present = self.xattr_bytes(ino);
+                (cost::set_xattr(present, value.len()), present)
+            }
+        };
+        let (fs, work, again) = (self.clone(), (name.clone(), change.clone()), (name, change));
+        let then = move |outcome| match outcome {
+            Ok(Outcome::Done) => done(Ok(())),
+            // Somebody else's change came first, so this cannot go on for ever without anything happening.
+            Ok(Outcome::Grown) => fs.change_xattr(ino, again.0, again.1, done),
+            Err(error) => done(Err(error)),
+        };
+        let work = move |tx: &mut Transaction<'_>| {
+            let key = Key::parse(&work.0)?;
+            tx.change_xattr(ino, key, &work.1, stated)
+        };
+        self.core.enter(cost, work, Box::new(then));
+    }
+
+    /// Bytes of all extended attributes, to state a cost; what is wrong with them is found by the operation.
+    fn xattr_bytes(&self, ino: Ino) -> usize {
+        let state = self.core.read();
+        state.find(ino).and_then(|(_, hot, _)| state.xattrs(&hot)).map_or(0, |string| string.len())
+    }
+
+    /// Whether a write by somebody without powers of his own would have to take powers from the file: then
+    /// [`set_attributes`](Fs::set_attributes) with [`Privileges::Drop`] comes before it.
+    pub fn is_privileged(&self, ino: Ino) -> bool {
+        let state = self.core.read();
+        let found = state.find(ino).and_then(|(_, hot, _)| Ok((hot, state.owner(&hot)?.mode)));
+        found.is_ok_and(|(hot, mode)| {
+            let capable = || state.xattr(&hot, CAPABILITY).is_ok_and(|found| found.is_some());
+            mode & (SETUID | SETGID) != 0 || capable()
+        })
+    }
+
+    /// Drops a file's powers, as what makes its content unworthy of them does.
+    pub fn drop_privileges(&self, ino: Ino, done: Done<Attributes>) {
+        self.set_attributes(ino, SetAttributes { privileges: Privileges::Drop, ..Default::default() }, done);
     }
 
     /// Counts an opener (a handle, or the kernel's memory of the inode): an unlinked file lives until the last one is

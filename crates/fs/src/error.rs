@@ -44,6 +44,18 @@ pub enum FsError {
     /// EPERM
     #[error("not permitted")]
     NotPermitted,
+    /// ENODATA
+    #[error("no such extended attribute")]
+    NoXattr,
+    /// ERANGE
+    #[error("the extended attribute's name is longer than 255 bytes")]
+    XattrNameTooLong,
+    /// E2BIG
+    #[error("the extended attribute's value is larger than 64 KiB")]
+    XattrTooBig,
+    /// EOPNOTSUPP
+    #[error("not supported")]
+    Unsupported,
     /// EIO
     #[error("{0}")]
     Cache(CacheError),

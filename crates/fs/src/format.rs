@@ -121,28 +121,29 @@ const _: () = assert!(size_of::<Header>() == 96 && size_of::<Header>() < BLOCK_B
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct Hot {
-    /// Bits 0..48: size in bytes. 48..50: kind. 50: data was written. 63: the lock bit, 0 on media.
+    /// Bits 0..48: size in bytes. 48..51: kind. 51: data was written. 63: the lock bit, 0 on media.
     word: U64,
     pub(crate) links: U32,
     /// Index into the owners' table.
     pub(crate) owner: U32,
     /// Raised whenever the slot is taken.
     pub(crate) generation: U32,
-    /// A directory's tree of names, a symbolic link's target; the pages that a file is charged for.
+    /// A directory's tree of names, a symbolic link's target, a device's number; the pages that a file is charged for.
     root: U32,
     /// A directory's parent; an orphan's place in the orphan list; a free slot's successor.
     pub(crate) next: U32,
-    /// A directory's number of names.
-    pub(crate) names: U32,
+    /// The first block of the extended attributes.
+    xattrs: U32,
 }
 
 const _: () = assert!(size_of::<Hot>() == 32);
 
 const SIZE_MASK: u64 = (1 << 48) - 1;
 const KIND_SHIFT: u32 = 48;
-const WRITTEN: u64 = 1 << 50;
+const KIND_MASK: u8 = 7;
+const WRITTEN: u64 = 1 << 51;
 /// Bits that are 0 in version 1.
-const WORD_RESERVED: u64 = !0 << 51;
+const WORD_RESERVED: u64 = !0 << 52;
 
 impl Hot {
     /// A free slot's.
@@ -155,7 +156,7 @@ impl Hot {
             generation: U32::new(generation),
             root: zero,
             next: U32::new(next),
-            names: zero,
+            xattrs: zero,
         }
     }
 
@@ -169,7 +170,7 @@ impl Hot {
 
     /// What it is; `None`: the slot is free.
     pub(crate) fn kind(&self) -> Option<Kind> {
-        kind_of((self.word.get() >> KIND_SHIFT) as u8 & 3)
+        kind_of((self.word.get() >> KIND_SHIFT) as u8 & KIND_MASK)
     }
 
     pub(crate) fn size(&self) -> u64 {
@@ -210,6 +211,27 @@ impl Hot {
     pub(crate) fn set_root(&mut self, root: HeapBlock) {
         self.root = U32::new(root.0);
     }
+
+    /// A device's number, which stands where others have their root.
+    pub(crate) fn device(&self) -> u32 {
+        match self.kind() {
+            Some(Kind::CharDevice | Kind::BlockDevice) => self.root.get(),
+            _ => 0,
+        }
+    }
+
+    pub(crate) fn set_device(&mut self, device: u32) {
+        self.root = U32::new(device);
+    }
+
+    /// Where its extended attributes begin.
+    pub(crate) fn xattrs(&self) -> HeapBlock {
+        HeapBlock(self.xattrs.get())
+    }
+
+    pub(crate) fn set_xattrs(&mut self, first: HeapBlock) {
+        self.xattrs = U32::new(first.0);
+    }
 }
 
 /// The kind's number in inodes and directory entries; 0 is free or dead.
@@ -218,6 +240,10 @@ pub(crate) fn kind_number(kind: Kind) -> u8 {
         Kind::File => 1,
         Kind::Directory => 2,
         Kind::Symlink => 3,
+        Kind::Fifo => 4,
+        Kind::Socket => 5,
+        Kind::CharDevice => 6,
+        Kind::BlockDevice => 7,
     }
 }
 
@@ -227,6 +253,10 @@ pub(crate) fn kind_of(number: u8) -> Option<Kind> {
         1 => Some(Kind::File),
         2 => Some(Kind::Directory),
         3 => Some(Kind::Symlink),
+        4 => Some(Kind::Fifo),
+        5 => Some(Kind::Socket),
+        6 => Some(Kind::CharDevice),
+        7 => Some(Kind::BlockDevice),
         _ => None,
     }
 }
@@ -298,3 +328,50 @@ pub(crate) struct Child {
 }
 
 const _: () = assert!(size_of::<Child>() == 12);
+
+/// The first bytes of every block of extended attributes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct XattrBlock {
+    /// The next block, 0: this is the last. It stands where a free block has its successor.
+    pub(crate) next: U32,
+    /// Bytes of the string of records that lie here.
+    pub(crate) used: U16,
+    /// The block's size is 2 to this.
+    pub(crate) size_log2: u8,
+    pub(crate) reserved: u8,
+}
+
+const _: () = assert!(size_of::<XattrBlock>() == 8);
+
+/// What stands before each extended attribute's name and value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct XattrHead {
+    pub(crate) value_len: U32,
+    /// Which space the name is in; 0: the attribute is gone.
+    pub(crate) space: u8,
+    /// Of the name without its space's prefix.
+    pub(crate) name_len: u8,
+}
+
+const _: () = assert!(size_of::<XattrHead>() == 6);
+
+/// The first bytes of an access control list, as Linux's system calls have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct AclHead {
+    pub(crate) version: U32,
+}
+
+/// One entry of an access control list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct AclEntry {
+    pub(crate) tag: U16,
+    pub(crate) permissions: U16,
+    /// A user's or a group's, where one is named.
+    pub(crate) id: U32,
+}
+
+const _: () = assert!(size_of::<AclEntry>() == 8);

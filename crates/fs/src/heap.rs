@@ -73,6 +73,14 @@ impl Transaction<'_> {
         self.change_header(|header| header.heap_free[index(log2)] = U32::new(block.0));
     }
 
+    /// Frees pages that are linked as free ones are, from `first` to `last`.
+    pub(crate) fn give_pages(&mut self, first: HeapBlock, last: HeapBlock) {
+        let class = index(HEAP_LOG2_MAX);
+        let next = self.header().heap_free[class];
+        self.write(last.offset(), next.as_bytes());
+        self.change_header(|header| header.heap_free[class] = U32::new(first.0));
+    }
+
     fn fresh_page(&mut self) -> Result<HeapBlock, FsError> {
         let used = self.header().heap_used.get();
         let after = used.checked_add(HEAP_UNITS_PER_PAGE).ok_or(FsError::NoSpace)?;

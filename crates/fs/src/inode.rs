@@ -66,7 +66,7 @@ impl State {
         match self.find(ino)? {
             (slot, hot, Kind::File) => Ok((slot, hot)),
             (_, _, Kind::Directory) => Err(FsError::IsDirectory),
-            (_, _, Kind::Symlink) => Err(FsError::Invalid),
+            _ => Err(FsError::Invalid),
         }
     }
 
@@ -105,6 +105,7 @@ impl State {
             links: hot.links.get(),
             uid,
             gid,
+            device: hot.device(),
             accessed: cold.accessed.get(),
             modified: cold.modified.get(),
             changed: cold.changed.get(),
@@ -209,7 +210,9 @@ impl Transaction<'_> {
             Kind::File => {}
             Kind::Symlink => self.give_block(hot.root(), class_log2(hot.size() as usize)),
             Kind::Directory => assert!(hot.root().is_none(), "only an empty directory goes"),
+            Kind::Fifo | Kind::Socket | Kind::CharDevice | Kind::BlockDevice => {}
         }
+        self.give_xattrs(&hot)?;
         self.drop_owner(hot.owner.get())?;
         let generation = hot.generation.get();
         // A slot whose generations are used up is never taken again: (slot, generation) names one file for ever.

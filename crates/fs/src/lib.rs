@@ -1,4 +1,5 @@
 #![doc = include_str!("../README.md")]
+mod acl;
 mod allocate;
 mod arena;
 mod attributes;
@@ -24,10 +25,14 @@ mod rename;
 mod tests;
 mod transaction;
 mod types;
+mod xattr;
 
 pub use allocate::{Allocate, Seek, Size};
 pub use check::Finding;
 pub use door::Fs;
 pub use error::FsError;
 pub use format::{FILE_BYTES_MAX, INODES_MAX, LINK_BYTES_MAX, LINKS_MAX, NAME_BYTES_MAX};
-pub use types::{Attributes, Caller, Done, Entry, IfExists, Ino, Kind, SetAttributes, SetTime, Usage};
+pub use types::{
+    Attributes, Caller, Done, Entry, IfExists, Ino, Kind, Privileges, SetAttributes, SetTime, SetXattr, Usage,
+};
+pub use xattr::{XATTR_LIST_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX};

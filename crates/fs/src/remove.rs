@@ -23,7 +23,7 @@ impl Transaction<'_> {
         if found.kind != Kind::Directory {
             return Err(FsError::NotDirectory);
         }
-        if self.used(found.slot)?.0.names != 0 {
+        if !self.used(found.slot)?.0.root().is_none() {
             return Err(FsError::NotEmpty);
         }
         self.remove_name(directory, name)?;

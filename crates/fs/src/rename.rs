@@ -29,7 +29,7 @@ impl State {
     fn check_replaced(&self, kind: Kind, found: Found, if_exists: IfExists) -> Result<(), FsError> {
         match (kind, found.kind) {
             _ if if_exists == IfExists::Refuse => Err(FsError::Exists),
-            (Kind::Directory, Kind::Directory) if self.used(found.slot)?.0.names != 0 => {
+            (Kind::Directory, Kind::Directory) if !self.used(found.slot)?.0.root().is_none() => {
                 Err(FsError::NotEmpty)
             }
             (Kind::Directory, Kind::Directory) => Ok(()),
@@ -41,6 +41,44 @@ impl State {
 }
 
 impl Transaction<'_> {
+    /// Lets each of two names lead to where the other led.
+    pub(crate) fn exchange(&mut self, one: (Ino, &[u8]), other: (Ino, &[u8])) -> Result<(), FsError> {
+        let (one_slot, one_hot) = self.find_directory(one.0)?;
+        let (other_slot, other_hot) = self.find_directory(other.0)?;
+        let one_found = self.name(&one_hot, one.1)?.ok_or(FsError::NotFound)?;
+        let other_found = self.name(&other_hot, other.1)?.ok_or(FsError::NotFound)?;
+        for (found, to) in [(one_found, other_slot), (other_found, one_slot)] {
+            if found.kind == Kind::Directory && self.is_below(to, found.slot)? {
+                return Err(FsError::Invalid);
+            }
+        }
+        if one_found.slot == other_found.slot {
+            return Ok(());
+        }
+        self.replace_name(one_slot, one_found, other_found.slot, other_found.kind)?;
+        self.replace_name(other_slot, other_found, one_found.slot, one_found.kind)?;
+        let is_directory = |found: Found| i64::from(found.kind == Kind::Directory);
+        let more = is_directory(other_found) - is_directory(one_found);
+        if one_slot != other_slot && more != 0 {
+            self.add_links(one_slot, more)?;
+            self.add_links(other_slot, -more)?;
+        }
+        for (found, parent) in [(one_found, other_slot), (other_found, one_slot)] {
+            if found.kind == Kind::Directory {
+                self.set_parent(found.slot, parent)?;
+            }
+            self.touch_changed(found.slot)?;
+        }
+        Ok(())
+    }
+
+    fn set_parent(&mut self, slot: Slot, parent: Slot) -> Result<(), FsError> {
+        let mut hot = self.hot(slot)?;
+        hot.next = U32::new(parent.0);
+        self.set_hot(slot, &hot);
+        Ok(())
+    }
+
     pub(crate) fn rename(
         &mut self,
         from: (Ino, &[u8]),
@@ -69,9 +107,7 @@ impl Transaction<'_> {
         if is_directory && from_slot != to_slot {
             self.add_links(from_slot, -1)?;
             self.add_links(to_slot, 1)?;
-            let mut hot = self.hot(moved.slot)?;
-            hot.next = U32::new(to_slot.0);
-            self.set_hot(moved.slot, &hot);
+            self.set_parent(moved.slot, to_slot)?;
         }
         self.touch_changed(moved.slot)?;
         match present {

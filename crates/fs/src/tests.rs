@@ -2,6 +2,7 @@
 //! runs them through the real cache on simulated disks; `model` is a plain file system that both are compared with.
 
 mod bench;
+mod directory;
 mod format;
 mod machine;
 mod model;

@@ -21,6 +21,14 @@ pub enum Kind {
     Directory,
     /// A symbolic link.
     Symlink,
+    /// A named pipe; the kernel keeps what is in it.
+    Fifo,
+    /// A socket's name; the kernel keeps who listens.
+    Socket,
+    /// A character device, known by its number.
+    CharDevice,
+    /// A block device, known by its number.
+    BlockDevice,
 }
 
 /// What `stat` tells. Times are nanoseconds since 1970-01-01 UTC.
@@ -45,6 +53,8 @@ pub struct Attributes {
     pub uid: u32,
     /// Group.
     pub gid: u32,
+    /// A device's number, as the kernel encodes it; 0 for everything else.
+    pub device: u32,
     /// Last access, as far as it is kept.
     pub accessed: i64,
     /// Last change of content.
@@ -62,6 +72,8 @@ pub struct Caller {
     pub uid: u32,
     /// Its group, unless the directory passes on its own.
     pub gid: u32,
+    /// Permission bits that a new file does not get, unless the directory has a default ACL.
+    pub umask: u16,
 }
 
 /// A time to set.
@@ -71,6 +83,28 @@ pub enum SetTime {
     Now,
     /// This time.
     To(i64),
+}
+
+/// What becomes of setuid, setgid and capabilities: powers that a file's content was given, and that new content has
+/// not earned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Privileges {
+    /// They stay.
+    #[default]
+    Keep,
+    /// They go: setuid, setgid where the group may execute, and `security.capability`.
+    Drop,
+}
+
+/// When an extended attribute may be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetXattr {
+    /// Whether it is there or not.
+    Any,
+    /// Unless it is there: [`FsError::Exists`].
+    Create,
+    /// If it is there: else [`FsError::NoXattr`].
+    Replace,
 }
 
 /// Which attributes to set; `None` leaves one as it is.
@@ -88,6 +122,8 @@ pub struct SetAttributes {
     pub accessed: Option<SetTime>,
     /// Last change of content.
     pub modified: Option<SetTime>,
+    /// The file's powers. A new owner or group takes them in any case.
+    pub privileges: Privileges,
 }
 
 /// What to do when the new name exists.

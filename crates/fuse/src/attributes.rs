@@ -25,7 +25,7 @@ pub(crate) fn to_kernel(from: &Attributes) -> FileAttr {
         nlink: from.links,
         uid: from.uid,
         gid: from.gid,
-        rdev: 0,
+        rdev: from.device,
         blksize: BLOCK_SIZE,
         flags: 0,
     }
@@ -57,6 +57,22 @@ pub(crate) fn file_type(kind: Kind) -> FileType {
         Kind::File => FileType::RegularFile,
         Kind::Directory => FileType::Directory,
         Kind::Symlink => FileType::Symlink,
+        Kind::Fifo => FileType::NamedPipe,
+        Kind::Socket => FileType::Socket,
+        Kind::CharDevice => FileType::CharDevice,
+        Kind::BlockDevice => FileType::BlockDevice,
+    }
+}
+
+/// What `mknod` is asked to make; `None`: nothing that it makes.
+pub(crate) fn kind(mode: u32) -> Option<Kind> {
+    match mode & libc::S_IFMT {
+        libc::S_IFREG => Some(Kind::File),
+        libc::S_IFIFO => Some(Kind::Fifo),
+        libc::S_IFSOCK => Some(Kind::Socket),
+        libc::S_IFCHR => Some(Kind::CharDevice),
+        libc::S_IFBLK => Some(Kind::BlockDevice),
+        _ => None,
     }
 }
 

@@ -4,13 +4,15 @@
 //! `forget`. The kernel keeps an inode while it is open, so open files need no count of their own, and `open`
 //! answers ENOSYS: from then on the kernel opens and closes without asking.
 
-use crate::attributes::{absent, file_type, permissions, set_time, to_kernel};
+use crate::attributes::{absent, file_type, kind, permissions, set_time, to_kernel};
 use crate::directory::{Listed, Room, dots};
 use crate::errno::errno;
 use crate::kernel::{KernelCache, ask_of_kernel};
 use crate::latency::{Class, Latencies, Timer};
+use crate::privileges::{privileges, write_without_powers};
 use crate::space;
-use fs::{Attributes, Caller, Done, Fs, FsError, IfExists, Ino, Kind, SetAttributes};
+use crate::xattr::{answer, list_for, set_xattr};
+use fs::{Attributes, Caller, Done, Fs, FsError, IfExists, Ino, Kind, Privileges, SetAttributes};
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig, LockOwner,
     OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
@@ -113,8 +115,8 @@ fn generation(of: &Attributes) -> Generation {
     Generation(u64::from(of.generation))
 }
 
-fn caller(request: &Request) -> Caller {
-    Caller { uid: request.uid(), gid: request.gid() }
+fn caller(request: &Request, umask: u32) -> Caller {
+    Caller { uid: request.uid(), gid: request.gid(), umask: permissions(umask) }
 }
 
 fn ino(number: INodeNo) -> Ino {
@@ -148,7 +150,7 @@ impl Filesystem for Door {
 
     fn setattr(
         &self,
-        _request: &Request,
+        request: &Request,
         number: INodeNo,
         mode: Option<u32>,
         uid: Option<u32>,
@@ -171,7 +173,9 @@ impl Filesystem for Door {
             size,
             accessed: accessed.map(set_time),
             modified: modified.map(set_time),
+            privileges: Privileges::Keep,
         };
+        let set = SetAttributes { privileges: privileges(request, &set), ..set };
         self.fs.set_attributes(ino(number), set, self.attr(Class::Setattr, reply));
     }
 
@@ -189,15 +193,20 @@ impl Filesystem for Door {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
-        _device: u32,
+        umask: u32,
+        device: u32,
         reply: ReplyEntry,
     ) {
-        if mode & libc::S_IFMT != libc::S_IFREG {
-            return reply.error(Errno::EPERM);
-        }
+        let Some(kind) = kind(mode) else { return reply.error(Errno::EINVAL) };
+        let (caller, parent, name, mode) =
+            (caller(request, umask), ino(parent), name.as_bytes(), permissions(mode));
         let done = self.entry(Class::Create, reply);
-        self.fs.make(caller(request), ino(parent), name.as_bytes(), Kind::File, permissions(mode), done);
+        match kind {
+            Kind::CharDevice | Kind::BlockDevice => {
+                self.fs.make_device(caller, parent, name, (kind, device), mode, done);
+            }
+            _ => self.fs.make(caller, parent, name, kind, mode, done),
+        }
     }
 
     fn mkdir(
@@ -206,11 +215,12 @@ impl Filesystem for Door {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         reply: ReplyEntry,
     ) {
-        let done = self.entry(Class::Create, reply);
-        self.fs.make(caller(request), ino(parent), name.as_bytes(), Kind::Directory, permissions(mode), done);
+        let (done, caller, mode) =
+            (self.entry(Class::Create, reply), caller(request, umask), permissions(mode));
+        self.fs.make(caller, ino(parent), name.as_bytes(), Kind::Directory, mode, done);
     }
 
     fn create(
@@ -219,7 +229,7 @@ impl Filesystem for Door {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         _flags: i32,
         reply: ReplyCreate,
     ) {
@@ -237,7 +247,8 @@ impl Filesystem for Door {
                 Err(error) => reply.error(errno(&error)),
             }
         });
-        self.fs.make(caller(request), ino(parent), name.as_bytes(), Kind::File, permissions(mode), done);
+        let (caller, mode) = (caller(request, umask), permissions(mode));
+        self.fs.make(caller, ino(parent), name.as_bytes(), Kind::File, mode, done);
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -251,7 +262,7 @@ impl Filesystem for Door {
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let done = self.entry(Class::Create, reply);
         let target = target.as_os_str().as_bytes();
-        self.fs.symlink(caller(request), ino(parent), name.as_bytes(), target, done);
+        self.fs.symlink(caller(request, 0), ino(parent), name.as_bytes(), target, done);
     }
 
     fn rename(
@@ -264,13 +275,17 @@ impl Filesystem for Door {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let if_exists = match flags {
-            flags if flags.is_empty() => IfExists::Replace,
-            RenameFlags::RENAME_NOREPLACE => IfExists::Refuse,
-            _ => return reply.error(Errno::EINVAL),
-        };
         let (from, to) = ((ino(parent), name.as_bytes()), (ino(new_parent), new_name.as_bytes()));
-        self.fs.rename(from, to, if_exists, self.empty(Class::Rename, reply));
+        match flags {
+            flags if flags.is_empty() => {
+                self.fs.rename(from, to, IfExists::Replace, self.empty(Class::Rename, reply));
+            }
+            RenameFlags::RENAME_NOREPLACE => {
+                self.fs.rename(from, to, IfExists::Refuse, self.empty(Class::Rename, reply));
+            }
+            RenameFlags::RENAME_EXCHANGE => self.fs.exchange(from, to, self.empty(Class::Rename, reply)),
+            _ => reply.error(Errno::EINVAL),
+        }
     }
 
     fn link(&self, _request: &Request, of: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -318,7 +333,7 @@ impl Filesystem for Door {
         _handle: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
+        write_flags: WriteFlags,
         flags: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
@@ -334,13 +349,20 @@ impl Filesystem for Door {
             }
         };
         let is_synchronous = flags.0 & (libc::O_SYNC | libc::O_DSYNC) != 0;
-        match self.fs.write_at_once(ino(number), offset, data) {
+        let number = ino(number);
+        let kills =
+            write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) && self.fs.is_privileged(number);
+        let at_once = if kills { None } else { self.fs.write_at_once(number, offset, data) };
+        match at_once {
             Some(done) if is_synchronous => then_sync(self.fs.clone(), Box::new(finish))(done),
             Some(done) => finish(done),
             None => {
                 let finish: Done<()> = Box::new(finish);
                 let done = if is_synchronous { then_sync(self.fs.clone(), finish) } else { finish };
-                self.fs.write(ino(number), offset, data.to_vec(), done);
+                match kills {
+                    true => write_without_powers(&self.fs, number, offset, data, done),
+                    false => self.fs.write(number, offset, data.to_vec(), done),
+                }
             }
         }
     }
@@ -441,25 +463,38 @@ impl Filesystem for Door {
         );
     }
 
-    // What is not served is refused by name, once: ENOSYS tells the kernel not to ask again, and it then answers
-    // EOPNOTSUPP, or does the operation by itself, as with locks, and with `copy_file_range`, where nothing would tell us
-    // that the target was opened with O_SYNC.
-
-    fn getxattr(&self, _: &Request, _: INodeNo, _: &OsStr, _size: u32, reply: ReplyXattr) {
-        reply.error(Errno::ENOSYS);
+    fn getxattr(&self, _: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let _timer = self.timer(Class::Other);
+        answer(self.fs.xattr(ino(number), name.as_bytes()), size, reply);
     }
 
-    fn setxattr(&self, _: &Request, _: INodeNo, _: &OsStr, _: &[u8], _: i32, _: u32, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
+    fn setxattr(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let Some(how) = set_xattr(flags) else { return reply.error(Errno::EINVAL) };
+        let done = self.empty(Class::Setattr, reply);
+        self.fs.set_xattr(ino(number), name.as_bytes(), value, how, done);
     }
 
-    fn listxattr(&self, _: &Request, _: INodeNo, _size: u32, reply: ReplyXattr) {
-        reply.error(Errno::ENOSYS);
+    fn listxattr(&self, request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
+        let _timer = self.timer(Class::Other);
+        answer(self.fs.xattr_names(ino(number)).map(|names| list_for(request.uid(), names)), size, reply);
     }
 
-    fn removexattr(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
+    fn removexattr(&self, _: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.fs.remove_xattr(ino(number), name.as_bytes(), self.empty(Class::Setattr, reply));
     }
+
+    // What is not here is refused by name, once: ENOSYS tells the kernel not to ask again, and it then does the operation
+    // by itself, as with locks, and with `copy_file_range`, where nothing would tell us that the target was opened with
+    // O_SYNC.
 }
 
 /// Bytes of the longest name, as `statfs` tells it.

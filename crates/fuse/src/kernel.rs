@@ -39,6 +39,11 @@ pub fn ask_of_kernel(config: &mut KernelConfig) {
         InitFlags::FUSE_ASYNC_DIO,
         InitFlags::FUSE_NO_OPEN_SUPPORT,
         InitFlags::FUSE_NO_OPENDIR_SUPPORT,
+        // The kernel checks access ACLs; what new files inherit is ours, and so must be the umask.
+        InitFlags::FUSE_POSIX_ACL,
+        InitFlags::FUSE_DONT_MASK,
+        // Without it the kernel asks for `security.capability` before every single write.
+        InitFlags::FUSE_HANDLE_KILLPRIV_V2,
     ];
     for flag in wanted {
         // A kernel without one of them works, only slower. FUSE_ATOMIC_O_TRUNC must stay off: `open` does not

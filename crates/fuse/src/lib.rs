@@ -5,8 +5,10 @@ mod door;
 mod errno;
 mod kernel;
 mod latency;
+mod privileges;
 mod session;
 mod space;
+mod xattr;
 
 pub use door::Door;
 pub use kernel::{KernelCache, ask_of_kernel};

@@ -179,7 +179,11 @@ fn make(args: &FormatArgs, plans: &Plans, undo: &mut Undo) -> Result<(), WeirErr
     drop((store_disk, buffer_disk));
 
     let media = Media::find(&args.path, args.buffer.as_deref())?;
-    let owner = Caller { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() };
+    let owner = Caller {
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        umask: 0,
+    };
     Stack::create(&media, owner)?;
     println!(
         "store {id}: {store_bytes} at {}, buffer {buffer_bytes} at {}",

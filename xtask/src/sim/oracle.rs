@@ -306,6 +306,7 @@ mod tests {
             links,
             uid,
             gid,
+            device: 0,
             accessed,
             modified,
             changed,

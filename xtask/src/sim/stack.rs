@@ -23,7 +23,7 @@ const STEPS_PER_READ_MAX: usize = 10_000;
 /// The longest read of a snapshot, in bytes.
 const READ_BYTES_MAX: u64 = 64 << 10;
 
-pub(crate) const CALLER: Caller = Caller { uid: 1000, gid: 100 };
+pub(crate) const CALLER: Caller = Caller { uid: 1000, gid: 100, umask: 0 };
 pub(crate) const TASKS: [Task; 4] = Task::ALL;
 
 /// A rule that the stack can be made to break, to show that the simulator notices.
@@ -235,6 +235,7 @@ impl Stack {
                     wanted.extend(names.values().copied().filter(|child| !seen.contains_key(child)));
                     SeenBody::Directory(names)
                 }
+                other => return Err(format!("{ino:?} is a {other:?}, which nobody made")),
             };
             seen.insert(ino, SeenInode { attributes, body });
         }

@@ -40,7 +40,6 @@ impl Tree {
             if usize::from(leaf.head.used.get()) + need <= class_bytes(log2) {
                 let key = free_key(&leaf, hash)?;
                 append(tx, block, key, slot, kind, name)?;
-                self.names += 1;
                 return Ok(());
             }
             self.make_room(tx, &path, block, need)?;
@@ -48,7 +47,7 @@ impl Tree {
         Err(FsError::NoSpace)
     }
 
-    fn new_leaf(
+    pub(crate) fn new_leaf(
         &mut self,
         tx: &mut Transaction<'_>,
         log2: u32,

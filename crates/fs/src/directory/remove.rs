@@ -1,16 +1,27 @@
 //! Taking a name away. It is marked, or cut off where it is the last one written; a leaf without names goes, and
-//! nodes without children with it. Half-empty neighbours are not merged: names come back more often than they stay
-//! away, and an empty directory is nothing at all.
+//! nodes without children with it.
+//!
+//! A node that becomes sparse joins a neighbour if both together leave room to grow, so of any two neighbours one is
+//! not sparse, or both fill most of a page: a directory that lost most of its names has lost most of its blocks.
 
 use super::Tree;
-use super::node::{HEAD, Leaf, NAME_HEAD, head, inner};
-use super::path::{Path, descend, find_in};
+use super::node::{CHILDREN_MAX, HEAD, LEAF_LOG2_MIN, Leaf, NAME_HEAD, encode_leaf, head, inner};
+use super::path::{Path, Step, descend, find_in};
 use crate::error::FsError;
-use crate::format::{HEAP_LOG2_MAX, HeapBlock, NameHead};
+use crate::format::{Child, HEAP_LOG2_MAX, HeapBlock, NameHead, NodeHead};
+use crate::heap::{class_bytes, class_log2};
 use crate::transaction::Transaction;
 use std::mem::offset_of;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U16;
+
+/// A node that fills less than a quarter of its page is sparse.
+const SPARSE_BYTES: usize = (1 << HEAP_LOG2_MAX) / 4;
+const SPARSE_CHILDREN: usize = CHILDREN_MAX / 4;
+
+/// Two that become one leave a quarter of the page free, so that the next few names do not split it again.
+const JOINED_BYTES_MAX: usize = (1 << HEAP_LOG2_MAX) / 4 * 3;
+const JOINED_CHILDREN_MAX: usize = CHILDREN_MAX / 4 * 3;
 
 impl Tree {
     /// Takes away a name that is there.
@@ -22,7 +33,6 @@ impl Tree {
         let leaf = Leaf::read(tx.arena(), block)?;
         let mut head = leaf.head;
         let found = find_in(&leaf, hash, name)?.ok_or(FsError::NotFound)?;
-        self.names -= 1;
         if head.live == 1 {
             self.give(tx, block, u32::from(head.size_log2));
             return self.prune(tx, path);
@@ -36,30 +46,142 @@ impl Tree {
             tx.write(block.offset() + (found.at + offset_of!(NameHead, kind)) as u64, &[0]);
         }
         tx.write(block.offset(), head.as_bytes());
+        match path.steps.last() {
+            None => self.shrink_root(tx, block, head),
+            Some(_) if live_bytes(head) < SPARSE_BYTES => self.join_leaf(tx, path),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// A leaf that is all of the tree moves into a smaller block, twice as large as it needs.
+    fn shrink_root(
+        &mut self,
+        tx: &mut Transaction<'_>,
+        block: HeapBlock,
+        head: NodeHead,
+    ) -> Result<(), FsError> {
+        let (log2, live) = (u32::from(head.size_log2), live_bytes(head));
+        if log2 == LEAF_LOG2_MIN || live * 4 > class_bytes(log2) {
+            return Ok(());
+        }
+        let copy = tx.arena().block_bytes(block, log2)?.to_vec();
+        let names = Leaf::of(&copy, block)?.sorted()?;
+        self.root = self.new_leaf(tx, class_log2(live * 2).max(LEAF_LOG2_MIN), &names)?;
+        self.give(tx, block, log2);
+        Ok(())
+    }
+
+    /// The leaf at the end of `path` is sparse: it joins a neighbour below the same node, if one has room.
+    fn join_leaf(&mut self, tx: &mut Transaction<'_>, path: Path) -> Result<(), FsError> {
+        let step = *path.steps.last().expect("a leaf with neighbours has a node above");
+        let children = inner(tx.arena(), step.block)?.to_vec();
+        for right in rights(step.index, children.len()) {
+            let (left, gone) = (block_of(&children, right - 1), block_of(&children, right));
+            let (left_head, gone_head) = (head(tx.arena(), left)?, head(tx.arena(), gone)?);
+            if live_bytes(left_head) + live_bytes(gone_head) - HEAD > JOINED_BYTES_MAX {
+                continue;
+            }
+            let copy = |block| tx.arena().block_bytes(block, HEAP_LOG2_MAX).map(<[u8]>::to_vec);
+            let (left_bytes, gone_bytes) = (copy(left)?, copy(gone)?);
+            let mut names = Leaf::of(&left_bytes, left)?.sorted()?;
+            names.extend(Leaf::of(&gone_bytes, gone)?.sorted()?);
+            tx.write(left.offset(), &encode_leaf(HEAP_LOG2_MAX, &names));
+            self.give(tx, gone, HEAP_LOG2_MAX);
+            return self.drop_child(tx, path, right);
+        }
         Ok(())
     }
 
     /// The leaf at the end of `path` is gone: so are the nodes that led to nothing else.
-    fn prune(&mut self, tx: &mut Transaction<'_>, mut path: Path) -> Result<(), FsError> {
+    fn prune(&mut self, tx: &mut Transaction<'_>, path: Path) -> Result<(), FsError> {
+        match path.steps.last().map(|step| step.index) {
+            Some(index) => self.drop_child(tx, path, index),
+            None => {
+                self.root = HeapBlock::NONE;
+                Ok(())
+            }
+        }
+    }
+
+    /// The node at the end of `path` loses a child; what it led to is given back already.
+    fn drop_child(
+        &mut self,
+        tx: &mut Transaction<'_>,
+        mut path: Path,
+        mut index: usize,
+    ) -> Result<(), FsError> {
         loop {
             let Some(step) = path.steps.pop() else {
                 self.root = HeapBlock::NONE;
                 return Ok(());
             };
             let mut children = inner(tx.arena(), step.block)?.to_vec();
-            children.remove(step.index);
-            if !children.is_empty() {
+            children.remove(index);
+            let above = path.steps.last().copied();
+            if children.is_empty() {
+                self.give(tx, step.block, HEAP_LOG2_MAX);
+                index = above.map_or(0, |above| above.index);
+            } else if let Some(above) = above
+                && let Some(gone) = self.join_inner(tx, above, step, &children)?
+            {
+                index = gone;
+            } else {
                 tx.write_inner(step.block, step.level, &children);
                 break;
             }
-            self.give(tx, step.block, HEAP_LOG2_MAX);
         }
         while head(tx.arena(), self.root)?.level > 0 {
             let &[only] = inner(tx.arena(), self.root)? else { break };
             let old = std::mem::replace(&mut self.root, HeapBlock(only.block.get()));
             self.give(tx, old, HEAP_LOG2_MAX);
         }
-        debug_assert!(usize::from(head(tx.arena(), self.root)?.used.get()) > HEAD);
         Ok(())
     }
+
+    /// Joins the node of `step`, which is left with `children`, and a neighbour below the node of `above`, if they are
+    /// few. Returns which child of `above` is gone then.
+    fn join_inner(
+        &mut self,
+        tx: &mut Transaction<'_>,
+        above: Step,
+        step: Step,
+        children: &[Child],
+    ) -> Result<Option<usize>, FsError> {
+        if children.len() >= SPARSE_CHILDREN {
+            return Ok(None);
+        }
+        let siblings = inner(tx.arena(), above.block)?.to_vec();
+        for right in rights(above.index, siblings.len()) {
+            let (left, gone) = (block_of(&siblings, right - 1), block_of(&siblings, right));
+            let of = |block: HeapBlock| match block == step.block {
+                true => Ok(children.to_vec()),
+                false => inner(tx.arena(), block).map(<[Child]>::to_vec),
+            };
+            let (mut joined, mut more) = (of(left)?, of(gone)?);
+            if joined.len() + more.len() > JOINED_CHILDREN_MAX {
+                continue;
+            }
+            // As a first child its key was not looked at; the node above knew better.
+            more[0].key = siblings[right].key;
+            joined.extend(more);
+            tx.write_inner(left, step.level, &joined);
+            self.give(tx, gone, HEAP_LOG2_MAX);
+            return Ok(Some(right));
+        }
+        Ok(None)
+    }
+}
+
+/// Bytes of a leaf without what is gone, the head included.
+fn live_bytes(head: NodeHead) -> usize {
+    usize::from(head.used.get()) - usize::from(head.dead.get())
+}
+
+/// Of the child at `index` and each of its neighbours, the index of the right one.
+fn rights(index: usize, children: usize) -> impl Iterator<Item = usize> {
+    [index + 1, index].into_iter().filter(move |right| (1..children).contains(right))
+}
+
+fn block_of(children: &[Child], index: usize) -> HeapBlock {
+    HeapBlock(children[index].block.get())
 }

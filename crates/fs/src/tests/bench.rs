@@ -11,13 +11,14 @@ use crate::error::FsError;
 use crate::format::{ARENA, Region};
 use crate::transaction::{State, Transaction, within};
 use crate::types::{Attributes, Caller, Ino, Kind};
+use crate::xattr::{Key, Outcome, XattrChange};
 use cache::{Change, Cost};
 use device::{BLOCK_BYTES, ObjectId};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 pub(crate) const SECRET: [u8; 16] = *b"a secret of 16 b";
-pub(crate) const OWNER: Caller = Caller { uid: 1000, gid: 100 };
+pub(crate) const OWNER: Caller = Caller { uid: 1000, gid: 100, umask: 0 };
 
 /// What lies below: every object's pages.
 #[derive(Default, Clone)]
@@ -81,12 +82,14 @@ pub(crate) struct Bench {
     pub(crate) now: i64,
     /// Bytes of the last transaction's changes to the arena.
     pub(crate) arena_bytes: u64,
+    /// Transactions are given up once their work is done, as when the cache refuses them.
+    gives_up: bool,
 }
 
 impl Bench {
     pub(crate) fn new() -> Bench {
         let state = State::blank(SECRET).expect("a blank state");
-        let mut bench = Bench { state, objects: Objects::default(), now: 0, arena_bytes: 0 };
+        let mut bench = Bench { state, objects: Objects::default(), now: 0, arena_bytes: 0, gives_up: false };
         let cost = Cost { pages: 10, bytes: 4096, records: 100, frees: false };
         bench.run(cost, |tx| tx.create(OWNER, SECRET)).expect("a new file system");
         bench
@@ -112,6 +115,9 @@ impl Bench {
         let value = work(&mut tx)?;
         let changes = tx.changes(bytes);
         assert!(within(&changes, cost), "{:?} of {changes:?} is more than {cost:?}", Cost::of(&changes));
+        if self.gives_up {
+            return Err(FsError::NoSpace);
+        }
         let arena = changes.iter().filter_map(|change| match change {
             Change::Write { object: ARENA, bytes, .. } => Some(bytes.len() as u64),
             _ => None,
@@ -121,6 +127,40 @@ impl Bench {
         drop(changes);
         tx.keep();
         Ok(value)
+    }
+
+    fn change_xattr(
+        &mut self,
+        cost: Cost,
+        ino: Ino,
+        name: &[u8],
+        change: XattrChange,
+        stated: usize,
+    ) -> Result<Option<Attributes>, FsError> {
+        let key = Key::parse(name)?;
+        let outcome = self.run(cost, |tx| tx.change_xattr(ino, key, &change, stated))?;
+        assert_eq!(outcome, Outcome::Done, "nobody else changed it");
+        Ok(None)
+    }
+
+    fn hold(&mut self, ino: Ino) -> Result<Option<Attributes>, FsError> {
+        let (slot, ..) = self.state.find(ino)?;
+        self.state.opens.get_mut().expect("no panic").entry(slot.0).or_default().count += 1;
+        Ok(None)
+    }
+
+    fn unhold(&mut self, ino: Ino) -> Result<Option<Attributes>, FsError> {
+        let (slot, hot, _) = self.state.find(ino)?;
+        let opens = self.state.opens.get_mut().expect("no panic");
+        let count = &mut opens.get_mut(&slot.0).expect("it was held").count;
+        *count -= 1;
+        if *count == 0 {
+            opens.remove(&slot.0);
+            if hot.links == 0 {
+                self.run(cost::free(), |tx| tx.free_unheld(slot, hot.generation.get()))?;
+            }
+        }
+        Ok(None)
     }
 
     pub(crate) fn levels(&self, ino: Ino) -> u8 {
@@ -134,7 +174,7 @@ impl Bench {
 
     pub(crate) fn make(&mut self, parent: Ino, name: &str, kind: Kind) -> Result<Attributes, FsError> {
         let (name, mode, caller) = (name.as_bytes().to_vec(), 0o644, OWNER);
-        let made = self.apply(&Operation::Make { caller, parent, name, kind, mode });
+        let made = self.apply(&Operation::Make { caller, parent, name, kind, mode, device: 0 });
         made.map(|made| made.expect("making tells attributes"))
     }
 
@@ -150,22 +190,22 @@ impl Bench {
     pub(crate) fn verify(&self) {
         let below = self.load();
         for region in Region::ALL {
-            let len = self.state.used_bytes(region);
-            let bytes =
-                |arena: &Arena| arena.bytes(region.base(), len).map(<[u8]>::to_vec).unwrap_or_default();
-            assert!(bytes(&self.state) == bytes(&below), "{region:?} differs between memory and below");
+            let same = region_bytes(&self.state, region) == region_bytes(&below, region);
+            assert!(same, "{region:?} differs between memory and below");
         }
         assert_eq!(self.findings(), []);
     }
 }
 
+/// A region up to its end. What was never touched is zeros, whether memory for it is there or not.
+fn region_bytes(arena: &Arena, region: Region) -> Vec<u8> {
+    let len = arena.used_bytes(region);
+    arena.bytes(region.base(), len).map_or_else(|_| vec![0; len], <[u8]>::to_vec)
+}
+
 /// Everything in memory that a transaction may change, to compare.
 pub(crate) fn snapshot(state: &State) -> Vec<Vec<u8>> {
-    let region = |region: Region| {
-        let len = state.used_bytes(region);
-        state.bytes(region.base(), len).map(<[u8]>::to_vec).unwrap_or_default()
-    };
-    Region::ALL.into_iter().map(region).collect()
+    Region::ALL.into_iter().map(|region| region_bytes(state.arena(), region)).collect()
 }
 
 impl Subject for Bench {
@@ -179,16 +219,16 @@ impl Subject for Bench {
 
     fn apply(&mut self, operation: &Operation) -> Result<Option<Attributes>, FsError> {
         match operation.clone() {
-            Operation::Make { caller, parent, name, kind, mode } => {
+            Operation::Make { caller, parent, name, kind, mode, device } => {
                 let new = match kind {
-                    Kind::File => New::File { mode },
-                    _ => New::Directory { mode },
+                    Kind::Directory => New::Directory { mode },
+                    _ => New::Node { kind, mode, device },
                 };
-                let cost = cost::add(self.levels(parent), 0);
+                let cost = cost::make(self.levels(parent), 0);
                 self.run(cost, |tx| tx.make(caller, parent, &name, new)).map(Some)
             }
             Operation::Symlink { caller, parent, name, target } => {
-                let cost = cost::add(self.levels(parent), target.len());
+                let cost = cost::make(self.levels(parent), target.len());
                 self.run(cost, |tx| tx.make(caller, parent, &name, New::Symlink { target: &target }))
                     .map(Some)
             }
@@ -205,6 +245,18 @@ impl Subject for Bench {
                 let cost = cost::rename(self.levels(from.0), self.levels(to.0));
                 self.run(cost, |tx| tx.rename((from.0, &from.1), (to.0, &to.1), if_exists)).map(|()| None)
             }
+            Operation::Exchange { one, other } => self
+                .run(cost::exchange(), |tx| tx.exchange((one.0, &one.1), (other.0, &other.1)))
+                .map(|()| None),
+            Operation::SetXattr { ino, name, value, how } => {
+                let present = self.state.find(ino).and_then(|(_, hot, _)| self.state.xattrs(&hot));
+                let present = present.map_or(0, |string| string.len());
+                let cost = cost::set_xattr(present, value.len());
+                self.change_xattr(cost, ino, &name, XattrChange::Set { value, how }, present)
+            }
+            Operation::RemoveXattr { ino, name } => {
+                self.change_xattr(cost::remove_xattr(), ino, &name, XattrChange::Remove, usize::MAX)
+            }
             Operation::Write { ino, offset, bytes } => {
                 let (cost, len) = (cost::write(offset, bytes.len()), bytes.len());
                 self.run_with(&bytes, cost, |tx| tx.write_data(ino, offset, len)).map(|()| None)
@@ -217,25 +269,21 @@ impl Subject for Bench {
                 self.run(cost::allocate(whole_pages_go), |tx| tx.allocate(ino, what, range, size))
                     .map(|()| None)
             }
-            Operation::Hold { ino } => {
-                let (slot, ..) = self.state.find(ino)?;
-                self.state.opens.get_mut().expect("no panic").entry(slot.0).or_default().count += 1;
-                Ok(None)
-            }
-            Operation::Unhold { ino } => {
-                let (slot, hot, _) = self.state.find(ino)?;
-                let opens = self.state.opens.get_mut().expect("no panic");
-                let count = &mut opens.get_mut(&slot.0).expect("it was held").count;
-                *count -= 1;
-                if *count == 0 {
-                    opens.remove(&slot.0);
-                    if hot.links == 0 {
-                        self.run(cost::free(), |tx| tx.free_unheld(slot, hot.generation.get()))?;
-                    }
-                }
-                Ok(None)
-            }
+            Operation::Hold { ino } => self.hold(ino),
+            Operation::Unhold { ino } => self.unhold(ino),
         }
+    }
+
+    fn rehearse(&mut self, operation: &Operation) {
+        // These change open counts, outside of any transaction.
+        if matches!(operation, Operation::Hold { .. } | Operation::Unhold { .. }) {
+            return;
+        }
+        let before = snapshot(&self.state);
+        self.gives_up = true;
+        let given_up = self.apply(operation);
+        self.gives_up = false;
+        assert!(given_up.is_err() && snapshot(&self.state) == before, "{operation:?} left a trace");
     }
 
     fn attributes(&self, ino: Ino) -> Result<Attributes, FsError> {
@@ -251,6 +299,13 @@ impl Subject for Bench {
     fn read_link(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
         let (_, hot, _) = self.state.find(ino)?;
         self.state.link_target(&hot).map(<[u8]>::to_vec)
+    }
+
+    fn xattrs(&self, ino: Ino) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, FsError> {
+        let (_, hot, _) = self.state.find(ino)?;
+        let names = self.state.xattr_names(&hot)?;
+        let value = |name: &[u8]| self.state.xattr(&hot, Key::parse(name)?)?.ok_or(FsError::NoXattr);
+        names.into_iter().map(|name| value(&name).map(|value| (name, value))).collect()
     }
 
     fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Ino, FsError> {

@@ -5,7 +5,7 @@ use super::model::{Operation, Subject};
 use crate::directory::Tree;
 use crate::error::FsError;
 use crate::format::{Cold, Hot, Owner, Region};
-use crate::types::Ino;
+use crate::types::{Ino, SetXattr};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::I64;
 
@@ -37,6 +37,11 @@ fn inodes_owners_and_names_are_the_ones_in_the_text() {
     let leaf = example("leaf");
     let block = Tree::of(&root).root;
     assert_eq!(bench.state.bytes(block.offset(), leaf.len()).expect("a leaf"), leaf);
+    let (name, value) = (b"user.tag".to_vec(), b"blue".to_vec());
+    bench.apply(&Operation::SetXattr { ino, name, value, how: SetXattr::Any }).expect("an attribute");
+    let (_, hot, _) = bench.state.find(ino).expect("a file");
+    let xattr = example("xattr");
+    assert_eq!(bench.state.bytes(hot.xattrs().offset(), xattr.len()).expect("a block"), xattr);
     let cold = [1, 2, 3, -1].map(I64::new);
     let cold = Cold { accessed: cold[0], modified: cold[1], changed: cold[2], created: cold[3] };
     assert_eq!(cold.as_bytes(), example("cold"));

@@ -10,6 +10,7 @@ use crate::{Fs, IfExists};
 use cache::{Cache, FetchMode, Settings, Task};
 use device::{BLOCK_BYTES, Clock, StoreId};
 use sim::{Power, SimClock, SimDisk};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::{Layout, Store};
@@ -113,7 +114,17 @@ impl Subject for Machine {
         }
         let fs = self.fs();
         match operation.clone() {
-            Operation::Make { caller, parent, name, kind, mode } => {
+            Operation::Make {
+                caller,
+                parent,
+                name,
+                kind: kind @ (Kind::CharDevice | Kind::BlockDevice),
+                mode,
+                device,
+            } => {
+                self.wait(|done| fs.make_device(caller, parent, &name, (kind, device), mode, done)).map(Some)
+            }
+            Operation::Make { caller, parent, name, kind, mode, .. } => {
                 self.wait(|done| fs.make(caller, parent, &name, kind, mode, done)).map(Some)
             }
             Operation::Symlink { caller, parent, name, target } => {
@@ -131,6 +142,16 @@ impl Subject for Machine {
             Operation::Rename { from, to, if_exists } => {
                 let (from, to) = ((from.0, &from.1[..]), (to.0, &to.1[..]));
                 self.wait(|done| fs.rename(from, to, if_exists, done)).map(|()| None)
+            }
+            Operation::Exchange { one, other } => {
+                let (one, other) = ((one.0, &one.1[..]), (other.0, &other.1[..]));
+                self.wait(|done| fs.exchange(one, other, done)).map(|()| None)
+            }
+            Operation::SetXattr { ino, name, value, how } => {
+                self.wait(|done| fs.set_xattr(ino, &name, &value, how, done)).map(|()| None)
+            }
+            Operation::RemoveXattr { ino, name } => {
+                self.wait(|done| fs.remove_xattr(ino, &name, done)).map(|()| None)
             }
             Operation::Write { ino, offset, bytes } => {
                 self.wait(|done| fs.write(ino, offset, bytes, done)).map(|()| None)
@@ -157,6 +178,11 @@ impl Subject for Machine {
 
     fn read_link(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
         self.fs().read_link(ino)
+    }
+
+    fn xattrs(&self, ino: Ino) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, FsError> {
+        let names = self.fs().xattr_names(ino)?;
+        names.into_iter().map(|name| self.fs().xattr(ino, &name).map(|value| (name, value))).collect()
     }
 
     fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Ino, FsError> {

@@ -1,25 +1,85 @@
 //! A plain file system of maps and vectors: slow, obvious, and independent of the real one.
 
+mod moves;
+pub(crate) mod xattr;
+
 use crate::allocate::{Allocate, Size};
 use crate::check::Finding;
 use crate::error::FsError;
-use crate::types::{Attributes, Caller, IfExists, Ino, Kind, SetAttributes, SetTime};
+use crate::types::{Attributes, Caller, IfExists, Ino, Kind, Privileges, SetAttributes, SetTime, SetXattr};
 use std::collections::BTreeMap;
 
 /// One operation.
 #[derive(Debug, Clone)]
 pub(crate) enum Operation {
-    Make { caller: Caller, parent: Ino, name: Vec<u8>, kind: Kind, mode: u16 },
-    Symlink { caller: Caller, parent: Ino, name: Vec<u8>, target: Vec<u8> },
-    Link { ino: Ino, parent: Ino, name: Vec<u8> },
-    Unlink { parent: Ino, name: Vec<u8> },
-    RemoveDirectory { parent: Ino, name: Vec<u8> },
-    Rename { from: (Ino, Vec<u8>), to: (Ino, Vec<u8>), if_exists: IfExists },
-    Write { ino: Ino, offset: u64, bytes: Vec<u8> },
-    Set { ino: Ino, set: SetAttributes },
-    Allocate { ino: Ino, what: Allocate, range: (u64, u64), size: Size },
-    Hold { ino: Ino },
-    Unhold { ino: Ino },
+    /// Only devices have a number other than 0.
+    Make {
+        caller: Caller,
+        parent: Ino,
+        name: Vec<u8>,
+        kind: Kind,
+        mode: u16,
+        device: u32,
+    },
+    Symlink {
+        caller: Caller,
+        parent: Ino,
+        name: Vec<u8>,
+        target: Vec<u8>,
+    },
+    Link {
+        ino: Ino,
+        parent: Ino,
+        name: Vec<u8>,
+    },
+    Unlink {
+        parent: Ino,
+        name: Vec<u8>,
+    },
+    RemoveDirectory {
+        parent: Ino,
+        name: Vec<u8>,
+    },
+    Rename {
+        from: (Ino, Vec<u8>),
+        to: (Ino, Vec<u8>),
+        if_exists: IfExists,
+    },
+    Exchange {
+        one: (Ino, Vec<u8>),
+        other: (Ino, Vec<u8>),
+    },
+    SetXattr {
+        ino: Ino,
+        name: Vec<u8>,
+        value: Vec<u8>,
+        how: SetXattr,
+    },
+    RemoveXattr {
+        ino: Ino,
+        name: Vec<u8>,
+    },
+    Write {
+        ino: Ino,
+        offset: u64,
+        bytes: Vec<u8>,
+    },
+    Set {
+        ino: Ino,
+        set: SetAttributes,
+    },
+    Allocate {
+        ino: Ino,
+        what: Allocate,
+        range: (u64, u64),
+        size: Size,
+    },
+    Hold {
+        ino: Ino,
+    },
+    Unhold {
+        ino: Ino,
+    },
 }
 
 /// An entry: cookie, name, number, kind.
@@ -30,10 +90,13 @@ pub(crate) trait Subject {
     fn now(&self) -> i64;
     fn set_now(&mut self, now: i64);
     fn apply(&mut self, operation: &Operation) -> Result<Option<Attributes>, FsError>;
+    /// Does an operation and gives it up, which must leave everything as it was.
+    fn rehearse(&mut self, _operation: &Operation) {}
     fn attributes(&self, ino: Ino) -> Result<Attributes, FsError>;
     fn read(&self, ino: Ino) -> Result<Vec<u8>, FsError>;
     fn read_link(&self, ino: Ino) -> Result<Vec<u8>, FsError>;
     fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Ino, FsError>;
+    fn xattrs(&self, ino: Ino) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, FsError>;
     fn list(&self, ino: Ino) -> Result<Vec<Listing>, FsError>;
     /// Closes everything and opens it again.
     fn reopen(&mut self);
@@ -53,6 +116,8 @@ pub(crate) struct Node {
     /// Accessed, modified, changed, created.
     pub(crate) times: [i64; 4],
     pub(crate) held: u64,
+    pub(crate) device: u32,
+    pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
 /// All of them. The numbers of new ones are those that the subject gave.
@@ -72,17 +137,32 @@ impl Model {
 
     fn node(kind: Kind, rights: (u32, u32, u16), parent: Ino, now: i64) -> Node {
         let links = if kind == Kind::Directory { 2 } else { 1 };
-        Node { kind, rights, links, bytes: vec![], names: BTreeMap::new(), parent, times: [now; 4], held: 0 }
+        Node {
+            kind,
+            rights,
+            links,
+            bytes: vec![],
+            names: BTreeMap::new(),
+            parent,
+            times: [now; 4],
+            held: 0,
+            device: 0,
+            xattrs: BTreeMap::new(),
+        }
     }
 
     /// Applies what the subject did; `made` is the number of what was made.
     pub(crate) fn apply(&mut self, operation: &Operation, made: Option<Ino>) -> Outcome {
         match operation.clone() {
-            Operation::Make { caller, parent, name, kind, mode } => {
-                self.make(caller, parent, name, kind, mode, vec![], made)
+            Operation::Make { caller, parent, name, kind, mode, device } => {
+                let rights = (caller.uid, caller.gid, mode);
+                let node = Node { device, ..Model::node(kind, rights, parent, self.now) };
+                self.make(caller.umask, parent, name, node, made)
             }
             Operation::Symlink { caller, parent, name, target } => {
-                self.make(caller, parent, name, Kind::Symlink, 0o777, target, made)
+                let rights = (caller.uid, caller.gid, 0o777);
+                let node = Node { bytes: target, ..Model::node(Kind::Symlink, rights, parent, self.now) };
+                self.make(0, parent, name, node, made)
             }
             Operation::Link { ino, parent, name } => self.link(ino, parent, name),
             Operation::Unlink { parent, name } => {
@@ -107,6 +187,9 @@ impl Model {
                 Ok(())
             }
             Operation::Rename { from, to, if_exists } => self.rename(from, to, if_exists),
+            Operation::Exchange { one, other } => self.exchange(one, other),
+            Operation::SetXattr { ino, name, value, how } => self.set_xattr(ino, &name, value, how),
+            Operation::RemoveXattr { ino, name } => self.remove_xattr(ino, &name),
             Operation::Write { ino, offset, bytes } => self.write(ino, offset as usize, &bytes),
             Operation::Set { ino, set } => self.set(ino, set),
             Operation::Allocate { ino, what, range, size } => self.allocate(ino, what, range, size),
@@ -161,27 +244,24 @@ impl Model {
         (directory.times[1], directory.times[2]) = (now, now);
     }
 
-    #[expect(clippy::too_many_arguments, reason = "a model may be plain")]
-    fn make(
-        &mut self,
-        caller: Caller,
-        parent: Ino,
-        name: Vec<u8>,
-        kind: Kind,
-        mode: u16,
-        bytes: Vec<u8>,
-        made: Option<Ino>,
-    ) -> Outcome {
+    fn make(&mut self, umask: u16, parent: Ino, name: Vec<u8>, mut node: Node, made: Option<Ino>) -> Outcome {
         let directory = self.directory(parent)?;
         if directory.names.contains_key(&name) {
             return Err(FsError::Exists);
         }
-        let (_, gid, bits) = directory.rights;
-        let inherits = bits & 0o2000 != 0;
-        let mode = if inherits && kind == Kind::Directory { mode | 0o2000 } else { mode };
-        let rights = (caller.uid, if inherits { gid } else { caller.gid }, mode);
+        if directory.rights.2 & 0o2000 != 0 {
+            node.rights.1 = directory.rights.1;
+            node.rights.2 |= if node.kind == Kind::Directory { 0o2000 } else { 0 };
+        }
+        if node.kind != Kind::Symlink {
+            match directory.xattrs.contains_key(xattr::DEFAULT) {
+                true => directory.inherit(&mut node),
+                false => node.rights.2 &= !umask,
+            }
+        }
         let made = made.expect("the subject made it too");
-        let old = self.nodes.insert(made, Node { bytes, ..Model::node(kind, rights, parent, self.now) });
+        let kind = node.kind;
+        let old = self.nodes.insert(made, node);
         assert!(old.is_none(), "{made:?} is in use");
         if kind == Kind::Directory {
             self.at(parent).links += 1;
@@ -229,57 +309,12 @@ impl Model {
         }
     }
 
-    fn rename(&mut self, from: (Ino, Vec<u8>), to: (Ino, Vec<u8>), if_exists: IfExists) -> Outcome {
-        self.directory(from.0)?;
-        self.directory(to.0)?;
-        let moved = self.lookup(from.0, &from.1)?;
-        let is_directory = self.nodes[&moved].kind == Kind::Directory;
-        let mut above = to.0;
-        while is_directory && above != Ino::ROOT {
-            if above == moved {
-                return Err(FsError::Invalid);
-            }
-            above = self.nodes[&above].parent;
-        }
-        let present = self.lookup(to.0, &to.1).ok();
-        if let Some(present) = present {
-            if if_exists == IfExists::Refuse {
-                return Err(FsError::Exists);
-            }
-            if present == moved {
-                return Ok(());
-            }
-            let replaced = &self.nodes[&present];
-            match (is_directory, replaced.kind == Kind::Directory) {
-                (true, false) => return Err(FsError::NotDirectory),
-                (false, true) => return Err(FsError::IsDirectory),
-                (true, true) if !replaced.names.is_empty() => return Err(FsError::NotEmpty),
-                _ => {}
-            }
-        }
-        self.take_name(from.0, &from.1);
-        self.put_name(to.0, to.1, moved);
-        if is_directory {
-            self.at(from.0).links -= 1;
-            self.at(to.0).links += 1;
-            self.at(moved).parent = to.0;
-        }
-        let now = self.now;
-        self.at(moved).times[2] = now;
-        match present {
-            Some(gone) if is_directory => self.drop_directory(to.0, gone),
-            Some(gone) => self.drop_file(gone),
-            None => {}
-        }
-        Ok(())
-    }
-
     fn file(&mut self, ino: Ino) -> Result<&mut Node, FsError> {
         let node = self.nodes.get_mut(&ino).ok_or(FsError::Stale)?;
         match node.kind {
             Kind::File => Ok(node),
             Kind::Directory => Err(FsError::IsDirectory),
-            Kind::Symlink => Err(FsError::Invalid),
+            _ => Err(FsError::Invalid),
         }
     }
 
@@ -324,12 +359,26 @@ impl Model {
             node.times[1] = now;
         }
         let (mut uid, mut gid, mut mode) = node.rights;
-        if (set.uid.is_some() || set.gid.is_some()) && node.kind == Kind::File {
+        let chown = set.uid.is_some() || set.gid.is_some();
+        let drops = node.kind != Kind::Directory && (chown || set.privileges == Privileges::Drop);
+        let mut had = false;
+        if drops {
             mode &= if mode & 0o010 != 0 { !0o6000 } else { !0o4000 };
+            had = node.drop_capability();
         }
         uid = set.uid.unwrap_or(uid);
         gid = set.gid.unwrap_or(gid);
-        node.rights = (uid, gid, set.mode.unwrap_or(mode));
+        let rights = (uid, gid, set.mode.unwrap_or(mode));
+        if set == (SetAttributes { privileges: Privileges::Drop, ..Default::default() })
+            && !had
+            && rights == node.rights
+        {
+            return Ok(());
+        }
+        node.rights = rights;
+        if set.mode.is_some() {
+            node.follow_mode();
+        }
         node.times[2] = now;
         for (at, time) in [(0, set.accessed), (1, set.modified)] {
             match time {
@@ -349,6 +398,8 @@ impl Model {
             assert_eq!((found.uid, found.gid, found.mode), node.rights, "{ino:?}");
             let times = [found.accessed, found.modified, found.changed, found.created];
             assert_eq!(times, node.times, "{ino:?} {node:?}");
+            assert_eq!(found.device, node.device, "{ino:?}");
+            assert_eq!(subject.xattrs(ino).expect("a list"), node.xattrs, "{ino:?}");
             match node.kind {
                 Kind::File => {
                     assert_eq!(found.size, node.bytes.len() as u64, "{ino:?}");
@@ -356,6 +407,7 @@ impl Model {
                 }
                 Kind::Symlink => assert_eq!(subject.read_link(ino).expect("a target"), node.bytes, "{ino:?}"),
                 Kind::Directory => self.compare_directory(subject, ino, node),
+                _ => assert_eq!(found.size, 0, "{ino:?}"),
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Examples: what each operation promises.
 
 use super::bench::{Bench, OWNER, snapshot};
-use super::model::{Listing, Operation, Subject};
+use super::model::{Operation, Subject};
 use crate::cost;
 use crate::error::FsError;
 use crate::format::{FILE_BYTES_MAX, LINKS_MAX};
@@ -31,8 +31,8 @@ fn write(bench: &mut Bench, ino: Ino, offset: u64, bytes: &[u8]) -> Result<(), F
 fn a_new_file_belongs_to_its_caller_and_a_setgid_directory_passes_on_its_group() {
     let mut bench = Bench::new();
     let make = |parent, name: &str, kind, mode| {
-        let caller = Caller { uid: 7, gid: 8 };
-        Operation::Make { caller, parent, name: name.as_bytes().to_vec(), kind, mode }
+        let caller = Caller { uid: 7, gid: 8, umask: 0 };
+        Operation::Make { caller, parent, name: name.as_bytes().to_vec(), kind, mode, device: 0 }
     };
     let made = bench.apply(&make(ROOT, "d", Kind::Directory, 0o2775)).expect("made").expect("attributes");
     assert_eq!((made.uid, made.gid, made.mode), (7, 8, 0o2775));
@@ -207,9 +207,9 @@ fn a_transaction_that_is_not_kept_leaves_everything_as_it_was() {
     let before = snapshot(&bench.state);
     for at in 0..200 {
         let name = format!("another name, number {at}").into_bytes();
-        let result = bench.run(cost::add(1, 0), |tx| {
-            let new = crate::create::New::File { mode: at };
-            tx.make(Caller { uid: u32::from(at), gid: 1 }, directory, &name, new)?;
+        let result = bench.run(cost::make(1, 0), |tx| {
+            let new = crate::create::New::Node { kind: Kind::File, mode: at, device: 0 };
+            tx.make(Caller { uid: u32::from(at), gid: 1, umask: 0 }, directory, &name, new)?;
             tx.unlink(directory, format!("file number {at}").as_bytes())?;
             Err::<(), _>(FsError::NoSpace)
         });
@@ -219,47 +219,4 @@ fn a_transaction_that_is_not_kept_leaves_everything_as_it_was() {
     bench.verify();
     bench.file(directory, "and it still works");
     bench.verify();
-}
-
-#[test]
-fn a_directory_of_100_000_names_costs_small_changes_and_shrinks_to_nothing() {
-    let mut bench = Bench::new();
-    let directory = bench.directory(ROOT, "big");
-    let mut bytes = 0;
-    for at in 0..100_000 {
-        bench.file(directory, &format!("message-{at}.eml"));
-        bytes += bench.arena_bytes;
-    }
-    assert!(bytes / 100_000 < 400, "{} bytes of changes for a name", bytes / 100_000);
-    assert_eq!(bench.levels(directory), 2);
-    assert_eq!(bench.list(directory).expect("a listing").len(), 100_000);
-    assert_eq!(bench.findings(), []);
-    bench.state = crate::transaction::State::new(bench.load()).expect("reopened");
-    (0..100_000)
-        .for_each(|at| unlink(&mut bench, directory, &format!("message-{at}.eml")).expect("unlinked"));
-    assert_eq!(bench.attributes(directory).expect("attributes").size, 0);
-    bench.verify();
-}
-
-#[test]
-fn a_listing_goes_on_rightly_while_names_come_and_go() {
-    let mut bench = Bench::new();
-    let directory = bench.directory(ROOT, "d");
-    for at in 0..2000 {
-        bench.file(directory, &format!("stays{at}"));
-    }
-    for at in 0..2000 {
-        bench.file(directory, &format!("goes{at}"));
-    }
-    let before = bench.list(directory).expect("a listing");
-    let (first, rest) = before.split_at(1500);
-    (0..2000).for_each(|at| unlink(&mut bench, directory, &format!("goes{at}")).expect("unlinked"));
-    for at in 0..2000 {
-        bench.file(directory, &format!("comes{at}"));
-    }
-    let after: Vec<_> =
-        bench.list(directory).expect("a listing").into_iter().filter(|one| one.0 > first[1499].0).collect();
-    let stays =
-        |all: &[Listing]| all.iter().filter(|one| one.1.starts_with(b"stays")).cloned().collect::<Vec<_>>();
-    assert_eq!(stays(rest), stays(&after));
 }

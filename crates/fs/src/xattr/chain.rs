@@ -1,0 +1,118 @@
+//! Where the string of records lies: one heap block of the class that it fits, or as many whole pages as it needs. The
+//! blocks begin with the reference of the next one, as free blocks do, so giving back all of them changes one
+//! reference, in the last, however many they are.
+
+use super::XATTRS_BYTES_MAX;
+use crate::arena::{Arena, corrupt};
+use crate::error::FsError;
+use crate::format::{HEAP_LOG2_MAX, HEAP_LOG2_MIN, HeapBlock, Hot, XattrBlock};
+use crate::heap::{class_bytes, class_log2};
+use crate::transaction::Transaction;
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U16, U32};
+
+/// Bytes before each block's part of the string.
+const HEAD: usize = size_of::<XattrBlock>();
+
+/// Bytes of the string in one page.
+const PART: usize = (1 << HEAP_LOG2_MAX) - HEAD;
+
+/// Blocks of one inode.
+pub(crate) const XATTR_BLOCKS_MAX: usize = XATTRS_BYTES_MAX.div_ceil(PART);
+
+/// Blocks that a string of so many bytes needs.
+pub(crate) fn blocks_for(bytes: usize) -> usize {
+    bytes.div_ceil(PART)
+}
+
+/// One block of a chain.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Link {
+    pub(crate) block: HeapBlock,
+    pub(crate) log2: u32,
+    used: usize,
+}
+
+impl Arena {
+    /// The blocks of an inode's attributes, in order.
+    pub(crate) fn xattr_blocks(&self, hot: &Hot) -> Result<Vec<Link>, FsError> {
+        let (mut links, mut next) = (Vec::new(), hot.xattrs());
+        while !next.is_none() {
+            let head: XattrBlock = self.get(next.offset())?;
+            let (log2, used) = (u32::from(head.size_log2), usize::from(head.used.get()));
+            let after = HeapBlock(head.next.get());
+            let whole = log2 == HEAP_LOG2_MAX && used == PART;
+            let sane = (HEAP_LOG2_MIN..=HEAP_LOG2_MAX).contains(&log2)
+                && (1..=class_bytes(log2) - HEAD).contains(&used)
+                && (links.is_empty() || log2 == HEAP_LOG2_MAX)
+                && (after.is_none() || whole)
+                && links.len() < XATTR_BLOCKS_MAX;
+            if !sane {
+                return Err(corrupt(next.offset(), format!("a block of attributes with head {head:?}")));
+            }
+            links.push(Link { block: next, log2, used });
+            next = after;
+        }
+        Ok(links)
+    }
+
+    /// The string of an inode's attributes.
+    pub(crate) fn xattrs(&self, hot: &Hot) -> Result<Vec<u8>, FsError> {
+        let links = self.xattr_blocks(hot)?;
+        let mut string = Vec::with_capacity(links.iter().map(|link| link.used).sum());
+        for link in links {
+            string.extend_from_slice(&self.block_bytes(link.block, link.log2)?[HEAD..HEAD + link.used]);
+        }
+        Ok(string)
+    }
+}
+
+impl Transaction<'_> {
+    /// Lets `string` be what `hot` refers to. The caller writes `hot`.
+    pub(crate) fn write_xattrs(&mut self, hot: &mut Hot, string: &[u8]) -> Result<(), FsError> {
+        if string.is_empty() {
+            self.give_xattrs(hot)?;
+            hot.set_xattrs(HeapBlock::NONE);
+            return Ok(());
+        }
+        let log2 = if string.len() <= PART { class_log2(HEAD + string.len()) } else { HEAP_LOG2_MAX };
+        let old = self.xattr_blocks(hot)?;
+        let mut blocks: Vec<HeapBlock> = Vec::new();
+        if old.first().is_some_and(|first| first.log2 == log2) {
+            blocks.extend(old.iter().map(|link| link.block));
+        } else {
+            self.give_xattrs(hot)?;
+        }
+        let parts = blocks_for(string.len());
+        if blocks.len() > parts {
+            // They are linked to each other already. Only pages are ever more than one.
+            self.give_pages(blocks[parts], *blocks.last().expect("more than none"));
+            blocks.truncate(parts);
+        }
+        while blocks.len() < parts {
+            blocks.push(self.take_block(log2)?);
+        }
+        for (index, part) in string.chunks(PART).enumerate() {
+            let head = XattrBlock {
+                next: U32::new(blocks.get(index + 1).map_or(0, |next| next.0)),
+                used: U16::new(part.len() as u16),
+                size_log2: log2 as u8,
+                reserved: 0,
+            };
+            self.write(blocks[index].offset(), head.as_bytes());
+            self.write(blocks[index].offset() + HEAD as u64, part);
+        }
+        hot.set_xattrs(blocks[0]);
+        Ok(())
+    }
+
+    /// Frees all blocks of an inode's attributes; it must not refer to them any more.
+    pub(crate) fn give_xattrs(&mut self, hot: &Hot) -> Result<(), FsError> {
+        match self.xattr_blocks(hot)?[..] {
+            [] => {}
+            [only] => self.give_block(only.block, only.log2),
+            [first, .., last] => self.give_pages(first.block, last.block),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,53 @@
+//! Extended attributes between the kernel's form and ours.
+
+use crate::errno::errno;
+use fs::{FsError, SetXattr};
+use fuser::{Errno, ReplyXattr};
+
+/// Only who may read these sees their names. The kernel checks the rest, but passes the list through.
+const TRUSTED: &[u8] = b"trusted.";
+
+/// What `setxattr`'s flags ask for; `None`: nothing that there is.
+pub(crate) fn set_xattr(flags: i32) -> Option<SetXattr> {
+    match flags {
+        0 => Some(SetXattr::Any),
+        libc::XATTR_CREATE => Some(SetXattr::Create),
+        libc::XATTR_REPLACE => Some(SetXattr::Replace),
+        _ => None,
+    }
+}
+
+/// Names as `listxattr` gives them to `uid`, each with its end mark.
+pub(crate) fn list_for(uid: u32, names: Vec<Vec<u8>>) -> Vec<u8> {
+    let shown = names.into_iter().filter(|name| uid == 0 || !name.starts_with(TRUSTED));
+    shown.flat_map(|name| [name, vec![0]].concat()).collect()
+}
+
+/// Answers with bytes, or with how many there are where the caller asks that by a size of 0.
+pub(crate) fn answer(found: Result<Vec<u8>, FsError>, size: u32, reply: ReplyXattr) {
+    match found {
+        Ok(bytes) if size == 0 => reply.size(bytes.len() as u32),
+        Ok(bytes) if bytes.len() > size as usize => reply.error(Errno::ERANGE),
+        Ok(bytes) => reply.data(&bytes),
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_root_sees_the_names_of_trusted_attributes() {
+        let names = || vec![b"user.a".to_vec(), b"trusted.b".to_vec(), b"security.c".to_vec()];
+        assert_eq!(list_for(0, names()), b"user.a\0trusted.b\0security.c\0");
+        assert_eq!(list_for(1000, names()), b"user.a\0security.c\0");
+    }
+
+    #[test]
+    fn flags_that_contradict_each_other_are_refused() {
+        assert_eq!(set_xattr(0), Some(SetXattr::Any));
+        assert_eq!(set_xattr(libc::XATTR_CREATE | libc::XATTR_REPLACE), None);
+        assert_eq!(set_xattr(64), None);
+    }
+}

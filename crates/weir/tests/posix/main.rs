@@ -1,0 +1,52 @@
+//! Names, kinds, attributes and access on a real mount, by the calls that programs make.
+
+mod acls;
+#[path = "../common/mod.rs"]
+mod common;
+mod crashes;
+mod errnos;
+mod kinds;
+mod many;
+mod names;
+mod privileges;
+mod users;
+mod xattrs;
+
+use common::{Mounted, Sandbox, succeeds};
+use std::fs::{Permissions, set_permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+/// A mount that everybody may enter and write to.
+fn open_to_all(sandbox: &Sandbox) -> Mounted {
+    set_permissions(sandbox.path("."), Permissions::from_mode(0o755)).expect("the way there");
+    let mounted = sandbox.mount_with(&["--allow-other"]);
+    set_permissions(mounted.dir(), Permissions::from_mode(0o1777)).expect("a mode");
+    mounted
+}
+
+/// What happens when a user of this number and group, and more groups (`""`: none), runs `script` in the mount's root:
+/// its output, or the reason that it gave.
+fn as_user(mounted: &Mounted, (uid, gid, groups): (u32, u32, &str), script: &str) -> Result<String, String> {
+    let mut command = Command::new("setpriv");
+    command.args([format!("--reuid={uid}"), format!("--regid={gid}")]);
+    match groups {
+        "" => command.arg("--clear-groups"),
+        groups => command.arg(format!("--groups={groups}")),
+    };
+    command.args(["--inh-caps=-all", "sh", "-ec", script]).env("LC_ALL", "C").current_dir(mounted.dir());
+    let output = command.output().expect("setpriv runs");
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if output.status.success() { Ok(said(&output.stdout)) } else { Err(said(&output.stderr)) }
+}
+
+/// A plain user.
+const USER: (u32, u32, &str) = (1000, 1000, "");
+
+/// Kills the daemon after a sync of everything, checks the store, and mounts again.
+fn crash(sandbox: &Sandbox, mounted: Mounted) -> Mounted {
+    succeeds(common::weir().arg("sync").arg(mounted.dir()));
+    mounted.kill();
+    succeeds(common::weir().arg("check").arg(sandbox.store()));
+    sandbox.mount_with(&["--allow-other"])
+}

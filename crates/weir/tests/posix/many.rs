@@ -1,0 +1,89 @@
+//! Many entries, and what `statfs` tells of them.
+
+use crate::common::{Sandbox, can_mount, succeeds, weir};
+use crate::open_to_all;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+#[test]
+fn a_listing_shows_each_name_that_stays_once_while_others_come_and_go() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = open_to_all(&sandbox);
+    fs::create_dir(mounted.path("d")).expect("a directory");
+    let make = |name: String| drop(File::create(mounted.path("d").join(name)).expect("a file"));
+    (0..3000).for_each(|i| make(format!("stays {i}")));
+    (0..9000).for_each(|i| make(format!("goes {i}")));
+    let size = || fs::metadata(mounted.path("d")).expect("it").size();
+    let full = size();
+    let mut listed = Vec::new();
+    for (at, entry) in fs::read_dir(mounted.path("d")).expect("a listing").enumerate() {
+        listed.push(entry.expect("an entry").file_name().into_string().expect("a name"));
+        // Between two entries, all the time, so that leaves split and join under the listing.
+        if at < 3000 {
+            (0..3).for_each(|i| {
+                fs::remove_file(mounted.path(&format!("d/goes {}", at * 3 + i))).expect("removed")
+            });
+            make(format!("comes {at}"));
+        }
+    }
+    let stays: Vec<_> = listed.iter().filter(|name| name.starts_with("stays")).collect();
+    assert_eq!(stays.len(), 3000);
+    assert_eq!(stays.iter().collect::<BTreeSet<_>>().len(), 3000, "one was listed twice");
+    let all: BTreeSet<_> = listed.iter().collect();
+    assert_eq!(all.len(), listed.len(), "no name is listed twice");
+    (0..3000).for_each(|i| fs::remove_file(mounted.path(&format!("d/comes {i}"))).expect("removed"));
+    assert!(size() < full / 2, "the directory shrank: {} of {full}", size());
+    fs::remove_dir_all(mounted.path("d")).expect("the rest goes");
+    mounted.unmount();
+    succeeds(weir().arg("check").arg(sandbox.store()));
+}
+
+#[test]
+fn statfs_counts_inodes_and_bytes_and_neither_runs_out_unannounced() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = open_to_all(&sandbox);
+    let now = || rustix::fs::statvfs(mounted.dir()).expect("statfs");
+    let empty = now();
+    assert_eq!((empty.f_namemax, empty.f_bsize, empty.f_frsize), (255, 4096, 4096));
+    assert!(empty.f_blocks * 4096 <= 40 << 20 && empty.f_bavail > 0 && empty.f_bavail <= empty.f_blocks);
+    assert_eq!(empty.f_bfree, empty.f_bavail);
+    let used = |stat: &rustix::fs::StatVfs| stat.f_files - stat.f_ffree;
+    (0..500).for_each(|i| drop(File::create(mounted.path(&format!("f{i}"))).expect("a file")));
+    let full = now();
+    assert_eq!(used(&full), used(&empty) + 500);
+    assert!(full.f_ffree < empty.f_ffree);
+    fs::write(mounted.path("big"), vec![1; 8 << 20]).expect("a big file");
+    // What is not home yet counts for more; after an unmount it is home.
+    mounted.unmount();
+    let mounted = open_to_all(&sandbox);
+    let now = || rustix::fs::statvfs(mounted.dir()).expect("statfs");
+    assert!(now().f_bavail + 2000 <= empty.f_bavail, "8 MiB are 2048 blocks");
+    (0..500).for_each(|i| fs::remove_file(mounted.path(&format!("f{i}"))).expect("removed"));
+    // A file goes when the kernel forgets it, which it says after the call has returned.
+    let begin = Instant::now();
+    while used(&now()) > used(&empty) + 1 {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{} inodes are left", used(&now()) - used(&empty));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // A full store says so, and a statfs before it does.
+    let mut refused = None;
+    for i in 0.. {
+        if let Err(error) = fs::write(mounted.path(&format!("fill{i}")), vec![2; 1 << 20]) {
+            refused = error.raw_os_error();
+            break;
+        }
+    }
+    assert_eq!(refused, Some(rustix::io::Errno::NOSPC.raw_os_error()));
+    let listing = fs::read_dir(mounted.dir()).expect("a listing");
+    listing.for_each(|entry| fs::remove_file(entry.expect("an entry").path()).expect("removing works"));
+    mounted.unmount();
+    succeeds(weir().arg("check").arg(sandbox.store()));
+}

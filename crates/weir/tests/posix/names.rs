@@ -1,0 +1,111 @@
+//! Names, and how they move.
+
+use crate::common::{Sandbox, can_mount};
+use crate::{crash, open_to_all};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, symlink};
+
+#[test]
+fn exchange_swaps_whatever_the_two_names_lead_to() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = open_to_all(&sandbox);
+    let at = |name: &str| mounted.path(name);
+    fs::create_dir_all(at("one/d/inner")).expect("directories");
+    fs::create_dir(at("other")).expect("a directory");
+    fs::write(at("other/f"), b"a file").expect("a file");
+    let ino = |name: &str| fs::symlink_metadata(at(name)).expect("it is there").ino();
+    let before = (ino("one/d"), ino("other/f"), fs::metadata(at("one/d")).expect("it").ctime_nsec());
+    let exchange =
+        |one: &str, other: &str| renameat_with(CWD, at(one), CWD, at(other), RenameFlags::EXCHANGE);
+    exchange("one/d", "other/f").expect("a directory for a file");
+    let links = |name: &str| fs::metadata(at(name)).expect("it is there").nlink();
+    assert_eq!((ino("other/f"), ino("one/d")), (before.0, before.1));
+    assert_eq!((links("one"), links("other"), links("other/f"), links("one/d")), (2, 3, 3, 1));
+    assert_eq!(fs::read(at("one/d")).expect("a file"), b"a file");
+    assert_eq!(fs::metadata(at("other/f/..")).expect("the parent").ino(), ino("other"));
+    assert_ne!(fs::metadata(at("other/f")).expect("it").ctime_nsec(), before.2);
+    assert_eq!(exchange("other", "other/f/inner").expect_err("a directory below itself"), Errno::INVAL);
+    assert_eq!(exchange("one/d", "nothing").expect_err("only one name"), Errno::NOENT);
+    symlink("nowhere", at("link")).expect("a link");
+    exchange("link", "one/d").expect("a link for a file");
+    assert_eq!(fs::read(at("link")).expect("a file"), b"a file");
+    let refuse = RenameFlags::NOREPLACE;
+    assert_eq!(
+        renameat_with(CWD, at("link"), CWD, at("one/d"), refuse).expect_err("it exists"),
+        Errno::EXIST
+    );
+    renameat_with(CWD, at("link"), CWD, at("new"), refuse).expect("it does not");
+    let both = RenameFlags::NOREPLACE | RenameFlags::EXCHANGE;
+    assert_eq!(
+        renameat_with(CWD, at("new"), CWD, at("one/d"), both).expect_err("a contradiction"),
+        Errno::INVAL
+    );
+    let mounted = crash(&sandbox, mounted);
+    assert_eq!(fs::read(mounted.path("new")).expect("the file"), b"a file");
+    assert!(mounted.path("other/f/inner").is_dir());
+    mounted.unmount();
+}
+
+#[test]
+fn names_are_bytes_of_any_value_up_to_255() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = open_to_all(&sandbox);
+    // Every byte but the two that cannot be in a name.
+    let all: Vec<u8> = (1..=255u8).filter(|&byte| byte != b'/').collect();
+    let names = [&all[..], &[0xff; 255], b"\n", b" ", b"...", "名前".as_bytes(), &[b'n'; 255]];
+    for name in names {
+        fs::write(mounted.dir().join(OsStr::from_bytes(name)), name).expect("a file");
+    }
+    let mounted = crash(&sandbox, mounted);
+    let listing = fs::read_dir(mounted.dir()).expect("a listing");
+    let mut listed: Vec<_> = listing.map(|entry| entry.expect("an entry").file_name()).collect();
+    listed.sort();
+    let mut expected: Vec<_> = names.iter().map(|name| OsStr::from_bytes(name).to_owned()).collect();
+    expected.sort();
+    assert_eq!(listed, expected);
+    for name in names {
+        let path = mounted.dir().join(OsStr::from_bytes(name));
+        assert_eq!(fs::read(&path).expect("its bytes"), name);
+        fs::remove_file(path).expect("removed");
+    }
+    mounted.unmount();
+}
+
+#[test]
+fn paths_may_be_deeper_than_one_call_can_name() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = open_to_all(&sandbox);
+    let name = "d".repeat(200);
+    // One call names at most 4096 bytes, so the way down goes step by step.
+    let mut at = fs::File::open(mounted.dir()).expect("the root");
+    let open = |at: &fs::File, name: &str| {
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY;
+        rustix::fs::openat(at, name, flags, rustix::fs::Mode::empty()).map(fs::File::from)
+    };
+    for _ in 0..100 {
+        rustix::fs::mkdirat(&at, &name, rustix::fs::Mode::from_raw_mode(0o755)).expect("a directory");
+        at = open(&at, &name).expect("it opens");
+    }
+    drop(at);
+    let mounted = crash(&sandbox, mounted);
+    let mut at = fs::File::open(mounted.dir()).expect("the root");
+    for _ in 0..100 {
+        at = open(&at, &name).expect("it is there");
+    }
+    drop(at);
+    fs::remove_dir_all(mounted.path(&name)).expect("all of them go");
+    mounted.unmount();
+}

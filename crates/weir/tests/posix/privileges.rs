@@ -1,0 +1,171 @@
+//! setuid, setgid, the sticky bit, file capabilities, and groups.
+
+use crate::common::{Mounted, Sandbox, can_mount, succeeds};
+use crate::{USER, as_user, crash, open_to_all};
+use rustix::fs::{XattrFlags, getxattr_query, setxattr};
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::process::Command;
+
+fn mode(mounted: &Mounted, file: &str) -> u32 {
+    fs::metadata(mounted.path(file)).expect("it is there").mode() & 0o7777
+}
+
+fn chmod(mounted: &Mounted, file: &str, mode: u32) {
+    fs::set_permissions(mounted.path(file), Permissions::from_mode(mode)).expect("a mode");
+}
+
+/// A valid `security.capability`: CAP_NET_RAW, permitted, in the format of version 2.
+const CAPABILITY: [u8; 20] = [0, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+#[test]
+fn whoever_changes_a_files_content_takes_its_powers_unless_he_is_root() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = open_to_all(&sandbox);
+    fs::write(mounted.path("f"), b"some bytes").expect("a file");
+    for script in [
+        "printf x >>f",
+        "printf x 1<>f",
+        ": >f",
+        "truncate -s 5 f",
+        "truncate -s 5000 f",
+        "dd if=/dev/zero of=f bs=4096 count=1 conv=notrunc oflag=direct status=none",
+    ] {
+        chmod(&mounted, "f", 0o6777);
+        as_user(&mounted, USER, script).expect("everybody may write it");
+        assert_eq!(mode(&mounted, "f"), 0o777, "after {script}");
+        chmod(&mounted, "f", 0o2767);
+        as_user(&mounted, USER, script).expect("everybody may write it");
+        assert_eq!(mode(&mounted, "f"), 0o2767, "without group execution setgid is no power: {script}");
+        chmod(&mounted, "f", 0o6777);
+        succeeds(Command::new("sh").args(["-ec", script]).current_dir(mounted.dir()));
+        assert_eq!(mode(&mounted, "f"), 0o6777, "root may: {script}");
+    }
+    let mounted = crash(&sandbox, mounted);
+    assert_eq!(mode(&mounted, "f"), 0o6777);
+    mounted.unmount();
+}
+
+#[test]
+fn a_new_owner_does_not_get_the_old_ones_powers_even_from_root() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = open_to_all(&sandbox);
+    fs::write(mounted.path("f"), b"").expect("a file");
+    fs::create_dir(mounted.path("d")).expect("a directory");
+    for (uid, gid) in [(Some(7), None), (None, Some(8)), (Some(9), Some(9))] {
+        chmod(&mounted, "f", 0o6755);
+        chmod(&mounted, "d", 0o6755);
+        chown(mounted.path("f"), uid, gid).expect("a new owner");
+        chown(mounted.path("d"), uid, gid).expect("a new owner");
+        assert_eq!((mode(&mounted, "f"), mode(&mounted, "d")), (0o755, 0o6755));
+    }
+    // The owner may give the file to a group of his, which takes the bits as well.
+    chown(mounted.path("f"), Some(1000), Some(1000)).expect("a user's");
+    chmod(&mounted, "f", 0o6755);
+    as_user(&mounted, (1000, 1000, "2000"), "chgrp 2000 f").expect("a group of his");
+    assert_eq!((mode(&mounted, "f"), fs::metadata(mounted.path("f")).expect("it").gid()), (0o755, 2000));
+    assert!(as_user(&mounted, (1000, 1000, ""), "chgrp 3000 f").is_err(), "not a group of his");
+    assert!(as_user(&mounted, (1000, 1000, ""), "chown 1001 f").is_err());
+    // chmod by an owner who is not in the group does not set setgid.
+    as_user(&mounted, (1000, 1000, ""), "chmod 2755 f").expect("his file");
+    assert_eq!(mode(&mounted, "f"), 0o755);
+    mounted.unmount();
+}
+
+#[test]
+fn capabilities_go_with_the_content_they_were_given_to() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = open_to_all(&sandbox);
+    fs::write(mounted.path("f"), b"bytes").expect("a file");
+    chmod(&mounted, "f", 0o777);
+    let name = "security.capability";
+    let write =
+        |bytes: &[u8]| OpenOptions::new().append(true).open(mounted.path("f")).expect("it").write_all(bytes);
+    let grant = || {
+        setxattr(mounted.path("f"), name, &CAPABILITY, XattrFlags::empty()).expect("capabilities");
+        setxattr(mounted.path("f"), "user.other", b"stays", XattrFlags::empty()).expect("an attribute");
+    };
+    let has = || getxattr_query(mounted.path("f"), name).is_ok();
+    let other = || getxattr_query(mounted.path("f"), "user.other").is_ok();
+    let check = |what: &str| assert!(!has() && other(), "after {what}");
+    grant();
+    assert!(has());
+    write(b"x").expect("root writes");
+    check("a write by root");
+    grant();
+    as_user(&mounted, USER, "printf x >>f").expect("a user writes");
+    check("a write by a user");
+    grant();
+    fs::File::options().write(true).open(mounted.path("f")).expect("it").set_len(3).expect("shorter");
+    check("truncation");
+    grant();
+    chown(mounted.path("f"), Some(5), None).expect("a new owner");
+    check("chown");
+    grant();
+    chmod(&mounted, "f", 0o755);
+    assert!(has(), "chmod is no new content");
+    // Programs without privileges stay that way: a second write does not bring them back.
+    write(b"y").expect("a write");
+    write(b"z").expect("another");
+    assert!(!has());
+    mounted.unmount();
+}
+
+#[test]
+fn a_program_that_somebody_changed_runs_without_its_owners_powers_at_once() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = open_to_all(&sandbox);
+    // As every FUSE mount it comes with nosuid.
+    succeeds(Command::new("mount").args(["-i", "-o", "remount,suid"]).arg(mounted.dir()));
+    fs::copy("/usr/bin/id", mounted.path("id")).expect("a program");
+    chmod(&mounted, "id", 0o6777);
+    assert_eq!(as_user(&mounted, USER, "./id -u; ./id -g").expect("it runs"), "0\n0");
+    // No stat in between, from which the kernel would learn the new mode.
+    assert_eq!(
+        as_user(&mounted, USER, "printf '\\0' >>id; ./id -u; ./id -g").expect("it runs"),
+        "1000\n1000"
+    );
+    mounted.unmount();
+}
+
+#[test]
+fn groups_are_inherited_where_setgid_says_so_and_the_sticky_bit_protects_names() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = open_to_all(&sandbox);
+    fs::create_dir(mounted.path("shared")).expect("a directory");
+    chown(mounted.path("shared"), None, Some(2000)).expect("a group");
+    chmod(&mounted, "shared", 0o2777);
+    as_user(&mounted, (1000, 1000, ""), "cd shared; echo >f; mkdir d; mkfifo p; ln -s f l; mkdir d/e")
+        .expect("made");
+    for name in ["f", "d", "p", "l", "d/e"] {
+        let found = fs::symlink_metadata(mounted.path("shared").join(name)).expect("it is there");
+        assert_eq!((found.uid(), found.gid()), (1000, 2000), "{name}");
+        assert_eq!(found.mode() & 0o2000 != 0, found.is_dir(), "{name}");
+    }
+    as_user(&mounted, (1000, 1000, ""), "echo >plain").expect("made");
+    assert_eq!(fs::metadata(mounted.path("plain")).expect("it").gid(), 1000);
+    // The root of the mount is sticky: who may write there may not take others' names away.
+    let other = (1001, 1001, "");
+    for script in ["rm -f plain", "mv plain mine", "echo >new; mv -f new plain"] {
+        assert!(as_user(&mounted, other, script).is_err(), "{script}");
+    }
+    as_user(&mounted, other, "rm -f shared/f").expect("not sticky");
+    as_user(&mounted, USER, "mv plain renamed; rm renamed").expect("the owner may");
+    mounted.unmount();
+}
