@@ -18,3 +18,10 @@ MINUTES ?= 60
 load:
 	scripts/install-test-tools fio git pgbench
 	cargo xtask load --minutes $(MINUTES)
+
+# How often `make databases` kills the daemon under each of them: make databases KILLS=3
+KILLS ?= 20
+databases:
+	scripts/install-test-tools
+	WEIR_TESTS_MUST_MOUNT=1 WEIR_TESTS_KILLS=$(KILLS) \
+	  cargo test --package weir --test programs -- --nocapture postgres redis rocksdb sqlite

@@ -5,6 +5,11 @@ mod cargo_build;
 #[path = "../common/mod.rs"]
 mod common;
 mod git;
+mod kills;
+mod ledger;
+mod postgres;
+mod redis;
+mod rocksdb;
 mod sqlite;
 mod tar;
 mod weir;
