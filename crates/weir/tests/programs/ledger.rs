@@ -24,6 +24,7 @@ struct Book {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Count {
     pub acknowledged: usize,
+    /// Sent, and not answered.
     pub in_doubt: usize,
 }
 

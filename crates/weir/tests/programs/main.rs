@@ -5,6 +5,7 @@ mod cargo_build;
 #[path = "../common/mod.rs"]
 mod common;
 mod git;
+mod hostile;
 mod kills;
 mod ledger;
 mod postgres;

@@ -239,11 +239,15 @@ fn postgresql_loses_no_acknowledged_transaction_when_the_daemon_is_killed() {
         let when = format!("seed {seed}, after kill {kill}, {after:?} after the start, with {settings}");
         let (mut recovered, _) = cluster.start(&mut random);
         assert!(cluster.wait_until_ready(&mut recovered), "{when}: {}", cluster.log());
+        let before = ledger.count();
         cluster.verify(&ledger, &when);
         cluster.stop_and_check(recovered);
         (server, settings) = cluster.start(&mut random);
         assert!(cluster.wait_until_ready(&mut server), "{when}: {}", cluster.log());
-        println!("{when}: {:?}", ledger.count());
+        println!(
+            "{when}: {before:?}, of these in doubt {} were committed",
+            ledger.count().acknowledged - before.acknowledged
+        );
     }
     let count = ledger.count().acknowledged as u64;
     assert!(count > 10 * kills(), "hardly a transaction was committed between the kills: {count}");

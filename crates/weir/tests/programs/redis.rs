@@ -158,11 +158,15 @@ fn redis_that_always_syncs_loses_no_acknowledged_transaction_when_the_daemon_is_
         weir.mount();
         let when = format!("seed {seed}, after kill {kill}, {after:?} after the start");
         let server = redis.start();
+        let before = ledger.count();
         redis.verify(&ledger, &when);
         drop(server);
         let manifest = redis.data.join("appendonlydir/appendonly.aof.manifest");
         succeeds(Command::new("redis-check-aof").arg(manifest));
-        println!("{when}: {:?}", ledger.count());
+        println!(
+            "{when}: {before:?}, of these in doubt {} were committed",
+            ledger.count().acknowledged - before.acknowledged
+        );
     }
     let count = ledger.count().acknowledged as u64;
     assert!(count > 10 * kills(), "hardly a transaction was committed between the kills: {count}");

@@ -45,6 +45,11 @@ impl Weir {
         self.mounted = Some(self.sandbox.mount_with(self.options));
     }
 
+    /// The daemon that serves the mount now.
+    pub fn daemon(&self) -> &Mounted {
+        self.mounted.as_ref().expect("it is mounted")
+    }
+
     /// Unmounts in order; what is checked afterwards must be sound.
     pub fn unmount_and_check(&mut self) {
         self.mounted.take().expect("it is mounted").unmount();
