@@ -1,6 +1,7 @@
-# Two commands do all set-up: `make demo` shows weir at work, `make test` passes the tests.
+# Two commands do all set-up: `make demo` shows weir at work, `make test` passes the tests. The others take longer:
+# `make load` runs eight clients for an hour, `make databases` kills the daemon under four databases, twenty times each.
 
-.PHONY: demo test
+.PHONY: databases demo load test
 
 demo:
 	scripts/demo
@@ -11,3 +12,16 @@ test:
 	cargo xtask check
 	cargo xtask sim --seeds 5 --operations 20000 --crashes 200
 	cargo xtask sim --exhaust 3 --programs 300
+
+# How long the clients of `make load` run: make load MINUTES=5
+MINUTES ?= 60
+load:
+	scripts/install-test-tools fio git pgbench
+	cargo xtask load --minutes $(MINUTES)
+
+# How often `make databases` kills the daemon under each of them: make databases KILLS=3
+KILLS ?= 20
+databases:
+	scripts/install-test-tools
+	WEIR_TESTS_MUST_MOUNT=1 WEIR_TESTS_KILLS=$(KILLS) \
+	  cargo test --package weir --test programs -- --nocapture postgres redis rocksdb sqlite

@@ -1,5 +1,6 @@
-//! Checks of the whole project: `cargo xtask check`, `cargo xtask tidy`, `cargo xtask sim`.
+//! Checks of the whole project: `cargo xtask check`, `cargo xtask tidy`, `cargo xtask sim`, `cargo xtask load`.
 mod check;
+mod load;
 mod sim;
 mod tidy;
 
@@ -21,6 +22,8 @@ enum Command {
     Tidy,
     /// Random operations, crashes and recoveries of the whole stack on simulated disks.
     Sim(sim::Options),
+    /// Eight clients (fio, git, pgbench) on a mount; memory, descriptors and latency must stay flat.
+    Load(load::Options),
 }
 
 fn main() -> ExitCode {
@@ -28,6 +31,7 @@ fn main() -> ExitCode {
         Command::Check => check::command(),
         Command::Tidy => tidy::command(),
         Command::Sim(options) => sim::command(&options),
+        Command::Load(options) => load::command(&options),
     };
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -46,7 +46,7 @@ pub(crate) enum Body {
     /// Only what was written: the base is not in memory.
     Patch(Delta),
     /// All bytes. Shared with a write-back while it runs.
-    Whole(Arc<Page>),
+    Whole(Arc<Box<Page>>),
 }
 
 /// Changes that are newer than the store.
@@ -120,7 +120,7 @@ impl Entry {
             None => {
                 let mut page = Page::zeroed();
                 page.0.copy_from_slice(bytes);
-                self.body = Body::Whole(Arc::from(page));
+                self.body = Body::Whole(Arc::new(page));
             }
         }
         self.flight = None;
@@ -150,7 +150,7 @@ impl Entry {
         if let Some(dirt) = &mut self.dirt {
             dirt.ranges = delta.ranges();
         }
-        self.body = Body::Whole(Arc::from(base));
+        self.body = Body::Whole(Arc::new(base));
         self.flight = None;
     }
 
@@ -188,7 +188,7 @@ impl Entry {
     }
 
     /// Takes the changes for a write-back; later ones start anew. The page is whole and dirty.
-    pub(crate) fn begin_writing(&mut self) -> Option<(Arc<Page>, Sequence)> {
+    pub(crate) fn begin_writing(&mut self) -> Option<(Arc<Box<Page>>, Sequence)> {
         let Body::Whole(page) = &self.body else { return None };
         if self.writing.is_some() {
             return None;

@@ -74,7 +74,7 @@ impl Frozen {
 
 struct FrozenPage {
     key: Key,
-    page: Arc<Page>,
+    page: Arc<Box<Page>>,
     newest: Sequence,
     reserved: bool,
 }

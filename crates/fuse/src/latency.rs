@@ -66,7 +66,7 @@ impl Class {
 }
 
 /// The latencies of one class since the mount.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
     /// Which class.
     pub class: Class,
@@ -80,6 +80,9 @@ pub struct Summary {
     pub p999: Duration,
     /// The slowest.
     pub max: Duration,
+    /// How many requests took longer than the entry before this one says and at most this long; empty ones are left
+    /// out. Two such lists subtract, which quantiles do not: that is how one learns about the last minute.
+    pub buckets: Vec<(Duration, u64)>,
 }
 
 /// The longest latency that is told apart; what takes longer counts as this. An hour is a hang.
@@ -87,6 +90,12 @@ const LATENCY_MAX_NANOS: u64 = 3_600_000_000_000;
 
 /// Two digits: a histogram stays at some 20 KiB, and nobody acts on the third.
 const DIGITS: u8 = 2;
+
+/// The end of the first bucket of a [`Summary`]: nothing through the kernel is faster.
+const BUCKET_NANOS_MIN: u64 = 250;
+
+/// How much further each bucket reaches than the one before: four of them double a latency.
+const BUCKET_GROWTH: f64 = 1.189_207_115;
 
 /// A histogram per class. Each has its own mutex, held for some tens of nanoseconds.
 pub struct Latencies {
@@ -115,6 +124,7 @@ impl Latencies {
             p99: at(0.99),
             p999: at(0.999),
             max: Duration::from_nanos(histogram.max()),
+            buckets: buckets(&histogram),
         }
     }
 
@@ -127,6 +137,13 @@ impl Latencies {
         // A histogram is whole between any two of its calls, so a poisoned one is as good as any.
         self.classes[class as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn buckets(histogram: &Histogram<u64>) -> Vec<(Duration, u64)> {
+    let steps = histogram.iter_log(BUCKET_NANOS_MIN, BUCKET_GROWTH);
+    let counts =
+        steps.map(|step| (Duration::from_nanos(step.value_iterated_to()), step.count_since_last_iteration()));
+    counts.filter(|&(_, count)| count > 0).collect()
 }
 
 fn empty() -> Histogram<u64> {
@@ -174,6 +191,28 @@ mod tests {
         let read = latencies.summary(Class::Read);
         assert!(read.p50 < Duration::from_micros(6) && read.max >= Duration::from_secs(2));
         assert!(latencies.summary(Class::Write).max >= Duration::from_secs(3_600));
+    }
+
+    #[test]
+    fn the_buckets_hold_every_request_and_are_narrow() {
+        let latencies = Latencies::default();
+        for micros in 1..=1000 {
+            latencies.record(Class::Read, Duration::from_micros(micros));
+        }
+        let read = latencies.summary(Class::Read);
+        assert_eq!(read.buckets.iter().map(|&(_, count)| count).sum::<u64>(), 1000);
+        assert!(read.buckets.is_sorted());
+        let mut below = 0;
+        let (half, _) = read
+            .buckets
+            .iter()
+            .find(|&&(_, count)| {
+                below += count;
+                below >= 500
+            })
+            .expect("a median");
+        // A quarter of an octave, and the two digits of the histogram itself.
+        assert!(*half >= Duration::from_micros(495) && *half < Duration::from_micros(605), "{half:?}");
     }
 
     #[test]

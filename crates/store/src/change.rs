@@ -18,7 +18,7 @@ pub enum Change {
         /// The page.
         page: PageNo,
         /// All its bytes.
-        bytes: Arc<Page>,
+        bytes: Arc<Box<Page>>,
         /// The highest sequence whose change these bytes contain.
         home: Sequence,
     },

@@ -101,7 +101,7 @@ impl Store {
         for (live, read) in live.iter().zip(reads) {
             let bytes: Option<Page> = read.pages.into_iter().next();
             let intact = |page: &Page| read.result.is_ok() && crc32c::crc32c(&page.0) == live.entry.crc;
-            let Some(bytes) = bytes.filter(intact).map(Arc::new) else { continue };
+            let Some(bytes) = bytes.filter(intact).map(Box::new).map(Arc::new) else { continue };
             let Live { object, page, entry } = *live;
             vector.push(Change::Write { object, page, bytes, home: entry.home });
         }

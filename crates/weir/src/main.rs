@@ -26,6 +26,10 @@ use client::Found;
 use error::WeirError;
 use std::process::ExitCode;
 
+/// Resident memory is what `--memory` says and little more only if a page takes a page: see `Cargo.toml`.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(code) => code,

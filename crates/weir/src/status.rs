@@ -186,6 +186,7 @@ fn summary(of: &Summary) -> Value {
         "p99_us": micros(of.p99),
         "p999_us": micros(of.p999),
         "max_us": micros(of.max),
+        "buckets_us": of.buckets.iter().map(|&(end, count)| json!([micros(end), count])).collect::<Vec<_>>(),
     })
 }
 

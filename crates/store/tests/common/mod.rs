@@ -12,10 +12,10 @@ pub const ID: StoreId = StoreId([0x5a; 16]);
 pub const SEGMENT: u32 = 16;
 
 /// What a page holds: a stamp repeated, so that a torn page is seen.
-pub fn page(stamp: u64) -> Arc<Page> {
+pub fn page(stamp: u64) -> Arc<Box<Page>> {
     let mut page = Page([0; BLOCK_BYTES]);
     page.0.chunks_exact_mut(8).for_each(|bytes| bytes.copy_from_slice(&stamp.to_le_bytes()));
-    Arc::new(page)
+    Arc::new(Box::new(page))
 }
 
 pub fn stamp(page: &Page) -> u64 {

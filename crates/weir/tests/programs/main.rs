@@ -5,6 +5,12 @@ mod cargo_build;
 #[path = "../common/mod.rs"]
 mod common;
 mod git;
+mod hostile;
+mod kills;
+mod ledger;
+mod postgres;
+mod redis;
+mod rocksdb;
 mod sqlite;
 mod stress;
 mod tar;

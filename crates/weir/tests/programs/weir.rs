@@ -10,15 +10,21 @@ use std::time::Duration;
 pub struct Weir {
     mounted: Option<Mounted>,
     sandbox: Sandbox,
+    options: &'static [&'static str],
 }
 
 impl Weir {
     /// Formats and mounts a store of `store` with a buffer of `buffer`, such as `1GiB`. `None` where nothing can be
     /// mounted.
     pub fn start(store: &str, buffer: &str) -> Option<Weir> {
+        Weir::start_with(store, buffer, &[])
+    }
+
+    /// The same, mounted with more options.
+    pub fn start_with(store: &str, buffer: &str, options: &'static [&'static str]) -> Option<Weir> {
         can_mount().then(|| {
             let sandbox = Sandbox::formatted_with(&["--size", store, "--buffer-size", buffer]);
-            let mut weir = Weir { mounted: None, sandbox };
+            let mut weir = Weir { mounted: None, sandbox, options };
             weir.mount();
             weir
         })
@@ -34,8 +40,14 @@ impl Weir {
         self.sandbox.path(name)
     }
 
+    /// Mounts again; what the last crash lost has been lost by then, and never comes back.
     pub fn mount(&mut self) {
-        self.mounted = Some(self.sandbox.mount());
+        self.mounted = Some(self.sandbox.mount_with(self.options));
+    }
+
+    /// The daemon that serves the mount now.
+    pub fn daemon(&self) -> &Mounted {
+        self.mounted.as_ref().expect("it is mounted")
     }
 
     /// Unmounts in order; what is checked afterwards must be sound.
@@ -53,6 +65,7 @@ impl Weir {
     pub fn kill_while_mounting(&self, after: Duration) {
         let mut daemon = weir()
             .args(["mount", "--foreground"])
+            .args(self.options)
             .args([self.sandbox.store(), self.path()])
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -1,0 +1,83 @@
+//! What the databases' tests share: how often the daemon is killed, what is drawn at random, and servers that end with
+//! their test.
+
+use device::Random;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// On a machine under heavy load even simple things take long; nothing right takes this long.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Kills per database: three, or as many as `WEIR_TESTS_KILLS` says; `make databases` says twenty.
+pub fn kills() -> u64 {
+    std::env::var("WEIR_TESTS_KILLS").map_or(3, |kills| kills.parse().expect("WEIR_TESTS_KILLS is a number"))
+}
+
+/// Draws from a seed that is printed, and that `WEIR_TESTS_SEED` sets. What a real daemon does at a given moment is not
+/// drawn, so a seed repeats the moments and settings of a run, not the run.
+pub fn random() -> (u64, Random) {
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as u64;
+    let seed = std::env::var("WEIR_TESTS_SEED")
+        .map_or_else(|_| now(), |seed| seed.parse().expect("WEIR_TESTS_SEED is a number"));
+    println!("WEIR_TESTS_SEED={seed}");
+    (seed, Random::new(seed))
+}
+
+/// Whether all of `programs` are there. `scripts/install-test-tools` installs them; where tests must mount, as in CI,
+/// one that is missing is a failure.
+pub fn have(programs: &[&Path]) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_there = |program: &&&Path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
+    let missing: Vec<_> = programs.iter().filter(|program| !is_there(program)).collect();
+    let must = std::env::var_os("WEIR_TESTS_MUST_MOUNT").is_some();
+    assert!(missing.is_empty() || !must, "missing: {missing:?}; scripts/install-test-tools installs them");
+    if !missing.is_empty() {
+        eprintln!("skipped: {missing:?} are missing; scripts/install-test-tools installs them");
+    }
+    missing.is_empty()
+}
+
+/// A process that is gone when this is dropped.
+pub struct Server(pub Child);
+
+impl Server {
+    pub fn start(command: &mut Command) -> Server {
+        Server(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}")))
+    }
+
+    /// Sends a signal by its name, as `QUIT`.
+    pub fn signal(&self, name: &str) {
+        // It may have ended by itself.
+        let _ = Command::new("kill").args(["-s", name, &self.0.id().to_string()]).status();
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self, what: &str) {
+        let begin = Instant::now();
+        while self.0.try_wait().expect("a child of ours").is_none() {
+            assert!(begin.elapsed() < PATIENCE, "{what} does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// True once `ready` says so, false if the process ended before.
+    pub fn wait_until(&mut self, ready: impl Fn() -> bool) -> bool {
+        let begin = Instant::now();
+        while !ready() {
+            if self.0.try_wait().expect("a child of ours").is_some() {
+                return false;
+            }
+            assert!(begin.elapsed() < PATIENCE, "a server is not ready in time");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        true
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
