@@ -60,11 +60,13 @@ impl Store {
 
     /// Does something during which no node leaves memory: what was loaded for a change must be there for it.
     pub(crate) fn holding_nodes<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.map_mut().held = true;
+        self.map_mut().held += 1;
         let done = work();
         let mut map = self.map_mut();
-        map.held = false;
-        map.evict();
+        map.held -= 1;
+        if map.held == 0 {
+            map.evict();
+        }
         done
     }
 
@@ -103,7 +105,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         let pieces = plan(notes, writer.log.offset, self.geometry.segment_blocks);
         let mut cursor = writer.log;
-        let (mut written, mut blocks) = (Ok(()), 0);
+        let (since, mut written, mut blocks) = (self.failed_flushes(), Ok(()), 0);
         for (index, piece) in pieces.iter().enumerate() {
             if piece.moves_on {
                 cursor = self.move_on(&cursor);
@@ -116,7 +118,7 @@ impl Store {
                 self.write_chunk(&mut cursor, head, &vector[range.clone()], &mut notes[range])
             });
         }
-        let flushed = written.and_then(|()| self.flush_batch());
+        let flushed = written.and_then(|()| self.flush_batch(since));
         // Whatever happened, no later batch has this number and no later chunk lies here.
         writer.log = cursor;
         writer.log.batch += 1;
@@ -185,13 +187,13 @@ impl Store {
     }
 
     #[cfg(not(feature = "planted-bugs"))]
-    fn flush_batch(&self) -> Result<(), StoreError> {
-        self.flush()
+    fn flush_batch(&self, since: u64) -> Result<(), StoreError> {
+        self.flush_since(since)
     }
 
     #[cfg(feature = "planted-bugs")]
-    fn flush_batch(&self) -> Result<(), StoreError> {
-        if self.plant_missing_flush.load(Ordering::Relaxed) { Ok(()) } else { self.flush() }
+    fn flush_batch(&self, since: u64) -> Result<(), StoreError> {
+        if self.plant_missing_flush.load(Ordering::Relaxed) { Ok(()) } else { self.flush_since(since) }
     }
 
     /// Changes the map as durable notes say. All of it under one hold of the lock, except where a note makes a

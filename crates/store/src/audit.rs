@@ -3,13 +3,13 @@
 use crate::error::StoreError;
 use crate::format::{INNER_CHILDREN, LEAF_OBJECTS, LEAF_PAGES};
 use crate::map::{Body, Map, NodeId, PageEntry, Pages, Tree};
-use crate::segments::Use;
 use crate::store::{Store, Writer};
 use crate::superblock::Geometry;
 use device::{Block, ObjectId, PageNo};
 use std::collections::BTreeMap;
 
 /// One bit for each block of the device.
+#[derive(Debug)]
 pub(crate) struct Blocks(Vec<u64>);
 
 impl Blocks {
@@ -103,34 +103,6 @@ impl Store {
             }
         }
         references
-    }
-
-    /// Counts anew which blocks of the log are live, because overwritten shared blocks may not be. Leaves the
-    /// counts alone if a node cannot be read: too high is safe. Returns whether any was too high.
-    pub(crate) fn recount(&self) -> bool {
-        let (mut live, mut lost) = (Blocks::none(&self.geometry), false);
-        self.walk(&mut |met| match met {
-            Met::Page(_, _, entry) => drop(live.add(entry.place)),
-            Met::Lost(..) => lost = true,
-        });
-        if lost {
-            return false;
-        }
-        let mut map = self.map_mut();
-        let mut lowered = false;
-        for (number, segment) in map.segments.iter_mut().filter(|(_, segment)| segment.usage == Use::Log) {
-            let counted = live.in_segment(&self.geometry, number);
-            assert!(
-                counted <= segment.live,
-                "segment {number}: {counted} live, only {} counted",
-                segment.live
-            );
-            lowered |= counted < segment.live;
-            segment.live = counted;
-            segment.skip = false;
-        }
-        map.segments.unsure = false;
-        lowered
     }
 }
 

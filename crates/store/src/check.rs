@@ -110,7 +110,7 @@ impl Store {
         for (number, segment) in map.segments.iter() {
             let found = data.in_segment(&self.geometry, number) + nodes.in_segment(&self.geometry, number);
             // Shared blocks that were overwritten still count until the next recount.
-            let too_high_is_right = segment.usage == Use::Log;
+            let too_high_is_right = matches!(segment.usage, Use::Log | Use::Moved);
             if found > segment.live || found < segment.live && !too_high_is_right {
                 let what = format!("segment {number}: {found} live blocks, the table says {}", segment.live);
                 report(Finding { object: None, page: None, place: None, what });

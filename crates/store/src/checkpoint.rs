@@ -60,11 +60,12 @@ impl Store {
     /// One checkpoint, by whoever holds the writer's lock.
     pub(crate) fn checkpoint_once(&self, writer: &mut Writer) -> Result<(), StoreError> {
         writer.generation += 1;
+        let since = self.failed_flushes();
         self.keep_nodes_dense();
         let nodes = self.write_nodes(writer)?;
         let pages = self.write_table(writer)?;
         let tables = self.write_tables(writer)?;
-        self.flush()?;
+        self.flush_since(since)?;
         let root = Root {
             generation: writer.generation,
             incarnation: self.incarnation(),
@@ -74,7 +75,7 @@ impl Store {
         };
         let slot = 1 - writer.root_slot;
         self.device.write(ROOTS[slot], &[*root.encode(self.geometry.id)])?;
-        self.flush()?;
+        self.flush_since(since)?;
         writer.root_slot = slot;
         self.log_blocks.store(0, Ordering::Relaxed);
         count(&self.counting.checkpoints, 1);
@@ -91,9 +92,9 @@ impl Store {
         }
         map.dirty = 0;
         pages.iter().for_each(|&page| map.table.pages[page].dirty = false);
-        map.segments.iter_mut().for_each(|(_, segment)| segment.skip &= segment.usage == Use::Log);
+        map.segments.iter_mut().for_each(|(_, segment)| segment.skip = false);
         let free = map.segments.reclaim(generation);
-        if !map.held {
+        if map.held == 0 {
             map.evict();
         }
         drop(map);
@@ -109,10 +110,11 @@ impl Store {
         if segments.is_empty() {
             return Ok(());
         }
+        let since = self.failed_flushes();
         for &segment in segments {
             self.device.trim(self.geometry.start(segment), self.geometry.segment_blocks)?;
         }
-        self.flush()
+        self.flush_since(since)
     }
 
     /// Writes all dirty nodes to new places; they stay dirty until the root is durable.

@@ -23,6 +23,12 @@ pub struct Counters {
     pub nodes_written: u64,
     /// Pages that the cleaner moved.
     pub pages_cleaned: u64,
+    /// Entries of the map that it pointed at what it moved; a node that many share has one for all.
+    pub entries_repointed: u64,
+    /// Nodes of the map that it and the scrubber visited.
+    pub nodes_visited: u64,
+    /// Walks of the whole map, after which space is known exactly.
+    pub walks: u64,
     /// Segments that the cleaner emptied.
     pub segments_cleaned: u64,
     /// Segments trimmed and free again.
@@ -41,6 +47,9 @@ pub(crate) struct Counting {
     pub(crate) checkpoints: AtomicU64,
     pub(crate) nodes_written: AtomicU64,
     pub(crate) pages_cleaned: AtomicU64,
+    pub(crate) entries_repointed: AtomicU64,
+    pub(crate) nodes_visited: AtomicU64,
+    pub(crate) walks: AtomicU64,
     pub(crate) segments_cleaned: AtomicU64,
     pub(crate) segments_freed: AtomicU64,
 }
@@ -63,6 +72,9 @@ impl Counting {
             checkpoints: get(&self.checkpoints),
             nodes_written: get(&self.nodes_written),
             pages_cleaned: get(&self.pages_cleaned),
+            entries_repointed: get(&self.entries_repointed),
+            nodes_visited: get(&self.nodes_visited),
+            walks: get(&self.walks),
             segments_cleaned: get(&self.segments_cleaned),
             segments_freed: get(&self.segments_freed),
         }

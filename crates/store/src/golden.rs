@@ -4,7 +4,7 @@ use crate::format::*;
 use crate::map::{Body, NodeId, NodeTable, PageEntry, Tree, decode_node, decode_table_page, encode_node};
 use crate::note::{ChunkHead, Note, decode_chunk, encode_chunk};
 use crate::root::{Cursor, Extent, Root, Stream, no_epoch};
-use crate::segments::{Segments, Use};
+use crate::segments::{SegmentEntry, Segments, Use};
 use crate::superblock::Geometry;
 use device::{Block, Incarnation, ObjectId, Page, PageNo, Sequence, StoreId};
 
@@ -83,7 +83,7 @@ fn table() -> NodeTable {
 }
 
 fn tables() -> Vec<u8> {
-    let used = vec![(Use::Free, 0); 32];
+    let used = vec![SegmentEntry::default(); 32];
     let mut map =
         crate::map::Map::new(table(), Tree { root: NodeId(1), height: 0 }, Segments::new(geometry(), used));
     map.encode_tables(|_| Block(40)).0

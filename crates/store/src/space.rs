@@ -2,6 +2,7 @@
 
 use crate::error::StoreError;
 use crate::map::Map;
+use crate::policy::low_mark;
 use crate::segments::Use;
 use crate::store::Store;
 
@@ -75,6 +76,11 @@ impl Map {
         space.total.saturating_sub(space.live + space.reserved + kept)
     }
 
+    pub(crate) fn is_short_of_space(&self) -> bool {
+        let low = low_mark(u64::from(self.segments.geometry.segments));
+        self.segments.free_count() < self.floor(Class::Promise) + low
+    }
+
     pub(crate) fn space(&self) -> Space {
         let geometry = &self.segments.geometry;
         Space {
@@ -122,11 +128,8 @@ impl Store {
         map.segments.promised_pages -= pages;
     }
 
-    /// Whether free space is low, so that checkpoints and [`clean`](Store::clean) should find some: less than an
-    /// eighth of the segments is free, above what the reserves need.
+    /// Whether free space is low, so that checkpoints and [`clean`](Store::clean) should find some.
     pub fn is_short_of_space(&self) -> bool {
-        let map = self.map();
-        let all = u64::from(map.segments.geometry.segments);
-        map.segments.free_count() < map.floor(Class::Promise) + all / 8
+        self.map().is_short_of_space()
     }
 }

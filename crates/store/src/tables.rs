@@ -4,7 +4,7 @@ use crate::error::StoreError;
 use crate::format::*;
 use crate::map::{Map, NodeId, NodeTable, TablePage, Tree, decode_table_page};
 use crate::root::{Root, Stream};
-use crate::segments::{Segments, Use};
+use crate::segments::{AGE_MAX, SegmentEntry, Segments, Use};
 use crate::superblock::Geometry;
 use device::{Block, Device, Page, Read};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -32,7 +32,7 @@ struct DirectoryBytes {
 #[repr(C)]
 struct SegmentBytes {
     usage: u8,
-    reserved: [u8; 3],
+    age: [u8; 3],
     live: U32,
 }
 
@@ -87,10 +87,13 @@ impl Map {
                 // that is mounted again and again from forgetting what each mount found to be free.
                 _ if Segments::is_dead(segment) && segment.dead_since.is_some() => FREE,
                 Use::Free => FREE,
-                Use::Log => LOG,
+                Use::Log | Use::Moved => LOG,
                 Use::Nodes => NODES,
             };
-            bytes.extend(SegmentBytes { usage, reserved: [0; 3], live: segment.live.into() }.as_bytes());
+            let age = self.segments.age(segment).min(u64::from(AGE_MAX)) as u32;
+            let [one, two, three, _] = if usage == LOG { age.to_le_bytes() } else { [0; 4] };
+            let live = segment.live.into();
+            bytes.extend(SegmentBytes { usage, age: [one, two, three], live }.as_bytes());
         }
         let (root, height) = (self.objects.root.0.into(), self.objects.height);
         bytes.extend(VolumeBytes { number: 0.into(), root, height, reserved: [0; 15] }.as_bytes());
@@ -144,7 +147,7 @@ fn read_stream(device: &dyn Device, geometry: &Geometry, stream: &Stream) -> Res
 
 struct Decoded {
     pages: Vec<TablePage>,
-    segments: Vec<(Use, u32)>,
+    segments: Vec<SegmentEntry>,
     objects: Tree,
 }
 
@@ -171,7 +174,9 @@ fn decode_stream(bytes: &[u8], geometry: &Geometry) -> Option<Decoded> {
             NODES => Use::Nodes,
             _ => return None,
         };
-        segments.push((usage, segment.live.get()));
+        let [one, two, three] = segment.age;
+        let age = u32::from_le_bytes([one, two, three, 0]);
+        segments.push(SegmentEntry { usage, live: segment.live.get(), age });
     }
     let (volume, _) = VolumeBytes::read_from_prefix(rest).ok()?;
     let objects = Tree { root: NodeId(volume.root.get()), height: volume.height };

@@ -87,11 +87,7 @@ impl Map {
                     Err(at) => inline.insert(at, (page, new)),
                 }
                 if !fits_inline(inline) {
-                    let mut tree = Tree::default();
-                    for (page, entry) in inline.drain(..) {
-                        self.set_in_tree(&mut tree, page, entry);
-                    }
-                    *pages = Pages::Tree(tree);
+                    *pages = Pages::Tree(self.tree_of(inline));
                 }
             }
         }
@@ -188,12 +184,15 @@ impl Map {
         let Some(source) = source else { return self.put(to.slot, target, None) };
         let mut pages = source.pages.clone();
         match &mut pages {
-            Pages::Tree(tree) => self.table.add_reference(tree.root),
+            Pages::Tree(tree) => self.refer(tree.root),
             Pages::Inline(inline) => inline.iter_mut().for_each(|(_, entry)| entry.shared = true),
         }
         let marked = ObjectEntry { generation: from.generation, pages: pages.clone() };
         self.put(from.slot, Some(source), Some(marked));
         self.put(to.slot, target, Some(ObjectEntry { generation: to.generation, pages }));
+        let leaf = self.leaf(self.objects, to.slot / LEAF_OBJECTS).expect("prepared");
+        // Pages inline that another leaf had.
+        leaf.into_iter().for_each(|leaf| self.revisit(leaf.id));
     }
 
     fn drop_pages(&mut self, pages: &Pages) {

@@ -8,6 +8,8 @@ mod change;
 mod list;
 mod node;
 mod object;
+mod repoint;
+mod scan;
 mod table;
 mod tree;
 mod walk;
@@ -16,6 +18,8 @@ pub(crate) use node::{Body, Missing, Node, NodeId, PageEntry, decode as decode_n
 #[cfg(test)]
 pub(crate) use object::ObjectEntry;
 pub(crate) use object::Pages;
+pub(crate) use repoint::Move;
+pub(crate) use scan::{Holder, Peeked, Purpose, Scan, Wanted};
 pub(crate) use table::{NodeEntry, NodeTable, TablePage, decode as decode_table_page};
 pub(crate) use tree::Tree;
 
@@ -36,8 +40,12 @@ pub(crate) struct Map {
     pub(crate) segments: Segments,
     /// The highest sequence of any note so far.
     pub(crate) newest: Sequence,
-    /// True while a writer relies on nodes to stay in memory.
-    pub(crate) held: bool,
+    /// How many rely on nodes to stay in memory now.
+    pub(crate) held: u32,
+    /// The cleaner's walk.
+    cleaning: Option<Scan>,
+    /// The scrubber's walk.
+    scrubbing: Option<Scan>,
     /// Clean nodes to keep in memory.
     pub(crate) nodes_max: usize,
     /// Where eviction goes on.
@@ -58,12 +66,19 @@ impl Map {
             objects,
             segments,
             newest: Sequence(0),
-            held: false,
+            held: 0,
+            cleaning: None,
+            scrubbing: None,
             nodes_max: NODES_MAX_DEFAULT,
             hand: NodeId::NONE,
             #[cfg(feature = "planted-bugs")]
             plant_cut_ignores_home: false,
         }
+    }
+
+    /// The roots of all trees.
+    pub(crate) fn roots(&self) -> impl Iterator<Item = NodeId> {
+        [self.objects.root].into_iter()
     }
 
     /// A node that may be missing from memory.
@@ -88,13 +103,14 @@ impl Map {
         let id = self.table.add();
         self.nodes.insert(id, Node::new(body, true));
         self.dirty += 1;
+        self.revisit(id);
         id
     }
 
     /// Adds a node that was read from the medium, unless it is here already.
     pub(crate) fn loaded(&mut self, id: NodeId, body: Body) {
         self.nodes.entry(id).or_insert_with(|| Node::new(body, false));
-        if !self.held {
+        if self.held == 0 {
             self.evict();
         }
     }
@@ -125,6 +141,7 @@ impl Map {
         }
         let node = self.nodes.remove(&id).expect("a change loads its nodes first");
         self.dirty -= u64::from(node.dirty);
+        self.unmeet(id);
         if let Some(place) = self.table.remove(id) {
             self.segments.died(place);
         }

@@ -7,14 +7,6 @@ use super::tree::Leaf;
 use crate::format::{LEAF_OBJECTS, LEAF_PAGES};
 use device::{ObjectId, PageNo};
 
-/// A page that was looked up.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Look {
-    pub(crate) entry: PageEntry,
-    /// Whether the entry, or a node on the way to it, belongs to other objects too.
-    pub(crate) shared: bool,
-}
-
 impl Map {
     /// The object that lives in this slot now, whatever its generation.
     pub(crate) fn slot(&self, slot: u64) -> Result<Option<&ObjectEntry>, Missing> {
@@ -29,21 +21,20 @@ impl Map {
     }
 
     /// Where a page is; `None` for a hole.
-    pub(crate) fn look(&self, object: ObjectId, page: PageNo) -> Result<Option<Look>, Missing> {
+    pub(crate) fn look(&self, object: ObjectId, page: PageNo) -> Result<Option<PageEntry>, Missing> {
         let Some(entry) = self.object(object)? else { return Ok(None) };
-        let look = match &entry.pages {
+        let found = match &entry.pages {
             Pages::Inline(pages) => match pages.binary_search_by_key(&page, |(page, _)| *page) {
-                Ok(found) => Look { entry: pages[found].1, shared: pages[found].1.shared },
+                Ok(found) => pages[found].1,
                 Err(_) => return Ok(None),
             },
             Pages::Tree(tree) => {
                 let Some(leaf) = self.leaf(*tree, page.0 / LEAF_PAGES)? else { return Ok(None) };
                 let Body::Pages(entries) = &self.node(leaf.id)?.body else { return Ok(None) };
-                let entry = entries[(page.0 % LEAF_PAGES) as usize];
-                Look { entry, shared: leaf.shared || entry.shared }
+                entries[(page.0 % LEAF_PAGES) as usize]
             }
         };
-        Ok((!look.entry.is_hole()).then_some(look))
+        Ok((!found.is_hole()).then_some(found))
     }
 
     /// The pages in a leaf, without its holes.
