@@ -6,9 +6,9 @@ use crate::error::StoreError;
 use crate::log::{Piece, plan};
 use crate::map::Missing;
 use crate::note::{ChunkHead, Note, encode_chunk};
+use crate::policy::Class;
 use crate::root::Cursor;
 use crate::segments::Use;
-use crate::space::Class;
 use crate::store::{Health, Store, Writer};
 use device::Sequence;
 use std::sync::atomic::Ordering;
@@ -183,7 +183,7 @@ impl Store {
         cursor.chain = encode_chunk(&head, notes, self.geometry.id, noted);
         cursor.chunk += 1;
         cursor.offset += pages.len() as u64;
-        Ok(self.device.write(at, &pages)?)
+        self.write(at, &pages)
     }
 
     #[cfg(not(feature = "planted-bugs"))]
@@ -193,7 +193,7 @@ impl Store {
 
     #[cfg(feature = "planted-bugs")]
     fn flush_batch(&self, since: u64) -> Result<(), StoreError> {
-        if self.plant_missing_flush.load(Ordering::Relaxed) { Ok(()) } else { self.flush_since(since) }
+        if self.planted.missing_flush.load(Ordering::Relaxed) { Ok(()) } else { self.flush_since(since) }
     }
 
     /// Changes the map as durable notes say. All of it under one hold of the lock, except where a note makes a

@@ -15,9 +15,8 @@
 use crate::counters::count;
 use crate::error::StoreError;
 use crate::map::{Holder, Move, Purpose, Wanted};
-use crate::policy::{Budget, choose, segments_per_round};
+use crate::policy::{Budget, Class, choose, segments_per_round};
 use crate::segments::Use;
-use crate::space::Class;
 use crate::store::Store;
 use device::{Block, Page};
 use std::collections::{BTreeMap, BTreeSet};
@@ -311,8 +310,10 @@ impl Store {
     }
 
     fn copy(&self, places: &[Block], pages: Vec<Page>) -> Result<(), StoreError> {
-        let boxed = places.iter().zip(pages).map(|(&at, page)| (at, Box::new(page)));
-        self.write_blocks(boxed.collect())
+        let boxed = places.iter().zip(pages).map(|(&at, page)| (at, Box::new(page))).collect();
+        #[cfg(feature = "planted-bugs")]
+        let Some(boxed) = self.planted.copy_later(boxed) else { return Ok(()) };
+        self.write_blocks(boxed)
     }
 
     /// Points all holders at the copies, which are durable.
@@ -323,8 +324,7 @@ impl Store {
         let scan = map.scan(Purpose::Clean).as_ref();
         let all_known = scan.is_some_and(|scan| scan.is_complete() && scan.lost.is_empty());
         for (one, &to) in moving.iter().zip(places) {
-            let moved =
-                Move { from: one.from, to, crc: one.crc, sole: all_known && one.holders.len() == 1 };
+            let moved = Move { from: one.from, to, crc: one.crc, sole: all_known && one.holders.len() == 1 };
             let mut repointed = 0;
             for &holder in &one.holders {
                 repointed += u64::from(map.repoint(&moved, holder));

@@ -15,6 +15,8 @@ pub struct Counters {
     pub batches: u64,
     /// Pages written to the log, the cleaner's included.
     pub pages_written: u64,
+    /// Blocks written to the device, whatever they hold.
+    pub blocks_written: u64,
     /// Flushes asked of the device.
     pub flushes: u64,
     /// Checkpoints made durable.
@@ -43,6 +45,7 @@ pub(crate) struct Counting {
     pub(crate) device_reads: AtomicU64,
     pub(crate) batches: AtomicU64,
     pub(crate) pages_written: AtomicU64,
+    pub(crate) blocks_written: AtomicU64,
     pub(crate) flushes: AtomicU64,
     pub(crate) checkpoints: AtomicU64,
     pub(crate) nodes_written: AtomicU64,
@@ -68,6 +71,7 @@ impl Counting {
             device_reads: get(&self.device_reads),
             batches: get(&self.batches),
             pages_written: get(&self.pages_written),
+            blocks_written: get(&self.blocks_written),
             flushes: get(&self.flushes),
             checkpoints: get(&self.checkpoints),
             nodes_written: get(&self.nodes_written),

@@ -16,7 +16,7 @@ mod map;
 mod note;
 #[cfg(feature = "planted-bugs")]
 mod plant;
-mod policy;
+pub mod policy;
 mod read;
 mod recover;
 mod root;
@@ -34,7 +34,6 @@ pub use error::StoreError;
 pub use list::Listed;
 #[cfg(feature = "planted-bugs")]
 pub use plant::PlantedBug;
-pub use policy::{Budget, Candidate, choose, is_worth_it, low_mark, segments_per_round};
 pub use read::{Found, Want};
 pub use space::Space;
 pub use store::Store;

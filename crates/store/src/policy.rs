@@ -4,6 +4,34 @@
 //! The choice is by cost and benefit (*LFS*, SOSP'91, section 3.6): what cleaning a segment frees, times how long
 //! that will stay free, over what it costs to read all of it and write what lives.
 
+/// Who asks for room. Each leaves the reserve of those after it alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// A promise to a writer.
+    Promise,
+    /// A vector that writes.
+    Writer,
+    /// The cleaner.
+    Cleaner,
+    /// A vector that only gives space back.
+    Frees,
+}
+
+/// Segments that must be left for mounting: two for a log that starts anew, two for the rest that each checkpoint's
+/// open node segment wastes, and four by which the node segments may be less dense than checkpoints keep them.
+const MOUNT_SEGMENTS: u64 = 8;
+
+/// Free segments that `class` must leave alone, while the next two checkpoints may need `checkpoint_blocks`.
+pub fn floor(class: Class, checkpoint_blocks: u64, segment_blocks: u64) -> u64 {
+    let least = checkpoint_blocks.div_ceil(segment_blocks) + MOUNT_SEGMENTS;
+    match class {
+        Class::Frees => least,
+        Class::Cleaner => least + 2,
+        Class::Writer => least + 4,
+        Class::Promise => least + 5,
+    }
+}
+
 /// A segment that may be cleaned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
@@ -108,6 +136,9 @@ mod tests {
 
     #[test]
     fn the_oldest_goes_first() {
-        assert_eq!(choose(&[candidate(1, 4, 5), candidate(2, 4, 50), candidate(3, 4, 20)], &BUDGET), [2, 3, 1]);
+        assert_eq!(
+            choose(&[candidate(1, 4, 5), candidate(2, 4, 50), candidate(3, 4, 20)], &BUDGET),
+            [2, 3, 1]
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::error::StoreError;
 use crate::map::Map;
-use crate::policy::low_mark;
+use crate::policy::{self, Class};
 use crate::segments::Use;
 use crate::store::Store;
 
@@ -19,26 +19,9 @@ pub struct Space {
     pub reserved: u64,
 }
 
-/// Who asks for room. Each leaves the reserve of those after it alone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Class {
-    /// A promise to a writer.
-    Promise,
-    /// A vector that writes.
-    Writer,
-    /// The cleaner's vector.
-    Cleaner,
-    /// A vector that only gives space back.
-    Frees,
-}
-
 /// Blocks that one page going home may cost until the next checkpoint but one: itself, a note of its own, its
 /// page leaf, its object leaf, and two for the nodes above and the node table's pages.
 const BLOCKS_PER_PAGE: u64 = 6;
-
-/// Segments that must be left for mounting: two for a log that starts anew, two for the rest that each checkpoint's
-/// open node segment wastes, and four by which the node segments may be less dense than checkpoints keep them.
-const MOUNT_SEGMENTS: u64 = 8;
 
 impl Map {
     /// Blocks that the next two checkpoints may need. Two, because only the second gives dead segments back.
@@ -52,14 +35,7 @@ impl Map {
 
     /// Free segments that `class` must leave alone.
     pub(crate) fn floor(&self, class: Class) -> u64 {
-        let checkpoint = self.checkpoint_blocks().div_ceil(self.segments.geometry.segment_blocks);
-        let least = checkpoint + MOUNT_SEGMENTS;
-        match class {
-            Class::Frees => least,
-            Class::Cleaner => least + 2,
-            Class::Writer => least + 4,
-            Class::Promise => least + 5,
-        }
+        policy::floor(class, self.checkpoint_blocks(), self.segments.geometry.segment_blocks)
     }
 
     /// Blocks that a new promise may count on.
@@ -77,7 +53,7 @@ impl Map {
     }
 
     pub(crate) fn is_short_of_space(&self) -> bool {
-        let low = low_mark(u64::from(self.segments.geometry.segments));
+        let low = policy::low_mark(u64::from(self.segments.geometry.segments));
         self.segments.free_count() < self.floor(Class::Promise) + low
     }
 

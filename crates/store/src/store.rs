@@ -41,7 +41,7 @@ pub struct Store {
     /// Blocks of log that recovery would read now.
     pub(crate) log_blocks: AtomicU64,
     #[cfg(feature = "planted-bugs")]
-    pub(crate) plant_missing_flush: std::sync::atomic::AtomicBool,
+    pub(crate) planted: crate::plant::Planted,
 }
 
 /// Whether changes may be made.
@@ -140,7 +140,7 @@ impl Store {
                 tables: root.tables.extents.clone(),
             }),
             #[cfg(feature = "planted-bugs")]
-            plant_missing_flush: std::sync::atomic::AtomicBool::new(false),
+            planted: crate::plant::Planted::default(),
         }
     }
 
@@ -248,11 +248,17 @@ impl Store {
         Err(DeviceError { device, operation, at: Block(0), count: 0, errno: EIO, reason }.into())
     }
 
+    /// Writes, and counts it.
+    pub(crate) fn write(&self, at: Block, pages: &[Page]) -> Result<(), StoreError> {
+        count(&self.counting.blocks_written, pages.len() as u64);
+        Ok(self.device.write(at, pages)?)
+    }
+
     /// Writes single blocks, consecutive ones together.
     pub(crate) fn write_blocks(&self, blocks: Vec<(Block, Box<Page>)>) -> Result<(), StoreError> {
         for run in blocks.chunk_by(|(at, _), (next, _)| at.0 + 1 == next.0) {
             let pages: Vec<Page> = run.iter().map(|(_, page)| (**page).clone()).collect();
-            self.device.write(run[0].0, &pages)?;
+            self.write(run[0].0, &pages)?;
         }
         Ok(())
     }
