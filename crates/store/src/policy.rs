@@ -17,18 +17,26 @@ pub enum Class {
     Frees,
 }
 
-/// Segments that must be left for mounting: two for a log that starts anew, two for the rest that each checkpoint's
-/// open node segment wastes, and four by which the node segments may be less dense than checkpoints keep them.
-const MOUNT_SEGMENTS: u64 = 8;
+/// Segments that must be left for mounting: two for a log that starts anew, and two for the rest that each
+/// checkpoint's open node segment wastes.
+const MOUNT_SEGMENTS: u64 = 4;
+
+/// Segments for vectors that only give space back: such a segment is dead when it is full, and free again two
+/// checkpoints later.
+const FREES_SEGMENTS: u64 = 2;
+
+/// Segments for the cleaner, above that: it must be able to empty some when everybody else has used theirs, and each
+/// crash may leave it one that is hardly filled, as it may the log and the nodes.
+const CLEANER_SEGMENTS: u64 = 6;
 
 /// Free segments that `class` must leave alone, while the next two checkpoints may need `checkpoint_blocks`.
 pub fn floor(class: Class, checkpoint_blocks: u64, segment_blocks: u64) -> u64 {
     let least = checkpoint_blocks.div_ceil(segment_blocks) + MOUNT_SEGMENTS;
     match class {
         Class::Frees => least,
-        Class::Cleaner => least + 2,
-        Class::Writer => least + 4,
-        Class::Promise => least + 5,
+        Class::Cleaner => least + FREES_SEGMENTS,
+        Class::Writer => least + FREES_SEGMENTS + CLEANER_SEGMENTS,
+        Class::Promise => least + FREES_SEGMENTS + CLEANER_SEGMENTS + 1,
     }
 }
 
