@@ -54,9 +54,14 @@ impl Store {
     pub(crate) fn walk(&self, meet: &mut dyn FnMut(Met<'_>)) -> BTreeMap<NodeId, u32> {
         let mut references = BTreeMap::new();
         let mut todo = Vec::new();
-        let objects = self.map().objects;
         let root = |tree: Tree, object| Visit { id: tree.root, height: tree.height, index: 0, object };
-        todo.push(root(objects, None));
+        {
+            let map = self.map();
+            // What is dying has lost its place in any object; its height matters to nobody.
+            let dying = |&id: &NodeId| root(Tree { root: id, height: 0 }, None);
+            todo.extend(map.dying.iter().map(dying));
+            todo.extend(map.volumes.values().rev().map(|volume| root(volume.objects, None)));
+        }
         while let Some(at) = todo.pop() {
             if !at.id.is_some() {
                 continue;

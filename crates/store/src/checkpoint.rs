@@ -155,7 +155,8 @@ impl Store {
     fn write_table(&self, writer: &mut Writer) -> Result<Vec<usize>, StoreError> {
         let mut written = Vec::new();
         let dirty: Vec<usize> = {
-            let map = self.map();
+            let mut map = self.map_mut();
+            map.table.shrink().into_iter().for_each(|place| map.segments.died(place));
             let pages = map.table.pages.iter().enumerate();
             pages.filter(|(_, page)| page.dirty).map(|(number, _)| number).collect()
         };
@@ -184,7 +185,7 @@ impl Store {
     /// Writes the tables' stream.
     fn write_tables(&self, writer: &mut Writer) -> Result<Stream, StoreError> {
         let mut map = self.map_mut();
-        let blocks = crate::tables::stream_blocks(map.table.pages.len(), &map.segments);
+        let blocks = map.stream_blocks(map.table.pages.len());
         let mut places = Vec::new();
         for _ in 0..blocks {
             places.push(map.place_node(&mut writer.nodes_at)?);

@@ -29,6 +29,8 @@ pub struct Counters {
     pub entries_repointed: u64,
     /// Nodes of the map that it and the scrubber visited.
     pub nodes_visited: u64,
+    /// References that deleted volumes gave up, and nodes that went with the last one.
+    pub nodes_freed: u64,
     /// Walks of the whole map, after which space is known exactly.
     pub walks: u64,
     /// Segments that the cleaner emptied.
@@ -52,6 +54,7 @@ pub(crate) struct Counting {
     pub(crate) pages_cleaned: AtomicU64,
     pub(crate) entries_repointed: AtomicU64,
     pub(crate) nodes_visited: AtomicU64,
+    pub(crate) nodes_freed: AtomicU64,
     pub(crate) walks: AtomicU64,
     pub(crate) segments_cleaned: AtomicU64,
     pub(crate) segments_freed: AtomicU64,
@@ -78,6 +81,7 @@ impl Counting {
             pages_cleaned: get(&self.pages_cleaned),
             entries_repointed: get(&self.entries_repointed),
             nodes_visited: get(&self.nodes_visited),
+            nodes_freed: get(&self.nodes_freed),
             walks: get(&self.walks),
             segments_cleaned: get(&self.segments_cleaned),
             segments_freed: get(&self.segments_freed),

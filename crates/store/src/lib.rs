@@ -25,6 +25,7 @@ mod space;
 mod store;
 mod superblock;
 mod tables;
+mod volume;
 
 pub use change::Change;
 pub use check::Finding;
@@ -38,3 +39,4 @@ pub use read::{Found, Want};
 pub use space::Space;
 pub use store::Store;
 pub use superblock::Layout;
+pub use volume::{VolumeId, VolumeMode};

@@ -18,6 +18,8 @@ pub enum PlantedBug {
     MissingFlush,
     /// The cleaner points entries at copies before these are written, and writes them with its next step.
     RepointBeforeCopy,
+    /// A deleted volume drops its reference to a node that others share twice.
+    FreedOnceTooOften,
     /// Segments are trimmed only after they may be used again.
     TrimAfterReuse,
 }
@@ -86,6 +88,7 @@ impl Store {
         match bug {
             PlantedBug::CutIgnoresHome => self.map_mut().plant_cut_ignores_home = true,
             PlantedBug::ReusedBeforePins => self.map_mut().segments.reuse_at_once = true,
+            PlantedBug::FreedOnceTooOften => self.map_mut().plant_freed_twice = true,
             PlantedBug::MissingFlush => self.planted.missing_flush.store(true, Ordering::Relaxed),
             PlantedBug::RepointBeforeCopy => self.planted.late_copies.store(true, Ordering::Relaxed),
             PlantedBug::TrimAfterReuse => self.planted.late_trims.store(true, Ordering::Relaxed),

@@ -5,6 +5,7 @@ use crate::error::StoreError;
 use crate::format::sum;
 use crate::map::{Body, Missing, NodeEntry, NodeId, PageEntry, Peeked, Purpose, decode_node};
 use crate::store::Store;
+use crate::volume::VolumeId;
 use device::{Block, ObjectId, Page, PageNo, Read, Sequence};
 use std::collections::BTreeMap;
 
@@ -55,7 +56,12 @@ impl Store {
     ///
     /// Waits for reads of its own only, never for a write, a flush or a checkpoint.
     pub fn read(&self, wants: &mut [Want]) {
-        let mut placed = self.look_up(wants);
+        self.read_from(VolumeId::MAIN, wants);
+    }
+
+    /// As [`read`](Store::read), from any volume; what a volume does not have, or one that does not exist, is holes.
+    pub fn read_from(&self, volume: VolumeId, wants: &mut [Want]) {
+        let mut placed = self.look_up(volume, wants);
         placed.sort_by_key(|placed| placed.entry.place);
         count(&self.counting.page_reads, placed.len() as u64);
         let mut runs: Vec<Read> = Vec::new();
@@ -98,7 +104,7 @@ impl Store {
     }
 
     /// Finds and pins the places of all wants that are no holes, and answers the others.
-    fn look_up(&self, wants: &mut [Want]) -> Vec<Placed> {
+    fn look_up(&self, volume: VolumeId, wants: &mut [Want]) -> Vec<Placed> {
         let (mut placed, mut failed) = (Vec::new(), BTreeMap::new());
         let mut open: Vec<usize> = (0..wants.len()).collect();
         while !open.is_empty() {
@@ -106,7 +112,7 @@ impl Store {
             let map = self.map();
             open.retain(|&index| {
                 let want = &mut wants[index];
-                match map.look(want.object, want.page) {
+                match map.look(volume, want.object, want.page) {
                     Ok(None) => want.found = Ok(Found::Hole),
                     Ok(Some(entry)) => {
                         map.segments.pin(entry.place);
@@ -132,7 +138,7 @@ impl Store {
 
     /// The home sequence of a page; `None` for a hole. May read map nodes.
     pub fn home(&self, object: ObjectId, page: PageNo) -> Result<Option<Sequence>, StoreError> {
-        let entry = self.resolve(|map| map.look(object, page))?;
+        let entry = self.resolve(|map| map.look(VolumeId::MAIN, object, page))?;
         Ok(entry.map(|entry| entry.home))
     }
 

@@ -1,6 +1,7 @@
 //! Room: what is live, what is free, what is promised, and who may use the last of it.
 
 use crate::error::StoreError;
+use crate::format::TABLE_NODES;
 use crate::map::Map;
 use crate::policy::{self, Class};
 use crate::segments::Use;
@@ -13,22 +14,27 @@ pub struct Space {
     pub total: u64,
     /// Blocks that a map entry, a node or a root needs: an upper bound.
     pub live: u64,
+    /// Of these, nodes of the map: exact.
+    pub nodes: u64,
     /// Blocks in free segments and the unwritten rest of the log's open one.
     pub free: u64,
     /// Free blocks promised to writers.
     pub reserved: u64,
 }
 
-/// Blocks that one page going home may cost until the next checkpoint but one: itself, a note of its own, its
-/// page leaf, its object leaf, and two for the nodes above and the node table's pages.
-const BLOCKS_PER_PAGE: u64 = 6;
+/// Nodes that one page going home may change: its page leaf, its object leaf, and one above each, which a clone may
+/// have made shared. Those further up are shared by 256 times as many pages.
+const NODES_PER_PAGE: u64 = 4;
+/// Blocks that one page going home may cost until the next checkpoint but one, beside the node table's pages: itself,
+/// a note of its own, its nodes.
+const BLOCKS_PER_PAGE: u64 = 2 + NODES_PER_PAGE;
 
 impl Map {
     /// Blocks that the next two checkpoints may need. Two, because only the second gives dead segments back.
     fn checkpoint_blocks(&self) -> u64 {
         let pages = self.table.pages.len() as u64;
         let table = pages.min(self.dirty + self.table.dirty_pages());
-        let stream = crate::tables::stream_blocks(pages as usize + 1, &self.segments);
+        let stream = self.stream_blocks(pages as usize + 1);
         // What a checkpoint moves to keep the node segments dense is at most two segments, half live.
         self.dirty + 2 * (table + stream) + self.segments.geometry.segment_blocks
     }
@@ -42,7 +48,11 @@ impl Map {
     fn promisable(&self) -> u64 {
         let free = self.segments.free_count().saturating_sub(self.floor(Class::Promise));
         let blocks = free * self.segments.geometry.segment_blocks + self.segments.log_rest;
-        blocks.saturating_sub(self.segments.promised_pages * BLOCKS_PER_PAGE)
+        let promised = self.segments.promised_pages;
+        // Pages of the node table that their nodes may change: all there are, and those for new nodes.
+        let table = (NODES_PER_PAGE * promised)
+            .min(self.table.pages.len() as u64 + NODES_PER_PAGE * promised / TABLE_NODES + 1);
+        blocks.saturating_sub(promised * BLOCKS_PER_PAGE + table)
     }
 
     /// Blocks that can be written once dead space is given back, above the reserves and what is promised.
@@ -62,6 +72,7 @@ impl Map {
         Space {
             total: u64::from(geometry.segments) * geometry.segment_blocks,
             live: self.segments.iter().map(|(_, segment)| u64::from(segment.live)).sum(),
+            nodes: self.table.used(),
             free: self.segments.free_count() * geometry.segment_blocks + self.segments.log_rest,
             reserved: self.segments.promised_pages * BLOCKS_PER_PAGE,
         }

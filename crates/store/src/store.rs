@@ -19,6 +19,7 @@ use crate::root::{Cursor, Extent, Root, no_epoch};
 use crate::segments::{SegmentEntry, Segments, Use};
 use crate::space::Space;
 use crate::superblock::{Geometry, Layout};
+use crate::volume;
 use device::{Block, Device, DeviceError, Incarnation, Operation, Page, Sequence, StoreId};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -88,7 +89,7 @@ impl Store {
         let mut segments = Segments::new(geometry, vec![SegmentEntry::default(); geometry.segments as usize]);
         let mut take = |usage| segments.take(usage).expect("a new store has free segments");
         let (segment, next, nodes) = (take(Use::Log), take(Use::Log), take(Use::Nodes));
-        let mut map = Map::new(NodeTable::new(), Tree::default(), segments);
+        let mut map = Map::new(NodeTable::new(), volume::main_only(Tree::default()), segments);
         let at = geometry.start(nodes);
         let (bytes, blocks) = map.encode_tables(|_| at);
         device.write(at, &crate::log::to_pages(&bytes))?;

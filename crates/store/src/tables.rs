@@ -6,7 +6,9 @@ use crate::map::{Map, NodeId, NodeTable, TablePage, Tree, decode_table_page};
 use crate::root::{Root, Stream};
 use crate::segments::{AGE_MAX, SegmentEntry, Segments, Use};
 use crate::superblock::Geometry;
+use crate::volume::{Volume, VolumeId, VolumeMode};
 use device::{Block, Device, Page, Read};
+use std::collections::BTreeMap;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -15,7 +17,7 @@ struct StreamHead {
     table_pages: U64,
     segments: U32,
     volumes: U32,
-    /// Objects on the dying list; always 0 in version 1.
+    /// Nodes on the dying list.
     dying: U32,
     reserved: [u8; 44],
 }
@@ -42,11 +44,14 @@ struct VolumeBytes {
     number: U64,
     root: U64,
     height: u8,
-    reserved: [u8; 15],
+    read_only: u8,
+    reserved: [u8; 14],
 }
 
 const HEAD_BYTES: usize = size_of::<StreamHead>();
 const VOLUME_BYTES: usize = size_of::<VolumeBytes>();
+/// The id of a node on the dying list.
+const DYING_BYTES: usize = 8;
 const _: () = assert!(HEAD_BYTES == 64 && VOLUME_BYTES == 32);
 const _: () = assert!(size_of::<DirectoryBytes>() == 16 && size_of::<SegmentBytes>() == 8);
 
@@ -54,17 +59,18 @@ const FREE: u8 = 0;
 const LOG: u8 = 1;
 const NODES: u8 = 2;
 
-/// Blocks of a stream with this many pages of the node table.
-pub(crate) fn stream_blocks(table_pages: usize, segments: &Segments) -> u64 {
-    let segments = segments.geometry.segments as usize;
-    blocks_for(HEAD_BYTES + 16 * table_pages + 8 * segments + VOLUME_BYTES) as u64
-}
-
 impl Map {
+    /// Blocks of a stream for a node table of this many pages.
+    pub(crate) fn stream_blocks(&self, table_pages: usize) -> u64 {
+        let segments = self.segments.geometry.segments as usize;
+        let volumes = VOLUME_BYTES * self.volumes.len() + DYING_BYTES * self.dying.len();
+        blocks_for(HEAD_BYTES + 16 * table_pages + 8 * segments + volumes) as u64
+    }
+
     /// The tables' stream, and how many blocks it has. `place` gives a block to each; it is asked before the
     /// bytes are made, because they say how much of which segment is live.
     pub(crate) fn encode_tables(&mut self, mut place: impl FnMut(&mut Map) -> Block) -> (Vec<u8>, u64) {
-        let blocks = stream_blocks(self.table.pages.len(), &self.segments);
+        let blocks = self.stream_blocks(self.table.pages.len());
         for _ in 0..blocks {
             let at = place(self);
             self.segments.lives(at);
@@ -72,8 +78,8 @@ impl Map {
         let head = StreamHead {
             table_pages: (self.table.pages.len() as u64).into(),
             segments: self.segments.geometry.segments.into(),
-            volumes: 1.into(),
-            dying: 0.into(),
+            volumes: (self.volumes.len() as u32).into(),
+            dying: (self.dying.len() as u32).into(),
             reserved: [0; 44],
         };
         let mut bytes = head.as_bytes().to_vec();
@@ -95,8 +101,13 @@ impl Map {
             let live = segment.live.into();
             bytes.extend(SegmentBytes { usage, age: [one, two, three], live }.as_bytes());
         }
-        let (root, height) = (self.objects.root.0.into(), self.objects.height);
-        bytes.extend(VolumeBytes { number: 0.into(), root, height, reserved: [0; 15] }.as_bytes());
+        for (number, volume) in &self.volumes {
+            let Tree { root, height } = volume.objects;
+            let (number, root) = (u64::from(number.0).into(), root.0.into());
+            let read_only = u8::from(volume.mode == VolumeMode::ReadOnly);
+            bytes.extend(VolumeBytes { number, root, height, read_only, reserved: [0; 14] }.as_bytes());
+        }
+        self.dying.iter().for_each(|id| bytes.extend(id.0.to_le_bytes()));
         assert_eq!(blocks_for(bytes.len()) as u64, blocks, "as long as it was thought to be");
         (bytes, blocks)
     }
@@ -112,7 +123,8 @@ pub(crate) fn read_map(device: &dyn Device, geometry: &Geometry, root: &Root) ->
     let table = NodeTable::from_pages(decoded.pages, entries);
     let mut segments = Segments::new(*geometry, decoded.segments);
     segments.dead_at_root(root.generation, [root.log.segment, root.log.next]);
-    let mut map = Map::new(table, decoded.objects, segments);
+    let mut map = Map::new(table, decoded.volumes, segments);
+    map.dying = decoded.dying;
     map.newest = root.newest;
     Ok(map)
 }
@@ -148,13 +160,14 @@ fn read_stream(device: &dyn Device, geometry: &Geometry, stream: &Stream) -> Res
 struct Decoded {
     pages: Vec<TablePage>,
     segments: Vec<SegmentEntry>,
-    objects: Tree,
+    volumes: BTreeMap<VolumeId, Volume>,
+    dying: Vec<NodeId>,
 }
 
 /// `None` if the stream, whose checksum is right, says what version 1 never does.
 fn decode_stream(bytes: &[u8], geometry: &Geometry) -> Option<Decoded> {
     let (head, mut rest) = StreamHead::read_from_prefix(bytes).ok()?;
-    if head.segments.get() != geometry.segments || head.volumes.get() != 1 || head.dying.get() != 0 {
+    if head.segments.get() != geometry.segments {
         return None;
     }
     let mut pages = Vec::new();
@@ -178,9 +191,25 @@ fn decode_stream(bytes: &[u8], geometry: &Geometry) -> Option<Decoded> {
         let age = u32::from_le_bytes([one, two, three, 0]);
         segments.push(SegmentEntry { usage, live: segment.live.get(), age });
     }
-    let (volume, _) = VolumeBytes::read_from_prefix(rest).ok()?;
-    let objects = Tree { root: NodeId(volume.root.get()), height: volume.height };
-    Some(Decoded { pages, segments, objects })
+    let mut volumes = BTreeMap::new();
+    for _ in 0..head.volumes.get() {
+        let volume;
+        (volume, rest) = VolumeBytes::read_from_prefix(rest).ok()?;
+        let objects = Tree { root: NodeId(volume.root.get()), height: volume.height };
+        let mode = match volume.read_only {
+            0 => VolumeMode::Writable,
+            1 => VolumeMode::ReadOnly,
+            _ => return None,
+        };
+        volumes.insert(VolumeId(u32::try_from(volume.number.get()).ok()?), Volume { objects, mode });
+    }
+    let mut dying = Vec::new();
+    for _ in 0..head.dying.get() {
+        let id;
+        (id, rest) = U64::read_from_prefix(rest).ok()?;
+        dying.push(NodeId(id.get()));
+    }
+    volumes.contains_key(&VolumeId::MAIN).then_some(Decoded { pages, segments, volumes, dying })
 }
 
 /// Reads the pages of the node table, many at a time.

@@ -24,6 +24,7 @@ pub(crate) use table::{NodeEntry, NodeTable, TablePage, decode as decode_table_p
 pub(crate) use tree::Tree;
 
 use crate::segments::Segments;
+use crate::volume::{Volume, VolumeId};
 use device::Sequence;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -35,8 +36,9 @@ pub(crate) struct Map {
     /// How many of them are dirty.
     pub(crate) dirty: u64,
     pub(crate) table: NodeTable,
-    /// The object tree of volume 0.
-    pub(crate) objects: Tree,
+    pub(crate) volumes: BTreeMap<VolumeId, Volume>,
+    /// Nodes that deleted volumes referred to, and what these did: each has one reference from here.
+    pub(crate) dying: Vec<NodeId>,
     pub(crate) segments: Segments,
     /// The highest sequence of any note so far.
     pub(crate) newest: Sequence,
@@ -52,18 +54,21 @@ pub(crate) struct Map {
     hand: NodeId,
     #[cfg(feature = "planted-bugs")]
     pub(crate) plant_cut_ignores_home: bool,
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) plant_freed_twice: bool,
 }
 
 /// 16,384 nodes, 64 MiB: the leaves of 8 GiB of pages.
 const NODES_MAX_DEFAULT: usize = 16_384;
 
 impl Map {
-    pub(crate) fn new(table: NodeTable, objects: Tree, segments: Segments) -> Map {
+    pub(crate) fn new(table: NodeTable, volumes: BTreeMap<VolumeId, Volume>, segments: Segments) -> Map {
         Map {
             nodes: BTreeMap::new(),
             dirty: 0,
             table,
-            objects,
+            volumes,
+            dying: Vec::new(),
             segments,
             newest: Sequence(0),
             held: 0,
@@ -73,12 +78,15 @@ impl Map {
             hand: NodeId::NONE,
             #[cfg(feature = "planted-bugs")]
             plant_cut_ignores_home: false,
+            #[cfg(feature = "planted-bugs")]
+            plant_freed_twice: false,
         }
     }
 
     /// The roots of all trees.
     pub(crate) fn roots(&self) -> impl Iterator<Item = NodeId> {
-        [self.objects.root].into_iter()
+        let volumes = self.volumes.values().map(|volume| volume.objects.root);
+        volumes.chain(self.dying.iter().copied())
     }
 
     /// A node that may be missing from memory.
@@ -139,19 +147,30 @@ impl Map {
         if self.table.drop_reference(id) > 0 {
             return;
         }
-        let node = self.nodes.remove(&id).expect("a change loads its nodes first");
-        self.dirty -= u64::from(node.dirty);
-        self.unmeet(id);
-        if let Some(place) = self.table.remove(id) {
-            self.segments.died(place);
-        }
-        match node.body {
+        match self.remove_unreferenced(id) {
             Body::Inner(children) => {
                 children.iter().filter(|child| child.is_some()).for_each(|&child| self.release(child));
             }
             Body::Pages(entries) => entries.iter().for_each(|entry| self.forget(entry)),
             Body::Objects(_) => {}
         }
+    }
+
+    /// Takes away the last reference to a node, which is in memory. Returns what it said.
+    pub(crate) fn remove_node(&mut self, id: NodeId) -> Body {
+        let left = self.table.drop_reference(id);
+        assert_eq!(left, 0, "node {} is still referred to", id.0);
+        self.remove_unreferenced(id)
+    }
+
+    fn remove_unreferenced(&mut self, id: NodeId) -> Body {
+        let node = self.nodes.remove(&id).expect("a change loads its nodes first");
+        self.dirty -= u64::from(node.dirty);
+        self.unmeet(id);
+        if let Some(place) = self.table.remove(id) {
+            self.segments.died(place);
+        }
+        node.body
     }
 
     /// An entry no longer refers to its block. A shared one may have other references: only a recount tells.

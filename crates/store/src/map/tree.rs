@@ -6,6 +6,7 @@
 
 use super::Map;
 use super::node::{Body, Missing, NodeId};
+use super::object::Pages;
 use crate::format::INNER_CHILDREN;
 use std::ops::Range;
 
@@ -174,7 +175,15 @@ impl Map {
                 entries.iter_mut().for_each(|entry| entry.shared = !entry.is_hole());
                 self.node_mut(id).body = copy.clone();
             }
-            Body::Objects(_) => unreachable!("version 1 has no volume clones"),
+            Body::Objects(entries) => {
+                for entry in entries.iter_mut().flatten() {
+                    match &mut entry.pages {
+                        Pages::Tree(tree) => self.refer(tree.root),
+                        Pages::Inline(pages) => pages.iter_mut().for_each(|(_, page)| page.shared = true),
+                    }
+                }
+                self.node_mut(id).body = copy.clone();
+            }
         }
         self.table.drop_reference(id);
         self.add(copy)

@@ -5,24 +5,31 @@ use super::node::{Body, Missing, PageEntry};
 use super::object::{ObjectEntry, Pages};
 use super::tree::Leaf;
 use crate::format::{LEAF_OBJECTS, LEAF_PAGES};
+use crate::volume::VolumeId;
 use device::{ObjectId, PageNo};
 
 impl Map {
     /// The object that lives in this slot now, whatever its generation.
-    pub(crate) fn slot(&self, slot: u64) -> Result<Option<&ObjectEntry>, Missing> {
-        let Some(leaf) = self.leaf(self.objects, slot / LEAF_OBJECTS)? else { return Ok(None) };
+    pub(crate) fn slot(&self, volume: VolumeId, slot: u64) -> Result<Option<&ObjectEntry>, Missing> {
+        let Some(volume) = self.volumes.get(&volume) else { return Ok(None) };
+        let Some(leaf) = self.leaf(volume.objects, slot / LEAF_OBJECTS)? else { return Ok(None) };
         let Body::Objects(entries) = &self.node(leaf.id)?.body else { return Ok(None) };
         Ok(entries[(slot % LEAF_OBJECTS) as usize].as_ref())
     }
 
     /// The object, if it is the one that lives in its slot.
-    pub(crate) fn object(&self, object: ObjectId) -> Result<Option<&ObjectEntry>, Missing> {
-        Ok(self.slot(object.slot)?.filter(|entry| entry.generation == object.generation))
+    pub(crate) fn object(&self, volume: VolumeId, object: ObjectId) -> Result<Option<&ObjectEntry>, Missing> {
+        Ok(self.slot(volume, object.slot)?.filter(|entry| entry.generation == object.generation))
     }
 
     /// Where a page is; `None` for a hole.
-    pub(crate) fn look(&self, object: ObjectId, page: PageNo) -> Result<Option<PageEntry>, Missing> {
-        let Some(entry) = self.object(object)? else { return Ok(None) };
+    pub(crate) fn look(
+        &self,
+        volume: VolumeId,
+        object: ObjectId,
+        page: PageNo,
+    ) -> Result<Option<PageEntry>, Missing> {
+        let Some(entry) = self.object(volume, object)? else { return Ok(None) };
         let found = match &entry.pages {
             Pages::Inline(pages) => match pages.binary_search_by_key(&page, |(page, _)| *page) {
                 Ok(found) => pages[found].1,
