@@ -110,7 +110,7 @@ impl Store {
             *round = self.begin_round();
             return Ok(if round.is_some() { Cleaning::Working } else { Cleaning::Idle });
         };
-        if self.visit_some(Purpose::Clean, NODES_PER_STEP) {
+        if !self.visit_some(Purpose::Clean, NODES_PER_STEP).is_empty() {
             self.bound_holders(current);
             return Ok(Cleaning::Working);
         }

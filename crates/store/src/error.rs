@@ -81,6 +81,16 @@ pub enum StoreError {
         /// Which size, and what it may be.
         why: String,
     },
+    /// A repair that cannot be made.
+    #[error(
+        "{device}: {what}: what is below cannot be counted, so nothing was changed; copy what can still be read"
+    )]
+    CannotCount {
+        /// Which device.
+        device: String,
+        /// What cannot be read.
+        what: String,
+    },
     /// There is no such volume.
     #[error("there is no volume {volume}")]
     NoSuchVolume {

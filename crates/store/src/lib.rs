@@ -20,6 +20,7 @@ pub mod policy;
 mod read;
 mod recover;
 mod root;
+mod scrub;
 mod segments;
 mod space;
 mod store;
@@ -28,7 +29,7 @@ mod tables;
 mod volume;
 
 pub use change::Change;
-pub use check::Finding;
+pub use check::{Finding, Repaired};
 pub use clean::Cleaning;
 pub use counters::Counters;
 pub use error::StoreError;
@@ -36,6 +37,7 @@ pub use list::Listed;
 #[cfg(feature = "planted-bugs")]
 pub use plant::PlantedBug;
 pub use read::{Found, Want};
+pub use scrub::Scrubbed;
 pub use space::Space;
 pub use store::Store;
 pub use superblock::Layout;

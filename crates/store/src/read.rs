@@ -204,9 +204,9 @@ impl Store {
         runs.into_iter().flat_map(pages).collect()
     }
 
-    /// Visits some nodes of a walk; `false` if there were none to visit. Nodes that are not in memory are read, and
-    /// do not come there: a walk of all must not drive out what is used.
-    pub(crate) fn visit_some(&self, purpose: Purpose, max: usize) -> bool {
+    /// Visits some nodes of a walk; returns which, none if there were none to visit. Nodes that are not in memory
+    /// are read, and do not come there: a walk of all must not drive out what is used.
+    pub(crate) fn visit_some(&self, purpose: Purpose, max: usize) -> Vec<NodeId> {
         let (ids, wanted) = {
             let mut map = self.map_mut();
             let ids = map.take_grey(purpose, max);
@@ -230,11 +230,11 @@ impl Store {
             map.visit(purpose, id, peeked.remove(&id));
         }
         count(&self.counting.nodes_visited, ids.len() as u64);
-        !ids.is_empty()
+        ids
     }
 
     /// What a read of a node found, if it is that.
-    fn node_in(&self, read: &Read, id: NodeId, entry: &NodeEntry) -> Result<Body, StoreError> {
+    pub(crate) fn node_in(&self, read: &Read, id: NodeId, entry: &NodeEntry) -> Result<Body, StoreError> {
         read.result.clone()?;
         let found = sum(&read.pages[0].0);
         let intact = (found == entry.crc).then(|| decode_node(&read.pages[0], id, self.geometry.id));

@@ -16,6 +16,7 @@ use crate::error::StoreError;
 use crate::format::{EPOCH_ROOT, ROOTS, SUPERBLOCK};
 use crate::map::{Map, Missing, NodeTable, Tree};
 use crate::root::{Cursor, Extent, Root, no_epoch};
+use crate::scrub::Scrub;
 use crate::segments::{SegmentEntry, Segments, Use};
 use crate::space::Space;
 use crate::superblock::{Geometry, Layout};
@@ -35,6 +36,7 @@ pub struct Store {
     pub(crate) writer: Mutex<Writer>,
     /// Taken before the writer's lock, where both are.
     pub(crate) cleaner: Mutex<Cleaner>,
+    pub(crate) scrub: Mutex<Option<Scrub>>,
     pub(crate) counting: Counting,
     /// Flushes that failed. One that fails may take with it what others wrote, and nobody is told twice.
     pub(crate) flushes_failed: AtomicU64,
@@ -128,6 +130,7 @@ impl Store {
             log_blocks: AtomicU64::new(0),
             counting: Counting::default(),
             cleaner: Mutex::default(),
+            scrub: Mutex::default(),
             flushes_failed: AtomicU64::new(0),
             map: RwLock::new(map),
             writer: Mutex::new(Writer {

@@ -171,17 +171,25 @@ impl Map {
             return;
         }
         match self.remove_node(id) {
-            Body::Inner(children) => self.dying.extend(children.iter().filter(|child| child.is_some())),
+            Body::Inner(children) => {
+                children.iter().filter(|child| child.is_some()).for_each(|&child| self.condemn(child));
+            }
             Body::Pages(entries) => entries.iter().for_each(|entry| self.forget(entry)),
             Body::Objects(objects) => {
                 for object in objects.iter().flatten() {
                     match &object.pages {
                         Pages::Inline(pages) => pages.iter().for_each(|(_, entry)| self.forget(entry)),
-                        Pages::Tree(tree) => self.dying.push(tree.root),
+                        Pages::Tree(tree) => self.condemn(tree.root),
                     }
                 }
             }
         }
+    }
+
+    /// The dying list takes over a reference from a node that goes. A walk may have meant to find it there.
+    fn condemn(&mut self, id: NodeId) {
+        self.dying.push(id);
+        self.still_referred(id);
     }
 
     #[cfg(feature = "planted-bugs")]

@@ -63,6 +63,7 @@ impl Map {
     }
 
     fn write(&mut self, volume: VolumeId, object: ObjectId, page: PageNo, new: PageEntry) {
+        self.unshare(volume, object.slot);
         let old = self.here(volume, object.slot);
         let mut pages = match &old {
             Some(entry) if entry.generation > object.generation => return,
@@ -107,6 +108,7 @@ impl Map {
     }
 
     fn cut(&mut self, volume: VolumeId, object: ObjectId, range: &Range<PageNo>, sequence: Sequence) {
+        self.unshare(volume, object.slot);
         let Some(old) = self.here(volume, object.slot).filter(|old| old.generation == object.generation)
         else {
             return;
@@ -156,6 +158,7 @@ impl Map {
     }
 
     fn delete(&mut self, volume: VolumeId, object: ObjectId, sequence: Sequence) {
+        self.unshare(volume, object.slot);
         let Some(old) = self.here(volume, object.slot).filter(|old| old.generation == object.generation)
         else {
             return;
@@ -177,6 +180,8 @@ impl Map {
 
     /// Both become one: the tree gets a second reference, entries inline are marked as shared.
     fn clone_object(&mut self, volume: VolumeId, from: ObjectId, to: ObjectId) {
+        self.unshare(volume, from.slot);
+        self.unshare(volume, to.slot);
         let target = self.here(volume, to.slot);
         let done = |there: &ObjectEntry| {
             there.generation > to.generation
@@ -208,6 +213,20 @@ impl Map {
         match pages {
             Pages::Inline(inline) => inline.iter().for_each(|(_, entry)| self.forget(entry)),
             Pages::Tree(tree) => self.release(tree.root),
+        }
+    }
+
+    /// Takes a copy of the leaf that holds a slot, and of the nodes above it, if others share it: what an object in
+    /// it refers to has a reference for each leaf that says so, only then.
+    fn unshare(&mut self, volume: VolumeId, slot: u64) {
+        let Some(mut tree) = self.volumes.get(&volume).map(|volume| volume.objects) else { return };
+        let index = slot / LEAF_OBJECTS;
+        if !self.is_shared(tree, index).expect("prepared") {
+            return;
+        }
+        self.leaf_for_change(&mut tree, index, Body::objects);
+        if let Some(volume) = self.volumes.get_mut(&volume) {
+            volume.objects = tree;
         }
     }
 

@@ -173,6 +173,20 @@ impl Map {
         node.body
     }
 
+    /// Makes the references of all nodes what was counted; those that nothing refers to are gone. Returns how many
+    /// were wrong.
+    pub(crate) fn set_references(&mut self, counted: &BTreeMap<NodeId, u32>) -> u64 {
+        let wrong = self.table.set_references(counted);
+        for &(id, references) in &wrong {
+            if references == 0
+                && let Some(node) = self.nodes.remove(&id)
+            {
+                self.dirty -= u64::from(node.dirty);
+            }
+        }
+        wrong.len() as u64
+    }
+
     /// An entry no longer refers to its block. A shared one may have other references: only a recount tells.
     pub(crate) fn forget(&mut self, entry: &PageEntry) {
         if entry.is_hole() {

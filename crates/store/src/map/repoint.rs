@@ -21,13 +21,14 @@ pub(crate) struct Move {
 }
 
 impl Map {
-    /// The entry that a holder was found to be, if it refers to `from` still. The node must be in memory.
+    /// The entry that a holder was found to be, if it refers to `from` still; the node's id may have been used again
+    /// for anything. The node must be in memory.
     pub(crate) fn held_entry(&self, holder: Holder, from: Block) -> Option<PageEntry> {
         match &self.nodes.get(&holder.node)?.body {
             Body::Pages(entries) => {
-                Some(entries[usize::from(holder.index)]).filter(|entry| entry.place == from)
+                entries.get(usize::from(holder.index)).copied().filter(|entry| entry.place == from)
             }
-            Body::Objects(objects) => match &objects[usize::from(holder.index)].as_ref()?.pages {
+            Body::Objects(objects) => match &objects.get(usize::from(holder.index))?.as_ref()?.pages {
                 Pages::Inline(pages) => {
                     pages.iter().map(|(_, entry)| *entry).find(|entry| entry.place == from)
                 }

@@ -8,7 +8,7 @@
 //! Gone after a crash, as everything that it is for.
 
 use super::Map;
-use super::node::{Body, NodeId};
+use super::node::{Body, NodeId, PageEntry};
 use super::object::Pages;
 use super::tree::Tree;
 use device::Block;
@@ -19,7 +19,9 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct Holder {
     /// The page leaf, or the leaf of objects for a page inline.
     pub(crate) node: NodeId,
-    /// The entry's number in it.
+    /// The checksum of the block.
+    pub(crate) crc: u32,
+    /// The entry's number in the node.
     pub(crate) index: u16,
 }
 
@@ -204,6 +206,11 @@ impl Map {
     /// A reference more to a node.
     pub(crate) fn refer(&mut self, id: NodeId) {
         self.table.add_reference(id);
+        self.still_referred(id);
+    }
+
+    /// A reference to a node has moved to where a walk may have been already.
+    pub(crate) fn still_referred(&mut self, id: NodeId) {
         self.scans().for_each(|scan| scan.met(id));
     }
 
@@ -226,12 +233,13 @@ fn look_into(
     segments: &mut crate::segments::Segments,
 ) {
     scan.visited += 1;
-    let mut entry = |scan: &mut Scan, place: Block, index: usize| {
+    let mut entry = |scan: &mut Scan, page: &PageEntry, index: usize| {
+        let (place, crc) = (page.place, page.crc);
         if purpose == Purpose::Clean {
             segments.mark(place);
         }
         if scan.wants(segments.geometry.segment(place)) {
-            scan.held.entry(place).or_default().push(Holder { node: id, index: index as u16 });
+            scan.held.entry(place).or_default().push(Holder { node: id, crc, index: index as u16 });
             scan.holders += 1;
         }
     };
@@ -239,14 +247,14 @@ fn look_into(
         Body::Inner(children) => children.iter().for_each(|&child| scan.met(child)),
         Body::Pages(entries) => {
             for (index, page) in entries.iter().enumerate().filter(|(_, page)| !page.is_hole()) {
-                entry(scan, page.place, index);
+                entry(scan, page, index);
             }
         }
         Body::Objects(objects) => {
             for (index, object) in objects.iter().enumerate() {
                 match object.as_ref().map(|object| &object.pages) {
                     Some(Pages::Inline(pages)) => {
-                        pages.iter().for_each(|(_, page)| entry(scan, page.place, index));
+                        pages.iter().for_each(|(_, page)| entry(scan, page, index));
                     }
                     Some(Pages::Tree(Tree { root, .. })) => scan.met(*root),
                     None => {}

@@ -4,7 +4,7 @@ use super::node::NodeId;
 use crate::format::*;
 use device::{Block, Page, StoreId};
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// What the table knows about a node.
@@ -114,6 +114,21 @@ impl NodeTable {
         assert_eq!(entry.references, 0, "node {} is still referred to", id.0);
         self.free.push(Reverse(id));
         (entry.place != Block(0)).then_some(entry.place)
+    }
+
+    /// Corrects numbers of references. Returns those that were wrong, with what they are now.
+    pub(crate) fn set_references(&mut self, counted: &BTreeMap<NodeId, u32>) -> Vec<(NodeId, u32)> {
+        let count = |id: NodeId| counted.get(&id).copied().unwrap_or(0);
+        let wrong =
+            |(id, entry): (NodeId, &NodeEntry)| (count(id) != entry.references).then(|| (id, count(id)));
+        let wrong: Vec<(NodeId, u32)> = self.iter().filter_map(wrong).collect();
+        for &(id, references) in &wrong {
+            self.change(id).references = references;
+            if references == 0 {
+                self.remove(id);
+            }
+        }
+        wrong
     }
 
     /// Drops pages at the end in which no id is in use. Returns the blocks that they had.

@@ -62,6 +62,20 @@ impl Map {
         Ok(Some(Leaf { index, id }))
     }
 
+    /// Whether the leaf with this index exists, and it or a node above it has other references.
+    pub(crate) fn is_shared(&self, tree: Tree, index: u64) -> Result<bool, Missing> {
+        if self.leaf(tree, index)?.is_none() {
+            return Ok(false);
+        }
+        let (mut id, mut shared) = (tree.root, self.table.references(tree.root) > 1);
+        for height in (1..=tree.height).rev() {
+            let Body::Inner(children) = &self.node(id)?.body else { return Ok(shared) };
+            id = children[slot(index, height)];
+            shared |= self.table.references(id) > 1;
+        }
+        Ok(shared)
+    }
+
     /// The leaves with these indexes, in order, all in memory; or all nodes that can be read at once to get on.
     pub(crate) fn leaves(&self, tree: Tree, range: Range<u64>) -> Result<Vec<Leaf>, Missing> {
         let (mut found, mut missing) = (Vec::new(), Vec::new());
