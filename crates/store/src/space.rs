@@ -32,9 +32,9 @@ const BLOCKS_PER_PAGE: u64 = 2 + NODES_PER_PAGE;
 impl Map {
     /// Blocks that the next two checkpoints may need. Two, because only the second gives dead segments back.
     fn checkpoint_blocks(&self) -> u64 {
-        let pages = self.table.pages.len() as u64;
-        let table = pages.min(self.dirty + self.table.dirty_pages());
-        let stream = self.stream_blocks(pages as usize + 1);
+        // All of the node table, as one of them may gather it.
+        let table = self.table.pages.len() as u64;
+        let stream = self.stream_blocks(table as usize + 1);
         // What a checkpoint moves to keep the node segments dense is at most two segments, half live.
         self.dirty + 2 * (table + stream) + self.segments.geometry.segment_blocks
     }

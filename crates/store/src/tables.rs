@@ -55,6 +55,9 @@ const DYING_BYTES: usize = 8;
 const _: () = assert!(HEAD_BYTES == 64 && VOLUME_BYTES == 32);
 const _: () = assert!(size_of::<DirectoryBytes>() == 16 && size_of::<SegmentBytes>() == 8);
 
+/// Pages of the node table that are read at once: 1 MiB.
+const TABLE_PAGES_AT_ONCE: usize = 256;
+
 const FREE: u8 = 0;
 const LOG: u8 = 1;
 const NODES: u8 = 2;
@@ -219,20 +222,22 @@ fn read_table(
     pages: &[TablePage],
 ) -> Result<Vec<crate::map::NodeEntry>, StoreError> {
     let mut entries = Vec::new();
-    // 1 MiB at a time.
-    for (group, pages) in pages.chunks(256).enumerate() {
-        let mut reads: Vec<Read> = pages.iter().map(|page| Read::new(page.place, 1)).collect();
+    // 1 MiB at a time; checkpoints keep most of the table's pages next to each other.
+    for (group, pages) in pages.chunks(TABLE_PAGES_AT_ONCE).enumerate() {
+        let runs = pages.chunk_by(|page, next| page.place.0 + 1 == next.place.0);
+        let mut reads: Vec<Read> = runs.map(|run| Read::new(run[0].place, run.len())).collect();
         device.read_batch(&mut reads);
-        for (index, (read, page)) in reads.iter().zip(pages).enumerate() {
-            read.result.clone()?;
-            let number = group * 256 + index;
+        let found = reads.iter().flat_map(|read| read.pages.iter().map(|page| (&read.result, page)));
+        for (index, ((result, bytes), page)) in found.zip(pages).enumerate() {
+            result.clone()?;
+            let number = group * TABLE_PAGES_AT_ONCE + index;
             let what = format!("page {number} of the node table");
-            let found = sum(&read.pages[0].0);
+            let found = sum(&bytes.0);
             if found != page.crc {
                 let (device, expected) = (device.name().to_owned(), page.crc);
                 return Err(StoreError::Corrupt { device, place: page.place, what, expected, found });
             }
-            let decoded = decode_table_page(&read.pages[0], number, geometry.id);
+            let decoded = decode_table_page(bytes, number, geometry.id);
             entries.extend(decoded.ok_or_else(|| damaged(device, page.place, &what))?);
         }
     }

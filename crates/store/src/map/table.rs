@@ -131,6 +131,22 @@ impl NodeTable {
         wrong
     }
 
+    /// Lets all pages be written again, in order, if they lie in more than `max` runs of consecutive blocks.
+    pub(crate) fn gather(&mut self, max: usize) {
+        if self.runs() > max {
+            self.pages.iter_mut().for_each(|page| page.dirty = true);
+        }
+    }
+
+    /// The runs of consecutive blocks in which the pages lie that will not be written now; each page that will be
+    /// breaks one.
+    fn runs(&self) -> usize {
+        let follows = |page: &TablePage, next: &TablePage| {
+            !page.dirty && !next.dirty && page.place.0 + 1 == next.place.0
+        };
+        self.pages.chunk_by(follows).filter(|run| !run[0].dirty).count()
+    }
+
     /// Drops pages at the end in which no id is in use. Returns the blocks that they had.
     pub(crate) fn shrink(&mut self) -> Vec<Block> {
         let page = |last: usize| last / TABLE_NODES as usize;
@@ -163,10 +179,6 @@ impl NodeTable {
     pub(crate) fn iter(&self) -> impl Iterator<Item = (NodeId, &NodeEntry)> {
         let used = |(_, entry): &(NodeId, &NodeEntry)| entry.references > 0;
         self.entries.iter().enumerate().map(|(id, entry)| (NodeId(id as u64), entry)).filter(used)
-    }
-
-    pub(crate) fn dirty_pages(&self) -> u64 {
-        self.pages.iter().filter(|page| page.dirty).count() as u64
     }
 
     fn change(&mut self, id: NodeId) -> &mut NodeEntry {

@@ -163,7 +163,7 @@ impl Predicted {
 
     fn floor(&self, class: Class) -> u64 {
         let dirty = self.dirty.len() as u64;
-        let table = (self.places[2].len() as u64).min(dirty);
+        let table = self.places[2].len() as u64;
         let stream = self.places[3].len() as u64;
         policy::floor(class, dirty + 2 * (table + stream) + self.segment_blocks, self.segment_blocks)
     }
