@@ -165,7 +165,7 @@ fn at_every_call(fault: Fault, step: u64) {
 
 #[test]
 fn a_read_that_fails_at_any_call_costs_nothing_that_was_acknowledged() {
-    at_every_call(Fault::Read, 7);
+    at_every_call(Fault::Read, 1);
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn a_short_write_at_any_call_costs_nothing_that_was_acknowledged() {
 
 #[test]
 fn no_space_below_at_any_write_costs_nothing_that_was_acknowledged() {
-    at_every_call(Fault::NoSpace, 2);
+    at_every_call(Fault::NoSpace, 1);
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn a_flush_that_fails_at_any_call_costs_nothing_that_was_acknowledged() {
 
 #[test]
 fn a_device_that_vanishes_at_any_call_and_comes_back_costs_nothing_that_was_acknowledged() {
-    at_every_call(Fault::Gone, 11);
+    at_every_call(Fault::Gone, 3);
 }
 
 #[test]

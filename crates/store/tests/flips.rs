@@ -126,15 +126,17 @@ fn look(disk: &Arc<SimDisk>, models: &[(VolumeId, &Model)], before_last: &Model,
 #[test]
 fn a_flip_anywhere_is_an_error_a_refusal_or_harmless_and_never_wrong_bytes() {
     let (disk, _, cloned) = busy();
-    // The last batch once more, so that it is known what is there without it.
+    // A log of several batches, and what there is without the last.
     let store = mount(&disk).expect("a sound store");
-    let before = model_of(&store);
-    let mut model = before.clone();
+    let (mut model, mut before) = (model_of(&store), Model::default());
     let mut work = Work::new(77);
     work.sequence = 10_000;
-    let vector = work.vector(&model);
-    store.apply(&vector).expect("room");
-    model.apply(&vector);
+    for _ in 0..8 {
+        before = model.clone();
+        let vector = work.vector(&model);
+        store.apply(&vector).expect("room");
+        model.apply(&vector);
+    }
     drop(store);
     let models = [(VolumeId::MAIN, &model), (VolumeId(1), &cloned)];
 
