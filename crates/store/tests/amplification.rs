@@ -10,7 +10,7 @@ use store::{Change, Layout, Store};
 
 const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
 const SEGMENTS: u32 = 512;
-const SEGMENT_BLOCKS: u64 = 16;
+const SEGMENT_BLOCKS: u64 = 32;
 /// Pages of a vector: a quarter of what write-back takes home at once, as the segments are smaller, too.
 const VECTOR: usize = 64;
 /// Vectors between checkpoints.

@@ -292,3 +292,64 @@ fn a_thousand_clones_deleted_in_random_order_give_all_their_space_back() {
     assert!((0..pages).all(|number| stamp_of(&store, MAIN, number) == Some(number + 1)));
     assert_eq!(findings(&store), []);
 }
+
+/// What cleaning a store costs in which some of one file is dead, after `clones` clones of it: blocks moved, entries
+/// repointed, nodes visited and device reads.
+fn cost_of_cleaning(clones: u32) -> [u64; 4] {
+    let (_power, _disk, store) = fresh(400, 1);
+    let pages = 1500;
+    let all: Vec<Change> = (0..pages).map(|number| write(FILE, number, number + 1)).collect();
+    all.chunks(100).for_each(|some| store.apply(some).expect("room"));
+    for round in 1..4 {
+        let some = (0..pages).step_by(7).map(|number| write(FILE, number, pages * round + number));
+        store.apply(&some.collect::<Vec<_>>()).expect("room");
+        store.checkpoint().expect("a checkpoint");
+    }
+    let sequence = |number: u32| Sequence(100_000 + u64::from(number));
+    for number in 1..=clones {
+        let to = VolumeId(number);
+        store.clone_volume(MAIN, to, VolumeMode::Writable, sequence(number)).expect("room");
+    }
+    store.checkpoint().expect("a checkpoint");
+    let before = store.counters();
+    while store.clean().expect("cleaning") {}
+    let after = store.counters();
+    assert!(after.segments_cleaned - before.segments_cleaned > 20);
+    store.checkpoint().expect("a checkpoint");
+    for volume in [MAIN, VolumeId(clones)] {
+        assert_eq!(stamp_of(&store, volume, 1), Some(2));
+        assert_eq!(stamp_of(&store, volume, 7), Some(3 * pages + 7));
+    }
+    assert_eq!(findings(&store), []);
+    [
+        after.pages_cleaned - before.pages_cleaned,
+        after.entries_repointed - before.entries_repointed,
+        after.nodes_visited - before.nodes_visited,
+        after.device_reads - before.device_reads,
+    ]
+}
+
+#[test]
+fn cleaning_what_a_thousand_clones_share_costs_what_cleaning_what_none_shares_does() {
+    let (alone, shared) = (cost_of_cleaning(0), cost_of_cleaning(1000));
+    println!("alone {alone:?}, shared by 1,000 {shared:?}");
+    for (alone, shared) in alone.into_iter().zip(shared) {
+        assert!(shared as f64 <= alone as f64 * 1.1, "{shared} instead of {alone}");
+    }
+}
+
+#[test]
+fn a_clone_writes_as_much_however_large_its_source_is() {
+    let cost = |pages: u64| {
+        let (_power, _disk, store) = fresh(600, 1);
+        let all: Vec<Change> = (0..pages).map(|number| write(FILE, number, number + 1)).collect();
+        all.chunks(100).for_each(|some| store.apply(some).expect("room"));
+        store.checkpoint().expect("a checkpoint");
+        let before = store.counters();
+        store.clone_volume(MAIN, VolumeId(1), VolumeMode::Writable, Sequence(pages + 1)).expect("room");
+        let after = store.counters();
+        (after.blocks_written - before.blocks_written, after.node_reads - before.node_reads)
+    };
+    assert_eq!(cost(10), (1, 0));
+    assert_eq!(cost(6000), (1, 0));
+}
