@@ -2,7 +2,7 @@
 
 use crate::audit::{Blocks, Met, Owner};
 use crate::error::StoreError;
-use crate::map::{NodeId, PageEntry, Purpose};
+use crate::map::{NodeId, PageEntry};
 use crate::segments::Use;
 use crate::store::{Store, Writer};
 use crate::volume::VolumeId;
@@ -98,6 +98,9 @@ impl Store {
     /// [`StoreError::NotBegun`]; [`StoreError::Corrupt`] where a node cannot be read, as what is below it cannot be
     /// counted: nothing is changed then; the device's.
     pub fn repair(&self, report: &mut dyn FnMut(Finding)) -> Result<Repaired, StoreError> {
+        // Its counts would be of before.
+        let mut cleaner = self.lock_cleaner();
+        cleaner.give_up(self);
         let mut writer = self.lock_writer();
         self.make_ready(&mut writer)?;
         let mut first_lost = None;
@@ -115,7 +118,6 @@ impl Store {
         let mut repaired = Repaired::default();
         {
             let mut map = self.map_mut();
-            map.end_scan(Purpose::Clean);
             repaired.references = map.set_references(&audit.references);
             let nodes = map.node_blocks(&writer);
             for (number, segment) in map.segments.iter_mut() {

@@ -37,7 +37,8 @@ pub enum Cleaning {
     Idle,
     /// There is more to do.
     Working,
-    /// A round has ended, in which this many segments died: they are free after two checkpoints.
+    /// A round has ended, in which this many segments died, or held less than was thought. Dead ones are free after
+    /// two checkpoints.
     Emptied(u64),
     /// Moving needs a free segment above the reserve for deletions. Two checkpoints may give one.
     NeedsCheckpoint,
@@ -58,6 +59,7 @@ struct Round {
     counted: bool,
     /// Blocks that cannot be moved, because they or their holders cannot be read.
     stuck: BTreeSet<Block>,
+    /// Segments that died, or held less than was thought.
     emptied: u64,
 }
 
@@ -72,7 +74,7 @@ impl Store {
     /// Cleans until a round has ended, and checkpoints where that is what it takes. Others may use the store
     /// meanwhile: each step takes its locks anew.
     ///
-    /// Returns whether segments died, or were found to be dead. They are free after two checkpoints.
+    /// Returns whether segments died, or held less than was thought. Dead ones are free after two checkpoints.
     ///
     /// # Errors
     /// Those of [`clean_step`](Store::clean_step), and of [`checkpoint`](Store::checkpoint).
@@ -115,7 +117,7 @@ impl Store {
             return Ok(Cleaning::Working);
         }
         if !current.counted {
-            self.believe_walk();
+            current.emptied += self.believe_walk();
             current.counted = true;
             return Ok(Cleaning::Working);
         }
@@ -168,13 +170,14 @@ impl Store {
         gone.into_iter().for_each(|victim| map.segments.unpin(self.geometry.start(victim)));
     }
 
-    /// The walk has met everything.
-    fn believe_walk(&self) {
+    /// The walk has met everything. Returns how many segments held less than was thought.
+    fn believe_walk(&self) -> u64 {
         let mut map = self.map_mut();
-        if map.scan(Purpose::Clean).as_ref().is_some_and(|scan| scan.lost.is_empty()) {
-            map.segments.believe_marks();
-            count(&self.counting.walks, 1);
+        if map.scan(Purpose::Clean).as_ref().is_none_or(|scan| !scan.lost.is_empty()) {
+            return 0;
         }
+        count(&self.counting.walks, 1);
+        map.segments.believe_marks()
     }
 
     /// Moves some of a victim's blocks, or settles it if there are none left.
@@ -373,7 +376,7 @@ impl Store {
 
 impl Cleaner {
     /// Ends a round for which there is no room: its victims are left alone until more of them has died.
-    fn give_up(&mut self, store: &Store) {
+    pub(crate) fn give_up(&mut self, store: &Store) {
         let Some(round) = self.round.take() else { return };
         let mut map = store.map_mut();
         map.end_scan(Purpose::Clean);

@@ -20,6 +20,10 @@ pub enum PlantedBug {
     RepointBeforeCopy,
     /// A deleted volume drops its reference to a node that others share twice.
     FreedOnceTooOften,
+    /// Some of the nodes below one that dies are forgotten.
+    LeakedNode,
+    /// Room that is promised is not remembered.
+    ForgottenPromise,
     /// Segments are trimmed only after they may be used again.
     TrimAfterReuse,
 }
@@ -88,6 +92,8 @@ impl Store {
         match bug {
             PlantedBug::CutIgnoresHome => self.map_mut().plant_cut_ignores_home = true,
             PlantedBug::ReusedBeforePins => self.map_mut().segments.reuse_at_once = true,
+            PlantedBug::LeakedNode => self.map_mut().plant_leaked_node = true,
+            PlantedBug::ForgottenPromise => self.map_mut().plant_forgotten_promise = true,
             PlantedBug::FreedOnceTooOften => self.map_mut().plant_freed_twice = true,
             PlantedBug::MissingFlush => self.planted.missing_flush.store(true, Ordering::Relaxed),
             PlantedBug::RepointBeforeCopy => self.planted.late_copies.store(true, Ordering::Relaxed),

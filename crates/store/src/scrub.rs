@@ -67,6 +67,12 @@ impl Store {
         done
     }
 
+    /// Ends a scrub, so that the next step begins a new one.
+    pub fn end_scrub(&self) {
+        *self.scrub.lock().expect("no panic while scrubbing") = None;
+        self.map_mut().end_scan(Purpose::Scrub);
+    }
+
     /// The superblock, the roots, the node table.
     fn scrub_fixed(&self, scrub: &mut Scrub, report: &mut dyn FnMut(Finding)) {
         let mut bad = |place: Block, what: String| {

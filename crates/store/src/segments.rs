@@ -179,14 +179,18 @@ impl Segments {
         }
     }
 
-    /// The walk met everything: where a count was higher than what it met, it was too high.
-    pub(crate) fn believe_marks(&mut self) {
-        let Some(marks) = &self.marks else { return };
+    /// The walk met everything: where a count was higher than what it met, it was too high. Returns how many were.
+    pub(crate) fn believe_marks(&mut self) -> u64 {
+        let Some(marks) = &self.marks else { return 0 };
+        let mut too_high = 0;
         for (segment, number) in self.list.iter_mut().zip(0..) {
             if matches!(segment.usage, Use::Log | Use::Moved) {
-                segment.live = segment.live.min(marks.in_segment(&self.geometry, number));
+                let found = marks.in_segment(&self.geometry, number);
+                too_high += u64::from(found < segment.live);
+                segment.live = segment.live.min(found);
             }
         }
+        too_high
     }
 
     pub(crate) fn end_marking(&mut self) {

@@ -98,6 +98,10 @@ impl Store {
         if pages.saturating_mul(BLOCKS_PER_PAGE) > map.promisable() {
             return Err(StoreError::Full);
         }
+        #[cfg(feature = "planted-bugs")]
+        if map.plant_forgotten_promise {
+            return Ok(());
+        }
         map.segments.promised_pages += pages;
         Ok(())
     }

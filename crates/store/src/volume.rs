@@ -188,6 +188,10 @@ impl Map {
 
     /// The dying list takes over a reference from a node that goes. A walk may have meant to find it there.
     fn condemn(&mut self, id: NodeId) {
+        #[cfg(feature = "planted-bugs")]
+        if self.plant_leaked_node && id.0.is_multiple_of(3) {
+            return;
+        }
         self.dying.push(id);
         self.still_referred(id);
     }

@@ -161,3 +161,24 @@ fn a_hundred_times_full_deleted_from_and_written_to_with_crashes() {
     assert_eq!(full, 100);
     assert!(crashes > 40, "only {crashes} crashes");
 }
+
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn a_forgotten_promise_is_noticed() {
+    let (_power, _disk, store) = fresh(100, 1);
+    let promises = |store: &Store| (0..2000).take_while(|_| store.reserve(1).is_ok()).count() as u64;
+    let kept = |store: &Store, promised: u64| {
+        (1..=promised).try_for_each(|home| {
+            let (object, bytes) = (file(1), page(home));
+            store.apply(&[Change::Write { object, page: PageNo(home * 1000), bytes, home: Sequence(home) }])
+        })
+    };
+    let promised = promises(&store);
+    assert!((10..2000).contains(&promised));
+    kept(&store, promised).expect("it was promised");
+    let (_power, _disk, store) = fresh(100, 1);
+    store.plant(store::PlantedBug::ForgottenPromise);
+    let promised = promises(&store);
+    assert_eq!(promised, 2000, "it promises for ever");
+    assert_eq!(kept(&store, promised), Err(StoreError::Full));
+}

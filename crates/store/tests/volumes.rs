@@ -238,6 +238,57 @@ fn a_clone_s_node_freed_once_too_often_is_noticed() {
     println!("{}", noticed.expect("the bug is noticed"));
 }
 
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn a_leaked_node_is_noticed_and_repaired() {
+    let life = (0..10).find_map(|seed| {
+        let mut life = Life::new(seed);
+        life.bug = Some(store::PlantedBug::LeakedNode);
+        life.live(150).map(|wrong| (life, wrong))
+    });
+    let (life, wrong) = life.expect("the bug is noticed");
+    println!("{wrong}");
+    // Opened anew, the store has no bug any more, and what the bug left.
+    let Life { disk, store, volumes, .. } = life;
+    drop(store);
+    let store = mount(&disk).expect("it opens");
+    assert!(!findings(&store).is_empty());
+    let mut found = 0;
+    let repaired = store.repair(&mut |_| found += 1).expect("a repair");
+    assert!(repaired.references > 0 && found > 0, "{repaired:?}");
+    assert_eq!(findings(&store), []);
+    drop(store);
+    let store = open(&disk).expect("it opens");
+    assert_eq!(findings(&store), []);
+    for (volume, held) in volumes {
+        for number in 0..PAGES {
+            assert_eq!(stamp_of(&store, VolumeId(volume), number), held.get(&number).copied());
+        }
+    }
+}
+
+#[test]
+fn a_repair_of_what_is_right_changes_nothing_and_one_that_cannot_count_says_so() {
+    let (_power, disk, store) = fresh(64, 1);
+    let all: Vec<Change> = (0..PAGES).map(|number| write(FILE, number, number + 1)).collect();
+    store.apply(&all).expect("room");
+    store.checkpoint().expect("a checkpoint");
+    let repaired = store.repair(&mut |finding| panic!("{finding}")).expect("a repair");
+    assert_eq!((repaired.references, repaired.segments), (0, 0));
+    assert_eq!(findings(&store), []);
+    drop(store);
+    let mut page = device::pages(1);
+    let nodes = disk.written_blocks().into_iter().filter(|&at| {
+        device::Device::read(&*disk, at, &mut page).expect("readable");
+        page[0].0.starts_with(b"weir.nod")
+    });
+    nodes.collect::<Vec<_>>().into_iter().for_each(|at| disk.rot(at, 777));
+    let store = open(&disk).expect("it opens");
+    assert!(matches!(store.repair(&mut |_| {}), Err(StoreError::NotBegun)));
+    store.begin(device::Incarnation(9)).expect("a higher one");
+    assert!(matches!(store.repair(&mut |_| {}), Err(StoreError::CannotCount { .. })));
+}
+
 /// A thousand clones, each changed a little, deleted in random order with cleaning and crashes.
 #[test]
 fn a_thousand_clones_deleted_in_random_order_give_all_their_space_back() {

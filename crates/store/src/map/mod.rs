@@ -56,6 +56,10 @@ pub(crate) struct Map {
     pub(crate) plant_cut_ignores_home: bool,
     #[cfg(feature = "planted-bugs")]
     pub(crate) plant_freed_twice: bool,
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) plant_leaked_node: bool,
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) plant_forgotten_promise: bool,
 }
 
 /// 16,384 nodes, 64 MiB: the leaves of 8 GiB of pages.
@@ -80,6 +84,10 @@ impl Map {
             plant_cut_ignores_home: false,
             #[cfg(feature = "planted-bugs")]
             plant_freed_twice: false,
+            #[cfg(feature = "planted-bugs")]
+            plant_leaked_node: false,
+            #[cfg(feature = "planted-bugs")]
+            plant_forgotten_promise: false,
         }
     }
 
