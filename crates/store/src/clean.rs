@@ -14,7 +14,7 @@
 
 use crate::counters::count;
 use crate::error::StoreError;
-use crate::map::{Holder, Move, Purpose, Wanted};
+use crate::map::{Holder, Move, NodeId, Purpose, Wanted};
 use crate::policy::{Budget, Class, choose, segments_per_round};
 use crate::segments::Use;
 use crate::store::Store;
@@ -117,8 +117,10 @@ impl Store {
             return Ok(Cleaning::Working);
         }
         if !current.counted {
-            current.emptied += self.believe_walk();
-            current.counted = true;
+            if let Some(lower) = self.believe_walk() {
+                current.emptied += lower;
+                current.counted = true;
+            }
             return Ok(Cleaning::Working);
         }
         if let Some(&victim) = current.victims.first() {
@@ -170,14 +172,19 @@ impl Store {
         gone.into_iter().for_each(|victim| map.segments.unpin(self.geometry.start(victim)));
     }
 
-    /// The walk has met everything. Returns how many segments held less than was thought.
-    fn believe_walk(&self) -> u64 {
+    /// If the walk has met everything: how many segments hold less than was thought.
+    fn believe_walk(&self) -> Option<u64> {
         let mut map = self.map_mut();
-        if map.scan(Purpose::Clean).as_ref().is_none_or(|scan| !scan.lost.is_empty()) {
-            return 0;
+        let scan = map.scan(Purpose::Clean).as_ref()?;
+        // Somebody may have made a node grey since the last visit.
+        if !scan.is_complete() {
+            return None;
+        }
+        if !scan.lost.is_empty() {
+            return Some(0);
         }
         count(&self.counting.walks, 1);
-        map.segments.believe_marks()
+        Some(map.segments.believe_marks())
     }
 
     /// Moves some of a victim's blocks, or settles it if there are none left.
@@ -191,9 +198,8 @@ impl Store {
         if some.is_empty() {
             return Ok(self.settle(victim, round));
         }
-        let nodes = || some.values().flatten().map(|holder| holder.node).collect();
         self.holding_nodes(|| {
-            let failed = self.load(nodes());
+            let failed = self.load(self.existing(some.values().flatten()));
             let reachable = |(_, holders): &(&Block, &Vec<Holder>)| {
                 !holders.iter().any(|holder| failed.contains_key(&holder.node))
             };
@@ -201,6 +207,12 @@ impl Store {
             let moving = self.still_held(some.iter().filter(reachable));
             self.move_blocks(victim, moving, round, at)
         })
+    }
+
+    /// The holders' nodes, without those that went since they were met.
+    fn existing<'a>(&self, holders: impl Iterator<Item = &'a Holder>) -> Vec<NodeId> {
+        let map = self.map();
+        holders.map(|holder| holder.node).filter(|&id| map.table.get(id).is_some()).collect()
     }
 
     /// Some blocks of a victim with their holders.

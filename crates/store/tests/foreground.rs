@@ -100,18 +100,20 @@ fn beside(store: &Store, disk: &Polite, work: impl FnOnce()) -> u64 {
 
 /// A store with segments to clean, and a volume to free.
 fn used() -> (Arc<Polite>, Store) {
-    let (_power, disk, store) = fresh(600, 1);
+    // More nodes than memory holds.
+    let (_power, disk, store) = fresh(1600, 1);
     drop(store);
     let disk = Arc::new(Polite { disk, others: Mutex::new(None) });
     let store = Store::open(disk.clone() as Arc<dyn Device>).expect("a sound store");
     store.begin(device::Incarnation(7)).expect("a higher one");
     store.keep_nodes(1);
-    let all: Vec<Change> = (0..3000).map(|number| write(FILE, number, number + 1)).collect();
+    let all: Vec<Change> = (0..12_000).map(|number| write(FILE, number, number + 1)).collect();
     all.chunks(100).for_each(|some| store.apply(some).expect("room"));
-    store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, Sequence(4000)).expect("room");
-    let some: Vec<Change> = (0..3000).step_by(3).map(|number| write(FILE, number, 5000 + number)).collect();
+    store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, Sequence(15_000)).expect("room");
+    let some = (0..12_000).step_by(3).map(|number| write(FILE, number, 20_000 + number));
+    let some: Vec<Change> = some.collect();
     some.chunks(100).for_each(|some| store.apply(some).expect("room"));
-    store.delete_volume(VolumeId(1), Sequence(9000)).expect("room");
+    store.delete_volume(VolumeId(1), Sequence(40_000)).expect("room");
     store.checkpoint().expect("a checkpoint");
     (disk, store)
 }

@@ -250,6 +250,7 @@ fn a_leaked_node_is_noticed_and_repaired() {
     println!("{wrong}");
     // Opened anew, the store has no bug any more, and what the bug left.
     let Life { disk, store, volumes, .. } = life;
+    store.checkpoint().expect("a checkpoint");
     drop(store);
     let store = mount(&disk).expect("it opens");
     assert!(!findings(&store).is_empty());
