@@ -6,11 +6,12 @@ use crate::error::StoreError;
 use crate::log::{Piece, plan};
 use crate::map::Missing;
 use crate::note::{ChunkHead, Note, encode_chunk};
+use crate::policy::Class;
 use crate::root::Cursor;
 use crate::segments::Use;
-use crate::space::Class;
 use crate::store::{Health, Store, Writer};
-use device::Sequence;
+use crate::volume::{VolumeId, VolumeMode};
+use device::{Page, Sequence};
 use std::sync::atomic::Ordering;
 
 impl Store {
@@ -23,10 +24,26 @@ impl Store {
     /// [`StoreError::Full`] before anything is written, where a checkpoint did not help; the device's;
     /// [`StoreError::Corrupt`] if a map node that it must change is damaged; [`StoreError::NotBegun`].
     pub fn apply(&self, vector: &[Change]) -> Result<(), StoreError> {
+        self.apply_to(VolumeId::MAIN, vector)
+    }
+
+    /// As [`apply`](Store::apply), to any volume.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchVolume`], [`StoreError::ReadOnlyVolume`], or those of `apply`.
+    pub fn apply_to(&self, volume: VolumeId, vector: &[Change]) -> Result<(), StoreError> {
         let mut writer = self.lock_writer();
         self.make_ready(&mut writer)?;
+        match self.map().volumes.get(&volume).map(|volume| volume.mode) {
+            Some(VolumeMode::Writable) => {}
+            Some(VolumeMode::ReadOnly) => return Err(StoreError::ReadOnlyVolume { volume }),
+            None => return Err(StoreError::NoSuchVolume { volume }),
+        }
         let frees = vector.iter().all(Change::frees);
-        self.append(&mut writer, vector, if frees { Class::Frees } else { Class::Writer })
+        let class = if frees { Class::Frees } else { Class::Writer };
+        let notes: Vec<Note> = vector.iter().map(Change::note).collect();
+        let data: Vec<Option<&Page>> = vector.iter().map(Change::data).collect();
+        self.append(&mut writer, volume, notes, &data, class)
     }
 
     /// Starts the log anew after an error, and refuses where changes may not be made.
@@ -39,39 +56,54 @@ impl Store {
         }
     }
 
-    /// Writes a vector to the log, flushes, and changes the map.
-    pub(crate) fn append(
+    /// Notes that have no data.
+    pub(crate) fn append_notes(
         &self,
         writer: &mut Writer,
-        vector: &[Change],
+        volume: VolumeId,
+        notes: Vec<Note>,
         class: Class,
     ) -> Result<(), StoreError> {
-        if vector.is_empty() {
+        let data = vec![None; notes.len()];
+        self.append(writer, volume, notes, &data, class)
+    }
+
+    /// Writes notes with their data to the log, flushes, and changes the map.
+    fn append(
+        &self,
+        writer: &mut Writer,
+        volume: VolumeId,
+        mut notes: Vec<Note>,
+        data: &[Option<&Page>],
+        class: Class,
+    ) -> Result<(), StoreError> {
+        if notes.is_empty() {
             return Ok(());
         }
-        let mut notes: Vec<Note> = vector.iter().map(Change::note).collect();
         self.holding_nodes(|| {
-            self.load_for(&notes)?;
+            self.load_for(volume, &notes)?;
             self.make_room(writer, &notes, class)?;
-            self.write_batch(writer, vector, &mut notes)?;
-            self.change_map(writer, &notes)
+            self.write_batch(writer, volume, data, &mut notes)?;
+            self.change_map(writer, volume, &notes)
         })
     }
 
     /// Does something during which no node leaves memory: what was loaded for a change must be there for it.
     pub(crate) fn holding_nodes<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.map_mut().held = true;
+        self.map_mut().held += 1;
         let done = work();
         let mut map = self.map_mut();
-        map.held = false;
-        map.evict();
+        map.held -= 1;
+        if map.held == 0 {
+            map.evict();
+        }
         done
     }
 
     /// Reads the nodes that notes will change, so that no read can fail once the log has them.
-    fn load_for(&self, notes: &[Note]) -> Result<(), StoreError> {
+    fn load_for(&self, volume: VolumeId, notes: &[Note]) -> Result<(), StoreError> {
         self.resolve(|map| {
-            let missing = notes.iter().filter_map(|note| map.prepare(note).err());
+            let missing = notes.iter().filter_map(|note| map.prepare(volume, note).err());
             let missing: Vec<_> = missing.flat_map(|Missing(ids)| ids).collect();
             if missing.is_empty() { Ok(()) } else { Err(Missing(missing)) }
         })
@@ -98,12 +130,13 @@ impl Store {
     fn write_batch(
         &self,
         writer: &mut Writer,
-        vector: &[Change],
+        volume: VolumeId,
+        data: &[Option<&Page>],
         notes: &mut [Note],
     ) -> Result<(), StoreError> {
         let pieces = plan(notes, writer.log.offset, self.geometry.segment_blocks);
         let mut cursor = writer.log;
-        let (mut written, mut blocks) = (Ok(()), 0);
+        let (since, mut written, mut blocks) = (self.failed_flushes(), Ok(()), 0);
         for (index, piece) in pieces.iter().enumerate() {
             if piece.moves_on {
                 cursor = self.move_on(&cursor);
@@ -112,11 +145,11 @@ impl Store {
             let last = index + 1 == pieces.len();
             let range = piece.notes.clone();
             written = written.and_then(|()| {
-                let head = self.head(writer, &cursor, piece, last);
-                self.write_chunk(&mut cursor, head, &vector[range.clone()], &mut notes[range])
+                let head = ChunkHead { volume, ..self.head(writer, &cursor, piece, last) };
+                self.write_chunk(&mut cursor, head, &data[range.clone()], &mut notes[range])
             });
         }
-        let flushed = written.and_then(|()| self.flush_batch());
+        let flushed = written.and_then(|()| self.flush_batch(since));
         // Whatever happened, no later batch has this number and no later chunk lies here.
         writer.log = cursor;
         writer.log.batch += 1;
@@ -147,6 +180,7 @@ impl Store {
     fn head(&self, writer: &Writer, cursor: &Cursor, piece: &Piece, last: bool) -> ChunkHead {
         ChunkHead {
             incarnation: self.incarnation(),
+            volume: VolumeId::MAIN,
             chunk: cursor.chunk,
             batch: cursor.batch,
             durable: writer.durable,
@@ -164,14 +198,14 @@ impl Store {
         &self,
         cursor: &mut Cursor,
         head: ChunkHead,
-        changes: &[Change],
+        data: &[Option<&Page>],
         notes: &mut [Note],
     ) -> Result<(), StoreError> {
         let at = self.geometry.start(cursor.segment).plus(cursor.offset);
         let mut pages = device::pages((head.note_blocks + head.data_blocks) as usize);
         let mut next = head.note_blocks;
-        for (note, change) in notes.iter_mut().zip(changes) {
-            if let (Note::Write { place, .. }, Change::Write { bytes, .. }) = (note, change) {
+        for (note, data) in notes.iter_mut().zip(data) {
+            if let (Note::Write { place, .. }, Some(bytes)) = (note, data) {
                 *place = at.plus(next);
                 pages[next as usize].0.copy_from_slice(&bytes.0);
                 next += 1;
@@ -181,25 +215,30 @@ impl Store {
         cursor.chain = encode_chunk(&head, notes, self.geometry.id, noted);
         cursor.chunk += 1;
         cursor.offset += pages.len() as u64;
-        Ok(self.device.write(at, &pages)?)
+        self.write(at, &pages)
     }
 
     #[cfg(not(feature = "planted-bugs"))]
-    fn flush_batch(&self) -> Result<(), StoreError> {
-        self.flush()
+    fn flush_batch(&self, since: u64) -> Result<(), StoreError> {
+        self.flush_since(since)
     }
 
     #[cfg(feature = "planted-bugs")]
-    fn flush_batch(&self) -> Result<(), StoreError> {
-        if self.plant_missing_flush.load(Ordering::Relaxed) { Ok(()) } else { self.flush() }
+    fn flush_batch(&self, since: u64) -> Result<(), StoreError> {
+        if self.planted.missing_flush.load(Ordering::Relaxed) { Ok(()) } else { self.flush_since(since) }
     }
 
     /// Changes the map as durable notes say. All of it under one hold of the lock, except where a note makes a
     /// later one need a node that was not needed before, as a clone may.
-    pub(crate) fn change_map(&self, writer: &mut Writer, notes: &[Note]) -> Result<(), StoreError> {
+    pub(crate) fn change_map(
+        &self,
+        writer: &mut Writer,
+        volume: VolumeId,
+        notes: &[Note],
+    ) -> Result<(), StoreError> {
         let mut map = self.map_mut();
         for note in notes {
-            while let Err(Missing(ids)) = map.prepare(note) {
+            while let Err(Missing(ids)) = map.prepare(volume, note) {
                 drop(map);
                 if let Some((_, error)) = self.load(ids).pop_first() {
                     writer.health = Health::Stopped;
@@ -207,7 +246,7 @@ impl Store {
                 }
                 map = self.map_mut();
             }
-            map.change(note);
+            map.change(volume, note);
             map.newest = map.newest.max(newest(note));
         }
         Ok(())
@@ -217,8 +256,10 @@ impl Store {
 fn newest(note: &Note) -> Sequence {
     match note {
         Note::Write { home, .. } => *home,
-        Note::Cut { sequence, .. } | Note::Delete { sequence, .. } | Note::Clone { sequence, .. } => {
-            *sequence
-        }
+        Note::Cut { sequence, .. }
+        | Note::Delete { sequence, .. }
+        | Note::Clone { sequence, .. }
+        | Note::CloneVolume { sequence, .. }
+        | Note::DeleteVolume { sequence } => *sequence,
     }
 }

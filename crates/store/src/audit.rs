@@ -3,13 +3,14 @@
 use crate::error::StoreError;
 use crate::format::{INNER_CHILDREN, LEAF_OBJECTS, LEAF_PAGES};
 use crate::map::{Body, Map, NodeId, PageEntry, Pages, Tree};
-use crate::segments::Use;
 use crate::store::{Store, Writer};
 use crate::superblock::Geometry;
+use crate::volume::VolumeId;
 use device::{Block, ObjectId, PageNo};
 use std::collections::BTreeMap;
 
 /// One bit for each block of the device.
+#[derive(Debug)]
 pub(crate) struct Blocks(Vec<u64>);
 
 impl Blocks {
@@ -34,11 +35,18 @@ impl Blocks {
     }
 }
 
+/// The first that a walk found to refer to something; others may share it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Owner {
+    pub(crate) volume: VolumeId,
+    pub(crate) object: ObjectId,
+}
+
 /// What a walk meets.
 pub(crate) enum Met<'a> {
-    Page(ObjectId, PageNo, &'a PageEntry),
-    /// A node that could not be read, and the object to which it belongs.
-    Lost(Option<ObjectId>, StoreError),
+    Page(Owner, PageNo, &'a PageEntry),
+    /// A node that could not be read, and whose it is, unless it holds objects itself.
+    Lost(Option<Owner>, StoreError),
 }
 
 /// A node to visit: its height above the leaves, the index of its first leaf, and whose it is.
@@ -46,7 +54,14 @@ struct Visit {
     id: NodeId,
     height: u8,
     index: u64,
+    volume: VolumeId,
     object: Option<ObjectId>,
+}
+
+impl Visit {
+    fn owner(&self) -> Option<Owner> {
+        self.object.map(|object| Owner { volume: self.volume, object })
+    }
 }
 
 impl Store {
@@ -54,9 +69,21 @@ impl Store {
     pub(crate) fn walk(&self, meet: &mut dyn FnMut(Met<'_>)) -> BTreeMap<NodeId, u32> {
         let mut references = BTreeMap::new();
         let mut todo = Vec::new();
-        let objects = self.map().objects;
-        let root = |tree: Tree, object| Visit { id: tree.root, height: tree.height, index: 0, object };
-        todo.push(root(objects, None));
+        let root = |tree: Tree, volume, object| Visit {
+            id: tree.root,
+            height: tree.height,
+            index: 0,
+            volume,
+            object,
+        };
+        {
+            let map = self.map();
+            // What is dying has lost its place in any object; its height matters to nobody.
+            let dying = |&id: &NodeId| root(Tree { root: id, height: 0 }, VolumeId::MAIN, None);
+            todo.extend(map.dying.iter().map(dying));
+            let trees = map.volumes.iter().rev();
+            todo.extend(trees.map(|(&id, volume)| root(volume.objects, id, None)));
+        }
         while let Some(at) = todo.pop() {
             if !at.id.is_some() {
                 continue;
@@ -67,23 +94,24 @@ impl Store {
                 continue;
             }
             match self.resolve(|map| map.node(at.id).map(|node| node.body.clone())) {
-                Err(error) => meet(Met::Lost(at.object, error)),
+                Err(error) => meet(Met::Lost(at.owner(), error)),
                 Ok(Body::Inner(children)) => {
                     let step = INNER_CHILDREN.saturating_pow(u32::from(at.height.saturating_sub(1)));
                     let below = children.iter().zip(0..).map(|(&id, number)| Visit {
                         id,
                         height: at.height.saturating_sub(1),
                         index: at.index.saturating_add(step.saturating_mul(number)),
+                        volume: at.volume,
                         object: at.object,
                     });
                     todo.extend(below.filter(|visit| visit.id.is_some()));
                 }
                 Ok(Body::Pages(entries)) => {
-                    let object = at.object.unwrap_or_default();
+                    let owner = at.owner().unwrap_or_default();
                     for (entry, number) in entries.iter().zip(0..) {
                         if !entry.is_hole() {
                             let page = at.index.saturating_mul(LEAF_PAGES).saturating_add(number);
-                            meet(Met::Page(object, PageNo(page), entry));
+                            meet(Met::Page(owner, PageNo(page), entry));
                         }
                     }
                 }
@@ -93,9 +121,10 @@ impl Store {
                         let slot = at.index * LEAF_OBJECTS + number;
                         let object = ObjectId { slot, generation: entry.generation };
                         match &entry.pages {
-                            Pages::Tree(tree) => todo.push(root(*tree, Some(object))),
+                            Pages::Tree(tree) => todo.push(root(*tree, at.volume, Some(object))),
                             Pages::Inline(pages) => {
-                                pages.iter().for_each(|(page, entry)| meet(Met::Page(object, *page, entry)));
+                                let owner = Owner { volume: at.volume, object };
+                                pages.iter().for_each(|(page, entry)| meet(Met::Page(owner, *page, entry)));
                             }
                         }
                     }
@@ -103,34 +132,6 @@ impl Store {
             }
         }
         references
-    }
-
-    /// Counts anew which blocks of the log are live, because overwritten shared blocks may not be. Leaves the
-    /// counts alone if a node cannot be read: too high is safe. Returns whether any was too high.
-    pub(crate) fn recount(&self) -> bool {
-        let (mut live, mut lost) = (Blocks::none(&self.geometry), false);
-        self.walk(&mut |met| match met {
-            Met::Page(_, _, entry) => drop(live.add(entry.place)),
-            Met::Lost(..) => lost = true,
-        });
-        if lost {
-            return false;
-        }
-        let mut map = self.map_mut();
-        let mut lowered = false;
-        for (number, segment) in map.segments.iter_mut().filter(|(_, segment)| segment.usage == Use::Log) {
-            let counted = live.in_segment(&self.geometry, number);
-            assert!(
-                counted <= segment.live,
-                "segment {number}: {counted} live, only {} counted",
-                segment.live
-            );
-            lowered |= counted < segment.live;
-            segment.live = counted;
-            segment.skip = false;
-        }
-        map.segments.unsure = false;
-        lowered
     }
 }
 

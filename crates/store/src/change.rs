@@ -69,6 +69,14 @@ impl Change {
         }
     }
 
+    /// The bytes that go with the note.
+    pub(crate) fn data(&self) -> Option<&Page> {
+        match self {
+            Change::Write { bytes, .. } => Some(bytes),
+            _ => None,
+        }
+    }
+
     /// Whether it can only give space back.
     pub(crate) fn frees(&self) -> bool {
         matches!(self, Change::Cut { .. } | Change::Delete { .. })

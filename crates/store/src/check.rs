@@ -1,10 +1,11 @@
 //! Checking a whole store: every checksum, every count.
 
-use crate::audit::{Blocks, Met};
+use crate::audit::{Blocks, Met, Owner};
 use crate::error::StoreError;
 use crate::map::{NodeId, PageEntry};
 use crate::segments::Use;
 use crate::store::{Store, Writer};
+use crate::volume::VolumeId;
 use device::{Block, ObjectId, PageNo, Read};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,6 +13,8 @@ use std::fmt;
 /// Something wrong in a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
+    /// The volume that it concerns, where it is one; a clone may share what is hit.
+    pub volume: Option<VolumeId>,
     /// The object that it concerns, where it is one.
     pub object: Option<ObjectId>,
     /// The page that it concerns, where it is one.
@@ -24,6 +27,9 @@ pub struct Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(volume) = self.volume.filter(|&volume| volume != VolumeId::MAIN) {
+            write!(f, "volume {volume}: ")?;
+        }
         if let Some(object) = self.object {
             write!(f, "object {object}: ")?;
         }
@@ -34,35 +40,115 @@ impl fmt::Display for Finding {
     }
 }
 
+/// What [`Store::repair`] put right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Repaired {
+    /// Nodes whose number of references was wrong, those that nothing refers to included.
+    pub references: u64,
+    /// Segments that were thought to hold less than they do.
+    pub segments: u64,
+}
+
+/// What a walk of everything found.
+struct Audit {
+    /// Blocks of data to which something refers.
+    data: Blocks,
+    /// How many references each node has.
+    references: BTreeMap<NodeId, u32>,
+    /// A node could not be read.
+    lost: bool,
+}
+
 /// Data blocks read at once: 4 MiB.
 const BLOCKS_AT_ONCE: usize = 1024;
 
-type Entry = (ObjectId, PageNo, PageEntry);
+type Entry = (Owner, PageNo, PageEntry);
+
+impl Finding {
+    /// Something wrong that concerns nobody in particular.
+    pub(crate) fn about(what: String) -> Finding {
+        Finding { volume: None, object: None, page: None, place: None, what }
+    }
+
+    fn of(owner: Option<Owner>, what: String) -> Finding {
+        let (volume, object) = (owner.map(|owner| owner.volume), owner.map(|owner| owner.object));
+        Finding { volume, object, ..Finding::about(what) }
+    }
+}
 
 impl Store {
     /// Walks the whole map and reads every block that it refers to; `report` gets what is wrong: nodes and pages
-    /// whose bytes are not what was written, wrong reference counts, wrong live counts. Changes wait meanwhile.
+    /// whose bytes are not what was written, blocks where they should not be or used twice, wrong reference
+    /// counts, nodes that nothing refers to, wrong live counts. Changes wait meanwhile.
     pub fn check(&self, report: &mut dyn FnMut(Finding)) {
         let writer = self.lock_writer();
-        let mut live = Blocks::none(&self.geometry);
+        let audit = self.audit(report);
+        // With a node lost, what is below it cannot be counted.
+        if !audit.lost {
+            self.check_references(&audit.references, report);
+            self.check_live(&writer, &audit.data, report);
+        }
+    }
+
+    /// Makes the counts what they should be: references, nodes that nothing refers to, live blocks; and writes them
+    /// with two checkpoints, both roots included. What `check` would find first is reported. Returns what was put
+    /// right; bytes that are gone stay errors where they are.
+    ///
+    /// # Errors
+    /// [`StoreError::NotBegun`]; [`StoreError::Corrupt`] where a node cannot be read, as what is below it cannot be
+    /// counted: nothing is changed then; the device's.
+    pub fn repair(&self, report: &mut dyn FnMut(Finding)) -> Result<Repaired, StoreError> {
+        // Its counts would be of before.
+        let mut cleaner = self.lock_cleaner();
+        cleaner.give_up(self);
+        let mut writer = self.lock_writer();
+        self.make_ready(&mut writer)?;
+        let mut first_lost = None;
+        let audit = self.audit(&mut |finding| {
+            if finding.page.is_none() {
+                first_lost.get_or_insert(finding.what.clone());
+            }
+            report(finding);
+        });
+        if let Some(what) = first_lost.filter(|_| audit.lost) {
+            return Err(StoreError::CannotCount { device: self.device.name().to_owned(), what });
+        }
+        self.check_references(&audit.references, report);
+        self.check_live(&writer, &audit.data, report);
+        let mut repaired = Repaired::default();
+        {
+            let mut map = self.map_mut();
+            repaired.references = map.set_references(&audit.references);
+            let nodes = map.node_blocks(&writer);
+            for (number, segment) in map.segments.iter_mut() {
+                let live =
+                    audit.data.in_segment(&self.geometry, number) + nodes.in_segment(&self.geometry, number);
+                repaired.segments += u64::from(live > segment.live);
+                segment.live = live;
+            }
+        }
+        self.checkpoint_once(&mut writer)?;
+        self.checkpoint_once(&mut writer)?;
+        Ok(repaired)
+    }
+
+    /// Walks everything and compares every checksum.
+    fn audit(&self, report: &mut dyn FnMut(Finding)) -> Audit {
+        let mut data = Blocks::none(&self.geometry);
         let mut batch: Vec<Entry> = Vec::new();
         let mut lost = false;
         let references = self.walk(&mut |met| match met {
-            Met::Lost(object, error) => {
+            Met::Lost(owner, error) => {
                 lost = true;
-                report(Finding { object, page: None, place: None, what: error.to_string() });
+                report(Finding::of(owner, error.to_string()));
             }
-            Met::Page(object, page, entry) => {
-                if self.geometry.segment(entry.place).is_none() {
-                    let what = format!("block {} is outside all segments", entry.place);
-                    report(Finding {
-                        object: Some(object),
-                        page: Some(page),
-                        place: Some(entry.place),
-                        what,
-                    });
-                } else if live.add(entry.place) {
-                    batch.push((object, page, *entry));
+            Met::Page(owner, page, entry) => {
+                let misplaced = self.misplaced(entry.place, |usage| matches!(usage, Use::Log | Use::Moved));
+                if let Some(what) = misplaced {
+                    let (page, place) = (Some(page), Some(entry.place));
+                    report(Finding { page, place, ..Finding::of(Some(owner), what) });
+                } else if data.add(entry.place) {
+                    batch.push((owner, page, *entry));
                 }
                 if batch.len() == BLOCKS_AT_ONCE {
                     self.check_data(&mut batch, report);
@@ -70,10 +156,34 @@ impl Store {
             }
         });
         self.check_data(&mut batch, report);
-        // With a node lost, what is below it cannot be counted.
-        if !lost {
-            self.check_references(&references, report);
-            self.check_live(&writer, &live, report);
+        self.check_places(report);
+        Audit { data, references, lost }
+    }
+
+    /// Why a block cannot lie where it does, if it cannot.
+    fn misplaced(&self, place: Block, right: impl Fn(Use) -> bool) -> Option<String> {
+        let Some(segment) = self.geometry.segment(place) else {
+            return Some(format!("block {place} is outside all segments"));
+        };
+        let usage = self.map().segments.get(segment).usage;
+        (!right(usage)).then(|| format!("block {place} is in segment {segment}, which is for {usage:?}"))
+    }
+
+    /// Nodes and pages of their table lie in segments for nodes, each in a block of its own.
+    fn check_places(&self, report: &mut dyn FnMut(Finding)) {
+        let nodes: Vec<(String, Block)> = {
+            let map = self.map();
+            let nodes = map.table.iter().map(|(id, entry)| (format!("node {}", id.0), entry.place));
+            let pages = map.table.pages.iter().enumerate();
+            let pages = pages.map(|(number, page)| (format!("page {number} of the node table"), page.place));
+            nodes.chain(pages).filter(|(_, place)| *place != Block(0)).collect()
+        };
+        let mut taken = Blocks::none(&self.geometry);
+        for (name, place) in nodes {
+            let twice = (!taken.add(place)).then(|| format!("block {place} is another's, too"));
+            if let Some(what) = self.misplaced(place, |usage| usage == Use::Nodes).or(twice) {
+                report(Finding { place: Some(place), ..Finding::about(format!("{name}: {what}")) });
+            }
         }
     }
 
@@ -81,7 +191,7 @@ impl Store {
         batch.sort_by_key(|(_, _, entry)| entry.place);
         let mut reads: Vec<Read> = batch.iter().map(|(_, _, entry)| Read::new(entry.place, 1)).collect();
         self.device.read_batch(&mut reads);
-        for ((object, page, entry), read) in batch.drain(..).zip(reads) {
+        for ((owner, page, entry), read) in batch.drain(..).zip(reads) {
             let found = crc32c::crc32c(&read.pages[0].0);
             let error = match read.result {
                 Err(error) => StoreError::from(error),
@@ -89,7 +199,7 @@ impl Store {
                 Ok(()) => self.corrupt(entry.place, "data".to_owned(), entry.crc, found),
             };
             let (place, what) = (Some(entry.place), error.to_string());
-            report(Finding { object: Some(object), page: Some(page), place, what });
+            report(Finding { page: Some(page), place, ..Finding::of(Some(owner), what) });
         }
     }
 
@@ -99,7 +209,7 @@ impl Store {
             let found = counted.get(&id).copied().unwrap_or(0);
             if found != entry.references {
                 let what = format!("node {}: {found} references, the table says {}", id.0, entry.references);
-                report(Finding { object: None, page: None, place: None, what });
+                report(Finding::about(what));
             }
         }
     }
@@ -110,10 +220,10 @@ impl Store {
         for (number, segment) in map.segments.iter() {
             let found = data.in_segment(&self.geometry, number) + nodes.in_segment(&self.geometry, number);
             // Shared blocks that were overwritten still count until the next recount.
-            let too_high_is_right = segment.usage == Use::Log;
+            let too_high_is_right = matches!(segment.usage, Use::Log | Use::Moved);
             if found > segment.live || found < segment.live && !too_high_is_right {
                 let what = format!("segment {number}: {found} live blocks, the table says {}", segment.live);
-                report(Finding { object: None, page: None, place: None, what });
+                report(Finding::about(what));
             }
         }
     }

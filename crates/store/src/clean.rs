@@ -1,112 +1,400 @@
-//! The cleaner: empties segments of the log that are mostly dead, so that they die.
+//! The cleaner: empties segments that are worth it, a bounded step at a time.
 //!
-//! It copies forward through the ordinary log, under the writer's lock, so the entry that it read is still the
-//! entry that it replaces. Blocks that clones share stay where they are: moving one reference would double them.
+//! | stage of a round | what a step does | held meanwhile |
+//! | --- | --- | --- |
+//! | none | chooses victims, and pins them | the map's lock |
+//! | walking | visits some nodes, and notes who holds the victims' blocks | nothing during reads |
+//! | moving | copies some blocks, makes the copies durable, repoints their holders | the writer's lock for the repointing only |
+//! | settling | a victim whose holders are all gone is dead | the map's lock |
+//!
+//! A node is visited and repointed once, under its id, however many share it. Repointing is conditional: an entry
+//! that was changed since is left alone. It is durable with the next checkpoint, and a victim is trimmed and used
+//! again only when two checkpoints do without it and no reader pins it; so a crash at any moment finds either the
+//! block that was moved or its copy. No note is written for any of this.
 
-use crate::change::Change;
 use crate::counters::count;
 use crate::error::StoreError;
-use crate::log::chunk_at;
-use crate::map::PageEntry;
-use crate::note::Note;
+use crate::map::{Holder, Move, NodeId, Purpose, Wanted};
+use crate::policy::{Budget, Class, choose, segments_per_round};
 use crate::segments::Use;
-use crate::space::Class;
-use crate::store::{Store, Writer};
-use device::{ObjectId, Page, PageNo, Read};
-use std::sync::Arc;
+use crate::store::Store;
+use device::{Block, Page};
+use std::collections::{BTreeMap, BTreeSet};
 
-/// Pages moved in one call: 4 MiB, so that nobody waits long for the writer's lock.
-const PAGES_MAX: usize = 1024;
+/// Nodes that a step visits: a quarter of a MiB of reads, and 50 us under the map's lock.
+const NODES_PER_STEP: usize = 64;
+/// Blocks that a step moves: a MiB.
+const BLOCKS_PER_STEP: usize = 256;
+/// Holders that a step repoints, but for a single block that has more: 4 MiB of leaves in memory at once.
+const HOLDERS_PER_STEP: usize = 1024;
+/// Holders that a round remembers before it lets victims go again, 48 bytes each; the last victim stays.
+const HOLDERS_MAX: usize = 1 << 20;
 
-/// A page that is still where the cleaner found it.
-struct Live {
-    object: ObjectId,
-    page: PageNo,
-    entry: PageEntry,
+/// What a step of the cleaner did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cleaning {
+    /// Nothing is worth cleaning.
+    Idle,
+    /// There is more to do.
+    Working,
+    /// A round has ended, in which this many segments died, or held less than was thought. Dead ones are free after
+    /// two checkpoints.
+    Emptied(u64),
+    /// Moving needs a free segment above the reserve for deletions. Two checkpoints may give one.
+    NeedsCheckpoint,
+}
+
+/// What the cleaner remembers between steps. Nothing of it survives a crash, nor has to.
+#[derive(Default)]
+pub(crate) struct Cleaner {
+    round: Option<Round>,
+    /// Where moved blocks go: a segment that is open for them, and the next block in it.
+    at: Option<(u32, u64)>,
+}
+
+struct Round {
+    /// What is not settled yet, in order.
+    victims: Vec<u32>,
+    /// The walk has been complete once, and the counts are exact.
+    counted: bool,
+    /// Blocks that cannot be moved, because they or their holders cannot be read.
+    stuck: BTreeSet<Block>,
+    /// Segments that died, or held less than was thought.
+    emptied: u64,
+}
+
+/// A block on its way.
+struct Moving {
+    from: Block,
+    crc: u32,
+    holders: Vec<Holder>,
 }
 
 impl Store {
-    /// Moves what is live in the emptiest closed segment of the log: at most 4 MiB, and at most three quarters
-    /// of a segment, beyond which moving costs more than it frees. The segment is free after two checkpoints.
+    /// Cleans until a round has ended, and checkpoints where that is what it takes. Others may use the store
+    /// meanwhile: each step takes its locks anew.
     ///
-    /// Returns whether it moved something, or found out that something thought to be live is not.
+    /// Returns whether segments died, or held less than was thought. Dead ones are free after two checkpoints.
     ///
     /// # Errors
-    /// Those of [`apply`](Store::apply). A page that cannot be read keeps its segment, and is no error here.
+    /// Those of [`clean_step`](Store::clean_step), and of [`checkpoint`](Store::checkpoint).
     pub fn clean(&self) -> Result<bool, StoreError> {
-        let mut writer = self.lock_writer();
-        self.make_ready(&mut writer)?;
-        let unsure = self.map().segments.unsure;
-        if unsure && self.is_short_of_space() && self.recount() {
-            return Ok(true);
-        }
-        while let Some(segment) = self.emptiest() {
-            let live = self.live_in(segment)?;
-            let moved = self.move_pages(&mut writer, &live)?;
-            let mut map = self.map_mut();
-            let left = map.segments.get(segment).live;
-            if left == 0 {
-                count(&self.counting.segments_cleaned, 1);
-            }
-            if moved > 0 {
-                return Ok(true);
-            }
-            map.segments.skip(segment);
-        }
-        Ok(false)
-    }
-
-    /// True if [`clean`](Store::clean) might find something to do.
-    pub fn can_clean(&self) -> bool {
-        self.map().segments.unsure || self.emptiest().is_some()
-    }
-
-    /// The closed log segment with the least live blocks that is worth cleaning.
-    fn emptiest(&self) -> Option<u32> {
-        let map = self.map();
-        let worth_it = self.geometry.segment_blocks * 3 / 4;
-        let candidates = map.segments.iter().filter(|(_, segment)| {
-            segment.usage == Use::Log
-                && !segment.open
-                && !segment.skip
-                && segment.live > 0
-                && u64::from(segment.live) <= worth_it
-        });
-        candidates.min_by_key(|(_, segment)| segment.live).map(|(number, _)| number)
-    }
-
-    /// The pages that the segment's notes name, and that are still there and nobody else's.
-    fn live_in(&self, segment: u32) -> Result<Vec<Live>, StoreError> {
-        let (mut live, mut offset) = (Vec::new(), 0);
-        while let Some(chunk) = chunk_at(&*self.device, &self.geometry, segment, offset)? {
-            offset += chunk.blocks();
-            for note in &chunk.notes {
-                let Note::Write { object, page, place, .. } = *note else { continue };
-                let look = self.resolve(|map| map.look(object, page))?;
-                let here = look.filter(|look| look.entry.place == place && !look.shared);
-                live.extend(here.map(|look| Live { object, page, entry: look.entry }));
-                if live.len() == PAGES_MAX {
-                    return Ok(live);
+        let mut checkpointed = false;
+        loop {
+            match self.clean_step()? {
+                Cleaning::Idle => return Ok(false),
+                Cleaning::Working => {}
+                Cleaning::Emptied(segments) => return Ok(segments > 0),
+                Cleaning::NeedsCheckpoint if checkpointed => {
+                    self.lock_cleaner().give_up(self);
+                    return Ok(false);
+                }
+                Cleaning::NeedsCheckpoint => {
+                    checkpointed = true;
+                    self.checkpoint()?;
+                    self.checkpoint()?;
                 }
             }
         }
-        Ok(live)
     }
 
-    /// Writes pages again, with the same home. Returns how many.
-    fn move_pages(&self, writer: &mut Writer, live: &[Live]) -> Result<u64, StoreError> {
-        let mut reads: Vec<Read> = live.iter().map(|live| Read::new(live.entry.place, 1)).collect();
-        self.device.read_batch(&mut reads);
-        let mut vector = Vec::new();
-        for (live, read) in live.iter().zip(reads) {
-            let bytes: Option<Page> = read.pages.into_iter().next();
-            let intact = |page: &Page| read.result.is_ok() && crc32c::crc32c(&page.0) == live.entry.crc;
-            let Some(bytes) = bytes.filter(intact).map(Box::new).map(Arc::new) else { continue };
-            let Live { object, page, entry } = *live;
-            vector.push(Change::Write { object, page, bytes, home: entry.home });
+    /// One bounded step of cleaning: it visits 64 nodes of the map, or moves a MiB. Nobody waits for more than the
+    /// repointing of what one step moved; no I/O is done while a lock is held that readers or writers need.
+    ///
+    /// # Errors
+    /// [`StoreError::NotBegun`], [`StoreError::Stopped`], or the device's: the step may be tried again. A block
+    /// that cannot be read stays where it is, its segment with it, and is no error here.
+    pub fn clean_step(&self) -> Result<Cleaning, StoreError> {
+        let mut cleaner = self.lock_cleaner();
+        self.make_ready(&mut self.lock_writer())?;
+        let Cleaner { round, at } = &mut *cleaner;
+        let Some(current) = round else {
+            *round = self.begin_round();
+            return Ok(if round.is_some() { Cleaning::Working } else { Cleaning::Idle });
+        };
+        if !self.visit_some(Purpose::Clean, NODES_PER_STEP).is_empty() {
+            self.bound_holders(current);
+            return Ok(Cleaning::Working);
         }
-        self.append(writer, &vector, Class::Cleaner)?;
-        count(&self.counting.pages_cleaned, vector.len() as u64);
-        Ok(vector.len() as u64)
+        if !current.counted {
+            if let Some(lower) = self.believe_walk() {
+                current.emptied += lower;
+                current.counted = true;
+            }
+            return Ok(Cleaning::Working);
+        }
+        if let Some(&victim) = current.victims.first() {
+            return self.work_on(victim, current, at);
+        }
+        self.map_mut().end_scan(Purpose::Clean);
+        let emptied = current.emptied;
+        *round = None;
+        Ok(Cleaning::Emptied(emptied))
+    }
+
+    /// True if free space is low and [`clean`](Store::clean) might find some.
+    pub fn can_clean(&self) -> bool {
+        let map = self.map();
+        map.is_short_of_space() && (map.segments.unsure || !map.segments.candidates().is_empty())
+    }
+
+    /// Chooses victims, and begins the walk that finds their holders; without any, if counts may be too high, just
+    /// the walk that makes them exact.
+    fn begin_round(&self) -> Option<Round> {
+        let mut map = self.map_mut();
+        let geometry = self.geometry;
+        let free = map.segments.free_count().saturating_sub(map.floor(Class::Cleaner));
+        let budget = Budget {
+            segment_blocks: geometry.segment_blocks,
+            segments: segments_per_round(u64::from(geometry.segments)),
+            blocks: free * geometry.segment_blocks,
+        };
+        let victims = choose(&map.segments.candidates(), &budget);
+        if victims.is_empty() && !map.segments.unsure {
+            return None;
+        }
+        map.segments.unsure = false;
+        victims.iter().for_each(|&victim| map.segments.pin(geometry.start(victim)));
+        map.begin_scan(Purpose::Clean, Wanted::In(victims.iter().copied().collect()));
+        Some(Round { victims, counted: false, stuck: BTreeSet::new(), emptied: 0 })
+    }
+
+    /// Lets the last victims go while there are more holders than fit.
+    fn bound_holders(&self, round: &mut Round) {
+        let mut map = self.map_mut();
+        let Some(scan) = map.scan(Purpose::Clean) else { return };
+        let mut gone = Vec::new();
+        while scan.holders > HOLDERS_MAX && round.victims.len() > 1 {
+            let victim = round.victims.pop().expect("more than one");
+            scan.unwant(victim, self.blocks_of(victim));
+            gone.push(victim);
+        }
+        gone.into_iter().for_each(|victim| map.segments.unpin(self.geometry.start(victim)));
+    }
+
+    /// If the walk has met everything: how many segments hold less than was thought.
+    fn believe_walk(&self) -> Option<u64> {
+        let mut map = self.map_mut();
+        let scan = map.scan(Purpose::Clean).as_ref()?;
+        // Somebody may have made a node grey since the last visit.
+        if !scan.is_complete() {
+            return None;
+        }
+        if !scan.lost.is_empty() {
+            return Some(0);
+        }
+        count(&self.counting.walks, 1);
+        Some(map.segments.believe_marks())
+    }
+
+    /// Moves some of a victim's blocks, or settles it if there are none left.
+    fn work_on(
+        &self,
+        victim: u32,
+        round: &mut Round,
+        at: &mut Option<(u32, u64)>,
+    ) -> Result<Cleaning, StoreError> {
+        let some = self.some_held(victim, &round.stuck);
+        if some.is_empty() {
+            return Ok(self.settle(victim, round));
+        }
+        self.holding_nodes(|| {
+            let failed = self.load(self.existing(some.values().flatten()));
+            let reachable = |(_, holders): &(&Block, &Vec<Holder>)| {
+                !holders.iter().any(|holder| failed.contains_key(&holder.node))
+            };
+            round.stuck.extend(some.iter().filter(|one| !reachable(one)).map(|(&from, _)| from));
+            let moving = self.still_held(some.iter().filter(reachable));
+            self.move_blocks(victim, moving, round, at)
+        })
+    }
+
+    /// The holders' nodes, without those that went since they were met.
+    fn existing<'a>(&self, holders: impl Iterator<Item = &'a Holder>) -> Vec<NodeId> {
+        let map = self.map();
+        holders.map(|holder| holder.node).filter(|&id| map.table.get(id).is_some()).collect()
+    }
+
+    /// Some blocks of a victim with their holders.
+    fn some_held(&self, victim: u32, stuck: &BTreeSet<Block>) -> BTreeMap<Block, Vec<Holder>> {
+        let mut map = self.map_mut();
+        let Some(scan) = map.scan(Purpose::Clean) else { return BTreeMap::new() };
+        let (mut some, mut holders) = (BTreeMap::new(), 0);
+        for (&from, held) in scan.held.range(self.blocks_of(victim)) {
+            if stuck.contains(&from) {
+                continue;
+            }
+            if some.len() == BLOCKS_PER_STEP || (holders + held.len() > HOLDERS_PER_STEP && holders > 0) {
+                break;
+            }
+            let mut held = held.clone();
+            held.sort();
+            held.dedup();
+            holders += held.len();
+            some.insert(from, held);
+        }
+        some
+    }
+
+    /// Those of the blocks to which an entry refers still; the others are done with.
+    fn still_held<'a>(&self, some: impl Iterator<Item = (&'a Block, &'a Vec<Holder>)>) -> Vec<Moving> {
+        let mut map = self.map_mut();
+        let mut moving = Vec::new();
+        for (&from, holders) in some {
+            match holders.iter().find_map(|&holder| map.held_entry(holder, from)) {
+                Some(entry) => moving.push(Moving { from, crc: entry.crc, holders: holders.clone() }),
+                None => {
+                    if let Some(scan) = map.scan(Purpose::Clean) {
+                        scan.resolved(from);
+                    }
+                }
+            }
+        }
+        moving
+    }
+
+    fn move_blocks(
+        &self,
+        victim: u32,
+        moving: Vec<Moving>,
+        round: &mut Round,
+        at: &mut Option<(u32, u64)>,
+    ) -> Result<Cleaning, StoreError> {
+        let pages = self.read_moving(moving, &mut round.stuck);
+        if pages.is_empty() {
+            return Ok(Cleaning::Working);
+        }
+        let Some(places) = self.places_for_moved(victim, pages.len(), at) else {
+            return Ok(Cleaning::NeedsCheckpoint);
+        };
+        let since = self.failed_flushes();
+        let (moving, pages): (Vec<Moving>, Vec<Page>) = pages.into_iter().unzip();
+        let copied = self.copy(&places, pages).and_then(|()| self.flush_since(since));
+        if let Err(error) = copied {
+            // Nobody knows what of it is on the medium: it is copied again, elsewhere.
+            if let Some((segment, _)) = at.take() {
+                self.map_mut().segments.close(segment);
+            }
+            return Err(error);
+        }
+        self.repoint(&moving, &places);
+        count(&self.counting.pages_cleaned, places.len() as u64);
+        Ok(Cleaning::Working)
+    }
+
+    /// Reads blocks, and finds out which are not what was written.
+    fn read_moving(&self, moving: Vec<Moving>, stuck: &mut BTreeSet<Block>) -> Vec<(Moving, Page)> {
+        let places: Vec<Block> = moving.iter().map(|one| one.from).collect();
+        let mut pages = Vec::new();
+        for (one, page) in moving.into_iter().zip(self.read_blocks(&places)) {
+            match page.ok().filter(|page| crc32c::crc32c(&page.0) == one.crc) {
+                Some(page) => pages.push((one, page)),
+                None => drop(stuck.insert(one.from)),
+            }
+        }
+        pages
+    }
+
+    /// Where blocks of `victim` may go: in the open segment, at most to its end; `None` where there is no segment.
+    fn places_for_moved(
+        &self,
+        victim: u32,
+        wanted: usize,
+        at: &mut Option<(u32, u64)>,
+    ) -> Option<Vec<Block>> {
+        let mut map = self.map_mut();
+        let segment_blocks = self.geometry.segment_blocks;
+        let mut places = Vec::new();
+        while places.len() < wanted {
+            let (segment, offset) = match *at {
+                Some((segment, offset)) if offset < segment_blocks => (segment, offset),
+                full => {
+                    if map.segments.free_count() <= map.floor(Class::Cleaner) {
+                        break;
+                    }
+                    full.iter().for_each(|(segment, _)| map.segments.close(*segment));
+                    *at = None;
+                    (map.segments.take(Use::Moved)?, 0)
+                }
+            };
+            *at = Some((segment, offset + 1));
+            places.push(self.geometry.start(segment).plus(offset));
+            map.segments.inherit_age(victim, segment);
+        }
+        (!places.is_empty()).then_some(places)
+    }
+
+    fn copy(&self, places: &[Block], pages: Vec<Page>) -> Result<(), StoreError> {
+        let boxed = places.iter().zip(pages).map(|(&at, page)| (at, Box::new(page))).collect();
+        #[cfg(feature = "planted-bugs")]
+        let Some(boxed) = self.planted.copy_later(boxed) else { return Ok(()) };
+        self.write_blocks(boxed)
+    }
+
+    /// Points all holders at the copies, which are durable.
+    fn repoint(&self, moving: &[Moving], places: &[Block]) {
+        // No checkpoint may be under way: it would take for clean what is changed now.
+        let _writer = self.lock_writer();
+        let mut map = self.map_mut();
+        let scan = map.scan(Purpose::Clean).as_ref();
+        let all_known = scan.is_some_and(|scan| scan.is_complete() && scan.lost.is_empty());
+        for (one, &to) in moving.iter().zip(places) {
+            let moved = Move { from: one.from, to, crc: one.crc, sole: all_known && one.holders.len() == 1 };
+            let mut repointed = 0;
+            for &holder in &one.holders {
+                repointed += u64::from(map.repoint(&moved, holder));
+            }
+            if repointed > 0 {
+                map.segments.lives(to);
+            }
+            if let Some(scan) = map.scan(Purpose::Clean) {
+                scan.resolved(one.from);
+            }
+            count(&self.counting.entries_repointed, repointed);
+        }
+    }
+
+    /// Nothing is left to move in a victim: it is dead, but for what is stuck.
+    fn settle(&self, victim: u32, round: &mut Round) -> Cleaning {
+        let blocks = self.blocks_of(victim);
+        let stuck = round.stuck.range(blocks.clone()).count() as u32;
+        let mut map = self.map_mut();
+        let Some(scan) = map.scan(Purpose::Clean) else { return Cleaning::Working };
+        let held = scan.held.range(blocks.clone()).any(|(at, _)| !round.stuck.contains(at));
+        if held || !scan.is_complete() {
+            return Cleaning::Working;
+        }
+        let all_known = scan.lost.is_empty();
+        scan.unwant(victim, blocks);
+        round.victims.remove(0);
+        if all_known {
+            map.segments.settle(victim, stuck);
+        }
+        map.segments.unpin(self.geometry.start(victim));
+        if map.segments.get(victim).live == 0 {
+            round.emptied += 1;
+            count(&self.counting.segments_cleaned, 1);
+        } else {
+            map.segments.stuck(victim);
+        }
+        Cleaning::Working
+    }
+
+    fn blocks_of(&self, segment: u32) -> std::ops::Range<Block> {
+        let start = self.geometry.start(segment);
+        start..start.plus(self.geometry.segment_blocks)
+    }
+}
+
+impl Cleaner {
+    /// Ends a round for which there is no room: its victims are left alone until more of them has died.
+    pub(crate) fn give_up(&mut self, store: &Store) {
+        let Some(round) = self.round.take() else { return };
+        let mut map = store.map_mut();
+        map.end_scan(Purpose::Clean);
+        for victim in round.victims {
+            map.segments.unpin(store.geometry.start(victim));
+            map.segments.stuck(victim);
+        }
     }
 }

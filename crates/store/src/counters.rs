@@ -15,6 +15,8 @@ pub struct Counters {
     pub batches: u64,
     /// Pages written to the log, the cleaner's included.
     pub pages_written: u64,
+    /// Blocks written to the device, whatever they hold.
+    pub blocks_written: u64,
     /// Flushes asked of the device.
     pub flushes: u64,
     /// Checkpoints made durable.
@@ -23,6 +25,14 @@ pub struct Counters {
     pub nodes_written: u64,
     /// Pages that the cleaner moved.
     pub pages_cleaned: u64,
+    /// Entries of the map that it pointed at what it moved; a node that many share has one for all.
+    pub entries_repointed: u64,
+    /// Nodes of the map that it and the scrubber visited.
+    pub nodes_visited: u64,
+    /// References that deleted volumes gave up, and nodes that went with the last one.
+    pub nodes_freed: u64,
+    /// Walks of the whole map, after which space is known exactly.
+    pub walks: u64,
     /// Segments that the cleaner emptied.
     pub segments_cleaned: u64,
     /// Segments trimmed and free again.
@@ -37,10 +47,15 @@ pub(crate) struct Counting {
     pub(crate) device_reads: AtomicU64,
     pub(crate) batches: AtomicU64,
     pub(crate) pages_written: AtomicU64,
+    pub(crate) blocks_written: AtomicU64,
     pub(crate) flushes: AtomicU64,
     pub(crate) checkpoints: AtomicU64,
     pub(crate) nodes_written: AtomicU64,
     pub(crate) pages_cleaned: AtomicU64,
+    pub(crate) entries_repointed: AtomicU64,
+    pub(crate) nodes_visited: AtomicU64,
+    pub(crate) nodes_freed: AtomicU64,
+    pub(crate) walks: AtomicU64,
     pub(crate) segments_cleaned: AtomicU64,
     pub(crate) segments_freed: AtomicU64,
 }
@@ -59,10 +74,15 @@ impl Counting {
             device_reads: get(&self.device_reads),
             batches: get(&self.batches),
             pages_written: get(&self.pages_written),
+            blocks_written: get(&self.blocks_written),
             flushes: get(&self.flushes),
             checkpoints: get(&self.checkpoints),
             nodes_written: get(&self.nodes_written),
             pages_cleaned: get(&self.pages_cleaned),
+            entries_repointed: get(&self.entries_repointed),
+            nodes_visited: get(&self.nodes_visited),
+            nodes_freed: get(&self.nodes_freed),
+            walks: get(&self.walks),
             segments_cleaned: get(&self.segments_cleaned),
             segments_freed: get(&self.segments_freed),
         }

@@ -1,6 +1,7 @@
 //! Everything that can go wrong in the store, said so that an operator knows what to do next.
 
 use crate::format::VERSION;
+use crate::volume::VolumeId;
 use device::{Block, DeviceError, Incarnation};
 
 /// Why the store could not do what it was asked.
@@ -79,6 +80,43 @@ pub enum StoreError {
         device: String,
         /// Which size, and what it may be.
         why: String,
+    },
+    /// A repair that cannot be made.
+    #[error(
+        "{device}: {what}: what is below cannot be counted, so nothing was changed; copy what can still be read"
+    )]
+    CannotCount {
+        /// Which device.
+        device: String,
+        /// What cannot be read.
+        what: String,
+    },
+    /// There is no such volume.
+    #[error("there is no volume {volume}")]
+    NoSuchVolume {
+        /// Which.
+        volume: VolumeId,
+    },
+    /// A clone needs a number that no volume has.
+    #[error("volume {volume} exists already: delete it first, or choose another number; nothing was changed")]
+    VolumeExists {
+        /// Which.
+        volume: VolumeId,
+    },
+    /// The volume may not be changed.
+    #[error("volume {volume} is read-only: change a writable clone of it instead")]
+    ReadOnlyVolume {
+        /// Which.
+        volume: VolumeId,
+    },
+    /// The volume that a store always has cannot be deleted.
+    #[error("volume 0 is the file system itself and cannot be deleted")]
+    MainVolume,
+    /// The volume table is full.
+    #[error("a store has at most {limit} volumes: delete some first")]
+    TooManyVolumes {
+        /// How many it may have.
+        limit: usize,
     },
     /// [`Store::begin`](crate::Store::begin) was not called, or did not succeed.
     #[error("the store is open for reading only until an incarnation has begun")]

@@ -4,8 +4,9 @@ use crate::format::*;
 use crate::map::{Body, NodeId, NodeTable, PageEntry, Tree, decode_node, decode_table_page, encode_node};
 use crate::note::{ChunkHead, Note, decode_chunk, encode_chunk};
 use crate::root::{Cursor, Extent, Root, Stream, no_epoch};
-use crate::segments::{Segments, Use};
+use crate::segments::{SegmentEntry, Segments, Use};
 use crate::superblock::Geometry;
+use crate::volume::{Volume, VolumeId, VolumeMode, main_only};
 use device::{Block, Incarnation, ObjectId, Page, PageNo, Sequence, StoreId};
 
 const ID: StoreId = StoreId(*b"0123456789abcdef");
@@ -32,9 +33,12 @@ fn chunk() -> (ChunkHead, Vec<Note>) {
         Note::Cut { object, pages: PageNo(10)..PageNo(20), sequence: Sequence(502) },
         Note::Delete { object, sequence: Sequence(503) },
         Note::Clone { from: object, to, sequence: Sequence(504) },
+        Note::CloneVolume { to: VolumeId(9), mode: VolumeMode::ReadOnly, sequence: Sequence(505) },
+        Note::DeleteVolume { sequence: Sequence(506) },
     ];
     let head = ChunkHead {
         incarnation: Incarnation(3),
+        volume: VolumeId(2),
         chunk: 12,
         batch: 11,
         durable: 10,
@@ -83,9 +87,16 @@ fn table() -> NodeTable {
 }
 
 fn tables() -> Vec<u8> {
-    let used = vec![(Use::Free, 0); 32];
-    let mut map =
-        crate::map::Map::new(table(), Tree { root: NodeId(1), height: 0 }, Segments::new(geometry(), used));
+    let mut used = vec![SegmentEntry::default(); 32];
+    used[1] = SegmentEntry { usage: Use::Log, live: 2, age: 9 };
+    let mut map = crate::map::Map::new(
+        table(),
+        main_only(Tree { root: NodeId(1), height: 0 }),
+        Segments::new(geometry(), used),
+    );
+    map.dying.push(NodeId(1));
+    let snapshot = Volume { objects: Tree { root: NodeId(1), height: 0 }, mode: VolumeMode::ReadOnly };
+    map.volumes.insert(VolumeId(3), snapshot);
     map.encode_tables(|_| Block(40)).0
 }
 

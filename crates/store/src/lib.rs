@@ -16,23 +16,29 @@ mod map;
 mod note;
 #[cfg(feature = "planted-bugs")]
 mod plant;
+pub mod policy;
 mod read;
 mod recover;
 mod root;
+mod scrub;
 mod segments;
 mod space;
 mod store;
 mod superblock;
 mod tables;
+mod volume;
 
 pub use change::Change;
-pub use check::Finding;
+pub use check::{Finding, Repaired};
+pub use clean::Cleaning;
 pub use counters::Counters;
 pub use error::StoreError;
 pub use list::Listed;
 #[cfg(feature = "planted-bugs")]
 pub use plant::PlantedBug;
 pub use read::{Found, Want};
+pub use scrub::Scrubbed;
 pub use space::Space;
 pub use store::Store;
 pub use superblock::Layout;
+pub use volume::{VolumeId, VolumeMode};

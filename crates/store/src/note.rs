@@ -2,6 +2,7 @@
 //! they name.
 
 use crate::format::*;
+use crate::volume::{VolumeId, VolumeMode};
 use device::{BLOCK_BYTES, Block, Incarnation, ObjectId, Page, PageNo, Sequence, StoreId};
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -9,16 +10,45 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// One change of the map, as the log tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Note {
-    Write { object: ObjectId, page: PageNo, home: Sequence, place: Block, crc: u32 },
-    Cut { object: ObjectId, pages: Range<PageNo>, sequence: Sequence },
-    Delete { object: ObjectId, sequence: Sequence },
-    Clone { from: ObjectId, to: ObjectId, sequence: Sequence },
+    Write {
+        object: ObjectId,
+        page: PageNo,
+        home: Sequence,
+        place: Block,
+        crc: u32,
+    },
+    Cut {
+        object: ObjectId,
+        pages: Range<PageNo>,
+        sequence: Sequence,
+    },
+    Delete {
+        object: ObjectId,
+        sequence: Sequence,
+    },
+    Clone {
+        from: ObjectId,
+        to: ObjectId,
+        sequence: Sequence,
+    },
+    /// The chunk's volume is the source.
+    CloneVolume {
+        to: VolumeId,
+        mode: VolumeMode,
+        sequence: Sequence,
+    },
+    /// The chunk's volume goes.
+    DeleteVolume {
+        sequence: Sequence,
+    },
 }
 
 /// A chunk's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChunkHead {
     pub(crate) incarnation: Incarnation,
+    /// The volume that the notes are about.
+    pub(crate) volume: VolumeId,
     /// The chunk's own number.
     pub(crate) chunk: u64,
     /// The batch of which it is a part.
@@ -52,6 +82,11 @@ const CUT: u8 = 2;
 const DELETE: u8 = 3;
 const CLONE: u8 = 4;
 // 5 is reserved: a delta at home, the bytes of which follow as data. See FORMAT.md.
+const CLONE_VOLUME: u8 = 6;
+const DELETE_VOLUME: u8 = 7;
+
+/// In a clone's note: it may not be changed.
+const READ_ONLY: u32 = 1;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -68,7 +103,8 @@ struct ChunkBytes {
     durable: U64,
     chain: U32,
     next: U32,
-    reserved: U64,
+    volume: U32,
+    reserved: U32,
 }
 
 #[derive(Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -112,6 +148,7 @@ pub(crate) fn encode_chunk(head: &ChunkHead, notes: &[Note], store: StoreId, int
         durable: head.durable.into(),
         chain: head.chain.into(),
         next: head.next.into(),
+        volume: head.volume.0.into(),
         reserved: 0.into(),
     };
     header.write_to_prefix(bytes).expect("smaller than a page");
@@ -145,6 +182,7 @@ pub(crate) fn decode_chunk(pages: &[Page], store: StoreId) -> Option<(ChunkHead,
     let notes = rest.chunks_exact(NOTE_BYTES).take(count).map(decode).collect::<Option<Vec<_>>>()?;
     let head = ChunkHead {
         incarnation: Incarnation(header.incarnation.get()),
+        volume: VolumeId(header.volume.get()),
         chunk: header.chunk.get(),
         batch: header.batch.get(),
         durable: header.durable.get(),
@@ -186,6 +224,15 @@ fn encode(note: &Note) -> NoteBytes {
             generation_to: to.generation.into(),
             ..of(CLONE, *from)
         },
+        Note::CloneVolume { to, mode, sequence } => NoteBytes {
+            a: u64::from(to.0).into(),
+            b: sequence.0.into(),
+            generation_to: if *mode == VolumeMode::ReadOnly { READ_ONLY } else { 0 }.into(),
+            ..of(CLONE_VOLUME, ObjectId::default())
+        },
+        Note::DeleteVolume { sequence } => {
+            NoteBytes { b: sequence.0.into(), ..of(DELETE_VOLUME, ObjectId::default()) }
+        }
     }
 }
 
@@ -207,6 +254,16 @@ fn decode(bytes: &[u8]) -> Option<Note> {
             let to = ObjectId { slot: bytes.a.get(), generation: bytes.generation_to.get() };
             Note::Clone { from: object, to, sequence }
         }
+        CLONE_VOLUME => Note::CloneVolume {
+            to: VolumeId(u32::try_from(bytes.a.get()).ok()?),
+            mode: match bytes.generation_to.get() {
+                0 => VolumeMode::Writable,
+                READ_ONLY => VolumeMode::ReadOnly,
+                _ => return None,
+            },
+            sequence,
+        },
+        DELETE_VOLUME => Note::DeleteVolume { sequence },
         _ => return None,
     })
 }
@@ -224,9 +281,12 @@ mod tests {
             Note::Cut { object, pages: PageNo(1)..PageNo(u64::MAX), sequence: Sequence(11) },
             Note::Delete { object, sequence: Sequence(12) },
             Note::Clone { from: object, to: ObjectId { slot: 1, generation: 2 }, sequence: Sequence(13) },
+            Note::CloneVolume { to: VolumeId(9), mode: VolumeMode::ReadOnly, sequence: Sequence(14) },
+            Note::DeleteVolume { sequence: Sequence(15) },
         ];
         let head = ChunkHead {
             incarnation: Incarnation(3),
+            volume: VolumeId(5),
             chunk: 10,
             batch: 4,
             durable: 3,

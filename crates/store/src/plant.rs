@@ -1,7 +1,11 @@
 //! Bugs on purpose, so that the simulator can prove that it would notice them.
 
+use crate::error::StoreError;
+use crate::segments::Use;
 use crate::store::Store;
-use std::sync::atomic::Ordering;
+use device::{Block, Page};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A rule to break from now on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,15 +16,88 @@ pub enum PlantedBug {
     ReusedBeforePins,
     /// Applying a vector returns without a flush.
     MissingFlush,
+    /// The cleaner points entries at copies before these are written, and writes them with its next step.
+    RepointBeforeCopy,
+    /// A deleted volume drops its reference to a node that others share twice.
+    FreedOnceTooOften,
+    /// Some of the nodes below one that dies are forgotten.
+    LeakedNode,
+    /// Room that is promised is not remembered.
+    ForgottenPromise,
+    /// Segments are trimmed only after they may be used again.
+    TrimAfterReuse,
+}
+
+/// Bugs that the store itself has.
+#[derive(Default)]
+pub(crate) struct Planted {
+    pub(crate) missing_flush: AtomicBool,
+    pub(crate) late_copies: AtomicBool,
+    pub(crate) late_trims: AtomicBool,
+    /// What a late copy or trim would have done already.
+    owed: Mutex<Vec<Owed>>,
+}
+
+enum Owed {
+    Copy(Vec<(Block, Box<Page>)>),
+    Trim(Vec<u32>),
+}
+
+impl Planted {
+    /// Takes a copy if it is to be late; gives it back if not.
+    pub(crate) fn copy_later(&self, blocks: Vec<(Block, Box<Page>)>) -> Option<Vec<(Block, Box<Page>)>> {
+        self.later(&self.late_copies, Owed::Copy(blocks)).map(|owed| match owed {
+            Owed::Copy(blocks) => blocks,
+            Owed::Trim(_) => unreachable!("given back as it was"),
+        })
+    }
+
+    /// Takes a trim if it is to be late.
+    pub(crate) fn trim_later(&self, segments: &[u32]) -> bool {
+        self.later(&self.late_trims, Owed::Trim(segments.to_vec())).is_none()
+    }
+
+    fn later(&self, planted: &AtomicBool, owed: Owed) -> Option<Owed> {
+        if !planted.load(Ordering::Relaxed) {
+            return Some(owed);
+        }
+        self.owed.lock().expect("no panic while planting").push(owed);
+        None
+    }
 }
 
 impl Store {
+    /// Does what is late: copies at the next checkpoint, trims at the first one after the segment's reuse.
+    pub(crate) fn pay_what_is_owed(&self) -> Result<(), StoreError> {
+        let owed = std::mem::take(&mut *self.planted.owed.lock().expect("no panic while planting"));
+        for owed in owed {
+            match owed {
+                Owed::Copy(blocks) => self.write_blocks(blocks)?,
+                Owed::Trim(segments) => {
+                    let (reused, waiting): (Vec<u32>, Vec<u32>) = segments
+                        .into_iter()
+                        .partition(|&segment| self.map().segments.get(segment).usage != Use::Free);
+                    for segment in reused {
+                        self.device.trim(self.geometry.start(segment), self.geometry.segment_blocks)?;
+                    }
+                    self.planted.trim_later(&waiting);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Breaks a rule until the store is closed. For the simulator only.
     pub fn plant(&self, bug: PlantedBug) {
         match bug {
             PlantedBug::CutIgnoresHome => self.map_mut().plant_cut_ignores_home = true,
             PlantedBug::ReusedBeforePins => self.map_mut().segments.reuse_at_once = true,
-            PlantedBug::MissingFlush => self.plant_missing_flush.store(true, Ordering::Relaxed),
+            PlantedBug::LeakedNode => self.map_mut().plant_leaked_node = true,
+            PlantedBug::ForgottenPromise => self.map_mut().plant_forgotten_promise = true,
+            PlantedBug::FreedOnceTooOften => self.map_mut().plant_freed_twice = true,
+            PlantedBug::MissingFlush => self.planted.missing_flush.store(true, Ordering::Relaxed),
+            PlantedBug::RepointBeforeCopy => self.planted.late_copies.store(true, Ordering::Relaxed),
+            PlantedBug::TrimAfterReuse => self.planted.late_trims.store(true, Ordering::Relaxed),
         }
     }
 }

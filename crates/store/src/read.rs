@@ -3,8 +3,9 @@
 use crate::counters::count;
 use crate::error::StoreError;
 use crate::format::sum;
-use crate::map::{Missing, NodeEntry, NodeId, PageEntry, decode_node};
+use crate::map::{Body, Missing, NodeEntry, NodeId, PageEntry, Peeked, Purpose, decode_node};
 use crate::store::Store;
+use crate::volume::VolumeId;
 use device::{Block, ObjectId, Page, PageNo, Read, Sequence};
 use std::collections::BTreeMap;
 
@@ -55,7 +56,12 @@ impl Store {
     ///
     /// Waits for reads of its own only, never for a write, a flush or a checkpoint.
     pub fn read(&self, wants: &mut [Want]) {
-        let mut placed = self.look_up(wants);
+        self.read_from(VolumeId::MAIN, wants);
+    }
+
+    /// As [`read`](Store::read), from any volume; what a volume does not have, or one that does not exist, is holes.
+    pub fn read_from(&self, volume: VolumeId, wants: &mut [Want]) {
+        let mut placed = self.look_up(volume, wants);
         placed.sort_by_key(|placed| placed.entry.place);
         count(&self.counting.page_reads, placed.len() as u64);
         let mut runs: Vec<Read> = Vec::new();
@@ -98,7 +104,7 @@ impl Store {
     }
 
     /// Finds and pins the places of all wants that are no holes, and answers the others.
-    fn look_up(&self, wants: &mut [Want]) -> Vec<Placed> {
+    fn look_up(&self, volume: VolumeId, wants: &mut [Want]) -> Vec<Placed> {
         let (mut placed, mut failed) = (Vec::new(), BTreeMap::new());
         let mut open: Vec<usize> = (0..wants.len()).collect();
         while !open.is_empty() {
@@ -106,11 +112,11 @@ impl Store {
             let map = self.map();
             open.retain(|&index| {
                 let want = &mut wants[index];
-                match map.look(want.object, want.page) {
+                match map.look(volume, want.object, want.page) {
                     Ok(None) => want.found = Ok(Found::Hole),
-                    Ok(Some(look)) => {
-                        map.segments.pin(look.entry.place);
-                        placed.push(Placed { want: index, entry: look.entry });
+                    Ok(Some(entry)) => {
+                        map.segments.pin(entry.place);
+                        placed.push(Placed { want: index, entry });
                     }
                     Err(Missing(ids)) => match ids.iter().find_map(|id| failed.get(id)) {
                         Some(error) => want.found = Err(StoreError::clone(error)),
@@ -132,8 +138,8 @@ impl Store {
 
     /// The home sequence of a page; `None` for a hole. May read map nodes.
     pub fn home(&self, object: ObjectId, page: PageNo) -> Result<Option<Sequence>, StoreError> {
-        let look = self.resolve(|map| map.look(object, page))?;
-        Ok(look.map(|look| look.entry.home))
+        let entry = self.resolve(|map| map.look(VolumeId::MAIN, object, page))?;
+        Ok(entry.map(|entry| entry.home))
     }
 
     /// Reads nodes into memory, and says which could not be read.
@@ -171,13 +177,7 @@ impl Store {
         let mut map = self.map_mut();
         for ((id, entry), read) in wanted.into_iter().zip(reads) {
             map.segments.unpin(entry.place);
-            let body = read.result.map_err(StoreError::from).and_then(|()| {
-                let found = sum(&read.pages[0].0);
-                let intact = (found == entry.crc).then(|| decode_node(&read.pages[0], id, self.geometry.id));
-                let what = || format!("node {} of the map", id.0);
-                intact.flatten().ok_or_else(|| self.corrupt(entry.place, what(), entry.crc, found))
-            });
-            match body {
+            match self.node_in(&read, id, &entry) {
                 // While it was read, it may have been written elsewhere, or its id used again.
                 Ok(body) if map.table.get(id).is_some_and(|now| now.place == entry.place) => {
                     map.loaded(id, body);
@@ -186,6 +186,60 @@ impl Store {
                 Err(error) => drop(failed.insert(id, error)),
             }
         }
+    }
+
+    /// Reads blocks, consecutive ones together, each with its own result. No place may come twice.
+    pub(crate) fn read_blocks(&self, places: &[Block]) -> Vec<Result<Page, StoreError>> {
+        let mut runs: Vec<Read> = places
+            .chunk_by(|at, next| at.0 + 1 == next.0)
+            .flat_map(|run| run.chunks(RUN_BLOCKS_MAX as usize))
+            .map(|run| Read::new(run[0], run.len()))
+            .collect();
+        count(&self.counting.device_reads, runs.len() as u64);
+        self.device.read_batch(&mut runs);
+        let pages = |run: Read| {
+            let result = run.result;
+            run.pages.into_iter().map(move |page| result.clone().map(|()| page).map_err(StoreError::from))
+        };
+        runs.into_iter().flat_map(pages).collect()
+    }
+
+    /// Visits some nodes of a walk; returns which, none if there were none to visit. Nodes that are not in memory
+    /// are read, and do not come there: a walk of all must not drive out what is used.
+    pub(crate) fn visit_some(&self, purpose: Purpose, max: usize) -> Vec<NodeId> {
+        let (ids, wanted) = {
+            let mut map = self.map_mut();
+            let ids = map.take_grey(purpose, max);
+            let absent = ids.iter().filter(|id| !map.nodes.contains_key(id));
+            let entries = absent.filter_map(|&id| map.table.get(id).map(|entry| (id, *entry)));
+            let wanted: Vec<(NodeId, NodeEntry)> = entries.collect();
+            wanted.iter().for_each(|(_, entry)| map.segments.pin(entry.place));
+            (ids, wanted)
+        };
+        count(&self.counting.node_reads, wanted.len() as u64);
+        let mut reads: Vec<Read> = wanted.iter().map(|(_, entry)| Read::new(entry.place, 1)).collect();
+        self.device.read_batch(&mut reads);
+        let mut peeked: BTreeMap<NodeId, Peeked> = BTreeMap::new();
+        for ((id, entry), read) in wanted.iter().zip(&reads) {
+            let body = self.node_in(read, *id, entry).ok();
+            peeked.insert(*id, (entry.place, body));
+        }
+        let mut map = self.map_mut();
+        wanted.iter().for_each(|(_, entry)| map.segments.unpin(entry.place));
+        for &id in &ids {
+            map.visit(purpose, id, peeked.remove(&id));
+        }
+        count(&self.counting.nodes_visited, ids.len() as u64);
+        ids
+    }
+
+    /// What a read of a node found, if it is that.
+    pub(crate) fn node_in(&self, read: &Read, id: NodeId, entry: &NodeEntry) -> Result<Body, StoreError> {
+        read.result.clone()?;
+        let found = sum(&read.pages[0].0);
+        let intact = (found == entry.crc).then(|| decode_node(&read.pages[0], id, self.geometry.id));
+        let what = || format!("node {} of the map", id.0);
+        intact.flatten().ok_or_else(|| self.corrupt(entry.place, what(), entry.crc, found))
     }
 
     pub(crate) fn corrupt(&self, place: Block, what: String, expected: u32, found: u32) -> StoreError {

@@ -100,7 +100,7 @@ impl Store {
             }
             drop(map);
             self.log_blocks.fetch_add(chunk.blocks(), Ordering::Relaxed);
-            self.holding_nodes(|| self.change_map(writer, &chunk.notes))?;
+            self.holding_nodes(|| self.change_map(writer, chunk.head.volume, &chunk.notes))?;
             writer.durable = chunk.head.batch;
         }
         Ok(())

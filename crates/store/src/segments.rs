@@ -10,6 +10,8 @@
 //! Two checkpoints, because both roots must do without it: what was closed before the older root's checkpoint
 //! holds none of the log after it, and what had nothing live in either is named by neither.
 
+use crate::audit::Blocks;
+use crate::policy::Candidate;
 use crate::superblock::Geometry;
 use device::Block;
 use std::collections::VecDeque;
@@ -22,6 +24,8 @@ pub(crate) enum Use {
     Free,
     /// Notes and data.
     Log,
+    /// Data that the cleaner moved. On the medium it counts as the log's.
+    Moved,
     /// Map nodes, pages of the node table, the tables' stream.
     Nodes,
 }
@@ -33,12 +37,28 @@ pub(crate) struct Segment {
     pub(crate) open: bool,
     /// Blocks to which the map or the newest tables refer; an upper bound where blocks are shared.
     pub(crate) live: u32,
+    /// When the youngest of its data was written, in segments of log.
+    pub(crate) written: u64,
     /// The first durable checkpoint in which it was dead.
     pub(crate) dead_since: Option<u64>,
-    /// Cleaning it did not help, or waits for a checkpoint: pick another.
+    /// Thinning it did not help, or waits for a checkpoint: pick another.
     pub(crate) skip: bool,
+    /// It had as many live blocks when cleaning it did not help.
+    stuck_at: Option<u32>,
     pins: AtomicU32,
 }
+
+/// What the segment table says about a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct SegmentEntry {
+    pub(crate) usage: Use,
+    pub(crate) live: u32,
+    /// Segments of log written since the youngest of its data, as far as it is known.
+    pub(crate) age: u32,
+}
+
+/// Ages are kept in 24 bits: older than this is as old.
+pub(crate) const AGE_MAX: u32 = (1 << 24) - 1;
 
 /// All segments. Part of the map and under its lock, because every change of the map changes what is live.
 #[derive(Debug)]
@@ -54,15 +74,23 @@ pub(crate) struct Segments {
     pub(crate) log_rest: u64,
     /// Pages that writers were promised room for.
     pub(crate) promised_pages: u64,
+    /// Segments of log ever taken, and [`AGE_MAX`] more, so that nothing is older than the count.
+    clock: u64,
+    /// What a walk under way found to be live, and what has become live since it began.
+    marks: Option<Blocks>,
     #[cfg(feature = "planted-bugs")]
     pub(crate) reuse_at_once: bool,
 }
 
 impl Segments {
     /// The segments of a store in which `used` says what each holds and how much of it is live.
-    pub(crate) fn new(geometry: Geometry, used: Vec<(Use, u32)>) -> Segments {
+    pub(crate) fn new(geometry: Geometry, used: Vec<SegmentEntry>) -> Segments {
         assert_eq!(used.len(), geometry.segments as usize, "one entry for each segment");
-        let segment = |(usage, live)| Segment { usage, live, ..Segment::default() };
+        let clock = u64::from(AGE_MAX);
+        let segment = |SegmentEntry { usage, live, age }| {
+            let written = clock.saturating_sub(u64::from(age));
+            Segment { usage, live, written, ..Segment::default() }
+        };
         let list: Vec<Segment> = used.into_iter().map(segment).collect();
         let free = |(_, segment): &(u32, &Segment)| segment.usage == Use::Free;
         let free = (0..).zip(&list).filter(free).map(|(number, _)| number).collect();
@@ -73,6 +101,8 @@ impl Segments {
             unsure: false,
             log_rest: 0,
             promised_pages: 0,
+            clock,
+            marks: None,
             #[cfg(feature = "planted-bugs")]
             reuse_at_once: false,
         }
@@ -97,8 +127,80 @@ impl Segments {
     /// Opens a free segment; `None` if there is none.
     pub(crate) fn take(&mut self, usage: Use) -> Option<u32> {
         let number = self.free.pop_front()?;
-        self.list[number as usize] = Segment { usage, open: true, ..Segment::default() };
+        self.clock += u64::from(usage == Use::Log);
+        // Moved data is as old as what it was moved from.
+        let written = if usage == Use::Moved { 0 } else { self.clock };
+        self.list[number as usize] = Segment { usage, open: true, written, ..Segment::default() };
         Some(number)
+    }
+
+    /// How old the youngest data of a segment is, in segments of log.
+    pub(crate) fn age(&self, segment: &Segment) -> u64 {
+        self.clock.saturating_sub(segment.written)
+    }
+
+    /// Data of segment `from` was moved to segment `to`.
+    pub(crate) fn inherit_age(&mut self, from: u32, to: u32) {
+        let written = self.get(from).written;
+        let target = &mut self.list[to as usize];
+        target.written = target.written.max(written);
+    }
+
+    /// The segments that cleaning may help, of data only.
+    pub(crate) fn candidates(&self) -> Vec<Candidate> {
+        let fits = |(_, segment): &(u32, &Segment)| {
+            let data = matches!(segment.usage, Use::Log | Use::Moved);
+            let stuck = segment.stuck_at.is_some_and(|live| segment.live >= live);
+            data && !segment.open && !stuck && segment.live > 0
+        };
+        let candidate = |(number, segment): (u32, &Segment)| Candidate {
+            segment: number,
+            live: u64::from(segment.live),
+            age: self.age(segment),
+        };
+        self.iter().filter(fits).map(candidate).collect()
+    }
+
+    /// Cleaning left these blocks of a segment: it is no candidate until more of them have died.
+    pub(crate) fn stuck(&mut self, number: u32) {
+        let segment = &mut self.list[number as usize];
+        segment.stuck_at = Some(segment.live);
+    }
+
+    /// A walk that will meet everything that is live begins.
+    pub(crate) fn begin_marking(&mut self) {
+        self.marks = Some(Blocks::none(&self.geometry));
+    }
+
+    /// The walk met a block.
+    pub(crate) fn mark(&mut self, place: Block) {
+        if let Some(marks) = &mut self.marks {
+            marks.add(place);
+        }
+    }
+
+    /// The walk met everything: where a count was higher than what it met, it was too high. Returns how many were.
+    pub(crate) fn believe_marks(&mut self) -> u64 {
+        let Some(marks) = &self.marks else { return 0 };
+        let mut too_high = 0;
+        for (segment, number) in self.list.iter_mut().zip(0..) {
+            if matches!(segment.usage, Use::Log | Use::Moved) {
+                let found = marks.in_segment(&self.geometry, number);
+                too_high += u64::from(found < segment.live);
+                segment.live = segment.live.min(found);
+            }
+        }
+        too_high
+    }
+
+    pub(crate) fn end_marking(&mut self) {
+        self.marks = None;
+    }
+
+    /// All references to a segment's blocks are known: only `live` blocks have any.
+    pub(crate) fn settle(&mut self, number: u32, live: u32) {
+        let segment = &mut self.list[number as usize];
+        segment.live = segment.live.min(live);
     }
 
     /// Opens a segment that the log turned out to go on in, free or dead at the root where recovery began.
@@ -124,6 +226,7 @@ impl Segments {
 
     /// A block is referred to.
     pub(crate) fn lives(&mut self, place: Block) {
+        self.mark(place);
         if let Some(number) = self.geometry.segment(place) {
             self.list[number as usize].live += 1;
         }
@@ -168,7 +271,7 @@ impl Segments {
         }
     }
 
-    /// A reader will read this block: its segment stays as it is until [`unpin`](Segments::unpin).
+    /// A reader will read this block: its segment is not used again until [`unpin`](Segments::unpin).
     pub(crate) fn pin(&self, place: Block) {
         if let Some(number) = self.geometry.segment(place) {
             self.list[number as usize].pins.fetch_add(1, Ordering::AcqRel);

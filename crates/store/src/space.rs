@@ -1,7 +1,9 @@
 //! Room: what is live, what is free, what is promised, and who may use the last of it.
 
 use crate::error::StoreError;
+use crate::format::TABLE_NODES;
 use crate::map::Map;
+use crate::policy::{self, Class};
 use crate::segments::Use;
 use crate::store::Store;
 
@@ -12,60 +14,45 @@ pub struct Space {
     pub total: u64,
     /// Blocks that a map entry, a node or a root needs: an upper bound.
     pub live: u64,
+    /// Of these, nodes of the map: exact.
+    pub nodes: u64,
     /// Blocks in free segments and the unwritten rest of the log's open one.
     pub free: u64,
     /// Free blocks promised to writers.
     pub reserved: u64,
 }
 
-/// Who asks for room. Each leaves the reserve of those after it alone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Class {
-    /// A promise to a writer.
-    Promise,
-    /// A vector that writes.
-    Writer,
-    /// The cleaner's vector.
-    Cleaner,
-    /// A vector that only gives space back.
-    Frees,
-}
-
-/// Blocks that one page going home may cost until the next checkpoint but one: itself, a note of its own, its
-/// page leaf, its object leaf, and two for the nodes above and the node table's pages.
-const BLOCKS_PER_PAGE: u64 = 6;
-
-/// Segments that must be left for mounting: two for a log that starts anew, two for the rest that each checkpoint's
-/// open node segment wastes, and four by which the node segments may be less dense than checkpoints keep them.
-const MOUNT_SEGMENTS: u64 = 8;
+/// Nodes that one page going home may change: its page leaf, its object leaf, and one above each, which a clone may
+/// have made shared. Those further up are shared by 256 times as many pages.
+const NODES_PER_PAGE: u64 = 4;
+/// Blocks that one page going home may cost until the next checkpoint but one, beside the node table's pages: itself,
+/// a note of its own, its nodes.
+const BLOCKS_PER_PAGE: u64 = 2 + NODES_PER_PAGE;
 
 impl Map {
     /// Blocks that the next two checkpoints may need. Two, because only the second gives dead segments back.
     fn checkpoint_blocks(&self) -> u64 {
-        let pages = self.table.pages.len() as u64;
-        let table = pages.min(self.dirty + self.table.dirty_pages());
-        let stream = crate::tables::stream_blocks(pages as usize + 1, &self.segments);
+        // All of the node table, as one of them may gather it.
+        let table = self.table.pages.len() as u64;
+        let stream = self.stream_blocks(table as usize + 1);
         // What a checkpoint moves to keep the node segments dense is at most two segments, half live.
         self.dirty + 2 * (table + stream) + self.segments.geometry.segment_blocks
     }
 
     /// Free segments that `class` must leave alone.
     pub(crate) fn floor(&self, class: Class) -> u64 {
-        let checkpoint = self.checkpoint_blocks().div_ceil(self.segments.geometry.segment_blocks);
-        let least = checkpoint + MOUNT_SEGMENTS;
-        match class {
-            Class::Frees => least,
-            Class::Cleaner => least + 2,
-            Class::Writer => least + 4,
-            Class::Promise => least + 5,
-        }
+        policy::floor(class, self.checkpoint_blocks(), self.segments.geometry.segment_blocks)
     }
 
     /// Blocks that a new promise may count on.
     fn promisable(&self) -> u64 {
         let free = self.segments.free_count().saturating_sub(self.floor(Class::Promise));
         let blocks = free * self.segments.geometry.segment_blocks + self.segments.log_rest;
-        blocks.saturating_sub(self.segments.promised_pages * BLOCKS_PER_PAGE)
+        let promised = self.segments.promised_pages;
+        // Pages of the node table that their nodes may change: all there are, and those for new nodes.
+        let table = (NODES_PER_PAGE * promised)
+            .min(self.table.pages.len() as u64 + NODES_PER_PAGE * promised / TABLE_NODES + 1);
+        blocks.saturating_sub(promised * BLOCKS_PER_PAGE + table)
     }
 
     /// Blocks that can be written once dead space is given back, above the reserves and what is promised.
@@ -75,11 +62,17 @@ impl Map {
         space.total.saturating_sub(space.live + space.reserved + kept)
     }
 
+    pub(crate) fn is_short_of_space(&self) -> bool {
+        let low = policy::low_mark(u64::from(self.segments.geometry.segments));
+        self.segments.free_count() < self.floor(Class::Promise) + low
+    }
+
     pub(crate) fn space(&self) -> Space {
         let geometry = &self.segments.geometry;
         Space {
             total: u64::from(geometry.segments) * geometry.segment_blocks,
             live: self.segments.iter().map(|(_, segment)| u64::from(segment.live)).sum(),
+            nodes: self.table.used(),
             free: self.segments.free_count() * geometry.segment_blocks + self.segments.log_rest,
             reserved: self.segments.promised_pages * BLOCKS_PER_PAGE,
         }
@@ -105,6 +98,10 @@ impl Store {
         if pages.saturating_mul(BLOCKS_PER_PAGE) > map.promisable() {
             return Err(StoreError::Full);
         }
+        #[cfg(feature = "planted-bugs")]
+        if map.plant_forgotten_promise {
+            return Ok(());
+        }
         map.segments.promised_pages += pages;
         Ok(())
     }
@@ -122,11 +119,8 @@ impl Store {
         map.segments.promised_pages -= pages;
     }
 
-    /// Whether free space is low, so that checkpoints and [`clean`](Store::clean) should find some: less than an
-    /// eighth of the segments is free, above what the reserves need.
+    /// Whether free space is low, so that checkpoints and [`clean`](Store::clean) should find some.
     pub fn is_short_of_space(&self) -> bool {
-        let map = self.map();
-        let all = u64::from(map.segments.geometry.segments);
-        map.segments.free_count() < map.floor(Class::Promise) + all / 8
+        self.map().is_short_of_space()
     }
 }

@@ -10,17 +10,23 @@
 //! The writer's lock is held during I/O: one apply, checkpoint or cleaning at a time. The map's is never held
 //! during I/O, so readers wait for nobody's writes or flushes.
 
+use crate::clean::Cleaner;
 use crate::counters::{Counters, Counting, count};
 use crate::error::StoreError;
 use crate::format::{EPOCH_ROOT, ROOTS, SUPERBLOCK};
 use crate::map::{Map, Missing, NodeTable, Tree};
 use crate::root::{Cursor, Extent, Root, no_epoch};
-use crate::segments::{Segments, Use};
+use crate::scrub::Scrub;
+use crate::segments::{SegmentEntry, Segments, Use};
 use crate::space::Space;
 use crate::superblock::{Geometry, Layout};
-use device::{Block, Device, Incarnation, Page, Sequence, StoreId};
+use crate::volume;
+use device::{Block, Device, DeviceError, Incarnation, Operation, Page, Sequence, StoreId};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// The error number of a failed read or write, on every Linux.
+const EIO: i32 = 5;
 
 /// The log-structured store.
 pub struct Store {
@@ -28,12 +34,17 @@ pub struct Store {
     pub(crate) geometry: Geometry,
     pub(crate) map: RwLock<Map>,
     pub(crate) writer: Mutex<Writer>,
+    /// Taken before the writer's lock, where both are.
+    pub(crate) cleaner: Mutex<Cleaner>,
+    pub(crate) scrub: Mutex<Option<Scrub>>,
     pub(crate) counting: Counting,
+    /// Flushes that failed. One that fails may take with it what others wrote, and nobody is told twice.
+    pub(crate) flushes_failed: AtomicU64,
     pub(crate) incarnation: AtomicU64,
     /// Blocks of log that recovery would read now.
     pub(crate) log_blocks: AtomicU64,
     #[cfg(feature = "planted-bugs")]
-    pub(crate) plant_missing_flush: std::sync::atomic::AtomicBool,
+    pub(crate) planted: crate::plant::Planted,
 }
 
 /// Whether changes may be made.
@@ -77,10 +88,10 @@ impl Store {
         let geometry = Geometry::plan(device, layout)?;
         device.write(SUPERBLOCK, &device::pages(1))?;
         device.flush()?;
-        let mut segments = Segments::new(geometry, vec![(Use::Free, 0); geometry.segments as usize]);
+        let mut segments = Segments::new(geometry, vec![SegmentEntry::default(); geometry.segments as usize]);
         let mut take = |usage| segments.take(usage).expect("a new store has free segments");
         let (segment, next, nodes) = (take(Use::Log), take(Use::Log), take(Use::Nodes));
-        let mut map = Map::new(NodeTable::new(), Tree::default(), segments);
+        let mut map = Map::new(NodeTable::new(), volume::main_only(Tree::default()), segments);
         let at = geometry.start(nodes);
         let (bytes, blocks) = map.encode_tables(|_| at);
         device.write(at, &crate::log::to_pages(&bytes))?;
@@ -118,6 +129,9 @@ impl Store {
             incarnation: AtomicU64::new(root.incarnation.0),
             log_blocks: AtomicU64::new(0),
             counting: Counting::default(),
+            cleaner: Mutex::default(),
+            scrub: Mutex::default(),
+            flushes_failed: AtomicU64::new(0),
             map: RwLock::new(map),
             writer: Mutex::new(Writer {
                 health: Health::NotBegun,
@@ -130,7 +144,7 @@ impl Store {
                 tables: root.tables.extents.clone(),
             }),
             #[cfg(feature = "planted-bugs")]
-            plant_missing_flush: std::sync::atomic::AtomicBool::new(false),
+            planted: crate::plant::Planted::default(),
         }
     }
 
@@ -209,20 +223,46 @@ impl Store {
         self.writer.lock().expect("no panic while writing")
     }
 
+    pub(crate) fn lock_cleaner(&self) -> MutexGuard<'_, Cleaner> {
+        self.cleaner.lock().expect("no panic while cleaning")
+    }
+
     pub(crate) fn stopped(&self) -> StoreError {
         StoreError::Stopped { device: self.device.name().to_owned() }
     }
 
-    pub(crate) fn flush(&self) -> Result<(), StoreError> {
+    /// Taken before anything is written for which [`flush_since`](Store::flush_since) is to answer.
+    pub(crate) fn failed_flushes(&self) -> u64 {
+        self.flushes_failed.load(Ordering::Acquire)
+    }
+
+    /// Makes everything durable that was written since `failed` was taken. If any flush has failed since, whoever
+    /// asked for it, nobody knows whether it is.
+    pub(crate) fn flush_since(&self, failed: u64) -> Result<(), StoreError> {
         count(&self.counting.flushes, 1);
-        Ok(self.device.flush()?)
+        if let Err(error) = self.device.flush() {
+            self.flushes_failed.fetch_add(1, Ordering::AcqRel);
+            return Err(error.into());
+        }
+        if self.failed_flushes() == failed {
+            return Ok(());
+        }
+        let reason = "another flush failed meanwhile, and may have taken these writes with it".to_owned();
+        let (device, operation) = (self.device.name().to_owned(), Operation::Flush);
+        Err(DeviceError { device, operation, at: Block(0), count: 0, errno: EIO, reason }.into())
+    }
+
+    /// Writes, and counts it.
+    pub(crate) fn write(&self, at: Block, pages: &[Page]) -> Result<(), StoreError> {
+        count(&self.counting.blocks_written, pages.len() as u64);
+        Ok(self.device.write(at, pages)?)
     }
 
     /// Writes single blocks, consecutive ones together.
     pub(crate) fn write_blocks(&self, blocks: Vec<(Block, Box<Page>)>) -> Result<(), StoreError> {
         for run in blocks.chunk_by(|(at, _), (next, _)| at.0 + 1 == next.0) {
             let pages: Vec<Page> = run.iter().map(|(_, page)| (**page).clone()).collect();
-            self.device.write(run[0].0, &pages)?;
+            self.write(run[0].0, &pages)?;
         }
         Ok(())
     }

@@ -4,9 +4,11 @@ use crate::error::StoreError;
 use crate::format::*;
 use crate::map::{Map, NodeId, NodeTable, TablePage, Tree, decode_table_page};
 use crate::root::{Root, Stream};
-use crate::segments::{Segments, Use};
+use crate::segments::{AGE_MAX, SegmentEntry, Segments, Use};
 use crate::superblock::Geometry;
+use crate::volume::{Volume, VolumeId, VolumeMode};
 use device::{Block, Device, Page, Read};
+use std::collections::BTreeMap;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -15,7 +17,7 @@ struct StreamHead {
     table_pages: U64,
     segments: U32,
     volumes: U32,
-    /// Objects on the dying list; always 0 in version 1.
+    /// Nodes on the dying list.
     dying: U32,
     reserved: [u8; 44],
 }
@@ -32,7 +34,7 @@ struct DirectoryBytes {
 #[repr(C)]
 struct SegmentBytes {
     usage: u8,
-    reserved: [u8; 3],
+    age: [u8; 3],
     live: U32,
 }
 
@@ -42,29 +44,36 @@ struct VolumeBytes {
     number: U64,
     root: U64,
     height: u8,
-    reserved: [u8; 15],
+    read_only: u8,
+    reserved: [u8; 14],
 }
 
 const HEAD_BYTES: usize = size_of::<StreamHead>();
 const VOLUME_BYTES: usize = size_of::<VolumeBytes>();
+/// The id of a node on the dying list.
+const DYING_BYTES: usize = 8;
 const _: () = assert!(HEAD_BYTES == 64 && VOLUME_BYTES == 32);
 const _: () = assert!(size_of::<DirectoryBytes>() == 16 && size_of::<SegmentBytes>() == 8);
+
+/// Pages of the node table that are read at once: 1 MiB.
+const TABLE_PAGES_AT_ONCE: usize = 256;
 
 const FREE: u8 = 0;
 const LOG: u8 = 1;
 const NODES: u8 = 2;
 
-/// Blocks of a stream with this many pages of the node table.
-pub(crate) fn stream_blocks(table_pages: usize, segments: &Segments) -> u64 {
-    let segments = segments.geometry.segments as usize;
-    blocks_for(HEAD_BYTES + 16 * table_pages + 8 * segments + VOLUME_BYTES) as u64
-}
-
 impl Map {
+    /// Blocks of a stream for a node table of this many pages.
+    pub(crate) fn stream_blocks(&self, table_pages: usize) -> u64 {
+        let segments = self.segments.geometry.segments as usize;
+        let volumes = VOLUME_BYTES * self.volumes.len() + DYING_BYTES * self.dying.len();
+        blocks_for(HEAD_BYTES + 16 * table_pages + 8 * segments + volumes) as u64
+    }
+
     /// The tables' stream, and how many blocks it has. `place` gives a block to each; it is asked before the
     /// bytes are made, because they say how much of which segment is live.
     pub(crate) fn encode_tables(&mut self, mut place: impl FnMut(&mut Map) -> Block) -> (Vec<u8>, u64) {
-        let blocks = stream_blocks(self.table.pages.len(), &self.segments);
+        let blocks = self.stream_blocks(self.table.pages.len());
         for _ in 0..blocks {
             let at = place(self);
             self.segments.lives(at);
@@ -72,8 +81,8 @@ impl Map {
         let head = StreamHead {
             table_pages: (self.table.pages.len() as u64).into(),
             segments: self.segments.geometry.segments.into(),
-            volumes: 1.into(),
-            dying: 0.into(),
+            volumes: (self.volumes.len() as u32).into(),
+            dying: (self.dying.len() as u32).into(),
             reserved: [0; 44],
         };
         let mut bytes = head.as_bytes().to_vec();
@@ -87,13 +96,21 @@ impl Map {
                 // that is mounted again and again from forgetting what each mount found to be free.
                 _ if Segments::is_dead(segment) && segment.dead_since.is_some() => FREE,
                 Use::Free => FREE,
-                Use::Log => LOG,
+                Use::Log | Use::Moved => LOG,
                 Use::Nodes => NODES,
             };
-            bytes.extend(SegmentBytes { usage, reserved: [0; 3], live: segment.live.into() }.as_bytes());
+            let age = self.segments.age(segment).min(u64::from(AGE_MAX)) as u32;
+            let [one, two, three, _] = if usage == LOG { age.to_le_bytes() } else { [0; 4] };
+            let live = segment.live.into();
+            bytes.extend(SegmentBytes { usage, age: [one, two, three], live }.as_bytes());
         }
-        let (root, height) = (self.objects.root.0.into(), self.objects.height);
-        bytes.extend(VolumeBytes { number: 0.into(), root, height, reserved: [0; 15] }.as_bytes());
+        for (number, volume) in &self.volumes {
+            let Tree { root, height } = volume.objects;
+            let (number, root) = (u64::from(number.0).into(), root.0.into());
+            let read_only = u8::from(volume.mode == VolumeMode::ReadOnly);
+            bytes.extend(VolumeBytes { number, root, height, read_only, reserved: [0; 14] }.as_bytes());
+        }
+        self.dying.iter().for_each(|id| bytes.extend(id.0.to_le_bytes()));
         assert_eq!(blocks_for(bytes.len()) as u64, blocks, "as long as it was thought to be");
         (bytes, blocks)
     }
@@ -109,7 +126,8 @@ pub(crate) fn read_map(device: &dyn Device, geometry: &Geometry, root: &Root) ->
     let table = NodeTable::from_pages(decoded.pages, entries);
     let mut segments = Segments::new(*geometry, decoded.segments);
     segments.dead_at_root(root.generation, [root.log.segment, root.log.next]);
-    let mut map = Map::new(table, decoded.objects, segments);
+    let mut map = Map::new(table, decoded.volumes, segments);
+    map.dying = decoded.dying;
     map.newest = root.newest;
     Ok(map)
 }
@@ -144,14 +162,15 @@ fn read_stream(device: &dyn Device, geometry: &Geometry, stream: &Stream) -> Res
 
 struct Decoded {
     pages: Vec<TablePage>,
-    segments: Vec<(Use, u32)>,
-    objects: Tree,
+    segments: Vec<SegmentEntry>,
+    volumes: BTreeMap<VolumeId, Volume>,
+    dying: Vec<NodeId>,
 }
 
 /// `None` if the stream, whose checksum is right, says what version 1 never does.
 fn decode_stream(bytes: &[u8], geometry: &Geometry) -> Option<Decoded> {
     let (head, mut rest) = StreamHead::read_from_prefix(bytes).ok()?;
-    if head.segments.get() != geometry.segments || head.volumes.get() != 1 || head.dying.get() != 0 {
+    if head.segments.get() != geometry.segments {
         return None;
     }
     let mut pages = Vec::new();
@@ -171,11 +190,29 @@ fn decode_stream(bytes: &[u8], geometry: &Geometry) -> Option<Decoded> {
             NODES => Use::Nodes,
             _ => return None,
         };
-        segments.push((usage, segment.live.get()));
+        let [one, two, three] = segment.age;
+        let age = u32::from_le_bytes([one, two, three, 0]);
+        segments.push(SegmentEntry { usage, live: segment.live.get(), age });
     }
-    let (volume, _) = VolumeBytes::read_from_prefix(rest).ok()?;
-    let objects = Tree { root: NodeId(volume.root.get()), height: volume.height };
-    Some(Decoded { pages, segments, objects })
+    let mut volumes = BTreeMap::new();
+    for _ in 0..head.volumes.get() {
+        let volume;
+        (volume, rest) = VolumeBytes::read_from_prefix(rest).ok()?;
+        let objects = Tree { root: NodeId(volume.root.get()), height: volume.height };
+        let mode = match volume.read_only {
+            0 => VolumeMode::Writable,
+            1 => VolumeMode::ReadOnly,
+            _ => return None,
+        };
+        volumes.insert(VolumeId(u32::try_from(volume.number.get()).ok()?), Volume { objects, mode });
+    }
+    let mut dying = Vec::new();
+    for _ in 0..head.dying.get() {
+        let id;
+        (id, rest) = U64::read_from_prefix(rest).ok()?;
+        dying.push(NodeId(id.get()));
+    }
+    volumes.contains_key(&VolumeId::MAIN).then_some(Decoded { pages, segments, volumes, dying })
 }
 
 /// Reads the pages of the node table, many at a time.
@@ -185,20 +222,22 @@ fn read_table(
     pages: &[TablePage],
 ) -> Result<Vec<crate::map::NodeEntry>, StoreError> {
     let mut entries = Vec::new();
-    // 1 MiB at a time.
-    for (group, pages) in pages.chunks(256).enumerate() {
-        let mut reads: Vec<Read> = pages.iter().map(|page| Read::new(page.place, 1)).collect();
+    // 1 MiB at a time; checkpoints keep most of the table's pages next to each other.
+    for (group, pages) in pages.chunks(TABLE_PAGES_AT_ONCE).enumerate() {
+        let runs = pages.chunk_by(|page, next| page.place.0 + 1 == next.place.0);
+        let mut reads: Vec<Read> = runs.map(|run| Read::new(run[0].place, run.len())).collect();
         device.read_batch(&mut reads);
-        for (index, (read, page)) in reads.iter().zip(pages).enumerate() {
-            read.result.clone()?;
-            let number = group * 256 + index;
+        let found = reads.iter().flat_map(|read| read.pages.iter().map(|page| (&read.result, page)));
+        for (index, ((result, bytes), page)) in found.zip(pages).enumerate() {
+            result.clone()?;
+            let number = group * TABLE_PAGES_AT_ONCE + index;
             let what = format!("page {number} of the node table");
-            let found = sum(&read.pages[0].0);
+            let found = sum(&bytes.0);
             if found != page.crc {
                 let (device, expected) = (device.name().to_owned(), page.crc);
                 return Err(StoreError::Corrupt { device, place: page.place, what, expected, found });
             }
-            let decoded = decode_table_page(&read.pages[0], number, geometry.id);
+            let decoded = decode_table_page(bytes, number, geometry.id);
             entries.extend(decoded.ok_or_else(|| damaged(device, page.place, &what))?);
         }
     }

@@ -20,6 +20,7 @@ fn work(store: &Store, model: Model, work: &mut Work, steps: u64) -> Left {
         let failed: Result<(), StoreError> = match work.random.below(10) {
             0 => store.checkpoint(),
             1 => store.clean().map(drop),
+            2 | 3 => store.clean_step().map(drop),
             _ => {
                 let vector = work.vector(&left.acknowledged);
                 left.maybe.apply(&vector);

@@ -20,6 +20,7 @@ fn run(seed: u64, steps: u64, segments: u64) {
             }
             1 | 2 => store.checkpoint().expect("a checkpoint"),
             3 => drop(store.clean().expect("cleaning")),
+            4..7 => drop(store.clean_step().expect("a step of cleaning")),
             _ => {
                 let vector = work.vector(&model);
                 store

@@ -3,46 +3,101 @@
 mod common;
 
 use common::*;
-use store::PlantedBug;
+use device::Random;
+use sim::{Power, SimDisk};
+use std::sync::Arc;
+use store::{PlantedBug, Store};
 
-/// Works with crashes until the store differs from the model; how many vectors that took.
-fn noticed(bug: Option<PlantedBug>) -> Option<u64> {
-    let mut vectors = 0;
-    for seed in 0..40 {
-        let (power, disk, mut store) = fresh(90, seed);
-        let (mut model, mut work) = (Model::default(), Work::new(seed));
-        for _ in 0..60 {
-            if let Some(bug) = bug {
-                store.plant(bug);
-            }
-            let vector = work.vector(&model);
-            model.apply(&vector);
-            vectors += 1;
-            if store.apply(&vector).is_err() || model.difference(&store).is_some() {
-                return Some(vectors);
-            }
-            match work.random.below(12) {
-                0 => {
-                    drop(store);
-                    power.cut();
-                    disk.crash();
-                    power.restore();
-                    match mount(&disk) {
-                        Ok(again) if model.difference(&again).is_none() => store = again,
-                        _ => return Some(vectors),
-                    }
-                }
-                1 if store.checkpoint().is_err() => return Some(vectors),
-                2 if store.clean().is_err() => return Some(vectors),
-                _ => {}
-            }
-            if store.is_short_of_space() {
-                let _ = store.clean();
-                let _ = store.checkpoint();
+/// A life of one store, with crashes.
+struct Life {
+    power: Arc<Power>,
+    disk: Arc<SimDisk>,
+    store: Store,
+    model: Model,
+    work: Work,
+    dice: Random,
+    bug: Option<PlantedBug>,
+}
+
+impl Life {
+    fn new(seed: u64, bug: Option<PlantedBug>) -> Life {
+        let (power, disk, store) = fresh(90, seed);
+        let life = Life {
+            power,
+            disk,
+            store,
+            model: Model::default(),
+            work: Work::new(seed),
+            dice: Random::new(seed),
+            bug,
+        };
+        life.plant();
+        life
+    }
+
+    fn plant(&self) {
+        self.bug.into_iter().for_each(|bug| self.store.plant(bug));
+    }
+
+    /// One step; what is wrong after it, if anything is.
+    fn step(&mut self) -> Option<String> {
+        let failed = |error: store::StoreError| Some(error.to_string());
+        let vector = self.work.vector(&self.model);
+        self.model.apply(&vector);
+        if let Err(error) = self.store.apply(&vector) {
+            return failed(error);
+        }
+        let worked = match self.dice.below(12) {
+            0 => return self.crash(),
+            1 | 2 => self.store.checkpoint(),
+            3 => self.store.clean().map(drop),
+            4..8 => self.store.clean_step().map(drop),
+            _ => Ok(()),
+        };
+        if let Err(error) = worked {
+            return failed(error);
+        }
+        if self.store.is_short_of_space() {
+            let _ = self.store.clean();
+            let _ = self.store.checkpoint();
+        }
+        self.model.difference(&self.store)
+    }
+
+    fn crash(&mut self) -> Option<String> {
+        self.power.cut();
+        self.disk.crash();
+        self.power.restore();
+        match mount(&self.disk) {
+            Ok(store) => self.store = store,
+            Err(error) => return Some(error.to_string()),
+        }
+        let wrong = self.model.difference(&self.store);
+        let wrong = wrong.or_else(|| findings(&self.store).first().map(|finding| finding.to_string()));
+        self.plant();
+        wrong
+    }
+}
+
+/// Lives on until something is wrong: what, and after how many steps.
+fn noticed(bug: Option<PlantedBug>) -> Option<(u64, String)> {
+    let mut steps = 0;
+    for seed in 0..20 {
+        let mut life = Life::new(seed, bug);
+        for _ in 0..150 {
+            steps += 1;
+            if let Some(wrong) = life.step() {
+                return Some((steps, wrong));
             }
         }
     }
     None
+}
+
+#[track_caller]
+fn assert_noticed(bug: PlantedBug) {
+    let Some((steps, wrong)) = noticed(Some(bug)) else { panic!("{bug:?} goes unnoticed") };
+    println!("{bug:?}: after {steps} steps: {wrong}");
 }
 
 #[test]
@@ -52,15 +107,25 @@ fn without_a_bug_nothing_is_noticed() {
 
 #[test]
 fn a_cut_that_ignores_homes_is_noticed() {
-    assert!(noticed(Some(PlantedBug::CutIgnoresHome)).is_some());
+    assert_noticed(PlantedBug::CutIgnoresHome);
 }
 
 #[test]
 fn a_segment_reused_before_it_may_be_is_noticed() {
-    assert!(noticed(Some(PlantedBug::ReusedBeforePins)).is_some());
+    assert_noticed(PlantedBug::ReusedBeforePins);
 }
 
 #[test]
 fn a_missing_flush_is_noticed() {
-    assert!(noticed(Some(PlantedBug::MissingFlush)).is_some());
+    assert_noticed(PlantedBug::MissingFlush);
+}
+
+#[test]
+fn repointing_before_the_copy_is_durable_is_noticed() {
+    assert_noticed(PlantedBug::RepointBeforeCopy);
+}
+
+#[test]
+fn trimming_after_reuse_is_noticed() {
+    assert_noticed(PlantedBug::TrimAfterReuse);
 }

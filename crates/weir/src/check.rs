@@ -8,7 +8,7 @@ use crate::error::WeirError;
 use crate::media::Media;
 use crate::overlay::Overlay;
 use cache::{Cache, CacheError, Settings};
-use device::Device;
+use device::{Device, Incarnation};
 use fs::Fs;
 use host::{Access, SystemClock};
 use serde_json::json;
@@ -68,6 +68,9 @@ fn print(findings: &Findings) {
 
 fn check(args: &CheckArgs) -> Result<Findings, WeirError> {
     let media = Media::find(&args.path, args.buffer.as_deref())?;
+    if args.repair {
+        repair(&media)?;
+    }
     let (store_disk, buffer_disk) = media.open(Access::Read)?;
     let mut findings = Findings::default();
     let rest = ["the buffer's log", "the metadata of the file system"];
@@ -97,6 +100,20 @@ fn check(args: &CheckArgs) -> Result<Findings, WeirError> {
         }
     }
     Ok(findings)
+}
+
+/// Makes the store's counts right, and says what was wrong; what is wrong still is found afterwards.
+fn repair(media: &Media) -> Result<(), WeirError> {
+    let failed = |source| WeirError::Store { path: media.name.clone(), source };
+    let (store_disk, _buffer) = media.open(Access::Write)?;
+    let store = Store::open(Arc::new(store_disk)).map_err(failed)?;
+    store.begin(Incarnation(store.incarnation().0 + 1)).map_err(failed)?;
+    let repaired = store.repair(&mut |finding| eprintln!("wrong     {finding}")).map_err(failed)?;
+    eprintln!(
+        "repaired  {} node references, {} segments' live counts; both roots are written anew",
+        repaired.references, repaired.segments
+    );
+    Ok(())
 }
 
 fn open_cache(store: &Arc<Store>, buffer: Arc<dyn Device>) -> Result<Cache, CacheError> {

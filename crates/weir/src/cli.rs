@@ -34,6 +34,8 @@ pub(crate) enum Command {
     /// Make everything written so far durable, for all files
     Sync(DirArgs),
     Check(CheckArgs),
+    Space(StatusArgs),
+    Scrub(ScrubArgs),
     /// Measure weir beside its baselines
     Bench(BenchArgs),
     /// Write the manual pages into a directory
@@ -173,7 +175,7 @@ pub(crate) struct DirArgs {
     pub(crate) dir: PathBuf,
 }
 
-/// Show what a mounted store is doing
+/// Show what a mounted store is doing, or (`space`) how full it is
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     /// The directory on which the store is mounted
@@ -183,7 +185,27 @@ pub(crate) struct StatusArgs {
     pub(crate) json: bool,
 }
 
-/// Check a store that is not mounted; changes nothing
+/// Read everything that a mounted store holds, and compare every checksum
+///
+/// Goes on beside all other work. What is wrong is listed with the object that it hits; map nodes that memory still has
+/// whole are written again. Exit codes: 0 clean, 1 findings.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  weir scrub /mnt/demo
+  weir scrub --rate 20MiB /mnt/demo")]
+pub(crate) struct ScrubArgs {
+    /// The directory on which the store is mounted
+    pub(crate) dir: PathBuf,
+    /// Bytes to read in a second, at most
+    #[arg(long, value_name = "SIZE", default_value = "100MiB")]
+    pub(crate) rate: Size,
+    /// As one JSON object, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Check a store that is not mounted; changes nothing, unless --repair is given
 ///
 /// Reads everything that the formats promise, as the next mount would see it. Exit codes: 0 clean, 1 findings, 2 could not check.
 #[derive(Debug, Args)]
@@ -196,6 +218,9 @@ pub(crate) struct CheckArgs {
     /// As one JSON object, for scripts
     #[arg(long)]
     pub(crate) json: bool,
+    /// First make right what can be counted anew: references, live blocks, both roots. Bytes that are gone stay gone
+    #[arg(long)]
+    pub(crate) repair: bool,
 }
 
 #[cfg(test)]

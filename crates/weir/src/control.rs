@@ -7,7 +7,7 @@
 
 use crate::error::WeirError;
 use crate::media::FS_TYPE;
-use crate::status::Mounted;
+use crate::status::{Mounted, ScrubFrom};
 use host::Mounts;
 use rustix::fs::Mode;
 use rustix::net::sockopt::socket_peercred;
@@ -243,6 +243,8 @@ fn answer(line: &str, mounted: &Mounted) -> Value {
             Ok(()) => json!({}),
             Err(why) => json!({ "not_drained": why }),
         },
+        Some("scrub_begin") => mounted.scrub(ScrubFrom::Start),
+        Some("scrub") => mounted.scrub(ScrubFrom::WhereItIs),
         _ => json!({ "error": "not a request: {\"operation\": \"status\", \"sync\" or \"drained\"}" }),
     }
 }

@@ -14,6 +14,7 @@ mod media;
 mod mount;
 mod mount_point;
 mod overlay;
+mod scrub;
 mod signals;
 mod size;
 mod stack;
@@ -50,6 +51,8 @@ fn run(command: Command) -> Result<ExitCode, WeirError> {
         Command::Status(args) => status(&args).map(done),
         Command::Sync(args) => sync(&args).map(done),
         Command::Check(args) => check::run(&args),
+        Command::Space(args) => space(&args).map(done),
+        Command::Scrub(args) => scrub::run(&args),
         Command::Bench(args) => Ok(bench::run(&args).map(done)?),
         Command::Man(args) => man::run(&args).map(done),
     }
@@ -60,6 +63,15 @@ fn status(args: &StatusArgs) -> Result<(), WeirError> {
     match args.json {
         true => println!("{report:#}"),
         false => status::print(&report),
+    }
+    Ok(())
+}
+
+fn space(args: &StatusArgs) -> Result<(), WeirError> {
+    let report = Found::at(&args.dir)?.connect()?.request("status")?;
+    match args.json {
+        true => println!("{:#}", report["space"]),
+        false => status::print_space(&report["space"]),
     }
     Ok(())
 }

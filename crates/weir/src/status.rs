@@ -10,6 +10,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// Where a scrub goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ScrubFrom {
+    Start,
+    WhereItIs,
+}
+
+/// What one request scrubs: 4 MiB, so that its client can keep the pace.
+const SCRUB_BLOCKS: u64 = 1024;
+
 /// A mounted stack, as its control socket sees it.
 pub(crate) struct Mounted {
     dir: PathBuf,
@@ -53,6 +63,29 @@ impl Mounted {
         let drained = self.drained.lock().unwrap_or_else(PoisonError::into_inner);
         let drained = self.drained_set.wait_while(drained, |drained| drained.is_none());
         drained.unwrap_or_else(PoisonError::into_inner).clone().expect("waited for it")
+    }
+
+    /// Scrubs a little, and says how far it is and what it found.
+    pub(crate) fn scrub(&self, from: ScrubFrom) -> Value {
+        let store = &self.stack.store;
+        if from == ScrubFrom::Start {
+            store.end_scrub();
+        }
+        let mut findings = Vec::new();
+        let mut report = |finding: store::Finding| findings.push(finding.to_string());
+        let first = store.scrub_step(&mut report);
+        let mut so_far = first;
+        while !so_far.done && so_far.blocks < first.blocks + SCRUB_BLOCKS {
+            so_far = store.scrub_step(&mut report);
+        }
+        json!({
+            "blocks": so_far.blocks,
+            "of_blocks": so_far.of_blocks,
+            "damaged": so_far.damaged,
+            "healed": so_far.healed,
+            "done": so_far.done,
+            "findings": findings,
+        })
     }
 
     /// Everything, as `weir status --json` shows it.
@@ -143,6 +176,9 @@ impl Mounted {
         json!({
             "total_bytes": bytes(space.total),
             "live_bytes_bound": bytes(space.live),
+            "map_bytes": bytes(space.nodes),
+            "room_bytes": bytes(self.stack.store.room()),
+            "volumes": self.stack.store.volumes().len(),
             "free_bytes": bytes(space.free),
             "reserved_bytes": bytes(space.reserved),
             "log_bytes_since_checkpoint": bytes(self.stack.store.blocks_since_checkpoint()),
@@ -254,6 +290,18 @@ fn print_trouble(report: &Value) {
         let text = |field: &str| one[field].as_str().unwrap_or("?").to_owned();
         println!("             object {}, {page}: {}", text("object"), text("why"));
     }
+}
+
+/// How full a store is, for people.
+pub(crate) fn print_space(space: &Value) {
+    let size = |name: &str| Size(space[name].as_u64().unwrap_or(0)).to_string();
+    println!("total      {:>10}", size("total_bytes"));
+    println!("live       {:>10}  at most: exact after a round of cleaning", size("live_bytes_bound"));
+    println!("  the map  {:>10}", size("map_bytes"));
+    println!("free       {:>10}", size("free_bytes"));
+    println!("promised   {:>10}  to what is on its way home", size("reserved_bytes"));
+    println!("room       {:>10}  once dead space is given back, without the reserves", size("room_bytes"));
+    println!("volumes    {:>10}", space["volumes"]);
 }
 
 fn print_latency(latency: &Value) {

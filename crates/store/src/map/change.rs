@@ -6,14 +6,15 @@ use super::object::{ObjectEntry, Pages, fits_inline};
 use super::tree::{Leaf, Tree};
 use crate::format::{LEAF_OBJECTS, LEAF_PAGES};
 use crate::note::Note;
+use crate::volume::VolumeId;
 use device::{ObjectId, PageNo, Sequence};
 use std::ops::Range;
 
 impl Map {
     /// Whether every node that [`change`](Map::change) would need for this note is in memory.
-    pub(crate) fn prepare(&self, note: &Note) -> Result<(), Missing> {
+    pub(crate) fn prepare(&self, volume: VolumeId, note: &Note) -> Result<(), Missing> {
         match note {
-            Note::Write { object, page, .. } => match self.slot(object.slot)? {
+            Note::Write { object, page, .. } => match self.slot(volume, object.slot)? {
                 Some(entry) if entry.generation < object.generation => self.prepare_all(entry),
                 Some(ObjectEntry { generation, pages: Pages::Tree(tree) })
                     if *generation == object.generation =>
@@ -22,17 +23,20 @@ impl Map {
                 }
                 _ => Ok(()),
             },
-            Note::Cut { object, pages, .. } => match self.object(*object)? {
+            Note::Cut { object, pages, .. } => match self.object(volume, *object)? {
                 Some(ObjectEntry { pages: Pages::Tree(tree), .. }) => {
                     self.leaves(*tree, leaf_range(pages)).map(drop)
                 }
                 _ => Ok(()),
             },
-            Note::Delete { object, .. } => self.object(*object)?.map_or(Ok(()), |e| self.prepare_all(e)),
-            Note::Clone { from, to, .. } => {
-                self.slot(from.slot)?;
-                self.slot(to.slot)?.map_or(Ok(()), |entry| self.prepare_all(entry))
+            Note::Delete { object, .. } => {
+                self.object(volume, *object)?.map_or(Ok(()), |e| self.prepare_all(e))
             }
+            Note::Clone { from, to, .. } => {
+                self.slot(volume, from.slot)?;
+                self.slot(volume, to.slot)?.map_or(Ok(()), |entry| self.prepare_all(entry))
+            }
+            Note::CloneVolume { .. } | Note::DeleteVolume { .. } => Ok(()),
         }
     }
 
@@ -44,20 +48,23 @@ impl Map {
     }
 
     /// Does what a note says. Its nodes must be in memory.
-    pub(crate) fn change(&mut self, note: &Note) {
+    pub(crate) fn change(&mut self, volume: VolumeId, note: &Note) {
         match note {
             Note::Write { object, page, home, place, crc } => {
                 let entry = PageEntry { place: *place, home: *home, crc: *crc, shared: false };
-                self.write(*object, *page, entry);
+                self.write(volume, *object, *page, entry);
             }
-            Note::Cut { object, pages, sequence } => self.cut(*object, pages, *sequence),
-            Note::Delete { object, sequence } => self.delete(*object, *sequence),
-            Note::Clone { from, to, .. } => self.clone_object(*from, *to),
+            Note::Cut { object, pages, sequence } => self.cut(volume, *object, pages, *sequence),
+            Note::Delete { object, sequence } => self.delete(volume, *object, *sequence),
+            Note::Clone { from, to, .. } => self.clone_object(volume, *from, *to),
+            Note::CloneVolume { to, mode, .. } => self.clone_volume(volume, *to, *mode),
+            Note::DeleteVolume { .. } => self.delete_volume(volume),
         }
     }
 
-    fn write(&mut self, object: ObjectId, page: PageNo, new: PageEntry) {
-        let old = self.here(object.slot);
+    fn write(&mut self, volume: VolumeId, object: ObjectId, page: PageNo, new: PageEntry) {
+        self.unshare(volume, object.slot);
+        let old = self.here(volume, object.slot);
         let mut pages = match &old {
             Some(entry) if entry.generation > object.generation => return,
             Some(entry) if entry.generation < object.generation => {
@@ -68,7 +75,7 @@ impl Map {
             None => Pages::Inline(Vec::new()),
         };
         self.set_page(&mut pages, page, new);
-        self.put(object.slot, old, Some(ObjectEntry { generation: object.generation, pages }));
+        self.put(volume, object.slot, old, Some(ObjectEntry { generation: object.generation, pages }));
     }
 
     fn set_page(&mut self, pages: &mut Pages, page: PageNo, new: PageEntry) {
@@ -87,11 +94,7 @@ impl Map {
                     Err(at) => inline.insert(at, (page, new)),
                 }
                 if !fits_inline(inline) {
-                    let mut tree = Tree::default();
-                    for (page, entry) in inline.drain(..) {
-                        self.set_in_tree(&mut tree, page, entry);
-                    }
-                    *pages = Pages::Tree(tree);
+                    *pages = Pages::Tree(self.tree_of(inline));
                 }
             }
         }
@@ -104,8 +107,10 @@ impl Map {
         std::mem::replace(&mut entries[(page.0 % LEAF_PAGES) as usize], new)
     }
 
-    fn cut(&mut self, object: ObjectId, range: &Range<PageNo>, sequence: Sequence) {
-        let Some(old) = self.here(object.slot).filter(|old| old.generation == object.generation) else {
+    fn cut(&mut self, volume: VolumeId, object: ObjectId, range: &Range<PageNo>, sequence: Sequence) {
+        self.unshare(volume, object.slot);
+        let Some(old) = self.here(volume, object.slot).filter(|old| old.generation == object.generation)
+        else {
             return;
         };
         let goes = |page: PageNo, entry: &PageEntry| {
@@ -137,7 +142,7 @@ impl Map {
             }
         }
         let new = ObjectEntry { generation: object.generation, pages };
-        self.put(object.slot, Some(old), Some(new));
+        self.put(volume, object.slot, Some(old), Some(new));
     }
 
     /// Makes holes of some pages in a leaf that holds `held`.
@@ -152,8 +157,10 @@ impl Map {
         }
     }
 
-    fn delete(&mut self, object: ObjectId, sequence: Sequence) {
-        let Some(old) = self.here(object.slot).filter(|old| old.generation == object.generation) else {
+    fn delete(&mut self, volume: VolumeId, object: ObjectId, sequence: Sequence) {
+        self.unshare(volume, object.slot);
+        let Some(old) = self.here(volume, object.slot).filter(|old| old.generation == object.generation)
+        else {
             return;
         };
         let all_older = match &old.pages {
@@ -165,15 +172,17 @@ impl Map {
         };
         if all_older {
             self.drop_pages(&old.pages);
-            self.put(object.slot, Some(old), None);
+            self.put(volume, object.slot, Some(old), None);
         } else {
-            self.cut(object, &(PageNo(0)..PageNo(u64::MAX)), sequence);
+            self.cut(volume, object, &(PageNo(0)..PageNo(u64::MAX)), sequence);
         }
     }
 
     /// Both become one: the tree gets a second reference, entries inline are marked as shared.
-    fn clone_object(&mut self, from: ObjectId, to: ObjectId) {
-        let target = self.here(to.slot);
+    fn clone_object(&mut self, volume: VolumeId, from: ObjectId, to: ObjectId) {
+        self.unshare(volume, from.slot);
+        self.unshare(volume, to.slot);
+        let target = self.here(volume, to.slot);
         let done = |there: &ObjectEntry| {
             there.generation > to.generation
                 || there.generation == to.generation && there.pages != Pages::Inline(Vec::new())
@@ -184,16 +193,20 @@ impl Map {
         if let Some(there) = &target {
             self.drop_pages(&there.pages);
         }
-        let source = self.here(from.slot).filter(|source| source.generation == from.generation);
-        let Some(source) = source else { return self.put(to.slot, target, None) };
+        let source = self.here(volume, from.slot).filter(|source| source.generation == from.generation);
+        let Some(source) = source else { return self.put(volume, to.slot, target, None) };
         let mut pages = source.pages.clone();
         match &mut pages {
-            Pages::Tree(tree) => self.table.add_reference(tree.root),
+            Pages::Tree(tree) => self.refer(tree.root),
             Pages::Inline(inline) => inline.iter_mut().for_each(|(_, entry)| entry.shared = true),
         }
         let marked = ObjectEntry { generation: from.generation, pages: pages.clone() };
-        self.put(from.slot, Some(source), Some(marked));
-        self.put(to.slot, target, Some(ObjectEntry { generation: to.generation, pages }));
+        self.put(volume, from.slot, Some(source), Some(marked));
+        self.put(volume, to.slot, target, Some(ObjectEntry { generation: to.generation, pages }));
+        let objects = self.volumes.get(&volume).map_or(Tree::default(), |volume| volume.objects);
+        let leaf = self.leaf(objects, to.slot / LEAF_OBJECTS).expect("prepared");
+        // Pages inline that another leaf had.
+        leaf.into_iter().for_each(|leaf| self.revisit(leaf.id));
     }
 
     fn drop_pages(&mut self, pages: &Pages) {
@@ -203,18 +216,32 @@ impl Map {
         }
     }
 
+    /// Takes a copy of the leaf that holds a slot, and of the nodes above it, if others share it: what an object in
+    /// it refers to has a reference for each leaf that says so, only then.
+    fn unshare(&mut self, volume: VolumeId, slot: u64) {
+        let Some(mut tree) = self.volumes.get(&volume).map(|volume| volume.objects) else { return };
+        let index = slot / LEAF_OBJECTS;
+        if !self.is_shared(tree, index).expect("prepared") {
+            return;
+        }
+        self.leaf_for_change(&mut tree, index, Body::objects);
+        if let Some(volume) = self.volumes.get_mut(&volume) {
+            volume.objects = tree;
+        }
+    }
+
     /// A copy of the entry in a slot, whose leaf is in memory.
-    fn here(&self, slot: u64) -> Option<ObjectEntry> {
-        self.slot(slot).expect("prepared").cloned()
+    fn here(&self, volume: VolumeId, slot: u64) -> Option<ObjectEntry> {
+        self.slot(volume, slot).expect("prepared").cloned()
     }
 
     /// Replaces the entry in a slot.
-    fn put(&mut self, slot: u64, old: Option<ObjectEntry>, new: Option<ObjectEntry>) {
+    fn put(&mut self, volume: VolumeId, slot: u64, old: Option<ObjectEntry>, new: Option<ObjectEntry>) {
         if old == new {
             return;
         }
         let index = slot / LEAF_OBJECTS;
-        let mut tree = self.objects;
+        let Some(mut tree) = self.volumes.get(&volume).map(|volume| volume.objects) else { return };
         let leaf = self.leaf_for_change(&mut tree, index, Body::objects);
         let body = &mut self.node_mut(leaf).body;
         let Body::Objects(entries) = body else { unreachable!("a leaf of objects") };
@@ -222,7 +249,9 @@ impl Map {
         if body.is_empty() {
             self.remove_leaf(&mut tree, index);
         }
-        self.objects = tree;
+        if let Some(volume) = self.volumes.get_mut(&volume) {
+            volume.objects = tree;
+        }
     }
 
     #[cfg(not(feature = "planted-bugs"))]

@@ -6,6 +6,7 @@ use super::object::Pages;
 use super::tree::{Leaf, Tree};
 use crate::format::LEAF_PAGES;
 use crate::list::Listed;
+use crate::volume::VolumeId;
 use device::{ObjectId, PageNo};
 use std::ops::Range;
 
@@ -35,7 +36,7 @@ impl Map {
         if range.is_empty() {
             return Ok(nothing);
         }
-        match self.object(object)?.map(|entry| &entry.pages) {
+        match self.object(VolumeId::MAIN, object)?.map(|entry| &entry.pages) {
             None => Ok(nothing),
             Some(Pages::Inline(pages)) => {
                 let within = pages.iter().filter(|(page, _)| range.contains(page));
@@ -49,12 +50,7 @@ impl Map {
         let wanted = range.start.0 / LEAF_PAGES..range.end.0.div_ceil(LEAF_PAGES);
         let mut found = Found { leaves: Vec::new(), leaves_max, missing: Vec::new() };
         if tree.root.is_some() {
-            self.find_leaves(
-                Leaf { index: 0, id: tree.root, shared: false },
-                tree.height,
-                &wanted,
-                &mut found,
-            );
+            self.find_leaves(Leaf { index: 0, id: tree.root }, tree.height, &wanted, &mut found);
         }
         if !found.missing.is_empty() {
             return Err(Missing(found.missing));
@@ -84,7 +80,7 @@ impl Map {
                 break;
             }
             if below.end > wanted.start {
-                self.find_leaves(Leaf { index: below.start, id, shared: false }, height - 1, wanted, found);
+                self.find_leaves(Leaf { index: below.start, id }, height - 1, wanted, found);
             }
         }
     }

@@ -8,6 +8,8 @@ mod change;
 mod list;
 mod node;
 mod object;
+mod repoint;
+mod scan;
 mod table;
 mod tree;
 mod walk;
@@ -16,10 +18,13 @@ pub(crate) use node::{Body, Missing, Node, NodeId, PageEntry, decode as decode_n
 #[cfg(test)]
 pub(crate) use object::ObjectEntry;
 pub(crate) use object::Pages;
+pub(crate) use repoint::Move;
+pub(crate) use scan::{Holder, Peeked, Purpose, Scan, Wanted};
 pub(crate) use table::{NodeEntry, NodeTable, TablePage, decode as decode_table_page};
 pub(crate) use tree::Tree;
 
 use crate::segments::Segments;
+use crate::volume::{Volume, VolumeId};
 use device::Sequence;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -31,39 +36,65 @@ pub(crate) struct Map {
     /// How many of them are dirty.
     pub(crate) dirty: u64,
     pub(crate) table: NodeTable,
-    /// The object tree of volume 0.
-    pub(crate) objects: Tree,
+    pub(crate) volumes: BTreeMap<VolumeId, Volume>,
+    /// Nodes that deleted volumes referred to, and what these did: each has one reference from here.
+    pub(crate) dying: Vec<NodeId>,
     pub(crate) segments: Segments,
     /// The highest sequence of any note so far.
     pub(crate) newest: Sequence,
-    /// True while a writer relies on nodes to stay in memory.
-    pub(crate) held: bool,
+    /// How many rely on nodes to stay in memory now.
+    pub(crate) held: u32,
+    /// The cleaner's walk.
+    cleaning: Option<Scan>,
+    /// The scrubber's walk.
+    scrubbing: Option<Scan>,
     /// Clean nodes to keep in memory.
     pub(crate) nodes_max: usize,
     /// Where eviction goes on.
     hand: NodeId,
     #[cfg(feature = "planted-bugs")]
     pub(crate) plant_cut_ignores_home: bool,
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) plant_freed_twice: bool,
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) plant_leaked_node: bool,
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) plant_forgotten_promise: bool,
 }
 
 /// 16,384 nodes, 64 MiB: the leaves of 8 GiB of pages.
 const NODES_MAX_DEFAULT: usize = 16_384;
 
 impl Map {
-    pub(crate) fn new(table: NodeTable, objects: Tree, segments: Segments) -> Map {
+    pub(crate) fn new(table: NodeTable, volumes: BTreeMap<VolumeId, Volume>, segments: Segments) -> Map {
         Map {
             nodes: BTreeMap::new(),
             dirty: 0,
             table,
-            objects,
+            volumes,
+            dying: Vec::new(),
             segments,
             newest: Sequence(0),
-            held: false,
+            held: 0,
+            cleaning: None,
+            scrubbing: None,
             nodes_max: NODES_MAX_DEFAULT,
             hand: NodeId::NONE,
             #[cfg(feature = "planted-bugs")]
             plant_cut_ignores_home: false,
+            #[cfg(feature = "planted-bugs")]
+            plant_freed_twice: false,
+            #[cfg(feature = "planted-bugs")]
+            plant_leaked_node: false,
+            #[cfg(feature = "planted-bugs")]
+            plant_forgotten_promise: false,
         }
+    }
+
+    /// The roots of all trees.
+    pub(crate) fn roots(&self) -> impl Iterator<Item = NodeId> {
+        let volumes = self.volumes.values().map(|volume| volume.objects.root);
+        volumes.chain(self.dying.iter().copied())
     }
 
     /// A node that may be missing from memory.
@@ -88,13 +119,14 @@ impl Map {
         let id = self.table.add();
         self.nodes.insert(id, Node::new(body, true));
         self.dirty += 1;
+        self.revisit(id);
         id
     }
 
     /// Adds a node that was read from the medium, unless it is here already.
     pub(crate) fn loaded(&mut self, id: NodeId, body: Body) {
         self.nodes.entry(id).or_insert_with(|| Node::new(body, false));
-        if !self.held {
+        if self.held == 0 {
             self.evict();
         }
     }
@@ -123,18 +155,44 @@ impl Map {
         if self.table.drop_reference(id) > 0 {
             return;
         }
-        let node = self.nodes.remove(&id).expect("a change loads its nodes first");
-        self.dirty -= u64::from(node.dirty);
-        if let Some(place) = self.table.remove(id) {
-            self.segments.died(place);
-        }
-        match node.body {
+        match self.remove_unreferenced(id) {
             Body::Inner(children) => {
                 children.iter().filter(|child| child.is_some()).for_each(|&child| self.release(child));
             }
             Body::Pages(entries) => entries.iter().for_each(|entry| self.forget(entry)),
             Body::Objects(_) => {}
         }
+    }
+
+    /// Takes away the last reference to a node, which is in memory. Returns what it said.
+    pub(crate) fn remove_node(&mut self, id: NodeId) -> Body {
+        let left = self.table.drop_reference(id);
+        assert_eq!(left, 0, "node {} is still referred to", id.0);
+        self.remove_unreferenced(id)
+    }
+
+    fn remove_unreferenced(&mut self, id: NodeId) -> Body {
+        let node = self.nodes.remove(&id).expect("a change loads its nodes first");
+        self.dirty -= u64::from(node.dirty);
+        self.unmeet(id);
+        if let Some(place) = self.table.remove(id) {
+            self.segments.died(place);
+        }
+        node.body
+    }
+
+    /// Makes the references of all nodes what was counted; those that nothing refers to are gone. Returns how many
+    /// were wrong.
+    pub(crate) fn set_references(&mut self, counted: &BTreeMap<NodeId, u32>) -> u64 {
+        let wrong = self.table.set_references(counted);
+        for &(id, references) in &wrong {
+            if references == 0
+                && let Some(node) = self.nodes.remove(&id)
+            {
+                self.dirty -= u64::from(node.dirty);
+            }
+        }
+        wrong.len() as u64
     }
 
     /// An entry no longer refers to its block. A shared one may have other references: only a recount tells.

@@ -3,6 +3,8 @@
 use super::node::NodeId;
 use crate::format::*;
 use device::{Block, Page, StoreId};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// What the table knows about a node.
@@ -31,7 +33,8 @@ pub(crate) struct TablePage {
 pub(crate) struct NodeTable {
     entries: Vec<NodeEntry>,
     pub(crate) pages: Vec<TablePage>,
-    free: Vec<NodeId>,
+    /// The lowest id is used first, so that the table stays dense.
+    free: BinaryHeap<Reverse<NodeId>>,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -57,18 +60,18 @@ const _: () = assert!(size_of::<PageBytes>() == 64 + 24 * TABLE_NODES as usize);
 impl NodeTable {
     /// The table of an empty store: id 0 is taken, by nobody.
     pub(crate) fn new() -> NodeTable {
-        NodeTable { entries: vec![NodeEntry::default()], pages: Vec::new(), free: Vec::new() }
+        NodeTable { entries: vec![NodeEntry::default()], pages: Vec::new(), free: BinaryHeap::new() }
     }
 
     /// The table whose pages were read from the medium.
     pub(crate) fn from_pages(pages: Vec<TablePage>, entries: Vec<NodeEntry>) -> NodeTable {
-        let mut table = NodeTable { entries, pages, free: Vec::new() };
+        let mut table = NodeTable { entries, pages, free: BinaryHeap::new() };
         if table.entries.is_empty() {
             table.entries.push(NodeEntry::default());
         }
-        let unused = |(id, entry): (usize, &NodeEntry)| (entry.references == 0).then_some(NodeId(id as u64));
-        // The lowest id is reused first, so that the table stays dense.
-        table.free = table.entries.iter().enumerate().skip(1).rev().filter_map(unused).collect();
+        let unused =
+            |(id, entry): (usize, &NodeEntry)| (entry.references == 0).then_some(Reverse(NodeId(id as u64)));
+        table.free = table.entries.iter().enumerate().skip(1).filter_map(unused).collect();
         table
     }
 
@@ -83,10 +86,13 @@ impl NodeTable {
 
     /// A new id with one reference.
     pub(crate) fn add(&mut self) -> NodeId {
-        let id = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(NodeEntry::default());
-            NodeId(self.entries.len() as u64 - 1)
-        });
+        let id = self.free.pop().map_or_else(
+            || {
+                self.entries.push(NodeEntry::default());
+                NodeId(self.entries.len() as u64 - 1)
+            },
+            |Reverse(id)| id,
+        );
         *self.change(id) = NodeEntry { references: 1, ..NodeEntry::default() };
         id
     }
@@ -106,8 +112,54 @@ impl NodeTable {
     pub(crate) fn remove(&mut self, id: NodeId) -> Option<Block> {
         let entry = std::mem::take(self.change(id));
         assert_eq!(entry.references, 0, "node {} is still referred to", id.0);
-        self.free.push(id);
+        self.free.push(Reverse(id));
         (entry.place != Block(0)).then_some(entry.place)
+    }
+
+    /// Corrects numbers of references. Returns those that were wrong, with what they are now.
+    pub(crate) fn set_references(&mut self, counted: &BTreeMap<NodeId, u32>) -> Vec<(NodeId, u32)> {
+        let count = |id: NodeId| counted.get(&id).copied().unwrap_or(0);
+        let wrong =
+            |(id, entry): (NodeId, &NodeEntry)| (count(id) != entry.references).then(|| (id, count(id)));
+        let wrong: Vec<(NodeId, u32)> = self.iter().filter_map(wrong).collect();
+        for &(id, references) in &wrong {
+            self.change(id).references = references;
+            if references == 0 {
+                self.remove(id);
+            }
+        }
+        wrong
+    }
+
+    /// Lets all pages be written again, in order, if they lie in more than `max` runs of consecutive blocks.
+    pub(crate) fn gather(&mut self, max: usize) {
+        if self.runs() > max {
+            self.pages.iter_mut().for_each(|page| page.dirty = true);
+        }
+    }
+
+    /// The runs of consecutive blocks in which the pages lie that will not be written now; each page that will be
+    /// breaks one.
+    fn runs(&self) -> usize {
+        let follows = |page: &TablePage, next: &TablePage| {
+            !page.dirty && !next.dirty && page.place.0 + 1 == next.place.0
+        };
+        self.pages.chunk_by(follows).filter(|run| !run[0].dirty).count()
+    }
+
+    /// Drops pages at the end in which no id is in use. Returns the blocks that they had.
+    pub(crate) fn shrink(&mut self) -> Vec<Block> {
+        let page = |last: usize| last / TABLE_NODES as usize;
+        let used = self.entries.iter().rposition(|entry| entry.references > 0).unwrap_or(0);
+        let pages = page(used) + 1;
+        if pages >= self.pages.len() {
+            return Vec::new();
+        }
+        let gone = self.pages.split_off(pages);
+        self.entries.truncate(pages * TABLE_NODES as usize);
+        let left = self.entries.len() as u64;
+        self.free.retain(|Reverse(id)| id.0 < left);
+        gone.into_iter().map(|page| page.place).filter(|&place| place != Block(0)).collect()
     }
 
     /// The node is now written elsewhere; returns the block that it had.
@@ -118,14 +170,15 @@ impl NodeTable {
         (old != Block(0)).then_some(old)
     }
 
+    /// How many nodes are in use.
+    pub(crate) fn used(&self) -> u64 {
+        self.entries.len() as u64 - 1 - self.free.len() as u64
+    }
+
     /// All nodes in use.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (NodeId, &NodeEntry)> {
         let used = |(_, entry): &(NodeId, &NodeEntry)| entry.references > 0;
         self.entries.iter().enumerate().map(|(id, entry)| (NodeId(id as u64), entry)).filter(used)
-    }
-
-    pub(crate) fn dirty_pages(&self) -> u64 {
-        self.pages.iter().filter(|page| page.dirty).count() as u64
     }
 
     fn change(&mut self, id: NodeId) -> &mut NodeEntry {

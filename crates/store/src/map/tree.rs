@@ -6,6 +6,7 @@
 
 use super::Map;
 use super::node::{Body, Missing, NodeId};
+use super::object::Pages;
 use crate::format::INNER_CHILDREN;
 use std::ops::Range;
 
@@ -21,8 +22,6 @@ pub(crate) struct Tree {
 pub(crate) struct Leaf {
     pub(crate) index: u64,
     pub(crate) id: NodeId,
-    /// Whether the leaf or a node above it has other references.
-    pub(crate) shared: bool,
 }
 
 /// 256^7 leaves of 128 pages are 2^63 pages; no 64-bit key needs more.
@@ -51,25 +50,37 @@ impl Map {
         if !tree.root.is_some() || index >= span(tree.height) {
             return Ok(None);
         }
-        let (mut id, mut shared) = (tree.root, self.table.references(tree.root) > 1);
+        let mut id = tree.root;
         for height in (1..=tree.height).rev() {
             let Body::Inner(children) = &self.node(id)?.body else { return Ok(None) };
             id = children[slot(index, height)];
             if !id.is_some() {
                 return Ok(None);
             }
-            shared |= self.table.references(id) > 1;
         }
         self.node(id)?;
-        Ok(Some(Leaf { index, id, shared }))
+        Ok(Some(Leaf { index, id }))
+    }
+
+    /// Whether the leaf with this index exists, and it or a node above it has other references.
+    pub(crate) fn is_shared(&self, tree: Tree, index: u64) -> Result<bool, Missing> {
+        if self.leaf(tree, index)?.is_none() {
+            return Ok(false);
+        }
+        let (mut id, mut shared) = (tree.root, self.table.references(tree.root) > 1);
+        for height in (1..=tree.height).rev() {
+            let Body::Inner(children) = &self.node(id)?.body else { return Ok(shared) };
+            id = children[slot(index, height)];
+            shared |= self.table.references(id) > 1;
+        }
+        Ok(shared)
     }
 
     /// The leaves with these indexes, in order, all in memory; or all nodes that can be read at once to get on.
     pub(crate) fn leaves(&self, tree: Tree, range: Range<u64>) -> Result<Vec<Leaf>, Missing> {
         let (mut found, mut missing) = (Vec::new(), Vec::new());
         if tree.root.is_some() {
-            let top = Leaf { index: 0, id: tree.root, shared: self.table.references(tree.root) > 1 };
-            self.collect(top, tree.height, &range, &mut found, &mut missing);
+            self.collect(Leaf { index: 0, id: tree.root }, tree.height, &range, &mut found, &mut missing);
         }
         if missing.is_empty() { Ok(found) } else { Err(Missing(missing)) }
     }
@@ -97,8 +108,7 @@ impl Map {
             };
             let outside = index >= range.end || index.saturating_add(step) <= range.start;
             if child.is_some() && !outside {
-                let shared = at.shared || self.table.references(*child) > 1;
-                self.collect(Leaf { index, id: *child, shared }, height - 1, range, found, missing);
+                self.collect(Leaf { index, id: *child }, height - 1, range, found, missing);
             }
         }
     }
@@ -172,15 +182,22 @@ impl Map {
         }
         let mut copy = self.nodes.get(&id).expect("a change loads its nodes first").body.clone();
         match &mut copy {
-            Body::Inner(children) => children
-                .iter()
-                .filter(|child| child.is_some())
-                .for_each(|&child| self.table.add_reference(child)),
+            Body::Inner(children) => {
+                children.iter().filter(|child| child.is_some()).for_each(|&child| self.refer(child));
+            }
             Body::Pages(entries) => {
                 entries.iter_mut().for_each(|entry| entry.shared = !entry.is_hole());
                 self.node_mut(id).body = copy.clone();
             }
-            Body::Objects(_) => unreachable!("version 1 has no volume clones"),
+            Body::Objects(entries) => {
+                for entry in entries.iter_mut().flatten() {
+                    match &mut entry.pages {
+                        Pages::Tree(tree) => self.refer(tree.root),
+                        Pages::Inline(pages) => pages.iter_mut().for_each(|(_, page)| page.shared = true),
+                    }
+                }
+                self.node_mut(id).body = copy.clone();
+            }
         }
         self.table.drop_reference(id);
         self.add(copy)

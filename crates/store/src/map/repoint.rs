@@ -1,0 +1,92 @@
+//! Pointing entries at where the cleaner moved their blocks. What a node says does not change by that, only where
+//! it lies: so a node that many share is repointed once, under its id, for all of them.
+
+use super::Map;
+use super::node::{Body, NodeId, PageEntry};
+use super::object::{Pages, fits_inline};
+use super::scan::Holder;
+use super::tree::Tree;
+use crate::format::LEAF_PAGES;
+use device::{Block, PageNo};
+
+/// A block that was moved.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Move {
+    pub(crate) from: Block,
+    pub(crate) to: Block,
+    /// The checksum of the bytes that were moved.
+    pub(crate) crc: u32,
+    /// No other entry refers to the block, whatever the shared flag says.
+    pub(crate) sole: bool,
+}
+
+impl Map {
+    /// The entry that a holder was found to be, if it refers to `from` still; the node's id may have been used again
+    /// for anything. The node must be in memory.
+    pub(crate) fn held_entry(&self, holder: Holder, from: Block) -> Option<PageEntry> {
+        match &self.nodes.get(&holder.node)?.body {
+            Body::Pages(entries) => {
+                entries.get(usize::from(holder.index)).copied().filter(|entry| entry.place == from)
+            }
+            Body::Objects(objects) => match &objects.get(usize::from(holder.index))?.as_ref()?.pages {
+                Pages::Inline(pages) => {
+                    pages.iter().map(|(_, entry)| *entry).find(|entry| entry.place == from)
+                }
+                Pages::Tree(_) => None,
+            },
+            Body::Inner(_) => None,
+        }
+    }
+
+    /// Points what is still at `from` to where it was moved, if its bytes are those that were moved. Returns
+    /// whether anything was.
+    pub(crate) fn repoint(&mut self, moved: &Move, holder: Holder) -> bool {
+        let Some(old) = self.held_entry(holder, moved.from).filter(|entry| entry.crc == moved.crc) else {
+            return false;
+        };
+        let new = PageEntry { place: moved.to, shared: old.shared && !moved.sole, ..old };
+        let index = usize::from(holder.index);
+        match &mut self.node_mut(holder.node).body {
+            Body::Pages(entries) => entries[index] = new,
+            Body::Objects(objects) => {
+                let pages = objects[index].as_mut().map(|object| &mut object.pages);
+                let Some(Pages::Inline(pages)) = pages else { unreachable!("the entry was found inline") };
+                for (_, entry) in pages.iter_mut().filter(|(_, entry)| entry.place == moved.from) {
+                    *entry = new;
+                }
+                if !fits_inline(pages) {
+                    self.outgrow(holder.node, index);
+                }
+            }
+            Body::Inner(_) => unreachable!("the entry was found in a leaf"),
+        }
+        if !old.shared {
+            self.segments.died(moved.from);
+        }
+        true
+    }
+
+    /// Pages that moved apart no longer fit into the object's entry.
+    fn outgrow(&mut self, leaf: NodeId, index: usize) {
+        let pages = |map: &mut Map| {
+            let Body::Objects(objects) = &mut map.node_mut(leaf).body else { unreachable!("found in one") };
+            let object = objects[index].as_mut().expect("found there");
+            std::mem::replace(&mut object.pages, Pages::Inline(Vec::new()))
+        };
+        let Pages::Inline(inline) = pages(self) else { unreachable!("found inline") };
+        let tree = self.tree_of(&inline);
+        let Body::Objects(objects) = &mut self.node_mut(leaf).body else { unreachable!("found in one") };
+        objects[index].as_mut().expect("found there").pages = Pages::Tree(tree);
+    }
+
+    /// A new tree with these pages.
+    pub(crate) fn tree_of(&mut self, pages: &[(PageNo, PageEntry)]) -> Tree {
+        let mut tree = Tree::default();
+        for (page, entry) in pages {
+            let leaf = self.leaf_for_change(&mut tree, page.0 / LEAF_PAGES, Body::pages);
+            let Body::Pages(entries) = &mut self.node_mut(leaf).body else { unreachable!("a leaf of pages") };
+            entries[(page.0 % LEAF_PAGES) as usize] = *entry;
+        }
+        tree
+    }
+}

@@ -1,0 +1,265 @@
+//! Walking all nodes in steps while the map changes: what is live, and who holds the blocks of chosen segments.
+//!
+//! Each node is visited once, however many volumes, objects or clones share it. It is the marking of a garbage
+//! collector with three colours: *white* nodes have not been met, *grey* ones are to be visited, *black* ones have
+//! been. Whoever makes a node, or another reference to one, makes it grey if it is white; so nothing that is live
+//! when the walk ends can have been missed, however the map changed meanwhile (Dijkstra's insertion barrier).
+//!
+//! Gone after a crash, as everything that it is for.
+
+use super::Map;
+use super::node::{Body, NodeId, PageEntry};
+use super::object::Pages;
+use super::tree::Tree;
+use device::Block;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// An entry that refers to a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Holder {
+    /// The page leaf, or the leaf of objects for a page inline.
+    pub(crate) node: NodeId,
+    /// The checksum of the block.
+    pub(crate) crc: u32,
+    /// The entry's number in the node.
+    pub(crate) index: u16,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Colour {
+    #[default]
+    White,
+    Grey,
+    Black,
+}
+
+/// Whose holders are wanted.
+#[derive(Debug)]
+pub(crate) enum Wanted {
+    /// Those of blocks in these segments.
+    In(BTreeSet<u32>),
+    /// All.
+    Every,
+}
+
+/// What a walk is for. There is at most one for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Clean,
+    Scrub,
+}
+
+/// A walk under way.
+#[derive(Debug)]
+pub(crate) struct Scan {
+    /// By the node's id. An id that is used again is white again.
+    colours: Vec<Colour>,
+    /// At least all grey nodes.
+    grey: Vec<NodeId>,
+    pub(crate) wanted: Wanted,
+    /// What was found and not yet taken out.
+    pub(crate) held: BTreeMap<Block, Vec<Holder>>,
+    /// Holders in it.
+    pub(crate) holders: usize,
+    /// Nodes visited.
+    pub(crate) visited: u64,
+    /// Nodes that could not be read: what is below them is not known.
+    pub(crate) lost: Vec<NodeId>,
+}
+
+impl Scan {
+    fn new(wanted: Wanted) -> Scan {
+        let (colours, grey, held, lost) = (Vec::new(), Vec::new(), BTreeMap::new(), Vec::new());
+        Scan { colours, grey, wanted, held, holders: 0, visited: 0, lost }
+    }
+
+    /// Whether all nodes have been visited, for now.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.grey.is_empty()
+    }
+
+    fn colour(&mut self, id: NodeId) -> &mut Colour {
+        let index = id.0 as usize;
+        if index >= self.colours.len() {
+            self.colours.resize(index + 1, Colour::White);
+        }
+        &mut self.colours[index]
+    }
+
+    /// A node that has another reference now.
+    fn met(&mut self, id: NodeId) {
+        if id.is_some() && *self.colour(id) == Colour::White {
+            self.again(id);
+        }
+    }
+
+    /// A node to visit, whether it was or not.
+    fn again(&mut self, id: NodeId) {
+        *self.colour(id) = Colour::Grey;
+        self.grey.push(id);
+    }
+
+    fn gone(&mut self, id: NodeId) {
+        *self.colour(id) = Colour::White;
+    }
+
+    /// Takes grey nodes, to visit them now.
+    fn take(&mut self, max: usize) -> Vec<NodeId> {
+        let mut taken = Vec::new();
+        while let Some(id) = self.grey.pop() {
+            if *self.colour(id) == Colour::Grey {
+                taken.push(id);
+                if taken.len() == max {
+                    break;
+                }
+            }
+        }
+        taken
+    }
+
+    fn wants(&self, segment: Option<u32>) -> bool {
+        match &self.wanted {
+            Wanted::In(segments) => segment.is_some_and(|segment| segments.contains(&segment)),
+            Wanted::Every => true,
+        }
+    }
+
+    /// Forgets the holders of blocks in a segment, and wants no more.
+    pub(crate) fn unwant(&mut self, segment: u32, blocks: std::ops::Range<Block>) {
+        if let Wanted::In(segments) = &mut self.wanted {
+            segments.remove(&segment);
+        }
+        let gone: Vec<Block> = self.held.range(blocks).map(|(&at, _)| at).collect();
+        gone.into_iter().for_each(|at| self.resolved(at));
+    }
+
+    /// Forgets the holders of a block.
+    pub(crate) fn resolved(&mut self, at: Block) {
+        self.holders -= self.held.remove(&at).map_or(0, |holders| holders.len());
+    }
+}
+
+/// A node read for a visit: where it was read, and what it says.
+pub(crate) type Peeked = (Block, Option<Body>);
+
+impl Map {
+    pub(crate) fn scan(&mut self, purpose: Purpose) -> &mut Option<Scan> {
+        match purpose {
+            Purpose::Clean => &mut self.cleaning,
+            Purpose::Scrub => &mut self.scrubbing,
+        }
+    }
+
+    fn scans(&mut self) -> impl Iterator<Item = &mut Scan> {
+        self.cleaning.iter_mut().chain(self.scrubbing.iter_mut())
+    }
+
+    /// Begins a walk at all roots.
+    pub(crate) fn begin_scan(&mut self, purpose: Purpose, wanted: Wanted) {
+        let mut scan = Scan::new(wanted);
+        self.roots().for_each(|root| scan.met(root));
+        if purpose == Purpose::Clean {
+            self.segments.begin_marking();
+        }
+        *self.scan(purpose) = Some(scan);
+    }
+
+    /// Ends a walk.
+    pub(crate) fn end_scan(&mut self, purpose: Purpose) {
+        if purpose == Purpose::Clean {
+            self.segments.end_marking();
+        }
+        *self.scan(purpose) = None;
+    }
+
+    /// Nodes to visit next.
+    pub(crate) fn take_grey(&mut self, purpose: Purpose, max: usize) -> Vec<NodeId> {
+        self.scan(purpose).as_mut().map_or(Vec::new(), |scan| scan.take(max))
+    }
+
+    /// Visits a node that was taken; `peeked` is what the medium has, where memory has nothing.
+    pub(crate) fn visit(&mut self, purpose: Purpose, id: NodeId, peeked: Option<Peeked>) {
+        let Some(mut scan) = self.scan(purpose).take() else { return };
+        let entry = self.table.get(id).copied();
+        // White: it went while it was read.
+        if *scan.colour(id) == Colour::Grey {
+            match (self.nodes.get(&id), entry, peeked) {
+                (Some(node), ..) => {
+                    *scan.colour(id) = Colour::Black;
+                    look_into(&mut scan, purpose, id, &node.body, &mut self.segments);
+                }
+                (None, Some(entry), Some((place, body))) if entry.place == place => {
+                    *scan.colour(id) = Colour::Black;
+                    match body {
+                        Some(body) => look_into(&mut scan, purpose, id, &body, &mut self.segments),
+                        None => scan.lost.push(id),
+                    }
+                }
+                // Written elsewhere, or dropped from memory, since: once more.
+                (None, Some(_), _) => scan.again(id),
+                (None, None, _) => scan.lost.push(id),
+            }
+        }
+        *self.scan(purpose) = Some(scan);
+    }
+
+    /// A reference more to a node.
+    pub(crate) fn refer(&mut self, id: NodeId) {
+        self.table.add_reference(id);
+        self.still_referred(id);
+    }
+
+    /// A reference to a node has moved to where a walk may have been already.
+    pub(crate) fn still_referred(&mut self, id: NodeId) {
+        self.scans().for_each(|scan| scan.met(id));
+    }
+
+    /// A node is new, or got entries that others had.
+    pub(crate) fn revisit(&mut self, id: NodeId) {
+        self.scans().for_each(|scan| scan.again(id));
+    }
+
+    /// A node is no more.
+    pub(crate) fn unmeet(&mut self, id: NodeId) {
+        self.scans().for_each(|scan| scan.gone(id));
+    }
+}
+
+fn look_into(
+    scan: &mut Scan,
+    purpose: Purpose,
+    id: NodeId,
+    body: &Body,
+    segments: &mut crate::segments::Segments,
+) {
+    scan.visited += 1;
+    let mut entry = |scan: &mut Scan, page: &PageEntry, index: usize| {
+        let (place, crc) = (page.place, page.crc);
+        if purpose == Purpose::Clean {
+            segments.mark(place);
+        }
+        if scan.wants(segments.geometry.segment(place)) {
+            scan.held.entry(place).or_default().push(Holder { node: id, crc, index: index as u16 });
+            scan.holders += 1;
+        }
+    };
+    match body {
+        Body::Inner(children) => children.iter().for_each(|&child| scan.met(child)),
+        Body::Pages(entries) => {
+            for (index, page) in entries.iter().enumerate().filter(|(_, page)| !page.is_hole()) {
+                entry(scan, page, index);
+            }
+        }
+        Body::Objects(objects) => {
+            for (index, object) in objects.iter().enumerate() {
+                match object.as_ref().map(|object| &object.pages) {
+                    Some(Pages::Inline(pages)) => {
+                        pages.iter().for_each(|(_, page)| entry(scan, page, index));
+                    }
+                    Some(Pages::Tree(Tree { root, .. })) => scan.met(*root),
+                    None => {}
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! A store that is overwritten for ten times its size: it goes on, and costs what its policy predicts.
+mod common;
+mod predict;
+
+use common::*;
+use device::{ObjectId, PageNo, Random, Sequence};
+use predict::{Predicted, Written};
+use sim::Power;
+use store::{Change, Layout, Store};
+
+const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
+const SEGMENTS: u32 = 512;
+const SEGMENT_BLOCKS: u64 = 32;
+/// Pages of a vector: a quarter of what write-back takes home at once, as the segments are smaller, too.
+const VECTOR: usize = 64;
+/// Vectors between checkpoints.
+const CHECKPOINT: u64 = 64;
+
+/// Where writes go.
+#[derive(Debug, Clone, Copy)]
+enum Load {
+    Uniform,
+    /// Nine of ten writes go to a tenth of the pages.
+    Skewed,
+}
+
+impl Load {
+    fn page(self, random: &mut Random, pages: u64) -> u64 {
+        match self {
+            Load::Skewed if !random.once_in(10) => random.below(pages / 10),
+            _ => random.below(pages),
+        }
+    }
+}
+
+/// Vectors of pages: all pages in order once, then overwrites of `times` the store's size.
+fn vectors(load: Load, pages: u64, times: u64) -> impl Iterator<Item = Vec<u64>> {
+    let mut random = Random::new(7);
+    let size = u64::from(SEGMENTS) * SEGMENT_BLOCKS;
+    let overwrites = (0..times * size).map(move |_| load.page(&mut random, pages));
+    let mut all = (0..pages).chain(overwrites);
+    std::iter::from_fn(move || {
+        let vector: Vec<u64> = all.by_ref().take(VECTOR).collect();
+        (!vector.is_empty()).then_some(vector)
+    })
+}
+
+fn predicted(load: Load, pages: u64, times: u64) -> Written {
+    let mut store = Predicted::new(SEGMENTS, SEGMENT_BLOCKS, pages);
+    let mut filled = Written::default();
+    for (number, vector) in (1..).zip(vectors(load, pages, times)) {
+        store.write(&vector);
+        if number % CHECKPOINT == 0 {
+            store.checkpoint();
+        }
+        while store.is_short_of_space() {
+            let more = store.clean();
+            store.checkpoint();
+            if !more {
+                break;
+            }
+        }
+        if number == pages.div_ceil(VECTOR as u64) {
+            filled = store.written;
+        }
+    }
+    let after = store.written;
+    Written {
+        user: after.user - filled.user,
+        notes: after.notes - filled.notes,
+        moved: after.moved - filled.moved,
+        nodes: after.nodes - filled.nodes,
+    }
+}
+
+/// Blocks that a real store wrote for as many pages: moved, and all of them.
+fn observed(load: Load, pages: u64, times: u64) -> Observed {
+    let blocks = 4 + u64::from(SEGMENTS) * SEGMENT_BLOCKS;
+    let disk = disk(blocks, &Power::new(), 1);
+    let layout = Layout { id: ID, segment_blocks: Some(SEGMENT_BLOCKS as u32) };
+    Store::format(&*disk, &layout).expect("large enough");
+    let store = mount(&disk).expect("a new store opens");
+    let mut filled = store.counters();
+    let (mut home, mut content) = (0, vec![0; pages as usize]);
+    for (number, vector) in (1..).zip(vectors(load, pages, times)) {
+        let changes: Vec<Change> = vector
+            .iter()
+            .map(|&number| {
+                home += 1;
+                content[number as usize] = home;
+                Change::Write { object: FILE, page: PageNo(number), bytes: page(home), home: Sequence(home) }
+            })
+            .collect();
+        store.apply(&changes).unwrap_or_else(|error| panic!("{error}: {:?}", store.space()));
+        if number % CHECKPOINT == 0 {
+            store.checkpoint().expect("a checkpoint");
+        }
+        while store.is_short_of_space() {
+            let more = store.clean().expect("cleaning");
+            store.checkpoint().expect("a checkpoint");
+            if !more {
+                break;
+            }
+        }
+        if number == pages.div_ceil(VECTOR as u64) {
+            filled = store.counters();
+        }
+    }
+    let after = store.counters();
+    assert_eq!(findings(&store), []);
+    for (number, &stamp) in content.iter().enumerate() {
+        let home = store.home(FILE, PageNo(number as u64)).expect("readable");
+        assert_eq!(home, Some(Sequence(stamp)), "page {number}");
+    }
+    Observed {
+        moved: after.pages_cleaned - filled.pages_cleaned,
+        all: after.blocks_written - filled.blocks_written,
+    }
+}
+
+/// What a real store wrote.
+struct Observed {
+    moved: u64,
+    all: u64,
+}
+
+/// Overwrites a store that is `percent` full for `times` its size, and compares.
+fn compare(load: Load, percent: u64, times: u64) {
+    // A map leaf for 128 pages.
+    let pages = u64::from(SEGMENTS) * SEGMENT_BLOCKS * percent / 100 * 128 / 129;
+    let predicted = predicted(load, pages, times);
+    let observed = observed(load, pages, times);
+    let per_page = |blocks: u64| blocks as f64 / predicted.user as f64;
+    let (data, data_predicted) = (1.0 + per_page(observed.moved), 1.0 + per_page(predicted.moved));
+    let (all, all_predicted) = (per_page(observed.all), per_page(predicted.all()));
+    println!(
+        "{load:?}, {percent} % full, {times} times the size: data {data:.2} (predicted {data_predicted:.2}), \
+         with notes and map {all:.2} (predicted {all_predicted:.2})"
+    );
+    for (is, should) in [(data, data_predicted), (all, all_predicted)] {
+        assert!((is / should - 1.0).abs() < 0.1, "{load:?} at {percent} %: {is:.2}, predicted {should:.2}");
+    }
+}
+
+#[test]
+fn uniform_overwrites_of_a_store_60_percent_full_cost_what_the_policy_predicts() {
+    compare(Load::Uniform, 60, 10);
+}
+
+#[test]
+fn uniform_overwrites_of_a_store_80_percent_full_cost_what_the_policy_predicts() {
+    compare(Load::Uniform, 80, 10);
+}
+
+#[test]
+fn uniform_overwrites_of_a_store_90_percent_full_cost_what_the_policy_predicts() {
+    compare(Load::Uniform, 90, 10);
+}
+
+#[test]
+fn skewed_overwrites_of_a_store_60_percent_full_cost_what_the_policy_predicts() {
+    compare(Load::Skewed, 60, 10);
+}
+
+#[test]
+fn skewed_overwrites_of_a_store_80_percent_full_cost_what_the_policy_predicts() {
+    compare(Load::Skewed, 80, 10);
+}
+
+#[test]
+fn skewed_overwrites_of_a_store_90_percent_full_cost_what_the_policy_predicts() {
+    compare(Load::Skewed, 90, 10);
+}

@@ -1,0 +1,184 @@
+//! A store that is full, a hundred times, with crashes: writes are refused early, and what gives space back goes on.
+mod common;
+
+use common::*;
+use device::{ObjectId, PageNo, Random, Sequence};
+use sim::{Power, SimDisk};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use store::{Change, Store, StoreError};
+
+const FILES: u64 = 24;
+const PAGES: u64 = 64;
+
+/// A store with what it should hold, and power that fails.
+struct Life {
+    power: Arc<Power>,
+    disk: Arc<SimDisk>,
+    store: Option<Store>,
+    /// What was acknowledged: the home of each page, which is its content, too.
+    pages: BTreeMap<(u64, u64), u64>,
+    /// A vector that may or may not have happened, and what it leaves.
+    maybe: Option<BTreeMap<(u64, u64), u64>>,
+    home: u64,
+    random: Random,
+}
+
+fn file(slot: u64) -> ObjectId {
+    ObjectId { slot, generation: 1 }
+}
+
+impl Life {
+    fn new(seed: u64) -> Life {
+        let (power, disk, store) = fresh(96, seed);
+        let (pages, random) = (BTreeMap::new(), Random::new(seed));
+        Life { power, disk, store: Some(store), pages, maybe: None, home: 0, random }
+    }
+
+    fn store(&self) -> &Store {
+        self.store.as_ref().expect("mounted")
+    }
+
+    /// Writes a few pages, as the cache does: with a promise. `Err(Full)` if it is refused.
+    fn write(&mut self) -> Result<(), StoreError> {
+        let slot = self.random.below(FILES);
+        let count = 1 + self.random.below(6);
+        self.store().reserve(count)?;
+        let (mut vector, mut after) = (Vec::new(), self.pages.clone());
+        for _ in 0..count {
+            self.home += 1;
+            let number = self.random.below(PAGES);
+            let (object, home) = (file(slot), Sequence(self.home));
+            vector.push(Change::Write { object, page: PageNo(number), bytes: page(self.home), home });
+            after.insert((slot, number), self.home);
+        }
+        self.apply(&vector, after)?;
+        self.store().release(count);
+        Ok(())
+    }
+
+    fn delete(&mut self, slot: u64) -> Result<(), StoreError> {
+        self.home += 1;
+        let mut after = self.pages.clone();
+        after.retain(|&(there, _), _| there != slot);
+        self.apply(&[Change::Delete { object: file(slot), sequence: Sequence(self.home) }], after)
+    }
+
+    fn apply(&mut self, vector: &[Change], after: BTreeMap<(u64, u64), u64>) -> Result<(), StoreError> {
+        let outcome = self.store().apply(vector);
+        match outcome {
+            Ok(()) => self.pages = after,
+            Err(StoreError::Full) => {}
+            Err(_) => self.maybe = Some(after),
+        }
+        outcome
+    }
+
+    /// Power comes back, and the store is what was acknowledged, or that and the vector under way.
+    fn recover(&mut self, when: &str) {
+        self.store = None;
+        self.power.cut();
+        self.disk.crash();
+        self.power.restore();
+        let store = mount(&self.disk).unwrap_or_else(|error| panic!("{when}: {error}"));
+        let holds = |pages: &BTreeMap<(u64, u64), u64>| {
+            let all = (0..FILES).flat_map(|slot| (0..PAGES).map(move |number| (slot, number)));
+            all.into_iter().all(|(slot, number)| {
+                let home = store.home(file(slot), PageNo(number)).expect("readable");
+                home.map(|home| home.0) == pages.get(&(slot, number)).copied()
+            })
+        };
+        match self.maybe.take() {
+            Some(maybe) if holds(&maybe) => self.pages = maybe,
+            _ => assert!(holds(&self.pages), "{when}: not what was acknowledged"),
+        }
+        assert_eq!(findings(&store), [], "{when}");
+        self.store = Some(store);
+    }
+
+    /// Works until the store says that it is full, and cleaning does not help. `Err` if power fails.
+    fn fill(&mut self) -> Result<(), StoreError> {
+        loop {
+            match self.write() {
+                Ok(()) => {}
+                Err(StoreError::Full) => {
+                    let before = self.store().space().free;
+                    while self.store().clean()? {}
+                    self.store().checkpoint()?;
+                    self.store().checkpoint()?;
+                    if self.store().space().free <= before {
+                        return Ok(());
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Deletes two files, and gets room for writes. `Err` if power fails.
+    fn make_room(&mut self) -> Result<(), StoreError> {
+        for _ in 0..2 {
+            let pages: Vec<u64> = self.pages.keys().map(|(slot, _)| *slot).collect();
+            let slot = pages[self.random.below(pages.len() as u64) as usize];
+            self.delete(slot)?;
+        }
+        while self.store().clean()? {}
+        self.store().checkpoint()?;
+        self.store().checkpoint()
+    }
+}
+
+#[test]
+fn a_hundred_times_full_deleted_from_and_written_to_with_crashes() {
+    let mut full = 0;
+    let mut crashes = 0;
+    for seed in 0..10 {
+        let mut life = Life::new(seed);
+        let mut round = 0;
+        while round < 10 {
+            let when = format!("seed {seed} round {round}");
+            let cut = if life.random.once_in(2) { Some(life.random.below(400)) } else { None };
+            cut.into_iter().for_each(|after| life.power.cut_after(after));
+            let outcome = life.fill().and_then(|()| {
+                life.make_room()?;
+                life.write()
+            });
+            match outcome {
+                Ok(()) => {
+                    life.power.restore();
+                    (full, round) = (full + 1, round + 1);
+                }
+                Err(StoreError::Device(_)) if life.power.lost() => {
+                    crashes += 1;
+                    life.recover(&when);
+                }
+                Err(error) => panic!("{when}: {error}: {:?}", life.store().space()),
+            }
+        }
+        life.recover(&format!("seed {seed} at the end"));
+        assert!(life.pages.len() > 300, "seed {seed}: only {} pages", life.pages.len());
+    }
+    assert_eq!(full, 100);
+    assert!(crashes > 40, "only {crashes} crashes");
+}
+
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn a_forgotten_promise_is_noticed() {
+    let (_power, _disk, store) = fresh(100, 1);
+    let promises = |store: &Store| (0..2000).take_while(|_| store.reserve(1).is_ok()).count() as u64;
+    let kept = |store: &Store, promised: u64| {
+        (1..=promised).try_for_each(|home| {
+            let (object, bytes) = (file(1), page(home));
+            store.apply(&[Change::Write { object, page: PageNo(home * 1000), bytes, home: Sequence(home) }])
+        })
+    };
+    let promised = promises(&store);
+    assert!((10..2000).contains(&promised));
+    kept(&store, promised).expect("it was promised");
+    let (_power, _disk, store) = fresh(100, 1);
+    store.plant(store::PlantedBug::ForgottenPromise);
+    let promised = promises(&store);
+    assert_eq!(promised, 2000, "it promises for ever");
+    assert_eq!(kept(&store, promised), Err(StoreError::Full));
+}

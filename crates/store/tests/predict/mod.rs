@@ -1,0 +1,314 @@
+//! What the store's policy should cost: its segments, its choice of victims and its checkpoints, without any I/O.
+//!
+//! It decides with the store's own `policy`, and knows nothing of how the store does what was decided. So where both
+//! agree, the store moves what its policy says and no more.
+#![allow(dead_code, missing_docs, unreachable_pub)]
+
+use std::collections::{BTreeSet, VecDeque};
+use store::policy::{self, Budget, Candidate, Class};
+
+const LEAF_PAGES: u64 = 128;
+const TABLE_NODES: u64 = 128;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    Free,
+    Data,
+    Nodes,
+}
+
+#[derive(Debug, Clone)]
+struct Segment {
+    usage: Use,
+    open: bool,
+    live: u64,
+    written: u64,
+    dead_since: Option<u64>,
+    thinned: bool,
+    stuck_at: Option<u64>,
+    /// What was written there, by its offset; some of it elsewhere by now.
+    holds: Vec<Unit>,
+}
+
+/// Something that has a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Unit {
+    Page(u64),
+    Leaf(u64),
+    Table(u64),
+    Stream(u64),
+    /// Notes: dead once written.
+    Note,
+}
+
+/// Blocks written, by what they are.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Written {
+    pub user: u64,
+    pub notes: u64,
+    pub moved: u64,
+    pub nodes: u64,
+}
+
+impl Written {
+    pub fn all(&self) -> u64 {
+        self.user + self.notes + self.moved + self.nodes
+    }
+}
+
+/// A store of one object of `pages` pages.
+pub struct Predicted {
+    segment_blocks: u64,
+    segments: Vec<Segment>,
+    free: VecDeque<u32>,
+    places: [Vec<Option<(u32, u64)>>; 4],
+    dirty: BTreeSet<u64>,
+    log: (u32, u64, u32),
+    nodes_at: Option<(u32, u64)>,
+    moved_at: Option<(u32, u64)>,
+    clock: u64,
+    generation: u64,
+    pub written: Written,
+}
+
+impl Predicted {
+    pub fn new(segments: u32, segment_blocks: u64, pages: u64) -> Predicted {
+        let leaves = pages.div_ceil(LEAF_PAGES);
+        let tables = (leaves + 4).div_ceil(TABLE_NODES);
+        let stream = (64 + 16 * tables + 8 * u64::from(segments) + 32).div_ceil(4096);
+        let none = |count: u64| vec![None; count as usize];
+        let mut this = Predicted {
+            segment_blocks,
+            segments: vec![empty(); segments as usize],
+            free: (0..segments).collect(),
+            places: [none(pages), none(leaves), none(tables), none(stream)],
+            dirty: BTreeSet::new(),
+            log: (0, 0, 0),
+            nodes_at: None,
+            moved_at: None,
+            clock: 0,
+            generation: 0,
+            written: Written::default(),
+        };
+        let (open, next) = (this.take(Use::Data, true), this.take(Use::Data, true));
+        this.log = (open, 0, next);
+        this
+    }
+
+    fn take(&mut self, usage: Use, log: bool) -> u32 {
+        let number = self.free.pop_front().expect("the policy leaves some");
+        self.clock += u64::from(log);
+        let written = if log { self.clock } else { 0 };
+        self.segments[number as usize] = Segment { usage, open: true, written, ..empty() };
+        number
+    }
+
+    fn place(&mut self, unit: Unit) -> Option<&mut Option<(u32, u64)>> {
+        match unit {
+            Unit::Page(number) => Some(&mut self.places[0][number as usize]),
+            Unit::Leaf(number) => Some(&mut self.places[1][number as usize]),
+            Unit::Table(number) => Some(&mut self.places[2][number as usize]),
+            Unit::Stream(number) => Some(&mut self.places[3][number as usize]),
+            Unit::Note => None,
+        }
+    }
+
+    fn put(&mut self, unit: Unit, segment: u32) {
+        let offset = self.segments[segment as usize].holds.len() as u64;
+        self.segments[segment as usize].holds.push(unit);
+        let Some(place) = self.place(unit) else { return };
+        let old = place.replace((segment, offset));
+        self.segments[segment as usize].live += 1;
+        if let Some((old, _)) = old {
+            self.segments[old as usize].live -= 1;
+        }
+    }
+
+    fn lives(&mut self, segment: u32) -> Vec<Unit> {
+        let holds = self.segments[segment as usize].holds.clone();
+        let here = |(offset, unit): &(u64, Unit)| {
+            self.place(*unit).is_some_and(|place| *place == Some((segment, *offset)))
+        };
+        (0..).zip(holds).filter(here).map(|(_, unit)| unit).collect()
+    }
+
+    /// A vector of writes.
+    pub fn write(&mut self, pages: &[u64]) {
+        let mut at = 0;
+        while at < pages.len() {
+            let (segment, offset, next) = self.log;
+            let room = self.segment_blocks - offset;
+            let count = (room.saturating_sub(1) as usize).min(pages.len() - at);
+            if count == 0 {
+                self.segments[segment as usize].open = false;
+                let after = self.take(Use::Data, true);
+                self.log = (next, 0, after);
+                continue;
+            }
+            self.put(Unit::Note, segment);
+            self.written.notes += 1;
+            for &page in &pages[at..at + count] {
+                self.put(Unit::Page(page), segment);
+                self.dirty.insert(page / LEAF_PAGES);
+                self.written.user += 1;
+            }
+            self.log.1 += 1 + count as u64;
+            at += count;
+        }
+    }
+
+    fn tables_dirty(&self) -> BTreeSet<u64> {
+        self.dirty.iter().map(|leaf| (leaf + 3) / TABLE_NODES).collect()
+    }
+
+    fn floor(&self, class: Class) -> u64 {
+        let dirty = self.dirty.len() as u64;
+        let table = self.places[2].len() as u64;
+        let stream = self.places[3].len() as u64;
+        policy::floor(class, dirty + 2 * (table + stream) + self.segment_blocks, self.segment_blocks)
+    }
+
+    pub fn is_short_of_space(&self) -> bool {
+        let low = policy::low_mark(self.segments.len() as u64);
+        (self.free.len() as u64) < self.floor(Class::Promise) + low
+    }
+
+    fn put_node(&mut self, unit: Unit) {
+        let segment = match self.nodes_at {
+            Some((segment, offset)) if offset < self.segment_blocks => segment,
+            full => {
+                full.iter().for_each(|(segment, _)| self.segments[*segment as usize].open = false);
+                let fresh = self.take(Use::Nodes, false);
+                self.nodes_at = Some((fresh, 0));
+                fresh
+            }
+        };
+        self.nodes_at = self.nodes_at.map(|(segment, offset)| (segment, offset + 1));
+        self.put(unit, segment);
+        self.written.nodes += 1;
+    }
+
+    pub fn checkpoint(&mut self) {
+        self.generation += 1;
+        let mut tables = BTreeSet::new();
+        (0..2).for_each(|_| self.thin(&mut tables));
+        tables.extend(self.tables_dirty());
+        for leaf in std::mem::take(&mut self.dirty) {
+            self.put_node(Unit::Leaf(leaf));
+        }
+        tables.into_iter().for_each(|table| self.put_node(Unit::Table(table)));
+        (0..self.places[3].len() as u64).for_each(|block| self.put_node(Unit::Stream(block)));
+        // The root.
+        self.written.nodes += 1;
+        for number in 0..self.segments.len() {
+            let generation = self.generation;
+            let segment = &mut self.segments[number];
+            segment.thinned = false;
+            if segment.usage == Use::Free || segment.open || segment.live > 0 {
+                continue;
+            }
+            if *segment.dead_since.get_or_insert(generation) < generation {
+                *segment = empty();
+                self.free.push_back(number as u32);
+            }
+        }
+    }
+
+    fn thin(&mut self, tables: &mut BTreeSet<u64>) {
+        let nodes = || self.segments.iter().filter(|segment| segment.usage == Use::Nodes);
+        let (blocks, live) =
+            (nodes().count() as u64 * self.segment_blocks, nodes().map(|s| s.live).sum::<u64>());
+        if blocks <= 2 * live + 4 * self.segment_blocks {
+            return;
+        }
+        let fits = |segment: &Segment| {
+            let nodes = segment.usage == Use::Nodes && !segment.open && !segment.thinned;
+            nodes && segment.live > 0 && segment.live <= self.segment_blocks / 2
+        };
+        let candidates = (0..).zip(&self.segments).filter(|(_, segment)| fits(segment));
+        let Some((number, _)) = candidates.min_by_key(|(_, segment)| segment.live) else { return };
+        for unit in self.lives(number) {
+            match unit {
+                Unit::Leaf(leaf) => drop(self.dirty.insert(leaf)),
+                Unit::Table(table) => drop(tables.insert(table)),
+                _ => {}
+            }
+        }
+        self.segments[number as usize].thinned = true;
+    }
+
+    /// A round of cleaning; whether segments died.
+    pub fn clean(&mut self) -> bool {
+        let fits = |segment: &Segment| {
+            let stuck = segment.stuck_at.is_some_and(|live| segment.live >= live);
+            segment.usage == Use::Data && !segment.open && !stuck && segment.live > 0
+        };
+        let candidate = |(number, segment): (u32, &Segment)| Candidate {
+            segment: number,
+            live: segment.live,
+            age: self.clock - segment.written,
+        };
+        let all = (0..).zip(&self.segments).filter(|(_, segment)| fits(segment));
+        let candidates: Vec<Candidate> = all.map(candidate).collect();
+        let free = (self.free.len() as u64).saturating_sub(self.floor(Class::Cleaner));
+        let budget = Budget {
+            segment_blocks: self.segment_blocks,
+            segments: policy::segments_per_round(self.segments.len() as u64),
+            blocks: free * self.segment_blocks,
+        };
+        let victims = policy::choose(&candidates, &budget);
+        let mut checkpointed = false;
+        for &victim in &victims {
+            for unit in self.lives(victim) {
+                let Unit::Page(page) = unit else { continue };
+                while !self.has_room_to_move() {
+                    if std::mem::replace(&mut checkpointed, true) {
+                        self.segments[victim as usize].stuck_at = Some(self.segments[victim as usize].live);
+                        return false;
+                    }
+                    self.checkpoint();
+                    self.checkpoint();
+                }
+                self.move_page(page, victim);
+            }
+        }
+        !victims.is_empty()
+    }
+
+    fn has_room_to_move(&self) -> bool {
+        let open = self.moved_at.is_some_and(|(_, offset)| offset < self.segment_blocks);
+        open || self.free.len() as u64 > self.floor(Class::Cleaner)
+    }
+
+    fn move_page(&mut self, page: u64, victim: u32) {
+        let segment = match self.moved_at {
+            Some((segment, offset)) if offset < self.segment_blocks => segment,
+            full => {
+                full.iter().for_each(|(segment, _)| self.segments[*segment as usize].open = false);
+                let fresh = self.take(Use::Data, false);
+                self.moved_at = Some((fresh, 0));
+                fresh
+            }
+        };
+        self.moved_at = self.moved_at.map(|(segment, offset)| (segment, offset + 1));
+        let written = self.segments[victim as usize].written;
+        let target = &mut self.segments[segment as usize];
+        target.written = target.written.max(written);
+        self.put(Unit::Page(page), segment);
+        self.dirty.insert(page / LEAF_PAGES);
+        self.written.moved += 1;
+    }
+}
+
+fn empty() -> Segment {
+    Segment {
+        usage: Use::Free,
+        open: false,
+        live: 0,
+        written: 0,
+        dead_since: None,
+        thinned: false,
+        stuck_at: None,
+        holds: Vec::new(),
+    }
+}

@@ -1,0 +1,49 @@
+//! `weir scrub`: asks the daemon for a little at a time, and keeps the pace.
+
+use crate::cli::ScrubArgs;
+use crate::client::Found;
+use crate::error::WeirError;
+use device::BLOCK_BYTES;
+use serde_json::{Value, json};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// How often progress is told.
+const TELL_EVERY: Duration = Duration::from_secs(5);
+
+pub(crate) fn run(args: &ScrubArgs) -> Result<ExitCode, WeirError> {
+    let mut client = Found::at(&args.dir)?.connect()?;
+    let (begun, mut told) = (Instant::now(), Instant::now());
+    let mut findings: Vec<Value> = Vec::new();
+    let mut reply = client.request("scrub_begin")?;
+    loop {
+        findings.extend(reply["findings"].as_array().into_iter().flatten().cloned());
+        let bytes = number(&reply, "blocks") * BLOCK_BYTES as u64;
+        if reply["done"] == true {
+            break;
+        }
+        if told.elapsed() >= TELL_EVERY {
+            told = Instant::now();
+            let percent = 100 * number(&reply, "blocks") / number(&reply, "of_blocks").max(1);
+            eprintln!("{} MiB read, about {} %, {} damaged", bytes >> 20, percent.min(99), reply["damaged"]);
+        }
+        let due = Duration::from_secs_f64(bytes as f64 / args.rate.0.max(1) as f64);
+        std::thread::sleep(due.saturating_sub(begun.elapsed()));
+        reply = client.request("scrub")?;
+    }
+    match args.json {
+        true => println!("{:#}", json!({ "read": reply, "findings": findings })),
+        false => print(&reply, &findings),
+    }
+    Ok(ExitCode::from(u8::from(!findings.is_empty())))
+}
+
+fn print(reply: &Value, findings: &[Value]) {
+    let mebibytes = (number(reply, "blocks") * BLOCK_BYTES as u64) >> 20;
+    findings.iter().for_each(|what| println!("FOUND  {}", what.as_str().unwrap_or_default()));
+    println!("{mebibytes} MiB read: {} damaged, {} of them written again", reply["damaged"], reply["healed"]);
+}
+
+fn number(reply: &Value, name: &str) -> u64 {
+    reply[name].as_u64().unwrap_or(0)
+}
