@@ -131,8 +131,7 @@ impl Filesystem for Door {
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let _timer = self.timer(Class::Lookup);
-        let found = self.fs.lookup(ino(parent), name.as_bytes());
-        match found.and_then(|found| self.fs.hold(found.ino).map(|()| found)) {
+        match self.fs.lookup_and_hold(ino(parent), name.as_bytes()) {
             Ok(found) => reply.entry(&self.ttl, &to_kernel(&found), generation(&found)),
             // The kernel may remember that, too: names appear only through itself.
             Err(FsError::NotFound) => reply.entry(&self.ttl, &absent(), Generation(0)),
@@ -141,7 +140,7 @@ impl Filesystem for Door {
     }
 
     fn forget(&self, _request: &Request, number: INodeNo, times: u64) {
-        self.fs.unhold(ino(number), times);
+        self.fs.forget(ino(number), times);
     }
 
     fn getattr(&self, _request: &Request, number: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
