@@ -144,7 +144,11 @@ impl Filesystem for Door {
     }
 
     fn getattr(&self, _request: &Request, number: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        self.attr(Class::Getattr, reply)(self.fs.attributes(ino(number)));
+        let _timer = self.timer(Class::Getattr);
+        match self.fs.attributes(ino(number)) {
+            Ok(now) => reply.attr(&self.ttl, &to_kernel(&now)),
+            Err(error) => reply.error(errno(&error)),
+        }
     }
 
     fn setattr(
