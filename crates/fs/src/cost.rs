@@ -86,9 +86,11 @@ pub(crate) fn exchange() -> Cost {
     plus(INODES, INODES)
 }
 
-/// An orphan that goes.
-pub(crate) fn free() -> Cost {
-    Cost { frees: true, ..INODES }
+/// Orphans that go together. Each touches its inode, the orphan that takes its place in the list, two places there, an
+/// owner, a heap block or an object; the header is changed once.
+pub(crate) fn free(orphans: usize) -> Cost {
+    let orphans = orphans as u64;
+    Cost { pages: 6 * orphans + 1, bytes: (6 * orphans + 1) * 96, records: 7 * orphans + 1, frees: true }
 }
 
 /// A range of a file whose pages become holes, with its size and times. Unless it is whole pages, its two edges are

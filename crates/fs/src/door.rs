@@ -7,7 +7,8 @@ use crate::cost;
 use crate::create::{New, SETGID};
 use crate::directory::Tree;
 use crate::error::FsError;
-use crate::format::{ARENA, INODES_MAX};
+use crate::format::{ARENA, Hot, INODES_MAX, Slot};
+use crate::gone::Gone;
 use crate::transaction::{State, Transaction};
 use crate::types::{
     Attributes, Caller, Done, Entry, IfExists, Ino, Kind, Privileges, SetAttributes, SetXattr, Usage,
@@ -31,6 +32,7 @@ const CREATE_STEPS_MAX: u32 = 1000;
 #[derive(Clone)]
 pub struct Fs {
     core: Arc<Core>,
+    gone: Arc<Gone>,
 }
 
 impl Fs {
@@ -80,17 +82,25 @@ impl Fs {
         let core = Arc::new(Core::new(cache, clock, state));
         for (slot, generation) in orphans {
             // One that fails stays in the list, for the next opening.
-            core.enter(cost::free(), move |tx| tx.free_unheld(slot, generation), Box::new(|_| {}));
+            core.enter(cost::free(1), move |tx| tx.free_unheld(slot, generation), Box::new(|_| {}));
         }
-        Ok(Fs { core })
+        Ok(Fs { core, gone: Arc::default() })
     }
 
     /// The file that `name` names. Adds nothing to its open count.
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attributes, FsError> {
         let state = self.core.read();
-        let (_, hot) = state.find_directory(parent)?;
-        let found = state.name(&hot, name)?.ok_or(FsError::NotFound)?;
+        let found = state.found(parent, name)?;
         state.attributes(found.slot)
+    }
+
+    /// The same, and [holds](Fs::hold) it once.
+    pub fn lookup_and_hold(&self, parent: Ino, name: &[u8]) -> Result<Attributes, FsError> {
+        let state = self.core.read();
+        let found = state.found(parent, name)?;
+        let attributes = state.attributes(found.slot)?;
+        state.hold(found.slot);
+        Ok(attributes)
     }
 
     /// A file's attributes.
@@ -292,29 +302,36 @@ impl Fs {
     pub fn hold(&self, ino: Ino) -> Result<(), FsError> {
         let state = self.core.read();
         let (slot, ..) = state.find(ino)?;
-        let mut opens = state.opens.lock().expect("no panic while holding the open counts");
-        opens.entry(slot.0).or_default().count += 1;
+        state.hold(slot);
         Ok(())
     }
 
     /// Takes back `times` of [`hold`](Fs::hold).
     pub fn unhold(&self, ino: Ino, times: u64) {
+        self.forget(ino, times);
+        self.gone.free(&self.core);
+    }
+
+    /// Like [`unhold`](Fs::unhold), but a small file that goes with its last opener may wait for up to 15 others, to
+    /// be freed in one transaction with them. [`usage`](Fs::usage) and `unhold` free all that wait.
+    pub fn forget(&self, ino: Ino, times: u64) {
+        if let Some((slot, hot)) = self.let_go(ino, times) {
+            self.gone.add(&self.core, slot, &hot);
+        }
+    }
+
+    /// The inode, if it has neither names nor openers now.
+    fn let_go(&self, ino: Ino, times: u64) -> Option<(Slot, Hot)> {
         let state = self.core.read();
-        let Ok((slot, hot, _)) = state.find(ino) else { return };
+        let (slot, hot, _) = state.find(ino).ok()?;
         let mut opens = state.opens.lock().expect("no panic while holding the open counts");
-        let Some(open) = opens.get_mut(&slot.0) else { return };
+        let open = opens.get_mut(&slot.0)?;
         open.count = open.count.saturating_sub(times);
         if open.count > 0 {
-            return;
+            return None;
         }
         opens.remove(&slot.0);
-        drop(opens);
-        drop(state);
-        if hot.links == 0 {
-            let generation = hot.generation.get();
-            // One that fails stays an orphan: it goes at the next opening.
-            self.core.enter(cost::free(), move |tx| tx.free_unheld(slot, generation), Box::new(|_| {}));
-        }
+        (hot.links == 0).then_some((slot, hot))
     }
 
     /// What all handles share, for the parts of the door in other files.
@@ -421,8 +438,7 @@ impl Fs {
 
     fn was_synced(&self, parent: Ino, name: &[u8]) -> bool {
         let state = self.core.read();
-        let found = state.find_directory(parent).and_then(|(_, hot)| state.name(&hot, name));
-        let Ok(Some(found)) = found else { return false };
+        let Ok(found) = state.found(parent, name) else { return false };
         let opens = state.opens.lock().expect("no panic while holding the open counts");
         opens.get(&found.slot.0).is_some_and(|open| open.synced)
     }
@@ -437,6 +453,7 @@ impl Fs {
 
     /// How full it is.
     pub fn usage(&self) -> Usage {
+        self.gone.free(&self.core);
         let space = self.core.cache.store().space();
         let free = space.free.saturating_sub(space.reserved);
         let inodes = u64::from(self.core.read().header().inodes.get());

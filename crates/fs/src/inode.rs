@@ -70,6 +70,12 @@ impl State {
         }
     }
 
+    /// Counts one more opener.
+    pub(crate) fn hold(&self, slot: Slot) {
+        let mut opens = self.opens.lock().expect("no panic while holding the open counts");
+        opens.entry(slot.0).or_default().count += 1;
+    }
+
     /// Files that lost their last name while they were open.
     pub(crate) fn orphans(&self) -> Result<Vec<(Slot, u32)>, FsError> {
         (0..self.header().orphans.get())

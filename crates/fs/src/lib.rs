@@ -13,6 +13,7 @@ mod directory;
 mod door;
 mod error;
 mod format;
+mod gone;
 mod heap;
 mod ino;
 mod inode;

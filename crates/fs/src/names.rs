@@ -28,6 +28,12 @@ impl State {
         Tree::of(directory).find(self.arena(), self.hash(name), name)
     }
 
+    /// What `name` leads to in the directory `parent`; an error if there is no such name.
+    pub(crate) fn found(&self, parent: Ino, name: &[u8]) -> Result<Found, FsError> {
+        let (_, hot) = self.find_directory(parent)?;
+        self.name(&hot, name)?.ok_or(FsError::NotFound)
+    }
+
     /// What a name leads to, for a listing.
     pub(crate) fn entry<'a>(&self, name: Name<'a>) -> Entry<'a> {
         Entry { cookie: name.key, ino: self.numbers.ino(name.slot), kind: name.kind, name: name.name }

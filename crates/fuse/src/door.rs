@@ -42,7 +42,13 @@ impl Door {
         Door { fs, latencies, kernel_cache, ttl: kernel_cache.ttl() }
     }
 
+    /// For an operation that ends in a completion.
     fn timer(&self, class: Class) -> Timer {
+        Timer::start(self.latencies.clone(), class)
+    }
+
+    /// For an operation that ends before it returns.
+    fn short_timer(&self, class: Class) -> Timer<&Latencies> {
         Timer::start(&self.latencies, class)
     }
 
@@ -130,9 +136,8 @@ impl Filesystem for Door {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let _timer = self.timer(Class::Lookup);
-        let found = self.fs.lookup(ino(parent), name.as_bytes());
-        match found.and_then(|found| self.fs.hold(found.ino).map(|()| found)) {
+        let _timer = self.short_timer(Class::Lookup);
+        match self.fs.lookup_and_hold(ino(parent), name.as_bytes()) {
             Ok(found) => reply.entry(&self.ttl, &to_kernel(&found), generation(&found)),
             // The kernel may remember that, too: names appear only through itself.
             Err(FsError::NotFound) => reply.entry(&self.ttl, &absent(), Generation(0)),
@@ -141,11 +146,15 @@ impl Filesystem for Door {
     }
 
     fn forget(&self, _request: &Request, number: INodeNo, times: u64) {
-        self.fs.unhold(ino(number), times);
+        self.fs.forget(ino(number), times);
     }
 
     fn getattr(&self, _request: &Request, number: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        self.attr(Class::Getattr, reply)(self.fs.attributes(ino(number)));
+        let _timer = self.short_timer(Class::Getattr);
+        match self.fs.attributes(ino(number)) {
+            Ok(now) => reply.attr(&self.ttl, &to_kernel(&now)),
+            Err(error) => reply.error(errno(&error)),
+        }
     }
 
     fn setattr(
@@ -180,7 +189,7 @@ impl Filesystem for Door {
     }
 
     fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
-        let _timer = self.timer(Class::Other);
+        let _timer = self.short_timer(Class::Other);
         match self.fs.read_link(ino(number)) {
             Ok(target) => reply.data(&target),
             Err(error) => reply.error(errno(&error)),
@@ -388,7 +397,7 @@ impl Filesystem for Door {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let _timer = self.timer(Class::Readdir);
+        let _timer = self.short_timer(Class::Readdir);
         let listing = self.list(ino(number), offset, &mut reply);
         match listing {
             Ok(()) => reply.ok(),
@@ -404,7 +413,7 @@ impl Filesystem for Door {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let _timer = self.timer(Class::Readdir);
+        let _timer = self.short_timer(Class::Readdir);
         let listing = self.list_plus(ino(number), offset, &mut reply);
         match listing {
             Ok(()) => reply.ok(),
@@ -448,7 +457,7 @@ impl Filesystem for Door {
     }
 
     fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        let _timer = self.timer(Class::Other);
+        let _timer = self.short_timer(Class::Other);
         let usage = self.fs.usage();
         let block = device::BLOCK_BYTES as u32;
         reply.statfs(

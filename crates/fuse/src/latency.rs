@@ -1,6 +1,7 @@
 //! How long requests took, from their arrival to their reply, per class of operation.
 
 use hdrhistogram::Histogram;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -151,19 +152,21 @@ fn empty() -> Histogram<u64> {
 }
 
 /// Runs from a request's arrival until it is dropped, which is after the reply was sent.
-pub(crate) struct Timer {
-    latencies: Arc<Latencies>,
+///
+/// Shares the latencies if it goes with a completion, else borrows them.
+pub(crate) struct Timer<L: Deref<Target = Latencies> = Arc<Latencies>> {
+    latencies: L,
     class: Class,
     start: Instant,
 }
 
-impl Timer {
-    pub(crate) fn start(latencies: &Arc<Latencies>, class: Class) -> Timer {
-        Timer { latencies: latencies.clone(), class, start: Instant::now() }
+impl<L: Deref<Target = Latencies>> Timer<L> {
+    pub(crate) fn start(latencies: L, class: Class) -> Timer<L> {
+        Timer { latencies, class, start: Instant::now() }
     }
 }
 
-impl Drop for Timer {
+impl<L: Deref<Target = Latencies>> Drop for Timer<L> {
     fn drop(&mut self) {
         self.latencies.record(self.class, self.start.elapsed());
     }
@@ -175,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_dropped_timer_counts_once_in_its_own_class() {
-        let latencies = Arc::new(Latencies::default());
+        let latencies = Latencies::default();
         drop(Timer::start(&latencies, Class::Fsync));
         let counts: Vec<u64> = latencies.summaries().iter().map(|s| s.count).collect();
         assert_eq!(counts.iter().sum::<u64>(), 1);

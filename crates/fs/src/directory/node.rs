@@ -1,6 +1,7 @@
 //! Blocks of a directory's tree. A leaf's names are appended in any order and marked when they go; an inner node's
 //! children are in order.
 
+use super::key::hash_in;
 use crate::arena::{Arena, corrupt};
 use crate::error::FsError;
 use crate::format::{Child, HEAP_LOG2_MAX, HEAP_LOG2_MIN, HeapBlock, NameHead, NodeHead, Slot, kind_of};
@@ -107,6 +108,30 @@ impl<'a> Leaf<'a> {
             }
             None
         })
+    }
+
+    /// The name `wanted`, whose hash is `hash`. A leaf has some hundred names, and every look-up comes here: so the
+    /// others' keys are looked at, and nothing else.
+    pub(crate) fn find(&self, hash: u64, wanted: &[u8]) -> Result<Option<Name<'a>>, FsError> {
+        let mut at = HEAD;
+        while let Some(head) = self.bytes.get(at..at + NAME_HEAD) {
+            let head = NameHead::ref_from_bytes(head).expect("exactly its size, and no alignment");
+            let (here, start) = (at, at + NAME_HEAD);
+            at = start + usize::from(head.len);
+            if hash_in(head.key.get()) != hash {
+                continue;
+            }
+            let Some(kind) = kind_of(head.kind) else { continue };
+            if let Some(name) = self.bytes.get(start..at).filter(|name| *name == wanted) {
+                let (key, slot) = (head.key.get(), Slot(head.slot.get()));
+                return Ok(Some(Name { at: here, key, slot, kind, name }));
+            }
+        }
+        if at == self.bytes.len() {
+            Ok(None)
+        } else {
+            Err(corrupt(self.block.offset() + at as u64, "a leaf of a directory ends within a name"))
+        }
     }
 
     /// The names that live here, in the order of their keys.

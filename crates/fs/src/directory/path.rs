@@ -1,7 +1,6 @@
 //! From a key to its leaf.
 
 use super::Tree;
-use super::key::hash_in;
 use super::node::{self, Leaf, inner};
 use crate::arena::{Arena, corrupt};
 use crate::error::FsError;
@@ -82,11 +81,6 @@ impl Tree {
 }
 
 pub(crate) fn find_in(leaf: &Leaf<'_>, hash: u64, name: &[u8]) -> Result<Option<Found>, FsError> {
-    for one in leaf.names() {
-        let one = one?;
-        if hash_in(one.key) == hash && one.name == name {
-            return Ok(Some(Found { leaf: leaf.block, at: one.at, slot: one.slot, kind: one.kind }));
-        }
-    }
-    Ok(None)
+    let found = leaf.find(hash, name)?;
+    Ok(found.map(|one| Found { leaf: leaf.block, at: one.at, slot: one.slot, kind: one.kind }))
 }

@@ -157,7 +157,7 @@ impl Bench {
         if *count == 0 {
             opens.remove(&slot.0);
             if hot.links == 0 {
-                self.run(cost::free(), |tx| tx.free_unheld(slot, hot.generation.get()))?;
+                self.run(cost::free(1), |tx| tx.free_unheld(slot, hot.generation.get()))?;
             }
         }
         Ok(None)
@@ -330,7 +330,7 @@ impl Subject for Bench {
         self.verify();
         self.state = State::new(self.load()).expect("a state");
         for (slot, generation) in self.state.orphans().expect("orphans") {
-            self.run(cost::free(), |tx| tx.free_unheld(slot, generation)).expect("an orphan goes");
+            self.run(cost::free(1), |tx| tx.free_unheld(slot, generation)).expect("an orphan goes");
         }
     }
 

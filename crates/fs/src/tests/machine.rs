@@ -5,6 +5,7 @@ use super::model::{Listing, Operation, Subject};
 use super::random::run;
 use crate::check::Finding;
 use crate::error::FsError;
+use crate::gone::TOGETHER;
 use crate::types::{Attributes, Done, Ino, Kind};
 use crate::{Fs, IfExists};
 use cache::{Cache, FetchMode, Settings, Task};
@@ -254,6 +255,39 @@ fn a_listing_that_is_taken_holds_what_was_taken_and_nothing_else() {
         fs.unhold(ino, 1);
         assert!(matches!(fs.attributes(ino), Err(FsError::Stale)), "it was held once");
     }
+}
+
+#[test]
+fn small_files_that_nobody_holds_any_more_go_together_and_large_ones_at_once() {
+    let mut machine = Machine::new(5, FetchMode::Lazy, 16384);
+    let fs = machine.fs().clone();
+    let gone = |name: &str, bytes: usize| {
+        let make = |done| fs.make(OWNER, Ino::ROOT, name.as_bytes(), Kind::File, 0o600, done);
+        let ino = machine.wait(make).expect("a file").ino;
+        machine.wait(|done| fs.write(ino, 0, vec![7; bytes], done)).expect("a write");
+        fs.hold(ino).expect("held");
+        machine.wait(|done| fs.unlink(Ino::ROOT, name.as_bytes(), done)).expect("removed");
+        fs.forget(ino, 1);
+        ino
+    };
+    let is_there = |ino: &Ino| fs.attributes(*ino).is_ok();
+    let mut small: Vec<Ino> = (0..TOGETHER - 1).map(|at| gone(&at.to_string(), 100)).collect();
+    assert!(small.iter().all(is_there), "they wait");
+    small.push(gone("the sixteenth", 100));
+    assert!(!small.iter().any(is_there), "they went together");
+    let waits = gone("one more", 100);
+    assert!(is_there(&waits));
+    let large = gone("large", 1 << 20);
+    assert!(!is_there(&large) && !is_there(&waits), "what is large does not wait");
+    let last = gone("the last", 100);
+    let (before, after) = (fs.usage(), fs.usage());
+    assert!(!is_there(&last), "whoever asks for the usage is told the truth");
+    assert_eq!(before, after);
+    let orphan = gone("an orphan at the stop", 100);
+    drop(fs);
+    machine.reopen();
+    assert!(machine.fs().attributes(orphan).is_err(), "the next opening frees it");
+    assert!(machine.findings().is_empty());
 }
 
 #[test]

@@ -187,7 +187,7 @@ fn links_have_a_limit() {
     let ino = bench.file(ROOT, "f");
     let (slot, mut hot, _) = bench.state.find(ino).expect("a file");
     hot.links = U32::new(LINKS_MAX);
-    let plant = bench.run(cost::free(), |tx| {
+    let plant = bench.run(cost::free(1), |tx| {
         tx.set_hot(slot, &hot);
         Ok(())
     });

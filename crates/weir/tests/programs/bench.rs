@@ -56,6 +56,24 @@ fn partial_writes_cause_no_store_read_and_syncs_no_store_io() {
 }
 
 #[test]
+fn the_door_is_measured_beside_a_trivial_file_system_operation_by_operation() {
+    if !can_mount() {
+        return;
+    }
+    let report = bench(&["door", "--rounds", "2", "--slice", "10", "--clients", "1,2"]);
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 9 * 2, "each operation by one client and by two: {report}");
+    for row in rows {
+        for figure in ["peer_micros", "weir_micros", "ratio", "peer_cpu_micros", "weir_cpu_micros"] {
+            assert!(row[figure].as_f64().is_some_and(|figure| figure > 0.0), "{figure}: {row}");
+        }
+    }
+    // Every operation came to the door: what the kernel answers from its memory takes less than a switch of threads.
+    let fastest = rows.iter().filter_map(|row| row["peer_micros"].as_f64()).fold(f64::MAX, f64::min);
+    assert!(fastest > 1.0, "{fastest} us");
+}
+
+#[test]
 fn a_benchmark_that_is_stopped_takes_everything_down() {
     if !can_mount() {
         return;
