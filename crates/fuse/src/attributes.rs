@@ -1,8 +1,8 @@
 //! Attributes as the kernel wants them, and requests to set them as `fs` wants them.
 
 use device::nanos_since_epoch;
-use fs::{Attributes, Kind, SetTime};
-use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
+use fs::{Attributes, Caller, Ino, Kind, SetTime};
+use fuser::{FileAttr, FileType, Generation, INodeNo, Request, TimeOrNow};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Permission bits with setuid, setgid and sticky.
@@ -90,6 +90,18 @@ pub(crate) fn set_time(time: TimeOrNow) -> SetTime {
 fn system_time(nanos: i64) -> SystemTime {
     let distance = Duration::from_nanos(nanos.unsigned_abs());
     if nanos >= 0 { UNIX_EPOCH + distance } else { UNIX_EPOCH - distance }
+}
+
+pub(crate) fn generation(of: &Attributes) -> Generation {
+    Generation(u64::from(of.generation))
+}
+
+pub(crate) fn caller(request: &Request, umask: u32) -> Caller {
+    Caller { uid: request.uid(), gid: request.gid(), umask: permissions(umask) }
+}
+
+pub(crate) fn ino(number: INodeNo) -> Ino {
+    Ino(number.0)
 }
 
 #[cfg(test)]

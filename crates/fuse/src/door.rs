@@ -4,7 +4,7 @@
 //! `forget`. The kernel keeps an inode while it is open, so open files need no count of their own, and `open`
 //! answers ENOSYS: from then on the kernel opens and closes without asking.
 
-use crate::attributes::{absent, file_type, kind, permissions, set_time, to_kernel};
+use crate::attributes::{absent, caller, file_type, generation, ino, kind, permissions, set_time, to_kernel};
 use crate::directory::{Listed, Room, dots};
 use crate::errno::errno;
 use crate::kernel::{KernelCache, ask_of_kernel};
@@ -12,7 +12,7 @@ use crate::latency::{Class, Latencies, Timer};
 use crate::privileges::{privileges, write_without_powers};
 use crate::space;
 use crate::xattr::{answer, list_for, set_xattr};
-use fs::{Attributes, Caller, Done, Fs, FsError, IfExists, Ino, Kind, Privileges, SetAttributes};
+use fs::{Attributes, Done, Fs, FsError, IfExists, Ino, Kind, Privileges, SetAttributes};
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig, LockOwner,
     OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
@@ -115,18 +115,6 @@ impl Door {
             None => Ok(()),
         }
     }
-}
-
-fn generation(of: &Attributes) -> Generation {
-    Generation(u64::from(of.generation))
-}
-
-fn caller(request: &Request, umask: u32) -> Caller {
-    Caller { uid: request.uid(), gid: request.gid(), umask: permissions(umask) }
-}
-
-fn ino(number: INodeNo) -> Ino {
-    Ino(number.0)
 }
 
 impl Filesystem for Door {
