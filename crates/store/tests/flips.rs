@@ -203,7 +203,7 @@ fn a_scrub_of_a_store_in_use_finds_every_damaged_block_once_and_names_its_object
     let mut stamped = device::pages(1);
     let holds = |at: &Block| {
         disk.read(*at, &mut stamped).expect("readable");
-        stamped[0] == *page(0xfeed)
+        stamped[0] == **page(0xfeed)
     };
     let blocks: Vec<Block> = disk.written_blocks().into_iter().filter(holds).collect();
     assert_eq!(blocks.len(), 300);
