@@ -11,7 +11,7 @@
 
 use crate::delta::{Delta, Ranges};
 use buffer::GroupNo;
-use device::{BLOCK_BYTES, Page, Sequence};
+use device::{BLOCK_BYTES, Page, Sequence, SharedPage};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ pub(crate) enum Body {
     /// Only what was written: the base is not in memory.
     Patch(Delta),
     /// All bytes. Shared with a write-back while it runs.
-    Whole(Arc<Box<Page>>),
+    Whole(SharedPage),
 }
 
 /// Changes that are newer than the store.
@@ -188,7 +188,7 @@ impl Entry {
     }
 
     /// Takes the changes for a write-back; later ones start anew. The page is whole and dirty.
-    pub(crate) fn begin_writing(&mut self) -> Option<(Arc<Box<Page>>, Sequence)> {
+    pub(crate) fn begin_writing(&mut self) -> Option<(SharedPage, Sequence)> {
         let Body::Whole(page) = &self.body else { return None };
         if self.writing.is_some() {
             return None;

@@ -10,7 +10,7 @@ use crate::page::{Body, Entry};
 use crate::read::{land, retry_ready, take_off_for_write_back};
 use crate::state::{Key, PendingCut, State};
 use crate::trouble::{RETRY_AFTER, Victim};
-use device::{ObjectId, Page, Sequence};
+use device::{ObjectId, Sequence, SharedPage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +74,7 @@ impl Frozen {
 
 struct FrozenPage {
     key: Key,
-    page: Arc<Box<Page>>,
+    page: SharedPage,
     newest: Sequence,
     reserved: bool,
 }
