@@ -1,7 +1,7 @@
 //! What callers ask of the map.
 
 use crate::note::Note;
-use device::{Block, ObjectId, PageNo, Sequence, SharedPage};
+use device::{Block, ObjectId, Page, PageNo, Sequence, SharedPage};
 use std::ops::Range;
 
 /// One change of the map, part of an atomic vector.
