@@ -11,17 +11,12 @@
 
 use crate::delta::{Delta, Ranges};
 use buffer::GroupNo;
-use device::{BLOCK_BYTES, Page, Sequence};
+use device::{BLOCK_BYTES, Page, Sequence, SharedPage};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Memory that an entry takes beside its bytes: the table's nodes and the two indexes.
 pub(crate) const ENTRY_BYTES: usize = 256;
-
-/// A page that a write-back shares with the table while it runs. An `Arc<Page>` would keep its counts beside the bytes, in
-/// 8192 bytes because of the page's alignment; the box makes it 4096 and 24.
-#[allow(clippy::redundant_allocation)]
-pub(crate) type SharedPage = Arc<Box<Page>>;
 
 /// One fetch, by number: a fetch whose number is no longer in the entry delivers nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,11 +6,11 @@
 use crate::cache::{Core, Progress, Task};
 use crate::commit::Completions;
 use crate::error::CacheError;
-use crate::page::{Body, Entry, SharedPage};
+use crate::page::{Body, Entry};
 use crate::read::{land, retry_ready, take_off_for_write_back};
 use crate::state::{Key, PendingCut, State};
 use crate::trouble::{RETRY_AFTER, Victim};
-use device::{ObjectId, Sequence};
+use device::{ObjectId, Sequence, SharedPage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;

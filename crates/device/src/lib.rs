@@ -9,4 +9,4 @@ pub use address::{BLOCK_BYTES, Block, Incarnation, ObjectId, PageNo, Sequence, S
 pub use contract::check_contract;
 pub use device::{Device, DeviceError, Operation, Read};
 pub use machine::{Clock, Random, nanos_since_epoch};
-pub use page::{Page, pages};
+pub use page::{Page, SharedPage, pages};

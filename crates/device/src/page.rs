@@ -1,6 +1,7 @@
 //! Memory for media: aligned by its type, so that no caller can get the alignment of direct I/O wrong.
 
 use crate::address::BLOCK_BYTES;
+use std::sync::Arc;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// The bytes of one block or page, aligned as O_DIRECT wants them.
@@ -29,6 +30,10 @@ impl Page {
         pages.as_mut_bytes()
     }
 }
+
+/// A page that several hold: a cache, and who writes it to a device. Boxed, because the counts of an `Arc` beside the bytes
+/// of an aligned page make it two pages long.
+pub type SharedPage = Arc<Box<Page>>;
 
 impl std::fmt::Debug for Page {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

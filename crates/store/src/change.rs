@@ -1,9 +1,8 @@
 //! What callers ask of the map.
 
 use crate::note::Note;
-use device::{Block, ObjectId, Page, PageNo, Sequence};
+use device::{Block, ObjectId, Page, PageNo, Sequence, SharedPage};
 use std::ops::Range;
-use std::sync::Arc;
 
 /// One change of the map, part of an atomic vector.
 ///
@@ -18,7 +17,7 @@ pub enum Change {
         /// The page.
         page: PageNo,
         /// All its bytes.
-        bytes: Arc<Box<Page>>,
+        bytes: SharedPage,
         /// The highest sequence whose change these bytes contain.
         home: Sequence,
     },

@@ -1,7 +1,9 @@
 //! A plain model of the store, and random work for both.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
-use device::{BLOCK_BYTES, Device, Incarnation, ObjectId, Page, PageNo, Random, Sequence, StoreId};
+use device::{
+    BLOCK_BYTES, Device, Incarnation, ObjectId, Page, PageNo, Random, Sequence, SharedPage, StoreId,
+};
 use sim::{Power, SimDisk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +14,7 @@ pub const ID: StoreId = StoreId([0x5a; 16]);
 pub const SEGMENT: u32 = 16;
 
 /// What a page holds: a stamp repeated, so that a torn page is seen.
-pub fn page(stamp: u64) -> Arc<Box<Page>> {
+pub fn page(stamp: u64) -> SharedPage {
     let mut page = Page([0; BLOCK_BYTES]);
     page.0.chunks_exact_mut(8).for_each(|bytes| bytes.copy_from_slice(&stamp.to_le_bytes()));
     Arc::new(Box::new(page))
