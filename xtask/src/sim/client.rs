@@ -3,11 +3,11 @@
 use super::call::{Arrival, Arrivals, Asked, Call, Reply, Ticket, number};
 use super::change::Change;
 use super::model::{Body, Id, Model};
-use super::oracle::{bytes_difference, expected_links};
+use super::oracle::{bytes_difference, expected_links, xattr_difference};
 use super::run::Run;
 use super::workload::Request;
 use device::{BLOCK_BYTES, Clock};
-use fs::{Attributes, FsError, Kind};
+use fs::{Attributes, FsError, Kind, Seek};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -77,6 +77,7 @@ impl Clients {
         let describe_one = |waiting: &Waiting| match &waiting.asked {
             Asked::Change(change) => change.describe(),
             Asked::Read { file, offset, len, .. } => format!("Read {file:?}, {len} bytes at {offset}"),
+            Asked::Seek { file, offset, what, .. } => format!("Seek {what:?} in {file:?} from {offset}"),
             Asked::Sync(_) | Asked::SyncFile(..) => "Sync".to_owned(),
         };
         self.waiting.values().map(|waiting| format!("  {}\n", describe_one(waiting))).collect()
@@ -121,6 +122,10 @@ impl Run {
             Request::Read { file, offset, len } => {
                 let right = vec![right_bytes(&self.oracle.now, file, offset, len)];
                 self.wait_for(client, when, Asked::Read { file, offset, len, right }, vec![file])
+            }
+            Request::Seek { file, offset, what } => {
+                let version = self.oracle.now.get(file).version;
+                self.wait_for(client, when, Asked::Seek { file, offset, what, version }, vec![file])
             }
             Request::Sync => self.wait_for(client, when, Asked::Sync(self.oracle.moment()), Vec::new()),
             Request::SyncFile(file) => {
@@ -253,6 +258,9 @@ impl Run {
                     Asked::Read { file, offset, len, .. } => {
                         format!("read of {file:?}, {len} bytes at {offset}")
                     }
+                    Asked::Seek { file, offset, what, .. } => {
+                        format!("seek {what:?} in {file:?} from {offset}")
+                    }
                     Asked::Sync(_) | Asked::SyncFile(..) => "sync".to_owned(),
                 };
                 self.check_reply(asked, arrival, in_doubt).map_err(|what| format!("{text}: {what}"))?;
@@ -295,6 +303,15 @@ impl Run {
             }
             (Asked::Read { offset, right, .. }, Ok(Reply::Bytes(bytes))) => {
                 check_read(offset, &right, &bytes)
+            }
+            (Asked::Seek { file, offset, what, version }, result) if !self.is_made_up(&result) => {
+                let inode = self.oracle.now.get(file);
+                // What changed meanwhile may have been seen or not.
+                if inode.version == version {
+                    check_seek(inode.content(), offset, what, &result)
+                } else {
+                    Ok(())
+                }
             }
             (Asked::Sync(moment) | Asked::SyncFile(_, moment), Ok(_)) => {
                 self.oracle.synced(moment);
@@ -356,6 +373,11 @@ impl Run {
         Ok(())
     }
 
+    fn is_made_up(&self, result: &Result<Reply, FsError>) -> bool {
+        let made_up = self.media.log.errors_made_up() > self.errors_at_open;
+        made_up && matches!(result, Err(FsError::Cache(_)))
+    }
+
     /// Whether an error that a disk made up explains this one.
     fn may_fail_with(&mut self, error: &FsError) -> bool {
         let made_up = self.media.log.errors_made_up() > self.errors_at_open;
@@ -389,6 +411,10 @@ impl Run {
                 } else {
                     Err(format!("found {found:?}, expected {expected:?}"))
                 }
+            }
+            Request::ListXattrs(id) => {
+                let found = self.stack().xattrs(number(model, *id))?;
+                xattr_difference(&model.get(*id).xattrs, &found).map_or(Ok(()), Err)
             }
             Request::ReadLink(id) => {
                 let found = fs.read_link(number(model, *id)).map_err(|error| error.to_string())?;
@@ -428,16 +454,38 @@ fn equal_with_zeros_after(right: &[u8], range: Range<usize>, found: &[u8]) -> bo
     found[..there.len()] == *there && found[there.len()..].iter().all(|&byte| byte == 0)
 }
 
+/// Where data or a hole was found: nothing but zeros is passed over on the way to data, and a hole is zeros, or the end.
+fn check_seek(content: &[u8], offset: u64, what: Seek, found: &Result<Reply, FsError>) -> Result<(), String> {
+    let size = content.len() as u64;
+    let wrong = || Err(format!("{found:?}, of {size} bytes"));
+    let is_zeros =
+        |range: Range<u64>| content[range.start as usize..range.end as usize].iter().all(|&byte| byte == 0);
+    match (what, found) {
+        (_, Err(FsError::PastEnd)) if offset >= size => Ok(()),
+        (Seek::Data, Err(FsError::PastEnd)) if is_zeros(offset..size) => Ok(()),
+        (_, Ok(Reply::Place(place))) if !(offset..=size).contains(place) => wrong(),
+        (Seek::Data, Ok(Reply::Place(place))) if *place < size && is_zeros(offset..*place) => Ok(()),
+        (Seek::Hole, Ok(Reply::Place(place))) => {
+            let end = (place / BLOCK_BYTES as u64 + 1) * BLOCK_BYTES as u64;
+            if is_zeros(*place..end.min(size)) { Ok(()) } else { wrong() }
+        }
+        _ => wrong(),
+    }
+}
+
 fn check_attributes(model: &Model, id: Id, found: &Attributes) -> Result<(), String> {
     let inode = model.get(id);
     let size = match &inode.body {
         Body::File(bytes) => Some(bytes.len() as u64),
         Body::Symlink(target) => Some(target.len() as u64),
         Body::Directory { .. } => None,
+        Body::Node(..) => Some(0),
     };
+    let device = if let Body::Node(_, device) = inode.body { device } else { 0 };
     let right = found.kind == inode.body.kind()
         && size.is_none_or(|size| found.size == size)
         && found.mode == inode.mode
+        && found.device == device
         && found.links == expected_links(model, id)
         && inode.ino == Some(found.ino)
         && (found.uid, found.gid) == (inode.uid, inode.gid);

@@ -10,6 +10,7 @@ mod model;
 mod oracle;
 #[cfg(test)]
 mod planted;
+mod rights;
 mod run;
 mod stack;
 #[cfg(test)]

@@ -23,7 +23,7 @@ const STEPS_PER_READ_MAX: usize = 10_000;
 /// The longest read of a snapshot, in bytes.
 const READ_BYTES_MAX: u64 = 64 << 10;
 
-pub(crate) const CALLER: Caller = Caller { uid: 1000, gid: 100, umask: 0 };
+pub(crate) const CALLER: Caller = Caller { uid: 1000, gid: 100, umask: 0o027 };
 pub(crate) const TASKS: [Task; 4] = Task::ALL;
 
 /// A rule that the stack can be made to break, to show that the simulator notices.
@@ -197,12 +197,14 @@ pub(crate) struct Seen(pub(crate) BTreeMap<Ino, SeenInode>);
 pub(crate) struct SeenInode {
     pub(crate) attributes: Attributes,
     pub(crate) body: SeenBody,
+    pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
 pub(crate) enum SeenBody {
     File(Vec<u8>),
     Directory(BTreeMap<Vec<u8>, Ino>),
     Symlink(Vec<u8>),
+    Node(u32),
 }
 
 impl Stack {
@@ -235,11 +237,22 @@ impl Stack {
                     wanted.extend(names.values().copied().filter(|child| !seen.contains_key(child)));
                     SeenBody::Directory(names)
                 }
-                other => return Err(format!("{ino:?} is a {other:?}, which nobody made")),
+                _ => SeenBody::Node(attributes.device),
             };
-            seen.insert(ino, SeenInode { attributes, body });
+            let xattrs = self.xattrs(ino)?;
+            seen.insert(ino, SeenInode { attributes, body, xattrs });
         }
         Ok(Seen(seen))
+    }
+
+    /// All extended attributes.
+    pub(crate) fn xattrs(&self, ino: Ino) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
+        let names = self.fs.xattr_names(ino).map_err(|error| format!("listxattr of {ino:?}: {error}"))?;
+        let value = |name: Vec<u8>| match self.fs.xattr(ino, &name) {
+            Ok(value) => Ok((name, value)),
+            Err(error) => Err(format!("{} of {ino:?} is listed: {error}", name.escape_ascii())),
+        };
+        names.into_iter().map(value).collect()
     }
 
     /// The entries of a directory, each looked up, too.
