@@ -112,7 +112,6 @@ impl Call<'_> {
     fn prepare_change(&self, change: Change) -> Prepared {
         let (attributes, done) = (self.done(Reply::Attributes), self.done(|()| Reply::Done));
         let inode = |id: Id| number(self.model, id);
-        let set = SetAttributes::default();
         match change {
             Change::Make { parent, name, kind, mode } => {
                 let parent = inode(parent);
@@ -125,22 +124,6 @@ impl Call<'_> {
             Change::Exchange { one, other } => {
                 let parents = (inode(one.0), inode(other.0));
                 Box::new(move |fs| fs.exchange((parents.0, &one.1), (parents.1, &other.1), done))
-            }
-            Change::Allocate { file, what, offset, len, size } => {
-                let file = inode(file);
-                Box::new(move |fs| fs.allocate(file, what, (offset, len), size, done))
-            }
-            Change::DropPowers { inode: id } => {
-                let id = inode(id);
-                Box::new(move |fs| fs.drop_privileges(id, attributes))
-            }
-            Change::SetXattr { inode: id, name, value, how } => {
-                let id = inode(id);
-                Box::new(move |fs| fs.set_xattr(id, &name, &value, how, done))
-            }
-            Change::RemoveXattr { inode: id, name } => {
-                let id = inode(id);
-                Box::new(move |fs| fs.remove_xattr(id, &name, done))
             }
             Change::Symlink { parent, name, target } => {
                 let parent = inode(parent);
@@ -161,6 +144,33 @@ impl Call<'_> {
             Change::Rename { from, to, if_exists } => {
                 let parents = (inode(from.0), inode(to.0));
                 Box::new(move |fs| fs.rename((parents.0, &from.1), (parents.1, &to.1), if_exists, done))
+            }
+            Change::Forget { .. } => unreachable!("nobody asks to forget"),
+            of_one_inode => self.prepare_change_of_inode(of_one_inode),
+        }
+    }
+
+    /// The changes that no name is given or taken by.
+    fn prepare_change_of_inode(&self, change: Change) -> Prepared {
+        let (attributes, done) = (self.done(Reply::Attributes), self.done(|()| Reply::Done));
+        let inode = |id: Id| number(self.model, id);
+        let set = SetAttributes::default();
+        match change {
+            Change::Allocate { file, what, offset, len, size } => {
+                let file = inode(file);
+                Box::new(move |fs| fs.allocate(file, what, (offset, len), size, done))
+            }
+            Change::DropPowers { inode: id } => {
+                let id = inode(id);
+                Box::new(move |fs| fs.drop_privileges(id, attributes))
+            }
+            Change::SetXattr { inode: id, name, value, how } => {
+                let id = inode(id);
+                Box::new(move |fs| fs.set_xattr(id, &name, &value, how, done))
+            }
+            Change::RemoveXattr { inode: id, name } => {
+                let id = inode(id);
+                Box::new(move |fs| fs.remove_xattr(id, &name, done))
             }
             Change::Write { file, offset, bytes } => {
                 let file = inode(file);
@@ -183,7 +193,7 @@ impl Call<'_> {
                 let (id, set) = (inode(id), SetAttributes { accessed, modified, ..set });
                 Box::new(move |fs| fs.set_attributes(id, set, attributes))
             }
-            Change::Forget { .. } => unreachable!("nobody asks to forget"),
+            other => unreachable!("{other:?} is prepared with the names"),
         }
     }
 }
