@@ -93,7 +93,8 @@ impl Core {
         let mut stuck = self.fetch_bases(&victims);
         let frozen = self.freeze(&victims, now);
         if frozen.is_empty() && stuck.is_empty() {
-            if victims.is_empty() {
+            // Where nothing is stuck, a look at more of the queue of dirty pages finds some.
+            if victims.is_empty() && self.state().trouble.first().is_some() {
                 turn.not_before = now + LOOK_AGAIN;
             }
             return Ok(idle);
