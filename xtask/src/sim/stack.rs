@@ -35,6 +35,10 @@ pub(crate) enum Plant {
     ReusedBeforePins,
     /// The store says durable without a flush.
     StoreWithoutFlush,
+    /// The cleaner points entries at copies that are not written yet.
+    RepointBeforeCopy,
+    /// The store trims a segment after it may have been used again.
+    TrimAfterReuse,
     /// The buffer's recovery applies what parses of a torn group.
     TornGroupApplied,
     /// The buffer's recovery takes what an earlier mount left behind.
@@ -51,6 +55,8 @@ impl Plant {
             Plant::CutIgnoresHome => Some(store::PlantedBug::CutIgnoresHome),
             Plant::ReusedBeforePins => Some(store::PlantedBug::ReusedBeforePins),
             Plant::StoreWithoutFlush => Some(store::PlantedBug::MissingFlush),
+            Plant::RepointBeforeCopy => Some(store::PlantedBug::RepointBeforeCopy),
+            Plant::TrimAfterReuse => Some(store::PlantedBug::TrimAfterReuse),
             _ => None,
         }
     }
