@@ -172,9 +172,10 @@ impl Core {
             return Verdict::Wait;
         }
         if room < buffer_bytes + kept || crowded {
-            let given_up = state.trouble.given_up(self.clock.monotonic(), self.settings.store_patience);
-            return given_up.map_or(Verdict::Wait, |error| Verdict::Refuse(error.clone()));
+            let told = state.trouble.no_room(self.clock.monotonic(), self.settings.store_patience);
+            return told.map_or(Verdict::Wait, |error| Verdict::Refuse(error.clone()));
         }
+        state.trouble.room();
         match self.store.reserve(cost.pages) {
             Ok(()) => Verdict::Go { pages: cost.pages, buffer_bytes },
             // The store keeps a reserve for what gives space back.

@@ -27,6 +27,8 @@ pub(crate) enum Victim {
 pub(crate) struct Trouble {
     shunned: BTreeMap<Victim, Shun>,
     stall: Option<Stall>,
+    /// Since when somebody needs room that only comes when something goes home, during this stall.
+    needed: Option<Duration>,
 }
 
 struct Shun {
@@ -38,7 +40,6 @@ struct Shun {
 /// Attempts to go home that all failed.
 struct Stall {
     since: Duration,
-    last: Duration,
     attempts: u64,
     error: CacheError,
 }
@@ -78,19 +79,27 @@ impl Trouble {
     /// Something went home.
     pub(crate) fn worked(&mut self) {
         self.stall = None;
+        self.needed = None;
     }
 
-    /// An attempt took nothing home. `patience` without an attempt is a new beginning.
-    pub(crate) fn failed(&mut self, error: CacheError, now: Duration, patience: Duration) {
-        let before = self.stall.take().filter(|stall| now <= stall.last + patience.max(RETRY_AFTER_MAX));
+    /// An attempt took nothing home.
+    pub(crate) fn failed(&mut self, error: CacheError, now: Duration) {
+        let before = self.stall.take();
         let (since, attempts) = before.map_or((now, 0), |stall| (stall.since, stall.attempts));
-        self.stall = Some(Stall { since, last: now, attempts: attempts + 1, error });
+        self.stall = Some(Stall { since, attempts: attempts + 1, error });
     }
 
-    /// What to tell somebody who needs room that only comes when something goes home; `None` as long as it may.
-    pub(crate) fn given_up(&self, now: Duration, patience: Duration) -> Option<&CacheError> {
-        let stall = self.stall.as_ref().filter(|stall| now >= stall.since + patience);
-        stall.map(|stall| &stall.error)
+    /// Somebody needs room, and there is none. What to tell him; `None` as long as he may wait for it: a page that is
+    /// stuck for hours says nothing of what others will find when they go home.
+    pub(crate) fn no_room(&mut self, now: Duration, patience: Duration) -> Option<&CacheError> {
+        let stall = self.stall.as_ref()?;
+        let since = *self.needed.get_or_insert(now);
+        (now >= since + patience).then_some(&stall.error)
+    }
+
+    /// Somebody needed room, and there was some.
+    pub(crate) fn room(&mut self) {
+        self.needed = None;
     }
 
     /// The first thing that is stuck, and why.
@@ -147,15 +156,17 @@ mod tests {
     fn writers_are_told_after_the_time_that_they_may_wait_and_not_before() {
         let mut trouble = Trouble::default();
         let patience = 30 * SECOND;
-        trouble.failed(StoreError::Full.into(), 5 * SECOND, patience);
-        trouble.failed(StoreError::Full.into(), 6 * SECOND, patience);
-        assert!(trouble.given_up(34 * SECOND, patience).is_none());
-        assert!(trouble.given_up(35 * SECOND, patience).is_some());
+        assert!(trouble.no_room(Duration::ZERO, patience).is_none());
+        assert!(trouble.no_room(100 * SECOND, patience).is_none(), "nothing has failed");
+        // A page that could not go home long before anybody needed room.
+        trouble.failed(StoreError::Full.into(), 100 * SECOND);
+        trouble.failed(StoreError::Full.into(), 160 * SECOND);
+        assert!(trouble.no_room(200 * SECOND, patience).is_none());
+        assert!(trouble.no_room(229 * SECOND, patience).is_none());
+        assert!(trouble.no_room(230 * SECOND, patience).is_some());
+        trouble.room();
+        assert!(trouble.no_room(231 * SECOND, patience).is_none());
         trouble.worked();
-        assert!(trouble.given_up(35 * SECOND, patience).is_none());
-        // One long ago has nothing to do with one now.
-        trouble.failed(StoreError::Full.into(), 40 * SECOND, patience);
-        trouble.failed(StoreError::Full.into(), 400 * SECOND, patience);
-        assert!(trouble.given_up(401 * SECOND, patience).is_none());
+        assert!(trouble.no_room(300 * SECOND, patience).is_none());
     }
 }

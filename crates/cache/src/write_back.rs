@@ -93,7 +93,8 @@ impl Core {
         let mut stuck = self.fetch_bases(&victims);
         let frozen = self.freeze(&victims, now);
         if frozen.is_empty() && stuck.is_empty() {
-            if victims.is_empty() {
+            // Where nothing is stuck, a look at more of the queue of dirty pages finds some.
+            if victims.is_empty() && self.state().trouble.first().is_some() {
                 turn.not_before = now + LOOK_AGAIN;
             }
             return Ok(idle);
@@ -105,7 +106,7 @@ impl Core {
             Ok(refused) => refused,
             Err(error) => {
                 turn.not_before = now + RETRY_AFTER;
-                state.trouble.failed(error.clone(), now, self.settings.store_patience);
+                state.trouble.failed(error.clone(), now);
                 return Err(error);
             }
         };
@@ -113,9 +114,7 @@ impl Core {
         stuck.extend(refused);
         match stuck.first() {
             _ if some_home => state.trouble.worked(),
-            Some((_, error)) => {
-                state.trouble.failed(error.clone().into(), now, self.settings.store_patience);
-            }
+            Some((_, error)) => state.trouble.failed(error.clone().into(), now),
             None => {}
         }
         stuck.into_iter().for_each(|(victim, error)| state.trouble.shun(victim, error, now));
@@ -375,8 +374,8 @@ impl Core {
     fn tell_those_who_wait_in_vain(self: &Arc<Core>) {
         let mut completions = Completions::default();
         let mut state = self.state();
-        let given_up = state.trouble.given_up(self.clock.monotonic(), self.settings.store_patience);
-        if given_up.is_some() && state.gate.is_waiting() {
+        let (now, patience) = (self.clock.monotonic(), self.settings.store_patience);
+        if state.gate.is_waiting() && state.trouble.no_room(now, patience).is_some() {
             self.pump(&mut state, &mut completions);
         }
         drop(state);

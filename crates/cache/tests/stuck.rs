@@ -261,6 +261,20 @@ fn a_store_that_cannot_even_be_read_fails_writers_of_parts_of_pages_after_a_whil
 }
 
 #[test]
+fn a_page_that_is_stuck_for_long_does_not_fail_writers_who_find_the_buffer_full() {
+    let machine = damaged(32);
+    let cache = machine.open();
+    machine.write(&cache, VICTIM, 0, &[1; BLOCK_BYTES]).expect("a write needs no map");
+    machine.clock.advance(Duration::from_secs(400));
+    cache.step(Task::WriteBack);
+    assert!(cache.status().stalled.is_some(), "nothing else was there to go home");
+    machine.clock.advance(4 * PATIENCE);
+    // Nothing goes home before the buffer is full.
+    machine.fill(&cache, OTHER).expect("they only have to wait");
+    assert_eq!(cache.status().stalled, None);
+}
+
+#[test]
 fn a_sync_after_the_last_commit_of_a_stop_is_answered() {
     let machine = Machine::new(40);
     let cache = machine.open();

@@ -5,7 +5,7 @@ use super::model::{Id, Model};
 use super::oracle::Moment;
 use super::stack::{CALLER, Stack};
 use device::Clock;
-use fs::{Attributes, Done, Fs, FsError, Ino, SetAttributes, SetTime};
+use fs::{Attributes, Done, Fs, FsError, Ino, Seek, SetAttributes, SetTime};
 use std::sync::{Arc, Mutex};
 
 /// Numbers requests in the order in which they were issued.
@@ -31,6 +31,7 @@ pub(crate) enum Reply {
     Done,
     Attributes(Attributes),
     Bytes(Vec<u8>),
+    Place(u64),
 }
 
 /// What a client asked for and waits for.
@@ -42,6 +43,13 @@ pub(crate) enum Asked {
         offset: u64,
         len: usize,
         right: Vec<Vec<u8>>,
+    },
+    /// The first data or hole in a file from a place on.
+    Seek {
+        file: Id,
+        offset: u64,
+        what: Seek,
+        version: u64,
     },
     Sync(Moment),
     /// A sync of one file.
@@ -85,6 +93,11 @@ impl Call<'_> {
                 let done = self.done(Reply::Bytes);
                 Box::new(move |fs| fs.read(ino, offset, len, done))
             }
+            Asked::Seek { file, offset, what, .. } => {
+                let (ino, offset, what) = (number(self.model, *file), *offset, *what);
+                let done = self.done(Reply::Place);
+                Box::new(move |fs| fs.seek(ino, offset, what, done))
+            }
             Asked::Sync(_) => {
                 let done = self.done(|()| Reply::Done);
                 Box::new(move |fs| fs.sync(done))
@@ -99,11 +112,18 @@ impl Call<'_> {
     fn prepare_change(&self, change: Change) -> Prepared {
         let (attributes, done) = (self.done(Reply::Attributes), self.done(|()| Reply::Done));
         let inode = |id: Id| number(self.model, id);
-        let set = SetAttributes::default();
         match change {
             Change::Make { parent, name, kind, mode } => {
                 let parent = inode(parent);
                 Box::new(move |fs| fs.make(CALLER, parent, &name, kind, mode, attributes))
+            }
+            Change::MakeDevice { parent, name, kind, number, mode } => {
+                let parent = inode(parent);
+                Box::new(move |fs| fs.make_device(CALLER, parent, &name, (kind, number), mode, attributes))
+            }
+            Change::Exchange { one, other } => {
+                let parents = (inode(one.0), inode(other.0));
+                Box::new(move |fs| fs.exchange((parents.0, &one.1), (parents.1, &other.1), done))
             }
             Change::Symlink { parent, name, target } => {
                 let parent = inode(parent);
@@ -125,9 +145,40 @@ impl Call<'_> {
                 let parents = (inode(from.0), inode(to.0));
                 Box::new(move |fs| fs.rename((parents.0, &from.1), (parents.1, &to.1), if_exists, done))
             }
-            Change::Write { file, offset, bytes } => {
+            Change::Forget { .. } => unreachable!("nobody asks to forget"),
+            of_one_inode => self.prepare_change_of_inode(of_one_inode),
+        }
+    }
+
+    /// The changes that no name is given or taken by.
+    fn prepare_change_of_inode(&self, change: Change) -> Prepared {
+        let (attributes, done) = (self.done(Reply::Attributes), self.done(|()| Reply::Done));
+        let inode = |id: Id| number(self.model, id);
+        let set = SetAttributes::default();
+        match change {
+            Change::Allocate { file, what, offset, len, size } => {
                 let file = inode(file);
-                Box::new(move |fs| fs.write(file, offset, bytes.to_vec(), done))
+                Box::new(move |fs| fs.allocate(file, what, (offset, len), size, done))
+            }
+            Change::DropPowers { inode: id } => {
+                let id = inode(id);
+                Box::new(move |fs| fs.drop_privileges(id, attributes))
+            }
+            Change::SetXattr { inode: id, name, value, how } => {
+                let id = inode(id);
+                Box::new(move |fs| fs.set_xattr(id, &name, &value, how, done))
+            }
+            Change::RemoveXattr { inode: id, name } => {
+                let id = inode(id);
+                Box::new(move |fs| fs.remove_xattr(id, &name, done))
+            }
+            Change::Write { file, offset, bytes } => {
+                let (file, at_once) = (inode(file), self.ticket.0 % 2 == 0);
+                // As the door does: without waiting where that can be.
+                Box::new(move |fs| match at_once.then(|| fs.write_at_once(file, offset, &bytes)).flatten() {
+                    Some(outcome) => done(outcome),
+                    None => fs.write(file, offset, bytes.to_vec(), done),
+                })
             }
             Change::SetSize { file, size } => {
                 let (file, set) = (inode(file), SetAttributes { size: Some(size), ..set });
@@ -146,7 +197,7 @@ impl Call<'_> {
                 let (id, set) = (inode(id), SetAttributes { accessed, modified, ..set });
                 Box::new(move |fs| fs.set_attributes(id, set, attributes))
             }
-            Change::Forget { .. } => unreachable!("nobody asks to forget"),
+            other => unreachable!("{other:?} is prepared with the names"),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! programs (`exhaust.rs`). The compiler asks for all but the last two.
 
 use super::model::{Id, Model, Name};
-use fs::{FsError, IfExists, Kind};
+use fs::{Allocate, FsError, IfExists, Kind, SetXattr, Size};
 use std::sync::Arc;
 
 /// A change that somebody asks for. It has its effect at one moment, as a whole or not at all.
@@ -13,6 +13,14 @@ pub(crate) enum Change {
         parent: Id,
         name: Name,
         kind: Kind,
+        mode: u16,
+    },
+    /// A node for the device `number`.
+    MakeDevice {
+        parent: Id,
+        name: Name,
+        kind: Kind,
+        number: u32,
         mode: u16,
     },
     Symlink {
@@ -38,6 +46,10 @@ pub(crate) enum Change {
         to: (Id, Name),
         if_exists: IfExists,
     },
+    Exchange {
+        one: (Id, Name),
+        other: (Id, Name),
+    },
     Write {
         file: Id,
         offset: u64,
@@ -46,6 +58,13 @@ pub(crate) enum Change {
     SetSize {
         file: Id,
         size: u64,
+    },
+    Allocate {
+        file: Id,
+        what: Allocate,
+        offset: u64,
+        len: u64,
+        size: Size,
     },
     SetMode {
         inode: Id,
@@ -62,6 +81,20 @@ pub(crate) enum Change {
         accessed: Option<i64>,
         modified: Option<i64>,
     },
+    /// Setuid, setgid and capabilities go, as before a write by somebody without privileges.
+    DropPowers {
+        inode: Id,
+    },
+    SetXattr {
+        inode: Id,
+        name: Vec<u8>,
+        value: Arc<Vec<u8>>,
+        how: SetXattr,
+    },
+    RemoveXattr {
+        inode: Id,
+        name: Vec<u8>,
+    },
     /// The last holder of an unlinked file let go. Nobody can see it.
     Forget {
         inode: Id,
@@ -77,6 +110,9 @@ pub(crate) enum Refusal {
     IsDirectory,
     NotEmpty,
     Invalid,
+    NotPermitted,
+    NoXattr,
+    Unsupported,
 }
 
 impl Refusal {
@@ -91,6 +127,9 @@ impl Refusal {
             // POSIX lets both errors say so.
             Refusal::NotEmpty => matches!(error, FsError::NotEmpty | FsError::Exists),
             Refusal::Invalid => matches!(error, FsError::Invalid),
+            Refusal::NotPermitted => matches!(error, FsError::NotPermitted),
+            Refusal::NoXattr => matches!(error, FsError::NoXattr),
+            Refusal::Unsupported => matches!(error, FsError::Unsupported),
         }
     }
 }
@@ -99,15 +138,15 @@ impl Change {
     /// The inodes that it needs to find, as far as they exist: whoever asks holds them.
     pub(crate) fn needs(&self, model: &Model) -> Vec<Id> {
         let needed = match self {
-            Change::Make { parent, .. } | Change::Symlink { parent, .. } => vec![*parent],
+            Change::Make { parent, .. }
+            | Change::MakeDevice { parent, .. }
+            | Change::Symlink { parent, .. } => vec![*parent],
             Change::Link { file, parent, .. } => vec![*file, *parent],
             Change::Unlink { parent, .. } | Change::RemoveDirectory { parent, .. } => vec![*parent],
-            Change::Rename { from, to, .. } => vec![from.0, to.0],
-            Change::Write { file, .. } | Change::SetSize { file, .. } => vec![*file],
-            Change::SetMode { inode, .. }
-            | Change::SetOwner { inode, .. }
-            | Change::SetTimes { inode, .. } => vec![*inode],
-            Change::Forget { .. } => Vec::new(),
+            Change::Rename { from: one, to: other, .. } | Change::Exchange { one, other } => {
+                vec![one.0, other.0]
+            }
+            _ => self.touches().into_iter().collect(),
         };
         needed.into_iter().filter(|id| model.inodes.contains_key(id)).collect()
     }
@@ -115,23 +154,38 @@ impl Change {
     /// The inode whose content or attributes it changes, beside those of directories.
     pub(crate) fn touches(&self) -> Option<Id> {
         match self {
-            Change::Write { file, .. } | Change::SetSize { file, .. } | Change::Link { file, .. } => {
-                Some(*file)
-            }
+            Change::Write { file, .. }
+            | Change::SetSize { file, .. }
+            | Change::Allocate { file, .. }
+            | Change::Link { file, .. } => Some(*file),
             Change::SetMode { inode, .. }
             | Change::SetOwner { inode, .. }
-            | Change::SetTimes { inode, .. } => Some(*inode),
-            _ => None,
+            | Change::SetTimes { inode, .. }
+            | Change::DropPowers { inode }
+            | Change::SetXattr { inode, .. }
+            | Change::RemoveXattr { inode, .. } => Some(*inode),
+            Change::Make { .. }
+            | Change::MakeDevice { .. }
+            | Change::Symlink { .. }
+            | Change::Unlink { .. }
+            | Change::RemoveDirectory { .. }
+            | Change::Rename { .. }
+            | Change::Exchange { .. }
+            | Change::Forget { .. } => None,
         }
     }
 
     /// Pages that it may need room for, at most: those of its bytes, and of metadata two inodes in each of two trees.
     pub(crate) fn pages_max(&self) -> u64 {
         const METADATA: u64 = 80;
-        match self {
-            Change::Write { bytes, .. } => METADATA + bytes.len() as u64 / 4096 + 2,
-            _ => METADATA,
-        }
+        METADATA
+            + match self {
+                Change::Write { bytes, .. } => bytes.len() as u64 / 4096 + 2,
+                Change::Allocate { what: Allocate::Room, len, .. } => len / 4096 + 2,
+                // All attributes of the inode, written anew.
+                Change::SetXattr { .. } => 2 * (192 << 10) / 4096,
+                _ => 0,
+            }
     }
 
     /// In words, without its bytes, and with names that can be read.
@@ -140,6 +194,16 @@ impl Change {
             Change::Make { parent, name, kind, mode } => {
                 format!("make {kind:?} {} in {parent:?}, mode {mode:o}", show(name))
             }
+            Change::MakeDevice { parent, name, kind, number, mode } => {
+                format!("make {kind:?} {number} {} in {parent:?}, mode {mode:o}", show(name))
+            }
+            Change::Exchange { one, other } => {
+                format!("exchange {} in {:?} and {} in {:?}", show(&one.1), one.0, show(&other.1), other.0)
+            }
+            Change::SetXattr { inode, name, value, how } => {
+                format!("set {} of {inode:?} to {} bytes, {how:?}", show(name), value.len())
+            }
+            Change::RemoveXattr { inode, name } => format!("remove {} of {inode:?}", show(name)),
             Change::Symlink { parent, name, target } => {
                 format!("symlink {} in {parent:?} to {} bytes", show(name), target.len())
             }
@@ -155,6 +219,8 @@ impl Change {
                 format!("write {file:?}, {} bytes at {offset}: {start:02x?}…", bytes.len())
             }
             Change::SetSize { .. }
+            | Change::Allocate { .. }
+            | Change::DropPowers { .. }
             | Change::SetMode { .. }
             | Change::SetOwner { .. }
             | Change::SetTimes { .. }

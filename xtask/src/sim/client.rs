@@ -1,15 +1,15 @@
 //! Clients: what they asked for, what they still wait for, and whether the answers are right.
 
+use super::answer::{check_attributes, check_read, check_seek, right_bytes};
 use super::call::{Arrival, Arrivals, Asked, Call, Reply, Ticket, number};
 use super::change::Change;
-use super::model::{Body, Id, Model};
-use super::oracle::{bytes_difference, expected_links};
+use super::model::{Body, Id};
+use super::oracle::xattr_difference;
 use super::run::Run;
 use super::workload::Request;
-use device::{BLOCK_BYTES, Clock};
-use fs::{Attributes, FsError, Kind};
+use device::Clock;
+use fs::FsError;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::sync::Arc;
 
 /// Blocks that the store promises for each page: what of a page's promise was given back before anybody could look.
@@ -77,6 +77,7 @@ impl Clients {
         let describe_one = |waiting: &Waiting| match &waiting.asked {
             Asked::Change(change) => change.describe(),
             Asked::Read { file, offset, len, .. } => format!("Read {file:?}, {len} bytes at {offset}"),
+            Asked::Seek { file, offset, what, .. } => format!("Seek {what:?} in {file:?} from {offset}"),
             Asked::Sync(_) | Asked::SyncFile(..) => "Sync".to_owned(),
         };
         self.waiting.values().map(|waiting| format!("  {}\n", describe_one(waiting))).collect()
@@ -85,13 +86,6 @@ impl Clients {
     fn arrived(&self) -> Vec<Arrival> {
         std::mem::take(&mut *self.arrivals.lock().expect("nobody panics with the arrivals"))
     }
-}
-
-/// What a read must return now.
-fn right_bytes(model: &Model, file: Id, offset: u64, len: usize) -> Vec<u8> {
-    let content = model.get(file).content();
-    let start = content.len().min(offset as usize);
-    content[start..content.len().min(start + len)].to_vec()
 }
 
 impl Run {
@@ -121,6 +115,10 @@ impl Run {
             Request::Read { file, offset, len } => {
                 let right = vec![right_bytes(&self.oracle.now, file, offset, len)];
                 self.wait_for(client, when, Asked::Read { file, offset, len, right }, vec![file])
+            }
+            Request::Seek { file, offset, what } => {
+                let version = self.oracle.now.get(file).version;
+                self.wait_for(client, when, Asked::Seek { file, offset, what, version }, vec![file])
             }
             Request::Sync => self.wait_for(client, when, Asked::Sync(self.oracle.moment()), Vec::new()),
             Request::SyncFile(file) => {
@@ -253,6 +251,9 @@ impl Run {
                     Asked::Read { file, offset, len, .. } => {
                         format!("read of {file:?}, {len} bytes at {offset}")
                     }
+                    Asked::Seek { file, offset, what, .. } => {
+                        format!("seek {what:?} in {file:?} from {offset}")
+                    }
                     Asked::Sync(_) | Asked::SyncFile(..) => "sync".to_owned(),
                 };
                 self.check_reply(asked, arrival, in_doubt).map_err(|what| format!("{text}: {what}"))?;
@@ -295,6 +296,15 @@ impl Run {
             }
             (Asked::Read { offset, right, .. }, Ok(Reply::Bytes(bytes))) => {
                 check_read(offset, &right, &bytes)
+            }
+            (Asked::Seek { file, offset, what, version }, result) if !self.is_made_up(&result) => {
+                let inode = self.oracle.now.get(file);
+                // What changed meanwhile may have been seen or not.
+                if inode.version == version {
+                    check_seek(inode.content(), offset, what, &result)
+                } else {
+                    Ok(())
+                }
             }
             (Asked::Sync(moment) | Asked::SyncFile(_, moment), Ok(_)) => {
                 self.oracle.synced(moment);
@@ -356,6 +366,11 @@ impl Run {
         Ok(())
     }
 
+    fn is_made_up(&self, result: &Result<Reply, FsError>) -> bool {
+        let made_up = self.media.log.errors_made_up() > self.errors_at_open;
+        made_up && matches!(result, Err(FsError::Cache(_)))
+    }
+
     /// Whether an error that a disk made up explains this one.
     fn may_fail_with(&mut self, error: &FsError) -> bool {
         let made_up = self.media.log.errors_made_up() > self.errors_at_open;
@@ -390,6 +405,10 @@ impl Run {
                     Err(format!("found {found:?}, expected {expected:?}"))
                 }
             }
+            Request::ListXattrs(id) => {
+                let found = self.stack().xattrs(number(model, *id))?;
+                xattr_difference(&model.get(*id).xattrs, &found).map_or(Ok(()), Err)
+            }
             Request::ReadLink(id) => {
                 let found = fs.read_link(number(model, *id)).map_err(|error| error.to_string())?;
                 match &model.get(*id).body {
@@ -399,87 +418,5 @@ impl Run {
             }
             other => unreachable!("{other:?} is not answered at once"),
         }
-    }
-}
-
-/// A read is right if each page is what it was at some moment since the request, and so is the length: a read that
-/// waits for the store does not stop writers.
-fn check_read(offset: u64, right: &[Vec<u8>], found: &[u8]) -> Result<(), String> {
-    let newest = right.last().expect("a read has an expected answer");
-    let wrong = |what: String| Err(format!("{what} (none of the {} right answers)", right.len()));
-    if !right.iter().any(|right| right.len() == found.len()) {
-        return wrong(bytes_difference(newest, found).unwrap_or_default());
-    }
-    let mut start = 0;
-    while start < found.len() {
-        let in_page = BLOCK_BYTES - (offset as usize + start) % BLOCK_BYTES;
-        let page = start..found.len().min(start + in_page);
-        if !right.iter().any(|right| equal_with_zeros_after(right, page.clone(), &found[page.clone()])) {
-            return wrong(bytes_difference(newest, found).unwrap_or_default());
-        }
-        start = page.end;
-    }
-    Ok(())
-}
-
-/// Whether `range` of `right`, which is zeros after its end, is `found`.
-fn equal_with_zeros_after(right: &[u8], range: Range<usize>, found: &[u8]) -> bool {
-    let there = &right[range.start.min(right.len())..range.end.min(right.len())];
-    found[..there.len()] == *there && found[there.len()..].iter().all(|&byte| byte == 0)
-}
-
-fn check_attributes(model: &Model, id: Id, found: &Attributes) -> Result<(), String> {
-    let inode = model.get(id);
-    let size = match &inode.body {
-        Body::File(bytes) => Some(bytes.len() as u64),
-        Body::Symlink(target) => Some(target.len() as u64),
-        Body::Directory { .. } => None,
-    };
-    let right = found.kind == inode.body.kind()
-        && size.is_none_or(|size| found.size == size)
-        && found.mode == inode.mode
-        && found.links == expected_links(model, id)
-        && inode.ino == Some(found.ino)
-        && (found.uid, found.gid) == (inode.uid, inode.gid);
-    if let Some(difference) = inode.times.difference(found) {
-        return Err(difference);
-    }
-    if right {
-        return Ok(());
-    }
-    let kind = match inode.body.kind() {
-        Kind::Directory => "directory",
-        _ => "file",
-    };
-    Err(format!(
-        "{found:?}, expected a {kind} {:?} of size {size:?}, mode {:o}, links {}, owner {:?}",
-        inode.ino,
-        inode.mode,
-        expected_links(model, id),
-        (inode.uid, inode.gid)
-    ))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_read_may_mix_moments_but_not_within_a_page() {
-        let (old, new) = (vec![1; 2 * BLOCK_BYTES], vec![2; 2 * BLOCK_BYTES]);
-        let right = [old.clone(), new.clone()];
-        let mixed = |at: usize| [&old[..at], &new[at..]].concat();
-        assert!(check_read(0, &right, &mixed(BLOCK_BYTES)).is_ok());
-        assert!(check_read(0, &right, &mixed(BLOCK_BYTES + 1)).is_err());
-        assert!(check_read(1, &right, &mixed(BLOCK_BYTES - 1)).is_ok());
-        assert!(check_read(0, &right, &old[1..]).is_err(), "no moment had this length");
-    }
-
-    #[test]
-    fn a_read_that_meets_a_truncation_may_see_zeros_after_the_end() {
-        let right = [vec![1; 100], vec![1; 40]];
-        assert!(check_read(0, &right, &[vec![1; 40], vec![0; 60]].concat()).is_ok());
-        assert!(check_read(0, &right, &[vec![1; 40], vec![2; 60]].concat()).is_err());
-        assert!(check_read(0, &right, &[vec![1; 41], vec![0; 59]].concat()).is_err());
     }
 }

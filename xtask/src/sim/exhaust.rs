@@ -4,12 +4,13 @@
 use super::change::Change;
 use super::client::When;
 use super::model::{Id, Model, Name};
+use super::rights::{ACCESS_ACL, Acl, DEFAULT_ACL};
 use super::run::Run;
 use super::stack::Pick;
 use super::workload::Request;
 use super::{Failure, Options};
 use device::Random;
-use fs::{IfExists, Kind};
+use fs::{Allocate, IfExists, Kind, SetXattr, Size};
 use sim::Faults;
 use std::sync::Arc;
 
@@ -27,11 +28,18 @@ enum Step {
     Rename(&'static str, &'static str),
     Link(&'static str, &'static str),
     Symlink(&'static str),
+    Device(&'static str),
+    Exchange(&'static str, &'static str),
+    Allocate(&'static str, Allocate, u64, u64),
+    SetXattr(&'static str, usize),
+    RemoveXattr(&'static str),
+    /// An access list that names somebody; on a directory, a default list.
+    SetAcl(&'static str),
 }
 
 /// What is there before each program, durable and at home: three files, one of them with two names, a symbolic link, and
 /// two directories.
-const BEFORE: [Step; 10] = [
+const BEFORE: [Step; 11] = [
     Step::Make("a", Kind::File),
     Step::Write("a", 0, 10_000),
     Step::Make("d", Kind::Directory),
@@ -42,6 +50,7 @@ const BEFORE: [Step; 10] = [
     Step::Make("k", Kind::File),
     Step::Write("k", 0, 20_000),
     Step::Symlink("s"),
+    Step::SetXattr("k", 300),
 ];
 
 /// Every kind of operation on every kind of name: there, not there, in another directory.
@@ -78,7 +87,21 @@ const STEPS: &[Step] = &[
     Step::Rename("d", "e/f"),
     Step::Link("a", "e/y"),
     Step::Symlink("e/s"),
+    Step::Device("e/n"),
+    Step::Exchange("a", "d/x"),
+    Step::Exchange("d", "e"),
+    Step::Exchange("a", "e"),
+    Step::Allocate("a", Allocate::Room, 8000, 20_000),
+    Step::Allocate("a", Allocate::Zeros, 100, 9000),
+    Step::Allocate("k", Allocate::Hole, 4096, 8192),
+    Step::SetXattr("a", 10),
+    Step::SetXattr("k", 5000),
+    Step::RemoveXattr("k"),
+    Step::SetAcl("a"),
+    Step::SetAcl("e"),
 ];
+
+const XATTR: &[u8] = b"user.x";
 
 /// When what a program did becomes durable, and when it goes home.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -273,6 +296,27 @@ fn change(model: &Model, step: Step) -> Option<Change> {
         Step::Link(from, to) => {
             let (parent, name) = place(model, to)?;
             Change::Link { file: file(from)?, parent, name }
+        }
+        Step::Device(path) => {
+            let (parent, name) = place(model, path)?;
+            Change::MakeDevice { parent, name, kind: Kind::BlockDevice, number: 259, mode: 0o600 }
+        }
+        Step::Exchange(one, other) => {
+            Change::Exchange { one: place(model, one)?, other: place(model, other)? }
+        }
+        Step::Allocate(path, what, offset, len) => {
+            Change::Allocate { file: file(path)?, what, offset, len, size: Size::Grows }
+        }
+        Step::SetXattr(path, len) => {
+            let value = Arc::new((0..len).map(|at| 1 + (at % 241) as u8).collect());
+            Change::SetXattr { inode: inode(path)?, name: XATTR.to_vec(), value, how: SetXattr::Any }
+        }
+        Step::RemoveXattr(path) => Change::RemoveXattr { inode: inode(path)?, name: XATTR.to_vec() },
+        Step::SetAcl(path) => {
+            let inode = inode(path)?;
+            let name = if model.get(inode).is_directory() { DEFAULT_ACL } else { ACCESS_ACL };
+            let value = Arc::new(Acl::new(0o640, 6, Some(1002)).value());
+            Change::SetXattr { inode, name: name.to_vec(), value, how: SetXattr::Any }
         }
         Step::Symlink(path) => {
             let (parent, name) = place(model, path)?;

@@ -1,5 +1,6 @@
 //! The simulator: the whole stack, from the file system down, on simulated disks, on one thread, from one seed.
 //! Read `run.rs` first; `docs/testing.md` says what is promised and how to repeat a failure.
+mod answer;
 mod call;
 mod change;
 mod client;
@@ -10,6 +11,7 @@ mod model;
 mod oracle;
 #[cfg(test)]
 mod planted;
+mod rights;
 mod run;
 mod stack;
 #[cfg(test)]

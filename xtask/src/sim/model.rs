@@ -2,8 +2,9 @@
 
 use super::change::{Change, Refusal};
 use super::stack::CALLER;
-use fs::{Attributes, IfExists, Ino, Kind};
+use fs::{Allocate, Attributes, IfExists, Ino, Kind, Size};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The model's own name for an inode; never used again, and the same in every replay of one history.
@@ -31,6 +32,7 @@ pub(crate) struct Inode {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) times: Times,
+    pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Names; a directory has one.
     pub(crate) links: u32,
     /// Raised with each change of content, so that comparisons can be remembered.
@@ -80,8 +82,13 @@ impl Times {
 #[derive(Debug, Clone)]
 pub(crate) enum Body {
     File(Arc<Vec<u8>>),
-    Directory { parent: Id, names: BTreeMap<Name, Id> },
+    Directory {
+        parent: Id,
+        names: BTreeMap<Name, Id>,
+    },
     Symlink(Vec<u8>),
+    /// A FIFO, a socket, or a device with its number.
+    Node(Kind, u32),
 }
 
 impl Body {
@@ -90,6 +97,7 @@ impl Body {
             Body::File(_) => Kind::File,
             Body::Directory { .. } => Kind::Directory,
             Body::Symlink(_) => Kind::Symlink,
+            Body::Node(kind, _) => *kind,
         }
     }
 }
@@ -97,24 +105,22 @@ impl Body {
 impl Inode {
     fn new(body: Body, mode: u16, now: Option<i64>) -> Inode {
         let (uid, gid, times) = (CALLER.uid, CALLER.gid, Times::all(now));
-        Inode { ino: None, mode, uid, gid, times, links: 1, version: 0, body }
+        Inode { ino: None, mode, uid, gid, times, xattrs: BTreeMap::new(), links: 1, version: 0, body }
     }
 
     /// The attributes changed.
-    fn change(&mut self, now: Option<i64>) {
+    pub(crate) fn change(&mut self, now: Option<i64>) {
         self.times.changed = now;
-    }
-
-    /// Setuid goes, and setgid where the group may execute: else it is a lock's mark, not a power.
-    fn drop_powers(&mut self) {
-        let setgid = if self.mode & 0o010 == 0 { 0 } else { 0o2000 };
-        self.mode &= !(0o4000 | setgid);
     }
 
     /// The content changed, and the attributes with it.
     fn modify(&mut self, now: Option<i64>) {
         self.times.modified = now;
         self.change(now);
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.body.kind()
     }
 
     /// A regular file's bytes; of anything else, none.
@@ -143,7 +149,7 @@ impl Model {
         self.inodes.get(&id).expect("only inodes of the model are asked for")
     }
 
-    fn get_mut(&mut self, id: Id) -> &mut Inode {
+    pub(crate) fn get_mut(&mut self, id: Id) -> &mut Inode {
         self.inodes.get_mut(&id).expect("only inodes of the model are changed")
     }
 
@@ -188,9 +194,14 @@ impl Model {
             Change::Make { parent, name, kind, mode } => {
                 let body = match kind {
                     Kind::Directory => Body::Directory { parent: *parent, names: BTreeMap::new() },
-                    _ => Body::File(Arc::default()),
+                    Kind::File => Body::File(Arc::default()),
+                    kind => Body::Node(*kind, 0),
                 };
                 return self.add(*parent, name, Inode::new(body, *mode, now), now).map(Some);
+            }
+            Change::MakeDevice { parent, name, kind, number, mode } => {
+                let inode = Inode::new(Body::Node(*kind, *number), *mode, now);
+                return self.add(*parent, name, inode, now).map(Some);
             }
             Change::Symlink { parent, name, target } => {
                 let inode = Inode::new(Body::Symlink(target.clone()), 0o777, now);
@@ -200,13 +211,19 @@ impl Model {
             Change::Unlink { parent, name } => self.unlink(*parent, name, now)?,
             Change::RemoveDirectory { parent, name } => self.remove_directory(*parent, name, now)?,
             Change::Rename { from, to, if_exists } => self.rename(from, to, *if_exists, now)?,
+            Change::Exchange { one, other } => self.exchange(one, other, now)?,
             Change::Write { file, offset, bytes } => self.write(*file, *offset, bytes, now)?,
             Change::SetSize { file, size } => self.set_size(*file, *size, now)?,
-            Change::SetMode { inode, mode } => {
-                self.get_mut(*inode).mode = *mode;
-                self.get_mut(*inode).change(now);
+            Change::Allocate { file, what, offset, len, size } => {
+                self.allocate(*file, *what, *offset..*offset + *len, *size, now)?;
             }
+            Change::SetMode { inode, mode } => self.set_mode(*inode, *mode, now),
             Change::SetOwner { inode, uid, gid } => self.set_owner(*inode, *uid, *gid, now),
+            Change::DropPowers { inode } => self.drop_powers(*inode, now),
+            Change::SetXattr { inode, name, value, how } => {
+                self.set_xattr(*inode, name, value, *how, now)?;
+            }
+            Change::RemoveXattr { inode, name } => self.remove_xattr(*inode, name, now)?,
             Change::SetTimes { inode, accessed, modified } => {
                 let inode = self.get_mut(*inode);
                 inode.times.accessed = accessed.or(inode.times.accessed);
@@ -216,17 +233,6 @@ impl Model {
             Change::Forget { inode } => drop(self.inodes.remove(inode)),
         }
         Ok(None)
-    }
-
-    /// Who gets a file does not get the powers that its old owner gave it.
-    fn set_owner(&mut self, id: Id, uid: Option<u32>, gid: Option<u32>, now: Option<i64>) {
-        let inode = self.get_mut(id);
-        inode.uid = uid.unwrap_or(inode.uid);
-        inode.gid = gid.unwrap_or(inode.gid);
-        if !inode.is_directory() && (uid.is_some() || gid.is_some()) {
-            inode.drop_powers();
-        }
-        inode.change(now);
     }
 
     fn living_directory(&self, directory: Id) -> Result<(), Refusal> {
@@ -246,12 +252,8 @@ impl Model {
         self.free_name(parent, name)?;
         let id = self.next;
         self.next = Id(id.0 + 1);
-        let directory = self.get_mut(parent);
-        if directory.mode & 0o2000 != 0 {
-            inode.gid = directory.gid;
-            inode.mode |= if inode.is_directory() { 0o2000 } else { 0 };
-        }
-        directory.modify(now);
+        inode.inherit(self.get(parent));
+        self.get_mut(parent).modify(now);
         self.inodes.insert(id, inode);
         self.names_mut(parent).insert(name.to_vec(), id);
         Ok(id)
@@ -350,14 +352,57 @@ impl Model {
         Ok(())
     }
 
+    fn exchange(&mut self, one: &(Id, Name), other: &(Id, Name), now: Option<i64>) -> Result<(), Refusal> {
+        let (first, second) = (self.lookup(one.0, &one.1)?, self.lookup(other.0, &other.1)?);
+        for (moved, to) in [(first, other.0), (second, one.0)] {
+            if self.get(moved).is_directory() && self.is_within(to, moved) {
+                return Err(Refusal::Invalid);
+            }
+        }
+        if first == second {
+            return Ok(());
+        }
+        for (place, now_there) in [(one, second), (other, first)] {
+            self.names_mut(place.0).insert(place.1.clone(), now_there);
+            self.get_mut(place.0).modify(now);
+            let moved = self.get_mut(now_there);
+            moved.change(now);
+            if let Body::Directory { parent, .. } = &mut moved.body {
+                *parent = place.0;
+            }
+        }
+        Ok(())
+    }
+
     fn content_mut(&mut self, file: Id) -> Result<&mut Vec<u8>, Refusal> {
         let inode = self.get_mut(file);
         inode.version += 1;
         match &mut inode.body {
             Body::File(bytes) => Ok(Arc::make_mut(bytes)),
             Body::Directory { .. } => Err(Refusal::IsDirectory),
-            Body::Symlink(_) => Err(Refusal::Invalid),
+            Body::Symlink(_) | Body::Node(..) => Err(Refusal::Invalid),
         }
+    }
+
+    fn allocate(
+        &mut self,
+        file: Id,
+        what: Allocate,
+        range: Range<u64>,
+        size: Size,
+        now: Option<i64>,
+    ) -> Result<(), Refusal> {
+        let content = self.content_mut(file)?;
+        let (start, end) = (range.start as usize, range.end as usize);
+        if what != Allocate::Room {
+            let there = start.min(content.len())..end.min(content.len());
+            content[there].fill(0);
+        }
+        if size == Size::Grows && what != Allocate::Hole && content.len() < end {
+            content.resize(end, 0);
+        }
+        self.get_mut(file).modify(now);
+        Ok(())
     }
 
     fn write(&mut self, file: Id, offset: u64, bytes: &[u8], now: Option<i64>) -> Result<(), Refusal> {

@@ -237,7 +237,13 @@ impl<'a> Comparison<'a> {
         if found.links != links {
             return Some(format!("{} links, expected {links}", found.links));
         }
+        if let Some(difference) = xattr_difference(&inode.xattrs, &seen.xattrs) {
+            return Some(difference);
+        }
         match (&inode.body, &seen.body) {
+            (Body::Node(_, expected), SeenBody::Node(found)) if expected != found => {
+                Some(format!("is the device {found}, expected {expected}"))
+            }
             (Body::File(_), SeenBody::File(bytes)) => {
                 let compared = self.compared.entry((id, inode.version, ino));
                 compared.or_insert_with(|| bytes_difference(inode.content(), bytes)).clone()
@@ -248,6 +254,20 @@ impl<'a> Comparison<'a> {
             _ => None,
         }
     }
+}
+
+/// The first extended attribute that differs.
+pub(crate) fn xattr_difference(
+    expected: &BTreeMap<Vec<u8>, Vec<u8>>,
+    found: &BTreeMap<Vec<u8>, Vec<u8>>,
+) -> Option<String> {
+    let name = expected.keys().chain(found.keys()).find(|name| expected.get(*name) != found.get(*name))?;
+    let show = |value: Option<&Vec<u8>>| match value {
+        Some(value) => format!("{} bytes: {:02x?}…", value.len(), &value[..value.len().min(40)]),
+        None => "nothing".to_owned(),
+    };
+    let (expected, found) = (show(expected.get(name)), show(found.get(name)));
+    Some(format!("{} is {found}, expected {expected}", name.escape_ascii()))
 }
 
 /// The link count that `stat` must tell: a directory counts its own dot and its children's dot-dots.
@@ -320,10 +340,12 @@ mod tests {
         let root = SeenInode {
             attributes: attributes(Ino::ROOT, Kind::Directory, 0),
             body: SeenBody::Directory(BTreeMap::from([(name.to_vec(), file)])),
+            xattrs: BTreeMap::new(),
         };
         let inode = SeenInode {
             attributes: attributes(file, Kind::File, content.len() as u64),
             body: SeenBody::File(content.to_vec()),
+            xattrs: BTreeMap::new(),
         };
         Seen(BTreeMap::from([(Ino::ROOT, root), (file, inode)]))
     }

@@ -23,7 +23,7 @@ const STEPS_PER_READ_MAX: usize = 10_000;
 /// The longest read of a snapshot, in bytes.
 const READ_BYTES_MAX: u64 = 64 << 10;
 
-pub(crate) const CALLER: Caller = Caller { uid: 1000, gid: 100, umask: 0 };
+pub(crate) const CALLER: Caller = Caller { uid: 1000, gid: 100, umask: 0o027 };
 pub(crate) const TASKS: [Task; 4] = Task::ALL;
 
 /// A rule that the stack can be made to break, to show that the simulator notices.
@@ -35,6 +35,10 @@ pub(crate) enum Plant {
     ReusedBeforePins,
     /// The store says durable without a flush.
     StoreWithoutFlush,
+    /// The cleaner points entries at copies that are not written yet.
+    RepointBeforeCopy,
+    /// The store trims a segment after it may have been used again.
+    TrimAfterReuse,
     /// The buffer's recovery applies what parses of a torn group.
     TornGroupApplied,
     /// The buffer's recovery takes what an earlier mount left behind.
@@ -51,6 +55,8 @@ impl Plant {
             Plant::CutIgnoresHome => Some(store::PlantedBug::CutIgnoresHome),
             Plant::ReusedBeforePins => Some(store::PlantedBug::ReusedBeforePins),
             Plant::StoreWithoutFlush => Some(store::PlantedBug::MissingFlush),
+            Plant::RepointBeforeCopy => Some(store::PlantedBug::RepointBeforeCopy),
+            Plant::TrimAfterReuse => Some(store::PlantedBug::TrimAfterReuse),
             _ => None,
         }
     }
@@ -197,12 +203,14 @@ pub(crate) struct Seen(pub(crate) BTreeMap<Ino, SeenInode>);
 pub(crate) struct SeenInode {
     pub(crate) attributes: Attributes,
     pub(crate) body: SeenBody,
+    pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
 pub(crate) enum SeenBody {
     File(Vec<u8>),
     Directory(BTreeMap<Vec<u8>, Ino>),
     Symlink(Vec<u8>),
+    Node(u32),
 }
 
 impl Stack {
@@ -235,11 +243,22 @@ impl Stack {
                     wanted.extend(names.values().copied().filter(|child| !seen.contains_key(child)));
                     SeenBody::Directory(names)
                 }
-                other => return Err(format!("{ino:?} is a {other:?}, which nobody made")),
+                _ => SeenBody::Node(attributes.device),
             };
-            seen.insert(ino, SeenInode { attributes, body });
+            let xattrs = self.xattrs(ino)?;
+            seen.insert(ino, SeenInode { attributes, body, xattrs });
         }
         Ok(Seen(seen))
+    }
+
+    /// All extended attributes.
+    pub(crate) fn xattrs(&self, ino: Ino) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
+        let names = self.fs.xattr_names(ino).map_err(|error| format!("listxattr of {ino:?}: {error}"))?;
+        let value = |name: Vec<u8>| match self.fs.xattr(ino, &name) {
+            Ok(value) => Ok((name, value)),
+            Err(error) => Err(format!("{} of {ino:?} is listed: {error}", name.escape_ascii())),
+        };
+        names.into_iter().map(value).collect()
     }
 
     /// The entries of a directory, each looked up, too.

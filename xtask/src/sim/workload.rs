@@ -2,8 +2,9 @@
 
 use super::change::Change;
 use super::model::{Body, Id, Model, Name};
+use super::rights::{ACCESS_ACL, Acl, CAPABILITY, DEFAULT_ACL};
 use device::{BLOCK_BYTES, Random};
-use fs::{IfExists, Kind};
+use fs::{Allocate, IfExists, Kind, Seek, SetXattr, Size};
 use std::sync::Arc;
 
 const PAGE: u64 = BLOCK_BYTES as u64;
@@ -28,6 +29,13 @@ pub(crate) enum Request {
         offset: u64,
         len: usize,
     },
+    Seek {
+        file: Id,
+        offset: u64,
+        what: Seek,
+    },
+    /// Names and values of all extended attributes.
+    ListXattrs(Id),
     Sync,
     /// A sync of one file, whose removal is durable from then on as long as somebody holds it.
     SyncFile(Id),
@@ -231,6 +239,9 @@ impl Workload {
         let Some(file) = self.some_file(model, handles) else {
             return self.make(model, Kind::File);
         };
+        if self.random.once_in(3) {
+            return self.allocate(model, file);
+        }
         let old = model.get(file).content().len() as u64;
         let size = match self.random.below(8) {
             0 => 0,
@@ -242,8 +253,49 @@ impl Workload {
         Request::Change(Change::SetSize { file, size })
     }
 
+    fn allocate(&mut self, model: &Model, file: Id) -> Request {
+        let old = model.get(file).content().len() as u64;
+        let unit = [1, 512, PAGE][self.random.below(3) as usize];
+        let offset = self.random.below(old.min(FILE_BYTES_MAX) + PAGE) / unit * unit;
+        let len = unit * (1 + self.random.below(FILE_BYTES_MAX / unit));
+        let what = [Allocate::Room, Allocate::Zeros, Allocate::Hole][self.random.below(3) as usize];
+        let size = if self.random.once_in(2) { Size::Grows } else { Size::Stays };
+        Request::Change(Change::Allocate { file, what, offset, len, size })
+    }
+
+    fn xattr(&mut self, model: &Model, inode: Id) -> Change {
+        let name = match self.random.below(10) {
+            0 => CAPABILITY.to_vec(),
+            1 => b"trusted.overlay.opaque".to_vec(),
+            2 => [b"user.", &[b'n'; 250][..]].concat(),
+            3..=4 if model.get(inode).is_directory() => DEFAULT_ACL.to_vec(),
+            3..=4 => ACCESS_ACL.to_vec(),
+            _ => format!("user.{}", self.random.below(4)).into_bytes(),
+        };
+        if self.random.once_in(4) {
+            return Change::RemoveXattr { inode, name };
+        }
+        let how = match self.random.below(8) {
+            0 => SetXattr::Create,
+            1 => SetXattr::Replace,
+            _ => SetXattr::Any,
+        };
+        let value = if name == ACCESS_ACL || name == DEFAULT_ACL {
+            let named = self.random.once_in(2).then(|| self.random.below(5) as u32);
+            Acl::new(self.random.below(0o1000) as u16, self.random.below(8) as u16, named).value()
+        } else {
+            let len = match self.random.below(8) {
+                0 => 0,
+                1 => self.random.below(16 << 10),
+                _ => self.random.below(200),
+            };
+            self.bytes(len)
+        };
+        Change::SetXattr { inode, name, value: Arc::new(value), how }
+    }
+
     fn rights_or_times(&mut self, model: &Model, inode: Id) -> Request {
-        Request::Change(match self.random.below(3) {
+        Request::Change(match self.random.below(6) {
             0 => match model.get(inode).body {
                 Body::Symlink(_) => return Request::Stat(inode),
                 _ => Change::SetMode { inode, mode: self.random.below(0o10000) as u16 },
@@ -253,6 +305,8 @@ impl Workload {
                 let (uid, gid) = (self.random.once_in(2).then_some(uid), Some(gid));
                 Change::SetOwner { inode, uid, gid }
             }
+            2 => Change::DropPowers { inode },
+            3..=4 => self.xattr(model, inode),
             _ => {
                 // Before 1970, too.
                 let time = self.random.next_u64() as i64 / 4;
@@ -267,6 +321,7 @@ impl Workload {
         let (parent, name) = (self.some_directory(model), self.name());
         let change = match (self.random.below(20), self.some_name(model)) {
             (0..=6, _) | (_, None) => return self.make(model, Kind::File),
+            (7, _) if self.random.once_in(2) => return self.make_special(model),
             (7, _) => return self.make(model, Kind::Directory),
             (8, _) => {
                 let len =
@@ -289,6 +344,9 @@ impl Workload {
                     Some((parent, name, _)) if self.random.once_in(2) => (parent, name),
                     _ => (parent, name),
                 };
+                if self.random.once_in(6) {
+                    return Request::Change(Change::Exchange { one: (from, old), other: to });
+                }
                 let if_exists = if self.random.once_in(8) { IfExists::Refuse } else { IfExists::Replace };
                 Change::Rename { from: (from, old), to, if_exists }
             }
@@ -303,6 +361,18 @@ impl Workload {
         Request::Change(Change::Make { parent: self.some_directory(model), name: self.name(), kind, mode })
     }
 
+    /// A FIFO, a socket, or a device.
+    fn make_special(&mut self, model: &Model) -> Request {
+        let (parent, name, mode) = (self.some_directory(model), self.name(), 0o644);
+        let number = self.random.next_u64() as u32;
+        Request::Change(match self.random.below(4) {
+            0 => Change::Make { parent, name, kind: Kind::Fifo, mode },
+            1 => Change::Make { parent, name, kind: Kind::Socket, mode },
+            2 => Change::MakeDevice { parent, name, kind: Kind::CharDevice, number, mode },
+            _ => Change::MakeDevice { parent, name, kind: Kind::BlockDevice, number, mode },
+        })
+    }
+
     fn look(&mut self, model: &Model, handles: &[Id]) -> Request {
         match (self.random.below(10), self.some_name(model), self.some_file(model, handles)) {
             (0, Some((parent, name, _)), _) => Request::Lookup { parent, name },
@@ -311,7 +381,13 @@ impl Workload {
                 Body::Symlink(_) => Request::ReadLink(id),
                 _ => Request::Stat(id),
             },
+            (3, Some((_, _, id)), _) if self.random.once_in(2) => Request::ListXattrs(id),
             (3, _, _) => Request::List(self.some_directory(model)),
+            (4, _, Some(file)) => {
+                let offset = self.random.below(model.get(file).content().len() as u64 + PAGE);
+                let what = if self.random.once_in(2) { Seek::Data } else { Seek::Hole };
+                Request::Seek { file, offset, what }
+            }
             (_, _, Some(file)) => {
                 let size = model.get(file).content().len() as u64;
                 let len = match self.random.below(4) {
