@@ -74,6 +74,10 @@ pub(crate) enum WeirError {
     Refused { dir: PathBuf, why: String },
     #[error("{}: unmounting: {why}", dir.display())]
     Unmount { dir: PathBuf, why: String },
+    #[error("the process that replays failed: {status}")]
+    ReplayFailed { status: String },
+    #[error(transparent)]
+    Trace(#[from] ::trace::TraceError),
     #[error(transparent)]
     Bench(#[from] BenchError),
     #[error("{}: unmounted, but not everything went home: {why}", dir.display())]
@@ -162,6 +166,8 @@ impl WeirError {
             }
             WeirError::CannotCheck { source } => return source.help(),
             WeirError::Bench(error) => return error.help(),
+            WeirError::Trace(_) => return None,
+            WeirError::ReplayFailed { .. } => "its own message, above, says why".into(),
             WeirError::NotDrained { .. } => {
                 "what is not home is safe in the buffer: keep it, and `weir mount` again when the store works".into()
             }

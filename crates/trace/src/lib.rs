@@ -1,0 +1,41 @@
+#![doc = include_str!("../README.md")]
+
+mod action;
+mod benchmark;
+mod decode;
+mod error;
+mod event;
+mod init;
+mod model;
+mod names;
+mod op;
+mod order;
+mod parse;
+mod record;
+mod replay;
+mod report;
+
+pub use action::{Action, ActionId, Fate, Moment, Rule};
+pub use benchmark::{Benchmark, CompileSettings, compile};
+pub use error::TraceError;
+pub use init::initialise;
+pub use order::{Order, Wait};
+pub use op::Outcome;
+pub use parse::{Source, Strace};
+pub use record::{RecordSettings, record};
+pub use replay::{Baseline, Run, Sample, Settings, Speed, confine, replay, replay_onto_nothing};
+pub use model::Repairs;
+pub use report::{Explanation, Report, explain};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+/// Opens a trace or snapshot; compressed with gzip if its first bytes say so.
+pub fn open_text(path: &Path) -> Result<Box<dyn Read>, TraceError> {
+    let mut file = BufReader::with_capacity(1 << 16, File::open(path).map_err(TraceError::io("opening", path))?);
+    let packed = file.fill_buf().map_err(TraceError::io("reading", path))?.starts_with(&[0x1f, 0x8b]);
+    Ok(match packed {
+        true => Box::new(flate2::bufread::MultiGzDecoder::new(file)),
+        false => Box::new(file),
+    })
+}
