@@ -19,12 +19,12 @@ pub use action::{Action, ActionId, Fate, Moment, Rule};
 pub use benchmark::{Benchmark, CompileSettings, compile};
 pub use error::TraceError;
 pub use init::initialise;
-pub use order::{Order, Wait};
+pub use model::Repairs;
 pub use op::Outcome;
+pub use order::{Order, Wait};
 pub use parse::{Source, Strace};
 pub use record::{RecordSettings, record};
 pub use replay::{Baseline, Run, Sample, Settings, Speed, confine, replay, replay_onto_nothing};
-pub use model::Repairs;
 pub use report::{Explanation, Report, explain};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -32,7 +32,8 @@ use std::path::Path;
 
 /// Opens a trace or snapshot; compressed with gzip if its first bytes say so.
 pub fn open_text(path: &Path) -> Result<Box<dyn Read>, TraceError> {
-    let mut file = BufReader::with_capacity(1 << 16, File::open(path).map_err(TraceError::io("opening", path))?);
+    let mut file =
+        BufReader::with_capacity(1 << 16, File::open(path).map_err(TraceError::io("opening", path))?);
     let packed = file.fill_buf().map_err(TraceError::io("reading", path))?.starts_with(&[0x1f, 0x8b]);
     Ok(match packed {
         true => Box::new(flate2::bufread::MultiGzDecoder::new(file)),

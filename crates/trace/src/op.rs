@@ -110,46 +110,149 @@ pub enum Op<D> {
     /// Nothing to execute.
     Nothing,
     /// open, openat, openat2, creat. `made` is what it returned.
-    Open { at: Place<D>, flags: u32, mode: u32, made: D },
+    Open {
+        at: Place<D>,
+        flags: u32,
+        mode: u32,
+        made: D,
+    },
     /// Closes of last references: by close, dup2, exec, or the end of a process.
-    Close { all: Box<[D]> },
+    Close {
+        all: Box<[D]>,
+    },
     /// read and its family; `at` is the position of the positional forms.
-    Read { on: D, bytes: u64, at: Option<u64> },
+    Read {
+        on: D,
+        bytes: u64,
+        at: Option<u64>,
+    },
     /// write and its family.
-    Write { on: D, bytes: u64, at: Option<u64> },
-    Seek { on: D, offset: i64, whence: u32 },
+    Write {
+        on: D,
+        bytes: u64,
+        at: Option<u64>,
+    },
+    Seek {
+        on: D,
+        offset: i64,
+        whence: u32,
+    },
     /// stat and its family, by path or descriptor.
-    Stat { at: Place<D>, follow: bool, seen: Option<Seen> },
-    Access { at: Place<D>, mode: u32 },
-    ReadLink { at: Place<D>, target: Option<Name> },
-    StatFs { at: Place<D> },
-    MakeDir { at: Place<D>, mode: u32 },
-    RemoveDir { at: Place<D> },
-    Unlink { at: Place<D> },
-    Rename { from: Place<D>, to: Place<D>, flags: u32 },
-    Link { from: Place<D>, to: Place<D>, follow: bool },
-    Symlink { target: Name, at: Place<D> },
-    SetMode { at: Place<D>, mode: u32 },
-    SetOwner { at: Place<D>, follow: bool, user: Option<u32>, group: Option<u32> },
-    SetTimes { at: Place<D>, follow: bool },
+    Stat {
+        at: Place<D>,
+        follow: bool,
+        seen: Option<Seen>,
+    },
+    Access {
+        at: Place<D>,
+        mode: u32,
+    },
+    ReadLink {
+        at: Place<D>,
+        target: Option<Name>,
+    },
+    StatFs {
+        at: Place<D>,
+    },
+    MakeDir {
+        at: Place<D>,
+        mode: u32,
+    },
+    RemoveDir {
+        at: Place<D>,
+    },
+    Unlink {
+        at: Place<D>,
+    },
+    Rename {
+        from: Place<D>,
+        to: Place<D>,
+        flags: u32,
+    },
+    Link {
+        from: Place<D>,
+        to: Place<D>,
+        follow: bool,
+    },
+    Symlink {
+        target: Name,
+        at: Place<D>,
+    },
+    SetMode {
+        at: Place<D>,
+        mode: u32,
+    },
+    SetOwner {
+        at: Place<D>,
+        follow: bool,
+        user: Option<u32>,
+        group: Option<u32>,
+    },
+    SetTimes {
+        at: Place<D>,
+        follow: bool,
+    },
     /// truncate and ftruncate.
-    Resize { at: Place<D>, size: u64 },
-    Allocate { on: D, mode: u32, start: u64, bytes: u64 },
-    Advise { on: D, start: u64, bytes: u64, advice: u32 },
-    Sync { on: D, kind: SyncKind },
+    Resize {
+        at: Place<D>,
+        size: u64,
+    },
+    Allocate {
+        on: D,
+        mode: u32,
+        start: u64,
+        bytes: u64,
+    },
+    Advise {
+        on: D,
+        start: u64,
+        bytes: u64,
+        advice: u32,
+    },
+    Sync {
+        on: D,
+        kind: SyncKind,
+    },
     SyncAll,
     /// getdents.
-    List { on: D, bytes: u64 },
-    Flock { on: D, kind: LockKind },
-    Lock { on: D, kind: LockKind, start: u64, bytes: u64 },
+    List {
+        on: D,
+        bytes: u64,
+    },
+    Flock {
+        on: D,
+        kind: LockKind,
+    },
+    Lock {
+        on: D,
+        kind: LockKind,
+        start: u64,
+        bytes: u64,
+    },
     /// copy_file_range and sendfile between files.
-    Copy { from: D, from_at: Option<u64>, to: D, to_at: Option<u64>, bytes: u64 },
+    Copy {
+        from: D,
+        from_at: Option<u64>,
+        to: D,
+        to_at: Option<u64>,
+        bytes: u64,
+    },
     /// io_submit; `first` numbers the requests, in the order of submission.
-    Submit { context: u32, first: u32, requests: Box<[Request<D>]> },
+    Submit {
+        context: u32,
+        first: u32,
+        requests: Box<[Request<D>]>,
+    },
     /// io_getevents: waits until these requests are done.
-    Collect { context: u32, requests: Box<[u32]> },
+    Collect {
+        context: u32,
+        requests: Box<[u32]>,
+    },
     /// chdir; `made` stands for the new working directory.
-    ChangeDir { at: Place<D>, made: D },
+    ChangeDir {
+        at: Place<D>,
+        made: D,
+    },
 }
 
 /// What only changes the model: descriptors, processes, and what a replay does not execute.
@@ -158,26 +261,59 @@ pub enum Op<D> {
 pub enum Ask {
     /// Something that a replay can execute.
     File(Op<Fd>),
-    Duplicate { on: Fd, made: Fd, close_on_exec: bool },
-    CloseRange { first: u32, last: u32 },
-    SetCloseOnExec { on: Fd, yes: bool },
+    Duplicate {
+        on: Fd,
+        made: Fd,
+        close_on_exec: bool,
+    },
+    CloseRange {
+        first: u32,
+        last: u32,
+    },
+    SetCloseOnExec {
+        on: Fd,
+        yes: bool,
+    },
     /// Makes descriptors that are no files: pipes, sockets, epoll, timers.
-    Opaque { made: Box<[Fd]>, close_on_exec: bool },
+    Opaque {
+        made: Box<[Fd]>,
+        close_on_exec: bool,
+    },
     /// A pipe, read end first; the ends are unknown where the trace leaves them out.
-    Pipe { ends: Option<(Fd, Fd)>, close_on_exec: bool },
+    Pipe {
+        ends: Option<(Fd, Fd)>,
+        close_on_exec: bool,
+    },
     /// What a process may share with its parent.
-    Clone { child: Option<u32>, share: Share },
+    Clone {
+        child: Option<u32>,
+        share: Share,
+    },
     Exec,
     /// The end of the caller; with `group`, of its whole process.
     Exit,
     /// Waiting for a child to end.
-    Wait { child: Option<u32> },
-    ChangeMask { mask: u32 },
+    Wait {
+        child: Option<u32>,
+    },
+    ChangeMask {
+        mask: u32,
+    },
     /// fchdir.
-    ChangeDirTo { on: Fd },
-    AioSetup { context: u64 },
-    AioSubmit { context: u64, requests: Box<[Request<Fd>]> },
-    AioCollect { context: u64, count: u32 },
+    ChangeDirTo {
+        on: Fd,
+    },
+    AioSetup {
+        context: u64,
+    },
+    AioSubmit {
+        context: u64,
+        requests: Box<[Request<Fd>]>,
+    },
+    AioCollect {
+        context: u64,
+        count: u32,
+    },
     /// Waiting, or other work, that touches no file; executed by nobody.
     Idle,
     /// It touches files, and no replay of it exists.

@@ -20,7 +20,11 @@ pub struct CompileSettings {
 }
 
 /// Compiles a trace. `name` is for people.
-pub fn compile(source: &mut dyn Source, name: &Path, settings: &CompileSettings) -> Result<Benchmark, TraceError> {
+pub fn compile(
+    source: &mut dyn Source,
+    name: &Path,
+    settings: &CompileSettings,
+) -> Result<Benchmark, TraceError> {
     let mut names = Names::default();
     let (calls, coverage) = read_calls(source, name, &mut names)?;
     if calls.is_empty() {
@@ -46,7 +50,11 @@ pub fn compile(source: &mut dyn Source, name: &Path, settings: &CompileSettings)
         lines: coverage.lines,
         used: coverage.used,
         unfinished: coverage.unfinished,
-        problems: coverage.problems.iter().map(|(kind, what)| (kind.clone(), what.count, what.line)).collect(),
+        problems: coverage
+            .problems
+            .iter()
+            .map(|(kind, what)| (kind.clone(), what.count, what.line))
+            .collect(),
         repairs: world.repairs,
         tracer_nanos: settings.tracer_nanos,
     };
@@ -85,13 +93,14 @@ fn add_links(world: &mut World, links: Vec<(Vec<u8>, Vec<u8>)>) {
 /// What was there before, as far as the trace and the snapshot show. Parents come before children: nodes are numbered so.
 fn initial_tree(world: &mut World) -> Vec<Initial> {
     let mut tree = Vec::new();
-    let nodes: Vec<_> = world.tree.nodes().skip(1).filter_map(|node| Some((node.initial?, node.clone()))).collect();
+    let nodes: Vec<_> =
+        world.tree.nodes().skip(1).filter_map(|node| Some((node.initial?, node.clone()))).collect();
     for (path, node) in nodes {
         let kind = match &node.kind {
             Kind::Directory { .. } => InitialKind::Directory,
             Kind::Link(Some(target)) => InitialKind::Link(*target),
             Kind::Link(None) => InitialKind::Link(unknown_target(&mut world.names, node.initial_size)),
-            Kind::File | Kind::Undecided | Kind::Special(_) => match device(world.names.bytes(path)) {
+            Kind::File | Kind::Undecided | Kind::Special => match device(world.names.bytes(path)) {
                 Some(device) => InitialKind::Special(device),
                 None => InitialKind::File(node.initial_size),
             },

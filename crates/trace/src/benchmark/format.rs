@@ -93,8 +93,11 @@ impl Reader<'_> {
             return Err(TraceError::Checksum { path: self.path.into(), section, found, expected });
         }
         let mut plain = Vec::new();
-        let unpacked = zstd::stream::Decoder::with_buffer(bytes).map(|decoder| decoder.take(SECTION_BYTES_MAX));
-        unpacked.and_then(|mut decoder| decoder.read_to_end(&mut plain)).map_err(|error| wrong(&error.to_string()))?;
+        let unpacked =
+            zstd::stream::Decoder::with_buffer(bytes).map(|decoder| decoder.take(SECTION_BYTES_MAX));
+        unpacked
+            .and_then(|mut decoder| decoder.read_to_end(&mut plain))
+            .map_err(|error| wrong(&error.to_string()))?;
         postcard::from_bytes(&plain).map_err(|error| wrong(&error.to_string()))
     }
 }

@@ -134,3 +134,6 @@ impl Benchmark {
         fates
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -47,7 +47,7 @@ fn add_line(
         b"d" => Kind::Directory { entries: HashMap::new(), whole: true, parent: 0 },
         b"f" => Kind::File,
         b"l" => Kind::Link(Some(world.names.intern(target))),
-        _ => Kind::Special(mode),
+        _ => Kind::Special,
     };
     let linked = count > 1 && matches!(kind, Kind::File);
     match inodes.get(inode).filter(|_| linked) {

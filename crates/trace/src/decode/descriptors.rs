@@ -24,7 +24,9 @@ fn transfer(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
         "writev" => (|| Ok(Op::Write { on: a.fd(0)?, bytes: vector(a)?, at: None }))(),
         "preadv" => (|| Ok(Op::Read { on: a.fd(0)?, bytes: vector(a)?, at: at(a, 3)? }))(),
         "pwritev" => (|| Ok(Op::Write { on: a.fd(0)?, bytes: vector(a)?, at: at(a, 3)? }))(),
-        "lseek" | "_llseek" => (|| Ok(Op::Seek { on: a.fd(0)?, offset: a.number(1)?, whence: a.flags(2)? }))(),
+        "lseek" | "_llseek" => {
+            (|| Ok(Op::Seek { on: a.fd(0)?, offset: a.number(1)?, whence: a.flags(2)? }))()
+        }
         "copy_file_range" => (|| {
             let position = |at: usize| match a.value(at)? {
                 Value::List(one) => one.first().map(number).transpose().map(|at| at.map(|at| at as u64)),
@@ -57,12 +59,14 @@ fn other(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
             (|| Ok(Op::Sync { on: a.fd(0)?, kind: SyncKind::Range(a.bytes(1)?, a.bytes(2)?) }))()
         }
         "sync" => Ok(Op::SyncAll),
-        "fallocate" => (|| {
-            Ok(Op::Allocate { on: a.fd(0)?, mode: a.flags(1)?, start: a.bytes(2)?, bytes: a.bytes(3)? })
-        })(),
-        "fadvise64" => (|| {
-            Ok(Op::Advise { on: a.fd(0)?, start: a.bytes(1)?, bytes: a.bytes(2)?, advice: a.flags(3)? })
-        })(),
+        "fallocate" => {
+            (|| Ok(Op::Allocate { on: a.fd(0)?, mode: a.flags(1)?, start: a.bytes(2)?, bytes: a.bytes(3)? }))(
+            )
+        }
+        "fadvise64" => {
+            (|| Ok(Op::Advise { on: a.fd(0)?, start: a.bytes(1)?, bytes: a.bytes(2)?, advice: a.flags(3)? }))(
+            )
+        }
         "readahead" => (|| {
             let advice = libc::POSIX_FADV_WILLNEED as u32;
             Ok(Op::Advise { on: a.fd(0)?, start: a.bytes(1)?, bytes: a.bytes(2)?, advice })
@@ -158,7 +162,9 @@ fn fcntl(a: &Arguments<'_>) -> Result<Ask, Unusable> {
         "F_DUPFD_CLOEXEC" => Ask::Duplicate { on, made: a.made(), close_on_exec: true },
         "F_SETFD" => Ask::SetCloseOnExec { on, yes: a.has_flag(2, "FD_CLOEXEC") },
         // Status flags do not change what files hold; the model follows O_APPEND from open.
-        "F_GETFD" | "F_GETFL" | "F_SETFL" | "F_GETLK" | "F_OFD_GETLK" | "F_GETPIPE_SZ" | "F_SETPIPE_SZ" => Ask::Idle,
+        "F_GETFD" | "F_GETFL" | "F_SETFL" | "F_GETLK" | "F_OFD_GETLK" | "F_GETPIPE_SZ" | "F_SETPIPE_SZ" => {
+            Ask::Idle
+        }
         _ => return Err("an fcntl that nobody replays"),
     })
 }
@@ -184,5 +190,10 @@ fn request(block: &Value) -> Result<Request<Fd>, Unusable> {
     if kind == RequestKind::Sync {
         return Ok(Request { on, kind, start: 0, bytes: 0 });
     }
-    Ok(Request { on, kind, start: number(field("aio_offset")?)? as u64, bytes: number(field("aio_nbytes")?)? as u64 })
+    Ok(Request {
+        on,
+        kind,
+        start: number(field("aio_offset")?)? as u64,
+        bytes: number(field("aio_nbytes")?)? as u64,
+    })
 }

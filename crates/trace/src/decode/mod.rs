@@ -55,7 +55,9 @@ fn ask(name: &str, arguments: &mut Arguments<'_>) -> Result<Ask, Unusable> {
 
 fn outcome(result: &Recorded, names: &mut Names) -> (Outcome, Option<Name>) {
     match result {
-        Recorded::Value(value, note) => (Outcome::Value(*value), note.as_ref().map(|note| names.intern(note))),
+        Recorded::Value(value, note) => {
+            (Outcome::Value(*value), note.as_ref().map(|note| names.intern(note)))
+        }
         Recorded::Error(name) => (symbols::errno(name).map_or(Outcome::Unknown, Outcome::Error), None),
         Recorded::Unknown => (Outcome::Unknown, None),
     }

@@ -33,7 +33,8 @@ pub fn initialise(benchmark: &Benchmark, root: &Path) -> Result<Built, TraceErro
         _ => 0,
     });
     let needed = needed.fold(RESERVE, u64::saturating_add);
-    let space = rustix::fs::statvfs(root).map_err(|error| TraceError::io("asking for space", root)(error.into()))?;
+    let space =
+        rustix::fs::statvfs(root).map_err(|error| TraceError::io("asking for space", root)(error.into()))?;
     let free = space.f_bavail.saturating_mul(space.f_frsize);
     if needed > free {
         return Err(TraceError::Space { path: root.into(), needed, free });
@@ -42,7 +43,8 @@ pub fn initialise(benchmark: &Benchmark, root: &Path) -> Result<Built, TraceErro
     let content = vec![0x57u8; CHUNK];
     for initial in &benchmark.tree {
         let path = below(root, benchmark.names.bytes(initial.path));
-        build(benchmark, initial, &path, root, &content, &mut built).map_err(TraceError::io("building", path))?;
+        build(benchmark, initial, &path, root, &content, &mut built)
+            .map_err(TraceError::io("building", path))?;
     }
     Ok(built)
 }

@@ -39,7 +39,9 @@ impl World {
                 Ok(op) => step.action.op = op,
                 Err(fate) => step.action.fate = fate,
             },
-            Ask::Duplicate { on, made, close_on_exec } => self.duplicate(call, step, *on, *made, *close_on_exec),
+            Ask::Duplicate { on, made, close_on_exec } => {
+                self.duplicate(call, step, *on, *made, *close_on_exec)
+            }
             Ask::CloseRange { first, last } => self.close_range(call, step, *first, *last),
             Ask::SetCloseOnExec { on, yes } => {
                 step.action.fate = Fate::Modelled(Modelled::Descriptors);
@@ -102,7 +104,8 @@ impl World {
             Op::Seek { on, offset, whence } => self.seek(call, step, *on, *offset, *whence),
             Op::MakeDir { at, mode } => {
                 let mode = mode & !self.directories[self.task(call).directory].mask;
-                let kind = Kind::Directory { entries: HashMap::new(), whole: true, parent: super::tree::ROOT };
+                let kind =
+                    Kind::Directory { entries: HashMap::new(), whole: true, parent: super::tree::ROOT };
                 let at = self.make(call, step, *at, kind, mode)?;
                 Ok(Op::MakeDir { at, mode })
             }
@@ -110,13 +113,17 @@ impl World {
                 let at = self.make(call, step, *at, Kind::Link(Some(*target)), 0o777)?;
                 Ok(Op::Symlink { target: *target, at })
             }
-            Op::RemoveDir { at } => Ok(Op::RemoveDir { at: self.remove_name(call, step, *at, Want::Directory)? }),
+            Op::RemoveDir { at } => {
+                Ok(Op::RemoveDir { at: self.remove_name(call, step, *at, Want::Directory)? })
+            }
             Op::Unlink { at } => Ok(Op::Unlink { at: self.remove_name(call, step, *at, Want::Anything)? }),
             Op::Rename { from, to, flags } => self.rename(call, step, (*from, *to), *flags),
             Op::Link { from, to, follow } => self.link(call, step, (*from, *to), *follow),
             Op::Allocate { .. } => self.allocate(call, step, op),
             Op::Flock { on, kind } => self.lock(call, step, (*on, *kind), None),
-            Op::Lock { on, kind, start, bytes } => self.lock(call, step, (*on, *kind), Some((*start, *bytes))),
+            Op::Lock { on, kind, start, bytes } => {
+                self.lock(call, step, (*on, *kind), Some((*start, *bytes)))
+            }
             Op::SyncAll => Ok(Op::SyncAll),
             _ => self.file_op_on_descriptor(call, step, op),
         }
@@ -165,7 +172,9 @@ impl World {
             Op::ChangeDir { at, .. } => (*at, true, Want::Directory, How::Read),
             Op::Resize { at, .. } => (*at, true, Want::File, How::Read),
             Op::SetMode { at, .. } => (*at, true, Want::Anything, How::Write),
-            Op::SetOwner { at, follow, .. } | Op::SetTimes { at, follow } => (*at, *follow, Want::Anything, How::Write),
+            Op::SetOwner { at, follow, .. } | Op::SetTimes { at, follow } => {
+                (*at, *follow, Want::Anything, How::Write)
+            }
             _ => return Err(Fate::Skipped(Skipped::Unsupported)),
         };
         let found = self.locate(call, at, follow, want)?;
@@ -173,7 +182,10 @@ impl World {
         let place = found.place;
         if let (Some(node), true) = (found.node, call.outcome.succeeded()) {
             self.decide(node, want);
-            if !matches!(op, Op::Access { .. } | Op::StatFs { .. } | Op::ReadLink { .. } | Op::ChangeDir { .. }) {
+            if !matches!(
+                op,
+                Op::Access { .. } | Op::StatFs { .. } | Op::ReadLink { .. } | Op::ChangeDir { .. }
+            ) {
                 step.touch(Resource::Attributes(node), how);
             }
             match op {

@@ -24,7 +24,8 @@ impl World {
         match &call.ask {
             Ask::File(op) => self.explains_op(call, op),
             Ask::Duplicate { on, made, .. } => {
-                self.has(call, *on) && (call.notes.iter().any(|(fd, _)| fd == made) || self.is_free(call, *made))
+                self.has(call, *on)
+                    && (call.notes.iter().any(|(fd, _)| fd == made) || self.is_free(call, *made))
             }
             Ask::Opaque { made, .. } => made.iter().all(|fd| self.is_free(call, *fd)),
             Ask::ChangeDirTo { on } => self.has(call, *on),
@@ -51,9 +52,13 @@ impl World {
                 self.has(call, *on)
             }
             Op::Stat { at, follow, .. } => self.explains_name(call, *at, *follow, Needs::There),
-            Op::Access { at, .. } | Op::ChangeDir { at, .. } => self.explains_name(call, *at, true, Needs::There),
+            Op::Access { at, .. } | Op::ChangeDir { at, .. } => {
+                self.explains_name(call, *at, true, Needs::There)
+            }
             Op::ReadLink { at, .. } => self.explains_name(call, *at, false, Needs::There),
-            Op::MakeDir { at, .. } | Op::Symlink { at, .. } => self.explains_name(call, *at, false, Needs::Free),
+            Op::MakeDir { at, .. } | Op::Symlink { at, .. } => {
+                self.explains_name(call, *at, false, Needs::Free)
+            }
             Op::Unlink { at } => self.explains_name(call, *at, false, Needs::There),
             Op::RemoveDir { at } => {
                 self.explains_name(call, *at, false, Needs::There) && self.explains_emptiness(call, *at)
@@ -61,7 +66,8 @@ impl World {
             Op::Rename { from, to, flags } => {
                 let free = flags & libc::RENAME_NOREPLACE != 0 && call.outcome.succeeded();
                 let target = if free { Needs::Free } else { Needs::Any };
-                self.explains_name(call, *from, false, Needs::There) && self.explains_name(call, *to, false, target)
+                self.explains_name(call, *from, false, Needs::There)
+                    && self.explains_name(call, *to, false, target)
             }
             Op::Link { from, to, .. } => match call.outcome {
                 Outcome::Value(_) => {
@@ -95,7 +101,10 @@ impl World {
         } else {
             match self.slot(call, at.dir) {
                 Some(slot) => self.file_of(slot.description),
-                None => return call.outcome != Outcome::Value(0) || call.notes.iter().any(|(fd, _)| *fd == at.dir),
+                None => {
+                    return call.outcome != Outcome::Value(0)
+                        || call.notes.iter().any(|(fd, _)| *fd == at.dir);
+                }
             }
         };
         let Some(start) = start else { return true };

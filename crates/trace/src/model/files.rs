@@ -146,12 +146,7 @@ impl World {
         Ok(Op::Seek { on: file.slot.description, offset, whence })
     }
 
-    pub(super) fn allocate(
-        &mut self,
-        call: &Call,
-        step: &mut Step,
-        op: &Op<Fd>,
-    ) -> Result<Op<u32>, Fate> {
+    pub(super) fn allocate(&mut self, call: &Call, step: &mut Step, op: &Op<Fd>) -> Result<Op<u32>, Fate> {
         let Op::Allocate { on, mode, start, bytes } = *op else { return Err(Fate::Modelled(Modelled::Idle)) };
         let file = self.file(call, on)?;
         step.uses(file.slot, Some(file.node), How::Read);
@@ -160,9 +155,16 @@ impl World {
             let moves = mode & (libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE) as u32;
             let size = self.tree.node(file.node).size;
             match (moves as i32, keeps) {
-                (0, true) => step.touch_range(Resource::Bytes(file.node), How::Write, start, start.saturating_add(bytes)),
+                (0, true) => step.touch_range(
+                    Resource::Bytes(file.node),
+                    How::Write,
+                    start,
+                    start.saturating_add(bytes),
+                ),
                 (0, false) => self.grow(step, file.node, start, start.saturating_add(bytes)),
-                (libc::FALLOC_FL_COLLAPSE_RANGE, _) => self.resize(step, file.node, size.saturating_sub(bytes)),
+                (libc::FALLOC_FL_COLLAPSE_RANGE, _) => {
+                    self.resize(step, file.node, size.saturating_sub(bytes))
+                }
                 _ => self.resize(step, file.node, size.saturating_add(bytes)),
             }
         }
@@ -209,7 +211,9 @@ impl World {
             let before = step.touches.len();
             let end = request.start.saturating_add(request.bytes);
             match request.kind {
-                RequestKind::Read => step.touch_range(Resource::Bytes(file.node), How::Read, request.start, end),
+                RequestKind::Read => {
+                    step.touch_range(Resource::Bytes(file.node), How::Read, request.start, end)
+                }
                 RequestKind::Write => self.grow(step, file.node, request.start, end),
                 RequestKind::Sync => {}
             }

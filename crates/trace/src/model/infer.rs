@@ -30,7 +30,9 @@ impl World {
         let node = self.tree.node_mut(at);
         if matches!(node.kind, Kind::Undecided) {
             node.kind = kind;
-        } else if let (Kind::Directory { whole, .. }, Kind::Directory { whole: known, .. }) = (&mut node.kind, &kind) {
+        } else if let (Kind::Directory { whole, .. }, Kind::Directory { whole: known, .. }) =
+            (&mut node.kind, &kind)
+        {
             *whole |= known;
         }
         (node.mode, node.size, node.initial_size) = (mode & 0o7777, size, size);
@@ -128,13 +130,22 @@ impl World {
             libc::S_IFDIR => Want::Directory.kind(),
             libc::S_IFREG => Kind::File,
             libc::S_IFLNK => Kind::Link(None),
-            _ => Kind::Special(seen.mode),
+            _ => Kind::Special,
         };
         let state = self.tree.node_mut(node);
         if matches!(state.kind, Kind::Undecided) {
             state.kind = kind;
         }
-        if state.initial.is_some() && !state.resized && matches!(state.kind, Kind::File | Kind::Link(_)) {
+        // What /proc and /sys say of sizes is not what reads get.
+        let made_up = state.initial.is_some_and(|path| {
+            let path = self.names.bytes(path);
+            path.starts_with(b"/proc/") || path.starts_with(b"/sys/")
+        });
+        if !made_up
+            && state.initial.is_some()
+            && !state.resized
+            && matches!(state.kind, Kind::File | Kind::Link(_))
+        {
             (state.size, state.initial_size) = (seen.size, seen.size);
             state.mode = seen.mode & 0o7777;
         }
@@ -161,7 +172,10 @@ impl World {
                 }
                 continue;
             }
-            let known = self.tables[task.table].slots.get(fd).map(|slot| self.descriptions[slot.description as usize].on);
+            let known = self.tables[task.table]
+                .slots
+                .get(fd)
+                .map(|slot| self.descriptions[slot.description as usize].on);
             let shown = match text.first() {
                 Some(b'/') => None,
                 _ if text.starts_with(b"pipe:[") => Some(Target::Pipe(*note)),
@@ -238,7 +252,8 @@ pub fn links(calls: &[Call], names: &Names) -> Vec<(Vec<u8>, Vec<u8>)> {
     for call in calls {
         let (Ask::File(Op::Open { at, .. }), Some(note)) = (&call.ask, call.made_note) else { continue };
         let (path, found) = (names.bytes(at.path), names.bytes(note));
-        let base = call.notes.iter().find(|(fd, _)| *fd == at.dir).map_or(&b"/"[..], |(_, note)| names.bytes(*note));
+        let base =
+            call.notes.iter().find(|(fd, _)| *fd == at.dir).map_or(&b"/"[..], |(_, note)| names.bytes(*note));
         let asked = lexical(base, path);
         let process = [&b"/proc"[..], b"/sys", b"/dev"].iter().any(|dir| asked.starts_with(dir));
         if found.starts_with(b"/") && !found.ends_with(b" (deleted)") && asked != found && !process {

@@ -54,7 +54,9 @@ fn reorder(
 ) {
     let overlapping = queue.values().take(CANDIDATES_MAX).copied();
     let candidates: Vec<usize> = overlapping
-        .filter(|at| calls[*at].as_ref().is_some_and(|other| other.start <= call.end && other.task != call.task))
+        .filter(|at| {
+            calls[*at].as_ref().is_some_and(|other| other.start <= call.end && other.task != call.task)
+        })
         .collect();
     for at in candidates {
         let Some(other) = calls[at].take() else { continue };
@@ -88,7 +90,8 @@ fn related(other: &Call, call: &Call) -> bool {
             Ask::File(Op::Close { .. }) | Ask::Duplicate { .. }
         )
     );
-    let bytes = matches!(call.ask, Ask::File(Op::Read { .. })) && matches!(other.ask, Ask::File(Op::Write { .. } | Op::Resize { .. }));
+    let bytes = matches!(call.ask, Ask::File(Op::Read { .. }))
+        && matches!(other.ask, Ask::File(Op::Write { .. } | Op::Resize { .. }));
     let ends = matches!(call.ask, Ask::Wait { .. }) && other.ask == Ask::Exit;
     descriptors || bytes || ends || (!names.is_empty() && !others.is_empty())
 }
@@ -119,15 +122,25 @@ fn changes(call: &Call) -> bool {
     };
     match op {
         Op::Open { flags, .. } => flags & (libc::O_CREAT | libc::O_TRUNC) as u32 != 0,
-        Op::Close { .. } | Op::Write { .. } | Op::MakeDir { .. } | Op::RemoveDir { .. } | Op::Unlink { .. } => true,
-        Op::Rename { .. } | Op::Link { .. } | Op::Symlink { .. } | Op::Resize { .. } | Op::Allocate { .. } => true,
+        Op::Close { .. }
+        | Op::Write { .. }
+        | Op::MakeDir { .. }
+        | Op::RemoveDir { .. }
+        | Op::Unlink { .. } => true,
+        Op::Rename { .. }
+        | Op::Link { .. }
+        | Op::Symlink { .. }
+        | Op::Resize { .. }
+        | Op::Allocate { .. } => true,
         _ => false,
     }
 }
 
 /// When a call takes effect by default; ties keep the order of the lines.
 fn key(call: &Call, at: usize, names: &Names) -> (u64, u64, usize) {
-    let pipe = |fd: Fd| call.notes.iter().any(|(noted, note)| *noted == fd && names.bytes(*note).starts_with(b"pipe:["));
+    let pipe = |fd: Fd| {
+        call.notes.iter().any(|(noted, note)| *noted == fd && names.bytes(*note).starts_with(b"pipe:["))
+    };
     let early = match &call.ask {
         Ask::Clone { .. } | Ask::Exec => true,
         Ask::File(Op::Write { on, at: None, .. }) => pipe(*on),

@@ -88,7 +88,7 @@ impl World {
             && rest.len() > 1
         {
             // A directory on the way was never seen: it must have been there.
-            let parent = self.add_path(found.walk.parent, &rest[..rest.len() - 1].to_vec());
+            let parent = self.add_path(found.walk.parent, &rest[..rest.len() - 1]);
             (found.walk.parent, found.walk.name) = (parent, rest.last().copied());
         }
         let node = self.tree.add(Node { mode, ..Node::new(kind, None) });
@@ -118,7 +118,8 @@ impl World {
     pub(super) fn open(&mut self, call: &Call, step: &mut Step, op: &Op<Fd>) -> Result<Op<u32>, Fate> {
         let Op::Open { at, flags, mode, made } = *op else { return Err(Fate::Modelled(Modelled::Idle)) };
         let has = |flag: i32| flags & flag as u32 == flag as u32;
-        let want = if has(libc::O_DIRECTORY) && !has(libc::O_TMPFILE) { Want::Directory } else { Want::Anything };
+        let want =
+            if has(libc::O_DIRECTORY) && !has(libc::O_TMPFILE) { Want::Directory } else { Want::Anything };
         let creates = has(libc::O_CREAT);
         // A success with O_CREAT proves nothing about what was there before; an unknown name counts as free.
         let believed = if creates && call.outcome.succeeded() { Outcome::Unknown } else { call.outcome };
@@ -164,7 +165,8 @@ impl World {
     ) -> Result<Place<u32>, Fate> {
         let succeeded = call.outcome.succeeded();
         let believed = if succeeded { Outcome::Unknown } else { call.outcome };
-        let mut found = self.locate(&Call { outcome: believed, ..call.clone() }, at, false, Want::Anything)?;
+        let mut found =
+            self.locate(&Call { outcome: believed, ..call.clone() }, at, false, Want::Anything)?;
         let place = found.place;
         match succeeded {
             true => drop(self.create(step, &mut found, kind, mode)),
@@ -210,7 +212,8 @@ impl World {
         let exchange = flags & libc::RENAME_EXCHANGE != 0;
         let proves = !call.outcome.succeeded() || exchange;
         let believed = if proves { call.outcome } else { Outcome::Unknown };
-        let mut target = self.locate(&Call { outcome: believed, ..call.clone() }, to, false, Want::Anything)?;
+        let mut target =
+            self.locate(&Call { outcome: believed, ..call.clone() }, to, false, Want::Anything)?;
         let places = (source.place, target.place);
         if !call.outcome.succeeded() {
             self.look(step, &source, Role::Use);
@@ -220,12 +223,13 @@ impl World {
             if let End::Unknown(rest) = &target.walk.end
                 && rest.len() > 1
             {
-                let parent = self.add_path(target.walk.parent, &rest[..rest.len() - 1].to_vec());
+                let parent = self.add_path(target.walk.parent, &rest[..rest.len() - 1]);
                 (target.walk.parent, target.walk.name) = (parent, rest.last().copied());
             }
             let replaced = target.node;
             if let Some(old) = replaced {
-                let what = if self.tree.is_file(old) { Resource::Attributes(old) } else { Resource::Listing(old) };
+                let what =
+                    if self.tree.is_file(old) { Resource::Attributes(old) } else { Resource::Listing(old) };
                 step.touch(what, How::Write);
             }
             self.look(step, &target, Role::Create);
@@ -248,7 +252,8 @@ impl World {
     ) -> Result<Op<u32>, Fate> {
         let source = self.locate(call, from, follow, Want::Anything)?;
         let believed = if call.outcome.succeeded() { Outcome::Unknown } else { call.outcome };
-        let mut target = self.locate(&Call { outcome: believed, ..call.clone() }, to, false, Want::Anything)?;
+        let mut target =
+            self.locate(&Call { outcome: believed, ..call.clone() }, to, false, Want::Anything)?;
         let places = (source.place, target.place);
         self.look(step, &source, Role::Use);
         match (call.outcome.succeeded(), source.node) {

@@ -153,7 +153,8 @@ impl World {
             step.in_series(Series::Description(*handle), Role::Delete);
             step.touch(Resource::Description(*handle), How::Write);
         }
-        let files: Box<[Handle]> = closed.into_iter().filter(|handle| self.file_of(*handle).is_some()).collect();
+        let files: Box<[Handle]> =
+            closed.into_iter().filter(|handle| self.file_of(*handle).is_some()).collect();
         if !files.is_empty() {
             step.action.fate = Fate::Executed;
             step.action.op = Op::Close { all: files };

@@ -29,7 +29,7 @@ pub enum Kind {
     /// A symbolic link, and where it points if that is known.
     Link(Option<Name>),
     /// A device, pipe or socket.
-    Special(u32),
+    Special,
 }
 
 /// One node.

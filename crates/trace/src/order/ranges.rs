@@ -91,7 +91,13 @@ impl Ranges {
 mod tests {
     use super::*;
 
-    fn touch(ranges: &mut Ranges, thread: u32, action: ActionId, how: How, range: (u64, u64)) -> Vec<ActionId> {
+    fn touch(
+        ranges: &mut Ranges,
+        thread: u32,
+        action: ActionId,
+        how: How,
+        range: (u64, u64),
+    ) -> Vec<ActionId> {
         let mut found = Vec::new();
         ranges.touch(thread, action, how, range, &mut |other| found.push(other));
         found.sort_unstable();

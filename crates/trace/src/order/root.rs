@@ -88,7 +88,9 @@ impl State {
                 self.uses.retain(|(other, _)| *other != thread);
                 self.uses.push((thread, action));
             }
-            Role::Delete => add_all(edges, self.create.into_iter().chain(self.uses.iter().map(|(_, at)| *at)), rule),
+            Role::Delete => {
+                add_all(edges, self.create.into_iter().chain(self.uses.iter().map(|(_, at)| *at)), rule)
+            }
         }
     }
 

@@ -35,7 +35,12 @@ pub fn record(settings: &RecordSettings) -> Result<ExitStatus, TraceError> {
     }
     out.flush().map_err(TraceError::io("writing", &snapshot))?;
     let mut strace = Command::new("strace");
-    strace.args(["-f", "--seccomp-bpf", "--absolute-timestamps=format:unix,precision:ns", "--syscall-times=ns"]);
+    strace.args([
+        "-f",
+        "--seccomp-bpf",
+        "--absolute-timestamps=format:unix,precision:ns",
+        "--syscall-times=ns",
+    ]);
     // Structures whole; but arguments and environment of programs, which may hold secrets, left out. Payload is never kept.
     strace.args(["-y", "-s", "0", "-e", "abbrev=execve,execveat", "-e", CALLS, "-o"]);
     strace.arg(&settings.output).arg("--").args(&settings.command);

@@ -34,7 +34,7 @@ impl Requests {
                 }
             }
         }
-        requests.iter().for_each(|request| drop(state.remove(request)));
+        state.retain(|number, _| !requests.contains(number));
         Outcome::Value(requests.len() as i64)
     }
 }

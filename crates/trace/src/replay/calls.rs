@@ -5,8 +5,8 @@ use super::kernel::Kernel;
 use crate::op::{Handle, LockKind, NO_HANDLE, Op, Place, SyncKind};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
-    Access, Advice, AtFlags, CWD, FallocateFlags, FlockOperation, Gid, Mode, OFlags, RawDir, RenameFlags, SeekFrom, Timespec,
-    Timestamps, Uid,
+    Access, Advice, AtFlags, CWD, FallocateFlags, FlockOperation, Gid, Mode, OFlags, RawDir, RenameFlags,
+    SeekFrom, Timespec, Timestamps, Uid,
 };
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
@@ -152,15 +152,20 @@ impl Ready<'_> {
 }
 
 fn on_name(kernel: &Kernel<'_>, op: &Op<Handle>) -> Returned {
-    let ready = |at: &Place<Handle>| Ok::<_, Errno>(Ready { dir: kernel.dir(at)?, path: kernel.name(at.path) });
+    let ready =
+        |at: &Place<Handle>| Ok::<_, Errno>(Ready { dir: kernel.dir(at)?, path: kernel.name(at.path) });
     match op {
         Op::Open { at, flags, mode, made } => {
             let flags = OFlags::from_bits_retain(*flags) | OFlags::CLOEXEC;
             opened(kernel, &ready(at)?, flags, Mode::from_raw_mode(*mode), *made)
         }
-        Op::ChangeDir { at, made } => {
-            opened(kernel, &ready(at)?, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), *made)
-        }
+        Op::ChangeDir { at, made } => opened(
+            kernel,
+            &ready(at)?,
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+            *made,
+        ),
         Op::MakeDir { at, mode } => {
             let at = ready(at)?;
             done(rustix::fs::mkdirat(at.dir(), at.path, Mode::from_raw_mode(*mode)))
@@ -196,7 +201,10 @@ fn on_name(kernel: &Kernel<'_>, op: &Op<Handle>) -> Returned {
     }
 }
 
-fn on_attributes<'a>(op: &Op<Handle>, ready: impl Fn(&Place<Handle>) -> Result<Ready<'a>, Errno>) -> Returned {
+fn on_attributes<'a>(
+    op: &Op<Handle>,
+    ready: impl Fn(&Place<Handle>) -> Result<Ready<'a>, Errno>,
+) -> Returned {
     match op {
         Op::Stat { at, follow, .. } => {
             let at = ready(at)?;
@@ -243,7 +251,12 @@ fn on_attributes<'a>(op: &Op<Handle>, ready: impl Fn(&Place<Handle>) -> Result<R
             match at.path.is_empty() {
                 true => done(rustix::fs::ftruncate(at.dir(), *size)),
                 false => {
-                    let file = rustix::fs::openat(at.dir(), at.path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+                    let file = rustix::fs::openat(
+                        at.dir(),
+                        at.path,
+                        OFlags::WRONLY | OFlags::CLOEXEC,
+                        Mode::empty(),
+                    )?;
                     done(rustix::fs::ftruncate(&file, *size))
                 }
             }

@@ -71,7 +71,9 @@ pub(super) fn run<T: Target>(benchmark: &Benchmark, plan: &Plan, target: &T) -> 
                 Some(format!("{missing} of {count} threads could not be started"))
             }
         };
-        let join = |thread: std::thread::ScopedJoinHandle<'_, Own>| thread.join().expect("a replay's thread does not panic");
+        let join = |thread: std::thread::ScopedJoinHandle<'_, Own>| {
+            thread.join().expect("a replay's thread does not panic")
+        };
         (threads.into_iter().map(|thread| thread.map(join).unwrap_or_default()).collect::<Vec<_>>(), stall)
     });
     match stall {
@@ -167,7 +169,8 @@ impl<T: Target> Shared<'_, T> {
         let mut moved = (Instant::now(), 0);
         let mut guard = left.0.lock().unwrap_or_else(PoisonError::into_inner);
         while *guard > 0 {
-            guard = left.1.wait_timeout(guard, Duration::from_secs(1)).unwrap_or_else(PoisonError::into_inner).0;
+            guard =
+                left.1.wait_timeout(guard, Duration::from_secs(1)).unwrap_or_else(PoisonError::into_inner).0;
             let sum = self.progress.iter().map(Progress::get).fold(0, u64::wrapping_add);
             let waiting = self.waits_for.iter().filter(|on| on.load(Ordering::Relaxed) != NOBODY).count();
             if sum != moved.1 || waiting < *guard {
@@ -183,10 +186,19 @@ impl<T: Target> Shared<'_, T> {
     fn who_waits(&self) -> String {
         let name = |on: u32| {
             let action = &self.benchmark.actions[on as usize];
-            format!("action {on} ({} of thread {}, line {})", self.benchmark.names.show(action.name), action.thread, action.line)
+            format!(
+                "action {on} ({} of thread {}, line {})",
+                self.benchmark.names.show(action.name),
+                action.thread,
+                action.line
+            )
         };
-        let waits = self.waits_for.iter().enumerate().map(|(thread, on)| (thread, on.load(Ordering::Relaxed)));
+        let waits =
+            self.waits_for.iter().enumerate().map(|(thread, on)| (thread, on.load(Ordering::Relaxed)));
         let waits = waits.filter(|(_, on)| *on != NOBODY).take(8);
-        waits.map(|(thread, on)| format!("thread {thread} waits for {}", name(on))).collect::<Vec<_>>().join(", ")
+        waits
+            .map(|(thread, on)| format!("thread {thread} waits for {}", name(on)))
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 }

@@ -91,7 +91,11 @@ fn temporal(benchmark: &Benchmark) -> Order {
     }
     for (id, previous) in before.into_iter().enumerate() {
         let other = |on: &u32| benchmark.actions[*on as usize].thread != benchmark.actions[id].thread;
-        order.waits.extend(previous.filter(other).map(|on| Wait { on, moment: Moment::Start, rule: Rule::Temporal }));
+        order.waits.extend(previous.filter(other).map(|on| Wait {
+            on,
+            moment: Moment::Start,
+            rule: Rule::Temporal,
+        }));
         order.begins.push(order.waits.len() as u32);
     }
     order

@@ -82,7 +82,9 @@ fn same(action: &Action, outcome: Outcome) -> bool {
     match (action.recorded, outcome) {
         (Outcome::Value(recorded), Outcome::Value(replayed)) => match &action.op {
             Op::Read { .. } | Op::Write { .. } | Op::Seek { .. } | Op::Copy { .. } => recorded == replayed,
-            Op::ReadLink { target: Some(_), .. } | Op::Submit { .. } | Op::Collect { .. } => recorded == replayed,
+            Op::ReadLink { target: Some(_), .. } | Op::Submit { .. } | Op::Collect { .. } => {
+                recorded == replayed
+            }
             Op::List { .. } => (recorded == 0) == (replayed == 0),
             _ => true,
         },

@@ -70,7 +70,11 @@ impl fmt::Display for Explanation {
         writeln!(out, "{}", self.action)?;
         for because in &self.waits {
             let Because { order, rule, moment, on } = because;
-            writeln!(out, "  {order}: waits for the {} of {on}, by {rule:?}", format!("{moment:?}").to_lowercase())?;
+            writeln!(
+                out,
+                "  {order}: waits for the {} of {on}, by {rule:?}",
+                format!("{moment:?}").to_lowercase()
+            )?;
         }
         Ok(())
     }

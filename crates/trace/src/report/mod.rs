@@ -68,7 +68,11 @@ impl Report {
             order: order.into(),
             elapsed_ns: run.elapsed,
             recorded_ns: recorded,
-            actions: benchmark.fates().into_iter().map(|(fate, count)| (fate.text().to_owned(), count)).collect(),
+            actions: benchmark
+                .fates()
+                .into_iter()
+                .map(|(fate, count)| (fate.text().to_owned(), count))
+                .collect(),
             concurrency: (share(busy, run.elapsed), share(recorded_busy, recorded)),
             calls,
             waited_ns: run.waited.iter().map(|(rule, nanos)| (format!("{rule:?}"), *nanos)).collect(),

@@ -10,8 +10,17 @@ impl fmt::Display for Report {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = |nanos: u64| nanos as f64 / 1e9;
         writeln!(out, "order          {}", self.order)?;
-        writeln!(out, "elapsed        {:.3} s (recorded, with tracer: {:.3} s)", seconds(self.elapsed_ns), seconds(self.recorded_ns))?;
-        writeln!(out, "concurrency    {:.2} calls under way (recorded: {:.2})", self.concurrency.0, self.concurrency.1)?;
+        writeln!(
+            out,
+            "elapsed        {:.3} s (recorded, with tracer: {:.3} s)",
+            seconds(self.elapsed_ns),
+            seconds(self.recorded_ns)
+        )?;
+        writeln!(
+            out,
+            "concurrency    {:.2} calls under way (recorded: {:.2})",
+            self.concurrency.0, self.concurrency.1
+        )?;
         writeln!(out, "initial tree   {} files, {} bytes", self.built.0, self.built.1)?;
         for (fate, count) in &self.actions {
             writeln!(out, "actions        {count:>9}  {fate}")?;
@@ -35,7 +44,10 @@ impl fmt::Display for Report {
         }
         for difference in self.differences.iter().take(SHOWN) {
             let super::Difference { action, line, call, recorded, replayed, cause } = difference;
-            writeln!(out, "  action {action} (line {line}) {call}: recorded {recorded}, replayed {replayed}: {cause:?}")?;
+            writeln!(
+                out,
+                "  action {action} (line {line}) {call}: recorded {recorded}, replayed {replayed}: {cause:?}"
+            )?;
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! `weir trace info`.
 
 use super::args::InfoArgs;
-use serde_json::json;
 use ::trace::{Benchmark, TraceError};
+use serde_json::json;
 
 pub(super) fn run(args: &InfoArgs) -> Result<(), TraceError> {
     let benchmark = Benchmark::read(&args.benchmark)?;
@@ -14,14 +14,20 @@ pub(super) fn run(args: &InfoArgs) -> Result<(), TraceError> {
 }
 
 fn as_json(benchmark: &Benchmark) -> serde_json::Value {
-    let fates: Vec<_> =
-        benchmark.fates().into_iter().map(|(fate, count)| json!({"fate": fate.text(), "count": count})).collect();
+    let fates: Vec<_> = benchmark
+        .fates()
+        .into_iter()
+        .map(|(fate, count)| json!({"fate": fate.text(), "count": count}))
+        .collect();
     let orders: Vec<_> = benchmark
         .orders
         .iter()
         .map(|order| {
             let rules = |rules: std::collections::BTreeMap<::trace::Rule, u64>| -> Vec<_> {
-                rules.into_iter().map(|(rule, count)| json!({"rule": format!("{rule:?}"), "count": count})).collect()
+                rules
+                    .into_iter()
+                    .map(|(rule, count)| json!({"rule": format!("{rule:?}"), "count": count}))
+                    .collect()
             };
             let (asked, kept) = (rules(order.asked.clone()), rules(order.kept()));
             json!({"name": order.name, "asked": asked, "kept": kept, "edges": order.waits.len(),
@@ -36,7 +42,12 @@ fn as_json(benchmark: &Benchmark) -> serde_json::Value {
 pub(super) fn print(benchmark: &Benchmark) {
     let about = &benchmark.about;
     println!("trace       {}: {} of {} lines used", about.trace, about.used, about.lines);
-    println!("actions     {} by {} threads, {} handles", benchmark.actions.len(), about.threads, about.handles);
+    println!(
+        "actions     {} by {} threads, {} handles",
+        benchmark.actions.len(),
+        about.threads,
+        about.handles
+    );
     for (fate, count) in benchmark.fates() {
         println!("            {count:>9}  {}", fate.text());
     }
@@ -46,11 +57,16 @@ pub(super) fn print(benchmark: &Benchmark) {
         println!("order {:<5} {} edges kept, {length:.3} ms long on average", order.name, order.waits.len());
         let kept = order.kept();
         for (rule, asked) in &order.asked {
-            println!("            {asked:>9}  {rule:?}, of which {} kept", kept.get(rule).copied().unwrap_or(0));
+            println!(
+                "            {asked:>9}  {rule:?}, of which {} kept",
+                kept.get(rule).copied().unwrap_or(0)
+            );
         }
     }
     let ::trace::Repairs { outside, descriptors, races, reordered } = about.repairs;
-    println!("repairs     {outside} files from outside, {descriptors} descriptors, {reordered} calls reordered");
+    println!(
+        "repairs     {outside} files from outside, {descriptors} descriptors, {reordered} calls reordered"
+    );
     println!("races       {races} results that no order explains");
     println!("unfinished  {} calls", about.unfinished);
     for (kind, count, line) in &about.problems {

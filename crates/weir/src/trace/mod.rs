@@ -7,9 +7,9 @@ mod replay;
 pub(crate) use args::TraceArgs;
 
 use crate::error::WeirError;
+use ::trace::{Benchmark, CompileSettings, RecordSettings, Strace, TraceError};
 use args::{CompileArgs, ExplainArgs, RecordArgs, Verb};
 use std::process::ExitCode;
-use ::trace::{Benchmark, CompileSettings, RecordSettings, Strace, TraceError};
 
 pub(crate) fn run(args: &TraceArgs) -> Result<ExitCode, WeirError> {
     let done = |()| ExitCode::SUCCESS;
@@ -23,8 +23,11 @@ pub(crate) fn run(args: &TraceArgs) -> Result<ExitCode, WeirError> {
 }
 
 fn record(args: &RecordArgs) -> Result<ExitCode, TraceError> {
-    let settings =
-        RecordSettings { command: args.command.clone(), output: args.output.clone(), trees: args.tree.clone() };
+    let settings = RecordSettings {
+        command: args.command.clone(),
+        output: args.output.clone(),
+        trees: args.tree.clone(),
+    };
     let status = ::trace::record(&settings)?;
     eprintln!("recorded {}; next: weir trace compile {0}", args.output.display());
     // The program's own result is the result, as under strace itself.

@@ -2,10 +2,10 @@
 
 use super::args::{OrderArg, ReplayArgs};
 use crate::error::WeirError;
+use ::trace::{Baseline, Benchmark, Report, Run, Settings, Speed};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use ::trace::{Baseline, Benchmark, Report, Run, Settings, Speed};
 
 pub(super) fn run(args: &ReplayArgs) -> Result<ExitCode, WeirError> {
     if let Some(root) = &args.inside {
@@ -39,7 +39,13 @@ fn outside(args: &ReplayArgs, order: OrderArg) -> Result<Run, WeirError> {
     std::fs::create_dir_all(&args.on).map_err(WeirError::io("creating", &args.on))?;
     let root = new_directory(&args.on)?;
     let mut command = Command::new("/proc/self/exe");
-    command.args(["trace", "replay"]).arg(&args.benchmark).arg("--on").arg(&args.on).arg("--inside").arg(&root);
+    command
+        .args(["trace", "replay"])
+        .arg(&args.benchmark)
+        .arg("--on")
+        .arg(&args.on)
+        .arg("--inside")
+        .arg(&root);
     command.args(["--order", name(order)]).args(["--stall", &args.stall.to_string()]);
     if let Some(scale) = args.scale {
         command.args(["--scale", &scale.to_string()]);
@@ -47,7 +53,8 @@ fn outside(args: &ReplayArgs, order: OrderArg) -> Result<Run, WeirError> {
     if args.natural {
         command.arg("--natural");
     }
-    let output = command.stderr(Stdio::inherit()).output().map_err(WeirError::io("starting a replay in", &root))?;
+    let output =
+        command.stderr(Stdio::inherit()).output().map_err(WeirError::io("starting a replay in", &root))?;
     if !args.keep {
         std::fs::remove_dir_all(&root).map_err(WeirError::io("removing", &root))?;
     }
@@ -88,6 +95,8 @@ fn inside(args: &ReplayArgs, root: &Path) -> Result<ExitCode, WeirError> {
     let built = ::trace::initialise(&benchmark, Path::new("/"))?;
     let mut run = ::trace::replay(&benchmark, &Settings { order, speed, stall_seconds: args.stall })?;
     run.built = (built.files, built.bytes);
-    std::io::stdout().write_all(&run.to_bytes()).map_err(WeirError::io("writing results to", "standard output"))?;
+    std::io::stdout()
+        .write_all(&run.to_bytes())
+        .map_err(WeirError::io("writing results to", "standard output"))?;
     Ok(ExitCode::SUCCESS)
 }

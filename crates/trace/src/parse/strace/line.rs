@@ -59,13 +59,19 @@ fn task_of(text: &[u8]) -> (u32, &[u8]) {
     let after = &text[digits..];
     match decimal(&text[..digits]) {
         // A name follows a task's number; only a stamp is followed by more of a number.
-        Some(task) if after.starts_with(b" ") && u32::try_from(task).is_ok() => (task as u32, after.trim_ascii_start()),
+        Some(task) if after.starts_with(b" ") && u32::try_from(task).is_ok() => {
+            (task as u32, after.trim_ascii_start())
+        }
         _ => (0, text),
     }
 }
 
 fn body_of(rest: &[u8]) -> Option<Body<'_>> {
-    if rest.is_empty() || rest.starts_with(b"--- ") || rest.starts_with(b"strace: ") || rest.starts_with(b"[ ") {
+    if rest.is_empty()
+        || rest.starts_with(b"--- ")
+        || rest.starts_with(b"strace: ")
+        || rest.starts_with(b"[ ")
+    {
         return Some(Body::Nothing);
     }
     if rest.starts_with(b"+++ ") {
@@ -90,7 +96,8 @@ impl Clock {
         let parts: Vec<&[u8]> = token.split(|byte| *byte == b':').collect();
         let stamp = match parts[..] {
             [hours, minutes, seconds] => {
-                let day = decimal(hours)?.checked_mul(3600)?.checked_add(decimal(minutes)?.checked_mul(60)?)?;
+                let day =
+                    decimal(hours)?.checked_mul(3600)?.checked_add(decimal(minutes)?.checked_mul(60)?)?;
                 let day = day.checked_mul(SECOND)?.checked_add(nanoseconds(seconds)?)?;
                 // A step back of more than half a day is midnight; a smaller one is another task's line.
                 if (self.base + day) + DAY / 2 < self.last {

@@ -100,7 +100,13 @@ impl<R: BufRead> Strace<R> {
             Some((name, args, result, took)) => {
                 // The stamp of the second half is the exit; the duration is exact where the clocks are coarse.
                 let end = took.map_or(stamp, |took| half.start + took).max(half.start);
-                Some(Event { task, start: half.start, end, line: half.line, what: What::Call { name, args, result } })
+                Some(Event {
+                    task,
+                    start: half.start,
+                    end,
+                    line: half.line,
+                    what: What::Call { name, args, result },
+                })
             }
             None => {
                 self.coverage.problem("call in two halves that cannot be read", half.line, &half.text);

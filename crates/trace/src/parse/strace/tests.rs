@@ -27,19 +27,24 @@ fn args(event: &Event) -> &[Value] {
 fn the_stamp_of_a_whole_line_is_its_entry_and_that_of_a_second_half_its_exit() {
     let whole = one("7  100000000.000001 close(3) = 0 <0.000005>\n");
     assert_eq!((whole.task, whole.start % SECOND, whole.end - whole.start), (7, 1000, 5000));
-    let halves = one("7 100000000.000001 close(3 <unfinished ...>\n7 100000000.000009 <... close resumed>) = 0 <0.000008>\n");
+    let halves = one(
+        "7 100000000.000001 close(3 <unfinished ...>\n7 100000000.000009 <... close resumed>) = 0 <0.000008>\n",
+    );
     assert_eq!((halves.start % SECOND, halves.end % SECOND, halves.line), (1000, 9000, 1));
 }
 const SECOND: u64 = 1_000_000_000;
 
 #[test]
 fn a_result_is_split_off_outside_of_brackets_and_quotes_only() {
-    let wait = one("9 100000000.1 wait4(9769, [{WIFEXITED(s) && WEXITSTATUS(s) == 0}], 0, NULL) = 9769 <0.1>\n");
+    let wait =
+        one("9 100000000.1 wait4(9769, [{WIFEXITED(s) && WEXITSTATUS(s) == 0}], 0, NULL) = 9769 <0.1>\n");
     let What::Call { result, .. } = &wait.what else { panic!() };
     assert_eq!(*result, Recorded::Value(9769, None));
     let odd = one("9 100000000.1 unlink(\"a) = 5\\\" b\") = -1 ENOENT (No such file or directory) <0.1>\n");
     assert_eq!(args(&odd)[0], Value::Text { bytes: b"a) = 5\" b".to_vec(), whole: true });
-    let clone = one("9 100000000.1 clone3({flags=CLONE_VM|CLONE_FS, stack=0x7f} => {parent_tid=[9746]}, 88) = 9746\n");
+    let clone = one(
+        "9 100000000.1 clone3({flags=CLONE_VM|CLONE_FS, stack=0x7f} => {parent_tid=[9746]}, 88) = 9746\n",
+    );
     assert_eq!(args(&clone)[0].field("flags"), Some(&Value::Symbol("CLONE_VM|CLONE_FS".into())));
     assert_eq!(args(&clone).len(), 2);
 }
@@ -73,7 +78,9 @@ fn the_three_forms_of_a_task_and_midnight_are_understood() {
 
 #[test]
 fn a_call_that_never_resumes_has_an_unknown_result() {
-    let (found, coverage) = events("1 100000000.1 futex(0x7f, FUTEX_WAIT <unfinished ...>\n1 100000000.2 +++ exited with 0 +++\n");
+    let (found, coverage) = events(
+        "1 100000000.1 futex(0x7f, FUTEX_WAIT <unfinished ...>\n1 100000000.2 +++ exited with 0 +++\n",
+    );
     let What::Call { result, .. } = &found[0].what else { panic!() };
     assert_eq!((result, coverage.unfinished), (&Recorded::Unknown, 1));
     assert_eq!(found[1].what, What::Ended);

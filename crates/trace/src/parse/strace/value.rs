@@ -34,7 +34,8 @@ fn result(rest: &[u8]) -> Option<(Recorded, Option<u64>)> {
     let mut scan = Scan { text: rest, at: 0 };
     let recorded = match scan.value(0)? {
         Value::Number(value) if value < 0 => {
-            let name: Vec<u8> = scan.rest().trim_ascii_start().iter().copied().take_while(|b| *b != b' ').collect();
+            let name: Vec<u8> =
+                scan.rest().trim_ascii_start().iter().copied().take_while(|b| *b != b' ').collect();
             match name.starts_with(b"E") {
                 true => Recorded::Error(String::from_utf8(name).ok()?),
                 false => Recorded::Value(value, None),
@@ -141,7 +142,8 @@ impl<'a> Scan<'a> {
             if self.take(b",") {
                 continue;
             }
-            let word = self.rest().iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
+            let word =
+                self.rest().iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
             if word > 0 && self.rest().get(word) == Some(&b'=') {
                 let name = String::from_utf8_lossy(&self.rest()[..word]).into_owned();
                 self.at += word + 1;
@@ -216,10 +218,10 @@ impl<'a> Scan<'a> {
     fn after_number(&mut self, value: i64) -> Option<Value> {
         let before = self.at;
         self.skip();
-        if let (true, Ok(number)) = (self.peek() == Some(b'<'), i32::try_from(value)) {
-            if let Some(note) = self.note() {
-                return Some(Value::Descriptor { number, note });
-            }
+        if let (true, Ok(number)) = (self.peek() == Some(b'<'), i32::try_from(value))
+            && let Some(note) = self.note()
+        {
+            return Some(Value::Descriptor { number, note });
         }
         self.at = before;
         if self.take(b"|") {
@@ -231,7 +233,8 @@ impl<'a> Scan<'a> {
     /// `<...>`: a name may hold `>`, so the end is a `>` after which an argument can end.
     fn note(&mut self) -> Option<Vec<u8>> {
         let text = self.rest();
-        let ends = |at: usize| matches!(text.get(at + 1), None | Some(b',' | b')' | b']' | b'}' | b' ' | b'('));
+        let ends =
+            |at: usize| matches!(text.get(at + 1), None | Some(b',' | b')' | b']' | b'}' | b' ' | b'('));
         let end = (1..text.len()).find(|at| text[*at] == b'>' && ends(*at))?;
         let mut note = text[1..end].to_vec();
         self.at += end + 1;
@@ -243,7 +246,8 @@ impl<'a> Scan<'a> {
 
     /// Names and what they are joined by, up to where an argument can end: `O_RDWR|O_CREAT`, `makedev(0xfe, 0)`.
     fn symbol(&mut self, depth: u32) -> Option<Value> {
-        let word = self.rest().iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
+        let word =
+            self.rest().iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
         if word == 0 {
             // strace's own punctuation, as in `WIFEXITED(s) && ...`: it means nothing to us.
             self.at += 1;
