@@ -25,8 +25,10 @@ pub enum TraceError {
     NotEmpty { path: PathBuf },
     #[error("{}: needs {needed} bytes, and {free} are free; free some space, or give another directory", path.display())]
     Space { path: PathBuf, needed: u64, free: u64 },
-    #[error("{}: cannot be confined: {source}; run as root", path.display())]
+    #[error("{}: cannot be confined: {source}; run as root, or let users make namespaces: `sysctl user.max_user_namespaces`", path.display())]
     Confine { path: PathBuf, source: io::Error },
+    #[error("{}: {doing}: {source}; give another target", path.display())]
+    Target { doing: &'static str, path: PathBuf, source: io::Error },
     #[error("the replay stalled: {what}; replay with `--order temporal` and report this trace")]
     Stalled { what: String },
     #[error("strace cannot be started: {source}; install the package `strace`")]
@@ -40,6 +42,17 @@ pub enum TraceError {
 }
 
 impl TraceError {
+    /// Whether the target is the reason: it is full, read-only, lacks a feature, or may not be used.
+    pub fn is_about_the_target(&self) -> bool {
+        matches!(self, TraceError::Target { .. } | TraceError::Space { .. } | TraceError::Confine { .. })
+    }
+
+    /// Something that the target did not do.
+    pub fn target(doing: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> TraceError {
+        let path = path.into();
+        move |source| TraceError::Target { doing, path, source }
+    }
+
     /// An I/O error with what was being done to what.
     pub(crate) fn io(doing: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> TraceError {
         let path = path.into();

@@ -18,14 +18,17 @@ mod report;
 pub use action::{Action, ActionId, Fate, Moment, Rule};
 pub use benchmark::{Benchmark, CompileSettings, compile};
 pub use error::TraceError;
-pub use init::initialise;
+pub use init::{Built, initialise};
 pub use model::Repairs;
 pub use op::Outcome;
 pub use order::{Order, Wait};
 pub use parse::{Source, Strace};
 pub use record::{RecordSettings, record};
-pub use replay::{Baseline, Run, Sample, Settings, Speed, confine, replay, replay_onto_nothing};
-pub use report::{Explanation, Report, explain};
+pub use replay::{
+    Baseline, Cache, CacheControl, EngineFigures, EngineTest, Failure, Results, Run, Sample, Settings, Speed,
+    confine, replay, replay_onto_nothing, results_from_bytes, results_to_bytes, test_engine,
+};
+pub use report::{Comparison, Explanation, Report, Summary, explain, write_time_line};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;

@@ -108,11 +108,11 @@ mod tests {
     #[test]
     fn reads_wait_for_overlapping_writes_only_and_writes_for_both() {
         let mut ranges = Ranges::default();
-        assert_eq!(touch(&mut ranges, 0, 0, How::Write, (0, 10)), []);
+        assert_eq!(touch(&mut ranges, 0, 0, How::Write, (0, 10)), [0u32; 0]);
         assert_eq!(touch(&mut ranges, 1, 1, How::Read, (5, 15)), [0]);
         assert_eq!(touch(&mut ranges, 2, 2, How::Read, (0, 20)), [0]);
         assert_eq!(touch(&mut ranges, 3, 3, How::Write, (12, 14)), [1, 2]);
-        assert_eq!(touch(&mut ranges, 4, 4, How::Write, (30, 40)), []);
+        assert_eq!(touch(&mut ranges, 4, 4, How::Write, (30, 40)), [0u32; 0]);
         assert_eq!(touch(&mut ranges, 5, 5, How::Read, (13, 31)), [3, 4]);
     }
 
@@ -122,7 +122,7 @@ mod tests {
         let mut found = Vec::new();
         last.touch(0, 0, How::Update, &mut |other| found.push(other));
         last.touch(1, 1, How::Update, &mut |other| found.push(other));
-        assert_eq!(found, []);
+        assert_eq!(found, [0u32; 0]);
         last.touch(2, 2, How::Read, &mut |other| found.push(other));
         assert_eq!(found, [0, 1]);
         last.touch(3, 3, How::Update, &mut |other| found.push(other));

@@ -208,7 +208,7 @@ fn on_attributes<'a>(
     match op {
         Op::Stat { at, follow, .. } => {
             let at = ready(at)?;
-            rustix::fs::statat(at.dir(), at.path, at.flags(*follow)).map(|_| 0)
+            rustix::fs::statat(at.dir(), at.path, at.flags(*follow)).map(|found| found.st_size)
         }
         Op::Access { at, mode } => {
             let at = ready(at)?;

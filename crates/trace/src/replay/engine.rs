@@ -33,7 +33,14 @@ struct Shared<'a, T> {
 struct Own {
     samples: Vec<Sample>,
     waited: BTreeMap<Rule, u64>,
-    lag_max: u64,
+}
+
+/// What went before an action.
+struct Before {
+    /// When everything that it waits for was there.
+    ready: u64,
+    /// What it waited for last.
+    on: Option<u32>,
 }
 
 /// Replays on `target`.
@@ -84,15 +91,15 @@ pub(super) fn run<T: Target>(benchmark: &Benchmark, plan: &Plan, target: &T) -> 
 
 fn collect(plan: &Plan, owns: Vec<Own>) -> Run {
     let mut run = Run::default();
-    let none = Sample { start: 0, waited: 0, took: 0, outcome: crate::op::Outcome::Unknown };
+    let outcome = crate::op::Outcome::Unknown;
+    let none = Sample { start: 0, waited: 0, on: None, late: 0, took: 0, outcome };
     run.samples = vec![none; plan.place.len()];
     for (thread, own) in owns.into_iter().enumerate() {
         for (id, sample) in plan.threads[thread].iter().zip(own.samples) {
             run.elapsed = run.elapsed.max(sample.start + sample.took);
             run.samples[*id as usize] = sample;
         }
-        own.waited.into_iter().for_each(|(rule, nanos)| *run.waited.entry(rule).or_default() += nanos);
-        run.lag_max = run.lag_max.max(own.lag_max);
+        run.waited.push(own.waited);
     }
     run
 }
@@ -108,8 +115,8 @@ impl<T: Target> Shared<'_, T> {
         let mut last = 0;
         own.samples.reserve(self.plan.threads[thread].len());
         for (place, id) in self.plan.threads[thread].iter().enumerate() {
-            let Some(ready) = self.wait(thread, *id, last, &mut own) else { return own };
-            let start = self.think(*id, ready, &mut own);
+            let Some(Before { ready, on }) = self.wait(thread, *id, last, &mut own) else { return own };
+            let (start, late) = self.think(*id, ready);
             let action = &self.benchmark.actions[*id as usize];
             self.progress[thread].set(begun(place as u32));
             let (outcome, end) = match action.fate {
@@ -120,15 +127,15 @@ impl<T: Target> Shared<'_, T> {
                 _ => (action.recorded, start),
             };
             self.progress[thread].set(done(place as u32));
-            own.samples.push(Sample { start, waited: ready - last, took: end - start, outcome });
+            own.samples.push(Sample { start, waited: ready - last, on, late, took: end - start, outcome });
             last = end;
         }
         own
     }
 
-    /// Waits for what the order says. Returns the time, or nothing if the replay was given up.
-    fn wait(&self, thread: usize, id: u32, last: u64, own: &mut Own) -> Option<u64> {
-        let mut now = last;
+    /// Waits for what the order says. Nothing if the replay was given up.
+    fn wait(&self, thread: usize, id: u32, last: u64, own: &mut Own) -> Option<Before> {
+        let mut before = Before { ready: last, on: None };
         for wait in self.plan.order.of(id) {
             let (other, place) = self.plan.place[wait.on as usize];
             let to = if wait.moment == Moment::Start { begun(place) } else { done(place) };
@@ -142,15 +149,18 @@ impl<T: Target> Shared<'_, T> {
             }
             self.waits_for[thread].store(NOBODY, Ordering::Relaxed);
             let after = self.now();
-            *own.waited.entry(wait.rule).or_default() += after - now;
-            now = after;
+            *own.waited.entry(wait.rule).or_default() += after - before.ready;
+            before = Before { ready: after, on: Some(wait.on) };
         }
-        Some(now)
+        Some(before)
     }
 
     /// Pauses as long as the program did, counted from the moment at which it could have gone on.
-    fn think(&self, id: u32, ready: u64, own: &mut Own) -> u64 {
-        let Some(pause) = self.plan.think.get(id as usize).filter(|pause| **pause > 0) else { return ready };
+    /// Returns when that was over, and how late.
+    fn think(&self, id: u32, ready: u64) -> (u64, u64) {
+        let Some(pause) = self.plan.think.get(id as usize).filter(|pause| **pause > 0) else {
+            return (ready, 0);
+        };
         let until = ready + pause;
         let left = Duration::from_nanos(until.saturating_sub(self.now()));
         if left > SPIN {
@@ -160,8 +170,7 @@ impl<T: Target> Shared<'_, T> {
             std::hint::spin_loop();
         }
         let now = self.now();
-        own.lag_max = own.lag_max.max(now - until);
-        now
+        (now, now - until)
     }
 
     /// Waits for the threads to end. If nothing moves for long while every thread waits, gives up and says who waits for what.

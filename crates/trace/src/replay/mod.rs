@@ -1,19 +1,24 @@
 //! Runs a benchmark: a thread per traced thread, which waits only where the order says so.
 
 mod aio;
+mod cache;
 mod calls;
 mod confine;
 mod engine;
 mod kernel;
 mod plan;
 mod progress;
+mod self_test;
 
+pub use cache::{Cache, CacheControl};
 pub use confine::confine;
 pub use plan::{Baseline, Settings, Speed};
+pub use self_test::{EngineFigures, EngineTest, test_engine};
 
 use crate::action::Rule;
 use crate::benchmark::Benchmark;
 use crate::error::TraceError;
+use crate::init::Built;
 use crate::op::{Op, Outcome};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -64,12 +69,12 @@ pub struct Run {
     pub elapsed: u64,
     /// One for each action.
     pub samples: Vec<Sample>,
-    /// Nanoseconds that threads waited, by rule.
-    pub waited: BTreeMap<Rule, u64>,
-    /// Nanoseconds that actions began later than they should have, at natural speed: the largest.
-    pub lag_max: u64,
-    /// Files in the initial tree, and the bytes in them.
-    pub built: (u64, u64),
+    /// Nanoseconds that each thread waited, by rule.
+    pub waited: Vec<BTreeMap<Rule, u64>>,
+    /// The initial tree.
+    pub built: Built,
+    /// What was done to the cache before the first action.
+    pub cache: String,
 }
 
 /// What came of one action.
@@ -79,23 +84,37 @@ pub struct Sample {
     pub start: u64,
     /// Nanoseconds that it waited for others.
     pub waited: u64,
+    /// The action that it waited for last.
+    pub on: Option<u32>,
+    /// Nanoseconds by which it began later than the program's pause asked for.
+    pub late: u64,
     /// Nanoseconds that it took.
     pub took: u64,
     /// What it returned; the recorded result, for what is not executed.
     pub outcome: Outcome,
 }
 
-impl Run {
-    /// For the process that asked for the run.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        postcard::to_stdvec(self).expect("numbers can be written")
-    }
+/// What the process that replays hands to the one that asked for it.
+pub type Results = Result<Run, Failure>;
 
-    /// The same, read back.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Run, TraceError> {
-        let wrong = |error: postcard::Error| TraceError::Results { why: error.to_string() };
-        postcard::from_bytes(bytes).map_err(wrong)
-    }
+/// Why there is no run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// The exit code that says it.
+    pub code: u8,
+    /// The same for people, next step included.
+    pub message: String,
+}
+
+/// For the process that asked for the run.
+pub fn results_to_bytes(results: &Results) -> Vec<u8> {
+    postcard::to_stdvec(results).expect("numbers and text can be written")
+}
+
+/// The same, read back.
+pub fn results_from_bytes(bytes: &[u8]) -> Result<Results, TraceError> {
+    let wrong = |error: postcard::Error| TraceError::Results { why: error.to_string() };
+    postcard::from_bytes(bytes).map_err(wrong)
 }
 
 /// Replays `benchmark` in the root directory of this process, which must be confined and hold the initial tree.
@@ -110,3 +129,6 @@ pub fn replay(benchmark: &Benchmark, settings: &Settings) -> Result<Run, TraceEr
 pub fn replay_onto_nothing(benchmark: &Benchmark, settings: &Settings) -> Result<Run, TraceError> {
     engine::run(benchmark, &plan::Plan::new(benchmark, settings)?, &Null)
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@ use crate::benchmark::Benchmark;
 use crate::op::{Op, Outcome};
 use crate::replay::Run;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Why a result differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -22,6 +23,8 @@ pub enum Cause {
     Feature,
     /// Too few descriptors are allowed.
     Descriptors,
+    /// The call that should have opened its file failed.
+    NotOpened,
     /// The initial tree, as far as snapshot and trace show it, is not what the program saw.
     Tree,
 }
@@ -43,6 +46,48 @@ pub struct Difference {
     pub cause: Cause,
 }
 
+/// Differences that look the same.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Group {
+    /// Why.
+    pub cause: Cause,
+    /// The call.
+    pub call: String,
+    /// What the program got.
+    pub recorded: String,
+    /// What the replay got; of numbers, only that they differ.
+    pub replayed: String,
+    /// How many.
+    pub count: u64,
+    /// The first action of them.
+    pub first: u32,
+}
+
+/// Differences by cause and kind, the most frequent first.
+pub(super) fn group(all: &[Difference]) -> Vec<Group> {
+    let kind = |text: &str| match text.parse::<i64>() {
+        Ok(_) => "a number".to_owned(),
+        Err(_) => text.to_owned(),
+    };
+    let mut groups: BTreeMap<_, (u64, u32)> = BTreeMap::new();
+    for difference in all {
+        let key =
+            (difference.cause, &difference.call, kind(&difference.recorded), kind(&difference.replayed));
+        groups.entry(key).or_insert((0, difference.action)).0 += 1;
+    }
+    let group = |((cause, call, recorded, replayed), (count, first)): ((_, &String, _, _), _)| Group {
+        cause,
+        call: call.clone(),
+        recorded,
+        replayed,
+        count,
+        first,
+    };
+    let mut groups: Vec<_> = groups.into_iter().map(group).collect();
+    groups.sort_by_key(|group| (group.cause, std::cmp::Reverse(group.count)));
+    groups
+}
+
 pub(super) fn find(benchmark: &Benchmark, run: &Run, single: Option<&Run>) -> Vec<Difference> {
     let mut found = Vec::new();
     for (id, (action, sample)) in benchmark.actions.iter().zip(&run.samples).enumerate() {
@@ -51,14 +96,15 @@ pub(super) fn find(benchmark: &Benchmark, run: &Run, single: Option<&Run>) -> Ve
         }
         let cause = match single.map(|single| single.samples[id].outcome) {
             Some(alone) if same(action, alone) => Cause::Order,
-            Some(_) => cause(sample.outcome),
+            Some(_) => cause(action, sample.outcome),
             None => Cause::Unattributed,
         };
         found.push(Difference {
             action: id as u32,
             line: action.line,
             call: benchmark.names.show(action.name),
-            recorded: show(action.recorded),
+            recorded: seen_size(action)
+                .map_or_else(|| show(action.recorded), |size| show(Outcome::Value(size))),
             replayed: show(sample.outcome),
             cause,
         });
@@ -66,13 +112,26 @@ pub(super) fn find(benchmark: &Benchmark, run: &Run, single: Option<&Run>) -> Ve
     found
 }
 
-fn cause(outcome: Outcome) -> Cause {
+fn cause(action: &Action, outcome: Outcome) -> Cause {
     match outcome {
+        // A user namespace knows one user.
+        Outcome::Error(libc::EINVAL) if matches!(action.op, Op::SetOwner { .. }) => Cause::Permission,
+        Outcome::Error(libc::EBADF) => Cause::NotOpened,
         Outcome::Error(libc::ENOSPC | libc::EDQUOT) => Cause::Space,
         Outcome::Error(libc::EPERM | libc::EACCES | libc::EROFS) => Cause::Permission,
         Outcome::Error(libc::EOPNOTSUPP | libc::ENOSYS) => Cause::Feature,
         Outcome::Error(libc::EMFILE | libc::ENFILE) => Cause::Descriptors,
         _ => Cause::Tree,
+    }
+}
+
+/// The size that a stat showed. Of regular files only: those of others are the file system's choice.
+fn seen_size(action: &Action) -> Option<i64> {
+    match &action.op {
+        Op::Stat { seen: Some(seen), .. } if seen.mode & libc::S_IFMT == libc::S_IFREG => {
+            i64::try_from(seen.size).ok().filter(|_| action.recorded.succeeded())
+        }
+        _ => None,
     }
 }
 
@@ -85,6 +144,7 @@ fn same(action: &Action, outcome: Outcome) -> bool {
             Op::ReadLink { target: Some(_), .. } | Op::Submit { .. } | Op::Collect { .. } => {
                 recorded == replayed
             }
+            Op::Stat { .. } => seen_size(action).is_none_or(|size| size == replayed),
             Op::List { .. } => (recorded == 0) == (replayed == 0),
             _ => true,
         },

@@ -17,6 +17,7 @@ pub(super) enum Verb {
     Compile(CompileArgs),
     Info(InfoArgs),
     Replay(ReplayArgs),
+    Compare(CompareArgs),
     Explain(ExplainArgs),
 }
 
@@ -67,10 +68,14 @@ pub(super) struct InfoArgs {
 
 /// Replay a benchmark below a directory
 ///
-/// Builds the initial tree in a new directory below DIR and replays in a process that sees nothing else. Unless --no-single
-/// is given, results that differ are looked up in a second replay with one thread: what differs there too is not due to the
-/// order. Exit codes: 0 done; 1 failed; 3 with --strict, results differ because of the order.
+/// Builds the initial tree in a new directory below DIR and replays in a process that sees nothing else: with root in a table
+/// of mounts of its own, without in a user namespace. Unless --no-single is given, results that differ are looked up in a
+/// second replay with one thread: what differs there too is not due to the order.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes: 0 done, whatever differs; 1 failed; 2 the command line makes no sense;
+3 with --strict, results differ because of the order; 4 the target cannot hold the tree or confine the replay
+(full, read-only, not allowed); 5 nothing moved for --stall seconds.")]
 pub(super) struct ReplayArgs {
     /// A compiled benchmark
     pub(super) benchmark: PathBuf,
@@ -86,6 +91,18 @@ pub(super) struct ReplayArgs {
     /// Multiply the pauses; implies --natural
     #[arg(long, value_name = "FACTOR")]
     pub(super) scale: Option<f64>,
+    /// What is in memory when the replay begins; `cold` empties all caches of the machine if root asks
+    #[arg(long, value_enum, default_value_t = CacheArg::AsBuilt)]
+    pub(super) cache: CacheArg,
+    /// Replay so often; the report is the median run, with the interval of all
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(super) runs: u32,
+    /// Write a time line of the median run that Perfetto and Chrome open
+    #[arg(long, value_name = "FILE")]
+    pub(super) time_line: Option<PathBuf>,
+    /// Keep the tree as DIR/weir-replay-tree and, if it is there, restore only what the last replay changed
+    #[arg(long)]
+    pub(super) reuse: bool,
     /// Do not look up differences in a second replay
     #[arg(long)]
     pub(super) no_single: bool,
@@ -118,6 +135,30 @@ pub(super) enum OrderArg {
     Single,
     /// Nothing but each thread's own order
     Unconstrained,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum CacheArg {
+    /// What building the tree left
+    AsBuilt,
+    /// Nothing
+    Cold,
+    /// The tree's files, as far as there is room
+    Warm,
+}
+
+/// Put reports of `weir trace replay --json` side by side
+///
+/// All are compared with the first. A star marks what differs by more than the noise: 95 % intervals that do not touch, which
+/// needs repeated runs (`replay --runs`).
+#[derive(Debug, Args)]
+pub(super) struct CompareArgs {
+    /// Reports
+    #[arg(required = true, num_args = 2.., value_name = "REPORT")]
+    pub(super) reports: Vec<PathBuf>,
+    /// As one JSON object, for scripts
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 /// Say what an action is, and what it waits for in each order

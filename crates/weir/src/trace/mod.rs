@@ -1,7 +1,9 @@
 //! `weir trace`: record a program, compile its trace, replay it.
 
 mod args;
+mod compare;
 mod info;
+mod one_run;
 mod replay;
 
 pub(crate) use args::TraceArgs;
@@ -18,6 +20,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<ExitCode, WeirError> {
         Verb::Compile(args) => Ok(compile(args).map(done)?),
         Verb::Info(args) => Ok(info::run(args).map(done)?),
         Verb::Replay(args) => replay::run(args),
+        Verb::Compare(args) => compare::run(args).map(done),
         Verb::Explain(args) => Ok(explain(args).map(done)?),
     }
 }

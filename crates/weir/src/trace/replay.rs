@@ -1,102 +1,47 @@
-//! `weir trace replay`: one child process for each run, because a process cannot leave the root directory that confines it.
+//! `weir trace replay`: as many runs as asked for, a run of one thread to compare with, and the report.
 
 use super::args::{OrderArg, ReplayArgs};
+use super::one_run;
 use crate::error::WeirError;
-use ::trace::{Baseline, Benchmark, Report, Run, Settings, Speed};
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use ::trace::{Benchmark, Report, Run};
+use std::process::ExitCode;
+
+/// Results differ because of the order.
+const ORDER_DIFFERS: u8 = 3;
 
 pub(super) fn run(args: &ReplayArgs) -> Result<ExitCode, WeirError> {
     if let Some(root) = &args.inside {
-        return inside(args, root);
+        return one_run::inside(args, root);
     }
     let benchmark = Benchmark::read(&args.benchmark)?;
-    let run = outside(args, args.order)?;
+    let runs = (0..args.runs).map(|_| one_run::outside(args, args.order)).collect::<Result<Vec<_>, _>>()?;
+    let mut reports: Vec<_> = runs.iter().map(|run| report(args, &benchmark, run, None)).collect();
     let wants_single = !args.no_single && args.order != OrderArg::Single;
-    let differs = !Report::new(&benchmark, name(args.order), &run, None).causes.is_empty();
-    let single = (wants_single && differs).then(|| outside(args, OrderArg::Single)).transpose()?;
-    let report = Report::new(&benchmark, name(args.order), &run, single.as_ref());
+    if wants_single && reports.iter().any(|report| !report.causes.is_empty()) {
+        let single = one_run::outside(args, OrderArg::Single)?;
+        reports = runs.iter().map(|run| report(args, &benchmark, run, Some(&single))).collect();
+    }
+    let ordered = reports.iter().all(|report| report.order_differences() == 0);
+    let median = median(&reports);
+    if let Some(path) = &args.time_line {
+        ::trace::write_time_line(&benchmark, &runs[median], path)?;
+    }
+    let summaries = reports.iter().flat_map(|report| report.runs.clone()).collect();
+    let report = Report { runs: summaries, ..reports.swap_remove(median) };
     match args.json {
         true => println!("{:#}", serde_json::json!(report)),
         false => print!("{report}"),
     }
-    Ok(if args.strict && report.order_differences() > 0 { ExitCode::from(3) } else { ExitCode::SUCCESS })
+    Ok(if args.strict && !ordered { ExitCode::from(ORDER_DIFFERS) } else { ExitCode::SUCCESS })
 }
 
-fn name(order: OrderArg) -> &'static str {
-    match order {
-        OrderArg::Weir => "weir",
-        OrderArg::Root => "root",
-        OrderArg::Temporal => "temporal",
-        OrderArg::Single => "single",
-        OrderArg::Unconstrained => "unconstrained",
-    }
+fn report(args: &ReplayArgs, benchmark: &Benchmark, run: &Run, single: Option<&Run>) -> Report {
+    Report::new(benchmark, one_run::name(args.order), run, single)
 }
 
-/// Starts a child in a new directory below the target, takes its results, and removes the directory.
-fn outside(args: &ReplayArgs, order: OrderArg) -> Result<Run, WeirError> {
-    std::fs::create_dir_all(&args.on).map_err(WeirError::io("creating", &args.on))?;
-    let root = new_directory(&args.on)?;
-    let mut command = Command::new("/proc/self/exe");
-    command
-        .args(["trace", "replay"])
-        .arg(&args.benchmark)
-        .arg("--on")
-        .arg(&args.on)
-        .arg("--inside")
-        .arg(&root);
-    command.args(["--order", name(order)]).args(["--stall", &args.stall.to_string()]);
-    if let Some(scale) = args.scale {
-        command.args(["--scale", &scale.to_string()]);
-    }
-    if args.natural {
-        command.arg("--natural");
-    }
-    let output =
-        command.stderr(Stdio::inherit()).output().map_err(WeirError::io("starting a replay in", &root))?;
-    if !args.keep {
-        std::fs::remove_dir_all(&root).map_err(WeirError::io("removing", &root))?;
-    }
-    match output.status.success() {
-        true => Ok(Run::from_bytes(&output.stdout)?),
-        false => Err(WeirError::ReplayFailed { status: output.status.to_string() }),
-    }
-}
-
-/// A name that nobody uses.
-fn new_directory(below: &Path) -> Result<PathBuf, WeirError> {
-    let mut number = 0;
-    loop {
-        let root = below.join(format!("weir-replay-{}-{number}", std::process::id()));
-        match std::fs::create_dir(&root) {
-            Ok(()) => return Ok(root),
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => number += 1,
-            Err(error) => return Err(WeirError::io("creating", root)(error)),
-        }
-    }
-}
-
-/// The child: everything that it needs is read before it confines itself.
-fn inside(args: &ReplayArgs, root: &Path) -> Result<ExitCode, WeirError> {
-    let benchmark = Benchmark::read(&args.benchmark)?;
-    let order = match args.order {
-        OrderArg::Temporal => Baseline::Temporal,
-        OrderArg::Single => Baseline::Single,
-        OrderArg::Unconstrained => Baseline::Unconstrained,
-        compiled => Baseline::Compiled(name(compiled).into()),
-    };
-    let speed = match (args.scale, args.natural) {
-        (Some(scale), _) => Speed::Natural(scale),
-        (None, true) => Speed::Natural(1.0),
-        (None, false) => Speed::Full,
-    };
-    ::trace::confine(root)?;
-    let built = ::trace::initialise(&benchmark, Path::new("/"))?;
-    let mut run = ::trace::replay(&benchmark, &Settings { order, speed, stall_seconds: args.stall })?;
-    run.built = (built.files, built.bytes);
-    std::io::stdout()
-        .write_all(&run.to_bytes())
-        .map_err(WeirError::io("writing results to", "standard output"))?;
-    Ok(ExitCode::SUCCESS)
+/// Which run took as long as half of them at most; of an even number, the faster of the two in the middle.
+fn median(reports: &[Report]) -> usize {
+    let mut by_time: Vec<_> = (0..reports.len()).collect();
+    by_time.sort_by_key(|at| reports[*at].elapsed_ns);
+    by_time[(by_time.len() - 1) / 2]
 }
