@@ -2,6 +2,7 @@
 
 use crate::bench::BenchArgs;
 use crate::size::Size;
+use crate::trace::TraceArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -38,6 +39,7 @@ pub(crate) enum Command {
     Scrub(ScrubArgs),
     /// Measure weir beside its baselines
     Bench(BenchArgs),
+    Trace(TraceArgs),
     /// Write the manual pages into a directory
     #[command(hide = true)]
     Man(DirArgs),

@@ -74,6 +74,12 @@ pub(crate) enum WeirError {
     Refused { dir: PathBuf, why: String },
     #[error("{}: unmounting: {why}", dir.display())]
     Unmount { dir: PathBuf, why: String },
+    #[error("the process that replays failed: {status}")]
+    ReplayFailed { status: String },
+    #[error("{message}")]
+    Replay { code: u8, message: String },
+    #[error(transparent)]
+    Trace(#[from] ::trace::TraceError),
     #[error(transparent)]
     Bench(#[from] BenchError),
     #[error("{}: unmounted, but not everything went home: {why}", dir.display())]
@@ -93,6 +99,9 @@ impl WeirError {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             WeirError::CannotCheck { .. } => 2,
+            WeirError::Replay { code, .. } => *code,
+            WeirError::Trace(error) if error.is_about_the_target() => 4,
+            WeirError::Trace(::trace::TraceError::Stalled { .. }) => 5,
             _ => 1,
         }
     }
@@ -162,6 +171,8 @@ impl WeirError {
             }
             WeirError::CannotCheck { source } => return source.help(),
             WeirError::Bench(error) => return error.help(),
+            WeirError::Trace(_) | WeirError::Replay { .. } => return None,
+            WeirError::ReplayFailed { .. } => "its own message, above, says why".into(),
             WeirError::NotDrained { .. } => {
                 "what is not home is safe in the buffer: keep it, and `weir mount` again when the store works".into()
             }

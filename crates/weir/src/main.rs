@@ -19,6 +19,7 @@ mod signals;
 mod size;
 mod stack;
 mod status;
+mod trace;
 mod unmount;
 
 use clap::Parser;
@@ -54,6 +55,7 @@ fn run(command: Command) -> Result<ExitCode, WeirError> {
         Command::Space(args) => space(&args).map(done),
         Command::Scrub(args) => scrub::run(&args),
         Command::Bench(args) => Ok(bench::run(&args).map(done)?),
+        Command::Trace(args) => trace::run(&args),
         Command::Man(args) => man::run(&args).map(done),
     }
 }

@@ -48,6 +48,10 @@ pub(crate) enum BenchError {
         source: io::Error,
     },
 
+    /// The engine of replays stalled.
+    #[error(transparent)]
+    Trace(#[from] trace::TraceError),
+
     /// A file operation failed.
     #[error("{what} {}: {source}", path.display())]
     Io {
@@ -85,6 +89,7 @@ impl BenchError {
             BenchError::Command { .. } | BenchError::Late { .. } => {
                 Some("see what the kernel says with `dmesg | tail`".to_owned())
             }
+            BenchError::Trace(_) => None,
             BenchError::Status { .. } => Some("measure with the `weir` that is mounted".to_owned()),
         }
     }

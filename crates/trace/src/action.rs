@@ -1,0 +1,241 @@
+//! What the model makes of a call: something to execute or not, what it touches, and what it must wait for.
+
+use crate::names::Name;
+use crate::op::{Handle, Op, Outcome};
+use serde::{Deserialize, Serialize};
+
+/// The number of an action: its place in the one order in which the model explains the trace.
+pub type ActionId = u32;
+
+/// One call of the trace, as a replay sees it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Action {
+    /// The thread that makes it; threads are numbered by first appearance.
+    pub thread: u32,
+    /// Nanoseconds since the trace began: entry.
+    pub start: u64,
+    /// Nanoseconds since the trace began: return.
+    pub end: u64,
+    /// Line of the trace.
+    pub line: u64,
+    /// The call's name.
+    pub name: Name,
+    /// Whether it is executed.
+    pub fate: Fate,
+    /// What is executed; [`Op::Nothing`] unless `fate` says so.
+    pub op: Op<Handle>,
+    /// What the program got.
+    pub recorded: Outcome,
+}
+
+/// What a replay does with an action. Each is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Fate {
+    /// A call is made.
+    Executed,
+    /// The model knows what it does; nothing is left to execute.
+    Modelled(Modelled),
+    /// It should be executed, and is not.
+    Skipped(Skipped),
+}
+
+/// Why nothing is left to execute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Modelled {
+    /// It changes which number stands for a file, and handles have no numbers.
+    Descriptors,
+    /// It makes, changes or ends a task.
+    Process,
+    /// It works on a pipe, socket or other descriptor that is no file: an edge where the other side is in the trace.
+    NoFile,
+    /// It waits, or touches no file.
+    Idle,
+}
+
+/// Why something that should be executed is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Skipped {
+    /// No replay of this call exists, or its arguments could not be read.
+    Unsupported,
+    /// The trace never shows where its descriptor comes from.
+    UnknownDescriptor,
+    /// It never returned in the trace.
+    NeverReturned,
+}
+
+impl Fate {
+    /// For people.
+    pub fn text(self) -> &'static str {
+        match self {
+            Fate::Executed => "executed",
+            Fate::Modelled(Modelled::Descriptors) => "modelled: changes descriptors only",
+            Fate::Modelled(Modelled::Process) => "modelled: makes, changes or ends a task",
+            Fate::Modelled(Modelled::NoFile) => "modelled: pipe, socket or other descriptor that is no file",
+            Fate::Modelled(Modelled::Idle) => "modelled: waits, or touches no file",
+            Fate::Skipped(Skipped::Unsupported) => "skipped: no replay of this call exists",
+            Fate::Skipped(Skipped::UnknownDescriptor) => "skipped: its descriptor is unknown",
+            Fate::Skipped(Skipped::NeverReturned) => "skipped: it never returned",
+        }
+    }
+}
+
+/// Something that actions share. Numbers are the model's; a file is its inode, never its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Resource {
+    /// A file's bytes; touched in ranges.
+    Bytes(u32),
+    /// A file's size.
+    Size(u32),
+    /// A file's mode, owner, times and count of links.
+    Attributes(u32),
+    /// A name in a directory, there or not.
+    Name(u32, Name),
+    /// What a directory lists; its emptiness.
+    Listing(u32),
+    /// An open file description: its life and its position.
+    Description(Handle),
+    /// Locks on a file: ranges for byte-range locks.
+    Locks(u32),
+    /// flock on a file.
+    Flock(u32),
+}
+
+/// How a resource is touched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// Its state decides the result. Commutes with `Read`.
+    Read,
+    /// Changes that commute with each other, such as names made in one directory.
+    Update,
+    /// Commutes with nothing.
+    Write,
+}
+
+/// One touch, for orders that know what commutes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Touch {
+    /// What.
+    pub on: Resource,
+    /// How.
+    pub how: How,
+    /// Which bytes, from and up to; all of it for resources without ranges.
+    pub range: (u64, u64),
+}
+
+/// A resource of the paper, section 2.4.2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Series {
+    /// A regular file, by inode.
+    File(u32),
+    /// A path, by the directory and the name in it. An action also uses the paths of the directories on its way, so that
+    /// renaming a directory ends the paths below it. Generations follow from `Role`.
+    Path(u32, Name),
+    /// A descriptor, by table, number and generation.
+    Descriptor(u32),
+    /// An open file description. Not in the paper: without it, a descriptor shared by processes closes too early.
+    Description(Handle),
+    /// An asynchronous request.
+    Request(u32),
+}
+
+/// What an action is in a resource's series.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// The first: it makes the resource.
+    Create,
+    /// It uses the resource.
+    Use,
+    /// The last: it ends the resource.
+    Delete,
+    /// It saw that there is no such resource.
+    Absent,
+}
+
+/// An action that must come first, whatever rules are on: processes, pipes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Need {
+    /// The earlier action.
+    pub on: ActionId,
+    /// Which moment of it.
+    pub moment: Moment,
+    /// Why.
+    pub rule: Rule,
+}
+
+/// What of the earlier action must have happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Moment {
+    /// It has begun.
+    Start,
+    /// It is done.
+    End,
+}
+
+/// Why one action waits for another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Rule {
+    /// `root`: all actions on a regular file, in order.
+    FileSequence,
+    /// `root`: a path is made before it is used, and used before it is deleted.
+    PathStage,
+    /// `root`: one generation of a path ends before the next begins.
+    PathName,
+    /// `root`: all actions on a descriptor, in order.
+    DescriptorSequence,
+    /// `root`: a request is submitted before it is collected.
+    AioStage,
+    /// Both: a description is open before and while it is used.
+    DescriptionStage,
+    /// `weir`: bytes of a file.
+    Bytes,
+    /// `weir`: a file's size.
+    Size,
+    /// `weir`: a file's attributes.
+    Attributes,
+    /// `weir`: a name in a directory.
+    Name,
+    /// `weir`: what a directory lists.
+    Listing,
+    /// `weir`: a description and its position.
+    Description,
+    /// `weir`: locks.
+    Lock,
+    /// Both: a task is made before it acts.
+    Clone,
+    /// Both: a child ends before it is waited for.
+    ChildEnd,
+    /// Both: vfork holds the parent.
+    Hold,
+    /// Both: bytes are written to a pipe before they are read.
+    Pipe,
+    /// `temporal`: every action in the order of the trace.
+    Temporal,
+}
+
+impl Resource {
+    /// The rule that orders touches of it.
+    pub fn rule(self) -> Rule {
+        match self {
+            Resource::Bytes(_) => Rule::Bytes,
+            Resource::Size(_) => Rule::Size,
+            Resource::Attributes(_) => Rule::Attributes,
+            Resource::Name(..) => Rule::Name,
+            Resource::Listing(_) => Rule::Listing,
+            Resource::Description(_) => Rule::Description,
+            Resource::Locks(_) | Resource::Flock(_) => Rule::Lock,
+        }
+    }
+}
+
+/// An action with what the orders need to know. It is streamed from the model to the orders and not kept.
+#[derive(Debug, Clone)]
+pub struct Step {
+    /// What a replay sees.
+    pub action: Action,
+    /// Touches for the order `weir`.
+    pub touches: Vec<Touch>,
+    /// Series for the order `root`.
+    pub series: Vec<(Series, Role)>,
+    /// What comes first in every order.
+    pub needs: Vec<Need>,
+}

@@ -1,0 +1,139 @@
+//! A compiled benchmark: everything that a replay needs, without the trace.
+
+mod compile;
+mod format;
+mod snapshot;
+mod validate;
+
+pub use compile::{CompileSettings, compile};
+pub use snapshot::read_snapshot;
+pub(crate) use validate::names_of;
+
+use crate::action::{Action, Fate};
+use crate::error::TraceError;
+use crate::model::{Inherited, Repairs};
+use crate::names::{Name, Names};
+use crate::order::Order;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Everything that a replay needs.
+#[derive(Debug, Clone, Default)]
+pub struct Benchmark {
+    /// Where it comes from, and how much of the trace it covers.
+    pub about: About,
+    /// All byte strings.
+    pub names: Names,
+    /// The tree before the first action: parents before children.
+    pub tree: Vec<Initial>,
+    /// Descriptions that are open before the first action.
+    pub inherited: Vec<Inherited>,
+    /// All actions, in an order that explains the trace's results.
+    pub actions: Vec<Action>,
+    /// What they wait for, in each order that was compiled.
+    pub orders: Vec<Order>,
+}
+
+/// Where a benchmark comes from.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct About {
+    /// The trace's file name.
+    pub trace: String,
+    /// How many threads it shows.
+    pub threads: u32,
+    /// How many open file descriptions it makes, the inherited ones among them.
+    pub handles: u32,
+    /// How many asynchronous requests it makes.
+    pub requests: u32,
+    /// Lines of the trace.
+    pub lines: u64,
+    /// Lines that could be used.
+    pub used: u64,
+    /// Calls that never ended.
+    pub unfinished: u64,
+    /// What could not be used: kind, how often, first line.
+    pub problems: Vec<(String, u64, u64)>,
+    /// What contradicted the model.
+    pub repairs: Repairs,
+    /// What the tracer adds to a call, in nanoseconds, as far as known.
+    pub tracer_nanos: u64,
+}
+
+/// A file of the initial tree.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Initial {
+    /// Absolute, within the target.
+    pub path: Name,
+    /// What it is.
+    pub kind: InitialKind,
+    /// Permission bits.
+    pub mode: u32,
+}
+
+/// What an initial file is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum InitialKind {
+    /// A directory.
+    Directory,
+    /// A regular file of that many bytes.
+    File(u64),
+    /// A symbolic link to that.
+    Link(Name),
+    /// Another name of a file that comes before it.
+    HardLink(Name),
+    /// A stand-in for a device or another special file.
+    Special(Device),
+}
+
+/// Devices that a tree can hold; all others are stood in for by files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Device {
+    /// /dev/null.
+    Null,
+    /// /dev/zero.
+    Zero,
+    /// Random bytes that never block.
+    Random,
+}
+
+impl Benchmark {
+    /// Reads a compiled benchmark and checks it: a file that is not as it was written is refused.
+    pub fn read(path: &Path) -> Result<Benchmark, TraceError> {
+        let bytes = std::fs::read(path).map_err(TraceError::io("reading", path))?;
+        format::decode(&bytes, path)
+    }
+
+    /// Writes it. The same trace gives the same bytes.
+    pub fn write(&self, path: &Path) -> Result<(), TraceError> {
+        std::fs::write(path, format::encode(self, path)?).map_err(TraceError::io("writing", path))
+    }
+
+    /// The order of that name.
+    pub fn order(&self, name: &str) -> Result<&Order, TraceError> {
+        let has = || self.orders.iter().map(|order| order.name.as_str()).collect::<Vec<_>>().join(", ");
+        let found = self.orders.iter().find(|order| order.name == name);
+        found.ok_or_else(|| TraceError::NoOrder { name: name.into(), has: has() })
+    }
+
+    /// Nanoseconds of the trace between the two ends of an edge, on average.
+    pub fn mean_length(&self, order: &Order) -> u64 {
+        let length = |from: u32, to: u32| {
+            self.actions[to as usize].start.saturating_sub(self.actions[from as usize].end)
+        };
+        let sum: u64 = order.edges().map(|edge| length(edge.from, edge.to)).sum();
+        sum / (order.waits.len() as u64).max(1)
+    }
+
+    /// How many actions have each fate.
+    pub fn fates(&self) -> BTreeMap<Fate, u64> {
+        let mut fates = BTreeMap::new();
+        for action in &self.actions {
+            *fates.entry(action.fate).or_default() += 1;
+        }
+        fates
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,63 @@
+//! The tree before a run, as `find ROOTS -printf '%y %m %s %n %D:%i %p\t%l\n'` prints it.
+
+use crate::error::TraceError;
+use crate::model::{Kind, World};
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+/// Adds a snapshot to a world. Relative paths belong to `root`. Directories that it lists are listed whole; of `root` itself
+/// and of what lies above, nothing is said but what is listed.
+pub fn read_snapshot(world: &mut World, file: &Path, root: &Path) -> Result<(), TraceError> {
+    let input = crate::open_text(file)?;
+    let mut inodes = HashMap::new();
+    for (index, line) in BufReader::new(input).split(b'\n').enumerate() {
+        let line = line.map_err(TraceError::io("reading", file))?;
+        if line.is_empty() {
+            continue;
+        }
+        let bad = |why| TraceError::Snapshot { path: file.into(), line: index as u64 + 1, why };
+        add_line(world, &line, root, &mut inodes).map_err(bad)?;
+    }
+    Ok(())
+}
+
+fn add_line(
+    world: &mut World,
+    line: &[u8],
+    root: &Path,
+    inodes: &mut HashMap<Vec<u8>, u32>,
+) -> Result<(), &'static str> {
+    let mut fields = line.splitn(6, |byte| *byte == b' ');
+    let mut field = || fields.next().ok_or("fewer than six fields");
+    let number = |field: &[u8], radix| {
+        let text = std::str::from_utf8(field).map_err(|_| "a number is none")?;
+        u64::from_str_radix(text, radix).map_err(|_| "a number is none")
+    };
+    let (kind, mode, size, count, inode) = (field()?, field()?, field()?, field()?, field()?);
+    let (mode, size, count) = (number(mode, 8)? as u32, number(size, 10)?, number(count, 10)?);
+    let rest = field()?;
+    let tab = rest.iter().rposition(|byte| *byte == b'\t').unwrap_or(rest.len());
+    let (path, target) = (&rest[..tab], &rest[(tab + 1).min(rest.len())..]);
+    let path = match path.starts_with(b"/") {
+        true => path.to_vec(),
+        false => [root.as_os_str().as_encoded_bytes(), b"/", path].concat(),
+    };
+    let kind = match kind {
+        b"d" => Kind::Directory { entries: HashMap::new(), whole: true, parent: 0 },
+        b"f" => Kind::File,
+        b"l" => Kind::Link(Some(world.names.intern(target))),
+        _ => Kind::Special,
+    };
+    let linked = count > 1 && matches!(kind, Kind::File);
+    match inodes.get(inode).filter(|_| linked) {
+        Some(node) => world.add_hard_link(&path, *node),
+        None => {
+            let node = world.add_initial(&path, kind, mode, size);
+            if linked {
+                inodes.insert(inode.to_vec(), node);
+            }
+        }
+    }
+    Ok(())
+}

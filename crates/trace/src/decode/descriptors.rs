@@ -1,0 +1,199 @@
+//! Calls that take a descriptor.
+
+use super::Unusable;
+use super::arguments::{Arguments, fd, number};
+use crate::event::Value;
+use crate::op::{Ask, Fd, LockKind, Op, Request, RequestKind, SyncKind};
+
+type Found = Result<Op<Fd>, Unusable>;
+
+/// Calls that a replay executes; `None` if the call is none of these.
+pub(super) fn op(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
+    transfer(name, a).or_else(|| other(name, a))
+}
+
+/// Calls that move bytes or the position.
+fn transfer(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
+    let at = |a: &Arguments<'_>, at: usize| a.bytes(at).map(Some);
+    Some(match name {
+        "read" => (|| Ok(Op::Read { on: a.fd(0)?, bytes: a.bytes(2)?, at: None }))(),
+        "write" => (|| Ok(Op::Write { on: a.fd(0)?, bytes: a.bytes(2)?, at: None }))(),
+        "pread64" | "pread" => (|| Ok(Op::Read { on: a.fd(0)?, bytes: a.bytes(2)?, at: at(a, 3)? }))(),
+        "pwrite64" | "pwrite" => (|| Ok(Op::Write { on: a.fd(0)?, bytes: a.bytes(2)?, at: at(a, 3)? }))(),
+        "readv" => (|| Ok(Op::Read { on: a.fd(0)?, bytes: vector(a)?, at: None }))(),
+        "writev" => (|| Ok(Op::Write { on: a.fd(0)?, bytes: vector(a)?, at: None }))(),
+        "preadv" => (|| Ok(Op::Read { on: a.fd(0)?, bytes: vector(a)?, at: at(a, 3)? }))(),
+        "pwritev" => (|| Ok(Op::Write { on: a.fd(0)?, bytes: vector(a)?, at: at(a, 3)? }))(),
+        "lseek" | "_llseek" => {
+            (|| Ok(Op::Seek { on: a.fd(0)?, offset: a.number(1)?, whence: a.flags(2)? }))()
+        }
+        "copy_file_range" => (|| {
+            let position = |at: usize| match a.value(at)? {
+                Value::List(one) => one.first().map(number).transpose().map(|at| at.map(|at| at as u64)),
+                _ => Ok(None),
+            };
+            let (from_at, to_at) = (position(1)?, position(3)?);
+            Ok(Op::Copy { from: a.fd(0)?, from_at, to: a.fd(2)?, to_at, bytes: a.bytes(4)? })
+        })(),
+        _ => return None,
+    })
+}
+
+/// The sum of a vector's lengths; where the trace leaves them out, what the call moved is all that is known.
+fn vector(a: &Arguments<'_>) -> Result<u64, Unusable> {
+    let Value::List(parts) = a.value(1)? else { return Ok(a.outcome.bytes()) };
+    let lengths: Option<Vec<u64>> =
+        parts.iter().map(|part| number(part.field("iov_len")?).ok().map(|length| length as u64)).collect();
+    Ok(lengths.map_or(a.outcome.bytes(), |lengths| lengths.iter().sum()))
+}
+
+fn other(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
+    let sync = |on: Result<Fd, Unusable>, kind| on.map(|on| Op::Sync { on, kind });
+    Some(match name {
+        "close" => a.fd(0).map(|fd| Op::Close { all: Box::new([fd]) }),
+        "getdents64" | "getdents" => (|| Ok(Op::List { on: a.fd(0)?, bytes: a.bytes(2)? }))(),
+        "fsync" => sync(a.fd(0), SyncKind::File),
+        "fdatasync" => sync(a.fd(0), SyncKind::Data),
+        "syncfs" => sync(a.fd(0), SyncKind::FileSystem),
+        "sync_file_range" => {
+            (|| Ok(Op::Sync { on: a.fd(0)?, kind: SyncKind::Range(a.bytes(1)?, a.bytes(2)?) }))()
+        }
+        "sync" => Ok(Op::SyncAll),
+        "fallocate" => {
+            (|| Ok(Op::Allocate { on: a.fd(0)?, mode: a.flags(1)?, start: a.bytes(2)?, bytes: a.bytes(3)? }))(
+            )
+        }
+        "fadvise64" => {
+            (|| Ok(Op::Advise { on: a.fd(0)?, start: a.bytes(1)?, bytes: a.bytes(2)?, advice: a.flags(3)? }))(
+            )
+        }
+        "readahead" => (|| {
+            let advice = libc::POSIX_FADV_WILLNEED as u32;
+            Ok(Op::Advise { on: a.fd(0)?, start: a.bytes(1)?, bytes: a.bytes(2)?, advice })
+        })(),
+        "flock" => (|| {
+            let kind = match a.number(1)? as i32 & !libc::LOCK_NB {
+                libc::LOCK_SH => LockKind::Shared,
+                libc::LOCK_EX => LockKind::Exclusive,
+                libc::LOCK_UN => LockKind::Unlock,
+                _ => return Err("a lock of no known kind"),
+            };
+            Ok(Op::Flock { on: a.fd(0)?, kind })
+        })(),
+        "fcntl" | "fcntl64" if locks(a) => lock(a),
+        _ => return None,
+    })
+}
+
+fn command<'a>(a: &Arguments<'a>) -> &'a str {
+    match a.values.get(1) {
+        Some(Value::Symbol(command)) => command,
+        _ => "",
+    }
+}
+
+fn locks(a: &Arguments<'_>) -> bool {
+    matches!(command(a), "F_SETLK" | "F_SETLKW" | "F_OFD_SETLK" | "F_OFD_SETLKW")
+}
+
+fn lock(a: &Arguments<'_>) -> Found {
+    let lock = a.value(2)?;
+    let field = |name: &str| lock.field(name).ok_or("a lock's field is missing");
+    let kind = match field("l_type")? {
+        Value::Symbol(kind) if kind == "F_RDLCK" => LockKind::Shared,
+        Value::Symbol(kind) if kind == "F_WRLCK" => LockKind::Exclusive,
+        Value::Symbol(kind) if kind == "F_UNLCK" => LockKind::Unlock,
+        _ => return Err("a lock of no known kind"),
+    };
+    if *field("l_whence")? != Value::Symbol("SEEK_SET".into()) {
+        return Err("a lock relative to the position");
+    }
+    let position = |name| u64::try_from(number(field(name)?)?).map_err(|_| "a lock before the file");
+    Ok(Op::Lock { on: a.fd(0)?, kind, start: position("l_start")?, bytes: position("l_len")? })
+}
+
+/// Calls that only the model knows; `None` if the call is none of these.
+pub(super) fn ask(name: &str, a: &mut Arguments<'_>) -> Option<Result<Ask, Unusable>> {
+    Some(match name {
+        "dup" => a.fd(0).map(|on| Ask::Duplicate { on, made: a.made(), close_on_exec: false }),
+        "dup2" | "dup3" => {
+            let close_on_exec = a.has_flag(2, "O_CLOEXEC");
+            a.fd(0).map(|on| Ask::Duplicate { on, made: a.made(), close_on_exec })
+        }
+        "fcntl" | "fcntl64" => fcntl(a),
+        "close_range" if !a.has_flag(2, "CLOSE_RANGE_CLOEXEC") => {
+            (|| Ok(Ask::CloseRange { first: a.flags(0)?, last: a.flags(1)? }))()
+        }
+        "fchdir" => a.fd(0).map(|on| Ask::ChangeDirTo { on }),
+        "pipe" | "pipe2" => {
+            let ends = match a.values.first() {
+                Some(Value::List(ends)) => match &ends[..] {
+                    [read, write] => fd(read).ok().zip(fd(write).ok()),
+                    _ => None,
+                },
+                _ => None,
+            };
+            Ok(Ask::Pipe { ends, close_on_exec: a.has_flag(1, "O_CLOEXEC") })
+        }
+        "socket" | "accept" | "accept4" | "eventfd" | "eventfd2" | "epoll_create" | "epoll_create1"
+        | "timerfd_create" | "signalfd" | "signalfd4" | "inotify_init" | "inotify_init1" | "memfd_create"
+        | "pidfd_open" | "userfaultfd" | "perf_event_open" => {
+            let last = a.values.len().saturating_sub(1);
+            let flag = |flag: &&Value| matches!(flag, Value::Symbol(flags) if flags.contains("CLOEXEC"));
+            let close_on_exec = a.values.get(last).as_ref().is_some_and(flag);
+            Ok(Ask::Opaque { made: Box::new([a.made()]), close_on_exec })
+        }
+        "io_setup" => (|| match a.value(1)? {
+            Value::List(one) => Ok(Ask::AioSetup { context: one.first().map_or(Ok(0), number)? as u64 }),
+            _ => Err("the context is missing"),
+        })(),
+        "io_submit" => submit(a),
+        "io_getevents" | "io_pgetevents" => {
+            (|| Ok(Ask::AioCollect { context: a.number(0)? as u64, count: a.outcome.bytes() as u32 }))()
+        }
+        _ => return None,
+    })
+}
+
+fn fcntl(a: &Arguments<'_>) -> Result<Ask, Unusable> {
+    let on = a.fd(0)?;
+    Ok(match command(a) {
+        "F_DUPFD" => Ask::Duplicate { on, made: a.made(), close_on_exec: false },
+        "F_DUPFD_CLOEXEC" => Ask::Duplicate { on, made: a.made(), close_on_exec: true },
+        "F_SETFD" => Ask::SetCloseOnExec { on, yes: a.has_flag(2, "FD_CLOEXEC") },
+        // Status flags do not change what files hold; the model follows O_APPEND from open.
+        "F_GETFD" | "F_GETFL" | "F_SETFL" | "F_GETLK" | "F_OFD_GETLK" | "F_GETPIPE_SZ" | "F_SETPIPE_SZ" => {
+            Ask::Idle
+        }
+        _ => return Err("an fcntl that nobody replays"),
+    })
+}
+
+fn submit(a: &Arguments<'_>) -> Result<Ask, Unusable> {
+    let Value::List(blocks) = a.value(2)? else { return Err("the requests are left out") };
+    let requests: Result<Vec<Request<Fd>>, Unusable> = blocks.iter().map(request).collect();
+    let mut requests = requests?;
+    // The kernel takes a prefix of the batch.
+    requests.truncate(a.outcome.bytes() as usize);
+    Ok(Ask::AioSubmit { context: a.number(0)? as u64, requests: requests.into() })
+}
+
+fn request(block: &Value) -> Result<Request<Fd>, Unusable> {
+    let field = |name: &str| block.field(name).ok_or("a request's field is missing");
+    let kind = match field("aio_lio_opcode")? {
+        Value::Symbol(code) if code == "IOCB_CMD_PREAD" || code == "IOCB_CMD_PREADV" => RequestKind::Read,
+        Value::Symbol(code) if code == "IOCB_CMD_PWRITE" || code == "IOCB_CMD_PWRITEV" => RequestKind::Write,
+        Value::Symbol(code) if code == "IOCB_CMD_FSYNC" || code == "IOCB_CMD_FDSYNC" => RequestKind::Sync,
+        _ => return Err("a request of no known kind"),
+    };
+    let on = fd(field("aio_fildes")?)?;
+    if kind == RequestKind::Sync {
+        return Ok(Request { on, kind, start: 0, bytes: 0 });
+    }
+    Ok(Request {
+        on,
+        kind,
+        start: number(field("aio_offset")?)? as u64,
+        bytes: number(field("aio_nbytes")?)? as u64,
+    })
+}

@@ -1,0 +1,144 @@
+//! Calls that take a path.
+
+use super::Unusable;
+use super::arguments::Arguments;
+use crate::event::Value;
+use crate::op::{Fd, Op, Place, Seen};
+
+type Found = Result<Op<Fd>, Unusable>;
+
+/// `None` if the call is none of these.
+pub(super) fn op(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
+    look(name, a).or_else(|| change(name, a)).or_else(|| attributes(name, a))
+}
+
+/// Calls that change nothing (bar the creation of a file by open).
+fn look(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
+    Some(match name {
+        "open" => open(a, |a| a.path(0), 1),
+        "openat" => open(a, |a| a.place(0, 1), 2),
+        "creat" => (|| {
+            let flags = (libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC) as u32;
+            Ok(Op::Open { at: a.path(0)?, flags, mode: a.flags(1)?, made: a.made() })
+        })(),
+        "stat" | "stat64" => stat(a, |a| a.path(0), 1, true),
+        "lstat" | "lstat64" => stat(a, |a| a.path(0), 1, false),
+        "fstat" | "fstat64" => stat(a, |a| a.itself(0), 1, true),
+        "newfstatat" | "fstatat64" => {
+            let follow = !a.has_flag(3, "AT_SYMLINK_NOFOLLOW");
+            stat(a, |a| a.place(0, 1), 2, follow)
+        }
+        "statx" => {
+            let follow = !a.has_flag(2, "AT_SYMLINK_NOFOLLOW");
+            stat(a, |a| a.place(0, 1), 4, follow)
+        }
+        "access" => (|| Ok(Op::Access { at: a.path(0)?, mode: a.flags(1)? }))(),
+        "faccessat" | "faccessat2" => (|| Ok(Op::Access { at: a.place(0, 1)?, mode: a.flags(2)? }))(),
+        "readlink" => read_link(a, |a| a.path(0), 1),
+        "readlinkat" => read_link(a, |a| a.place(0, 1), 2),
+        "statfs" => a.path(0).map(|at| Op::StatFs { at }),
+        "fstatfs" => a.itself(0).map(|at| Op::StatFs { at }),
+        "chdir" => a.path(0).map(|at| Op::ChangeDir { at, made: -1 }),
+        _ => return None,
+    })
+}
+
+/// Calls that change names or sizes.
+fn change(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
+    Some(match name {
+        "mkdir" => (|| Ok(Op::MakeDir { at: a.path(0)?, mode: a.flags(1)? }))(),
+        "mkdirat" => (|| Ok(Op::MakeDir { at: a.place(0, 1)?, mode: a.flags(2)? }))(),
+        "rmdir" => a.path(0).map(|at| Op::RemoveDir { at }),
+        "unlink" => a.path(0).map(|at| Op::Unlink { at }),
+        "unlinkat" => match a.has_flag(2, "AT_REMOVEDIR") {
+            true => a.place(0, 1).map(|at| Op::RemoveDir { at }),
+            false => a.place(0, 1).map(|at| Op::Unlink { at }),
+        },
+        "rename" => (|| Ok(Op::Rename { from: a.path(0)?, to: a.path(1)?, flags: 0 }))(),
+        "renameat" | "renameat2" => (|| {
+            let (from, to) = (a.place(0, 1)?, a.place(2, 3)?);
+            Ok(Op::Rename { from, to, flags: a.flags_or_none(4)? })
+        })(),
+        "link" => (|| Ok(Op::Link { from: a.path(0)?, to: a.path(1)?, follow: false }))(),
+        "linkat" => (|| {
+            let follow = a.has_flag(4, "AT_SYMLINK_FOLLOW");
+            Ok(Op::Link { from: a.place(0, 1)?, to: a.place(2, 3)?, follow })
+        })(),
+        "symlink" => (|| Ok(Op::Symlink { target: a.name(0)?, at: a.path(1)? }))(),
+        "symlinkat" => (|| Ok(Op::Symlink { target: a.name(0)?, at: a.place(1, 2)? }))(),
+        "truncate" => (|| Ok(Op::Resize { at: a.path(0)?, size: a.bytes(1)? }))(),
+        "ftruncate" => (|| Ok(Op::Resize { at: a.itself(0)?, size: a.bytes(1)? }))(),
+        _ => return None,
+    })
+}
+
+/// Calls that change attributes.
+fn attributes(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
+    Some(match name {
+        "chmod" => (|| Ok(Op::SetMode { at: a.path(0)?, mode: a.flags(1)? }))(),
+        "fchmod" => (|| Ok(Op::SetMode { at: a.itself(0)?, mode: a.flags(1)? }))(),
+        "fchmodat" => (|| Ok(Op::SetMode { at: a.place(0, 1)?, mode: a.flags(2)? }))(),
+        "chown" => owner(a, |a| a.path(0), 1, true),
+        "lchown" => owner(a, |a| a.path(0), 1, false),
+        "fchown" => owner(a, |a| a.itself(0), 1, true),
+        "fchownat" => {
+            let follow = !a.has_flag(4, "AT_SYMLINK_NOFOLLOW");
+            owner(a, |a| a.place(0, 1), 2, follow)
+        }
+        "utime" | "utimes" => a.path(0).map(|at| Op::SetTimes { at, follow: true }),
+        "futimesat" => a.place(0, 1).map(|at| Op::SetTimes { at, follow: true }),
+        "utimensat" => {
+            let follow = !a.has_flag(3, "AT_SYMLINK_NOFOLLOW");
+            a.place(0, 1).map(|at| Op::SetTimes { at, follow })
+        }
+        _ => return None,
+    })
+}
+
+fn open(
+    a: &mut Arguments<'_>,
+    place: impl Fn(&mut Arguments<'_>) -> Result<Place<Fd>, Unusable>,
+    flags: usize,
+) -> Found {
+    let mode = a.flags_or_none(flags + 1)?;
+    Ok(Op::Open { at: place(a)?, flags: a.flags(flags)?, mode, made: a.made() })
+}
+
+fn stat(
+    a: &mut Arguments<'_>,
+    place: impl Fn(&mut Arguments<'_>) -> Result<Place<Fd>, Unusable>,
+    shown: usize,
+    follow: bool,
+) -> Found {
+    let seen = a.value(shown).ok().filter(|_| a.outcome.succeeded()).and_then(seen);
+    Ok(Op::Stat { at: place(a)?, follow, seen })
+}
+
+fn seen(shown: &Value) -> Option<Seen> {
+    let number = |name: &str| {
+        let field = shown.field(&format!("st_{name}")).or_else(|| shown.field(&format!("stx_{name}")))?;
+        super::arguments::number(field).ok()
+    };
+    // Devices have no size.
+    Some(Seen { mode: number("mode")? as u32, size: number("size").unwrap_or(0).max(0) as u64 })
+}
+
+fn owner(
+    a: &mut Arguments<'_>,
+    place: impl Fn(&mut Arguments<'_>) -> Result<Place<Fd>, Unusable>,
+    user: usize,
+    follow: bool,
+) -> Found {
+    let id = |number: i64| u32::try_from(number).ok().filter(|id| *id != u32::MAX);
+    let (user, group) = (id(a.number(user)?), id(a.number(user + 1)?));
+    Ok(Op::SetOwner { at: place(a)?, follow, user, group })
+}
+
+fn read_link(
+    a: &mut Arguments<'_>,
+    place: impl Fn(&mut Arguments<'_>) -> Result<Place<Fd>, Unusable>,
+    text: usize,
+) -> Found {
+    let target = a.name(text).ok().filter(|_| a.outcome.succeeded());
+    Ok(Op::ReadLink { at: place(a)?, target })
+}

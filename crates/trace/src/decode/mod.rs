@@ -1,0 +1,79 @@
+//! From an [`Event`]'s printed values to a typed [`Call`]. One table from names to what they mean, by subject.
+
+mod arguments;
+mod descriptors;
+mod files;
+mod processes;
+mod symbols;
+
+pub(crate) use symbols::errno_name;
+
+use crate::event::{Event, Recorded, Value, What};
+use crate::names::{Name, Names};
+use crate::op::{Ask, Call, Fd, Outcome};
+use crate::parse::Coverage;
+use arguments::Arguments;
+
+/// Why a call cannot be used: what is missing or strange in it.
+pub(crate) type Unusable = &'static str;
+
+/// Types one event. Unknown calls and unreadable arguments are counted in `coverage`, and become [`Ask::Unsupported`].
+pub fn decode(event: &Event, names: &mut Names, coverage: &mut Coverage) -> Call {
+    let mut call = Call {
+        task: event.task,
+        start: event.start,
+        end: event.end,
+        line: event.line,
+        name: names.intern(b"+end"),
+        ask: Ask::Exit,
+        outcome: Outcome::Value(0),
+        notes: Box::default(),
+        made_note: None,
+    };
+    if let What::Call { name, args, result } = &event.what {
+        call.name = names.intern(name.as_bytes());
+        (call.outcome, call.made_note) = outcome(result, names);
+        call.notes = notes(args, names);
+        let mut arguments = Arguments { values: args, names, outcome: call.outcome };
+        call.ask = ask(name, &mut arguments).unwrap_or_else(|why| {
+            coverage.problem(&format!("{name}: {why}"), event.line, b"");
+            Ask::Unsupported
+        });
+    }
+    call
+}
+
+fn ask(name: &str, arguments: &mut Arguments<'_>) -> Result<Ask, Unusable> {
+    if let Some(op) = files::op(name, arguments).or_else(|| descriptors::op(name, arguments)) {
+        return op.map(Ask::File);
+    }
+    match descriptors::ask(name, arguments).or_else(|| processes::ask(name, arguments)) {
+        Some(ask) => ask,
+        None => Err("no replay of this call exists"),
+    }
+}
+
+fn outcome(result: &Recorded, names: &mut Names) -> (Outcome, Option<Name>) {
+    match result {
+        Recorded::Value(value, note) => {
+            (Outcome::Value(*value), note.as_ref().map(|note| names.intern(note)))
+        }
+        Recorded::Error(name) => (symbols::errno(name).map_or(Outcome::Unknown, Outcome::Error), None),
+        Recorded::Unknown => (Outcome::Unknown, None),
+    }
+}
+
+/// What the trace says about descriptors among the arguments. Those inside of lists count too (poll, io_submit).
+fn notes(args: &[Value], names: &mut Names) -> Box<[(Fd, Name)]> {
+    fn walk(value: &Value, found: &mut Vec<(Fd, Name)>, names: &mut Names) {
+        match value {
+            Value::Descriptor { number, note } => found.push((*number, names.intern(note))),
+            Value::List(values) => values.iter().for_each(|value| walk(value, found, names)),
+            Value::Fields(fields) => fields.iter().for_each(|(_, value)| walk(value, found, names)),
+            _ => {}
+        }
+    }
+    let mut found = Vec::new();
+    args.iter().for_each(|value| walk(value, &mut found, names));
+    found.into()
+}

@@ -1,0 +1,55 @@
+//! Calls that make, change and end tasks, and calls that touch no file.
+
+use super::Unusable;
+use super::arguments::Arguments;
+use crate::event::Value;
+use crate::op::{Ask, Outcome, Share};
+
+/// `None` if the call is none of these.
+pub(super) fn ask(name: &str, a: &mut Arguments<'_>) -> Option<Result<Ask, Unusable>> {
+    Some(match name {
+        "fork" => Ok(Ask::Clone { child: child(a), share: Share::default() }),
+        "vfork" => Ok(Ask::Clone { child: child(a), share: Share { hold: true, ..Share::default() } }),
+        "clone" | "clone2" | "clone3" => Ok(Ask::Clone { child: child(a), share: share(a) }),
+        "execve" | "execveat" => Ok(Ask::Exec),
+        "exit" | "exit_group" => Ok(Ask::Idle),
+        "wait4" | "waitid" | "waitpid" => Ok(Ask::Wait { child: child(a) }),
+        "umask" => a.flags(0).map(|mask| Ask::ChangeMask { mask }),
+        _ if idle(name) => Ok(Ask::Idle),
+        _ => return None,
+    })
+}
+
+fn child(a: &Arguments<'_>) -> Option<u32> {
+    match a.outcome {
+        Outcome::Value(child) => u32::try_from(child).ok().filter(|child| *child > 0),
+        _ => None,
+    }
+}
+
+/// Flags stand in an argument `flags=...`, or in clone3's structure.
+fn share(a: &Arguments<'_>) -> Share {
+    let flags = a.values.iter().find_map(|value| match value.field("flags") {
+        Some(Value::Symbol(flags)) => Some(flags.as_str()),
+        _ => None,
+    });
+    let has = |name: &str| flags.is_some_and(|flags| flags.split('|').any(|flag| flag == name));
+    Share {
+        files: has("CLONE_FILES"),
+        directory: has("CLONE_FS"),
+        process: has("CLONE_THREAD"),
+        hold: has("CLONE_VFORK"),
+    }
+}
+
+/// Calls that touch no file, wait, or whose effect on files nobody sees at this level (mappings).
+fn idle(name: &str) -> bool {
+    const PREFIXES: [&str; 8] = ["epoll_", "futex", "sched_", "rt_sig", "timer_", "set", "get", "sh"];
+    const NAMES: &str = " mmap munmap mremap mprotect madvise brk mlock munlock poll ppoll select pselect6 ioctl \
+        nanosleep clock_nanosleep timerfd_settime timerfd_gettime io_destroy io_cancel prctl arch_prctl prlimit64 \
+        kill tgkill tkill pause restart_syscall sigaltstack uname sysinfo times alarm ptrace capget capset \
+        sendto recvfrom sendmsg recvmsg sendmmsg recvmmsg connect bind listen membarrier rseq unshare setns \
+        pidfd_send_signal personality msgget msgsnd msgrcv msgctl semget semop semctl semtimedop ";
+    let by_prefix = PREFIXES.iter().any(|prefix| name.starts_with(prefix)) && !name.ends_with("xattr");
+    by_prefix || NAMES.contains(&format!(" {name} "))
+}

@@ -1,0 +1,155 @@
+//! The kernel's names for flags and errors.
+
+/// The sum of flags joined by `|`; `None` if one of them is unknown.
+pub(super) fn flags(joined: &str) -> Option<i64> {
+    joined.split('|').try_fold(0, |sum, flag| Some(sum | one(flag)?))
+}
+
+fn one(flag: &str) -> Option<i64> {
+    if let Some(octal) = flag.strip_prefix('0').filter(|rest| !rest.is_empty() && !rest.starts_with('x')) {
+        return i64::from_str_radix(octal, 8).ok();
+    }
+    if let Some(hex) = flag.strip_prefix("0x") {
+        return u64::from_str_radix(hex, 16).ok().map(|value| value as i64);
+    }
+    let found = FLAGS.iter().find(|(name, _)| *name == flag).map(|(_, value)| *value);
+    found.or_else(|| flag.parse().ok())
+}
+
+/// The number of an error by name. Restarts are none: the call comes again, or goes on.
+pub(super) fn errno(name: &str) -> Option<i32> {
+    ERRORS.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+}
+
+/// The name of an error by number, for people.
+pub(crate) fn errno_name(number: i32) -> String {
+    match ERRORS.iter().find(|(_, value)| *value == number) {
+        Some((name, _)) => (*name).to_owned(),
+        None => format!("error {number}"),
+    }
+}
+
+const FLAGS: &[(&str, i64)] = &[
+    ("NULL", 0),
+    // Missing in libc, from the kernel's headers.
+    ("AT_STATX_SYNC_AS_STAT", 0),
+    ("O_LARGEFILE", 0),
+    ("RENAME_WHITEOUT", 4),
+    ("SYNC_FILE_RANGE_WAIT_BEFORE", 1),
+    ("SYNC_FILE_RANGE_WRITE", 2),
+    ("SYNC_FILE_RANGE_WAIT_AFTER", 4),
+    ("O_RDONLY", libc::O_RDONLY as i64),
+    ("O_WRONLY", libc::O_WRONLY as i64),
+    ("O_RDWR", libc::O_RDWR as i64),
+    ("O_CREAT", libc::O_CREAT as i64),
+    ("O_EXCL", libc::O_EXCL as i64),
+    ("O_NOCTTY", libc::O_NOCTTY as i64),
+    ("O_TRUNC", libc::O_TRUNC as i64),
+    ("O_APPEND", libc::O_APPEND as i64),
+    ("O_NONBLOCK", libc::O_NONBLOCK as i64),
+    ("O_NDELAY", libc::O_NONBLOCK as i64),
+    ("O_DSYNC", libc::O_DSYNC as i64),
+    ("O_SYNC", libc::O_SYNC as i64),
+    ("O_DIRECT", libc::O_DIRECT as i64),
+    ("O_DIRECTORY", libc::O_DIRECTORY as i64),
+    ("O_NOFOLLOW", libc::O_NOFOLLOW as i64),
+    ("O_NOATIME", libc::O_NOATIME as i64),
+    ("O_CLOEXEC", libc::O_CLOEXEC as i64),
+    ("O_PATH", libc::O_PATH as i64),
+    ("O_TMPFILE", libc::O_TMPFILE as i64),
+    ("AT_FDCWD", libc::AT_FDCWD as i64),
+    ("AT_SYMLINK_NOFOLLOW", libc::AT_SYMLINK_NOFOLLOW as i64),
+    ("AT_SYMLINK_FOLLOW", libc::AT_SYMLINK_FOLLOW as i64),
+    ("AT_REMOVEDIR", libc::AT_REMOVEDIR as i64),
+    ("AT_NO_AUTOMOUNT", libc::AT_NO_AUTOMOUNT as i64),
+    ("AT_EMPTY_PATH", libc::AT_EMPTY_PATH as i64),
+    ("AT_EACCESS", libc::AT_EACCESS as i64),
+    ("F_OK", 0),
+    ("R_OK", libc::R_OK as i64),
+    ("W_OK", libc::W_OK as i64),
+    ("X_OK", libc::X_OK as i64),
+    ("SEEK_SET", libc::SEEK_SET as i64),
+    ("SEEK_CUR", libc::SEEK_CUR as i64),
+    ("SEEK_END", libc::SEEK_END as i64),
+    ("SEEK_DATA", libc::SEEK_DATA as i64),
+    ("SEEK_HOLE", libc::SEEK_HOLE as i64),
+    ("RENAME_NOREPLACE", libc::RENAME_NOREPLACE as i64),
+    ("RENAME_EXCHANGE", libc::RENAME_EXCHANGE as i64),
+    ("FALLOC_FL_KEEP_SIZE", libc::FALLOC_FL_KEEP_SIZE as i64),
+    ("FALLOC_FL_PUNCH_HOLE", libc::FALLOC_FL_PUNCH_HOLE as i64),
+    ("FALLOC_FL_COLLAPSE_RANGE", libc::FALLOC_FL_COLLAPSE_RANGE as i64),
+    ("FALLOC_FL_ZERO_RANGE", libc::FALLOC_FL_ZERO_RANGE as i64),
+    ("FALLOC_FL_INSERT_RANGE", libc::FALLOC_FL_INSERT_RANGE as i64),
+    ("FALLOC_FL_UNSHARE_RANGE", libc::FALLOC_FL_UNSHARE_RANGE as i64),
+    ("POSIX_FADV_NORMAL", libc::POSIX_FADV_NORMAL as i64),
+    ("POSIX_FADV_RANDOM", libc::POSIX_FADV_RANDOM as i64),
+    ("POSIX_FADV_SEQUENTIAL", libc::POSIX_FADV_SEQUENTIAL as i64),
+    ("POSIX_FADV_WILLNEED", libc::POSIX_FADV_WILLNEED as i64),
+    ("POSIX_FADV_DONTNEED", libc::POSIX_FADV_DONTNEED as i64),
+    ("POSIX_FADV_NOREUSE", libc::POSIX_FADV_NOREUSE as i64),
+    ("LOCK_SH", libc::LOCK_SH as i64),
+    ("LOCK_EX", libc::LOCK_EX as i64),
+    ("LOCK_NB", libc::LOCK_NB as i64),
+    ("LOCK_UN", libc::LOCK_UN as i64),
+    ("FD_CLOEXEC", libc::FD_CLOEXEC as i64),
+    ("S_IFREG", libc::S_IFREG as i64),
+    ("S_IFDIR", libc::S_IFDIR as i64),
+    ("S_IFLNK", libc::S_IFLNK as i64),
+    ("S_IFCHR", libc::S_IFCHR as i64),
+    ("S_IFBLK", libc::S_IFBLK as i64),
+    ("S_IFIFO", libc::S_IFIFO as i64),
+    ("S_IFSOCK", libc::S_IFSOCK as i64),
+    ("S_ISUID", libc::S_ISUID as i64),
+    ("S_ISGID", libc::S_ISGID as i64),
+    ("S_ISVTX", libc::S_ISVTX as i64),
+    ("CLOSE_RANGE_CLOEXEC", libc::CLOSE_RANGE_CLOEXEC as i64),
+    ("CLOSE_RANGE_UNSHARE", libc::CLOSE_RANGE_UNSHARE as i64),
+];
+
+const ERRORS: &[(&str, i32)] = &[
+    ("EPERM", libc::EPERM),
+    ("ENOENT", libc::ENOENT),
+    ("ESRCH", libc::ESRCH),
+    ("EINTR", libc::EINTR),
+    ("EIO", libc::EIO),
+    ("ENXIO", libc::ENXIO),
+    ("E2BIG", libc::E2BIG),
+    ("ENOEXEC", libc::ENOEXEC),
+    ("EBADF", libc::EBADF),
+    ("ECHILD", libc::ECHILD),
+    ("EAGAIN", libc::EAGAIN),
+    ("ENOMEM", libc::ENOMEM),
+    ("EACCES", libc::EACCES),
+    ("EFAULT", libc::EFAULT),
+    ("EBUSY", libc::EBUSY),
+    ("EEXIST", libc::EEXIST),
+    ("EXDEV", libc::EXDEV),
+    ("ENODEV", libc::ENODEV),
+    ("ENOTDIR", libc::ENOTDIR),
+    ("EISDIR", libc::EISDIR),
+    ("EINVAL", libc::EINVAL),
+    ("ENFILE", libc::ENFILE),
+    ("EMFILE", libc::EMFILE),
+    ("ENOTTY", libc::ENOTTY),
+    ("ETXTBSY", libc::ETXTBSY),
+    ("EFBIG", libc::EFBIG),
+    ("ENOSPC", libc::ENOSPC),
+    ("ESPIPE", libc::ESPIPE),
+    ("EROFS", libc::EROFS),
+    ("EMLINK", libc::EMLINK),
+    ("EPIPE", libc::EPIPE),
+    ("ERANGE", libc::ERANGE),
+    ("EDEADLK", libc::EDEADLK),
+    ("ENAMETOOLONG", libc::ENAMETOOLONG),
+    ("ENOLCK", libc::ENOLCK),
+    ("ENOSYS", libc::ENOSYS),
+    ("ENOTEMPTY", libc::ENOTEMPTY),
+    ("ELOOP", libc::ELOOP),
+    ("ENODATA", libc::ENODATA),
+    ("EOVERFLOW", libc::EOVERFLOW),
+    ("EOPNOTSUPP", libc::EOPNOTSUPP),
+    ("ENOTSUP", libc::EOPNOTSUPP),
+    ("EDQUOT", libc::EDQUOT),
+    ("ESTALE", libc::ESTALE),
+    ("ETIMEDOUT", libc::ETIMEDOUT),
+];

@@ -1,0 +1,45 @@
+#![doc = include_str!("../README.md")]
+
+mod action;
+mod benchmark;
+mod decode;
+mod error;
+mod event;
+mod init;
+mod model;
+mod names;
+mod op;
+mod order;
+mod parse;
+mod record;
+mod replay;
+mod report;
+
+pub use action::{Action, ActionId, Fate, Moment, Rule};
+pub use benchmark::{Benchmark, CompileSettings, compile};
+pub use error::TraceError;
+pub use init::{Built, initialise};
+pub use model::Repairs;
+pub use op::Outcome;
+pub use order::{Order, Wait};
+pub use parse::{Source, Strace};
+pub use record::{RecordSettings, record};
+pub use replay::{
+    Baseline, Cache, CacheControl, EngineFigures, EngineTest, Failure, Results, Run, Sample, Settings, Speed,
+    confine, replay, replay_onto_nothing, results_from_bytes, results_to_bytes, test_engine,
+};
+pub use report::{Comparison, Explanation, Report, Summary, explain, write_time_line};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+/// Opens a trace or snapshot; compressed with gzip if its first bytes say so.
+pub fn open_text(path: &Path) -> Result<Box<dyn Read>, TraceError> {
+    let mut file =
+        BufReader::with_capacity(1 << 16, File::open(path).map_err(TraceError::io("opening", path))?);
+    let packed = file.fill_buf().map_err(TraceError::io("reading", path))?.starts_with(&[0x1f, 0x8b]);
+    Ok(match packed {
+        true => Box::new(flate2::bufread::MultiGzDecoder::new(file)),
+        false => Box::new(file),
+    })
+}

@@ -1,0 +1,233 @@
+//! One call, applied: which part of the model it concerns.
+
+use super::infer::Want;
+use super::tree::Kind;
+use super::world::{Target, World};
+use crate::action::{Fate, How, Modelled, Resource, Role, Series, Skipped, Step};
+use crate::op::{Ask, Call, Fd, Op, Outcome};
+use std::collections::HashMap;
+
+impl World {
+    /// Applies a call with the result that the trace shows. Calls must come in an order that explains the results; what
+    /// contradicts the model is repaired and counted.
+    pub fn apply(&mut self, call: &Call) -> Step {
+        self.meet(call.task);
+        self.learn(call);
+        let step = match &call.ask {
+            Ask::Clone { child, share } => self.clone_task(call, *child, *share),
+            Ask::Exec => self.exec(call),
+            Ask::Exit => self.end_task(call),
+            Ask::Wait { child } => self.wait(call, *child),
+            _ => {
+                let mut step = self.step(call);
+                self.apply_other(call, &mut step);
+                step
+            }
+        };
+        self.next += 1;
+        step
+    }
+
+    fn apply_other(&mut self, call: &Call, step: &mut Step) {
+        let idle = Fate::Modelled(Modelled::Idle);
+        match &call.ask {
+            _ if call.outcome == Outcome::Unknown && call.ask != Ask::Idle => {
+                step.action.fate = Fate::Skipped(Skipped::NeverReturned);
+            }
+            Ask::File(Op::Close { all }) => self.close(call, step, all[0]),
+            Ask::File(op) => match self.file_op(call, step, op) {
+                Ok(op) => step.action.op = op,
+                Err(fate) => step.action.fate = fate,
+            },
+            Ask::Duplicate { on, made, close_on_exec } => {
+                self.duplicate(call, step, *on, *made, *close_on_exec)
+            }
+            Ask::CloseRange { first, last } => self.close_range(call, step, *first, *last),
+            Ask::SetCloseOnExec { on, yes } => {
+                step.action.fate = Fate::Modelled(Modelled::Descriptors);
+                self.mark(call, *on, *yes);
+            }
+            Ask::Opaque { made, close_on_exec } => self.opaque(call, step, made, *close_on_exec),
+            Ask::Pipe { ends, close_on_exec } => {
+                // The notes have shown the ends already; where they are left out, their first use shows them.
+                step.action.fate = Fate::Modelled(Modelled::NoFile);
+                for end in ends.iter().flat_map(|(read, write)| [read, write]) {
+                    self.mark(call, *end, *close_on_exec);
+                }
+            }
+            Ask::ChangeMask { mask } => {
+                let directory = self.task(call).directory;
+                self.directories[directory].mask = *mask;
+                step.action.fate = Fate::Modelled(Modelled::Process);
+            }
+            Ask::ChangeDirTo { on } => match self.file(call, *on) {
+                Ok(file) => {
+                    self.descriptions[file.slot.description as usize].references += 1;
+                    step.uses(file.slot, None, How::Read);
+                    step.action.fate = Fate::Modelled(Modelled::Descriptors);
+                    self.enter(call, step, file.slot.description);
+                }
+                Err(fate) => step.action.fate = fate,
+            },
+            Ask::AioSetup { context } => {
+                self.context(*context);
+                step.action.fate = idle;
+            }
+            Ask::AioSubmit { context, requests } => match self.submit(call, step, *context, requests) {
+                Ok(op) => step.action.op = op,
+                Err(fate) => step.action.fate = fate,
+            },
+            Ask::AioCollect { context, count } => match self.collect(step, *context, *count) {
+                Ok(op) => step.action.op = op,
+                Err(fate) => step.action.fate = fate,
+            },
+            Ask::Unsupported => step.action.fate = Fate::Skipped(Skipped::Unsupported),
+            _ => step.action.fate = idle,
+        }
+    }
+
+    /// A new working directory, which holds one reference already.
+    fn enter(&mut self, call: &Call, step: &mut Step, to: u32) {
+        let directory = self.task(call).directory;
+        let old = self.directories[directory].at.replace(to);
+        // A replay keeps the old one open: to close it would need an action of its own.
+        if let Some(old) = old {
+            step.in_series(Series::Description(old), Role::Use);
+        }
+    }
+
+    fn file_op(&mut self, call: &Call, step: &mut Step, op: &Op<Fd>) -> Result<Op<u32>, Fate> {
+        match op {
+            Op::Open { .. } => self.open(call, step, op),
+            Op::Read { on, bytes, at } => self.read(call, step, *on, *bytes, *at),
+            Op::Write { on, bytes, at } => self.write(call, step, *on, *bytes, *at),
+            Op::Seek { on, offset, whence } => self.seek(call, step, *on, *offset, *whence),
+            Op::MakeDir { at, mode } => {
+                let mode = mode & !self.directories[self.task(call).directory].mask;
+                let kind =
+                    Kind::Directory { entries: HashMap::new(), whole: true, parent: super::tree::ROOT };
+                let at = self.make(call, step, *at, kind, mode)?;
+                Ok(Op::MakeDir { at, mode })
+            }
+            Op::Symlink { target, at } => {
+                let at = self.make(call, step, *at, Kind::Link(Some(*target)), 0o777)?;
+                Ok(Op::Symlink { target: *target, at })
+            }
+            Op::RemoveDir { at } => {
+                Ok(Op::RemoveDir { at: self.remove_name(call, step, *at, Want::Directory)? })
+            }
+            Op::Unlink { at } => Ok(Op::Unlink { at: self.remove_name(call, step, *at, Want::Anything)? }),
+            Op::Rename { from, to, flags } => self.rename(call, step, (*from, *to), *flags),
+            Op::Link { from, to, follow } => self.link(call, step, (*from, *to), *follow),
+            Op::Allocate { .. } => self.allocate(call, step, op),
+            Op::Flock { on, kind } => self.lock(call, step, (*on, *kind), None),
+            Op::Lock { on, kind, start, bytes } => {
+                self.lock(call, step, (*on, *kind), Some((*start, *bytes)))
+            }
+            Op::SyncAll => Ok(Op::SyncAll),
+            _ => self.file_op_on_descriptor(call, step, op),
+        }
+    }
+
+    fn file_op_on_descriptor(&mut self, call: &Call, step: &mut Step, op: &Op<Fd>) -> Result<Op<u32>, Fate> {
+        match op {
+            Op::Advise { on, start, bytes, advice } => {
+                let file = self.file(call, *on)?;
+                step.uses(file.slot, Some(file.node), How::Read);
+                Ok(Op::Advise { on: file.slot.description, start: *start, bytes: *bytes, advice: *advice })
+            }
+            Op::Sync { on, kind } => {
+                let file = self.file(call, *on)?;
+                step.uses(file.slot, Some(file.node), How::Read);
+                Ok(Op::Sync { on: file.slot.description, kind: *kind })
+            }
+            Op::List { on, bytes } => {
+                let file = self.file(call, *on)?;
+                self.decide(file.node, Want::Directory);
+                step.uses(file.slot, None, How::Write);
+                step.touch(Resource::Listing(file.node), How::Read);
+                Ok(Op::List { on: file.slot.description, bytes: *bytes })
+            }
+            Op::Copy { from, from_at, to, to_at, bytes } => {
+                let read = self.read(call, step, *from, *bytes, *from_at)?;
+                let write = self.write(call, step, *to, *bytes, *to_at)?;
+                let (Op::Read { on: from, .. }, Op::Write { on: to, .. }) = (read, write) else {
+                    return Err(Fate::Modelled(Modelled::NoFile));
+                };
+                Ok(Op::Copy { from, from_at: *from_at, to, to_at: *to_at, bytes: *bytes })
+            }
+            _ => self.file_op_on_attributes(call, step, op),
+        }
+    }
+
+    fn file_op_on_attributes(&mut self, call: &Call, step: &mut Step, op: &Op<Fd>) -> Result<Op<u32>, Fate> {
+        let (at, follow, want, how) = match op {
+            Op::Stat { at, follow, .. } => (*at, *follow, Want::Anything, How::Read),
+            Op::Access { at, .. } => (*at, true, Want::Anything, How::Read),
+            Op::StatFs { at } => (*at, true, Want::Anything, How::Read),
+            Op::ReadLink { at, target } => {
+                let link = Want::Link(*target);
+                (*at, false, if call.outcome.succeeded() { link } else { Want::Anything }, How::Read)
+            }
+            Op::ChangeDir { at, .. } => (*at, true, Want::Directory, How::Read),
+            Op::Resize { at, .. } => (*at, true, Want::File, How::Read),
+            Op::SetMode { at, .. } => (*at, true, Want::Anything, How::Write),
+            Op::SetOwner { at, follow, .. } | Op::SetTimes { at, follow } => {
+                (*at, *follow, Want::Anything, How::Write)
+            }
+            _ => return Err(Fate::Skipped(Skipped::Unsupported)),
+        };
+        let found = self.locate(call, at, follow, want)?;
+        self.look(step, &found, Role::Use);
+        let place = found.place;
+        if let (Some(node), true) = (found.node, call.outcome.succeeded()) {
+            self.decide(node, want);
+            if !matches!(
+                op,
+                Op::Access { .. } | Op::StatFs { .. } | Op::ReadLink { .. } | Op::ChangeDir { .. }
+            ) {
+                step.touch(Resource::Attributes(node), how);
+            }
+            match op {
+                Op::Resize { size, .. } => self.resize(step, node, *size),
+                Op::Stat { seen, .. } => {
+                    step.touch(Resource::Size(node), How::Read);
+                    seen.iter().for_each(|seen| self.see(node, *seen));
+                }
+                Op::SetMode { mode, .. } => self.tree.node_mut(node).mode = *mode,
+                _ => {}
+            }
+        }
+        Ok(match op {
+            Op::Stat { follow, seen, .. } => Op::Stat { at: place, follow: *follow, seen: *seen },
+            Op::Access { mode, .. } => Op::Access { at: place, mode: *mode },
+            Op::StatFs { .. } => Op::StatFs { at: place },
+            Op::ReadLink { target, .. } => Op::ReadLink { at: place, target: *target },
+            Op::Resize { size, .. } => Op::Resize { at: place, size: *size },
+            Op::SetMode { mode, .. } => Op::SetMode { at: place, mode: *mode },
+            Op::SetOwner { follow, user, group, .. } => {
+                Op::SetOwner { at: place, follow: *follow, user: *user, group: *group }
+            }
+            Op::ChangeDir { .. } => self.change_dir(call, step, found.node, place),
+            _ => Op::SetTimes { at: place, follow },
+        })
+    }
+
+    fn change_dir(
+        &mut self,
+        call: &Call,
+        step: &mut Step,
+        node: Option<u32>,
+        at: crate::op::Place<u32>,
+    ) -> Op<u32> {
+        let (true, Some(node)) = (call.outcome.succeeded(), node) else {
+            return Op::ChangeDir { at, made: crate::op::NO_HANDLE };
+        };
+        let made = self.describe(Target::File(node), false);
+        self.descriptions[made as usize].references += 1;
+        step.in_series(Series::Description(made), Role::Create);
+        step.touch(Resource::Description(made), How::Write);
+        self.enter(call, step, made);
+        Op::ChangeDir { at, made }
+    }
+}

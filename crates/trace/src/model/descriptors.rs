@@ -1,0 +1,68 @@
+//! Calls that change which number stands for what.
+
+use super::world::{Slot, Target, World};
+use crate::action::{Fate, How, Modelled, Resource, Role, Series, Step};
+use crate::op::{Call, Fd};
+
+impl World {
+    pub(super) fn close(&mut self, call: &Call, step: &mut Step, fd: Fd) {
+        let table = self.task(call).table;
+        // An interrupted close has closed.
+        let fails = call.outcome == crate::op::Outcome::Error(libc::EBADF);
+        if fails || self.slot(call, fd).is_none() {
+            step.action.fate = self.without_descriptor(call);
+            return;
+        }
+        step.action.fate = Fate::Modelled(Modelled::Descriptors);
+        let closed = self.close_one(table, fd, step);
+        self.close_handles(closed.into_iter().collect(), step);
+    }
+
+    pub(super) fn close_range(&mut self, call: &Call, step: &mut Step, first: u32, last: u32) {
+        step.action.fate = Fate::Modelled(Modelled::Descriptors);
+        let table = self.task(call).table;
+        let within = |fd: &Fd| u32::try_from(*fd).is_ok_and(|fd| (first..=last).contains(&fd));
+        let mut fds: Vec<Fd> = self.tables[table].slots.keys().copied().filter(within).collect();
+        fds.sort_unstable();
+        let closed = fds.into_iter().filter_map(|fd| self.close_one(table, fd, step)).collect();
+        self.close_handles(closed, step);
+    }
+
+    pub(super) fn duplicate(&mut self, call: &Call, step: &mut Step, on: Fd, made: Fd, close_on_exec: bool) {
+        step.action.fate = Fate::Modelled(Modelled::Descriptors);
+        let Some(slot) = self.slot(call, on) else {
+            step.action.fate = self.without_descriptor(call);
+            return;
+        };
+        if made < 0 || made == on {
+            return;
+        }
+        step.in_series(Series::Descriptor(slot.series), Role::Use);
+        step.in_series(Series::Description(slot.description), Role::Use);
+        step.touch(Resource::Description(slot.description), How::Read);
+        let table = self.task(call).table;
+        let old = self.close_one(table, made, step);
+        let (series, _) = self.install(table, made, slot.description, close_on_exec);
+        step.in_series(Series::Descriptor(series), Role::Create);
+        self.close_handles(old.into_iter().collect(), step);
+    }
+
+    pub(super) fn mark(&mut self, call: &Call, fd: Fd, yes: bool) {
+        let table = self.task(call).table;
+        if let Some(Slot { close_on_exec, .. }) = self.tables[table].slots.get_mut(&fd) {
+            *close_on_exec = yes;
+        }
+    }
+
+    /// Descriptors that are no files.
+    pub(super) fn opaque(&mut self, call: &Call, step: &mut Step, made: &[Fd], close_on_exec: bool) {
+        step.action.fate = Fate::Modelled(Modelled::NoFile);
+        let table = self.task(call).table;
+        for fd in made.iter().filter(|fd| **fd >= 0) {
+            let handle = self.describe(Target::Other, false);
+            let (series, closed) = self.install(table, *fd, handle, close_on_exec);
+            self.repairs.descriptors += u64::from(closed.is_some());
+            step.in_series(Series::Descriptor(series), Role::Create);
+        }
+    }
+}

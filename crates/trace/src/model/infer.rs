@@ -1,0 +1,329 @@
+//! What was there before the trace began, learned from what calls returned.
+
+use super::tree::{End, Kind, Node, NodeId, ROOT, Walk, components};
+use super::world::{Inherited, Target, World};
+use crate::names::{Name, Names};
+use crate::op::{Ask, Call, Handle, Op, Outcome, Seen};
+use std::collections::{BTreeSet, HashMap};
+
+/// What a successful call says about the file at the end of its path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Want {
+    Anything,
+    File,
+    Directory,
+    Link(Option<Name>),
+}
+
+impl World {
+    /// Adds what a snapshot or another source says was at `path`, with everything on the way.
+    pub fn add_initial(&mut self, path: &[u8], kind: Kind, mode: u32, size: u64) -> NodeId {
+        let parts = components(path, &mut self.names);
+        let mut at = ROOT;
+        for (index, part) in parts.iter().enumerate() {
+            let last = index + 1 == parts.len();
+            at = match self.tree.entry(at, *part) {
+                Some(node) => node,
+                None => self.add_child(at, *part, if last { kind.clone() } else { Kind::Undecided }),
+            };
+        }
+        let node = self.tree.node_mut(at);
+        if matches!(node.kind, Kind::Undecided) {
+            node.kind = kind;
+        } else if let (Kind::Directory { whole, .. }, Kind::Directory { whole: known, .. }) =
+            (&mut node.kind, &kind)
+        {
+            *whole |= known;
+        }
+        (node.mode, node.size, node.initial_size) = (mode & 0o7777, size, size);
+        at
+    }
+
+    /// A link that was there, unless something better is known of that path.
+    pub fn add_link(&mut self, path: &[u8], target: Name) {
+        let walk = self.tree.walk(ROOT, path, false, &mut self.names);
+        if matches!(walk.end, End::Unknown(_)) {
+            self.believe(&walk, Outcome::Value(0), Want::Link(Some(target)));
+        }
+    }
+
+    /// Another name of a file that was there.
+    pub fn add_hard_link(&mut self, path: &[u8], node: NodeId) {
+        let (dir, name) = match path.iter().rposition(|byte| *byte == b'/') {
+            Some(slash) => (&path[..slash], &path[slash + 1..]),
+            None => (&b""[..], path),
+        };
+        let dir = self.add_initial_directory(dir);
+        let (name, path) = (self.names.intern(name), self.names.intern(path));
+        self.tree.set_entry(dir, name, Some(node));
+        self.hard_links.push((path, node));
+    }
+
+    fn add_initial_directory(&mut self, path: &[u8]) -> NodeId {
+        let walk = self.tree.walk(ROOT, path, false, &mut self.names);
+        self.believe(&walk, Outcome::Value(0), Want::Directory).unwrap_or(ROOT)
+    }
+
+    /// Further names of files in the initial tree.
+    pub fn take_hard_links(&mut self) -> Vec<(Name, NodeId)> {
+        std::mem::take(&mut self.hard_links)
+    }
+
+    /// Names a new file in a directory that was there from the beginning.
+    pub(super) fn add_child(&mut self, dir: NodeId, name: Name, kind: Kind) -> NodeId {
+        self.tree.become_directory(dir);
+        let initial = self.tree.node(dir).initial.map(|dir| join(&mut self.names, dir, name));
+        let node = self.tree.add(Node::new(kind, initial));
+        self.tree.set_entry(dir, name, Some(node));
+        node
+    }
+
+    /// After a walk that met the unknown: believes the call's result. Returns the file that it must have found.
+    pub(super) fn believe(&mut self, walk: &Walk, outcome: Outcome, want: Want) -> Option<NodeId> {
+        match (&walk.end, outcome) {
+            (End::Found(node), _) => Some(*node),
+            (End::Unknown(rest), outcome) if exists(outcome) => Some(self.add_rest(walk.parent, rest, want)),
+            (End::Unknown(rest), Outcome::Error(libc::ENOENT)) => {
+                if let ([name], Kind::Directory { .. }) = (&rest[..], &self.tree.node(walk.parent).kind) {
+                    self.tree.set_entry(walk.parent, *name, None);
+                }
+                None
+            }
+            (End::Absent, outcome) if exists(outcome) => {
+                // Something that is not in the trace made it.
+                self.repairs.outside += 1;
+                let node = self.tree.add(Node::new(want.kind(), None));
+                self.tree.set_entry(walk.parent, walk.name?, Some(node));
+                Some(node)
+            }
+            _ => None,
+        }
+    }
+
+    fn add_rest(&mut self, parent: NodeId, rest: &[Name], want: Want) -> NodeId {
+        let mut at = parent;
+        if self.tree.node(parent).initial.is_none() {
+            self.repairs.outside += 1;
+        }
+        for (index, name) in rest.iter().enumerate() {
+            let last = index + 1 == rest.len();
+            at = match (self.names.bytes(*name) == b"..", &self.tree.node(at).kind) {
+                (true, Kind::Directory { parent, .. }) => *parent,
+                _ => self.add_child(at, *name, if last { want.kind() } else { directory() }),
+            };
+        }
+        at
+    }
+
+    /// What a successful call shows of a file's kind.
+    pub(super) fn decide(&mut self, node: NodeId, want: Want) {
+        if want == Want::Directory {
+            self.tree.become_directory(node);
+        } else if matches!(self.tree.node(node).kind, Kind::Undecided) {
+            self.tree.node_mut(node).kind = want.kind();
+        }
+    }
+
+    /// What a program saw of a file's attributes. The first size that it saw is the initial one, if nothing changed it.
+    pub(super) fn see(&mut self, node: NodeId, seen: Seen) {
+        let kind = match seen.mode & libc::S_IFMT {
+            libc::S_IFDIR => Want::Directory.kind(),
+            libc::S_IFREG => Kind::File,
+            libc::S_IFLNK => Kind::Link(None),
+            _ => Kind::Special,
+        };
+        let state = self.tree.node_mut(node);
+        if matches!(state.kind, Kind::Undecided) {
+            state.kind = kind;
+        }
+        // What /proc and /sys say of sizes is not what reads get.
+        let made_up = state.initial.is_some_and(|path| {
+            let path = self.names.bytes(path);
+            path.starts_with(b"/proc/") || path.starts_with(b"/sys/")
+        });
+        if !made_up
+            && state.initial.is_some()
+            && !state.resized
+            && matches!(state.kind, Kind::File | Kind::Link(_))
+        {
+            (state.size, state.initial_size) = (seen.size, seen.size);
+            state.mode = seen.mode & 0o7777;
+        }
+    }
+
+    /// A read got bytes up to `end`: the file was at least as long.
+    pub(super) fn at_least(&mut self, node: NodeId, end: u64) {
+        let state = self.tree.node_mut(node);
+        if state.initial.is_some() && !state.resized && state.size < end {
+            (state.size, state.initial_size) = (end, end);
+        }
+    }
+
+    /// Takes what the trace says about descriptors that the model does not know, or knows as something else.
+    pub(super) fn learn(&mut self, call: &Call) {
+        for (fd, note) in &call.notes {
+            let text = self.names.bytes(*note).to_vec();
+            let task = self.task(call).clone();
+            if *fd == libc::AT_FDCWD {
+                if self.directories[task.directory].at.is_none() {
+                    let handle = self.inherit(*note, Want::Directory);
+                    self.descriptions[handle as usize].references += 1;
+                    self.directories[task.directory].at = Some(handle);
+                }
+                continue;
+            }
+            let known = self.tables[task.table]
+                .slots
+                .get(fd)
+                .map(|slot| self.descriptions[slot.description as usize].on);
+            let shown = match text.first() {
+                Some(b'/') => None,
+                _ if text.starts_with(b"pipe:[") => Some(Target::Pipe(*note)),
+                _ => Some(Target::Other),
+            };
+            let agrees = match (known, shown) {
+                (None, _) => false,
+                (Some(Target::File(_)), None) => true,
+                (Some(known), Some(shown)) => known == shown,
+                (Some(_), None) => false,
+            };
+            if agrees {
+                continue;
+            }
+            self.repairs.descriptors += u64::from(*fd > 2);
+            let handle = match shown {
+                Some(target) => self.describe(target, false),
+                None => self.inherit(*note, Want::Anything),
+            };
+            self.install(task.table, *fd, handle, false);
+        }
+    }
+
+    /// A description that was open when the trace began.
+    fn inherit(&mut self, path: Name, want: Want) -> Handle {
+        let bytes = self.names.bytes(path).to_vec();
+        let bytes = bytes.strip_suffix(b" (deleted)").unwrap_or(&bytes);
+        let walk = self.tree.walk(ROOT, bytes, true, &mut self.names);
+        match self.believe(&walk, Outcome::Value(0), want) {
+            Some(node) => {
+                self.decide(node, want);
+                let handle = self.describe(Target::File(node), false);
+                let path = self.tree.node(node).initial.unwrap_or(path);
+                self.inherited.push(Inherited { handle, path });
+                handle
+            }
+            None => self.describe(Target::Other, false),
+        }
+    }
+}
+
+impl Want {
+    fn kind(self) -> Kind {
+        match self {
+            Want::Anything => Kind::Undecided,
+            Want::File => Kind::File,
+            Want::Directory => directory(),
+            Want::Link(target) => Kind::Link(target),
+        }
+    }
+}
+
+fn directory() -> Kind {
+    Kind::Directory { entries: HashMap::new(), whole: false, parent: ROOT }
+}
+
+/// Results that only something that exists can give.
+fn exists(outcome: Outcome) -> bool {
+    use libc::{EEXIST, EINVAL, EISDIR, ENOTEMPTY};
+    matches!(outcome, Outcome::Value(_) | Outcome::Error(EEXIST | EINVAL | EISDIR | ENOTEMPTY))
+}
+
+fn join(names: &mut Names, dir: Name, name: Name) -> Name {
+    let dir = names.bytes(dir);
+    let slash: &[u8] = if dir.ends_with(b"/") { b"" } else { b"/" };
+    let path = [dir, slash, names.bytes(name)].concat();
+    names.intern(&path)
+}
+
+/// Symbolic links that were there before, from opens that found a file under another name than they asked for. Pairs of
+/// link and target, shortest first; longer ones are seen through the shorter ones.
+pub fn links(calls: &[Call], names: &Names) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut pairs = BTreeSet::new();
+    for call in calls {
+        let (Ask::File(Op::Open { at, .. }), Some(note)) = (&call.ask, call.made_note) else { continue };
+        let (path, found) = (names.bytes(at.path), names.bytes(note));
+        let base =
+            call.notes.iter().find(|(fd, _)| *fd == at.dir).map_or(&b"/"[..], |(_, note)| names.bytes(*note));
+        let asked = lexical(base, path);
+        let process = [&b"/proc"[..], b"/sys", b"/dev"].iter().any(|dir| asked.starts_with(dir));
+        if found.starts_with(b"/") && !found.ends_with(b" (deleted)") && asked != found && !process {
+            pairs.insert((asked.len(), asked, found.to_vec()));
+        }
+    }
+    let mut links: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+    // Directories first: what is left after them are links to files.
+    for whole in [false, true] {
+        for (_, asked, found) in &pairs {
+            let seen = through(asked, &links);
+            let shared = shared_tail(&seen, found);
+            if seen != *found && (whole || shared > 0) {
+                links.push((seen[..seen.len() - shared].to_vec(), found[..found.len() - shared].to_vec()));
+            }
+        }
+    }
+    links.retain(|(link, target)| !link.is_empty() && !target.is_empty());
+    links
+}
+
+/// Bytes of the components that both paths end in.
+fn shared_tail(a: &[u8], b: &[u8]) -> usize {
+    let mut shared = 0;
+    for (length, (x, y)) in a.iter().rev().zip(b.iter().rev()).enumerate() {
+        if x != y {
+            break;
+        }
+        if *x == b'/' {
+            shared = length + 1;
+        }
+    }
+    shared
+}
+
+fn through(path: &[u8], links: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
+    let mut path = path.to_vec();
+    for (link, target) in links {
+        if path.starts_with(link) && (path.len() == link.len() || path[link.len()] == b'/') {
+            path = [target, &path[link.len()..]].concat();
+        }
+    }
+    path
+}
+
+/// An absolute path without `.` and `..`, as written.
+fn lexical(base: &[u8], path: &[u8]) -> Vec<u8> {
+    let mut parts: Vec<&[u8]> = Vec::new();
+    let base = if path.starts_with(b"/") { &b""[..] } else { base };
+    for part in base.split(|byte| *byte == b'/').chain(path.split(|byte| *byte == b'/')) {
+        match part {
+            b"" | b"." => {}
+            b".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    parts.iter().flat_map(|part| [&b"/"[..], part].concat()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_what_lies_before_the_common_end_of_two_names() {
+        assert_eq!(shared_tail(b"/lib/x/y.so", b"/usr/lib/x/y.so"), 11);
+        assert_eq!(shared_tail(b"/usr/lib/z.so.1", b"/usr/lib/z.so.1.2"), 0);
+        assert_eq!(lexical(b"/a/b", b"../c/./d"), b"/a/c/d");
+        let links = [(b"/lib".to_vec(), b"/usr/lib".to_vec())];
+        assert_eq!(through(b"/lib/x", &links), b"/usr/lib/x");
+        assert_eq!(through(b"/lib64/x", &links), b"/lib64/x");
+    }
+}

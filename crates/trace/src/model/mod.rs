@@ -1,0 +1,18 @@
+//! The model: a small kernel without bytes. It runs the calls of a trace in an order that explains their results, learns from
+//! the results what was there before, and says of each call what it touches.
+
+mod apply;
+mod descriptors;
+mod explain;
+mod files;
+mod infer;
+mod linearise;
+mod names;
+mod tasks;
+mod tree;
+mod world;
+
+pub use infer::links;
+pub use linearise::linearise;
+pub use tree::Kind;
+pub use world::{Inherited, Repairs, World};

@@ -1,0 +1,163 @@
+//! Tasks: what they share, how they begin and end.
+
+use super::world::{Directory, Table, Task, World};
+use crate::action::{Fate, How, Modelled, Moment, Need, Resource, Role, Rule, Series, Step};
+use crate::op::{Call, Handle, Op, Share};
+
+impl World {
+    /// A task that nobody saw being made: the first one, or one whose parent's line is missing.
+    pub(super) fn meet(&mut self, id: u32) {
+        if self.tasks.contains_key(&id) {
+            return;
+        }
+        self.tables.push(Table { users: 1, ..Table::default() });
+        self.directories.push(Directory { at: None, mask: 0o022, users: 1 });
+        let (table, directory) = (self.tables.len() - 1, self.directories.len() - 1);
+        self.add_task(id, table, directory, None, Vec::new());
+    }
+
+    fn add_task(&mut self, id: u32, table: usize, directory: usize, process: Option<u32>, needs: Vec<Need>) {
+        let process = process.unwrap_or_else(|| {
+            self.processes += 1;
+            self.processes - 1
+        });
+        let thread = self.threads;
+        self.threads += 1;
+        self.tasks.insert(id, Task { thread, process, table, directory, needs, held_by: None });
+    }
+
+    pub(super) fn clone_task(&mut self, call: &Call, child: Option<u32>, share: Share) -> Step {
+        let mut step = self.step(call);
+        step.action.fate = Fate::Modelled(Modelled::Process);
+        let Some(child) = child else { return step };
+        let parent = self.task(call).clone();
+        let table = match share.files {
+            true => {
+                self.tables[parent.table].users += 1;
+                parent.table
+            }
+            false => self.copy_table(parent.table),
+        };
+        let directory = match share.directory {
+            true => {
+                self.directories[parent.directory].users += 1;
+                parent.directory
+            }
+            false => {
+                let copy = Directory { users: 1, ..self.directories[parent.directory] };
+                if let Some(at) = copy.at {
+                    self.descriptions[at as usize].references += 1;
+                }
+                self.directories.push(copy);
+                self.directories.len() - 1
+            }
+        };
+        let needs = vec![Need { on: self.next, moment: Moment::Start, rule: Rule::Clone }];
+        self.add_task(child, table, directory, share.process.then_some(parent.process), needs);
+        // A task id may have ended before and come back.
+        self.ends.remove(&child);
+        if share.hold {
+            self.tasks.get_mut(&call.task).expect("the caller is known").held_by = Some(child);
+        }
+        step
+    }
+
+    fn copy_table(&mut self, from: usize) -> usize {
+        let mut copy = Table { slots: self.tables[from].slots.clone(), users: 1 };
+        for slot in copy.slots.values_mut() {
+            self.descriptions[slot.description as usize].references += 1;
+            slot.series = self.entries;
+            self.entries += 1;
+        }
+        self.tables.push(copy);
+        self.tables.len() - 1
+    }
+
+    /// Another program: what is marked for it is closed, and a table shared with others is left to them.
+    pub(super) fn exec(&mut self, call: &Call) -> Step {
+        let mut step = self.step(call);
+        step.action.fate = Fate::Modelled(Modelled::Process);
+        if !call.outcome.succeeded() {
+            return step;
+        }
+        let task = self.task(call).clone();
+        if self.tables[task.table].users > 1 {
+            let own = self.copy_table(task.table);
+            self.tables[task.table].users -= 1;
+            self.tasks.get_mut(&call.task).expect("the caller is known").table = own;
+        }
+        let table = self.task(call).table;
+        let marked = |slot: &&super::world::Slot| slot.close_on_exec;
+        let mut fds: Vec<i32> =
+            self.tables[table].slots.iter().filter(|(_, slot)| marked(slot)).map(|(fd, _)| *fd).collect();
+        fds.sort_unstable();
+        let closed = fds.into_iter().filter_map(|fd| self.close_one(table, fd, &mut step)).collect();
+        self.close_handles(closed, &mut step);
+        self.let_go(call.task);
+        step
+    }
+
+    /// The end of a task; of its descriptors, if it was the last that had them.
+    pub(super) fn end_task(&mut self, call: &Call) -> Step {
+        let mut step = self.step(call);
+        step.action.fate = Fate::Modelled(Modelled::Process);
+        let task = self.task(call).clone();
+        let mut closed = Vec::new();
+        self.tables[task.table].users -= 1;
+        if self.tables[task.table].users == 0 {
+            let mut fds: Vec<i32> = self.tables[task.table].slots.keys().copied().collect();
+            fds.sort_unstable();
+            closed.extend(fds.into_iter().filter_map(|fd| self.close_one(task.table, fd, &mut step)));
+        }
+        self.directories[task.directory].users -= 1;
+        if self.directories[task.directory].users == 0
+            && let Some(at) = self.directories[task.directory].at
+        {
+            closed.extend(self.release(at));
+        }
+        self.close_handles(closed, &mut step);
+        self.let_go(call.task);
+        self.ends.insert(call.task, self.next);
+        self.tasks.remove(&call.task);
+        step
+    }
+
+    /// A vfork's parent goes on once its child is elsewhere.
+    fn let_go(&mut self, child: u32) {
+        let need = Need { on: self.next, moment: Moment::End, rule: Rule::Hold };
+        for parent in self.tasks.values_mut().filter(|task| task.held_by == Some(child)) {
+            parent.held_by = None;
+            parent.needs.push(need);
+        }
+    }
+
+    pub(super) fn wait(&mut self, call: &Call, child: Option<u32>) -> Step {
+        let mut step = self.step(call);
+        step.action.fate = Fate::Modelled(Modelled::Process);
+        if let Some(end) = child.and_then(|child| self.ends.get(&child)) {
+            step.needs.push(Need { on: *end, moment: Moment::End, rule: Rule::ChildEnd });
+        }
+        step
+    }
+
+    /// Takes one number out of a table and notes it; returns the description if nothing else refers to it.
+    pub(super) fn close_one(&mut self, table: usize, fd: i32, step: &mut Step) -> Option<Handle> {
+        let (slot, closed) = self.remove(table, fd)?;
+        step.in_series(Series::Descriptor(slot.series), Role::Delete);
+        closed
+    }
+
+    /// Makes `step` close these descriptions. Those that are no files were never open in a replay.
+    pub(super) fn close_handles(&mut self, closed: Vec<Handle>, step: &mut Step) {
+        for handle in &closed {
+            step.in_series(Series::Description(*handle), Role::Delete);
+            step.touch(Resource::Description(*handle), How::Write);
+        }
+        let files: Box<[Handle]> =
+            closed.into_iter().filter(|handle| self.file_of(*handle).is_some()).collect();
+        if !files.is_empty() {
+            step.action.fate = Fate::Executed;
+            step.action.op = Op::Close { all: files };
+        }
+    }
+}

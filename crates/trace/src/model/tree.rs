@@ -1,0 +1,230 @@
+//! Files, directories and links by identity, and the walk along a path.
+
+use crate::names::{Name, Names};
+use std::collections::HashMap;
+
+/// A file, directory or link. Names point to it; it has none itself.
+pub type NodeId = u32;
+/// The root directory.
+pub(crate) const ROOT: NodeId = 0;
+/// The kernel's limit on links in one walk.
+const LINKS_MAX: u32 = 40;
+
+/// What a node is.
+#[derive(Debug, Clone)]
+pub enum Kind {
+    /// It exists, and nothing said yet what it is.
+    Undecided,
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory {
+        /// What is known about names in it: a node, or that there is none.
+        entries: HashMap<Name, Option<NodeId>>,
+        /// Whether names that `entries` lacks are known to be absent.
+        whole: bool,
+        /// The directory that holds it.
+        parent: NodeId,
+    },
+    /// A symbolic link, and where it points if that is known.
+    Link(Option<Name>),
+    /// A device, pipe or socket.
+    Special,
+}
+
+/// One node.
+#[derive(Debug, Clone)]
+pub struct Node {
+    /// What it is.
+    pub kind: Kind,
+    /// Its path before the trace began; `None` if the trace made it.
+    pub initial: Option<Name>,
+    /// Bytes, now.
+    pub size: u64,
+    /// Bytes before the trace began, as far as the trace shows.
+    pub initial_size: u64,
+    /// Whether the trace changed its size.
+    pub resized: bool,
+    /// Permission bits.
+    pub mode: u32,
+}
+
+/// All nodes.
+#[derive(Debug, Clone)]
+pub struct Tree {
+    nodes: Vec<Node>,
+}
+
+/// Where a walk ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It is there.
+    Found(NodeId),
+    /// The last component is not there.
+    Absent,
+    /// A directory on the way is not there.
+    NoParent,
+    /// Nobody knows yet: the components from the first unknown one on.
+    Unknown(Vec<Name>),
+    /// A component that is not the last is no directory.
+    NotDirectory,
+    /// Too many links.
+    Loop,
+}
+
+/// A walk along a path.
+#[derive(Debug, Clone)]
+pub(crate) struct Walk {
+    /// The directory in which the walk ended, and the name looked up there last. No name: the path was a directory's own.
+    pub(crate) parent: NodeId,
+    pub(crate) name: Option<Name>,
+    pub(crate) end: End,
+    /// Every name that was looked up.
+    pub(crate) looked: Vec<(NodeId, Name)>,
+}
+
+impl Tree {
+    /// Nothing but a root directory of which nothing is known.
+    pub fn new(names: &mut Names) -> Tree {
+        let kind = Kind::Directory { entries: HashMap::new(), whole: false, parent: ROOT };
+        let root = Node::new(kind, Some(names.intern(b"/")));
+        Tree { nodes: vec![root] }
+    }
+
+    /// A node.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id as usize]
+    }
+
+    pub(crate) fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        &mut self.nodes[id as usize]
+    }
+
+    /// All nodes that ever were, by number.
+    pub fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.iter()
+    }
+
+    pub(crate) fn is_file(&self, id: NodeId) -> bool {
+        matches!(self.node(id).kind, Kind::File | Kind::Undecided)
+    }
+
+    pub(crate) fn add(&mut self, node: Node) -> NodeId {
+        self.nodes.push(node);
+        NodeId::try_from(self.nodes.len() - 1).expect("fewer than 2^32 files")
+    }
+
+    pub(crate) fn entry(&self, dir: NodeId, name: Name) -> Option<NodeId> {
+        match &self.node(dir).kind {
+            Kind::Directory { entries, .. } => entries.get(&name).copied().flatten(),
+            _ => None,
+        }
+    }
+
+    /// Names `node` in `dir`, or notes with `None` that nothing has that name.
+    pub(crate) fn set_entry(&mut self, dir: NodeId, name: Name, node: Option<NodeId>) {
+        self.become_directory(dir);
+        if let Kind::Directory { entries, .. } = &mut self.node_mut(dir).kind {
+            entries.insert(name, node);
+        }
+        if let Some(node) = node
+            && let Kind::Directory { parent, .. } = &mut self.node_mut(node).kind
+        {
+            *parent = dir;
+        }
+    }
+
+    /// What exists with names below it is a directory.
+    pub(crate) fn become_directory(&mut self, id: NodeId) {
+        let node = self.node_mut(id);
+        if matches!(node.kind, Kind::Undecided) {
+            node.kind = Kind::Directory { entries: HashMap::new(), whole: false, parent: ROOT };
+            node.mode = 0o755;
+        }
+    }
+
+    pub(crate) fn is_empty(&self, dir: NodeId) -> Option<bool> {
+        match &self.node(dir).kind {
+            Kind::Directory { entries, whole, .. } => match entries.values().any(Option::is_some) {
+                true => Some(false),
+                false => whole.then_some(true),
+            },
+            _ => None,
+        }
+    }
+
+    /// Follows `path` from `start`; the last component too if `follow`.
+    pub(crate) fn walk(&self, start: NodeId, path: &[u8], follow: bool, names: &mut Names) -> Walk {
+        let start = if path.starts_with(b"/") { ROOT } else { start };
+        let mut walk = Walk { parent: start, name: None, end: End::Found(start), looked: Vec::new() };
+        let mut left: Vec<Name> = components(path, names).into_iter().rev().collect();
+        let directory = path.ends_with(b"/");
+        let mut at = start;
+        let mut links = 0;
+        while let Some(component) = left.pop() {
+            let Kind::Directory { entries, whole, parent } = &self.node(at).kind else {
+                walk.end = match self.node(at).kind {
+                    Kind::Undecided => unknown(at, component, &left, &mut walk),
+                    _ => End::NotDirectory,
+                };
+                return walk;
+            };
+            if names.bytes(component) == b".." {
+                at = *parent;
+                (walk.parent, walk.name, walk.end) = (at, None, End::Found(at));
+                continue;
+            }
+            (walk.parent, walk.name) = (at, Some(component));
+            walk.looked.push((at, component));
+            let found = match (entries.get(&component), whole) {
+                (Some(Some(node)), _) => *node,
+                (Some(None), _) | (None, true) => {
+                    walk.end = if left.is_empty() { End::Absent } else { End::NoParent };
+                    return walk;
+                }
+                (None, false) => {
+                    walk.end = unknown(at, component, &left, &mut walk);
+                    return walk;
+                }
+            };
+            match self.node(found).kind {
+                Kind::Link(Some(target)) if follow || directory || !left.is_empty() => {
+                    links += 1;
+                    if links > LINKS_MAX {
+                        walk.end = End::Loop;
+                        return walk;
+                    }
+                    let target = names.bytes(target).to_vec();
+                    if target.starts_with(b"/") {
+                        at = ROOT;
+                    }
+                    left.extend(components(&target, names).into_iter().rev());
+                    (walk.parent, walk.name, walk.end) = (at, None, End::Found(at));
+                }
+                _ => {
+                    at = found;
+                    walk.end = End::Found(found);
+                }
+            }
+        }
+        walk
+    }
+}
+
+fn unknown(at: NodeId, component: Name, left: &[Name], walk: &mut Walk) -> End {
+    (walk.parent, walk.name) = (at, Some(component));
+    End::Unknown(std::iter::once(component).chain(left.iter().rev().copied()).collect())
+}
+
+/// A path's components; `.` and empty ones mean nothing.
+pub(crate) fn components(path: &[u8], names: &mut Names) -> Vec<Name> {
+    let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
+    parts.map(|part| names.intern(part)).collect()
+}
+
+impl Node {
+    pub(crate) fn new(kind: Kind, initial: Option<Name>) -> Node {
+        let mode = if matches!(kind, Kind::Directory { .. }) { 0o755 } else { 0o644 };
+        Node { kind, initial, size: 0, initial_size: 0, resized: false, mode }
+    }
+}

@@ -1,0 +1,259 @@
+//! The state that the model keeps, and the small changes to it that calls are made of.
+
+use super::tree::{NodeId, Tree};
+use crate::action::{Action, ActionId, Fate, How, Need, Resource, Role, Series, Step, Touch};
+use crate::names::{Name, Names};
+use crate::op::{Call, Fd, Handle, Op};
+use serde::{Deserialize, Serialize};
+use std::collections::{HashMap, VecDeque};
+
+/// The model's state after the calls applied so far.
+#[derive(Debug)]
+pub struct World {
+    /// All byte strings.
+    pub names: Names,
+    /// All files.
+    pub tree: Tree,
+    /// What contradicted the model, and was repaired.
+    pub repairs: Repairs,
+    /// Descriptions that were open before the trace began.
+    pub inherited: Vec<Inherited>,
+    pub(super) hard_links: Vec<(Name, NodeId)>,
+    pub(super) tasks: HashMap<u32, Task>,
+    pub(super) tables: Vec<Table>,
+    pub(super) directories: Vec<Directory>,
+    pub(super) descriptions: Vec<Description>,
+    pub(super) pipes: HashMap<Name, Pipe>,
+    pub(super) contexts: HashMap<u64, Context>,
+    pub(super) requests: Vec<(ActionId, Vec<Touch>, Handle)>,
+    pub(super) ends: HashMap<u32, ActionId>,
+    pub(super) threads: u32,
+    pub(super) processes: u32,
+    pub(super) entries: u32,
+    pub(super) next: ActionId,
+    pub(super) began: Option<u64>,
+}
+
+/// Contradictions between trace and model, by kind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Repairs {
+    /// Files that something outside of the trace must have made or removed.
+    pub outside: u64,
+    /// Descriptors that the trace shows in use, and nobody saw being made.
+    pub descriptors: u64,
+    /// Calls whose result no order of overlapping calls explains.
+    pub races: u64,
+    /// Overlapping calls that were put into another order than that of their ends, to explain a result.
+    pub reordered: u64,
+}
+
+/// A description that was open before the trace began.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inherited {
+    /// Its handle.
+    pub handle: Handle,
+    /// The file's path before the trace began.
+    pub path: Name,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Task {
+    pub(super) thread: u32,
+    pub(super) process: u32,
+    pub(super) table: usize,
+    pub(super) directory: usize,
+    /// What its next action waits for.
+    pub(super) needs: Vec<Need>,
+    /// A vfork's child that still holds it.
+    pub(super) held_by: Option<u32>,
+}
+
+/// A descriptor table; several tasks may share it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Table {
+    pub(super) slots: HashMap<Fd, Slot>,
+    pub(super) users: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Slot {
+    pub(super) description: Handle,
+    pub(super) close_on_exec: bool,
+    /// Number and generation in one.
+    pub(super) series: u32,
+}
+
+/// Working directory and umask; several tasks may share them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Directory {
+    pub(super) at: Option<Handle>,
+    pub(super) mask: u32,
+    pub(super) users: u32,
+}
+
+/// An open file description: shared by dup and fork, closed at the last reference.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Description {
+    pub(super) on: Target,
+    pub(super) position: u64,
+    pub(super) append: bool,
+    pub(super) references: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Target {
+    File(NodeId),
+    /// A pipe, by what the trace calls it.
+    Pipe(Name),
+    Other,
+}
+
+/// Bytes that went through a pipe, so that a read finds its write.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Pipe {
+    pub(super) written: u64,
+    pub(super) read: u64,
+    /// Writes not yet read to their end: up to which byte, and who.
+    pub(super) writes: VecDeque<(u64, ActionId)>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Context {
+    pub(super) number: u32,
+    /// Requests not yet collected.
+    pub(super) waiting: VecDeque<u32>,
+}
+
+impl World {
+    /// A world of which nothing is known.
+    pub fn new(mut names: Names) -> World {
+        let tree = Tree::new(&mut names);
+        World {
+            names,
+            tree,
+            repairs: Repairs::default(),
+            inherited: Vec::new(),
+            hard_links: Vec::new(),
+            tasks: HashMap::new(),
+            tables: Vec::new(),
+            directories: Vec::new(),
+            descriptions: Vec::new(),
+            pipes: HashMap::new(),
+            contexts: HashMap::new(),
+            requests: Vec::new(),
+            ends: HashMap::new(),
+            threads: 0,
+            processes: 0,
+            entries: 0,
+            next: 0,
+            began: None,
+        }
+    }
+
+    /// How many threads the trace has shown.
+    pub fn threads(&self) -> u32 {
+        self.threads
+    }
+
+    /// How many descriptions were made.
+    pub fn handles(&self) -> u32 {
+        self.descriptions.len() as u32
+    }
+
+    /// How many asynchronous requests were made.
+    pub fn requests(&self) -> u32 {
+        self.requests.len() as u32
+    }
+
+    pub(super) fn task(&self, call: &Call) -> &Task {
+        &self.tasks[&call.task]
+    }
+
+    pub(super) fn step(&mut self, call: &Call) -> Step {
+        let task = self.tasks.get_mut(&call.task).expect("a task is known before it acts");
+        let needs = std::mem::take(&mut task.needs);
+        let began = *self.began.get_or_insert(call.start);
+        let action = Action {
+            thread: task.thread,
+            start: call.start.saturating_sub(began),
+            end: call.end.saturating_sub(began),
+            line: call.line,
+            name: call.name,
+            fate: Fate::Executed,
+            op: Op::Nothing,
+            recorded: call.outcome,
+        };
+        Step { action, touches: Vec::new(), series: Vec::new(), needs }
+    }
+
+    pub(super) fn describe(&mut self, on: Target, append: bool) -> Handle {
+        self.descriptions.push(Description { on, position: 0, append, references: 0 });
+        Handle::try_from(self.descriptions.len() - 1).expect("fewer than 2^32 descriptions")
+    }
+
+    /// Puts a description into a table; what had that number before loses a reference, and is returned if it was the last.
+    pub(super) fn install(
+        &mut self,
+        table: usize,
+        fd: Fd,
+        description: Handle,
+        close_on_exec: bool,
+    ) -> (u32, Option<Handle>) {
+        let closed = self.remove(table, fd).and_then(|(_, closed)| closed);
+        self.descriptions[description as usize].references += 1;
+        let series = self.entries;
+        self.entries += 1;
+        self.tables[table].slots.insert(fd, Slot { description, close_on_exec, series });
+        (series, closed)
+    }
+
+    /// Takes a number out of a table. The description is returned if that was its last reference.
+    pub(super) fn remove(&mut self, table: usize, fd: Fd) -> Option<(Slot, Option<Handle>)> {
+        let slot = self.tables[table].slots.remove(&fd)?;
+        Some((slot, self.release(slot.description)))
+    }
+
+    pub(super) fn release(&mut self, description: Handle) -> Option<Handle> {
+        let state = &mut self.descriptions[description as usize];
+        state.references = state.references.saturating_sub(1);
+        (state.references == 0).then_some(description)
+    }
+
+    pub(super) fn slot(&self, call: &Call, fd: Fd) -> Option<Slot> {
+        self.tables[self.task(call).table].slots.get(&fd).copied()
+    }
+
+    pub(super) fn file_of(&self, description: Handle) -> Option<NodeId> {
+        match self.descriptions[description as usize].on {
+            Target::File(node) => Some(node),
+            _ => None,
+        }
+    }
+}
+
+/// What calls touch, written down.
+impl Step {
+    pub(super) fn touch(&mut self, on: Resource, how: How) {
+        self.touch_range(on, how, 0, u64::MAX);
+    }
+
+    pub(super) fn touch_range(&mut self, on: Resource, how: How, from: u64, to: u64) {
+        if from < to {
+            self.touches.push(Touch { on, how, range: (from, to) });
+        }
+    }
+
+    pub(super) fn in_series(&mut self, series: Series, role: Role) {
+        self.series.push((series, role));
+    }
+
+    /// A use of an open file: of its number, its description, and the file itself.
+    pub(super) fn uses(&mut self, slot: Slot, file: Option<NodeId>, how: How) {
+        self.in_series(Series::Descriptor(slot.series), Role::Use);
+        self.in_series(Series::Description(slot.description), Role::Use);
+        self.touch(Resource::Description(slot.description), how);
+        if let Some(file) = file {
+            self.in_series(Series::File(file), Role::Use);
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! What a call asks for, typed. The same operations exist twice: with descriptors as the traced process numbered them
+//! ([`Fd`], before the model) and with the model's handles ([`Handle`], in a compiled benchmark).
+
+use crate::names::Name;
+use serde::{Deserialize, Serialize};
+
+/// A descriptor as the traced process numbered it; also `AT_FDCWD`, and −1 for none.
+pub type Fd = i32;
+/// An open file description of a compiled benchmark; numbered from 0 and never used again.
+pub type Handle = u32;
+/// No handle: of a place, that its path is absolute; of a failed open, that nothing was opened.
+pub const NO_HANDLE: Handle = Handle::MAX;
+
+/// What a call returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// Success, with the value.
+    Value(i64),
+    /// An error, by the kernel's number.
+    Error(i32),
+    /// It never returned, or nobody knows.
+    Unknown,
+}
+
+impl Outcome {
+    /// Whether it is known to have succeeded.
+    pub fn succeeded(self) -> bool {
+        matches!(self, Outcome::Value(_))
+    }
+
+    /// The value of a success that is not negative; 0 otherwise.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Outcome::Value(value) => value.max(0) as u64,
+            _ => 0,
+        }
+    }
+}
+
+/// Where a file is: a path, and what it starts from if it is relative. An empty path is the descriptor itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place<D> {
+    /// Where a relative path starts.
+    pub dir: D,
+    /// The path, as the program gave it.
+    pub path: Name,
+}
+
+/// What a program saw of a file's attributes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    /// Kind and permissions, as in `st_mode`.
+    pub mode: u32,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// What a synchronisation covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SyncKind {
+    /// fsync.
+    File,
+    /// fdatasync.
+    Data,
+    /// syncfs.
+    FileSystem,
+    /// sync_file_range: these bytes.
+    Range(u64, u64),
+}
+
+/// What a lock call asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LockKind {
+    /// Shared with other readers.
+    Shared,
+    /// For one only.
+    Exclusive,
+    /// Give it back.
+    Unlock,
+}
+
+/// One request of an asynchronous batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request<D> {
+    /// The file.
+    pub on: D,
+    /// Which way.
+    pub kind: RequestKind,
+    /// Where it starts, in bytes.
+    pub start: u64,
+    /// How many bytes.
+    pub bytes: u64,
+}
+
+/// Which way an asynchronous request goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RequestKind {
+    /// From the file.
+    Read,
+    /// To the file.
+    Write,
+    /// fsync or fdatasync.
+    Sync,
+}
+
+/// An operation that a replay executes. The variants' order is part of the format: new ones go to the end.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the fields are the arguments of the call that the variant names")]
+pub enum Op<D> {
+    /// Nothing to execute.
+    Nothing,
+    /// open, openat, openat2, creat. `made` is what it returned.
+    Open {
+        at: Place<D>,
+        flags: u32,
+        mode: u32,
+        made: D,
+    },
+    /// Closes of last references: by close, dup2, exec, or the end of a process.
+    Close {
+        all: Box<[D]>,
+    },
+    /// read and its family; `at` is the position of the positional forms.
+    Read {
+        on: D,
+        bytes: u64,
+        at: Option<u64>,
+    },
+    /// write and its family.
+    Write {
+        on: D,
+        bytes: u64,
+        at: Option<u64>,
+    },
+    Seek {
+        on: D,
+        offset: i64,
+        whence: u32,
+    },
+    /// stat and its family, by path or descriptor.
+    Stat {
+        at: Place<D>,
+        follow: bool,
+        seen: Option<Seen>,
+    },
+    Access {
+        at: Place<D>,
+        mode: u32,
+    },
+    ReadLink {
+        at: Place<D>,
+        target: Option<Name>,
+    },
+    StatFs {
+        at: Place<D>,
+    },
+    MakeDir {
+        at: Place<D>,
+        mode: u32,
+    },
+    RemoveDir {
+        at: Place<D>,
+    },
+    Unlink {
+        at: Place<D>,
+    },
+    Rename {
+        from: Place<D>,
+        to: Place<D>,
+        flags: u32,
+    },
+    Link {
+        from: Place<D>,
+        to: Place<D>,
+        follow: bool,
+    },
+    Symlink {
+        target: Name,
+        at: Place<D>,
+    },
+    SetMode {
+        at: Place<D>,
+        mode: u32,
+    },
+    SetOwner {
+        at: Place<D>,
+        follow: bool,
+        user: Option<u32>,
+        group: Option<u32>,
+    },
+    SetTimes {
+        at: Place<D>,
+        follow: bool,
+    },
+    /// truncate and ftruncate.
+    Resize {
+        at: Place<D>,
+        size: u64,
+    },
+    Allocate {
+        on: D,
+        mode: u32,
+        start: u64,
+        bytes: u64,
+    },
+    Advise {
+        on: D,
+        start: u64,
+        bytes: u64,
+        advice: u32,
+    },
+    Sync {
+        on: D,
+        kind: SyncKind,
+    },
+    SyncAll,
+    /// getdents.
+    List {
+        on: D,
+        bytes: u64,
+    },
+    Flock {
+        on: D,
+        kind: LockKind,
+    },
+    Lock {
+        on: D,
+        kind: LockKind,
+        start: u64,
+        bytes: u64,
+    },
+    /// copy_file_range and sendfile between files.
+    Copy {
+        from: D,
+        from_at: Option<u64>,
+        to: D,
+        to_at: Option<u64>,
+        bytes: u64,
+    },
+    /// io_submit; `first` numbers the requests, in the order of submission.
+    Submit {
+        context: u32,
+        first: u32,
+        requests: Box<[Request<D>]>,
+    },
+    /// io_getevents: waits until these requests are done.
+    Collect {
+        context: u32,
+        requests: Box<[u32]>,
+    },
+    /// chdir; `made` stands for the new working directory.
+    ChangeDir {
+        at: Place<D>,
+        made: D,
+    },
+}
+
+/// What only changes the model: descriptors, processes, and what a replay does not execute.
+#[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs, reason = "the fields are the arguments of the call that the variant names")]
+pub enum Ask {
+    /// Something that a replay can execute.
+    File(Op<Fd>),
+    Duplicate {
+        on: Fd,
+        made: Fd,
+        close_on_exec: bool,
+    },
+    CloseRange {
+        first: u32,
+        last: u32,
+    },
+    SetCloseOnExec {
+        on: Fd,
+        yes: bool,
+    },
+    /// Makes descriptors that are no files: pipes, sockets, epoll, timers.
+    Opaque {
+        made: Box<[Fd]>,
+        close_on_exec: bool,
+    },
+    /// A pipe, read end first; the ends are unknown where the trace leaves them out.
+    Pipe {
+        ends: Option<(Fd, Fd)>,
+        close_on_exec: bool,
+    },
+    /// What a process may share with its parent.
+    Clone {
+        child: Option<u32>,
+        share: Share,
+    },
+    Exec,
+    /// The end of the caller; with `group`, of its whole process.
+    Exit,
+    /// Waiting for a child to end.
+    Wait {
+        child: Option<u32>,
+    },
+    ChangeMask {
+        mask: u32,
+    },
+    /// fchdir.
+    ChangeDirTo {
+        on: Fd,
+    },
+    AioSetup {
+        context: u64,
+    },
+    AioSubmit {
+        context: u64,
+        requests: Box<[Request<Fd>]>,
+    },
+    AioCollect {
+        context: u64,
+        count: u32,
+    },
+    /// Waiting, or other work, that touches no file; executed by nobody.
+    Idle,
+    /// It touches files, and no replay of it exists.
+    Unsupported,
+}
+
+/// What a new task shares with the one that made it, and whether that one is held (vfork).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Share {
+    /// The descriptor table.
+    pub files: bool,
+    /// Working directory and umask.
+    pub directory: bool,
+    /// The process.
+    pub process: bool,
+    /// The parent is held until the child runs another program or ends.
+    pub hold: bool,
+}
+
+/// One call of the trace, typed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Call {
+    /// The task that called.
+    pub task: u32,
+    /// Nanoseconds: entry.
+    pub start: u64,
+    /// Nanoseconds: return.
+    pub end: u64,
+    /// Line of the trace.
+    pub line: u64,
+    /// The call's name.
+    pub name: Name,
+    /// What it asks for.
+    pub ask: Ask,
+    /// What it returned.
+    pub outcome: Outcome,
+    /// What the trace says that descriptors are, before the call; `AT_FDCWD` is the working directory.
+    pub notes: Box<[(Fd, Name)]>,
+    /// What the trace says that the returned descriptor is.
+    pub made_note: Option<Name>,
+}

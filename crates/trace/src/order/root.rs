@@ -1,0 +1,109 @@
+//! The paper's order (sections 2.3.2 and 2.4.2): threads sequential, files sequential, paths by stage and name, descriptors
+//! sequential (which subsumes their stage), asynchronous requests by stage.
+//!
+//! Two things that the paper leaves open: a name that was looked up and not there is a generation of that name, so that
+//! name ordering keeps it between its neighbours; and an open file description that processes share has a stage of its own.
+
+use super::edges::{EdgeList, Order};
+use super::{Orderer, add_all, add_needs};
+use crate::action::{ActionId, Moment, Role, Rule, Series, Step};
+use std::collections::HashMap;
+
+/// Builds the order `root`.
+#[derive(Debug)]
+pub struct Root {
+    edges: EdgeList,
+    series: HashMap<Series, State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The action that made this generation.
+    create: Option<ActionId>,
+    /// Of this generation, the last use by each thread.
+    uses: Vec<(u32, ActionId)>,
+    /// The last of the series so far.
+    last: Option<ActionId>,
+    /// Where the generation before ended.
+    before: Vec<ActionId>,
+    /// Whether this generation is one of absence.
+    absent: bool,
+    /// Whether this generation was deleted.
+    ended: bool,
+}
+
+impl Root {
+    /// An order without actions.
+    pub fn new() -> Root {
+        Root { edges: EdgeList::new("root"), series: HashMap::new() }
+    }
+}
+
+impl Default for Root {
+    fn default() -> Root {
+        Root::new()
+    }
+}
+
+impl Orderer for Root {
+    fn add(&mut self, step: &Step) {
+        let action = self.edges.next();
+        let thread = step.action.thread;
+        add_needs(&mut self.edges, &step.needs);
+        for (series, role) in &step.series {
+            let state = self.series.entry(*series).or_default();
+            let edges = &mut self.edges;
+            match series {
+                Series::File(_) => state.sequence(edges, action, Rule::FileSequence),
+                Series::Descriptor(_) => state.sequence(edges, action, Rule::DescriptorSequence),
+                Series::Description(_) => state.stage(edges, (thread, action), *role, Rule::DescriptionStage),
+                Series::Request(_) => state.stage(edges, (thread, action), *role, Rule::AioStage),
+                Series::Path(..) => {
+                    state.name(edges, action, *role);
+                    state.stage(edges, (thread, action), *role, Rule::PathStage);
+                }
+            }
+        }
+        self.edges.close(thread);
+    }
+
+    fn finish(self: Box<Self>) -> Order {
+        self.edges.finish()
+    }
+}
+
+impl State {
+    fn sequence(&mut self, edges: &mut EdgeList, action: ActionId, rule: Rule) {
+        if let Some(last) = self.last.replace(action) {
+            edges.add(last, Moment::End, rule);
+        }
+    }
+
+    /// Creation before uses, uses before deletion.
+    fn stage(&mut self, edges: &mut EdgeList, (thread, action): (u32, ActionId), role: Role, rule: Rule) {
+        match role {
+            Role::Create => self.create = Some(action),
+            Role::Use | Role::Absent => {
+                add_all(edges, self.create, rule);
+                self.uses.retain(|(other, _)| *other != thread);
+                self.uses.push((thread, action));
+            }
+            Role::Delete => {
+                add_all(edges, self.create.into_iter().chain(self.uses.iter().map(|(_, at)| *at)), rule)
+            }
+        }
+    }
+
+    /// The generation before ends first. A creation begins a new one, and so does whatever follows a deletion, or finds the
+    /// name there where it was not, or the other way round.
+    fn name(&mut self, edges: &mut EdgeList, action: ActionId, role: Role) {
+        let absent = role == Role::Absent;
+        if role == Role::Create || self.ended || absent != self.absent {
+            // A generation without a deletion ends with the last use by each thread.
+            self.before = self.uses.drain(..).map(|(_, at)| at).chain(self.last).collect();
+            (self.create, self.ended) = (None, false);
+        }
+        add_all(edges, self.before.iter().copied(), Rule::PathName);
+        (self.absent, self.ended, self.last) = (absent, role == Role::Delete, Some(action));
+    }
+}

@@ -1,0 +1,57 @@
+//! The account of a trace: what could be used, and the first line of each kind that could not.
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Different complaints that are kept; hostile input must not fill memory with them.
+const KINDS_MAX: usize = 256;
+/// Bytes of an example line that are kept.
+const EXAMPLE_BYTES_MAX: usize = 200;
+
+/// How much of a trace could be used.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Coverage {
+    /// Lines read.
+    pub lines: u64,
+    /// Lines that became part of an event, or that carry none (signals, empty lines).
+    pub used: u64,
+    /// Calls that began and never ended in the trace.
+    pub unfinished: u64,
+    /// What could not be used, by kind.
+    pub problems: BTreeMap<String, Problem>,
+}
+
+/// One kind of thing that could not be used.
+#[derive(Debug, Clone, Serialize)]
+pub struct Problem {
+    /// How many there were.
+    pub count: u64,
+    /// The first line of that kind, from 1.
+    pub line: u64,
+    /// The beginning of its text.
+    pub example: String,
+}
+
+impl Coverage {
+    /// Counts something unusable; the first of each kind is kept as an example.
+    pub fn problem(&mut self, kind: &str, line: u64, text: &[u8]) {
+        let kind = match self.problems.len() < KINDS_MAX || self.problems.contains_key(kind) {
+            true => kind,
+            false => "other kinds",
+        };
+        let first = || Problem {
+            count: 0,
+            line,
+            example: String::from_utf8_lossy(&text[..text.len().min(EXAMPLE_BYTES_MAX)]).into_owned(),
+        };
+        self.problems.entry(kind.to_owned()).or_insert_with(first).count += 1;
+    }
+
+    /// The share of lines that could be used, in per cent.
+    pub fn percent(&self) -> f64 {
+        match self.lines {
+            0 => 100.0,
+            lines => 100.0 * self.used as f64 / lines as f64,
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! The threads of a replay.
+
+use super::plan::Plan;
+use super::progress::{Progress, begun, done};
+use super::{Buffer, Run, Sample, Target};
+use crate::action::{Fate, Moment, Rule};
+use crate::benchmark::Benchmark;
+use crate::error::TraceError;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Threads of a replay call a handful of functions; a trace may have thousands of them.
+const STACK_BYTES: usize = 128 << 10;
+/// The last part of a pause is spun: sleeping is late by the timer's slack.
+const SPIN: Duration = Duration::from_micros(60);
+/// No thread waits for anything.
+const NOBODY: u32 = u32::MAX;
+
+struct Shared<'a, T> {
+    benchmark: &'a Benchmark,
+    plan: &'a Plan,
+    target: &'a T,
+    progress: Vec<Progress>,
+    /// For which action each thread waits; for the watchdog.
+    waits_for: Vec<AtomicU32>,
+    given_up: AtomicBool,
+    began: Instant,
+}
+
+#[derive(Default)]
+struct Own {
+    samples: Vec<Sample>,
+    waited: BTreeMap<Rule, u64>,
+}
+
+/// What went before an action.
+struct Before {
+    /// When everything that it waits for was there.
+    ready: u64,
+    /// What it waited for last.
+    on: Option<u32>,
+}
+
+/// Replays on `target`.
+pub(super) fn run<T: Target>(benchmark: &Benchmark, plan: &Plan, target: &T) -> Result<Run, TraceError> {
+    let count = plan.threads.len();
+    let shared = Shared {
+        benchmark,
+        plan,
+        target,
+        progress: (0..count).map(|_| Progress::default()).collect(),
+        waits_for: (0..count).map(|_| AtomicU32::new(NOBODY)).collect(),
+        given_up: AtomicBool::new(false),
+        began: Instant::now(),
+    };
+    let left = (Mutex::new(count), Condvar::new());
+    let (owns, stall) = std::thread::scope(|scope| {
+        let spawn = |thread: usize| {
+            let (shared, left) = (&shared, &left);
+            let builder = std::thread::Builder::new().stack_size(STACK_BYTES);
+            builder.spawn_scoped(scope, move || {
+                let own = shared.thread(thread);
+                *left.0.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+                left.1.notify_all();
+                own
+            })
+        };
+        let threads: Vec<_> = (0..count).map(spawn).collect();
+        // A thread that could not be started leaves others waiting: they must be told.
+        let missing = threads.iter().filter(|thread| thread.is_err()).count();
+        *left.0.lock().unwrap_or_else(PoisonError::into_inner) -= missing;
+        let stall = match missing {
+            0 => shared.watch(&left),
+            missing => {
+                shared.given_up.store(true, Ordering::Relaxed);
+                Some(format!("{missing} of {count} threads could not be started"))
+            }
+        };
+        let join = |thread: std::thread::ScopedJoinHandle<'_, Own>| {
+            thread.join().expect("a replay's thread does not panic")
+        };
+        (threads.into_iter().map(|thread| thread.map(join).unwrap_or_default()).collect::<Vec<_>>(), stall)
+    });
+    match stall {
+        Some(what) => Err(TraceError::Stalled { what }),
+        None => Ok(collect(plan, owns)),
+    }
+}
+
+fn collect(plan: &Plan, owns: Vec<Own>) -> Run {
+    let mut run = Run::default();
+    let outcome = crate::op::Outcome::Unknown;
+    let none = Sample { start: 0, waited: 0, on: None, late: 0, took: 0, outcome };
+    run.samples = vec![none; plan.place.len()];
+    for (thread, own) in owns.into_iter().enumerate() {
+        for (id, sample) in plan.threads[thread].iter().zip(own.samples) {
+            run.elapsed = run.elapsed.max(sample.start + sample.took);
+            run.samples[*id as usize] = sample;
+        }
+        run.waited.push(own.waited);
+    }
+    run
+}
+
+impl<T: Target> Shared<'_, T> {
+    fn now(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+
+    fn thread(&self, thread: usize) -> Own {
+        let mut own = Own::default();
+        let mut buffer = Buffer::default();
+        let mut last = 0;
+        own.samples.reserve(self.plan.threads[thread].len());
+        for (place, id) in self.plan.threads[thread].iter().enumerate() {
+            let Some(Before { ready, on }) = self.wait(thread, *id, last, &mut own) else { return own };
+            let (start, late) = self.think(*id, ready);
+            let action = &self.benchmark.actions[*id as usize];
+            self.progress[thread].set(begun(place as u32));
+            let (outcome, end) = match action.fate {
+                Fate::Executed => {
+                    let outcome = self.target.execute(&action.op, &mut buffer);
+                    (outcome, self.now())
+                }
+                _ => (action.recorded, start),
+            };
+            self.progress[thread].set(done(place as u32));
+            own.samples.push(Sample { start, waited: ready - last, on, late, took: end - start, outcome });
+            last = end;
+        }
+        own
+    }
+
+    /// Waits for what the order says. Nothing if the replay was given up.
+    fn wait(&self, thread: usize, id: u32, last: u64, own: &mut Own) -> Option<Before> {
+        let mut before = Before { ready: last, on: None };
+        for wait in self.plan.order.of(id) {
+            let (other, place) = self.plan.place[wait.on as usize];
+            let to = if wait.moment == Moment::Start { begun(place) } else { done(place) };
+            let progress = &self.progress[other as usize];
+            if other as usize == thread || progress.get() >= to {
+                continue;
+            }
+            self.waits_for[thread].store(wait.on, Ordering::Relaxed);
+            if !progress.wait(to, &self.given_up) {
+                return None;
+            }
+            self.waits_for[thread].store(NOBODY, Ordering::Relaxed);
+            let after = self.now();
+            *own.waited.entry(wait.rule).or_default() += after - before.ready;
+            before = Before { ready: after, on: Some(wait.on) };
+        }
+        Some(before)
+    }
+
+    /// Pauses as long as the program did, counted from the moment at which it could have gone on.
+    /// Returns when that was over, and how late.
+    fn think(&self, id: u32, ready: u64) -> (u64, u64) {
+        let Some(pause) = self.plan.think.get(id as usize).filter(|pause| **pause > 0) else {
+            return (ready, 0);
+        };
+        let until = ready + pause;
+        let left = Duration::from_nanos(until.saturating_sub(self.now()));
+        if left > SPIN {
+            std::thread::sleep(left - SPIN);
+        }
+        while self.now() < until {
+            std::hint::spin_loop();
+        }
+        let now = self.now();
+        (now, now - until)
+    }
+
+    /// Waits for the threads to end. If nothing moves for long while every thread waits, gives up and says who waits for what.
+    fn watch(&self, left: &(Mutex<usize>, Condvar)) -> Option<String> {
+        let mut moved = (Instant::now(), 0);
+        let mut guard = left.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while *guard > 0 {
+            guard =
+                left.1.wait_timeout(guard, Duration::from_secs(1)).unwrap_or_else(PoisonError::into_inner).0;
+            let sum = self.progress.iter().map(Progress::get).fold(0, u64::wrapping_add);
+            let waiting = self.waits_for.iter().filter(|on| on.load(Ordering::Relaxed) != NOBODY).count();
+            if sum != moved.1 || waiting < *guard {
+                moved = (Instant::now(), sum);
+            } else if moved.0.elapsed() > Duration::from_secs(self.plan.stall_seconds) {
+                self.given_up.store(true, Ordering::Relaxed);
+                return Some(self.who_waits());
+            }
+        }
+        None
+    }
+
+    fn who_waits(&self) -> String {
+        let name = |on: u32| {
+            let action = &self.benchmark.actions[on as usize];
+            format!(
+                "action {on} ({} of thread {}, line {})",
+                self.benchmark.names.show(action.name),
+                action.thread,
+                action.line
+            )
+        };
+        let waits =
+            self.waits_for.iter().enumerate().map(|(thread, on)| (thread, on.load(Ordering::Relaxed)));
+        let waits = waits.filter(|(_, on)| *on != NOBODY).take(8);
+        waits
+            .map(|(thread, on)| format!("thread {thread} waits for {}", name(on)))
+            .collect::<Vec<_>>()
+            .join(", ")
+    }
+}

@@ -1,0 +1,141 @@
+//! How far each thread has come, and the waiting for it. One counter per thread is enough: its actions run in order.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Looks at the counter before a thread goes to sleep. Few: with more threads than processors, whoever is waited for needs
+/// this one.
+const SPINS: u32 = 100;
+/// A sleeper looks up this often, in case the replay was given up.
+const LOOK_UP: Duration = Duration::from_millis(200);
+/// Nobody sleeps.
+const NOTHING: u64 = u64::MAX;
+
+/// A thread's progress: twice the number of actions begun, minus one while the last is not done. Aligned so that no two
+/// threads write to one pair of cache lines.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(super) struct Progress {
+    at: AtomicU64,
+    /// The least that a sleeper waits for. Progress below it wakes nobody.
+    wanted: AtomicU64,
+    sleepers: Mutex<Sleepers>,
+    moved: Condvar,
+}
+
+/// What sleepers wait for; few at a time, so a list.
+#[derive(Debug, Default)]
+struct Sleepers(Vec<u64>);
+
+/// The counter's value once the action at `place` has begun.
+pub(super) fn begun(place: u32) -> u64 {
+    2 * u64::from(place) + 1
+}
+
+/// The counter's value once the action at `place` is done.
+pub(super) fn done(place: u32) -> u64 {
+    2 * u64::from(place) + 2
+}
+
+impl Default for Progress {
+    fn default() -> Progress {
+        Progress {
+            at: AtomicU64::new(0),
+            wanted: AtomicU64::new(NOTHING),
+            sleepers: Mutex::default(),
+            moved: Condvar::new(),
+        }
+    }
+}
+
+impl Progress {
+    pub(super) fn get(&self) -> u64 {
+        self.at.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set(&self, to: u64) {
+        // Sequentially consistent, as is the sleeper's announcement: one of the two sees the other.
+        self.at.store(to, Ordering::SeqCst);
+        if to >= self.wanted.load(Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        drop(self.sleepers.lock().unwrap_or_else(PoisonError::into_inner));
+        self.moved.notify_all();
+    }
+
+    /// Waits until the counter is at least `to`; `false` if the replay was given up.
+    pub(super) fn wait(&self, to: u64, given_up: &AtomicBool) -> bool {
+        for _ in 0..SPINS {
+            if self.get() >= to {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        self.sleep(to, given_up)
+    }
+
+    #[cold]
+    fn sleep(&self, to: u64, given_up: &AtomicBool) -> bool {
+        let mut sleepers = self.sleepers.lock().unwrap_or_else(PoisonError::into_inner);
+        sleepers.0.push(to);
+        self.wanted.store(sleepers.least(), Ordering::SeqCst);
+        while self.at.load(Ordering::SeqCst) < to && !given_up.load(Ordering::Relaxed) {
+            sleepers = self.moved.wait_timeout(sleepers, LOOK_UP).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        sleepers.leave(to);
+        self.wanted.store(sleepers.least(), Ordering::SeqCst);
+        self.get() >= to
+    }
+}
+
+impl Sleepers {
+    fn least(&self) -> u64 {
+        self.0.iter().copied().min().unwrap_or(NOTHING)
+    }
+
+    fn leave(&mut self, to: u64) {
+        if let Some(at) = self.0.iter().position(|wanted| *wanted == to) {
+            self.0.swap_remove(at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+
+    #[test]
+    fn every_sleeper_is_woken_by_what_it_waits_for_and_sees_what_came_before() {
+        let (progress, given_up) = (Progress::default(), AtomicBool::new(false));
+        let written: Vec<AtomicU32> = (0..2000).map(|_| AtomicU32::new(0)).collect();
+        std::thread::scope(|scope| {
+            for first in 0..3usize {
+                let (progress, given_up, written) = (&progress, &given_up, &written);
+                scope.spawn(move || {
+                    for place in (first..2000).step_by(3 + first) {
+                        assert!(progress.wait(done(place as u32), given_up));
+                        assert_eq!(written[place].load(Ordering::Relaxed), 1);
+                    }
+                });
+            }
+            for (place, cell) in written.iter().enumerate() {
+                progress.set(begun(place as u32));
+                cell.store(1, Ordering::Relaxed);
+                progress.set(done(place as u32));
+            }
+        });
+        assert_eq!(progress.wanted.load(Ordering::Relaxed), NOTHING);
+    }
+
+    #[test]
+    fn a_replay_that_is_given_up_ends_its_waits() {
+        let (progress, given_up) = (Progress::default(), AtomicBool::new(true));
+        assert!(!progress.wait(1, &given_up));
+    }
+}

@@ -1,0 +1,163 @@
+//! Results that differ from the trace, and why.
+
+use crate::action::{Action, Fate};
+use crate::benchmark::Benchmark;
+use crate::op::{Op, Outcome};
+use crate::replay::Run;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Why a result differs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cause {
+    /// The same action gives the recorded result when one thread makes all calls.
+    Order,
+    /// Nobody ran the same with one thread, so the order cannot be told from the other causes.
+    Unattributed,
+    /// The target has no more room.
+    Space,
+    /// The target or this user may not do it.
+    Permission,
+    /// The target lacks the feature.
+    Feature,
+    /// Too few descriptors are allowed.
+    Descriptors,
+    /// The call that should have opened its file failed.
+    NotOpened,
+    /// The initial tree, as far as snapshot and trace show it, is not what the program saw.
+    Tree,
+}
+
+/// One result that differs.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Difference {
+    /// The action's number.
+    pub action: u32,
+    /// Its line in the trace.
+    pub line: u64,
+    /// Its call.
+    pub call: String,
+    /// What the program got.
+    pub recorded: String,
+    /// What the replay got.
+    pub replayed: String,
+    /// Why.
+    pub cause: Cause,
+}
+
+/// Differences that look the same.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Group {
+    /// Why.
+    pub cause: Cause,
+    /// The call.
+    pub call: String,
+    /// What the program got.
+    pub recorded: String,
+    /// What the replay got; of numbers, only that they differ.
+    pub replayed: String,
+    /// How many.
+    pub count: u64,
+    /// The first action of them.
+    pub first: u32,
+}
+
+/// Differences by cause and kind, the most frequent first.
+pub(super) fn group(all: &[Difference]) -> Vec<Group> {
+    let kind = |text: &str| match text.parse::<i64>() {
+        Ok(_) => "a number".to_owned(),
+        Err(_) => text.to_owned(),
+    };
+    let mut groups: BTreeMap<_, (u64, u32)> = BTreeMap::new();
+    for difference in all {
+        let key =
+            (difference.cause, &difference.call, kind(&difference.recorded), kind(&difference.replayed));
+        groups.entry(key).or_insert((0, difference.action)).0 += 1;
+    }
+    let group = |((cause, call, recorded, replayed), (count, first)): ((_, &String, _, _), _)| Group {
+        cause,
+        call: call.clone(),
+        recorded,
+        replayed,
+        count,
+        first,
+    };
+    let mut groups: Vec<_> = groups.into_iter().map(group).collect();
+    groups.sort_by_key(|group| (group.cause, std::cmp::Reverse(group.count)));
+    groups
+}
+
+pub(super) fn find(benchmark: &Benchmark, run: &Run, single: Option<&Run>) -> Vec<Difference> {
+    let mut found = Vec::new();
+    for (id, (action, sample)) in benchmark.actions.iter().zip(&run.samples).enumerate() {
+        if action.fate != Fate::Executed || same(action, sample.outcome) {
+            continue;
+        }
+        let cause = match single.map(|single| single.samples[id].outcome) {
+            Some(alone) if same(action, alone) => Cause::Order,
+            Some(_) => cause(action, sample.outcome),
+            None => Cause::Unattributed,
+        };
+        found.push(Difference {
+            action: id as u32,
+            line: action.line,
+            call: benchmark.names.show(action.name),
+            recorded: seen_size(action)
+                .map_or_else(|| show(action.recorded), |size| show(Outcome::Value(size))),
+            replayed: show(sample.outcome),
+            cause,
+        });
+    }
+    found
+}
+
+fn cause(action: &Action, outcome: Outcome) -> Cause {
+    match outcome {
+        // A user namespace knows one user.
+        Outcome::Error(libc::EINVAL) if matches!(action.op, Op::SetOwner { .. }) => Cause::Permission,
+        Outcome::Error(libc::EBADF) => Cause::NotOpened,
+        Outcome::Error(libc::ENOSPC | libc::EDQUOT) => Cause::Space,
+        Outcome::Error(libc::EPERM | libc::EACCES | libc::EROFS) => Cause::Permission,
+        Outcome::Error(libc::EOPNOTSUPP | libc::ENOSYS) => Cause::Feature,
+        Outcome::Error(libc::EMFILE | libc::ENFILE) => Cause::Descriptors,
+        _ => Cause::Tree,
+    }
+}
+
+/// The size that a stat showed. Of regular files only: those of others are the file system's choice.
+fn seen_size(action: &Action) -> Option<i64> {
+    match &action.op {
+        Op::Stat { seen: Some(seen), .. } if seen.mode & libc::S_IFMT == libc::S_IFREG => {
+            i64::try_from(seen.size).ok().filter(|_| action.recorded.succeeded())
+        }
+        _ => None,
+    }
+}
+
+/// Whether a program would see the same. Descriptors' numbers are the kernel's choice, and the sizes of directory entries
+/// the file system's.
+fn same(action: &Action, outcome: Outcome) -> bool {
+    match (action.recorded, outcome) {
+        (Outcome::Value(recorded), Outcome::Value(replayed)) => match &action.op {
+            Op::Read { .. } | Op::Write { .. } | Op::Seek { .. } | Op::Copy { .. } => recorded == replayed,
+            Op::ReadLink { target: Some(_), .. } | Op::Submit { .. } | Op::Collect { .. } => {
+                recorded == replayed
+            }
+            Op::Stat { .. } => seen_size(action).is_none_or(|size| size == replayed),
+            Op::List { .. } => (recorded == 0) == (replayed == 0),
+            _ => true,
+        },
+        // An interrupted close has closed; a process's end has no result of its own.
+        (_, Outcome::Value(_)) if matches!(action.op, Op::Close { .. }) => true,
+        (recorded, replayed) => recorded == replayed,
+    }
+}
+
+pub(super) fn show(outcome: Outcome) -> String {
+    match outcome {
+        Outcome::Value(value) => value.to_string(),
+        Outcome::Error(number) => crate::decode::errno_name(number),
+        Outcome::Unknown => "unknown".into(),
+    }
+}

@@ -1,0 +1,92 @@
+//! A report, for people.
+
+use super::{Group, Interval, Latency, LongWait, Report};
+use std::fmt;
+
+/// Calls and differences shown; `--json` has more.
+const SHOWN: usize = 12;
+
+impl fmt::Display for Report {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = |nanos: u64| nanos as f64 / 1e9;
+        writeln!(out, "order          {}", self.order)?;
+        writeln!(
+            out,
+            "elapsed        {:.3} s (recorded, with tracer: {:.3} s)",
+            seconds(self.elapsed_ns),
+            seconds(self.recorded_ns)
+        )?;
+        writeln!(
+            out,
+            "concurrency    {:.2} calls under way (recorded: {:.2})",
+            self.concurrency.0, self.concurrency.1
+        )?;
+        let crate::init::Built { files, bytes, written, stand_ins } = self.built;
+        writeln!(
+            out,
+            "initial tree   {files} files, {bytes} bytes ({written} written), {stand_ins} stand-ins"
+        )?;
+        writeln!(out, "cache          {}", self.cache)?;
+        if self.runs.len() > 1 {
+            let elapsed: Vec<_> = self.runs.iter().map(|run| run.elapsed_ns as f64).collect();
+            let Interval { mean, half } = Interval::of(&elapsed);
+            let (mean, half) = (mean / 1e9, half.unwrap_or(0.0) / 1e9);
+            writeln!(out, "runs           {}, {mean:.3} +- {half:.3} s (95 %)", self.runs.len())?;
+        }
+        for (fate, count) in &self.actions {
+            writeln!(out, "actions        {count:>9}  {fate}")?;
+        }
+        self.times(out)?;
+        let total: u64 = self.causes.values().sum();
+        writeln!(out, "differences    {total}, of which {} by order", self.order_differences())?;
+        for (cause, count) in &self.causes {
+            writeln!(out, "differences    {count:>9}  {cause:?}")?;
+        }
+        for group in self.groups.iter().take(SHOWN) {
+            let Group { cause, call, recorded, replayed, count, first } = group;
+            writeln!(
+                out,
+                "  {count} {call}: recorded {recorded}, replayed {replayed}: {cause:?} (first: action {first})"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl Report {
+    fn times(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut calls: Vec<_> = self.calls.iter().collect();
+        calls.sort_by_key(|(_, latency)| std::cmp::Reverse(latency.total_ns));
+        for (call, latency) in calls.into_iter().take(SHOWN) {
+            write_latency(out, "call", call, latency)?;
+        }
+        write_latency(out, "syncs", "fsync and its family", &self.syncs)?;
+        for (rule, nanos) in &self.waited_ns {
+            writeln!(out, "waited         {:>9.3} s  for {rule:?}", *nanos as f64 / 1e9)?;
+        }
+        if let Some(wait) = self.longest_waits.first() {
+            let LongWait { action, on, rule, waited_ns, paths } = wait;
+            let rule = rule.map_or("temporal order".into(), |rule| format!("{rule:?}"));
+            let (millis, paths) = (*waited_ns as f64 / 1e6, paths.join(" "));
+            writeln!(out, "longest wait   {millis:.3} ms: action {action} for {on}, by {rule} {paths}")?;
+        }
+        if self.lag.count > 0 {
+            write_latency(out, "late", "actions that began late", &self.lag)?;
+        }
+        Ok(())
+    }
+}
+
+fn write_latency(out: &mut fmt::Formatter<'_>, kind: &str, what: &str, latency: &Latency) -> fmt::Result {
+    let micros = |nanos: u64| nanos as f64 / 1e3;
+    writeln!(
+        out,
+        "{kind:<14} {:>9}  {what}: {:.3} s; us: median {:.1}, 99 % {:.1}, 99.9 % {:.1}, most {:.1}",
+        latency.count,
+        latency.total_ns as f64 / 1e9,
+        micros(latency.p50_ns),
+        micros(latency.p99_ns),
+        micros(latency.p999_ns),
+        micros(latency.max_ns)
+    )
+}

@@ -1,0 +1,69 @@
+//! The four recorded programs: everything in them is read, explained and ordered.
+
+use std::io::BufReader;
+use std::path::PathBuf;
+use trace::{Benchmark, CompileSettings, Fate, Strace, TraceError};
+
+fn data(file: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(file)
+}
+
+fn compiled(name: &str) -> Benchmark {
+    let path = data(&format!("{name}.strace.gz"));
+    let snapshot = Some((data(&format!("{name}.snapshot.gz")), "/srv/app".into()));
+    let mut source = Strace::new(BufReader::new(trace::open_text(&path).expect("the trace is there")));
+    trace::compile(&mut source, &path, &CompileSettings { snapshot, tracer_nanos: 0 })
+        .expect("the trace compiles")
+}
+
+/// Name, lines, threads, and how many calls may be skipped: one never returned in each of two traces.
+const TRACES: [(&str, u64, u32, usize); 4] = [
+    ("sqlite-wal-6threads", 7_342, 7, 0),
+    ("git-clone-nolocal", 176_157, 11, 1),
+    ("cargo-build", 9_236, 53, 1),
+    ("fio-libaio-2threads", 13_603, 6, 0),
+];
+
+#[test]
+fn every_line_of_four_recorded_programs_is_used_and_every_call_known() {
+    for (name, lines, threads, skipped) in TRACES {
+        let benchmark = compiled(name);
+        let about = &benchmark.about;
+        assert_eq!((about.lines, about.used, about.threads), (lines, lines, threads), "{name}");
+        assert_eq!(about.problems, [], "{name}");
+        let found = benchmark.actions.iter().filter(|action| matches!(action.fate, Fate::Skipped(_))).count();
+        assert_eq!(found, skipped, "{name}");
+    }
+}
+
+#[test]
+fn both_orders_of_every_trace_have_edges_and_no_cycle() {
+    for (name, ..) in TRACES {
+        let benchmark = compiled(name);
+        for order in ["weir", "root"] {
+            let order = benchmark.order(order).expect("both orders are compiled");
+            assert!(order.is_acyclic(benchmark.actions.len()), "{name}");
+            assert!(!order.waits.is_empty(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn compiling_twice_gives_the_same_bytes_and_a_changed_byte_is_refused() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let (first, second) = (dir.path().join("a"), dir.path().join("b"));
+    compiled("sqlite-wal-6threads").write(&first).expect("it is written");
+    compiled("sqlite-wal-6threads").write(&second).expect("it is written");
+    let mut bytes = std::fs::read(&first).expect("it was written");
+    assert_eq!(bytes, std::fs::read(&second).expect("it was written"));
+    assert_eq!(
+        Benchmark::read(&first).expect("it is whole").actions,
+        compiled("sqlite-wal-6threads").actions
+    );
+    let at = bytes.len() / 2;
+    bytes[at] ^= 1;
+    std::fs::write(&first, &bytes).expect("it is written");
+    assert!(matches!(Benchmark::read(&first), Err(TraceError::Checksum { .. })));
+    std::fs::write(&first, &bytes[..40]).expect("it is written");
+    assert!(matches!(Benchmark::read(&first), Err(TraceError::Contents { .. })));
+}

@@ -1,0 +1,174 @@
+//! What can be typed after `weir trace`.
+
+use clap::{Args, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Record a program's system calls, and replay them on any directory
+#[derive(Debug, Args)]
+pub(crate) struct TraceArgs {
+    #[command(subcommand)]
+    pub(super) verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Verb {
+    Record(RecordArgs),
+    Compile(CompileArgs),
+    Info(InfoArgs),
+    Replay(ReplayArgs),
+    Compare(CompareArgs),
+    Explain(ExplainArgs),
+}
+
+/// Run a program under strace, and list the trees that it will touch
+///
+/// Ends with the program's own exit code. What a trace cannot see: loads and stores through mappings, and io_uring.
+#[derive(Debug, Args)]
+pub(super) struct RecordArgs {
+    /// Where the trace goes; the list of files goes beside it, as FILE.snapshot
+    #[arg(short, long, value_name = "FILE", default_value = "trace.strace")]
+    pub(super) output: PathBuf,
+    /// A tree to list before the run; repeat it for several
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(super) tree: Vec<PathBuf>,
+    /// The program and its arguments
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    pub(super) command: Vec<OsString>,
+}
+
+/// Turn a trace into one self-contained benchmark file
+#[derive(Debug, Args)]
+pub(super) struct CompileArgs {
+    /// strace's output, plain or gzipped
+    pub(super) trace: PathBuf,
+    /// The tree before the run, as `weir trace record` lists it
+    #[arg(long, value_name = "FILE")]
+    pub(super) snapshot: Option<PathBuf>,
+    /// The directory to which relative paths in the snapshot belong
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    pub(super) snapshot_root: PathBuf,
+    /// What the tracer added to each call, to be taken off think times
+    #[arg(long, value_name = "NANOSECONDS", default_value_t = 0)]
+    pub(super) tracer_ns: u64,
+    /// The benchmark to write
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) output: PathBuf,
+}
+
+/// Say what a benchmark holds, what of its trace could not be used, and what each order enforces
+#[derive(Debug, Args)]
+pub(super) struct InfoArgs {
+    /// A compiled benchmark
+    pub(super) benchmark: PathBuf,
+    /// As one JSON object, for scripts
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// Replay a benchmark below a directory
+///
+/// Builds the initial tree in a new directory below DIR and replays in a process that sees nothing else: with root in a table
+/// of mounts of its own, without in a user namespace. Unless --no-single is given, results that differ are looked up in a
+/// second replay with one thread: what differs there too is not due to the order.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes: 0 done, whatever differs; 1 failed; 2 the command line makes no sense;
+3 with --strict, results differ because of the order; 4 the target cannot hold the tree or confine the replay
+(full, read-only, not allowed); 5 nothing moved for --stall seconds.")]
+pub(super) struct ReplayArgs {
+    /// A compiled benchmark
+    pub(super) benchmark: PathBuf,
+    /// Where to replay: a directory on the file system in question
+    #[arg(long, value_name = "DIR")]
+    pub(super) on: PathBuf,
+    /// What orders the threads
+    #[arg(long, value_enum, default_value_t = OrderArg::Weir)]
+    pub(super) order: OrderArg,
+    /// Keep the program's own pauses instead of replaying as fast as possible
+    #[arg(long)]
+    pub(super) natural: bool,
+    /// Multiply the pauses; implies --natural
+    #[arg(long, value_name = "FACTOR")]
+    pub(super) scale: Option<f64>,
+    /// What is in memory when the replay begins; `cold` empties all caches of the machine if root asks
+    #[arg(long, value_enum, default_value_t = CacheArg::AsBuilt)]
+    pub(super) cache: CacheArg,
+    /// Replay so often; the report is the median run, with the interval of all
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(super) runs: u32,
+    /// Write a time line of the median run that Perfetto and Chrome open
+    #[arg(long, value_name = "FILE")]
+    pub(super) time_line: Option<PathBuf>,
+    /// Keep the tree as DIR/weir-replay-tree and, if it is there, restore only what the last replay changed
+    #[arg(long)]
+    pub(super) reuse: bool,
+    /// Do not look up differences in a second replay
+    #[arg(long)]
+    pub(super) no_single: bool,
+    /// Fail if a result differs because of the order
+    #[arg(long)]
+    pub(super) strict: bool,
+    /// Leave the replayed tree behind
+    #[arg(long)]
+    pub(super) keep: bool,
+    /// Give up after that many seconds in which nothing moves
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub(super) stall: u64,
+    /// As one JSON object, for scripts
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Set on the process that replays, with the directory that becomes its root.
+    #[arg(long, hide = true)]
+    pub(super) inside: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum OrderArg {
+    /// Only what does not commute
+    Weir,
+    /// The rules of resource-oriented ordering, with sequential files
+    Root,
+    /// Every call in the order of the trace
+    Temporal,
+    /// One thread makes all calls
+    Single,
+    /// Nothing but each thread's own order
+    Unconstrained,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum CacheArg {
+    /// What building the tree left
+    AsBuilt,
+    /// Nothing
+    Cold,
+    /// The tree's files, as far as there is room
+    Warm,
+}
+
+/// Put reports of `weir trace replay --json` side by side
+///
+/// All are compared with the first. A star marks what differs by more than the noise: 95 % intervals that do not touch, which
+/// needs repeated runs (`replay --runs`).
+#[derive(Debug, Args)]
+pub(super) struct CompareArgs {
+    /// Reports
+    #[arg(required = true, num_args = 2.., value_name = "REPORT")]
+    pub(super) reports: Vec<PathBuf>,
+    /// As one JSON object, for scripts
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// Say what an action is, and what it waits for in each order
+#[derive(Debug, Args)]
+pub(super) struct ExplainArgs {
+    /// A compiled benchmark
+    pub(super) benchmark: PathBuf,
+    /// The action's number, as reports give it
+    pub(super) action: u32,
+    /// As one JSON object, for scripts
+    #[arg(long)]
+    pub(super) json: bool,
+}
