@@ -210,6 +210,12 @@ pub enum Rule {
     Pipe,
     /// `temporal`: every action in the order of the trace.
     Temporal,
+    /// `root`: a descriptor is made before it is used, and used before it is closed. Subsumed by `DescriptorSequence`.
+    DescriptorStage,
+    /// `root`: every action in the order that explains the trace. Off unless asked for; subsumes all others.
+    ProgramSequence,
+    /// Both: a descriptor is sent to another process before it is used there.
+    Passed,
 }
 
 impl Resource {

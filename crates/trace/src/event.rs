@@ -40,6 +40,8 @@ pub enum Recorded {
     Error(String),
     /// It never returned, or the trace does not say.
     Unknown,
+    /// A signal interrupted it, and the kernel calls it again: the next call of the task goes on with it.
+    Restarts,
 }
 
 /// An argument, as printed.

@@ -14,15 +14,17 @@ mod parse;
 mod record;
 mod replay;
 mod report;
+mod verify;
 
 pub use action::{Action, ActionId, Fate, Moment, Rule};
 pub use benchmark::{Benchmark, CompileSettings, compile};
+pub use decode::{EXECUTED, MODELLED};
 pub use error::TraceError;
 pub use init::{Built, initialise};
 pub use model::Repairs;
 pub use op::Outcome;
-pub use order::{Order, Wait};
-pub use parse::{Source, Strace};
+pub use order::{Order, Switches, Wait};
+pub use parse::{Coverage, Merged, MobiGen, Source, Strace};
 pub use record::{RecordSettings, record};
 pub use replay::{
     Baseline, Cache, CacheControl, EngineFigures, EngineTest, Failure, Results, Run, Sample, Settings, Speed,
@@ -32,6 +34,7 @@ pub use report::{Comparison, Explanation, Report, Summary, explain, write_time_l
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
+pub use verify::{Deviation, Unjudged, Verification, verify};
 
 /// Opens a trace or snapshot; compressed with gzip if its first bytes say so.
 pub fn open_text(path: &Path) -> Result<Box<dyn Read>, TraceError> {

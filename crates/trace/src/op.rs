@@ -303,6 +303,14 @@ pub enum Ask {
     ChangeDirTo {
         on: Fd,
     },
+    /// sendmsg with SCM_RIGHTS: these descriptors are on their way.
+    Pass {
+        all: Box<[Fd]>,
+    },
+    /// recvmsg with SCM_RIGHTS: these numbers stand for what was sent.
+    Receive {
+        made: Box<[Fd]>,
+    },
     AioSetup {
         context: u64,
     },

@@ -12,7 +12,7 @@ fn compiled(name: &str) -> Benchmark {
     let path = data(&format!("{name}.strace.gz"));
     let snapshot = Some((data(&format!("{name}.snapshot.gz")), "/srv/app".into()));
     let mut source = Strace::new(BufReader::new(trace::open_text(&path).expect("the trace is there")));
-    trace::compile(&mut source, &path, &CompileSettings { snapshot, tracer_nanos: 0 })
+    trace::compile(&mut source, &path, &CompileSettings { snapshot, ..CompileSettings::default() })
         .expect("the trace compiles")
 }
 
@@ -66,4 +66,33 @@ fn compiling_twice_gives_the_same_bytes_and_a_changed_byte_is_refused() {
     assert!(matches!(Benchmark::read(&first), Err(TraceError::Checksum { .. })));
     std::fs::write(&first, &bytes[..40]).expect("it is written");
     assert!(matches!(Benchmark::read(&first), Err(TraceError::Contents { .. })));
+}
+
+#[test]
+fn random_orders_of_every_trace_give_the_recorded_results() {
+    for (name, orders) in [
+        ("sqlite-wal-6threads", 300),
+        ("cargo-build", 300),
+        ("fio-libaio-2threads", 300),
+        ("git-clone-nolocal", 8),
+    ] {
+        let verification = trace::verify(&compiled(name), "weir", orders, 1).expect("the order is compiled");
+        println!("{name}: {verification}");
+        assert!(verification.results.is_empty(), "{name}: {verification}");
+    }
+}
+
+#[test]
+fn a_file_that_the_snapshot_lacks_and_the_trace_opens_was_there() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let snapshot = dir.path().join("snapshot");
+    std::fs::write(&snapshot, "d 755 4096 2 1:2 /srv/app\t\n").expect("it is written");
+    let text = "1 100000001.0 openat(AT_FDCWD</srv/app>, \"f\", O_RDONLY) = 3</srv/app/f> <0.1>\n\
+        1 100000002.0 read(3</srv/app/f>, \"\"..., 100) = 100 <0.1>\n";
+    let settings = CompileSettings { snapshot: Some((snapshot, "/".into())), ..CompileSettings::default() };
+    let benchmark = trace::compile(&mut Strace::new(text.as_bytes()), "contradiction".as_ref(), &settings)
+        .expect("it compiles");
+    assert_eq!((benchmark.about.repairs.outside, benchmark.about.repairs.races), (1, 0));
+    let verification = trace::verify(&benchmark, "weir", 1, 1).expect("the order is compiled");
+    assert_eq!((verification.judged, verification.unjudged.len()), (2, 0), "{verification}");
 }

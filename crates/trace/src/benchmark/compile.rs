@@ -6,7 +6,7 @@ use crate::error::TraceError;
 use crate::model::{Kind, World, linearise, links};
 use crate::names::{Name, Names};
 use crate::op::Call;
-use crate::order::{Orderer, Root, Weir};
+use crate::order::{Orderer, Root, Switches, Weir};
 use crate::parse::{Coverage, Source};
 use std::path::{Path, PathBuf};
 
@@ -17,6 +17,8 @@ pub struct CompileSettings {
     pub snapshot: Option<(PathBuf, PathBuf)>,
     /// What the tracer adds to a call, in nanoseconds.
     pub tracer_nanos: u64,
+    /// Rules of the orders that differ from the default.
+    pub switches: Switches,
 }
 
 /// Compiles a trace. `name` is for people.
@@ -36,7 +38,8 @@ pub fn compile(
         super::read_snapshot(&mut world, file, root)?;
     }
     add_links(&mut world, links);
-    let mut orders: Vec<Box<dyn Orderer>> = vec![Box::new(Weir::new()), Box::new(Root::new())];
+    let mut orders: Vec<Box<dyn Orderer>> =
+        vec![Box::new(Weir::new(&settings.switches)), Box::new(Root::new(&settings.switches))];
     let mut actions: Vec<Action> = Vec::with_capacity(calls.len());
     linearise(&mut world, calls, |step| {
         orders.iter_mut().for_each(|order| order.add(&step));

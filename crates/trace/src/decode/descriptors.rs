@@ -24,6 +24,15 @@ fn transfer(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
         "writev" => (|| Ok(Op::Write { on: a.fd(0)?, bytes: vector(a)?, at: None }))(),
         "preadv" => (|| Ok(Op::Read { on: a.fd(0)?, bytes: vector(a)?, at: at(a, 3)? }))(),
         "pwritev" => (|| Ok(Op::Write { on: a.fd(0)?, bytes: vector(a)?, at: at(a, 3)? }))(),
+        "preadv2" => (|| Ok(Op::Read { on: a.fd(0)?, bytes: vector(a)?, at: position_or_none(a)? }))(),
+        "pwritev2" => (|| Ok(Op::Write { on: a.fd(0)?, bytes: vector(a)?, at: position_or_none(a)? }))(),
+        "sendfile" | "sendfile64" => (|| {
+            let from_at = match a.value(2)? {
+                Value::List(one) => one.first().map(number).transpose()?.map(|at| at as u64),
+                _ => None,
+            };
+            Ok(Op::Copy { from: a.fd(1)?, from_at, to: a.fd(0)?, to_at: None, bytes: a.bytes(3)? })
+        })(),
         "lseek" | "_llseek" => {
             (|| Ok(Op::Seek { on: a.fd(0)?, offset: a.number(1)?, whence: a.flags(2)? }))()
         }
@@ -37,6 +46,17 @@ fn transfer(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
         })(),
         _ => return None,
     })
+}
+
+/// The position of preadv2 and pwritev2: −1 for the description's own. Flags that change what is done to the file are refused.
+fn position_or_none(a: &Arguments<'_>) -> Result<Option<u64>, Unusable> {
+    match a.values.get(4) {
+        None | Some(Value::Number(0)) => {}
+        Some(Value::Symbol(flags))
+            if flags.split('|').all(|flag| matches!(flag, "RWF_HIPRI" | "RWF_NOWAIT")) => {}
+        Some(_) => return Err("a flag that nobody replays"),
+    }
+    Ok(u64::try_from(a.number(3)?).ok())
 }
 
 /// The sum of a vector's lengths; where the trace leaves them out, what the call moved is all that is known.
@@ -121,6 +141,7 @@ pub(super) fn ask(name: &str, a: &mut Arguments<'_>) -> Option<Result<Ask, Unusa
             a.fd(0).map(|on| Ask::Duplicate { on, made: a.made(), close_on_exec })
         }
         "fcntl" | "fcntl64" => fcntl(a),
+        "sendmsg" | "sendmmsg" | "recvmsg" | "recvmmsg" => Ok(rights(name, a)),
         "close_range" if !a.has_flag(2, "CLOSE_RANGE_CLOEXEC") => {
             (|| Ok(Ask::CloseRange { first: a.flags(0)?, last: a.flags(1)? }))()
         }
@@ -143,6 +164,14 @@ pub(super) fn ask(name: &str, a: &mut Arguments<'_>) -> Option<Result<Ask, Unusa
             let close_on_exec = a.values.get(last).as_ref().is_some_and(flag);
             Ok(Ask::Opaque { made: Box::new([a.made()]), close_on_exec })
         }
+        "socketpair" => {
+            match a.value(3) {
+                Ok(Value::List(ends)) => ends.iter().map(fd).collect::<Result<Vec<_>, _>>().map(|made| {
+                    Ask::Opaque { made: made.into(), close_on_exec: a.has_flag(1, "SOCK_CLOEXEC") }
+                }),
+                _ => Ok(Ask::Idle),
+            }
+        }
         "io_setup" => (|| match a.value(1)? {
             Value::List(one) => Ok(Ask::AioSetup { context: one.first().map_or(Ok(0), number)? as u64 }),
             _ => Err("the context is missing"),
@@ -153,6 +182,31 @@ pub(super) fn ask(name: &str, a: &mut Arguments<'_>) -> Option<Result<Ask, Unusa
         }
         _ => return None,
     })
+}
+
+/// Messages touch no file, unless they carry descriptors.
+fn rights(name: &str, a: &Arguments<'_>) -> Ask {
+    fn walk(value: &Value, found: &mut Vec<Fd>) {
+        let all = match value {
+            Value::List(all) => all.iter().collect::<Vec<_>>(),
+            Value::Fields(fields) => fields.iter().map(|(_, value)| value).collect(),
+            _ => return,
+        };
+        let rights = Some(&Value::Symbol("SCM_RIGHTS".into()));
+        if value.field("cmsg_type") == rights
+            && let Some(Value::List(sent)) = value.field("cmsg_data")
+        {
+            return found.extend(sent.iter().filter_map(|sent| fd(sent).ok()));
+        }
+        all.into_iter().for_each(|value| walk(value, found));
+    }
+    let mut found = Vec::new();
+    a.values.iter().for_each(|value| walk(value, &mut found));
+    match (found.is_empty() || !a.outcome.succeeded(), name.starts_with("send")) {
+        (true, _) => Ask::Idle,
+        (_, true) => Ask::Pass { all: found.into() },
+        (_, false) => Ask::Receive { made: found.into() },
+    }
 }
 
 fn fcntl(a: &Arguments<'_>) -> Result<Ask, Unusable> {

@@ -17,6 +17,13 @@ fn look(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
     Some(match name {
         "open" => open(a, |a| a.path(0), 1),
         "openat" => open(a, |a| a.place(0, 1), 2),
+        "openat2" => (|| {
+            let how = a.value(2)?;
+            let field = |name: &str| how.field(name).map(super::arguments::number).transpose();
+            let flags = field("flags")?.ok_or("the flags are missing")? as u32;
+            let mode = field("mode")?.unwrap_or(0) as u32;
+            Ok(Op::Open { at: a.place(0, 1)?, flags, mode, made: a.made() })
+        })(),
         "creat" => (|| {
             let flags = (libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC) as u32;
             Ok(Op::Open { at: a.path(0)?, flags, mode: a.flags(1)?, made: a.made() })

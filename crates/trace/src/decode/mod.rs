@@ -1,11 +1,13 @@
 //! From an [`Event`]'s printed values to a typed [`Call`]. One table from names to what they mean, by subject.
 
 mod arguments;
+mod calls;
 mod descriptors;
 mod files;
 mod processes;
 mod symbols;
 
+pub use calls::{EXECUTED, MODELLED};
 pub(crate) use symbols::errno_name;
 
 use crate::event::{Event, Recorded, Value, What};
@@ -16,6 +18,9 @@ use arguments::Arguments;
 
 /// Why a call cannot be used: what is missing or strange in it.
 pub(crate) type Unusable = &'static str;
+
+/// Why a call cannot be used of which nothing is known.
+const UNKNOWN: Unusable = "no replay of this call exists";
 
 /// Types one event. Unknown calls and unreadable arguments are counted in `coverage`, and become [`Ask::Unsupported`].
 pub fn decode(event: &Event, names: &mut Names, coverage: &mut Coverage) -> Call {
@@ -49,7 +54,7 @@ fn ask(name: &str, arguments: &mut Arguments<'_>) -> Result<Ask, Unusable> {
     }
     match descriptors::ask(name, arguments).or_else(|| processes::ask(name, arguments)) {
         Some(ask) => ask,
-        None => Err("no replay of this call exists"),
+        None => Err(UNKNOWN),
     }
 }
 
@@ -59,7 +64,7 @@ fn outcome(result: &Recorded, names: &mut Names) -> (Outcome, Option<Name>) {
             (Outcome::Value(*value), note.as_ref().map(|note| names.intern(note)))
         }
         Recorded::Error(name) => (symbols::errno(name).map_or(Outcome::Unknown, Outcome::Error), None),
-        Recorded::Unknown => (Outcome::Unknown, None),
+        Recorded::Unknown | Recorded::Restarts => (Outcome::Unknown, None),
     }
 }
 

@@ -55,6 +55,8 @@ impl World {
                     self.mark(call, *end, *close_on_exec);
                 }
             }
+            Ask::Pass { all } => self.pass(call, step, all),
+            Ask::Receive { made } => self.receive(call, step, made),
             Ask::ChangeMask { mask } => {
                 let directory = self.task(call).directory;
                 self.directories[directory].mask = *mask;

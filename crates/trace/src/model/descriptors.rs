@@ -1,8 +1,8 @@
 //! Calls that change which number stands for what.
 
 use super::world::{Slot, Target, World};
-use crate::action::{Fate, How, Modelled, Resource, Role, Series, Step};
-use crate::op::{Call, Fd};
+use crate::action::{Fate, How, Modelled, Moment, Need, Resource, Role, Rule, Series, Step};
+use crate::op::{Call, Fd, Handle};
 
 impl World {
     pub(super) fn close(&mut self, call: &Call, step: &mut Step, fd: Fd) {
@@ -51,6 +51,53 @@ impl World {
         let table = self.task(call).table;
         if let Some(Slot { close_on_exec, .. }) = self.tables[table].slots.get_mut(&fd) {
             *close_on_exec = yes;
+        }
+    }
+
+    /// A message keeps the descriptions that it carries open.
+    pub(super) fn pass(&mut self, call: &Call, step: &mut Step, all: &[Fd]) {
+        step.action.fate = Fate::Modelled(Modelled::Descriptors);
+        let slots: Vec<Slot> = all.iter().filter_map(|fd| self.slot(call, *fd)).collect();
+        for slot in slots {
+            step.uses(slot, None, How::Read);
+            self.descriptions[slot.description as usize].references += 1;
+            self.passed.push_back((slot.description, self.next));
+        }
+    }
+
+    /// The oldest description on its way that is what the trace says of the received number. One that nobody in the trace sent
+    /// is learned like any other unknown descriptor.
+    pub(super) fn receive(&mut self, call: &Call, step: &mut Step, made: &[Fd]) {
+        step.action.fate = Fate::Modelled(Modelled::Descriptors);
+        let table = self.task(call).table;
+        for fd in made {
+            let sent: Vec<Handle> = self.passed.iter().map(|(sent, _)| *sent).collect();
+            let found = sent.into_iter().position(|sent| self.is_noted(call, *fd, sent));
+            let Some((handle, sender)) = found.and_then(|at| self.passed.remove(at)) else {
+                self.learn_one(call, *fd);
+                continue;
+            };
+            step.needs.push(Need { on: sender, moment: Moment::Start, rule: Rule::Passed });
+            let (series, closed) = self.install(table, *fd, handle, false);
+            self.repairs.descriptors += u64::from(closed.is_some());
+            self.descriptions[handle as usize].references -= 1;
+            step.in_series(Series::Descriptor(series), Role::Create);
+            step.in_series(Series::Description(handle), Role::Use);
+            step.touch(Resource::Description(handle), How::Read);
+        }
+    }
+
+    /// Whether the trace notes the file of this description beside the number; without a note, any will do.
+    fn is_noted(&mut self, call: &Call, fd: Fd, sent: Handle) -> bool {
+        let Some((_, note)) = call.notes.iter().find(|(noted, _)| *noted == fd) else { return true };
+        let path = self.names.bytes(*note).to_vec();
+        match self.descriptions[sent as usize].on {
+            Target::File(node) => {
+                let walk = self.tree.walk(super::tree::ROOT, &path, true, &mut self.names);
+                walk.end == super::tree::End::Found(node)
+            }
+            Target::Pipe(pipe) => pipe == *note,
+            Target::Other => !path.starts_with(b"/") && !path.starts_with(b"pipe:["),
         }
     }
 

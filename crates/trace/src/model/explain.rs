@@ -64,8 +64,11 @@ impl World {
                 self.explains_name(call, *at, false, Needs::There) && self.explains_emptiness(call, *at)
             }
             Op::Rename { from, to, flags } => {
-                let free = flags & libc::RENAME_NOREPLACE != 0 && call.outcome.succeeded();
-                let target = if free { Needs::Free } else { Needs::Any };
+                let target = match call.outcome.succeeded() {
+                    true if flags & libc::RENAME_NOREPLACE != 0 => Needs::Free,
+                    true if flags & libc::RENAME_EXCHANGE != 0 => Needs::There,
+                    _ => Needs::Any,
+                };
                 self.explains_name(call, *from, false, Needs::There)
                     && self.explains_name(call, *to, false, target)
             }
@@ -94,24 +97,16 @@ impl World {
 
     fn explains_name(&mut self, call: &Call, at: Place<Fd>, follow: bool, needs: Needs) -> bool {
         let path = self.names.bytes(at.path).to_vec();
-        let start = if path.starts_with(b"/") {
-            Some(super::tree::ROOT)
-        } else if at.dir == libc::AT_FDCWD {
-            self.directories[self.task(call).directory].at.and_then(|handle| self.file_of(handle))
-        } else {
-            match self.slot(call, at.dir) {
-                Some(slot) => self.file_of(slot.description),
-                None => {
-                    return call.outcome != Outcome::Value(0)
-                        || call.notes.iter().any(|(fd, _)| *fd == at.dir);
-                }
-            }
+        let Some(start) = self.start_of(call, at.dir, &path) else {
+            let unknown = at.dir != libc::AT_FDCWD && self.slot(call, at.dir).is_none();
+            return !unknown || !call.outcome.succeeded() || call.notes.iter().any(|(fd, _)| *fd == at.dir);
         };
-        let Some(start) = start else { return true };
-        let end = self.tree.walk(start, &path, follow, &mut self.names).end;
+        let walk = self.tree.walk(start, &path, follow, &mut self.names);
+        let listed = walk.end == End::Absent && self.only_listed_absent(&walk);
+        let end = walk.end;
         match (call.outcome, end) {
             (Outcome::Value(_), End::Found(_)) => needs != Needs::Free,
-            (Outcome::Value(_), End::Absent) => needs != Needs::There,
+            (Outcome::Value(_), End::Absent) => needs != Needs::There || listed,
             (Outcome::Value(_), End::NoParent) => false,
             (Outcome::Error(libc::ENOENT), End::Found(_)) => needs == Needs::Any,
             (Outcome::Error(libc::EEXIST), End::Absent | End::NoParent) => false,
@@ -119,12 +114,22 @@ impl World {
         }
     }
 
+    /// Where a path starts, as far as that is known.
+    fn start_of(&self, call: &Call, dir: Fd, path: &[u8]) -> Option<super::tree::NodeId> {
+        if path.starts_with(b"/") {
+            return Some(super::tree::ROOT);
+        }
+        let handle = match dir {
+            libc::AT_FDCWD => self.directories[self.task(call).directory].at?,
+            _ => self.slot(call, dir)?.description,
+        };
+        self.file_of(handle)
+    }
+
     fn explains_emptiness(&mut self, call: &Call, at: Place<Fd>) -> bool {
         let path = self.names.bytes(at.path).to_vec();
-        if !path.starts_with(b"/") {
-            return true;
-        }
-        match self.tree.walk(super::tree::ROOT, &path, false, &mut self.names).end {
+        let Some(start) = self.start_of(call, at.dir, &path) else { return true };
+        match self.tree.walk(start, &path, false, &mut self.names).end {
             End::Found(node) => match (call.outcome, self.tree.is_empty(node)) {
                 (Outcome::Value(_), Some(empty)) => empty,
                 (Outcome::Error(libc::ENOTEMPTY), Some(empty)) => !empty,

@@ -3,7 +3,7 @@
 use super::tree::{End, Kind, Node, NodeId, ROOT, Walk, components};
 use super::world::{Inherited, Target, World};
 use crate::names::{Name, Names};
-use crate::op::{Ask, Call, Handle, Op, Outcome, Seen};
+use crate::op::{Ask, Call, Fd, Handle, Op, Outcome, Seen};
 use std::collections::{BTreeSet, HashMap};
 
 /// What a successful call says about the file at the end of its path.
@@ -89,6 +89,11 @@ impl World {
                 }
                 None
             }
+            (End::Absent, outcome) if exists(outcome) && self.only_listed_absent(walk) => {
+                // The snapshot lacks it, and nothing in the trace made it: the trace is right, and it was there.
+                self.repairs.outside += 1;
+                Some(self.add_child(walk.parent, walk.name?, want.kind()))
+            }
             (End::Absent, outcome) if exists(outcome) => {
                 // Something that is not in the trace made it.
                 self.repairs.outside += 1;
@@ -97,6 +102,17 @@ impl World {
                 Some(node)
             }
             _ => None,
+        }
+    }
+
+    /// Whether nothing but the snapshot says that a name is not there.
+    pub(super) fn only_listed_absent(&self, walk: &Walk) -> bool {
+        let dir = self.tree.node(walk.parent);
+        match (&dir.kind, walk.name) {
+            (Kind::Directory { entries, .. }, Some(name)) => {
+                dir.initial.is_some() && !entries.contains_key(&name)
+            }
+            _ => false,
         }
     }
 
@@ -159,44 +175,55 @@ impl World {
         }
     }
 
-    /// Takes what the trace says about descriptors that the model does not know, or knows as something else.
+    /// Takes what the trace says about descriptors that the model does not know, or knows as something else. What the
+    /// call itself makes is not there yet.
     pub(super) fn learn(&mut self, call: &Call) {
-        for (fd, note) in &call.notes {
-            let text = self.names.bytes(*note).to_vec();
-            let task = self.task(call).clone();
-            if *fd == libc::AT_FDCWD {
-                if self.directories[task.directory].at.is_none() {
-                    let handle = self.inherit(*note, Want::Directory);
-                    self.descriptions[handle as usize].references += 1;
-                    self.directories[task.directory].at = Some(handle);
-                }
-                continue;
-            }
-            let known = self.tables[task.table]
-                .slots
-                .get(fd)
-                .map(|slot| self.descriptions[slot.description as usize].on);
-            let shown = match text.first() {
-                Some(b'/') => None,
-                _ if text.starts_with(b"pipe:[") => Some(Target::Pipe(*note)),
-                _ => Some(Target::Other),
-            };
-            let agrees = match (known, shown) {
-                (None, _) => false,
-                (Some(Target::File(_)), None) => true,
-                (Some(known), Some(shown)) => known == shown,
-                (Some(_), None) => false,
-            };
-            if agrees {
-                continue;
-            }
-            self.repairs.descriptors += u64::from(*fd > 2);
-            let handle = match shown {
-                Some(target) => self.describe(target, false),
-                None => self.inherit(*note, Want::Anything),
-            };
-            self.install(task.table, *fd, handle, false);
+        let made = match &call.ask {
+            Ask::Receive { made } | Ask::Opaque { made, .. } => &made[..],
+            _ => &[],
+        };
+        for (fd, _) in call.notes.iter().filter(|(fd, _)| !made.contains(fd)) {
+            self.learn_one(call, *fd);
         }
+    }
+
+    /// The same for one descriptor.
+    pub(super) fn learn_one(&mut self, call: &Call, fd: Fd) {
+        let Some((_, note)) = call.notes.iter().find(|(noted, _)| *noted == fd) else { return };
+        let text = self.names.bytes(*note).to_vec();
+        let task = self.task(call).clone();
+        if fd == libc::AT_FDCWD {
+            if self.directories[task.directory].at.is_none() {
+                let handle = self.inherit(*note, Want::Directory);
+                self.descriptions[handle as usize].references += 1;
+                self.directories[task.directory].at = Some(handle);
+            }
+            return;
+        }
+        let slot = self.tables[task.table].slots.get(&fd);
+        let known = slot.map(|slot| self.descriptions[slot.description as usize].on);
+        let shown = match text.first() {
+            Some(b'/') => None,
+            _ if text.starts_with(b"pipe:[") => Some(Target::Pipe(*note)),
+            _ => Some(Target::Other),
+        };
+        let agrees = match (known, shown) {
+            (None, _) => false,
+            (Some(Target::File(_)), None) => true,
+            (Some(known), Some(shown)) => known == shown,
+            (Some(_), None) => false,
+        };
+        if agrees {
+            return;
+        }
+        // Nothing is missing from the trace where a pipe is made, or for the three that every program begins with.
+        let missing = fd > 2 && !matches!(call.ask, Ask::Pipe { .. });
+        self.repairs.descriptors += u64::from(missing);
+        let handle = match shown {
+            Some(target) => self.describe(target, false),
+            None => self.inherit(*note, Want::Anything),
+        };
+        self.install(task.table, fd, handle, false);
     }
 
     /// A description that was open when the trace began.

@@ -24,6 +24,8 @@ pub struct World {
     pub(super) directories: Vec<Directory>,
     pub(super) descriptions: Vec<Description>,
     pub(super) pipes: HashMap<Name, Pipe>,
+    /// Descriptions on their way between processes, and who sent them.
+    pub(super) passed: VecDeque<(Handle, ActionId)>,
     pub(super) contexts: HashMap<u64, Context>,
     pub(super) requests: Vec<(ActionId, Vec<Touch>, Handle)>,
     pub(super) ends: HashMap<u32, ActionId>,
@@ -139,6 +141,7 @@ impl World {
             directories: Vec::new(),
             descriptions: Vec::new(),
             pipes: HashMap::new(),
+            passed: VecDeque::new(),
             contexts: HashMap::new(),
             requests: Vec::new(),
             ends: HashMap::new(),

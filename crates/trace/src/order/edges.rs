@@ -1,6 +1,7 @@
 //! Edges, reduced while they are added. A thread's actions run in order, so of all edges from one thread only the last
 //! matters, and none that an earlier action of the waiting thread has waited for already.
 
+use super::Switches;
 use crate::action::{ActionId, Moment, Rule};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
@@ -82,12 +83,13 @@ pub(super) struct EdgeList {
     /// How far one thread has waited for another: waiting, waited for; twice the action, plus one for its end.
     waited: HashMap<(u32, u32), u64>,
     wanted: Vec<Wait>,
+    switches: Switches,
 }
 
 impl EdgeList {
-    pub(super) fn new(name: &str) -> EdgeList {
+    pub(super) fn new(name: &str, switches: &Switches) -> EdgeList {
         let order = Order { name: name.into(), begins: vec![0], ..Order::default() };
-        EdgeList { order, ..EdgeList::default() }
+        EdgeList { order, switches: switches.clone(), ..EdgeList::default() }
     }
 
     /// The action that edges are being added to.
@@ -96,13 +98,20 @@ impl EdgeList {
     }
 
     pub(super) fn add(&mut self, on: ActionId, moment: Moment, rule: Rule) {
-        if on < self.next() {
+        if on < self.next() && self.switches.is_on(rule) {
             self.wanted.push(Wait { on, moment, rule });
         }
     }
 
+    pub(super) fn is_on(&self, rule: Rule) -> bool {
+        self.switches.is_on(rule)
+    }
+
     /// Closes the current action, which `thread` makes.
     pub(super) fn close(&mut self, thread: u32) {
+        if let Some(before) = self.next().checked_sub(1) {
+            self.add(before, Moment::End, Rule::ProgramSequence);
+        }
         let mut wanted = std::mem::take(&mut self.wanted);
         wanted.retain(|wait| self.threads[wait.on as usize] != thread);
         wanted.sort_by_key(|wait| std::cmp::Reverse(progress(wait)));
@@ -135,7 +144,7 @@ mod tests {
 
     #[test]
     fn of_edges_from_one_thread_only_the_last_is_kept_and_only_once() {
-        let mut edges = EdgeList::new("test");
+        let mut edges = EdgeList::new("test", &Switches::default());
         (0..3).for_each(|_| edges.close(0));
         edges.add(0, Moment::End, Rule::Name);
         edges.add(2, Moment::Start, Rule::Bytes);

@@ -3,10 +3,12 @@
 mod edges;
 mod ranges;
 mod root;
+mod switches;
 mod weir;
 
 pub use edges::{Order, Wait};
 pub use root::Root;
+pub use switches::Switches;
 pub use weir::Weir;
 
 use crate::action::{Moment, Need, Rule, Step};

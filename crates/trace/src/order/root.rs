@@ -5,7 +5,7 @@
 //! name ordering keeps it between its neighbours; and an open file description that processes share has a stage of its own.
 
 use super::edges::{EdgeList, Order};
-use super::{Orderer, add_all, add_needs};
+use super::{Orderer, Switches, add_all, add_needs};
 use crate::action::{ActionId, Moment, Role, Rule, Series, Step};
 use std::collections::HashMap;
 
@@ -34,14 +34,8 @@ struct State {
 
 impl Root {
     /// An order without actions.
-    pub fn new() -> Root {
-        Root { edges: EdgeList::new("root"), series: HashMap::new() }
-    }
-}
-
-impl Default for Root {
-    fn default() -> Root {
-        Root::new()
+    pub fn new(switches: &Switches) -> Root {
+        Root { edges: EdgeList::new("root", switches), series: HashMap::new() }
     }
 }
 
@@ -55,7 +49,10 @@ impl Orderer for Root {
             let edges = &mut self.edges;
             match series {
                 Series::File(_) => state.sequence(edges, action, Rule::FileSequence),
-                Series::Descriptor(_) => state.sequence(edges, action, Rule::DescriptorSequence),
+                Series::Descriptor(_) if edges.is_on(Rule::DescriptorSequence) => {
+                    state.sequence(edges, action, Rule::DescriptorSequence)
+                }
+                Series::Descriptor(_) => state.stage(edges, (thread, action), *role, Rule::DescriptorStage),
                 Series::Description(_) => state.stage(edges, (thread, action), *role, Rule::DescriptionStage),
                 Series::Request(_) => state.stage(edges, (thread, action), *role, Rule::AioStage),
                 Series::Path(..) => {

@@ -3,7 +3,7 @@
 
 use super::edges::{EdgeList, Order};
 use super::ranges::{Last, Ranges};
-use super::{Orderer, add_all, add_needs};
+use super::{Orderer, Switches, add_all, add_needs};
 use crate::action::{Resource, Step};
 use std::collections::HashMap;
 
@@ -17,14 +17,8 @@ pub struct Weir {
 
 impl Weir {
     /// An order without actions.
-    pub fn new() -> Weir {
-        Weir { edges: EdgeList::new("weir"), whole: HashMap::new(), ranges: HashMap::new() }
-    }
-}
-
-impl Default for Weir {
-    fn default() -> Weir {
-        Weir::new()
+    pub fn new(switches: &Switches) -> Weir {
+        Weir { edges: EdgeList::new("weir", switches), whole: HashMap::new(), ranges: HashMap::new() }
     }
 }
 

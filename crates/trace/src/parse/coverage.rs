@@ -47,6 +47,20 @@ impl Coverage {
         self.problems.entry(kind.to_owned()).or_insert_with(first).count += 1;
     }
 
+    /// Adds the account of another file.
+    pub(super) fn add(&mut self, other: &Coverage) {
+        self.lines += other.lines;
+        self.used += other.used;
+        self.unfinished += other.unfinished;
+        for (kind, problem) in &other.problems {
+            let known = self.problems.len() < KINDS_MAX || self.problems.contains_key(kind);
+            let kind = if known { kind.as_str() } else { "other kinds" };
+            let count = problem.count;
+            let first = || Problem { count: 0, ..problem.clone() };
+            self.problems.entry(kind.to_owned()).or_insert_with(first).count += count;
+        }
+    }
+
     /// The share of lines that could be used, in per cent.
     pub fn percent(&self) -> f64 {
         match self.lines {

@@ -137,7 +137,7 @@ fn seen_size(action: &Action) -> Option<i64> {
 
 /// Whether a program would see the same. Descriptors' numbers are the kernel's choice, and the sizes of directory entries
 /// the file system's.
-fn same(action: &Action, outcome: Outcome) -> bool {
+pub(crate) fn same(action: &Action, outcome: Outcome) -> bool {
     match (action.recorded, outcome) {
         (Outcome::Value(recorded), Outcome::Value(replayed)) => match &action.op {
             Op::Read { .. } | Op::Write { .. } | Op::Seek { .. } | Op::Copy { .. } => recorded == replayed,
@@ -154,7 +154,7 @@ fn same(action: &Action, outcome: Outcome) -> bool {
     }
 }
 
-pub(super) fn show(outcome: Outcome) -> String {
+pub(crate) fn show(outcome: Outcome) -> String {
     match outcome {
         Outcome::Value(value) => value.to_string(),
         Outcome::Error(number) => crate::decode::errno_name(number),

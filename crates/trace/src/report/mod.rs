@@ -9,6 +9,7 @@ mod time_line;
 
 pub use compare::{Comparison, Interval};
 pub use differences::{Cause, Difference, Group};
+pub(crate) use differences::{same, show};
 pub use explain::{Explanation, explain};
 pub use latency::Latency;
 pub use time_line::write_time_line;

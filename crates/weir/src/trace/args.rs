@@ -1,5 +1,6 @@
 //! What can be typed after `weir trace`.
 
+use ::trace::Rule;
 use clap::{Args, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -19,6 +20,9 @@ pub(super) enum Verb {
     Replay(ReplayArgs),
     Compare(CompareArgs),
     Explain(ExplainArgs),
+    Verify(VerifyArgs),
+    /// List the calls that are followed, and count them
+    Calls,
 }
 
 /// Run a program under strace, and list the trees that it will touch
@@ -40,8 +44,12 @@ pub(super) struct RecordArgs {
 /// Turn a trace into one self-contained benchmark file
 #[derive(Debug, Args)]
 pub(super) struct CompileArgs {
-    /// strace's output, plain or gzipped
-    pub(super) trace: PathBuf,
+    /// strace's output, plain or gzipped; several files are one trace, as `strace -ff` writes them
+    #[arg(required = true)]
+    pub(super) trace: Vec<PathBuf>,
+    /// What wrote the trace
+    #[arg(long, value_enum, default_value_t = FormArg::Strace)]
+    pub(super) form: FormArg,
     /// The tree before the run, as `weir trace record` lists it
     #[arg(long, value_name = "FILE")]
     pub(super) snapshot: Option<PathBuf>,
@@ -51,9 +59,29 @@ pub(super) struct CompileArgs {
     /// What the tracer added to each call, to be taken off think times
     #[arg(long, value_name = "NANOSECONDS", default_value_t = 0)]
     pub(super) tracer_ns: u64,
+    /// Switch a rule off, in every order that has it; repeat it for several
+    #[arg(long, value_name = "RULE", value_parser = rule)]
+    pub(super) without: Vec<Rule>,
+    /// Put every action after the one before it: one action at a time
+    #[arg(long)]
+    pub(super) program_sequence: bool,
     /// The benchmark to write
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: PathBuf,
+}
+
+/// What wrote a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum FormArg {
+    /// strace, with or without -f, -y, and any of its clocks
+    Strace,
+    /// MobiGen scripts of Mobibench: names are cut off, so rules of names mean little
+    Mobigen,
+}
+
+fn rule(name: &str) -> Result<Rule, String> {
+    let known = || Rule::SWITCHABLE.map(Rule::switch_name).join(", ");
+    Rule::from_switch_name(name).ok_or_else(|| format!("no such rule; the rules are {}", known()))
 }
 
 /// Say what a benchmark holds, what of its trace could not be used, and what each order enforces
@@ -168,6 +196,27 @@ pub(super) struct ExplainArgs {
     pub(super) benchmark: PathBuf,
     /// The action's number, as reports give it
     pub(super) action: u32,
+    /// As one JSON object, for scripts
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// Run random orders that a benchmark allows on a simulated file system, and compare every result with the trace
+///
+/// Exit codes: 0 all as recorded; 1 failed; 3 some order changes a result, or what a call sees.
+#[derive(Debug, Args)]
+pub(super) struct VerifyArgs {
+    /// A compiled benchmark
+    pub(super) benchmark: PathBuf,
+    /// Which compiled order: weir, root
+    #[arg(long, value_name = "ORDER", default_value = "weir")]
+    pub(super) order: String,
+    /// How many random orders to run
+    #[arg(long, value_name = "COUNT", default_value_t = 1000)]
+    pub(super) orders: u64,
+    /// The first order's seed; each next order has the next number
+    #[arg(long, default_value_t = 1)]
+    pub(super) seed: u64,
     /// As one JSON object, for scripts
     #[arg(long)]
     pub(super) json: bool,

@@ -9,8 +9,12 @@ mod replay;
 pub(crate) use args::TraceArgs;
 
 use crate::error::WeirError;
-use ::trace::{Benchmark, CompileSettings, RecordSettings, Strace, TraceError};
-use args::{CompileArgs, ExplainArgs, RecordArgs, Verb};
+use ::trace::{
+    Benchmark, CompileSettings, Merged, MobiGen, RecordSettings, Source, Strace, Switches, TraceError,
+};
+use args::{CompileArgs, ExplainArgs, FormArg, RecordArgs, Verb, VerifyArgs};
+use std::io::BufReader;
+use std::path::Path;
 use std::process::ExitCode;
 
 pub(crate) fn run(args: &TraceArgs) -> Result<ExitCode, WeirError> {
@@ -22,6 +26,11 @@ pub(crate) fn run(args: &TraceArgs) -> Result<ExitCode, WeirError> {
         Verb::Replay(args) => replay::run(args),
         Verb::Compare(args) => compare::run(args).map(done),
         Verb::Explain(args) => Ok(explain(args).map(done)?),
+        Verb::Verify(args) => Ok(verify(args)?),
+        Verb::Calls => {
+            calls();
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }
 
@@ -38,16 +47,31 @@ fn record(args: &RecordArgs) -> Result<ExitCode, TraceError> {
 }
 
 fn compile(args: &CompileArgs) -> Result<(), TraceError> {
+    let switches = Switches::without(args.without.iter().copied());
     let settings = CompileSettings {
         snapshot: args.snapshot.clone().map(|file| (file, args.snapshot_root.clone())),
         tracer_nanos: args.tracer_ns,
+        switches: if args.program_sequence { switches.with_program_sequence() } else { switches },
     };
-    let input = std::io::BufReader::with_capacity(1 << 20, trace::open_text(&args.trace)?);
-    let mut source = Strace::new(input);
-    let benchmark = ::trace::compile(&mut source, &args.trace, &settings)?;
+    let mut sources = args.trace.iter().map(|file| source(file, args.form)).collect::<Result<Vec<_>, _>>()?;
+    let mut source = match sources.len() {
+        1 => sources.remove(0).0,
+        _ => Box::new(Merged::new(sources)),
+    };
+    let benchmark = ::trace::compile(&mut *source, &args.trace[0], &settings)?;
     benchmark.write(&args.output)?;
     info::print(&benchmark);
     Ok(())
+}
+
+/// A file of a trace, and the task that its name ends in.
+fn source(file: &Path, form: FormArg) -> Result<(Box<dyn Source>, u32), TraceError> {
+    let input = BufReader::with_capacity(1 << 20, trace::open_text(file)?);
+    let source: Box<dyn Source> = match form {
+        FormArg::Strace => Box::new(Strace::new(input)),
+        FormArg::Mobigen => Box::new(MobiGen::new(input)),
+    };
+    Ok((source, Merged::task_of(file).unwrap_or(0)))
 }
 
 fn explain(args: &ExplainArgs) -> Result<(), TraceError> {
@@ -57,4 +81,26 @@ fn explain(args: &ExplainArgs) -> Result<(), TraceError> {
         false => print!("{explanation}"),
     }
     Ok(())
+}
+
+fn verify(args: &VerifyArgs) -> Result<ExitCode, TraceError> {
+    let verification =
+        ::trace::verify(&Benchmark::read(&args.benchmark)?, &args.order, args.orders, args.seed)?;
+    match args.json {
+        true => println!("{:#}", serde_json::json!(verification)),
+        false => print!("{verification}"),
+    }
+    Ok(if verification.holds() { ExitCode::SUCCESS } else { ExitCode::from(3) })
+}
+
+fn calls() {
+    let (executed, modelled) = (::trace::EXECUTED, ::trace::MODELLED);
+    executed.iter().for_each(|name| println!("executed  {name}"));
+    modelled.iter().for_each(|name| println!("modelled  {name}"));
+    println!(
+        "{} calls: {} executed, {} modelled",
+        executed.len() + modelled.len(),
+        executed.len(),
+        modelled.len()
+    );
 }

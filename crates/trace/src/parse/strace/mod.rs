@@ -4,11 +4,13 @@
 //! `unfinished` carries the entry stamp, `resumed` the exit stamp. A task has at most one call under way.
 
 mod line;
+mod restart;
 mod value;
 
 use super::{Coverage, Source};
 use crate::event::{Event, Recorded, What};
 use line::{Body, Clock, Line};
+use restart::Restarts;
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, BufRead};
 
@@ -23,6 +25,7 @@ pub struct Strace<R> {
     clock: Clock,
     pending: HashMap<u32, Half>,
     ready: VecDeque<Event>,
+    restarts: Restarts,
     coverage: Coverage,
 }
 
@@ -36,8 +39,8 @@ struct Half {
 impl<R: BufRead> Strace<R> {
     /// A reader of `input`.
     pub fn new(input: R) -> Strace<R> {
-        let (pending, ready) = Default::default();
-        Strace { input, clock: Clock::default(), pending, ready, coverage: Coverage::default() }
+        let (pending, ready, restarts) = Default::default();
+        Strace { input, clock: Clock::default(), pending, ready, restarts, coverage: Coverage::default() }
     }
 
     fn read_line(&mut self, text: &mut Vec<u8>) -> io::Result<bool> {
@@ -86,12 +89,14 @@ impl<R: BufRead> Strace<R> {
                 let Some((name, args, result, took)) = value::call(call) else {
                     return self.coverage.problem("call that cannot be read", number, text);
                 };
-                let end = stamp + took.unwrap_or(0);
+                let end = stamp.saturating_add(took.unwrap_or(0));
                 Some(Event { task, start: stamp, end, line: number, what: What::Call { name, args, result } })
             }
         };
         self.coverage.used += 1;
-        self.ready.extend(event);
+        if let Some(event) = event {
+            self.restarts.pass(event, &mut self.ready);
+        }
     }
 
     fn join(&mut self, task: u32, mut half: Half, rest: &[u8], stamp: u64) -> Option<Event> {
@@ -99,7 +104,7 @@ impl<R: BufRead> Strace<R> {
         match value::call(&half.text) {
             Some((name, args, result, took)) => {
                 // The stamp of the second half is the exit; the duration is exact where the clocks are coarse.
-                let end = took.map_or(stamp, |took| half.start + took).max(half.start);
+                let end = took.map_or(stamp, |took| half.start.saturating_add(took)).max(half.start);
                 Some(Event {
                     task,
                     start: half.start,
@@ -122,7 +127,8 @@ impl<R: BufRead> Strace<R> {
         let text = [half.text.as_slice(), b"...) = ?"].concat();
         if let Some((name, args, _, _)) = value::call(&text) {
             let what = What::Call { name, args, result: Recorded::Unknown };
-            self.ready.push_back(Event { task, start: half.start, end: half.start, line: half.line, what });
+            let event = Event { task, start: half.start, end: half.start, line: half.line, what };
+            self.restarts.pass(event, &mut self.ready);
         }
     }
 }
@@ -134,6 +140,7 @@ impl<R: BufRead> Source for Strace<R> {
             if !self.read_line(&mut text)? {
                 let tasks: Vec<u32> = self.pending.keys().copied().collect();
                 tasks.into_iter().for_each(|task| self.abandon(task));
+                self.restarts.finish(&mut self.ready);
                 break;
             }
             self.take_line(&text);

@@ -96,3 +96,94 @@ fn garbage_is_counted_by_kind_with_its_first_line() {
     assert_eq!(coverage.problems["call that cannot be read"].line, 2);
     assert_eq!(coverage.problems["resumed, but never begun"].line, 3);
 }
+
+#[test]
+fn a_call_that_a_signal_interrupts_and_the_kernel_makes_again_is_one() {
+    let again = one(
+        "1 100000000.1 wait4(-1, 0x7f, 0, NULL) = ? ERESTARTSYS (To be restarted if SA_RESTART is set) <0.1>\n\
+        1 100000000.2 --- SIGCHLD {si_signo=SIGCHLD} ---\n\
+        1 100000000.3 wait4(-1, [{WIFEXITED(s) && WEXITSTATUS(s) == 0}], 0, NULL) = 7 <0.2>\n",
+    );
+    let What::Call { result, .. } = &again.what else { panic!() };
+    assert_eq!(
+        (result, again.line, again.end - again.start),
+        (&Recorded::Value(7, None), 1, SECOND * 4 / 10)
+    );
+    let resumed = one(
+        "1 100000000.1 nanosleep({tv_sec=1}, 0x7f) = ? ERESTART_RESTARTBLOCK (Interrupted by signal) <0.1>\n\
+        1 100000000.3 restart_syscall(<... resuming interrupted nanosleep ...>) = 0 <0.5>\n",
+    );
+    let What::Call { name, result, .. } = &resumed.what else { panic!() };
+    assert_eq!((name.as_str(), result), ("nanosleep", &Recorded::Value(0, None)));
+}
+
+#[test]
+fn an_interrupted_call_that_never_goes_on_has_no_result() {
+    let (found, _) = events(
+        "1 100000000.1 read(3</a>, 0x7f, 10) = ? ERESTARTSYS (To be restarted) <0.1>\n\
+        1 100000000.2 close(3</a>) = 0 <0.1>\n2 100000000.3 read(4</a>, 0x7f, 10) = ? ERESTARTSYS (x)\n",
+    );
+    let results: Vec<&Recorded> = found
+        .iter()
+        .filter_map(|event| match &event.what {
+            What::Call { result, .. } => Some(result),
+            What::Ended => None,
+        })
+        .collect();
+    assert_eq!(results, [&Recorded::Unknown, &Recorded::Value(0, None), &Recorded::Unknown]);
+}
+
+#[test]
+fn files_of_one_task_each_are_merged_by_their_stamps() {
+    let first = Strace::new(&b"100000000.1 close(3) = 0 <0.1>\n100000000.9 close(4) = 0 <0.1>\n"[..]);
+    let second = Strace::new(&b"100000000.5 close(5) = 0 <0.1>\n"[..]);
+    let mut merged = crate::parse::Merged::new(vec![(Box::new(first), 11), (Box::new(second), 12)]);
+    let mut tasks = Vec::new();
+    while let Some(event) = merged.next_event().expect("memory does not fail") {
+        tasks.push(event.task);
+    }
+    assert_eq!((tasks, merged.coverage().lines), (vec![11, 12, 11], 3));
+    assert_eq!(crate::parse::Merged::task_of("trace.123".as_ref()), Some(123));
+    assert_eq!(crate::parse::Merged::task_of("trace.strace".as_ref()), None);
+}
+
+/// Real lines, whole and in halves, of every shape that the parser knows.
+const SAMPLE: &str = include_str!("../../../tests/data/shapes.strace");
+
+#[test]
+fn no_line_of_the_sample_is_unusable() {
+    let (_, coverage) = events(SAMPLE);
+    assert_eq!(coverage.problems.keys().collect::<Vec<_>>(), Vec::<&String>::new());
+}
+
+#[test]
+fn damaged_traces_compile_or_are_refused_and_never_panic() {
+    use crate::verify::Random;
+    const ROUNDS: u64 = 3000;
+    const MARKS: &[u8] = b"<>()[]{}\"\\,|=-9\n";
+    for seed in 0..ROUNDS {
+        let mut random = Random::new(seed);
+        let mut text = SAMPLE.as_bytes().to_vec();
+        for _ in 0..=random.below(20) {
+            let (at, other) = (random.below(text.len()), random.below(text.len()));
+            match random.below(6) {
+                0 => text[at] = random.next() as u8,
+                1 if text.len() > 1 => drop(text.remove(at)),
+                2 => text.insert(at, MARKS[random.below(MARKS.len())]),
+                3 => text.truncate(at.max(1)),
+                4 => text.extend_from_within(at.min(other)..at.max(other)),
+                _ => text.swap(at, other),
+            }
+        }
+        let settings = crate::benchmark::CompileSettings::default();
+        let compiled = crate::benchmark::compile(&mut Strace::new(&text[..]), "fuzz".as_ref(), &settings);
+        if let Ok(benchmark) = compiled {
+            let lines = text.split(|byte| *byte == b'\n').count() as u64;
+            assert!(
+                benchmark.about.used <= benchmark.about.lines && benchmark.about.lines <= lines,
+                "seed {seed}"
+            );
+            drop(crate::verify::verify(&benchmark, "weir", 1, seed).expect("the order is compiled"));
+        }
+    }
+}

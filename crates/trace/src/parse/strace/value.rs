@@ -28,6 +28,9 @@ fn result(rest: &[u8]) -> Option<(Recorded, Option<u64>)> {
         },
         _ => (rest, None),
     };
+    if rest.starts_with(b"? ERESTART") {
+        return Some((Recorded::Restarts, took));
+    }
     if rest.starts_with(b"?") {
         return Some((Recorded::Unknown, took));
     }

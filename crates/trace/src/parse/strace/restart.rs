@@ -1,0 +1,67 @@
+//! A call that a signal interrupts and the kernel makes again is one call: it began where it began first, and it returned what
+//! it returned at last.
+
+use crate::event::{Event, Recorded, What};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Interrupted calls, by task: one each, as a task has one call under way.
+#[derive(Default)]
+pub(super) struct Restarts(BTreeMap<u32, Event>);
+
+/// Tasks with an interrupted call; beyond it, the trace is garbage, and calls are no longer joined.
+const HELD_MAX: usize = 1 << 16;
+
+impl Restarts {
+    /// Joins an event with the interrupted call that it goes on with; what is whole goes to `ready`.
+    pub(super) fn pass(&mut self, mut event: Event, ready: &mut VecDeque<Event>) {
+        if let What::Call { name, .. } = &event.what
+            && name == "rt_sigreturn"
+        {
+            // The signal's handler is done; the interrupted call comes next.
+            return ready.push_back(event);
+        }
+        if let Some(held) = self.0.remove(&event.task) {
+            match goes_on(&held, &event) {
+                true => join(held, &mut event),
+                // A handler made calls of its own, or the task ended: nobody knows how the interrupted call went on.
+                false => ready.push_back(give_up(held)),
+            }
+        }
+        match &event.what {
+            What::Call { result: Recorded::Restarts, .. } if self.0.len() < HELD_MAX => {
+                self.0.insert(event.task, event);
+            }
+            _ => ready.push_back(event),
+        }
+    }
+
+    /// At the end of the trace: what was interrupted never went on.
+    pub(super) fn finish(&mut self, ready: &mut VecDeque<Event>) {
+        ready.extend(std::mem::take(&mut self.0).into_values().map(give_up));
+    }
+}
+
+fn goes_on(held: &Event, event: &Event) -> bool {
+    match (&held.what, &event.what) {
+        (What::Call { name: held, .. }, What::Call { name, .. }) => held == name || name == "restart_syscall",
+        _ => false,
+    }
+}
+
+/// The first call's beginning, and what it asked for; the last one's end.
+fn join(held: Event, event: &mut Event) {
+    (event.start, event.line) = (held.start, held.line);
+    if let (What::Call { name, args, .. }, What::Call { name: last, args: last_args, .. }) =
+        (held.what, &mut event.what)
+        && last == "restart_syscall"
+    {
+        (*last, *last_args) = (name, args);
+    }
+}
+
+fn give_up(mut held: Event) -> Event {
+    if let What::Call { result, .. } = &mut held.what {
+        *result = Recorded::Unknown;
+    }
+    held
+}

@@ -1,0 +1,205 @@
+//! For each rule a small program that needs it: with the rules that would do the same switched off, all orders still give the
+//! recorded results; with the rule off too, some order does not.
+
+use super::*;
+use crate::action::Rule;
+use crate::benchmark::{CompileSettings, compile};
+use crate::order::Switches;
+use crate::parse::Strace;
+
+/// Random orders for one example: the smallest has a handful of different ones.
+const ORDERS: u64 = 2000;
+
+/// The beginning of every example: thread 2 of the same process, and a file that both have open.
+const THREADS: &str = "1 openat(AT_FDCWD</srv>, \"/srv/a\", O_RDWR|O_CREAT, 0644) = 3</srv/a>\n\
+    1 pwrite64(3</srv/a>, \"\"..., 4096, 0) = 4096\n\
+    1 clone(child_stack=0x7f, flags=CLONE_VM|CLONE_FS|CLONE_FILES|CLONE_THREAD) = 2\n\
+    2 openat(AT_FDCWD</srv>, \"/srv/a\", O_RDWR) = 4</srv/a>\n";
+
+/// Compiles lines without stamps: each call follows the one before it.
+fn compiled(lines: &str, switches: Switches) -> Benchmark {
+    let stamped: String = (100_000_001u64..)
+        .zip(lines.lines())
+        .map(|(second, line)| {
+            let (task, call) = line.trim().split_once(' ').expect("a task and a call");
+            format!("{task} {second}.000000 {call}\n")
+        })
+        .collect();
+    let mut source = Strace::new(stamped.as_bytes());
+    let settings = CompileSettings { switches, ..CompileSettings::default() };
+    let benchmark = compile(&mut source, "example".as_ref(), &settings).expect("the example compiles");
+    assert_eq!(benchmark.about.problems, [], "{lines}");
+    benchmark
+}
+
+fn verified(lines: &str, order: &str, switches: Switches) -> Verification {
+    let verification = verify(&compiled(lines, switches), order, ORDERS, 1).expect("the order is compiled");
+    assert_eq!(verification.unjudged_calls, BTreeMap::new(), "{lines}");
+    verification
+}
+
+/// A rule, the order that has it, those that subsume it, and a program.
+fn needs(rule: Rule, order: &str, subsuming: &[Rule], lines: &str) {
+    let lines = format!("{THREADS}{lines}");
+    let all = verified(&lines, order, Switches::default());
+    assert!(all.holds(), "{all}");
+    let with = verified(&lines, order, Switches::without(subsuming.iter().copied()));
+    assert!(with.holds(), "{rule:?}: {with}");
+    let off = subsuming.iter().copied().chain([rule]);
+    let without = verified(&lines, order, Switches::without(off));
+    assert!(!without.holds(), "{rule:?} is not needed: {without}");
+}
+
+#[test]
+fn bytes_are_read_after_they_were_written() {
+    let lines =
+        "1 pwrite64(3</srv/a>, \"\"..., 4096, 0) = 4096\n2 pread64(4</srv/a>, \"\"..., 4096, 0) = 4096";
+    needs(Rule::Bytes, "weir", &[], lines);
+    needs(Rule::FileSequence, "root", &[], lines);
+}
+
+#[test]
+fn the_end_of_a_file_is_found_after_it_moved() {
+    let lines = "1 pwrite64(3</srv/a>, \"\"..., 4096, 4096) = 4096\n2 lseek(4</srv/a>, 0, SEEK_END) = 8192";
+    needs(Rule::Size, "weir", &[], lines);
+}
+
+#[test]
+fn attributes_are_seen_after_they_changed() {
+    let lines = "1 chmod(\"/srv/a\", 0600) = 0\n2 stat(\"/srv/a\", {st_mode=S_IFREG|0600, st_size=4096}) = 0";
+    needs(Rule::Attributes, "weir", &[], lines);
+}
+
+#[test]
+fn names_are_used_after_they_were_made_and_before_they_go() {
+    let made = "1 mkdir(\"/srv/d\", 0755) = 0\n2 access(\"/srv/d\", F_OK) = 0";
+    let gone = "1 rename(\"/srv/a\", \"/srv/b\") = 0\n2 access(\"/srv/a\", F_OK) = -1 ENOENT (No such file)";
+    for lines in [made, gone] {
+        needs(Rule::Name, "weir", &[], lines);
+        needs(Rule::PathName, "root", &[Rule::FileSequence], lines);
+        needs(Rule::PathStage, "root", &[Rule::FileSequence], lines);
+    }
+}
+
+#[test]
+fn emptiness_is_found_after_it_ended() {
+    let lines = "1 mkdir(\"/srv/d\", 0755) = 0\n1 write(3</srv/a>, \"\"..., 1) = 1\n2 access(\"/srv/d\", F_OK) = 0\n\
+        1 mkdir(\"/srv/d/e\", 0755) = 0\n2 rmdir(\"/srv/d\") = -1 ENOTEMPTY (Directory not empty)";
+    needs(Rule::Listing, "weir", &[], lines);
+}
+
+#[test]
+fn a_descriptions_position_and_life_keep_their_order() {
+    let position = "1 lseek(3</srv/a>, 100, SEEK_SET) = 100\n2 lseek(3</srv/a>, 0, SEEK_CUR) = 100";
+    needs(Rule::Description, "weir", &[], position);
+    needs(Rule::DescriptorSequence, "root", &[Rule::FileSequence], position);
+    let life = "1 openat(AT_FDCWD</srv>, \"/srv/a\", O_RDWR) = 5</srv/a>\n2 fdatasync(5</srv/a>) = 0";
+    needs(Rule::Description, "weir", &[], life);
+    let subsuming = [Rule::FileSequence, Rule::DescriptorSequence, Rule::DescriptionStage];
+    needs(Rule::DescriptorStage, "root", &subsuming, life);
+}
+
+#[test]
+fn a_description_that_processes_share_is_closed_by_the_last_of_them() {
+    let lines = "1 openat(AT_FDCWD</srv>, \"/srv/a\", O_RDWR) = 5</srv/a>\n\
+        1 clone(child_stack=NULL, flags=SIGCHLD) = 9\n9 fdatasync(5</srv/a>) = 0\n9 close(5</srv/a>) = 0\n\
+        1 close(5</srv/a>) = 0";
+    needs(Rule::DescriptionStage, "root", &[], lines);
+}
+
+#[test]
+fn a_lock_is_taken_after_it_was_given_back() {
+    let lines = "1 flock(3</srv/a>, LOCK_EX) = 0\n1 flock(3</srv/a>, LOCK_UN) = 0\n\
+        2 flock(4</srv/a>, LOCK_EX) = 0\n2 flock(4</srv/a>, LOCK_UN) = 0";
+    needs(Rule::Lock, "weir", &[], lines);
+}
+
+#[test]
+fn a_task_acts_after_it_was_made() {
+    let lines = "1 mkdir(\"/srv/d\", 0755) = 0\n1 clone(child_stack=NULL, flags=SIGCHLD) = 9\n9 access(\"/srv/d\", F_OK) = 0";
+    needs(Rule::Clone, "weir", &[Rule::Name], lines);
+    needs(Rule::Clone, "root", &[Rule::PathStage], lines);
+}
+
+#[test]
+fn what_a_child_did_is_there_once_it_was_waited_for() {
+    let lines = "1 clone(child_stack=NULL, flags=SIGCHLD) = 9\n9 mkdir(\"/srv/d\", 0755) = 0\n9 +++ exited with 0 +++\n\
+        1 wait4(9, [{WIFEXITED(s) && WEXITSTATUS(s) == 0}], 0, NULL) = 9\n1 access(\"/srv/d\", F_OK) = 0";
+    needs(Rule::ChildEnd, "weir", &[Rule::Name], lines);
+    needs(Rule::ChildEnd, "root", &[Rule::PathStage], lines);
+}
+
+#[test]
+fn a_vforks_parent_goes_on_after_its_child_has_left() {
+    let lines = "1 vfork() = 9\n9 mkdir(\"/srv/d\", 0755) = 0\n9 execve(\"/bin/x\", [], 0x7f) = 0\n\
+        1 access(\"/srv/d\", F_OK) = 0";
+    needs(Rule::Hold, "weir", &[Rule::Name], lines);
+    needs(Rule::Hold, "root", &[Rule::PathStage], lines);
+}
+
+#[test]
+fn a_pipe_is_read_after_it_was_written() {
+    let lines = "1 pipe2([5<pipe:[7]>, 6<pipe:[7]>], O_CLOEXEC) = 0\n1 mkdir(\"/srv/d\", 0755) = 0\n\
+        1 write(6<pipe:[7]>, \"\"..., 1) = 1\n2 read(5<pipe:[7]>, \"\"..., 1) = 1\n2 access(\"/srv/d\", F_OK) = 0";
+    needs(Rule::Pipe, "weir", &[Rule::Name], lines);
+    needs(Rule::Pipe, "root", &[Rule::PathStage], lines);
+}
+
+#[test]
+fn requests_are_collected_after_they_were_submitted() {
+    let lines = "1 io_setup(8, [0x7f00]) = 0\n\
+        1 io_submit(0x7f00, 1, [{aio_data=0, aio_lio_opcode=IOCB_CMD_PREAD, aio_fildes=3</srv/a>, aio_nbytes=4096, aio_offset=0}]) = 1\n\
+        2 io_getevents(0x7f00, 1, 1, [{data=0, obj=0x7f, res=4096, res2=0}], NULL) = 1";
+    needs(Rule::AioStage, "weir", &[], lines);
+    needs(Rule::AioStage, "root", &[], lines);
+}
+
+#[test]
+fn one_action_at_a_time_needs_no_other_rule() {
+    let lines = format!(
+        "{THREADS}1 chmod(\"/srv/a\", 0600) = 0\n2 lseek(4</srv/a>, 0, SEEK_END) = 4096\n\
+        1 rename(\"/srv/a\", \"/srv/b\") = 0\n2 access(\"/srv/b\", F_OK) = 0\n"
+    );
+    for order in ["weir", "root"] {
+        let none = || Switches::without(Rule::SWITCHABLE);
+        let alone = verified(&lines, order, none().with_program_sequence());
+        assert!(alone.holds() && alone.distinct == 1, "{alone}");
+        assert!(!verified(&lines, order, none()).holds());
+    }
+}
+
+#[test]
+fn a_seed_shows_a_difference_again() {
+    let lines = format!("{THREADS}1 mkdir(\"/srv/d\", 0755) = 0\n2 access(\"/srv/d\", F_OK) = 0\n");
+    let benchmark = compiled(&lines, Switches::without([Rule::Name]));
+    let first = verify(&benchmark, "weir", ORDERS, 1).expect("the order is compiled");
+    let seed = first.results[0].seed;
+    let again = verify(&benchmark, "weir", 1, seed).expect("the order is compiled");
+    assert_eq!(again.results[0].what.action, first.results[0].what.action);
+}
+
+#[test]
+fn a_descriptor_is_used_by_another_process_after_it_was_sent() {
+    let lines = "1 socketpair(AF_UNIX, SOCK_STREAM, 0, [5<socket:[1]>, 6<socket:[2]>]) = 0\n\
+        1 clone(child_stack=NULL, flags=SIGCHLD) = 9\n\
+        1 openat(AT_FDCWD</srv>, \"/srv/a\", O_RDWR) = 7</srv/a>\n1 mkdir(\"/srv/d\", 0755) = 0\n\
+        1 sendmsg(5<socket:[1]>, {msg_iov=[{iov_base=\"\"..., iov_len=1}], msg_control=[{cmsg_len=20, cmsg_level=SOL_SOCKET, cmsg_type=SCM_RIGHTS, cmsg_data=[7</srv/a>]}]}, 0) = 1\n\
+        1 close(7</srv/a>) = 0\n\
+        9 recvmsg(6<socket:[2]>, {msg_iov=[{iov_base=\"\"..., iov_len=1}], msg_control=[{cmsg_len=20, cmsg_level=SOL_SOCKET, cmsg_type=SCM_RIGHTS, cmsg_data=[8</srv/a>]}]}, 0) = 1\n\
+        9 access(\"/srv/d\", F_OK) = 0\n9 fdatasync(8</srv/a>) = 0\n9 close(8</srv/a>) = 0\n";
+    needs(Rule::Passed, "weir", &[Rule::Name], lines);
+    needs(Rule::Passed, "root", &[Rule::PathStage], lines);
+    let benchmark = compiled(&format!("{THREADS}{lines}"), Switches::default());
+    // It is open until the process that received it closes it: one close, and none for the sender.
+    let closes = benchmark.actions.iter().filter(|action| matches!(action.op, crate::op::Op::Close { .. }));
+    assert_eq!((closes.count(), benchmark.about.repairs.descriptors), (1, 0));
+}
+
+#[test]
+fn names_that_are_exchanged_keep_their_files() {
+    let lines = "1 mkdir(\"/srv/d\", 0755) = 0\n\
+        1 renameat2(AT_FDCWD</srv>, \"/srv/a\", AT_FDCWD</srv>, \"/srv/d\", RENAME_EXCHANGE) = 0\n\
+        2 rmdir(\"/srv/a\") = 0\n2 openat(AT_FDCWD</srv>, \"/srv/d\", O_RDWR) = 5</srv/d>\n\
+        1 renameat2(AT_FDCWD</srv>, \"/srv/d\", AT_FDCWD</srv>, \"/srv/e\", RENAME_NOREPLACE) = 0\n";
+    needs(Rule::Name, "weir", &[], lines);
+}
