@@ -9,8 +9,9 @@ use crate::directory::{Listed, Room, dots};
 use crate::errno::errno;
 use crate::kernel::{KernelCache, ask_of_kernel};
 use crate::latency::{Class, Latencies, Timer};
-use crate::privileges::{privileges, write_without_powers};
+use crate::privileges::privileges;
 use crate::space;
+use crate::write::Write;
 use crate::xattr::{answer, list_for, set_xattr};
 use fs::{Attributes, Done, Fs, FsError, IfExists, Ino, Kind, Privileges, SetAttributes};
 use fuser::{
@@ -345,23 +346,14 @@ impl Filesystem for Door {
                 Err(error) => reply.error(errno(&error)),
             }
         };
-        let is_synchronous = flags.0 & (libc::O_SYNC | libc::O_DSYNC) != 0;
-        let number = ino(number);
-        let kills =
-            write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) && self.fs.is_privileged(number);
-        let at_once = if kills { None } else { self.fs.write_at_once(number, offset, data) };
-        match at_once {
-            Some(done) if is_synchronous => then_sync(self.fs.clone(), Box::new(finish))(done),
-            Some(done) => finish(done),
-            None => {
-                let finish: Done<()> = Box::new(finish);
-                let done = if is_synchronous { then_sync(self.fs.clone(), finish) } else { finish };
-                match kills {
-                    true => write_without_powers(&self.fs, number, offset, data, done),
-                    false => self.fs.write(number, offset, data.to_vec(), done),
-                }
-            }
-        }
+        let write = Write {
+            ino: ino(number),
+            offset,
+            data,
+            is_synchronous: flags.0 & (libc::O_SYNC | libc::O_DSYNC) != 0,
+            takes_powers: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
+        };
+        write.run(&self.fs, finish);
     }
 
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
@@ -496,11 +488,3 @@ impl Filesystem for Door {
 
 /// Bytes of the longest name, as `statfs` tells it.
 const NAME_BYTES_MAX: u32 = 255;
-
-/// Completes `finish` once what was written is durable.
-fn then_sync(fs: Arc<Fs>, finish: Done<()>) -> Done<()> {
-    Box::new(move |written| match written {
-        Ok(()) => fs.sync(finish),
-        Err(error) => finish(Err(error)),
-    })
-}

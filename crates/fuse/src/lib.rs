@@ -8,6 +8,7 @@ mod latency;
 mod privileges;
 mod session;
 mod space;
+mod write;
 mod xattr;
 
 pub use door::Door;

@@ -39,7 +39,10 @@ fn a_replay_in_which_all_wait_for_each_other_is_given_up_and_says_who_waits_for_
     let benchmark = benchmark(&[(0, 0, 1), (1, 0, 1)], &[(0, 1), (1, 0)]);
     let error = replay_onto_nothing(&benchmark, &settings(Speed::Full)).expect_err("nobody can begin");
     let said = error.to_string();
-    assert!(said.contains("thread 0 waits for action 1") && said.contains("thread 1 waits for action 0"), "{said}");
+    assert!(
+        said.contains("thread 0 waits for action 1") && said.contains("thread 1 waits for action 0"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -61,5 +64,8 @@ fn at_natural_speed_a_pause_is_kept_and_lateness_reported() {
     let benchmark = benchmark(&[(0, 0, 0), (0, 20_000_000, 20_000_000)], &[]);
     let run = replay_onto_nothing(&benchmark, &settings(Speed::Natural(1.0))).expect("it ends");
     assert!(run.elapsed >= 20_000_000, "{run:?}");
-    assert_eq!(run.samples[1].start, run.samples[0].start + run.samples[0].took + 20_000_000 + run.samples[1].late);
+    assert_eq!(
+        run.samples[1].start,
+        run.samples[0].start + run.samples[0].took + 20_000_000 + run.samples[1].late
+    );
 }

@@ -105,7 +105,7 @@ fn rocksdb_with_synced_writes_loses_no_acknowledged_batch_when_the_daemon_is_kil
         let when = format!("seed {seed}, after kill {kill}, {after:?} after the start");
         let before = ledger.count();
         verify(&client, &database, &ledger, &when);
-        succeeds(&mut db_bench(&bench, "verifychecksum,readseq").arg("--duration=0"));
+        succeeds(db_bench(&bench, "verifychecksum,readseq").arg("--duration=0"));
         println!(
             "{when}: {before:?}, of these in doubt {} were committed",
             ledger.count().acknowledged - before.acknowledged
