@@ -53,7 +53,7 @@ fn building_again_restores_what_changed_and_writes_nothing_else() {
     File::options().write(true).open(path("50")).and_then(|file| file.set_len(0)).expect("it is cut");
     fs::remove_file(path("20")).expect("it is removed");
     fs::create_dir(path("20")).expect("something else");
-    fs::set_permissions(path("30"), Permissions::from_mode(0)).expect("a mode");
+    fs::set_permissions(path("30"), Permissions::from_mode(0o000)).expect("a mode");
     let built = build(&benchmark, dir.path());
     assert_eq!(built.written, 10 + 20 + 50);
     assert!(!path("new").exists());
