@@ -87,10 +87,10 @@ pub(crate) fn exchange() -> Cost {
 }
 
 /// Orphans that go together. Each touches its inode, the orphan that takes its place in the list, two places there, an
-/// owner, a heap block or an object; the header is changed once.
+/// owner, a heap block or an object, and the last block of its extended attributes; the header is changed once.
 pub(crate) fn free(orphans: usize) -> Cost {
     let orphans = orphans as u64;
-    Cost { pages: 6 * orphans + 1, bytes: (6 * orphans + 1) * 96, records: 7 * orphans + 1, frees: true }
+    Cost { pages: 7 * orphans + 1, bytes: (7 * orphans + 1) * 96, records: 8 * orphans + 1, frees: true }
 }
 
 /// A range of a file whose pages become holes, with its size and times. Unless it is whole pages, its two edges are
