@@ -4,6 +4,8 @@
 //! `forget`. The kernel keeps an inode while it is open, so open files need no count of their own, and `open`
 //! answers ENOSYS: from then on the kernel opens and closes without asking.
 
+mod completions;
+
 use crate::attributes::{absent, caller, file_type, generation, ino, kind, permissions, set_time, to_kernel};
 use crate::directory::{Listed, Room, dots};
 use crate::errno::errno;
@@ -51,40 +53,6 @@ impl Door {
     /// For an operation that ends before it returns.
     fn short_timer(&self, class: Class) -> Timer<&Latencies> {
         Timer::start(&self.latencies, class)
-    }
-
-    /// A completion that ends with an entry, which the kernel then remembers.
-    fn entry(&self, class: Class, reply: ReplyEntry) -> Done<Attributes> {
-        let (timer, fs, ttl) = (self.timer(class), self.fs.clone(), self.ttl);
-        Box::new(move |made| {
-            let _timer = timer;
-            match made.and_then(|made| fs.hold(made.ino).map(|()| made)) {
-                Ok(made) => reply.entry(&ttl, &to_kernel(&made), generation(&made)),
-                Err(error) => reply.error(errno(&error)),
-            }
-        })
-    }
-
-    fn attr(&self, class: Class, reply: ReplyAttr) -> Done<Attributes> {
-        let (timer, ttl) = (self.timer(class), self.ttl);
-        Box::new(move |done| {
-            let _timer = timer;
-            match done {
-                Ok(now) => reply.attr(&ttl, &to_kernel(&now)),
-                Err(error) => reply.error(errno(&error)),
-            }
-        })
-    }
-
-    fn empty(&self, class: Class, reply: ReplyEmpty) -> Done<()> {
-        let timer = self.timer(class);
-        Box::new(move |done| {
-            let _timer = timer;
-            match done {
-                Ok(()) => reply.ok(),
-                Err(error) => reply.error(errno(&error)),
-            }
-        })
     }
 
     fn list(&self, ino: Ino, offset: u64, reply: &mut ReplyDirectory) -> Result<(), FsError> {

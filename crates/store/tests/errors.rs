@@ -193,7 +193,7 @@ fn the_disk_of_these_tests_does_fail() {
     let disk = disk(64, &Power::new(), 1);
     let (calls, failed) = (AtomicU64::new(0), AtomicU64::new(0));
     let failing = Failing { disk, fault: Fault::NoSpace, at: 1, calls, failed };
-    let page = [page(1).as_ref().clone()];
+    let page = [Page::clone(&page(1))];
     assert!(failing.write(Block(0), &page).is_ok());
     assert_eq!(failing.write(Block(0), &page).expect_err("the second").errno, ENOSPC);
     assert!(failing.write(Block(0), &page).is_ok() && failing.flush().is_ok());
