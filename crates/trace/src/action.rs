@@ -22,7 +22,7 @@ pub struct Action {
     pub name: Name,
     /// Whether it is executed.
     pub fate: Fate,
-    /// What is executed; [`Op::Nothing`] unless `fate` says so.
+    /// What is executed; `Op::Nothing` unless `fate` says so.
     pub op: Op<Handle>,
     /// What the program got.
     pub recorded: Outcome,
