@@ -7,6 +7,10 @@ use device::{BLOCK_BYTES, Page, Sequence, StoreId};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromZeros, IntoBytes};
 
+/// A group is sealed when the next transaction would take it beyond 1 MiB: long enough for the full speed of any
+/// device, short enough that what is copied in memory stays in its caches.
+pub(crate) const OPEN_BLOCKS_MAX: u64 = 256;
+
 /// A group that is being filled (owned by the state, under its lock) or written (owned by the writer, under its).
 /// Lost at a crash unless it was written.
 #[derive(Debug, Default)]
@@ -61,8 +65,10 @@ impl Draft {
     fn grow_to(&mut self, bytes: usize) {
         let wanted = bytes.div_ceil(BLOCK_BYTES);
         if wanted > self.pages.len() {
-            // Doubling, so that a group filled record by record moves its bytes only a few times.
-            let more = wanted.max(2 * self.pages.len()) - self.pages.len();
+            // Doubling, so that a group filled record by record moves its bytes only a few times; but not past what most
+            // groups reach, so that the memory serves the next ones.
+            let doubled = (2 * self.pages.len()).min(OPEN_BLOCKS_MAX as usize);
+            let more = wanted.max(doubled) - self.pages.len();
             Page::extend_vec_zeroed(&mut self.pages, more).expect("memory for a commit group");
         }
     }

@@ -1,17 +1,13 @@
 //! The groups in memory: the open one, and those sealed behind it until a commit takes them.
 
 use crate::counters::Counters;
-use crate::draft::Draft;
+use crate::draft::{Draft, OPEN_BLOCKS_MAX};
 use crate::error::BufferError;
 use crate::format::GROUP_HEADER_BYTES;
 use crate::record::{Order, Record, transaction_bytes};
 use crate::ring::{GroupNo, Position, Ring, blocks_of};
 use device::{BLOCK_BYTES, Incarnation, Page, Sequence};
 use std::collections::VecDeque;
-
-/// A group is sealed when the next transaction would take it beyond 1 MiB: long enough for the full speed of any
-/// device, short enough that what is copied in memory stays in its caches.
-const OPEN_BLOCKS_MAX: u64 = 256;
 
 /// Page vectors kept for later groups: one being filled, one being written, and a burst.
 const SPARES_MAX: usize = 4;

@@ -8,7 +8,7 @@ pub trait Clock: Send + Sync {
     /// Time since some fixed point; never goes back.
     fn monotonic(&self) -> Duration;
 
-    /// The time of day, in nanoseconds since 1970-01-01 UTC. May jump.
+    /// The time of day, in nanoseconds since 1970-01-01 UTC. May jump, and may stand still for some milliseconds.
     fn wall_nanos(&self) -> i64;
 }
 

@@ -10,7 +10,7 @@ use cache::{Change, Cost};
 use device::ObjectId;
 use smallvec::SmallVec;
 use std::collections::HashMap;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Mutex;
 use zerocopy::IntoBytes;
 
@@ -113,10 +113,12 @@ impl<'a> Transaction<'a> {
     /// Writes bytes of the arena. Only what differs is recorded.
     pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) {
         let present = self.state.arena.bytes_mut(offset, bytes.len());
-        let Some(first) = present.iter().zip(bytes).position(|(old, new)| old != new) else { return };
-        let last = present.iter().zip(bytes).rposition(|(old, new)| old != new).expect("one differs");
-        let range = first..last + 1;
-        self.old.push(Old { offset: offset + first as u64, at: self.old_bytes.len(), len: range.len() });
+        let Some(range) = differing(present, bytes) else { return };
+        self.old.push(Old {
+            offset: offset + range.start as u64,
+            at: self.old_bytes.len(),
+            len: range.len(),
+        });
         self.old_bytes.extend_from_slice(&present[range.clone()]);
         present[range.clone()].copy_from_slice(&bytes[range]);
     }
@@ -204,6 +206,22 @@ impl Drop for Transaction<'_> {
     }
 }
 
+/// How many bytes are compared at once: a change rewrites records of some tens of bytes, of which a few differ.
+const WORD_BYTES: usize = 8;
+
+/// From the first to the last of the bytes in which two strings of one length differ.
+fn differing(old: &[u8], new: &[u8]) -> Option<Range<usize>> {
+    let unlike = |(old, new): (&u8, &u8)| old != new;
+    let words = old.as_chunks::<WORD_BYTES>().0.iter().zip(new.as_chunks().0);
+    let before = words.take_while(|(old, new)| old == new).count() * WORD_BYTES;
+    let start = before + old[before..].iter().zip(&new[before..]).position(unlike)?;
+
+    let words = old.as_rchunks::<WORD_BYTES>().1.iter().rev().zip(new.as_rchunks().1.iter().rev());
+    let end = old.len() - words.take_while(|(old, new)| old == new).count() * WORD_BYTES;
+    let last = old[..end].iter().zip(&new[..end]).rposition(unlike)?;
+    Some(start..last + 1)
+}
+
 /// Whether `changes` keep within what was stated.
 pub(crate) fn within(changes: &[Change<'_>], stated: Cost) -> bool {
     let cost = Cost::of(changes);
@@ -211,4 +229,21 @@ pub(crate) fn within(changes: &[Change<'_>], stated: Cost) -> bool {
     let records =
         cost.records - changes.iter().filter(|change| matches!(change, Change::Write { .. })).count() as u64;
     cost.pages <= stated.pages && cost.bytes <= stated.bytes && records <= stated.records
+}
+
+#[cfg(test)]
+mod tests {
+    use super::differing;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_differs_is_found_to_the_byte(old in prop::collection::vec(0..2_u8, 0..40), flips in prop::collection::vec(0..40_usize, 0..4)) {
+            let mut new = old.clone();
+            flips.iter().filter(|&&at| at < old.len()).for_each(|&at| new[at] ^= 7);
+            let unlike = || (0..old.len()).filter(|&at| old[at] != new[at]);
+            let expected = unlike().min().zip(unlike().max()).map(|(first, last)| first..last + 1);
+            prop_assert_eq!(differing(&old, &new), expected);
+        }
+    }
 }

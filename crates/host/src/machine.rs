@@ -1,10 +1,13 @@
 //! Time, randomness, and what the kernel knows of this process and its disks.
 
-use device::{Clock, nanos_since_epoch};
+use device::Clock;
 use rustix::fs::{FileType, major, minor};
 use rustix::rand::{GetRandomFlags, getrandom};
+use rustix::time::ClockId;
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
+
+const NANOS_PER_SECOND: i64 = 1_000_000_000;
 
 /// The machine's clock.
 #[derive(Debug, Clone)]
@@ -30,8 +33,10 @@ impl Clock for SystemClock {
         self.start.elapsed()
     }
 
+    /// As of the kernel's last tick, some milliseconds ago at most: what file systems stamp with.
     fn wall_nanos(&self) -> i64 {
-        nanos_since_epoch(SystemTime::now())
+        let now = rustix::time::clock_gettime(ClockId::RealtimeCoarse);
+        now.tv_sec.saturating_mul(NANOS_PER_SECOND).saturating_add(now.tv_nsec)
     }
 }
 
