@@ -52,6 +52,17 @@ pub(crate) enum BenchError {
     #[error(transparent)]
     Trace(#[from] trace::TraceError),
 
+    /// A store could not be opened in this process.
+    #[error("{0}")]
+    Weir(Box<crate::error::WeirError>),
+
+    /// An operation inside failed.
+    #[error("an operation failed: {source}")]
+    Fs {
+        /// Why.
+        source: fs::FsError,
+    },
+
     /// A file operation failed.
     #[error("{what} {}: {source}", path.display())]
     Io {
@@ -89,7 +100,7 @@ impl BenchError {
             BenchError::Command { .. } | BenchError::Late { .. } => {
                 Some("see what the kernel says with `dmesg | tail`".to_owned())
             }
-            BenchError::Trace(_) => None,
+            BenchError::Trace(_) | BenchError::Weir(_) | BenchError::Fs { .. } => None,
             BenchError::Status { .. } => Some("measure with the `weir` that is mounted".to_owned()),
         }
     }

@@ -5,6 +5,7 @@
 //! | `nonblocking_writes` | the first writes to pages that nobody holds, beside ext4 |
 //! | `counters` | what a million partial writes and their syncs cost the store: nothing |
 //! | `door` | what each operation costs, beside a trivial file system in memory |
+//! | `scaling` | what operations cost from the file system down, by one thread and by several |
 //! | `replay_engine` | how many actions a second a replay can start |
 //! | `slow_device`, `system` | modelled devices and the file systems on them |
 //! | `workload`, `measure` | the load; what a device can do |
@@ -20,6 +21,7 @@ mod placement;
 mod program;
 mod replay_engine;
 mod report;
+mod scaling;
 mod slow_device;
 mod system;
 mod undo;
@@ -44,6 +46,8 @@ enum Experiment {
     Counters(counters::CountersArgs),
     /// What each operation costs beside a trivial in-memory file system, one client and two.
     Door(door::DoorArgs),
+    /// What operations cost from the file system down, without the kernel, by one thread and by several.
+    Scaling(scaling::ScalingArgs),
     /// How many actions a second a replay can start, onto a target that does nothing.
     ReplayEngine(replay_engine::ReplayEngineArgs),
     /// The trivial file system, in a process of its own.
@@ -60,6 +64,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), BenchError> {
         Experiment::NonblockingWrites(args) => nonblocking_writes::run_benchmark(args),
         Experiment::Counters(args) => counters::run_benchmark(args),
         Experiment::Door(args) => door::run_benchmark(args),
+        Experiment::Scaling(args) => scaling::run_benchmark(args),
         Experiment::ReplayEngine(args) => replay_engine::run_benchmark(args),
         Experiment::DoorPeer(args) => door::run_peer(args),
     }
