@@ -1,11 +1,12 @@
 //! Bugs on purpose, so that the simulator can prove that it would notice them.
 
 use crate::error::StoreError;
+use crate::log::chunk_at;
 use crate::segments::Use;
 use crate::store::Store;
-use device::{Block, Page};
-use std::sync::Mutex;
+use device::{Block, Device, Page};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// A rule to break from now on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub enum PlantedBug {
     ForgottenPromise,
     /// Segments are trimmed only after they may be used again.
     TrimAfterReuse,
+    /// Recovery applies notes again that lie before the root where it begins.
+    NotesBeforeRoot,
 }
 
 /// Bugs that the store itself has.
@@ -98,6 +101,33 @@ impl Store {
             PlantedBug::MissingFlush => self.planted.missing_flush.store(true, Ordering::Relaxed),
             PlantedBug::RepointBeforeCopy => self.planted.late_copies.store(true, Ordering::Relaxed),
             PlantedBug::TrimAfterReuse => self.planted.late_trims.store(true, Ordering::Relaxed),
+            PlantedBug::NotesBeforeRoot => {}
         }
+    }
+
+    /// [`open`](Store::open) with a rule broken from the start. For the simulator only.
+    ///
+    /// # Errors
+    /// Those of `open`.
+    pub fn open_with_bug(device: Arc<dyn Device>, bug: PlantedBug) -> Result<Store, StoreError> {
+        let store = Store::open(device)?;
+        store.plant(bug);
+        if bug == PlantedBug::NotesBeforeRoot {
+            store.replay_before_root()?;
+        }
+        Ok(store)
+    }
+
+    /// Applies the notes in the log's first segment that the root has already.
+    fn replay_before_root(&self) -> Result<(), StoreError> {
+        let mut writer = self.lock_writer();
+        let (segment, mut offset) = (writer.log.segment, 0);
+        while offset < writer.log.offset
+            && let Some(chunk) = chunk_at(&*self.device, &self.geometry, segment, offset)?
+        {
+            offset += chunk.blocks();
+            self.holding_nodes(|| self.change_map(&mut writer, chunk.head.volume, &chunk.notes))?;
+        }
+        Ok(())
     }
 }
