@@ -17,7 +17,7 @@ pub enum PlantedBug {
     ReusedBeforePins,
     /// Applying a vector returns without a flush.
     MissingFlush,
-    /// The cleaner points entries at copies before these are written, and writes them with its next step.
+    /// The cleaner points entries at copies before these are written, which they are with the next checkpoint but one.
     RepointBeforeCopy,
     /// A deleted volume drops its reference to a node that others share twice.
     FreedOnceTooOften,
@@ -42,15 +42,16 @@ pub(crate) struct Planted {
 }
 
 enum Owed {
-    Copy(Vec<(Block, Box<Page>)>),
+    /// And whether a checkpoint has begun since.
+    Copy(Vec<(Block, Box<Page>)>, bool),
     Trim(Vec<u32>),
 }
 
 impl Planted {
     /// Takes a copy if it is to be late; gives it back if not.
     pub(crate) fn copy_later(&self, blocks: Vec<(Block, Box<Page>)>) -> Option<Vec<(Block, Box<Page>)>> {
-        self.later(&self.late_copies, Owed::Copy(blocks)).map(|owed| match owed {
-            Owed::Copy(blocks) => blocks,
+        self.later(&self.late_copies, Owed::Copy(blocks, false)).map(|owed| match owed {
+            Owed::Copy(blocks, _) => blocks,
             Owed::Trim(_) => unreachable!("given back as it was"),
         })
     }
@@ -70,12 +71,15 @@ impl Planted {
 }
 
 impl Store {
-    /// Does what is late: copies at the next checkpoint, trims at the first one after the segment's reuse.
+    /// Does what is late: copies at the next checkpoint but one, trims at the first one after the segment's reuse.
     pub(crate) fn pay_what_is_owed(&self) -> Result<(), StoreError> {
         let owed = std::mem::take(&mut *self.planted.owed.lock().expect("no panic while planting"));
         for owed in owed {
             match owed {
-                Owed::Copy(blocks) => self.write_blocks(blocks)?,
+                Owed::Copy(blocks, false) => {
+                    self.planted.owed.lock().expect("no panic while planting").push(Owed::Copy(blocks, true));
+                }
+                Owed::Copy(blocks, true) => self.write_blocks(blocks)?,
                 Owed::Trim(segments) => {
                     let (reused, waiting): (Vec<u32>, Vec<u32>) = segments
                         .into_iter()

@@ -158,6 +158,10 @@ impl Store {
     /// Gives back a promise for `pages` pages: used, or not needed after all.
     pub fn release(&self, pages: u64) {
         let mut map = self.map_mut();
+        #[cfg(feature = "planted-bugs")]
+        if map.plant_forgotten_promise {
+            return;
+        }
         let promised = map.segments.promised_pages;
         assert!(pages <= promised, "{pages} pages given back, {promised} promised");
         map.segments.promised_pages -= pages;
