@@ -18,6 +18,10 @@ struct Machine {
 
 impl Machine {
     fn new() -> Machine {
+        Machine::with(Settings::default())
+    }
+
+    fn with(settings: Settings) -> Machine {
         let power = Power::new();
         let store = SimDisk::new("store", 4 + 128 * SEGMENT_BLOCKS, &power, 1);
         let buffer = SimDisk::new("buffer", 512, &power, 2);
@@ -28,7 +32,7 @@ impl Machine {
         let clock = Arc::new(SimClock::new());
         let store = Arc::new(Store::open(store).expect("a sound store"));
         let on = clock.clone() as Arc<dyn Clock>;
-        let cache = Cache::open(store, buffer, on, Settings::default()).expect("a sound buffer");
+        let cache = Cache::open(store, buffer, on, settings).expect("a sound buffer");
         Machine { power, clock, cache }
     }
 
@@ -87,6 +91,32 @@ fn no_step_of_background_work_moves_more_than_a_segment() {
     }
     assert!(before > 1000, "only {before} pages were moved");
     assert!(most <= SEGMENT_BLOCKS, "a step moved {most} pages");
+}
+
+/// Overwrites pages of a store that is so full, twice its size, with a step of each kind of background work for each write;
+/// the most steps that one waited for.
+fn longest_wait(percent: u64) -> u64 {
+    // Few promises are out, so it is for the cleaner if anybody waits.
+    let settings = Settings { dirty_bytes_max: 32 * BLOCK_BYTES as u64, ..Settings::default() };
+    let machine = Machine::with(settings);
+    let (mut random, mut longest) = (Random::new(percent), 0);
+    let pages = 128 * SEGMENT_BLOCKS * percent / 100;
+    for number in 0..pages + 2 * 128 * SEGMENT_BLOCKS {
+        let page = if number < pages { number } else { random.below(pages) };
+        let mut waited = 0;
+        machine.write(page, &mut |_| waited += 1).unwrap_or_else(|error| panic!("{percent} %: {error}"));
+        longest = longest.max(waited);
+        machine.work(&mut |_| {});
+    }
+    longest
+}
+
+#[test]
+fn where_cleaning_keeps_up_a_writer_waits_for_one_step_of_it_at_most() {
+    for percent in [50, 60, 70] {
+        let longest = longest_wait(percent);
+        assert!(longest <= 1, "{percent} % full: {longest} steps");
+    }
 }
 
 #[test]
