@@ -1,6 +1,7 @@
 //! The door: opening, applying, stepping.
 
 use crate::admit::Credit;
+use crate::checkpoint::MakingSpace;
 use crate::commit::{CommitTime, Completions};
 use crate::error::CacheError;
 use crate::recover::{Recovery, dirt};
@@ -8,7 +9,7 @@ use crate::seek::Wanted;
 use crate::settings::{Change, Cost, Settings};
 use crate::state::{Key, PendingCut, State, pages_of};
 use crate::status::{Counters, Status};
-use crate::write_back::{Why, WriteBack};
+use crate::write_back::WriteBack;
 use buffer::{Appended, Buffer, BufferError, Record};
 use device::{BLOCK_BYTES, Clock, Device, Incarnation, ObjectId, PageNo, Sequence};
 use smallvec::SmallVec;
@@ -68,6 +69,10 @@ pub(crate) struct Core {
     pub(crate) store_io_for_syncs: AtomicU64,
     /// Held for a whole write-back, over device I/O; taken before `state`, never while holding it.
     pub(crate) write_back_turn: Mutex<WriteBack>,
+    /// Held for a step of the checkpointer; taken before `write_back_turn`.
+    pub(crate) making_space: Mutex<Option<MakingSpace>>,
+    /// The store's batches when there was nothing to clean.
+    pub(crate) clean_as_of: AtomicU64,
     state: Mutex<State>,
     work: [Condvar; Task::ALL.len()],
 }
@@ -306,6 +311,8 @@ impl Cache {
             commit_time: CommitTime::new(),
             store_io_for_syncs: AtomicU64::new(0),
             write_back_turn: Mutex::default(),
+            making_space: Mutex::default(),
+            clean_as_of: AtomicU64::new(u64::MAX),
             state: Mutex::new(state),
             work: Default::default(),
         };
@@ -417,7 +424,7 @@ impl Cache {
         // A page that a fetch is queued for waits for that; the workers that would do it may have ended.
         while self.core.fetch_step() == Progress::Worked {}
         self.core.state().trouble.forgive();
-        while self.core.write_back(Why::All)? == Progress::Worked {}
+        self.core.all_home()?;
         self.core.commit_now()?;
         self.core.store_io().checkpoint()?;
         let state = self.core.state();

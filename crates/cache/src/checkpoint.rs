@@ -1,4 +1,4 @@
-//! Keeping recovery short and space free: checkpoints and cleaning.
+//! Keeping recovery short and space free: checkpoints and cleaning, a bounded step at a time.
 
 use crate::cache::{Core, Progress};
 use crate::commit::Completions;
@@ -6,32 +6,50 @@ use crate::error::CacheError;
 use crate::state::State;
 use crate::write_back::Why;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use store::{Cleaning, StoreError};
 
-/// Segments cleaned for the sake of a writer who waits, before it is told that the store is full.
-const CLEAN_MAX: usize = 8;
+/// Rounds of cleaning for the sake of a writer who waits, before it is told that the store is full.
+const ROUNDS_MAX: usize = 8;
+
+/// An attempt to make space for those who wait for it. Everything goes home first: a dirty page is promised several
+/// blocks and takes one; deletions give some back. Writers wait meanwhile, so this ends.
+pub(crate) struct MakingSpace {
+    /// Free blocks that nobody was promised when it began.
+    before: u64,
+    is_home: bool,
+    rounds: usize,
+    /// Two checkpoints have made no room for the round under way yet.
+    checkpointed: bool,
+}
 
 impl Core {
     /// True if recovery would take too long, or somebody waits for space.
     pub(crate) fn checkpoint_due(&self, state: &State) -> bool {
-        state.gate.wants_space
-            || self.store.blocks_since_checkpoint() >= self.settings.checkpoint_blocks
-            || self.is_short_of_space()
+        state.gate.wants_space || self.log_is_long() || self.cleaning_is_due()
     }
 
-    /// A quarter free is where copying is still cheap and nobody waits yet.
-    fn is_short_of_space(&self) -> bool {
+    fn log_is_long(&self) -> bool {
+        self.store.blocks_since_checkpoint() >= self.settings.checkpoint_blocks
+    }
+
+    /// A quarter free is where copying is still cheap and nobody waits yet. Where there was nothing to clean, there is
+    /// nothing until something is written.
+    fn cleaning_is_due(&self) -> bool {
         let space = self.store.space();
-        space.free < space.total / 4 && self.store.can_clean()
+        space.free < space.total / 4
+            && self.store.can_clean()
+            && self.store.counters().batches != self.clean_as_of.load(Ordering::Relaxed)
     }
 
     pub(crate) fn checkpoint_step(self: &Arc<Core>) -> Progress {
-        let state = self.state();
-        let (due, wanted) = (self.checkpoint_due(&state), state.gate.wants_space);
-        drop(state);
-        if !due {
-            return Progress::Idle;
-        }
-        let outcome = if wanted { self.make_space() } else { self.tidy() };
+        let wanted = self.state().gate.wants_space;
+        let outcome = match wanted {
+            true => self.make_space(),
+            false if self.log_is_long() => self.store_io().checkpoint().map_err(CacheError::from),
+            false if self.cleaning_is_due() => self.clean_some(),
+            false => return Progress::Idle,
+        };
         if outcome.is_err() {
             self.state().counters.checkpoint_errors += 1;
             return Progress::Idle;
@@ -39,43 +57,112 @@ impl Core {
         Progress::Worked
     }
 
-    /// Cleans a segment if space is short, then checkpoints.
-    fn tidy(&self) -> Result<(), CacheError> {
-        if self.is_short_of_space() {
-            self.store_io().clean()?;
-        }
-        Ok(self.store_io().checkpoint()?)
-    }
-
-    /// Somebody was told to wait because the store is full: takes everything home, cleans, and lets them try once more.
-    fn make_space(self: &Arc<Core>) -> Result<(), CacheError> {
-        let before = self.store.space();
-        let outcome = self.free_segments();
-        let mut completions = Completions::default();
-        let mut state = self.state();
-        state.gate.wants_space = false;
-        let space = self.store.space();
-        state.gate.exhausted =
-            space.free.saturating_sub(space.reserved) <= before.free.saturating_sub(before.reserved);
-        self.pump(&mut state, &mut completions);
-        drop(state);
-        completions.deliver();
-        outcome
-    }
-
-    fn free_segments(self: &Arc<Core>) -> Result<(), CacheError> {
-        // A dirty page is promised several blocks and takes one; deletions give some back. Writers wait meanwhile, so
-        // this ends.
-        self.state().trouble.forgive();
-        while self.write_back(Why::All)? == Progress::Worked {}
-        // A segment is free when two checkpoints in a row do not need it.
-        self.store_io().checkpoint()?;
-        for _ in 0..CLEAN_MAX {
-            if !self.store_io().clean()? {
-                break;
+    /// One step of cleaning, before writers need what it gives them.
+    fn clean_some(&self) -> Result<(), CacheError> {
+        let batches = self.store.counters().batches;
+        match self.store_io().clean_step()? {
+            Cleaning::Working => {}
+            Cleaning::Emptied(_) => self.store_io().checkpoint()?,
+            Cleaning::NeedsCheckpoint => {
+                self.checkpoint_twice()?;
+                if self.store_io().clean_step()? == Cleaning::NeedsCheckpoint {
+                    self.store.end_round();
+                }
+            }
+            Cleaning::Idle => {
+                self.checkpoint_twice()?;
+                self.clean_as_of.store(batches, Ordering::Relaxed);
             }
         }
+        Ok(())
+    }
+
+    /// A segment is free when two checkpoints in a row do not need it.
+    pub(crate) fn checkpoint_twice(&self) -> Result<(), CacheError> {
         self.store_io().checkpoint()?;
         Ok(self.store_io().checkpoint()?)
+    }
+
+    /// Takes everything home; where the store has no room for it, cleaning makes some as long as it can.
+    pub(crate) fn all_home(self: &Arc<Core>) -> Result<(), CacheError> {
+        loop {
+            match self.write_back(Why::All) {
+                Ok(Progress::Worked) => {}
+                Ok(Progress::Idle) => return Ok(()),
+                Err(error @ CacheError::Store(StoreError::Full)) => {
+                    let cleaned = self.store_io().clean()?;
+                    self.checkpoint_twice()?;
+                    if !cleaned {
+                        return Err(error);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Somebody was told to wait because the store is full: one step towards space, and who fits is let in.
+    fn make_space(self: &Arc<Core>) -> Result<(), CacheError> {
+        let mut turn = self.making_space.lock().expect("no panic while making space");
+        let free = |core: &Core| {
+            let space = core.store.space();
+            space.free.saturating_sub(space.reserved)
+        };
+        let attempt = turn.get_or_insert_with(|| {
+            self.state().trouble.forgive();
+            MakingSpace { before: free(self), is_home: false, rounds: 0, checkpointed: false }
+        });
+        let outcome = self.make_some_space(attempt);
+        let mut completions = Completions::default();
+        let mut state = self.state();
+        let over = !matches!(outcome, Ok(Progress::Worked));
+        if over {
+            state.gate.wants_space = false;
+            state.gate.exhausted = free(self) <= attempt.before;
+        }
+        self.pump(&mut state, &mut completions);
+        if over || !state.gate.is_waiting() {
+            state.gate.wants_space &= state.gate.is_waiting();
+            *turn = None;
+        }
+        drop(state);
+        drop(turn);
+        completions.deliver();
+        outcome.map(drop)
+    }
+
+    /// One step; `Idle` where there is nothing left to do.
+    fn make_some_space(self: &Arc<Core>, attempt: &mut MakingSpace) -> Result<Progress, CacheError> {
+        if !attempt.is_home {
+            match self.write_back(Why::All) {
+                Ok(Progress::Worked) => return Ok(Progress::Worked),
+                // What found no room may find it after cleaning.
+                Ok(Progress::Idle) | Err(CacheError::Store(StoreError::Full)) => attempt.is_home = true,
+                Err(error) => return Err(error),
+            }
+            self.store_io().checkpoint()?;
+            return Ok(Progress::Worked);
+        }
+        if attempt.rounds == ROUNDS_MAX {
+            self.checkpoint_twice()?;
+            return Ok(Progress::Idle);
+        }
+        match self.store_io().clean_step()? {
+            Cleaning::Working => {}
+            Cleaning::Emptied(0) | Cleaning::Idle => attempt.rounds = ROUNDS_MAX,
+            Cleaning::Emptied(_) => {
+                (attempt.rounds, attempt.checkpointed) = (attempt.rounds + 1, false);
+                self.checkpoint_twice()?;
+            }
+            Cleaning::NeedsCheckpoint if attempt.checkpointed => {
+                self.store.end_round();
+                attempt.rounds = ROUNDS_MAX;
+            }
+            Cleaning::NeedsCheckpoint => {
+                attempt.checkpointed = true;
+                self.checkpoint_twice()?;
+            }
+        }
+        Ok(Progress::Worked)
     }
 }

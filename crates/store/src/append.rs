@@ -82,7 +82,7 @@ impl Store {
         }
         self.holding_nodes(|| {
             self.load_for(volume, &notes)?;
-            self.make_room(writer, &notes, class)?;
+            self.make_room(writer, volume, &notes, class)?;
             self.write_batch(writer, volume, data, &mut notes)?;
             self.change_map(writer, volume, &notes)
         })
@@ -109,13 +109,22 @@ impl Store {
         })
     }
 
-    /// Checks that the log has room for these notes above the reserve of others; two checkpoints may make some.
-    fn make_room(&self, writer: &mut Writer, notes: &[Note], class: Class) -> Result<(), StoreError> {
+    /// Checks that the log has room for these notes above the reserve of others, also where they need no segment: what
+    /// they change must be written by a checkpoint. Two checkpoints may make some.
+    fn make_room(
+        &self,
+        writer: &mut Writer,
+        volume: VolumeId,
+        notes: &[Note],
+        class: Class,
+    ) -> Result<(), StoreError> {
         for attempt in 0..3 {
             let pieces = plan(notes, writer.log.offset, self.geometry.segment_blocks);
             let segments = pieces.iter().filter(|piece| piece.moves_on).count() as u64;
+            let class = if segments == 0 && class == Class::Writer { Class::OpenSegment } else { class };
             let map = self.map();
-            if segments == 0 || map.segments.free_count() >= segments + map.floor(class) {
+            let dirtied = map.nodes_for(volume, notes);
+            if map.segments.free_count() >= segments + map.floor_after(class, dirtied) {
                 return Ok(());
             }
             drop(map);

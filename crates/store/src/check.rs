@@ -126,6 +126,7 @@ impl Store {
                 repaired.segments += u64::from(live > segment.live);
                 segment.live = live;
             }
+            map.segments.count_nodes();
         }
         self.checkpoint_once(&mut writer)?;
         self.checkpoint_once(&mut writer)?;

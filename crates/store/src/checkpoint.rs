@@ -4,11 +4,13 @@
 //! the root is written, over the older one. After an error the nodes are still dirty and the newer root still
 //! stands, so trying again is always right.
 
+use crate::attempt::{Attempt, Pending};
 use crate::counters::count;
 use crate::error::StoreError;
 use crate::format::ROOTS;
 use crate::log::to_pages;
-use crate::map::{Map, NodeId, encode_node};
+use crate::map::{NodeId, encode_node};
+use crate::policy::Class;
 use crate::root::{Cursor, EXTENTS_MAX, Extent, Root, Stream};
 use crate::segments::Use;
 use crate::store::{Health, Store, Writer};
@@ -37,8 +39,8 @@ impl Store {
         }
     }
 
-    /// Lets the log start anew in a segment that nothing was written to since it was free, and says so in both
-    /// roots: whichever of them is found later, it never leads to the log that ended.
+    /// Lets the log start anew in a segment that holds nothing of it, and says so in both roots: whichever of them is
+    /// found later, it never leads to the log that ended.
     pub(crate) fn restart_log(&self, writer: &mut Writer) -> Result<(), StoreError> {
         if !writer.log_is_fresh {
             let mut map = self.map_mut();
@@ -61,45 +63,66 @@ impl Store {
         Ok(())
     }
 
-    /// One checkpoint, by whoever holds the writer's lock.
+    /// One checkpoint, by whoever holds the writer's lock. What it took before an error, it gives back.
     pub(crate) fn checkpoint_once(&self, writer: &mut Writer) -> Result<(), StoreError> {
+        if writer.pending.is_some() {
+            self.write_root(writer)?;
+        }
         writer.generation += 1;
         #[cfg(feature = "planted-bugs")]
         self.pay_what_is_owed()?;
+        let mut attempt = Attempt::default();
+        match self.write_map(writer, &mut attempt) {
+            Ok(pending) => writer.pending = Some(pending),
+            Err(error) => {
+                self.map_mut().give_back(writer, attempt);
+                return Err(error);
+            }
+        }
+        self.write_root(writer)
+    }
+
+    /// Everything that a root names, durable; and the root.
+    fn write_map(&self, writer: &mut Writer, attempt: &mut Attempt) -> Result<Pending, StoreError> {
         let since = self.failed_flushes();
         self.keep_nodes_dense();
-        let nodes = self.write_nodes(writer)?;
-        let pages = self.write_table(writer)?;
-        let tables = self.write_tables(writer)?;
+        self.write_nodes(writer, attempt)?;
+        self.write_table(writer, attempt)?;
+        let tables = self.write_tables(writer, attempt)?;
         self.flush_since(since)?;
-        let root = Root {
-            generation: writer.generation,
-            incarnation: self.incarnation(),
-            newest: self.map().newest,
-            log: writer.log,
-            tables,
-        };
+        let generation = writer.generation;
+        let (incarnation, newest) = (self.incarnation(), self.map().newest);
+        let root = Root { generation, incarnation, newest, log: writer.log, tables };
+        let log_blocks = self.log_blocks.load(Ordering::Relaxed);
+        let page = root.encode(self.geometry.id);
+        Ok(Pending { generation, page, log_blocks, attempt: std::mem::take(attempt) })
+    }
+
+    /// Makes the pending root durable. As long as that fails, nobody knows whether the medium has it, so the next
+    /// checkpoint begins with it.
+    fn write_root(&self, writer: &mut Writer) -> Result<(), StoreError> {
+        let since = self.failed_flushes();
         let slot = 1 - writer.root_slot;
-        self.write(ROOTS[slot], &[*root.encode(self.geometry.id)])?;
+        let Some(pending) = &writer.pending else { return Ok(()) };
+        self.write(ROOTS[slot], &[Page::clone(&pending.page)])?;
         self.flush_since(since)?;
         writer.root_slot = slot;
-        self.log_blocks.store(0, Ordering::Relaxed);
+        let Some(pending) = writer.pending.take() else { return Ok(()) };
+        self.log_blocks.fetch_sub(pending.log_blocks, Ordering::Relaxed);
         count(&self.counting.checkpoints, 1);
+        let Attempt { nodes, pages, .. } = &pending.attempt;
         count(&self.counting.nodes_written, (nodes.len() + pages.len()) as u64);
-        self.checkpointed(writer.generation, &nodes, &pages);
+        self.checkpointed(&pending);
         Ok(())
     }
 
-    /// The checkpoint is durable: its nodes are clean, and what was dead twice is free.
-    fn checkpointed(&self, generation: u64, nodes: &[NodeId], pages: &[usize]) {
+    /// The checkpoint is durable: its nodes are clean, but for those that changed since, and what was dead twice is
+    /// free.
+    fn checkpointed(&self, pending: &Pending) {
         let mut map = self.map_mut();
-        for id in nodes {
-            map.nodes.get_mut(id).expect("dirty nodes stay in memory").dirty = false;
-        }
-        map.dirty = 0;
-        pages.iter().for_each(|&page| map.table.pages[page].dirty = false);
+        map.cleaned(&pending.attempt);
         map.segments.iter_mut().for_each(|(_, segment)| segment.skip = false);
-        let free = map.segments.reclaim(generation);
+        let free = map.segments.reclaim(pending.generation, &pending.attempt.dead);
         if map.held == 0 {
             map.evict();
         }
@@ -128,20 +151,21 @@ impl Store {
     }
 
     /// Writes all dirty nodes to new places; they stay dirty until the root is durable.
-    fn write_nodes(&self, writer: &mut Writer) -> Result<Vec<NodeId>, StoreError> {
-        let mut written: Vec<NodeId> = Vec::new();
+    fn write_nodes(&self, writer: &mut Writer, attempt: &mut Attempt) -> Result<(), StoreError> {
         let mut last = NodeId::NONE;
         loop {
             let mut map = self.map_mut();
             let above = (Bound::Excluded(last), Bound::Unbounded);
             let dirty = map.nodes.range(above).filter(|(_, node)| node.dirty).map(|(&id, _)| id);
             let some: Vec<NodeId> = dirty.take(NODES_PER_HOLD).collect();
-            let Some(&highest) = some.last() else { return Ok(written) };
+            let Some(&highest) = some.last() else { return Ok(()) };
             let mut blocks = Vec::new();
             for &id in &some {
-                let place = map.place_node(&mut writer.nodes_at)?;
-                let body = &map.nodes[&id].body;
-                let (page, crc) = encode_node(body, id, writer.generation, self.geometry.id);
+                let place = map.place_node(&mut writer.nodes_at, attempt)?;
+                let node = map.nodes.get_mut(&id).expect("dirty nodes stay in memory");
+                node.changed = false;
+                let (page, crc) = encode_node(&node.body, id, writer.generation, self.geometry.id);
+                attempt.nodes.push(id);
                 if let Some(old) = map.table.moved(id, place, crc, writer.generation) {
                     map.segments.died(old);
                 }
@@ -150,14 +174,12 @@ impl Store {
             }
             drop(map);
             self.write_blocks(blocks)?;
-            written.extend(some);
             last = highest;
         }
     }
 
     /// Writes the dirty pages of the node table to new places.
-    fn write_table(&self, writer: &mut Writer) -> Result<Vec<usize>, StoreError> {
-        let mut written = Vec::new();
+    fn write_table(&self, writer: &mut Writer, attempt: &mut Attempt) -> Result<(), StoreError> {
         let dirty: Vec<usize> = {
             let mut map = self.map_mut();
             map.table.shrink().into_iter().for_each(|place| map.segments.died(place));
@@ -169,10 +191,11 @@ impl Store {
             let mut map = self.map_mut();
             let mut blocks = Vec::new();
             for &number in numbers {
-                let place = map.place_node(&mut writer.nodes_at)?;
+                let place = map.place_node(&mut writer.nodes_at, attempt)?;
                 let (page, crc) = map.table.encode(number, self.geometry.id);
                 let entry = &mut map.table.pages[number];
-                entry.crc = crc;
+                (entry.crc, entry.changed) = (crc, false);
+                attempt.pages.push(number);
                 let old = std::mem::replace(&mut entry.place, place);
                 if old != Block(0) {
                     map.segments.died(old);
@@ -182,18 +205,17 @@ impl Store {
             }
             drop(map);
             self.write_blocks(blocks)?;
-            written.extend(numbers);
         }
-        Ok(written)
+        Ok(())
     }
 
     /// Writes the tables' stream.
-    fn write_tables(&self, writer: &mut Writer) -> Result<Stream, StoreError> {
+    fn write_tables(&self, writer: &mut Writer, attempt: &mut Attempt) -> Result<Stream, StoreError> {
         let mut map = self.map_mut();
         let blocks = map.stream_blocks(map.table.pages.len());
         let mut places = Vec::new();
         for _ in 0..blocks {
-            places.push(map.place_node(&mut writer.nodes_at)?);
+            places.push(map.place_node(&mut writer.nodes_at, attempt)?);
         }
         let extents = extents(&places);
         if extents.len() > EXTENTS_MAX {
@@ -204,6 +226,8 @@ impl Store {
         }
         let mut next = places.iter().copied();
         let (bytes, _) = map.encode_tables(|_| next.next().expect("one for each"));
+        attempt.stream = true;
+        attempt.dead = map.segments.dead();
         drop(map);
         let pages: Vec<Page> = to_pages(&bytes);
         let mut rest = &pages[..];
@@ -216,14 +240,15 @@ impl Store {
     }
 
     /// Nodes that rarely change would keep whole segments alive. While the node segments are less than half
-    /// live, the emptiest one's nodes are written again with this checkpoint, so that it dies.
+    /// live, or two thirds where space is short, the emptiest one's nodes are written again with this checkpoint, so
+    /// that it dies.
     fn keep_nodes_dense(&self) {
-        // Two a checkpoint keep up with any growth; each is at most half a segment of reads.
+        // Two a checkpoint keep up with any growth; each is at most three quarters of a segment of reads.
         for _ in 0..2 {
             let map = self.map();
-            let (blocks, live) = map.node_usage();
-            let slack = 4 * self.geometry.segment_blocks;
-            if blocks <= 2 * live + slack {
+            let (short, nodes) = (map.is_short_of_space(), map.node_use());
+            let may = map.segments.free_count() >= map.floor(Class::Frees);
+            if nodes.held <= nodes.held_max(short) || !may {
                 return;
             }
             let candidate = |(_, segment): &(u32, &crate::segments::Segment)| {
@@ -231,7 +256,7 @@ impl Store {
                     && !segment.open
                     && !segment.skip
                     && segment.live > 0
-                    && u64::from(segment.live) <= self.geometry.segment_blocks / 2
+                    && u64::from(segment.live) <= nodes.thinned_from(short)
             };
             let emptiest = map.segments.iter().filter(candidate).min_by_key(|(_, segment)| segment.live);
             let Some((number, _)) = emptiest else { return };
@@ -250,25 +275,6 @@ impl Store {
             map.table.pages.iter_mut().filter(|page| inside(page.place)).for_each(|page| page.dirty = true);
             map.segments.skip(number);
         }
-    }
-}
-
-impl Map {
-    /// The next block for a node.
-    fn place_node(&mut self, at: &mut Option<(u32, u64)>) -> Result<Block, StoreError> {
-        let segment_blocks = self.segments.geometry.segment_blocks;
-        let (segment, offset) = match *at {
-            Some((segment, offset)) if offset < segment_blocks => (segment, offset),
-            full => {
-                let fresh = self.segments.take(Use::Nodes).ok_or(StoreError::Full)?;
-                if let Some((segment, _)) = full {
-                    self.segments.close(segment);
-                }
-                (fresh, 0)
-            }
-        };
-        *at = Some((segment, offset + 1));
-        Ok(self.segments.geometry.start(segment).plus(offset))
     }
 }
 

@@ -86,7 +86,7 @@ impl Store {
                 Cleaning::Working => {}
                 Cleaning::Emptied(segments) => return Ok(segments > 0),
                 Cleaning::NeedsCheckpoint if checkpointed => {
-                    self.lock_cleaner().give_up(self);
+                    self.end_round();
                     return Ok(false);
                 }
                 Cleaning::NeedsCheckpoint => {
@@ -130,6 +130,12 @@ impl Store {
         let emptied = current.emptied;
         *round = None;
         Ok(Cleaning::Emptied(emptied))
+    }
+
+    /// Ends a round that needs more room than two checkpoints have made: its victims are left alone until more of them
+    /// has died.
+    pub fn end_round(&self) {
+        self.lock_cleaner().give_up(self);
     }
 
     /// True if free space is low and [`clean`](Store::clean) might find some.
@@ -264,20 +270,20 @@ impl Store {
         if pages.is_empty() {
             return Ok(Cleaning::Working);
         }
-        let Some(places) = self.places_for_moved(victim, pages.len(), at) else {
+        let Some((places, filled)) = self.places_for_moved(victim, pages.len(), at) else {
             return Ok(Cleaning::NeedsCheckpoint);
         };
         let since = self.failed_flushes();
         let (moving, pages): (Vec<Moving>, Vec<Page>) = pages.into_iter().unzip();
         let copied = self.copy(&places, pages).and_then(|()| self.flush_since(since));
-        if let Err(error) = copied {
+        match &copied {
+            Ok(()) => self.repoint(&moving, &places),
             // Nobody knows what of it is on the medium: it is copied again, elsewhere.
-            if let Some((segment, _)) = at.take() {
-                self.map_mut().segments.close(segment);
-            }
-            return Err(error);
+            Err(_) => at.take().into_iter().for_each(|(segment, _)| self.map_mut().segments.close(segment)),
         }
-        self.repoint(&moving, &places);
+        // Not before: a closed segment in which nothing is live yet would be given to others.
+        filled.into_iter().for_each(|segment| self.map_mut().segments.close(segment));
+        copied?;
         count(&self.counting.pages_cleaned, places.len() as u64);
         Ok(Cleaning::Working)
     }
@@ -295,16 +301,17 @@ impl Store {
         pages
     }
 
-    /// Where blocks of `victim` may go: in the open segment, at most to its end; `None` where there is no segment.
+    /// Where blocks of `victim` may go, and the segments that are full then, to be closed; `None` where there is no
+    /// segment.
     fn places_for_moved(
         &self,
         victim: u32,
         wanted: usize,
         at: &mut Option<(u32, u64)>,
-    ) -> Option<Vec<Block>> {
+    ) -> Option<(Vec<Block>, Vec<u32>)> {
         let mut map = self.map_mut();
         let segment_blocks = self.geometry.segment_blocks;
-        let mut places = Vec::new();
+        let (mut places, mut filled) = (Vec::new(), Vec::new());
         while places.len() < wanted {
             let (segment, offset) = match *at {
                 Some((segment, offset)) if offset < segment_blocks => (segment, offset),
@@ -312,7 +319,7 @@ impl Store {
                     if map.segments.free_count() <= map.floor(Class::Cleaner) {
                         break;
                     }
-                    full.iter().for_each(|(segment, _)| map.segments.close(*segment));
+                    filled.extend(full.map(|(segment, _)| segment));
                     *at = None;
                     (map.segments.take(Use::Moved)?, 0)
                 }
@@ -321,7 +328,7 @@ impl Store {
             places.push(self.geometry.start(segment).plus(offset));
             map.segments.inherit_age(victim, segment);
         }
-        (!places.is_empty()).then_some(places)
+        (!places.is_empty()).then_some((places, filled))
     }
 
     fn copy(&self, places: &[Block], pages: Vec<Page>) -> Result<(), StoreError> {

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 mod append;
+mod attempt;
 mod audit;
 mod change;
 mod check;

@@ -1,11 +1,12 @@
 //! Bugs on purpose, so that the simulator can prove that it would notice them.
 
 use crate::error::StoreError;
+use crate::log::chunk_at;
 use crate::segments::Use;
 use crate::store::Store;
-use device::{Block, Page};
-use std::sync::Mutex;
+use device::{Block, Device, Page};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// A rule to break from now on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,7 +17,7 @@ pub enum PlantedBug {
     ReusedBeforePins,
     /// Applying a vector returns without a flush.
     MissingFlush,
-    /// The cleaner points entries at copies before these are written, and writes them with its next step.
+    /// The cleaner points entries at copies before these are written, which they are with the next checkpoint but one.
     RepointBeforeCopy,
     /// A deleted volume drops its reference to a node that others share twice.
     FreedOnceTooOften,
@@ -26,6 +27,8 @@ pub enum PlantedBug {
     ForgottenPromise,
     /// Segments are trimmed only after they may be used again.
     TrimAfterReuse,
+    /// Recovery applies notes again that lie before the root where it begins.
+    NotesBeforeRoot,
 }
 
 /// Bugs that the store itself has.
@@ -39,15 +42,16 @@ pub(crate) struct Planted {
 }
 
 enum Owed {
-    Copy(Vec<(Block, Box<Page>)>),
+    /// And whether a checkpoint has begun since.
+    Copy(Vec<(Block, Box<Page>)>, bool),
     Trim(Vec<u32>),
 }
 
 impl Planted {
     /// Takes a copy if it is to be late; gives it back if not.
     pub(crate) fn copy_later(&self, blocks: Vec<(Block, Box<Page>)>) -> Option<Vec<(Block, Box<Page>)>> {
-        self.later(&self.late_copies, Owed::Copy(blocks)).map(|owed| match owed {
-            Owed::Copy(blocks) => blocks,
+        self.later(&self.late_copies, Owed::Copy(blocks, false)).map(|owed| match owed {
+            Owed::Copy(blocks, _) => blocks,
             Owed::Trim(_) => unreachable!("given back as it was"),
         })
     }
@@ -67,12 +71,15 @@ impl Planted {
 }
 
 impl Store {
-    /// Does what is late: copies at the next checkpoint, trims at the first one after the segment's reuse.
+    /// Does what is late: copies at the next checkpoint but one, trims at the first one after the segment's reuse.
     pub(crate) fn pay_what_is_owed(&self) -> Result<(), StoreError> {
         let owed = std::mem::take(&mut *self.planted.owed.lock().expect("no panic while planting"));
         for owed in owed {
             match owed {
-                Owed::Copy(blocks) => self.write_blocks(blocks)?,
+                Owed::Copy(blocks, false) => {
+                    self.planted.owed.lock().expect("no panic while planting").push(Owed::Copy(blocks, true));
+                }
+                Owed::Copy(blocks, true) => self.write_blocks(blocks)?,
                 Owed::Trim(segments) => {
                     let (reused, waiting): (Vec<u32>, Vec<u32>) = segments
                         .into_iter()
@@ -98,6 +105,33 @@ impl Store {
             PlantedBug::MissingFlush => self.planted.missing_flush.store(true, Ordering::Relaxed),
             PlantedBug::RepointBeforeCopy => self.planted.late_copies.store(true, Ordering::Relaxed),
             PlantedBug::TrimAfterReuse => self.planted.late_trims.store(true, Ordering::Relaxed),
+            PlantedBug::NotesBeforeRoot => {}
         }
+    }
+
+    /// [`open`](Store::open) with a rule broken from the start. For the simulator only.
+    ///
+    /// # Errors
+    /// Those of `open`.
+    pub fn open_with_bug(device: Arc<dyn Device>, bug: PlantedBug) -> Result<Store, StoreError> {
+        let store = Store::open(device)?;
+        store.plant(bug);
+        if bug == PlantedBug::NotesBeforeRoot {
+            store.replay_before_root()?;
+        }
+        Ok(store)
+    }
+
+    /// Applies the notes in the log's first segment that the root has already.
+    fn replay_before_root(&self) -> Result<(), StoreError> {
+        let mut writer = self.lock_writer();
+        let (segment, mut offset) = (writer.log.segment, 0);
+        while offset < writer.log.offset
+            && let Some(chunk) = chunk_at(&*self.device, &self.geometry, segment, offset)?
+        {
+            offset += chunk.blocks();
+            self.holding_nodes(|| self.change_map(&mut writer, chunk.head.volume, &chunk.notes))?;
+        }
+        Ok(())
     }
 }

@@ -9,17 +9,57 @@
 pub enum Class {
     /// A promise to a writer.
     Promise,
-    /// A vector that writes.
+    /// A vector that writes, and takes segments for the log.
     Writer,
+    /// A vector that writes to the segment that the log has already.
+    OpenSegment,
     /// The cleaner.
     Cleaner,
     /// A vector that only gives space back.
     Frees,
 }
 
-/// Segments that must be left for mounting: two for a log that starts anew, and two for the rest that each
-/// checkpoint's open node segment wastes.
-const MOUNT_SEGMENTS: u64 = 4;
+/// What the segments of nodes hold, and what the next checkpoint writes to them, in blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NodeUse {
+    /// Blocks of a segment.
+    pub segment_blocks: u64,
+    /// Nodes that the next checkpoint writes.
+    pub dirty: u64,
+    /// All pages of the node table, and the tables' stream: a checkpoint may write all of them.
+    pub tables: u64,
+    /// Live blocks in segments of nodes.
+    pub live: u64,
+    /// Blocks of these segments.
+    pub held: u64,
+}
+
+impl NodeUse {
+    /// Blocks that segments of nodes may have before the emptiest are thinned. The open segment is beside the point:
+    /// where the others hold more than this, one of them is at most [`thinned_from`](NodeUse::thinned_from) live.
+    pub fn held_max(&self, short: bool) -> u64 {
+        if short {
+            self.live + self.live / 2 + self.segment_blocks
+        } else {
+            2 * self.live + 4 * self.segment_blocks
+        }
+    }
+
+    /// Live blocks up to which a segment of nodes may be thinned.
+    pub fn thinned_from(&self, short: bool) -> u64 {
+        if short { self.segment_blocks * 3 / 4 } else { self.segment_blocks / 2 }
+    }
+}
+
+/// Segments that a log takes which starts anew.
+const LOG_SEGMENTS: u64 = 2;
+
+/// Recoveries, each cut off after its first root, that have a segment of nodes each which is barely filled, until the
+/// first of them comes back.
+const RECOVERIES: u64 = 3;
+
+/// Segments that thinning two segments of nodes takes before it gives two back.
+const THINNING_SEGMENTS: u64 = 2;
 
 /// Segments for vectors that only give space back: such a segment is dead when it is full, and free again two
 /// checkpoints later.
@@ -29,12 +69,20 @@ const FREES_SEGMENTS: u64 = 2;
 /// crash may leave it one that is hardly filled, as it may the log and the nodes.
 const CLEANER_SEGMENTS: u64 = 6;
 
-/// Free segments that `class` must leave alone, while the next two checkpoints may need `checkpoint_blocks`.
-pub fn floor(class: Class, checkpoint_blocks: u64, segment_blocks: u64) -> u64 {
-    let least = checkpoint_blocks.div_ceil(segment_blocks) + MOUNT_SEGMENTS;
+/// Of these, those that nobody may use up by writing the first page to the log of one incarnation after the other.
+const KEPT_FROM_WRITERS: u64 = 4;
+
+/// Free segments that `class` must leave alone. Why it is enough: decision 0018.
+pub fn floor(class: Class, nodes: &NodeUse) -> u64 {
+    let segments = |blocks: u64| blocks.div_ceil(nodes.segment_blocks);
+    let tables = segments(nodes.tables);
+    let checkpoints = segments(nodes.dirty + nodes.tables) + RECOVERIES * tables;
+    let sparse = segments(nodes.held_max(true).saturating_sub(nodes.held));
+    let least = LOG_SEGMENTS + checkpoints + THINNING_SEGMENTS.max(tables) + sparse;
     match class {
         Class::Frees => least,
         Class::Cleaner => least + FREES_SEGMENTS,
+        Class::OpenSegment => least + FREES_SEGMENTS + KEPT_FROM_WRITERS,
         Class::Writer => least + FREES_SEGMENTS + CLEANER_SEGMENTS,
         Class::Promise => least + FREES_SEGMENTS + CLEANER_SEGMENTS + 1,
     }
@@ -115,6 +163,31 @@ mod tests {
 
     fn candidate(segment: u32, live: u64, age: u64) -> Candidate {
         Candidate { segment, live, age }
+    }
+
+    #[test]
+    fn each_class_leaves_the_next_one_s_segments_alone_and_the_least_grows_with_what_checkpoints_write() {
+        let nodes = NodeUse { segment_blocks: 16, dirty: 20, tables: 3, live: 60, held: 160 };
+        let floors = [Class::Frees, Class::Cleaner, Class::OpenSegment, Class::Writer, Class::Promise];
+        // 2 for the log, 2 for 23 blocks, 3 for recoveries cut off, 2 for thinning.
+        assert_eq!(floors.map(|class| floor(class, &nodes)), [9, 11, 15, 17, 18]);
+        let more = NodeUse { dirty: 36, ..nodes };
+        assert_eq!(floor(Class::Frees, &more), 10);
+        // Six segments hold 60 live nodes; before they are thinned, they may be seven.
+        assert_eq!(floor(Class::Frees, &NodeUse { held: 96, ..nodes }), 10);
+    }
+
+    #[test]
+    fn where_nodes_are_to_be_thinned_some_segment_is_empty_enough() {
+        for (live, segments) in [(0, 3), (60, 8), (200, 21), (1000, 96)] {
+            let nodes = NodeUse { segment_blocks: 16, dirty: 0, tables: 1, live, held: 16 * segments };
+            for short in [false, true] {
+                // All but the open one, as even as can be.
+                let emptiest = live / (segments - 1);
+                let thins = nodes.held > nodes.held_max(short);
+                assert!(!thins || emptiest <= nodes.thinned_from(short), "{nodes:?}");
+            }
+        }
     }
 
     #[test]

@@ -69,6 +69,9 @@ impl Store {
         }
         // The next incarnation's log starts elsewhere; numbers only grow.
         writer.log = Cursor { chunk: cursor.chunk + 1, batch: cursor.batch + 1, ..cursor };
+        if start.offset == 0 && cursor == start {
+            self.keep_fresh_log(&mut writer);
+        }
         Ok(())
     }
 
@@ -88,6 +91,18 @@ impl Store {
             }
         }
         Ok(true)
+    }
+
+    /// The log started anew, and nothing whole was written to it since: what is torn there has this incarnation's number,
+    /// so the next one's log may start in the same segments. Otherwise each recovery that is cut off would take two.
+    fn keep_fresh_log(&self, writer: &mut Writer) {
+        let mut map = self.map_mut();
+        [writer.log.segment, writer.log.next]
+            .into_iter()
+            .for_each(|segment| map.segments.found_in_log(segment));
+        map.segments.log_rest = self.geometry.segment_blocks;
+        writer.log.chain = 0;
+        writer.log_is_fresh = true;
     }
 
     fn replay_batch(&self, writer: &mut Writer, chunks: &[Chunk]) -> Result<(), StoreError> {

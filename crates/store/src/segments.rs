@@ -60,6 +60,14 @@ pub(crate) struct SegmentEntry {
 /// Ages are kept in 24 bits: older than this is as old.
 pub(crate) const AGE_MAX: u32 = (1 << 24) - 1;
 
+/// What segments of nodes are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct OfNodes {
+    pub(crate) segments: u64,
+    /// Live blocks in them.
+    pub(crate) live: u64,
+}
+
 /// All segments. Part of the map and under its lock, because every change of the map changes what is live.
 #[derive(Debug)]
 pub(crate) struct Segments {
@@ -72,6 +80,8 @@ pub(crate) struct Segments {
     /// Unwritten blocks of the log's open segment. The one after it, which the log already has, does not count:
     /// to enter it the log takes another.
     pub(crate) log_rest: u64,
+    /// Segments of nodes, and their live blocks.
+    pub(crate) of_nodes: OfNodes,
     /// Pages that writers were promised room for.
     pub(crate) promised_pages: u64,
     /// Segments of log ever taken, and [`AGE_MAX`] more, so that nothing is older than the count.
@@ -100,12 +110,28 @@ impl Segments {
             free,
             unsure: false,
             log_rest: 0,
+            of_nodes: OfNodes::default(),
             promised_pages: 0,
             clock,
             marks: None,
             #[cfg(feature = "planted-bugs")]
             reuse_at_once: false,
         }
+        .counted()
+    }
+
+    fn counted(mut self) -> Segments {
+        self.count_nodes();
+        self
+    }
+
+    /// Counts the segments of nodes.
+    pub(crate) fn count_nodes(&mut self) {
+        let nodes = self.list.iter().filter(|segment| segment.usage == Use::Nodes);
+        self.of_nodes = nodes.fold(OfNodes::default(), |sum, segment| OfNodes {
+            segments: sum.segments + 1,
+            live: sum.live + u64::from(segment.live),
+        });
     }
 
     pub(crate) fn get(&self, segment: u32) -> &Segment {
@@ -128,6 +154,7 @@ impl Segments {
     pub(crate) fn take(&mut self, usage: Use) -> Option<u32> {
         let number = self.free.pop_front()?;
         self.clock += u64::from(usage == Use::Log);
+        self.of_nodes.segments += u64::from(usage == Use::Nodes);
         // Moved data is as old as what it was moved from.
         let written = if usage == Use::Moved { 0 } else { self.clock };
         self.list[number as usize] = Segment { usage, open: true, written, ..Segment::default() };
@@ -207,6 +234,7 @@ impl Segments {
     pub(crate) fn found_in_log(&mut self, number: u32) {
         self.free.retain(|&free| free != number);
         let segment = &mut self.list[number as usize];
+        self.of_nodes.segments -= u64::from(segment.usage == Use::Nodes);
         (segment.usage, segment.open, segment.dead_since) = (Use::Log, true, None);
     }
 
@@ -228,7 +256,9 @@ impl Segments {
     pub(crate) fn lives(&mut self, place: Block) {
         self.mark(place);
         if let Some(number) = self.geometry.segment(place) {
-            self.list[number as usize].live += 1;
+            let segment = &mut self.list[number as usize];
+            segment.live += 1;
+            self.of_nodes.live += u64::from(segment.usage == Use::Nodes);
         }
     }
 
@@ -238,6 +268,7 @@ impl Segments {
         let segment = &mut self.list[number as usize];
         assert!(segment.live > 0, "segment {number}: more blocks died than lived");
         segment.live -= 1;
+        self.of_nodes.live -= u64::from(segment.usage == Use::Nodes);
         self.reuse_if_planted(number);
     }
 
@@ -250,11 +281,20 @@ impl Segments {
         segment.usage != Use::Free && !segment.open && segment.live == 0
     }
 
-    /// Checkpoint `generation` is durable, and so was the one before it: marks what is dead now, and returns
-    /// what was dead then and is not pinned. The caller trims them, then calls [`freed`](Segments::freed).
-    pub(crate) fn reclaim(&mut self, generation: u64) -> Vec<u32> {
+    /// All segments in which nothing is live.
+    pub(crate) fn dead(&self) -> Vec<u32> {
+        self.iter().filter(|(_, segment)| Segments::is_dead(segment)).map(|(number, _)| number).collect()
+    }
+
+    /// Checkpoint `generation`, in which `dead` were dead, is durable, and so was the one before it: returns what was
+    /// dead then, too, and is not pinned. The caller trims them, then calls [`freed`](Segments::freed).
+    pub(crate) fn reclaim(&mut self, generation: u64, dead: &[u32]) -> Vec<u32> {
         let mut dead_twice = Vec::new();
-        for (number, segment) in self.iter_mut().filter(|(_, segment)| Segments::is_dead(segment)) {
+        for &number in dead {
+            let segment = &mut self.list[number as usize];
+            if !Segments::is_dead(segment) {
+                continue;
+            }
             let since = *segment.dead_since.get_or_insert(generation);
             if since < generation && segment.pins.load(Ordering::Acquire) == 0 {
                 dead_twice.push(number);
@@ -263,10 +303,19 @@ impl Segments {
         dead_twice
     }
 
+    /// A segment that was taken and that no root names, nor ever will, is free again, after all others.
+    pub(crate) fn untake(&mut self, number: u32) {
+        self.close(number);
+        if Segments::is_dead(self.get(number)) {
+            self.freed(&[number]);
+        }
+    }
+
     /// Segments from [`reclaim`](Segments::reclaim) may be taken again.
     pub(crate) fn freed(&mut self, numbers: &[u32]) {
         for &number in numbers {
-            self.list[number as usize] = Segment::default();
+            let was = std::mem::take(&mut self.list[number as usize]);
+            self.of_nodes.segments -= u64::from(was.usage == Use::Nodes);
             self.free.push_back(number);
         }
     }
@@ -294,7 +343,8 @@ impl Segments {
     #[cfg(feature = "planted-bugs")]
     fn reuse_if_planted(&mut self, number: u32) {
         if self.reuse_at_once && Segments::is_dead(self.get(number)) {
-            self.list[number as usize] = Segment::default();
+            let was = std::mem::take(&mut self.list[number as usize]);
+            self.of_nodes.segments -= u64::from(was.usage == Use::Nodes);
             self.free.push_front(number);
         }
     }

@@ -10,6 +10,7 @@
 //! The writer's lock is held during I/O: one apply, checkpoint or cleaning at a time. The map's is never held
 //! during I/O, so readers wait for nobody's writes or flushes.
 
+use crate::attempt::Pending;
 use crate::clean::Cleaner;
 use crate::counters::{Counters, Counting, count};
 use crate::error::StoreError;
@@ -70,12 +71,14 @@ pub(crate) struct Writer {
     pub(crate) log: Cursor,
     /// The last batch that is known to be durable.
     pub(crate) durable: u64,
-    /// `log` is at the start of segments of its own, with nothing written there yet.
+    /// `log` is at the start of segments of its own, with nothing of this incarnation written there yet.
     pub(crate) log_is_fresh: bool,
     /// The open segment for nodes, and the next block in it.
     pub(crate) nodes_at: Option<(u32, u64)>,
     /// The newest tables' stream, whose blocks count as live.
     pub(crate) tables: Vec<Extent>,
+    /// A root that may be on the medium or not.
+    pub(crate) pending: Option<Pending>,
 }
 
 impl Store {
@@ -142,6 +145,7 @@ impl Store {
                 log_is_fresh: false,
                 nodes_at: None,
                 tables: root.tables.extents.clone(),
+                pending: None,
             }),
             #[cfg(feature = "planted-bugs")]
             planted: crate::plant::Planted::default(),

@@ -178,7 +178,7 @@ fn decode_stream(bytes: &[u8], geometry: &Geometry) -> Option<Decoded> {
         let page;
         (page, rest) = DirectoryBytes::read_from_prefix(rest).ok()?;
         let place = place_from_bits(page.place.get())?;
-        pages.push(TablePage { place, crc: page.crc.get(), dirty: false });
+        pages.push(TablePage { place, crc: page.crc.get(), ..TablePage::default() });
     }
     let mut segments = Vec::new();
     for _ in 0..head.segments.get() {

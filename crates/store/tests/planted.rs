@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use device::Random;
+use device::{Incarnation, Random};
 use sim::{Power, SimDisk};
 use std::sync::Arc;
 use store::{PlantedBug, Store};
@@ -68,7 +68,14 @@ impl Life {
         self.power.cut();
         self.disk.crash();
         self.power.restore();
-        match mount(&self.disk) {
+        let device = self.disk.clone() as Arc<dyn device::Device>;
+        let opened = match self.bug {
+            Some(bug) => Store::open_with_bug(device, bug),
+            None => Store::open(device),
+        };
+        let begun =
+            opened.and_then(|store| store.begin(Incarnation(store.incarnation().0 + 1)).map(|()| store));
+        match begun {
             Ok(store) => self.store = store,
             Err(error) => return Some(error.to_string()),
         }
@@ -94,10 +101,12 @@ fn noticed(bug: Option<PlantedBug>) -> Option<(u64, String)> {
     None
 }
 
+/// Sees `bug` noticed within so many steps.
 #[track_caller]
-fn assert_noticed(bug: PlantedBug) {
+fn assert_noticed(bug: PlantedBug, within: u64) {
     let Some((steps, wrong)) = noticed(Some(bug)) else { panic!("{bug:?} goes unnoticed") };
     println!("{bug:?}: after {steps} steps: {wrong}");
+    assert!(steps <= within, "{bug:?} is noticed after {steps} steps only");
 }
 
 #[test]
@@ -107,25 +116,30 @@ fn without_a_bug_nothing_is_noticed() {
 
 #[test]
 fn a_cut_that_ignores_homes_is_noticed() {
-    assert_noticed(PlantedBug::CutIgnoresHome);
+    assert_noticed(PlantedBug::CutIgnoresHome, 3000);
 }
 
 #[test]
 fn a_segment_reused_before_it_may_be_is_noticed() {
-    assert_noticed(PlantedBug::ReusedBeforePins);
+    assert_noticed(PlantedBug::ReusedBeforePins, 3000);
 }
 
 #[test]
 fn a_missing_flush_is_noticed() {
-    assert_noticed(PlantedBug::MissingFlush);
+    assert_noticed(PlantedBug::MissingFlush, 3000);
 }
 
 #[test]
 fn repointing_before_the_copy_is_durable_is_noticed() {
-    assert_noticed(PlantedBug::RepointBeforeCopy);
+    assert_noticed(PlantedBug::RepointBeforeCopy, 3000);
 }
 
 #[test]
 fn trimming_after_reuse_is_noticed() {
-    assert_noticed(PlantedBug::TrimAfterReuse);
+    assert_noticed(PlantedBug::TrimAfterReuse, 3000);
+}
+
+#[test]
+fn a_note_replayed_past_the_root_that_has_it_is_noticed() {
+    assert_noticed(PlantedBug::NotesBeforeRoot, 3000);
 }

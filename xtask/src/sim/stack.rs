@@ -39,6 +39,10 @@ pub(crate) enum Plant {
     RepointBeforeCopy,
     /// The store trims a segment after it may have been used again.
     TrimAfterReuse,
+    /// The store forgets what it promised.
+    ForgottenPromise,
+    /// The store's recovery applies notes again that its root has.
+    NotesBeforeRoot,
     /// The buffer's recovery applies what parses of a torn group.
     TornGroupApplied,
     /// The buffer's recovery takes what an earlier mount left behind.
@@ -57,6 +61,8 @@ impl Plant {
             Plant::StoreWithoutFlush => Some(store::PlantedBug::MissingFlush),
             Plant::RepointBeforeCopy => Some(store::PlantedBug::RepointBeforeCopy),
             Plant::TrimAfterReuse => Some(store::PlantedBug::TrimAfterReuse),
+            Plant::ForgottenPromise => Some(store::PlantedBug::ForgottenPromise),
+            Plant::NotesBeforeRoot => Some(store::PlantedBug::NotesBeforeRoot),
             _ => None,
         }
     }
@@ -138,10 +144,11 @@ impl Media {
     }
 
     fn open_cache(&self) -> Result<Arc<Cache>, String> {
-        let store = Store::open(self.device(Role::Store)).map_err(|error| format!("Store::open: {error}"))?;
-        if let Some(bug) = self.plant.and_then(Plant::in_store) {
-            store.plant(bug);
-        }
+        let store = match self.plant.and_then(Plant::in_store) {
+            Some(bug) => Store::open_with_bug(self.device(Role::Store), bug),
+            None => Store::open(self.device(Role::Store)),
+        };
+        let store = store.map_err(|error| format!("Store::open: {error}"))?;
         let (store, buffer, clock) = (Arc::new(store), self.device(Role::Buffer), self.clock.clone());
         let settings = self.settings.clone();
         let cache = match self.plant.and_then(Plant::in_buffer) {

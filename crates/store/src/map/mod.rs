@@ -15,9 +15,7 @@ mod tree;
 mod walk;
 
 pub(crate) use node::{Body, Missing, Node, NodeId, PageEntry, decode as decode_node, encode as encode_node};
-#[cfg(test)]
-pub(crate) use object::ObjectEntry;
-pub(crate) use object::Pages;
+pub(crate) use object::{ObjectEntry, Pages};
 pub(crate) use repoint::Move;
 pub(crate) use scan::{Holder, Peeked, Purpose, Scan, Wanted};
 pub(crate) use table::{NodeEntry, NodeTable, TablePage, decode as decode_table_page};
@@ -107,6 +105,7 @@ impl Map {
     /// A node that is in memory, to change it: it must be written at the next checkpoint.
     pub(crate) fn node_mut(&mut self, id: NodeId) -> &mut Node {
         let node = self.nodes.get_mut(&id).expect("a change loads its nodes first");
+        node.changed = true;
         if !node.dirty {
             node.dirty = true;
             self.dirty += 1;

@@ -84,13 +84,15 @@ pub(crate) struct Node {
     pub(crate) body: Body,
     /// Not yet on the medium as it is here.
     pub(crate) dirty: bool,
+    /// Nor as a checkpoint under way has it.
+    pub(crate) changed: bool,
     /// Looked at since eviction last came by.
     pub(crate) used: AtomicBool,
 }
 
 impl Node {
     pub(crate) fn new(body: Body, dirty: bool) -> Node {
-        Node { body, dirty, used: AtomicBool::new(true) }
+        Node { body, dirty, changed: dirty, used: AtomicBool::new(true) }
     }
 }
 

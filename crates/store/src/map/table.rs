@@ -26,6 +26,8 @@ pub(crate) struct TablePage {
     pub(crate) place: Block,
     pub(crate) crc: u32,
     pub(crate) dirty: bool,
+    /// Not as a checkpoint under way has it.
+    pub(crate) changed: bool,
 }
 
 /// All nodes, in memory as a whole: 24 bytes each, 48 MB for a TiB of pages.
@@ -186,7 +188,7 @@ impl NodeTable {
         if page >= self.pages.len() {
             self.pages.resize(page + 1, TablePage::default());
         }
-        self.pages[page].dirty = true;
+        (self.pages[page].dirty, self.pages[page].changed) = (true, true);
         &mut self.entries[id.0 as usize]
     }
 

@@ -5,7 +5,7 @@
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
 use std::collections::{BTreeSet, VecDeque};
-use store::policy::{self, Budget, Candidate, Class};
+use store::policy::{self, Budget, Candidate, Class, NodeUse};
 
 const LEAF_PAGES: u64 = 128;
 const TABLE_NODES: u64 = 128;
@@ -161,11 +161,19 @@ impl Predicted {
         self.dirty.iter().map(|leaf| (leaf + 3) / TABLE_NODES).collect()
     }
 
+    fn node_use(&self) -> NodeUse {
+        let nodes = || self.segments.iter().filter(|segment| segment.usage == Use::Nodes);
+        NodeUse {
+            segment_blocks: self.segment_blocks,
+            dirty: self.dirty.len() as u64,
+            tables: (self.places[2].len() + self.places[3].len()) as u64,
+            live: nodes().map(|segment| segment.live).sum(),
+            held: nodes().count() as u64 * self.segment_blocks,
+        }
+    }
+
     fn floor(&self, class: Class) -> u64 {
-        let dirty = self.dirty.len() as u64;
-        let table = self.places[2].len() as u64;
-        let stream = self.places[3].len() as u64;
-        policy::floor(class, dirty + 2 * (table + stream) + self.segment_blocks, self.segment_blocks)
+        policy::floor(class, &self.node_use())
     }
 
     pub fn is_short_of_space(&self) -> bool {
@@ -215,15 +223,13 @@ impl Predicted {
     }
 
     fn thin(&mut self, tables: &mut BTreeSet<u64>) {
-        let nodes = || self.segments.iter().filter(|segment| segment.usage == Use::Nodes);
-        let (blocks, live) =
-            (nodes().count() as u64 * self.segment_blocks, nodes().map(|s| s.live).sum::<u64>());
-        if blocks <= 2 * live + 4 * self.segment_blocks {
+        let (short, nodes) = (self.is_short_of_space(), self.node_use());
+        if nodes.held <= nodes.held_max(short) || (self.free.len() as u64) < self.floor(Class::Frees) {
             return;
         }
         let fits = |segment: &Segment| {
-            let nodes = segment.usage == Use::Nodes && !segment.open && !segment.thinned;
-            nodes && segment.live > 0 && segment.live <= self.segment_blocks / 2
+            let closed = segment.usage == Use::Nodes && !segment.open && !segment.thinned;
+            closed && segment.live > 0 && segment.live <= nodes.thinned_from(short)
         };
         let candidates = (0..).zip(&self.segments).filter(|(_, segment)| fits(segment));
         let Some((number, _)) = candidates.min_by_key(|(_, segment)| segment.live) else { return };

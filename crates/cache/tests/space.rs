@@ -1,0 +1,135 @@
+//! Space is found in the background, a bounded step at a time, before writers need it; and only where there may be some.
+
+use cache::{Cache, CacheError, Change, Cost, Progress, Settings, Task, Then};
+use device::{BLOCK_BYTES, Clock, ObjectId, Random, StoreId};
+use sim::{Power, SimClock, SimDisk};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use store::{Layout, Store};
+
+const SEGMENT_BLOCKS: u64 = 32;
+const FILE: ObjectId = ObjectId { slot: 5, generation: 1 };
+
+struct Machine {
+    power: Arc<Power>,
+    clock: Arc<SimClock>,
+    cache: Cache,
+}
+
+impl Machine {
+    fn new() -> Machine {
+        Machine::with(Settings::default())
+    }
+
+    fn with(settings: Settings) -> Machine {
+        let power = Power::new();
+        let store = SimDisk::new("store", 4 + 128 * SEGMENT_BLOCKS, &power, 1);
+        let buffer = SimDisk::new("buffer", 512, &power, 2);
+        let id = StoreId([7; 16]);
+        Store::format(&*store, &Layout { id, segment_blocks: Some(SEGMENT_BLOCKS as u32) })
+            .expect("a format");
+        buffer::Buffer::format(&*buffer, id).expect("a format");
+        let clock = Arc::new(SimClock::new());
+        let store = Arc::new(Store::open(store).expect("a sound store"));
+        let on = clock.clone() as Arc<dyn Clock>;
+        let cache = Cache::open(store, buffer, on, settings).expect("a sound buffer");
+        Machine { power, clock, cache }
+    }
+
+    /// Writes a page, doing all background work until it is let in; `each` sees every step of the checkpointer.
+    fn write(&self, page: u64, each: &mut dyn FnMut(Progress)) -> Result<(), CacheError> {
+        let changes =
+            [Change::Write { object: FILE, offset: page * BLOCK_BYTES as u64, bytes: &[1; BLOCK_BYTES] }];
+        let credit = self.wait(|then| self.cache.admit(Cost::of(&changes), then), each);
+        self.cache.apply(&mut credit?, &changes).map(drop)
+    }
+
+    fn wait<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(Then<T>),
+        each: &mut dyn FnMut(Progress),
+    ) -> Result<T, CacheError> {
+        let slot = Arc::new(Mutex::new(None));
+        let answer = slot.clone();
+        ask(Box::new(move |outcome| *answer.lock().expect("one thread") = Some(outcome)));
+        for _ in 0..20_000 {
+            if let Some(outcome) = slot.lock().expect("one thread").take() {
+                return outcome;
+            }
+            self.work(each);
+        }
+        panic!("nobody answered: {:?}", self.cache.status());
+    }
+
+    fn work(&self, each: &mut dyn FnMut(Progress)) {
+        for task in Task::ALL {
+            let done = self.cache.step(task);
+            if task == Task::Checkpoint {
+                each(done);
+            }
+        }
+        self.clock.advance(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn no_step_of_background_work_moves_more_than_a_segment() {
+    let machine = Machine::new();
+    let (mut random, mut before, mut most) = (Random::new(1), 0, 0);
+    // Half of the store, five times its size, written home every now and then.
+    for number in 0..5 * 128 * SEGMENT_BLOCKS {
+        let page = random.below(64 * SEGMENT_BLOCKS);
+        let mut each = |_| {
+            let moved = machine.cache.store().counters().pages_cleaned;
+            most = most.max(moved - before);
+            before = moved;
+        };
+        machine.write(page, &mut each).expect("half of the store is free");
+        if number % 16 == 0 {
+            machine.work(&mut each);
+        }
+    }
+    assert!(before > 1000, "only {before} pages were moved");
+    assert!(most <= SEGMENT_BLOCKS, "a step moved {most} pages");
+}
+
+/// Overwrites pages of a store that is so full, twice its size, with a step of each kind of background work for each write;
+/// the most steps that one waited for.
+fn longest_wait(percent: u64) -> u64 {
+    // Few promises are out, so it is for the cleaner if anybody waits.
+    let settings = Settings { dirty_bytes_max: 32 * BLOCK_BYTES as u64, ..Settings::default() };
+    let machine = Machine::with(settings);
+    let (mut random, mut longest) = (Random::new(percent), 0);
+    let pages = 128 * SEGMENT_BLOCKS * percent / 100;
+    for number in 0..pages + 2 * 128 * SEGMENT_BLOCKS {
+        let page = if number < pages { number } else { random.below(pages) };
+        let mut waited = 0;
+        machine.write(page, &mut |_| waited += 1).unwrap_or_else(|error| panic!("{percent} %: {error}"));
+        longest = longest.max(waited);
+        machine.work(&mut |_| {});
+    }
+    longest
+}
+
+#[test]
+fn where_cleaning_keeps_up_a_writer_waits_for_one_step_of_it_at_most() {
+    for percent in [50, 60, 70] {
+        let longest = longest_wait(percent);
+        assert!(longest <= 1, "{percent} % full: {longest} steps");
+    }
+}
+
+#[test]
+fn a_full_store_that_nobody_writes_to_is_left_alone() {
+    let machine = Machine::new();
+    let full = (0..).find_map(|page| machine.write(page, &mut |_| {}).err());
+    assert!(matches!(full, Some(CacheError::Store(store::StoreError::Full))), "{full:?}");
+    let mut idle = false;
+    for _ in 0..1000 {
+        machine.work(&mut |done| idle = done == Progress::Idle);
+    }
+    assert!(idle, "it is still looking for space");
+    let seen = machine.power.seen();
+    (0..1000).for_each(|_| machine.work(&mut |done| assert_eq!(done, Progress::Idle)));
+    assert_eq!(machine.power.seen(), seen, "a device was written to");
+}

@@ -1,0 +1,256 @@
+//! Whatever happens, the store finds the segments that it needs to open, to checkpoint, to delete and to clean:
+//! decision 0018. Each state is built directly, and each cycle would take a segment for good if it could.
+mod common;
+
+use common::*;
+use device::{Block, Device, DeviceError, Incarnation, ObjectId, Operation, Page, PageNo, Random, Sequence};
+use sim::{Faults, Power, SimDisk};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use store::{Change, Store, StoreError};
+
+/// Files of which the store holds pages; each page of each may be overwritten.
+const FILES: u64 = 8;
+const PAGES: u64 = 160;
+/// Far more often than there are segments.
+const CYCLES: u64 = 300;
+
+fn file(slot: u64) -> ObjectId {
+    ObjectId { slot, generation: 1 }
+}
+
+fn write(random: &mut Random, home: u64) -> Change {
+    let (slot, number) = (random.below(FILES), random.below(PAGES));
+    Change::Write { object: file(slot), page: PageNo(number), bytes: page(home), home: Sequence(home) }
+}
+
+/// A store whose files were written to until it promised nothing more, and what comes next.
+struct Full {
+    power: Arc<Power>,
+    disk: Arc<SimDisk>,
+    store: Store,
+    random: Random,
+    home: u64,
+}
+
+impl Full {
+    fn new(seed: u64) -> Full {
+        let (power, disk, store) = fresh(96, seed);
+        let mut full = Full { power, disk, store, random: Random::new(seed), home: 0 };
+        full.fill();
+        full
+    }
+
+    fn fill(&mut self) {
+        while self.write() == Ok(()) {}
+    }
+
+    /// One page, as the cache does it: promised first.
+    fn write(&mut self) -> Result<(), StoreError> {
+        self.store.reserve(1)?;
+        self.home += 1;
+        let change = write(&mut self.random, self.home);
+        let outcome = self.store.apply(&[change]);
+        self.store.release(1);
+        outcome
+    }
+
+    fn crash(&mut self) {
+        self.power.cut();
+        self.disk.crash();
+        self.power.restore();
+    }
+
+    /// Everything that must go on does.
+    fn assert_lives(mut self, when: &str) {
+        self.store.checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
+        self.store.checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
+        for _ in 0..20 {
+            self.store.clean().unwrap_or_else(|error| panic!("{when}: cleaning: {error}"));
+            self.store.checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
+        }
+        let cleaned = self.store.counters().segments_cleaned;
+        assert!(cleaned > 0, "{when}: nothing could be cleaned: {:?}", self.store.space());
+        for slot in 0..FILES {
+            self.home += 1;
+            let delete = Change::Delete { object: file(slot), sequence: Sequence(self.home) };
+            self.store.apply(&[delete]).unwrap_or_else(|error| panic!("{when}: deleting: {error}"));
+        }
+        self.store.checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
+        self.store.checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
+        for _ in 0..200 {
+            self.write().unwrap_or_else(|error| panic!("{when}: {error}: {:?}", self.store.space()));
+        }
+        assert_eq!(findings(&self.store), [], "{when}");
+    }
+}
+
+#[test]
+fn recoveries_cut_off_anywhere_again_and_again_never_use_up_a_full_store() {
+    for seed in 0..30 {
+        let mut full = Full::new(seed);
+        full.crash();
+        for cycle in 0..CYCLES {
+            let store = open(&full.disk).unwrap_or_else(|error| panic!("seed {seed} cycle {cycle}: {error}"));
+            full.power.cut_after(full.random.below(12));
+            let begun = store.begin(Incarnation(store.incarnation().0 + 1));
+            match begun {
+                Ok(()) => full.power.cut(),
+                Err(_) if full.power.lost() => {}
+                Err(error) => panic!("seed {seed} cycle {cycle}: {error}"),
+            }
+            full.crash();
+        }
+        full.store = mount(&full.disk).expect("it opens");
+        full.assert_lives(&format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn a_page_written_between_crashes_never_uses_up_a_full_store() {
+    for seed in 0..10 {
+        let mut full = Full::new(seed);
+        for cycle in 0..CYCLES {
+            full.crash();
+            full.store =
+                mount(&full.disk).unwrap_or_else(|error| panic!("seed {seed} cycle {cycle}: {error}"));
+            match full.write() {
+                Ok(()) | Err(StoreError::Full) => {}
+                Err(error) => panic!("seed {seed} cycle {cycle}: {error}"),
+            }
+        }
+        full.assert_lives(&format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn a_page_written_without_a_promise_between_crashes_never_uses_up_a_full_store() {
+    for seed in 0..10 {
+        let mut full = Full::new(seed);
+        for cycle in 0..CYCLES {
+            full.crash();
+            full.store =
+                mount(&full.disk).unwrap_or_else(|error| panic!("seed {seed} cycle {cycle}: {error}"));
+            full.home += 1;
+            // What a cache finds in its buffer goes home without one.
+            match full.store.apply(&[write(&mut full.random, full.home)]) {
+                Ok(()) | Err(StoreError::Full) => {}
+                Err(error) => panic!("seed {seed} cycle {cycle}: {error}"),
+            }
+        }
+        full.assert_lives(&format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn writes_that_fail_again_and_again_never_use_up_a_full_store() {
+    for seed in 0..10 {
+        let mut full = Full::new(seed);
+        for _ in 0..CYCLES {
+            full.disk.set_faults(Faults { once_after: Some(full.random.below(2)), ..Faults::default() });
+            let _ = full.write();
+            full.disk.set_faults(Faults::default());
+            match full.write() {
+                Ok(()) | Err(StoreError::Full) => {}
+                Err(error) => panic!("seed {seed}: {error}"),
+            }
+        }
+        full.assert_lives(&format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn checkpoints_that_fail_again_and_again_never_use_up_a_full_store() {
+    let faults = |seed| match seed % 3 {
+        0 => Faults { write_one_in: 1, ..Faults::default() },
+        1 => Faults { flush_one_in: 1, ..Faults::default() },
+        _ => Faults { write_one_in: 3, flush_one_in: 3, ..Faults::default() },
+    };
+    for seed in 0..12 {
+        let full = Full::new(seed);
+        full.disk.set_faults(faults(seed));
+        for _ in 0..CYCLES {
+            let _ = full.store.checkpoint();
+        }
+        full.disk.set_faults(Faults::default());
+        full.assert_lives(&format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn copies_that_fail_again_and_again_never_use_up_a_full_store() {
+    for seed in 0..6 {
+        let full = Full::new(seed);
+        full.disk.set_faults(Faults { write_one_in: 1, ..Faults::default() });
+        for _ in 0..CYCLES {
+            let _ = full.store.clean_step();
+        }
+        full.disk.set_faults(Faults::default());
+        full.assert_lives(&format!("seed {seed}"));
+    }
+}
+
+/// A disk on which writes of checkpoint roots fail, though they arrive.
+struct Rootless {
+    disk: Arc<SimDisk>,
+    /// Roots that fail, from now on.
+    fails: AtomicU64,
+}
+
+impl Device for Rootless {
+    fn blocks(&self) -> u64 {
+        self.disk.blocks()
+    }
+
+    fn name(&self) -> &str {
+        self.disk.name()
+    }
+
+    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
+        self.disk.read(at, into)
+    }
+
+    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
+        self.disk.write(at, from)?;
+        let less = |fails: u64| fails.checked_sub(1);
+        let fails = (1..3).contains(&at.0)
+            && self.fails.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok();
+        let (device, reason) = (self.name().to_owned(), "made-up error".to_owned());
+        let error = DeviceError { device, operation: Operation::Write, at, count: 1, errno: 5, reason };
+        if fails { Err(error) } else { Ok(()) }
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.disk.flush()
+    }
+
+    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
+        self.disk.trim(at, count)
+    }
+}
+
+#[test]
+fn roots_that_fail_again_and_again_never_use_up_a_full_store_and_may_be_what_a_crash_leaves() {
+    for seed in 0..10 {
+        let mut full = Full::new(seed);
+        full.crash();
+        let rootless = Arc::new(Rootless { disk: full.disk.clone(), fails: AtomicU64::new(0) });
+        full.store = Store::open(rootless.clone() as Arc<dyn Device>).expect("it opens");
+        full.store.begin(Incarnation(100)).expect("a higher one");
+        for cycle in 0..CYCLES {
+            rootless.fails.store(1 + full.random.below(3), Ordering::Relaxed);
+            while full.store.checkpoint().is_err() {}
+            match full.write() {
+                Ok(()) | Err(StoreError::Full) => {}
+                Err(error) => panic!("seed {seed} cycle {cycle}: {error}"),
+            }
+            let power = Power::new();
+            let fork = full.disk.fork(&power, seed * CYCLES + cycle);
+            fork.crash();
+            let store = mount(&fork).unwrap_or_else(|error| panic!("seed {seed} cycle {cycle}: {error}"));
+            assert_eq!(findings(&store), [], "seed {seed} cycle {cycle}");
+        }
+        rootless.fails.store(0, Ordering::Relaxed);
+        full.assert_lives(&format!("seed {seed}"));
+    }
+}
