@@ -7,15 +7,23 @@ use crate::state::{Key, PendingCut, State};
 use buffer::{GroupNo, Record, Replayed};
 use device::{BLOCK_BYTES, ObjectId, PageNo, Sequence};
 use std::time::Duration;
-use store::{Store, StoreError};
+use store::{Store, StoreError, VolumeId};
 
 /// Puts the buffer's transactions, in the order of the log, into a state that is not shared yet.
 pub(crate) struct Recovery<'a> {
     pub(crate) state: State,
     pub(crate) store: &'a Store,
     pub(crate) now: Duration,
+    /// Whose records the buffer holds.
+    pub(crate) volume: VolumeId,
     /// The first thing that went wrong: the mount is refused, nothing has been written.
     pub(crate) error: Option<CacheError>,
+}
+
+impl<'a> Recovery<'a> {
+    pub(crate) fn new(store: &'a Store, now: Duration) -> Recovery<'a> {
+        Recovery { state: State::new(), store, now, volume: VolumeId::MAIN, error: None }
+    }
 }
 
 impl Recovery<'_> {
@@ -24,6 +32,7 @@ impl Recovery<'_> {
             return;
         }
         self.state.counters.replayed += 1;
+        self.volume = VolumeId(transaction.volume);
         for (index, record) in transaction.records.iter().enumerate() {
             let (first, group) = (transaction.first, transaction.group);
             let outcome = match transaction.merged {
@@ -76,7 +85,7 @@ impl Recovery<'_> {
         group: GroupNo,
         bytes: Option<&[u8]>,
     ) -> Result<(), CacheError> {
-        match self.store.home(key.object, key.page) {
+        match self.store.home_in(self.volume, key.object, key.page) {
             Ok(home) if home.is_some_and(|home| at <= home) => return Ok(()),
             // Where it lies is lost, so nobody reads a base that has the change already; and had it, the log would
             // have every later one, too.

@@ -62,6 +62,8 @@ pub(crate) struct State {
     pub(crate) gate: Gate,
     pub(crate) trouble: Trouble,
     pub(crate) counters: Counters,
+    /// When freeing what deleted volumes held may be tried again.
+    pub(crate) free_not_before: Duration,
     /// Set once, when the buffer has failed.
     pub(crate) failed: Option<CacheError>,
     pub(crate) stopping: bool,
@@ -87,6 +89,7 @@ impl State {
             gate: Gate::default(),
             trouble: Trouble::default(),
             counters: Counters::default(),
+            free_not_before: Duration::ZERO,
             failed: None,
             stopping: false,
             #[cfg(feature = "planted-bugs")]

@@ -256,6 +256,7 @@ impl Store {
 fn newest(note: &Note) -> Sequence {
     match note {
         Note::Write { home, .. } => *home,
+        Note::NameVolume { .. } => Sequence(0),
         Note::Cut { sequence, .. }
         | Note::Delete { sequence, .. }
         | Note::Clone { sequence, .. }

@@ -138,7 +138,17 @@ impl Store {
 
     /// The home sequence of a page; `None` for a hole. May read map nodes.
     pub fn home(&self, object: ObjectId, page: PageNo) -> Result<Option<Sequence>, StoreError> {
-        let entry = self.resolve(|map| map.look(VolumeId::MAIN, object, page))?;
+        self.home_in(VolumeId::MAIN, object, page)
+    }
+
+    /// As [`home`](Store::home), in any volume.
+    pub fn home_in(
+        &self,
+        volume: VolumeId,
+        object: ObjectId,
+        page: PageNo,
+    ) -> Result<Option<Sequence>, StoreError> {
+        let entry = self.resolve(|map| map.look(volume, object, page))?;
         Ok(entry.map(|entry| entry.home))
     }
 

@@ -2,7 +2,8 @@
 
 use crate::error::WeirError;
 use crate::media::{self, Media};
-use crate::overlay::Overlay;
+use crate::overlay::{self, Overlay};
+use crate::volume;
 use cache::{Cache, Progress, Settings, Task};
 use device::Device;
 use fs::{Caller, Fs};
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use store::Store;
+use store::{Store, VolumeInfo};
 
 /// Threads that fetch pages: a step keeps many reads in flight, so a few keep any device busy while one of them
 /// waits for its slowest read.
@@ -27,17 +28,25 @@ pub(crate) struct Stack {
     pub(crate) store: Arc<Store>,
     pub(crate) cache: Cache,
     pub(crate) fs: Arc<Fs>,
+    /// What is mounted of it.
+    pub(crate) volume: VolumeInfo,
+    pub(crate) access: Access,
 }
 
 impl Stack {
-    /// Opens the store on `media`. With `Access::Write` the media are written to from here on; with `Access::Read`
-    /// never.
-    pub(crate) fn open(media: Media, settings: Settings, access: Access) -> Result<Stack, WeirError> {
-        let (store, cache) = open_cache(&media, settings, access)?;
+    /// Opens the volume `name` of the store on `media`. With `Access::Write` the media are written to from here on; with
+    /// `Access::Read` never.
+    pub(crate) fn open(
+        media: Media,
+        settings: Settings,
+        access: Access,
+        name: &str,
+    ) -> Result<Stack, WeirError> {
+        let (store, cache, volume) = open_volume(&media, settings, access, name)?;
         let clock = Arc::new(SystemClock::new());
         let fs = Fs::open(Arc::new(cache.clone()), clock)
             .map_err(|source| WeirError::Fs { path: media.name.clone(), source })?;
-        Ok(Stack { media, store, cache, fs: Arc::new(fs) })
+        Ok(Stack { media, store, cache, fs: Arc::new(fs), volume, access })
     }
 
     /// Makes an empty file system, owned by `owner`, on media that were just formatted, and takes it home.
@@ -47,6 +56,34 @@ impl Stack {
             .map_err(|source| WeirError::Fs { path: media.name.clone(), source })?;
         cache.drain().map_err(|source| WeirError::Cache { path: media.name.clone(), source })
     }
+}
+
+/// The buffer holds records of one volume, the one that was mounted last: to mount another, these go home first, and
+/// then the buffer is the other's. To look only, that volume's records are of no interest: all that the other one has is
+/// in the store.
+fn open_volume(
+    media: &Media,
+    settings: Settings,
+    access: Access,
+    name: &str,
+) -> Result<(Arc<Store>, Cache, VolumeInfo), WeirError> {
+    let (store, cache) = open_cache(media, settings.clone(), access)?;
+    let volume = volume::named(&store, &media.name, name)?;
+    if cache.volume() == volume.id {
+        return Ok((store, cache, volume));
+    }
+    let failed = |source| WeirError::Cache { path: media.name.clone(), source };
+    if access == Access::Read {
+        drop(cache);
+        let buffer = overlay::blank_buffer(store.id(), volume.id).map_err(|error| failed(error.into()))?;
+        let cache = Cache::open(store.clone(), buffer, Arc::new(SystemClock::new()), settings);
+        return Ok((store, cache.map_err(failed)?, volume));
+    }
+    cache.hand_over(volume.id).map_err(failed)?;
+    // The media are locked while they are open.
+    drop((cache, store));
+    let (store, cache) = open_cache(media, settings, access)?;
+    Ok((store, cache, volume))
 }
 
 fn open_cache(media: &Media, settings: Settings, access: Access) -> Result<(Arc<Store>, Cache), WeirError> {
