@@ -166,7 +166,7 @@ impl Core {
             entry.note(start..start + len, sequence, group, || {
                 let reserved = credit.pages > 0;
                 credit.pages -= u64::from(reserved);
-                dirt(sequence, group, now.get(), reserved)
+                dirt(sequence, group, now.get(), reserved, false)
             });
             entry.used = true;
             // Covered now: nothing will be fetched, so nothing else would tell them.

@@ -53,6 +53,8 @@ pub(crate) struct State {
     pub(crate) cuts: BTreeMap<ObjectId, Vec<PendingCut>>,
     /// How many there are in all.
     pub(crate) cuts_pending: usize,
+    /// Pages found in the buffer of which nobody has asked the store yet whether they are home.
+    pub(crate) recovered: Vec<Key>,
     pub(crate) memory_bytes: u64,
     pub(crate) dirty_bytes: u64,
     pub(crate) flights: u64,
@@ -79,6 +81,7 @@ impl State {
             by_write: VecDeque::new(),
             sweep: VecDeque::new(),
             cuts: BTreeMap::new(),
+            recovered: Vec::new(),
             cuts_pending: 0,
             memory_bytes: 0,
             dirty_bytes: 0,

@@ -105,6 +105,9 @@ impl Core {
             return Ok(Progress::Idle);
         }
         self.sweep(&mut turn, now);
+        if self.look_at_recovered().inspect_err(|_| turn.not_before = now + RETRY_AFTER)? {
+            return Ok(Progress::Worked);
+        }
         let idle = if why == Why::Due && self.relog_pages(now)? { Progress::Worked } else { Progress::Idle };
         let Some(victims) = self.victims(why, now) else { return Ok(idle) };
         let mut stuck = self.fetch_bases(&victims);
@@ -164,7 +167,8 @@ impl Core {
     /// The same, but for age, which the worker looks at by itself.
     pub(crate) fn write_back_pressed(&self, state: &State) -> bool {
         state.failed.is_none()
-            && (self.buffer_is_half_full()
+            && (!state.recovered.is_empty()
+                || self.buffer_is_half_full()
                 || state.dirty_bytes > self.settings.dirty_bytes_max / 2
                 || state.cuts_pending > CUTS_MAX
                 || (state.gate.is_waiting() && (state.dirty_pages() > 0 || !state.cuts.is_empty())))

@@ -10,6 +10,7 @@ use crate::store::Store;
 use crate::volume::VolumeId;
 use device::Block;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 /// What a volume takes, in blocks of data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,13 +87,17 @@ impl Store {
             if !id.is_some() {
                 continue;
             }
-            if !nodes.contains_key(&id) {
-                nodes.insert(id, self.see(id, owner)?);
-            } else if !nodes[&id].joins(owner) {
-                continue;
-            }
-            let node = nodes.get_mut(&id).expect("seen just now");
-            node.owner = node.owner.with(owner);
+            let node = match nodes.entry(id) {
+                Entry::Vacant(place) => place.insert(self.see(id, owner)?),
+                Entry::Occupied(place) => {
+                    let node = place.into_mut();
+                    if !node.joins(owner) {
+                        continue;
+                    }
+                    node.owner = node.owner.with(owner);
+                    node
+                }
+            };
             todo.extend(node.children.iter().map(|&child| (child, node.owner)));
         }
         Ok(count(&nodes, &roots))

@@ -411,8 +411,10 @@ fn names_are_durable_with_their_volumes_and_go_with_them() {
     let (power, disk, store) = fresh(64, 9);
     store.apply(&[write(FILE, 0, 1)]).expect("room");
     let long = "n".repeat(127);
-    let new = |name, created| NewVolume { name, mode: VolumeMode::ReadOnly, created };
-    let clone = |store: &Store, name: &str, at| store.clone_named(MAIN, &new(name, at), Sequence(at));
+    fn clone(store: &Store, name: &str, at: u64) -> Result<VolumeId, StoreError> {
+        let new = NewVolume { name, mode: VolumeMode::ReadOnly, created: at };
+        store.clone_named(MAIN, &new, Sequence(at))
+    }
     assert_eq!(clone(&store, "first", 2), Ok(VolumeId(1)));
     store.checkpoint().expect("a checkpoint");
     assert_eq!(clone(&store, &long, 3), Ok(VolumeId(2)));

@@ -6,6 +6,7 @@ mod check;
 mod cli;
 mod client;
 mod control;
+mod counted;
 mod daemon;
 mod error;
 mod format;

@@ -139,6 +139,7 @@ impl Mounted {
             "store_id": self.stack.store.id().to_string(),
             "incarnation": self.stack.store.incarnation().0,
             "uptime_ms": millis(self.since.elapsed()),
+            "start": self.start(),
             "failed": cache.failed,
             "stalled": cache.stalled,
             "stuck": stuck(&cache),
@@ -161,6 +162,20 @@ impl Mounted {
             "space": self.space(),
             "latency": self.latency(),
             "settings": self.settings(),
+        })
+    }
+
+    /// What the start took, by parts.
+    fn start(&self) -> Value {
+        let start = self.stack.start;
+        json!({
+            "store_ms": micros(start.store) / 1000.0,
+            "buffer_ms": micros(start.buffer) / 1000.0,
+            "metadata_ms": micros(start.metadata) / 1000.0,
+            "transactions": self.stack.cache.status().counters.replayed,
+            "store_waits": start.reads.waits,
+            "store_reads": start.reads.reads,
+            "store_bytes": start.reads.blocks * BLOCK_BYTES as u64,
         })
     }
 

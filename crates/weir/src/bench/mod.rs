@@ -5,6 +5,7 @@
 //! | `nonblocking_writes` | the first writes to pages that nobody holds, beside ext4 |
 //! | `counters` | what a million partial writes and their syncs cost the store: nothing |
 //! | `door` | what each operation costs, beside a trivial file system in memory |
+//! | `start` | how long a mount takes after a kill -9 |
 //! | `replay_engine` | how many actions a second a replay can start |
 //! | `slow_device`, `system` | modelled devices and the file systems on them |
 //! | `workload`, `measure` | the load; what a device can do |
@@ -21,6 +22,7 @@ mod program;
 mod replay_engine;
 mod report;
 mod slow_device;
+mod start;
 mod system;
 mod undo;
 mod workload;
@@ -44,6 +46,8 @@ enum Experiment {
     Counters(counters::CountersArgs),
     /// What each operation costs beside a trivial in-memory file system, one client and two.
     Door(door::DoorArgs),
+    /// How long a mount takes after a kill -9, by parts.
+    Start(start::StartArgs),
     /// How many actions a second a replay can start, onto a target that does nothing.
     ReplayEngine(replay_engine::ReplayEngineArgs),
     /// The trivial file system, in a process of its own.
@@ -59,6 +63,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), BenchError> {
     match &args.experiment {
         Experiment::NonblockingWrites(args) => nonblocking_writes::run_benchmark(args),
         Experiment::Counters(args) => counters::run_benchmark(args),
+        Experiment::Start(args) => start::run_benchmark(args),
         Experiment::Door(args) => door::run_benchmark(args),
         Experiment::ReplayEngine(args) => replay_engine::run_benchmark(args),
         Experiment::DoorPeer(args) => door::run_peer(args),
