@@ -123,6 +123,39 @@ impl Buffer {
         self.state().incarnation
     }
 
+    /// The store's volume whose records it holds.
+    pub fn volume(&self) -> u32 {
+        self.writer.lock().expect("no panic in a commit").slot.volume
+    }
+
+    /// From now on it holds records of `volume`; durable on return. Everything in it was released, and committed.
+    ///
+    /// Both header slots say so in the end: were one of them damaged later, the other would else give the new
+    /// volume's groups to the old one. After a crash in between it is one volume's or the other's, and empty.
+    ///
+    /// # Panics
+    /// If something in it is still needed.
+    pub fn hand_over(&self, volume: u32) -> Result<(), BufferError> {
+        let mut writer = self.writer.lock().expect("no panic in a commit");
+        {
+            let state = self.state();
+            state.check()?;
+            let empty = state.open.is_empty() && state.sealed.is_empty();
+            assert!(empty && state.released == state.open.number, "handed over with records that are needed");
+        }
+        let tail = writer.head();
+        let (durable_group, newest) = (GroupNo(tail.number.0 - 1), Sequence(tail.sequence.0 - 1));
+        for _ in 0..2 {
+            self.write_slot(&mut writer, |slot| {
+                *slot = Slot { durable_group, newest, tail, volume, ..*slot }
+            })
+            .and_then(|()| self.flush(&mut writer))
+            .map_err(|error| self.fail(error))?;
+        }
+        self.publish(&mut writer);
+        Ok(())
+    }
+
     /// The highest sequence in the buffer.
     pub fn newest_sequence(&self) -> Sequence {
         self.state().newest

@@ -66,7 +66,7 @@ pub(crate) struct SlotBytes {
     tail_sequence: U64,
     tail_incarnation: U64,
     tail_predecessor: U32,
-    reserve_too: U32,
+    volume: U32,
 }
 
 /// What starts every commit group.
@@ -109,6 +109,8 @@ pub(crate) struct Slot {
     pub(crate) newest: Sequence,
     /// The oldest group that is needed.
     pub(crate) tail: Mark,
+    /// The volume whose records follow.
+    pub(crate) volume: u32,
 }
 
 /// The checksum of a structure, over everything but the checksum itself.
@@ -192,7 +194,7 @@ impl Slot {
             tail_sequence: self.tail.sequence.0.into(),
             tail_incarnation: self.tail.incarnation.0.into(),
             tail_predecessor: self.tail.predecessor.into(),
-            reserve_too: U32::ZERO,
+            volume: self.volume.into(),
         };
         write_block(bytes.as_bytes(), page);
     }
@@ -213,6 +215,7 @@ impl Slot {
                 incarnation: Incarnation(bytes.tail_incarnation.get()),
                 predecessor: bytes.tail_predecessor.get(),
             },
+            volume: bytes.volume.get(),
         };
         let valid = bytes.magic == SLOT_MAGIC
             && bytes.checksum.get() == checksum(&page.0)

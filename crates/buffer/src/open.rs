@@ -52,6 +52,7 @@ fn empty_slot(generation: u64) -> Slot {
         durable_group: GroupNo(0),
         newest: Sequence(0),
         tail,
+        volume: 0,
     }
 }
 

@@ -18,6 +18,8 @@ pub struct Replayed<'a> {
     pub first: Sequence,
     /// Whether every record has the next sequence, or all of them are one page's delta, re-logged, with `first`.
     pub merged: bool,
+    /// The volume that it is about.
+    pub volume: u32,
     /// The group it was found in.
     pub group: GroupNo,
     /// Its records, in order.
@@ -161,7 +163,7 @@ impl<'a> Walk<'a> {
                 Order::New(first) => (first, false),
                 Order::Merged(newest) => (newest, true),
             };
-            replay(Replayed { first, merged, group: number, records });
+            replay(Replayed { first, merged, volume: self.slot.volume, group: number, records });
         }
         Ok(Mark {
             position: at.plus(blocks),

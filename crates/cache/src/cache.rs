@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
-use store::Store;
+use store::{Store, StoreError, VolumeId};
 
 /// Between two looks at work that is due and cannot be done.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -56,13 +56,15 @@ pub enum Progress {
 /// Pages and deltas. Cheap to clone: all clones are one cache.
 #[derive(Clone)]
 pub struct Cache {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
 }
 
 /// What all clones, credits and steps share.
 pub(crate) struct Core {
     pub(crate) store: Arc<Store>,
     pub(crate) buffer: Buffer,
+    /// The volume that is cached: the one whose records the buffer holds.
+    pub(crate) volume: VolumeId,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) settings: Settings,
     pub(crate) commit_time: CommitTime,
@@ -169,7 +171,7 @@ impl Core {
             entry.note(start..start + len, sequence, group, || {
                 let reserved = credit.pages > 0;
                 credit.pages -= u64::from(reserved);
-                dirt(sequence, group, now.get(), reserved)
+                dirt(sequence, group, now.get(), reserved, false)
             });
             entry.used = true;
             // Covered now: nothing will be fetched, so nothing else would tell them.
@@ -261,8 +263,7 @@ impl Cache {
         clock: Arc<dyn Clock>,
         settings: Settings,
     ) -> Result<Cache, CacheError> {
-        let mut recovery =
-            Recovery { state: State::new(), store: &store, now: clock.monotonic(), error: None };
+        let mut recovery = Recovery::new(&store, clock.monotonic());
         let buffer =
             Buffer::open(buffer_device, store.id(), &mut |transaction| recovery.replay(transaction))?;
         let Recovery { state, error, .. } = recovery;
@@ -281,8 +282,7 @@ impl Cache {
         settings: Settings,
         bug: buffer::Bug,
     ) -> Result<Cache, CacheError> {
-        let mut recovery =
-            Recovery { state: State::new(), store: &store, now: clock.monotonic(), error: None };
+        let mut recovery = Recovery::new(&store, clock.monotonic());
         let replay = &mut |transaction: buffer::Replayed<'_>| recovery.replay(transaction);
         let buffer = Buffer::open_with_bug(buffer_device, store.id(), replay, bug)?;
         let Recovery { state, error, .. } = recovery;
@@ -299,6 +299,10 @@ impl Cache {
         settings: Settings,
         state: State,
     ) -> Result<Cache, CacheError> {
+        let volume = VolumeId(buffer.volume());
+        if !store.volumes().iter().any(|&(id, _)| id == volume) {
+            return Err(StoreError::NoSuchVolume { volume }.into());
+        }
         let incarnation = Incarnation(store.incarnation().max(buffer.incarnation()).0 + 1);
         let newest = store.newest_sequence().max(buffer.newest_sequence());
         store.begin(incarnation)?;
@@ -306,6 +310,7 @@ impl Cache {
         let core = Core {
             store,
             buffer,
+            volume,
             clock,
             settings,
             commit_time: CommitTime::new(),
@@ -432,6 +437,11 @@ impl Cache {
             Some(error) if state.dirty_pages() > 0 || !state.cuts.is_empty() => Err(error.clone().into()),
             _ => Ok(()),
         }
+    }
+
+    /// The volume that is cached.
+    pub fn volume(&self) -> VolumeId {
+        self.core.volume
     }
 
     /// The store below: for its counters and space.

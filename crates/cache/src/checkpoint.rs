@@ -4,6 +4,7 @@ use crate::cache::{Core, Progress};
 use crate::commit::Completions;
 use crate::error::CacheError;
 use crate::state::State;
+use crate::trouble::RETRY_AFTER;
 use crate::write_back::Why;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,7 +27,7 @@ pub(crate) struct MakingSpace {
 impl Core {
     /// True if recovery would take too long, or somebody waits for space.
     pub(crate) fn checkpoint_due(&self, state: &State) -> bool {
-        state.gate.wants_space || self.log_is_long() || self.cleaning_is_due()
+        state.gate.wants_space || self.log_is_long() || self.freeing_due(state) || self.cleaning_is_due()
     }
 
     fn log_is_long(&self) -> bool {
@@ -43,10 +44,13 @@ impl Core {
     }
 
     pub(crate) fn checkpoint_step(self: &Arc<Core>) -> Progress {
-        let wanted = self.state().gate.wants_space;
+        let state = self.state();
+        let (wanted, freeing) = (state.gate.wants_space, self.freeing_due(&state));
+        drop(state);
         let outcome = match wanted {
             true => self.make_space(),
             false if self.log_is_long() => self.store_io().checkpoint().map_err(CacheError::from),
+            false if freeing => self.free_some(),
             false if self.cleaning_is_due() => self.clean_some(),
             false => return Progress::Idle,
         };
@@ -55,6 +59,28 @@ impl Core {
             return Progress::Idle;
         }
         Progress::Worked
+    }
+
+    /// Whether deleted volumes hold space that may be freed now.
+    fn freeing_due(&self, state: &State) -> bool {
+        self.store.is_freeing() && self.clock.monotonic() >= state.free_not_before
+    }
+
+    /// Frees a step's worth of what deleted volumes held, and at the end makes the blocks free.
+    fn free_some(&self) -> Result<(), CacheError> {
+        let freed = self.store_io().free_step().map_err(CacheError::from).and_then(|_| {
+            match self.store.is_freeing() {
+                true => Ok(()),
+                false => self.checkpoint_twice(),
+            }
+        });
+        let mut state = self.state();
+        match &freed {
+            // Worth another attempt for a writer who was told that the store is full.
+            Ok(()) => state.gate.exhausted = false,
+            Err(_) => state.free_not_before = self.clock.monotonic() + RETRY_AFTER,
+        }
+        freed
     }
 
     /// One step of cleaning, before writers need what it gives them.
@@ -141,6 +167,10 @@ impl Core {
                 Err(error) => return Err(error),
             }
             self.store_io().checkpoint()?;
+            return Ok(Progress::Worked);
+        }
+        if self.store.is_freeing() {
+            self.free_some()?;
             return Ok(Progress::Worked);
         }
         if attempt.rounds == ROUNDS_MAX {

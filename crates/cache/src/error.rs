@@ -1,7 +1,7 @@
 //! Why an operation failed.
 
 use buffer::BufferError;
-use store::StoreError;
+use store::{StoreError, VolumeId};
 
 /// Why an operation failed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -13,6 +13,12 @@ pub enum CacheError {
     /// mount; reads go on.
     #[error(transparent)]
     Buffer(#[from] BufferError),
+    /// The volume is the one that is cached.
+    #[error("volume {volume} is mounted here; unmount it, and mount another one, to delete it")]
+    InUse {
+        /// Which.
+        volume: VolumeId,
+    },
     /// A single transaction is larger than the buffer allows.
     #[error("a transaction of {bytes} bytes is over the limit of {limit}; split it")]
     TooBig {

@@ -14,6 +14,7 @@ mod settings;
 mod state;
 mod status;
 mod trouble;
+mod volume;
 mod write_back;
 
 pub use admit::Credit;

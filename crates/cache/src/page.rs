@@ -64,6 +64,8 @@ pub(crate) struct Dirt {
     pub(crate) since: Duration,
     /// Whether the store has promised room for the page.
     pub(crate) reserved: bool,
+    /// Found in the buffer, and nobody has asked the store yet whether all of it is home.
+    pub(crate) recovered: bool,
 }
 
 /// A rule that the cache can be made to break.

@@ -137,7 +137,7 @@ impl Core {
             found: Ok(Found::Hole),
         };
         let mut wants: Vec<Want> = flights.iter().map(want).collect();
-        self.store_io().read(&mut wants);
+        self.store_io().read_from(self.volume, &mut wants);
         wants
     }
 }

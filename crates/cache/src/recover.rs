@@ -2,20 +2,29 @@
 
 use crate::cache::Core;
 use crate::error::CacheError;
-use crate::page::Dirt;
-use crate::state::{Key, PendingCut, State};
+use crate::page::{Body, Dirt, Entry};
+use crate::state::{Key, PendingCut, State, pages_of};
 use buffer::{GroupNo, Record, Replayed};
-use device::{BLOCK_BYTES, ObjectId, PageNo, Sequence};
+use device::{ObjectId, Page, PageNo, Sequence};
+use std::ops::Range;
 use std::time::Duration;
-use store::{Store, StoreError};
+use store::{Found, Store, StoreError, VolumeId, Want};
 
 /// Puts the buffer's transactions, in the order of the log, into a state that is not shared yet.
 pub(crate) struct Recovery<'a> {
     pub(crate) state: State,
     pub(crate) store: &'a Store,
     pub(crate) now: Duration,
+    /// Whose records the buffer holds.
+    pub(crate) volume: VolumeId,
     /// The first thing that went wrong: the mount is refused, nothing has been written.
     pub(crate) error: Option<CacheError>,
+}
+
+impl<'a> Recovery<'a> {
+    pub(crate) fn new(store: &'a Store, now: Duration) -> Recovery<'a> {
+        Recovery { state: State::new(), store, now, volume: VolumeId::MAIN, error: None }
+    }
 }
 
 impl Recovery<'_> {
@@ -24,6 +33,7 @@ impl Recovery<'_> {
             return;
         }
         self.state.counters.replayed += 1;
+        self.volume = VolumeId(transaction.volume);
         for (index, record) in transaction.records.iter().enumerate() {
             let (first, group) = (transaction.first, transaction.group);
             let outcome = match transaction.merged {
@@ -67,7 +77,9 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// A change of one page: skipped if the store has it already.
+    /// A change of one page. The store may have it already, and is not asked now, which would be a read for each page that
+    /// the log names; it is once the mount is ready. Until then the change is laid over what the store has,
+    /// which is right either way: every later change of the page is in the log, too.
     fn page(
         &mut self,
         key: Key,
@@ -76,23 +88,19 @@ impl Recovery<'_> {
         group: GroupNo,
         bytes: Option<&[u8]>,
     ) -> Result<(), CacheError> {
-        match self.store.home(key.object, key.page) {
-            Ok(home) if home.is_some_and(|home| at <= home) => return Ok(()),
-            // Where it lies is lost, so nobody reads a base that has the change already; and had it, the log would
-            // have every later one, too.
-            Ok(_) | Err(StoreError::Corrupt { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
         let fresh = self.state.table.get(&key).is_none_or(|entry| entry.dirt.is_none());
         // Room was promised before the crash. Should it be missing now, the page goes home from the last reserve.
         let reserved = fresh && self.store.reserve(1).is_ok();
+        if fresh {
+            self.state.recovered.push(key);
+        }
         let now = self.now;
         self.state.change(key, |entry| {
             match bytes {
                 Some(bytes) => entry.write(range.start, bytes),
                 None => entry.zero(range.start, range.len()),
             }
-            entry.note(range, at, group, || dirt(at, group, now, reserved));
+            entry.note(range, at, group, || dirt(at, group, now, reserved, true));
         });
         Ok(())
     }
@@ -114,35 +122,111 @@ impl Recovery<'_> {
 }
 
 /// The first change of a page.
-pub(crate) fn dirt(newest: Sequence, group: GroupNo, since: Duration, reserved: bool) -> Dirt {
-    Dirt { newest, group, latest: group, ranges: Default::default(), since, reserved }
+pub(crate) fn dirt(
+    newest: Sequence,
+    group: GroupNo,
+    since: Duration,
+    reserved: bool,
+    recovered: bool,
+) -> Dirt {
+    Dirt { newest, group, latest: group, ranges: Default::default(), since, reserved, recovered }
 }
 
+/// Pages of which the store is asked at once: their map nodes are read together.
+const LOOK_PAGES: usize = 4096;
+
+/// Pages read at once when much is read in the caller's thread: 8 MiB, so that a slow device is waited for a few times.
+const BULK_PAGES: usize = 2048;
+
 impl Core {
-    /// Reads in the caller's thread, waiting for the device.
-    pub(crate) fn read_now(
-        self: &std::sync::Arc<Core>,
-        object: ObjectId,
-        offset: u64,
-        len: usize,
-    ) -> Result<Vec<u8>, CacheError> {
-        let mut bytes = Vec::with_capacity(len);
-        // In pieces, so that a big read does not push itself out of memory before it is finished.
-        while bytes.len() < len {
-            let (sender, receiver) = std::sync::mpsc::channel();
-            let take = (len - bytes.len()).min(256 * BLOCK_BYTES);
-            let then = Box::new(move |outcome| drop(sender.send(outcome)));
-            self.read(object, offset + bytes.len() as u64, take, then);
-            let piece = loop {
-                match receiver.try_recv() {
-                    Ok(outcome) => break outcome?,
-                    // A worker may have taken the fetch; then there is nothing to do but wait for it.
-                    Err(_) if self.fetch_step() == crate::cache::Progress::Idle => std::thread::yield_now(),
-                    Err(_) => {}
+    /// Asks the store about some of the pages that were found in the buffer, and makes those clean that are home; `false`
+    /// if none are left.
+    pub(crate) fn look_at_recovered(&self) -> Result<bool, CacheError> {
+        let mut state = self.state();
+        let from = state.recovered.len().saturating_sub(LOOK_PAGES);
+        let keys = state.recovered.split_off(from);
+        drop(state);
+        if keys.is_empty() {
+            return Ok(false);
+        }
+        let pages: Vec<(ObjectId, PageNo)> = keys.iter().map(|key| (key.object, key.page)).collect();
+        let homes = self.store_io().homes_in(self.volume, &pages);
+        let mut state = self.state();
+        let mut failed = None;
+        for (key, home) in keys.into_iter().zip(homes) {
+            match home {
+                Ok(home) => self.forget_if_home(&mut state, key, home),
+                // Where it lies is lost, so nobody reads a base that has the change already.
+                Err(StoreError::Corrupt { .. }) => {}
+                Err(error) => {
+                    state.recovered.push(key);
+                    failed = Some(error);
                 }
-            };
-            bytes.extend_from_slice(&piece);
+            }
+        }
+        self.release_groups(&mut state);
+        failed.map_or(Ok(true), |error| Err(error.into()))
+    }
+
+    fn forget_if_home(&self, state: &mut State, key: Key, home: Option<Sequence>) {
+        let is_home = |entry: &Entry| {
+            let dirt = entry.dirt.as_ref().filter(|dirt| dirt.recovered);
+            dirt.is_some_and(|dirt| home.is_some_and(|home| dirt.newest <= home))
+        };
+        if !state.table.get(&key).is_some_and(is_home) {
+            return;
+        }
+        let (reserved, needless) = state.change(key, |entry| {
+            let reserved = entry.dirt.take().is_some_and(|dirt| dirt.reserved);
+            (reserved, matches!(entry.body, Body::Patch(_)) && entry.flight.is_none())
+        });
+        self.store.release(u64::from(reserved));
+        if needless {
+            state.remove(key);
+        }
+    }
+
+    /// Reads in the caller's thread, waiting for the device. What it reads does not come into memory: it is read once.
+    pub(crate) fn read_now(&self, object: ObjectId, offset: u64, len: usize) -> Result<Vec<u8>, CacheError> {
+        let mut bytes = vec![0; len];
+        let pieces: Vec<(PageNo, usize, Range<usize>)> = pages_of(offset, len).collect();
+        for pieces in pieces.chunks(BULK_PAGES) {
+            let mut wants: Vec<Want> = pieces.iter().map(|&(page, ..)| Want::new(object, page)).collect();
+            self.store_io().read_from(self.volume, &mut wants);
+            let mut state = self.state();
+            for ((page, start, range), want) in pieces.iter().zip(wants) {
+                let (key, into) = (Key { object, page: *page }, &mut bytes[range.clone()]);
+                lay_over(&mut state, key, *start, want.found, into)?;
+            }
         }
         Ok(bytes)
     }
+}
+
+/// The bytes of a page from `start` on: what the store has, unless it is cut, and over it what is in memory.
+fn lay_over(
+    state: &mut State,
+    key: Key,
+    start: usize,
+    found: Result<Found, StoreError>,
+    into: &mut [u8],
+) -> Result<(), StoreError> {
+    let entry = state.table.get(&key);
+    if let Some(entry) = entry.filter(|entry| entry.covers(start..start + into.len())) {
+        entry.read(start, into);
+        return Ok(());
+    }
+    let cut = state.cut_of(key);
+    let mut base = match found? {
+        Found::Page { bytes, home } if cut.is_none_or(|cut| home >= cut) => {
+            state.counters.fetched_for_reads += 1;
+            bytes
+        }
+        _ => Page::zeroed(),
+    };
+    if let Some(Body::Patch(delta)) = state.table.get(&key).map(|entry| &entry.body) {
+        delta.apply(&mut base);
+    }
+    into.copy_from_slice(&base.0[start..start + into.len()]);
+    Ok(())
 }

@@ -53,6 +53,8 @@ pub(crate) struct State {
     pub(crate) cuts: BTreeMap<ObjectId, Vec<PendingCut>>,
     /// How many there are in all.
     pub(crate) cuts_pending: usize,
+    /// Pages found in the buffer of which nobody has asked the store yet whether they are home.
+    pub(crate) recovered: Vec<Key>,
     pub(crate) memory_bytes: u64,
     pub(crate) dirty_bytes: u64,
     pub(crate) flights: u64,
@@ -62,6 +64,8 @@ pub(crate) struct State {
     pub(crate) gate: Gate,
     pub(crate) trouble: Trouble,
     pub(crate) counters: Counters,
+    /// When freeing what deleted volumes held may be tried again.
+    pub(crate) free_not_before: Duration,
     /// Set once, when the buffer has failed.
     pub(crate) failed: Option<CacheError>,
     pub(crate) stopping: bool,
@@ -77,6 +81,7 @@ impl State {
             by_write: VecDeque::new(),
             sweep: VecDeque::new(),
             cuts: BTreeMap::new(),
+            recovered: Vec::new(),
             cuts_pending: 0,
             memory_bytes: 0,
             dirty_bytes: 0,
@@ -87,6 +92,7 @@ impl State {
             gate: Gate::default(),
             trouble: Trouble::default(),
             counters: Counters::default(),
+            free_not_before: Duration::ZERO,
             failed: None,
             stopping: false,
             #[cfg(feature = "planted-bugs")]

@@ -17,7 +17,7 @@ use std::time::Duration;
 use store::{Change, StoreError};
 
 /// Pages of one step: a MiB, so that a step is short on any device and its notes are shared by many pages.
-const STEP_PAGES: usize = 256;
+pub(crate) const STEP_PAGES: usize = 256;
 /// How far from a page that goes home its dirty neighbours go with it: with those on the other side, half a MiB, read and
 /// written at the speed of a long transfer.
 const NEIGHBOURS: u64 = 64;
@@ -49,9 +49,9 @@ pub(crate) enum Why {
 
 /// Pages and cuts frozen on their way home.
 #[derive(Default)]
-struct Frozen {
-    pages: Vec<FrozenPage>,
-    cuts: Vec<(ObjectId, PendingCut)>,
+pub(crate) struct Frozen {
+    pub(crate) pages: Vec<FrozenPage>,
+    pub(crate) cuts: Vec<(ObjectId, PendingCut)>,
 }
 
 impl Frozen {
@@ -59,8 +59,14 @@ impl Frozen {
         self.cuts.len() + self.pages.len()
     }
 
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Neighbours next to each other; cuts in the one order.
+    pub(crate) fn sort(&mut self) {
+        self.pages.sort_by_key(|page| page.key);
+        self.cuts.sort_by_key(|(_, cut)| cut.sequence);
     }
 
     /// What stands at `index` of the vector.
@@ -72,11 +78,22 @@ impl Frozen {
     }
 }
 
-struct FrozenPage {
+pub(crate) struct FrozenPage {
     key: Key,
     page: SharedPage,
     newest: Sequence,
     reserved: bool,
+}
+
+impl FrozenPage {
+    /// Freezes a dirty page that is whole and not on its way home.
+    pub(crate) fn begin(state: &mut State, key: Key) -> Option<FrozenPage> {
+        state.change(key, |entry| {
+            let (page, newest) = entry.begin_writing()?;
+            let reserved = entry.writing.as_ref().is_some_and(|dirt| dirt.reserved);
+            Some(FrozenPage { key, page, newest, reserved })
+        })
+    }
 }
 
 impl Core {
@@ -88,6 +105,9 @@ impl Core {
             return Ok(Progress::Idle);
         }
         self.sweep(&mut turn, now);
+        if self.look_at_recovered().inspect_err(|_| turn.not_before = now + RETRY_AFTER)? {
+            return Ok(Progress::Worked);
+        }
         let idle = if why == Why::Due && self.relog_pages(now)? { Progress::Worked } else { Progress::Idle };
         let Some(victims) = self.victims(why, now) else { return Ok(idle) };
         let mut stuck = self.fetch_bases(&victims);
@@ -147,7 +167,8 @@ impl Core {
     /// The same, but for age, which the worker looks at by itself.
     pub(crate) fn write_back_pressed(&self, state: &State) -> bool {
         state.failed.is_none()
-            && (self.buffer_is_half_full()
+            && (!state.recovered.is_empty()
+                || self.buffer_is_half_full()
                 || state.dirty_bytes > self.settings.dirty_bytes_max / 2
                 || state.cuts_pending > CUTS_MAX
                 || (state.gate.is_waiting() && (state.dirty_pages() > 0 || !state.cuts.is_empty())))
@@ -217,15 +238,8 @@ impl Core {
         let mut state = self.state();
         let mut frozen = Frozen::default();
         for &key in victims {
-            if !state.table.contains_key(&key) {
-                continue;
-            }
-            let begun = state.change(key, |entry| {
-                let (page, newest) = entry.begin_writing()?;
-                Some((page, newest, entry.writing.as_ref().is_some_and(|dirt| dirt.reserved)))
-            });
-            if let Some((page, newest, reserved)) = begun {
-                frozen.pages.push(FrozenPage { key, page, newest, reserved });
+            if state.table.contains_key(&key) {
+                frozen.pages.extend(FrozenPage::begin(&mut state, key));
             }
         }
         let cuts = state.cuts.iter().flat_map(|(&object, cuts)| cuts.iter().map(move |&cut| (object, cut)));
@@ -233,15 +247,16 @@ impl Core {
             !state.trouble.is_shunned(Victim::Cut(object, cut.sequence), now)
         };
         frozen.cuts = cuts.filter(free).collect();
-        // Neighbours go next to each other; cuts in the one order.
-        frozen.pages.sort_by_key(|page| page.key);
-        frozen.cuts.sort_by_key(|(_, cut)| cut.sequence);
+        frozen.sort();
         frozen
     }
 
     /// Makes what is frozen durable in the buffer, then in the store, and forgets what nobody needs any more.
     /// Returns what the store could not take.
-    fn take_home(self: &Arc<Core>, frozen: Frozen) -> Result<Vec<(Victim, StoreError)>, CacheError> {
+    pub(crate) fn take_home(
+        self: &Arc<Core>,
+        frozen: Frozen,
+    ) -> Result<Vec<(Victim, StoreError)>, CacheError> {
         let pages = frozen.pages.iter().map(|page| page.newest);
         let newest = pages.chain(frozen.cuts.iter().map(|(_, cut)| cut.sequence)).max().unwrap_or_default();
         let durable = if self.buffer.durable() < newest { self.commit_now().map(drop) } else { Ok(()) };
@@ -249,6 +264,25 @@ impl Core {
 
         let mut state = self.state();
         let is_home = |index| outcome.as_ref().is_ok_and(|refused| !refused.contains_key(&index));
+        self.settle(&mut state, &frozen, is_home);
+        let refused = match outcome {
+            Ok(refused) => refused,
+            Err(error) => {
+                state.counters.write_back_errors += 1;
+                return Err(error);
+            }
+        };
+        self.forget(&mut state, &frozen, &refused);
+        state.evict(&self.settings);
+        drop(state);
+        self.wake(Task::Commit);
+        self.wake(Task::Checkpoint);
+        Ok(refused.into_iter().map(|(index, error)| (frozen.victim(index), error)).collect())
+    }
+
+    /// Ends the way home of frozen pages: those that are home are clean, the others dirty again. `is_home` is asked by
+    /// their places in the vector.
+    pub(crate) fn settle(&self, state: &mut State, frozen: &Frozen, is_home: impl Fn(usize) -> bool) {
         let mut spare = 0;
         for (index, page) in frozen.pages.iter().enumerate() {
             let is_home = is_home(frozen.cuts.len() + index);
@@ -268,22 +302,9 @@ impl Core {
                 false => entry.abandon_writing(),
             });
             #[cfg(feature = "planted-bugs")]
-            self.lose_newer_bytes(&mut state, page.key);
+            self.lose_newer_bytes(state, page.key);
         }
         self.store.release(spare);
-        let refused = match outcome {
-            Ok(refused) => refused,
-            Err(error) => {
-                state.counters.write_back_errors += 1;
-                return Err(error);
-            }
-        };
-        self.forget(&mut state, &frozen, &refused);
-        state.evict(&self.settings);
-        drop(state);
-        self.wake(Task::Commit);
-        self.wake(Task::Checkpoint);
-        Ok(refused.into_iter().map(|(index, error)| (frozen.victim(index), error)).collect())
     }
 
     /// In one vector. Where that does not fit, what gives space back goes first, from the reserve that it has; it may
@@ -311,7 +332,7 @@ impl Core {
         part: &[Change],
         refused: &mut BTreeMap<usize, StoreError>,
     ) -> Result<(), StoreError> {
-        match self.store_io().apply(part) {
+        match self.store_io().apply_to(self.volume, part) {
             Err(error @ StoreError::Corrupt { .. }) if part.len() == 1 => drop(refused.insert(at, error)),
             Err(StoreError::Corrupt { .. }) => {
                 let half = part.len() / 2;

@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 const GROW_BYTES: usize = 64 << 10;
 
 /// How much is read at once when the arena is loaded.
-const LOAD_BYTES: usize = 4 << 20;
+const LOAD_BYTES: usize = 8 << 20;
 
 /// Reads bytes of object 0 from below.
 pub(crate) type ReadArena<'a> = &'a mut dyn FnMut(u64, usize) -> Result<Vec<u8>, FsError>;

@@ -81,7 +81,7 @@ impl Store {
             return Ok(());
         }
         self.holding_nodes(|| {
-            self.load_for(volume, &notes)?;
+            self.load_for(&notes.iter().map(|note| (volume, note)).collect::<Vec<_>>())?;
             self.make_room(writer, volume, &notes, class)?;
             self.write_batch(writer, volume, data, &mut notes)?;
             self.change_map(writer, volume, &notes)
@@ -101,9 +101,9 @@ impl Store {
     }
 
     /// Reads the nodes that notes will change, so that no read can fail once the log has them.
-    fn load_for(&self, volume: VolumeId, notes: &[Note]) -> Result<(), StoreError> {
+    pub(crate) fn load_for(&self, notes: &[(VolumeId, &Note)]) -> Result<(), StoreError> {
         self.resolve(|map| {
-            let missing = notes.iter().filter_map(|note| map.prepare(volume, note).err());
+            let missing = notes.iter().filter_map(|&(volume, note)| map.prepare(volume, note).err());
             let missing: Vec<_> = missing.flat_map(|Missing(ids)| ids).collect();
             if missing.is_empty() { Ok(()) } else { Err(Missing(missing)) }
         })
@@ -265,6 +265,7 @@ impl Store {
 fn newest(note: &Note) -> Sequence {
     match note {
         Note::Write { home, .. } => *home,
+        Note::NameVolume { .. } => Sequence(0),
         Note::Cut { sequence, .. }
         | Note::Delete { sequence, .. }
         | Note::Clone { sequence, .. }

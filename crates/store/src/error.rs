@@ -103,6 +103,28 @@ pub enum StoreError {
         /// Which.
         volume: VolumeId,
     },
+    /// A volume's name that cannot be one.
+    #[error("{name:?} cannot be a volume's name: {why}")]
+    BadName {
+        /// The name.
+        name: String,
+        /// Why not.
+        why: String,
+    },
+    /// A volume has this name.
+    #[error("there is a volume {name} already; choose another name, or delete that one first")]
+    NameTaken {
+        /// The name.
+        name: String,
+    },
+    /// The store was formatted when volumes had no names.
+    #[error(
+        "{device}: this store was made before volumes had names; copy it into a new one, made by `weir format`"
+    )]
+    NamelessStore {
+        /// Which device.
+        device: String,
+    },
     /// The volume may not be changed.
     #[error("volume {volume} is read-only: change a writable clone of it instead")]
     ReadOnlyVolume {

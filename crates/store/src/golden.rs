@@ -1,6 +1,7 @@
 //! FORMAT.md's examples are what the code writes, and the code reads what FORMAT.md shows.
 
 use crate::format::*;
+use crate::label::Label;
 use crate::map::{Body, NodeId, NodeTable, PageEntry, Tree, decode_node, decode_table_page, encode_node};
 use crate::note::{ChunkHead, Note, decode_chunk, encode_chunk};
 use crate::root::{Cursor, Extent, Root, Stream, no_epoch};
@@ -12,7 +13,7 @@ use device::{Block, Incarnation, ObjectId, Page, PageNo, Sequence, StoreId};
 const ID: StoreId = StoreId(*b"0123456789abcdef");
 
 fn geometry() -> Geometry {
-    Geometry { id: ID, total_blocks: 4 + 32 * 16, segment_blocks: 16, segments: 32 }
+    Geometry { id: ID, total_blocks: 4 + 32 * 16, segment_blocks: 16, segments: 32, has_names: true }
 }
 
 fn root() -> Root {
@@ -33,7 +34,13 @@ fn chunk() -> (ChunkHead, Vec<Note>) {
         Note::Cut { object, pages: PageNo(10)..PageNo(20), sequence: Sequence(502) },
         Note::Delete { object, sequence: Sequence(503) },
         Note::Clone { from: object, to, sequence: Sequence(504) },
-        Note::CloneVolume { to: VolumeId(9), mode: VolumeMode::ReadOnly, sequence: Sequence(505) },
+        Note::CloneVolume {
+            to: VolumeId(9),
+            mode: VolumeMode::ReadOnly,
+            sequence: Sequence(505),
+            created: 1_234_567_890,
+        },
+        Note::NameVolume { volume: VolumeId(9), part: b"nightly".to_vec() },
         Note::DeleteVolume { sequence: Sequence(506) },
     ];
     let head = ChunkHead {
@@ -97,6 +104,8 @@ fn tables() -> Vec<u8> {
     map.dying.push(NodeId(1));
     let snapshot = Volume { objects: Tree { root: NodeId(1), height: 0 }, mode: VolumeMode::ReadOnly };
     map.volumes.insert(VolumeId(3), snapshot);
+    let label = Label { name: "nightly".to_owned(), created: 1_234_567_890, from: VolumeId::MAIN };
+    map.labels.insert(VolumeId(3), label);
     map.encode_tables(|_| Block(40)).0
 }
 
@@ -144,9 +153,10 @@ fn shown(name: &str, len: usize) -> Vec<u8> {
 
 #[test]
 fn the_examples_in_format_md_are_what_is_written() {
-    for (name, bytes) in examples() {
-        assert!(shown(name, bytes.len()) == bytes, "FORMAT.md's {name} should be:\n{}", dump(&bytes));
-    }
+    let wrong = examples().into_iter().filter(|(name, bytes)| shown(name, bytes.len()) != *bytes);
+    let wrong: Vec<String> =
+        wrong.map(|(name, bytes)| format!("FORMAT.md's {name} should be:\n{}", dump(&bytes))).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]

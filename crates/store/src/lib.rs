@@ -11,6 +11,7 @@ mod error;
 mod format;
 #[cfg(test)]
 mod golden;
+mod label;
 mod list;
 mod log;
 mod map;
@@ -27,6 +28,7 @@ mod space;
 mod store;
 mod superblock;
 mod tables;
+mod usage;
 mod volume;
 
 pub use change::Change;
@@ -34,6 +36,7 @@ pub use check::{Finding, Repaired};
 pub use clean::Cleaning;
 pub use counters::Counters;
 pub use error::StoreError;
+pub use label::{MAIN_NAME, NewVolume, VolumeInfo, check_name};
 pub use list::Listed;
 #[cfg(feature = "planted-bugs")]
 pub use plant::PlantedBug;
@@ -42,4 +45,5 @@ pub use scrub::Scrubbed;
 pub use space::Space;
 pub use store::Store;
 pub use superblock::Layout;
+pub use usage::{Usage, VolumeUsage};
 pub use volume::{VolumeId, VolumeMode};

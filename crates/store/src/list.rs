@@ -2,6 +2,7 @@
 
 use crate::error::StoreError;
 use crate::store::Store;
+use crate::volume::VolumeId;
 use device::{ObjectId, PageNo, Sequence};
 use std::ops::Range;
 
@@ -26,7 +27,21 @@ impl Store {
         range: Range<PageNo>,
         leaves_max: usize,
     ) -> Result<Listed, StoreError> {
-        self.resolve(|map| map.list(object, range.clone(), leaves_max.max(1)))
+        self.list_in(VolumeId::MAIN, object, range, leaves_max)
+    }
+
+    /// As [`list`](Store::list), in any volume.
+    ///
+    /// # Errors
+    /// Those of `list`.
+    pub fn list_in(
+        &self,
+        volume: VolumeId,
+        object: ObjectId,
+        range: Range<PageNo>,
+        leaves_max: usize,
+    ) -> Result<Listed, StoreError> {
+        self.resolve(|map| map.list(volume, object, range.clone(), leaves_max.max(1)))
     }
 
     /// Blocks that can still be written, once all dead space is given back: free and dead ones, without the reserves

@@ -83,6 +83,10 @@ impl Chunk {
     }
 }
 
+/// Blocks read at once where a chunk may begin: the notes of 256 pages with some to spare, so that one read is enough for
+/// what the cache writes.
+const NOTE_BLOCKS_AHEAD: u64 = 4;
+
 /// Reads the chunk at `offset` in a segment; `None` if none that is whole lies there. Data is not looked at.
 pub(crate) fn chunk_at(
     device: &dyn Device,
@@ -94,16 +98,20 @@ pub(crate) fn chunk_at(
         return Ok(None);
     }
     let (at, room) = (geometry.start(segment).plus(offset), geometry.segment_blocks - offset);
-    let mut first = device::pages(1);
-    device.read(at, &mut first)?;
-    let Some(blocks) = claimed_note_blocks(&first[0], geometry.id).filter(|&blocks| blocks <= room) else {
+    let mut pages = device::pages(NOTE_BLOCKS_AHEAD.min(room) as usize);
+    if device.read(at, &mut pages).is_err() {
+        // Perhaps only what was read ahead is unreadable.
+        pages.truncate(1);
+        device.read(at, &mut pages)?;
+    }
+    let Some(blocks) = claimed_note_blocks(&pages[0], geometry.id).filter(|&blocks| blocks <= room) else {
         return Ok(None);
     };
-    let mut pages = first;
-    if blocks > 1 {
+    if blocks as usize > pages.len() {
         pages = device::pages(blocks as usize);
         device.read(at, &mut pages)?;
     }
+    pages.truncate(blocks as usize);
     let Some((head, notes, crc)) = decode_chunk(&pages, geometry.id) else { return Ok(None) };
     let chunk = Chunk { head, notes, crc, at };
     let inside = |note: &Note| match note {

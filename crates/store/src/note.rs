@@ -36,6 +36,13 @@ pub(crate) enum Note {
         to: VolumeId,
         mode: VolumeMode,
         sequence: Sequence,
+        /// When, in nanoseconds since 1970.
+        created: u64,
+    },
+    /// A part of a volume's name; the parts come in order, behind its clone's note.
+    NameVolume {
+        volume: VolumeId,
+        part: Vec<u8>,
     },
     /// The chunk's volume goes.
     DeleteVolume {
@@ -84,6 +91,10 @@ const CLONE: u8 = 4;
 // 5 is reserved: a delta at home, the bytes of which follow as data. See FORMAT.md.
 const CLONE_VOLUME: u8 = 6;
 const DELETE_VOLUME: u8 = 7;
+const NAME_VOLUME: u8 = 8;
+
+/// Bytes of a name in a note.
+pub(crate) const NAME_PART: usize = 40;
 
 /// In a clone's note: it may not be changed.
 const READ_ONLY: u32 = 1;
@@ -224,19 +235,39 @@ fn encode(note: &Note) -> NoteBytes {
             generation_to: to.generation.into(),
             ..of(CLONE, *from)
         },
-        Note::CloneVolume { to, mode, sequence } => NoteBytes {
+        Note::CloneVolume { to, mode, sequence, created } => NoteBytes {
             a: u64::from(to.0).into(),
             b: sequence.0.into(),
+            c: (*created).into(),
             generation_to: if *mode == VolumeMode::ReadOnly { READ_ONLY } else { 0 }.into(),
             ..of(CLONE_VOLUME, ObjectId::default())
         },
         Note::DeleteVolume { sequence } => {
             NoteBytes { b: sequence.0.into(), ..of(DELETE_VOLUME, ObjectId::default()) }
         }
+        Note::NameVolume { volume, part } => encode_name(*volume, part),
     }
 }
 
+fn encode_name(volume: VolumeId, part: &[u8]) -> NoteBytes {
+    let mut bytes = [0; NOTE_BYTES];
+    bytes[0] = NAME_VOLUME;
+    bytes[1] = part.len() as u8;
+    bytes[4..8].copy_from_slice(&volume.0.to_le_bytes());
+    bytes[8..8 + part.len()].copy_from_slice(part);
+    NoteBytes::read_from_bytes(&bytes).expect("exactly as long")
+}
+
+fn decode_name(bytes: &[u8]) -> Option<Note> {
+    let part = bytes[8..].get(..usize::from(bytes[1]))?.to_vec();
+    let volume = VolumeId(u32::from_le_bytes(bytes[4..8].try_into().ok()?));
+    Some(Note::NameVolume { volume, part })
+}
+
 fn decode(bytes: &[u8]) -> Option<Note> {
+    if bytes[0] == NAME_VOLUME {
+        return decode_name(bytes);
+    }
     let bytes = NoteBytes::read_from_bytes(bytes).ok()?;
     let object = ObjectId { slot: bytes.slot.get(), generation: bytes.generation.get() };
     let sequence = Sequence(bytes.b.get());
@@ -262,6 +293,7 @@ fn decode(bytes: &[u8]) -> Option<Note> {
                 _ => return None,
             },
             sequence,
+            created: bytes.c.get(),
         },
         DELETE_VOLUME => Note::DeleteVolume { sequence },
         _ => return None,
@@ -281,7 +313,14 @@ mod tests {
             Note::Cut { object, pages: PageNo(1)..PageNo(u64::MAX), sequence: Sequence(11) },
             Note::Delete { object, sequence: Sequence(12) },
             Note::Clone { from: object, to: ObjectId { slot: 1, generation: 2 }, sequence: Sequence(13) },
-            Note::CloneVolume { to: VolumeId(9), mode: VolumeMode::ReadOnly, sequence: Sequence(14) },
+            Note::CloneVolume {
+                to: VolumeId(9),
+                mode: VolumeMode::ReadOnly,
+                sequence: Sequence(14),
+                created: 16,
+            },
+            Note::NameVolume { volume: VolumeId(9), part: b"a name".to_vec() },
+            Note::NameVolume { volume: VolumeId(9), part: vec![b'n'; NAME_PART] },
             Note::DeleteVolume { sequence: Sequence(15) },
         ];
         let head = ChunkHead {

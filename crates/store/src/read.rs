@@ -41,8 +41,8 @@ impl Want {
     }
 }
 
-/// Blocks in one read of the device: 256 KiB, past which disks gain little.
-const RUN_BLOCKS_MAX: u64 = 64;
+/// Blocks in one read of the device: 4 MiB, which only those who read much ask for.
+const RUN_BLOCKS_MAX: u64 = 1024;
 
 /// A want whose page is known, and its segment pinned.
 struct Placed {
@@ -138,8 +138,35 @@ impl Store {
 
     /// The home sequence of a page; `None` for a hole. May read map nodes.
     pub fn home(&self, object: ObjectId, page: PageNo) -> Result<Option<Sequence>, StoreError> {
-        let entry = self.resolve(|map| map.look(VolumeId::MAIN, object, page))?;
+        self.home_in(VolumeId::MAIN, object, page)
+    }
+
+    /// As [`home`](Store::home), in any volume.
+    pub fn home_in(
+        &self,
+        volume: VolumeId,
+        object: ObjectId,
+        page: PageNo,
+    ) -> Result<Option<Sequence>, StoreError> {
+        let entry = self.resolve(|map| map.look(volume, object, page))?;
         Ok(entry.map(|entry| entry.home))
+    }
+
+    /// The home of each of many pages, with many reads of map nodes in flight.
+    pub fn homes_in(
+        &self,
+        volume: VolumeId,
+        pages: &[(ObjectId, PageNo)],
+    ) -> Vec<Result<Option<Sequence>, StoreError>> {
+        let mut wants: Vec<Want> = pages.iter().map(|&(object, page)| Want::new(object, page)).collect();
+        let placed = self.look_up(volume, &mut wants);
+        let mut homes: Vec<_> = wants.into_iter().map(|want| want.found.map(|_| None)).collect();
+        let map = self.map();
+        for Placed { want, entry } in placed {
+            map.segments.unpin(entry.place);
+            homes[want] = Ok(Some(entry.home));
+        }
+        homes
     }
 
     /// Reads nodes into memory, and says which could not be read.

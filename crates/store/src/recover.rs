@@ -11,6 +11,9 @@ use device::{Device, Incarnation};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Chunks of the log that are applied together: 64 MiB of it, as the cache writes it.
+const CHUNKS_AT_ONCE: usize = 64;
+
 impl Store {
     /// Opens and recovers the store on `device`. Writes nothing: what is damaged stays as it was.
     ///
@@ -47,10 +50,15 @@ impl Store {
         let mut cursor = start;
         // The last batch that is whole by its notes, and the chunks of the one after it.
         let (mut held, mut begun): (Vec<Chunk>, Vec<Chunk>) = (Vec::new(), Vec::new());
+        // Those that surely happened: applied many at a time, so that their nodes are read together.
+        let mut sure: Vec<Chunk> = Vec::new();
         while let Some(chunk) = next_chunk(&*self.device, &self.geometry, &cursor, incarnation)? {
             cursor = chunk.after(&self.geometry);
             if held.last().is_some_and(|last| chunk.head.durable >= last.head.batch) {
-                self.replay_batch(&mut writer, &std::mem::take(&mut held))?;
+                sure.append(&mut held);
+            }
+            if sure.len() >= CHUNKS_AT_ONCE {
+                self.replay_chunks(&mut writer, &std::mem::take(&mut sure))?;
             }
             let last = chunk.head.last;
             begun.push(chunk);
@@ -65,8 +73,9 @@ impl Store {
             return Err(StoreError::Damaged { device: self.device.name().to_owned(), place, what });
         }
         if self.really_happened(&held, &cursor, incarnation)? {
-            self.replay_batch(&mut writer, &held)?;
+            sure.append(&mut held);
         }
+        self.replay_chunks(&mut writer, &sure)?;
         // The next incarnation's log starts elsewhere; numbers only grow.
         writer.log = Cursor { chunk: cursor.chunk + 1, batch: cursor.batch + 1, ..cursor };
         if start.offset == 0 && cursor == start {
@@ -105,19 +114,27 @@ impl Store {
         writer.log_is_fresh = true;
     }
 
-    fn replay_batch(&self, writer: &mut Writer, chunks: &[Chunk]) -> Result<(), StoreError> {
-        for chunk in chunks {
+    fn replay_chunks(&self, writer: &mut Writer, chunks: &[Chunk]) -> Result<(), StoreError> {
+        self.holding_nodes(|| {
+            let notes =
+                chunks.iter().flat_map(|chunk| chunk.notes.iter().map(|note| (chunk.head.volume, note)));
+            self.load_for(&notes.collect::<Vec<_>>())?;
+            chunks.iter().try_for_each(|chunk| self.replay_chunk(writer, chunk))
+        })
+    }
+
+    fn replay_chunk(&self, writer: &mut Writer, chunk: &Chunk) -> Result<(), StoreError> {
+        {
             let mut map = self.map_mut();
             let segment = self.geometry.segment(chunk.at).expect("found inside a segment");
             map.segments.found_in_log(segment);
             if chunk.head.next < self.geometry.segments {
                 map.segments.found_in_log(chunk.head.next);
             }
-            drop(map);
-            self.log_blocks.fetch_add(chunk.blocks(), Ordering::Relaxed);
-            self.holding_nodes(|| self.change_map(writer, chunk.head.volume, &chunk.notes))?;
-            writer.durable = chunk.head.batch;
         }
+        self.log_blocks.fetch_add(chunk.blocks(), Ordering::Relaxed);
+        self.change_map(writer, chunk.head.volume, &chunk.notes)?;
+        writer.durable = chunk.head.batch;
         Ok(())
     }
 }

@@ -89,7 +89,7 @@ impl Map {
                 }
                 Note::Delete { object: ObjectId { slot, .. }, .. } => drop(object(*slot)),
                 Note::Clone { from, to, .. } => drop((object(from.slot), object(to.slot))),
-                Note::CloneVolume { .. } | Note::DeleteVolume { .. } => {}
+                Note::CloneVolume { .. } | Note::NameVolume { .. } | Note::DeleteVolume { .. } => {}
             }
         }
         let others = notes.len() as u64 - pages;

@@ -89,13 +89,21 @@ impl Store {
     /// [`StoreError::BadSizes`] with the least size, before anything is written; or the device's.
     pub fn format(device: &dyn Device, layout: &Layout) -> Result<(), StoreError> {
         let geometry = Geometry::plan(device, layout)?;
-        device.write(SUPERBLOCK, &device::pages(1))?;
-        device.flush()?;
         let mut segments = Segments::new(geometry, vec![SegmentEntry::default(); geometry.segments as usize]);
         let mut take = |usage| segments.take(usage).expect("a new store has free segments");
         let (segment, next, nodes) = (take(Use::Log), take(Use::Log), take(Use::Nodes));
         let mut map = Map::new(NodeTable::new(), volume::main_only(Tree::default()), segments);
         let at = geometry.start(nodes);
+        let needed = map.stream_blocks(0);
+        if needed > geometry.segment_blocks {
+            let (segments, has) = (geometry.segments, geometry.segment_blocks);
+            let why = format!(
+                "a table of {segments} segments takes {needed} blocks, a segment has {has}: make them larger"
+            );
+            return Err(StoreError::BadSizes { device: device.name().to_owned(), why });
+        }
+        device.write(SUPERBLOCK, &device::pages(1))?;
+        device.flush()?;
         let (bytes, blocks) = map.encode_tables(|_| at);
         device.write(at, &crate::log::to_pages(&bytes))?;
         device.flush()?;

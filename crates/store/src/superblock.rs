@@ -22,6 +22,8 @@ const SEGMENT_BLOCKS_MAX: u64 = 32_768;
 const SEGMENT_BLOCKS_SMALLEST: u64 = 16;
 /// Half of them for the log, the reserves and two checkpoints, half to store something.
 const SEGMENTS_MIN: u64 = 32;
+/// An incompatible feature: volumes have names, and a buffer says whose records it holds.
+const NAMED_VOLUMES: u64 = 1;
 /// A segment's number has 32 bits.
 const SEGMENTS_MAX: u64 = u32::MAX as u64;
 
@@ -32,6 +34,8 @@ pub(crate) struct Geometry {
     pub(crate) total_blocks: u64,
     pub(crate) segment_blocks: u64,
     pub(crate) segments: u32,
+    /// Volumes may have names.
+    pub(crate) has_names: bool,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -77,14 +81,14 @@ impl Geometry {
         }
         let segments = u32::try_from(segments.min(SEGMENTS_MAX)).expect("limited just now");
         let total_blocks = SEGMENTS_AT + u64::from(segments) * segment_blocks;
-        Ok(Geometry { id: layout.id, total_blocks, segment_blocks, segments })
+        Ok(Geometry { id: layout.id, total_blocks, segment_blocks, segments, has_names: true })
     }
 
     pub(crate) fn encode(&self) -> Box<Page> {
         let bytes = Superblock {
             head: Head::new(MAGIC_SUPERBLOCK, self.id),
             compatible: 0.into(),
-            incompatible: 0.into(),
+            incompatible: if self.has_names { NAMED_VOLUMES } else { 0 }.into(),
             total_blocks: self.total_blocks.into(),
             segments_at: SEGMENTS_AT.into(),
             segment_blocks: (self.segment_blocks as u32).into(),
@@ -151,8 +155,9 @@ fn decode(device: &dyn Device, pages: &[Page]) -> Result<Geometry, StoreError> {
     if block.head.version.get() > VERSION {
         return Err(StoreError::NewerVersion { device: name(), found: block.head.version.get() });
     }
-    if block.incompatible.get() != 0 {
-        return Err(StoreError::UnknownFeature { device: name(), flags: block.incompatible.get() });
+    let unknown = block.incompatible.get() & !NAMED_VOLUMES;
+    if unknown != 0 {
+        return Err(StoreError::UnknownFeature { device: name(), flags: unknown });
     }
     check_sizes(&block).map_err(|why| StoreError::BadSizes { device: name(), why })?;
     Ok(Geometry {
@@ -160,6 +165,7 @@ fn decode(device: &dyn Device, pages: &[Page]) -> Result<Geometry, StoreError> {
         total_blocks: block.total_blocks.get(),
         segment_blocks: u64::from(block.segment_blocks.get()),
         segments: block.segments.get(),
+        has_names: block.incompatible.get() & NAMED_VOLUMES != 0,
     })
 }
 

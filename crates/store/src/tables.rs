@@ -2,6 +2,7 @@
 
 use crate::error::StoreError;
 use crate::format::*;
+use crate::label::{Label, decode_label};
 use crate::map::{Map, NodeId, NodeTable, TablePage, Tree, decode_table_page};
 use crate::root::{Root, Stream};
 use crate::segments::{AGE_MAX, SegmentEntry, Segments, Use};
@@ -19,7 +20,9 @@ struct StreamHead {
     volumes: U32,
     /// Nodes on the dying list.
     dying: U32,
-    reserved: [u8; 44],
+    /// Volumes that have a label.
+    labels: U32,
+    reserved: [u8; 40],
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -67,7 +70,7 @@ impl Map {
     pub(crate) fn stream_blocks(&self, table_pages: usize) -> u64 {
         let segments = self.segments.geometry.segments as usize;
         let volumes = VOLUME_BYTES * self.volumes.len() + DYING_BYTES * self.dying.len();
-        blocks_for(HEAD_BYTES + 16 * table_pages + 8 * segments + volumes) as u64
+        blocks_for(HEAD_BYTES + 16 * table_pages + 8 * segments + volumes + self.label_bytes()) as u64
     }
 
     /// The tables' stream, and how many blocks it has. `place` gives a block to each; it is asked before the
@@ -83,7 +86,8 @@ impl Map {
             segments: self.segments.geometry.segments.into(),
             volumes: (self.volumes.len() as u32).into(),
             dying: (self.dying.len() as u32).into(),
-            reserved: [0; 44],
+            labels: (self.labels.len() as u32).into(),
+            reserved: [0; 40],
         };
         let mut bytes = head.as_bytes().to_vec();
         for page in &self.table.pages {
@@ -111,6 +115,7 @@ impl Map {
             bytes.extend(VolumeBytes { number, root, height, read_only, reserved: [0; 14] }.as_bytes());
         }
         self.dying.iter().for_each(|id| bytes.extend(id.0.to_le_bytes()));
+        self.encode_labels(&mut bytes);
         assert_eq!(blocks_for(bytes.len()) as u64, blocks, "as long as it was thought to be");
         (bytes, blocks)
     }
@@ -128,6 +133,7 @@ pub(crate) fn read_map(device: &dyn Device, geometry: &Geometry, root: &Root) ->
     segments.dead_at_root(root.generation, [root.log.segment, root.log.next]);
     let mut map = Map::new(table, decoded.volumes, segments);
     map.dying = decoded.dying;
+    map.labels = decoded.labels;
     map.newest = root.newest;
     Ok(map)
 }
@@ -140,7 +146,11 @@ fn damaged(device: &dyn Device, place: Block, what: &str) -> StoreError {
 fn read_stream(device: &dyn Device, geometry: &Geometry, stream: &Stream) -> Result<Vec<u8>, StoreError> {
     let mut bytes = Vec::new();
     for extent in &stream.extents {
-        if geometry.segment(extent.at).is_none() || extent.count > geometry.segment_blocks {
+        // It may reach from one segment into the next.
+        let last = extent.at.0.saturating_add(extent.count.saturating_sub(1));
+        let inside = geometry.segment(extent.at).is_some() && geometry.segment(Block(last)).is_some();
+        let fits = (1..=blocks_for(stream.bytes as usize) as u64).contains(&extent.count);
+        if !inside || !fits {
             return Err(damaged(device, extent.at, "a checkpoint root's extent"));
         }
         let mut pages = device::pages(extent.count as usize);
@@ -165,6 +175,7 @@ struct Decoded {
     segments: Vec<SegmentEntry>,
     volumes: BTreeMap<VolumeId, Volume>,
     dying: Vec<NodeId>,
+    labels: BTreeMap<VolumeId, Label>,
 }
 
 /// `None` if the stream, whose checksum is right, says what version 1 never does.
@@ -212,7 +223,13 @@ fn decode_stream(bytes: &[u8], geometry: &Geometry) -> Option<Decoded> {
         (id, rest) = U64::read_from_prefix(rest).ok()?;
         dying.push(NodeId(id.get()));
     }
-    volumes.contains_key(&VolumeId::MAIN).then_some(Decoded { pages, segments, volumes, dying })
+    let mut labels = BTreeMap::new();
+    for _ in 0..head.labels.get() {
+        let (volume, label);
+        (volume, label, rest) = decode_label(rest)?;
+        labels.insert(volume, label);
+    }
+    volumes.contains_key(&VolumeId::MAIN).then_some(Decoded { pages, segments, volumes, dying, labels })
 }
 
 /// Reads the pages of the node table, many at a time.

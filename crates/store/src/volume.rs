@@ -7,6 +7,7 @@
 
 use crate::counters::count;
 use crate::error::StoreError;
+use crate::label::Label;
 use crate::map::{Body, Map, NodeId, Pages, Tree};
 use crate::note::Note;
 use crate::policy::Class;
@@ -74,11 +75,14 @@ impl Store {
             if map.volumes.contains_key(&to) {
                 return Err(StoreError::VolumeExists { volume: to });
             }
-            if map.volumes.len() >= VOLUMES_MAX {
-                return Err(StoreError::TooManyVolumes { limit: VOLUMES_MAX });
-            }
+            map.room_for_volume()?;
         }
-        self.append_notes(&mut writer, from, vec![Note::CloneVolume { to, mode, sequence }], Class::Writer)
+        self.append_notes(
+            &mut writer,
+            from,
+            vec![Note::CloneVolume { to, mode, sequence, created: 0 }],
+            Class::Writer,
+        )
     }
 
     /// Deletes a volume. Its space comes back by [`free_step`](Store::free_step).
@@ -145,13 +149,22 @@ impl Store {
 }
 
 impl Map {
+    /// Whether there may be one more.
+    pub(crate) fn room_for_volume(&self) -> Result<(), StoreError> {
+        if self.volumes.len() >= VOLUMES_MAX {
+            return Err(StoreError::TooManyVolumes { limit: VOLUMES_MAX });
+        }
+        Ok(())
+    }
+
     /// Does what a note about a volume says. `volume` is the one that it is about.
-    pub(crate) fn clone_volume(&mut self, volume: VolumeId, to: VolumeId, mode: VolumeMode) {
+    pub(crate) fn clone_volume(&mut self, volume: VolumeId, to: VolumeId, mode: VolumeMode, created: u64) {
         let Some(source) = self.volumes.get(&volume).copied().filter(|_| !self.volumes.contains_key(&to))
         else {
             return;
         };
         self.volumes.insert(to, Volume { objects: source.objects, mode });
+        self.labels.insert(to, Label { name: String::new(), created, from: volume });
         if source.objects.root.is_some() {
             self.refer(source.objects.root);
         }
@@ -159,6 +172,7 @@ impl Map {
 
     pub(crate) fn delete_volume(&mut self, volume: VolumeId) {
         let Some(gone) = self.volumes.remove(&volume) else { return };
+        self.labels.remove(&volume);
         self.dying.extend(Some(gone.objects.root).filter(|root| root.is_some()));
     }
 

@@ -114,3 +114,13 @@ fn a_device_too_small_is_not_formatted_and_the_least_size_is_named() {
         assert_eq!(read(&disk, 0), Page([7; BLOCK_BYTES]), "bytes changed");
     }
 }
+
+#[test]
+fn segments_whose_table_would_fill_more_than_one_of_them_are_not_laid_out() {
+    let disk = SimDisk::new("many", 200_000, &Power::new(), 1);
+    let layout = |segment_blocks| Layout { id: StoreId([1; 16]), segment_blocks: Some(segment_blocks) };
+    let error = Store::format(&*disk, &layout(16)).expect_err("12,000 segments of 64 KiB");
+    assert!(matches!(error, StoreError::BadSizes { .. }), "{error}");
+    Store::format(&*disk, &layout(32)).expect("half as many, twice as large");
+    assert!(open(&disk).is_ok());
+}

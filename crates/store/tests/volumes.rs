@@ -6,7 +6,7 @@ use device::{ObjectId, PageNo, Random, Sequence};
 use sim::{Power, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use store::{Change, Found, Store, StoreError, VolumeId, VolumeMode, Want};
+use store::{Change, Found, NewVolume, Store, StoreError, VolumeId, VolumeMode, Want};
 
 const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
 const MAIN: VolumeId = VolumeId::MAIN;
@@ -404,4 +404,73 @@ fn a_clone_writes_as_much_however_large_its_source_is() {
     };
     assert_eq!(cost(10), (1, 0));
     assert_eq!(cost(6000), (1, 0));
+}
+
+#[test]
+fn names_are_durable_with_their_volumes_and_go_with_them() {
+    let (power, disk, store) = fresh(64, 9);
+    store.apply(&[write(FILE, 0, 1)]).expect("room");
+    let long = "n".repeat(127);
+    fn clone(store: &Store, name: &str, at: u64) -> Result<VolumeId, StoreError> {
+        let new = NewVolume { name, mode: VolumeMode::ReadOnly, created: at };
+        store.clone_named(MAIN, &new, Sequence(at))
+    }
+    assert_eq!(clone(&store, "first", 2), Ok(VolumeId(1)));
+    store.checkpoint().expect("a checkpoint");
+    assert_eq!(clone(&store, &long, 3), Ok(VolumeId(2)));
+    assert_eq!(clone(&store, "first", 4), Err(StoreError::NameTaken { name: "first".into() }));
+    assert_eq!(clone(&store, "main", 4), Err(StoreError::NameTaken { name: "main".into() }));
+    for bad in ["", "-x", "a b", "a/b", "\u{e4}", &"n".repeat(128)] {
+        assert!(matches!(clone(&store, bad, 4), Err(StoreError::BadName { .. })), "{bad}");
+    }
+    let check = |store: &Store, names: &[&str]| {
+        let volumes = store.describe_volumes();
+        assert_eq!(volumes.iter().map(|volume| volume.name.as_str()).collect::<Vec<_>>(), names);
+        assert!(volumes.iter().skip(1).all(|volume| volume.from == Some(MAIN) && volume.created > 0));
+    };
+    check(&store, &["main", "first", &long]);
+    drop(store);
+    power.cut();
+    disk.crash();
+    power.restore();
+    let store = mount(&disk).expect("it opens");
+    check(&store, &["main", "first", &long]);
+    store.delete_volume(VolumeId(1), Sequence(5)).expect("it goes");
+    assert_eq!(store.volume_named("first"), None);
+    assert_eq!(clone(&store, "first", 6), Ok(VolumeId(3)));
+    store.checkpoint().expect("a checkpoint");
+    drop(store);
+    check(&mount(&disk).expect("it opens"), &["main", &long, "first"]);
+}
+
+#[test]
+fn usage_tells_what_each_volume_takes_alone_and_shares() {
+    let (_power, _disk, store) = fresh(128, 10);
+    let of = |store: &Store| {
+        let usage = store.usage().expect("every node can be read");
+        let each = usage.volumes.iter().map(|volume| (volume.exclusive, volume.shared));
+        (usage.data, usage.dying, each.collect::<Vec<_>>())
+    };
+    for number in 0..300 {
+        store.apply(&[write(FILE, number, number + 1)]).expect("room");
+    }
+    assert_eq!(of(&store), (300, 0, vec![(300, 0)]));
+    store.clone_volume(MAIN, VolumeId(1), VolumeMode::Writable, Sequence(400)).expect("room");
+    store.clone_volume(VolumeId(1), VolumeId(2), VolumeMode::Writable, Sequence(401)).expect("room");
+    assert_eq!(of(&store), (300, 0, vec![(0, 300); 3]));
+    // Seven pages of the first leaf, and one that there was not.
+    for number in (0..7).chain([500]) {
+        store.apply_to(VolumeId(1), &[write(FILE, number, 500 + number)]).expect("room");
+    }
+    assert_eq!(of(&store), (308, 0, vec![(0, 300), (8, 293), (0, 300)]));
+    store.delete_volume(VolumeId(2), Sequence(1001)).expect("it goes");
+    assert_eq!(
+        of(&store),
+        (308, 0, vec![(7, 293), (8, 293)]),
+        "what is dying shares nothing with the living"
+    );
+    store.delete_volume(VolumeId(1), Sequence(1002)).expect("it goes");
+    assert_eq!(of(&store), (300, 8, vec![(300, 0)]));
+    while store.free_step().expect("freeing") {}
+    assert_eq!(of(&store), (300, 0, vec![(300, 0)]));
 }

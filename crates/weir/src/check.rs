@@ -6,7 +6,7 @@
 use crate::cli::CheckArgs;
 use crate::error::WeirError;
 use crate::media::Media;
-use crate::overlay::Overlay;
+use crate::overlay::{self, Overlay};
 use cache::{Cache, CacheError, Settings};
 use device::{Device, Incarnation};
 use fs::Fs;
@@ -14,7 +14,7 @@ use host::{Access, SystemClock};
 use serde_json::json;
 use std::process::ExitCode;
 use std::sync::Arc;
-use store::Store;
+use store::{Store, VolumeInfo};
 
 /// Findings that are listed; a broken disk can give millions, and nobody reads them.
 const FINDINGS_MAX: usize = 1000;
@@ -92,7 +92,7 @@ fn check(args: &CheckArgs) -> Result<Findings, WeirError> {
             let waiting = cache.status().counters.replayed;
             let log = format!("the buffer's log: {waiting} transactions, all of this store");
             findings.checked.push(log);
-            check_fs(cache, &mut findings);
+            check_volumes(&store, cache, &mut findings);
         }
         Err(error) => {
             findings.add(error.to_string());
@@ -120,13 +120,34 @@ fn open_cache(store: &Arc<Store>, buffer: Arc<dyn Device>) -> Result<Cache, Cach
     Cache::open(store.clone(), buffer, Arc::new(SystemClock::new()), Settings::default())
 }
 
-fn check_fs(cache: Cache, findings: &mut Findings) {
+/// Checks the file system of every volume: of the one that was mounted last with the buffer's records applied, of the
+/// others as the store has them.
+fn check_volumes(store: &Arc<Store>, cache: Cache, findings: &mut Findings) {
+    let last = cache.volume();
+    let volumes = store.describe_volumes();
+    let name =
+        |of: &VolumeInfo| if volumes.len() > 1 { format!("volume {}: ", of.name) } else { String::new() };
+    if let Some(mounted) = volumes.iter().find(|volume| volume.id == last) {
+        check_fs(cache, &name(mounted), findings);
+    }
+    for volume in volumes.iter().filter(|volume| volume.id != last) {
+        let opened = overlay::blank_buffer(store.id(), volume.id).map_err(CacheError::from);
+        match opened.and_then(|buffer| open_cache(store, buffer)) {
+            Ok(cache) => check_fs(cache, &name(volume), findings),
+            Err(error) => findings.add(format!("{}{error}", name(volume))),
+        }
+    }
+}
+
+fn check_fs(cache: Cache, volume: &str, findings: &mut Findings) {
     match Fs::open(Arc::new(cache), Arc::new(SystemClock::new())) {
         Ok(fs) => {
-            fs.check(&mut |finding| findings.add(describe(&finding)));
-            findings.checked.push("the file system: inodes, links, names, sizes, free lists".into());
+            fs.check(&mut |finding| findings.add(format!("{volume}{}", describe(&finding))));
+            findings
+                .checked
+                .push(format!("{volume}the file system: inodes, links, names, sizes, free lists"));
         }
-        Err(error) => findings.add(error.to_string()),
+        Err(error) => findings.add(format!("{volume}{error}")),
     }
 }
 

@@ -35,8 +35,9 @@ pub(crate) enum Command {
     /// Make everything written so far durable, for all files
     Sync(DirArgs),
     Check(CheckArgs),
-    Space(StatusArgs),
+    Space(SpaceArgs),
     Scrub(ScrubArgs),
+    Volume(VolumeArgs),
     /// Measure weir beside its baselines
     Bench(BenchArgs),
     Trace(TraceArgs),
@@ -96,6 +97,9 @@ pub(crate) struct MountArgs {
     /// The buffer, where it is not the entry `buffer` of PATH
     #[arg(long, value_name = "PATH")]
     pub(crate) buffer: Option<PathBuf>,
+    /// The volume to mount, as `weir volume list` names it; one that is read-only is mounted read-only
+    #[arg(long, value_name = "NAME", default_value = crate::volume::DEFAULT)]
+    pub(crate) volume: String,
     /// Stay in the foreground
     #[arg(long)]
     pub(crate) foreground: bool,
@@ -177,7 +181,7 @@ pub(crate) struct DirArgs {
     pub(crate) dir: PathBuf,
 }
 
-/// Show what a mounted store is doing, or (`space`) how full it is
+/// Show what a mounted store is doing
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     /// The directory on which the store is mounted
@@ -185,6 +189,83 @@ pub(crate) struct StatusArgs {
     /// As one JSON object, for scripts
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Show how full a mounted store is
+///
+/// What is live is an upper bound where volumes share blocks. With --exact all of the map is read and counted, which holds
+/// up what goes home meanwhile: then it is told what each volume takes alone (what its deletion would give back) and what it
+/// shares.
+#[derive(Debug, Args)]
+pub(crate) struct SpaceArgs {
+    /// The directory on which the store is mounted
+    pub(crate) dir: PathBuf,
+    /// Count, volume by volume
+    #[arg(long)]
+    pub(crate) exact: bool,
+    /// As one JSON object, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Copy the mounted volume in an instant, list volumes, delete one
+///
+/// A clone shares everything with its source until one of the two is changed, takes no space of its own until then, and
+/// lives on when its source is deleted. `weir mount --volume NAME` mounts it.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  weir volume clone /mnt/demo before-upgrade --read-only
+  weir volume list /mnt/demo
+  weir unmount /mnt/demo && weir mount --volume before-upgrade /var/lib/weir/demo /mnt/demo
+  weir volume delete /mnt/demo before-upgrade")]
+pub(crate) struct VolumeArgs {
+    #[command(subcommand)]
+    pub(crate) command: VolumeCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum VolumeCommand {
+    Clone(VolumeCloneArgs),
+    List(VolumeListArgs),
+    Delete(VolumeDeleteArgs),
+}
+
+/// Make a new volume that is what the mounted one is now
+///
+/// The copy has every write that was answered before the command began, synced or not, and is what a crash at one moment
+/// of the command would have left; it is durable when the command returns. Programs go on meanwhile.
+#[derive(Debug, Args)]
+pub(crate) struct VolumeCloneArgs {
+    /// The directory on which the volume is mounted
+    pub(crate) dir: PathBuf,
+    /// The new volume's name: letters, digits and . _ - + : @
+    pub(crate) name: String,
+    /// Let nobody change it, ever
+    #[arg(long)]
+    pub(crate) read_only: bool,
+}
+
+/// List the volumes of a store
+#[derive(Debug, Args)]
+pub(crate) struct VolumeListArgs {
+    /// The directory on which the store is mounted, or the directory or device that was formatted
+    #[arg(value_name = "DIR|PATH")]
+    pub(crate) path: PathBuf,
+    /// As one JSON array, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Delete a volume that is not mounted
+///
+/// What it does not share with others becomes free in the background, a little at a time, also after a crash.
+#[derive(Debug, Args)]
+pub(crate) struct VolumeDeleteArgs {
+    /// The directory on which another volume of the store is mounted
+    pub(crate) dir: PathBuf,
+    /// The volume to delete
+    pub(crate) name: String,
 }
 
 /// Read everything that a mounted store holds, and compare every checksum

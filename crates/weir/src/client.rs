@@ -72,13 +72,22 @@ impl Client {
 
     /// Asks and waits for the answer.
     pub(crate) fn request(&mut self, operation: &str) -> Result<Value, WeirError> {
-        self.send(operation)?;
+        self.ask(&json!({ "operation": operation }))
+    }
+
+    /// Asks with more than a word, and waits for the answer.
+    pub(crate) fn ask(&mut self, request: &Value) -> Result<Value, WeirError> {
+        self.send_request(request)?;
         self.receive_within(PATIENCE)?.ok_or_else(|| self.lost(ErrorKind::TimedOut.into()))
     }
 
     /// Asks.
     pub(crate) fn send(&mut self, operation: &str) -> Result<(), WeirError> {
-        let line = format!("{}\n", json!({ "operation": operation }));
+        self.send_request(&json!({ "operation": operation }))
+    }
+
+    fn send_request(&mut self, request: &Value) -> Result<(), WeirError> {
+        let line = format!("{request}\n");
         self.stream.get_mut().write_all(line.as_bytes()).map_err(|source| self.lost(source))
     }
 

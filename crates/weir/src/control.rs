@@ -3,7 +3,7 @@
 //! A Unix socket in a directory that only its owner can enter, named by the mount's device number, which the mount
 //! table tells to whoever looks for it. A line of JSON asks, a line of JSON answers:
 //! `{"operation":"status"}`, `{"operation":"sync"}`, and `{"operation":"drained"}`, which is answered when the mount
-//! is gone and everything is home.
+//! is gone and everything is home. What is scrubbed and done with volumes goes the same way.
 
 use crate::error::WeirError;
 use crate::media::FS_TYPE;
@@ -233,20 +233,27 @@ fn serve(stream: UnixStream, mounted: &Mounted) -> io::Result<()> {
 
 fn answer(line: &str, mounted: &Mounted) -> Value {
     let request: Value = serde_json::from_str(line).unwrap_or_default();
+    let name = request["name"].as_str().unwrap_or_default();
     match request["operation"].as_str() {
         Some("status") => mounted.report(),
-        Some("sync") => match mounted.sync() {
-            Ok(()) => json!({}),
-            Err(why) => json!({ "error": why }),
-        },
+        Some("sync") => or_error(mounted.sync().map(|()| json!({}))),
         Some("drained") => match mounted.wait_drained() {
             Ok(()) => json!({}),
             Err(why) => json!({ "not_drained": why }),
         },
         Some("scrub_begin") => mounted.scrub(ScrubFrom::Start),
         Some("scrub") => mounted.scrub(ScrubFrom::WhereItIs),
+        Some("space") => mounted.space(),
+        Some("space_exact") => or_error(mounted.space_exact()),
+        Some("volume_list") => mounted.volumes(),
+        Some("volume_clone") => or_error(mounted.clone_volume(name, request["read_only"] == true)),
+        Some("volume_delete") => or_error(mounted.delete_volume(name).map(|()| json!({}))),
         _ => json!({ "error": "not a request: {\"operation\": \"status\", \"sync\" or \"drained\"}" }),
     }
+}
+
+fn or_error(outcome: Result<Value, String>) -> Value {
+    outcome.unwrap_or_else(|why| json!({ "error": why }))
 }
 
 #[cfg(test)]

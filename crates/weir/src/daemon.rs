@@ -12,6 +12,7 @@ use crate::signals::{self, Kept, Watched};
 use crate::size::Size;
 use crate::stack::{Stack, Stopper, Workers};
 use crate::status::Mounted;
+use crate::volume;
 use cache::{FetchMode, Settings};
 use fuse::{Door, Latencies, Options};
 use host::Access;
@@ -21,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use store::VolumeMode;
 
 /// What the daemon says on its standard output once requests are served.
 pub(crate) const READY: &str = "ready";
@@ -39,8 +41,12 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
         // Fails only if we lead a session already, which is what we want.
         let _ = rustix::process::setsid();
     }
-    let access = if args.read_only { Access::Read } else { Access::Write };
-    let stack = Stack::open(media, settings, access)?;
+    // The volume that every store has may be written to; of others the store is asked.
+    let is_default = args.volume == volume::DEFAULT;
+    let read_only = args.read_only
+        || (!is_default && volume::find(&args.path, &args.volume)?.mode == VolumeMode::ReadOnly);
+    let access = if read_only { Access::Read } else { Access::Write };
+    let stack = Stack::open(media, settings, access, &args.volume)?;
     // A daemon whose memory is written back by itself must not wait for itself; needs privilege, works without.
     let _ = host::mark_io_flusher();
     serve(args, dir, stack, access)
@@ -51,7 +57,7 @@ fn serve(args: &MountArgs, dir: PathBuf, stack: Stack, access: Access) -> Result
     let options = Options {
         source: stack.media.name.display().to_string(),
         allow_other: args.allow_other,
-        read_only: args.read_only,
+        read_only: access == Access::Read,
         threads: usize::from(args.tuning.threads),
     };
     let door = Door::new(stack.fs.clone(), latencies.clone(), args.tuning.kernel_cache.for_door());

@@ -84,6 +84,8 @@ pub(crate) enum WeirError {
     Bench(#[from] BenchError),
     #[error("{}: unmounted, but not everything went home: {why}", dir.display())]
     NotDrained { dir: PathBuf, why: String },
+    #[error("{}: there is no volume {name} in it", path.display())]
+    NoSuchVolume { path: PathBuf, name: String, there_are: Vec<String> },
     #[error("could not check: {source}")]
     CannotCheck { source: Box<WeirError> },
 }
@@ -169,6 +171,7 @@ impl WeirError {
             WeirError::Unmount { dir, .. } => {
                 format!("see who works there with `fuser -vm {}`, and try again", dir.display())
             }
+            WeirError::NoSuchVolume { there_are, .. } => format!("there are: {}", there_are.join(", ")),
             WeirError::CannotCheck { source } => return source.help(),
             WeirError::Bench(error) => return error.help(),
             WeirError::Trace(_) | WeirError::Replay { .. } => return None,

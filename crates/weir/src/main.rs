@@ -6,6 +6,7 @@ mod check;
 mod cli;
 mod client;
 mod control;
+mod counted;
 mod daemon;
 mod error;
 mod format;
@@ -21,9 +22,10 @@ mod stack;
 mod status;
 mod trace;
 mod unmount;
+mod volume;
 
 use clap::Parser;
-use cli::{Cli, Command, DirArgs, StatusArgs};
+use cli::{Cli, Command, DirArgs, SpaceArgs, StatusArgs};
 use client::Found;
 use error::WeirError;
 use std::process::ExitCode;
@@ -54,6 +56,7 @@ fn run(command: Command) -> Result<ExitCode, WeirError> {
         Command::Check(args) => check::run(&args),
         Command::Space(args) => space(&args).map(done),
         Command::Scrub(args) => scrub::run(&args),
+        Command::Volume(args) => volume::run(&args.command).map(done),
         Command::Bench(args) => Ok(bench::run(&args).map(done)?),
         Command::Trace(args) => trace::run(&args),
         Command::Man(args) => man::run(&args).map(done),
@@ -69,11 +72,12 @@ fn status(args: &StatusArgs) -> Result<(), WeirError> {
     Ok(())
 }
 
-fn space(args: &StatusArgs) -> Result<(), WeirError> {
-    let report = Found::at(&args.dir)?.connect()?.request("status")?;
+fn space(args: &SpaceArgs) -> Result<(), WeirError> {
+    let operation = if args.exact { "space_exact" } else { "space" };
+    let space = Found::at(&args.dir)?.connect()?.request(operation)?;
     match args.json {
-        true => println!("{:#}", report["space"]),
-        false => status::print_space(&report["space"]),
+        true => println!("{space:#}"),
+        false => status::print_space(&space),
     }
     Ok(())
 }

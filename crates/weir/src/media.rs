@@ -52,16 +52,9 @@ pub(crate) fn what_is(path: &Path) -> Result<What, WeirError> {
 impl Media {
     /// Finds the media of the store at `path`, which was formatted earlier.
     pub(crate) fn find(path: &Path, buffer: Option<&Path>) -> Result<Media, WeirError> {
-        let is_directory = match what_is(path)? {
-            What::Absent => return Err(WeirError::Missing { path: path.into() }),
-            What::Directory => true,
-            What::BlockDevice | What::File => false,
-        };
+        let store = store_of(path)?;
         let name = absolute(path)?;
-        let store = if is_directory { name.join(STORE_FILE) } else { name.clone() };
-        if what_is(&store)? == What::Absent {
-            return Err(WeirError::Missing { path: path.into() });
-        }
+        let is_directory = store != name;
         let buffer = match buffer {
             Some(buffer) => buffer.to_path_buf(),
             None if is_directory => name.join(BUFFER_FILE),
@@ -99,6 +92,19 @@ impl Media {
     fn ensure_not_on_weir(&self) -> Result<(), WeirError> {
         ensure_not_on_weir(&self.store)?;
         ensure_not_on_weir(&self.buffer)
+    }
+}
+
+/// The store's medium of what was formatted as `path`.
+pub(crate) fn store_of(path: &Path) -> Result<PathBuf, WeirError> {
+    let store = match what_is(path)? {
+        What::Absent => return Err(WeirError::Missing { path: path.into() }),
+        What::Directory => absolute(path)?.join(STORE_FILE),
+        What::BlockDevice | What::File => absolute(path)?,
+    };
+    match what_is(&store)? {
+        What::Absent => Err(WeirError::Missing { path: path.into() }),
+        _ => Ok(store),
     }
 }
 

@@ -1,9 +1,11 @@
 //! A device over another that keeps every write to itself: what is opened through it may recover, begin an
 //! incarnation and tidy up, and the media below stay as they were.
 
-use device::{Block, Device, DeviceError, Operation, Page, Read};
+use buffer::{Buffer, BufferError};
+use device::{Block, Device, DeviceError, Operation, Page, Read, StoreId};
 use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
+use store::VolumeId;
 
 /// Writes are kept in memory, by block, until the overlay is dropped; reads see them. Opening a store writes some
 /// dozens of blocks; more than a buffer's worth can never come.
@@ -67,6 +69,47 @@ impl<D: Device> Device for Overlay<D> {
     fn trim(&self, _at: Block, _count: u64) -> Result<(), DeviceError> {
         Ok(())
     }
+}
+
+/// Blocks of a buffer that is never written to media: what opening a volume to look at it changes.
+const BLANK_BLOCKS: u64 = 4096;
+
+/// A device of zeros.
+struct Blank;
+
+impl Device for Blank {
+    fn blocks(&self) -> u64 {
+        BLANK_BLOCKS
+    }
+
+    fn name(&self) -> &str {
+        "memory"
+    }
+
+    fn read(&self, _at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
+        into.iter_mut().for_each(|page| page.0.fill(0));
+        Ok(())
+    }
+
+    fn write(&self, _at: Block, _from: &[Page]) -> Result<(), DeviceError> {
+        unreachable!("an overlay keeps every write")
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn trim(&self, _at: Block, _count: u64) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}
+
+/// An empty buffer in memory for one volume of a store, to look at a volume that the store has as a whole.
+pub(crate) fn blank_buffer(store: StoreId, volume: VolumeId) -> Result<Arc<dyn Device>, BufferError> {
+    let device: Arc<dyn Device> = Arc::new(Overlay::new(Blank));
+    Buffer::format(&*device, store)?;
+    Buffer::open(device.clone(), store, &mut |_| {})?.hand_over(volume.0)?;
+    Ok(device)
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! The way down, assembled: disks, store, cache, file system, and the workers that keep them going.
 
+use crate::counted::{Counted, Reads, ReadsNow};
 use crate::error::WeirError;
 use crate::media::{self, Media};
-use crate::overlay::Overlay;
+use crate::overlay::{self, Overlay};
+use crate::volume;
 use cache::{Cache, Progress, Settings, Task};
 use device::Device;
 use fs::{Caller, Fs};
@@ -11,8 +13,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
-use store::Store;
+use std::time::{Duration, Instant};
+use store::{Store, VolumeInfo};
 
 /// Threads that fetch pages: a step keeps many reads in flight, so a few keep any device busy while one of them
 /// waits for its slowest read.
@@ -27,37 +29,105 @@ pub(crate) struct Stack {
     pub(crate) store: Arc<Store>,
     pub(crate) cache: Cache,
     pub(crate) fs: Arc<Fs>,
+    /// What is mounted of it.
+    pub(crate) volume: VolumeInfo,
+    pub(crate) access: Access,
+    pub(crate) start: Start,
+}
+
+/// What opening took.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Start {
+    /// Reading the store's newest checkpoint and the log after it.
+    pub(crate) store: Duration,
+    /// Reading the buffer, and beginning a new incarnation on both media; for another volume than the buffer's, taking
+    /// everything home, too.
+    pub(crate) buffer: Duration,
+    /// Reading the metadata of all files.
+    pub(crate) metadata: Duration,
+    /// What was read from the store.
+    pub(crate) reads: ReadsNow,
 }
 
 impl Stack {
-    /// Opens the store on `media`. With `Access::Write` the media are written to from here on; with `Access::Read`
-    /// never.
-    pub(crate) fn open(media: Media, settings: Settings, access: Access) -> Result<Stack, WeirError> {
-        let (store, cache) = open_cache(&media, settings, access)?;
-        let clock = Arc::new(SystemClock::new());
-        let fs = Fs::open(Arc::new(cache.clone()), clock)
+    /// Opens the volume `name` of the store on `media`. With `Access::Write` the media are written to from here on; with
+    /// `Access::Read` never.
+    pub(crate) fn open(
+        media: Media,
+        settings: Settings,
+        access: Access,
+        name: &str,
+    ) -> Result<Stack, WeirError> {
+        let (opened, volume) = open_volume(&media, settings, access, name)?;
+        let Opened { store, cache, mut start, reads } = opened;
+        let begun = Instant::now();
+        let fs = Fs::open(Arc::new(cache.clone()), Arc::new(SystemClock::new()))
             .map_err(|source| WeirError::Fs { path: media.name.clone(), source })?;
-        Ok(Stack { media, store, cache, fs: Arc::new(fs) })
+        (start.metadata, start.reads) = (begun.elapsed(), reads.now());
+        Ok(Stack { media, store, cache, fs: Arc::new(fs), volume, access, start })
     }
 
     /// Makes an empty file system, owned by `owner`, on media that were just formatted, and takes it home.
     pub(crate) fn create(media: &Media, owner: Caller) -> Result<(), WeirError> {
-        let (_, cache) = open_cache(media, Settings::default(), Access::Write)?;
+        let Opened { cache, .. } = open_cache(media, Settings::default(), Access::Write)?;
         Fs::create(&Arc::new(cache.clone()), &SystemClock::new(), owner, random_bytes())
             .map_err(|source| WeirError::Fs { path: media.name.clone(), source })?;
         cache.drain().map_err(|source| WeirError::Cache { path: media.name.clone(), source })
     }
 }
 
-fn open_cache(media: &Media, settings: Settings, access: Access) -> Result<(Arc<Store>, Cache), WeirError> {
+/// The buffer holds records of one volume, the one that was mounted last: to mount another, these go home first, and
+/// then the buffer is the other's. To look only, that volume's records are of no interest: all that the other one has is
+/// in the store.
+fn open_volume(
+    media: &Media,
+    settings: Settings,
+    access: Access,
+    name: &str,
+) -> Result<(Opened, VolumeInfo), WeirError> {
+    let mut opened = open_cache(media, settings.clone(), access)?;
+    let volume = volume::named(&opened.store, &media.name, name)?;
+    if opened.cache.volume() == volume.id {
+        return Ok((opened, volume));
+    }
+    let begun = Instant::now();
+    let failed = |source| WeirError::Cache { path: media.name.clone(), source };
+    if access == Access::Read {
+        let store = opened.store.clone();
+        let buffer = overlay::blank_buffer(store.id(), volume.id).map_err(|error| failed(error.into()))?;
+        opened.cache = Cache::open(store, buffer, Arc::new(SystemClock::new()), settings).map_err(failed)?;
+    } else {
+        opened.cache.hand_over(volume.id).map_err(failed)?;
+        // The media are locked while they are open.
+        drop(opened);
+        opened = open_cache(media, settings, access)?;
+    }
+    opened.start.buffer = opened.start.buffer.max(begun.elapsed());
+    Ok((opened, volume))
+}
+
+/// A store and the cache above it.
+struct Opened {
+    store: Arc<Store>,
+    cache: Cache,
+    start: Start,
+    reads: Arc<Reads>,
+}
+
+fn open_cache(media: &Media, settings: Settings, access: Access) -> Result<Opened, WeirError> {
     let (store_disk, buffer_disk) = (open_disk(&media.store, access)?, open_disk(&media.buffer, access)?);
+    let (store_disk, reads) = Counted::new(store_disk);
+    let begun = Instant::now();
     let store =
         Store::open(store_disk).map_err(|source| WeirError::Store { path: media.name.clone(), source })?;
     let store = Arc::new(store);
+    let mut start = Start { store: begun.elapsed(), ..Start::default() };
     let clock = Arc::new(SystemClock::new());
+    let begun = Instant::now();
     let cache = Cache::open(store.clone(), buffer_disk, clock, settings)
         .map_err(|source| WeirError::Cache { path: media.name.clone(), source })?;
-    Ok((store, cache))
+    start.buffer = begun.elapsed();
+    Ok(Opened { store, cache, start, reads })
 }
 
 /// A medium; to look only, what is written to it stays in memory.

@@ -2,13 +2,16 @@
 
 use crate::size::Size;
 use crate::stack::Stack;
+use crate::volume;
 use cache::FetchMode;
-use device::BLOCK_BYTES;
+use device::{BLOCK_BYTES, Clock};
 use fuse::{Latencies, Summary};
+use host::{Access, SystemClock};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use store::{NewVolume, VolumeMode};
 
 /// Where a scrub goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +91,41 @@ impl Mounted {
         })
     }
 
+    /// The volumes of the store.
+    pub(crate) fn volumes(&self) -> Value {
+        let volumes = self.stack.store.describe_volumes();
+        json!({ "volumes": volume::to_json(&volumes, Some(self.stack.volume.id)) })
+    }
+
+    /// Makes a copy of the mounted volume; says of what, and how long it took.
+    pub(crate) fn clone_volume(&self, name: &str, read_only: bool) -> Result<Value, String> {
+        self.refuse_read_only()?;
+        let mode = if read_only { VolumeMode::ReadOnly } else { VolumeMode::Writable };
+        let begun = Instant::now();
+        let created = u64::try_from(SystemClock::new().wall_nanos()).unwrap_or(0);
+        let cloned = self.stack.cache.clone_volume(&NewVolume { name, mode, created });
+        cloned.map_err(|error| error.to_string())?;
+        Ok(json!({ "from": self.stack.volume.name, "ms": millis(begun.elapsed()) }))
+    }
+
+    /// Deletes a volume that is not mounted.
+    pub(crate) fn delete_volume(&self, name: &str) -> Result<(), String> {
+        self.refuse_read_only()?;
+        if name == self.stack.volume.name {
+            return Err(format!("volume {name} is mounted here: mount another one to delete it"));
+        }
+        let store = &self.stack.store;
+        let volume = volume::named(store, &self.stack.media.name, name).map_err(|error| error.to_string())?;
+        self.stack.cache.delete_volume(volume.id).map_err(|error| error.to_string())
+    }
+
+    fn refuse_read_only(&self) -> Result<(), String> {
+        match self.stack.access {
+            Access::Write => Ok(()),
+            Access::Read => Err("the mount is read-only: mount a writable volume of the store first".into()),
+        }
+    }
+
     /// Everything, as `weir status --json` shows it.
     pub(crate) fn report(&self) -> Value {
         let cache = self.stack.cache.status();
@@ -95,11 +133,13 @@ impl Mounted {
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
             "mounted_on": self.dir,
+            "volume": self.stack.volume.name,
             "store": self.stack.media.store,
             "buffer": self.stack.media.buffer,
             "store_id": self.stack.store.id().to_string(),
             "incarnation": self.stack.store.incarnation().0,
             "uptime_ms": millis(self.since.elapsed()),
+            "start": self.start(),
             "failed": cache.failed,
             "stalled": cache.stalled,
             "stuck": stuck(&cache),
@@ -122,6 +162,20 @@ impl Mounted {
             "space": self.space(),
             "latency": self.latency(),
             "settings": self.settings(),
+        })
+    }
+
+    /// What the start took, by parts.
+    fn start(&self) -> Value {
+        let start = self.stack.start;
+        json!({
+            "store_ms": micros(start.store) / 1000.0,
+            "buffer_ms": micros(start.buffer) / 1000.0,
+            "metadata_ms": micros(start.metadata) / 1000.0,
+            "transactions": self.stack.cache.status().counters.replayed,
+            "store_waits": start.reads.waits,
+            "store_reads": start.reads.reads,
+            "store_bytes": start.reads.blocks * BLOCK_BYTES as u64,
         })
     }
 
@@ -170,7 +224,28 @@ impl Mounted {
         })
     }
 
-    fn space(&self) -> Value {
+    /// How full the store is, counted volume by volume.
+    pub(crate) fn space_exact(&self) -> Result<Value, String> {
+        let usage = self.stack.store.usage().map_err(|error| error.to_string())?;
+        let volumes = self.stack.store.describe_volumes();
+        let name = |id| volumes.iter().find(|volume| volume.id == id).map(|volume| volume.name.clone());
+        let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
+        let each = usage.volumes.iter().map(|volume| {
+            json!({
+                "name": name(volume.id),
+                "exclusive_bytes": bytes(volume.exclusive),
+                "shared_bytes": bytes(volume.shared),
+            })
+        });
+        let mut space = self.space();
+        space["data_bytes"] = json!(bytes(usage.data));
+        space["dying_bytes"] = json!(bytes(usage.dying));
+        space["by_volume"] = each.collect();
+        Ok(space)
+    }
+
+    /// How full the store is.
+    pub(crate) fn space(&self) -> Value {
         let space = self.stack.store.space();
         let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
         json!({
@@ -179,6 +254,7 @@ impl Mounted {
             "map_bytes": bytes(space.nodes),
             "room_bytes": bytes(self.stack.store.room()),
             "volumes": self.stack.store.volumes().len(),
+            "freeing": self.stack.store.is_freeing(),
             "free_bytes": bytes(space.free),
             "reserved_bytes": bytes(space.reserved),
             "log_bytes_since_checkpoint": bytes(self.stack.store.blocks_since_checkpoint()),
@@ -239,6 +315,7 @@ pub(crate) fn print(report: &Value) {
     let text = |value: &Value| value.as_str().unwrap_or("?").to_string();
     let size = |value: &Value| Size(value.as_u64().unwrap_or(0));
     println!("{} on {}", text(&report["store"]), text(&report["mounted_on"]));
+    println!("  volume     {}", text(&report["volume"]));
     println!("  buffer     {}", text(&report["buffer"]));
     println!("  daemon     pid {}, weir {}", report["pid"], text(&report["version"]));
     if let Some(failed) = report["failed"].as_str() {
@@ -302,6 +379,17 @@ pub(crate) fn print_space(space: &Value) {
     println!("promised   {:>10}  to what is on its way home", size("reserved_bytes"));
     println!("room       {:>10}  once dead space is given back, without the reserves", size("room_bytes"));
     println!("volumes    {:>10}", space["volumes"]);
+    if space["freeing"] == true {
+        println!("           {:>10}  deleted volumes are being freed", "");
+    }
+    let Some(volumes) = space["by_volume"].as_array() else { return };
+    println!("data       {:>10}  counted", size("data_bytes"));
+    println!("{:>12}  {:>12}  VOLUME", "ALONE", "SHARED");
+    for volume in volumes {
+        let size = |name: &str| Size(volume[name].as_u64().unwrap_or(0)).to_string();
+        let (alone, shared) = (size("exclusive_bytes"), size("shared_bytes"));
+        println!("{alone:>12}  {shared:>12}  {}", volume["name"].as_str().unwrap_or("?"));
+    }
 }
 
 fn print_latency(latency: &Value) {

@@ -36,7 +36,7 @@ impl Map {
                 self.slot(volume, from.slot)?;
                 self.slot(volume, to.slot)?.map_or(Ok(()), |entry| self.prepare_all(entry))
             }
-            Note::CloneVolume { .. } | Note::DeleteVolume { .. } => Ok(()),
+            Note::CloneVolume { .. } | Note::NameVolume { .. } | Note::DeleteVolume { .. } => Ok(()),
         }
     }
 
@@ -57,7 +57,8 @@ impl Map {
             Note::Cut { object, pages, sequence } => self.cut(volume, *object, pages, *sequence),
             Note::Delete { object, sequence } => self.delete(volume, *object, *sequence),
             Note::Clone { from, to, .. } => self.clone_object(volume, *from, *to),
-            Note::CloneVolume { to, mode, .. } => self.clone_volume(volume, *to, *mode),
+            Note::CloneVolume { to, mode, created, .. } => self.clone_volume(volume, *to, *mode, *created),
+            Note::NameVolume { volume, part } => self.name_volume(*volume, part),
             Note::DeleteVolume { .. } => self.delete_volume(volume),
         }
     }

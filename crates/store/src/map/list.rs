@@ -28,6 +28,7 @@ impl Map {
     /// The pages of `object` within `range`, of at most `leaves_max` leaves.
     pub(crate) fn list(
         &self,
+        volume: VolumeId,
         object: ObjectId,
         range: Range<PageNo>,
         leaves_max: usize,
@@ -36,7 +37,7 @@ impl Map {
         if range.is_empty() {
             return Ok(nothing);
         }
-        match self.object(VolumeId::MAIN, object)?.map(|entry| &entry.pages) {
+        match self.object(volume, object)?.map(|entry| &entry.pages) {
             None => Ok(nothing),
             Some(Pages::Inline(pages)) => {
                 let within = pages.iter().filter(|(page, _)| range.contains(page));

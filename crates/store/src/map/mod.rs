@@ -21,6 +21,7 @@ pub(crate) use scan::{Holder, Peeked, Purpose, Scan, Wanted};
 pub(crate) use table::{NodeEntry, NodeTable, TablePage, decode as decode_table_page};
 pub(crate) use tree::Tree;
 
+use crate::label::Label;
 use crate::segments::Segments;
 use crate::volume::{Volume, VolumeId};
 use device::Sequence;
@@ -35,6 +36,8 @@ pub(crate) struct Map {
     pub(crate) dirty: u64,
     pub(crate) table: NodeTable,
     pub(crate) volumes: BTreeMap<VolumeId, Volume>,
+    /// What volumes are called.
+    pub(crate) labels: BTreeMap<VolumeId, Label>,
     /// Nodes that deleted volumes referred to, and what these did: each has one reference from here.
     pub(crate) dying: Vec<NodeId>,
     pub(crate) segments: Segments,
@@ -70,6 +73,7 @@ impl Map {
             dirty: 0,
             table,
             volumes,
+            labels: BTreeMap::new(),
             dying: Vec::new(),
             segments,
             newest: Sequence(0),

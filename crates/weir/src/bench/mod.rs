@@ -6,6 +6,7 @@
 //! | `counters` | what a million partial writes and their syncs cost the store: nothing |
 //! | `door` | what each operation costs, beside a trivial file system in memory |
 //! | `scaling` | what operations cost from the file system down, by one thread and by several |
+//! | `start` | how long a mount takes after a kill -9 |
 //! | `replay_engine` | how many actions a second a replay can start |
 //! | `slow_device`, `system` | modelled devices and the file systems on them |
 //! | `workload`, `measure` | the load; what a device can do |
@@ -23,6 +24,7 @@ mod replay_engine;
 mod report;
 mod scaling;
 mod slow_device;
+mod start;
 mod system;
 mod undo;
 mod workload;
@@ -48,6 +50,8 @@ enum Experiment {
     Door(door::DoorArgs),
     /// What operations cost from the file system down, without the kernel, by one thread and by several.
     Scaling(scaling::ScalingArgs),
+    /// How long a mount takes after a kill -9, by parts.
+    Start(start::StartArgs),
     /// How many actions a second a replay can start, onto a target that does nothing.
     ReplayEngine(replay_engine::ReplayEngineArgs),
     /// The trivial file system, in a process of its own.
@@ -63,6 +67,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), BenchError> {
     match &args.experiment {
         Experiment::NonblockingWrites(args) => nonblocking_writes::run_benchmark(args),
         Experiment::Counters(args) => counters::run_benchmark(args),
+        Experiment::Start(args) => start::run_benchmark(args),
         Experiment::Door(args) => door::run_benchmark(args),
         Experiment::Scaling(args) => scaling::run_benchmark(args),
         Experiment::ReplayEngine(args) => replay_engine::run_benchmark(args),

@@ -109,7 +109,8 @@ pub(super) fn run_benchmark(args: &ScalingArgs) -> Result<(), BenchError> {
 fn measure(args: &ScalingArgs, store: &Path) -> Result<Vec<Row>, BenchError> {
     let closed = |error| BenchError::Weir(Box::new(error));
     let media = Media::find(store, None).map_err(closed)?;
-    let stack = Stack::open(media, Settings::default(), Access::Write).map_err(closed)?;
+    let stack =
+        Stack::open(media, Settings::default(), Access::Write, crate::volume::DEFAULT).map_err(closed)?;
     let workers = Workers::start(&stack.cache, Access::Write).map_err(closed)?;
     let files = (0..args.threads).map(|number| lay_out(&stack.fs, number)).collect::<Result<Vec<_>, _>>();
     let measured = files.and_then(|files| {

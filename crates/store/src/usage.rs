@@ -1,0 +1,178 @@
+//! What each volume takes alone, and what it shares: exactly, by a walk.
+//!
+//! Every node is read once. It belongs to a volume as long as only that volume leads to it; where another one does,
+//! too, it and all below it are shared. Of a page leaf whose entries are marked as shared the blocks are compared one by
+//! one, as two leaves may refer to the same block.
+
+use crate::error::StoreError;
+use crate::map::{Body, NodeId, PageEntry, Pages};
+use crate::store::Store;
+use crate::volume::VolumeId;
+use device::Block;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+/// What a volume takes, in blocks of data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VolumeUsage {
+    /// Which.
+    pub id: VolumeId,
+    /// Blocks that nothing else refers to: what its deletion would give back.
+    pub exclusive: u64,
+    /// Blocks that others refer to, too.
+    pub shared: u64,
+}
+
+/// What a store holds, counted.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Each volume, by number.
+    pub volumes: Vec<VolumeUsage>,
+    /// Blocks of data that some volume refers to, each counted once.
+    pub data: u64,
+    /// Blocks of data that only deleted volumes hold, until they are freed.
+    pub dying: u64,
+}
+
+/// Who leads to a node or a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    Volume(VolumeId),
+    /// Deleted volumes.
+    Dying,
+    /// More than one volume.
+    Many,
+}
+
+impl Owner {
+    /// The owner of what both lead to. What a deleted volume leads to as well is still the other's alone.
+    fn with(self, other: Owner) -> Owner {
+        match (self, other) {
+            (Owner::Dying, one) | (one, Owner::Dying) => one,
+            (one, two) if one == two => one,
+            _ => Owner::Many,
+        }
+    }
+}
+
+/// A node as the walk saw it.
+struct Seen {
+    owner: Owner,
+    children: Box<[NodeId]>,
+    /// Blocks that only this node refers to.
+    alone: u64,
+    /// Blocks that other nodes may refer to.
+    marked: Box<[Block]>,
+}
+
+type Nodes = HashMap<NodeId, Seen>;
+
+impl Store {
+    /// Counts what each volume takes alone and shares. Reads every node of the map, keeps about 50 bytes for each
+    /// meanwhile, and holds up changes of the store, though not reads, until it is done.
+    ///
+    /// # Errors
+    /// A node that cannot be read, or is damaged.
+    pub fn usage(&self) -> Result<Usage, StoreError> {
+        let _writer = self.lock_writer();
+        let roots: Vec<(VolumeId, NodeId)> = {
+            let map = self.map();
+            map.volumes.iter().map(|(&id, volume)| (id, volume.objects.root)).collect()
+        };
+        let mut todo: Vec<(NodeId, Owner)> =
+            roots.iter().map(|&(id, root)| (root, Owner::Volume(id))).collect();
+        todo.extend(self.map().dying.iter().map(|&id| (id, Owner::Dying)));
+        let mut nodes = Nodes::new();
+        while let Some((id, owner)) = todo.pop() {
+            if !id.is_some() {
+                continue;
+            }
+            let node = match nodes.entry(id) {
+                Entry::Vacant(place) => place.insert(self.see(id, owner)?),
+                Entry::Occupied(place) => {
+                    let node = place.into_mut();
+                    if !node.joins(owner) {
+                        continue;
+                    }
+                    node.owner = node.owner.with(owner);
+                    node
+                }
+            };
+            todo.extend(node.children.iter().map(|&child| (child, node.owner)));
+        }
+        Ok(count(&nodes, &roots))
+    }
+
+    fn see(&self, id: NodeId, owner: Owner) -> Result<Seen, StoreError> {
+        let body = self.resolve(|map| map.node(id).map(|node| node.body.clone()))?;
+        let (mut children, mut alone, mut marked) = (Vec::new(), 0, Vec::new());
+        let mut page = |entry: &PageEntry| match entry.shared {
+            _ if entry.is_hole() => {}
+            true => marked.push(entry.place),
+            false => alone += 1,
+        };
+        match &body {
+            Body::Inner(ids) => children.extend(ids.iter().copied().filter(|id| id.is_some())),
+            Body::Pages(entries) => entries.iter().for_each(page),
+            Body::Objects(objects) => {
+                for object in objects.iter().flatten() {
+                    match &object.pages {
+                        Pages::Inline(pages) => pages.iter().for_each(|(_, entry)| page(entry)),
+                        Pages::Tree(tree) => children.push(tree.root),
+                    }
+                }
+            }
+        }
+        Ok(Seen { owner, children: children.into(), alone, marked: marked.into() })
+    }
+}
+
+impl Seen {
+    /// Whether another way to the node changes whose it is.
+    fn joins(&self, owner: Owner) -> bool {
+        self.owner.with(owner) != self.owner
+    }
+}
+
+/// Adds up, once everybody's owner is known.
+fn count(nodes: &Nodes, roots: &[(VolumeId, NodeId)]) -> Usage {
+    let mut of: HashMap<VolumeId, u64> = HashMap::new();
+    let mut usage = Usage::default();
+    let mut blocks: HashMap<Block, Owner> = HashMap::new();
+    let mut add = |usage: &mut Usage, owner, count| {
+        match owner {
+            Owner::Dying => usage.dying += count,
+            Owner::Many => usage.data += count,
+            Owner::Volume(id) => {
+                usage.data += count;
+                *of.entry(id).or_default() += count;
+            }
+        };
+    };
+    for node in nodes.values() {
+        add(&mut usage, node.owner, node.alone);
+        for &place in &node.marked {
+            blocks.entry(place).and_modify(|owner| *owner = owner.with(node.owner)).or_insert(node.owner);
+        }
+    }
+    blocks.values().for_each(|&owner| add(&mut usage, owner, 1));
+    let mut below = HashMap::new();
+    for &(id, root) in roots {
+        let exclusive = of.get(&id).copied().unwrap_or(0);
+        let all = blocks_below(nodes, root, &mut below);
+        usage.volumes.push(VolumeUsage { id, exclusive, shared: all.saturating_sub(exclusive) });
+    }
+    usage
+}
+
+/// Blocks that a node leads to. As deep as the trees are high.
+fn blocks_below(nodes: &Nodes, id: NodeId, below: &mut HashMap<NodeId, u64>) -> u64 {
+    if let Some(&known) = below.get(&id) {
+        return known;
+    }
+    let Some(node) = nodes.get(&id) else { return 0 };
+    let own = node.alone + node.marked.len() as u64;
+    let all = own + node.children.iter().map(|&child| blocks_below(nodes, child, below)).sum::<u64>();
+    below.insert(id, all);
+    all
+}

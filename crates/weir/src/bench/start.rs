@@ -1,0 +1,208 @@
+//! `weir bench start`: how long a mount takes after a kill -9, by parts: with a buffer as full as it gets of small records,
+//! and many files.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::error::BenchError;
+use super::program::run;
+use super::slow_device::remove_on_drop;
+use super::system::{weir, weir_unmount_on_drop};
+use super::undo::{self, Undo};
+use super::workload::{Overwriter, PAGE_BYTES, Sync, lay_out};
+
+/// Files of a directory.
+const FILES_PER_DIRECTORY: u64 = 1000;
+/// Writes between two looks at the buffer.
+const WRITES_AT_ONCE: u64 = 10_000;
+/// Bytes of each write.
+const RECORD_BYTES: u64 = 512;
+
+/// What to start.
+#[derive(Debug, Args)]
+pub(super) struct StartArgs {
+    /// Where store and buffer lie [default: the temporary directory]
+    #[arg(long, value_name = "DIR")]
+    on: Option<PathBuf>,
+    /// How many empty files there are
+    #[arg(long, default_value_t = 1_000_000)]
+    files: u64,
+    /// The buffer, in MiB
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(8..=65_536))]
+    buffer: u64,
+    /// Over how many pages of one file records of 512 B are written, at random
+    #[arg(long, default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1000..=10_000_000))]
+    pages: u64,
+    /// How many times it is killed and started
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: u32,
+    /// Write the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    benchmark: &'static str,
+    version: &'static str,
+    files: u64,
+    pages: u64,
+    buffer_bytes: u64,
+    runs: Vec<Started>,
+}
+
+/// One start.
+#[derive(Debug, Serialize)]
+struct Started {
+    /// Of the buffer, how much was in use when the daemon was killed.
+    buffer_used_bytes: u64,
+    /// Records of the small writes among it, at least: pages that were not home.
+    pages_not_home: u64,
+    /// From the command to its return.
+    ready_ms: f64,
+    /// The daemon's own account.
+    parts: Value,
+}
+
+/// Runs the benchmark and prints what it found.
+pub(super) fn run_benchmark(args: &StartArgs) -> Result<(), BenchError> {
+    undo::install()?;
+    let parent = args.on.clone().unwrap_or_else(std::env::temp_dir);
+    let root = parent.join(format!("weir-bench-{}", std::process::id()));
+    let _files = remove_on_drop(&root);
+    let bench = Bench { store: root.join("store"), mount_point: root.join("mount") };
+    fs::create_dir_all(&bench.mount_point)
+        .map_err(|error| BenchError::io("cannot create", &bench.mount_point, error))?;
+    bench.prepare(args)?;
+    let mut runs = Vec::new();
+    for number in 0..args.runs {
+        runs.push(bench.start(args, u64::from(number))?);
+    }
+    let (version, buffer_bytes) = (env!("CARGO_PKG_VERSION"), args.buffer << 20);
+    let report =
+        Report { benchmark: "start", version, files: args.files, pages: args.pages, buffer_bytes, runs };
+    match args.json {
+        true => println!("{}", serde_json::to_string_pretty(&report).expect("names and numbers")),
+        false => print(&report),
+    }
+    Ok(())
+}
+
+struct Bench {
+    store: PathBuf,
+    mount_point: PathBuf,
+}
+
+impl Bench {
+    /// Makes the store with its files, all of it at home.
+    fn prepare(&self, args: &StartArgs) -> Result<(), BenchError> {
+        let store_bytes =
+            (args.pages * PAGE_BYTES * 16 + args.files * 2048 + (1 << 30)).next_multiple_of(1 << 20);
+        run(weir("format")
+            .arg(&self.store)
+            .args([format!("--size={store_bytes}"), format!("--buffer-size={}MiB", args.buffer)]))?;
+        let mounted = self.mount()?;
+        eprintln!("making {} files", args.files);
+        for directory in 0..args.files.div_ceil(FILES_PER_DIRECTORY) {
+            let path = self.mount_point.join(format!("directory{directory}"));
+            fs::create_dir(&path).map_err(|error| BenchError::io("cannot create", &path, error))?;
+            let left = args.files - directory * FILES_PER_DIRECTORY;
+            for file in 0..left.min(FILES_PER_DIRECTORY) {
+                let path = path.join(format!("a-file-{file}"));
+                File::create(&path).map_err(|error| BenchError::io("cannot create", &path, error))?;
+            }
+        }
+        lay_out(&self.file(), args.pages)?;
+        drop(mounted);
+        Ok(())
+    }
+
+    fn file(&self) -> PathBuf {
+        self.mount_point.join("file")
+    }
+
+    /// A mount that takes nothing home before the buffer makes it.
+    fn mount(&self) -> Result<Undo, BenchError> {
+        let mounted = weir_unmount_on_drop(&self.mount_point);
+        let settings = ["--memory=4GiB", "--dirty-age=86400"];
+        run(weir("mount").arg(&self.store).arg(&self.mount_point).args(settings))?;
+        Ok(mounted)
+    }
+
+    fn start(&self, args: &StartArgs, seed: u64) -> Result<Started, BenchError> {
+        let mounted = self.mount()?;
+        let status = self.fill(args, seed)?;
+        let number = |pointer: &str| status.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
+        let pid =
+            i32::try_from(number("/pid")).ok().and_then(Pid::from_raw).ok_or_else(|| self.unclear("/pid"))?;
+        kill_process(pid, Signal::KILL)
+            .map_err(|errno| BenchError::io("cannot kill the daemon of", &self.mount_point, errno.into()))?;
+        // Takes the dead mount away.
+        drop(mounted);
+        let begun = Instant::now();
+        let mounted = self.mount()?;
+        let ready_ms = begun.elapsed().as_secs_f64() * 1000.0;
+        let parts = self.status()?["start"].take();
+        drop(mounted);
+        Ok(Started {
+            buffer_used_bytes: number("/buffer_log/bytes") - number("/buffer_log/room_bytes"),
+            pages_not_home: number("/dirty/pages"),
+            ready_ms,
+            parts,
+        })
+    }
+
+    /// Writes until the buffer is no fuller than it was before, and says how things stand.
+    fn fill(&self, args: &StartArgs, seed: u64) -> Result<Value, BenchError> {
+        let mut writer = Overwriter::open(&self.file(), args.pages, RECORD_BYTES, seed)?;
+        let mut least = u64::MAX;
+        loop {
+            let done = writer.run(WRITES_AT_ONCE, Duration::from_secs(3600), Sync::Never)?;
+            run(weir("sync").arg(&self.mount_point))?;
+            let now = self.status()?;
+            let room = now["buffer_log"]["room_bytes"].as_u64().ok_or_else(|| self.unclear("room_bytes"))?;
+            if room >= least || done.writes == 0 {
+                return Ok(now);
+            }
+            least = room;
+        }
+    }
+
+    fn status(&self) -> Result<Value, BenchError> {
+        let text = run(weir("status").arg(&self.mount_point).arg("--json"))?;
+        serde_json::from_str(&text).map_err(|error| self.unclear(&error.to_string()))
+    }
+
+    fn unclear(&self, pointer: &str) -> BenchError {
+        BenchError::Status { directory: self.mount_point.clone(), pointer: pointer.into() }
+    }
+}
+
+fn print(report: &Report) {
+    println!(
+        "weir {} \u{b7} {} files, a buffer of {} MiB, records of {RECORD_BYTES} B over {} pages",
+        report.version,
+        report.files,
+        report.buffer_bytes >> 20,
+        report.pages
+    );
+    for run in &report.runs {
+        let part = |name: &str| run.parts[name].as_f64().unwrap_or(f64::NAN);
+        let used = run.buffer_used_bytes >> 20;
+        println!("killed with {used} MiB in the buffer, {} pages not home:", run.pages_not_home);
+        println!("  {:<44}{:>9.1} ms", "ready, from the command to its return", run.ready_ms);
+        println!("  {:<44}{:>9.1} ms", "of it: the store's tables and log", part("store_ms"));
+        println!("  {:<44}{:>9.1} ms", "       the buffer's log", part("buffer_ms"));
+        println!("  {:<44}{:>9.1} ms", "       the metadata of all files", part("metadata_ms"));
+        println!("  {:<44}{:>9}", "transactions replayed", part("transactions"));
+        println!("  {:<44}{:>9}", "times that the store was waited for", part("store_waits"));
+        println!("  {:<44}{:>9}", "reads of the store", part("store_reads"));
+        println!("  {:<44}{:>9.1} MiB", "bytes read from it", part("store_bytes") / 1048576.0);
+    }
+}

@@ -1,0 +1,132 @@
+//! `weir volume`: copies of a mounted volume, what there is, and what goes.
+
+use crate::cli::{VolumeCloneArgs, VolumeCommand, VolumeDeleteArgs, VolumeListArgs};
+use crate::client::Found;
+use crate::error::WeirError;
+use crate::media::{self, store_of};
+use crate::overlay::Overlay;
+use host::Access;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::Arc;
+use store::{MAIN_NAME, Store, VolumeId, VolumeInfo, VolumeMode};
+
+pub(crate) fn run(command: &VolumeCommand) -> Result<(), WeirError> {
+    match command {
+        VolumeCommand::Clone(args) => clone(args),
+        VolumeCommand::List(args) => list(args),
+        VolumeCommand::Delete(args) => delete(args),
+    }
+}
+
+fn clone(args: &VolumeCloneArgs) -> Result<(), WeirError> {
+    let request = json!({ "operation": "volume_clone", "name": args.name, "read_only": args.read_only });
+    let reply = Found::at(&args.dir)?.connect()?.ask(&request)?;
+    println!("{}: a copy of {} in {} ms", args.name, text(&reply["from"]), reply["ms"]);
+    Ok(())
+}
+
+fn delete(args: &VolumeDeleteArgs) -> Result<(), WeirError> {
+    let request = json!({ "operation": "volume_delete", "name": args.name });
+    Found::at(&args.dir)?.connect()?.ask(&request).map(drop)
+}
+
+fn list(args: &VolumeListArgs) -> Result<(), WeirError> {
+    let volumes = match Found::at(&args.path) {
+        Ok(found) => found.connect()?.request("volume_list")?["volumes"].take(),
+        Err(_) => to_json(&open_to_look(&args.path)?.describe_volumes(), None),
+    };
+    match args.json {
+        true => println!("{volumes:#}"),
+        false => print(&volumes),
+    }
+    Ok(())
+}
+
+/// The store at `path`, of which nothing is written.
+fn open_to_look(path: &Path) -> Result<Store, WeirError> {
+    let disk = media::open(&store_of(path)?, Access::Read)?;
+    Store::open(Arc::new(Overlay::new(disk))).map_err(|source| WeirError::Store { path: path.into(), source })
+}
+
+/// What the volume `name` of the store at `path` is.
+pub(crate) fn find(path: &Path, name: &str) -> Result<VolumeInfo, WeirError> {
+    named(&open_to_look(path)?, path, name)
+}
+
+/// The volume `name`, or an error that says which there are.
+pub(crate) fn named(store: &Store, path: &Path, name: &str) -> Result<VolumeInfo, WeirError> {
+    store.volume_named(name).ok_or_else(|| {
+        let names = store.describe_volumes().into_iter().map(|volume| volume.name);
+        WeirError::NoSuchVolume { path: path.into(), name: name.into(), there_are: names.collect() }
+    })
+}
+
+/// All volumes, for scripts.
+pub(crate) fn to_json(volumes: &[VolumeInfo], mounted: Option<VolumeId>) -> Value {
+    let name_of = |id: VolumeId| match volumes.iter().find(|volume| volume.id == id) {
+        Some(volume) => volume.name.clone(),
+        None => format!("#{id}"),
+    };
+    let describe = |volume: &VolumeInfo| {
+        json!({
+            "name": volume.name,
+            "number": volume.id.0,
+            "read_only": volume.mode == VolumeMode::ReadOnly,
+            "created": (volume.created > 0).then(|| date(volume.created / 1_000_000_000)),
+            "from": volume.from.map(name_of),
+            "mounted": mounted == Some(volume.id),
+        })
+    };
+    volumes.iter().map(describe).collect()
+}
+
+fn print(volumes: &Value) {
+    let volumes = volumes.as_array().map_or(&[][..], Vec::as_slice);
+    let width = volumes.iter().map(|volume| text(&volume["name"]).len()).max().unwrap_or(0).max(4);
+    println!("{:width$}  {:10}  {:20}  FROM", "NAME", "MODE", "CREATED");
+    for volume in volumes {
+        let mode = if volume["read_only"] == true { "read-only" } else { "writable" };
+        let mounted = if volume["mounted"] == true { "  (mounted)" } else { "" };
+        let (name, created, from) = (text(&volume["name"]), text(&volume["created"]), text(&volume["from"]));
+        println!("{name:width$}  {mode:10}  {created:20}  {from}{mounted}");
+    }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or("-")
+}
+
+/// A time in seconds since 1970 as people and scripts read it (RFC 3339, UTC).
+fn date(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Years from March on, in eras of 400 of them: the day that some years lack comes last.
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let (day, month) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
+    let year = era * 400 + year + u64::from(month <= 2);
+    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// The volume that is mounted where nobody names one.
+pub(crate) const DEFAULT: &str = MAIN_NAME;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_dates() {
+        assert_eq!(date(0), "1970-01-01T00:00:00Z");
+        assert_eq!(date(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(date(951_868_799), "2000-02-29T23:59:59Z");
+        assert_eq!(date(1_767_225_599), "2025-12-31T23:59:59Z");
+        assert_eq!(date(1_767_225_600), "2026-01-01T00:00:00Z");
+        assert_eq!(date(4_107_542_399), "2100-02-28T23:59:59Z");
+        assert_eq!(date(4_107_542_400), "2100-03-01T00:00:00Z");
+    }
+}

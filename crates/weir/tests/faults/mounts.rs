@@ -1,0 +1,206 @@
+//! A mount over media that fail.
+
+use crate::common::{Mounted, Sandbox, can_mount, succeeds, weir};
+use crate::medium::Media;
+use rustix::io::Errno;
+use serde_json::Value;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// A sandbox whose media may be made to fail.
+struct Faulty {
+    /// Goes before the directory in which it is mounted.
+    media: Media,
+    served: PathBuf,
+    sandbox: Sandbox,
+}
+
+impl Faulty {
+    fn new() -> Faulty {
+        let sandbox = Sandbox::formatted_with(&["--size", "120MiB", "--buffer-size", "8MiB"]);
+        let served = sandbox.path("served");
+        fs::create_dir(&served).expect("a directory");
+        let media = Media::serve(&sandbox.store(), &served);
+        Faulty { media, served, sandbox }
+    }
+
+    fn mount(&self) -> Mounted {
+        let options = ["--dirty-age", "1", "--memory", "64MiB"];
+        Mounted::start(&self.served, &self.sandbox.mount_point(), &options, &self.sandbox.path("daemon.log"))
+    }
+
+    /// All works again, for good.
+    fn mend(&self) {
+        for faults in [&self.media.store, &self.media.buffer] {
+            faults.set([None; 3]);
+            faults.set_every(0);
+        }
+    }
+}
+
+/// Writes records one by one, each with a sync; returns how many were acknowledged before one was not.
+fn write_records(mounted: &Mounted, from: u64, count: u64) -> u64 {
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(mounted.path("records"));
+    let Ok(file) = file else { return from };
+    for number in from..from + count {
+        let record = number.to_le_bytes().repeat(128);
+        let wrote = file.write_all_at(&record, number * 1024).and_then(|()| file.sync_data());
+        if wrote.is_err() {
+            return number;
+        }
+    }
+    from + count
+}
+
+#[track_caller]
+fn assert_records(mounted: &Mounted, acknowledged: u64) {
+    let bytes = fs::read(mounted.path("records")).unwrap_or_default();
+    let numbers = bytes.chunks(1024).zip(0..acknowledged);
+    for (record, number) in numbers {
+        assert!(record == number.to_le_bytes().repeat(128), "record {number} of {acknowledged} is not there");
+    }
+    assert!(bytes.len() as u64 >= acknowledged * 1024, "{} bytes of {acknowledged} records", bytes.len());
+}
+
+#[track_caller]
+fn wait_for(mounted: &Mounted, what: &str, is_so: impl Fn(&Value) -> bool) {
+    let begun = Instant::now();
+    while !is_so(&mounted.status()) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "never {what}: {:#}", mounted.status());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_store_that_fails_is_named_and_loses_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let (io, full) = (Some(Errno::IO), Some(Errno::NOSPC));
+    for (round, errors) in
+        [[None, io, None], [None, full, None], [None, None, io], [io, io, io]].into_iter().enumerate()
+    {
+        let faulty = Faulty::new();
+        let mounted = faulty.mount();
+        let before = write_records(&mounted, 0, 50);
+        assert_eq!(before, 50);
+        faulty.media.store.set(errors);
+        // Syncs go on: they do not need the store.
+        let acknowledged = write_records(&mounted, before, 200);
+        assert_eq!(acknowledged, 250, "round {round}");
+        wait_for(&mounted, "stalled", |status| status["stalled"].is_string());
+        let said = mounted.status()["stalled"].as_str().expect("why").to_owned();
+        assert!(said.contains("store"), "round {round}: {said}");
+        assert_records(&mounted, acknowledged);
+        if round % 2 == 0 {
+            // It comes back: everything goes home.
+            faulty.mend();
+            wait_for(&mounted, "home", |status| status["dirty"]["pages"] == 0);
+            mounted.unmount();
+        } else {
+            mounted.kill();
+            faulty.mend();
+        }
+        let mounted = faulty.mount();
+        assert_records(&mounted, acknowledged);
+        mounted.unmount();
+        succeeds(weir().arg("check").arg(&faulty.served));
+    }
+}
+
+#[test]
+fn a_buffer_that_fails_stops_changes_says_why_and_keeps_what_was_acknowledged() {
+    if !can_mount() {
+        return;
+    }
+    for errors in
+        [[None, Some(Errno::IO), None], [None, Some(Errno::NOSPC), None], [None, None, Some(Errno::IO)]]
+    {
+        let faulty = Faulty::new();
+        let mounted = faulty.mount();
+        let before = write_records(&mounted, 0, 50);
+        faulty.media.buffer.set(errors);
+        let acknowledged = write_records(&mounted, before, 50);
+        assert_eq!(acknowledged, 50, "a sync succeeded without its buffer");
+        let status = mounted.status();
+        assert!(status["failed"].as_str().is_some_and(|why| why.contains("buffer")), "{status:#}");
+        // Reading goes on, changing does not, also not when the device is back: nobody knows what it lost.
+        assert_records(&mounted, acknowledged);
+        faulty.mend();
+        assert!(File::create(mounted.path("another")).is_err());
+        mounted.kill();
+        let mounted = faulty.mount();
+        assert_records(&mounted, acknowledged);
+        assert_eq!(write_records(&mounted, acknowledged, 10), 60);
+        mounted.unmount();
+        succeeds(weir().arg("check").arg(&faulty.served));
+    }
+}
+
+#[test]
+fn media_that_fail_every_nth_call_lose_nothing_that_was_acknowledged() {
+    if !can_mount() {
+        return;
+    }
+    for every in [2, 3, 7, 19] {
+        let faulty = Faulty::new();
+        let mut acknowledged = 0;
+        for round in 0..4 {
+            let mounted = faulty.mount();
+            assert_records(&mounted, acknowledged);
+            // First the store alone, then both.
+            faulty.media.store.set_every(every);
+            if round % 2 == 1 {
+                faulty.media.buffer.set_every(every * 5 + 1);
+            }
+            acknowledged = write_records(&mounted, acknowledged, 100);
+            let mut scratch = File::create(mounted.path("scratch")).ok();
+            if let Some(file) = &mut scratch {
+                let _ = file.write_all(&vec![round as u8; 2_000_000]);
+            }
+            // Until something of it was on its way home.
+            let (begun, failed) = (Instant::now(), faulty.media.store.failed());
+            while faulty.media.store.failed() == failed && begun.elapsed() < Duration::from_secs(5) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            mounted.kill();
+            faulty.mend();
+        }
+        assert!(faulty.media.store.failed() > 0, "every {every}: nothing failed");
+        let mounted = faulty.mount();
+        assert_records(&mounted, acknowledged);
+        mounted.unmount();
+        succeeds(weir().arg("check").arg(&faulty.served));
+    }
+}
+
+#[test]
+fn media_that_vanish_and_come_back_lose_nothing_that_was_acknowledged() {
+    if !can_mount() {
+        return;
+    }
+    let faulty = Faulty::new();
+    let mounted = faulty.mount();
+    let mut acknowledged = write_records(&mounted, 0, 100);
+    let gone = [Some(Errno::NODEV); 3];
+    faulty.media.store.set(gone);
+    acknowledged = write_records(&mounted, acknowledged, 100);
+    assert_eq!(acknowledged, 200, "the store is not needed for a sync");
+    wait_for(&mounted, "stalled", |status| status["stalled"].is_string());
+    faulty.media.store.set([None; 3]);
+    wait_for(&mounted, "home", |status| status["dirty"]["pages"] == 0 && status["stalled"].is_null());
+    // Then both, as when a cable is pulled.
+    faulty.media.store.set(gone);
+    faulty.media.buffer.set(gone);
+    let after = write_records(&mounted, acknowledged, 10);
+    assert_eq!(after, acknowledged, "a sync succeeded without media");
+    faulty.mend();
+    mounted.kill();
+    let mounted = faulty.mount();
+    assert_records(&mounted, acknowledged);
+    mounted.unmount();
+    succeeds(weir().arg("check").arg(&faulty.served));
+}
