@@ -43,7 +43,7 @@ pub(crate) struct Counted {
 }
 
 impl Counted {
-    pub(crate) fn around(below: Arc<dyn Device>) -> (Arc<dyn Device>, Arc<Reads>) {
+    pub(crate) fn over(below: Arc<dyn Device>) -> (Arc<dyn Device>, Arc<Reads>) {
         let reads = Arc::new(Reads::default());
         (Arc::new(Counted { below, reads: reads.clone() }), reads)
     }

@@ -116,7 +116,7 @@ struct Opened {
 
 fn open_cache(media: &Media, settings: Settings, access: Access) -> Result<Opened, WeirError> {
     let (store_disk, buffer_disk) = (open_disk(&media.store, access)?, open_disk(&media.buffer, access)?);
-    let (store_disk, reads) = Counted::around(store_disk);
+    let (store_disk, reads) = Counted::over(store_disk);
     let begun = Instant::now();
     let store =
         Store::open(store_disk).map_err(|source| WeirError::Store { path: media.name.clone(), source })?;

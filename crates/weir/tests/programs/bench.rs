@@ -105,3 +105,18 @@ fn mounts_below(place: &str) -> usize {
     let mounts = std::fs::read_to_string("/proc/self/mounts").expect("the kernel lists mounts");
     mounts.lines().filter(|line| line.split(' ').nth(1).is_some_and(|at| at.starts_with(place))).count()
 }
+
+#[test]
+fn a_start_is_told_by_parts() {
+    if !can_mount() {
+        return;
+    }
+    let report = bench(&["start", "--files", "500", "--buffer", "8", "--pages", "3000", "--runs", "2"]);
+    let runs = report["runs"].as_array().expect("runs");
+    assert_eq!(runs.len(), 2);
+    for run in runs {
+        assert!(run["ready_ms"].as_f64().expect("a figure") > 0.0);
+        assert!(run["parts"]["transactions"].as_u64().expect("a count") > 0, "{run}");
+        assert!(run["parts"]["store_bytes"].as_u64().expect("a count") > 500 * 64, "{run}");
+    }
+}
