@@ -43,7 +43,7 @@ impl Faulty {
 
 /// Writes records one by one, each with a sync; returns how many were acknowledged before one was not.
 fn write_records(mounted: &Mounted, from: u64, count: u64) -> u64 {
-    let file = OpenOptions::new().create(true).append(false).write(true).open(mounted.path("records"));
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(mounted.path("records"));
     let Ok(file) = file else { return from };
     for number in from..from + count {
         let record = number.to_le_bytes().repeat(128);
