@@ -6,6 +6,7 @@
 //! | `counters` | what a million partial writes and their syncs cost the store: nothing |
 //! | `door` | what each operation costs, beside a trivial file system in memory |
 //! | `replay_engine` | how many actions a second a replay can start |
+//! | `replay_accuracy` | how far a replay's time is from the program's own |
 //! | `slow_device`, `system` | modelled devices and the file systems on them |
 //! | `workload`, `measure` | the load; what a device can do |
 //! | `report` | figures as text, table and JSON |
@@ -18,6 +19,7 @@ mod measure;
 mod nonblocking_writes;
 mod placement;
 mod program;
+mod replay_accuracy;
 mod replay_engine;
 mod report;
 mod slow_device;
@@ -46,6 +48,14 @@ enum Experiment {
     Door(door::DoorArgs),
     /// How many actions a second a replay can start, onto a target that does nothing.
     ReplayEngine(replay_engine::ReplayEngineArgs),
+    /// How far a replay's time is from the program's own, on other storage than that on which it was traced.
+    ReplayAccuracy(replay_accuracy::ReplayAccuracyArgs),
+    /// The readers that it traces.
+    #[command(hide = true)]
+    ReplayLoad(replay_accuracy::LoadArgs),
+    /// A modelled device, in a process of its own.
+    #[command(hide = true)]
+    ModelledDevice(replay_accuracy::ServedArgs),
     /// The trivial file system, in a process of its own.
     #[command(hide = true)]
     DoorPeer(door::PeerArgs),
@@ -61,6 +71,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), BenchError> {
         Experiment::Counters(args) => counters::run_benchmark(args),
         Experiment::Door(args) => door::run_benchmark(args),
         Experiment::ReplayEngine(args) => replay_engine::run_benchmark(args),
+        Experiment::ReplayAccuracy(args) => replay_accuracy::run_benchmark(args),
+        Experiment::ReplayLoad(args) => replay_accuracy::run_load(args),
+        Experiment::ModelledDevice(args) => replay_accuracy::run_device(args),
         Experiment::DoorPeer(args) => door::run_peer(args),
     }
 }
