@@ -1,6 +1,6 @@
 //! What a replay does when: who waits for what, and how long each action thinks first. Pure.
 
-use crate::action::{Fate, Moment, Rule};
+use crate::action::{Action, Fate, Moment, Rule};
 use crate::benchmark::Benchmark;
 use crate::error::TraceError;
 use crate::order::{Order, Wait};
@@ -79,13 +79,13 @@ impl Plan {
     }
 }
 
-/// Each action after the start of the one before it, by entry. Made of the trace's stamps alone, as tools without a model do;
+/// Each action after the start of the one before it. Made of the trace's stamps alone, as tools without a model do;
 /// a thread's own order comes first where stamps contradict it.
 fn temporal(benchmark: &Benchmark) -> Order {
     let mut order = Order { name: "temporal".into(), begins: vec![0], ..Order::default() };
     let mut before = vec![None; benchmark.actions.len()];
     let mut by_start: Vec<u32> = (0..benchmark.actions.len() as u32).collect();
-    by_start.sort_by_key(|id| benchmark.actions[*id as usize].start);
+    by_start.sort_by_key(|id| happens(&benchmark.actions[*id as usize]));
     for pair in by_start.windows(2) {
         before[pair[1] as usize] = Some(pair[0]);
     }
@@ -101,6 +101,12 @@ fn temporal(benchmark: &Benchmark) -> Order {
     order
 }
 
+/// When an action happens in the trace, as a replay makes it: what is not executed is over at once, and has waited before.
+/// What waits outside of the trace is think time; what waits inside of it is an edge.
+fn happens(action: &Action) -> u64 {
+    if action.fate == Fate::Executed { action.start } else { action.end }
+}
+
 /// Start minus the latest completion among what is waited for, the thread's own last action included; never below zero.
 fn think_times(benchmark: &Benchmark, threads: &[Vec<u32>], order: &Order, scale: f64) -> Vec<u64> {
     let tracer = benchmark.about.tracer_nanos;
@@ -113,9 +119,7 @@ fn think_times(benchmark: &Benchmark, threads: &[Vec<u32>], order: &Order, scale
                 let on = &benchmark.actions[wait.on as usize];
                 ready.max(if wait.moment == Moment::Start { on.start } else { on.end })
             });
-            // What waits outside of the trace is think time; what waits inside of it is an edge.
-            let from = if action.fate == Fate::Executed { action.start } else { action.end };
-            let pause = from.saturating_sub(ready).saturating_sub(tracer);
+            let pause = happens(action).saturating_sub(ready).saturating_sub(tracer);
             think[*id as usize] = (pause as f64 * scale) as u64;
             last = action.end;
         }

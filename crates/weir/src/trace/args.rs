@@ -56,9 +56,9 @@ pub(super) struct CompileArgs {
     /// The directory to which relative paths in the snapshot belong
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub(super) snapshot_root: PathBuf,
-    /// What the tracer added to each call, to be taken off think times
-    #[arg(long, value_name = "NANOSECONDS", default_value_t = 0)]
-    pub(super) tracer_ns: u64,
+    /// What the tracer added between two calls, to be taken off think times [default: what the trace says]
+    #[arg(long, value_name = "NANOSECONDS")]
+    pub(super) tracer_ns: Option<u64>,
     /// Switch a rule off, in every order that has it; repeat it for several
     #[arg(long, value_name = "RULE", value_parser = rule)]
     pub(super) without: Vec<Rule>,

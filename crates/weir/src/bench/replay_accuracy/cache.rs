@@ -72,7 +72,11 @@ impl CacheLimit {
     /// The same program, started in this group.
     pub(super) fn within(&self, program: &Command) -> Command {
         let mut within = command("sh", ["-c", "echo $$ >\"$0\"; exec \"$@\""]);
-        within.arg(self.group.join("cgroup.procs")).arg(program.get_program()).args(program.get_args());
+        // The shell is another process: our own executable has another name there.
+        let ours = format!("/proc/{}/exe", std::process::id());
+        let name = program.get_program();
+        let name = if name == "/proc/self/exe" { ours.as_ref() } else { name };
+        within.arg(self.group.join("cgroup.procs")).arg(name).args(program.get_args());
         within
     }
 

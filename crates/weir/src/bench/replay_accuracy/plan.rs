@@ -87,8 +87,8 @@ pub(super) fn experiments(size: Size) -> Vec<Experiment> {
     };
     let (writes, reads, keys) = if small { (10, 20, 1000) } else { (150, 1000, 150_000) };
     vec![
-        readers("readers-1", 1, How::Random, 250, &[DISK, FLASH]),
-        readers("readers-2", 2, How::Random, 250, &[DISK, FLASH]),
+        readers("readers-1", 1, How::Random, 400, &[DISK, FLASH]),
+        readers("readers-2", 2, How::Random, 400, &[DISK, FLASH]),
         readers("readers-8", 8, How::Random, 250, &[DISK, FLASH]),
         readers("two-devices", 2, How::Random, 500, &[DISK, DISK_TWO]),
         readers("cache", 2, How::ScanFirst, 1000, &[CLOUD, SMALL_CACHE]),
