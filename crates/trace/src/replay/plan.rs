@@ -107,9 +107,10 @@ fn happens(action: &Action) -> u64 {
     if action.fate == Fate::Executed { action.start } else { action.end }
 }
 
-/// Start minus the latest completion among what is waited for, the thread's own last action included; never below zero.
+/// Start minus the latest completion among what is waited for, the thread's own last action included, and minus what the
+/// tracer did meanwhile; never below zero.
 fn think_times(benchmark: &Benchmark, threads: &[Vec<u32>], order: &Order, scale: f64) -> Vec<u64> {
-    let tracer = benchmark.about.tracer_nanos;
+    let tracer = Tracer::new(benchmark);
     let mut think = vec![0; benchmark.actions.len()];
     for own in threads {
         let mut last = 0;
@@ -119,10 +120,39 @@ fn think_times(benchmark: &Benchmark, threads: &[Vec<u32>], order: &Order, scale
                 let on = &benchmark.actions[wait.on as usize];
                 ready.max(if wait.moment == Moment::Start { on.start } else { on.end })
             });
-            let pause = happens(action).saturating_sub(ready).saturating_sub(tracer);
+            let pause = tracer.without(ready, happens(action));
             think[*id as usize] = (pause as f64 * scale) as u64;
             last = action.end;
         }
     }
     think
+}
+
+/// What the tracer did, and when. It is one process, which stops a thread at each entry and each return: a pause has its work
+/// for that thread in it, and its work for others, behind which the thread stood in line.
+struct Tracer {
+    nanos: u64,
+    /// Every moment at which it took note of something.
+    stamps: Vec<u64>,
+}
+
+impl Tracer {
+    fn new(benchmark: &Benchmark) -> Tracer {
+        let nanos = benchmark.about.tracer_nanos;
+        let mut stamps = Vec::new();
+        if nanos > 0 {
+            stamps.extend(benchmark.actions.iter().flat_map(|action| [action.start, action.end]));
+            stamps.sort_unstable();
+        }
+        Tracer { nanos, stamps }
+    }
+
+    /// A pause from `ready` to `until`, less the tracer's part: its whole work between two calls once, half of it for each
+    /// entry and each return of another thread.
+    fn without(&self, ready: u64, until: u64) -> u64 {
+        let before = |at: u64| self.stamps.partition_point(|stamp| *stamp < at);
+        let others = before(until).saturating_sub(before(ready.saturating_add(1))) as u64;
+        let own = self.nanos + others * (self.nanos / 2);
+        until.saturating_sub(ready).saturating_sub(own)
+    }
 }
