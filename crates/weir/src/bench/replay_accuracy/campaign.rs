@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use super::super::program::{command, run};
 use super::super::system::weir;
 use super::place::Place;
 use super::plan::{Configuration, Experiment, Key, Speed, Variant, runs};
-use super::programs::benchmark;
+use super::programs::{benchmark, data_note};
 use super::results::{Outcome, Replayed, Results};
 
 /// Everything that is to be measured, and where.
@@ -163,16 +164,22 @@ impl Session<'_> {
         let mut compile = weir("trace");
         compile.arg("compile").arg(&trace).arg("--snapshot").arg(trace.with_added_extension("snapshot"));
         run(compile.arg("-o").arg(&unfinished))?;
+        let note = data_note(&done);
+        fs::write(&note, self.data.as_os_str().as_bytes())
+            .map_err(|error| BenchError::io("cannot write", &note, error))?;
         fs::rename(&unfinished, &done).map_err(|error| BenchError::io("cannot rename", &unfinished, error))
     }
 
     fn replay(&self, source: &str, variant: Variant) -> Result<(u64, Option<Replayed>), BenchError> {
         let _mounted = self.place.mount()?;
+        let benchmark = benchmark(self.directory, self.experiment.name, source);
+        let note = data_note(&benchmark);
+        let data = fs::read(&note).map_err(|error| BenchError::io("cannot read", &note, error))?;
         let mut replay = weir("trace");
-        replay.arg("replay").arg(benchmark(self.directory, self.experiment.name, source));
+        replay.arg("replay").arg(benchmark);
         replay.arg("--on").arg(&self.place.mount_point);
         replay.args(["--reuse", "--no-single", "--json", "--order", variant.order.name()]);
-        replay.args(["--cache", "cold", "--cold-only"]).arg(&self.data);
+        replay.args(["--cache", "cold", "--cold-only"]).arg(OsStr::from_bytes(&data));
         if variant.speed == Speed::Natural {
             replay.arg("--natural");
         }

@@ -114,6 +114,11 @@ fn db_bench(benchmark: &str, data: &Path) -> Command {
     program
 }
 
+/// Where the name is noted that the program's data had when it was traced: somebody may have moved the results since.
+pub(super) fn data_note(benchmark: &Path) -> PathBuf {
+    benchmark.with_extension("data")
+}
+
 /// Where a trace and its benchmark lie.
 pub(super) fn benchmark(directory: &Path, experiment: &str, source: &str) -> PathBuf {
     directory.join(format!("{experiment}.{source}.benchmark"))
