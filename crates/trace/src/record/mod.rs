@@ -25,7 +25,7 @@ pub struct RecordSettings {
 
 /// What came of it.
 #[derive(Debug, Clone, Copy)]
-pub struct Recorded {
+pub struct Recording {
     /// The program's own end.
     pub status: ExitStatus,
     /// Nanoseconds that the tracer adds between two calls on this machine, as measured just before; it is in the trace.
@@ -38,7 +38,7 @@ const CALLS: &str = "trace=%file,%desc,%process,%ipc,%memory,%network,%creds,syn
 
 /// Lists the trees, then runs the program under strace and waits for it. What strace
 /// itself costs is measured before, and noted in the trace.
-pub fn record(settings: &RecordSettings) -> Result<Recorded, TraceError> {
+pub fn record(settings: &RecordSettings) -> Result<Recording, TraceError> {
     let snapshot = settings.output.with_added_extension("snapshot");
     let file = File::create(&snapshot).map_err(TraceError::io("creating", &snapshot))?;
     let mut out = BufWriter::new(file);
@@ -57,7 +57,7 @@ pub fn record(settings: &RecordSettings) -> Result<Recorded, TraceError> {
             .and_then(|mut trace| writeln!(trace, "{TRACER_NOTE}{nanos}"))
             .map_err(TraceError::io("writing", &settings.output))?;
     }
-    Ok(Recorded { status, tracer_nanos })
+    Ok(Recording { status, tracer_nanos })
 }
 
 /// strace with what all recordings have in common.

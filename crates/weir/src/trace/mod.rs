@@ -40,7 +40,7 @@ fn record(args: &RecordArgs) -> Result<ExitCode, TraceError> {
         output: args.output.clone(),
         trees: args.tree.clone(),
     };
-    let ::trace::Recorded { status, tracer_nanos } = ::trace::record(&settings)?;
+    let ::trace::Recording { status, tracer_nanos } = ::trace::record(&settings)?;
     match tracer_nanos {
         Some(nanos) => eprintln!(
             "the tracer adds {:.1} us between two calls, which think times will not have",
