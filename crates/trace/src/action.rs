@@ -216,6 +216,8 @@ pub enum Rule {
     ProgramSequence,
     /// Both: a descriptor is sent to another process before it is used there.
     Passed,
+    /// Both: a thread that sleeps (futex) goes on when another one wakes it, or ends.
+    Wake,
 }
 
 impl Resource {

@@ -25,7 +25,7 @@ pub use model::Repairs;
 pub use op::Outcome;
 pub use order::{Order, Switches, Wait};
 pub use parse::{Coverage, Merged, MobiGen, Source, Strace};
-pub use record::{RecordSettings, record};
+pub use record::{RecordSettings, Recording, record};
 pub use replay::{
     Baseline, Cache, CacheControl, EngineFigures, EngineTest, Failure, Results, Run, Sample, Settings, Speed,
     confine, replay, replay_onto_nothing, results_from_bytes, results_to_bytes, test_engine,

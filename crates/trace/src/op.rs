@@ -284,10 +284,20 @@ pub enum Ask {
         ends: Option<(Fd, Fd)>,
         close_on_exec: bool,
     },
-    /// What a process may share with its parent.
+    /// What a process may share with its parent, and where the kernel wakes who waits for the child's end.
     Clone {
         child: Option<u32>,
         share: Share,
+        wakes: Option<u64>,
+    },
+    /// A thread slept at an address in memory, and was woken.
+    Sleep {
+        address: u64,
+    },
+    /// So many threads that slept there were woken.
+    Wake {
+        address: u64,
+        count: u64,
     },
     Exec,
     /// The end of the caller; with `group`, of its whole process.

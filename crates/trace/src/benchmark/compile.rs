@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 pub struct CompileSettings {
     /// A list of the tree before the run, and the directory to which its relative paths belong.
     pub snapshot: Option<(PathBuf, PathBuf)>,
-    /// What the tracer adds to a call, in nanoseconds.
-    pub tracer_nanos: u64,
+    /// What the tracer adds between two calls, in nanoseconds; nothing: what the trace says, or 0.
+    pub tracer_nanos: Option<u64>,
     /// Rules of the orders that differ from the default.
     pub switches: Switches,
 }
@@ -59,7 +59,7 @@ pub fn compile(
             .map(|(kind, what)| (kind.clone(), what.count, what.line))
             .collect(),
         repairs: world.repairs,
-        tracer_nanos: settings.tracer_nanos,
+        tracer_nanos: settings.tracer_nanos.or(source.tracer_nanos()).unwrap_or(0),
     };
     let orders: Vec<_> = orders.into_iter().map(Orderer::finish).collect();
     for order in &orders {

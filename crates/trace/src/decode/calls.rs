@@ -82,7 +82,7 @@ pub const EXECUTED: [&str; 76] = [
 
 /// Calls that change what descriptors, directories and tasks the program has. They leave nothing to execute, but decide what
 /// the others mean, and what waits for what. fcntl takes locks too, which are executed.
-pub const MODELLED: [&str; 46] = [
+pub const MODELLED: [&str; 47] = [
     "fcntl",
     "fcntl64",
     "dup",
@@ -127,6 +127,7 @@ pub const MODELLED: [&str; 46] = [
     "wait4",
     "waitid",
     "waitpid",
+    "futex",
     "umask",
     "restart_syscall",
 ];

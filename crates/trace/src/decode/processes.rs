@@ -8,9 +8,15 @@ use crate::op::{Ask, Outcome, Share};
 /// `None` if the call is none of these.
 pub(super) fn ask(name: &str, a: &mut Arguments<'_>) -> Option<Result<Ask, Unusable>> {
     Some(match name {
-        "fork" => Ok(Ask::Clone { child: child(a), share: Share::default() }),
-        "vfork" => Ok(Ask::Clone { child: child(a), share: Share { hold: true, ..Share::default() } }),
-        "clone" | "clone2" | "clone3" => Ok(Ask::Clone { child: child(a), share: share(a) }),
+        "fork" => Ok(Ask::Clone { child: child(a), share: Share::default(), wakes: None }),
+        "vfork" => {
+            let share = Share { hold: true, ..Share::default() };
+            Ok(Ask::Clone { child: child(a), share, wakes: None })
+        }
+        "clone" | "clone2" | "clone3" => {
+            Ok(Ask::Clone { child: child(a), share: share(a), wakes: told_at(a) })
+        }
+        "futex" => Ok(futex(a)),
         "execve" | "execveat" => Ok(Ask::Exec),
         "exit" | "exit_group" => Ok(Ask::Idle),
         "wait4" | "waitid" | "waitpid" => Ok(Ask::Wait { child: child(a) }),
@@ -24,6 +30,35 @@ fn child(a: &Arguments<'_>) -> Option<u32> {
     match a.outcome {
         Outcome::Value(child) => u32::try_from(child).ok().filter(|child| *child > 0),
         _ => None,
+    }
+}
+
+/// Where the kernel clears a thread's id and wakes who waits there, once the thread has ended.
+fn told_at(a: &Arguments<'_>) -> Option<u64> {
+    let number = |value: &Value| match value {
+        Value::Number(address) => Some(*address as u64),
+        _ => None,
+    };
+    let named = |value: &Value| {
+        ["child_tid", "child_tidptr"].into_iter().find_map(|name| value.field(name)).and_then(number)
+    };
+    a.values.iter().find_map(named)
+}
+
+/// Only who was woken, and who woke somebody, concern others. Requeueing and priority inheritance are left out: C libraries
+/// have given up the one, and few programs use the other.
+fn futex(a: &Arguments<'_>) -> Ask {
+    let (Some(Value::Number(address)), Some(Value::Symbol(what)), Outcome::Value(count)) =
+        (a.values.first(), a.values.get(1), a.outcome)
+    else {
+        return Ask::Idle;
+    };
+    let address = *address as u64;
+    let what = what.split('|').next().unwrap_or_default().trim_end_matches("_PRIVATE");
+    match what {
+        "FUTEX_WAIT" | "FUTEX_WAIT_BITSET" => Ask::Sleep { address },
+        "FUTEX_WAKE" | "FUTEX_WAKE_BITSET" if count > 0 => Ask::Wake { address, count: count as u64 },
+        _ => Ask::Idle,
     }
 }
 

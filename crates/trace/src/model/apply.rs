@@ -14,7 +14,10 @@ impl World {
         self.meet(call.task);
         self.learn(call);
         let step = match &call.ask {
-            Ask::Clone { child, share } => self.clone_task(call, *child, *share),
+            Ask::Clone { child, share, wakes } => {
+                self.note_child(call, *child, *wakes);
+                self.clone_task(call, *child, *share)
+            }
             Ask::Exec => self.exec(call),
             Ask::Exit => self.end_task(call),
             Ask::Wait { child } => self.wait(call, *child),
@@ -24,6 +27,9 @@ impl World {
                 step
             }
         };
+        if let Some(task) = self.tasks.get_mut(&call.task) {
+            task.last = self.next;
+        }
         self.next += 1;
         step
     }
@@ -83,6 +89,14 @@ impl World {
                 Ok(op) => step.action.op = op,
                 Err(fate) => step.action.fate = fate,
             },
+            Ask::Sleep { address } => {
+                step.action.fate = idle;
+                self.sleep(call, step, *address);
+            }
+            Ask::Wake { address, count } => {
+                step.action.fate = idle;
+                self.wake(call, *address, *count);
+            }
             Ask::Unsupported => step.action.fate = Fate::Skipped(Skipped::Unsupported),
             _ => step.action.fate = idle,
         }

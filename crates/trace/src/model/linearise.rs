@@ -142,7 +142,7 @@ fn key(call: &Call, at: usize, names: &Names) -> (u64, u64, usize) {
         call.notes.iter().any(|(noted, note)| *noted == fd && names.bytes(*note).starts_with(b"pipe:["))
     };
     let early = match &call.ask {
-        Ask::Clone { .. } | Ask::Exec => true,
+        Ask::Clone { .. } | Ask::Exec | Ask::Wake { .. } => true,
         Ask::File(Op::Write { on, at: None, .. }) => pipe(*on),
         _ => false,
     };

@@ -8,6 +8,7 @@ mod files;
 mod infer;
 mod linearise;
 mod names;
+mod sleep;
 mod tasks;
 mod tree;
 mod world;

@@ -23,7 +23,8 @@ impl World {
         });
         let thread = self.threads;
         self.threads += 1;
-        self.tasks.insert(id, Task { thread, process, table, directory, needs, held_by: None });
+        self.tasks
+            .insert(id, Task { thread, process, table, directory, needs, last: self.next, held_by: None });
     }
 
     pub(super) fn clone_task(&mut self, call: &Call, child: Option<u32>, share: Share) -> Step {

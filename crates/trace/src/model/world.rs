@@ -1,5 +1,6 @@
 //! The state that the model keeps, and the small changes to it that calls are made of.
 
+use super::sleep::Sleepers;
 use super::tree::{NodeId, Tree};
 use crate::action::{Action, ActionId, Fate, How, Need, Resource, Role, Series, Step, Touch};
 use crate::names::{Name, Names};
@@ -29,6 +30,7 @@ pub struct World {
     pub(super) contexts: HashMap<u64, Context>,
     pub(super) requests: Vec<(ActionId, Vec<Touch>, Handle)>,
     pub(super) ends: HashMap<u32, ActionId>,
+    pub(super) sleepers: Sleepers,
     pub(super) threads: u32,
     pub(super) processes: u32,
     pub(super) entries: u32,
@@ -66,6 +68,8 @@ pub(super) struct Task {
     pub(super) directory: usize,
     /// What its next action waits for.
     pub(super) needs: Vec<Need>,
+    /// The last action that it made.
+    pub(super) last: ActionId,
     /// A vfork's child that still holds it.
     pub(super) held_by: Option<u32>,
 }
@@ -145,6 +149,7 @@ impl World {
             contexts: HashMap::new(),
             requests: Vec::new(),
             ends: HashMap::new(),
+            sleepers: Sleepers::default(),
             threads: 0,
             processes: 0,
             entries: 0,

@@ -37,7 +37,7 @@ impl Switches {
 
 impl Rule {
     /// Rules that can be switched, in the order of the reports. A thread's own order cannot: the replay has a thread for it.
-    pub const SWITCHABLE: [Rule; 20] = [
+    pub const SWITCHABLE: [Rule; 21] = [
         Rule::ProgramSequence,
         Rule::FileSequence,
         Rule::PathStage,
@@ -58,6 +58,7 @@ impl Rule {
         Rule::Hold,
         Rule::Pipe,
         Rule::Passed,
+        Rule::Wake,
     ];
 
     /// The rule's name at the command line: its words, joined by dashes.

@@ -65,4 +65,8 @@ impl Source for Merged {
     fn coverage(&self) -> &Coverage {
         &self.coverage
     }
+
+    fn tracer_nanos(&self) -> Option<u64> {
+        self.parts.iter().find_map(|part| part.source.tracer_nanos())
+    }
 }

@@ -8,7 +8,7 @@ mod strace;
 pub use coverage::Coverage;
 pub use merge::Merged;
 pub use mobigen::MobiGen;
-pub use strace::Strace;
+pub use strace::{Strace, TRACER_NOTE};
 
 use crate::event::Event;
 
@@ -18,4 +18,8 @@ pub trait Source {
     fn next_event(&mut self) -> std::io::Result<Option<Event>>;
     /// What could be used so far, and what could not.
     fn coverage(&self) -> &Coverage;
+    /// Nanoseconds that the tracer added between two calls, if the trace says so.
+    fn tracer_nanos(&self) -> Option<u64> {
+        None
+    }
 }

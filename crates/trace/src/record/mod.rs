@@ -1,6 +1,9 @@
 //! Records a program: a snapshot of the trees that it will touch, then the program under strace.
 
+mod calibrate;
+
 use crate::error::TraceError;
+use crate::parse::TRACER_NOTE;
 use std::ffi::OsString;
 use std::fs::{DirEntry, File, Metadata};
 use std::io::{self, BufWriter, Write};
@@ -20,12 +23,22 @@ pub struct RecordSettings {
     pub trees: Vec<PathBuf>,
 }
 
+/// What came of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Recording {
+    /// The program's own end.
+    pub status: ExitStatus,
+    /// Nanoseconds that the tracer adds between two calls on this machine, as measured just before; it is in the trace.
+    pub tracer_nanos: Option<u64>,
+}
+
 /// Calls that the model knows or needs. Classes cover calls that this version of strace knows and we do not.
-const CALLS: &str = "trace=%file,%desc,%process,%ipc,%memory,%network,%creds,sync,umask,unshare,setns,io_setup,io_submit,\
+const CALLS: &str = "trace=%file,%desc,%process,%ipc,%memory,%network,%creds,sync,futex,umask,unshare,setns,io_setup,io_submit,\
     io_getevents,io_destroy,io_cancel,io_uring_setup,io_uring_enter,io_uring_register";
 
-/// Lists the trees, then runs the program under strace and waits for it. Returns the program's own end.
-pub fn record(settings: &RecordSettings) -> Result<ExitStatus, TraceError> {
+/// Lists the trees, then runs the program under strace and waits for it. What strace
+/// itself costs is measured before, and noted in the trace.
+pub fn record(settings: &RecordSettings) -> Result<Recording, TraceError> {
     let snapshot = settings.output.with_added_extension("snapshot");
     let file = File::create(&snapshot).map_err(TraceError::io("creating", &snapshot))?;
     let mut out = BufWriter::new(file);
@@ -34,6 +47,21 @@ pub fn record(settings: &RecordSettings) -> Result<ExitStatus, TraceError> {
         list(&tree, &mut out).map_err(TraceError::io("listing", &tree))?;
     }
     out.flush().map_err(TraceError::io("writing", &snapshot))?;
+    let tracer_nanos = calibrate::tracer_nanos(&settings.output)?;
+    let mut strace = strace(&settings.output);
+    let status = strace.arg("--").args(&settings.command).status();
+    let status = status.map_err(|source| TraceError::NoStrace { source })?;
+    if let Some(nanos) = tracer_nanos {
+        let trace = File::options().append(true).open(&settings.output);
+        trace
+            .and_then(|mut trace| writeln!(trace, "{TRACER_NOTE}{nanos}"))
+            .map_err(TraceError::io("writing", &settings.output))?;
+    }
+    Ok(Recording { status, tracer_nanos })
+}
+
+/// strace with what all recordings have in common.
+fn strace(output: &Path) -> Command {
     let mut strace = Command::new("strace");
     strace.args([
         "-f",
@@ -43,8 +71,8 @@ pub fn record(settings: &RecordSettings) -> Result<ExitStatus, TraceError> {
     ]);
     // Structures whole; but arguments and environment of programs, which may hold secrets, left out. Payload is never kept.
     strace.args(["-y", "-s", "0", "-e", "abbrev=execve,execveat", "-e", CALLS, "-o"]);
-    strace.arg(&settings.output).arg("--").args(&settings.command);
-    strace.status().map_err(|source| TraceError::NoStrace { source })
+    strace.arg(output);
+    strace
 }
 
 /// One line for each file: type, mode, size, links, device:inode, path, TAB, link target.

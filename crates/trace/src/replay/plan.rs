@@ -1,6 +1,6 @@
 //! What a replay does when: who waits for what, and how long each action thinks first. Pure.
 
-use crate::action::{Fate, Moment, Rule};
+use crate::action::{Action, Fate, Moment, Rule};
 use crate::benchmark::Benchmark;
 use crate::error::TraceError;
 use crate::order::{Order, Wait};
@@ -79,13 +79,13 @@ impl Plan {
     }
 }
 
-/// Each action after the start of the one before it, by entry. Made of the trace's stamps alone, as tools without a model do;
+/// Each action after the start of the one before it. Made of the trace's stamps alone, as tools without a model do;
 /// a thread's own order comes first where stamps contradict it.
 fn temporal(benchmark: &Benchmark) -> Order {
     let mut order = Order { name: "temporal".into(), begins: vec![0], ..Order::default() };
     let mut before = vec![None; benchmark.actions.len()];
     let mut by_start: Vec<u32> = (0..benchmark.actions.len() as u32).collect();
-    by_start.sort_by_key(|id| benchmark.actions[*id as usize].start);
+    by_start.sort_by_key(|id| happens(&benchmark.actions[*id as usize]));
     for pair in by_start.windows(2) {
         before[pair[1] as usize] = Some(pair[0]);
     }
@@ -101,9 +101,16 @@ fn temporal(benchmark: &Benchmark) -> Order {
     order
 }
 
-/// Start minus the latest completion among what is waited for, the thread's own last action included; never below zero.
+/// When an action happens in the trace, as a replay makes it: what is not executed is over at once, and has waited before.
+/// What waits outside of the trace is think time; what waits inside of it is an edge.
+fn happens(action: &Action) -> u64 {
+    if action.fate == Fate::Executed { action.start } else { action.end }
+}
+
+/// Start minus the latest completion among what is waited for, the thread's own last action included, and minus what the
+/// tracer did meanwhile; never below zero.
 fn think_times(benchmark: &Benchmark, threads: &[Vec<u32>], order: &Order, scale: f64) -> Vec<u64> {
-    let tracer = benchmark.about.tracer_nanos;
+    let tracer = Tracer::new(benchmark);
     let mut think = vec![0; benchmark.actions.len()];
     for own in threads {
         let mut last = 0;
@@ -113,12 +120,39 @@ fn think_times(benchmark: &Benchmark, threads: &[Vec<u32>], order: &Order, scale
                 let on = &benchmark.actions[wait.on as usize];
                 ready.max(if wait.moment == Moment::Start { on.start } else { on.end })
             });
-            // What waits outside of the trace is think time; what waits inside of it is an edge.
-            let from = if action.fate == Fate::Executed { action.start } else { action.end };
-            let pause = from.saturating_sub(ready).saturating_sub(tracer);
+            let pause = tracer.without(ready, happens(action));
             think[*id as usize] = (pause as f64 * scale) as u64;
             last = action.end;
         }
     }
     think
+}
+
+/// What the tracer did, and when. It is one process, which stops a thread at each entry and each return: a pause has its work
+/// for that thread in it, and its work for others, behind which the thread stood in line.
+struct Tracer {
+    nanos: u64,
+    /// Every moment at which it took note of something.
+    stamps: Vec<u64>,
+}
+
+impl Tracer {
+    fn new(benchmark: &Benchmark) -> Tracer {
+        let nanos = benchmark.about.tracer_nanos;
+        let mut stamps = Vec::new();
+        if nanos > 0 {
+            stamps.extend(benchmark.actions.iter().flat_map(|action| [action.start, action.end]));
+            stamps.sort_unstable();
+        }
+        Tracer { nanos, stamps }
+    }
+
+    /// A pause from `ready` to `until`, less the tracer's part: its whole work between two calls once, half of it for each
+    /// entry and each return of another thread.
+    fn without(&self, ready: u64, until: u64) -> u64 {
+        let before = |at: u64| self.stamps.partition_point(|stamp| *stamp < at);
+        let others = before(until).saturating_sub(before(ready.saturating_add(1))) as u64;
+        let own = self.nanos + others * (self.nanos / 2);
+        until.saturating_sub(ready).saturating_sub(own)
+    }
 }

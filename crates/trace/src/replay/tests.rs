@@ -69,3 +69,17 @@ fn at_natural_speed_a_pause_is_kept_and_lateness_reported() {
         run.samples[0].start + run.samples[0].took + 20_000_000 + run.samples[1].late
     );
 }
+
+#[test]
+fn a_pause_is_less_what_the_tracer_did_for_this_thread_and_for_others_and_never_below_zero() {
+    // The first thread pauses from 10 to 110, and from 120 to 130; in the first pause the other one enters and returns.
+    let actions = [(0, 0, 10), (1, 50, 60), (0, 110, 120), (0, 130, 140)];
+    let mut benchmark = benchmark(&actions, &[]);
+    let think = |benchmark: &Benchmark| {
+        plan::Plan::new(benchmark, &settings(Speed::Natural(1.0))).expect("a plan").think
+    };
+    assert_eq!(think(&benchmark), [0, 50, 100, 10]);
+    benchmark.about.tracer_nanos = 20;
+    // The other thread's pause has the first one's return in it; what lies on its edge is no part of it.
+    assert_eq!(think(&benchmark), [0, 20, 60, 0]);
+}

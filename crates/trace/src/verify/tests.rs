@@ -203,3 +203,21 @@ fn names_that_are_exchanged_keep_their_files() {
         1 renameat2(AT_FDCWD</srv>, \"/srv/d\", AT_FDCWD</srv>, \"/srv/e\", RENAME_NOREPLACE) = 0\n";
     needs(Rule::Name, "weir", &[], lines);
 }
+
+#[test]
+fn who_was_woken_goes_on_after_the_wake() {
+    let lines = "1 pwrite64(3</srv/a>, \"\"..., 4096, 0) = 4096\n1 futex(0x7f10, FUTEX_WAKE_PRIVATE, 1) = 1\n\
+        2 futex(0x7f10, FUTEX_WAIT_BITSET_PRIVATE|FUTEX_CLOCK_REALTIME, 0, NULL, FUTEX_BITSET_MATCH_ANY) = 0\n\
+        2 pread64(4</srv/a>, \"\"..., 4096, 0) = 4096\n";
+    needs(Rule::Wake, "weir", &[Rule::Bytes], lines);
+    needs(Rule::Wake, "root", &[Rule::FileSequence], lines);
+}
+
+#[test]
+fn who_waits_for_a_thread_goes_on_after_its_last_call() {
+    let lines = "1 clone3({flags=CLONE_VM|CLONE_FS|CLONE_FILES|CLONE_THREAD|CLONE_CHILD_CLEARTID, child_tid=0x7f20}, 88) = 3\n\
+        3 pwrite64(3</srv/a>, \"\"..., 4096, 0) = 4096\n3 exit(0) = ?\n\
+        1 futex(0x7f20, FUTEX_WAIT_BITSET|FUTEX_CLOCK_REALTIME, 3, NULL, FUTEX_BITSET_MATCH_ANY) = 0\n\
+        1 pread64(3</srv/a>, \"\"..., 4096, 0) = 4096\n3 +++ exited with 0 +++\n";
+    needs(Rule::Wake, "weir", &[Rule::Bytes], lines);
+}

@@ -8,6 +8,7 @@
 //! | `scaling` | what operations cost from the file system down, by one thread and by several |
 //! | `start` | how long a mount takes after a kill -9 |
 //! | `replay_engine` | how many actions a second a replay can start |
+//! | `replay_accuracy` | how far a replay's time is from the program's own |
 //! | `slow_device`, `system` | modelled devices and the file systems on them |
 //! | `workload`, `measure` | the load; what a device can do |
 //! | `report` | figures as text, table and JSON |
@@ -20,6 +21,7 @@ mod measure;
 mod nonblocking_writes;
 mod placement;
 mod program;
+mod replay_accuracy;
 mod replay_engine;
 mod report;
 mod scaling;
@@ -54,6 +56,14 @@ enum Experiment {
     Start(start::StartArgs),
     /// How many actions a second a replay can start, onto a target that does nothing.
     ReplayEngine(replay_engine::ReplayEngineArgs),
+    /// How far a replay's time is from the program's own, on other storage than that on which it was traced.
+    ReplayAccuracy(replay_accuracy::ReplayAccuracyArgs),
+    /// The readers that it traces.
+    #[command(hide = true)]
+    ReplayLoad(replay_accuracy::LoadArgs),
+    /// A modelled device, in a process of its own.
+    #[command(hide = true)]
+    ModelledDevice(replay_accuracy::ServedArgs),
     /// The trivial file system, in a process of its own.
     #[command(hide = true)]
     DoorPeer(door::PeerArgs),
@@ -71,6 +81,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), BenchError> {
         Experiment::Door(args) => door::run_benchmark(args),
         Experiment::Scaling(args) => scaling::run_benchmark(args),
         Experiment::ReplayEngine(args) => replay_engine::run_benchmark(args),
+        Experiment::ReplayAccuracy(args) => replay_accuracy::run_benchmark(args),
+        Experiment::ReplayLoad(args) => replay_accuracy::run_load(args),
+        Experiment::ModelledDevice(args) => replay_accuracy::run_device(args),
         Experiment::DoorPeer(args) => door::run_peer(args),
     }
 }

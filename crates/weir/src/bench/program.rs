@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use super::error::BenchError;
 
 /// The Debian packages that bring every program a benchmark drives.
-pub(super) const PACKAGES: &str = "nbdkit libnbd-bin fuse3 util-linux e2fsprogs";
+pub(super) const PACKAGES: &str = "nbdkit libnbd-bin fuse3 util-linux e2fsprogs strace rocksdb-tools";
 
 /// A command line in the making.
 pub(super) fn command<A: AsRef<OsStr>>(
@@ -37,10 +37,15 @@ pub(super) fn line(command: &Command) -> String {
 
 /// Checks that the modelled devices can be set up here at all, before anything is.
 pub(super) fn check_machine() -> Result<(), BenchError> {
+    check_programs(&["nbdkit", "nbdfuse", "losetup", "mke2fs", "mount", "umount"])
+}
+
+/// The same for a benchmark that drives these programs.
+pub(super) fn check_programs(programs: &[&'static str]) -> Result<(), BenchError> {
     if !rustix::process::geteuid().is_root() {
         return Err(BenchError::NotRoot);
     }
-    for program in ["nbdkit", "nbdfuse", "losetup", "mke2fs", "mount", "umount"] {
+    for program in programs.iter().copied() {
         if Command::new(program).arg("--version").stdin(Stdio::null()).output().is_err() {
             return Err(BenchError::Missing { program });
         }

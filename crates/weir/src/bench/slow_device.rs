@@ -180,7 +180,7 @@ pub(super) fn unmount_on_drop(directory: &Path) -> Undo {
 }
 
 /// A program that runs until it is dropped.
-struct Server {
+pub(super) struct Server {
     /// Empty before it starts and after it was ended.
     child: Arc<Mutex<Option<Child>>>,
     log: PathBuf,
@@ -188,7 +188,7 @@ struct Server {
 }
 
 impl Server {
-    fn start(program: &mut Command, log: PathBuf) -> Result<Server, BenchError> {
+    pub(super) fn start(program: &mut Command, log: PathBuf) -> Result<Server, BenchError> {
         let says = File::create(&log).map_err(|error| BenchError::io("cannot create", &log, error))?;
         let child: Arc<Mutex<Option<Child>>> = Arc::default();
         let started = Arc::clone(&child);
@@ -210,7 +210,7 @@ impl Server {
     }
 
     /// Waits until the server has made `path`.
-    fn wait_for(&self, path: &Path) -> Result<(), BenchError> {
+    pub(super) fn wait_for(&self, path: &Path) -> Result<(), BenchError> {
         let start = Instant::now();
         while !path.exists() {
             if self.has_ended() || start.elapsed() > Duration::from_secs(UP_SECONDS_MAX) {

@@ -56,9 +56,9 @@ pub(super) struct CompileArgs {
     /// The directory to which relative paths in the snapshot belong
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub(super) snapshot_root: PathBuf,
-    /// What the tracer added to each call, to be taken off think times
-    #[arg(long, value_name = "NANOSECONDS", default_value_t = 0)]
-    pub(super) tracer_ns: u64,
+    /// What the tracer added between two calls, to be taken off think times [default: what the trace says]
+    #[arg(long, value_name = "NANOSECONDS")]
+    pub(super) tracer_ns: Option<u64>,
     /// Switch a rule off, in every order that has it; repeat it for several
     #[arg(long, value_name = "RULE", value_parser = rule)]
     pub(super) without: Vec<Rule>,
@@ -122,6 +122,10 @@ pub(super) struct ReplayArgs {
     /// What is in memory when the replay begins; `cold` empties all caches of the machine if root asks
     #[arg(long, value_enum, default_value_t = CacheArg::AsBuilt)]
     pub(super) cache: CacheArg,
+    /// With --cache cold: only what lies below DIR, as the traced program named it, is not in memory; the rest of the tree,
+    /// such as the program's libraries, is
+    #[arg(long, value_name = "DIR")]
+    pub(super) cold_only: Option<PathBuf>,
     /// Replay so often; the report is the median run, with the interval of all
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) runs: u32,

@@ -52,6 +52,10 @@ pub(super) fn print(benchmark: &Benchmark) {
         println!("            {count:>9}  {}", fate.text());
     }
     println!("tree        {} files, {} open at the start", benchmark.tree.len(), benchmark.inherited.len());
+    println!(
+        "tracer      {:.1} us between two calls, taken off think times",
+        about.tracer_nanos as f64 / 1e3
+    );
     for order in &benchmark.orders {
         let length = benchmark.mean_length(order) as f64 / 1e6;
         println!("order {:<5} {} edges kept, {length:.3} ms long on average", order.name, order.waits.len());

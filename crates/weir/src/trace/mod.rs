@@ -40,7 +40,14 @@ fn record(args: &RecordArgs) -> Result<ExitCode, TraceError> {
         output: args.output.clone(),
         trees: args.tree.clone(),
     };
-    let status = ::trace::record(&settings)?;
+    let ::trace::Recording { status, tracer_nanos } = ::trace::record(&settings)?;
+    match tracer_nanos {
+        Some(nanos) => eprintln!(
+            "the tracer adds {:.1} us between two calls, which think times will not have",
+            nanos as f64 / 1e3
+        ),
+        None => eprintln!("warning: what the tracer adds could not be measured: think times will have it"),
+    }
     eprintln!("recorded {}; next: weir trace compile {0}", args.output.display());
     // The program's own result is the result, as under strace itself.
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))

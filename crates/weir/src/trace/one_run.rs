@@ -53,6 +53,9 @@ fn command(args: &ReplayArgs, order: OrderArg, root: &Path) -> Command {
         CacheArg::Warm => "warm",
     };
     command.args(["--cache", cache]);
+    if let Some(directory) = &args.cold_only {
+        command.arg("--cold-only").arg(directory);
+    }
     if let Some(scale) = args.scale {
         command.args(["--scale", &scale.to_string()]);
     }
@@ -114,7 +117,8 @@ fn replay(args: &ReplayArgs, root: &Path) -> Result<Run, TraceError> {
         CacheArg::AsBuilt => Cache::AsBuilt,
         CacheArg::Cold => Cache::Cold,
         CacheArg::Warm => Cache::Warm,
-    });
+    })
+    .cold_below(args.cold_only.clone());
     ::trace::confine(root)?;
     let watched = std::io::stderr().is_terminal();
     let tell = |done: usize, all: usize| {
@@ -125,5 +129,5 @@ fn replay(args: &ReplayArgs, root: &Path) -> Result<Run, TraceError> {
     let built = ::trace::initialise(&benchmark, Path::new("/"), &tell)?;
     let done = cache.apply(&benchmark)?;
     let run = ::trace::replay(&benchmark, &Settings { order, speed, stall_seconds: args.stall })?;
-    Ok(Run { built, cache: done.into(), ..run })
+    Ok(Run { built, cache: done, ..run })
 }

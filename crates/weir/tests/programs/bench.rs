@@ -120,3 +120,32 @@ fn a_start_is_told_by_parts() {
         assert!(run["parts"]["store_bytes"].as_u64().expect("a count") > 500 * 64, "{run}");
     }
 }
+
+#[test]
+fn replays_are_timed_beside_the_program_and_a_campaign_goes_on_where_it_stopped() {
+    if !can_mount() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let results = directory.path().to_str().expect("a plain path");
+    let small = ["replay-accuracy", "--size", "small", "--only", "two-devices", "--results", results];
+    let lines =
+        || std::fs::read_to_string(directory.path().join("runs.jsonl")).expect("results").lines().count();
+    let first = bench(&[&small[..], &["--rounds", "1", "--baselines", "0"]].concat());
+    assert_eq!(first["complete"], true);
+    // On each of two targets the program, and both traces at both speeds.
+    assert_eq!(lines(), 2 * (1 + 2 * 2));
+    bench(&[&small[..], &["--rounds", "1", "--baselines", "1"]].concat());
+    assert_eq!(lines(), 2 * (1 + 2 * 5), "only the other orders were missing");
+    let report = bench(&[&small[..], &["--report"]].concat());
+    assert_eq!(lines(), 2 * (1 + 2 * 5), "a report measures nothing");
+    for target in report["results"]["targets"].as_array().expect("targets") {
+        assert!(target["original"].as_f64().expect("seconds") > 0.0);
+        for replay in target["replays"].as_array().expect("replays") {
+            assert!(replay["error"].as_f64().expect("a share") > -1.0, "{replay}");
+            assert!(replay["concurrency"].as_f64().expect("a share") > 0.0, "{replay}");
+        }
+    }
+    assert_eq!(report["results"]["summaries"].as_array().expect("summaries").len(), 5);
+    assert_eq!(report["traces"].as_array().expect("traces").len(), 2);
+}

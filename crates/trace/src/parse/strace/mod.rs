@@ -27,7 +27,11 @@ pub struct Strace<R> {
     ready: VecDeque<Event>,
     restarts: Restarts,
     coverage: Coverage,
+    tracer_nanos: Option<u64>,
 }
+
+/// The line in which `weir trace record` says what the tracer adds between two calls. strace itself writes no such lines.
+pub const TRACER_NOTE: &str = "# nanoseconds that the tracer adds between two calls: ";
 
 /// A call whose second half has not come yet.
 struct Half {
@@ -40,7 +44,8 @@ impl<R: BufRead> Strace<R> {
     /// A reader of `input`.
     pub fn new(input: R) -> Strace<R> {
         let (pending, ready, restarts) = Default::default();
-        Strace { input, clock: Clock::default(), pending, ready, restarts, coverage: Coverage::default() }
+        let (clock, coverage) = (Clock::default(), Coverage::default());
+        Strace { input, clock, pending, ready, restarts, coverage, tracer_nanos: None }
     }
 
     fn read_line(&mut self, text: &mut Vec<u8>) -> io::Result<bool> {
@@ -63,6 +68,11 @@ impl<R: BufRead> Strace<R> {
 
     fn take_line(&mut self, text: &[u8]) {
         let number = self.coverage.lines;
+        if let Some(nanos) = text.strip_prefix(TRACER_NOTE.as_bytes()) {
+            self.tracer_nanos = std::str::from_utf8(nanos).ok().and_then(|nanos| nanos.trim().parse().ok());
+            self.coverage.used += 1;
+            return;
+        }
         let Some(line) = Line::parse(text, &mut self.clock, number) else {
             return self.coverage.problem("no call, signal or end of a task", number, text);
         };
@@ -150,6 +160,10 @@ impl<R: BufRead> Source for Strace<R> {
 
     fn coverage(&self) -> &Coverage {
         &self.coverage
+    }
+
+    fn tracer_nanos(&self) -> Option<u64> {
+        self.tracer_nanos
     }
 }
 

@@ -187,3 +187,13 @@ fn damaged_traces_compile_or_are_refused_and_never_panic() {
         }
     }
 }
+
+#[test]
+fn what_the_tracer_costs_is_noted_in_the_trace_and_is_no_problem() {
+    let text = format!("7  100000000.000001 close(3) = 0 <0.000005>\n{TRACER_NOTE}14200\n");
+    let mut source = Strace::new(text.as_bytes());
+    while source.next_event().expect("memory does not fail").is_some() {}
+    assert_eq!(source.tracer_nanos(), Some(14200));
+    let Coverage { lines, used, problems, .. } = source.coverage();
+    assert_eq!((*lines, *used, problems.len()), (2, 2, 0));
+}

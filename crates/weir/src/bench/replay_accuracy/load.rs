@@ -1,0 +1,81 @@
+//! The program of the small experiments: threads that read, each from a file of its own.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use device::Random;
+
+use super::super::error::BenchError;
+
+const READ_BYTES: usize = 4096;
+
+/// What to read, and how.
+#[derive(Debug, Args)]
+pub(in super::super) struct LoadArgs {
+    directory: PathBuf,
+    #[arg(long)]
+    threads: u32,
+    /// Of each thread.
+    #[arg(long)]
+    reads: u64,
+    #[arg(long, value_enum)]
+    how: How,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// Which parts of its file a thread reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum How {
+    /// Random pages.
+    Random,
+    /// Random pages; the first thread reads its whole file before.
+    ScanFirst,
+    /// One after the other.
+    Sequential,
+}
+
+impl How {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            How::Random => "random",
+            How::ScanFirst => "scan-first",
+            How::Sequential => "sequential",
+        }
+    }
+}
+
+/// The file of a thread.
+pub(super) fn file(directory: &Path, thread: u32) -> PathBuf {
+    directory.join(format!("file-{thread}"))
+}
+
+/// Reads, and ends.
+pub(in super::super) fn run_load(args: &LoadArgs) -> Result<(), BenchError> {
+    let read = |thread: u32| {
+        let path = file(&args.directory, thread);
+        reader(args, thread, &path).map_err(|error| BenchError::io("cannot read", &path, error))
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..args.threads).map(|thread| scope.spawn(move || read(thread))).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().expect("a reader does not panic"))
+    })
+}
+
+fn reader(args: &LoadArgs, thread: u32, path: &Path) -> io::Result<()> {
+    let mut file = File::open(path)?;
+    let pages = file.metadata()?.len() / READ_BYTES as u64;
+    let mut page = [0; READ_BYTES];
+    if args.how == How::Sequential {
+        (0..args.reads.min(pages)).try_for_each(|_| file.read_exact(&mut page))?;
+        return Ok(());
+    }
+    if args.how == How::ScanFirst && thread == 0 {
+        while file.read(&mut page)? > 0 {}
+    }
+    let mut random = Random::new(args.seed + u64::from(thread));
+    (0..args.reads).try_for_each(|_| file.read_exact_at(&mut page, random.below(pages) * READ_BYTES as u64))
+}

@@ -1,0 +1,318 @@
+//! What the runs say: errors, the noise that nobody can be better than, and how both are spread. Pure.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::plan::{Experiment, Kind, MODE, Speed, VARIANTS, Variant};
+use super::results::{Outcome, Replayed};
+
+/// The whole result.
+#[derive(Debug, Serialize)]
+pub(super) struct Table {
+    pub(super) mode: Speed,
+    pub(super) targets: Vec<Target>,
+    pub(super) summaries: Vec<Summary>,
+}
+
+/// An experiment on a target.
+#[derive(Debug, Serialize)]
+pub(super) struct Target {
+    experiment: &'static str,
+    kind: Kind,
+    target: &'static str,
+    device: &'static str,
+    /// Of the program itself, without a tracer.
+    originals: Vec<f64>,
+    original: f64,
+    /// How far one run of the program is from the median of all, on average: a share of it.
+    noise: f64,
+    replays: Vec<Replay>,
+}
+
+/// A source's trace on a target.
+#[derive(Debug, Serialize)]
+pub(super) struct Replay {
+    source: &'static str,
+    variant: Variant,
+    runs: Vec<f64>,
+    /// (Median replay − median original) / median original.
+    error: f64,
+    /// Of the median run: calls under way, as a share of what the program had on this target.
+    concurrency: f64,
+    /// Of all runs: the part of the elapsed time by which actions began too late.
+    late: f64,
+    differences: u64,
+}
+
+/// One way of replaying, over all pairs of source and target.
+#[derive(Debug, Serialize)]
+pub(super) struct Summary {
+    kind: Kind,
+    variant: Variant,
+    pairs: usize,
+    mean: f64,
+    median: f64,
+    /// The mean of the worst tenth.
+    worst_decile: f64,
+    concurrency: f64,
+    noise: f64,
+}
+
+impl Table {
+    /// Of what was measured; pairs that lack a run are left out.
+    pub(super) fn new(experiments: &[Experiment], outcomes: &[Outcome]) -> Table {
+        let mut targets = Vec::new();
+        for experiment in experiments {
+            for target in &experiment.configurations {
+                let here = |outcome: &&Outcome| {
+                    outcome.key.experiment == experiment.name && outcome.key.target == target.name
+                };
+                let here: Vec<&Outcome> = outcomes.iter().filter(here).collect();
+                targets.extend(Target::new(experiment, (target.name, target.device.text()), &here));
+            }
+        }
+        let kinds = [Kind::Micro, Kind::Macro];
+        let summary =
+            |kind| VARIANTS.into_iter().filter_map(|variant| Summary::new(kind, variant, &targets)).collect();
+        let summaries = kinds.into_iter().flat_map(|kind| -> Vec<_> { summary(kind) }).collect();
+        Table { mode: MODE, targets, summaries }
+    }
+}
+
+impl Target {
+    fn new(
+        experiment: &Experiment,
+        (target, device): (&'static str, &'static str),
+        here: &[&Outcome],
+    ) -> Option<Target> {
+        let originals: Vec<f64> = here
+            .iter()
+            .filter(|outcome| outcome.key.replay.is_none())
+            .map(|outcome| seconds(outcome))
+            .collect();
+        let original = median(&originals)?;
+        let away = originals.iter().map(|one| (one - original).abs()).sum::<f64>();
+        let noise = away / originals.len() as f64 / original;
+        // What the program had here is in the trace that was taken here.
+        let mut own = here
+            .iter()
+            .filter(|outcome| outcome.key.replay.as_ref().is_some_and(|(source, _)| source == target));
+        let recorded =
+            own.find_map(|outcome| Some(outcome.replayed?.recorded_concurrency)).unwrap_or(f64::NAN);
+        let mut replays = Vec::new();
+        for source in &experiment.configurations {
+            for variant in VARIANTS {
+                let is_it = |outcome: &&&Outcome| {
+                    outcome
+                        .key
+                        .replay
+                        .as_ref()
+                        .is_some_and(|(from, how)| from == source.name && *how == variant)
+                };
+                let mine: Vec<&Outcome> = here.iter().filter(is_it).copied().collect();
+                replays.extend(Replay::new(source.name, variant, &mine, original, recorded));
+            }
+        }
+        let (experiment, kind) = (experiment.name, experiment.kind);
+        Some(Target { experiment, kind, target, device, originals, original, noise, replays })
+    }
+}
+
+impl Replay {
+    fn new(
+        source: &'static str,
+        variant: Variant,
+        outcomes: &[&Outcome],
+        original: f64,
+        recorded: f64,
+    ) -> Option<Replay> {
+        let runs: Vec<f64> = outcomes.iter().map(|outcome| seconds(outcome)).collect();
+        let error = (median(&runs)? - original) / original;
+        let replayed = |of: fn(&Replayed) -> f64| -> Vec<f64> {
+            outcomes.iter().filter_map(|outcome| outcome.replayed.as_ref().map(of)).collect()
+        };
+        let concurrency = median(&replayed(|replayed| replayed.concurrency))? / recorded;
+        let late =
+            replayed(|replayed| replayed.late_ns as f64 / 1e9).iter().sum::<f64>() / runs.iter().sum::<f64>();
+        let differences =
+            outcomes.iter().filter_map(|outcome| Some(outcome.replayed?.differences)).max().unwrap_or(0);
+        Some(Replay { source, variant, runs, error, concurrency, late, differences })
+    }
+}
+
+impl Summary {
+    fn new(kind: Kind, variant: Variant, targets: &[Target]) -> Option<Summary> {
+        let of_kind = || targets.iter().filter(|target| target.kind == kind);
+        let replays: Vec<&Replay> =
+            of_kind().flat_map(|target| &target.replays).filter(|replay| replay.variant == variant).collect();
+        let mut errors: Vec<f64> = replays.iter().map(|replay| replay.error.abs()).collect();
+        errors.sort_by(f64::total_cmp);
+        let worst = &errors[errors.len() - errors.len().div_ceil(10)..];
+        let concurrency: Vec<f64> = replays.iter().map(|replay| replay.concurrency).collect();
+        Some(Summary {
+            kind,
+            variant,
+            pairs: errors.len(),
+            mean: mean(&errors)?,
+            median: median(&errors)?,
+            worst_decile: mean(worst)?,
+            concurrency: mean(&concurrency)?,
+            noise: mean(&of_kind().map(|target| target.noise).collect::<Vec<_>>())?,
+        })
+    }
+}
+
+fn seconds(outcome: &Outcome) -> f64 {
+    outcome.elapsed_ns as f64 / 1e9
+}
+
+fn mean(figures: &[f64]) -> Option<f64> {
+    (!figures.is_empty()).then(|| figures.iter().sum::<f64>() / figures.len() as f64)
+}
+
+fn median(figures: &[f64]) -> Option<f64> {
+    let mut sorted = figures.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (low, high) = (sorted.get(sorted.len().checked_sub(1)? / 2)?, sorted.get(sorted.len() / 2)?);
+    Some((low + high) / 2.0)
+}
+
+/// For people: errors in per cent, replays that took too long with a plus.
+pub(super) fn text(table: &Table, edges: &[(String, String, Value)]) -> String {
+    let mut text = String::new();
+    let heads: Vec<String> = VARIANTS
+        .iter()
+        .map(|variant| match variant.speed {
+            MODE => variant.order.name().to_owned(),
+            other => format!("{} {}", variant.order.name(), other.name()),
+        })
+        .collect();
+    let _ = writeln!(
+        text,
+        "Errors in per cent of the program's own time; {} speed unless said otherwise",
+        table.mode.name()
+    );
+    for target in &table.targets {
+        let Target { experiment, target: name, device, original, noise, originals, .. } = target;
+        let _ = writeln!(
+            text,
+            "\n{experiment} on {name} ({device}): {original:.3} s, {} runs, noise {:.1}",
+            originals.len(),
+            noise * 100.0
+        );
+        let _ = write!(text, "  {:<14}", "trace of");
+        for head in &heads {
+            let _ = write!(text, "{head:>10}");
+        }
+        let _ = writeln!(text, "{:>14}{:>8}{:>13}", "concurrency %", "late %", "differences");
+        let sources: BTreeSet<_> = target.replays.iter().map(|replay| replay.source).collect();
+        for source in sources {
+            let _ = write!(text, "  {source:<14}");
+            let of = |variant: Variant| {
+                target.replays.iter().find(|replay| replay.source == source && replay.variant == variant)
+            };
+            for variant in VARIANTS {
+                let error = of(variant).map_or("-".into(), |replay| format!("{:+.1}", replay.error * 100.0));
+                let _ = write!(text, "{error:>10}");
+            }
+            let of_ours = |figure: fn(&Replay) -> f64| of(VARIANTS[0]).map_or(f64::NAN, figure) * 100.0;
+            let (concurrency, late) = (of_ours(|replay| replay.concurrency), of_ours(|replay| replay.late));
+            let differences = of(VARIANTS[0]).map_or(0, |replay| replay.differences);
+            let _ = writeln!(text, "{concurrency:>14.0}{late:>8.1}{differences:>13}");
+        }
+    }
+    summaries(&mut text, table);
+    edge_table(&mut text, edges);
+    text
+}
+
+fn summaries(text: &mut String, table: &Table) {
+    let _ = writeln!(
+        text,
+        "\n{:<7}{:<10}{:<9}{:>6}{:>8}{:>8}{:>14}{:>14}{:>8}",
+        "", "order", "speed", "pairs", "mean", "median", "worst decile", "concurrency %", "noise"
+    );
+    for summary in &table.summaries {
+        let Summary { kind, variant, pairs, mean, median, worst_decile, concurrency, noise } = summary;
+        let percent = |share: &f64| share * 100.0;
+        let _ = writeln!(
+            text,
+            "{:<7}{:<10}{:<9}{pairs:>6}{:>8.1}{:>8.1}{:>14.1}{:>14.0}{:>8.1}",
+            if *kind == Kind::Micro { "micro" } else { "macro" },
+            variant.order.name(),
+            variant.speed.name(),
+            percent(mean),
+            percent(median),
+            percent(worst_decile),
+            percent(concurrency),
+            percent(noise)
+        );
+    }
+}
+
+fn edge_table(text: &mut String, edges: &[(String, String, Value)]) {
+    let _ = writeln!(
+        text,
+        "\n{:<14}{:<14}{:<10}{:>8}{:>16}",
+        "trace of", "on", "order", "edges", "mean length ms"
+    );
+    for (experiment, source, orders) in edges {
+        for order in orders.as_array().into_iter().flatten() {
+            let name = order["name"].as_str().unwrap_or_default();
+            let (count, length) = (order["edges"].as_u64(), order["mean_length_ns"].as_u64());
+            let millis = length.unwrap_or_default() as f64 / 1e6;
+            let _ = writeln!(
+                text,
+                "{experiment:<14}{source:<14}{name:<10}{:>8}{millis:>16.3}",
+                count.unwrap_or_default()
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::{Key, Order, Size, experiments};
+    use super::*;
+
+    fn outcome(replay: Option<(&str, Variant)>, round: u32, elapsed_ns: u64) -> Outcome {
+        let replay = replay.map(|(source, variant)| (source.to_owned(), variant));
+        let replayed = replay.is_some().then_some(Replayed {
+            concurrency: 1.5,
+            recorded_concurrency: 2.0,
+            late_ns: 0,
+            late_p99_ns: 0,
+            differences: 0,
+        });
+        let key = Key { experiment: "readers-1".into(), target: "disk".into(), replay, round };
+        Outcome { key, elapsed_ns, replayed }
+    }
+
+    #[test]
+    fn an_error_is_that_of_the_medians_and_the_noise_that_of_the_originals() {
+        let ours = VARIANTS[0];
+        let single = Variant { order: Order::Single, ..ours };
+        let mut outcomes: Vec<_> =
+            [100, 90, 120].into_iter().zip(0..).map(|(ns, round)| outcome(None, round, ns)).collect();
+        outcomes.extend(
+            [107, 300, 95].into_iter().zip(0..).map(|(ns, round)| outcome(Some(("disk", ours)), round, ns)),
+        );
+        outcomes.push(outcome(Some(("flash", ours)), 0, 80));
+        outcomes.push(outcome(Some(("disk", single)), 0, 200));
+        let table = Table::new(&experiments(Size::Small), &outcomes);
+        let close = |one: f64, other: f64| assert!((one - other).abs() < 1e-9, "{one} is not {other}");
+        assert_eq!(table.targets.len(), 1);
+        close(table.targets[0].noise, 0.1);
+        let errors: Vec<f64> = table.targets[0].replays.iter().map(|replay| replay.error).collect();
+        [0.07, 1.0, -0.2].into_iter().zip(errors).for_each(|(wanted, error)| close(error, wanted));
+        let summary = &table.summaries[0];
+        assert_eq!((summary.kind, summary.variant, summary.pairs), (Kind::Micro, ours, 2));
+        close(summary.mean, 0.135);
+        close(summary.worst_decile, 0.2);
+        close(summary.concurrency, 0.75);
+        assert!(text(&table, &[]).contains("+7.0"));
+    }
+}
