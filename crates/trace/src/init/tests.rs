@@ -9,7 +9,8 @@ fn tree() -> Benchmark {
     let file = names.intern(b"/dir/file");
     let mut add = |path: &[u8], kind, mode| {
         let path = names.intern(path);
-        tree.push(Initial { path, kind, mode });
+        let (attributes, holes) = Default::default();
+        tree.push(Initial { path, kind, mode, attributes, holes });
     };
     add(b"/dir", InitialKind::Directory, 0o555);
     add(b"/dir/file", InitialKind::File(3_000_000), 0o640);

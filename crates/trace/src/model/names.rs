@@ -135,13 +135,22 @@ impl World {
                     self.decide(node, want);
                     node
                 }
-                Some(_) => self.tree.add(Node { resized: true, ..Node::new(Kind::File, None) }),
+                Some(_) => {
+                    self.look(step, &found, Role::Use);
+                    self.tree.add(Node { resized: true, ..Node::new(Kind::File, None) })
+                }
                 None => self.create(step, &mut found, Kind::File, mode),
             };
             if has(libc::O_TRUNC) && self.tree.is_file(node) {
                 self.resize(step, node, 0);
             }
-            handle = self.describe(Target::File(node), has(libc::O_APPEND));
+            let on = match self.tree.node(node).kind {
+                Kind::Fifo => Target::Pipe(call.made_note.unwrap_or(at.path)),
+                _ => Target::File(node),
+            };
+            handle = self.describe(on, has(libc::O_APPEND));
+            self.descriptions[handle as usize].limited =
+                flags & libc::O_ACCMODE as u32 != libc::O_RDWR as u32;
             let table = self.task(call).table;
             let (series, closed) = self.install(table, made, handle, has(libc::O_CLOEXEC));
             // An older file under this number was closed by a call that the trace lacks.
@@ -151,6 +160,9 @@ impl World {
             step.touch(Resource::Description(handle), How::Write);
         } else {
             self.look(step, &found, Role::Use);
+        }
+        if handle != NO_HANDLE && self.file_of(handle).is_none() {
+            return Err(Fate::Modelled(Modelled::NoFile));
         }
         Ok(Op::Open { at: place, flags, mode, made: handle })
     }

@@ -4,7 +4,9 @@
 //! A first run, in the order in which the model explains the trace, says which results the simulation can judge: those that it
 //! reproduces. The others (races among them, and what depends on rights or devices) are listed and left out.
 
+mod attributes;
 mod content;
+mod locks;
 mod names;
 mod random;
 mod schedule;

@@ -122,6 +122,10 @@ pub(super) struct ReplayArgs {
     /// What is in memory when the replay begins; `cold` empties all caches of the machine if root asks
     #[arg(long, value_enum, default_value_t = CacheArg::AsBuilt)]
     pub(super) cache: CacheArg,
+    /// What fsync and fdatasync mean: durable, as here; written to the device but not flushed, as on some other platforms; or
+    /// nothing
+    #[arg(long, value_enum, default_value_t = FsyncArg::Durable)]
+    pub(super) fsync: FsyncArg,
     /// Replay so often; the report is the median run, with the interval of all
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) runs: u32,
@@ -163,6 +167,16 @@ pub(super) enum OrderArg {
     Single,
     /// Nothing but each thread's own order
     Unconstrained,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum FsyncArg {
+    /// On return, the bytes survive a loss of power
+    Durable,
+    /// On return, the device has the bytes
+    Device,
+    /// It returns at once
+    None,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

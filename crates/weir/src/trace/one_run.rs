@@ -1,8 +1,10 @@
 //! One run of a replay: a child process, because a process cannot leave the root directory that confines it.
 
-use super::args::{CacheArg, OrderArg, ReplayArgs};
+use super::args::{CacheArg, FsyncArg, OrderArg, ReplayArgs};
 use crate::error::WeirError;
-use ::trace::{Baseline, Benchmark, Cache, CacheControl, Failure, Results, Run, Settings, Speed, TraceError};
+use ::trace::{
+    Baseline, Benchmark, Cache, CacheControl, Failure, Results, Run, Settings, Speed, Syncs, TraceError,
+};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -53,6 +55,12 @@ fn command(args: &ReplayArgs, order: OrderArg, root: &Path) -> Command {
         CacheArg::Warm => "warm",
     };
     command.args(["--cache", cache]);
+    let fsync = match args.fsync {
+        FsyncArg::Durable => "durable",
+        FsyncArg::Device => "device",
+        FsyncArg::None => "none",
+    };
+    command.args(["--fsync", fsync]);
     if let Some(scale) = args.scale {
         command.args(["--scale", &scale.to_string()]);
     }
@@ -115,6 +123,11 @@ fn replay(args: &ReplayArgs, root: &Path) -> Result<Run, TraceError> {
         CacheArg::Cold => Cache::Cold,
         CacheArg::Warm => Cache::Warm,
     });
+    let syncs = match args.fsync {
+        FsyncArg::Durable => Syncs::Durable,
+        FsyncArg::Device => Syncs::Device(host::write_out),
+        FsyncArg::None => Syncs::Nothing,
+    };
     ::trace::confine(root)?;
     let watched = std::io::stderr().is_terminal();
     let tell = |done: usize, all: usize| {
@@ -124,6 +137,6 @@ fn replay(args: &ReplayArgs, root: &Path) -> Result<Run, TraceError> {
     };
     let built = ::trace::initialise(&benchmark, Path::new("/"), &tell)?;
     let done = cache.apply(&benchmark)?;
-    let run = ::trace::replay(&benchmark, &Settings { order, speed, stall_seconds: args.stall })?;
+    let run = ::trace::replay(&benchmark, &Settings { order, speed, stall_seconds: args.stall }, syncs)?;
     Ok(Run { built, cache: done.into(), ..run })
 }
