@@ -52,23 +52,47 @@ fn json(command: &mut Command) -> Value {
 
 fn replay(benchmark: &Path, on: &Path, order: &str) -> Value {
     let mut command = weir();
-    command.args(["trace", "replay", "--json", "--strict", "--runs", RUNS, "--order", order, "--on"]);
+    command.args(["trace", "replay", "--json", "--runs", RUNS, "--order", order, "--on"]);
     json(command.arg(on).arg(benchmark))
 }
 
-/// Records, replays in both orders, and verifies. Differences that do not come from the order must have one of these causes.
+/// `root` has no rule for what a directory lists: nothing keeps a listing between the names made before and after it.
+fn is_promised(order: &str, call: &Value) -> bool {
+    order != "root" || call != "getdents64"
+}
+
+/// No result depends on the order: not in a replay, and not in random orders on the simulated file system. Returns the causes
+/// of other differences.
+fn keeps_results(benchmark: &Path, on: &Path) -> Vec<String> {
+    let mut causes = Vec::new();
+    for order in ["weir", "root"] {
+        let report = replay(benchmark, on, order);
+        let groups = report["groups"].as_array().expect("groups");
+        let by_order = |group: &&Value| group["cause"] == "order" && is_promised(order, &group["call"]);
+        assert_eq!(groups.iter().find(by_order), None, "{order}");
+        causes.extend(groups.iter().filter_map(|group| group["cause"].as_str().map(str::to_owned)));
+        let mut verify = weir();
+        verify.args(["trace", "verify", "--json", "--order", order, "--orders", ORDERS]).arg(benchmark);
+        let verified: Value =
+            serde_json::from_slice(&verify.output().expect("it starts").stdout).expect("JSON");
+        let results = verified["results"].as_array().expect("results");
+        assert_eq!(results.iter().find(|one| is_promised(order, &one["call"])), None, "{order}");
+        assert!(
+            order == "root" || verified["views"].as_array().is_some_and(Vec::is_empty),
+            "{}",
+            verified["views"]
+        );
+    }
+    causes
+}
+
+/// Records and replays. Differences that do not come from the order must have one of these causes.
 fn replays_faithfully(script: &str, others: &[&str]) -> (Value, Output) {
     let sandbox = Sandbox::new();
     let (benchmark, output) = recorded(&sandbox, script);
-    for order in ["weir", "root"] {
-        let report = replay(&benchmark, &sandbox.path("target"), order);
-        let causes = report["causes"].as_object().expect("causes");
-        let known = |cause: &&String| others.contains(&cause.as_str());
-        assert!(causes.keys().all(|cause| known(&cause)), "{order}: {:#}", report["groups"]);
-        let mut verify = weir();
-        verify.args(["trace", "verify", "--order", order, "--orders", ORDERS]);
-        succeeds(verify.arg(&benchmark));
-    }
+    let causes = keeps_results(&benchmark, &sandbox.path("target"));
+    let other = causes.iter().find(|cause| !others.contains(&cause.as_str()));
+    assert_eq!(other, None, "{:#}", replay(&benchmark, &sandbox.path("target"), "weir")["groups"]);
     (json(weir().args(["trace", "info", "--json"]).arg(&benchmark)), output)
 }
 
@@ -176,18 +200,6 @@ fn programs_drawn_from_a_seed_replay_in_order_five_times_each() {
     for seed in 1..=6 {
         let sandbox = Sandbox::new();
         let (benchmark, _) = recorded(&sandbox, &format!("{} . {seed} 60", program.display()));
-        for order in ["weir", "root"] {
-            let report = replay(&benchmark, &sandbox.path("target"), order);
-            assert_eq!(
-                report["causes"]["order"],
-                Value::Null,
-                "seed {seed}, {order}: {:#}",
-                report["groups"]
-            );
-            let mut verify = weir();
-            verify.args(["trace", "verify", "--order", order, "--orders", ORDERS]).arg(&benchmark);
-            let verified = verify.output().expect("it starts");
-            assert!(verified.status.success(), "seed {seed}: {}", String::from_utf8_lossy(&verified.stdout));
-        }
+        println!("seed {seed}: {:?}", keeps_results(&benchmark, &sandbox.path("target")));
     }
 }

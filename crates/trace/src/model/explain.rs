@@ -44,7 +44,8 @@ impl World {
                     (true, false) => Needs::Any,
                     _ => Needs::There,
                 };
-                self.is_free(call, *made) && self.explains_name(call, *at, !has(libc::O_NOFOLLOW), needs)
+                let follow = !has(libc::O_NOFOLLOW) && needs != Needs::Free;
+                self.is_free(call, *made) && self.explains_name(call, *at, follow, needs)
             }
             Op::Close { all, .. } => all.iter().all(|fd| self.has(call, *fd)),
             Op::Read { on, bytes, at } | Op::ReadWith { on, bytes, at, .. } => {
@@ -116,7 +117,8 @@ impl World {
                 return self.file_of(self.slot(call, *on)?.description);
             }
             Op::Stat { at, follow, .. } => (*at, *follow),
-            Op::Resize { at, .. } | Op::Open { at, .. } => (*at, true),
+            Op::Resize { at, .. } => (*at, true),
+            Op::Open { at, flags, .. } => (*at, flags & (libc::O_NOFOLLOW | libc::O_EXCL) as u32 == 0),
             _ => return None,
         };
         let path = self.names.bytes(at.path).to_vec();

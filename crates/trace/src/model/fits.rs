@@ -25,6 +25,8 @@ impl World {
         let (source, target) = (self.end_of(call, from, false), self.end_of(call, to, false));
         let (Some(source), Some(target)) = (source, target) else { return true };
         let target_node = if let End::Found(node) = target { Some(node) } else { None };
+        // The kernel looks for what is renamed first: another error says that it was there.
+        let source_there = !matches!(source, End::Absent | End::NoParent);
         match call.outcome {
             Outcome::Value(_) => {
                 let needs = match flags {
@@ -45,13 +47,14 @@ impl World {
                 _ => true,
             },
             Outcome::Error(EEXIST) if flags & libc::RENAME_NOREPLACE != 0 => {
-                !matches!(target, End::Absent | End::NoParent)
+                source_there && !matches!(target, End::Absent | End::NoParent)
             }
             Outcome::Error(ENOTEMPTY | EEXIST) => {
-                !matches!(target, End::Absent | End::NoParent)
+                source_there
+                    && !matches!(target, End::Absent | End::NoParent)
                     && target_node.is_none_or(|node| self.tree.is_empty(node) != Some(true))
             }
-            Outcome::Error(EISDIR) => target_node.is_none_or(|node| !self.tree.is_file(node)),
+            Outcome::Error(EISDIR) => source_there && target_node.is_none_or(|node| !self.tree.is_file(node)),
             _ => true,
         }
     }
@@ -85,7 +88,10 @@ impl World {
                     && self.explains_name(call, to, false, Needs::Free)
             }
             Outcome::Error(libc::ENOENT) => !(found && matches!(target, End::Found(_) | End::Absent)),
-            Outcome::Error(libc::EEXIST) => !matches!(target, End::Absent | End::NoParent),
+            Outcome::Error(libc::EEXIST) => {
+                !matches!(source, End::Absent | End::NoParent)
+                    && !matches!(target, End::Absent | End::NoParent)
+            }
             _ => true,
         }
     }
@@ -93,6 +99,9 @@ impl World {
     /// Whether a result of `call` may depend on whether `change` came before it: on a lock, a size, or a name.
     pub(super) fn sees(&mut self, call: &Call, change: &Call) -> bool {
         let Ask::File(op) = &call.ask else { return false };
+        if !self.tasks.contains_key(&call.task) || !self.tasks.contains_key(&change.task) {
+            return false;
+        }
         match op {
             Op::Lock { .. } | Op::Flock { .. } => {
                 let refused = matches!(call.outcome, Outcome::Error(libc::EAGAIN | libc::EACCES));

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 const CANDIDATES_MAX: usize = 64;
 
 /// Races that are listed; all are counted.
-const RACES_LISTED_MAX: usize = 1000;
+const RACES_LISTED_MAX: usize = 1 << 20;
 
 /// Applies all calls and gives each step, with its call, to `each`, in the order found.
 pub fn linearise(world: &mut World, calls: Vec<Call>, each: impl FnMut(Step)) {
@@ -56,6 +56,9 @@ impl<Each: FnMut(Step)> Lineariser<'_, Each> {
             for call in before {
                 self.apply(&call);
             }
+            if let Ask::Wait { child: Some(child) } = call.ask {
+                self.end_of_child(child);
+            }
             if !self.world.explains(&call) {
                 self.reorder(&call);
             }
@@ -95,6 +98,15 @@ impl<Each: FnMut(Step)> Lineariser<'_, Each> {
         self.world.repairs.races += 1;
         if self.world.races.len() < RACES_LISTED_MAX {
             self.world.races.push(call.line);
+        }
+    }
+
+    /// A child that was waited for has ended, even if the line that says so comes later.
+    fn end_of_child(&mut self, child: u32) {
+        let Some(own) = self.per_task.get(&child) else { return };
+        let Some(at) = own.front().copied() else { return };
+        if let Some(end) = self.calls[at].take_if(|call| call.ask == Ask::Exit) {
+            self.take_early(at, &end);
         }
     }
 

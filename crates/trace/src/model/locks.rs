@@ -146,6 +146,8 @@ impl World {
             self.locks.set(file.node, wanted);
         }
         let on = match wanted.owner {
+            // Whether a descriptor allows the lock is its own.
+            _ if call.outcome == crate::op::Outcome::Error(libc::EBADF) => file.slot.description,
             Owner::Description(description) => description,
             Owner::Table(table) => self
                 .locks
@@ -213,6 +215,7 @@ impl World {
         let carrier = self.locks.carriers.remove(&(node, table));
         if self.locks.release(node, Owner::Table(table)) {
             step.touch(Resource::Locks(node), How::Write);
+            step.in_series(Series::File(node), Role::Use);
             self.locks.unlocked.extend(carrier);
         }
     }
@@ -220,11 +223,13 @@ impl World {
     /// The last reference to a description goes, and its own locks with it.
     pub(super) fn unlock_at_last_close(&mut self, description: Handle, step: &mut Step) {
         let Some(node) = self.file_of(description) else { return };
-        if self.locks.release(node, Owner::Description(description)) {
-            step.touch(Resource::Locks(node), How::Write);
-        }
-        if self.locks.release_flock(node, description) {
-            step.touch(Resource::Flock(node), How::Write);
+        let ranges = self.locks.release(node, Owner::Description(description));
+        let whole = self.locks.release_flock(node, description);
+        for (released, what) in [(ranges, Resource::Locks(node)), (whole, Resource::Flock(node))] {
+            if released {
+                step.touch(what, How::Write);
+                step.in_series(Series::File(node), Role::Use);
+            }
         }
     }
 

@@ -124,7 +124,9 @@ impl World {
         // A success with O_CREAT proves nothing about what was there before; an unknown name counts as free.
         let believed = if creates && call.outcome.succeeded() { Outcome::Unknown } else { call.outcome };
         let located = Call { outcome: believed, ..call.clone() };
-        let mut found = self.locate(&located, at, !has(libc::O_NOFOLLOW), want)?;
+        // What must be new is not looked for behind a link.
+        let follow = !has(libc::O_NOFOLLOW) && !has(libc::O_CREAT | libc::O_EXCL);
+        let mut found = self.locate(&located, at, follow, want)?;
         let place = found.place;
         let mode = mode & !self.directories[self.task(call).directory].mask;
         let mut handle = NO_HANDLE;
@@ -230,6 +232,10 @@ impl World {
         if !call.outcome.succeeded() {
             self.look(step, &source, Role::Use);
             self.look(step, &target, Role::Use);
+            // Whether it was empty is a result.
+            if let Some(node) = target.node.filter(|node| !self.tree.is_file(*node)) {
+                step.touch(Resource::Listing(node), How::Read);
+            }
         } else if let (Some(node), Some((from_dir, from_name))) = (source.node, Self::last(&source)) {
             self.look(step, &source, Role::Delete);
             if let End::Unknown(rest) = &target.walk.end

@@ -50,17 +50,7 @@ pub(super) fn call(kernel: &Kernel<'_>, op: &Op<Handle>, buffer: &mut Buffer) ->
         Op::SetFlags { on, flags } => {
             done(rustix::fs::fcntl_setfl(&*kernel.file(*on)?, OFlags::from_bits_retain(*flags)))
         }
-        Op::Seek { on, offset, whence } => {
-            let to = match *whence as i32 {
-                libc::SEEK_SET => SeekFrom::Start(*offset as u64),
-                libc::SEEK_CUR => SeekFrom::Current(*offset),
-                libc::SEEK_END => SeekFrom::End(*offset),
-                libc::SEEK_DATA => SeekFrom::Data(*offset as u64),
-                libc::SEEK_HOLE => SeekFrom::Hole(*offset as u64),
-                _ => return Err(Errno::INVAL),
-            };
-            rustix::fs::seek(&*kernel.file(*on)?, to).map(|at| at as i64)
-        }
+        Op::Seek { on, offset, whence } => seek(&*kernel.file(*on)?, *offset, *whence),
         Op::Sync { on, kind } => done(kernel.sync(*on, *kind)),
         Op::SyncAll => {
             kernel.sync_all();
@@ -90,6 +80,18 @@ pub(super) fn call(kernel: &Kernel<'_>, op: &Op<Handle>, buffer: &mut Buffer) ->
         }
         _ => on_name(kernel, op, buffer),
     }
+}
+
+fn seek(file: impl AsFd, offset: i64, whence: u32) -> Returned {
+    let to = match whence as i32 {
+        libc::SEEK_SET => SeekFrom::Start(offset as u64),
+        libc::SEEK_CUR => SeekFrom::Current(offset),
+        libc::SEEK_END => SeekFrom::End(offset),
+        libc::SEEK_DATA => SeekFrom::Data(offset as u64),
+        libc::SEEK_HOLE => SeekFrom::Hole(offset as u64),
+        _ => return Err(Errno::INVAL),
+    };
+    rustix::fs::seek(file, to).map(|at| at as i64)
 }
 
 fn done(result: rustix::io::Result<()>) -> Returned {

@@ -13,6 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub enum Cause {
     /// The same action gives the recorded result when one thread makes all calls.
     Order,
+    /// The recorded result itself is a race: no order of the calls that overlapped explains it.
+    Race,
     /// Nobody ran the same with one thread, so the order cannot be told from the other causes.
     Unattributed,
     /// The target has no more room.
@@ -93,11 +95,13 @@ pub(super) fn group(all: &[Difference]) -> Vec<Group> {
 pub(super) fn find(benchmark: &Benchmark, run: &Run, single: Option<&Run>) -> Vec<Difference> {
     let mut found = Vec::new();
     let stand_ins = stand_ins(benchmark);
+    let races: BTreeSet<u64> = benchmark.about.races.iter().copied().collect();
     for (id, (action, sample)) in benchmark.actions.iter().zip(&run.samples).enumerate() {
         if action.fate != Fate::Executed || same(action, sample.outcome) {
             continue;
         }
         let cause = match single.map(|single| single.samples[id].outcome) {
+            Some(_) if races.contains(&action.line) => Cause::Race,
             Some(alone) if same(action, alone) => Cause::Order,
             Some(_) if on(&action.op).is_some_and(|handle| stand_ins.contains(&handle)) => Cause::StandIn,
             Some(_) => cause(action, sample.outcome),

@@ -149,6 +149,9 @@ impl Simulation {
         if kind == Kind::Directory && self.tree.is_below(to.0, node) {
             return Err(libc::EINVAL);
         }
+        if target.node.is_some_and(|old| self.tree.is_below(from.0, old)) {
+            return Err(libc::ENOTEMPTY);
+        }
         let exchange = flags & libc::RENAME_EXCHANGE != 0;
         let Some(old) = target.node else {
             if exchange {

@@ -162,16 +162,7 @@ impl Simulation {
                 let node = self.open(*on)?.node;
                 self.locks.flock(node, *on, *kind).map(|()| (0, 0))
             }
-            Op::Lock { on, kind, start, bytes, .. } => {
-                let open = self.open(*on)?;
-                let node = open.node;
-                match kind {
-                    LockKind::Shared if !open.reads() => return Err(libc::EBADF),
-                    LockKind::Exclusive if !open.writes() => return Err(libc::EBADF),
-                    _ => {}
-                }
-                self.locks.range(node, *on, *kind, (*start, *bytes)).map(|()| (0, 0))
-            }
+            Op::Lock { on, kind, start, bytes, .. } => self.lock(*on, *kind, (*start, *bytes)),
             Op::Copy { from, from_at, to, to_at, bytes } => {
                 let (moved, view) = self.read(*from, *bytes, *from_at)?;
                 let (moved, _) = self.write(id, (*to, false), moved as u64, *to_at)?;
@@ -201,6 +192,15 @@ impl Simulation {
             }
             Op::Nothing | Op::SyncAll => Ok((0, 0)),
             _ => self.run_on_name(id, op),
+        }
+    }
+
+    fn lock(&mut self, on: Handle, kind: LockKind, range: (u64, u64)) -> Done {
+        let open = self.open(on)?;
+        match kind {
+            LockKind::Shared if !open.reads() => Err(libc::EBADF),
+            LockKind::Exclusive if !open.writes() => Err(libc::EBADF),
+            _ => self.locks.range(open.node, on, kind, range).map(|()| (0, 0)),
         }
     }
 
