@@ -8,7 +8,9 @@ use std::io;
 pub fn write_out(file: BorrowedFd<'_>, start: u64, bytes: u64) -> io::Result<()> {
     let all =
         libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
-    let (start, bytes) = (start.min(i64::MAX as u64) as i64, bytes.min(i64::MAX as u64) as i64);
+    let start = start.min(i64::MAX as u64) as i64;
+    // The kernel refuses ranges that end behind the largest file.
+    let bytes = bytes.min((i64::MAX - start) as u64) as i64;
     // SAFETY: the call takes numbers only, and the descriptor is open for as long as it is borrowed.
     match unsafe { libc::sync_file_range(file.as_raw_fd(), start, bytes, all) } {
         0 => Ok(()),

@@ -4,7 +4,7 @@ use super::infer::Want;
 use super::tree::Kind;
 use super::world::{Target, World};
 use crate::action::{Fate, How, Modelled, Resource, Role, Series, Skipped, Step};
-use crate::op::{Ask, Call, Fd, Op, Outcome};
+use crate::op::{Ask, Call, Fd, Op, Outcome, Seen};
 use std::collections::HashMap;
 
 impl World {
@@ -259,7 +259,11 @@ impl World {
             | Op::RemoveAttribute { .. } => super::attributes::at_place(op, place),
             Op::Stat { follow, seen, .. } => {
                 let made_up = found.node.is_some_and(|node| self.is_made_up(node));
-                Op::Stat { at: place, follow: *follow, seen: seen.filter(|_| !made_up) }
+                Op::Stat {
+                    at: place,
+                    follow: *follow,
+                    seen: seen.filter(|_| !made_up).map(|seen| Seen { inode: 0, ..seen }),
+                }
             }
             Op::Access { mode, .. } => Op::Access { at: place, mode: *mode },
             Op::StatFs { .. } => Op::StatFs { at: place },

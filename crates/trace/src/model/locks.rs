@@ -170,14 +170,17 @@ impl World {
         let file = self.file(call, on)?;
         let on = file.slot.description;
         step.uses(file.slot, Some(file.node), How::Read);
-        let held = self.locks.flocks.get(&file.node).into_iter().flatten().find(|(owner, _)| *owner == on);
-        let adds = kind == LockKind::Shared && held.is_none_or(|(_, held)| *held == LockKind::Shared);
+        let all = self.locks.flocks.get(&file.node).into_iter().flatten();
+        let held = all.into_iter().find(|(owner, _)| *owner == on).map(|(_, held)| *held);
+        let converts = held.is_some_and(|held| held != kind);
+        let adds = kind == LockKind::Shared && !converts;
         step.touch(Resource::Flock(file.node), if adds { How::Read } else { How::Write });
-        if call.outcome.succeeded() {
+        // The kernel gives the old lock back before it tries to get the new one, and does not take it again if it fails.
+        if call.outcome.succeeded() || converts {
             self.locks.release_flock(file.node, on);
-            if kind != LockKind::Unlock {
-                self.locks.flocks.entry(file.node).or_default().push((on, kind));
-            }
+        }
+        if call.outcome.succeeded() && kind != LockKind::Unlock {
+            self.locks.flocks.entry(file.node).or_default().push((on, kind));
         }
         Ok(Op::Flock { on, kind })
     }

@@ -22,13 +22,17 @@ pub(super) struct Locks {
 impl Locks {
     pub(super) fn flock(&mut self, node: u32, on: Handle, kind: LockKind) -> Result<(), Errno> {
         let locks = self.whole.entry(node).or_default();
+        if locks.contains(&(on, kind)) {
+            return Ok(());
+        }
+        // A lock that is converted is given back first, and lost if the other cannot be had.
+        locks.retain(|(owner, _)| *owner != on);
         let conflict = locks.iter().any(|(owner, held)| {
             *owner != on && (kind == LockKind::Exclusive || *held == LockKind::Exclusive)
         });
         if kind != LockKind::Unlock && conflict {
             return Err(libc::EAGAIN);
         }
-        locks.retain(|(owner, _)| *owner != on);
         if kind != LockKind::Unlock {
             locks.push((on, kind));
         }

@@ -130,6 +130,13 @@ fn what_was_exclusive_is_shared_before_others_share_it() {
 }
 
 #[test]
+fn a_lock_that_cannot_be_converted_is_lost() {
+    let lines = "1 flock(3</srv/a>, LOCK_SH) = 0\n2 flock(4</srv/a>, LOCK_SH) = 0\n\
+        1 flock(3</srv/a>, LOCK_EX|LOCK_NB) = -1 EAGAIN (Try again)\n2 flock(4</srv/a>, LOCK_EX|LOCK_NB) = 0";
+    needs(Rule::Lock, "weir", &[], lines);
+}
+
+#[test]
 fn a_process_loses_its_locks_on_a_file_with_any_descriptor_of_it() {
     let lines = "1 clone(child_stack=NULL, flags=SIGCHLD) = 9\n\
         9 openat(AT_FDCWD</srv>, \"/srv/a\", O_RDWR) = 5</srv/a>\n\
