@@ -145,7 +145,9 @@ impl World {
             (Outcome::Error(libc::ENOENT), End::Found(_)) => needs == Needs::Any,
             (Outcome::Error(libc::ENOENT), End::NotDirectory) => false,
             (
-                Outcome::Error(libc::EEXIST | libc::EISDIR | libc::ENOTDIR | libc::EINVAL | libc::ENODATA),
+                Outcome::Error(
+                    libc::EEXIST | libc::EISDIR | libc::ENOTDIR | libc::EINVAL | libc::ENODATA | libc::ELOOP,
+                ),
                 End::Absent | End::NoParent,
             ) => false,
             (_, End::Found(node)) => self.fits(call, node),

@@ -20,7 +20,7 @@ impl World {
         (from, to): (Place<Fd>, Place<Fd>),
         flags: u32,
     ) -> bool {
-        use libc::{EEXIST, EISDIR, ENOENT, ENOTEMPTY};
+        use libc::{EEXIST, EINVAL, EISDIR, ENOENT, ENOTDIR, ENOTEMPTY};
         let exchange = flags & libc::RENAME_EXCHANGE != 0;
         let (source, target) = (self.end_of(call, from, false), self.end_of(call, to, false));
         let (Some(source), Some(target)) = (source, target) else { return true };
@@ -55,6 +55,14 @@ impl World {
                     && target_node.is_none_or(|node| self.tree.is_empty(node) != Some(true))
             }
             Outcome::Error(EISDIR) => source_there && target_node.is_none_or(|node| !self.tree.is_file(node)),
+            Outcome::Error(ENOTDIR) => match (&source, &target) {
+                (End::Found(_), End::Absent) => false,
+                (End::Found(node), End::Found(old)) => {
+                    !self.replaces(*node, *old) || self.is_undecided(*node, *old)
+                }
+                _ => true,
+            },
+            Outcome::Error(EINVAL) => source_there,
             _ => true,
         }
     }
@@ -73,6 +81,10 @@ impl World {
         }
     }
 
+    fn is_undecided(&self, node: NodeId, old: NodeId) -> bool {
+        [node, old].iter().any(|node| matches!(self.tree.node(*node).kind, Kind::Undecided))
+    }
+
     pub(super) fn explains_link(
         &mut self,
         call: &Call,
@@ -87,6 +99,7 @@ impl World {
                 self.explains_name(call, from, follow, Needs::There)
                     && self.explains_name(call, to, false, Needs::Free)
             }
+            Outcome::Error(libc::EPERM) => found && matches!(target, End::Absent),
             Outcome::Error(libc::ENOENT) => !(found && matches!(target, End::Found(_) | End::Absent)),
             Outcome::Error(libc::EEXIST) => {
                 !matches!(source, End::Absent | End::NoParent)
@@ -185,7 +198,7 @@ impl World {
                 match outcome {
                     Outcome::Value(_) if looks => true,
                     Outcome::Value(_) if has(libc::O_DIRECTORY) => directory,
-                    Outcome::Value(_) => !(directory && writes) && !(link && has(libc::O_NOFOLLOW)),
+                    Outcome::Value(_) => !(directory && writes || link && has(libc::O_NOFOLLOW)),
                     Outcome::Error(EISDIR) => directory,
                     Outcome::Error(ELOOP) if has(libc::O_NOFOLLOW) => link,
                     Outcome::Error(ENOTDIR) => !directory,
