@@ -75,7 +75,8 @@ pub fn initialise(
     let space = rustix::fs::statvfs(root)
         .map_err(|error| TraceError::target("asking for space", root)(error.into()))?;
     let free = space.f_bavail.saturating_mul(space.f_frsize);
-    if needed > free {
+    // Some file systems have no size: what they report is nothing at all.
+    if space.f_blocks > 0 && needed > free {
         return Err(TraceError::Space { path: root.into(), needed, free });
     }
     builder.build()?;

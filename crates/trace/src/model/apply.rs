@@ -258,12 +258,7 @@ impl World {
             | Op::ListAttributes { .. }
             | Op::RemoveAttribute { .. } => super::attributes::at_place(op, place),
             Op::Stat { follow, seen, .. } => {
-                let made_up = found.node.is_some_and(|node| self.is_made_up(node));
-                Op::Stat {
-                    at: place,
-                    follow: *follow,
-                    seen: seen.filter(|_| !made_up).map(|seen| Seen { inode: 0, ..seen }),
-                }
+                Op::Stat { at: place, follow: *follow, seen: self.result_of(found.node, *seen) }
             }
             Op::Access { mode, .. } => Op::Access { at: place, mode: *mode },
             Op::StatFs { .. } => Op::StatFs { at: place },
@@ -276,6 +271,12 @@ impl World {
             Op::ChangeDir { .. } => self.change_dir(call, step, found.node, place),
             _ => Op::SetTimes { at: place, follow },
         })
+    }
+
+    /// What a replay compares: not what /proc and /sys make up, nor numbers that are the traced file system's own.
+    fn result_of(&self, node: Option<u32>, seen: Option<Seen>) -> Option<Seen> {
+        let made_up = node.is_some_and(|node| self.is_made_up(node));
+        seen.filter(|_| !made_up).map(|seen| Seen { inode: 0, ..seen })
     }
 
     fn change_dir(

@@ -27,7 +27,8 @@ pub(super) enum Verb {
 
 /// Run a program under strace, and list the trees that it will touch
 ///
-/// Ends with the program's own exit code. What a trace cannot see: loads and stores through mappings, and io_uring.
+/// Ends with the program's own exit code. What it used outside of the listed trees and left alone is added to the list after the
+/// run. What a trace cannot see: loads and stores through mappings, and io_uring; a warning says so if the program used them.
 #[derive(Debug, Args)]
 pub(super) struct RecordArgs {
     /// Where the trace goes; the list of files goes beside it, as FILE.snapshot
