@@ -5,9 +5,11 @@ mod error;
 mod machine;
 mod mounts;
 mod open;
+mod write_out;
 
 pub use disk::Disk;
 pub use error::HostError;
 pub use machine::{SystemClock, WriteCache, mark_io_flusher, random_bytes, write_cache};
 pub use mounts::{Mount, Mounts};
 pub use open::{Access, Overwrite};
+pub use write_out::write_out;

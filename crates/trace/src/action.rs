@@ -50,6 +50,8 @@ pub enum Modelled {
     NoFile,
     /// It waits, or touches no file.
     Idle,
+    /// A lock through a description that another process's locks are held through already: one replay cannot hold both.
+    SharedLock,
 }
 
 /// Why something that should be executed is not.
@@ -72,6 +74,7 @@ impl Fate {
             Fate::Modelled(Modelled::Process) => "modelled: makes, changes or ends a task",
             Fate::Modelled(Modelled::NoFile) => "modelled: pipe, socket or other descriptor that is no file",
             Fate::Modelled(Modelled::Idle) => "modelled: waits, or touches no file",
+            Fate::Modelled(Modelled::SharedLock) => "modelled: a lock through a description of two processes",
             Fate::Skipped(Skipped::Unsupported) => "skipped: no replay of this call exists",
             Fate::Skipped(Skipped::UnknownDescriptor) => "skipped: its descriptor is unknown",
             Fate::Skipped(Skipped::NeverReturned) => "skipped: it never returned",

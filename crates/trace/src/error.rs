@@ -11,7 +11,7 @@ pub enum TraceError {
     Io { doing: &'static str, path: PathBuf, source: io::Error },
     #[error("{}: not a compiled benchmark; make one with `weir trace compile`", path.display())]
     NotBenchmark { path: PathBuf },
-    #[error("{}: format {found} is newer than {supported}; upgrade weir to read it", path.display())]
+    #[error("{}: format {found} cannot be read, only {supported}; compile the trace again, or upgrade weir", path.display())]
     Version { path: PathBuf, found: u32, supported: u32 },
     #[error("{}: section {section}: checksum is {found:08x}, expected {expected:08x}; copy or compile it again", path.display())]
     Checksum { path: PathBuf, section: &'static str, found: u32, expected: u32 },

@@ -14,11 +14,12 @@ mod parse;
 mod record;
 mod replay;
 mod report;
+mod unseen;
 mod verify;
 
 pub use action::{Action, ActionId, Fate, Moment, Rule};
 pub use benchmark::{Benchmark, CompileSettings, compile};
-pub use decode::{EXECUTED, MODELLED};
+pub use decode::{EMULATED, EXECUTED, MODELLED};
 pub use error::TraceError;
 pub use init::{Built, initialise};
 pub use model::Repairs;
@@ -28,12 +29,13 @@ pub use parse::{Coverage, Merged, MobiGen, Source, Strace};
 pub use record::{RecordSettings, Recording, record};
 pub use replay::{
     Baseline, Cache, CacheControl, EngineFigures, EngineTest, Failure, Results, Run, Sample, Settings, Speed,
-    confine, replay, replay_onto_nothing, results_from_bytes, results_to_bytes, test_engine,
+    Syncs, WriteOut, confine, replay, replay_onto_nothing, results_from_bytes, results_to_bytes, test_engine,
 };
 pub use report::{Comparison, Explanation, Report, Summary, explain, write_time_line};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
+pub use unseen::Unseen;
 pub use verify::{Deviation, Unjudged, Verification, verify};
 
 /// Opens a trace or snapshot; compressed with gzip if its first bytes say so.

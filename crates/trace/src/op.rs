@@ -53,6 +53,9 @@ pub struct Seen {
     pub mode: u32,
     /// Bytes.
     pub size: u64,
+    /// Its number in the traced file system; 0 if the trace does not show it. Only the model needs it.
+    #[serde(skip)]
+    pub inode: u64,
 }
 
 /// What a synchronisation covers.
@@ -66,6 +69,8 @@ pub enum SyncKind {
     FileSystem,
     /// sync_file_range: these bytes.
     Range(u64, u64),
+    /// F_FULLFSYNC of another platform: durable, whatever its fsync means.
+    Full,
 }
 
 /// What a lock call asks for.
@@ -77,6 +82,15 @@ pub enum LockKind {
     Exclusive,
     /// Give it back.
     Unlock,
+}
+
+/// To whom a byte-range lock belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LockOwner {
+    /// The process (F_SETLK).
+    Process,
+    /// The open file description (F_OFD_SETLK).
+    Description,
 }
 
 /// One request of an asynchronous batch.
@@ -116,9 +130,11 @@ pub enum Op<D> {
         mode: u32,
         made: D,
     },
-    /// Closes of last references: by close, dup2, exec, or the end of a process.
+    /// Closes of last references: by close, dup2, exec, or the end of a process. Those in `unlocked` stay open and lose the
+    /// byte-range locks taken through them.
     Close {
         all: Box<[D]>,
+        unlocked: Box<[D]>,
     },
     /// read and its family; `at` is the position of the positional forms.
     Read {
@@ -223,11 +239,13 @@ pub enum Op<D> {
         on: D,
         kind: LockKind,
     },
+    /// fcntl's locks. In a benchmark, `on` is the description through which their owner holds them.
     Lock {
         on: D,
         kind: LockKind,
         start: u64,
         bytes: u64,
+        owner: LockOwner,
     },
     /// copy_file_range and sendfile between files.
     Copy {
@@ -252,6 +270,59 @@ pub enum Op<D> {
     ChangeDir {
         at: Place<D>,
         made: D,
+    },
+    /// mknod, and bind to a name. Only regular files and sockets are what they say: for all else there is a stand-in.
+    MakeNode {
+        at: Place<D>,
+        mode: u32,
+    },
+    /// preadv2 with flags.
+    ReadWith {
+        on: D,
+        bytes: u64,
+        at: Option<u64>,
+        flags: u32,
+    },
+    /// pwritev2 with flags.
+    WriteWith {
+        on: D,
+        bytes: u64,
+        at: Option<u64>,
+        flags: u32,
+    },
+    /// F_SETFL.
+    SetFlags {
+        on: D,
+        flags: u32,
+    },
+    /// getxattr and its family; no bytes: only the size is asked for.
+    GetAttribute {
+        at: Place<D>,
+        follow: bool,
+        name: Name,
+        bytes: u64,
+    },
+    SetAttribute {
+        at: Place<D>,
+        follow: bool,
+        name: Name,
+        bytes: u64,
+        flags: u32,
+    },
+    ListAttributes {
+        at: Place<D>,
+        follow: bool,
+        bytes: u64,
+    },
+    RemoveAttribute {
+        at: Place<D>,
+        follow: bool,
+        name: Name,
+    },
+    /// exchangedata of another platform: two names exchange their files.
+    Exchange {
+        one: Place<D>,
+        other: Place<D>,
     },
 }
 

@@ -81,4 +81,8 @@ fn without_an_order_results_of_a_compiler_depend_on_luck() {
     let benchmark = compile(&sandbox, "cargo-build");
     let report = replay(&benchmark, &sandbox.path("target"), "unconstrained");
     assert!(by_order(&report) > 0, "{report:#}");
+    let mut strict = weir();
+    strict.args(["trace", "replay", "--strict", "--order", "unconstrained", "--on"]);
+    let output = strict.arg(sandbox.path("target")).arg(&benchmark).output().expect("it starts");
+    assert_eq!(output.status.code(), Some(3), "an exit code says it to scripts");
 }

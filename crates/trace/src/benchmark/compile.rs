@@ -3,11 +3,12 @@
 use super::{About, Benchmark, Device, Initial, InitialKind};
 use crate::action::Action;
 use crate::error::TraceError;
-use crate::model::{Kind, World, linearise, links};
+use crate::model::{Attribute, Kind, World, linearise, links};
 use crate::names::{Name, Names};
 use crate::op::Call;
 use crate::order::{Orderer, Root, Switches, Weir};
 use crate::parse::{Coverage, Source};
+use crate::unseen::Unseen;
 use std::path::{Path, PathBuf};
 
 /// What a compilation needs besides the trace.
@@ -28,7 +29,7 @@ pub fn compile(
     settings: &CompileSettings,
 ) -> Result<Benchmark, TraceError> {
     let mut names = Names::default();
-    let (calls, coverage) = read_calls(source, name, &mut names)?;
+    let (calls, coverage, unseen) = read_calls(source, name, &mut names)?;
     if calls.is_empty() {
         return Err(TraceError::Empty { path: name.into() });
     }
@@ -59,6 +60,8 @@ pub fn compile(
             .map(|(kind, what)| (kind.clone(), what.count, what.line))
             .collect(),
         repairs: world.repairs,
+        races: std::mem::take(&mut world.races),
+        unseen,
         tracer_nanos: settings.tracer_nanos.or(source.tracer_nanos()).unwrap_or(0),
     };
     let orders: Vec<_> = orders.into_iter().map(Orderer::finish).collect();
@@ -74,15 +77,16 @@ fn read_calls(
     source: &mut dyn Source,
     name: &Path,
     names: &mut Names,
-) -> Result<(Vec<Call>, Coverage), TraceError> {
+) -> Result<(Vec<Call>, Coverage, Unseen), TraceError> {
     let mut calls = Vec::new();
-    let mut undecoded = Coverage::default();
+    let (mut undecoded, mut unseen) = (Coverage::default(), Unseen::default());
     while let Some(event) = source.next_event().map_err(TraceError::io("reading", name))? {
+        unseen.add(&event);
         calls.push(crate::decode::decode(&event, names, &mut undecoded));
     }
     let mut coverage = source.coverage().clone();
     coverage.problems.extend(undecoded.problems);
-    Ok((calls, coverage))
+    Ok((calls, coverage, unseen))
 }
 
 /// A snapshot knows better what it lists.
@@ -103,17 +107,23 @@ fn initial_tree(world: &mut World) -> Vec<Initial> {
             Kind::Directory { .. } => InitialKind::Directory,
             Kind::Link(Some(target)) => InitialKind::Link(*target),
             Kind::Link(None) => InitialKind::Link(unknown_target(&mut world.names, node.initial_size)),
-            Kind::File | Kind::Undecided | Kind::Special => match device(world.names.bytes(path)) {
-                Some(device) => InitialKind::Special(device),
-                None => InitialKind::File(node.initial_size),
-            },
+            Kind::Socket => InitialKind::Special(Device::Socket),
+            Kind::File | Kind::Undecided | Kind::Special | Kind::Fifo => {
+                match device(world.names.bytes(path)) {
+                    Some(device) => InitialKind::Special(device),
+                    None => InitialKind::File(node.initial_size),
+                }
+            }
         };
-        tree.push(Initial { path, kind, mode: node.mode });
+        let attribute = |known: &Attribute| Some((known.name, known.initial?));
+        let attributes = node.attributes.iter().filter_map(attribute).collect();
+        tree.push(Initial { path, kind, mode: node.mode, attributes, holes: node.holes.into() });
     }
     for (name, node) in world.take_hard_links() {
         if let Some(first) = world.tree.node(node).initial {
             let mode = world.tree.node(node).mode;
-            tree.push(Initial { path: name, kind: InitialKind::HardLink(first), mode });
+            let (attributes, holes) = Default::default();
+            tree.push(Initial { path: name, kind: InitialKind::HardLink(first), mode, attributes, holes });
         }
     }
     tree

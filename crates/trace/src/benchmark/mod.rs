@@ -56,6 +56,10 @@ pub struct About {
     pub problems: Vec<(String, u64, u64)>,
     /// What contradicted the model.
     pub repairs: Repairs,
+    /// Lines of the first races among them.
+    pub races: Vec<u64>,
+    /// What the program did that the trace cannot show.
+    pub unseen: crate::unseen::Unseen,
     /// What the tracer adds to a call, in nanoseconds, as far as known.
     pub tracer_nanos: u64,
 }
@@ -69,6 +73,10 @@ pub struct Initial {
     pub kind: InitialKind,
     /// Permission bits.
     pub mode: u32,
+    /// Extended attributes: names and sizes.
+    pub attributes: Box<[(Name, u32)]>,
+    /// Where a regular file has no bytes: starts and lengths.
+    pub holes: Box<[(u64, u64)]>,
 }
 
 /// What an initial file is.
@@ -95,6 +103,8 @@ pub enum Device {
     Zero,
     /// Random bytes that never block.
     Random,
+    /// A socket that nobody listens to: it cannot be opened.
+    Socket,
 }
 
 impl Benchmark {

@@ -16,6 +16,12 @@ fn the_examples_of_the_format_are_what_is_written() {
     let file = super::format::encode(&Benchmark::default(), Path::new("test")).expect("it is written");
     assert_eq!(file[..16], blocks[0]);
     assert_eq!((&file[..8], file[8]), (&MAGIC[..], VERSION as u8));
-    let initial = Initial { path: Name(5), kind: InitialKind::Directory, mode: 0o755 };
+    let initial = Initial {
+        path: Name(5),
+        kind: InitialKind::Directory,
+        mode: 0o755,
+        attributes: Box::default(),
+        holes: Box::default(),
+    };
     assert_eq!(postcard::to_stdvec(&initial).expect("it is written"), blocks[1]);
 }

@@ -27,6 +27,7 @@ pub(super) fn validate(benchmark: &Benchmark, path: &Path) -> Result<(), TraceEr
     let known = |name: Name| (name.0 as usize) < names;
     let tree = benchmark.tree.iter().all(|initial| {
         known(initial.path)
+            && initial.attributes.iter().all(|(name, _)| known(*name))
             && match &initial.kind {
                 InitialKind::Link(name) | InitialKind::HardLink(name) => known(*name),
                 _ => true,
@@ -72,6 +73,8 @@ fn visit(action: &Action, mut handle: impl FnMut(Handle), mut name: impl FnMut(N
         | Op::Access { at, .. }
         | Op::StatFs { at }
         | Op::MakeDir { at, .. }
+        | Op::MakeNode { at, .. }
+        | Op::ListAttributes { at, .. }
         | Op::RemoveDir { at }
         | Op::Unlink { at }
         | Op::SetMode { at, .. }
@@ -86,13 +89,22 @@ fn visit(action: &Action, mut handle: impl FnMut(Handle), mut name: impl FnMut(N
             place(at);
             name(*target);
         }
-        Op::Rename { from, to, .. } | Op::Link { from, to, .. } => {
+        Op::GetAttribute { at, name: attribute, .. }
+        | Op::SetAttribute { at, name: attribute, .. }
+        | Op::RemoveAttribute { at, name: attribute, .. } => {
+            place(at);
+            name(*attribute);
+        }
+        Op::Rename { from, to, .. } | Op::Link { from, to, .. } | Op::Exchange { one: from, other: to } => {
             place(from);
             place(to);
         }
-        Op::Close { all } => all.iter().for_each(|one| handle(*one)),
+        Op::Close { all, unlocked } => all.iter().chain(unlocked).for_each(|one| handle(*one)),
         Op::Read { on, .. }
         | Op::Write { on, .. }
+        | Op::ReadWith { on, .. }
+        | Op::WriteWith { on, .. }
+        | Op::SetFlags { on, .. }
         | Op::Seek { on, .. }
         | Op::Allocate { on, .. }
         | Op::Advise { on, .. }

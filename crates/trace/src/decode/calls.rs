@@ -1,7 +1,7 @@
 //! The names of the calls that the model follows. Calls that only wait or touch no file are known too, and not listed.
 
 /// Calls that a replay executes, on files.
-pub const EXECUTED: [&str; 76] = [
+pub const EXECUTED: [&str; 92] = [
     "open",
     "openat",
     "openat2",
@@ -78,6 +78,22 @@ pub const EXECUTED: [&str; 76] = [
     "flock",
     "io_submit",
     "io_getevents",
+    "mknod",
+    "mknodat",
+    "bind",
+    "splice",
+    "getxattr",
+    "lgetxattr",
+    "fgetxattr",
+    "setxattr",
+    "lsetxattr",
+    "fsetxattr",
+    "listxattr",
+    "llistxattr",
+    "flistxattr",
+    "removexattr",
+    "lremovexattr",
+    "fremovexattr",
 ];
 
 /// Calls that change what descriptors, directories and tasks the program has. They leave nothing to execute, but decide what

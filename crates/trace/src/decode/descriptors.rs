@@ -3,7 +3,7 @@
 use super::Unusable;
 use super::arguments::{Arguments, fd, number};
 use crate::event::Value;
-use crate::op::{Ask, Fd, LockKind, Op, Request, RequestKind, SyncKind};
+use crate::op::{Ask, Fd, LockKind, LockOwner, Op, Request, RequestKind, SyncKind};
 
 type Found = Result<Op<Fd>, Unusable>;
 
@@ -24,8 +24,14 @@ fn transfer(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
         "writev" => (|| Ok(Op::Write { on: a.fd(0)?, bytes: vector(a)?, at: None }))(),
         "preadv" => (|| Ok(Op::Read { on: a.fd(0)?, bytes: vector(a)?, at: at(a, 3)? }))(),
         "pwritev" => (|| Ok(Op::Write { on: a.fd(0)?, bytes: vector(a)?, at: at(a, 3)? }))(),
-        "preadv2" => (|| Ok(Op::Read { on: a.fd(0)?, bytes: vector(a)?, at: position_or_none(a)? }))(),
-        "pwritev2" => (|| Ok(Op::Write { on: a.fd(0)?, bytes: vector(a)?, at: position_or_none(a)? }))(),
+        "preadv2" => (|| {
+            let (on, bytes, at, flags) = flagged(a)?;
+            Ok(if flags == 0 { Op::Read { on, bytes, at } } else { Op::ReadWith { on, bytes, at, flags } })
+        })(),
+        "pwritev2" => (|| {
+            let (on, bytes, at, flags) = flagged(a)?;
+            Ok(if flags == 0 { Op::Write { on, bytes, at } } else { Op::WriteWith { on, bytes, at, flags } })
+        })(),
         "sendfile" | "sendfile64" => (|| {
             let from_at = match a.value(2)? {
                 Value::List(one) => one.first().map(number).transpose()?.map(|at| at as u64),
@@ -36,7 +42,7 @@ fn transfer(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
         "lseek" | "_llseek" => {
             (|| Ok(Op::Seek { on: a.fd(0)?, offset: a.number(1)?, whence: a.flags(2)? }))()
         }
-        "copy_file_range" => (|| {
+        "copy_file_range" | "splice" => (|| {
             let position = |at: usize| match a.value(at)? {
                 Value::List(one) => one.first().map(number).transpose().map(|at| at.map(|at| at as u64)),
                 _ => Ok(None),
@@ -48,15 +54,9 @@ fn transfer(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
     })
 }
 
-/// The position of preadv2 and pwritev2: −1 for the description's own. Flags that change what is done to the file are refused.
-fn position_or_none(a: &Arguments<'_>) -> Result<Option<u64>, Unusable> {
-    match a.values.get(4) {
-        None | Some(Value::Number(0)) => {}
-        Some(Value::Symbol(flags))
-            if flags.split('|').all(|flag| matches!(flag, "RWF_HIPRI" | "RWF_NOWAIT")) => {}
-        Some(_) => return Err("a flag that nobody replays"),
-    }
-    Ok(u64::try_from(a.number(3)?).ok())
+/// The arguments of preadv2 and pwritev2; a position of −1 is the description's own.
+fn flagged(a: &Arguments<'_>) -> Result<(Fd, u64, Option<u64>, u32), Unusable> {
+    Ok((a.fd(0)?, vector(a)?, u64::try_from(a.number(3)?).ok(), a.flags_or_none(4)?))
 }
 
 /// The sum of a vector's lengths; where the trace leaves them out, what the call moved is all that is known.
@@ -70,7 +70,7 @@ fn vector(a: &Arguments<'_>) -> Result<u64, Unusable> {
 fn other(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
     let sync = |on: Result<Fd, Unusable>, kind| on.map(|on| Op::Sync { on, kind });
     Some(match name {
-        "close" => a.fd(0).map(|fd| Op::Close { all: Box::new([fd]) }),
+        "close" => a.fd(0).map(|fd| Op::Close { all: Box::new([fd]), unlocked: Box::default() }),
         "getdents64" | "getdents" => (|| Ok(Op::List { on: a.fd(0)?, bytes: a.bytes(2)? }))(),
         "fsync" => sync(a.fd(0), SyncKind::File),
         "fdatasync" => sync(a.fd(0), SyncKind::Data),
@@ -101,6 +101,9 @@ fn other(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
             Ok(Op::Flock { on: a.fd(0)?, kind })
         })(),
         "fcntl" | "fcntl64" if locks(a) => lock(a),
+        "fcntl" | "fcntl64" if command(a) == "F_SETFL" => {
+            (|| Ok(Op::SetFlags { on: a.fd(0)?, flags: a.flags(2)? }))()
+        }
         _ => return None,
     })
 }
@@ -129,7 +132,8 @@ fn lock(a: &Arguments<'_>) -> Found {
         return Err("a lock relative to the position");
     }
     let position = |name| u64::try_from(number(field(name)?)?).map_err(|_| "a lock before the file");
-    Ok(Op::Lock { on: a.fd(0)?, kind, start: position("l_start")?, bytes: position("l_len")? })
+    let owner = if command(a).starts_with("F_OFD_") { LockOwner::Description } else { LockOwner::Process };
+    Ok(Op::Lock { on: a.fd(0)?, kind, start: position("l_start")?, bytes: position("l_len")?, owner })
 }
 
 /// Calls that only the model knows; `None` if the call is none of these.
@@ -215,11 +219,15 @@ fn fcntl(a: &Arguments<'_>) -> Result<Ask, Unusable> {
         "F_DUPFD" => Ask::Duplicate { on, made: a.made(), close_on_exec: false },
         "F_DUPFD_CLOEXEC" => Ask::Duplicate { on, made: a.made(), close_on_exec: true },
         "F_SETFD" => Ask::SetCloseOnExec { on, yes: a.has_flag(2, "FD_CLOEXEC") },
-        // Status flags do not change what files hold; the model follows O_APPEND from open.
-        "F_GETFD" | "F_GETFL" | "F_SETFL" | "F_GETLK" | "F_OFD_GETLK" | "F_GETPIPE_SZ" | "F_SETPIPE_SZ" => {
-            Ask::Idle
-        }
-        _ => return Err("an fcntl that nobody replays"),
+        "F_GETFD" | "F_GETFL" | "F_GETLK" | "F_OFD_GETLK" | "F_GETPIPE_SZ" | "F_SETPIPE_SZ" => Ask::Idle,
+        // Hints about the life of what is written: no file system shows a difference.
+        "F_GET_RW_HINT" | "F_SET_RW_HINT" | "F_GET_FILE_RW_HINT" | "F_SET_FILE_RW_HINT" => Ask::Idle,
+        "F_GETOWN" | "F_SETOWN" | "F_GETSIG" | "F_SETSIG" | "F_GETLEASE" | "F_GET_SEALS" => Ask::Idle,
+        // What strace has no name for: the same hints, by number.
+        _ => match a.number(1) {
+            Ok(1024 | 1035..=1038) => Ask::Idle,
+            _ => return Err("an fcntl that nobody replays"),
+        },
     })
 }
 

@@ -5,11 +5,14 @@ use super::arguments::Arguments;
 use crate::event::Value;
 use crate::op::{Fd, Op, Place, Seen};
 
+/// Stands for the name of an extended attribute that a trace cuts off, as strace does with `-s 0`.
+const UNKNOWN_ATTRIBUTE: &[u8] = b"user.unknown";
+
 type Found = Result<Op<Fd>, Unusable>;
 
 /// `None` if the call is none of these.
 pub(super) fn op(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
-    look(name, a).or_else(|| change(name, a)).or_else(|| attributes(name, a))
+    look(name, a).or_else(|| change(name, a)).or_else(|| attributes(name, a)).or_else(|| extended(name, a))
 }
 
 /// Calls that change nothing (bar the creation of a file by open).
@@ -69,14 +72,35 @@ fn change(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
         "link" => (|| Ok(Op::Link { from: a.path(0)?, to: a.path(1)?, follow: false }))(),
         "linkat" => (|| {
             let follow = a.has_flag(4, "AT_SYMLINK_FOLLOW");
-            Ok(Op::Link { from: a.place(0, 1)?, to: a.place(2, 3)?, follow })
+            Ok(Op::Link { from: itself_by_path(a)?, to: a.place(2, 3)?, follow })
         })(),
+        "mknod" => (|| Ok(Op::MakeNode { at: a.path(0)?, mode: a.flags(1)? }))(),
+        "mknodat" => (|| Ok(Op::MakeNode { at: a.place(0, 1)?, mode: a.flags(2)? }))(),
+        "bind" => bound(a)?,
         "symlink" => (|| Ok(Op::Symlink { target: a.name(0)?, at: a.path(1)? }))(),
         "symlinkat" => (|| Ok(Op::Symlink { target: a.name(0)?, at: a.place(1, 2)? }))(),
         "truncate" => (|| Ok(Op::Resize { at: a.path(0)?, size: a.bytes(1)? }))(),
         "ftruncate" => (|| Ok(Op::Resize { at: a.itself(0)?, size: a.bytes(1)? }))(),
         _ => return None,
     })
+}
+
+/// A socket's name in the file system; `None` if it has none.
+fn bound(a: &mut Arguments<'_>) -> Option<Found> {
+    let path = a.value(1).ok()?.field("sun_path")?;
+    let Value::Text { bytes, whole: true } = path else { return None };
+    let at = Place { dir: libc::AT_FDCWD, path: a.names.intern(bytes) };
+    Some(Ok(Op::MakeNode { at, mode: libc::S_IFSOCK | 0o777 }))
+}
+
+/// The first place of linkat. A file without a name is given one by way of /proc: that path is the descriptor itself.
+fn itself_by_path(a: &mut Arguments<'_>) -> Result<Place<Fd>, Unusable> {
+    let place = a.place(0, 1)?;
+    let number = a.names.bytes(place.path).strip_prefix(b"/proc/self/fd/").map(<[u8]>::to_vec);
+    match number.and_then(|number| std::str::from_utf8(&number).ok()?.parse().ok()) {
+        Some(dir) => Ok(Place { dir, path: a.names.intern(b"") }),
+        None => Ok(place),
+    }
 }
 
 /// Calls that change attributes.
@@ -98,6 +122,29 @@ fn attributes(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
             let follow = !a.has_flag(3, "AT_SYMLINK_NOFOLLOW");
             a.place(0, 1).map(|at| Op::SetTimes { at, follow })
         }
+        _ => return None,
+    })
+}
+
+/// Calls on extended attributes. A name that the trace cuts off is one that nobody has.
+fn extended(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
+    if !name.ends_with("xattr") {
+        return None;
+    }
+    let (family, at, follow) = match name.as_bytes().first()? {
+        b'f' => (&name[1..], a.itself(0), true),
+        b'l' if name != "listxattr" => (&name[1..], a.path(0), false),
+        // On another platform, a link itself is meant by an option.
+        _ => (name, a.path(0), !(3..6).any(|at| a.has_flag(at, "XATTR_NOFOLLOW"))),
+    };
+    let key = |a: &mut Arguments<'_>| a.name(1).unwrap_or_else(|_| a.names.intern(UNKNOWN_ATTRIBUTE));
+    Some(match family {
+        "getxattr" => (|| Ok(Op::GetAttribute { at: at?, follow, name: key(a), bytes: a.bytes(3)? }))(),
+        "setxattr" => (|| {
+            Ok(Op::SetAttribute { at: at?, follow, name: key(a), bytes: a.bytes(3)?, flags: a.flags(4)? })
+        })(),
+        "listxattr" => (|| Ok(Op::ListAttributes { at: at?, follow, bytes: a.bytes(2)? }))(),
+        "removexattr" => (|| Ok(Op::RemoveAttribute { at: at?, follow, name: key(a) }))(),
         _ => return None,
     })
 }
@@ -127,7 +174,11 @@ fn seen(shown: &Value) -> Option<Seen> {
         super::arguments::number(field).ok()
     };
     // Devices have no size.
-    Some(Seen { mode: number("mode")? as u32, size: number("size").unwrap_or(0).max(0) as u64 })
+    Some(Seen {
+        mode: number("mode")? as u32,
+        size: number("size").unwrap_or(0).max(0) as u64,
+        inode: number("ino").unwrap_or(0) as u64,
+    })
 }
 
 fn owner(

@@ -4,10 +4,12 @@ mod arguments;
 mod calls;
 mod descriptors;
 mod files;
+mod platform;
 mod processes;
 mod symbols;
 
 pub use calls::{EXECUTED, MODELLED};
+pub use platform::EMULATED;
 pub(crate) use symbols::errno_name;
 
 use crate::event::{Event, Recorded, Value, What};
@@ -49,7 +51,11 @@ pub fn decode(event: &Event, names: &mut Names, coverage: &mut Coverage) -> Call
 }
 
 fn ask(name: &str, arguments: &mut Arguments<'_>) -> Result<Ask, Unusable> {
-    if let Some(op) = files::op(name, arguments).or_else(|| descriptors::op(name, arguments)) {
+    // Another platform's calls that a thread's end does not interrupt.
+    let name = name.strip_suffix("_nocancel").unwrap_or(name);
+    let platform = |arguments: &mut Arguments<'_>| platform::op(name, arguments);
+    let found = files::op(name, arguments).or_else(|| descriptors::op(name, arguments));
+    if let Some(op) = found.or_else(|| platform(arguments)) {
         return op.map(Ask::File);
     }
     match descriptors::ask(name, arguments).or_else(|| processes::ask(name, arguments)) {

@@ -83,7 +83,7 @@ fn idle(name: &str) -> bool {
     const NAMES: &str = " mmap munmap mremap mprotect madvise brk mlock munlock poll ppoll select pselect6 ioctl \
         nanosleep clock_nanosleep timerfd_settime timerfd_gettime io_destroy io_cancel prctl arch_prctl prlimit64 \
         kill tgkill tkill pause restart_syscall sigaltstack uname sysinfo times alarm ptrace capget capset \
-        sendto recvfrom sendmsg recvmsg sendmmsg recvmmsg connect bind listen membarrier rseq unshare setns \
+        sendto recvfrom sendmsg recvmsg sendmmsg recvmmsg connect bind listen shutdown membarrier rseq unshare setns \
         pidfd_send_signal personality msgget msgsnd msgrcv msgctl semget semop semctl semtimedop ";
     let by_prefix = PREFIXES.iter().any(|prefix| name.starts_with(prefix)) && !name.ends_with("xattr");
     by_prefix || NAMES.contains(&format!(" {name} "))

@@ -53,9 +53,16 @@ fn may_stay(initial: &Initial, benchmark: &Benchmark, path: &Path, found: &Metad
     Ok(match &initial.kind {
         InitialKind::Directory => found.is_dir(),
         // A file with more names than one is shared with something; the tree's own hard links are made again.
-        InitialKind::File(bytes) => found.is_file() && found.nlink() == 1 && is_as_built(found, *bytes),
+        InitialKind::File(bytes) => {
+            found.is_file()
+                && initial.attributes.is_empty()
+                && found.nlink() == 1
+                && is_as_built(found, *bytes)
+        }
         InitialKind::Special(_) => {
-            found.file_type().is_char_device() || (found.is_file() && found.len() == 0)
+            found.file_type().is_char_device()
+                || found.file_type().is_socket()
+                || (found.is_file() && found.len() == 0)
         }
         InitialKind::Link(target) => {
             found.is_symlink()

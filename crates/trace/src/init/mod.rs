@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{File, Permissions};
-use std::io::{self, Write};
+use std::io::{self, Seek, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 const CHUNK: usize = 1 << 20;
 /// What file systems need besides the bytes of files.
 const RESERVE: u64 = 16 << 20;
+/// The kernel's limit on an extended attribute.
+const ATTRIBUTE_BYTES_MAX: usize = 64 << 10;
 /// Files are written by so many threads: enough to keep a device busy that is slow to answer.
 const THREADS: usize = 8;
 /// Progress is told that often.
@@ -33,12 +35,14 @@ const OPEN_DIRECTORY: u32 = 0o700;
 pub struct Built {
     /// Files, directories and links in the tree.
     pub files: u64,
-    /// Bytes in files, all written: a hole would be read faster than what it stands for.
+    /// Bytes in files, all written but for known holes: a hole is read faster than what it would stand for.
     pub bytes: u64,
     /// Of these bytes, those that had to be written.
     pub written: u64,
     /// Devices that could not be made and became files.
     pub stand_ins: u64,
+    /// Extended attributes that could not be set.
+    pub refused_attributes: u64,
 }
 
 /// Builds the initial tree of `benchmark` under `root`. What is there already and is not in the tree is removed; files that
@@ -50,7 +54,14 @@ pub fn initialise(
     root: &Path,
     tell: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Built, TraceError> {
-    let builder = Builder { benchmark, root, tell, written: AtomicU64::new(0), stand_ins: AtomicU64::new(0) };
+    let builder = Builder {
+        benchmark,
+        root,
+        tell,
+        written: AtomicU64::new(0),
+        stand_ins: AtomicU64::new(0),
+        refused: AtomicU64::new(0),
+    };
     let wanted: BTreeMap<PathBuf, &Initial> =
         benchmark.tree.iter().map(|initial| (builder.path(initial), initial)).collect();
     delta::remove_others(&wanted, benchmark, root)?;
@@ -64,7 +75,8 @@ pub fn initialise(
     let space = rustix::fs::statvfs(root)
         .map_err(|error| TraceError::target("asking for space", root)(error.into()))?;
     let free = space.f_bavail.saturating_mul(space.f_frsize);
-    if needed > free {
+    // Some file systems have no size: what they report is nothing at all.
+    if space.f_blocks > 0 && needed > free {
         return Err(TraceError::Space { path: root.into(), needed, free });
     }
     builder.build()?;
@@ -77,6 +89,7 @@ pub fn initialise(
         bytes: bytes.fold(0, u64::saturating_add),
         written: builder.written.into_inner(),
         stand_ins: builder.stand_ins.into_inner(),
+        refused_attributes: builder.refused.into_inner(),
     })
 }
 
@@ -86,6 +99,7 @@ struct Builder<'a> {
     tell: &'a (dyn Fn(usize, usize) + Sync),
     written: AtomicU64,
     stand_ins: AtomicU64,
+    refused: AtomicU64,
 }
 
 impl Builder<'_> {
@@ -111,6 +125,7 @@ impl Builder<'_> {
         }
         for initial in of(is_directory) {
             let mode = Permissions::from_mode(initial.mode & 0o7777);
+            self.attributes(initial, &self.path(initial));
             self.one(initial, |path| std::fs::set_permissions(path, mode))?;
         }
         Ok(())
@@ -147,39 +162,57 @@ impl Builder<'_> {
 
     fn file(&self, initial: &Initial, path: &Path, content: &[u8]) -> io::Result<()> {
         match initial.kind {
-            InitialKind::File(bytes) => self.fill(path, bytes, content)?,
+            InitialKind::File(bytes) => self.fill(initial, path, bytes, content)?,
             InitialKind::Special(device) if path.symlink_metadata().is_err() => {
                 // Whoever may not make devices gets a file with that name.
                 if make_device(path, device).is_ok() {
                     return Ok(());
                 }
                 self.stand_ins.fetch_add(1, Ordering::Relaxed);
-                self.fill(path, 0, content)?;
+                self.fill(initial, path, 0, content)?;
             }
             _ => return Ok(()),
         }
+        self.attributes(initial, path);
         // Whoever replays must be able to use what the program could: permissions that a trace does not show are usual ones.
         std::fs::set_permissions(path, Permissions::from_mode(initial.mode & 0o7777))
     }
 
-    /// Keeps what is there, unless it has holes.
-    fn fill(&self, path: &Path, bytes: u64, content: &[u8]) -> io::Result<()> {
+    /// Keeps what is there, unless it has holes or should have some.
+    fn fill(&self, initial: &Initial, path: &Path, bytes: u64, content: &[u8]) -> io::Result<()> {
         let found = path.symlink_metadata();
-        if found.as_ref().is_ok_and(|found| delta::is_as_built(found, bytes)) {
+        let whole = initial.holes.is_empty();
+        if whole && found.as_ref().is_ok_and(|found| delta::is_as_built(found, bytes)) {
             return Ok(());
         }
         if found.is_ok() {
             std::fs::remove_file(path)?;
         }
         let mut file = File::create(path)?;
-        let mut left = bytes;
-        while left > 0 {
-            let part = left.min(content.len() as u64);
-            file.write_all(&content[..part as usize])?;
-            left -= part;
+        for (from, to) in data(bytes, &initial.holes) {
+            file.seek(io::SeekFrom::Start(from))?;
+            let mut left = to - from;
+            while left > 0 {
+                let part = left.min(content.len() as u64);
+                file.write_all(&content[..part as usize])?;
+                left -= part;
+            }
+            self.written.fetch_add(to - from, Ordering::Relaxed);
         }
-        self.written.fetch_add(bytes, Ordering::Relaxed);
+        if !whole {
+            file.set_len(bytes)?;
+        }
         Ok(())
+    }
+
+    /// Attributes that this user or this file system does not allow are missing in the replay, and differ there.
+    fn attributes(&self, initial: &Initial, path: &Path) {
+        for (name, bytes) in &initial.attributes {
+            let value = vec![0x57u8; (*bytes as usize).min(ATTRIBUTE_BYTES_MAX)];
+            let name = self.benchmark.names.bytes(*name);
+            let set = rustix::fs::lsetxattr(path, name, &value, rustix::fs::XattrFlags::empty());
+            self.refused.fetch_add(u64::from(set.is_err()), Ordering::Relaxed);
+        }
     }
 
     fn link(&self, initial: &Initial, path: &Path) -> io::Result<()> {
@@ -194,6 +227,23 @@ impl Builder<'_> {
     }
 }
 
+/// What of a file is no hole: starts and ends. Holes are in order, as far as a benchmark's author is to be trusted.
+fn data(bytes: u64, holes: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let mut parts = Vec::new();
+    let mut at = 0;
+    for (start, length) in holes {
+        let (start, end) = (bytes.min(*start), bytes.min(start.saturating_add(*length)));
+        if at < start {
+            parts.push((at, start));
+        }
+        at = at.max(end);
+    }
+    if at < bytes {
+        parts.push((at, bytes));
+    }
+    parts
+}
+
 fn make_directory(path: &Path) -> io::Result<()> {
     match std::fs::create_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -206,12 +256,13 @@ fn make_directory(path: &Path) -> io::Result<()> {
 
 /// The numbers are the kernel's, fixed for ever. Random bytes never block: /dev/urandom.
 fn make_device(path: &Path, device: Device) -> rustix::io::Result<()> {
+    let mode = Mode::from_raw_mode(0o666);
     let minor = match device {
         Device::Null => 3,
         Device::Zero => 5,
         Device::Random => 9,
+        Device::Socket => return rustix::fs::mknodat(rustix::fs::CWD, path, FileType::Socket, mode, 0),
     };
-    let mode = Mode::from_raw_mode(0o666);
     rustix::fs::mknodat(rustix::fs::CWD, path, FileType::CharacterDevice, mode, rustix::fs::makedev(1, minor))
 }
 

@@ -9,7 +9,8 @@ fn tree() -> Benchmark {
     let file = names.intern(b"/dir/file");
     let mut add = |path: &[u8], kind, mode| {
         let path = names.intern(path);
-        tree.push(Initial { path, kind, mode });
+        let (attributes, holes) = Default::default();
+        tree.push(Initial { path, kind, mode, attributes, holes });
     };
     add(b"/dir", InitialKind::Directory, 0o555);
     add(b"/dir/file", InitialKind::File(3_000_000), 0o640);
@@ -73,4 +74,34 @@ fn a_file_with_a_hole_is_written_again() {
     File::create(&path).and_then(|file| file.set_len(3_000_000)).expect("a hole");
     assert!(build(&tree(), dir.path()).written >= 3_000_000);
     assert_eq!(fs::metadata(dir.path().join("other")).expect("the other name").nlink(), 2);
+}
+
+#[test]
+fn holes_and_attributes_are_as_they_were() {
+    // Attributes need a file system that has them: memory's has none of a user's own on older kernels.
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let mut benchmark = tree();
+    let name = benchmark.names.intern(b"user.note");
+    benchmark.tree.retain(|initial| !matches!(initial.kind, InitialKind::HardLink(_)));
+    benchmark.tree[1].holes = Box::new([(0, 1 << 20), (2 << 20, 1 << 30)]);
+    benchmark.tree[1].attributes = Box::new([(name, 5)]);
+    let built = build(&benchmark, dir.path());
+    let path = dir.path().join("dir/file");
+    let file = fs::metadata(&path).expect("a file");
+    assert_eq!(file.len(), 3_000_000);
+    assert!(file.blocks() * 512 < 2 << 20, "{} blocks", file.blocks());
+    assert_eq!(built.written, (1 << 20) + 4950);
+    let mut value = [0u8; 64];
+    match rustix::fs::lgetxattr(&path, "user.note", &mut value[..]) {
+        Ok(bytes) => assert_eq!((bytes, built.refused_attributes), (5, 0)),
+        Err(_) => assert_eq!(built.refused_attributes, 1),
+    }
+}
+
+#[test]
+fn parts_between_holes_are_data_whatever_the_holes_are() {
+    assert_eq!(data(10, &[]), [(0, 10)]);
+    assert_eq!(data(10, &[(0, 3), (5, 2)]), [(3, 5), (7, 10)]);
+    assert_eq!(data(10, &[(8, u64::MAX), (2, 1)]), [(0, 8)]);
+    assert_eq!(data(0, &[(3, 4)]), [(0u64, 0u64); 0]);
 }

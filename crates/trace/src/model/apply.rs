@@ -4,7 +4,7 @@ use super::infer::Want;
 use super::tree::Kind;
 use super::world::{Target, World};
 use crate::action::{Fate, How, Modelled, Resource, Role, Series, Skipped, Step};
-use crate::op::{Ask, Call, Fd, Op, Outcome};
+use crate::op::{Ask, Call, Fd, Op, Outcome, Seen};
 use std::collections::HashMap;
 
 impl World {
@@ -40,7 +40,7 @@ impl World {
             _ if call.outcome == Outcome::Unknown && call.ask != Ask::Idle => {
                 step.action.fate = Fate::Skipped(Skipped::NeverReturned);
             }
-            Ask::File(Op::Close { all }) => self.close(call, step, all[0]),
+            Ask::File(Op::Close { all, .. }) => self.close(call, step, all[0]),
             Ask::File(op) => match self.file_op(call, step, op) {
                 Ok(op) => step.action.op = op,
                 Err(fate) => step.action.fate = fate,
@@ -116,7 +116,27 @@ impl World {
         match op {
             Op::Open { .. } => self.open(call, step, op),
             Op::Read { on, bytes, at } => self.read(call, step, *on, *bytes, *at),
-            Op::Write { on, bytes, at } => self.write(call, step, *on, *bytes, *at),
+            Op::Write { on, bytes, at } => self.write(call, step, (*on, false), *bytes, *at),
+            Op::ReadWith { on, bytes, at, flags } => match self.read(call, step, *on, *bytes, *at)? {
+                Op::Read { on, bytes, at } => Ok(Op::ReadWith { on, bytes, at, flags: *flags }),
+                op => Ok(op),
+            },
+            Op::WriteWith { on, bytes, at, flags } => {
+                let append = flags & libc::RWF_APPEND as u32 != 0;
+                match self.write(call, step, (*on, append), *bytes, *at)? {
+                    Op::Write { on, bytes, at } => Ok(Op::WriteWith { on, bytes, at, flags: *flags }),
+                    op => Ok(op),
+                }
+            }
+            Op::SetFlags { on, flags } => {
+                let file = self.file(call, *on)?;
+                step.uses(file.slot, Some(file.node), How::Write);
+                if call.outcome.succeeded() {
+                    let append = flags & libc::O_APPEND as u32 != 0;
+                    self.descriptions[file.slot.description as usize].append = append;
+                }
+                Ok(Op::SetFlags { on: file.slot.description, flags: *flags })
+            }
             Op::Seek { on, offset, whence } => self.seek(call, step, *on, *offset, *whence),
             Op::MakeDir { at, mode } => {
                 let mode = mode & !self.directories[self.task(call).directory].mask;
@@ -124,6 +144,23 @@ impl World {
                     Kind::Directory { entries: HashMap::new(), whole: true, parent: super::tree::ROOT };
                 let at = self.make(call, step, *at, kind, mode)?;
                 Ok(Op::MakeDir { at, mode })
+            }
+            Op::MakeNode { at, mode } => {
+                let mode = mode & !self.directories[self.task(call).directory].mask;
+                let kind = match mode & libc::S_IFMT {
+                    libc::S_IFSOCK => Kind::Socket,
+                    libc::S_IFIFO => Kind::Fifo,
+                    libc::S_IFCHR | libc::S_IFBLK => Kind::Special,
+                    _ => Kind::File,
+                };
+                Ok(Op::MakeNode { at: self.make(call, step, *at, kind, mode & 0o7777)?, mode })
+            }
+            Op::Exchange { one, other } => {
+                let flags = libc::RENAME_EXCHANGE;
+                match self.rename(call, step, (*one, *other), flags)? {
+                    Op::Rename { from, to, .. } => Ok(Op::Exchange { one: from, other: to }),
+                    op => Ok(op),
+                }
             }
             Op::Symlink { target, at } => {
                 let at = self.make(call, step, *at, Kind::Link(Some(*target)), 0o777)?;
@@ -136,10 +173,8 @@ impl World {
             Op::Rename { from, to, flags } => self.rename(call, step, (*from, *to), *flags),
             Op::Link { from, to, follow } => self.link(call, step, (*from, *to), *follow),
             Op::Allocate { .. } => self.allocate(call, step, op),
-            Op::Flock { on, kind } => self.lock(call, step, (*on, *kind), None),
-            Op::Lock { on, kind, start, bytes } => {
-                self.lock(call, step, (*on, *kind), Some((*start, *bytes)))
-            }
+            Op::Flock { on, kind } => self.flock(call, step, (*on, *kind)),
+            Op::Lock { .. } => self.lock(call, step, op),
             Op::SyncAll => Ok(Op::SyncAll),
             _ => self.file_op_on_descriptor(call, step, op),
         }
@@ -165,12 +200,20 @@ impl World {
                 Ok(Op::List { on: file.slot.description, bytes: *bytes })
             }
             Op::Copy { from, from_at, to, to_at, bytes } => {
-                let read = self.read(call, step, *from, *bytes, *from_at)?;
-                let write = self.write(call, step, *to, *bytes, *to_at)?;
-                let (Op::Read { on: from, .. }, Op::Write { on: to, .. }) = (read, write) else {
-                    return Err(Fate::Modelled(Modelled::NoFile));
-                };
-                Ok(Op::Copy { from, from_at: *from_at, to, to_at: *to_at, bytes: *bytes })
+                let read = self.read(call, step, *from, *bytes, *from_at);
+                let write = self.write(call, step, (*to, false), *bytes, *to_at);
+                match (read, write) {
+                    (Ok(Op::Read { on: from, .. }), Ok(Op::Write { on: to, .. })) => {
+                        Ok(Op::Copy { from, from_at: *from_at, to, to_at: *to_at, bytes: *bytes })
+                    }
+                    // To or from a pipe or socket: what concerns the file is left, as much as was moved.
+                    (Ok(Op::Read { on, at, .. }), _) => Ok(Op::Read { on, bytes: call.outcome.bytes(), at }),
+                    (_, Ok(Op::Write { on, at, .. })) => {
+                        Ok(Op::Write { on, bytes: call.outcome.bytes(), at })
+                    }
+                    (Err(fate), _) | (_, Err(fate)) => Err(fate),
+                    _ => Err(Fate::Modelled(Modelled::NoFile)),
+                }
             }
             _ => self.file_op_on_attributes(call, step, op),
         }
@@ -185,6 +228,12 @@ impl World {
                 let link = Want::Link(*target);
                 (*at, false, if call.outcome.succeeded() { link } else { Want::Anything }, How::Read)
             }
+            Op::GetAttribute { at, follow, .. } | Op::ListAttributes { at, follow, .. } => {
+                (*at, *follow, Want::Anything, How::Read)
+            }
+            Op::SetAttribute { at, follow, .. } | Op::RemoveAttribute { at, follow, .. } => {
+                (*at, *follow, Want::Anything, How::Write)
+            }
             Op::ChangeDir { at, .. } => (*at, true, Want::Directory, How::Read),
             Op::Resize { at, .. } => (*at, true, Want::File, How::Read),
             Op::SetMode { at, .. } => (*at, true, Want::Anything, How::Write),
@@ -196,6 +245,9 @@ impl World {
         let found = self.locate(call, at, follow, want)?;
         self.look(step, &found, Role::Use);
         let place = found.place;
+        if let Some(node) = found.node {
+            self.attribute(call, step, node, op);
+        }
         if let (Some(node), true) = (found.node, call.outcome.succeeded()) {
             self.decide(node, want);
             if !matches!(
@@ -215,7 +267,13 @@ impl World {
             }
         }
         Ok(match op {
-            Op::Stat { follow, seen, .. } => Op::Stat { at: place, follow: *follow, seen: *seen },
+            Op::GetAttribute { .. }
+            | Op::SetAttribute { .. }
+            | Op::ListAttributes { .. }
+            | Op::RemoveAttribute { .. } => super::attributes::at_place(op, place),
+            Op::Stat { follow, seen, .. } => {
+                Op::Stat { at: place, follow: *follow, seen: self.result_of(found.node, *seen) }
+            }
             Op::Access { mode, .. } => Op::Access { at: place, mode: *mode },
             Op::StatFs { .. } => Op::StatFs { at: place },
             Op::ReadLink { target, .. } => Op::ReadLink { at: place, target: *target },
@@ -227,6 +285,12 @@ impl World {
             Op::ChangeDir { .. } => self.change_dir(call, step, found.node, place),
             _ => Op::SetTimes { at: place, follow },
         })
+    }
+
+    /// What a replay compares: not what /proc and /sys make up, nor numbers that are the traced file system's own.
+    fn result_of(&self, node: Option<u32>, seen: Option<Seen>) -> Option<Seen> {
+        let made_up = node.is_some_and(|node| self.is_made_up(node));
+        seen.filter(|_| !made_up).map(|seen| Seen { inode: 0, ..seen })
     }
 
     fn change_dir(

@@ -6,7 +6,7 @@ use crate::op::{Ask, Call, Fd, Op, Outcome, Place};
 
 /// What a successful call needs of a name.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Needs {
+pub(super) enum Needs {
     /// Something has it.
     There,
     /// Nothing has it.
@@ -44,41 +44,46 @@ impl World {
                     (true, false) => Needs::Any,
                     _ => Needs::There,
                 };
-                self.is_free(call, *made) && self.explains_name(call, *at, !has(libc::O_NOFOLLOW), needs)
+                let follow = !has(libc::O_NOFOLLOW) && needs != Needs::Free;
+                self.is_free(call, *made) && self.explains_name(call, *at, follow, needs)
             }
-            Op::Close { all } => all.iter().all(|fd| self.has(call, *fd)),
-            Op::Read { on, bytes, at } => self.has(call, *on) && self.explains_read(call, *on, *bytes, *at),
-            Op::Write { on, .. } | Op::Seek { on, .. } | Op::List { on, .. } | Op::Sync { on, .. } => {
-                self.has(call, *on)
+            Op::Close { all, .. } => all.iter().all(|fd| self.has(call, *fd)),
+            Op::Read { on, bytes, at } | Op::ReadWith { on, bytes, at, .. } => {
+                self.has(call, *on) && self.explains_read(call, *on, *bytes, *at)
             }
-            Op::Stat { at, follow, .. } => self.explains_name(call, *at, *follow, Needs::There),
+            Op::Lock { on, .. } | Op::Flock { on, .. } => self.has(call, *on) && self.explains_lock(call, op),
+            Op::Write { on, .. }
+            | Op::WriteWith { on, .. }
+            | Op::SetFlags { on, .. }
+            | Op::Seek { on, .. }
+            | Op::List { on, .. }
+            | Op::Sync { on, .. } => self.has(call, *on),
+            Op::Stat { at, follow, .. } => {
+                self.explains_name(call, *at, *follow, Needs::There) && self.explains_size(call, op)
+            }
             Op::Access { at, .. } | Op::ChangeDir { at, .. } => {
                 self.explains_name(call, *at, true, Needs::There)
             }
             Op::ReadLink { at, .. } => self.explains_name(call, *at, false, Needs::There),
-            Op::MakeDir { at, .. } | Op::Symlink { at, .. } => {
+            Op::MakeDir { at, .. } | Op::Symlink { at, .. } | Op::MakeNode { at, .. } => {
                 self.explains_name(call, *at, false, Needs::Free)
             }
             Op::Unlink { at } => self.explains_name(call, *at, false, Needs::There),
             Op::RemoveDir { at } => {
                 self.explains_name(call, *at, false, Needs::There) && self.explains_emptiness(call, *at)
             }
-            Op::Rename { from, to, flags } => {
-                let target = match call.outcome.succeeded() {
-                    true if flags & libc::RENAME_NOREPLACE != 0 => Needs::Free,
-                    true if flags & libc::RENAME_EXCHANGE != 0 => Needs::There,
-                    _ => Needs::Any,
-                };
-                self.explains_name(call, *from, false, Needs::There)
-                    && self.explains_name(call, *to, false, target)
+            Op::Rename { from, to, flags } => self.explains_rename(call, (*from, *to), *flags),
+            Op::Exchange { one, other } => self.explains_rename(call, (*one, *other), libc::RENAME_EXCHANGE),
+            Op::Link { from, to, follow } => self.explains_link(call, (*from, *to), *follow),
+            Op::Resize { at, .. } | Op::SetMode { at, .. } => {
+                self.explains_name(call, *at, true, Needs::There)
             }
-            Op::Link { from, to, .. } => match call.outcome {
-                Outcome::Value(_) => {
-                    self.explains_name(call, *from, false, Needs::There)
-                        && self.explains_name(call, *to, false, Needs::Free)
-                }
-                _ => true,
-            },
+            Op::SetOwner { at, follow, .. }
+            | Op::SetTimes { at, follow }
+            | Op::GetAttribute { at, follow, .. }
+            | Op::SetAttribute { at, follow, .. }
+            | Op::ListAttributes { at, follow, .. }
+            | Op::RemoveAttribute { at, follow, .. } => self.explains_name(call, *at, *follow, Needs::There),
             _ => true,
         }
     }
@@ -95,7 +100,36 @@ impl World {
         call.outcome.bytes() == bytes.min(state.size.saturating_sub(start))
     }
 
-    fn explains_name(&mut self, call: &Call, at: Place<Fd>, follow: bool, needs: Needs) -> bool {
+    /// A size that the trace has changed is what it was changed to.
+    fn explains_size(&mut self, call: &Call, op: &Op<Fd>) -> bool {
+        let Op::Stat { seen: Some(seen), .. } = op else { return true };
+        let Some(node) = self.file_meant(call) else { return true };
+        let state = self.tree.node(node);
+        let known = state.resized && matches!(state.kind, Kind::File) && call.outcome.succeeded();
+        !known || seen.mode & libc::S_IFMT != libc::S_IFREG || seen.size == state.size
+    }
+
+    /// The file that a call works on, as far as that is known without it.
+    pub(super) fn file_meant(&mut self, call: &Call) -> Option<super::tree::NodeId> {
+        let Ask::File(op) = &call.ask else { return None };
+        let (at, follow) = match op {
+            Op::Read { on, .. } | Op::Write { on, .. } | Op::Allocate { on, .. } => {
+                return self.file_of(self.slot(call, *on)?.description);
+            }
+            Op::Stat { at, follow, .. } => (*at, *follow),
+            Op::Resize { at, .. } => (*at, true),
+            Op::Open { at, flags, .. } => (*at, flags & (libc::O_NOFOLLOW | libc::O_EXCL) as u32 == 0),
+            _ => return None,
+        };
+        let path = self.names.bytes(at.path).to_vec();
+        let start = self.start_of(call, at.dir, &path)?;
+        match self.tree.walk(start, &path, follow, &mut self.names).end {
+            End::Found(node) => Some(node),
+            _ => None,
+        }
+    }
+
+    pub(super) fn explains_name(&mut self, call: &Call, at: Place<Fd>, follow: bool, needs: Needs) -> bool {
         let path = self.names.bytes(at.path).to_vec();
         let Some(start) = self.start_of(call, at.dir, &path) else {
             let unknown = at.dir != libc::AT_FDCWD && self.slot(call, at.dir).is_none();
@@ -105,17 +139,24 @@ impl World {
         let listed = walk.end == End::Absent && self.only_listed_absent(&walk);
         let end = walk.end;
         match (call.outcome, end) {
-            (Outcome::Value(_), End::Found(_)) => needs != Needs::Free,
+            (Outcome::Value(_), End::Found(_)) if needs == Needs::Free => false,
             (Outcome::Value(_), End::Absent) => needs != Needs::There || listed,
-            (Outcome::Value(_), End::NoParent) => false,
+            (Outcome::Value(_), End::NoParent | End::NotDirectory) => false,
             (Outcome::Error(libc::ENOENT), End::Found(_)) => needs == Needs::Any,
-            (Outcome::Error(libc::EEXIST), End::Absent | End::NoParent) => false,
+            (Outcome::Error(libc::ENOENT), End::NotDirectory) => false,
+            (
+                Outcome::Error(
+                    libc::EEXIST | libc::EISDIR | libc::ENOTDIR | libc::EINVAL | libc::ENODATA | libc::ELOOP,
+                ),
+                End::Absent | End::NoParent,
+            ) => false,
+            (_, End::Found(node)) => self.fits(call, node),
             _ => true,
         }
     }
 
     /// Where a path starts, as far as that is known.
-    fn start_of(&self, call: &Call, dir: Fd, path: &[u8]) -> Option<super::tree::NodeId> {
+    pub(super) fn start_of(&self, call: &Call, dir: Fd, path: &[u8]) -> Option<super::tree::NodeId> {
         if path.starts_with(b"/") {
             return Some(super::tree::ROOT);
         }
@@ -141,8 +182,11 @@ impl World {
 
     /// The descriptor is known, or the trace itself says what it is.
     fn has(&self, call: &Call, fd: Fd) -> bool {
-        let known = self.slot(call, fd).is_some() || call.notes.iter().any(|(noted, _)| *noted == fd);
-        known != (call.outcome == Outcome::Error(libc::EBADF))
+        let slot = self.slot(call, fd);
+        let known = slot.is_some() || call.notes.iter().any(|(noted, _)| *noted == fd);
+        // A descriptor that is open for reading only is a bad one to write to.
+        let limited = slot.is_some_and(|slot| self.descriptions[slot.description as usize].limited);
+        known != (call.outcome == Outcome::Error(libc::EBADF)) || (known && limited)
     }
 
     fn is_free(&self, call: &Call, fd: Fd) -> bool {

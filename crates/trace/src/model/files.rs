@@ -5,7 +5,7 @@ use super::tree::NodeId;
 use super::world::{Slot, Target, World};
 use crate::action::{Fate, How, Modelled, Moment, Need, Resource, Role, Rule, Series, Step};
 use crate::names::Name;
-use crate::op::{Call, Fd, LockKind, Op, Request, RequestKind};
+use crate::op::{Call, Fd, Op, Request, RequestKind};
 
 /// A descriptor that is a file.
 pub(super) struct OpenFile {
@@ -75,7 +75,7 @@ impl World {
         &mut self,
         call: &Call,
         step: &mut Step,
-        on: Fd,
+        (on, append): (Fd, bool),
         bytes: u64,
         at: Option<u64>,
     ) -> Result<Op<u32>, Fate> {
@@ -89,12 +89,12 @@ impl World {
         self.decide(file.node, Want::File);
         let size = self.tree.node(file.node).size;
         let state = &mut self.descriptions[file.slot.description as usize];
-        let start = if state.append { size } else { at.unwrap_or(state.position) };
+        let append = append || state.append;
+        let start = if append { size } else { at.unwrap_or(state.position) };
         let end = start.saturating_add(call.outcome.bytes());
         if at.is_none() {
             state.position = end;
         }
-        let append = state.append;
         step.uses(file.slot, Some(file.node), if at.is_some() { How::Read } else { How::Write });
         if append {
             step.touch(Resource::Size(file.node), How::Write);
@@ -169,31 +169,6 @@ impl World {
             }
         }
         Ok(Op::Allocate { on: file.slot.description, mode, start, bytes })
-    }
-
-    pub(super) fn lock(
-        &mut self,
-        call: &Call,
-        step: &mut Step,
-        (on, kind): (Fd, LockKind),
-        range: Option<(u64, u64)>,
-    ) -> Result<Op<u32>, Fate> {
-        let file = self.file(call, on)?;
-        step.uses(file.slot, Some(file.node), How::Read);
-        let on = file.slot.description;
-        // Giving back a shared lock commutes with taking one only if no exclusive one waits: it is ordered like a change.
-        let how = if kind == LockKind::Shared { How::Read } else { How::Write };
-        Ok(match range {
-            None => {
-                step.touch(Resource::Flock(file.node), how);
-                Op::Flock { on, kind }
-            }
-            Some((start, bytes)) => {
-                let end = if bytes == 0 { u64::MAX } else { start.saturating_add(bytes) };
-                step.touch_range(Resource::Locks(file.node), how, start, end);
-                Op::Lock { on, kind, start, bytes }
-            }
-        })
     }
 
     pub(super) fn submit(

@@ -82,6 +82,12 @@ impl World {
     pub(super) fn believe(&mut self, walk: &Walk, outcome: Outcome, want: Want) -> Option<NodeId> {
         match (&walk.end, outcome) {
             (End::Found(node), _) => Some(*node),
+            // Nobody answers at a socket, nor at a terminal that is not there.
+            (End::Unknown(rest), Outcome::Error(libc::ENXIO)) => {
+                let node = self.add_rest(walk.parent, rest, Want::Anything);
+                self.tree.node_mut(node).kind = Kind::Socket;
+                Some(node)
+            }
             (End::Unknown(rest), outcome) if exists(outcome) => Some(self.add_rest(walk.parent, rest, want)),
             (End::Unknown(rest), Outcome::Error(libc::ENOENT)) => {
                 if let ([name], Kind::Directory { .. }) = (&rest[..], &self.tree.node(walk.parent).kind) {
@@ -123,9 +129,20 @@ impl World {
         }
         for (index, name) in rest.iter().enumerate() {
             let last = index + 1 == rest.len();
-            at = match (self.names.bytes(*name) == b"..", &self.tree.node(at).kind) {
-                (true, Kind::Directory { parent, .. }) => *parent,
-                _ => self.add_child(at, *name, if last { want.kind() } else { directory() }),
+            let parent = match &self.tree.node(at).kind {
+                Kind::Directory { parent, .. } if self.names.bytes(*name) == b".." => Some(*parent),
+                _ => None,
+            };
+            at = match parent {
+                Some(parent) => {
+                    // Back in what may be known: what follows is a walk of its own.
+                    let left: Vec<&[u8]> =
+                        rest[index + 1..].iter().map(|name| self.names.bytes(*name)).collect();
+                    let left = left.join(&b'/');
+                    let walk = self.tree.walk(parent, &left, true, &mut self.names);
+                    return self.believe(&walk, Outcome::Value(0), want).unwrap_or(parent);
+                }
+                None => self.add_child(at, *name, if last { want.kind() } else { directory() }),
             };
         }
         at
@@ -142,29 +159,33 @@ impl World {
 
     /// What a program saw of a file's attributes. The first size that it saw is the initial one, if nothing changed it.
     pub(super) fn see(&mut self, node: NodeId, seen: Seen) {
+        let made_up = self.is_made_up(node);
         let kind = match seen.mode & libc::S_IFMT {
             libc::S_IFDIR => Want::Directory.kind(),
             libc::S_IFREG => Kind::File,
             libc::S_IFLNK => Kind::Link(None),
+            libc::S_IFSOCK => Kind::Socket,
+            libc::S_IFIFO => Kind::Fifo,
             _ => Kind::Special,
         };
         let state = self.tree.node_mut(node);
+        state.inode = if seen.inode == 0 { state.inode } else { seen.inode };
         if matches!(state.kind, Kind::Undecided) {
             state.kind = kind;
         }
-        // What /proc and /sys say of sizes is not what reads get.
-        let made_up = state.initial.is_some_and(|path| {
-            let path = self.names.bytes(path);
-            path.starts_with(b"/proc/") || path.starts_with(b"/sys/")
-        });
-        if !made_up
-            && state.initial.is_some()
-            && !state.resized
-            && matches!(state.kind, Kind::File | Kind::Link(_))
-        {
+        let sized = matches!(state.kind, Kind::File | Kind::Link(_));
+        if !made_up && state.initial.is_some() && !state.resized && sized {
             (state.size, state.initial_size) = (seen.size, seen.size);
             state.mode = seen.mode & 0o7777;
         }
+    }
+
+    /// Whether a file stands for one in /proc or /sys: what those say of sizes is not what reads get.
+    pub(super) fn is_made_up(&self, node: NodeId) -> bool {
+        self.tree.node(node).initial.is_some_and(|path| {
+            let path = self.names.bytes(path);
+            path.starts_with(b"/proc/") || path.starts_with(b"/sys/")
+        })
     }
 
     /// A read got bytes up to `end`: the file was at least as long.
@@ -210,6 +231,8 @@ impl World {
         let agrees = match (known, shown) {
             (None, _) => false,
             (Some(Target::File(_)), None) => true,
+            // A pipe that has a name is noted by it.
+            (Some(Target::Pipe(name)), None) => name == *note,
             (Some(known), Some(shown)) => known == shown,
             (Some(_), None) => false,
         };

@@ -2,11 +2,14 @@
 //! the results what was there before, and says of each call what it touches.
 
 mod apply;
+mod attributes;
 mod descriptors;
 mod explain;
 mod files;
+mod fits;
 mod infer;
 mod linearise;
+mod locks;
 mod names;
 mod sleep;
 mod tasks;
@@ -15,5 +18,5 @@ mod world;
 
 pub use infer::links;
 pub use linearise::linearise;
-pub use tree::Kind;
+pub use tree::{Attribute, Kind};
 pub use world::{Inherited, Repairs, World};

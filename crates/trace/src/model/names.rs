@@ -124,7 +124,9 @@ impl World {
         // A success with O_CREAT proves nothing about what was there before; an unknown name counts as free.
         let believed = if creates && call.outcome.succeeded() { Outcome::Unknown } else { call.outcome };
         let located = Call { outcome: believed, ..call.clone() };
-        let mut found = self.locate(&located, at, !has(libc::O_NOFOLLOW), want)?;
+        // What must be new is not looked for behind a link.
+        let follow = !has(libc::O_NOFOLLOW) && !has(libc::O_CREAT | libc::O_EXCL);
+        let mut found = self.locate(&located, at, follow, want)?;
         let place = found.place;
         let mode = mode & !self.directories[self.task(call).directory].mask;
         let mut handle = NO_HANDLE;
@@ -135,13 +137,22 @@ impl World {
                     self.decide(node, want);
                     node
                 }
-                Some(_) => self.tree.add(Node { resized: true, ..Node::new(Kind::File, None) }),
+                Some(_) => {
+                    self.look(step, &found, Role::Use);
+                    self.tree.add(Node { resized: true, ..Node::new(Kind::File, None) })
+                }
                 None => self.create(step, &mut found, Kind::File, mode),
             };
             if has(libc::O_TRUNC) && self.tree.is_file(node) {
                 self.resize(step, node, 0);
             }
-            handle = self.describe(Target::File(node), has(libc::O_APPEND));
+            let on = match self.tree.node(node).kind {
+                Kind::Fifo => Target::Pipe(call.made_note.unwrap_or(at.path)),
+                _ => Target::File(node),
+            };
+            handle = self.describe(on, has(libc::O_APPEND));
+            self.descriptions[handle as usize].limited =
+                flags & libc::O_ACCMODE as u32 != libc::O_RDWR as u32;
             let table = self.task(call).table;
             let (series, closed) = self.install(table, made, handle, has(libc::O_CLOEXEC));
             // An older file under this number was closed by a call that the trace lacks.
@@ -151,6 +162,9 @@ impl World {
             step.touch(Resource::Description(handle), How::Write);
         } else {
             self.look(step, &found, Role::Use);
+        }
+        if handle != NO_HANDLE && self.file_of(handle).is_none() {
+            return Err(Fate::Modelled(Modelled::NoFile));
         }
         Ok(Op::Open { at: place, flags, mode, made: handle })
     }
@@ -218,6 +232,10 @@ impl World {
         if !call.outcome.succeeded() {
             self.look(step, &source, Role::Use);
             self.look(step, &target, Role::Use);
+            // Whether it was empty is a result.
+            if let Some(node) = target.node.filter(|node| !self.tree.is_file(*node)) {
+                step.touch(Resource::Listing(node), How::Read);
+            }
         } else if let (Some(node), Some((from_dir, from_name))) = (source.node, Self::last(&source)) {
             self.look(step, &source, Role::Delete);
             if let End::Unknown(rest) = &target.walk.end

@@ -144,6 +144,7 @@ impl World {
     /// Takes one number out of a table and notes it; returns the description if nothing else refers to it.
     pub(super) fn close_one(&mut self, table: usize, fd: i32, step: &mut Step) -> Option<Handle> {
         let (slot, closed) = self.remove(table, fd)?;
+        self.unlock_at_close(table, slot.description, step);
         step.in_series(Series::Descriptor(slot.series), Role::Delete);
         closed
     }
@@ -153,12 +154,14 @@ impl World {
         for handle in &closed {
             step.in_series(Series::Description(*handle), Role::Delete);
             step.touch(Resource::Description(*handle), How::Write);
+            self.unlock_at_last_close(*handle, step);
         }
+        let unlocked = self.take_unlocked(&closed, step);
         let files: Box<[Handle]> =
             closed.into_iter().filter(|handle| self.file_of(*handle).is_some()).collect();
-        if !files.is_empty() {
+        if !files.is_empty() || !unlocked.is_empty() {
             step.action.fate = Fate::Executed;
-            step.action.op = Op::Close { all: files };
+            step.action.op = Op::Close { all: files, unlocked };
         }
     }
 }

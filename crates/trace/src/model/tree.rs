@@ -28,7 +28,11 @@ pub enum Kind {
     },
     /// A symbolic link, and where it points if that is known.
     Link(Option<Name>),
-    /// A device, pipe or socket.
+    /// A socket, or something else that cannot be opened.
+    Socket,
+    /// A pipe with a name.
+    Fifo,
+    /// A device.
     Special,
 }
 
@@ -47,6 +51,21 @@ pub struct Node {
     pub resized: bool,
     /// Permission bits.
     pub mode: u32,
+    /// Its number in the traced file system; 0 if no call has shown it.
+    pub inode: u64,
+    /// Extended attributes: those before the trace began with their sizes, as far as the trace shows; whether they are there now.
+    pub attributes: Vec<Attribute>,
+    /// Bytes before the trace began that were holes.
+    pub holes: Vec<(u64, u64)>,
+}
+
+/// An extended attribute of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attribute {
+    /// Its name.
+    pub name: Name,
+    /// Bytes before the trace began; none if it was not there.
+    pub initial: Option<u32>,
 }
 
 /// All nodes.
@@ -225,6 +244,7 @@ pub(crate) fn components(path: &[u8], names: &mut Names) -> Vec<Name> {
 impl Node {
     pub(crate) fn new(kind: Kind, initial: Option<Name>) -> Node {
         let mode = if matches!(kind, Kind::Directory { .. }) { 0o755 } else { 0o644 };
-        Node { kind, initial, size: 0, initial_size: 0, resized: false, mode }
+        let (attributes, holes) = Default::default();
+        Node { kind, initial, size: 0, initial_size: 0, resized: false, mode, inode: 0, attributes, holes }
     }
 }

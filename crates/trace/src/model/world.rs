@@ -17,6 +17,8 @@ pub struct World {
     pub tree: Tree,
     /// What contradicted the model, and was repaired.
     pub repairs: Repairs,
+    /// Lines of the first calls whose result no order of overlapping calls explains.
+    pub races: Vec<u64>,
     /// Descriptions that were open before the trace began.
     pub inherited: Vec<Inherited>,
     pub(super) hard_links: Vec<(Name, NodeId)>,
@@ -27,6 +29,7 @@ pub struct World {
     pub(super) pipes: HashMap<Name, Pipe>,
     /// Descriptions on their way between processes, and who sent them.
     pub(super) passed: VecDeque<(Handle, ActionId)>,
+    pub(super) locks: super::locks::Locks,
     pub(super) contexts: HashMap<u64, Context>,
     pub(super) requests: Vec<(ActionId, Vec<Touch>, Handle)>,
     pub(super) ends: HashMap<u32, ActionId>,
@@ -103,6 +106,8 @@ pub(super) struct Description {
     pub(super) on: Target,
     pub(super) position: u64,
     pub(super) append: bool,
+    /// Whether it is known to be open for reading or writing only.
+    pub(super) limited: bool,
     pub(super) references: u32,
 }
 
@@ -138,6 +143,7 @@ impl World {
             names,
             tree,
             repairs: Repairs::default(),
+            races: Vec::new(),
             inherited: Vec::new(),
             hard_links: Vec::new(),
             tasks: HashMap::new(),
@@ -146,6 +152,7 @@ impl World {
             descriptions: Vec::new(),
             pipes: HashMap::new(),
             passed: VecDeque::new(),
+            locks: Default::default(),
             contexts: HashMap::new(),
             requests: Vec::new(),
             ends: HashMap::new(),
@@ -195,7 +202,7 @@ impl World {
     }
 
     pub(super) fn describe(&mut self, on: Target, append: bool) -> Handle {
-        self.descriptions.push(Description { on, position: 0, append, references: 0 });
+        self.descriptions.push(Description { on, position: 0, append, limited: false, references: 0 });
         Handle::try_from(self.descriptions.len() - 1).expect("fewer than 2^32 descriptions")
     }
 

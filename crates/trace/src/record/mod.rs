@@ -1,16 +1,20 @@
-//! Records a program: a snapshot of the trees that it will touch, then the program under strace.
+//! Records a program: a snapshot of the trees that it will touch, the program under strace, and then what else it has used.
 
 mod calibrate;
+mod snapshot;
+mod touched;
 
 use crate::error::TraceError;
-use crate::parse::TRACER_NOTE;
+use crate::parse::{Source, Strace, TRACER_NOTE};
+use crate::unseen::Unseen;
+use snapshot::{line, list};
 use std::ffi::OsString;
-use std::fs::{DirEntry, File, Metadata};
-use std::io::{self, BufWriter, Write};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{File, OpenOptions};
+use std::io::{BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
+use std::time::SystemTime;
+use touched::Touched;
 
 /// What to record and where to.
 #[derive(Debug, Clone)]
@@ -23,33 +27,29 @@ pub struct RecordSettings {
     pub trees: Vec<PathBuf>,
 }
 
-/// What came of it.
-#[derive(Debug, Clone, Copy)]
+/// What came of a recording.
+#[derive(Debug)]
 pub struct Recording {
     /// The program's own end.
     pub status: ExitStatus,
     /// Nanoseconds that the tracer adds between two calls on this machine, as measured just before; it is in the trace.
     pub tracer_nanos: Option<u64>,
+    /// What it did that the trace cannot show.
+    pub unseen: Unseen,
 }
 
 /// Calls that the model knows or needs. Classes cover calls that this version of strace knows and we do not.
 const CALLS: &str = "trace=%file,%desc,%process,%ipc,%memory,%network,%creds,sync,futex,umask,unshare,setns,io_setup,io_submit,\
     io_getevents,io_destroy,io_cancel,io_uring_setup,io_uring_enter,io_uring_register";
 
-/// Lists the trees, then runs the program under strace and waits for it. What strace
-/// itself costs is measured before, and noted in the trace.
+/// Lists the trees, runs the program under strace and waits for it, and adds to the list what it used outside of them. What
+/// strace itself costs is measured before, and noted in the trace.
 pub fn record(settings: &RecordSettings) -> Result<Recording, TraceError> {
     let snapshot = settings.output.with_added_extension("snapshot");
-    let file = File::create(&snapshot).map_err(TraceError::io("creating", &snapshot))?;
-    let mut out = BufWriter::new(file);
-    for tree in &settings.trees {
-        let tree = tree.canonicalize().map_err(TraceError::io("listing", tree))?;
-        list(&tree, &mut out).map_err(TraceError::io("listing", &tree))?;
-    }
-    out.flush().map_err(TraceError::io("writing", &snapshot))?;
+    let trees = list_trees(&settings.trees, &snapshot)?;
     let tracer_nanos = calibrate::tracer_nanos(&settings.output)?;
-    let mut strace = strace(&settings.output);
-    let status = strace.arg("--").args(&settings.command).status();
+    let before = SystemTime::now();
+    let status = strace(&settings.output).arg("--").args(&settings.command).status();
     let status = status.map_err(|source| TraceError::NoStrace { source })?;
     if let Some(nanos) = tracer_nanos {
         let trace = File::options().append(true).open(&settings.output);
@@ -57,7 +57,8 @@ pub fn record(settings: &RecordSettings) -> Result<Recording, TraceError> {
             .and_then(|mut trace| writeln!(trace, "{TRACER_NOTE}{nanos}"))
             .map_err(TraceError::io("writing", &settings.output))?;
     }
-    Ok(Recording { status, tracer_nanos })
+    let unseen = look_back(&settings.output, &snapshot, &trees, before)?;
+    Ok(Recording { status, tracer_nanos, unseen })
 }
 
 /// strace with what all recordings have in common.
@@ -75,34 +76,35 @@ fn strace(output: &Path) -> Command {
     strace
 }
 
-/// One line for each file: type, mode, size, links, device:inode, path, TAB, link target.
-fn list(path: &Path, out: &mut impl Write) -> io::Result<()> {
-    let meta = path.symlink_metadata()?;
-    line(path, &meta, out)?;
-    if meta.is_dir() {
-        let mut entries: Vec<DirEntry> = std::fs::read_dir(path)?.collect::<io::Result<_>>()?;
-        entries.sort_by_key(DirEntry::file_name);
-        entries.iter().try_for_each(|entry| list(&entry.path(), out))?;
+fn list_trees(trees: &[PathBuf], snapshot: &Path) -> Result<Vec<PathBuf>, TraceError> {
+    let file = File::create(snapshot).map_err(TraceError::io("creating", snapshot))?;
+    let mut out = BufWriter::new(file);
+    let mut listed = Vec::new();
+    for tree in trees {
+        let tree = tree.canonicalize().map_err(TraceError::io("listing", tree))?;
+        list(&tree, &mut out).map_err(TraceError::io("listing", &tree))?;
+        listed.push(tree);
     }
-    Ok(())
+    out.flush().map_err(TraceError::io("writing", snapshot))?;
+    Ok(listed)
 }
 
-fn line(path: &Path, meta: &Metadata, out: &mut impl Write) -> io::Result<()> {
-    let kind = match meta.mode() & libc::S_IFMT {
-        libc::S_IFDIR => 'd',
-        libc::S_IFREG => 'f',
-        libc::S_IFLNK => 'l',
-        libc::S_IFCHR => 'c',
-        libc::S_IFBLK => 'b',
-        libc::S_IFIFO => 'p',
-        _ => 's',
-    };
-    let (mode, size, links) = (meta.mode() & 0o7777, meta.size(), meta.nlink());
-    write!(out, "{kind} {mode:o} {size} {links} {}:{} ", meta.dev(), meta.ino())?;
-    out.write_all(path.as_os_str().as_bytes())?;
-    out.write_all(b"\t")?;
-    if kind == 'l' {
-        out.write_all(std::fs::read_link(path)?.as_os_str().as_bytes())?;
+fn look_back(
+    trace: &Path,
+    snapshot: &Path,
+    trees: &[PathBuf],
+    before: SystemTime,
+) -> Result<Unseen, TraceError> {
+    let (mut touched, mut unseen) = (Touched::default(), Unseen::default());
+    let file = File::open(trace).map_err(TraceError::io("opening", trace))?;
+    let mut source = Strace::new(BufReader::with_capacity(1 << 20, file));
+    while let Some(event) = source.next_event().map_err(TraceError::io("reading", trace))? {
+        touched.add(&event);
+        unseen.add(&event);
     }
-    out.write_all(b"\n")
+    let file = OpenOptions::new().append(true).open(snapshot).map_err(TraceError::io("opening", snapshot))?;
+    let mut out = BufWriter::new(file);
+    let listed = touched.list(trees, before, &mut out).and_then(|()| out.flush());
+    listed.map_err(TraceError::io("writing", snapshot))?;
+    Ok(unseen)
 }

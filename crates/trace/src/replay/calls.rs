@@ -2,13 +2,13 @@
 
 use super::Buffer;
 use super::kernel::Kernel;
-use crate::op::{Handle, LockKind, NO_HANDLE, Op, Place, SyncKind};
+use crate::op::{Handle, LockKind, NO_HANDLE, Op, Place};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
-    Access, Advice, AtFlags, CWD, FallocateFlags, FlockOperation, Gid, Mode, OFlags, RawDir, RenameFlags,
-    SeekFrom, Timespec, Timestamps, Uid,
+    Access, Advice, AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, RawDir,
+    RenameFlags, SeekFrom, Timespec, Timestamps, Uid,
 };
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 use std::mem::MaybeUninit;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -37,28 +37,23 @@ pub(super) fn call(kernel: &Kernel<'_>, op: &Op<Handle>, buffer: &mut Buffer) ->
             };
             moved.map(|moved| moved as i64)
         }
-        Op::Seek { on, offset, whence } => {
-            let to = match *whence as i32 {
-                libc::SEEK_SET => SeekFrom::Start(*offset as u64),
-                libc::SEEK_CUR => SeekFrom::Current(*offset),
-                libc::SEEK_END => SeekFrom::End(*offset),
-                libc::SEEK_DATA => SeekFrom::Data(*offset as u64),
-                libc::SEEK_HOLE => SeekFrom::Hole(*offset as u64),
-                _ => return Err(Errno::INVAL),
-            };
-            rustix::fs::seek(&*kernel.file(*on)?, to).map(|at| at as i64)
+        Op::ReadWith { on, bytes, at, flags } => {
+            let into = &mut [std::io::IoSliceMut::new(buffer.take(*bytes))];
+            let (at, flags) = (at.unwrap_or(u64::MAX), ReadWriteFlags::from_bits_retain(*flags));
+            rustix::io::preadv2(&*kernel.file(*on)?, into, at, flags).map(|moved| moved as i64)
         }
-        Op::Sync { on, kind } => {
-            let file = kernel.file(*on)?;
-            done(match kind {
-                SyncKind::File => rustix::fs::fsync(&*file),
-                // Writing a range out starts what fdatasync finishes; there is no safe wrapper for less.
-                SyncKind::Data | SyncKind::Range(..) => rustix::fs::fdatasync(&*file),
-                SyncKind::FileSystem => rustix::fs::syncfs(&*file),
-            })
+        Op::WriteWith { on, bytes, at, flags } => {
+            let from = &[std::io::IoSlice::new(buffer.take(*bytes))];
+            let (at, flags) = (at.unwrap_or(u64::MAX), ReadWriteFlags::from_bits_retain(*flags));
+            rustix::io::pwritev2(&*kernel.file(*on)?, from, at, flags).map(|moved| moved as i64)
         }
+        Op::SetFlags { on, flags } => {
+            done(rustix::fs::fcntl_setfl(&*kernel.file(*on)?, OFlags::from_bits_retain(*flags)))
+        }
+        Op::Seek { on, offset, whence } => seek(&*kernel.file(*on)?, *offset, *whence),
+        Op::Sync { on, kind } => done(kernel.sync(*on, *kind)),
         Op::SyncAll => {
-            rustix::fs::sync();
+            kernel.sync_all();
             Ok(0)
         }
         Op::List { on, .. } => list(&*kernel.file(*on)?),
@@ -75,7 +70,7 @@ pub(super) fn call(kernel: &Kernel<'_>, op: &Op<Handle>, buffer: &mut Buffer) ->
             };
             done(rustix::fs::flock(&*kernel.file(*on)?, how))
         }
-        Op::Lock { on, kind, start, bytes } => lock(&*kernel.file(*on)?, *kind, *start, *bytes),
+        Op::Lock { on, kind, start, bytes, .. } => lock(&*kernel.file(*on)?, *kind, *start, *bytes),
         Op::Copy { from, from_at, to, to_at, bytes } => {
             let (from, to) = (kernel.file(*from)?, kernel.file(*to)?);
             let (mut from_at, mut to_at) = (*from_at, *to_at);
@@ -83,8 +78,20 @@ pub(super) fn call(kernel: &Kernel<'_>, op: &Op<Handle>, buffer: &mut Buffer) ->
             let moved = rustix::fs::copy_file_range(&*from, from_at.as_mut(), &*to, to_at.as_mut(), bytes);
             moved.map(|moved| moved as i64)
         }
-        _ => on_name(kernel, op),
+        _ => on_name(kernel, op, buffer),
     }
+}
+
+fn seek(file: impl AsFd, offset: i64, whence: u32) -> Returned {
+    let to = match whence as i32 {
+        libc::SEEK_SET => SeekFrom::Start(offset as u64),
+        libc::SEEK_CUR => SeekFrom::Current(offset),
+        libc::SEEK_END => SeekFrom::End(offset),
+        libc::SEEK_DATA => SeekFrom::Data(offset as u64),
+        libc::SEEK_HOLE => SeekFrom::Hole(offset as u64),
+        _ => return Err(Errno::INVAL),
+    };
+    rustix::fs::seek(file, to).map(|at| at as i64)
 }
 
 fn done(result: rustix::io::Result<()>) -> Returned {
@@ -117,9 +124,9 @@ fn advise(file: impl AsFd, (start, bytes): (u64, u64), advice: u32) -> Returned 
     done(rustix::fs::fadvise(file, start, NonZeroU64::new(bytes), advice))
 }
 
-/// Never waits: the order has put a blocking lock where it was granted. All traced processes are one here, so their locks
-/// exclude nobody.
-fn lock(file: impl AsFd, kind: LockKind, start: u64, bytes: u64) -> Returned {
+/// Never waits: the order has put a blocking lock where it was granted. All traced processes are one here, so a lock belongs to
+/// the description through which its owner holds it.
+pub(super) fn lock(file: impl AsFd, kind: LockKind, start: u64, bytes: u64) -> Returned {
     let kind = match kind {
         LockKind::Shared => libc::F_RDLCK,
         LockKind::Exclusive => libc::F_WRLCK,
@@ -127,7 +134,7 @@ fn lock(file: impl AsFd, kind: LockKind, start: u64, bytes: u64) -> Returned {
     };
     let (l_start, l_len) = (start as i64, bytes as i64);
     let lock = libc::flock { l_type: kind as i16, l_whence: libc::SEEK_SET as i16, l_start, l_len, l_pid: 0 };
-    match nix::fcntl::fcntl(file, nix::fcntl::FcntlArg::F_SETLK(&lock)) {
+    match nix::fcntl::fcntl(file, nix::fcntl::FcntlArg::F_OFD_SETLK(&lock)) {
         Ok(value) => Ok(value.into()),
         Err(errno) => Err(Errno::from_raw_os_error(errno as i32)),
     }
@@ -151,7 +158,7 @@ impl Ready<'_> {
     }
 }
 
-fn on_name(kernel: &Kernel<'_>, op: &Op<Handle>) -> Returned {
+fn on_name(kernel: &Kernel<'_>, op: &Op<Handle>, buffer: &mut Buffer) -> Returned {
     let ready =
         |at: &Place<Handle>| Ok::<_, Errno>(Ready { dir: kernel.dir(at)?, path: kernel.name(at.path) });
     match op {
@@ -190,8 +197,18 @@ fn on_name(kernel: &Kernel<'_>, op: &Op<Handle>) -> Returned {
         }
         Op::Link { from, to, follow } => {
             let (from, to) = (ready(from)?, ready(to)?);
-            let flags = if *follow { AtFlags::SYMLINK_FOLLOW } else { AtFlags::empty() };
+            let follow = if *follow { AtFlags::SYMLINK_FOLLOW } else { AtFlags::empty() };
+            let flags = if from.path.is_empty() { EMPTY } else { follow };
             done(rustix::fs::linkat(from.dir(), from.path, to.dir(), to.path, flags))
+        }
+        Op::MakeNode { at, mode } => make_node(&ready(at)?, *mode),
+        Op::Exchange { one, other } => exchange(&ready(one)?, &ready(other)?),
+        Op::GetAttribute { at, .. }
+        | Op::SetAttribute { at, .. }
+        | Op::ListAttributes { at, .. }
+        | Op::RemoveAttribute { at, .. } => {
+            let at = ready(at)?;
+            super::attributes::call(at.dir.as_deref(), at.path, op, kernel, buffer)
         }
         Op::Symlink { target, at } => {
             let at = ready(at)?;
@@ -263,6 +280,28 @@ fn on_attributes<'a>(
         }
         _ => Err(Errno::NOSYS),
     }
+}
+
+/// Devices and pipes would reach out of the target, or wait for others: files stand for them.
+fn make_node(at: &Ready<'_>, mode: u32) -> Returned {
+    let kind = match mode & libc::S_IFMT {
+        libc::S_IFSOCK => FileType::Socket,
+        _ => FileType::RegularFile,
+    };
+    done(rustix::fs::mknodat(at.dir(), at.path, kind, Mode::from_raw_mode(mode & 0o7777), 0))
+}
+
+/// In one step where the file system can; otherwise by a link and two renames.
+fn exchange(one: &Ready<'_>, other: &Ready<'_>) -> Returned {
+    let (a, b) = ((one.dir(), one.path), (other.dir(), other.path));
+    match rustix::fs::renameat_with(a.0, a.1, b.0, b.1, RenameFlags::EXCHANGE) {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {}
+        result => return done(result),
+    }
+    let aside = [a.1, b".exchanged"].concat();
+    rustix::fs::linkat(a.0, a.1, a.0, &aside[..], AtFlags::empty())?;
+    rustix::fs::renameat(b.0, b.1, a.0, a.1)?;
+    done(rustix::fs::renameat(a.0, &aside[..], b.0, b.1))
 }
 
 fn look(at: &Ready<'_>) -> Result<OwnedFd, Errno> {

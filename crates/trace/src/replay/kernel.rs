@@ -1,12 +1,12 @@
 //! The kernel as a target: open files by handle, and who makes asynchronous requests.
 
 use super::aio::{Requests, depth};
-use super::{Buffer, Target, calls};
+use super::{Buffer, Syncs, Target, calls};
 use crate::benchmark::Benchmark;
 use crate::error::TraceError;
 use crate::names::{Name, Names};
-use crate::op::{Handle, NO_HANDLE, Op, Outcome, Place, Request, RequestKind};
-use rustix::fd::OwnedFd;
+use crate::op::{Handle, LockKind, NO_HANDLE, Op, Outcome, Place, Request, RequestKind, SyncKind};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -21,6 +21,7 @@ pub(super) struct Kernel<'a> {
     files: Arc<Files>,
     requests: Arc<Requests>,
     submit: Option<SyncSender<(u32, Request<Handle>)>>,
+    syncs: Syncs,
 }
 
 /// Open files by handle. An entry is empty before its file is opened and after it is closed.
@@ -40,7 +41,7 @@ impl Files {
 
 impl<'a> Kernel<'a> {
     /// Opens what was open before the trace began.
-    pub(super) fn new(benchmark: &'a Benchmark) -> Result<Kernel<'a>, TraceError> {
+    pub(super) fn new(benchmark: &'a Benchmark, syncs: Syncs) -> Result<Kernel<'a>, TraceError> {
         let files = (0..benchmark.about.handles).map(|_| Mutex::new(None)).collect();
         let files = Arc::new(Files(files));
         for inherited in &benchmark.inherited {
@@ -53,8 +54,8 @@ impl<'a> Kernel<'a> {
         }
         let requests = Arc::new(Requests::default());
         let threads = depth(benchmark.actions.iter().map(|action| &action.op)).min(POOL_MAX);
-        let submit = (threads > 0).then(|| pool(threads, &files, &requests));
-        Ok(Kernel { names: &benchmark.names, files, requests, submit })
+        let submit = (threads > 0).then(|| pool(threads, &files, &requests, syncs));
+        Ok(Kernel { names: &benchmark.names, files, requests, submit, syncs })
     }
 
     pub(super) fn name(&self, name: Name) -> &[u8] {
@@ -70,11 +71,25 @@ impl<'a> Kernel<'a> {
         self.files.get(handle)
     }
 
+    pub(super) fn sync(&self, handle: Handle, kind: SyncKind) -> Result<(), Errno> {
+        self.syncs.file(self.file(handle)?.as_fd(), kind)
+    }
+
+    /// sync, for all files.
+    pub(super) fn sync_all(&self) {
+        if !matches!(self.syncs, Syncs::Nothing) {
+            rustix::fs::sync();
+        }
+    }
+
     pub(super) fn opened(&self, made: Handle, file: OwnedFd) {
         drop(self.files.put(made, Some(file)));
     }
 
-    fn close(&self, all: &[Handle]) -> Result<i64, Errno> {
+    fn close(&self, all: &[Handle], unlocked: &[Handle]) -> Result<i64, Errno> {
+        for handle in unlocked {
+            calls::lock(&*self.file(*handle)?, LockKind::Unlock, 0, 0)?;
+        }
         let closed = all.iter().filter_map(|handle| self.files.put(*handle, None)).count();
         if closed == all.len() { Ok(0) } else { Err(Errno::BADF) }
     }
@@ -92,7 +107,7 @@ impl<'a> Kernel<'a> {
 impl Target for Kernel<'_> {
     fn execute(&self, op: &Op<Handle>, buffer: &mut Buffer) -> Outcome {
         let result = match op {
-            Op::Close { all } => self.close(all),
+            Op::Close { all, unlocked } => self.close(all, unlocked),
             Op::Submit { first, requests, .. } => self.send(*first, requests),
             Op::Collect { requests, .. } => return self.requests.collect(requests),
             _ => calls::call(self, op, buffer),
@@ -109,17 +124,27 @@ pub(super) fn outcome(result: Result<i64, Errno>) -> Outcome {
 }
 
 /// Threads that end when the kernel is dropped, once their requests are done.
-fn pool(threads: usize, files: &Arc<Files>, requests: &Arc<Requests>) -> SyncSender<(u32, Request<Handle>)> {
+fn pool(
+    threads: usize,
+    files: &Arc<Files>,
+    requests: &Arc<Requests>,
+    syncs: Syncs,
+) -> SyncSender<(u32, Request<Handle>)> {
     let (sender, receiver) = sync_channel(POOL_MAX);
     let receiver = Arc::new(Mutex::new(receiver));
     for _ in 0..threads {
         let (files, requests, receiver) = (files.clone(), requests.clone(), receiver.clone());
-        std::thread::spawn(move || work(&files, &requests, &receiver));
+        std::thread::spawn(move || work(&files, &requests, &receiver, syncs));
     }
     sender
 }
 
-fn work(files: &Files, requests: &Requests, receiver: &Mutex<Receiver<(u32, Request<Handle>)>>) {
+fn work(
+    files: &Files,
+    requests: &Requests,
+    receiver: &Mutex<Receiver<(u32, Request<Handle>)>>,
+    syncs: Syncs,
+) {
     let mut buffer = Buffer::default();
     loop {
         let next = receiver.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -127,7 +152,7 @@ fn work(files: &Files, requests: &Requests, receiver: &Mutex<Receiver<(u32, Requ
         let result = files.get(request.on).and_then(|file| match request.kind {
             RequestKind::Read => rustix::io::pread(&*file, buffer.take(request.bytes), request.start),
             RequestKind::Write => rustix::io::pwrite(&*file, buffer.take(request.bytes), request.start),
-            RequestKind::Sync => rustix::fs::fsync(&*file).map(|()| 0),
+            RequestKind::Sync => syncs.file(file.as_fd(), SyncKind::File).map(|()| 0),
         });
         requests.done(number, outcome(result.map(|moved| moved as i64)));
     }

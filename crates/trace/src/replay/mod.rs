@@ -1,6 +1,7 @@
 //! Runs a benchmark: a thread per traced thread, which waits only where the order says so.
 
 mod aio;
+mod attributes;
 mod cache;
 mod calls;
 mod confine;
@@ -9,11 +10,13 @@ mod kernel;
 mod plan;
 mod progress;
 mod self_test;
+mod syncs;
 
 pub use cache::{Cache, CacheControl};
 pub use confine::confine;
 pub use plan::{Baseline, Settings, Speed};
 pub use self_test::{EngineFigures, EngineTest, test_engine};
+pub use syncs::{Syncs, WriteOut};
 
 use crate::action::Rule;
 use crate::benchmark::Benchmark;
@@ -118,10 +121,10 @@ pub fn results_from_bytes(bytes: &[u8]) -> Result<Results, TraceError> {
 }
 
 /// Replays `benchmark` in the root directory of this process, which must be confined and hold the initial tree.
-pub fn replay(benchmark: &Benchmark, settings: &Settings) -> Result<Run, TraceError> {
+pub fn replay(benchmark: &Benchmark, settings: &Settings, syncs: Syncs) -> Result<Run, TraceError> {
     confine::raise_descriptor_limit();
     let plan = plan::Plan::new(benchmark, settings)?;
-    let kernel = kernel::Kernel::new(benchmark)?;
+    let kernel = kernel::Kernel::new(benchmark, syncs)?;
     engine::run(benchmark, &plan, &kernel)
 }
 

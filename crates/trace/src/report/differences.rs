@@ -2,10 +2,10 @@
 
 use crate::action::{Action, Fate};
 use crate::benchmark::Benchmark;
-use crate::op::{Op, Outcome};
+use crate::op::{Handle, Op, Outcome};
 use crate::replay::Run;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Why a result differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -13,6 +13,8 @@ use std::collections::BTreeMap;
 pub enum Cause {
     /// The same action gives the recorded result when one thread makes all calls.
     Order,
+    /// The recorded result itself is a race: no order of the calls that overlapped explains it.
+    Race,
     /// Nobody ran the same with one thread, so the order cannot be told from the other causes.
     Unattributed,
     /// The target has no more room.
@@ -25,6 +27,8 @@ pub enum Cause {
     Descriptors,
     /// The call that should have opened its file failed.
     NotOpened,
+    /// The file stands for one in /proc or /sys, which says something else each time.
+    StandIn,
     /// The initial tree, as far as snapshot and trace show it, is not what the program saw.
     Tree,
 }
@@ -90,12 +94,16 @@ pub(super) fn group(all: &[Difference]) -> Vec<Group> {
 
 pub(super) fn find(benchmark: &Benchmark, run: &Run, single: Option<&Run>) -> Vec<Difference> {
     let mut found = Vec::new();
+    let stand_ins = stand_ins(benchmark);
+    let races: BTreeSet<u64> = benchmark.about.races.iter().copied().collect();
     for (id, (action, sample)) in benchmark.actions.iter().zip(&run.samples).enumerate() {
         if action.fate != Fate::Executed || same(action, sample.outcome) {
             continue;
         }
         let cause = match single.map(|single| single.samples[id].outcome) {
+            Some(_) if races.contains(&action.line) => Cause::Race,
             Some(alone) if same(action, alone) => Cause::Order,
+            Some(_) if on(&action.op).is_some_and(|handle| stand_ins.contains(&handle)) => Cause::StandIn,
             Some(_) => cause(action, sample.outcome),
             None => Cause::Unattributed,
         };
@@ -110,6 +118,29 @@ pub(super) fn find(benchmark: &Benchmark, run: &Run, single: Option<&Run>) -> Ve
         });
     }
     found
+}
+
+/// Descriptions of files that stand for those of /proc and /sys.
+fn stand_ins(benchmark: &Benchmark) -> BTreeSet<Handle> {
+    let mut found = BTreeSet::new();
+    for action in &benchmark.actions {
+        let Op::Open { at, made, .. } = &action.op else { continue };
+        let path = benchmark.names.bytes(at.path);
+        if path.starts_with(b"/proc/") || path.starts_with(b"/sys/") || found.contains(&at.dir) {
+            found.insert(*made);
+        }
+    }
+    found
+}
+
+fn on(op: &Op<Handle>) -> Option<Handle> {
+    match op {
+        Op::Read { on, .. } | Op::ReadWith { on, .. } | Op::Seek { on, .. } | Op::List { on, .. } => {
+            Some(*on)
+        }
+        Op::Copy { from, .. } => Some(*from),
+        _ => None,
+    }
 }
 
 fn cause(action: &Action, outcome: Outcome) -> Cause {
@@ -140,6 +171,7 @@ fn seen_size(action: &Action) -> Option<i64> {
 pub(crate) fn same(action: &Action, outcome: Outcome) -> bool {
     match (action.recorded, outcome) {
         (Outcome::Value(recorded), Outcome::Value(replayed)) => match &action.op {
+            Op::ReadWith { .. } | Op::WriteWith { .. } | Op::GetAttribute { .. } => recorded == replayed,
             Op::Read { .. } | Op::Write { .. } | Op::Seek { .. } | Op::Copy { .. } => recorded == replayed,
             Op::ReadLink { target: Some(_), .. } | Op::Submit { .. } | Op::Collect { .. } => {
                 recorded == replayed

@@ -21,10 +21,11 @@ impl fmt::Display for Report {
             "concurrency    {:.2} calls under way (recorded: {:.2})",
             self.concurrency.0, self.concurrency.1
         )?;
-        let crate::init::Built { files, bytes, written, stand_ins } = self.built;
+        let crate::init::Built { files, bytes, written, stand_ins, refused_attributes } = self.built;
         writeln!(
             out,
-            "initial tree   {files} files, {bytes} bytes ({written} written), {stand_ins} stand-ins"
+            "initial tree   {files} files, {bytes} bytes ({written} written), {stand_ins} stand-ins, {refused_attributes} \
+             extended attributes refused"
         )?;
         writeln!(out, "cache          {}", self.cache)?;
         if self.runs.len() > 1 {

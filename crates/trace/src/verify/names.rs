@@ -3,6 +3,7 @@
 use super::sim::{Done, Simulation, mix};
 use super::tree::{Found, Kind, Node};
 use crate::action::ActionId;
+use crate::benchmark::Device;
 use crate::op::{Handle, Op, Place};
 
 impl Simulation {
@@ -18,6 +19,11 @@ impl Simulation {
                 Ok((0, self.tree.node(node).identity))
             }
             Op::MakeDir { at, .. } => self.make(id, at, Kind::Directory),
+            Op::MakeNode { at, mode } => {
+                let socket = mode & libc::S_IFMT == libc::S_IFSOCK;
+                self.make(id, at, if socket { Kind::Special(Device::Socket) } else { Kind::File })
+            }
+            Op::Exchange { one, other } => self.rename(one, other, libc::RENAME_EXCHANGE),
             Op::Symlink { target, at } => self.make(id, at, Kind::Link(*target)),
             Op::RemoveDir { at } => self.remove_directory(at),
             Op::Unlink { at } => {
@@ -32,11 +38,11 @@ impl Simulation {
             Op::Rename { from, to, flags } => self.rename(from, to, *flags),
             Op::Link { from, to, follow } => {
                 let node = self.find(from, *follow)?.there()?;
+                let to = self.find(to, false)?;
+                let at = self.free(to)?;
                 if self.tree.node(node).kind == Kind::Directory {
                     return Err(libc::EPERM);
                 }
-                let to = self.find(to, false)?;
-                let at = self.free(to)?;
                 self.enter(at, node);
                 Ok((0, self.tree.node(node).identity))
             }
@@ -93,6 +99,7 @@ impl Simulation {
             Kind::Directory if !has(libc::O_PATH) && (writes || has(libc::O_CREAT)) => {
                 return Err(libc::EISDIR);
             }
+            Kind::Special(Device::Socket) if !has(libc::O_PATH) => return Err(libc::ENXIO),
             Kind::Link(_) if has(libc::O_DIRECTORY) => return Err(libc::ENOTDIR),
             Kind::Link(_) if !has(libc::O_PATH) => return Err(libc::ELOOP),
             Kind::File | Kind::Special(_) if has(libc::O_DIRECTORY) => return Err(libc::ENOTDIR),
@@ -103,6 +110,11 @@ impl Simulation {
         }
         self.describe(made, node, flags);
         Ok((0, self.tree.node(node).identity))
+    }
+
+    /// ftruncate wants a file that is open for writing.
+    fn is_no_target(&self, at: &Place<Handle>) -> bool {
+        self.fixed.paths[at.path.0 as usize].empty && self.open(at.dir).is_ok_and(|open| !open.writes())
     }
 
     fn resize(&mut self, id: ActionId, node: u32, size: u64) {
@@ -136,6 +148,9 @@ impl Simulation {
         let (kind, identity) = (self.tree.node(node).kind, self.tree.node(node).identity);
         if kind == Kind::Directory && self.tree.is_below(to.0, node) {
             return Err(libc::EINVAL);
+        }
+        if target.node.is_some_and(|old| self.tree.is_below(from.0, old)) {
+            return Err(libc::ENOTEMPTY);
         }
         let exchange = flags & libc::RENAME_EXCHANGE != 0;
         let Some(old) = target.node else {
@@ -182,6 +197,10 @@ impl Simulation {
                 (at, true)
             }
             Op::ReadLink { at, .. } => (at, false),
+            Op::GetAttribute { at, follow, .. }
+            | Op::SetAttribute { at, follow, .. }
+            | Op::ListAttributes { at, follow, .. }
+            | Op::RemoveAttribute { at, follow, .. } => (at, *follow),
             _ => return Err(libc::ENOSYS),
         };
         let node = self.find(at, follow)?.there()?;
@@ -199,6 +218,11 @@ impl Simulation {
                 Kind::Link(target) => Ok((self.fixed.lengths[target.0 as usize] as i64, identity)),
                 _ => Err(libc::EINVAL),
             },
+            Op::GetAttribute { .. }
+            | Op::SetAttribute { .. }
+            | Op::ListAttributes { .. }
+            | Op::RemoveAttribute { .. } => super::attributes::run(self.tree.node_mut(node), id, op),
+            Op::Resize { at, .. } if self.is_no_target(at) => Err(libc::EINVAL),
             Op::Resize { .. } if directory => Err(libc::EISDIR),
             Op::Resize { size, .. } => {
                 self.resize(id, node, *size);

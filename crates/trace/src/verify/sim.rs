@@ -1,7 +1,8 @@
 //! A file system without bytes that executes a benchmark's operations, by the kernel's rules. It shares no code with the model
 //! that compiled the benchmark: a mistake there is not repeated here. Rights, quotas and devices are not simulated.
 
-use super::tree::{Errno, Found, Kind, Map, Node, Path, ROOT, Tree};
+use super::locks::Locks;
+use super::tree::{Errno, Found, Kind, Node, Path, ROOT, Tree};
 use crate::action::ActionId;
 use crate::benchmark::{Benchmark, Device, InitialKind};
 use crate::names::Name;
@@ -29,7 +30,7 @@ pub(super) struct Simulation {
     pub(super) tree: Tree,
     pub(super) handles: Vec<Option<Open>>,
     requests: Vec<bool>,
-    flocks: Map<u32, Vec<(Handle, LockKind)>>,
+    locks: Locks,
     pub(super) fixed: Arc<Fixed>,
 }
 
@@ -49,6 +50,16 @@ pub(super) struct Open {
     flags: u32,
 }
 
+impl Open {
+    fn reads(self) -> bool {
+        self.flags & libc::O_ACCMODE as u32 != libc::O_WRONLY as u32
+    }
+
+    pub(super) fn writes(self) -> bool {
+        self.flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32
+    }
+}
+
 pub(super) fn mix(digest: u64, part: u64) -> u64 {
     (digest.rotate_left(23) ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -64,11 +75,11 @@ impl Simulation {
             tree: Tree::new(),
             handles: vec![None; benchmark.about.handles as usize],
             requests: vec![false; benchmark.about.requests as usize],
-            flocks: Map::default(),
+            locks: Locks::default(),
             fixed: Arc::new(Fixed { paths, lengths }),
         };
         for (number, initial) in benchmark.tree.iter().enumerate() {
-            simulation.add_initial(initial.path, &initial.kind, number as u64 + 1);
+            simulation.add_initial(initial.path, &initial.kind, number as u64 + 1, &initial.attributes);
         }
         for inherited in &benchmark.inherited {
             let at = Place { dir: NO_HANDLE, path: inherited.path };
@@ -79,7 +90,7 @@ impl Simulation {
         simulation
     }
 
-    fn add_initial(&mut self, path: Name, kind: &InitialKind, identity: u64) {
+    fn add_initial(&mut self, path: Name, kind: &InitialKind, identity: u64, attributes: &[(Name, u32)]) {
         let Ok(found) = self.find(&Place { dir: NO_HANDLE, path }, false) else { return };
         let (Some(at), None) = (found.at, found.node) else { return };
         let node = match kind {
@@ -95,6 +106,8 @@ impl Simulation {
             }
         };
         if let Some(node) = node {
+            let pairs = attributes.iter().map(|(name, bytes)| (*name, u64::from(*bytes), 0));
+            self.tree.node_mut(node).attributes.extend(pairs);
             self.enter(at, node);
         }
     }
@@ -119,34 +132,47 @@ impl Simulation {
 
     fn run(&mut self, id: ActionId, op: &Op<Handle>) -> Done {
         match op {
-            Op::Read { on, bytes, at } => self.read(*on, *bytes, *at),
-            Op::Write { on, bytes, at } => self.write(id, *on, *bytes, *at),
+            Op::Read { on, bytes, at } | Op::ReadWith { on, bytes, at, .. } => self.read(*on, *bytes, *at),
+            Op::Write { on, bytes, at } => self.write(id, (*on, false), *bytes, *at),
+            Op::WriteWith { on, bytes, at, flags } => {
+                self.write(id, (*on, flags & libc::RWF_APPEND as u32 != 0), *bytes, *at)
+            }
+            Op::SetFlags { on, flags } => {
+                let append = libc::O_APPEND as u32;
+                let open = self.handles.get_mut(*on as usize).and_then(Option::as_mut).ok_or(libc::EBADF)?;
+                open.flags = open.flags & !append | flags & append;
+                Ok((0, 0))
+            }
             Op::Seek { on, offset, whence } => self.seek(*on, *offset, *whence),
-            Op::Close { all } => {
+            Op::Close { all, unlocked } => {
+                for handle in unlocked {
+                    let open = self.open(*handle)?;
+                    self.locks.give_back(open.node, *handle);
+                }
                 for handle in all {
                     let open = self.handles[*handle as usize].take().ok_or(libc::EBADF)?;
-                    if let Some(locks) = self.flocks.get_mut(&open.node) {
-                        locks.retain(|(owner, _)| owner != handle);
-                    }
+                    self.locks.closed(open.node, *handle);
                 }
                 Ok((0, 0))
             }
             Op::List { on, bytes } => self.list(*on, *bytes),
             Op::Allocate { on, mode, start, bytes } => self.allocate(id, *on, *mode, *start, *bytes),
-            Op::Advise { on, .. } | Op::Sync { on, .. } | Op::Lock { on, .. } => {
-                self.open(*on).map(|_| (0, 0))
+            Op::Advise { on, .. } | Op::Sync { on, .. } => self.open(*on).map(|_| (0, 0)),
+            Op::Flock { on, kind } => {
+                let node = self.open(*on)?.node;
+                self.locks.flock(node, *on, *kind).map(|()| (0, 0))
             }
-            Op::Flock { on, kind } => self.flock(*on, *kind),
+            Op::Lock { on, kind, start, bytes, .. } => self.lock(*on, *kind, (*start, *bytes)),
             Op::Copy { from, from_at, to, to_at, bytes } => {
                 let (moved, view) = self.read(*from, *bytes, *from_at)?;
-                let (moved, _) = self.write(id, *to, moved as u64, *to_at)?;
+                let (moved, _) = self.write(id, (*to, false), moved as u64, *to_at)?;
                 Ok((moved, view))
             }
             Op::Submit { first, requests, .. } => {
                 for (number, request) in (*first as usize..).zip(requests) {
                     match request.kind {
                         RequestKind::Write => {
-                            self.write(id, request.on, request.bytes, Some(request.start))?;
+                            self.write(id, (request.on, false), request.bytes, Some(request.start))?;
                         }
                         _ => {
                             self.open(request.on)?;
@@ -166,6 +192,15 @@ impl Simulation {
             }
             Op::Nothing | Op::SyncAll => Ok((0, 0)),
             _ => self.run_on_name(id, op),
+        }
+    }
+
+    fn lock(&mut self, on: Handle, kind: LockKind, range: (u64, u64)) -> Done {
+        let open = self.open(on)?;
+        match kind {
+            LockKind::Shared if !open.reads() => Err(libc::EBADF),
+            LockKind::Exclusive if !open.writes() => Err(libc::EBADF),
+            _ => self.locks.range(open.node, on, kind, range).map(|()| (0, 0)),
         }
     }
 
@@ -197,7 +232,7 @@ impl Simulation {
 
     fn read(&mut self, on: Handle, bytes: u64, at: Option<u64>) -> Done {
         let open = self.open(on)?;
-        if open.flags & libc::O_ACCMODE as u32 == libc::O_WRONLY as u32 {
+        if !open.reads() {
             return Err(libc::EBADF);
         }
         let start = at.unwrap_or(open.position);
@@ -221,16 +256,16 @@ impl Simulation {
         }
     }
 
-    fn write(&mut self, id: ActionId, on: Handle, bytes: u64, at: Option<u64>) -> Done {
+    fn write(&mut self, id: ActionId, (on, append): (Handle, bool), bytes: u64, at: Option<u64>) -> Done {
         let open = self.open(on)?;
-        if open.flags & libc::O_ACCMODE as u32 == libc::O_RDONLY as u32 {
+        if !open.writes() {
             return Err(libc::EBADF);
         }
         let node = self.tree.node_mut(open.node);
         if node.kind != Kind::File {
             return Ok((bytes as i64, 0));
         }
-        let appends = open.flags & libc::O_APPEND as u32 != 0;
+        let appends = append || open.flags & libc::O_APPEND as u32 != 0;
         let start = if appends { node.size } else { at.unwrap_or(open.position) };
         let end = start.saturating_add(bytes);
         if bytes > 0 {
@@ -275,6 +310,9 @@ impl Simulation {
 
     fn allocate(&mut self, id: ActionId, on: Handle, mode: u32, start: u64, bytes: u64) -> Done {
         let open = self.open(on)?;
+        if !open.writes() {
+            return Err(libc::EBADF);
+        }
         let has = |flag: i32| mode & flag as u32 != 0;
         let end = start.saturating_add(bytes);
         let node = self.tree.node_mut(open.node);
@@ -292,22 +330,6 @@ impl Simulation {
             if !has(libc::FALLOC_FL_KEEP_SIZE) {
                 node.size = old.max(end);
             }
-        }
-        Ok((0, 0))
-    }
-
-    fn flock(&mut self, on: Handle, kind: LockKind) -> Done {
-        let node = self.open(on)?.node;
-        let locks = self.flocks.entry(node).or_default();
-        let conflict = locks.iter().any(|(owner, held)| {
-            *owner != on && (kind == LockKind::Exclusive || *held == LockKind::Exclusive)
-        });
-        if kind != LockKind::Unlock && conflict {
-            return Err(libc::EAGAIN);
-        }
-        locks.retain(|(owner, _)| *owner != on);
-        if kind != LockKind::Unlock {
-            locks.push((on, kind));
         }
         Ok((0, 0))
     }

@@ -115,6 +115,97 @@ fn a_lock_is_taken_after_it_was_given_back() {
 }
 
 #[test]
+fn what_was_exclusive_is_shared_before_others_share_it() {
+    let whole =
+        "1 flock(3</srv/a>, LOCK_EX) = 0\n1 flock(3</srv/a>, LOCK_SH) = 0\n2 flock(4</srv/a>, LOCK_SH) = 0";
+    needs(Rule::Lock, "weir", &[], whole);
+    let ranges = "1 clone(child_stack=NULL, flags=SIGCHLD) = 9\n\
+        9 openat(AT_FDCWD</srv>, \"/srv/a\", O_RDWR) = 5</srv/a>\n\
+        1 fcntl(3</srv/a>, F_SETLK, {l_type=F_WRLCK, l_whence=SEEK_SET, l_start=0, l_len=2}) = 0\n\
+        9 fcntl(5</srv/a>, F_SETLK, {l_type=F_RDLCK, l_whence=SEEK_SET, l_start=1, l_len=1}) = -1 EAGAIN (Try again)\n\
+        1 fcntl(3</srv/a>, F_SETLK, {l_type=F_RDLCK, l_whence=SEEK_SET, l_start=0, l_len=2}) = 0\n\
+        9 fcntl(5</srv/a>, F_SETLK, {l_type=F_RDLCK, l_whence=SEEK_SET, l_start=1, l_len=1}) = 0\n";
+    needs(Rule::Lock, "weir", &[], ranges);
+    needs(Rule::FileSequence, "root", &[], ranges);
+}
+
+#[test]
+fn a_lock_that_cannot_be_converted_is_lost() {
+    let lines = "1 flock(3</srv/a>, LOCK_SH) = 0\n2 flock(4</srv/a>, LOCK_SH) = 0\n\
+        1 flock(3</srv/a>, LOCK_EX|LOCK_NB) = -1 EAGAIN (Try again)\n2 flock(4</srv/a>, LOCK_EX|LOCK_NB) = 0";
+    needs(Rule::Lock, "weir", &[], lines);
+}
+
+#[test]
+fn a_process_loses_its_locks_on_a_file_with_any_descriptor_of_it() {
+    let lines = "1 clone(child_stack=NULL, flags=SIGCHLD) = 9\n\
+        9 openat(AT_FDCWD</srv>, \"/srv/a\", O_RDWR) = 5</srv/a>\n\
+        1 openat(AT_FDCWD</srv>, \"/srv/a\", O_RDWR) = 6</srv/a>\n\
+        1 fcntl(3</srv/a>, F_SETLK, {l_type=F_WRLCK, l_whence=SEEK_SET, l_start=0, l_len=0}) = 0\n\
+        1 close(6</srv/a>) = 0\n\
+        9 fcntl(5</srv/a>, F_SETLK, {l_type=F_WRLCK, l_whence=SEEK_SET, l_start=7, l_len=1}) = 0\n";
+    needs(Rule::Lock, "weir", &[], lines);
+    needs(Rule::FileSequence, "root", &[], lines);
+    let benchmark = compiled(&format!("{THREADS}{lines}"), Switches::default());
+    let unlocked = |action: &&crate::action::Action| match &action.op {
+        crate::op::Op::Close { all, unlocked } => all.len() == 1 && unlocked.len() == 1,
+        _ => false,
+    };
+    assert_eq!(benchmark.actions.iter().filter(unlocked).count(), 1);
+}
+
+#[test]
+fn locks_of_processes_that_share_a_description_are_not_mixed_up() {
+    let lines = "1 clone(child_stack=NULL, flags=SIGCHLD) = 9\n\
+        1 fcntl(3</srv/a>, F_SETLK, {l_type=F_WRLCK, l_whence=SEEK_SET, l_start=0, l_len=1}) = 0\n\
+        9 fcntl(3</srv/a>, F_SETLK, {l_type=F_WRLCK, l_whence=SEEK_SET, l_start=0, l_len=1}) = -1 EAGAIN (Try again)\n";
+    let benchmark = compiled(&format!("{THREADS}{lines}"), Switches::default());
+    let fates = benchmark.fates();
+    assert_eq!(fates.get(&Fate::Modelled(crate::action::Modelled::SharedLock)), Some(&1), "{fates:?}");
+}
+
+#[test]
+fn attributes_appended_bytes_and_nameless_files_keep_their_order() {
+    let extended = "1 setxattr(\"/srv/a\", \"user.x\", \"\"..., 4, 0) = 0\n\
+        2 fgetxattr(4</srv/a>, \"user.x\", \"\"..., 64) = 4\n\
+        1 removexattr(\"/srv/a\", \"user.x\") = 0\n2 getxattr(\"/srv/a\", \"user.x\", 0x7f, 64) = -1 ENODATA (No data)";
+    needs(Rule::Attributes, "weir", &[], extended);
+    needs(Rule::FileSequence, "root", &[], extended);
+    let append = "1 fcntl(3</srv/a>, F_SETFL, O_RDWR|O_APPEND) = 0\n1 write(3</srv/a>, \"\"..., 4096) = 4096\n\
+        2 write(3</srv/a>, \"\"..., 100) = 100\n2 lseek(3</srv/a>, 0, SEEK_CUR) = 8292";
+    needs(Rule::Description, "weir", &[Rule::Size, Rule::Bytes], append);
+    let nameless = "1 openat(AT_FDCWD</srv>, \"/srv\", O_RDWR|O_TMPFILE, 0600) = 5</srv/#1>(deleted)\n\
+        1 linkat(5</srv/#1>(deleted), \"\", AT_FDCWD</srv>, \"/srv/t\", AT_EMPTY_PATH) = 0\n\
+        1 linkat(AT_FDCWD</srv>, \"/proc/self/fd/5\", AT_FDCWD</srv>, \"/srv/u\", AT_SYMLINK_FOLLOW) = 0\n\
+        2 access(\"/srv/t\", F_OK) = 0\n2 access(\"/srv/u\", F_OK) = 0";
+    needs(Rule::Name, "weir", &[], nameless);
+    needs(Rule::PathName, "root", &[Rule::FileSequence], nameless);
+}
+
+#[test]
+fn sockets_get_names_and_cannot_be_opened() {
+    let lines = "1 socket(AF_UNIX, SOCK_STREAM, 0) = 5<socket:[1]>\n\
+        1 bind(5<socket:[1]>, {sa_family=AF_UNIX, sun_path=\"/srv/s\"}, 110) = 0\n\
+        2 openat(AT_FDCWD</srv>, \"/srv/s\", O_RDWR) = -1 ENXIO (No such device or address)\n\
+        2 unlink(\"/srv/s\") = 0\n1 mknodat(AT_FDCWD</srv>, \"/srv/s\", S_IFREG|0644) = 0\n";
+    needs(Rule::Name, "weir", &[], lines);
+    let tty = "1 openat(AT_FDCWD</srv>, \"/dev/tty\", O_RDWR) = -1 ENXIO (No such device or address)\n";
+    assert!(verified(&format!("{THREADS}{tty}"), "weir", Switches::default()).holds());
+}
+
+#[test]
+fn what_a_pipe_or_socket_takes_from_a_file_is_read_from_it() {
+    let lines = "1 pipe2([5<pipe:[7]>, 6<pipe:[7]>], O_CLOEXEC) = 0\n\
+        1 splice(3</srv/a>, NULL, 6<pipe:[7]>, NULL, 4096, 0) = 4096\n\
+        1 lseek(3</srv/a>, 0, SEEK_CUR) = 4096\n\
+        2 splice(5<pipe:[7]>, NULL, 4</srv/a>, NULL, 100, 0) = 100\n2 lseek(4</srv/a>, 0, SEEK_CUR) = 100\n\
+        1 pwritev2(3</srv/a>, [{iov_base=\"\"..., iov_len=5}], 1, -1, RWF_APPEND) = 5\n\
+        1 lseek(3</srv/a>, 0, SEEK_END) = 4101\n";
+    let verification = verified(&format!("{THREADS}{lines}"), "weir", Switches::default());
+    assert!(verification.holds() && verification.judged == 9, "{verification}");
+}
+
+#[test]
 fn a_task_acts_after_it_was_made() {
     let lines = "1 mkdir(\"/srv/d\", 0755) = 0\n1 clone(child_stack=NULL, flags=SIGCHLD) = 9\n9 access(\"/srv/d\", F_OK) = 0";
     needs(Rule::Clone, "weir", &[Rule::Name], lines);
@@ -166,6 +257,57 @@ fn one_action_at_a_time_needs_no_other_rule() {
         assert!(alone.holds() && alone.distinct == 1, "{alone}");
         assert!(!verified(&lines, order, none()).holds());
     }
+}
+
+/// A listing among the calls of another platform, each with what it must have become.
+#[test]
+fn calls_of_other_platforms_become_the_most_similar_ones_here() {
+    let mut names = Vec::new();
+    for (call, by, shown) in [
+        ("getattrlist(\"/srv/a\", {}, 0x7f, 64, FSOPT_NOFOLLOW) = 0", "getattrlist", "Stat"),
+        ("fgetattrlist(3</srv/a>, {}, 0x7f, 64, 0) = 0", "fgetattrlist", "Stat"),
+        ("setattrlist(\"/srv/a\", {}, 0x7f, 64, 0) = 0", "setattrlist", "SetTimes"),
+        ("fsetattrlist(3</srv/a>, {}, 0x7f, 64, 0) = 0", "fsetattrlist", "SetTimes"),
+        ("getdirentriesattr(7</srv>, {}, 0x7f, 4096) = 0", "getdirentriesattr", "List"),
+        ("chflags(\"/srv/a\", 0) = 0", "chflags", "SetTimes"),
+        ("fchflags(3</srv/a>, 0) = 0", "fchflags", "SetTimes"),
+        ("extattr_set_file(\"/srv/a\", 1, \"x\", \"\"..., 4) = 4", "extattr_set_file", "SetAttribute"),
+        ("extattr_get_file(\"/srv/a\", 1, \"x\", 0x7f, 64) = 4", "extattr_get_file", "GetAttribute"),
+        ("extattr_list_file(\"/srv/a\", 1, 0x7f, 64) = 2", "extattr_list_file", "ListAttributes"),
+        ("extattr_delete_file(\"/srv/a\", 1, \"x\") = 0", "extattr_delete_file", "RemoveAttribute"),
+        ("fcntl(3</srv/a>, F_RDADVISE, {ra_offset=0, ra_count=4096}) = 0", "fcntl(F_RDADVISE)", "Advise"),
+        ("fcntl(3</srv/a>, F_NOCACHE, 1) = 0", "fcntl(F_NOCACHE)", "Advise"),
+        ("fcntl(3</srv/a>, F_PREALLOCATE, {fst_length=8192}) = 0", "fcntl(F_PREALLOCATE)", "Allocate"),
+        ("fsctl(\"/srv/a\", 0x1, 0x7f, 0) = 0", "fsctl", "Stat"),
+        ("ffsctl(3</srv/a>, 0x1, 0x7f, 0) = 0", "ffsctl", "Stat"),
+        ("fsgetpath(0x7f, 1024, {}, 2) = 6", "fsgetpath", "StatFs"),
+        ("fcntl(3</srv/a>, F_FULLFSYNC) = 0", "fcntl(F_FULLFSYNC)", "Sync"),
+        ("exchangedata(\"/srv/a\", \"/srv/b\", 0) = 0", "exchangedata", "Exchange"),
+    ] {
+        let lines = format!(
+            "{THREADS}1 openat(AT_FDCWD</srv>, \"/srv/b\", O_RDWR|O_CREAT, 0644) = 5</srv/b>\n\
+            1 openat(AT_FDCWD</srv>, \"/srv\", O_RDONLY|O_DIRECTORY) = 7</srv>\n1 {call}\n"
+        );
+        let benchmark = compiled(&lines, Switches::default());
+        let last = benchmark.actions.last().expect("there are actions");
+        assert_eq!(last.fate, Fate::Executed, "{call}");
+        assert!(format!("{:?}", last.op).starts_with(&format!("{shown} {{")), "{call}: {:?}", last.op);
+        names.push(by);
+    }
+    names.sort_unstable();
+    let mut listed = crate::decode::EMULATED.map(|(name, _)| name);
+    listed.sort_unstable();
+    assert_eq!(names, listed);
+}
+
+#[test]
+fn data_that_are_exchanged_are_found_under_the_other_name() {
+    let lines = "1 openat(AT_FDCWD</srv>, \"/srv/b\", O_RDWR|O_CREAT, 0644) = 5</srv/b>\n\
+        1 exchangedata(\"/srv/a\", \"/srv/b\", 0) = 0\n\
+        2 stat_nocancel(\"/srv/b\", {st_mode=S_IFREG|0644, st_size=4096}) = 0\n\
+        2 stat(\"/srv/a\", {st_mode=S_IFREG|0644, st_size=0}) = 0";
+    needs(Rule::Name, "weir", &[], lines);
+    needs(Rule::PathName, "root", &[Rule::FileSequence], lines);
 }
 
 #[test]

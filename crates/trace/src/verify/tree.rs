@@ -34,6 +34,8 @@ pub(super) struct Node {
     pub(super) content: Content,
     /// Who changed its attributes last.
     pub(super) changed: u32,
+    /// Extended attributes: name, bytes, who set it.
+    pub(super) attributes: Vec<(Name, u64, u32)>,
     /// Tells files apart in every run: what was there first, or which action made it.
     pub(super) identity: u64,
 }
@@ -209,7 +211,8 @@ impl Tree {
 impl Node {
     pub(super) fn new(kind: Kind, identity: u64) -> Node {
         let (size, links, parent, entries, listing, changed) = (0, 0, ROOT, 0, (0, 0), 0);
-        Node { kind, size, links, parent, entries, listing, content: Content::default(), changed, identity }
+        let (content, attributes) = Default::default();
+        Node { kind, size, links, parent, entries, listing, content, changed, attributes, identity }
     }
 
     fn list(&mut self, name: Name, length: usize, by: i64) {

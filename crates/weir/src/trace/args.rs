@@ -27,7 +27,8 @@ pub(super) enum Verb {
 
 /// Run a program under strace, and list the trees that it will touch
 ///
-/// Ends with the program's own exit code. What a trace cannot see: loads and stores through mappings, and io_uring.
+/// Ends with the program's own exit code. What it used outside of the listed trees and left alone is added to the list after the
+/// run. What a trace cannot see: loads and stores through mappings, and io_uring; a warning says so if the program used them.
 #[derive(Debug, Args)]
 pub(super) struct RecordArgs {
     /// Where the trace goes; the list of files goes beside it, as FILE.snapshot
@@ -126,6 +127,10 @@ pub(super) struct ReplayArgs {
     /// such as the program's libraries, is
     #[arg(long, value_name = "DIR")]
     pub(super) cold_only: Option<PathBuf>,
+    /// What fsync and fdatasync mean: durable, as here; written to the device but not flushed, as on some other platforms; or
+    /// nothing
+    #[arg(long, value_enum, default_value_t = FsyncArg::Durable)]
+    pub(super) fsync: FsyncArg,
     /// Replay so often; the report is the median run, with the interval of all
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) runs: u32,
@@ -167,6 +172,16 @@ pub(super) enum OrderArg {
     Single,
     /// Nothing but each thread's own order
     Unconstrained,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum FsyncArg {
+    /// On return, the bytes survive a loss of power
+    Durable,
+    /// On return, the device has the bytes
+    Device,
+    /// It returns at once
+    None,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -4,6 +4,9 @@ use super::args::InfoArgs;
 use ::trace::{Benchmark, TraceError};
 use serde_json::json;
 
+/// Races that are named for people; `--json` has more.
+const RACES_SHOWN_MAX: usize = 40;
+
 pub(super) fn run(args: &InfoArgs) -> Result<(), TraceError> {
     let benchmark = Benchmark::read(&args.benchmark)?;
     match args.json {
@@ -72,6 +75,11 @@ pub(super) fn print(benchmark: &Benchmark) {
         "repairs     {outside} files from outside, {descriptors} descriptors, {reordered} calls reordered"
     );
     println!("races       {races} results that no order explains");
+    if !about.races.is_empty() {
+        let lines: Vec<_> = about.races.iter().take(RACES_SHOWN_MAX).map(u64::to_string).collect();
+        println!("            lines {}", lines.join(", "));
+    }
+    about.unseen.warnings().iter().for_each(|what| println!("unseen      {what}"));
     println!("unfinished  {} calls", about.unfinished);
     for (kind, count, line) in &about.problems {
         println!("problem     {count:>9}  {kind} (first: line {line})");

@@ -40,7 +40,7 @@ fn record(args: &RecordArgs) -> Result<ExitCode, TraceError> {
         output: args.output.clone(),
         trees: args.tree.clone(),
     };
-    let ::trace::Recording { status, tracer_nanos } = ::trace::record(&settings)?;
+    let ::trace::Recording { status, tracer_nanos, unseen } = ::trace::record(&settings)?;
     match tracer_nanos {
         Some(nanos) => eprintln!(
             "the tracer adds {:.1} us between two calls, which think times will not have",
@@ -48,6 +48,7 @@ fn record(args: &RecordArgs) -> Result<ExitCode, TraceError> {
         ),
         None => eprintln!("warning: what the tracer adds could not be measured: think times will have it"),
     }
+    unseen.warnings().iter().for_each(|what| eprintln!("warning: {what}"));
     eprintln!("recorded {}; next: weir trace compile {0}", args.output.display());
     // The program's own result is the result, as under strace itself.
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
@@ -101,13 +102,15 @@ fn verify(args: &VerifyArgs) -> Result<ExitCode, TraceError> {
 }
 
 fn calls() {
-    let (executed, modelled) = (::trace::EXECUTED, ::trace::MODELLED);
+    let (executed, modelled, emulated) = (::trace::EXECUTED, ::trace::MODELLED, ::trace::EMULATED);
     executed.iter().for_each(|name| println!("executed  {name}"));
     modelled.iter().for_each(|name| println!("modelled  {name}"));
+    emulated.iter().for_each(|(name, by)| println!("emulated  {name}: {by}"));
     println!(
-        "{} calls: {} executed, {} modelled",
-        executed.len() + modelled.len(),
+        "{} calls: {} executed, {} modelled, {} of other platforms emulated",
+        executed.len() + modelled.len() + emulated.len(),
         executed.len(),
-        modelled.len()
+        modelled.len(),
+        emulated.len()
     );
 }

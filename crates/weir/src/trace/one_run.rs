@@ -1,8 +1,10 @@
 //! One run of a replay: a child process, because a process cannot leave the root directory that confines it.
 
-use super::args::{CacheArg, OrderArg, ReplayArgs};
+use super::args::{CacheArg, FsyncArg, OrderArg, ReplayArgs};
 use crate::error::WeirError;
-use ::trace::{Baseline, Benchmark, Cache, CacheControl, Failure, Results, Run, Settings, Speed, TraceError};
+use ::trace::{
+    Baseline, Benchmark, Cache, CacheControl, Failure, Results, Run, Settings, Speed, Syncs, TraceError,
+};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -56,6 +58,12 @@ fn command(args: &ReplayArgs, order: OrderArg, root: &Path) -> Command {
     if let Some(directory) = &args.cold_only {
         command.arg("--cold-only").arg(directory);
     }
+    let fsync = match args.fsync {
+        FsyncArg::Durable => "durable",
+        FsyncArg::Device => "device",
+        FsyncArg::None => "none",
+    };
+    command.args(["--fsync", fsync]);
     if let Some(scale) = args.scale {
         command.args(["--scale", &scale.to_string()]);
     }
@@ -119,6 +127,11 @@ fn replay(args: &ReplayArgs, root: &Path) -> Result<Run, TraceError> {
         CacheArg::Warm => Cache::Warm,
     })
     .cold_below(args.cold_only.clone());
+    let syncs = match args.fsync {
+        FsyncArg::Durable => Syncs::Durable,
+        FsyncArg::Device => Syncs::Device(host::write_out),
+        FsyncArg::None => Syncs::Nothing,
+    };
     ::trace::confine(root)?;
     let watched = std::io::stderr().is_terminal();
     let tell = |done: usize, all: usize| {
@@ -128,6 +141,6 @@ fn replay(args: &ReplayArgs, root: &Path) -> Result<Run, TraceError> {
     };
     let built = ::trace::initialise(&benchmark, Path::new("/"), &tell)?;
     let done = cache.apply(&benchmark)?;
-    let run = ::trace::replay(&benchmark, &Settings { order, speed, stall_seconds: args.stall })?;
+    let run = ::trace::replay(&benchmark, &Settings { order, speed, stall_seconds: args.stall }, syncs)?;
     Ok(Run { built, cache: done, ..run })
 }
