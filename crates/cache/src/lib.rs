@@ -7,6 +7,7 @@ mod delta;
 mod error;
 mod page;
 mod read;
+mod records;
 mod recover;
 mod relog;
 mod seek;
