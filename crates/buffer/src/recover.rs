@@ -8,8 +8,9 @@ use crate::format::{
 };
 use crate::record::{Order, Record};
 use crate::ring::{GroupNo, Mark, Position, Ring, blocks_of};
-use device::{BLOCK_BYTES, Device, DeviceError, Incarnation, Page, Sequence, StoreId, pages};
+use device::{Device, DeviceError, Incarnation, Page, Sequence, StoreId};
 use std::collections::VecDeque;
+use zerocopy::FromZeros;
 
 /// One transaction read back at recovery.
 #[derive(Debug)]
@@ -234,10 +235,12 @@ fn what_parses<'a>(header: &GroupHeader, mut content: &'a [u8]) -> Vec<Transacti
     (0..header.transactions.get()).map_while(|_| transaction_unchecked(&mut content)).collect()
 }
 
-/// The blocks read last.
+/// The blocks read last. Their memory is kept from one read to the next: new memory costs as much as the reading.
 #[derive(Default)]
 struct Window {
     start: Position,
+    /// How many of `pages` are what was read.
+    held: usize,
     pages: Vec<Page>,
 }
 
@@ -250,21 +253,23 @@ impl Window {
         at: Position,
         count: u64,
     ) -> Result<&[Page], DeviceError> {
-        let held = at >= self.start && at.plus(count).0 <= self.start.0 + self.pages.len() as u64;
-        if !held {
-            let ahead = count.max(WINDOW_BLOCKS).min(ring.left(at));
-            self.pages.clear();
-            let mut read = pages(ahead as usize);
-            if device.read(ring.block(at), &mut read).is_err() {
+        let is_held = at >= self.start && at.plus(count).0 <= self.start.0 + self.held as u64;
+        if !is_held {
+            self.held = 0;
+            let ahead = count.max(WINDOW_BLOCKS).min(ring.left(at)) as usize;
+            let more = ahead.saturating_sub(self.pages.len());
+            Page::extend_vec_zeroed(&mut self.pages, more).expect("memory to read the log");
+            self.held = match device.read(ring.block(at), &mut self.pages[..ahead]) {
+                Ok(()) => ahead,
                 // Perhaps only what was read ahead is unreadable.
-                read.truncate(count as usize);
-                device.read(ring.block(at), &mut read)?;
-            }
-            (self.start, self.pages) = (at, read);
+                Err(_) => {
+                    device.read(ring.block(at), &mut self.pages[..count as usize])?;
+                    count as usize
+                }
+            };
+            self.start = at;
         }
         let from = (at.0 - self.start.0) as usize;
         Ok(&self.pages[from..from + count as usize])
     }
 }
-
-const _: () = assert!(WINDOW_BLOCKS as usize * BLOCK_BYTES == 1 << 20);

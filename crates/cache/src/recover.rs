@@ -88,20 +88,20 @@ impl Recovery<'_> {
         group: GroupNo,
         bytes: Option<&[u8]>,
     ) -> Result<(), CacheError> {
-        let fresh = self.state.table.get(&key).is_none_or(|entry| entry.dirt.is_none());
-        // Room was promised before the crash. Should it be missing now, the page goes home from the last reserve.
-        let reserved = fresh && self.store.reserve(1).is_ok();
-        if fresh {
-            self.state.recovered.push(key);
-        }
-        let now = self.now;
-        self.state.change(key, |entry| {
+        let (store, now) = (self.store, self.now);
+        let fresh = self.state.change(key, |entry| {
             match bytes {
                 Some(bytes) => entry.write(range.start, bytes),
                 None => entry.zero(range.start, range.len()),
             }
-            entry.note(range, at, group, || dirt(at, group, now, reserved, true));
+            let fresh = entry.dirt.is_none();
+            // Room was promised before the crash. Should it be missing now, the page goes home from the last reserve.
+            entry.note(range, at, group, || dirt(at, group, now, store.reserve(1).is_ok(), true));
+            fresh
         });
+        if fresh {
+            self.state.recovered.push(key);
+        }
         Ok(())
     }
 
