@@ -217,6 +217,11 @@ pub fn fails(command: &mut Command) -> String {
     said
 }
 
+/// Waits until a change gets a later time than those before: files are stamped with the kernel's tick, 10 ms at most.
+pub fn next_tick() {
+    std::thread::sleep(Duration::from_millis(12));
+}
+
 /// Whether this machine can mount; says so where it cannot.
 pub fn can_mount() -> bool {
     let fuse = File::options().read(true).write(true).open("/dev/fuse");

@@ -1,10 +1,9 @@
 use crate::call::call;
-use crate::common::{Sandbox, can_mount};
+use crate::common::{Sandbox, can_mount, next_tick};
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::time::Duration;
 
 const SIGBUS: i32 = 7;
 
@@ -24,6 +23,7 @@ fn what_is_stored_into_a_shared_mapping_is_seen_at_once_and_durable_after_msync(
     let file = fs::File::options().read(true).write(true).create_new(true).open(&path).expect("a file");
     file.write_all_at(&[b'.'; 10_000], 0).expect("a write");
     let before = times(&path);
+    next_tick();
     let mut storer = call(&["map", "{}", "10000", "4090", "over two pages", "shared", "sync"], &path);
     storer.expect("stored");
     let expected = |bytes: &[u8]| &bytes[4090..4104] == b"over two pages" && bytes.len() == 10_000;
@@ -52,7 +52,7 @@ fn what_is_stored_into_a_private_mapping_stays_there() {
     let path = mounted.path("file");
     fs::write(&path, [b'.'; 10_000]).expect("a file");
     let before = times(&path);
-    std::thread::sleep(Duration::from_millis(10));
+    next_tick();
     let mut storer = call(&["map", "{}", "10000", "5000", "private", "private", "sync"], &path);
     storer.expect("stored");
     assert_eq!(fs::read(&path).expect("a read"), [b'.'; 10_000]);

@@ -1,4 +1,4 @@
-use crate::common::{Mounted, Sandbox, can_mount};
+use crate::common::{Mounted, Sandbox, can_mount, next_tick};
 use rustix::fs::{FallocateFlags, SeekFrom, copy_file_range, fallocate, seek};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
@@ -71,6 +71,7 @@ fn a_hole_that_is_punched_reads_as_zeros_and_the_size_stays() {
     // Into the kernel's cache, which must forget it.
     fs::read(&path).expect("a read");
     let before = file.metadata().expect("metadata");
+    next_tick();
     fallocate(&file, FallocateFlags::PUNCH_HOLE | KEEP, PAGE + 100, 4 * PAGE).expect("a hole");
     let after = file.metadata().expect("metadata");
     assert_eq!(after.len(), before.len());

@@ -65,7 +65,8 @@ fn statfs_counts_inodes_and_bytes_and_neither_runs_out_unannounced() {
     mounted.unmount();
     let mounted = open_to_all(&sandbox);
     let now = || rustix::fs::statvfs(mounted.dir()).expect("statfs");
-    assert!(now().f_bavail + 2000 <= empty.f_bavail, "8 MiB are 2048 blocks");
+    // 8 MiB are 2048 blocks. Some segments that the store kept back for nodes hold nodes now, and are kept no more.
+    assert!(now().f_bavail + 1700 <= empty.f_bavail, "{} of {} blocks", now().f_bavail, empty.f_bavail);
     (0..500).for_each(|i| fs::remove_file(mounted.path(&format!("f{i}"))).expect("removed"));
     // A file goes when the kernel forgets it, which it says after the call has returned.
     let begin = Instant::now();

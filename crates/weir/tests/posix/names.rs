@@ -1,6 +1,6 @@
 //! Names, and how they move.
 
-use crate::common::{Sandbox, can_mount};
+use crate::common::{Sandbox, can_mount, next_tick};
 use crate::{crash, open_to_all};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
@@ -22,6 +22,7 @@ fn exchange_swaps_whatever_the_two_names_lead_to() {
     fs::write(at("other/f"), b"a file").expect("a file");
     let ino = |name: &str| fs::symlink_metadata(at(name)).expect("it is there").ino();
     let before = (ino("one/d"), ino("other/f"), fs::metadata(at("one/d")).expect("it").ctime_nsec());
+    next_tick();
     let exchange =
         |one: &str, other: &str| renameat_with(CWD, at(one), CWD, at(other), RenameFlags::EXCHANGE);
     exchange("one/d", "other/f").expect("a directory for a file");

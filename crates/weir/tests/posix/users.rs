@@ -1,6 +1,6 @@
 //! Several users on one mount, and whose times are whose.
 
-use crate::common::{Sandbox, can_mount};
+use crate::common::{Sandbox, can_mount, next_tick};
 use crate::{USER, as_user, open_to_all};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -69,7 +69,7 @@ fn times_change_as_posix_says_and_reading_changes_none() {
     // Which of access, modification, change a step changes, of a file and of its directory.
     let step = |what: &str, file: &str, expected: [[bool; 3]; 2], act: &dyn Fn()| {
         let before = [times(file), times("d")];
-        std::thread::sleep(std::time::Duration::from_millis(2));
+        next_tick();
         act();
         let file = if what == "rename" { "d/g" } else { file };
         let after = [times(file), times("d")];
