@@ -261,6 +261,33 @@ fn a_store_that_cannot_even_be_read_fails_writers_of_parts_of_pages_after_a_whil
 }
 
 #[test]
+fn a_store_that_cannot_be_asked_what_is_home_fails_writers_after_a_while() {
+    let machine = Machine::new(33);
+    let cache = machine.open();
+    machine.fill(&cache, VICTIM).expect("room");
+    cache.drain().expect("devices that work");
+    machine.write(&cache, VICTIM, 3, &[5; 100]).expect("room");
+    machine.sync(&cache).expect("a buffer that works");
+    drop(cache);
+    machine.crash();
+    let cache = machine.open();
+    machine.store.set_faults(Faults { read_one_in: 1, ..ALWAYS });
+    let error = machine.fill(&cache, OTHER).expect_err("nothing goes home");
+    assert!(matches!(error, CacheError::Store(StoreError::Device(_))), "{error}");
+    assert!(cache.status().stalled.is_some());
+    machine.store.set_faults(Faults::default());
+    machine.clock.advance(Duration::from_secs(61));
+    (0..100).for_each(|_| {
+        cache.step(Task::WriteBack);
+        cache.step(Task::Commit);
+    });
+    machine.fill(&cache, OTHER).expect("the store works again");
+    assert_eq!(cache.status().stalled, None);
+    cache.drain().expect("the store works again");
+    assert!(cache.read_now(VICTIM, 3 * BLOCK_BYTES as u64, 100).expect("it is home") == [5; 100]);
+}
+
+#[test]
 fn a_page_that_is_stuck_for_long_does_not_fail_writers_who_find_the_buffer_full() {
     let machine = damaged(32);
     let cache = machine.open();

@@ -430,7 +430,7 @@ fn after_a_crash_at_any_moment_every_volume_is_what_it_was_or_became() {
         tally = world.tally;
     }
     let Tally { cloned, found, not_found, meddled, handed_over, handed_over_by_crash, deleted, full } = tally;
-    let seldom = [found, handed_over_by_crash].iter().any(|&count| count == 0)
+    let seldom = [found, handed_over_by_crash].contains(&0)
         || [cloned, not_found, meddled, handed_over, deleted].iter().any(|&count| count < 50);
     assert!(!seldom && full == 0, "{tally:?}: the run tests little");
 }
