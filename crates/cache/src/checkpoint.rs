@@ -169,8 +169,9 @@ impl Core {
             self.store_io().checkpoint()?;
             return Ok(Progress::Worked);
         }
-        if self.store.is_freeing() {
-            self.free_some()?;
+        let freeing = self.freeing_due(&self.state());
+        // A node that cannot be read holds up what is below it, and not what cleaning gives.
+        if freeing && self.free_some().is_ok() {
             return Ok(Progress::Worked);
         }
         if attempt.rounds == ROUNDS_MAX {

@@ -140,32 +140,25 @@ const BULK_PAGES: usize = 2048;
 
 impl Core {
     /// Asks the store about some of the pages that were found in the buffer, and makes those clean that are home; `false`
-    /// if none are left.
-    pub(crate) fn look_at_recovered(&self) -> Result<bool, CacheError> {
+    /// if none are left. Each is asked about once: one about which the store cannot tell goes home like any other.
+    pub(crate) fn look_at_recovered(&self) -> bool {
         let mut state = self.state();
         let from = state.recovered.len().saturating_sub(LOOK_PAGES);
         let keys = state.recovered.split_off(from);
         drop(state);
         if keys.is_empty() {
-            return Ok(false);
+            return false;
         }
         let pages: Vec<(ObjectId, PageNo)> = keys.iter().map(|key| (key.object, key.page)).collect();
         let homes = self.store_io().homes_in(self.volume, &pages);
         let mut state = self.state();
-        let mut failed = None;
         for (key, home) in keys.into_iter().zip(homes) {
-            match home {
-                Ok(home) => self.forget_if_home(&mut state, key, home),
-                // Where it lies is lost, so nobody reads a base that has the change already.
-                Err(StoreError::Corrupt { .. }) => {}
-                Err(error) => {
-                    state.recovered.push(key);
-                    failed = Some(error);
-                }
+            if let Ok(home) = home {
+                self.forget_if_home(&mut state, key, home);
             }
         }
         self.release_groups(&mut state);
-        failed.map_or(Ok(true), |error| Err(error.into()))
+        true
     }
 
     fn forget_if_home(&self, state: &mut State, key: Key, home: Option<Sequence>) {

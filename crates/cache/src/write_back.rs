@@ -105,7 +105,7 @@ impl Core {
             return Ok(Progress::Idle);
         }
         self.sweep(&mut turn, now);
-        if self.look_at_recovered().inspect_err(|_| turn.not_before = now + RETRY_AFTER)? {
+        if self.look_at_recovered() {
             return Ok(Progress::Worked);
         }
         let idle = if why == Why::Due && self.relog_pages(now)? { Progress::Worked } else { Progress::Idle };

@@ -1,11 +1,11 @@
 //! What happens while something cannot go home: a damaged map, a store that fails every write.
 
 use cache::{Cache, CacheError, Change, Cost, Credit, Settings, Task, Then};
-use device::{BLOCK_BYTES, Clock, ObjectId, StoreId};
+use device::{BLOCK_BYTES, Clock, ObjectId, Random, StoreId};
 use sim::{Faults, Power, SimClock, SimDisk};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Layout, Store, StoreError};
+use store::{Layout, NewVolume, Store, StoreError, VolumeId, VolumeMode};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const ALWAYS: Faults = Faults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, once_after: None };
@@ -78,12 +78,12 @@ impl Machine {
         (0..640).try_for_each(|index| self.write(cache, object, 16 * (index % 64), &[2; 16 * BLOCK_BYTES]))
     }
 
-    /// Damages the map's nodes that hold pages of `object`, whatever they are, and leaves all others.
-    fn damage_map_of(&self, object: ObjectId) {
+    /// Damages the map's nodes that hold pages of `object` in `volume`, whatever they are, and leaves all others.
+    fn damage_map_of(&self, volume: VolumeId, object: ObjectId) {
         let pages = 0..Store::open(self.store.clone()).expect("a sound store").space().total;
         let cannot_be_found = || {
             let store = Store::open(self.store.clone()).ok()?;
-            Some(store.home(object, device::PageNo(0)).is_err())
+            Some(store.homes_in(volume, &[(object, device::PageNo(0))])[0].is_err())
         };
         let mut damaged = 0;
         for at in self.store.written_blocks().into_iter().filter(|at| pages.contains(&at.0)) {
@@ -116,7 +116,7 @@ fn damaged(seed: u64) -> Machine {
     }
     cache.drain().expect("devices that work");
     drop(cache);
-    machine.damage_map_of(VICTIM);
+    machine.damage_map_of(VolumeId::MAIN, VICTIM);
     machine
 }
 
@@ -261,6 +261,33 @@ fn a_store_that_cannot_even_be_read_fails_writers_of_parts_of_pages_after_a_whil
 }
 
 #[test]
+fn a_store_that_cannot_be_asked_what_is_home_fails_writers_after_a_while() {
+    let machine = Machine::new(33);
+    let cache = machine.open();
+    machine.fill(&cache, VICTIM).expect("room");
+    cache.drain().expect("devices that work");
+    machine.write(&cache, VICTIM, 3, &[5; 100]).expect("room");
+    machine.sync(&cache).expect("a buffer that works");
+    drop(cache);
+    machine.crash();
+    let cache = machine.open();
+    machine.store.set_faults(Faults { read_one_in: 1, ..ALWAYS });
+    let error = machine.fill(&cache, OTHER).expect_err("nothing goes home");
+    assert!(matches!(error, CacheError::Store(StoreError::Device(_))), "{error}");
+    assert!(cache.status().stalled.is_some());
+    machine.store.set_faults(Faults::default());
+    machine.clock.advance(Duration::from_secs(61));
+    (0..100).for_each(|_| {
+        cache.step(Task::WriteBack);
+        cache.step(Task::Commit);
+    });
+    machine.fill(&cache, OTHER).expect("the store works again");
+    assert_eq!(cache.status().stalled, None);
+    cache.drain().expect("the store works again");
+    assert!(cache.read_now(VICTIM, 3 * BLOCK_BYTES as u64, 100).expect("it is home") == [5; 100]);
+}
+
+#[test]
 fn a_page_that_is_stuck_for_long_does_not_fail_writers_who_find_the_buffer_full() {
     let machine = damaged(32);
     let cache = machine.open();
@@ -298,4 +325,28 @@ fn a_sync_after_the_last_commit_of_a_stop_is_answered() {
     }));
     assert!(*answered.lock().expect("one thread"), "nobody else will answer");
     assert!(cache.status().durable >= sequence);
+}
+
+#[test]
+fn a_damaged_node_of_a_deleted_volume_keeps_nobody_from_the_space_that_cleaning_gives() {
+    let machine = Machine::new(21);
+    let cache = machine.open();
+    for page in 0..64 {
+        machine.write(&cache, VICTIM, 2 * page, &[0xab; BLOCK_BYTES]).expect("room");
+        machine.write(&cache, OTHER, 2 * page, &[0xcd; BLOCK_BYTES]).expect("room");
+    }
+    let new = NewVolume { name: "copy", mode: VolumeMode::ReadOnly, created: 1 };
+    let copy = cache.clone_volume(&new).expect("room");
+    machine.apply(&cache, &[Change::Delete { object: VICTIM }]).expect("a deletion");
+    cache.drain().expect("devices that work");
+    drop(cache);
+    machine.damage_map_of(copy, VICTIM);
+    let cache = machine.open();
+    cache.delete_volume(copy).expect("a note");
+    let mut random = Random::new(5);
+    for _ in 0..12_000 {
+        machine.write(&cache, OTHER, random.below(5_600), &[3; BLOCK_BYTES]).expect("room after cleaning");
+    }
+    assert!(cache.store().is_freeing(), "the damaged node stays");
+    assert!(cache.store().counters().segments_cleaned > 0, "nothing had to be cleaned");
 }
