@@ -10,7 +10,7 @@ demo:
 test:
 	scripts/install-test-tools
 	cargo xtask check
-	cargo xtask sim --seeds 5 --operations 20000 --crashes 200
+	cargo xtask sim --seeds 10 --operations 20000 --crashes 500
 	cargo xtask sim --exhaust 3 --programs 300
 
 # How long the clients of `make load` run: make load MINUTES=5
