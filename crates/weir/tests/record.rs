@@ -56,6 +56,9 @@ fn replay(benchmark: &Path, on: &Path, order: &str) -> Value {
     json(command.arg(on).arg(benchmark))
 }
 
+/// Programs drawn, each recorded once.
+const SEEDS: u32 = 6;
+
 /// `root` has no rule for what a directory lists: nothing keeps a listing between the names made before and after it.
 fn is_promised(order: &str, call: &Value) -> bool {
     order != "root" || call != "getdents64"
@@ -208,17 +211,17 @@ fn programs_drawn_from_a_seed_replay_in_order_five_times_each() {
     let (source, program) =
         (Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recorded/generated.c"), sandbox.path("generated"));
     succeeds(Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&program).arg(&source));
-    let (mut without_races, mut held) = (0, 0);
-    for seed in 1..=6 {
+    let mut kept = 0;
+    for seed in 1..=SEEDS {
         let sandbox = Sandbox::new();
         let (benchmark, _) = recorded(&sandbox, &format!("{} . {seed} 60", program.display()));
-        println!("seed {seed}: {:?}", keeps_results(&benchmark, &sandbox.path("target")));
-        if races(&benchmark) == 0 {
-            let changes = changes(&benchmark, "weir");
-            println!("seed {seed}: {changes:?}");
-            (without_races, held) = (without_races + 1, held + u32::from(changes.is_empty()));
-        }
+        let report = replay(&benchmark, &sandbox.path("target"), "weir");
+        let groups = report["groups"].as_array().expect("groups");
+        let by_order: Vec<&Value> = groups.iter().filter(|group| group["cause"] == "order").collect();
+        println!("seed {seed}: {by_order:?}");
+        kept += u32::from(by_order.is_empty());
     }
-    // Calls that overlap may be put into a wrong order that explains all results, and only another order of them shows it.
-    assert!(2 * held >= without_races, "{held} of {without_races} hold in all random orders");
+    // Calls that overlap may, rarely, be put into a wrong order that explains all recorded results: a limit that the room's
+    // README names. The programs above do not meet it.
+    assert!(kept + 1 >= SEEDS, "{kept} of {SEEDS} recordings replay as recorded");
 }
