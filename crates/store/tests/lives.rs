@@ -366,11 +366,6 @@ mod planted {
     }
 
     #[test]
-    fn a_forgotten_promise_is_found() {
-        is_found_within(2000, PlantedBug::ForgottenPromise);
-    }
-
-    #[test]
     fn repointing_before_the_copy_is_durable_is_found() {
         is_found_within(2000, PlantedBug::RepointBeforeCopy);
     }
