@@ -36,6 +36,8 @@ struct Life {
     maybe: Option<World>,
     next: u32,
     sequence: u64,
+    /// Pages that the store has promised room for, and that are not written yet.
+    promised: u64,
     random: Random,
     steps: u64,
     fulls: u64,
@@ -60,6 +62,7 @@ impl Life {
             maybe: None,
             next: 1,
             sequence: 0,
+            promised: 0,
             random,
             steps: 0,
             fulls: 0,
@@ -93,10 +96,11 @@ impl Life {
         *self.now.keys().nth(at).expect("volume 0 is always there")
     }
 
-    /// A few pages, promised first: what was promised must fit.
+    /// A few pages, promised some time before: what was promised must fit, whatever others did meanwhile.
     fn write(&mut self) -> Result<(), StoreError> {
-        let (volume, slot, count) = (self.some_volume(), self.random.below(FILES), 1 + self.random.below(12));
-        self.store().reserve(count)?;
+        self.promise()?;
+        let (volume, slot) = (self.some_volume(), self.random.below(FILES));
+        let count = self.promised.min(1 + self.random.below(30));
         let (mut after, mut vector) = (self.now.clone(), Vec::new());
         for _ in 0..count {
             self.sequence += 1;
@@ -112,7 +116,22 @@ impl Life {
         let outcome = self.change(after, |store| store.apply_to(VolumeId(volume), &vector));
         assert_ne!(outcome, Err(StoreError::Full), "a promise is not kept: {:?}", self.store().space());
         self.store().release(count);
+        self.promised -= count;
         outcome
+    }
+
+    /// Takes promises for writes to come, one after the other, until no more are given.
+    fn promise(&mut self) -> Result<(), StoreError> {
+        let times = self.random.below(10);
+        for _ in 0..times.max(u64::from(self.promised == 0)) {
+            let more = 1 + self.random.below(30);
+            match self.store().reserve(more) {
+                Ok(()) => self.promised += more,
+                Err(StoreError::Full) if self.promised > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     fn cut(&mut self, volume: u32, slot: u64) -> Result<(), StoreError> {
@@ -205,7 +224,7 @@ impl Life {
     /// The power fails; it comes back, and the store is what was acknowledged, or that and the change under way.
     fn crash(&mut self) -> Result<(), Wrong> {
         self.crashes += 1;
-        self.store = None;
+        (self.store, self.promised) = (None, 0);
         for depth in 0.. {
             self.power.cut();
             self.disk.crash();
@@ -363,6 +382,11 @@ mod planted {
     #[test]
     fn a_leaked_node_is_found() {
         is_found_within(2000, PlantedBug::LeakedNode);
+    }
+
+    #[test]
+    fn a_forgotten_promise_is_found() {
+        is_found_within(2000, PlantedBug::ForgottenPromise);
     }
 
     #[test]
