@@ -69,7 +69,23 @@ impl Buffer {
     /// so that later writes allocate nothing in a file system below, and makes it durable. After a crash in the
     /// middle there is no buffer.
     pub fn format(device: &dyn Device, id: StoreId) -> Result<(), BufferError> {
-        open::format(device, id)
+        open::format(device, id, 0, Sequence(0))
+    }
+
+    /// The same for a store that has been in use, without a buffer or with another one: its records will be `volume`'s,
+    /// and their sequences come after `newest`.
+    pub fn format_after(
+        device: &dyn Device,
+        id: StoreId,
+        volume: u32,
+        newest: Sequence,
+    ) -> Result<(), BufferError> {
+        open::format(device, id, volume, newest)
+    }
+
+    /// Makes the buffer on `device` none any more, durably: it is refused from then on. What it held must be home.
+    pub fn retire(device: &dyn Device) -> Result<(), BufferError> {
+        open::retire(device)
     }
 
     /// Opens the buffer of store `id` and hands every durable transaction to `replay`, in the order of the log.

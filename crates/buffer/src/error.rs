@@ -29,7 +29,7 @@ pub enum BufferError {
     /// The superblock was a buffer's once.
     #[error(
         "{device}: block 0: checksum is {found:08x}, expected {expected:08x}; \
-         restore the superblock from a copy, or mount without the buffer by accepting the loss"
+         restore the superblock from a copy, or accept the loss with `weir replace-buffer --accept-loss`"
     )]
     SuperblockDamaged {
         /// The device.
@@ -52,7 +52,7 @@ pub enum BufferError {
     /// Neither header slot can be read.
     #[error(
         "{device}: blocks 1 and 2: both header slots are damaged, so the log's beginning is unknown; \
-         restore one from a copy, or mount without the buffer by accepting the loss"
+         restore one from a copy, or accept the loss with `weir replace-buffer --accept-loss`"
     )]
     HeadersDamaged {
         /// The device.
@@ -111,7 +111,7 @@ pub enum BufferError {
     /// A group that was durable can no longer be read.
     #[error(
         "{device}: block {block}: commit group {group} was durable and is damaged; \
-         restore it from a copy, or mount without the buffer by accepting the loss"
+         restore it from a copy, or accept the loss with `weir replace-buffer --accept-loss`"
     )]
     Rot {
         /// The device.

@@ -12,7 +12,12 @@ use device::{BLOCK_BYTES, Block, Device, Incarnation, Page, Sequence, StoreId, p
 const FORMAT_BLOCKS: u64 = 256;
 
 /// Writes an empty buffer. The superblock comes last, so that a crash leaves no half-made buffer.
-pub(crate) fn format(device: &dyn Device, id: StoreId) -> Result<(), BufferError> {
+pub(crate) fn format(
+    device: &dyn Device,
+    id: StoreId,
+    volume: u32,
+    newest: Sequence,
+) -> Result<(), BufferError> {
     let bytes = device.blocks().saturating_mul(BLOCK_BYTES as u64);
     if bytes < BYTES_MIN {
         return Err(BufferError::TooSmall { device: device.name().to_owned(), bytes, minimum: BYTES_MIN });
@@ -26,7 +31,7 @@ pub(crate) fn format(device: &dyn Device, id: StoreId) -> Result<(), BufferError
     let superblock = Superblock::new(id, device.blocks());
     let mut page = pages(1);
     for generation in [1, 2] {
-        let slot = empty_slot(generation);
+        let slot = Slot { volume, newest, ..empty_slot(generation) };
         slot.write_to(id, &superblock.ring(), &mut page[0]);
         device.write(slot.block(), &page)?;
     }
@@ -35,6 +40,12 @@ pub(crate) fn format(device: &dyn Device, id: StoreId) -> Result<(), BufferError
     device.write(Block(0), &page)?;
     device.flush()?;
     Ok(())
+}
+
+/// Makes a buffer none any more.
+pub(crate) fn retire(device: &dyn Device) -> Result<(), BufferError> {
+    device.write(Block(0), &pages(1))?;
+    Ok(device.flush()?)
 }
 
 fn empty_slot(generation: u64) -> Slot {

@@ -153,8 +153,8 @@ impl Core {
 
     /// Whether an operation may enter now, and with what.
     fn verdict(&self, state: &mut State, cost: Cost) -> Verdict {
-        if let Some(error) = &state.failed {
-            return Verdict::Refuse(error.clone());
+        if let Some(why) = state.failed.clone() {
+            return Verdict::Refuse(CacheError::ReadOnly { why });
         }
         if state.stopping {
             return Verdict::Refuse(CacheError::Stopping);
@@ -197,9 +197,7 @@ impl Core {
     }
 
     /// Remembers that the buffer failed.
-    pub(crate) fn fail(&self, state: &mut State, error: BufferError) -> CacheError {
-        let error = CacheError::from(error);
-        state.failed.get_or_insert_with(|| error.clone());
-        error
+    pub(crate) fn fail(&self, state: &mut State, why: &BufferError) {
+        state.failed.get_or_insert_with(|| why.clone());
     }
 }

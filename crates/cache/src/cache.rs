@@ -103,8 +103,8 @@ impl Core {
     fn apply(&self, credit: &mut Credit, changes: &[Change<'_>]) -> Result<Sequence, CacheError> {
         let records = records(changes);
         let mut state = self.state();
-        if let Some(error) = &state.failed {
-            return Err(error.clone());
+        if let Some(why) = state.failed.clone() {
+            return Err(CacheError::ReadOnly { why });
         }
         let needed = Cost::of(changes).pages;
         if needed > credit.pages && credit.pages > 0 {
@@ -113,7 +113,10 @@ impl Core {
         }
         let appended = match self.buffer.append(&records) {
             Ok(appended) => appended,
-            Err(error @ BufferError::Device(_)) => return Err(self.fail(&mut state, error)),
+            Err(why @ BufferError::Device(_)) => {
+                self.fail(&mut state, &why);
+                return Err(CacheError::ReadOnly { why });
+            }
             Err(error) => return Err(error.into()),
         };
         let now = Now::new(&*self.clock);
@@ -260,10 +263,14 @@ impl Cache {
         if !store.volumes().iter().any(|&(id, _)| id == volume) {
             return Err(StoreError::NoSuchVolume { volume }.into());
         }
+        // A page goes home when its changes are durable in the buffer, never before.
+        let (newest_of_store, newest_of_buffer) = (store.newest_sequence(), buffer.newest_sequence());
+        if newest_of_buffer < newest_of_store {
+            return Err(CacheError::StaleBuffer { buffer: newest_of_buffer, store: newest_of_store });
+        }
         let incarnation = Incarnation(store.incarnation().max(buffer.incarnation()).0 + 1);
-        let newest = store.newest_sequence().max(buffer.newest_sequence());
         store.begin(incarnation)?;
-        buffer.begin(incarnation, newest)?;
+        buffer.begin(incarnation, newest_of_buffer)?;
         let core = Core {
             store,
             buffer,

@@ -96,7 +96,7 @@ impl Core {
         state.counters.syncs += 1;
         if let Some(error) = state.failed.clone() {
             drop(state);
-            return then(Err(error));
+            return then(Err(error.into()));
         }
         let target = self.buffer.appended();
         if self.buffer.durable() >= target {
@@ -141,13 +141,14 @@ impl Core {
                 self.pump(&mut state, &mut completions);
                 Ok(durable)
             }
-            Err(error) => {
-                let error = self.fail(&mut state, error);
+            Err(why) => {
+                self.fail(&mut state, &why);
                 for (_, then) in std::mem::take(&mut state.syncs.waiting) {
-                    let error = error.clone();
+                    let error = why.clone().into();
                     completions.push(move || then(Err(error)));
                 }
-                self.refuse_all(&mut state, &error, &mut completions);
+                let error = why.clone().into();
+                self.refuse_all(&mut state, &CacheError::ReadOnly { why }, &mut completions);
                 Err(error)
             }
         };

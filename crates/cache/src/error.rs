@@ -1,6 +1,7 @@
 //! Why an operation failed.
 
 use buffer::BufferError;
+use device::Sequence;
 use store::{StoreError, VolumeId};
 
 /// Why an operation failed.
@@ -9,10 +10,27 @@ pub enum CacheError {
     /// The store failed or is full.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The buffer failed. Nothing can be made durable any more, so every later change is refused until the next
-    /// mount; reads go on.
+    /// The buffer failed, and what was to be made durable is not.
     #[error(transparent)]
     Buffer(#[from] BufferError),
+    /// The buffer failed before. Nothing can be made durable any more, so every later change is refused until the next
+    /// mount; reads go on. The last resort: whatever fails in the store is waited for instead.
+    #[error("read-only until it is mounted again, since changes cannot be made durable: {why}")]
+    ReadOnly {
+        /// What happened to the buffer.
+        why: BufferError,
+    },
+    /// The store has changes that the buffer never held: records of an old buffer over them would be wrong.
+    #[error(
+        "the buffer ends with change {buffer}, and the store has change {store}: it is an old copy, or the store has been \
+         used with another buffer; give that one, or a new one by `weir replace-buffer --accept-loss`"
+    )]
+    StaleBuffer {
+        /// The newest change that the buffer knows of.
+        buffer: Sequence,
+        /// The newest change in the store.
+        store: Sequence,
+    },
     /// The volume is the one that is cached.
     #[error("volume {volume} is mounted here; unmount it, and mount another one, to delete it")]
     InUse {

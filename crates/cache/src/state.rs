@@ -2,14 +2,13 @@
 
 use crate::admit::Gate;
 use crate::commit::Syncs;
-use crate::error::CacheError;
 use crate::page::{Body, Entry, FlightNo};
 use crate::read::Reads;
 use crate::seek::Seeks;
 use crate::settings::Settings;
 use crate::status::Counters;
 use crate::trouble::Trouble;
-use buffer::GroupNo;
+use buffer::{BufferError, GroupNo};
 use device::{BLOCK_BYTES, ObjectId, PageNo, Sequence};
 use std::collections::btree_map::Entry as Place;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -67,7 +66,7 @@ pub(crate) struct State {
     /// When freeing what deleted volumes held may be tried again.
     pub(crate) free_not_before: Duration,
     /// Set once, when the buffer has failed.
-    pub(crate) failed: Option<CacheError>,
+    pub(crate) failed: Option<BufferError>,
     pub(crate) stopping: bool,
     #[cfg(feature = "planted-bugs")]
     pub(crate) planted: Option<crate::page::PlantedBug>,

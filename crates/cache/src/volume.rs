@@ -58,7 +58,8 @@ impl Cache {
         if volume == self.core.volume {
             return Err(CacheError::InUse { volume });
         }
-        self.core.store_io().delete_volume(volume, self.core.buffer.appended())?;
+        // Not what was appended: the store may name no change that the buffer may still lose.
+        self.core.store_io().delete_volume(volume, self.core.buffer.durable())?;
         self.core.wake(Task::Checkpoint);
         Ok(())
     }

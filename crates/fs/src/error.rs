@@ -56,7 +56,7 @@ pub enum FsError {
     /// EOPNOTSUPP
     #[error("not supported")]
     Unsupported,
-    /// EIO
+    /// EROFS where changes are over, else EIO
     #[error("{0}")]
     Cache(CacheError),
     /// EIO

@@ -8,7 +8,7 @@ mod completions;
 
 use crate::attributes::{absent, caller, file_type, generation, ino, kind, permissions, set_time, to_kernel};
 use crate::directory::{Listed, Room, dots};
-use crate::errno::errno;
+use crate::errno::refused;
 use crate::kernel::{KernelCache, ask_of_kernel};
 use crate::latency::{Class, Latencies, Timer};
 use crate::privileges::privileges;
@@ -98,7 +98,7 @@ impl Filesystem for Door {
             Ok(found) => reply.entry(&self.ttl, &to_kernel(&found), generation(&found)),
             // The kernel may remember that, too: names appear only through itself.
             Err(FsError::NotFound) => reply.entry(&self.ttl, &absent(), Generation(0)),
-            Err(error) => reply.error(errno(&error)),
+            Err(error) => reply.error(refused(&error)),
         }
     }
 
@@ -110,7 +110,7 @@ impl Filesystem for Door {
         let _timer = self.short_timer(Class::Getattr);
         match self.fs.attributes(ino(number)) {
             Ok(now) => reply.attr(&self.ttl, &to_kernel(&now)),
-            Err(error) => reply.error(errno(&error)),
+            Err(error) => reply.error(refused(&error)),
         }
     }
 
@@ -149,7 +149,7 @@ impl Filesystem for Door {
         let _timer = self.short_timer(Class::Other);
         match self.fs.read_link(ino(number)) {
             Ok(target) => reply.data(&target),
-            Err(error) => reply.error(errno(&error)),
+            Err(error) => reply.error(refused(&error)),
         }
     }
 
@@ -210,7 +210,7 @@ impl Filesystem for Door {
                     FileHandle(0),
                     FopenFlags::FOPEN_KEEP_CACHE,
                 ),
-                Err(error) => reply.error(errno(&error)),
+                Err(error) => reply.error(refused(&error)),
             }
         });
         let (caller, mode) = (caller(request, umask), permissions(mode));
@@ -286,7 +286,7 @@ impl Filesystem for Door {
             let _timer = timer;
             match read {
                 Ok(bytes) => reply.data(&bytes),
-                Err(error) => reply.error(errno(&error)),
+                Err(error) => reply.error(refused(&error)),
             }
         });
         self.fs.read(ino(number), offset, size as usize, done);
@@ -311,7 +311,7 @@ impl Filesystem for Door {
             let _timer = timer;
             match done {
                 Ok(()) => reply.written(len),
-                Err(error) => reply.error(errno(&error)),
+                Err(error) => reply.error(refused(&error)),
             }
         };
         let write = Write {
@@ -349,7 +349,7 @@ impl Filesystem for Door {
         let listing = self.list(ino(number), offset, &mut reply);
         match listing {
             Ok(()) => reply.ok(),
-            Err(error) => reply.error(errno(&error)),
+            Err(error) => reply.error(refused(&error)),
         }
     }
 
@@ -365,7 +365,7 @@ impl Filesystem for Door {
         let listing = self.list_plus(ino(number), offset, &mut reply);
         match listing {
             Ok(()) => reply.ok(),
-            Err(error) => reply.error(errno(&error)),
+            Err(error) => reply.error(refused(&error)),
         }
     }
 

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 mod attributes;
+mod complaint;
 mod directory;
 mod door;
 mod errno;

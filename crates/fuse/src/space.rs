@@ -1,6 +1,6 @@
 //! Ranges of a file as space: what the flags of `fallocate` and `lseek` mean, and how much of a write fits.
 
-use crate::errno::errno;
+use crate::errno::refused;
 use crate::latency::Timer;
 use fs::{Allocate, Done, FILE_BYTES_MAX, FsError, Seek, Size};
 use fuser::{Errno, ReplyLseek};
@@ -35,7 +35,7 @@ pub(crate) fn answer(timer: Timer, reply: ReplyLseek) -> Done<u64> {
         match found {
             // A file ends below 2^63.
             Ok(found) => reply.offset(found as i64),
-            Err(error) => reply.error(errno(&error)),
+            Err(error) => reply.error(refused(&error)),
         }
     })
 }

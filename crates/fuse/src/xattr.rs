@@ -1,6 +1,6 @@
 //! Extended attributes between the kernel's form and ours.
 
-use crate::errno::errno;
+use crate::errno::refused;
 use fs::{FsError, SetXattr};
 use fuser::{Errno, ReplyXattr};
 
@@ -29,7 +29,7 @@ pub(crate) fn answer(found: Result<Vec<u8>, FsError>, size: u32, reply: ReplyXat
         Ok(bytes) if size == 0 => reply.size(bytes.len() as u32),
         Ok(bytes) if bytes.len() > size as usize => reply.error(Errno::ERANGE),
         Ok(bytes) => reply.data(&bytes),
-        Err(error) => reply.error(errno(&error)),
+        Err(error) => reply.error(refused(&error)),
     }
 }
 

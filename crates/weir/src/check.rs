@@ -131,7 +131,7 @@ fn check_volumes(store: &Arc<Store>, cache: Cache, findings: &mut Findings) {
         check_fs(cache, &name(mounted), findings);
     }
     for volume in volumes.iter().filter(|volume| volume.id != last) {
-        let opened = overlay::blank_buffer(store.id(), volume.id).map_err(CacheError::from);
+        let opened = overlay::blank_buffer(store, volume.id).map_err(CacheError::from);
         match opened.and_then(|buffer| open_cache(store, buffer)) {
             Ok(cache) => check_fs(cache, &name(volume), findings),
             Err(error) => findings.add(format!("{}{error}", name(volume))),

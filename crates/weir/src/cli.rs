@@ -38,6 +38,7 @@ pub(crate) enum Command {
     Space(SpaceArgs),
     Scrub(ScrubArgs),
     Volume(VolumeArgs),
+    ReplaceBuffer(ReplaceBufferArgs),
     /// Measure weir beside its baselines
     Bench(BenchArgs),
     Trace(TraceArgs),
@@ -206,6 +207,38 @@ pub(crate) struct SpaceArgs {
     /// As one JSON object, for scripts
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Give a store that is not mounted another buffer
+///
+/// What the old one holds goes home first, so nothing is lost; then it is a buffer no more. If it is missing or cannot be
+/// read, what was in it and nowhere else is lost: the store has each page as of some moment of the last minutes, but not all
+/// of the same one, so the volume that was mounted may be damaged where it was written lately. `weir volume list PATH` shows
+/// its clones, which are whole. An old buffer that comes back later is refused.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  weir replace-buffer --buffer /dev/nvme1n1p3 /var/lib/weir/db
+  weir replace-buffer --accept-loss /var/lib/weir/db
+  weir replace-buffer --old /dev/nvme0n1p3 --buffer /dev/nvme1n1p3 /dev/vdb")]
+pub(crate) struct ReplaceBufferArgs {
+    /// The directory or device that was formatted
+    pub(crate) path: PathBuf,
+    /// The new buffer: a fast block device, or a file, made if need be [default: the entry `buffer` of PATH]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) buffer: Option<PathBuf>,
+    /// Size of a new buffer file; a block device is used whole [default: as the old one]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) buffer_size: Option<Size>,
+    /// The old buffer, where it is not the entry `buffer` of PATH
+    #[arg(long, value_name = "PATH")]
+    pub(crate) old: Option<PathBuf>,
+    /// Go on if the old buffer cannot be read, and lose what was only there
+    #[arg(long)]
+    pub(crate) accept_loss: bool,
+    /// Overwrite what is on the new one
+    #[arg(long)]
+    pub(crate) force: bool,
 }
 
 /// Copy the mounted volume in an instant, list volumes, delete one

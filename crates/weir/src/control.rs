@@ -37,6 +37,12 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// How the names of sockets end.
 const SOCKET: &str = "socket";
 
+/// How the names of the files with a daemon's messages end.
+const LOG: &str = "log";
+
+/// Files with messages of daemons that are gone, which are kept.
+const LOGS_MAX: usize = 16;
+
 /// Where daemons of root keep their sockets.
 const ROOT_DIRECTORY: &str = "/run/weir";
 
@@ -60,6 +66,7 @@ impl Server {
         make_private(&directory)
             .map_err(WeirError::io("making the control socket's directory", &directory))?;
         remove_orphans(&directory, device);
+        remove_old_logs(&directory);
         let name = format!("{}{}.{SOCKET}", prefix(device), std::process::id());
         let socket = directory.join(name);
         let failed = |error| WeirError::io("making the control socket", &socket)(error);
@@ -81,7 +88,7 @@ impl Server {
 
     /// Lets those who wait get their answer, and those who have just connected.
     pub(crate) fn close(self) {
-        let _ = fs::remove_file(log_path(&self.socket));
+        remove_if_empty(&log_path(&self.socket));
         // Nobody can connect any more; who has done so is still accepted, then the thread ends.
         if shutdown(&*self.listener, Shutdown::Read).is_ok() {
             let _ = self.listening.join();
@@ -107,15 +114,37 @@ fn listen(listener: &UnixListener, mut serve: impl FnMut(UnixStream)) {
     }
 }
 
-/// Removes what a daemon leaves in its directory.
+/// Removes what a daemon leaves in its directory, but for what it had to say: that may be all that tells why it ended.
 pub(crate) fn remove(socket: &Path) {
-    let _ = fs::remove_file(log_path(socket));
+    remove_if_empty(&log_path(socket));
     let _ = fs::remove_file(socket);
+}
+
+fn remove_if_empty(log: &Path) {
+    if fs::metadata(log).is_ok_and(|log| log.len() == 0) {
+        let _ = fs::remove_file(log);
+    }
+}
+
+/// Removes all but the newest [`LOGS_MAX`] messages of daemons that are gone.
+fn remove_old_logs(directory: &Path) {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut logs: Vec<PathBuf> = entries
+        .filter(|path| path.extension().is_some_and(|extension| extension == LOG))
+        .filter(|log| !log.with_extension(SOCKET).exists())
+        .collect();
+    logs.sort_by_key(|log| Reverse(fs::metadata(log).and_then(|found| found.modified()).ok()));
+    logs.iter().skip(LOGS_MAX).for_each(|log| drop(fs::remove_file(log)));
+}
+
+/// Where daemons that this user started write their messages.
+pub(crate) fn logs() -> PathBuf {
+    own_directory().join("*").with_extension(LOG)
 }
 
 /// Where the daemon behind `socket` writes its messages.
 pub(crate) fn log_path(socket: &Path) -> PathBuf {
-    socket.with_extension("log")
+    socket.with_extension(LOG)
 }
 
 /// Where the daemon of a mount with this device number may listen, most likely first.
@@ -260,6 +289,25 @@ fn or_error(outcome: Result<Value, String>) -> Value {
 mod tests {
     use super::*;
     use std::sync::mpsc::RecvTimeoutError;
+
+    #[test]
+    fn messages_outlive_their_daemon_and_empty_ones_do_not() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| directory.path().join(name);
+        for number in 0..LOGS_MAX + 3 {
+            fs::write(path(&format!("0:1.{number}.log")), "gone").expect("a file");
+        }
+        fs::write(path("0:1.7777.log"), "alive").expect("a file");
+        fs::write(path("0:1.7777.socket"), "").expect("a file");
+        remove_old_logs(directory.path());
+        let left = || fs::read_dir(directory.path()).expect("a directory").count();
+        assert_eq!(left(), LOGS_MAX + 2);
+        remove(&path("0:1.7777.socket"));
+        assert_eq!(left(), LOGS_MAX + 1, "the socket alone is gone");
+        fs::write(path("0:1.8888.log"), "").expect("a file");
+        remove(&path("0:1.8888.socket"));
+        assert_eq!(left(), LOGS_MAX + 1);
+    }
 
     #[test]
     fn who_has_connected_before_the_end_is_accepted_and_the_listener_ends() {

@@ -13,6 +13,7 @@ use crate::size::Size;
 use crate::stack::{Stack, Stopper, Workers};
 use crate::status::Mounted;
 use crate::volume;
+use crate::watch;
 use cache::{FetchMode, Settings};
 use fuse::{Door, Latencies, Options};
 use host::Access;
@@ -74,6 +75,8 @@ fn serve(args: &MountArgs, dir: PathBuf, stack: Stack, access: Access) -> Result
     };
     let mounted = Arc::new(Mounted::new(dir.clone(), stack, latencies, args.tuning.threads));
     let serving = Arc::new(AtomicBool::new(true));
+    watch::start(mounted.cache(), dir.clone(), serving.clone())
+        .map_err(|source| WeirError::Spawn { source })?;
     let served = attend(args, &mounted, signals, workers.stopper(), serving.clone()).and_then(|server| {
         let result = session.run().map_err(|source| WeirError::MountFailed { dir: dir.clone(), source });
         serving.store(false, Ordering::Release);
@@ -102,7 +105,9 @@ fn attend(
     let watched = Watched { dir: dir.clone(), device, stopper, serving, farewell };
     signals.watch(watched).map_err(|source| WeirError::Spawn { source })?;
     if args.daemon {
-        leave_terminal(&control::log_path(&server.socket)).map_err(|source| WeirError::Spawn { source })?;
+        let log = control::log_path(&server.socket);
+        leave_terminal(&log).map_err(|source| WeirError::Spawn { source })?;
+        mounted.set_log(log);
     } else {
         eprintln!("{}: mounted; unmount it, or press ^C, to end", dir.display());
     }

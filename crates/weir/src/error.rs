@@ -1,12 +1,13 @@
 //! What can go wrong at the command line: what, where, and the next step.
 
 use crate::bench::BenchError;
+use crate::control;
 use crate::size::Size;
 use cache::CacheError;
 use fs::FsError;
 use host::HostError;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use store::StoreError;
 
 /// Why a command failed. The text says what and where, [`WeirError::help`] what to do next.
@@ -26,6 +27,8 @@ pub(crate) enum WeirError {
     BufferWanted { path: PathBuf },
     #[error("{}: the buffer is missing", path.display())]
     BufferMissing { path: PathBuf },
+    #[error("{}: the buffer cannot be read, and what was not home yet is only there: {why}", path.display())]
+    BufferLost { path: PathBuf, why: String },
     #[error("{}: the store and the buffer are the same", path.display())]
     SameMedia { path: PathBuf },
     #[error("{option} {size}: {why}")]
@@ -120,22 +123,38 @@ impl WeirError {
         }
     }
 
+    /// Whether it is the buffer, which lies at `buffer`, that cannot be used.
+    pub(crate) fn is_of(&self, buffer: &Path) -> bool {
+        match self {
+            WeirError::Cache { source, .. } => {
+                matches!(
+                    source,
+                    CacheError::Buffer(_) | CacheError::ReadOnly { .. } | CacheError::StaleBuffer { .. }
+                )
+            }
+            WeirError::Host { path, .. } => path == buffer,
+            _ => false,
+        }
+    }
+
     fn help(&self) -> Option<String> {
         Some(match self {
             WeirError::Missing { path } => format!("make one with `weir format {}`", path.display()),
             WeirError::Io { source, .. } => return io_help(source),
-            WeirError::NotBlank { path, .. } => {
-                format!("choose another place, or lose what is there with `weir format --force {}`", path.display())
-            }
+            WeirError::NotBlank { .. } => "choose another place, or add --force to lose what is there".into(),
             WeirError::DeviceMounted { at, .. } => format!("unmount it first: `umount {}`", at.display()),
             WeirError::NotMedia { .. } => "give the directory or block device that was formatted".into(),
             WeirError::BufferWanted { .. } => {
                 "add `--buffer PATH`: a fast block device, or a file on another one".into()
             }
             WeirError::BufferMissing { .. } => {
-                "attach its device, or say where it is with `--buffer PATH`; without it, what was synced last is lost"
+                "attach its device, or say where it is with `--buffer PATH`; if it is gone for good, what was synced last \
+                 is lost, and `weir replace-buffer --accept-loss` gives the store a new one"
                     .into()
             }
+            WeirError::BufferLost { .. } => "attach its device or restore it from a copy; if it is gone for good, add \
+                 --accept-loss, and see `weir replace-buffer --help` for what that means"
+                .into(),
             WeirError::SameMedia { .. } => "give the buffer a device or file of its own with `--buffer PATH`".into(),
             WeirError::Size { .. } => "see `weir format --help` and `weir mount --help` for the defaults".into(),
             WeirError::FixedSize { option, .. } => format!("leave out {option}: a device or existing file is used whole"),
@@ -164,8 +183,10 @@ impl WeirError {
             WeirError::DaemonDied { .. } => "run it with `--foreground` to see its messages".into(),
             WeirError::NotMounted { .. } => "see what is mounted with `findmnt -t fuse.weir`".into(),
             WeirError::NoAnswer { dir, .. } => format!(
-                "if the daemon was killed: `umount {}`, then `weir mount` again; nothing that was synced is lost",
-                dir.display()
+                "if the daemon was killed: `umount {}`, then `weir mount` again; nothing that was synced is lost, and the \
+                 newest of {} has what it said last",
+                dir.display(),
+                control::logs().display()
             ),
             WeirError::Refused { dir, .. } => format!("see `weir status {}`", dir.display()),
             WeirError::Unmount { dir, .. } => {

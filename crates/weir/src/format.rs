@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use store::{Layout, Store};
 
 const STORE_DEFAULT: Size = Size(8 << 30);
-const BUFFER_DEFAULT: Size = Size(256 << 20);
+pub(crate) const BUFFER_DEFAULT: Size = Size(256 << 20);
 
 /// 32 segments, the store's least, of the smallest size that it chooses by itself, its first blocks, and some use.
 const STORE_MIN: Size = Size(40 << 20);
@@ -28,11 +28,19 @@ const BUFFER_MIN: Size = Size(8 << 20);
 
 /// Where a medium is to lie, and how it comes to be.
 #[derive(Debug)]
-enum Plan {
+pub(crate) enum Plan {
     /// A file to make, of so many bytes.
     Create { path: PathBuf, bytes: u64 },
     /// A device or file that is used as it is.
     Use { path: PathBuf },
+}
+
+impl Plan {
+    /// Where it is to lie.
+    pub(crate) fn path(&self) -> &Path {
+        let (Plan::Create { path, .. } | Plan::Use { path }) = self;
+        path
+    }
 }
 
 pub(crate) fn run(args: &FormatArgs) -> Result<(), WeirError> {
@@ -105,7 +113,7 @@ fn check_sizes(args: &FormatArgs) -> Result<(), WeirError> {
     Ok(())
 }
 
-fn plan_medium(
+pub(crate) fn plan_medium(
     path: PathBuf,
     option: &'static str,
     size: Option<Size>,
@@ -120,7 +128,7 @@ fn plan_medium(
 }
 
 /// Refuses to overwrite what is mounted, is ours, or is not blank.
-fn ensure_allowed(plan: &Plan, force: bool) -> Result<(), WeirError> {
+pub(crate) fn ensure_allowed(plan: &Plan, force: bool) -> Result<(), WeirError> {
     match plan {
         Plan::Create { path, .. } => ensure_not_on_weir(&nearest_existing(path)?),
         Plan::Use { path } => {
@@ -150,10 +158,10 @@ fn nearest_existing(path: &Path) -> Result<PathBuf, WeirError> {
 
 /// What was made so far, to be taken away again when something fails.
 #[derive(Default)]
-struct Undo(Vec<PathBuf>);
+pub(crate) struct Undo(Vec<PathBuf>);
 
 impl Undo {
-    fn run(self) {
+    pub(crate) fn run(self) {
         for path in self.0.into_iter().rev() {
             // A directory goes only if it is empty: what somebody else put there stays.
             let _ = files::remove_file(&path).or_else(|_| files::remove_dir(&path));
@@ -193,7 +201,7 @@ fn make(args: &FormatArgs, plans: &Plans, undo: &mut Undo) -> Result<(), WeirErr
     Ok(())
 }
 
-fn bytes_of(disk: &Disk) -> Size {
+pub(crate) fn bytes_of(disk: &Disk) -> Size {
     Size(disk.blocks() * BLOCK_BYTES as u64)
 }
 
@@ -211,7 +219,7 @@ fn make_directories(args: &FormatArgs, plans: &Plans, undo: &mut Undo) -> Result
     Ok(())
 }
 
-fn make_disk(plan: &Plan, undo: &mut Undo) -> Result<Disk, WeirError> {
+pub(crate) fn make_disk(plan: &Plan, undo: &mut Undo) -> Result<Disk, WeirError> {
     match plan {
         Plan::Use { path } => open(&absolute(path)?, Access::Write),
         Plan::Create { path, bytes } => {
@@ -224,8 +232,7 @@ fn make_disk(plan: &Plan, undo: &mut Undo) -> Result<Disk, WeirError> {
 
 /// Points the directory's entry `buffer` at the buffer, so that `mount` finds it.
 fn make_link(args: &FormatArgs, plans: &Plans, undo: &mut Undo) -> Result<(), WeirError> {
-    let (Plan::Create { path: buffer, .. } | Plan::Use { path: buffer }) = &plans.buffer;
-    let (link, buffer) = (args.path.join(BUFFER_FILE), absolute(buffer)?);
+    let (link, buffer) = (args.path.join(BUFFER_FILE), absolute(plans.buffer.path())?);
     if link.exists() && absolute(&link)? == buffer {
         return Ok(());
     }

@@ -15,6 +15,7 @@ mod media;
 mod mount;
 mod mount_point;
 mod overlay;
+mod replace_buffer;
 mod scrub;
 mod signals;
 mod size;
@@ -23,6 +24,7 @@ mod status;
 mod trace;
 mod unmount;
 mod volume;
+mod watch;
 
 use clap::Parser;
 use cli::{Cli, Command, DirArgs, SpaceArgs, StatusArgs};
@@ -56,6 +58,7 @@ fn run(command: Command) -> Result<ExitCode, WeirError> {
         Command::Check(args) => check::run(&args),
         Command::Space(args) => space(&args).map(done),
         Command::Scrub(args) => scrub::run(&args),
+        Command::ReplaceBuffer(args) => replace_buffer::run(&args).map(done),
         Command::Volume(args) => volume::run(&args.command).map(done),
         Command::Bench(args) => Ok(bench::run(&args).map(done)?),
         Command::Trace(args) => trace::run(&args),

@@ -2,10 +2,10 @@
 //! incarnation and tidy up, and the media below stay as they were.
 
 use buffer::{Buffer, BufferError};
-use device::{Block, Device, DeviceError, Operation, Page, Read, StoreId};
+use device::{Block, Device, DeviceError, Operation, Page, Read};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
-use store::VolumeId;
+use store::{Store, VolumeId};
 
 /// Writes are kept in memory, by block, until the overlay is dropped; reads see them. Opening a store writes some
 /// dozens of blocks; more than a buffer's worth can never come.
@@ -105,10 +105,9 @@ impl Device for Blank {
 }
 
 /// An empty buffer in memory for one volume of a store, to look at a volume that the store has as a whole.
-pub(crate) fn blank_buffer(store: StoreId, volume: VolumeId) -> Result<Arc<dyn Device>, BufferError> {
+pub(crate) fn blank_buffer(store: &Store, volume: VolumeId) -> Result<Arc<dyn Device>, BufferError> {
     let device: Arc<dyn Device> = Arc::new(Overlay::new(Blank));
-    Buffer::format(&*device, store)?;
-    Buffer::open(device.clone(), store, &mut |_| {})?.hand_over(volume.0)?;
+    Buffer::format_after(&*device, store.id(), volume.0, store.newest_sequence())?;
     Ok(device)
 }
 

@@ -6,7 +6,7 @@ use crate::media::{self, Media};
 use crate::overlay::{self, Overlay};
 use crate::volume;
 use cache::{Cache, Progress, Settings, Task};
-use device::Device;
+use device::{Device, Sequence};
 use fs::{Caller, Fs};
 use host::{Access, SystemClock, random_bytes};
 use std::path::Path;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use store::{Store, VolumeInfo};
+use store::{Store, VolumeId, VolumeInfo};
 
 /// Threads that fetch pages: a step keeps many reads in flight, so a few keep any device busy while one of them
 /// waits for its slowest read.
@@ -94,7 +94,7 @@ fn open_volume(
     let failed = |source| WeirError::Cache { path: media.name.clone(), source };
     if access == Access::Read {
         let store = opened.store.clone();
-        let buffer = overlay::blank_buffer(store.id(), volume.id).map_err(|error| failed(error.into()))?;
+        let buffer = overlay::blank_buffer(&store, volume.id).map_err(|error| failed(error.into()))?;
         opened.cache = Cache::open(store, buffer, Arc::new(SystemClock::new()), settings).map_err(failed)?;
     } else {
         opened.cache.hand_over(volume.id).map_err(failed)?;
@@ -104,6 +104,19 @@ fn open_volume(
     }
     opened.start.buffer = opened.start.buffer.max(begun.elapsed());
     Ok((opened, volume))
+}
+
+/// What went home from a buffer, and where its records end.
+pub(crate) struct Home {
+    pub(crate) volume: VolumeId,
+    pub(crate) newest: Sequence,
+}
+
+/// Takes home everything that the buffer of `media` holds.
+pub(crate) fn take_home(media: &Media) -> Result<Home, WeirError> {
+    let Opened { cache, .. } = open_cache(media, Settings::default(), Access::Write)?;
+    cache.drain().map_err(|source| WeirError::Cache { path: media.name.clone(), source })?;
+    Ok(Home { volume: cache.volume(), newest: cache.status().applied })
 }
 
 /// A store and the cache above it.

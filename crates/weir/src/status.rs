@@ -3,13 +3,13 @@
 use crate::size::Size;
 use crate::stack::Stack;
 use crate::volume;
-use cache::FetchMode;
+use cache::{Cache, FetchMode};
 use device::{BLOCK_BYTES, Clock};
 use fuse::{Latencies, Summary};
 use host::{Access, SystemClock};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use store::{NewVolume, VolumeMode};
 
@@ -30,6 +30,8 @@ pub(crate) struct Mounted {
     latencies: Arc<Latencies>,
     threads: u8,
     since: Instant,
+    /// Where messages go instead of the terminal.
+    log: OnceLock<PathBuf>,
     /// `None` until everything is home, or could not be taken there. Set once, by the main thread.
     drained: Mutex<Option<Result<(), String>>>,
     drained_set: Condvar,
@@ -37,12 +39,22 @@ pub(crate) struct Mounted {
 
 impl Mounted {
     pub(crate) fn new(dir: PathBuf, stack: Stack, latencies: Arc<Latencies>, threads: u8) -> Mounted {
-        let (drained, drained_set) = (Mutex::new(None), Condvar::new());
-        Mounted { dir, stack, latencies, threads, since: Instant::now(), drained, drained_set }
+        let (log, drained, drained_set) = (OnceLock::new(), Mutex::new(None), Condvar::new());
+        Mounted { dir, stack, latencies, threads, since: Instant::now(), log, drained, drained_set }
+    }
+
+    /// Says where messages go from now on.
+    pub(crate) fn set_log(&self, log: PathBuf) {
+        let _ = self.log.set(log);
     }
 
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// The cache, for whoever watches it.
+    pub(crate) fn cache(&self) -> Cache {
+        Cache::clone(&self.stack.cache)
     }
 
     /// Makes everything written so far durable, and waits for it.
@@ -132,6 +144,7 @@ impl Mounted {
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
+            "log": self.log.get(),
             "mounted_on": self.dir,
             "volume": self.stack.volume.name,
             "store": self.stack.media.store,
@@ -318,8 +331,11 @@ pub(crate) fn print(report: &Value) {
     println!("  volume     {}", text(&report["volume"]));
     println!("  buffer     {}", text(&report["buffer"]));
     println!("  daemon     pid {}, weir {}", report["pid"], text(&report["version"]));
+    if let Some(log) = report["log"].as_str() {
+        println!("  messages   {log}");
+    }
     if let Some(failed) = report["failed"].as_str() {
-        println!("  FAILED     {failed}: nothing can be changed until the next mount");
+        println!("  READ-ONLY  until it is mounted again, since changes cannot be made durable: {failed}");
     }
     print_trouble(report);
     let sequences = &report["sequences"];

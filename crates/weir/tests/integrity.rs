@@ -92,6 +92,7 @@ fn a_scrub_names_what_is_damaged_and_readers_get_an_error_never_wrong_bytes() {
     let file = fs::File::open(mounted.path("file")).expect("it");
     let mut page = [0; 4096];
     assert!(file.read_exact_at(&mut page, 42 * 4096).is_err());
+    assert!(mounted.messages().contains(&format!("block {}", at / 4096)), "{}", mounted.messages());
     file.read_exact_at(&mut page, 43 * 4096).expect("its neighbour");
     // Written again as a whole, it is right again.
     let again = unique(100, 7);

@@ -2,7 +2,7 @@
 
 use super::Door;
 use crate::attributes::{generation, to_kernel};
-use crate::errno::errno;
+use crate::errno::refused;
 use crate::latency::Class;
 use fs::{Attributes, Done};
 use fuser::{ReplyAttr, ReplyEmpty, ReplyEntry};
@@ -15,7 +15,7 @@ impl Door {
             let _timer = timer;
             match made.and_then(|made| fs.hold(made.ino).map(|()| made)) {
                 Ok(made) => reply.entry(&ttl, &to_kernel(&made), generation(&made)),
-                Err(error) => reply.error(errno(&error)),
+                Err(error) => reply.error(refused(&error)),
             }
         })
     }
@@ -27,7 +27,7 @@ impl Door {
             let _timer = timer;
             match done {
                 Ok(now) => reply.attr(&ttl, &to_kernel(&now)),
-                Err(error) => reply.error(errno(&error)),
+                Err(error) => reply.error(refused(&error)),
             }
         })
     }
@@ -39,7 +39,7 @@ impl Door {
             let _timer = timer;
             match done {
                 Ok(()) => reply.ok(),
-                Err(error) => reply.error(errno(&error)),
+                Err(error) => reply.error(refused(&error)),
             }
         })
     }

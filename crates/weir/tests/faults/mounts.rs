@@ -74,6 +74,16 @@ fn wait_for(mounted: &Mounted, what: &str, is_so: impl Fn(&Value) -> bool) {
     }
 }
 
+/// Waits until the daemon's log has `line`.
+#[track_caller]
+fn wait_for_message(mounted: &Mounted, line: &str) {
+    let begun = Instant::now();
+    while !mounted.messages().contains(line) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "never said {line:?}: {}", mounted.messages());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 #[test]
 fn a_store_that_fails_is_named_and_loses_nothing() {
     if !can_mount() {
@@ -94,11 +104,13 @@ fn a_store_that_fails_is_named_and_loses_nothing() {
         wait_for(&mounted, "stalled", |status| status["stalled"].is_string());
         let said = mounted.status()["stalled"].as_str().expect("why").to_owned();
         assert!(said.contains("store"), "round {round}: {said}");
+        wait_for_message(&mounted, "nothing has gone home");
         assert_records(&mounted, acknowledged);
         if round % 2 == 0 {
             // It comes back: everything goes home.
             faulty.mend();
             wait_for(&mounted, "home", |status| status["dirty"]["pages"] == 0);
+            wait_for_message(&mounted, "pages go home again");
             mounted.unmount();
         } else {
             mounted.kill();
@@ -130,7 +142,10 @@ fn a_buffer_that_fails_stops_changes_says_why_and_keeps_what_was_acknowledged() 
         // Reading goes on, changing does not, also not when the device is back: nobody knows what it lost.
         assert_records(&mounted, acknowledged);
         faulty.mend();
-        assert!(File::create(mounted.path("another")).is_err());
+        let refused =
+            File::create(mounted.path("another")).expect_err("a change that cannot be made durable");
+        assert_eq!(refused.raw_os_error(), Some(Errno::ROFS.raw_os_error()));
+        wait_for_message(&mounted, "read-only from now on");
         mounted.kill();
         let mounted = faulty.mount();
         assert_records(&mounted, acknowledged);

@@ -1,0 +1,206 @@
+//! `weir replace-buffer`: another buffer for a store, because of a better device, or because the old one is lost.
+//!
+//! In this order, so that a crash or an error at any point leaves one buffer that is whole, and a name that leads to it:
+//! what the old one holds goes home, the new one is laid out, the store's entry `buffer` leads to the new one, and the old
+//! one is a buffer no more. A buffer that cannot be read stays as it is, under another name if need be.
+
+use crate::cli::ReplaceBufferArgs;
+use crate::error::WeirError;
+use crate::format::{BUFFER_DEFAULT, Plan, Undo, bytes_of, ensure_allowed, make_disk, plan_medium};
+use crate::media::{self, BUFFER_FILE, Media, What, absolute, store_of, what_is};
+use crate::overlay::Overlay;
+use crate::size::Size;
+use crate::stack::take_home;
+use buffer::Buffer;
+use device::{Sequence, StoreId};
+use host::Access;
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use store::{Store, VolumeId};
+
+/// Sequences that are left out. More than a lost buffer can have given out since the last page went home; so once the
+/// new one has taken a page home, the store refuses the lost one, should it come back.
+const GAP: u64 = 1 << 40;
+
+/// How the name of a new buffer ends until it has taken its place.
+const NEW: &str = "new";
+
+/// How the name of an old buffer that could not be read ends.
+const OLD: &str = "old";
+
+/// What is known of the old buffer.
+struct Old {
+    /// Where it is or was; `None`: nobody knows.
+    path: Option<PathBuf>,
+    /// Why what it held is lost; `None`: it is home.
+    lost: Option<WeirError>,
+    bytes: Size,
+    /// What is in the store by now.
+    store: StoreId,
+    volume: VolumeId,
+    newest: Sequence,
+    /// The volumes that are whole whatever the buffer held.
+    copies: Vec<String>,
+}
+
+pub(crate) fn run(args: &ReplaceBufferArgs) -> Result<(), WeirError> {
+    let directory = entry_of(&args.path)?;
+    let plan = plan(args, directory.as_deref())?;
+    ensure_allowed(&plan, args.force)?;
+    let old = look_at_old(args)?;
+    if let Some(why) = old.lost.as_ref().filter(|_| !args.accept_loss) {
+        return Err(WeirError::BufferLost { path: args.path.clone(), why: why.to_string() });
+    }
+    let mut undo = Undo::default();
+    let made = make(&plan, args.buffer_size.is_none().then_some(old.bytes), &old, &mut undo);
+    let switched = made.and_then(|bytes| {
+        if let Some(entry) = &directory {
+            switch(entry, plan.path(), &old)?;
+        }
+        Ok(bytes)
+    });
+    let bytes = match switched {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            undo.run();
+            return Err(error);
+        }
+    };
+    let new = directory.as_deref().unwrap_or(plan.path());
+    retire(&old, new)?;
+    tell(args, &old, bytes);
+    Ok(())
+}
+
+/// The entry `buffer` of a store that is a directory.
+fn entry_of(path: &Path) -> Result<Option<PathBuf>, WeirError> {
+    let is_directory = what_is(path)? == What::Directory;
+    store_of(path)?;
+    Ok(if is_directory { Some(absolute(path)?.join(BUFFER_FILE)) } else { None })
+}
+
+/// Where the new one goes: beside the entry until it takes that place, if nothing else is said.
+fn plan(args: &ReplaceBufferArgs, entry: Option<&Path>) -> Result<Plan, WeirError> {
+    let path = match (&args.buffer, entry) {
+        (Some(buffer), _) => buffer.clone(),
+        (None, Some(entry)) => entry.with_extension(NEW),
+        (None, None) => return Err(WeirError::BufferWanted { path: args.path.clone() }),
+    };
+    plan_medium(path, "--buffer-size", args.buffer_size, BUFFER_DEFAULT)
+}
+
+/// Takes home what the old buffer holds, where it can be read.
+fn look_at_old(args: &ReplaceBufferArgs) -> Result<Old, WeirError> {
+    let disk = media::open(&store_of(&args.path)?, Access::Read)?;
+    let store = Store::open(Arc::new(Overlay::new(disk)))
+        .map_err(|source| WeirError::Store { path: args.path.clone(), source })?;
+    let volumes = store.describe_volumes();
+    let mut old = Old {
+        path: None,
+        lost: None,
+        bytes: BUFFER_DEFAULT,
+        store: store.id(),
+        volume: VolumeId::MAIN,
+        newest: store.newest_sequence(),
+        copies: volumes
+            .into_iter()
+            .filter(|volume| volume.id != VolumeId::MAIN)
+            .map(|volume| volume.name)
+            .collect(),
+    };
+    // It is locked while it is open.
+    drop(store);
+    let media = match Media::find(&args.path, args.old.as_deref()) {
+        Ok(media) => media,
+        Err(error @ (WeirError::BufferMissing { .. } | WeirError::BufferWanted { .. })) => {
+            old.lost = Some(error);
+            return Ok(old);
+        }
+        Err(error) => return Err(error),
+    };
+    old.path = Some(media.buffer.clone());
+    match take_home(&media) {
+        Ok(home) => {
+            (old.volume, old.newest) = (home.volume, home.newest);
+            old.bytes = bytes_of(&media::open(&media.buffer, Access::Read)?);
+        }
+        Err(error) if error.is_of(&media.buffer) => old.lost = Some(error),
+        Err(error) => return Err(error),
+    }
+    Ok(old)
+}
+
+/// Lays out the new one.
+fn make(plan: &Plan, like: Option<Size>, old: &Old, undo: &mut Undo) -> Result<Size, WeirError> {
+    let disk = match (plan, like) {
+        (Plan::Create { path, .. }, Some(Size(bytes))) => {
+            make_disk(&Plan::Create { path: path.clone(), bytes }, undo)?
+        }
+        _ => make_disk(plan, undo)?,
+    };
+    let newest = Sequence(old.newest.0 + GAP);
+    Buffer::format_after(&disk, old.store, old.volume.0, newest)
+        .map_err(|source| WeirError::Cache { path: plan.path().into(), source: source.into() })?;
+    Ok(bytes_of(&disk))
+}
+
+/// Lets the store's entry lead to the new buffer, at once and durably.
+fn switch(entry: &Path, new: &Path, old: &Old) -> Result<(), WeirError> {
+    let new = absolute(new)?;
+    if absolute(entry).is_ok_and(|entry| entry == new) {
+        return Ok(());
+    }
+    if old.lost.is_some() && entry.symlink_metadata().is_ok() {
+        let kept = entry.with_extension(OLD);
+        if kept.symlink_metadata().is_ok() {
+            return Err(WeirError::io("keeping the old buffer", &kept)(ErrorKind::AlreadyExists.into()));
+        }
+        fs::rename(entry, &kept).map_err(WeirError::io("keeping the old buffer as buffer.old", entry))?;
+    }
+    let beside = entry.with_extension(NEW);
+    if new != beside {
+        symlink(&new, &beside).map_err(WeirError::io("making the link", &beside))?;
+    }
+    fs::rename(&beside, entry).map_err(WeirError::io("putting the new buffer in its place", entry))?;
+    let directory = entry.parent().unwrap_or(Path::new("/"));
+    let synced = File::open(directory).and_then(|directory| directory.sync_all());
+    synced.map_err(WeirError::io("making the new name durable", directory))
+}
+
+/// What is home needs no buffer: should somebody mount with the old one by mistake, that is refused.
+fn retire(old: &Old, new: &Path) -> Result<(), WeirError> {
+    match &old.path {
+        Some(path) if old.lost.is_none() && is_other(path, new) => {
+            let failed =
+                |source: buffer::BufferError| WeirError::Cache { path: path.clone(), source: source.into() };
+            Buffer::retire(&media::open(path, Access::Write)?).map_err(failed)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether the old buffer is still there, and not where the new one is.
+fn is_other(old: &Path, new: &Path) -> bool {
+    old.exists() && old.canonicalize().ok() != new.canonicalize().ok()
+}
+
+fn tell(args: &ReplaceBufferArgs, old: &Old, bytes: Size) {
+    let new = args.buffer.clone().unwrap_or_else(|| args.path.join(BUFFER_FILE));
+    println!("store {}: buffer {bytes} at {}", old.store, new.display());
+    let Some(why) = &old.lost else {
+        println!("everything was taken home first: nothing is lost");
+        return;
+    };
+    println!("LOST: what was in the old buffer and not home ({why})");
+    println!(
+        "what was written last may be damaged: run `weir check {}` before you rely on it",
+        args.path.display()
+    );
+    match old.copies.is_empty() {
+        true => println!("the store has no clone that would be whole"),
+        false => println!("whole in any case: the volumes {}", old.copies.join(", ")),
+    }
+}

@@ -1,0 +1,98 @@
+//! Tells the daemon's log what a mount's administrator would want to have been told: that changes are over, that nothing
+//! goes home, that something cannot, and when that ends.
+
+use cache::{Cache, Status};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Between two looks. Trouble that is shorter is not worth a line, and a device that comes and goes writes at most one each.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Looks at `cache` until `serving` ends; the process need not wait for it.
+pub(crate) fn start(cache: Cache, dir: PathBuf, serving: Arc<AtomicBool>) -> io::Result<()> {
+    let watch = move || {
+        let mut before = Trouble::default();
+        while serving.load(Ordering::Acquire) {
+            let now = Trouble::of(cache.status());
+            now.news_since(&before).iter().for_each(|line| eprintln!("{}: {line}", dir.display()));
+            before = now;
+            std::thread::sleep(INTERVAL);
+        }
+    };
+    std::thread::Builder::new().name("watch".into()).spawn(watch).map(drop)
+}
+
+/// What is wrong at one moment.
+#[derive(Default)]
+struct Trouble {
+    /// Why nothing can be changed any more.
+    failed: Option<String>,
+    /// Why nothing goes home.
+    stalled: Option<String>,
+    /// How many pages and cuts cannot go home, and why the first of them.
+    stuck: (u64, Option<String>),
+}
+
+impl Trouble {
+    fn of(status: Status) -> Trouble {
+        let first = status.stuck.into_iter().next().map(|stuck| stuck.why);
+        Trouble { failed: status.failed, stalled: status.stalled, stuck: (status.stuck_count, first) }
+    }
+
+    /// What to say, if it was so `before`.
+    fn news_since(&self, before: &Trouble) -> Vec<String> {
+        let mut lines = Vec::new();
+        if let (Some(why), None) = (&self.failed, &before.failed) {
+            lines.push(format!(
+                "error: {why}: read-only from now on, since changes cannot be made durable; what was synced is safe: \
+                 repair the buffer's device, unmount, and mount again"
+            ));
+        }
+        match (&self.stalled, &before.stalled) {
+            (Some(why), None) => {
+                lines.push(format!(
+                    "warning: {why}; changes are durable in the buffer as long as it has room"
+                ));
+            }
+            (None, Some(_)) => lines.push("pages go home again".into()),
+            _ => {}
+        }
+        match (&self.stuck, &before.stuck) {
+            ((count @ 1.., Some(why)), (0, _)) => lines.push(format!(
+                "warning: {count} pages or cuts cannot go home and stay in the buffer; the first: {why}; `weir status` \
+                 names them"
+            )),
+            ((0, _), (1.., _)) => lines.push("everything that could not go home is home, or is no more".into()),
+            _ => {}
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trouble_is_told_when_it_begins_and_when_it_ends_and_not_in_between() {
+        let none = Trouble::default();
+        let stalled =
+            |seconds: u32| Trouble { stalled: Some(format!("for {seconds} s")), ..Trouble::default() };
+        assert_eq!(none.news_since(&none), [""; 0]);
+        assert!(stalled(1).news_since(&none)[0].contains("for 1 s"));
+        assert_eq!(stalled(2).news_since(&stalled(1)), [""; 0]);
+        assert_eq!(none.news_since(&stalled(2)), ["pages go home again"]);
+
+        let stuck = |count| Trouble { stuck: (count, Some("block 7".into())), ..Trouble::default() };
+        assert!(stuck(2).news_since(&none)[0].contains("2 pages or cuts cannot go home"));
+        assert_eq!(stuck(5).news_since(&stuck(2)), [""; 0]);
+        assert_eq!(none.news_since(&stuck(5)).len(), 1);
+
+        let failed = Trouble { failed: Some("the buffer: EIO".into()), ..Trouble::default() };
+        assert!(failed.news_since(&none)[0].contains("the buffer: EIO: read-only"));
+        assert_eq!(failed.news_since(&failed), [""; 0]);
+    }
+}
