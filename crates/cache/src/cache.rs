@@ -10,7 +10,7 @@ use crate::seek::Wanted;
 use crate::settings::{Change, Cost, Settings};
 use crate::state::{Key, PendingCut, State};
 use crate::status::{Counters, Status};
-use crate::write_back::WriteBack;
+use crate::write_back::{Why, WriteBack};
 use buffer::{Appended, Buffer, BufferError, Record};
 use device::{BLOCK_BYTES, Clock, Device, Incarnation, ObjectId, PageNo, Sequence};
 use std::cell::OnceCell;
@@ -94,7 +94,7 @@ impl Core {
         match task {
             Task::Commit => self.commit_due(state),
             Task::Fetch => state.reads.has_work() || state.seeks.has_work(),
-            Task::WriteBack => self.write_back_due(state),
+            Task::WriteBack => self.write_back_due(state) || self.rescue_due(state),
             Task::Checkpoint => self.checkpoint_due(state),
         }
     }
@@ -265,12 +265,13 @@ impl Cache {
         }
         // A page goes home when its changes are durable in the buffer, never before.
         let (newest_of_store, newest_of_buffer) = (store.newest_sequence(), buffer.newest_sequence());
-        if newest_of_buffer < newest_of_store {
+        // What was rescued when a buffer failed counts as one change after its last.
+        if newest_of_buffer.plus(1) < newest_of_store {
             return Err(CacheError::StaleBuffer { buffer: newest_of_buffer, store: newest_of_store });
         }
         let incarnation = Incarnation(store.incarnation().max(buffer.incarnation()).0 + 1);
         store.begin(incarnation)?;
-        buffer.begin(incarnation, newest_of_buffer)?;
+        buffer.begin(incarnation, newest_of_buffer.max(newest_of_store))?;
         let core = Core {
             store,
             buffer,
@@ -389,7 +390,10 @@ impl Cache {
     /// Takes everything home and checkpoints, in the caller's thread: for a clean unmount. On an error what could
     /// not go home stays in the buffer, durable.
     pub fn drain(&self) -> Result<(), CacheError> {
-        self.core.commit_now()?;
+        if let Err(error) = self.core.commit_now() {
+            self.core.rescue_step(Why::All);
+            return Err(self.core.rescued().unwrap_or(error));
+        }
         // A page that a fetch is queued for waits for that; the workers that would do it may have ended.
         while self.core.fetch_step() == Progress::Worked {}
         self.core.state().trouble.forgive();
@@ -453,6 +457,8 @@ impl Cache {
             buffer_bytes: self.core.buffer.capacity_bytes(),
             buffer_room_bytes: self.core.buffer.room_bytes(),
             failed: state.failed.as_ref().map(ToString::to_string),
+            rescued: state.rescue.volume.clone(),
+            not_rescued: state.rescue.error.as_ref().map(ToString::to_string),
             stalled: state.trouble.stalled(now),
             stuck_count,
             stuck,

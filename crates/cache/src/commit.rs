@@ -153,6 +153,10 @@ impl Core {
             }
         };
         drop(state);
+        if result.is_err() {
+            // Everything that is in memory alone is to be rescued.
+            self.wake(Task::WriteBack);
+        }
         completions.deliver();
         result
     }

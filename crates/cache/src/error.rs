@@ -20,6 +20,16 @@ pub enum CacheError {
         /// What happened to the buffer.
         why: BufferError,
     },
+    /// The same, and everything that was in memory is safe.
+    #[error(
+        "{why}; everything, synced or not, is in the store as volume {volume}: repair or replace the buffer, and mount that one"
+    )]
+    Rescued {
+        /// What happened to the buffer.
+        why: BufferError,
+        /// Where it is.
+        volume: String,
+    },
     /// The store has changes that the buffer never held: records of an old buffer over them would be wrong.
     #[error(
         "the buffer ends with change {buffer}, and the store has change {store}: it is an old copy, or the store has been \

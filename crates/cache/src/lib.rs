@@ -10,6 +10,7 @@ mod read;
 mod records;
 mod recover;
 mod relog;
+mod rescue;
 mod seek;
 mod settings;
 mod state;

@@ -4,6 +4,7 @@ use crate::admit::Gate;
 use crate::commit::Syncs;
 use crate::page::{Body, Entry, FlightNo};
 use crate::read::Reads;
+use crate::rescue::Rescue;
 use crate::seek::Seeks;
 use crate::settings::Settings;
 use crate::status::Counters;
@@ -65,6 +66,7 @@ pub(crate) struct State {
     pub(crate) counters: Counters,
     /// When freeing what deleted volumes held may be tried again.
     pub(crate) free_not_before: Duration,
+    pub(crate) rescue: Rescue,
     /// Set once, when the buffer has failed.
     pub(crate) failed: Option<BufferError>,
     pub(crate) stopping: bool,
@@ -92,6 +94,7 @@ impl State {
             trouble: Trouble::default(),
             counters: Counters::default(),
             free_not_before: Duration::ZERO,
+            rescue: Rescue::default(),
             failed: None,
             stopping: false,
             #[cfg(feature = "planted-bugs")]

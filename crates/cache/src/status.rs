@@ -81,6 +81,10 @@ pub struct Status {
     pub buffer_room_bytes: u64,
     /// Why nothing can be changed any more, if so.
     pub failed: Option<String>,
+    /// The volume that has everything as it was when the buffer failed, once it is whole.
+    pub rescued: Option<String>,
+    /// Why there is no such volume yet; it is tried again.
+    pub not_rescued: Option<String>,
     /// Why nothing goes home, if so. Writers who find no room get this error.
     pub stalled: Option<String>,
     /// How many pages and cuts could not go home when they were last tried. They stay in the buffer.

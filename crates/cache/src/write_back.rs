@@ -36,6 +36,8 @@ pub(crate) struct WriteBack {
     not_before: Duration,
     /// When what is stuck was last compared with what there is.
     swept: Duration,
+    /// When the next attempt to rescue may be made.
+    pub(crate) rescue_not_before: Duration,
 }
 
 /// Why pages go home.
@@ -386,6 +388,9 @@ impl Core {
     }
 
     pub(crate) fn write_back_step(self: &Arc<Core>) -> Progress {
+        if self.state().failed.is_some() {
+            return self.rescue_step(Why::Due);
+        }
         let progress = self.write_back(Why::Due).unwrap_or(Progress::Idle);
         self.tell_those_who_wait_in_vain();
         progress
@@ -407,10 +412,7 @@ impl Core {
 /// What the store is asked for: cuts first, in the one order. A page that was cut after it was frozen has a home below
 /// its cut, so the cut, which goes home later, takes it out again.
 fn vector(frozen: &Frozen) -> Vec<Change> {
-    let cuts = frozen.cuts.iter().map(|&(object, cut)| match cut.whole_object {
-        true => Change::Delete { object, sequence: cut.sequence },
-        false => Change::Cut { object, pages: cut.from..cut.to, sequence: cut.sequence },
-    });
+    let cuts = frozen.cuts.iter().map(|&(object, cut)| cut_change(object, cut));
     let pages = frozen.pages.iter().map(|frozen| Change::Write {
         object: frozen.key.object,
         page: frozen.key.page,
@@ -418,4 +420,12 @@ fn vector(frozen: &Frozen) -> Vec<Change> {
         home: frozen.newest,
     });
     cuts.chain(pages).collect()
+}
+
+/// What the store is asked for, for one cut.
+pub(crate) fn cut_change(object: ObjectId, cut: PendingCut) -> Change {
+    match cut.whole_object {
+        true => Change::Delete { object, sequence: cut.sequence },
+        false => Change::Cut { object, pages: cut.from..cut.to, sequence: cut.sequence },
+    }
 }

@@ -5,13 +5,13 @@
 mod common;
 
 use cache::{Cache, CacheError, Change, Cost, Task};
-use common::{Machine, Model, OBJECT_BYTES, Run, Step, apply_to, change};
-use device::{BLOCK_BYTES, Block, Device, DeviceError, ObjectId, Page, PageNo, Random};
+use common::{Machine, Model, OBJECT_BYTES, Run, Step, apply_to, change, delete_rescued, read_whole};
+use device::{Block, Device, DeviceError, ObjectId, Page, Random};
 use sim::{Faults, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Found, NewVolume, StoreError, VolumeId, VolumeMode, Want};
+use store::{NewVolume, StoreError, VolumeId, VolumeMode};
 
 /// Blocks of a store that fills up.
 const SMALL: u64 = 1024;
@@ -142,6 +142,7 @@ impl World {
 
     /// Finds out what of the operation that the crash ended happened.
     fn settle(&mut self, cache: &Cache) {
+        delete_rescued(cache);
         let found: Vec<VolumeId> = cache.store().volumes().into_iter().map(|(id, _)| id).collect();
         match std::mem::replace(&mut self.pending, Pending::Nothing) {
             Pending::Clone(name, may_be) => match cache.store().volume_named(&name) {
@@ -407,18 +408,6 @@ impl World {
         cache.store().check(&mut |finding| panic!("seed {}: {finding:?}", self.seed));
         self.run.adopt(&cache);
     }
-}
-
-/// An object of a volume, from the store alone.
-fn read_whole(cache: &Cache, volume: VolumeId, object: ObjectId) -> Vec<u8> {
-    let pages = (OBJECT_BYTES / BLOCK_BYTES) as u64;
-    let mut wants: Vec<Want> = (0..pages).map(|page| Want::new(object, PageNo(page))).collect();
-    cache.store().read_from(volume, &mut wants);
-    let page = |want: Want| match want.found.expect("a read with power") {
-        Found::Hole => vec![0; BLOCK_BYTES],
-        Found::Page { bytes, .. } => bytes.0.to_vec(),
-    };
-    wants.into_iter().flat_map(page).collect()
 }
 
 #[test]

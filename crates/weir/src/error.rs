@@ -198,7 +198,8 @@ impl WeirError {
             WeirError::Trace(_) | WeirError::Replay { .. } => return None,
             WeirError::ReplayFailed { .. } => "its own message, above, says why".into(),
             WeirError::NotDrained { .. } => {
-                "what is not home is safe in the buffer: keep it, and `weir mount` again when the store works".into()
+                "what was synced is in the buffer where it is not home: keep it, and `weir mount` again when both media work"
+                    .into()
             }
         })
     }

@@ -154,6 +154,8 @@ impl Mounted {
             "uptime_ms": millis(self.since.elapsed()),
             "start": self.start(),
             "failed": cache.failed,
+            "rescued": cache.rescued,
+            "not_rescued": cache.not_rescued,
             "stalled": cache.stalled,
             "stuck": stuck(&cache),
             "sequences": { "applied": cache.applied.0, "durable": cache.durable.0 },
@@ -336,6 +338,12 @@ pub(crate) fn print(report: &Value) {
     }
     if let Some(failed) = report["failed"].as_str() {
         println!("  READ-ONLY  until it is mounted again, since changes cannot be made durable: {failed}");
+    }
+    if let Some(volume) = report["rescued"].as_str() {
+        println!("  RESCUED    everything, synced or not, is in the store as volume {volume}");
+    }
+    if let Some(why) = report["not_rescued"].as_str() {
+        println!("  AT RISK    what is in memory could not be saved to the store yet: {why}");
     }
     print_trouble(report);
     let sequences = &report["sequences"];

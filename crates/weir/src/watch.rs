@@ -30,6 +30,9 @@ pub(crate) fn start(cache: Cache, dir: PathBuf, serving: Arc<AtomicBool>) -> io:
 struct Trouble {
     /// Why nothing can be changed any more.
     failed: Option<String>,
+    /// Where everything is that was in memory then, and why it is not there yet.
+    rescued: Option<String>,
+    not_rescued: Option<String>,
     /// Why nothing goes home.
     stalled: Option<String>,
     /// How many pages and cuts cannot go home, and why the first of them.
@@ -39,7 +42,8 @@ struct Trouble {
 impl Trouble {
     fn of(status: Status) -> Trouble {
         let first = status.stuck.into_iter().next().map(|stuck| stuck.why);
-        Trouble { failed: status.failed, stalled: status.stalled, stuck: (status.stuck_count, first) }
+        let Status { failed, rescued, not_rescued, stalled, .. } = status;
+        Trouble { failed, rescued, not_rescued, stalled, stuck: (status.stuck_count, first) }
     }
 
     /// What to say, if it was so `before`.
@@ -49,6 +53,17 @@ impl Trouble {
             lines.push(format!(
                 "error: {why}: read-only from now on, since changes cannot be made durable; what was synced is safe: \
                  repair the buffer's device, unmount, and mount again"
+            ));
+        }
+        if let (Some(volume), None) = (&self.rescued, &before.rescued) {
+            lines.push(format!(
+                "everything that was written, synced or not, is in the store as volume {volume}: repair or replace the \
+                 buffer, and mount that one"
+            ));
+        }
+        if let (Some(why), None) = (&self.not_rescued, &before.not_rescued) {
+            lines.push(format!(
+                "error: what is in memory could not be saved to the store: {why}; it is tried again"
             ));
         }
         match (&self.stalled, &before.stalled) {
@@ -94,5 +109,17 @@ mod tests {
         let failed = Trouble { failed: Some("the buffer: EIO".into()), ..Trouble::default() };
         assert!(failed.news_since(&none)[0].contains("the buffer: EIO: read-only"));
         assert_eq!(failed.news_since(&failed), [""; 0]);
+        let not_rescued = Some("the store: ENOSPC".to_string());
+        let at_risk = Trouble { failed: failed.failed.clone(), not_rescued, ..Trouble::default() };
+        assert!(
+            at_risk.news_since(&failed)[0].contains("could not be saved to the store: the store: ENOSPC")
+        );
+        let rescued = Trouble {
+            rescued: Some("rescued-7".into()),
+            failed: failed.failed.clone(),
+            ..Trouble::default()
+        };
+        assert!(rescued.news_since(&at_risk)[0].contains("volume rescued-7"));
+        assert_eq!(rescued.news_since(&rescued), [""; 0]);
     }
 }

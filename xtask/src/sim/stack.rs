@@ -165,8 +165,19 @@ impl Media {
     /// Opens, and with it recovers, what is on the media.
     pub(crate) fn open(&self) -> Result<Stack, String> {
         let cache = self.open_cache()?;
+        delete_rescued(&cache);
         let fs = Fs::open(cache.clone(), self.clock.clone()).map_err(|error| format!("Fs::open: {error}"))?;
         Ok(Stack { fs: Arc::new(fs), cache })
+    }
+}
+
+/// Deletes what was rescued from a buffer that failed and is well again, as somebody would who needs the space. One that
+/// stays because a device fails now goes the next time.
+fn delete_rescued(cache: &Cache) {
+    for volume in cache.store().describe_volumes() {
+        if volume.name.starts_with("rescu") {
+            let _ = cache.delete_volume(volume.id);
+        }
     }
 }
 

@@ -2,12 +2,12 @@
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
 use cache::{Cache, CacheError, Change, Cost, Credit, FetchMode, Settings, Task};
-use device::{BLOCK_BYTES, Device, ObjectId, Random, StoreId};
+use device::{BLOCK_BYTES, Device, ObjectId, PageNo, Random, StoreId};
 use sim::{Power, SimClock, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Layout, Store};
+use store::{Found, Layout, Store, VolumeId, Want};
 
 pub const OBJECTS: u64 = 6;
 pub const OBJECT_BYTES: usize = 24 * BLOCK_BYTES;
@@ -282,4 +282,25 @@ pub fn change(step: &Step) -> Change<'_> {
         Step::Zero(object, at, len) => Change::Zero { object: *object, offset: *at as u64, len: *len as u64 },
         Step::Delete(object) => Change::Delete { object: *object },
     }
+}
+
+/// An object of a volume, from the store alone.
+/// Deletes what was rescued from a buffer that failed and is well again.
+pub fn delete_rescued(cache: &Cache) {
+    for volume in cache.store().describe_volumes() {
+        if volume.name.starts_with("rescu") {
+            cache.delete_volume(volume.id).expect("a write with power");
+        }
+    }
+}
+
+pub fn read_whole(cache: &Cache, volume: VolumeId, object: ObjectId) -> Vec<u8> {
+    let pages = (OBJECT_BYTES / BLOCK_BYTES) as u64;
+    let mut wants: Vec<Want> = (0..pages).map(|page| Want::new(object, PageNo(page))).collect();
+    cache.store().read_from(volume, &mut wants);
+    let page = |want: Want| match want.found.expect("a read with power") {
+        Found::Hole => vec![0; BLOCK_BYTES],
+        Found::Page { bytes, .. } => bytes.0.to_vec(),
+    };
+    wants.into_iter().flat_map(page).collect()
 }

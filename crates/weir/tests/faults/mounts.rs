@@ -1,6 +1,6 @@
 //! A mount over media that fail.
 
-use crate::common::{Mounted, Sandbox, can_mount, succeeds, weir};
+use crate::common::{Mounted, Sandbox, can_mount, fails, succeeds, weir};
 use crate::medium::Media;
 use rustix::io::Errno;
 use serde_json::Value;
@@ -9,6 +9,9 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+
+/// Written shortly before the buffer fails, and not synced.
+const UNSYNCED: &[u8] = b"nobody waited for this";
 
 /// A sandbox whose media may be made to fail.
 struct Faulty {
@@ -28,7 +31,11 @@ impl Faulty {
     }
 
     fn mount(&self) -> Mounted {
-        let options = ["--dirty-age", "1", "--memory", "64MiB"];
+        self.mount_with(&[])
+    }
+
+    fn mount_with(&self, more: &[&str]) -> Mounted {
+        let options = [&["--dirty-age", "1", "--memory", "64MiB"], more].concat();
         Mounted::start(&self.served, &self.sandbox.mount_point(), &options, &self.sandbox.path("daemon.log"))
     }
 
@@ -134,6 +141,7 @@ fn a_buffer_that_fails_stops_changes_says_why_and_keeps_what_was_acknowledged() 
         let faulty = Faulty::new();
         let mounted = faulty.mount();
         let before = write_records(&mounted, 0, 50);
+        fs::write(mounted.path("unsynced"), UNSYNCED).expect("a file");
         faulty.media.buffer.set(errors);
         let acknowledged = write_records(&mounted, before, 50);
         assert_eq!(acknowledged, 50, "a sync succeeded without its buffer");
@@ -146,13 +154,57 @@ fn a_buffer_that_fails_stops_changes_says_why_and_keeps_what_was_acknowledged() 
             File::create(mounted.path("another")).expect_err("a change that cannot be made durable");
         assert_eq!(refused.raw_os_error(), Some(Errno::ROFS.raw_os_error()));
         wait_for_message(&mounted, "read-only from now on");
+        wait_for(&mounted, "rescued", |status| status["rescued"].is_string());
+        let volume = mounted.status()["rescued"].as_str().expect("a name").to_owned();
+        wait_for_message(&mounted, &volume);
         mounted.kill();
         let mounted = faulty.mount();
         assert_records(&mounted, acknowledged);
         assert_eq!(write_records(&mounted, acknowledged, 10), 60);
         mounted.unmount();
+        // What was written and could not be synced is in the other volume, too.
+        let mounted = faulty.mount_with(&["--volume", &volume]);
+        assert_records(&mounted, acknowledged + 1);
+        assert!(fs::read(mounted.path("unsynced")).expect("a file") == UNSYNCED);
+        mounted.unmount();
         succeeds(weir().arg("check").arg(&faulty.served));
     }
+}
+
+#[test]
+fn a_buffer_that_is_gone_for_good_takes_nothing_with_it() {
+    if !can_mount() {
+        return;
+    }
+    let faulty = Faulty::new();
+    let mounted = faulty.mount();
+    assert_eq!(write_records(&mounted, 0, 50), 50);
+    fs::write(mounted.path("unsynced"), UNSYNCED).expect("a file");
+    faulty.media.buffer.set([None, Some(Errno::IO), Some(Errno::IO)]);
+    assert_eq!(write_records(&mounted, 50, 1), 50);
+    wait_for(&mounted, "rescued", |status| status["rescued"].is_string());
+    let volume = mounted.status()["rescued"].as_str().expect("a name").to_owned();
+    mounted.kill();
+
+    let (store, new) = (faulty.served.join("store"), faulty.sandbox.path("new-buffer"));
+    let replace = |more: &[&str]| {
+        let mut command = weir();
+        command.arg("replace-buffer").arg(&store).arg("--old").arg(faulty.served.join("buffer"));
+        command.arg("--buffer").arg(&new).args(more);
+        command
+    };
+    let said = fails(&mut replace(&[]));
+    assert!(said.contains("--accept-loss") && !new.exists(), "{said}");
+    let said = succeeds(&mut replace(&["--accept-loss"]));
+    assert!(String::from_utf8_lossy(&said.stdout).contains(&volume), "it says what is whole: {said:?}");
+    let buffer = new.to_str().expect("a path");
+    let (dir, log) = (faulty.sandbox.mount_point(), faulty.sandbox.path("daemon.log"));
+    let mounted = Mounted::start(&store, &dir, &["--buffer", buffer, "--volume", &volume], &log);
+    assert_records(&mounted, 51);
+    assert!(fs::read(mounted.path("unsynced")).expect("a file") == UNSYNCED);
+    assert_eq!(write_records(&mounted, 51, 10), 61);
+    mounted.unmount();
+    succeeds(weir().args(["check", "--buffer", buffer]).arg(&store));
 }
 
 #[test]

@@ -1,0 +1,139 @@
+//! A buffer that fails for good: what was in memory alone becomes a volume, and what the buffer held is as it was.
+
+mod common;
+
+use cache::{Cache, Change, Cost, Task};
+use common::{Machine, Model, OBJECT_BYTES, Run, change, read_whole};
+use sim::Faults;
+use std::sync::Arc;
+use std::time::Duration;
+use store::Store;
+
+const ALWAYS: Faults = Faults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, once_after: None };
+
+/// A life until the buffer fails, and its last changes, of which nothing is durable.
+fn live_until_failure(run: &mut Run, machine: &Machine, cache: &Cache) {
+    for _ in 0..20 + run.random.below(200) {
+        match run.random.below(6) {
+            0 => assert!(run.sync(machine, cache)),
+            1 => drop(cache.step(Task::ALL[run.random.below(4) as usize])),
+            2 => machine.clock.advance(Duration::from_millis(run.random.below(3000))),
+            _ => assert!(run.apply(machine, cache)),
+        }
+    }
+    machine.buffer.set_faults(ALWAYS);
+    for _ in 0..run.random.below(8) {
+        // Not through `Run::apply`, whose steps would commit.
+        let steps = run.transaction();
+        let changes: Vec<Change<'_>> = steps.iter().map(change).collect();
+        let credit = cache.admit_at_once(Cost::of(&changes)).ok().flatten();
+        if credit.is_some_and(|mut credit| cache.apply(&mut credit, &changes).is_ok()) {
+            run.since.push(steps);
+        } else {
+            run.number_anew();
+            break;
+        }
+    }
+    machine.clock.advance(Duration::from_secs(5));
+    cache.step(Task::Commit);
+}
+
+fn assert_is(cache: &Cache, name: &str, model: &Model, seed: u64) {
+    let volume = cache.store().volume_named(name).expect("the volume").id;
+    for slot in 0..common::OBJECTS {
+        for generation in 0..40 {
+            let object = device::ObjectId { slot, generation };
+            let zeros = vec![0; OBJECT_BYTES];
+            let found = read_whole(cache, volume, object);
+            assert!(found == *model.get(&object).unwrap_or(&zeros), "seed {seed}: object {object} of {name}");
+        }
+    }
+}
+
+#[test]
+fn everything_that_anybody_was_told_of_is_in_a_volume_and_the_cached_one_is_what_its_buffer_says() {
+    let mut rescues = 0;
+    for seed in 0..40 {
+        let machine = Machine::new(seed);
+        let cache = machine.open().expect("an empty machine");
+        let mut run = Run::new(seed);
+        live_until_failure(&mut run, &machine, &cache);
+        if cache.status().failed.is_none() {
+            // Everything was durable.
+            continue;
+        }
+        for _ in 0..3 {
+            // A store that fails meanwhile only costs time.
+            let after = run.random.below(30);
+            machine.store.set_faults(Faults { once_after: Some(after), ..Faults::default() });
+            cache.step(Task::WriteBack);
+            machine.clock.advance(Duration::from_secs(1));
+        }
+        machine.store.set_faults(Faults::default());
+        cache.step(Task::WriteBack);
+        let status = cache.status();
+        let Some(name) = status.rescued else {
+            assert_eq!(status.dirty_pages + status.pending_cuts, 0, "seed {seed}: {:?}", status.not_rescued);
+            continue;
+        };
+        rescues += 1;
+        let all = run.now();
+        assert_is(&cache, &name, &all, seed);
+        assert_eq!(cache.store().volumes().len(), 2, "seed {seed}: what was begun is gone");
+        drop(cache);
+
+        // The device comes back: the cached volume is some prefix, and the other one is still whole.
+        machine.crash();
+        machine.buffer.set_faults(Faults::default());
+        let cache = machine.open().expect("both media work");
+        run.adopt(&cache);
+        assert_is(&cache, &name, &all, seed);
+        for _ in 0..30 {
+            assert!(run.apply(&machine, &cache));
+        }
+        assert_is(&cache, &name, &all, seed);
+
+        // The other one is mounted.
+        let volume = cache.store().volume_named(&name).expect("the volume").id;
+        cache.hand_over(volume).expect("all goes home");
+        drop(cache);
+        let cache = machine.open().expect("both media work");
+        assert_eq!(cache.volume(), volume);
+        (run.durable, run.since) = (all, Vec::new());
+        run.begin_anew();
+        for _ in 0..30 {
+            assert!(run.apply(&machine, &cache) && run.read(&machine, &cache));
+        }
+        assert!(run.sync(&machine, &cache));
+        drop(cache);
+        machine.crash();
+        run.adopt(&machine.open().expect("both media work"));
+    }
+    assert!(rescues > 20, "{rescues} rescues: the test tests little");
+}
+
+#[test]
+fn a_crash_in_a_rescue_leaves_what_the_buffer_says() {
+    let mut unfinished = 0;
+    for seed in 100..160 {
+        let machine = Machine::new(seed);
+        let cache = machine.open().expect("an empty machine");
+        let mut run = Run::new(seed);
+        live_until_failure(&mut run, &machine, &cache);
+        let after = run.random.below(40);
+        machine.power.cut_after(after);
+        cache.step(Task::WriteBack);
+        unfinished += u64::from(machine.power.lost());
+        drop(cache);
+        machine.crash();
+        machine.buffer.set_faults(Faults::default());
+        let cache = machine.open().expect("both media work");
+        run.adopt(&cache);
+        assert!(run.apply(&machine, &cache) && run.sync(&machine, &cache));
+        cache.drain().expect("all goes home");
+        drop(cache);
+        let store = Store::open(Arc::clone(&machine.store) as Arc<dyn device::Device>).expect("a store");
+        store.check(&mut |finding| panic!("seed {seed}: {finding}"));
+    }
+    assert!(unfinished > 10, "{unfinished} crashes: the test tests little");
+}
