@@ -1,43 +1,37 @@
 //! What happens while something else is under way: each case once found broken.
 
+mod common;
+
 use cache::{Cache, CacheError, Change, Cost, Credit, Progress, Settings, Task, Then};
-use device::{BLOCK_BYTES, Clock, Device, ObjectId, StoreId};
-use sim::{Faults, Power, SimClock, SimDisk};
+use common::Disks;
+use device::{BLOCK_BYTES, Clock, Device, ObjectId};
+use sim::{Faults, SimClock};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use store::{Layout, Store};
+use store::Store;
 
 struct Machine {
-    power: Arc<Power>,
-    store: Arc<SimDisk>,
-    buffer: Arc<SimDisk>,
+    disks: Disks,
     clock: Arc<SimClock>,
+}
+
+impl Deref for Machine {
+    type Target = Disks;
+    fn deref(&self) -> &Disks {
+        &self.disks
+    }
 }
 
 impl Machine {
     fn new(seed: u64, buffer_blocks: u64) -> Machine {
-        let power = Power::new();
-        let store = SimDisk::new("store", 8192, &power, seed);
-        let buffer = SimDisk::new("buffer", buffer_blocks, &power, seed + 1);
-        let id = StoreId([7; 16]);
-        Store::format(&*store, &Layout { id, segment_blocks: Some(32) }).expect("a format with power");
-        buffer::Buffer::format(&*buffer, id).expect("a format with power");
-        Machine { power, store, buffer, clock: Arc::new(SimClock::new()) }
+        Machine { disks: Disks::new(seed, 8192, buffer_blocks, 32), clock: Arc::new(SimClock::new()) }
     }
 
     fn open(&self) -> Cache {
         let settings = Settings { commit_inline_below: Duration::ZERO, ..Settings::default() };
-        let store = Arc::new(Store::open(self.store.clone()).expect("a sound store"));
-        let clock: Arc<dyn Clock> = self.clock.clone();
-        Cache::open(store, self.buffer.clone(), clock, settings).expect("a sound buffer")
-    }
-
-    fn crash(&self) {
-        self.power.cut();
-        self.store.crash();
-        self.buffer.crash();
-        self.power.restore();
+        self.disks.open(self.clock.clone(), settings).expect("sound media")
     }
 
     /// Writes where there is room; steps until there is.

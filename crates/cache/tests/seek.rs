@@ -1,14 +1,16 @@
 //! Seeking holes and data, against a plain set of written pages: over what is home, what is dirty, what is on its way,
 //! and cuts that the store has not heard of.
 
+mod common;
+
 use cache::{Cache, Change, Cost, Credit, Settings, Task, Wanted};
-use device::{BLOCK_BYTES, ObjectId, PageNo, Random, StoreId};
-use sim::{Power, SimClock, SimDisk};
+use common::Disks;
+use device::{BLOCK_BYTES, ObjectId, PageNo, Random};
+use sim::SimClock;
 use std::collections::BTreeSet;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Layout, Store};
 
 const OBJECT: ObjectId = ObjectId { slot: 3, generation: 1 };
 /// More than two leaves of the store's map, so that a seek goes from one to the next.
@@ -16,21 +18,20 @@ const PAGES: u64 = 300;
 const PAGE: u64 = BLOCK_BYTES as u64;
 
 struct Machine {
-    power: Arc<Power>,
-    store: Arc<SimDisk>,
-    buffer: Arc<SimDisk>,
+    disks: Disks,
     clock: Arc<SimClock>,
+}
+
+impl Deref for Machine {
+    type Target = Disks;
+    fn deref(&self) -> &Disks {
+        &self.disks
+    }
 }
 
 impl Machine {
     fn new(seed: u64) -> Machine {
-        let power = Power::new();
-        let store = SimDisk::new("store", 8192, &power, seed);
-        let buffer = SimDisk::new("buffer", 512, &power, seed + 1);
-        let id = StoreId([7; 16]);
-        Store::format(&*store, &Layout { id, segment_blocks: Some(32) }).expect("a format");
-        buffer::Buffer::format(&*buffer, id).expect("a format");
-        Machine { power, store, buffer, clock: Arc::new(SimClock::new()) }
+        Machine { disks: Disks::new(seed, 8192, 512, 32), clock: Arc::new(SimClock::new()) }
     }
 
     fn open(&self) -> Cache {
@@ -40,15 +41,7 @@ impl Machine {
             commit_inline_below: Duration::ZERO,
             ..Settings::default()
         };
-        let store = Arc::new(Store::open(self.store.clone()).expect("a store"));
-        Cache::open(store, self.buffer.clone(), self.clock.clone(), settings).expect("a cache")
-    }
-
-    fn crash(&self) {
-        self.power.cut();
-        self.store.crash();
-        self.buffer.crash();
-        self.power.restore();
+        self.disks.open(self.clock.clone(), settings).expect("sound media")
     }
 
     /// Waits for a completion, doing the workers' work in an order drawn from `random`.

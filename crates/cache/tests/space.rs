@@ -1,17 +1,19 @@
 //! Space is found in the background, a bounded step at a time, before writers need it; and only where there may be some.
 
+mod common;
+
 use cache::{Cache, CacheError, Change, Cost, Progress, Settings, Task, Then};
-use device::{BLOCK_BYTES, Clock, ObjectId, Random, StoreId};
-use sim::{Power, SimClock, SimDisk};
+use common::Disks;
+use device::{BLOCK_BYTES, ObjectId, Random};
+use sim::SimClock;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Layout, Store};
 
 const SEGMENT_BLOCKS: u64 = 32;
 const FILE: ObjectId = ObjectId { slot: 5, generation: 1 };
 
 struct Machine {
-    power: Arc<Power>,
+    disks: Disks,
     clock: Arc<SimClock>,
     cache: Cache,
 }
@@ -22,18 +24,10 @@ impl Machine {
     }
 
     fn with(settings: Settings) -> Machine {
-        let power = Power::new();
-        let store = SimDisk::new("store", 4 + 128 * SEGMENT_BLOCKS, &power, 1);
-        let buffer = SimDisk::new("buffer", 512, &power, 2);
-        let id = StoreId([7; 16]);
-        Store::format(&*store, &Layout { id, segment_blocks: Some(SEGMENT_BLOCKS as u32) })
-            .expect("a format");
-        buffer::Buffer::format(&*buffer, id).expect("a format");
+        let disks = Disks::new(1, 4 + 128 * SEGMENT_BLOCKS, 512, SEGMENT_BLOCKS as u32);
         let clock = Arc::new(SimClock::new());
-        let store = Arc::new(Store::open(store).expect("a sound store"));
-        let on = clock.clone() as Arc<dyn Clock>;
-        let cache = Cache::open(store, buffer, on, settings).expect("a sound buffer");
-        Machine { power, clock, cache }
+        let cache = disks.open(clock.clone(), settings).expect("sound media");
+        Machine { disks, clock, cache }
     }
 
     /// Writes a page, doing all background work until it is let in; `each` sees every step of the checkpointer.
@@ -129,7 +123,7 @@ fn a_full_store_that_nobody_writes_to_is_left_alone() {
         machine.work(&mut |done| idle = done == Progress::Idle);
     }
     assert!(idle, "it is still looking for space");
-    let seen = machine.power.seen();
+    let seen = machine.disks.power.seen();
     (0..1000).for_each(|_| machine.work(&mut |done| assert_eq!(done, Progress::Idle)));
-    assert_eq!(machine.power.seen(), seen, "a device was written to");
+    assert_eq!(machine.disks.power.seen(), seen, "a device was written to");
 }

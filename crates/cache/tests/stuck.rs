@@ -1,46 +1,40 @@
 //! What happens while something cannot go home: a damaged map, a store that fails every write.
 
+mod common;
+
 use cache::{Cache, CacheError, Change, Cost, Credit, Settings, Task, Then};
-use device::{BLOCK_BYTES, Clock, ObjectId, Random, StoreId};
-use sim::{Faults, Power, SimClock, SimDisk};
+use common::Disks;
+use device::{BLOCK_BYTES, Clock, ObjectId, Random};
+use sim::{Faults, SimClock};
+use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Layout, NewVolume, Store, StoreError, VolumeId, VolumeMode};
+use store::{NewVolume, Store, StoreError, VolumeId, VolumeMode};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const ALWAYS: Faults = Faults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, once_after: None };
 
 struct Machine {
-    power: Arc<Power>,
-    store: Arc<SimDisk>,
-    buffer: Arc<SimDisk>,
+    disks: Disks,
     clock: Arc<SimClock>,
+}
+
+impl Deref for Machine {
+    type Target = Disks;
+    fn deref(&self) -> &Disks {
+        &self.disks
+    }
 }
 
 impl Machine {
     fn new(seed: u64) -> Machine {
-        let power = Power::new();
-        let store = SimDisk::new("store", 8192, &power, seed);
-        let buffer = SimDisk::new("buffer", 1024, &power, seed + 1);
-        let id = StoreId([7; 16]);
-        Store::format(&*store, &Layout { id, segment_blocks: Some(32) }).expect("a format with power");
-        buffer::Buffer::format(&*buffer, id).expect("a format with power");
-        Machine { power, store, buffer, clock: Arc::new(SimClock::new()) }
+        Machine { disks: Disks::new(seed, 8192, 1024, 32), clock: Arc::new(SimClock::new()) }
     }
 
     fn open(&self) -> Cache {
         let settings = Settings { commit_inline_below: Duration::ZERO, ..Settings::default() };
         assert_eq!(settings.store_patience, PATIENCE);
-        let store = Arc::new(Store::open(self.store.clone()).expect("a sound store"));
-        let clock: Arc<dyn Clock> = self.clock.clone();
-        Cache::open(store, self.buffer.clone(), clock, settings).expect("a sound buffer")
-    }
-
-    fn crash(&self) {
-        self.power.cut();
-        self.store.crash();
-        self.buffer.crash();
-        self.power.restore();
+        self.disks.open(self.clock.clone(), settings).expect("sound media")
     }
 
     fn apply(&self, cache: &Cache, changes: &[Change<'_>]) -> Result<(), CacheError> {

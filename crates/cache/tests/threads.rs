@@ -1,13 +1,14 @@
 //! The threads of production at work together, which a simulator of one thread never sees: several fetchers, a
 //! write-back, a checkpointer, a committer, and clients that commit for themselves; then the power fails.
 
+mod common;
+
 use cache::{Cache, CacheError, Change, Cost, Credit, Progress, Settings, Task, Then};
-use device::{BLOCK_BYTES, Clock, ObjectId, Random, StoreId};
-use sim::{Power, SimDisk};
+use common::Disks;
+use device::{BLOCK_BYTES, Clock, ObjectId, Random};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
-use store::{Layout, Store};
 
 const CLIENTS: u64 = 4;
 const OBJECT_BYTES: usize = 40 * BLOCK_BYTES;
@@ -24,35 +25,15 @@ impl Clock for Real {
     }
 }
 
-struct Disks {
-    power: Arc<Power>,
-    store: Arc<SimDisk>,
-    buffer: Arc<SimDisk>,
-}
-
-impl Disks {
-    fn new(seed: u64) -> Disks {
-        let power = Power::new();
-        let store = SimDisk::new("store", 8192, &power, seed);
-        let buffer = SimDisk::new("buffer", 256, &power, seed + 1);
-        let id = StoreId([7; 16]);
-        Store::format(&*store, &Layout { id, segment_blocks: Some(32) }).expect("a format with power");
-        buffer::Buffer::format(&*buffer, id).expect("a format with power");
-        Disks { power, store, buffer }
-    }
-
-    fn open(&self, inline: bool) -> Cache {
-        let settings = Settings {
-            memory_bytes_max: 80 * BLOCK_BYTES as u64,
-            dirty_bytes_max: 60 * BLOCK_BYTES as u64,
-            commit_inline_below: Duration::from_micros(if inline { 1_000_000 } else { 0 }),
-            checkpoint_blocks: 200,
-            ..Settings::default()
-        };
-        let store = Arc::new(Store::open(self.store.clone()).expect("a sound store"));
-        let clock = Arc::new(Real(Instant::now()));
-        Cache::open(store, self.buffer.clone(), clock, settings).expect("a sound buffer")
-    }
+fn open(disks: &Disks, inline: bool) -> Cache {
+    let settings = Settings {
+        memory_bytes_max: 80 * BLOCK_BYTES as u64,
+        dirty_bytes_max: 60 * BLOCK_BYTES as u64,
+        commit_inline_below: Duration::from_micros(if inline { 1_000_000 } else { 0 }),
+        checkpoint_blocks: 200,
+        ..Settings::default()
+    };
+    disks.open(Arc::new(Real(Instant::now())), settings).expect("sound media")
 }
 
 fn wait<T: Send + 'static>(cache: &Cache, ask: impl FnOnce(Then<T>)) -> Result<T, CacheError> {
@@ -150,8 +131,8 @@ fn work(cache: &Cache, task: Task, ended: &AtomicBool) {
 
 /// Runs clients and workers for a while, ends with or without a power failure, and looks at what is left.
 fn run(seed: u64, inline: bool, powerless: bool) {
-    let disks = Disks::new(seed);
-    let cache = disks.open(inline);
+    let disks = Disks::new(seed, 8192, 256, 32);
+    let cache = open(&disks, inline);
     let (clients_end, workers_end) = (AtomicBool::new(false), AtomicBool::new(false));
     let clients = std::thread::scope(|scope| {
         let fetchers = [Task::Fetch; 3];
@@ -185,11 +166,8 @@ fn run(seed: u64, inline: bool, powerless: bool) {
         assert_eq!((status.dirty_pages, status.pending_cuts, space.reserved), (0, 0, 0), "{status:?}");
     }
     drop(cache);
-    disks.power.cut();
-    disks.store.crash();
-    disks.buffer.crash();
-    disks.power.restore();
-    let cache = disks.open(inline);
+    disks.crash();
+    let cache = open(&disks, inline);
     for client in clients {
         let kept = if powerless { &client.since[..] } else { &client.since[client.since.len() - 1..] };
         let fits = |(object, content): &(ObjectId, Vec<u8>)| {

@@ -1,13 +1,17 @@
 //! Random transactions on a simulated machine, beside a model that knows what every prefix of them leaves.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
+mod disks;
+
 use cache::{Cache, CacheError, Change, Cost, Credit, FetchMode, Settings, Task};
-use device::{BLOCK_BYTES, Device, ObjectId, PageNo, Random, StoreId};
-use sim::{Power, SimClock, SimDisk};
+use device::{BLOCK_BYTES, Device, ObjectId, PageNo, Random};
+pub use disks::Disks;
+use sim::SimClock;
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Found, Layout, Store, VolumeId, Want};
+use store::{Found, Store, VolumeId, Want};
 
 pub const OBJECTS: u64 = 6;
 pub const OBJECT_BYTES: usize = 24 * BLOCK_BYTES;
@@ -41,13 +45,18 @@ pub fn apply_to(model: &mut Model, steps: &[Step]) {
 }
 
 pub struct Machine {
-    pub power: Arc<Power>,
-    pub store: Arc<SimDisk>,
-    pub buffer: Arc<SimDisk>,
+    pub disks: Disks,
     pub clock: Arc<SimClock>,
     pub fetch: FetchMode,
     /// Few: pages go home because memory is short. Many: because the buffer is.
     pub dirty_pages_max: u64,
+}
+
+impl Deref for Machine {
+    type Target = Disks;
+    fn deref(&self) -> &Disks {
+        &self.disks
+    }
 }
 
 impl Machine {
@@ -57,15 +66,10 @@ impl Machine {
 
     /// With a store of so many blocks.
     pub fn sized(seed: u64, blocks: u64) -> Machine {
-        let power = Power::new();
-        let store = SimDisk::new("store", blocks, &power, seed);
-        let buffer = SimDisk::new("buffer", 256, &power, seed + 1);
-        let id = StoreId([7; 16]);
-        Store::format(&*store, &Layout { id, segment_blocks: Some(16) }).expect("a format with power");
-        buffer::Buffer::format(&*buffer, id).expect("a format with power");
         let fetch = if seed.is_multiple_of(4) { FetchMode::Blocking } else { FetchMode::Lazy };
         let dirty_pages_max = if seed.is_multiple_of(2) { 40 } else { 1000 };
-        Machine { power, store, buffer, clock: Arc::new(SimClock::new()), fetch, dirty_pages_max }
+        let disks = Disks::new(seed, blocks, 256, 16);
+        Machine { disks, clock: Arc::new(SimClock::new()), fetch, dirty_pages_max }
     }
 
     pub fn open(&self) -> Result<Cache, CacheError> {
@@ -84,13 +88,6 @@ impl Machine {
         };
         let store = Arc::new(Store::open(store)?);
         Cache::open(store, buffer, self.clock.clone(), settings)
-    }
-
-    pub fn crash(&self) {
-        self.power.cut();
-        self.store.crash();
-        self.buffer.crash();
-        self.power.restore();
     }
 }
 

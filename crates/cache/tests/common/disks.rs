@@ -1,0 +1,38 @@
+use cache::{Cache, CacheError, Settings};
+use device::{Clock, StoreId};
+use sim::{Power, SimDisk};
+use std::sync::Arc;
+use store::{Layout, Store};
+
+/// A store's media on a machine whose power may fail.
+pub struct Disks {
+    pub power: Arc<Power>,
+    pub store: Arc<SimDisk>,
+    pub buffer: Arc<SimDisk>,
+}
+
+impl Disks {
+    /// Formatted, with so many blocks each.
+    pub fn new(seed: u64, store_blocks: u64, buffer_blocks: u64, segment_blocks: u32) -> Disks {
+        let power = Power::new();
+        let store = SimDisk::new("store", store_blocks, &power, seed);
+        let buffer = SimDisk::new("buffer", buffer_blocks, &power, seed + 1);
+        let id = StoreId([7; 16]);
+        let layout = Layout { id, segment_blocks: Some(segment_blocks) };
+        Store::format(&*store, &layout).expect("a format with power");
+        buffer::Buffer::format(&*buffer, id).expect("a format with power");
+        Disks { power, store, buffer }
+    }
+
+    pub fn open(&self, clock: Arc<dyn Clock>, settings: Settings) -> Result<Cache, CacheError> {
+        let store = Arc::new(Store::open(self.store.clone())?);
+        Cache::open(store, self.buffer.clone(), clock, settings)
+    }
+
+    pub fn crash(&self) {
+        self.power.cut();
+        self.store.crash();
+        self.buffer.crash();
+        self.power.restore();
+    }
+}
