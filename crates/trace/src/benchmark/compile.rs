@@ -63,6 +63,7 @@ pub fn compile(
         races: std::mem::take(&mut world.races),
         unseen,
         tracer_nanos: settings.tracer_nanos.or(source.tracer_nanos()).unwrap_or(0),
+        naps: std::mem::take(&mut world.naps),
     };
     let orders: Vec<_> = orders.into_iter().map(Orderer::finish).collect();
     for order in &orders {

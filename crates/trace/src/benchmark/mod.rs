@@ -9,7 +9,7 @@ pub use compile::{CompileSettings, compile};
 pub use snapshot::read_snapshot;
 pub(crate) use validate::names_of;
 
-use crate::action::{Action, Fate};
+use crate::action::{Action, Fate, Nap};
 use crate::error::TraceError;
 use crate::model::{Inherited, Repairs};
 use crate::names::{Name, Names};
@@ -62,6 +62,8 @@ pub struct About {
     pub unseen: crate::unseen::Unseen,
     /// What the tracer adds to a call, in nanoseconds, as far as known.
     pub tracer_nanos: u64,
+    /// Sleeps that end early in a replay in which others are faster.
+    pub naps: Vec<Nap>,
 }
 
 /// A file of the initial tree.

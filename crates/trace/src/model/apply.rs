@@ -93,6 +93,10 @@ impl World {
                 step.action.fate = idle;
                 self.sleep(call, step, *address);
             }
+            Ask::Nap { address } => {
+                step.action.fate = idle;
+                self.nap(call, *address);
+            }
             Ask::Wake { address, count } => {
                 step.action.fate = idle;
                 self.wake(call, *address, *count);

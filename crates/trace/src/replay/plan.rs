@@ -1,10 +1,11 @@
 //! What a replay does when: who waits for what, and how long each action thinks first. Pure.
 
-use crate::action::{Action, Fate, Moment, Rule};
+use crate::action::{Action, Fate, Moment, Nap, Rule};
 use crate::benchmark::Benchmark;
 use crate::error::TraceError;
 use crate::order::{Order, Wait};
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 
 /// How a replay runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -49,6 +50,8 @@ pub(super) struct Plan {
     pub(super) order: Order,
     /// Nanoseconds between the last thing that an action waits for and its start; empty at full speed.
     pub(super) think: Vec<u64>,
+    /// Pauses that end early, with the start of another thread's action; empty at full speed.
+    pub(super) naps: HashMap<u32, u32>,
     pub(super) stall_seconds: u64,
 }
 
@@ -75,7 +78,10 @@ impl Plan {
             Speed::Full => Vec::new(),
             Speed::Natural(scale) => think_times(benchmark, &threads, &order, scale),
         };
-        Ok(Plan { threads, place, order, think, stall_seconds: settings.stall_seconds })
+        let other = |nap: &&Nap| place[nap.action as usize].0 != place[nap.ends_with as usize].0;
+        let naps = benchmark.about.naps.iter().filter(|_| !think.is_empty()).filter(other);
+        let naps = naps.map(|nap| (nap.action, nap.ends_with)).collect();
+        Ok(Plan { threads, place, order, think, naps, stall_seconds: settings.stall_seconds })
     }
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::action::{Action, Fate, Moment};
+use crate::action::{Action, Fate, Moment, Nap};
 use crate::benchmark::About;
 use crate::names::Name;
 use crate::order::{Order, Wait};
@@ -82,4 +82,18 @@ fn a_pause_is_less_what_the_tracer_did_for_this_thread_and_for_others_and_never_
     benchmark.about.tracer_nanos = 20;
     // The other thread's pause has the first one's return in it; what lies on its edge is no part of it.
     assert_eq!(think(&benchmark), [0, 20, 60, 0]);
+}
+
+#[test]
+fn a_sleep_whose_time_passed_in_the_trace_ends_with_the_wake_that_others_reach_sooner() {
+    // The first thread slept for an hour; the second would have woken it, had it come so far.
+    let mut benchmark = benchmark(&[(1, 0, 10), (0, 0, 3_600_000_000_000), (1, 10, 20)], &[]);
+    benchmark.actions[1].fate = Fate::Modelled(crate::action::Modelled::Idle);
+    benchmark.about.naps = vec![Nap { action: 1, ends_with: 2 }];
+    let run = replay_onto_nothing(&benchmark, &settings(Speed::Natural(1.0))).expect("it runs");
+    assert!(run.samples[1].start < 3_600_000_000_000 && run.samples[1].late == 0);
+    // One thread alone cannot be woken by itself: its pauses stay.
+    let single = Settings { order: Baseline::Single, ..settings(Speed::Natural(1.0)) };
+    let plan = plan::Plan::new(&benchmark, &single).expect("a plan");
+    assert_eq!((plan.naps.len(), plan.think[1]), (0, 3_600_000_000_000 - 10));
 }

@@ -113,8 +113,10 @@ impl<R: BufRead> Strace<R> {
         half.text.extend_from_slice(rest);
         match value::call(&half.text) {
             Some((name, args, result, took)) => {
-                // The stamp of the second half is the exit; the duration is exact where the clocks are coarse.
-                let end = took.map_or(stamp, |took| half.start.saturating_add(took)).max(half.start);
+                // The stamp of the second half is the exit. A duration begins only when strace has written the first half:
+                // with it, whoever was woken would seem to go on before the call that woke it. It counts where clocks are
+                // too coarse to show that time passed.
+                let end = half.start.saturating_add(took.unwrap_or(0)).max(stamp);
                 Some(Event {
                     task,
                     start: half.start,

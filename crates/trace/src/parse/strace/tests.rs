@@ -32,6 +32,19 @@ fn the_stamp_of_a_whole_line_is_its_entry_and_that_of_a_second_half_its_exit() {
     );
     assert_eq!((halves.start % SECOND, halves.end % SECOND, halves.line), (1000, 9000, 1));
 }
+
+#[test]
+fn a_duration_counts_in_two_halves_only_where_the_clock_is_too_coarse_to_show_it() {
+    let end = |second: &str, took: &str| {
+        let halves =
+            format!("7 100000000 fsync(3 <unfinished ...>\n7 {second} <... fsync resumed>) = 0 <{took}>\n");
+        one(&halves).end % (100 * SECOND)
+    };
+    // The tracer took the first 20 us, before it began to measure.
+    assert_eq!(end("100000000.000120", "0.000100"), 120_000);
+    assert_eq!(end("100000000", "0.250000"), SECOND / 4);
+    assert_eq!(end("100000001", "0.250000"), SECOND);
+}
 const SECOND: u64 = 1_000_000_000;
 
 #[test]
