@@ -4,6 +4,7 @@ use crate::action::{Action, Fate, Moment, Nap, Rule};
 use crate::benchmark::Benchmark;
 use crate::error::TraceError;
 use crate::order::{Order, Wait};
+use crate::tracer::TracerCost;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
@@ -119,16 +120,16 @@ fn think_times(benchmark: &Benchmark, threads: &[Vec<u32>], order: &Order, scale
     let tracer = Tracer::new(benchmark);
     let mut think = vec![0; benchmark.actions.len()];
     for own in threads {
-        let mut last = 0;
+        let (mut last, mut took) = (0, [0; 2]);
         for id in own {
             let action = &benchmark.actions[*id as usize];
             let ready = order.of(*id).iter().fold(last, |ready, wait| {
                 let on = &benchmark.actions[wait.on as usize];
                 ready.max(if wait.moment == Moment::Start { on.start } else { on.end })
             });
-            let pause = tracer.without(ready, happens(action));
+            let pause = tracer.without(ready, action, took);
             think[*id as usize] = (pause as f64 * scale) as u64;
-            last = action.end;
+            (last, took) = (action.end, [took[1], action.end - action.start.min(action.end)]);
         }
     }
     think
@@ -137,28 +138,32 @@ fn think_times(benchmark: &Benchmark, threads: &[Vec<u32>], order: &Order, scale
 /// What the tracer did, and when. It is one process, which stops a thread at each entry and each return: a pause has its work
 /// for that thread in it, and its work for others, behind which the thread stood in line.
 struct Tracer {
-    nanos: u64,
+    cost: TracerCost,
     /// Every moment at which it took note of something.
     stamps: Vec<u64>,
 }
 
 impl Tracer {
     fn new(benchmark: &Benchmark) -> Tracer {
-        let nanos = benchmark.about.tracer_nanos;
+        let cost = benchmark.about.tracer;
         let mut stamps = Vec::new();
-        if nanos > 0 {
+        if cost.busy > 0 {
             stamps.extend(benchmark.actions.iter().flat_map(|action| [action.start, action.end]));
             stamps.sort_unstable();
         }
-        Tracer { nanos, stamps }
+        Tracer { cost, stamps }
     }
 
-    /// A pause from `ready` to `until`, less the tracer's part: its whole work between two calls once, half of it for each
-    /// entry and each return of another thread.
-    fn without(&self, ready: u64, until: u64) -> u64 {
+    /// The pause from `ready` until an action happens, less the tracer's part: its whole work between two calls once, half of
+    /// it for each entry and each return of another thread. The thread's last two calls `took` so long.
+    fn without(&self, ready: u64, action: &Action, took: [u64; 2]) -> u64 {
+        let until = happens(action);
         let before = |at: u64| self.stamps.partition_point(|stamp| *stamp < at);
-        let others = before(until).saturating_sub(before(ready.saturating_add(1))) as u64;
-        let own = self.nanos + others * (self.nanos / 2);
+        let all = before(until).saturating_sub(before(ready.saturating_add(1)));
+        // What happens at its return has its own entry in its pause.
+        let own = (ready < action.start && action.start < until) as usize;
+        let others = all.saturating_sub(own) as u64;
+        let own = self.cost.before(took) + others * (self.cost.busy / 2);
         until.saturating_sub(ready).saturating_sub(own)
     }
 }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::event::Value;
+use crate::tracer::TRACER_NOTE;
 
 fn events(text: &str) -> (Vec<Event>, Coverage) {
     let mut source = Strace::new(text.as_bytes());
@@ -203,10 +204,13 @@ fn damaged_traces_compile_or_are_refused_and_never_panic() {
 
 #[test]
 fn what_the_tracer_costs_is_noted_in_the_trace_and_is_no_problem() {
-    let text = format!("7  100000000.000001 close(3) = 0 <0.000005>\n{TRACER_NOTE}14200\n");
-    let mut source = Strace::new(text.as_bytes());
-    while source.next_event().expect("memory does not fail").is_some() {}
-    assert_eq!(source.tracer_nanos(), Some(14200));
-    let Coverage { lines, used, problems, .. } = source.coverage();
-    assert_eq!((*lines, *used, problems.len()), (2, 2, 0));
+    let cost = TracerCost { busy: 14200, after_wait: 31000 };
+    for (note, cost) in [(cost.note(), cost), (format!("{TRACER_NOTE}14200"), TracerCost::same(14200))] {
+        let text = format!("7  100000000.000001 close(3) = 0 <0.000005>\n{note}\n");
+        let mut source = Strace::new(text.as_bytes());
+        while source.next_event().expect("memory does not fail").is_some() {}
+        assert_eq!(source.tracer(), Some(cost));
+        let Coverage { lines, used, problems, .. } = source.coverage();
+        assert_eq!((*lines, *used, problems.len()), (2, 2, 0));
+    }
 }
