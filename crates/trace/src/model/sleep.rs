@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 /// Wakes at one address that nobody has answered; more are lost ones.
 const WAKES_MAX: usize = 64;
 
-/// Naps of one thread at one address that are kept; of more, those before have their full time.
+/// Naps of one thread at one place before it is woken there. Of more, those that follow have their full time.
 const NAPS_MAX: usize = 1 << 16;
 /// A condition variable has two words side by side, and its sleepers move from one to the other: they are one place.
 const PLACE_BYTES: u64 = 8;
