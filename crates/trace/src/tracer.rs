@@ -15,7 +15,7 @@ pub struct TracerCost {
 pub const TRACER_NOTE: &str = "# nanoseconds that the tracer adds between two calls: ";
 /// What stands between the two numbers.
 const AND: &str = ", around one that has waited: ";
-/// A call that took so long has waited for something. Others take a few microseconds and strace, which may be counted in, some tens.
+/// A call that took so long has waited for something. Others take some microseconds, and strace itself, which may be in it, tens.
 const WAIT_NANOS: u64 = 100_000;
 
 impl TracerCost {

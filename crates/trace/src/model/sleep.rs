@@ -2,7 +2,7 @@
 
 use super::world::World;
 use crate::action::{ActionId, Moment, Nap, Need, Rule, Step};
-use crate::op::Call;
+use crate::op::{Ask, Call};
 use std::collections::{HashMap, VecDeque};
 
 /// Wakes at one address that nobody has answered; more are lost ones.
@@ -46,8 +46,18 @@ impl World {
         }
     }
 
+    /// A thread sleeps, or wakes those that do.
+    pub(super) fn sleep_or_wake(&mut self, call: &Call, step: &mut Step) {
+        match call.ask {
+            Ask::Sleep { address } => self.sleep(call, step, address),
+            Ask::Nap { address } => self.nap(call, address),
+            Ask::Wake { address, count } => self.wake(call, address, count),
+            _ => {}
+        }
+    }
+
     /// `count` threads go on.
-    pub(super) fn wake(&mut self, call: &Call, address: u64, count: u64) {
+    fn wake(&mut self, call: &Call, address: u64, count: u64) {
         let process = self.task(call).process;
         let wakes = self.sleepers.wakes.entry((process, address)).or_default();
         wakes.push_back(Waker { action: self.next, end: call.end, left: count });
@@ -58,7 +68,7 @@ impl World {
 
     /// The caller slept until somebody woke it. Who wakes may return after the one who was woken: its start counts. Where
     /// nobody in the trace did, nothing is known, and the time is think time.
-    pub(super) fn sleep(&mut self, call: &Call, step: &mut Step, address: u64) {
+    fn sleep(&mut self, call: &Call, step: &mut Step, address: u64) {
         let key = (self.task(call).process, address);
         let woken_by = self.sleepers.wakes.get_mut(&key).and_then(|wakes| {
             while wakes.front().is_some_and(|waker| waker.end < call.start) {
@@ -81,7 +91,7 @@ impl World {
 
     /// The caller slept until its time was over. Whoever wakes it there later would have ended this sleep, too: where others
     /// are faster than in the trace, a thread that only looks up from time to time must not hold them up.
-    pub(super) fn nap(&mut self, call: &Call, address: u64) {
+    fn nap(&mut self, call: &Call, address: u64) {
         let naps = self.sleepers.naps.entry((call.task, address / PLACE_BYTES)).or_default();
         if naps.len() < NAPS_MAX {
             naps.push(self.next);
