@@ -28,6 +28,15 @@ pub struct Action {
     pub recorded: Outcome,
 }
 
+/// A sleep with a limit, which passed; and who would have ended it before, had they been faster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nap {
+    /// The sleep.
+    pub action: ActionId,
+    /// The wake that ended a later sleep of the same thread at the same place; the start of it counts.
+    pub ends_with: ActionId,
+}
+
 /// What a replay does with an action. Each is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Fate {

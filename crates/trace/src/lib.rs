@@ -14,6 +14,7 @@ mod parse;
 mod record;
 mod replay;
 mod report;
+mod tracer;
 mod unseen;
 mod verify;
 
@@ -35,6 +36,7 @@ pub use report::{Comparison, Explanation, Report, Summary, explain, write_time_l
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
+pub use tracer::TracerCost;
 pub use unseen::Unseen;
 pub use verify::{Deviation, Unjudged, Verification, verify};
 

@@ -365,6 +365,10 @@ pub enum Ask {
     Sleep {
         address: u64,
     },
+    /// A thread slept at an address in memory until its time was over.
+    Nap {
+        address: u64,
+    },
     /// So many threads that slept there were woken.
     Wake {
         address: u64,

@@ -8,6 +8,7 @@ use crate::names::{Name, Names};
 use crate::op::Call;
 use crate::order::{Orderer, Root, Switches, Weir};
 use crate::parse::{Coverage, Source};
+use crate::tracer::TracerCost;
 use crate::unseen::Unseen;
 use std::path::{Path, PathBuf};
 
@@ -16,8 +17,8 @@ use std::path::{Path, PathBuf};
 pub struct CompileSettings {
     /// A list of the tree before the run, and the directory to which its relative paths belong.
     pub snapshot: Option<(PathBuf, PathBuf)>,
-    /// What the tracer adds between two calls, in nanoseconds; nothing: what the trace says, or 0.
-    pub tracer_nanos: Option<u64>,
+    /// What the tracer adds between two calls; nothing: what the trace says, or 0.
+    pub tracer: Option<TracerCost>,
     /// Rules of the orders that differ from the default.
     pub switches: Switches,
 }
@@ -62,7 +63,8 @@ pub fn compile(
         repairs: world.repairs,
         races: std::mem::take(&mut world.races),
         unseen,
-        tracer_nanos: settings.tracer_nanos.or(source.tracer_nanos()).unwrap_or(0),
+        tracer: settings.tracer.or(source.tracer()).unwrap_or_default(),
+        naps: std::mem::take(&mut world.naps),
     };
     let orders: Vec<_> = orders.into_iter().map(Orderer::finish).collect();
     for order in &orders {

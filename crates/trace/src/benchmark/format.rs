@@ -12,7 +12,7 @@ use std::io::Read;
 use std::path::Path;
 
 pub(super) const MAGIC: [u8; 8] = *b"WEIRTRAC";
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 /// What a section may grow to when it is unpacked: 2^32 actions are more than any trace has. Against hostile files.
 const SECTION_BYTES_MAX: u64 = 64 << 30;
 /// Fast, and within a few per cent of the slower levels on these records.

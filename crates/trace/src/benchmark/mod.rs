@@ -9,11 +9,12 @@ pub use compile::{CompileSettings, compile};
 pub use snapshot::read_snapshot;
 pub(crate) use validate::names_of;
 
-use crate::action::{Action, Fate};
+use crate::action::{Action, Fate, Nap};
 use crate::error::TraceError;
 use crate::model::{Inherited, Repairs};
 use crate::names::{Name, Names};
 use crate::order::Order;
+use crate::tracer::TracerCost;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -60,8 +61,10 @@ pub struct About {
     pub races: Vec<u64>,
     /// What the program did that the trace cannot show.
     pub unseen: crate::unseen::Unseen,
-    /// What the tracer adds to a call, in nanoseconds, as far as known.
-    pub tracer_nanos: u64,
+    /// What the tracer adds between two calls, as far as known.
+    pub tracer: TracerCost,
+    /// Sleeps that end early in a replay in which others are faster.
+    pub naps: Vec<Nap>,
 }
 
 /// A file of the initial tree.

@@ -1,5 +1,6 @@
 use super::format::{MAGIC, VERSION};
 use super::{Benchmark, Initial, InitialKind};
+use crate::action::Nap;
 use crate::names::Name;
 use std::path::Path;
 
@@ -24,4 +25,6 @@ fn the_examples_of_the_format_are_what_is_written() {
         holes: Box::default(),
     };
     assert_eq!(postcard::to_stdvec(&initial).expect("it is written"), blocks[1]);
+    let nap = Nap { action: 5, ends_with: 300 };
+    assert_eq!(postcard::to_stdvec(&nap).expect("it is written"), blocks[2]);
 }

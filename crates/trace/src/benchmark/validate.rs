@@ -23,6 +23,9 @@ pub(super) fn validate(benchmark: &Benchmark, path: &Path) -> Result<(), TraceEr
     if u64::from(about.handles) > most || u64::from(about.requests) > most {
         return Err(wrong("about", "more handles or requests than actions can make"));
     }
+    if about.naps.iter().any(|nap| u64::from(nap.action.max(nap.ends_with)) >= count) {
+        return Err(wrong("about", "a nap of an action that does not exist"));
+    }
     let names = benchmark.names.len();
     let known = |name: Name| (name.0 as usize) < names;
     let tree = benchmark.tree.iter().all(|initial| {

@@ -48,16 +48,18 @@ fn told_at(a: &Arguments<'_>) -> Option<u64> {
 /// Only who was woken, and who woke somebody, concern others. Requeueing and priority inheritance are left out: C libraries
 /// have given up the one, and few programs use the other.
 fn futex(a: &Arguments<'_>) -> Ask {
-    let (Some(Value::Number(address)), Some(Value::Symbol(what)), Outcome::Value(count)) =
-        (a.values.first(), a.values.get(1), a.outcome)
+    let (Some(Value::Number(address)), Some(Value::Symbol(what))) = (a.values.first(), a.values.get(1))
     else {
         return Ask::Idle;
     };
     let address = *address as u64;
     let what = what.split('|').next().unwrap_or_default().trim_end_matches("_PRIVATE");
-    match what {
-        "FUTEX_WAIT" | "FUTEX_WAIT_BITSET" => Ask::Sleep { address },
-        "FUTEX_WAKE" | "FUTEX_WAKE_BITSET" if count > 0 => Ask::Wake { address, count: count as u64 },
+    match (what, a.outcome) {
+        ("FUTEX_WAIT" | "FUTEX_WAIT_BITSET", Outcome::Value(_)) => Ask::Sleep { address },
+        ("FUTEX_WAIT" | "FUTEX_WAIT_BITSET", Outcome::Error(libc::ETIMEDOUT)) => Ask::Nap { address },
+        ("FUTEX_WAKE" | "FUTEX_WAKE_BITSET", Outcome::Value(count)) if count > 0 => {
+            Ask::Wake { address, count: count as u64 }
+        }
         _ => Ask::Idle,
     }
 }

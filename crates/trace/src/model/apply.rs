@@ -89,13 +89,9 @@ impl World {
                 Ok(op) => step.action.op = op,
                 Err(fate) => step.action.fate = fate,
             },
-            Ask::Sleep { address } => {
+            Ask::Sleep { .. } | Ask::Nap { .. } | Ask::Wake { .. } => {
                 step.action.fate = idle;
-                self.sleep(call, step, *address);
-            }
-            Ask::Wake { address, count } => {
-                step.action.fate = idle;
-                self.wake(call, *address, *count);
+                self.sleep_or_wake(call, step);
             }
             Ask::Unsupported => step.action.fate = Fate::Skipped(Skipped::Unsupported),
             _ => step.action.fate = idle,

@@ -2,7 +2,7 @@
 
 use super::sleep::Sleepers;
 use super::tree::{NodeId, Tree};
-use crate::action::{Action, ActionId, Fate, How, Need, Resource, Role, Series, Step, Touch};
+use crate::action::{Action, ActionId, Fate, How, Nap, Need, Resource, Role, Series, Step, Touch};
 use crate::names::{Name, Names};
 use crate::op::{Call, Fd, Handle, Op};
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,8 @@ pub struct World {
     pub races: Vec<u64>,
     /// Descriptions that were open before the trace began.
     pub inherited: Vec<Inherited>,
+    /// Sleeps that others would have ended, had they been faster.
+    pub naps: Vec<Nap>,
     pub(super) hard_links: Vec<(Name, NodeId)>,
     pub(super) tasks: HashMap<u32, Task>,
     pub(super) tables: Vec<Table>,
@@ -145,6 +147,7 @@ impl World {
             repairs: Repairs::default(),
             races: Vec::new(),
             inherited: Vec::new(),
+            naps: Vec::new(),
             hard_links: Vec::new(),
             tasks: HashMap::new(),
             tables: Vec::new(),

@@ -2,6 +2,7 @@
 
 use super::{Coverage, Source};
 use crate::event::Event;
+use crate::tracer::TracerCost;
 use std::io;
 
 /// One file, and its next event.
@@ -66,7 +67,7 @@ impl Source for Merged {
         &self.coverage
     }
 
-    fn tracer_nanos(&self) -> Option<u64> {
-        self.parts.iter().find_map(|part| part.source.tracer_nanos())
+    fn tracer(&self) -> Option<TracerCost> {
+        self.parts.iter().find_map(|part| part.source.tracer())
     }
 }

@@ -8,9 +8,10 @@ mod strace;
 pub use coverage::Coverage;
 pub use merge::Merged;
 pub use mobigen::MobiGen;
-pub use strace::{Strace, TRACER_NOTE};
+pub use strace::Strace;
 
 use crate::event::Event;
+use crate::tracer::TracerCost;
 
 /// A form of trace. A source is read once, from begin to end, in bounded memory.
 pub trait Source {
@@ -18,8 +19,8 @@ pub trait Source {
     fn next_event(&mut self) -> std::io::Result<Option<Event>>;
     /// What could be used so far, and what could not.
     fn coverage(&self) -> &Coverage;
-    /// Nanoseconds that the tracer added between two calls, if the trace says so.
-    fn tracer_nanos(&self) -> Option<u64> {
+    /// What the tracer added between two calls, if the trace says so.
+    fn tracer(&self) -> Option<TracerCost> {
         None
     }
 }

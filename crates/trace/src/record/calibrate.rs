@@ -5,29 +5,59 @@ use super::strace;
 use crate::error::TraceError;
 use crate::event::What;
 use crate::parse::{Source, Strace};
+use crate::tracer::TracerCost;
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, Write};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
+use std::time::Duration;
 
 /// Enough for a steady median, and over in a quarter of a second.
 const CALLS: usize = 4000;
-/// A program that does nothing between its calls, and is on every machine.
-const PROGRAM: [&str; 3] = ["dd", "if=/dev/zero", "of=/dev/null"];
+/// Calls that wait: the same.
+const WAITS: usize = 200;
+/// As long as a device takes for a request.
+const WAIT: Duration = Duration::from_millis(1);
+/// A program that does nothing between its calls, and is on every machine. It copies byte by byte.
+const PROGRAM: [&str; 3] = ["dd", "of=/dev/null", "bs=1"];
 
 /// The time that passes under strace, in the median, between two calls of a program that goes from one to the next within
 /// a microsecond. Nothing if there is no such program, or strace cannot trace it: then strace says why when it is needed.
-pub(super) fn tracer_nanos(trace: &Path) -> Result<Option<u64>, TraceError> {
+pub(super) fn tracer_cost(trace: &Path) -> Result<Option<TracerCost>, TraceError> {
+    let busy = pause_of(trace, CALLS, &["if=/dev/zero"], |_| ())?;
+    let after_wait = pause_of(trace, WAITS, &[], |program| {
+        let Some(mut bytes) = program.stdin.take() else { return };
+        for _ in 0..WAITS {
+            std::thread::sleep(WAIT);
+            // If it has ended, that shows in how it did.
+            let _ = bytes.write_all(b"x");
+        }
+    })?;
+    let cost = busy.zip(after_wait).map(|(busy, after_wait)| TracerCost { busy, after_wait });
+    Ok(cost.filter(|cost| cost.busy > 0))
+}
+
+/// The median pause of the program while it copies so many bytes, which `feed` gives it unless they are in `more`.
+fn pause_of(
+    trace: &Path,
+    bytes: usize,
+    more: &[&str],
+    feed: impl FnOnce(&mut Child),
+) -> Result<Option<u64>, TraceError> {
     let path = trace.with_added_extension("calibration");
     let mut command = strace(&path);
-    command.arg("--").args(PROGRAM).args(["bs=1".to_owned(), format!("count={CALLS}")]);
-    let ended = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    command.arg("--").args(PROGRAM).arg(format!("count={bytes}")).args(more);
+    let started = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let ended = started.and_then(|mut program| {
+        feed(&mut program);
+        program.wait()
+    });
     let nanos = match ended {
         Ok(status) if status.success() => Some(median_pause(&path)?),
         _ => None,
     };
     let _ = std::fs::remove_file(&path);
-    Ok(nanos.filter(|nanos| *nanos > 0))
+    Ok(nanos)
 }
 
 fn median_pause(path: &Path) -> Result<u64, TraceError> {

@@ -5,7 +5,8 @@ mod snapshot;
 mod touched;
 
 use crate::error::TraceError;
-use crate::parse::{Source, Strace, TRACER_NOTE};
+use crate::parse::{Source, Strace};
+use crate::tracer::TracerCost;
 use crate::unseen::Unseen;
 use snapshot::{line, list};
 use std::ffi::OsString;
@@ -32,8 +33,8 @@ pub struct RecordSettings {
 pub struct Recording {
     /// The program's own end.
     pub status: ExitStatus,
-    /// Nanoseconds that the tracer adds between two calls on this machine, as measured just before; it is in the trace.
-    pub tracer_nanos: Option<u64>,
+    /// What the tracer adds between two calls on this machine, as measured just before; it is in the trace.
+    pub tracer: Option<TracerCost>,
     /// What it did that the trace cannot show.
     pub unseen: Unseen,
 }
@@ -47,18 +48,18 @@ const CALLS: &str = "trace=%file,%desc,%process,%ipc,%memory,%network,%creds,syn
 pub fn record(settings: &RecordSettings) -> Result<Recording, TraceError> {
     let snapshot = settings.output.with_added_extension("snapshot");
     let trees = list_trees(&settings.trees, &snapshot)?;
-    let tracer_nanos = calibrate::tracer_nanos(&settings.output)?;
+    let tracer = calibrate::tracer_cost(&settings.output)?;
     let before = SystemTime::now();
     let status = strace(&settings.output).arg("--").args(&settings.command).status();
     let status = status.map_err(|source| TraceError::NoStrace { source })?;
-    if let Some(nanos) = tracer_nanos {
+    if let Some(cost) = tracer {
         let trace = File::options().append(true).open(&settings.output);
         trace
-            .and_then(|mut trace| writeln!(trace, "{TRACER_NOTE}{nanos}"))
+            .and_then(|mut trace| writeln!(trace, "{}", cost.note()))
             .map_err(TraceError::io("writing", &settings.output))?;
     }
     let unseen = look_back(&settings.output, &snapshot, &trees, before)?;
-    Ok(Recording { status, tracer_nanos, unseen })
+    Ok(Recording { status, tracer, unseen })
 }
 
 /// strace with what all recordings have in common.

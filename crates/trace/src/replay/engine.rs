@@ -164,13 +164,23 @@ impl<T: Target> Shared<'_, T> {
         let until = ready + pause;
         let left = Duration::from_nanos(until.saturating_sub(self.now()));
         if left > SPIN {
-            std::thread::sleep(left - SPIN);
+            match self.plan.naps.get(&id) {
+                Some(ends_with) if self.nap(*ends_with, left - SPIN) => return (self.now(), 0),
+                Some(_) => {}
+                None => std::thread::sleep(left - SPIN),
+            }
         }
         while self.now() < until {
             std::hint::spin_loop();
         }
         let now = self.now();
         (now, now - until)
+    }
+
+    /// Sleeps for so long at most; whether the action that ends such a sleep has begun.
+    fn nap(&self, ends_with: u32, most: Duration) -> bool {
+        let (other, place) = self.plan.place[ends_with as usize];
+        self.progress[other as usize].wait_at_most(begun(place), &self.given_up, most)
     }
 
     /// Waits for the threads to end. If nothing moves for long while every thread waits, gives up and says who waits for what.

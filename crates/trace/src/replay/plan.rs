@@ -1,10 +1,12 @@
 //! What a replay does when: who waits for what, and how long each action thinks first. Pure.
 
-use crate::action::{Action, Fate, Moment, Rule};
+use crate::action::{Action, Fate, Moment, Nap, Rule};
 use crate::benchmark::Benchmark;
 use crate::error::TraceError;
 use crate::order::{Order, Wait};
+use crate::tracer::TracerCost;
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 
 /// How a replay runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -49,6 +51,8 @@ pub(super) struct Plan {
     pub(super) order: Order,
     /// Nanoseconds between the last thing that an action waits for and its start; empty at full speed.
     pub(super) think: Vec<u64>,
+    /// Pauses that end early, with the start of another thread's action; empty at full speed.
+    pub(super) naps: HashMap<u32, u32>,
     pub(super) stall_seconds: u64,
 }
 
@@ -75,7 +79,10 @@ impl Plan {
             Speed::Full => Vec::new(),
             Speed::Natural(scale) => think_times(benchmark, &threads, &order, scale),
         };
-        Ok(Plan { threads, place, order, think, stall_seconds: settings.stall_seconds })
+        let other = |nap: &&Nap| place[nap.action as usize].0 != place[nap.ends_with as usize].0;
+        let naps = benchmark.about.naps.iter().filter(|_| !think.is_empty()).filter(other);
+        let naps = naps.map(|nap| (nap.action, nap.ends_with)).collect();
+        Ok(Plan { threads, place, order, think, naps, stall_seconds: settings.stall_seconds })
     }
 }
 
@@ -113,16 +120,16 @@ fn think_times(benchmark: &Benchmark, threads: &[Vec<u32>], order: &Order, scale
     let tracer = Tracer::new(benchmark);
     let mut think = vec![0; benchmark.actions.len()];
     for own in threads {
-        let mut last = 0;
+        let (mut last, mut took) = (0, [0; 2]);
         for id in own {
             let action = &benchmark.actions[*id as usize];
             let ready = order.of(*id).iter().fold(last, |ready, wait| {
                 let on = &benchmark.actions[wait.on as usize];
                 ready.max(if wait.moment == Moment::Start { on.start } else { on.end })
             });
-            let pause = tracer.without(ready, happens(action));
+            let pause = tracer.without(ready, action, took);
             think[*id as usize] = (pause as f64 * scale) as u64;
-            last = action.end;
+            (last, took) = (action.end, [took[1], action.end - action.start.min(action.end)]);
         }
     }
     think
@@ -131,28 +138,32 @@ fn think_times(benchmark: &Benchmark, threads: &[Vec<u32>], order: &Order, scale
 /// What the tracer did, and when. It is one process, which stops a thread at each entry and each return: a pause has its work
 /// for that thread in it, and its work for others, behind which the thread stood in line.
 struct Tracer {
-    nanos: u64,
+    cost: TracerCost,
     /// Every moment at which it took note of something.
     stamps: Vec<u64>,
 }
 
 impl Tracer {
     fn new(benchmark: &Benchmark) -> Tracer {
-        let nanos = benchmark.about.tracer_nanos;
+        let cost = benchmark.about.tracer;
         let mut stamps = Vec::new();
-        if nanos > 0 {
+        if cost.busy > 0 {
             stamps.extend(benchmark.actions.iter().flat_map(|action| [action.start, action.end]));
             stamps.sort_unstable();
         }
-        Tracer { nanos, stamps }
+        Tracer { cost, stamps }
     }
 
-    /// A pause from `ready` to `until`, less the tracer's part: its whole work between two calls once, half of it for each
-    /// entry and each return of another thread.
-    fn without(&self, ready: u64, until: u64) -> u64 {
+    /// The pause from `ready` until an action happens, less the tracer's part: its whole work between two calls once, half of
+    /// it for each entry and each return of another thread. The thread's last two calls `took` so long.
+    fn without(&self, ready: u64, action: &Action, took: [u64; 2]) -> u64 {
+        let until = happens(action);
         let before = |at: u64| self.stamps.partition_point(|stamp| *stamp < at);
-        let others = before(until).saturating_sub(before(ready.saturating_add(1))) as u64;
-        let own = self.nanos + others * (self.nanos / 2);
+        let all = before(until).saturating_sub(before(ready.saturating_add(1)));
+        // What happens at its return has its own entry in its pause.
+        let own = (ready < action.start && action.start < until) as usize;
+        let others = all.saturating_sub(own) as u64;
+        let own = self.cost.before(took) + others * (self.cost.busy / 2);
         until.saturating_sub(ready).saturating_sub(own)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Looks at the counter before a thread goes to sleep. Few: with more threads than processors, whoever is waited for needs
 /// this one.
@@ -76,16 +76,26 @@ impl Progress {
             }
             std::hint::spin_loop();
         }
-        self.sleep(to, given_up)
+        self.sleep(to, given_up, None)
+    }
+
+    /// The same, but no longer than that; `false` if it was not there in time.
+    pub(super) fn wait_at_most(&self, to: u64, given_up: &AtomicBool, most: Duration) -> bool {
+        self.sleep(to, given_up, Some(Instant::now() + most))
     }
 
     #[cold]
-    fn sleep(&self, to: u64, given_up: &AtomicBool) -> bool {
+    fn sleep(&self, to: u64, given_up: &AtomicBool, until: Option<Instant>) -> bool {
         let mut sleepers = self.sleepers.lock().unwrap_or_else(PoisonError::into_inner);
         sleepers.0.push(to);
         self.wanted.store(sleepers.least(), Ordering::SeqCst);
         while self.at.load(Ordering::SeqCst) < to && !given_up.load(Ordering::Relaxed) {
-            sleepers = self.moved.wait_timeout(sleepers, LOOK_UP).unwrap_or_else(PoisonError::into_inner).0;
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                break;
+            }
+            let most = left.unwrap_or(LOOK_UP).min(LOOK_UP);
+            sleepers = self.moved.wait_timeout(sleepers, most).unwrap_or_else(PoisonError::into_inner).0;
         }
         sleepers.leave(to);
         self.wanted.store(sleepers.least(), Ordering::SeqCst);
@@ -131,6 +141,23 @@ mod tests {
             }
         });
         assert_eq!(progress.wanted.load(Ordering::Relaxed), NOTHING);
+    }
+
+    #[test]
+    fn who_waits_for_a_limited_time_is_woken_before_and_leaves_nothing_behind() {
+        let (progress, given_up) = (Progress::default(), AtomicBool::new(false));
+        assert!(!progress.wait_at_most(begun(1), &given_up, Duration::from_millis(1)));
+        assert_eq!(progress.wanted.load(Ordering::Relaxed), NOTHING);
+        std::thread::scope(|scope| {
+            // An hour: it ends because it is woken.
+            let waiting = || progress.wait_at_most(begun(1), &given_up, Duration::from_secs(3600));
+            let waiting = scope.spawn(waiting);
+            while progress.wanted.load(Ordering::SeqCst) == NOTHING {
+                std::thread::yield_now();
+            }
+            progress.set(begun(1));
+            assert!(waiting.join().expect("it does not panic"));
+        });
     }
 
     #[test]

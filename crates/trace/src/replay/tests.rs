@@ -1,8 +1,9 @@
 use super::*;
-use crate::action::{Action, Fate, Moment};
+use crate::action::{Action, Fate, Moment, Nap};
 use crate::benchmark::About;
 use crate::names::Name;
 use crate::order::{Order, Wait};
+use crate::tracer::TracerCost;
 
 /// Actions by thread, entry and return; waits by action.
 fn benchmark(actions: &[(u32, u64, u64)], waits: &[(u32, u32)]) -> Benchmark {
@@ -79,7 +80,34 @@ fn a_pause_is_less_what_the_tracer_did_for_this_thread_and_for_others_and_never_
         plan::Plan::new(benchmark, &settings(Speed::Natural(1.0))).expect("a plan").think
     };
     assert_eq!(think(&benchmark), [0, 50, 100, 10]);
-    benchmark.about.tracer_nanos = 20;
+    benchmark.about.tracer = TracerCost { busy: 20, after_wait: 300_000 };
     // The other thread's pause has the first one's return in it; what lies on its edge is no part of it.
     assert_eq!(think(&benchmark), [0, 20, 60, 0]);
+}
+
+#[test]
+fn a_pause_is_less_what_the_tracer_does_for_who_was_cold_until_two_calls_after_a_wait() {
+    let calls = [(0, 2_000_000), (2_090_000, 2_091_000), (2_180_000, 2_181_000), (2_270_000, 2_271_000)];
+    let mut benchmark = benchmark(&calls.map(|(start, end)| (0, start, end)), &[]);
+    benchmark.about.tracer = TracerCost { busy: 20_000, after_wait: 60_000 };
+    let plan = plan::Plan::new(&benchmark, &settings(Speed::Natural(1.0))).expect("a plan");
+    assert_eq!(plan.think, [0, 30_000, 29_000, 69_000]);
+    // The entry of a call that happens at its return is no other thread's.
+    benchmark.actions[3].fate = Fate::Modelled(crate::action::Modelled::Idle);
+    let plan = plan::Plan::new(&benchmark, &settings(Speed::Natural(1.0))).expect("a plan");
+    assert_eq!(plan.think[3], 70_000);
+}
+
+#[test]
+fn a_sleep_whose_time_passed_in_the_trace_ends_with_the_wake_that_others_reach_sooner() {
+    // The first thread slept for an hour; the second would have woken it, had it come so far.
+    let mut benchmark = benchmark(&[(1, 0, 10), (0, 0, 3_600_000_000_000), (1, 10, 20)], &[]);
+    benchmark.actions[1].fate = Fate::Modelled(crate::action::Modelled::Idle);
+    benchmark.about.naps = vec![Nap { action: 1, ends_with: 2 }];
+    let run = replay_onto_nothing(&benchmark, &settings(Speed::Natural(1.0))).expect("it runs");
+    assert!(run.samples[1].start < 3_600_000_000_000 && run.samples[1].late == 0);
+    // One thread alone cannot be woken by itself: its pauses stay.
+    let single = Settings { order: Baseline::Single, ..settings(Speed::Natural(1.0)) };
+    let plan = plan::Plan::new(&benchmark, &single).expect("a plan");
+    assert_eq!((plan.naps.len(), plan.think[1]), (0, 3_600_000_000_000 - 10));
 }

@@ -346,13 +346,33 @@ fn names_that_are_exchanged_keep_their_files() {
     needs(Rule::Name, "weir", &[], lines);
 }
 
+/// How a thread sleeps on a condition variable.
+const SLEEP: &str = "2 futex(0x7f10, FUTEX_WAIT_BITSET_PRIVATE|FUTEX_CLOCK_REALTIME, 0, NULL, FUTEX_BITSET_MATCH_ANY <unfinished ...>\n";
+
 #[test]
 fn who_was_woken_goes_on_after_the_wake() {
-    let lines = "1 pwrite64(3</srv/a>, \"\"..., 4096, 0) = 4096\n1 futex(0x7f10, FUTEX_WAKE_PRIVATE, 1) = 1\n\
-        2 futex(0x7f10, FUTEX_WAIT_BITSET_PRIVATE|FUTEX_CLOCK_REALTIME, 0, NULL, FUTEX_BITSET_MATCH_ANY) = 0\n\
-        2 pread64(4</srv/a>, \"\"..., 4096, 0) = 4096\n";
-    needs(Rule::Wake, "weir", &[Rule::Bytes], lines);
-    needs(Rule::Wake, "root", &[Rule::FileSequence], lines);
+    let lines = format!(
+        "{SLEEP}1 pwrite64(3</srv/a>, \"\"..., 4096, 0) = 4096\n1 futex(0x7f10, FUTEX_WAKE_PRIVATE, 1) = 1\n\
+        2 <... futex resumed>) = 0\n2 pread64(4</srv/a>, \"\"..., 4096, 0) = 4096\n"
+    );
+    needs(Rule::Wake, "weir", &[Rule::Bytes], &lines);
+    needs(Rule::Wake, "root", &[Rule::FileSequence], &lines);
+}
+
+#[test]
+fn a_wake_that_nobody_answered_wakes_nobody_who_sleeps_later() {
+    let wake = "1 futex(0x7f10, FUTEX_WAKE_PRIVATE, 1) = 1\n";
+    let lines = format!(
+        "{THREADS}{wake}{SLEEP}1 pwrite64(3</srv/a>, \"\"..., 4096, 0) = 4096\n{wake}2 <... futex resumed>) = 0\n"
+    );
+    let benchmark = compiled(&lines, Switches::default());
+    let order = benchmark.order("weir").expect("it is compiled");
+    let woken_by: Vec<u64> = order
+        .edges()
+        .filter(|edge| edge.wait.rule == Rule::Wake)
+        .map(|edge| benchmark.actions[edge.from as usize].line)
+        .collect();
+    assert_eq!(woken_by, [8]);
 }
 
 #[test]
@@ -362,4 +382,25 @@ fn who_waits_for_a_thread_goes_on_after_its_last_call() {
         1 futex(0x7f20, FUTEX_WAIT_BITSET|FUTEX_CLOCK_REALTIME, 3, NULL, FUTEX_BITSET_MATCH_ANY) = 0\n\
         1 pread64(3</srv/a>, \"\"..., 4096, 0) = 4096\n3 +++ exited with 0 +++\n";
     needs(Rule::Wake, "weir", &[Rule::Bytes], lines);
+}
+
+#[test]
+fn who_wakes_a_thread_at_last_would_have_ended_its_naps_before() {
+    let nap = |word: &str| {
+        format!(
+            "2 futex({word}, FUTEX_WAIT_BITSET_PRIVATE|FUTEX_CLOCK_REALTIME, 0, {{tv_sec=1, tv_nsec=0}}, FUTEX_BITSET_MATCH_ANY) = -1 ETIMEDOUT (Connection timed out)\n"
+        )
+    };
+    // The second word of the same condition variable, and another one, where nobody woke it.
+    let lines = format!(
+        "{THREADS}{}{}{}{SLEEP}1 futex(0x7f10, FUTEX_WAKE_PRIVATE, 1) = 1\n2 <... futex resumed>) = 0\n",
+        nap("0x7f10"),
+        nap("0x7f14"),
+        nap("0x7f18")
+    );
+    let benchmark = compiled(&lines, Switches::default());
+    let line = |action: u32| benchmark.actions[action as usize].line;
+    let naps: Vec<_> =
+        benchmark.about.naps.iter().map(|nap| (line(nap.action), line(nap.ends_with))).collect();
+    assert_eq!(naps, [(5, 9), (6, 9)]);
 }

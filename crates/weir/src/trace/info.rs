@@ -56,8 +56,9 @@ pub(super) fn print(benchmark: &Benchmark) {
     }
     println!("tree        {} files, {} open at the start", benchmark.tree.len(), benchmark.inherited.len());
     println!(
-        "tracer      {:.1} us between two calls, taken off think times",
-        about.tracer_nanos as f64 / 1e3
+        "tracer      {:.1} us between two calls, {:.1} us around one that has waited, taken off think times",
+        about.tracer.busy as f64 / 1e3,
+        about.tracer.after_wait as f64 / 1e3
     );
     for order in &benchmark.orders {
         let length = benchmark.mean_length(order) as f64 / 1e6;

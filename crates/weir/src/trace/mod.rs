@@ -40,11 +40,12 @@ fn record(args: &RecordArgs) -> Result<ExitCode, TraceError> {
         output: args.output.clone(),
         trees: args.tree.clone(),
     };
-    let ::trace::Recording { status, tracer_nanos, unseen } = ::trace::record(&settings)?;
-    match tracer_nanos {
-        Some(nanos) => eprintln!(
-            "the tracer adds {:.1} us between two calls, which think times will not have",
-            nanos as f64 / 1e3
+    let ::trace::Recording { status, tracer, unseen } = ::trace::record(&settings)?;
+    match tracer {
+        Some(cost) => eprintln!(
+            "the tracer adds {:.1} us between two calls, {:.1} us around one that has waited, which think times will not have",
+            cost.busy as f64 / 1e3,
+            cost.after_wait as f64 / 1e3
         ),
         None => eprintln!("warning: what the tracer adds could not be measured: think times will have it"),
     }
@@ -58,7 +59,7 @@ fn compile(args: &CompileArgs) -> Result<(), TraceError> {
     let switches = Switches::without(args.without.iter().copied());
     let settings = CompileSettings {
         snapshot: args.snapshot.clone().map(|file| (file, args.snapshot_root.clone())),
-        tracer_nanos: args.tracer_ns,
+        tracer: args.tracer_ns.map(::trace::TracerCost::same),
         switches: if args.program_sequence { switches.with_program_sequence() } else { switches },
     };
     let mut sources = args.trace.iter().map(|file| source(file, args.form)).collect::<Result<Vec<_>, _>>()?;

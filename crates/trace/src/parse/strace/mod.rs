@@ -9,6 +9,7 @@ mod value;
 
 use super::{Coverage, Source};
 use crate::event::{Event, Recorded, What};
+use crate::tracer::TracerCost;
 use line::{Body, Clock, Line};
 use restart::Restarts;
 use std::collections::{HashMap, VecDeque};
@@ -27,11 +28,8 @@ pub struct Strace<R> {
     ready: VecDeque<Event>,
     restarts: Restarts,
     coverage: Coverage,
-    tracer_nanos: Option<u64>,
+    tracer: Option<TracerCost>,
 }
-
-/// The line in which `weir trace record` says what the tracer adds between two calls. strace itself writes no such lines.
-pub const TRACER_NOTE: &str = "# nanoseconds that the tracer adds between two calls: ";
 
 /// A call whose second half has not come yet.
 struct Half {
@@ -45,7 +43,7 @@ impl<R: BufRead> Strace<R> {
     pub fn new(input: R) -> Strace<R> {
         let (pending, ready, restarts) = Default::default();
         let (clock, coverage) = (Clock::default(), Coverage::default());
-        Strace { input, clock, pending, ready, restarts, coverage, tracer_nanos: None }
+        Strace { input, clock, pending, ready, restarts, coverage, tracer: None }
     }
 
     fn read_line(&mut self, text: &mut Vec<u8>) -> io::Result<bool> {
@@ -68,8 +66,8 @@ impl<R: BufRead> Strace<R> {
 
     fn take_line(&mut self, text: &[u8]) {
         let number = self.coverage.lines;
-        if let Some(nanos) = text.strip_prefix(TRACER_NOTE.as_bytes()) {
-            self.tracer_nanos = std::str::from_utf8(nanos).ok().and_then(|nanos| nanos.trim().parse().ok());
+        if let Some(tracer) = TracerCost::parse(text) {
+            self.tracer = tracer;
             self.coverage.used += 1;
             return;
         }
@@ -113,8 +111,10 @@ impl<R: BufRead> Strace<R> {
         half.text.extend_from_slice(rest);
         match value::call(&half.text) {
             Some((name, args, result, took)) => {
-                // The stamp of the second half is the exit; the duration is exact where the clocks are coarse.
-                let end = took.map_or(stamp, |took| half.start.saturating_add(took)).max(half.start);
+                // The stamp of the second half is the exit. A duration begins only when strace has written the first half:
+                // with it, whoever was woken would seem to go on before the call that woke it. It counts where clocks are
+                // too coarse to show that time passed.
+                let end = half.start.saturating_add(took.unwrap_or(0)).max(stamp);
                 Some(Event {
                     task,
                     start: half.start,
@@ -162,8 +162,8 @@ impl<R: BufRead> Source for Strace<R> {
         &self.coverage
     }
 
-    fn tracer_nanos(&self) -> Option<u64> {
-        self.tracer_nanos
+    fn tracer(&self) -> Option<TracerCost> {
+        self.tracer
     }
 }
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::event::Value;
+use crate::tracer::TRACER_NOTE;
 
 fn events(text: &str) -> (Vec<Event>, Coverage) {
     let mut source = Strace::new(text.as_bytes());
@@ -31,6 +32,19 @@ fn the_stamp_of_a_whole_line_is_its_entry_and_that_of_a_second_half_its_exit() {
         "7 100000000.000001 close(3 <unfinished ...>\n7 100000000.000009 <... close resumed>) = 0 <0.000008>\n",
     );
     assert_eq!((halves.start % SECOND, halves.end % SECOND, halves.line), (1000, 9000, 1));
+}
+
+#[test]
+fn a_duration_counts_in_two_halves_only_where_the_clock_is_too_coarse_to_show_it() {
+    let end = |second: &str, took: &str| {
+        let halves =
+            format!("7 100000000 fsync(3 <unfinished ...>\n7 {second} <... fsync resumed>) = 0 <{took}>\n");
+        one(&halves).end % (100 * SECOND)
+    };
+    // The tracer took the first 20 us, before it began to measure.
+    assert_eq!(end("100000000.000120", "0.000100"), 120_000);
+    assert_eq!(end("100000000", "0.250000"), SECOND / 4);
+    assert_eq!(end("100000001", "0.250000"), SECOND);
 }
 const SECOND: u64 = 1_000_000_000;
 
@@ -190,10 +204,13 @@ fn damaged_traces_compile_or_are_refused_and_never_panic() {
 
 #[test]
 fn what_the_tracer_costs_is_noted_in_the_trace_and_is_no_problem() {
-    let text = format!("7  100000000.000001 close(3) = 0 <0.000005>\n{TRACER_NOTE}14200\n");
-    let mut source = Strace::new(text.as_bytes());
-    while source.next_event().expect("memory does not fail").is_some() {}
-    assert_eq!(source.tracer_nanos(), Some(14200));
-    let Coverage { lines, used, problems, .. } = source.coverage();
-    assert_eq!((*lines, *used, problems.len()), (2, 2, 0));
+    let cost = TracerCost { busy: 14200, after_wait: 31000 };
+    for (note, cost) in [(cost.note(), cost), (format!("{TRACER_NOTE}14200"), TracerCost::same(14200))] {
+        let text = format!("7  100000000.000001 close(3) = 0 <0.000005>\n{note}\n");
+        let mut source = Strace::new(text.as_bytes());
+        while source.next_event().expect("memory does not fail").is_some() {}
+        assert_eq!(source.tracer(), Some(cost));
+        let Coverage { lines, used, problems, .. } = source.coverage();
+        assert_eq!((*lines, *used, problems.len()), (2, 2, 0));
+    }
 }
