@@ -33,6 +33,36 @@ impl Last {
     }
 }
 
+impl Last {
+    /// Both as one: whatever waits for one of them waits for the other, too.
+    fn join(self, other: Last) -> Last {
+        let newest = |one: Vec<(u32, ActionId)>, other: Vec<(u32, ActionId)>| {
+            let mut newest: BTreeMap<u32, ActionId> = BTreeMap::new();
+            for (thread, action) in one.into_iter().chain(other) {
+                let last = newest.entry(thread).or_default();
+                *last = action.max(*last);
+            }
+            newest.into_iter().collect()
+        };
+        match self.how == other.how {
+            true => Last {
+                how: self.how,
+                current: newest(self.current, other.current),
+                previous: newest(self.previous, other.previous),
+            },
+            // What does not agree commutes with nothing.
+            false => Last {
+                how: Some(How::Write),
+                current: newest(
+                    [self.current, self.previous].concat(),
+                    [other.current, other.previous].concat(),
+                ),
+                previous: Vec::new(),
+            },
+        }
+    }
+}
+
 /// [`Last`] for each range of a resource.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ranges {
@@ -77,6 +107,23 @@ impl Ranges {
         }
     }
 
+    /// How many ranges are told apart.
+    pub(super) fn len(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Tells half as many ranges apart: neighbours become one. Edges that are not needed may follow; none is lost.
+    pub(super) fn coarsen(&mut self) {
+        let mut parts = std::mem::take(&mut self.parts).into_iter();
+        while let Some((start, (end, last))) = parts.next() {
+            let joined = match parts.next() {
+                Some((_, (other_end, other))) => (other_end, last.join(other)),
+                None => (end, last),
+            };
+            self.parts.insert(start, joined);
+        }
+    }
+
     fn split(&mut self, at: u64) {
         let Some((start, (end, last))) = self.parts.range_mut(..at).next_back() else { return };
         if *start < at && at < *end {
@@ -114,6 +161,21 @@ mod tests {
         assert_eq!(touch(&mut ranges, 3, 3, How::Write, (12, 14)), [1, 2]);
         assert_eq!(touch(&mut ranges, 4, 4, How::Write, (30, 40)), [0u32; 0]);
         assert_eq!(touch(&mut ranges, 5, 5, How::Read, (13, 31)), [3, 4]);
+    }
+
+    #[test]
+    fn ranges_that_are_not_told_apart_any_more_lose_no_edge() {
+        let mut ranges = Ranges::default();
+        touch(&mut ranges, 0, 0, How::Write, (0, 10));
+        touch(&mut ranges, 1, 1, How::Read, (20, 30));
+        touch(&mut ranges, 2, 2, How::Read, (40, 50));
+        touch(&mut ranges, 3, 3, How::Read, (60, 70));
+        assert_eq!(ranges.len(), 4);
+        ranges.coarsen();
+        assert_eq!(ranges.len(), 2);
+        assert_eq!(touch(&mut ranges, 4, 4, How::Read, (22, 24)), [0, 1]);
+        assert_eq!(touch(&mut ranges, 5, 5, How::Read, (65, 66)), [0u32; 0]);
+        assert_eq!(touch(&mut ranges, 6, 6, How::Write, (55, 61)), [2, 3]);
     }
 
     #[test]

@@ -4,16 +4,19 @@
 //! Two things that the paper leaves open: a name that was looked up and not there is a generation of that name, so that
 //! name ordering keeps it between its neighbours; and an open file description that processes share has a stage of its own.
 
-use super::edges::{EdgeList, Order};
+use super::edges::{EdgeList, Wait};
 use super::{Orderer, Switches, add_all, add_needs};
-use crate::action::{ActionId, Moment, Role, Rule, Series, Step};
-use std::collections::HashMap;
+use crate::action::{ActionId, Gone, Moment, Role, Rule, Series, Step};
+use crate::names::Name;
+use std::collections::{BTreeMap, HashMap};
 
 /// Builds the order `root`.
 #[derive(Debug)]
 pub struct Root {
     edges: EdgeList,
     series: HashMap<Series, State>,
+    /// Paths, by directory, so that they go with it.
+    paths: HashMap<u32, HashMap<Name, State>>,
 }
 
 #[derive(Debug, Default)]
@@ -35,17 +38,42 @@ struct State {
 impl Root {
     /// An order without actions.
     pub fn new(switches: &Switches) -> Root {
-        Root { edges: EdgeList::new("root", switches), series: HashMap::new() }
+        Root { edges: EdgeList::new(switches), series: HashMap::new(), paths: HashMap::new() }
+    }
+
+    /// What nothing can touch any more is waited for by nobody. Numbers and requests end with their deletion.
+    fn forget(&mut self, step: &Step) {
+        for (series, role) in &step.series {
+            if *role == Role::Delete && matches!(series, Series::Descriptor(_) | Series::Request(_)) {
+                self.series.remove(series);
+            }
+        }
+        for gone in &step.gone {
+            self.series.remove(&match *gone {
+                Gone::Description(handle) => Series::Description(handle),
+                Gone::File(file) => {
+                    self.paths.remove(&file);
+                    Series::File(file)
+                }
+            });
+        }
     }
 }
 
 impl Orderer for Root {
-    fn add(&mut self, step: &Step) {
+    fn name(&self) -> &'static str {
+        "root"
+    }
+
+    fn add(&mut self, step: &Step, threads: &[u32]) -> &[Wait] {
         let action = self.edges.next();
         let thread = step.action.thread;
         add_needs(&mut self.edges, &step.needs);
         for (series, role) in &step.series {
-            let state = self.series.entry(*series).or_default();
+            let state = match series {
+                Series::Path(dir, name) => self.paths.entry(*dir).or_default().entry(*name).or_default(),
+                _ => self.series.entry(*series).or_default(),
+            };
             let edges = &mut self.edges;
             match series {
                 Series::File(_) => state.sequence(edges, action, Rule::FileSequence),
@@ -61,10 +89,11 @@ impl Orderer for Root {
                 }
             }
         }
-        self.edges.close(thread);
+        self.forget(step);
+        self.edges.close(threads)
     }
 
-    fn finish(self: Box<Self>) -> Order {
+    fn finish(self: Box<Self>) -> BTreeMap<Rule, u64> {
         self.edges.finish()
     }
 }

@@ -1,29 +1,68 @@
 //! The default order: an edge only between actions whose effects or results do not commute. Positional reads, writes that
 //! neither overlap nor change the size, and names made in one directory have none.
 
-use super::edges::{EdgeList, Order};
+use super::edges::{EdgeList, Wait};
 use super::ranges::{Last, Ranges};
 use super::{Orderer, Switches, add_all, add_needs};
-use crate::action::{Resource, Step};
-use std::collections::HashMap;
+use crate::action::{Gone, Resource, Rule, Step};
+use crate::names::Name;
+use std::collections::{BTreeMap, HashMap};
+
+/// Ranges of files that are told apart, over all files: about 300 bytes each.
+const PARTS_MAX: usize = 1 << 18;
 
 /// Builds the order `weir`.
 #[derive(Debug)]
 pub struct Weir {
     edges: EdgeList,
     whole: HashMap<Resource, Last>,
+    /// Names, by directory, so that they go with it.
+    names: HashMap<u32, HashMap<Name, Last>>,
     ranges: HashMap<Resource, Ranges>,
+    /// How many parts all of `ranges` have, and at how many they become coarser.
+    parts: usize,
+    parts_max: usize,
 }
 
 impl Weir {
     /// An order without actions.
     pub fn new(switches: &Switches) -> Weir {
-        Weir { edges: EdgeList::new("weir", switches), whole: HashMap::new(), ranges: HashMap::new() }
+        let (whole, names, ranges) = Default::default();
+        Weir { edges: EdgeList::new(switches), whole, names, ranges, parts: 0, parts_max: PARTS_MAX }
+    }
+
+    /// Halves the ranges. If that is little, because there are many files with few of them, the limit grows.
+    fn coarsen(&mut self) {
+        self.ranges.values_mut().for_each(Ranges::coarsen);
+        self.parts = self.ranges.values().map(Ranges::len).sum();
+        self.parts_max = PARTS_MAX.max(2 * self.parts);
+    }
+
+    /// What nothing can touch any more is waited for by nobody.
+    fn forget(&mut self, step: &Step) {
+        for gone in &step.gone {
+            match *gone {
+                Gone::Description(handle) => drop(self.whole.remove(&Resource::Description(handle))),
+                Gone::File(file) => {
+                    self.names.remove(&file);
+                    for on in [Resource::Size, Resource::Attributes, Resource::Listing, Resource::Flock] {
+                        self.whole.remove(&on(file));
+                    }
+                    for on in [Resource::Bytes, Resource::Locks] {
+                        self.parts -= self.ranges.remove(&on(file)).map_or(0, |ranges| ranges.len());
+                    }
+                }
+            }
+        }
     }
 }
 
 impl Orderer for Weir {
-    fn add(&mut self, step: &Step) {
+    fn name(&self) -> &'static str {
+        "weir"
+    }
+
+    fn add(&mut self, step: &Step, threads: &[u32]) -> &[Wait] {
         let action = self.edges.next();
         let thread = step.action.thread;
         add_needs(&mut self.edges, &step.needs);
@@ -33,17 +72,27 @@ impl Orderer for Weir {
             match touch.on {
                 Resource::Bytes(_) | Resource::Locks(_) => {
                     let ranges = self.ranges.entry(touch.on).or_default();
+                    self.parts -= ranges.len();
                     ranges.touch(thread, action, touch.how, touch.range, &mut each);
+                    self.parts += ranges.len();
+                }
+                Resource::Name(dir, name) => {
+                    let last = self.names.entry(dir).or_default().entry(name).or_default();
+                    last.touch(thread, action, touch.how, &mut each);
                 }
                 _ => self.whole.entry(touch.on).or_default().touch(thread, action, touch.how, &mut each),
             }
             found.retain(|other| *other != action);
             add_all(&mut self.edges, found.drain(..), touch.on.rule());
         }
-        self.edges.close(thread);
+        self.forget(step);
+        if self.parts > self.parts_max {
+            self.coarsen();
+        }
+        self.edges.close(threads)
     }
 
-    fn finish(self: Box<Self>) -> Order {
+    fn finish(self: Box<Self>) -> BTreeMap<Rule, u64> {
         self.edges.finish()
     }
 }

@@ -10,7 +10,8 @@ pub(crate) use args::TraceArgs;
 
 use crate::error::WeirError;
 use ::trace::{
-    Benchmark, CompileSettings, Merged, MobiGen, RecordSettings, Source, Strace, Switches, TraceError,
+    Benchmark, CompileSettings, Inventory, Merged, MobiGen, RecordSettings, Source, Strace, Switches,
+    TraceError,
 };
 use args::{CompileArgs, ExplainArgs, FormArg, RecordArgs, Verb, VerifyArgs};
 use std::io::BufReader;
@@ -66,9 +67,9 @@ fn compile(args: &CompileArgs) -> Result<(), TraceError> {
         1 => sources.remove(0).0,
         _ => Box::new(Merged::new(sources)),
     };
-    let benchmark = ::trace::compile(&mut *source, &args.trace[0], &settings)?;
-    benchmark.write(&args.output)?;
-    info::print(&benchmark);
+    ::trace::compile_to(&mut *source, &args.trace[0], &settings, &args.output)?;
+    // Reading it back checks all of it.
+    info::print(&Inventory::read(&args.output)?);
     Ok(())
 }
 
