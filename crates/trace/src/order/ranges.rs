@@ -84,7 +84,7 @@ impl Ranges {
         let mut at = from;
         let within: Vec<u64> = self.parts.range(from..to).map(|(start, _)| *start).collect();
         let mut gaps = Vec::new();
-        for start in within {
+        for start in within.iter().copied() {
             if at < start {
                 gaps.push((at, start));
             }
@@ -97,7 +97,7 @@ impl Ranges {
         }
         if how == How::Write {
             // What came before is behind this action now: one part stands for all.
-            self.parts.retain(|start, _| *start < from || *start >= to);
+            within.iter().for_each(|start| drop(self.parts.remove(start)));
             gaps = vec![(from, to)];
         }
         for (start, end) in gaps {

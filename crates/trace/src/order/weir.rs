@@ -11,6 +11,9 @@ use std::collections::{BTreeMap, HashMap};
 /// Ranges of files that are told apart, over all files: about 300 bytes each.
 const PARTS_MAX: usize = 1 << 18;
 
+/// So many ranges of one file are always told apart.
+const FEW: usize = 16;
+
 /// Builds the order `weir`.
 #[derive(Debug)]
 pub struct Weir {
@@ -31,9 +34,11 @@ impl Weir {
         Weir { edges: EdgeList::new(switches), whole, names, ranges, parts: 0, parts_max: PARTS_MAX }
     }
 
-    /// Halves the ranges. If that is little, because there are many files with few of them, the limit grows.
+    /// Halves the ranges of files that have more than others. If that is little, because there are many files with few of them,
+    /// the limit grows.
     fn coarsen(&mut self) {
-        self.ranges.values_mut().for_each(Ranges::coarsen);
+        let average = self.parts / self.ranges.len().max(1);
+        self.ranges.values_mut().filter(|ranges| ranges.len() >= average.max(FEW)).for_each(Ranges::coarsen);
         self.parts = self.ranges.values().map(Ranges::len).sum();
         self.parts_max = PARTS_MAX.max(2 * self.parts);
     }
@@ -94,5 +99,44 @@ impl Orderer for Weir {
 
     fn finish(self: Box<Self>) -> BTreeMap<Rule, u64> {
         self.edges.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::action::{Action, Fate, How, Touch};
+    use crate::op::{Op, Outcome};
+
+    fn step(thread: u32, on: Resource, how: How, range: (u64, u64)) -> Step {
+        let (name, fate, recorded) = (Name(0), Fate::Executed, Outcome::Value(0));
+        let action = Action { thread, start: 0, end: 0, line: 0, name, fate, op: Op::SyncAll, recorded };
+        let touches = vec![Touch { on, how, range }];
+        Step { action, touches, series: Vec::new(), needs: Vec::new(), gone: Vec::new() }
+    }
+
+    #[test]
+    fn ranges_are_bounded_over_all_files_and_what_was_written_is_still_waited_for() {
+        let mut order = Weir::new(&Switches::default());
+        let mut threads = Vec::new();
+        let mut add = |step: &Step| {
+            threads.push(step.action.thread);
+            let waits = order.add(step, &threads).to_vec();
+            (waits, order.parts, order.ranges.len())
+        };
+        let count = PARTS_MAX as u64 + PARTS_MAX as u64 / 4;
+        for at in 0..count {
+            let (file, range) = (at as u32 % 2, (at * 10, at * 10 + 5));
+            let (_, parts, _) = add(&step(0, Resource::Bytes(file), How::Write, range));
+            assert!(parts <= PARTS_MAX + 3);
+        }
+        let (waits, ..) = add(&step(1, Resource::Bytes(0), How::Read, (0, 5)));
+        assert_eq!(waits.len(), 1, "it was written");
+        let gone = Step {
+            gone: vec![Gone::File(0), Gone::File(1)],
+            ..step(1, Resource::Size(0), How::Read, (0, 1))
+        };
+        let (_, parts, files) = add(&gone);
+        assert_eq!((parts, files), (0, 0));
     }
 }
