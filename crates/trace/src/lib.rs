@@ -19,7 +19,7 @@ mod unseen;
 mod verify;
 
 pub use action::{Action, ActionId, Fate, Moment, Rule};
-pub use benchmark::{Benchmark, CompileSettings, Inventory, OrderInventory, compile, compile_to};
+pub use benchmark::{Benchmark, CompileSettings, Inventory, OrderInventory, Overlay, compile, compile_to};
 pub use decode::{EMULATED, EXECUTED, MODELLED};
 pub use error::TraceError;
 pub use generated::{GeneratedText, GeneratedTrace};

@@ -4,6 +4,8 @@ mod block;
 mod compile;
 mod format;
 mod inventory;
+mod overlay;
+mod renumber;
 mod section;
 mod snapshot;
 mod spool;
@@ -11,6 +13,7 @@ mod validate;
 
 pub use compile::{CompileSettings, compile, compile_to};
 pub use inventory::{Inventory, OrderInventory};
+pub use overlay::Overlay;
 pub use snapshot::read_snapshot;
 pub(crate) use validate::names_of;
 

@@ -95,7 +95,11 @@ pub(super) struct InfoArgs {
     pub(super) json: bool,
 }
 
-/// Replay a benchmark below a directory
+/// Replay a benchmark below a directory, or several at the same time
+///
+/// Several benchmarks are replayed together: their initial trees are laid over each other in one target, each has threads of its
+/// own, and one clock runs for all. What one needs to be another thing than another does is named before anything is done. There is
+/// a report for the whole, and one for each.
 ///
 /// Builds the initial tree in a new directory below DIR and replays in a process that sees nothing else: with root in a table
 /// of mounts of its own, without in a user namespace. Unless --no-single is given, results that differ are looked up in a
@@ -104,10 +108,11 @@ pub(super) struct InfoArgs {
 #[command(after_help = "\
 Exit codes: 0 done, whatever differs; 1 failed; 2 the command line makes no sense;
 3 with --strict, results differ because of the order; 4 the target cannot hold the tree or confine the replay
-(full, read-only, not allowed); 5 nothing moved for --stall seconds.")]
+(full, read-only, not allowed); 5 it cannot go on: nothing moved for --stall seconds, or threads could not be started.")]
 pub(super) struct ReplayArgs {
-    /// A compiled benchmark
-    pub(super) benchmark: PathBuf,
+    /// Compiled benchmarks
+    #[arg(required = true)]
+    pub(super) benchmark: Vec<PathBuf>,
     /// Where to replay: a directory on the file system in question
     #[arg(long, value_name = "DIR")]
     pub(super) on: PathBuf,

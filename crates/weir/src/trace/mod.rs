@@ -5,6 +5,7 @@ mod compare;
 mod info;
 mod one_run;
 mod replay;
+mod together;
 
 pub(crate) use args::TraceArgs;
 
