@@ -27,7 +27,7 @@ pub use init::{Built, initialise};
 pub use model::Repairs;
 pub use op::Outcome;
 pub use order::{Order, Switches, Wait};
-pub use parse::{Coverage, Merged, MobiGen, Source, Strace};
+pub use parse::{Coverage, IBench, Merged, MobiGen, Source, Strace};
 pub use record::{RecordSettings, Recording, record};
 pub use replay::{
     Baseline, Cache, CacheControl, EngineFigures, EngineTest, Failure, Results, Run, Sample, Settings, Speed,

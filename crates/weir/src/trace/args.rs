@@ -78,6 +78,8 @@ pub(super) enum FormArg {
     Strace,
     /// MobiGen scripts of Mobibench: names are cut off, so rules of names mean little
     Mobigen,
+    /// iBench's lines of DTrace; unverified: no real trace was ever read
+    Ibench,
 }
 
 fn rule(name: &str) -> Result<Rule, String> {

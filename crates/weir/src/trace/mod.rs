@@ -11,7 +11,7 @@ pub(crate) use args::TraceArgs;
 
 use crate::error::WeirError;
 use ::trace::{
-    Benchmark, CompileSettings, Inventory, Merged, MobiGen, RecordSettings, Source, Strace, Switches,
+    Benchmark, CompileSettings, IBench, Inventory, Merged, MobiGen, RecordSettings, Source, Strace, Switches,
     TraceError,
 };
 use args::{CompileArgs, ExplainArgs, FormArg, RecordArgs, Verb, VerifyArgs};
@@ -80,6 +80,7 @@ fn source(file: &Path, form: FormArg) -> Result<(Box<dyn Source>, u32), TraceErr
     let source: Box<dyn Source> = match form {
         FormArg::Strace => Box::new(Strace::new(input)),
         FormArg::Mobigen => Box::new(MobiGen::new(input)),
+        FormArg::Ibench => Box::new(IBench::new(input)),
     };
     Ok((source, Merged::task_of(file).unwrap_or(0)))
 }
