@@ -43,6 +43,8 @@ pub enum TraceError {
         "these benchmarks have more actions, edges or handles than can be numbered; replay fewer together"
     )]
     TooMany,
+    #[error("actions {from} to {to} are no window; give at most {most} actions, the first one first")]
+    Window { from: u32, to: u32, most: u32 },
     #[error("action {action}: there are {count}; see `weir trace info`")]
     NoAction { action: u32, count: usize },
 }

@@ -33,7 +33,7 @@ pub use replay::{
     Baseline, Cache, CacheControl, EngineFigures, EngineTest, Failure, Results, Run, Sample, Settings, Speed,
     Syncs, WriteOut, confine, replay, replay_onto_nothing, results_from_bytes, results_to_bytes, test_engine,
 };
-pub use report::{Comparison, Explanation, Report, Summary, explain, write_time_line};
+pub use report::{Comparison, Explanation, Report, Summary, explain, picture, write_time_line};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;

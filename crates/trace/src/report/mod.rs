@@ -4,6 +4,7 @@ mod compare;
 mod differences;
 mod explain;
 mod latency;
+mod picture;
 mod text;
 mod time_line;
 
@@ -12,6 +13,7 @@ pub use differences::{Cause, Difference, Group};
 pub(crate) use differences::{same, show};
 pub use explain::{Explanation, explain};
 pub use latency::Latency;
+pub use picture::picture;
 pub use time_line::write_time_line;
 
 use crate::action::{Fate, Rule};

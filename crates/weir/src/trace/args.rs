@@ -20,6 +20,7 @@ pub(super) enum Verb {
     Replay(ReplayArgs),
     Compare(CompareArgs),
     Explain(ExplainArgs),
+    Picture(PictureArgs),
     Verify(VerifyArgs),
     /// List the calls that are followed, and count them
     Calls,
@@ -225,6 +226,27 @@ pub(super) struct ExplainArgs {
     /// As one JSON object, for scripts
     #[arg(long)]
     pub(super) json: bool,
+}
+
+/// Draw some actions: threads as lanes, actions as boxes on time, and what they wait for
+///
+/// The picture is one SVG, for any browser. Point at a box or an edge to see what it is.
+#[derive(Debug, Args)]
+pub(super) struct PictureArgs {
+    /// A compiled benchmark
+    pub(super) benchmark: PathBuf,
+    /// The first action
+    #[arg(long, value_name = "ACTION", default_value_t = 0)]
+    pub(super) from: u32,
+    /// The last action; at most 1999 more than the first [default: 99 more, as far as there are so many]
+    #[arg(long, value_name = "ACTION")]
+    pub(super) to: Option<u32>,
+    /// Which compiled order: weir, root
+    #[arg(long, value_name = "ORDER", default_value = "weir")]
+    pub(super) order: String,
+    /// The picture to write
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) output: PathBuf,
 }
 
 /// Run random orders that a benchmark allows on a simulated file system, and compare every result with the trace

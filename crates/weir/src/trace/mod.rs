@@ -14,7 +14,7 @@ use ::trace::{
     Benchmark, CompileSettings, IBench, Inventory, Merged, MobiGen, RecordSettings, Source, Strace, Switches,
     TraceError,
 };
-use args::{CompileArgs, ExplainArgs, FormArg, RecordArgs, Verb, VerifyArgs};
+use args::{CompileArgs, ExplainArgs, FormArg, PictureArgs, RecordArgs, Verb, VerifyArgs};
 use std::io::BufReader;
 use std::path::Path;
 use std::process::ExitCode;
@@ -28,6 +28,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<ExitCode, WeirError> {
         Verb::Replay(args) => replay::run(args),
         Verb::Compare(args) => compare::run(args).map(done),
         Verb::Explain(args) => Ok(explain(args).map(done)?),
+        Verb::Picture(args) => picture(args).map(done),
         Verb::Verify(args) => Ok(verify(args)?),
         Verb::Calls => {
             calls();
@@ -92,6 +93,14 @@ fn explain(args: &ExplainArgs) -> Result<(), TraceError> {
         false => print!("{explanation}"),
     }
     Ok(())
+}
+
+fn picture(args: &PictureArgs) -> Result<(), WeirError> {
+    let benchmark = Benchmark::read(&args.benchmark)?;
+    let last = (benchmark.actions.len() as u32).saturating_sub(1);
+    let to = args.to.unwrap_or(args.from.saturating_add(99).min(last.max(args.from)));
+    let svg = ::trace::picture(&benchmark, &args.order, args.from, to)?;
+    std::fs::write(&args.output, svg).map_err(WeirError::io("writing", &args.output))
 }
 
 fn verify(args: &VerifyArgs) -> Result<ExitCode, TraceError> {
