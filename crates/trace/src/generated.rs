@@ -22,6 +22,8 @@ pub struct GeneratedTrace {
 #[derive(Debug)]
 pub struct GeneratedText {
     what: GeneratedTrace,
+    /// Of each own file.
+    names: u32,
     random: Random,
     threads: Vec<Thread>,
     /// What the first thread does before it makes the others, last call first, and the results.
@@ -41,7 +43,7 @@ struct Thread {
     open: Option<(File, u64)>,
     /// A call of which the first half is written: when it began, its name and its result.
     under_way: Option<(u64, &'static str, String)>,
-    /// How often each own file was renamed.
+    /// How often each own file got another name.
     renamed: Vec<u32>,
 }
 
@@ -59,13 +61,23 @@ const SHARED_BYTES: u64 = 1 << 20;
 const FIRST: u32 = 1000;
 
 impl GeneratedTrace {
-    /// Its text.
+    /// Its text. A thread's own file has two names, by turns.
     pub fn text(self) -> GeneratedText {
+        self.with_names(2)
+    }
+
+    /// The same with a new name for each new file, as programs name temporary ones.
+    pub fn text_with_fresh_names(self) -> GeneratedText {
+        self.with_names(u32::MAX)
+    }
+
+    fn with_names(self, names: u32) -> GeneratedText {
         let files = self.files.max(1) as usize;
         let threads = self.threads.max(1) as usize;
         let thread = Thread { renamed: vec![0; files], ..Thread::default() };
         GeneratedText {
             what: self,
+            names,
             random: Random::new(self.seed),
             threads: vec![thread; threads],
             beginning: (0..files).flat_map(beginning).collect(),
@@ -165,7 +177,8 @@ impl GeneratedText {
                 let to = self.path(number, file);
                 (format!("rename(\"/srv/app/{path}\", \"/srv/app/{to}\""), "0".into())
             }
-            (1, File::Own(_)) if self.random.below(2) == 0 => {
+            (1, File::Own(which)) if self.random.below(2) == 0 => {
+                self.threads[number].renamed[which as usize] += u32::from(self.names > 2);
                 (format!("unlink(\"/srv/app/{path}\""), "0".into())
             }
             _ if self.random.below(3) == 0 => {
@@ -178,12 +191,11 @@ impl GeneratedText {
         }
     }
 
-    /// An own file has one of two names.
     fn path(&self, number: usize, file: File) -> String {
         match file {
             File::Shared(which) => format!("shared/{which}"),
             File::Own(which) => {
-                let turn = self.threads[number].renamed[which as usize] % 2;
+                let turn = self.threads[number].renamed[which as usize] % self.names;
                 format!("own{number}/{which}.{turn}")
             }
         }
@@ -239,6 +251,18 @@ mod tests {
         assert_eq!((benchmark.actions.len(), benchmark.about.threads), (20_000, 6));
         assert_eq!((benchmark.about.problems, benchmark.about.unfinished), (Vec::new(), 0));
         assert_eq!(benchmark.about.repairs, crate::Repairs::default());
+    }
+
+    #[test]
+    fn new_files_have_new_names_if_asked_for() {
+        let names = |text| {
+            let mut source = Strace::new(BufReader::new(text));
+            let settings = CompileSettings::default();
+            let benchmark = compile(&mut source, "generated".as_ref(), &settings).expect("it compiles");
+            assert_eq!(benchmark.about.repairs, crate::Repairs::default());
+            benchmark.names.len()
+        };
+        assert!(names(SMALL.text()) < 500 && names(SMALL.text_with_fresh_names()) > 1000);
     }
 
     #[test]

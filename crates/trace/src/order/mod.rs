@@ -1,6 +1,7 @@
 //! From what actions touch to what they wait for. Each order reads the model's steps as they come and keeps the edges.
 
 mod edges;
+mod paths;
 mod ranges;
 mod root;
 mod switches;

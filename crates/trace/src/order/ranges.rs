@@ -1,7 +1,9 @@
 //! Who touched what last: for a whole resource, and for ranges of one.
 
+use super::paths::{Newest, Touched, note};
 use crate::action::{ActionId, How};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 /// The last touches of a resource: those that commute with each other, and those before them that do not.
 #[derive(Debug, Clone, Default)]
@@ -9,11 +11,20 @@ pub(super) struct Last {
     how: Option<How>,
     current: Vec<(u32, ActionId)>,
     previous: Vec<(u32, ActionId)>,
+    /// Of a name: what came before all that is known of it.
+    forgotten: Option<Rc<Newest>>,
 }
 
 impl Last {
     /// Notes a touch and gives to `each` the actions that it does not commute with.
     pub(super) fn touch(&mut self, thread: u32, action: ActionId, how: How, each: &mut impl FnMut(ActionId)) {
+        if let Some(forgotten) = &self.forgotten {
+            forgotten.values().for_each(|other| each(*other));
+            if how == How::Write {
+                // Whatever comes later waits for this action.
+                self.forgotten = None;
+            }
+        }
         let joins = how != How::Write && self.how == Some(how);
         if !joins && self.current.iter().any(|(_, own)| *own == action) {
             // The action touched it already, in another way: it keeps its place, and now commutes with nothing.
@@ -33,8 +44,18 @@ impl Last {
     }
 }
 
+impl Touched for Last {
+    fn newest(&self, newest: &mut Newest) {
+        self.current.iter().chain(&self.previous).for_each(|(thread, action)| note(newest, *thread, *action));
+    }
+
+    fn after(newest: Rc<Newest>) -> Last {
+        Last { forgotten: Some(newest), ..Last::default() }
+    }
+}
+
 impl Last {
-    /// Both as one: whatever waits for one of them waits for the other, too.
+    /// Both as one: whatever waits for one of them waits for the other, too. Ranges forget nothing.
     fn join(self, other: Last) -> Last {
         let newest = |one: Vec<(u32, ActionId)>, other: Vec<(u32, ActionId)>| {
             let mut newest: BTreeMap<u32, ActionId> = BTreeMap::new();
@@ -49,6 +70,7 @@ impl Last {
                 how: self.how,
                 current: newest(self.current, other.current),
                 previous: newest(self.previous, other.previous),
+                forgotten: None,
             },
             // What does not agree commutes with nothing.
             false => Last {
@@ -58,6 +80,7 @@ impl Last {
                     [other.current, other.previous].concat(),
                 ),
                 previous: Vec::new(),
+                forgotten: None,
             },
         }
     }

@@ -2,10 +2,10 @@
 //! neither overlap nor change the size, and names made in one directory have none.
 
 use super::edges::{EdgeList, Wait};
+use super::paths::Paths;
 use super::ranges::{Last, Ranges};
 use super::{Orderer, Switches, add_all, add_needs};
 use crate::action::{Gone, Resource, Rule, Step};
-use crate::names::Name;
 use std::collections::{BTreeMap, HashMap};
 
 /// Ranges of files that are told apart, over all files: about 300 bytes each.
@@ -19,8 +19,7 @@ const FEW: usize = 16;
 pub struct Weir {
     edges: EdgeList,
     whole: HashMap<Resource, Last>,
-    /// Names, by directory, so that they go with it.
-    names: HashMap<u32, HashMap<Name, Last>>,
+    names: Paths<Last>,
     ranges: HashMap<Resource, Ranges>,
     /// How many parts all of `ranges` have, and at how many they become coarser.
     parts: usize,
@@ -30,8 +29,15 @@ pub struct Weir {
 impl Weir {
     /// An order without actions.
     pub fn new(switches: &Switches) -> Weir {
-        let (whole, names, ranges) = Default::default();
-        Weir { edges: EdgeList::new(switches), whole, names, ranges, parts: 0, parts_max: PARTS_MAX }
+        let (whole, ranges) = Default::default();
+        Weir {
+            edges: EdgeList::new(switches),
+            whole,
+            names: Paths::default(),
+            ranges,
+            parts: 0,
+            parts_max: PARTS_MAX,
+        }
     }
 
     /// Halves the ranges of files that have more than others. If that is little, because there are many files with few of them,
@@ -40,7 +46,7 @@ impl Weir {
         let average = self.parts / self.ranges.len().max(1);
         self.ranges.values_mut().filter(|ranges| ranges.len() >= average.max(FEW)).for_each(Ranges::coarsen);
         self.parts = self.ranges.values().map(Ranges::len).sum();
-        self.parts_max = PARTS_MAX.max(2 * self.parts);
+        self.parts_max = PARTS_MAX.max(self.parts + self.parts / 2);
     }
 
     /// What nothing can touch any more is waited for by nobody.
@@ -49,7 +55,7 @@ impl Weir {
             match *gone {
                 Gone::Description(handle) => drop(self.whole.remove(&Resource::Description(handle))),
                 Gone::File(file) => {
-                    self.names.remove(&file);
+                    self.names.remove(file);
                     for on in [Resource::Size, Resource::Attributes, Resource::Listing, Resource::Flock] {
                         self.whole.remove(&on(file));
                     }
@@ -82,7 +88,7 @@ impl Orderer for Weir {
                     self.parts += ranges.len();
                 }
                 Resource::Name(dir, name) => {
-                    let last = self.names.entry(dir).or_default().entry(name).or_default();
+                    let last = self.names.of(dir, name);
                     last.touch(thread, action, touch.how, &mut each);
                 }
                 _ => self.whole.entry(touch.on).or_default().touch(thread, action, touch.how, &mut each),
@@ -91,6 +97,7 @@ impl Orderer for Weir {
             add_all(&mut self.edges, found.drain(..), touch.on.rule());
         }
         self.forget(step);
+        self.names.limit();
         if self.parts > self.parts_max {
             self.coarsen();
         }
@@ -104,8 +111,10 @@ impl Orderer for Weir {
 
 #[cfg(test)]
 mod tests {
+    use super::super::paths::NAMES_MAX;
     use super::*;
     use crate::action::{Action, Fate, How, Touch};
+    use crate::names::Name;
     use crate::op::{Op, Outcome};
 
     fn step(thread: u32, on: Resource, how: How, range: (u64, u64)) -> Step {
@@ -138,5 +147,31 @@ mod tests {
         };
         let (_, parts, files) = add(&gone);
         assert_eq!((parts, files), (0, 0));
+    }
+
+    #[test]
+    fn names_are_bounded_and_what_was_done_to_a_forgotten_one_is_still_waited_for() {
+        let mut order = Weir::new(&Switches::default());
+        let mut threads = Vec::new();
+        let mut add = |step: &Step| {
+            threads.push(step.action.thread);
+            let waits = order.add(step, &threads).to_vec();
+            (waits, order.names.count())
+        };
+        let name =
+            |number: u32, thread: u32, how: How| step(thread, Resource::Name(7, Name(number)), how, (0, 1));
+        // Some were forgotten twice, and none will be soon.
+        let all = NAMES_MAX as u32 / 4 * 7;
+        for number in 0..all {
+            let (waits, count) = add(&name(number, 0, How::Write));
+            assert!(waits.is_empty() && count <= NAMES_MAX);
+        }
+        // The first name is forgotten: what came last to any that is stands for it.
+        let (waits, _) = add(&name(0, 1, How::Read));
+        assert!(matches!(waits[..], [wait] if wait.on > 0), "{waits:?}");
+        // It waits once: the next forgotten one was done by then, too.
+        assert_eq!(add(&name(1, 1, How::Read)).0, []);
+        let (waits, _) = add(&name(0, 0, How::Write));
+        assert!(matches!(waits[..], [wait] if wait.on == all), "{waits:?}");
     }
 }

@@ -22,6 +22,9 @@ pub(super) struct TraceMemoryArgs {
     /// Files of each thread, and as many that all share
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     files: u32,
+    /// Give each new file a new name, as programs name temporary ones
+    #[arg(long)]
+    fresh_names: bool,
     /// Of the random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -105,6 +108,9 @@ fn child(args: &TraceMemoryArgs, step: &str, actions: u64, benchmark: &Path) -> 
     command.args(["bench", "trace-memory", "--actions", &actions.to_string()]);
     command.args(["--threads", &args.threads.to_string(), "--files", &args.files.to_string()]);
     command.args(["--seed", &args.seed.to_string(), "--step", step, "--benchmark"]).arg(benchmark);
+    if args.fresh_names {
+        command.arg("--fresh-names");
+    }
     let says = super::program::run(&mut command)?;
     serde_json::from_str(&says)
         .map_err(|_| BenchError::Command { command: super::program::line(&command), says })
@@ -116,7 +122,8 @@ fn one_step(args: &TraceMemoryArgs, step: Step, benchmark: &Path) -> Result<Figu
         Step::Compile => {
             let calls = args.actions.first().copied().unwrap_or(0);
             let (threads, files, seed) = (args.threads, args.files, args.seed);
-            let text = GeneratedTrace { calls, threads, files, seed }.text();
+            let trace = GeneratedTrace { calls, threads, files, seed };
+            let text = if args.fresh_names { trace.text_with_fresh_names() } else { trace.text() };
             let mut source = Strace::new(BufReader::with_capacity(1 << 20, text));
             let settings = CompileSettings::default();
             trace::compile_to(&mut source, "generated".as_ref(), &settings, benchmark)?;
