@@ -258,4 +258,15 @@ pub struct Step {
     pub series: Vec<(Series, Role)>,
     /// What comes first in every order.
     pub needs: Vec<Need>,
+    /// What no later action can touch.
+    pub gone: Vec<Gone>,
+}
+
+/// Something of which nothing is left: no later action touches it, and its number does not come back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gone {
+    /// A file without names that nobody has open.
+    File(u32),
+    /// An open file description after its last close.
+    Description(Handle),
 }

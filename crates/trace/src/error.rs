@@ -37,6 +37,14 @@ pub enum TraceError {
     Results { why: String },
     #[error("order {name}: this benchmark has {has}; compile the trace again")]
     NoOrder { name: String, has: String },
+    #[error("{count} files cannot be laid over each other: {what}; replay these benchmarks one by one")]
+    Contradiction { count: usize, what: String },
+    #[error(
+        "these benchmarks have more actions, edges or handles than can be numbered; replay fewer together"
+    )]
+    TooMany,
+    #[error("actions {from} to {to} are no window; give at most {most} actions, the first one first")]
+    Window { from: u32, to: u32, most: u32 },
     #[error("action {action}: there are {count}; see `weir trace info`")]
     NoAction { action: u32, count: usize },
 }

@@ -5,6 +5,7 @@ mod benchmark;
 mod decode;
 mod error;
 mod event;
+mod generated;
 mod init;
 mod model;
 mod names;
@@ -19,20 +20,21 @@ mod unseen;
 mod verify;
 
 pub use action::{Action, ActionId, Fate, Moment, Rule};
-pub use benchmark::{Benchmark, CompileSettings, compile};
+pub use benchmark::{Benchmark, CompileSettings, Inventory, OrderInventory, Overlay, compile, compile_to};
 pub use decode::{EMULATED, EXECUTED, MODELLED};
 pub use error::TraceError;
+pub use generated::{GeneratedText, GeneratedTrace};
 pub use init::{Built, initialise};
 pub use model::Repairs;
 pub use op::Outcome;
 pub use order::{Order, Switches, Wait};
-pub use parse::{Coverage, Merged, MobiGen, Source, Strace};
+pub use parse::{Coverage, IBench, Merged, MobiGen, Source, Strace};
 pub use record::{RecordSettings, Recording, record};
 pub use replay::{
     Baseline, Cache, CacheControl, EngineFigures, EngineTest, Failure, Results, Run, Sample, Settings, Speed,
     Syncs, WriteOut, confine, replay, replay_onto_nothing, results_from_bytes, results_to_bytes, test_engine,
 };
-pub use report::{Comparison, Explanation, Report, Summary, explain, write_time_line};
+pub use report::{Comparison, Explanation, Report, Summary, explain, picture, write_time_line};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;

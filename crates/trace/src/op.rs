@@ -53,8 +53,7 @@ pub struct Seen {
     pub mode: u32,
     /// Bytes.
     pub size: u64,
-    /// Its number in the traced file system; 0 if the trace does not show it. Only the model needs it.
-    #[serde(skip)]
+    /// Its number in the traced file system; 0 if the trace does not show it. Only the model needs it: 0 in a benchmark.
     pub inode: u64,
 }
 
@@ -327,7 +326,7 @@ pub enum Op<D> {
 }
 
 /// What only changes the model: descriptors, processes, and what a replay does not execute.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the fields are the arguments of the call that the variant names")]
 pub enum Ask {
     /// Something that a replay can execute.
@@ -414,7 +413,7 @@ pub enum Ask {
 }
 
 /// What a new task shares with the one that made it, and whether that one is held (vfork).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Share {
     /// The descriptor table.
     pub files: bool,
@@ -427,7 +426,7 @@ pub struct Share {
 }
 
 /// One call of the trace, typed.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Call {
     /// The task that called.
     pub task: u32,

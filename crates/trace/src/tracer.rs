@@ -24,6 +24,16 @@ impl TracerCost {
         TracerCost { busy: nanos, after_wait: nanos }
     }
 
+    /// The lower of what is known of two tracers.
+    pub(crate) fn least(self, other: TracerCost) -> TracerCost {
+        let least =
+            |one: u64, other: u64| if one == 0 || other == 0 { one.max(other) } else { one.min(other) };
+        TracerCost {
+            busy: least(self.busy, other.busy),
+            after_wait: least(self.after_wait, other.after_wait),
+        }
+    }
+
     /// The line for the trace.
     pub(crate) fn note(self) -> String {
         format!("{TRACER_NOTE}{}{AND}{}", self.busy, self.after_wait)

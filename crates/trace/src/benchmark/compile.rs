@@ -1,15 +1,20 @@
 //! From a trace to a benchmark: parse, decode, learn, linearise, order.
 
+use super::block::{Block, Cutter, Tail};
+use super::format::Writer;
+use super::spool::Spool;
 use super::{About, Benchmark, Device, Initial, InitialKind};
-use crate::action::Action;
+use crate::action::{ActionId, Rule, Step};
 use crate::error::TraceError;
-use crate::model::{Attribute, Kind, World, linearise, links};
+use crate::model::{Attribute, Kind, Lineariser, Links, World};
 use crate::names::{Name, Names};
-use crate::op::Call;
-use crate::order::{Orderer, Root, Switches, Weir};
+use crate::order::{Order, Orderer, Root, Switches, Wait, Weir};
 use crate::parse::{Coverage, Source};
 use crate::tracer::TracerCost;
 use crate::unseen::Unseen;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 /// What a compilation needs besides the trace.
@@ -23,72 +28,158 @@ pub struct CompileSettings {
     pub switches: Switches,
 }
 
-/// Compiles a trace. `name` is for people.
+/// Compiles a trace in memory. `name` is for people.
 pub fn compile(
     source: &mut dyn Source,
     name: &Path,
     settings: &CompileSettings,
 ) -> Result<Benchmark, TraceError> {
-    let mut names = Names::default();
-    let (calls, coverage, unseen) = read_calls(source, name, &mut names)?;
-    if calls.is_empty() {
-        return Err(TraceError::Empty { path: name.into() });
-    }
-    let links = links(&calls, &names);
-    let mut world = World::new(names);
-    if let Some((file, root)) = &settings.snapshot {
-        super::read_snapshot(&mut world, file, root)?;
-    }
-    add_links(&mut world, links);
-    let mut orders: Vec<Box<dyn Orderer>> =
-        vec![Box::new(Weir::new(&settings.switches)), Box::new(Root::new(&settings.switches))];
-    let mut actions: Vec<Action> = Vec::with_capacity(calls.len());
-    linearise(&mut world, calls, |step| {
-        orders.iter_mut().for_each(|order| order.add(&step));
-        actions.push(step.action);
-    });
-    let about = About {
-        trace: name.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-        threads: world.threads(),
-        handles: world.handles(),
-        requests: world.requests(),
-        lines: coverage.lines,
-        used: coverage.used,
-        unfinished: coverage.unfinished,
-        problems: coverage
-            .problems
-            .iter()
-            .map(|(kind, what)| (kind.clone(), what.count, what.line))
-            .collect(),
-        repairs: world.repairs,
-        races: std::mem::take(&mut world.races),
-        unseen,
-        tracer: settings.tracer.or(source.tracer()).unwrap_or_default(),
-        naps: std::mem::take(&mut world.naps),
-    };
-    let orders: Vec<_> = orders.into_iter().map(Orderer::finish).collect();
-    for order in &orders {
-        assert!(order.is_acyclic(actions.len()), "an edge runs backwards in order {}", order.name);
-    }
-    let tree = initial_tree(&mut world);
-    let inherited = std::mem::take(&mut world.inherited);
-    Ok(Benchmark { about, names: world.names, tree, inherited, actions, orders })
+    let mut benchmark = Benchmark::default();
+    let read = read_calls(source, name, Spool::in_memory())?;
+    let tail = read.compile(name, settings, |block| {
+        benchmark.append(block);
+        Ok(())
+    })?;
+    Ok(benchmark.complete(tail))
 }
 
-fn read_calls(
+/// Compiles a trace into a file, in as much memory as the files that are open or named at one time need, and the names.
+pub fn compile_to(
     source: &mut dyn Source,
     name: &Path,
-    names: &mut Names,
-) -> Result<(Vec<Call>, Coverage, Unseen), TraceError> {
-    let mut calls = Vec::new();
+    settings: &CompileSettings,
+    output: &Path,
+) -> Result<(), TraceError> {
+    let read = read_calls(source, name, Spool::beside(output)?)?;
+    let wrong = |error| TraceError::io("writing", output)(error);
+    let file = File::create(output).map_err(TraceError::io("creating", output))?;
+    let written = || {
+        let mut writer = Writer::new(BufWriter::with_capacity(1 << 20, file), &ORDERS).map_err(wrong)?;
+        let tail = read.compile(name, settings, |block| writer.block(&block).map_err(wrong))?;
+        writer.finish(&tail).map_err(wrong)
+    };
+    written().map(drop).inspect_err(|_| {
+        // Half a benchmark is none; what is no file, such as a pipe, has nothing to remove.
+        if output.symlink_metadata().is_ok_and(|found| found.is_file()) {
+            drop(std::fs::remove_file(output));
+        }
+    })
+}
+
+/// The orders of every benchmark.
+const ORDERS: [&str; 2] = ["weir", "root"];
+
+/// What the first look at a trace gives.
+struct FirstLook {
+    calls: Spool,
+    names: Names,
+    links: Vec<(Vec<u8>, Vec<u8>)>,
+    coverage: Coverage,
+    unseen: Unseen,
+    tracer: Option<TracerCost>,
+}
+
+fn read_calls(source: &mut dyn Source, name: &Path, mut calls: Spool) -> Result<FirstLook, TraceError> {
+    let (mut names, mut links) = (Names::default(), Links::default());
     let (mut undecoded, mut unseen) = (Coverage::default(), Unseen::default());
     while let Some(event) = source.next_event().map_err(TraceError::io("reading", name))? {
         unseen.add(&event);
-        calls.push(crate::decode::decode(&event, names, &mut undecoded));
+        let call = crate::decode::decode(&event, &mut names, &mut undecoded);
+        links.add(&call, &names);
+        calls.push(call)?;
+    }
+    if calls.is_empty() {
+        return Err(TraceError::Empty { path: name.into() });
     }
     let mut coverage = source.coverage().clone();
     coverage.problems.extend(undecoded.problems);
-    Ok((calls, coverage, unseen))
+    let tracer = source.tracer();
+    Ok(FirstLook { calls, names, links: links.finish(), coverage, unseen, tracer })
+}
+
+impl FirstLook {
+    /// The second look: gives blocks to `put` as they come, and returns what comes after the last.
+    fn compile(
+        self,
+        name: &Path,
+        settings: &CompileSettings,
+        put: impl FnMut(Block) -> Result<(), TraceError>,
+    ) -> Result<Tail, TraceError> {
+        let mut world = World::new(self.names);
+        if let Some((file, root)) = &settings.snapshot {
+            super::read_snapshot(&mut world, file, root)?;
+        }
+        add_links(&mut world, self.links);
+        let mut ordering = Ordering::new(&settings.switches, put);
+        let mut lineariser = Lineariser::new(&mut world, |step| ordering.add(step));
+        self.calls.read(|call| lineariser.add(call))?;
+        lineariser.finish();
+        let asked = ordering.finish()?;
+        let coverage = self.coverage;
+        let problems = coverage.problems.iter();
+        let about = About {
+            trace: name.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            threads: world.threads(),
+            handles: world.handles(),
+            requests: world.requests(),
+            lines: coverage.lines,
+            used: coverage.used,
+            unfinished: coverage.unfinished,
+            problems: problems.map(|(kind, what)| (kind.clone(), what.count, what.line)).collect(),
+            repairs: world.repairs,
+            races: std::mem::take(&mut world.races),
+            unseen: self.unseen,
+            tracer: settings.tracer.or(self.tracer).unwrap_or_default(),
+            naps: std::mem::take(&mut world.naps),
+        };
+        let tree = initial_tree(&mut world);
+        let inherited = std::mem::take(&mut world.inherited);
+        let orders = ORDERS.iter().map(|name| Order { name: (*name).into(), ..Order::default() }).collect();
+        let rest = Benchmark { about, names: world.names, tree, inherited, actions: Vec::new(), orders };
+        Ok(Tail { rest, asked })
+    }
+}
+
+/// Steps on their way into blocks.
+struct Ordering<Put> {
+    orders: Vec<Box<dyn Orderer>>,
+    /// Who made each action so far.
+    threads: Vec<u32>,
+    cutter: Cutter,
+    put: Put,
+    /// The first block that could not be put away.
+    failed: Result<(), TraceError>,
+}
+
+impl<Put: FnMut(Block) -> Result<(), TraceError>> Ordering<Put> {
+    fn new(switches: &Switches, put: Put) -> Self {
+        let orders: Vec<Box<dyn Orderer>> =
+            vec![Box::new(Weir::new(switches)), Box::new(Root::new(switches))];
+        assert!(orders.iter().map(|order| order.name()).eq(ORDERS), "orders have their names");
+        Ordering { orders, threads: Vec::new(), cutter: Cutter::default(), put, failed: Ok(()) }
+    }
+
+    fn add(&mut self, step: Step) {
+        if self.failed.is_err() {
+            return;
+        }
+        let id = self.threads.len() as ActionId;
+        self.threads.push(step.action.thread);
+        let waits: Vec<&[Wait]> =
+            self.orders.iter_mut().map(|order| order.add(&step, &self.threads)).collect();
+        for wait in waits.iter().flat_map(|waits| waits.iter()) {
+            assert!(wait.on < id, "an edge runs backwards from action {id}");
+        }
+        if let Some(block) = self.cutter.push(step.action, waits.into_iter()) {
+            self.failed = (self.put)(block);
+        }
+    }
+
+    fn finish(mut self) -> Result<Vec<BTreeMap<Rule, u64>>, TraceError> {
+        self.failed?;
+        self.cutter.finish().map_or(Ok(()), &mut self.put)?;
+        Ok(self.orders.into_iter().map(Orderer::finish).collect())
+    }
 }
 
 /// A snapshot knows better what it lists.

@@ -1,109 +1,125 @@
-//! The bytes of a compiled benchmark; FORMAT.md describes them.
+//! The bytes of a compiled benchmark; FORMAT.md describes them. A file is written and read from its begin to its end, block by
+//! block, so that a long trace needs no more memory than a short one.
 
+use super::block::{Block, Cutter, Tail};
+use super::section;
+use super::validate::Validator;
 use super::{About, Benchmark, Initial};
-use crate::action::Action;
+use crate::action::Rule;
 use crate::error::TraceError;
 use crate::model::Inherited;
 use crate::names::Names;
 use crate::order::Order;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
-use std::io::Read;
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
 use std::path::Path;
 
 pub(super) const MAGIC: [u8; 8] = *b"WEIRTRAC";
 pub(super) const VERSION: u32 = 3;
-/// What a section may grow to when it is unpacked: 2^32 actions are more than any trace has. Against hostile files.
-const SECTION_BYTES_MAX: u64 = 64 << 30;
-/// Fast, and within a few per cent of the slower levels on these records.
-const LEVEL: i32 = 3;
 
-/// Sections, in the order of the file.
-const SECTIONS: [&str; 6] = ["about", "names", "tree", "inherited", "actions", "orders"];
-
-pub(super) fn encode(benchmark: &Benchmark, path: &Path) -> Result<Vec<u8>, TraceError> {
-    let mut file = Vec::new();
-    file.extend_from_slice(&MAGIC);
-    file.extend_from_slice(&VERSION.to_le_bytes());
-    let sections = [
-        section(&benchmark.about),
-        section(&benchmark.names.all()),
-        section(&benchmark.tree),
-        section(&benchmark.inherited),
-        section(&benchmark.actions),
-        section(&benchmark.orders),
-    ];
-    file.extend_from_slice(&(sections.len() as u32).to_le_bytes());
-    for (bytes, name) in sections.into_iter().zip(SECTIONS) {
-        let bytes = bytes.map_err(|why| TraceError::Contents { path: path.into(), section: name, why })?;
-        file.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
-        file.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
-        file.extend_from_slice(&[0; 4]);
-        file.extend_from_slice(&bytes);
-    }
-    Ok(file)
+/// Writes a benchmark.
+pub(super) struct Writer<W> {
+    out: W,
 }
 
-fn section(value: &impl Serialize) -> Result<Vec<u8>, String> {
-    let plain = postcard::to_stdvec(value).map_err(|error| error.to_string())?;
-    zstd::bulk::compress(&plain, LEVEL).map_err(|error| error.to_string())
+impl<W: Write> Writer<W> {
+    /// Begins with the names of the orders.
+    pub(super) fn new(mut out: W, orders: &[&str]) -> io::Result<Writer<W>> {
+        out.write_all(&MAGIC)?;
+        out.write_all(&VERSION.to_le_bytes())?;
+        out.write_all(&[0; 4])?;
+        section::write(&orders, &mut out)?;
+        Ok(Writer { out })
+    }
+
+    /// Writes the next block. One without actions would end the row of them.
+    pub(super) fn block(&mut self, block: &Block) -> io::Result<()> {
+        match block.actions.is_empty() {
+            true => Ok(()),
+            false => section::write(block, &mut self.out),
+        }
+    }
+
+    /// Ends the row of blocks, and writes the rest.
+    pub(super) fn finish(mut self, tail: &Tail) -> io::Result<W> {
+        let Tail { rest, asked } = tail;
+        section::write(&Block::default(), &mut self.out)?;
+        section::write(&rest.names.all(), &mut self.out)?;
+        section::write(&rest.tree, &mut self.out)?;
+        section::write(&rest.inherited, &mut self.out)?;
+        section::write(&End { about: &rest.about, asked }, &mut self.out)?;
+        self.out.flush()?;
+        Ok(self.out)
+    }
 }
 
-pub(super) fn decode(file: &[u8], path: &Path) -> Result<Benchmark, TraceError> {
-    let not = || TraceError::NotBenchmark { path: path.into() };
-    let mut input = file;
-    if take::<8>(&mut input).ok_or_else(not)? != MAGIC {
-        return Err(not());
+/// The last section.
+#[derive(Serialize)]
+struct End<'a> {
+    about: &'a About,
+    asked: &'a [BTreeMap<Rule, u64>],
+}
+
+/// Writes a benchmark that is in memory.
+pub(super) fn write<W: Write>(benchmark: &Benchmark, out: W) -> io::Result<W> {
+    let names: Vec<&str> = benchmark.orders.iter().map(|order| order.name.as_str()).collect();
+    let mut writer = Writer::new(out, &names)?;
+    let mut cutter = Cutter::default();
+    for (id, action) in benchmark.actions.iter().enumerate() {
+        let waits = benchmark.orders.iter().map(|order| order.of(id as u32));
+        if let Some(block) = cutter.push(action.clone(), waits) {
+            writer.block(&block)?;
+        }
     }
-    let found = u32::from_le_bytes(take(&mut input).ok_or_else(not)?);
+    cutter.finish().map_or(Ok(()), |block| writer.block(&block))?;
+    let Benchmark { about, names, tree, inherited, .. } = benchmark;
+    let rest = Benchmark {
+        about: about.clone(),
+        names: names.clone(),
+        tree: tree.clone(),
+        inherited: inherited.clone(),
+        ..Benchmark::default()
+    };
+    let asked = benchmark.orders.iter().map(|order| order.asked.clone()).collect();
+    writer.finish(&Tail { rest, asked })
+}
+
+/// Reads a benchmark, checks it, and gives its blocks to `each` with the orders' names. Nothing may be concluded from the blocks
+/// before all of it was read: what they refer to comes after them.
+pub(super) fn read(
+    input: &mut impl Read,
+    path: &Path,
+    mut each: impl FnMut(&[String], Block),
+) -> Result<Tail, TraceError> {
+    let mut head = [0; 16];
+    input.read_exact(&mut head).map_err(|_| TraceError::NotBenchmark { path: path.into() })?;
+    let (magic, rest) = head.split_first_chunk().expect("16 bytes");
+    let (version, _) = rest.split_first_chunk().expect("8 bytes");
+    if *magic != MAGIC {
+        return Err(TraceError::NotBenchmark { path: path.into() });
+    }
+    let found = u32::from_le_bytes(*version);
     if found != VERSION {
         return Err(TraceError::Version { path: path.into(), found, supported: VERSION });
     }
-    if u32::from_le_bytes(take(&mut input).ok_or_else(not)?) != SECTIONS.len() as u32 {
-        return Err(not());
-    }
-    let mut reader = Reader { input, path };
-    let about: About = reader.next(SECTIONS[0])?;
-    let names: Vec<Box<[u8]>> = reader.next(SECTIONS[1])?;
-    let tree: Vec<Initial> = reader.next(SECTIONS[2])?;
-    let inherited: Vec<Inherited> = reader.next(SECTIONS[3])?;
-    let actions: Vec<Action> = reader.next(SECTIONS[4])?;
-    let orders: Vec<Order> = reader.next(SECTIONS[5])?;
-    let benchmark = Benchmark { about, names: Names::from_all(names), tree, inherited, actions, orders };
-    super::validate::validate(&benchmark, path)?;
-    Ok(benchmark)
-}
-
-struct Reader<'a> {
-    input: &'a [u8],
-    path: &'a Path,
-}
-
-impl Reader<'_> {
-    fn next<T: DeserializeOwned>(&mut self, section: &'static str) -> Result<T, TraceError> {
-        let wrong = |why: &str| TraceError::Contents { path: self.path.into(), section, why: why.into() };
-        let length = u64::from_le_bytes(take(&mut self.input).ok_or_else(|| wrong("cut off"))?);
-        let expected = u32::from_le_bytes(take(&mut self.input).ok_or_else(|| wrong("cut off"))?);
-        take::<4>(&mut self.input).ok_or_else(|| wrong("cut off"))?;
-        let length = usize::try_from(length).ok().filter(|length| *length <= self.input.len());
-        let (bytes, rest) = self.input.split_at(length.ok_or_else(|| wrong("cut off"))?);
-        self.input = rest;
-        let found = crc32c::crc32c(bytes);
-        if found != expected {
-            return Err(TraceError::Checksum { path: self.path.into(), section, found, expected });
+    let orders: Vec<String> = section::read(input, path, "orders")?;
+    let mut validator = Validator::new(path, orders.len());
+    loop {
+        let block: Block = section::read(input, path, "actions")?;
+        if block.actions.is_empty() {
+            break;
         }
-        let mut plain = Vec::new();
-        let unpacked =
-            zstd::stream::Decoder::with_buffer(bytes).map(|decoder| decoder.take(SECTION_BYTES_MAX));
-        unpacked
-            .and_then(|mut decoder| decoder.read_to_end(&mut plain))
-            .map_err(|error| wrong(&error.to_string()))?;
-        postcard::from_bytes(&plain).map_err(|error| wrong(&error.to_string()))
+        validator.block(&block)?;
+        each(&orders, block);
     }
-}
-
-fn take<const N: usize>(input: &mut &[u8]) -> Option<[u8; N]> {
-    let (head, rest) = input.split_first_chunk()?;
-    *input = rest;
-    Some(*head)
+    let names: Vec<Box<[u8]>> = section::read(input, path, "names")?;
+    let tree: Vec<Initial> = section::read(input, path, "tree")?;
+    let inherited: Vec<Inherited> = section::read(input, path, "inherited")?;
+    let (about, asked): (About, Vec<BTreeMap<Rule, u64>>) = section::read(input, path, "about")?;
+    let orders = orders.into_iter().map(|name| Order { name, ..Order::default() }).collect();
+    let (names, actions) = (Names::from_all(names), Vec::new());
+    let tail = Tail { rest: Benchmark { about, names, tree, inherited, actions, orders }, asked };
+    validator.finish(&tail)?;
+    Ok(tail)
 }

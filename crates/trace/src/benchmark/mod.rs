@@ -1,11 +1,19 @@
 //! A compiled benchmark: everything that a replay needs, without the trace.
 
+mod block;
 mod compile;
 mod format;
+mod inventory;
+mod overlay;
+mod renumber;
+mod section;
 mod snapshot;
+mod spool;
 mod validate;
 
-pub use compile::{CompileSettings, compile};
+pub use compile::{CompileSettings, compile, compile_to};
+pub use inventory::{Inventory, OrderInventory};
+pub use overlay::Overlay;
 pub use snapshot::read_snapshot;
 pub(crate) use validate::names_of;
 
@@ -17,10 +25,12 @@ use crate::order::Order;
 use crate::tracer::TracerCost;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufReader, BufWriter};
 use std::path::Path;
 
 /// Everything that a replay needs.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Benchmark {
     /// Where it comes from, and how much of the trace it covers.
     pub about: About,
@@ -113,13 +123,16 @@ pub enum Device {
 impl Benchmark {
     /// Reads a compiled benchmark and checks it: a file that is not as it was written is refused.
     pub fn read(path: &Path) -> Result<Benchmark, TraceError> {
-        let bytes = std::fs::read(path).map_err(TraceError::io("reading", path))?;
-        format::decode(&bytes, path)
+        let mut benchmark = Benchmark::default();
+        let tail = format::read(&mut open(path)?, path, |_, block| benchmark.append(block))?;
+        Ok(benchmark.complete(tail))
     }
 
     /// Writes it. The same trace gives the same bytes.
     pub fn write(&self, path: &Path) -> Result<(), TraceError> {
-        std::fs::write(path, format::encode(self, path)?).map_err(TraceError::io("writing", path))
+        let wrong = |error| TraceError::io("writing", path)(error);
+        let file = File::create(path).map_err(TraceError::io("creating", path))?;
+        format::write(self, BufWriter::new(file)).map(drop).map_err(wrong)
     }
 
     /// The order of that name.
@@ -127,15 +140,6 @@ impl Benchmark {
         let has = || self.orders.iter().map(|order| order.name.as_str()).collect::<Vec<_>>().join(", ");
         let found = self.orders.iter().find(|order| order.name == name);
         found.ok_or_else(|| TraceError::NoOrder { name: name.into(), has: has() })
-    }
-
-    /// Nanoseconds of the trace between the two ends of an edge, on average.
-    pub fn mean_length(&self, order: &Order) -> u64 {
-        let length = |from: u32, to: u32| {
-            self.actions[to as usize].start.saturating_sub(self.actions[from as usize].end)
-        };
-        let sum: u64 = order.edges().map(|edge| length(edge.from, edge.to)).sum();
-        sum / (order.waits.len() as u64).max(1)
     }
 
     /// How many actions have each fate.
@@ -146,6 +150,10 @@ impl Benchmark {
         }
         fates
     }
+}
+
+fn open(path: &Path) -> Result<BufReader<File>, TraceError> {
+    Ok(BufReader::with_capacity(1 << 20, File::open(path).map_err(TraceError::io("reading", path))?))
 }
 
 #[cfg(test)]

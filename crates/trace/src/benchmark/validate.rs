@@ -1,5 +1,6 @@
 //! What a benchmark must hold to before anything trusts its numbers: a checksum does not stop a hostile author.
 
+use super::block::{Block, Tail};
 use super::{Benchmark, InitialKind};
 use crate::action::Action;
 use crate::error::TraceError;
@@ -12,52 +13,108 @@ const THREADS_MAX: u32 = 1 << 20;
 /// Descriptions and requests: one action makes at most one of the former, and the kernel limits the latter.
 const PER_ACTION_MAX: u64 = 1 << 16;
 
-pub(super) fn validate(benchmark: &Benchmark, path: &Path) -> Result<(), TraceError> {
-    let wrong = |section, why: &str| TraceError::Contents { path: path.into(), section, why: why.into() };
-    let about = &benchmark.about;
-    let count = benchmark.actions.len() as u64;
-    if about.threads > THREADS_MAX || u64::from(about.threads) > count {
-        return Err(wrong("about", "more threads than actions"));
+/// Looks at a benchmark as it is read. What blocks refer to comes after them, so the highest numbers are kept until then.
+pub(super) struct Validator<'a> {
+    path: &'a Path,
+    orders: usize,
+    actions: u64,
+    /// One more than the highest that came up.
+    names: u64,
+    threads: u64,
+    handles: u64,
+    requests: u64,
+}
+
+impl<'a> Validator<'a> {
+    pub(super) fn new(path: &'a Path, orders: usize) -> Validator<'a> {
+        Validator { path, orders, actions: 0, names: 0, threads: 0, handles: 0, requests: 0 }
     }
-    let most = (count + 1).saturating_mul(PER_ACTION_MAX);
-    if u64::from(about.handles) > most || u64::from(about.requests) > most {
-        return Err(wrong("about", "more handles or requests than actions can make"));
+
+    fn wrong(&self, section: &'static str, why: &str) -> TraceError {
+        TraceError::Contents { path: self.path.into(), section, why: why.into() }
     }
-    if about.naps.iter().any(|nap| u64::from(nap.action.max(nap.ends_with)) >= count) {
-        return Err(wrong("about", "a nap of an action that does not exist"));
+
+    /// The next block: its waits belong to its actions and run backwards in time.
+    pub(super) fn block(&mut self, block: &Block) -> Result<(), TraceError> {
+        let first = self.actions;
+        self.actions += block.actions.len() as u64;
+        if self.actions > u64::from(u32::MAX) {
+            return Err(self.wrong("actions", "more actions than can be numbered"));
+        }
+        block.actions.iter().for_each(|action| self.action(action));
+        let good = block.waits.len() == self.orders
+            && block.waits.iter().all(|order| {
+                order.counts.len() == block.actions.len()
+                    && order.counts.iter().map(|count| u64::from(*count)).sum::<u64>()
+                        == order.waits.len() as u64
+                    && (first..)
+                        .zip(order.each())
+                        .all(|(to, waits)| waits.iter().all(|wait| u64::from(wait.on) < to))
+            });
+        match good {
+            true => Ok(()),
+            false => Err(self.wrong("actions", "an edge that runs backwards")),
+        }
     }
-    let names = benchmark.names.len();
-    let known = |name: Name| (name.0 as usize) < names;
-    let tree = benchmark.tree.iter().all(|initial| {
-        known(initial.path)
-            && initial.attributes.iter().all(|(name, _)| known(*name))
-            && match &initial.kind {
-                InitialKind::Link(name) | InitialKind::HardLink(name) => known(*name),
-                _ => true,
+
+    fn action(&mut self, action: &Action) {
+        let (mut names, mut handles) = (self.names.max(u64::from(action.name.0) + 1), self.handles);
+        visit(action, |handle| handles = handles.max(above(handle)), |_| {});
+        visit(action, |_| {}, |name| names = names.max(u64::from(name.0) + 1));
+        (self.names, self.handles) = (names, handles);
+        self.threads = self.threads.max(u64::from(action.thread) + 1);
+        let requests = match &action.op {
+            Op::Collect { requests, .. } => {
+                requests.iter().map(|request| u64::from(*request) + 1).max().unwrap_or(0)
             }
-    });
-    if !tree || !benchmark.inherited.iter().all(|one| known(one.path) && one.handle < about.handles) {
-        return Err(wrong("tree", "a name or handle that does not exist"));
+            Op::Submit { first, requests, .. } => u64::from(*first) + requests.len() as u64,
+            _ => 0,
+        };
+        self.requests = self.requests.max(requests);
     }
-    let actions = benchmark.actions.iter().all(|action| {
-        let mut good = known(action.name) && action.thread < about.threads;
-        visit(action, |handle| good &= handle < about.handles || handle == NO_HANDLE, |_| {});
-        visit(action, |_| {}, |name| good &= known(name));
-        if let Op::Collect { requests, .. } = &action.op {
-            good &= requests.iter().all(|request| *request < about.requests);
+
+    /// Everything else: what came up must be there.
+    pub(super) fn finish(&self, tail: &Tail) -> Result<(), TraceError> {
+        let Benchmark { about, names, tree, inherited, .. } = &tail.rest;
+        if tail.asked.len() != self.orders {
+            return Err(self.wrong("about", "orders without counts"));
         }
-        if let Op::Submit { first, requests, .. } = &action.op {
-            good &= u64::from(*first) + requests.len() as u64 <= u64::from(about.requests);
+        if about.threads > THREADS_MAX || u64::from(about.threads) > self.actions {
+            return Err(self.wrong("about", "more threads than actions"));
         }
-        good
-    });
-    if !actions {
-        return Err(wrong("actions", "a name, thread, handle or request that does not exist"));
+        let most = (self.actions + 1).saturating_mul(PER_ACTION_MAX);
+        if u64::from(about.handles) > most || u64::from(about.requests) > most {
+            return Err(self.wrong("about", "more handles or requests than actions can make"));
+        }
+        if about.naps.iter().any(|nap| u64::from(nap.action.max(nap.ends_with)) >= self.actions) {
+            return Err(self.wrong("about", "a nap of an action that does not exist"));
+        }
+        let known = |name: Name| (name.0 as usize) < names.len();
+        let good = tree.iter().all(|initial| {
+            known(initial.path)
+                && initial.attributes.iter().all(|(name, _)| known(*name))
+                && match &initial.kind {
+                    InitialKind::Link(name) | InitialKind::HardLink(name) => known(*name),
+                    _ => true,
+                }
+        });
+        if !good || !inherited.iter().all(|one| known(one.path) && one.handle < about.handles) {
+            return Err(self.wrong("tree", "a name or handle that does not exist"));
+        }
+        let all = self.names <= names.len() as u64
+            && self.threads <= u64::from(about.threads)
+            && self.handles <= u64::from(about.handles)
+            && self.requests <= u64::from(about.requests);
+        match all {
+            true => Ok(()),
+            false => Err(self.wrong("actions", "a name, thread, handle or request that does not exist")),
+        }
     }
-    match benchmark.orders.iter().all(|order| order.is_acyclic(benchmark.actions.len())) {
-        true => Ok(()),
-        false => Err(wrong("orders", "an edge that runs backwards")),
-    }
+}
+
+/// One more than a handle's number; nothing for none.
+fn above(handle: Handle) -> u64 {
+    if handle == NO_HANDLE { 0 } else { u64::from(handle) + 1 }
 }
 
 /// Every handle and name of an action.

@@ -1,8 +1,9 @@
 //! One call, applied: which part of the model it concerns.
 
 use super::infer::Want;
+use super::live::Target;
 use super::tree::Kind;
-use super::world::{Target, World};
+use super::world::World;
 use crate::action::{Fate, How, Modelled, Resource, Role, Series, Skipped, Step};
 use crate::op::{Ask, Call, Fd, Op, Outcome, Seen};
 use std::collections::HashMap;
@@ -13,7 +14,7 @@ impl World {
     pub fn apply(&mut self, call: &Call) -> Step {
         self.meet(call.task);
         self.learn(call);
-        let step = match &call.ask {
+        let mut step = match &call.ask {
             Ask::Clone { child, share, wakes } => {
                 self.note_child(call, *child, *wakes);
                 self.clone_task(call, *child, *share)
@@ -31,6 +32,7 @@ impl World {
             task.last = self.next;
         }
         self.next += 1;
+        self.forget(&mut step);
         step
     }
 

@@ -1,6 +1,7 @@
 //! Calls that change which number stands for what.
 
-use super::world::{Slot, Target, World};
+use super::live::Target;
+use super::world::{Slot, World};
 use crate::action::{Fate, How, Modelled, Moment, Need, Resource, Role, Rule, Series, Step};
 use crate::op::{Call, Fd, Handle};
 

@@ -1,8 +1,9 @@
 //! Calls that work on open files: bytes, sizes, positions, locks.
 
 use super::infer::Want;
+use super::live::Target;
 use super::tree::NodeId;
-use super::world::{Slot, Target, World};
+use super::world::{Slot, World};
 use crate::action::{Fate, How, Modelled, Moment, Need, Resource, Role, Rule, Series, Step};
 use crate::names::Name;
 use crate::op::{Call, Fd, Op, Request, RequestKind};
@@ -178,7 +179,7 @@ impl World {
         context: u64,
         requests: &[Request<Fd>],
     ) -> Result<Op<u32>, Fate> {
-        let first = self.requests.len() as u32;
+        let first = self.submitted;
         let mut typed = Vec::with_capacity(requests.len());
         for request in requests {
             let file = self.file(call, request.on)?;
@@ -192,8 +193,10 @@ impl World {
                 RequestKind::Write => self.grow(step, file.node, request.start, end),
                 RequestKind::Sync => {}
             }
-            let number = self.requests.len() as u32;
-            self.requests.push((self.next, step.touches[before..].to_vec(), file.slot.description));
+            let number = self.submitted;
+            self.submitted = number.checked_add(1).expect("fewer than 2^32 requests");
+            let touches = step.touches[before..].to_vec();
+            self.requests.insert(number, (self.next, touches, file.slot.description));
             self.context(context).waiting.push_back(number);
             step.in_series(Series::Request(number), Role::Create);
             let Request { kind, start, bytes, .. } = *request;
@@ -209,7 +212,8 @@ impl World {
         let count = (count as usize).min(state.waiting.len());
         let requests: Box<[u32]> = state.waiting.drain(..count).collect();
         for request in &requests {
-            let (submitted, touches, handle) = self.requests[*request as usize].clone();
+            let known = self.requests.remove(request);
+            let (submitted, touches, handle) = known.expect("a request that waits is under way");
             step.needs.push(Need { on: submitted, moment: Moment::End, rule: Rule::AioStage });
             step.in_series(Series::Request(*request), Role::Delete);
             step.in_series(Series::Description(handle), Role::Use);

@@ -1,7 +1,8 @@
 //! What was there before the trace began, learned from what calls returned.
 
+use super::live::Target;
 use super::tree::{End, Kind, Node, NodeId, ROOT, Walk, components};
-use super::world::{Inherited, Target, World};
+use super::world::{Inherited, World};
 use crate::names::{Name, Names};
 use crate::op::{Ask, Call, Fd, Handle, Op, Outcome, Seen};
 use std::collections::{BTreeSet, HashMap};
@@ -295,34 +296,44 @@ fn join(names: &mut Names, dir: Name, name: Name) -> Name {
     names.intern(&path)
 }
 
-/// Symbolic links that were there before, from opens that found a file under another name than they asked for. Pairs of
-/// link and target, shortest first; longer ones are seen through the shorter ones.
-pub fn links(calls: &[Call], names: &Names) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let mut pairs = BTreeSet::new();
-    for call in calls {
-        let (Ask::File(Op::Open { at, .. }), Some(note)) = (&call.ask, call.made_note) else { continue };
+/// Symbolic links that were there before, from opens that found a file under another name than they asked for.
+#[derive(Debug, Default)]
+pub struct Links {
+    /// What was asked for, and what was found; shortest first.
+    pairs: BTreeSet<(usize, Vec<u8>, Vec<u8>)>,
+}
+
+impl Links {
+    /// Looks at one call.
+    pub fn add(&mut self, call: &Call, names: &Names) {
+        let (Ask::File(Op::Open { at, .. }), Some(note)) = (&call.ask, call.made_note) else { return };
         let (path, found) = (names.bytes(at.path), names.bytes(note));
         let base =
             call.notes.iter().find(|(fd, _)| *fd == at.dir).map_or(&b"/"[..], |(_, note)| names.bytes(*note));
         let asked = lexical(base, path);
         let process = [&b"/proc"[..], b"/sys", b"/dev"].iter().any(|dir| asked.starts_with(dir));
         if found.starts_with(b"/") && !found.ends_with(b" (deleted)") && asked != found && !process {
-            pairs.insert((asked.len(), asked, found.to_vec()));
+            self.pairs.insert((asked.len(), asked, found.to_vec()));
         }
     }
-    let mut links: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
-    // Directories first: what is left after them are links to files.
-    for whole in [false, true] {
-        for (_, asked, found) in &pairs {
-            let seen = through(asked, &links);
-            let shared = shared_tail(&seen, found);
-            if seen != *found && (whole || shared > 0) {
-                links.push((seen[..seen.len() - shared].to_vec(), found[..found.len() - shared].to_vec()));
+
+    /// Pairs of link and target, shortest first; longer ones are seen through the shorter ones.
+    pub fn finish(self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut links: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+        // Directories first: what is left after them are links to files.
+        for whole in [false, true] {
+            for (_, asked, found) in &self.pairs {
+                let seen = through(asked, &links);
+                let shared = shared_tail(&seen, found);
+                if seen != *found && (whole || shared > 0) {
+                    links
+                        .push((seen[..seen.len() - shared].to_vec(), found[..found.len() - shared].to_vec()));
+                }
             }
         }
+        links.retain(|(link, target)| !link.is_empty() && !target.is_empty());
+        links
     }
-    links.retain(|(link, target)| !link.is_empty() && !target.is_empty());
-    links
 }
 
 /// Bytes of the components that both paths end in.

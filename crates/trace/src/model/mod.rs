@@ -9,6 +9,7 @@ mod files;
 mod fits;
 mod infer;
 mod linearise;
+mod live;
 mod locks;
 mod names;
 mod sleep;
@@ -16,7 +17,7 @@ mod tasks;
 mod tree;
 mod world;
 
-pub use infer::links;
-pub use linearise::linearise;
+pub use infer::Links;
+pub use linearise::Lineariser;
 pub use tree::{Attribute, Kind};
 pub use world::{Inherited, Repairs, World};

@@ -1,8 +1,9 @@
 //! Calls that work on names.
 
 use super::infer::Want;
+use super::live::Target;
 use super::tree::{End, Kind, Node, NodeId, Walk};
-use super::world::{Slot, Target, World};
+use super::world::{Slot, World};
 use crate::action::{Fate, How, Modelled, Resource, Role, Series, Skipped, Step};
 use crate::names::Name;
 use crate::op::{Call, Fd, NO_HANDLE, Op, Outcome, Place};

@@ -109,6 +109,8 @@ impl World {
             let mut fds: Vec<i32> = self.tables[task.table].slots.keys().copied().collect();
             fds.sort_unstable();
             closed.extend(fds.into_iter().filter_map(|fd| self.close_one(task.table, fd, &mut step)));
+            // Nobody has it any more; there may be as many as there were processes.
+            self.tables[task.table] = Table::default();
         }
         self.directories[task.directory].users -= 1;
         if self.directories[task.directory].users == 0

@@ -57,6 +57,10 @@ pub struct Node {
     pub attributes: Vec<Attribute>,
     /// Bytes before the trace began that were holes.
     pub holes: Vec<(u64, u64)>,
+    /// How many names it has.
+    pub names: u32,
+    /// How many descriptions it is open through.
+    pub opened: u32,
 }
 
 /// An extended attribute of a file.
@@ -71,7 +75,12 @@ pub struct Attribute {
 /// All nodes.
 #[derive(Debug, Clone)]
 pub struct Tree {
-    nodes: Vec<Node>,
+    /// By number, which is not used again. What is forgotten leaves an empty place.
+    nodes: Vec<Option<Box<Node>>>,
+    /// Nodes that lost a name or a description in the present action.
+    doubtful: Vec<NodeId>,
+    /// What stands for nodes that are forgotten.
+    forgotten: Box<Node>,
 }
 
 /// Where a walk ended.
@@ -107,21 +116,38 @@ impl Tree {
     pub fn new(names: &mut Names) -> Tree {
         let kind = Kind::Directory { entries: HashMap::new(), whole: false, parent: ROOT };
         let root = Node::new(kind, Some(names.intern(b"/")));
-        Tree { nodes: vec![root] }
+        let forgotten = Box::new(Node::new(Kind::Undecided, None));
+        Tree { nodes: vec![Some(Box::new(root))], doubtful: Vec::new(), forgotten }
     }
 
     /// A node.
     pub fn node(&self, id: NodeId) -> &Node {
-        &self.nodes[id as usize]
+        self.nodes[id as usize].as_ref().unwrap_or(&self.forgotten)
     }
 
     pub(crate) fn node_mut(&mut self, id: NodeId) -> &mut Node {
-        &mut self.nodes[id as usize]
+        self.nodes[id as usize].as_mut().unwrap_or(&mut self.forgotten)
     }
 
-    /// All nodes that ever were, by number.
+    /// All nodes that are there, or were before the trace began, by number.
     pub fn nodes(&self) -> impl Iterator<Item = &Node> {
-        self.nodes.iter()
+        self.nodes.iter().flatten().map(|node| &**node)
+    }
+
+    /// Looks at a node again when the present action is over.
+    pub(super) fn doubt(&mut self, node: NodeId) {
+        self.doubtful.push(node);
+    }
+
+    /// Forgets what has no name, is not open, and was not there before the trace began. Returns what that was.
+    pub(super) fn forget(&mut self) -> Vec<NodeId> {
+        let mut doubtful = std::mem::take(&mut self.doubtful);
+        doubtful.retain(|id| {
+            let place = &mut self.nodes[*id as usize];
+            let over = |node: &Node| node.names == 0 && node.opened == 0 && node.initial.is_none();
+            place.take_if(|node| over(node)).is_some()
+        });
+        doubtful
     }
 
     pub(crate) fn is_file(&self, id: NodeId) -> bool {
@@ -129,7 +155,7 @@ impl Tree {
     }
 
     pub(crate) fn add(&mut self, node: Node) -> NodeId {
-        self.nodes.push(node);
+        self.nodes.push(Some(Box::new(node)));
         NodeId::try_from(self.nodes.len() - 1).expect("fewer than 2^32 files")
     }
 
@@ -143,12 +169,16 @@ impl Tree {
     /// Names `node` in `dir`, or notes with `None` that nothing has that name.
     pub(crate) fn set_entry(&mut self, dir: NodeId, name: Name, node: Option<NodeId>) {
         self.become_directory(dir);
-        if let Kind::Directory { entries, .. } = &mut self.node_mut(dir).kind {
-            entries.insert(name, node);
+        let Kind::Directory { entries, .. } = &mut self.node_mut(dir).kind else { return };
+        if let Some(old) = entries.insert(name, node).flatten() {
+            let state = self.node_mut(old);
+            state.names = state.names.saturating_sub(1);
+            self.doubt(old);
         }
-        if let Some(node) = node
-            && let Kind::Directory { parent, .. } = &mut self.node_mut(node).kind
-        {
+        let Some(node) = node else { return };
+        let state = self.node_mut(node);
+        state.names += 1;
+        if let Kind::Directory { parent, .. } = &mut state.kind {
             *parent = dir;
         }
     }
@@ -244,7 +274,8 @@ pub(crate) fn components(path: &[u8], names: &mut Names) -> Vec<Name> {
 impl Node {
     pub(crate) fn new(kind: Kind, initial: Option<Name>) -> Node {
         let mode = if matches!(kind, Kind::Directory { .. }) { 0o755 } else { 0o644 };
+        let (size, initial_size, resized, inode, names, opened) = Default::default();
         let (attributes, holes) = Default::default();
-        Node { kind, initial, size: 0, initial_size: 0, resized: false, mode, inode: 0, attributes, holes }
+        Node { kind, initial, size, initial_size, resized, mode, inode, attributes, holes, names, opened }
     }
 }

@@ -1,5 +1,6 @@
 //! The state that the model keeps, and the small changes to it that calls are made of.
 
+use super::live::{Description, Descriptions, Target};
 use super::sleep::Sleepers;
 use super::tree::{NodeId, Tree};
 use crate::action::{Action, ActionId, Fate, How, Nap, Need, Resource, Role, Series, Step, Touch};
@@ -27,13 +28,15 @@ pub struct World {
     pub(super) tasks: HashMap<u32, Task>,
     pub(super) tables: Vec<Table>,
     pub(super) directories: Vec<Directory>,
-    pub(super) descriptions: Vec<Description>,
+    pub(super) descriptions: Descriptions,
     pub(super) pipes: HashMap<Name, Pipe>,
     /// Descriptions on their way between processes, and who sent them.
     pub(super) passed: VecDeque<(Handle, ActionId)>,
     pub(super) locks: super::locks::Locks,
     pub(super) contexts: HashMap<u64, Context>,
-    pub(super) requests: Vec<(ActionId, Vec<Touch>, Handle)>,
+    /// Requests under way: who submitted them, and what they touch.
+    pub(super) requests: HashMap<u32, (ActionId, Vec<Touch>, Handle)>,
+    pub(super) submitted: u32,
     pub(super) ends: HashMap<u32, ActionId>,
     pub(super) sleepers: Sleepers,
     pub(super) threads: u32,
@@ -54,6 +57,8 @@ pub struct Repairs {
     pub races: u64,
     /// Overlapping calls that were put into another order than that of their ends, to explain a result.
     pub reordered: u64,
+    /// Calls whose lines came so late that others, which took effect after them, were applied already.
+    pub late: u64,
 }
 
 /// A description that was open before the trace began.
@@ -102,25 +107,6 @@ pub(super) struct Directory {
     pub(super) users: u32,
 }
 
-/// An open file description: shared by dup and fork, closed at the last reference.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Description {
-    pub(super) on: Target,
-    pub(super) position: u64,
-    pub(super) append: bool,
-    /// Whether it is known to be open for reading or writing only.
-    pub(super) limited: bool,
-    pub(super) references: u32,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Target {
-    File(NodeId),
-    /// A pipe, by what the trace calls it.
-    Pipe(Name),
-    Other,
-}
-
 /// Bytes that went through a pipe, so that a read finds its write.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pipe {
@@ -152,12 +138,13 @@ impl World {
             tasks: HashMap::new(),
             tables: Vec::new(),
             directories: Vec::new(),
-            descriptions: Vec::new(),
+            descriptions: Descriptions::default(),
             pipes: HashMap::new(),
             passed: VecDeque::new(),
             locks: Default::default(),
             contexts: HashMap::new(),
-            requests: Vec::new(),
+            requests: HashMap::new(),
+            submitted: 0,
             ends: HashMap::new(),
             sleepers: Sleepers::default(),
             threads: 0,
@@ -175,12 +162,12 @@ impl World {
 
     /// How many descriptions were made.
     pub fn handles(&self) -> u32 {
-        self.descriptions.len() as u32
+        self.descriptions.made()
     }
 
     /// How many asynchronous requests were made.
     pub fn requests(&self) -> u32 {
-        self.requests.len() as u32
+        self.submitted
     }
 
     pub(super) fn task(&self, call: &Call) -> &Task {
@@ -201,12 +188,14 @@ impl World {
             op: Op::Nothing,
             recorded: call.outcome,
         };
-        Step { action, touches: Vec::new(), series: Vec::new(), needs }
+        Step { action, touches: Vec::new(), series: Vec::new(), needs, gone: Vec::new() }
     }
 
     pub(super) fn describe(&mut self, on: Target, append: bool) -> Handle {
-        self.descriptions.push(Description { on, position: 0, append, limited: false, references: 0 });
-        Handle::try_from(self.descriptions.len() - 1).expect("fewer than 2^32 descriptions")
+        if let Target::File(node) = on {
+            self.tree.node_mut(node).opened += 1;
+        }
+        self.descriptions.add(Description { on, position: 0, append, limited: false, references: 0 })
     }
 
     /// Puts a description into a table; what had that number before loses a reference, and is returned if it was the last.
@@ -234,7 +223,11 @@ impl World {
     pub(super) fn release(&mut self, description: Handle) -> Option<Handle> {
         let state = &mut self.descriptions[description as usize];
         state.references = state.references.saturating_sub(1);
-        (state.references == 0).then_some(description)
+        let last = state.references == 0;
+        if last {
+            self.descriptions.released(description);
+        }
+        last.then_some(description)
     }
 
     pub(super) fn slot(&self, call: &Call, fd: Fd) -> Option<Slot> {

@@ -75,26 +75,26 @@ impl Order {
     }
 }
 
-/// Edges of an order under construction.
+/// Edges of an order under construction. Those of one action are given away as soon as it is closed.
 #[derive(Debug, Default)]
 pub(super) struct EdgeList {
-    order: Order,
-    threads: Vec<u32>,
+    asked: BTreeMap<Rule, u64>,
+    next: ActionId,
     /// How far one thread has waited for another: waiting, waited for; twice the action, plus one for its end.
     waited: HashMap<(u32, u32), u64>,
     wanted: Vec<Wait>,
+    kept: Vec<Wait>,
     switches: Switches,
 }
 
 impl EdgeList {
-    pub(super) fn new(name: &str, switches: &Switches) -> EdgeList {
-        let order = Order { name: name.into(), begins: vec![0], ..Order::default() };
-        EdgeList { order, switches: switches.clone(), ..EdgeList::default() }
+    pub(super) fn new(switches: &Switches) -> EdgeList {
+        EdgeList { switches: switches.clone(), ..EdgeList::default() }
     }
 
     /// The action that edges are being added to.
     pub(super) fn next(&self) -> ActionId {
-        self.threads.len() as ActionId
+        self.next
     }
 
     pub(super) fn add(&mut self, on: ActionId, moment: Moment, rule: Rule) {
@@ -107,30 +107,31 @@ impl EdgeList {
         self.switches.is_on(rule)
     }
 
-    /// Closes the current action, which `thread` makes.
-    pub(super) fn close(&mut self, thread: u32) {
+    /// Closes the current action, the last of `threads`, which are those that made each action so far. Returns what it waits for.
+    pub(super) fn close(&mut self, threads: &[u32]) -> &[Wait] {
         if let Some(before) = self.next().checked_sub(1) {
             self.add(before, Moment::End, Rule::ProgramSequence);
         }
-        let mut wanted = std::mem::take(&mut self.wanted);
-        wanted.retain(|wait| self.threads[wait.on as usize] != thread);
-        wanted.sort_by_key(|wait| std::cmp::Reverse(progress(wait)));
-        for wait in wanted.drain(..) {
-            *self.order.asked.entry(wait.rule).or_default() += 1;
-            let from = self.threads[wait.on as usize];
+        let thread = threads[self.next as usize];
+        self.kept.clear();
+        self.wanted.retain(|wait| threads[wait.on as usize] != thread);
+        self.wanted.sort_by_key(|wait| std::cmp::Reverse(progress(wait)));
+        for wait in self.wanted.drain(..) {
+            *self.asked.entry(wait.rule).or_default() += 1;
+            let from = threads[wait.on as usize];
             let waited = self.waited.entry((thread, from)).or_default();
             if *waited <= progress(&wait) {
                 *waited = progress(&wait) + 1;
-                self.order.waits.push(wait);
+                self.kept.push(wait);
             }
         }
-        self.wanted = wanted;
-        self.threads.push(thread);
-        self.order.begins.push(u32::try_from(self.order.waits.len()).expect("fewer than 2^32 edges"));
+        self.next += 1;
+        &self.kept
     }
 
-    pub(super) fn finish(self) -> Order {
-        self.order
+    /// How many edges each rule asked for.
+    pub(super) fn finish(self) -> BTreeMap<Rule, u64> {
+        self.asked
     }
 }
 
@@ -144,19 +145,25 @@ mod tests {
 
     #[test]
     fn of_edges_from_one_thread_only_the_last_is_kept_and_only_once() {
-        let mut edges = EdgeList::new("test", &Switches::default());
-        (0..3).for_each(|_| edges.close(0));
+        let mut edges = EdgeList::new(&Switches::default());
+        let threads = [0, 0, 0, 1, 1, 1];
+        (1..=3).for_each(|count| assert_eq!(edges.close(&threads[..count]), []));
         edges.add(0, Moment::End, Rule::Name);
         edges.add(2, Moment::Start, Rule::Bytes);
-        edges.close(1);
+        let start = Wait { on: 2, moment: Moment::Start, rule: Rule::Bytes };
+        assert_eq!(edges.close(&threads[..4]), [start]);
         edges.add(2, Moment::Start, Rule::Bytes);
-        edges.close(1);
+        assert_eq!(edges.close(&threads[..5]), []);
         edges.add(2, Moment::End, Rule::Bytes);
-        edges.close(1);
-        let order = edges.finish();
-        assert_eq!(order.of(3), [Wait { on: 2, moment: Moment::Start, rule: Rule::Bytes }]);
-        assert_eq!((order.of(4), order.of(5).len()), (&[][..], 1));
-        assert_eq!((order.asked[&Rule::Name], order.asked[&Rule::Bytes]), (1, 3));
-        assert!(order.is_acyclic(6) && !order.is_acyclic(5));
+        assert_eq!(edges.close(&threads), [Wait { moment: Moment::End, ..start }]);
+        let asked = edges.finish();
+        assert_eq!((asked[&Rule::Name], asked[&Rule::Bytes]), (1, 3));
+    }
+
+    #[test]
+    fn an_edge_to_a_later_action_is_a_cycle() {
+        let wait = |on| Wait { on, moment: Moment::End, rule: Rule::Bytes };
+        let order = |on| Order { begins: vec![0, 0, 1], waits: vec![wait(on)], ..Order::default() };
+        assert!(order(0).is_acyclic(2) && !order(0).is_acyclic(3) && !order(1).is_acyclic(2));
     }
 }

@@ -1,6 +1,7 @@
 //! From what actions touch to what they wait for. Each order reads the model's steps as they come and keeps the edges.
 
 mod edges;
+mod paths;
 mod ranges;
 mod root;
 mod switches;
@@ -13,13 +14,17 @@ pub use weir::Weir;
 
 use crate::action::{Moment, Need, Rule, Step};
 use edges::EdgeList;
+use std::collections::BTreeMap;
 
-/// An order under construction.
+/// An order under construction. It keeps what later actions may have to wait for, and nothing of what is gone for good.
 pub trait Orderer {
-    /// Takes the next action. Edges only ever run from earlier actions to this one, so there is no cycle.
-    fn add(&mut self, step: &Step);
-    /// The finished order.
-    fn finish(self: Box<Self>) -> Order;
+    /// Its name.
+    fn name(&self) -> &'static str;
+    /// Takes the next action, the last of `threads`, and says what it waits for. Edges only ever run from earlier actions to
+    /// this one, so there is no cycle.
+    fn add(&mut self, step: &Step, threads: &[u32]) -> &[Wait];
+    /// How many edges each rule asked for.
+    fn finish(self: Box<Self>) -> BTreeMap<Rule, u64>;
 }
 
 fn add_needs(edges: &mut EdgeList, needs: &[Need]) {

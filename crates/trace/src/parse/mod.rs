@@ -1,11 +1,13 @@
 //! From the text of a trace to [`Event`]s. One module per form; all yield the same events and keep the same account.
 
 mod coverage;
+mod ibench;
 mod merge;
 mod mobigen;
 mod strace;
 
 pub use coverage::Coverage;
+pub use ibench::IBench;
 pub use merge::Merged;
 pub use mobigen::MobiGen;
 pub use strace::Strace;

@@ -4,6 +4,7 @@ mod compare;
 mod differences;
 mod explain;
 mod latency;
+mod picture;
 mod text;
 mod time_line;
 
@@ -12,6 +13,7 @@ pub use differences::{Cause, Difference, Group};
 pub(crate) use differences::{same, show};
 pub use explain::{Explanation, explain};
 pub use latency::Latency;
+pub use picture::picture;
 pub use time_line::write_time_line;
 
 use crate::action::{Fate, Rule};
@@ -38,6 +40,9 @@ pub struct Report {
     pub elapsed_ns: u64,
     /// Nanoseconds that the traced program took, tracer and all.
     pub recorded_ns: u64,
+    /// What of the trace could not be used, or not be trusted: kind, how often, first line.
+    #[serde(default)]
+    pub problems: Vec<(String, u64, u64)>,
     /// Actions by fate.
     pub actions: BTreeMap<String, u64>,
     /// Calls under way on average: executed calls' time over elapsed time, and the same in the trace.
@@ -127,6 +132,7 @@ impl Report {
             cache: run.cache.clone(),
             elapsed_ns: run.elapsed,
             recorded_ns,
+            problems: benchmark.about.problems.clone(),
             actions: fates.map(|(fate, count)| (fate.text().to_owned(), count)).collect(),
             concurrency: (share(busy, run.elapsed), share(recorded_busy, recorded_ns)),
             calls: by_call(benchmark, run),

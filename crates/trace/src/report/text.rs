@@ -34,6 +34,9 @@ impl fmt::Display for Report {
             let (mean, half) = (mean / 1e9, half.unwrap_or(0.0) / 1e9);
             writeln!(out, "runs           {}, {mean:.3} +- {half:.3} s (95 %)", self.runs.len())?;
         }
+        for (kind, count, line) in self.problems.iter().take(SHOWN) {
+            writeln!(out, "trace          {count:>9}  {kind} (first: line {line})")?;
+        }
         for (fate, count) in &self.actions {
             writeln!(out, "actions        {count:>9}  {fate}")?;
         }

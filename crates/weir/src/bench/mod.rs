@@ -8,6 +8,7 @@
 //! | `scaling` | what operations cost from the file system down, by one thread and by several |
 //! | `start` | how long a mount takes after a kill -9 |
 //! | `replay_engine` | how many actions a second a replay can start |
+//! | `trace_memory` | how much memory a long trace takes to compile |
 //! | `replay_accuracy` | how far a replay's time is from the program's own |
 //! | `slow_device`, `system` | modelled devices and the file systems on them |
 //! | `workload`, `measure` | the load; what a device can do |
@@ -28,6 +29,7 @@ mod scaling;
 mod slow_device;
 mod start;
 mod system;
+mod trace_memory;
 mod undo;
 mod workload;
 
@@ -56,6 +58,8 @@ enum Experiment {
     Start(start::StartArgs),
     /// How many actions a second a replay can start, onto a target that does nothing.
     ReplayEngine(replay_engine::ReplayEngineArgs),
+    /// How much memory and time a long trace takes to compile, and its benchmark to read and replay.
+    TraceMemory(trace_memory::TraceMemoryArgs),
     /// How far a replay's time is from the program's own, on other storage than that on which it was traced.
     ReplayAccuracy(replay_accuracy::ReplayAccuracyArgs),
     /// The readers that it traces.
@@ -81,6 +85,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), BenchError> {
         Experiment::Door(args) => door::run_benchmark(args),
         Experiment::Scaling(args) => scaling::run_benchmark(args),
         Experiment::ReplayEngine(args) => replay_engine::run_benchmark(args),
+        Experiment::TraceMemory(args) => trace_memory::run_benchmark(args),
         Experiment::ReplayAccuracy(args) => replay_accuracy::run_benchmark(args),
         Experiment::ReplayLoad(args) => replay_accuracy::run_load(args),
         Experiment::ModelledDevice(args) => replay_accuracy::run_device(args),

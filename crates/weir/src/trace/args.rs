@@ -20,6 +20,7 @@ pub(super) enum Verb {
     Replay(ReplayArgs),
     Compare(CompareArgs),
     Explain(ExplainArgs),
+    Picture(PictureArgs),
     Verify(VerifyArgs),
     /// List the calls that are followed, and count them
     Calls,
@@ -78,6 +79,8 @@ pub(super) enum FormArg {
     Strace,
     /// MobiGen scripts of Mobibench: names are cut off, so rules of names mean little
     Mobigen,
+    /// iBench's lines of DTrace; unverified: no real trace was ever read
+    Ibench,
 }
 
 fn rule(name: &str) -> Result<Rule, String> {
@@ -95,7 +98,11 @@ pub(super) struct InfoArgs {
     pub(super) json: bool,
 }
 
-/// Replay a benchmark below a directory
+/// Replay a benchmark below a directory, or several at the same time
+///
+/// Several benchmarks are replayed together: their initial trees are laid over each other in one target, each has threads of its
+/// own, and one clock runs for all. What one needs to be another thing than another does is named before anything is done. There is
+/// a report for the whole, and one for each.
 ///
 /// Builds the initial tree in a new directory below DIR and replays in a process that sees nothing else: with root in a table
 /// of mounts of its own, without in a user namespace. Unless --no-single is given, results that differ are looked up in a
@@ -104,10 +111,11 @@ pub(super) struct InfoArgs {
 #[command(after_help = "\
 Exit codes: 0 done, whatever differs; 1 failed; 2 the command line makes no sense;
 3 with --strict, results differ because of the order; 4 the target cannot hold the tree or confine the replay
-(full, read-only, not allowed); 5 nothing moved for --stall seconds.")]
+(full, read-only, not allowed); 5 it cannot go on: nothing moved for --stall seconds, or threads could not be started.")]
 pub(super) struct ReplayArgs {
-    /// A compiled benchmark
-    pub(super) benchmark: PathBuf,
+    /// Compiled benchmarks
+    #[arg(required = true)]
+    pub(super) benchmark: Vec<PathBuf>,
     /// Where to replay: a directory on the file system in question
     #[arg(long, value_name = "DIR")]
     pub(super) on: PathBuf,
@@ -218,6 +226,27 @@ pub(super) struct ExplainArgs {
     /// As one JSON object, for scripts
     #[arg(long)]
     pub(super) json: bool,
+}
+
+/// Draw some actions: threads as lanes, actions as boxes on time, and what they wait for
+///
+/// The picture is one SVG, for any browser. Point at a box or an edge to see what it is.
+#[derive(Debug, Args)]
+pub(super) struct PictureArgs {
+    /// A compiled benchmark
+    pub(super) benchmark: PathBuf,
+    /// The first action
+    #[arg(long, value_name = "ACTION", default_value_t = 0)]
+    pub(super) from: u32,
+    /// The last action; at most 1999 more than the first [default: 99 more, as far as there are so many]
+    #[arg(long, value_name = "ACTION")]
+    pub(super) to: Option<u32>,
+    /// Which compiled order: weir, root
+    #[arg(long, value_name = "ORDER", default_value = "weir")]
+    pub(super) order: String,
+    /// The picture to write
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) output: PathBuf,
 }
 
 /// Run random orders that a benchmark allows on a simulated file system, and compare every result with the trace

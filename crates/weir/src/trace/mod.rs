@@ -5,14 +5,16 @@ mod compare;
 mod info;
 mod one_run;
 mod replay;
+mod together;
 
 pub(crate) use args::TraceArgs;
 
 use crate::error::WeirError;
 use ::trace::{
-    Benchmark, CompileSettings, Merged, MobiGen, RecordSettings, Source, Strace, Switches, TraceError,
+    Benchmark, CompileSettings, IBench, Inventory, Merged, MobiGen, RecordSettings, Source, Strace, Switches,
+    TraceError,
 };
-use args::{CompileArgs, ExplainArgs, FormArg, RecordArgs, Verb, VerifyArgs};
+use args::{CompileArgs, ExplainArgs, FormArg, PictureArgs, RecordArgs, Verb, VerifyArgs};
 use std::io::BufReader;
 use std::path::Path;
 use std::process::ExitCode;
@@ -26,6 +28,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<ExitCode, WeirError> {
         Verb::Replay(args) => replay::run(args),
         Verb::Compare(args) => compare::run(args).map(done),
         Verb::Explain(args) => Ok(explain(args).map(done)?),
+        Verb::Picture(args) => picture(args).map(done),
         Verb::Verify(args) => Ok(verify(args)?),
         Verb::Calls => {
             calls();
@@ -67,9 +70,9 @@ fn compile(args: &CompileArgs) -> Result<(), TraceError> {
         1 => sources.remove(0).0,
         _ => Box::new(Merged::new(sources)),
     };
-    let benchmark = ::trace::compile(&mut *source, &args.trace[0], &settings)?;
-    benchmark.write(&args.output)?;
-    info::print(&benchmark);
+    ::trace::compile_to(&mut *source, &args.trace[0], &settings, &args.output)?;
+    // Reading it back checks all of it.
+    info::print(&Inventory::read(&args.output)?);
     Ok(())
 }
 
@@ -79,6 +82,7 @@ fn source(file: &Path, form: FormArg) -> Result<(Box<dyn Source>, u32), TraceErr
     let source: Box<dyn Source> = match form {
         FormArg::Strace => Box::new(Strace::new(input)),
         FormArg::Mobigen => Box::new(MobiGen::new(input)),
+        FormArg::Ibench => Box::new(IBench::new(input)),
     };
     Ok((source, Merged::task_of(file).unwrap_or(0)))
 }
@@ -90,6 +94,14 @@ fn explain(args: &ExplainArgs) -> Result<(), TraceError> {
         false => print!("{explanation}"),
     }
     Ok(())
+}
+
+fn picture(args: &PictureArgs) -> Result<(), WeirError> {
+    let benchmark = Benchmark::read(&args.benchmark)?;
+    let last = (benchmark.actions.len() as u32).saturating_sub(1);
+    let to = args.to.unwrap_or(args.from.saturating_add(99).min(last.max(args.from)));
+    let svg = ::trace::picture(&benchmark, &args.order, args.from, to)?;
+    std::fs::write(&args.output, svg).map_err(WeirError::io("writing", &args.output))
 }
 
 fn verify(args: &VerifyArgs) -> Result<ExitCode, TraceError> {

@@ -1,10 +1,9 @@
 //! One run of a replay: a child process, because a process cannot leave the root directory that confines it.
 
 use super::args::{CacheArg, FsyncArg, OrderArg, ReplayArgs};
+use super::together::Together;
 use crate::error::WeirError;
-use ::trace::{
-    Baseline, Benchmark, Cache, CacheControl, Failure, Results, Run, Settings, Speed, Syncs, TraceError,
-};
+use ::trace::{Baseline, Cache, CacheControl, Failure, Results, Run, Settings, Speed, Syncs, TraceError};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -46,7 +45,7 @@ pub(super) fn outside(args: &ReplayArgs, order: OrderArg) -> Result<Run, WeirErr
 
 fn command(args: &ReplayArgs, order: OrderArg, root: &Path) -> Command {
     let mut command = Command::new("/proc/self/exe");
-    command.args(["trace", "replay"]).arg(&args.benchmark).arg("--on").arg(&args.on);
+    command.args(["trace", "replay"]).args(&args.benchmark).arg("--on").arg(&args.on);
     command.arg("--inside").arg(root).args(["--order", name(order)]);
     command.args(["--stall", &args.stall.to_string()]);
     let cache = match args.cache {
@@ -109,7 +108,8 @@ pub(super) fn inside(args: &ReplayArgs, root: &Path) -> Result<ExitCode, WeirErr
 
 /// Everything that it needs from outside is read or opened before it confines itself.
 fn replay(args: &ReplayArgs, root: &Path) -> Result<Run, TraceError> {
-    let benchmark = Benchmark::read(&args.benchmark)?;
+    let together = Together::read(&args.benchmark)?;
+    let benchmark = together.whole();
     let order = match args.order {
         OrderArg::Temporal => Baseline::Temporal,
         OrderArg::Single => Baseline::Single,
@@ -139,8 +139,8 @@ fn replay(args: &ReplayArgs, root: &Path) -> Result<Run, TraceError> {
             eprintln!("building the initial tree: {done} of {all} files");
         }
     };
-    let built = ::trace::initialise(&benchmark, Path::new("/"), &tell)?;
-    let done = cache.apply(&benchmark)?;
-    let run = ::trace::replay(&benchmark, &Settings { order, speed, stall_seconds: args.stall }, syncs)?;
+    let built = ::trace::initialise(benchmark, Path::new("/"), &tell)?;
+    let done = cache.apply(benchmark)?;
+    let run = ::trace::replay(benchmark, &Settings { order, speed, stall_seconds: args.stall }, syncs)?;
     Ok(Run { built, cache: done, ..run })
 }

@@ -2,8 +2,10 @@
 
 use super::args::{OrderArg, ReplayArgs};
 use super::one_run;
+use super::together::Together;
 use crate::error::WeirError;
 use ::trace::{Benchmark, Report, Run};
+use serde_json::json;
 use std::process::ExitCode;
 
 /// Results differ because of the order.
@@ -13,30 +15,58 @@ pub(super) fn run(args: &ReplayArgs) -> Result<ExitCode, WeirError> {
     if let Some(root) = &args.inside {
         return one_run::inside(args, root);
     }
-    let benchmark = Benchmark::read(&args.benchmark)?;
+    let together = Together::read(&args.benchmark)?;
+    together.tell_what_was_adapted();
     let runs = (0..args.runs).map(|_| one_run::outside(args, args.order)).collect::<Result<Vec<_>, _>>()?;
-    let mut reports: Vec<_> = runs.iter().map(|run| report(args, &benchmark, run, None)).collect();
+    let mut whole = reports(args, together.whole(), &runs, None);
     let wants_single = !args.no_single && args.order != OrderArg::Single;
-    if wants_single && reports.iter().any(|report| !report.causes.is_empty()) {
-        let single = one_run::outside(args, OrderArg::Single)?;
-        reports = runs.iter().map(|run| report(args, &benchmark, run, Some(&single))).collect();
+    let mut single = None;
+    if wants_single && whole.iter().any(|report| !report.causes.is_empty()) {
+        single = Some(one_run::outside(args, OrderArg::Single)?);
+        whole = reports(args, together.whole(), &runs, single.as_ref());
     }
-    let ordered = reports.iter().all(|report| report.order_differences() == 0);
-    let median = median(&reports);
+    let ordered = whole.iter().all(|report| report.order_differences() == 0);
     if let Some(path) = &args.time_line {
-        ::trace::write_time_line(&benchmark, &runs[median], path)?;
+        ::trace::write_time_line(together.whole(), &runs[median(&whole)], path)?;
     }
-    let summaries = reports.iter().flat_map(|report| report.runs.clone()).collect();
-    let report = Report { runs: summaries, ..reports.swap_remove(median) };
-    match args.json {
-        true => println!("{:#}", serde_json::json!(report)),
-        false => print!("{report}"),
-    }
+    let whole = summed_up(whole);
+    let each: Vec<(&str, Report)> = together
+        .each()
+        .map(|(name, benchmark, part)| {
+            let runs: Vec<Run> = runs.iter().map(&part).collect();
+            let single = single.as_ref().map(&part);
+            (name, summed_up(reports(args, benchmark, &runs, single.as_ref())))
+        })
+        .collect();
+    print(args, &whole, &each);
     Ok(if args.strict && !ordered { ExitCode::from(ORDER_DIFFERS) } else { ExitCode::SUCCESS })
 }
 
-fn report(args: &ReplayArgs, benchmark: &Benchmark, run: &Run, single: Option<&Run>) -> Report {
-    Report::new(benchmark, one_run::name(args.order), run, single)
+/// One benchmark has one report; several have one each, after that of the whole.
+fn print(args: &ReplayArgs, whole: &Report, each: &[(&str, Report)]) {
+    let one = |(name, report): &(&str, Report)| json!({"benchmark": name, "report": report});
+    match (args.json, each.is_empty()) {
+        (true, true) => println!("{:#}", json!(whole)),
+        (true, false) => {
+            let each: Vec<_> = each.iter().map(one).collect();
+            println!("{:#}", json!({"whole": whole, "each": each}));
+        }
+        (false, _) => {
+            print!("{whole}");
+            each.iter().for_each(|(name, report)| print!("\n{name}, of the above:\n{report}"));
+        }
+    }
+}
+
+fn reports(args: &ReplayArgs, benchmark: &Benchmark, runs: &[Run], single: Option<&Run>) -> Vec<Report> {
+    runs.iter().map(|run| Report::new(benchmark, one_run::name(args.order), run, single)).collect()
+}
+
+/// The median run's report, with what all runs took.
+fn summed_up(mut reports: Vec<Report>) -> Report {
+    let summaries = reports.iter().flat_map(|report| report.runs.clone()).collect();
+    let median = median(&reports);
+    Report { runs: summaries, ..reports.swap_remove(median) }
 }
 
 /// Which run took as long as half of them at most; of an even number, the faster of the two in the middle.

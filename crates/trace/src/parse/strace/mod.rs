@@ -7,6 +7,8 @@ mod line;
 mod restart;
 mod value;
 
+pub(super) use value::call as read_call;
+
 use super::{Coverage, Source};
 use crate::event::{Event, Recorded, What};
 use crate::tracer::TracerCost;

@@ -7,10 +7,10 @@ use crate::event::{Recorded, Value};
 const DEPTH_MAX: u32 = 32;
 
 /// Name, arguments, result, and the duration in nanoseconds.
-pub(super) type Read = (String, Vec<Value>, Recorded, Option<u64>);
+pub(in crate::parse) type Read = (String, Vec<Value>, Recorded, Option<u64>);
 
 /// Reads `name(arguments) = result <duration>`. `None` if it is not that.
-pub(super) fn call(text: &[u8]) -> Option<Read> {
+pub(in crate::parse) fn call(text: &[u8]) -> Option<Read> {
     let open = text.iter().position(|byte| *byte == b'(')?;
     let name = std::str::from_utf8(&text[..open]).ok()?.to_owned();
     let mut scan = Scan { text, at: open + 1 };
