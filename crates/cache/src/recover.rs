@@ -166,7 +166,7 @@ impl Core {
             let dirt = entry.dirt.as_ref().filter(|dirt| dirt.recovered);
             dirt.is_some_and(|dirt| home.is_some_and(|home| dirt.newest <= home))
         };
-        if !state.table.get(&key).is_some_and(is_home) {
+        if !state.table.get(&key).is_some_and(|entry| is_home(entry)) {
             return;
         }
         let (reserved, needless) = state.change(key, |entry| {

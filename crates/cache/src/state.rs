@@ -42,7 +42,8 @@ pub(crate) struct PendingCut {
 
 /// Everything under the lock. After a crash: rebuilt from the buffer's records.
 pub(crate) struct State {
-    pub(crate) table: BTreeMap<Key, Entry>,
+    /// Boxed, so that a page that comes or goes moves the pointers beside it and not whole entries.
+    pub(crate) table: BTreeMap<Key, Box<Entry>>,
     /// Pages that need the buffer, by the oldest group that they need.
     by_group: BTreeSet<(GroupNo, Key)>,
     /// Dirty pages, about in the order of their last writes; entries may be stale.
@@ -109,7 +110,7 @@ impl State {
                 (entry, before)
             }
             Place::Vacant(place) => {
-                (place.insert(Entry::new(Body::Patch(Default::default()))), Account::default())
+                (place.insert(Box::new(Entry::new(Body::Patch(Default::default())))), Account::default())
             }
         };
         let result = with(entry);
@@ -124,7 +125,7 @@ impl State {
 
     /// Drops an entry; its waiters are the caller's business.
     pub(crate) fn remove(&mut self, key: Key) -> Option<Entry> {
-        let entry = self.table.remove(&key)?;
+        let entry = *self.table.remove(&key)?;
         self.account(key, Account::of(&entry), Account::default());
         Some(entry)
     }
@@ -267,7 +268,7 @@ impl State {
     pub(crate) fn oldest_since(&self) -> Option<Duration> {
         let page = self.by_group.first().and_then(|(_, key)| self.table.get(key));
         let page =
-            page.and_then(|entry| entry.writing.as_ref().or(entry.dirt.as_ref())).map(|dirt| dirt.since);
+            page.and_then(|entry| entry.writing.as_deref().or(entry.dirt.as_ref())).map(|dirt| dirt.since);
         let cut = self.cuts.values().flatten().map(|cut| cut.since).min();
         page.into_iter().chain(cut).min()
     }
