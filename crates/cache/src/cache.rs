@@ -329,7 +329,17 @@ impl Cache {
 
     /// Reads in the caller's thread, waiting for the device: for opening and checking, not for requests.
     pub fn read_now(&self, object: ObjectId, offset: u64, len: usize) -> Result<Vec<u8>, CacheError> {
-        self.core.read_now(object, offset, len)
+        let mut found = self.core.read_all_now(object, &[(offset, len)])?;
+        Ok(found.pop().expect("as many as were asked for"))
+    }
+
+    /// The same for several ranges (offset, length), which are read in the order in which they lie in the store.
+    pub fn read_all_now(
+        &self,
+        object: ObjectId,
+        ranges: &[(u64, usize)],
+    ) -> Result<Vec<Vec<u8>>, CacheError> {
+        self.core.read_all_now(object, ranges)
     }
 
     /// Completes when every change applied before the call is durable. Causes no store I/O.

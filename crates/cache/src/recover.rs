@@ -5,10 +5,10 @@ use crate::error::CacheError;
 use crate::page::{Body, Dirt, Entry};
 use crate::state::{Key, PendingCut, State, pages_of};
 use buffer::{GroupNo, Record, Replayed};
-use device::{ObjectId, Page, PageNo, Sequence};
+use device::{ObjectId, PageNo, Sequence};
 use std::ops::Range;
 use std::time::Duration;
-use store::{Found, Store, StoreError, VolumeId, Want};
+use store::{FoundPage, Store, StoreError, VolumeId};
 
 /// Puts the buffer's transactions, in the order of the log, into a state that is not shared yet.
 pub(crate) struct Recovery<'a> {
@@ -135,9 +135,6 @@ pub(crate) fn dirt(
 /// Pages of which the store is asked at once: their map nodes are read together.
 const LOOK_PAGES: usize = 4096;
 
-/// Pages read at once when much is read in the caller's thread: 8 MiB, so that a slow device is waited for a few times.
-const BULK_PAGES: usize = 2048;
-
 impl Core {
     /// Asks the store about some of the pages that were found in the buffer, and makes those clean that are home; `false`
     /// if none are left. Each is asked about once: one about which the store cannot tell goes home like any other.
@@ -179,29 +176,42 @@ impl Core {
         }
     }
 
-    /// Reads in the caller's thread, waiting for the device. What it reads does not come into memory: it is read once.
-    pub(crate) fn read_now(&self, object: ObjectId, offset: u64, len: usize) -> Result<Vec<u8>, CacheError> {
-        let mut bytes = vec![0; len];
-        let pieces: Vec<(PageNo, usize, Range<usize>)> = pages_of(offset, len).collect();
-        for pieces in pieces.chunks(BULK_PAGES) {
-            let mut wants: Vec<Want> = pieces.iter().map(|&(page, ..)| Want::new(object, page)).collect();
-            self.store_io().read_from(self.volume, &mut wants);
-            let mut state = self.state();
-            for ((page, start, range), want) in pieces.iter().zip(wants) {
-                let (key, into) = (Key { object, page: *page }, &mut bytes[range.clone()]);
-                lay_over(&mut state, key, *start, want.found, into)?;
+    /// Reads ranges of an object in the caller's thread, waiting for the device. What it reads does not come into memory:
+    /// it is read once.
+    pub(crate) fn read_all_now(
+        &self,
+        object: ObjectId,
+        ranges: &[(u64, usize)],
+    ) -> Result<Vec<Vec<u8>>, CacheError> {
+        let mut bytes: Vec<Vec<u8>> = ranges.iter().map(|&(_, len)| vec![0; len]).collect();
+        let mut pages: Vec<(ObjectId, PageNo)> = Vec::new();
+        let mut pieces: Vec<(usize, usize, Range<usize>)> = Vec::new();
+        for (number, &(offset, len)) in ranges.iter().enumerate() {
+            for (page, start, range) in pages_of(offset, len) {
+                pages.push((object, page));
+                pieces.push((number, start, range));
             }
         }
+        let mut outcome = Ok(());
+        self.store_io().read_all(self.volume, &pages, &mut |index, found| {
+            let (number, start, range) = pieces[index].clone();
+            let key = Key { object, page: pages[index].1 };
+            let laid = lay_over(&mut self.state(), key, start, found, &mut bytes[number][range]);
+            if outcome.is_ok() {
+                outcome = laid;
+            }
+        });
+        outcome?;
         Ok(bytes)
     }
 }
 
-/// The bytes of a page from `start` on: what the store has, unless it is cut, and over it what is in memory.
+/// The bytes of a page from `start` on, into zeros: what the store has, unless it is cut, and over it what is in memory.
 fn lay_over(
     state: &mut State,
     key: Key,
     start: usize,
-    found: Result<Found, StoreError>,
+    found: FoundPage<'_>,
     into: &mut [u8],
 ) -> Result<(), StoreError> {
     let entry = state.table.get(&key);
@@ -209,17 +219,14 @@ fn lay_over(
         entry.read(start, into);
         return Ok(());
     }
-    let cut = state.cut_of(key);
-    let mut base = match found? {
-        Found::Page { bytes, home } if cut.is_none_or(|cut| home >= cut) => {
-            state.counters.fetched_for_reads += 1;
-            bytes
-        }
-        _ => Page::zeroed(),
-    };
-    if let Some(Body::Patch(delta)) = state.table.get(&key).map(|entry| &entry.body) {
-        delta.apply(&mut base);
+    if let Some((page, home)) = found?
+        && state.cut_of(key).is_none_or(|cut| home >= cut)
+    {
+        state.counters.fetched_for_reads += 1;
+        into.copy_from_slice(&page.0[start..start + into.len()]);
     }
-    into.copy_from_slice(&base.0[start..start + into.len()]);
+    if let Some(Body::Patch(delta)) = state.table.get(&key).map(|entry| &entry.body) {
+        delta.read(start, into);
+    }
     Ok(())
 }
