@@ -223,11 +223,8 @@ impl Cache {
         let mut recovery = Recovery::new(&store, clock.monotonic());
         let buffer =
             Buffer::open(buffer_device, store.id(), &mut |transaction| recovery.replay(transaction))?;
-        let Recovery { state, error, .. } = recovery;
-        match error {
-            Some(error) => Err(error),
-            None => Cache::begin(store, buffer, clock, settings, state),
-        }
+        let state = recovery.finish()?;
+        Cache::begin(store, buffer, clock, settings, state)
     }
 
     #[cfg(feature = "planted-bugs")]
@@ -242,11 +239,8 @@ impl Cache {
         let mut recovery = Recovery::new(&store, clock.monotonic());
         let replay = &mut |transaction: buffer::Replayed<'_>| recovery.replay(transaction);
         let buffer = Buffer::open_with_bug(buffer_device, store.id(), replay, bug)?;
-        let Recovery { state, error, .. } = recovery;
-        match error {
-            Some(error) => Err(error),
-            None => Cache::begin(store, buffer, clock, settings, state),
-        }
+        let state = recovery.finish()?;
+        Cache::begin(store, buffer, clock, settings, state)
     }
 
     fn begin(

@@ -2,6 +2,7 @@
 
 use crate::cache::Core;
 use crate::error::CacheError;
+use crate::gather::Gathered;
 use crate::page::{Body, Dirt, Entry};
 use crate::state::{Key, PendingCut, State, pages_of};
 use buffer::{GroupNo, Record, Replayed};
@@ -12,18 +13,33 @@ use store::{FoundPage, Store, StoreError, VolumeId};
 
 /// Puts the buffer's transactions, in the order of the log, into a state that is not shared yet.
 pub(crate) struct Recovery<'a> {
-    pub(crate) state: State,
-    pub(crate) store: &'a Store,
-    pub(crate) now: Duration,
+    state: State,
+    /// Pages that are on their way into the state.
+    gathered: Gathered,
+    store: &'a Store,
+    /// Pages for which the store has promised room and that have not come yet.
+    promises: u64,
+    now: Duration,
     /// Whose records the buffer holds.
-    pub(crate) volume: VolumeId,
+    volume: VolumeId,
     /// The first thing that went wrong: the mount is refused, nothing has been written.
-    pub(crate) error: Option<CacheError>,
+    error: Option<CacheError>,
 }
 
 impl<'a> Recovery<'a> {
     pub(crate) fn new(store: &'a Store, now: Duration) -> Recovery<'a> {
-        Recovery { state: State::new(), store, now, volume: VolumeId::MAIN, error: None }
+        let (state, gathered) = (State::new(), Gathered::default());
+        Recovery { state, gathered, store, promises: 0, now, volume: VolumeId::MAIN, error: None }
+    }
+
+    /// The state once the whole log was replayed.
+    pub(crate) fn finish(mut self) -> Result<State, CacheError> {
+        self.gathered.settle(&mut self.state);
+        self.store.release(self.promises);
+        match self.error {
+            Some(error) => Err(error),
+            None => Ok(self.state),
+        }
     }
 }
 
@@ -72,6 +88,7 @@ impl Recovery<'_> {
             _ => return self.record(record, at, group),
         };
         let cut = PendingCut { from, to, sequence: at, group, whole_object, since: self.now };
+        self.gathered.settle(&mut self.state);
         let promises = self.state.cut_again(object, cut);
         self.store.release(promises);
         Ok(())
@@ -88,17 +105,24 @@ impl Recovery<'_> {
         group: GroupNo,
         bytes: Option<&[u8]>,
     ) -> Result<(), CacheError> {
-        let (store, now) = (self.store, self.now);
-        let fresh = self.state.change(key, |entry| {
+        let (store, promises, now) = (self.store, &mut self.promises, self.now);
+        let change = |entry: &mut Entry| {
             match bytes {
                 Some(bytes) => entry.write(range.start, bytes),
                 None => entry.zero(range.start, range.len()),
             }
             let fresh = entry.dirt.is_none();
             // Room was promised before the crash. Should it be missing now, the page goes home from the last reserve.
-            entry.note(range, at, group, || dirt(at, group, now, store.reserve(1).is_ok(), true));
+            entry.note(range, at, group, || dirt(at, group, now, promised(store, promises), true));
             fresh
-        });
+        };
+        let fresh = if let Some(entry) = self.gathered.get(key) {
+            change(entry)
+        } else if self.state.table.contains_key(&key) {
+            self.state.change(key, change)
+        } else {
+            change(self.gathered.add(key, at))
+        };
         if fresh {
             self.state.recovered.push(key);
         }
@@ -115,10 +139,21 @@ impl Recovery<'_> {
         group: GroupNo,
     ) -> Result<(), CacheError> {
         let cut = PendingCut { from, to, sequence: at, group, whole_object, since: self.now };
+        self.gathered.settle(&mut self.state);
         let (promises, _) = self.state.cut(object, cut);
         self.store.release(promises);
         Ok(())
     }
+}
+
+/// Takes one of the promises; asks the store for many at a time.
+fn promised(store: &Store, promises: &mut u64) -> bool {
+    if *promises == 0 {
+        *promises = [PROMISES, 1].into_iter().find(|&pages| store.reserve(pages).is_ok()).unwrap_or(0);
+    }
+    let has = *promises > 0;
+    *promises -= u64::from(has);
+    has
 }
 
 /// The first change of a page.
@@ -131,6 +166,9 @@ pub(crate) fn dirt(
 ) -> Dirt {
     Dirt { newest, group, latest: group, ranges: Default::default(), since, reserved, recovered }
 }
+
+/// Pages for which the store is asked for room at once.
+const PROMISES: u64 = 256;
 
 /// Pages of which the store is asked at once: their map nodes are read together.
 const LOOK_PAGES: usize = 4096;

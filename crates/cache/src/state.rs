@@ -20,7 +20,7 @@ use std::time::Duration;
 const EVICT_LOOKS: usize = 512;
 
 /// Where a page is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
     pub(crate) object: ObjectId,
     pub(crate) page: PageNo,
@@ -121,6 +121,29 @@ impl State {
         }
         self.account(key, before, after);
         result
+    }
+
+    /// Takes in dirty pages that it has not, in the order of their first changes, since which they count as queued.
+    pub(crate) fn adopt(&mut self, pages: Vec<(Key, Box<Entry>)>) {
+        if !self.table.is_empty() {
+            for (key, entry) in pages {
+                self.by_write.push_back(key);
+                let account = Account::of(&entry);
+                self.table.insert(key, entry);
+                self.account(key, Account::default(), account);
+            }
+            return;
+        }
+        // An empty table and its index are built from all that is sorted, which costs much less.
+        for (key, entry) in &pages {
+            let Account { memory, dirty, whole, .. } = Account::of(entry);
+            self.memory_bytes += memory;
+            self.dirty_bytes += dirty;
+            self.by_write.push_back(*key);
+            self.sweep.extend(whole.then_some(*key));
+        }
+        self.by_group = pages.iter().filter_map(|(key, entry)| Some((entry.group()?, *key))).collect();
+        self.table = pages.into_iter().collect();
     }
 
     /// Drops an entry; its waiters are the caller's business.
