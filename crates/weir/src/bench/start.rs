@@ -25,6 +25,8 @@ use super::workload::{Overwriter, PAGE_BYTES, Sync, lay_out};
 const FILES_PER_DIRECTORY: u64 = 1000;
 /// Writes between two looks at the buffer.
 const WRITES_AT_ONCE: u64 = 10_000;
+/// Looks at a buffer that becomes no fuller before that counts as full.
+const LOOKS_IN_VAIN: u32 = 8;
 /// Bytes of each write.
 const RECORD_BYTES: u64 = 512;
 
@@ -211,19 +213,32 @@ impl Bench {
         Ok(millis(begun))
     }
 
-    /// Writes until the buffer is no fuller than it was before, and says how things stand.
+    /// Writes until the buffer is full, or becomes no fuller because as much goes home, and says how things stand.
     fn fill(&self, args: &StartArgs, seed: u64) -> Result<Value, BenchError> {
-        let mut writer = Overwriter::open(&self.file(), args.pages, RECORD_BYTES, seed)?;
-        let mut least = u64::MAX;
+        let mut rounds = (seed << 32)..;
+        let mut open = || {
+            let seed = rounds.next().unwrap_or(seed);
+            Overwriter::open(&self.file(), args.pages, RECORD_BYTES, seed)
+        };
+        let mut writer = open()?;
+        let (mut least, mut in_vain) = (u64::MAX, 0);
         loop {
             let done = writer.run(WRITES_AT_ONCE, Duration::from_secs(3600), Sync::Never)?;
+            if done.writes == 0 {
+                // Each page was written to once: now again.
+                writer = open()?;
+                continue;
+            }
             run(weir("sync").arg(&self.mount_point))?;
             let now = self.status()?;
-            let room = now["buffer_log"]["room_bytes"].as_u64().ok_or_else(|| self.unclear("room_bytes"))?;
-            if room >= least || done.writes == 0 {
+            let number = |name: &str| now["buffer_log"][name].as_u64().ok_or_else(|| self.unclear(name));
+            let (room, bytes) = (number("room_bytes")?, number("bytes")?);
+            // Room comes back where the log passes the ring's end, so one look says nothing.
+            in_vain = if room < least { 0 } else { in_vain + 1 };
+            least = least.min(room);
+            if room < bytes / 16 || in_vain == LOOKS_IN_VAIN {
                 return Ok(now);
             }
-            least = room;
         }
     }
 
