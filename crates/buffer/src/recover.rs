@@ -8,7 +8,7 @@ use crate::format::{
 };
 use crate::record::{Order, Record};
 use crate::ring::{GroupNo, Mark, Position, Ring, blocks_of};
-use device::{Device, DeviceError, Incarnation, Page, Sequence, StoreId};
+use device::{BLOCK_BYTES, Device, DeviceError, Incarnation, Page, Sequence, StoreId};
 use std::collections::VecDeque;
 use zerocopy::FromZeros;
 
@@ -255,21 +255,35 @@ impl Window {
     ) -> Result<&[Page], DeviceError> {
         let is_held = at >= self.start && at.plus(count).0 <= self.start.0 + self.held as u64;
         if !is_held {
-            self.held = 0;
-            let ahead = count.max(WINDOW_BLOCKS).min(ring.left(at)) as usize;
+            let kept = self.keep_from(at);
+            let ahead = count.max(kept as u64 + WINDOW_BLOCKS).min(ring.left(at)) as usize;
             let more = ahead.saturating_sub(self.pages.len());
             Page::extend_vec_zeroed(&mut self.pages, more).expect("memory to read the log");
-            self.held = match device.read(ring.block(at), &mut self.pages[..ahead]) {
+            let from = ring.block(at.plus(kept as u64));
+            let held = match device.read(from, &mut self.pages[kept..ahead]) {
                 Ok(()) => ahead,
                 // Perhaps only what was read ahead is unreadable.
                 Err(_) => {
-                    device.read(ring.block(at), &mut self.pages[..count as usize])?;
+                    device.read(from, &mut self.pages[kept..count as usize])?;
                     count as usize
                 }
             };
-            self.start = at;
+            (self.start, self.held) = (at, held);
         }
         let from = (at.0 - self.start.0) as usize;
         Ok(&self.pages[from..from + count as usize])
+    }
+
+    /// Moves what is held from `at` on to the front, so that the device is read from one end to the other, each block
+    /// once; returns how many blocks that is.
+    fn keep_from(&mut self, at: Position) -> usize {
+        let held = std::mem::take(&mut self.held);
+        let end = self.start.0 + held as u64;
+        if at < self.start || at.0 >= end {
+            return 0;
+        }
+        let from = (at.0 - self.start.0) as usize;
+        Page::bytes_mut(&mut self.pages).copy_within(from * BLOCK_BYTES..held * BLOCK_BYTES, 0);
+        held - from
     }
 }

@@ -226,11 +226,8 @@ impl Cache {
         let mut recovery = Recovery::new(&store, clock.monotonic());
         let buffer =
             Buffer::open(buffer_device, store.id(), &mut |transaction| recovery.replay(transaction))?;
-        let Recovery { state, error, .. } = recovery;
-        match error {
-            Some(error) => Err(error),
-            None => Cache::begin(store, buffer, clock, settings, state),
-        }
+        let state = recovery.finish()?;
+        Cache::begin(store, buffer, clock, settings, state)
     }
 
     #[cfg(feature = "planted-bugs")]
@@ -245,11 +242,8 @@ impl Cache {
         let mut recovery = Recovery::new(&store, clock.monotonic());
         let replay = &mut |transaction: buffer::Replayed<'_>| recovery.replay(transaction);
         let buffer = Buffer::open_with_bug(buffer_device, store.id(), replay, bug)?;
-        let Recovery { state, error, .. } = recovery;
-        match error {
-            Some(error) => Err(error),
-            None => Cache::begin(store, buffer, clock, settings, state),
-        }
+        let state = recovery.finish()?;
+        Cache::begin(store, buffer, clock, settings, state)
     }
 
     fn begin(
@@ -337,7 +331,17 @@ impl Cache {
 
     /// Reads in the caller's thread, waiting for the device: for opening and checking, not for requests.
     pub fn read_now(&self, object: ObjectId, offset: u64, len: usize) -> Result<Vec<u8>, CacheError> {
-        self.core.read_now(object, offset, len)
+        let mut found = self.core.read_all_now(object, &[(offset, len)])?;
+        Ok(found.pop().expect("as many as were asked for"))
+    }
+
+    /// The same for several ranges (offset, length), which are read in the order in which they lie in the store.
+    pub fn read_all_now(
+        &self,
+        object: ObjectId,
+        ranges: &[(u64, usize)],
+    ) -> Result<Vec<Vec<u8>>, CacheError> {
+        self.core.read_all_now(object, ranges)
     }
 
     /// Completes when every change applied before the call is durable. Causes no store I/O.

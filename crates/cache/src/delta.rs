@@ -1,14 +1,18 @@
 //! A delta: disjoint ranges of one page, each bytes or zeros, newer than the store.
 
 use device::{BLOCK_BYTES, Page};
+use smallvec::SmallVec;
 use std::ops::Range;
 
 /// Disjoint, sorted, never adjacent-and-alike ranges of one page. Its memory is the number of distinct bytes that
 /// changed, not of bytes written (*Non-blocking Writes to Files*, section 3.1).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Delta {
-    runs: Vec<Run>,
+    runs: Runs,
 }
+
+/// Most deltas have one run, which then needs no memory of its own.
+type Runs = SmallVec<[Run; 1]>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Run {
@@ -89,10 +93,13 @@ impl Delta {
     }
 
     fn insert(&mut self, new: Run) {
+        if self.runs.is_empty() {
+            return self.runs.push(new);
+        }
         let range = new.range();
         let first = self.runs.partition_point(|run| run.range().end < range.start);
         let after = self.runs.partition_point(|run| run.range().start <= range.end);
-        let mut merged: Vec<Run> = Vec::with_capacity(3);
+        let mut merged = Runs::new();
         for old in &self.runs[first..after] {
             if old.range().start < range.start {
                 push_merging(&mut merged, old.part(0..range.start));
@@ -104,7 +111,8 @@ impl Delta {
                 push_merging(&mut merged, old.part(range.end..BLOCK_BYTES));
             }
         }
-        self.runs.splice(first..after, merged);
+        self.runs.drain(first..after);
+        self.runs.insert_many(first, merged);
     }
 
     /// True if every byte of `range` is in the delta.
@@ -175,7 +183,7 @@ impl Delta {
 }
 
 /// Appends `run` to sorted runs that end at or before it, merging it with the last where both are alike.
-fn push_merging(runs: &mut Vec<Run>, run: Run) {
+fn push_merging(runs: &mut Runs, run: Run) {
     if let Some(last) = runs.last_mut()
         && last.range().end == run.range().start
     {

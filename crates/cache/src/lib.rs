@@ -5,6 +5,7 @@ mod checkpoint;
 mod commit;
 mod delta;
 mod error;
+mod gather;
 mod page;
 mod read;
 mod records;

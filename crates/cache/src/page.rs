@@ -29,8 +29,8 @@ pub(crate) struct Entry {
     pub(crate) body: Body,
     /// Changes that no write-back has taken yet.
     pub(crate) dirt: Option<Dirt>,
-    /// Changes that a write-back is taking home.
-    pub(crate) writing: Option<Dirt>,
+    /// Changes that a write-back is taking home. Boxed: few pages are on their way at a time.
+    pub(crate) writing: Option<Box<Dirt>>,
     /// The fetch that is under way or queued.
     pub(crate) flight: Option<FlightNo>,
     /// Reads that wait for this page.
@@ -92,11 +92,7 @@ impl Entry {
 
     /// The oldest group that this page still needs.
     pub(crate) fn group(&self) -> Option<GroupNo> {
-        match (&self.writing, &self.dirt) {
-            (Some(writing), Some(dirt)) => Some(writing.group.min(dirt.group)),
-            (Some(only), None) | (None, Some(only)) => Some(only.group),
-            (None, None) => None,
-        }
+        self.writing.as_deref().into_iter().chain(&self.dirt).map(|dirt| dirt.group).min()
     }
 
     /// Changes bytes in memory.
@@ -195,7 +191,7 @@ impl Entry {
         if self.writing.is_some() {
             return None;
         }
-        self.writing = self.dirt.take();
+        self.writing = self.dirt.take().map(Box::new);
         self.writing.as_ref().map(|dirt| (page.clone(), dirt.newest))
     }
 
@@ -204,7 +200,7 @@ impl Entry {
     pub(crate) fn abandon_writing(&mut self) -> u64 {
         let Some(old) = self.writing.take() else { return 0 };
         let Some(dirt) = &mut self.dirt else {
-            self.dirt = Some(old);
+            self.dirt = Some(*old);
             return 0;
         };
         let spare = old.reserved && dirt.reserved;

@@ -2,28 +2,44 @@
 
 use crate::cache::Core;
 use crate::error::CacheError;
+use crate::gather::Gathered;
 use crate::page::{Body, Dirt, Entry};
 use crate::state::{Key, PendingCut, State, pages_of};
 use buffer::{GroupNo, Record, Replayed};
-use device::{ObjectId, Page, PageNo, Sequence};
+use device::{ObjectId, PageNo, Sequence};
 use std::ops::Range;
 use std::time::Duration;
-use store::{Found, Store, StoreError, VolumeId, Want};
+use store::{FoundPage, Store, StoreError, VolumeId};
 
 /// Puts the buffer's transactions, in the order of the log, into a state that is not shared yet.
 pub(crate) struct Recovery<'a> {
-    pub(crate) state: State,
-    pub(crate) store: &'a Store,
-    pub(crate) now: Duration,
+    state: State,
+    /// Pages that are on their way into the state.
+    gathered: Gathered,
+    store: &'a Store,
+    /// Pages for which the store has promised room and that have not come yet.
+    promises: u64,
+    now: Duration,
     /// Whose records the buffer holds.
-    pub(crate) volume: VolumeId,
+    volume: VolumeId,
     /// The first thing that went wrong: the mount is refused, nothing has been written.
-    pub(crate) error: Option<CacheError>,
+    error: Option<CacheError>,
 }
 
 impl<'a> Recovery<'a> {
     pub(crate) fn new(store: &'a Store, now: Duration) -> Recovery<'a> {
-        Recovery { state: State::new(), store, now, volume: VolumeId::MAIN, error: None }
+        let (state, gathered) = (State::new(), Gathered::default());
+        Recovery { state, gathered, store, promises: 0, now, volume: VolumeId::MAIN, error: None }
+    }
+
+    /// The state once the whole log was replayed.
+    pub(crate) fn finish(mut self) -> Result<State, CacheError> {
+        self.gathered.settle(&mut self.state);
+        self.store.release(self.promises);
+        match self.error {
+            Some(error) => Err(error),
+            None => Ok(self.state),
+        }
     }
 }
 
@@ -72,6 +88,7 @@ impl Recovery<'_> {
             _ => return self.record(record, at, group),
         };
         let cut = PendingCut { from, to, sequence: at, group, whole_object, since: self.now };
+        self.gathered.settle(&mut self.state);
         let promises = self.state.cut_again(object, cut);
         self.store.release(promises);
         Ok(())
@@ -88,17 +105,24 @@ impl Recovery<'_> {
         group: GroupNo,
         bytes: Option<&[u8]>,
     ) -> Result<(), CacheError> {
-        let (store, now) = (self.store, self.now);
-        let fresh = self.state.change(key, |entry| {
+        let (store, promises, now) = (self.store, &mut self.promises, self.now);
+        let change = |entry: &mut Entry| {
             match bytes {
                 Some(bytes) => entry.write(range.start, bytes),
                 None => entry.zero(range.start, range.len()),
             }
             let fresh = entry.dirt.is_none();
             // Room was promised before the crash. Should it be missing now, the page goes home from the last reserve.
-            entry.note(range, at, group, || dirt(at, group, now, store.reserve(1).is_ok(), true));
+            entry.note(range, at, group, || dirt(at, group, now, promised(store, promises), true));
             fresh
-        });
+        };
+        let fresh = if let Some(entry) = self.gathered.get(key) {
+            change(entry)
+        } else if self.state.table.contains_key(&key) {
+            self.state.change(key, change)
+        } else {
+            change(self.gathered.add(key, at))
+        };
         if fresh {
             self.state.recovered.push(key);
         }
@@ -115,10 +139,21 @@ impl Recovery<'_> {
         group: GroupNo,
     ) -> Result<(), CacheError> {
         let cut = PendingCut { from, to, sequence: at, group, whole_object, since: self.now };
+        self.gathered.settle(&mut self.state);
         let (promises, _) = self.state.cut(object, cut);
         self.store.release(promises);
         Ok(())
     }
+}
+
+/// Takes one of the promises; asks the store for many at a time.
+fn promised(store: &Store, promises: &mut u64) -> bool {
+    if *promises == 0 {
+        *promises = [PROMISES, 1].into_iter().find(|&pages| store.reserve(pages).is_ok()).unwrap_or(0);
+    }
+    let has = *promises > 0;
+    *promises -= u64::from(has);
+    has
 }
 
 /// The first change of a page.
@@ -132,11 +167,11 @@ pub(crate) fn dirt(
     Dirt { newest, group, latest: group, ranges: Default::default(), since, reserved, recovered }
 }
 
+/// Pages for which the store is asked for room at once.
+const PROMISES: u64 = 256;
+
 /// Pages of which the store is asked at once: their map nodes are read together.
 const LOOK_PAGES: usize = 4096;
-
-/// Pages read at once when much is read in the caller's thread: 8 MiB, so that a slow device is waited for a few times.
-const BULK_PAGES: usize = 2048;
 
 impl Core {
     /// Asks the store about some of the pages that were found in the buffer, and makes those clean that are home; `false`
@@ -166,7 +201,7 @@ impl Core {
             let dirt = entry.dirt.as_ref().filter(|dirt| dirt.recovered);
             dirt.is_some_and(|dirt| home.is_some_and(|home| dirt.newest <= home))
         };
-        if !state.table.get(&key).is_some_and(is_home) {
+        if !state.table.get(&key).is_some_and(|entry| is_home(entry)) {
             return;
         }
         let (reserved, needless) = state.change(key, |entry| {
@@ -179,29 +214,42 @@ impl Core {
         }
     }
 
-    /// Reads in the caller's thread, waiting for the device. What it reads does not come into memory: it is read once.
-    pub(crate) fn read_now(&self, object: ObjectId, offset: u64, len: usize) -> Result<Vec<u8>, CacheError> {
-        let mut bytes = vec![0; len];
-        let pieces: Vec<(PageNo, usize, Range<usize>)> = pages_of(offset, len).collect();
-        for pieces in pieces.chunks(BULK_PAGES) {
-            let mut wants: Vec<Want> = pieces.iter().map(|&(page, ..)| Want::new(object, page)).collect();
-            self.store_io().read_from(self.volume, &mut wants);
-            let mut state = self.state();
-            for ((page, start, range), want) in pieces.iter().zip(wants) {
-                let (key, into) = (Key { object, page: *page }, &mut bytes[range.clone()]);
-                lay_over(&mut state, key, *start, want.found, into)?;
+    /// Reads ranges of an object in the caller's thread, waiting for the device. What it reads does not come into memory:
+    /// it is read once.
+    pub(crate) fn read_all_now(
+        &self,
+        object: ObjectId,
+        ranges: &[(u64, usize)],
+    ) -> Result<Vec<Vec<u8>>, CacheError> {
+        let mut bytes: Vec<Vec<u8>> = ranges.iter().map(|&(_, len)| vec![0; len]).collect();
+        let mut pages: Vec<(ObjectId, PageNo)> = Vec::new();
+        let mut pieces: Vec<(usize, usize, Range<usize>)> = Vec::new();
+        for (number, &(offset, len)) in ranges.iter().enumerate() {
+            for (page, start, range) in pages_of(offset, len) {
+                pages.push((object, page));
+                pieces.push((number, start, range));
             }
         }
+        let mut outcome = Ok(());
+        self.store_io().read_all(self.volume, &pages, &mut |index, found| {
+            let (number, start, range) = pieces[index].clone();
+            let key = Key { object, page: pages[index].1 };
+            let laid = lay_over(&mut self.state(), key, start, found, &mut bytes[number][range]);
+            if outcome.is_ok() {
+                outcome = laid;
+            }
+        });
+        outcome?;
         Ok(bytes)
     }
 }
 
-/// The bytes of a page from `start` on: what the store has, unless it is cut, and over it what is in memory.
+/// The bytes of a page from `start` on, into zeros: what the store has, unless it is cut, and over it what is in memory.
 fn lay_over(
     state: &mut State,
     key: Key,
     start: usize,
-    found: Result<Found, StoreError>,
+    found: FoundPage<'_>,
     into: &mut [u8],
 ) -> Result<(), StoreError> {
     let entry = state.table.get(&key);
@@ -209,17 +257,14 @@ fn lay_over(
         entry.read(start, into);
         return Ok(());
     }
-    let cut = state.cut_of(key);
-    let mut base = match found? {
-        Found::Page { bytes, home } if cut.is_none_or(|cut| home >= cut) => {
-            state.counters.fetched_for_reads += 1;
-            bytes
-        }
-        _ => Page::zeroed(),
-    };
-    if let Some(Body::Patch(delta)) = state.table.get(&key).map(|entry| &entry.body) {
-        delta.apply(&mut base);
+    if let Some((page, home)) = found?
+        && state.cut_of(key).is_none_or(|cut| home >= cut)
+    {
+        state.counters.fetched_for_reads += 1;
+        into.copy_from_slice(&page.0[start..start + into.len()]);
     }
-    into.copy_from_slice(&base.0[start..start + into.len()]);
+    if let Some(Body::Patch(delta)) = state.table.get(&key).map(|entry| &entry.body) {
+        delta.read(start, into);
+    }
     Ok(())
 }

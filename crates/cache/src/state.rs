@@ -20,7 +20,7 @@ use std::time::Duration;
 const EVICT_LOOKS: usize = 512;
 
 /// Where a page is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
     pub(crate) object: ObjectId,
     pub(crate) page: PageNo,
@@ -42,7 +42,8 @@ pub(crate) struct PendingCut {
 
 /// Everything under the lock. After a crash: rebuilt from the buffer's records.
 pub(crate) struct State {
-    pub(crate) table: BTreeMap<Key, Entry>,
+    /// Boxed, so that a page that comes or goes moves the pointers beside it and not whole entries.
+    pub(crate) table: BTreeMap<Key, Box<Entry>>,
     /// Pages that need the buffer, by the oldest group that they need.
     by_group: BTreeSet<(GroupNo, Key)>,
     /// Dirty pages, about in the order of their last writes; entries may be stale.
@@ -111,7 +112,7 @@ impl State {
                 (entry, before)
             }
             Place::Vacant(place) => {
-                (place.insert(Entry::new(Body::Patch(Default::default()))), Account::default())
+                (place.insert(Box::new(Entry::new(Body::Patch(Default::default())))), Account::default())
             }
         };
         let result = with(entry);
@@ -124,9 +125,32 @@ impl State {
         result
     }
 
+    /// Takes in dirty pages that it has not, in the order of their first changes, since which they count as queued.
+    pub(crate) fn adopt(&mut self, pages: Vec<(Key, Box<Entry>)>) {
+        if !self.table.is_empty() {
+            for (key, entry) in pages {
+                self.by_write.push_back(key);
+                let account = Account::of(&entry);
+                self.table.insert(key, entry);
+                self.account(key, Account::default(), account);
+            }
+            return;
+        }
+        // An empty table and its index are built from all that is sorted, which costs much less.
+        for (key, entry) in &pages {
+            let Account { memory, dirty, whole, .. } = Account::of(entry);
+            self.memory_bytes += memory;
+            self.dirty_bytes += dirty;
+            self.by_write.push_back(*key);
+            self.sweep.extend(whole.then_some(*key));
+        }
+        self.by_group = pages.iter().filter_map(|(key, entry)| Some((entry.group()?, *key))).collect();
+        self.table = pages.into_iter().collect();
+    }
+
     /// Drops an entry; its waiters are the caller's business.
     pub(crate) fn remove(&mut self, key: Key) -> Option<Entry> {
-        let entry = self.table.remove(&key)?;
+        let entry = *self.table.remove(&key)?;
         self.account(key, Account::of(&entry), Account::default());
         Some(entry)
     }
@@ -269,7 +293,7 @@ impl State {
     pub(crate) fn oldest_since(&self) -> Option<Duration> {
         let page = self.by_group.first().and_then(|(_, key)| self.table.get(key));
         let page =
-            page.and_then(|entry| entry.writing.as_ref().or(entry.dirt.as_ref())).map(|dirt| dirt.since);
+            page.and_then(|entry| entry.writing.as_deref().or(entry.dirt.as_ref())).map(|dirt| dirt.since);
         let cut = self.cuts.values().flatten().map(|cut| cut.since).min();
         page.into_iter().chain(cut).min()
     }

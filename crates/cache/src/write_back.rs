@@ -291,7 +291,7 @@ impl Core {
             let mine =
                 |entry: &Entry| entry.writing.as_ref().is_some_and(|writing| writing.newest == page.newest);
             // One that was cut while it was on its way: its promise has no owner any more.
-            let gone = !state.table.get(&page.key).is_some_and(mine);
+            let gone = !state.table.get(&page.key).is_some_and(|entry| mine(entry));
             spare += u64::from(page.reserved && (gone || is_home));
             if gone {
                 continue;

@@ -11,11 +11,8 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 /// Regions grow in steps of this, so that small changes seldom move them.
 const GROW_BYTES: usize = 64 << 10;
 
-/// How much is read at once when the arena is loaded.
-const LOAD_BYTES: usize = 8 << 20;
-
-/// Reads bytes of object 0 from below.
-pub(crate) type ReadArena<'a> = &'a mut dyn FnMut(u64, usize) -> Result<Vec<u8>, FsError>;
+/// Reads ranges (offset, length) of object 0 from below.
+pub(crate) type ReadArena<'a> = &'a mut dyn FnMut(&[(u64, usize)]) -> Result<Vec<Vec<u8>>, FsError>;
 
 /// All metadata, addressed by offsets in object 0.
 #[derive(Clone)]
@@ -36,18 +33,16 @@ impl Arena {
         Arena { regions }
     }
 
-    /// Loads an arena up to its high-water marks.
+    /// Loads an arena up to its high-water marks: all of it at once, because its regions lie in the store as they were
+    /// written, among each other.
     pub(crate) fn load(read: ReadArena<'_>) -> Result<Arena, FsError> {
         let mut arena = Arena::empty();
-        arena.regions[0] = read(0, BLOCK_BYTES)?;
+        let header = read(&[(0, BLOCK_BYTES)])?;
+        arena.regions[0] = header.into_iter().next().expect("as many as were asked for");
         check_header(arena.header())?;
-        for region in &Region::ALL[1..] {
-            let len = arena.used_bytes(*region);
-            let mut bytes = Vec::with_capacity(len);
-            while bytes.len() < len {
-                let take = LOAD_BYTES.min(len - bytes.len());
-                bytes.extend(read(region.base() + bytes.len() as u64, take)?);
-            }
+        let ranges: Vec<(u64, usize)> =
+            Region::ALL[1..].iter().map(|&region| (region.base(), arena.used_bytes(region))).collect();
+        for (region, bytes) in Region::ALL[1..].iter().zip(read(&ranges)?) {
             arena.regions[*region as usize] = bytes;
         }
         Ok(arena)

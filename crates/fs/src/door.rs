@@ -76,7 +76,7 @@ impl Fs {
     /// [`FsError::Corrupt`] where the volume holds no file system, a newer one, or a damaged one; nothing is changed
     /// then.
     pub fn open(cache: Arc<Cache>, clock: Arc<dyn Clock>) -> Result<Fs, FsError> {
-        let arena = Arena::load(&mut |offset, len| Ok(cache.read_now(ARENA, offset, len)?))?;
+        let arena = Arena::load(&mut |ranges| Ok(cache.read_all_now(ARENA, ranges)?))?;
         let state = State::new(arena)?;
         let orphans = state.orphans()?;
         let core = Arc::new(Core::new(cache, clock, state));

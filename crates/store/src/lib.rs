@@ -15,6 +15,7 @@ mod label;
 mod list;
 mod log;
 mod map;
+mod near;
 mod note;
 #[cfg(feature = "planted-bugs")]
 mod plant;
@@ -38,6 +39,7 @@ pub use counters::Counters;
 pub use error::StoreError;
 pub use label::{MAIN_NAME, NewVolume, VolumeInfo, check_name};
 pub use list::Listed;
+pub use near::FoundPage;
 #[cfg(feature = "planted-bugs")]
 pub use plant::PlantedBug;
 pub use read::{Found, Want};

@@ -45,9 +45,9 @@ impl Want {
 const RUN_BLOCKS_MAX: u64 = 1024;
 
 /// A want whose page is known, and its segment pinned.
-struct Placed {
-    want: usize,
-    entry: PageEntry,
+pub(crate) struct Placed {
+    pub(crate) want: usize,
+    pub(crate) entry: PageEntry,
 }
 
 impl Store {
@@ -93,18 +93,30 @@ impl Store {
     fn answer(&self, want: &Want, entry: &PageEntry, run: &Read) -> Result<Found, StoreError> {
         run.result.clone()?;
         let bytes = &run.pages[(entry.place.0 - run.at.0) as usize];
-        let found = crc32c::crc32c(&bytes.0);
-        if found != entry.crc {
-            let what = format!("page {} of object {}", want.page, want.object);
-            return Err(self.corrupt(entry.place, what, entry.crc, found));
-        }
+        self.intact(want.object, want.page, entry, bytes)?;
         let mut copy = Page::zeroed();
         copy.0.copy_from_slice(&bytes.0);
         Ok(Found::Page { bytes: copy, home: entry.home })
     }
 
+    /// An error unless the bytes are those that were written.
+    pub(crate) fn intact(
+        &self,
+        object: ObjectId,
+        page: PageNo,
+        entry: &PageEntry,
+        bytes: &Page,
+    ) -> Result<(), StoreError> {
+        let found = crc32c::crc32c(&bytes.0);
+        if found != entry.crc {
+            let what = format!("page {page} of object {object}");
+            return Err(self.corrupt(entry.place, what, entry.crc, found));
+        }
+        Ok(())
+    }
+
     /// Finds and pins the places of all wants that are no holes, and answers the others.
-    fn look_up(&self, volume: VolumeId, wants: &mut [Want]) -> Vec<Placed> {
+    pub(crate) fn look_up(&self, volume: VolumeId, wants: &mut [Want]) -> Vec<Placed> {
         let (mut placed, mut failed) = (Vec::new(), BTreeMap::new());
         let mut open: Vec<usize> = (0..wants.len()).collect();
         while !open.is_empty() {
@@ -174,18 +186,10 @@ impl Store {
         ids.sort();
         ids.dedup();
         let mut failed = BTreeMap::new();
-        // 1 MiB at a time.
-        for ids in ids.chunks(256) {
-            self.load_some(ids, &mut failed);
-        }
-        failed
-    }
-
-    fn load_some(&self, ids: &[NodeId], failed: &mut BTreeMap<NodeId, StoreError>) {
         let mut wanted: Vec<(NodeId, NodeEntry)> = Vec::new();
         {
             let map = self.map();
-            for &id in ids.iter().filter(|id| !map.nodes.contains_key(id)) {
+            for id in ids.into_iter().filter(|id| !map.nodes.contains_key(id)) {
                 match map.table.get(id) {
                     Some(entry) => {
                         map.segments.pin(entry.place);
@@ -199,12 +203,15 @@ impl Store {
             }
         }
         count(&self.counting.node_reads, wanted.len() as u64);
-        let mut reads: Vec<Read> = wanted.iter().map(|(_, entry)| Read::new(entry.place, 1)).collect();
-        self.device.read_batch(&mut reads);
-        let mut map = self.map_mut();
-        for ((id, entry), read) in wanted.into_iter().zip(reads) {
+        // Those of one checkpoint lie together.
+        wanted.sort_by_key(|(_, entry)| entry.place);
+        let places: Vec<Block> = wanted.iter().map(|(_, entry)| entry.place).collect();
+        self.read_near(&places, &mut |index, found| {
+            let (id, entry) = wanted[index];
+            let found = found.map_err(StoreError::from).and_then(|page| self.node_in(page, id, &entry));
+            let mut map = self.map_mut();
             map.segments.unpin(entry.place);
-            match self.node_in(&read, id, &entry) {
+            match found {
                 // While it was read, it may have been written elsewhere, or its id used again.
                 Ok(body) if map.table.get(id).is_some_and(|now| now.place == entry.place) => {
                     map.loaded(id, body);
@@ -212,7 +219,8 @@ impl Store {
                 Ok(_) => {}
                 Err(error) => drop(failed.insert(id, error)),
             }
-        }
+        });
+        failed
     }
 
     /// Reads blocks, consecutive ones together, each with its own result. No place may come twice.
@@ -248,7 +256,8 @@ impl Store {
         self.device.read_batch(&mut reads);
         let mut peeked: BTreeMap<NodeId, Peeked> = BTreeMap::new();
         for ((id, entry), read) in wanted.iter().zip(&reads) {
-            let body = self.node_in(read, *id, entry).ok();
+            let page = read.result.is_ok().then(|| &read.pages[0]);
+            let body = page.and_then(|page| self.node_in(page, *id, entry).ok());
             peeked.insert(*id, (entry.place, body));
         }
         let mut map = self.map_mut();
@@ -260,11 +269,10 @@ impl Store {
         ids
     }
 
-    /// What a read of a node found, if it is that.
-    pub(crate) fn node_in(&self, read: &Read, id: NodeId, entry: &NodeEntry) -> Result<Body, StoreError> {
-        read.result.clone()?;
-        let found = sum(&read.pages[0].0);
-        let intact = (found == entry.crc).then(|| decode_node(&read.pages[0], id, self.geometry.id));
+    /// The node that a page is, if it is that one.
+    pub(crate) fn node_in(&self, page: &Page, id: NodeId, entry: &NodeEntry) -> Result<Body, StoreError> {
+        let found = sum(&page.0);
+        let intact = (found == entry.crc).then(|| decode_node(page, id, self.geometry.id));
         let what = || format!("node {} of the map", id.0);
         intact.flatten().ok_or_else(|| self.corrupt(entry.place, what(), entry.crc, found))
     }

@@ -126,7 +126,8 @@ impl Store {
         for ((id, entry), read) in entries.iter().zip(&reads) {
             map.segments.unpin(entry.place);
             let moved = map.table.get(*id).is_none_or(|now| now.place != entry.place);
-            let Err(error) = self.node_in(read, *id, entry) else { continue };
+            let read = read.result.clone().map(|()| &read.pages[0]).map_err(StoreError::from);
+            let Err(error) = read.and_then(|page| self.node_in(page, *id, entry)) else { continue };
             if moved {
                 continue;
             }

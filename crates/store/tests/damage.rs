@@ -5,7 +5,7 @@ use common::*;
 use device::{Device, ObjectId, PageNo, Random, Sequence};
 use sim::{Faults, SimDisk};
 use std::sync::Arc;
-use store::{Change, Found, Store, StoreError, Want};
+use store::{Change, Found, Store, StoreError, VolumeId, Want};
 
 const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
 
@@ -36,6 +36,7 @@ fn errors_but_no_lies(store: &Store, model: &Model, when: &str) -> u64 {
         let object = ObjectId { slot, generation: *generation };
         let mut wants: Vec<Want> = domain().into_iter().map(|page| Want::new(object, PageNo(page))).collect();
         store.read(&mut wants);
+        assert_same_in_bulk(store, &wants, when);
         for want in wants {
             let found = match want.found {
                 Ok(Found::Hole) => None,
@@ -50,6 +51,46 @@ fn errors_but_no_lies(store: &Store, model: &Model, when: &str) -> u64 {
         }
     }
     errors
+}
+
+/// What is read in bulk is what is read page by page.
+fn assert_same_in_bulk(store: &Store, wants: &[Want], when: &str) {
+    let pages: Vec<(ObjectId, PageNo)> = wants.iter().map(|want| (want.object, want.page)).collect();
+    let mut told = vec![0; wants.len()];
+    store.read_all(VolumeId::MAIN, &pages, &mut |index, found| {
+        told[index] += 1;
+        match (found, &wants[index].found) {
+            (Ok(None), Ok(Found::Hole)) => {}
+            (Ok(Some((page, at))), Ok(Found::Page { bytes, home })) => {
+                assert!(page.0 == bytes.0 && at == *home, "{when}: page {index}");
+            }
+            (Err(bulk), Err(single)) => assert_eq!(bulk.to_string(), single.to_string(), "{when}"),
+            (bulk, single) => panic!("{when}: page {index}: {bulk:?} in bulk, {single:?} alone"),
+        }
+    });
+    assert!(told.iter().all(|&times| times == 1), "{when}: each is told once: {told:?}");
+}
+
+#[test]
+fn many_pages_come_with_few_reads_and_where_one_fails_each_page_is_read_by_itself() {
+    let (_power, disk, store) = fresh(64, 1);
+    let vector: Vec<Change> = (0..200).map(|number| write(number, number + 1)).collect();
+    vector.chunks(20).for_each(|some| store.apply(some).expect("room"));
+    let pages: Vec<(ObjectId, PageNo)> = (0..201).rev().map(|number| (FILE, PageNo(number))).collect();
+    for fails in [false, true] {
+        disk.set_faults(Faults { once_after: fails.then_some(0), ..Faults::default() });
+        let before = store.counters().device_reads;
+        let mut right = 0;
+        store.read_all(VolumeId::MAIN, &pages, &mut |index, found| {
+            let number = pages[index].1.0;
+            let found = found.expect("it can be read").map(|(page, home)| (stamp(page), home.0));
+            assert_eq!(found, (number < 200).then_some((number + 1, number + 1)));
+            right += 1;
+        });
+        assert_eq!(right, 201);
+        let reads = store.counters().device_reads - before;
+        assert!(reads < 10, "{reads} reads");
+    }
 }
 
 #[test]

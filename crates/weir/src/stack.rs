@@ -1,5 +1,6 @@
 //! The way down, assembled: disks, store, cache, file system, and the workers that keep them going.
 
+use crate::ahead::Ahead;
 use crate::counted::{Counted, Reads, ReadsNow};
 use crate::error::WeirError;
 use crate::media::{self, Media};
@@ -128,8 +129,8 @@ struct Opened {
 }
 
 fn open_cache(media: &Media, settings: Settings, access: Access) -> Result<Opened, WeirError> {
-    let (store_disk, buffer_disk) = (open_disk(&media.store, access)?, open_disk(&media.buffer, access)?);
-    let (store_disk, reads) = Counted::over(store_disk);
+    let (store_disk, reads) = Counted::over(open_disk(&media.store, access)?);
+    let buffer_disk = Arc::new(Ahead::of(open_disk(&media.buffer, access)?));
     let begun = Instant::now();
     let store =
         Store::open(store_disk).map_err(|source| WeirError::Store { path: media.name.clone(), source })?;

@@ -169,7 +169,8 @@ impl Bench {
     }
 
     pub(crate) fn load(&self) -> Arena {
-        Arena::load(&mut |offset, len| Ok(self.objects.read(ARENA, offset, len))).expect("an arena")
+        let read = |&(offset, len): &(u64, usize)| self.objects.read(ARENA, offset, len);
+        Arena::load(&mut |ranges| Ok(ranges.iter().map(read).collect())).expect("an arena")
     }
 
     pub(crate) fn make(&mut self, parent: Ino, name: &str, kind: Kind) -> Result<Attributes, FsError> {

@@ -53,8 +53,10 @@ fn what_is_not_ours_or_newer_is_refused_by_name() {
     let open = |at: usize, byte: u8| {
         let mut objects = bench.objects.clone();
         objects.write(crate::format::ARENA, at as u64, &[byte]);
-        let loaded =
-            crate::arena::Arena::load(&mut |offset, len| Ok(objects.read(crate::format::ARENA, offset, len)));
+        let loaded = crate::arena::Arena::load(&mut |ranges| {
+            let read = |&(offset, len): &(u64, usize)| objects.read(crate::format::ARENA, offset, len);
+            Ok(ranges.iter().map(read).collect())
+        });
         match loaded {
             Err(FsError::Corrupt { offset, what }) => format!("{offset}: {what}"),
             Err(other) => panic!("{other}"),

@@ -10,6 +10,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::media::{self, BUFFER_FILE};
+use device::{Block, Device, Read};
+use host::Access;
+
 use super::error::BenchError;
 use super::program::run;
 use super::slow_device::remove_on_drop;
@@ -21,8 +25,20 @@ use super::workload::{Overwriter, PAGE_BYTES, Sync, lay_out};
 const FILES_PER_DIRECTORY: u64 = 1000;
 /// Writes between two looks at the buffer.
 const WRITES_AT_ONCE: u64 = 10_000;
+/// Looks at a buffer that becomes no fuller before that counts as full.
+const LOOKS_IN_VAIN: u32 = 8;
 /// Bytes of each write.
 const RECORD_BYTES: u64 = 512;
+
+/// What a start is meant to stay below: milliseconds, reads of the store.
+const READY_MS: u64 = 1000;
+const STORE_READS: u64 = 60;
+/// MiB of the buffer in a second: 1 GB/s.
+const BUFFER_RATE: u64 = 954;
+
+/// Reads of the control in flight at once, and blocks of each.
+const READS_AT_ONCE: u64 = 4;
+const READ_BLOCKS: u64 = 256;
 
 /// What to start.
 #[derive(Debug, Args)]
@@ -68,6 +84,18 @@ struct Started {
     ready_ms: f64,
     /// The daemon's own account.
     parts: Value,
+    /// Memory of the daemon when it was ready.
+    memory_bytes: u64,
+    control: Control,
+}
+
+/// What this machine takes for the least that any start has to do.
+#[derive(Debug, Serialize)]
+struct Control {
+    /// Reading as much of the buffer as was in use, and doing nothing with it.
+    read_ms: f64,
+    /// Touching as much memory as the daemon had, for the first time.
+    touch_ms: f64,
 }
 
 /// Runs the benchmark and prints what it found.
@@ -147,30 +175,70 @@ impl Bench {
         drop(mounted);
         let begun = Instant::now();
         let mounted = self.mount()?;
-        let ready_ms = begun.elapsed().as_secs_f64() * 1000.0;
-        let parts = self.status()?["start"].take();
+        let ready_ms = millis(begun);
+        let mut now = self.status()?;
+        let memory_bytes =
+            now["pid"].as_u64().and_then(resident_bytes).ok_or_else(|| self.unclear("/pid"))?;
         drop(mounted);
+        let buffer_used_bytes = number("/buffer_log/bytes") - number("/buffer_log/room_bytes");
+        let read_ms = self.read_buffer(buffer_used_bytes)?;
+        let touch_ms = touch(memory_bytes);
         Ok(Started {
-            buffer_used_bytes: number("/buffer_log/bytes") - number("/buffer_log/room_bytes"),
+            buffer_used_bytes,
             pages_not_home: number("/dirty/pages"),
             ready_ms,
-            parts,
+            parts: now["start"].take(),
+            memory_bytes,
+            control: Control { read_ms, touch_ms },
         })
     }
 
-    /// Writes until the buffer is no fuller than it was before, and says how things stand.
+    /// Reads `bytes` of the buffer as fast as its device gives them.
+    fn read_buffer(&self, bytes: u64) -> Result<f64, BenchError> {
+        let path = self.store.join(BUFFER_FILE);
+        let disk = media::open(&path, Access::Read).map_err(|error| BenchError::Weir(Box::new(error)))?;
+        let mut reads: Vec<Read> =
+            (0..READS_AT_ONCE).map(|_| Read::new(Block(0), READ_BLOCKS as usize)).collect();
+        let begun = Instant::now();
+        let blocks = (bytes / PAGE_BYTES).min(disk.blocks());
+        for at in (0..blocks).step_by((READS_AT_ONCE * READ_BLOCKS) as usize) {
+            for (read, number) in reads.iter_mut().zip(0..) {
+                read.at = Block((at + number * READ_BLOCKS).min(disk.blocks() - READ_BLOCKS));
+            }
+            disk.read_batch(&mut reads);
+            reads.iter().try_for_each(|read| read.result.clone()).map_err(|error| {
+                BenchError::io("cannot read", &path, std::io::Error::from_raw_os_error(error.errno))
+            })?;
+        }
+        Ok(millis(begun))
+    }
+
+    /// Writes until the buffer is full, or becomes no fuller because as much goes home, and says how things stand.
     fn fill(&self, args: &StartArgs, seed: u64) -> Result<Value, BenchError> {
-        let mut writer = Overwriter::open(&self.file(), args.pages, RECORD_BYTES, seed)?;
-        let mut least = u64::MAX;
+        let mut rounds = (seed << 32)..;
+        let mut open = || {
+            let seed = rounds.next().unwrap_or(seed);
+            Overwriter::open(&self.file(), args.pages, RECORD_BYTES, seed)
+        };
+        let mut writer = open()?;
+        let (mut least, mut in_vain) = (u64::MAX, 0);
         loop {
             let done = writer.run(WRITES_AT_ONCE, Duration::from_secs(3600), Sync::Never)?;
+            if done.writes == 0 {
+                // Each page was written to once: now again.
+                writer = open()?;
+                continue;
+            }
             run(weir("sync").arg(&self.mount_point))?;
             let now = self.status()?;
-            let room = now["buffer_log"]["room_bytes"].as_u64().ok_or_else(|| self.unclear("room_bytes"))?;
-            if room >= least || done.writes == 0 {
+            let number = |name: &str| now["buffer_log"][name].as_u64().ok_or_else(|| self.unclear(name));
+            let (room, bytes) = (number("room_bytes")?, number("bytes")?);
+            // Room comes back where the log passes the ring's end, so one look says nothing.
+            in_vain = if room < least { 0 } else { in_vain + 1 };
+            least = least.min(room);
+            if room < bytes / 16 || in_vain == LOOKS_IN_VAIN {
                 return Ok(now);
             }
-            least = room;
         }
     }
 
@@ -184,6 +252,27 @@ impl Bench {
     }
 }
 
+/// Milliseconds since then.
+fn millis(begun: Instant) -> f64 {
+    begun.elapsed().as_secs_f64() * 1000.0
+}
+
+/// Memory of a process that lies in memory.
+fn resident_bytes(pid: u64) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+}
+
+/// How long one thread takes to write to so much new memory, a byte of each page.
+fn touch(bytes: u64) -> f64 {
+    let begun = Instant::now();
+    let mut memory = vec![0_u8; bytes as usize];
+    memory.iter_mut().step_by(PAGE_BYTES as usize).for_each(|byte| *byte = 1);
+    std::hint::black_box(&memory);
+    millis(begun)
+}
+
 fn print(report: &Report) {
     println!(
         "weir {} \u{b7} {} files, a buffer of {} MiB, records of {RECORD_BYTES} B over {} pages",
@@ -192,17 +281,28 @@ fn print(report: &Report) {
         report.buffer_bytes >> 20,
         report.pages
     );
-    for run in &report.runs {
-        let part = |name: &str| run.parts[name].as_f64().unwrap_or(f64::NAN);
-        let used = run.buffer_used_bytes >> 20;
-        println!("killed with {used} MiB in the buffer, {} pages not home:", run.pages_not_home);
-        println!("  {:<44}{:>9.1} ms", "ready, from the command to its return", run.ready_ms);
-        println!("  {:<44}{:>9.1} ms", "of it: the store's tables and log", part("store_ms"));
-        println!("  {:<44}{:>9.1} ms", "       the buffer's log", part("buffer_ms"));
-        println!("  {:<44}{:>9.1} ms", "       the metadata of all files", part("metadata_ms"));
-        println!("  {:<44}{:>9}", "transactions replayed", part("transactions"));
-        println!("  {:<44}{:>9}", "times that the store was waited for", part("store_waits"));
-        println!("  {:<44}{:>9}", "reads of the store", part("store_reads"));
-        println!("  {:<44}{:>9.1} MiB", "bytes read from it", part("store_bytes") / 1048576.0);
-    }
+    report.runs.iter().for_each(print_run);
+}
+
+fn print_run(run: &Started) {
+    let part = |name: &str| run.parts[name].as_f64().unwrap_or(f64::NAN);
+    let mib = |bytes: f64| bytes / 1048576.0;
+    let rate = |ms: f64| mib(run.buffer_used_bytes as f64) / ms * 1000.0;
+    let used = run.buffer_used_bytes >> 20;
+    println!("killed with {used} MiB in the buffer, {} pages not home:", run.pages_not_home);
+    let line = |what: &str, value: f64, unit: &str| println!("  {what:<56}{value:>9.1} {unit}");
+    line(&format!("ready, from the command to its return (target {READY_MS})"), run.ready_ms, "ms");
+    line("of it: the store's tables and log", part("store_ms"), "ms");
+    line("       the buffer's log", part("buffer_ms"), "ms");
+    line("       the metadata of all files", part("metadata_ms"), "ms");
+    let count = |what: &str, value: f64| println!("  {what:<56}{value:>9}");
+    count("transactions replayed", part("transactions"));
+    count(&format!("reads of the store (target {STORE_READS})"), part("store_reads"));
+    count("times that the store was waited for", part("store_waits"));
+    line("bytes read from it", mib(part("store_bytes")), "MiB");
+    let target = format!("the buffer, read and applied (target {BUFFER_RATE}, or the next line)");
+    line(&target, rate(part("buffer_ms")), "MiB/s");
+    line("control: the same bytes, only read", rate(run.control.read_ms), "MiB/s");
+    line("memory when ready", mib(run.memory_bytes as f64), "MiB");
+    line("control: touching as much memory", run.control.touch_ms, "ms");
 }

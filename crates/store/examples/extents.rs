@@ -1,0 +1,151 @@
+//! What opening a store costs that holds one file of 10^7 extents (every second page of 80 GB), on a device that costs
+//! nothing: after a checkpoint, and with as long a log of scattered writes after it as there may ever be.
+//!
+//! `cargo run --release -p weir-store --example extents [EXTENTS]`
+
+use device::{Block, Device, DeviceError, Incarnation, ObjectId, Page, PageNo, Read, Sequence, StoreId};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
+use std::time::Instant;
+use store::{Change, Layout, Store};
+
+/// Pages of one vector, as the cache writes them.
+const VECTOR_PAGES: u64 = 256;
+
+/// Blocks of log after which the cache makes a checkpoint.
+const CHECKPOINT_BLOCKS: u64 = 65_536;
+
+/// What all data pages hold: the device need not keep them.
+const FILLER: Page = Page([0x5a; device::BLOCK_BYTES]);
+
+const FILE: ObjectId = ObjectId { slot: 1, generation: 1 };
+
+/// Blocks in memory, but for those that are filler.
+struct Memory {
+    blocks: u64,
+    held: RwLock<HashMap<u64, Box<Page>>>,
+    reads: AtomicU64,
+    waits: AtomicU64,
+    blocks_read: AtomicU64,
+}
+
+impl Memory {
+    fn reset(&self) {
+        [&self.reads, &self.waits, &self.blocks_read]
+            .iter()
+            .for_each(|count| count.store(0, Ordering::Relaxed));
+    }
+
+    fn get(&self, at: Block, into: &mut [Page]) {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.blocks_read.fetch_add(into.len() as u64, Ordering::Relaxed);
+        let held = self.held.read().expect("one thread");
+        for (page, number) in into.iter_mut().zip(at.0..) {
+            page.0.copy_from_slice(&held.get(&number).map_or(&FILLER, |page| &**page).0);
+        }
+    }
+}
+
+impl Device for Memory {
+    fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    fn name(&self) -> &str {
+        "memory"
+    }
+
+    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        self.get(at, into);
+        Ok(())
+    }
+
+    fn read_batch(&self, reads: &mut [Read]) {
+        self.waits.fetch_add(u64::from(!reads.is_empty()), Ordering::Relaxed);
+        reads.iter_mut().for_each(|read| self.get(read.at, &mut read.pages));
+    }
+
+    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
+        let mut held = self.held.write().expect("one thread");
+        for (page, number) in from.iter().zip(at.0..) {
+            match *page == FILLER {
+                true => drop(held.remove(&number)),
+                false => drop(held.insert(number, Box::new(page.clone()))),
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
+        let mut held = self.held.write().expect("one thread");
+        (at.0..at.0 + count).for_each(|number| drop(held.remove(&number)));
+        Ok(())
+    }
+}
+
+fn write(store: &Store, pages: impl Iterator<Item = u64>, home: u64) {
+    let bytes = Arc::new(Box::new(FILLER));
+    let change =
+        |page| Change::Write { object: FILE, page: PageNo(page), bytes: bytes.clone(), home: Sequence(home) };
+    let mut vector: Vec<Change> = pages.map(change).collect();
+    store.reserve(vector.len() as u64).expect("room");
+    store.apply(&vector).expect("room");
+    store.release(vector.len() as u64);
+    vector.clear();
+}
+
+fn open(memory: &Arc<Memory>, what: &str) -> Store {
+    memory.reset();
+    let begun = Instant::now();
+    let store = Store::open(memory.clone()).expect("a good store");
+    let took = begun.elapsed().as_secs_f64() * 1000.0;
+    let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    let mib = count(&memory.blocks_read) as f64 / 256.0;
+    let (reads, waits) = (count(&memory.reads), count(&memory.waits));
+    println!(
+        "{what}: open after {took:.0} ms; {reads} reads of {mib:.1} MiB in all, waited for {waits} times"
+    );
+    store
+}
+
+fn main() {
+    let extents = std::env::args().nth(1).map_or(10_000_000, |text| text.parse().expect("a number"));
+    let memory = Arc::new(Memory {
+        blocks: extents * 2 + (1 << 20),
+        held: RwLock::default(),
+        reads: AtomicU64::new(0),
+        waits: AtomicU64::new(0),
+        blocks_read: AtomicU64::new(0),
+    });
+    Store::format(&*memory, &Layout { id: StoreId([7; 16]), segment_blocks: None }).expect("a large device");
+    let store = Store::open(memory.clone()).expect("a new store");
+    store.begin(Incarnation(1)).expect("a new store");
+    for (first, home) in (0..extents).step_by(VECTOR_PAGES as usize).zip(1..) {
+        write(&store, (first..extents.min(first + VECTOR_PAGES)).map(|extent| 2 * extent), home);
+        if store.blocks_since_checkpoint() >= CHECKPOINT_BLOCKS {
+            store.checkpoint().expect("room");
+        }
+    }
+    store.checkpoint().expect("room");
+    drop(store);
+    let store = open(&memory, &format!("{extents} extents, after a checkpoint"));
+    store.begin(Incarnation(2)).expect("a good store");
+    let mut random = device::Random::new(1);
+    let mut home = extents;
+    while store.blocks_since_checkpoint() + VECTOR_PAGES + 4 < CHECKPOINT_BLOCKS {
+        let mut pages: Vec<u64> = (0..VECTOR_PAGES).map(|_| 2 * random.below(extents)).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        home += 1;
+        write(&store, pages.into_iter(), home);
+    }
+    let log = store.blocks_since_checkpoint() / 256;
+    drop(store);
+    open(&memory, &format!("with {log} MiB of scattered writes after it"));
+}

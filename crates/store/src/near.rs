@@ -1,0 +1,170 @@
+//! Reading many blocks with few reads: those that lie near each other are read together, and what lies between them is
+//! thrown away.
+
+use crate::counters::count;
+use crate::error::StoreError;
+use crate::read::Want;
+use crate::store::Store;
+use crate::volume::VolumeId;
+use device::{Block, DeviceError, ObjectId, Page, PageNo, Read, Sequence};
+use std::ops::Range;
+use zerocopy::FromZeros;
+
+/// Blocks that are read for nothing rather than begin another read: 128 KiB, what a volume that takes 1 ms for a read and
+/// gives 128 MiB a second reads in that time.
+const GAP_BLOCKS_MAX: u64 = 32;
+
+/// Blocks of one read: 8 MiB, more than any device needs for its full speed.
+const SPAN_BLOCKS_MAX: u64 = 2048;
+
+/// Blocks read at once, so that memory for them is bounded: 16 MiB.
+const BATCH_BLOCKS: usize = 4096;
+
+/// What is found of a page: its bytes and its home, or `None` for a hole.
+pub type FoundPage<'a> = Result<Option<(&'a Page, Sequence)>, StoreError>;
+
+/// One read of the device, for some of the blocks that are wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Span {
+    at: Block,
+    blocks: usize,
+    /// Which of the blocks wanted.
+    members: Range<usize>,
+}
+
+/// The reads for blocks in ascending order, of which some may come twice.
+fn spans(places: &[Block]) -> Vec<Span> {
+    let mut spans: Vec<Span> = Vec::new();
+    for (index, &place) in places.iter().enumerate() {
+        if let Some(last) = spans.last_mut() {
+            let end = last.at.0 + last.blocks as u64;
+            let blocks = place.0 + 1 - last.at.0;
+            if place.0 <= end + GAP_BLOCKS_MAX && blocks <= SPAN_BLOCKS_MAX {
+                last.blocks = last.blocks.max(blocks as usize);
+                last.members.end = index + 1;
+                continue;
+            }
+        }
+        spans.push(Span { at: place, blocks: 1, members: index..index + 1 });
+    }
+    spans
+}
+
+/// The first of `spans` that are read at once: at least one.
+fn batch(spans: &[Span]) -> usize {
+    let mut blocks = 0;
+    let fits = |span: &&Span| {
+        blocks += span.blocks;
+        blocks <= BATCH_BLOCKS
+    };
+    spans.iter().take_while(fits).count().max(1)
+}
+
+impl Store {
+    /// Reads blocks that are given in ascending order, and hands each to `take` by its number. A bounded number are read at
+    /// once. Where a read of several fails, each of them is read by itself, so that each has its own result.
+    pub(crate) fn read_near(
+        &self,
+        places: &[Block],
+        take: &mut dyn FnMut(usize, Result<&Page, DeviceError>),
+    ) {
+        let all = spans(places);
+        let mut rest = &all[..];
+        // Memory is kept from one batch to the next: new memory costs as much as the reading.
+        let mut spare: Vec<Vec<Page>> = Vec::new();
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(batch(rest));
+            rest = later;
+            let mut reads: Vec<Read> = now.iter().map(|span| read_of(span, &mut spare)).collect();
+            count(&self.counting.device_reads, reads.len() as u64);
+            self.device.read_batch(&mut reads);
+            for (span, read) in now.iter().zip(reads) {
+                match &read.result {
+                    Ok(()) => span.members.clone().for_each(|index| {
+                        take(index, Ok(&read.pages[(places[index].0 - span.at.0) as usize]));
+                    }),
+                    Err(error) if span.blocks == 1 => {
+                        span.members.clone().for_each(|index| take(index, Err(error.clone())));
+                    }
+                    Err(_) => {
+                        span.members.clone().for_each(|index| self.read_one(places[index], index, take))
+                    }
+                }
+                spare.push(read.pages);
+            }
+        }
+    }
+
+    fn read_one(&self, place: Block, index: usize, take: &mut dyn FnMut(usize, Result<&Page, DeviceError>)) {
+        let mut page = Page::zeroed();
+        let read = self.device.read(place, std::slice::from_mut(&mut *page));
+        take(index, read.map(|()| &*page));
+    }
+
+    /// Reads many pages in the order in which they lie on the device, with few reads, and hands each to `take` by its
+    /// number. Like [`read_from`](Store::read_from), for whoever reads much and keeps the bytes in a place of his own.
+    pub fn read_all(
+        &self,
+        volume: VolumeId,
+        pages: &[(ObjectId, PageNo)],
+        take: &mut dyn FnMut(usize, FoundPage<'_>),
+    ) {
+        let mut wants: Vec<Want> = pages.iter().map(|&(object, page)| Want::new(object, page)).collect();
+        let mut placed = self.look_up(volume, &mut wants);
+        placed.sort_by_key(|placed| placed.entry.place);
+        count(&self.counting.page_reads, placed.len() as u64);
+        let places: Vec<Block> = placed.iter().map(|placed| placed.entry.place).collect();
+        let mut absent = vec![true; pages.len()];
+        self.read_near(&places, &mut |number, found| {
+            let (want, entry) = (placed[number].want, &placed[number].entry);
+            let (object, page) = pages[want];
+            absent[want] = false;
+            let intact = |bytes| self.intact(object, page, entry, bytes).map(|()| Some((bytes, entry.home)));
+            take(want, found.map_err(StoreError::from).and_then(intact));
+        });
+        let map = self.map();
+        placed.iter().for_each(|placed| map.segments.unpin(placed.entry.place));
+        drop(map);
+        for (index, want) in wants.into_iter().enumerate().filter(|&(index, _)| absent[index]) {
+            take(index, want.found.map(|_| None));
+        }
+    }
+}
+
+/// A read with memory that was used before, where there is some.
+fn read_of(span: &Span, spare: &mut Vec<Vec<Page>>) -> Read {
+    let mut read = Read::new(span.at, 0);
+    read.pages = spare.pop().unwrap_or_default();
+    read.pages.truncate(span.blocks);
+    let more = span.blocks - read.pages.len();
+    Page::extend_vec_zeroed(&mut read.pages, more).expect("memory for pages");
+    read
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(places: &[u64]) -> Vec<(u64, usize, Range<usize>)> {
+        let places: Vec<Block> = places.iter().map(|&place| Block(place)).collect();
+        spans(&places).into_iter().map(|span| (span.at.0, span.blocks, span.members)).collect()
+    }
+
+    #[test]
+    fn near_blocks_share_a_read_and_far_ones_do_not() {
+        assert_eq!(of(&[]), []);
+        assert_eq!(of(&[7, 8, 8, 12]), [(7, 6, 0..4)]);
+        assert_eq!(of(&[7, 8 + GAP_BLOCKS_MAX]), [(7, 2 + GAP_BLOCKS_MAX as usize, 0..2)]);
+        assert_eq!(of(&[7, 9 + GAP_BLOCKS_MAX]), [(7, 1, 0..1), (9 + GAP_BLOCKS_MAX, 1, 1..2)]);
+    }
+
+    #[test]
+    fn a_long_run_is_cut_into_reads_of_at_most_8_mib_and_these_into_batches() {
+        let places: Vec<u64> = (0..3 * SPAN_BLOCKS_MAX + 1).collect();
+        let blocks: Vec<usize> = of(&places).iter().map(|(_, blocks, _)| *blocks).collect();
+        assert_eq!(blocks, [2048, 2048, 2048, 1]);
+        let places: Vec<Block> = places.into_iter().map(Block).collect();
+        assert_eq!(batch(&spans(&places)), 2);
+        assert_eq!(batch(&spans(&places)[2..]), 2);
+    }
+}
