@@ -4,140 +4,161 @@
 //! a wait ended; for calls that make tasks, write to pipes or replace a program, it is the entry, because others see their
 //! effect before they return. If the model contradicts a call's result, calls that have begun by then are tried first; and what
 //! a call under way has seen is left as it is until that call is applied.
+//!
+//! Where that is not enough, a choice made before was wrong: [`search`](super::search) goes back and makes others.
 
+use super::search::{Checkpoint, Moves};
+use super::waiting::{Waiting, Waits};
 use super::world::World;
 use crate::action::Step;
-use crate::names::Names;
-use crate::op::{Ask, Call, Fd, Op, Outcome};
-use std::collections::{BTreeMap, VecDeque};
-
-/// Calls tried before one whose result is contradicted: as many as there are tasks, in practice.
-const CANDIDATES_MAX: usize = 64;
+use crate::op::{Ask, Call, Op, Outcome};
+use std::collections::HashSet;
 
 /// Races that are listed; all are counted.
 const RACES_LISTED_MAX: usize = 1 << 20;
 
 /// Applies all calls and gives each step, with its call, to `each`, in the order found.
-pub fn linearise(world: &mut World, calls: Vec<Call>, each: impl FnMut(Step)) {
-    let mut calls: Vec<Option<Call>> = calls.into_iter().map(Some).collect();
-    let mut queue: BTreeMap<(u64, u64, usize), usize> = BTreeMap::new();
-    let mut per_task: BTreeMap<u32, VecDeque<usize>> = BTreeMap::new();
-    let mut order: Vec<usize> = (0..calls.len()).collect();
-    order.sort_by_key(|at| calls[*at].as_ref().map(|call| (call.start, call.line)));
-    for at in order {
-        let call = calls[at].as_mut().expect("nothing is applied yet");
-        queue.insert(key(call, at, &world.names), at);
-        per_task.entry(call.task).or_default().push_back(at);
+pub fn linearise(world: &mut World, mut calls: Vec<Call>, mut each: impl FnMut(Step)) {
+    calls.sort_by_key(|call| (call.start, call.line));
+    let mut waiting = Waiting::default();
+    calls.into_iter().for_each(|call| waiting.add(call, &world.names));
+    let mut lineariser = Lineariser {
+        world,
+        waiting,
+        past: Vec::new(),
+        contradicted: Vec::new(),
+        moves: Moves::default(),
+        checkpoints: Vec::new(),
+        given_up: HashSet::new(),
+        applied: 0,
+    };
+    lineariser.settle(&mut each);
+    while lineariser.advance() {
+        lineariser.explain_again();
+        lineariser.settle(&mut each);
     }
-    Lineariser { world, calls, queue, per_task, each }.run();
+    lineariser.past.drain(..).for_each(|applied| each(applied.step));
 }
 
-/// Calls that are not applied yet.
-struct Lineariser<'a, Each> {
-    world: &'a mut World,
-    calls: Vec<Option<Call>>,
-    /// By the moment at which they take effect unless there is a reason for another.
-    queue: BTreeMap<(u64, u64, usize), usize>,
-    /// Of each task, in its own order.
-    per_task: BTreeMap<u32, VecDeque<usize>>,
-    each: Each,
+/// A call that was applied, and can still be taken back.
+#[derive(Debug)]
+pub(super) struct Applied {
+    pub(super) one: Waits,
+    pub(super) step: Step,
 }
 
-impl<Each: FnMut(Step)> Lineariser<'_, Each> {
-    fn run(&mut self) {
-        while let Some((_, first)) = self.queue.pop_first() {
-            let Some(call) = self.calls[first].take() else { continue };
-            // A task's calls keep their order, whatever their stamps say.
-            let mut before = Vec::new();
-            let own = self.per_task.get_mut(&call.task).expect("every call has a task");
-            while let Some(next) = own.pop_front().filter(|next| *next != first) {
-                before.extend(self.calls[next].take());
-            }
-            for call in before {
-                self.apply(&call);
-            }
-            if let Ask::Wait { child: Some(child) } = call.ask {
-                self.end_of_child(child);
-            }
-            if !self.world.explains(&call) {
-                self.reorder(&call);
-            }
-            self.apply(&call);
+/// The order so far, and what is left.
+#[derive(Debug)]
+pub(super) struct Lineariser<'a> {
+    pub(super) world: &'a mut World,
+    pub(super) waiting: Waiting,
+    /// What was applied since the older checkpoint.
+    pub(super) past: Vec<Applied>,
+    /// Calls among them whose result the model did not explain.
+    pub(super) contradicted: Vec<usize>,
+    /// Choices that differ from the usual ones.
+    pub(super) moves: Moves,
+    pub(super) checkpoints: Vec<Checkpoint>,
+    /// Contradicted calls for which other choices were looked for.
+    pub(super) given_up: HashSet<usize>,
+    /// Calls applied so far, taken back ones too: what the search costs.
+    pub(super) applied: u64,
+}
+
+impl Lineariser<'_> {
+    /// Applies the next call, and those that must come before it; says whether there was one.
+    pub(super) fn advance(&mut self) -> bool {
+        let first = self.waiting.first();
+        if let Some((_, at)) = first {
+            self.place(at, &mut Vec::new());
         }
+        first.is_some()
     }
 
-    /// Calls under way at the end of `call` that come next in their tasks.
-    fn overlapping(&self, call: &Call) -> Vec<usize> {
-        let overlaps = |at: &usize| {
-            let other = self.calls[*at].as_ref();
-            other.is_some_and(|other| {
-                other.start <= call.end && other.task != call.task && self.is_next(other, *at)
-            })
-        };
-        self.queue.values().take(CANDIDATES_MAX).copied().filter(overlaps).collect()
+    /// Applies a call after what comes before it: what was moved there, and earlier calls of its task, whatever their stamps say.
+    fn place(&mut self, at: usize, within: &mut Vec<usize>) {
+        within.push(at);
+        for moved in self.moves.before(at) {
+            if self.waiting.is_next(moved) && !within.contains(&moved) {
+                self.place(moved, within);
+            }
+        }
+        let Some(task) = self.waiting.get(at).map(|one| one.call.task) else { return };
+        while let Some(before) = self.waiting.next_of(task).filter(|before| *before != at) {
+            let one = self.waiting.take(before);
+            self.apply(one);
+        }
+        let one = self.waiting.take(at);
+        if let Ask::Wait { child: Some(child) } = one.call.ask {
+            self.end_of_child(child);
+        }
+        if !self.world.explains(&one.call) {
+            self.reorder(&one);
+        }
+        self.apply(one);
     }
 
-    fn is_next(&self, call: &Call, at: usize) -> bool {
-        self.per_task.get(&call.task).and_then(|own| own.front()) == Some(&at)
-    }
-
-    /// Tries calls that overlap with `call`, one after the other, until its result is explained.
-    fn reorder(&mut self, call: &Call) {
-        for at in self.overlapping(call) {
-            let Some(other) = self.calls[at].take() else { continue };
+    /// Tries calls that overlap with this one, one after the other, until its result is explained.
+    fn reorder(&mut self, one: &Waits) {
+        for at in self.waiting.overlapping(&one.call, one.closes) {
+            let Some(other) = self.waiting.get(at) else { continue };
             // Only a change can help, and only one that is explained itself.
-            if !self.is_next(&other, at) || !changes(&other) || !helps(self.world, &other, call) {
-                self.calls[at] = Some(other);
+            let may = self.waiting.is_next(at) && !self.moves.has(one.at, at) && changes(&other.call);
+            if !may || !helps(self.world, &other.call, &one.call) {
                 continue;
             }
-            self.take_early(at, &other);
-            if self.world.explains(call) {
+            self.take_early(at);
+            if self.world.explains(&one.call) {
                 return;
             }
         }
+        self.contradicted.push(one.at);
+        // Where only the snapshot says otherwise, the trace is right.
+        if self.world.contradicts_snapshot(&one.call) {
+            return;
+        }
         self.world.repairs.races += 1;
         if self.world.races.len() < RACES_LISTED_MAX {
-            self.world.races.push(call.line);
+            self.world.races.push(one.call.line);
         }
     }
 
     /// A child that was waited for has ended, even if the line that says so comes later.
     fn end_of_child(&mut self, child: u32) {
-        let Some(own) = self.per_task.get(&child) else { return };
-        let Some(at) = own.front().copied() else { return };
-        if let Some(end) = self.calls[at].take_if(|call| call.ask == Ask::Exit) {
-            self.take_early(at, &end);
+        let Some(at) = self.waiting.next_of(child) else { return };
+        if self.waiting.get(at).is_some_and(|one| one.call.ask == Ask::Exit) {
+            self.take_early(at);
         }
     }
 
-    fn take_early(&mut self, at: usize, other: &Call) {
-        let own = self.per_task.get_mut(&other.task).expect("every call has a task");
-        assert_eq!(own.pop_front(), Some(at), "only a task's next call is taken early");
+    fn take_early(&mut self, at: usize) {
         self.world.repairs.reordered += 1;
-        self.apply(other);
+        let one = self.waiting.take(at);
+        self.apply(one);
     }
 
     /// Applies a call. If it changes what a call under way has seen as it is now, that one comes first: it may not be
     /// explained any more afterwards.
-    fn apply(&mut self, call: &Call) {
+    fn apply(&mut self, one: Waits) {
+        let call = &one.call;
         if changes(call) && call.outcome.succeeded() {
-            for at in self.overlapping(call) {
-                let Some(other) = self.calls[at].take() else { continue };
-                let observes = !changes(&other) || matches!(other.outcome, Outcome::Error(_));
-                if self.is_next(&other, at)
+            for at in self.waiting.overlapping(call, call.end) {
+                let Some(other) = self.waiting.get(at).map(|other| &other.call) else { continue };
+                let observes = !changes(other) || matches!(other.outcome, Outcome::Error(_));
+                if self.waiting.is_next(at)
                     && observes
-                    && self.world.sees(&other, call)
-                    && self.world.explains(&other)
+                    && !self.moves.has(one.at, at)
+                    && self.world.sees(other, call)
+                    && self.world.explains(other)
                     && self.world.explains(call)
                 {
-                    self.take_early(at, &other);
-                } else {
-                    self.calls[at] = Some(other);
+                    self.take_early(at);
                 }
             }
         }
-        let step = self.world.apply(call);
-        (self.each)(step);
+        let step = self.world.apply(&one.call);
+        self.applied += 1;
+        self.past.push(Applied { one, step });
     }
 }
 
@@ -188,6 +209,14 @@ pub(super) fn paths(call: &Call) -> Vec<crate::names::Name> {
             | Op::RemoveDir { at }
             | Op::Unlink { at }
             | Op::Symlink { at, .. }
+            | Op::Resize { at, .. }
+            | Op::SetMode { at, .. }
+            | Op::SetOwner { at, .. }
+            | Op::SetTimes { at, .. }
+            | Op::GetAttribute { at, .. }
+            | Op::SetAttribute { at, .. }
+            | Op::ListAttributes { at, .. }
+            | Op::RemoveAttribute { at, .. }
             | Op::ChangeDir { at, .. },
         ) => vec![at.path],
         Ask::File(
@@ -222,17 +251,4 @@ pub(super) fn changes(call: &Call) -> bool {
         | Op::Allocate { .. } => true,
         _ => false,
     }
-}
-
-/// When a call takes effect by default; ties keep the order of the lines.
-fn key(call: &Call, at: usize, names: &Names) -> (u64, u64, usize) {
-    let pipe = |fd: Fd| {
-        call.notes.iter().any(|(noted, note)| *noted == fd && names.bytes(*note).starts_with(b"pipe:["))
-    };
-    let early = match &call.ask {
-        Ask::Clone { .. } | Ask::Exec | Ask::Wake { .. } => true,
-        Ask::File(Op::Write { on, at: None, .. }) => pipe(*on),
-        _ => false,
-    };
-    (if early { call.start } else { call.end }, call.line, at)
 }

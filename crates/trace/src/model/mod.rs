@@ -3,6 +3,7 @@
 
 mod apply;
 mod attributes;
+mod chunks;
 mod descriptors;
 mod explain;
 mod files;
@@ -11,12 +12,17 @@ mod infer;
 mod linearise;
 mod locks;
 mod names;
+mod search;
 mod sleep;
 mod tasks;
 mod tree;
+mod waiting;
 mod world;
 
 pub use infer::links;
 pub use linearise::linearise;
 pub use tree::{Attribute, Kind};
 pub use world::{Inherited, Repairs, World};
+
+#[cfg(test)]
+mod tests;

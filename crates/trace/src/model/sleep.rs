@@ -12,7 +12,7 @@ const WAKES_MAX: usize = 64;
 type Address = (u32, u64);
 
 /// Who wakes whom.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Sleepers {
     /// Wakes, oldest first, and how many threads each still has to wake.
     wakes: HashMap<Address, VecDeque<(ActionId, u64)>>,

@@ -1,5 +1,6 @@
 //! Files, directories and links by identity, and the walk along a path.
 
+use super::chunks::Chunks;
 use crate::names::{Name, Names};
 use std::collections::HashMap;
 
@@ -49,6 +50,8 @@ pub struct Node {
     pub initial_size: u64,
     /// Whether the trace changed its size.
     pub resized: bool,
+    /// A directory that has lost its name; nothing can be made in it any more.
+    pub removed: bool,
     /// Permission bits.
     pub mode: u32,
     /// Its number in the traced file system; 0 if no call has shown it.
@@ -66,12 +69,14 @@ pub struct Attribute {
     pub name: Name,
     /// Bytes before the trace began; none if it was not there.
     pub initial: Option<u32>,
+    /// Bytes now, as far as they are known; none if it is not there.
+    pub now: Option<Option<u64>>,
 }
 
 /// All nodes.
 #[derive(Debug, Clone)]
 pub struct Tree {
-    nodes: Vec<Node>,
+    nodes: Chunks<Node>,
 }
 
 /// Where a walk ended.
@@ -107,7 +112,9 @@ impl Tree {
     pub fn new(names: &mut Names) -> Tree {
         let kind = Kind::Directory { entries: HashMap::new(), whole: false, parent: ROOT };
         let root = Node::new(kind, Some(names.intern(b"/")));
-        Tree { nodes: vec![root] }
+        let mut nodes = Chunks::default();
+        nodes.push(root);
+        Tree { nodes }
     }
 
     /// A node.
@@ -122,6 +129,10 @@ impl Tree {
     /// All nodes that ever were, by number.
     pub fn nodes(&self) -> impl Iterator<Item = &Node> {
         self.nodes.iter()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.nodes.len()
     }
 
     pub(crate) fn is_file(&self, id: NodeId) -> bool {
@@ -151,6 +162,25 @@ impl Tree {
         {
             *parent = dir;
         }
+    }
+
+    /// A directory loses its only name.
+    pub(crate) fn remove(&mut self, node: NodeId) {
+        let node = self.node_mut(node);
+        node.removed = matches!(node.kind, Kind::Directory { .. });
+    }
+
+    /// Whether `inner` is `outer` or lies below it.
+    pub(crate) fn is_below(&self, mut inner: NodeId, outer: NodeId) -> bool {
+        // Directories of which only the end is known count as children of the root; no chain is longer than all nodes.
+        for _ in 0..self.nodes.len() {
+            match &self.node(inner).kind {
+                _ if inner == outer => return true,
+                Kind::Directory { parent, .. } if inner != ROOT => inner = *parent,
+                _ => return false,
+            }
+        }
+        false
     }
 
     /// What exists with names below it is a directory.
@@ -245,6 +275,7 @@ impl Node {
     pub(crate) fn new(kind: Kind, initial: Option<Name>) -> Node {
         let mode = if matches!(kind, Kind::Directory { .. }) { 0o755 } else { 0o644 };
         let (attributes, holes) = Default::default();
-        Node { kind, initial, size: 0, initial_size: 0, resized: false, mode, inode: 0, attributes, holes }
+        let (size, initial_size, resized, removed, inode) = (0, 0, false, false, 0);
+        Node { kind, initial, size, initial_size, resized, removed, mode, inode, attributes, holes }
     }
 }

@@ -1,5 +1,6 @@
 //! The state that the model keeps, and the small changes to it that calls are made of.
 
+use super::chunks::Chunks;
 use super::sleep::Sleepers;
 use super::tree::{NodeId, Tree};
 use crate::action::{Action, ActionId, Fate, How, Need, Resource, Role, Series, Step, Touch};
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
 
 /// The model's state after the calls applied so far.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct World {
     /// All byte strings.
     pub names: Names,
@@ -25,13 +26,13 @@ pub struct World {
     pub(super) tasks: HashMap<u32, Task>,
     pub(super) tables: Vec<Table>,
     pub(super) directories: Vec<Directory>,
-    pub(super) descriptions: Vec<Description>,
+    pub(super) descriptions: Chunks<Description>,
     pub(super) pipes: HashMap<Name, Pipe>,
     /// Descriptions on their way between processes, and who sent them.
     pub(super) passed: VecDeque<(Handle, ActionId)>,
     pub(super) locks: super::locks::Locks,
     pub(super) contexts: HashMap<u64, Context>,
-    pub(super) requests: Vec<(ActionId, Vec<Touch>, Handle)>,
+    pub(super) requests: Chunks<(ActionId, Vec<Touch>, Handle)>,
     pub(super) ends: HashMap<u32, ActionId>,
     pub(super) sleepers: Sleepers,
     pub(super) threads: u32,
@@ -105,6 +106,8 @@ pub(super) struct Directory {
 pub(super) struct Description {
     pub(super) on: Target,
     pub(super) position: u64,
+    /// Whether that is known: not of what was open before the trace began.
+    pub(super) placed: bool,
     pub(super) append: bool,
     /// Whether it is known to be open for reading or writing only.
     pub(super) limited: bool,
@@ -149,12 +152,12 @@ impl World {
             tasks: HashMap::new(),
             tables: Vec::new(),
             directories: Vec::new(),
-            descriptions: Vec::new(),
+            descriptions: Chunks::default(),
             pipes: HashMap::new(),
             passed: VecDeque::new(),
             locks: Default::default(),
             contexts: HashMap::new(),
-            requests: Vec::new(),
+            requests: Chunks::default(),
             ends: HashMap::new(),
             sleepers: Sleepers::default(),
             threads: 0,
@@ -163,6 +166,25 @@ impl World {
             next: 0,
             began: None,
         }
+    }
+
+    /// The state as it is now, but without the names, which only ever grow.
+    pub(super) fn copy(&mut self) -> World {
+        let names = std::mem::take(&mut self.names);
+        let copy = self.clone();
+        self.names = names;
+        copy
+    }
+
+    /// Takes back what was applied since `copy` was made.
+    pub(super) fn go_back(&mut self, copy: &World) {
+        let names = std::mem::take(&mut self.names);
+        *self = World { names, ..copy.clone() };
+    }
+
+    /// How many calls were applied.
+    pub(super) fn applied(&self) -> u64 {
+        self.next.into()
     }
 
     /// How many threads the trace has shown.
@@ -202,7 +224,14 @@ impl World {
     }
 
     pub(super) fn describe(&mut self, on: Target, append: bool) -> Handle {
-        self.descriptions.push(Description { on, position: 0, append, limited: false, references: 0 });
+        self.descriptions.push(Description {
+            on,
+            position: 0,
+            placed: false,
+            append,
+            limited: false,
+            references: 0,
+        });
         Handle::try_from(self.descriptions.len() - 1).expect("fewer than 2^32 descriptions")
     }
 
