@@ -85,8 +85,8 @@ impl World {
                 now.is_some_and(|now| now.is_none_or(|now| i64::try_from(now) == Ok(size)))
             }
             (Op::SetAttribute { .. }, Outcome::Value(_)) => {
-                !(now.is_some() && flags & libc::XATTR_CREATE != 0)
-                    && !(now.is_none() && flags & libc::XATTR_REPLACE != 0)
+                let refused = if now.is_some() { libc::XATTR_CREATE } else { libc::XATTR_REPLACE };
+                flags & refused == 0
             }
             (_, Outcome::Value(_) | Outcome::Error(libc::EEXIST | libc::ERANGE)) => now.is_some(),
             (_, Outcome::Error(libc::ENODATA)) => now.is_none(),

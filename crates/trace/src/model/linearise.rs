@@ -13,6 +13,12 @@ use super::world::World;
 use crate::action::Step;
 use crate::op::{Ask, Call, Op, Outcome};
 use std::collections::HashSet;
+use std::iter::Peekable;
+use std::vec::IntoIter;
+
+/// Calls known before they can take effect: those that begin within so many nanoseconds, and at least so many.
+const AHEAD_NANOS: u64 = 10_000_000;
+const AHEAD_CALLS: usize = 256;
 
 /// Races that are listed; all are counted.
 const RACES_LISTED_MAX: usize = 1 << 20;
@@ -20,11 +26,10 @@ const RACES_LISTED_MAX: usize = 1 << 20;
 /// Applies all calls and gives each step, with its call, to `each`, in the order found.
 pub fn linearise(world: &mut World, mut calls: Vec<Call>, mut each: impl FnMut(Step)) {
     calls.sort_by_key(|call| (call.start, call.line));
-    let mut waiting = Waiting::default();
-    calls.into_iter().for_each(|call| waiting.add(call, &world.names));
     let mut lineariser = Lineariser {
         world,
-        waiting,
+        calls: calls.into_iter().peekable(),
+        waiting: Waiting::default(),
         past: Vec::new(),
         contradicted: Vec::new(),
         moves: Moves::default(),
@@ -51,6 +56,8 @@ pub(super) struct Applied {
 #[derive(Debug)]
 pub(super) struct Lineariser<'a> {
     pub(super) world: &'a mut World,
+    /// Calls that nothing at the present moment can concern, by their entry.
+    calls: Peekable<IntoIter<Call>>,
     pub(super) waiting: Waiting,
     /// What was applied since the older checkpoint.
     pub(super) past: Vec<Applied>,
@@ -68,11 +75,25 @@ pub(super) struct Lineariser<'a> {
 impl Lineariser<'_> {
     /// Applies the next call, and those that must come before it; says whether there was one.
     pub(super) fn advance(&mut self) -> bool {
+        self.look_ahead();
         let first = self.waiting.first();
         if let Some((_, at)) = first {
             self.place(at, &mut Vec::new());
         }
         first.is_some()
+    }
+
+    /// Takes in all calls that overlap with the next one, and some more: ends that were begun, and what a search looks at.
+    fn look_ahead(&mut self) {
+        while let Some(call) = self.calls.peek() {
+            let until =
+                self.waiting.first().map_or(0, |((moment, ..), _)| moment.saturating_add(AHEAD_NANOS));
+            if self.waiting.len() >= AHEAD_CALLS && call.start > until {
+                return;
+            }
+            let call = self.calls.next().expect("it was just seen");
+            self.waiting.add(call, &self.world.names);
+        }
     }
 
     /// Applies a call after what comes before it: what was moved there, and earlier calls of its task, whatever their stamps say.

@@ -65,13 +65,17 @@ impl Waiting {
         self.calls.insert(at, Waits { at, call, moment, opens, closes });
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
     pub(super) fn first(&self) -> Option<(Moment, usize)> {
         self.queue.first_key_value().map(|(moment, at)| (*moment, *at))
     }
 
     /// The moment that lies `further` calls behind the next one.
     pub(super) fn later(&self, further: usize) -> Option<Moment> {
-        self.queue.keys().take(further + 1).last().copied()
+        self.queue.keys().nth(further).or(self.queue.keys().next_back()).copied()
     }
 
     pub(super) fn get(&self, at: usize) -> Option<&Waits> {
