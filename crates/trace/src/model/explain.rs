@@ -55,9 +55,11 @@ impl World {
             Op::Write { on, .. }
             | Op::WriteWith { on, .. }
             | Op::SetFlags { on, .. }
-            | Op::Seek { on, .. }
             | Op::List { on, .. }
             | Op::Sync { on, .. } => self.has(call, *on),
+            Op::Seek { on, offset, whence } => {
+                self.has(call, *on) && self.explains_seek(call, *on, *offset, *whence)
+            }
             Op::Stat { at, follow, .. } => {
                 self.explains_name(call, *at, *follow, Needs::There) && self.explains_size(call, op)
             }
@@ -80,10 +82,16 @@ impl World {
             }
             Op::SetOwner { at, follow, .. }
             | Op::SetTimes { at, follow }
-            | Op::GetAttribute { at, follow, .. }
+            | Op::ListAttributes { at, follow, .. } => self.explains_name(call, *at, *follow, Needs::There),
+            Op::GetAttribute { at, follow, .. }
             | Op::SetAttribute { at, follow, .. }
-            | Op::ListAttributes { at, follow, .. }
-            | Op::RemoveAttribute { at, follow, .. } => self.explains_name(call, *at, *follow, Needs::There),
+            | Op::RemoveAttribute { at, follow, .. } => {
+                self.explains_name(call, *at, *follow, Needs::There)
+                    && match self.end_of(call, *at, *follow) {
+                        Some(End::Found(node)) => self.explains_attribute(call, op, node),
+                        _ => true,
+                    }
+            }
             _ => true,
         }
     }
@@ -93,11 +101,28 @@ impl World {
         let Some(slot) = self.slot(call, on) else { return true };
         let Some(node) = self.file_of(slot.description) else { return true };
         let state = self.tree.node(node);
-        if !state.resized || !matches!(state.kind, Kind::File) || !call.outcome.succeeded() {
+        let description = &self.descriptions[slot.description as usize];
+        let known = state.resized && (at.is_some() || description.placed);
+        if !known || !matches!(state.kind, Kind::File) || !call.outcome.succeeded() {
             return true;
         }
-        let start = at.unwrap_or(self.descriptions[slot.description as usize].position);
+        let start = at.unwrap_or(description.position);
         call.outcome.bytes() == bytes.min(state.size.saturating_sub(start))
+    }
+
+    /// A position is where the calls before left it, and the end of a file where they moved it.
+    fn explains_seek(&self, call: &Call, on: Fd, offset: i64, whence: u32) -> bool {
+        let Some(slot) = self.slot(call, on) else { return true };
+        let Some(node) = self.file_of(slot.description) else { return true };
+        let (state, description) = (self.tree.node(node), &self.descriptions[slot.description as usize]);
+        let Outcome::Value(result) = call.outcome else { return true };
+        let from = match whence as i32 {
+            _ if !matches!(state.kind, Kind::File) => return true,
+            libc::SEEK_CUR if description.placed => description.position,
+            libc::SEEK_END if state.resized => state.size,
+            _ => return true,
+        };
+        i64::try_from(from).is_ok_and(|from| from.saturating_add(offset) == result)
     }
 
     /// A size that the trace has changed is what it was changed to.
@@ -136,23 +161,47 @@ impl World {
             return !unknown || !call.outcome.succeeded() || call.notes.iter().any(|(fd, _)| *fd == at.dir);
         };
         let walk = self.tree.walk(start, &path, follow, &mut self.names);
-        let listed = walk.end == End::Absent && self.only_listed_absent(&walk);
+        let accepts = self.accepts_names(&walk) && !path.ends_with(b"/");
         let end = walk.end;
         match (call.outcome, end) {
             (Outcome::Value(_), End::Found(_)) if needs == Needs::Free => false,
-            (Outcome::Value(_), End::Absent) => needs != Needs::There || listed,
-            (Outcome::Value(_), End::NoParent | End::NotDirectory) => false,
-            (Outcome::Error(libc::ENOENT), End::Found(_)) => needs == Needs::Any,
-            (Outcome::Error(libc::ENOENT), End::NotDirectory) => false,
+            (Outcome::Value(_), End::Absent) => needs != Needs::There,
+            (Outcome::Value(_), End::NoParent | End::NotDirectory | End::Loop) => false,
+            (Outcome::Error(libc::ENOENT), End::Found(node)) => self.is_made_up(node),
+            (Outcome::Error(libc::ENOENT), End::NotDirectory | End::Loop) => false,
+            (Outcome::Error(libc::ENOENT), End::Absent) => needs == Needs::There || !accepts,
             (
                 Outcome::Error(
                     libc::EEXIST | libc::EISDIR | libc::ENOTDIR | libc::EINVAL | libc::ENODATA | libc::ELOOP,
                 ),
                 End::Absent | End::NoParent,
             ) => false,
+            (
+                Outcome::Error(libc::EEXIST | libc::EISDIR | libc::ENODATA | libc::ELOOP),
+                End::NotDirectory,
+            ) => false,
+            (Outcome::Error(libc::EEXIST | libc::EISDIR | libc::ENODATA | libc::ENOTDIR), End::Loop) => false,
             (_, End::Found(node)) => self.fits(call, node),
             _ => true,
         }
+    }
+
+    /// Whether nothing but the snapshot, which lacks a name, contradicts a call.
+    pub(super) fn contradicts_snapshot(&mut self, call: &Call) -> bool {
+        let places = self.places(call);
+        call.outcome.succeeded()
+            && places.into_iter().any(|at| {
+                let path = self.names.bytes(at.path).to_vec();
+                let Some(start) = self.start_of(call, at.dir, &path) else { return false };
+                let walk = self.tree.walk(start, &path, true, &mut self.names);
+                walk.end == End::Absent && self.only_listed_absent(&walk)
+            })
+    }
+
+    /// Whether something could be made under the name at which a walk ended.
+    fn accepts_names(&self, walk: &super::tree::Walk) -> bool {
+        let dir = self.tree.node(walk.parent);
+        matches!(dir.kind, Kind::Directory { whole: true, .. }) && !dir.removed
     }
 
     /// Where a path starts, as far as that is known.

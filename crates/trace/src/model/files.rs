@@ -52,7 +52,9 @@ impl World {
         if at.is_none() {
             state.position = end;
         }
-        self.at_least(file.node, end);
+        if call.outcome.bytes() > 0 {
+            self.at_least(file.node, end);
+        }
         step.uses(file.slot, Some(file.node), if at.is_some() { How::Read } else { How::Write });
         step.touch_range(Resource::Bytes(file.node), How::Read, start, start.saturating_add(bytes));
         Ok(Op::Read { on: file.slot.description, bytes, at })
@@ -88,13 +90,14 @@ impl World {
         }
         let file = self.file(call, on)?;
         self.decide(file.node, Want::File);
-        let size = self.tree.node(file.node).size;
+        let (size, known) = (self.tree.node(file.node).size, self.tree.node(file.node).resized);
         let state = &mut self.descriptions[file.slot.description as usize];
         let append = append || state.append;
         let start = if append { size } else { at.unwrap_or(state.position) };
         let end = start.saturating_add(call.outcome.bytes());
         if at.is_none() {
             state.position = end;
+            state.placed = if append { known } else { state.placed };
         }
         step.uses(file.slot, Some(file.node), if at.is_some() { How::Read } else { How::Write });
         if append {
@@ -105,7 +108,11 @@ impl World {
     }
 
     /// Bytes from `start` to `end` change; what lies between the old size and `start` changes from absent to zeros.
+    /// No bytes, no change: a write that fails behind the end moves nothing.
     pub(super) fn grow(&mut self, step: &mut Step, node: NodeId, start: u64, end: u64) {
+        if start >= end {
+            return;
+        }
         let state = self.tree.node_mut(node);
         let size = state.size;
         if end > size {
@@ -134,7 +141,8 @@ impl World {
     ) -> Result<Op<u32>, Fate> {
         let file = self.file(call, on)?;
         if call.outcome.succeeded() {
-            self.descriptions[file.slot.description as usize].position = call.outcome.bytes();
+            let state = &mut self.descriptions[file.slot.description as usize];
+            (state.position, state.placed) = (call.outcome.bytes(), true);
         }
         if whence == libc::SEEK_END as u32 && call.outcome.succeeded() && offset == 0 {
             self.at_least(file.node, call.outcome.bytes());

@@ -2,13 +2,13 @@
 
 use super::explain::Needs;
 use super::linearise::{moves_locks, resizes};
-use super::tree::{End, Kind, NodeId};
+use super::tree::{End, Kind, NodeId, Walk};
 use super::world::World;
 use crate::op::{Ask, Call, Fd, Op, Outcome, Place};
 
 impl World {
     /// Where a place leads now; nothing if it is not known where it starts.
-    fn end_of(&mut self, call: &Call, at: Place<Fd>, follow: bool) -> Option<End> {
+    pub(super) fn end_of(&mut self, call: &Call, at: Place<Fd>, follow: bool) -> Option<End> {
         let path = self.names.bytes(at.path).to_vec();
         let start = self.start_of(call, at.dir, &path)?;
         Some(self.tree.walk(start, &path, follow, &mut self.names).end)
@@ -21,6 +21,13 @@ impl World {
         flags: u32,
     ) -> bool {
         use libc::{EEXIST, EINVAL, EISDIR, ENOENT, ENOTDIR, ENOTEMPTY};
+        if let Some(expected) = self.result_of_rename(call, (from, to), flags) {
+            return match call.outcome {
+                Outcome::Value(_) => expected == 0,
+                Outcome::Error(error) => error == expected || !about_names(error),
+                Outcome::Unknown => true,
+            };
+        }
         let exchange = flags & libc::RENAME_EXCHANGE != 0;
         let (source, target) = (self.end_of(call, from, false), self.end_of(call, to, false));
         let (Some(source), Some(target)) = (source, target) else { return true };
@@ -67,6 +74,68 @@ impl World {
         }
     }
 
+    /// What the kernel answers to a rename, in the order in which it looks; nothing where something is unknown.
+    fn result_of_rename(
+        &mut self,
+        call: &Call,
+        (from, to): (Place<Fd>, Place<Fd>),
+        flags: u32,
+    ) -> Option<i32> {
+        use libc::{EEXIST, EINVAL, EISDIR, ENOENT, ENOTDIR, ENOTEMPTY};
+        let (source, target) = (self.walk_to(call, from)?, self.walk_to(call, to)?);
+        if let Some(error) = [&source, &target].into_iter().find_map(|walk| refused(&walk.end)) {
+            return Some(error);
+        }
+        let (exchange, keeps) = (flags & libc::RENAME_EXCHANGE != 0, flags & libc::RENAME_NOREPLACE != 0);
+        let node = match source.end {
+            End::Found(node) => node,
+            End::Absent if self.only_listed_absent(&source) => return None,
+            _ => return Some(ENOENT),
+        };
+        let old = match target.end {
+            End::Found(old) => Some(old),
+            _ if exchange && self.only_listed_absent(&target) => return None,
+            _ => None,
+        };
+        let directory = |node: NodeId| match self.tree.node(node).kind {
+            Kind::Undecided => None,
+            Kind::Directory { .. } => Some(true),
+            _ => Some(false),
+        };
+        let above = directory(node)? && self.tree.is_below(target.parent, node);
+        let Some(old) = old else {
+            let gone = exchange || self.tree.node(target.parent).removed;
+            return Some(if gone {
+                ENOENT
+            } else if above {
+                EINVAL
+            } else {
+                0
+            });
+        };
+        let below = directory(old)? && self.tree.is_below(source.parent, old);
+        Some(match (directory(node)?, directory(old)?) {
+            _ if keeps => EEXIST,
+            _ if above || below && exchange => EINVAL,
+            _ if below => ENOTEMPTY,
+            _ if node == old || exchange => 0,
+            (true, false) => ENOTDIR,
+            (false, true) => EISDIR,
+            (true, true) if !self.tree.is_empty(old)? => ENOTEMPTY,
+            _ => 0,
+        })
+    }
+
+    /// The walk to a name; nothing if it is not known where it starts, or leads to no name.
+    fn walk_to(&mut self, call: &Call, at: Place<Fd>) -> Option<Walk> {
+        let path = self.names.bytes(at.path).to_vec();
+        let start = self.start_of(call, at.dir, &path)?;
+        let walk = self.tree.walk(start, &path, false, &mut self.names);
+        let known =
+            !matches!(walk.end, End::Unknown(_)) && (walk.name.is_some() || refused(&walk.end).is_some());
+        Some(walk).filter(|_| known && !path.ends_with(b"/") && !path.ends_with(b"."))
+    }
+
     /// Whether a file may take another's name.
     fn replaces(&self, node: NodeId, old: NodeId) -> bool {
         let is_directory = |node| match self.tree.node(node).kind {
@@ -93,6 +162,9 @@ impl World {
     ) -> bool {
         let (source, target) = (self.end_of(call, from, follow), self.end_of(call, to, false));
         let (Some(source), Some(target)) = (source, target) else { return true };
+        if [&source, &target].iter().any(|end| matches!(end, End::Unknown(_))) {
+            return true;
+        }
         let found = matches!(source, End::Found(_));
         match call.outcome {
             Outcome::Value(_) => {
@@ -101,6 +173,8 @@ impl World {
             }
             Outcome::Error(libc::EPERM) => found && matches!(target, End::Absent),
             Outcome::Error(libc::ENOENT) => !(found && matches!(target, End::Found(_) | End::Absent)),
+            Outcome::Error(libc::ENOTDIR) => [&source, &target].iter().any(|end| **end == End::NotDirectory),
+            Outcome::Error(libc::ELOOP) => [&source, &target].iter().any(|end| **end == End::Loop),
             Outcome::Error(libc::EEXIST) => {
                 !matches!(source, End::Absent | End::NoParent)
                     && !matches!(target, End::Absent | End::NoParent)
@@ -139,7 +213,7 @@ impl World {
         seen.any(|name| changed.contains(&name))
     }
 
-    fn places(&self, call: &Call) -> Vec<Place<Fd>> {
+    pub(super) fn places(&self, call: &Call) -> Vec<Place<Fd>> {
         match &call.ask {
             Ask::File(
                 Op::Open { at, .. }
@@ -198,7 +272,9 @@ impl World {
                 match outcome {
                     Outcome::Value(_) if looks => true,
                     Outcome::Value(_) if has(libc::O_DIRECTORY) => directory,
-                    Outcome::Value(_) => !(directory && writes || link && has(libc::O_NOFOLLOW)),
+                    Outcome::Value(_) => {
+                        !(directory && (writes || has(libc::O_CREAT)) || link && has(libc::O_NOFOLLOW))
+                    }
                     Outcome::Error(EISDIR) => directory,
                     Outcome::Error(ELOOP) if has(libc::O_NOFOLLOW) => link,
                     Outcome::Error(ENOTDIR) => !directory,
@@ -211,6 +287,7 @@ impl World {
             (Op::Unlink { .. } | Op::Resize { .. }, Outcome::Error(EISDIR)) => directory,
             (Op::ReadLink { .. }, Outcome::Value(_)) => link,
             (Op::ReadLink { .. }, Outcome::Error(EINVAL)) => !link,
+            (_, Outcome::Error(ELOOP)) => false,
             (Op::Stat { seen: Some(seen), .. }, Outcome::Value(_)) => {
                 let same = seen.inode == 0 || state.inode == 0 || seen.inode == state.inode;
                 same && directory == (seen.mode & libc::S_IFMT == libc::S_IFDIR)
@@ -218,4 +295,20 @@ impl World {
             _ => true,
         }
     }
+}
+
+/// Why a walk does not get as far as its last name.
+fn refused(end: &End) -> Option<i32> {
+    match end {
+        End::NoParent => Some(libc::ENOENT),
+        End::NotDirectory => Some(libc::ENOTDIR),
+        End::Loop => Some(libc::ELOOP),
+        _ => None,
+    }
+}
+
+/// Errors that only say what names there are; others may have reasons that no model knows.
+fn about_names(error: i32) -> bool {
+    use libc::{EEXIST, EINVAL, EISDIR, ELOOP, ENOENT, ENOTDIR, ENOTEMPTY};
+    [EEXIST, EINVAL, EISDIR, ELOOP, ENOENT, ENOTDIR, ENOTEMPTY].contains(&error)
 }

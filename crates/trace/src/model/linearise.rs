@@ -4,15 +4,15 @@
 //! a wait ended; for calls that make tasks, write to pipes or replace a program, it is the entry, because others see their
 //! effect before they return. If the model contradicts a call's result, calls that have begun by then are tried first; and what
 //! a call under way has seen is left as it is until that call is applied.
+//!
+//! Where that is not enough, a choice made before was wrong: [`search`](super::search) goes back and makes others.
 
+use super::search::{Checkpoint, Moves};
+use super::waiting::{Moment, Waiting, Waits};
 use super::world::World;
 use crate::action::Step;
-use crate::names::Names;
-use crate::op::{Ask, Call, Fd, Op, Outcome};
-use std::collections::{BTreeMap, HashMap, VecDeque};
-
-/// Calls tried before one whose result is contradicted: as many as there are tasks, in practice.
-const CANDIDATES_MAX: usize = 64;
+use crate::op::{Ask, Call, Op, Outcome};
+use std::collections::HashSet;
 
 /// Races that are listed; all are counted.
 const RACES_LISTED_MAX: usize = 1 << 20;
@@ -21,24 +21,34 @@ const RACES_LISTED_MAX: usize = 1 << 20;
 /// than so many calls too late is late, and counted.
 pub(super) const WINDOW: usize = 1 << 16;
 
-/// When a call takes effect by default, and its number.
-type Moment = (u64, u64, u64);
+/// A call that was applied, and can still be taken back.
+#[derive(Debug)]
+pub(super) struct Applied {
+    pub(super) one: Waits,
+    pub(super) step: Step,
+}
 
 /// Applies calls as they come, each within a window of those around it, and gives each step to `each`, in the order found.
 pub struct Lineariser<'a, Each> {
-    world: &'a mut World,
+    pub(super) world: &'a mut World,
     window: usize,
-    /// Calls that are not applied yet, by number.
-    calls: HashMap<u64, Call>,
-    /// By the moment at which they take effect unless there is a reason for another.
-    queue: BTreeMap<Moment, u64>,
-    /// Of each task, in its own order.
-    per_task: BTreeMap<u32, VecDeque<u64>>,
-    /// How many came so far.
-    came: u64,
-    /// The moment up to which all that came is applied.
-    applied: Moment,
-    each: Each,
+    pub(super) waiting: Waiting,
+    /// What was applied since the older checkpoint.
+    pub(super) past: Vec<Applied>,
+    /// Calls among them whose result the model did not explain.
+    pub(super) contradicted: Vec<usize>,
+    /// Choices that differ from the usual ones.
+    pub(super) moves: Moves,
+    pub(super) checkpoints: Vec<Checkpoint>,
+    /// Contradicted calls for which other choices were looked for.
+    pub(super) given_up: HashSet<usize>,
+    /// Calls applied so far, taken back ones too: what the search costs.
+    pub(super) applied: u64,
+    /// The moment up to which all that came was applied.
+    until: Moment,
+    /// Calls that came after that.
+    late: u64,
+    pub(super) each: Each,
 }
 
 impl<'a, Each: FnMut(Step)> Lineariser<'a, Each> {
@@ -48,137 +58,146 @@ impl<'a, Each: FnMut(Step)> Lineariser<'a, Each> {
     }
 
     pub(super) fn with_window(world: &'a mut World, window: usize, each: Each) -> Self {
-        let (calls, queue, per_task) = Default::default();
-        Lineariser { world, window, calls, queue, per_task, came: 0, applied: (0, 0, 0), each }
+        let (waiting, past, contradicted, moves, checkpoints, given_up) = Default::default();
+        let (applied, until, late) = Default::default();
+        let mut lineariser = Lineariser {
+            world,
+            window,
+            waiting,
+            past,
+            contradicted,
+            moves,
+            checkpoints,
+            given_up,
+            applied,
+            until,
+            late,
+            each,
+        };
+        lineariser.settle();
+        lineariser
     }
 
     /// Takes the next call, and applies the first one if the window is full.
     pub fn add(&mut self, call: Call) {
-        let (at, moment) = (self.came, key(&call, self.came, &self.world.names));
-        self.came += 1;
-        self.world.repairs.late += u64::from(moment < self.applied);
-        let own = self.per_task.entry(call.task).or_default();
-        let own_place = |at: &u64| self.calls.get(at).map(|other| (other.start, other.line));
-        let later = own.iter().rev().take_while(|other| own_place(other) > Some((call.start, call.line)));
-        let place = own.len() - later.count();
-        own.insert(place, at);
-        self.queue.insert(moment, at);
-        self.calls.insert(at, call);
-        if self.queue.len() > self.window {
-            self.advance();
+        let moment = self.waiting.add(call, &self.world.names);
+        self.late += u64::from(moment < self.until);
+        if self.waiting.len() > self.window {
+            self.go_on();
         }
     }
 
     /// Applies what is left.
     pub fn finish(mut self) {
-        while !self.queue.is_empty() {
-            self.advance();
-        }
+        while self.go_on() {}
+        self.past.drain(..).for_each(|applied| (self.each)(applied.step));
+        self.world.repairs.late = self.late;
     }
 
-    /// Applies the first call, and what must come before it.
-    fn advance(&mut self) {
-        let Some((moment, first)) = self.queue.pop_first() else { return };
-        self.applied = self.applied.max(moment);
-        let Some(call) = self.calls.remove(&first) else { return };
-        // A task's calls keep their order, whatever their stamps say.
-        let mut before = Vec::new();
-        let own = self.per_task.get_mut(&call.task).expect("every call has a task");
-        while let Some(next) = own.pop_front().filter(|next| *next != first) {
-            before.extend(self.calls.remove(&next));
+    /// Applies the next call, looks for another order if one is needed, and gives away what is settled; says whether there was one.
+    fn go_on(&mut self) -> bool {
+        if let Some((moment, _)) = self.waiting.first() {
+            self.until = self.until.max(moment);
         }
-        if own.is_empty() {
-            self.per_task.remove(&call.task);
+        let was_one = self.advance();
+        self.explain_again();
+        self.settle();
+        was_one
+    }
+
+    /// Applies the next call, and those that must come before it; says whether there was one.
+    pub(super) fn advance(&mut self) -> bool {
+        let first = self.waiting.first();
+        if let Some((_, at)) = first {
+            self.place(at, &mut Vec::new());
         }
-        for call in before {
-            self.apply(&call);
+        first.is_some()
+    }
+
+    /// Applies a call after what comes before it: what was moved there, and earlier calls of its task, whatever their stamps say.
+    fn place(&mut self, at: usize, within: &mut Vec<usize>) {
+        within.push(at);
+        for moved in self.moves.before(at) {
+            if self.waiting.is_next(moved) && !within.contains(&moved) {
+                self.place(moved, within);
+            }
         }
-        if let Ask::Wait { child: Some(child) } = call.ask {
+        let Some(task) = self.waiting.get(at).map(|one| one.call.task) else { return };
+        while let Some(before) = self.waiting.next_of(task).filter(|before| *before != at) {
+            let one = self.waiting.take(before);
+            self.apply(one);
+        }
+        let one = self.waiting.take(at);
+        if let Ask::Wait { child: Some(child) } = one.call.ask {
             self.end_of_child(child);
         }
-        if !self.world.explains(&call) {
-            self.reorder(&call);
+        if !self.world.explains(&one.call) {
+            self.reorder(&one);
         }
-        self.apply(&call);
+        self.apply(one);
     }
 
-    /// Calls under way at the end of `call` that come next in their tasks.
-    fn overlapping(&self, call: &Call) -> Vec<u64> {
-        let overlaps = |at: &u64| {
-            let other = self.calls.get(at);
-            other.is_some_and(|other| {
-                other.start <= call.end && other.task != call.task && self.is_next(other, *at)
-            })
-        };
-        self.queue.values().take(CANDIDATES_MAX).copied().filter(overlaps).collect()
-    }
-
-    fn is_next(&self, call: &Call, at: u64) -> bool {
-        self.per_task.get(&call.task).and_then(|own| own.front()) == Some(&at)
-    }
-
-    /// Tries calls that overlap with `call`, one after the other, until its result is explained.
-    fn reorder(&mut self, call: &Call) {
-        for at in self.overlapping(call) {
-            let Some(other) = self.calls.remove(&at) else { continue };
+    /// Tries calls that overlap with this one, one after the other, until its result is explained.
+    fn reorder(&mut self, one: &Waits) {
+        for at in self.waiting.overlapping(&one.call, one.closes) {
+            let Some(other) = self.waiting.get(at) else { continue };
             // Only a change can help, and only one that is explained itself.
-            if !self.is_next(&other, at) || !changes(&other) || !helps(self.world, &other, call) {
-                self.calls.insert(at, other);
+            let may = self.waiting.is_next(at) && !self.moves.has(one.at, at) && changes(&other.call);
+            if !may || !helps(self.world, &other.call, &one.call) {
                 continue;
             }
-            self.take_early(at, &other);
-            if self.world.explains(call) {
+            self.take_early(at);
+            if self.world.explains(&one.call) {
                 return;
             }
         }
+        self.contradicted.push(one.at);
+        // Where only the snapshot says otherwise, the trace is right.
+        if self.world.contradicts_snapshot(&one.call) {
+            return;
+        }
         self.world.repairs.races += 1;
         if self.world.races.len() < RACES_LISTED_MAX {
-            self.world.races.push(call.line);
+            self.world.races.push(one.call.line);
         }
     }
 
     /// A child that was waited for has ended, even if the line that says so comes later.
     fn end_of_child(&mut self, child: u32) {
-        let Some(own) = self.per_task.get(&child) else { return };
-        let Some(at) = own.front().copied() else { return };
-        if self.calls.get(&at).is_some_and(|call| call.ask == Ask::Exit)
-            && let Some(end) = self.calls.remove(&at)
-        {
-            self.take_early(at, &end);
+        let Some(at) = self.waiting.next_of(child) else { return };
+        if self.waiting.get(at).is_some_and(|one| one.call.ask == Ask::Exit) {
+            self.take_early(at);
         }
     }
 
-    fn take_early(&mut self, at: u64, other: &Call) {
-        let own = self.per_task.get_mut(&other.task).expect("every call has a task");
-        assert_eq!(own.pop_front(), Some(at), "only a task's next call is taken early");
-        if own.is_empty() {
-            self.per_task.remove(&other.task);
-        }
+    fn take_early(&mut self, at: usize) {
         self.world.repairs.reordered += 1;
-        self.apply(other);
+        let one = self.waiting.take(at);
+        self.apply(one);
     }
 
     /// Applies a call. If it changes what a call under way has seen as it is now, that one comes first: it may not be
     /// explained any more afterwards.
-    fn apply(&mut self, call: &Call) {
+    fn apply(&mut self, one: Waits) {
+        let call = &one.call;
         if changes(call) && call.outcome.succeeded() {
-            for at in self.overlapping(call) {
-                let Some(other) = self.calls.remove(&at) else { continue };
-                let observes = !changes(&other) || matches!(other.outcome, Outcome::Error(_));
-                if self.is_next(&other, at)
+            for at in self.waiting.overlapping(call, call.end) {
+                let Some(other) = self.waiting.get(at).map(|other| &other.call) else { continue };
+                let observes = !changes(other) || matches!(other.outcome, Outcome::Error(_));
+                if self.waiting.is_next(at)
                     && observes
-                    && self.world.sees(&other, call)
-                    && self.world.explains(&other)
+                    && !self.moves.has(one.at, at)
+                    && self.world.sees(other, call)
+                    && self.world.explains(other)
                     && self.world.explains(call)
                 {
-                    self.take_early(at, &other);
-                } else {
-                    self.calls.insert(at, other);
+                    self.take_early(at);
                 }
             }
         }
-        let step = self.world.apply(call);
-        (self.each)(step);
+        let step = self.world.apply(&one.call);
+        self.applied += 1;
+        self.past.push(Applied { one, step });
     }
 }
 
@@ -229,6 +248,14 @@ pub(super) fn paths(call: &Call) -> Vec<crate::names::Name> {
             | Op::RemoveDir { at }
             | Op::Unlink { at }
             | Op::Symlink { at, .. }
+            | Op::Resize { at, .. }
+            | Op::SetMode { at, .. }
+            | Op::SetOwner { at, .. }
+            | Op::SetTimes { at, .. }
+            | Op::GetAttribute { at, .. }
+            | Op::SetAttribute { at, .. }
+            | Op::ListAttributes { at, .. }
+            | Op::RemoveAttribute { at, .. }
             | Op::ChangeDir { at, .. },
         ) => vec![at.path],
         Ask::File(
@@ -265,24 +292,12 @@ pub(super) fn changes(call: &Call) -> bool {
     }
 }
 
-/// When a call takes effect by default; ties keep the order of the lines.
-fn key(call: &Call, at: u64, names: &Names) -> Moment {
-    let pipe = |fd: Fd| {
-        call.notes.iter().any(|(noted, note)| *noted == fd && names.bytes(*note).starts_with(b"pipe:["))
-    };
-    let early = match &call.ask {
-        Ask::Clone { .. } | Ask::Exec | Ask::Wake { .. } => true,
-        Ask::File(Op::Write { on, at: None, .. }) => pipe(*on),
-        _ => false,
-    };
-    (if early { call.start } else { call.end }, call.line, at)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::action::Action;
     use crate::generated::GeneratedTrace;
+    use crate::names::Names;
     use crate::parse::{Coverage, Source, Strace};
     use std::io::{BufRead, BufReader};
 
@@ -310,7 +325,8 @@ mod tests {
     #[test]
     fn a_write_into_a_pipe_that_returns_after_the_window_is_late_and_counted() {
         let text = "1 100000001.0 write(5<pipe:[7]>, \"\"..., 1 <unfinished ...>\n\
-            2 100000002.0 close(90) = 0 <0.1>\n2 100000003.0 close(91) = 0 <0.1>\n2 100000004.0 close(92) = 0 <0.1>\n\
+            2 100000002.0 mkdir(\"/a\", 0755) = 0 <0.1>\n2 100000003.0 mkdir(\"/b\", 0755) = 0 <0.1>\n\
+            2 100000004.0 mkdir(\"/c\", 0755) = 0 <0.1>\n\
             1 100000009.0 <... write resumed>) = 1 <8.0>\n";
         let threads = |window| {
             let (actions, late) = actions(text.as_bytes(), window);

@@ -14,6 +14,8 @@ use std::ops::{Index, IndexMut};
 pub(super) struct Description {
     pub(super) on: Target,
     pub(super) position: u64,
+    /// Whether that is known: not of what was open before the trace began.
+    pub(super) placed: bool,
     pub(super) append: bool,
     /// Whether it is known to be open for reading or writing only.
     pub(super) limited: bool,
@@ -29,7 +31,7 @@ pub(super) enum Target {
 }
 
 /// Open file descriptions, by handle. What was closed is like something that was never open.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Descriptions {
     live: HashMap<Handle, Description>,
     made: u32,
@@ -38,8 +40,14 @@ pub(super) struct Descriptions {
 }
 
 /// What stands for a description that is closed.
-const CLOSED: Description =
-    Description { on: Target::Other, position: 0, append: false, limited: false, references: 0 };
+const CLOSED: Description = Description {
+    on: Target::Other,
+    position: 0,
+    placed: false,
+    append: false,
+    limited: false,
+    references: 0,
+};
 
 impl Descriptions {
     pub(super) fn add(&mut self, description: Description) -> Handle {

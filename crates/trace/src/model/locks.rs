@@ -8,7 +8,7 @@ use super::infer::Want;
 use super::tree::NodeId;
 use super::world::World;
 use crate::action::{Fate, How, Modelled, Resource, Role, Series, Step};
-use crate::op::{Call, Fd, Handle, LockKind, LockOwner, Op};
+use crate::op::{Call, Fd, Handle, LockKind, LockOwner, Op, Outcome};
 use std::collections::HashMap;
 
 /// To whom a byte-range lock belongs.
@@ -26,10 +26,12 @@ struct Held {
     owner: Owner,
     kind: LockKind,
     range: (u64, u64),
+    /// Whether a replay takes it, too.
+    replayed: bool,
 }
 
 /// All locks.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Locks {
     ranges: HashMap<NodeId, Vec<Held>>,
     flocks: HashMap<NodeId, Vec<(Handle, LockKind)>>,
@@ -49,6 +51,12 @@ impl Held {
 impl Locks {
     fn is_free(&self, node: NodeId, wanted: &Held) -> bool {
         self.ranges.get(&node).is_none_or(|all| !all.iter().any(|held| held.conflicts(wanted)))
+    }
+
+    /// Whether all that stands in the way of a lock is left out of a replay.
+    fn is_free_in_replay(&self, node: NodeId, wanted: &Held) -> bool {
+        let stands = |held: &Held| held.replayed && held.conflicts(wanted);
+        self.ranges.get(&node).is_none_or(|all| !all.iter().any(stands))
     }
 
     /// Whether the owner of a lock has locked any of its bytes for itself alone.
@@ -137,23 +145,27 @@ impl World {
         self.decide(file.node, Want::File);
         step.uses(file.slot, Some(file.node), How::Read);
         let range = range_of(start, bytes);
-        let wanted = Held { owner: self.owner_of(call, file.slot.description, owner), kind, range };
+        let owned_by = self.owner_of(call, file.slot.description, owner);
+        let mut wanted = Held { owner: owned_by, kind, range, replayed: true };
         // Shared locks commute. Giving one back does not, as an exclusive one may wait; nor does sharing what was exclusive.
         let adds = kind == LockKind::Shared && !self.locks.has_exclusive(file.node, &wanted);
         let how = if adds { How::Read } else { How::Write };
         step.touch_range(Resource::Locks(file.node), how, range.0, range.1);
+        let refused = matches!(call.outcome, Outcome::Error(libc::EAGAIN | libc::EACCES));
+        let without_reason = refused
+            && self.locks.is_free_in_replay(file.node, &wanted)
+            && !self.locks.is_free(file.node, &wanted);
+        let on = match wanted.owner {
+            // Whether a descriptor allows the lock is its own.
+            _ if call.outcome == Outcome::Error(libc::EBADF) => Some(file.slot.description),
+            Owner::Description(description) => Some(description),
+            Owner::Table(table) => self.locks.carrier(file.node, table, file.slot.description),
+        };
+        wanted.replayed = on.is_some();
         if call.outcome.succeeded() {
             self.locks.set(file.node, wanted);
         }
-        let on = match wanted.owner {
-            // Whether a descriptor allows the lock is its own.
-            _ if call.outcome == crate::op::Outcome::Error(libc::EBADF) => file.slot.description,
-            Owner::Description(description) => description,
-            Owner::Table(table) => self
-                .locks
-                .carrier(file.node, table, file.slot.description)
-                .ok_or(Fate::Modelled(Modelled::SharedLock))?,
-        };
+        let on = on.filter(|_| !without_reason).ok_or(Fate::Modelled(Modelled::SharedLock))?;
         if on != file.slot.description {
             step.in_series(Series::Description(on), Role::Use);
             step.touch(Resource::Description(on), How::Read);
@@ -200,14 +212,14 @@ impl World {
         let free = match *op {
             Op::Lock { kind, start, bytes, owner, .. } => {
                 let owner = self.owner_of(call, slot.description, owner);
-                self.locks.is_free(node, &Held { owner, kind, range: range_of(start, bytes) })
+                self.locks.is_free(node, &Held { owner, kind, range: range_of(start, bytes), replayed: true })
             }
             Op::Flock { kind, .. } => self.locks.is_free_for_flock(node, slot.description, kind),
             _ => true,
         };
         match call.outcome {
-            crate::op::Outcome::Value(_) => free,
-            crate::op::Outcome::Error(libc::EAGAIN | libc::EACCES) => !free,
+            Outcome::Value(_) => free,
+            Outcome::Error(libc::EAGAIN | libc::EACCES) => !free,
             _ => true,
         }
     }

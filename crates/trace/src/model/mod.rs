@@ -3,6 +3,7 @@
 
 mod apply;
 mod attributes;
+mod chunks;
 mod descriptors;
 mod explain;
 mod files;
@@ -12,12 +13,17 @@ mod linearise;
 mod live;
 mod locks;
 mod names;
+mod search;
 mod sleep;
 mod tasks;
 mod tree;
+mod waiting;
 mod world;
 
 pub use infer::Links;
 pub use linearise::Lineariser;
 pub use tree::{Attribute, Kind};
 pub use world::{Inherited, Repairs, World};
+
+#[cfg(test)]
+mod tests;

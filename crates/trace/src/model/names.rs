@@ -152,8 +152,9 @@ impl World {
                 _ => Target::File(node),
             };
             handle = self.describe(on, has(libc::O_APPEND));
-            self.descriptions[handle as usize].limited =
-                flags & libc::O_ACCMODE as u32 != libc::O_RDWR as u32;
+            let description = &mut self.descriptions[handle as usize];
+            description.placed = true;
+            description.limited = flags & libc::O_ACCMODE as u32 != libc::O_RDWR as u32;
             let table = self.task(call).table;
             let (series, closed) = self.install(table, made, handle, has(libc::O_CLOEXEC));
             // An older file under this number was closed by a call that the trace lacks.
@@ -190,6 +191,16 @@ impl World {
         Ok(place)
     }
 
+    /// A directory was not removed: whether it was empty is a result. In the paper's terms an action also touches what a
+    /// directory points to; one name in it is enough to keep it from being empty.
+    fn see_occupied(&self, step: &mut Step, dir: NodeId) {
+        step.touch(Resource::Listing(dir), How::Read);
+        if let Kind::Directory { entries, .. } = &self.tree.node(dir).kind {
+            let witness = entries.iter().filter(|(_, node)| node.is_some()).map(|(name, _)| *name).min();
+            witness.into_iter().for_each(|name| step.in_series(Series::Path(dir, name), Role::Use));
+        }
+    }
+
     /// unlink and rmdir.
     pub(super) fn remove_name(
         &mut self,
@@ -204,13 +215,14 @@ impl World {
             self.decide(node, want);
             match want {
                 Want::Directory if succeeded => step.touch(Resource::Listing(node), How::Write),
-                Want::Directory => step.touch(Resource::Listing(node), How::Read),
+                Want::Directory => self.see_occupied(step, node),
                 _ => step.touch(Resource::Attributes(node), How::Update),
             }
         }
         self.look(step, &found, if succeeded { Role::Delete } else { Role::Use });
         if let (true, Some((dir, name))) = (succeeded, Self::last(&found)) {
             self.tree.set_entry(dir, name, None);
+            found.node.into_iter().for_each(|node| self.tree.remove(node));
             step.touch(Resource::Listing(dir), How::Update);
         }
         Ok(found.place)
@@ -225,7 +237,11 @@ impl World {
     ) -> Result<Op<u32>, Fate> {
         let source = self.locate(call, from, false, Want::Anything)?;
         let exchange = flags & libc::RENAME_EXCHANGE != 0;
-        let proves = !call.outcome.succeeded() || exchange;
+        // EINVAL says that one would be moved into itself, not that the other is there.
+        let proves = match call.outcome {
+            Outcome::Error(error) => error != libc::EINVAL,
+            _ => exchange,
+        };
         let believed = if proves { call.outcome } else { Outcome::Unknown };
         let mut target =
             self.locate(&Call { outcome: believed, ..call.clone() }, to, false, Want::Anything)?;
@@ -235,8 +251,12 @@ impl World {
             self.look(step, &target, Role::Use);
             // Whether it was empty is a result.
             if let Some(node) = target.node.filter(|node| !self.tree.is_file(*node)) {
-                step.touch(Resource::Listing(node), How::Read);
+                self.see_occupied(step, node);
             }
+        } else if source.node.is_some() && source.node == target.node {
+            // Two names of one file: the kernel leaves both.
+            self.look(step, &source, Role::Use);
+            self.look(step, &target, Role::Use);
         } else if let (Some(node), Some((from_dir, from_name))) = (source.node, Self::last(&source)) {
             self.look(step, &source, Role::Delete);
             if let End::Unknown(rest) = &target.walk.end
@@ -252,6 +272,7 @@ impl World {
                 step.touch(what, How::Write);
             }
             self.look(step, &target, Role::Create);
+            replaced.filter(|_| !exchange).into_iter().for_each(|old| self.tree.remove(old));
             self.tree.set_entry(from_dir, from_name, replaced.filter(|_| exchange));
             step.touch(Resource::Listing(from_dir), How::Update);
             if let Some((dir, name)) = Self::last(&target) {

@@ -17,7 +17,7 @@ const PLACE_BYTES: u64 = 8;
 type Address = (u32, u64);
 
 /// A call that woke others.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Waker {
     action: ActionId,
     /// When it returned: it woke nobody who slept later.
@@ -27,7 +27,7 @@ struct Waker {
 }
 
 /// Who wakes whom.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Sleepers {
     /// Wakes, oldest first.
     wakes: HashMap<Address, VecDeque<Waker>>,

@@ -1,7 +1,9 @@
 //! Files, directories and links by identity, and the walk along a path.
 
+use super::chunks::Chunks;
 use crate::names::{Name, Names};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// A file, directory or link. Names point to it; it has none itself.
 pub type NodeId = u32;
@@ -49,6 +51,8 @@ pub struct Node {
     pub initial_size: u64,
     /// Whether the trace changed its size.
     pub resized: bool,
+    /// A directory that has lost its name; nothing can be made in it any more.
+    pub removed: bool,
     /// Permission bits.
     pub mode: u32,
     /// Its number in the traced file system; 0 if no call has shown it.
@@ -70,13 +74,15 @@ pub struct Attribute {
     pub name: Name,
     /// Bytes before the trace began; none if it was not there.
     pub initial: Option<u32>,
+    /// Bytes now, as far as they are known; none if it is not there.
+    pub now: Option<Option<u64>>,
 }
 
 /// All nodes.
 #[derive(Debug, Clone)]
 pub struct Tree {
     /// By number, which is not used again. What is forgotten leaves an empty place.
-    nodes: Vec<Option<Box<Node>>>,
+    nodes: Chunks<Option<Arc<Node>>>,
     /// Nodes that lost a name or a description in the present action.
     doubtful: Vec<NodeId>,
     /// What stands for nodes that are forgotten.
@@ -117,16 +123,21 @@ impl Tree {
         let kind = Kind::Directory { entries: HashMap::new(), whole: false, parent: ROOT };
         let root = Node::new(kind, Some(names.intern(b"/")));
         let forgotten = Box::new(Node::new(Kind::Undecided, None));
-        Tree { nodes: vec![Some(Box::new(root))], doubtful: Vec::new(), forgotten }
+        let mut nodes = Chunks::default();
+        nodes.push(Some(Arc::new(root)));
+        Tree { nodes, doubtful: Vec::new(), forgotten }
     }
 
     /// A node.
     pub fn node(&self, id: NodeId) -> &Node {
-        self.nodes[id as usize].as_ref().unwrap_or(&self.forgotten)
+        self.nodes[id as usize].as_deref().unwrap_or(&self.forgotten)
     }
 
     pub(crate) fn node_mut(&mut self, id: NodeId) -> &mut Node {
-        self.nodes[id as usize].as_mut().unwrap_or(&mut self.forgotten)
+        match &mut self.nodes[id as usize] {
+            Some(node) => Arc::make_mut(node),
+            None => &mut self.forgotten,
+        }
     }
 
     /// All nodes that are there, or were before the trace began, by number.
@@ -150,12 +161,16 @@ impl Tree {
         doubtful
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
     pub(crate) fn is_file(&self, id: NodeId) -> bool {
         matches!(self.node(id).kind, Kind::File | Kind::Undecided)
     }
 
     pub(crate) fn add(&mut self, node: Node) -> NodeId {
-        self.nodes.push(Some(Box::new(node)));
+        self.nodes.push(Some(Arc::new(node)));
         NodeId::try_from(self.nodes.len() - 1).expect("fewer than 2^32 files")
     }
 
@@ -181,6 +196,25 @@ impl Tree {
         if let Kind::Directory { parent, .. } = &mut state.kind {
             *parent = dir;
         }
+    }
+
+    /// A directory loses its only name.
+    pub(crate) fn remove(&mut self, node: NodeId) {
+        let node = self.node_mut(node);
+        node.removed = matches!(node.kind, Kind::Directory { .. });
+    }
+
+    /// Whether `inner` is `outer` or lies below it.
+    pub(crate) fn is_below(&self, mut inner: NodeId, outer: NodeId) -> bool {
+        // Directories of which only the end is known count as children of the root; no chain is longer than all nodes.
+        for _ in 0..self.nodes.len() {
+            match &self.node(inner).kind {
+                _ if inner == outer => return true,
+                Kind::Directory { parent, .. } if inner != ROOT => inner = *parent,
+                _ => return false,
+            }
+        }
+        false
     }
 
     /// What exists with names below it is a directory.
@@ -275,7 +309,20 @@ impl Node {
     pub(crate) fn new(kind: Kind, initial: Option<Name>) -> Node {
         let mode = if matches!(kind, Kind::Directory { .. }) { 0o755 } else { 0o644 };
         let (size, initial_size, resized, inode, names, opened) = Default::default();
-        let (attributes, holes) = Default::default();
-        Node { kind, initial, size, initial_size, resized, mode, inode, attributes, holes, names, opened }
+        let (attributes, holes, removed) = Default::default();
+        Node {
+            kind,
+            initial,
+            size,
+            initial_size,
+            resized,
+            removed,
+            mode,
+            inode,
+            attributes,
+            holes,
+            names,
+            opened,
+        }
     }
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
 
 /// The model's state after the calls applied so far.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct World {
     /// All byte strings.
     pub names: Names,
@@ -155,6 +155,25 @@ impl World {
         }
     }
 
+    /// The state as it is now, but without the names, which only ever grow.
+    pub(super) fn copy(&mut self) -> World {
+        let names = std::mem::take(&mut self.names);
+        let copy = self.clone();
+        self.names = names;
+        copy
+    }
+
+    /// Takes back what was applied since `copy` was made.
+    pub(super) fn go_back(&mut self, copy: &World) {
+        let names = std::mem::take(&mut self.names);
+        *self = World { names, ..copy.clone() };
+    }
+
+    /// How many calls were applied.
+    pub(super) fn applied(&self) -> u64 {
+        self.next.into()
+    }
+
     /// How many threads the trace has shown.
     pub fn threads(&self) -> u32 {
         self.threads
@@ -195,7 +214,14 @@ impl World {
         if let Target::File(node) = on {
             self.tree.node_mut(node).opened += 1;
         }
-        self.descriptions.add(Description { on, position: 0, append, limited: false, references: 0 })
+        self.descriptions.add(Description {
+            on,
+            position: 0,
+            placed: false,
+            append,
+            limited: false,
+            references: 0,
+        })
     }
 
     /// Puts a description into a table; what had that number before loses a reference, and is returned if it was the last.

@@ -146,24 +146,28 @@ impl Simulation {
         let node = source.there()?;
         let (Some(from), Some(to)) = (source.at, target.at) else { return Err(libc::EBUSY) };
         let (kind, identity) = (self.tree.node(node).kind, self.tree.node(node).identity);
+        let exchange = flags & libc::RENAME_EXCHANGE != 0;
+        if target.node.is_some() && flags & libc::RENAME_NOREPLACE != 0 {
+            return Err(libc::EEXIST);
+        }
+        if target.node.is_none() && exchange {
+            return Err(libc::ENOENT);
+        }
         if kind == Kind::Directory && self.tree.is_below(to.0, node) {
             return Err(libc::EINVAL);
         }
         if target.node.is_some_and(|old| self.tree.is_below(from.0, old)) {
-            return Err(libc::ENOTEMPTY);
+            return Err(if exchange { libc::EINVAL } else { libc::ENOTEMPTY });
         }
-        let exchange = flags & libc::RENAME_EXCHANGE != 0;
         let Some(old) = target.node else {
-            if exchange {
-                return Err(libc::ENOENT);
-            }
             self.free(target)?;
             self.leave(from);
             self.enter(to, node);
             return Ok((0, identity));
         };
-        if flags & libc::RENAME_NOREPLACE != 0 {
-            return Err(libc::EEXIST);
+        // Two names of one file, or one name: the kernel leaves both.
+        if old == node {
+            return Ok((0, identity));
         }
         let replaced = self.tree.node(old).identity;
         if exchange {
@@ -172,9 +176,6 @@ impl Simulation {
             self.enter(from, old);
             self.enter(to, node);
             return Ok((0, mix(identity, replaced)));
-        }
-        if old == node {
-            return Ok((0, identity));
         }
         match (kind == Kind::Directory, self.tree.node(old).kind == Kind::Directory) {
             (true, false) => return Err(libc::ENOTDIR),

@@ -86,6 +86,12 @@ fn emptiness_is_found_after_it_ended() {
     let lines = "1 mkdir(\"/srv/d\", 0755) = 0\n1 write(3</srv/a>, \"\"..., 1) = 1\n2 access(\"/srv/d\", F_OK) = 0\n\
         1 mkdir(\"/srv/d/e\", 0755) = 0\n2 rmdir(\"/srv/d\") = -1 ENOTEMPTY (Directory not empty)";
     needs(Rule::Listing, "weir", &[], lines);
+    needs(Rule::PathStage, "root", &[Rule::FileSequence], lines);
+    let renamed = "1 mkdir(\"/srv/d\", 0755) = 0\n1 mkdir(\"/srv/f\", 0755) = 0\n1 write(3</srv/a>, \"\"..., 1) = 1\n\
+        2 access(\"/srv/d\", F_OK) = 0\n2 access(\"/srv/f\", F_OK) = 0\n1 mkdir(\"/srv/d/e\", 0755) = 0\n\
+        2 rename(\"/srv/f\", \"/srv/d\") = -1 ENOTEMPTY (Directory not empty)";
+    needs(Rule::Listing, "weir", &[], renamed);
+    needs(Rule::PathStage, "root", &[Rule::FileSequence], renamed);
 }
 
 #[test]
@@ -171,6 +177,9 @@ fn attributes_appended_bytes_and_nameless_files_keep_their_order() {
         1 removexattr(\"/srv/a\", \"user.x\") = 0\n2 getxattr(\"/srv/a\", \"user.x\", 0x7f, 64) = -1 ENODATA (No data)";
     needs(Rule::Attributes, "weir", &[], extended);
     needs(Rule::FileSequence, "root", &[], extended);
+    let of_directory = "1 mkdir(\"/srv/d\", 0755) = 0\n2 access(\"/srv/d\", F_OK) = 0\n\
+        1 setxattr(\"/srv/d\", \"user.x\", \"\"..., 4, 0) = 0\n2 getxattr(\"/srv/d\", \"user.x\", \"\"..., 64) = 4";
+    needs(Rule::FileSequence, "root", &[], of_directory);
     let append = "1 fcntl(3</srv/a>, F_SETFL, O_RDWR|O_APPEND) = 0\n1 write(3</srv/a>, \"\"..., 4096) = 4096\n\
         2 write(3</srv/a>, \"\"..., 100) = 100\n2 lseek(3</srv/a>, 0, SEEK_CUR) = 8292";
     needs(Rule::Description, "weir", &[Rule::Size, Rule::Bytes], append);
