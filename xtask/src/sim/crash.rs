@@ -41,6 +41,15 @@ enum End {
     Kill,
 }
 
+/// Which volume the next life has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mount {
+    /// That of the last one.
+    Same,
+    /// That, or another.
+    Any,
+}
+
 impl Life {
     /// Lets it end after `operations`.
     pub(crate) fn die_soon(&mut self, operations: u64) {
@@ -103,15 +112,15 @@ impl Run {
         let phase = self.phase_name();
         *self.counts.crashes.entry(if end == End::Kill { "kill" } else { phase }).or_default() += 1;
         self.media.log.event(|| format!("=== {end:?} in {phase}"), &[end as u64]);
-        self.reopen(end)?;
+        self.reopen(end, Mount::Any)?;
         self.compare().map_err(|what| format!("after a {end:?} in {phase}: {what}"))?;
         if self.random.once_in(2) {
             // A recovery after which nothing was written changes nothing; and clients meet a cold cache.
             let end = if self.random.once_in(2) { End::Kill } else { End::PowerCut };
-            self.reopen(end)?;
+            self.reopen(end, Mount::Same)?;
             if self.random.once_in(8) {
                 self.compare().map_err(|what| format!("after a second recovery: {what}"))?;
-                self.reopen(End::PowerCut)?;
+                self.reopen(End::PowerCut, Mount::Same)?;
             }
         }
         self.new_life();
@@ -128,14 +137,18 @@ impl Run {
             (Phase::Work(Task::Checkpoint), _) => "checkpoint",
             (Phase::Request, _) => "request",
             (Phase::Drain, _) => "drain",
+            (Phase::Copy, _) => "copy of a volume",
+            (Phase::Deletion, _) => "deletion of a volume",
+            (Phase::HandOver, _) => "hand-over",
             (Phase::Recovery(1), _) => "recovery, depth 1",
             (Phase::Recovery(2), _) => "recovery, depth 2",
             (Phase::Recovery(_), _) => "recovery, depth 3",
         }
     }
 
-    /// Ends this life of the stack and opens the next, through up to three power cuts in the recovery.
-    fn reopen(&mut self, end: End) -> Result<(), String> {
+    /// Ends this life of the stack and opens the next, through up to three power cuts in the recovery, and in the
+    /// hand-over if the next one is another volume's.
+    fn reopen(&mut self, end: End, mount: Mount) -> Result<(), String> {
         self.lose_power(end);
         self.media.settings = draw_settings(&mut self.random);
         for depth in 1.. {
@@ -149,7 +162,11 @@ impl Run {
                 self.media.buffer.set_faults(faults);
             }
             let errors = self.media.log.errors_made_up();
-            let opened = self.media.open();
+            let volume = match mount {
+                Mount::Same => self.volumes.mounted(),
+                Mount::Any => self.volumes.next_to_mount(&mut self.random),
+            };
+            let opened = self.open_volume(volume);
             let faulty = self.media.log.errors_made_up() > errors;
             self.no_faults();
             match opened {
@@ -158,7 +175,7 @@ impl Run {
                     self.media.power.restore();
                     self.stack = Some(stack);
                     self.errors_at_open = errors;
-                    return Ok(());
+                    return self.adopt_volumes();
                 }
                 _ if self.media.power.lost() => {
                     *self.counts.crashes.entry(self.phase_name()).or_default() += 1;
@@ -193,13 +210,14 @@ impl Run {
     fn compare(&mut self) -> Result<(), String> {
         self.stack().check()?;
         let seen = self.stack().look()?;
-        let outstanding = self.clients.outstanding();
+        let outstanding = self.take_outstanding();
         let found = self.oracle.recovered(&seen, &outstanding)?;
         self.counts.changes_lost += (found.completed - found.kept) as u64;
         let words = [found.kept as u64, found.completed as u64, self.stack().fs.newest().0];
         self.media.log.event(|| format!("=== recovered: {found:?}"), &words);
         self.clients = super::client::Clients::new(self.clients.len());
-        Ok(())
+        let volumes = self.random.below(2) as usize;
+        self.look_at_others(volumes)
     }
 
     /// A clean stop: everything that completed is there afterwards, in the store alone or not.
@@ -220,7 +238,7 @@ impl Run {
         self.counts.clean_stops += 1;
         self.media.log.event(|| "=== a clean stop".to_owned(), &[]);
         let end = if self.random.once_in(2) { End::Kill } else { End::PowerCut };
-        self.reopen(end)?;
+        self.reopen(end, Mount::Any)?;
         self.compare().map_err(|what| format!("after a clean stop: {what}"))?;
         self.new_life();
         self.change_weather();
