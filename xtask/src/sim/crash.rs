@@ -12,6 +12,8 @@ use sim::Faults;
 const CUT_WITHIN: [u64; 3] = [4, 24, 100];
 /// Recovery itself writes little.
 const CUT_RECOVERY_WITHIN: u64 = 10;
+/// A hand-over takes everything home first.
+const CUT_HAND_OVER_WITHIN: u64 = 60;
 /// An armed cut that hits nothing for so many operations gets something to hit: everything goes home.
 const ARMED_OPERATIONS_MAX: u64 = 30;
 /// Cuts in one recovery: each is one deeper.
@@ -68,6 +70,18 @@ impl Run {
             _ => self.random.below(2 * operations / crashes + 1),
         };
         self.life = Life { ends_at: self.counts.operations + length, armed_until: None, faulty_until: None };
+    }
+
+    /// Some operations on volumes meet a power cut: during the call, or soon after it.
+    pub(crate) fn arm_for_volumes(&mut self) {
+        if self.random.once_in(4)
+            && self.life.armed_until.is_none()
+            && self.counts.crashes() < self.options.crashes
+        {
+            let within = self.random.pick(&CUT_WITHIN);
+            self.media.power.cut_after(self.random.below(within));
+            self.life.armed_until = Some(self.counts.operations + ARMED_OPERATIONS_MAX);
+        }
     }
 
     /// After each turn: crashes if the power is lost, and arms the end when it is due.
@@ -153,9 +167,6 @@ impl Run {
         self.media.settings = draw_settings(&mut self.random);
         for depth in 1.. {
             self.phase = Phase::Recovery(depth);
-            if depth <= RECOVERY_DEPTH_MAX && self.random.once_in(5) {
-                self.media.power.cut_after(self.random.below(CUT_RECOVERY_WITHIN));
-            }
             if self.options.faults && depth == 1 && self.random.once_in(8) {
                 let faults = Faults { read_one_in: 10, ..Faults::default() };
                 self.media.store.set_faults(faults);
@@ -166,6 +177,13 @@ impl Run {
                 Mount::Same => self.volumes.mounted(),
                 Mount::Any => self.volumes.next_to_mount(&mut self.random),
             };
+            let (one_in, within) = match volume == self.volumes.mounted() {
+                true => (5, CUT_RECOVERY_WITHIN),
+                false => (2, CUT_HAND_OVER_WITHIN),
+            };
+            if depth <= RECOVERY_DEPTH_MAX && self.random.once_in(one_in) {
+                self.media.power.cut_after(self.random.below(within));
+            }
             let opened = self.open_volume(volume);
             let faulty = self.media.log.errors_made_up() > errors;
             self.no_faults();

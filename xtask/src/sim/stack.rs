@@ -41,6 +41,10 @@ pub(crate) enum Plant {
     RepointBeforeCopy,
     /// The store trims a segment after it may have been used again.
     TrimAfterReuse,
+    /// A deleted volume drops its reference to a node that others share twice.
+    FreedOnceTooOften,
+    /// Some of the nodes below one that dies are forgotten.
+    LeakedNode,
     /// The store forgets what it promised.
     ForgottenPromise,
     /// The store's recovery applies notes again that its root has.
@@ -64,6 +68,8 @@ impl Plant {
             Plant::RepointBeforeCopy => Some(store::PlantedBug::RepointBeforeCopy),
             Plant::TrimAfterReuse => Some(store::PlantedBug::TrimAfterReuse),
             Plant::ForgottenPromise => Some(store::PlantedBug::ForgottenPromise),
+            Plant::FreedOnceTooOften => Some(store::PlantedBug::FreedOnceTooOften),
+            Plant::LeakedNode => Some(store::PlantedBug::LeakedNode),
             Plant::NotesBeforeRoot => Some(store::PlantedBug::NotesBeforeRoot),
             _ => None,
         }

@@ -151,11 +151,15 @@ impl Run {
             0..=4 if !full && self.volumes.copies() < COPIES_MAX => {
                 let mode = if self.random.once_in(4) { VolumeMode::ReadOnly } else { VolumeMode::Writable };
                 self.let_somebody_in()?;
+                self.arm_for_volumes();
                 self.copy_mounted(mode)
             }
             5 => self.look_at_others(1),
             _ => match self.volumes.some_other(&mut self.random, |id, _| id != VolumeId::MAIN) {
-                Some(volume) => self.delete(volume),
+                Some(volume) => {
+                    self.arm_for_volumes();
+                    self.delete(volume)
+                }
                 None => Ok(()),
             },
         }
