@@ -4,9 +4,10 @@
 use super::log::Role;
 use super::run::{Phase, Run};
 use super::stack::{Pick, draw_settings};
-use cache::Task;
+use cache::{CacheError, Task};
 use device::Operation;
 use sim::Faults;
+use store::StoreError;
 
 /// A power cut hits within so many writes and flushes of the moment that it was armed: soon, or deep in what follows.
 const CUT_WITHIN: [u64; 3] = [4, 24, 100];
@@ -251,6 +252,7 @@ impl Run {
                 self.oracle.synced(moment);
             }
             Err(_) if self.media.log.errors_made_up() > self.errors_at_open => {}
+            Err(CacheError::Store(StoreError::Full)) => self.no_room_to_go_home()?,
             Err(error) => return Err(format!("the drain fails: {error}")),
         }
         self.counts.clean_stops += 1;

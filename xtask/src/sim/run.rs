@@ -147,6 +147,7 @@ impl Run {
         }
         self.stop_and_compare()?;
         self.look_at_others(usize::MAX)?;
+        self.delete_all_copies()?;
         self.counts.errors_made_up = self.media.log.errors_made_up();
         Ok(())
     }

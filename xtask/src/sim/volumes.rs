@@ -8,9 +8,10 @@ use super::client::{Clients, When};
 use super::oracle::Oracle;
 use super::run::{Phase, Run};
 use super::stack::{Pick, SEGMENT_BLOCKS, Stack};
-use cache::{Cache, CacheError};
+use cache::{Cache, CacheError, Task};
 use device::Random;
 use std::collections::BTreeMap;
+use std::time::Duration;
 use store::{MAIN_NAME, NewVolume, StoreError, VolumeId, VolumeMode};
 
 /// Copies that there may be at once: few, so that what they hold does not fill the smallest stores by itself.
@@ -67,6 +68,18 @@ pub(crate) struct Tally {
     pub(crate) meanwhile: u64,
     /// Copies that the call did not answer for, and that were there afterwards.
     pub(crate) found: u64,
+}
+
+#[cfg(test)]
+impl Tally {
+    pub(crate) fn add(&mut self, other: &Tally) {
+        self.copies += other.copies;
+        self.deletions += other.deletions;
+        self.mounts += other.mounts;
+        self.looks += other.looks;
+        self.meanwhile += other.meanwhile;
+        self.found += other.found;
+    }
 }
 
 impl Volumes {
@@ -135,6 +148,14 @@ impl Volumes {
         } else {
             Err(format!("there are the volumes {found:?}, expected {expected:?}"))
         }
+    }
+}
+
+/// Whether it is true that a store that can still promise so many blocks is full, for so many pages.
+fn is_full(pages: u64, promisable: u64) -> Result<(), String> {
+    match promisable > pages * BLOCKS_PER_PAGE + 2 * u64::from(SEGMENT_BLOCKS) {
+        true => Err(format!("no room for {pages} dirty pages, with {promisable} blocks to promise")),
+        false => Ok(()),
     }
 }
 
@@ -212,13 +233,39 @@ impl Run {
             Err(CacheError::Store(StoreError::Full)) if !self.media.power.lost() => {
                 self.workload.no_space();
                 self.counts.no_space += 1;
-                let needed = (dirty + INTRUDER_PAGES) * BLOCKS_PER_PAGE + 2 * u64::from(SEGMENT_BLOCKS);
-                match promisable > needed {
-                    true => Err(format!("no room for a copy of {dirty} dirty pages, of {promisable} blocks")),
-                    false => Ok(()),
-                }
+                is_full(dirty + INTRUDER_PAGES, promisable)
             }
             Err(error) => self.is_undecided(Pending::Copy(Box::new(copy)), &error),
+        }
+    }
+
+    /// Something could not go home. Where volumes share blocks, what gives back space may take some instead, so this may be:
+    /// what did not go home stays in the buffer, and goes once copies are deleted.
+    pub(crate) fn no_room_to_go_home(&mut self) -> Result<(), String> {
+        self.workload.no_space();
+        self.counts.no_space += 1;
+        let cache = &self.stack().cache;
+        if self.volumes.others.is_empty() {
+            return Err(format!("the drain finds no room: {:?}", cache.store().space()));
+        }
+        is_full(cache.status().dirty_pages, cache.store().promisable_blocks())
+    }
+
+    /// At the end of a run: all copies go, and then everything goes home.
+    pub(crate) fn delete_all_copies(&mut self) -> Result<(), String> {
+        let copies: Vec<VolumeId> =
+            self.volumes.others.keys().copied().filter(|&id| id != VolumeId::MAIN).collect();
+        copies.into_iter().try_for_each(|copy| self.delete(copy))?;
+        let shares = !self.volumes.others.is_empty();
+        let cache = &self.stack().cache;
+        while cache.store().is_freeing() {
+            cache.step(Task::Checkpoint);
+            self.media.clock.advance(Duration::from_secs(1));
+        }
+        match cache.drain() {
+            Err(CacheError::Store(StoreError::Full)) if shares => Ok(()),
+            Err(error) => Err(format!("copies are deleted, and still: {error}: {:?}", cache.store().space())),
+            Ok(()) => self.stack().check(),
         }
     }
 
@@ -291,7 +338,16 @@ impl Run {
         let is_there = cache.store().volumes().iter().any(|&(id, _)| id == volume);
         if cache.volume() != volume && is_there {
             self.phase = Phase::HandOver;
-            cache.hand_over(volume).map_err(|error| format!("hand_over: {error}"))?;
+            match cache.hand_over(volume) {
+                // The buffer is kept by what has no room in the store; copies may be deleted.
+                Err(CacheError::Store(StoreError::Full)) => {
+                    is_full(cache.status().dirty_pages, cache.store().promisable_blocks())?;
+                    self.counts.no_space += 1;
+                    drop(cache);
+                    return self.media.open();
+                }
+                outcome => outcome.map_err(|error| format!("hand_over: {error}"))?,
+            }
             let reserved = cache.store().space().reserved;
             if reserved > 0 {
                 return Err(format!("a cache that was handed over leaves {reserved} blocks promised"));
