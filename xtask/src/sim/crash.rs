@@ -4,14 +4,17 @@
 use super::log::Role;
 use super::run::{Phase, Run};
 use super::stack::{Pick, draw_settings};
-use cache::Task;
+use cache::{CacheError, Task};
 use device::Operation;
 use sim::Faults;
+use store::StoreError;
 
 /// A power cut hits within so many writes and flushes of the moment that it was armed: soon, or deep in what follows.
 const CUT_WITHIN: [u64; 3] = [4, 24, 100];
 /// Recovery itself writes little.
 const CUT_RECOVERY_WITHIN: u64 = 10;
+/// A hand-over takes everything home first.
+const CUT_HAND_OVER_WITHIN: u64 = 60;
 /// An armed cut that hits nothing for so many operations gets something to hit: everything goes home.
 const ARMED_OPERATIONS_MAX: u64 = 30;
 /// Cuts in one recovery: each is one deeper.
@@ -41,6 +44,15 @@ enum End {
     Kill,
 }
 
+/// Which volume the next life has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mount {
+    /// That of the last one.
+    Same,
+    /// That, or another.
+    Any,
+}
+
 impl Life {
     /// Lets it end after `operations`.
     pub(crate) fn die_soon(&mut self, operations: u64) {
@@ -59,6 +71,18 @@ impl Run {
             _ => self.random.below(2 * operations / crashes + 1),
         };
         self.life = Life { ends_at: self.counts.operations + length, armed_until: None, faulty_until: None };
+    }
+
+    /// Some operations on volumes meet a power cut: during the call, or soon after it.
+    pub(crate) fn arm_for_volumes(&mut self) {
+        if self.random.once_in(4)
+            && self.life.armed_until.is_none()
+            && self.counts.crashes() < self.options.crashes
+        {
+            let within = self.random.pick(&CUT_WITHIN);
+            self.media.power.cut_after(self.random.below(within));
+            self.life.armed_until = Some(self.counts.operations + ARMED_OPERATIONS_MAX);
+        }
     }
 
     /// After each turn: crashes if the power is lost, and arms the end when it is due.
@@ -103,15 +127,15 @@ impl Run {
         let phase = self.phase_name();
         *self.counts.crashes.entry(if end == End::Kill { "kill" } else { phase }).or_default() += 1;
         self.media.log.event(|| format!("=== {end:?} in {phase}"), &[end as u64]);
-        self.reopen(end)?;
+        self.reopen(end, Mount::Any)?;
         self.compare().map_err(|what| format!("after a {end:?} in {phase}: {what}"))?;
         if self.random.once_in(2) {
             // A recovery after which nothing was written changes nothing; and clients meet a cold cache.
             let end = if self.random.once_in(2) { End::Kill } else { End::PowerCut };
-            self.reopen(end)?;
+            self.reopen(end, Mount::Same)?;
             if self.random.once_in(8) {
                 self.compare().map_err(|what| format!("after a second recovery: {what}"))?;
-                self.reopen(End::PowerCut)?;
+                self.reopen(End::PowerCut, Mount::Same)?;
             }
         }
         self.new_life();
@@ -128,28 +152,40 @@ impl Run {
             (Phase::Work(Task::Checkpoint), _) => "checkpoint",
             (Phase::Request, _) => "request",
             (Phase::Drain, _) => "drain",
+            (Phase::Copy, _) => "copy of a volume",
+            (Phase::Deletion, _) => "deletion of a volume",
+            (Phase::HandOver, _) => "hand-over",
             (Phase::Recovery(1), _) => "recovery, depth 1",
             (Phase::Recovery(2), _) => "recovery, depth 2",
             (Phase::Recovery(_), _) => "recovery, depth 3",
         }
     }
 
-    /// Ends this life of the stack and opens the next, through up to three power cuts in the recovery.
-    fn reopen(&mut self, end: End) -> Result<(), String> {
+    /// Ends this life of the stack and opens the next, through up to three power cuts in the recovery, and in the
+    /// hand-over if the next one is another volume's.
+    fn reopen(&mut self, end: End, mount: Mount) -> Result<(), String> {
         self.lose_power(end);
         self.media.settings = draw_settings(&mut self.random);
         for depth in 1.. {
             self.phase = Phase::Recovery(depth);
-            if depth <= RECOVERY_DEPTH_MAX && self.random.once_in(5) {
-                self.media.power.cut_after(self.random.below(CUT_RECOVERY_WITHIN));
-            }
             if self.options.faults && depth == 1 && self.random.once_in(8) {
                 let faults = Faults { read_one_in: 10, ..Faults::default() };
                 self.media.store.set_faults(faults);
                 self.media.buffer.set_faults(faults);
             }
             let errors = self.media.log.errors_made_up();
-            let opened = self.media.open();
+            let volume = match mount {
+                Mount::Same => self.volumes.mounted(),
+                Mount::Any => self.volumes.next_to_mount(&mut self.random),
+            };
+            let (one_in, within) = match volume == self.volumes.mounted() {
+                true => (5, CUT_RECOVERY_WITHIN),
+                false => (2, CUT_HAND_OVER_WITHIN),
+            };
+            if depth <= RECOVERY_DEPTH_MAX && self.random.once_in(one_in) {
+                self.media.power.cut_after(self.random.below(within));
+            }
+            let opened = self.open_volume(volume);
             let faulty = self.media.log.errors_made_up() > errors;
             self.no_faults();
             match opened {
@@ -158,7 +194,7 @@ impl Run {
                     self.media.power.restore();
                     self.stack = Some(stack);
                     self.errors_at_open = errors;
-                    return Ok(());
+                    return self.adopt_volumes();
                 }
                 _ if self.media.power.lost() => {
                     *self.counts.crashes.entry(self.phase_name()).or_default() += 1;
@@ -193,13 +229,14 @@ impl Run {
     fn compare(&mut self) -> Result<(), String> {
         self.stack().check()?;
         let seen = self.stack().look()?;
-        let outstanding = self.clients.outstanding();
+        let outstanding = self.take_outstanding();
         let found = self.oracle.recovered(&seen, &outstanding)?;
         self.counts.changes_lost += (found.completed - found.kept) as u64;
         let words = [found.kept as u64, found.completed as u64, self.stack().fs.newest().0];
         self.media.log.event(|| format!("=== recovered: {found:?}"), &words);
         self.clients = super::client::Clients::new(self.clients.len());
-        Ok(())
+        let volumes = self.random.below(2) as usize;
+        self.look_at_others(volumes)
     }
 
     /// A clean stop: everything that completed is there afterwards, in the store alone or not.
@@ -215,12 +252,13 @@ impl Run {
                 self.oracle.synced(moment);
             }
             Err(_) if self.media.log.errors_made_up() > self.errors_at_open => {}
+            Err(CacheError::Store(StoreError::Full)) => self.no_room_to_go_home()?,
             Err(error) => return Err(format!("the drain fails: {error}")),
         }
         self.counts.clean_stops += 1;
         self.media.log.event(|| "=== a clean stop".to_owned(), &[]);
         let end = if self.random.once_in(2) { End::Kill } else { End::PowerCut };
-        self.reopen(end)?;
+        self.reopen(end, Mount::Any)?;
         self.compare().map_err(|what| format!("after a clean stop: {what}"))?;
         self.new_life();
         self.change_weather();

@@ -13,6 +13,7 @@ use device::Random;
 use fs::{Allocate, IfExists, Kind, SetXattr, Size};
 use sim::Faults;
 use std::sync::Arc;
+use store::VolumeMode;
 
 /// What a program may do. Names are paths below the root, at most two long.
 #[derive(Debug, Clone, Copy)]
@@ -35,6 +36,10 @@ enum Step {
     RemoveXattr(&'static str),
     /// An access list that names somebody; on a directory, a default list.
     SetAcl(&'static str),
+    /// A copy of the volume.
+    Copy,
+    /// The newest copy goes.
+    DeleteCopy,
 }
 
 /// What is there before each program, durable and at home: three files, one of them with two names, a symbolic link, and
@@ -99,6 +104,8 @@ const STEPS: &[Step] = &[
     Step::RemoveXattr("k"),
     Step::SetAcl("a"),
     Step::SetAcl("e"),
+    Step::Copy,
+    Step::DeleteCopy,
 ];
 
 const XATTR: &[u8] = b"user.x";
@@ -245,6 +252,11 @@ fn all_home(run: &mut Run) -> Result<(), String> {
 }
 
 fn perform(run: &mut Run, step: Step) -> Result<(), String> {
+    match step {
+        Step::Copy => return run.copy_mounted(VolumeMode::Writable),
+        Step::DeleteCopy => return run.delete_newest(),
+        _ => {}
+    }
     // What needs a name that an earlier step took away means nothing.
     if let Some(change) = change(&run.oracle.now, step) {
         run.ask(0, When::Now, Request::Change(change))?;
@@ -322,6 +334,7 @@ fn change(model: &Model, step: Step) -> Option<Change> {
             let (parent, name) = place(model, path)?;
             Change::Symlink { parent, name, target: b"../a".to_vec() }
         }
+        Step::Copy | Step::DeleteCopy => return None,
     })
 }
 

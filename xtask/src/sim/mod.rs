@@ -16,6 +16,7 @@ mod run;
 mod stack;
 #[cfg(test)]
 mod tests;
+mod volumes;
 mod watchdog;
 mod workload;
 
@@ -231,6 +232,12 @@ fn print_summary(options: &Options, summary: &Summary) {
     let phases: Vec<String> =
         counts.crashes.iter().map(|(phase, times)| format!("{phase}: {times}")).collect();
     println!("  crashes by phase: {}", phases.join("; "));
+    let volumes = &counts.volumes;
+    println!(
+        "  copies of volumes: {}, and {} found after crashes; {} changes meanwhile; deleted: {}; another one mounted: {}; \
+         looked at: {}",
+        volumes.copies, volumes.found, volumes.meanwhile, volumes.deletions, volumes.mounts, volumes.looks
+    );
     println!(
         "  completed changes lost to crashes, none of them synced: {}; refused for space: {}; device errors: {}, \
          told to clients: {}",

@@ -23,6 +23,8 @@ pub(crate) struct Oracle {
     pub(crate) now: Model,
     /// Number of the first change in `since`, counted from the start of the run.
     first: u64,
+    /// While a copy is made: its history, which begins when it was asked for.
+    copy: Option<Box<Oracle>>,
 }
 
 /// A change that took effect, when, and the number of the inode that it made, if it made one and the reply said so.
@@ -49,7 +51,24 @@ pub(crate) struct Found {
 impl Oracle {
     /// An empty, durable file system.
     pub(crate) fn new() -> Oracle {
-        Oracle { durable: Model::new(), since: VecDeque::new(), now: Model::new(), first: 0 }
+        Oracle::of(Model::new())
+    }
+
+    /// One of which nothing but `model` was ever there.
+    fn of(model: Model) -> Oracle {
+        Oracle { durable: model.clone(), since: VecDeque::new(), now: model, first: 0, copy: None }
+    }
+
+    /// From now on, what takes effect may be in a copy, too.
+    pub(crate) fn begin_copy(&mut self) {
+        self.copy = Some(Box::new(Oracle::of(self.now.clone())));
+    }
+
+    /// The copy is made: what it may be, and how many changes took effect since [`begin_copy`](Oracle::begin_copy).
+    pub(crate) fn end_copy(&mut self) -> (Oracle, u64) {
+        let copy = *self.copy.take().expect("a copy was begun");
+        let meanwhile = copy.since.len() as u64;
+        (copy, meanwhile)
     }
 
     /// `change` took effect at the time `at`; refuses it where the model says that it cannot have. Returns the inode
@@ -62,6 +81,10 @@ impl Oracle {
     ) -> Result<Option<Id>, Refusal> {
         let effect = Effect { change, ino, at };
         let made = replay(&mut self.now, &effect)?;
+        if let Some(copy) = &mut self.copy {
+            replay(&mut copy.now, &effect).expect(REPLAYS);
+            copy.since.push_back(effect.clone());
+        }
         self.since.push_back(effect);
         Ok(made)
     }

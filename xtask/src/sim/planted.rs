@@ -50,6 +50,10 @@ const STORE_WITHOUT_FLUSH_OPERATIONS: u64 = 4_000;
 const REPOINT_BEFORE_COPY_OPERATIONS: u64 = 5_000;
 /// Needs a store that is so full that a segment is used again at once.
 const TRIM_AFTER_REUSE_OPERATIONS: u64 = 11_000;
+/// Needs a deleted volume some of whose nodes others share.
+const FREED_ONCE_TOO_OFTEN_OPERATIONS: u64 = 3_000;
+/// Needs a deleted volume with nodes of its own.
+const LEAKED_NODE_OPERATIONS: u64 = 3_000;
 /// Needs more promises than there is room for, all of which are used.
 const FORGOTTEN_PROMISE_OPERATIONS: u64 = 50_000;
 /// Needs a crash with a log that began before the newest root.
@@ -86,6 +90,16 @@ fn repointing_before_the_copy_is_there_is_found() {
 #[test]
 fn a_trim_after_the_segment_s_reuse_is_found() {
     is_found_in_full_stores_within(TRIM_AFTER_REUSE_OPERATIONS, Plant::TrimAfterReuse);
+}
+
+#[test]
+fn a_clone_s_node_that_is_freed_once_too_often_is_found() {
+    is_found_within(FREED_ONCE_TOO_OFTEN_OPERATIONS, Plant::FreedOnceTooOften);
+}
+
+#[test]
+fn a_leaked_node_is_found() {
+    is_found_within(LEAKED_NODE_OPERATIONS, Plant::LeakedNode);
 }
 
 #[test]

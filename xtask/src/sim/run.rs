@@ -5,6 +5,7 @@ use super::client::{Clients, When};
 use super::crash::Life;
 use super::oracle::Oracle;
 use super::stack::{Media, Pick, Stack, TASKS};
+use super::volumes::{Tally, Volumes};
 use super::watchdog::Watchdog;
 use super::workload::{Temper, Workload};
 use cache::Task;
@@ -37,6 +38,7 @@ pub(crate) struct Counts {
     /// Errors that a client was told because a disk made one up.
     pub(crate) errors_told: u64,
     pub(crate) errors_made_up: u64,
+    pub(crate) volumes: Tally,
 }
 
 impl Counts {
@@ -51,6 +53,12 @@ pub(crate) enum Phase {
     Request,
     Work(Task),
     Drain,
+    /// A copy of the mounted volume.
+    Copy,
+    /// Another volume's.
+    Deletion,
+    /// Of the buffer, to another volume.
+    HandOver,
     Recovery(u32),
 }
 
@@ -63,6 +71,7 @@ pub(crate) struct Run {
     /// `None` only between a crash and the recovery.
     pub(crate) stack: Option<Stack>,
     pub(crate) oracle: Oracle,
+    pub(crate) volumes: Volumes,
     pub(crate) clients: Clients,
     pub(crate) counts: Counts,
     pub(crate) phase: Phase,
@@ -78,6 +87,7 @@ pub(crate) struct Run {
 struct Weather {
     requests: u64,
     tasks: [u64; TASKS.len()],
+    volumes: u64,
     time: u64,
 }
 
@@ -99,7 +109,8 @@ impl Run {
     pub(crate) fn fork(&self, seed: u64) -> Result<Run, String> {
         let mut random = Random::new(seed);
         let media = self.media.fork(random.next_u64(), &self.options);
-        Run::open(&self.options, random, media, self.oracle.clone())
+        let volumes = self.volumes.clone();
+        Ok(Run { volumes, ..Run::open(&self.options, random, media, self.oracle.clone())? })
     }
 
     fn open(options: &Options, mut random: Random, media: Media, oracle: Oracle) -> Result<Run, String> {
@@ -112,6 +123,7 @@ impl Run {
             life: Life::default(),
             stack: Some(stack),
             oracle,
+            volumes: Volumes::new(),
             clients: Clients::new(random.pick(&CLIENTS)),
             counts: Counts::default(),
             phase: Phase::Request,
@@ -134,6 +146,8 @@ impl Run {
             self.tell_progress();
         }
         self.stop_and_compare()?;
+        self.look_at_others(usize::MAX)?;
+        self.delete_all_copies()?;
         self.counts.errors_made_up = self.media.log.errors_made_up();
         Ok(())
     }
@@ -159,8 +173,10 @@ impl Run {
             let client = idle[self.random.below(idle.len() as u64) as usize];
             self.phase = Phase::Request;
             self.issue(client, When::Now)?;
+        } else if dice < self.weather.requests + self.weather.volumes {
+            self.change_volumes()?;
         } else {
-            dice -= self.weather.requests;
+            dice -= self.weather.requests + self.weather.volumes;
             let task = TASKS.into_iter().zip(self.weather.tasks).find(|&(_, weight)| {
                 let chosen = dice < weight;
                 dice = dice.saturating_sub(weight);
@@ -261,10 +277,12 @@ impl Weather {
     fn draw(random: &mut Random) -> Weather {
         let mut weight = || random.pick(&[0, 1, 4, 16]);
         let tasks = [weight(), weight(), weight(), weight() / 2];
-        Weather { requests: 20, tasks, time: weight() / 4 }
+        let time = weight() / 4;
+        // Each makes everything home, so not often; and not at all in half of the lives.
+        Weather { requests: 20, tasks, volumes: random.pick(&[0, 0, 1, 2]), time }
     }
 
     fn total(&self) -> u64 {
-        self.requests + self.tasks.iter().sum::<u64>() + self.time
+        self.requests + self.volumes + self.tasks.iter().sum::<u64>() + self.time
     }
 }

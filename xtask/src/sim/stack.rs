@@ -6,18 +6,20 @@ use super::workload::Temper;
 use cache::{Cache, FetchMode, Progress, Settings, Task};
 use device::{Device, Random, StoreId};
 use fs::{Attributes, Caller, Fs, Ino, Kind};
-use sim::{Power, SimClock, SimDisk};
+use sim::{Faults, Power, SimClock, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Layout, Store};
+use store::{Layout, Store, VolumeId};
 
 /// Small, so that the log comes round many times, and in some runs smaller than what the clients would like to keep:
 /// 6 to 32 MiB in segments of 64 KiB.
 const STORE_BLOCKS: [u64; 4] = [1536, 2048, 4096, 8192];
-const SEGMENT_BLOCKS: u32 = 16;
+pub(crate) const SEGMENT_BLOCKS: u32 = 16;
 /// A ring that comes round after a few hundred operations: 1 or 2 MiB.
 const BUFFER_BLOCKS: [u64; 2] = [256, 512];
+/// The identity that store and buffer share.
+const ID: StoreId = StoreId(*b"simulated store!");
 /// Steps after which a read that has not completed never will.
 const STEPS_PER_READ_MAX: usize = 10_000;
 /// The longest read of a snapshot, in bytes.
@@ -39,6 +41,10 @@ pub(crate) enum Plant {
     RepointBeforeCopy,
     /// The store trims a segment after it may have been used again.
     TrimAfterReuse,
+    /// A deleted volume drops its reference to a node that others share twice.
+    FreedOnceTooOften,
+    /// Some of the nodes below one that dies are forgotten.
+    LeakedNode,
     /// The store forgets what it promised.
     ForgottenPromise,
     /// The store's recovery applies notes again that its root has.
@@ -62,6 +68,8 @@ impl Plant {
             Plant::RepointBeforeCopy => Some(store::PlantedBug::RepointBeforeCopy),
             Plant::TrimAfterReuse => Some(store::PlantedBug::TrimAfterReuse),
             Plant::ForgottenPromise => Some(store::PlantedBug::ForgottenPromise),
+            Plant::FreedOnceTooOften => Some(store::PlantedBug::FreedOnceTooOften),
+            Plant::LeakedNode => Some(store::PlantedBug::LeakedNode),
             Plant::NotesBeforeRoot => Some(store::PlantedBug::NotesBeforeRoot),
             _ => None,
         }
@@ -132,10 +140,9 @@ impl Media {
 
     /// Lays out an empty file system, durable.
     pub(crate) fn format(&self) -> Result<(), String> {
-        let id = StoreId(*b"simulated store!");
-        let layout = Layout { id, segment_blocks: Some(SEGMENT_BLOCKS) };
+        let layout = Layout { id: ID, segment_blocks: Some(SEGMENT_BLOCKS) };
         Store::format(&*self.device(Role::Store), &layout).map_err(|error| format!("format: {error}"))?;
-        buffer::Buffer::format(&*self.device(Role::Buffer), id)
+        buffer::Buffer::format(&*self.device(Role::Buffer), ID)
             .map_err(|error| format!("format: {error}"))?;
         let cache = self.open_cache()?;
         Fs::create(&cache, &*self.clock, CALLER, *b"not a secret at ")
@@ -143,7 +150,8 @@ impl Media {
         cache.drain().map_err(|error| format!("drain: {error}"))
     }
 
-    fn open_cache(&self) -> Result<Arc<Cache>, String> {
+    /// Opens, and with it recovers, what is below the file system.
+    pub(crate) fn open_cache(&self) -> Result<Arc<Cache>, String> {
         let store = match self.plant.and_then(Plant::in_store) {
             Some(bug) => Store::open_with_bug(self.device(Role::Store), bug),
             None => Store::open(self.device(Role::Store)),
@@ -162,10 +170,28 @@ impl Media {
         Ok(Arc::new(cache))
     }
 
-    /// Opens, and with it recovers, what is on the media.
+    /// Opens what is on the media, whichever volume it is.
     pub(crate) fn open(&self) -> Result<Stack, String> {
         let cache = self.open_cache()?;
         delete_rescued(&cache);
+        self.open_fs(cache)
+    }
+
+    /// A volume that is not mounted, from what the store's disk holds now. Nothing that this does reaches the media.
+    pub(crate) fn open_to_look(&self, volume: VolumeId) -> Result<Stack, String> {
+        let power = Power::new();
+        let disk = self.store.fork(&power, 0);
+        disk.set_faults(Faults::default());
+        let store = Store::open(disk).map_err(|error| format!("Store::open: {error}"))?;
+        let blank = SimDisk::new("blank", BUFFER_BLOCKS[0], &power, 0);
+        buffer::Buffer::format_after(&*blank, ID, volume.0, store.newest_sequence())
+            .map_err(|error| format!("a blank buffer: {error}"))?;
+        let cache = Cache::open(Arc::new(store), blank, self.clock.clone(), self.settings.clone());
+        self.open_fs(Arc::new(cache.map_err(|error| format!("Cache::open: {error}"))?))
+    }
+
+    /// The file system above a cache.
+    pub(crate) fn open_fs(&self, cache: Arc<Cache>) -> Result<Stack, String> {
         let fs = Fs::open(cache.clone(), self.clock.clone()).map_err(|error| format!("Fs::open: {error}"))?;
         Ok(Stack { fs: Arc::new(fs), cache })
     }

@@ -4,6 +4,7 @@ use super::change::Change;
 use super::client::When;
 use super::model::Id;
 use super::run::Run;
+use super::volumes::Tally;
 use super::workload::{ALIKE, Request};
 use super::{Options, repeat_line, run};
 use fs::{Ino, Kind};
@@ -35,6 +36,24 @@ fn thousands_of_crashes_break_no_promise() {
             );
         }
     }
+}
+
+#[test]
+fn volumes_are_copied_mounted_and_deleted_with_crashes_in_between_and_break_no_promise() {
+    let (mut all, mut crashes) = (Tally::default(), BTreeMap::<&str, u64>::new());
+    for seed in 1..=6 {
+        let options = Options { operations: 5000, crashes: 250, faults: seed > 4, ..Options::for_test(seed) };
+        let summary =
+            run(&options).unwrap_or_else(|failure| panic!("{failure:?}\n{}", repeat_line(&options)));
+        all.add(&summary.counts.volumes);
+        summary.counts.crashes.iter().for_each(|(phase, times)| *crashes.entry(phase).or_default() += times);
+    }
+    for phase in ["copy of a volume", "deletion of a volume", "hand-over"] {
+        assert!(crashes.get(phase).is_some_and(|&times| times >= 5), "{phase}: {crashes:?}");
+    }
+    let Tally { copies, deletions, mounts, looks, meanwhile, found } = all;
+    let seldom = [copies, deletions, mounts, looks].iter().any(|&count| count < 50) || meanwhile < 20;
+    assert!(!seldom && found > 0, "the run tests little: {all:?}");
 }
 
 #[test]

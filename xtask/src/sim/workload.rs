@@ -145,6 +145,11 @@ impl Workload {
         };
     }
 
+    /// Whether clients rather give space back now.
+    pub(crate) fn wants_space(&self) -> bool {
+        self.freeing > 0
+    }
+
     /// The next request of a client that holds `handles`.
     pub(crate) fn next(&mut self, model: &Model, handles: &[Id]) -> Request {
         self.freeing = self.freeing.saturating_sub(1);
