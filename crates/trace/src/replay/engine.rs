@@ -1,5 +1,6 @@
 //! The threads of a replay.
 
+use super::debt::Debt;
 use super::plan::Plan;
 use super::progress::{Progress, begun, done};
 use super::{Buffer, Run, Sample, Target};
@@ -7,14 +8,17 @@ use crate::action::{Fate, Moment, Rule};
 use crate::benchmark::Benchmark;
 use crate::error::TraceError;
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Threads of a replay call a handful of functions; a trace may have thousands of them.
 const STACK_BYTES: usize = 128 << 10;
-/// The last part of a pause is spun: sleeping is late by the timer's slack.
-const SPIN: Duration = Duration::from_micros(60);
+/// The last part of a pause is not slept: a sleep ends late by what a timer and a switch of threads take.
+const AWAKE: Duration = Duration::from_micros(30);
+/// How late the kernel may end a sleep to save wake-ups, in nanoseconds; 50,000 where nobody says so.
+const TIMER_SLACK: NonZeroU64 = NonZeroU64::MIN;
 /// No thread waits for anything.
 const NOBODY: u32 = u32::MAX;
 
@@ -110,13 +114,15 @@ impl<T: Target> Shared<'_, T> {
     }
 
     fn thread(&self, thread: usize) -> Own {
+        // Where it is refused, pauses end later.
+        let _ = rustix::thread::set_current_timer_slack(Some(TIMER_SLACK));
         let mut own = Own::default();
         let mut buffer = Buffer::default();
-        let mut last = 0;
+        let (mut last, mut debt) = (0, Debt::default());
         own.samples.reserve(self.plan.threads[thread].len());
         for (place, id) in self.plan.threads[thread].iter().enumerate() {
             let Some(Before { ready, on }) = self.wait(thread, *id, last, &mut own) else { return own };
-            let (start, late) = self.think(*id, ready);
+            let (start, late) = self.think(*id, ready, &mut debt);
             let action = &self.benchmark.actions[*id as usize];
             self.progress[thread].set(begun(place as u32));
             let (outcome, end) = match action.fate {
@@ -155,25 +161,27 @@ impl<T: Target> Shared<'_, T> {
         Some(before)
     }
 
-    /// Pauses as long as the program did, counted from the moment at which it could have gone on.
+    /// Pauses as long as the program did, counted from the moment at which it could have gone on, but for what is owed.
     /// Returns when that was over, and how late.
-    fn think(&self, id: u32, ready: u64) -> (u64, u64) {
-        let Some(pause) = self.plan.think.get(id as usize).filter(|pause| **pause > 0) else {
+    fn think(&self, id: u32, ready: u64, debt: &mut Debt) -> (u64, u64) {
+        let Some(&pause) = self.plan.think.get(id as usize).filter(|pause| **pause > 0) else {
             return (ready, 0);
         };
-        let until = ready + pause;
+        let until = ready + debt.shorten(pause);
         let left = Duration::from_nanos(until.saturating_sub(self.now()));
-        if left > SPIN {
+        if left > AWAKE {
             match self.plan.naps.get(&id) {
-                Some(ends_with) if self.nap(*ends_with, left - SPIN) => return (self.now(), 0),
+                Some(ends_with) if self.nap(*ends_with, left - AWAKE) => return (self.now(), 0),
                 Some(_) => {}
-                None => std::thread::sleep(left - SPIN),
+                None => std::thread::sleep(left - AWAKE),
             }
         }
         while self.now() < until {
-            std::hint::spin_loop();
+            // Others may go on meanwhile: with fewer processors than threads they would be late by this pause.
+            std::thread::yield_now();
         }
         let now = self.now();
+        debt.add(now - until);
         (now, now - until)
     }
 

@@ -5,6 +5,7 @@ mod attributes;
 mod cache;
 mod calls;
 mod confine;
+mod debt;
 mod engine;
 mod kernel;
 mod plan;
