@@ -29,7 +29,7 @@ mod tests {
     #[test]
     fn pauses_that_end_late_take_as_long_in_all_as_they_should() {
         let mut debt = Debt::default();
-        let late = [50, 0, 900, 20, 0, 0, 0, 0, 0, 0, 0];
+        let late = [50, 0, 500, 20, 0, 0, 0, 0, 0, 0, 0];
         let took = late.map(|late| {
             let left = debt.shorten(100);
             debt.add(late);
