@@ -413,3 +413,16 @@ fn a_leaf_that_got_pages_of_another_by_a_clone_is_visited_again() {
     let holders: Vec<NodeId> = scan(&mut map).held[&Block(40)].iter().map(|holder| holder.node).collect();
     assert!(holders.contains(&leaf), "{holders:?}");
 }
+
+#[test]
+fn a_node_that_nothing_refers_to_goes_from_memory_too_when_references_are_counted() {
+    let mut map = map();
+    let (kept, lost, clean) = (map.add(Body::pages()), map.add(Body::pages()), map.table.add());
+    map.loaded(clean, Body::pages());
+    assert_eq!(map.dirty, 2);
+    assert_eq!(map.set_references(&BTreeMap::from([(kept, 2)])), 3);
+    assert_eq!((map.dirty, map.table.references(kept)), (1, 2));
+    assert!(
+        map.nodes.contains_key(&kept) && !map.nodes.contains_key(&lost) && !map.nodes.contains_key(&clean)
+    );
+}
