@@ -163,6 +163,65 @@ mod tests {
     use crate::record::{encode, transaction_bytes};
     use proptest::prelude::*;
 
+    /// Record `bytes` in a transaction that says it is `len` long, with the right checksum.
+    fn made_up(count: u32, bytes: &[u8], len: usize) -> Vec<u8> {
+        let mut all = TransactionHeader::new(len as u32, Order::New(Sequence(1)), count).as_bytes().to_vec();
+        all.extend(bytes);
+        let this = all.len().min(len.max(8));
+        let sum = TransactionHeader::checksum(&all[..this]);
+        all[4..8].copy_from_slice(&sum.to_le_bytes());
+        all
+    }
+
+    fn record_bytes(kind: u8, page: u64, start: u16, len: u16, body: &[u8]) -> Vec<u8> {
+        let head = RecordHeader {
+            kind,
+            reserve: 0,
+            slot: [0; 6],
+            generation: U32::ZERO,
+            page: page.into(),
+            start: start.into(),
+            len: len.into(),
+        };
+        [head.as_bytes(), body].concat()
+    }
+
+    #[test]
+    fn a_transaction_that_is_shorter_than_its_header_or_longer_than_its_group_is_refused() {
+        for len in [0, 1, 8, 19, 21, 1000] {
+            let bytes = made_up(0, &[], len);
+            assert!(transaction(&mut &bytes[..]).is_err(), "{len} bytes");
+        }
+        let bytes = made_up(0, &[], 20);
+        assert_eq!(transaction(&mut &bytes[..]).map(|one| one.records.len()), Ok(0));
+        assert!(transaction(&mut &bytes[..19]).is_err(), "its header is cut off");
+    }
+
+    #[test]
+    fn a_record_with_a_number_that_cannot_be_is_refused_and_the_greatest_is_not() {
+        let of = |count: u32, record: &[u8]| {
+            let bytes = made_up(count, record, 20 + record.len());
+            transaction(&mut &bytes[..]).map(|one| one.records.len())
+        };
+        let cut = |from, to: u64| of(1, &record_bytes(KIND_CUT, from, 0, 0, &to.to_le_bytes()));
+        assert_eq!((cut(7, 8), cut(7, 7)), (Ok(1), Ok(1)));
+        assert_eq!(cut(8, 7), Err("a cut goes backwards"));
+        let clone = |slot| of(1, &record_bytes(KIND_CLONE, slot, 0, 0, &[]));
+        assert_eq!((clone((1 << 48) - 1), clone(1 << 48)), (Ok(1), Err("a slot is over 48 bits")));
+        let zero = |start, len| of(1, &record_bytes(KIND_ZERO, 0, start, len, &[]));
+        assert_eq!((zero(4096, 0), zero(4000, 96), zero(0, 4096)), (Ok(1), Ok(1), Ok(1)));
+        for (start, len) in [(4097, 0), (4000, 97), (1, 4096), (u16::MAX, u16::MAX)] {
+            assert_eq!(zero(start, len), Err("a record leaves its page"));
+        }
+        let mut reserved = record_bytes(KIND_DELETE, 0, 0, 0, &[]);
+        assert_eq!((of(1, &reserved), of(2, &reserved)), (Ok(1), Err("a record is cut off")));
+        assert_eq!(of(0, &reserved), Err("bytes follow a transaction's last record"));
+        reserved[1] = 1;
+        assert_eq!(of(1, &reserved), Err("a record uses bytes that are in reserve"));
+        assert_eq!(of(1, &record_bytes(200, 0, 0, 0, &[])), Err("a record is of an unknown kind"));
+        assert_eq!(of(1, &record_bytes(KIND_WRITE, 0, 0, 5, b"weir")), Err("a record is cut off"));
+    }
+
     fn object() -> impl Strategy<Value = ObjectId> {
         (0u64..1 << 48, any::<u32>()).prop_map(|(slot, generation)| ObjectId { slot, generation })
     }

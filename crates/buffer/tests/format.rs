@@ -2,7 +2,7 @@
 
 mod model;
 
-use buffer::{Buffer, Record};
+use buffer::{Buffer, BufferError, Record};
 use device::{BLOCK_BYTES, Block, Device, Incarnation, ObjectId, Page, PageNo, Sequence, StoreId, pages};
 use sim::{Power, SimDisk};
 use std::fmt::Write as _;
@@ -80,6 +80,26 @@ fn a_group_that_breaks_any_one_rule_does_not_follow() {
     for (at, value) in [(16, 9), (32, 0), (40, 2), (40, 0), (56, 0x64), (56, 0x66), (64, 1)] {
         assert_eq!(replayed(at, value), 0, "byte {at} may be {value}");
     }
+}
+
+#[test]
+fn a_group_of_a_later_incarnation_with_an_earlier_sequence_does_not_follow() {
+    let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
+    put_example(&disk, |bytes| (bytes[32], bytes[56]) = (2, 0x64));
+    Buffer::open(disk, id(), &mut |replayed| panic!("{replayed:?}")).expect("an empty log");
+}
+
+#[test]
+fn a_group_of_a_newer_version_is_refused_by_name_and_an_older_one_is_read() {
+    let with_version = |version: u8| {
+        let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
+        put_example(&disk, |bytes| bytes[12] = version);
+        let mut found = 0;
+        Buffer::open(disk, id(), &mut |_| found += 1).map(|_| found)
+    };
+    assert!(matches!(with_version(0), Ok(1)));
+    let error = with_version(2).expect_err("nobody knows what it says");
+    assert!(matches!(error, BufferError::Version { block: Block(3), found: 2, supported: 1, .. }), "{error}");
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 mod model;
 
-use buffer::{Buffer, BufferError};
-use device::{BLOCK_BYTES, Block, Device, Incarnation, Page, Random, Sequence, StoreId, pages};
+use buffer::{Buffer, BufferError, Record};
+use device::{BLOCK_BYTES, Block, Device, Incarnation, Page, PageNo, Random, Sequence, StoreId, pages};
 use model::{ID, Plan, Run, open};
 use sim::{Faults, Power, SimDisk};
 use std::sync::Arc;
@@ -183,6 +183,28 @@ fn rot_is_refused_or_costs_nothing_but_the_last_commit() {
 }
 
 #[test]
+fn a_group_as_long_as_any_and_one_that_ends_with_the_ring_are_found() {
+    let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
+    Buffer::format(&*disk, ID).expect("a device without faults");
+    let (buffer, _) = open(disk.clone()).expect("an empty buffer");
+    buffer.begin(Incarnation(1), Sequence(0)).expect("no faults");
+    let object = device::ObjectId::default();
+    let write = |page| Record::Write { object, page: PageNo(page), start: 0, bytes: &[7; BLOCK_BYTES] };
+    let long: Vec<Record<'_>> = (0..62).map(write).collect();
+    // The ring has 253 blocks, and a quarter of it is the longest group: 63.
+    for _ in 0..4 {
+        buffer.append(&long).expect("room");
+        buffer.commit().expect("no faults");
+    }
+    buffer.append(&[Record::Delete { object }]).expect("the last block");
+    buffer.commit().expect("no faults");
+    assert!(buffer.append(&[Record::Delete { object }]).is_err(), "the ring is full");
+    let (_, found) = open(disk).expect("a good log");
+    let firsts: Vec<u64> = found.iter().map(|one| one.first.0).collect();
+    assert_eq!(firsts, [1, 63, 125, 187, 249]);
+}
+
+#[test]
 fn an_unreadable_group_is_an_error_and_not_an_end() {
     let mut run = Run::new(3, 256, open);
     let plan = Plan { seed: 3, rounds: 1, operations: 60, faults: Faults::default() };
@@ -228,7 +250,7 @@ fn bytes_that_somebody_made_up_with_right_checksums_never_make_it_panic() {
         if let Ok((buffer, _)) = &opened {
             let next = Incarnation(buffer.incarnation().0.saturating_add(1));
             if next > buffer.incarnation() && buffer.begin(next, Sequence(0)).is_ok() {
-                let _ = buffer.append(&[buffer::Record::Delete { object: device::ObjectId::default() }]);
+                let _ = buffer.append(&[Record::Delete { object: device::ObjectId::default() }]);
                 let _ = buffer.commit();
             }
         }

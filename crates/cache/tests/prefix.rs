@@ -117,3 +117,32 @@ fn a_read_larger_than_memory_ends() {
     cache.read(object, 0, len, slot.then());
     assert_eq!(slot.wait(&machine, &cache, &mut Random::new(1)).expect("power"), vec![0; len]);
 }
+
+#[test]
+fn a_start_tells_how_many_transactions_it_found_and_their_pages_keep_their_room() {
+    let machine = Machine::new(1);
+    let object = ObjectId { slot: 1, generation: 1 };
+    let cache = machine.open().expect("an empty store");
+    for page in 0..30 {
+        let bytes = [page as u8 + 1; 100];
+        let changes = [Change::Write { object, offset: page * BLOCK_BYTES as u64 + 50, bytes: &bytes }];
+        let mut credit = cache.admit_at_once(Cost::of(&changes)).expect("power").expect("room");
+        cache.apply(&mut credit, &changes).expect("power");
+    }
+    let slot = Slot::new();
+    cache.sync(slot.then());
+    cache.step(Task::Commit);
+    slot.take().expect("a commit").expect("power");
+    let reserved = cache.store().space().reserved;
+    assert!(reserved > 0);
+    drop(cache);
+    machine.crash();
+    let cache = machine.open().expect("a sound store");
+    let status = cache.status();
+    assert_eq!((status.counters.replayed, status.dirty_pages), (30, 30));
+    assert_eq!(cache.store().space().reserved, reserved);
+    let found = cache.read_now(object, 7 * BLOCK_BYTES as u64, 200).expect("in memory");
+    assert_eq!(found, [vec![0; 50], vec![8; 100], vec![0; 50]].concat());
+    cache.drain().expect("devices that work");
+    assert_eq!((cache.status().dirty_pages, cache.store().space().reserved), (0, 0));
+}

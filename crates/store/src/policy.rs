@@ -222,4 +222,36 @@ mod tests {
             [2, 3, 1]
         );
     }
+
+    #[test]
+    fn what_nodes_may_hold_and_how_much_a_round_does_is_what_it_says() {
+        let nodes = NodeUse { segment_blocks: 16, dirty: 0, tables: 1, live: 60, held: 0 };
+        assert_eq!((nodes.held_max(true), nodes.held_max(false)), (60 + 30 + 16, 120 + 64));
+        assert_eq!((nodes.thinned_from(true), nodes.thinned_from(false)), (12, 8));
+        assert_eq!([0, 320, 640, 16_448, 1 << 20].map(segments_per_round), [4, 5, 10, 256, 256]);
+        assert_eq!([0, 640].map(low_mark), [8, 14]);
+        // A segment of 64 blocks must free two, one of 256 eight.
+        assert_eq!([62, 63].map(|live| is_worth_it(live, 64)), [true, false]);
+        assert_eq!([248, 249].map(|live| is_worth_it(live, 256)), [true, false]);
+    }
+
+    #[test]
+    fn three_recoveries_and_thinning_take_a_segment_for_each_of_the_tables_segments() {
+        let nodes = NodeUse { segment_blocks: 16, dirty: 0, tables: 40, live: 0, held: 16 };
+        // 2 for the log, 3 for 40 blocks, 3 times as many for recoveries cut off, 3 for thinning.
+        assert_eq!(floor(Class::Frees, &nodes), 2 + 3 + 9 + 3);
+    }
+
+    #[test]
+    fn the_score_is_benefit_over_cost() {
+        assert_eq!(score(&candidate(1, 32, 11), &BUDGET), 0.5 * 12.0 / 1.5);
+        assert_eq!(score(&candidate(1, 16, 0), &BUDGET), 0.75 / 1.25);
+    }
+
+    #[test]
+    fn a_round_moves_as_many_blocks_as_there_is_room_for_and_not_one_more() {
+        let many = [candidate(1, 40, 5), candidate(2, 40, 5), candidate(3, 40, 5)];
+        assert_eq!(choose(&many, &Budget { blocks: 80, ..BUDGET }), [1, 2]);
+        assert_eq!(choose(&many, &Budget { blocks: 79, ..BUDGET }), [1]);
+    }
 }

@@ -20,12 +20,16 @@ fn write(disk: &SimDisk, at: u64, page: Page) {
 
 /// Changes bytes of the superblock, with a checksum that is right again.
 fn superblock_with(disk: &SimDisk, at: usize, bytes: &[u8]) {
-    let mut page = read(disk, 0);
+    block_with(disk, 0, at, bytes);
+}
+
+fn block_with(disk: &SimDisk, block: u64, at: usize, bytes: &[u8]) {
+    let mut page = read(disk, block);
     page.0[at..at + bytes.len()].copy_from_slice(bytes);
     page.0[12..16].fill(0);
     let crc = crc32c::crc32c(&page.0);
     page.0[12..16].copy_from_slice(&crc.to_le_bytes());
-    write(disk, 0, page);
+    write(disk, block, page);
 }
 
 fn refused(disk: &Arc<SimDisk>) -> StoreError {
@@ -98,6 +102,19 @@ fn one_damaged_root_is_survived_and_two_are_refused() {
     assert!(open(&disk).is_ok());
     disk.rot(Block(2), 999);
     assert!(matches!(refused(&disk), StoreError::Damaged { place: Block(1), .. }));
+}
+
+#[test]
+fn a_root_whose_log_is_in_a_segment_that_is_not_there_does_not_count() {
+    // The segment that the log is in, and the one in which it goes on; 32 are there.
+    for (at, segment) in [(80, 32_u32), (80, u32::MAX), (84, 32), (84, u32::MAX)] {
+        let disk = with_store();
+        for block in [1, 2] {
+            assert!(open(&disk).is_ok(), "one of the two is right");
+            block_with(&disk, block, at, &segment.to_le_bytes());
+        }
+        assert!(matches!(refused(&disk), StoreError::Damaged { place: Block(1), .. }), "{segment} at {at}");
+    }
 }
 
 #[test]

@@ -11,6 +11,8 @@ mod object;
 mod repoint;
 mod scan;
 mod table;
+#[cfg(test)]
+mod tests;
 mod tree;
 mod walk;
 

@@ -202,3 +202,35 @@ pub(crate) fn decode(page: &Page, id: NodeId, store: StoreId) -> Option<Body> {
 pub(super) fn flags(flags: u32) -> Option<bool> {
     (flags & !FLAG_SHARED == 0).then_some(flags & FLAG_SHARED != 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_read_back_as_they_were_written_and_only_under_their_own_name() {
+        let store = StoreId([1; 16]);
+        let (mut inner, mut pages) = (Body::inner(), Body::pages());
+        assert!(inner.is_empty() && pages.is_empty() && Body::objects().is_empty());
+        let Body::Inner(children) = &mut inner else { unreachable!() };
+        (children[0], children[255]) = (NodeId(7), NodeId(u64::MAX));
+        let Body::Pages(entries) = &mut pages else { unreachable!() };
+        entries[1] = PageEntry { place: Block(90), home: Sequence(4), crc: 5, shared: true };
+        entries[127] = PageEntry { place: Block(91), home: Sequence(6), crc: 7, shared: false };
+        for body in [inner, pages] {
+            assert!(!body.is_empty());
+            let (page, crc) = encode(&body, NodeId(3), 2, store);
+            assert_eq!(sealed(&page.0, MAGIC_NODE, store).expect("whole").crc.get(), crc);
+            assert_eq!(decode(&page, NodeId(3), store), Some(body));
+            assert_eq!(decode(&page, NodeId(4), store), None, "another node's bytes");
+            let mut other = page.clone();
+            other.0[48] = 9;
+            seal(&mut other.0);
+            assert_eq!(decode(&other, NodeId(3), store), None, "an unknown kind");
+        }
+        assert_eq!(
+            (NodeId(3).after(), NodeId(3).is_some(), NodeId::NONE.is_some()),
+            (NodeId(4), true, false)
+        );
+    }
+}

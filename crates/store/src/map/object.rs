@@ -182,4 +182,23 @@ mod tests {
         let scattered: Vec<_> = (0..5).map(|i| (PageNo(i), entry(100 + 2 * i, 1))).collect();
         assert!(!fits_inline(&scattered) && fits_inline(&scattered[..4]));
     }
+
+    #[test]
+    fn an_entry_with_a_flag_that_version_1_does_not_have_is_not_understood() {
+        assert_eq!([0, 1, 2, 3, 1 << 31].map(flags), [Some(false), Some(true), None, None, None]);
+    }
+
+    #[test]
+    fn pages_are_one_extent_while_page_place_home_and_sharing_go_on() {
+        let first = (PageNo(1), entry(50, 3));
+        let next = |page, place, home, shared| (PageNo(page), PageEntry { shared, ..entry(place, home) });
+        let count = |second| extents(&[first, second]).count();
+        assert_eq!(count(next(2, 51, 3, false)), 1);
+        for second in
+            [next(3, 51, 3, false), next(2, 52, 3, false), next(2, 51, 4, false), next(2, 51, 3, true)]
+        {
+            assert_eq!(count(second), 2, "{second:?}");
+        }
+        assert!(fits_inline(&[]));
+    }
 }

@@ -232,3 +232,129 @@ pub(crate) fn decode(page: &Page, number: usize, store: StoreId) -> Option<Vec<N
     let ours = bytes.number.get() == number as u64;
     if ours { bytes.entries.iter().map(entry).collect() } else { None }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STORE: StoreId = StoreId([1; 16]);
+
+    /// A table with `nodes` nodes, each written at the block with its number plus 1000.
+    fn table(nodes: u64) -> NodeTable {
+        let mut table = NodeTable::new();
+        for number in 1..=nodes {
+            assert_eq!(table.add(), NodeId(number));
+            assert_eq!(table.moved(NodeId(number), Block(1000 + number), number as u32, 7), None);
+        }
+        table
+    }
+
+    /// As a checkpoint leaves the pages, at these blocks.
+    fn written(table: &mut NodeTable, places: &[u64]) {
+        for (page, &place) in table.pages.iter_mut().zip(places) {
+            *page = TablePage { place: Block(place), ..TablePage::default() };
+        }
+    }
+
+    #[test]
+    fn a_node_has_its_references_until_the_last_is_dropped_and_the_lowest_id_is_used_again() {
+        let mut table = table(3);
+        assert_eq!((table.used(), table.references(NodeId(2)), table.references(NodeId(9))), (3, 1, 0));
+        table.add_reference(NodeId(2));
+        assert_eq!(table.references(NodeId(2)), 2);
+        assert_eq!(table.drop_reference(NodeId(2)), 1);
+        for id in [2, 1] {
+            assert_eq!(table.drop_reference(NodeId(id)), 0);
+            assert_eq!(table.remove(NodeId(id)), Some(Block(1000 + id)));
+            assert_eq!(table.get(NodeId(id)), None);
+        }
+        assert_eq!(table.iter().map(|(id, _)| id).collect::<Vec<_>>(), [NodeId(3)]);
+        assert_eq!(
+            (table.used(), table.add(), table.add(), table.add()),
+            (1, NodeId(1), NodeId(2), NodeId(4))
+        );
+        assert_eq!((table.used(), table.references(NodeId(1))), (4, 1));
+        table.drop_reference(NodeId(4));
+        assert_eq!(table.remove(NodeId(4)), None, "no checkpoint wrote it");
+        assert_eq!(table.moved(NodeId(3), Block(9), 5, 8), Some(Block(1003)));
+        let entry = NodeEntry { place: Block(9), crc: 5, references: 1, version: 8 };
+        assert_eq!(table.get(NodeId(3)), Some(&entry));
+        assert_eq!(table.get(NodeId::NONE), None);
+    }
+
+    #[test]
+    fn a_change_is_of_one_page_and_pages_read_back_as_they_were_written() {
+        let mut before = table(TABLE_NODES * 2 + 5);
+        assert_eq!(before.pages.len(), 3);
+        written(&mut before, &[50, 51, 52]);
+        before.drop_reference(NodeId(TABLE_NODES));
+        before.remove(NodeId(TABLE_NODES));
+        let changed: Vec<_> = before.pages.iter().map(|page| (page.dirty, page.changed)).collect();
+        assert_eq!(changed, [(false, false), (true, true), (false, false)]);
+        let mut entries = Vec::new();
+        for number in 0..3 {
+            let (page, crc) = before.encode(number, STORE);
+            assert_eq!(sealed(&page.0, MAGIC_TABLE, STORE).expect("whole").crc.get(), crc);
+            assert!(decode(&page, number + 1, STORE).is_none(), "another page's bytes");
+            assert!(decode(&page, number, StoreId([2; 16])).is_none(), "another store's");
+            entries.extend(decode(&page, number, STORE).expect("its own"));
+        }
+        let mut after = NodeTable::from_pages(before.pages.clone(), entries);
+        assert_eq!(after.iter().collect::<Vec<_>>(), before.iter().collect::<Vec<_>>());
+        assert_eq!(after.used(), before.used());
+        assert_eq!(after.add(), NodeId(TABLE_NODES), "it is free");
+        assert_eq!(after.add(), NodeId(TABLE_NODES * 2 + 5 + 1));
+        assert_eq!(NodeTable::from_pages(Vec::new(), Vec::new()).add(), NodeId(1));
+    }
+
+    #[test]
+    fn references_that_were_counted_replace_those_that_are_wrong() {
+        let mut table = table(4);
+        let counted = BTreeMap::from([(NodeId(1), 1), (NodeId(2), 3), (NodeId(4), 1)]);
+        assert_eq!(table.set_references(&counted), [(NodeId(2), 3), (NodeId(3), 0)]);
+        assert_eq!([1, 2, 3, 4].map(|id| table.references(NodeId(id))), [1, 3, 0, 1]);
+        assert_eq!((table.used(), table.add()), (3, NodeId(3)), "its id is free");
+        let right = BTreeMap::from([(NodeId(1), 1), (NodeId(2), 3), (NodeId(3), 1), (NodeId(4), 1)]);
+        assert_eq!(table.set_references(&right), []);
+    }
+
+    #[test]
+    fn pages_are_gathered_where_they_lie_in_more_runs_than_may_be() {
+        let runs = |places: &[u64], dirty: &[usize]| {
+            let mut table = table(TABLE_NODES * places.len() as u64 - 1);
+            written(&mut table, places);
+            dirty.iter().for_each(|&page| table.pages[page].dirty = true);
+            let runs = table.runs();
+            table.gather(runs);
+            assert_eq!(table.pages.iter().filter(|page| page.dirty).count(), dirty.len(), "they may be");
+            if runs > 0 {
+                table.gather(runs - 1);
+                assert!(table.pages.iter().all(|page| page.dirty), "all are written again");
+            }
+            runs
+        };
+        assert_eq!(runs(&[10, 11, 12, 13], &[]), 1);
+        assert_eq!(runs(&[10, 11, 13, 14], &[]), 2);
+        assert_eq!(runs(&[13, 12, 11, 10], &[]), 4);
+        assert_eq!(runs(&[10, 11, 12, 13, 14], &[2]), 2, "one that is written elsewhere breaks a run");
+        assert_eq!(runs(&[10, 11, 12, 13], &[0, 3]), 1);
+        assert_eq!(runs(&[10, 11], &[0, 1]), 0);
+    }
+
+    #[test]
+    fn pages_without_a_node_at_the_end_are_dropped_with_their_ids() {
+        let mut table = table(TABLE_NODES * 3 + 2);
+        written(&mut table, &[50, 51, 0, 53]);
+        assert_eq!(table.shrink(), [], "the last page has nodes");
+        for id in (TABLE_NODES..=TABLE_NODES * 3 + 2).chain([5]) {
+            table.drop_reference(NodeId(id));
+            table.remove(NodeId(id));
+        }
+        assert_eq!(table.shrink(), [Block(51), Block(53)], "one was never written");
+        assert_eq!((table.pages.len(), table.used()), (1, TABLE_NODES - 2));
+        assert_eq!(table.shrink(), []);
+        assert_eq!((table.add(), table.add()), (NodeId(5), NodeId(TABLE_NODES)));
+        assert_eq!(table.pages.len(), 2);
+        assert_eq!(table.shrink(), [], "the first node of a page keeps it");
+    }
+}

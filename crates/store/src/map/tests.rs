@@ -1,0 +1,428 @@
+//! Trees, walks and repointing on a map that has no medium below it.
+
+use super::tree::Leaf;
+use super::*;
+use crate::format::LEAF_PAGES;
+use crate::note::Note;
+use crate::segments::{SegmentEntry, Use};
+use crate::superblock::Geometry;
+use device::{Block, ObjectId, PageNo, StoreId};
+use std::collections::BTreeSet;
+
+/// Segments of 16 blocks from block 4 on, all of them data's.
+fn map() -> Map {
+    let id = StoreId([1; 16]);
+    let geometry =
+        Geometry { id, total_blocks: 4 + 32 * 16, segment_blocks: 16, segments: 32, has_names: true };
+    let used = vec![SegmentEntry { usage: Use::Log, live: 0, age: 0 }; 32];
+    Map::new(NodeTable::new(), BTreeMap::new(), Segments::new(geometry, used))
+}
+
+fn entry(place: u64) -> PageEntry {
+    PageEntry { place: Block(place), home: Sequence(place * 2), crc: place as u32 * 7, shared: false }
+}
+
+/// Leaves that lie in trees of every height.
+const INDEXES: [u64; 9] = [0, 1, 255, 256, 65_535, 65_536, 1 << 24, 1 << 40, (1 << 57) - 1];
+
+/// A tree of leaves, each with one page, whose blocks count up from 4.
+fn tree_of(map: &mut Map, indexes: &[u64]) -> Tree {
+    let mut tree = Tree::default();
+    for (&index, place) in indexes.iter().zip(4..) {
+        let leaf = map.leaf_for_change(&mut tree, index, Body::pages);
+        let Body::Pages(entries) = &mut map.node_mut(leaf).body else { panic!("a leaf of pages") };
+        entries[3] = entry(place);
+        map.segments.lives(Block(place));
+    }
+    tree
+}
+
+/// Every node below these roots.
+fn reachable(map: &Map, roots: &[NodeId]) -> BTreeSet<NodeId> {
+    let (mut found, mut next) = (BTreeSet::new(), roots.to_vec());
+    while let Some(id) = next.pop().filter(|id| id.is_some()) {
+        found.insert(id);
+        if let Body::Inner(children) = &map.node(id).expect("in memory").body {
+            next.extend(children.iter().filter(|child| child.is_some()));
+        }
+    }
+    found
+}
+
+fn indexes(leaves: Vec<Leaf>) -> Vec<u64> {
+    leaves.into_iter().map(|leaf| leaf.index).collect()
+}
+
+#[test]
+fn a_tree_is_as_high_as_its_last_leaf_needs_and_finds_each() {
+    let mut map = map();
+    let mut tree = Tree::default();
+    let mut leaves = Vec::new();
+    for (&index, height) in INDEXES.iter().zip([0, 1, 1, 2, 2, 3, 4, 6, 8]) {
+        assert!(map.leaf(tree, index).expect("in memory").is_none());
+        leaves.push(map.leaf_for_change(&mut tree, index, Body::pages));
+        assert_eq!(tree.height, height, "with leaf {index}");
+        let alone = tree_of(&mut map, &[index]);
+        assert_eq!(alone.height, height, "leaf {index} alone");
+        map.release(alone.root);
+    }
+    for (&index, &id) in INDEXES.iter().zip(&leaves) {
+        let found = map.leaf(tree, index).expect("in memory").expect("it is there");
+        assert_eq!((found.index, found.id), (index, id));
+        assert!(map.leaf(tree, index + 2).expect("in memory").is_none(), "{index}");
+    }
+    assert_eq!(reachable(&map, &[tree.root]).len() as u64, map.table.used(), "no node is lost");
+    assert_eq!(map.dirty, map.table.used());
+}
+
+#[test]
+fn leaves_in_a_range_are_those_and_no_others() {
+    let mut map = map();
+    let tree = tree_of(&mut map, &INDEXES);
+    let ends: Vec<u64> = INDEXES.iter().flat_map(|&at| [at, at + 1]).collect();
+    for &start in &ends {
+        for &end in ends.iter().filter(|&&end| end >= start) {
+            let expected: Vec<u64> =
+                INDEXES.iter().copied().filter(|index| (start..end).contains(index)).collect();
+            assert_eq!(indexes(map.leaves(tree, start..end).expect("in memory")), expected, "{start}..{end}");
+        }
+    }
+    assert!(map.leaves(Tree::default(), 0..9).expect("nothing to read").is_empty());
+}
+
+#[test]
+fn all_nodes_that_can_be_read_at_once_are_asked_for_together() {
+    let mut map = map();
+    let tree = tree_of(&mut map, &INDEXES);
+    let Body::Inner(children) = map.nodes[&tree.root].body.clone() else { panic!("a high tree") };
+    let below: Vec<NodeId> = children.iter().copied().filter(|child| child.is_some()).collect();
+    below.iter().for_each(|id| drop(map.nodes.remove(id)));
+    let Missing(missing) = map.leaves(tree, 0..u64::MAX).expect_err("they are not in memory");
+    assert_eq!(missing, below);
+    let Missing(missing) = map.leaf(tree, INDEXES[8]).expect_err("it is not in memory");
+    assert_eq!(missing, below[1..]);
+}
+
+#[test]
+fn a_tree_from_which_every_leaf_was_taken_has_no_node_left() {
+    let mut map = map();
+    let mut tree = tree_of(&mut map, &INDEXES);
+    let mut left = INDEXES.to_vec();
+    for at in [4, 0, 5, 1, 4, 0, 2, 0, 0] {
+        map.remove_leaf(&mut tree, left.remove(at));
+        assert_eq!(indexes(map.leaves(tree, 0..u64::MAX).expect("in memory")), left);
+        assert_eq!(reachable(&map, &[tree.root]).len() as u64, map.table.used());
+        assert_eq!(map.segments.get(0).live as usize, left.len(), "its block is dead");
+    }
+    assert_eq!((tree, map.dirty, map.nodes.len()), (Tree::default(), 0, 0));
+}
+
+#[test]
+fn whoever_changes_a_shared_tree_copies_the_way_and_shares_the_rest() {
+    let mut map = map();
+    let mut copy = tree_of(&mut map, &INDEXES[..4]);
+    let tree = copy;
+    assert!(!map.is_shared(tree, 255).expect("in memory"));
+    map.refer(tree.root);
+    for index in [0, 1, 255, 256] {
+        assert!(map.is_shared(tree, index).expect("in memory"), "by the root's second reference");
+    }
+    assert!(!map.is_shared(tree, 7).expect("in memory"), "there is no such leaf");
+    let leaf = map.leaf_for_change(&mut copy, 255, Body::pages);
+    assert!(!map.is_shared(copy, 255).expect("in memory") && !map.is_shared(tree, 255).expect("in memory"));
+    assert!(map.is_shared(copy, 0).expect("in memory"), "by the leaf's second reference");
+    assert!(map.is_shared(copy, 256).expect("in memory"), "by the second reference of a node above it");
+    // Root, node and leaf on the way.
+    assert_eq!(map.table.used(), 3 + 7);
+    assert_eq!(reachable(&map, &[tree.root, copy.root]).len(), 10);
+    let old = map.leaf(tree, 255).expect("in memory").expect("it is there").id;
+    for id in [old, leaf] {
+        let Body::Pages(entries) = &map.nodes[&id].body else { panic!("a leaf of pages") };
+        assert_eq!(entries[3], PageEntry { shared: true, ..entry(6) }, "its block has two entries now");
+        assert_eq!(entries[4], PageEntry::default(), "a hole is nobody's");
+    }
+    map.release(tree.root);
+    assert_eq!(reachable(&map, &[copy.root]).len() as u64, map.table.used());
+    assert!(map.segments.unsure, "a shared block lost an entry, but perhaps not the last");
+    assert_eq!(map.segments.get(0).live, 4);
+}
+
+#[test]
+fn clean_nodes_make_way_unless_somebody_relies_on_them_and_dirty_ones_stay() {
+    let mut map = map();
+    map.nodes_max = 2;
+    let ids: Vec<NodeId> = (0..6).map(|_| map.table.add()).collect();
+    map.held = 1;
+    ids[..5].iter().for_each(|&id| map.loaded(id, Body::pages()));
+    assert_eq!(map.nodes.len(), 5);
+    map.node_mut(ids[0]);
+    map.node_mut(ids[0]);
+    map.node_mut(ids[1]);
+    assert_eq!(map.dirty, 2);
+    map.held = 0;
+    map.loaded(ids[5], Body::pages());
+    assert_eq!(map.nodes.len(), 4);
+    assert!(map.nodes[&ids[0]].dirty && map.nodes[&ids[1]].dirty);
+    map.evict();
+    assert_eq!(map.nodes.len(), 4, "there are not too many");
+}
+
+/// Walks to the end, `max` nodes at a time, with nothing to be read.
+fn walk(map: &mut Map, purpose: Purpose, max: usize) {
+    loop {
+        let taken = map.take_grey(purpose, max);
+        assert!(taken.len() <= max);
+        if taken.is_empty() {
+            return;
+        }
+        taken.into_iter().for_each(|id| map.visit(purpose, id, None));
+    }
+}
+
+fn scan(map: &mut Map) -> &mut Scan {
+    map.scan(Purpose::Clean).as_mut().expect("a walk is under way")
+}
+
+fn held(map: &mut Map) -> Vec<u64> {
+    scan(map).held.keys().map(|at| at.0).collect()
+}
+
+#[test]
+fn a_walk_visits_each_node_once_however_many_refer_to_it_and_finds_every_block() {
+    for max in [1, 2, 100] {
+        let mut map = map();
+        let tree = tree_of(&mut map, &INDEXES);
+        map.refer(tree.root);
+        map.dying = vec![tree.root, tree.root, NodeId::NONE];
+        map.begin_scan(Purpose::Clean, Wanted::Every);
+        assert!(!scan(&mut map).is_complete());
+        walk(&mut map, Purpose::Clean, max);
+        let nodes = map.table.used();
+        let scan = scan(&mut map);
+        assert!(scan.is_complete() && scan.lost.is_empty());
+        assert_eq!((scan.visited, scan.holders), (nodes, INDEXES.len()));
+        for (&index, place) in INDEXES.iter().zip(4..) {
+            let node = map.leaf(tree, index).expect("in memory").expect("it is there").id;
+            let holder = Holder { node, crc: place as u32 * 7, index: 3 };
+            let scan = map.scan(Purpose::Clean).as_mut().expect("a walk");
+            assert_eq!(scan.held[&Block(place)], [holder]);
+        }
+    }
+}
+
+#[test]
+fn a_walk_for_some_segments_holds_their_blocks_only_until_they_are_resolved_or_unwanted() {
+    let mut map = map();
+    let mut tree = tree_of(&mut map, &INDEXES);
+    // Two blocks in segment 2, of which one has two entries.
+    for index in [0, 1, 255] {
+        let leaf = map.leaf_for_change(&mut tree, index, Body::pages);
+        let Body::Pages(entries) = &mut map.node_mut(leaf).body else { panic!("a leaf of pages") };
+        entries[9] = entry(4 + 2 * 16 + index % 255);
+    }
+    map.dying = vec![tree.root];
+    map.begin_scan(Purpose::Clean, Wanted::In([2].into()));
+    walk(&mut map, Purpose::Clean, 3);
+    assert_eq!((held(&mut map), scan(&mut map).holders), (vec![36, 37], 3));
+    scan(&mut map).resolved(Block(36));
+    scan(&mut map).resolved(Block(36));
+    assert_eq!((held(&mut map), scan(&mut map).holders), (vec![37], 1));
+    scan(&mut map).unwant(2, Block(36)..Block(52));
+    assert_eq!((held(&mut map), scan(&mut map).holders), (vec![], 0));
+    let leaf = map.leaf(tree, 1).expect("in memory").expect("it is there").id;
+    map.revisit(leaf);
+    walk(&mut map, Purpose::Clean, 3);
+    assert_eq!(held(&mut map), [], "nobody wants them any more");
+}
+
+#[test]
+fn what_changes_behind_a_walk_is_visited_again_and_what_goes_is_not() {
+    let mut map = map();
+    let mut tree = tree_of(&mut map, &[0, 1]);
+    map.dying = vec![tree.root];
+    map.begin_scan(Purpose::Clean, Wanted::Every);
+    map.begin_scan(Purpose::Scrub, Wanted::Every);
+    for purpose in [Purpose::Clean, Purpose::Scrub] {
+        walk(&mut map, purpose, 1);
+    }
+    map.refer(tree.root);
+    assert!(scan(&mut map).is_complete(), "it has been visited");
+    map.table.drop_reference(tree.root);
+    let new = map.leaf_for_change(&mut tree, 2, Body::pages);
+    for purpose in [Purpose::Clean, Purpose::Scrub] {
+        assert!(!map.scan(purpose).as_ref().expect("a walk").is_complete(), "a node is new");
+    }
+    assert_eq!(map.take_grey(Purpose::Clean, 9), [new]);
+    map.remove_leaf(&mut tree, 2);
+    map.visit(Purpose::Clean, new, None);
+    walk(&mut map, Purpose::Scrub, 9);
+    assert_eq!((scan(&mut map).visited, scan(&mut map).lost.len()), (3, 0), "it went before it was visited");
+    let again = map.leaf_for_change(&mut tree, 3, Body::pages);
+    assert_eq!(again, new, "its id is used again");
+    walk(&mut map, Purpose::Clean, 9);
+    assert_eq!(scan(&mut map).visited, 4);
+    map.end_scan(Purpose::Clean);
+    assert!(map.scan(Purpose::Clean).is_none() && map.scan(Purpose::Scrub).is_some());
+}
+
+#[test]
+fn what_was_read_for_a_walk_counts_only_where_the_node_lies_there_still() {
+    let mut map = map();
+    let tree = tree_of(&mut map, &[0, 1]);
+    map.dying = vec![tree.root];
+    let leaf = map.leaf(tree, 1).expect("in memory").expect("it is there").id;
+    map.table.moved(leaf, Block(100), 1, 1);
+    let body = map.nodes.remove(&leaf).expect("in memory").body;
+    map.begin_scan(Purpose::Clean, Wanted::Every);
+    map.take_grey(Purpose::Clean, 1);
+    map.visit(Purpose::Clean, tree.root, None);
+    for stale in [None, Some((Block(99), Some(body.clone()))), Some((Block(99), None))] {
+        assert!(map.take_grey(Purpose::Clean, 9).contains(&leaf));
+        map.visit(Purpose::Clean, leaf, stale);
+        assert!(!scan(&mut map).held.contains_key(&Block(5)) && scan(&mut map).lost.is_empty());
+    }
+    map.take_grey(Purpose::Clean, 9);
+    map.visit(Purpose::Clean, leaf, Some((Block(100), Some(body))));
+    assert!(scan(&mut map).held.contains_key(&Block(5)) && scan(&mut map).lost.is_empty());
+    map.revisit(leaf);
+    map.take_grey(Purpose::Clean, 9);
+    map.visit(Purpose::Clean, leaf, Some((Block(100), None)));
+    assert_eq!(scan(&mut map).lost, [leaf], "it cannot be read");
+}
+
+#[test]
+fn only_a_cleaner_s_walk_says_what_is_live() {
+    let mut map = map();
+    let tree = tree_of(&mut map, &INDEXES);
+    // Two more than there are entries for.
+    map.segments.lives(Block(14));
+    map.segments.lives(Block(15));
+    map.dying = vec![tree.root];
+    map.begin_scan(Purpose::Scrub, Wanted::Every);
+    walk(&mut map, Purpose::Scrub, 9);
+    assert_eq!((map.segments.believe_marks(), map.segments.get(0).live), (0, 11));
+    map.begin_scan(Purpose::Clean, Wanted::In(BTreeSet::new()));
+    walk(&mut map, Purpose::Clean, 9);
+    map.end_scan(Purpose::Scrub);
+    map.begin_scan(Purpose::Scrub, Wanted::Every);
+    assert_eq!((map.segments.believe_marks(), map.segments.get(0).live), (1, 9));
+    map.end_scan(Purpose::Clean);
+    assert_eq!(map.segments.believe_marks(), 0, "the walk has ended");
+}
+
+fn moved(from: u64, to: u64, sole: bool) -> Move {
+    Move { from: Block(from), to: Block(to), crc: entry(from).crc, sole }
+}
+
+#[test]
+fn an_entry_is_repointed_if_it_refers_to_these_very_bytes_still() {
+    let mut map = map();
+    let tree = tree_of(&mut map, &[0]);
+    let node = tree.root;
+    let holder = Holder { node, crc: entry(4).crc, index: 3 };
+    let now = |map: &Map| map.held_entry(holder, Block(36));
+    assert!(!map.repoint(&Move { crc: 1, ..moved(4, 36, true) }, holder), "other bytes");
+    assert!(!map.repoint(&moved(5, 36, true), holder), "another block");
+    assert!(!map.repoint(&moved(4, 36, true), Holder { index: 4, ..holder }), "another entry");
+    assert!(!map.repoint(&moved(4, 36, true), Holder { index: 999, ..holder }), "no entry");
+    assert_eq!((now(&map), map.segments.get(0).live), (None, 1));
+    assert!(map.repoint(&moved(4, 36, false), holder));
+    assert_eq!(now(&map), Some(PageEntry { place: Block(36), ..entry(4) }));
+    assert_eq!(map.segments.get(0).live, 0, "the block that it had is dead");
+}
+
+#[test]
+fn a_shared_entry_stays_so_unless_it_is_known_to_be_the_only_one() {
+    for sole in [false, true] {
+        let mut map = map();
+        let tree = tree_of(&mut map, &[0]);
+        let Body::Pages(entries) = &mut map.node_mut(tree.root).body else { panic!("a leaf of pages") };
+        entries[3].shared = true;
+        let holder = Holder { node: tree.root, crc: entry(4).crc, index: 3 };
+        assert!(map.repoint(&moved(4, 36, sole), holder));
+        let found = map.held_entry(holder, Block(36)).expect("it was repointed");
+        assert_eq!((found.shared, map.segments.get(0).live), (!sole, 1), "a walk counts the old block");
+    }
+}
+
+#[test]
+fn pages_that_moved_apart_leave_their_object_s_entry_for_a_tree() {
+    let mut map = map();
+    let inline: Vec<(PageNo, PageEntry)> = (0..8)
+        .map(|at| (PageNo(LEAF_PAGES - 4 + at), PageEntry { home: Sequence(9), ..entry(4 + at) }))
+        .collect();
+    inline.iter().for_each(|(_, entry)| map.segments.lives(entry.place));
+    let mut body = Body::objects();
+    let Body::Objects(objects) = &mut body else { panic!("a leaf of objects") };
+    objects[5] = Some(ObjectEntry { generation: 2, pages: Pages::Inline(inline.clone()) });
+    let node = map.add(body);
+    let repoint = |map: &mut Map, at: u64, to: u64| {
+        let holder = Holder { node, crc: entry(4 + at).crc, index: 5 };
+        assert!(!map.repoint(&moved(4 + at, to, true), Holder { index: 6, ..holder }), "no object's");
+        assert!(map.repoint(&moved(4 + at, to, true), holder));
+    };
+    let pages = |map: &Map| {
+        let Body::Objects(objects) = &map.nodes[&node].body else { panic!("a leaf of objects") };
+        objects[5].clone().expect("the object").pages
+    };
+    let mut expected = inline;
+    repoint(&mut map, 1, 100);
+    expected[1].1.place = Block(100);
+    assert_eq!(pages(&map), Pages::Inline(expected.clone()), "three runs fit");
+    repoint(&mut map, 3, 200);
+    expected[3].1.place = Block(200);
+    let Pages::Tree(tree) = pages(&map) else { panic!("five runs do not fit") };
+    let leaves = map.leaves(tree, 0..9).expect("in memory");
+    let found: Vec<(PageNo, PageEntry)> =
+        leaves.iter().flat_map(|&leaf| map.pages_in(leaf)).map(|(page, entry)| (page, *entry)).collect();
+    assert_eq!(found, expected);
+    assert_eq!(map.segments.get(0).live, 6);
+}
+
+/// The main volume, empty.
+fn with_volume() -> Map {
+    let mut map = map();
+    map.volumes.insert(VolumeId::MAIN, Volume::default());
+    map
+}
+
+fn object(slot: u64) -> ObjectId {
+    ObjectId { slot, generation: 1 }
+}
+
+fn write(map: &mut Map, slot: u64, page: u64, place: u64) {
+    let PageEntry { place, home, crc, .. } = entry(place);
+    let note = Note::Write { object: object(slot), page: PageNo(page), home, place, crc };
+    map.prepare(VolumeId::MAIN, &note).expect("in memory");
+    map.change(VolumeId::MAIN, &note);
+}
+
+#[test]
+fn a_leaf_that_got_pages_of_another_by_a_clone_is_visited_again() {
+    let mut map = with_volume();
+    write(&mut map, 0, 5, 40);
+    write(&mut map, 21, 5, 41);
+    map.begin_scan(Purpose::Clean, Wanted::Every);
+    walk(&mut map, Purpose::Clean, 9);
+    let clone = Note::Clone { from: object(0), to: object(20), sequence: Sequence(100) };
+    map.change(VolumeId::MAIN, &clone);
+    let objects = map.volumes[&VolumeId::MAIN].objects;
+    let leaf = map.leaf(objects, 1).expect("in memory").expect("it is there").id;
+    assert_eq!(map.take_grey(Purpose::Clean, 9), [leaf]);
+    map.visit(Purpose::Clean, leaf, None);
+    let holders: Vec<NodeId> = scan(&mut map).held[&Block(40)].iter().map(|holder| holder.node).collect();
+    assert!(holders.contains(&leaf), "{holders:?}");
+}
+
+#[test]
+fn a_node_that_nothing_refers_to_goes_from_memory_too_when_references_are_counted() {
+    let mut map = map();
+    let (kept, lost, clean) = (map.add(Body::pages()), map.add(Body::pages()), map.table.add());
+    map.loaded(clean, Body::pages());
+    assert_eq!(map.dirty, 2);
+    assert_eq!(map.set_references(&BTreeMap::from([(kept, 2)])), 3);
+    assert_eq!((map.dirty, map.table.references(kept)), (1, 2));
+    assert!(
+        map.nodes.contains_key(&kept) && !map.nodes.contains_key(&lost) && !map.nodes.contains_key(&clean)
+    );
+}

@@ -1,0 +1,141 @@
+//! What a cleaner says of itself.
+mod common;
+
+use common::*;
+use device::{Device, Incarnation, ObjectId, PageNo, Sequence, StoreId};
+use sim::{Power, SimDisk};
+use std::sync::Arc;
+use store::{Change, Cleaning, Layout, Store};
+
+const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
+
+fn write(store: &Store, numbers: impl Iterator<Item = u64>, home: u64) {
+    for number in numbers {
+        let (at, home) = (PageNo(number), Sequence(home + number));
+        store.apply(&[Change::Write { object: FILE, page: at, bytes: page(home.0), home }]).expect("room");
+    }
+}
+
+#[test]
+fn where_nothing_can_be_cleaned_it_says_so() {
+    let (_power, _disk, store) = fresh(64, 1);
+    assert_eq!(store.clean_step(), Ok(Cleaning::Idle));
+    assert_eq!(store.clean(), Ok(false));
+    assert!(!store.can_clean());
+}
+
+#[test]
+fn cleaning_is_called_for_where_space_is_short_and_some_of_it_may_be_dead() {
+    let (_power, _disk, store) = fresh(128, 1);
+    write(&store, 0..100, 1);
+    write(&store, (0..100).step_by(2), 1000);
+    assert!(!store.is_short_of_space() && !store.can_clean(), "there is enough");
+    let mut number = 1000;
+    while !store.is_short_of_space() {
+        write(&store, number..number + 1, 1);
+        number += 1;
+    }
+    assert!(store.can_clean());
+}
+
+#[test]
+fn a_round_is_told_with_the_segments_that_died_in_it() {
+    let (_power, _disk, store) = fresh(200, 1);
+    write(&store, 0..300, 1);
+    write(&store, (0..300).step_by(2), 1000);
+    let before = store.counters();
+    let emptied = loop {
+        match store.clean_step().expect("cleaning") {
+            Cleaning::Working => {}
+            Cleaning::Emptied(segments) => break segments,
+            other => panic!("{other:?}"),
+        }
+    };
+    let after = store.counters();
+    assert!(emptied > 0);
+    assert_eq!(after.segments_cleaned - before.segments_cleaned, emptied);
+    assert_eq!(after.walks - before.walks, 1);
+    let moved = after.pages_cleaned - before.pages_cleaned;
+    assert_eq!(after.entries_repointed - before.entries_repointed, moved, "each has one entry");
+    // Half of each victim is live, with its block of notes for each block of data.
+    assert!(moved > 0 && moved <= emptied * 8, "{moved} blocks of {emptied} segments");
+    assert_eq!(findings(&store), []);
+}
+
+/// A store whose segments have 512 blocks.
+fn large_segments() -> Store {
+    let disk: Arc<SimDisk> = disk(4 + 64 * 512, &Power::new(), 1);
+    let layout = Layout { id: StoreId([1; 16]), segment_blocks: Some(512) };
+    Store::format(&*disk, &layout).expect("large enough");
+    let store = Store::open(disk as Arc<dyn Device>).expect("a new store");
+    store.begin(Incarnation(1)).expect("the first");
+    store
+}
+
+/// What each step that moves anything moves: blocks, and entries that are pointed at them.
+fn steps(store: &Store) -> Vec<(u64, u64)> {
+    let mut steps = Vec::new();
+    let mut before = store.counters();
+    loop {
+        let step = store.clean_step().expect("cleaning");
+        let after = store.counters();
+        let blocks = after.pages_cleaned - before.pages_cleaned;
+        steps.extend((blocks > 0).then_some((blocks, after.entries_repointed - before.entries_repointed)));
+        if step != Cleaning::Working {
+            return steps;
+        }
+        before = after;
+    }
+}
+
+#[test]
+fn a_step_moves_no_more_than_256_blocks() {
+    let store = large_segments();
+    let vector: Vec<Change> = (0..400)
+        .map(|number| Change::Write {
+            object: FILE,
+            page: PageNo(number),
+            bytes: page(number),
+            home: Sequence(number + 1),
+        })
+        .collect();
+    store.apply(&vector).expect("room");
+    let cut = Change::Cut { object: FILE, pages: PageNo(0)..PageNo(100), sequence: Sequence(1000) };
+    store.apply(&[cut]).expect("room");
+    // The segment is closed once the log is in the next one.
+    write(&store, 1000..1200, 1000);
+    let steps = steps(&store);
+    assert!(steps.len() > 1 && steps[0] == (256, 256), "{steps:?}");
+    assert!(steps.iter().all(|&(blocks, entries)| blocks <= 256 && entries == blocks), "{steps:?}");
+    assert_eq!(findings(&store), []);
+}
+
+/// The steps in which eight blocks are moved that have `holders` each, with others of their segment dead.
+fn steps_for(holders: u64) -> Vec<(u64, u64)> {
+    let store = large_segments();
+    let file = |slot| ObjectId { slot, generation: 1 };
+    let write_at =
+        |number| Change::Write { object: FILE, page: PageNo(number), bytes: page(number), home: Sequence(1) };
+    store.apply(&(0..8).map(write_at).collect::<Vec<_>>()).expect("room");
+    for slot in 100..100 + holders - 1 {
+        let (to, sequence) = (file(slot), Sequence(slot));
+        store.apply(&[Change::Clone { from: FILE, to, sequence }]).expect("room");
+    }
+    for number in 1000..1600 {
+        let (object, bytes) = (file(8), page(number));
+        let (at, home) = (PageNo(number % 4), Sequence(number + 10_000));
+        store.apply(&[Change::Write { object, page: at, bytes, home }]).expect("room");
+    }
+    let steps = steps(&store);
+    assert_eq!(findings(&store), []);
+    for slot in [FILE.slot, 100, 100 + holders - 2] {
+        assert_eq!(store.home(file(slot), PageNo(7)), Ok(Some(Sequence(1))));
+    }
+    steps
+}
+
+#[test]
+fn a_step_repoints_no_more_than_1024_entries_but_for_one_block_that_has_more() {
+    assert_eq!(steps_for(256)[..2], [(4, 1024), (4, 1024)]);
+    assert_eq!(steps_for(1100)[..8], [(1, 1100); 8]);
+}
