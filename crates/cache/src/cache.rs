@@ -6,6 +6,7 @@ use crate::commit::{CommitTime, Completions};
 use crate::error::CacheError;
 use crate::records::records;
 use crate::recover::{Recovery, dirt};
+use crate::rescue::delete_unfinished;
 use crate::seek::Wanted;
 use crate::settings::{Change, Cost, Settings};
 use crate::state::{Key, PendingCut, State};
@@ -266,6 +267,7 @@ impl Cache {
         let incarnation = Incarnation(store.incarnation().max(buffer.incarnation()).0 + 1);
         store.begin(incarnation)?;
         buffer.begin(incarnation, newest_of_buffer.max(newest_of_store))?;
+        delete_unfinished(&store, newest_of_buffer);
         let core = Core {
             store,
             buffer,
@@ -462,6 +464,7 @@ impl Cache {
             buffer_room_bytes: self.core.buffer.room_bytes(),
             failed: state.failed.as_ref().map(ToString::to_string),
             rescued: state.rescue.volume.clone(),
+            left_out: state.rescue.left_out,
             not_rescued: state.rescue.error.as_ref().map(ToString::to_string),
             stalled: state.trouble.stalled(now),
             stuck_count,

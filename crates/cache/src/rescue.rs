@@ -5,8 +5,8 @@
 //! should its device come back. All of it gets the sequence after the last durable change: above every home that the
 //! clone has, and one more than the buffer knows, which a start allows for.
 //!
-//! After a crash in the middle there is a volume `rescuing-…` with some of the pages; the one that is whole is called
-//! `rescued-…`, which one note in the store makes.
+//! After a crash in the middle there is a volume `rescuing-…` with some of the pages, which is no file system; the next start
+//! deletes it. The one that is whole is called `rescued-…`, which one note in the store makes.
 
 use crate::cache::{Core, Progress};
 use crate::delta::Delta;
@@ -16,14 +16,27 @@ use crate::state::{Key, State};
 use crate::trouble::RETRY_AFTER;
 use crate::write_back::{STEP_PAGES, Why, cut_change};
 use device::{Page, Sequence, SharedPage};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use store::{Change, Found, NewVolume, VolumeId, VolumeMode, Want};
+use store::{Change, Found, NewVolume, Store, StoreError, VolumeId, VolumeMode, Want};
+
+/// How the names of volumes begin that are not whole yet. Nobody else may use them.
+pub(crate) const UNFINISHED: &str = "rescuing-";
+
+/// Deletes what crashes have left of rescues. What a device keeps from going now goes with the next start.
+pub(crate) fn delete_unfinished(store: &Store, newest: Sequence) {
+    for volume in store.describe_volumes().iter().filter(|volume| volume.name.starts_with(UNFINISHED)) {
+        let _ = store.delete_volume(volume.id, newest);
+    }
+}
 
 /// How far a rescue is. Under the cache's lock; after a crash a rescue begins anew, if there is anything to rescue.
 #[derive(Debug, Default)]
 pub(crate) struct Rescue {
     /// The volume that gets everything.
     pub(crate) volume: Option<String>,
+    /// Changes that the store could not take, because what it has there is damaged.
+    pub(crate) left_out: u64,
     /// Why the last attempt failed.
     pub(crate) error: Option<CacheError>,
 }
@@ -59,36 +72,41 @@ impl Core {
         let rescued = self.rescue();
         let mut state = self.state();
         match rescued {
-            Ok(name) => state.rescue = Rescue { volume: Some(name), error: None },
+            Ok((name, left_out)) => state.rescue = Rescue { volume: Some(name), left_out, error: None },
             Err(error) => state.rescue.error = Some(error),
         }
         Progress::Worked
     }
 
-    /// Returns the volume's name. What an attempt that failed has written is written again, which does no harm.
-    fn rescue(&self) -> Result<String, CacheError> {
+    /// Returns the volume's name, and what had to be left out. What an attempt that failed has written is written again, which
+    /// does no harm.
+    fn rescue(&self) -> Result<(String, u64), CacheError> {
         let (store, durable, number) = (self.store_io(), self.buffer.durable(), self.store.incarnation().0);
-        let (unfinished, name) = (format!("rescuing-{number}"), format!("rescued-{number}"));
+        let (unfinished, name) = (format!("{UNFINISHED}{number}"), format!("rescued-{number}"));
         let created = u64::try_from(self.clock.wall_nanos()).unwrap_or(0);
         let new = |name| NewVolume { name, mode: VolumeMode::Writable, created };
+        let mut left_out = 0;
         if store.volume_named(&name).is_none() {
             let volume = match store.volume_named(&unfinished) {
                 Some(begun) => begun.id,
                 None => store.clone_named(self.volume, &new(&unfinished), durable)?,
             };
-            self.rescue_cuts(volume, durable.plus(1))?;
+            left_out += self.rescue_cuts(volume, durable.plus(1))?;
             let keys: Vec<Key> = self.state().by_group().map(|(_, key)| key).collect();
-            keys.chunks(STEP_PAGES).try_for_each(|some| self.rescue_pages(volume, some, durable.plus(1)))?;
+            for some in keys.chunks(STEP_PAGES) {
+                left_out += self.rescue_pages(volume, some, durable.plus(1))?;
+            }
             store.clone_named(volume, &new(&name), durable)?;
         }
-        // It shares everything with the one that is whole; a crash here leaves it to whoever deletes it by hand.
+        // It shares everything with the one that is whole.
         if let Some(done) = store.volume_named(&unfinished) {
             store.delete_volume(done.id, durable)?;
         }
-        Ok(name)
+        Ok((name, left_out))
     }
 
-    fn rescue_cuts(&self, volume: VolumeId, sequence: Sequence) -> Result<(), CacheError> {
+    /// Returns how many could not be taken.
+    fn rescue_cuts(&self, volume: VolumeId, sequence: Sequence) -> Result<u64, CacheError> {
         let state = self.state();
         let mut cuts: Vec<_> = state
             .cuts
@@ -101,11 +119,16 @@ impl Core {
             cut.sequence = sequence;
         }
         let vector: Vec<Change> = cuts.iter().map(|&(object, cut)| cut_change(object, cut)).collect();
-        Ok(vector.chunks(STEP_PAGES).try_for_each(|some| self.store_io().apply_to(volume, some))?)
+        let mut refused = BTreeMap::new();
+        for (number, some) in vector.chunks(STEP_PAGES).enumerate() {
+            self.apply_part(volume, number * STEP_PAGES, some, &mut refused)?;
+        }
+        Ok(refused.len() as u64)
     }
 
-    /// Pages whole, or what the store has with the changes over it. Those that are written are promised nothing more.
-    fn rescue_pages(&self, volume: VolumeId, keys: &[Key], home: Sequence) -> Result<(), CacheError> {
+    /// Pages whole, or what the store has with the changes over it. Those that are written are promised nothing more. Returns how
+    /// many could not be: what is damaged stays damaged there, and is an error to who reads it.
+    fn rescue_pages(&self, volume: VolumeId, keys: &[Key], home: Sequence) -> Result<u64, CacheError> {
         let contents: Vec<(Key, Content)> = {
             let state = self.state();
             keys.iter().filter_map(|&key| Some((key, Content::of(&state, key)?))).collect()
@@ -114,14 +137,19 @@ impl Core {
         let mut wants: Vec<Want> = patches.map(|(key, _)| Want::new(key.object, key.page)).collect();
         self.store_io().read_from(volume, &mut wants);
         let mut bases = wants.into_iter().map(|want| want.found);
-        let mut vector = Vec::new();
+        let (mut vector, mut left_out) = (Vec::new(), 0);
         for (Key { object, page }, content) in contents {
             let bytes = match content {
                 Content::Whole(page) => page,
                 Content::Patch(delta) => {
-                    let mut bytes = match bases.next().expect("one for each patch")? {
-                        Found::Hole => Page::zeroed(),
-                        Found::Page { bytes, .. } => bytes,
+                    let mut bytes = match bases.next().expect("one for each patch") {
+                        Ok(Found::Hole) => Page::zeroed(),
+                        Ok(Found::Page { bytes, .. }) => bytes,
+                        Err(StoreError::Corrupt { .. }) => {
+                            left_out += 1;
+                            continue;
+                        }
+                        Err(error) => return Err(error.into()),
                     };
                     delta.apply(&mut bytes);
                     Arc::from(bytes)
@@ -129,7 +157,8 @@ impl Core {
             };
             vector.push(Change::Write { object, page, bytes, home });
         }
-        self.store_io().apply_to(volume, &vector)?;
+        let mut refused = BTreeMap::new();
+        self.apply_part(volume, 0, &vector, &mut refused)?;
         let mut state = self.state();
         let mut was_promised = |key: &&Key| {
             state.change(**key, |entry| {
@@ -138,7 +167,7 @@ impl Core {
         };
         let promised = keys.iter().filter(|key| was_promised(key)).count();
         self.store.release(promised as u64);
-        Ok(())
+        Ok(left_out + refused.len() as u64)
     }
 }
 

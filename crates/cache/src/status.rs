@@ -83,6 +83,8 @@ pub struct Status {
     pub failed: Option<String>,
     /// The volume that has everything as it was when the buffer failed, once it is whole.
     pub rescued: Option<String>,
+    /// Pages that it lacks the last changes of, because what the store has of them is damaged: reading them is an error.
+    pub left_out: u64,
     /// Why there is no such volume yet; it is tried again.
     pub not_rescued: Option<String>,
     /// Why nothing goes home, if so. Writers who find no room get this error.

@@ -13,11 +13,12 @@ use crate::cache::{Cache, Core, Progress, Task};
 use crate::delta::Delta;
 use crate::error::CacheError;
 use crate::page::Body;
+use crate::rescue::UNFINISHED;
 use crate::state::{Key, State};
 use crate::write_back::{Frozen, FrozenPage, STEP_PAGES, Why};
 use device::{Page, Sequence};
 use std::sync::Arc;
-use store::{Change, Found, NewVolume, VolumeId, Want};
+use store::{Change, Found, NewVolume, StoreError, VolumeId, Want};
 
 /// Dirty pages that may be frozen under one hold of the lock: some milliseconds of it.
 const FEW_PAGES: usize = 4096;
@@ -79,6 +80,10 @@ impl Cache {
 impl Core {
     fn clone_volume(self: &Arc<Core>, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
         self.store.check_clone(self.volume, new.name)?;
+        if new.name.starts_with(UNFINISHED) {
+            let why = format!("names that begin with {UNFINISHED} are for what is not whole yet");
+            return Err(StoreError::BadName { name: new.name.into(), why }.into());
+        }
         self.approach()?;
         let _turn = self.write_back_turn.lock().expect("no panic while writing back");
         let Moment { sequence, whole, patches } = self.freeze_all()?;

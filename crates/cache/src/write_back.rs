@@ -14,7 +14,7 @@ use device::{ObjectId, Sequence, SharedPage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Change, StoreError};
+use store::{Change, StoreError, VolumeId};
 
 /// Pages of one step: a MiB, so that a step is short on any device and its notes are shared by many pages.
 pub(crate) const STEP_PAGES: usize = 256;
@@ -315,11 +315,11 @@ impl Core {
         let vector = vector(frozen);
         let (cuts, pages) = vector.split_at(frozen.cuts.len());
         let mut refused = BTreeMap::new();
-        match self.apply_part(0, &vector, &mut refused) {
+        match self.apply_part(self.volume, 0, &vector, &mut refused) {
             Err(StoreError::Full) if !cuts.is_empty() && !pages.is_empty() => {
                 refused.clear();
-                self.apply_part(0, cuts, &mut refused)?;
-                self.apply_part(cuts.len(), pages, &mut refused)?;
+                self.apply_part(self.volume, 0, cuts, &mut refused)?;
+                self.apply_part(self.volume, cuts.len(), pages, &mut refused)?;
             }
             outcome => outcome?,
         }
@@ -328,18 +328,19 @@ impl Core {
 
     /// Applies the part of a vector that begins at `at`. A damaged node of the store's map fails all changes that come
     /// with one that needs it, so they go by halves until it alone is left.
-    fn apply_part(
+    pub(crate) fn apply_part(
         &self,
+        volume: VolumeId,
         at: usize,
         part: &[Change],
         refused: &mut BTreeMap<usize, StoreError>,
     ) -> Result<(), StoreError> {
-        match self.store_io().apply_to(self.volume, part) {
+        match self.store_io().apply_to(volume, part) {
             Err(error @ StoreError::Corrupt { .. }) if part.len() == 1 => drop(refused.insert(at, error)),
             Err(StoreError::Corrupt { .. }) => {
                 let half = part.len() / 2;
-                self.apply_part(at, &part[..half], refused)?;
-                self.apply_part(at + half, &part[half..], refused)?;
+                self.apply_part(volume, at, &part[..half], refused)?;
+                self.apply_part(volume, at + half, &part[half..], refused)?;
             }
             outcome => outcome?,
         }

@@ -128,6 +128,8 @@ fn a_crash_in_a_rescue_leaves_what_the_buffer_says() {
         machine.crash();
         machine.buffer.set_faults(Faults::default());
         let cache = machine.open().expect("both media work");
+        let unfinished = cache.store().describe_volumes().iter().any(|one| one.name.starts_with("rescuing-"));
+        assert!(!unfinished, "seed {seed}: what is no file system was left for somebody to mount");
         run.adopt(&cache);
         assert!(run.apply(&machine, &cache) && run.sync(&machine, &cache));
         cache.drain().expect("all goes home");

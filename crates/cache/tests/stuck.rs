@@ -9,7 +9,7 @@ use sim::{Faults, SimClock};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{NewVolume, Store, StoreError, VolumeId, VolumeMode};
+use store::{Found, NewVolume, Store, StoreError, VolumeId, VolumeMode, Want};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const ALWAYS: Faults = Faults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, once_after: None };
@@ -343,4 +343,39 @@ fn a_damaged_node_of_a_deleted_volume_keeps_nobody_from_the_space_that_cleaning_
     }
     assert!(cache.store().is_freeing(), "the damaged node stays");
     assert!(cache.store().counters().segments_cleaned > 0, "nothing had to be cleaned");
+}
+
+#[test]
+fn what_is_damaged_is_left_out_of_a_rescue_and_keeps_nobody_else_from_it() {
+    let machine = damaged(9);
+    let cache = machine.open();
+    machine.write(&cache, VICTIM, 8, &[1; 10]).expect("a write needs no map");
+    machine.write(&cache, OTHER, 8, &[2; BLOCK_BYTES]).expect("a write needs no map");
+    machine.buffer.set_faults(ALWAYS);
+    assert!(machine.sync(&cache).is_err());
+    for _ in 0..10 {
+        cache.step(Task::WriteBack);
+        machine.clock.advance(Duration::from_secs(1));
+    }
+    let status = cache.status();
+    assert_eq!((status.rescued.is_some(), status.left_out), (true, 1), "{status:?}");
+    let volume = cache.store().volume_named(&status.rescued.expect("a name")).expect("the volume").id;
+    let pages = [VICTIM, OTHER].map(|object| Want::new(object, device::PageNo(8)));
+    let [victim, other] = {
+        let mut wants = pages;
+        cache.store().read_from(volume, &mut wants);
+        wants.map(|want| want.found)
+    };
+    assert!(matches!(victim, Err(StoreError::Corrupt { .. })), "an error, and no wrong bytes");
+    let Ok(Found::Page { bytes, .. }) = other else { panic!("{other:?}") };
+    assert!(bytes.0 == [2; BLOCK_BYTES]);
+}
+
+#[test]
+fn nobody_names_a_copy_like_one_that_is_not_whole() {
+    let machine = Machine::new(10);
+    let cache = machine.open();
+    let new = NewVolume { name: "rescuing-7", mode: VolumeMode::Writable, created: 1 };
+    let refused = cache.clone_volume(&new).expect_err("a start would delete it");
+    assert!(matches!(refused, CacheError::Store(StoreError::BadName { .. })), "{refused}");
 }

@@ -155,6 +155,7 @@ impl Mounted {
             "start": self.start(),
             "failed": cache.failed,
             "rescued": cache.rescued,
+            "left_out": cache.left_out,
             "not_rescued": cache.not_rescued,
             "stalled": cache.stalled,
             "stuck": stuck(&cache),

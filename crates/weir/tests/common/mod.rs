@@ -200,7 +200,7 @@ pub fn weir() -> Command {
 #[track_caller]
 pub fn succeeds(command: &mut Command) -> Output {
     let output = command.output().expect("the command starts");
-    let said = String::from_utf8_lossy(&output.stderr);
+    let said = [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said)).concat();
     assert!(output.status.success(), "{command:?} ended with {}: {said}", output.status);
     output
 }
