@@ -68,10 +68,12 @@ impl Size {
         self.pages() * PAGE_BYTES
     }
 
-    /// Room for the volume, and for nearly as much again that is written while copies still hold what was there: all of it is
-    /// less than is written, so the cleaner has work.
+    /// Room for the volume, for what copies have apart, and for nearly as much again that is written while copies still hold
+    /// what was there: all of it is less than is written, so the cleaner has work.
     fn store_bytes(self) -> usize {
-        self.bytes() / 4 * 9 + (24 << 20)
+        // Each write to a copy's source takes a page and a leaf of the map.
+        let apart = self.copies * (2 * WRITES_PER_COPY + 4) * PAGE_BYTES;
+        self.bytes() / 4 * 9 + apart + (24 << 20)
     }
 
     fn buffer_bytes(self) -> usize {
@@ -80,7 +82,7 @@ impl Size {
 
     /// Overwrites while copies are deleted.
     fn overwrites(self) -> usize {
-        self.pages() / 4 * 7
+        self.pages() * 2
     }
 
     /// Copies that are deleted between two kills.
