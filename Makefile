@@ -1,7 +1,8 @@
 # Two commands do all set-up: `make demo` shows weir at work, `make test` passes the tests. The others take longer:
-# `make load` runs eight clients for an hour, `make databases` kills the daemon under four databases, twenty times each.
+# `make load` runs eight clients for an hour, `make databases` kills the daemon under four databases, twenty times each,
+# `make clones` deletes a thousand clones of 4 GiB in random order under writes, cleaning and kills.
 
-.PHONY: databases demo load test
+.PHONY: clones databases demo load test
 
 demo:
 	scripts/demo
@@ -25,3 +26,11 @@ databases:
 	scripts/install-test-tools
 	WEIR_TESTS_MUST_MOUNT=1 WEIR_TESTS_KILLS=$(KILLS) \
 	  cargo test --package weir --test programs -- --nocapture postgres redis rocksdb sqlite
+
+# How many clones of how large a volume: make clones COUNT=100 BYTES=268435456. The store lies below $WEIR_TESTS_DIR, or else
+# where temporary files do, and takes two and a half times as much.
+COUNT ?= 1000
+BYTES ?= 4294967296
+clones:
+	WEIR_TESTS_MUST_MOUNT=1 WEIR_CLONES_BYTES=$(BYTES) WEIR_CLONES_COUNT=$(COUNT) \
+	  cargo test --package weir --test clones -- --nocapture

@@ -20,6 +20,7 @@ mod note;
 #[cfg(feature = "planted-bugs")]
 mod plant;
 pub mod policy;
+pub mod predict;
 mod read;
 mod recover;
 mod root;

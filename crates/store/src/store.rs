@@ -165,6 +165,11 @@ impl Store {
         self.geometry.id
     }
 
+    /// Blocks of a segment.
+    pub fn segment_blocks(&self) -> u64 {
+        self.geometry.segment_blocks
+    }
+
     /// The incarnation found at opening, or the one begun since.
     pub fn incarnation(&self) -> Incarnation {
         Incarnation(self.incarnation.load(Ordering::Acquire))

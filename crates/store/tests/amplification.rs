@@ -1,11 +1,10 @@
 //! A store that is overwritten for ten times its size: it goes on, and costs what its policy predicts.
 mod common;
-mod predict;
 
 use common::*;
 use device::{ObjectId, PageNo, Random, Sequence};
-use predict::{Predicted, Written};
 use sim::Power;
+use store::predict::{Predicted, Written};
 use store::{Change, Layout, Store};
 
 const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
@@ -53,24 +52,12 @@ fn predicted(load: Load, pages: u64, times: u64) -> Written {
         if number % CHECKPOINT == 0 {
             store.checkpoint();
         }
-        while store.is_short_of_space() {
-            let more = store.clean();
-            store.checkpoint();
-            if !more {
-                break;
-            }
-        }
+        store.make_space();
         if number == pages.div_ceil(VECTOR as u64) {
-            filled = store.written;
+            filled = store.written();
         }
     }
-    let after = store.written;
-    Written {
-        user: after.user - filled.user,
-        notes: after.notes - filled.notes,
-        moved: after.moved - filled.moved,
-        nodes: after.nodes - filled.nodes,
-    }
+    store.written() - filled
 }
 
 /// Blocks that a real store wrote for as many pages: moved, and all of them.

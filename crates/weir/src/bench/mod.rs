@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `nonblocking_writes` | the first writes to pages that nobody holds, beside ext4 |
 //! | `counters` | what a million partial writes and their syncs cost the store: nothing |
+//! | `cleaning` | what overwrites of a store that is nearly full cost, beside what its policy predicts |
 //! | `door` | what each operation costs, beside a trivial file system in memory |
 //! | `scaling` | what operations cost from the file system down, by one thread and by several |
 //! | `start` | how long a mount takes after a kill -9 |
@@ -15,6 +16,7 @@
 //! | `report` | figures as text, table and JSON |
 //! | `undo`, `program`, `error` | taking things down again; running programs; what went wrong |
 
+mod cleaning;
 mod counters;
 mod door;
 mod error;
@@ -50,6 +52,8 @@ enum Experiment {
     NonblockingWrites(nonblocking_writes::NonblockingWritesArgs),
     /// Store reads that partial writes cause, and store I/O that fsync causes.
     Counters(counters::CountersArgs),
+    /// Overwrites of a store that is nearly full: what is written for each page, and how long the slowest write waits.
+    Cleaning(cleaning::CleaningArgs),
     /// What each operation costs beside a trivial in-memory file system, one client and two.
     Door(door::DoorArgs),
     /// What operations cost from the file system down, without the kernel, by one thread and by several.
@@ -81,6 +85,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), BenchError> {
     match &args.experiment {
         Experiment::NonblockingWrites(args) => nonblocking_writes::run_benchmark(args),
         Experiment::Counters(args) => counters::run_benchmark(args),
+        Experiment::Cleaning(args) => cleaning::run_benchmark(args),
         Experiment::Start(args) => start::run_benchmark(args),
         Experiment::Door(args) => door::run_benchmark(args),
         Experiment::Scaling(args) => scaling::run_benchmark(args),

@@ -184,7 +184,7 @@ fn operate(
 }
 
 /// As the door does it.
-fn write(fs: &Arc<Fs>, file: Ino, offset: u64, bytes: &[u8]) -> Result<(), FsError> {
+pub(super) fn write(fs: &Arc<Fs>, file: Ino, offset: u64, bytes: &[u8]) -> Result<(), FsError> {
     fs.write_at_once(file, offset, bytes)
         .unwrap_or_else(|| wait(|done| fs.write(file, offset, bytes.to_vec(), done)))
 }
@@ -199,7 +199,7 @@ fn lay_out(fs: &Arc<Fs>, number: u8) -> Result<Ino, FsError> {
 }
 
 /// What an operation that ends in a completion gave.
-fn wait<T: Send + 'static>(operation: impl FnOnce(Done<T>)) -> Result<T, FsError> {
+pub(super) fn wait<T: Send + 'static>(operation: impl FnOnce(Done<T>)) -> Result<T, FsError> {
     let (sender, receiver) = sync_channel(1);
     operation(Box::new(move |result| {
         let _ = sender.send(result);

@@ -74,6 +74,28 @@ fn the_door_is_measured_beside_a_trivial_file_system_operation_by_operation() {
 }
 
 #[test]
+fn overwrites_of_a_nearly_full_store_are_measured_beside_what_the_policy_predicts() {
+    let report = bench(&["cleaning", "--size", "64", "--full", "30,100", "--times", "2"]);
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 2 * 2, "each load on each store: {report}");
+    for row in rows {
+        for who in ["written", "predicted"] {
+            let figure = |name: &str| row[who][name].as_f64().expect("a figure");
+            assert!(figure("data") >= 1.0 && figure("all") > figure("data"), "{who}: {row}");
+        }
+        let (full, asked) = (row["full_percent"].as_f64(), row["asked_percent"].as_u64());
+        let full = full.expect("a figure");
+        // What is kept back is kept back here, too.
+        assert!(
+            if asked == Some(100) { full > 31.0 && full < 90.0 } else { (full - 30.0).abs() < 0.1 },
+            "{row}"
+        );
+    }
+    let fullest = &rows[2];
+    assert!(fullest["written"]["data"].as_f64() > Some(1.0), "nothing was cleaned: {fullest}");
+}
+
+#[test]
 fn a_benchmark_that_is_stopped_takes_everything_down() {
     if !can_mount() {
         return;

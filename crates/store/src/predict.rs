@@ -2,10 +2,10 @@
 //!
 //! It decides with the store's own `policy`, and knows nothing of how the store does what was decided. So where both
 //! agree, the store moves what its policy says and no more.
-#![allow(dead_code, missing_docs, unreachable_pub)]
 
+use crate::policy::{self, Budget, Candidate, Class, NodeUse};
 use std::collections::{BTreeSet, VecDeque};
-use store::policy::{self, Budget, Candidate, Class, NodeUse};
+use std::ops::Sub;
 
 const LEAF_PAGES: u64 = 128;
 const TABLE_NODES: u64 = 128;
@@ -42,17 +42,35 @@ enum Unit {
 }
 
 /// Blocks written, by what they are.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Written {
+    /// Pages that the caller wrote.
     pub user: u64,
+    /// Notes of these.
     pub notes: u64,
+    /// Pages that the cleaner moved.
     pub moved: u64,
+    /// Nodes, tables and roots.
     pub nodes: u64,
 }
 
 impl Written {
+    /// All of them.
     pub fn all(&self) -> u64 {
         self.user + self.notes + self.moved + self.nodes
+    }
+}
+
+impl Sub for Written {
+    type Output = Written;
+
+    fn sub(self, before: Written) -> Written {
+        Written {
+            user: self.user - before.user,
+            notes: self.notes - before.notes,
+            moved: self.moved - before.moved,
+            nodes: self.nodes - before.nodes,
+        }
     }
 }
 
@@ -68,10 +86,11 @@ pub struct Predicted {
     moved_at: Option<(u32, u64)>,
     clock: u64,
     generation: u64,
-    pub written: Written,
+    written: Written,
 }
 
 impl Predicted {
+    /// An empty one.
     pub fn new(segments: u32, segment_blocks: u64, pages: u64) -> Predicted {
         let leaves = pages.div_ceil(LEAF_PAGES);
         let tables = (leaves + 4).div_ceil(TABLE_NODES);
@@ -176,7 +195,23 @@ impl Predicted {
         policy::floor(class, &self.node_use())
     }
 
-    pub fn is_short_of_space(&self) -> bool {
+    /// What it wrote until now.
+    pub fn written(&self) -> Written {
+        self.written
+    }
+
+    /// Cleans and checkpoints until space is not short, or nothing is worth cleaning.
+    pub fn make_space(&mut self) {
+        while self.is_short_of_space() {
+            let more = self.clean();
+            self.checkpoint();
+            if !more {
+                break;
+            }
+        }
+    }
+
+    fn is_short_of_space(&self) -> bool {
         let low = policy::low_mark(self.segments.len() as u64);
         (self.free.len() as u64) < self.floor(Class::Promise) + low
     }
@@ -196,6 +231,7 @@ impl Predicted {
         self.written.nodes += 1;
     }
 
+    /// What a checkpoint writes, and frees.
     pub fn checkpoint(&mut self) {
         self.generation += 1;
         let mut tables = BTreeSet::new();
@@ -244,7 +280,7 @@ impl Predicted {
     }
 
     /// A round of cleaning; whether segments died.
-    pub fn clean(&mut self) -> bool {
+    fn clean(&mut self) -> bool {
         let fits = |segment: &Segment| {
             let stuck = segment.stuck_at.is_some_and(|live| segment.live >= live);
             segment.usage == Use::Data && !segment.open && !stuck && segment.live > 0

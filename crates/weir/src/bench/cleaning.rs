@@ -1,0 +1,335 @@
+//! `weir bench cleaning`: overwrites of a store that is nearly full, in one process, without the kernel's door. What they make
+//! the store write, beside what a simulation of its policy predicts; and how long the slowest write waited.
+
+use std::fs::create_dir_all;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use cache::Settings;
+use clap::Args;
+use device::{BLOCK_BYTES, Random};
+use fs::{Caller, FsError, Ino, Kind};
+use host::Access;
+use serde::Serialize;
+use store::predict::Predicted;
+use store::{Counters, Store, policy};
+
+use super::error::BenchError;
+use super::program::run;
+use super::scaling::{wait, write};
+use super::slow_device::remove_on_drop;
+use super::system::weir;
+use super::undo;
+use crate::media::Media;
+use crate::stack::{Stack, Workers};
+
+const PAGE_BYTES: u64 = BLOCK_BYTES as u64;
+const BUFFER_BYTES: u64 = 64 << 20;
+/// Pages that go home together: as many in the simulation.
+const PAGES_TOGETHER: usize = 256;
+/// What each dirty page promises.
+const BLOCKS_PROMISED: u64 = 6;
+/// How long a write is tried again that finds the store full.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What to measure.
+#[derive(Debug, Args)]
+pub(super) struct CleaningArgs {
+    /// Where store and buffer lie [default: the temporary directory]
+    #[arg(long, value_name = "DIR")]
+    on: Option<PathBuf>,
+    /// The store, in MiB
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(64..=1_048_576))]
+    size: u64,
+    /// How full it is, in percent of its size
+    #[arg(long, value_delimiter = ',', default_values_t = [60, 80, 90], value_parser = clap::value_parser!(u64).range(1..=100))]
+    full: Vec<u64>,
+    /// How much is overwritten, in sizes of the store
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    times: u64,
+    /// Dirty pages, in MiB: each promises six blocks until it is home
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    dirty: u64,
+    /// Write the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Which pages are overwritten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Load {
+    Uniform,
+    /// Nine of ten writes go to a tenth of the pages.
+    Skewed,
+}
+
+impl Load {
+    fn page(self, random: &mut Random, pages: u64) -> u64 {
+        match self {
+            Load::Skewed if !random.once_in(10) => random.below(pages / 10 + 1),
+            _ => random.below(pages),
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    benchmark: &'static str,
+    version: &'static str,
+    store_bytes: u64,
+    times: u64,
+    rows: Vec<Row>,
+}
+
+/// One load on one store.
+#[derive(Debug, Serialize)]
+struct Row {
+    load: Load,
+    asked_percent: u64,
+    /// As full as it got: less than was asked for where the store keeps more back than the rest.
+    full_percent: f64,
+    writes: u64,
+    seconds: f64,
+    /// Pages taken home: fewer than were written, where a page was written to again before.
+    pages_home: u64,
+    written: PerPage,
+    predicted: PerPage,
+    micros: Latency,
+    slowest: Slowest,
+    /// The most that the cleaner moved during one write, in segments.
+    segments_moved_max: f64,
+    /// Writes that were refused, since the store was full, and tried again.
+    refused: u64,
+}
+
+/// Blocks that the store wrote for each page that went home.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct PerPage {
+    /// The page itself, and pages that the cleaner moved.
+    data: f64,
+    /// With notes, nodes, tables and roots.
+    all: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Latency {
+    median: f64,
+    p99: f64,
+    p9999: f64,
+}
+
+/// The write that waited longest.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+struct Slowest {
+    ms: f64,
+    /// What the cleaner moved meanwhile, whether or not the write waited for it.
+    segments_moved: f64,
+}
+
+/// Runs the benchmark and prints what it found.
+pub(super) fn run_benchmark(args: &CleaningArgs) -> Result<(), BenchError> {
+    undo::install()?;
+    let parent = args.on.clone().unwrap_or_else(std::env::temp_dir);
+    let root = parent.join(format!("weir-bench-{}", std::process::id()));
+    let mut rows = Vec::new();
+    for &percent in &args.full {
+        for load in [Load::Uniform, Load::Skewed] {
+            let _files = remove_on_drop(&root);
+            create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
+            eprintln!("{load:?} overwrites, {percent} % full");
+            rows.push(measure(args, &root.join("store"), load, percent)?);
+        }
+    }
+    let (version, store_bytes) = (env!("CARGO_PKG_VERSION"), args.size << 20);
+    let report = Report { benchmark: "cleaning", version, store_bytes, times: args.times, rows };
+    match args.json {
+        true => println!("{}", serde_json::to_string_pretty(&report).expect("names and numbers")),
+        false => print(&report),
+    }
+    Ok(())
+}
+
+fn measure(args: &CleaningArgs, store: &Path, load: Load, percent: u64) -> Result<Row, BenchError> {
+    let (size, buffer) = (format!("--size={}MiB", args.size), format!("--buffer-size={BUFFER_BYTES}"));
+    run(weir("format").arg(store).args([size, buffer]))?;
+    let closed = |error| BenchError::Weir(Box::new(error));
+    let media = Media::find(store, None).map_err(closed)?;
+    let settings = Settings { dirty_bytes_max: args.dirty << 20, ..Settings::default() };
+    let stack = Stack::open(media, settings, Access::Write, crate::volume::DEFAULT).map_err(closed)?;
+    let workers = Workers::start(&stack.cache, Access::Write).map_err(closed)?;
+    let measured = overwrite(args, &stack, load, percent);
+    let drained = workers.stop_and_drain();
+    let failed = |source| BenchError::Fs { source };
+    let row = measured.map_err(failed)?;
+    drained.map_err(|source| failed(FsError::Cache(source)))?;
+    Ok(row)
+}
+
+/// Fills the store, then overwrites it.
+fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Result<Row, FsError> {
+    let total = stack.store.space().total;
+    let (file, pages) = fill(stack, total * percent / 100)?;
+    wait(|done| stack.fs.sync(done))?;
+    let (before, home) = (stack.store.counters(), stack.cache.status().counters.pages_home);
+    let (writes, begun) = (args.times * total, Instant::now());
+    let mut waits = write_all(stack, file, writes, load, pages)?;
+    let seconds = begun.elapsed().as_secs_f64();
+    let pages_home = (stack.cache.status().counters.pages_home - home).max(1);
+    let of = |count: fn(&Counters) -> u64| {
+        (count(&stack.store.counters()) - count(&before)) as f64 / pages_home as f64
+    };
+    waits.nanos.sort_unstable();
+    let micros =
+        |quantile: f64| waits.nanos[(quantile * (waits.nanos.len() - 1) as f64) as usize] as f64 / 1000.0;
+    Ok(Row {
+        load,
+        asked_percent: percent,
+        full_percent: pages as f64 / total as f64 * 100.0,
+        writes,
+        seconds,
+        pages_home,
+        written: PerPage { data: 1.0 + of(|now| now.pages_cleaned), all: of(|now| now.blocks_written) },
+        predicted: predict(&stack.store, load, pages, pages_home),
+        micros: Latency { median: micros(0.5), p99: micros(0.99), p9999: micros(0.9999) },
+        slowest: waits.slowest,
+        segments_moved_max: waits.segments_moved_max,
+        refused: waits.refused,
+    })
+}
+
+/// What writes waited for.
+#[derive(Default)]
+struct Waits {
+    nanos: Vec<u64>,
+    slowest: Slowest,
+    segments_moved_max: f64,
+    refused: u64,
+}
+
+fn write_all(stack: &Stack, file: Ino, writes: u64, load: Load, pages: u64) -> Result<Waits, FsError> {
+    let (mut random, page) = (Random::new(7), vec![0x5a; PAGE_BYTES as usize]);
+    let (mut waits, segment) = (Waits::default(), stack.store.segment_blocks() as f64);
+    for _ in 0..writes {
+        let number = load.page(&mut random, pages);
+        let (moved, asked) = (stack.store.counters().pages_cleaned, Instant::now());
+        loop {
+            match write(&stack.fs, file, number * PAGE_BYTES, &page) {
+                Err(FsError::NoSpace) if asked.elapsed() < PATIENCE => waits.refused += 1,
+                result => break result?,
+            }
+            sleep(Duration::from_millis(1));
+        }
+        let took = asked.elapsed();
+        let moved = (stack.store.counters().pages_cleaned - moved) as f64 / segment;
+        waits.nanos.push(took.as_nanos() as u64);
+        waits.segments_moved_max = waits.segments_moved_max.max(moved);
+        let ms = took.as_secs_f64() * 1000.0;
+        if ms > waits.slowest.ms {
+            waits.slowest = Slowest { ms, segments_moved: moved };
+        }
+    }
+    Ok(waits)
+}
+
+/// A file of so many pages, or as many as leave room for what may be dirty at once, and for a round of cleaning.
+fn fill(stack: &Stack, pages: u64) -> Result<(Ino, u64), FsError> {
+    let (store, caller) = (&stack.store, Caller { uid: 0, gid: 0, umask: 0 });
+    let file = wait(|done| stack.fs.make(caller, Ino::ROOT, b"file", Kind::File, 0o600, done))?.ino;
+    let segments = store.space().total / store.segment_blocks();
+    let dirty = stack.cache.settings().dirty_bytes_max / PAGE_BYTES;
+    let kept = BLOCKS_PROMISED * dirty + policy::low_mark(segments) * store.segment_blocks();
+    let page = vec![1; PAGE_BYTES as usize];
+    for number in 0..pages {
+        if store.room() < kept {
+            return Ok((file, number));
+        }
+        match write(&stack.fs, file, number * PAGE_BYTES, &page) {
+            Ok(()) => {}
+            Err(FsError::NoSpace) => return Ok((file, number)),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((file, pages))
+}
+
+/// What the same policy writes for as many pages on a store of this size, where it cleans as late as it can.
+fn predict(store: &Store, load: Load, pages: u64, pages_home: u64) -> PerPage {
+    let segments = (store.space().total / store.segment_blocks()) as u32;
+    let mut simulated = Predicted::new(segments, store.segment_blocks(), pages);
+    let (mut random, mut filled) = (Random::new(7), simulated.written());
+    let checkpoint = Settings::default().checkpoint_blocks / PAGES_TOGETHER as u64;
+    let overwrites = (0..pages_home).map(|_| load.page(&mut random, pages));
+    let mut all = (0..pages).chain(overwrites);
+    for number in 1.. {
+        let together: Vec<u64> = all.by_ref().take(PAGES_TOGETHER).collect();
+        if together.is_empty() {
+            break;
+        }
+        simulated.write(&together);
+        if number % checkpoint == 0 {
+            simulated.checkpoint();
+        }
+        simulated.make_space();
+        if number == pages.div_ceil(PAGES_TOGETHER as u64) {
+            filled = simulated.written();
+        }
+    }
+    let written = simulated.written() - filled;
+    let per_page = |blocks: u64| blocks as f64 / written.user.max(1) as f64;
+    PerPage { data: 1.0 + per_page(written.moved), all: per_page(written.all()) }
+}
+
+fn print(report: &Report) {
+    println!(
+        "weir {} · a store of {} MiB, overwritten {} times its size by one thread in pages of 4 KiB; blocks written for each \
+         page that went home",
+        report.version,
+        report.store_bytes >> 20,
+        report.times
+    );
+    println!(
+        "{:<8}{:>7}{:>7}{:>10}{:>7}{:>11}{:>7}{:>11}{:>11}{:>9}{:>11}{:>12}{:>9}{:>9}",
+        "load",
+        "asked",
+        "full",
+        "writes/s",
+        "data",
+        "(predicted)",
+        "all",
+        "(predicted)",
+        "median us",
+        "99 % us",
+        "99.99 % us",
+        "slowest ms",
+        "segments",
+        "refused"
+    );
+    for row in &report.rows {
+        println!(
+            "{:<8}{:>6}%{:>6.1}%{:>10.0}{:>7.2}{:>11.2}{:>7.2}{:>11.2}{:>11.1}{:>9.1}{:>11.1}{:>12.1}{:>9.2}{:>9}",
+            format!("{:?}", row.load).to_lowercase(),
+            row.asked_percent,
+            row.full_percent,
+            row.writes as f64 / row.seconds,
+            row.written.data,
+            row.predicted.data,
+            row.written.all,
+            row.predicted.all,
+            row.micros.median,
+            row.micros.p99,
+            row.micros.p9999,
+            row.slowest.ms,
+            row.segments_moved_max,
+            row.refused
+        );
+    }
+    println!("segments: the most that the cleaner moved while one write was under way");
+    if report.rows.iter().any(|row| row.full_percent + 0.5 < row.asked_percent as f64) {
+        println!(
+            "less full than asked: the rest is kept for checkpoints, cleaning and deletions, for what dirty pages promise, and \
+             for a round of cleaning"
+        );
+    }
+}
