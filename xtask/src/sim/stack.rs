@@ -10,7 +10,7 @@ use sim::{Faults, Power, SimClock, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Layout, Store, VolumeId};
+use store::{Layout, Store, VolumeId, VolumeInfo};
 
 /// Small, so that the log comes round many times, and in some runs smaller than what the clients would like to keep:
 /// 6 to 32 MiB in segments of 64 KiB.
@@ -200,11 +200,14 @@ impl Media {
 /// Deletes what was rescued from a buffer that failed and is well again, as somebody would who needs the space. One that
 /// stays because a device fails now goes the next time.
 fn delete_rescued(cache: &Cache) {
-    for volume in cache.store().describe_volumes() {
-        if volume.name.starts_with("rescu") {
-            let _ = cache.delete_volume(volume.id);
-        }
+    for volume in cache.store().describe_volumes().iter().filter(|volume| is_rescued(volume)) {
+        let _ = cache.delete_volume(volume.id);
     }
+}
+
+/// Whether a volume is what a failure of the buffer has made.
+pub(crate) fn is_rescued(volume: &VolumeInfo) -> bool {
+    volume.name.starts_with("rescu")
 }
 
 /// Limits for one life of the stack: often so small that something must give way all the time.

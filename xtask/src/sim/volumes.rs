@@ -7,7 +7,7 @@ use super::change::Change;
 use super::client::{Clients, When};
 use super::oracle::Oracle;
 use super::run::{Phase, Run};
-use super::stack::{Pick, SEGMENT_BLOCKS, Stack};
+use super::stack::{Pick, SEGMENT_BLOCKS, Stack, is_rescued};
 use cache::{Cache, CacheError, Task};
 use device::Random;
 use std::collections::BTreeMap;
@@ -125,7 +125,8 @@ impl Volumes {
 
     /// What of an operation that a crash or an error ended happened; then the volumes must be those that there are.
     fn settle(&mut self, cache: &Cache, tally: &mut Tally) -> Result<(), String> {
-        let found = cache.store().describe_volumes();
+        let mut found = cache.store().describe_volumes();
+        found.retain(|volume| !is_rescued(volume));
         match std::mem::replace(&mut self.pending, Pending::Nothing) {
             Pending::Copy(copy) => {
                 if let Some(volume) = found.iter().find(|volume| volume.name == copy.name) {
