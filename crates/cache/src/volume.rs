@@ -44,7 +44,7 @@ impl Cache {
     /// thread; others go on, and what they write during the call needs memory once more.
     ///
     /// # Errors
-    /// Those of [`Store::check_clone`](store::Store::check_clone), before anything is done; [`StoreError::Full`](store::StoreError::Full); and
+    /// Those of [`Store::check_clone`](store::Store::check_clone), before anything is done; [`StoreError::Full`]; and
     /// what kept something from going home. There is no new volume then, unless the last write to the store's log
     /// failed: nobody knows until the next start.
     pub fn clone_volume(&self, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
