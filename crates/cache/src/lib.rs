@@ -26,6 +26,7 @@ pub use delta::Delta;
 pub use error::CacheError;
 #[cfg(feature = "planted-bugs")]
 pub use page::PlantedBug;
+pub use rescue::UNFINISHED;
 pub use seek::Wanted;
 pub use settings::{Change, Cost, FetchMode, Settings};
 pub use status::{Counters, Status, Stuck};

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use store::{Change, Found, NewVolume, Store, StoreError, VolumeId, VolumeMode, Want};
 
 /// How the names of volumes begin that are not whole yet. Nobody else may use them.
-pub(crate) const UNFINISHED: &str = "rescuing-";
+pub const UNFINISHED: &str = "rescuing-";
 
 /// Deletes what crashes have left of rescues. What a device keeps from going now goes with the next start.
 pub(crate) fn delete_unfinished(store: &Store, newest: Sequence) {

@@ -12,6 +12,7 @@ use crate::overlay::Overlay;
 use crate::size::Size;
 use crate::stack::take_home;
 use buffer::Buffer;
+use cache::UNFINISHED;
 use device::{Sequence, StoreId};
 use host::Access;
 use std::fs::{self, File};
@@ -42,8 +43,8 @@ struct Old {
     store: StoreId,
     volume: VolumeId,
     newest: Sequence,
-    /// The volumes that are whole whatever the buffer held.
-    copies: Vec<String>,
+    /// The store's volumes. All but the one whose records the buffer held are whole.
+    volumes: Vec<String>,
 }
 
 pub(crate) fn run(args: &ReplaceBufferArgs) -> Result<(), WeirError> {
@@ -105,10 +106,10 @@ fn look_at_old(args: &ReplaceBufferArgs) -> Result<Old, WeirError> {
         store: store.id(),
         volume: VolumeId::MAIN,
         newest: store.newest_sequence(),
-        copies: volumes
+        volumes: volumes
             .into_iter()
-            .filter(|volume| volume.id != VolumeId::MAIN)
             .map(|volume| volume.name)
+            .filter(|name| !name.starts_with(UNFINISHED))
             .collect(),
     };
     // It is locked while it is open.
@@ -199,8 +200,8 @@ fn tell(args: &ReplaceBufferArgs, old: &Old, bytes: Size) {
         "what was written last may be damaged: run `weir check {}` before you rely on it",
         args.path.display()
     );
-    match old.copies.is_empty() {
-        true => println!("the store has no clone that would be whole"),
-        false => println!("whole in any case: the volumes {}", old.copies.join(", ")),
+    match &old.volumes[..] {
+        [_] => println!("the store has no other volume than the one that was mounted"),
+        all => println!("whole, but for the one that was mounted last: the volumes {}", all.join(", ")),
     }
 }
