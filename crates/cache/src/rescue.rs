@@ -72,40 +72,43 @@ impl Core {
         let rescued = self.rescue();
         let mut state = self.state();
         match rescued {
-            Ok((name, left_out)) => state.rescue = Rescue { volume: Some(name), left_out, error: None },
+            Ok(name) => {
+                state.rescue.volume = Some(name);
+                state.rescue.error = None;
+            }
             Err(error) => state.rescue.error = Some(error),
         }
         Progress::Worked
     }
 
-    /// Returns the volume's name, and what had to be left out. What an attempt that failed has written is written again, which
-    /// does no harm.
-    fn rescue(&self) -> Result<(String, u64), CacheError> {
+    /// Returns the volume's name. What an attempt that failed has written is written again, which does no harm.
+    fn rescue(&self) -> Result<String, CacheError> {
         let (store, durable, number) = (self.store_io(), self.buffer.durable(), self.store.incarnation().0);
         let (unfinished, name) = (format!("{UNFINISHED}{number}"), format!("rescued-{number}"));
         let created = u64::try_from(self.clock.wall_nanos()).unwrap_or(0);
         let new = |name| NewVolume { name, mode: VolumeMode::Writable, created };
-        let mut left_out = 0;
         if store.volume_named(&name).is_none() {
             let volume = match store.volume_named(&unfinished) {
                 Some(begun) => begun.id,
                 None => store.clone_named(self.volume, &new(&unfinished), durable)?,
             };
-            left_out += self.rescue_cuts(volume, durable.plus(1))?;
+            let mut left_out = self.rescue_cuts(volume, durable.plus(1))?;
             let keys: Vec<Key> = self.state().by_group().map(|(_, key)| key).collect();
             for some in keys.chunks(STEP_PAGES) {
                 left_out += self.rescue_pages(volume, some, durable.plus(1))?;
             }
+            self.state().rescue.left_out = left_out;
             store.clone_named(volume, &new(&name), durable)?;
         }
         // It shares everything with the one that is whole.
         if let Some(done) = store.volume_named(&unfinished) {
             store.delete_volume(done.id, durable)?;
         }
-        Ok((name, left_out))
+        Ok(name)
     }
 
-    /// Returns how many could not be taken.
+    /// Returns how many objects could not be deleted, which nobody names any more. A cut that cannot be made would let what it
+    /// took away be read again, so without it nothing is whole.
     fn rescue_cuts(&self, volume: VolumeId, sequence: Sequence) -> Result<u64, CacheError> {
         let state = self.state();
         let mut cuts: Vec<_> = state
@@ -123,7 +126,11 @@ impl Core {
         for (number, some) in vector.chunks(STEP_PAGES).enumerate() {
             self.apply_part(volume, number * STEP_PAGES, some, &mut refused)?;
         }
-        Ok(refused.len() as u64)
+        let left = refused.len() as u64;
+        match refused.into_iter().find(|(index, _)| !cuts[*index].1.whole_object) {
+            Some((_, error)) => Err(error.into()),
+            None => Ok(left),
+        }
     }
 
     /// Pages whole, or what the store has with the changes over it. Those that are written are promised nothing more. Returns how
@@ -159,6 +166,8 @@ impl Core {
         }
         let mut refused = BTreeMap::new();
         self.apply_part(volume, 0, &vector, &mut refused)?;
+        left_out += refused.len() as u64;
+        self.ensure_unreadable(volume, &vector, refused)?;
         let mut state = self.state();
         let mut was_promised = |key: &&Key| {
             state.change(**key, |entry| {
@@ -167,7 +176,25 @@ impl Core {
         };
         let promised = keys.iter().filter(|key| was_promised(key)).count();
         self.store.release(promised as u64);
-        Ok(left_out + refused.len() as u64)
+        Ok(left_out)
+    }
+
+    /// What was refused because something is damaged must be an error to who reads it, not what was there before.
+    fn ensure_unreadable(
+        &self,
+        volume: VolumeId,
+        vector: &[Change],
+        refused: BTreeMap<usize, StoreError>,
+    ) -> Result<(), CacheError> {
+        for (index, error) in refused {
+            let Change::Write { object, page, .. } = vector[index] else { continue };
+            let mut wants = [Want::new(object, page)];
+            self.store_io().read_from(volume, &mut wants);
+            if !matches!(wants[0].found, Err(StoreError::Corrupt { .. })) {
+                return Err(error.into());
+            }
+        }
+        Ok(())
     }
 }
 

@@ -379,3 +379,20 @@ fn nobody_names_a_copy_like_one_that_is_not_whole() {
     let refused = cache.clone_volume(&new).expect_err("a start would delete it");
     assert!(matches!(refused, CacheError::Store(StoreError::BadName { .. })), "{refused}");
 }
+
+#[test]
+fn a_rescue_without_a_cut_is_not_called_whole() {
+    let machine = damaged(11);
+    let cache = machine.open();
+    let (offset, len) = (0, 100 * BLOCK_BYTES as u64);
+    machine.apply(&cache, &[Change::Zero { object: VICTIM, offset, len }]).expect("a cut needs no map");
+    machine.buffer.set_faults(ALWAYS);
+    assert!(machine.sync(&cache).is_err());
+    cache.step(Task::WriteBack);
+    let status = cache.status();
+    assert_eq!(
+        (status.rescued, status.not_rescued.is_some()),
+        (None, true),
+        "what was cut could be read again"
+    );
+}

@@ -145,6 +145,8 @@ fn make(plan: &Plan, like: Option<Size>, old: &Old, undo: &mut Undo) -> Result<S
     let newest = Sequence(old.newest.0 + GAP);
     Buffer::format_after(&disk, old.store, old.volume.0, newest)
         .map_err(|source| WeirError::Cache { path: plan.path().into(), source: source.into() })?;
+    // The old one may go only after that.
+    sync_names_beside(&absolute(plan.path())?)?;
     Ok(bytes_of(&disk))
 }
 
@@ -159,14 +161,20 @@ fn switch(entry: &Path, new: &Path, old: &Old) -> Result<(), WeirError> {
         if kept.symlink_metadata().is_ok() {
             return Err(WeirError::io("keeping the old buffer", &kept)(ErrorKind::AlreadyExists.into()));
         }
-        fs::rename(entry, &kept).map_err(WeirError::io("keeping the old buffer as buffer.old", entry))?;
+        // A second name: the first one leads to a buffer at every moment.
+        fs::hard_link(entry, &kept).map_err(WeirError::io("keeping the old buffer as buffer.old", entry))?;
     }
     let beside = entry.with_extension(NEW);
     if new != beside {
         symlink(&new, &beside).map_err(WeirError::io("making the link", &beside))?;
     }
     fs::rename(&beside, entry).map_err(WeirError::io("putting the new buffer in its place", entry))?;
-    let directory = entry.parent().unwrap_or(Path::new("/"));
+    sync_names_beside(entry)
+}
+
+/// Makes the names in the directory of `path` durable.
+fn sync_names_beside(path: &Path) -> Result<(), WeirError> {
+    let directory = path.parent().unwrap_or(Path::new("/"));
     let synced = File::open(directory).and_then(|directory| directory.sync_all());
     synced.map_err(WeirError::io("making the new name durable", directory))
 }
