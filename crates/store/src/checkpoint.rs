@@ -14,7 +14,7 @@ use crate::policy::Class;
 use crate::root::{Cursor, EXTENTS_MAX, Extent, Root, Stream};
 use crate::segments::Use;
 use crate::store::{Health, Store, Writer};
-use device::{Block, Page};
+use device::{Block, Page, Sequence};
 use std::ops::Bound;
 use std::sync::atomic::Ordering;
 
@@ -37,6 +37,19 @@ impl Store {
             Health::Good => self.checkpoint_once(&mut writer),
             _ => self.make_ready(&mut writer),
         }
+    }
+
+    /// Counts every change up to `sequence` as seen, durably on return: a buffer that does not know of it is behind this
+    /// store from then on. Nothing is applied.
+    ///
+    /// # Errors
+    /// As [`checkpoint`](Store::checkpoint).
+    pub fn leave_behind(&self, sequence: Sequence) -> Result<(), StoreError> {
+        {
+            let mut map = self.map_mut();
+            map.newest = map.newest.max(sequence);
+        }
+        self.checkpoint()
     }
 
     /// Lets the log start anew in a segment that holds nothing of it, and says so in both roots: whichever of them is

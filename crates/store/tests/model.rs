@@ -91,3 +91,20 @@ fn nothing_is_applied_before_an_incarnation_begins_and_none_begins_twice() {
     drop(store);
     assert_eq!(open(&disk).expect("it opens").incarnation(), Incarnation(9));
 }
+
+#[test]
+fn what_is_left_behind_is_durable_and_changes_nothing_else() {
+    let (power, disk, store) = fresh(64, 1);
+    let object = ObjectId { slot: 3, generation: 1 };
+    let write = Change::Write { object, page: PageNo(1), bytes: page(1), home: Sequence(10) };
+    store.apply(&[write]).expect("room");
+    store.leave_behind(Sequence(1000)).expect("a checkpoint");
+    store.leave_behind(Sequence(7)).expect("a checkpoint");
+    drop(store);
+    power.cut();
+    disk.crash();
+    power.restore();
+    let store = open(&disk).expect("it opens");
+    assert_eq!(store.newest_sequence(), Sequence(1000));
+    assert_eq!(store.home(object, PageNo(1)), Ok(Some(Sequence(10))));
+}

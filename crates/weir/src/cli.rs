@@ -211,10 +211,10 @@ pub(crate) struct SpaceArgs {
 
 /// Give a store that is not mounted another buffer
 ///
-/// What the old one holds goes home first, so nothing is lost; then it is a buffer no more. If it is missing or cannot be
-/// read, what was in it and nowhere else is lost: the store has each page as of some moment of the last minutes, but not all
-/// of the same one, so the volume that was mounted may be damaged where it was written lately. `weir volume list PATH` shows
-/// the others, which are whole. An old buffer that comes back later is refused.
+/// What the old one holds goes home first, so nothing is lost; then it is a buffer no more. It need not be writable for
+/// that. If it is missing or cannot be read, what was in it and nowhere else is lost: the store has each page as of some
+/// moment of the last minutes, but not all of the same one, so the volume that was mounted may be damaged where it was
+/// written lately. `weir volume list PATH` shows the others, which are whole. An old buffer that comes back later is refused.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

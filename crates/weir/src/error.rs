@@ -3,7 +3,9 @@
 use crate::bench::BenchError;
 use crate::control;
 use crate::size::Size;
+use buffer::BufferError;
 use cache::CacheError;
+use device::Operation;
 use fs::FsError;
 use host::HostError;
 use std::io;
@@ -29,6 +31,8 @@ pub(crate) enum WeirError {
     BufferMissing { path: PathBuf },
     #[error("{}: the buffer cannot be read, and what was not home yet is only there: {why}", path.display())]
     BufferLost { path: PathBuf, why: String },
+    #[error("{}: the buffer cannot be written: {why}", path.display())]
+    BufferNotWritable { path: PathBuf, why: String },
     #[error("{}: the store and the buffer are the same", path.display())]
     SameMedia { path: PathBuf },
     #[error("{option} {size}: {why}")]
@@ -137,6 +141,39 @@ impl WeirError {
         }
     }
 
+    /// Whether it is that the buffer, which lies at `buffer`, cannot be written; it may still be readable.
+    pub(crate) fn is_not_writable(&self, buffer: &Path) -> bool {
+        match self {
+            WeirError::Cache { source: CacheError::Buffer(BufferError::Device(error)), .. } => {
+                matches!(error.operation, Operation::Write | Operation::Flush)
+            }
+            WeirError::Host { path, source: HostError::Permission { .. } } => path == buffer,
+            _ => false,
+        }
+    }
+
+    fn help_about_buffer(&self) -> Option<&'static str> {
+        Some(match self {
+            WeirError::BufferWanted { .. } => {
+                "add `--buffer PATH`: a fast block device, or a file on another one"
+            }
+            WeirError::BufferMissing { .. } => {
+                "attach its device, or say where it is with `--buffer PATH`; if it is gone for good, what was synced last \
+                 is lost, and `weir replace-buffer --accept-loss` gives the store a new one"
+            }
+            WeirError::BufferNotWritable { .. } => {
+                "if its device can be read and not be written any more, `weir replace-buffer` takes home what it holds, \
+                 without writing to it, and gives the store another one; nothing is lost"
+            }
+            WeirError::BufferLost { .. } => {
+                "attach its device or restore it from a copy; if it is gone for good, add \
+                 --accept-loss, and see `weir replace-buffer --help` for what that means"
+            }
+            WeirError::SameMedia { .. } => "give the buffer a device or file of its own with `--buffer PATH`",
+            _ => return None,
+        })
+    }
+
     fn help(&self) -> Option<String> {
         Some(match self {
             WeirError::Missing { path } => format!("make one with `weir format {}`", path.display()),
@@ -144,18 +181,11 @@ impl WeirError {
             WeirError::NotBlank { .. } => "choose another place, or add --force to lose what is there".into(),
             WeirError::DeviceMounted { at, .. } => format!("unmount it first: `umount {}`", at.display()),
             WeirError::NotMedia { .. } => "give the directory or block device that was formatted".into(),
-            WeirError::BufferWanted { .. } => {
-                "add `--buffer PATH`: a fast block device, or a file on another one".into()
-            }
-            WeirError::BufferMissing { .. } => {
-                "attach its device, or say where it is with `--buffer PATH`; if it is gone for good, what was synced last \
-                 is lost, and `weir replace-buffer --accept-loss` gives the store a new one"
-                    .into()
-            }
-            WeirError::BufferLost { .. } => "attach its device or restore it from a copy; if it is gone for good, add \
-                 --accept-loss, and see `weir replace-buffer --help` for what that means"
-                .into(),
-            WeirError::SameMedia { .. } => "give the buffer a device or file of its own with `--buffer PATH`".into(),
+            WeirError::BufferWanted { .. }
+            | WeirError::BufferMissing { .. }
+            | WeirError::BufferNotWritable { .. }
+            | WeirError::BufferLost { .. }
+            | WeirError::SameMedia { .. } => return self.help_about_buffer().map(str::to_owned),
             WeirError::Size { .. } => "see `weir format --help` and `weir mount --help` for the defaults".into(),
             WeirError::FixedSize { option, .. } => format!("leave out {option}: a device or existing file is used whole"),
             WeirError::Busy { .. } => "find its mount with `findmnt -t fuse.weir`, and `weir unmount` it".into(),

@@ -1,8 +1,9 @@
 //! `weir replace-buffer`: another buffer for a store, because of a better device, or because the old one is lost.
 //!
 //! In this order, so that a crash or an error at any point leaves one buffer that is whole, and a name that leads to it:
-//! what the old one holds goes home, the new one is laid out, the store's entry `buffer` leads to the new one, and the old
-//! one is a buffer no more. A buffer that cannot be read stays as it is, under another name if need be.
+//! what the old one holds goes home, the new one is laid out, the store's entry `buffer` leads to the new one, the old
+//! one is a buffer no more, and the store refuses all but the new one. The old one is only read until then, so it need not
+//! be writable. One that cannot be read stays as it is, under another name if need be.
 
 use crate::cli::ReplaceBufferArgs;
 use crate::error::WeirError;
@@ -10,7 +11,7 @@ use crate::format::{BUFFER_DEFAULT, Plan, Undo, bytes_of, ensure_allowed, make_d
 use crate::media::{self, BUFFER_FILE, Media, What, absolute, store_of, what_is};
 use crate::overlay::Overlay;
 use crate::size::Size;
-use crate::stack::take_home;
+use crate::stack::{begin_anew, take_home};
 use buffer::Buffer;
 use cache::UNFINISHED;
 use device::{Sequence, StoreId};
@@ -22,8 +23,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::{Store, VolumeId};
 
-/// Sequences that are left out. More than a lost buffer can have given out since the last page went home; so once the
-/// new one has taken a page home, the store refuses the lost one, should it come back.
+/// Sequences that are left out. More than a lost buffer can have given out since the last page went home; so the store, which
+/// is told of the new one's beginning, refuses the lost one, should it come back.
 const GAP: u64 = 1 << 40;
 
 /// How the name of a new buffer ends until it has taken its place.
@@ -71,8 +72,9 @@ pub(crate) fn run(args: &ReplaceBufferArgs) -> Result<(), WeirError> {
         }
     };
     let new = directory.as_deref().unwrap_or(plan.path());
-    retire(&old, new)?;
-    tell(args, &old, bytes);
+    let retired = retire(&old, new);
+    begin_anew(&Media::find(&args.path, args.buffer.as_deref())?)?;
+    tell(args, &old, bytes, retired.err());
     Ok(())
 }
 
@@ -179,7 +181,7 @@ fn sync_names_beside(path: &Path) -> Result<(), WeirError> {
     synced.map_err(WeirError::io("making the new name durable", directory))
 }
 
-/// What is home needs no buffer: should somebody mount with the old one by mistake, that is refused.
+/// What is home needs no buffer: whoever finds the old one later sees that it is none any more.
 fn retire(old: &Old, new: &Path) -> Result<(), WeirError> {
     match &old.path {
         Some(path) if old.lost.is_none() && is_other(path, new) => {
@@ -196,11 +198,14 @@ fn is_other(old: &Path, new: &Path) -> bool {
     old.exists() && old.canonicalize().ok() != new.canonicalize().ok()
 }
 
-fn tell(args: &ReplaceBufferArgs, old: &Old, bytes: Size) {
+fn tell(args: &ReplaceBufferArgs, old: &Old, bytes: Size, not_retired: Option<WeirError>) {
     let new = args.buffer.clone().unwrap_or_else(|| args.path.join(BUFFER_FILE));
     println!("store {}: buffer {bytes} at {}", old.store, new.display());
     let Some(why) = &old.lost else {
         println!("everything was taken home first: nothing is lost");
+        if let Some(why) = not_retired {
+            println!("the old one could not be marked as unused ({why}); the store refuses it from now on");
+        }
         return;
     };
     println!("LOST: what was in the old buffer and not home ({why})");

@@ -113,11 +113,29 @@ pub(crate) struct Home {
     pub(crate) newest: Sequence,
 }
 
-/// Takes home everything that the buffer of `media` holds.
+/// Takes home everything that the buffer of `media` holds, and only reads the buffer: a device that cannot be written any
+/// more, as at the end of its life, loses nothing. After a crash it holds what it did, and may be taken home again.
 pub(crate) fn take_home(media: &Media) -> Result<Home, WeirError> {
-    let Opened { cache, .. } = open_cache(media, Settings::default(), Access::Write)?;
+    let buffer = media::open(&media.buffer, Access::Read)?;
+    // What goes home must not be newer than what the buffer has after a crash. Where this fails, too, there is nothing better
+    // to do than to go on: should the power fail meanwhile, the store is ahead of the buffer, and the next start says so.
+    let _ = buffer.flush();
+    let Opened { cache, .. } = open_on(
+        media,
+        open_disk(&media.store, Access::Write)?,
+        Arc::new(Overlay::new(buffer)),
+        Settings::default(),
+    )?;
     cache.drain().map_err(|source| WeirError::Cache { path: media.name.clone(), source })?;
     Ok(Home { volume: cache.volume(), newest: cache.status().applied })
+}
+
+/// Begins with the new buffer of `media`, which is empty. The store refuses every other one from then on.
+pub(crate) fn begin_anew(media: &Media) -> Result<(), WeirError> {
+    let Opened { store, cache, .. } = open_cache(media, Settings::default(), Access::Write)?;
+    store
+        .leave_behind(cache.buffer().newest_sequence())
+        .map_err(|source| WeirError::Store { path: media.name.clone(), source })
 }
 
 /// A store and the cache above it.
@@ -129,8 +147,23 @@ struct Opened {
 }
 
 fn open_cache(media: &Media, settings: Settings, access: Access) -> Result<Opened, WeirError> {
-    let (store_disk, reads) = Counted::over(open_disk(&media.store, access)?);
-    let buffer_disk = Arc::new(Ahead::of(open_disk(&media.buffer, access)?));
+    let store = open_disk(&media.store, access)?;
+    let opened = open_disk(&media.buffer, access).and_then(|buffer| open_on(media, store, buffer, settings));
+    opened.map_err(|error| match error.is_not_writable(&media.buffer) {
+        true => WeirError::BufferNotWritable { path: media.buffer.clone(), why: error.to_string() },
+        false => error,
+    })
+}
+
+/// A store and what is above it on devices that are open.
+fn open_on(
+    media: &Media,
+    store: Arc<dyn Device>,
+    buffer: Arc<dyn Device>,
+    settings: Settings,
+) -> Result<Opened, WeirError> {
+    let (store_disk, reads) = Counted::over(store);
+    let buffer_disk = Arc::new(Ahead::of(buffer));
     let begun = Instant::now();
     let store =
         Store::open(store_disk).map_err(|source| WeirError::Store { path: media.name.clone(), source })?;

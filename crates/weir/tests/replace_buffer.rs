@@ -97,14 +97,19 @@ fn a_lost_buffer_is_replaced_only_by_who_accepts_the_loss_and_is_refused_when_it
 
     let said = succeeds(replace(&store).arg("--accept-loss"));
     assert!(String::from_utf8_lossy(&said.stdout).contains("LOST"), "{said:?}");
+    let refuse_lost = || {
+        let said =
+            fails(weir().args(["mount", "--buffer"]).arg(&lost).arg(&store).arg(sandbox.mount_point()));
+        assert!(said.contains("used with another buffer"), "{said}");
+    };
+    refuse_lost();
     let mounted = sandbox.mount();
     assert_there(&mounted, "home");
     assert!(!mounted.path("synced").exists(), "it was in the buffer alone");
     write_synced(&mounted, "new");
     mounted.unmount();
 
-    let said = fails(weir().args(["mount", "--buffer"]).arg(&lost).arg(&store).arg(sandbox.mount_point()));
-    assert!(said.contains("used with another buffer"), "{said}");
+    refuse_lost();
     let mounted = sandbox.mount();
     assert_there(&mounted, "new");
     mounted.unmount();

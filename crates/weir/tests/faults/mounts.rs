@@ -7,7 +7,8 @@ use serde_json::Value;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Written shortly before the buffer fails, and not synced.
@@ -171,40 +172,91 @@ fn a_buffer_that_fails_stops_changes_says_why_and_keeps_what_was_acknowledged() 
     }
 }
 
+/// A mount with fifty records in its buffer, whose device then fails in the ways of `errors`; killed after the rescue. Returns
+/// the name of the volume that was rescued.
+fn fail_buffer_for_good(faulty: &Faulty, errors: [Option<Errno>; 3]) -> String {
+    let mounted = faulty.mount();
+    assert_eq!(write_records(&mounted, 0, 50), 50);
+    fs::write(mounted.path("unsynced"), UNSYNCED).expect("a file");
+    faulty.media.buffer.set(errors);
+    assert_eq!(write_records(&mounted, 50, 1), 50);
+    wait_for(&mounted, "rescued", |status| status["rescued"].is_string());
+    let volume = mounted.status()["rescued"].as_str().expect("a name").to_owned();
+    mounted.kill();
+    volume
+}
+
+/// `weir replace-buffer` of a store whose media are devices, by a new file.
+fn replace_buffer(faulty: &Faulty, new: &Path, more: &[&str]) -> Command {
+    let mut command = weir();
+    command.arg("replace-buffer").arg(faulty.served.join("store"));
+    command.arg("--old").arg(faulty.served.join("buffer")).arg("--buffer").arg(new).args(more);
+    command
+}
+
+/// The records and the file that nobody synced are there, and more can be written.
+#[track_caller]
+fn assert_rescued(faulty: &Faulty, buffer: &Path, volume: &str) {
+    let (store, buffer) = (faulty.served.join("store"), buffer.to_str().expect("a path"));
+    let (dir, log) = (faulty.sandbox.mount_point(), faulty.sandbox.path("daemon.log"));
+    let mounted = Mounted::start(&store, &dir, &["--buffer", buffer, "--volume", volume], &log);
+    assert_records(&mounted, 51);
+    assert!(fs::read(mounted.path("unsynced")).expect("a file") == UNSYNCED);
+    assert_eq!(write_records(&mounted, 51, 10), 61);
+    mounted.unmount();
+    succeeds(weir().args(["check", "--buffer", buffer]).arg(&store));
+}
+
 #[test]
 fn a_buffer_that_is_gone_for_good_takes_nothing_with_it() {
     if !can_mount() {
         return;
     }
     let faulty = Faulty::new();
-    let mounted = faulty.mount();
-    assert_eq!(write_records(&mounted, 0, 50), 50);
-    fs::write(mounted.path("unsynced"), UNSYNCED).expect("a file");
-    faulty.media.buffer.set([None, Some(Errno::IO), Some(Errno::IO)]);
-    assert_eq!(write_records(&mounted, 50, 1), 50);
-    wait_for(&mounted, "rescued", |status| status["rescued"].is_string());
-    let volume = mounted.status()["rescued"].as_str().expect("a name").to_owned();
-    mounted.kill();
-
-    let (store, new) = (faulty.served.join("store"), faulty.sandbox.path("new-buffer"));
-    let replace = |more: &[&str]| {
-        let mut command = weir();
-        command.arg("replace-buffer").arg(&store).arg("--old").arg(faulty.served.join("buffer"));
-        command.arg("--buffer").arg(&new).args(more);
-        command
-    };
-    let said = fails(&mut replace(&[]));
+    let volume = fail_buffer_for_good(&faulty, [Some(Errno::IO); 3]);
+    let new = faulty.sandbox.path("new-buffer");
+    let said = fails(&mut replace_buffer(&faulty, &new, &[]));
     assert!(said.contains("--accept-loss") && !new.exists(), "{said}");
-    let said = succeeds(&mut replace(&["--accept-loss"]));
+    let said = succeeds(&mut replace_buffer(&faulty, &new, &["--accept-loss"]));
     assert!(String::from_utf8_lossy(&said.stdout).contains(&volume), "it says what is whole: {said:?}");
-    let buffer = new.to_str().expect("a path");
-    let (dir, log) = (faulty.sandbox.mount_point(), faulty.sandbox.path("daemon.log"));
-    let mounted = Mounted::start(&store, &dir, &["--buffer", buffer, "--volume", &volume], &log);
-    assert_records(&mounted, 51);
-    assert!(fs::read(mounted.path("unsynced")).expect("a file") == UNSYNCED);
-    assert_eq!(write_records(&mounted, 51, 10), 61);
-    mounted.unmount();
-    succeeds(weir().args(["check", "--buffer", buffer]).arg(&store));
+    assert_rescued(&faulty, &new, &volume);
+}
+
+#[test]
+fn a_buffer_that_can_only_be_read_goes_home_from_there() {
+    if !can_mount() {
+        return;
+    }
+    for flush in [None, Some(Errno::IO)] {
+        let faulty = Faulty::new();
+        let volume = fail_buffer_for_good(&faulty, [None, Some(Errno::IO), flush]);
+        let (store, old) = (faulty.served.join("store"), faulty.served.join("buffer"));
+        let new = faulty.sandbox.path("new-buffer");
+        let mount = |buffer: &Path| {
+            let mut command = weir();
+            command.arg("mount").arg("--buffer").arg(buffer).arg(&store).arg(faulty.sandbox.mount_point());
+            command
+        };
+        let said = fails(&mut mount(&old));
+        assert!(said.contains("cannot be written") && said.contains("replace-buffer"), "{said}");
+
+        let before = fs::read(faulty.sandbox.store().join("buffer")).expect("the old one");
+        let said = succeeds(&mut replace_buffer(&faulty, &new, &[]));
+        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        assert!(said.contains("nothing is lost") && said.contains("could not be marked"), "{said}");
+        assert!(fs::read(faulty.sandbox.store().join("buffer")).expect("it") == before, "it was written to");
+        // Nothing tells it from a good one but the store.
+        faulty.mend();
+        let said = fails(&mut mount(&old));
+        assert!(said.contains("used with another buffer"), "{said}");
+
+        let (dir, log) = (faulty.sandbox.mount_point(), faulty.sandbox.path("daemon.log"));
+        let buffer = new.to_str().expect("a path");
+        let mounted = Mounted::start(&store, &dir, &["--buffer", buffer], &log);
+        assert_records(&mounted, 50);
+        mounted.unmount();
+        assert_rescued(&faulty, &new, &volume);
+    }
 }
 
 #[test]
