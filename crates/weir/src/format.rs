@@ -215,6 +215,7 @@ fn make_directories(args: &FormatArgs, plans: &Plans, undo: &mut Undo) -> Result
     for at in missing.into_iter().rev() {
         files::create_dir(at).map_err(WeirError::io("making the directory", at))?;
         undo.0.push(at.into());
+        sync_names_beside(at)?;
     }
     Ok(())
 }
@@ -230,6 +231,13 @@ pub(crate) fn make_disk(plan: &Plan, undo: &mut Undo) -> Result<Disk, WeirError>
     }
 }
 
+/// Makes the names in the directory of `path` durable.
+pub(crate) fn sync_names_beside(path: &Path) -> Result<(), WeirError> {
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    let synced = files::File::open(directory).and_then(|directory| directory.sync_all());
+    synced.map_err(WeirError::io("making the new name durable", directory))
+}
+
 /// Points the directory's entry `buffer` at the buffer, so that `mount` finds it.
 fn make_link(args: &FormatArgs, plans: &Plans, undo: &mut Undo) -> Result<(), WeirError> {
     let (link, buffer) = (args.path.join(BUFFER_FILE), absolute(plans.buffer.path())?);
@@ -240,6 +248,6 @@ fn make_link(args: &FormatArgs, plans: &Plans, undo: &mut Undo) -> Result<(), We
         files::remove_file(&link).map_err(WeirError::io("replacing the link", &link))?;
     }
     symlink(&buffer, &link).map_err(WeirError::io("making the link", &link))?;
-    undo.0.push(link);
-    Ok(())
+    undo.0.push(link.clone());
+    sync_names_beside(&link)
 }

@@ -7,7 +7,9 @@
 
 use crate::cli::ReplaceBufferArgs;
 use crate::error::WeirError;
-use crate::format::{BUFFER_DEFAULT, Plan, Undo, bytes_of, ensure_allowed, make_disk, plan_medium};
+use crate::format::{
+    BUFFER_DEFAULT, Plan, Undo, bytes_of, ensure_allowed, make_disk, plan_medium, sync_names_beside,
+};
 use crate::media::{self, BUFFER_FILE, Media, What, absolute, store_of, what_is};
 use crate::overlay::Overlay;
 use crate::size::Size;
@@ -16,7 +18,7 @@ use buffer::Buffer;
 use cache::UNFINISHED;
 use device::{Sequence, StoreId};
 use host::Access;
-use std::fs::{self, File};
+use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -172,13 +174,6 @@ fn switch(entry: &Path, new: &Path, old: &Old) -> Result<(), WeirError> {
     }
     fs::rename(&beside, entry).map_err(WeirError::io("putting the new buffer in its place", entry))?;
     sync_names_beside(entry)
-}
-
-/// Makes the names in the directory of `path` durable.
-fn sync_names_beside(path: &Path) -> Result<(), WeirError> {
-    let directory = path.parent().unwrap_or(Path::new("/"));
-    let synced = File::open(directory).and_then(|directory| directory.sync_all());
-    synced.map_err(WeirError::io("making the new name durable", directory))
 }
 
 /// What is home needs no buffer: whoever finds the old one later sees that it is none any more.
