@@ -16,8 +16,8 @@ use store::predict::Predicted;
 use store::{Counters, Store, policy};
 
 use super::error::BenchError;
+use super::in_process::{wait, write};
 use super::program::run;
-use super::scaling::{wait, write};
 use super::slow_device::remove_on_drop;
 use super::system::weir;
 use super::undo;

@@ -7,19 +7,23 @@
 //! | `cleaning` | what overwrites of a store that is nearly full cost, beside what its policy predicts |
 //! | `door` | what each operation costs, beside a trivial file system in memory |
 //! | `scaling` | what operations cost from the file system down, by one thread and by several |
+//! | `bystander` | how long small writes wait while another client does something large |
 //! | `start` | how long a mount takes after a kill -9 |
 //! | `replay_engine` | how many actions a second a replay can start |
 //! | `trace_memory` | how much memory a long trace takes to compile |
 //! | `replay_accuracy` | how far a replay's time is from the program's own |
 //! | `slow_device`, `system` | modelled devices and the file systems on them |
+//! | `in_process` | a file system without the kernel's door |
 //! | `workload`, `measure` | the load; what a device can do |
 //! | `report` | figures as text, table and JSON |
 //! | `undo`, `program`, `error` | taking things down again; running programs; what went wrong |
 
+mod bystander;
 mod cleaning;
 mod counters;
 mod door;
 mod error;
+mod in_process;
 mod measure;
 mod nonblocking_writes;
 mod placement;
@@ -58,6 +62,8 @@ enum Experiment {
     Door(door::DoorArgs),
     /// What operations cost from the file system down, without the kernel, by one thread and by several.
     Scaling(scaling::ScalingArgs),
+    /// How long small writes wait while another client reads, writes, or cuts off much at once.
+    Bystander(bystander::BystanderArgs),
     /// How long a mount takes after a kill -9, by parts.
     Start(start::StartArgs),
     /// How many actions a second a replay can start, onto a target that does nothing.
@@ -86,6 +92,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), BenchError> {
         Experiment::NonblockingWrites(args) => nonblocking_writes::run_benchmark(args),
         Experiment::Counters(args) => counters::run_benchmark(args),
         Experiment::Cleaning(args) => cleaning::run_benchmark(args),
+        Experiment::Bystander(args) => bystander::run_benchmark(args),
         Experiment::Start(args) => start::run_benchmark(args),
         Experiment::Door(args) => door::run_benchmark(args),
         Experiment::Scaling(args) => scaling::run_benchmark(args),

@@ -1,32 +1,21 @@
 //! `weir bench scaling`: what operations cost from the file system down, without the kernel, by one thread and by several on
 //! files of their own. What does not scale here is what the locks of file system and cache make them wait for.
 
-use std::fs::create_dir_all;
-use std::path::Path;
-use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use cache::Settings;
 use clap::Args;
 use device::Random;
-use fs::{Caller, Done, Fs, FsError, Ino, Kind};
-use host::Access;
+use fs::{Fs, FsError, Ino};
 use serde::Serialize;
 
 use super::error::BenchError;
-use super::program::run;
-use super::slow_device::remove_on_drop;
-use super::system::weir;
-use super::undo;
+use super::in_process::{lay_out, wait, with_fs, write};
 use super::workload::PAGE_BYTES;
-use crate::media::Media;
-use crate::stack::{Stack, Workers};
 
 /// A thread's file: larger than any processor's second cache.
 const FILE_PAGES: u64 = 2048;
-const STORE_BYTES: u64 = 4 << 30;
-const BUFFER_BYTES: u64 = 512 << 20;
 /// Between two looks at the clock.
 const BATCH: u64 = 64;
 
@@ -82,15 +71,7 @@ struct Report {
 
 /// Runs the benchmark and prints what it found.
 pub(super) fn run_benchmark(args: &ScalingArgs) -> Result<(), BenchError> {
-    undo::install()?;
-    let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
-    let _files = remove_on_drop(&root);
-    create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
-    let store = root.join("store");
-    run(weir("format")
-        .arg(&store)
-        .args([format!("--size={STORE_BYTES}"), format!("--buffer-size={BUFFER_BYTES}")]))?;
-    let rows = measure(args, &store)?;
+    let rows = with_fs(Settings::default(), |fs| measure(args, fs))?;
     let report = Report {
         benchmark: "scaling",
         version: env!("CARGO_PKG_VERSION"),
@@ -106,21 +87,11 @@ pub(super) fn run_benchmark(args: &ScalingArgs) -> Result<(), BenchError> {
     Ok(())
 }
 
-fn measure(args: &ScalingArgs, store: &Path) -> Result<Vec<Row>, BenchError> {
-    let closed = |error| BenchError::Weir(Box::new(error));
-    let media = Media::find(store, None).map_err(closed)?;
-    let stack =
-        Stack::open(media, Settings::default(), Access::Write, crate::volume::DEFAULT).map_err(closed)?;
-    let workers = Workers::start(&stack.cache, Access::Write).map_err(closed)?;
-    let files = (0..args.threads).map(|number| lay_out(&stack.fs, number)).collect::<Result<Vec<_>, _>>();
-    let measured = files.and_then(|files| {
-        OPERATIONS.iter().map(|&(name, operation)| row(args, &stack.fs, &files, name, operation)).collect()
-    });
-    let drained = workers.stop_and_drain();
-    let failed = |source| BenchError::Fs { source };
-    let rows = measured.map_err(failed)?;
-    drained.map_err(|source| failed(FsError::Cache(source)))?;
-    Ok(rows)
+fn measure(args: &ScalingArgs, fs: &Arc<Fs>) -> Result<Vec<Row>, FsError> {
+    let files = (0..args.threads)
+        .map(|number| lay_out(fs, &format!("file-{number}"), FILE_PAGES))
+        .collect::<Result<Vec<_>, _>>()?;
+    OPERATIONS.iter().map(|&(name, operation)| row(args, fs, &files, name, operation)).collect()
 }
 
 fn row(
@@ -181,30 +152,6 @@ fn operate(
         Operation::Read(len) => wait(|done| fs.read(file, offset, len, done)).map(drop),
         Operation::Attributes => fs.attributes(file).map(drop),
     }
-}
-
-/// As the door does it.
-pub(super) fn write(fs: &Arc<Fs>, file: Ino, offset: u64, bytes: &[u8]) -> Result<(), FsError> {
-    fs.write_at_once(file, offset, bytes)
-        .unwrap_or_else(|| wait(|done| fs.write(file, offset, bytes.to_vec(), done)))
-}
-
-/// A new file with all its pages.
-fn lay_out(fs: &Arc<Fs>, number: u8) -> Result<Ino, FsError> {
-    let (caller, name) = (Caller { uid: 0, gid: 0, umask: 0 }, format!("file-{number}"));
-    let made = wait(|done| fs.make(caller, Ino::ROOT, name.as_bytes(), Kind::File, 0o600, done))?;
-    let page = vec![1; PAGE_BYTES as usize];
-    (0..FILE_PAGES).try_for_each(|number| write(fs, made.ino, number * PAGE_BYTES, &page))?;
-    Ok(made.ino)
-}
-
-/// What an operation that ends in a completion gave.
-pub(super) fn wait<T: Send + 'static>(operation: impl FnOnce(Done<T>)) -> Result<T, FsError> {
-    let (sender, receiver) = sync_channel(1);
-    operation(Box::new(move |result| {
-        let _ = sender.send(result);
-    }));
-    receiver.recv().expect("every operation completes")
 }
 
 fn print(report: &Report) {
