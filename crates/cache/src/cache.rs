@@ -3,13 +3,14 @@
 use crate::admit::Credit;
 use crate::checkpoint::MakingSpace;
 use crate::commit::{CommitTime, Completions};
+use crate::cut::PendingCut;
 use crate::error::CacheError;
 use crate::records::records;
 use crate::recover::{Recovery, dirt};
 use crate::rescue::delete_unfinished;
 use crate::seek::Wanted;
 use crate::settings::{Change, Cost, Settings};
-use crate::state::{Key, PendingCut, State};
+use crate::state::{Key, State};
 use crate::status::{Counters, Status};
 use crate::write_back::{Why, WriteBack};
 use buffer::{Appended, Buffer, BufferError, Record};
@@ -32,7 +33,7 @@ pub type Then<T> = Box<dyn FnOnce(Result<T, CacheError>) + Send>;
 pub enum Task {
     /// Makes what was appended durable and completes syncs.
     Commit,
-    /// Reads pages that somebody waits for.
+    /// Reads pages that somebody waits for, and gives back the memory of those that were cut.
     Fetch,
     /// Takes pages home, and with them cuts and deletions.
     WriteBack,
@@ -94,7 +95,7 @@ impl Core {
     fn has_work(&self, state: &State, task: Task) -> bool {
         match task {
             Task::Commit => self.commit_due(state),
-            Task::Fetch => state.reads.has_work() || state.seeks.has_work(),
+            Task::Fetch => state.reads.has_work() || state.seeks.has_work() || !state.leftovers.is_empty(),
             Task::WriteBack => self.write_back_due(state) || self.rescue_due(state),
             Task::Checkpoint => self.checkpoint_due(state),
         }
@@ -129,7 +130,7 @@ impl Core {
         let awaited = credit.settle(&mut state);
         let wakes = [
             (Task::Commit, awaited || self.commit_pressed(&state)),
-            (Task::Fetch, state.reads.has_work()),
+            (Task::Fetch, state.reads.has_work() || !state.leftovers.is_empty()),
             (Task::WriteBack, self.write_back_pressed(&state)),
         ];
         state.evict(&self.settings);

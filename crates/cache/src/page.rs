@@ -90,6 +90,11 @@ impl Entry {
             }
     }
 
+    /// True if it is more than the store's bytes: changed, on its way home, or waited for.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.dirt.is_some() || self.writing.is_some() || !self.waiters.is_empty()
+    }
+
     /// The oldest group that this page still needs.
     pub(crate) fn group(&self) -> Option<GroupNo> {
         self.writing.as_deref().into_iter().chain(&self.dirt).map(|dirt| dirt.group).min()

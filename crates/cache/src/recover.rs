@@ -1,10 +1,11 @@
 //! Opening: what the buffer holds and the store does not becomes deltas again.
 
 use crate::cache::Core;
+use crate::cut::PendingCut;
 use crate::error::CacheError;
 use crate::gather::Gathered;
 use crate::page::{Body, Dirt, Entry};
-use crate::state::{Key, PendingCut, State, pages_of};
+use crate::state::{Key, State, pages_of};
 use buffer::{GroupNo, Record, Replayed};
 use device::{ObjectId, PageNo, Sequence};
 use std::ops::Range;
@@ -201,7 +202,7 @@ impl Core {
             let dirt = entry.dirt.as_ref().filter(|dirt| dirt.recovered);
             dirt.is_some_and(|dirt| home.is_some_and(|home| dirt.newest <= home))
         };
-        if !state.table.get(&key).is_some_and(|entry| is_home(entry)) {
+        if !state.table.get(&key).is_some_and(is_home) {
             return;
         }
         let (reserved, needless) = state.change(key, |entry| {

@@ -3,10 +3,11 @@
 //! everybody else.
 
 use crate::cache::Core;
+use crate::cut::PendingCut;
 use crate::delta::{Piece, Ranges};
 use crate::error::CacheError;
 use crate::page::{Body, Entry};
-use crate::state::{Key, PendingCut, State};
+use crate::state::{Key, State};
 use crate::trouble::Victim;
 use buffer::{GroupNo, Record};
 use device::{ObjectId, Sequence};

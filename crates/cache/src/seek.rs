@@ -6,8 +6,9 @@
 
 use crate::cache::{Core, Task, Then};
 use crate::commit::Completions;
+use crate::cut::PendingCut;
 use crate::error::CacheError;
-use crate::state::{Key, PendingCut, State};
+use crate::state::State;
 use device::{ObjectId, PageNo, Sequence};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -61,13 +62,12 @@ struct Memory {
 
 impl Memory {
     fn of(state: &State, object: ObjectId, range: Range<PageNo>) -> Memory {
-        let (from, to) = (Key { object, page: range.start }, Key { object, page: range.end });
         let mut memory = Memory {
             dirty: BTreeSet::new(),
             cuts: state.cuts.get(&object).cloned().unwrap_or_default(),
             until: range.end,
         };
-        for (looked, (key, entry)) in state.table.range(from..to).enumerate() {
+        for (looked, (key, entry)) in state.table.range(object, range).enumerate() {
             if looked == STEP_PAGES {
                 memory.until = key.page;
                 break;

@@ -2,16 +2,17 @@
 
 use crate::admit::Gate;
 use crate::commit::Syncs;
+use crate::cut::PendingCut;
 use crate::page::{Body, Entry, FlightNo};
 use crate::read::Reads;
 use crate::rescue::Rescue;
 use crate::seek::Seeks;
 use crate::settings::Settings;
 use crate::status::Counters;
+use crate::table::{Pages, Table};
 use crate::trouble::Trouble;
 use buffer::{BufferError, GroupNo};
 use device::{BLOCK_BYTES, ObjectId, PageNo, Sequence};
-use std::collections::btree_map::Entry as Place;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -26,30 +27,18 @@ pub(crate) struct Key {
     pub(crate) page: PageNo,
 }
 
-/// Pages of an object that became holes and that the store may still hold. A page that is fetched with a home below
-/// `sequence` is zeros.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PendingCut {
-    pub(crate) from: PageNo,
-    pub(crate) to: PageNo,
-    pub(crate) sequence: Sequence,
-    /// The oldest group that must stay until the cut is home: its own, or that of a change that it took out of
-    /// memory. Were the cut lost with a commit that fails, that change would be the newest again.
-    pub(crate) group: GroupNo,
-    pub(crate) whole_object: bool,
-    pub(crate) since: Duration,
-}
-
 /// Everything under the lock. After a crash: rebuilt from the buffer's records.
 pub(crate) struct State {
-    /// Boxed, so that a page that comes or goes moves the pointers beside it and not whole entries.
-    pub(crate) table: BTreeMap<Key, Box<Entry>>,
+    pub(crate) table: Table,
     /// Pages that need the buffer, by the oldest group that they need.
     by_group: BTreeSet<(GroupNo, Key)>,
     /// Dirty pages, about in the order of their last writes; entries may be stale.
     by_write: VecDeque<Key>,
     /// Whole pages in the order of a clock's hand; entries may be stale.
     sweep: VecDeque<Key>,
+    /// Pages that were cut, dirty ones and those waited for made neither. Nothing finds them; they take memory until they are
+    /// cleared.
+    pub(crate) leftovers: VecDeque<Pages>,
     /// Oldest first within each object.
     pub(crate) cuts: BTreeMap<ObjectId, Vec<PendingCut>>,
     /// How many there are in all.
@@ -78,7 +67,8 @@ pub(crate) struct State {
 impl State {
     pub(crate) fn new() -> State {
         State {
-            table: BTreeMap::new(),
+            table: Table::default(),
+            leftovers: VecDeque::new(),
             by_group: BTreeSet::new(),
             by_write: VecDeque::new(),
             sweep: VecDeque::new(),
@@ -105,16 +95,9 @@ impl State {
 
     /// Changes an entry, making it if it is absent, and keeps indexes and sums right.
     pub(crate) fn change<T>(&mut self, key: Key, with: impl FnOnce(&mut Entry) -> T) -> T {
-        let (entry, before) = match self.table.entry(key) {
-            Place::Occupied(place) => {
-                let entry = place.into_mut();
-                let before = Account::of(entry);
-                (entry, before)
-            }
-            Place::Vacant(place) => {
-                (place.insert(Box::new(Entry::new(Body::Patch(Default::default())))), Account::default())
-            }
-        };
+        let new = || Entry::new(Body::Patch(Default::default()));
+        let (entry, was_there) = self.table.get_or_insert_with(key, new);
+        let before = if was_there { Account::of(entry) } else { Account::default() };
         let result = with(entry);
         let after = Account::of(entry);
         if let Some(dirt) = entry.dirt.as_ref().filter(|_| entry.queued.is_none()) {
@@ -136,7 +119,7 @@ impl State {
             }
             return;
         }
-        // An empty table and its index are built from all that is sorted, which costs much less.
+        // An empty table and its index are built at once.
         for (key, entry) in &pages {
             let Account { memory, dirty, whole, .. } = Account::of(entry);
             self.memory_bytes += memory;
@@ -145,7 +128,7 @@ impl State {
             self.sweep.extend(whole.then_some(*key));
         }
         self.by_group = pages.iter().filter_map(|(key, entry)| Some((entry.group()?, *key))).collect();
-        self.table = pages.into_iter().collect();
+        self.table = Table::of(pages);
     }
 
     /// Drops an entry; its waiters are the caller's business.
@@ -155,7 +138,7 @@ impl State {
         Some(entry)
     }
 
-    fn account(&mut self, key: Key, before: Account, after: Account) {
+    pub(crate) fn account(&mut self, key: Key, before: Account, after: Account) {
         self.memory_bytes = self.memory_bytes + after.memory - before.memory;
         self.dirty_bytes = self.dirty_bytes + after.dirty - before.dirty;
         if before.group != after.group {
@@ -175,13 +158,13 @@ impl State {
     fn trim_sweep(&mut self) {
         if self.sweep.len() > 2 * self.table.len() + 64 {
             let whole = |entry: &Entry| matches!(entry.body, Body::Whole(_));
-            self.sweep = self.table.iter().filter(|(_, entry)| whole(entry)).map(|(&key, _)| key).collect();
+            self.sweep = self.table.iter().filter(|(_, entry)| whole(entry)).map(|(key, _)| key).collect();
         }
     }
 
     /// Pages that went and came back stand in the queue twice; it is made anew before that adds up.
     fn requeue(&mut self) {
-        let dirty = self.table.iter_mut().filter_map(|(&key, entry)| {
+        let dirty = self.table.iter_mut().filter_map(|(key, entry)| {
             entry.queued = entry.dirt.as_ref().map(|dirt| dirt.newest);
             Some((entry.queued?, key))
         });
@@ -217,54 +200,6 @@ impl State {
         self.by_write.len()
     }
 
-    /// Takes a range of pages out of memory and remembers the cut until the store has it. Returns how many of the
-    /// store's promises the dropped pages held, and the reads that waited for them, which must look again.
-    pub(crate) fn cut(&mut self, object: ObjectId, mut cut: PendingCut) -> (u64, Vec<u64>) {
-        let (from, to) = (Key { object, page: cut.from }, Key { object, page: cut.to });
-        let keys: Vec<Key> = self.table.range(from..to).map(|(&key, _)| key).collect();
-        let (mut promises, mut waiters) = (0, Vec::new());
-        for key in keys {
-            let Some(entry) = self.remove(key) else { continue };
-            cut.group = entry.group().map_or(cut.group, |group| group.min(cut.group));
-            // A write-back under way keeps its own promise until it ends.
-            promises += u64::from(entry.dirt.is_some_and(|dirt| dirt.reserved));
-            waiters.extend(entry.waiters);
-        }
-        let pending = self.cuts.entry(object).or_default();
-        let before = pending.len();
-        pending.retain(|old| {
-            let stays = old.from < cut.from || old.to > cut.to;
-            cut.group = if stays { cut.group } else { cut.group.min(old.group) };
-            stays
-        });
-        pending.push(cut);
-        self.cuts_pending = self.cuts_pending + pending.len() - before;
-        (promises, waiters)
-    }
-
-    /// The same for a cut that was written to the log again, after changes that are newer than it: those stay.
-    pub(crate) fn cut_again(&mut self, object: ObjectId, cut: PendingCut) -> u64 {
-        let (from, to) = (Key { object, page: cut.from }, Key { object, page: cut.to });
-        let is_older = |entry: &Entry| entry.dirt.as_ref().is_none_or(|dirt| dirt.newest < cut.sequence);
-        let older = self.table.range(from..to).filter(|(_, entry)| is_older(entry));
-        let older: Vec<Key> = older.map(|(&key, _)| key).collect();
-        let dropped = older.into_iter().filter_map(|key| self.remove(key));
-        let promises = dropped.filter(|entry| entry.dirt.as_ref().is_some_and(|dirt| dirt.reserved)).count();
-        let pending = self.cuts.entry(object).or_default();
-        let before = pending.len();
-        pending.retain(|old| old.sequence != cut.sequence);
-        let at = pending.partition_point(|old| old.sequence < cut.sequence);
-        pending.insert(at, cut);
-        self.cuts_pending = self.cuts_pending + pending.len() - before;
-        promises as u64
-    }
-
-    /// The newest pending cut that covers a page.
-    pub(crate) fn cut_of(&self, key: Key) -> Option<Sequence> {
-        let cuts = self.cuts.get(&key.object)?;
-        cuts.iter().filter(|cut| cut.from <= key.page && key.page < cut.to).map(|cut| cut.sequence).max()
-    }
-
     /// The oldest group that anything still needs.
     pub(crate) fn oldest_group(&self) -> Option<GroupNo> {
         let pages = self.by_group.first().map(|&(group, _)| group);
@@ -279,9 +214,9 @@ impl State {
 
     /// Dirty pages of one object at most `distance` pages away, `key` among them if it is dirty.
     pub(crate) fn dirty_around(&self, key: Key, distance: u64) -> impl Iterator<Item = Key> + '_ {
-        let page = |number| Key { object: key.object, page: PageNo(number) };
-        let near = page(key.page.0.saturating_sub(distance))..=page(key.page.0.saturating_add(distance));
-        self.table.range(near).filter(|(_, entry)| entry.dirt.is_some()).map(|(&key, _)| key)
+        let (first, last) = (key.page.0.saturating_sub(distance), key.page.0.saturating_add(distance));
+        let near = self.table.range(key.object, PageNo(first)..=PageNo(last));
+        near.filter(|(_, entry)| entry.dirt.is_some()).map(|(key, _)| key)
     }
 
     /// How many pages are newer than the store.
@@ -301,6 +236,9 @@ impl State {
     /// Drops clean pages that were not used lately while memory is over its limit: a bounded piece of that work.
     pub(crate) fn evict(&mut self, settings: &Settings) {
         let mut looks = EVICT_LOOKS;
+        if self.memory_bytes > settings.memory_bytes_max {
+            looks -= self.clear_leftovers(looks).len();
+        }
         while self.memory_bytes > settings.memory_bytes_max && looks > 0 {
             looks -= 1;
             let Some(key) = self.sweep.pop_front() else { return };
@@ -308,8 +246,7 @@ impl State {
             if matches!(entry.body, Body::Patch(_)) {
                 continue;
             }
-            let busy = entry.dirt.is_some() || entry.writing.is_some() || !entry.waiters.is_empty();
-            if busy || std::mem::take(&mut entry.used) {
+            if entry.is_busy() || std::mem::take(&mut entry.used) {
                 self.sweep.push_back(key);
             } else {
                 self.remove(key);
@@ -327,15 +264,15 @@ impl State {
 
 /// What an entry counts for in the indexes and sums.
 #[derive(Default, PartialEq, Eq)]
-struct Account {
+pub(crate) struct Account {
     memory: u64,
     dirty: u64,
-    group: Option<GroupNo>,
+    pub(crate) group: Option<GroupNo>,
     whole: bool,
 }
 
 impl Account {
-    fn of(entry: &Entry) -> Account {
+    pub(crate) fn of(entry: &Entry) -> Account {
         let memory = entry.memory_bytes() as u64;
         let group = entry.group();
         Account {

@@ -115,7 +115,8 @@ impl Core {
     fn freeze_all(&self) -> Result<Moment, CacheError> {
         let mut state = self.state();
         let keys: Vec<Key> = state.by_group().map(|(_, key)| key).collect();
-        let is_patch = |key: &&Key| matches!(state.table[key].body, Body::Patch(_));
+        let is_patch =
+            |key: &&Key| state.table.get(key).is_some_and(|entry| matches!(entry.body, Body::Patch(_)));
         // A patch stays dirty if it changes meanwhile, and needs its own promise then.
         self.store.reserve(keys.iter().filter(is_patch).count() as u64)?;
         let mut moment =

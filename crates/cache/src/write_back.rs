@@ -5,10 +5,11 @@
 
 use crate::cache::{Core, Progress, Task};
 use crate::commit::Completions;
+use crate::cut::PendingCut;
 use crate::error::CacheError;
 use crate::page::{Body, Entry};
 use crate::read::{land, retry_ready, take_off_for_write_back};
-use crate::state::{Key, PendingCut, State};
+use crate::state::{Key, State};
 use crate::trouble::{RETRY_AFTER, Victim};
 use device::{ObjectId, Sequence, SharedPage};
 use std::collections::{BTreeMap, BTreeSet};
@@ -291,7 +292,7 @@ impl Core {
             let mine =
                 |entry: &Entry| entry.writing.as_ref().is_some_and(|writing| writing.newest == page.newest);
             // One that was cut while it was on its way: its promise has no owner any more.
-            let gone = !state.table.get(&page.key).is_some_and(|entry| mine(entry));
+            let gone = !state.table.get(&page.key).is_some_and(mine);
             spare += u64::from(page.reserved && (gone || is_home));
             if gone {
                 continue;
