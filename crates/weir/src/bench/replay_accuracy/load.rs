@@ -34,7 +34,7 @@ pub(super) enum How {
     Random,
     /// Random pages; the first thread reads its whole file before.
     ScanFirst,
-    /// One after the other.
+    /// One after the other, each with a request of its own.
     Sequential,
 }
 
@@ -70,6 +70,8 @@ fn reader(args: &LoadArgs, thread: u32, path: &Path) -> io::Result<()> {
     let pages = file.metadata()?.len() / READ_BYTES as u64;
     let mut page = [0; READ_BYTES];
     if args.how == How::Sequential {
+        // Read ahead, hundreds of pages would come with one request, and it would hardly matter whose turn it is.
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random)?;
         (0..args.reads.min(pages)).try_for_each(|_| file.read_exact(&mut page))?;
         return Ok(());
     }

@@ -119,11 +119,13 @@ fn slice(block: &LoopDevice, slice_ms: u32) -> Result<(), BenchError> {
     let name = block.path().file_name().unwrap_or_default();
     let queue = Path::new("/sys/block").join(name).join("queue");
     let slice = slice_ms.to_string();
-    // Low latency would give some threads longer slices than others.
+    // Low latency would give some threads longer slices than others. Without strict guarantees BFQ takes turns after each
+    // request here (Linux 6.18), however long the slices.
     let settings = [
         ("rotational", "1"),
         ("scheduler", "bfq"),
         ("iosched/low_latency", "0"),
+        ("iosched/strict_guarantees", "1"),
         ("iosched/timeout_sync", slice.as_str()),
     ];
     for (file, value) in settings {

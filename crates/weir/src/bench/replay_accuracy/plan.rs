@@ -92,7 +92,7 @@ pub(super) fn experiments(size: Size) -> Vec<Experiment> {
         readers("readers-8", 8, How::Random, 250, &[DISK, FLASH]),
         readers("two-devices", 2, How::Random, 500, &[DISK, DISK_TWO]),
         readers("cache", 2, How::ScanFirst, 1000, &[CLOUD, SMALL_CACHE]),
-        readers("slices", 2, How::Sequential, 8192, &[SHORT_SLICES, LONG_SLICES]),
+        readers("slices", 2, How::Sequential, 1500, &[SHORT_SLICES, LONG_SLICES]),
         database("rocksdb-fill", Program::RocksFill { writes }),
         database("rocksdb-read", Program::RocksRead { reads, keys }),
     ]
