@@ -26,8 +26,6 @@ use crate::stack::{Stack, Workers};
 
 const PAGE_BYTES: u64 = BLOCK_BYTES as u64;
 const BUFFER_BYTES: u64 = 64 << 20;
-/// Pages that go home together: as many in the simulation.
-const PAGES_TOGETHER: usize = 256;
 /// What each dirty page promises.
 const BLOCKS_PROMISED: u64 = 6;
 /// How long a write is tried again that finds the store full.
@@ -177,9 +175,9 @@ fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Re
     let mut waits = write_all(stack, file, writes, load, pages)?;
     let seconds = begun.elapsed().as_secs_f64();
     let pages_home = (stack.cache.status().counters.pages_home - home).max(1);
-    let of = |count: fn(&Counters) -> u64| {
-        (count(&stack.store.counters()) - count(&before)) as f64 / pages_home as f64
-    };
+    let after = stack.store.counters();
+    let of = |count: fn(&Counters) -> u64| (count(&after) - count(&before)) as f64 / pages_home as f64;
+    let batches = (after.batches - before.batches).max(1);
     waits.nanos.sort_unstable();
     let micros =
         |quantile: f64| waits.nanos[(quantile * (waits.nanos.len() - 1) as f64) as usize] as f64 / 1000.0;
@@ -191,7 +189,7 @@ fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Re
         seconds,
         pages_home,
         written: PerPage { data: 1.0 + of(|now| now.pages_cleaned), all: of(|now| now.blocks_written) },
-        predicted: predict(&stack.store, load, pages, pages_home),
+        predicted: predict(&stack.store, load, pages, pages_home, pages_home / batches),
         micros: Latency { median: micros(0.5), p99: micros(0.99), p9999: micros(0.9999) },
         slowest: waits.slowest,
         segments_moved_max: waits.segments_moved_max,
@@ -254,29 +252,30 @@ fn fill(stack: &Stack, pages: u64) -> Result<(Ino, u64), FsError> {
     Ok((file, pages))
 }
 
-/// What the same policy writes for as many pages on a store of this size, where it cleans as late as it can.
-fn predict(store: &Store, load: Load, pages: u64, pages_home: u64) -> PerPage {
+/// What the same policy writes for as many pages on a store of this size, in vectors of as many pages as the store was given
+/// on average, or as are paid for together.
+fn predict(store: &Store, load: Load, pages: u64, pages_home: u64, together: u64) -> PerPage {
     let segments = (store.space().total / store.segment_blocks()) as u32;
     let mut simulated = Predicted::new(segments, store.segment_blocks(), pages);
-    let (mut random, mut filled) = (Random::new(7), simulated.written());
-    let checkpoint = Settings::default().checkpoint_blocks / PAGES_TOGETHER as u64;
+    let (mut random, mut filled) = (Random::new(7), None);
     let overwrites = (0..pages_home).map(|_| load.page(&mut random, pages));
     let mut all = (0..pages).chain(overwrites);
-    for number in 1.. {
-        let together: Vec<u64> = all.by_ref().take(PAGES_TOGETHER).collect();
-        if together.is_empty() {
+    loop {
+        let together = together.min(simulated.together()).max(1);
+        let vector: Vec<u64> = all.by_ref().take(together as usize).collect();
+        if vector.is_empty() {
             break;
         }
-        simulated.write(&together);
-        if number % checkpoint == 0 {
+        simulated.write(&vector);
+        if simulated.blocks_since_checkpoint() >= Settings::default().checkpoint_blocks {
             simulated.checkpoint();
         }
-        simulated.make_space();
-        if number == pages.div_ceil(PAGES_TOGETHER as u64) {
-            filled = simulated.written();
+        simulated.keep_up();
+        if simulated.written().user >= pages {
+            filled.get_or_insert(simulated.written());
         }
     }
-    let written = simulated.written() - filled;
+    let written = simulated.written() - filled.unwrap_or_default();
     let per_page = |blocks: u64| blocks as f64 / written.user.max(1) as f64;
     PerPage { data: 1.0 + per_page(written.moved), all: per_page(written.all()) }
 }
