@@ -198,8 +198,12 @@ impl Core {
         let mut victims = BTreeSet::new();
         let mut take = |state: &State, seed: Key| {
             let free = |key: &Key| !state.trouble.is_shunned(Victim::Page(*key), now);
-            let around = state.dirty_around(seed, NEIGHBOURS.min(limit as u64 / 2)).filter(free);
-            victims.extend(around.take(limit - victims.len()));
+            for key in state.dirty_around(seed, NEIGHBOURS.min(limit as u64 / 2)).filter(free) {
+                if victims.len() == limit {
+                    break;
+                }
+                victims.insert(key);
+            }
             victims.len() < limit
         };
         if crowded && !self.buffer_is_half_full() && why == Why::Due {
