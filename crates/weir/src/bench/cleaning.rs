@@ -1,6 +1,7 @@
 //! `weir bench cleaning`: overwrites of a store that is nearly full, in one process, without the kernel's door. What they make
 //! the store write, beside what a simulation of its policy predicts; and how long the slowest write waited.
 
+use std::collections::BTreeMap;
 use std::fs::create_dir_all;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -13,7 +14,7 @@ use fs::{Caller, FsError, Ino, Kind};
 use host::Access;
 use serde::Serialize;
 use store::predict::Predicted;
-use store::{Counters, Store, policy};
+use store::{Counters, policy};
 
 use super::error::BenchError;
 use super::program::run;
@@ -26,6 +27,8 @@ use crate::stack::{Stack, Workers};
 
 const PAGE_BYTES: u64 = BLOCK_BYTES as u64;
 const BUFFER_BYTES: u64 = 64 << 20;
+/// How far from a page that goes home its dirty neighbours go with it.
+const NEIGHBOURS: u64 = 64;
 /// What each dirty page promises.
 const BLOCKS_PROMISED: u64 = 6;
 /// How long a write is tried again that finds the store full.
@@ -189,7 +192,7 @@ fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Re
         seconds,
         pages_home,
         written: PerPage { data: 1.0 + of(|now| now.pages_cleaned), all: of(|now| now.blocks_written) },
-        predicted: predict(&stack.store, load, pages, pages_home, pages_home / batches),
+        predicted: predict(stack, load, pages, writes, pages_home / batches),
         micros: Latency { median: micros(0.5), p99: micros(0.99), p9999: micros(0.9999) },
         slowest: waits.slowest,
         segments_moved_max: waits.segments_moved_max,
@@ -267,30 +270,72 @@ fn fill(stack: &Stack, pages: u64) -> Result<(Ino, u64), FsError> {
     Ok((file, pages))
 }
 
-/// What the same policy writes for as many pages on a store of this size, in vectors of as many pages as the store was given
-/// on average, or as are paid for together.
-fn predict(store: &Store, load: Load, pages: u64, pages_home: u64, together: u64) -> PerPage {
-    let segments = (store.space().total / store.segment_blocks()) as u32;
-    let mut simulated = Predicted::new(segments, store.segment_blocks(), pages);
-    let (mut random, mut filled) = (Random::new(7), None);
-    let overwrites = (0..pages_home).map(|_| load.page(&mut random, pages));
-    let mut all = (0..pages).chain(overwrites);
-    loop {
-        let together = together.min(simulated.together()).max(1);
-        let vector: Vec<u64> = all.by_ref().take(together as usize).collect();
-        if vector.is_empty() {
-            break;
+/// Pages written and not home yet, as the cache has them where the writer is faster than the store.
+#[derive(Default)]
+struct Dirty {
+    /// By when they were last written.
+    order: BTreeMap<u64, u64>,
+    written: BTreeMap<u64, u64>,
+    clock: u64,
+}
+
+impl Dirty {
+    fn write(&mut self, page: u64) {
+        self.clock += 1;
+        if let Some(before) = self.written.insert(page, self.clock) {
+            self.order.remove(&before);
         }
-        simulated.write(&vector);
+        self.order.insert(self.clock, page);
+    }
+
+    /// The least recently written, each with what is dirty near it.
+    fn take(&mut self, limit: u64) -> Vec<u64> {
+        let (mut taken, distance) = (Vec::new(), NEIGHBOURS.min(limit / 2));
+        while (taken.len() as u64) < limit
+            && let Some((_, &seed)) = self.order.first_key_value()
+        {
+            let near = self.written.range(seed.saturating_sub(distance)..=seed + distance);
+            let room = limit as usize - taken.len();
+            let near: Vec<(u64, u64)> = near.map(|(&page, &when)| (page, when)).take(room).collect();
+            for (page, when) in near {
+                self.written.remove(&page);
+                self.order.remove(&when);
+                taken.push(page);
+            }
+        }
+        taken.sort_unstable();
+        taken
+    }
+}
+
+/// What the same policy writes for the same writes to a store of this size, in vectors of as many pages as the store was
+/// given on average, or as are paid for together.
+fn predict(stack: &Stack, load: Load, pages: u64, writes: u64, together: u64) -> PerPage {
+    let segments = (stack.store.space().total / stack.store.segment_blocks()) as u32;
+    let dirty_max = stack.cache.settings().dirty_bytes_max / PAGE_BYTES;
+    let mut simulated = Predicted::new(segments, stack.store.segment_blocks(), pages);
+    let (mut random, mut dirty, mut all) = (Random::new(7), Dirty::default(), 0..pages);
+    let home = |simulated: &mut Predicted, vector: &[u64]| {
+        simulated.write(vector);
         if simulated.blocks_since_checkpoint() >= Settings::default().checkpoint_blocks {
             simulated.checkpoint();
         }
         simulated.keep_up();
-        if simulated.written().user >= pages {
-            filled.get_or_insert(simulated.written());
+    };
+    while !all.is_empty() {
+        let vector: Vec<u64> =
+            all.by_ref().take(together.min(simulated.together()).max(1) as usize).collect();
+        home(&mut simulated, &vector);
+    }
+    let filled = simulated.written();
+    for _ in 0..writes {
+        dirty.write(load.page(&mut random, pages));
+        if dirty.order.len() as u64 >= dirty_max {
+            let vector = dirty.take(together.min(simulated.together()).max(1));
+            home(&mut simulated, &vector);
         }
     }
-    let written = simulated.written() - filled.unwrap_or_default();
+    let written = simulated.written() - filled;
     let per_page = |blocks: u64| blocks as f64 / written.user.max(1) as f64;
     PerPage { data: 1.0 + per_page(written.moved), all: per_page(written.all()) }
 }
