@@ -34,13 +34,23 @@ impl Core {
         self.store.blocks_since_checkpoint() >= self.settings.checkpoint_blocks
     }
 
-    /// A quarter free is where copying is still cheap and nobody waits yet. Where there was nothing to clean, there is
-    /// nothing until something is written.
+    /// As much as is owed for what was written. Where there was nothing to clean, there is nothing until something is
+    /// written.
     fn cleaning_is_due(&self) -> bool {
-        let space = self.store.space();
-        space.free < space.total / 4
-            && self.store.can_clean()
+        self.store.cleaning_is_due()
             && self.store.counters().batches != self.clean_as_of.load(Ordering::Relaxed)
+    }
+
+    /// A step of cleaning before pages go home, if one is owed for those that went before: so free space is won as fast as
+    /// it is used, and whoever waits for a page to go home waits for its share of the cleaning, never for a whole segment.
+    /// False where nothing is owed, or the store cannot clean: that keeps no page from home.
+    pub(crate) fn pay_with_cleaning(&self) -> bool {
+        if !self.cleaning_is_due() {
+            return false;
+        }
+        let cleaned = self.clean_some();
+        self.state().counters.checkpoint_errors += u64::from(cleaned.is_err());
+        cleaned.is_ok()
     }
 
     pub(crate) fn checkpoint_step(self: &Arc<Core>) -> Progress {
@@ -88,7 +98,7 @@ impl Core {
         let batches = self.store.counters().batches;
         match self.store_io().clean_step()? {
             Cleaning::Working => {}
-            Cleaning::Emptied(_) => self.store_io().checkpoint()?,
+            Cleaning::Emptied(_) => self.checkpoint_twice()?,
             Cleaning::NeedsCheckpoint => {
                 self.checkpoint_twice()?;
                 if self.store_io().clean_step()? == Cleaning::NeedsCheckpoint {
@@ -160,7 +170,10 @@ impl Core {
     /// One step; `Idle` where there is nothing left to do.
     fn make_some_space(self: &Arc<Core>, attempt: &mut MakingSpace) -> Result<Progress, CacheError> {
         if !attempt.is_home {
-            match self.write_back(Why::All) {
+            if self.pay_with_cleaning() {
+                return Ok(Progress::Worked);
+            }
+            match self.write_back(Why::Space) {
                 Ok(Progress::Worked) => return Ok(Progress::Worked),
                 // What found no room may find it after cleaning.
                 Ok(Progress::Idle) | Err(CacheError::Store(StoreError::Full)) => attempt.is_home = true,

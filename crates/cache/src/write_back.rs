@@ -46,7 +46,9 @@ pub(crate) struct WriteBack {
 pub(crate) enum Why {
     /// Only what limits and ages ask for.
     Due,
-    /// Everything, because the mount ends or somebody waits for space.
+    /// Everything, because somebody waits for space.
+    Space,
+    /// Everything, because the mount ends or a copy is made.
     All,
 }
 
@@ -193,11 +195,17 @@ impl Core {
             return None;
         }
         let crowded = state.dirty_bytes > self.settings.dirty_bytes_max / 2;
+        let limit = self.step_pages(why);
         let mut victims = BTreeSet::new();
         let mut take = |state: &State, seed: Key| {
             let free = |key: &Key| !state.trouble.is_shunned(Victim::Page(*key), now);
-            victims.extend(state.dirty_around(seed, NEIGHBOURS).filter(free));
-            victims.len() < STEP_PAGES
+            for key in state.dirty_around(seed, NEIGHBOURS.min(limit as u64 / 2)).filter(free) {
+                if victims.len() == limit {
+                    break;
+                }
+                victims.insert(key);
+            }
+            victims.len() < limit
         };
         if crowded && !self.buffer_is_half_full() && why == Why::Due {
             let mut looks = state.queued().min(LOOKS_MAX);
@@ -210,6 +218,14 @@ impl Core {
             state.by_group().all(|(_, key)| take(&state, key));
         }
         Some(victims.into_iter().collect())
+    }
+
+    /// Pages of one step: no more than are paid for with less than a segment's cleaning, where somebody may wait for them.
+    fn step_pages(&self, why: Why) -> usize {
+        match why {
+            Why::Due | Why::Space => self.store.pages_together().min(STEP_PAGES as u64) as usize,
+            Why::All => STEP_PAGES,
+        }
     }
 
     /// Reads what partly written victims lack. Returns the pages that could not be read.
@@ -393,17 +409,22 @@ impl Core {
         if self.state().failed.is_some() {
             return self.rescue_step(Why::Due);
         }
-        let progress = self.write_back(Why::Due).unwrap_or(Progress::Idle);
-        self.tell_those_who_wait_in_vain();
+        let due = self.write_back_due(&self.state());
+        let progress = match due && self.pay_with_cleaning() {
+            true => Progress::Worked,
+            false => self.write_back(Why::Due).unwrap_or(Progress::Idle),
+        };
+        self.tell_those_who_wait(progress);
         progress
     }
 
-    /// Writers who wait for room that does not come, because nothing goes home, get the error after a while.
-    fn tell_those_who_wait_in_vain(self: &Arc<Core>) {
+    /// Writers get the room that was made; or, where none comes because nothing goes home, the error after a while.
+    fn tell_those_who_wait(self: &Arc<Core>, progress: Progress) {
         let mut completions = Completions::default();
         let mut state = self.state();
         let (now, patience) = (self.clock.monotonic(), self.settings.store_patience);
-        if state.gate.is_waiting() && state.trouble.no_room(now, patience).is_some() {
+        let worked = progress == Progress::Worked;
+        if state.gate.is_waiting() && (worked || state.trouble.no_room(now, patience).is_some()) {
             self.pump(&mut state, &mut completions);
         }
         drop(state);

@@ -165,6 +165,7 @@ impl Store {
         writer.log_is_fresh = false;
         let mut map = self.map_mut();
         map.segments.log_rest = self.geometry.segment_blocks - cursor.offset;
+        map.pay_for(blocks);
         drop(map);
         if let Err(error) = flushed {
             writer.health = Health::Unsure;

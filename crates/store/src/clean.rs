@@ -15,7 +15,7 @@
 use crate::counters::count;
 use crate::error::StoreError;
 use crate::map::{Holder, Move, NodeId, Purpose, Wanted};
-use crate::policy::{Budget, Class, choose, segments_per_round};
+use crate::policy::{Budget, Class, blocks_per_step, choose, segments_per_round};
 use crate::segments::Use;
 use crate::store::Store;
 use device::{Block, Page};
@@ -23,8 +23,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Nodes that a step visits: a quarter of a MiB of reads, and 50 us under the map's lock.
 const NODES_PER_STEP: usize = 64;
-/// Blocks that a step moves: a MiB.
-const BLOCKS_PER_STEP: usize = 256;
 /// Holders that a step repoints, but for a single block that has more: 4 MiB of leaves in memory at once.
 const HOLDERS_PER_STEP: usize = 1024;
 /// Holders that a round remembers before it lets victims go again, 48 bytes each; the last victim stays.
@@ -98,7 +96,7 @@ impl Store {
         }
     }
 
-    /// One bounded step of cleaning: it visits 64 nodes of the map, or moves a MiB. Nobody waits for more than the
+    /// One bounded step of cleaning: it visits 64 nodes of the map, or moves an eighth of a segment, at most a MiB. Nobody waits for more than the
     /// repointing of what one step moved; no I/O is done while a lock is held that readers or writers need.
     ///
     /// # Errors
@@ -138,12 +136,6 @@ impl Store {
         self.lock_cleaner().give_up(self);
     }
 
-    /// True if free space is low and [`clean`](Store::clean) might find some.
-    pub fn can_clean(&self) -> bool {
-        let map = self.map();
-        map.is_short_of_space() && (map.segments.unsure || !map.segments.candidates().is_empty())
-    }
-
     /// Chooses victims, and begins the walk that finds their holders; without any, if counts may be too high, just
     /// the walk that makes them exact.
     fn begin_round(&self) -> Option<Round> {
@@ -162,6 +154,7 @@ impl Store {
         map.segments.unsure = false;
         victims.iter().for_each(|&victim| map.segments.pin(geometry.start(victim)));
         map.begin_scan(Purpose::Clean, Wanted::In(victims.iter().copied().collect()));
+        map.begin_pace(&victims);
         Some(Round { victims, counted: false, stuck: BTreeSet::new(), emptied: 0 })
     }
 
@@ -226,11 +219,12 @@ impl Store {
         let mut map = self.map_mut();
         let Some(scan) = map.scan(Purpose::Clean) else { return BTreeMap::new() };
         let (mut some, mut holders) = (BTreeMap::new(), 0);
+        let blocks = blocks_per_step(self.geometry.segment_blocks);
         for (&from, held) in scan.held.range(self.blocks_of(victim)) {
             if stuck.contains(&from) {
                 continue;
             }
-            if some.len() == BLOCKS_PER_STEP || (holders + held.len() > HOLDERS_PER_STEP && holders > 0) {
+            if some.len() == blocks || (holders + held.len() > HOLDERS_PER_STEP && holders > 0) {
                 break;
             }
             let mut held = held.clone();

@@ -17,6 +17,7 @@ mod log;
 mod map;
 mod near;
 mod note;
+mod pace;
 #[cfg(feature = "planted-bugs")]
 mod plant;
 pub mod policy;

@@ -121,6 +121,12 @@ pub fn segments_per_round(segments: u64) -> usize {
     (segments / 64).clamp(4, 256) as usize
 }
 
+/// Blocks that a step of the cleaner moves: a part of a segment, so that whoever waits for a step waits for no more; and a
+/// MiB, or what a long transfer takes, at most.
+pub fn blocks_per_step(segment_blocks: u64) -> usize {
+    (segment_blocks / 8).clamp(8, 256) as usize
+}
+
 /// Free segments, above what others are promised, below which cleaning starts: the later, the more blocks have died
 /// by themselves; the earlier, the less a writer waits. A round, and what is written until two checkpoints have
 /// given its segments back.

@@ -3,12 +3,15 @@
 //! It decides with the store's own `policy`, and knows nothing of how the store does what was decided. So where both
 //! agree, the store moves what its policy says and no more.
 
+use crate::pace::{self, Pace};
 use crate::policy::{self, Budget, Candidate, Class, NodeUse};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Sub;
 
 const LEAF_PAGES: u64 = 128;
 const TABLE_NODES: u64 = 128;
+/// Those above the leaves of pages, about: of one object, and of all objects.
+const NODES_ABOVE_LEAVES: usize = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
@@ -74,6 +77,16 @@ impl Sub for Written {
     }
 }
 
+/// A round of cleaning under way.
+struct Round {
+    /// Segments that are not empty yet.
+    victims: VecDeque<u32>,
+    /// Nodes to visit before.
+    nodes: u64,
+    pace: Pace,
+    checkpointed: bool,
+}
+
 /// A store of one object of `pages` pages.
 pub struct Predicted {
     segment_blocks: u64,
@@ -86,6 +99,8 @@ pub struct Predicted {
     moved_at: Option<(u32, u64)>,
     clock: u64,
     generation: u64,
+    log_blocks: u64,
+    round: Option<Round>,
     written: Written,
 }
 
@@ -93,7 +108,7 @@ impl Predicted {
     /// An empty one.
     pub fn new(segments: u32, segment_blocks: u64, pages: u64) -> Predicted {
         let leaves = pages.div_ceil(LEAF_PAGES);
-        let tables = (leaves + 4).div_ceil(TABLE_NODES);
+        let tables = (leaves + NODES_ABOVE_LEAVES as u64).div_ceil(TABLE_NODES);
         let stream = (64 + 16 * tables + 8 * u64::from(segments) + 32).div_ceil(4096);
         let none = |count: u64| vec![None; count as usize];
         let mut this = Predicted {
@@ -107,6 +122,8 @@ impl Predicted {
             moved_at: None,
             clock: 0,
             generation: 0,
+            log_blocks: 0,
+            round: None,
             written: Written::default(),
         };
         let (open, next) = (this.take(Use::Data, true), this.take(Use::Data, true));
@@ -171,9 +188,17 @@ impl Predicted {
                 self.dirty.insert(page / LEAF_PAGES);
                 self.written.user += 1;
             }
-            self.log.1 += 1 + count as u64;
+            let blocks = 1 + count as u64;
+            (self.log.1, self.log_blocks) = (self.log.1 + blocks, self.log_blocks + blocks);
             at += count;
+            self.pay_for(blocks);
         }
+    }
+
+    fn pay_for(&mut self, blocks: u64) {
+        let Some(mut round) = self.round.take() else { return };
+        round.pace.wrote(blocks, self.left(&round));
+        self.round = Some(round);
     }
 
     fn tables_dirty(&self) -> BTreeSet<u64> {
@@ -200,15 +225,34 @@ impl Predicted {
         self.written
     }
 
-    /// Cleans and checkpoints until space is not short, or nothing is worth cleaning.
-    pub fn make_space(&mut self) {
-        while self.is_short_of_space() {
-            let more = self.clean();
-            self.checkpoint();
-            if !more {
-                break;
+    /// Cleans as much as is owed for what was written.
+    pub fn keep_up(&mut self) {
+        loop {
+            match self.round.take() {
+                Some(round) if !round.pace.is_due(self.left(&round)) => {
+                    self.round = Some(round);
+                    return;
+                }
+                Some(round) => self.round = self.clean_some(round),
+                None if !self.is_short_of_space() => return,
+                None => {
+                    if !self.begin_round() {
+                        (0..2).for_each(|_| self.checkpoint());
+                        return;
+                    }
+                }
             }
         }
+    }
+
+    /// Pages that go home together at most, as in [`pages_together`](crate::Store::pages_together).
+    pub fn together(&self) -> u64 {
+        self.round.as_ref().map_or(u64::MAX, |round| round.pace.together())
+    }
+
+    /// Blocks written to the log since the last checkpoint.
+    pub fn blocks_since_checkpoint(&self) -> u64 {
+        self.log_blocks
     }
 
     fn is_short_of_space(&self) -> bool {
@@ -233,7 +277,7 @@ impl Predicted {
 
     /// What a checkpoint writes, and frees.
     pub fn checkpoint(&mut self) {
-        self.generation += 1;
+        (self.generation, self.log_blocks) = (self.generation + 1, 0);
         let mut tables = BTreeSet::new();
         (0..2).for_each(|_| self.thin(&mut tables));
         tables.extend(self.tables_dirty());
@@ -279,8 +323,8 @@ impl Predicted {
         self.segments[number as usize].thinned = true;
     }
 
-    /// A round of cleaning; whether segments died.
-    fn clean(&mut self) -> bool {
+    /// Begins a round; false where there is nothing to clean.
+    fn begin_round(&mut self) -> bool {
         let fits = |segment: &Segment| {
             let stuck = segment.stuck_at.is_some_and(|live| segment.live >= live);
             segment.usage == Use::Data && !segment.open && !stuck && segment.live > 0
@@ -292,29 +336,71 @@ impl Predicted {
         };
         let all = (0..).zip(&self.segments).filter(|(_, segment)| fits(segment));
         let candidates: Vec<Candidate> = all.map(candidate).collect();
-        let free = (self.free.len() as u64).saturating_sub(self.floor(Class::Cleaner));
+        let (free, segments) = (self.free.len() as u64, self.segments.len() as u64);
         let budget = Budget {
             segment_blocks: self.segment_blocks,
-            segments: policy::segments_per_round(self.segments.len() as u64),
-            blocks: free * self.segment_blocks,
+            segments: policy::segments_per_round(segments),
+            blocks: free.saturating_sub(self.floor(Class::Cleaner)) * self.segment_blocks,
         };
         let victims = policy::choose(&candidates, &budget);
-        let mut checkpointed = false;
-        for &victim in &victims {
-            for unit in self.lives(victim) {
-                let Unit::Page(page) = unit else { continue };
-                while !self.has_room_to_move() {
-                    if std::mem::replace(&mut checkpointed, true) {
-                        self.segments[victim as usize].stuck_at = Some(self.segments[victim as usize].live);
-                        return false;
-                    }
-                    self.checkpoint();
-                    self.checkpoint();
-                }
-                self.move_page(page, victim);
-            }
+        if victims.is_empty() {
+            return false;
         }
-        !victims.is_empty()
+        let starts = self.floor(Class::Promise) + policy::low_mark(segments);
+        let nodes = (self.places[1].len() + NODES_ABOVE_LEAVES) as u64;
+        let pace = Pace::new(&pace::Round {
+            segment_blocks: self.segment_blocks,
+            victims: victims.len() as u64,
+            live: victims.iter().map(|&victim| self.segments[victim as usize].live).sum(),
+            nodes,
+            segments,
+            missing: starts.saturating_sub(free),
+        });
+        self.round = Some(Round { victims: victims.into(), nodes, pace, checkpointed: false });
+        true
+    }
+
+    /// Work that is left in a round.
+    fn left(&self, round: &Round) -> u64 {
+        round.nodes + round.victims.iter().map(|&victim| self.segments[victim as usize].live).sum::<u64>()
+    }
+
+    /// A step of a round; what is left of it.
+    fn clean_some(&mut self, mut round: Round) -> Option<Round> {
+        if round.nodes > 0 {
+            round.nodes = round.nodes.saturating_sub(64);
+            return Some(round);
+        }
+        let Some(&victim) = round.victims.front() else {
+            (0..2).for_each(|_| self.checkpoint());
+            return None;
+        };
+        let some = self.lives(victim).into_iter().take(policy::blocks_per_step(self.segment_blocks));
+        let pages: Vec<u64> =
+            some.filter_map(|unit| if let Unit::Page(page) = unit { Some(page) } else { None }).collect();
+        if pages.is_empty() {
+            round.victims.pop_front();
+        }
+        for page in pages {
+            if !self.has_room_to_move() {
+                return self.find_room(round);
+            }
+            self.move_page(page, victim);
+        }
+        Some(round)
+    }
+
+    /// Two checkpoints may give a round the segment that it needs; where they did not, it is given up.
+    fn find_room(&mut self, mut round: Round) -> Option<Round> {
+        if !std::mem::replace(&mut round.checkpointed, true) {
+            (0..2).for_each(|_| self.checkpoint());
+            return Some(round);
+        }
+        for victim in round.victims {
+            let segment = &mut self.segments[victim as usize];
+            segment.stuck_at = Some(segment.live);
+        }
+        None
     }
 
     fn has_room_to_move(&self) -> bool {

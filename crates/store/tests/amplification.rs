@@ -5,15 +5,15 @@ use common::*;
 use device::{ObjectId, PageNo, Random, Sequence};
 use sim::Power;
 use store::predict::{Predicted, Written};
-use store::{Change, Layout, Store};
+use store::{Change, Cleaning, Layout, Store};
 
 const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
 const SEGMENTS: u32 = 512;
 const SEGMENT_BLOCKS: u64 = 32;
-/// Pages of a vector: a quarter of what write-back takes home at once, as the segments are smaller, too.
-const VECTOR: usize = 64;
-/// Vectors between checkpoints.
-const CHECKPOINT: u64 = 64;
+/// Pages of a vector at most: a quarter of what write-back takes home at once, as the segments are smaller, too.
+const VECTOR: u64 = 64;
+/// Blocks of log between checkpoints.
+const CHECKPOINT: u64 = 4096;
 
 /// Where writes go.
 #[derive(Debug, Clone, Copy)]
@@ -32,32 +32,34 @@ impl Load {
     }
 }
 
-/// Vectors of pages: all pages in order once, then overwrites of `times` the store's size.
-fn vectors(load: Load, pages: u64, times: u64) -> impl Iterator<Item = Vec<u64>> {
+/// All pages in order once, then overwrites of `times` the store's size.
+fn pages_of(load: Load, pages: u64, times: u64) -> impl Iterator<Item = u64> {
     let mut random = Random::new(7);
     let size = u64::from(SEGMENTS) * SEGMENT_BLOCKS;
-    let overwrites = (0..times * size).map(move |_| load.page(&mut random, pages));
-    let mut all = (0..pages).chain(overwrites);
-    std::iter::from_fn(move || {
-        let vector: Vec<u64> = all.by_ref().take(VECTOR).collect();
-        (!vector.is_empty()).then_some(vector)
-    })
+    (0..pages).chain((0..times * size).map(move |_| load.page(&mut random, pages)))
+}
+
+/// The next vector: no more than are paid for together.
+fn vector(all: &mut impl Iterator<Item = u64>, together: u64) -> Option<Vec<u64>> {
+    let vector: Vec<u64> = all.take(together.min(VECTOR) as usize).collect();
+    (!vector.is_empty()).then_some(vector)
 }
 
 fn predicted(load: Load, pages: u64, times: u64) -> Written {
     let mut store = Predicted::new(SEGMENTS, SEGMENT_BLOCKS, pages);
-    let mut filled = Written::default();
-    for (number, vector) in (1..).zip(vectors(load, pages, times)) {
+    let mut filled = None;
+    let mut all = pages_of(load, pages, times);
+    while let Some(vector) = vector(&mut all, store.together()) {
         store.write(&vector);
-        if number % CHECKPOINT == 0 {
+        if store.blocks_since_checkpoint() >= CHECKPOINT {
             store.checkpoint();
         }
-        store.make_space();
-        if number == pages.div_ceil(VECTOR as u64) {
-            filled = store.written();
+        store.keep_up();
+        if store.written().user >= pages {
+            filled.get_or_insert(store.written());
         }
     }
-    store.written() - filled
+    store.written() - filled.expect("all pages at least")
 }
 
 /// Blocks that a real store wrote for as many pages: moved, and all of them.
@@ -67,9 +69,10 @@ fn observed(load: Load, pages: u64, times: u64) -> Observed {
     let layout = Layout { id: ID, segment_blocks: Some(SEGMENT_BLOCKS as u32) };
     Store::format(&*disk, &layout).expect("large enough");
     let store = mount(&disk).expect("a new store opens");
-    let mut filled = store.counters();
+    let mut filled = None;
     let (mut home, mut content) = (0, vec![0; pages as usize]);
-    for (number, vector) in (1..).zip(vectors(load, pages, times)) {
+    let mut all = pages_of(load, pages, times);
+    while let Some(vector) = vector(&mut all, store.pages_together()) {
         let changes: Vec<Change> = vector
             .iter()
             .map(|&number| {
@@ -79,21 +82,15 @@ fn observed(load: Load, pages: u64, times: u64) -> Observed {
             })
             .collect();
         store.apply(&changes).unwrap_or_else(|error| panic!("{error}: {:?}", store.space()));
-        if number % CHECKPOINT == 0 {
+        if store.blocks_since_checkpoint() >= CHECKPOINT {
             store.checkpoint().expect("a checkpoint");
         }
-        while store.is_short_of_space() {
-            let more = store.clean().expect("cleaning");
-            store.checkpoint().expect("a checkpoint");
-            if !more {
-                break;
-            }
-        }
-        if number == pages.div_ceil(VECTOR as u64) {
-            filled = store.counters();
+        keep_up(&store);
+        if home >= pages {
+            filled.get_or_insert(store.counters());
         }
     }
-    let after = store.counters();
+    let (after, filled) = (store.counters(), filled.expect("all pages at least"));
     assert_eq!(findings(&store), []);
     for (number, &stamp) in content.iter().enumerate() {
         let home = store.home(FILE, PageNo(number as u64)).expect("readable");
@@ -102,6 +99,24 @@ fn observed(load: Load, pages: u64, times: u64) -> Observed {
     Observed {
         moved: after.pages_cleaned - filled.pages_cleaned,
         all: after.blocks_written - filled.blocks_written,
+    }
+}
+
+/// Cleans as much as is owed.
+fn keep_up(store: &Store) {
+    let checkpoint_twice = || (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
+    while store.cleaning_is_due() {
+        match store.clean_step().expect("cleaning") {
+            Cleaning::Working => {}
+            Cleaning::Emptied(_) => checkpoint_twice(),
+            Cleaning::Idle => return checkpoint_twice(),
+            Cleaning::NeedsCheckpoint => {
+                checkpoint_twice();
+                if store.clean_step().expect("cleaning") == Cleaning::NeedsCheckpoint {
+                    store.end_round();
+                }
+            }
+        }
     }
 }
 

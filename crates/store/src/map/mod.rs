@@ -24,6 +24,7 @@ pub(crate) use table::{NodeEntry, NodeTable, TablePage, decode as decode_table_p
 pub(crate) use tree::Tree;
 
 use crate::label::Label;
+use crate::pace::Pace;
 use crate::segments::Segments;
 use crate::volume::{Volume, VolumeId};
 use device::Sequence;
@@ -49,6 +50,8 @@ pub(crate) struct Map {
     pub(crate) held: u32,
     /// The cleaner's walk.
     cleaning: Option<Scan>,
+    /// How fast its round goes.
+    pub(crate) pace: Option<Pace>,
     /// The scrubber's walk.
     scrubbing: Option<Scan>,
     /// Clean nodes to keep in memory.
@@ -81,6 +84,7 @@ impl Map {
             newest: Sequence(0),
             held: 0,
             cleaning: None,
+            pace: None,
             scrubbing: None,
             nodes_max: NODES_MAX_DEFAULT,
             hand: NodeId::NONE,

@@ -124,6 +124,15 @@ impl Scan {
         }
     }
 
+    /// The segments that are wanted, but where all are.
+    pub(crate) fn victims(&self) -> impl Iterator<Item = u32> {
+        let victims = match &self.wanted {
+            Wanted::In(segments) => Some(segments),
+            Wanted::Every => None,
+        };
+        victims.into_iter().flatten().copied()
+    }
+
     /// Forgets the holders of blocks in a segment, and wants no more.
     pub(crate) fn unwant(&mut self, segment: u32, blocks: std::ops::Range<Block>) {
         if let Wanted::In(segments) = &mut self.wanted {
@@ -148,6 +157,11 @@ impl Map {
             Purpose::Clean => &mut self.cleaning,
             Purpose::Scrub => &mut self.scrubbing,
         }
+    }
+
+    /// The cleaner's walk, if a round is under way.
+    pub(crate) fn cleaning(&self) -> Option<&Scan> {
+        self.cleaning.as_ref()
     }
 
     fn scans(&mut self) -> impl Iterator<Item = &mut Scan> {

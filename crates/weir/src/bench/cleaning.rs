@@ -1,6 +1,7 @@
 //! `weir bench cleaning`: overwrites of a store that is nearly full, in one process, without the kernel's door. What they make
 //! the store write, beside what a simulation of its policy predicts; and how long the slowest write waited.
 
+use std::collections::BTreeMap;
 use std::fs::create_dir_all;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -13,7 +14,7 @@ use fs::{Caller, FsError, Ino, Kind};
 use host::Access;
 use serde::Serialize;
 use store::predict::Predicted;
-use store::{Counters, Store, policy};
+use store::{Counters, policy};
 
 use super::error::BenchError;
 use super::in_process::{wait, write};
@@ -26,8 +27,8 @@ use crate::stack::{Stack, Workers};
 
 const PAGE_BYTES: u64 = BLOCK_BYTES as u64;
 const BUFFER_BYTES: u64 = 64 << 20;
-/// Pages that go home together: as many in the simulation.
-const PAGES_TOGETHER: usize = 256;
+/// How far from a page that goes home its dirty neighbours go with it.
+const NEIGHBOURS: u64 = 64;
 /// What each dirty page promises.
 const BLOCKS_PROMISED: u64 = 6;
 /// How long a write is tried again that finds the store full.
@@ -98,7 +99,7 @@ struct Row {
     predicted: PerPage,
     micros: Latency,
     slowest: Slowest,
-    /// The most that the cleaner moved during one write, in segments.
+    /// The most that the cleaner moved while one write waited to be answered, in segments.
     segments_moved_max: f64,
     /// Writes that were refused, since the store was full, and tried again.
     refused: u64,
@@ -124,7 +125,7 @@ struct Latency {
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 struct Slowest {
     ms: f64,
-    /// What the cleaner moved meanwhile, whether or not the write waited for it.
+    /// What the cleaner moved until it was answered, whether or not the write waited for that.
     segments_moved: f64,
 }
 
@@ -177,9 +178,9 @@ fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Re
     let mut waits = write_all(stack, file, writes, load, pages)?;
     let seconds = begun.elapsed().as_secs_f64();
     let pages_home = (stack.cache.status().counters.pages_home - home).max(1);
-    let of = |count: fn(&Counters) -> u64| {
-        (count(&stack.store.counters()) - count(&before)) as f64 / pages_home as f64
-    };
+    let after = stack.store.counters();
+    let of = |count: fn(&Counters) -> u64| (count(&after) - count(&before)) as f64 / pages_home as f64;
+    let batches = (after.batches - before.batches).max(1);
     waits.nanos.sort_unstable();
     let micros =
         |quantile: f64| waits.nanos[(quantile * (waits.nanos.len() - 1) as f64) as usize] as f64 / 1000.0;
@@ -191,7 +192,7 @@ fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Re
         seconds,
         pages_home,
         written: PerPage { data: 1.0 + of(|now| now.pages_cleaned), all: of(|now| now.blocks_written) },
-        predicted: predict(&stack.store, load, pages, pages_home),
+        predicted: predict(stack, load, pages, writes, pages_home / batches),
         micros: Latency { median: micros(0.5), p99: micros(0.99), p9999: micros(0.9999) },
         slowest: waits.slowest,
         segments_moved_max: waits.segments_moved_max,
@@ -213,16 +214,16 @@ fn write_all(stack: &Stack, file: Ino, writes: u64, load: Load, pages: u64) -> R
     let (mut waits, segment) = (Waits::default(), stack.store.segment_blocks() as f64);
     for _ in 0..writes {
         let number = load.page(&mut random, pages);
-        let (moved, asked) = (stack.store.counters().pages_cleaned, Instant::now());
-        loop {
-            match write(&stack.fs, file, number * PAGE_BYTES, &page) {
+        let (before, asked) = (stack.store.counters().pages_cleaned, Instant::now());
+        let moved = loop {
+            match write_and_look(stack, file, number * PAGE_BYTES, &page) {
                 Err(FsError::NoSpace) if asked.elapsed() < PATIENCE => waits.refused += 1,
                 result => break result?,
             }
             sleep(Duration::from_millis(1));
-        }
+        };
         let took = asked.elapsed();
-        let moved = (stack.store.counters().pages_cleaned - moved) as f64 / segment;
+        let moved = moved.map_or(0, |moved| moved - before) as f64 / segment;
         waits.nanos.push(took.as_nanos() as u64);
         waits.segments_moved_max = waits.segments_moved_max.max(moved);
         let ms = took.as_secs_f64() * 1000.0;
@@ -231,6 +232,21 @@ fn write_all(stack: &Stack, file: Ino, writes: u64, load: Load, pages: u64) -> R
         }
     }
     Ok(waits)
+}
+
+/// Writes a page. Where that had to wait: what the cleaner had moved when it was answered, which may be long before this
+/// thread has a processor again.
+fn write_and_look(stack: &Stack, file: Ino, offset: u64, page: &[u8]) -> Result<Option<u64>, FsError> {
+    if let Some(written) = stack.fs.write_at_once(file, offset, page) {
+        return written.map(|()| None);
+    }
+    let store = stack.store.clone();
+    wait(|done| {
+        let look = move |written: Result<(), FsError>| {
+            done(written.map(|()| Some(store.counters().pages_cleaned)));
+        };
+        stack.fs.write(file, offset, page.to_vec(), Box::new(look));
+    })
 }
 
 /// A file of so many pages, or as many as leave room for what may be dirty at once, and for a round of cleaning.
@@ -254,26 +270,69 @@ fn fill(stack: &Stack, pages: u64) -> Result<(Ino, u64), FsError> {
     Ok((file, pages))
 }
 
-/// What the same policy writes for as many pages on a store of this size, where it cleans as late as it can.
-fn predict(store: &Store, load: Load, pages: u64, pages_home: u64) -> PerPage {
-    let segments = (store.space().total / store.segment_blocks()) as u32;
-    let mut simulated = Predicted::new(segments, store.segment_blocks(), pages);
-    let (mut random, mut filled) = (Random::new(7), simulated.written());
-    let checkpoint = Settings::default().checkpoint_blocks / PAGES_TOGETHER as u64;
-    let overwrites = (0..pages_home).map(|_| load.page(&mut random, pages));
-    let mut all = (0..pages).chain(overwrites);
-    for number in 1.. {
-        let together: Vec<u64> = all.by_ref().take(PAGES_TOGETHER).collect();
-        if together.is_empty() {
-            break;
+/// Pages written and not home yet, as the cache has them where the writer is faster than the store.
+#[derive(Default)]
+struct Dirty {
+    /// By when they were last written.
+    order: BTreeMap<u64, u64>,
+    written: BTreeMap<u64, u64>,
+    clock: u64,
+}
+
+impl Dirty {
+    fn write(&mut self, page: u64) {
+        self.clock += 1;
+        if let Some(before) = self.written.insert(page, self.clock) {
+            self.order.remove(&before);
         }
-        simulated.write(&together);
-        if number % checkpoint == 0 {
+        self.order.insert(self.clock, page);
+    }
+
+    /// The least recently written, each with what is dirty near it.
+    fn take(&mut self, limit: u64) -> Vec<u64> {
+        let (mut taken, distance) = (Vec::new(), NEIGHBOURS.min(limit / 2));
+        while (taken.len() as u64) < limit
+            && let Some((_, &seed)) = self.order.first_key_value()
+        {
+            let near = self.written.range(seed.saturating_sub(distance)..=seed + distance);
+            let room = limit as usize - taken.len();
+            let near: Vec<(u64, u64)> = near.map(|(&page, &when)| (page, when)).take(room).collect();
+            for (page, when) in near {
+                self.written.remove(&page);
+                self.order.remove(&when);
+                taken.push(page);
+            }
+        }
+        taken.sort_unstable();
+        taken
+    }
+}
+
+/// What the same policy writes for the same writes to a store of this size, in vectors of as many pages as the store was
+/// given on average, or as are paid for together.
+fn predict(stack: &Stack, load: Load, pages: u64, writes: u64, together: u64) -> PerPage {
+    let segments = (stack.store.space().total / stack.store.segment_blocks()) as u32;
+    let dirty_max = stack.cache.settings().dirty_bytes_max / PAGE_BYTES;
+    let mut simulated = Predicted::new(segments, stack.store.segment_blocks(), pages);
+    let (mut random, mut dirty, mut all) = (Random::new(7), Dirty::default(), 0..pages);
+    let home = |simulated: &mut Predicted, vector: &[u64]| {
+        simulated.write(vector);
+        if simulated.blocks_since_checkpoint() >= Settings::default().checkpoint_blocks {
             simulated.checkpoint();
         }
-        simulated.make_space();
-        if number == pages.div_ceil(PAGES_TOGETHER as u64) {
-            filled = simulated.written();
+        simulated.keep_up();
+    };
+    while !all.is_empty() {
+        let vector: Vec<u64> =
+            all.by_ref().take(together.min(simulated.together()).max(1) as usize).collect();
+        home(&mut simulated, &vector);
+    }
+    let filled = simulated.written();
+    for _ in 0..writes {
+        dirty.write(load.page(&mut random, pages));
+        if dirty.order.len() as u64 >= dirty_max {
+            let vector = dirty.take(together.min(simulated.together()).max(1));
+            home(&mut simulated, &vector);
         }
     }
     let written = simulated.written() - filled;
@@ -325,7 +384,7 @@ fn print(report: &Report) {
             row.refused
         );
     }
-    println!("segments: the most that the cleaner moved while one write was under way");
+    println!("segments: the most that the cleaner moved while one write waited to be answered");
     if report.rows.iter().any(|row| row.full_percent + 0.5 < row.asked_percent as f64) {
         println!(
             "less full than asked: the rest is kept for checkpoints, cleaning and deletions, for what dirty pages promise, and \

@@ -1,0 +1,236 @@
+//! How fast a round of cleaning goes: it is paid for by what is written to the log meanwhile.
+//!
+//! A round does some *work* (nodes to visit, blocks to move) and *gains* some blocks. So for each block written to the log,
+//! `work / gain` of it is owed: the round ends when what it gained has been used up, and free space stays where it was.
+//! Who writes no more than [`together`](Pace::together) between payments owes less than half a segment each time, so nobody
+//! who waits for such a write waits for more cleaning than that. Of what others write, the rest is forgiven: free space sinks
+//! by it, and the next round goes faster.
+
+use crate::map::Map;
+use crate::policy::{Class, low_mark};
+use crate::store::Store;
+
+/// What a round has to do, and what it has been asked for until now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pace {
+    segment_blocks: u64,
+    work: u64,
+    gain: u64,
+    /// Times `hurry / low`: more than once where free space is below where cleaning starts, up to twice at the reserve.
+    hurry: u64,
+    low: u64,
+    /// Blocks written to the log that were paid for, or will be.
+    written: u64,
+}
+
+/// What a pace is worked out from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Round {
+    pub(crate) segment_blocks: u64,
+    /// Segments to empty.
+    pub(crate) victims: u64,
+    /// Live blocks in them.
+    pub(crate) live: u64,
+    /// Nodes to visit first.
+    pub(crate) nodes: u64,
+    /// Segments of the store.
+    pub(crate) segments: u64,
+    /// Free segments that are missing where cleaning starts.
+    pub(crate) missing: u64,
+}
+
+impl Pace {
+    pub(crate) fn new(round: &Round) -> Pace {
+        let low = low_mark(round.segments);
+        let gain = (round.victims * round.segment_blocks).saturating_sub(round.live);
+        Pace {
+            segment_blocks: round.segment_blocks,
+            work: round.nodes + round.live,
+            // A walk that only counts: done before what cleaning has in hand is used up.
+            gain: if gain == 0 { low * round.segment_blocks } else { gain },
+            hurry: low + round.missing.min(low),
+            low,
+            written: 0,
+        }
+    }
+
+    /// So many blocks were written to the log, while so much of the work is left.
+    pub(crate) fn wrote(&mut self, blocks: u64, left: u64) {
+        self.written += blocks;
+        let most = (self.segment_blocks / 2).max(self.price(self.together() + 1));
+        let limit = self.done(left) + most;
+        if self.price(self.written) > limit {
+            self.written = limit * self.gain * self.low / (self.work * self.hurry);
+        }
+    }
+
+    /// Whether a step of the round is due, while so much work is left: without any, the one that ends it.
+    pub(crate) fn is_due(&self, left: u64) -> bool {
+        left == 0 || self.owed(left) > 0
+    }
+
+    /// Work that is owed, while so much of it is left.
+    fn owed(&self, left: u64) -> u64 {
+        self.price(self.written).min(self.work).saturating_sub(self.done(left))
+    }
+
+    /// Pages that may be written together, so that what is owed for them and their notes is less than half a segment; or
+    /// one, where that is more.
+    pub(crate) fn together(&self) -> u64 {
+        let blocks = self.segment_blocks * 3 / 8 * self.gain * self.low / (self.work * self.hurry).max(1);
+        blocks.saturating_sub(1).max(1)
+    }
+
+    /// The work that blocks in the log cost.
+    fn price(&self, blocks: u64) -> u64 {
+        blocks * self.work * self.hurry / (self.gain * self.low)
+    }
+
+    fn done(&self, left: u64) -> u64 {
+        self.work.saturating_sub(left)
+    }
+}
+
+impl Map {
+    /// Sets the pace for a round that empties `victims`.
+    pub(crate) fn begin_pace(&mut self, victims: &[u32]) {
+        let geometry = self.segments.geometry;
+        let segments = u64::from(geometry.segments);
+        let starts = self.floor(Class::Promise) + low_mark(segments);
+        self.pace = Some(Pace::new(&Round {
+            segment_blocks: geometry.segment_blocks,
+            victims: victims.len() as u64,
+            live: victims.iter().map(|&victim| u64::from(self.segments.get(victim).live)).sum(),
+            nodes: self.table.used(),
+            segments,
+            missing: starts.saturating_sub(self.segments.free_count()),
+        }));
+    }
+
+    /// So many blocks were written to the log.
+    pub(crate) fn pay_for(&mut self, blocks: u64) {
+        let left = self.cleaning_left();
+        if let (Some(left), Some(pace)) = (left, &mut self.pace) {
+            pace.wrote(blocks, left);
+        }
+    }
+
+    /// What is left to do in the round under way.
+    fn cleaning_left(&self) -> Option<u64> {
+        let scan = self.cleaning()?;
+        let nodes = if scan.is_complete() { 0 } else { self.table.used().saturating_sub(scan.visited) };
+        Some(nodes + scan.victims().map(|victim| u64::from(self.segments.get(victim).live)).sum::<u64>())
+    }
+
+    fn cleaning_is_due(&self) -> bool {
+        match (self.cleaning_left(), self.pace) {
+            (Some(left), Some(pace)) => pace.is_due(left),
+            _ => self.is_short_of_space() && (self.segments.unsure || !self.segments.candidates().is_empty()),
+        }
+    }
+}
+
+impl Store {
+    /// Whether a step of cleaning is owed for what was written: free space is low and a round may find some, or the round
+    /// under way is behind. Whoever writes pages home makes such steps first, and others may.
+    pub fn cleaning_is_due(&self) -> bool {
+        self.map().cleaning_is_due()
+    }
+
+    /// Pages that may be written home before the next look at [`cleaning_is_due`](Store::cleaning_is_due): then nobody who
+    /// waits for them waits for a whole segment to be cleaned.
+    pub fn pages_together(&self) -> u64 {
+        let map = self.map();
+        match (map.cleaning(), map.pace) {
+            (Some(_), Some(pace)) => pace.together(),
+            _ => u64::MAX,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Four segments of 64 blocks, three quarters live, in a store of a hundred: 16 nodes and 192 blocks for 64.
+    const ROUND: Round =
+        Round { segment_blocks: 64, victims: 4, live: 192, nodes: 16, segments: 100, missing: 0 };
+    const WORK: u64 = 208;
+
+    #[test]
+    fn a_round_is_asked_for_when_what_it_gains_is_written_and_not_before() {
+        let mut pace = Pace::new(&ROUND);
+        let mut left = WORK;
+        for written in 1..=64 {
+            pace.wrote(1, left);
+            left -= pace.owed(left);
+            assert_eq!(WORK - left, WORK * written / 64);
+        }
+        assert_eq!(left, 0);
+    }
+
+    #[test]
+    fn blocks_that_die_by_themselves_count_as_moved() {
+        let mut pace = Pace::new(&ROUND);
+        assert!(!pace.is_due(WORK) && pace.is_due(0), "a round without work ends");
+        pace.wrote(8, WORK);
+        assert_eq!(pace.owed(WORK), 26);
+        assert_eq!(pace.owed(WORK - 20), 6);
+        assert_eq!(pace.owed(WORK - 100), 0);
+    }
+
+    #[test]
+    fn it_is_twice_as_fast_where_the_reserve_begins_and_never_faster() {
+        let owed = |missing| {
+            let mut pace = Pace::new(&Round { missing, ..ROUND });
+            pace.wrote(4, WORK);
+            pace.owed(WORK)
+        };
+        assert_eq!([0, 4, 8, 20].map(owed), [13, 19, 26, 26]);
+    }
+
+    #[test]
+    fn nobody_owes_more_than_half_a_segment_and_what_was_forgiven_stays_so() {
+        let mut pace = Pace::new(&ROUND);
+        pace.wrote(1000, WORK);
+        assert!((29..=32).contains(&pace.owed(WORK)), "{}", pace.owed(WORK));
+        assert_eq!(pace.owed(WORK - 32), 0);
+        pace.wrote(2, WORK - 32);
+        assert!(pace.owed(WORK - 32) <= 7, "{}", pace.owed(WORK - 32));
+    }
+
+    #[test]
+    fn what_is_written_together_costs_less_than_half_a_segment_however_full_the_victims_are() {
+        // The smallest segments that are made by themselves have 256 blocks; a round takes none that is more than 31/32 live.
+        for (live, missing) in [(256, 0), (768, 0), (768, 3), (900, 8), (992, 8)] {
+            let round = Round { segment_blocks: 256, live, missing, nodes: 0, ..ROUND };
+            let mut pace = Pace::new(&round);
+            let together = pace.together();
+            // With a block of notes.
+            pace.wrote(together + 1, live);
+            let owed = pace.owed(live);
+            assert!(
+                (64..=128).contains(&owed),
+                "{live} live, {missing} missing: {owed} for {together} pages"
+            );
+        }
+    }
+
+    #[test]
+    fn a_single_page_is_paid_for_in_full_however_much_that_is() {
+        let mut pace = Pace::new(&Round { live: 254, nodes: 0, ..ROUND });
+        assert_eq!(pace.together(), 1);
+        pace.wrote(2, 254);
+        assert_eq!(pace.owed(254), 254);
+    }
+
+    #[test]
+    fn a_walk_without_victims_is_done_before_what_cleaning_has_in_hand_is_written() {
+        let mut pace = Pace::new(&Round { victims: 0, live: 0, ..ROUND });
+        // Eight segments.
+        pace.wrote(256, 16);
+        assert_eq!(pace.owed(16), 8);
+        pace.wrote(256, 8);
+        assert_eq!(pace.owed(8), 8);
+    }
+}
