@@ -1,8 +1,9 @@
 //! Opening a store: the newest root, then the whole batches of the log after it. Writes nothing.
 
 use crate::error::StoreError;
+use crate::follow::LogReader;
 use crate::format::ROOTS;
-use crate::log::{Chunk, data_is_whole, next_chunk, proof_of_rot};
+use crate::log::{Chunk, data_is_whole, proof_of_rot};
 use crate::root::{Cursor, Root};
 use crate::store::{Store, Writer};
 use crate::superblock::Geometry;
@@ -11,8 +12,9 @@ use device::{Device, Incarnation};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Chunks of the log that are applied together: 64 MiB of it, as the cache writes it.
-const CHUNKS_AT_ONCE: usize = 64;
+/// Notes of the log that are applied together: twice what 256 MiB of pages have, in 10 MB of memory. The nodes that they
+/// change are read together, and stay in memory until the next checkpoint anyway.
+const NOTES_AT_ONCE: usize = 131_072;
 
 impl Store {
     /// Opens and recovers the store on `device`. Writes nothing: what is damaged stays as it was.
@@ -51,14 +53,17 @@ impl Store {
         // The last batch that is whole by its notes, and the chunks of the one after it.
         let (mut held, mut begun): (Vec<Chunk>, Vec<Chunk>) = (Vec::new(), Vec::new());
         // Those that surely happened: applied many at a time, so that their nodes are read together.
-        let mut sure: Vec<Chunk> = Vec::new();
-        while let Some(chunk) = next_chunk(&*self.device, &self.geometry, &cursor, incarnation)? {
+        let (mut sure, mut notes): (Vec<Chunk>, usize) = (Vec::new(), 0);
+        let mut log = LogReader::new(&*self.device, &self.geometry);
+        while let Some(chunk) = log.next(&cursor, incarnation)? {
             cursor = chunk.after(&self.geometry);
             if held.last().is_some_and(|last| chunk.head.durable >= last.head.batch) {
+                notes += held.iter().map(|chunk| chunk.notes.len()).sum::<usize>();
                 sure.append(&mut held);
             }
-            if sure.len() >= CHUNKS_AT_ONCE {
+            if notes >= NOTES_AT_ONCE {
                 self.replay_chunks(&mut writer, &std::mem::take(&mut sure))?;
+                notes = 0;
             }
             let last = chunk.head.last;
             begun.push(chunk);
