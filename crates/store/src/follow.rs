@@ -2,9 +2,9 @@
 
 use crate::error::StoreError;
 use crate::log::{Chunk, parse};
-use crate::note::claimed_note_blocks;
+use crate::note::{CHUNK_BLOCKS_MAX, claimed_note_blocks};
 use crate::root::Cursor;
-use crate::stretch::{Stretches, WINDOW_BLOCKS, copies};
+use crate::stretch::{COPIES_AHEAD, Stretches, WINDOW_BLOCKS, copies};
 use crate::superblock::Geometry;
 use device::{Block, Device, Incarnation, Page};
 use std::collections::BTreeMap;
@@ -12,6 +12,9 @@ use std::collections::BTreeMap;
 /// Blocks read where perhaps no chunk begins: the notes of 256 pages with some to spare, so that one read is enough for
 /// what the cache writes.
 pub(crate) const NOTE_BLOCKS_AHEAD: u64 = 4;
+
+/// Blocks in which proof is looked for that what seems to be the log's end is not: a chunk, and the beginning of one more.
+pub(crate) const PROOF_BLOCKS: u64 = CHUNK_BLOCKS_MAX + 1;
 
 /// Blocks that were read.
 #[derive(Default)]
@@ -67,7 +70,7 @@ impl<'a> LogReader<'a> {
         }
         let follows = self.stretch == Some(start.plus(self.stretches.start(cursor.offset)));
         let ahead = if follows { WINDOW_BLOCKS } else { NOTE_BLOCKS_AHEAD };
-        let mut places = [(cursor.segment, cursor.offset, ahead), (cursor.next, 0, NOTE_BLOCKS_AHEAD)];
+        let mut places = [(cursor.segment, cursor.offset, ahead), (cursor.next, 0, PROOF_BLOCKS)];
         if cursor.next < self.geometry.segments && self.held(self.geometry.start(cursor.next), 1).is_some() {
             // Only one of the two can belong, and this one needs no read.
             places.reverse();
@@ -98,14 +101,12 @@ impl<'a> LogReader<'a> {
         Ok(parse(geometry, at, self.get(at, blocks, ahead.max(blocks).min(room))?))
     }
 
-    /// The blocks of a segment that look like the beginning of a chunk. All of them are read together, and kept.
+    /// The blocks of a segment that look like the beginning of a chunk. All of them are read together.
     pub(crate) fn candidates(&mut self, segment: u32, from: u64, count: u64) -> Result<Vec<u64>, StoreError> {
-        let (at, mut pages) = (self.geometry.start(segment).plus(from), device::pages(count as usize));
-        self.device.read(at, &mut pages)?;
-        let looks = |page: &Page| claimed_note_blocks(page, self.geometry.id).is_some();
-        let found = (from..).zip(&pages).filter(|(_, page)| looks(page)).map(|(offset, _)| offset).collect();
-        self.beyond = Window { at, pages };
-        Ok(found)
+        let geometry = self.geometry;
+        let pages = self.get(geometry.start(segment).plus(from), count, count)?;
+        let looks = |page: &Page| claimed_note_blocks(page, geometry.id).is_some();
+        Ok((from..).zip(pages).filter(|(_, page)| looks(page)).map(|(offset, _)| offset).collect())
     }
 
     fn held(&self, at: Block, count: u64) -> Option<&[Page]> {
@@ -144,7 +145,7 @@ impl<'a> LogReader<'a> {
         if next >= self.geometry.segments || !self.stretches.has_copies() {
             return;
         }
-        let mut pages = device::pages(WINDOW_BLOCKS.min(self.geometry.segment_blocks - at) as usize);
+        let mut pages = device::pages(COPIES_AHEAD.min(self.geometry.segment_blocks - at) as usize);
         let at = self.geometry.start(next).plus(at);
         // What cannot be read is no copy; whoever needs it reads it in its place.
         if self.device.read(at, &mut pages).is_ok() {
@@ -168,5 +169,44 @@ impl<'a> LogReader<'a> {
         let chunks = copies(pages).into_iter().filter(inside);
         let chunks = chunks.filter_map(|(offset, head)| parse(self.geometry, start.plus(offset), &head));
         Some(chunks.map(|chunk| (chunk.at, chunk)).collect())
+    }
+
+    /// Looks for proof that `batch`, of which something is bad at or before `cursor`, was durable once: a later chunk
+    /// that says so. Looks at most one chunk further on, in the open segment and in the next, and from any later
+    /// chunk along the log. Returns where the proof lies.
+    pub(crate) fn proof_of_rot(
+        &mut self,
+        cursor: &Cursor,
+        batch: u64,
+        incarnation: Incarnation,
+    ) -> Result<Option<Block>, StoreError> {
+        for (segment, offset) in [(cursor.segment, cursor.offset), (cursor.next, 0)] {
+            if segment >= self.geometry.segments {
+                continue;
+            }
+            let window = self.geometry.segment_blocks.saturating_sub(offset).min(PROOF_BLOCKS);
+            for offset in self.candidates(segment, offset, window)? {
+                let Some(chunk) = self.in_place(segment, offset, NOTE_BLOCKS_AHEAD)? else { continue };
+                let later = chunk.head.incarnation == incarnation && chunk.head.chunk > cursor.chunk;
+                if later && let Some(proof) = self.follow_for_proof(chunk, batch)? {
+                    return Ok(Some(proof));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn follow_for_proof(&self, first: Chunk, batch: u64) -> Result<Option<Block>, StoreError> {
+        let (mut chunk, mut log) = (first, LogReader::new(self.device, self.geometry));
+        loop {
+            if chunk.head.durable >= batch {
+                return Ok(Some(chunk.at));
+            }
+            let (incarnation, cursor) = (chunk.head.incarnation, chunk.after(self.geometry));
+            match log.next(&cursor, incarnation)? {
+                Some(next) => chunk = next,
+                None => return Ok(None),
+            }
+        }
     }
 }

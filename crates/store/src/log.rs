@@ -1,13 +1,12 @@
 //! The log: how a vector becomes chunks, and how chunks are found again.
 
 use crate::error::StoreError;
-use crate::follow::{LogReader, NOTE_BLOCKS_AHEAD};
 use crate::format::blocks_for;
 use crate::note::*;
 use crate::root::Cursor;
 use crate::stretch::{self, Stretches};
 use crate::superblock::Geometry;
-use device::{BLOCK_BYTES, Block, Device, Incarnation, Page};
+use device::{BLOCK_BYTES, Block, Device, Page};
 use std::ops::Range;
 
 /// A chunk to write: which notes go into it, and what it needs.
@@ -145,52 +144,6 @@ pub(crate) fn data_is_whole(device: &dyn Device, chunk: &Chunk) -> Result<bool, 
         Note::Write { place, crc, .. } => crc32c::crc32c(&pages[(place.0 - start.0) as usize].0) == *crc,
         _ => true,
     }))
-}
-
-/// Looks for proof that `batch`, of which something is bad at or before `cursor`, was durable once: a later chunk
-/// that says so. Looks at most one chunk further on, in the open segment and in the next, and from any later
-/// chunk along the log. Returns where the proof lies.
-pub(crate) fn proof_of_rot(
-    device: &dyn Device,
-    geometry: &Geometry,
-    cursor: &Cursor,
-    batch: u64,
-    incarnation: Incarnation,
-) -> Result<Option<Block>, StoreError> {
-    let mut log = LogReader::new(device, geometry);
-    for (segment, offset) in [(cursor.segment, cursor.offset), (cursor.next, 0)] {
-        if segment >= geometry.segments {
-            continue;
-        }
-        let window = geometry.segment_blocks.saturating_sub(offset).min(CHUNK_BLOCKS_MAX + 1);
-        for offset in log.candidates(segment, offset, window)? {
-            let Some(chunk) = log.in_place(segment, offset, NOTE_BLOCKS_AHEAD)? else { continue };
-            let later = chunk.head.incarnation == incarnation && chunk.head.chunk > cursor.chunk;
-            if later && let Some(proof) = follow_for_proof(device, geometry, chunk, batch)? {
-                return Ok(Some(proof));
-            }
-        }
-    }
-    Ok(None)
-}
-
-fn follow_for_proof(
-    device: &dyn Device,
-    geometry: &Geometry,
-    first: Chunk,
-    batch: u64,
-) -> Result<Option<Block>, StoreError> {
-    let (mut chunk, mut log) = (first, LogReader::new(device, geometry));
-    loop {
-        if chunk.head.durable >= batch {
-            return Ok(Some(chunk.at));
-        }
-        let (incarnation, cursor) = (chunk.head.incarnation, chunk.after(geometry));
-        match log.next(&cursor, incarnation)? {
-            Some(next) => chunk = next,
-            None => return Ok(None),
-        }
-    }
 }
 
 /// Splits bytes into zero-padded pages.

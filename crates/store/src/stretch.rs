@@ -16,14 +16,17 @@ const STRETCH_BLOCKS_MAX: u64 = 4096;
 /// Blocks of a segment that is worth copies: 1 MiB. Only the simulator's are smaller.
 const COPIED_SEGMENT_MIN: u64 = 256;
 
-/// Of a stretch, copies are at most this part: with pages of data they are a hundredth. A log of hardly anything but notes
+/// Of a stretch, copies are at most this part: with pages of data they are a fiftieth or less. A log of hardly anything but notes
 /// goes without, as copies would double it.
-const COPIES_PART: u64 = 10;
+const COPIES_PART: u64 = 32;
 
-/// Blocks read at once where the log is followed: 2 MiB. The notes and copies of any chunk fit.
-pub(crate) const WINDOW_BLOCKS: u64 = 512;
+/// Blocks read where copies may lie: the notes and copies of any chunk fit.
+pub(crate) const COPIES_AHEAD: u64 = 160;
 
-const _: () = assert!(note_blocks(NOTES_MAX) as u64 + STRETCH_BLOCKS_MAX / COPIES_PART <= WINDOW_BLOCKS);
+/// Blocks read at once where there are none: 4 MiB.
+pub(crate) const WINDOW_BLOCKS: u64 = 1024;
+
+const _: () = assert!(note_blocks(NOTES_MAX) as u64 + STRETCH_BLOCKS_MAX / COPIES_PART <= COPIES_AHEAD);
 
 /// How segments of log are cut into stretches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,12 +144,12 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_a_tenth_of_a_stretch_at_most_and_none_where_segments_are_tiny() {
+    fn copies_are_a_32nd_of_a_stretch_at_most_and_none_where_segments_are_tiny() {
         let blocks = |segment: u64, copies: usize| Stretches::of(segment).copy_blocks(copies * 4096);
-        assert_eq!([0, 1, 25, 26].map(|copies| blocks(256, copies)), [0, 1, 25, 0]);
-        assert_eq!([409, 410].map(|copies| blocks(32_768, copies)), [409, 0]);
+        assert_eq!([0, 1, 8, 9].map(|copies| blocks(256, copies)), [0, 1, 8, 0]);
+        assert_eq!([128, 129].map(|copies| blocks(32_768, copies)), [128, 0]);
         assert_eq!(blocks(16, 1), 0);
-        assert_eq!([true, false].map(|copied| Stretches::of(32_768).reads(copied)), [1, 10]);
+        assert_eq!([true, false].map(|copied| Stretches::of(32_768).reads(copied)), [1, 6]);
     }
 
     #[test]
