@@ -13,6 +13,10 @@ use store::{Cleaning, StoreError};
 /// Rounds of cleaning for the sake of a writer who waits, before it is told that the store is full.
 const ROUNDS_MAX: usize = 8;
 
+/// Reads of the store's log after which a checkpoint is due: those of 256 MiB of it in stretches of 16 MiB. Where stretches
+/// are shorter, or the log is of so many notes that nothing sums them up, it comes earlier.
+const LOG_READS_MAX: u64 = 16;
+
 /// An attempt to make space for those who wait for it. Everything goes home first: a dirty page is promised several
 /// blocks and takes one; deletions give some back. Writers wait meanwhile, so this ends.
 pub(crate) struct MakingSpace {
@@ -32,6 +36,7 @@ impl Core {
 
     fn log_is_long(&self) -> bool {
         self.store.blocks_since_checkpoint() >= self.settings.checkpoint_blocks
+            || self.store.reads_since_checkpoint() >= LOG_READS_MAX
     }
 
     /// As much as is owed for what was written. Where there was nothing to clean, there is nothing until something is

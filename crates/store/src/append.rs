@@ -10,6 +10,7 @@ use crate::policy::Class;
 use crate::root::Cursor;
 use crate::segments::Use;
 use crate::store::{Health, Store, Writer};
+use crate::stretch::{Heads, Stretches};
 use crate::volume::{VolumeId, VolumeMode};
 use device::{Page, Sequence};
 use std::sync::atomic::Ordering;
@@ -119,7 +120,7 @@ impl Store {
         class: Class,
     ) -> Result<(), StoreError> {
         for attempt in 0..3 {
-            let pieces = plan(notes, writer.log.offset, self.geometry.segment_blocks);
+            let pieces = plan(notes, writer.place(), self.geometry.segment_blocks);
             let segments = pieces.iter().filter(|piece| piece.moves_on).count() as u64;
             let class = if segments == 0 && class == Class::Writer { Class::OpenSegment } else { class };
             let map = self.map();
@@ -143,19 +144,26 @@ impl Store {
         data: &[Option<&Page>],
         notes: &mut [Note],
     ) -> Result<(), StoreError> {
-        let pieces = plan(notes, writer.log.offset, self.geometry.segment_blocks);
+        let pieces = plan(notes, writer.place(), self.geometry.segment_blocks);
+        let stretches = Stretches::of(self.geometry.segment_blocks);
         let mut cursor = writer.log;
-        let (since, mut written, mut blocks) = (self.failed_flushes(), Ok(()), 0);
+        let (since, mut written, mut blocks, mut reads) = (self.failed_flushes(), Ok(()), 0, 0);
         for (index, piece) in pieces.iter().enumerate() {
             if piece.moves_on {
                 cursor = self.move_on(&cursor);
             }
-            blocks += piece.note_blocks + piece.data_blocks;
+            let mut copies = Heads::default();
+            if cursor.offset == stretches.start(cursor.offset) {
+                copies = std::mem::take(&mut writer.heads);
+                reads += if copies.bytes() > 0 { stretches.reads(piece.copy_blocks > 0) } else { 0 };
+            }
+            blocks += piece.blocks();
             let last = index + 1 == pieces.len();
             let range = piece.notes.clone();
             written = written.and_then(|()| {
                 let head = ChunkHead { volume, ..self.head(writer, &cursor, piece, last) };
-                self.write_chunk(&mut cursor, head, &data[range.clone()], &mut notes[range])
+                let heads = &mut writer.heads;
+                self.write_chunk(&mut cursor, head, &copies, heads, &data[range.clone()], &mut notes[range])
             });
         }
         let flushed = written.and_then(|()| self.flush_batch(since));
@@ -173,7 +181,8 @@ impl Store {
         }
         writer.durable = cursor.batch;
         self.log_blocks.fetch_add(blocks, Ordering::Relaxed);
-        let pages: u64 = pieces.iter().map(|piece| piece.data_blocks).sum();
+        self.log_reads.fetch_add(reads, Ordering::Relaxed);
+        let pages: u64 = pieces.iter().map(|piece| piece.page_blocks).sum();
         count(&self.counting.pages_written, pages);
         count(&self.counting.batches, 1);
         Ok(())
@@ -198,22 +207,29 @@ impl Store {
             next: cursor.next,
             last,
             note_blocks: piece.note_blocks,
-            data_blocks: piece.data_blocks,
+            data_blocks: piece.copy_blocks + piece.page_blocks,
+            copy_blocks: piece.copy_blocks,
             notes: piece.notes.len(),
         }
     }
 
-    /// Writes one chunk at the cursor, and moves it past the chunk.
+    /// Writes one chunk at the cursor, and moves it past the chunk; with `copies` where they are planned. Its own head is
+    /// added to `heads`.
     fn write_chunk(
         &self,
         cursor: &mut Cursor,
         head: ChunkHead,
+        copies: &Heads,
+        heads: &mut Heads,
         data: &[Option<&Page>],
         notes: &mut [Note],
     ) -> Result<(), StoreError> {
         let at = self.geometry.start(cursor.segment).plus(cursor.offset);
         let mut pages = device::pages((head.note_blocks + head.data_blocks) as usize);
-        let mut next = head.note_blocks;
+        let mut next = head.note_blocks + head.copy_blocks;
+        if head.copy_blocks > 0 {
+            copies.write(&mut pages[head.note_blocks as usize..next as usize]);
+        }
         for (note, data) in notes.iter_mut().zip(data) {
             if let (Note::Write { place, .. }, Some(bytes)) = (note, data) {
                 *place = at.plus(next);
@@ -223,6 +239,7 @@ impl Store {
         }
         let (noted, _) = pages.split_at_mut(head.note_blocks as usize);
         cursor.chain = encode_chunk(&head, notes, self.geometry.id, noted);
+        heads.push(cursor.offset, noted, notes.len());
         cursor.chunk += 1;
         cursor.offset += pages.len() as u64;
         self.write(at, &pages)

@@ -34,6 +34,8 @@ pub(crate) struct Pending {
     pub(crate) page: Box<Page>,
     /// Blocks of log that recovery reads no more once it is durable.
     pub(crate) log_blocks: u64,
+    /// And reads to follow it.
+    pub(crate) log_reads: u64,
     pub(crate) attempt: Attempt,
 }
 

@@ -21,9 +21,11 @@ use std::sync::atomic::Ordering;
 /// Nodes encoded under one hold of the map's lock: half a millisecond.
 const NODES_PER_HOLD: usize = 128;
 
-/// Runs of consecutive blocks that the node table may lie in, before a checkpoint writes all of it in one: each is
-/// a read at the next start, and there are a million nodes in 30 MB of it.
-const TABLE_RUNS_MAX: usize = 32;
+/// Runs of consecutive blocks that the node table may lie in, before a checkpoint writes all of it in one: each is a read at
+/// the next start.
+const TABLE_RUNS_MAX: usize = 8;
+/// More in large tables, which it costs much to write: as many as it has MiB.
+const TABLE_RUN_PAGES: usize = 256;
 
 impl Store {
     /// Makes the map durable so that recovery starts here, and frees segments that no root needs any more: those
@@ -68,6 +70,7 @@ impl Store {
             old.into_iter().for_each(|number| map.segments.close(number));
             map.segments.log_rest = self.geometry.segment_blocks;
             writer.log = Cursor { segment, offset: 0, next, chain: 0, ..writer.log };
+            writer.heads.clear();
             writer.log_is_fresh = true;
         }
         self.checkpoint_once(writer)?;
@@ -107,8 +110,9 @@ impl Store {
         let (incarnation, newest) = (self.incarnation(), self.map().newest);
         let root = Root { generation, incarnation, newest, log: writer.log, tables };
         let log_blocks = self.log_blocks.load(Ordering::Relaxed);
+        let log_reads = self.log_reads.load(Ordering::Relaxed);
         let page = root.encode(self.geometry.id);
-        Ok(Pending { generation, page, log_blocks, attempt: std::mem::take(attempt) })
+        Ok(Pending { generation, page, log_blocks, log_reads, attempt: std::mem::take(attempt) })
     }
 
     /// Makes the pending root durable. As long as that fails, nobody knows whether the medium has it, so the next
@@ -122,6 +126,7 @@ impl Store {
         writer.root_slot = slot;
         let Some(pending) = writer.pending.take() else { return Ok(()) };
         self.log_blocks.fetch_sub(pending.log_blocks, Ordering::Relaxed);
+        self.log_reads.fetch_sub(pending.log_reads, Ordering::Relaxed);
         count(&self.counting.checkpoints, 1);
         let Attempt { nodes, pages, .. } = &pending.attempt;
         count(&self.counting.nodes_written, (nodes.len() + pages.len()) as u64);
@@ -196,7 +201,8 @@ impl Store {
         let dirty: Vec<usize> = {
             let mut map = self.map_mut();
             map.table.shrink().into_iter().for_each(|place| map.segments.died(place));
-            map.table.gather(TABLE_RUNS_MAX);
+            let runs = TABLE_RUNS_MAX.max(map.table.pages.len() / TABLE_RUN_PAGES);
+            map.table.gather(runs);
             let pages = map.table.pages.iter().enumerate();
             pages.filter(|(_, page)| page.dirty).map(|(number, _)| number).collect()
         };

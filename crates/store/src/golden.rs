@@ -53,7 +53,8 @@ fn chunk() -> (ChunkHead, Vec<Note>) {
         next: 6,
         last: true,
         note_blocks: 1,
-        data_blocks: 1,
+        data_blocks: 3,
+        copy_blocks: 2,
         notes: notes.len(),
     };
     (head, notes)

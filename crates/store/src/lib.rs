@@ -8,6 +8,7 @@ mod checkpoint;
 mod clean;
 mod counters;
 mod error;
+mod follow;
 mod format;
 #[cfg(test)]
 mod golden;
@@ -29,6 +30,7 @@ mod scrub;
 mod segments;
 mod space;
 mod store;
+mod stretch;
 mod superblock;
 mod tables;
 mod usage;

@@ -14,11 +14,11 @@ use zerocopy::FromZeros;
 /// gives 128 MiB a second reads in that time.
 const GAP_BLOCKS_MAX: u64 = 32;
 
-/// Blocks of one read: 8 MiB, more than any device needs for its full speed.
-const SPAN_BLOCKS_MAX: u64 = 2048;
+/// Blocks of one read: 16 MiB, more than any device needs for its full speed, and half of what is read at once.
+const SPAN_BLOCKS_MAX: u64 = 4096;
 
-/// Blocks read at once, so that memory for them is bounded: 16 MiB.
-const BATCH_BLOCKS: usize = 4096;
+/// Blocks read at once, so that memory for them is bounded: 32 MiB.
+const BATCH_BLOCKS: usize = 8192;
 
 /// What is found of a page: its bytes and its home, or `None` for a hole.
 pub type FoundPage<'a> = Result<Option<(&'a Page, Sequence)>, StoreError>;
@@ -159,10 +159,10 @@ mod tests {
     }
 
     #[test]
-    fn a_long_run_is_cut_into_reads_of_at_most_8_mib_and_these_into_batches() {
+    fn a_long_run_is_cut_into_reads_of_at_most_16_mib_and_these_into_batches() {
         let places: Vec<u64> = (0..3 * SPAN_BLOCKS_MAX + 1).collect();
         let blocks: Vec<usize> = of(&places).iter().map(|(_, blocks, _)| *blocks).collect();
-        assert_eq!(blocks, [2048, 2048, 2048, 1]);
+        assert_eq!(blocks, [4096, 4096, 4096, 1]);
         let places: Vec<Block> = places.into_iter().map(Block).collect();
         assert_eq!(batch(&spans(&places)), 2);
         assert_eq!(batch(&spans(&places)[2..]), 2);

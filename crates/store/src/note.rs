@@ -69,7 +69,10 @@ pub(crate) struct ChunkHead {
     /// Whether the batch ends here. A batch without an end never happened.
     pub(crate) last: bool,
     pub(crate) note_blocks: u64,
+    /// Blocks behind the notes: copies and pages.
     pub(crate) data_blocks: u64,
+    /// Of these the first are copies of the heads of the stretch before.
+    pub(crate) copy_blocks: u64,
     pub(crate) notes: usize,
 }
 
@@ -115,7 +118,7 @@ struct ChunkBytes {
     chain: U32,
     next: U32,
     volume: U32,
-    reserved: U32,
+    copy_blocks: U32,
 }
 
 #[derive(Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -136,9 +139,14 @@ const HEAD_BYTES: usize = size_of::<ChunkBytes>();
 const NOTE_BYTES: usize = size_of::<NoteBytes>();
 const _: () = assert!(HEAD_BYTES == 96 && NOTE_BYTES == 48);
 
-/// The blocks that a header and `notes` notes need.
+/// The bytes of a header and `notes` notes.
+pub(crate) const fn head_bytes(notes: usize) -> usize {
+    HEAD_BYTES + notes * NOTE_BYTES
+}
+
+/// The blocks that they need.
 pub(crate) const fn note_blocks(notes: usize) -> usize {
-    (HEAD_BYTES + notes * NOTE_BYTES).div_ceil(BLOCK_BYTES)
+    head_bytes(notes).div_ceil(BLOCK_BYTES)
 }
 
 /// Fills `into`, as many zeroed blocks as `head.note_blocks`, with the chunk's header and notes. Returns its
@@ -160,7 +168,7 @@ pub(crate) fn encode_chunk(head: &ChunkHead, notes: &[Note], store: StoreId, int
         chain: head.chain.into(),
         next: head.next.into(),
         volume: head.volume.0.into(),
-        reserved: 0.into(),
+        copy_blocks: (head.copy_blocks as u32).into(),
     };
     header.write_to_prefix(bytes).expect("smaller than a page");
     for (note, bytes) in notes.iter().zip(bytes[HEAD_BYTES..].chunks_exact_mut(NOTE_BYTES)) {
@@ -186,7 +194,8 @@ pub(crate) fn decode_chunk(pages: &[Page], store: StoreId) -> Option<(ChunkHead,
     let fits = header.kind.get() == KIND_VECTOR
         && count <= NOTES_MAX
         && note_blocks(count) == pages.len()
-        && header.data_blocks.get() as usize <= DATA_MAX;
+        && header.data_blocks.get() as usize <= DATA_MAX
+        && header.copy_blocks.get() <= header.data_blocks.get();
     if !fits {
         return None;
     }
@@ -202,6 +211,7 @@ pub(crate) fn decode_chunk(pages: &[Page], store: StoreId) -> Option<(ChunkHead,
         last: header.flags.get() & FLAG_LAST != 0,
         note_blocks: pages.len() as u64,
         data_blocks: u64::from(header.data_blocks.get()),
+        copy_blocks: u64::from(header.copy_blocks.get()),
         notes: count,
     };
     Some((head, notes, sealed.crc.get()))
@@ -333,14 +343,20 @@ mod tests {
             next: 12,
             last: true,
             note_blocks: 1,
-            data_blocks: 1,
+            data_blocks: 5,
+            copy_blocks: 4,
             notes: notes.len(),
         };
         let mut pages = device::pages(1);
         let crc = encode_chunk(&head, &notes, store, &mut pages);
         assert_eq!(claimed_note_blocks(&pages[0], store), Some(1));
-        assert_eq!(decode_chunk(&pages, store), Some((head, notes, crc)));
+        assert_eq!(decode_chunk(&pages, store), Some((head, notes.clone(), crc)));
         assert_eq!(decode_chunk(&pages, StoreId([8; 16])), None, "a chunk of another store");
+        let more = ChunkHead { data_blocks: 3, ..head };
+        encode_chunk(&more, &notes, store, &mut pages);
+        assert_eq!(decode_chunk(&pages, store), None, "more copies than blocks");
+        pages[0] = Page::ZERO;
+        encode_chunk(&head, &notes, store, &mut pages);
         pages[0].0[200] ^= 1;
         assert_eq!(decode_chunk(&pages, store), None, "a damaged chunk");
     }

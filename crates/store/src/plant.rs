@@ -1,7 +1,7 @@
 //! Bugs on purpose, so that the simulator can prove that it would notice them.
 
 use crate::error::StoreError;
-use crate::log::chunk_at;
+use crate::follow::{LogReader, NOTE_BLOCKS_AHEAD};
 use crate::segments::Use;
 use crate::store::Store;
 use device::{Block, Device, Page};
@@ -126,8 +126,9 @@ impl Store {
     fn replay_before_root(&self) -> Result<(), StoreError> {
         let mut writer = self.lock_writer();
         let (segment, mut offset) = (writer.log.segment, 0);
+        let mut log = LogReader::new(&*self.device, &self.geometry);
         while offset < writer.log.offset
-            && let Some(chunk) = chunk_at(&*self.device, &self.geometry, segment, offset)?
+            && let Some(chunk) = log.in_place(segment, offset, NOTE_BLOCKS_AHEAD)?
         {
             offset += chunk.blocks();
             self.holding_nodes(|| self.change_map(&mut writer, chunk.head.volume, &chunk.notes))?;

@@ -1,18 +1,20 @@
 //! Opening a store: the newest root, then the whole batches of the log after it. Writes nothing.
 
 use crate::error::StoreError;
+use crate::follow::LogReader;
 use crate::format::ROOTS;
-use crate::log::{Chunk, data_is_whole, next_chunk, proof_of_rot};
+use crate::log::{Chunk, data_is_whole};
 use crate::root::{Cursor, Root};
 use crate::store::{Store, Writer};
 use crate::superblock::Geometry;
 use crate::tables::read_map;
-use device::{Device, Incarnation};
+use device::{Device, Incarnation, Page};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Chunks of the log that are applied together: 64 MiB of it, as the cache writes it.
-const CHUNKS_AT_ONCE: usize = 64;
+/// Notes of the log that are applied together: twice what 256 MiB of pages have, in 10 MB of memory. The nodes that they
+/// change are read together, and stay in memory until the next checkpoint anyway.
+const NOTES_AT_ONCE: usize = 131_072;
 
 impl Store {
     /// Opens and recovers the store on `device`. Writes nothing: what is damaged stays as it was.
@@ -23,9 +25,9 @@ impl Store {
     /// # Errors
     /// One variant for each reason not to open, see [`StoreError`]; the device's.
     pub fn open(device: Arc<dyn Device>) -> Result<Store, StoreError> {
-        let geometry = Geometry::read(&*device)?;
+        let (geometry, first_blocks) = Geometry::read(&*device)?;
         let mut first_error = None;
-        for (slot, root) in roots(&*device, &geometry)? {
+        for (slot, root) in roots(&first_blocks, &geometry) {
             match read_map(&*device, &geometry, &root) {
                 Ok(map) => {
                     let store = Store::assemble(device, geometry, map, &root, slot);
@@ -51,14 +53,17 @@ impl Store {
         // The last batch that is whole by its notes, and the chunks of the one after it.
         let (mut held, mut begun): (Vec<Chunk>, Vec<Chunk>) = (Vec::new(), Vec::new());
         // Those that surely happened: applied many at a time, so that their nodes are read together.
-        let mut sure: Vec<Chunk> = Vec::new();
-        while let Some(chunk) = next_chunk(&*self.device, &self.geometry, &cursor, incarnation)? {
+        let (mut sure, mut notes): (Vec<Chunk>, usize) = (Vec::new(), 0);
+        let mut log = LogReader::new(&*self.device, &self.geometry);
+        while let Some(chunk) = log.next(&cursor, incarnation)? {
             cursor = chunk.after(&self.geometry);
             if held.last().is_some_and(|last| chunk.head.durable >= last.head.batch) {
+                notes += held.iter().map(|chunk| chunk.notes.len()).sum::<usize>();
                 sure.append(&mut held);
             }
-            if sure.len() >= CHUNKS_AT_ONCE {
+            if notes >= NOTES_AT_ONCE {
                 self.replay_chunks(&mut writer, &std::mem::take(&mut sure))?;
+                notes = 0;
             }
             let last = chunk.head.last;
             begun.push(chunk);
@@ -67,12 +72,12 @@ impl Store {
             }
         }
         let unfinished = begun.first().map_or(cursor.batch, |chunk| chunk.head.batch);
-        if let Some(proof) = proof_of_rot(&*self.device, &self.geometry, &cursor, unfinished, incarnation)? {
+        if let Some(proof) = log.proof_of_rot(&cursor, unfinished, incarnation)? {
             let place = self.geometry.start(cursor.segment).plus(cursor.offset);
             let what = format!("the log's chunk {}, which block {proof} knows to be durable,", cursor.chunk);
             return Err(StoreError::Damaged { device: self.device.name().to_owned(), place, what });
         }
-        if self.really_happened(&held, &cursor, incarnation)? {
+        if self.really_happened(&mut log, &held, &cursor, incarnation)? {
             sure.append(&mut held);
         }
         self.replay_chunks(&mut writer, &sure)?;
@@ -87,6 +92,7 @@ impl Store {
     /// Whether the last batch was durable: its data is whole, or a later chunk says so and the data is rotten.
     fn really_happened(
         &self,
+        log: &mut LogReader<'_>,
         held: &[Chunk],
         cursor: &Cursor,
         incarnation: Incarnation,
@@ -95,7 +101,7 @@ impl Store {
         for chunk in held {
             if !data_is_whole(&*self.device, chunk)? {
                 let batch = last.head.batch;
-                let proof = proof_of_rot(&*self.device, &self.geometry, cursor, batch, incarnation)?;
+                let proof = log.proof_of_rot(cursor, batch, incarnation)?;
                 return Ok(proof.is_some());
             }
         }
@@ -140,14 +146,13 @@ impl Store {
 }
 
 /// The valid roots with their slots, the newest first.
-fn roots(device: &dyn Device, geometry: &Geometry) -> Result<Vec<(usize, Root)>, StoreError> {
+fn roots(first_blocks: &[Page], geometry: &Geometry) -> Vec<(usize, Root)> {
     let mut found = Vec::new();
     for (slot, at) in ROOTS.into_iter().enumerate() {
-        let mut page = device::pages(1);
-        device.read(at, &mut page)?;
+        let page = &first_blocks[at.0 as usize];
         let sane = |root: &Root| root.log.segment < geometry.segments && root.log.next < geometry.segments;
-        found.extend(Root::decode(&page[0], geometry.id).filter(sane).map(|root| (slot, root)));
+        found.extend(Root::decode(page, geometry.id).filter(sane).map(|root| (slot, root)));
     }
     found.sort_by_key(|(_, root)| std::cmp::Reverse(root.generation));
-    Ok(found)
+    found
 }

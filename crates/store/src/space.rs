@@ -6,6 +6,7 @@ use crate::map::{Map, ObjectEntry, Pages};
 use crate::note::Note;
 use crate::policy::{self, Class, NodeUse};
 use crate::store::Store;
+use crate::stretch::Stretches;
 use crate::volume::VolumeId;
 use device::ObjectId;
 use std::collections::BTreeSet;
@@ -100,6 +101,9 @@ impl Map {
     fn promisable(&self) -> u64 {
         let Some(free) = self.segments.free_count().checked_sub(self.floor(Class::Writer)) else { return 0 };
         let blocks = free.saturating_sub(1) * self.segments.geometry.segment_blocks + self.segments.log_rest;
+        // A 16th for the copies of heads, a 32nd of each stretch at most, and its last block.
+        let has_copies = Stretches::of(self.segments.geometry.segment_blocks).has_copies();
+        let blocks = blocks - if has_copies { blocks / 16 } else { 0 };
         let promised = self.segments.promised_pages;
         // Pages of the node table that their nodes may change: all there are, and those for new nodes.
         let table = (NODES_PER_PAGE * promised)

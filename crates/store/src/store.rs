@@ -15,11 +15,13 @@ use crate::clean::Cleaner;
 use crate::counters::{Counters, Counting, count};
 use crate::error::StoreError;
 use crate::format::{EPOCH_ROOT, ROOTS, SUPERBLOCK};
+use crate::log::Place;
 use crate::map::{Map, Missing, NodeTable, Tree};
 use crate::root::{Cursor, Extent, Root, no_epoch};
 use crate::scrub::Scrub;
 use crate::segments::{SegmentEntry, Segments, Use};
 use crate::space::Space;
+use crate::stretch::Heads;
 use crate::superblock::{Geometry, Layout};
 use crate::volume;
 use device::{Block, Device, DeviceError, Incarnation, Operation, Page, Sequence, StoreId};
@@ -44,6 +46,8 @@ pub struct Store {
     pub(crate) incarnation: AtomicU64,
     /// Blocks of log that recovery would read now.
     pub(crate) log_blocks: AtomicU64,
+    /// Reads that recovery would make now to follow it, but for the open stretch.
+    pub(crate) log_reads: AtomicU64,
     #[cfg(feature = "planted-bugs")]
     pub(crate) planted: crate::plant::Planted,
 }
@@ -69,6 +73,8 @@ pub(crate) struct Writer {
     /// Which of the two roots was last made durable.
     pub(crate) root_slot: usize,
     pub(crate) log: Cursor,
+    /// The heads of all chunks in the log's open stretch.
+    pub(crate) heads: Heads,
     /// The last batch that is known to be durable.
     pub(crate) durable: u64,
     /// `log` is at the start of segments of its own, with nothing of this incarnation written there yet.
@@ -79,6 +85,13 @@ pub(crate) struct Writer {
     pub(crate) tables: Vec<Extent>,
     /// A root that may be on the medium or not.
     pub(crate) pending: Option<Pending>,
+}
+
+impl Writer {
+    /// Where the next vector goes.
+    pub(crate) fn place(&self) -> Place {
+        Place { offset: self.log.offset, copy_bytes: self.heads.bytes() }
+    }
 }
 
 impl Store {
@@ -139,6 +152,7 @@ impl Store {
             geometry,
             incarnation: AtomicU64::new(root.incarnation.0),
             log_blocks: AtomicU64::new(0),
+            log_reads: AtomicU64::new(0),
             counting: Counting::default(),
             cleaner: Mutex::default(),
             scrub: Mutex::default(),
@@ -149,6 +163,7 @@ impl Store {
                 generation: root.generation,
                 root_slot: slot,
                 log: root.log,
+                heads: Heads::default(),
                 durable: root.log.batch - 1,
                 log_is_fresh: false,
                 nodes_at: None,
@@ -210,6 +225,12 @@ impl Store {
     /// Blocks written to the log since the last checkpoint: what recovery would have to read.
     pub fn blocks_since_checkpoint(&self) -> u64 {
         self.log_blocks.load(Ordering::Relaxed)
+    }
+
+    /// Reads of the device that a recovery makes to follow the log up to its open stretch, at most. For that one, the log's
+    /// end and what shows that it is the end, it makes twelve more at most.
+    pub fn reads_since_checkpoint(&self) -> u64 {
+        self.log_reads.load(Ordering::Relaxed)
     }
 
     /// How full it is.

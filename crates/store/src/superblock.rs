@@ -107,8 +107,8 @@ impl Geometry {
         page
     }
 
-    /// Reads and believes the superblock of `device`, or says why not.
-    pub(crate) fn read(device: &dyn Device) -> Result<Geometry, StoreError> {
+    /// Reads and believes the superblock of `device`, or says why not. Returns the first blocks, up to the first segment.
+    pub(crate) fn read(device: &dyn Device) -> Result<(Geometry, Vec<Page>), StoreError> {
         let name = || device.name().to_owned();
         if device.blocks() < SEGMENTS_AT {
             return Err(StoreError::NotAStore { device: name() });
@@ -120,7 +120,7 @@ impl Geometry {
             let (expected, found) = (geometry.total_blocks, device.blocks());
             return Err(StoreError::Truncated { device: name(), expected, found });
         }
-        Ok(geometry)
+        Ok((geometry, pages))
     }
 
     /// The first block of a segment.

@@ -61,30 +61,34 @@ fn power_back(power: &Power, disk: &SimDisk) {
 
 /// One life: work, crash at `cut`, recover with crashes in it, work, crash, recover.
 fn live(seed: u64, cut: u64, segments: u64) -> bool {
-    let when = format!("seed {seed} cut after {cut}");
     let (power, disk, store) = fresh(segments, seed ^ cut << 20);
+    live_on(seed, cut, (&power, &disk, store), 60)
+}
+
+fn live_on(seed: u64, cut: u64, (power, disk, store): (&Power, &Arc<SimDisk>, Store), steps: u64) -> bool {
+    let when = format!("seed {seed} cut after {cut}");
     let mut life = Work::new(seed);
     power.cut_after(cut);
-    let mut left = work(&store, Model::default(), &mut life, 60);
+    let mut left = work(&store, Model::default(), &mut life, steps);
     let cut_short = power.lost();
     drop(store);
-    power_back(&power, &disk);
+    power_back(power, disk);
     let mut random = Random::new(seed ^ cut);
     for _ in 0..random.below(3) {
-        let (store, found) = recovered(&disk, &left, &when);
+        let (store, found) = recovered(disk, &left, &when);
         left = Left { acknowledged: found.clone(), maybe: found };
         power.cut_after(random.below(8));
         let begun = store.begin(Incarnation(store.incarnation().0 + 1));
         assert!(begun.is_err() == power.lost(), "{when}: {begun:?}");
-        power_back(&power, &disk);
+        power_back(power, disk);
     }
-    let (store, found) = recovered(&disk, &left, &when);
+    let (store, found) = recovered(disk, &left, &when);
     store.begin(Incarnation(store.incarnation().0 + 1)).expect("power is on");
     power.cut_after(random.below(60));
     let left = work(&store, found, &mut life, 30);
     drop(store);
-    power_back(&power, &disk);
-    drop(recovered(&disk, &left, &when));
+    power_back(power, disk);
+    drop(recovered(disk, &left, &when));
     cut_short
 }
 
@@ -103,5 +107,14 @@ fn a_crash_at_any_write_or_flush_loses_nothing_acknowledged_and_tears_nothing() 
 fn crashes_on_a_small_device_where_segments_are_reused() {
     for seed in 100..220 {
         live(seed, Random::new(seed).below(300), 90);
+    }
+}
+
+#[test]
+fn crashes_in_a_store_whose_segments_are_so_large_that_heads_are_copied() {
+    for seed in 300..360 {
+        let cut = Random::new(seed).below(1200);
+        let (power, disk, store) = fresh_of(256, 90, seed);
+        live_on(seed, cut, (&power, &disk, store), 400);
     }
 }

@@ -206,9 +206,15 @@ pub fn mount(disk: &Arc<SimDisk>) -> Result<Store, StoreError> {
 
 /// A new store on a new disk with this many segments.
 pub fn fresh(segments: u64, seed: u64) -> (Arc<Power>, Arc<SimDisk>, Store) {
+    fresh_of(SEGMENT, segments, seed)
+}
+
+/// The same, with segments of so many blocks.
+pub fn fresh_of(blocks: u32, segments: u64, seed: u64) -> (Arc<Power>, Arc<SimDisk>, Store) {
     let power = Power::new();
-    let disk = disk(4 + segments * u64::from(SEGMENT), &power, seed);
-    format(&disk);
+    let disk = disk(4 + segments * u64::from(blocks), &power, seed);
+    let layout = Layout { id: ID, segment_blocks: Some(blocks) };
+    Store::format(&*disk, &layout).expect("the device is large enough");
     let store = mount(&disk).expect("a new store opens");
     (power, disk, store)
 }

@@ -49,8 +49,8 @@ pub(super) struct StartArgs {
     /// How many empty files there are
     #[arg(long, default_value_t = 1_000_000)]
     files: u64,
-    /// The buffer, in MiB
-    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(8..=65_536))]
+    /// The buffer, in MiB; it is filled to half, from where on as much goes home as this program writes
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u64).range(8..=65_536))]
     buffer: u64,
     /// Over how many pages of one file records of 512 B are written, at random
     #[arg(long, default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1000..=10_000_000))]

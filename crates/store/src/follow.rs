@@ -1,0 +1,212 @@
+//! Following the log from a root to its end, with few reads.
+
+use crate::error::StoreError;
+use crate::log::{Chunk, parse};
+use crate::note::{CHUNK_BLOCKS_MAX, claimed_note_blocks};
+use crate::root::Cursor;
+use crate::stretch::{COPIES_AHEAD, Stretches, WINDOW_BLOCKS, copies};
+use crate::superblock::Geometry;
+use device::{Block, Device, Incarnation, Page};
+use std::collections::BTreeMap;
+
+/// Blocks read where perhaps no chunk begins: the notes of 256 pages with some to spare, so that one read is enough for
+/// what the cache writes.
+pub(crate) const NOTE_BLOCKS_AHEAD: u64 = 4;
+
+/// Blocks in which proof is looked for that what seems to be the log's end is not: a chunk, and the beginning of one more.
+pub(crate) const PROOF_BLOCKS: u64 = CHUNK_BLOCKS_MAX + 1;
+
+/// Blocks that were read.
+#[derive(Default)]
+struct Window {
+    at: Block,
+    pages: Vec<Page>,
+}
+
+impl Window {
+    fn get(&self, at: Block, count: u64) -> Option<&[Page]> {
+        let from = usize::try_from(at.0.checked_sub(self.at.0)?).ok()?;
+        self.pages.get(from..from.checked_add(count as usize)?)
+    }
+}
+
+/// Follows the log, chunk by chunk. Once a chunk of a stretch was found, the beginning of the stretch after it is read, where
+/// copies of all heads of this one may lie. Where there are none, as in the last stretch, it is read in windows.
+pub(crate) struct LogReader<'a> {
+    device: &'a dyn Device,
+    geometry: &'a Geometry,
+    stretches: Stretches,
+    /// What was read last where a chunk was looked for.
+    here: Window,
+    /// The beginning of the stretch after the one that is followed.
+    beyond: Window,
+    /// Chunks of the stretch that is followed, by their first blocks.
+    copied: BTreeMap<Block, Chunk>,
+    /// The first block of that stretch.
+    stretch: Option<Block>,
+}
+
+impl<'a> LogReader<'a> {
+    pub(crate) fn new(device: &'a dyn Device, geometry: &'a Geometry) -> LogReader<'a> {
+        let (here, beyond, copied) = (Window::default(), Window::default(), BTreeMap::new());
+        let stretches = Stretches::of(geometry.segment_blocks);
+        LogReader { device, geometry, stretches, here, beyond, copied, stretch: None }
+    }
+
+    /// The chunk that the log goes on with, in the open segment or at the start of the next; `None` at its end.
+    pub(crate) fn next(
+        &mut self,
+        cursor: &Cursor,
+        incarnation: Incarnation,
+    ) -> Result<Option<Chunk>, StoreError> {
+        let belongs = |chunk: &Chunk| {
+            let head = &chunk.head;
+            head.incarnation == incarnation
+                && (head.chunk, head.batch, head.chain) == (cursor.chunk, cursor.batch, cursor.chain)
+        };
+        let start = self.geometry.start(cursor.segment);
+        if let Some(chunk) = self.copied.remove(&start.plus(cursor.offset)).filter(belongs) {
+            return Ok(Some(chunk));
+        }
+        let follows = self.stretch == Some(start.plus(self.stretches.start(cursor.offset)));
+        let ahead = if follows { WINDOW_BLOCKS } else { NOTE_BLOCKS_AHEAD };
+        let mut places = [(cursor.segment, cursor.offset, ahead), (cursor.next, 0, PROOF_BLOCKS)];
+        if cursor.next < self.geometry.segments && self.held(self.geometry.start(cursor.next), 1).is_some() {
+            // Only one of the two can belong, and this one needs no read.
+            places.reverse();
+        }
+        for (segment, offset, ahead) in places {
+            if let Some(chunk) = self.in_place(segment, offset, ahead)?.filter(belongs) {
+                self.look_ahead(&chunk, segment, offset);
+                return Ok(Some(chunk));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The chunk that begins at `offset` in a segment, if a whole one does. Data is not looked at.
+    pub(crate) fn in_place(
+        &mut self,
+        segment: u32,
+        offset: u64,
+        ahead: u64,
+    ) -> Result<Option<Chunk>, StoreError> {
+        if segment >= self.geometry.segments || offset >= self.geometry.segment_blocks {
+            return Ok(None);
+        }
+        let geometry = self.geometry;
+        let (at, room) = (geometry.start(segment).plus(offset), geometry.segment_blocks - offset);
+        let claimed = claimed_note_blocks(&self.get(at, 1, ahead.min(room))?[0], geometry.id);
+        let Some(blocks) = claimed.filter(|&blocks| blocks <= room) else { return Ok(None) };
+        Ok(parse(geometry, at, self.get(at, blocks, ahead.max(blocks).min(room))?))
+    }
+
+    /// The blocks of a segment that look like the beginning of a chunk. All of them are read together.
+    pub(crate) fn candidates(&mut self, segment: u32, from: u64, count: u64) -> Result<Vec<u64>, StoreError> {
+        let geometry = self.geometry;
+        let pages = self.get(geometry.start(segment).plus(from), count, count)?;
+        let looks = |page: &Page| claimed_note_blocks(page, geometry.id).is_some();
+        Ok((from..).zip(pages).filter(|(_, page)| looks(page)).map(|(offset, _)| offset).collect())
+    }
+
+    fn held(&self, at: Block, count: u64) -> Option<&[Page]> {
+        self.here.get(at, count).or_else(|| self.beyond.get(at, count))
+    }
+
+    /// `count` blocks, read together with those behind them unless they are here.
+    fn get(&mut self, at: Block, count: u64, ahead: u64) -> Result<&[Page], StoreError> {
+        if self.held(at, count).is_none() {
+            let mut pages = device::pages(ahead as usize);
+            if self.device.read(at, &mut pages).is_err() {
+                // Perhaps only what was read ahead is unreadable.
+                pages.truncate(count as usize);
+                self.device.read(at, &mut pages)?;
+            }
+            self.here = Window { at, pages };
+        }
+        Ok(self.held(at, count).expect("read just now"))
+    }
+
+    /// Where a stretch is entered with this chunk, looks for copies of its heads at the beginning of the one after it.
+    fn look_ahead(&mut self, chunk: &Chunk, segment: u32, offset: u64) {
+        let stretch = self.geometry.start(segment).plus(self.stretches.start(offset));
+        if self.stretch == Some(stretch) {
+            return;
+        }
+        self.stretch = Some(stretch);
+        self.copied.clear();
+        let beyond = std::mem::take(&mut self.beyond);
+        if beyond.get(chunk.at, 1).is_some() {
+            self.here = beyond;
+        }
+        let end = self.stretches.end(offset);
+        let (next, at) =
+            if end < self.geometry.segment_blocks { (segment, end) } else { (chunk.head.next, 0) };
+        if next >= self.geometry.segments || !self.stretches.has_copies() {
+            return;
+        }
+        let mut pages = device::pages(COPIES_AHEAD.min(self.geometry.segment_blocks - at) as usize);
+        let at = self.geometry.start(next).plus(at);
+        // What cannot be read is no copy; whoever needs it reads it in its place.
+        if self.device.read(at, &mut pages).is_ok() {
+            self.beyond = Window { at, pages };
+            self.copied = self.copies_beyond(segment, chunk).unwrap_or_default();
+        }
+    }
+
+    /// The chunks of `segment` of which copies lie beyond, as far as they are whole.
+    fn copies_beyond(&self, segment: u32, chunk: &Chunk) -> Option<BTreeMap<Block, Chunk>> {
+        let at = self.beyond.at;
+        let blocks = claimed_note_blocks(&self.beyond.get(at, 1)?[0], self.geometry.id)?;
+        let with = parse(self.geometry, at, self.beyond.get(at, blocks)?)?;
+        // What lies there may be left from an earlier use of the segment.
+        if with.head.incarnation != chunk.head.incarnation || with.head.chunk <= chunk.head.chunk {
+            return None;
+        }
+        let pages = self.beyond.get(at.plus(blocks), with.head.copy_blocks)?;
+        let start = self.geometry.start(segment);
+        let inside = |(offset, _): &(u64, Vec<Page>)| *offset < self.geometry.segment_blocks;
+        let chunks = copies(pages).into_iter().filter(inside);
+        let chunks = chunks.filter_map(|(offset, head)| parse(self.geometry, start.plus(offset), &head));
+        Some(chunks.map(|chunk| (chunk.at, chunk)).collect())
+    }
+
+    /// Looks for proof that `batch`, of which something is bad at or before `cursor`, was durable once: a later chunk
+    /// that says so. Looks at most one chunk further on, in the open segment and in the next, and from any later
+    /// chunk along the log. Returns where the proof lies.
+    pub(crate) fn proof_of_rot(
+        &mut self,
+        cursor: &Cursor,
+        batch: u64,
+        incarnation: Incarnation,
+    ) -> Result<Option<Block>, StoreError> {
+        for (segment, offset) in [(cursor.segment, cursor.offset), (cursor.next, 0)] {
+            if segment >= self.geometry.segments {
+                continue;
+            }
+            let window = self.geometry.segment_blocks.saturating_sub(offset).min(PROOF_BLOCKS);
+            for offset in self.candidates(segment, offset, window)? {
+                let Some(chunk) = self.in_place(segment, offset, NOTE_BLOCKS_AHEAD)? else { continue };
+                let later = chunk.head.incarnation == incarnation && chunk.head.chunk > cursor.chunk;
+                if later && let Some(proof) = self.follow_for_proof(chunk, batch)? {
+                    return Ok(Some(proof));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn follow_for_proof(&self, first: Chunk, batch: u64) -> Result<Option<Block>, StoreError> {
+        let (mut chunk, mut log) = (first, LogReader::new(self.device, self.geometry));
+        loop {
+            if chunk.head.durable >= batch {
+                return Ok(Some(chunk.at));
+            }
+            let (incarnation, cursor) = (chunk.head.incarnation, chunk.after(self.geometry));
+            match log.next(&cursor, incarnation)? {
+                Some(next) => chunk = next,
+                None => return Ok(None),
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Stretches of the log, and the copies of their chunks' heads that the next one begins with.
+//!
+//! The heads of a log lie as far apart as its data is long, so following it costs a read for each chunk. A stretch begins
+//! at a place that is known before the log was followed to it, and its first chunk carries copies of all heads of the
+//! stretch before: one read for all of them. A copy is believed as the chunk is, by its checksum and its place in the
+//! chain, so one that is damaged, stale or missing costs reads and nothing else.
+
+use crate::format::{U32, blocks_for};
+use crate::note::{NOTES_MAX, head_bytes, note_blocks};
+use device::Page;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Blocks of a stretch at most: 16 MiB. What lies behind the last copies is read as a whole.
+const STRETCH_BLOCKS_MAX: u64 = 4096;
+
+/// Blocks of a segment that is worth copies: 1 MiB. Only the simulator's are smaller.
+const COPIED_SEGMENT_MIN: u64 = 256;
+
+/// Of a stretch, copies are at most this part: with pages of data they are a fiftieth or less. A log of hardly anything but notes
+/// goes without, as copies would double it.
+const COPIES_PART: u64 = 32;
+
+/// Blocks read where copies may lie: the notes and copies of any chunk fit.
+pub(crate) const COPIES_AHEAD: u64 = 160;
+
+/// Blocks read at once where there are none: 4 MiB.
+pub(crate) const WINDOW_BLOCKS: u64 = 1024;
+
+const _: () = assert!(note_blocks(NOTES_MAX) as u64 + STRETCH_BLOCKS_MAX / COPIES_PART <= COPIES_AHEAD);
+
+/// How segments of log are cut into stretches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stretches {
+    segment_blocks: u64,
+    blocks: u64,
+}
+
+impl Stretches {
+    pub(crate) fn of(segment_blocks: u64) -> Stretches {
+        let count = segment_blocks.div_ceil(STRETCH_BLOCKS_MAX);
+        Stretches { segment_blocks, blocks: segment_blocks.div_ceil(count) }
+    }
+
+    /// Where the stretch begins in which a block of a segment lies.
+    pub(crate) fn start(&self, offset: u64) -> u64 {
+        offset / self.blocks * self.blocks
+    }
+
+    /// Where it ends.
+    pub(crate) fn end(&self, offset: u64) -> u64 {
+        (self.start(offset) + self.blocks).min(self.segment_blocks)
+    }
+
+    /// Whether stretches may have copies at all.
+    pub(crate) fn has_copies(&self) -> bool {
+        self.segment_blocks >= COPIED_SEGMENT_MIN
+    }
+
+    /// The blocks that copies of so many bytes take; 0 where there are none or they are too many.
+    pub(crate) fn copy_blocks(&self, bytes: usize) -> u64 {
+        let blocks = blocks_for(bytes) as u64;
+        if self.has_copies() && blocks <= self.blocks / COPIES_PART { blocks } else { 0 }
+    }
+
+    /// Reads that following a whole stretch takes, at most: with copies of its heads, and without.
+    pub(crate) fn reads(&self, copied: bool) -> u64 {
+        // A window begins with a chunk, so it may end within the next one's notes and be read again from there.
+        let windows = self.blocks.div_ceil(WINDOW_BLOCKS - note_blocks(NOTES_MAX) as u64);
+        if copied { 1 } else { windows + u64::from(self.has_copies()) }
+    }
+}
+
+/// The heads of a stretch's chunks, one behind the other, as they are copied.
+#[derive(Debug, Default)]
+pub(crate) struct Heads(Vec<u8>);
+
+/// Stands before each copy.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct CopyBytes {
+    /// The chunk's first block, from its segment's start.
+    offset: U32,
+    /// Bytes of the head and its notes; 0 behind the last copy.
+    bytes: U32,
+}
+
+/// Bytes that a copy of a head with so many notes takes.
+pub(crate) fn copy_bytes(notes: usize) -> usize {
+    size_of::<CopyBytes>() + head_bytes(notes)
+}
+
+impl Heads {
+    /// One more chunk, whose first block is `offset` in its segment.
+    pub(crate) fn push(&mut self, offset: u64, head: &[Page], notes: usize) {
+        let bytes = head_bytes(notes);
+        let copy = CopyBytes { offset: (offset as u32).into(), bytes: (bytes as u32).into() };
+        self.0.extend(copy.as_bytes());
+        self.0.extend(&Page::bytes(head)[..bytes]);
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Fills the first of `into`, which are zeros.
+    pub(crate) fn write(&self, into: &mut [Page]) {
+        Page::bytes_mut(into)[..self.0.len()].copy_from_slice(&self.0);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// The copies in these blocks: where in its segment each chunk begins, and its head and notes. Nothing of it is believed yet.
+pub(crate) fn copies(pages: &[Page]) -> Vec<(u64, Vec<Page>)> {
+    let mut rest = Page::bytes(pages);
+    let mut found = Vec::new();
+    while let Ok((copy, behind)) = CopyBytes::read_from_prefix(rest) {
+        let Some(bytes) = behind.get(..copy.bytes.get() as usize).filter(|bytes| !bytes.is_empty()) else {
+            break;
+        };
+        found.push((u64::from(copy.offset.get()), crate::log::to_pages(bytes)));
+        rest = &behind[bytes.len()..];
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stretches_are_equal_parts_of_a_segment_of_at_most_16_mib() {
+        for (segment, blocks) in [(16, 16), (256, 256), (4096, 4096), (4097, 2049), (32_768, 4096)] {
+            let stretches = Stretches::of(segment);
+            assert_eq!((stretches.start(0), stretches.end(0)), (0, blocks));
+            assert_eq!((stretches.start(blocks - 1), stretches.end(blocks - 1)), (0, blocks));
+            let last = stretches.start(segment - 1);
+            assert_eq!(stretches.end(last), segment, "the last one ends with the segment");
+            assert!(segment - last + 8 > blocks, "and is about as long");
+        }
+        assert_eq!(Stretches::of(256).end(256), 256, "a segment's end begins no stretch");
+    }
+
+    #[test]
+    fn copies_are_a_32nd_of_a_stretch_at_most_and_none_where_segments_are_tiny() {
+        let blocks = |segment: u64, copies: usize| Stretches::of(segment).copy_blocks(copies * 4096);
+        assert_eq!([0, 1, 8, 9].map(|copies| blocks(256, copies)), [0, 1, 8, 0]);
+        assert_eq!([128, 129].map(|copies| blocks(32_768, copies)), [128, 0]);
+        assert_eq!(blocks(16, 1), 0);
+        assert_eq!([true, false].map(|copied| Stretches::of(32_768).reads(copied)), [1, 6]);
+    }
+
+    #[test]
+    fn copies_read_back_as_they_were_written_and_garbage_is_none() {
+        let mut head = device::pages(2);
+        head[0].0[..8].fill(7);
+        head[1].0[..8].fill(8);
+        let mut heads = Heads::default();
+        heads.push(5, &head[..1], 1);
+        heads.push(90, &head, 100);
+        assert_eq!(heads.bytes(), copy_bytes(1) + copy_bytes(100));
+        let mut pages = device::pages(3);
+        heads.write(&mut pages);
+        let found = copies(&pages);
+        let places: Vec<(u64, usize)> = found.iter().map(|(at, pages)| (*at, pages.len())).collect();
+        assert_eq!(places, [(5, 1), (90, 2)]);
+        assert!(found[0].1 == head[..1] && found[1].1[0] == head[0]);
+        assert_eq!(found[1].1[1].0[..8], [8; 8]);
+        assert_eq!(copies(&[Page([0xff; device::BLOCK_BYTES])]).len(), 0, "longer than what there is");
+        assert_eq!(copies(&[]).len(), 0);
+    }
+}
