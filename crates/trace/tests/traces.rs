@@ -74,7 +74,7 @@ fn random_orders_of_every_trace_give_the_recorded_results() {
         ("sqlite-wal-6threads", 1000),
         ("cargo-build", 1000),
         ("fio-libaio-2threads", 1000),
-        ("git-clone-nolocal", 8),
+        ("git-clone-nolocal", 100),
     ] {
         let benchmark = compiled(name);
         for order in ["weir", "root"] {

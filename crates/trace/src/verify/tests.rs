@@ -2,7 +2,7 @@
 //! recorded results; with the rule off too, some order does not.
 
 use super::*;
-use crate::action::Rule;
+use crate::action::{Fate, Rule};
 use crate::benchmark::{CompileSettings, compile};
 use crate::order::Switches;
 use crate::parse::Strace;
@@ -327,6 +327,17 @@ fn a_seed_shows_a_difference_again() {
     let seed = first.results[0].seed;
     let again = verify(&benchmark, "weir", 1, seed).expect("the order is compiled");
     assert_eq!(again.results[0].what.action, first.results[0].what.action);
+}
+
+#[test]
+fn what_comes_of_orders_does_not_depend_on_the_number_of_processors() {
+    let lines = format!("{THREADS}1 mkdir(\"/srv/d\", 0755) = 0\n2 access(\"/srv/d\", F_OK) = 0\n");
+    let benchmark = compiled(&lines, Switches::without([Rule::Name]));
+    let order = benchmark.order("weir").expect("it is compiled");
+    let run = |processors| Judge::new(&benchmark, order).0.run_all(ORDERS, 1, processors);
+    let one = run(1);
+    assert_eq!(one.changed.len(), 1);
+    assert_eq!(one, run(3));
 }
 
 #[test]
