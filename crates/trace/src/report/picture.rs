@@ -23,7 +23,7 @@ const NARROWEST: f64 = 2.0;
 /// The narrowest box that has room for a name from bottom to top.
 const UPRIGHT: f64 = 11.0;
 /// Of each letter, about.
-const LETTER: f64 = 6.2;
+const LETTER: f64 = 6.8;
 /// The same, of small ones.
 const SMALL_LETTER: f64 = 5.4;
 /// Letters of a file's name that are shown.
@@ -132,7 +132,7 @@ impl Picture<'_> {
 
     fn head(&self, order: &str, to: u32) -> String {
         // At least as wide as the text on top.
-        let (width, height) = ((LEFT + self.scale.width + 20.0).max(900.0), self.height());
+        let (width, height) = ((LEFT + self.scale.width + 20.0).max(900.0).ceil(), self.height());
         let mut svg = String::new();
         put(
             &mut svg,
