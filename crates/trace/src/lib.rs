@@ -12,6 +12,7 @@ mod names;
 mod op;
 mod order;
 mod parse;
+mod parts;
 mod record;
 mod replay;
 mod report;

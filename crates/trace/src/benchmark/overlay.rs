@@ -5,8 +5,8 @@ use super::{About, Benchmark, Initial, InitialKind};
 use crate::action::Nap;
 use crate::error::TraceError;
 use crate::names::{Name, Names};
-use crate::op::Op;
 use crate::order::{Order, Wait};
+use crate::parts;
 use crate::replay::{Run, Sample};
 use std::collections::HashMap;
 
@@ -100,11 +100,15 @@ impl Overlay {
 }
 
 fn contexts_of(benchmark: &Benchmark) -> u32 {
-    let numbers = benchmark.actions.iter().filter_map(|action| match &action.op {
-        Op::Submit { context, .. } | Op::Collect { context, .. } => Some(context.saturating_add(1)),
-        _ => None,
-    });
-    numbers.max().unwrap_or(0)
+    let mut contexts = 0;
+    for action in &benchmark.actions {
+        action.op.parts(|part| {
+            if let parts::Part::Context(context) = part {
+                contexts = contexts.max(context.saturating_add(1));
+            }
+        });
+    }
+    contexts
 }
 
 fn about(all: &[(String, Benchmark)]) -> About {
@@ -249,7 +253,7 @@ fn described(kind: &InitialKind, names: &Names) -> String {
 mod tests {
     use super::*;
     use crate::benchmark::{CompileSettings, compile};
-    use crate::op::NO_HANDLE;
+    use crate::op::{NO_HANDLE, Op};
     use crate::parse::Strace;
     use crate::replay::{Baseline, Settings, Speed, replay_onto_nothing};
 

@@ -5,7 +5,8 @@ use super::{Benchmark, InitialKind};
 use crate::action::Action;
 use crate::error::TraceError;
 use crate::names::Name;
-use crate::op::{Handle, NO_HANDLE, Op, Place};
+use crate::op::{Handle, NO_HANDLE, Op};
+use crate::parts::Part;
 use std::path::Path;
 
 /// More threads than this are no trace of a program.
@@ -58,19 +59,22 @@ impl<'a> Validator<'a> {
     }
 
     fn action(&mut self, action: &Action) {
-        let (mut names, mut handles) = (self.names.max(u64::from(action.name.0) + 1), self.handles);
-        visit(action, |handle| handles = handles.max(above(handle)), |_| {});
-        visit(action, |_| {}, |name| names = names.max(u64::from(name.0) + 1));
-        (self.names, self.handles) = (names, handles);
         self.threads = self.threads.max(u64::from(action.thread) + 1);
-        let requests = match &action.op {
-            Op::Collect { requests, .. } => {
-                requests.iter().map(|request| u64::from(*request) + 1).max().unwrap_or(0)
+        self.names = self.names.max(u64::from(action.name.0) + 1);
+        action.op.parts(|part| match part {
+            Part::Place(at) => {
+                self.handles = self.handles.max(above(at.dir));
+                self.names = self.names.max(u64::from(at.path.0) + 1);
             }
-            Op::Submit { first, requests, .. } => u64::from(*first) + requests.len() as u64,
-            _ => 0,
-        };
-        self.requests = self.requests.max(requests);
+            Part::Handle(handle) => self.handles = self.handles.max(above(*handle)),
+            Part::Name(name) => self.names = self.names.max(u64::from(name.0) + 1),
+            Part::Request(request) => self.requests = self.requests.max(u64::from(*request) + 1),
+            Part::Context(_) => {}
+        });
+        // Those behind the first have the numbers that follow.
+        if let Op::Submit { first, requests, .. } = &action.op {
+            self.requests = self.requests.max(u64::from(*first) + requests.len() as u64);
+        }
     }
 
     /// Everything else: what came up must be there.
@@ -117,70 +121,11 @@ fn above(handle: Handle) -> u64 {
     if handle == NO_HANDLE { 0 } else { u64::from(handle) + 1 }
 }
 
-/// Every handle and name of an action.
-fn visit(action: &Action, mut handle: impl FnMut(Handle), mut name: impl FnMut(Name)) {
-    let mut place = |at: &Place<Handle>| {
-        handle(at.dir);
-        name(at.path);
-    };
-    match &action.op {
-        Op::Nothing | Op::SyncAll | Op::Collect { .. } => {}
-        Op::Open { at, made, .. } | Op::ChangeDir { at, made } => {
-            place(at);
-            handle(*made);
-        }
-        Op::Stat { at, .. }
-        | Op::Access { at, .. }
-        | Op::StatFs { at }
-        | Op::MakeDir { at, .. }
-        | Op::MakeNode { at, .. }
-        | Op::ListAttributes { at, .. }
-        | Op::RemoveDir { at }
-        | Op::Unlink { at }
-        | Op::SetMode { at, .. }
-        | Op::SetOwner { at, .. }
-        | Op::SetTimes { at, .. }
-        | Op::Resize { at, .. } => place(at),
-        Op::ReadLink { at, target } => {
-            place(at);
-            target.iter().for_each(|target| name(*target));
-        }
-        Op::Symlink { target, at } => {
-            place(at);
-            name(*target);
-        }
-        Op::GetAttribute { at, name: attribute, .. }
-        | Op::SetAttribute { at, name: attribute, .. }
-        | Op::RemoveAttribute { at, name: attribute, .. } => {
-            place(at);
-            name(*attribute);
-        }
-        Op::Rename { from, to, .. } | Op::Link { from, to, .. } | Op::Exchange { one: from, other: to } => {
-            place(from);
-            place(to);
-        }
-        Op::Close { all, unlocked } => all.iter().chain(unlocked).for_each(|one| handle(*one)),
-        Op::Read { on, .. }
-        | Op::Write { on, .. }
-        | Op::ReadWith { on, .. }
-        | Op::WriteWith { on, .. }
-        | Op::SetFlags { on, .. }
-        | Op::Seek { on, .. }
-        | Op::Allocate { on, .. }
-        | Op::Advise { on, .. }
-        | Op::Sync { on, .. }
-        | Op::List { on, .. }
-        | Op::Flock { on, .. }
-        | Op::Lock { on, .. } => handle(*on),
-        Op::Copy { from, to, .. } => {
-            handle(*from);
-            handle(*to);
-        }
-        Op::Submit { requests, .. } => requests.iter().for_each(|request| handle(request.on)),
-    }
-}
-
 /// The names in an action's operation.
-pub(crate) fn names_of(action: &Action, name: impl FnMut(Name)) {
-    visit(action, |_| {}, name);
+pub(crate) fn names_of(action: &Action, mut name: impl FnMut(Name)) {
+    action.op.parts(|part| match part {
+        Part::Place(at) => name(at.path),
+        Part::Name(other) => name(*other),
+        _ => {}
+    });
 }

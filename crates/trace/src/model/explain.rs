@@ -1,5 +1,6 @@
 //! Whether the model, as it is now, could give a call the result that the trace shows.
 
+use super::linearise::places;
 use super::tree::{End, Kind};
 use super::world::World;
 use crate::op::{Ask, Call, Fd, Op, Outcome, Place};
@@ -188,7 +189,7 @@ impl World {
 
     /// Whether nothing but the snapshot, which lacks a name, contradicts a call.
     pub(super) fn contradicts_snapshot(&mut self, call: &Call) -> bool {
-        let places = self.places(call);
+        let places = places(call);
         call.outcome.succeeded()
             && places.into_iter().any(|at| {
                 let path = self.names.bytes(at.path).to_vec();

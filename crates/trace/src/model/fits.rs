@@ -1,7 +1,7 @@
 //! Whether what a name leads to could give a call the result that the trace shows.
 
 use super::explain::Needs;
-use super::linearise::{moves_locks, resizes};
+use super::linearise::{moves_locks, places, resizes};
 use super::tree::{End, Kind, NodeId, Walk};
 use super::world::World;
 use crate::op::{Ask, Call, Fd, Op, Outcome, Place};
@@ -203,45 +203,10 @@ impl World {
             _ => {}
         }
         let changed: Vec<_> =
-            self.places(change).into_iter().filter_map(|at| self.looked_up(change, at).pop()).collect();
-        let mut seen = self
-            .places(call)
-            .into_iter()
-            .flat_map(|at| self.looked_up(call, at))
-            .collect::<Vec<_>>()
-            .into_iter();
+            places(change).into_iter().filter_map(|at| self.looked_up(change, at).pop()).collect();
+        let mut seen =
+            places(call).into_iter().flat_map(|at| self.looked_up(call, at)).collect::<Vec<_>>().into_iter();
         seen.any(|name| changed.contains(&name))
-    }
-
-    pub(super) fn places(&self, call: &Call) -> Vec<Place<Fd>> {
-        match &call.ask {
-            Ask::File(
-                Op::Open { at, .. }
-                | Op::Stat { at, .. }
-                | Op::Access { at, .. }
-                | Op::ReadLink { at, .. }
-                | Op::MakeDir { at, .. }
-                | Op::MakeNode { at, .. }
-                | Op::RemoveDir { at }
-                | Op::Unlink { at }
-                | Op::Symlink { at, .. }
-                | Op::Resize { at, .. }
-                | Op::SetMode { at, .. }
-                | Op::SetOwner { at, .. }
-                | Op::SetTimes { at, .. }
-                | Op::GetAttribute { at, .. }
-                | Op::SetAttribute { at, .. }
-                | Op::ListAttributes { at, .. }
-                | Op::RemoveAttribute { at, .. }
-                | Op::ChangeDir { at, .. },
-            ) => vec![*at],
-            Ask::File(
-                Op::Rename { from, to, .. }
-                | Op::Link { from, to, .. }
-                | Op::Exchange { one: from, other: to },
-            ) => vec![*from, *to],
-            _ => Vec::new(),
-        }
     }
 
     /// Names that a place's walk looks up now, the last one last.

@@ -11,7 +11,8 @@ use super::search::{Checkpoint, Moves};
 use super::waiting::{Moment, Waiting, Waits};
 use super::world::World;
 use crate::action::Step;
-use crate::op::{Ask, Call, Op, Outcome};
+use crate::op::{Ask, Call, Fd, Op, Outcome, Place};
+use crate::parts::Part;
 use std::collections::HashSet;
 
 /// Races that are listed; all are counted.
@@ -142,7 +143,7 @@ impl<'a, Each: FnMut(Step)> Lineariser<'a, Each> {
         for at in self.waiting.overlapping(&one.call, one.closes) {
             let Some(other) = self.waiting.get(at) else { continue };
             // Only a change can help, and only one that is explained itself.
-            let may = self.waiting.is_next(at) && !self.moves.has(one.at, at) && changes(&other.call);
+            let may = self.may_come(at, one.at) && changes(&other.call);
             if !may || !helps(self.world, &other.call, &one.call) {
                 continue;
             }
@@ -170,6 +171,12 @@ impl<'a, Each: FnMut(Step)> Lineariser<'a, Each> {
         }
     }
 
+    /// Whether a call may be applied before another one: neither that nor what is still to come was put before it.
+    fn may_come(&self, at: usize, before: usize) -> bool {
+        let waits = |first: &usize| *first == before || self.waiting.get(*first).is_some();
+        self.waiting.is_next(at) && !self.moves.before(at).iter().any(waits)
+    }
+
     fn take_early(&mut self, at: usize) {
         self.world.repairs.reordered += 1;
         let one = self.waiting.take(at);
@@ -184,9 +191,8 @@ impl<'a, Each: FnMut(Step)> Lineariser<'a, Each> {
             for at in self.waiting.overlapping(call, call.end) {
                 let Some(other) = self.waiting.get(at).map(|other| &other.call) else { continue };
                 let observes = !changes(other) || matches!(other.outcome, Outcome::Error(_));
-                if self.waiting.is_next(at)
+                if self.may_come(at, one.at)
                     && observes
-                    && !self.moves.has(one.at, at)
                     && self.world.sees(other, call)
                     && self.world.explains(other)
                     && self.world.explains(call)
@@ -207,7 +213,7 @@ fn helps(world: &mut World, other: &Call, call: &Call) -> bool {
 }
 
 fn related(world: &mut World, other: &Call, call: &Call) -> bool {
-    let (names, others) = (paths(call), paths(other));
+    let names = !places(call).is_empty() && !places(other).is_empty();
     let descriptors = matches!(
         (&call.ask, &other.ask),
         (
@@ -219,7 +225,7 @@ fn related(world: &mut World, other: &Call, call: &Call) -> bool {
     let bytes = looks && resizes(other) && world.file_meant(call) == world.file_meant(other);
     let locks = matches!(call.ask, Ask::File(Op::Lock { .. } | Op::Flock { .. })) && moves_locks(other);
     let ends = matches!(call.ask, Ask::Wait { .. }) && other.ask == Ask::Exit;
-    descriptors || bytes || locks || ends || (!names.is_empty() && !others.is_empty())
+    descriptors || bytes || locks || ends || names
 }
 
 pub(super) fn resizes(call: &Call) -> bool {
@@ -236,33 +242,13 @@ pub(super) fn moves_locks(call: &Call) -> bool {
     file || matches!(call.ask, Ask::Exit | Ask::Duplicate { .. } | Ask::CloseRange { .. })
 }
 
-pub(super) fn paths(call: &Call) -> Vec<crate::names::Name> {
-    match &call.ask {
-        Ask::File(
-            Op::Open { at, .. }
-            | Op::Stat { at, .. }
-            | Op::Access { at, .. }
-            | Op::ReadLink { at, .. }
-            | Op::MakeDir { at, .. }
-            | Op::MakeNode { at, .. }
-            | Op::RemoveDir { at }
-            | Op::Unlink { at }
-            | Op::Symlink { at, .. }
-            | Op::Resize { at, .. }
-            | Op::SetMode { at, .. }
-            | Op::SetOwner { at, .. }
-            | Op::SetTimes { at, .. }
-            | Op::GetAttribute { at, .. }
-            | Op::SetAttribute { at, .. }
-            | Op::ListAttributes { at, .. }
-            | Op::RemoveAttribute { at, .. }
-            | Op::ChangeDir { at, .. },
-        ) => vec![at.path],
-        Ask::File(
-            Op::Rename { from, to, .. } | Op::Link { from, to, .. } | Op::Exchange { one: from, other: to },
-        ) => vec![from.path, to.path],
-        _ => Vec::new(),
+/// Where the files are that a call names.
+pub(super) fn places(call: &Call) -> Vec<Place<Fd>> {
+    let mut places = Vec::new();
+    if let Ask::File(op) = &call.ask {
+        op.parts(|part| places.extend(if let Part::Place(at) = part { Some(*at) } else { None }));
     }
+    places
 }
 
 pub(super) fn changes(call: &Call) -> bool {

@@ -40,11 +40,6 @@ impl Moves {
         self.0.get(&at).cloned().unwrap_or_default()
     }
 
-    /// Whether `first` was put before `then`.
-    pub(super) fn has(&self, first: usize, then: usize) -> bool {
-        self.0.get(&then).is_some_and(|before| before.contains(&first))
-    }
-
     fn with(&self, (first, then): (usize, usize)) -> Moves {
         let mut moves = self.clone();
         if let Some(before) = moves.0.get_mut(&first) {
@@ -123,7 +118,9 @@ impl<Each: FnMut(Step)> Lineariser<'_, Each> {
         let mut open = vec![Tried { races, depth: 0, moves, pairs: self.pairs(target) }];
         for _ in 0..TRIES_MAX {
             let left = open.iter_mut().filter(|tried| !tried.pairs.is_empty());
-            let Some(tried) = left.min_by_key(|tried| (tried.races, tried.depth)) else { break };
+            // One choice alone is likelier than several that only look better.
+            let rank = |tried: &&mut Tried| (tried.depth > 0, tried.races, tried.depth);
+            let Some(tried) = left.min_by_key(rank) else { break };
             let pair = tried.pairs.pop_front().expect("some are left");
             let (moves, depth) = (tried.moves.with(pair), tried.depth + 1);
             let races = self.run_again(&moves, horizon);

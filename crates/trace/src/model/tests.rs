@@ -131,3 +131,37 @@ fn a_lock_that_a_replay_leaves_out_refuses_nobody_there() {
     let left_out = Fate::Modelled(crate::action::Modelled::SharedLock);
     assert_eq!(benchmark.fates().get(&left_out), Some(&2));
 }
+
+#[test]
+fn one_choice_that_explains_all_is_found_beside_one_that_explains_most() {
+    let mut lines = String::from(
+        "1 000400 clone(child_stack=0x7f, flags=CLONE_VM|CLONE_FS|CLONE_FILES|CLONE_THREAD) = 5 <0.000010>\n\
+        1 000500 openat(AT_FDCWD</srv>, \"/srv/d/b\", O_RDWR|O_CREAT, 0644) = 4</srv/d/b> <0.000010>\n\
+        1 000600 openat(AT_FDCWD</srv>, \"/srv/d/c\", O_RDWR|O_CREAT, 0644) = 6</srv/d/c> <0.000010>\n\
+        1 000700 ftruncate(3</srv/d/a>, 50) = 0 <0.000010>\n",
+    );
+    // Pairs of which either may come first.
+    for pair in 0..24 {
+        let at = 1000 + 50 * pair;
+        let [first, second] = [(1, at), (2, at + 5)]
+            .map(|(task, at)| format!("{task} {at:06} chmod(\"/srv/d/c\", 0600 <unfinished ...>\n"));
+        let [third, fourth] = [(1, at + 10), (2, at + 20)]
+            .map(|(task, at)| format!("{task} {at:06} <... chmod resumed>) = 0 <0.000005>\n"));
+        lines += &[first, second, third, fourth].concat();
+    }
+    // What is truncated is the file that was there. If the look comes before the renaming, sizes are right, and it is wrong.
+    lines += "1 003000 rename(\"/srv/d/a\", \"/srv/d/b\" <unfinished ...>\n\
+        2 003010 truncate(\"/srv/d/b\", 14471 <unfinished ...>\n\
+        1 003050 <... rename resumed>) = 0 <0.000045>\n\
+        5 003060 openat(AT_FDCWD</srv>, \"/srv/d/a\", O_RDONLY <unfinished ...>\n\
+        2 003080 <... truncate resumed>) = 0 <0.000065>\n\
+        5 003100 <... openat resumed>) = -1 ENOENT (No such file or directory) <0.000030>\n";
+    // Both end before what their threads do next.
+    lines += "2 003150 access(\"/srv/d/c\", F_OK) = 0 <0.000005>\n5 003160 access(\"/srv/d/c\", F_OK) = 0 <0.000005>\n";
+    for look in 0..4 {
+        lines += &format!("1 0032{look}0 lseek(3</srv/d/b>, 0, SEEK_END) = 50 <0.000005>\n");
+    }
+    let told = explained(&lines);
+    let rename = place(&told, |op| matches!(op, Op::Rename { .. }));
+    assert!(place(&told, |op| matches!(op, Op::Resize { size: 14471, .. })) < rename);
+}

@@ -1,6 +1,7 @@
 //! A window of the graph as one SVG: threads as lanes, actions as boxes on time, edges with their rules.
 
-use crate::action::{Action, Fate, Moment};
+use super::show;
+use crate::action::{Action, Fate, Moment, Rule};
 use crate::benchmark::Benchmark;
 use crate::error::TraceError;
 use crate::op::Outcome;
@@ -9,60 +10,72 @@ use std::fmt::Write;
 
 /// Actions in one picture: more cannot be told apart.
 const ACTIONS_MAX: u32 = 2000;
-/// Of the picture, without the names of the threads.
-const WIDTH: f64 = 1800.0;
 /// Room for the names of the threads.
 const LEFT: f64 = 90.0;
 /// Room for what the picture shows.
 const TOP: f64 = 40.0;
-const LANE: f64 = 46.0;
-const BOX: f64 = 24.0;
+/// Room for times, rules and what is left out.
+const BOTTOM: f64 = 66.0;
+const LANE: f64 = 84.0;
+const BOX: f64 = 60.0;
 /// The narrowest box that can be seen.
 const NARROWEST: f64 = 2.0;
+/// The narrowest box that has room for a name from bottom to top.
+const UPRIGHT: f64 = 11.0;
 /// Of each letter, about.
-const LETTER: f64 = 6.2;
+const LETTER: f64 = 6.8;
+/// The same, of small ones.
+const SMALL_LETTER: f64 = 5.4;
 /// Letters of a file's name that are shown.
 const NAME_MAX: usize = 80;
-/// Time in which no call is under way is cut to this part of the time in which one is.
-const GAP: u64 = 25;
+/// Between two times that are shown.
+const TIMES_APART: f64 = 110.0;
 
-/// Where moments lie, from left to right. Long gaps are cut.
+/// A stretch of time in which nothing begins or ends has at least this room, if a call is under way, and if none is.
+const STRETCH: (f64, f64) = (12.0, 3.0);
+/// Ten times the time takes so much more of it.
+const TENFOLD: f64 = 6.0;
+/// The widest picture that common renderers take.
+const WIDTH_MAX: f64 = 30_000.0;
+
+/// Where moments lie, from left to right. Calls take from a microsecond to seconds: each stretch between two moments has room by
+/// the logarithm of its time.
 struct Scale {
-    /// Where each piece begins, in the trace and in the picture's own time.
-    pieces: Vec<(u64, u64)>,
-    all: u64,
+    /// Each moment at which a call begins or ends, and where it lies.
+    moments: Vec<(u64, f64)>,
+    width: f64,
 }
 
 impl Scale {
-    fn new<'a>(actions: impl Iterator<Item = &'a Action>) -> Scale {
-        let mut busy: Vec<(u64, u64)> = actions.map(|action| (action.start, action.end)).collect();
-        busy.sort_unstable();
-        let mut merged: Vec<(u64, u64)> = Vec::new();
-        for (start, end) in busy {
-            match merged.last_mut() {
-                Some(last) if start <= last.1 => last.1 = last.1.max(end),
-                _ => merged.push((start, end)),
+    fn new(window: &[Action]) -> Scale {
+        let mut changes: Vec<(u64, i32)> =
+            window.iter().flat_map(|action| [(action.start, 1), (action.end, -1)]).collect();
+        changes.sort_unstable();
+        let (mut moments, mut at, mut under_way): (Vec<(u64, f64)>, f64, i32) = (Vec::new(), 0.0, 0);
+        for (moment, change) in changes {
+            match moments.last() {
+                Some((before, _)) if *before == moment => {}
+                Some((before, _)) => {
+                    let least = if under_way > 0 { STRETCH.0 } else { STRETCH.1 };
+                    at += least + TENFOLD * ((moment - before) as f64 / 1e3).max(1.0).log10();
+                    moments.push((moment, at));
+                }
+                None => moments.push((moment, at)),
             }
+            under_way += change;
         }
-        let sum: u64 = merged.iter().map(|(start, end)| end - start).sum();
-        let longest = (sum / GAP).max(1);
-        let (mut pieces, mut at, mut before) = (Vec::new(), 0, None);
-        for (start, end) in merged {
-            at += before.map_or(0, |before| longest.min(start - before));
-            pieces.push((start, at));
-            at += end - start;
-            before = Some(end);
-        }
-        Scale { pieces, all: at.max(1) }
+        let shrink = (WIDTH_MAX / at.max(1.0)).min(1.0);
+        moments.iter_mut().for_each(|(_, x)| *x = LEFT + *x * shrink);
+        Scale { moments, width: at * shrink }
+    }
+
+    fn first(&self) -> u64 {
+        self.moments.first().map_or(0, |(moment, _)| *moment)
     }
 
     fn x(&self, moment: u64) -> f64 {
-        let piece = self.pieces.partition_point(|(start, _)| *start <= moment).saturating_sub(1);
-        let (start, at) = self.pieces[piece];
-        // A moment in a gap lies at its end: nothing is drawn there.
-        let next = self.pieces.get(piece + 1).map_or(self.all, |(_, at)| *at);
-        let at = at.saturating_add(moment.saturating_sub(start)).min(next);
-        LEFT + at as f64 / self.all as f64 * WIDTH
+        let place = self.moments.partition_point(|(known, _)| *known < moment);
+        self.moments.get(place).map_or(LEFT + self.width, |(_, x)| *x)
     }
 }
 
@@ -80,27 +93,20 @@ pub fn picture(benchmark: &Benchmark, order: &str, from: u32, to: u32) -> Result
     let mut threads: Vec<u32> = window.iter().map(|action| action.thread).collect();
     threads.sort_unstable();
     threads.dedup();
-    let picture = Picture { benchmark, from, scale: Scale::new(window.iter()), threads };
+    let waits = || (from..=to).flat_map(|to| order.of(to).iter().map(move |wait| (to, wait)));
+    let mut rules: Vec<Rule> =
+        waits().filter(|(_, wait)| wait.on >= from).map(|(_, wait)| wait.rule).collect();
+    rules.sort_unstable();
+    rules.dedup();
+    let picture = Picture { benchmark, from, scale: Scale::new(window), threads, rules };
     let mut svg = picture.head(&order.name, to);
+    picture.draw_times(&mut svg);
     for (id, action) in (from..).zip(window) {
         picture.draw_action(&mut svg, id, action);
     }
-    let mut outside = 0;
-    for to in from..=to {
-        for wait in order.of(to) {
-            match wait.on < from {
-                true => outside += 1,
-                false => picture.draw_edge(&mut svg, to, wait),
-            }
-        }
-    }
-    let y = picture.height() - 8.0;
-    put(
-        &mut svg,
-        format_args!(
-            "<text x=\"{LEFT}\" y=\"{y}\" class=\"note\">{outside} edges come from before</text>\n</svg>"
-        ),
-    );
+    waits().filter(|(_, wait)| wait.on >= from).for_each(|(to, wait)| picture.draw_edge(&mut svg, to, wait));
+    picture.draw_rules(&mut svg, waits().filter(|(_, wait)| wait.on < from).count());
+    put(&mut svg, format_args!("</svg>"));
     Ok(svg)
 }
 
@@ -109,11 +115,13 @@ struct Picture<'a> {
     from: u32,
     scale: Scale,
     threads: Vec<u32>,
+    /// Of the edges that are drawn.
+    rules: Vec<Rule>,
 }
 
 impl Picture<'_> {
     fn height(&self) -> f64 {
-        TOP + LANE * self.threads.len() as f64 + 26.0
+        TOP + LANE * self.threads.len() as f64 + BOTTOM
     }
 
     /// The top of a thread's boxes.
@@ -123,7 +131,8 @@ impl Picture<'_> {
     }
 
     fn head(&self, order: &str, to: u32) -> String {
-        let (width, height) = (LEFT + WIDTH + 20.0, self.height());
+        // At least as wide as the text on top.
+        let (width, height) = ((LEFT + self.scale.width + 20.0).max(900.0).ceil(), self.height());
         let mut svg = String::new();
         put(
             &mut svg,
@@ -134,19 +143,18 @@ impl Picture<'_> {
         );
         put(&mut svg, format_args!("{STYLE}"));
         let (trace, from) = (text(&self.benchmark.about.trace), self.from);
-        let first = &self.benchmark.actions[from as usize];
         put(
             &mut svg,
             format_args!(
                 "<text x=\"{LEFT}\" y=\"20\" class=\"head\">{trace}: actions {from} to {to}, order {}, from {:.6} s; \
-                 time without a call is cut</text>",
+                 room by the logarithm of time</text>",
                 text(order),
-                first.start as f64 / 1e9
+                self.scale.first() as f64 / 1e9
             ),
         );
         for thread in &self.threads {
             let y = self.y(*thread) + BOX / 2.0;
-            let right = LEFT + WIDTH;
+            let right = LEFT + self.scale.width;
             put(
                 &mut svg,
                 format_args!("<line x1=\"{LEFT}\" x2=\"{right}\" y1=\"{y}\" y2=\"{y}\" class=\"lane\"/>"),
@@ -181,13 +189,25 @@ impl Picture<'_> {
                 action.line,
                 text(&name),
                 text(&paths),
-                outcome(action.recorded),
+                show(action.recorded),
                 action.fate.text()
             ),
         );
         let label = format!("{id} {name}");
         if width > LETTER * label.len() as f64 {
-            put(svg, format_args!("<text x=\"{:.1}\" y=\"{}\">{}</text>", x + 3.0, y + 16.0, text(&label)));
+            let (x, y) = (x + 3.0, y + BOX / 2.0 + 4.0);
+            put(svg, format_args!("<text x=\"{x:.1}\" y=\"{y}\">{}</text>", text(&label)));
+        } else if width >= UPRIGHT {
+            let (x, y) = (x + width / 2.0 + 3.0, y + BOX - 3.0);
+            let room = (BOX / SMALL_LETTER) as usize;
+            let name: String = name.chars().take(room).collect();
+            put(
+                svg,
+                format_args!(
+                    "<text transform=\"translate({x:.1} {y}) rotate(-90)\" class=\"small\">{}</text>",
+                    text(&name)
+                ),
+            );
         }
     }
 
@@ -199,35 +219,87 @@ impl Picture<'_> {
         let down = self.y(on.thread) < self.y(waiting.thread);
         let (from, into) = if down { (BOX, 0.0) } else { (0.0, BOX) };
         let (y1, y2) = (self.y(on.thread) + from, self.y(waiting.thread) + into);
-        let rule = format!("{:?}", wait.rule);
+        let colour = self.colour(wait.rule);
         put(
             svg,
             format_args!(
-                "<path d=\"M{x1:.1} {y1} L{x2:.1} {y2}\" class=\"edge\"><title>{rule}: action {to} waits for {} to {}</title></path>",
+                "<path d=\"M{x1:.1} {y1} L{x2:.1} {y2}\" class=\"edge\" stroke=\"{colour}\"><title>{:?}: action {to} waits for {} to {}</title></path>\n\
+                 <circle cx=\"{x2:.1}\" cy=\"{y2}\" r=\"3\" fill=\"{colour}\"/>",
+                wait.rule,
                 wait.on,
                 if wait.moment == Moment::Start { "begin" } else { "end" }
             ),
         );
-        let (x, y) = ((x1 + x2) / 2.0 + 2.0, (y1 + y2) / 2.0);
-        put(svg, format_args!("<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"rule\">{rule}</text>"));
+    }
+
+    fn colour(&self, rule: Rule) -> &'static str {
+        let number = self.rules.iter().position(|other| *other == rule).unwrap_or(0);
+        COLOURS[number % COLOURS.len()]
+    }
+
+    /// Times since the first call, below the lanes.
+    fn draw_times(&self, svg: &mut String) {
+        let y = self.height() - BOTTOM + 12.0;
+        let first = self.scale.first();
+        let mut free = LEFT;
+        for (moment, x) in &self.scale.moments {
+            if *x >= free {
+                let time = duration(moment - first);
+                let top = TOP;
+                put(
+                    svg,
+                    format_args!(
+                        "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{top}\" y2=\"{y}\" class=\"lane\"/>"
+                    ),
+                );
+                put(svg, format_args!("<text x=\"{x:.1}\" y=\"{}\" class=\"note\">+{time}</text>", y + 10.0));
+                free = x + TIMES_APART;
+            }
+        }
+    }
+
+    /// What colours mean, and how many edges the picture lacks.
+    fn draw_rules(&self, svg: &mut String, outside: usize) {
+        let y = self.height() - 12.0;
+        let mut x = LEFT;
+        for rule in &self.rules {
+            let (name, colour) = (format!("{rule:?}"), self.colour(*rule));
+            let after = x + 18.0;
+            put(
+                svg,
+                format_args!(
+                    "<line x1=\"{x}\" x2=\"{after}\" y1=\"{0}\" y2=\"{0}\" class=\"edge\" stroke=\"{colour}\"/>",
+                    y - 4.0
+                ),
+            );
+            put(svg, format_args!("<text x=\"{}\" y=\"{y}\">{name}</text>", after + 4.0));
+            x = after + 4.0 + LETTER * name.len() as f64 + 24.0;
+        }
+        put(
+            svg,
+            format_args!("<text x=\"{x}\" y=\"{y}\" class=\"note\">{outside} edges come from before</text>"),
+        );
     }
 }
 
-const STYLE: &str = "<style>.done{fill:#9ecae1;stroke:#3182bd}.error{fill:#fcbba1;stroke:#cb181d}\
-    .rest{fill:#e0e0e0;stroke:#888}.lane{stroke:#ddd}.edge{stroke:#e6550d;fill:none;marker-end:url(#tip)}\
-    .rule{fill:#a63603;font-size:9px}.head{font-size:13px}.note{fill:#666}</style>\
-    <defs><marker id=\"tip\" viewBox=\"0 0 6 6\" refX=\"6\" refY=\"3\" markerWidth=\"6\" markerHeight=\"6\" orient=\"auto\">\
-    <path d=\"M0 0 L6 3 L0 6 z\" fill=\"#e6550d\"/></marker></defs>";
+/// Of edges, by rule. They can be told apart on white, also by those who see red and green alike.
+const COLOURS: [&str; 8] =
+    ["#d55e00", "#0072b2", "#009e73", "#cc79a7", "#000000", "#e69f00", "#56b4e9", "#7f3c8d"];
+
+const STYLE: &str = "<style>.done{fill:#d6e6f4;stroke:#3182bd}.error{fill:#fcd9cc;stroke:#cb181d}\
+    .rest{fill:#eeeeee;stroke:#999999}.lane{stroke:#dddddd}.edge{fill:none;stroke-width:1.5}\
+    .small{font-size:9px}.head{font-size:13px}.note{fill:#666666}</style>\
+    <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>";
 
 fn put(svg: &mut String, line: std::fmt::Arguments<'_>) {
     writeln!(svg, "{line}").expect("memory does not fail");
 }
 
-fn outcome(outcome: Outcome) -> String {
-    match outcome {
-        Outcome::Value(value) => value.to_string(),
-        Outcome::Error(error) => crate::decode::errno_name(error),
-        Outcome::Unknown => "unknown".into(),
+fn duration(nanos: u64) -> String {
+    match nanos {
+        0..1_000_000 => format!("{:.1} us", nanos as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.3} ms", nanos as f64 / 1e6),
+        _ => format!("{:.3} s", nanos as f64 / 1e9),
     }
 }
 
@@ -267,12 +339,13 @@ mod tests {
     fn a_picture_has_a_lane_for_each_thread_a_box_for_each_action_and_each_edge_with_its_rule() {
         let svg = picture(&benchmark(), "weir", 0, 4).expect("the window is there");
         let count = |what: &str| svg.matches(what).count();
-        assert_eq!((count("class=\"lane\""), count("<rect"), count("class=\"edge\"")), (2, 5, 2));
+        assert_eq!((count(">thread "), count("</title></rect>"), count("</title></path>")), (2, 5, 2));
         assert!(svg.contains(">Bytes</text>") && svg.contains(">Clone</text>"), "{svg}");
         assert!(svg.contains("/a&lt;?&amp;&quot;b") && svg.contains("= ENOENT"), "{svg}");
         assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"));
         // Two hours of nothing do not press everything else to the side: a write of half a second has room for its name.
-        assert!(svg.contains(">2 pwrite64</text>"), "{svg}");
+        assert!(svg.contains(">pwrite64</text>"), "{svg}");
+        assert!(svg.contains(">+0.0 us</text>") && svg.contains(">+1.100 s</text>"), "{svg}");
     }
 
     #[test]

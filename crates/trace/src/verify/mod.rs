@@ -6,6 +6,7 @@
 
 mod attributes;
 mod content;
+mod judge;
 mod locks;
 mod names;
 mod random;
@@ -13,17 +14,16 @@ mod schedule;
 mod sim;
 mod tree;
 
-use crate::action::{ActionId, Fate};
+use crate::action::ActionId;
 use crate::benchmark::Benchmark;
 use crate::error::TraceError;
 use crate::op::Outcome;
 use crate::order::Order;
-use crate::report::{same, show};
+use crate::report::show;
+use judge::{Change, Judge, Seen};
 pub(crate) use random::Random;
-use schedule::Schedule;
 use serde::Serialize;
-use sim::{Result as Simulated, Simulation};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// Examples that are kept of each list; hostile benchmarks must not fill memory with them.
@@ -77,7 +77,7 @@ pub struct Deviation {
     pub seed: u64,
 }
 
-/// Runs `orders` random orders that `order` allows; the first has this seed, each next one the next number.
+/// Runs `orders` random orders that `order` allows, on all processors; the first has this seed, each next one the next number.
 pub fn verify(
     benchmark: &Benchmark,
     order: &str,
@@ -85,51 +85,14 @@ pub fn verify(
     seed: u64,
 ) -> Result<Verification, TraceError> {
     let order = benchmark.order(order)?;
-    let start = Simulation::new(benchmark);
-    let races: BTreeSet<u64> = benchmark.about.races.iter().copied().collect();
-    let mut expected: Vec<Option<Simulated>> = Vec::with_capacity(benchmark.actions.len());
-    let mut result = Verification::new(order);
-    let mut simulation = start.clone();
-    for (id, action) in benchmark.actions.iter().enumerate() {
-        if action.fate != Fate::Executed {
-            expected.push(None);
-            continue;
-        }
-        let simulated = simulation.execute(id as ActionId, &action.op);
-        let judged = same(action, simulated.outcome) && !races.contains(&action.line);
-        expected.push(judged.then_some(simulated));
-        match judged {
-            true => result.judged += 1,
-            false => result.leave_out(benchmark, id, simulated.outcome),
-        }
-    }
-    let schedule = Schedule::new(benchmark, order);
-    let mut changed: BTreeMap<(bool, usize), (u64, u64, Outcome)> = BTreeMap::new();
-    let mut digests = std::collections::HashSet::new();
-    for seed in (0..orders).map(|number| seed.wrapping_add(number)) {
-        let mut simulation = start.clone();
-        let mut digest = 0u64;
-        schedule.run(&mut Random::new(seed), |id| {
-            digest = digest.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(id);
-            let action = &benchmark.actions[id as usize];
-            if action.fate != Fate::Executed {
-                return;
-            }
-            let simulated = simulation.execute(id, &action.op);
-            let Some(expected) = expected[id as usize] else { return };
-            let kept = same(action, simulated.outcome);
-            if !kept || simulated.view != expected.view {
-                changed.entry((kept, id as usize)).or_insert((0, seed, simulated.outcome)).0 += 1;
-            }
-        });
-        digests.insert(digest);
-        result.orders += 1;
-    }
-    result.distinct = digests.len() as u64;
-    for ((kept, id), (orders, seed, outcome)) in changed {
+    let (judge, mut result) = Judge::new(benchmark, order);
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let Seen { changed, digests } = judge.run_all(orders, seed, processors as u64);
+    (result.orders, result.distinct) = (orders, digests.len() as u64);
+    for ((kept, id), Change { orders, first, outcome }) in changed {
         let what = Unjudged::new(benchmark, id, outcome);
         let list = if kept { &mut result.views } else { &mut result.results };
-        list.push(Deviation { what, orders, seed });
+        list.push(Deviation { what, orders, seed: seed.wrapping_add(first) });
     }
     Ok(result)
 }

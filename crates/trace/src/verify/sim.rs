@@ -2,7 +2,7 @@
 //! that compiled the benchmark: a mistake there is not repeated here. Rights, quotas and devices are not simulated.
 
 use super::locks::Locks;
-use super::tree::{Errno, Found, Kind, Node, Path, ROOT, Tree};
+use super::tree::{Errno, Found, Kind, Node, Path, ROOT, Tree, cut_up};
 use crate::action::ActionId;
 use crate::benchmark::{Benchmark, Device, InitialKind};
 use crate::names::Name;
@@ -68,11 +68,10 @@ impl Simulation {
     /// The state before the first action.
     pub(super) fn new(benchmark: &Benchmark) -> Simulation {
         let mut names = benchmark.names.clone();
-        let all: Vec<Vec<u8>> = benchmark.names.all().iter().map(|bytes| bytes.to_vec()).collect();
-        let paths = all.iter().map(|bytes| Path::new(bytes, &mut names)).collect();
+        let paths = cut_up(&benchmark.names.all(), &mut names);
         let lengths = names.all().iter().map(|bytes| bytes.len()).collect();
         let mut simulation = Simulation {
-            tree: Tree::new(),
+            tree: Tree::new(&paths),
             handles: vec![None; benchmark.about.handles as usize],
             requests: vec![false; benchmark.about.requests as usize],
             locks: Locks::default(),
@@ -88,6 +87,19 @@ impl Simulation {
                 node.ok().map(|node| Open { node, position: 0, flags: libc::O_RDWR as u32 });
         }
         simulation
+    }
+
+    /// Makes room for all that another one has come to hold, so that runs need not find it piece by piece.
+    pub(super) fn make_room(&mut self, other: &Simulation) {
+        self.tree.names.reserve(other.tree.names.capacity() - self.tree.names.len());
+    }
+
+    /// Back to a state before, in the memory that is there.
+    pub(super) fn begin_again(&mut self, start: &Simulation) {
+        self.tree.clone_from(&start.tree);
+        self.handles.clone_from(&start.handles);
+        self.requests.clone_from(&start.requests);
+        self.locks.clone_from(&start.locks);
     }
 
     fn add_initial(&mut self, path: Name, kind: &InitialKind, identity: u64, attributes: &[(Name, u32)]) {
@@ -215,7 +227,7 @@ impl Simulation {
     }
 
     /// Where a place leads.
-    pub(super) fn find(&self, at: &Place<Handle>, follow: bool) -> std::result::Result<Found, Errno> {
+    pub(super) fn find(&mut self, at: &Place<Handle>, follow: bool) -> std::result::Result<Found, Errno> {
         let path = &self.fixed.paths[at.path.0 as usize];
         let start = match (path.absolute, at.dir) {
             (true, _) | (_, NO_HANDLE) => ROOT,

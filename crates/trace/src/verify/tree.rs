@@ -68,25 +68,51 @@ pub(super) struct Path {
     /// It ends in a slash: what it names must be a directory.
     directory: bool,
     parts: Box<[Part]>,
+    /// Paths with the same number have all but their last part in common.
+    way: u32,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Part {
     Up,
     Name(Name),
 }
 
-impl Path {
-    pub(super) fn new(bytes: &[u8], names: &mut Names) -> Path {
+/// All paths of a benchmark, by number.
+pub(super) fn cut_up(all: &[&[u8]], names: &mut Names) -> Vec<Path> {
+    let mut ways = HashMap::new();
+    let mut one = |bytes: &&[u8]| {
         let parts = bytes.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
         let part = |part: &[u8]| if part == b".." { Part::Up } else { Part::Name(names.intern(part)) };
+        let parts: Box<[Part]> = parts.map(part).collect();
+        let absolute = bytes.starts_with(b"/");
+        let way = (absolute, parts.split_last().map_or(&[][..], |(_, way)| way).to_vec());
+        let next = ways.len() as u32;
         Path {
-            absolute: bytes.starts_with(b"/"),
+            absolute,
             empty: bytes.is_empty(),
             directory: bytes.ends_with(b"/") || bytes.ends_with(b"/."),
-            parts: parts.map(part).collect(),
+            parts,
+            way: *ways.entry(way).or_insert(next),
         }
-    }
+    };
+    all.iter().map(&mut one).collect()
+}
+
+/// How far a walk has come.
+#[derive(Debug, Clone, Copy, Default)]
+struct Walk {
+    at: u32,
+    /// Links that it went through.
+    links: u32,
+}
+
+/// To which directory a way led the last time, and from where. New names change nothing about it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Known {
+    since: u32,
+    from: u32,
+    to: Walk,
 }
 
 /// Where a walk ended: the name, in its directory, and what has it. No name: the path was a directory's own.
@@ -104,15 +130,36 @@ impl Found {
     }
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Tree {
     pub(super) nodes: Vec<Node>,
     pub(super) names: Map<(u32, Name), u32>,
+    /// By the number of the way.
+    known: Vec<Known>,
+    /// Counts names of directories and links that went: what was known before may be wrong. Never zero.
+    now: u32,
+}
+
+impl Clone for Tree {
+    fn clone(&self) -> Tree {
+        let Tree { nodes, names, known, now } = self;
+        Tree { nodes: nodes.clone(), names: names.clone(), known: known.clone(), now: *now }
+    }
+
+    /// Keeps the memory that is there.
+    fn clone_from(&mut self, other: &Tree) {
+        self.nodes.clone_from(&other.nodes);
+        self.names.clone_from(&other.names);
+        self.known.clone_from(&other.known);
+        self.now = other.now;
+    }
 }
 
 impl Tree {
-    pub(super) fn new() -> Tree {
-        Tree { nodes: vec![Node::new(Kind::Directory, 0)], names: Map::default() }
+    pub(super) fn new(paths: &[Path]) -> Tree {
+        let ways = paths.iter().map(|path| path.way as usize + 1).max().unwrap_or(0);
+        let (root, names) = (Node::new(Kind::Directory, 0), Map::default());
+        Tree { nodes: vec![root], names, known: vec![Known::default(); ways], now: 1 }
     }
 
     pub(super) fn node(&self, id: u32) -> &Node {
@@ -144,6 +191,9 @@ impl Tree {
         let node = self.names.remove(&(dir, name))?;
         self.node_mut(dir).list(name, length, -1);
         self.node_mut(node).links -= 1;
+        if matches!(self.node(node).kind, Kind::Directory | Kind::Link(_)) {
+            self.now += 1;
+        }
         Some(node)
     }
 
@@ -159,52 +209,94 @@ impl Tree {
     }
 
     /// Follows a path; the last component too if `follow`.
-    pub(super) fn walk(&self, start: u32, path: &Path, follow: bool, paths: &[Path]) -> Result<Found, Errno> {
-        let mut at = if path.absolute { ROOT } else { start };
-        let mut found = Found { at: None, node: Some(at), directory: path.directory };
-        let mut left: Vec<Part> = path.parts.iter().rev().copied().collect();
-        let mut links = 0;
-        while let Some(part) = left.pop() {
-            if self.node(at).kind != Kind::Directory {
-                return Err(libc::ENOTDIR);
-            }
-            let name = match part {
-                Part::Up => {
-                    at = self.node(at).parent;
-                    (found.at, found.node) = (None, Some(at));
-                    continue;
+    pub(super) fn walk(
+        &mut self,
+        start: u32,
+        path: &Path,
+        follow: bool,
+        paths: &[Path],
+    ) -> Result<Found, Errno> {
+        let from = if path.absolute { ROOT } else { start };
+        let mut walk = Walk { at: from, links: 0 };
+        if let Some((_, way)) = path.parts.split_last() {
+            let known = self.known[path.way as usize];
+            if known.since == self.now && known.from == from {
+                walk = known.to;
+            } else {
+                self.go(&mut walk, way, paths)?;
+                // A file could become a directory without any of these going.
+                if self.node(walk.at).kind == Kind::Directory {
+                    self.known[path.way as usize] = Known { since: self.now, from, to: walk };
                 }
-                Part::Name(name) => name,
-            };
-            let Some(node) = self.names.get(&(at, name)).copied() else {
-                return match left.is_empty() {
-                    true => Ok(Found { at: Some((at, name)), node: None, ..found }),
-                    false => Err(libc::ENOENT),
-                };
+            }
+        }
+        let (at, node) = self.arrive(walk, &path.parts, follow || path.directory, paths)?;
+        match node {
+            Some(node) if path.directory && self.node(node).kind != Kind::Directory => Err(libc::ENOTDIR),
+            _ => Ok(Found { at, node, directory: path.directory }),
+        }
+    }
+
+    /// Goes through each of these parts.
+    fn go(&self, walk: &mut Walk, parts: &[Part], paths: &[Path]) -> Result<(), Errno> {
+        for part in parts {
+            let node = match self.take(walk.at, *part)? {
+                (_, Some(node)) => node,
+                _ => return Err(libc::ENOENT),
             };
             match self.node(node).kind {
-                Kind::Link(target) if follow || found.directory || !left.is_empty() => {
-                    links += 1;
-                    if links > LINKS_MAX {
-                        return Err(libc::ELOOP);
-                    }
-                    let target = paths.get(target.0 as usize).ok_or(libc::ENOENT)?;
-                    if target.absolute {
-                        at = ROOT;
-                    }
-                    left.extend(target.parts.iter().rev());
-                    (found.at, found.node) = (None, Some(at));
+                Kind::Link(target) => {
+                    let target = self.enter_link(walk, target, paths)?;
+                    self.go(walk, &target.parts, paths)?;
                 }
-                _ => {
-                    (found.at, found.node) = (Some((at, name)), Some(node));
-                    at = node;
-                }
+                _ => walk.at = node,
             }
         }
-        match found.directory && self.node(at).kind != Kind::Directory {
-            true => Err(libc::ENOTDIR),
-            false => Ok(found),
+        Ok(())
+    }
+
+    /// Takes the last of these parts, those before it being behind: a name, and what has it.
+    fn arrive(
+        &self,
+        mut walk: Walk,
+        parts: &[Part],
+        follow: bool,
+        paths: &[Path],
+    ) -> Result<(Option<(u32, Name)>, Option<u32>), Errno> {
+        let Some(last) = parts.last() else { return Ok((None, Some(walk.at))) };
+        let (at, node) = self.take(walk.at, *last)?;
+        match node.map(|node| self.node(node).kind) {
+            Some(Kind::Link(target)) if follow => {
+                let target = self.enter_link(&mut walk, target, paths)?;
+                if let Some((_, way)) = target.parts.split_last() {
+                    self.go(&mut walk, way, paths)?;
+                }
+                self.arrive(walk, &target.parts, follow, paths)
+            }
+            _ => Ok((at, node)),
         }
+    }
+
+    /// One part, from a directory.
+    fn take(&self, at: u32, part: Part) -> Result<(Option<(u32, Name)>, Option<u32>), Errno> {
+        let node = self.node(at);
+        match part {
+            _ if node.kind != Kind::Directory => Err(libc::ENOTDIR),
+            Part::Up => Ok((None, Some(node.parent))),
+            Part::Name(name) => Ok((Some((at, name)), self.names.get(&(at, name)).copied())),
+        }
+    }
+
+    fn enter_link<'a>(&self, walk: &mut Walk, target: Name, paths: &'a [Path]) -> Result<&'a Path, Errno> {
+        walk.links += 1;
+        if walk.links > LINKS_MAX {
+            return Err(libc::ELOOP);
+        }
+        let target = paths.get(target.0 as usize).ok_or(libc::ENOENT)?;
+        if target.absolute {
+            walk.at = ROOT;
+        }
+        Ok(target)
     }
 }
 
@@ -222,5 +314,48 @@ impl Node {
         self.entries = self.entries.wrapping_add_signed(by as i32);
         self.listing.0 = self.listing.0.wrapping_add(record.wrapping_mul(by as u64));
         self.listing.1 = self.listing.1.wrapping_add(digest.wrapping_mul(by as u64));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_known_way_is_followed_anew_once_a_directory_or_link_on_it_has_gone() {
+        let mut names = Names::default();
+        let texts = ["/a/b/c/f", "/a/link/f", "b/c/"].map(str::as_bytes);
+        texts.iter().for_each(|text| {
+            names.intern(text);
+        });
+        let paths = cut_up(&texts, &mut names);
+        let [a, b, c, f, link] = ["a", "b", "c", "f", "link"].map(|name| names.intern(name.as_bytes()));
+        let mut tree = Tree::new(&paths);
+        let make = |tree: &mut Tree, dir, name, kind| {
+            let node = tree.add(Node::new(kind, 0));
+            tree.enter((dir, name), node, 1);
+            node
+        };
+        let both = |tree: &mut Tree| {
+            [0, 1].map(|path| tree.walk(ROOT, &paths[path], true, &paths).map(|found| found.node))
+        };
+        let in_a = make(&mut tree, ROOT, a, Kind::Directory);
+        let in_b = make(&mut tree, in_a, b, Kind::Directory);
+        make(&mut tree, in_a, link, Kind::Link(Name(2)));
+        make(&mut tree, in_b, c, Kind::File);
+        assert_eq!(both(&mut tree), [Err(libc::ENOTDIR); 2]);
+        tree.leave((in_b, c), 1);
+        assert_eq!(both(&mut tree), [Err(libc::ENOENT); 2]);
+        let in_c = make(&mut tree, in_b, c, Kind::Directory);
+        assert_eq!(both(&mut tree), [Ok(None); 2]);
+        let file = make(&mut tree, in_c, f, Kind::File);
+        assert_eq!(both(&mut tree), [Ok(Some(file)); 2]);
+        tree.leave((in_a, b), 1);
+        tree.enter((ROOT, b), in_b, 1);
+        assert_eq!(both(&mut tree), [Err(libc::ENOENT); 2]);
+        tree.enter((in_a, b), in_b, 1);
+        tree.leave((in_a, link), 1);
+        make(&mut tree, in_a, link, Kind::Directory);
+        assert_eq!(both(&mut tree), [Ok(Some(file)), Ok(None)]);
     }
 }

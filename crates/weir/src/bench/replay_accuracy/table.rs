@@ -40,8 +40,9 @@ pub(super) struct Replay {
     runs: Vec<f64>,
     /// (Median replay − median original) / median original.
     error: f64,
-    /// Of the median run: calls under way, as a share of what the program had on this target.
-    concurrency: f64,
+    /// Of the median run: calls under way, as a share of what the program had on this target. Unknown as long as no run of the
+    /// trace that was taken here has said that.
+    concurrency: Option<f64>,
     /// Of all runs: the part of the elapsed time by which actions began too late.
     late: f64,
     differences: u64,
@@ -57,7 +58,8 @@ pub(super) struct Summary {
     median: f64,
     /// The mean of the worst tenth.
     worst_decile: f64,
-    concurrency: f64,
+    /// Of the pairs of which it is known.
+    concurrency: Option<f64>,
     noise: f64,
 }
 
@@ -67,11 +69,9 @@ impl Table {
         let mut targets = Vec::new();
         for experiment in experiments {
             for target in &experiment.configurations {
-                let here = |outcome: &&Outcome| {
-                    outcome.key.experiment == experiment.name && outcome.key.target == target.name
-                };
-                let here: Vec<&Outcome> = outcomes.iter().filter(here).collect();
-                targets.extend(Target::new(experiment, (target.name, target.device.text()), &here));
+                let own = |outcome: &&Outcome| outcome.key.experiment == experiment.name;
+                let own: Vec<&Outcome> = outcomes.iter().filter(own).collect();
+                targets.extend(Target::new(experiment, (target.name, target.device.text()), &own));
             }
         }
         let kinds = [Kind::Micro, Kind::Macro];
@@ -86,8 +86,10 @@ impl Target {
     fn new(
         experiment: &Experiment,
         (target, device): (&'static str, &'static str),
-        here: &[&Outcome],
+        own: &[&Outcome],
     ) -> Option<Target> {
+        let here: Vec<&Outcome> =
+            own.iter().filter(|outcome| outcome.key.target == target).copied().collect();
         let originals: Vec<f64> = here
             .iter()
             .filter(|outcome| outcome.key.replay.is_none())
@@ -96,12 +98,11 @@ impl Target {
         let original = median(&originals)?;
         let away = originals.iter().map(|one| (one - original).abs()).sum::<f64>();
         let noise = away / originals.len() as f64 / original;
-        // What the program had here is in the trace that was taken here.
-        let mut own = here
+        // What the program had here is in the trace that was taken here, wherever that is replayed.
+        let mut of_here = own
             .iter()
             .filter(|outcome| outcome.key.replay.as_ref().is_some_and(|(source, _)| source == target));
-        let recorded =
-            own.find_map(|outcome| Some(outcome.replayed?.recorded_concurrency)).unwrap_or(f64::NAN);
+        let recorded = of_here.find_map(|outcome| Some(outcome.replayed?.recorded_concurrency));
         let mut replays = Vec::new();
         for source in &experiment.configurations {
             for variant in VARIANTS {
@@ -127,14 +128,15 @@ impl Replay {
         variant: Variant,
         outcomes: &[&Outcome],
         original: f64,
-        recorded: f64,
+        recorded: Option<f64>,
     ) -> Option<Replay> {
         let runs: Vec<f64> = outcomes.iter().map(|outcome| seconds(outcome)).collect();
         let error = (median(&runs)? - original) / original;
         let replayed = |of: fn(&Replayed) -> f64| -> Vec<f64> {
             outcomes.iter().filter_map(|outcome| outcome.replayed.as_ref().map(of)).collect()
         };
-        let concurrency = median(&replayed(|replayed| replayed.concurrency))? / recorded;
+        let concurrency = median(&replayed(|replayed| replayed.concurrency))?;
+        let concurrency = recorded.filter(|recorded| *recorded > 0.0).map(|recorded| concurrency / recorded);
         let late =
             replayed(|replayed| replayed.late_ns as f64 / 1e9).iter().sum::<f64>() / runs.iter().sum::<f64>();
         let differences =
@@ -151,7 +153,7 @@ impl Summary {
         let mut errors: Vec<f64> = replays.iter().map(|replay| replay.error.abs()).collect();
         errors.sort_by(f64::total_cmp);
         let worst = &errors[errors.len() - errors.len().div_ceil(10)..];
-        let concurrency: Vec<f64> = replays.iter().map(|replay| replay.concurrency).collect();
+        let concurrency: Vec<f64> = replays.iter().filter_map(|replay| replay.concurrency).collect();
         Some(Summary {
             kind,
             variant,
@@ -159,7 +161,7 @@ impl Summary {
             mean: mean(&errors)?,
             median: median(&errors)?,
             worst_decile: mean(worst)?,
-            concurrency: mean(&concurrency)?,
+            concurrency: mean(&concurrency),
             noise: mean(&of_kind().map(|target| target.noise).collect::<Vec<_>>())?,
         })
     }
@@ -218,15 +220,21 @@ pub(super) fn text(table: &Table, edges: &[(String, String, Value)]) -> String {
                 let error = of(variant).map_or("-".into(), |replay| format!("{:+.1}", replay.error * 100.0));
                 let _ = write!(text, "{error:>10}");
             }
-            let of_ours = |figure: fn(&Replay) -> f64| of(VARIANTS[0]).map_or(f64::NAN, figure) * 100.0;
-            let (concurrency, late) = (of_ours(|replay| replay.concurrency), of_ours(|replay| replay.late));
-            let differences = of(VARIANTS[0]).map_or(0, |replay| replay.differences);
-            let _ = writeln!(text, "{concurrency:>14.0}{late:>8.1}{differences:>13}");
+            let ours = of(VARIANTS[0]);
+            let concurrency = percent(ours.and_then(|replay| replay.concurrency), 0);
+            let late = percent(ours.map(|replay| replay.late), 1);
+            let differences = ours.map_or("-".into(), |replay| replay.differences.to_string());
+            let _ = writeln!(text, "{concurrency:>14}{late:>8}{differences:>13}");
         }
     }
     summaries(&mut text, table);
     edge_table(&mut text, edges);
     text
+}
+
+/// A share in per cent, or that it is not known.
+fn percent(share: Option<f64>, digits: usize) -> String {
+    share.map_or("-".into(), |share| format!("{:.digits$}", share * 100.0))
 }
 
 fn summaries(text: &mut String, table: &Table) {
@@ -237,18 +245,18 @@ fn summaries(text: &mut String, table: &Table) {
     );
     for summary in &table.summaries {
         let Summary { kind, variant, pairs, mean, median, worst_decile, concurrency, noise } = summary;
-        let percent = |share: &f64| share * 100.0;
+        let part = |share: &f64| percent(Some(*share), 1);
         let _ = writeln!(
             text,
-            "{:<7}{:<10}{:<9}{pairs:>6}{:>8.1}{:>8.1}{:>14.1}{:>14.0}{:>8.1}",
+            "{:<7}{:<10}{:<9}{pairs:>6}{:>8}{:>8}{:>14}{:>14}{:>8}",
             if *kind == Kind::Micro { "micro" } else { "macro" },
             variant.order.name(),
             variant.speed.name(),
-            percent(mean),
-            percent(median),
-            percent(worst_decile),
-            percent(concurrency),
-            percent(noise)
+            part(mean),
+            part(median),
+            part(worst_decile),
+            percent(*concurrency, 0),
+            part(noise)
         );
     }
 }
@@ -312,7 +320,32 @@ mod tests {
         assert_eq!((summary.kind, summary.variant, summary.pairs), (Kind::Micro, ours, 2));
         close(summary.mean, 0.135);
         close(summary.worst_decile, 0.2);
-        close(summary.concurrency, 0.75);
+        close(summary.concurrency.expect("it is known"), 0.75);
         assert!(text(&table, &[]).contains("+7.0"));
+    }
+
+    #[test]
+    fn a_share_that_is_not_known_yet_is_no_number_and_spoils_no_mean() {
+        let ours = VARIANTS[0];
+        let of = |source: &str, target: &str| {
+            let mut outcome = outcome(Some((source, ours)), 0, 100);
+            outcome.key.target = target.into();
+            outcome
+        };
+        let original = |target: &str| Outcome {
+            key: Key { target: target.into(), ..outcome(None, 0, 100).key },
+            ..outcome(None, 0, 100)
+        };
+        // Nothing says what the program had on the disk: its trace was not replayed anywhere.
+        let mut outcomes = vec![original("disk"), original("flash"), of("flash", "disk")];
+        let table = Table::new(&experiments(Size::Small), &outcomes);
+        assert_eq!(table.targets[0].replays[0].concurrency, None);
+        assert_eq!(table.summaries[0].concurrency, None);
+        let shown = text(&table, &[]);
+        assert!(!shown.contains("NaN") && shown.contains("-     0.0            0"), "{shown}");
+        // It is in the trace that was taken there, wherever that is replayed.
+        outcomes.push(of("disk", "flash"));
+        let table = Table::new(&experiments(Size::Small), &outcomes);
+        assert_eq!(table.targets[0].replays[0].concurrency, Some(0.75));
     }
 }
