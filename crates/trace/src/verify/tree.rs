@@ -230,20 +230,17 @@ impl Tree {
                 }
             }
         }
-        let (at, node) = self.arrive(walk, &path.parts, follow || path.directory, paths)?;
-        match node {
+        let found = self.arrive(walk, &path.parts, follow || path.directory, paths)?;
+        match found.node {
             Some(node) if path.directory && self.node(node).kind != Kind::Directory => Err(libc::ENOTDIR),
-            _ => Ok(Found { at, node, directory: path.directory }),
+            _ => Ok(Found { directory: path.directory, ..found }),
         }
     }
 
     /// Goes through each of these parts.
     fn go(&self, walk: &mut Walk, parts: &[Part], paths: &[Path]) -> Result<(), Errno> {
         for part in parts {
-            let node = match self.take(walk.at, *part)? {
-                (_, Some(node)) => node,
-                _ => return Err(libc::ENOENT),
-            };
+            let node = self.take(walk.at, *part)?.there()?;
             match self.node(node).kind {
                 Kind::Link(target) => {
                     let target = self.enter_link(walk, target, paths)?;
@@ -256,16 +253,11 @@ impl Tree {
     }
 
     /// Takes the last of these parts, those before it being behind: a name, and what has it.
-    fn arrive(
-        &self,
-        mut walk: Walk,
-        parts: &[Part],
-        follow: bool,
-        paths: &[Path],
-    ) -> Result<(Option<(u32, Name)>, Option<u32>), Errno> {
-        let Some(last) = parts.last() else { return Ok((None, Some(walk.at))) };
-        let (at, node) = self.take(walk.at, *last)?;
-        match node.map(|node| self.node(node).kind) {
+    fn arrive(&self, mut walk: Walk, parts: &[Part], follow: bool, paths: &[Path]) -> Result<Found, Errno> {
+        let own = Found { at: None, node: Some(walk.at), directory: false };
+        let Some(last) = parts.last() else { return Ok(own) };
+        let found = self.take(walk.at, *last)?;
+        match found.node.map(|node| self.node(node).kind) {
             Some(Kind::Link(target)) if follow => {
                 let target = self.enter_link(&mut walk, target, paths)?;
                 if let Some((_, way)) = target.parts.split_last() {
@@ -273,18 +265,19 @@ impl Tree {
                 }
                 self.arrive(walk, &target.parts, follow, paths)
             }
-            _ => Ok((at, node)),
+            _ => Ok(found),
         }
     }
 
     /// One part, from a directory.
-    fn take(&self, at: u32, part: Part) -> Result<(Option<(u32, Name)>, Option<u32>), Errno> {
+    fn take(&self, at: u32, part: Part) -> Result<Found, Errno> {
         let node = self.node(at);
-        match part {
-            _ if node.kind != Kind::Directory => Err(libc::ENOTDIR),
-            Part::Up => Ok((None, Some(node.parent))),
-            Part::Name(name) => Ok((Some((at, name)), self.names.get(&(at, name)).copied())),
-        }
+        let (at, node) = match part {
+            _ if node.kind != Kind::Directory => return Err(libc::ENOTDIR),
+            Part::Up => (None, Some(node.parent)),
+            Part::Name(name) => (Some((at, name)), self.names.get(&(at, name)).copied()),
+        };
+        Ok(Found { at, node, directory: false })
     }
 
     fn enter_link<'a>(&self, walk: &mut Walk, target: Name, paths: &'a [Path]) -> Result<&'a Path, Errno> {
