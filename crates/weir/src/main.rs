@@ -37,7 +37,24 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
+/// What a shell reports of a program that SIGPIPE ended.
+const NOBODY_READS: i32 = 128 + 13;
+
+/// Ends the process as SIGPIPE would when nobody reads what it prints any more, as in `weir trace explain … | head`; the library's
+/// own way is a panic.
+fn end_when_nobody_reads() {
+    let others = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let is_it = |why: &str| why.starts_with("failed printing to") && why.contains("Broken pipe");
+        if panic.payload_as_str().is_some_and(is_it) {
+            std::process::exit(NOBODY_READS);
+        }
+        others(panic);
+    }));
+}
+
 fn main() -> ExitCode {
+    end_when_nobody_reads();
     match run(Cli::parse().command) {
         Ok(code) => code,
         Err(error) => {

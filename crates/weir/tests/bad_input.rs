@@ -390,3 +390,12 @@ fn commands_on_a_directory_that_is_not_mounted_say_so() {
         assert_says(&fails(weir().arg(command).arg(sandbox.mount_point())), "no weir store is mounted here");
     }
 }
+
+#[test]
+fn a_reader_that_goes_away_ends_it_without_a_word() {
+    let sandbox = Sandbox::formatted();
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let output = weir().arg("check").arg(sandbox.store()).stdout(writer).output().expect("weir");
+    assert_eq!((String::from_utf8_lossy(&output.stderr).as_ref(), output.status.code()), ("", Some(141)));
+}
