@@ -127,18 +127,11 @@ pub fn blocks_per_step(segment_blocks: u64) -> usize {
     (segment_blocks / 8).clamp(8, 256) as usize
 }
 
-/// Free segments, above the reserves, that cleaning keeps in hand: a round, and what is written until two checkpoints have
+/// Free segments, above what others are promised, below which cleaning starts: the later, the more blocks have died
+/// by themselves; the earlier, the less a writer waits. A round, and what is written until two checkpoints have
 /// given its segments back.
 pub fn low_mark(segments: u64) -> u64 {
     segments_per_round(segments) as u64 + 4
-}
-
-/// Free segments, above the reserves, below which cleaning starts: the later, the more blocks have died by themselves; the
-/// earlier, the less a writer waits. What cleaning has in hand; and a round's copies beside what is promised to pages that are
-/// not home, where that is more: else nothing could be promised before the round has won room, and writers would wait until
-/// pages are home. Of that an eighth of the store at most, since a promise is several times what most pages take.
-pub fn starts_below(segments: u64, promised: u64) -> u64 {
-    low_mark(segments).max(segments_per_round(segments) as u64 + promised.min(segments / 8))
 }
 
 /// The segments to clean in one round, the oldest data first, so that data of one age ends up together.
@@ -243,7 +236,6 @@ mod tests {
         assert_eq!((nodes.thinned_from(true), nodes.thinned_from(false)), (12, 8));
         assert_eq!([0, 320, 640, 16_448, 1 << 20].map(segments_per_round), [4, 5, 10, 256, 256]);
         assert_eq!([0, 640].map(low_mark), [8, 14]);
-        assert_eq!([0, 4, 10, 80, 81].map(|promised| starts_below(640, promised)), [14, 14, 20, 90, 90]);
         // A segment of 64 blocks must free two, one of 256 eight.
         assert_eq!([62, 63].map(|live| is_worth_it(live, 64)), [true, false]);
         assert_eq!([248, 249].map(|live| is_worth_it(live, 256)), [true, false]);

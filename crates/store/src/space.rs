@@ -31,7 +31,7 @@ pub struct Space {
 const NODES_PER_PAGE: u64 = 4;
 /// Blocks that one page going home may cost until the next checkpoint but one, beside the node table's pages: itself,
 /// a note of its own, its nodes.
-pub(crate) const BLOCKS_PER_PAGE: u64 = 2 + NODES_PER_PAGE;
+const BLOCKS_PER_PAGE: u64 = 2 + NODES_PER_PAGE;
 
 impl Map {
     /// What the segments of nodes hold, and the next checkpoint writes to them.
@@ -121,13 +121,6 @@ impl Map {
     pub(crate) fn is_short_of_space(&self) -> bool {
         let low = policy::low_mark(u64::from(self.segments.geometry.segments));
         self.segments.free_count() < self.floor(Class::Promise) + low
-    }
-
-    /// Free segments below which cleaning starts.
-    pub(crate) fn cleaning_starts_below(&self) -> u64 {
-        let geometry = &self.segments.geometry;
-        let promised = (self.segments.promised_pages * BLOCKS_PER_PAGE).div_ceil(geometry.segment_blocks);
-        self.floor(Class::Promise) + policy::starts_below(u64::from(geometry.segments), promised)
     }
 
     pub(crate) fn space(&self) -> Space {
