@@ -10,7 +10,7 @@ use crate::error::TraceError;
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Threads of a replay call a handful of functions; a trace may have thousands of them.
@@ -30,7 +30,8 @@ struct Shared<'a, T> {
     /// For which action each thread waits; for the watchdog.
     waits_for: Vec<AtomicU32>,
     given_up: AtomicBool,
-    began: Instant,
+    /// The replay's zero, set once all threads are there: until then none of them does anything.
+    began: OnceLock<Instant>,
 }
 
 #[derive(Default)]
@@ -57,7 +58,7 @@ pub(super) fn run<T: Target>(benchmark: &Benchmark, plan: &Plan, target: &T) -> 
         progress: (0..count).map(|_| Progress::default()).collect(),
         waits_for: (0..count).map(|_| AtomicU32::new(NOBODY)).collect(),
         given_up: AtomicBool::new(false),
-        began: Instant::now(),
+        began: OnceLock::new(),
     };
     let left = (Mutex::new(count), Condvar::new());
     let (owns, stall) = std::thread::scope(|scope| {
@@ -72,15 +73,13 @@ pub(super) fn run<T: Target>(benchmark: &Benchmark, plan: &Plan, target: &T) -> 
             })
         };
         let threads: Vec<_> = (0..count).map(spawn).collect();
-        // A thread that could not be started leaves others waiting: they must be told.
+        // Without all of its threads a replay could not end: nothing of it is done then.
         let missing = threads.iter().filter(|thread| thread.is_err()).count();
-        *left.0.lock().unwrap_or_else(PoisonError::into_inner) -= missing;
+        shared.given_up.store(missing > 0, Ordering::Relaxed);
+        shared.began.get_or_init(Instant::now);
         let stall = match missing {
             0 => shared.watch(&left),
-            missing => {
-                shared.given_up.store(true, Ordering::Relaxed);
-                Some(format!("{missing} of {count} threads could not be started"))
-            }
+            missing => Some(format!("{missing} of {count} threads could not be started")),
         };
         let join = |thread: std::thread::ScopedJoinHandle<'_, Own>| {
             thread.join().expect("a replay's thread does not panic")
@@ -110,7 +109,7 @@ fn collect(plan: &Plan, owns: Vec<Own>) -> Run {
 
 impl<T: Target> Shared<'_, T> {
     fn now(&self) -> u64 {
-        self.began.elapsed().as_nanos() as u64
+        self.began.wait().elapsed().as_nanos() as u64
     }
 
     fn thread(&self, thread: usize) -> Own {
@@ -120,6 +119,10 @@ impl<T: Target> Shared<'_, T> {
         let mut buffer = Buffer::default();
         let (mut last, mut debt) = (0, Debt::default());
         own.samples.reserve(self.plan.threads[thread].len());
+        self.began.wait();
+        if self.given_up.load(Ordering::Relaxed) {
+            return own;
+        }
         for (place, id) in self.plan.threads[thread].iter().enumerate() {
             let Some(Before { ready, on }) = self.wait(thread, *id, last, &mut own) else { return own };
             let (start, late) = self.think(*id, ready, &mut debt);
