@@ -32,7 +32,7 @@ struct Parked {
 }
 
 enum Verdict {
-    Go { pages: u64, buffer_bytes: u64 },
+    Go(Credit),
     Wait,
     Refuse(CacheError),
 }
@@ -42,6 +42,8 @@ pub struct Credit {
     core: Arc<Core>,
     /// The store's promises, in pages, that no dirty page has taken over.
     pub(crate) pages: u64,
+    /// It is for something that gives space back.
+    pub(crate) frees: bool,
     buffer_bytes: u64,
 }
 
@@ -100,7 +102,7 @@ impl Core {
         }
         match self.verdict(&mut state, cost) {
             Verdict::Wait => Ok(None),
-            Verdict::Go { pages, buffer_bytes } => Ok(Some(self.credit(&mut state, pages, buffer_bytes))),
+            Verdict::Go(credit) => Ok(Some(credit)),
             Verdict::Refuse(error) => Err(error),
         }
     }
@@ -120,8 +122,7 @@ impl Core {
                 self.wake(Task::WriteBack);
                 self.wake(Task::Checkpoint);
             }
-            Verdict::Go { pages, buffer_bytes } => {
-                let credit = self.credit(&mut state, pages, buffer_bytes);
+            Verdict::Go(credit) => {
                 drop(state);
                 then(Ok(credit));
             }
@@ -132,18 +133,13 @@ impl Core {
         }
     }
 
-    fn credit(self: &Arc<Core>, state: &mut State, pages: u64, buffer_bytes: u64) -> Credit {
-        state.gate.promised_bytes += buffer_bytes;
-        Credit { core: self.clone(), pages, buffer_bytes }
-    }
-
     /// Lets in whoever there is room for now.
     pub(crate) fn pump(self: &Arc<Core>, state: &mut State, completions: &mut Completions) {
         while let Some(first) = state.gate.waiting.front() {
             let cost = first.cost;
             let outcome = match self.verdict(state, cost) {
                 Verdict::Wait => return,
-                Verdict::Go { pages, buffer_bytes } => Ok(self.credit(state, pages, buffer_bytes)),
+                Verdict::Go(credit) => Ok(credit),
                 Verdict::Refuse(error) => Err(error),
             };
             let Some(Parked { then, .. }) = state.gate.waiting.pop_front() else { return };
@@ -152,7 +148,7 @@ impl Core {
     }
 
     /// Whether an operation may enter now, and with what.
-    fn verdict(&self, state: &mut State, cost: Cost) -> Verdict {
+    fn verdict(self: &Arc<Core>, state: &mut State, cost: Cost) -> Verdict {
         if let Some(why) = state.failed.clone() {
             return Verdict::Refuse(CacheError::ReadOnly { why });
         }
@@ -176,15 +172,28 @@ impl Core {
             return told.map_or(Verdict::Wait, |error| Verdict::Refuse(error.clone()));
         }
         state.trouble.room();
-        match self.store.reserve(cost.pages) {
-            Ok(()) => Verdict::Go { pages: cost.pages, buffer_bytes },
-            // The store keeps a reserve for what gives space back.
-            Err(StoreError::Full) if cost.frees => Verdict::Go { pages: 0, buffer_bytes },
+        match self.promise(cost.pages, cost.frees) {
+            Ok(()) => {
+                state.gate.promised_bytes += buffer_bytes;
+                Verdict::Go(Credit { core: self.clone(), pages: cost.pages, frees: cost.frees, buffer_bytes })
+            }
             Err(StoreError::Full) if !state.gate.exhausted => {
                 state.gate.wants_space = true;
                 Verdict::Wait
             }
             Err(error) => Verdict::Refuse(error.into()),
+        }
+    }
+
+    /// Room in the store for so many pages. What gives space back gets it in any case: the store keeps a reserve for that, and
+    /// promises nobody else anything before there is room for these pages.
+    pub(crate) fn promise(&self, pages: u64, frees: bool) -> Result<(), StoreError> {
+        match self.store.reserve(pages) {
+            Err(StoreError::Full) if frees => {
+                self.store.owe(pages);
+                Ok(())
+            }
+            outcome => outcome,
         }
     }
 

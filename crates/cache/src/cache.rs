@@ -108,10 +108,10 @@ impl Core {
         if let Some(why) = state.failed.clone() {
             return Err(CacheError::ReadOnly { why });
         }
-        let needed = Cost::of(changes).pages;
-        if needed > credit.pages && credit.pages > 0 {
-            self.store.reserve(needed - credit.pages)?;
-            credit.pages = needed;
+        let more = Cost::of(changes).pages.saturating_sub(credit.pages);
+        if more > 0 {
+            self.promise(more, credit.frees)?;
+            credit.pages += more;
         }
         let appended = match self.buffer.append(&records) {
             Ok(appended) => appended,
@@ -174,9 +174,8 @@ impl Core {
                 None => entry.zero(start, len),
             }
             entry.note(start..start + len, sequence, group, || {
-                let reserved = credit.pages > 0;
-                credit.pages -= u64::from(reserved);
-                dirt(sequence, group, now.get(), reserved, false)
+                credit.pages -= 1;
+                dirt(sequence, group, now.get(), false)
             });
             entry.used = true;
             // Covered now: nothing will be fetched, so nothing else would tell them.

@@ -20,8 +20,8 @@ const LOG_READS_MAX: u64 = 16;
 /// An attempt to make space for those who wait for it. Everything goes home first: a dirty page is promised several
 /// blocks and takes one; deletions give some back. Writers wait meanwhile, so this ends.
 pub(crate) struct MakingSpace {
-    /// Free blocks that nobody was promised when it began.
-    before: u64,
+    /// Free blocks that nobody was promised when it began; fewer than none where more is owed than there is.
+    before: i64,
     is_home: bool,
     rounds: usize,
     /// Two checkpoints have made no room for the round under way yet.
@@ -147,7 +147,7 @@ impl Core {
         let mut turn = self.making_space.lock().expect("no panic while making space");
         let free = |core: &Core| {
             let space = core.store.space();
-            space.free.saturating_sub(space.reserved)
+            space.free as i64 - space.reserved as i64
         };
         let attempt = turn.get_or_insert_with(|| {
             self.state().trouble.forgive();

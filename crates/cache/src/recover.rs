@@ -113,8 +113,10 @@ impl Recovery<'_> {
                 None => entry.zero(range.start, range.len()),
             }
             let fresh = entry.dirt.is_none();
-            // Room was promised before the crash. Should it be missing now, the page goes home from the last reserve.
-            entry.note(range, at, group, || dirt(at, group, now, promised(store, promises), true));
+            entry.note(range, at, group, || {
+                owe_one(store, promises);
+                dirt(at, group, now, true)
+            });
             fresh
         };
         let fresh = if let Some(entry) = self.gathered.get(key) {
@@ -147,28 +149,22 @@ impl Recovery<'_> {
     }
 }
 
-/// Takes one of the promises; asks the store for many at a time.
-fn promised(store: &Store, promises: &mut u64) -> bool {
+/// Takes one of the promises. Room was promised before the crash; should some be missing now (the log begins in another
+/// segment, the cleaner's last one is hardly filled), nobody else is promised any before it is there again.
+fn owe_one(store: &Store, promises: &mut u64) {
     if *promises == 0 {
-        *promises = [PROMISES, 1].into_iter().find(|&pages| store.reserve(pages).is_ok()).unwrap_or(0);
+        store.owe(PROMISES);
+        *promises = PROMISES;
     }
-    let has = *promises > 0;
-    *promises -= u64::from(has);
-    has
+    *promises -= 1;
 }
 
 /// The first change of a page.
-pub(crate) fn dirt(
-    newest: Sequence,
-    group: GroupNo,
-    since: Duration,
-    reserved: bool,
-    recovered: bool,
-) -> Dirt {
-    Dirt { newest, group, latest: group, ranges: Default::default(), since, reserved, recovered }
+pub(crate) fn dirt(newest: Sequence, group: GroupNo, since: Duration, recovered: bool) -> Dirt {
+    Dirt { newest, group, latest: group, ranges: Default::default(), since, reserved: true, recovered }
 }
 
-/// Pages for which the store is asked for room at once.
+/// Pages that the store is told of at once.
 const PROMISES: u64 = 256;
 
 /// Pages of which the store is asked at once: their map nodes are read together.

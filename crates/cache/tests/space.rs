@@ -165,3 +165,59 @@ fn a_full_store_that_nobody_writes_to_is_left_alone() {
     (0..1000).for_each(|_| machine.work(&mut |done| assert_eq!(done, Progress::Idle)));
     assert_eq!(machine.disks.power.seen(), seen, "a device was written to");
 }
+
+/// What the store counts for each dirty page.
+const BLOCKS_PROMISED: u64 = 6;
+
+impl Machine {
+    /// Lets in writes of new pages, without any work in between, until one has to wait.
+    fn promise_all(&self) {
+        for page in 1 << 20.. {
+            let bytes = [1; BLOCK_BYTES];
+            let changes = [Change::Write { object: FILE, offset: page * BLOCK_BYTES as u64, bytes: &bytes }];
+            let Some(mut credit) = self.cache.admit_at_once(Cost::of(&changes)).expect("power") else {
+                return;
+            };
+            self.cache.apply(&mut credit, &changes).expect("power");
+        }
+    }
+
+    fn assert_all_is_promised(&self) -> u64 {
+        let dirty = self.cache.status().dirty_pages;
+        assert_eq!(self.cache.store().space().reserved, BLOCKS_PROMISED * dirty);
+        dirty
+    }
+}
+
+#[test]
+fn pages_that_a_crash_left_dirty_keep_their_promise_though_the_store_has_less_room_afterwards() {
+    let mut machine = Machine::new();
+    (0..64 * SEGMENT_BLOCKS).for_each(|page| machine.write(page, &mut |_| {}).expect("room"));
+    (0..100).for_each(|_| machine.work(&mut |_| {}));
+    machine.promise_all();
+    machine.cache.sync(Box::new(|outcome| outcome.expect("power")));
+    while machine.cache.step(Task::Commit) == Progress::Worked {}
+    let dirty = machine.assert_all_is_promised();
+    assert!(dirty > 100, "{dirty}");
+    machine.disks.crash();
+    machine.cache = machine.disks.open(machine.clock.clone(), Settings::default()).expect("sound media");
+    assert_eq!(machine.assert_all_is_promised(), dirty);
+}
+
+#[test]
+fn what_gives_space_back_is_promised_room_that_there_is_not() {
+    let machine = Machine::new();
+    (0..64 * SEGMENT_BLOCKS).for_each(|page| machine.write(page, &mut |_| {}).expect("room"));
+    machine.promise_all();
+    let dirty = machine.assert_all_is_promised();
+    // Of each file to be truncated, the last page is zeroed from somewhere on.
+    for page in 0..10 {
+        let changes = [Change::Zero { object: FILE, offset: page * BLOCK_BYTES as u64, len: 100 }];
+        let cost = Cost { frees: true, ..Cost::of(&changes) };
+        let mut credit = machine.cache.admit_at_once(cost).expect("power").expect("a reserve");
+        machine.cache.apply(&mut credit, &changes).expect("power");
+    }
+    assert_eq!(machine.assert_all_is_promised(), dirty + 10);
+    let more = [Change::Write { object: FILE, offset: 0, bytes: &[1] }];
+    assert!(machine.cache.admit_at_once(Cost::of(&more)).expect("power").is_none());
+}

@@ -124,7 +124,9 @@ impl Store {
         if let Some(&victim) = current.victims.first() {
             return self.work_on(victim, current, at);
         }
-        self.map_mut().end_scan(Purpose::Clean);
+        let mut map = self.map_mut();
+        map.end_scan(Purpose::Clean);
+        map.segments.end_turn();
         let emptied = current.emptied;
         *round = None;
         Ok(Cleaning::Emptied(emptied))
@@ -374,6 +376,7 @@ impl Store {
         map.segments.unpin(self.geometry.start(victim));
         if map.segments.get(victim).live == 0 {
             round.emptied += 1;
+            map.segments.emptied(victim);
             count(&self.counting.segments_cleaned, 1);
         } else {
             map.segments.stuck(victim);
@@ -393,6 +396,7 @@ impl Cleaner {
         let Some(round) = self.round.take() else { return };
         let mut map = store.map_mut();
         map.end_scan(Purpose::Clean);
+        map.segments.end_turn();
         for victim in round.victims {
             map.segments.unpin(store.geometry.start(victim));
             map.segments.stuck(victim);

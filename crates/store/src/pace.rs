@@ -7,7 +7,7 @@
 //! by it, and the next round goes faster.
 
 use crate::map::Map;
-use crate::policy::{Class, low_mark};
+use crate::policy::low_mark;
 use crate::store::Store;
 
 /// What a round has to do, and what it has been asked for until now.
@@ -96,14 +96,13 @@ impl Map {
     pub(crate) fn begin_pace(&mut self, victims: &[u32]) {
         let geometry = self.segments.geometry;
         let segments = u64::from(geometry.segments);
-        let starts = self.floor(Class::Promise) + low_mark(segments);
         self.pace = Some(Pace::new(&Round {
             segment_blocks: geometry.segment_blocks,
             victims: victims.len() as u64,
             live: victims.iter().map(|&victim| u64::from(self.segments.get(victim).live)).sum(),
             nodes: self.table.used(),
             segments,
-            missing: starts.saturating_sub(self.segments.free_count()),
+            missing: self.cleaning_starts_below().saturating_sub(self.segments.free_count()),
         }));
     }
 
@@ -125,7 +124,8 @@ impl Map {
     fn cleaning_is_due(&self) -> bool {
         match (self.cleaning_left(), self.pace) {
             (Some(left), Some(pace)) => pace.is_due(left),
-            _ => self.is_short_of_space() && (self.segments.unsure || !self.segments.candidates().is_empty()),
+            _ if self.segments.free_count() >= self.cleaning_starts_below() => false,
+            _ => self.segments.unsure || !self.segments.candidates().is_empty(),
         }
     }
 }

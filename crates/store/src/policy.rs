@@ -72,6 +72,10 @@ const CLEANER_SEGMENTS: u64 = 6;
 /// Of these, those that nobody may use up by writing the first page to the log of one incarnation after the other.
 const KEPT_FROM_WRITERS: u64 = 4;
 
+/// Segments above those that writers leave alone: what is promised is not whole segments, and the one that the cleaner's copies
+/// went to counts as if it were free already.
+const PROMISE_SEGMENTS: u64 = 2;
+
 /// Free segments that `class` must leave alone. Why it is enough: decision 0018.
 pub fn floor(class: Class, nodes: &NodeUse) -> u64 {
     let segments = |blocks: u64| blocks.div_ceil(nodes.segment_blocks);
@@ -84,7 +88,7 @@ pub fn floor(class: Class, nodes: &NodeUse) -> u64 {
         Class::Cleaner => least + FREES_SEGMENTS,
         Class::OpenSegment => least + FREES_SEGMENTS + KEPT_FROM_WRITERS,
         Class::Writer => least + FREES_SEGMENTS + CLEANER_SEGMENTS,
-        Class::Promise => least + FREES_SEGMENTS + CLEANER_SEGMENTS + 1,
+        Class::Promise => least + FREES_SEGMENTS + CLEANER_SEGMENTS + PROMISE_SEGMENTS,
     }
 }
 
@@ -127,11 +131,18 @@ pub fn blocks_per_step(segment_blocks: u64) -> usize {
     (segment_blocks / 8).clamp(8, 256) as usize
 }
 
-/// Free segments, above what others are promised, below which cleaning starts: the later, the more blocks have died
-/// by themselves; the earlier, the less a writer waits. A round, and what is written until two checkpoints have
+/// Free segments, above the reserves, that cleaning keeps in hand: a round, and what is written until two checkpoints have
 /// given its segments back.
 pub fn low_mark(segments: u64) -> u64 {
     segments_per_round(segments) as u64 + 4
+}
+
+/// Free segments, above the reserves, below which cleaning starts: the later, the more blocks have died by themselves; the
+/// earlier, the less a writer waits. What cleaning has in hand; and a round's copies beside what is promised to pages that are
+/// not home, where that is more: else nothing could be promised before the round has won room, and writers would wait until
+/// pages are home. Of that an eighth of the store at most, since a promise is several times what most pages take.
+pub fn starts_below(segments: u64, promised: u64) -> u64 {
+    low_mark(segments).max(segments_per_round(segments) as u64 + promised.min(segments / 8))
 }
 
 /// The segments to clean in one round, the oldest data first, so that data of one age ends up together.
@@ -176,7 +187,7 @@ mod tests {
         let nodes = NodeUse { segment_blocks: 16, dirty: 20, tables: 3, live: 60, held: 160 };
         let floors = [Class::Frees, Class::Cleaner, Class::OpenSegment, Class::Writer, Class::Promise];
         // 2 for the log, 2 for 23 blocks, 3 for recoveries cut off, 2 for thinning.
-        assert_eq!(floors.map(|class| floor(class, &nodes)), [9, 11, 15, 17, 18]);
+        assert_eq!(floors.map(|class| floor(class, &nodes)), [9, 11, 15, 17, 19]);
         let more = NodeUse { dirty: 36, ..nodes };
         assert_eq!(floor(Class::Frees, &more), 10);
         // Six segments hold 60 live nodes; before they are thinned, they may be seven.
@@ -236,6 +247,7 @@ mod tests {
         assert_eq!((nodes.thinned_from(true), nodes.thinned_from(false)), (12, 8));
         assert_eq!([0, 320, 640, 16_448, 1 << 20].map(segments_per_round), [4, 5, 10, 256, 256]);
         assert_eq!([0, 640].map(low_mark), [8, 14]);
+        assert_eq!([0, 4, 10, 80, 81].map(|promised| starts_below(640, promised)), [14, 14, 20, 90, 90]);
         // A segment of 64 blocks must free two, one of 256 eight.
         assert_eq!([62, 63].map(|live| is_worth_it(live, 64)), [true, false]);
         assert_eq!([248, 249].map(|live| is_worth_it(live, 256)), [true, false]);

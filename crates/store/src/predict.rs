@@ -5,6 +5,7 @@
 
 use crate::pace::{self, Pace};
 use crate::policy::{self, Budget, Candidate, Class, NodeUse};
+use crate::space::BLOCKS_PER_PAGE;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Sub;
 
@@ -102,6 +103,8 @@ pub struct Predicted {
     log_blocks: u64,
     round: Option<Round>,
     written: Written,
+    /// Segments.
+    promised: u64,
 }
 
 impl Predicted {
@@ -125,6 +128,7 @@ impl Predicted {
             log_blocks: 0,
             round: None,
             written: Written::default(),
+            promised: 0,
         };
         let (open, next) = (this.take(Use::Data, true), this.take(Use::Data, true));
         this.log = (open, 0, next);
@@ -225,6 +229,11 @@ impl Predicted {
         self.written
     }
 
+    /// Room for so many pages is promised from now on.
+    pub fn promise(&mut self, pages: u64) {
+        self.promised = (pages * BLOCKS_PER_PAGE).div_ceil(self.segment_blocks);
+    }
+
     /// Cleans as much as is owed for what was written.
     pub fn keep_up(&mut self) {
         loop {
@@ -234,7 +243,7 @@ impl Predicted {
                     return;
                 }
                 Some(round) => self.round = self.clean_some(round),
-                None if !self.is_short_of_space() => return,
+                None if self.free.len() as u64 >= self.cleaning_starts_below() => return,
                 None => {
                     if !self.begin_round() {
                         (0..2).for_each(|_| self.checkpoint());
@@ -253,6 +262,10 @@ impl Predicted {
     /// Blocks written to the log since the last checkpoint.
     pub fn blocks_since_checkpoint(&self) -> u64 {
         self.log_blocks
+    }
+
+    fn cleaning_starts_below(&self) -> u64 {
+        self.floor(Class::Promise) + policy::starts_below(self.segments.len() as u64, self.promised)
     }
 
     fn is_short_of_space(&self) -> bool {
@@ -346,7 +359,6 @@ impl Predicted {
         if victims.is_empty() {
             return false;
         }
-        let starts = self.floor(Class::Promise) + policy::low_mark(segments);
         let nodes = (self.places[1].len() + NODES_ABOVE_LEAVES) as u64;
         let pace = Pace::new(&pace::Round {
             segment_blocks: self.segment_blocks,
@@ -354,7 +366,7 @@ impl Predicted {
             live: victims.iter().map(|&victim| self.segments[victim as usize].live).sum(),
             nodes,
             segments,
-            missing: starts.saturating_sub(free),
+            missing: self.cleaning_starts_below().saturating_sub(free),
         });
         self.round = Some(Round { victims: victims.into(), nodes, pace, checkpointed: false });
         true

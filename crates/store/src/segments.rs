@@ -45,6 +45,8 @@ pub(crate) struct Segment {
     pub(crate) skip: bool,
     /// It had as many live blocks when cleaning it did not help.
     stuck_at: Option<u32>,
+    /// The cleaner emptied it.
+    emptied: bool,
     pins: AtomicU32,
 }
 
@@ -68,6 +70,24 @@ pub(crate) struct OfNodes {
     pub(crate) live: u64,
 }
 
+/// What cleaning has taken, and gives back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Turnover {
+    /// Segments that copies went to, without those that emptied ones have made up for.
+    taken: u64,
+    /// Segments that were emptied, and are not free yet.
+    emptied: u64,
+}
+
+impl Turnover {
+    /// Segments on which promises may count as if they were free: those that are emptied, which two checkpoints make free;
+    /// and that in which the copies of the next one lie. So a promise that can be made is not gone with a copy. Should
+    /// that one not be emptied after all, there is a segment for it ([`Class::Promise`](crate::policy::Class::Promise)).
+    pub(crate) fn coming(&self) -> u64 {
+        self.emptied + self.taken.saturating_sub(self.emptied).min(1)
+    }
+}
+
 /// All segments. Part of the map and under its lock, because every change of the map changes what is live.
 #[derive(Debug)]
 pub(crate) struct Segments {
@@ -82,6 +102,8 @@ pub(crate) struct Segments {
     pub(crate) log_rest: u64,
     /// Segments of nodes, and their live blocks.
     pub(crate) of_nodes: OfNodes,
+    /// What cleaning has in hand.
+    pub(crate) turnover: Turnover,
     /// Pages that writers were promised room for.
     pub(crate) promised_pages: u64,
     /// Segments of log ever taken, and [`AGE_MAX`] more, so that nothing is older than the count.
@@ -111,6 +133,7 @@ impl Segments {
             unsure: false,
             log_rest: 0,
             of_nodes: OfNodes::default(),
+            turnover: Turnover::default(),
             promised_pages: 0,
             clock,
             marks: None,
@@ -155,6 +178,7 @@ impl Segments {
         let number = self.free.pop_front()?;
         self.clock += u64::from(usage == Use::Log);
         self.of_nodes.segments += u64::from(usage == Use::Nodes);
+        self.turnover.taken += u64::from(usage == Use::Moved);
         // Moved data is as old as what it was moved from.
         let written = if usage == Use::Moved { 0 } else { self.clock };
         self.list[number as usize] = Segment { usage, open: true, written, ..Segment::default() };
@@ -192,6 +216,17 @@ impl Segments {
     pub(crate) fn stuck(&mut self, number: u32) {
         let segment = &mut self.list[number as usize];
         segment.stuck_at = Some(segment.live);
+    }
+
+    /// Cleaning left nothing in this segment.
+    pub(crate) fn emptied(&mut self, number: u32) {
+        self.list[number as usize].emptied = true;
+        self.turnover.emptied += 1;
+    }
+
+    /// A round of cleaning is over: what it took and did not make up for is gone.
+    pub(crate) fn end_turn(&mut self) {
+        self.turnover.taken = self.turnover.taken.min(self.turnover.emptied);
     }
 
     /// A walk that will meet everything that is live begins.
@@ -314,9 +349,18 @@ impl Segments {
     /// Segments from [`reclaim`](Segments::reclaim) may be taken again.
     pub(crate) fn freed(&mut self, numbers: &[u32]) {
         for &number in numbers {
-            let was = std::mem::take(&mut self.list[number as usize]);
-            self.of_nodes.segments -= u64::from(was.usage == Use::Nodes);
+            self.leave(number);
             self.free.push_back(number);
+        }
+    }
+
+    /// Nothing is in a segment any more.
+    fn leave(&mut self, number: u32) {
+        let was = std::mem::take(&mut self.list[number as usize]);
+        self.of_nodes.segments -= u64::from(was.usage == Use::Nodes);
+        if was.emptied {
+            self.turnover.emptied -= 1;
+            self.turnover.taken = self.turnover.taken.saturating_sub(1);
         }
     }
 
@@ -343,8 +387,7 @@ impl Segments {
     #[cfg(feature = "planted-bugs")]
     fn reuse_if_planted(&mut self, number: u32) {
         if self.reuse_at_once && Segments::is_dead(self.get(number)) {
-            let was = std::mem::take(&mut self.list[number as usize]);
-            self.of_nodes.segments -= u64::from(was.usage == Use::Nodes);
+            self.leave(number);
             self.free.push_front(number);
         }
     }

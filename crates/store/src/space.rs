@@ -31,7 +31,7 @@ pub struct Space {
 const NODES_PER_PAGE: u64 = 4;
 /// Blocks that one page going home may cost until the next checkpoint but one, beside the node table's pages: itself,
 /// a note of its own, its nodes.
-const BLOCKS_PER_PAGE: u64 = 2 + NODES_PER_PAGE;
+pub(crate) const BLOCKS_PER_PAGE: u64 = 2 + NODES_PER_PAGE;
 
 impl Map {
     /// What the segments of nodes hold, and the next checkpoint writes to them.
@@ -99,8 +99,9 @@ impl Map {
 
     /// Blocks that a new promise may count on.
     fn promisable(&self) -> u64 {
-        let Some(free) = self.segments.free_count().checked_sub(self.floor(Class::Writer)) else { return 0 };
-        let blocks = free.saturating_sub(1) * self.segments.geometry.segment_blocks + self.segments.log_rest;
+        let free = self.segments.free_count() + self.segments.turnover.coming();
+        let Some(free) = free.checked_sub(self.floor(Class::Promise)) else { return 0 };
+        let blocks = free * self.segments.geometry.segment_blocks + self.segments.log_rest;
         // A 16th for the copies of heads, a 32nd of each stretch at most, and its last block.
         let has_copies = Stretches::of(self.segments.geometry.segment_blocks).has_copies();
         let blocks = blocks - if has_copies { blocks / 16 } else { 0 };
@@ -121,6 +122,13 @@ impl Map {
     pub(crate) fn is_short_of_space(&self) -> bool {
         let low = policy::low_mark(u64::from(self.segments.geometry.segments));
         self.segments.free_count() < self.floor(Class::Promise) + low
+    }
+
+    /// Free segments below which cleaning starts.
+    pub(crate) fn cleaning_starts_below(&self) -> u64 {
+        let geometry = &self.segments.geometry;
+        let promised = (self.segments.promised_pages * BLOCKS_PER_PAGE).div_ceil(geometry.segment_blocks);
+        self.floor(Class::Promise) + policy::starts_below(u64::from(geometry.segments), promised)
     }
 
     pub(crate) fn space(&self) -> Space {
@@ -152,6 +160,12 @@ impl Store {
         }
         map.segments.promised_pages += pages;
         Ok(())
+    }
+
+    /// Counts `pages` pages as promised, whether there is room for them or not: they were acknowledged already, or go with
+    /// something that gives space back, and will go home. Nothing is promised to others before there is room for these.
+    pub fn owe(&self, pages: u64) {
+        self.map_mut().segments.promised_pages += pages;
     }
 
     /// Blocks that can still be promised: a page takes six of them.

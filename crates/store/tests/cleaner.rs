@@ -39,6 +39,58 @@ fn cleaning_is_called_for_where_space_is_short_and_some_of_it_may_be_dead() {
 }
 
 #[test]
+fn cleaning_starts_before_nothing_more_can_be_promised() {
+    let (_power, _disk, store) = fresh(400, 1);
+    write(&store, 0..1000, 1);
+    write(&store, (0..1000).step_by(2), 2000);
+    let mut number = 2000;
+    // 32 free segments more than those with which cleaning starts where nothing is promised.
+    while !store.is_short_of_space() {
+        write(&store, number..number + 1, 1);
+        number += 1;
+    }
+    let short = store.space().free / u64::from(SEGMENT);
+    while store.space().free / u64::from(SEGMENT) < short + 32 {
+        store
+            .apply(&[Change::Cut {
+                object: FILE,
+                pages: PageNo(number - 10)..PageNo(number),
+                sequence: Sequence(1 << 40),
+            }])
+            .expect("room");
+        number -= 10;
+        (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
+    }
+    assert!(!store.cleaning_is_due());
+    let mut promised = 0;
+    while !store.cleaning_is_due() {
+        store.reserve(1).expect("cleaning starts before nothing can be promised");
+        promised += 1;
+    }
+    assert!(promised > 0);
+    store.release(promised);
+    assert!(!store.cleaning_is_due());
+}
+
+#[test]
+fn what_can_be_promised_does_not_go_with_the_copies_of_a_round() {
+    let (_power, _disk, store) = fresh(400, 1);
+    write(&store, 0..1000, 1);
+    write(&store, (0..1000).step_by(2), 2000);
+    let taken = |store: &Store| store.counters().pages_cleaned.div_ceil(u64::from(SEGMENT));
+    let before = store.promisable_blocks();
+    let mut least = before;
+    while !matches!(store.clean_step().expect("sound media"), Cleaning::Emptied(_)) {
+        least = least.min(store.promisable_blocks());
+    }
+    assert!(taken(&store) >= 2, "{} segments for copies", taken(&store));
+    // The nodes that are repointed count as dirty.
+    assert!(least + u64::from(SEGMENT) >= before, "{least} of {before}");
+    (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
+    assert!(store.promisable_blocks() > before, "{} of {before}", store.promisable_blocks());
+}
+
+#[test]
 fn a_round_is_told_with_the_segments_that_died_in_it() {
     let (_power, _disk, store) = fresh(200, 1);
     write(&store, 0..300, 1);

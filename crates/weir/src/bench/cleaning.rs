@@ -314,6 +314,8 @@ fn predict(stack: &Stack, load: Load, pages: u64, writes: u64, together: u64) ->
     let segments = (stack.store.space().total / stack.store.segment_blocks()) as u32;
     let dirty_max = stack.cache.settings().dirty_bytes_max / PAGE_BYTES;
     let mut simulated = Predicted::new(segments, stack.store.segment_blocks(), pages);
+    // A writer that is faster than the store has as many on their way.
+    simulated.promise(dirty_max);
     let (mut random, mut dirty, mut all) = (Random::new(7), Dirty::default(), 0..pages);
     let home = |simulated: &mut Predicted, vector: &[u64]| {
         simulated.write(vector);
