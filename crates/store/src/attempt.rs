@@ -9,9 +9,10 @@
 
 use crate::error::StoreError;
 use crate::map::{Map, NodeId};
+use crate::root::Root;
 use crate::segments::Use;
 use crate::store::Writer;
-use device::{Block, Page};
+use device::{Block, Page, StoreId};
 
 /// What an attempt has done so far.
 #[derive(Default)]
@@ -37,6 +38,14 @@ pub(crate) struct Pending {
     /// And reads to follow it.
     pub(crate) log_reads: u64,
     pub(crate) attempt: Attempt,
+}
+
+impl Pending {
+    /// A root that is on the medium already, to be written to the other slot, too.
+    pub(crate) fn copy(root: &Root, id: StoreId) -> Pending {
+        let (generation, page) = (root.generation, root.encode(id));
+        Pending { generation, page, log_blocks: 0, log_reads: 0, attempt: Attempt::default() }
+    }
 }
 
 impl Map {

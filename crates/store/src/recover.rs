@@ -1,5 +1,6 @@
 //! Opening a store: the newest root, then the whole batches of the log after it. Writes nothing.
 
+use crate::attempt::Pending;
 use crate::error::StoreError;
 use crate::follow::LogReader;
 use crate::format::ROOTS;
@@ -27,10 +28,13 @@ impl Store {
     pub fn open(device: Arc<dyn Device>) -> Result<Store, StoreError> {
         let (geometry, first_blocks) = Geometry::read(&*device)?;
         let mut first_error = None;
-        for (slot, root) in roots(&first_blocks, &geometry) {
+        let roots = roots(&first_blocks, &geometry);
+        let newest = roots.first().map_or(0, |(_, root)| root.generation);
+        for (slot, root) in roots {
             match read_map(&*device, &geometry, &root) {
                 Ok(map) => {
                     let store = Store::assemble(device, geometry, map, &root, slot);
+                    store.supersede(newest, &root);
                     store.replay(root.log)?;
                     return Ok(store);
                 }
@@ -43,6 +47,17 @@ impl Store {
             place: ROOTS[0],
             what: "each of the two checkpoint roots".to_owned(),
         }))
+    }
+
+    /// Where `root` is not the newest, what the newest names could not be read. It may be readable another time, and
+    /// meanwhile some of it is free by the older root and used again. So before anything is written, a copy of the older one
+    /// takes the newest root's place; and no generation has two roots.
+    fn supersede(&self, newest: u64, root: &Root) {
+        if root.generation < newest {
+            let mut writer = self.lock_writer();
+            writer.generation = newest;
+            writer.pending = Some(Pending::copy(root, self.geometry.id));
+        }
     }
 
     /// Applies the whole batches after `start`.

@@ -3,7 +3,7 @@ mod common;
 
 use common::*;
 use device::{Incarnation, Random};
-use sim::{Power, SimDisk};
+use sim::{Faults, Power, SimDisk};
 use std::sync::Arc;
 use store::{Store, StoreError};
 
@@ -116,5 +116,32 @@ fn crashes_in_a_store_whose_segments_are_so_large_that_heads_are_copied() {
         let cut = Random::new(seed).below(1200);
         let (power, disk, store) = fresh_of(256, 90, seed);
         live_on(seed, cut, (&power, &disk, store), 400);
+    }
+}
+
+#[test]
+fn a_start_that_once_could_not_read_the_newest_checkpoint_loses_nothing_wherever_it_is_cut_off() {
+    for seed in 0..60 {
+        let (power, disk, store) = fresh(80, seed);
+        let left = work(&store, Model::default(), &mut Work::new(seed), 80);
+        drop(store);
+        power_back(&power, &disk);
+        for cut in 0..12 {
+            let power = Power::new();
+            let fork = disk.fork(&power, seed);
+            // The superblock and the roots are one read; the next is of what the newest root names.
+            fork.set_faults(Faults { once_after: Some(1), ..Faults::default() });
+            let store = open(&fork).expect("the other root's checkpoint");
+            fork.set_faults(Faults::default());
+            power.cut_after(cut);
+            let begun = store.begin(Incarnation(store.incarnation().0 + 1));
+            let _ = begun.and_then(|()| store.checkpoint());
+            drop(store);
+            power_back(&power, &fork);
+            let when = format!("seed {seed}, cut after {cut}");
+            drop(recovered(&fork, &left, &when));
+            mount(&fork).unwrap_or_else(|error| panic!("{when}: {error}"));
+            drop(recovered(&fork, &left, &when));
+        }
     }
 }
