@@ -96,8 +96,8 @@ impl Store {
         }
     }
 
-    /// One bounded step of cleaning: it visits 64 nodes of the map, or moves an eighth of a segment, at most a MiB. Nobody waits for more than the
-    /// repointing of what one step moved; no I/O is done while a lock is held that readers or writers need.
+    /// One bounded step of cleaning: it visits 64 nodes of the map, or moves an eighth of a segment, at most a MiB. Nobody waits
+    /// for more than the repointing of what one step moved; no I/O is done while a lock is held that readers or writers need.
     ///
     /// # Errors
     /// [`StoreError::NotBegun`], [`StoreError::Stopped`], or the device's: the step may be tried again. A block
