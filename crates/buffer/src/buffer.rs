@@ -88,12 +88,12 @@ impl Buffer {
         open::retire(device)
     }
 
-    /// Opens the buffer of store `id` and hands every durable transaction to `replay`, in the order of the log.
-    /// Writes nothing. After an error, what was replayed is worth nothing.
+    /// Opens the buffer of store `id` and hands every durable transaction to `replay`, in the order of the log, those of a
+    /// group at once. Writes nothing. After an error, what was replayed is worth nothing.
     pub fn open(
         device: Arc<dyn Device>,
         id: StoreId,
-        replay: &mut dyn FnMut(Replayed<'_>),
+        replay: &mut dyn FnMut(&[Replayed<'_>]),
     ) -> Result<Buffer, BufferError> {
         Buffer::open_planted(device, id, replay, Planted::default())
     }
@@ -103,7 +103,7 @@ impl Buffer {
     pub fn open_with_bug(
         device: Arc<dyn Device>,
         id: StoreId,
-        replay: &mut dyn FnMut(Replayed<'_>),
+        replay: &mut dyn FnMut(&[Replayed<'_>]),
         bug: Bug,
     ) -> Result<Buffer, BufferError> {
         Buffer::open_planted(device, id, replay, Planted::one(bug))
@@ -112,7 +112,7 @@ impl Buffer {
     fn open_planted(
         device: Arc<dyn Device>,
         id: StoreId,
-        replay: &mut dyn FnMut(Replayed<'_>),
+        replay: &mut dyn FnMut(&[Replayed<'_>]),
         planted: Planted,
     ) -> Result<Buffer, BufferError> {
         let ring = open::read_ring(&*device, id)?;

@@ -27,6 +27,16 @@ pub struct Replayed<'a> {
     pub records: &'a [Record<'a>],
 }
 
+impl<'a> Replayed<'a> {
+    fn of(Transaction { order, records }: &'a Transaction<'_>, volume: u32, group: GroupNo) -> Replayed<'a> {
+        let (first, merged) = match *order {
+            Order::New(first) => (first, false),
+            Order::Merged(newest) => (newest, true),
+        };
+        Replayed { first, merged, volume, group, records }
+    }
+}
+
 /// Reads ahead so much at a time: small groups come at the speed of a long read.
 const WINDOW_BLOCKS: u64 = 256;
 
@@ -53,8 +63,11 @@ impl<'a> Walk<'a> {
         Walk { device, id, ring, slot, planted, window: Window::default(), marks: [slot.tail].into() }
     }
 
-    /// Hands every durable transaction to `replay` and returns the marks.
-    pub(crate) fn run(mut self, replay: &mut dyn FnMut(Replayed<'_>)) -> Result<VecDeque<Mark>, BufferError> {
+    /// Hands every durable transaction to `replay`, those of a group at once, and returns the marks.
+    pub(crate) fn run(
+        mut self,
+        replay: &mut dyn FnMut(&[Replayed<'_>]),
+    ) -> Result<VecDeque<Mark>, BufferError> {
         while let Some((at, header)) = self.next_group()? {
             let end = self.apply(at, &header, replay)?;
             self.marks.push_back(end);
@@ -142,7 +155,7 @@ impl<'a> Walk<'a> {
         &mut self,
         at: Position,
         header: &GroupHeader,
-        replay: &mut dyn FnMut(Replayed<'_>),
+        replay: &mut dyn FnMut(&[Replayed<'_>]),
     ) -> Result<Mark, BufferError> {
         let number = GroupNo(header.number.get());
         let blocks = blocks_of(u64::from(header.bytes.get()));
@@ -159,13 +172,8 @@ impl<'a> Walk<'a> {
                     reason,
                 })?
             };
-        for Transaction { order, records } in &transactions {
-            let (first, merged) = match *order {
-                Order::New(first) => (first, false),
-                Order::Merged(newest) => (newest, true),
-            };
-            replay(Replayed { first, merged, volume: self.slot.volume, group: number, records });
-        }
+        let replayed = transactions.iter().map(|one| Replayed::of(one, self.slot.volume, number));
+        replay(&replayed.collect::<Vec<_>>());
         Ok(Mark {
             position: at.plus(blocks),
             number: number.next(),
@@ -176,21 +184,23 @@ impl<'a> Walk<'a> {
     }
 
     /// The log ends where a group is missing. That is a torn end unless something says that the group was durable
-    /// once: the header slot, or a later group. Such groups lie behind it, each at most one group's length away.
+    /// once: the header slot, or a later group. Such groups lie behind it: the next begins at most the longest group's length
+    /// away.
     fn refuse_rot(&mut self) -> Result<(), BufferError> {
         let head = self.head();
         let mut durable = self.slot.durable_group;
         let lap = self.ring.next_lap(head.position);
         for (from, limit) in [(head.position, lap), (lap, lap.plus(self.ring.blocks))] {
             let mut at = from;
-            let mut end = from.plus(self.ring.group_blocks_max).min(limit);
+            let reach = self.ring.group_blocks_max + 1;
+            let mut end = from.plus(reach).min(limit);
             while at < end && durable < head.number {
                 let later = self.witness_at(at)?.filter(|header| header.number.get() > head.number.0);
                 at = match later {
                     Some(header) => {
                         durable = durable.max(GroupNo(header.durable.get()));
                         let next = at.plus(blocks_of(u64::from(header.bytes.get())));
-                        end = next.plus(self.ring.group_blocks_max).min(limit);
+                        end = next.plus(reach).min(limit);
                         next
                     }
                     None => at.plus(1),

@@ -74,7 +74,9 @@ fn a_group_that_breaks_any_one_rule_does_not_follow() {
         let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
         put_example(&disk, |bytes| bytes[at] = value);
         let mut found = 0;
-        Buffer::open(disk, id(), &mut |_| found += 1).map(|_| found).expect("an empty log is no error")
+        Buffer::open(disk, id(), &mut |replayed| found += replayed.len())
+            .map(|_| found)
+            .expect("an empty log is no error")
     };
     assert_eq!(replayed(32, 1), 1, "the example itself");
     for (at, value) in [(16, 9), (32, 0), (40, 2), (40, 0), (56, 0x64), (56, 0x66), (64, 1)] {
@@ -95,7 +97,7 @@ fn a_group_of_a_newer_version_is_refused_by_name_and_an_older_one_is_read() {
         let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
         put_example(&disk, |bytes| bytes[12] = version);
         let mut found = 0;
-        Buffer::open(disk, id(), &mut |_| found += 1).map(|_| found)
+        Buffer::open(disk, id(), &mut |replayed| found += replayed.len()).map(|_| found)
     };
     assert!(matches!(with_version(0), Ok(1)));
     let error = with_version(2).expect_err("nobody knows what it says");
@@ -108,11 +110,11 @@ fn a_group_of_a_later_incarnation_with_a_later_sequence_follows() {
     let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
     put_example(&disk, |bytes| {
         (bytes[32], bytes[56], bytes[80 + 12]) = (2, 0x70, 0x70);
-        let sum = crc32c::crc32c_append(crc32c::crc32c(&bytes[80..84]), &bytes[88..160]);
-        bytes[84..88].copy_from_slice(&sum.to_le_bytes());
+        seal_transaction(bytes);
     });
     let mut found = Vec::new();
-    let buffer = Buffer::open(disk, id(), &mut |replayed| found.push(replayed.first)).expect("a buffer");
+    let buffer = Buffer::open(disk, id(), &mut |replayed| found.extend(replayed.iter().map(|one| one.first)))
+        .expect("a buffer");
     assert_eq!((found, buffer.incarnation()), (vec![Sequence(0x70)], Incarnation(2)));
 }
 
@@ -122,11 +124,50 @@ fn the_example_is_read_as_its_text_says() {
     put_example(&disk, |_| {});
     let mut found = 0;
     let device: Arc<dyn Device> = disk;
-    let buffer = Buffer::open(device, id(), &mut |replayed| {
+    let buffer = Buffer::open(device, id(), &mut |all| {
+        let [replayed] = all else { panic!("{all:?}") };
         assert_eq!((replayed.first, replayed.merged, replayed.group.0), (Sequence(101), false, 1));
         assert_eq!(replayed.records, RECORDS);
         found += 1;
     })
     .expect("the example is a buffer");
     assert_eq!((found, buffer.incarnation(), buffer.newest_sequence()), (1, Incarnation(1), Sequence(102)));
+}
+
+type Change = fn(&mut [u8]);
+
+/// Puts the right checksum on the example's transaction.
+fn seal_transaction(bytes: &mut [u8]) {
+    let sum = crc32c::crc32c_append(crc32c::crc32c(&bytes[80..84]), &bytes[88..160]);
+    bytes[84..88].copy_from_slice(&sum.to_le_bytes());
+}
+
+#[test]
+fn a_group_that_is_whole_and_contradicts_itself_is_refused_by_name() {
+    let opened = |change: Change| {
+        let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
+        put_example(&disk, |bytes| {
+            change(bytes);
+            seal_transaction(bytes);
+        });
+        let mut found = 0;
+        Buffer::open(disk, id(), &mut |replayed| found += replayed.len()).map(|_| found)
+    };
+    assert!(matches!(opened(|_| {}), Ok(1)), "the example itself");
+    let older = |bytes: &mut [u8]| (bytes[91], bytes[92], bytes[76]) = (0x80, 100, 0);
+    assert!(matches!(opened(older), Ok(1)), "a merged delta that is older than the log");
+    let lies: [(&str, Change); 6] = [
+        ("a sequence that is not the next", |bytes| bytes[92] += 1),
+        ("a merged delta as new as the log", |bytes| (bytes[91], bytes[76]) = (0x80, 0)),
+        ("a record more than there are", |bytes| bytes[76] += 1),
+        ("no transaction", |bytes| bytes[72] = 0),
+        ("neither transactions nor records, but bytes", |bytes| (bytes[72], bytes[76]) = (0, 0)),
+        ("bytes behind the last transaction", |bytes| bytes[68] += 8),
+    ];
+    for (what, lie) in lies {
+        match opened(lie) {
+            Err(BufferError::Malformed { block: Block(3), group, .. }) => assert_eq!(group.0, 1, "{what}"),
+            other => panic!("{what}: {other:?}"),
+        }
+    }
 }

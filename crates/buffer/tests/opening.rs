@@ -69,7 +69,7 @@ fn one_damaged_header_slot_is_survived_and_two_are_refused() {
 
 #[test]
 fn the_buffer_of_another_store_is_refused() {
-    let mut replay = |_: buffer::Replayed<'_>| {};
+    let mut replay = |_: &[buffer::Replayed<'_>]| {};
     let error = Buffer::open(formatted(), StoreId([8; 16]), &mut replay).err().expect("refused");
     assert!(matches!(error, BufferError::OtherStore { found: ID, .. }), "{error}");
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 fn open_with(device: Arc<dyn Device>, bug: Bug) -> Opened {
     let mut found = Vec::new();
-    let replay = &mut |replayed: buffer::Replayed<'_>| found.push(Transaction::of(&replayed));
+    let replay = &mut |replayed: &[buffer::Replayed<'_>]| found.extend(replayed.iter().map(Transaction::of));
     let buffer = Buffer::open_with_bug(device, ID, replay, bug)?;
     Ok((buffer, found))
 }

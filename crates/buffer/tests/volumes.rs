@@ -21,8 +21,10 @@ struct Found {
 
 fn open(disk: &Arc<SimDisk>) -> Result<Found, BufferError> {
     let mut records = Vec::new();
-    let buffer = Buffer::open(disk.clone(), ID, &mut |transaction| {
-        for record in transaction.records {
+    let buffer = Buffer::open(disk.clone(), ID, &mut |replayed| {
+        for (transaction, record) in
+            replayed.iter().flat_map(|one| one.records.iter().map(move |record| (one, record)))
+        {
             let Record::Delete { object } = record else { panic!("nobody wrote {record:?}") };
             records.push((transaction.volume, object.slot));
         }

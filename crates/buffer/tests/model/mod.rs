@@ -88,7 +88,8 @@ pub type Opened = Result<(Buffer, Vec<Transaction>), BufferError>;
 
 pub fn open(device: Arc<dyn Device>) -> Opened {
     let mut found = Vec::new();
-    let buffer = Buffer::open(device, ID, &mut |replayed| found.push(Transaction::of(&replayed)))?;
+    let buffer =
+        Buffer::open(device, ID, &mut |replayed| found.extend(replayed.iter().map(Transaction::of)))?;
     Ok((buffer, found))
 }
 
