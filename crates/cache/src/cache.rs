@@ -226,8 +226,8 @@ impl Cache {
     ) -> Result<Cache, CacheError> {
         let mut recovery = Recovery::new(&store, clock.monotonic());
         let buffer =
-            Buffer::open(buffer_device, store.id(), &mut |transaction| recovery.replay(transaction))?;
-        let state = recovery.finish()?;
+            Buffer::open(buffer_device, store.id(), &mut |transactions| recovery.replay(transactions))?;
+        let state = recovery.finish();
         Cache::begin(store, buffer, clock, settings, state)
     }
 
@@ -241,9 +241,9 @@ impl Cache {
         bug: buffer::Bug,
     ) -> Result<Cache, CacheError> {
         let mut recovery = Recovery::new(&store, clock.monotonic());
-        let replay = &mut |transaction: buffer::Replayed<'_>| recovery.replay(transaction);
+        let replay = &mut |transactions: &[buffer::Replayed<'_>]| recovery.replay(transactions);
         let buffer = Buffer::open_with_bug(buffer_device, store.id(), replay, bug)?;
-        let state = recovery.finish()?;
+        let state = recovery.finish();
         Cache::begin(store, buffer, clock, settings, state)
     }
 

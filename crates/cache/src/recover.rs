@@ -8,9 +8,10 @@ use crate::page::{Body, Dirt, Entry};
 use crate::state::{Key, State, pages_of};
 use buffer::{GroupNo, Record, Replayed};
 use device::{ObjectId, PageNo, Sequence};
+use std::hint::black_box;
 use std::ops::Range;
 use std::time::Duration;
-use store::{FoundPage, Store, StoreError, VolumeId};
+use store::{FoundPage, Store, StoreError};
 
 /// Puts the buffer's transactions, in the order of the log, into a state that is not shared yet.
 pub(crate) struct Recovery<'a> {
@@ -21,50 +22,53 @@ pub(crate) struct Recovery<'a> {
     /// Pages for which the store has promised room and that have not come yet.
     promises: u64,
     now: Duration,
-    /// Whose records the buffer holds.
-    volume: VolumeId,
-    /// The first thing that went wrong: the mount is refused, nothing has been written.
-    error: Option<CacheError>,
 }
 
 impl<'a> Recovery<'a> {
     pub(crate) fn new(store: &'a Store, now: Duration) -> Recovery<'a> {
         let (state, gathered) = (State::new(), Gathered::default());
-        Recovery { state, gathered, store, promises: 0, now, volume: VolumeId::MAIN, error: None }
+        Recovery { state, gathered, store, promises: 0, now }
     }
 
     /// The state once the whole log was replayed.
-    pub(crate) fn finish(mut self) -> Result<State, CacheError> {
+    pub(crate) fn finish(mut self) -> State {
         self.gathered.settle(&mut self.state);
         self.store.release(self.promises);
-        match self.error {
-            Some(error) => Err(error),
-            None => Ok(self.state),
-        }
+        self.state.unasked = self.state.table.iter().next().map(|(key, _)| key);
+        self.state
     }
 }
 
 impl Recovery<'_> {
-    pub(crate) fn replay(&mut self, transaction: Replayed<'_>) {
-        if self.error.is_some() {
-            return;
-        }
+    /// Takes the transactions of one group.
+    pub(crate) fn replay(&mut self, transactions: &[Replayed<'_>]) {
+        self.warm(transactions);
+        transactions.iter().for_each(|transaction| self.transaction(transaction));
+    }
+
+    /// Looks for each of the pages that are about to change. What a large file's pages are found by does not fit into the
+    /// processor's caches; these looks wait for memory together, and those that come after them do not wait.
+    fn warm(&self, transactions: &[Replayed<'_>]) {
+        let records = transactions.iter().flat_map(|transaction| transaction.records);
+        let known = records.filter(|record| match **record {
+            Record::Write { object, page, .. } => self.gathered.contains(Key { object, page }),
+            _ => false,
+        });
+        black_box(known.count());
+    }
+
+    fn transaction(&mut self, transaction: &Replayed<'_>) {
         self.state.counters.replayed += 1;
-        self.volume = VolumeId(transaction.volume);
-        for (index, record) in transaction.records.iter().enumerate() {
-            let (first, group) = (transaction.first, transaction.group);
-            let outcome = match transaction.merged {
+        let (first, group) = (transaction.first, transaction.group);
+        for (record, index) in transaction.records.iter().zip(0..) {
+            match transaction.merged {
                 true => self.merged_record(record, first, group),
-                false => self.record(record, first.plus(index as u64), group),
-            };
-            if let Err(error) = outcome {
-                self.error = Some(error);
-                return;
+                false => self.record(record, first.plus(index), group),
             }
         }
     }
 
-    fn record(&mut self, record: &Record<'_>, at: Sequence, group: GroupNo) -> Result<(), CacheError> {
+    fn record(&mut self, record: &Record<'_>, at: Sequence, group: GroupNo) {
         match *record {
             Record::Write { object, page, start, bytes } => {
                 let start = usize::from(start);
@@ -77,12 +81,12 @@ impl Recovery<'_> {
             Record::Cut { object, from, to } => self.cut(object, from, to, false, at, group),
             Record::Delete { object } => self.cut(object, PageNo(0), PageNo(u64::MAX), true, at, group),
             // Nobody writes these in version 1; a store that has them says so in its feature flags.
-            Record::Clone { .. } => Ok(()),
+            Record::Clone { .. } => {}
         }
     }
 
     /// One that was written to the log again, for lack of a way home: newer ones may stand before it.
-    fn merged_record(&mut self, record: &Record<'_>, at: Sequence, group: GroupNo) -> Result<(), CacheError> {
+    fn merged_record(&mut self, record: &Record<'_>, at: Sequence, group: GroupNo) {
         let (object, from, to, whole_object) = match *record {
             Record::Cut { object, from, to } => (object, from, to, false),
             Record::Delete { object } => (object, PageNo(0), PageNo(u64::MAX), true),
@@ -92,7 +96,6 @@ impl Recovery<'_> {
         self.gathered.settle(&mut self.state);
         let promises = self.state.cut_again(object, cut);
         self.store.release(promises);
-        Ok(())
     }
 
     /// A change of one page. The store may have it already, and is not asked now, which would be a read for each page that
@@ -105,31 +108,23 @@ impl Recovery<'_> {
         at: Sequence,
         group: GroupNo,
         bytes: Option<&[u8]>,
-    ) -> Result<(), CacheError> {
+    ) {
         let (store, promises, now) = (self.store, &mut self.promises, self.now);
         let change = |entry: &mut Entry| {
             match bytes {
                 Some(bytes) => entry.write(range.start, bytes),
                 None => entry.zero(range.start, range.len()),
             }
-            let fresh = entry.dirt.is_none();
             entry.note(range, at, group, || {
                 owe_one(store, promises);
                 dirt(at, group, now, true)
             });
-            fresh
         };
-        let fresh = if let Some(entry) = self.gathered.get(key) {
-            change(entry)
-        } else if self.state.table.contains_key(&key) {
-            self.state.change(key, change)
+        if self.gathered.contains(key) || !self.state.table.contains_key(&key) {
+            self.gathered.change(key, at, group, change);
         } else {
-            change(self.gathered.add(key, at))
-        };
-        if fresh {
-            self.state.recovered.push(key);
+            self.state.change(key, change);
         }
-        Ok(())
     }
 
     fn cut(
@@ -140,12 +135,11 @@ impl Recovery<'_> {
         whole_object: bool,
         at: Sequence,
         group: GroupNo,
-    ) -> Result<(), CacheError> {
+    ) {
         let cut = PendingCut { from, to, sequence: at, group, whole_object, since: self.now };
         self.gathered.settle(&mut self.state);
         let (promises, _) = self.state.cut(object, cut);
         self.store.release(promises);
-        Ok(())
     }
 }
 
@@ -170,17 +164,26 @@ const PROMISES: u64 = 256;
 /// Pages of which the store is asked at once: their map nodes are read together.
 const LOOK_PAGES: usize = 4096;
 
+impl State {
+    /// The next of the pages that were found in the buffer and that the store was not asked about; `None` when there are no more.
+    /// The table has them in order, so those that come together lie near each other in the store's map.
+    fn next_unasked(&mut self) -> Option<Vec<Key>> {
+        let mut looked = self.table.from(self.unasked?);
+        let recovered = |entry: &Entry| entry.dirt.as_ref().is_some_and(|dirt| dirt.recovered);
+        let found = looked.by_ref().take(LOOK_PAGES).filter(|(_, entry)| recovered(entry));
+        let keys = found.map(|(key, _)| key).collect();
+        let next = looked.next().map(|(key, _)| key);
+        drop(looked);
+        self.unasked = next;
+        Some(keys)
+    }
+}
+
 impl Core {
     /// Asks the store about some of the pages that were found in the buffer, and makes those clean that are home; `false`
     /// if none are left. Each is asked about once: one about which the store cannot tell goes home like any other.
     pub(crate) fn look_at_recovered(&self) -> bool {
-        let mut state = self.state();
-        let from = state.recovered.len().saturating_sub(LOOK_PAGES);
-        let keys = state.recovered.split_off(from);
-        drop(state);
-        if keys.is_empty() {
-            return false;
-        }
+        let Some(keys) = self.state().next_unasked() else { return false };
         let pages: Vec<(ObjectId, PageNo)> = keys.iter().map(|key| (key.object, key.page)).collect();
         let homes = self.store_io().homes_in(self.volume, &pages);
         let mut state = self.state();
@@ -264,4 +267,33 @@ fn lay_over(
         delta.read(start, into);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_store_is_asked_about_each_recovered_page_once_and_about_no_other() {
+        let mut state = State::new();
+        let mut recovered = Vec::new();
+        for number in 0..3 * LOOK_PAGES as u64 {
+            let object = ObjectId { slot: number % 3, generation: 7 };
+            let key = Key { object, page: PageNo(number) };
+            let was_found = number % 5 != 0;
+            state.change(key, |entry| {
+                entry.write(0, b"weir");
+                entry.note(0..4, Sequence(1), GroupNo(1), || {
+                    dirt(Sequence(1), GroupNo(1), Duration::ZERO, was_found)
+                });
+            });
+            recovered.extend(was_found.then_some(key));
+        }
+        assert_eq!(state.next_unasked(), None, "nothing was found in the buffer");
+        state.unasked = state.table.iter().next().map(|(key, _)| key);
+        let asked: Vec<Vec<Key>> = std::iter::from_fn(|| state.next_unasked()).collect();
+        recovered.sort();
+        assert_eq!(asked.concat(), recovered);
+        assert_eq!(asked.len(), 3, "a bounded piece at a time");
+    }
 }

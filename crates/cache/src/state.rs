@@ -3,6 +3,7 @@
 use crate::admit::Gate;
 use crate::commit::Syncs;
 use crate::cut::PendingCut;
+use crate::gather::Index;
 use crate::page::{Body, Entry, FlightNo};
 use crate::read::Reads;
 use crate::rescue::Rescue;
@@ -43,8 +44,9 @@ pub(crate) struct State {
     pub(crate) cuts: BTreeMap<ObjectId, Vec<PendingCut>>,
     /// How many there are in all.
     pub(crate) cuts_pending: usize,
-    /// Pages found in the buffer of which nobody has asked the store yet whether they are home.
-    pub(crate) recovered: Vec<Key>,
+    /// From which page on the store must be asked whether pages that were found in the buffer are home; `None` once it was
+    /// asked about all.
+    pub(crate) unasked: Option<Key>,
     pub(crate) memory_bytes: u64,
     pub(crate) dirty_bytes: u64,
     pub(crate) flights: u64,
@@ -73,7 +75,7 @@ impl State {
             by_write: VecDeque::new(),
             sweep: VecDeque::new(),
             cuts: BTreeMap::new(),
-            recovered: Vec::new(),
+            unasked: None,
             cuts_pending: 0,
             memory_bytes: 0,
             dirty_bytes: 0,
@@ -108,27 +110,23 @@ impl State {
         result
     }
 
-    /// Takes in dirty pages that it has not, in the order of their first changes, since which they count as queued.
-    pub(crate) fn adopt(&mut self, pages: Vec<(Key, Box<Entry>)>) {
-        if !self.table.is_empty() {
+    /// Takes in dirty pages that it has not, in the order of their keys. They count as queued in the order of their first changes.
+    pub(crate) fn adopt(&mut self, pages: impl Iterator<Item = (Key, Box<Entry>)>, index: Index) {
+        if self.table.is_empty() {
+            // An empty table and its index are built at once.
+            self.table = Table::of(pages);
+            self.by_group = index.named.iter().copied().collect();
+            self.sweep.extend(index.whole);
+            self.memory_bytes += index.bytes;
+            self.dirty_bytes += index.bytes;
+        } else {
             for (key, entry) in pages {
-                self.by_write.push_back(key);
                 let account = Account::of(&entry);
                 self.table.insert(key, entry);
                 self.account(key, Account::default(), account);
             }
-            return;
         }
-        // An empty table and its index are built at once.
-        for (key, entry) in &pages {
-            let Account { memory, dirty, whole, .. } = Account::of(entry);
-            self.memory_bytes += memory;
-            self.dirty_bytes += dirty;
-            self.by_write.push_back(*key);
-            self.sweep.extend(whole.then_some(*key));
-        }
-        self.by_group = pages.iter().filter_map(|(key, entry)| Some((entry.group()?, *key))).collect();
-        self.table = Table::of(pages);
+        self.by_write.extend(index.named.into_iter().map(|(_, key)| key));
     }
 
     /// Drops an entry; its waiters are the caller's business.
@@ -255,6 +253,14 @@ impl State {
         }
     }
 
+    /// Whole pages that may be evicted once they are clean, in the order of their keys.
+    #[cfg(test)]
+    pub(crate) fn swept(&self) -> Vec<Key> {
+        let mut keys: Vec<Key> = self.sweep.iter().copied().collect();
+        keys.sort();
+        keys
+    }
+
     /// A number for a new fetch.
     pub(crate) fn next_flight(&mut self) -> FlightNo {
         self.flights += 1;
@@ -265,10 +271,10 @@ impl State {
 /// What an entry counts for in the indexes and sums.
 #[derive(Default, PartialEq, Eq)]
 pub(crate) struct Account {
-    memory: u64,
+    pub(crate) memory: u64,
     dirty: u64,
     pub(crate) group: Option<GroupNo>,
-    whole: bool,
+    pub(crate) whole: bool,
 }
 
 impl Account {

@@ -5,7 +5,7 @@ use crate::state::Key;
 use device::{ObjectId, PageNo};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Place;
-use std::ops::RangeBounds;
+use std::ops::{Bound, RangeBounds};
 
 /// Pages of one object. Boxed, so that a page that comes or goes moves the pointers beside it and not whole entries.
 pub(crate) type Pages = BTreeMap<PageNo, Box<Entry>>;
@@ -19,15 +19,16 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A table of pages, each there once, built from all that is sorted: this costs much less than one by one.
-    pub(crate) fn of(mut pages: Vec<(Key, Box<Entry>)>) -> Table {
-        let len = pages.len();
-        pages.sort_unstable_by_key(|&(key, _)| key);
+    /// A table of pages that come in the order of their keys, each once: this costs much less than one by one.
+    pub(crate) fn of(pages: impl Iterator<Item = (Key, Box<Entry>)>) -> Table {
+        let mut len = 0;
         let mut objects: Vec<(ObjectId, Pages)> = Vec::new();
-        let mut pages = pages.into_iter().peekable();
+        let mut pages = pages.peekable();
         while let Some(&(Key { object, .. }, _)) = pages.peek() {
             let mine = std::iter::from_fn(|| pages.next_if(|(key, _)| key.object == object));
-            objects.push((object, mine.map(|(key, entry)| (key.page, entry)).collect()));
+            let mine: Pages = mine.map(|(key, entry)| (key.page, entry)).collect();
+            len += mine.len();
+            objects.push((object, mine));
         }
         Table { objects: objects.into_iter().collect(), len }
     }
@@ -91,6 +92,17 @@ impl Table {
             .into_iter()
             .flat_map(move |all| all.range((pages.start_bound().cloned(), pages.end_bound().cloned())));
         found.map(move |(&page, entry)| (Key { object, page }, &**entry))
+    }
+
+    /// All pages from `key` on, in the order of their keys.
+    pub(crate) fn from(&self, key: Key) -> impl Iterator<Item = (Key, &Entry)> {
+        let later = (Bound::Excluded(key.object), Bound::Unbounded);
+        let later = self
+            .objects
+            .range(later)
+            .flat_map(|(&object, pages)| pages.iter().map(move |page| (object, page)));
+        let later = later.map(|(object, (&page, entry))| (Key { object, page }, &**entry));
+        self.range(key.object, key.page..).chain(later)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &Entry)> {

@@ -172,7 +172,7 @@ impl Core {
     /// The same, but for age, which the worker looks at by itself.
     pub(crate) fn write_back_pressed(&self, state: &State) -> bool {
         state.failed.is_none()
-            && (!state.recovered.is_empty()
+            && (state.unasked.is_some()
                 || self.buffer_is_half_full()
                 || state.dirty_bytes > self.settings.dirty_bytes_max / 2
                 || state.cuts_pending > CUTS_MAX
