@@ -180,7 +180,8 @@ impl<'a> LogReader<'a> {
         batch: u64,
         incarnation: Incarnation,
     ) -> Result<Option<Block>, StoreError> {
-        for (segment, offset) in [(cursor.segment, cursor.offset), (cursor.next, 0)] {
+        // The next segment was read last, where the log's next chunk was looked for.
+        for (segment, offset) in [(cursor.next, 0), (cursor.segment, cursor.offset)] {
             if segment >= self.geometry.segments {
                 continue;
             }

@@ -12,7 +12,10 @@ use zerocopy::FromZeros;
 
 /// Blocks that are read for nothing rather than begin another read: 128 KiB, what a volume that takes 1 ms for a read and
 /// gives 128 MiB a second reads in that time.
-const GAP_BLOCKS_MAX: u64 = 32;
+pub(crate) const GAP_BLOCKS_MAX: u64 = 32;
+
+/// The same while a store starts, where map nodes are read level by level and everybody waits for each: 512 KiB.
+pub(crate) const GAP_BLOCKS_MAX_AT_START: u64 = 128;
 
 /// Blocks of one read: 16 MiB, more than any device needs for its full speed, and half of what is read at once.
 const SPAN_BLOCKS_MAX: u64 = 4096;
@@ -33,13 +36,13 @@ struct Span {
 }
 
 /// The reads for blocks in ascending order, of which some may come twice.
-fn spans(places: &[Block]) -> Vec<Span> {
+fn spans(places: &[Block], gap_blocks_max: u64) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::new();
     for (index, &place) in places.iter().enumerate() {
         if let Some(last) = spans.last_mut() {
             let end = last.at.0 + last.blocks as u64;
             let blocks = place.0 + 1 - last.at.0;
-            if place.0 <= end + GAP_BLOCKS_MAX && blocks <= SPAN_BLOCKS_MAX {
+            if place.0 <= end + gap_blocks_max && blocks <= SPAN_BLOCKS_MAX {
                 last.blocks = last.blocks.max(blocks as usize);
                 last.members.end = index + 1;
                 continue;
@@ -66,9 +69,10 @@ impl Store {
     pub(crate) fn read_near(
         &self,
         places: &[Block],
+        gap_blocks_max: u64,
         take: &mut dyn FnMut(usize, Result<&Page, DeviceError>),
     ) {
-        let all = spans(places);
+        let all = spans(places, gap_blocks_max);
         let mut rest = &all[..];
         // Memory is kept from one batch to the next: new memory costs as much as the reading.
         let mut spare: Vec<Vec<Page>> = Vec::new();
@@ -115,7 +119,7 @@ impl Store {
         count(&self.counting.page_reads, placed.len() as u64);
         let places: Vec<Block> = placed.iter().map(|placed| placed.entry.place).collect();
         let mut absent = vec![true; pages.len()];
-        self.read_near(&places, &mut |number, found| {
+        self.read_near(&places, GAP_BLOCKS_MAX, &mut |number, found| {
             let (want, entry) = (placed[number].want, &placed[number].entry);
             let (object, page) = pages[want];
             absent[want] = false;
@@ -147,7 +151,10 @@ mod tests {
 
     fn of(places: &[u64]) -> Vec<(u64, usize, Range<usize>)> {
         let places: Vec<Block> = places.iter().map(|&place| Block(place)).collect();
-        spans(&places).into_iter().map(|span| (span.at.0, span.blocks, span.members)).collect()
+        spans(&places, GAP_BLOCKS_MAX)
+            .into_iter()
+            .map(|span| (span.at.0, span.blocks, span.members))
+            .collect()
     }
 
     #[test]
@@ -164,7 +171,7 @@ mod tests {
         let blocks: Vec<usize> = of(&places).iter().map(|(_, blocks, _)| *blocks).collect();
         assert_eq!(blocks, [4096, 4096, 4096, 1]);
         let places: Vec<Block> = places.into_iter().map(Block).collect();
-        assert_eq!(batch(&spans(&places)), 2);
-        assert_eq!(batch(&spans(&places)[2..]), 2);
+        assert_eq!(batch(&spans(&places, GAP_BLOCKS_MAX)), 2);
+        assert_eq!(batch(&spans(&places, GAP_BLOCKS_MAX)[2..]), 2);
     }
 }

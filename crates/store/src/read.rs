@@ -4,10 +4,12 @@ use crate::counters::count;
 use crate::error::StoreError;
 use crate::format::sum;
 use crate::map::{Body, Missing, NodeEntry, NodeId, PageEntry, Peeked, Purpose, decode_node};
+use crate::near::{GAP_BLOCKS_MAX, GAP_BLOCKS_MAX_AT_START};
 use crate::store::Store;
 use crate::volume::VolumeId;
 use device::{Block, ObjectId, Page, PageNo, Read, Sequence};
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 /// What the store holds for a page.
 #[derive(Debug)]
@@ -181,15 +183,25 @@ impl Store {
         homes
     }
 
+    /// Whether a load of nodes is one of the first, a start's: it goes down one tree after the other, waits for each level, and
+    /// no node is in memory.
+    fn is_first_load(&self) -> bool {
+        let one_less = |left: u32| left.checked_sub(1);
+        self.first_loads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
+    }
+
     /// Reads nodes into memory, and says which could not be read.
     pub(crate) fn load(&self, mut ids: Vec<NodeId>) -> BTreeMap<NodeId, StoreError> {
         ids.sort();
         ids.dedup();
         let mut failed = BTreeMap::new();
         let mut wanted: Vec<(NodeId, NodeEntry)> = Vec::new();
+        let starts = self.is_first_load();
+        let also;
         {
             let map = self.map();
-            for id in ids.into_iter().filter(|id| !map.nodes.contains_key(id)) {
+            also = if starts { map.neighbours(&ids, GAP_BLOCKS_MAX_AT_START) } else { Vec::new() };
+            for id in ids.into_iter().chain(also.iter().copied()).filter(|id| !map.nodes.contains_key(id)) {
                 match map.table.get(id) {
                     Some(entry) => {
                         map.segments.pin(entry.place);
@@ -206,7 +218,8 @@ impl Store {
         // Those of one checkpoint lie together.
         wanted.sort_by_key(|(_, entry)| entry.place);
         let places: Vec<Block> = wanted.iter().map(|(_, entry)| entry.place).collect();
-        self.read_near(&places, &mut |index, found| {
+        let gap = if starts { GAP_BLOCKS_MAX_AT_START } else { GAP_BLOCKS_MAX };
+        self.read_near(&places, gap, &mut |index, found| {
             let (id, entry) = wanted[index];
             let found = found.map_err(StoreError::from).and_then(|page| self.node_in(page, id, &entry));
             let mut map = self.map_mut();
@@ -217,6 +230,8 @@ impl Store {
                     map.loaded(id, body);
                 }
                 Ok(_) => {}
+                // Nobody asked for it yet.
+                Err(_) if also.contains(&id) => {}
                 Err(error) => drop(failed.insert(id, error)),
             }
         });

@@ -25,11 +25,14 @@ use crate::stretch::Heads;
 use crate::superblock::{Geometry, Layout};
 use crate::volume;
 use device::{Block, Device, DeviceError, Incarnation, Operation, Page, Sequence, StoreId};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The error number of a failed read or write, on every Linux.
 const EIO: i32 = 5;
+
+/// A start's loads of map nodes: its log's notes and the metadata need a dozen each. Those after them may be anything's.
+const FIRST_LOADS: u32 = 64;
 
 /// The log-structured store.
 pub struct Store {
@@ -48,6 +51,8 @@ pub struct Store {
     pub(crate) log_blocks: AtomicU64,
     /// Reads that recovery would make now to follow it, but for the open stretch.
     pub(crate) log_reads: AtomicU64,
+    /// Loads of nodes that still count as a start's.
+    pub(crate) first_loads: AtomicU32,
     #[cfg(feature = "planted-bugs")]
     pub(crate) planted: crate::plant::Planted,
 }
@@ -153,6 +158,7 @@ impl Store {
             incarnation: AtomicU64::new(root.incarnation.0),
             log_blocks: AtomicU64::new(0),
             log_reads: AtomicU64::new(0),
+            first_loads: AtomicU32::new(FIRST_LOADS),
             counting: Counting::default(),
             cleaner: Mutex::default(),
             scrub: Mutex::default(),

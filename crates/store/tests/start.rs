@@ -21,6 +21,7 @@ const OTHERS: u64 = 12;
 struct Counted {
     disk: Arc<SimDisk>,
     reads: AtomicU64,
+    trims: AtomicU64,
     spoiled: Mutex<Option<Spoil>>,
 }
 
@@ -34,7 +35,12 @@ enum Spoil {
 
 impl Counted {
     fn of(disk: &Arc<SimDisk>) -> Arc<Counted> {
-        Arc::new(Counted { disk: disk.clone(), reads: AtomicU64::new(0), spoiled: Mutex::default() })
+        Arc::new(Counted {
+            disk: disk.clone(),
+            reads: AtomicU64::new(0),
+            trims: AtomicU64::new(0),
+            spoiled: Mutex::default(),
+        })
     }
 
     fn open(self: &Arc<Counted>) -> Store {
@@ -92,6 +98,7 @@ impl Device for Counted {
     }
 
     fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
+        self.trims.fetch_add(1, Ordering::Relaxed);
         self.disk.trim(at, count)
     }
 }
@@ -211,4 +218,43 @@ fn heads_that_are_damaged_are_taken_from_their_copies() {
     let counted = Counted::of(&disk);
     counted.spoil(Spoil::Heads { but: open });
     assert_holds(&counted.open(), &stamps, "from copies");
+}
+
+/// A tree of several levels, as the metadata of a file system are: regions that lie far apart in one object.
+#[test]
+fn the_nodes_of_one_checkpoint_that_a_start_goes_down_come_with_one_read() {
+    let (_power, disk, store) = fresh_large(5);
+    let regions = (0..6).map(|region| PageNo(region << 30));
+    let change =
+        |at: PageNo| Change::Write { object: FILE, page: at, bytes: page(at.0 + 1), home: Sequence(1) };
+    store.apply(&regions.clone().map(change).collect::<Vec<_>>()).expect("room");
+    store.checkpoint().expect("room");
+    drop(store);
+    let counted = Counted::of(&disk);
+    let store = counted.open();
+    let opened = counted.reads();
+    let nodes_before = store.counters().node_reads;
+    for at in regions {
+        assert_eq!(store.home(FILE, at).expect("a good disk"), Some(Sequence(1)), "page {at}");
+    }
+    let (reads, nodes) = (counted.reads() - opened, store.counters().node_reads - nodes_before);
+    assert!(nodes > 20, "{nodes} nodes are no tree of several levels");
+    assert_eq!(reads, 1, "for {nodes} nodes");
+}
+
+/// A start that needs them takes them: the cycles in `reserve.rs`.
+#[test]
+fn a_start_leaves_trims_that_it_does_not_need_to_the_next_checkpoint() {
+    let (_power, disk, store) = fresh_large(6);
+    write(&store, &[200], 8 * BLOCKS);
+    drop(store);
+    let counted = Counted::of(&disk);
+    let store = counted.open();
+    let trims = || counted.trims.load(Ordering::Relaxed);
+    store.begin(Incarnation(9)).expect("a good disk");
+    assert_eq!(trims(), 0, "most segments are free");
+    let free = store.space().free;
+    store.checkpoint().expect("room");
+    assert!(trims() >= 6, "{} trims", trims());
+    assert!(store.space().free > free + (trims() - 1) * BLOCKS, "what was trimmed is free");
 }

@@ -71,6 +71,12 @@ pub(crate) struct Map {
 /// 16,384 nodes, 64 MiB: the leaves of 8 GiB of pages.
 const NODES_MAX_DEFAULT: usize = 16_384;
 
+/// Nodes whose neighbours are looked for at once, and neighbours that are found: 1 MiB.
+const NEIGHBOURED_MAX: usize = 16;
+const NEIGHBOURS_MAX: usize = 256;
+/// Nodes of a table that is looked through for them, under the map's lock: a millisecond's work; the leaves of 128 GiB of pages.
+const NEIGHBOURS_AMONG_MAX: u64 = 1 << 18;
+
 impl Map {
     pub(crate) fn new(table: NodeTable, volumes: BTreeMap<VolumeId, Volume>, segments: Segments) -> Map {
         Map {
@@ -110,6 +116,21 @@ impl Map {
         let node = self.nodes.get(&id).ok_or_else(|| Missing(vec![id]))?;
         node.used.store(true, Ordering::Relaxed);
         Ok(node)
+    }
+
+    /// Nodes that lie at most `distance` blocks from those of `ids` and are not in memory, as many as there is room for: those of
+    /// one checkpoint lie together, so who goes down a tree comes to some of them. None where `ids` are a whole level, nor where
+    /// there are so many nodes that looking for them would take longer than reading.
+    pub(crate) fn neighbours(&self, ids: &[NodeId], distance: u64) -> Vec<NodeId> {
+        if ids.len() > NEIGHBOURED_MAX || self.table.used() > NEIGHBOURS_AMONG_MAX {
+            return Vec::new();
+        }
+        let place = |entry: &NodeEntry| Some(entry.place.0).filter(|&place| place > 0);
+        let places: Vec<u64> = ids.iter().filter_map(|&id| place(self.table.get(id)?)).collect();
+        let is_near = |at: u64| places.iter().any(|place| place.abs_diff(at) <= distance);
+        let near = self.table.iter().filter(|(_, entry)| place(entry).is_some_and(is_near));
+        let absent = near.map(|(id, _)| id).filter(|id| !ids.contains(id) && !self.nodes.contains_key(id));
+        absent.take(self.nodes_max.saturating_sub(self.nodes.len()).min(NEIGHBOURS_MAX)).collect()
     }
 
     /// A node that is in memory, to change it: it must be written at the next checkpoint.
