@@ -1,8 +1,8 @@
 //! Taking a name away. It is marked, or cut off where it is the last one written; a leaf without names goes, and
 //! nodes without children with it.
 //!
-//! A node that becomes sparse joins a neighbour if both together leave room to grow, so of any two neighbours one is
-//! not sparse, or both fill most of a page: a directory that lost most of its names has lost most of its blocks.
+//! A node that becomes sparse joins a neighbour if both together leave room to grow. Two sparse ones always do, so of
+//! two neighbours that lose names one is not sparse: a directory that lost nearly all names lost nearly all its blocks.
 
 use super::Tree;
 use super::node::{CHILDREN_MAX, HEAD, LEAF_LOG2_MIN, Leaf, NAME_HEAD, encode_leaf, head, inner};
@@ -15,13 +15,14 @@ use std::mem::offset_of;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U16;
 
-/// A node that fills less than a quarter of its page is sparse.
-const SPARSE_BYTES: usize = (1 << HEAP_LOG2_MAX) / 4;
-const SPARSE_CHILDREN: usize = CHILDREN_MAX / 4;
-
 /// Two that become one leave a quarter of the page free, so that the next few names do not split it again.
 const JOINED_BYTES_MAX: usize = (1 << HEAP_LOG2_MAX) / 4 * 3;
 const JOINED_CHILDREN_MAX: usize = CHILDREN_MAX / 4 * 3;
+
+/// A node that fills less is sparse: so much that two of them can be joined, and so little less than the halves of a
+/// split that these are not.
+const SPARSE_BYTES: usize = JOINED_BYTES_MAX / 2;
+const SPARSE_CHILDREN: usize = JOINED_CHILDREN_MAX / 2;
 
 impl Tree {
     /// Takes away a name that is there.
