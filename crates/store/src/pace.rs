@@ -7,6 +7,8 @@
 //! segment. Of what others write, and of what haste would add to that, the rest is forgiven: free space sinks by it, and the
 //! next round goes faster.
 
+use crate::clean::Cleaning;
+use crate::error::StoreError;
 use crate::map::Map;
 use crate::policy::low_mark;
 use crate::store::Store;
@@ -137,6 +139,16 @@ impl Store {
         self.map().cleaning_is_due()
     }
 
+    /// One bounded step, as [`clean_step`](Store::clean_step) makes it, if it is owed still when it is this thread's turn:
+    /// of several who pay, each step is made by one.
+    ///
+    /// # Errors
+    /// Those of [`clean_step`](Store::clean_step).
+    pub fn clean_if_due(&self) -> Result<Option<Cleaning>, StoreError> {
+        let mut cleaner = self.lock_cleaner();
+        if self.cleaning_is_due() { self.step(&mut cleaner).map(Some) } else { Ok(None) }
+    }
+
     /// Pages that may be written home before the next look at [`cleaning_is_due`](Store::cleaning_is_due): then nobody who
     /// waits for them waits for a whole segment to be cleaned.
     pub fn pages_together(&self) -> u64 {
@@ -209,10 +221,7 @@ mod tests {
             // With a block of notes.
             pace.wrote(together + 1, live);
             let owed = pace.owed(live);
-            assert!(
-                (64..=96).contains(&owed),
-                "{live} live, {missing} missing: {owed} for {together} pages"
-            );
+            assert!((64..=96).contains(&owed), "{live} live, {missing} missing: {owed} for {together} pages");
         }
     }
 
