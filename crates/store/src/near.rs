@@ -14,8 +14,9 @@ use zerocopy::FromZeros;
 /// gives 128 MiB a second reads in that time.
 pub(crate) const GAP_BLOCKS_MAX: u64 = 32;
 
-/// The same while a store starts, where map nodes are read level by level and everybody waits for each: 512 KiB.
-pub(crate) const GAP_BLOCKS_MAX_AT_START: u64 = 128;
+/// The same while a store starts, where map nodes are read level by level and everybody waits for each: 1 MiB, what a disk reads in
+/// the time of a seek, and other devices in less than a millisecond.
+pub(crate) const GAP_BLOCKS_MAX_AT_START: u64 = 256;
 
 /// Blocks of one read: 16 MiB, more than any device needs for its full speed, and half of what is read at once.
 const SPAN_BLOCKS_MAX: u64 = 4096;
