@@ -4,7 +4,7 @@ use crate::counters::count;
 use crate::error::StoreError;
 use crate::format::sum;
 use crate::map::{Body, Missing, NodeEntry, NodeId, PageEntry, Peeked, Purpose, decode_node};
-use crate::near::{GAP_BLOCKS_MAX, GAP_BLOCKS_MAX_AT_START};
+use crate::near::{GAP_BLOCKS_MAX, gap_blocks_max_at_start};
 use crate::store::Store;
 use crate::volume::VolumeId;
 use device::{Block, ObjectId, Page, PageNo, Read, Sequence};
@@ -200,7 +200,7 @@ impl Store {
         let also;
         {
             let map = self.map();
-            also = if starts { map.neighbours(&ids, GAP_BLOCKS_MAX_AT_START) } else { Vec::new() };
+            also = if starts { map.neighbours(&ids, gap_blocks_max_at_start(ids.len())) } else { Vec::new() };
             for id in ids.into_iter().chain(also.iter().copied()).filter(|id| !map.nodes.contains_key(id)) {
                 match map.table.get(id) {
                     Some(entry) => {
@@ -218,7 +218,7 @@ impl Store {
         // Those of one checkpoint lie together.
         wanted.sort_by_key(|(_, entry)| entry.place);
         let places: Vec<Block> = wanted.iter().map(|(_, entry)| entry.place).collect();
-        let gap = if starts { GAP_BLOCKS_MAX_AT_START } else { GAP_BLOCKS_MAX };
+        let gap = if starts { gap_blocks_max_at_start(places.len()) } else { GAP_BLOCKS_MAX };
         self.read_near(&places, gap, &mut |index, found| {
             let (id, entry) = wanted[index];
             let found = found.map_err(StoreError::from).and_then(|page| self.node_in(page, id, &entry));

@@ -5,7 +5,7 @@ use common::*;
 use device::{Device, Incarnation, ObjectId, PageNo, Sequence, StoreId};
 use sim::{Power, SimDisk};
 use std::sync::Arc;
-use store::{Change, Cleaning, Layout, Store};
+use store::{Change, Cleaning, Layout, Store, VolumeId, VolumeMode};
 
 const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
 
@@ -44,6 +44,7 @@ fn what_is_owed_is_paid_once_however_many_pay() {
     write(&store, 0..1000, 1);
     write(&store, (0..1000).step_by(2), 2000);
     assert_eq!(store.clean_if_due(), Ok(None), "nothing is short");
+    assert_eq!(store.pages_together(), u64::MAX, "and nothing is to be paid");
     let mut number = 2000;
     while store.pages_together() == u64::MAX || !store.cleaning_is_due() {
         write(&store, number..number + 1, 1);
@@ -140,6 +141,49 @@ fn a_round_is_told_with_the_segments_that_died_in_it() {
     assert_eq!(after.entries_repointed - before.entries_repointed, moved, "each has one entry");
     // Half of each victim is live, with its block of notes for each block of data.
     assert!(moved > 0 && moved <= emptied * 8, "{moved} blocks of {emptied} segments");
+    assert_eq!(findings(&store), []);
+}
+
+#[test]
+fn a_walk_tells_how_many_segments_hold_less_than_was_thought() {
+    let (_power, _disk, store) = fresh(400, 1);
+    write(&store, 0..1000, 1);
+    store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::ReadOnly, Sequence(2000)).expect("room");
+    while store.clean() == Ok(true) {
+        (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
+    }
+    // What the copy holds is shared, so nobody knows whether it is dead before all of the map was looked at.
+    write(&store, 0..1, 3000);
+    let walks = store.counters().walks;
+    assert_eq!(store.clean(), Ok(false), "the copy needs it");
+    assert_eq!(store.counters().walks, walks + 1);
+    write(&store, 0..1000, 4000);
+    store.delete_volume(VolumeId(1), Sequence(6000)).expect("it is there");
+    while store.free_step().expect("freeing") {}
+    let free = store.space().free;
+    assert_eq!(store.clean(), Ok(true));
+    (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
+    assert!(store.space().free > free + 900, "{} blocks of {free}", store.space().free);
+    assert_eq!(findings(&store), []);
+}
+
+#[test]
+fn a_round_that_is_given_up_leaves_its_victims_alone_until_more_of_them_has_died() {
+    let (_power, _disk, store) = fresh(200, 1);
+    write(&store, 0..100, 1);
+    write(&store, (0..100).step_by(2), 1000);
+    let mut given_up = 0;
+    while store.clean_step() == Ok(Cleaning::Working) {
+        given_up += 1;
+        assert!(given_up < 100, "it begins the same round again");
+        store.end_round();
+    }
+    assert!(given_up > 2, "four segments each time, {given_up} times");
+    assert_eq!(store.clean_step(), Ok(Cleaning::Idle));
+    assert_eq!(store.counters().pages_cleaned, 0);
+    write(&store, (1..100).step_by(4), 2000);
+    assert_eq!(store.clean(), Ok(true));
+    assert!(store.counters().pages_cleaned > 0, "of these more has died");
     assert_eq!(findings(&store), []);
 }
 

@@ -5,7 +5,7 @@ use common::*;
 use device::{Device, ObjectId, PageNo, Random, Sequence};
 use sim::{Faults, SimDisk};
 use std::sync::Arc;
-use store::{Change, Found, Store, StoreError, VolumeId, Want};
+use store::{Change, Cleaning, Found, Store, StoreError, VolumeId, Want};
 
 const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
 
@@ -111,6 +111,51 @@ fn rot_in_any_block_is_an_error_or_harmless_and_never_wrong_bytes() {
         assert!(lost == 0 || !findings(&store).is_empty(), "block {at}: check finds nothing");
     }
     assert!(refused > 0 && errors > 50 && found > 50, "{refused} refused, {errors} errors, {found} found");
+}
+
+/// Cleans all that can be cleaned, rounds with their checkpoints; how many segments died, or held less than was thought.
+fn clean_all(store: &Store, when: &str) -> u64 {
+    let mut emptied = 0;
+    for _ in 0..10_000 {
+        match store.clean_step() {
+            Ok(Cleaning::Working) => {}
+            Ok(Cleaning::Idle | Cleaning::Emptied(0)) => return emptied,
+            Ok(Cleaning::Emptied(segments)) => {
+                emptied += segments;
+                (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
+            }
+            other => panic!("{when}: {other:?}"),
+        }
+    }
+    panic!("{when}: cleaning does not end");
+}
+
+#[test]
+fn what_cannot_be_read_stays_where_it_is_and_the_cleaner_goes_on_with_the_rest() {
+    let (disk, model) = busy(8);
+    let sound = clean_all(&mount(&disk.fork(&sim::Power::new(), 1)).expect("it is sound"), "sound");
+    let (mut random, mut stuck) = (Random::new(1), 0);
+    for at in disk.written_blocks() {
+        let (fork, bit) = (disk.fork(&sim::Power::new(), 1), random.below(4096 * 8) as usize);
+        fork.rot(at, bit);
+        let Ok(store) = mount(&fork) else { continue };
+        let when = format!("block {at}");
+        let lost = errors_but_no_lies(&store, &model, &when);
+        drop(store);
+        // Nothing is in memory any more.
+        let store = mount(&fork).expect("a moment ago it could");
+        let emptied = clean_all(&store, &when);
+        assert!(lost > 1 || emptied + 2 >= sound, "{when}: {emptied} segments of {sound}");
+        assert_eq!(errors_but_no_lies(&store, &model, &when), lost, "{when}: cleaning lost some");
+        drop(store);
+        if lost > 0 {
+            stuck += 1;
+            // What was lost is still there, and so is all that it leads to.
+            fork.rot(at, bit);
+            assert_sound(&mount(&fork).expect("it is sound again"), &model, &when);
+        }
+    }
+    assert!(stuck > 50, "{stuck}");
 }
 
 #[test]
