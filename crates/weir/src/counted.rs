@@ -3,6 +3,7 @@
 use device::{Block, Device, DeviceError, Page, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// What was read.
 #[derive(Debug, Default)]
@@ -10,6 +11,7 @@ pub(crate) struct Reads {
     waits: AtomicU64,
     reads: AtomicU64,
     blocks: AtomicU64,
+    nanos: AtomicU64,
 }
 
 /// The same at one moment.
@@ -21,18 +23,26 @@ pub(crate) struct ReadsNow {
     pub(crate) reads: u64,
     /// Blocks.
     pub(crate) blocks: u64,
+    /// How long these waits were together.
+    pub(crate) waited: Duration,
 }
 
 impl Reads {
-    fn add(&self, reads: u64, blocks: u64) {
+    fn add(&self, reads: u64, blocks: u64, begun: Instant) {
         self.waits.fetch_add(1, Ordering::Relaxed);
         self.reads.fetch_add(reads, Ordering::Relaxed);
         self.blocks.fetch_add(blocks, Ordering::Relaxed);
+        self.nanos.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn now(&self) -> ReadsNow {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        ReadsNow { waits: of(&self.waits), reads: of(&self.reads), blocks: of(&self.blocks) }
+        ReadsNow {
+            waits: of(&self.waits),
+            reads: of(&self.reads),
+            blocks: of(&self.blocks),
+            waited: Duration::from_nanos(of(&self.nanos)),
+        }
     }
 }
 
@@ -59,15 +69,19 @@ impl Device for Counted {
     }
 
     fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
-        self.reads.add(1, into.len() as u64);
-        self.below.read(at, into)
+        let begun = Instant::now();
+        let read = self.below.read(at, into);
+        self.reads.add(1, into.len() as u64, begun);
+        read
     }
 
     fn read_batch(&self, reads: &mut [Read]) {
-        if !reads.is_empty() {
-            self.reads.add(reads.len() as u64, reads.iter().map(|read| read.pages.len() as u64).sum());
-        }
+        let begun = Instant::now();
         self.below.read_batch(reads);
+        if !reads.is_empty() {
+            let blocks = reads.iter().map(|read| read.pages.len() as u64).sum();
+            self.reads.add(reads.len() as u64, blocks, begun);
+        }
     }
 
     fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {

@@ -48,6 +48,8 @@ pub(crate) struct Start {
     pub(crate) metadata: Duration,
     /// What was read from the store.
     pub(crate) reads: ReadsNow,
+    /// What was read from the buffer, by a thread that reads ahead while what it has read is applied.
+    pub(crate) buffer_reads: ReadsNow,
 }
 
 impl Stack {
@@ -163,6 +165,7 @@ fn open_on(
     settings: Settings,
 ) -> Result<Opened, WeirError> {
     let (store_disk, reads) = Counted::over(store);
+    let (buffer, buffer_reads) = Counted::over(buffer);
     let buffer_disk = Arc::new(Ahead::of(buffer));
     let begun = Instant::now();
     let store =
@@ -173,7 +176,7 @@ fn open_on(
     let begun = Instant::now();
     let cache = Cache::open(store.clone(), buffer_disk, clock, settings)
         .map_err(|source| WeirError::Cache { path: media.name.clone(), source })?;
-    start.buffer = begun.elapsed();
+    (start.buffer, start.buffer_reads) = (begun.elapsed(), buffer_reads.now());
     Ok(Opened { store, cache, start, reads })
 }
 

@@ -187,6 +187,8 @@ impl Mounted {
         json!({
             "store_ms": micros(start.store) / 1000.0,
             "buffer_ms": micros(start.buffer) / 1000.0,
+            "buffer_read_ms": micros(start.buffer_reads.waited) / 1000.0,
+            "buffer_read_bytes": start.buffer_reads.blocks * BLOCK_BYTES as u64,
             "metadata_ms": micros(start.metadata) / 1000.0,
             "transactions": self.stack.cache.status().counters.replayed,
             "store_waits": start.reads.waits,

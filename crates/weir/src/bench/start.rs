@@ -293,16 +293,19 @@ fn print_run(run: &Started) {
     let line = |what: &str, value: f64, unit: &str| println!("  {what:<56}{value:>9.1} {unit}");
     line(&format!("ready, from the command to its return (target {READY_MS})"), run.ready_ms, "ms");
     line("of it: the store's tables and log", part("store_ms"), "ms");
-    line("       the buffer's log", part("buffer_ms"), "ms");
+    line("       the buffer's log, and new roots", part("buffer_ms"), "ms");
+    line("          of it read by a thread of its own meanwhile", part("buffer_read_ms"), "ms");
     line("       the metadata of all files", part("metadata_ms"), "ms");
     let count = |what: &str, value: f64| println!("  {what:<56}{value:>9}");
     count("transactions replayed", part("transactions"));
     count(&format!("reads of the store (target {STORE_READS})"), part("store_reads"));
     count("times that the store was waited for", part("store_waits"));
     line("bytes read from it", mib(part("store_bytes")), "MiB");
-    let target = format!("the buffer, read and applied (target {BUFFER_RATE}, or the next line)");
-    line(&target, rate(part("buffer_ms")), "MiB/s");
+    let target = format!("the buffer, read (target {BUFFER_RATE}, or the next line)");
+    let read = mib(part("buffer_read_bytes")) / part("buffer_read_ms") * 1000.0;
+    line(&target, read, "MiB/s");
     line("control: the same bytes, only read", rate(run.control.read_ms), "MiB/s");
+    line("the buffer, read and applied", rate(part("buffer_ms")), "MiB/s");
     line("memory when ready", mib(run.memory_bytes as f64), "MiB");
     line("control: touching as much memory", run.control.touch_ms, "ms");
 }
