@@ -408,7 +408,7 @@ impl Cleaner {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::map::{Body, PageEntry};
     use crate::{Change, Layout};
@@ -416,8 +416,8 @@ mod tests {
     use sim::{Power, SimDisk};
     use std::sync::Arc;
 
-    /// A store of which every other page of a file is dead, with a round that has walked and not moved anything.
-    fn walked() -> Store {
+    /// A store of which every other page of a file is dead.
+    pub(crate) fn half_dead() -> Store {
         let disk = SimDisk::new("disk", 4 + 200 * 16, &Power::new(), 1);
         Store::format(&*disk, &Layout { id: StoreId([1; 16]), segment_blocks: Some(16) })
             .expect("large enough");
@@ -431,6 +431,12 @@ mod tests {
         };
         (0..300).for_each(|number| write(number, number + 1));
         (0..300).step_by(2).for_each(|number| write(number, number + 1000));
+        store
+    }
+
+    /// The same, with a round that has walked and not moved anything.
+    pub(crate) fn walked() -> Store {
+        let store = half_dead();
         while store.lock_cleaner().round.as_ref().is_none_or(|round| !round.counted) {
             assert_eq!(store.clean_step(), Ok(Cleaning::Working));
         }

@@ -45,6 +45,8 @@ fn a_listing_is_every_page_once_in_order_however_small_its_pieces() {
             assert_eq!(list(&store, 101, 70_001, leaves).0, part, "{leaves} leaves at once");
         }
         assert!(list(&store, 0, end, 1).1 <= 128, "a piece is one leaf");
+        let before_a_gap = store.list(OBJECT, PageNo(0)..PageNo(69_000), 100).expect("a listing");
+        assert_eq!(before_a_gap.until, PageNo(69_000), "there is nothing more to ask for");
     }
     assert_eq!(store.list(OBJECT, PageNo(9)..PageNo(9), 1).expect("nothing").pages, []);
     let other = ObjectId { generation: 2, ..OBJECT };

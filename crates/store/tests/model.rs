@@ -75,6 +75,15 @@ fn an_old_cut_or_delete_leaves_newer_pages_alone() {
     assert_eq!(store.home(object, PageNo(2)), Ok(None));
     assert_eq!(store.home(object, PageNo(300)), Ok(Some(Sequence(30))));
     assert_eq!(store.newest_sequence(), Sequence(30));
+    // Large or small, and as young as the deletion.
+    store.apply(&[Change::Delete { object, sequence: Sequence(30) }]).expect("room");
+    assert_eq!(store.home(object, PageNo(300)), Ok(Some(Sequence(30))));
+    store.apply(&[Change::Delete { object, sequence: Sequence(31) }]).expect("room");
+    store.apply(&[write(1, 40)]).expect("room");
+    store.apply(&[Change::Delete { object, sequence: Sequence(40) }]).expect("room");
+    assert_eq!(store.home(object, PageNo(1)), Ok(Some(Sequence(40))));
+    store.apply(&[Change::Delete { object, sequence: Sequence(41) }]).expect("room");
+    assert_eq!([1, 300].map(|page| store.home(object, PageNo(page))), [Ok(None), Ok(None)]);
 }
 
 #[test]
