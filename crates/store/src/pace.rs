@@ -250,8 +250,9 @@ mod tests {
     fn what_is_left_of_a_round_are_nodes_to_visit_and_live_blocks_of_its_victims() {
         let left = |store: &Store| {
             let map = store.map();
-            let victims = map.cleaning().expect("a round").victims();
-            let live: u64 = victims.map(|victim| u64::from(map.segments.get(victim).live)).sum();
+            let victims: Vec<u32> = map.cleaning().expect("a round").victims().collect();
+            assert_eq!(victims.len(), 4);
+            let live: u64 = victims.iter().map(|&victim| u64::from(map.segments.get(victim).live)).sum();
             (map.cleaning_left().expect("a round"), map.table.used(), live)
         };
         let store = half_dead();
