@@ -177,7 +177,7 @@ impl Map {
     }
 
     /// Gives up the dying list's reference to a node. With the last one it goes, and the list gets its references.
-    fn let_die(&mut self, id: NodeId) {
+    pub(crate) fn let_die(&mut self, id: NodeId) {
         if self.table.references(id) > 1 {
             self.table.drop_reference(id);
             #[cfg(feature = "planted-bugs")]

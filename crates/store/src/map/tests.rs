@@ -415,6 +415,40 @@ fn a_leaf_that_got_pages_of_another_by_a_clone_is_visited_again() {
 }
 
 #[test]
+fn a_walk_finds_a_tree_that_was_cloned_behind_it_and_deleted_before_it() {
+    let mut map = with_volume();
+    (0..20).for_each(|page| write(&mut map, 0, page, 40 + page));
+    write(&mut map, 21, 5, 61);
+    let objects = map.volumes[&VolumeId::MAIN].objects;
+    map.begin_scan(Purpose::Clean, Wanted::Every);
+    assert_eq!(map.take_grey(Purpose::Clean, 9), [objects.root]);
+    map.visit(Purpose::Clean, objects.root, None);
+    // The leaf of slot 21, but not yet that of slot 0.
+    let leaf = map.leaf(objects, 1).expect("in memory").expect("it is there").id;
+    assert!(map.take_grey(Purpose::Clean, 9).contains(&leaf));
+    map.visit(Purpose::Clean, leaf, None);
+    map.change(VolumeId::MAIN, &Note::Clone { from: object(0), to: object(20), sequence: Sequence(100) });
+    map.change(VolumeId::MAIN, &Note::Delete { object: object(0), sequence: Sequence(101) });
+    let first = map.leaf(objects, 0).expect("in memory").map(|leaf| leaf.id);
+    first.into_iter().for_each(|id| map.visit(Purpose::Clean, id, None));
+    walk(&mut map, Purpose::Clean, 9);
+    assert_eq!(held(&mut map), (40..60).chain([61]).collect::<Vec<u64>>());
+}
+
+#[test]
+fn a_walk_finds_what_the_dying_list_got_from_a_node_that_went_before_its_visit() {
+    let mut map = map();
+    let tree = tree_of(&mut map, &[0, 1]);
+    map.dying = vec![tree.root];
+    map.begin_scan(Purpose::Clean, Wanted::Every);
+    let root = map.dying.pop().expect("just put there");
+    map.let_die(root);
+    assert_eq!(map.dying.len(), 2);
+    walk(&mut map, Purpose::Clean, 9);
+    assert_eq!(held(&mut map), [4, 5]);
+}
+
+#[test]
 fn a_node_that_nothing_refers_to_goes_from_memory_too_when_references_are_counted() {
     let mut map = map();
     let (kept, lost, clean) = (map.add(Body::pages()), map.add(Body::pages()), map.table.add());
