@@ -346,11 +346,15 @@ mod tests {
         let mut table = table(TABLE_NODES * 3 + 2);
         written(&mut table, &[50, 51, 0, 53]);
         assert_eq!(table.shrink(), [], "the last page has nodes");
-        for id in (TABLE_NODES..=TABLE_NODES * 3 + 2).chain([5]) {
+        let remove = |table: &mut NodeTable, id| {
             table.drop_reference(NodeId(id));
             table.remove(NodeId(id));
-        }
-        assert_eq!(table.shrink(), [Block(51), Block(53)], "one was never written");
+        };
+        (TABLE_NODES * 3..=TABLE_NODES * 3 + 2).for_each(|id| remove(&mut table, id));
+        assert_eq!(table.shrink(), [Block(53)]);
+        assert_eq!((table.pages.len(), table.references(NodeId(TABLE_NODES * 3 - 1))), (3, 1));
+        (TABLE_NODES..TABLE_NODES * 3).chain([5]).for_each(|id| remove(&mut table, id));
+        assert_eq!(table.shrink(), [Block(51)], "one was never written");
         assert_eq!((table.pages.len(), table.used()), (1, TABLE_NODES - 2));
         assert_eq!(table.shrink(), []);
         assert_eq!((table.add(), table.add()), (NodeId(5), NodeId(TABLE_NODES)));
