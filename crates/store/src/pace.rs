@@ -63,7 +63,7 @@ impl Pace {
         let fair = (self.together() + 1) * self.work / self.gain;
         let limit = self.done(left) + self.payment().max(fair);
         let asked = self.asked + blocks * self.work * self.hurry;
-        self.asked = asked.min(limit * self.gain * self.low).max(self.asked);
+        self.asked = asked.min(limit * self.gain * self.low);
     }
 
     /// Whether a step of the round is due, while so much work is left: without any, the one that ends it.
@@ -210,6 +210,9 @@ mod tests {
         assert_eq!(pace.owed(WORK - 24), 0);
         pace.wrote(2, WORK - 24);
         assert!(pace.owed(WORK - 24) <= 7, "{}", pace.owed(WORK - 24));
+        // New nodes are to be visited.
+        pace.wrote(1, WORK + 50);
+        assert_eq!(pace.owed(WORK + 50), 24);
     }
 
     #[test]
