@@ -159,6 +159,28 @@ fn what_cannot_be_read_stays_where_it_is_and_the_cleaner_goes_on_with_the_rest()
 }
 
 #[test]
+fn what_can_be_read_no_more_when_it_is_to_be_moved_stays_where_it_is() {
+    let (disk, model) = busy(8);
+    let (mut random, mut stuck) = (Random::new(1), 0);
+    for at in disk.written_blocks() {
+        let (fork, bit) = (disk.fork(&sim::Power::new(), 1), random.below(4096 * 8) as usize);
+        let (store, when) = (mount(&fork).expect("it is sound"), format!("block {at}"));
+        while store.counters().walks == 0 {
+            assert_eq!(store.clean_step(), Ok(Cleaning::Working));
+        }
+        fork.rot(at, bit);
+        clean_all(&store, &when);
+        if errors_but_no_lies(&store, &model, &when) > 0 {
+            stuck += 1;
+            drop(store);
+            fork.rot(at, bit);
+            assert_sound(&mount(&fork).expect("it is sound again"), &model, &when);
+        }
+    }
+    assert!(stuck > 50, "{stuck}");
+}
+
+#[test]
 fn rot_in_the_log_before_its_last_batch_is_refused_and_named() {
     let (_power, disk, store) = fresh(64, 1);
     for home in 1..=5 {
