@@ -297,6 +297,19 @@ fn a_full_store_can_be_mounted_any_number_of_times() {
 }
 
 #[test]
+fn starts_after_which_nothing_was_written_use_the_same_segments_again() {
+    let (_power, disk, store) = fresh(64, 1);
+    (0..20).for_each(|number| store.apply(&[write(number, number + 1)]).expect("room"));
+    drop(store);
+    let free = || mount(&disk).expect("it opens again").space().free;
+    let first = free();
+    for _ in 0..6 {
+        let now = free();
+        assert!(now >= first, "{now} blocks free, {first} after the first start");
+    }
+}
+
+#[test]
 fn a_promise_is_kept() {
     let (_power, _disk, store) = fresh(100, 1);
     let (mut home, mut promised) = (0, 0);

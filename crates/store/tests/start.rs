@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use store::{Change, Store};
 
-/// 8 MiB: a stretch as long, and twice what is read at once where there are no copies.
+/// 8 MiB: a stretch as long, and as much is read at once where there are no copies.
 const BLOCKS: u64 = 2048;
 const SEGMENTS: u64 = 64;
 const FILE: ObjectId = ObjectId { slot: 3, generation: 1 };
 
 /// Reads of a start beside those that `reads_since_checkpoint` says: superblock and roots, tables, the open stretch, the
 /// log's end and proof that it is.
-const OTHERS: u64 = 12;
+const OTHERS: u64 = 10;
 
 /// A disk whose reads are counted, some of which may be wrong.
 struct Counted {
