@@ -179,4 +179,45 @@ mod tests {
             assert_eq!(view(state), view(plain), "put into the table after each {settles}");
         }
     }
+
+    #[test]
+    fn keys_that_lie_together_have_hashes_that_do_not() {
+        const KEYS: u64 = 1 << 14;
+        let key = |slot, generation: u64, page| {
+            let object = ObjectId { slot, generation: generation as u32 };
+            Key { object, page: PageNo(page * CLUSTER_PAGES as u64) }
+        };
+        let rows: [&dyn Fn(u64) -> Key; 4] = [
+            &|number| key(number, 1, 0),
+            &|number| key(7, number, 0),
+            &|number| key(7, 1, number),
+            &|number| key(number % 128, 1, number / 128),
+        ];
+        for (row, seed) in rows.into_iter().flat_map(|row| [(row, 0), (row, 0x5eed_5eed_5eed)]) {
+            let hashes: Vec<u64> = (0..KEYS).map(|number| Seeded(seed).hash_one(row(number))).collect();
+            let values = |of: &dyn Fn(u64) -> u64| {
+                hashes.iter().map(|&hash| of(hash)).collect::<std::collections::BTreeSet<u64>>().len()
+            };
+            // What a table looks at: low bits for the place, 7 high ones to tell those from each other that meet there. Of twice as
+            // many places as keys, chance fills 12,890.
+            let (places, tags) = (values(&|hash| hash % (2 * KEYS)), values(&|hash| hash >> 57));
+            assert!(places > 12_000 && tags == 128, "{places} places, {tags} tags");
+        }
+    }
+
+    #[test]
+    fn nobody_knows_which_keys_meet_since_no_two_seeds_give_the_same_hashes() {
+        let of = |seed: u64, bytes: &[u8]| {
+            let mut hash = Seeded(seed);
+            hash.write(bytes);
+            hash.finish()
+        };
+        let hashes = [of(1, b""), of(2, b""), of(1, b"ab"), of(1, b"ba"), of(2, b"ab"), of(1, b"a")];
+        assert_eq!(
+            hashes.iter().collect::<std::collections::BTreeSet<_>>().len(),
+            hashes.len(),
+            "{hashes:?}"
+        );
+        assert_ne!(Seeded::default().hash_one(1), Seeded::default().hash_one(1));
+    }
 }
