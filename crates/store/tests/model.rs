@@ -76,6 +76,8 @@ fn an_old_cut_or_delete_leaves_newer_pages_alone() {
     assert_eq!(store.home(object, PageNo(300)), Ok(Some(Sequence(30))));
     assert_eq!(store.newest_sequence(), Sequence(30));
     // Large or small, and as young as the deletion.
+    let many: Vec<Change> = (200..300).map(|number| write(number, 30)).collect();
+    store.apply(&many).expect("room");
     store.apply(&[Change::Delete { object, sequence: Sequence(30) }]).expect("room");
     assert_eq!(store.home(object, PageNo(300)), Ok(Some(Sequence(30))));
     store.apply(&[Change::Delete { object, sequence: Sequence(31) }]).expect("room");
