@@ -1,0 +1,113 @@
+//! What the cleaner's parts do in states that calls from outside hardly reach.
+
+use super::*;
+use crate::map::{Body, PageEntry};
+use crate::{Change, Layout};
+use device::{Incarnation, ObjectId, PageNo, Sequence, StoreId};
+use sim::{Power, SimDisk};
+use std::sync::Arc;
+
+/// A store of which every other page of a file is dead.
+pub(crate) fn half_dead() -> Store {
+    let disk = SimDisk::new("disk", 4 + 200 * 16, &Power::new(), 1);
+    Store::format(&*disk, &Layout { id: StoreId([1; 16]), segment_blocks: Some(16) }).expect("large enough");
+    let store = Store::open(disk).expect("a new store");
+    store.begin(Incarnation(1)).expect("the first");
+    let object = ObjectId { slot: 1, generation: 1 };
+    let bytes = Arc::new(device::Page::zeroed());
+    let write = |number, home| {
+        let (page, bytes) = (PageNo(number), bytes.clone());
+        store.apply(&[Change::Write { object, page, bytes, home: Sequence(home) }]).expect("room");
+    };
+    (0..300).for_each(|number| write(number, number + 1));
+    (0..300).step_by(2).for_each(|number| write(number, number + 1000));
+    store
+}
+
+/// The same, with a round that has walked and not moved anything.
+pub(crate) fn walked() -> Store {
+    let store = half_dead();
+    while store.lock_cleaner().round.as_ref().is_none_or(|round| !round.counted) {
+        assert_eq!(store.clean_step(), Ok(Cleaning::Working));
+    }
+    store
+}
+
+#[test]
+fn the_last_victims_are_let_go_while_there_are_more_holders_than_may_be() {
+    let store = walked();
+    let mut cleaner = store.lock_cleaner();
+    let round = cleaner.round.as_mut().expect("a round");
+    let victims = round.victims.clone();
+    assert!(victims.len() > 3, "{victims:?}");
+    let mut bound = |holders: usize| {
+        store.map_mut().scan(Purpose::Clean).as_mut().expect("a walk").holders = holders;
+        store.bound_holders(round);
+        round.victims.clone()
+    };
+    assert_eq!(bound(1_048_576), victims);
+    assert_eq!(bound(1_048_577), victims[..victims.len() - 1]);
+    assert_eq!(bound(usize::MAX), victims[..1], "one stays, however many hold its blocks");
+}
+
+/// Marks all entries of the victims' blocks as shared, and cleans with them; whether those that moved are so still.
+fn shared_after_moving(lost: Option<NodeId>) -> Vec<bool> {
+    let store = walked();
+    {
+        let mut map = store.map_mut();
+        let scan = map.scan(Purpose::Clean).as_mut().expect("a walk");
+        scan.lost.extend(lost);
+        let holders: Vec<Holder> = scan.held.values().flatten().copied().collect();
+        for holder in holders {
+            let Body::Pages(entries) = &mut map.node_mut(holder.node).body else { panic!("a large file") };
+            entries[usize::from(holder.index)].shared = true;
+        }
+    }
+    let before: BTreeSet<Block> = entries(&store).map(|entry| entry.place).collect();
+    while store.clean_step() == Ok(Cleaning::Working) {}
+    entries(&store).filter(|entry| !before.contains(&entry.place)).map(|entry| entry.shared).collect()
+}
+
+fn entries(store: &Store) -> impl Iterator<Item = PageEntry> {
+    let map = store.map();
+    let leaves = map.nodes.values().filter_map(|node| match &node.body {
+        Body::Pages(entries) => Some(entries.iter().copied().filter(|entry| !entry.is_hole())),
+        _ => None,
+    });
+    leaves.flatten().collect::<Vec<_>>().into_iter()
+}
+
+#[test]
+fn a_block_with_one_holder_is_shared_no_more_unless_a_node_could_not_be_read_that_may_be_another() {
+    let sole = shared_after_moving(None);
+    assert!(!sole.is_empty() && sole.iter().all(|shared| !shared), "{sole:?}");
+    let perhaps = shared_after_moving(Some(NodeId(9999)));
+    assert!(!perhaps.is_empty() && perhaps.iter().all(|&shared| shared), "{perhaps:?}");
+}
+
+#[test]
+fn a_victim_is_not_settled_while_somebody_may_hold_a_block_of_it() {
+    let store = walked();
+    let mut cleaner = store.lock_cleaner();
+    let round = cleaner.round.as_mut().expect("a round");
+    let victim = round.victims[0];
+    let live = |store: &Store| store.map().segments.get(victim).live;
+    let before = live(&store);
+    assert!(before > 0);
+    store.settle(victim, round);
+    assert_eq!((round.victims[0], live(&store)), (victim, before), "its blocks are held");
+    let node = {
+        let mut map = store.map_mut();
+        let scan = map.scan(Purpose::Clean).as_mut().expect("a walk");
+        let held: Vec<Block> = scan.held.range(store.blocks_of(victim)).map(|(&at, _)| at).collect();
+        held.into_iter().for_each(|at| scan.resolved(at));
+        let node = map.roots().next().expect("a tree");
+        map.revisit(node);
+        node
+    };
+    store.settle(victim, round);
+    assert_eq!((round.victims[0], live(&store)), (victim, before), "a node is to be visited again");
+    assert_eq!(store.visit_some(Purpose::Clean, 9), [node]);
+    store.settle(victim, round);
+    assert_ne!(round.victims[0], victim);
+}
