@@ -98,19 +98,19 @@ impl Core {
         freed
     }
 
-    /// One step of cleaning, before writers need what it gives them.
+    /// One step of cleaning, if it is still owed, before writers need what it gives them.
     fn clean_some(&self) -> Result<(), CacheError> {
         let batches = self.store.counters().batches;
-        match self.store_io().clean_step()? {
-            Cleaning::Working => {}
-            Cleaning::Emptied(_) => self.checkpoint_twice()?,
-            Cleaning::NeedsCheckpoint => {
+        match self.store_io().clean_if_due()? {
+            None | Some(Cleaning::Working) => {}
+            Some(Cleaning::Emptied(_)) => self.checkpoint_twice()?,
+            Some(Cleaning::NeedsCheckpoint) => {
                 self.checkpoint_twice()?;
                 if self.store_io().clean_step()? == Cleaning::NeedsCheckpoint {
                     self.store.end_round();
                 }
             }
-            Cleaning::Idle => {
+            Some(Cleaning::Idle) => {
                 self.checkpoint_twice()?;
                 self.clean_as_of.store(batches, Ordering::Relaxed);
             }

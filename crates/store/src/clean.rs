@@ -103,9 +103,12 @@ impl Store {
     /// [`StoreError::NotBegun`], [`StoreError::Stopped`], or the device's: the step may be tried again. A block
     /// that cannot be read stays where it is, its segment with it, and is no error here.
     pub fn clean_step(&self) -> Result<Cleaning, StoreError> {
-        let mut cleaner = self.lock_cleaner();
+        self.step(&mut self.lock_cleaner())
+    }
+
+    pub(crate) fn step(&self, cleaner: &mut Cleaner) -> Result<Cleaning, StoreError> {
         self.make_ready(&mut self.lock_writer())?;
-        let Cleaner { round, at } = &mut *cleaner;
+        let Cleaner { round, at } = cleaner;
         let Some(current) = round else {
             *round = self.begin_round();
             return Ok(if round.is_some() { Cleaning::Working } else { Cleaning::Idle });

@@ -50,31 +50,33 @@ fn cleaning_is_called_for_where_space_is_short_and_some_of_it_may_be_dead() {
 }
 
 #[test]
-fn pages_go_home_a_few_at_a_time_while_a_round_is_under_way() {
+fn what_is_owed_is_paid_once_however_many_pay() {
     let (_power, _disk, store) = fresh(400, 1);
     write(&store, 0..1000, 1);
     write(&store, (0..1000).step_by(2), 2000);
-    assert_eq!(store.pages_together(), u64::MAX, "nothing is to be paid");
+    assert_eq!(store.clean_if_due(), Ok(None), "nothing is short");
+    assert_eq!(store.pages_together(), u64::MAX, "and nothing is to be paid");
     let mut number = 2000;
-    while !store.cleaning_is_due() {
+    while store.pages_together() == u64::MAX || !store.cleaning_is_due() {
         write(&store, number..number + 1, 1);
         number += 1;
-    }
-    assert_eq!(store.clean_step(), Ok(Cleaning::Working));
-    let together = store.pages_together();
-    assert!(together > 1 && together < u64::from(SEGMENT), "{together}");
-    assert!(!store.cleaning_is_due(), "nothing was written yet that is to be paid for");
-    while !store.cleaning_is_due() {
-        write(&store, number..number + 1, 1);
-        number += 1;
-    }
-    for _ in 0..1000 {
-        if !store.cleaning_is_due() {
-            break;
+        // Chooses victims, and with them the price.
+        if store.pages_together() == u64::MAX && store.cleaning_is_due() {
+            assert_eq!(store.clean_if_due(), Ok(Some(Cleaning::Working)));
         }
-        store.clean_step().expect("a sound disk");
     }
-    assert!(!store.cleaning_is_due(), "it is paid");
+    let barrier = std::sync::Barrier::new(4);
+    let pay = || {
+        barrier.wait();
+        std::iter::from_fn(|| store.clean_if_due().expect("a sound disk")).take(1000).count()
+    };
+    std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(pay))));
+    assert!(!store.cleaning_is_due());
+    let moved = store.counters().pages_cleaned;
+    (0..10).for_each(|_| assert_eq!(store.clean_if_due(), Ok(None)));
+    assert_eq!(store.counters().pages_cleaned, moved);
+    // There would be more to do.
+    assert!(store.clean().is_ok() && store.counters().pages_cleaned > moved);
 }
 
 #[test]
