@@ -20,7 +20,7 @@ pub(crate) struct Gate {
     waiting: VecDeque<Parked>,
     /// Bytes of the buffer promised to credits that are out.
     promised_bytes: u64,
-    /// Somebody waits for space in the store: it is worth cleaning for.
+    /// Somebody waits for space in the store, or pages found none: it is worth cleaning for.
     pub(crate) wants_space: bool,
     /// Nothing could be freed at the last attempt, and nothing has changed since.
     pub(crate) exhausted: bool,
@@ -168,6 +168,9 @@ impl Core {
             return Verdict::Wait;
         }
         if room < buffer_bytes + kept || crowded {
+            if state.gate.exhausted && state.trouble.needs_space() && !cost.frees {
+                return Verdict::Refuse(StoreError::Full.into());
+            }
             let told = state.trouble.no_room(self.clock.monotonic(), self.settings.store_patience);
             return told.map_or(Verdict::Wait, |error| Verdict::Refuse(error.clone()));
         }

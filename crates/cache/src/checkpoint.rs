@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use store::{Cleaning, StoreError};
 
-/// Rounds of cleaning for the sake of a writer who waits, before it is told that the store is full.
+/// Rounds of cleaning of one attempt to make space, before a writer who waits is told that the store is full.
 const ROUNDS_MAX: usize = 8;
 
 /// Reads of the store's log after which a checkpoint is due: those of 256 MiB of it in stretches of 16 MiB. Where stretches
 /// are shorter, or the log is of so many notes that nothing sums them up, it comes earlier.
 const LOG_READS_MAX: u64 = 16;
 
-/// An attempt to make space for those who wait for it. Everything goes home first: a dirty page is promised several
+/// An attempt to make space for those who wait for it, or for pages that found none. Everything goes home first: a dirty page is promised several
 /// blocks and takes one; deletions give some back. Writers wait meanwhile, so this ends.
 pub(crate) struct MakingSpace {
     /// Free blocks that nobody was promised when it began; fewer than none where more is owed than there is.
@@ -142,7 +142,8 @@ impl Core {
         }
     }
 
-    /// Somebody was told to wait because the store is full: one step towards space, and who fits is let in.
+    /// Somebody was told to wait because the store is full, or pages do not go home because it is: one step towards space, and
+    /// who fits is let in.
     fn make_space(self: &Arc<Core>) -> Result<(), CacheError> {
         let mut turn = self.making_space.lock().expect("no panic while making space");
         let free = |core: &Core| {
@@ -162,8 +163,9 @@ impl Core {
             state.gate.exhausted = free(self) <= attempt.before;
         }
         self.pump(&mut state, &mut completions);
-        if over || !state.gate.is_waiting() {
-            state.gate.wants_space &= state.gate.is_waiting();
+        let needed = state.gate.is_waiting() || state.trouble.needs_space();
+        if over || !needed {
+            state.gate.wants_space &= needed;
             *turn = None;
         }
         drop(state);

@@ -89,6 +89,11 @@ impl Trouble {
         self.stall = Some(Stall { since, attempts: attempts + 1, error });
     }
 
+    /// Nothing goes home because the store has no room for it.
+    pub(crate) fn needs_space(&self) -> bool {
+        self.stall.as_ref().is_some_and(|stall| matches!(stall.error, CacheError::Store(StoreError::Full)))
+    }
+
     /// Somebody needs room, and there is none. What to tell him; `None` as long as he may wait for it: a page that is
     /// stuck for hours says nothing of what others will find when they go home.
     pub(crate) fn no_room(&mut self, now: Duration, patience: Duration) -> Option<&CacheError> {

@@ -132,6 +132,11 @@ impl Core {
             Err(error) => {
                 turn.not_before = now + RETRY_AFTER;
                 state.trouble.failed(error.clone(), now);
+                // No more is owed of the cleaning when nothing can be written.
+                if state.trouble.needs_space() && !state.gate.exhausted {
+                    state.gate.wants_space = true;
+                    self.wake(Task::Checkpoint);
+                }
                 return Err(error);
             }
         };

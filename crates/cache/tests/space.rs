@@ -4,10 +4,11 @@ mod common;
 
 use cache::{Cache, CacheError, Change, Cost, Progress, Settings, Task, Then};
 use common::Disks;
-use device::{BLOCK_BYTES, ObjectId, Random};
+use device::{BLOCK_BYTES, Clock, ObjectId, Page, PageNo, Random};
 use sim::SimClock;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use store::StoreError;
 
 const SEGMENTS: u64 = 128;
 const SEGMENT_BLOCKS: u64 = 32;
@@ -15,6 +16,7 @@ const SEGMENT_BLOCKS: u64 = 32;
 /// home may cost more than one of them once three quarters are full.
 const LARGE_SEGMENT_BLOCKS: u64 = 64;
 const FILE: ObjectId = ObjectId { slot: 5, generation: 1 };
+const OTHER_FILE: ObjectId = ObjectId { slot: 6, generation: 1 };
 
 struct Machine {
     disks: Disks,
@@ -36,8 +38,16 @@ impl Machine {
 
     /// Writes a page, doing all background work until it is let in; `each` sees every step of the checkpointer.
     fn write(&self, page: u64, each: &mut dyn FnMut(Progress)) -> Result<(), CacheError> {
-        let changes =
-            [Change::Write { object: FILE, offset: page * BLOCK_BYTES as u64, bytes: &[1; BLOCK_BYTES] }];
+        self.write_to(FILE, page, each)
+    }
+
+    fn write_to(
+        &self,
+        object: ObjectId,
+        page: u64,
+        each: &mut dyn FnMut(Progress),
+    ) -> Result<(), CacheError> {
+        let changes = [Change::Write { object, offset: page * BLOCK_BYTES as u64, bytes: &[1; BLOCK_BYTES] }];
         let credit = self.wait(|then| self.cache.admit(Cost::of(&changes), then), each);
         self.cache.apply(&mut credit?, &changes).map(drop)
     }
@@ -155,7 +165,7 @@ fn no_write_waits_until_a_whole_segment_is_cleaned() {
 fn a_full_store_that_nobody_writes_to_is_left_alone() {
     let machine = Machine::new();
     let full = (0..).find_map(|page| machine.write(page, &mut |_| {}).err());
-    assert!(matches!(full, Some(CacheError::Store(store::StoreError::Full))), "{full:?}");
+    assert!(matches!(full, Some(CacheError::Store(StoreError::Full))), "{full:?}");
     let mut idle = false;
     for _ in 0..1000 {
         machine.work(&mut |done| idle = done == Progress::Idle);
@@ -220,4 +230,81 @@ fn what_gives_space_back_is_promised_room_that_there_is_not() {
     assert_eq!(machine.assert_all_is_promised(), dirty + 10);
     let more = [Change::Write { object: FILE, offset: 0, bytes: &[1] }];
     assert!(machine.cache.admit_at_once(Cost::of(&more)).expect("power").is_none());
+}
+
+impl Machine {
+    /// A store that is half full, and pages that were promised room in it.
+    fn crowded() -> Machine {
+        let dirty_bytes_max = 32 * BLOCK_BYTES as u64;
+        let dirty_age_max = Duration::from_secs(5);
+        let settings = Settings { dirty_bytes_max, dirty_age_max, ..Settings::default() };
+        let machine = Machine::sized(SEGMENT_BLOCKS, settings);
+        for page in 0..HALF {
+            machine.write_to(OTHER_FILE, page, &mut |_| {}).expect("room");
+        }
+        machine.cache.drain().expect("sound media");
+        machine.promise_all();
+        assert!(machine.assert_all_is_promised() > 16);
+        machine
+    }
+
+    /// Uses up free segments behind the cache's back, as many short lives with a crash each may do.
+    fn use_up_free_segments(&self, mut page: impl FnMut() -> u64) {
+        let store = self.cache.store();
+        let home = store.newest_sequence();
+        let full = std::iter::repeat_with(|| {
+            let bytes = Arc::new(Box::new(Page([3; BLOCK_BYTES])));
+            store.apply(&[store::Change::Write { object: OTHER_FILE, page: PageNo(page()), bytes, home }])
+        });
+        let error = full.take(100_000).find_map(Result::err).expect("it is full");
+        assert!(matches!(error, StoreError::Full), "{error}");
+    }
+
+    /// Works until all pages are home, for less than writers have patience.
+    fn take_all_home(&self, begun: Duration) {
+        while self.cache.status().dirty_pages > 0 {
+            self.work(&mut |_| {});
+            let waited = self.clock.monotonic() - begun;
+            assert!(waited < Duration::from_secs(20), "after {waited:?}: {:?}", self.cache.status());
+        }
+    }
+}
+
+const HALF: u64 = SEGMENTS * SEGMENT_BLOCKS / 2;
+
+#[test]
+fn pages_for_which_the_store_has_no_room_have_it_cleaned_until_it_has_some() {
+    for somebody_waits in [true, false] {
+        let machine = Machine::crowded();
+        let mut random = Random::new(2);
+        machine.use_up_free_segments(|| random.below(HALF));
+        let begun = machine.clock.monotonic();
+        if somebody_waits {
+            machine.write(0, &mut |_| {}).expect("cleaning makes room");
+        }
+        machine.take_all_home(begun);
+    }
+}
+
+#[test]
+fn where_pages_find_no_room_and_cleaning_makes_none_writers_are_told_at_once_and_deletions_help() {
+    let machine = Machine::crowded();
+    let mut new = HALF..;
+    loop {
+        machine.use_up_free_segments(|| new.next().expect("no end"));
+        if !machine.cache.store().clean().expect("sound media") {
+            break;
+        }
+    }
+    let begun = machine.clock.monotonic();
+    let told = machine.write(0, &mut |_| {});
+    assert!(matches!(told, Err(CacheError::Store(StoreError::Full))), "{told:?}");
+    let waited = machine.clock.monotonic() - begun;
+    assert!(waited < Duration::from_secs(5), "{waited:?}");
+    let delete = [Change::Delete { object: OTHER_FILE }];
+    let cost = Cost { frees: true, ..Cost::of(&delete) };
+    let mut credit = machine.cache.admit_at_once(cost).expect("power").expect("a reserve");
+    machine.cache.apply(&mut credit, &delete).expect("power");
+    machine.take_all_home(begun);
+    machine.write(0, &mut |_| {}).expect("half of the store is free");
 }
