@@ -120,8 +120,7 @@ impl Core {
 
     /// A segment is free when two checkpoints in a row do not need it.
     pub(crate) fn checkpoint_twice(&self) -> Result<(), CacheError> {
-        self.store_io().checkpoint()?;
-        Ok(self.store_io().checkpoint()?)
+        Ok(self.store_io().checkpoint_twice()?)
     }
 
     /// Takes everything home; where the store has no room for it, cleaning makes some as long as it can.

@@ -89,8 +89,7 @@ impl Store {
                 }
                 Cleaning::NeedsCheckpoint => {
                     checkpointed = true;
-                    self.checkpoint()?;
-                    self.checkpoint()?;
+                    self.checkpoint_twice()?;
                 }
             }
         }
