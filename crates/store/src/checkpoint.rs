@@ -283,12 +283,13 @@ impl Store {
     /// live, or two thirds where space is short, the emptiest one's nodes are written again with this checkpoint, so
     /// that it dies.
     fn keep_nodes_dense(&self) {
+        let mut dying = 0;
         // Two a checkpoint keep up with any growth; each is at most three quarters of a segment of reads.
         for _ in 0..2 {
             let map = self.map();
             let (short, nodes) = (map.is_short_of_space(), map.node_use());
             let may = map.segments.free_count() >= map.floor(Class::Frees);
-            if nodes.held <= nodes.held_max(short) || !may {
+            if !nodes.is_sparse(short, dying) || !may {
                 return;
             }
             let candidate = |(_, segment): &(u32, &crate::segments::Segment)| {
@@ -306,6 +307,7 @@ impl Store {
             drop(map);
             // A node that cannot be read stays where it is, and its segment with it.
             let failed = self.load(nodes.clone());
+            dying += if failed.is_empty() { self.geometry.segment_blocks } else { 0 };
             let mut map = self.map_mut();
             for id in nodes.into_iter().filter(|id| !failed.contains_key(id)) {
                 if map.nodes.contains_key(&id) {

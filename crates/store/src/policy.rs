@@ -45,6 +45,12 @@ impl NodeUse {
         }
     }
 
+    /// Whether a checkpoint should thin a segment, or one more: `dying` blocks are in those that it has thinned, and are free
+    /// soon. A second one beside them, where the first is enough, would be written for nothing.
+    pub fn is_sparse(&self, short: bool, dying: u64) -> bool {
+        self.held > self.held_max(short) + dying
+    }
+
     /// Live blocks up to which a segment of nodes may be thinned.
     pub fn thinned_from(&self, short: bool) -> u64 {
         if short { self.segment_blocks * 3 / 4 } else { self.segment_blocks / 2 }
@@ -195,13 +201,21 @@ mod tests {
     }
 
     #[test]
+    fn a_segment_that_was_thinned_counts_as_gone() {
+        // 96 blocks may be held.
+        let nodes = |held| NodeUse { segment_blocks: 32, dirty: 0, tables: 1, live: 43, held };
+        assert_eq!([64, 96, 128, 160].map(|held| nodes(held).is_sparse(true, 0)), [false, false, true, true]);
+        assert_eq!([96, 128, 160].map(|held| nodes(held).is_sparse(true, 32)), [false, false, true]);
+    }
+
+    #[test]
     fn where_nodes_are_to_be_thinned_some_segment_is_empty_enough() {
         for (live, segments) in [(0, 3), (60, 8), (200, 21), (1000, 96)] {
             let nodes = NodeUse { segment_blocks: 16, dirty: 0, tables: 1, live, held: 16 * segments };
             for short in [false, true] {
                 // All but the open one, as even as can be.
                 let emptiest = live / (segments - 1);
-                let thins = nodes.held > nodes.held_max(short);
+                let thins = nodes.is_sparse(short, 0);
                 assert!(!thins || emptiest <= nodes.thinned_from(short), "{nodes:?}");
             }
         }

@@ -292,7 +292,9 @@ impl Predicted {
     pub fn checkpoint(&mut self) {
         (self.generation, self.log_blocks) = (self.generation + 1, 0);
         let mut tables = BTreeSet::new();
-        (0..2).for_each(|_| self.thin(&mut tables));
+        if self.thin(0, &mut tables) {
+            self.thin(self.segment_blocks, &mut tables);
+        }
         tables.extend(self.tables_dirty());
         for leaf in std::mem::take(&mut self.dirty) {
             self.put_node(Unit::Leaf(leaf));
@@ -315,17 +317,18 @@ impl Predicted {
         }
     }
 
-    fn thin(&mut self, tables: &mut BTreeSet<u64>) {
+    /// Thins a segment of nodes where they hold too much, `dying` blocks of which were thinned before.
+    fn thin(&mut self, dying: u64, tables: &mut BTreeSet<u64>) -> bool {
         let (short, nodes) = (self.is_short_of_space(), self.node_use());
-        if nodes.held <= nodes.held_max(short) || (self.free.len() as u64) < self.floor(Class::Frees) {
-            return;
+        if !nodes.is_sparse(short, dying) || (self.free.len() as u64) < self.floor(Class::Frees) {
+            return false;
         }
         let fits = |segment: &Segment| {
             let closed = segment.usage == Use::Nodes && !segment.open && !segment.thinned;
             closed && segment.live > 0 && segment.live <= nodes.thinned_from(short)
         };
         let candidates = (0..).zip(&self.segments).filter(|(_, segment)| fits(segment));
-        let Some((number, _)) = candidates.min_by_key(|(_, segment)| segment.live) else { return };
+        let Some((number, _)) = candidates.min_by_key(|(_, segment)| segment.live) else { return false };
         for unit in self.lives(number) {
             match unit {
                 Unit::Leaf(leaf) => drop(self.dirty.insert(leaf)),
@@ -334,6 +337,7 @@ impl Predicted {
             }
         }
         self.segments[number as usize].thinned = true;
+        true
     }
 
     /// Begins a round; false where there is nothing to clean.
