@@ -168,6 +168,7 @@ impl Core {
             return Verdict::Wait;
         }
         if room < buffer_bytes + kept || crowded {
+            // What must go home first finds no room, and cleaning has made none.
             if state.gate.exhausted && state.trouble.needs_space() && !cost.frees {
                 return Verdict::Refuse(StoreError::Full.into());
             }

@@ -17,8 +17,8 @@ const ROUNDS_MAX: usize = 8;
 /// are shorter, or the log is of so many notes that nothing sums them up, it comes earlier.
 const LOG_READS_MAX: u64 = 16;
 
-/// An attempt to make space for those who wait for it, or for pages that found none. Everything goes home first: a dirty page is promised several
-/// blocks and takes one; deletions give some back. Writers wait meanwhile, so this ends.
+/// An attempt to make space for those who wait for it, or for pages that found none. Everything goes home first: a dirty
+/// page is promised several blocks and takes one; deletions give some back. Writers wait meanwhile, so this ends.
 pub(crate) struct MakingSpace {
     /// Free blocks that nobody was promised when it began; fewer than none where more is owed than there is.
     before: i64,

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 /// Mostly enough for requests to meet, and few enough that most histories are short.
 const CLIENTS: [usize; 4] = [1, 4, 4, 12];
 /// Turns in which every client waits and nobody gets a reply, after which nobody ever will. Each turn does all
-/// background work and lets 5 ms pass, so that every interval of the settings passes: the longest is half a minute, for
-/// which writers wait for a store that takes nothing.
-const TURNS_WITHOUT_REPLY_MAX: u32 = 7000;
+/// background work and lets 5 ms pass, so that every interval of the settings passes several times; but less than the
+/// longest patience with a store that takes nothing, so that who is answered by its end alone is found.
+const TURNS_WITHOUT_REPLY_MAX: u32 = 5000;
 
 /// A request that comes in during background work does so within so many device operations.
 const INTRUDES_WITHIN: u64 = 12;
