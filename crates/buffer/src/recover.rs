@@ -10,6 +10,7 @@ use crate::record::{Order, Record};
 use crate::ring::{GroupNo, Mark, Position, Ring, blocks_of};
 use device::{BLOCK_BYTES, Device, DeviceError, Incarnation, Page, Sequence, StoreId};
 use std::collections::VecDeque;
+use std::iter;
 use zerocopy::FromZeros;
 
 /// One transaction read back at recovery.
@@ -80,10 +81,13 @@ impl<'a> Walk<'a> {
         *self.marks.back().expect("at least the tail's mark")
     }
 
-    /// The group behind the last one found: where that ends, or at the next lap's start.
+    /// The group behind the last one found: where that ends, or at the next lap's start if it may be too long for what is left
+    /// of this one.
     fn next_group(&mut self) -> Result<Option<(Position, GroupHeader)>, BufferError> {
         let here = self.head().position;
-        for at in [here, self.ring.next_lap(here)] {
+        let any_fits = self.ring.group_blocks_max <= self.ring.left(here);
+        let lap = (!any_fits).then(|| self.ring.next_lap(here));
+        for at in iter::once(here).chain(lap) {
             if let Some(header) = self.group_at(at)?
                 && self.follows(&header, at)
             {
@@ -205,6 +209,10 @@ impl<'a> Walk<'a> {
                     }
                     None => at.plus(1),
                 };
+            }
+            // None that begins before `end` was too long for what is left of this lap.
+            if end.plus(self.ring.group_blocks_max) <= limit {
+                break;
             }
         }
         if durable < head.number || self.planted.is(Bug::StaleIncarnation) {

@@ -81,3 +81,18 @@ fn a_group_of_the_next_lap_knows_of_those_before_the_rings_end() {
     assert_eq!(log.found_without(4), Err((log.groups[3], GroupNo(4))));
     assert_eq!(log.found_without(5), Ok(2), "of groups 3 and 4");
 }
+
+#[test]
+fn wherever_a_group_lies_in_the_ring_the_one_behind_it_knows_of_it() {
+    for (third, length, next) in (1..=GROUP_BLOCKS_MAX).flat_map(|third| {
+        [(third, 1, GROUP_BLOCKS_MAX), (third, GROUP_BLOCKS_MAX, 1), (third, GROUP_BLOCKS_MAX, 63)]
+    }) {
+        let mut log = Log::new();
+        [GROUP_BLOCKS_MAX, GROUP_BLOCKS_MAX, third].into_iter().for_each(|blocks| log.commit(blocks));
+        log.buffer.release(GroupNo(3));
+        // The tail is written with the next commit.
+        [1, length, next].into_iter().for_each(|blocks| log.commit(blocks));
+        let refused = Err((log.groups[4], GroupNo(5)));
+        assert_eq!(log.found_without(5), refused, "{length} blocks at {}, then {next}", log.groups[4]);
+    }
+}
