@@ -12,6 +12,7 @@ pub fn check_contract(device: &dyn Device) {
     assert!(device.blocks() >= 64, "{}: too small to check", device.name());
     what_was_written_is_read(device);
     a_batch_reads_what_single_reads_do(device);
+    a_batch_is_read_while_something_else_is_done(device);
     a_write_touches_no_neighbour(device);
     the_end_is_the_end(device);
     other_blocks_survive_a_trim(device);
@@ -45,16 +46,41 @@ fn what_was_written_is_read(device: &dyn Device) {
 
 fn a_batch_reads_what_single_reads_do(device: &dyn Device) {
     device.write(Block(0), &filled(64, 9)).expect("a write in range");
-    let mut reads: Vec<Read> = (0..50).map(|i| Read::new(Block(i * 13 % 60), 1 + (i as usize) % 4)).collect();
-    reads.push(Read::new(Block(device.blocks()), 1));
+    let mut reads = some_reads(device, 50);
     device.read_batch(&mut reads);
+    check_batch(device, reads);
+    device.read_batch(&mut []);
+}
+
+fn a_batch_is_read_while_something_else_is_done(device: &dyn Device) {
+    device.write(Block(0), &filled(64, 11)).expect("a write in range");
+    for count in [0, 1, 2, 50] {
+        let mut reads = some_reads(device, count);
+        let (mut done, mut other) = (0, some_reads(device, count));
+        device.read_batch_while(&mut reads, &mut || {
+            done += 1;
+            // Whoever waits for one batch may use the device for another.
+            device.read_batch(&mut other);
+        });
+        assert_eq!(done, 1, "what is to be done meanwhile is done once");
+        check_batch(device, reads);
+        check_batch(device, other);
+    }
+}
+
+/// So many reads, and one past the end.
+fn some_reads(device: &dyn Device, count: u64) -> Vec<Read> {
+    let reads = (0..count).map(|i| Read::new(Block(i * 13 % 60), 1 + (i as usize) % 4));
+    reads.chain([Read::new(Block(device.blocks()), 1)]).collect()
+}
+
+fn check_batch(device: &dyn Device, mut reads: Vec<Read>) {
     let beyond = reads.pop().expect("the last one");
     assert!(beyond.result.is_err(), "a read past the end succeeded in a batch");
     for one in &reads {
         assert!(one.result.is_ok(), "{:?}", one.result);
         assert_eq!(one.pages, read(device, one.at, one.pages.len()));
     }
-    device.read_batch(&mut []);
 }
 
 fn a_write_touches_no_neighbour(device: &dyn Device) {

@@ -34,6 +34,12 @@ pub trait Device: Send + Sync {
         }
     }
 
+    /// [`read_batch`](Device::read_batch), and does `meanwhile` once: while it reads, if the device can do without this thread.
+    fn read_batch_while(&self, reads: &mut [Read], meanwhile: &mut dyn FnMut()) {
+        meanwhile();
+        self.read_batch(reads);
+    }
+
     /// Writes `from` to the blocks from `at` on.
     fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError>;
 

@@ -2,8 +2,10 @@
 
 use device::{BLOCK_BYTES, Read};
 use io_uring::{IoUring, opcode, types};
+use std::any::Any;
 use std::cell::RefCell;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// Reads in flight per thread: as deep as one NVMe queue needs for most of its throughput, and as a cloud volume
 /// allows.
@@ -42,16 +44,62 @@ struct Vector {
     len: usize,
 }
 
+/// What is done while the kernel reads, if anything: once, whatever becomes of the reads. A panic goes on when they are done.
+#[derive(Default)]
+struct Meanwhile<'a> {
+    work: Option<&'a mut dyn FnMut()>,
+    panic: Option<Box<dyn Any + Send>>,
+}
+
+impl Meanwhile<'_> {
+    fn run(&mut self) {
+        if let Some(work) = self.work.take() {
+            self.panic = catch_unwind(AssertUnwindSafe(work)).err();
+        }
+    }
+
+    fn finish(mut self) {
+        self.run();
+        if let Some(panic) = self.panic {
+            resume_unwind(panic);
+        }
+    }
+}
+
 /// Reads as much as io_uring gives, and returns the indices of those reads that the caller must still do one by one,
 /// because they are out of range, failed, came short, or because there is no io_uring.
 pub(crate) fn read(file: BorrowedFd<'_>, reads: &mut [Read], in_range: impl Fn(&Read) -> bool) -> Vec<usize> {
     if reads.len() < 2 {
         return (0..reads.len()).collect();
     }
+    read_with(file, reads, in_range, Meanwhile::default())
+}
+
+/// The same, and does `work` once while the kernel reads.
+pub(crate) fn read_while(
+    file: BorrowedFd<'_>,
+    reads: &mut [Read],
+    in_range: impl Fn(&Read) -> bool,
+    work: &mut dyn FnMut(),
+) -> Vec<usize> {
+    read_with(file, reads, in_range, Meanwhile { work: Some(work), panic: None })
+}
+
+fn read_with(
+    file: BorrowedFd<'_>,
+    reads: &mut [Read],
+    in_range: impl Fn(&Read) -> bool,
+    mut meanwhile: Meanwhile<'_>,
+) -> Vec<usize> {
     let (sensible, mut rest): (Vec<usize>, Vec<usize>) =
         (0..reads.len()).partition(|&index| in_range(&reads[index]) && !reads[index].pages.is_empty());
     let joints = join(reads, sensible);
-    let moved = RING.with_borrow_mut(|ring| submit(ring, file, &joints));
+    let moved = RING.with(|ring| match ring.try_borrow_mut() {
+        Ok(mut ring) => submit(&mut ring, file, &joints, &mut meanwhile),
+        // This is itself what is done meanwhile.
+        Err(_) => vec![None; joints.len()],
+    });
+    meanwhile.finish();
     for (joint, moved) in joints.iter().zip(moved) {
         if moved == Some(joint.bytes) {
             joint.members.iter().for_each(|&index| reads[index].result = Ok(()));
@@ -87,7 +135,12 @@ fn join(reads: &mut [Read], mut indices: Vec<usize>) -> Vec<Joint> {
 
 /// Bytes moved for each joint, `None` where it failed or was not tried. Returns when the kernel is done with all of
 /// their memory.
-fn submit(ring: &mut Ring, file: BorrowedFd<'_>, joints: &[Joint]) -> Vec<Option<usize>> {
+fn submit(
+    ring: &mut Ring,
+    file: BorrowedFd<'_>,
+    joints: &[Joint],
+    meanwhile: &mut Meanwhile<'_>,
+) -> Vec<Option<usize>> {
     let mut moved = vec![None; joints.len()];
     if let Ring::Unknown = ring {
         *ring = IoUring::new(DEPTH as u32).map_or(Ring::Absent, |uring| Ring::Ready(Box::new(uring)));
@@ -100,7 +153,8 @@ fn submit(ring: &mut Ring, file: BorrowedFd<'_>, joints: &[Joint]) -> Vec<Option
             next += 1;
             in_flight += 1;
         }
-        if let Err(error) = uring.submit_and_wait(1) {
+        let awaited = usize::from(meanwhile.work.is_none());
+        if let Err(error) = uring.submit_and_wait(awaited) {
             let unseen = uring.submission().len();
             match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
                 Some(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN | rustix::io::Errno::BUSY) => {}
@@ -113,6 +167,7 @@ fn submit(ring: &mut Ring, file: BorrowedFd<'_>, joints: &[Joint]) -> Vec<Option
                 _ => std::process::abort(),
             }
         }
+        meanwhile.run();
         for done in uring.completion() {
             moved[done.user_data() as usize] = usize::try_from(done.result()).ok();
             in_flight -= 1;
@@ -128,8 +183,9 @@ fn push(uring: &mut IoUring, file: BorrowedFd<'_>, joint: &Joint, index: usize) 
         .build()
         .user_data(index as u64);
     // SAFETY: the entry points to the joint's vectors, which point to the pages of the batch. Both are borrowed or
-    // owned by `read` until `submit` returns, no two vectors overlap, nobody touches the pages meanwhile, and
-    // `submit` returns only when no read is in the kernel's hands. The descriptor is borrowed for as long.
+    // owned by `read_with` until `submit` returns, no two vectors overlap, nobody touches the pages meanwhile, and
+    // `submit` returns, and lets no panic through, only when no read is in the kernel's hands. The descriptor is borrowed for
+    // as long.
     let pushed = unsafe { uring.submission().push(&entry) };
     pushed.expect("the queue is as deep as the reads in flight");
 }

@@ -54,6 +54,13 @@ impl Disk {
         Ok(())
     }
 
+    fn read_singly(&self, reads: &mut [Read], which: Vec<usize>) {
+        for index in which {
+            let read = &mut reads[index];
+            read.result = self.read(read.at, &mut read.pages);
+        }
+    }
+
     fn check(&self, operation: Operation, at: Block, count: u64) -> Result<(), DeviceError> {
         match at.0.checked_add(count) {
             Some(end) if end <= self.blocks => Ok(()),
@@ -132,10 +139,14 @@ impl Device for Disk {
 
     fn read_batch(&self, reads: &mut [Read]) {
         let in_range = |read: &Read| self.check(Operation::Read, read.at, read.pages.len() as u64).is_ok();
-        for index in batch::read(self.file.as_fd(), reads, in_range) {
-            let read = &mut reads[index];
-            read.result = self.read(read.at, &mut read.pages);
-        }
+        let left = batch::read(self.file.as_fd(), reads, in_range);
+        self.read_singly(reads, left);
+    }
+
+    fn read_batch_while(&self, reads: &mut [Read], meanwhile: &mut dyn FnMut()) {
+        let in_range = |read: &Read| self.check(Operation::Read, read.at, read.pages.len() as u64).is_ok();
+        let left = batch::read_while(self.file.as_fd(), reads, in_range, meanwhile);
+        self.read_singly(reads, left);
     }
 
     fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {

@@ -181,3 +181,23 @@ fn many_threads_read_in_batches_at_once() {
         }
     });
 }
+
+#[test]
+fn a_panic_in_what_is_done_meanwhile_goes_on_when_the_reads_are_done() {
+    let directory = directory();
+    let disk = Disk::create(&directory.path().join("disk"), BYTES, Overwrite::No).expect("a new file");
+    let mut full = pages(256);
+    full.iter_mut().for_each(|page| page.0.fill(0xa5));
+    disk.write(Block(0), &full).expect("in range");
+    let mut reads: Vec<Read> = (0..256).map(|at| Read::new(Block(at), 1)).collect();
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        disk.read_batch_while(&mut reads, &mut || panic!("on purpose"));
+    }));
+    assert_eq!(panicked.expect_err("it goes on").downcast_ref(), Some(&"on purpose"));
+    let is_whole = |read: &Read| read.pages[0].0 == full[0].0;
+    let (whole, untouched) = reads.iter().partition::<Vec<&Read>, _>(|read| is_whole(read));
+    // Where there is no io_uring none of them was begun.
+    assert!(whole.is_empty() || untouched.is_empty(), "{} of 256", whole.len());
+    disk.read_batch(&mut reads);
+    assert!(reads.iter().all(|read| read.result.is_ok() && is_whole(read)));
+}

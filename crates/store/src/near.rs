@@ -21,11 +21,11 @@ pub(crate) fn gap_blocks_max_at_start(nodes: usize) -> u64 {
     if nodes <= 4096 { 256 } else { 128 }
 }
 
-/// Blocks of one read: 16 MiB, more than any device needs for its full speed, and half of what is read at once.
+/// Blocks of one read: 16 MiB, more than any device needs for its full speed.
 const SPAN_BLOCKS_MAX: u64 = 4096;
 
-/// Blocks read at once, so that memory for them is bounded: 32 MiB.
-const BATCH_BLOCKS: usize = 8192;
+/// Blocks read at once, so that memory for them is bounded: 16 MiB, and as much is being used that was read before.
+const BATCH_BLOCKS: usize = 4096;
 
 /// What is found of a page: its bytes and its home, or `None` for a hole.
 pub type FoundPage<'a> = Result<Option<(&'a Page, Sequence)>, StoreError>;
@@ -69,7 +69,8 @@ fn batch(spans: &[Span]) -> usize {
 
 impl Store {
     /// Reads blocks that are given in ascending order, and hands each to `take` by its number. A bounded number are read at
-    /// once. Where a read of several fails, each of them is read by itself, so that each has its own result.
+    /// once, while `take` gets those before them. Where a read of several fails, each of them is read by itself, so that each
+    /// has its own result.
     pub(crate) fn read_near(
         &self,
         places: &[Block],
@@ -80,26 +81,39 @@ impl Store {
         let mut rest = &all[..];
         // Memory is kept from one batch to the next: new memory costs as much as the reading.
         let mut spare: Vec<Vec<Page>> = Vec::new();
+        let mut before: Vec<(&Span, Read)> = Vec::new();
         while !rest.is_empty() {
             let (now, later) = rest.split_at(batch(rest));
             rest = later;
             let mut reads: Vec<Read> = now.iter().map(|span| read_of(span, &mut spare)).collect();
             count(&self.counting.device_reads, reads.len() as u64);
-            self.device.read_batch(&mut reads);
-            for (span, read) in now.iter().zip(reads) {
-                match &read.result {
-                    Ok(()) => span.members.clone().for_each(|index| {
-                        take(index, Ok(&read.pages[(places[index].0 - span.at.0) as usize]));
-                    }),
-                    Err(error) if span.blocks == 1 => {
-                        span.members.clone().for_each(|index| take(index, Err(error.clone())));
-                    }
-                    Err(_) => {
-                        span.members.clone().for_each(|index| self.read_one(places[index], index, take))
-                    }
+            self.device.read_batch_while(&mut reads, &mut || {
+                self.hand_out(places, before.drain(..), &mut spare, take);
+            });
+            before = now.iter().zip(reads).collect();
+        }
+        self.hand_out(places, before.drain(..), &mut spare, take);
+    }
+
+    /// Hands to `take` what was read, and to `spare` its memory.
+    fn hand_out<'a>(
+        &self,
+        places: &[Block],
+        reads: impl Iterator<Item = (&'a Span, Read)>,
+        spare: &mut Vec<Vec<Page>>,
+        take: &mut dyn FnMut(usize, Result<&Page, DeviceError>),
+    ) {
+        for (span, read) in reads {
+            match &read.result {
+                Ok(()) => span.members.clone().for_each(|index| {
+                    take(index, Ok(&read.pages[(places[index].0 - span.at.0) as usize]));
+                }),
+                Err(error) if span.blocks == 1 => {
+                    span.members.clone().for_each(|index| take(index, Err(error.clone())));
                 }
-                spare.push(read.pages);
+                Err(_) => span.members.clone().for_each(|index| self.read_one(places[index], index, take)),
             }
+            spare.push(read.pages);
         }
     }
 
@@ -175,7 +189,9 @@ mod tests {
         let blocks: Vec<usize> = of(&places).iter().map(|(_, blocks, _)| *blocks).collect();
         assert_eq!(blocks, [4096, 4096, 4096, 1]);
         let places: Vec<Block> = places.into_iter().map(Block).collect();
-        assert_eq!(batch(&spans(&places, GAP_BLOCKS_MAX)), 2);
-        assert_eq!(batch(&spans(&places, GAP_BLOCKS_MAX)[2..]), 2);
+        assert_eq!(batch(&spans(&places, GAP_BLOCKS_MAX)), 1);
+        assert_eq!(batch(&spans(&places, GAP_BLOCKS_MAX)[3..]), 1);
+        let apart: Vec<Block> = (0..10_000).map(|number| Block(2 * GAP_BLOCKS_MAX * number)).collect();
+        assert_eq!(batch(&spans(&apart, GAP_BLOCKS_MAX)), BATCH_BLOCKS);
     }
 }

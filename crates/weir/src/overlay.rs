@@ -27,6 +27,10 @@ impl<D: Device> Overlay<D> {
             }
         }
     }
+
+    fn cover_all(&self, reads: &mut [Read]) {
+        reads.iter_mut().for_each(|read| self.cover(read.at, &mut read.pages));
+    }
 }
 
 impl<D: Device> Device for Overlay<D> {
@@ -46,7 +50,12 @@ impl<D: Device> Device for Overlay<D> {
 
     fn read_batch(&self, reads: &mut [Read]) {
         self.below.read_batch(reads);
-        reads.iter_mut().for_each(|read| self.cover(read.at, &mut read.pages));
+        self.cover_all(reads);
+    }
+
+    fn read_batch_while(&self, reads: &mut [Read], meanwhile: &mut dyn FnMut()) {
+        self.below.read_batch_while(reads, meanwhile);
+        self.cover_all(reads);
     }
 
     fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
