@@ -71,10 +71,11 @@ pub(crate) struct Map {
 /// 16,384 nodes, 64 MiB: the leaves of 8 GiB of pages.
 const NODES_MAX_DEFAULT: usize = 16_384;
 
-/// Nodes whose neighbours are looked for at once, and neighbours that are found: 1 MiB.
-const NEIGHBOURED_MAX: usize = 16;
-const NEIGHBOURS_MAX: usize = 256;
-/// Nodes of a table that is looked through for them, under the map's lock: a millisecond's work; the leaves of 128 GiB of pages.
+/// Nodes whose neighbours are looked for at once, and neighbours at most: 16 MiB, what one read gives.
+const NEIGHBOURED_MAX: usize = 1024;
+const NEIGHBOURS_MAX: usize = 4096;
+/// Nodes of a table that is looked through for them, under the map's lock: some milliseconds' work; the leaves of 128 GiB of
+/// pages.
 const NEIGHBOURS_AMONG_MAX: u64 = 1 << 18;
 
 impl Map {
@@ -118,19 +119,27 @@ impl Map {
         Ok(node)
     }
 
-    /// Nodes that lie at most `distance` blocks from those of `ids` and are not in memory, as many as there is room for: those of
-    /// one checkpoint lie together, so who goes down a tree comes to some of them. None where `ids` are a whole level, nor where
-    /// there are so many nodes that looking for them would take longer than reading.
+    /// Nodes that lie at most `distance` blocks from those of `ids`, which ascend, and are not in memory: those of one checkpoint
+    /// lie together, so who goes down a tree comes to some of them. None where `ids` are so many that hardly any others can lie
+    /// between them, where looking takes longer than reading, and where there are more than there is room for: a level of
+    /// which some are missing takes more reads than the whole of it.
     pub(crate) fn neighbours(&self, ids: &[NodeId], distance: u64) -> Vec<NodeId> {
         if ids.len() > NEIGHBOURED_MAX || self.table.used() > NEIGHBOURS_AMONG_MAX {
             return Vec::new();
         }
         let place = |entry: &NodeEntry| Some(entry.place.0).filter(|&place| place > 0);
-        let places: Vec<u64> = ids.iter().filter_map(|&id| place(self.table.get(id)?)).collect();
-        let is_near = |at: u64| places.iter().any(|place| place.abs_diff(at) <= distance);
+        let mut places: Vec<u64> = ids.iter().filter_map(|&id| place(self.table.get(id)?)).collect();
+        places.sort_unstable();
+        let is_near = |at: u64| {
+            let first = places.partition_point(|&place| place + distance < at);
+            places.get(first).is_some_and(|&place| place <= at + distance)
+        };
         let near = self.table.iter().filter(|(_, entry)| place(entry).is_some_and(is_near));
-        let absent = near.map(|(id, _)| id).filter(|id| !ids.contains(id) && !self.nodes.contains_key(id));
-        absent.take(self.nodes_max.saturating_sub(self.nodes.len()).min(NEIGHBOURS_MAX)).collect()
+        let absent = near.map(|(id, _)| id);
+        let absent = absent.filter(|id| ids.binary_search(id).is_err() && !self.nodes.contains_key(id));
+        let most = self.nodes_max.saturating_sub(self.nodes.len()).min(NEIGHBOURS_MAX);
+        let found: Vec<NodeId> = absent.take(most + 1).collect();
+        if found.len() > most { Vec::new() } else { found }
     }
 
     /// A node that is in memory, to change it: it must be written at the next checkpoint.

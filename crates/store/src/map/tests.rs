@@ -6,7 +6,7 @@ use crate::format::LEAF_PAGES;
 use crate::note::Note;
 use crate::segments::{SegmentEntry, Use};
 use crate::superblock::Geometry;
-use device::{Block, ObjectId, PageNo, StoreId};
+use device::{Block, ObjectId, PageNo, Random, StoreId};
 use std::collections::BTreeSet;
 
 /// Segments of 16 blocks from block 4 on, all of them data's.
@@ -459,4 +459,36 @@ fn a_node_that_nothing_refers_to_goes_from_memory_too_when_references_are_counte
     assert!(
         map.nodes.contains_key(&kept) && !map.nodes.contains_key(&lost) && !map.nodes.contains_key(&clean)
     );
+}
+
+#[test]
+fn neighbours_are_all_nodes_that_lie_near_one_of_many_and_are_not_in_memory() {
+    let (mut random, mut found_some) = (Random::new(3), 0);
+    for round in 0..200 {
+        let mut map = map();
+        let area = 100 + random.below(20_000);
+        let places: BTreeMap<NodeId, u64> = (0..1 + random.below(500))
+            .map(|_| {
+                let (id, place) = (map.table.add(), 1 + random.below(area));
+                map.table.moved(id, Block(place), 0, 1);
+                (id, place)
+            })
+            .collect();
+        for &id in places.keys().filter(|_| random.once_in(10)) {
+            map.loaded(id, Body::pages());
+        }
+        let ids: Vec<NodeId> = places.keys().copied().filter(|_| random.once_in(10)).collect();
+        let distance = random.below(300);
+        let near = |place: u64| ids.iter().any(|id| places[id].abs_diff(place) <= distance);
+        let wanted = places
+            .iter()
+            .filter(|(id, place)| near(**place) && !ids.contains(id) && !map.nodes.contains_key(id));
+        let wanted: Vec<NodeId> = wanted.map(|(&id, _)| id).collect();
+        assert_eq!(map.neighbours(&ids, distance), wanted, "round {round}");
+        found_some += usize::from(!wanted.is_empty());
+        // With room for one less than there are: none.
+        map.nodes_max = (map.nodes.len() + wanted.len()).saturating_sub(1);
+        assert_eq!(map.neighbours(&ids, distance), [], "round {round}");
+    }
+    assert!(found_some > 100, "{found_some}");
 }
