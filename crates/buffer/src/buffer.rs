@@ -139,6 +139,11 @@ impl Buffer {
         self.state().incarnation
     }
 
+    /// The store that it belongs to.
+    pub fn store(&self) -> StoreId {
+        self.id
+    }
+
     /// The store's volume whose records it holds.
     pub fn volume(&self) -> u32 {
         self.writer.lock().expect("no panic in a commit").slot.volume

@@ -6,7 +6,7 @@ use crate::commit::{CommitTime, Completions};
 use crate::cut::PendingCut;
 use crate::error::CacheError;
 use crate::records::records;
-use crate::recover::{Recovery, dirt};
+use crate::recover::{Recovered, dirt};
 use crate::rescue::delete_unfinished;
 use crate::seek::Wanted;
 use crate::settings::{Change, Cost, Settings};
@@ -217,44 +217,34 @@ impl Cache {
     /// durable on both media. Writes nothing before all of the buffer was read and found good.
     ///
     /// # Errors
-    /// What [`Buffer::open`] says of media that are missing, damaged, newer or another store's.
+    /// What [`Recovered::read`] and [`begin`](Cache::begin) say.
     pub fn open(
         store: Arc<Store>,
         buffer_device: Arc<dyn Device>,
         clock: Arc<dyn Clock>,
         settings: Settings,
     ) -> Result<Cache, CacheError> {
-        let mut recovery = Recovery::new(&store, clock.monotonic());
-        let buffer =
-            Buffer::open(buffer_device, store.id(), &mut |transactions| recovery.replay(transactions))?;
-        let state = recovery.finish();
-        Cache::begin(store, buffer, clock, settings, state)
+        let recovered = Recovered::read(buffer_device, store.id(), &*clock)?;
+        Cache::begin(store, recovered, clock, settings)
     }
 
-    #[cfg(feature = "planted-bugs")]
-    /// [`open`](Cache::open) with a buffer that breaks a rule when it recovers.
-    pub fn open_with_bug(
+    /// Puts what was recovered from a buffer above its store, and makes a new incarnation durable on both media.
+    ///
+    /// # Errors
+    /// A store that knows nothing of the buffer's volume, or is [ahead](CacheError::StaleBuffer) of the buffer; those of the
+    /// media when they are written to.
+    ///
+    /// # Panics
+    /// If the buffer is another store's.
+    pub fn begin(
         store: Arc<Store>,
-        buffer_device: Arc<dyn Device>,
+        recovered: Recovered,
         clock: Arc<dyn Clock>,
         settings: Settings,
-        bug: buffer::Bug,
     ) -> Result<Cache, CacheError> {
-        let mut recovery = Recovery::new(&store, clock.monotonic());
-        let replay = &mut |transactions: &[buffer::Replayed<'_>]| recovery.replay(transactions);
-        let buffer = Buffer::open_with_bug(buffer_device, store.id(), replay, bug)?;
-        let state = recovery.finish();
-        Cache::begin(store, buffer, clock, settings, state)
-    }
-
-    fn begin(
-        store: Arc<Store>,
-        buffer: Buffer,
-        clock: Arc<dyn Clock>,
-        settings: Settings,
-        state: State,
-    ) -> Result<Cache, CacheError> {
-        let volume = VolumeId(buffer.volume());
+        let volume = recovered.volume();
+        let Recovered { buffer, state, promised } = recovered;
+        assert_eq!(buffer.store(), store.id(), "a buffer above a store that is not its own");
         if !store.volumes().iter().any(|&(id, _)| id == volume) {
             return Err(StoreError::NoSuchVolume { volume }.into());
         }
@@ -264,6 +254,9 @@ impl Cache {
         if newest_of_buffer.plus(1) < newest_of_store {
             return Err(CacheError::StaleBuffer { buffer: newest_of_buffer, store: newest_of_store });
         }
+        // Room was promised before the crash. Should some be missing now (the log begins in another segment, the cleaner's last one
+        // is hardly filled), nobody else is promised any before it is there again.
+        store.owe(promised);
         let incarnation = Incarnation(store.incarnation().max(buffer.incarnation()).0 + 1);
         store.begin(incarnation)?;
         buffer.begin(incarnation, newest_of_buffer.max(newest_of_store))?;
@@ -335,15 +328,6 @@ impl Cache {
     pub fn read_now(&self, object: ObjectId, offset: u64, len: usize) -> Result<Vec<u8>, CacheError> {
         let mut found = self.core.read_all_now(object, &[(offset, len)])?;
         Ok(found.pop().expect("as many as were asked for"))
-    }
-
-    /// The same for several ranges (offset, length), which are read in the order in which they lie in the store.
-    pub fn read_all_now(
-        &self,
-        object: ObjectId,
-        ranges: &[(u64, usize)],
-    ) -> Result<Vec<Vec<u8>>, CacheError> {
-        self.core.read_all_now(object, ranges)
     }
 
     /// Completes when every change applied before the call is durable. Causes no store I/O.

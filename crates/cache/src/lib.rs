@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 mod admit;
+mod bulk;
 mod cache;
 mod checkpoint;
 mod commit;
@@ -23,11 +24,13 @@ mod volume;
 mod write_back;
 
 pub use admit::Credit;
+pub use bulk::read_at_home;
 pub use cache::{Cache, Progress, Task, Then};
 pub use delta::Delta;
 pub use error::CacheError;
 #[cfg(feature = "planted-bugs")]
 pub use page::PlantedBug;
+pub use recover::Recovered;
 pub use rescue::UNFINISHED;
 pub use seek::Wanted;
 pub use settings::{Change, Cost, FetchMode, Settings};

@@ -5,43 +5,77 @@ use crate::cut::PendingCut;
 use crate::error::CacheError;
 use crate::gather::Gathered;
 use crate::page::{Body, Dirt, Entry};
-use crate::state::{Key, State, pages_of};
-use buffer::{GroupNo, Record, Replayed};
-use device::{ObjectId, PageNo, Sequence};
+use crate::state::{Key, State};
+use buffer::{Buffer, GroupNo, Record, Replayed};
+use device::{Clock, Device, ObjectId, PageNo, Sequence, StoreId};
 use std::hint::black_box;
-use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
-use store::{FoundPage, Store, StoreError};
+use store::VolumeId;
+
+/// What a buffer holds, in memory. The store below it was not looked at yet: both may be read at the same time.
+pub struct Recovered {
+    pub(crate) buffer: Buffer,
+    pub(crate) state: State,
+    /// Pages for which the store has to keep room.
+    pub(crate) promised: u64,
+}
+
+impl Recovered {
+    /// Turns the records in the buffer of the store `id` into deltas, as old as `clock` says it is now. Writes nothing.
+    ///
+    /// # Errors
+    /// What [`Buffer::open`] says of one that is missing, damaged, newer or another store's.
+    pub fn read(device: Arc<dyn Device>, id: StoreId, clock: &dyn Clock) -> Result<Recovered, CacheError> {
+        let mut recovery = Recovery::new(clock.monotonic());
+        let buffer = Buffer::open(device, id, &mut |transactions| recovery.replay(transactions))?;
+        Ok(recovery.finish(buffer))
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    /// [`read`](Recovered::read) with a buffer that breaks a rule when it recovers.
+    pub fn read_with_bug(
+        device: Arc<dyn Device>,
+        id: StoreId,
+        clock: &dyn Clock,
+        bug: buffer::Bug,
+    ) -> Result<Recovered, CacheError> {
+        let mut recovery = Recovery::new(clock.monotonic());
+        let replay = &mut |transactions: &[Replayed<'_>]| recovery.replay(transactions);
+        let buffer = Buffer::open_with_bug(device, id, replay, bug)?;
+        Ok(recovery.finish(buffer))
+    }
+
+    /// The volume whose records the buffer holds.
+    pub fn volume(&self) -> VolumeId {
+        VolumeId(self.buffer.volume())
+    }
+}
 
 /// Puts the buffer's transactions, in the order of the log, into a state that is not shared yet.
-pub(crate) struct Recovery<'a> {
+struct Recovery {
     state: State,
     /// Pages that are on their way into the state.
     gathered: Gathered,
-    store: &'a Store,
-    /// Pages for which the store has promised room and that have not come yet.
-    promises: u64,
+    /// Pages that are to go home. Room was promised for each before the crash.
+    promised: u64,
     now: Duration,
 }
 
-impl<'a> Recovery<'a> {
-    pub(crate) fn new(store: &'a Store, now: Duration) -> Recovery<'a> {
-        let (state, gathered) = (State::new(), Gathered::default());
-        Recovery { state, gathered, store, promises: 0, now }
+impl Recovery {
+    fn new(now: Duration) -> Recovery {
+        Recovery { state: State::new(), gathered: Gathered::default(), promised: 0, now }
     }
 
-    /// The state once the whole log was replayed.
-    pub(crate) fn finish(mut self) -> State {
+    /// Once the whole log was replayed.
+    fn finish(mut self, buffer: Buffer) -> Recovered {
         self.gathered.settle(&mut self.state);
-        self.store.release(self.promises);
         self.state.unasked = self.state.table.iter().next().map(|(key, _)| key);
-        self.state
+        Recovered { buffer, state: self.state, promised: self.promised }
     }
-}
 
-impl Recovery<'_> {
     /// Takes the transactions of one group.
-    pub(crate) fn replay(&mut self, transactions: &[Replayed<'_>]) {
+    fn replay(&mut self, transactions: &[Replayed<'_>]) {
         self.warm(transactions);
         transactions.iter().for_each(|transaction| self.transaction(transaction));
     }
@@ -94,8 +128,7 @@ impl Recovery<'_> {
         };
         let cut = PendingCut { from, to, sequence: at, group, whole_object, since: self.now };
         self.gathered.settle(&mut self.state);
-        let promises = self.state.cut_again(object, cut);
-        self.store.release(promises);
+        self.promised -= self.state.cut_again(object, cut);
     }
 
     /// A change of one page. The store may have it already, and is not asked now, which would be a read for each page that
@@ -109,14 +142,14 @@ impl Recovery<'_> {
         group: GroupNo,
         bytes: Option<&[u8]>,
     ) {
-        let (store, promises, now) = (self.store, &mut self.promises, self.now);
+        let (promised, now) = (&mut self.promised, self.now);
         let change = |entry: &mut Entry| {
             match bytes {
                 Some(bytes) => entry.write(range.start, bytes),
                 None => entry.zero(range.start, range.len()),
             }
             entry.note(range, at, group, || {
-                owe_one(store, promises);
+                *promised += 1;
                 dirt(at, group, now, true)
             });
         };
@@ -139,27 +172,14 @@ impl Recovery<'_> {
         let cut = PendingCut { from, to, sequence: at, group, whole_object, since: self.now };
         self.gathered.settle(&mut self.state);
         let (promises, _) = self.state.cut(object, cut);
-        self.store.release(promises);
+        self.promised -= promises;
     }
-}
-
-/// Takes one of the promises. Room was promised before the crash; should some be missing now (the log begins in another
-/// segment, the cleaner's last one is hardly filled), nobody else is promised any before it is there again.
-fn owe_one(store: &Store, promises: &mut u64) {
-    if *promises == 0 {
-        store.owe(PROMISES);
-        *promises = PROMISES;
-    }
-    *promises -= 1;
 }
 
 /// The first change of a page.
 pub(crate) fn dirt(newest: Sequence, group: GroupNo, since: Duration, recovered: bool) -> Dirt {
     Dirt { newest, group, latest: group, ranges: Default::default(), since, reserved: true, recovered }
 }
-
-/// Pages that the store is told of at once.
-const PROMISES: u64 = 256;
 
 /// Pages of which the store is asked at once: their map nodes are read together.
 const LOOK_PAGES: usize = 4096;
@@ -213,60 +233,6 @@ impl Core {
             state.remove(key);
         }
     }
-
-    /// Reads ranges of an object in the caller's thread, waiting for the device. What it reads does not come into memory:
-    /// it is read once.
-    pub(crate) fn read_all_now(
-        &self,
-        object: ObjectId,
-        ranges: &[(u64, usize)],
-    ) -> Result<Vec<Vec<u8>>, CacheError> {
-        let mut bytes: Vec<Vec<u8>> = ranges.iter().map(|&(_, len)| vec![0; len]).collect();
-        let mut pages: Vec<(ObjectId, PageNo)> = Vec::new();
-        let mut pieces: Vec<(usize, usize, Range<usize>)> = Vec::new();
-        for (number, &(offset, len)) in ranges.iter().enumerate() {
-            for (page, start, range) in pages_of(offset, len) {
-                pages.push((object, page));
-                pieces.push((number, start, range));
-            }
-        }
-        let mut outcome = Ok(());
-        self.store_io().read_all(self.volume, &pages, &mut |index, found| {
-            let (number, start, range) = pieces[index].clone();
-            let key = Key { object, page: pages[index].1 };
-            let laid = lay_over(&mut self.state(), key, start, found, &mut bytes[number][range]);
-            if outcome.is_ok() {
-                outcome = laid;
-            }
-        });
-        outcome?;
-        Ok(bytes)
-    }
-}
-
-/// The bytes of a page from `start` on, into zeros: what the store has, unless it is cut, and over it what is in memory.
-fn lay_over(
-    state: &mut State,
-    key: Key,
-    start: usize,
-    found: FoundPage<'_>,
-    into: &mut [u8],
-) -> Result<(), StoreError> {
-    let entry = state.table.get(&key);
-    if let Some(entry) = entry.filter(|entry| entry.covers(start..start + into.len())) {
-        entry.read(start, into);
-        return Ok(());
-    }
-    if let Some((page, home)) = found?
-        && state.cut_of(key).is_none_or(|cut| home >= cut)
-    {
-        state.counters.fetched_for_reads += 1;
-        into.copy_from_slice(&page.0[start..start + into.len()]);
-    }
-    if let Some(Body::Patch(delta)) = state.table.get(&key).map(|entry| &entry.body) {
-        delta.read(start, into);
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -14,8 +14,11 @@ const GROW_BYTES: usize = 64 << 10;
 /// Reads ranges (offset, length) of object 0 from below.
 pub(crate) type ReadArena<'a> = &'a mut dyn FnMut(&[(u64, usize)]) -> Result<Vec<Vec<u8>>, FsError>;
 
+/// Lays what is newer over bytes of object 0 from an offset on; `false` where they have to be read anew.
+pub(crate) type LayOver<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> bool;
+
 /// All metadata, addressed by offsets in object 0.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Arena {
     regions: [Vec<u8>; Region::ALL.len()],
 }
@@ -46,6 +49,33 @@ impl Arena {
             arena.regions[*region as usize] = bytes;
         }
         Ok(arena)
+    }
+
+    /// Makes of an arena as the store has it the one that is: `lay` puts what the buffer has over bytes from an offset on, or says
+    /// that it cannot, and `read` reads what was added since. `None`: it has to be loaded anew.
+    pub(crate) fn brought_up_to_date(
+        mut self,
+        lay: LayOver<'_>,
+        read: ReadArena<'_>,
+    ) -> Result<Option<Arena>, FsError> {
+        if !lay(0, &mut self.regions[0]) {
+            return Ok(None);
+        }
+        check_header(self.header())?;
+        let mut added = Vec::new();
+        for region in &Region::ALL[1..] {
+            let used = self.used_bytes(*region);
+            let bytes = &mut self.regions[*region as usize];
+            bytes.truncate(used);
+            if !lay(region.base(), bytes) {
+                return Ok(None);
+            }
+            added.push((region.base() + bytes.len() as u64, used - bytes.len()));
+        }
+        for (region, bytes) in Region::ALL[1..].iter().zip(read(&added)?) {
+            self.regions[*region as usize].extend(bytes);
+        }
+        Ok(Some(self))
     }
 
     pub(crate) fn header(&self) -> &Header {

@@ -1,13 +1,13 @@
 //! The handle that doors hold: each operation states its cost, enters, and completes.
 
-use crate::arena::Arena;
+use crate::at_home::{self, AtHome};
 use crate::attributes::SETUID;
 use crate::core::Core;
 use crate::cost;
 use crate::create::{New, SETGID};
 use crate::directory::Tree;
 use crate::error::FsError;
-use crate::format::{ARENA, Hot, INODES_MAX, Slot};
+use crate::format::{Hot, INODES_MAX, Slot};
 use crate::gone::Gone;
 use crate::transaction::{State, Transaction};
 use crate::types::{
@@ -76,8 +76,19 @@ impl Fs {
     /// [`FsError::Corrupt`] where the volume holds no file system, a newer one, or a damaged one; nothing is changed
     /// then.
     pub fn open(cache: Arc<Cache>, clock: Arc<dyn Clock>) -> Result<Fs, FsError> {
-        let arena = Arena::load(&mut |ranges| Ok(cache.read_all_now(ARENA, ranges)?))?;
-        let state = State::new(arena)?;
+        Fs::open_over(None, cache, clock)
+    }
+
+    /// [`open`](Fs::open), with the longest part of it, reading, done before.
+    ///
+    /// # Errors
+    /// Those of `open`.
+    pub fn open_over(
+        at_home: Option<AtHome>,
+        cache: Arc<Cache>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Fs, FsError> {
+        let state = State::new(at_home::load(at_home, &cache)?)?;
         let orphans = state.orphans()?;
         let core = Arc::new(Core::new(cache, clock, state));
         for (slot, generation) in orphans {

@@ -2,6 +2,7 @@
 mod acl;
 mod allocate;
 mod arena;
+mod at_home;
 mod attributes;
 mod charge;
 mod check;
@@ -29,6 +30,7 @@ mod types;
 mod xattr;
 
 pub use allocate::{Allocate, Seek, Size};
+pub use at_home::AtHome;
 pub use check::Finding;
 pub use door::Fs;
 pub use error::FsError;

@@ -47,6 +47,7 @@ pub use near::FoundPage;
 #[cfg(feature = "planted-bugs")]
 pub use plant::PlantedBug;
 pub use read::{Found, Want};
+pub use recover::Identified;
 pub use scrub::Scrubbed;
 pub use space::Space;
 pub use store::Store;

@@ -9,7 +9,7 @@ use crate::root::{Cursor, Root};
 use crate::store::{Store, Writer};
 use crate::superblock::Geometry;
 use crate::tables::read_map;
-use device::{Device, Incarnation, Page};
+use device::{Device, Incarnation, Page, StoreId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -26,7 +26,38 @@ impl Store {
     /// # Errors
     /// One variant for each reason not to open, see [`StoreError`]; the device's.
     pub fn open(device: Arc<dyn Device>) -> Result<Store, StoreError> {
+        Store::identify(device)?.open()
+    }
+
+    /// Reads the superblock of the store on `device`, with one read; the rest is for [`Identified::open`]. Writes nothing.
+    ///
+    /// # Errors
+    /// Those for a device that holds no store, or one that is damaged, newer or cut off; the device's.
+    pub fn identify(device: Arc<dyn Device>) -> Result<Identified, StoreError> {
         let (geometry, first_blocks) = Geometry::read(&*device)?;
+        Ok(Identified { device, geometry, first_blocks })
+    }
+}
+
+/// A store of which no more is known than its superblock says.
+pub struct Identified {
+    device: Arc<dyn Device>,
+    geometry: Geometry,
+    first_blocks: Vec<Page>,
+}
+
+impl Identified {
+    /// Which store it is.
+    pub fn id(&self) -> StoreId {
+        self.geometry.id
+    }
+
+    /// [`Store::open`]s it.
+    ///
+    /// # Errors
+    /// Those of `Store::open`.
+    pub fn open(self) -> Result<Store, StoreError> {
+        let Identified { device, geometry, first_blocks } = self;
         let mut first_error = None;
         let roots = roots(&first_blocks, &geometry);
         let newest = roots.first().map_or(0, |(_, root)| root.generation);
@@ -48,7 +79,9 @@ impl Store {
             what: "each of the two checkpoint roots".to_owned(),
         }))
     }
+}
 
+impl Store {
     /// Where `root` is not the newest, what the newest names could not be read. It may be readable another time, and
     /// meanwhile some of it is free by the older root and used again. So before anything is written, a copy of the older one
     /// takes the newest root's place; and no generation has two roots.

@@ -1,8 +1,8 @@
 //! A device that counts what is read through it: what a start cost.
 
 use device::{Block, Device, DeviceError, Page, Read};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What was read.
@@ -11,7 +11,6 @@ pub(crate) struct Reads {
     waits: AtomicU64,
     reads: AtomicU64,
     blocks: AtomicU64,
-    nanos: AtomicU64,
 }
 
 /// The same at one moment.
@@ -23,26 +22,50 @@ pub(crate) struct ReadsNow {
     pub(crate) reads: u64,
     /// Blocks.
     pub(crate) blocks: u64,
-    /// How long these waits were together.
-    pub(crate) waited: Duration,
 }
 
 impl Reads {
-    fn add(&self, reads: u64, blocks: u64, begun: Instant) {
-        self.waits.fetch_add(1, Ordering::Relaxed);
-        self.reads.fetch_add(reads, Ordering::Relaxed);
-        self.blocks.fetch_add(blocks, Ordering::Relaxed);
-        self.nanos.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
-    }
-
     pub(crate) fn now(&self) -> ReadsNow {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        ReadsNow {
-            waits: of(&self.waits),
-            reads: of(&self.reads),
-            blocks: of(&self.blocks),
-            waited: Duration::from_nanos(of(&self.nanos)),
+        ReadsNow { waits: of(&self.waits), reads: of(&self.reads), blocks: of(&self.blocks) }
+    }
+}
+
+/// For how long at least one of some devices was being read.
+#[derive(Debug, Default)]
+pub(crate) struct Busy(Mutex<Readers>);
+
+#[derive(Debug, Default)]
+struct Readers {
+    now: u32,
+    /// When the first of them came.
+    since: Option<Instant>,
+    before: Duration,
+}
+
+impl Busy {
+    fn readers(&self) -> MutexGuard<'_, Readers> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self) {
+        let mut readers = self.readers();
+        readers.now += 1;
+        readers.since.get_or_insert_with(Instant::now);
+    }
+
+    fn end(&self) {
+        let mut readers = self.readers();
+        readers.now -= 1;
+        if readers.now == 0 {
+            let since = readers.since.take();
+            readers.before += since.map_or(Duration::ZERO, |since| since.elapsed());
         }
+    }
+
+    /// Until the last time that nobody read.
+    pub(crate) fn time(&self) -> Duration {
+        self.readers().before
     }
 }
 
@@ -50,13 +73,29 @@ impl Reads {
 pub(crate) struct Counted {
     below: Arc<dyn Device>,
     reads: Arc<Reads>,
+    busy: Arc<Busy>,
 }
 
 impl Counted {
-    pub(crate) fn over(below: Arc<dyn Device>) -> (Arc<dyn Device>, Arc<Reads>) {
+    pub(crate) fn over(below: Arc<dyn Device>, busy: &Arc<Busy>) -> (Arc<dyn Device>, Arc<Reads>) {
         let reads = Arc::new(Reads::default());
-        (Arc::new(Counted { below, reads: reads.clone() }), reads)
+        (Arc::new(Counted { below, reads: reads.clone(), busy: busy.clone() }), reads)
     }
+
+    /// Counts what `read` reads.
+    fn count<T>(&self, reads: u64, blocks: u64, read: impl FnOnce() -> T) -> T {
+        self.busy.begin();
+        let value = read();
+        self.busy.end();
+        self.reads.waits.fetch_add(1, Ordering::Relaxed);
+        self.reads.reads.fetch_add(reads, Ordering::Relaxed);
+        self.reads.blocks.fetch_add(blocks, Ordering::Relaxed);
+        value
+    }
+}
+
+fn blocks_of(reads: &[Read]) -> u64 {
+    reads.iter().map(|read| read.pages.len() as u64).sum()
 }
 
 impl Device for Counted {
@@ -69,19 +108,21 @@ impl Device for Counted {
     }
 
     fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
-        let begun = Instant::now();
-        let read = self.below.read(at, into);
-        self.reads.add(1, into.len() as u64, begun);
-        read
+        self.count(1, into.len() as u64, || self.below.read(at, into))
     }
 
     fn read_batch(&self, reads: &mut [Read]) {
-        let begun = Instant::now();
-        self.below.read_batch(reads);
         if !reads.is_empty() {
-            let blocks = reads.iter().map(|read| read.pages.len() as u64).sum();
-            self.reads.add(reads.len() as u64, blocks, begun);
+            self.count(reads.len() as u64, blocks_of(reads), || self.below.read_batch(reads));
         }
+    }
+
+    fn read_batch_while(&self, reads: &mut [Read], meanwhile: &mut dyn FnMut()) {
+        if reads.is_empty() {
+            return meanwhile();
+        }
+        let blocks = blocks_of(reads);
+        self.count(reads.len() as u64, blocks, || self.below.read_batch_while(reads, meanwhile));
     }
 
     fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {

@@ -1,21 +1,21 @@
 //! The way down, assembled: disks, store, cache, file system, and the workers that keep them going.
 
 use crate::ahead::Ahead;
-use crate::counted::{Counted, Reads, ReadsNow};
+use crate::counted::{Busy, Counted, Reads, ReadsNow};
 use crate::error::WeirError;
 use crate::media::{self, Media};
 use crate::overlay::{self, Overlay};
 use crate::volume;
-use cache::{Cache, Progress, Settings, Task};
+use cache::{Cache, Progress, Recovered, Settings, Task};
 use device::{Device, Sequence};
-use fs::{Caller, Fs};
+use fs::{AtHome, Caller, Fs};
 use host::{Access, SystemClock, random_bytes};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use store::{Store, VolumeId, VolumeInfo};
+use store::{Identified, Store, VolumeId, VolumeInfo};
 
 /// Threads that fetch pages: a step keeps many reads in flight, so a few keep any device busy while one of them
 /// waits for its slowest read.
@@ -41,15 +41,20 @@ pub(crate) struct Stack {
 pub(crate) struct Start {
     /// Reading the store's newest checkpoint and the log after it.
     pub(crate) store: Duration,
-    /// Reading the buffer, and beginning a new incarnation on both media; for another volume than the buffer's, taking
-    /// everything home, too.
+    /// After that, reading the metadata of all files as the store has it.
+    pub(crate) metadata_at_home: Duration,
+    /// Reading the buffer, while both are done; for another volume than the buffer's, taking everything home, too.
     pub(crate) buffer: Duration,
-    /// Reading the metadata of all files.
+    /// Then: making a new incarnation durable on both media.
+    pub(crate) beginning: Duration,
+    /// Bringing the metadata up to date.
     pub(crate) metadata: Duration,
-    /// What was read from the store.
+    /// For how long one of the media was being read, or both, until both had been.
+    pub(crate) media: Duration,
+    /// What was read from them, in blocks.
+    pub(crate) media_blocks: u64,
+    /// What was read from the store, until all was ready.
     pub(crate) reads: ReadsNow,
-    /// What was read from the buffer, by a thread that reads ahead while what it has read is applied.
-    pub(crate) buffer_reads: ReadsNow,
 }
 
 impl Stack {
@@ -62,9 +67,9 @@ impl Stack {
         name: &str,
     ) -> Result<Stack, WeirError> {
         let (opened, volume) = open_volume(&media, settings, access, name)?;
-        let Opened { store, cache, mut start, reads } = opened;
+        let Opened { store, cache, metadata, mut start, reads } = opened;
         let begun = Instant::now();
-        let fs = Fs::open(Arc::new(cache.clone()), Arc::new(SystemClock::new()))
+        let fs = Fs::open_over(metadata, Arc::new(cache.clone()), Arc::new(SystemClock::new()))
             .map_err(|source| WeirError::Fs { path: media.name.clone(), source })?;
         (start.metadata, start.reads) = (begun.elapsed(), reads.now());
         Ok(Stack { media, store, cache, fs: Arc::new(fs), volume, access, start })
@@ -72,7 +77,7 @@ impl Stack {
 
     /// Makes an empty file system, owned by `owner`, on media that were just formatted, and takes it home.
     pub(crate) fn create(media: &Media, owner: Caller) -> Result<(), WeirError> {
-        let Opened { cache, .. } = open_cache(media, Settings::default(), Access::Write)?;
+        let Opened { cache, .. } = open_cache(media, Settings::default(), Access::Write, None)?;
         Fs::create(&Arc::new(cache.clone()), &SystemClock::new(), owner, random_bytes())
             .map_err(|source| WeirError::Fs { path: media.name.clone(), source })?;
         cache.drain().map_err(|source| WeirError::Cache { path: media.name.clone(), source })
@@ -88,7 +93,7 @@ fn open_volume(
     access: Access,
     name: &str,
 ) -> Result<(Opened, VolumeInfo), WeirError> {
-    let mut opened = open_cache(media, settings.clone(), access)?;
+    let mut opened = open_cache(media, settings.clone(), access, Some(name))?;
     let volume = volume::named(&opened.store, &media.name, name)?;
     if opened.cache.volume() == volume.id {
         return Ok((opened, volume));
@@ -103,7 +108,7 @@ fn open_volume(
         opened.cache.hand_over(volume.id).map_err(failed)?;
         // The media are locked while they are open.
         drop(opened);
-        opened = open_cache(media, settings, access)?;
+        opened = open_cache(media, settings, access, Some(name))?;
     }
     opened.start.buffer = opened.start.buffer.max(begun.elapsed());
     Ok((opened, volume))
@@ -127,6 +132,7 @@ pub(crate) fn take_home(media: &Media) -> Result<Home, WeirError> {
         open_disk(&media.store, Access::Write)?,
         Arc::new(Overlay::new(buffer)),
         Settings::default(),
+        None,
     )?;
     cache.drain().map_err(|source| WeirError::Cache { path: media.name.clone(), source })?;
     Ok(Home { volume: cache.volume(), newest: cache.status().applied })
@@ -134,7 +140,7 @@ pub(crate) fn take_home(media: &Media) -> Result<Home, WeirError> {
 
 /// Begins with the new buffer of `media`, which is empty. The store refuses every other one from then on.
 pub(crate) fn begin_anew(media: &Media) -> Result<(), WeirError> {
-    let Opened { store, cache, .. } = open_cache(media, Settings::default(), Access::Write)?;
+    let Opened { store, cache, .. } = open_cache(media, Settings::default(), Access::Write, None)?;
     store
         .leave_behind(cache.buffer().newest_sequence())
         .map_err(|source| WeirError::Store { path: media.name.clone(), source })
@@ -144,40 +150,96 @@ pub(crate) fn begin_anew(media: &Media) -> Result<(), WeirError> {
 struct Opened {
     store: Arc<Store>,
     cache: Cache,
+    /// Of the volume that is to be mounted, as far as it could be read beside the buffer.
+    metadata: Option<AtHome>,
     start: Start,
     reads: Arc<Reads>,
 }
 
-fn open_cache(media: &Media, settings: Settings, access: Access) -> Result<Opened, WeirError> {
+/// Opens both media. The volume called `to_mount` is to be mounted afterwards.
+fn open_cache(
+    media: &Media,
+    settings: Settings,
+    access: Access,
+    to_mount: Option<&str>,
+) -> Result<Opened, WeirError> {
     let store = open_disk(&media.store, access)?;
-    let opened = open_disk(&media.buffer, access).and_then(|buffer| open_on(media, store, buffer, settings));
+    let buffer = open_disk(&media.buffer, access);
+    let opened = buffer.and_then(|buffer| open_on(media, store, buffer, settings, to_mount));
     opened.map_err(|error| match error.is_not_writable(&media.buffer) {
         true => WeirError::BufferNotWritable { path: media.buffer.clone(), why: error.to_string() },
         false => error,
     })
 }
 
-/// A store and what is above it on devices that are open.
+/// A store and what is above it on devices that are open. What they hold is read at the same time: the store's by a thread of its
+/// own, the buffer's by this one.
 fn open_on(
     media: &Media,
     store: Arc<dyn Device>,
     buffer: Arc<dyn Device>,
     settings: Settings,
+    to_mount: Option<&str>,
 ) -> Result<Opened, WeirError> {
-    let (store_disk, reads) = Counted::over(store);
-    let (buffer, buffer_reads) = Counted::over(buffer);
+    let busy = Arc::new(Busy::default());
+    let (store_disk, reads) = Counted::over(store, &busy);
+    let (buffer, buffer_reads) = Counted::over(buffer, &busy);
     let buffer_disk = Arc::new(Ahead::of(buffer));
-    let begun = Instant::now();
-    let store =
-        Store::open(store_disk).map_err(|source| WeirError::Store { path: media.name.clone(), source })?;
-    let store = Arc::new(store);
-    let mut start = Start { store: begun.elapsed(), ..Start::default() };
     let clock = Arc::new(SystemClock::new());
+    let cache_failed = |source| WeirError::Cache { path: media.name.clone(), source };
+    let store = Store::identify(store_disk)
+        .map_err(|source| WeirError::Store { path: media.name.clone(), source })?;
+    let id = store.id();
+    let (from_store, (recovered, of_buffer)) = at_the_same_time(
+        || read_store(media, store, to_mount),
+        || timed(|| Recovered::read(buffer_disk, id, &*clock).map_err(cache_failed)),
+    )?;
+    let FromStore { store, metadata, mut start } = from_store?;
+    let recovered = recovered?;
+    (start.media, start.media_blocks) = (busy.time(), reads.now().blocks + buffer_reads.now().blocks);
+    let (cache, beginning) =
+        timed(|| Cache::begin(store.clone(), recovered, clock, settings).map_err(cache_failed));
+    (start.buffer, start.beginning) = (of_buffer, beginning);
+    Ok(Opened { store, cache: cache?, metadata, start, reads })
+}
+
+/// What the store alone gives.
+struct FromStore {
+    store: Arc<Store>,
+    metadata: Option<AtHome>,
+    start: Start,
+}
+
+/// Opens the store, and reads the metadata of the volume that is to be mounted. Where these cannot be read it is of no account:
+/// whoever mounts reads them again, and is told why not.
+fn read_store(media: &Media, store: Identified, to_mount: Option<&str>) -> Result<FromStore, WeirError> {
+    let (store, opening) = timed(|| store.open());
+    let store = Arc::new(store.map_err(|source| WeirError::Store { path: media.name.clone(), source })?);
+    let volume = to_mount.and_then(|name| volume::named(&store, &media.name, name).ok());
+    let (metadata, reading) = timed(|| volume.and_then(|volume| AtHome::read(&store, volume.id).ok()));
+    let start = Start { store: opening, metadata_at_home: reading, ..Start::default() };
+    Ok(FromStore { store, metadata, start })
+}
+
+/// Does two things, the first of them in a thread of its own.
+fn at_the_same_time<A: Send, B>(
+    first: impl FnOnce() -> A + Send,
+    second: impl FnOnce() -> B,
+) -> Result<(A, B), WeirError> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("open".into());
+        let thread = thread.spawn_scoped(scope, first).map_err(|source| WeirError::Spawn { source })?;
+        let second = second();
+        let first = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        Ok((first, second))
+    })
+}
+
+/// What `work` gives, and how long it took.
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let begun = Instant::now();
-    let cache = Cache::open(store.clone(), buffer_disk, clock, settings)
-        .map_err(|source| WeirError::Cache { path: media.name.clone(), source })?;
-    (start.buffer, start.buffer_reads) = (begun.elapsed(), buffer_reads.now());
-    Ok(Opened { store, cache, start, reads })
+    let value = work();
+    (value, begun.elapsed())
 }
 
 /// A medium; to look only, what is written to it stays in memory.

@@ -186,9 +186,11 @@ impl Mounted {
         let start = self.stack.start;
         json!({
             "store_ms": micros(start.store) / 1000.0,
+            "metadata_at_home_ms": micros(start.metadata_at_home) / 1000.0,
             "buffer_ms": micros(start.buffer) / 1000.0,
-            "buffer_read_ms": micros(start.buffer_reads.waited) / 1000.0,
-            "buffer_read_bytes": start.buffer_reads.blocks * BLOCK_BYTES as u64,
+            "media_read_ms": micros(start.media) / 1000.0,
+            "media_read_bytes": start.media_blocks * BLOCK_BYTES as u64,
+            "begin_ms": micros(start.beginning) / 1000.0,
             "metadata_ms": micros(start.metadata) / 1000.0,
             "transactions": self.stack.cache.status().counters.replayed,
             "store_waits": start.reads.waits,

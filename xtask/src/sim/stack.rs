@@ -3,9 +3,9 @@
 use super::Options;
 use super::log::{Intruder, Log, Role, Watched};
 use super::workload::Temper;
-use cache::{Cache, FetchMode, Progress, Settings, Task};
+use cache::{Cache, FetchMode, Progress, Recovered, Settings, Task};
 use device::{Device, Random, StoreId};
-use fs::{Attributes, Caller, Fs, Ino, Kind};
+use fs::{AtHome, Attributes, Caller, Fs, Ino, Kind};
 use sim::{Faults, Power, SimClock, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -144,37 +144,39 @@ impl Media {
         Store::format(&*self.device(Role::Store), &layout).map_err(|error| format!("format: {error}"))?;
         buffer::Buffer::format(&*self.device(Role::Buffer), ID)
             .map_err(|error| format!("format: {error}"))?;
-        let cache = self.open_cache()?;
+        let (cache, _) = self.open_cache()?;
         Fs::create(&cache, &*self.clock, CALLER, *b"not a secret at ")
             .map_err(|error| format!("create: {error}"))?;
         cache.drain().map_err(|error| format!("drain: {error}"))
     }
 
-    /// Opens, and with it recovers, what is below the file system.
-    pub(crate) fn open_cache(&self) -> Result<Arc<Cache>, String> {
+    /// Opens, and with it recovers, what is below the file system; the second is what is mounted, as the store has it.
+    pub(crate) fn open_cache(&self) -> Result<(Arc<Cache>, Option<AtHome>), String> {
         let store = match self.plant.and_then(Plant::in_store) {
             Some(bug) => Store::open_with_bug(self.device(Role::Store), bug),
             None => Store::open(self.device(Role::Store)),
         };
-        let store = store.map_err(|error| format!("Store::open: {error}"))?;
-        let (store, buffer, clock) = (Arc::new(store), self.device(Role::Buffer), self.clock.clone());
-        let settings = self.settings.clone();
-        let cache = match self.plant.and_then(Plant::in_buffer) {
-            Some(bug) => Cache::open_with_bug(store, buffer, clock, settings, bug),
-            None => Cache::open(store, buffer, clock, settings),
+        let store = Arc::new(store.map_err(|error| format!("Store::open: {error}"))?);
+        let buffer = self.device(Role::Buffer);
+        let recovered = match self.plant.and_then(Plant::in_buffer) {
+            Some(bug) => Recovered::read_with_bug(buffer, ID, &*self.clock, bug),
+            None => Recovered::read(buffer, ID, &*self.clock),
         };
-        let cache = cache.map_err(|error| format!("Cache::open: {error}"))?;
+        let recovered = recovered.map_err(|error| format!("Recovered::read: {error}"))?;
+        let at_home = AtHome::read(&store, recovered.volume()).ok();
+        let cache = Cache::begin(store, recovered, self.clock.clone(), self.settings.clone());
+        let cache = cache.map_err(|error| format!("Cache::begin: {error}"))?;
         if self.plant == Some(Plant::NewerBytesLostAtMerge) {
             cache.plant(cache::PlantedBug::NewerBytesLostAtMerge);
         }
-        Ok(Arc::new(cache))
+        Ok((Arc::new(cache), at_home))
     }
 
     /// Opens what is on the media, whichever volume it is.
     pub(crate) fn open(&self) -> Result<Stack, String> {
-        let cache = self.open_cache()?;
+        let (cache, at_home) = self.open_cache()?;
         delete_rescued(&cache);
-        self.open_fs(cache)
+        self.open_fs(cache, at_home)
     }
 
     /// A volume that is not mounted, from what the store's disk holds now. Nothing that this does reaches the media.
@@ -187,12 +189,13 @@ impl Media {
         buffer::Buffer::format_after(&*blank, ID, volume.0, store.newest_sequence())
             .map_err(|error| format!("a blank buffer: {error}"))?;
         let cache = Cache::open(Arc::new(store), blank, self.clock.clone(), self.settings.clone());
-        self.open_fs(Arc::new(cache.map_err(|error| format!("Cache::open: {error}"))?))
+        self.open_fs(Arc::new(cache.map_err(|error| format!("Cache::open: {error}"))?), None)
     }
 
     /// The file system above a cache.
-    pub(crate) fn open_fs(&self, cache: Arc<Cache>) -> Result<Stack, String> {
-        let fs = Fs::open(cache.clone(), self.clock.clone()).map_err(|error| format!("Fs::open: {error}"))?;
+    pub(crate) fn open_fs(&self, cache: Arc<Cache>, at_home: Option<AtHome>) -> Result<Stack, String> {
+        let fs = Fs::open_over(at_home, cache.clone(), self.clock.clone());
+        let fs = fs.map_err(|error| format!("Fs::open: {error}"))?;
         Ok(Stack { fs: Arc::new(fs), cache })
     }
 }

@@ -335,7 +335,7 @@ impl Run {
 
     /// The stack of one volume, on what is on the media, through a hand-over if the buffer holds another one's records.
     pub(crate) fn open_volume(&mut self, volume: VolumeId) -> Result<Stack, String> {
-        let mut cache = self.media.open_cache()?;
+        let (mut cache, mut at_home) = self.media.open_cache()?;
         let is_there = cache.store().volumes().iter().any(|&(id, _)| id == volume);
         if cache.volume() != volume && is_there {
             self.phase = Phase::HandOver;
@@ -354,12 +354,12 @@ impl Run {
                 return Err(format!("a cache that was handed over leaves {reserved} blocks promised"));
             }
             drop(cache);
-            cache = self.media.open_cache()?;
+            (cache, at_home) = self.media.open_cache()?;
             if cache.volume() != volume {
                 return Err(format!("volume {} is mounted, {volume} was to be", cache.volume()));
             }
         }
-        self.media.open_fs(cache)
+        self.media.open_fs(cache, at_home)
     }
 
     /// After an open: decides what was undecided, and goes on with the volume that is mounted now.

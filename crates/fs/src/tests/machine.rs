@@ -3,18 +3,19 @@
 use super::bench::{OWNER, SECRET};
 use super::model::{Listing, Operation, Subject};
 use super::random::run;
+use crate::at_home::{self, AtHome};
 use crate::check::Finding;
 use crate::error::FsError;
 use crate::gone::TOGETHER;
 use crate::types::{Attributes, Done, Ino, Kind};
 use crate::{Fs, IfExists};
-use cache::{Cache, FetchMode, Settings, Task};
+use cache::{Cache, FetchMode, Recovered, Settings, Task};
 use device::{BLOCK_BYTES, Clock, StoreId};
 use sim::{Power, SimClock, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Layout, Store};
+use store::{Layout, Store, VolumeId, VolumeMode};
 
 /// Steps of background work after which an operation that has not completed never will.
 const STEPS_MAX: u32 = 100_000;
@@ -26,6 +27,11 @@ pub(crate) struct Machine {
     fetch: FetchMode,
     open: Option<(Arc<Cache>, Fs)>,
     operations: u32,
+    opened: u32,
+    /// Pages that the last opening read although most had been read before.
+    pages_read_late: u64,
+    /// Pages that it reads without.
+    pages_read_anew: u64,
 }
 
 impl Machine {
@@ -37,7 +43,17 @@ impl Machine {
         Store::format(&*store, &Layout { id, segment_blocks: Some(64) }).expect("a format");
         buffer::Buffer::format(&*buffer, id).expect("a format");
         let clock = Arc::new(SimClock::new());
-        let mut machine = Machine { store, buffer, clock, fetch, open: None, operations: 0 };
+        let mut machine = Machine {
+            store,
+            buffer,
+            clock,
+            fetch,
+            open: None,
+            operations: 0,
+            opened: 0,
+            pages_read_late: 0,
+            pages_read_anew: 0,
+        };
         let cache = machine.cache();
         Fs::create(&cache, &*machine.clock, OWNER, SECRET).expect("a new file system");
         drop(cache);
@@ -46,6 +62,11 @@ impl Machine {
     }
 
     fn cache(&self) -> Arc<Cache> {
+        self.cache_and_more().0
+    }
+
+    /// A cache, and the metadata of its volume as the store has it.
+    fn cache_and_more(&self) -> (Arc<Cache>, Option<AtHome>) {
         let settings = Settings {
             fetch: self.fetch,
             memory_bytes_max: 200 * BLOCK_BYTES as u64,
@@ -54,11 +75,22 @@ impl Machine {
             ..Settings::default()
         };
         let store = Arc::new(Store::open(self.store.clone()).expect("a store"));
-        Arc::new(Cache::open(store, self.buffer.clone(), self.clock.clone(), settings).expect("a cache"))
+        let at_home = AtHome::read(&store, VolumeId::MAIN).ok();
+        let recovered = Recovered::read(self.buffer.clone(), store.id(), &*self.clock).expect("a buffer");
+        let cache = Cache::begin(store, recovered, self.clock.clone(), settings).expect("a cache");
+        (Arc::new(cache), at_home)
     }
 
     fn start(&mut self) {
-        let cache = self.cache();
+        let (cache, at_home) = self.cache_and_more();
+        assert!(at_home.is_some(), "they went home when they were made");
+        let reads = || cache.store().counters().page_reads;
+        let before = reads();
+        let early = at_home::load(at_home, &cache).expect("metadata");
+        self.pages_read_late = reads() - before;
+        let anew = at_home::load(None, &cache).expect("metadata");
+        self.pages_read_anew = reads() - before - self.pages_read_late;
+        assert!(early == anew, "what was read before is as good");
         let fs = Fs::open(cache.clone(), self.clock.clone()).expect("a file system");
         self.open = Some((cache, fs));
     }
@@ -205,10 +237,14 @@ impl Subject for Machine {
         }
     }
 
+    /// Every other time with all of it at home, else with what came last in the buffer.
     fn reopen(&mut self) {
-        let (cache, fs) = self.open.take().expect("it is open");
-        cache.drain().expect("everything goes home");
-        drop((cache, fs));
+        self.opened += 1;
+        match self.opened % 2 {
+            0 => self.drain(),
+            _ => self.wait(|done| self.fs().sync(done)).expect("durable"),
+        }
+        self.open = None;
         self.start();
         // Orphans may wait for room.
         (0..10).for_each(|_| self.step());
@@ -287,6 +323,80 @@ fn small_files_that_nobody_holds_any_more_go_together_and_large_ones_at_once() {
     drop(fs);
     machine.reopen();
     assert!(machine.fs().attributes(orphan).is_err(), "the next opening frees it");
+    assert!(machine.findings().is_empty());
+}
+
+#[test]
+fn metadata_that_were_read_before_the_cache_was_there_are_not_read_again() {
+    let mut machine = Machine::new(6, FetchMode::Lazy, 16384);
+    let make = |machine: &Machine, name: String| {
+        let make = |done| machine.fs().make(OWNER, Ino::ROOT, name.as_bytes(), Kind::File, 0o600, done);
+        machine.wait(make).expect("a file");
+    };
+    (0..2000).for_each(|number| make(&machine, format!("file {number}")));
+    machine.reopen();
+    machine.reopen();
+    assert_eq!(machine.pages_read_late, 0, "all of it was at home");
+    assert!(machine.pages_read_anew > 20, "{} pages", machine.pages_read_anew);
+    (0..20).for_each(|number| make(&machine, format!("newer {number}")));
+    machine.reopen();
+    assert!(machine.pages_read_late < 5, "{} pages: no more than were added", machine.pages_read_late);
+    assert!(machine.findings().is_empty());
+}
+
+#[test]
+fn metadata_are_read_again_where_they_are_of_another_volume_or_store_or_something_went_home_since() {
+    let mut machine = Machine::new(7, FetchMode::Lazy, 4096);
+    let read = |machine: &Machine, volume| {
+        let (cache, _) = machine.open.as_ref().expect("it is open");
+        AtHome::read(cache.store(), volume).expect("what was made")
+    };
+    // Whether as many pages are read as without what was read before; the metadata are right in any case.
+    let reads_again = |machine: &Machine, at_home: AtHome| {
+        let (cache, _) = machine.open.as_ref().expect("it is open");
+        let load = |at_home| {
+            let before = cache.store().counters().page_reads;
+            let arena = at_home::load(at_home, cache).expect("metadata");
+            (arena, cache.store().counters().page_reads - before)
+        };
+        let (plain, of_all) = load(None);
+        let (found, pages) = load(Some(at_home));
+        assert!(found == plain);
+        pages == of_all
+    };
+    let of_another_instance = read(&machine, VolumeId::MAIN);
+    machine.drain();
+    machine.open = None;
+    machine.start();
+    assert!(reads_again(&machine, of_another_instance));
+    assert!(!reads_again(&machine, read(&machine, VolumeId::MAIN)));
+
+    let (store, copy) = (machine.store(), VolumeId(1));
+    let cloned = store.clone_volume(VolumeId::MAIN, copy, VolumeMode::Writable, store.newest_sequence());
+    cloned.expect("room for a copy");
+    assert!(reads_again(&machine, read(&machine, copy)));
+
+    let old = read(&machine, VolumeId::MAIN);
+    let make = |done| machine.fs().make(OWNER, Ino::ROOT, b"new", Kind::File, 0o600, done);
+    machine.wait(make).expect("a file");
+    machine.drain();
+    assert!(reads_again(&machine, old));
+}
+
+#[test]
+fn metadata_that_became_less_since_they_went_home_are_less() {
+    let mut machine = Machine::new(8, FetchMode::Lazy, 4096);
+    let fs = machine.fs().clone();
+    let make = |done| fs.make(OWNER, Ino::ROOT, b"held", Kind::File, 0o600, done);
+    let ino = machine.wait(make).expect("a file").ino;
+    fs.hold(ino).expect("held");
+    machine.wait(|done| fs.unlink(Ino::ROOT, b"held", done)).expect("removed");
+    machine.drain();
+    fs.forget(ino, 1);
+    fs.usage();
+    assert!(matches!(fs.attributes(ino), Err(FsError::Stale)), "it is in no list any more");
+    drop(fs);
+    machine.reopen();
     assert!(machine.findings().is_empty());
 }
 

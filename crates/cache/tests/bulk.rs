@@ -1,0 +1,54 @@
+//! Reading at home first, and laying what is newer over it.
+
+mod common;
+
+use common::{Machine, OBJECT_BYTES, OBJECTS, Run};
+use device::ObjectId;
+
+/// The bytes of an object from `offset` on, or `None` where it has to be read in the usual way.
+fn read(cache: &cache::Cache, object: ObjectId, offset: u64, len: usize) -> Option<Vec<u8>> {
+    let found =
+        cache::read_at_home(cache.store(), cache.volume(), object, &[(offset, len), (offset + 1, len)]);
+    let [mut bytes, mut shifted] = found.expect("a store that works").try_into().expect("as many as wanted");
+    let laid = cache.lay_over(object, offset, &mut bytes);
+    assert_eq!(laid, cache.lay_over(object, offset + 1, &mut shifted));
+    assert!(!laid || bytes[1..] == shifted[..len - 1], "the same bytes from another offset on");
+    laid.then_some(bytes)
+}
+
+#[test]
+fn what_is_at_home_with_what_is_newer_over_it_is_what_was_written_last_unless_a_cut_is_on_its_way() {
+    let (mut whole, mut cut) = (0, 0);
+    for seed in 0..6 {
+        let (machine, mut run) = (Machine::new(seed), Run::new(seed));
+        let mut cache = machine.open().expect("sound media");
+        for number in 0..400 {
+            assert!(run.apply(&machine, &cache), "no faults");
+            if number % 50 == 49 {
+                // Opened anew, all of what is newer is what was found in the buffer.
+                assert!(run.sync(&machine, &cache), "no faults");
+                drop(cache);
+                cache = machine.open().expect("sound media");
+            }
+            let now = run.now();
+            for slot in 0..OBJECTS {
+                let object = ObjectId { slot, generation: run.generations.get(&slot).copied().unwrap_or(0) };
+                let at = run.random.below(OBJECT_BYTES as u64 - 2) as usize;
+                let len = (1 + run.random.below(9000) as usize).min(OBJECT_BYTES - 1 - at);
+                let zeros = vec![0; OBJECT_BYTES];
+                let wanted = &now.get(&object).unwrap_or(&zeros)[at..at + len];
+                match read(&cache, object, at as u64, len) {
+                    Some(found) => {
+                        assert!(found == wanted, "seed {seed}, {number}: {object} at {at}+{len}");
+                        whole += 1;
+                    }
+                    None => {
+                        assert!(cache.status().pending_cuts > 0, "nothing of {object} is cut");
+                        cut += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(whole > 1000 && cut > 1000, "{whole} and {cut} cases");
+}
