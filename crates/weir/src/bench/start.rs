@@ -295,7 +295,7 @@ fn print_run(run: &Started) {
     line("of it: the buffer's log", part("buffer_ms"), "ms");
     line("          meanwhile the store's tables and log", part("store_ms"), "ms");
     line("          and after them the metadata of all files", part("metadata_at_home_ms"), "ms");
-    line("          for all of these one of the media was being read", part("media_read_ms"), "ms");
+    line("          one of the media was being read for", part("media_read_ms"), "ms");
     line("       then new roots", part("begin_ms"), "ms");
     line("       and what was newer of the metadata", part("metadata_ms"), "ms");
     let count = |what: &str, value: f64| println!("  {what:<56}{value:>9}");
