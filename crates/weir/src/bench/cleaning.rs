@@ -49,6 +49,9 @@ pub(super) struct CleaningArgs {
     /// How much is overwritten, in sizes of the store
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
     times: u64,
+    /// The store's segments, in KiB [default: a 256th of the store]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(64..=131_072))]
+    segment: Option<u64>,
     /// Dirty pages, in MiB: each promises six blocks until it is home
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=4096))]
     dirty: u64,
@@ -91,6 +94,8 @@ struct Row {
     asked_percent: u64,
     /// As full as it got: less than was asked for where the store keeps more back than the rest.
     full_percent: f64,
+    /// Of the store's segments.
+    segment_bytes: u64,
     writes: u64,
     seconds: f64,
     /// Pages taken home: fewer than were written, where a page was written to again before.
@@ -154,7 +159,8 @@ pub(super) fn run_benchmark(args: &CleaningArgs) -> Result<(), BenchError> {
 
 fn measure(args: &CleaningArgs, store: &Path, load: Load, percent: u64) -> Result<Row, BenchError> {
     let (size, buffer) = (format!("--size={}MiB", args.size), format!("--buffer-size={BUFFER_BYTES}"));
-    run(weir("format").arg(store).args([size, buffer]))?;
+    let segment = args.segment.map(|kib| format!("--segment-size={kib}KiB"));
+    run(weir("format").arg(store).args([size, buffer]).args(segment))?;
     let closed = |error| BenchError::Weir(Box::new(error));
     let media = Media::find(store, None).map_err(closed)?;
     let settings = Settings { dirty_bytes_max: args.dirty << 20, ..Settings::default() };
@@ -188,6 +194,7 @@ fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Re
         load,
         asked_percent: percent,
         full_percent: pages as f64 / total as f64 * 100.0,
+        segment_bytes: stack.store.segment_blocks() * PAGE_BYTES,
         writes,
         seconds,
         pages_home,
@@ -344,10 +351,11 @@ fn predict(stack: &Stack, load: Load, pages: u64, writes: u64, together: u64) ->
 
 fn print(report: &Report) {
     println!(
-        "weir {} · a store of {} MiB, overwritten {} times its size by one thread in pages of 4 KiB; blocks written for each \
-         page that went home",
+        "weir {} · a store of {} MiB in segments of {} KiB, overwritten {} times its size by one thread in pages of 4 KiB; blocks \
+         written for each page that went home",
         report.version,
         report.store_bytes >> 20,
+        report.rows.first().map_or(0, |row| row.segment_bytes >> 10),
         report.times
     );
     println!(
