@@ -84,9 +84,9 @@ fn a_group_of_the_next_lap_knows_of_those_before_the_rings_end() {
 
 #[test]
 fn wherever_a_group_lies_in_the_ring_the_one_behind_it_knows_of_it() {
-    for (third, length, next) in (1..=GROUP_BLOCKS_MAX).flat_map(|third| {
-        [(third, 1, GROUP_BLOCKS_MAX), (third, GROUP_BLOCKS_MAX, 1), (third, GROUP_BLOCKS_MAX, 63)]
-    }) {
+    let lengths = [(1, GROUP_BLOCKS_MAX), (GROUP_BLOCKS_MAX, 1), (GROUP_BLOCKS_MAX, GROUP_BLOCKS_MAX)];
+    for (third, (length, next)) in (1..=GROUP_BLOCKS_MAX).flat_map(|third| lengths.map(|pair| (third, pair)))
+    {
         let mut log = Log::new();
         [GROUP_BLOCKS_MAX, GROUP_BLOCKS_MAX, third].into_iter().for_each(|blocks| log.commit(blocks));
         log.buffer.release(GroupNo(3));
