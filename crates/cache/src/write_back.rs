@@ -142,10 +142,8 @@ impl Core {
         };
         let some_home = refused.len() < tried;
         stuck.extend(refused);
-        match stuck.first() {
-            _ if some_home => state.trouble.worked(),
-            Some((_, error)) => state.trouble.failed(error.clone().into(), now),
-            None => {}
+        if !some_home && let Some((_, error)) = stuck.first() {
+            state.trouble.failed(error.clone().into(), now);
         }
         stuck.into_iter().for_each(|(victim, error)| state.trouble.shun(victim, error, now));
         Ok(Progress::Worked)
@@ -275,8 +273,8 @@ impl Core {
         frozen
     }
 
-    /// Makes what is frozen durable in the buffer, then in the store, and forgets what nobody needs any more.
-    /// Returns what the store could not take.
+    /// Makes what is frozen durable in the buffer, then in the store, forgets what nobody needs any more, and lets in those who
+    /// waited for that. Returns what the store could not take.
     pub(crate) fn take_home(
         self: &Arc<Core>,
         frozen: Frozen,
@@ -296,9 +294,17 @@ impl Core {
                 return Err(error);
             }
         };
+        if refused.len() < frozen.len() {
+            state.trouble.worked();
+        }
         self.forget(&mut state, &frozen, &refused);
         state.evict(&self.settings);
+        // Under the same hold of the lock: another thread that let them in might be kept from telling them, for as long as it has
+        // no processor, while this one made more room, and had more cleaned for it.
+        let mut completions = Completions::default();
+        self.pump(&mut state, &mut completions);
         drop(state);
+        completions.deliver();
         self.wake(Task::Commit);
         self.wake(Task::Checkpoint);
         Ok(refused.into_iter().map(|(index, error)| (frozen.victim(index), error)).collect())

@@ -136,6 +136,44 @@ fn what_a_cut_made_unneeded_stays_in_the_buffer_until_the_cut_is_durable() {
     }
     assert!(both[0] > 0, "{both:?}");
 }
+
+#[test]
+fn a_writer_who_waits_for_dirty_pages_is_let_in_by_the_thread_that_takes_them_home() {
+    let machine = Machine::new(1, 1024);
+    let dirty_bytes_max = 8 * BLOCK_BYTES as u64;
+    let settings = Settings { commit_inline_below: Duration::ZERO, dirty_bytes_max, ..Settings::default() };
+    let cache = machine.disks.open(machine.clock.clone(), settings).expect("sound media");
+    let (done, mut waited, mut told_by_committer) = (AtomicBool::new(false), 0, 0);
+    std::thread::scope(|scope| {
+        let committer = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                cache.step(Task::Commit);
+            }
+        });
+        let here = std::thread::current().id();
+        for page in 0..2000 {
+            let changes = [Change::Write { object: object(1), offset: page * 4096, bytes: &[1; 4096] }];
+            let told = Arc::new(Mutex::new(None));
+            let slot = told.clone();
+            let tell = move |credit: Result<Credit, CacheError>| {
+                *slot.lock().expect("no panic") = Some((credit, std::thread::current().id()));
+            };
+            cache.admit(Cost::of(&changes), Box::new(tell));
+            let waits = told.lock().expect("no panic").is_none();
+            while told.lock().expect("no panic").is_none() {
+                cache.step(Task::WriteBack);
+            }
+            let (credit, by) = told.lock().expect("no panic").take().expect("an answer");
+            waited += u64::from(waits);
+            told_by_committer += u64::from(waits && by != here);
+            cache.apply(&mut credit.expect("room"), &changes).expect("power");
+        }
+        done.store(true, Ordering::Relaxed);
+        committer.join().expect("no panic");
+    });
+    assert!(waited > 100 && told_by_committer == 0, "{told_by_committer} of {waited}");
+}
+
 #[test]
 fn space_that_was_deleted_is_there_for_the_next_writer() {
     let machine = Machine::new(1, 8192);
