@@ -140,10 +140,13 @@ impl SlowDevice {
             .map_err(|error| BenchError::io("cannot create", &disk, error))?;
         let socket = directory.join("socket");
 
+        // Written once it listens; the socket is there a moment earlier, when nobody can connect yet.
+        let listens = directory.join("nbdkit.pid");
         let mut kit = command("nbdkit", ["--foreground", "--exit-with-parent", "--threads=32", "-U"]);
-        kit.arg(&socket).args(model.filters()).arg("file").arg(&disk).args(model.parameters());
+        kit.arg(&socket).arg("--pidfile").arg(&listens);
+        kit.args(model.filters()).arg("file").arg(&disk).args(model.parameters());
         let kit = Server::start(&mut kit, directory.join("nbdkit.log"))?;
-        kit.wait_for(&socket)?;
+        kit.wait_for(&listens)?;
 
         let unmount = unmount_on_drop(&export);
         let mut fuse = command("nbdfuse", ["-C", "16", "-o", "allow_other"]);

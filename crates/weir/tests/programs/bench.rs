@@ -2,6 +2,7 @@
 
 use crate::common::{can_mount, succeeds, weir};
 use serde_json::Value;
+use std::io::{Read, Seek};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -97,21 +98,48 @@ fn overwrites_of_a_nearly_full_store_are_measured_beside_what_the_policy_predict
 
 #[test]
 fn a_benchmark_that_is_stopped_takes_everything_down() {
+    if can_mount() {
+        stop_while_mounted(&std::env::var("PATH").expect("a path of programs"));
+    }
+}
+
+#[test]
+fn a_modelled_device_is_waited_for_until_its_server_listens() {
     if !can_mount() {
         return;
     }
+    // nbdkit with 300 ms between making its socket and listening on it, first in the path of programs.
+    let first = tempfile::tempdir().expect("a temporary directory");
+    let path = std::env::var("PATH").expect("a path of programs");
+    let late = "strace -f -o /dev/null -e trace=listen -e inject=listen:delay_enter=300000";
+    let script = format!("#!/bin/sh\nPATH={path} exec {late} nbdkit \"$@\"\n");
+    // By another process: ours may fork for another test while the file is open, which then could not be run.
+    let write = ["-c", "printf %s \"$1\" > \"$2\" && chmod 755 \"$2\"", "sh", &script];
+    succeeds(Command::new("sh").args(write).arg(first.path().join("nbdkit")));
+    stop_while_mounted(&format!("{}:{path}", first.path().display()));
+}
+
+/// Starts a benchmark with these programs, stops it once a file system on a modelled device is mounted, and looks for
+/// what it left.
+fn stop_while_mounted(path: &str) {
+    let mut says = tempfile::tempfile().expect("a temporary file");
     let mut bench = weir()
         .arg("bench")
         .args(["nonblocking-writes", "--size", "small", "--model", "hdd"])
+        .env("PATH", path)
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(says.try_clone().expect("a free descriptor"))
         .spawn()
         .expect("weir starts");
     let place = std::env::temp_dir().join(format!("weir-bench-{}", bench.id()));
     let place = place.to_str().expect("a plain path");
     // Three: the tmpfs, an export, and a file system on it.
     while mounts_below(place) < 3 {
-        assert!(bench.try_wait().expect("a child of ours").is_none(), "the benchmark ended too early");
+        if let Some(status) = bench.try_wait().expect("a child of ours") {
+            let mut text = String::new();
+            says.rewind().and_then(|()| says.read_to_string(&mut text)).expect("what it said");
+            panic!("the benchmark ended too early: {status}: {text}");
+        }
         std::thread::sleep(Duration::from_millis(5));
     }
     succeeds(Command::new("kill").args(["-INT", &bench.id().to_string()]));
