@@ -72,6 +72,7 @@ fn the_buffer_of_another_store_is_refused() {
     let mut replay = |_: &[buffer::Replayed<'_>]| {};
     let error = Buffer::open(formatted(), StoreId([8; 16]), &mut replay).err().expect("refused");
     assert!(matches!(error, BufferError::OtherStore { found: ID, .. }), "{error}");
+    assert_eq!(Buffer::open(formatted(), ID, &mut replay).expect("its own").store(), ID);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Reading at home first, and laying what is newer over it.
+//! Reading many ranges at once: all of them now, or at home first, with what is newer laid over it.
 
 mod common;
 
@@ -17,7 +17,7 @@ fn read(cache: &cache::Cache, object: ObjectId, offset: u64, len: usize) -> Opti
 }
 
 #[test]
-fn what_is_at_home_with_what_is_newer_over_it_is_what_was_written_last_unless_a_cut_is_on_its_way() {
+fn what_is_read_now_or_at_home_with_what_is_newer_over_it_is_what_was_written_last() {
     let (mut whole, mut cut) = (0, 0);
     for seed in 0..6 {
         let (machine, mut run) = (Machine::new(seed), Run::new(seed));
@@ -36,12 +36,17 @@ fn what_is_at_home_with_what_is_newer_over_it_is_what_was_written_last_unless_a_
                 let at = run.random.below(OBJECT_BYTES as u64 - 2) as usize;
                 let len = (1 + run.random.below(9000) as usize).min(OBJECT_BYTES - 1 - at);
                 let zeros = vec![0; OBJECT_BYTES];
-                let wanted = &now.get(&object).unwrap_or(&zeros)[at..at + len];
+                let content = now.get(&object).unwrap_or(&zeros);
+                let wanted = &content[at..at + len];
+                let ranges = [(at as u64 + 1, len), (at as u64, len)];
+                let found = cache.read_all_now(object, &ranges).expect("a store that works");
+                assert!(found == [&content[at + 1..=at + len], wanted], "{object} at {at}+{len}");
                 match read(&cache, object, at as u64, len) {
                     Some(found) => {
                         assert!(found == wanted, "seed {seed}, {number}: {object} at {at}+{len}");
                         whole += 1;
                     }
+                    // Where a cut is on its way.
                     None => {
                         assert!(cache.status().pending_cuts > 0, "nothing of {object} is cut");
                         cut += 1;

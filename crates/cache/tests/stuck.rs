@@ -282,6 +282,22 @@ fn a_store_that_cannot_be_asked_what_is_home_fails_writers_after_a_while() {
 }
 
 #[test]
+fn writers_are_told_after_a_while_where_each_page_that_could_go_home_is_below_a_damaged_node() {
+    let machine = damaged(34);
+    let (dirty_bytes_max, commit_inline_below) = (8 * BLOCK_BYTES as u64, Duration::ZERO);
+    let settings = Settings { dirty_bytes_max, commit_inline_below, ..Settings::default() };
+    let cache = machine.disks.open(machine.clock.clone(), settings).expect("only a node is damaged");
+    let mut pages = 0..64;
+    let told = pages.try_for_each(|page| machine.write(&cache, VICTIM, 2 * page, &[1; BLOCK_BYTES]));
+    let error = told.expect_err("nothing goes home");
+    assert!(matches!(error, CacheError::Store(StoreError::Corrupt { .. })), "{error}");
+    let waited = machine.clock.monotonic();
+    assert!(waited >= PATIENCE && waited < 2 * PATIENCE, "after {waited:?}");
+    let status = cache.status();
+    assert_eq!((status.stuck_count, status.dirty_pages), (8, 8), "{status:?}");
+}
+
+#[test]
 fn a_page_that_is_stuck_for_long_does_not_fail_writers_who_find_the_buffer_full() {
     let machine = damaged(32);
     let cache = machine.open();

@@ -45,7 +45,12 @@ impl Counted {
 
     fn open(self: &Arc<Counted>) -> Store {
         self.reads.store(0, Ordering::Relaxed);
-        Store::open(self.clone()).expect("a good store")
+        let identified = Store::identify(self.clone()).expect("a good store");
+        assert_eq!(self.reads(), 1, "to know which store it is");
+        let id = identified.id();
+        let store = identified.open().expect("a good store");
+        assert_eq!(id, store.id());
+        store
     }
 
     fn spoil(&self, what: Spoil) {
