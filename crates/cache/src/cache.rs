@@ -25,7 +25,9 @@ use store::{Store, StoreError, VolumeId};
 /// Between two looks at work that is due and cannot be done.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A completion. Called once, with no lock held, maybe on the caller's own thread before the call returns.
+/// A completion. Called once, maybe on the caller's own thread before the call returns, and never while the state is locked.
+/// Whoever calls it may be in the middle of taking pages home, and nobody else takes any until it returns: it must not call
+/// [`Cache::step`], [`Cache::drain`] or [`Cache::clone_volume`], nor wait for a thread that does.
 pub type Then<T> = Box<dyn FnOnce(Result<T, CacheError>) + Send>;
 
 /// Background work. `Fetch` may be stepped by several threads at once, the others by one each.

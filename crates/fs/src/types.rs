@@ -161,5 +161,6 @@ pub struct Usage {
     pub inodes_free: u64,
 }
 
-/// A completion: called once, with no lock held, maybe on the caller's own thread before the call returns.
+/// A completion: called once, with no lock of the file system held, maybe on the caller's own thread before the call returns.
+/// It must not do or await the cache's background work ([`cache::Then`]).
 pub type Done<T> = Box<dyn FnOnce(Result<T, FsError>) + Send>;
