@@ -10,10 +10,17 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often the progress of a long unmount is told.
 const TELL_EVERY: Duration = Duration::from_secs(1);
+
+/// How long whoever is about to leave may take. There are many who mean no harm: a program that just ended, one that
+/// looks at every mount, and any process that was forked by one that had files open, until it becomes another program.
+const BUSY_WAIT: Duration = Duration::from_secs(2);
+
+/// Between two attempts. Each is a process where fusermount3 makes it.
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
 /// What to do where somebody works on the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,10 +56,14 @@ pub(crate) fn run(args: &DirArgs) -> Result<(), WeirError> {
     let found = Found::at(&args.dir)?;
     // Connected before the unmount: afterwards the mount table no longer says where the daemon listens.
     let daemon = Daemon::of(&found);
-    let unmounted = match unmount(&found.dir, How::WhenIdle) {
-        // Whoever has files open there gets errors from now on, however long they stay.
-        Err(_) if daemon.is_err() && is_dead(&found.dir) => unmount(&found.dir, How::Detach),
-        unmounted => unmounted,
+    let deadline = Instant::now() + BUSY_WAIT;
+    let unmounted = loop {
+        match unmount(&found.dir, How::WhenIdle) {
+            // Whoever has files open there gets errors from now on, however long they stay.
+            Err(_) if daemon.is_err() && is_dead(&found.dir) => break unmount(&found.dir, How::Detach),
+            Err(why) if is_busy(&why) && Instant::now() < deadline => std::thread::sleep(BUSY_PAUSE),
+            unmounted => break unmounted,
+        }
     };
     unmounted.map_err(|why| WeirError::Unmount { dir: found.dir.clone(), why })?;
     match daemon {
@@ -62,6 +73,11 @@ pub(crate) fn run(args: &DirArgs) -> Result<(), WeirError> {
             Ok(())
         }
     }
+}
+
+/// Whether somebody works there. The kernel's error and fusermount3's message have the same words.
+fn is_busy(why: &str) -> bool {
+    why.contains("Device or resource busy")
 }
 
 /// Whether the daemon of the mount on `dir` is gone. The kernel remembers much, but not how full a file system is.

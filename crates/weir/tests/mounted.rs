@@ -248,6 +248,23 @@ fn a_busy_mount_is_not_unmounted_and_goes_on() {
 }
 
 #[test]
+fn who_is_about_to_leave_is_waited_for() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    let file = File::create(mounted.path("file")).expect("a file");
+    // As by a process that another thread has just forked, which has our files until it becomes another program.
+    let leaves = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        drop(file);
+    });
+    mounted.unmount();
+    leaves.join().expect("it left");
+}
+
+#[test]
 fn a_mount_whose_daemon_was_killed_is_unmounted_with_a_word() {
     if !can_mount() {
         return;
