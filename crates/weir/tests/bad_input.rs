@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Bytes, Sandbox, can_mount, fails, is_mounted, succeeds, weir};
+use common::{Bytes, Sandbox, can_mount, copy_program, fails, is_mounted, succeeds, weir};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -241,7 +241,7 @@ fn without_permission_nothing_is_touched() {
     // A copy that any user may run: the build directory may be closed to others.
     let open = fs::Permissions::from_mode(0o755);
     fs::set_permissions(sandbox.path(""), open.clone()).expect("it is ours");
-    fs::copy(env!("CARGO_BIN_EXE_weir"), sandbox.path("weir")).expect("a copy");
+    copy_program(env!("CARGO_BIN_EXE_weir"), &sandbox.path("weir"));
     fs::set_permissions(sandbox.path("weir"), open).expect("it is ours");
     let nobody = || {
         let mut command = Command::new(sandbox.path("weir"));

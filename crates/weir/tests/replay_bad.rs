@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Bytes, Sandbox, succeeds, weir};
+use common::{Bytes, Sandbox, copy_program, succeeds, weir};
 use serde_json::Value;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -81,7 +81,7 @@ fn nothing_escapes(nobody: bool) {
     for order in ["weir", "unconstrained"] {
         let mut command = weir();
         if nobody {
-            fs::copy(env!("CARGO_BIN_EXE_weir"), sandbox.path("weir")).expect("a copy");
+            copy_program(env!("CARGO_BIN_EXE_weir"), &sandbox.path("weir"));
             fs::set_permissions(sandbox.path("weir"), open.clone()).expect("it is ours");
             command = Command::new(sandbox.path("weir"));
             command.uid(65534).gid(65534);

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Sandbox, weir};
+use common::{Sandbox, copy_program, weir};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -137,7 +137,7 @@ fn five_is_a_replay_that_cannot_go_on_and_does_nothing_without_all_of_its_thread
         .collect();
     let benchmark = compiled(&sandbox, &calls, &[]);
     let program = sandbox.path("weir");
-    fs::copy(env!("CARGO_BIN_EXE_weir"), &program).expect("a copy");
+    copy_program(env!("CARGO_BIN_EXE_weir"), &program);
     let target = sandbox.path("target");
     fs::create_dir(&target).expect("a directory");
     for path in [&sandbox.path(""), &target, &program, &benchmark] {

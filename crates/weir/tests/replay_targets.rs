@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Sandbox, succeeds, weir};
+use common::{Sandbox, copy_program, succeeds, weir};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -75,7 +75,7 @@ fn a_target_that_may_not_be_written_to_has_an_exit_code_of_its_own() {
     let sandbox = Sandbox::new();
     let benchmark = compile(&sandbox, &[OPEN]);
     let program = std::env::temp_dir().join(format!("weir-copy-{}", std::process::id()));
-    fs::copy(env!("CARGO_BIN_EXE_weir"), &program).expect("a copy");
+    copy_program(env!("CARGO_BIN_EXE_weir"), &program);
     let copy = std::env::temp_dir().join(format!("weir-benchmark-{}", std::process::id()));
     fs::copy(&benchmark, &copy).expect("a copy");
     for path in [&program, &copy] {

@@ -217,6 +217,12 @@ pub fn fails(command: &mut Command) -> String {
     said
 }
 
+/// Copies a program that is to be run. Another process does it: ours may fork for another test while the copy is open for
+/// writing, and until that fork has become another program the copy cannot be run.
+pub fn copy_program(from: &str, to: &Path) {
+    succeeds(Command::new("cp").arg(from).arg(to));
+}
+
 /// Waits until a change gets a later time than those before: files are stamped with the kernel's tick, 10 ms at most.
 pub fn next_tick() {
     std::thread::sleep(Duration::from_millis(12));

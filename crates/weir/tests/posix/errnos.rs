@@ -1,6 +1,6 @@
 //! Every errno that POSIX and Linux's manual pages name for the calls on names and attributes, from real calls.
 
-use crate::common::{Mounted, Sandbox, can_mount, succeeds};
+use crate::common::{Mounted, Sandbox, can_mount, copy_program, succeeds};
 use crate::{USER, as_user, open_to_all};
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, RawMode, RenameFlags, Timespec, Timestamps, UTIME_NOW, Uid,
@@ -75,7 +75,7 @@ fn lookups_and_opens() {
     let socket = std::os::unix::net::UnixListener::bind(at("socket")).expect("a socket");
     assert_eq!(open("socket", OFlags::RDONLY), Err(Errno::NXIO), "open of a socket");
     drop(socket);
-    fs::copy("/bin/sleep", at("busy")).expect("a program");
+    copy_program("/bin/sleep", &at("busy"));
     let mut busy = Command::new(at("busy")).arg("60").spawn().expect("it runs");
     let written = open("busy", OFlags::WRONLY);
     busy.kill().and_then(|()| busy.wait()).expect("it ends");

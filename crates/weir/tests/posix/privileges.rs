@@ -1,6 +1,6 @@
 //! setuid, setgid, the sticky bit, file capabilities, and groups.
 
-use crate::common::{Mounted, Sandbox, can_mount, succeeds};
+use crate::common::{Mounted, Sandbox, can_mount, copy_program, succeeds};
 use crate::{USER, as_user, crash, open_to_all};
 use rustix::fs::{XattrFlags, getxattr_query, setxattr};
 use std::fs::{self, OpenOptions, Permissions};
@@ -130,7 +130,7 @@ fn a_program_that_somebody_changed_runs_without_its_owners_powers_at_once() {
     let mounted = open_to_all(&sandbox);
     // As every FUSE mount it comes with nosuid.
     succeeds(Command::new("mount").args(["-i", "-o", "remount,suid"]).arg(mounted.dir()));
-    fs::copy("/usr/bin/id", mounted.path("id")).expect("a program");
+    copy_program("/usr/bin/id", &mounted.path("id"));
     chmod(&mounted, "id", 0o6777);
     assert_eq!(as_user(&mounted, USER, "./id -u; ./id -g").expect("it runs"), "0\n0");
     // No stat in between, from which the kernel would learn the new mode.
