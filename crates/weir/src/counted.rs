@@ -1,5 +1,6 @@
-//! A device that counts what is read through it: what a start cost.
+//! A device that counts what is read through it, which is what a start cost, and knows how long its slowest calls took.
 
+use crate::slowest::{Call, Slowest};
 use device::{Block, Device, DeviceError, Page, Read};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -69,27 +70,35 @@ impl Busy {
     }
 }
 
-/// A device, and the count.
+/// What is known of a device.
+#[derive(Debug, Default)]
+pub(crate) struct Account {
+    pub(crate) reads: Reads,
+    pub(crate) slowest: Slowest,
+}
+
+/// A device, and what is known of it.
 pub(crate) struct Counted {
     below: Arc<dyn Device>,
-    reads: Arc<Reads>,
+    account: Arc<Account>,
     busy: Arc<Busy>,
 }
 
 impl Counted {
-    pub(crate) fn over(below: Arc<dyn Device>, busy: &Arc<Busy>) -> (Arc<dyn Device>, Arc<Reads>) {
-        let reads = Arc::new(Reads::default());
-        (Arc::new(Counted { below, reads: reads.clone(), busy: busy.clone() }), reads)
+    pub(crate) fn over(below: Arc<dyn Device>, busy: &Arc<Busy>) -> (Arc<dyn Device>, Arc<Account>) {
+        let account = Arc::new(Account::default());
+        (Arc::new(Counted { below, account: account.clone(), busy: busy.clone() }), account)
     }
 
     /// Counts what `read` reads.
     fn count<T>(&self, reads: u64, blocks: u64, read: impl FnOnce() -> T) -> T {
         self.busy.begin();
-        let value = read();
+        let value = self.account.slowest.time(Call::Read, read);
         self.busy.end();
-        self.reads.waits.fetch_add(1, Ordering::Relaxed);
-        self.reads.reads.fetch_add(reads, Ordering::Relaxed);
-        self.reads.blocks.fetch_add(blocks, Ordering::Relaxed);
+        let counts = &self.account.reads;
+        counts.waits.fetch_add(1, Ordering::Relaxed);
+        counts.reads.fetch_add(reads, Ordering::Relaxed);
+        counts.blocks.fetch_add(blocks, Ordering::Relaxed);
         value
     }
 }
@@ -126,14 +135,14 @@ impl Device for Counted {
     }
 
     fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
-        self.below.write(at, from)
+        self.account.slowest.time(Call::Write, || self.below.write(at, from))
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
-        self.below.flush()
+        self.account.slowest.time(Call::Flush, || self.below.flush())
     }
 
     fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
-        self.below.trim(at, count)
+        self.account.slowest.time(Call::Trim, || self.below.trim(at, count))
     }
 }

@@ -20,6 +20,7 @@ mod replace_buffer;
 mod scrub;
 mod signals;
 mod size;
+mod slowest;
 mod stack;
 mod status;
 mod trace;

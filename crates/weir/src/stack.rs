@@ -1,7 +1,7 @@
 //! The way down, assembled: disks, store, cache, file system, and the workers that keep them going.
 
 use crate::ahead::Ahead;
-use crate::counted::{Busy, Counted, Reads, ReadsNow};
+use crate::counted::{Account, Busy, Counted, ReadsNow};
 use crate::error::WeirError;
 use crate::media::{self, Media};
 use crate::overlay::{self, Overlay};
@@ -34,6 +34,13 @@ pub(crate) struct Stack {
     pub(crate) volume: VolumeInfo,
     pub(crate) access: Access,
     pub(crate) start: Start,
+    pub(crate) disks: Disks,
+}
+
+/// What is known of both media.
+pub(crate) struct Disks {
+    pub(crate) store: Arc<Account>,
+    pub(crate) buffer: Arc<Account>,
 }
 
 /// What opening took.
@@ -67,12 +74,12 @@ impl Stack {
         name: &str,
     ) -> Result<Stack, WeirError> {
         let (opened, volume) = open_volume(&media, settings, access, name)?;
-        let Opened { store, cache, metadata, mut start, reads } = opened;
+        let Opened { store, cache, metadata, mut start, disks } = opened;
         let begun = Instant::now();
         let fs = Fs::open_over(metadata, Arc::new(cache.clone()), Arc::new(SystemClock::new()))
             .map_err(|source| WeirError::Fs { path: media.name.clone(), source })?;
-        (start.metadata, start.reads) = (begun.elapsed(), reads.now());
-        Ok(Stack { media, store, cache, fs: Arc::new(fs), volume, access, start })
+        (start.metadata, start.reads) = (begun.elapsed(), disks.store.reads.now());
+        Ok(Stack { media, store, cache, fs: Arc::new(fs), volume, access, start, disks })
     }
 
     /// Makes an empty file system, owned by `owner`, on media that were just formatted, and takes it home.
@@ -153,7 +160,7 @@ struct Opened {
     /// Of the volume that is to be mounted, as far as it could be read beside the buffer.
     metadata: Option<AtHome>,
     start: Start,
-    reads: Arc<Reads>,
+    disks: Disks,
 }
 
 /// Opens both media. The volume called `to_mount` is to be mounted afterwards.
@@ -182,25 +189,27 @@ fn open_on(
     to_mount: Option<&str>,
 ) -> Result<Opened, WeirError> {
     let busy = Arc::new(Busy::default());
-    let (store_disk, reads) = Counted::over(store, &busy);
-    let (buffer, buffer_reads) = Counted::over(buffer, &busy);
+    let (store_disk, of_store) = Counted::over(store, &busy);
+    let (buffer, of_buffer) = Counted::over(buffer, &busy);
+    let disks = Disks { store: of_store, buffer: of_buffer };
     let buffer_disk = Arc::new(Ahead::of(buffer));
     let clock = Arc::new(SystemClock::new());
     let cache_failed = |source| WeirError::Cache { path: media.name.clone(), source };
     let store = Store::identify(store_disk)
         .map_err(|source| WeirError::Store { path: media.name.clone(), source })?;
     let id = store.id();
-    let (from_store, (recovered, of_buffer)) = at_the_same_time(
+    let (from_store, (recovered, replaying)) = at_the_same_time(
         || read_store(media, store, to_mount),
         || timed(|| Recovered::read(buffer_disk, id, &*clock).map_err(cache_failed)),
     )?;
     let FromStore { store, metadata, mut start } = from_store?;
     let recovered = recovered?;
-    (start.media, start.media_blocks) = (busy.time(), reads.now().blocks + buffer_reads.now().blocks);
+    let blocks = |disk: &Account| disk.reads.now().blocks;
+    (start.media, start.media_blocks) = (busy.time(), blocks(&disks.store) + blocks(&disks.buffer));
     let (cache, beginning) =
         timed(|| Cache::begin(store.clone(), recovered, clock, settings).map_err(cache_failed));
-    (start.buffer, start.beginning) = (of_buffer, beginning);
-    Ok(Opened { store, cache: cache?, metadata, start, reads })
+    (start.buffer, start.beginning) = (replaying, beginning);
+    Ok(Opened { store, cache: cache?, metadata, start, disks })
 }
 
 /// What the store alone gives.

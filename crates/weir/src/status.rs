@@ -1,6 +1,7 @@
 //! What a mount tells about itself: one JSON object, and the same for people.
 
 use crate::size::Size;
+use crate::slowest::{Call, Slowest};
 use crate::stack::Stack;
 use crate::volume;
 use cache::{Cache, FetchMode};
@@ -177,6 +178,10 @@ impl Mounted {
             "counters": self.counters(),
             "space": self.space(),
             "latency": self.latency(),
+            "slowest_ms": {
+                "store": slowest(&self.stack.disks.store.slowest),
+                "buffer": slowest(&self.stack.disks.buffer.slowest),
+            },
             "settings": self.settings(),
         })
     }
@@ -302,6 +307,12 @@ impl Mounted {
     }
 }
 
+/// The longest calls to a medium since it was opened.
+fn slowest(disk: &Slowest) -> Value {
+    let calls = Call::ALL.into_iter().map(|call| (call.name().into(), json!(micros(disk.of(call)) / 1000.0)));
+    Value::Object(calls.collect::<Map<String, Value>>())
+}
+
 /// What cannot go home.
 fn stuck(cache: &cache::Status) -> Value {
     let some = cache.stuck.iter().map(|one| {
@@ -376,6 +387,13 @@ pub(crate) fn print(report: &Value) {
         reads["for_write_back"],
         report["counters"]["store_io_for_syncs"]
     );
+    for medium in ["store", "buffer"] {
+        let ms = |call: &str| report["slowest_ms"][medium][call].as_f64().unwrap_or(0.0);
+        let (read, write, flush) = (ms("read"), ms("write"), ms("flush"));
+        println!(
+            "  slowest    of the {medium}'s disk: read {read:.1} ms, write {write:.1} ms, flush {flush:.1} ms"
+        );
+    }
     print_latency(&report["latency"]);
 }
 

@@ -165,6 +165,7 @@ fn status_names_the_pid_the_version_and_how_things_stand() {
     assert!(status["counters"]["syncs"].as_u64().expect("a number") >= 1);
     assert_eq!(status["counters"]["store_io_for_syncs"], 0);
     assert!(status["latency"]["fsync"]["count"].as_u64().expect("a number") >= 1);
+    assert!(status["slowest_ms"]["buffer"]["flush"].as_f64().expect("a number") > 0.0, "a sync flushes it");
     let write = &status["latency"]["write"];
     assert!(write["p50_us"].as_f64().expect("a number") > 0.0);
     assert!(write["max_us"].as_f64() >= write["p50_us"].as_f64());

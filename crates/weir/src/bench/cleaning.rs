@@ -23,6 +23,7 @@ use super::slow_device::remove_on_drop;
 use super::system::weir;
 use super::undo;
 use crate::media::Media;
+use crate::slowest::Call;
 use crate::stack::{Stack, Workers};
 
 const PAGE_BYTES: u64 = BLOCK_BYTES as u64;
@@ -132,6 +133,8 @@ struct Slowest {
     ms: f64,
     /// What the cleaner moved until it was answered, whether or not the write waited for that.
     segments_moved: f64,
+    /// The longest call to one of the disks that ended meanwhile.
+    disk_ms: f64,
 }
 
 /// Runs the benchmark and prints what it found.
@@ -219,8 +222,10 @@ struct Waits {
 fn write_all(stack: &Stack, file: Ino, writes: u64, load: Load, pages: u64) -> Result<Waits, FsError> {
     let (mut random, page) = (Random::new(7), vec![0x5a; PAGE_BYTES as usize]);
     let (mut waits, segment) = (Waits::default(), stack.store.segment_blocks() as f64);
+    let disks = [&stack.disks.store, &stack.disks.buffer];
     for _ in 0..writes {
         let number = load.page(&mut random, pages);
+        disks.iter().for_each(|disk| disk.slowest.restart());
         let (before, asked) = (stack.store.counters().pages_cleaned, Instant::now());
         let moved = loop {
             match write_and_look(stack, file, number * PAGE_BYTES, &page) {
@@ -235,7 +240,9 @@ fn write_all(stack: &Stack, file: Ino, writes: u64, load: Load, pages: u64) -> R
         waits.segments_moved_max = waits.segments_moved_max.max(moved);
         let ms = took.as_secs_f64() * 1000.0;
         if ms > waits.slowest.ms {
-            waits.slowest = Slowest { ms, segments_moved: moved };
+            let calls = disks.iter().flat_map(|disk| Call::ALL.map(|call| disk.slowest.of(call)));
+            let disk_ms = calls.max().unwrap_or_default().as_secs_f64() * 1000.0;
+            waits.slowest = Slowest { ms, segments_moved: moved, disk_ms };
         }
     }
     Ok(waits)
@@ -359,7 +366,7 @@ fn print(report: &Report) {
         report.times
     );
     println!(
-        "{:<8}{:>7}{:>7}{:>10}{:>7}{:>11}{:>7}{:>11}{:>11}{:>9}{:>11}{:>12}{:>9}{:>9}",
+        "{:<8}{:>7}{:>7}{:>10}{:>7}{:>11}{:>7}{:>11}{:>11}{:>9}{:>11}{:>12}{:>9}{:>9}{:>9}",
         "load",
         "asked",
         "full",
@@ -372,12 +379,13 @@ fn print(report: &Report) {
         "99 % us",
         "99.99 % us",
         "slowest ms",
+        "disk ms",
         "segments",
         "refused"
     );
     for row in &report.rows {
         println!(
-            "{:<8}{:>6}%{:>6.1}%{:>10.0}{:>7.2}{:>11.2}{:>7.2}{:>11.2}{:>11.1}{:>9.1}{:>11.1}{:>12.1}{:>9.2}{:>9}",
+            "{:<8}{:>6}%{:>6.1}%{:>10.0}{:>7.2}{:>11.2}{:>7.2}{:>11.2}{:>11.1}{:>9.1}{:>11.1}{:>12.1}{:>9.1}{:>9.2}{:>9}",
             format!("{:?}", row.load).to_lowercase(),
             row.asked_percent,
             row.full_percent,
@@ -390,10 +398,12 @@ fn print(report: &Report) {
             row.micros.p99,
             row.micros.p9999,
             row.slowest.ms,
+            row.slowest.disk_ms,
             row.segments_moved_max,
             row.refused
         );
     }
+    println!("disk ms: the longest call to one of the disks that ended while the slowest write waited");
     println!("segments: the most that the cleaner moved while one write waited to be answered");
     if report.rows.iter().any(|row| row.full_percent + 0.5 < row.asked_percent as f64) {
         println!(

@@ -15,12 +15,14 @@
 //! | `slow_device`, `system` | modelled devices and the file systems on them |
 //! | `in_process` | a file system without the kernel's door |
 //! | `workload`, `measure` | the load; what a device can do |
+//! | `disk_time` | what the kernel counts of a disk |
 //! | `report` | figures as text, table and JSON |
 //! | `undo`, `program`, `error` | taking things down again; running programs; what went wrong |
 
 mod bystander;
 mod cleaning;
 mod counters;
+mod disk_time;
 mod door;
 mod error;
 mod in_process;

@@ -14,6 +14,7 @@ use crate::media::{self, BUFFER_FILE};
 use device::{Block, Device, Read};
 use host::Access;
 
+use super::disk_time::DiskTime;
 use super::error::BenchError;
 use super::program::run;
 use super::slow_device::remove_on_drop;
@@ -84,6 +85,8 @@ struct Started {
     ready_ms: f64,
     /// The daemon's own account.
     parts: Value,
+    /// The kernel's, of the disk that both media lie on, if they lie on one.
+    disk: Option<DiskTime>,
     /// Memory of the daemon when it was ready.
     memory_bytes: u64,
     control: Control,
@@ -94,6 +97,8 @@ struct Started {
 struct Control {
     /// Reading as much of the buffer as was in use, and doing nothing with it.
     read_ms: f64,
+    /// The kernel's account of that.
+    disk: Option<DiskTime>,
     /// Touching as much memory as the daemon had, for the first time.
     touch_ms: f64,
 }
@@ -173,24 +178,32 @@ impl Bench {
             .map_err(|errno| BenchError::io("cannot kill the daemon of", &self.mount_point, errno.into()))?;
         // Takes the dead mount away.
         drop(mounted);
+        let before = DiskTime::below(&self.store);
         let begun = Instant::now();
         let mounted = self.mount()?;
         let ready_ms = millis(begun);
+        let disk = self.disk_since(before);
         let mut now = self.status()?;
         let memory_bytes =
             now["pid"].as_u64().and_then(resident_bytes).ok_or_else(|| self.unclear("/pid"))?;
         drop(mounted);
         let buffer_used_bytes = number("/buffer_log/bytes") - number("/buffer_log/room_bytes");
+        let before = DiskTime::below(&self.store);
         let read_ms = self.read_buffer(buffer_used_bytes)?;
-        let touch_ms = touch(memory_bytes);
+        let control = Control { read_ms, disk: self.disk_since(before), touch_ms: touch(memory_bytes) };
         Ok(Started {
             buffer_used_bytes,
             pages_not_home: number("/dirty/pages"),
             ready_ms,
             parts: now["start"].take(),
+            disk,
             memory_bytes,
-            control: Control { read_ms, touch_ms },
+            control,
         })
+    }
+
+    fn disk_since(&self, before: Option<DiskTime>) -> Option<DiskTime> {
+        Some(DiskTime::below(&self.store)?.since(before?))
     }
 
     /// Reads `bytes` of the buffer as fast as its device gives them.
@@ -307,6 +320,11 @@ fn print_run(run: &Started) {
     let read = mib(part("media_read_bytes")) / part("media_read_ms") * 1000.0;
     line(&target, read, "MiB/s");
     line("control: as much as was in the buffer, only read", rate(run.control.read_ms), "MiB/s");
+    if let (Some(disk), Some(control)) = (run.disk, run.control.disk) {
+        line("the disk, by the kernel's account: busy for", disk.busy.as_secs_f64() * 1000.0, "ms");
+        line("                                   and read at", disk.rate(), "MiB/s");
+        line("control: the same while only reading", control.rate(), "MiB/s");
+    }
     line("the buffer, read and applied", rate(part("buffer_ms")), "MiB/s");
     line("memory when ready", mib(run.memory_bytes as f64), "MiB");
     line("control: touching as much memory", run.control.touch_ms, "ms");

@@ -1,0 +1,64 @@
+//! What the kernel counts of a disk: whatever is read from it, by whom ever, and for how long it had something to do.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{major, minor};
+use serde::Serialize;
+
+/// Bytes of what the kernel calls a sector there, whatever the disk's own are.
+const SECTOR_BYTES: u64 = 512;
+
+/// Counted since the disk is there, or between two moments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(super) struct DiskTime {
+    /// Bytes read from it.
+    pub(super) read_bytes: u64,
+    /// For how long at least one request was waiting for it or being served. The kernel looks at each of its ticks: one
+    /// of 1 to 10 ms.
+    pub(super) busy: Duration,
+}
+
+impl DiskTime {
+    /// Of the disk below the file system that `path` lies on; `None` where that is not on one disk.
+    pub(super) fn below(path: &Path) -> Option<DiskTime> {
+        let device = std::fs::metadata(path).ok()?.dev();
+        let stat = format!("/sys/dev/block/{}:{}/stat", major(device), minor(device));
+        DiskTime::parse(&std::fs::read_to_string(stat).ok()?)
+    }
+
+    /// The fields are described in the kernel's Documentation/block/stat.rst.
+    fn parse(stat: &str) -> Option<DiskTime> {
+        let fields: Vec<u64> = stat.split_whitespace().map_while(|field| field.parse().ok()).collect();
+        let read_bytes = fields.get(2)?.checked_mul(SECTOR_BYTES)?;
+        Some(DiskTime { read_bytes, busy: Duration::from_millis(*fields.get(9)?) })
+    }
+
+    /// MiB a second while it was busy.
+    pub(super) fn rate(self) -> f64 {
+        self.read_bytes as f64 / 1_048_576.0 / self.busy.as_secs_f64()
+    }
+
+    /// What was counted since `earlier`, of the same disk.
+    pub(super) fn since(self, earlier: DiskTime) -> DiskTime {
+        DiskTime {
+            read_bytes: self.read_bytes.saturating_sub(earlier.read_bytes),
+            busy: self.busy.saturating_sub(earlier.busy),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_fields_are_sectors_read_and_milliseconds_busy() {
+        let stat = "  14111413   317761 465627330 12608392  7285614   351718 672402392  1353415        0  1166572 14173674";
+        let found = DiskTime::parse(stat).expect("two counts");
+        assert_eq!(found, DiskTime { read_bytes: 465_627_330 * 512, busy: Duration::from_millis(1_166_572) });
+        assert_eq!(DiskTime::parse("1 2 3"), None);
+        assert_eq!(DiskTime::below(Path::new("/proc")), None);
+    }
+}
