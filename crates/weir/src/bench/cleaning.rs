@@ -2,8 +2,10 @@
 //! the store write, beside what a simulation of its policy predicts; and how long the slowest write waited.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::create_dir_all;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -14,7 +16,7 @@ use fs::{Caller, FsError, Ino, Kind};
 use host::Access;
 use serde::Serialize;
 use store::predict::Predicted;
-use store::{Counters, policy};
+use store::{Counters, Store, policy};
 
 use super::error::BenchError;
 use super::in_process::{wait, write};
@@ -22,6 +24,7 @@ use super::program::run;
 use super::slow_device::remove_on_drop;
 use super::system::weir;
 use super::undo;
+use crate::counted::Account;
 use crate::media::Media;
 use crate::slowest::Call;
 use crate::stack::{Stack, Workers};
@@ -104,9 +107,9 @@ struct Row {
     written: PerPage,
     predicted: PerPage,
     micros: Latency,
-    slowest: Slowest,
-    /// The most that the cleaner moved while one write waited to be answered, in segments.
-    segments_moved_max: f64,
+    slowest: Wait,
+    /// The write while which the cleaner moved most.
+    most_moved: Wait,
     /// Writes that were refused, since the store was full, and tried again.
     refused: u64,
 }
@@ -127,14 +130,44 @@ struct Latency {
     p9999: f64,
 }
 
-/// The write that waited longest.
+/// What happened while one write waited to be answered, whether or not it waited for that.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
-struct Slowest {
+struct Wait {
     ms: f64,
-    /// What the cleaner moved until it was answered, whether or not the write waited for that.
+    /// What the cleaner moved, in segments.
     segments_moved: f64,
-    /// The longest call to one of the disks that ended meanwhile.
+    /// Pages that the store was given, and checkpoints that it made.
+    pages_home: u64,
+    checkpoints: u64,
+    /// The longest call to one of the disks that ended.
     disk_ms: f64,
+}
+
+impl Wait {
+    /// From `before` until now.
+    fn until_now(stack: &Watched, before: &Counters, asked: Instant) -> Wait {
+        let now = stack.store.counters();
+        let moved = now.pages_cleaned - before.pages_cleaned;
+        let calls = stack.disks.iter().flat_map(|disk| Call::ALL.map(|call| disk.slowest.of(call)));
+        Wait {
+            ms: asked.elapsed().as_secs_f64() * 1000.0,
+            segments_moved: moved as f64 / stack.store.segment_blocks() as f64,
+            pages_home: (now.pages_written - before.pages_written).saturating_sub(moved),
+            checkpoints: now.checkpoints - before.checkpoints,
+            disk_ms: calls.max().unwrap_or_default().as_secs_f64() * 1000.0,
+        }
+    }
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Wait { ms, segments_moved, pages_home, checkpoints, disk_ms } = self;
+        write!(
+            f,
+            "{ms:.1} ms, in which {segments_moved:.2} segments were moved, {pages_home} pages went home, there were \
+             {checkpoints} checkpoints, and the longest call to a disk took {disk_ms:.1} ms"
+        )
+    }
 }
 
 /// Runs the benchmark and prints what it found.
@@ -205,7 +238,7 @@ fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Re
         predicted: predict(stack, load, pages, writes, pages_home / batches),
         micros: Latency { median: micros(0.5), p99: micros(0.99), p9999: micros(0.9999) },
         slowest: waits.slowest,
-        segments_moved_max: waits.segments_moved_max,
+        most_moved: waits.most_moved,
         refused: waits.refused,
     })
 }
@@ -214,50 +247,64 @@ fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Re
 #[derive(Default)]
 struct Waits {
     nanos: Vec<u64>,
-    slowest: Slowest,
-    segments_moved_max: f64,
+    slowest: Wait,
+    most_moved: Wait,
     refused: u64,
+}
+
+/// What is looked at when a write is answered.
+#[derive(Clone)]
+struct Watched {
+    store: Arc<Store>,
+    disks: [Arc<Account>; 2],
 }
 
 fn write_all(stack: &Stack, file: Ino, writes: u64, load: Load, pages: u64) -> Result<Waits, FsError> {
     let (mut random, page) = (Random::new(7), vec![0x5a; PAGE_BYTES as usize]);
-    let (mut waits, segment) = (Waits::default(), stack.store.segment_blocks() as f64);
-    let disks = [&stack.disks.store, &stack.disks.buffer];
+    let mut waits = Waits::default();
+    let disks = [stack.disks.store.clone(), stack.disks.buffer.clone()];
+    let watched = Watched { store: stack.store.clone(), disks };
     for _ in 0..writes {
         let number = load.page(&mut random, pages);
-        disks.iter().for_each(|disk| disk.slowest.restart());
-        let (before, asked) = (stack.store.counters().pages_cleaned, Instant::now());
-        let moved = loop {
-            match write_and_look(stack, file, number * PAGE_BYTES, &page) {
+        watched.disks.iter().for_each(|disk| disk.slowest.restart());
+        let (before, asked) = (watched.store.counters(), Instant::now());
+        let waited = loop {
+            match write_and_look(stack, &watched, (before, asked), (file, number), &page) {
                 Err(FsError::NoSpace) if asked.elapsed() < PATIENCE => waits.refused += 1,
                 result => break result?,
             }
             sleep(Duration::from_millis(1));
         };
-        let took = asked.elapsed();
-        let moved = moved.map_or(0, |moved| moved - before) as f64 / segment;
-        waits.nanos.push(took.as_nanos() as u64);
-        waits.segments_moved_max = waits.segments_moved_max.max(moved);
-        let ms = took.as_secs_f64() * 1000.0;
-        if ms > waits.slowest.ms {
-            let calls = disks.iter().flat_map(|disk| Call::ALL.map(|call| disk.slowest.of(call)));
-            let disk_ms = calls.max().unwrap_or_default().as_secs_f64() * 1000.0;
-            waits.slowest = Slowest { ms, segments_moved: moved, disk_ms };
+        waits.nanos.push(asked.elapsed().as_nanos() as u64);
+        if let Some(wait) = waited {
+            if wait.ms > waits.slowest.ms {
+                waits.slowest = wait;
+            }
+            if wait.segments_moved > waits.most_moved.segments_moved {
+                waits.most_moved = wait;
+            }
         }
     }
     Ok(waits)
 }
 
-/// Writes a page. Where that had to wait: what the cleaner had moved when it was answered, which may be long before this
-/// thread has a processor again.
-fn write_and_look(stack: &Stack, file: Ino, offset: u64, page: &[u8]) -> Result<Option<u64>, FsError> {
+/// Writes a page. Where that had to wait: what happened until it was answered, which may be long before this thread has a
+/// processor again.
+fn write_and_look(
+    stack: &Stack,
+    watched: &Watched,
+    (before, asked): (Counters, Instant),
+    (file, number): (Ino, u64),
+    page: &[u8],
+) -> Result<Option<Wait>, FsError> {
+    let offset = number * PAGE_BYTES;
     if let Some(written) = stack.fs.write_at_once(file, offset, page) {
         return written.map(|()| None);
     }
-    let store = stack.store.clone();
+    let watched = watched.clone();
     wait(|done| {
         let look = move |written: Result<(), FsError>| {
-            done(written.map(|()| Some(store.counters().pages_cleaned)));
+            done(written.map(|()| Some(Wait::until_now(&watched, &before, asked))));
         };
         stack.fs.write(file, offset, page.to_vec(), Box::new(look));
     })
@@ -366,7 +413,7 @@ fn print(report: &Report) {
         report.times
     );
     println!(
-        "{:<8}{:>7}{:>7}{:>10}{:>7}{:>11}{:>7}{:>11}{:>11}{:>9}{:>11}{:>12}{:>9}{:>9}{:>9}",
+        "{:<8}{:>7}{:>7}{:>10}{:>7}{:>11}{:>7}{:>11}{:>11}{:>9}{:>11}{:>12}{:>9}{:>9}",
         "load",
         "asked",
         "full",
@@ -379,13 +426,12 @@ fn print(report: &Report) {
         "99 % us",
         "99.99 % us",
         "slowest ms",
-        "disk ms",
         "segments",
         "refused"
     );
     for row in &report.rows {
         println!(
-            "{:<8}{:>6}%{:>6.1}%{:>10.0}{:>7.2}{:>11.2}{:>7.2}{:>11.2}{:>11.1}{:>9.1}{:>11.1}{:>12.1}{:>9.1}{:>9.2}{:>9}",
+            "{:<8}{:>6}%{:>6.1}%{:>10.0}{:>7.2}{:>11.2}{:>7.2}{:>11.2}{:>11.1}{:>9.1}{:>11.1}{:>12.1}{:>9.2}{:>9}",
             format!("{:?}", row.load).to_lowercase(),
             row.asked_percent,
             row.full_percent,
@@ -398,13 +444,16 @@ fn print(report: &Report) {
             row.micros.p99,
             row.micros.p9999,
             row.slowest.ms,
-            row.slowest.disk_ms,
-            row.segments_moved_max,
+            row.most_moved.segments_moved,
             row.refused
         );
     }
-    println!("disk ms: the longest call to one of the disks that ended while the slowest write waited");
     println!("segments: the most that the cleaner moved while one write waited to be answered");
+    for row in &report.rows {
+        let load = format!("{:?} {} %", row.load, row.asked_percent).to_lowercase();
+        println!("{load}: the slowest write took {}", row.slowest);
+        println!("{load}: the one while which most was moved took {}", row.most_moved);
+    }
     if report.rows.iter().any(|row| row.full_percent + 0.5 < row.asked_percent as f64) {
         println!(
             "less full than asked: the rest is kept for checkpoints, cleaning and deletions, for what dirty pages promise, and \
