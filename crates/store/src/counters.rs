@@ -11,9 +11,9 @@ pub struct Counters {
     pub node_reads: u64,
     /// Reads of the device for pages; consecutive pages share one.
     pub device_reads: u64,
-    /// Vectors applied, the cleaner's included.
+    /// Vectors applied.
     pub batches: u64,
-    /// Pages written to the log, the cleaner's included.
+    /// Pages of these, written to the log; what the cleaner moves is counted apart.
     pub pages_written: u64,
     /// Blocks written to the device, whatever they hold.
     pub blocks_written: u64,

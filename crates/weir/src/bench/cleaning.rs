@@ -152,7 +152,7 @@ impl Wait {
         Wait {
             ms: asked.elapsed().as_secs_f64() * 1000.0,
             segments_moved: moved as f64 / stack.store.segment_blocks() as f64,
-            pages_home: (now.pages_written - before.pages_written).saturating_sub(moved),
+            pages_home: now.pages_written - before.pages_written,
             checkpoints: now.checkpoints - before.checkpoints,
             disk_ms: calls.max().unwrap_or_default().as_secs_f64() * 1000.0,
         }
