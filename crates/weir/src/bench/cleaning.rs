@@ -133,6 +133,7 @@ struct Latency {
 /// What happened while one write waited to be answered, whether or not it waited for that.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 struct Wait {
+    /// Until it was answered; of the slowest, until its writer went on.
     ms: f64,
     /// What the cleaner moved, in segments.
     segments_moved: f64,
@@ -275,14 +276,15 @@ fn write_all(stack: &Stack, file: Ino, writes: u64, load: Load, pages: u64) -> R
             }
             sleep(Duration::from_millis(1));
         };
-        waits.nanos.push(asked.elapsed().as_nanos() as u64);
-        if let Some(wait) = waited {
-            if wait.ms > waits.slowest.ms {
-                waits.slowest = wait;
-            }
-            if wait.segments_moved > waits.most_moved.segments_moved {
-                waits.most_moved = wait;
-            }
+        let took = asked.elapsed();
+        waits.nanos.push(took.as_nanos() as u64);
+        let ms = took.as_secs_f64() * 1000.0;
+        if ms > waits.slowest.ms {
+            let wait = waited.unwrap_or_else(|| Wait::until_now(&watched, &before, asked));
+            waits.slowest = Wait { ms, ..wait };
+        }
+        if let Some(wait) = waited.filter(|wait| wait.segments_moved > waits.most_moved.segments_moved) {
+            waits.most_moved = wait;
         }
     }
     Ok(waits)

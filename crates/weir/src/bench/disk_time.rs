@@ -2,7 +2,6 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Duration;
 
 use rustix::fs::{major, minor};
 use serde::Serialize;
@@ -15,9 +14,9 @@ const SECTOR_BYTES: u64 = 512;
 pub(super) struct DiskTime {
     /// Bytes read from it.
     pub(super) read_bytes: u64,
-    /// For how long at least one request was waiting for it or being served. The kernel looks at each of its ticks: one
-    /// of 1 to 10 ms.
-    pub(super) busy: Duration,
+    /// For how many milliseconds at least one request was waiting for it or being served. The kernel looks at each of its
+    /// ticks, which are 1 to 10 ms.
+    pub(super) busy_ms: u64,
 }
 
 impl DiskTime {
@@ -32,19 +31,19 @@ impl DiskTime {
     fn parse(stat: &str) -> Option<DiskTime> {
         let fields: Vec<u64> = stat.split_whitespace().map_while(|field| field.parse().ok()).collect();
         let read_bytes = fields.get(2)?.checked_mul(SECTOR_BYTES)?;
-        Some(DiskTime { read_bytes, busy: Duration::from_millis(*fields.get(9)?) })
+        Some(DiskTime { read_bytes, busy_ms: *fields.get(9)? })
     }
 
     /// MiB a second while it was busy.
     pub(super) fn rate(self) -> f64 {
-        self.read_bytes as f64 / 1_048_576.0 / self.busy.as_secs_f64()
+        self.read_bytes as f64 / 1_048_576.0 / self.busy_ms as f64 * 1000.0
     }
 
     /// What was counted since `earlier`, of the same disk.
     pub(super) fn since(self, earlier: DiskTime) -> DiskTime {
         DiskTime {
             read_bytes: self.read_bytes.saturating_sub(earlier.read_bytes),
-            busy: self.busy.saturating_sub(earlier.busy),
+            busy_ms: self.busy_ms.saturating_sub(earlier.busy_ms),
         }
     }
 }
@@ -57,7 +56,7 @@ mod tests {
     fn the_kernels_fields_are_sectors_read_and_milliseconds_busy() {
         let stat = "  14111413   317761 465627330 12608392  7285614   351718 672402392  1353415        0  1166572 14173674";
         let found = DiskTime::parse(stat).expect("two counts");
-        assert_eq!(found, DiskTime { read_bytes: 465_627_330 * 512, busy: Duration::from_millis(1_166_572) });
+        assert_eq!(found, DiskTime { read_bytes: 465_627_330 * 512, busy_ms: 1_166_572 });
         assert_eq!(DiskTime::parse("1 2 3"), None);
         assert_eq!(DiskTime::below(Path::new("/proc")), None);
     }

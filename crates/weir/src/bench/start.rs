@@ -321,7 +321,7 @@ fn print_run(run: &Started) {
     line(&target, read, "MiB/s");
     line("control: as much as was in the buffer, only read", rate(run.control.read_ms), "MiB/s");
     if let (Some(disk), Some(control)) = (run.disk, run.control.disk) {
-        line("the disk, by the kernel's account: busy for", disk.busy.as_secs_f64() * 1000.0, "ms");
+        line("the disk, by the kernel's account: busy for", disk.busy_ms as f64, "ms");
         line("                                   and read at", disk.rate(), "MiB/s");
         line("control: the same while only reading", control.rate(), "MiB/s");
     }
