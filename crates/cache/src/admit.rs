@@ -29,6 +29,8 @@ pub(crate) struct Gate {
 struct Parked {
     cost: Cost,
     then: Then<Credit>,
+    /// Pages that the cleaner had moved by then.
+    cleaned: u64,
 }
 
 enum Verdict {
@@ -116,7 +118,8 @@ impl Core {
                 state.counters.admissions_parked += 1;
                 // What was released, but not yet durably, may be all that is missing.
                 state.syncs.commit_wanted = true;
-                state.gate.waiting.push_back(Parked { cost, then });
+                let cleaned = self.store.counters().pages_cleaned;
+                state.gate.waiting.push_back(Parked { cost, then, cleaned });
                 drop(state);
                 self.wake(Task::Commit);
                 self.wake(Task::WriteBack);
@@ -142,7 +145,9 @@ impl Core {
                 Verdict::Go(credit) => Ok(credit),
                 Verdict::Refuse(error) => Err(error),
             };
-            let Some(Parked { then, .. }) = state.gate.waiting.pop_front() else { return };
+            let Some(Parked { then, cleaned, .. }) = state.gate.waiting.pop_front() else { return };
+            let cleaned = self.store.counters().pages_cleaned - cleaned;
+            state.counters.cleaned_while_parked = state.counters.cleaned_while_parked.max(cleaned);
             completions.push(move || then(outcome));
         }
     }

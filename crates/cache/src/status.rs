@@ -36,6 +36,9 @@ pub struct Counters {
     pub evicted: u64,
     /// Operations that had to wait for room.
     pub admissions_parked: u64,
+    /// Pages that the cleaner moved while one of them waited, at most. Until it was let in: whether its thread has a processor
+    /// then does not count.
+    pub cleaned_while_parked: u64,
     /// Fetches that failed.
     pub fetch_errors: u64,
     /// Write-backs that failed and will be tried again.

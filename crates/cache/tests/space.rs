@@ -142,6 +142,9 @@ fn most_moved_during_a_wait(percent: u64, load: Load, background: Background) ->
         }
     }
     assert!(moved() > blocks / 4, "{percent} % full, {load:?}: only {} pages were moved", moved());
+    let told = machine.cache.status().counters.cleaned_while_parked;
+    let writers_pay = background == Background::WhileWaiting;
+    assert!(told <= most && (told > 0 || !writers_pay), "{told} of {most} while somebody waited");
     most
 }
 

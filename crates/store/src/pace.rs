@@ -3,9 +3,9 @@
 //! A round does some *work* (nodes to visit, blocks to move) and *gains* some blocks. So for each block written to the log,
 //! `work / gain` of it is owed: the round ends when what it gained has been used up, and free space stays where it was.
 //! Who writes no more than [`together`](Pace::together) between payments owes three eighths of a segment each time, or the fair
-//! price of a page where that is more. A writer may wait for two payments, and for what is left of a step: for less than a
-//! segment. Of what others write, and of what haste would add to that, the rest is forgiven: free space sinks by it, and the
-//! next round goes faster.
+//! price of a page where that is more, with haste by an eighth of a segment. A writer may wait for two payments, and for what is
+//! left of a step: for less than a segment, where a page costs less than three eighths of one. Of what others write, and of what
+//! haste would add to that, the rest is forgiven: free space sinks by it, and the next round goes faster.
 
 use crate::clean::Cleaning;
 use crate::error::StoreError;
@@ -59,9 +59,7 @@ impl Pace {
 
     /// So many blocks were written to the log, while so much of the work is left.
     pub(crate) fn wrote(&mut self, blocks: u64, left: u64) {
-        // For this, free space stays where it is.
-        let fair = (self.together() + 1) * self.work / self.gain;
-        let limit = self.done(left) + self.payment().max(fair);
+        let limit = self.done(left) + self.payment().max(self.price());
         let asked = self.asked + blocks * self.work * self.hurry;
         self.asked = asked.min(limit * self.gain * self.low);
     }
@@ -86,6 +84,13 @@ impl Pace {
     /// The work that is asked for at once.
     fn payment(&self) -> u64 {
         self.segment_blocks * 3 / 8
+    }
+
+    /// What is asked for pages that are written together, and their notes. For the fair part of it free space stays where it is.
+    /// Of what haste adds an eighth of a segment at most: without any, free space that was lost would not come back.
+    fn price(&self) -> u64 {
+        let fair = (self.together() + 1) * self.work / self.gain;
+        (fair * self.hurry / self.low).min(fair + self.segment_blocks / 8)
     }
 
     fn done(&self, left: u64) -> u64 {
@@ -230,12 +235,13 @@ mod tests {
     }
 
     #[test]
-    fn a_single_page_is_paid_for_in_full_however_much_that_is_but_not_with_haste() {
-        for missing in [0, 8] {
+    fn a_single_page_is_paid_for_in_full_however_much_that_is_and_with_haste_for_an_eighth_of_a_segment_more()
+    {
+        for (missing, paid) in [(0, 126), (1, 134), (8, 134)] {
             let mut pace = Pace::new(&Round { live: 252, nodes: 0, missing, ..ROUND });
             assert_eq!(pace.together(), 1);
             pace.wrote(2, 252);
-            assert_eq!(pace.owed(252), 126);
+            assert_eq!(pace.owed(252), paid, "{missing} missing");
         }
     }
 

@@ -226,6 +226,7 @@ impl Mounted {
             "cuts_home": cache.cuts_home,
             "pages_evicted": cache.evicted,
             "admissions_parked": cache.admissions_parked,
+            "cleaned_while_parked": cache.cleaned_while_parked,
             "replayed": cache.replayed,
             "store": {
                 "page_reads": store.page_reads,

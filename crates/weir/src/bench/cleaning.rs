@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use cache::Settings;
+use cache::{Counters as Cached, Settings};
 use clap::Args;
 use device::{BLOCK_BYTES, Random};
 use fs::{Caller, FsError, Ino, Kind};
@@ -107,8 +107,10 @@ struct Row {
     written: PerPage,
     predicted: PerPage,
     micros: Latency,
+    /// What the cleaner moved at most while one write waited to be let in, in segments.
+    moved_until_let_in: f64,
     slowest: Wait,
-    /// The write while which the cleaner moved most.
+    /// The write until whose answer the cleaner moved most: with what it moved while the writer had no processor.
     most_moved: Wait,
     /// Writes that were refused, since the store was full, and tried again.
     refused: u64,
@@ -220,7 +222,8 @@ fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Re
     let (writes, begun) = (args.times * total, Instant::now());
     let mut waits = write_all(stack, file, writes, load, pages)?;
     let seconds = begun.elapsed().as_secs_f64();
-    let pages_home = (stack.cache.status().counters.pages_home - home).max(1);
+    let Cached { pages_home, cleaned_while_parked: cleaned, .. } = stack.cache.status().counters;
+    let pages_home = (pages_home - home).max(1);
     let after = stack.store.counters();
     let of = |count: fn(&Counters) -> u64| (count(&after) - count(&before)) as f64 / pages_home as f64;
     let batches = (after.batches - before.batches).max(1);
@@ -238,6 +241,7 @@ fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Re
         written: PerPage { data: 1.0 + of(|now| now.pages_cleaned), all: of(|now| now.blocks_written) },
         predicted: predict(stack, load, pages, writes, pages_home / batches),
         micros: Latency { median: micros(0.5), p99: micros(0.99), p9999: micros(0.9999) },
+        moved_until_let_in: cleaned as f64 / stack.store.segment_blocks() as f64,
         slowest: waits.slowest,
         most_moved: waits.most_moved,
         refused: waits.refused,
@@ -415,7 +419,7 @@ fn print(report: &Report) {
         report.times
     );
     println!(
-        "{:<8}{:>7}{:>7}{:>10}{:>7}{:>11}{:>7}{:>11}{:>11}{:>9}{:>11}{:>12}{:>9}{:>9}",
+        "{:<8}{:>7}{:>7}{:>10}{:>7}{:>11}{:>7}{:>11}{:>11}{:>9}{:>11}{:>12}{:>8}{:>10}{:>9}",
         "load",
         "asked",
         "full",
@@ -428,12 +432,13 @@ fn print(report: &Report) {
         "99 % us",
         "99.99 % us",
         "slowest ms",
-        "segments",
+        "let in",
+        "answered",
         "refused"
     );
     for row in &report.rows {
         println!(
-            "{:<8}{:>6}%{:>6.1}%{:>10.0}{:>7.2}{:>11.2}{:>7.2}{:>11.2}{:>11.1}{:>9.1}{:>11.1}{:>12.1}{:>9.2}{:>9}",
+            "{:<8}{:>6}%{:>6.1}%{:>10.0}{:>7.2}{:>11.2}{:>7.2}{:>11.2}{:>11.1}{:>9.1}{:>11.1}{:>12.1}{:>8.2}{:>10.2}{:>9}",
             format!("{:?}", row.load).to_lowercase(),
             row.asked_percent,
             row.full_percent,
@@ -446,11 +451,15 @@ fn print(report: &Report) {
             row.micros.p99,
             row.micros.p9999,
             row.slowest.ms,
+            row.moved_until_let_in,
             row.most_moved.segments_moved,
             row.refused
         );
     }
-    println!("segments: the most that the cleaner moved while one write waited to be answered");
+    println!(
+        "let in, answered: the most segments that the cleaner moved until one write was let in, and until one was answered, whether \
+         or not its writer had a processor meanwhile"
+    );
     for row in &report.rows {
         let load = format!("{:?} {} %", row.load, row.asked_percent).to_lowercase();
         println!("{load}: the slowest write took {}", row.slowest);
