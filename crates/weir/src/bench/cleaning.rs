@@ -184,7 +184,13 @@ pub(super) fn run_benchmark(args: &CleaningArgs) -> Result<(), BenchError> {
             let _files = remove_on_drop(&root);
             create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
             eprintln!("{load:?} overwrites, {percent} % full");
-            rows.push(measure(args, &root.join("store"), load, percent)?);
+            let row = measure(args, &root.join("store"), load, percent)?;
+            let PerPage { data, .. } = row.written;
+            let (predicted, slowest) = (row.predicted.data, row.slowest.ms);
+            eprintln!(
+                "  {data:.2} blocks of data for each page, {predicted:.2} predicted; slowest write {slowest:.1} ms"
+            );
+            rows.push(row);
         }
     }
     let (version, store_bytes) = (env!("CARGO_PKG_VERSION"), args.size << 20);
