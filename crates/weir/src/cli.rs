@@ -72,7 +72,8 @@ pub(crate) struct FormatArgs {
     /// Size of a buffer file; a block device is used whole [default: 256MiB]
     #[arg(long, value_name = "SIZE")]
     pub(crate) buffer_size: Option<Size>,
-    /// Size of a segment [default: store / 256, between 1MiB and 128MiB]
+    /// Size of a segment; smaller than 1MiB makes writes to a nearly full store wait longer [default: store / 256, between 1MiB and
+    /// 128MiB]
     #[arg(long, value_name = "SIZE")]
     pub(crate) segment_size: Option<Size>,
     /// Overwrite what is there
