@@ -4,8 +4,8 @@
 //! `work / gain` of it is owed: the round ends when what it gained has been used up, and free space stays where it was.
 //! Who writes no more than [`together`](Pace::together) between payments owes three eighths of a segment each time, or the fair
 //! price of a page where that is more, with haste by an eighth of a segment. A writer may wait for two payments, and for what is
-//! left of a step: for less than a segment, where a page costs less than three eighths of one. Of what others write, and of what
-//! haste would add to that, the rest is forgiven: free space sinks by it, and the next round goes faster.
+//! left of a step: for less than a segment, where a page and its note cost a quarter of one at most. Of what others write, and of
+//! what haste would add to that, the rest is forgiven: free space sinks by it, and the next round goes faster.
 
 use crate::clean::Cleaning;
 use crate::error::StoreError;

@@ -107,7 +107,7 @@ struct Row {
     written: PerPage,
     predicted: PerPage,
     micros: Latency,
-    /// What the cleaner moved at most while one write waited to be let in, in segments.
+    /// What the cleaner moved at most while one write waited to be let in, in segments; those that filled the store count, too.
     moved_until_let_in: f64,
     slowest: Wait,
     /// The write until whose answer the cleaner moved most: with what it moved while the writer had no processor.
