@@ -10,19 +10,35 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::mem;
 
 /// Pages that have one place in the hash, so that it stays in the processor's caches though a large file is written to at
-/// random. A page that is alone in its file takes 128 bytes more for that, until all are in the table.
-const CLUSTER_PAGES: usize = 16;
+/// random: whether a page is there is a bit of that place. A page that is alone in its file takes 128 bytes more for that,
+/// until all are in the table.
+const CLUSTER_PAGES: usize = 32;
 
 /// Pages that are not in the table yet.
 #[derive(Default)]
 pub(crate) struct Gathered {
     /// By the first page of each cluster.
-    places: HashMap<Key, u32, Seeded>,
-    clusters: Vec<(Key, Cluster)>,
+    places: HashMap<Key, Place, Seeded>,
+    /// For each cluster, where in `entries` its pages are.
+    clusters: Vec<[u32; CLUSTER_PAGES]>,
+    /// In the order in which the log first names them. All are there until they are put into the table.
+    entries: Vec<Option<Box<Entry>>>,
     index: Index,
 }
 
-type Cluster = [Option<Box<Entry>>; CLUSTER_PAGES];
+/// What is known of a cluster without looking at it.
+#[derive(Clone, Copy)]
+struct Place {
+    cluster: u32,
+    /// Which of its pages are there, a bit for each.
+    present: u32,
+}
+
+impl Place {
+    fn has(self, within: usize) -> bool {
+        self.present >> within & 1 == 1
+    }
+}
 
 /// What the state keeps of pages beside the pages.
 #[derive(Default)]
@@ -44,17 +60,23 @@ fn parts(Key { object, page }: Key) -> (Key, usize) {
 impl Gathered {
     pub(crate) fn contains(&self, key: Key) -> bool {
         let (first, within) = parts(key);
-        self.places.get(&first).is_some_and(|&place| self.clusters[place as usize].1[within].is_some())
+        self.places.get(&first).is_some_and(|place| place.has(within))
     }
 
     /// Makes a change, the one at `at` and in `group`, of a page that is not in the table.
     pub(crate) fn change(&mut self, key: Key, at: Sequence, group: GroupNo, with: impl FnOnce(&mut Entry)) {
         let (first, within) = parts(key);
-        let place = *self.places.entry(first).or_insert_with(|| {
-            self.clusters.push((first, Cluster::default()));
-            u32::try_from(self.clusters.len() - 1).expect("fewer pages than bytes of a log")
+        let place = self.places.entry(first).or_insert_with(|| {
+            self.clusters.push(Default::default());
+            Place { cluster: number(self.clusters.len()), present: 0 }
         });
-        let page = &mut self.clusters[place as usize].1[within];
+        let slot = &mut self.clusters[place.cluster as usize][within];
+        if !place.has(within) {
+            place.present |= 1 << within;
+            self.entries.push(None);
+            *slot = number(self.entries.len());
+        }
+        let page = &mut self.entries[*slot as usize];
         let before = page.as_ref().map_or(Account::default(), |entry| Account::of(entry));
         let entry = page.get_or_insert_with(|| {
             self.index.named.push((group, key));
@@ -69,17 +91,25 @@ impl Gathered {
 
     /// Puts all of them into the table.
     pub(crate) fn settle(&mut self, state: &mut State) {
-        if self.clusters.is_empty() {
+        if self.entries.is_empty() {
             return;
         }
-        let Gathered { mut clusters, index, .. } = mem::take(self);
-        clusters.sort_unstable_by_key(|&(first, _)| first);
-        let pages = clusters.into_iter().flat_map(|(Key { object, page }, cluster)| {
-            let keys = (0..).map(move |within| Key { object, page: PageNo(page.0 + within) });
-            cluster.into_iter().zip(keys).filter_map(|(entry, key)| Some((key, entry?)))
+        let Gathered { places, clusters, mut entries, index } = mem::take(self);
+        let mut places: Vec<(Key, Place)> = places.into_iter().collect();
+        places.sort_unstable_by_key(|&(first, _)| first);
+        let pages = places.into_iter().flat_map(|(Key { object, page }, place)| {
+            let cluster = clusters[place.cluster as usize];
+            let there = (0..CLUSTER_PAGES).filter(move |&within| place.has(within));
+            there.map(move |within| (Key { object, page: PageNo(page.0 + within as u64) }, cluster[within]))
         });
+        let pages = pages.filter_map(|(key, at)| Some((key, entries[at as usize].take()?)));
         state.adopt(pages, index);
     }
+}
+
+/// The number of the last of `len` things.
+fn number(len: usize) -> u32 {
+    u32::try_from(len - 1).expect("fewer pages than bytes of a log")
 }
 
 /// A hash of so few instructions that the processor makes several look-ups at once (see `Recovery::warm`): a product of 128 bits for
