@@ -10,7 +10,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub struct Layout {
     /// Identity of the store.
     pub id: StoreId,
-    /// Blocks of a segment, 16 to 32,768; `None`: capacity / 256, between 1 and 128 MiB.
+    /// Blocks of a segment, 16 to 32,768; `None`: capacity / 256, between 1 and 128 MiB. Below 1 MiB, which is for tests, writes to a
+    /// store that is nearly full wait for several segments to be cleaned.
     pub segment_blocks: Option<u32>,
 }
 
@@ -18,7 +19,7 @@ pub struct Layout {
 const SEGMENT_BLOCKS_MIN: u64 = 256;
 /// 128 MiB: above it, a segment takes seconds to clean on a disk.
 const SEGMENT_BLOCKS_MAX: u64 = 32_768;
-/// The simulator's segments: a chunk of a few pages must fit.
+/// The simulator's segments: a chunk of a few pages must fit. Nobody else is offered less than `SEGMENT_BLOCKS_MIN`.
 const SEGMENT_BLOCKS_SMALLEST: u64 = 16;
 /// Half of them for the log, the reserves and two checkpoints, half to store something.
 const SEGMENTS_MIN: u64 = 32;

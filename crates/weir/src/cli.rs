@@ -72,8 +72,7 @@ pub(crate) struct FormatArgs {
     /// Size of a buffer file; a block device is used whole [default: 256MiB]
     #[arg(long, value_name = "SIZE")]
     pub(crate) buffer_size: Option<Size>,
-    /// Size of a segment; smaller than 1MiB makes writes to a nearly full store wait longer [default: store / 256, between 1MiB and
-    /// 128MiB]
+    /// Size of a segment, from 1MiB to 128MiB [default: store / 256, within these]
     #[arg(long, value_name = "SIZE")]
     pub(crate) segment_size: Option<Size>,
     /// Overwrite what is there

@@ -23,6 +23,11 @@ pub(crate) const BUFFER_DEFAULT: Size = Size(256 << 20);
 /// 32 segments, the store's least, of the smallest size that it chooses by itself, its first blocks, and some use.
 const STORE_MIN: Size = Size(40 << 20);
 
+/// Below it a page that goes home costs a segment of cleaning or more in a store that is nearly full, for which a write would wait.
+const SEGMENT_MIN: Size = Size(1 << 20);
+/// Above it a segment takes seconds to clean on a disk.
+const SEGMENT_MAX: Size = Size(128 << 20);
+
 /// Room for the largest write request of the kernel and everything that its transaction needs, several times.
 const BUFFER_MIN: Size = Size(8 << 20);
 
@@ -103,8 +108,8 @@ fn check_sizes(args: &FormatArgs) -> Result<(), WeirError> {
     if segment.0 % BLOCK_BYTES as u64 != 0 {
         return wrong(option, segment, "not a multiple of 4 KiB");
     }
-    if segment < Size(64 << 10) || segment > Size(1 << 30) {
-        return wrong(option, segment, "not between 64 KiB and 1 GiB");
+    if segment < SEGMENT_MIN || segment > SEGMENT_MAX {
+        return wrong(option, segment, &format!("not between {SEGMENT_MIN} and {SEGMENT_MAX}"));
     }
     let store = args.size.unwrap_or(STORE_DEFAULT);
     if segment.0 > store.0 / 33 {

@@ -54,7 +54,7 @@ pub(super) struct CleaningArgs {
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
     times: u64,
     /// The store's segments, in KiB [default: a 256th of the store]
-    #[arg(long, value_parser = clap::value_parser!(u64).range(64..=131_072))]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1024..=131_072))]
     segment: Option<u64>,
     /// Dirty pages, in MiB: each promises six blocks until it is home
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=4096))]
