@@ -125,17 +125,22 @@ fn nonsense(superblock: &Superblock) -> Option<(&'static str, u64)> {
     .map(|(field, found, _)| (field, found))
 }
 
-/// The newer of the header slots that can be read. The other one may be torn: it was being written.
+/// The newer of the header slots that can be read. The other one may be torn, or unreadable for that: it was being written.
 pub(crate) fn read_slot(device: &dyn Device, id: StoreId, ring: &Ring) -> Result<Slot, BufferError> {
     let mut best: Option<Slot> = None;
+    let mut unreadable = None;
     let mut page: Vec<Page> = pages(1);
     for at in [Block(1), Block(2)] {
-        device.read(at, &mut page)?;
+        if let Err(error) = device.read(at, &mut page) {
+            unreadable = Some(error);
+            continue;
+        }
         if let Some(slot) = Slot::read_from(&page[0], at, id, ring)
             && best.is_none_or(|best| best.generation < slot.generation)
         {
             best = Some(slot);
         }
     }
-    best.ok_or_else(|| BufferError::HeadersDamaged { device: device.name().to_owned() })
+    let damaged = || BufferError::HeadersDamaged { device: device.name().to_owned() };
+    best.ok_or_else(|| unreadable.map_or_else(damaged, BufferError::from))
 }

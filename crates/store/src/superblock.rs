@@ -115,7 +115,9 @@ impl Geometry {
             return Err(StoreError::NotAStore { device: name() });
         }
         let mut pages = device::pages(SEGMENTS_AT as usize);
-        device.read(SUPERBLOCK, &mut pages)?;
+        if device.read(SUPERBLOCK, &mut pages).is_err() {
+            read_one_by_one(device, &mut pages)?;
+        }
         let geometry = decode(device, &pages)?;
         if geometry.total_blocks > device.blocks() {
             let (expected, found) = (geometry.total_blocks, device.blocks());
@@ -137,6 +139,24 @@ impl Geometry {
 }
 
 /// Believes the first blocks of a device: its superblock, and the roots as witnesses that there was one.
+/// One root stands in for the other, and the epoch root is not read at all: where only one of them is unreadable it counts as one
+/// that was torn while it was written.
+fn read_one_by_one(device: &dyn Device, pages: &mut [Page]) -> Result<(), StoreError> {
+    device.read(SUPERBLOCK, &mut pages[..1])?;
+    let (mut roots, mut unreadable) = (ROOTS.len(), None);
+    for (page, at) in pages.iter_mut().zip(0..).skip(1) {
+        if let Err(error) = device.read(Block(at), std::slice::from_mut(page)) {
+            page.0.fill(0);
+            roots -= usize::from(ROOTS.contains(&Block(at)));
+            unreadable = Some(error);
+        }
+    }
+    match unreadable.filter(|_| roots == 0) {
+        Some(error) => Err(error.into()),
+        None => Ok(()),
+    }
+}
+
 fn decode(device: &dyn Device, pages: &[Page]) -> Result<Geometry, StoreError> {
     let name = || device.name().to_owned();
     let damaged =
