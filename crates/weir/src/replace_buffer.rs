@@ -73,6 +73,10 @@ pub(crate) fn run(args: &ReplaceBufferArgs) -> Result<(), WeirError> {
             return Err(error);
         }
     };
+    // From here on the new one is the store's: an error must not take it away.
+    if let Some(entry) = &directory {
+        sync_names_beside(entry)?;
+    }
     let new = directory.as_deref().unwrap_or(plan.path());
     let retired = retire(&old, new);
     begin_anew(&Media::find(&args.path, args.buffer.as_deref())?)?;
@@ -154,7 +158,7 @@ fn make(plan: &Plan, like: Option<Size>, old: &Old, undo: &mut Undo) -> Result<S
     Ok(bytes_of(&disk))
 }
 
-/// Lets the store's entry lead to the new buffer, at once and durably.
+/// Lets the store's entry lead to the new buffer, at once. After an error it leads to the old one.
 fn switch(entry: &Path, new: &Path, old: &Old) -> Result<(), WeirError> {
     let new = absolute(new)?;
     if absolute(entry).is_ok_and(|entry| entry == new) {
@@ -170,10 +174,13 @@ fn switch(entry: &Path, new: &Path, old: &Old) -> Result<(), WeirError> {
     }
     let beside = entry.with_extension(NEW);
     if new != beside {
+        // One that a crash has left here leads to nothing that is in use.
+        if beside.is_symlink() {
+            fs::remove_file(&beside).map_err(WeirError::io("removing an old link", &beside))?;
+        }
         symlink(&new, &beside).map_err(WeirError::io("making the link", &beside))?;
     }
-    fs::rename(&beside, entry).map_err(WeirError::io("putting the new buffer in its place", entry))?;
-    sync_names_beside(entry)
+    fs::rename(&beside, entry).map_err(WeirError::io("putting the new buffer in its place", entry))
 }
 
 /// What is home needs no buffer: whoever finds the old one later sees that it is none any more.

@@ -58,6 +58,8 @@ fn a_buffer_is_replaced_by_another_size_place_and_back_without_losing_what_it_ho
     assert_there(&mounted, "synced");
     write_synced(&mounted, "more");
     mounted.kill();
+    // What a crash before the new one had taken its place has left.
+    std::os::unix::fs::symlink("/gone", store.join("buffer.new")).expect("a link");
     succeeds(replace(&store).arg("--buffer").arg(&elsewhere));
     assert_eq!(
         fs::canonicalize(store.join("buffer")).expect("a link"),
