@@ -24,8 +24,8 @@ pub(crate) struct MakingSpace {
     before: i64,
     is_home: bool,
     rounds: usize,
-    /// Two checkpoints have made no room for the round under way yet.
-    checkpointed: bool,
+    /// What had been moved when the round under way last asked for two checkpoints.
+    asked: Option<u64>,
 }
 
 impl Core {
@@ -151,7 +151,7 @@ impl Core {
         };
         let attempt = turn.get_or_insert_with(|| {
             self.state().trouble.forgive();
-            MakingSpace { before: free(self), is_home: false, rounds: 0, checkpointed: false }
+            MakingSpace { before: free(self), is_home: false, rounds: 0, asked: None }
         });
         let outcome = self.make_some_space(attempt);
         let mut completions = Completions::default();
@@ -201,16 +201,17 @@ impl Core {
             Cleaning::Working => {}
             Cleaning::Emptied(0) | Cleaning::Idle => attempt.rounds = ROUNDS_MAX,
             Cleaning::Emptied(_) => {
-                (attempt.rounds, attempt.checkpointed) = (attempt.rounds + 1, false);
+                (attempt.rounds, attempt.asked) = (attempt.rounds + 1, None);
                 self.checkpoint_twice()?;
-            }
-            Cleaning::NeedsCheckpoint if attempt.checkpointed => {
-                self.store.end_round();
-                attempt.rounds = ROUNDS_MAX;
             }
             Cleaning::NeedsCheckpoint => {
-                attempt.checkpointed = true;
-                self.checkpoint_twice()?;
+                let moved = self.store.counters().pages_cleaned;
+                if attempt.asked.replace(moved) == Some(moved) {
+                    self.store.end_round();
+                    attempt.rounds = ROUNDS_MAX;
+                } else {
+                    self.checkpoint_twice()?;
+                }
             }
         }
         Ok(Progress::Worked)

@@ -1,6 +1,6 @@
 //! What a buffer that fails takes with it: everything that is in memory and nowhere else becomes a volume of its own.
 //!
-//! Nothing changes after the failure, so what is in memory is one moment: after every change that anybody was told of, synced
+//! Nothing changes after the failure, and nothing goes home, so what is in memory is one moment: after every change that anybody was told of, synced
 //! or not. It is written over a clone of the cached volume, which itself stays as it was, so that the buffer still fits it
 //! should its device come back. All of it gets the sequence after the last durable change: above every home that the
 //! clone has, and one more than the buffer knows, which a start allows for.
@@ -22,6 +22,9 @@ use store::{Change, Found, NewVolume, Store, StoreError, VolumeId, VolumeMode, W
 
 /// How the names of volumes begin that are not whole yet. Nobody else may use them.
 pub const UNFINISHED: &str = "rescuing-";
+
+/// How those begin that are whole. Nobody else may use them either: one that was there already would count as what was rescued.
+pub(crate) const RESCUED: &str = "rescued-";
 
 /// Deletes what crashes have left of rescues. What a device keeps from going now goes with the next start.
 pub(crate) fn delete_unfinished(store: &Store, newest: Sequence) {
@@ -54,6 +57,12 @@ impl Core {
         state.failed.is_some() && state.rescue.volume.is_none() && alone
     }
 
+    /// Refuses what would take something home after the buffer failed: a volume that a rescue has begun would not have it, and what
+    /// is left in memory would no longer be all of one moment. The caller has the turn to write back.
+    pub(crate) fn ensure_works(&self) -> Result<(), CacheError> {
+        self.state().failed.clone().map_or(Ok(()), |why| Err(CacheError::ReadOnly { why }))
+    }
+
     /// What to say of a failed buffer when everything is in a volume.
     pub(crate) fn rescued(&self) -> Option<CacheError> {
         let state = self.state();
@@ -84,7 +93,7 @@ impl Core {
     /// Returns the volume's name. What an attempt that failed has written is written again, which does no harm.
     fn rescue(&self) -> Result<String, CacheError> {
         let (store, durable, number) = (self.store_io(), self.buffer.durable(), self.store.incarnation().0);
-        let (unfinished, name) = (format!("{UNFINISHED}{number}"), format!("rescued-{number}"));
+        let (unfinished, name) = (format!("{UNFINISHED}{number}"), format!("{RESCUED}{number}"));
         let created = u64::try_from(self.clock.wall_nanos()).unwrap_or(0);
         let new = |name| NewVolume { name, mode: VolumeMode::Writable, created };
         if store.volume_named(&name).is_none() {

@@ -13,7 +13,7 @@ use crate::cache::{Cache, Core, Progress, Task};
 use crate::delta::Delta;
 use crate::error::CacheError;
 use crate::page::Body;
-use crate::rescue::UNFINISHED;
+use crate::rescue::{RESCUED, UNFINISHED};
 use crate::state::{Key, State};
 use crate::write_back::{Frozen, FrozenPage, STEP_PAGES, Why};
 use device::{Page, Sequence};
@@ -80,12 +80,13 @@ impl Cache {
 impl Core {
     fn clone_volume(self: &Arc<Core>, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
         self.store.check_clone(self.volume, new.name)?;
-        if new.name.starts_with(UNFINISHED) {
-            let why = format!("names that begin with {UNFINISHED} are for what is not whole yet");
+        if let Some(prefix) = [UNFINISHED, RESCUED].into_iter().find(|&prefix| new.name.starts_with(prefix)) {
+            let why = format!("names that begin with {prefix} are for what is saved when a buffer fails");
             return Err(StoreError::BadName { name: new.name.into(), why }.into());
         }
         self.approach()?;
         let _turn = self.write_back_turn.lock().expect("no panic while writing back");
+        self.ensure_works()?;
         let Moment { sequence, whole, patches } = self.freeze_all()?;
         let promised = patches.len() as u64;
         let home = self.take_whole_home(whole).and_then(|()| {
@@ -96,6 +97,9 @@ impl Core {
         });
         self.store.release(promised);
         home?;
+        if !self.store.has_room_to_clone() {
+            return Err(StoreError::Full.into());
+        }
         Ok(self.store_io().clone_named(self.volume, new, sequence)?)
     }
 

@@ -105,6 +105,7 @@ impl Core {
     /// One bounded piece of write-back. `Err` if pages stay dirty because a device failed.
     pub(crate) fn write_back(self: &Arc<Core>, why: Why) -> Result<Progress, CacheError> {
         let mut turn = self.write_back_turn.lock().expect("no panic while writing back");
+        self.ensure_works()?;
         let now = self.clock.monotonic();
         if why == Why::Due && now < turn.not_before {
             return Ok(Progress::Idle);

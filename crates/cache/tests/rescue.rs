@@ -3,11 +3,12 @@
 mod common;
 
 use cache::{Cache, Change, Cost, Task};
-use common::{Machine, Model, OBJECT_BYTES, Run, change, read_whole};
+use common::{Disks, Machine, Model, OBJECT_BYTES, Run, change, read_whole};
+use device::{BLOCK_BYTES, ObjectId, PageNo};
 use sim::Faults;
 use std::sync::Arc;
 use std::time::Duration;
-use store::Store;
+use store::{Found, NewVolume, Store, VolumeMode, Want};
 
 const ALWAYS: Faults = Faults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, once_after: None };
 
@@ -138,4 +139,53 @@ fn a_crash_in_a_rescue_leaves_what_the_buffer_says() {
         store.check(&mut |finding| panic!("seed {seed}: {finding}"));
     }
     assert!(unfinished > 10, "{unfinished} crashes: the test tests little");
+}
+
+#[test]
+fn nothing_goes_home_between_two_attempts_to_rescue_it() {
+    const OBJECT: ObjectId = ObjectId { slot: 3, generation: 1 };
+    /// More than go home at once.
+    const PAGES: u64 = 600;
+    let mut begun = 0;
+    for after in 0..60 {
+        let machine = Machine { disks: Disks::new(1, 8192, 4096, 16), ..Machine::new(1) };
+        let cache = machine.open().expect("an empty machine");
+        let write = |page: u64| {
+            let bytes = [1 + page as u8 % 200; BLOCK_BYTES];
+            let changes =
+                [Change::Write { object: OBJECT, offset: page * BLOCK_BYTES as u64, bytes: &bytes }];
+            let mut credit = cache.admit_at_once(Cost::of(&changes)).expect("room").expect("room");
+            cache.apply(&mut credit, &changes).expect("room");
+        };
+        (0..PAGES).for_each(write);
+        cache.sync(Box::new(|outcome| outcome.expect("both media work")));
+        cache.step(Task::Commit);
+        machine.buffer.set_faults(ALWAYS);
+        write(PAGES);
+        machine.clock.advance(Duration::from_secs(5));
+        cache.step(Task::Commit);
+        machine.store.set_faults(Faults { once_after: Some(after), ..Faults::default() });
+        cache.step(Task::WriteBack);
+        machine.store.set_faults(Faults::default());
+        let volumes = cache.store().describe_volumes();
+        begun += u64::from(volumes.iter().any(|volume| volume.name.starts_with("rescuing-")));
+
+        let copy = NewVolume { name: "copy", mode: VolumeMode::Writable, created: 1 };
+        cache.clone_volume(&copy).expect_err("the buffer failed");
+        cache.step(Task::Checkpoint);
+        machine.clock.advance(Duration::from_secs(1));
+        cache.step(Task::WriteBack);
+        let name = cache.status().rescued.expect("the store works");
+        let volume = cache.store().volume_named(&name).expect("it is there").id;
+        let mut wants: Vec<Want> = (0..=PAGES).map(|page| Want::new(OBJECT, PageNo(page))).collect();
+        cache.store().read_from(volume, &mut wants);
+        for (want, page) in wants.iter().zip(0..) {
+            let byte = match &want.found {
+                Ok(Found::Page { bytes, .. }) => bytes.0[0],
+                other => panic!("after {after} calls: page {page}: {other:?}"),
+            };
+            assert_eq!(byte, 1 + page as u8 % 200, "after {after} calls: page {page}");
+        }
+    }
+    assert!(begun > 2, "{begun} were begun: the test tests little");
 }

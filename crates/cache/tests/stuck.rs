@@ -388,12 +388,15 @@ fn what_is_damaged_is_left_out_of_a_rescue_and_keeps_nobody_else_from_it() {
 }
 
 #[test]
-fn nobody_names_a_copy_like_one_that_is_not_whole() {
+fn nobody_names_a_copy_like_what_is_rescued() {
     let machine = Machine::new(10);
     let cache = machine.open();
-    let new = NewVolume { name: "rescuing-7", mode: VolumeMode::Writable, created: 1 };
-    let refused = cache.clone_volume(&new).expect_err("a start would delete it");
-    assert!(matches!(refused, CacheError::Store(StoreError::BadName { .. })), "{refused}");
+    for name in ["rescuing-7", "rescued-7"] {
+        let new = NewVolume { name, mode: VolumeMode::Writable, created: 1 };
+        let refused =
+            cache.clone_volume(&new).expect_err("a start would delete it, or a rescue take it for its own");
+        assert!(matches!(refused, CacheError::Store(StoreError::BadName { .. })), "{refused}");
+    }
 }
 
 #[test]

@@ -38,7 +38,8 @@ pub enum Cleaning {
     /// A round has ended, in which this many segments died, or held less than was thought. Dead ones are free after
     /// two checkpoints.
     Emptied(u64),
-    /// Moving needs a free segment above the reserve for deletions. Two checkpoints may give one.
+    /// Moving needs a free segment above the reserve for deletions, or room for the nodes that it changes. Two checkpoints may
+    /// give it; if nothing was moved since they were last asked for, they did not.
     NeedsCheckpoint,
 }
 
@@ -77,18 +78,18 @@ impl Store {
     /// # Errors
     /// Those of [`clean_step`](Store::clean_step), and of [`checkpoint`](Store::checkpoint).
     pub fn clean(&self) -> Result<bool, StoreError> {
-        let mut checkpointed = false;
+        // What had been moved when two checkpoints were asked for.
+        let mut asked = None;
         loop {
             match self.clean_step()? {
                 Cleaning::Idle => return Ok(false),
                 Cleaning::Working => {}
                 Cleaning::Emptied(segments) => return Ok(segments > 0),
-                Cleaning::NeedsCheckpoint if checkpointed => {
-                    self.end_round();
-                    return Ok(false);
-                }
                 Cleaning::NeedsCheckpoint => {
-                    checkpointed = true;
+                    if asked.replace(self.counters().pages_cleaned) == Some(self.counters().pages_cleaned) {
+                        self.end_round();
+                        return Ok(false);
+                    }
                     self.checkpoint_twice()?;
                 }
             }
@@ -264,24 +265,34 @@ impl Store {
         round: &mut Round,
         at: &mut Option<(u32, u64)>,
     ) -> Result<Cleaning, StoreError> {
-        let pages = self.read_moving(moving, &mut round.stuck);
+        let mut pages = self.read_moving(moving, &mut round.stuck);
         if pages.is_empty() {
             return Ok(Cleaning::Working);
         }
+        let blocks_left = at.map_or(0, |(_, offset)| self.geometry.segment_blocks - offset);
+        let taken = u64::from(blocks_left < pages.len() as u64);
+        let holders = pages.iter().map(|(one, _)| &one.holders[..]);
+        pages.truncate(self.map().moves_with_room(holders, taken));
         let Some((places, filled)) = self.places_for_moved(victim, pages.len(), at) else {
             return Ok(Cleaning::NeedsCheckpoint);
         };
         let since = self.failed_flushes();
         let (moving, pages): (Vec<Moving>, Vec<Page>) = pages.into_iter().unzip();
         let copied = self.copy(&places, pages).and_then(|()| self.flush_since(since));
-        match &copied {
+        let repointed = match &copied {
             Ok(()) => self.repoint(&moving, &places),
-            // Nobody knows what of it is on the medium: it is copied again, elsewhere.
-            Err(_) => at.take().into_iter().for_each(|(segment, _)| self.map_mut().segments.close(segment)),
-        }
+            Err(_) => {
+                // Nobody knows what of it is on the medium: it is copied again, elsewhere.
+                at.take().into_iter().for_each(|(segment, _)| self.map_mut().segments.close(segment));
+                false
+            }
+        };
         // Not before: a closed segment in which nothing is live yet would be given to others.
         filled.into_iter().for_each(|segment| self.map_mut().segments.close(segment));
         copied?;
+        if !repointed {
+            return Ok(Cleaning::NeedsCheckpoint);
+        }
         count(&self.counting.pages_cleaned, places.len() as u64);
         Ok(Cleaning::Working)
     }
@@ -336,11 +347,15 @@ impl Store {
         self.write_blocks(boxed)
     }
 
-    /// Points all holders at the copies, which are durable.
-    fn repoint(&self, moving: &[Moving], places: &[Block]) {
+    /// Points all holders at the copies, which are durable; none of them, and `false`, if others have used the room for the nodes
+    /// meanwhile.
+    fn repoint(&self, moving: &[Moving], places: &[Block]) -> bool {
         // No checkpoint may be under way: it would take for clean what is changed now.
         let _writer = self.lock_writer();
         let mut map = self.map_mut();
+        if map.moves_with_room(moving.iter().map(|one| &one.holders[..]), 0) < places.len() {
+            return false;
+        }
         let scan = map.scan(Purpose::Clean).as_ref();
         let all_known = scan.is_some_and(|scan| scan.is_complete() && scan.lost.is_empty());
         for (one, &to) in moving.iter().zip(places) {
@@ -357,6 +372,7 @@ impl Store {
             }
             count(&self.counting.entries_repointed, repointed);
         }
+        true
     }
 
     /// Nothing is left to move in a victim: it is dead, but for what is stuck.

@@ -26,6 +26,8 @@ pub struct NodeUse {
     pub segment_blocks: u64,
     /// Nodes that the next checkpoint writes.
     pub dirty: u64,
+    /// Nodes that there are, also those that no checkpoint has written yet.
+    pub nodes: u64,
     /// All pages of the node table, and the tables' stream: a checkpoint may write all of them.
     pub tables: u64,
     /// Live blocks in segments of nodes.
@@ -35,6 +37,15 @@ pub struct NodeUse {
 }
 
 impl NodeUse {
+    /// Blocks that segments of nodes may still take before the emptiest are thinned: now, or when the next checkpoint has written what
+    /// is dirty. New nodes make it more: what is live then may lie in segments that are two thirds live.
+    fn until_thinned(&self) -> u64 {
+        let then =
+            NodeUse { live: self.live.max(self.nodes + self.tables), held: self.held + self.dirty, ..*self };
+        let left = |one: &NodeUse| one.held_max(true).saturating_sub(one.held);
+        left(self).max(left(&then))
+    }
+
     /// Blocks that segments of nodes may have before the emptiest are thinned. The open segment is beside the point:
     /// where the others hold more than this, one of them is at most [`thinned_from`](NodeUse::thinned_from) live.
     pub fn held_max(&self, short: bool) -> u64 {
@@ -87,7 +98,7 @@ pub fn floor(class: Class, nodes: &NodeUse) -> u64 {
     let segments = |blocks: u64| blocks.div_ceil(nodes.segment_blocks);
     let tables = segments(nodes.tables);
     let checkpoints = segments(nodes.dirty + nodes.tables) + RECOVERIES * tables;
-    let sparse = segments(nodes.held_max(true).saturating_sub(nodes.held));
+    let sparse = segments(nodes.until_thinned());
     let least = LOG_SEGMENTS + checkpoints + THINNING_SEGMENTS.max(tables) + sparse;
     match class {
         Class::Frees => least,
@@ -190,7 +201,7 @@ mod tests {
 
     #[test]
     fn each_class_leaves_the_next_one_s_segments_alone_and_the_least_grows_with_what_checkpoints_write() {
-        let nodes = NodeUse { segment_blocks: 16, dirty: 20, tables: 3, live: 60, held: 160 };
+        let nodes = NodeUse { segment_blocks: 16, dirty: 20, nodes: 0, tables: 3, live: 60, held: 160 };
         let floors = [Class::Frees, Class::Cleaner, Class::OpenSegment, Class::Writer, Class::Promise];
         // 2 for the log, 2 for 23 blocks, 3 for recoveries cut off, 2 for thinning.
         assert_eq!(floors.map(|class| floor(class, &nodes)), [9, 11, 15, 17, 19]);
@@ -198,12 +209,14 @@ mod tests {
         assert_eq!(floor(Class::Frees, &more), 10);
         // Six segments hold 60 live nodes; before they are thinned, they may be seven.
         assert_eq!(floor(Class::Frees, &NodeUse { held: 96, ..nodes }), 10);
+        // 2 + 2 + 3 + 2 as before. The checkpoint leaves 123 live blocks in 180, and 200 are held before they are thinned.
+        assert_eq!(floor(Class::Frees, &NodeUse { nodes: 120, ..nodes }), 11);
     }
 
     #[test]
     fn a_segment_that_was_thinned_counts_as_gone() {
         // 96 blocks may be held.
-        let nodes = |held| NodeUse { segment_blocks: 32, dirty: 0, tables: 1, live: 43, held };
+        let nodes = |held| NodeUse { segment_blocks: 32, dirty: 0, nodes: 0, tables: 1, live: 43, held };
         assert_eq!([64, 96, 128, 160].map(|held| nodes(held).is_sparse(true, 0)), [false, false, true, true]);
         assert_eq!([96, 128, 160].map(|held| nodes(held).is_sparse(true, 32)), [false, false, true]);
     }
@@ -211,7 +224,8 @@ mod tests {
     #[test]
     fn where_nodes_are_to_be_thinned_some_segment_is_empty_enough() {
         for (live, segments) in [(0, 3), (60, 8), (200, 21), (1000, 96)] {
-            let nodes = NodeUse { segment_blocks: 16, dirty: 0, tables: 1, live, held: 16 * segments };
+            let nodes =
+                NodeUse { segment_blocks: 16, dirty: 0, nodes: 0, tables: 1, live, held: 16 * segments };
             for short in [false, true] {
                 // All but the open one, as even as can be.
                 let emptiest = live / (segments - 1);
@@ -256,7 +270,7 @@ mod tests {
 
     #[test]
     fn what_nodes_may_hold_and_how_much_a_round_does_is_what_it_says() {
-        let nodes = NodeUse { segment_blocks: 16, dirty: 0, tables: 1, live: 60, held: 0 };
+        let nodes = NodeUse { segment_blocks: 16, dirty: 0, nodes: 0, tables: 1, live: 60, held: 0 };
         assert_eq!((nodes.held_max(true), nodes.held_max(false)), (60 + 30 + 16, 120 + 64));
         assert_eq!((nodes.thinned_from(true), nodes.thinned_from(false)), (12, 8));
         assert_eq!([0, 320, 640, 16_448, 1 << 20].map(segments_per_round), [4, 5, 10, 256, 256]);
@@ -269,7 +283,7 @@ mod tests {
 
     #[test]
     fn three_recoveries_and_thinning_take_a_segment_for_each_of_the_tables_segments() {
-        let nodes = NodeUse { segment_blocks: 16, dirty: 0, tables: 40, live: 0, held: 16 };
+        let nodes = NodeUse { segment_blocks: 16, dirty: 0, nodes: 0, tables: 40, live: 40, held: 80 };
         // 2 for the log, 3 for 40 blocks, 3 times as many for recoveries cut off, 3 for thinning.
         assert_eq!(floor(Class::Frees, &nodes), 2 + 3 + 9 + 3);
     }

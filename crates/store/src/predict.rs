@@ -214,6 +214,7 @@ impl Predicted {
         NodeUse {
             segment_blocks: self.segment_blocks,
             dirty: self.dirty.len() as u64,
+            nodes: self.places[1].len() as u64,
             tables: (self.places[2].len() + self.places[3].len()) as u64,
             live: nodes().map(|segment| segment.live).sum(),
             held: nodes().count() as u64 * self.segment_blocks,

@@ -29,8 +29,13 @@ pub struct Space {
 /// Nodes that one page going home may change: its page leaf, its object leaf, and one above each, which a clone may
 /// have made shared. Those further up are shared by 256 times as many pages.
 const NODES_PER_PAGE: u64 = 4;
-/// Blocks that one page going home may cost until the next checkpoint but one, beside the node table's pages: itself,
-/// a note of its own, its nodes.
+/// Where there are clones, the leaves that it shared, too: their entries say from then on that their blocks have other references.
+const SHARED_PER_PAGE: u64 = 2;
+/// The same for another change: an object leaf, two page leaves, and those above them.
+const NODES_PER_CHANGE: u64 = 6;
+const SHARED_PER_CHANGE: u64 = 3;
+/// Blocks that one page going home may cost until the next checkpoint but one, beside the node table's pages, where there are
+/// no clones: itself, a note of its own, its nodes.
 pub(crate) const BLOCKS_PER_PAGE: u64 = 2 + NODES_PER_PAGE;
 
 impl Map {
@@ -41,6 +46,7 @@ impl Map {
         NodeUse {
             segment_blocks,
             dirty: self.dirty,
+            nodes: self.table.used(),
             tables: table + self.stream_blocks(table as usize + 1),
             live: self.segments.of_nodes.live,
             held: self.segments.of_nodes.segments * segment_blocks,
@@ -52,11 +58,30 @@ impl Map {
         self.floor_after(class, 0)
     }
 
-    /// The same, once so many more nodes are dirty.
+    /// The same, once so many more nodes are dirty, each of which may be new.
     pub(crate) fn floor_after(&self, class: Class, dirtied: u64) -> u64 {
-        let NodeUse { dirty, tables, .. } = self.node_use();
-        let (dirty, tables) = (dirty + dirtied, tables + dirtied.div_ceil(TABLE_NODES));
-        policy::floor(class, &NodeUse { dirty, tables, ..self.node_use() })
+        self.floor_with(class, dirtied, dirtied)
+    }
+
+    /// The same, if so many of them are new.
+    pub(crate) fn floor_with(&self, class: Class, dirtied: u64, new: u64) -> u64 {
+        let now = self.node_use();
+        let (dirty, nodes) = (now.dirty + dirtied, now.nodes + new);
+        policy::floor(class, &NodeUse { dirty, nodes, tables: now.tables + new.div_ceil(TABLE_NODES), ..now })
+    }
+
+    fn nodes_per_page(&self) -> u64 {
+        NODES_PER_PAGE + if self.table.has_shared() { SHARED_PER_PAGE } else { 0 }
+    }
+
+    /// What is promised to a page.
+    fn blocks_per_page(&self) -> u64 {
+        2 + self.nodes_per_page()
+    }
+
+    /// What all pages are promised that have a promise.
+    fn promised_blocks(&self) -> u64 {
+        self.segments.promised_pages * self.blocks_per_page()
     }
 
     /// Nodes that a vector may make dirty, at most as many as a promise counts. A cut that leaves newer pages in leaves
@@ -87,6 +112,10 @@ impl Map {
                 Note::Cut { object: ObjectId { slot, .. }, pages, .. } => {
                     let height = object(*slot);
                     path(Some(*slot), pages.start.0 / LEAF_PAGES, height);
+                    let last = pages.end.0.saturating_sub(1) / LEAF_PAGES;
+                    if last.checked_shr(8 * u32::from(height)).unwrap_or(0) == 0 {
+                        path(Some(*slot), last, height);
+                    }
                 }
                 Note::Delete { object: ObjectId { slot, .. }, .. } => drop(object(*slot)),
                 Note::Clone { from, to, .. } => drop((object(from.slot), object(to.slot))),
@@ -94,7 +123,12 @@ impl Map {
             }
         }
         let others = notes.len() as u64 - pages;
-        (nodes.len() as u64).min(NODES_PER_PAGE * pages + 4 * others)
+        let own = (nodes.len() as u64).min(NODES_PER_PAGE * pages + NODES_PER_CHANGE * others);
+        if !self.table.has_shared() {
+            return own;
+        }
+        let leaves = nodes.iter().filter(|&&(_, level, _)| level == 0).count() as u64;
+        own + leaves.min(SHARED_PER_PAGE * pages + SHARED_PER_CHANGE * others)
     }
 
     /// Blocks that a new promise may count on.
@@ -107,9 +141,9 @@ impl Map {
         let blocks = blocks - if has_copies { blocks / 16 } else { 0 };
         let promised = self.segments.promised_pages;
         // Pages of the node table that their nodes may change: all there are, and those for new nodes.
-        let table = (NODES_PER_PAGE * promised)
-            .min(self.table.pages.len() as u64 + NODES_PER_PAGE * promised / TABLE_NODES + 1);
-        blocks.saturating_sub(promised * BLOCKS_PER_PAGE + table)
+        let nodes = self.nodes_per_page() * promised;
+        let table = nodes.min(self.table.pages.len() as u64 + nodes / TABLE_NODES + 1);
+        blocks.saturating_sub(self.promised_blocks() + table)
     }
 
     /// Blocks that can be written once dead space is given back, above the reserves and what is promised.
@@ -127,7 +161,7 @@ impl Map {
     /// Free segments below which cleaning starts.
     pub(crate) fn cleaning_starts_below(&self) -> u64 {
         let geometry = &self.segments.geometry;
-        let promised = (self.segments.promised_pages * BLOCKS_PER_PAGE).div_ceil(geometry.segment_blocks);
+        let promised = self.promised_blocks().div_ceil(geometry.segment_blocks);
         self.floor(Class::Promise) + policy::starts_below(u64::from(geometry.segments), promised)
     }
 
@@ -138,7 +172,7 @@ impl Map {
             live: self.segments.iter().map(|(_, segment)| u64::from(segment.live)).sum(),
             nodes: self.table.used(),
             free: self.segments.free_count() * geometry.segment_blocks + self.segments.log_rest,
-            reserved: self.segments.promised_pages * BLOCKS_PER_PAGE,
+            reserved: self.promised_blocks(),
         }
     }
 }
@@ -151,7 +185,7 @@ impl Store {
     /// [`clean`](Store::clean) and two checkpoints.
     pub fn reserve(&self, pages: u64) -> Result<(), StoreError> {
         let mut map = self.map_mut();
-        if pages.saturating_mul(BLOCKS_PER_PAGE) > map.promisable() {
+        if pages.saturating_mul(map.blocks_per_page()) > map.promisable() {
             return Err(StoreError::Full);
         }
         #[cfg(feature = "planted-bugs")]
@@ -168,9 +202,16 @@ impl Store {
         self.map_mut().segments.promised_pages += pages;
     }
 
-    /// Blocks that can still be promised: a page takes six of them.
+    /// Blocks that can still be promised: a page takes six of them, or eight where something was cloned.
     pub fn promisable_blocks(&self) -> u64 {
         self.map().promisable()
+    }
+
+    /// Whether the pages that have a promise can be promised what they need beside once something is cloned. Whoever clones
+    /// what others write to asks first.
+    pub fn has_room_to_clone(&self) -> bool {
+        let map = self.map();
+        map.table.has_shared() || map.segments.promised_pages * SHARED_PER_PAGE <= map.promisable()
     }
 
     /// Gives back a promise for `pages` pages: used, or not needed after all.
@@ -190,3 +231,6 @@ impl Store {
         self.map().is_short_of_space()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use device::{Block, Device, DeviceError, Incarnation, ObjectId, Operation, Page,
 use sim::{Faults, Power, SimDisk};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use store::{Change, Store, StoreError};
+use store::{Change, Store, StoreError, VolumeId, VolumeMode};
 
 /// Files of which the store holds pages; each page of each may be overwritten.
 const FILES: u64 = 8;
@@ -252,5 +252,129 @@ fn roots_that_fail_again_and_again_never_use_up_a_full_store_and_may_be_what_a_c
         }
         rootless.fails.store(0, Ordering::Relaxed);
         full.assert_lives(&format!("seed {seed}"));
+    }
+}
+
+/// A file of which each clone has changed each leaf, so that what they share is held by a node of each.
+const LEAVES: u64 = 32;
+const CLONES: u32 = 60;
+
+#[test]
+fn cleaning_what_many_clones_share_that_differ_leaves_room_to_delete() {
+    for seed in 0..6 {
+        let (_power, _disk, store) = fresh(640, seed);
+        let (mut random, mut home) = (Random::new(seed), 0);
+        let mut next = || {
+            home += 1;
+            home
+        };
+        let write = |slot, number, home| Change::Write {
+            object: file(slot),
+            page: PageNo(number),
+            bytes: page(home),
+            home: Sequence(home),
+        };
+        // Pages that are shared, among others that go.
+        let mut shared: Vec<u64> = (0..LEAVES * 8).map(|number| number / 8 * 128 + number % 8).collect();
+        (1..shared.len()).for_each(|at| shared.swap(at, random.below(at as u64 + 1) as usize));
+        for (number, at) in shared.into_iter().zip(0..) {
+            store.apply(&[write(0, number, next()), write(1, at, next())]).expect("room");
+        }
+        for clone in 1..=CLONES {
+            let volume = VolumeId(clone);
+            store.clone_volume(VolumeId::MAIN, volume, VolumeMode::Writable, Sequence(next())).expect("room");
+            let vector: Vec<Change> =
+                (0..LEAVES).map(|leaf| write(0, leaf * 128 + 20 + u64::from(clone), next())).collect();
+            store.apply_to(volume, &vector).expect("room");
+            store.checkpoint().expect("room");
+        }
+        store.apply(&[Change::Delete { object: file(1), sequence: Sequence(next()) }]).expect("room");
+        let mut number = 0;
+        for cycle in 0..60 {
+            while store.reserve(12).is_ok() {
+                let vector: Vec<Change> = (0..12).map(|one| write(2, number + one, next())).collect();
+                number += 12;
+                let written = store.apply(&vector);
+                store.release(12);
+                if written.is_err() {
+                    break;
+                }
+            }
+            store.clean().expect("no faults");
+            store.checkpoint_twice().expect("from every state there are enough segments");
+            // Some of what was written last goes, so that there is something to gain.
+            let at = random.below(number / 64) * 64;
+            let cut = Change::Cut {
+                object: file(2),
+                pages: PageNo(at)..PageNo(at + 24),
+                sequence: Sequence(next()),
+            };
+            assert_eq!(store.apply(&[cut]), Ok(()), "seed {seed}, cycle {cycle}: {:?}", store.space());
+        }
+        for clone in 1..=CLONES {
+            store.delete_volume(VolumeId(clone), Sequence(next())).expect("a clone can be deleted");
+        }
+        while store.free_step().expect("freeing") {}
+        while store.clean().expect("no faults") {
+            store.checkpoint_twice().expect("from every state there are enough segments");
+        }
+        store.reserve(500).expect("what only clones held is free");
+        store.release(500);
+        assert_eq!(findings(&store), []);
+    }
+}
+
+#[test]
+fn a_clone_can_be_deleted_after_everything_was_deleted_in_it() {
+    for seed in 0..10 {
+        for files in [100, 400, 900] {
+            let (_power, _disk, store) = fresh(256, seed);
+            let mut home = 0;
+            let mut next = || {
+                home += 1;
+                Sequence(home)
+            };
+            let write = |slot: u64, number, home: Sequence| Change::Write {
+                object: file(slot),
+                page: PageNo(number),
+                bytes: page(home.0),
+                home,
+            };
+            // Each in a leaf of its own.
+            for slot in 0..files {
+                store.apply(&[write(slot * 256, 0, next())]).expect("room");
+            }
+            store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, next()).expect("room");
+            let mut number = 0;
+            loop {
+                let room = 1 + number % 7;
+                while store.reserve(room).is_ok() {
+                    number += 1;
+                    let written = store.apply(&[write(7, number, next())]);
+                    store.release(room);
+                    if written.is_err() {
+                        break;
+                    }
+                }
+                let cleaned = store.clean().expect("no faults");
+                store.checkpoint_twice().expect("segments");
+                if !cleaned {
+                    break;
+                }
+            }
+            let mut deleted = 0;
+            for slot in 0..files {
+                let delete = Change::Delete { object: file(slot * 256), sequence: next() };
+                if store.apply_to(VolumeId(1), &[delete]).is_err() {
+                    break;
+                }
+                deleted += 1;
+                if slot % (1 + seed) == 0 {
+                    store.checkpoint().expect("segments");
+                }
+            }
+            assert!(deleted > 0, "nothing could be deleted: {:?}", store.space());
+            store.delete_volume(VolumeId(1), next()).expect("a clone can be deleted");
+        }
     }
 }

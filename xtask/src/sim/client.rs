@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Blocks that the store promises for each page: what of a page's promise was given back before anybody could look.
-const BLOCKS_PER_PAGE: u64 = 6;
+const BLOCKS_PER_PAGE: u64 = 8;
 
 /// Who has asked for what. Forgotten at a crash, as the programs are.
 #[derive(Default)]

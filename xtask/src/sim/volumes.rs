@@ -21,7 +21,7 @@ const INTRUDES_WITHIN: u64 = 40;
 /// Of so many operations on volumes, one is refused.
 const REFUSED_ONE_IN: u64 = 12;
 /// Blocks that the store promises for each page.
-const BLOCKS_PER_PAGE: u64 = 6;
+const BLOCKS_PER_PAGE: u64 = 8;
 /// Pages that one request may dirty during the call that makes a copy, and nodes with them.
 const INTRUDER_PAGES: u64 = 32;
 

@@ -25,7 +25,7 @@ pub(crate) enum Pages {
 /// Pages inline: 64 KiB of file, and 64 bytes of checksums.
 const INLINE_PAGES_MAX: usize = 16;
 /// Extents inline: what fits into the entry with them.
-const INLINE_EXTENTS_MAX: usize = 4;
+pub(super) const INLINE_EXTENTS_MAX: usize = 4;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]

@@ -3,11 +3,13 @@
 
 use super::Map;
 use super::node::{Body, NodeId, PageEntry};
-use super::object::{Pages, fits_inline};
+use super::object::{INLINE_EXTENTS_MAX, Pages, fits_inline};
 use super::scan::Holder;
 use super::tree::Tree;
 use crate::format::LEAF_PAGES;
+use crate::policy::Class;
 use device::{Block, PageNo};
+use std::collections::BTreeSet;
 
 /// A block that was moved.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +38,29 @@ impl Map {
             },
             Body::Inner(_) => None,
         }
+    }
+
+    /// How many of some blocks, of each of which these are the holders, can be moved and leave the room that everybody must find
+    /// (decision 0018): a checkpoint writes the node of each holder, and blocks that many clones share have many.
+    /// `taken` segments are used for the copies. The nodes are in memory.
+    pub(crate) fn moves_with_room<'a>(
+        &self,
+        blocks: impl Iterator<Item = &'a [Holder]>,
+        taken: u64,
+    ) -> usize {
+        let free = self.segments.free_count().saturating_sub(taken);
+        let (mut touched, mut outgrowing, mut new) = (BTreeSet::new(), BTreeSet::new(), 0);
+        let has_room = |holders: &&[Holder]| {
+            for holder in *holders {
+                let Some(node) = self.nodes.get(&holder.node) else { continue };
+                touched.extend((!node.dirty).then_some(holder.node));
+                if outgrowing.insert((holder.node, holder.index)) {
+                    new += node.body.nodes_if_outgrown(usize::from(holder.index));
+                }
+            }
+            free >= self.floor_with(Class::Frees, touched.len() as u64 + new, new)
+        };
+        blocks.take_while(has_room).count()
     }
 
     /// Points what is still at `from` to where it was moved, if its bytes are those that were moved. Returns
@@ -88,5 +113,20 @@ impl Map {
             entries[(page.0 % LEAF_PAGES) as usize] = *entry;
         }
         tree
+    }
+}
+
+impl Body {
+    /// Nodes that an object may need when its pages no longer fit into its entry of this leaf: a leaf for each stretch of them, and
+    /// one above.
+    fn nodes_if_outgrown(&self, index: usize) -> u64 {
+        let Body::Objects(objects) = self else { return 0 };
+        match objects.get(index).and_then(|object| object.as_ref()).map(|object| &object.pages) {
+            Some(Pages::Inline(pages)) if pages.len() > INLINE_EXTENTS_MAX => {
+                let leaves: BTreeSet<u64> = pages.iter().map(|(page, _)| page.0 / LEAF_PAGES).collect();
+                leaves.len() as u64 + 1
+            }
+            _ => 0,
+        }
     }
 }

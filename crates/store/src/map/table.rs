@@ -37,6 +37,8 @@ pub(crate) struct NodeTable {
     pub(crate) pages: Vec<TablePage>,
     /// The lowest id is used first, so that the table stays dense.
     free: BinaryHeap<Reverse<NodeId>>,
+    /// Nodes with more than one reference.
+    shared: u64,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -62,18 +64,24 @@ const _: () = assert!(size_of::<PageBytes>() == 64 + 24 * TABLE_NODES as usize);
 impl NodeTable {
     /// The table of an empty store: id 0 is taken, by nobody.
     pub(crate) fn new() -> NodeTable {
-        NodeTable { entries: vec![NodeEntry::default()], pages: Vec::new(), free: BinaryHeap::new() }
+        NodeTable {
+            entries: vec![NodeEntry::default()],
+            pages: Vec::new(),
+            free: BinaryHeap::new(),
+            shared: 0,
+        }
     }
 
     /// The table whose pages were read from the medium.
     pub(crate) fn from_pages(pages: Vec<TablePage>, entries: Vec<NodeEntry>) -> NodeTable {
-        let mut table = NodeTable { entries, pages, free: BinaryHeap::new() };
+        let mut table = NodeTable { entries, pages, free: BinaryHeap::new(), shared: 0 };
         if table.entries.is_empty() {
             table.entries.push(NodeEntry::default());
         }
         let unused =
             |(id, entry): (usize, &NodeEntry)| (entry.references == 0).then_some(Reverse(NodeId(id as u64)));
         table.free = table.entries.iter().enumerate().skip(1).filter_map(unused).collect();
+        table.count_shared();
         table
     }
 
@@ -100,14 +108,28 @@ impl NodeTable {
     }
 
     pub(crate) fn add_reference(&mut self, id: NodeId) {
-        self.change(id).references += 1;
+        let entry = self.change(id);
+        entry.references += 1;
+        let becomes_shared = entry.references == 2;
+        self.shared += u64::from(becomes_shared);
+    }
+
+    /// Whether any node has more than one reference, as volumes and objects have that were cloned.
+    pub(crate) fn has_shared(&self) -> bool {
+        self.shared > 0
+    }
+
+    fn count_shared(&mut self) {
+        self.shared = self.entries.iter().filter(|entry| entry.references > 1).count() as u64;
     }
 
     /// How many references are left.
     pub(crate) fn drop_reference(&mut self, id: NodeId) -> u32 {
         let entry = self.change(id);
         entry.references -= 1;
-        entry.references
+        let left = entry.references;
+        self.shared -= u64::from(left == 1);
+        left
     }
 
     /// Forgets a node without references; returns the block that it had.
@@ -130,6 +152,7 @@ impl NodeTable {
                 self.remove(id);
             }
         }
+        self.count_shared();
         wrong
     }
 
