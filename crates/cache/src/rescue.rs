@@ -1,7 +1,7 @@
 //! What a buffer that fails takes with it: everything that is in memory and nowhere else becomes a volume of its own.
 //!
-//! Nothing changes after the failure, and nothing goes home, so what is in memory is one moment: after every change that anybody was told of, synced
-//! or not. It is written over a clone of the cached volume, which itself stays as it was, so that the buffer still fits it
+//! Nothing changes after the failure, and nothing goes home, so what is in memory is one moment: after every change that
+//! anybody was told of, synced or not. It is written over a clone of the cached volume, which itself stays as it was, so that the buffer still fits it
 //! should its device come back. All of it gets the sequence after the last durable change: above every home that the
 //! clone has, and one more than the buffer knows, which a start allows for.
 //!

@@ -138,7 +138,6 @@ impl Geometry {
     }
 }
 
-/// Believes the first blocks of a device: its superblock, and the roots as witnesses that there was one.
 /// One root stands in for the other, and the epoch root is not read at all: where only one of them is unreadable it counts as one
 /// that was torn while it was written.
 fn read_one_by_one(device: &dyn Device, pages: &mut [Page]) -> Result<(), StoreError> {
@@ -157,6 +156,7 @@ fn read_one_by_one(device: &dyn Device, pages: &mut [Page]) -> Result<(), StoreE
     }
 }
 
+/// Believes the first blocks of a device: its superblock, and the roots as witnesses that there was one.
 fn decode(device: &dyn Device, pages: &[Page]) -> Result<Geometry, StoreError> {
     let name = || device.name().to_owned();
     let damaged =
