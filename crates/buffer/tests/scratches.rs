@@ -5,42 +5,8 @@ mod model;
 use buffer::{BufferError, Record};
 use device::{Block, Device, DeviceError, Incarnation, ObjectId, Page, PageNo, Sequence};
 use model::{ID, open};
-use sim::{Power, SimDisk};
+use sim::{Power, Scratched, SimDisk};
 use std::sync::{Arc, Mutex};
-
-/// A disk with unreadable blocks.
-struct Scratched(Arc<SimDisk>, &'static [u64]);
-
-impl Device for Scratched {
-    fn blocks(&self) -> u64 {
-        self.0.blocks()
-    }
-
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
-        let asked = at.0..at.0 + into.len() as u64;
-        match self.1.iter().any(|block| asked.contains(block)) {
-            // Past the end: an error that the disk knows how to make.
-            true => self.0.read(Block(self.0.blocks()), into),
-            false => self.0.read(at, into),
-        }
-    }
-
-    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
-        self.0.write(at, from)
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.0.flush()
-    }
-
-    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
-        self.0.trim(at, count)
-    }
-}
 
 #[test]
 fn an_unreadable_block_behind_the_log_is_no_reason_to_refuse_it_and_one_in_it_is() {
@@ -50,9 +16,9 @@ fn an_unreadable_block_behind_the_log_is_no_reason_to_refuse_it_and_one_in_it_is
     buffer.begin(Incarnation(1), Sequence(0)).expect("no faults");
     buffer.append(&[Record::Delete { object: ObjectId::default() }]).expect("room");
     buffer.commit().expect("no faults");
-    let (_, found) = open(Arc::new(Scratched(disk.clone(), &[20]))).expect("the scratch is behind the log");
+    let (_, found) = open(Scratched::new(&disk, &[20])).expect("the scratch is behind the log");
     assert_eq!(found.len(), 1);
-    let error = open(Arc::new(Scratched(disk, &[3]))).err().expect("the scratch is in the log");
+    let error = open(Scratched::new(&disk, &[3])).err().expect("the scratch is in the log");
     assert!(matches!(error, BufferError::Device(_)), "{error}");
 }
 
@@ -64,11 +30,11 @@ fn one_unreadable_header_slot_is_survived_and_two_are_an_error_of_the_device() {
     buffer.begin(Incarnation(1), Sequence(0)).expect("no faults");
     buffer.append(&[Record::Delete { object: ObjectId::default() }]).expect("room");
     buffer.commit().expect("no faults");
-    for slot in [&[1], &[2]] {
-        let (_, found) = open(Arc::new(Scratched(disk.clone(), slot))).expect("the other one can be read");
+    for slot in [[1], [2]] {
+        let (_, found) = open(Scratched::new(&disk, &slot)).expect("the other one can be read");
         assert_eq!(found.len(), 1, "without slot {slot:?}");
     }
-    let error = open(Arc::new(Scratched(disk, &[1, 2]))).err().expect("no slot can be read");
+    let error = open(Scratched::new(&disk, &[1, 2])).err().expect("no slot can be read");
     assert!(matches!(error, BufferError::Device(_)), "{error}");
 }
 

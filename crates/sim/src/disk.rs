@@ -196,7 +196,7 @@ impl SimDisk {
         self.state.lock().expect("no panic while holding a simulated disk")
     }
 
-    fn error(&self, operation: Operation, at: Block, count: u64, reason: &str) -> DeviceError {
+    pub(crate) fn error(&self, operation: Operation, at: Block, count: u64, reason: &str) -> DeviceError {
         let device = self.name.clone();
         // 5 is EIO on every Linux.
         DeviceError { device, operation, at, count, errno: 5, reason: reason.to_owned() }

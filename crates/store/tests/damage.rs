@@ -2,8 +2,8 @@
 mod common;
 
 use common::*;
-use device::{Block, Device, DeviceError, ObjectId, Page, PageNo, Random, Sequence};
-use sim::{Faults, SimDisk};
+use device::{Device, ObjectId, PageNo, Random, Sequence};
+use sim::{Faults, Scratched, SimDisk};
 use std::sync::Arc;
 use store::{Change, Cleaning, Found, Store, StoreError, VolumeId, Want};
 
@@ -344,40 +344,6 @@ fn overwriting_at_random_goes_on_for_ever_with_a_cleaner() {
     assert_eq!(findings(&store), []);
 }
 
-/// A disk with blocks that cannot be read.
-struct Scratched(Arc<SimDisk>, Vec<u64>);
-
-impl Device for Scratched {
-    fn blocks(&self) -> u64 {
-        self.0.blocks()
-    }
-
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
-        let asked = at.0..at.0 + into.len() as u64;
-        match self.1.iter().any(|block| asked.contains(block)) {
-            // Past the end: an error that the disk knows how to make.
-            true => self.0.read(Block(self.0.blocks()), into),
-            false => self.0.read(at, into),
-        }
-    }
-
-    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
-        self.0.write(at, from)
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.0.flush()
-    }
-
-    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
-        self.0.trim(at, count)
-    }
-}
-
 #[test]
 fn one_root_that_cannot_be_read_is_no_reason_to_refuse_a_store_and_two_are() {
     for checkpoints in 0..4 {
@@ -391,13 +357,13 @@ fn one_root_that_cannot_be_read_is_no_reason_to_refuse_a_store_and_two_are() {
         }
         drop(store);
         for scratches in [vec![1], vec![2], vec![3], vec![1, 3]] {
-            let scratched = Arc::new(Scratched(disk.clone(), scratches.clone()));
+            let scratched = Scratched::new(&disk, &scratches);
             let store =
                 Store::open(scratched).unwrap_or_else(|error| panic!("without {scratches:?}: {error}"));
             assert_eq!(model.difference(&store), None, "without {scratches:?}");
         }
         for scratches in [vec![0], vec![1, 2]] {
-            let error = Store::open(Arc::new(Scratched(disk.clone(), scratches.clone()))).err();
+            let error = Store::open(Scratched::new(&disk, &scratches)).err();
             assert!(matches!(error, Some(StoreError::Device(_))), "without {scratches:?}: {error:?}");
         }
     }
