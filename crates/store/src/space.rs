@@ -202,9 +202,14 @@ impl Store {
         self.map_mut().segments.promised_pages += pages;
     }
 
-    /// Blocks that can still be promised: a page takes six of them, or eight where something was cloned.
+    /// Blocks that can still be promised.
     pub fn promisable_blocks(&self) -> u64 {
         self.map().promisable()
+    }
+
+    /// Blocks that a page is promised: six, or eight where something was cloned.
+    pub fn blocks_per_page(&self) -> u64 {
+        self.map().blocks_per_page()
     }
 
     /// Whether the pages that have a promise can be promised what they need beside once something is cloned. Whoever clones

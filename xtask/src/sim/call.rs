@@ -21,7 +21,7 @@ pub(crate) struct Arrival {
     pub(crate) result: Result<Reply, FsError>,
     /// The time.
     pub(crate) at: i64,
-    /// Blocks that the store could still promise.
+    /// Pages that the store could still promise room for.
     pub(crate) promisable: u64,
 }
 
@@ -78,7 +78,7 @@ impl Call<'_> {
         let (arrivals, ticket, clock) = (self.arrivals.clone(), self.ticket, self.clock.clone());
         let store = self.stack.cache.store().clone();
         Box::new(move |result| {
-            let (at, promisable) = (clock.wall_nanos(), store.promisable_blocks());
+            let (at, promisable) = (clock.wall_nanos(), store.promisable_blocks() / store.blocks_per_page());
             let arrival = Arrival { ticket, result: result.map(reply), at, promisable };
             arrivals.lock().expect("nobody panics with the arrivals").push(arrival);
         })

@@ -12,9 +12,6 @@ use fs::FsError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Blocks that the store promises for each page: what of a page's promise was given back before anybody could look.
-const BLOCKS_PER_PAGE: u64 = 8;
-
 /// Who has asked for what. Forgotten at a crash, as the programs are.
 #[derive(Default)]
 pub(crate) struct Clients {
@@ -232,7 +229,7 @@ impl Run {
             if arrived.is_empty() {
                 return Ok(delivered);
             }
-            // Promises that those who came before may have given back.
+            // Pages whose promises those who came before may have given back.
             let mut in_doubt = 0;
             for arrival in arrived {
                 delivered += 1;
@@ -245,7 +242,7 @@ impl Run {
                 let Waiting { asked, held, .. } = waiting.ok_or("a second reply to one request")?;
                 let text = match &asked {
                     Asked::Change(change) => {
-                        in_doubt += change.pages_max() * BLOCKS_PER_PAGE;
+                        in_doubt += change.pages_max();
                         change.describe()
                     }
                     Asked::Read { file, offset, len, .. } => {
@@ -361,7 +358,7 @@ impl Run {
         self.counts.no_space += 1;
         if promisable > in_doubt {
             let space = self.stack().cache.store().space();
-            return Err(format!("no space, but {promisable} blocks could be promised: {space:?}"));
+            return Err(format!("no space, but {promisable} pages could be promised: {space:?}"));
         }
         Ok(())
     }

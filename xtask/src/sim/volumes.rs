@@ -12,7 +12,7 @@ use cache::{Cache, CacheError, Task};
 use device::Random;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use store::{MAIN_NAME, NewVolume, StoreError, VolumeId, VolumeMode};
+use store::{MAIN_NAME, NewVolume, Store, StoreError, VolumeId, VolumeMode};
 
 /// Copies that there may be at once: few, so that what they hold does not fill the smallest stores by itself.
 const COPIES_MAX: usize = 4;
@@ -20,8 +20,6 @@ const COPIES_MAX: usize = 4;
 const INTRUDES_WITHIN: u64 = 40;
 /// Of so many operations on volumes, one is refused.
 const REFUSED_ONE_IN: u64 = 12;
-/// Blocks that the store promises for each page.
-const BLOCKS_PER_PAGE: u64 = 8;
 /// Pages that one request may dirty during the call that makes a copy, and nodes with them.
 const INTRUDER_PAGES: u64 = 32;
 
@@ -152,11 +150,23 @@ impl Volumes {
     }
 }
 
-/// Whether it is true that a store that can still promise so many blocks is full, for so many pages.
-fn is_full(pages: u64, promisable: u64) -> Result<(), String> {
-    match promisable > pages * BLOCKS_PER_PAGE + 2 * u64::from(SEGMENT_BLOCKS) {
-        true => Err(format!("no room for {pages} dirty pages, with {promisable} blocks to promise")),
-        false => Ok(()),
+/// What a store that says it is full can still promise, in blocks, and how many of these each page takes.
+struct Promisable {
+    blocks: u64,
+    per_page: u64,
+}
+
+impl Promisable {
+    fn of(store: &Store) -> Promisable {
+        Promisable { blocks: store.promisable_blocks(), per_page: store.blocks_per_page() }
+    }
+
+    /// Whether it is true that there is no room for so many pages.
+    fn is_full_for(&self, pages: u64) -> Result<(), String> {
+        match self.blocks > pages * self.per_page + 2 * u64::from(SEGMENT_BLOCKS) {
+            true => Err(format!("no room for {pages} dirty pages, with {} blocks to promise", self.blocks)),
+            false => Ok(()),
+        }
     }
 }
 
@@ -218,7 +228,7 @@ impl Run {
         self.oracle.begin_copy();
         let dirty = self.stack().cache.status().dirty_pages;
         let outcome = self.stack().cache.clone_volume(&NewVolume { name: &name, mode, created: 1 });
-        let promisable = self.stack().cache.store().promisable_blocks();
+        let promisable = Promisable::of(self.stack().cache.store());
         self.deliver()?;
         let (oracle, meanwhile) = self.oracle.end_copy();
         self.counts.volumes.meanwhile += meanwhile;
@@ -234,7 +244,7 @@ impl Run {
             Err(CacheError::Store(StoreError::Full)) if !self.media.power.lost() => {
                 self.workload.no_space();
                 self.counts.no_space += 1;
-                is_full(dirty + INTRUDER_PAGES, promisable)
+                promisable.is_full_for(dirty + INTRUDER_PAGES)
             }
             Err(error) => self.is_undecided(Pending::Copy(Box::new(copy)), &error),
         }
@@ -249,7 +259,7 @@ impl Run {
         if self.volumes.others.is_empty() {
             return Err(format!("the drain finds no room: {:?}", cache.store().space()));
         }
-        is_full(cache.status().dirty_pages, cache.store().promisable_blocks())
+        Promisable::of(cache.store()).is_full_for(cache.status().dirty_pages)
     }
 
     /// At the end of a run: all copies go, and then everything goes home.
@@ -342,7 +352,7 @@ impl Run {
             match cache.hand_over(volume) {
                 // The buffer is kept by what has no room in the store; copies may be deleted.
                 Err(CacheError::Store(StoreError::Full)) => {
-                    is_full(cache.status().dirty_pages, cache.store().promisable_blocks())?;
+                    Promisable::of(cache.store()).is_full_for(cache.status().dirty_pages)?;
                     self.counts.no_space += 1;
                     drop(cache);
                     return self.media.open();
