@@ -20,6 +20,8 @@ pub(crate) struct Piece {
     pub(crate) page_blocks: u64,
     /// It starts the next segment, because the open one has no room for a note.
     pub(crate) moves_on: bool,
+    /// Where the next chunk goes.
+    pub(crate) then: Place,
 }
 
 impl Piece {
@@ -29,7 +31,7 @@ impl Piece {
 }
 
 /// Where a vector goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Place {
     /// The next block in the open segment.
     pub(crate) offset: u64,
@@ -52,13 +54,14 @@ pub(crate) fn plan(notes: &[Note], from: Place, segment_blocks: u64) -> Vec<Piec
         }
         let begins = offset == stretches.start(offset);
         let copy_blocks = if begins { stretches.copy_blocks(copy_bytes) } else { 0 };
-        let piece = Piece { moves_on, ..fill(&notes[at..], at, room, copy_blocks) };
+        let mut piece = Piece { moves_on, ..fill(&notes[at..], at, room, copy_blocks) };
         assert!(
             !piece.notes.is_empty() || room == 1 && !moves_on,
             "a stretch has room for a note and its data"
         );
         copy_bytes = if begins { 0 } else { copy_bytes } + stretch::copy_bytes(piece.notes.len());
         offset += piece.blocks();
+        piece.then = Place { offset, copy_bytes };
         at = piece.notes.end;
         pieces.push(piece);
     }
@@ -82,7 +85,8 @@ fn fill(notes: &[Note], at: usize, room: u64, copy_blocks: u64) -> Piece {
         (count, pages) = (count + 1, more);
     }
     let note_blocks = note_blocks(count) as u64;
-    Piece { notes: at..at + count, note_blocks, copy_blocks, page_blocks: pages, moves_on: false }
+    let (notes, then) = (at..at + count, Place::default());
+    Piece { notes, note_blocks, copy_blocks, page_blocks: pages, moves_on: false, then }
 }
 
 /// A chunk found in the log.

@@ -1,11 +1,14 @@
 //! What the store's policy should cost: its segments, its choice of victims and its checkpoints, without any I/O.
 //!
-//! It decides with the store's own `policy`, and knows nothing of how the store does what was decided. So where both
-//! agree, the store moves what its policy says and no more.
+//! It decides with the store's own `policy`, lays chunks out as its log does, and knows nothing of how the store does what was
+//! decided. So where both agree, the store moves what its policy says and no more.
 
+use crate::log::{Piece, Place, plan};
+use crate::note::Note;
 use crate::pace::{self, Pace};
 use crate::policy::{self, Budget, Candidate, Class, NodeUse};
 use crate::space::BLOCKS_PER_PAGE;
+use device::{Block, ObjectId, PageNo, Sequence};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Sub;
 
@@ -41,7 +44,7 @@ enum Unit {
     Leaf(u64),
     Table(u64),
     Stream(u64),
-    /// Notes: dead once written.
+    /// Notes, and copies of heads: dead once written.
     Note,
 }
 
@@ -50,7 +53,7 @@ enum Unit {
 pub struct Written {
     /// Pages that the caller wrote.
     pub user: u64,
-    /// Notes of these.
+    /// Notes of these, and copies of heads.
     pub notes: u64,
     /// Pages that the cleaner moved.
     pub moved: u64,
@@ -88,6 +91,14 @@ struct Round {
     checkpointed: bool,
 }
 
+/// Where the log goes on.
+#[derive(Default)]
+struct OpenLog {
+    segment: u32,
+    place: Place,
+    next: u32,
+}
+
 /// A store of one object of `pages` pages.
 pub struct Predicted {
     segment_blocks: u64,
@@ -95,7 +106,7 @@ pub struct Predicted {
     free: VecDeque<u32>,
     places: [Vec<Option<(u32, u64)>>; 4],
     dirty: BTreeSet<u64>,
-    log: (u32, u64, u32),
+    log: OpenLog,
     nodes_at: Option<(u32, u64)>,
     moved_at: Option<(u32, u64)>,
     clock: u64,
@@ -120,7 +131,7 @@ impl Predicted {
             free: (0..segments).collect(),
             places: [none(pages), none(leaves), none(tables), none(stream)],
             dirty: BTreeSet::new(),
-            log: (0, 0, 0),
+            log: OpenLog::default(),
             nodes_at: None,
             moved_at: None,
             clock: 0,
@@ -130,8 +141,8 @@ impl Predicted {
             written: Written::default(),
             promised: 0,
         };
-        let (open, next) = (this.take(Use::Data, true), this.take(Use::Data, true));
-        this.log = (open, 0, next);
+        let (segment, next) = (this.take(Use::Data, true), this.take(Use::Data, true));
+        this.log = OpenLog { segment, next, ..OpenLog::default() };
         this
     }
 
@@ -174,28 +185,26 @@ impl Predicted {
 
     /// A vector of writes.
     pub fn write(&mut self, pages: &[u64]) {
-        let mut at = 0;
-        while at < pages.len() {
-            let (segment, offset, next) = self.log;
-            let room = self.segment_blocks - offset;
-            let count = (room.saturating_sub(1) as usize).min(pages.len() - at);
-            if count == 0 {
-                self.segments[segment as usize].open = false;
-                let after = self.take(Use::Data, true);
-                self.log = (next, 0, after);
-                continue;
+        let notes: Vec<Note> = pages.iter().map(|&page| note(page)).collect();
+        let pieces = plan(&notes, self.log.place, self.segment_blocks);
+        let blocks = pieces.iter().map(Piece::blocks).sum();
+        self.pay_for(blocks);
+        self.log_blocks += blocks;
+        for piece in pieces {
+            if piece.moves_on {
+                self.segments[self.log.segment as usize].open = false;
+                let next = self.take(Use::Data, true);
+                self.log = OpenLog { segment: self.log.next, next, ..self.log };
             }
-            self.put(Unit::Note, segment);
-            self.written.notes += 1;
-            for &page in &pages[at..at + count] {
+            let (segment, notes) = (self.log.segment, piece.note_blocks + piece.copy_blocks);
+            (0..notes).for_each(|_| self.put(Unit::Note, segment));
+            for &page in &pages[piece.notes] {
                 self.put(Unit::Page(page), segment);
                 self.dirty.insert(page / LEAF_PAGES);
-                self.written.user += 1;
             }
-            let blocks = 1 + count as u64;
-            (self.log.1, self.log_blocks) = (self.log.1 + blocks, self.log_blocks + blocks);
-            at += count;
-            self.pay_for(blocks);
+            (self.written.notes, self.written.user) =
+                (self.written.notes + notes, self.written.user + piece.page_blocks);
+            self.log.place = piece.then;
         }
     }
 
@@ -443,6 +452,12 @@ impl Predicted {
         self.dirty.insert(page / LEAF_PAGES);
         self.written.moved += 1;
     }
+}
+
+/// That a page was written: what it says does not matter here.
+fn note(page: u64) -> Note {
+    let object = ObjectId { slot: 0, generation: 0 };
+    Note::Write { object, page: PageNo(page), home: Sequence(0), place: Block(0), crc: 0 }
 }
 
 fn empty() -> Segment {

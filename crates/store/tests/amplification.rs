@@ -145,6 +145,29 @@ fn compare(load: Load, percent: u64, times: u64) {
 }
 
 #[test]
+fn the_log_is_as_long_as_predicted_with_its_notes_and_copies_of_heads() {
+    // Segments of a MiB have copies.
+    for (segments, segment_blocks) in [(256, 32), (64, 256)] {
+        let disk = disk(4 + segments * segment_blocks, &Power::new(), 1);
+        let layout = Layout { id: ID, segment_blocks: Some(segment_blocks as u32) };
+        Store::format(&*disk, &layout).expect("large enough");
+        let store = mount(&disk).expect("a new store opens");
+        let before = store.counters().blocks_written;
+        let mut predicted = Predicted::new(segments as u32, segment_blocks, 600);
+        for (home, count) in
+            [1, 9, 9, 200, 600, 3, 1, 40, 64, 31, 30, 29, 254, 255, 256].into_iter().enumerate()
+        {
+            let home = Sequence(1 + home as u64);
+            let write = |number| Change::Write { object: FILE, page: PageNo(number), bytes: page(1), home };
+            store.apply(&(0..count).map(write).collect::<Vec<Change>>()).expect("room");
+            predicted.write(&(0..count).collect::<Vec<u64>>());
+            let Written { user, notes, .. } = predicted.written();
+            assert_eq!(store.counters().blocks_written - before, user + notes, "after {count} pages");
+        }
+    }
+}
+
+#[test]
 fn uniform_overwrites_of_a_store_60_percent_full_cost_what_the_policy_predicts() {
     compare(Load::Uniform, 60, 10);
 }

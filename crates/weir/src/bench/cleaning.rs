@@ -10,7 +10,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use cache::{Counters as Cached, Settings};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use device::{BLOCK_BYTES, Random};
 use fs::{Caller, FsError, Ino, Kind};
 use host::Access;
@@ -50,6 +50,9 @@ pub(super) struct CleaningArgs {
     /// How full it is, in percent of its size
     #[arg(long, value_delimiter = ',', default_values_t = [60, 80, 90], value_parser = clap::value_parser!(u64).range(1..=100))]
     full: Vec<u64>,
+    /// Which pages are overwritten: any as often, or a tenth of them nine times of ten
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Load::Uniform, Load::Skewed])]
+    load: Vec<Load>,
     /// How much is overwritten, in sizes of the store
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
     times: u64,
@@ -65,7 +68,7 @@ pub(super) struct CleaningArgs {
 }
 
 /// Which pages are overwritten.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 enum Load {
     Uniform,
@@ -180,7 +183,7 @@ pub(super) fn run_benchmark(args: &CleaningArgs) -> Result<(), BenchError> {
     let root = parent.join(format!("weir-bench-{}", std::process::id()));
     let mut rows = Vec::new();
     for &percent in &args.full {
-        for load in [Load::Uniform, Load::Skewed] {
+        for &load in &args.load {
             let _files = remove_on_drop(&root);
             create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
             eprintln!("{load:?} overwrites, {percent} % full");
@@ -225,6 +228,7 @@ fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Re
     let (file, pages) = fill(stack, total * percent / 100)?;
     wait(|done| stack.fs.sync(done))?;
     let (before, home) = (stack.store.counters(), stack.cache.status().counters.pages_home);
+    let filled_by = home / before.batches.max(1);
     let (writes, begun) = (args.times * total, Instant::now());
     let mut waits = write_all(stack, file, writes, load, pages)?;
     let seconds = begun.elapsed().as_secs_f64();
@@ -245,7 +249,7 @@ fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Re
         seconds,
         pages_home,
         written: PerPage { data: 1.0 + of(|now| now.pages_cleaned), all: of(|now| now.blocks_written) },
-        predicted: predict(stack, load, pages, writes, pages_home / batches),
+        predicted: predict(stack, load, (pages, filled_by), (writes, pages_home / batches)),
         micros: Latency { median: micros(0.5), p99: micros(0.99), p9999: micros(0.9999) },
         moved_until_let_in: cleaned as f64 / stack.store.segment_blocks() as f64,
         slowest: waits.slowest,
@@ -381,9 +385,14 @@ impl Dirty {
     }
 }
 
-/// What the same policy writes for the same writes to a store of this size, in vectors of as many pages as the store was
-/// given on average, or as are paid for together.
-fn predict(stack: &Stack, load: Load, pages: u64, writes: u64, together: u64) -> PerPage {
+/// What the same policy writes for the same pages and overwrites to a store of this size: both in vectors of as many pages as the
+/// store was given on average, or as are paid for together.
+fn predict(
+    stack: &Stack,
+    load: Load,
+    (pages, filled_by): (u64, u64),
+    (writes, together): (u64, u64),
+) -> PerPage {
     let segments = (stack.store.space().total / stack.store.segment_blocks()) as u32;
     let dirty_max = stack.cache.settings().dirty_bytes_max / PAGE_BYTES;
     let mut simulated = Predicted::new(segments, stack.store.segment_blocks(), pages);
@@ -399,7 +408,7 @@ fn predict(stack: &Stack, load: Load, pages: u64, writes: u64, together: u64) ->
     };
     while !all.is_empty() {
         let vector: Vec<u64> =
-            all.by_ref().take(together.min(simulated.together()).max(1) as usize).collect();
+            all.by_ref().take(filled_by.min(simulated.together()).max(1) as usize).collect();
         home(&mut simulated, &vector);
     }
     let filled = simulated.written();
