@@ -109,7 +109,7 @@ impl Map {
             live: victims.iter().map(|&victim| u64::from(self.segments.get(victim).live)).sum(),
             nodes: self.table.used(),
             segments,
-            missing: self.cleaning_starts_below().saturating_sub(self.segments.free_count()),
+            missing: self.missing(),
         }));
     }
 
@@ -131,7 +131,7 @@ impl Map {
     fn cleaning_is_due(&self) -> bool {
         match (self.cleaning_left(), self.pace) {
             (Some(left), Some(pace)) => pace.is_due(left),
-            _ if self.segments.free_count() >= self.cleaning_starts_below() => false,
+            _ if self.missing() == 0 => false,
             _ => self.segments.unsure || !self.segments.candidates().is_empty(),
         }
     }

@@ -80,6 +80,11 @@ pub(crate) struct Turnover {
 }
 
 impl Turnover {
+    /// Segments that were emptied, and are not free yet.
+    pub(crate) fn emptied(&self) -> u64 {
+        self.emptied
+    }
+
     /// Segments on which promises may count as if they were free: those that are emptied, which two checkpoints make free;
     /// and that in which the copies of the next one lie. So a promise that can be made is not gone with a copy. Should
     /// that one not be emptied after all, there is a segment for it ([`Class::Promise`](crate::policy::Class::Promise)).

@@ -165,6 +165,15 @@ impl Map {
         self.floor(Class::Promise) + policy::starts_below(u64::from(geometry.segments), promised)
     }
 
+    /// Free segments that are missing where cleaning starts. Those that a round emptied count as free: two checkpoints, which are
+    /// asked for when it ends, give them back. Else whoever comes between would begin the next one too early, and in haste. As
+    /// many count as cleaning keeps in hand, so that it never starts later than where the reserve begins.
+    pub(crate) fn missing(&self) -> u64 {
+        let low = policy::low_mark(u64::from(self.segments.geometry.segments));
+        let free = self.segments.free_count() + self.segments.turnover.emptied().min(low);
+        self.cleaning_starts_below().saturating_sub(free)
+    }
+
     pub(crate) fn space(&self) -> Space {
         let geometry = &self.segments.geometry;
         Space {

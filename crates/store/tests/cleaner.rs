@@ -80,6 +80,25 @@ fn what_is_owed_is_paid_once_however_many_pay() {
 }
 
 #[test]
+fn what_a_round_has_emptied_is_not_cleaned_for_again_while_checkpoints_give_it_back() {
+    let (_power, _disk, store) = fresh(400, 1);
+    write(&store, 0..1000, 1);
+    write(&store, (0..1000).step_by(2), 2000);
+    let mut number = 2000;
+    while !store.cleaning_is_due() {
+        write(&store, number..number + 1, 1);
+        number += 1;
+    }
+    let free = store.space().free;
+    assert!(emptied(&store) > 2);
+    assert!(store.space().free < free, "its copies took some, and nothing is free yet");
+    // Whoever writes now would begin the next round, and make haste for what is as good as free.
+    assert!(!store.cleaning_is_due());
+    (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
+    assert!(!store.cleaning_is_due() && store.space().free > free);
+}
+
+#[test]
 fn cleaning_starts_before_nothing_more_can_be_promised() {
     let (_power, _disk, store) = fresh(400, 1);
     write(&store, 0..1000, 1);

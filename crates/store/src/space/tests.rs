@@ -2,6 +2,7 @@
 
 use crate::map::{Map, NodeTable};
 use crate::note::Note;
+use crate::policy::{Class, low_mark};
 use crate::segments::{SegmentEntry, Segments, Use};
 use crate::superblock::Geometry;
 use crate::volume::{Volume, VolumeId, VolumeMode};
@@ -97,4 +98,15 @@ fn a_vector_makes_no_more_nodes_dirty_than_were_counted_for_it_also_in_volumes_t
         }
     }
     assert!(most > 10 && shared > 1000, "{most}, {shared}: the test tests little");
+}
+
+#[test]
+fn cleaning_starts_where_the_reserve_begins_at_the_latest_however_many_segments_wait_for_checkpoints() {
+    let mut map = Life::new(1).map;
+    let (missing, low) = (map.missing(), low_mark(4096));
+    assert_eq!(missing, map.floor(Class::Promise) + low, "none is free");
+    (0..10).for_each(|number| map.segments.emptied(number));
+    assert_eq!(map.missing(), missing - 10);
+    (10..1000).for_each(|number| map.segments.emptied(number));
+    assert_eq!(map.missing(), missing - low);
 }
