@@ -9,12 +9,13 @@ use crate::counters::count;
 use crate::error::StoreError;
 use crate::format::ROOTS;
 use crate::log::to_pages;
-use crate::map::{NodeId, encode_node};
+use crate::map::{Map, NodeId, NodeTable, encode_node};
 use crate::policy::Class;
 use crate::root::{Cursor, EXTENTS_MAX, Extent, Root, Stream};
 use crate::segments::Use;
 use crate::store::{Health, Store, Writer};
 use device::{Block, Page, Sequence};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::atomic::Ordering;
 
@@ -156,7 +157,6 @@ impl Store {
     fn checkpointed(&self, pending: &Pending, health: Health) {
         let mut map = self.map_mut();
         map.cleaned(&pending.attempt);
-        map.segments.iter_mut().for_each(|(_, segment)| segment.skip = false);
         let mut free = map.segments.reclaim(pending.generation, &pending.attempt.dead);
         if health != Health::Good {
             let missing = map.cleaning_starts_below().saturating_sub(map.segments.free_count());
@@ -279,44 +279,54 @@ impl Store {
         Ok(Stream { bytes: bytes.len() as u64, crc: crc32c::crc32c(&bytes), extents })
     }
 
-    /// Nodes that rarely change would keep whole segments alive. While the node segments are less than half
-    /// live, or two thirds where space is short, the emptiest one's nodes are written again with this checkpoint, so
-    /// that it dies.
+    /// Nodes that rarely change would keep whole segments alive. While the node segments are less than half live, or two thirds
+    /// where space is short, the nodes of the emptiest ones are written again with this checkpoint, so that these die; where space
+    /// is short also those of others of which little lives ([`NodeUse::to_thin`](crate::policy::NodeUse::to_thin)).
     fn keep_nodes_dense(&self) {
-        let mut dying = 0;
-        // Two a checkpoint keep up with any growth; each is at most three quarters of a segment of reads.
-        for _ in 0..2 {
-            let map = self.map();
-            let (short, nodes) = (map.is_short_of_space(), map.node_use());
-            let may = map.segments.free_count() >= map.floor(Class::Frees);
-            if !nodes.is_sparse(short, dying) || !may {
-                return;
-            }
-            let candidate = |(_, segment): &(u32, &crate::segments::Segment)| {
-                segment.usage == Use::Nodes
-                    && !segment.open
-                    && !segment.skip
-                    && segment.live > 0
-                    && u64::from(segment.live) <= nodes.thinned_from(short)
-            };
-            let emptiest = map.segments.iter().filter(candidate).min_by_key(|(_, segment)| segment.live);
-            let Some((number, _)) = emptiest else { return };
-            let inside = |place: Block| self.geometry.segment(place) == Some(number);
-            let nodes = map.table.iter().filter(|(_, entry)| inside(entry.place)).map(|(id, _)| id);
-            let nodes: Vec<NodeId> = nodes.collect();
-            drop(map);
-            // A node that cannot be read stays where it is, and its segment with it.
-            let failed = self.load(nodes.clone());
-            dying += if failed.is_empty() { self.geometry.segment_blocks } else { 0 };
-            let mut map = self.map_mut();
-            for id in nodes.into_iter().filter(|id| !failed.contains_key(id)) {
-                if map.nodes.contains_key(&id) {
-                    map.node_mut(id);
-                }
-            }
-            map.table.pages.iter_mut().filter(|page| inside(page.place)).for_each(|page| page.dirty = true);
-            map.segments.skip(number);
+        let map = self.map();
+        let (short, nodes) = (map.is_short_of_space(), map.node_use());
+        let may = map.segments.free_count() >= map.floor(Class::Frees);
+        if !(short || nodes.is_sparse(short, 0)) || !may {
+            return;
         }
+        let chosen = nodes.to_thin(short, &map.staying());
+        if chosen.is_empty() {
+            return;
+        }
+        let inside =
+            |place: Block| self.geometry.segment(place).is_some_and(|number| chosen.contains(&number));
+        let nodes = map.table.iter().filter(|(_, entry)| inside(entry.place)).map(|(id, _)| id);
+        let nodes: Vec<NodeId> = nodes.collect();
+        drop(map);
+        // A node that cannot be read stays where it is, and its segment with it.
+        let failed = self.load(nodes.clone());
+        let mut map = self.map_mut();
+        for id in nodes.into_iter().filter(|id| !failed.contains_key(id)) {
+            if map.nodes.contains_key(&id) {
+                map.node_mut(id);
+            }
+        }
+        map.table.pages.iter_mut().filter(|page| inside(page.place)).for_each(|page| page.dirty = true);
+    }
+}
+
+impl Map {
+    /// The closed segments of nodes, each with the blocks that a checkpoint leaves there: what is not dirty.
+    fn staying(&self) -> Vec<(u32, u64)> {
+        let closed = self.segments.iter().filter(|(_, segment)| segment.usage == Use::Nodes && !segment.open);
+        let mut staying: BTreeMap<u32, u64> = closed.map(|(number, _)| (number, 0)).collect();
+        let geometry = self.segments.geometry;
+        let dirty = self.nodes.iter().filter(|(_, node)| node.dirty).map(|(&id, _)| id);
+        let dirty: BTreeSet<NodeId> = dirty.collect();
+        let written: BTreeSet<usize> = dirty.iter().map(|&id| NodeTable::page_of(id)).collect();
+        let nodes = self.table.iter().filter(|(id, _)| !dirty.contains(id)).map(|(_, entry)| entry.place);
+        let pages = self.table.pages.iter().enumerate();
+        let pages = pages.filter(|(number, page)| !page.dirty && !written.contains(number));
+        for place in nodes.chain(pages.map(|(_, page)| page.place)) {
+            let segment = geometry.segment(place).and_then(|number| staying.get_mut(&number));
+            segment.into_iter().for_each(|blocks| *blocks += 1);
+        }
+        staying.into_iter().collect()
     }
 }
 

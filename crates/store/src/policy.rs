@@ -56,8 +56,8 @@ impl NodeUse {
         }
     }
 
-    /// Whether a checkpoint should thin a segment, or one more: `dying` blocks are in those that it has thinned, and are free
-    /// soon. A second one beside them, where the first is enough, would be written for nothing.
+    /// Whether a checkpoint should thin a segment, or one more: `dying` blocks are in those in which nothing stays, and are free
+    /// soon. One more beside them, where they are enough, would be written for nothing.
     pub fn is_sparse(&self, short: bool, dying: u64) -> bool {
         self.held > self.held_max(short) + dying
     }
@@ -65,6 +65,28 @@ impl NodeUse {
     /// Live blocks up to which a segment of nodes may be thinned.
     pub fn thinned_from(&self, short: bool) -> u64 {
         if short { self.segment_blocks * 3 / 4 } else { self.segment_blocks / 2 }
+    }
+
+    /// The segments that a checkpoint thins, of those that are closed, each with the blocks that stay there otherwise: the emptiest, as
+    /// many as it takes; and where space is short those of which a quarter stays at most, since nothing gives space at a lower price.
+    /// Together they are written again at the price of two that are as full as can be, so two always are.
+    pub fn to_thin(&self, short: bool, staying: &[(u32, u64)]) -> Vec<u32> {
+        let (mut emptiest, dead): (Vec<_>, Vec<_>) = staying.iter().partition(|(_, blocks)| *blocks > 0);
+        emptiest.sort_by_key(|&(number, blocks)| (blocks, number));
+        let (most, mut written) = (self.thinned_from(short), 0);
+        let mut dying = dead.len() as u64 * self.segment_blocks;
+        let mut chosen = Vec::new();
+        for (number, blocks) in emptiest {
+            written += blocks;
+            let is_cheap = short && blocks <= self.segment_blocks / 4;
+            let is_wanted = is_cheap || blocks <= most && self.is_sparse(short, dying);
+            if !is_wanted || written > 2 * most {
+                break;
+            }
+            dying += self.segment_blocks;
+            chosen.push(number);
+        }
+        chosen
     }
 }
 
@@ -219,6 +241,31 @@ mod tests {
         let nodes = |held| NodeUse { segment_blocks: 32, dirty: 0, nodes: 0, tables: 1, live: 43, held };
         assert_eq!([64, 96, 128, 160].map(|held| nodes(held).is_sparse(true, 0)), [false, false, true, true]);
         assert_eq!([96, 128, 160].map(|held| nodes(held).is_sparse(true, 32)), [false, false, true]);
+    }
+
+    #[test]
+    fn the_emptiest_are_thinned_as_many_as_it_takes_at_the_price_of_two_that_are_as_full_as_can_be() {
+        // 96 blocks may be held where space is short, and 24 of a segment be written again.
+        let nodes = |held| NodeUse { segment_blocks: 32, dirty: 0, nodes: 0, tables: 1, live: 43, held };
+        let thinned = |held, staying: &[(u32, u64)]| nodes(held).to_thin(true, staying);
+        assert_eq!(thinned(128, &[(1, 10), (2, 9), (3, 26)]), [2], "one is enough");
+        assert_eq!(thinned(160, &[(1, 10), (2, 9), (3, 26)]), [2, 1]);
+        assert_eq!(thinned(160, &[(1, 10), (2, 9), (3, 0), (4, 26)]), [2], "one dies by itself");
+        assert_eq!(thinned(128, &[(1, 0), (2, 9)]), []);
+        assert_eq!(thinned(224, &[(1, 13), (2, 13), (3, 13), (4, 9), (5, 24)]), [4, 1, 2, 3]);
+        assert_eq!(thinned(224, &[(1, 24), (2, 24), (3, 24)]), [1, 2]);
+        assert_eq!(thinned(224, &[(1, 1), (2, 24), (3, 24)]), [1, 2], "three would be 49 blocks");
+        assert_eq!(thinned(224, &[(1, 25), (2, 26)]), []);
+    }
+
+    #[test]
+    fn where_space_is_short_all_segments_are_thinned_of_which_a_quarter_stays() {
+        let nodes = NodeUse { segment_blocks: 32, dirty: 0, nodes: 0, tables: 1, live: 43, held: 64 };
+        let staying = [(1, 9), (2, 8), (3, 1), (4, 0), (5, 8)];
+        assert_eq!(nodes.to_thin(true, &staying), [3, 2, 5]);
+        assert_eq!(nodes.to_thin(false, &staying), []);
+        let many: Vec<(u32, u64)> = (0..20).map(|number| (number, 8)).collect();
+        assert_eq!(nodes.to_thin(true, &many).len(), 6, "48 blocks are the price of two");
     }
 
     #[test]

@@ -31,7 +31,6 @@ struct Segment {
     live: u64,
     written: u64,
     dead_since: Option<u64>,
-    thinned: bool,
     stuck_at: Option<u64>,
     /// What was written there, by its offset; some of it elsewhere by now.
     holds: Vec<Unit>,
@@ -46,6 +45,19 @@ enum Unit {
     Stream(u64),
     /// Notes, and copies of heads: dead once written.
     Note,
+}
+
+impl Unit {
+    /// Which of the places is its own.
+    fn placed(self) -> Option<(usize, usize)> {
+        match self {
+            Unit::Page(number) => Some((0, number as usize)),
+            Unit::Leaf(number) => Some((1, number as usize)),
+            Unit::Table(number) => Some((2, number as usize)),
+            Unit::Stream(number) => Some((3, number as usize)),
+            Unit::Note => None,
+        }
+    }
 }
 
 /// Blocks written, by what they are.
@@ -154,33 +166,23 @@ impl Predicted {
         number
     }
 
-    fn place(&mut self, unit: Unit) -> Option<&mut Option<(u32, u64)>> {
-        match unit {
-            Unit::Page(number) => Some(&mut self.places[0][number as usize]),
-            Unit::Leaf(number) => Some(&mut self.places[1][number as usize]),
-            Unit::Table(number) => Some(&mut self.places[2][number as usize]),
-            Unit::Stream(number) => Some(&mut self.places[3][number as usize]),
-            Unit::Note => None,
-        }
-    }
-
     fn put(&mut self, unit: Unit, segment: u32) {
         let offset = self.segments[segment as usize].holds.len() as u64;
         self.segments[segment as usize].holds.push(unit);
-        let Some(place) = self.place(unit) else { return };
-        let old = place.replace((segment, offset));
+        let Some((kind, number)) = unit.placed() else { return };
+        let old = self.places[kind][number].replace((segment, offset));
         self.segments[segment as usize].live += 1;
         if let Some((old, _)) = old {
             self.segments[old as usize].live -= 1;
         }
     }
 
-    fn lives(&mut self, segment: u32) -> Vec<Unit> {
-        let holds = self.segments[segment as usize].holds.clone();
-        let here = |(offset, unit): &(u64, Unit)| {
-            self.place(*unit).is_some_and(|place| *place == Some((segment, *offset)))
+    fn lives(&self, segment: u32) -> Vec<Unit> {
+        let here = |&(offset, unit): &(u64, &Unit)| {
+            unit.placed().is_some_and(|(kind, number)| self.places[kind][number] == Some((segment, offset)))
         };
-        (0..).zip(holds).filter(here).map(|(_, unit)| unit).collect()
+        let holds = &self.segments[segment as usize].holds;
+        (0..).zip(holds).filter(here).map(|(_, &unit)| unit).collect()
     }
 
     /// A vector of writes.
@@ -302,9 +304,7 @@ impl Predicted {
     pub fn checkpoint(&mut self) {
         (self.generation, self.log_blocks) = (self.generation + 1, 0);
         let mut tables = BTreeSet::new();
-        if self.thin(0, &mut tables) {
-            self.thin(self.segment_blocks, &mut tables);
-        }
+        self.thin(&mut tables);
         tables.extend(self.tables_dirty());
         for leaf in std::mem::take(&mut self.dirty) {
             self.put_node(Unit::Leaf(leaf));
@@ -316,7 +316,6 @@ impl Predicted {
         for number in 0..self.segments.len() {
             let generation = self.generation;
             let segment = &mut self.segments[number];
-            segment.thinned = false;
             if segment.usage == Use::Free || segment.open || segment.live > 0 {
                 continue;
             }
@@ -327,27 +326,31 @@ impl Predicted {
         }
     }
 
-    /// Thins a segment of nodes where they hold too much, `dying` blocks of which were thinned before.
-    fn thin(&mut self, dying: u64, tables: &mut BTreeSet<u64>) -> bool {
+    /// Thins segments of nodes where they hold too much: some pages of the table are to be written, too.
+    fn thin(&mut self, tables: &mut BTreeSet<u64>) {
         let (short, nodes) = (self.is_short_of_space(), self.node_use());
-        if !nodes.is_sparse(short, dying) || (self.free.len() as u64) < self.floor(Class::Frees) {
-            return false;
+        let may = self.free.len() as u64 >= self.floor(Class::Frees);
+        if !(short || nodes.is_sparse(short, 0)) || !may {
+            return;
         }
-        let fits = |segment: &Segment| {
-            let closed = segment.usage == Use::Nodes && !segment.open && !segment.thinned;
-            closed && segment.live > 0 && segment.live <= nodes.thinned_from(short)
+        let written = self.tables_dirty();
+        let stays = |unit: &Unit| match unit {
+            Unit::Leaf(leaf) => !self.dirty.contains(leaf),
+            Unit::Table(table) => !written.contains(table),
+            _ => false,
         };
-        let candidates = (0..).zip(&self.segments).filter(|(_, segment)| fits(segment));
-        let Some((number, _)) = candidates.min_by_key(|(_, segment)| segment.live) else { return false };
-        for unit in self.lives(number) {
+        let closed = (0..).zip(&self.segments).filter(|(_, one)| one.usage == Use::Nodes && !one.open);
+        let staying = |number| (number, self.lives(number).into_iter().filter(stays).count() as u64);
+        let staying: Vec<(u32, u64)> = closed.map(|(number, _)| staying(number)).collect();
+        let chosen = nodes.to_thin(short, &staying);
+        let again: Vec<Unit> = chosen.into_iter().flat_map(|number| self.lives(number)).collect();
+        for unit in again {
             match unit {
                 Unit::Leaf(leaf) => drop(self.dirty.insert(leaf)),
                 Unit::Table(table) => drop(tables.insert(table)),
                 _ => {}
             }
         }
-        self.segments[number as usize].thinned = true;
-        true
     }
 
     /// Begins a round; false where there is nothing to clean.
@@ -467,7 +470,6 @@ fn empty() -> Segment {
         live: 0,
         written: 0,
         dead_since: None,
-        thinned: false,
         stuck_at: None,
         holds: Vec::new(),
     }

@@ -41,8 +41,6 @@ pub(crate) struct Segment {
     pub(crate) written: u64,
     /// The first durable checkpoint in which it was dead.
     pub(crate) dead_since: Option<u64>,
-    /// Thinning it did not help, or waits for a checkpoint: pick another.
-    pub(crate) skip: bool,
     /// It had as many live blocks when cleaning it did not help.
     stuck_at: Option<u32>,
     /// The cleaner emptied it.
@@ -310,11 +308,6 @@ impl Segments {
         segment.live -= 1;
         self.of_nodes.live -= u64::from(segment.usage == Use::Nodes);
         self.reuse_if_planted(number);
-    }
-
-    /// Cleaning this segment does not help, for now.
-    pub(crate) fn skip(&mut self, number: u32) {
-        self.list[number as usize].skip = true;
     }
 
     pub(crate) fn is_dead(segment: &Segment) -> bool {

@@ -206,8 +206,13 @@ impl NodeTable {
         self.entries.iter().enumerate().map(|(id, entry)| (NodeId(id as u64), entry)).filter(used)
     }
 
+    /// The page on which a node's entry stands.
+    pub(crate) fn page_of(id: NodeId) -> usize {
+        (id.0 / TABLE_NODES) as usize
+    }
+
     fn change(&mut self, id: NodeId) -> &mut NodeEntry {
-        let page = (id.0 / TABLE_NODES) as usize;
+        let page = NodeTable::page_of(id);
         if page >= self.pages.len() {
             self.pages.resize(page + 1, TablePage::default());
         }
