@@ -9,10 +9,9 @@ use crate::counters::count;
 use crate::error::StoreError;
 use crate::format::ROOTS;
 use crate::log::to_pages;
-use crate::map::{Map, NodeId, NodeTable, encode_node};
-use crate::policy::Class;
+use crate::map::{Map, NodeId, NodeTable, TablePage, encode_node};
 use crate::root::{Cursor, EXTENTS_MAX, Extent, Root, Stream};
-use crate::segments::Use;
+use crate::segments::{Segment, Use};
 use crate::store::{Health, Store, Writer};
 use device::{Block, Page, Sequence};
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +42,7 @@ impl Store {
     }
 
     /// Two [checkpoints](Store::checkpoint) with nothing between them: what died before is free afterwards. The second writes
-    /// hardly anything, since nobody can make the nodes dirty again that the first has written.
+    /// little, since nobody can make the nodes dirty again that the first has written.
     ///
     /// # Errors
     /// As [`checkpoint`](Store::checkpoint).
@@ -118,7 +117,7 @@ impl Store {
     /// Everything that a root names, durable; and the root.
     fn write_map(&self, writer: &mut Writer, attempt: &mut Attempt) -> Result<Pending, StoreError> {
         let since = self.failed_flushes();
-        self.keep_nodes_dense();
+        self.keep_nodes_dense(&writer.tables);
         self.write_nodes(writer, attempt)?;
         self.write_table(writer, attempt)?;
         let tables = self.write_tables(writer, attempt)?;
@@ -282,49 +281,67 @@ impl Store {
     /// Nodes that rarely change would keep whole segments alive. While the node segments are less than half live, or two thirds
     /// where space is short, the nodes of the emptiest ones are written again with this checkpoint, so that these die; where space
     /// is short also those of others of which little lives ([`NodeUse::to_thin`](crate::policy::NodeUse::to_thin)).
-    fn keep_nodes_dense(&self) {
-        let map = self.map();
-        let (short, nodes) = (map.is_short_of_space(), map.node_use());
-        let may = map.segments.free_count() >= map.floor(Class::Frees);
-        if !(short || nodes.is_sparse(short, 0)) || !may {
-            return;
-        }
-        let chosen = nodes.to_thin(short, &map.staying());
-        if chosen.is_empty() {
-            return;
-        }
-        let inside =
-            |place: Block| self.geometry.segment(place).is_some_and(|number| chosen.contains(&number));
-        let nodes = map.table.iter().filter(|(_, entry)| inside(entry.place)).map(|(id, _)| id);
-        let nodes: Vec<NodeId> = nodes.collect();
-        drop(map);
-        // A node that cannot be read stays where it is, and its segment with it.
-        let failed = self.load(nodes.clone());
-        let mut map = self.map_mut();
-        for id in nodes.into_iter().filter(|id| !failed.contains_key(id)) {
-            if map.nodes.contains_key(&id) {
-                map.node_mut(id);
+    fn keep_nodes_dense(&self, stream: &[Extent]) {
+        for (number, nodes) in self.to_thin(stream) {
+            // A segment at a time: what is dirty stays in memory.
+            let failed = self.load(nodes.clone());
+            let mut map = self.map_mut();
+            if !failed.is_empty() {
+                // A node that cannot be read stays where it is, and its segment with it.
+                map.segments.stuck(number);
             }
+            for id in nodes.into_iter().filter(|id| !failed.contains_key(id)) {
+                if map.nodes.contains_key(&id) {
+                    map.node_mut(id);
+                }
+            }
+            let inside = |page: &&mut TablePage| self.geometry.segment(page.place) == Some(number);
+            map.table.pages.iter_mut().filter(inside).for_each(|page| page.dirty = true);
         }
-        map.table.pages.iter_mut().filter(|page| inside(page.place)).for_each(|page| page.dirty = true);
+    }
+
+    /// The segments to thin, with the nodes that live there.
+    fn to_thin(&self, stream: &[Extent]) -> BTreeMap<u32, Vec<NodeId>> {
+        let map = self.map();
+        let nodes = map.node_use();
+        let chosen = match nodes.thinning(map.segments.free_count(), map.is_short_of_space()) {
+            Some(thinning) => nodes.to_thin(thinning, &map.staying(stream)),
+            None => Vec::new(),
+        };
+        let mut inside: BTreeMap<u32, Vec<NodeId>> =
+            chosen.into_iter().map(|number| (number, Vec::new())).collect();
+        if inside.is_empty() {
+            return inside;
+        }
+        for (id, entry) in map.table.iter() {
+            let nodes = self.geometry.segment(entry.place).and_then(|number| inside.get_mut(&number));
+            nodes.into_iter().for_each(|nodes| nodes.push(id));
+        }
+        inside
     }
 }
 
 impl Map {
-    /// The closed segments of nodes, each with the blocks that a checkpoint leaves there: what is not dirty.
-    fn staying(&self) -> Vec<(u32, u64)> {
-        let closed = self.segments.iter().filter(|(_, segment)| segment.usage == Use::Nodes && !segment.open);
-        let mut staying: BTreeMap<u32, u64> = closed.map(|(number, _)| (number, 0)).collect();
-        let geometry = self.segments.geometry;
+    /// The closed segments of nodes, each with the blocks that a checkpoint leaves there: what is neither dirty nor of the tables'
+    /// `stream`. Without those of which something could not be read, until more of them has died.
+    fn staying(&self, stream: &[Extent]) -> Vec<(u32, u64)> {
+        let fits = |(_, segment): &(u32, &Segment)| {
+            segment.usage == Use::Nodes && !segment.open && !segment.is_stuck()
+        };
+        let closed = self.segments.iter().filter(fits);
+        let mut staying: BTreeMap<u32, u64> =
+            closed.map(|(number, segment)| (number, u64::from(segment.live))).collect();
         let dirty = self.nodes.iter().filter(|(_, node)| node.dirty).map(|(&id, _)| id);
-        let dirty: BTreeSet<NodeId> = dirty.collect();
+        let dirty: Vec<NodeId> = dirty.collect();
         let written: BTreeSet<usize> = dirty.iter().map(|&id| NodeTable::page_of(id)).collect();
-        let nodes = self.table.iter().filter(|(id, _)| !dirty.contains(id)).map(|(_, entry)| entry.place);
+        let nodes = dirty.iter().filter_map(|&id| self.table.get(id)).map(|entry| entry.place);
         let pages = self.table.pages.iter().enumerate();
-        let pages = pages.filter(|(number, page)| !page.dirty && !written.contains(number));
-        for place in nodes.chain(pages.map(|(_, page)| page.place)) {
-            let segment = geometry.segment(place).and_then(|number| staying.get_mut(&number));
-            segment.into_iter().for_each(|blocks| *blocks += 1);
+        let pages =
+            pages.filter(|(number, page)| page.dirty || written.contains(number)).map(|(_, page)| page.place);
+        let stream = stream.iter().flat_map(|extent| (0..extent.count).map(|index| extent.at.plus(index)));
+        for place in nodes.chain(pages).chain(stream) {
+            let blocks = self.segments.geometry.segment(place).and_then(|number| staying.get_mut(&number));
+            blocks.into_iter().for_each(|blocks| *blocks = blocks.saturating_sub(1));
         }
         staying.into_iter().collect()
     }
@@ -335,3 +352,6 @@ fn extents(places: &[Block]) -> Vec<Extent> {
     let runs = places.chunk_by(|at, next| at.0 + 1 == next.0);
     runs.map(|run| Extent { at: run[0], count: run.len() as u64 }).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -37,8 +37,8 @@ pub struct NodeUse {
 }
 
 impl NodeUse {
-    /// Blocks that segments of nodes may still take before the emptiest are thinned: now, or when the next checkpoint has written what
-    /// is dirty. New nodes make it more: what is live then may lie in segments that are two thirds live.
+    /// Blocks that segments of nodes may still take before the emptiest are thinned, with those that are about to be free: now, or when
+    /// the next checkpoint has written what is dirty. New nodes make it more: what is live then may lie in segments that are two thirds live.
     fn until_thinned(&self) -> u64 {
         let then =
             NodeUse { live: self.live.max(self.nodes + self.tables), held: self.held + self.dirty, ..*self };
@@ -69,16 +69,20 @@ impl NodeUse {
 
     /// The segments that a checkpoint thins, of those that are closed, each with the blocks that stay there otherwise: the emptiest, as
     /// many as it takes; and where space is short those of which a quarter stays at most, since nothing gives space at a lower price.
-    /// Together they are written again at the price of two that are as full as can be, so two always are.
-    pub fn to_thin(&self, short: bool, staying: &[(u32, u64)]) -> Vec<u32> {
+    /// Their nodes are as many as those of two that are as full as can be, so two always are.
+    ///
+    /// Where there is no room to [spare](Thinning::spare), only what decision 0018 counts on: nothing is cheap, and what is about
+    /// to be free is not yet gone.
+    pub fn to_thin(&self, thinning: Thinning, staying: &[(u32, u64)]) -> Vec<u32> {
+        let Thinning { short, spare } = thinning;
         let (mut emptiest, dead): (Vec<_>, Vec<_>) = staying.iter().partition(|(_, blocks)| *blocks > 0);
         emptiest.sort_by_key(|&(number, blocks)| (blocks, number));
         let (most, mut written) = (self.thinned_from(short), 0);
-        let mut dying = dead.len() as u64 * self.segment_blocks;
+        let mut dying = if spare { dead.len() as u64 * self.segment_blocks } else { 0 };
         let mut chosen = Vec::new();
         for (number, blocks) in emptiest {
             written += blocks;
-            let is_cheap = short && blocks <= self.segment_blocks / 4;
+            let is_cheap = short && spare && blocks <= self.segment_blocks / 4;
             let is_wanted = is_cheap || blocks <= most && self.is_sparse(short, dying);
             if !is_wanted || written > 2 * most {
                 break;
@@ -88,6 +92,23 @@ impl NodeUse {
         }
         chosen
     }
+
+    /// How a checkpoint thins, where so many segments are free; not at all below the least.
+    pub fn thinning(&self, free: u64, short: bool) -> Option<Thinning> {
+        // What thinning may write for the pages of the table alone.
+        let spare = free >= floor(Class::Promise, self) + self.tables.div_ceil(self.segment_blocks);
+        let is_wanted = free >= floor(Class::Frees, self) && (short && spare || self.is_sparse(short, 0));
+        is_wanted.then_some(Thinning { short, spare })
+    }
+}
+
+/// How a checkpoint thins segments of nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Thinning {
+    /// Space is short.
+    pub short: bool,
+    /// There is room to write more than what decision 0018 counts on.
+    pub spare: bool,
 }
 
 /// Segments that a log takes which starts anew.
@@ -215,6 +236,7 @@ fn score(candidate: &Candidate, budget: &Budget) -> f64 {
 mod tests {
     use super::*;
 
+    const SPARE: Thinning = Thinning { short: true, spare: true };
     const BUDGET: Budget = Budget { segment_blocks: 64, segments: 4, blocks: 128 };
 
     fn candidate(segment: u32, live: u64, age: u64) -> Candidate {
@@ -247,7 +269,7 @@ mod tests {
     fn the_emptiest_are_thinned_as_many_as_it_takes_at_the_price_of_two_that_are_as_full_as_can_be() {
         // 96 blocks may be held where space is short, and 24 of a segment be written again.
         let nodes = |held| NodeUse { segment_blocks: 32, dirty: 0, nodes: 0, tables: 1, live: 43, held };
-        let thinned = |held, staying: &[(u32, u64)]| nodes(held).to_thin(true, staying);
+        let thinned = |held, staying: &[(u32, u64)]| nodes(held).to_thin(SPARE, staying);
         assert_eq!(thinned(128, &[(1, 10), (2, 9), (3, 26)]), [2], "one is enough");
         assert_eq!(thinned(160, &[(1, 10), (2, 9), (3, 26)]), [2, 1]);
         assert_eq!(thinned(160, &[(1, 10), (2, 9), (3, 0), (4, 26)]), [2], "one dies by itself");
@@ -262,10 +284,26 @@ mod tests {
     fn where_space_is_short_all_segments_are_thinned_of_which_a_quarter_stays() {
         let nodes = NodeUse { segment_blocks: 32, dirty: 0, nodes: 0, tables: 1, live: 43, held: 64 };
         let staying = [(1, 9), (2, 8), (3, 1), (4, 0), (5, 8)];
-        assert_eq!(nodes.to_thin(true, &staying), [3, 2, 5]);
-        assert_eq!(nodes.to_thin(false, &staying), []);
+        assert_eq!(nodes.to_thin(SPARE, &staying), [3, 2, 5]);
+        assert_eq!(nodes.to_thin(Thinning { short: false, ..SPARE }, &staying), []);
         let many: Vec<(u32, u64)> = (0..20).map(|number| (number, 8)).collect();
-        assert_eq!(nodes.to_thin(true, &many).len(), 6, "48 blocks are the price of two");
+        assert_eq!(nodes.to_thin(SPARE, &many).len(), 6, "48 blocks are the price of two");
+    }
+
+    #[test]
+    fn without_room_to_spare_nothing_is_thinned_because_it_is_cheap_and_what_is_dead_counts_as_held() {
+        let nodes = |held| NodeUse { segment_blocks: 32, dirty: 0, nodes: 0, tables: 33, live: 43, held };
+        let scarce = Thinning { spare: false, ..SPARE };
+        assert_eq!(nodes(96).to_thin(scarce, &[(1, 1)]), []);
+        assert_eq!(nodes(128).to_thin(scarce, &[(1, 9), (2, 0)]), [1]);
+        assert_eq!(nodes(128).to_thin(SPARE, &[(1, 9), (2, 0)]), []);
+        // The table's pages take two segments.
+        let (least, promise) = (floor(Class::Frees, &nodes(96)), floor(Class::Promise, &nodes(96)));
+        assert_eq!(nodes(96).thinning(promise + 2, true), Some(SPARE));
+        assert_eq!(nodes(96).thinning(promise + 1, true), None, "they are dense enough");
+        assert_eq!(nodes(96).thinning(promise + 2, false), None, "nor is space short");
+        assert_eq!(nodes(128).thinning(least, true), Some(scarce));
+        assert_eq!(nodes(128).thinning(least - 1, true), None);
     }
 
     #[test]

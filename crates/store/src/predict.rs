@@ -328,11 +328,8 @@ impl Predicted {
 
     /// Thins segments of nodes where they hold too much: some pages of the table are to be written, too.
     fn thin(&mut self, tables: &mut BTreeSet<u64>) {
-        let (short, nodes) = (self.is_short_of_space(), self.node_use());
-        let may = self.free.len() as u64 >= self.floor(Class::Frees);
-        if !(short || nodes.is_sparse(short, 0)) || !may {
-            return;
-        }
+        let (free, nodes) = (self.free.len() as u64, self.node_use());
+        let Some(thinning) = nodes.thinning(free, self.is_short_of_space()) else { return };
         let written = self.tables_dirty();
         let stays = |unit: &Unit| match unit {
             Unit::Leaf(leaf) => !self.dirty.contains(leaf),
@@ -342,7 +339,7 @@ impl Predicted {
         let closed = (0..).zip(&self.segments).filter(|(_, one)| one.usage == Use::Nodes && !one.open);
         let staying = |number| (number, self.lives(number).into_iter().filter(stays).count() as u64);
         let staying: Vec<(u32, u64)> = closed.map(|(number, _)| staying(number)).collect();
-        let chosen = nodes.to_thin(short, &staying);
+        let chosen = nodes.to_thin(thinning, &staying);
         let again: Vec<Unit> = chosen.into_iter().flat_map(|number| self.lives(number)).collect();
         for unit in again {
             match unit {

@@ -41,11 +41,18 @@ pub(crate) struct Segment {
     pub(crate) written: u64,
     /// The first durable checkpoint in which it was dead.
     pub(crate) dead_since: Option<u64>,
-    /// It had as many live blocks when cleaning it did not help.
+    /// It had as many live blocks when cleaning or thinning it did not help.
     stuck_at: Option<u32>,
     /// The cleaner emptied it.
     emptied: bool,
     pins: AtomicU32,
+}
+
+impl Segment {
+    /// Emptying it did not help, and no more of it has died since.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.stuck_at.is_some_and(|live| self.live >= live)
+    }
 }
 
 /// What the segment table says about a segment.
@@ -204,8 +211,7 @@ impl Segments {
     pub(crate) fn candidates(&self) -> Vec<Candidate> {
         let fits = |(_, segment): &(u32, &Segment)| {
             let data = matches!(segment.usage, Use::Log | Use::Moved);
-            let stuck = segment.stuck_at.is_some_and(|live| segment.live >= live);
-            data && !segment.open && !stuck && segment.live > 0
+            data && !segment.open && !segment.is_stuck() && segment.live > 0
         };
         let candidate = |(number, segment): (u32, &Segment)| Candidate {
             segment: number,
@@ -215,7 +221,7 @@ impl Segments {
         self.iter().filter(fits).map(candidate).collect()
     }
 
-    /// Cleaning left these blocks of a segment: it is no candidate until more of them have died.
+    /// Cleaning or thinning left these blocks of a segment: it is no candidate until more of them have died.
     pub(crate) fn stuck(&mut self, number: u32) {
         let segment = &mut self.list[number as usize];
         segment.stuck_at = Some(segment.live);

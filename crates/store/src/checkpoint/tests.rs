@@ -1,0 +1,113 @@
+//! Which segments of nodes a checkpoint empties.
+
+use super::*;
+use crate::{Change, Layout};
+use device::{Incarnation, ObjectId, PageNo, Random, StoreId};
+use sim::{Power, SimDisk};
+use std::sync::Arc;
+
+const FILE: ObjectId = ObjectId { slot: 1, generation: 1 };
+const SEGMENT_BLOCKS: u32 = 16;
+/// Pages whose entries lie in one leaf.
+const LEAF_PAGES: u64 = 128;
+
+fn fresh(segments: u64) -> Store {
+    let disk = SimDisk::new("disk", 4 + segments * u64::from(SEGMENT_BLOCKS), &Power::new(), 1);
+    let layout = Layout { id: StoreId([1; 16]), segment_blocks: Some(SEGMENT_BLOCKS) };
+    Store::format(&*disk, &layout).expect("large enough");
+    let store = Store::open(disk).expect("a new store");
+    store.begin(Incarnation(1)).expect("the first");
+    store
+}
+
+fn write(store: &Store, numbers: impl IntoIterator<Item = u64>) {
+    let bytes = Arc::new(Page::zeroed());
+    for number in numbers {
+        let (page, bytes, home) = (PageNo(number), bytes.clone(), Sequence(store.map().newest.0 + 1));
+        store.apply(&[Change::Write { object: FILE, page, bytes, home }]).expect("room");
+    }
+}
+
+/// A page of each of `leaves` leaves, written; then some of them again, with checkpoints between.
+fn scattered(store: &Store, leaves: u64, checkpoints: usize) {
+    let mut random = Random::new(1);
+    write(store, (0..leaves).map(|leaf| leaf * LEAF_PAGES));
+    for _ in 0..checkpoints {
+        store.checkpoint().expect("room");
+        write(store, (0..leaves / 5).map(|_| random.below(leaves) * LEAF_PAGES).collect::<Vec<u64>>());
+    }
+}
+
+/// The live blocks of each closed segment of nodes.
+fn live(store: &Store) -> Vec<(u32, u64)> {
+    let map = store.map();
+    let closed = map.segments.iter().filter(|(_, segment)| segment.usage == Use::Nodes && !segment.open);
+    closed.map(|(number, segment)| (number, u64::from(segment.live))).collect()
+}
+
+#[test]
+fn what_stays_in_a_segment_of_nodes_is_what_lives_there_after_the_next_checkpoint() {
+    let store = fresh(2000);
+    scattered(&store, 300, 6);
+    let writer = store.lock_writer();
+    let map = store.map();
+    assert!(!map.is_short_of_space() && !map.node_use().is_sparse(false, 0), "nothing is thinned");
+    let staying = map.staying(&writer.tables);
+    drop((map, writer));
+    assert!(staying.iter().any(|&(_, blocks)| blocks > 0), "{staying:?}");
+    let before = live(&store);
+    assert!(before.len() > 10 && before != staying, "some is dirty");
+    store.checkpoint().expect("room");
+    let after = live(&store);
+    for (number, blocks) in staying {
+        let lives = after.iter().find(|(other, _)| *other == number).map_or(0, |&(_, live)| live);
+        assert_eq!(lives, blocks, "segment {number}");
+    }
+}
+
+/// Fills a store until space is short.
+fn fill(store: &Store) {
+    let mut number = 1;
+    while !store.is_short_of_space() {
+        write(store, [number]);
+        number += 1 + u64::from(number % LEAF_PAGES == LEAF_PAGES - 1);
+    }
+}
+
+#[test]
+fn where_space_is_short_a_checkpoint_empties_as_many_segments_of_nodes_as_two_full_ones_hold() {
+    let nearly_empty = |store: &Store| {
+        let few = |(_, live): &(u32, u64)| (1..=u64::from(SEGMENT_BLOCKS) / 4).contains(live);
+        live(store).iter().filter(|one| few(one)).count()
+    };
+    let store = fresh(600);
+    scattered(&store, 300, 12);
+    fill(&store);
+    store.checkpoint().expect("room");
+    fill(&store);
+    let before = nearly_empty(&store);
+    store.checkpoint().expect("room");
+    let after = nearly_empty(&store);
+    // A quarter is four blocks; two full ones may have twelve each.
+    assert!(before >= after + 6, "{before} segments, then {after}");
+}
+
+#[test]
+fn a_segment_of_nodes_one_of_which_cannot_be_read_is_left_alone_and_others_are_thinned() {
+    let store = fresh(600);
+    scattered(&store, 300, 12);
+    store.checkpoint().expect("room");
+    fill(&store);
+    store.checkpoint().expect("room");
+    let (emptiest, _) =
+        live(&store).into_iter().filter(|&(_, live)| live > 0).min_by_key(|&(_, live)| live).expect("some");
+    store.map_mut().segments.stuck(emptiest);
+    let staying = |store: &Store| {
+        let writer = store.lock_writer();
+        let staying = store.map().staying(&writer.tables);
+        staying.into_iter().map(|(number, _)| number).collect::<Vec<u32>>()
+    };
+    assert!(!staying(&store).contains(&emptiest) && staying(&store).len() + 1 == live(&store).len());
+    store.map_mut().segments.died(store.geometry.start(emptiest));
+    assert!(staying(&store).contains(&emptiest), "more of it has died");
+}
