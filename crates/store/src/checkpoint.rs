@@ -10,6 +10,7 @@ use crate::error::StoreError;
 use crate::format::ROOTS;
 use crate::log::to_pages;
 use crate::map::{Map, NodeId, NodeTable, TablePage, encode_node};
+use crate::policy::Thinning;
 use crate::root::{Cursor, EXTENTS_MAX, Extent, Root, Stream};
 use crate::segments::{Segment, Use};
 use crate::store::{Health, Store, Writer};
@@ -117,7 +118,7 @@ impl Store {
     /// Everything that a root names, durable; and the root.
     fn write_map(&self, writer: &mut Writer, attempt: &mut Attempt) -> Result<Pending, StoreError> {
         let since = self.failed_flushes();
-        self.keep_nodes_dense(&writer.tables);
+        self.keep_nodes_dense(writer);
         self.write_nodes(writer, attempt)?;
         self.write_table(writer, attempt)?;
         let tables = self.write_tables(writer, attempt)?;
@@ -281,8 +282,8 @@ impl Store {
     /// Nodes that rarely change would keep whole segments alive. While the node segments are less than half live, or two thirds
     /// where space is short, the nodes of the emptiest ones are written again with this checkpoint, so that these die; where space
     /// is short also those of others of which little lives ([`NodeUse::to_thin`](crate::policy::NodeUse::to_thin)).
-    fn keep_nodes_dense(&self, stream: &[Extent]) {
-        for (number, nodes) in self.to_thin(stream) {
+    fn keep_nodes_dense(&self, writer: &Writer) {
+        for (number, nodes) in self.to_thin(writer) {
             // A segment at a time: what is dirty stays in memory.
             let failed = self.load(nodes.clone());
             let mut map = self.map_mut();
@@ -300,12 +301,16 @@ impl Store {
         }
     }
 
-    /// The segments to thin, with the nodes that live there.
-    fn to_thin(&self, stream: &[Extent]) -> BTreeMap<u32, Vec<NodeId>> {
+    /// The segments to thin, with the nodes that live there. A start waits for no more of it than must be: it would have to read
+    /// these nodes first.
+    fn to_thin(&self, writer: &Writer) -> BTreeMap<u32, Vec<NodeId>> {
         let map = self.map();
         let nodes = map.node_use();
         let chosen = match nodes.thinning(map.segments.free_count(), map.is_short_of_space()) {
-            Some(thinning) => nodes.to_thin(thinning, &map.staying(stream)),
+            Some(Thinning { short, spare }) => {
+                let spare = spare && writer.health == Health::Good;
+                nodes.to_thin(Thinning { short, spare }, &map.staying(&writer.tables))
+            }
             None => Vec::new(),
         };
         let mut inside: BTreeMap<u32, Vec<NodeId>> =

@@ -71,8 +71,8 @@ impl NodeUse {
     /// many as it takes; and where space is short those of which a quarter stays at most, since nothing gives space at a lower price.
     /// Their nodes are as many as those of two that are as full as can be, so two always are.
     ///
-    /// Where there is no room to [spare](Thinning::spare), only what decision 0018 counts on: nothing is cheap, and what is about
-    /// to be free is not yet gone.
+    /// Where there is no room to [spare](Thinning::spare), only what decision 0018 counts on: two, nothing is cheap, and what is
+    /// about to be free is not yet gone.
     pub fn to_thin(&self, thinning: Thinning, staying: &[(u32, u64)]) -> Vec<u32> {
         let Thinning { short, spare } = thinning;
         let (mut emptiest, dead): (Vec<_>, Vec<_>) = staying.iter().partition(|(_, blocks)| *blocks > 0);
@@ -84,7 +84,8 @@ impl NodeUse {
             written += blocks;
             let is_cheap = short && spare && blocks <= self.segment_blocks / 4;
             let is_wanted = is_cheap || blocks <= most && self.is_sparse(short, dying);
-            if !is_wanted || written > 2 * most {
+            let is_enough = written > 2 * most || !spare && chosen.len() == 2;
+            if !is_wanted || is_enough {
                 break;
             }
             dying += self.segment_blocks;
@@ -291,10 +292,12 @@ mod tests {
     }
 
     #[test]
-    fn without_room_to_spare_nothing_is_thinned_because_it_is_cheap_and_what_is_dead_counts_as_held() {
+    fn without_room_to_spare_two_are_thinned_at_most_none_because_it_is_cheap_and_what_is_dead_counts_as_held()
+     {
         let nodes = |held| NodeUse { segment_blocks: 32, dirty: 0, nodes: 0, tables: 33, live: 43, held };
         let scarce = Thinning { spare: false, ..SPARE };
         assert_eq!(nodes(96).to_thin(scarce, &[(1, 1)]), []);
+        assert_eq!(nodes(256).to_thin(scarce, &[(1, 1), (2, 1), (3, 1)]), [1, 2]);
         assert_eq!(nodes(128).to_thin(scarce, &[(1, 9), (2, 0)]), [1]);
         assert_eq!(nodes(128).to_thin(SPARE, &[(1, 9), (2, 0)]), []);
         // The table's pages take two segments.
