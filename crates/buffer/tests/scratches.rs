@@ -8,14 +8,20 @@ use model::{ID, open};
 use sim::{Power, Scratched, SimDisk};
 use std::sync::{Arc, Mutex};
 
-#[test]
-fn an_unreadable_block_behind_the_log_is_no_reason_to_refuse_it_and_one_in_it_is() {
+/// A buffer of one record, which begins at block 3.
+fn with_a_record() -> Arc<SimDisk> {
     let disk = SimDisk::new("buffer", 300, &Power::new(), 1);
     buffer::Buffer::format(&*disk, ID).expect("a device without faults");
     let (buffer, _) = open(disk.clone()).expect("an empty buffer");
     buffer.begin(Incarnation(1), Sequence(0)).expect("no faults");
     buffer.append(&[Record::Delete { object: ObjectId::default() }]).expect("room");
     buffer.commit().expect("no faults");
+    disk
+}
+
+#[test]
+fn an_unreadable_block_behind_the_log_is_no_reason_to_refuse_it_and_one_in_it_is() {
+    let disk = with_a_record();
     let (_, found) = open(Scratched::new(&disk, &[20])).expect("the scratch is behind the log");
     assert_eq!(found.len(), 1);
     let error = open(Scratched::new(&disk, &[3])).err().expect("the scratch is in the log");
@@ -24,12 +30,7 @@ fn an_unreadable_block_behind_the_log_is_no_reason_to_refuse_it_and_one_in_it_is
 
 #[test]
 fn one_unreadable_header_slot_is_survived_and_two_are_an_error_of_the_device() {
-    let disk = SimDisk::new("buffer", 300, &Power::new(), 1);
-    buffer::Buffer::format(&*disk, ID).expect("a device without faults");
-    let (buffer, _) = open(disk.clone()).expect("an empty buffer");
-    buffer.begin(Incarnation(1), Sequence(0)).expect("no faults");
-    buffer.append(&[Record::Delete { object: ObjectId::default() }]).expect("room");
-    buffer.commit().expect("no faults");
+    let disk = with_a_record();
     for slot in [[1], [2]] {
         let (_, found) = open(Scratched::new(&disk, &slot)).expect("the other one can be read");
         assert_eq!(found.len(), 1, "without slot {slot:?}");
