@@ -69,7 +69,7 @@ impl NodeUse {
 
     /// The segments that a checkpoint thins, of those that are closed, each with the blocks that stay there otherwise: the emptiest, as
     /// many as it takes; and where space is short those of which a quarter stays at most, since nothing gives space at a lower price.
-    /// Their nodes are as many as those of two that are as full as can be, so two always are.
+    /// Their nodes are no more than those of two that are as full as can be, so two always fit.
     ///
     /// Where there is no room to [spare](Thinning::spare), only what decision 0018 counts on: two, nothing is cheap, and what is
     /// about to be free is not yet gone.

@@ -78,6 +78,15 @@ fn fill(store: &Store) {
     }
 }
 
+/// A store that is short of space, and has few nodes in each of many segments.
+fn sparse_and_short() -> (Arc<SimDisk>, Store) {
+    let (disk, store) = on_disk(600);
+    scattered(&store, 300, 12);
+    fill(&store);
+    store.checkpoint().expect("room");
+    (disk, store)
+}
+
 /// Closed segments of nodes of which a quarter lives at most.
 fn nearly_empty(store: &Store) -> usize {
     let few = |(_, live): &(u32, u64)| (1..=u64::from(SEGMENT_BLOCKS) / 4).contains(live);
@@ -86,10 +95,7 @@ fn nearly_empty(store: &Store) -> usize {
 
 #[test]
 fn where_space_is_short_a_checkpoint_empties_as_many_segments_of_nodes_as_two_full_ones_hold() {
-    let (disk, store) = on_disk(600);
-    scattered(&store, 300, 12);
-    fill(&store);
-    store.checkpoint().expect("room");
+    let (disk, store) = sparse_and_short();
     fill(&store);
     let before = nearly_empty(&store);
     drop(store);
@@ -108,10 +114,7 @@ fn where_space_is_short_a_checkpoint_empties_as_many_segments_of_nodes_as_two_fu
 
 #[test]
 fn a_segment_of_nodes_one_of_which_cannot_be_read_is_left_alone_and_others_are_thinned() {
-    let (disk, store) = on_disk(600);
-    scattered(&store, 300, 12);
-    fill(&store);
-    store.checkpoint().expect("room");
+    let (disk, store) = sparse_and_short();
     // Of the last files' leaves, which nothing below changes, one that lies in one of the emptiest segments.
     let few: Vec<u32> = live(&store)
         .into_iter()
