@@ -128,7 +128,7 @@ impl Store {
         let (segment, mut offset) = (writer.log.segment, 0);
         let mut log = LogReader::new(&*self.device, &self.geometry);
         while offset < writer.log.offset
-            && let Some(chunk) = log.in_place(segment, offset, NOTE_BLOCKS_AHEAD)?
+            && let Some(chunk) = log.in_place(segment, offset, NOTE_BLOCKS_AHEAD)
         {
             offset += chunk.blocks();
             self.holding_nodes(|| self.change_map(&mut writer, chunk.head.volume, &chunk.notes))?;

@@ -238,6 +238,7 @@ impl Mounted {
                 "pages_cleaned": store.pages_cleaned,
                 "segments_cleaned": store.segments_cleaned,
                 "segments_freed": store.segments_freed,
+                "trims_failed": store.trims_failed,
             },
             "commits": buffer.commits,
             "buffer_bytes_written": buffer.bytes_written,
