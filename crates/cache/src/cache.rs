@@ -393,8 +393,8 @@ impl Cache {
         self.core.work.iter().for_each(Condvar::notify_all);
     }
 
-    /// Takes everything home and checkpoints, in the caller's thread: for a clean unmount. On an error what could
-    /// not go home stays in the buffer, durable.
+    /// Takes everything home and checkpoints, in the caller's thread: for a clean unmount. Each page is tried once. On an error
+    /// what could not go home stays in the buffer, durable.
     pub fn drain(&self) -> Result<(), CacheError> {
         if let Err(error) = self.core.commit_now() {
             self.core.rescue_step(Why::All);
@@ -402,7 +402,6 @@ impl Cache {
         }
         // A page that a fetch is queued for waits for that; the workers that would do it may have ended.
         while self.core.fetch_step() == Progress::Worked {}
-        self.core.state().trouble.forgive();
         self.core.all_home()?;
         self.core.commit_now()?;
         self.core.store_io().checkpoint()?;

@@ -14,6 +14,7 @@ mod records;
 mod recover;
 mod relog;
 mod rescue;
+mod scan;
 mod seek;
 mod settings;
 mod state;
