@@ -239,8 +239,9 @@ impl Core {
         // False once there are enough.
         let mut take = |state: &State, seed: Key| {
             let around = state.dirty_around(seed, NEIGHBOURS.min(limit as u64 / 2));
-            let wanted = limit - pages.len();
-            pages.extend(around.filter(|key| free(state, key)).take(wanted));
+            let is_new = |key: &Key| free(state, key) && !pages.contains(key);
+            let new: Vec<Key> = around.filter(is_new).take(limit - pages.len()).collect();
+            pages.extend(new);
             pages.len() < limit
         };
         let mut reached_newest = true;
