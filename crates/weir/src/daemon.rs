@@ -12,6 +12,7 @@ use crate::signals::{self, Kept, Watched};
 use crate::size::Size;
 use crate::stack::{Stack, Stopper, Workers};
 use crate::status::Mounted;
+use crate::tell;
 use crate::volume;
 use crate::watch;
 use cache::{FetchMode, Settings};
@@ -109,7 +110,7 @@ fn attend(
         leave_terminal(&log).map_err(|source| WeirError::Spawn { source })?;
         mounted.set_log(log);
     } else {
-        eprintln!("{}: mounted; unmount it, or press ^C, to end", dir.display());
+        tell(&format!("{}: mounted; unmount it, or press ^C, to end", dir.display()));
     }
     Ok(server)
 }
