@@ -7,6 +7,7 @@ use crate::cli::CheckArgs;
 use crate::error::WeirError;
 use crate::media::Media;
 use crate::overlay::{self, Overlay};
+use buffer::BufferError;
 use cache::{Cache, CacheError, Settings};
 use device::{Device, Incarnation};
 use fs::Fs;
@@ -105,6 +106,12 @@ fn check(args: &CheckArgs) -> Result<Findings, WeirError> {
             let log = format!("the buffer's log: {waiting} transactions, all of this store");
             findings.checked.push(log);
             check_volumes(&store, cache, &mut findings);
+        }
+        // Not what is wrong with the store, but with the command line.
+        Err(source @ CacheError::Buffer(BufferError::NotABuffer { .. } | BufferError::OtherStore { .. }))
+            if args.buffer.is_some() =>
+        {
+            return Err(WeirError::Cache { path: media.buffer, source });
         }
         Err(error) => {
             findings.add_error(error.to_string(), error.help());

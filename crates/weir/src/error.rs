@@ -7,8 +7,9 @@ use buffer::BufferError;
 use cache::CacheError;
 use device::Operation;
 use fs::FsError;
-use host::HostError;
+use host::{HostError, quoted};
 use std::borrow::Cow;
+use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 use store::StoreError;
@@ -22,6 +23,12 @@ pub(crate) enum WeirError {
     Io { doing: &'static str, path: PathBuf, source: io::Error },
     #[error("{}: not blank: it holds {found}", path.display())]
     NotBlank { path: PathBuf, found: &'static str },
+    #[error("{}: not empty: it holds {holds}", path.display())]
+    NotEmpty { path: PathBuf, holds: String },
+    #[error("{}: is a directory, not a file or a block device", path.display())]
+    IsDirectory { path: PathBuf },
+    #[error("{}: neither a mounted store nor a formatted one", path.display())]
+    NeitherMountNorStore { path: PathBuf },
     #[error("{}: is mounted on {}", path.display(), at.display())]
     DeviceMounted { path: PathBuf, at: PathBuf },
     #[error("{}: is neither a directory, a block device nor a regular file", path.display())]
@@ -44,11 +51,11 @@ pub(crate) enum WeirError {
     Busy { path: PathBuf },
     #[error("{source}")]
     Host { path: PathBuf, source: HostError },
-    #[error("{}: {source}", path.display())]
+    #[error("{}", about(path, source))]
     Store { path: PathBuf, source: StoreError },
-    #[error("{}: {source}", path.display())]
+    #[error("{}", about(path, source))]
     Cache { path: PathBuf, source: CacheError },
-    #[error("{}: {source}", path.display())]
+    #[error("{}", about(path, source))]
     Fs { path: PathBuf, source: FsError },
     #[error("{}: lies on weir's own mount {}", path.display(), mount.display())]
     OnOwnMount { path: PathBuf, mount: PathBuf },
@@ -136,13 +143,28 @@ impl WeirError {
             WeirError::Cache { source: CacheError::Buffer(BufferError::Device(error)), .. } => {
                 matches!(error.operation, Operation::Write | Operation::Flush)
             }
-            WeirError::Host { path, source: HostError::Permission { .. } } => path == buffer,
+            WeirError::Host { path, source: HostError::Permission { .. } | HostError::ReadOnly { .. } } => {
+                path == buffer
+            }
             _ => false,
         }
     }
 
-    fn help_about_buffer(&self) -> Option<&'static str> {
+    fn help_about_media(&self) -> Option<&'static str> {
         Some(match self {
+            WeirError::NotBlank { .. } => "choose another place, or add --force to lose what is there",
+            WeirError::NotEmpty { .. } => {
+                "give a new or empty directory, or add --force: the store is put beside what is there"
+            }
+            WeirError::IsDirectory { .. } => {
+                "give the path of a file, which is made if need be, or of a block device"
+            }
+            WeirError::NotMedia { .. } => "give a directory, a block device or a file",
+            WeirError::NeitherMountNorStore { .. } => {
+                "give the directory on which a store is mounted (`findmnt -t fuse.weir`), or what was formatted"
+            }
+            WeirError::OnOwnMount { .. } => "put the store and its buffer on another file system",
+            WeirError::BelowMountPoint { .. } => "mount on a directory that does not contain the store",
             WeirError::BufferWanted { .. } => {
                 "add `--buffer PATH`: a fast block device, or a file on another one"
             }
@@ -166,32 +188,39 @@ impl WeirError {
     /// The next step.
     pub(crate) fn help(&self) -> Option<Cow<'static, str>> {
         Some(match self {
-            WeirError::Missing { path } => format!("make one with `weir format {}`", path.display()).into(),
+            WeirError::Missing { path } => {
+                format!("check the path; `weir format {}` makes a store there", quoted(path)).into()
+            }
             WeirError::Io { source, .. } => return io_help(source),
-            WeirError::NotBlank { .. } => "choose another place, or add --force to lose what is there".into(),
-            WeirError::DeviceMounted { at, .. } => format!("unmount it first: `umount {}`", at.display()).into(),
-            WeirError::NotMedia { .. } => "give the directory or block device that was formatted".into(),
-            WeirError::BufferWanted { .. }
+            WeirError::DeviceMounted { at, .. } => format!("unmount it first: `umount {}`", quoted(at)).into(),
+            WeirError::NotBlank { .. }
+            | WeirError::NotEmpty { .. }
+            | WeirError::IsDirectory { .. }
+            | WeirError::NotMedia { .. }
+            | WeirError::NeitherMountNorStore { .. }
+            | WeirError::OnOwnMount { .. }
+            | WeirError::BelowMountPoint { .. }
+            | WeirError::BufferWanted { .. }
             | WeirError::BufferMissing { .. }
             | WeirError::BufferNotWritable { .. }
             | WeirError::BufferLost { .. }
-            | WeirError::SameMedia { .. } => return self.help_about_buffer().map(Cow::from),
-            WeirError::Size { .. } => "see `weir format --help` and `weir mount --help` for the defaults".into(),
+            | WeirError::SameMedia { .. } => return self.help_about_media().map(Cow::from),
+            WeirError::Size { .. } => {
+                "a number without a unit counts bytes; write 512MiB, 1.5GiB or 8GB, and see the command's --help".into()
+            }
             WeirError::FixedSize { option, .. } => format!("leave out {option}: a device or existing file is used whole").into(),
             WeirError::Busy { .. } => "find its mount with `findmnt -t fuse.weir`, and `weir unmount` it".into(),
             WeirError::Host { source, .. } => return source.help(),
             WeirError::Store { source, .. } => return source.help(),
             WeirError::Cache { source, .. } => return source.help(),
             WeirError::Fs { source, .. } => return source.help(),
-            WeirError::OnOwnMount { .. } => "put the store and its buffer on another file system".into(),
-            WeirError::BelowMountPoint { .. } => "mount on a directory that does not contain the store".into(),
-            WeirError::MountPointMissing { dir } => format!("make it: `mkdir -p {}`", dir.display()).into(),
+            WeirError::MountPointMissing { dir } => format!("make it: `mkdir -p {}`", quoted(dir)).into(),
             WeirError::MountPointNotDirectory { .. } => "give an empty directory".into(),
             WeirError::MountPointNotEmpty { dir } => {
-                format!("what is in it would be hidden; give an empty directory, such as `mkdir {}.weir`", dir.display()).into()
+                format!("what is in it would be hidden; give an empty directory: `mkdir {}`", quoted(&dir.with_added_extension("weir"))).into()
             }
             WeirError::MountPointBusy { dir, .. } => {
-                format!("`findmnt {0}` shows what is there; `umount {0}` takes it away", dir.display()).into()
+                format!("`findmnt {0}` shows what is there; `umount {0}` takes it away", quoted(dir)).into()
             }
             WeirError::NoFuse { source } => match source.kind() {
                 io::ErrorKind::PermissionDenied => "run as root, or let this user open /dev/fuse".into(),
@@ -206,14 +235,14 @@ impl WeirError {
             WeirError::NoAnswer { dir, .. } => format!(
                 "if the daemon was killed: `umount {}`, then `weir mount` again; nothing that was synced is lost, and the \
                  newest of {} has what it said last",
-                dir.display(),
+                quoted(dir),
                 control::logs().display()
             )
             .into(),
             WeirError::Refused { help: Some(help), .. } => help.clone().into(),
-            WeirError::Refused { dir, help: None, .. } => format!("see `weir status {}`", dir.display()).into(),
+            WeirError::Refused { dir, help: None, .. } => format!("see `weir status {}`", quoted(dir)).into(),
             WeirError::Unmount { dir, .. } => {
-                format!("see who works there with `fuser -vm {}`, and try again", dir.display()).into()
+                format!("see who works there with `fuser -vm {}`, and try again", quoted(dir)).into()
             }
             WeirError::NoSuchVolume { there_are, .. } => format!("there are: {}", there_are.join(", ")).into(),
             WeirError::CannotCheck { source } => return source.help(),
@@ -227,6 +256,12 @@ impl WeirError {
             }
         })
     }
+}
+
+/// An error of a layer below, with `path`, unless it begins with that itself.
+fn about(path: &Path, error: &dyn Display) -> String {
+    let (path, error) = (path.display().to_string(), error.to_string());
+    if error.starts_with(&path) { error } else { format!("{path}: {error}") }
 }
 
 fn io_help(source: &io::Error) -> Option<Cow<'static, str>> {

@@ -12,6 +12,7 @@ use buffer::Buffer;
 use device::{BLOCK_BYTES, Device, StoreId};
 use fs::Caller;
 use host::{Access, Disk, Mounts, Overwrite, random_bytes};
+use std::ffi::{OsStr, OsString};
 use std::fs as files;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -53,12 +54,36 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), WeirError> {
     for plan in [&plans.store, &plans.buffer] {
         ensure_allowed(plan, args.force)?;
     }
+    if !args.force {
+        ensure_no_others(args, &plans)?;
+    }
     let mut undo = Undo::default();
     let result = make(args, &plans, &mut undo);
     if result.is_err() {
         undo.run();
     }
     result
+}
+
+/// Refuses a directory in which there are other things: most likely it is another one that was meant.
+fn ensure_no_others(args: &FormatArgs, plans: &Plans) -> Result<(), WeirError> {
+    if what_is(&args.path)? != What::Directory {
+        return Ok(());
+    }
+    let ours = [Some(OsStr::new(STORE_FILE)), Some(OsStr::new(BUFFER_FILE)), plans.buffer.path().file_name()];
+    let entries = files::read_dir(&args.path).map_err(WeirError::io("listing it", &args.path))?;
+    let names = entries.flatten().map(|entry| entry.file_name());
+    let mut others: Vec<OsString> =
+        names.filter(|name| name != "lost+found" && !ours.contains(&Some(name.as_os_str()))).collect();
+    others.sort();
+    match &others[..] {
+        [] => Ok(()),
+        [first, more @ ..] => {
+            let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+            let holds = format!("{}{more}", first.display());
+            Err(WeirError::NotEmpty { path: args.path.clone(), holds })
+        }
+    }
 }
 
 struct Plans {
@@ -98,7 +123,7 @@ fn check_sizes(args: &FormatArgs) -> Result<(), WeirError> {
         match size {
             Some(size) if size < least => return wrong(option, size, &format!("less than {least}")),
             Some(size) if size.0 % BLOCK_BYTES as u64 != 0 => {
-                return wrong(option, size, "not a multiple of 4 KiB");
+                return wrong(option, size, &not_whole(size));
             }
             _ => {}
         }
@@ -106,7 +131,7 @@ fn check_sizes(args: &FormatArgs) -> Result<(), WeirError> {
     let Some(segment) = args.segment_size else { return Ok(()) };
     let option = "--segment-size";
     if segment.0 % BLOCK_BYTES as u64 != 0 {
-        return wrong(option, segment, "not a multiple of 4 KiB");
+        return wrong(option, segment, &not_whole(segment));
     }
     if segment < SEGMENT_MIN || segment > SEGMENT_MAX {
         return wrong(option, segment, &format!("not between {SEGMENT_MIN} and {SEGMENT_MAX}"));
@@ -118,6 +143,11 @@ fn check_sizes(args: &FormatArgs) -> Result<(), WeirError> {
     Ok(())
 }
 
+fn not_whole(size: Size) -> String {
+    let below = size.0 - size.0 % BLOCK_BYTES as u64;
+    format!("{} bytes are not a multiple of 4096, {below} are", size.0)
+}
+
 pub(crate) fn plan_medium(
     path: PathBuf,
     option: &'static str,
@@ -126,7 +156,7 @@ pub(crate) fn plan_medium(
 ) -> Result<Plan, WeirError> {
     match (what_is(&path)?, size) {
         (What::Absent, size) => Ok(Plan::Create { path, bytes: size.unwrap_or(default).0 }),
-        (What::Directory, _) => Err(WeirError::NotMedia { path }),
+        (What::Directory, _) => Err(WeirError::IsDirectory { path }),
         (What::BlockDevice | What::File, Some(_)) => Err(WeirError::FixedSize { option, path }),
         (What::BlockDevice | What::File, None) => Ok(Plan::Use { path }),
     }
@@ -203,6 +233,7 @@ fn make(args: &FormatArgs, plans: &Plans, undo: &mut Undo) -> Result<(), WeirErr
         media.store.display(),
         media.buffer.display()
     );
+    media.warn_of_readers();
     Ok(())
 }
 
@@ -227,7 +258,12 @@ fn make_directories(args: &FormatArgs, plans: &Plans, undo: &mut Undo) -> Result
 
 pub(crate) fn make_disk(plan: &Plan, undo: &mut Undo) -> Result<Disk, WeirError> {
     match plan {
-        Plan::Use { path } => open(&absolute(path)?, Access::Write),
+        Plan::Use { path } => {
+            let path = absolute(path)?;
+            let disk = open(&path, Access::Write)?;
+            disk.make_private().map_err(|error| host_error(&path, error))?;
+            Ok(disk)
+        }
         Plan::Create { path, bytes } => {
             let disk = Disk::create(path, *bytes, Overwrite::No).map_err(|error| host_error(path, error))?;
             undo.0.push(path.clone());

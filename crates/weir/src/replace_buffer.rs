@@ -81,6 +81,7 @@ pub(crate) fn run(args: &ReplaceBufferArgs) -> Result<(), WeirError> {
     let retired = retire(&old, new);
     begin_anew(&Media::find(&args.path, args.buffer.as_deref())?)?;
     tell(args, &old, bytes, retired.err());
+    media::warn_of_readers(new);
     Ok(())
 }
 
