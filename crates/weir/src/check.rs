@@ -7,7 +7,6 @@ use crate::cli::CheckArgs;
 use crate::error::WeirError;
 use crate::media::Media;
 use crate::overlay::{self, Overlay};
-use buffer::BufferError;
 use cache::{Cache, CacheError, Settings};
 use device::{Device, Incarnation};
 use fs::Fs;
@@ -107,13 +106,13 @@ fn check(args: &CheckArgs) -> Result<Findings, WeirError> {
             findings.checked.push(log);
             check_volumes(&store, cache, &mut findings);
         }
-        // Not what is wrong with the store, but with the command line.
-        Err(source @ CacheError::Buffer(BufferError::NotABuffer { .. } | BufferError::OtherStore { .. }))
-            if args.buffer.is_some() =>
-        {
-            return Err(WeirError::Cache { path: media.buffer, source });
-        }
         Err(error) => {
+            let (source, path) = (error.clone(), media.buffer.clone());
+            let wrong = WeirError::Cache { path, source };
+            // Not what is wrong with the store, but with the command line.
+            if args.buffer.is_some() && wrong.is_of_another_buffer() {
+                return Err(wrong.not_its_buffer());
+            }
             findings.add_error(error.to_string(), error.help());
             findings.skipped.push(rest[1].into());
         }

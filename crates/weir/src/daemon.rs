@@ -49,6 +49,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
         || (!is_default && volume::find(&args.path, &args.volume)?.mode == VolumeMode::ReadOnly);
     let access = if read_only { Access::Read } else { Access::Write };
     let stack = Stack::open(media, settings, access, &args.volume)?;
+    stack.media.warn_of_readers();
     // A daemon whose memory is written back by itself must not wait for itself; needs privilege, works without.
     let _ = host::mark_io_flusher();
     serve(args, dir, stack, access)

@@ -8,6 +8,7 @@ use cache::CacheError;
 use device::Operation;
 use fs::FsError;
 use host::{HostError, quoted};
+use rustix::io::Errno;
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::io;
@@ -27,6 +28,8 @@ pub(crate) enum WeirError {
     NotEmpty { path: PathBuf, holds: String },
     #[error("{}: is a directory, not a file or a block device", path.display())]
     IsDirectory { path: PathBuf },
+    #[error("{}: it leads to {}, which is not there", path.display(), to.display())]
+    LeadsNowhere { path: PathBuf, to: PathBuf },
     #[error("{}: neither a mounted store nor a formatted one", path.display())]
     NeitherMountNorStore { path: PathBuf },
     #[error("{}: is mounted on {}", path.display(), at.display())]
@@ -35,8 +38,10 @@ pub(crate) enum WeirError {
     NotMedia { path: PathBuf },
     #[error("{}: a store that is a device needs a buffer of its own", path.display())]
     BufferWanted { path: PathBuf },
-    #[error("{}: the buffer is missing", path.display())]
-    BufferMissing { path: PathBuf },
+    #[error("{}: the buffer is missing{}", path.display(), leading(link))]
+    BufferMissing { path: PathBuf, link: Option<PathBuf> },
+    #[error("not the buffer of this store: {why}")]
+    NotItsBuffer { why: String },
     #[error("{}: the buffer cannot be read, and what was not home yet is only there: {why}", path.display())]
     BufferLost { path: PathBuf, why: String },
     #[error("{}: the buffer cannot be written: {why}", path.display())]
@@ -137,6 +142,17 @@ impl WeirError {
         }
     }
 
+    /// Whether what was given as the buffer is something else.
+    pub(crate) fn is_of_another_buffer(&self) -> bool {
+        let WeirError::Cache { source: CacheError::Buffer(error), .. } = self else { return false };
+        matches!(error, BufferError::NotABuffer { .. } | BufferError::OtherStore { .. })
+    }
+
+    /// The same, where somebody said that it is the buffer.
+    pub(crate) fn not_its_buffer(&self) -> WeirError {
+        WeirError::NotItsBuffer { why: self.to_string() }
+    }
+
     /// Whether it is that the buffer, which lies at `buffer`, cannot be written; it may still be readable.
     pub(crate) fn is_not_writable(&self, buffer: &Path) -> bool {
         match self {
@@ -163,6 +179,11 @@ impl WeirError {
             WeirError::NeitherMountNorStore { .. } => {
                 "give the directory on which a store is mounted (`findmnt -t fuse.weir`), or what was formatted"
             }
+            WeirError::LeadsNowhere { .. } => "attach the device, or correct the symbolic link",
+            WeirError::NotItsBuffer { .. } => {
+                "give the path of this store's buffer; if that is gone for good, leave the option out, and see \
+                 `weir replace-buffer --help`"
+            }
             WeirError::OnOwnMount { .. } => "put the store and its buffer on another file system",
             WeirError::BelowMountPoint { .. } => "mount on a directory that does not contain the store",
             WeirError::BufferWanted { .. } => {
@@ -185,6 +206,33 @@ impl WeirError {
         })
     }
 
+    fn help_about_mounting(&self) -> Option<Cow<'static, str>> {
+        Some(match self {
+            WeirError::MountPointMissing { dir } => format!("make it: `mkdir -p {}`", quoted(dir)).into(),
+            WeirError::MountPointNotDirectory { .. } => "give an empty directory".into(),
+            WeirError::MountPointNotEmpty { dir } => format!(
+                "what is in it would be hidden; give an empty directory: `mkdir {}`",
+                quoted(&dir.with_added_extension("weir"))
+            )
+            .into(),
+            WeirError::MountPointBusy { dir, .. } => {
+                format!("mount on another directory; `findmnt {}` shows what is there", quoted(dir)).into()
+            }
+            WeirError::NoFuse { source } => match source.kind() {
+                io::ErrorKind::PermissionDenied => "run as root, or let this user open /dev/fuse".into(),
+                _ => "load the kernel's module with `modprobe fuse`".into(),
+            },
+            WeirError::MayNotMount { .. } => {
+                "run as root, or install the package `fuse3` for its fusermount3".into()
+            }
+            WeirError::MayNotAllowOther => {
+                "add the line `user_allow_other` to /etc/fuse.conf, or run as root".into()
+            }
+            WeirError::MountFailed { .. } => "see `dmesg | tail` for the kernel's reason".into(),
+            _ => return None,
+        })
+    }
+
     /// The next step.
     pub(crate) fn help(&self) -> Option<Cow<'static, str>> {
         Some(match self {
@@ -198,6 +246,8 @@ impl WeirError {
             | WeirError::IsDirectory { .. }
             | WeirError::NotMedia { .. }
             | WeirError::NeitherMountNorStore { .. }
+            | WeirError::LeadsNowhere { .. }
+            | WeirError::NotItsBuffer { .. }
             | WeirError::OnOwnMount { .. }
             | WeirError::BelowMountPoint { .. }
             | WeirError::BufferWanted { .. }
@@ -214,21 +264,14 @@ impl WeirError {
             WeirError::Store { source, .. } => return source.help(),
             WeirError::Cache { source, .. } => return source.help(),
             WeirError::Fs { source, .. } => return source.help(),
-            WeirError::MountPointMissing { dir } => format!("make it: `mkdir -p {}`", quoted(dir)).into(),
-            WeirError::MountPointNotDirectory { .. } => "give an empty directory".into(),
-            WeirError::MountPointNotEmpty { dir } => {
-                format!("what is in it would be hidden; give an empty directory: `mkdir {}`", quoted(&dir.with_added_extension("weir"))).into()
-            }
-            WeirError::MountPointBusy { dir, .. } => {
-                format!("`findmnt {0}` shows what is there; `umount {0}` takes it away", quoted(dir)).into()
-            }
-            WeirError::NoFuse { source } => match source.kind() {
-                io::ErrorKind::PermissionDenied => "run as root, or let this user open /dev/fuse".into(),
-                _ => "load the kernel's module with `modprobe fuse`".into(),
-            },
-            WeirError::MayNotMount { .. } => "run as root, or install the package `fuse3` for its fusermount3".into(),
-            WeirError::MayNotAllowOther => "add the line `user_allow_other` to /etc/fuse.conf, or run as root".into(),
-            WeirError::MountFailed { .. } => "see `dmesg | tail` for the kernel's reason".into(),
+            WeirError::MountPointMissing { .. }
+            | WeirError::MountPointNotDirectory { .. }
+            | WeirError::MountPointNotEmpty { .. }
+            | WeirError::MountPointBusy { .. }
+            | WeirError::NoFuse { .. }
+            | WeirError::MayNotMount { .. }
+            | WeirError::MayNotAllowOther
+            | WeirError::MountFailed { .. } => return self.help_about_mounting(),
             WeirError::Spawn { .. } => "try `weir mount --foreground`".into(),
             WeirError::DaemonDied { .. } => "run it with `--foreground` to see its messages".into(),
             WeirError::NotMounted { .. } => "see what is mounted with `findmnt -t fuse.weir`".into(),
@@ -264,10 +307,23 @@ fn about(path: &Path, error: &dyn Display) -> String {
     if error.starts_with(&path) { error } else { format!("{path}: {error}") }
 }
 
+/// Where a symbolic link leads that leads nowhere.
+fn leading(link: &Option<PathBuf>) -> String {
+    link.as_ref().map(|to| format!(": it leads to {}, which is not there", to.display())).unwrap_or_default()
+}
+
 fn io_help(source: &io::Error) -> Option<Cow<'static, str>> {
-    match source.kind() {
-        io::ErrorKind::PermissionDenied => Some("run as root, or as the owner".into()),
-        io::ErrorKind::StorageFull => Some("free some space, or choose a smaller size".into()),
-        _ => None,
-    }
+    Some(match source.kind() {
+        io::ErrorKind::PermissionDenied => "run as root, or as the owner".into(),
+        io::ErrorKind::StorageFull => "free some space, or choose a smaller size".into(),
+        io::ErrorKind::ReadOnlyFilesystem => "make its file system writable, or choose another place".into(),
+        io::ErrorKind::AlreadyExists => "choose another place".into(),
+        io::ErrorKind::NotFound => "check the path: a directory of it is not there".into(),
+        io::ErrorKind::NotADirectory => "check the path: a part of it is no directory".into(),
+        io::ErrorKind::InvalidFilename => "choose a shorter name".into(),
+        _ if Errno::from_io_error(source) == Some(Errno::LOOP) => {
+            "check the path: its symbolic links lead in a circle".into()
+        }
+        _ => return None,
+    })
 }

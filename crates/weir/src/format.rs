@@ -4,7 +4,8 @@ use crate::blank::ensure_blank;
 use crate::cli::FormatArgs;
 use crate::error::WeirError;
 use crate::media::{
-    BUFFER_FILE, Media, STORE_FILE, What, absolute, ensure_not_on_weir, host_error, open, what_is,
+    BUFFER_FILE, Media, STORE_FILE, What, absolute, ensure_leads_somewhere, ensure_not_on_weir, host_error,
+    open, what_is,
 };
 use crate::size::Size;
 use crate::stack::Stack;
@@ -14,6 +15,7 @@ use fs::Caller;
 use host::{Access, Disk, Mounts, Overwrite, random_bytes};
 use std::ffi::{OsStr, OsString};
 use std::fs as files;
+use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use store::{Layout, Store};
@@ -30,7 +32,7 @@ const SEGMENT_MIN: Size = Size(1 << 20);
 const SEGMENT_MAX: Size = Size(128 << 20);
 
 /// Room for the largest write request of the kernel and everything that its transaction needs, several times.
-const BUFFER_MIN: Size = Size(8 << 20);
+pub(crate) const BUFFER_MIN: Size = Size(8 << 20);
 
 /// Where a medium is to lie, and how it comes to be.
 #[derive(Debug)]
@@ -95,6 +97,7 @@ struct Plans {
 
 fn plan(args: &FormatArgs) -> Result<Plans, WeirError> {
     check_sizes(args)?;
+    ensure_leads_somewhere(&args.path)?;
     let into_directory = matches!(what_is(&args.path)?, What::Absent | What::Directory);
     let store = if into_directory {
         plan_medium(args.path.join(STORE_FILE), "--size", args.size, STORE_DEFAULT)?
@@ -106,7 +109,7 @@ fn plan(args: &FormatArgs) -> Result<Plans, WeirError> {
         None if into_directory => args.path.join(BUFFER_FILE),
         None => return Err(WeirError::BufferWanted { path: args.path.clone() }),
     };
-    let buffer = plan_medium(buffer, "--buffer-size", args.buffer_size, BUFFER_DEFAULT)?;
+    let buffer = plan_buffer(buffer, args.buffer_size)?;
     if let (Plan::Use { path: one }, Plan::Use { path: other }) = (&store, &buffer)
         && absolute(one)? == absolute(other)?
     {
@@ -117,16 +120,8 @@ fn plan(args: &FormatArgs) -> Result<Plans, WeirError> {
 
 fn check_sizes(args: &FormatArgs) -> Result<(), WeirError> {
     let wrong = |option, size, why: &str| Err(WeirError::Size { option, size, why: why.into() });
-    for (option, size, least) in
-        [("--size", args.size, STORE_MIN), ("--buffer-size", args.buffer_size, BUFFER_MIN)]
-    {
-        match size {
-            Some(size) if size < least => return wrong(option, size, &format!("less than {least}")),
-            Some(size) if size.0 % BLOCK_BYTES as u64 != 0 => {
-                return wrong(option, size, &not_whole(size));
-            }
-            _ => {}
-        }
+    if let Some(size) = args.size {
+        check_size("--size", size, STORE_MIN)?;
     }
     let Some(segment) = args.segment_size else { return Ok(()) };
     let option = "--segment-size";
@@ -143,12 +138,37 @@ fn check_sizes(args: &FormatArgs) -> Result<(), WeirError> {
     Ok(())
 }
 
+fn check_size(option: &'static str, size: Size, least: Size) -> Result<(), WeirError> {
+    let wrong = |why| Err(WeirError::Size { option, size, why });
+    match size {
+        size if size < least => wrong(format!("less than {least}")),
+        size if !size.0.is_multiple_of(BLOCK_BYTES as u64) => wrong(not_whole(size)),
+        _ => Ok(()),
+    }
+}
+
+/// A buffer at `path`, which is as large as one has to be.
+pub(crate) fn plan_buffer(path: PathBuf, size: Option<Size>) -> Result<Plan, WeirError> {
+    ensure_leads_somewhere(&path)?;
+    let plan = plan_medium(path, "--buffer-size", size, BUFFER_DEFAULT)?;
+    match &plan {
+        Plan::Create { bytes, .. } => check_size("--buffer-size", Size(*bytes), BUFFER_MIN)?,
+        Plan::Use { path } => {
+            let end = files::File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0)));
+            let end = end.map_err(WeirError::io("finding its size", path))?;
+            // A part of a block at its end is not used.
+            check_size("--buffer", Size(end - end % BLOCK_BYTES as u64), BUFFER_MIN)?;
+        }
+    }
+    Ok(plan)
+}
+
 fn not_whole(size: Size) -> String {
     let below = size.0 - size.0 % BLOCK_BYTES as u64;
     format!("{} bytes are not a multiple of 4096, {below} are", size.0)
 }
 
-pub(crate) fn plan_medium(
+fn plan_medium(
     path: PathBuf,
     option: &'static str,
     size: Option<Size>,

@@ -67,7 +67,8 @@ impl Media {
             }
         };
         if what_is(&buffer)? == What::Absent {
-            return Err(WeirError::BufferMissing { path: buffer });
+            let link = buffer.read_link().ok();
+            return Err(WeirError::BufferMissing { path: buffer, link });
         }
         let media = Media { name, store: absolute(&store)?, buffer: absolute(&buffer)? };
         media.ensure_separate()?;
@@ -109,6 +110,7 @@ impl Media {
 
 /// The store's medium of what was formatted as `path`.
 pub(crate) fn store_of(path: &Path) -> Result<PathBuf, WeirError> {
+    ensure_leads_somewhere(path)?;
     let store = match what_is(path)? {
         What::Absent => return Err(WeirError::Missing { path: path.into() }),
         What::Directory => absolute(path)?.join(STORE_FILE),
@@ -117,6 +119,14 @@ pub(crate) fn store_of(path: &Path) -> Result<PathBuf, WeirError> {
     match what_is(&store)? {
         What::Absent => Err(WeirError::Missing { path: path.into() }),
         _ => Ok(store),
+    }
+}
+
+/// Refuses a symbolic link to nothing: a device that is not attached, most likely.
+pub(crate) fn ensure_leads_somewhere(path: &Path) -> Result<(), WeirError> {
+    match path.read_link() {
+        Ok(to) if what_is(path)? == What::Absent => Err(WeirError::LeadsNowhere { path: path.into(), to }),
+        _ => Ok(()),
     }
 }
 

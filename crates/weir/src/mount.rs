@@ -3,18 +3,12 @@
 use crate::cli::MountArgs;
 use crate::daemon::{self, READY};
 use crate::error::WeirError;
-use crate::media::Media;
 use crate::size::Size;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, ExitCode, Stdio};
 
 pub(crate) fn run(args: &MountArgs) -> Result<ExitCode, WeirError> {
     check_memory(args.tuning.memory)?;
-    if !args.daemon
-        && let Ok(media) = Media::find(&args.path, args.buffer.as_deref())
-    {
-        media.warn_of_readers();
-    }
     if args.foreground || args.daemon {
         return daemon::run(args).map(|()| ExitCode::SUCCESS);
     }

@@ -1,5 +1,6 @@
 //! Sizes as people write them.
 
+use device::BLOCK_BYTES;
 use std::fmt;
 use std::str::FromStr;
 
@@ -10,6 +11,8 @@ pub(crate) struct Size(pub(crate) u64);
 /// Units by their first letter, each 1024 times the one before.
 const UNITS: [(&str, u32); 6] = [("B", 0), ("K", 10), ("M", 20), ("G", 30), ("T", 40), ("P", 50)];
 
+const MEGABYTE: u128 = 1_000_000;
+
 /// Digits after the point: no unit has more than 15 of them in decimal.
 const FRACTION_DIGITS_MAX: usize = 15;
 
@@ -19,7 +22,7 @@ impl FromStr for Size {
     type Err = String;
 
     /// `4096`, `512K`, `256MiB`, `1.5g` count by 1024, as K, M, G mean everywhere in storage; `8GB` by 1000, as on the label of a
-    /// disk. A part of a byte is left out.
+    /// disk. A part of a byte is left out, and from a megabyte on a part of a block.
     fn from_str(text: &str) -> Result<Size, String> {
         let text = text.trim();
         if text.starts_with('-') {
@@ -43,6 +46,9 @@ impl FromStr for Size {
             (whole.parse().map_err(|_| too_many())?, fraction.parse().map_err(|_| too_many())?);
         let part = part * unit_bytes / 10u128.pow(fraction.len() as u32);
         let bytes = whole.checked_mul(unit_bytes).and_then(|whole| whole.checked_add(part));
+        // Of what is counted in megabytes nobody means a part of a block, and few powers of ten are whole ones.
+        let rest = |bytes: u128| if unit_bytes >= MEGABYTE { bytes % BLOCK_BYTES as u128 } else { 0 };
+        let bytes = bytes.map(|bytes| bytes - rest(bytes));
         bytes.and_then(|bytes| u64::try_from(bytes).ok()).map(Size).ok_or_else(too_many)
     }
 }
@@ -85,9 +91,10 @@ mod tests {
         assert_eq!(bytes("8g"), Ok(8 << 30));
         assert_eq!(bytes("8 GB"), Ok(8_000_000_000));
         assert_eq!(bytes("64kB"), Ok(64_000));
+        assert_eq!(bytes("10GB"), Ok(9_999_998_976));
         assert_eq!(bytes("1.5GiB"), Ok(3 << 29));
         assert_eq!(bytes("0.1K"), Ok(102));
-        assert_eq!(bytes("15.999999999999999P"), Ok((16 << 50) - 2));
+        assert_eq!(bytes("15.999999999999999P"), Ok((16 << 50) - 4096));
         assert_eq!(bytes("0"), Ok(0));
         for wrong in [
             "",

@@ -5,6 +5,7 @@ mod common;
 use common::{Bytes, Sandbox, assert_says, can_mount, failing_after, fails, succeeds, weir};
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -197,6 +198,55 @@ fn a_check_with_the_wrong_buffer_is_no_finding() {
     assert_says(&check(&other.store().join("buffer")), "could not check");
     assert_says(&check(Path::new("/etc/passwd")), "not a weir buffer");
     assert_says(&check(&sandbox.path("nothing")), "the buffer is missing");
+}
+
+#[test]
+fn an_old_buffer_that_is_another_file_is_a_mistake_and_no_loss() {
+    let (sandbox, other) = (Sandbox::formatted(), Sandbox::formatted());
+    let before = Bytes::below(&sandbox.store());
+    let theirs = other.store().join("buffer");
+    for wrong in [Path::new("/etc/passwd"), &theirs, &sandbox.path("nothing")] {
+        let mut replace = weir();
+        let said =
+            fails(replace.args(["replace-buffer", "--accept-loss", "--old"]).arg(wrong).arg(sandbox.store()));
+        assert_says(&said, "not the buffer of this store");
+        before.assert_unchanged(&sandbox.store());
+    }
+}
+
+#[test]
+fn a_buffer_is_as_large_as_format_makes_one_wherever_it_comes_from() {
+    let sandbox = Sandbox::formatted();
+    let small = sandbox.path("small");
+    File::create(&small).expect("a file").set_len(1 << 20).expect("room");
+    let before = Bytes::below(&sandbox.store());
+    let replace = |what: &str, value: &Path| {
+        let said = fails(weir().args(["replace-buffer", what]).arg(value).arg(sandbox.store()));
+        assert_says(&said, "less than 8 MiB");
+        before.assert_unchanged(&sandbox.store());
+    };
+    replace("--buffer-size", Path::new("1MiB"));
+    replace("--buffer", &small);
+    let said =
+        fails(weir().args(["format", "--size", "40MiB", "--buffer"]).arg(&small).arg(sandbox.path("new")));
+    assert_says(&said, "less than 8 MiB");
+    assert!(!sandbox.path("new").exists());
+    assert!(fs::read(&small).expect("ours").iter().all(|byte| *byte == 0), "it was written to");
+}
+
+#[test]
+fn a_link_that_leads_nowhere_is_named_with_where_it_leads() {
+    let sandbox = Sandbox::formatted();
+    let link = sandbox.path("link");
+    symlink("/dev/not attached", &link).expect("a link");
+    let leads = "leads to /dev/not attached, which is not there";
+    assert_says(&fails(weir().arg("format").arg(&link)), leads);
+    assert_says(&fails(weir().arg("mount").arg(&link).arg(sandbox.mount_point())), leads);
+    let buffer = sandbox.store().join("buffer");
+    fs::remove_file(&buffer).expect("ours");
+    symlink("/dev/not attached", &buffer).expect("a link");
+    let said = fails(weir().arg("mount").arg(sandbox.store()).arg(sandbox.mount_point()));
+    assert_says(&said, "the buffer is missing: it leads to /dev/not attached, which is not there");
 }
 
 #[test]

@@ -72,6 +72,9 @@ fn a_mount_of_media_that_others_can_read_says_so() {
     mounted.unmount();
     let store = sandbox.store().join("store");
     let_all_read(&store);
+    let mut wrong = weir();
+    wrong.args(["mount", "--buffer", "/etc/passwd"]).arg(sandbox.store()).arg(sandbox.mount_point());
+    assert!(!fails(&mut wrong).contains("chmod"), "of a file that is none of ours");
     let mounted = sandbox.mount();
     assert_says(&mounted.messages(), &format!("`chmod 600 {}`", store.display()));
     mounted.unmount();
