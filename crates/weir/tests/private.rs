@@ -7,7 +7,23 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
+
+/// A loop device over a file, until it is dropped.
+struct LoopDevice(PathBuf);
+
+impl LoopDevice {
+    fn over(file: &Path) -> LoopDevice {
+        let Output { stdout, .. } = succeeds(Command::new("losetup").args(["--find", "--show"]).arg(file));
+        LoopDevice(String::from_utf8_lossy(&stdout).trim().into())
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
 
 /// A blank file that everybody may read.
 fn open_to_all(path: PathBuf, bytes: u64) -> PathBuf {
@@ -59,6 +75,30 @@ fn a_file_that_cannot_be_closed_to_others_is_refused_with_the_command() {
     let format = format.uid(65534).gid(65534).arg("format").arg("--buffer").arg(&buffer).arg(&store);
     assert_says(&fails(format), &format!("`chmod 600 '{}'`", store.display()));
     assert!(fs::read(&store).expect("it is ours").iter().all(|byte| *byte == 0), "it was written to");
+}
+
+#[test]
+fn a_block_device_keeps_its_mode_and_is_warned_of_where_all_may_read_it() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let (image, buffer) = (open_to_all(sandbox.path("image"), 40 << 20), sandbox.path("buffer"));
+    let device = LoopDevice::over(&image);
+    let before = mode(&device.0);
+    let mut format = weir();
+    format.args(["format", "--force", "--buffer-size", "8MiB", "--buffer"]).arg(&buffer).arg(&device.0);
+    let said = |output: Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!said(succeeds(&mut format)).contains("warning"));
+    assert_eq!(mode(&device.0), before);
+
+    fs::remove_file(&buffer).expect("ours");
+    fs::set_permissions(&device.0, Permissions::from_mode(before | 0o004)).expect("we are root");
+    let warned = said(succeeds(&mut format));
+    let after = mode(&device.0);
+    fs::set_permissions(&device.0, Permissions::from_mode(before)).expect("we are root");
+    assert_eq!(after, before | 0o004);
+    assert_says(&warned, &format!("`chmod o-rwx {}`", device.0.display()));
 }
 
 #[test]
