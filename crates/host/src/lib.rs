@@ -5,11 +5,13 @@ mod error;
 mod machine;
 mod mounts;
 mod open;
+mod process;
 mod write_out;
 
 pub use disk::Disk;
 pub use error::HostError;
 pub use machine::{SystemClock, WriteCache, mark_io_flusher, random_bytes, write_cache};
-pub use mounts::{Mount, Mounts};
+pub use mounts::{Mount, Mounts, Owner};
 pub use open::{Access, Overwrite};
+pub use process::{Peer, is_stopped, keep_descriptors, lock_holder, peer_of};
 pub use write_out::write_out;
