@@ -1,7 +1,7 @@
 //! What can go wrong at the command line: what, where, and the next step.
 
 use crate::bench::BenchError;
-use crate::control;
+use crate::logs;
 use crate::size::Size;
 use buffer::BufferError;
 use cache::CacheError;
@@ -41,6 +41,8 @@ pub(crate) enum WeirError {
     FixedSize { option: &'static str, path: PathBuf },
     #[error("{}: in use: it is mounted already, or being checked or formatted", path.display())]
     Busy { path: PathBuf },
+    #[error("{}: in use by process {pid} ({program})", path.display())]
+    InUse { path: PathBuf, pid: u32, program: String, mount: Option<PathBuf> },
     #[error("{source}")]
     Host { path: PathBuf, source: HostError },
     #[error("{}: {source}", path.display())]
@@ -77,6 +79,18 @@ pub(crate) enum WeirError {
     NotMounted { dir: PathBuf },
     #[error("{}: the daemon does not answer: {source}", dir.display())]
     NoAnswer { dir: PathBuf, source: io::Error },
+    #[error("{}: does not answer: the daemon has ended, killed or crashed, and left a dead mount", dir.display())]
+    DaemonGone { dir: PathBuf, store: PathBuf, owner: u32 },
+    #[error("{}: a dead mount of another store, {}, is here", dir.display(), store.display())]
+    DeadMount { dir: PathBuf, store: PathBuf },
+    #[error("{}: the daemon, pid {pid}, is stopped (SIGSTOP, or a debugger)", dir.display())]
+    DaemonStopped { dir: PathBuf, pid: u32 },
+    #[error("{}: the daemon has not answered for {seconds} s", dir.display())]
+    DaemonSilent { dir: PathBuf, pid: Option<u32>, seconds: u64 },
+    #[error("{}: the daemon of user {owner} takes this from that user and root only", dir.display())]
+    DaemonOfOther { dir: PathBuf, owner: u32 },
+    #[error("{}: the daemon cannot keep its messages there: {why}", dir.display())]
+    RunDirectory { dir: PathBuf, why: String },
     #[error("{}: the daemon says: {why}", dir.display())]
     Refused { dir: PathBuf, why: String },
     #[error("{}: unmounting: {why}", dir.display())]
@@ -174,6 +188,44 @@ impl WeirError {
         })
     }
 
+    fn help_about_daemon(&self) -> Option<String> {
+        Some(match self {
+            WeirError::InUse { mount: Some(dir), .. } => format!("unmount it: `weir unmount {}`", dir.display()),
+            WeirError::InUse { pid, program, .. } if program == env!("CARGO_PKG_NAME") => format!(
+                "it has no mount that can be seen: after an unmount it takes everything home and ends when its last user has \
+                 left; `kill {pid}` ends it without them, with everything taken home"
+            ),
+            WeirError::InUse { pid, .. } => format!("see what it does with `ps -fp {pid}`, and wait for its end"),
+            WeirError::NoAnswer { dir, .. } => {
+                format!("see whether it still runs with `ps -C weir -f`, and whether `ls {}` works", dir.display())
+            }
+            WeirError::DaemonGone { dir, store, owner } => format!(
+                "`weir mount {} {}` takes the dead mount away and mounts again; nothing that was synced is lost, and the \
+                 newest of {} has what it said last",
+                store.display(),
+                dir.display(),
+                logs::of_user(*owner).display()
+            ),
+            WeirError::DeadMount { dir, .. } => {
+                format!("mount that store again, or take it away with `weir unmount {}`", dir.display())
+            }
+            WeirError::DaemonStopped { pid, .. } => format!("let it go on: `kill -CONT {pid}`"),
+            WeirError::DaemonSilent { pid: Some(pid), .. } => {
+                format!("see what it waits for with `ps -o pid,stat,wchan:20 -p {pid}`; if it is stopped, `kill -CONT {pid}`")
+            }
+            WeirError::DaemonSilent { pid: None, .. } => "it runs out of sight: ask again from where it was started".into(),
+            WeirError::DaemonOfOther { owner, .. } => format!("ask user {owner} or root to do it"),
+            WeirError::RunDirectory { dir, .. } if logs::is_roots(dir) => {
+                format!("make it: `install -d -o root -m 700 {}`; or mount with --foreground", dir.display())
+            }
+            WeirError::RunDirectory { .. } => {
+                "set XDG_RUNTIME_DIR to a directory of your own, or unset it if it is another user's; or mount with --foreground"
+                    .into()
+            }
+            _ => return None,
+        })
+    }
+
     fn help(&self) -> Option<String> {
         Some(match self {
             WeirError::Missing { path } => format!("make one with `weir format {}`", path.display()),
@@ -212,12 +264,14 @@ impl WeirError {
             WeirError::Spawn { .. } => "try `weir mount --foreground`".into(),
             WeirError::DaemonDied { .. } => "run it with `--foreground` to see its messages".into(),
             WeirError::NotMounted { .. } => "see what is mounted with `findmnt -t fuse.weir`".into(),
-            WeirError::NoAnswer { dir, .. } => format!(
-                "if the daemon was killed: `umount {}`, then `weir mount` again; nothing that was synced is lost, and the \
-                 newest of {} has what it said last",
-                dir.display(),
-                control::logs().display()
-            ),
+            WeirError::NoAnswer { .. }
+            | WeirError::InUse { .. }
+            | WeirError::DaemonGone { .. }
+            | WeirError::DeadMount { .. }
+            | WeirError::DaemonStopped { .. }
+            | WeirError::DaemonSilent { .. }
+            | WeirError::DaemonOfOther { .. }
+            | WeirError::RunDirectory { .. } => return self.help_about_daemon(),
             WeirError::Refused { dir, .. } => format!("see `weir status {}`", dir.display()),
             WeirError::Unmount { dir, .. } => {
                 format!("see who works there with `fuser -vm {}`, and try again", dir.display())
