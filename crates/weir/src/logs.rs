@@ -64,8 +64,9 @@ fn own_directory() -> PathBuf {
     if user.is_root() {
         return ROOT_DIRECTORY.into();
     }
-    match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(directory) => PathBuf::from(directory).join("weir"),
+    // A relative one is to be ignored, says its specification.
+    match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute()) {
+        Some(directory) => directory.join("weir"),
         None => format!("/tmp/weir-{}", user.as_raw()).into(),
     }
 }
