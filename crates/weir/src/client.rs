@@ -5,6 +5,7 @@
 use crate::address::{self, DeviceNumber};
 use crate::error::WeirError;
 use crate::media::FS_TYPE;
+use crate::tell;
 use host::{Mount, Mounts, Owner, is_stopped};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid, geteuid};
@@ -169,7 +170,7 @@ impl Client {
                 return Err(WeirError::DaemonSilent { dir, pid: self.pid, seconds });
             }
             if patience == WORK_WAIT && !self.told {
-                eprintln!("{}: waiting for the daemon", self.dir.display());
+                tell(&format!("{}: waiting for the daemon", self.dir.display()));
                 self.told = true;
             }
         }
@@ -212,7 +213,10 @@ impl Client {
             return Err(WeirError::DaemonOfOther { dir: self.dir.clone(), owner: self.owner });
         }
         match reply["error"].as_str() {
-            Some(why) => Err(WeirError::Refused { dir: self.dir.clone(), why: why.into() }),
+            Some(why) => {
+                let help = reply["help"].as_str().map(str::to_owned);
+                Err(WeirError::Refused { dir: self.dir.clone(), why: why.into(), help })
+            }
             None => Ok(Some(reply)),
         }
     }

@@ -11,7 +11,7 @@
 
 use crate::address::{self, DeviceNumber};
 use crate::error::WeirError;
-use crate::status::{Mounted, ScrubFrom};
+use crate::status::{Mounted, Refusal, ScrubFrom};
 use host::peer_of;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::geteuid;
@@ -170,8 +170,8 @@ fn answer(line: &str, mounted: &Mounted, rights: Rights) -> Value {
     }
 }
 
-fn or_error(outcome: Result<Value, String>) -> Value {
-    outcome.unwrap_or_else(|why| json!({ "error": why }))
+fn or_error(outcome: Result<Value, Refusal>) -> Value {
+    outcome.unwrap_or_else(|Refusal { why, help }| json!({ "error": why, "help": help }))
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use crate::signals::{self, Kept, Watched};
 use crate::size::Size;
 use crate::stack::{Stack, Stopper, Workers};
 use crate::status::Mounted;
+use crate::tell;
 use crate::volume;
 use crate::watch;
 use cache::{FetchMode, Settings};
@@ -51,6 +52,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
         || (!is_default && volume::find(&args.path, &args.volume)?.mode == VolumeMode::ReadOnly);
     let access = if read_only { Access::Read } else { Access::Write };
     let stack = Stack::open(media, settings, access, &args.volume)?;
+    stack.media.warn_of_readers();
     // A daemon whose memory is written back by itself must not wait for itself; needs privilege, works without.
     let _ = host::mark_io_flusher();
     serve(args, point, stack, access, logs)
@@ -123,7 +125,7 @@ fn attend(
             mounted.set_log(path);
             leave_caller(&file).map_err(|source| WeirError::Spawn { source })?;
         }
-        None => eprintln!("{}: mounted; unmount it, or press ^C, to end", dir.display()),
+        None => tell(&format!("{}: mounted; unmount it, or press ^C, to end", dir.display())),
     }
     Ok(server)
 }

@@ -5,6 +5,7 @@ use crate::cli::MountArgs;
 use crate::client::{Found, spellings};
 use crate::error::WeirError;
 use crate::media::{Media, absolute};
+use crate::tell;
 use crate::unmount::{How, unmount};
 use host::{Mount, Mounts};
 use std::fs;
@@ -46,7 +47,7 @@ impl MountPoint {
         }
         let dir = self.dir.display();
         unmount(&self.dir, How::Detach).map_err(|why| WeirError::Unmount { dir: self.dir.clone(), why })?;
-        eprintln!("{dir}: the last daemon was killed or has crashed; its dead mount is taken away");
+        tell(&format!("{dir}: the last daemon was killed or has crashed; its dead mount is taken away"));
         check_directory(&self.dir).map(drop)
     }
 }

@@ -4,6 +4,7 @@ use crate::cli::DirArgs;
 use crate::client::{Client, Found};
 use crate::error::WeirError;
 use crate::size::Size;
+use crate::tell;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -137,8 +138,7 @@ fn is_gone_within(process: &OwnedFd, timeout: Duration) -> bool {
 fn tell_progress(daemon: &mut Client) {
     // Unmounted it is already, so this is no reason to give up: it goes on when it is told to.
     if let Err(error) = daemon.ensure_runs() {
-        let (message, help) = error.message_and_help();
-        return eprintln!("{message}; {help}");
+        return tell(&format!("{error}; {}", error.help().unwrap_or_default()));
     }
     let left = daemon.request("status").ok().and_then(|status| status["dirty"]["bytes"].as_u64());
     match left {

@@ -3,11 +3,14 @@
 
 mod common;
 
-use common::{Bytes, NOBODY, Sandbox, can_mount, fails, is_mounted, succeeds, weir};
+use common::{
+    Bytes, NOBODY, Sandbox, TmpfsMount, assert_says, can_mount, failing_after, fails, is_mounted, succeeds,
+    weir,
+};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// Mounts the sandbox's store, which must fail, saying `part`, without changing a byte.
@@ -21,11 +24,6 @@ fn mount_fails(sandbox: &Sandbox, part: &str) {
     before.assert_unchanged(&sandbox.store());
     assert!(!is_mounted(&sandbox.mount_point()));
     assert_says(&said, part);
-}
-
-#[track_caller]
-fn assert_says(said: &str, part: &str) {
-    assert!(said.contains(part), "said {said:?}, not {part:?}");
 }
 
 fn overwrite(path: &Path, at: u64, bytes: &[u8]) {
@@ -243,14 +241,6 @@ fn without_permission_nothing_is_touched() {
     before.assert_unchanged(&sandbox.store());
 }
 
-/// The command on a device that fails every write past so many KiB: a limit on the size of files does that.
-fn failing_after(kib: u32) -> Command {
-    let mut shell = Command::new("bash");
-    let script = format!("trap '' XFSZ; ulimit -f {kib}; exec \"$0\" \"$@\"");
-    shell.args(["-c", &script, env!("CARGO_BIN_EXE_weir")]);
-    shell
-}
-
 #[test]
 fn a_device_that_returns_errors_is_reported_and_left_alone() {
     if !can_mount() {
@@ -281,22 +271,6 @@ fn a_full_device_is_reported_and_nothing_is_left_there() {
     let small = TmpfsMount::new(sandbox.path("mnt"), "4m");
     fails(weir().arg("format").args(common::SMALL).arg(small.0.join("media")));
     assert_eq!(fs::read_dir(&small.0).expect("a listing").count(), 0);
-}
-
-struct TmpfsMount(PathBuf);
-
-impl TmpfsMount {
-    fn new(dir: PathBuf, size: &str) -> TmpfsMount {
-        let options = format!("size={size}");
-        succeeds(Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&dir));
-        TmpfsMount(dir)
-    }
-}
-
-impl Drop for TmpfsMount {
-    fn drop(&mut self) {
-        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
-    }
 }
 
 #[test]

@@ -86,6 +86,11 @@ impl Sandbox {
         self.mount_with(&[])
     }
 
+    /// Mounts the store; its messages go to `messages`.
+    pub fn mount_saying_to(&self, messages: Stdio) -> Mounted {
+        Mounted::start_saying_to(&self.store(), &self.mount_point(), &[], messages, &self.path("daemon.log"))
+    }
+
     /// Mounts the store with more options.
     pub fn mount_with(&self, options: &[&str]) -> Mounted {
         Mounted::start(&self.store(), &self.mount_point(), options, &self.path("daemon.log"))
@@ -103,6 +108,10 @@ impl Mounted {
     /// Mounts `store` on `dir` and returns when it is ready; the daemon's messages go to `log`.
     pub fn start(store: &Path, dir: &Path, options: &[&str], log: &Path) -> Mounted {
         let messages = File::create(log).expect("a log");
+        Mounted::start_saying_to(store, dir, options, messages.into(), log)
+    }
+
+    fn start_saying_to(store: &Path, dir: &Path, options: &[&str], messages: Stdio, log: &Path) -> Mounted {
         let daemon = weir()
             .args(["mount", "--foreground"])
             .args(options)
@@ -237,6 +246,20 @@ pub fn fails(command: &mut Command) -> String {
     said
 }
 
+/// Fails unless `part` was said.
+#[track_caller]
+pub fn assert_says(said: &str, part: &str) {
+    assert!(said.contains(part), "said {said:?}, not {part:?}");
+}
+
+/// The command on a device that fails every write past so many KiB: a limit on the size of files does that.
+pub fn failing_after(kib: u32) -> Command {
+    let mut shell = Command::new("bash");
+    let script = format!("trap '' XFSZ; ulimit -f {kib}; exec \"$0\" \"$@\"");
+    shell.args(["-c", &script, env!("CARGO_BIN_EXE_weir")]);
+    shell
+}
+
 /// Copies a program that is to be run. Another process does it: ours may fork for another test while the copy is open for
 /// writing, and until that fork has become another program the copy cannot be run.
 pub fn copy_program(from: &str, to: &Path) {
@@ -258,6 +281,24 @@ pub fn can_mount() -> bool {
         eprintln!("skipped: mounting needs root and /dev/fuse");
     }
     can
+}
+
+/// A small file system in memory, until it is dropped.
+pub struct TmpfsMount(pub PathBuf);
+
+impl TmpfsMount {
+    /// Mounts one on `dir`.
+    pub fn new(dir: PathBuf, size: &str) -> TmpfsMount {
+        let options = format!("size={size}");
+        succeeds(Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&dir));
+        TmpfsMount(dir)
+    }
+}
+
+impl Drop for TmpfsMount {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
+    }
 }
 
 /// Every byte of every file below a directory, and what else there is.
