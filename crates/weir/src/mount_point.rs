@@ -24,7 +24,7 @@ pub(crate) struct MountPoint {
 enum Below {
     Nothing,
     /// What a daemon of the same store left when it was killed.
-    DeadMount,
+    DeadMount(DeviceNumber),
 }
 
 impl MountPoint {
@@ -42,13 +42,18 @@ impl MountPoint {
     /// Takes a dead mount away, if there is one. The last step before the new one is made: until then its programs get errors,
     /// and do not meet the directory below.
     pub(crate) fn clear(&self) -> Result<(), WeirError> {
-        if self.below == Below::Nothing {
-            return Ok(());
+        let Below::DeadMount(dead) = self.below else { return Ok(()) };
+        if device_of(&self.dir).is_ok_and(|device| device == dead) {
+            let failed = |why| WeirError::Unmount { dir: self.dir.clone(), why };
+            unmount(&self.dir, How::Detach).map_err(failed)?;
+            let dir = self.dir.display();
+            tell(&format!("{dir}: the last daemon was killed or has crashed; its dead mount is taken away"));
         }
-        let dir = self.dir.display();
-        unmount(&self.dir, How::Detach).map_err(|why| WeirError::Unmount { dir: self.dir.clone(), why })?;
-        tell(&format!("{dir}: the last daemon was killed or has crashed; its dead mount is taken away"));
-        check_directory(&self.dir).map(drop)
+        match mount_at(&self.dir)? {
+            // Somebody was faster.
+            Some(mount) => Err(WeirError::MountPointBusy { dir: mount.point, fs_type: mount.fs_type }),
+            None => check_directory(&self.dir).map(drop),
+        }
     }
 }
 
@@ -80,7 +85,7 @@ fn dead_mount(mount: &Mount, media: &Media) -> Result<MountPoint, WeirError> {
     }
     found.ensure_own()?;
     match found.store == media.name {
-        true => Ok(MountPoint { dir, below: Below::DeadMount }),
+        true => Ok(MountPoint { dir, below: Below::DeadMount(found.device()) }),
         false => Err(WeirError::DeadMount { dir, store: found.store }),
     }
 }
@@ -116,7 +121,7 @@ fn check_permission(point: &MountPoint, allow_other: bool) -> Result<(), WeirErr
     }
     let may_write = || rustix::fs::access(&point.dir, rustix::fs::Access::WRITE_OK).is_ok();
     // What is below a dead mount cannot be asked for; fusermount3 sees it in time.
-    let may_mount = point.below == Below::DeadMount || may_write();
+    let may_mount = point.below != Below::Nothing || may_write();
     if !may_mount || !has_fusermount() {
         return Err(WeirError::MayNotMount { dir: point.dir.clone() });
     }
