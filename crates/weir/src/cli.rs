@@ -86,7 +86,8 @@ pub(crate) struct FormatArgs {
 /// Mount a store; returns once it is ready
 ///
 /// The daemon stays in the background until DIR is unmounted, by `weir unmount`,
-/// `umount`, or SIGTERM; it then takes everything home and exits.
+/// `umount`, or SIGTERM; it then takes everything home and exits. A dead mount of the same store on DIR, left by a daemon
+/// that was killed, is taken away.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

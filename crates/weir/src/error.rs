@@ -1,7 +1,7 @@
 //! What can go wrong at the command line: what, where, and the next step.
 
 use crate::bench::BenchError;
-use crate::control;
+use crate::logs;
 use crate::size::Size;
 use buffer::BufferError;
 use cache::CacheError;
@@ -54,6 +54,8 @@ pub(crate) enum WeirError {
     FixedSize { option: &'static str, path: PathBuf },
     #[error("{}: in use: it is mounted already, or being checked or formatted", path.display())]
     Busy { path: PathBuf },
+    #[error("{}: in use by process {pid} ({program})", path.display())]
+    InUse { path: PathBuf, pid: u32, program: String, mount: Option<PathBuf> },
     #[error("{source}")]
     Host { path: PathBuf, source: HostError },
     #[error("{}", about(path, source))]
@@ -90,6 +92,18 @@ pub(crate) enum WeirError {
     NotMounted { dir: PathBuf },
     #[error("{}: the daemon does not answer: {source}", dir.display())]
     NoAnswer { dir: PathBuf, source: io::Error },
+    #[error("{}: does not answer: the daemon has ended, killed or crashed, and left a dead mount", dir.display())]
+    DaemonGone { dir: PathBuf, store: PathBuf, owner: u32 },
+    #[error("{}: a dead mount of another store, {}, is here", dir.display(), store.display())]
+    DeadMount { dir: PathBuf, store: PathBuf },
+    #[error("{}: the daemon, pid {pid}, is stopped (SIGSTOP, or a debugger)", dir.display())]
+    DaemonStopped { dir: PathBuf, pid: u32 },
+    #[error("{}: the daemon has not answered for {seconds} s", dir.display())]
+    DaemonSilent { dir: PathBuf, pid: Option<u32>, seconds: u64 },
+    #[error("{}: the daemon of user {owner} takes this from that user and root only", dir.display())]
+    DaemonOfOther { dir: PathBuf, owner: u32 },
+    #[error("{}: the daemon cannot keep its messages there: {why}", dir.display())]
+    RunDirectory { dir: PathBuf, why: String },
     #[error("{}: the daemon says: {why}", dir.display())]
     Refused { dir: PathBuf, why: String, help: Option<String> },
     #[error("{}: unmounting: {why}", dir.display())]
@@ -209,6 +223,51 @@ impl WeirError {
         })
     }
 
+    fn help_about_daemon(&self) -> Option<Cow<'static, str>> {
+        Some(match self {
+            WeirError::InUse { mount: Some(dir), .. } => format!("unmount it: `weir unmount {}`", quoted(dir)).into(),
+            WeirError::InUse { pid, program, .. } if program == env!("CARGO_PKG_NAME") => format!(
+                "it has no mount that can be seen: after an unmount it takes everything home and ends when its last user has \
+                 left; `kill {pid}` ends it without them, with everything taken home"
+            )
+            .into(),
+            WeirError::InUse { pid, .. } => {
+                format!("see what it does with `ps -fp {pid}`, and wait for its end").into()
+            }
+            WeirError::NoAnswer { dir, .. } => {
+                format!("see whether it still runs with `ps -C weir -f`, and whether `ls {}` works", quoted(dir)).into()
+            }
+            WeirError::DaemonGone { dir, store, owner } => format!(
+                "`weir mount {} {}` takes the dead mount away and mounts again; nothing that was synced is lost, and the \
+                 newest of {} has what it said last",
+                quoted(store),
+                quoted(dir),
+                logs::of_user(*owner).display()
+            )
+            .into(),
+            WeirError::DeadMount { dir, .. } => {
+                format!("mount that store again, or take it away with `weir unmount {}`", quoted(dir)).into()
+            }
+            WeirError::DaemonStopped { pid, .. } => format!("let it go on: `kill -CONT {pid}`").into(),
+            WeirError::DaemonSilent { pid: Some(pid), .. } => format!(
+                "see what it waits for with `ps -o pid,stat,wchan:20 -p {pid}`; if it is stopped, `kill -CONT {pid}`"
+            )
+            .into(),
+            WeirError::DaemonSilent { pid: None, .. } => {
+                "its process cannot be seen from here: ask again from where it was started".into()
+            }
+            WeirError::DaemonOfOther { owner, .. } => format!("ask user {owner} or root to do it").into(),
+            WeirError::RunDirectory { dir, .. } if logs::is_roots(dir) => {
+                format!("make it: `install -d -o root -m 700 {}`; or mount with --foreground", quoted(dir)).into()
+            }
+            WeirError::RunDirectory { .. } => {
+                "set XDG_RUNTIME_DIR to a directory of your own, or unset it if it is another user's; or mount with --foreground"
+                    .into()
+            }
+            _ => return None,
+        })
+    }
+
     fn help_about_mounting(&self) -> Option<Cow<'static, str>> {
         Some(match self {
             WeirError::MountPointMissing { dir } => format!("make it: `mkdir -p {}`", quoted(dir)).into(),
@@ -278,13 +337,14 @@ impl WeirError {
             WeirError::Spawn { .. } => "try `weir mount --foreground`".into(),
             WeirError::DaemonDied { .. } => "run it with `--foreground` to see its messages".into(),
             WeirError::NotMounted { .. } => "see what is mounted with `findmnt -t fuse.weir`".into(),
-            WeirError::NoAnswer { dir, .. } => format!(
-                "if the daemon was killed: `umount {}`, then `weir mount` again; nothing that was synced is lost, and the \
-                 newest of {} has what it said last",
-                quoted(dir),
-                control::logs().display()
-            )
-            .into(),
+            WeirError::NoAnswer { .. }
+            | WeirError::InUse { .. }
+            | WeirError::DaemonGone { .. }
+            | WeirError::DeadMount { .. }
+            | WeirError::DaemonStopped { .. }
+            | WeirError::DaemonSilent { .. }
+            | WeirError::DaemonOfOther { .. }
+            | WeirError::RunDirectory { .. } => return self.help_about_daemon(),
             WeirError::Refused { help: Some(help), .. } => help.clone().into(),
             WeirError::Refused { dir, help: None, .. } => format!("see `weir status {}`", quoted(dir)).into(),
             WeirError::Unmount { dir, .. } => {

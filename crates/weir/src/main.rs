@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod address;
 mod ahead;
 mod bench;
 mod blank;
@@ -11,6 +12,7 @@ mod counted;
 mod daemon;
 mod error;
 mod format;
+mod logs;
 mod man;
 mod media;
 mod mount;

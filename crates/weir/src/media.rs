@@ -166,9 +166,21 @@ pub(crate) fn open(path: &Path, access: Access) -> Result<Disk, WeirError> {
 /// A host error at `path`, with a busy medium told apart.
 pub(crate) fn host_error(path: &Path, error: HostError) -> WeirError {
     match error {
-        HostError::Busy { .. } => WeirError::Busy { path: path.into() },
+        HostError::Busy { .. } => in_use(path),
         source => WeirError::Host { path: path.into(), source },
     }
+}
+
+/// That the medium at `path` is in use, by whom, and on which mount, as far as that can be seen.
+fn in_use(path: &Path) -> WeirError {
+    let Ok(Some(pid)) = host::lock_holder(path) else { return WeirError::Busy { path: path.into() } };
+    let program = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned();
+    let mounts = Mounts::now().ok();
+    let mount = mounts.as_ref().and_then(|mounts| {
+        mounts.iter().find(|mount| mount.fs_type == FS_TYPE && path.starts_with(&mount.source))
+    });
+    let mount = mount.map(|mount| mount.point.clone());
+    WeirError::InUse { path: path.into(), pid, program, mount }
 }
 
 /// `path` without symbolic links, which must exist.

@@ -8,7 +8,8 @@
 //! | a second time, then | everything goes home and the process ends; who is still there gets ENOTCONN |
 //! | while everything goes home already | nothing more |
 
-use crate::control::{DeviceNumber, device_of};
+use crate::address::DeviceNumber;
+use crate::mount_point::device_of;
 use crate::stack::Stopper;
 use crate::tell;
 use crate::unmount::{How, unmount};

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -15,8 +15,11 @@ use std::time::{Duration, Instant};
 /// Sizes for tests: small enough to compare byte by byte.
 pub const SMALL: [&str; 4] = ["--size", "40MiB", "--buffer-size", "8MiB"];
 
+/// A user who owns nothing.
+pub const NOBODY: u32 = 65534;
+
 /// How long a mount, or its end, may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A temporary directory with a store and a place to mount it.
 pub struct Sandbox {
@@ -59,6 +62,23 @@ impl Sandbox {
     /// The mount point.
     pub fn mount_point(&self) -> PathBuf {
         self.path("mnt")
+    }
+
+    /// A copy of the command that any user may run, in a sandbox that any user may enter: the build directory may be closed to
+    /// others. `None`, with a word, where the directories above are closed, too.
+    pub fn command_for_all(&self) -> Option<PathBuf> {
+        let closed = |dir: &&Path| fs::metadata(dir).expect("an ancestor").permissions().mode() & 0o001 == 0;
+        if let Some(dir) = self.root.path().ancestors().skip(1).find(closed) {
+            let must = std::env::var_os("WEIR_TESTS_MUST_MOUNT").is_some();
+            assert!(!must, "others cannot get into {}: set TMPDIR to one that they can", dir.display());
+            eprintln!("skipped: others cannot get into {}", dir.display());
+            return None;
+        }
+        let (open, copy) = (fs::Permissions::from_mode(0o755), self.path("weir"));
+        fs::set_permissions(self.root.path(), open.clone()).expect("it is ours");
+        copy_program(env!("CARGO_BIN_EXE_weir"), &copy);
+        fs::set_permissions(&copy, open).expect("it is ours");
+        Some(copy)
     }
 
     /// Mounts the store.
