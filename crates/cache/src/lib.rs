@@ -18,6 +18,7 @@ mod seek;
 mod settings;
 mod state;
 mod status;
+mod sync;
 mod table;
 mod trouble;
 mod volume;
