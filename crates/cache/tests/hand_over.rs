@@ -131,8 +131,18 @@ fn left_to_the_other(cache: &Cache, then: Then<()>) {
 
 /// The wrong way: whichever commit ends next tells who waits, also one that began before the change.
 fn told_by_any_commit(cache: &Cache, then: Then<()>) {
-    cache.core.state().syncs.park(Sequence(0), then);
+    let mut state = cache.core.state();
+    if let Some(why) = state.failed.clone() {
+        drop(state);
+        return then(Err(why.into()));
+    }
+    state.syncs.park(Sequence(0), then);
+    let stopping = state.stopping;
+    drop(state);
     cache.core.wake(Task::Commit);
+    if stopping {
+        let _ = cache.core.commit_now();
+    }
 }
 
 /// Changes a page and waits until that is durable, several times.
@@ -142,6 +152,9 @@ fn client(number: u64, cache: &Cache, buffer: &Arc<SimDisk>, sync: Ask) {
         let change = Change::Write { object, offset, bytes: b"w" };
         let Ok(Some(mut credit)) = cache.admit_at_once(Cost::of(&[change])) else { return };
         let Ok(sequence) = cache.apply(&mut credit, &[change]) else { return };
+        // Others may commit, or stop, before it asks.
+        let pause = if thread_rng().gen_bool(0.75) { 0 } else { thread_rng().gen_range(0..300) };
+        (0..pause).for_each(|_| thread::yield_now());
         let (sender, answer) = mpsc::channel();
         let buffer = buffer.clone();
         sync(
@@ -172,7 +185,9 @@ fn committer(cache: &Cache, stopping: &AtomicBool) {
 fn clients_and_a_committer(sync: Ask) {
     let [store, buffer] = FORMATTED.each_ref().map(|disk| disk.fork(&Power::new(), 7));
     let store = Arc::new(Store::open(store).expect("an empty store"));
-    let settings = Settings { commit_inline_below: Duration::from_secs(1), ..Settings::default() };
+    // A client commits for itself, or the committer for all.
+    let commit_inline_below = Duration::from_secs(thread_rng().gen_range(0..2));
+    let settings = Settings { commit_inline_below, ..Settings::default() };
     let clock = Arc::new(Ticking(AtomicU64::new(0)));
     let cache = Cache::open(store, buffer.clone(), clock, settings).expect("an empty buffer");
     if thread_rng().gen_bool(0.5) {
