@@ -12,13 +12,13 @@ use crate::seek::Wanted;
 use crate::settings::{Change, Cost, Settings};
 use crate::state::{Key, State};
 use crate::status::{Counters, Status};
+use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use crate::write_back::{Why, WriteBack};
 use buffer::{Appended, Buffer, BufferError, Record};
 use device::{BLOCK_BYTES, Clock, Device, Incarnation, ObjectId, PageNo, Sequence};
 use std::cell::OnceCell;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 use store::{Store, StoreError, VolumeId};
 

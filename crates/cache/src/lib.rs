@@ -19,6 +19,7 @@ mod seek;
 mod settings;
 mod state;
 mod status;
+mod sync;
 mod table;
 mod trouble;
 mod volume;
