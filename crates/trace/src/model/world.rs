@@ -189,6 +189,7 @@ impl World {
         self.submitted
     }
 
+    /// The caller, of a call that is being applied.
     pub(super) fn task(&self, call: &Call) -> &Task {
         &self.tasks[&call.task]
     }
@@ -200,7 +201,8 @@ impl World {
         let action = Action {
             thread: task.thread,
             start: call.start.saturating_sub(began),
-            end: call.end.saturating_sub(began),
+            // Clocks that were set back end a call before it began.
+            end: call.end.max(call.start).saturating_sub(began),
             line: call.line,
             name: call.name,
             fate: Fate::Executed,
@@ -256,8 +258,9 @@ impl World {
         last.then_some(description)
     }
 
+    /// What a number stands for. Of a task that nobody has met yet, no number is known.
     pub(super) fn slot(&self, call: &Call, fd: Fd) -> Option<Slot> {
-        self.tables[self.task(call).table].slots.get(&fd).copied()
+        self.tables[self.tasks.get(&call.task)?.table].slots.get(&fd).copied()
     }
 
     pub(super) fn file_of(&self, description: Handle) -> Option<NodeId> {
