@@ -2,6 +2,7 @@
 mod batch;
 mod disk;
 mod error;
+mod fork;
 mod machine;
 mod mounts;
 mod open;
@@ -9,6 +10,7 @@ mod write_out;
 
 pub use disk::Disk;
 pub use error::HostError;
+pub use fork::{Forked, fork};
 pub use machine::{SystemClock, WriteCache, mark_io_flusher, random_bytes, write_cache};
 pub use mounts::{Mount, Mounts};
 pub use open::{Access, Overwrite};

@@ -19,6 +19,8 @@ pub enum TraceError {
     Contents { path: PathBuf, section: &'static str, why: String },
     #[error("{}: line {line}: {why}; make the snapshot with `weir trace record`", path.display())]
     Snapshot { path: PathBuf, line: u64, why: &'static str },
+    #[error("{}:{line}: {what}; compile a part of the trace", path.display())]
+    TooLarge { path: PathBuf, line: u64, what: &'static str },
     #[error("{}: no call could be read from it; see `weir trace compile --help` for the forms that can", path.display())]
     Empty { path: PathBuf },
     #[error("{}: not empty; give an empty directory, or a new name", path.display())]
@@ -29,6 +31,10 @@ pub enum TraceError {
     Confine { path: PathBuf, source: io::Error },
     #[error("{}: {doing}: {source}; give another target", path.display())]
     Target { doing: &'static str, path: PathBuf, source: io::Error },
+    #[error("{}: not a tree that a replay has kept: {why}; move it away, or give another target", path.display())]
+    NotOurs { path: PathBuf, why: String },
+    #[error("{}: another replay uses it; wait for its end, or replay without --reuse", path.display())]
+    TreeInUse { path: PathBuf },
     #[error("the replay stalled: {what}; replay with `--order temporal` and report this trace")]
     Stalled { what: String },
     #[error("strace cannot be started: {source}; install the package `strace`")]
@@ -52,7 +58,14 @@ pub enum TraceError {
 impl TraceError {
     /// Whether the target is the reason: it is full, read-only, lacks a feature, or may not be used.
     pub fn is_about_the_target(&self) -> bool {
-        matches!(self, TraceError::Target { .. } | TraceError::Space { .. } | TraceError::Confine { .. })
+        matches!(
+            self,
+            TraceError::Target { .. }
+                | TraceError::Space { .. }
+                | TraceError::Confine { .. }
+                | TraceError::NotOurs { .. }
+                | TraceError::TreeInUse { .. }
+        )
     }
 
     /// Something that the target did not do.

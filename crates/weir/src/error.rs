@@ -226,7 +226,9 @@ impl WeirError {
             WeirError::CannotCheck { source } => return source.help(),
             WeirError::Bench(error) => return error.help(),
             WeirError::Trace(_) | WeirError::Replay { .. } => return None,
-            WeirError::ReplayFailed { .. } => "its own message, above, says why".into(),
+            WeirError::ReplayFailed { .. } => {
+                "its own message is above; if there is none, `dmesg | tail` says whether memory ran out".into()
+            }
             WeirError::NotDrained { .. } => {
                 "what was synced is in the buffer where it is not home: keep it, and `weir mount` again when both media work"
                     .into()
