@@ -4,13 +4,12 @@ use super::block::{Block, Tail};
 use super::{Benchmark, InitialKind};
 use crate::action::Action;
 use crate::error::TraceError;
+use crate::model::TASKS_MAX;
 use crate::names::Name;
 use crate::op::{Handle, NO_HANDLE, Op};
 use crate::parts::Part;
 use std::path::Path;
 
-/// More threads than this are no trace of a program.
-const THREADS_MAX: u32 = 1 << 20;
 /// Descriptions and requests: one action makes at most one of the former, and the kernel limits the latter.
 const PER_ACTION_MAX: u64 = 1 << 16;
 
@@ -88,7 +87,7 @@ impl<'a> Validator<'a> {
             return Err(self.wrong("about", "orders without counts"));
         }
         // An action shows its own thread, and makes another one at most.
-        if about.threads > THREADS_MAX || u64::from(about.threads) > 2 * self.actions {
+        if about.threads > TASKS_MAX || u64::from(about.threads) > 2 * self.actions {
             return Err(self.wrong("about", "more threads than actions can make"));
         }
         let most = (self.actions + 1).saturating_mul(PER_ACTION_MAX);
