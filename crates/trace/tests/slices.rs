@@ -171,6 +171,16 @@ fn assert_in_order(benchmark: &Benchmark) {
     }
 }
 
+/// Calls that were tried in another order drew in the next call of the very task that was being explained.
+#[test]
+fn a_thread_keeps_the_order_of_its_calls_whatever_contradicts_them() {
+    let traces = TRACES.map(lines);
+    for seed in [1_000_591, 1_008_748] {
+        let text = slice(&traces, 100, &mut Random(seed)).join(&b'\n');
+        assert_in_order(&compile(&text).expect("it compiles"));
+    }
+}
+
 #[test]
 fn no_slice_of_a_trace_panics() {
     let traces = TRACES.map(lines);

@@ -207,6 +207,7 @@ impl<'a, Each: FnMut(Step)> Lineariser<'a, Each> {
             }
         }
         let step = self.world.apply(&one.call);
+        self.waiting.applied(one.call.task);
         self.applied += 1;
         self.past.push(Applied { one, step });
     }
