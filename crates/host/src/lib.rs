@@ -2,6 +2,7 @@
 mod batch;
 mod disk;
 mod error;
+mod fork;
 mod machine;
 mod mounts;
 mod open;
@@ -12,6 +13,7 @@ mod write_out;
 
 pub use disk::Disk;
 pub use error::HostError;
+pub use fork::{Forked, fork};
 pub use machine::{SystemClock, WriteCache, mark_io_flusher, memory_bytes, random_bytes, write_cache};
 pub use mounts::{Mount, Mounts, Owner};
 pub use open::{Access, Overwrite};

@@ -355,7 +355,9 @@ impl WeirError {
             WeirError::Bench(error) => return error.help(),
             WeirError::Trace(error) => return error.help(),
             WeirError::Replay { help, .. } => return help.clone().map(Cow::from),
-            WeirError::ReplayFailed { .. } => "its own message, above, says why".into(),
+            WeirError::ReplayFailed { .. } => {
+                "its own message is above; if there is none, `dmesg | tail` says whether memory ran out".into()
+            }
             WeirError::NotDrained { .. } => {
                 "what was synced is in the buffer where it is not home: keep it, and `weir mount` again when both media work"
                     .into()
