@@ -121,6 +121,22 @@ impl Fs {
         state.attributes(slot)
     }
 
+    /// The same, for somebody who has nothing but the number, and [holds](Fs::hold) it once: as a handle leads to a file that
+    /// the kernel has forgotten.
+    ///
+    /// # Errors
+    /// [`FsError::Stale`] also for a file without a name: nobody who did not hold it all the time comes back to it.
+    pub fn find_and_hold(&self, ino: Ino) -> Result<Attributes, FsError> {
+        let state = self.core.read();
+        let (slot, hot, _) = state.find(ino)?;
+        if hot.links == 0 {
+            return Err(FsError::Stale);
+        }
+        let attributes = state.attributes(slot)?;
+        state.hold(slot);
+        Ok(attributes)
+    }
+
     /// Sets attributes, as one transaction. A new owner or group takes its powers from a file; a write does not: that is
     /// for the door to ask for, by [`Privileges::Drop`]. An access ACL follows the mode.
     pub fn set_attributes(&self, ino: Ino, set: SetAttributes, done: Done<Attributes>) {

@@ -94,7 +94,13 @@ impl Filesystem for Door {
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let _timer = self.short_timer(Class::Lookup);
-        match self.fs.lookup_and_hold(ino(parent), name.as_bytes()) {
+        let found = match name.as_bytes() {
+            // The kernel has a handle of an inode that it forgot, and looks for its place.
+            b"." => self.fs.find_and_hold(ino(parent)),
+            b".." => self.fs.parent(ino(parent)).and_then(|parent| self.fs.find_and_hold(parent)),
+            name => self.fs.lookup_and_hold(ino(parent), name),
+        };
+        match found {
             Ok(found) => reply.entry(&self.ttl, &to_kernel(&found), generation(&found)),
             // The kernel may remember that, too: names appear only through itself.
             Err(FsError::NotFound) => reply.entry(&self.ttl, &absent(), Generation(0)),

@@ -5,6 +5,7 @@ mod acls;
 mod common;
 mod crashes;
 mod errnos;
+mod handles;
 mod kinds;
 mod many;
 mod names;
@@ -15,6 +16,7 @@ mod xattrs;
 use common::{Mounted, Sandbox, succeeds};
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A mount that everybody may enter and write to.
@@ -38,6 +40,14 @@ fn as_user(mounted: &Mounted, (uid, gid, groups): (u32, u32, &str), script: &str
     let output = command.output().expect("setpriv runs");
     let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     if output.status.success() { Ok(said(&output.stdout)) } else { Err(said(&output.stderr)) }
+}
+
+/// The compiled helper, `call.c`, which everybody may run.
+fn compiled_calls(sandbox: &Sandbox) -> PathBuf {
+    let program = sandbox.path("call");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/posix/call.c");
+    succeeds(Command::new("cc").args(["-O1", "-Wall", "-Werror", "-o"]).args([&program, &source]));
+    program
 }
 
 /// A plain user.
