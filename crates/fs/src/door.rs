@@ -10,9 +10,7 @@ use crate::error::FsError;
 use crate::format::{Hot, INODES_MAX, Slot};
 use crate::gone::Gone;
 use crate::transaction::{State, Transaction};
-use crate::types::{
-    Attributes, Caller, Done, Entry, IfExists, Ino, Kind, Privileges, SetAttributes, SetXattr, Usage,
-};
+use crate::types::{Attributes, Caller, Done, Entry, Ino, Kind, Privileges, SetAttributes, SetXattr, Usage};
 use crate::xattr::{CAPABILITY, Key, Outcome, XattrChange};
 use cache::{Cache, Cost, Task};
 use device::{Clock, Sequence};
@@ -226,22 +224,6 @@ impl Fs {
             move |tx| tx.remove_directory(parent, &name),
             done,
         );
-    }
-
-    /// Moves a name. After a crash exactly one of the two leads to the file.
-    pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), if_exists: IfExists, done: Done<()>) {
-        let cost = cost::rename(self.levels(from.0), self.levels(to.0));
-        let (from, from_name) = (from.0, from.1.to_vec());
-        let (to, to_name) = (to.0, to.1.to_vec());
-        self.core.enter(cost, move |tx| tx.rename((from, &from_name), (to, &to_name), if_exists), done);
-    }
-
-    /// Lets each of two names lead to where the other leads. After a crash both do, or none.
-    pub fn exchange(&self, one: (Ino, &[u8]), other: (Ino, &[u8]), done: Done<()>) {
-        let (one, one_name) = (one.0, one.1.to_vec());
-        let (other, other_name) = (other.0, other.1.to_vec());
-        let work = move |tx: &mut Transaction<'_>| tx.exchange((one, &one_name), (other, &other_name));
-        self.core.enter(cost::exchange(), work, done);
     }
 
     /// An extended attribute's value, by its whole name.
@@ -502,7 +484,7 @@ impl Fs {
     }
 
     /// Inner levels of a directory's tree, to state a cost; what is wrong with it is found by the operation.
-    fn levels(&self, ino: Ino) -> u8 {
+    pub(crate) fn levels(&self, ino: Ino) -> u8 {
         let state = self.core.read();
         let found = state.find_directory(ino);
         found.and_then(|(_, hot)| Tree::of(&hot).levels(state.arena())).unwrap_or(0)

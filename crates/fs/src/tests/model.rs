@@ -44,6 +44,8 @@ pub(crate) enum Operation {
         from: (Ino, Vec<u8>),
         to: (Ino, Vec<u8>),
         if_exists: IfExists,
+        /// Whose whiteout stays at the old name.
+        whiteout: Option<Caller>,
     },
     Exchange {
         one: (Ino, Vec<u8>),
@@ -186,7 +188,18 @@ impl Model {
                 self.drop_directory(parent, ino);
                 Ok(())
             }
-            Operation::Rename { from, to, if_exists } => self.rename(from, to, if_exists),
+            Operation::Rename { from, to, if_exists, whiteout } => {
+                self.rename(from.clone(), to, if_exists)?;
+                match whiteout {
+                    // Two names of one file stay where they are.
+                    Some(caller) if self.lookup(from.0, &from.1).is_err() => {
+                        let rights = (caller.uid, caller.gid, 0);
+                        let node = Model::node(Kind::CharDevice, rights, from.0, self.now);
+                        self.make(caller.umask, from.0, from.1, node, made)
+                    }
+                    _ => Ok(()),
+                }
+            }
             Operation::Exchange { one, other } => self.exchange(one, other),
             Operation::SetXattr { ino, name, value, how } => self.set_xattr(ino, &name, value, how),
             Operation::RemoveXattr { ino, name } => self.remove_xattr(ino, &name),

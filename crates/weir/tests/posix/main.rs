@@ -9,6 +9,7 @@ mod handles;
 mod kinds;
 mod many;
 mod names;
+mod overlay;
 mod privileges;
 mod users;
 mod xattrs;
