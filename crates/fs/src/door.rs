@@ -1,7 +1,7 @@
 //! The handle that doors hold: each operation states its cost, enters, and completes.
 
 use crate::at_home::{self, AtHome};
-use crate::attributes::SETUID;
+use crate::attributes::{GROUP_EXECUTE, SETUID};
 use crate::core::Core;
 use crate::cost;
 use crate::create::{New, SETGID};
@@ -297,7 +297,7 @@ impl Fs {
         let found = state.find(ino).and_then(|(_, hot, _)| Ok((hot, state.owner(&hot)?.mode)));
         found.is_ok_and(|(hot, mode)| {
             let capable = || state.xattr(&hot, CAPABILITY).is_ok_and(|found| found.is_some());
-            mode & (SETUID | SETGID) != 0 || capable()
+            mode & SETUID != 0 || mode & (SETGID | GROUP_EXECUTE) == SETGID | GROUP_EXECUTE || capable()
         })
     }
 

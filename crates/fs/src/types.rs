@@ -94,6 +94,8 @@ pub enum Privileges {
     Keep,
     /// They go: setuid, setgid where the group may execute, and `security.capability`.
     Drop,
+    /// So does setgid without group execution, which only a member of the file's group may keep.
+    DropAll,
 }
 
 /// When an extended attribute may be set.

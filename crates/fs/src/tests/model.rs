@@ -373,19 +373,18 @@ impl Model {
         }
         let (mut uid, mut gid, mut mode) = node.rights;
         let chown = set.uid.is_some() || set.gid.is_some();
-        let drops = node.kind != Kind::Directory && (chown || set.privileges == Privileges::Drop);
+        let drops = node.kind != Kind::Directory && (chown || set.privileges != Privileges::Keep);
+        let only_drops = SetAttributes { privileges: set.privileges, ..Default::default() };
         let mut had = false;
         if drops {
-            mode &= if mode & 0o010 != 0 { !0o6000 } else { !0o4000 };
+            let all = mode & 0o010 != 0 || set.privileges == Privileges::DropAll;
+            mode &= if all { !0o6000 } else { !0o4000 };
             had = node.drop_capability();
         }
         uid = set.uid.unwrap_or(uid);
         gid = set.gid.unwrap_or(gid);
         let rights = (uid, gid, set.mode.unwrap_or(mode));
-        if set == (SetAttributes { privileges: Privileges::Drop, ..Default::default() })
-            && !had
-            && rights == node.rights
-        {
+        if set == only_drops && !had && rights == node.rights {
             return Ok(());
         }
         node.rights = rights;

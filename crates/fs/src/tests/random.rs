@@ -185,7 +185,11 @@ impl Source {
             size: random.once_in(3).then(|| random.below(25_000)),
             accessed: random.once_in(4).then(|| SetTime::To(random.next_u64() as i64)),
             modified: random.once_in(4).then_some(SetTime::Now),
-            privileges: if random.once_in(4) { Privileges::Drop } else { Privileges::Keep },
+            privileges: match random.below(8) {
+                0 => Privileges::Drop,
+                1 => Privileges::DropAll,
+                _ => Privileges::Keep,
+            },
         }
     }
 }
