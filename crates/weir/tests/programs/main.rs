@@ -8,6 +8,7 @@ mod git;
 mod hostile;
 mod kills;
 mod ledger;
+mod nfs;
 mod podman;
 mod postgres;
 mod redis;
