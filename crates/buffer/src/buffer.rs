@@ -287,6 +287,7 @@ impl Buffer {
             if state.durable_group >= wanted && new_tail.is_none() {
                 return Ok(state.durable);
             }
+            state.slot_wanted = false;
             state.seal();
             writer.batch.extend(state.sealed.drain(..));
             self.gauges.show(&state);
@@ -322,7 +323,14 @@ impl Buffer {
         state.store_batch = state.store_batch.max(store_batch);
     }
 
-    /// The newest batch of the store on which anything was let go. A store without it, or with a lower incarnation than
+    /// The store has made `store_batch` durable, of which no record here tells: the next commit says so in any case.
+    pub fn witness(&self, store_batch: u64) {
+        let mut state = self.state();
+        state.store_batch = state.store_batch.max(store_batch);
+        state.slot_wanted = true;
+    }
+
+    /// The newest batch of the store on which anything was let go, or that was [witnessed](Buffer::witness). A store without it, or with a lower incarnation than
     /// this buffer's, is an older copy of the one that this buffer belongs to: what it lacks is nowhere.
     pub fn store_batch(&self) -> u64 {
         self.state().store_batch
@@ -384,7 +392,8 @@ impl Buffer {
         let tail = writer.marks[(number.0 - oldest.number.0) as usize];
         let freed = tail.position.0 - oldest.position.0;
         let short = state.room_blocks() < self.ring.blocks / 2;
-        (freed > self.ring.blocks / 32 || (freed > 0 && short)).then_some((tail, state.store_batch))
+        let due = freed > self.ring.blocks / 32 || (freed > 0 && short) || state.slot_wanted;
+        due.then_some((tail, state.store_batch))
     }
 
     /// Writes the header slot, if the tail moves, and the batch, and flushes once.

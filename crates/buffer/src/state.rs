@@ -27,6 +27,8 @@ pub(crate) struct State {
     pub(crate) released: GroupNo,
     /// The store's newest durable batch by then.
     pub(crate) store_batch: u64,
+    /// Somebody relies on that to be in a header slot with the next commit.
+    pub(crate) slot_wanted: bool,
     /// The last sequence given out.
     pub(crate) newest: Sequence,
     /// The highest sequence on media.
@@ -65,6 +67,7 @@ impl State {
             tail: found.tail,
             released: found.oldest,
             store_batch: found.store_batch,
+            slot_wanted: false,
             newest: found.newest,
             durable: found.newest,
             durable_group: GroupNo(found.next.0 - 1),

@@ -274,7 +274,7 @@ impl Cache {
         // is hardly filled), nobody else is promised any before it is there again.
         store.owe(promised);
         let incarnation = Incarnation(store.incarnation().max(buffer.incarnation()).0 + 1);
-        store.begin(incarnation)?;
+        store.begin_after(incarnation, buffer.store_batch())?;
         buffer.begin(incarnation, newest_of_buffer.max(newest_of_store))?;
         delete_unfinished(&store, newest_of_buffer);
         let core = Core {

@@ -62,6 +62,7 @@ impl Cache {
         }
         // Not what was appended: the store may name no change that the buffer may still lose.
         self.core.store_io().delete_volume(volume, self.core.buffer.durable())?;
+        self.core.witness_store();
         self.core.wake(Task::Checkpoint);
         Ok(())
     }
@@ -98,7 +99,16 @@ impl Core {
         });
         self.store.release(promised);
         home?;
-        Ok(self.store_io().clone_beside_writers(self.volume, new, sequence)?)
+        let volume = self.store_io().clone_beside_writers(self.volume, new, sequence)?;
+        self.witness_store();
+        Ok(volume)
+    }
+
+    /// Has the buffer name the store's newest batch, which changed a volume: were its block unreadable at the next start, the log
+    /// would seem to end before it. It is durable either way, and a buffer that fails here says so to everybody.
+    fn witness_store(self: &Arc<Core>) {
+        self.buffer.witness(self.store.durable_batch());
+        let _ = self.commit_now();
     }
 
     /// Takes home what is dirty now, about, so that the moment is short.

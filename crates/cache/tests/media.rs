@@ -7,10 +7,10 @@ use buffer::Buffer;
 use cache::{Cache, CacheError, Task};
 use common::plain::Machine;
 use device::{BLOCK_BYTES, ObjectId};
-use sim::{Dropped, Faults, SimDisk};
+use sim::{Damage, Dropped, Faults, SimDisk};
 use std::sync::Arc;
 use std::time::Duration;
-use store::Store;
+use store::{NewVolume, Store, VolumeMode};
 
 const FILE: ObjectId = ObjectId { slot: 1, generation: 1 };
 const ONE_FLUSH: Faults =
@@ -172,4 +172,24 @@ fn what_a_failed_flush_of_the_store_dropped_is_written_again_before_the_buffer_l
         assert_eq!(first_byte(&machine.open(), 1), 1, "seed {seed}");
     }
     assert!(replayed > 20, "what was dropped was still read in {replayed} of 60 lives");
+}
+
+#[test]
+fn a_store_whose_last_blocks_cannot_be_read_is_refused_where_they_held_what_only_the_store_has() {
+    let machine = Machine::new(7);
+    let cache = machine.open();
+    machine.write(&cache, FILE, 3, &[1; BLOCK_BYTES]).expect("room");
+    cache.drain().expect("disks that work");
+    let before = machine.store.written_blocks();
+    let new = NewVolume { name: "copy", mode: VolumeMode::Writable, created: 1 };
+    cache.clone_volume(&new).expect("room");
+    std::mem::forget(cache);
+    let after = machine.store.written_blocks();
+    let written: Vec<_> = after.into_iter().filter(|at| !before.contains(at)).collect();
+    assert_eq!(written.len(), 1, "a clone is one block");
+    machine.store.damage(written[0], Damage::Unreadable);
+    let refused = machine.try_open().err();
+    assert!(matches!(refused, Some(CacheError::StaleStore { what: "batch", .. })), "{refused:?}");
+    machine.store.heal();
+    assert!(machine.open().store().volume_named("copy").is_some(), "nothing was changed meanwhile");
 }

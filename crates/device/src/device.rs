@@ -9,7 +9,7 @@ use std::{fmt, io};
 ///
 /// A write is *accepted* when `write` returns and *durable* when a later `flush`, begun after it was accepted,
 /// returns without error. Until then it may reach the media or not, in any order with other accepted writes, and
-/// may be torn at 512 bytes. A block that was never written, or was trimmed, reads as zeros or as old bytes until
+/// may be torn at 512 bytes: each sector is the old or the new one, and can be read (SQLite calls that powersafe overwrite). A block that was never written, or was trimmed, reads as zeros or as old bytes until
 /// it is written again: whoever needs to know keeps a checksum.
 ///
 /// After a failed flush nobody knows which of the accepted writes are durable, not even after a later flush that

@@ -1,10 +1,10 @@
 //! Following the log from a root to its end, with few reads.
 //!
 //! A block that cannot be read is no chunk: where the log ends, nothing was ever written, and a medium may have bad places
-//! there. Was it one that the log has, then a later chunk knows it to be durable, or else the buffer: it names the last
-//! batch that it relied on (`buffer/FORMAT.md`).
+//! there. Was it one that the log has, then somebody else knows it to be durable: a later chunk; or the buffer, which names the
+//! last batch that it relied on or that changed a volume (`buffer/FORMAT.md`), and still has what later ones hold.
 
-use crate::log::{Chunk, parse};
+use crate::log::{Chunk, parse, read_patiently};
 use crate::note::{CHUNK_BLOCKS_MAX, claimed_note_blocks};
 use crate::root::Cursor;
 use crate::stretch::{COPIES_AHEAD, Stretches, WINDOW_BLOCKS, copies};
@@ -119,7 +119,9 @@ impl<'a> LogReader<'a> {
             if self.device.read(at, &mut pages).is_err() {
                 // Perhaps only what was read ahead is unreadable.
                 pages.truncate(count as usize);
-                self.device.read(at, &mut pages).ok()?;
+                if !read_patiently(self.device, at, &mut pages) {
+                    return None;
+                }
             }
             self.here = Window { at, pages };
         }

@@ -142,12 +142,20 @@ pub(crate) fn data_is_whole(device: &dyn Device, chunk: &Chunk) -> bool {
     }
     let mut pages = device::pages(chunk.head.data_blocks as usize);
     let start = chunk.at.plus(chunk.head.note_blocks);
-    let read = device.read(start, &mut pages);
+    let is_read = read_patiently(device, start, &mut pages);
     let is_whole = |note: &Note| match note {
         Note::Write { place, crc, .. } => crc32c::crc32c(&pages[(place.0 - start.0) as usize].0) == *crc,
         _ => true,
     };
-    read.is_ok() && chunk.notes.iter().all(is_whole)
+    is_read && chunk.notes.iter().all(is_whole)
+}
+
+/// Attempts to read a block of the log before it counts as unreadable: a path that fails over takes one or two.
+const READ_ATTEMPTS: usize = 3;
+
+/// Reads blocks of the log that may be unreadable for good, which is found out by trying more than once.
+pub(crate) fn read_patiently(device: &dyn Device, at: Block, into: &mut [Page]) -> bool {
+    (0..READ_ATTEMPTS).any(|_| device.read(at, into).is_ok())
 }
 
 /// Splits bytes into zero-padded pages.

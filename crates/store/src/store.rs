@@ -211,15 +211,25 @@ impl Store {
         self.durable_batch.load(Ordering::Acquire)
     }
 
-    /// Makes `incarnation`, which must be higher than the one found, durable. Before it, nothing may be applied.
+    /// As [`begin_after`](Store::begin_after), where nobody knows what was durable.
     ///
-    /// What recovery has read and nobody knows to be durable is written again first: a flush that failed before may have
+    /// # Errors
+    /// Those of `begin_after`.
+    pub fn begin(&self, incarnation: Incarnation) -> Result<(), StoreError> {
+        self.begin_after(incarnation, 0)
+    }
+
+    /// Makes `incarnation`, which must be higher than the one found, durable. Before it, nothing may be applied.
+    /// `known_durable` is a batch of which somebody else, the buffer, knows that it was durable.
+    ///
+    /// If recovery has read a later one, it is written again first: a flush that failed before may have
     /// dropped it from a cache that still gives it to readers. Then both roots are written anew, and the log starts in a segment
-    /// of its own: what an earlier incarnation left half-written is never read again. After a crash in it, the store opens as before or with the new one.
+    /// of its own: what an earlier incarnation left half-written is never read again. After a crash in it, the store opens as
+    /// before or with the new one.
     ///
     /// # Errors
     /// [`StoreError::OldIncarnation`], or the device's: then it may be tried again.
-    pub fn begin(&self, incarnation: Incarnation) -> Result<(), StoreError> {
+    pub fn begin_after(&self, incarnation: Incarnation, known_durable: u64) -> Result<(), StoreError> {
         let mut writer = self.lock_writer();
         let found = self.incarnation();
         if incarnation <= found {
@@ -227,6 +237,9 @@ impl Store {
         }
         if writer.health == Health::Stopped {
             return Err(self.stopped());
+        }
+        if known_durable >= self.durable_batch() {
+            writer.readable.clear();
         }
         let health = writer.health;
         self.incarnation.store(incarnation.0, Ordering::Release);

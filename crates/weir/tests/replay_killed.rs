@@ -151,7 +151,7 @@ fn a_replay_whose_child_is_killed_says_so_and_leaves_nothing() {
     let output = child.wait_with_output().expect("it ends");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(1) && said.contains("SIGKILL"), "{said}");
-    assert_eq!(walk(&target), [PathBuf::new(); 0]);
+    assert_eq!(walk(&target), Vec::<PathBuf>::new());
 }
 
 #[test]
