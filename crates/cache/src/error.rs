@@ -42,8 +42,8 @@ pub enum CacheError {
     },
     /// The store lacks what the buffer has let go because the store had it.
     #[error(
-        "the store is an older copy of the one that its buffer belongs to: it ends with {what} {store}, and the buffer counts on \
-         {what} {buffer}"
+        "the store is an older copy of the one that its buffer belongs to, or the end of its log cannot be read: it ends with \
+         {what} {store}, and the buffer counts on {what} {buffer}"
     )]
     StaleStore {
         /// What is counted.
@@ -84,8 +84,8 @@ impl CacheError {
                 "give that buffer, or a new one by `weir replace-buffer --accept-loss`"
             }
             CacheError::StaleStore { .. } => {
-                "give the store's newest copy; to go on with this one, without what only the buffer has, run \
-                 `weir replace-buffer --accept-loss`"
+                "give the store's newest copy, or a copy of its device where the old one has bad blocks; to go on with this one, \
+                 without what only the buffer has, run `weir replace-buffer --accept-loss`"
             }
             CacheError::InUse { .. } => "unmount it, and mount another one, to delete it",
             CacheError::TooBig { .. } => "split it",

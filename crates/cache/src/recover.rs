@@ -11,7 +11,7 @@ use device::{Clock, Device, ObjectId, PageNo, Sequence, StoreId};
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
-use store::VolumeId;
+use store::{Store, StoreError, VolumeId};
 
 /// What a buffer holds, in memory. The store below it was not looked at yet: both may be read at the same time.
 pub struct Recovered {
@@ -44,6 +44,43 @@ impl Recovered {
         let replay = &mut |transactions: &[Replayed<'_>]| recovery.replay(transactions);
         let buffer = Buffer::open_with_bug(device, id, replay, bug)?;
         Ok(recovery.finish(buffer))
+    }
+
+    /// Whether `store` is as new as this buffer, and this buffer as new as the store. Whoever writes to a store above which there is a
+    /// buffer asks first: afterwards it would look newer than it is.
+    ///
+    /// # Errors
+    /// A store that knows nothing of the buffer's volume, is [ahead](CacheError::StaleBuffer) of the buffer, or an [older
+    /// copy](CacheError::StaleStore).
+    ///
+    /// # Panics
+    /// If the buffer is another store's.
+    pub fn ensure_fits(&self, store: &Store) -> Result<(), CacheError> {
+        assert_eq!(self.buffer.store(), store.id(), "a buffer above a store that is not its own");
+        let volume = self.volume();
+        if !store.volumes().iter().any(|&(id, _)| id == volume) {
+            return Err(StoreError::NoSuchVolume { volume }.into());
+        }
+        // A page goes home when its changes are durable in the buffer, never before. What was rescued when a buffer failed counts
+        // as one change after its last.
+        let (of_store, of_buffer) = (store.newest_sequence(), self.buffer.newest_sequence());
+        if of_buffer.plus(1) < of_store {
+            return Err(CacheError::StaleBuffer { buffer: of_buffer, store: of_store });
+        }
+        // Each mount is durable in the store first; and within one, what was let go names the batch of the store that had it.
+        let pairs = [
+            ("mount", store.incarnation().0, self.buffer.incarnation().0),
+            ("batch", store.durable_batch(), self.buffer.store_batch()),
+        ];
+        match pairs.into_iter().find(|&(_, store, buffer)| store < buffer) {
+            Some((what, store, buffer)) => Err(CacheError::StaleStore { what, store, buffer }),
+            None => Ok(()),
+        }
+    }
+
+    /// The last batch of the store of which the buffer knows that it was durable.
+    pub fn store_batch(&self) -> u64 {
+        self.buffer.store_batch()
     }
 
     /// The volume whose records the buffer holds.

@@ -16,7 +16,7 @@ pub use error::HostError;
 pub use fork::{Forked, fork};
 pub use machine::{SystemClock, WriteCache, mark_io_flusher, memory_bytes, random_bytes, write_cache};
 pub use mounts::{Mount, Mounts, Owner};
-pub use open::{Access, Overwrite};
+pub use open::{Access, Overwrite, has_direct_io};
 pub use privacy::open_to_others;
 pub use process::{Peer, is_stopped, keep_descriptors, lock_holder, peer_of};
 pub use shell::quoted;

@@ -132,6 +132,13 @@ fn empty(path: &Path, bytes: u64) -> Result<Disk, HostError> {
     Ok(disk.with_blocks(bytes / BLOCK_BYTES as u64))
 }
 
+/// Whether what is read from a file or device at `path` comes from the device: there is direct I/O, and [`Disk`] uses it. Where there
+/// is none, the kernel's page cache gives back what a failed flush has lost, until the power fails.
+pub fn has_direct_io(path: &Path) -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+    !matches!(rustix::fs::open(path, flags, Mode::empty()), Err(Errno::INVAL))
+}
+
 fn open_direct(path: &Path, flags: OFlags) -> Result<OwnedFd, HostError> {
     // Only the owner: a store holds other people's files.
     let mode = Mode::RUSR | Mode::WUSR;

@@ -7,7 +7,7 @@ use crate::cli::CheckArgs;
 use crate::error::WeirError;
 use crate::media::Media;
 use crate::overlay::{self, Overlay};
-use cache::{Cache, CacheError, Settings};
+use cache::{Cache, CacheError, Recovered, Settings};
 use device::{Device, Incarnation};
 use fs::Fs;
 use host::{Access, SystemClock};
@@ -123,9 +123,13 @@ fn check(args: &CheckArgs) -> Result<Findings, WeirError> {
 /// Makes the store's counts right, and says what was wrong; what is wrong still is found afterwards.
 fn repair(media: &Media) -> Result<(), WeirError> {
     let failed = |source| WeirError::Store { path: media.name.clone(), source };
-    let (store_disk, _buffer) = media.open(Access::Write)?;
+    let (store_disk, buffer_disk) = media.open(Access::Write)?;
     let store = Store::open(Arc::new(store_disk)).map_err(failed)?;
-    store.begin(Incarnation(store.incarnation().0 + 1)).map_err(failed)?;
+    // Else a store that is older than its buffer would not look so afterwards.
+    let buffer = Recovered::read(Arc::new(buffer_disk), store.id(), &SystemClock::new());
+    let fits = buffer.and_then(|buffer| buffer.ensure_fits(&store).map(|()| buffer.store_batch()));
+    let known = fits.map_err(|source| WeirError::Cache { path: media.buffer.clone(), source })?;
+    store.begin_after(Incarnation(store.incarnation().0 + 1), known).map_err(failed)?;
     let repaired = store.repair(&mut |finding| eprintln!("wrong     {finding}")).map_err(failed)?;
     eprintln!(
         "repaired  {} node references, {} segments' live counts; both roots are written anew",

@@ -53,6 +53,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     let access = if read_only { Access::Read } else { Access::Write };
     let stack = Stack::open(media, settings, access, &args.volume)?;
     stack.media.warn_of_readers();
+    stack.media.warn_of_page_cache();
     // A daemon whose memory is written back by itself must not wait for itself; needs privilege, works without.
     let _ = host::mark_io_flusher();
     serve(args, point, stack, access, logs)

@@ -87,6 +87,17 @@ impl Media {
         warn_of_readers(&self.buffer);
     }
 
+    /// Warns where the kernel's page cache stands between us and a medium.
+    pub(crate) fn warn_of_page_cache(&self) {
+        for path in [&self.store, &self.buffer].into_iter().filter(|path| !host::has_direct_io(path)) {
+            tell(&format!(
+                "warning: {}: its file system has no direct I/O (O_DIRECT): after an error of the disk, restart the machine before \
+                 you trust what is read there",
+                path.display()
+            ));
+        }
+    }
+
     /// Refuses media that a mount on `dir` would hide, and with them itself.
     pub(crate) fn ensure_not_below(&self, dir: &Path) -> Result<(), WeirError> {
         match [&self.store, &self.buffer].into_iter().find(|path| path.starts_with(dir)) {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Sandbox, assert_says, can_mount, copy_program, fails, succeeds, weir};
+use common::{Mounted, Sandbox, assert_says, can_mount, copy_program, fails, succeeds, weir};
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -117,5 +117,37 @@ fn a_mount_of_media_that_others_can_read_says_so() {
     assert!(!fails(&mut wrong).contains("chmod"), "of a file that is none of ours");
     let mounted = sandbox.mount();
     assert_says(&mounted.messages(), &format!("`chmod 600 {}`", store.display()));
+    mounted.unmount();
+}
+
+/// A file system in memory that has no direct I/O, until it is dropped.
+struct RamMount(PathBuf);
+
+impl RamMount {
+    fn new(dir: PathBuf) -> RamMount {
+        fs::create_dir(&dir).expect("a new directory");
+        succeeds(Command::new("mount").args(["-t", "ramfs", "none"]).arg(&dir));
+        RamMount(dir)
+    }
+}
+
+impl Drop for RamMount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_mount_of_media_that_the_page_cache_stands_before_says_so() {
+    if !can_mount() || !rustix::process::getuid().is_root() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let ram = RamMount::new(sandbox.path("ram"));
+    let store = ram.0.join("store");
+    succeeds(weir().args(["format", "--size", "256MiB", "--buffer-size", "8MiB"]).arg(&store));
+    fs::create_dir_all(sandbox.mount_point()).expect("a directory");
+    let mounted = Mounted::start(&store, &sandbox.mount_point(), &[], &sandbox.path("log"));
+    assert_says(&mounted.messages(), "buffer: its file system has no direct I/O (O_DIRECT)");
     mounted.unmount();
 }
