@@ -1,102 +1,13 @@
 //! A disk that keeps what was not flushed apart from what was, and decides at a crash what of it survives.
 
+use crate::faults::{Damage, Dropped, Faults};
+use crate::power::Power;
 use device::{BLOCK_BYTES, Block, Device, DeviceError, Operation, Page, Random};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Disks tear writes between sectors, never within one.
 const SECTOR_BYTES: usize = 512;
-
-/// One supply of power for several disks: it fails for all of them at the same moment.
-#[derive(Debug, Default)]
-pub struct Power(Mutex<PowerState>);
-
-#[derive(Debug, Default)]
-struct PowerState {
-    /// Writes, trims and flushes that still succeed; none: power does not fail.
-    left: Option<u64>,
-    lost: bool,
-    /// Writes, trims and flushes seen since the start.
-    seen: u64,
-}
-
-impl Power {
-    /// Power that stays on.
-    pub fn new() -> Arc<Power> {
-        Arc::new(Power::default())
-    }
-
-    /// Fails after `operations` more writes, trims and flushes; the one at which it fails is half done.
-    pub fn cut_after(&self, operations: u64) {
-        self.state().left = Some(operations);
-    }
-
-    /// True once it has failed.
-    pub fn lost(&self) -> bool {
-        self.state().lost
-    }
-
-    /// Writes, trims and flushes seen since the start, on all disks.
-    pub fn seen(&self) -> u64 {
-        self.state().seen
-    }
-
-    /// Turns the power on again, for good until the next [`cut_after`](Power::cut_after).
-    pub fn restore(&self) {
-        let mut state = self.state();
-        state.left = None;
-        state.lost = false;
-    }
-
-    /// Fails now.
-    pub fn cut(&self) {
-        self.state().lost = true;
-    }
-
-    /// Takes the power for one operation; `false` if it fails during this one.
-    fn take(&self) -> bool {
-        let mut state = self.state();
-        state.seen += 1;
-        match &mut state.left {
-            Some(0) => state.lost = true,
-            Some(left) => *left -= 1,
-            None => {}
-        }
-        !state.lost
-    }
-
-    fn state(&self) -> MutexGuard<'_, PowerState> {
-        self.0.lock().expect("no panic while holding the power")
-    }
-}
-
-/// Errors that a disk makes up: one in so many operations of a kind; 0 means none.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Faults {
-    /// Reads that fail.
-    pub read_one_in: u64,
-    /// Writes that fail; an unknown part of them arrives.
-    pub write_one_in: u64,
-    /// Flushes that fail; an unknown part of what was not durable is dropped for good.
-    pub flush_one_in: u64,
-    /// One error, after so many more operations of any kind but trims that go well.
-    pub once_after: Option<u64>,
-}
-
-impl Faults {
-    /// Whether an operation, of which one in `every` fails, fails now.
-    fn strike(&mut self, every: u64, random: &mut Random) -> bool {
-        match &mut self.once_after {
-            Some(0) => {
-                self.once_after = None;
-                return true;
-            }
-            Some(left) => *left -= 1,
-            None => {}
-        }
-        every > 0 && random.once_in(every)
-    }
-}
 
 /// A simulated disk. See the crate's README for what it promises.
 pub struct SimDisk {
@@ -106,6 +17,7 @@ pub struct SimDisk {
     state: Mutex<State>,
 }
 
+#[derive(Clone)]
 struct State {
     /// Shared with forks.
     durable: HashMap<u64, Arc<Page>>,
@@ -113,6 +25,12 @@ struct State {
     pending: Vec<(u64, Option<Arc<Page>>)>,
     /// What a read sees of `pending`: the index of the newest one for each block.
     newest: HashMap<u64, usize>,
+    /// Of failed flushes: read, never durable.
+    unwritten: HashMap<u64, Option<Arc<Page>>>,
+    dropped: Dropped,
+    damage: BTreeMap<u64, Damage>,
+    /// Reads that met damage.
+    damage_met: u64,
     faults: Faults,
     random: Random,
 }
@@ -124,6 +42,10 @@ impl SimDisk {
             durable: HashMap::new(),
             pending: Vec::new(),
             newest: HashMap::new(),
+            unwritten: HashMap::new(),
+            dropped: Dropped::default(),
+            damage: BTreeMap::new(),
+            damage_met: 0,
             faults: Faults::default(),
             random: Random::new(seed),
         };
@@ -135,6 +57,35 @@ impl SimDisk {
         self.state().faults = faults;
     }
 
+    /// Sets what becomes of what failed flushes drop from now on.
+    pub fn set_dropped(&self, dropped: Dropped) {
+        self.state().dropped = dropped;
+    }
+
+    /// Damages a block until it is written.
+    pub fn damage(&self, at: Block, damage: Damage) {
+        self.state().damage.insert(at.0, damage);
+    }
+
+    /// Nothing is damaged any more.
+    pub fn heal(&self) {
+        self.state().damage.clear();
+    }
+
+    /// Reads so far that met damage.
+    pub fn damage_met(&self) -> u64 {
+        self.state().damage_met
+    }
+
+    /// Whether a block was never written, or trimmed since.
+    pub fn is_unused(&self, at: Block) -> bool {
+        let state = self.state();
+        match state.newest.get(&at.0) {
+            Some(&newest) => state.pending[newest].1.is_none(),
+            None => !state.durable.contains_key(&at.0) && !state.unwritten.contains_key(&at.0),
+        }
+    }
+
     /// What a power failure leaves: any subset of the writes since the last flush, each torn between sectors.
     /// Call it when the power is lost and nobody uses the disk; restore the power afterwards.
     pub fn crash(&self) {
@@ -144,6 +95,7 @@ impl SimDisk {
         let shape = state.random.below(4);
         let prefix = state.random.below(state.pending.len() as u64 + 1) as usize;
         state.newest.clear();
+        state.unwritten.clear();
         for (index, (at, page)) in std::mem::take(&mut state.pending).into_iter().enumerate() {
             let kept = match shape {
                 0 => false,
@@ -176,14 +128,7 @@ impl SimDisk {
 
     /// A copy of the disk as it is, on its own power, for trying several futures of one state.
     pub fn fork(&self, power: &Arc<Power>, seed: u64) -> Arc<SimDisk> {
-        let state = self.state();
-        let fork = State {
-            durable: state.durable.clone(),
-            pending: state.pending.clone(),
-            newest: state.newest.clone(),
-            faults: state.faults,
-            random: Random::new(seed),
-        };
+        let fork = State { random: Random::new(seed), ..self.state().clone() };
         Arc::new(SimDisk {
             name: self.name.clone(),
             blocks: self.blocks,
@@ -223,16 +168,21 @@ impl SimDisk {
         }
         let powered = self.power.take();
         let mut state = self.state();
-        let faulty = operation == Operation::Write && state.strike(|faults| faults.write_one_in);
+        let faulty = match operation {
+            Operation::Write => state.strike(|faults| faults.write_one_in),
+            _ => state.trim_fails(),
+        };
         let arrives = if powered && !faulty { count } else { state.random.below(count + 1) };
         for index in 0..arrives {
             let newest = state.pending.len();
             state.newest.insert(at.0 + index, newest);
+            state.unwritten.remove(&(at.0 + index));
+            state.damage.remove(&(at.0 + index));
             state.pending.push((at.0 + index, content(index)));
         }
         match (powered, faulty) {
             (true, false) => Ok(()),
-            (true, true) => Err(self.error(operation, at, count, "made-up write error")),
+            (true, true) => Err(self.error(operation, at, count, "made-up error")),
             (false, _) => Err(self.error(operation, at, count, "power lost")),
         }
     }
@@ -242,6 +192,33 @@ impl State {
     fn strike(&mut self, one_in: impl Fn(&Faults) -> u64) -> bool {
         let every = one_in(&self.faults);
         self.faults.strike(every, &mut self.random)
+    }
+
+    /// `once_after` does not count trims.
+    fn trim_fails(&mut self) -> bool {
+        self.faults.trim_one_in > 0 && self.random.once_in(self.faults.trim_one_in)
+    }
+
+    /// What a read finds in a block; `None` where it cannot be read.
+    fn read(&mut self, at: u64, into: &mut Page) -> Option<()> {
+        let found = match self.newest.get(&at) {
+            Some(&newest) => self.pending[newest].1.as_deref(),
+            None => match self.unwritten.get(&at) {
+                Some(page) => page.as_deref(),
+                None => self.durable.get(&at).map(|page| &**page),
+            },
+        };
+        into.0.copy_from_slice(found.map_or(&[0; BLOCK_BYTES], |page| &page.0));
+        let damage = self.damage.get(&at);
+        self.damage_met += u64::from(damage.is_some());
+        match damage {
+            Some(Damage::Unreadable) => None,
+            Some(Damage::Rot(bit)) => {
+                into.0[bit / 8 % BLOCK_BYTES] ^= 1 << (bit % 8);
+                Some(())
+            }
+            None => Some(()),
+        }
     }
 }
 
@@ -285,12 +262,9 @@ impl Device for SimDisk {
             return Err(self.error(Operation::Read, at, count, "made-up read error"));
         }
         for (index, page) in into.iter_mut().enumerate() {
-            let block = at.0 + index as u64;
-            let found = match state.newest.get(&block) {
-                Some(&newest) => state.pending[newest].1.as_deref(),
-                None => state.durable.get(&block).map(|page| &**page),
-            };
-            page.0.copy_from_slice(found.map_or(&[0; BLOCK_BYTES], |page| &page.0));
+            if state.read(at.0 + index as u64, page).is_none() {
+                return Err(self.error(Operation::Read, at, count, "made-up unreadable block"));
+            }
         }
         Ok(())
     }
@@ -314,6 +288,9 @@ impl Device for SimDisk {
         for (at, page) in state.pending.drain(..) {
             if !faulty || state.random.once_in(2) {
                 settle(&mut state.durable, at, page);
+                state.unwritten.remove(&at);
+            } else if state.dropped == Dropped::AtPowerLoss {
+                state.unwritten.insert(at, page);
             }
         }
         match faulty {
@@ -421,5 +398,56 @@ mod tests {
             dropped += u32::from(read(&disk, 0) == Page::ZERO);
         }
         assert!((10..40).contains(&dropped), "{dropped} of 50");
+    }
+
+    #[test]
+    fn what_a_failed_flush_dropped_may_be_read_until_the_power_is_lost_and_not_afterwards() {
+        let (mut old, mut new) = (0, 0);
+        for seed in 0..50 {
+            let power = Power::new();
+            let disk = SimDisk::new("disk", 64, &power, seed);
+            disk.set_dropped(Dropped::AtPowerLoss);
+            disk.set_faults(Faults { flush_one_in: 1, ..Faults::default() });
+            disk.write(Block(0), &page(7)).expect("writes do not fail");
+            assert!(disk.flush().is_err());
+            disk.set_faults(Faults::default());
+            disk.flush().expect("no faults any more");
+            assert_eq!(read(&disk, 0), page(7)[0], "a page cache has it");
+            power.cut();
+            disk.crash();
+            power.restore();
+            match read(&disk, 0) == page(7)[0] {
+                true => new += 1,
+                false => old += 1,
+            }
+        }
+        assert!(old > 10 && new > 10, "{old} dropped, {new} kept");
+    }
+
+    #[test]
+    fn a_trim_that_fails_says_so_and_no_other_operation_fails_for_it() {
+        let disk = SimDisk::new("disk", 64, &Power::new(), 1);
+        disk.set_faults(Faults { trim_one_in: 1, ..Faults::default() });
+        disk.write(Block(0), &page(7)).and_then(|()| disk.flush()).expect("only trims fail");
+        assert!(disk.trim(Block(0), 4).is_err());
+        disk.flush().expect("only trims fail");
+    }
+
+    #[test]
+    fn damage_is_met_until_the_block_is_written_or_healed() {
+        let disk = SimDisk::new("disk", 64, &Power::new(), 1);
+        disk.write(Block(0), &page(7)).and_then(|()| disk.write(Block(1), &page(7))).expect("power");
+        assert!(disk.is_unused(Block(2)) && !disk.is_unused(Block(0)));
+        for at in [0, 2] {
+            disk.damage(Block(at), Damage::Unreadable);
+        }
+        disk.damage(Block(1), Damage::Rot(8));
+        let mut into = device::pages(3);
+        assert!(disk.read(Block(0), &mut into).is_err() && disk.read(Block(2), &mut into[..1]).is_err());
+        assert_eq!((read(&disk, 1).0[1], disk.damage_met()), (6, 3));
+        disk.write(Block(0), &page(8)).expect("it can be written");
+        assert_eq!(read(&disk, 0), page(8)[0]);
+        disk.heal();
+        assert_eq!((read(&disk, 1), read(&disk, 2)), (page(7)[0].clone(), Page::ZERO));
     }
 }

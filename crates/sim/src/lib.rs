@@ -1,8 +1,12 @@
 #![doc = include_str!("../README.md")]
 mod clock;
 mod disk;
+mod faults;
+mod power;
 mod scratched;
 
 pub use clock::SimClock;
-pub use disk::{Faults, Power, SimDisk};
+pub use disk::SimDisk;
+pub use faults::{Damage, Dropped, Faults};
+pub use power::Power;
 pub use scratched::Scratched;
