@@ -31,7 +31,7 @@ pub(crate) struct Clients {
 pub(crate) enum When {
     Now,
     /// In the middle of the next step of background work, while it waits for a device.
-    AfterDeviceOperations(u64),
+    AfterTurns(u64),
 }
 
 struct Waiting {
@@ -120,7 +120,7 @@ impl Run {
             Request::Sync => self.wait_for(client, when, Asked::Sync(self.oracle.moment()), Vec::new()),
             Request::SyncFile(file) => {
                 // A removal on its way in may or may not see that the file was synced: it comes before that.
-                self.media.intruder.comes_now();
+                self.media.meanwhile.comes_now();
                 self.deliver()?;
                 if !self.oracle.now.inodes.contains_key(&file) {
                     return Ok(());
@@ -151,7 +151,7 @@ impl Run {
 
     /// Its effect comes before its reply, and nobody can see when. So nobody else does anything meanwhile.
     fn remove_durably(&mut self, client: usize, change: Change) -> Result<(), String> {
-        self.media.intruder.comes_now();
+        self.media.meanwhile.comes_now();
         self.settle()?;
         if self.media.power.lost() || !self.is_durable_removal(&change) {
             return Ok(());
@@ -182,9 +182,9 @@ impl Run {
         self.clients.waiting.insert(ticket, Waiting { client, asked, held });
         match when {
             When::Now => request(&self.stack().fs),
-            When::AfterDeviceOperations(operations) => {
+            When::AfterTurns(operations) => {
                 let fs = self.stack().fs.clone();
-                self.media.intruder.comes_after(operations, Box::new(move || request(&fs)));
+                self.media.meanwhile.comes_after(operations, Box::new(move || request(&fs)));
             }
         }
         Ok(())
@@ -331,7 +331,9 @@ impl Run {
             Reply::Attributes(attributes) => Some(attributes.ino),
             _ => None,
         };
-        let made = self.oracle.took_effect(change, ino, Some(at));
+        // One that is durable when it returns took effect before that, and time may have passed since.
+        let known = !(self.media.meanwhile.is_slow() && self.is_durable_removal(&change));
+        let made = self.oracle.took_effect(change, ino, known.then_some(at));
         let made = made.map_err(|refusal| format!("succeeded, expected to be refused: {refusal:?}"))?;
         self.remember_for_reads(touched);
         if let (Some(id), Reply::Attributes(attributes)) = (made.or(touched), reply) {
@@ -354,6 +356,11 @@ impl Run {
 
     /// Whoever is told that there is no space could not be promised what he asked for.
     fn check_no_space(&mut self, promisable: u64, in_doubt: u64) -> Result<(), String> {
+        if cache::end_refusal() {
+            // Made up; the change must be undone as a whole.
+            self.counts.refused += 1;
+            return Ok(());
+        }
         self.workload.no_space();
         self.counts.no_space += 1;
         if promisable > in_doubt {

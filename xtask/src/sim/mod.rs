@@ -6,9 +6,12 @@ mod change;
 mod client;
 mod crash;
 mod exhaust;
+mod faults;
 mod log;
+mod meanwhile;
 mod model;
 mod oracle;
+mod plant;
 #[cfg(test)]
 mod planted;
 mod rights;
@@ -18,11 +21,12 @@ mod stack;
 mod tests;
 mod volumes;
 mod watchdog;
+mod watched;
 mod workload;
 
 use clap::ValueEnum;
+use plant::Plant;
 use run::{Counts, Run};
-use stack::Plant;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -189,6 +193,7 @@ fn exhaust_command(options: &Options, length: u8) -> bool {
 
 /// One run of one seed.
 pub(crate) fn run(options: &Options) -> Result<Summary, Failure> {
+    Plant::for_this_thread(options.plant);
     let mut run = Run::new(options).map_err(|what| Failure { what, operations: 0, hash: 0 })?;
     let outcome = catch_unwind(AssertUnwindSafe(|| run.go()));
     let (operations, hash) = (run.counts.operations, run.media.log.hash());

@@ -1,7 +1,7 @@
 //! The simulator can fail: each broken rule is found within a stated number of operations, and nothing is found in the
 //! same runs without it. The bounds are about four times what the slowest of the seeds needed when they were set.
 
-use super::stack::Plant;
+use super::plant::Plant;
 use super::{Options, repeat_line, run};
 
 /// Operations of each run, with a crash for each 40: what a short history needs.

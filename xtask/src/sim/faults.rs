@@ -1,0 +1,78 @@
+//! When disks make errors, and which.
+
+use super::run::Run;
+use super::stack::Pick;
+use device::BLOCK_BYTES;
+use sim::{Damage, Faults};
+
+/// How long a disk makes errors, in operations.
+const FAULTY_OPERATIONS_MAX: u64 = 60;
+/// How long the stack goes on after a device failed, in operations.
+const OPERATIONS_AFTER_FAILURE_MAX: u64 = 40;
+/// Blocks that are damaged at once.
+const DAMAGED_MAX: u64 = 4;
+
+impl Run {
+    /// Lets disks begin and stop to make errors.
+    pub(crate) fn faults(&mut self) {
+        if !self.options.faults {
+            return;
+        }
+        let now = self.counts.operations;
+        match self.life.faulty_until {
+            Some(until) if now >= until => {
+                self.no_faults();
+                self.life.faulty_until = None;
+                self.life.die_soon(now + self.random.below(OPERATIONS_AFTER_FAILURE_MAX));
+            }
+            None if self.random.once_in(200) => {
+                let every = [2, 5, 20][self.random.below(3) as usize];
+                let mut faults = Faults::default();
+                let store = self.random.below(3) > 0;
+                match self.random.below(7) {
+                    0 => faults.write_one_in = every,
+                    1 => faults.flush_one_in = every,
+                    2..=3 => faults.read_one_in = every,
+                    4 => faults.trim_one_in = every,
+                    _ => self.damage_some(),
+                }
+                let disk = if store { &self.media.store } else { &self.media.buffer };
+                disk.set_faults(faults);
+                self.media.log.event(|| format!("=== faults: {faults:?}"), &[every]);
+                self.life.faulty_until = Some(now + 1 + self.random.below(FAULTY_OPERATIONS_MAX));
+            }
+            _ => {}
+        }
+    }
+
+    /// Some blocks of the store cannot be read, or are not what was written, until they are written or the trouble is over.
+    fn damage_some(&mut self) {
+        let disk = self.media.store.clone();
+        let written = disk.written_blocks();
+        for _ in 0..1 + self.random.below(DAMAGED_MAX) {
+            let at = self.random.pick(&written);
+            let damage = match self.random.once_in(2) {
+                true => Damage::Unreadable,
+                false => Damage::Rot(self.random.below(8 * BLOCK_BYTES as u64) as usize),
+            };
+            self.media.log.event(|| format!("=== {at}: {damage:?}"), &[at.0]);
+            disk.damage(at, damage);
+        }
+    }
+
+    /// Recoveries meet errors, too.
+    pub(crate) fn faults_for_recovery(&mut self) {
+        if self.random.once_in(8) {
+            let faults = Faults { read_one_in: 10, ..Faults::default() };
+            self.media.store.set_faults(faults);
+            self.media.buffer.set_faults(faults);
+        }
+    }
+
+    pub(crate) fn no_faults(&self) {
+        for disk in [&self.media.store, &self.media.buffer] {
+            disk.set_faults(Faults::default());
+            disk.heal();
+        }
+    }
+}
