@@ -2,6 +2,7 @@
 
 use crate::ring::GroupNo;
 use device::{Block, DeviceError, StoreId};
+use std::borrow::Cow;
 
 /// Why the buffer could not do what it was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -21,16 +22,13 @@ pub enum BufferError {
         limit: u64,
     },
     /// There is no buffer on this device.
-    #[error("{device}: not a weir buffer; give the path that `weir format` used for the buffer")]
+    #[error("{device}: not a weir buffer")]
     NotABuffer {
         /// The device.
         device: String,
     },
     /// The superblock was a buffer's once.
-    #[error(
-        "{device}: block 0: checksum is {found:08x}, expected {expected:08x}; \
-         restore the superblock from a copy, or accept the loss with `weir replace-buffer --accept-loss`"
-    )]
+    #[error("{device}: block 0: checksum is {found:08x}, expected {expected:08x}")]
     SuperblockDamaged {
         /// The device.
         device: String,
@@ -40,7 +38,7 @@ pub enum BufferError {
         expected: u32,
     },
     /// The superblock's checksum is right but its numbers make no sense.
-    #[error("{device}: block 0: {field} is {found}, which cannot be; format the buffer again")]
+    #[error("{device}: block 0: {field} is {found}, which cannot be")]
     Nonsense {
         /// The device.
         device: String,
@@ -50,16 +48,13 @@ pub enum BufferError {
         found: u64,
     },
     /// Neither header slot can be read.
-    #[error(
-        "{device}: blocks 1 and 2: both header slots are damaged, so the log's beginning is unknown; \
-         restore one from a copy, or accept the loss with `weir replace-buffer --accept-loss`"
-    )]
+    #[error("{device}: blocks 1 and 2: both header slots are damaged, so the log's beginning is unknown")]
     HeadersDamaged {
         /// The device.
         device: String,
     },
     /// A newer weir wrote this.
-    #[error("{device}: block {block}: format {found} is newer than {supported}; upgrade weir to read it")]
+    #[error("{device}: block {block}: format {found} is newer than {supported}")]
     Version {
         /// The device.
         device: String,
@@ -71,7 +66,7 @@ pub enum BufferError {
         supported: u32,
     },
     /// The buffer uses features that this weir does not know.
-    #[error("{device}: block 0: unknown incompatible features {features:#x}; upgrade weir to read it")]
+    #[error("{device}: block 0: unknown incompatible features {features:#x}")]
     Features {
         /// The device.
         device: String,
@@ -79,7 +74,7 @@ pub enum BufferError {
         features: u64,
     },
     /// The buffer is of another store.
-    #[error("{device}: the buffer of store {found}, not of {wanted}; give the path of this store's buffer")]
+    #[error("{device}: the buffer of store {found}, not of {wanted}")]
     OtherStore {
         /// The device.
         device: String,
@@ -89,7 +84,7 @@ pub enum BufferError {
         wanted: StoreId,
     },
     /// The device lost its end.
-    #[error("{device}: {blocks} blocks long, but formatted with {expected}; restore the missing end")]
+    #[error("{device}: {blocks} blocks long, but formatted with {expected}")]
     Truncated {
         /// The device.
         device: String,
@@ -99,7 +94,7 @@ pub enum BufferError {
         expected: u64,
     },
     /// A buffer needs more room than this.
-    #[error("{device}: {bytes} bytes are too few for a buffer; give it at least {minimum}")]
+    #[error("{device}: {bytes} bytes are too few for a buffer")]
     TooSmall {
         /// The device.
         device: String,
@@ -109,10 +104,7 @@ pub enum BufferError {
         minimum: u64,
     },
     /// A group that was durable can no longer be read.
-    #[error(
-        "{device}: block {block}: commit group {group} was durable and is damaged; \
-         restore it from a copy, or accept the loss with `weir replace-buffer --accept-loss`"
-    )]
+    #[error("{device}: block {block}: commit group {group} was durable and is damaged")]
     Rot {
         /// The device.
         device: String,
@@ -122,7 +114,7 @@ pub enum BufferError {
         group: GroupNo,
     },
     /// A group's checksum is right, but not what it says: a bug, or somebody made it up.
-    #[error("{device}: block {block}: commit group {group}: {reason}; please report this with a copy")]
+    #[error("{device}: block {block}: commit group {group}: {reason}")]
     Malformed {
         /// The device.
         device: String,
@@ -133,4 +125,26 @@ pub enum BufferError {
         /// What is wrong.
         reason: &'static str,
     },
+}
+
+impl BufferError {
+    /// The next step.
+    pub fn help(&self) -> Option<Cow<'static, str>> {
+        Some(match self {
+            BufferError::Device(error) => return error.help(),
+            BufferError::Full | BufferError::TooBig { .. } => return None,
+            BufferError::NotABuffer { .. } => "give the path that `weir format` used for the buffer".into(),
+            BufferError::SuperblockDamaged { .. }
+            | BufferError::HeadersDamaged { .. }
+            | BufferError::Rot { .. } => {
+                "restore it from a copy, or accept the loss with `weir replace-buffer --accept-loss`".into()
+            }
+            BufferError::Nonsense { .. } => "format the buffer again".into(),
+            BufferError::Version { .. } | BufferError::Features { .. } => "upgrade weir to read it".into(),
+            BufferError::OtherStore { .. } => "give the path of this store's buffer".into(),
+            BufferError::Truncated { .. } => "restore the missing end".into(),
+            BufferError::TooSmall { minimum, .. } => format!("give it at least {minimum} bytes").into(),
+            BufferError::Malformed { .. } => "please report this with a copy of the buffer".into(),
+        })
+    }
 }

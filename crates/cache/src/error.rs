@@ -2,6 +2,7 @@
 
 use buffer::BufferError;
 use device::Sequence;
+use std::borrow::Cow;
 use store::{StoreError, VolumeId};
 
 /// Why an operation failed.
@@ -21,9 +22,7 @@ pub enum CacheError {
         why: BufferError,
     },
     /// The same, and everything that was in memory is safe.
-    #[error(
-        "{why}; everything, synced or not, is in the store as volume {volume}: repair or replace the buffer, and mount that one"
-    )]
+    #[error("{why}; everything, synced or not, is in the store as volume {volume}")]
     Rescued {
         /// What happened to the buffer.
         why: BufferError,
@@ -33,7 +32,7 @@ pub enum CacheError {
     /// The store has changes that the buffer never held: records of an old buffer over them would be wrong.
     #[error(
         "the buffer ends with change {buffer}, and the store has change {store}: it is an old copy, or the store has been \
-         used with another buffer; give that one, or a new one by `weir replace-buffer --accept-loss`"
+         used with another buffer"
     )]
     StaleBuffer {
         /// The newest change that the buffer knows of.
@@ -42,13 +41,13 @@ pub enum CacheError {
         store: Sequence,
     },
     /// The volume is the one that is cached.
-    #[error("volume {volume} is mounted here; unmount it, and mount another one, to delete it")]
+    #[error("volume {volume} is mounted here")]
     InUse {
         /// Which.
         volume: VolumeId,
     },
     /// A single transaction is larger than the buffer allows.
-    #[error("a transaction of {bytes} bytes is over the limit of {limit}; split it")]
+    #[error("a transaction of {bytes} bytes is over the limit of {limit}")]
     TooBig {
         /// Its size.
         bytes: u64,
@@ -58,4 +57,23 @@ pub enum CacheError {
     /// The mount is going away.
     #[error("the stack is stopping")]
     Stopping,
+}
+
+impl CacheError {
+    /// The next step.
+    pub fn help(&self) -> Option<Cow<'static, str>> {
+        let help = match self {
+            CacheError::Store(error) => return error.help(),
+            CacheError::Buffer(error) => return error.help(),
+            CacheError::ReadOnly { .. } => "repair the buffer's device, unmount, and mount again",
+            CacheError::Rescued { .. } => "repair or replace the buffer, and mount that volume",
+            CacheError::StaleBuffer { .. } => {
+                "give that buffer, or a new one by `weir replace-buffer --accept-loss`"
+            }
+            CacheError::InUse { .. } => "unmount it, and mount another one, to delete it",
+            CacheError::TooBig { .. } => "split it",
+            CacheError::Stopping => return None,
+        };
+        Some(help.into())
+    }
 }

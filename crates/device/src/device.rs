@@ -2,6 +2,7 @@
 
 use crate::address::Block;
 use crate::page::Page;
+use std::borrow::Cow;
 use std::fmt;
 
 /// A raw medium, addressed in blocks.
@@ -99,6 +100,13 @@ pub struct DeviceError {
 }
 
 impl std::error::Error for DeviceError {}
+
+impl DeviceError {
+    /// The next step.
+    pub fn help(&self) -> Option<Cow<'static, str>> {
+        Some("see the kernel's log (`dmesg`) for the device's own words".into())
+    }
+}
 
 impl fmt::Display for DeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

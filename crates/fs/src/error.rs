@@ -1,6 +1,7 @@
 //! Why an operation failed.
 
 use cache::CacheError;
+use std::borrow::Cow;
 
 /// Why an operation failed; each names its errno at the doors.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -60,11 +61,22 @@ pub enum FsError {
     #[error("{0}")]
     Cache(CacheError),
     /// EIO
-    #[error("metadata at arena offset {offset}: {what}; run `weir check`")]
+    #[error("metadata at arena offset {offset}: {what}")]
     Corrupt {
         /// Where.
         offset: u64,
         /// What is wrong.
         what: String,
     },
+}
+
+impl FsError {
+    /// The next step, where an operator has one: what a program did wrong is the program's to mend.
+    pub fn help(&self) -> Option<Cow<'static, str>> {
+        match self {
+            FsError::Cache(error) => error.help(),
+            FsError::Corrupt { .. } => Some("unmount it, and run `weir check` on the store".into()),
+            _ => None,
+        }
+    }
 }

@@ -11,13 +11,14 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 static BUDGET: Mutex<Budget> = Mutex::new(Budget { lines: BURST, since: None, left_out: 0 });
 
-/// Writes `error` to the log, unless there was much of that lately.
-pub(crate) fn complain(error: &dyn Display) {
+/// Writes `error` and the next step to the log, unless there was much of that lately.
+pub(crate) fn complain(error: &dyn Display, help: Option<&str>) {
     let left_out = BUDGET.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now());
+    let help = help.map(|help| format!("\n  help: {help}")).unwrap_or_default();
     match left_out {
         None => {}
-        Some(0) => eprintln!("error: {error}"),
-        Some(left_out) => eprintln!("error: {error} (and {left_out} more since the last line)"),
+        Some(0) => eprintln!("error: {error}{help}"),
+        Some(left_out) => eprintln!("error: {error} (and {left_out} more since the last line){help}"),
     }
 }
 

@@ -10,7 +10,7 @@ use store::StoreError;
 pub(crate) fn refused(error: &FsError) -> Errno {
     let errno = errno(error);
     if errno.code() == Errno::EIO.code() {
-        complain(error);
+        complain(error, error.help().as_deref());
     }
     errno
 }

@@ -82,9 +82,9 @@ impl SimDisk {
         self.state().damage.insert(at.0, damage);
     }
 
-    /// Nothing is damaged any more but what a power failure tore.
+    /// Nothing is damaged any more but what a power failure tore, and what is unused.
     pub fn heal(&self) {
-        self.state().damage.retain(|_, damage| *damage == Damage::Torn);
+        self.state().damage.retain(|_, damage| matches!(damage, Damage::Torn | Damage::Unused));
     }
 
     /// Blocks so far that were read with rot in them.
@@ -204,6 +204,9 @@ impl SimDisk {
         }
         match (powered, faulty) {
             (true, false) => Ok(()),
+            (true, true) if operation == Operation::Trim => {
+                Err(self.error(operation, at, count, "this device does not trim"))
+            }
             (true, true) => Err(self.error(operation, at, count, "made-up error")),
             (false, _) => Err(self.error(operation, at, count, "power lost")),
         }
@@ -233,6 +236,7 @@ impl State {
         into.0.copy_from_slice(found.map_or(&[0; BLOCK_BYTES], |page| &page.0));
         match self.damage.get(&at) {
             Some(Damage::Unreadable) => Some("made-up unreadable block"),
+            Some(Damage::Unused) => Some("unreadable, and of no use"),
             Some(Damage::Torn) => Some("torn when the power failed"),
             Some(Damage::Rot(bit)) => {
                 into.0[bit / 8 % BLOCK_BYTES] ^= 1 << (bit % 8);

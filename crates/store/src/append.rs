@@ -3,6 +3,7 @@
 use crate::change::Change;
 use crate::counters::count;
 use crate::error::StoreError;
+use crate::flushes::FailedFlushes;
 use crate::log::{Piece, plan};
 use crate::map::Missing;
 use crate::note::{ChunkHead, Note, encode_chunk};
@@ -246,12 +247,12 @@ impl Store {
     }
 
     #[cfg(not(feature = "planted-bugs"))]
-    fn flush_batch(&self, since: u64) -> Result<(), StoreError> {
+    fn flush_batch(&self, since: FailedFlushes) -> Result<(), StoreError> {
         self.flush_since(since)
     }
 
     #[cfg(feature = "planted-bugs")]
-    fn flush_batch(&self, since: u64) -> Result<(), StoreError> {
+    fn flush_batch(&self, since: FailedFlushes) -> Result<(), StoreError> {
         if self.planted.missing_flush.load(Ordering::Relaxed) { Ok(()) } else { self.flush_since(since) }
     }
 

@@ -174,9 +174,11 @@ impl Store {
     }
 
     /// Trims segments, and waits until that is durable: a trim that came late would take what is written next.
-    /// After an error they stay dead, and the next checkpoint tries again.
+    /// A device that fails a trim is asked for none any more: what a segment held does no harm to what comes next. After a
+    /// failed flush they stay dead, and the next checkpoint tries again.
     fn trim(&self, segments: &[u32]) -> Result<(), StoreError> {
-        if segments.is_empty() {
+        let fails = || self.counting.trims_failed.load(Ordering::Relaxed) > 0;
+        if segments.is_empty() || fails() {
             return Ok(());
         }
         #[cfg(feature = "planted-bugs")]
@@ -185,7 +187,10 @@ impl Store {
         }
         let since = self.failed_flushes();
         for &segment in segments {
-            self.device.trim(self.geometry.start(segment), self.geometry.segment_blocks)?;
+            if self.device.trim(self.geometry.start(segment), self.geometry.segment_blocks).is_err() {
+                count(&self.counting.trims_failed, 1);
+                break;
+            }
         }
         self.flush_since(since)
     }

@@ -37,6 +37,8 @@ pub struct Counters {
     pub segments_cleaned: u64,
     /// Segments trimmed and free again.
     pub segments_freed: u64,
+    /// Trims that the device failed. After the first it is asked for none any more.
+    pub trims_failed: u64,
 }
 
 /// The counters as they are counted.
@@ -58,6 +60,7 @@ pub(crate) struct Counting {
     pub(crate) walks: AtomicU64,
     pub(crate) segments_cleaned: AtomicU64,
     pub(crate) segments_freed: AtomicU64,
+    pub(crate) trims_failed: AtomicU64,
 }
 
 /// Counts. The order among counters does not matter to anybody.
@@ -85,6 +88,7 @@ impl Counting {
             walks: get(&self.walks),
             segments_cleaned: get(&self.segments_cleaned),
             segments_freed: get(&self.segments_freed),
+            trims_failed: get(&self.trims_failed),
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::format::VERSION;
 use crate::volume::VolumeId;
 use device::{Block, DeviceError, Incarnation};
+use std::borrow::Cow;
 
 /// Why the store could not do what it was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -11,7 +12,7 @@ pub enum StoreError {
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// No room. Nothing was changed. A checkpoint, or cleaning and two checkpoints, may find some.
-    #[error("the store is full: delete something, or use a larger device")]
+    #[error("the store is full")]
     Full,
     /// Bytes on the medium are not what was written.
     #[error("{device}: block {place}: {what}: checksum is {found:08x}, expected {expected:08x}")]
@@ -28,13 +29,13 @@ pub enum StoreError {
         found: u32,
     },
     /// The device does not begin with a store.
-    #[error("{device}: this is not a weir store; `weir format` makes one, and overwrites what is there")]
+    #[error("{device}: this is not a weir store")]
     NotAStore {
         /// Which device.
         device: String,
     },
     /// A later weir wrote this store.
-    #[error("{device}: format version {found} is newer than {VERSION}; upgrade weir to use it")]
+    #[error("{device}: format version {found} is newer than {VERSION}")]
     NewerVersion {
         /// Which device.
         device: String,
@@ -42,7 +43,7 @@ pub enum StoreError {
         found: u32,
     },
     /// The store uses something that this weir does not know and must not ignore.
-    #[error("{device}: the store uses unknown features {flags:#x}; upgrade weir to use it")]
+    #[error("{device}: the store uses unknown features {flags:#x}")]
     UnknownFeature {
         /// Which device.
         device: String,
@@ -50,9 +51,7 @@ pub enum StoreError {
         flags: u64,
     },
     /// The superblock, or every checkpoint root, or the log is not what was written: nothing was changed.
-    #[error(
-        "{device}: block {place}: {what} is damaged; restore the device from a copy, nothing was changed"
-    )]
+    #[error("{device}: block {place}: {what} is damaged; nothing was changed")]
     Damaged {
         /// Which device.
         device: String,
@@ -62,9 +61,7 @@ pub enum StoreError {
         what: String,
     },
     /// The device ends before the store does.
-    #[error(
-        "{device}: the store has {expected} blocks, the device only {found}; is the file or partition cut off?"
-    )]
+    #[error("{device}: the store has {expected} blocks, the device only {found}")]
     Truncated {
         /// Which device.
         device: String,
@@ -82,9 +79,7 @@ pub enum StoreError {
         why: String,
     },
     /// A repair that cannot be made.
-    #[error(
-        "{device}: {what}: what is below cannot be counted, so nothing was changed; copy what can still be read"
-    )]
+    #[error("{device}: {what}: what is below cannot be counted, so nothing was changed")]
     CannotCount {
         /// Which device.
         device: String,
@@ -98,7 +93,7 @@ pub enum StoreError {
         volume: VolumeId,
     },
     /// A clone needs a number that no volume has.
-    #[error("volume {volume} exists already: delete it first, or choose another number; nothing was changed")]
+    #[error("volume {volume} exists already; nothing was changed")]
     VolumeExists {
         /// Which.
         volume: VolumeId,
@@ -112,21 +107,19 @@ pub enum StoreError {
         why: String,
     },
     /// A volume has this name.
-    #[error("there is a volume {name} already; choose another name, or delete that one first")]
+    #[error("there is a volume {name} already")]
     NameTaken {
         /// The name.
         name: String,
     },
     /// The store was formatted when volumes had no names.
-    #[error(
-        "{device}: this store was made before volumes had names; copy it into a new one, made by `weir format`"
-    )]
+    #[error("{device}: this store was made before volumes had names")]
     NamelessStore {
         /// Which device.
         device: String,
     },
     /// The volume may not be changed.
-    #[error("volume {volume} is read-only: change a writable clone of it instead")]
+    #[error("volume {volume} is read-only")]
     ReadOnlyVolume {
         /// Which.
         volume: VolumeId,
@@ -135,7 +128,7 @@ pub enum StoreError {
     #[error("volume 0 is the file system itself and cannot be deleted")]
     MainVolume,
     /// The volume table is full.
-    #[error("a store has at most {limit} volumes: delete some first")]
+    #[error("a store has at most {limit} volumes")]
     TooManyVolumes {
         /// How many it may have.
         limit: usize,
@@ -152,9 +145,40 @@ pub enum StoreError {
         found: Incarnation,
     },
     /// An earlier error left the map in memory behind the log; what is on the medium is whole.
-    #[error("{device}: stopped after an earlier error; open the store again")]
+    #[error("{device}: stopped after an earlier error")]
     Stopped {
         /// Which device.
         device: String,
     },
+}
+
+impl StoreError {
+    /// The next step.
+    pub fn help(&self) -> Option<Cow<'static, str>> {
+        let help = match self {
+            StoreError::Device(error) => return error.help(),
+            StoreError::Full => "delete something, or use a larger device",
+            StoreError::NotAStore { .. } => "`weir format` makes one, and overwrites what is there",
+            StoreError::NewerVersion { .. } | StoreError::UnknownFeature { .. } => "upgrade weir to use it",
+            StoreError::Damaged { .. } => "restore the device from a copy",
+            StoreError::Truncated { .. } => {
+                "look whether the file or partition was cut off, and restore its end"
+            }
+            StoreError::CannotCount { .. } => "copy what can still be read",
+            StoreError::VolumeExists { .. } => "delete it first, or choose another number",
+            StoreError::BadName { .. } => "a name is made of letters, digits and . _ - + : @",
+            StoreError::NameTaken { .. } => "choose another name, or delete that volume first",
+            StoreError::NamelessStore { .. } => "copy it into a new one, made by `weir format`",
+            StoreError::ReadOnlyVolume { .. } => "change a writable clone of it instead",
+            StoreError::TooManyVolumes { .. } => "delete some first",
+            StoreError::Stopped { .. } => "open the store again: unmount it, and mount it again",
+            StoreError::Corrupt { .. }
+            | StoreError::BadSizes { .. }
+            | StoreError::NoSuchVolume { .. }
+            | StoreError::MainVolume
+            | StoreError::NotBegun
+            | StoreError::OldIncarnation { .. } => return None,
+        };
+        Some(help.into())
+    }
 }

@@ -1,6 +1,9 @@
 //! Following the log from a root to its end, with few reads.
+//!
+//! A block that cannot be read is no chunk: where the log ends, nothing was ever written, and a medium may have bad places
+//! there. Was it one that the log has, then a later chunk knows it to be durable, or else the buffer: it names the last
+//! batch that it relied on (`buffer/FORMAT.md`).
 
-use crate::error::StoreError;
 use crate::log::{Chunk, parse};
 use crate::note::{CHUNK_BLOCKS_MAX, claimed_note_blocks};
 use crate::root::Cursor;
@@ -54,11 +57,7 @@ impl<'a> LogReader<'a> {
     }
 
     /// The chunk that the log goes on with, in the open segment or at the start of the next; `None` at its end.
-    pub(crate) fn next(
-        &mut self,
-        cursor: &Cursor,
-        incarnation: Incarnation,
-    ) -> Result<Option<Chunk>, StoreError> {
+    pub(crate) fn next(&mut self, cursor: &Cursor, incarnation: Incarnation) -> Option<Chunk> {
         let belongs = |chunk: &Chunk| {
             let head = &chunk.head;
             head.incarnation == incarnation
@@ -66,7 +65,7 @@ impl<'a> LogReader<'a> {
         };
         let start = self.geometry.start(cursor.segment);
         if let Some(chunk) = self.copied.remove(&start.plus(cursor.offset)).filter(belongs) {
-            return Ok(Some(chunk));
+            return Some(chunk);
         }
         let follows = self.stretch == Some(start.plus(self.stretches.start(cursor.offset)));
         let ahead = if follows { WINDOW_BLOCKS } else { NOTE_BLOCKS_AHEAD };
@@ -76,55 +75,55 @@ impl<'a> LogReader<'a> {
             places.reverse();
         }
         for (segment, offset, ahead) in places {
-            if let Some(chunk) = self.in_place(segment, offset, ahead)?.filter(belongs) {
+            if let Some(chunk) = self.in_place(segment, offset, ahead).filter(belongs) {
                 self.look_ahead(&chunk, segment, offset);
-                return Ok(Some(chunk));
+                return Some(chunk);
             }
         }
-        Ok(None)
+        None
     }
 
     /// The chunk that begins at `offset` in a segment, if a whole one does. Data is not looked at.
-    pub(crate) fn in_place(
-        &mut self,
-        segment: u32,
-        offset: u64,
-        ahead: u64,
-    ) -> Result<Option<Chunk>, StoreError> {
+    pub(crate) fn in_place(&mut self, segment: u32, offset: u64, ahead: u64) -> Option<Chunk> {
         if segment >= self.geometry.segments || offset >= self.geometry.segment_blocks {
-            return Ok(None);
+            return None;
         }
         let geometry = self.geometry;
         let (at, room) = (geometry.start(segment).plus(offset), geometry.segment_blocks - offset);
-        let claimed = claimed_note_blocks(&self.get(at, 1, ahead.min(room))?[0], geometry.id);
-        let Some(blocks) = claimed.filter(|&blocks| blocks <= room) else { return Ok(None) };
-        Ok(parse(geometry, at, self.get(at, blocks, ahead.max(blocks).min(room))?))
+        let first = self.get(at, 1, ahead.min(room))?;
+        let claimed = claimed_note_blocks(&first[0], geometry.id).filter(|&blocks| blocks <= room)?;
+        parse(geometry, at, self.get(at, claimed, ahead.max(claimed).min(room))?)
     }
 
-    /// The blocks of a segment that look like the beginning of a chunk. All of them are read together.
-    pub(crate) fn candidates(&mut self, segment: u32, from: u64, count: u64) -> Result<Vec<u64>, StoreError> {
+    /// The blocks of a segment that look like the beginning of a chunk. All of them are read together, if that is possible.
+    pub(crate) fn candidates(&mut self, segment: u32, from: u64, count: u64) -> Vec<u64> {
         let geometry = self.geometry;
-        let pages = self.get(geometry.start(segment).plus(from), count, count)?;
+        let start = geometry.start(segment);
         let looks = |page: &Page| claimed_note_blocks(page, geometry.id).is_some();
-        Ok((from..).zip(pages).filter(|(_, page)| looks(page)).map(|(offset, _)| offset).collect())
+        if let Some(pages) = self.get(start.plus(from), count, count) {
+            return (from..).zip(pages).filter(|(_, page)| looks(page)).map(|(offset, _)| offset).collect();
+        }
+        let mut looks_at =
+            |offset: &u64| self.get(start.plus(*offset), 1, 1).is_some_and(|pages| looks(&pages[0]));
+        (from..from + count).filter(|offset| looks_at(offset)).collect()
     }
 
     fn held(&self, at: Block, count: u64) -> Option<&[Page]> {
         self.here.get(at, count).or_else(|| self.beyond.get(at, count))
     }
 
-    /// `count` blocks, read together with those behind them unless they are here.
-    fn get(&mut self, at: Block, count: u64, ahead: u64) -> Result<&[Page], StoreError> {
+    /// `count` blocks, read together with those behind them unless they are here; `None` if they cannot be read.
+    fn get(&mut self, at: Block, count: u64, ahead: u64) -> Option<&[Page]> {
         if self.held(at, count).is_none() {
             let mut pages = device::pages(ahead as usize);
             if self.device.read(at, &mut pages).is_err() {
                 // Perhaps only what was read ahead is unreadable.
                 pages.truncate(count as usize);
-                self.device.read(at, &mut pages)?;
+                self.device.read(at, &mut pages).ok()?;
             }
             self.here = Window { at, pages };
         }
-        Ok(self.held(at, count).expect("read just now"))
+        self.held(at, count)
     }
 
     /// Where a stretch is entered with this chunk, looks for copies of its heads at the beginning of the one after it.
@@ -179,35 +178,32 @@ impl<'a> LogReader<'a> {
         cursor: &Cursor,
         batch: u64,
         incarnation: Incarnation,
-    ) -> Result<Option<Block>, StoreError> {
+    ) -> Option<Block> {
         // The next segment was read last, where the log's next chunk was looked for.
         for (segment, offset) in [(cursor.next, 0), (cursor.segment, cursor.offset)] {
             if segment >= self.geometry.segments {
                 continue;
             }
             let window = self.geometry.segment_blocks.saturating_sub(offset).min(PROOF_BLOCKS);
-            for offset in self.candidates(segment, offset, window)? {
-                let Some(chunk) = self.in_place(segment, offset, NOTE_BLOCKS_AHEAD)? else { continue };
+            for offset in self.candidates(segment, offset, window) {
+                let Some(chunk) = self.in_place(segment, offset, NOTE_BLOCKS_AHEAD) else { continue };
                 let later = chunk.head.incarnation == incarnation && chunk.head.chunk > cursor.chunk;
-                if later && let Some(proof) = self.follow_for_proof(chunk, batch)? {
-                    return Ok(Some(proof));
+                if later && let Some(proof) = self.follow_for_proof(chunk, batch) {
+                    return Some(proof);
                 }
             }
         }
-        Ok(None)
+        None
     }
 
-    fn follow_for_proof(&self, first: Chunk, batch: u64) -> Result<Option<Block>, StoreError> {
+    fn follow_for_proof(&self, first: Chunk, batch: u64) -> Option<Block> {
         let (mut chunk, mut log) = (first, LogReader::new(self.device, self.geometry));
         loop {
             if chunk.head.durable >= batch {
-                return Ok(Some(chunk.at));
+                return Some(chunk.at);
             }
             let (incarnation, cursor) = (chunk.head.incarnation, chunk.after(self.geometry));
-            match log.next(&cursor, incarnation)? {
-                Some(next) => chunk = next,
-                None => return Ok(None),
-            }
+            chunk = log.next(&cursor, incarnation)?;
         }
     }
 }

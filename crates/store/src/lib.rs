@@ -9,6 +9,7 @@ mod checkpoint;
 mod clean;
 mod counters;
 mod error;
+mod flushes;
 mod follow;
 mod format;
 #[cfg(test)]
@@ -33,6 +34,7 @@ mod space;
 mod store;
 mod stretch;
 mod superblock;
+mod sync;
 mod tables;
 mod usage;
 mod volume;

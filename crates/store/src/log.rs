@@ -1,6 +1,5 @@
 //! The log: how a vector becomes chunks, and how chunks are found again.
 
-use crate::error::StoreError;
 use crate::format::blocks_for;
 use crate::note::*;
 use crate::root::Cursor;
@@ -136,18 +135,19 @@ pub(crate) fn parse(geometry: &Geometry, at: Block, pages: &[Page]) -> Option<Ch
     whole.then_some(chunk)
 }
 
-/// Whether a chunk's data blocks are what its notes say.
-pub(crate) fn data_is_whole(device: &dyn Device, chunk: &Chunk) -> Result<bool, StoreError> {
+/// Whether a chunk's data blocks are what its notes say. What cannot be read is not.
+pub(crate) fn data_is_whole(device: &dyn Device, chunk: &Chunk) -> bool {
     if chunk.head.data_blocks == 0 {
-        return Ok(true);
+        return true;
     }
     let mut pages = device::pages(chunk.head.data_blocks as usize);
     let start = chunk.at.plus(chunk.head.note_blocks);
-    device.read(start, &mut pages)?;
-    Ok(chunk.notes.iter().all(|note| match note {
+    let read = device.read(start, &mut pages);
+    let is_whole = |note: &Note| match note {
         Note::Write { place, crc, .. } => crc32c::crc32c(&pages[(place.0 - start.0) as usize].0) == *crc,
         _ => true,
-    }))
+    };
+    read.is_ok() && chunk.notes.iter().all(is_whole)
 }
 
 /// Splits bytes into zero-padded pages.

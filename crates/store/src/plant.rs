@@ -72,9 +72,9 @@ impl Store {
         Ok(())
     }
 
-    /// Whether nobody has the writer's lock.
+    /// Whether nobody has the writer's lock, or flushes.
     pub fn is_idle(&self) -> bool {
-        self.writer.try_lock().is_ok()
+        self.writer.try_lock().is_ok() && self.flushes.is_idle()
     }
 
     /// Whether nobody has the cleaner's lock.
@@ -117,7 +117,7 @@ impl Store {
         let (segment, mut offset) = (writer.log.segment, 0);
         let mut log = LogReader::new(&*self.device, &self.geometry);
         while offset < writer.log.offset
-            && let Some(chunk) = log.in_place(segment, offset, NOTE_BLOCKS_AHEAD)?
+            && let Some(chunk) = log.in_place(segment, offset, NOTE_BLOCKS_AHEAD)
         {
             offset += chunk.blocks();
             self.holding_nodes(|| self.change_map(&mut writer, chunk.head.volume, &chunk.notes))?;

@@ -104,7 +104,7 @@ impl Store {
         // Those that surely happened: applied many at a time, so that their nodes are read together.
         let (mut sure, mut notes): (Vec<Chunk>, usize) = (Vec::new(), 0);
         let mut log = LogReader::new(&*self.device, &self.geometry);
-        while let Some(chunk) = log.next(&cursor, incarnation)? {
+        while let Some(chunk) = log.next(&cursor, incarnation) {
             cursor = chunk.after(&self.geometry);
             if held.last().is_some_and(|last| chunk.head.durable >= last.head.batch) {
                 notes += held.iter().map(|chunk| chunk.notes.len()).sum::<usize>();
@@ -121,14 +121,19 @@ impl Store {
             }
         }
         let unfinished = begun.first().map_or(cursor.batch, |chunk| chunk.head.batch);
-        let proof = log.proof_of_rot(&cursor, unfinished, incarnation)?;
+        let proof = log.proof_of_rot(&cursor, unfinished, incarnation);
         if let Some(proof) = proof.filter(|_| !is_planted(PlantedBug::RotTakenForTorn)) {
             let place = self.geometry.start(cursor.segment).plus(cursor.offset);
             let what = format!("the log's chunk {}, which block {proof} knows to be durable,", cursor.chunk);
             return Err(StoreError::Damaged { device: self.device.name().to_owned(), place, what });
         }
-        if self.really_happened(&mut log, &held, &cursor, incarnation)? {
-            sure.append(&mut held);
+        match self.find_out(&mut log, &held, &cursor, incarnation) {
+            LastBatch::Torn => {}
+            LastBatch::Durable => sure.append(&mut held),
+            LastBatch::Readable => {
+                writer.readable = held.iter().map(|chunk| (chunk.at, chunk.blocks())).collect();
+                sure.append(&mut held);
+            }
         }
         self.replay_chunks(&mut writer, &sure)?;
         // The next incarnation's log starts elsewhere; numbers only grow.
@@ -139,23 +144,22 @@ impl Store {
         Ok(())
     }
 
-    /// Whether the last batch was durable: its data is whole, or a later chunk says so and the data is rotten.
-    fn really_happened(
+    /// What can be known of the last batch that is whole by its notes.
+    fn find_out(
         &self,
         log: &mut LogReader<'_>,
         held: &[Chunk],
         cursor: &Cursor,
         incarnation: Incarnation,
-    ) -> Result<bool, StoreError> {
-        let Some(last) = held.last() else { return Ok(false) };
-        for chunk in held {
-            if !data_is_whole(&*self.device, chunk)? {
-                let batch = last.head.batch;
-                let proof = log.proof_of_rot(cursor, batch, incarnation)?;
-                return Ok(proof.is_some() && !is_planted(PlantedBug::RotTakenForTorn));
-            }
+    ) -> LastBatch {
+        let Some(last) = held.last() else { return LastBatch::Torn };
+        if held.iter().all(|chunk| data_is_whole(&*self.device, chunk)) {
+            return LastBatch::Readable;
         }
-        Ok(true)
+        match log.proof_of_rot(cursor, last.head.batch, incarnation) {
+            Some(_) if !is_planted(PlantedBug::RotTakenForTorn) => LastBatch::Durable,
+            _ => LastBatch::Torn,
+        }
     }
 
     /// The log started anew, and nothing whole was written to it since: what is torn there has this incarnation's number,
@@ -193,6 +197,16 @@ impl Store {
         writer.durable = chunk.head.batch;
         Ok(())
     }
+}
+
+/// The last batch of the log that is whole by its notes.
+enum LastBatch {
+    /// Some of its data was not written: it never happened.
+    Torn,
+    /// It is read as it was written. It may have been acknowledged; or its flush failed, or never came, and power takes it yet.
+    Readable,
+    /// A later chunk knows it to be durable: what is not whole of its data is rot.
+    Durable,
 }
 
 /// The valid roots with their slots, the newest first.

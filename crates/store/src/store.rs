@@ -11,10 +11,10 @@
 //! during I/O, so readers wait for nobody's writes or flushes.
 
 use crate::attempt::Pending;
-use crate::bug::{PlantedBug, is_planted};
 use crate::clean::Cleaner;
 use crate::counters::{Counters, Counting, count};
 use crate::error::StoreError;
+use crate::flushes::{FailedFlushes, Flushes};
 use crate::format::{EPOCH_ROOT, ROOTS, SUPERBLOCK};
 use crate::log::Place;
 use crate::map::{Map, Missing, NodeTable, Tree};
@@ -45,8 +45,7 @@ pub struct Store {
     pub(crate) cleaner: Mutex<Cleaner>,
     pub(crate) scrub: Mutex<Option<Scrub>>,
     pub(crate) counting: Counting,
-    /// Flushes that failed. One that fails may take with it what others wrote, and nobody is told twice.
-    pub(crate) flushes_failed: AtomicU64,
+    pub(crate) flushes: Flushes,
     pub(crate) incarnation: AtomicU64,
     /// Blocks of log that recovery would read now.
     pub(crate) log_blocks: AtomicU64,
@@ -91,6 +90,8 @@ pub(crate) struct Writer {
     pub(crate) tables: Vec<Extent>,
     /// A root that may be on the medium or not.
     pub(crate) pending: Option<Pending>,
+    /// Blocks of the log that recovery has read, and that nobody knows to be durable: first and number.
+    pub(crate) readable: Vec<(Block, u64)>,
 }
 
 impl Writer {
@@ -163,7 +164,7 @@ impl Store {
             counting: Counting::default(),
             cleaner: Mutex::default(),
             scrub: Mutex::default(),
-            flushes_failed: AtomicU64::new(0),
+            flushes: Flushes::default(),
             map: RwLock::new(map),
             writer: Mutex::new(Writer {
                 health: Health::NotBegun,
@@ -176,6 +177,7 @@ impl Store {
                 nodes_at: None,
                 tables: root.tables.extents.clone(),
                 pending: None,
+                readable: Vec::new(),
             }),
             #[cfg(feature = "planted-bugs")]
             planted: crate::plant::Planted::default(),
@@ -204,8 +206,9 @@ impl Store {
 
     /// Makes `incarnation`, which must be higher than the one found, durable. Before it, nothing may be applied.
     ///
-    /// Both roots are written anew, and the log starts in a segment of its own: what an earlier incarnation left
-    /// half-written is never read again. After a crash in it, the store opens as before or with the new one.
+    /// What recovery has read and nobody knows to be durable is written again first: a flush that failed before may have
+    /// dropped it from a cache that still gives it to readers. Then both roots are written anew, and the log starts in a segment
+    /// of its own: what an earlier incarnation left half-written is never read again. After a crash in it, the store opens as before or with the new one.
     ///
     /// # Errors
     /// [`StoreError::OldIncarnation`], or the device's: then it may be tried again.
@@ -220,12 +223,26 @@ impl Store {
         }
         let health = writer.health;
         self.incarnation.store(incarnation.0, Ordering::Release);
-        if let Err(error) = self.restart_log(&mut writer) {
+        if let Err(error) = self.write_again(&mut writer).and_then(|()| self.restart_log(&mut writer)) {
             self.incarnation.store(found.0, Ordering::Release);
             // Reads go on; nothing may be applied, as nobody knows which incarnation the medium has.
             writer.health = if health == Health::NotBegun { health } else { Health::Unsure };
             return Err(error);
         }
+        Ok(())
+    }
+
+    /// Makes durable what recovery found and believed: the last batch, and the root where it began.
+    fn write_again(&self, writer: &mut Writer) -> Result<(), StoreError> {
+        let since = self.failed_flushes();
+        let root = ROOTS[writer.root_slot];
+        for &(at, count) in writer.readable.iter().chain(&[(root, 1)]) {
+            let mut pages = device::pages(count as usize);
+            self.device.read(at, &mut pages)?;
+            self.write(at, &pages)?;
+        }
+        self.flush_since(since)?;
+        writer.readable.clear();
         Ok(())
     }
 
@@ -277,24 +294,22 @@ impl Store {
     }
 
     /// Taken before anything is written for which [`flush_since`](Store::flush_since) is to answer.
-    pub(crate) fn failed_flushes(&self) -> u64 {
-        self.flushes_failed.load(Ordering::Acquire)
+    pub(crate) fn failed_flushes(&self) -> FailedFlushes {
+        self.flushes.failed()
     }
 
-    /// Makes everything durable that was written since `failed` was taken. If any flush has failed since, whoever
-    /// asked for it, nobody knows whether it is.
-    pub(crate) fn flush_since(&self, failed: u64) -> Result<(), StoreError> {
+    /// Makes everything durable that was written since `failed` was taken.
+    pub(crate) fn flush_since(&self, failed: FailedFlushes) -> Result<(), StoreError> {
         count(&self.counting.flushes, 1);
-        if let Err(error) = self.device.flush() {
-            self.flushes_failed.fetch_add(1, Ordering::AcqRel);
-            return Err(error.into());
+        match self.flushes.since(failed, || self.device.flush()) {
+            Some(flushed) => Ok(flushed?),
+            None => {
+                let reason =
+                    "another flush failed meanwhile, and may have taken these writes with it".to_owned();
+                let (device, operation) = (self.device.name().to_owned(), Operation::Flush);
+                Err(DeviceError { device, operation, at: Block(0), count: 0, errno: EIO, reason }.into())
+            }
         }
-        if self.failed_flushes() == failed || is_planted(PlantedBug::OthersFlushesIgnored) {
-            return Ok(());
-        }
-        let reason = "another flush failed meanwhile, and may have taken these writes with it".to_owned();
-        let (device, operation) = (self.device.name().to_owned(), Operation::Flush);
-        Err(DeviceError { device, operation, at: Block(0), count: 0, errno: EIO, reason }.into())
     }
 
     /// Writes, and counts it.

@@ -41,13 +41,15 @@ impl Device for Between {
         self.disk.read(at, into)
     }
 
+    /// Others go before it and behind it, which is before the flush that follows: during that one they would wait for it.
     fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
         self.after_you();
-        self.disk.write(at, from)
+        self.disk.write(at, from)?;
+        self.after_you();
+        Ok(())
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
-        self.after_you();
         self.disk.flush()
     }
 

@@ -1,55 +1,84 @@
 //! What can go wrong: what, where, and the next step.
 
+use std::borrow::Cow;
 use std::io;
 use std::path::PathBuf;
 
-/// Why recording, compiling or replaying failed. Each text ends with the next step, after a semicolon.
+/// Why recording, compiling or replaying failed.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the texts say what the fields are")]
 pub enum TraceError {
-    #[error("{}: {doing}: {source}; check that it exists and may be used", path.display())]
+    #[error("{}: {doing}: {source}", path.display())]
     Io { doing: &'static str, path: PathBuf, source: io::Error },
-    #[error("{}: not a compiled benchmark; make one with `weir trace compile`", path.display())]
+    #[error("{}: not a compiled benchmark", path.display())]
     NotBenchmark { path: PathBuf },
-    #[error("{}: format {found} cannot be read, only {supported}; compile the trace again, or upgrade weir", path.display())]
+    #[error("{}: format {found} cannot be read, only {supported}", path.display())]
     Version { path: PathBuf, found: u32, supported: u32 },
-    #[error("{}: section {section}: checksum is {found:08x}, expected {expected:08x}; copy or compile it again", path.display())]
+    #[error("{}: section {section}: checksum is {found:08x}, expected {expected:08x}", path.display())]
     Checksum { path: PathBuf, section: &'static str, found: u32, expected: u32 },
-    #[error("{}: section {section}: {why}; compile it again", path.display())]
+    #[error("{}: section {section}: {why}", path.display())]
     Contents { path: PathBuf, section: &'static str, why: String },
-    #[error("{}: line {line}: {why}; make the snapshot with `weir trace record`", path.display())]
+    #[error("{}: line {line}: {why}", path.display())]
     Snapshot { path: PathBuf, line: u64, why: &'static str },
-    #[error("{}: no call could be read from it; see `weir trace compile --help` for the forms that can", path.display())]
+    #[error("{}: no call could be read from it", path.display())]
     Empty { path: PathBuf },
-    #[error("{}: not empty; give an empty directory, or a new name", path.display())]
+    #[error("{}: not empty", path.display())]
     NotEmpty { path: PathBuf },
-    #[error("{}: needs {needed} bytes, and {free} are free; free some space, or give another directory", path.display())]
+    #[error("{}: needs {needed} bytes, and {free} are free", path.display())]
     Space { path: PathBuf, needed: u64, free: u64 },
-    #[error("{}: cannot be confined: {source}; run as root, or let users make namespaces: `sysctl user.max_user_namespaces`", path.display())]
+    #[error("{}: cannot be confined: {source}", path.display())]
     Confine { path: PathBuf, source: io::Error },
-    #[error("{}: {doing}: {source}; give another target", path.display())]
+    #[error("{}: {doing}: {source}", path.display())]
     Target { doing: &'static str, path: PathBuf, source: io::Error },
-    #[error("the replay stalled: {what}; replay with `--order temporal` and report this trace")]
+    #[error("the replay stalled: {what}")]
     Stalled { what: String },
-    #[error("strace cannot be started: {source}; install the package `strace`")]
+    #[error("strace cannot be started: {source}")]
     NoStrace { source: io::Error },
-    #[error("the replay's results cannot be read: {why}; see its own message above")]
+    #[error("the replay's results cannot be read: {why}")]
     Results { why: String },
-    #[error("order {name}: this benchmark has {has}; compile the trace again")]
+    #[error("order {name}: this benchmark has {has}")]
     NoOrder { name: String, has: String },
-    #[error("{count} files cannot be laid over each other: {what}; replay these benchmarks one by one")]
+    #[error("{count} files cannot be laid over each other: {what}")]
     Contradiction { count: usize, what: String },
-    #[error(
-        "these benchmarks have more actions, edges or handles than can be numbered; replay fewer together"
-    )]
+    #[error("these benchmarks have more actions, edges or handles than can be numbered")]
     TooMany,
-    #[error("actions {from} to {to} are no window; give at most {most} actions, the first one first")]
+    #[error("actions {from} to {to} are no window")]
     Window { from: u32, to: u32, most: u32 },
-    #[error("action {action}: there are {count}; see `weir trace info`")]
+    #[error("action {action}: there are {count}")]
     NoAction { action: u32, count: usize },
 }
 
 impl TraceError {
+    /// The next step.
+    pub fn help(&self) -> Option<Cow<'static, str>> {
+        let help = match self {
+            TraceError::Io { .. } => "check that it exists and may be used",
+            TraceError::NotBenchmark { .. } => "make one with `weir trace compile`",
+            TraceError::Version { .. } => "compile the trace again, or upgrade weir",
+            TraceError::Checksum { .. } => "copy or compile it again",
+            TraceError::Contents { .. } => "compile it again",
+            TraceError::Snapshot { .. } => "make the snapshot with `weir trace record`",
+            TraceError::Empty { .. } => "see `weir trace compile --help` for the forms that can",
+            TraceError::NotEmpty { .. } => "give an empty directory, or a new name",
+            TraceError::Space { .. } => "free some space, or give another directory",
+            TraceError::Confine { .. } => {
+                "run as root, or let users make namespaces: `sysctl user.max_user_namespaces`"
+            }
+            TraceError::Target { .. } => "give another target",
+            TraceError::Stalled { .. } => "replay with `--order temporal` and report this trace",
+            TraceError::NoStrace { .. } => "install the package `strace`",
+            TraceError::Results { .. } => "see its own message above",
+            TraceError::NoOrder { .. } => "compile the trace again",
+            TraceError::Contradiction { .. } => "replay these benchmarks one by one",
+            TraceError::TooMany => "replay fewer together",
+            TraceError::Window { most, .. } => {
+                return Some(format!("give at most {most} actions, the first one first").into());
+            }
+            TraceError::NoAction { .. } => "see `weir trace info`",
+        };
+        Some(help.into())
+    }
+
     /// Whether the target is the reason: it is full, read-only, lacks a feature, or may not be used.
     pub fn is_about_the_target(&self) -> bool {
         matches!(self, TraceError::Target { .. } | TraceError::Space { .. } | TraceError::Confine { .. })

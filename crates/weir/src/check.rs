@@ -12,6 +12,7 @@ use device::{Device, Incarnation};
 use fs::Fs;
 use host::{Access, SystemClock};
 use serde_json::json;
+use std::borrow::Cow;
 use std::process::ExitCode;
 use std::sync::Arc;
 use store::{Store, VolumeInfo};
@@ -26,6 +27,8 @@ struct Findings {
     skipped: Vec<String>,
     found: Vec<String>,
     count: u64,
+    /// What to do about those that have a next step of their own.
+    help: Vec<String>,
 }
 
 impl Findings {
@@ -33,6 +36,13 @@ impl Findings {
         self.count += 1;
         if self.found.len() < FINDINGS_MAX {
             self.found.push(what);
+        }
+    }
+
+    fn add_error(&mut self, what: String, help: Option<Cow<'static, str>>) {
+        self.add(what);
+        if let Some(help) = help.map(Cow::into_owned).filter(|help| !self.help.contains(help)) {
+            self.help.push(help);
         }
     }
 }
@@ -53,6 +63,7 @@ fn to_json(findings: &Findings) -> serde_json::Value {
         "not_checked": findings.skipped,
         "findings": findings.found,
         "findings_count": findings.count,
+        "help": findings.help,
     })
 }
 
@@ -60,6 +71,7 @@ fn print(findings: &Findings) {
     findings.checked.iter().for_each(|what| println!("checked      {what}"));
     findings.skipped.iter().for_each(|what| println!("not checked  {what}"));
     findings.found.iter().for_each(|what| println!("FOUND        {what}"));
+    findings.help.iter().for_each(|what| println!("help         {what}"));
     match findings.count {
         0 => println!("clean"),
         count => println!("{count} finding(s): copy what can still be read, and restore the rest"),
@@ -77,7 +89,7 @@ fn check(args: &CheckArgs) -> Result<Findings, WeirError> {
     let store = match Store::open(Arc::new(Overlay::new(store_disk))) {
         Ok(store) => Arc::new(store),
         Err(error) => {
-            findings.add(error.to_string());
+            findings.add_error(error.to_string(), error.help());
             findings.skipped.push("the store's map and data".into());
             findings.skipped.extend(rest.map(String::from));
             return Ok(findings);
@@ -95,7 +107,7 @@ fn check(args: &CheckArgs) -> Result<Findings, WeirError> {
             check_volumes(&store, cache, &mut findings);
         }
         Err(error) => {
-            findings.add(error.to_string());
+            findings.add_error(error.to_string(), error.help());
             findings.skipped.push(rest[1].into());
         }
     }
@@ -134,7 +146,7 @@ fn check_volumes(store: &Arc<Store>, cache: Cache, findings: &mut Findings) {
         let opened = overlay::blank_buffer(store, volume.id).map_err(CacheError::from);
         match opened.and_then(|buffer| open_cache(store, buffer)) {
             Ok(cache) => check_fs(cache, &name(volume), findings),
-            Err(error) => findings.add(format!("{}{error}", name(volume))),
+            Err(error) => findings.add_error(format!("{}{error}", name(volume)), error.help()),
         }
     }
 }
@@ -147,7 +159,7 @@ fn check_fs(cache: Cache, volume: &str, findings: &mut Findings) {
                 .checked
                 .push(format!("{volume}the file system: inodes, links, names, sizes, free lists"));
         }
-        Err(error) => findings.add(format!("{volume}{error}")),
+        Err(error) => findings.add_error(format!("{volume}{error}"), error.help()),
     }
 }
 

@@ -103,7 +103,10 @@ impl Client {
         }
         let reply: Value = serde_json::from_str(&line).map_err(|error| self.lost(error.into()))?;
         match reply["error"].as_str() {
-            Some(why) => Err(WeirError::Refused { dir: self.dir.clone(), why: why.into() }),
+            Some(why) => {
+                let help = reply["help"].as_str().map(str::to_owned);
+                Err(WeirError::Refused { dir: self.dir.clone(), why: why.into(), help })
+            }
             None => Ok(Some(reply)),
         }
     }

@@ -7,7 +7,7 @@
 
 use crate::error::WeirError;
 use crate::media::FS_TYPE;
-use crate::status::{Mounted, ScrubFrom};
+use crate::status::{Mounted, Refusal, ScrubFrom};
 use host::Mounts;
 use rustix::fs::Mode;
 use rustix::net::sockopt::socket_peercred;
@@ -281,8 +281,8 @@ fn answer(line: &str, mounted: &Mounted) -> Value {
     }
 }
 
-fn or_error(outcome: Result<Value, String>) -> Value {
-    outcome.unwrap_or_else(|why| json!({ "error": why }))
+fn or_error(outcome: Result<Value, Refusal>) -> Value {
+    outcome.unwrap_or_else(|Refusal { why, help }| json!({ "error": why, "help": help }))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use cache::CacheError;
 use device::Operation;
 use fs::FsError;
 use host::HostError;
+use std::borrow::Cow;
 use std::io;
 use std::path::{Path, PathBuf};
 use store::StoreError;
@@ -78,13 +79,13 @@ pub(crate) enum WeirError {
     #[error("{}: the daemon does not answer: {source}", dir.display())]
     NoAnswer { dir: PathBuf, source: io::Error },
     #[error("{}: the daemon says: {why}", dir.display())]
-    Refused { dir: PathBuf, why: String },
+    Refused { dir: PathBuf, why: String, help: Option<String> },
     #[error("{}: unmounting: {why}", dir.display())]
     Unmount { dir: PathBuf, why: String },
     #[error("the process that replays failed: {status}")]
     ReplayFailed { status: String },
     #[error("{message}")]
-    Replay { code: u8, message: String },
+    Replay { code: u8, message: String, help: Option<String> },
     #[error(transparent)]
     Trace(#[from] ::trace::TraceError),
     #[error(transparent)]
@@ -112,18 +113,6 @@ impl WeirError {
             WeirError::Trace(error) if error.is_about_the_target() => 4,
             WeirError::Trace(::trace::TraceError::Stalled { .. }) => 5,
             _ => 1,
-        }
-    }
-
-    /// The message, and the next step. The rooms below end their messages with the next step after a semicolon.
-    pub(crate) fn message_and_help(&self) -> (String, String) {
-        let message = self.to_string();
-        match (self.help(), message.rsplit_once("; ")) {
-            (Some(help), _) => (message, help),
-            (None, Some((message, help))) => (message.into(), help.into()),
-            (None, None) => {
-                (message, "see what the kernel says with `dmesg | tail`, and `weir check` the store".into())
-            }
         }
     }
 
@@ -174,33 +163,35 @@ impl WeirError {
         })
     }
 
-    fn help(&self) -> Option<String> {
+    /// The next step.
+    pub(crate) fn help(&self) -> Option<Cow<'static, str>> {
         Some(match self {
-            WeirError::Missing { path } => format!("make one with `weir format {}`", path.display()),
+            WeirError::Missing { path } => format!("make one with `weir format {}`", path.display()).into(),
             WeirError::Io { source, .. } => return io_help(source),
             WeirError::NotBlank { .. } => "choose another place, or add --force to lose what is there".into(),
-            WeirError::DeviceMounted { at, .. } => format!("unmount it first: `umount {}`", at.display()),
+            WeirError::DeviceMounted { at, .. } => format!("unmount it first: `umount {}`", at.display()).into(),
             WeirError::NotMedia { .. } => "give the directory or block device that was formatted".into(),
             WeirError::BufferWanted { .. }
             | WeirError::BufferMissing { .. }
             | WeirError::BufferNotWritable { .. }
             | WeirError::BufferLost { .. }
-            | WeirError::SameMedia { .. } => return self.help_about_buffer().map(str::to_owned),
+            | WeirError::SameMedia { .. } => return self.help_about_buffer().map(Cow::from),
             WeirError::Size { .. } => "see `weir format --help` and `weir mount --help` for the defaults".into(),
-            WeirError::FixedSize { option, .. } => format!("leave out {option}: a device or existing file is used whole"),
+            WeirError::FixedSize { option, .. } => format!("leave out {option}: a device or existing file is used whole").into(),
             WeirError::Busy { .. } => "find its mount with `findmnt -t fuse.weir`, and `weir unmount` it".into(),
-            WeirError::Host { .. } | WeirError::Store { .. } | WeirError::Cache { .. } | WeirError::Fs { .. } => {
-                return None;
-            }
+            WeirError::Host { source, .. } => return source.help(),
+            WeirError::Store { source, .. } => return source.help(),
+            WeirError::Cache { source, .. } => return source.help(),
+            WeirError::Fs { source, .. } => return source.help(),
             WeirError::OnOwnMount { .. } => "put the store and its buffer on another file system".into(),
             WeirError::BelowMountPoint { .. } => "mount on a directory that does not contain the store".into(),
-            WeirError::MountPointMissing { dir } => format!("make it: `mkdir -p {}`", dir.display()),
+            WeirError::MountPointMissing { dir } => format!("make it: `mkdir -p {}`", dir.display()).into(),
             WeirError::MountPointNotDirectory { .. } => "give an empty directory".into(),
             WeirError::MountPointNotEmpty { dir } => {
-                format!("what is in it would be hidden; give an empty directory, such as `mkdir {}.weir`", dir.display())
+                format!("what is in it would be hidden; give an empty directory, such as `mkdir {}.weir`", dir.display()).into()
             }
             WeirError::MountPointBusy { dir, .. } => {
-                format!("`findmnt {0}` shows what is there; `umount {0}` takes it away", dir.display())
+                format!("`findmnt {0}` shows what is there; `umount {0}` takes it away", dir.display()).into()
             }
             WeirError::NoFuse { source } => match source.kind() {
                 io::ErrorKind::PermissionDenied => "run as root, or let this user open /dev/fuse".into(),
@@ -217,15 +208,18 @@ impl WeirError {
                  newest of {} has what it said last",
                 dir.display(),
                 control::logs().display()
-            ),
-            WeirError::Refused { dir, .. } => format!("see `weir status {}`", dir.display()),
+            )
+            .into(),
+            WeirError::Refused { help: Some(help), .. } => help.clone().into(),
+            WeirError::Refused { dir, help: None, .. } => format!("see `weir status {}`", dir.display()).into(),
             WeirError::Unmount { dir, .. } => {
-                format!("see who works there with `fuser -vm {}`, and try again", dir.display())
+                format!("see who works there with `fuser -vm {}`, and try again", dir.display()).into()
             }
-            WeirError::NoSuchVolume { there_are, .. } => format!("there are: {}", there_are.join(", ")),
+            WeirError::NoSuchVolume { there_are, .. } => format!("there are: {}", there_are.join(", ")).into(),
             WeirError::CannotCheck { source } => return source.help(),
             WeirError::Bench(error) => return error.help(),
-            WeirError::Trace(_) | WeirError::Replay { .. } => return None,
+            WeirError::Trace(error) => return error.help(),
+            WeirError::Replay { help, .. } => return help.clone().map(Cow::from),
             WeirError::ReplayFailed { .. } => "its own message, above, says why".into(),
             WeirError::NotDrained { .. } => {
                 "what was synced is in the buffer where it is not home: keep it, and `weir mount` again when both media work"
@@ -235,7 +229,7 @@ impl WeirError {
     }
 }
 
-fn io_help(source: &io::Error) -> Option<String> {
+fn io_help(source: &io::Error) -> Option<Cow<'static, str>> {
     match source.kind() {
         io::ErrorKind::PermissionDenied => Some("run as root, or as the owner".into()),
         io::ErrorKind::StorageFull => Some("free some space, or choose a smaller size".into()),

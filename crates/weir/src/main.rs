@@ -38,6 +38,9 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
+/// The next step after errors that have none of their own.
+const WITHOUT_HELP: &str = "see what the kernel says with `dmesg | tail`, and `weir check` the store";
+
 /// What a shell reports of a program that SIGPIPE ended.
 const NOBODY_READS: i32 = 128 + 13;
 
@@ -59,8 +62,8 @@ fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(code) => code,
         Err(error) => {
-            let (message, help) = error.message_and_help();
-            eprintln!("error: {message}\n  help: {help}");
+            let help = error.help().unwrap_or(WITHOUT_HELP.into());
+            eprintln!("error: {error}\n  help: {help}");
             ExitCode::from(error.exit_code())
         }
     }

@@ -9,6 +9,8 @@ use device::{BLOCK_BYTES, Clock};
 use fuse::{Latencies, Summary};
 use host::{Access, SystemClock};
 use serde_json::{Map, Value, json};
+use std::borrow::Cow;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,6 +21,18 @@ use store::{NewVolume, VolumeMode};
 pub(crate) enum ScrubFrom {
     Start,
     WhereItIs,
+}
+
+/// Why a request is refused, and the next step.
+pub(crate) struct Refusal {
+    pub(crate) why: String,
+    pub(crate) help: Option<String>,
+}
+
+impl Refusal {
+    fn new(why: &dyn Display, help: Option<Cow<'static, str>>) -> Refusal {
+        Refusal { why: why.to_string(), help: help.map(Cow::into_owned) }
+    }
 }
 
 /// What one request scrubs: 4 MiB, so that its client can keep the pace.
@@ -59,13 +73,13 @@ impl Mounted {
     }
 
     /// Makes everything written so far durable, and waits for it.
-    pub(crate) fn sync(&self) -> Result<(), String> {
+    pub(crate) fn sync(&self) -> Result<(), Refusal> {
         let (done, result) = std::sync::mpsc::channel();
         self.stack.fs.sync(Box::new(move |synced| {
             // Nobody waits any more if the daemon is ending.
-            let _ = done.send(synced.map_err(|error| error.to_string()));
+            let _ = done.send(synced.map_err(|error| Refusal::new(&error, error.help())));
         }));
-        result.recv().unwrap_or_else(|_| Err("the mount is going away".into()))
+        result.recv().unwrap_or_else(|_| Err(Refusal::new(&"the mount is going away", None)))
     }
 
     /// Says how taking everything home went.
@@ -111,31 +125,37 @@ impl Mounted {
     }
 
     /// Makes a copy of the mounted volume; says of what, and how long it took.
-    pub(crate) fn clone_volume(&self, name: &str, read_only: bool) -> Result<Value, String> {
+    pub(crate) fn clone_volume(&self, name: &str, read_only: bool) -> Result<Value, Refusal> {
         self.refuse_read_only()?;
         let mode = if read_only { VolumeMode::ReadOnly } else { VolumeMode::Writable };
         let begun = Instant::now();
         let created = u64::try_from(SystemClock::new().wall_nanos()).unwrap_or(0);
         let cloned = self.stack.cache.clone_volume(&NewVolume { name, mode, created });
-        cloned.map_err(|error| error.to_string())?;
+        cloned.map_err(|error| Refusal::new(&error, error.help()))?;
         Ok(json!({ "from": self.stack.volume.name, "ms": millis(begun.elapsed()) }))
     }
 
     /// Deletes a volume that is not mounted.
-    pub(crate) fn delete_volume(&self, name: &str) -> Result<(), String> {
+    pub(crate) fn delete_volume(&self, name: &str) -> Result<(), Refusal> {
         self.refuse_read_only()?;
         if name == self.stack.volume.name {
-            return Err(format!("volume {name} is mounted here: mount another one to delete it"));
+            let help = "mount another one to delete it";
+            return Err(Refusal::new(&format!("volume {name} is mounted here"), Some(help.into())));
         }
         let store = &self.stack.store;
-        let volume = volume::named(store, &self.stack.media.name, name).map_err(|error| error.to_string())?;
-        self.stack.cache.delete_volume(volume.id).map_err(|error| error.to_string())
+        let volume = volume::named(store, &self.stack.media.name, name)
+            .map_err(|error| Refusal::new(&error, error.help()))?;
+        let deleted = self.stack.cache.delete_volume(volume.id);
+        deleted.map_err(|error| Refusal::new(&error, error.help()))
     }
 
-    fn refuse_read_only(&self) -> Result<(), String> {
+    fn refuse_read_only(&self) -> Result<(), Refusal> {
         match self.stack.access {
             Access::Write => Ok(()),
-            Access::Read => Err("the mount is read-only: mount a writable volume of the store first".into()),
+            Access::Read => {
+                let help = "mount a writable volume of the store first";
+                Err(Refusal::new(&"the mount is read-only", Some(help.into())))
+            }
         }
     }
 
@@ -238,6 +258,7 @@ impl Mounted {
                 "pages_cleaned": store.pages_cleaned,
                 "segments_cleaned": store.segments_cleaned,
                 "segments_freed": store.segments_freed,
+                "trims_failed": store.trims_failed,
             },
             "commits": buffer.commits,
             "buffer_bytes_written": buffer.bytes_written,
@@ -251,8 +272,8 @@ impl Mounted {
     }
 
     /// How full the store is, counted volume by volume.
-    pub(crate) fn space_exact(&self) -> Result<Value, String> {
-        let usage = self.stack.store.usage().map_err(|error| error.to_string())?;
+    pub(crate) fn space_exact(&self) -> Result<Value, Refusal> {
+        let usage = self.stack.store.usage().map_err(|error| Refusal::new(&error, error.help()))?;
         let volumes = self.stack.store.describe_volumes();
         let name = |id| volumes.iter().find(|volume| volume.id == id).map(|volume| volume.name.clone());
         let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;

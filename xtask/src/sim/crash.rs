@@ -196,6 +196,7 @@ impl Run {
     fn reopen(&mut self, end: End, mount: Mount) -> Result<(), String> {
         self.lose_power(end);
         self.media.settings = draw_settings(&mut self.random);
+        self.scratch_unused();
         for depth in 1.. {
             self.phase = Phase::Recovery(depth);
             if self.options.faults && depth == 1 {

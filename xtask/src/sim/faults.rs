@@ -2,7 +2,7 @@
 
 use super::run::Run;
 use super::stack::Pick;
-use device::BLOCK_BYTES;
+use device::{BLOCK_BYTES, Block, Device};
 use sim::{Damage, Faults};
 
 /// How long a disk makes errors, in operations.
@@ -11,6 +11,11 @@ const FAULTY_OPERATIONS_MAX: u64 = 60;
 const OPERATIONS_AFTER_FAILURE_MAX: u64 = 40;
 /// Blocks that are damaged at once.
 const DAMAGED_MAX: u64 = 4;
+/// Blocks without use that cannot be read.
+const SCRATCHED_MAX: u64 = 200;
+
+/// Not until the store tells a read that failed at its log's end from the end.
+const READS_FAIL_IN_RECOVERY: bool = false;
 
 impl Run {
     /// Lets disks begin and stop to make errors.
@@ -62,10 +67,23 @@ impl Run {
 
     /// Recoveries meet errors, too.
     pub(crate) fn faults_for_recovery(&mut self) {
-        if self.random.once_in(8) {
+        if self.random.once_in(8) && READS_FAIL_IN_RECOVERY {
             let faults = Faults { read_one_in: 10, ..Faults::default() };
             self.media.store.set_faults(faults);
             self.media.buffer.set_faults(faults);
+        }
+    }
+
+    /// Some blocks of the store in which nothing is cannot be read. Nobody may be told of that, ever.
+    pub(crate) fn scratch_unused(&mut self) {
+        if self.random.once_in(2) {
+            return;
+        }
+        for _ in 0..SCRATCHED_MAX {
+            let at = Block(self.random.below(self.media.store.blocks()));
+            if self.media.store.is_unused(at) {
+                self.media.store.damage(at, Damage::Unused);
+            }
         }
     }
 

@@ -106,8 +106,10 @@ pub type Results = Result<Run, Failure>;
 pub struct Failure {
     /// The exit code that says it.
     pub code: u8,
-    /// The same for people, next step included.
+    /// The same for people.
     pub message: String,
+    /// The next step.
+    pub help: Option<String>,
 }
 
 /// For the process that asked for the run.

@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -9,9 +10,7 @@ use super::program::PACKAGES;
 #[derive(Debug, Error)]
 pub(crate) enum BenchError {
     /// Loop devices and mounts are the superuser's.
-    #[error(
-        "this benchmark sets up block devices and mounts file systems, which needs root\n  help: run it with `sudo`"
-    )]
+    #[error("this benchmark sets up block devices and mounts file systems, which needs root")]
     NotRoot,
 
     /// A program that the benchmark drives is not installed.
@@ -40,9 +39,7 @@ pub(crate) enum BenchError {
     },
 
     /// The benchmark could not choose its processors.
-    #[error(
-        "cannot choose the processors to run on: {source}\n  help: `--placement free` leaves that to the kernel"
-    )]
+    #[error("cannot choose the processors to run on: {source}")]
     Placement {
         /// Why.
         source: io::Error,
@@ -86,23 +83,25 @@ pub(crate) enum BenchError {
 
 impl BenchError {
     /// The next step.
-    pub(crate) fn help(&self) -> Option<String> {
-        match self {
-            BenchError::NotRoot => Some("run it with `sudo`".to_owned()),
+    pub(crate) fn help(&self) -> Option<Cow<'static, str>> {
+        Some(match self {
+            BenchError::NotRoot => "run it with `sudo`".into(),
             BenchError::Missing { .. } => {
-                Some(format!("install what benchmarks drive: apt-get install {PACKAGES}"))
+                format!("install what benchmarks drive: apt-get install {PACKAGES}").into()
             }
             BenchError::Io { .. } => {
-                Some("benchmarks keep their files below $TMPDIR: give it a place with room".to_owned())
+                "benchmarks keep their files below $TMPDIR: give it a place with room".into()
             }
-            BenchError::Placement { .. } => Some("`--placement free` leaves that to the kernel".to_owned()),
+            BenchError::Placement { .. } => "`--placement free` leaves that to the kernel".into(),
             // The program's own message is part of ours.
             BenchError::Command { .. } | BenchError::Late { .. } => {
-                Some("see what the kernel says with `dmesg | tail`".to_owned())
+                "see what the kernel says with `dmesg | tail`".into()
             }
-            BenchError::Trace(_) | BenchError::Weir(_) | BenchError::Fs { .. } => None,
-            BenchError::Status { .. } => Some("measure with the `weir` that is mounted".to_owned()),
-        }
+            BenchError::Trace(error) => return error.help(),
+            BenchError::Weir(error) => return error.help(),
+            BenchError::Fs { source } => return source.help(),
+            BenchError::Status { .. } => "measure with the `weir` that is mounted".into(),
+        })
     }
 
     pub(super) fn io(what: &'static str, path: impl AsRef<Path>, source: io::Error) -> BenchError {

@@ -4,6 +4,7 @@ use super::args::{CacheArg, FsyncArg, OrderArg, ReplayArgs};
 use super::together::Together;
 use crate::error::WeirError;
 use ::trace::{Baseline, Cache, CacheControl, Failure, Results, Run, Settings, Speed, Syncs, TraceError};
+use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -40,7 +41,7 @@ pub(super) fn outside(args: &ReplayArgs, order: OrderArg) -> Result<Run, WeirErr
         return Err(WeirError::ReplayFailed { status: output.status.to_string() });
     }
     ::trace::results_from_bytes(&output.stdout)?
-        .map_err(|Failure { code, message }| WeirError::Replay { code, message })
+        .map_err(|Failure { code, message, help }| WeirError::Replay { code, message, help })
 }
 
 fn command(args: &ReplayArgs, order: OrderArg, root: &Path) -> Command {
@@ -98,7 +99,8 @@ fn reused_directory(root: PathBuf) -> Result<PathBuf, TraceError> {
 pub(super) fn inside(args: &ReplayArgs, root: &Path) -> Result<ExitCode, WeirError> {
     let results: Results = replay(args, root).map_err(|error| {
         let error = WeirError::from(error);
-        Failure { code: error.exit_code(), message: error.to_string() }
+        let help = error.help().map(Cow::into_owned);
+        Failure { code: error.exit_code(), message: error.to_string(), help }
     });
     let mut out = std::io::stdout();
     let written = out.write_all(&::trace::results_to_bytes(&results)).and_then(|()| out.flush());
