@@ -12,7 +12,6 @@ mod meanwhile;
 mod model;
 mod oracle;
 mod plant;
-#[cfg(test)]
 mod planted;
 mod rights;
 mod run;
@@ -58,6 +57,10 @@ pub(crate) struct Options {
     /// Breaks one rule, to see it found.
     #[arg(long)]
     pub(crate) plant: Option<Plant>,
+    /// Breaks each rule in turn, or the one that --plant names, in short runs from --seed on, and prints after how many operations
+    /// that was found.
+    #[arg(long, conflicts_with_all = ["seconds", "seeds", "long", "exhaust", "faults"])]
+    pub(crate) planted: bool,
     /// Instead of random operations: all programs of one, or of up to two, operations, or some of three or four, cut at
     /// every write and flush; with --faults with an error at each operation of a disk, too.
     #[arg(long, value_name = "LENGTH", value_parser = clap::value_parser!(u8).range(1..=4))]
@@ -73,24 +76,29 @@ pub(crate) struct Options {
     pub(crate) quiet: bool,
 }
 
-#[cfg(test)]
 impl Options {
-    fn for_test(seed: u64) -> Options {
-        let (operations, crashes, faults, seconds, plant) = (4000, 100, false, None, None);
+    /// One quiet run.
+    fn of_one(seed: u64, operations: u64, crashes: u64) -> Options {
         Options {
             seed,
             operations,
             crashes,
-            faults,
-            seconds,
+            faults: false,
+            seconds: None,
             seeds: None,
             long: false,
-            plant,
+            plant: None,
+            planted: false,
             exhaust: None,
             programs: 0,
             verbose: false,
             quiet: true,
         }
+    }
+
+    #[cfg(test)]
+    fn for_test(seed: u64) -> Options {
+        Options::of_one(seed, 4000, 100)
     }
 }
 
@@ -112,6 +120,9 @@ pub(crate) struct Failure {
 
 /// Runs what `options` say and prints how it went; `false` if a promise was broken.
 pub(crate) fn command(options: &Options) -> bool {
+    if options.planted {
+        return planted::command(options.plant, options.seed);
+    }
     if options.long {
         return long_command(options);
     }

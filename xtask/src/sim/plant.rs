@@ -1,5 +1,7 @@
 //! Rules that the stack can be made to break.
 
+use clap::ValueEnum;
+
 /// A rule that the stack can be made to break, to show that the simulator notices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Plant {
@@ -64,6 +66,11 @@ pub(crate) enum Plant {
 }
 
 impl Plant {
+    /// As it is called at the command line.
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().expect("every rule has a name").get_name().to_owned()
+    }
+
     pub(crate) fn in_store(self) -> Option<store::PlantedBug> {
         match self {
             Plant::CutIgnoresHome => Some(store::PlantedBug::CutIgnoresHome),

@@ -76,8 +76,8 @@ impl Media {
         store.set_header(STORE_HEADER);
         buffer.set_header(BUFFER_HEADER);
         if random.once_in(2) {
-            store.let_torn_be_unreadable(0..u64::MAX);
-            buffer.let_torn_be_unreadable(0..u64::MAX);
+            store.let_torn_be_unreadable(STORE_HEADER);
+            buffer.let_torn_be_unreadable(BUFFER_HEADER);
         }
         Media {
             store,
