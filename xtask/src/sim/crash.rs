@@ -194,7 +194,9 @@ impl Run {
     /// Ends this life of the stack and opens the next, through up to three power cuts in the recovery, and in the
     /// hand-over if the next one is another volume's.
     fn reopen(&mut self, end: End, mount: Mount) -> Result<(), String> {
+        self.expect_rescued();
         self.lose_power(end);
+        self.probe()?;
         self.media.settings = draw_settings(&mut self.random);
         self.scratch_unused();
         for depth in 1.. {
@@ -227,7 +229,8 @@ impl Run {
                     self.media.power.restore();
                     self.stack = Some(stack);
                     self.errors_at_open = errors;
-                    return self.adopt_volumes();
+                    self.adopt_volumes()?;
+                    return self.look_at_rescued();
                 }
                 _ if self.media.power.lost() => {
                     *self.counts.crashes.entry(self.phase_name()).or_default() += 1;

@@ -1,6 +1,7 @@
 //! What happened, folded into one number: two runs of one seed that do the same have the same hash.
 
-use device::Operation;
+use super::probe::Writes;
+use device::{Block, Operation};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The run's event log. Only its hash is kept, and what the reports need of the newest events.
@@ -11,6 +12,7 @@ struct State {
     newest: Option<(Role, Operation)>,
     errors_made_up: u64,
     verbose: bool,
+    writes: [Writes; 2],
 }
 
 /// Which of the two media.
@@ -23,7 +25,13 @@ pub(crate) enum Role {
 impl Log {
     pub(crate) fn new(verbose: bool) -> Arc<Log> {
         // The offset basis of 64-bit FNV-1a.
-        let state = State { hash: 0xcbf2_9ce4_8422_2325, newest: None, errors_made_up: 0, verbose };
+        let state = State {
+            hash: 0xcbf2_9ce4_8422_2325,
+            newest: None,
+            errors_made_up: 0,
+            verbose,
+            writes: Default::default(),
+        };
         Arc::new(Log(Mutex::new(state)))
     }
 
@@ -42,10 +50,25 @@ impl Log {
     }
 
     /// An operation was asked of a medium.
-    pub(crate) fn asked(&self, role: Role, operation: Operation) {
-        if operation != Operation::Read {
-            self.state().newest = Some((role, operation));
+    pub(crate) fn asked(&self, role: Role, operation: Operation, succeeded: bool) {
+        if operation == Operation::Read {
+            return;
         }
+        let mut state = self.state();
+        state.newest = Some((role, operation));
+        if operation == Operation::Flush && succeeded {
+            state.writes[role as usize].flushed();
+        }
+    }
+
+    /// Something of a log was written to a medium.
+    pub(crate) fn wrote(&self, role: Role, at: Block, count: u64) {
+        self.state().writes[role as usize].wrote(at, count);
+    }
+
+    /// Blocks of a medium's log that later blocks of it know to have been durable.
+    pub(crate) fn known_durable(&self, role: Role) -> Vec<Block> {
+        self.state().writes[role as usize].known_durable()
     }
 
     /// A disk made errors up.

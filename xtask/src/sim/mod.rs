@@ -13,6 +13,8 @@ mod model;
 mod oracle;
 mod plant;
 mod planted;
+mod probe;
+mod rescued;
 mod rights;
 mod run;
 mod stack;

@@ -4,13 +4,16 @@ use super::Options;
 use super::client::{Clients, When};
 use super::crash::Life;
 use super::oracle::Oracle;
+use super::rescued::Rescued;
 use super::stack::{Media, Pick, Stack, TASKS};
 use super::volumes::{Tally, Volumes};
 use super::watchdog::Watchdog;
 use super::workload::{Temper, Workload};
 use cache::Task;
 use device::Random;
+use sim::SimDisk;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Mostly enough for requests to meet, and few enough that most histories are short.
@@ -38,6 +41,8 @@ pub(crate) struct Counts {
     pub(crate) no_space: u64,
     /// Changes that were admitted and found no room, made up.
     pub(crate) refused: u64,
+    /// Volumes that were rescued from buffers that failed.
+    pub(crate) rescued: u64,
     /// Errors that a client was told because a disk made one up.
     pub(crate) errors_told: u64,
     pub(crate) errors_made_up: u64,
@@ -81,6 +86,10 @@ pub(crate) struct Run {
     pub(crate) life: Life,
     /// Errors that the disks had made up when the stack was opened: those told later need newer ones.
     pub(crate) errors_at_open: u64,
+    /// The store as it was at an earlier start.
+    pub(crate) older_store: Option<Arc<SimDisk>>,
+    /// What the life before this one may have left.
+    pub(crate) rescued: Option<Rescued>,
     weather: Weather,
     turns_without_reply: u32,
     progress: Progress,
@@ -137,6 +146,8 @@ impl Run {
             counts: Counts::default(),
             phase: Phase::Request,
             errors_at_open: 0,
+            older_store: None,
+            rescued: None,
             turns_without_reply: 0,
             progress: Progress { started: now, told: now },
             media,

@@ -175,7 +175,7 @@ impl Media {
 
 /// Deletes what was rescued from a buffer that failed and is well again, as somebody would who needs the space. One that
 /// stays because a device fails now goes the next time.
-fn delete_rescued(cache: &Cache) {
+pub(crate) fn delete_rescued(cache: &Cache) {
     for volume in cache.store().describe_volumes().iter().filter(|volume| is_rescued(volume)) {
         let _ = cache.delete_volume(volume.id);
     }

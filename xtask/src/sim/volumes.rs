@@ -407,6 +407,11 @@ impl Run {
         outstanding
     }
 
+    /// The same, which stay.
+    pub(crate) fn describe_outstanding(&self) -> Vec<Change> {
+        [self.clients.outstanding(), self.volumes.outstanding.clone()].concat()
+    }
+
     /// Looks at some of the volumes that are not mounted.
     pub(crate) fn look_at_others(&mut self, count: usize) -> Result<(), String> {
         let others: Vec<VolumeId> = self.volumes.others.keys().copied().collect();

@@ -6,6 +6,9 @@ use device::{Block, Device, DeviceError, Operation, Page};
 use sim::SimDisk;
 use std::sync::Arc;
 
+/// How the blocks of logs begin: the store's chunks, and the buffer's groups.
+const LOGS: [&[u8]; 2] = [b"weir.log", b"weirgrup"];
+
 /// A disk whose every operation is logged, and lets intruders in.
 pub(crate) struct Watched {
     disk: Arc<SimDisk>,
@@ -38,7 +41,7 @@ impl Watched {
         let words = [self.role as u64, operation as u64, at.0, count, u64::from(result.is_ok())];
         let text = || format!("    {:?}: {operation:?} {count} at {at}: {result:?}", self.role);
         self.log.event(text, &words);
-        self.log.asked(self.role, operation);
+        self.log.asked(self.role, operation, result.is_ok());
         let made_up = result.as_ref().is_err_and(|error| error.reason.starts_with("made-up"));
         self.log.made_up(u64::from(made_up || self.disk.rot_met() > rot_met));
         self.meanwhile.turn();
@@ -61,6 +64,9 @@ impl Device for Watched {
 
     fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
         self.log.bytes(Page::bytes(from));
+        if LOGS.iter().any(|magic| from[0].0.starts_with(magic)) {
+            self.log.wrote(self.role, at, from.len() as u64);
+        }
         self.watch(Operation::Write, at, from.len() as u64, || self.disk.write(at, from))
     }
 
