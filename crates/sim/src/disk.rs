@@ -145,6 +145,11 @@ impl SimDisk {
         written
     }
 
+    /// Whether something durable that begins with these bytes is in a block.
+    pub fn begins_with(&self, at: Block, bytes: &[u8]) -> bool {
+        self.state().durable.get(&at.0).is_some_and(|page| page.0.starts_with(bytes))
+    }
+
     /// A copy of the disk as it is, on its own power, for trying several futures of one state.
     pub fn fork(&self, power: &Arc<Power>, seed: u64) -> Arc<SimDisk> {
         let fork = State { random: Random::new(seed), ..self.state().clone() };

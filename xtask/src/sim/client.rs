@@ -24,7 +24,12 @@ pub(crate) struct Clients {
     /// Files that were synced while they were held, and still are: their removal is durable when it returns.
     synced: BTreeSet<Id>,
     arrivals: Arrivals,
+    /// What was cut last, and not read since.
+    cut: Option<(Id, u64)>,
 }
+
+/// How much is read of what was cut.
+const CUT_READ_BYTES: usize = 20_000;
 
 /// When a request comes in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,8 +93,25 @@ impl Clients {
 impl Run {
     /// Lets `client` ask for something.
     pub(crate) fn issue(&mut self, client: usize, when: When) -> Result<(), String> {
-        let request = self.workload.next(&self.oracle.now, self.clients.handles(client));
+        let request = self.draw_request(client, when);
+        if let Request::Change(Change::Allocate { file, offset, .. }) = request {
+            self.clients.cut = Some((file, offset));
+        }
         self.ask(client, when, request)
+    }
+
+    /// What meets background work is more often something that takes away what the work is about; and what was cut is often read.
+    fn draw_request(&mut self, client: usize, when: When) -> Request {
+        let model = &self.oracle.now;
+        let cut = self.clients.cut.filter(|&(file, _)| model.inodes.contains_key(&file));
+        match (when, cut) {
+            (When::AfterTurns(_), _) if self.random.once_in(4) => self.workload.give_back(model),
+            (_, Some((file, offset))) if self.random.once_in(8) => {
+                self.clients.cut = None;
+                Request::Read { file, offset, len: CUT_READ_BYTES }
+            }
+            _ => self.workload.next(model, self.clients.handles(client)),
+        }
     }
 
     /// Lets `client`, which waits for nothing, ask for `request`.

@@ -11,6 +11,8 @@ const FAULTY_OPERATIONS_MAX: u64 = 60;
 const OPERATIONS_AFTER_FAILURE_MAX: u64 = 40;
 /// Blocks that are damaged at once.
 const DAMAGED_MAX: u64 = 4;
+/// How a node of the store's map begins: who needs one of those that are damaged cannot change what is below it.
+const NODE: &[u8] = b"weir.nod";
 /// Blocks without use that cannot be read.
 const SCRATCHED_MAX: u64 = 200;
 
@@ -30,15 +32,15 @@ impl Run {
                 self.life.faulty_until = None;
                 self.life.die_soon(now + self.random.below(OPERATIONS_AFTER_FAILURE_MAX));
             }
-            None if self.random.once_in(200) => {
+            None if self.random.once_in(100) => {
                 let every = [2, 5, 20][self.random.below(3) as usize];
                 let mut faults = Faults::default();
                 let store = self.random.below(3) > 0;
-                match self.random.below(7) {
+                match self.random.below(8) {
                     0 => faults.write_one_in = every,
-                    1 => faults.flush_one_in = every,
-                    2..=3 => faults.read_one_in = every,
-                    4 => faults.trim_one_in = every,
+                    1..=2 => faults.flush_one_in = every,
+                    3..=4 => faults.read_one_in = every,
+                    5 => faults.trim_one_in = every,
                     _ => self.damage_some(),
                 }
                 let disk = if store { &self.media.store } else { &self.media.buffer };
@@ -53,7 +55,13 @@ impl Run {
     /// Some blocks of the store cannot be read, or are not what was written, until they are written or the trouble is over.
     fn damage_some(&mut self) {
         let disk = self.media.store.clone();
-        let written = disk.written_blocks();
+        let mut written = disk.written_blocks();
+        if self.random.once_in(2) {
+            written.retain(|&at| disk.begins_with(at, NODE));
+        }
+        if written.is_empty() {
+            return;
+        }
         for _ in 0..1 + self.random.below(DAMAGED_MAX) {
             let at = self.random.pick(&written);
             let damage = match self.random.once_in(2) {

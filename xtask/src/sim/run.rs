@@ -232,13 +232,17 @@ impl Run {
         if self.weather.crowd == 0 || self.media.meanwhile.has_steps() {
             return;
         }
+        let mut task = self.random.pick(&TASKS);
         for number in 0..self.random.below(self.weather.crowd + 1) {
             // The first one comes at any moment, others rather at once.
             let turns = match number > 0 && self.random.below(4) > 0 {
                 true => 0,
                 false => self.random.below(INTRUDES_WITHIN),
             };
-            let (task, cache) = (self.random.pick(&TASKS), self.stack().cache.clone());
+            if self.random.once_in(2) {
+                task = self.random.pick(&TASKS);
+            }
+            let cache = self.stack().cache.clone();
             let log = self.media.log.clone();
             let step = move || {
                 if cache.may_step(task) {
