@@ -17,7 +17,7 @@ const NODE: &[u8] = b"weir.nod";
 const SCRATCHED_MAX: u64 = 200;
 
 /// Not until the store tells a read that failed at its log's end from the end.
-const READS_FAIL_IN_RECOVERY: bool = false;
+const READS_FAIL_IN_RECOVERY: bool = true;
 
 impl Run {
     /// Lets disks begin and stop to make errors.

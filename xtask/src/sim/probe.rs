@@ -12,7 +12,7 @@ use std::sync::Arc;
 const PROBES_ONE_IN: u64 = 12;
 
 /// Not until the store refuses to be put back below a buffer that has lived on.
-const STORES_ARE_PUT_BACK: bool = false;
+const STORES_ARE_PUT_BACK: bool = true;
 
 /// Whether somebody is to be told of errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use super::workload::Temper;
 use cache::{Cache, FetchMode, Progress, Recovered, Settings, Task};
 use device::{Device, Random, StoreId};
 use fs::{AtHome, Attributes, Caller, Fs, Ino, Kind};
-use sim::{Faults, Power, SimClock, SimDisk};
+use sim::{Dropped, Faults, Power, SimClock, SimDisk};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -75,6 +75,10 @@ impl Media {
         let buffer = SimDisk::new("buffer", buffer_blocks, &power, random.next_u64());
         store.set_header(STORE_HEADER);
         buffer.set_header(BUFFER_HEADER);
+        if random.once_in(2) {
+            store.set_dropped(Dropped::AtPowerLoss);
+            buffer.set_dropped(Dropped::AtPowerLoss);
+        }
         if random.once_in(2) {
             store.let_torn_be_unreadable(STORE_HEADER);
             buffer.let_torn_be_unreadable(BUFFER_HEADER);
