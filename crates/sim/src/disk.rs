@@ -92,12 +92,12 @@ impl SimDisk {
         self.state().rot_met
     }
 
-    /// Whether a block was never written, or trimmed since.
+    /// Whether a block was never written, or trimmed since, durably.
     pub fn is_unused(&self, at: Block) -> bool {
         let state = self.state();
         match state.newest.get(&at.0) {
-            Some(&newest) => state.pending[newest].1.is_none(),
-            None => !state.durable.contains_key(&at.0) && !state.unwritten.contains_key(&at.0),
+            Some(&newest) if state.pending[newest].1.is_some() => false,
+            _ => !state.durable.contains_key(&at.0) && !state.unwritten.contains_key(&at.0),
         }
     }
 

@@ -11,12 +11,11 @@ use crate::format::{
     BUFFER_DEFAULT, Plan, Undo, bytes_of, ensure_allowed, make_disk, plan_medium, sync_names_beside,
 };
 use crate::media::{self, BUFFER_FILE, Media, What, absolute, store_of, what_is};
-use crate::overlay::Overlay;
 use crate::size::Size;
 use crate::stack::{begin_anew, take_home};
 use buffer::Buffer;
 use cache::UNFINISHED;
-use device::{Sequence, StoreId};
+use device::{Overlay, Sequence, StoreId};
 use host::Access;
 use std::fs;
 use std::io::ErrorKind;
