@@ -34,7 +34,7 @@ pub(crate) struct Life {
 
 /// How a life ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+pub(crate) enum End {
     /// What was not flushed is lost in part.
     PowerCut,
     /// The process goes, the media keep what they accepted.
@@ -125,7 +125,7 @@ impl Run {
     }
 
     /// What stops everything in the middle of a device operation is mostly a power cut.
-    fn draw_end(&mut self) -> End {
+    pub(crate) fn draw_end(&mut self) -> End {
         match self.random.below(6) {
             0 => End::Kill,
             1 => End::Loss(self.random.pick(&[Role::Store, Role::Buffer])),
@@ -185,6 +185,7 @@ impl Run {
             (Phase::Copy, _) => "copy of a volume",
             (Phase::Deletion, _) => "deletion of a volume",
             (Phase::HandOver, _) => "hand-over",
+            (Phase::Replacement, _) => "replacement of the buffer",
             (Phase::Recovery(1), _) => "recovery, depth 1",
             (Phase::Recovery(2), _) => "recovery, depth 2",
             (Phase::Recovery(_), _) => "recovery, depth 3",
@@ -197,6 +198,7 @@ impl Run {
         self.expect_rescued();
         self.lose_power(end);
         self.probe()?;
+        self.between_lives()?;
         self.media.settings = draw_settings(&mut self.random);
         self.scratch_unused();
         for depth in 1.. {
@@ -246,7 +248,7 @@ impl Run {
         unreachable!("a recovery without a power cut returns")
     }
 
-    fn lose_power(&mut self, end: End) {
+    pub(crate) fn lose_power(&mut self, end: End) {
         self.no_faults();
         self.media.meanwhile.never_comes();
         // Nothing that the stack does while it falls apart may reach the media.

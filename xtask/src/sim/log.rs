@@ -66,6 +66,11 @@ impl Log {
         self.state().writes[role as usize].wrote(at, count);
     }
 
+    /// Another medium has taken this one's place.
+    pub(crate) fn forget(&self, role: Role) {
+        self.state().writes[role as usize] = Writes::default();
+    }
+
     /// Blocks of a medium's log that later blocks of it know to have been durable.
     pub(crate) fn known_durable(&self, role: Role) -> Vec<Block> {
         self.state().writes[role as usize].known_durable()

@@ -14,6 +14,7 @@ mod oracle;
 mod plant;
 mod planted;
 mod probe;
+mod replace;
 mod rescued;
 mod rights;
 mod run;

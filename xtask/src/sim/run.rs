@@ -43,6 +43,8 @@ pub(crate) struct Counts {
     pub(crate) refused: u64,
     /// Volumes that were rescued from buffers that failed.
     pub(crate) rescued: u64,
+    /// Buffers that took another one's place.
+    pub(crate) replaced: u64,
     /// Errors that a client was told because a disk made one up.
     pub(crate) errors_told: u64,
     pub(crate) errors_made_up: u64,
@@ -67,6 +69,8 @@ pub(crate) enum Phase {
     Deletion,
     /// Of the buffer, to another volume.
     HandOver,
+    /// Of the buffer by another one.
+    Replacement,
     Recovery(u32),
 }
 

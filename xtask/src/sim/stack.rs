@@ -31,7 +31,7 @@ const BUFFER_BLOCKS: [u64; 2] = [256, 512];
 const STORE_HEADER: Range<u64> = 1..3;
 const BUFFER_HEADER: Range<u64> = 1..3;
 /// The identity that store and buffer share.
-const ID: StoreId = StoreId(*b"simulated store!");
+pub(crate) const ID: StoreId = StoreId(*b"simulated store!");
 /// Steps after which a read that has not completed never will.
 const STEPS_PER_READ_MAX: usize = 10_000;
 /// The longest read of a snapshot, in bytes.
@@ -54,6 +54,10 @@ pub(crate) struct Media {
     /// Nodes of the map to keep in memory, if not as many as there are.
     nodes_max: Option<usize>,
     plant: Option<Plant>,
+    /// The media are below a page cache.
+    is_cached: bool,
+    /// Roots and header slots that power tears may be unreadable.
+    is_fragile: bool,
 }
 
 impl Media {
@@ -74,18 +78,18 @@ impl Media {
         let store = SimDisk::new("store", store_blocks, &power, random.next_u64());
         let buffer = SimDisk::new("buffer", buffer_blocks, &power, random.next_u64());
         store.set_header(STORE_HEADER);
-        buffer.set_header(BUFFER_HEADER);
-        if random.once_in(2) {
+        let (is_cached, is_fragile) = (random.once_in(2), random.once_in(2));
+        if is_cached {
             store.set_dropped(Dropped::AtPowerLoss);
-            buffer.set_dropped(Dropped::AtPowerLoss);
         }
-        if random.once_in(2) {
+        if is_fragile {
             store.let_torn_be_unreadable(STORE_HEADER);
-            buffer.let_torn_be_unreadable(BUFFER_HEADER);
         }
-        Media {
+        let media = Media {
             store,
             buffer,
+            is_cached,
+            is_fragile,
             clock: Arc::new(SimClock::new()),
             log: Log::new(options.verbose),
             meanwhile: Arc::default(),
@@ -94,6 +98,19 @@ impl Media {
             nodes_max,
             plant: options.plant,
             power,
+        };
+        media.equip_buffer(&media.buffer);
+        media
+    }
+
+    /// Makes a disk one that buffers of this run have.
+    pub(crate) fn equip_buffer(&self, disk: &SimDisk) {
+        disk.set_header(BUFFER_HEADER);
+        if self.is_cached {
+            disk.set_dropped(Dropped::AtPowerLoss);
+        }
+        if self.is_fragile {
+            disk.let_torn_be_unreadable(BUFFER_HEADER);
         }
     }
 
@@ -109,6 +126,10 @@ impl Media {
     }
 
     fn device(&self, role: Role) -> Arc<dyn Device> {
+        Arc::new(self.watched(role))
+    }
+
+    pub(crate) fn watched(&self, role: Role) -> Watched {
         let disk = match role {
             Role::Store => &self.store,
             Role::Buffer => &self.buffer,
@@ -130,13 +151,21 @@ impl Media {
 
     /// Opens, and with it recovers, what is below the file system; the second is what is mounted, as the store has it.
     pub(crate) fn open_cache(&self) -> Result<(Arc<Cache>, Option<AtHome>), String> {
+        self.open_cache_on(self.device(Role::Store), self.device(Role::Buffer))
+    }
+
+    /// The same, on devices that may stand before the disks.
+    pub(crate) fn open_cache_on(
+        &self,
+        store: Arc<dyn Device>,
+        buffer: Arc<dyn Device>,
+    ) -> Result<(Arc<Cache>, Option<AtHome>), String> {
         let store = match self.plant.and_then(Plant::in_store) {
-            Some(bug) => Store::open_with_bug(self.device(Role::Store), bug),
-            None => Store::open(self.device(Role::Store)),
+            Some(bug) => Store::open_with_bug(store, bug),
+            None => Store::open(store),
         };
         let store = Arc::new(store.map_err(|error| format!("Store::open: {error}"))?);
         self.nodes_max.into_iter().for_each(|nodes| store.keep_nodes(nodes));
-        let buffer = self.device(Role::Buffer);
         let recovered = match self.plant.and_then(Plant::in_buffer) {
             Some(bug) => Recovered::read_with_bug(buffer, ID, &*self.clock, bug),
             None => Recovered::read(buffer, ID, &*self.clock),

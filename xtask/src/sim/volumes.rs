@@ -117,6 +117,10 @@ impl Volumes {
         }
     }
 
+    pub(crate) fn has_others(&self) -> bool {
+        !self.others.is_empty()
+    }
+
     fn copies(&self) -> usize {
         self.others.keys().filter(|&&id| id != VolumeId::MAIN).count()
     }

@@ -23,8 +23,8 @@ impl Watched {
         role: Role,
         log: &Arc<Log>,
         meanwhile: &Arc<Meanwhile>,
-    ) -> Arc<Watched> {
-        Arc::new(Watched { disk: disk.clone(), role, log: log.clone(), meanwhile: meanwhile.clone() })
+    ) -> Watched {
+        Watched { disk: disk.clone(), role, log: log.clone(), meanwhile: meanwhile.clone() }
     }
 
     /// One operation, with others' turns before and after it.
