@@ -128,8 +128,10 @@ impl Run {
                 self.remove_durably(client, change)
             }
             Request::Change(change) => {
+                // The name of a file that was synced may come to where a removal on its way in looks.
+                let removes = matches!(change, Change::Unlink { .. }) && !self.clients.synced.is_empty();
                 let held = change.needs(&self.oracle.now);
-                self.wait_for(client, when, Asked::Change(change), held)
+                self.wait_for(client, if removes { When::Now } else { when }, Asked::Change(change), held)
             }
             Request::Read { file, offset, len } => {
                 let right = vec![right_bytes(&self.oracle.now, file, offset, len)];

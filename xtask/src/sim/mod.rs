@@ -258,6 +258,10 @@ fn print_summary(options: &Options, summary: &Summary) {
         volumes.copies, volumes.found, volumes.meanwhile, volumes.deletions, volumes.mounts, volumes.looks
     );
     println!(
+        "  buffers replaced: {}; volumes rescued and looked at: {}; changes refused midway: {}",
+        counts.replaced, counts.rescued, counts.refused
+    );
+    println!(
         "  completed changes lost to crashes, none of them synced: {}; refused for space: {}; device errors: {}, \
          told to clients: {}",
         counts.changes_lost, counts.no_space, counts.errors_made_up, counts.errors_told

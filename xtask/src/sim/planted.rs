@@ -12,35 +12,35 @@ const CRASHES: u64 = OPERATIONS / 20;
 
 /// The operations within which each is found, from any first seed on.
 const BOUNDS: &[(Plant, u64)] = &[
-    (Plant::CutIgnoresHome, 200_000),
-    (Plant::ReusedBeforePins, 200_000),
-    (Plant::StoreWithoutFlush, 200_000),
-    (Plant::RepointBeforeCopy, 200_000),
-    (Plant::TrimAfterReuse, 200_000),
-    (Plant::FreedOnceTooOften, 200_000),
-    (Plant::LeakedNode, 200_000),
-    (Plant::ForgottenPromise, 200_000),
-    (Plant::NotesBeforeRoot, 200_000),
-    (Plant::TornGroupApplied, 200_000),
-    (Plant::StaleIncarnation, 200_000),
-    (Plant::BufferWithoutFlush, 200_000),
-    (Plant::NewerBytesLostAtMerge, 200_000),
-    (Plant::PinsIgnored, 200_000),
-    (Plant::OthersFlushesIgnored, 200_000),
-    (Plant::OneRoot, 200_000),
-    (Plant::SettledEarly, 200_000),
-    (Plant::StoreRotTakenForTorn, 200_000),
-    (Plant::BeginWithoutFlush, 200_000),
-    (Plant::BufferRotTakenForTorn, 200_000),
-    (Plant::CutForgotten, 200_000),
-    (Plant::CutWithoutGroups, 200_000),
-    (Plant::OldGroupForgotten, 200_000),
-    (Plant::MergedCutKills, 200_000),
-    (Plant::HomeBeforeDurable, 200_000),
-    (Plant::RelogNotDurable, 200_000),
-    (Plant::CloneTooLate, 200_000),
-    (Plant::CloneTooEarly, 200_000),
-    (Plant::NotUndone, 200_000),
+    (Plant::CutIgnoresHome, 40_000),
+    (Plant::ReusedBeforePins, 10_000),
+    (Plant::StoreWithoutFlush, 10_000),
+    (Plant::RepointBeforeCopy, 60_000),
+    (Plant::TrimAfterReuse, 100_000),
+    (Plant::FreedOnceTooOften, 10_000),
+    (Plant::LeakedNode, 10_000),
+    (Plant::ForgottenPromise, 10_000),
+    (Plant::NotesBeforeRoot, 10_000),
+    (Plant::TornGroupApplied, 10_000),
+    (Plant::StaleIncarnation, 10_000),
+    (Plant::BufferWithoutFlush, 10_000),
+    (Plant::NewerBytesLostAtMerge, 60_000),
+    (Plant::PinsIgnored, 1_000_000),
+    (Plant::OthersFlushesIgnored, 1_000_000),
+    (Plant::OneRoot, 40_000),
+    (Plant::SettledEarly, 300_000),
+    (Plant::StoreRotTakenForTorn, 300_000),
+    (Plant::BeginWithoutFlush, 300_000),
+    (Plant::BufferRotTakenForTorn, 300_000),
+    (Plant::CutForgotten, 400_000),
+    (Plant::CutWithoutGroups, 1_000_000),
+    (Plant::OldGroupForgotten, 1_000_000),
+    (Plant::MergedCutKills, 1_000_000),
+    (Plant::HomeBeforeDurable, 10_000),
+    (Plant::RelogNotDurable, 1_000_000),
+    (Plant::CloneTooLate, 30_000),
+    (Plant::CloneTooEarly, 30_000),
+    (Plant::NotUndone, 10_000),
 ];
 
 /// What a hunt came to.
@@ -99,4 +99,120 @@ fn line(plant: Plant, bound: u64, hunt: &Hunt) -> String {
         format!("seed {}: {}", options.seed, what.replace('|', "/"))
     });
     format!("| `{}` | {after} | {bound} | {what} |", plant.name())
+}
+
+/// Those that are found soon. `cargo xtask sim --planted` hunts for all.
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::ValueEnum;
+
+    fn is_found(plant: Plant) {
+        let &(_, bound) = BOUNDS.iter().find(|(other, _)| *other == plant).expect("each has a bound");
+        let hunt = hunt(Some(plant), 1, bound);
+        assert!(hunt.found.is_some(), "{plant:?} is not found within {bound} operations");
+    }
+
+    #[test]
+    fn every_rule_has_a_bound() {
+        let missing = |plant: &&Plant| BOUNDS.iter().all(|(other, _)| other != *plant);
+        let missing: Vec<&Plant> = Plant::value_variants().iter().filter(missing).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+    }
+
+    #[test]
+    fn nothing_is_found_where_nothing_is_planted() {
+        let found = hunt(None, 1, 40_000).found.map(|(options, what)| (options.seed, what));
+        assert_eq!(found, None);
+    }
+
+    #[test]
+    fn a_cut_that_ignores_home_is_found() {
+        is_found(Plant::CutIgnoresHome);
+    }
+
+    #[test]
+    fn a_segment_reused_before_its_pins_are_gone_is_found() {
+        is_found(Plant::ReusedBeforePins);
+    }
+
+    #[test]
+    fn a_store_without_flushes_is_found() {
+        is_found(Plant::StoreWithoutFlush);
+    }
+
+    #[test]
+    fn repointing_before_the_copy_is_there_is_found() {
+        is_found(Plant::RepointBeforeCopy);
+    }
+
+    #[test]
+    fn a_trim_after_the_segment_s_reuse_is_found() {
+        is_found(Plant::TrimAfterReuse);
+    }
+
+    #[test]
+    fn a_clone_s_node_that_is_freed_once_too_often_is_found() {
+        is_found(Plant::FreedOnceTooOften);
+    }
+
+    #[test]
+    fn a_leaked_node_is_found() {
+        is_found(Plant::LeakedNode);
+    }
+
+    #[test]
+    fn a_forgotten_promise_is_found() {
+        is_found(Plant::ForgottenPromise);
+    }
+
+    #[test]
+    fn a_note_replayed_past_the_root_that_has_it_is_found() {
+        is_found(Plant::NotesBeforeRoot);
+    }
+
+    #[test]
+    fn a_torn_group_that_is_applied_is_found() {
+        is_found(Plant::TornGroupApplied);
+    }
+
+    #[test]
+    fn a_stale_incarnation_that_is_replayed_is_found() {
+        is_found(Plant::StaleIncarnation);
+    }
+
+    #[test]
+    fn a_buffer_without_flushes_is_found() {
+        is_found(Plant::BufferWithoutFlush);
+    }
+
+    #[test]
+    fn newer_bytes_lost_at_a_merge_are_found() {
+        is_found(Plant::NewerBytesLostAtMerge);
+    }
+
+    #[test]
+    fn a_store_with_one_root_is_found() {
+        is_found(Plant::OneRoot);
+    }
+
+    #[test]
+    fn pages_that_go_home_before_they_are_durable_are_found() {
+        is_found(Plant::HomeBeforeDurable);
+    }
+
+    #[test]
+    fn a_copy_with_later_changes_is_found() {
+        is_found(Plant::CloneTooLate);
+    }
+
+    #[test]
+    fn a_copy_without_earlier_changes_is_found() {
+        is_found(Plant::CloneTooEarly);
+    }
+
+    #[test]
+    fn a_transaction_that_is_not_undone_is_found() {
+        is_found(Plant::NotUndone);
+    }
 }
