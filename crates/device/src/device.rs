@@ -3,7 +3,7 @@
 use crate::address::Block;
 use crate::page::Page;
 use std::borrow::Cow;
-use std::fmt;
+use std::{fmt, io};
 
 /// A raw medium, addressed in blocks.
 ///
@@ -104,7 +104,12 @@ impl std::error::Error for DeviceError {}
 impl DeviceError {
     /// The next step.
     pub fn help(&self) -> Option<Cow<'static, str>> {
-        Some("see the kernel's log (`dmesg`) for the device's own words".into())
+        Some(match io::Error::from_raw_os_error(self.errno).kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                "free some space on the file system below, or give a smaller size".into()
+            }
+            _ => "see the kernel's log (`dmesg`) for the device's own words".into(),
+        })
     }
 }
 

@@ -35,6 +35,10 @@ impl Disk {
         Disk { blocks, ..self }
     }
 
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }

@@ -158,7 +158,7 @@ impl StoreError {
         let help = match self {
             StoreError::Device(error) => return error.help(),
             StoreError::Full => "delete something, or use a larger device",
-            StoreError::NotAStore { .. } => "`weir format` makes one, and overwrites what is there",
+            StoreError::NotAStore { .. } => "give the directory or device that was formatted",
             StoreError::NewerVersion { .. } | StoreError::UnknownFeature { .. } => "upgrade weir to use it",
             StoreError::Damaged { .. } => "restore the device from a copy",
             StoreError::Truncated { .. } => {
