@@ -28,6 +28,8 @@ pub enum PlantedBug {
     CloneTooLate,
     /// A copy of a volume does without the changes of a page that is written to again while it is made.
     CloneTooEarly,
+    /// A rescue makes each cut as if it were the newest change of all.
+    RescueCutsLate,
 }
 
 #[cfg(feature = "planted-bugs")]

@@ -22,6 +22,7 @@ mod shipped {
     pub(crate) mod error;
     pub(crate) mod gather;
     pub(crate) mod page;
+    pub(crate) mod plant;
     pub(crate) mod read;
     pub(crate) mod records;
     pub(crate) mod recover;
@@ -41,7 +42,7 @@ use shipped::*;
 // As `src/lib.rs` has them.
 use crate::cache::{Cache, Progress, Task, Then};
 #[cfg(feature = "planted-bugs")]
-use crate::page::PlantedBug;
+use crate::plant::PlantedBug;
 use crate::settings::{Change, Cost, FetchMode, Settings};
 
 use ::buffer::Buffer;

@@ -61,6 +61,8 @@ pub(crate) enum Plant {
     CloneTooLate,
     /// A copy of a volume lacks changes from before its moment.
     CloneTooEarly,
+    /// A volume that is rescued lacks what was written after a cut.
+    RescueCutsLate,
     /// A transaction that fails is not undone in memory.
     NotUndone,
 }
@@ -113,6 +115,7 @@ impl Plant {
             Plant::RelogNotDurable => Some(cache::PlantedBug::RelogNotDurable),
             Plant::CloneTooLate => Some(cache::PlantedBug::CloneTooLate),
             Plant::CloneTooEarly => Some(cache::PlantedBug::CloneTooEarly),
+            Plant::RescueCutsLate => Some(cache::PlantedBug::RescueCutsLate),
             _ => None,
         }
     }

@@ -40,6 +40,7 @@ const BOUNDS: &[(Plant, u64)] = &[
     (Plant::RelogNotDurable, 1_000_000),
     (Plant::CloneTooLate, 30_000),
     (Plant::CloneTooEarly, 30_000),
+    (Plant::RescueCutsLate, 1_000_000),
     (Plant::NotUndone, 10_000),
 ];
 

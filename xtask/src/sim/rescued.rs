@@ -5,9 +5,6 @@ use super::oracle::Oracle;
 use super::run::Run;
 use super::stack::delete_rescued;
 
-/// Not until a rescue keeps what was written after a cut.
-const RESCUED_ARE_COMPARED: bool = false;
-
 /// The volume that a life may leave whose buffer failed.
 pub(crate) struct Rescued {
     name: String,
@@ -20,7 +17,7 @@ pub(crate) struct Rescued {
 impl Run {
     /// A life ends: what is to be found of it if its buffer failed.
     pub(crate) fn expect_rescued(&mut self) {
-        let Some(stack) = self.stack.as_ref().filter(|_| RESCUED_ARE_COMPARED) else { return };
+        let Some(stack) = self.stack.as_ref() else { return };
         let status = stack.cache.status();
         if status.failed.is_none() || status.left_out > 0 {
             return;
