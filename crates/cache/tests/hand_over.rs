@@ -28,6 +28,7 @@ mod shipped {
     pub(crate) mod recover;
     pub(crate) mod relog;
     pub(crate) mod rescue;
+    pub(crate) mod scan;
     pub(crate) mod seek;
     pub(crate) mod settings;
     pub(crate) mod state;
@@ -41,8 +42,6 @@ use shipped::*;
 
 // As `src/lib.rs` has them.
 use crate::cache::{Cache, Progress, Task, Then};
-#[cfg(feature = "planted-bugs")]
-use crate::plant::PlantedBug;
 use crate::settings::{Change, Cost, FetchMode, Settings};
 
 use ::buffer::Buffer;
