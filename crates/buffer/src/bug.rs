@@ -10,6 +10,10 @@ pub enum Bug {
     StaleIncarnation,
     /// A commit returns without flushing.
     MissingFlush,
+    /// An incarnation begins without a flush of what the one before it left in the device's cache.
+    BeginWithoutFlush,
+    /// What something later knows to have been durable, and is damaged, counts as torn.
+    RotTakenForTorn,
 }
 
 /// Which bug this buffer has: none, in what users run.

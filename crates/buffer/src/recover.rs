@@ -240,7 +240,8 @@ impl<'a> Walk<'a> {
                 break;
             }
         }
-        if durable < head.number || self.planted.is(Bug::StaleIncarnation) {
+        let blind = self.planted.is(Bug::StaleIncarnation) || self.planted.is(Bug::RotTakenForTorn);
+        if durable < head.number || blind {
             return Ok(());
         }
         Err(BufferError::Rot {

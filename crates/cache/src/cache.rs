@@ -5,6 +5,7 @@ use crate::checkpoint::MakingSpace;
 use crate::commit::{CommitTime, Completions};
 use crate::cut::PendingCut;
 use crate::error::CacheError;
+use crate::plant::is_refused;
 use crate::records::records;
 use crate::recover::{Recovered, dirt};
 use crate::rescue::delete_unfinished;
@@ -109,6 +110,9 @@ impl Core {
         let mut state = self.state();
         if let Some(why) = state.failed.clone() {
             return Err(CacheError::ReadOnly { why });
+        }
+        if !credit.frees && is_refused() {
+            return Err(StoreError::Full.into());
         }
         let more = Cost::of(changes).pages.saturating_sub(credit.pages);
         if more > 0 {
@@ -446,11 +450,5 @@ impl Cache {
             stuck_count,
             stuck,
         }
-    }
-
-    /// Breaks a rule from now on.
-    #[cfg(feature = "planted-bugs")]
-    pub fn plant(&self, bug: crate::PlantedBug) {
-        self.core.state().planted = Some(bug);
     }
 }

@@ -2,6 +2,7 @@
 //! a bounded piece at a time, since a file of a gigabyte has a quarter of a million of them.
 
 use crate::page::Entry;
+use crate::plant::{PlantedBug, is_planted};
 use crate::state::{Account, Key, State};
 use buffer::GroupNo;
 use device::{ObjectId, PageNo, Sequence};
@@ -29,7 +30,8 @@ impl State {
         let mut taken = self.table.take(object, cut.from, cut.to);
         for (&page, entry) in taken.iter_mut().filter(|(_, entry)| entry.is_busy()) {
             let before = Account::of(entry);
-            cut.group = before.group.map_or(cut.group, |group| group.min(cut.group));
+            let taken = before.group.filter(|_| !is_planted(PlantedBug::CutWithoutGroups));
+            cut.group = taken.map_or(cut.group, |group| group.min(cut.group));
             // A write-back under way keeps its own promise until it ends.
             promises += u64::from(entry.dirt.take().is_some_and(|dirt| dirt.reserved));
             entry.writing = None;
@@ -53,7 +55,10 @@ impl State {
 
     /// The same for a cut that was written to the log again, after changes that are newer than it: those stay.
     pub(crate) fn cut_again(&mut self, object: ObjectId, cut: PendingCut) -> u64 {
-        let is_older = |entry: &Entry| entry.dirt.as_ref().is_none_or(|dirt| dirt.newest < cut.sequence);
+        let is_older = |entry: &Entry| {
+            let older = entry.dirt.as_ref().is_none_or(|dirt| dirt.newest < cut.sequence);
+            older || is_planted(PlantedBug::MergedCutKills)
+        };
         let older = self.table.range(object, cut.from..cut.to).filter(|(_, entry)| is_older(entry));
         let older: Vec<Key> = older.map(|(key, _)| key).collect();
         let dropped = older.into_iter().filter_map(|key| self.remove(key));

@@ -9,6 +9,7 @@ mod delta;
 mod error;
 mod gather;
 mod page;
+mod plant;
 mod read;
 mod records;
 mod recover;
@@ -31,7 +32,7 @@ pub use cache::{Cache, Progress, Task, Then};
 pub use delta::Delta;
 pub use error::CacheError;
 #[cfg(feature = "planted-bugs")]
-pub use page::PlantedBug;
+pub use plant::{PlantedBug, end_refusal, plant, refuse_next_change};
 pub use recover::Recovered;
 pub use rescue::UNFINISHED;
 pub use seek::Wanted;

@@ -10,6 +10,7 @@
 //! | writing back | `Whole`                    | maybe  | yes       | no       |
 
 use crate::delta::{Delta, Ranges};
+use crate::plant::{PlantedBug, is_planted};
 use buffer::GroupNo;
 use device::{BLOCK_BYTES, Page, Sequence, SharedPage};
 use std::sync::Arc;
@@ -66,14 +67,6 @@ pub(crate) struct Dirt {
     pub(crate) reserved: bool,
     /// Found in the buffer, and nobody has asked the store yet whether all of it is home.
     pub(crate) recovered: bool,
-}
-
-/// A rule that the cache can be made to break.
-#[cfg(feature = "planted-bugs")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PlantedBug {
-    /// A page that was written to while it went home counts as clean afterwards.
-    NewerBytesLostAtMerge,
 }
 
 impl Entry {
@@ -210,7 +203,9 @@ impl Entry {
         };
         let spare = old.reserved && dirt.reserved;
         dirt.reserved |= old.reserved;
-        dirt.group = old.group.min(dirt.group);
+        if !is_planted(PlantedBug::OldGroupForgotten) {
+            dirt.group = old.group.min(dirt.group);
+        }
         dirt.since = old.since.min(dirt.since);
         dirt.ranges.merge(&old.ranges);
         u64::from(spare)

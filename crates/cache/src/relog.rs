@@ -7,6 +7,7 @@ use crate::cut::PendingCut;
 use crate::delta::{Piece, Ranges};
 use crate::error::CacheError;
 use crate::page::{Body, Entry};
+use crate::plant::{PlantedBug, is_planted};
 use crate::state::{Key, State};
 use crate::trouble::Victim;
 use buffer::{GroupNo, Record};
@@ -44,7 +45,9 @@ impl Core {
         state.counters.pages_relogged += count as u64;
         drop(state);
         // Only now is the new copy as good as the old one.
-        self.commit_now()?;
+        if !is_planted(PlantedBug::RelogNotDurable) {
+            self.commit_now()?;
+        }
         let mut state = self.state();
         for (key, group) in relogged.pages {
             if state.table.contains_key(&key) {

@@ -62,8 +62,6 @@ pub(crate) struct State {
     /// Set once, when the buffer has failed.
     pub(crate) failed: Option<BufferError>,
     pub(crate) stopping: bool,
-    #[cfg(feature = "planted-bugs")]
-    pub(crate) planted: Option<crate::page::PlantedBug>,
 }
 
 impl State {
@@ -90,8 +88,6 @@ impl State {
             rescue: Rescue::default(),
             failed: None,
             stopping: false,
-            #[cfg(feature = "planted-bugs")]
-            planted: None,
         }
     }
 

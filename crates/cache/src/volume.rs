@@ -13,6 +13,7 @@ use crate::cache::{Cache, Core, Progress, Task};
 use crate::delta::Delta;
 use crate::error::CacheError;
 use crate::page::Body;
+use crate::plant::{PlantedBug, is_planted};
 use crate::rescue::{RESCUED, UNFINISHED};
 use crate::scan::Scan;
 use crate::state::{Key, State};
@@ -89,11 +90,14 @@ impl Core {
         self.approach()?;
         let _turn = self.write_back_turn.lock().expect("no panic while writing back");
         self.ensure_works()?;
-        let Moment { sequence, whole, patches } = self.freeze_all()?;
+        let Moment { sequence, whole, mut patches } = self.freeze_all()?;
         let promised = patches.len() as u64;
         let home = self.take_whole_home(whole).and_then(|()| {
             if self.buffer.durable() < sequence {
                 self.commit_now()?;
+            }
+            if is_planted(PlantedBug::CloneTooEarly) {
+                patches.retain(|patch| patch.is_unchanged(&self.state()));
             }
             patches.chunks(STEP_PAGES).try_for_each(|some| self.take_patches_home(some))
         });
@@ -188,6 +192,11 @@ impl Core {
                 Found::Page { bytes, .. } => bytes,
             };
             patch.delta.apply(&mut bytes);
+            if is_planted(PlantedBug::CloneTooLate)
+                && let Some(now) = FrozenPatch::of(&self.state(), patch.key)
+            {
+                now.delta.apply(&mut bytes);
+            }
             let Key { object, page } = patch.key;
             vector.push(Change::Write { object, page, bytes: Arc::from(bytes), home: patch.newest });
         }

@@ -8,6 +8,7 @@ use crate::commit::Completions;
 use crate::cut::PendingCut;
 use crate::error::CacheError;
 use crate::page::{Body, Entry};
+use crate::plant::{PlantedBug, is_planted};
 use crate::read::{land, retry_ready, take_off_for_write_back};
 use crate::scan::{LOOKS_MAX, Scan};
 use crate::state::{Key, State};
@@ -316,7 +317,8 @@ impl Core {
     ) -> Result<Vec<(Victim, StoreError)>, CacheError> {
         let pages = frozen.pages.iter().map(|page| page.newest);
         let newest = pages.chain(frozen.cuts.iter().map(|(_, cut)| cut.sequence)).max().unwrap_or_default();
-        let durable = if self.buffer.durable() < newest { self.commit_now().map(drop) } else { Ok(()) };
+        let is_durable = self.buffer.durable() >= newest || is_planted(PlantedBug::HomeBeforeDurable);
+        let durable = if !is_durable { self.commit_now().map(drop) } else { Ok(()) };
         let outcome = durable.and_then(|()| Ok(self.apply_home(&frozen)?));
 
         let mut state = self.state();
@@ -366,8 +368,10 @@ impl Core {
                 }
                 false => entry.abandon_writing(),
             });
-            #[cfg(feature = "planted-bugs")]
-            self.lose_newer_bytes(state, page.key);
+            if is_planted(PlantedBug::NewerBytesLostAtMerge) {
+                let dirt = state.change(page.key, |entry| entry.dirt.take());
+                spare += u64::from(dirt.is_some_and(|dirt| dirt.reserved));
+            }
         }
         self.store.release(spare);
     }
@@ -441,14 +445,6 @@ impl Core {
         self.buffer.release(needed, self.store.durable_batch());
         // The space is used again after the next commit only; somebody may be waiting for it.
         state.syncs.commit_wanted |= state.gate.is_waiting() || self.buffer_is_half_full();
-    }
-
-    #[cfg(feature = "planted-bugs")]
-    fn lose_newer_bytes(&self, state: &mut State, key: Key) {
-        if state.planted == Some(crate::page::PlantedBug::NewerBytesLostAtMerge) {
-            let dirt = state.change(key, |entry| entry.dirt.take());
-            self.store.release(u64::from(dirt.is_some_and(|dirt| dirt.reserved)));
-        }
     }
 
     pub(crate) fn write_back_step(self: &Arc<Core>) -> Progress {

@@ -22,11 +22,13 @@ mod shipped {
     pub(crate) mod error;
     pub(crate) mod gather;
     pub(crate) mod page;
+    pub(crate) mod plant;
     pub(crate) mod read;
     pub(crate) mod records;
     pub(crate) mod recover;
     pub(crate) mod relog;
     pub(crate) mod rescue;
+    pub(crate) mod scan;
     pub(crate) mod seek;
     pub(crate) mod settings;
     pub(crate) mod state;
@@ -40,8 +42,6 @@ use shipped::*;
 
 // As `src/lib.rs` has them.
 use crate::cache::{Cache, Progress, Task, Then};
-#[cfg(feature = "planted-bugs")]
-use crate::page::PlantedBug;
 use crate::settings::{Change, Cost, FetchMode, Settings};
 
 use ::buffer::Buffer;

@@ -3,10 +3,12 @@ mod address;
 mod contract;
 mod device;
 mod machine;
+mod overlay;
 mod page;
 
 pub use address::{BLOCK_BYTES, Block, Incarnation, ObjectId, PageNo, Sequence, StoreId};
 pub use contract::check_contract;
 pub use device::{Device, DeviceError, Operation, Read};
 pub use machine::{Clock, Random, nanos_since_epoch};
+pub use overlay::Overlay;
 pub use page::{Page, SharedPage, pages};

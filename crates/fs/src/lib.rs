@@ -21,6 +21,7 @@ mod inode;
 mod names;
 mod open;
 mod owners;
+mod plant;
 mod remove;
 mod rename;
 #[cfg(test)]
@@ -35,6 +36,8 @@ pub use check::Finding;
 pub use door::Fs;
 pub use error::FsError;
 pub use format::{FILE_BYTES_MAX, INODES_MAX, LINK_BYTES_MAX, LINKS_MAX, NAME_BYTES_MAX};
+#[cfg(feature = "planted-bugs")]
+pub use plant::plant_never_undoes;
 pub use types::{
     Attributes, Caller, Done, Entry, IfExists, Ino, Kind, Privileges, SetAttributes, SetTime, SetXattr, Usage,
 };

@@ -6,6 +6,7 @@ use crate::error::FsError;
 use crate::format::{ARENA, Header};
 use crate::ino::Numbers;
 use crate::owners::OwnerIndex;
+use crate::plant::never_undoes;
 use cache::{Change, Cost};
 use device::ObjectId;
 use smallvec::SmallVec;
@@ -193,7 +194,7 @@ impl<'a> Transaction<'a> {
 
 impl Drop for Transaction<'_> {
     fn drop(&mut self) {
-        if self.kept {
+        if self.kept || never_undoes() {
             return;
         }
         for old in self.old.iter().rev() {

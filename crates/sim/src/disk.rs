@@ -4,6 +4,7 @@ use crate::faults::{Damage, Dropped, Faults};
 use crate::power::Power;
 use device::{BLOCK_BYTES, Block, Device, DeviceError, Operation, Page, Random};
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Disks tear writes between sectors, never within one.
@@ -28,9 +29,11 @@ struct State {
     /// Of failed flushes: read, never durable.
     unwritten: HashMap<u64, Option<Arc<Page>>>,
     dropped: Dropped,
+    header: Range<u64>,
+    torn_unreadable: Range<u64>,
     damage: BTreeMap<u64, Damage>,
-    /// Reads that met damage.
-    damage_met: u64,
+    /// Blocks that were read with rot in them.
+    rot_met: u64,
     faults: Faults,
     random: Random,
 }
@@ -44,8 +47,10 @@ impl SimDisk {
             newest: HashMap::new(),
             unwritten: HashMap::new(),
             dropped: Dropped::default(),
+            header: 0..0,
+            torn_unreadable: 0..0,
             damage: BTreeMap::new(),
-            damage_met: 0,
+            rot_met: 0,
             faults: Faults::default(),
             random: Random::new(seed),
         };
@@ -62,27 +67,37 @@ impl SimDisk {
         self.state().dropped = dropped;
     }
 
+    /// Says which blocks tell what the others are: power can be cut [after](Power::cut_after_header) they are written.
+    pub fn set_header(&self, header: Range<u64>) {
+        self.state().header = header;
+    }
+
+    /// From now on, one of these blocks that a power failure tears may be unreadable, until it is written.
+    pub fn let_torn_be_unreadable(&self, blocks: Range<u64>) {
+        self.state().torn_unreadable = blocks;
+    }
+
     /// Damages a block until it is written.
     pub fn damage(&self, at: Block, damage: Damage) {
         self.state().damage.insert(at.0, damage);
     }
 
-    /// Nothing is damaged any more.
+    /// Nothing is damaged any more but what a power failure tore, and what is unused.
     pub fn heal(&self) {
-        self.state().damage.clear();
+        self.state().damage.retain(|_, damage| matches!(damage, Damage::Torn | Damage::Unused));
     }
 
-    /// Reads so far that met damage.
-    pub fn damage_met(&self) -> u64 {
-        self.state().damage_met
+    /// Blocks so far that were read with rot in them.
+    pub fn rot_met(&self) -> u64 {
+        self.state().rot_met
     }
 
-    /// Whether a block was never written, or trimmed since.
+    /// Whether a block was never written, or trimmed since, durably.
     pub fn is_unused(&self, at: Block) -> bool {
         let state = self.state();
         match state.newest.get(&at.0) {
-            Some(&newest) => state.pending[newest].1.is_none(),
-            None => !state.durable.contains_key(&at.0) && !state.unwritten.contains_key(&at.0),
+            Some(&newest) if state.pending[newest].1.is_some() => false,
+            _ => !state.durable.contains_key(&at.0) && !state.unwritten.contains_key(&at.0),
         }
     }
 
@@ -91,8 +106,8 @@ impl SimDisk {
     pub fn crash(&self) {
         let mut state = self.state();
         let state = &mut *state;
-        // All, none, each by a coin, or a prefix: the shapes in which real caches lose writes.
-        let shape = state.random.below(4);
+        // None, all, each by a coin, the first or the last ones: the shapes in which real caches lose writes.
+        let shape = state.random.below(5);
         let prefix = state.random.below(state.pending.len() as u64 + 1) as usize;
         state.newest.clear();
         state.unwritten.clear();
@@ -101,13 +116,17 @@ impl SimDisk {
                 0 => false,
                 1 => true,
                 2 => state.random.once_in(2),
-                _ => index < prefix,
+                3 => index < prefix,
+                _ => index >= prefix,
             };
             if kept {
                 settle(&mut state.durable, at, page);
             } else if shape != 0 && state.random.once_in(4) {
                 let old = state.durable.entry(at).or_insert_with(zeros);
                 tear(Arc::make_mut(old), &page.unwrap_or_else(zeros), &mut state.random);
+                if state.torn_unreadable.contains(&at) && state.random.once_in(4) {
+                    state.damage.insert(at, Damage::Torn);
+                }
             }
         }
     }
@@ -124,6 +143,11 @@ impl SimDisk {
         let mut written: Vec<Block> = self.state().durable.keys().map(|&at| Block(at)).collect();
         written.sort();
         written
+    }
+
+    /// Whether something durable that begins with these bytes is in a block.
+    pub fn begins_with(&self, at: Block, bytes: &[u8]) -> bool {
+        self.state().durable.get(&at.0).is_some_and(|page| page.0.starts_with(bytes))
     }
 
     /// A copy of the disk as it is, on its own power, for trying several futures of one state.
@@ -173,6 +197,9 @@ impl SimDisk {
             _ => state.trim_fails(),
         };
         let arrives = if powered && !faulty { count } else { state.random.below(count + 1) };
+        if operation == Operation::Write && state.header.contains(&at.0) {
+            self.power.header_written();
+        }
         for index in 0..arrives {
             let newest = state.pending.len();
             state.newest.insert(at.0 + index, newest);
@@ -182,6 +209,9 @@ impl SimDisk {
         }
         match (powered, faulty) {
             (true, false) => Ok(()),
+            (true, true) if operation == Operation::Trim => {
+                Err(self.error(operation, at, count, "this device does not trim"))
+            }
             (true, true) => Err(self.error(operation, at, count, "made-up error")),
             (false, _) => Err(self.error(operation, at, count, "power lost")),
         }
@@ -199,8 +229,8 @@ impl State {
         self.faults.trim_one_in > 0 && self.random.once_in(self.faults.trim_one_in)
     }
 
-    /// What a read finds in a block; `None` where it cannot be read.
-    fn read(&mut self, at: u64, into: &mut Page) -> Option<()> {
+    /// Reads a block; returns why it cannot be read.
+    fn read(&mut self, at: u64, into: &mut Page) -> Option<&'static str> {
         let found = match self.newest.get(&at) {
             Some(&newest) => self.pending[newest].1.as_deref(),
             None => match self.unwritten.get(&at) {
@@ -209,15 +239,16 @@ impl State {
             },
         };
         into.0.copy_from_slice(found.map_or(&[0; BLOCK_BYTES], |page| &page.0));
-        let damage = self.damage.get(&at);
-        self.damage_met += u64::from(damage.is_some());
-        match damage {
-            Some(Damage::Unreadable) => None,
+        match self.damage.get(&at) {
+            Some(Damage::Unreadable) => Some("made-up unreadable block"),
+            Some(Damage::Unused) => Some("unreadable, and of no use"),
+            Some(Damage::Torn) => Some("torn when the power failed"),
             Some(Damage::Rot(bit)) => {
                 into.0[bit / 8 % BLOCK_BYTES] ^= 1 << (bit % 8);
-                Some(())
+                self.rot_met += 1;
+                None
             }
-            None => Some(()),
+            None => None,
         }
     }
 }
@@ -262,8 +293,8 @@ impl Device for SimDisk {
             return Err(self.error(Operation::Read, at, count, "made-up read error"));
         }
         for (index, page) in into.iter_mut().enumerate() {
-            if state.read(at.0 + index as u64, page).is_none() {
-                return Err(self.error(Operation::Read, at, count, "made-up unreadable block"));
+            if let Some(why) = state.read(at.0 + index as u64, page) {
+                return Err(self.error(Operation::Read, at, count, why));
             }
         }
         Ok(())
@@ -444,7 +475,7 @@ mod tests {
         disk.damage(Block(1), Damage::Rot(8));
         let mut into = device::pages(3);
         assert!(disk.read(Block(0), &mut into).is_err() && disk.read(Block(2), &mut into[..1]).is_err());
-        assert_eq!((read(&disk, 1).0[1], disk.damage_met()), (6, 3));
+        assert_eq!((read(&disk, 1).0[1], disk.rot_met()), (6, 1));
         disk.write(Block(0), &page(8)).expect("it can be written");
         assert_eq!(read(&disk, 0), page(8)[0]);
         disk.heal();

@@ -48,6 +48,10 @@ pub enum Dropped {
 pub enum Damage {
     /// A read of it fails.
     Unreadable,
+    /// A read of it fails, as it does for good: nothing was ever written there, or it was trimmed.
+    Unused,
+    /// A read of it fails: it was being written when the power failed.
+    Torn,
     /// One bit of it, counted from its start, reads as what it is not.
     Rot(usize),
 }

@@ -10,6 +10,7 @@ pub struct Power(Mutex<PowerState>);
 struct PowerState {
     /// Writes, trims and flushes that still succeed; none: power does not fail.
     left: Option<u64>,
+    after_header: Option<u64>,
     lost: bool,
     /// Writes, trims and flushes seen since the start.
     seen: u64,
@@ -36,10 +37,24 @@ impl Power {
         self.state().seen
     }
 
+    /// Fails so many writes, trims and flushes after the next write of any disk to one of the blocks that are said to be its
+    /// [header](crate::SimDisk::set_header): what such a block says must be true already.
+    pub fn cut_after_header(&self, operations: u64) {
+        self.state().after_header = Some(operations);
+    }
+
+    /// A header was written.
+    pub(crate) fn header_written(&self) {
+        let mut state = self.state();
+        if let Some(operations) = state.after_header.take() {
+            state.left = Some(operations);
+        }
+    }
+
     /// Turns the power on again, for good until the next [`cut_after`](Power::cut_after).
     pub fn restore(&self) {
         let mut state = self.state();
-        state.left = None;
+        (state.left, state.after_header) = (None, None);
         state.lost = false;
     }
 

@@ -5,6 +5,7 @@
 //! stands, so trying again is always right.
 
 use crate::attempt::{Attempt, Pending};
+use crate::bug::{PlantedBug, is_planted};
 use crate::counters::count;
 use crate::error::StoreError;
 use crate::format::ROOTS;
@@ -136,7 +137,7 @@ impl Store {
     /// checkpoint begins with it.
     fn write_root(&self, writer: &mut Writer) -> Result<(), StoreError> {
         let since = self.failed_flushes();
-        let slot = 1 - writer.root_slot;
+        let slot = if is_planted(PlantedBug::OneRoot) { 0 } else { 1 - writer.root_slot };
         let Some(pending) = &writer.pending else { return Ok(()) };
         self.write(ROOTS[slot], &[Page::clone(&pending.page)])?;
         self.flush_since(since)?;

@@ -12,6 +12,7 @@
 //! again only when two checkpoints do without it and no reader pins it; so a crash at any moment finds either the
 //! block that was moved or its copy. No note is written for any of this.
 
+use crate::bug::{PlantedBug, is_planted};
 use crate::counters::count;
 use crate::error::StoreError;
 use crate::map::{Holder, Move, NodeId, Purpose, Wanted};
@@ -113,7 +114,8 @@ impl Store {
             *round = self.begin_round();
             return Ok(if round.is_some() { Cleaning::Working } else { Cleaning::Idle });
         };
-        if !self.visit_some(Purpose::Clean, NODES_PER_STEP).is_empty() {
+        let walks = !(current.counted && is_planted(PlantedBug::SettledEarly));
+        if walks && !self.visit_some(Purpose::Clean, NODES_PER_STEP).is_empty() {
             self.bound_holders(current);
             return Ok(Cleaning::Working);
         }
@@ -382,7 +384,7 @@ impl Store {
         let mut map = self.map_mut();
         let Some(scan) = map.scan(Purpose::Clean) else { return Cleaning::Working };
         let held = scan.held.range(blocks.clone()).any(|(at, _)| !round.stuck.contains(at));
-        if held || !scan.is_complete() {
+        if held || !(scan.is_complete() || is_planted(PlantedBug::SettledEarly)) {
             return Cleaning::Working;
         }
         let all_known = scan.lost.is_empty();

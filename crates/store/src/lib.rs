@@ -2,6 +2,7 @@
 mod append;
 mod attempt;
 mod audit;
+mod bug;
 mod change;
 mod check;
 mod checkpoint;
@@ -38,6 +39,8 @@ mod tables;
 mod usage;
 mod volume;
 
+#[cfg(feature = "planted-bugs")]
+pub use bug::{PlantedBug, plant};
 pub use change::Change;
 pub use check::{Finding, Repaired};
 pub use clean::Cleaning;
@@ -46,8 +49,6 @@ pub use error::StoreError;
 pub use label::{MAIN_NAME, NewVolume, VolumeInfo, check_name};
 pub use list::Listed;
 pub use near::FoundPage;
-#[cfg(feature = "planted-bugs")]
-pub use plant::PlantedBug;
 pub use read::{Found, Want};
 pub use recover::Identified;
 pub use scrub::Scrubbed;

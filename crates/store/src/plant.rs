@@ -1,5 +1,6 @@
 //! Bugs on purpose, so that the simulator can prove that it would notice them.
 
+use crate::bug::PlantedBug;
 use crate::error::StoreError;
 use crate::follow::{LogReader, NOTE_BLOCKS_AHEAD};
 use crate::segments::Use;
@@ -7,29 +8,6 @@ use crate::store::Store;
 use device::{Block, Device, Page};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-
-/// A rule to break from now on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PlantedBug {
-    /// A cut removes pages whose home is newer than the cut.
-    CutIgnoresHome,
-    /// A segment is used again as soon as nothing in memory refers to it, whatever roots and readers need.
-    ReusedBeforePins,
-    /// Applying a vector returns without a flush.
-    MissingFlush,
-    /// The cleaner points entries at copies before these are written, which they are with the next checkpoint but one.
-    RepointBeforeCopy,
-    /// A deleted volume drops its reference to a node that others share twice.
-    FreedOnceTooOften,
-    /// Some of the nodes below one that dies are forgotten.
-    LeakedNode,
-    /// Room that is promised is not remembered.
-    ForgottenPromise,
-    /// Segments are trimmed only after they may be used again.
-    TrimAfterReuse,
-    /// Recovery applies notes again that lie before the root where it begins.
-    NotesBeforeRoot,
-}
 
 /// Bugs that the store itself has.
 #[derive(Default)]
@@ -94,6 +72,16 @@ impl Store {
         Ok(())
     }
 
+    /// Whether nobody has the writer's lock, or flushes.
+    pub fn is_idle(&self) -> bool {
+        self.writer.try_lock().is_ok() && self.flushes.is_idle()
+    }
+
+    /// Whether nobody has the cleaner's lock.
+    pub fn is_not_cleaning(&self) -> bool {
+        self.cleaner.try_lock().is_ok()
+    }
+
     /// Breaks a rule until the store is closed. For the simulator only.
     pub fn plant(&self, bug: PlantedBug) {
         match bug {
@@ -106,6 +94,7 @@ impl Store {
             PlantedBug::RepointBeforeCopy => self.planted.late_copies.store(true, Ordering::Relaxed),
             PlantedBug::TrimAfterReuse => self.planted.late_trims.store(true, Ordering::Relaxed),
             PlantedBug::NotesBeforeRoot => {}
+            for_the_thread => crate::bug::plant(Some(for_the_thread)),
         }
     }
 

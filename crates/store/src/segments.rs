@@ -11,6 +11,7 @@
 //! holds none of the log after it, and what had nothing live in either is named by neither.
 
 use crate::audit::Blocks;
+use crate::bug::{PlantedBug, is_planted};
 use crate::policy::Candidate;
 use crate::superblock::Geometry;
 use crate::sync::{AtomicU32, Ordering};
@@ -335,7 +336,8 @@ impl Segments {
                 continue;
             }
             let since = *segment.dead_since.get_or_insert(generation);
-            if since < generation && segment.pins.load(Ordering::Acquire) == 0 {
+            let pinned = segment.pins.load(Ordering::Acquire) > 0 && !is_planted(PlantedBug::PinsIgnored);
+            if since < generation && !pinned {
                 dead_twice.push(number);
             }
         }

@@ -6,9 +6,9 @@
 use crate::cli::CheckArgs;
 use crate::error::WeirError;
 use crate::media::Media;
-use crate::overlay::{self, Overlay};
+use crate::overlay;
 use cache::{Cache, CacheError, Recovered, Settings};
-use device::{Device, Incarnation};
+use device::{Device, Incarnation, Overlay};
 use fs::Fs;
 use host::{Access, SystemClock};
 use serde_json::json;

@@ -1,84 +1,9 @@
-//! A device over another that keeps every write to itself: what is opened through it may recover, begin an
-//! incarnation and tidy up, and the media below stay as they were.
+//! A buffer in memory, over nothing, to look at a volume that the store has as a whole.
 
 use buffer::{Buffer, BufferError};
-use device::{Block, Device, DeviceError, Operation, Page, Read};
-use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use device::{Block, Device, DeviceError, Overlay, Page};
+use std::sync::Arc;
 use store::{Store, VolumeId};
-
-/// Writes are kept in memory, by block, until the overlay is dropped; reads see them. Opening a store writes some
-/// dozens of blocks; more than a buffer's worth can never come.
-pub(crate) struct Overlay<D> {
-    below: D,
-    written: RwLock<HashMap<Block, Box<Page>>>,
-}
-
-impl<D: Device> Overlay<D> {
-    pub(crate) fn new(below: D) -> Overlay<D> {
-        Overlay { below, written: RwLock::new(HashMap::new()) }
-    }
-
-    fn cover(&self, at: Block, into: &mut [Page]) {
-        let written = self.written.read().unwrap_or_else(PoisonError::into_inner);
-        for (index, page) in into.iter_mut().enumerate() {
-            if let Some(newer) = written.get(&at.plus(index as u64)) {
-                page.0 = newer.0;
-            }
-        }
-    }
-
-    fn cover_all(&self, reads: &mut [Read]) {
-        reads.iter_mut().for_each(|read| self.cover(read.at, &mut read.pages));
-    }
-}
-
-impl<D: Device> Device for Overlay<D> {
-    fn blocks(&self) -> u64 {
-        self.below.blocks()
-    }
-
-    fn name(&self) -> &str {
-        self.below.name()
-    }
-
-    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
-        self.below.read(at, into)?;
-        self.cover(at, into);
-        Ok(())
-    }
-
-    fn read_batch(&self, reads: &mut [Read]) {
-        self.below.read_batch(reads);
-        self.cover_all(reads);
-    }
-
-    fn read_batch_while(&self, reads: &mut [Read], meanwhile: &mut dyn FnMut()) {
-        self.below.read_batch_while(reads, meanwhile);
-        self.cover_all(reads);
-    }
-
-    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
-        let count = from.len() as u64;
-        if at.0.checked_add(count).is_none_or(|end| end > self.blocks()) {
-            let (device, reason) = (self.name().into(), "past the end".into());
-            return Err(DeviceError { device, operation: Operation::Write, at, count, errno: 28, reason });
-        }
-        let mut written = self.written.write().unwrap_or_else(PoisonError::into_inner);
-        for (index, page) in from.iter().enumerate() {
-            written.insert(at.plus(index as u64), Box::new(page.clone()));
-        }
-        Ok(())
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        Ok(())
-    }
-
-    fn trim(&self, _at: Block, _count: u64) -> Result<(), DeviceError> {
-        Ok(())
-    }
-}
 
 /// Blocks of a buffer that is never written to media: what opening a volume to look at it changes.
 const BLANK_BLOCKS: u64 = 4096;

@@ -12,12 +12,11 @@ use crate::format::{
     sync_names_beside,
 };
 use crate::media::{self, BUFFER_FILE, Media, What, absolute, store_of, what_is};
-use crate::overlay::Overlay;
 use crate::size::Size;
 use crate::stack::{begin_anew, take_home};
 use buffer::Buffer;
 use cache::UNFINISHED;
-use device::{Sequence, StoreId};
+use device::{Overlay, Sequence, StoreId};
 use host::Access;
 use std::fs;
 use std::io::ErrorKind;

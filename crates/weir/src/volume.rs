@@ -4,7 +4,7 @@ use crate::cli::{VolumeCloneArgs, VolumeCommand, VolumeDeleteArgs, VolumeListArg
 use crate::client::Found;
 use crate::error::WeirError;
 use crate::media::{self, store_of};
-use crate::overlay::Overlay;
+use device::Overlay;
 use host::Access;
 use serde_json::{Value, json};
 use std::path::Path;

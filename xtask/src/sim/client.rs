@@ -24,14 +24,19 @@ pub(crate) struct Clients {
     /// Files that were synced while they were held, and still are: their removal is durable when it returns.
     synced: BTreeSet<Id>,
     arrivals: Arrivals,
+    /// What was cut last, and not read since.
+    cut: Option<(Id, u64)>,
 }
+
+/// How much is read of what was cut.
+const CUT_READ_BYTES: usize = 20_000;
 
 /// When a request comes in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
     Now,
     /// In the middle of the next step of background work, while it waits for a device.
-    AfterDeviceOperations(u64),
+    AfterTurns(u64),
 }
 
 struct Waiting {
@@ -88,8 +93,25 @@ impl Clients {
 impl Run {
     /// Lets `client` ask for something.
     pub(crate) fn issue(&mut self, client: usize, when: When) -> Result<(), String> {
-        let request = self.workload.next(&self.oracle.now, self.clients.handles(client));
+        let request = self.draw_request(client, when);
+        if let Request::Change(Change::Allocate { file, offset, .. }) = request {
+            self.clients.cut = Some((file, offset));
+        }
         self.ask(client, when, request)
+    }
+
+    /// What meets background work is more often something that takes away what the work is about; and what was cut is often read.
+    fn draw_request(&mut self, client: usize, when: When) -> Request {
+        let model = &self.oracle.now;
+        let cut = self.clients.cut.filter(|&(file, _)| model.inodes.contains_key(&file));
+        match (when, cut) {
+            (When::AfterTurns(_), _) if self.random.once_in(4) => self.workload.give_back(model),
+            (_, Some((file, offset))) if self.random.once_in(8) => {
+                self.clients.cut = None;
+                Request::Read { file, offset, len: CUT_READ_BYTES }
+            }
+            _ => self.workload.next(model, self.clients.handles(client)),
+        }
     }
 
     /// Lets `client`, which waits for nothing, ask for `request`.
@@ -106,8 +128,10 @@ impl Run {
                 self.remove_durably(client, change)
             }
             Request::Change(change) => {
+                // The name of a file that was synced may come to where a removal on its way in looks.
+                let removes = matches!(change, Change::Unlink { .. }) && !self.clients.synced.is_empty();
                 let held = change.needs(&self.oracle.now);
-                self.wait_for(client, when, Asked::Change(change), held)
+                self.wait_for(client, if removes { When::Now } else { when }, Asked::Change(change), held)
             }
             Request::Read { file, offset, len } => {
                 let right = vec![right_bytes(&self.oracle.now, file, offset, len)];
@@ -120,7 +144,7 @@ impl Run {
             Request::Sync => self.wait_for(client, when, Asked::Sync(self.oracle.moment()), Vec::new()),
             Request::SyncFile(file) => {
                 // A removal on its way in may or may not see that the file was synced: it comes before that.
-                self.media.intruder.comes_now();
+                self.media.meanwhile.comes_now();
                 self.deliver()?;
                 if !self.oracle.now.inodes.contains_key(&file) {
                     return Ok(());
@@ -151,7 +175,7 @@ impl Run {
 
     /// Its effect comes before its reply, and nobody can see when. So nobody else does anything meanwhile.
     fn remove_durably(&mut self, client: usize, change: Change) -> Result<(), String> {
-        self.media.intruder.comes_now();
+        self.media.meanwhile.comes_now();
         self.settle()?;
         if self.media.power.lost() || !self.is_durable_removal(&change) {
             return Ok(());
@@ -182,9 +206,9 @@ impl Run {
         self.clients.waiting.insert(ticket, Waiting { client, asked, held });
         match when {
             When::Now => request(&self.stack().fs),
-            When::AfterDeviceOperations(operations) => {
+            When::AfterTurns(operations) => {
                 let fs = self.stack().fs.clone();
-                self.media.intruder.comes_after(operations, Box::new(move || request(&fs)));
+                self.media.meanwhile.comes_after(operations, Box::new(move || request(&fs)));
             }
         }
         Ok(())
@@ -331,7 +355,9 @@ impl Run {
             Reply::Attributes(attributes) => Some(attributes.ino),
             _ => None,
         };
-        let made = self.oracle.took_effect(change, ino, Some(at));
+        // One that is durable when it returns took effect before that, and time may have passed since.
+        let known = !(self.media.meanwhile.is_slow() && self.is_durable_removal(&change));
+        let made = self.oracle.took_effect(change, ino, known.then_some(at));
         let made = made.map_err(|refusal| format!("succeeded, expected to be refused: {refusal:?}"))?;
         self.remember_for_reads(touched);
         if let (Some(id), Reply::Attributes(attributes)) = (made.or(touched), reply) {
@@ -354,6 +380,11 @@ impl Run {
 
     /// Whoever is told that there is no space could not be promised what he asked for.
     fn check_no_space(&mut self, promisable: u64, in_doubt: u64) -> Result<(), String> {
+        if cache::end_refusal() {
+            // Made up; the change must be undone as a whole.
+            self.counts.refused += 1;
+            return Ok(());
+        }
         self.workload.no_space();
         self.counts.no_space += 1;
         if promisable > in_doubt {

@@ -6,11 +6,12 @@ use super::run::{Phase, Run};
 use super::stack::{Pick, draw_settings};
 use cache::{CacheError, Task};
 use device::Operation;
-use sim::Faults;
 use store::StoreError;
 
 /// A power cut hits within so many writes and flushes of the moment that it was armed: soon, or deep in what follows.
 const CUT_WITHIN: [u64; 3] = [4, 24, 100];
+/// Or so soon after one of the blocks was written that say what the others are.
+const CUT_AFTER_HEADER_WITHIN: u64 = 3;
 /// Recovery itself writes little.
 const CUT_RECOVERY_WITHIN: u64 = 10;
 /// A hand-over takes everything home first.
@@ -19,10 +20,6 @@ const CUT_HAND_OVER_WITHIN: u64 = 60;
 const ARMED_OPERATIONS_MAX: u64 = 30;
 /// Cuts in one recovery: each is one deeper.
 const RECOVERY_DEPTH_MAX: u32 = 3;
-/// How long a disk makes errors, in operations.
-const FAULTY_OPERATIONS_MAX: u64 = 60;
-/// How long the stack goes on after a device failed, in operations.
-const OPERATIONS_AFTER_FAILURE_MAX: u64 = 40;
 
 /// The plan for this life of the stack, from one open to the next.
 #[derive(Debug, Clone, Copy, Default)]
@@ -32,16 +29,25 @@ pub(crate) struct Life {
     /// If the end is an armed power cut, the operation after which it happens anyway.
     armed_until: Option<u64>,
     /// If a disk makes errors, until this operation.
-    faulty_until: Option<u64>,
+    pub(crate) faulty_until: Option<u64>,
 }
 
 /// How a life ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+pub(crate) enum End {
     /// What was not flushed is lost in part.
     PowerCut,
     /// The process goes, the media keep what they accepted.
     Kill,
+    /// The process goes, and one medium loses what was not flushed.
+    Loss(Role),
+}
+
+impl End {
+    /// Whether a medium loses what was not flushed, in part.
+    fn loses(self, role: Role) -> bool {
+        self == End::PowerCut || self == End::Loss(role)
+    }
 }
 
 /// Which volume the next life has.
@@ -88,7 +94,8 @@ impl Run {
     /// After each turn: crashes if the power is lost, and arms the end when it is due.
     pub(crate) fn live_or_die(&mut self) -> Result<(), String> {
         if self.media.power.lost() {
-            return self.die(End::PowerCut);
+            let end = self.draw_end();
+            return self.die(end);
         }
         let now = self.counts.operations;
         match self.life.armed_until {
@@ -98,14 +105,31 @@ impl Run {
             None => match self.random.below(20) {
                 0 => self.stop_and_compare(),
                 1..=2 => self.die(End::Kill),
-                3..=4 => self.die(End::PowerCut),
-                _ => {
+                3 => {
+                    let role = self.random.pick(&[Role::Store, Role::Buffer]);
+                    self.die(End::Loss(role))
+                }
+                4..=5 => self.die(End::PowerCut),
+                dice => {
                     let within = self.random.pick(&CUT_WITHIN);
-                    self.media.power.cut_after(self.random.below(within));
+                    let operations = self.random.below(within);
+                    match dice {
+                        6..=11 => self.media.power.cut_after_header(operations % CUT_AFTER_HEADER_WITHIN),
+                        _ => self.media.power.cut_after(operations),
+                    }
                     self.life.armed_until = Some(now + ARMED_OPERATIONS_MAX);
                     Ok(())
                 }
             },
+        }
+    }
+
+    /// What stops everything in the middle of a device operation is mostly a power cut.
+    pub(crate) fn draw_end(&mut self) -> End {
+        match self.random.below(6) {
+            0 => End::Kill,
+            1 => End::Loss(self.random.pick(&[Role::Store, Role::Buffer])),
+            _ => End::PowerCut,
         }
     }
 
@@ -125,8 +149,14 @@ impl Run {
 
     fn die(&mut self, end: End) -> Result<(), String> {
         let phase = self.phase_name();
-        *self.counts.crashes.entry(if end == End::Kill { "kill" } else { phase }).or_default() += 1;
-        self.media.log.event(|| format!("=== {end:?} in {phase}"), &[end as u64]);
+        let what = match end {
+            End::PowerCut => phase,
+            End::Kill => "kill",
+            End::Loss(_) => "loss of one cache",
+        };
+        *self.counts.crashes.entry(what).or_default() += 1;
+        let words = [End::Kill, End::PowerCut, End::Loss(Role::Store)].map(|other| u64::from(end == other));
+        self.media.log.event(|| format!("=== {end:?} in {phase}"), &words);
         self.reopen(end, Mount::Any)?;
         self.compare().map_err(|what| format!("after a {end:?} in {phase}: {what}"))?;
         if self.random.once_in(2) {
@@ -155,6 +185,7 @@ impl Run {
             (Phase::Copy, _) => "copy of a volume",
             (Phase::Deletion, _) => "deletion of a volume",
             (Phase::HandOver, _) => "hand-over",
+            (Phase::Replacement, _) => "replacement of the buffer",
             (Phase::Recovery(1), _) => "recovery, depth 1",
             (Phase::Recovery(2), _) => "recovery, depth 2",
             (Phase::Recovery(_), _) => "recovery, depth 3",
@@ -164,14 +195,16 @@ impl Run {
     /// Ends this life of the stack and opens the next, through up to three power cuts in the recovery, and in the
     /// hand-over if the next one is another volume's.
     fn reopen(&mut self, end: End, mount: Mount) -> Result<(), String> {
+        self.expect_rescued();
         self.lose_power(end);
+        self.probe()?;
+        self.between_lives()?;
         self.media.settings = draw_settings(&mut self.random);
+        self.scratch_unused();
         for depth in 1.. {
             self.phase = Phase::Recovery(depth);
-            if self.options.faults && depth == 1 && self.random.once_in(8) {
-                let faults = Faults { read_one_in: 10, ..Faults::default() };
-                self.media.store.set_faults(faults);
-                self.media.buffer.set_faults(faults);
+            if self.options.faults && depth == 1 {
+                self.faults_for_recovery();
             }
             let errors = self.media.log.errors_made_up();
             let volume = match mount {
@@ -179,11 +212,15 @@ impl Run {
                 Mount::Any => self.volumes.next_to_mount(&mut self.random),
             };
             let (one_in, within) = match volume == self.volumes.mounted() {
-                true => (5, CUT_RECOVERY_WITHIN),
+                true => (4, CUT_RECOVERY_WITHIN),
                 false => (2, CUT_HAND_OVER_WITHIN),
             };
             if depth <= RECOVERY_DEPTH_MAX && self.random.once_in(one_in) {
-                self.media.power.cut_after(self.random.below(within));
+                let operations = self.random.below(within);
+                match self.random.once_in(2) {
+                    true => self.media.power.cut_after_header(operations % CUT_AFTER_HEADER_WITHIN),
+                    false => self.media.power.cut_after(operations),
+                }
             }
             let opened = self.open_volume(volume);
             let faulty = self.media.log.errors_made_up() > errors;
@@ -194,12 +231,14 @@ impl Run {
                     self.media.power.restore();
                     self.stack = Some(stack);
                     self.errors_at_open = errors;
-                    return self.adopt_volumes();
+                    self.adopt_volumes()?;
+                    return self.look_at_rescued();
                 }
                 _ if self.media.power.lost() => {
                     *self.counts.crashes.entry(self.phase_name()).or_default() += 1;
                     drop(opened);
-                    self.lose_power(End::PowerCut);
+                    let end = self.draw_end();
+                    self.lose_power(end);
                 }
                 Err(_) if faulty => self.media.power.restore(),
                 Err(error) => return Err(format!("the recovery fails: {error}")),
@@ -209,19 +248,22 @@ impl Run {
         unreachable!("a recovery without a power cut returns")
     }
 
-    fn lose_power(&mut self, end: End) {
+    pub(crate) fn lose_power(&mut self, end: End) {
         self.no_faults();
-        self.media.intruder.never_comes();
+        self.media.meanwhile.never_comes();
         // Nothing that the stack does while it falls apart may reach the media.
         self.media.power.cut();
         if let Some(stack) = self.stack.take() {
             // Requests that are parked in the cache keep it alive.
             stack.cache.stop();
         }
-        if end == End::PowerCut {
+        if end.loses(Role::Store) {
             self.media.store.crash();
+        }
+        if end.loses(Role::Buffer) {
             self.media.buffer.crash();
         }
+        cache::end_refusal();
         self.media.power.restore();
     }
 
@@ -243,7 +285,7 @@ impl Run {
     pub(crate) fn stop_and_compare(&mut self) -> Result<(), String> {
         self.no_faults();
         self.media.power.restore();
-        self.media.intruder.comes_now();
+        self.media.meanwhile.comes_now();
         self.deliver()?;
         let moment = self.oracle.moment();
         match self.stack().cache.drain() {
@@ -263,39 +305,5 @@ impl Run {
         self.new_life();
         self.change_weather();
         Ok(())
-    }
-
-    /// Lets disks begin and stop to make errors.
-    pub(crate) fn faults(&mut self) {
-        if !self.options.faults {
-            return;
-        }
-        let now = self.counts.operations;
-        match self.life.faulty_until {
-            Some(until) if now >= until => {
-                self.no_faults();
-                self.life.faulty_until = None;
-                self.life.die_soon(now + self.random.below(OPERATIONS_AFTER_FAILURE_MAX));
-            }
-            None if self.random.once_in(200) => {
-                let every = [2, 5, 20][self.random.below(3) as usize];
-                let mut faults = Faults::default();
-                match self.random.below(4) {
-                    0 => faults.write_one_in = every,
-                    1 => faults.flush_one_in = every,
-                    _ => faults.read_one_in = every,
-                }
-                let disk = if self.random.once_in(3) { &self.media.buffer } else { &self.media.store };
-                disk.set_faults(faults);
-                self.media.log.event(|| format!("=== faults: {faults:?}"), &[every]);
-                self.life.faulty_until = Some(now + 1 + self.random.below(FAULTY_OPERATIONS_MAX));
-            }
-            _ => {}
-        }
-    }
-
-    fn no_faults(&self) {
-        self.media.store.set_faults(Faults::default());
-        self.media.buffer.set_faults(Faults::default());
     }
 }

@@ -1,7 +1,7 @@
 //! What happened, folded into one number: two runs of one seed that do the same have the same hash.
 
-use device::{Block, Device, DeviceError, Operation, Page};
-use sim::SimDisk;
+use super::probe::Writes;
+use device::{Block, Operation};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The run's event log. Only its hash is kept, and what the reports need of the newest events.
@@ -12,6 +12,7 @@ struct State {
     newest: Option<(Role, Operation)>,
     errors_made_up: u64,
     verbose: bool,
+    writes: [Writes; 2],
 }
 
 /// Which of the two media.
@@ -24,7 +25,13 @@ pub(crate) enum Role {
 impl Log {
     pub(crate) fn new(verbose: bool) -> Arc<Log> {
         // The offset basis of 64-bit FNV-1a.
-        let state = State { hash: 0xcbf2_9ce4_8422_2325, newest: None, errors_made_up: 0, verbose };
+        let state = State {
+            hash: 0xcbf2_9ce4_8422_2325,
+            newest: None,
+            errors_made_up: 0,
+            verbose,
+            writes: Default::default(),
+        };
         Arc::new(Log(Mutex::new(state)))
     }
 
@@ -40,6 +47,38 @@ impl Log {
     pub(crate) fn bytes(&self, bytes: &[u8]) {
         let mut state = self.state();
         state.hash = fold_bytes(state.hash, bytes);
+    }
+
+    /// An operation was asked of a medium.
+    pub(crate) fn asked(&self, role: Role, operation: Operation, succeeded: bool) {
+        if operation == Operation::Read {
+            return;
+        }
+        let mut state = self.state();
+        state.newest = Some((role, operation));
+        if operation == Operation::Flush && succeeded {
+            state.writes[role as usize].flushed();
+        }
+    }
+
+    /// Something of a log was written to a medium.
+    pub(crate) fn wrote(&self, role: Role, at: Block, count: u64) {
+        self.state().writes[role as usize].wrote(at, count);
+    }
+
+    /// Another medium has taken this one's place.
+    pub(crate) fn forget(&self, role: Role) {
+        self.state().writes[role as usize] = Writes::default();
+    }
+
+    /// Blocks of a medium's log that later blocks of it know to have been durable.
+    pub(crate) fn known_durable(&self, role: Role) -> Vec<Block> {
+        self.state().writes[role as usize].known_durable()
+    }
+
+    /// A disk made errors up.
+    pub(crate) fn made_up(&self, errors: u64) {
+        self.state().errors_made_up += errors;
     }
 
     /// Folds an event in and, if asked to, prints it.
@@ -82,131 +121,6 @@ fn fold_bytes(hash: u64, bytes: &[u8]) -> u64 {
         hash = fold(hash, u64::from_le_bytes(word.try_into().expect("8 bytes")));
     }
     words.remainder().iter().fold(hash, |hash, &byte| fold(hash, u64::from(byte)))
-}
-
-/// A request that comes in while background work waits for a device, as other threads' requests do.
-#[derive(Default)]
-pub(crate) struct Intruder(Mutex<Slot>);
-
-/// The device operations to wait for, and the request.
-type Slot = Option<(u64, Box<dyn FnOnce() + Send>)>;
-
-impl Intruder {
-    /// Lets `request` come in before the device operation after the next `operations`.
-    pub(crate) fn comes_after(&self, operations: u64, request: Box<dyn FnOnce() + Send>) {
-        *self.slot() = Some((operations, request));
-    }
-
-    /// A device operation begins: the request comes in if its time has come.
-    fn device_operation(&self) {
-        let mut slot = self.slot();
-        let due = match slot.as_mut() {
-            Some((0, _)) => slot.take(),
-            Some((left, _)) => {
-                *left -= 1;
-                None
-            }
-            None => None,
-        };
-        drop(slot);
-        if let Some((_, request)) = due {
-            request();
-        }
-    }
-
-    /// Whether a request has not come in yet.
-    pub(crate) fn waits(&self) -> bool {
-        self.slot().is_some()
-    }
-
-    /// A request that has not come in yet does so now.
-    pub(crate) fn comes_now(&self) {
-        let late = self.slot().take();
-        if let Some((_, request)) = late {
-            request();
-        }
-    }
-
-    /// A request that has not come in yet never will: its client is gone.
-    pub(crate) fn never_comes(&self) {
-        self.slot().take();
-    }
-
-    fn slot(&self) -> MutexGuard<'_, Slot> {
-        self.0.lock().expect("nobody panics with the intruder's slot")
-    }
-}
-
-/// A disk whose every operation is logged, and lets intruders in.
-pub(crate) struct Watched {
-    disk: Arc<SimDisk>,
-    role: Role,
-    log: Arc<Log>,
-    intruder: Arc<Intruder>,
-}
-
-impl Watched {
-    pub(crate) fn new(
-        disk: &Arc<SimDisk>,
-        role: Role,
-        log: &Arc<Log>,
-        intruder: &Arc<Intruder>,
-    ) -> Arc<Watched> {
-        Arc::new(Watched { disk: disk.clone(), role, log: log.clone(), intruder: intruder.clone() })
-    }
-
-    fn note(
-        &self,
-        operation: Operation,
-        at: Block,
-        count: u64,
-        result: Result<(), DeviceError>,
-    ) -> Result<(), DeviceError> {
-        let words = [self.role as u64, operation as u64, at.0, count, u64::from(result.is_ok())];
-        let text = || format!("    {:?}: {operation:?} {count} at {at}: {result:?}", self.role);
-        self.log.event(text, &words);
-        let mut state = self.log.state();
-        if operation != Operation::Read {
-            state.newest = Some((self.role, operation));
-        }
-        if result.as_ref().is_err_and(|error| error.reason.starts_with("made-up")) {
-            state.errors_made_up += 1;
-        }
-        result
-    }
-}
-
-impl Device for Watched {
-    fn blocks(&self) -> u64 {
-        self.disk.blocks()
-    }
-
-    fn name(&self) -> &str {
-        self.disk.name()
-    }
-
-    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
-        self.intruder.device_operation();
-        let count = into.len() as u64;
-        let result = self.disk.read(at, into);
-        self.note(Operation::Read, at, count, result)
-    }
-
-    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
-        self.intruder.device_operation();
-        self.log.bytes(Page::bytes(from));
-        self.note(Operation::Write, at, from.len() as u64, self.disk.write(at, from))
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.intruder.device_operation();
-        self.note(Operation::Flush, Block(0), 0, self.disk.flush())
-    }
-
-    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
-        self.intruder.device_operation();
-        self.note(Operation::Trim, at, count, self.disk.trim(at, count))
-    }
 }
 
 #[cfg(test)]

@@ -6,11 +6,16 @@ mod change;
 mod client;
 mod crash;
 mod exhaust;
+mod faults;
 mod log;
+mod meanwhile;
 mod model;
 mod oracle;
-#[cfg(test)]
+mod plant;
 mod planted;
+mod probe;
+mod replace;
+mod rescued;
 mod rights;
 mod run;
 mod stack;
@@ -18,11 +23,12 @@ mod stack;
 mod tests;
 mod volumes;
 mod watchdog;
+mod watched;
 mod workload;
 
 use clap::ValueEnum;
+use plant::Plant;
 use run::{Counts, Run};
-use stack::Plant;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -54,6 +60,10 @@ pub(crate) struct Options {
     /// Breaks one rule, to see it found.
     #[arg(long)]
     pub(crate) plant: Option<Plant>,
+    /// Breaks each rule in turn, or the one that --plant names, in short runs from --seed on, and prints after how many operations
+    /// that was found.
+    #[arg(long, conflicts_with_all = ["seconds", "seeds", "long", "exhaust", "faults"])]
+    pub(crate) planted: bool,
     /// Instead of random operations: all programs of one, or of up to two, operations, or some of three or four, cut at
     /// every write and flush; with --faults with an error at each operation of a disk, too.
     #[arg(long, value_name = "LENGTH", value_parser = clap::value_parser!(u8).range(1..=4))]
@@ -69,24 +79,29 @@ pub(crate) struct Options {
     pub(crate) quiet: bool,
 }
 
-#[cfg(test)]
 impl Options {
-    fn for_test(seed: u64) -> Options {
-        let (operations, crashes, faults, seconds, plant) = (4000, 100, false, None, None);
+    /// One quiet run.
+    fn of_one(seed: u64, operations: u64, crashes: u64) -> Options {
         Options {
             seed,
             operations,
             crashes,
-            faults,
-            seconds,
+            faults: false,
+            seconds: None,
             seeds: None,
             long: false,
-            plant,
+            plant: None,
+            planted: false,
             exhaust: None,
             programs: 0,
             verbose: false,
             quiet: true,
         }
+    }
+
+    #[cfg(test)]
+    fn for_test(seed: u64) -> Options {
+        Options::of_one(seed, 4000, 100)
     }
 }
 
@@ -108,6 +123,9 @@ pub(crate) struct Failure {
 
 /// Runs what `options` say and prints how it went; `false` if a promise was broken.
 pub(crate) fn command(options: &Options) -> bool {
+    if options.planted {
+        return planted::command(options.plant, options.seed);
+    }
     if options.long {
         return long_command(options);
     }
@@ -189,6 +207,7 @@ fn exhaust_command(options: &Options, length: u8) -> bool {
 
 /// One run of one seed.
 pub(crate) fn run(options: &Options) -> Result<Summary, Failure> {
+    Plant::for_this_thread(options.plant);
     let mut run = Run::new(options).map_err(|what| Failure { what, operations: 0, hash: 0 })?;
     let outcome = catch_unwind(AssertUnwindSafe(|| run.go()));
     let (operations, hash) = (run.counts.operations, run.media.log.hash());
@@ -237,6 +256,10 @@ fn print_summary(options: &Options, summary: &Summary) {
         "  copies of volumes: {}, and {} found after crashes; {} changes meanwhile; deleted: {}; another one mounted: {}; \
          looked at: {}",
         volumes.copies, volumes.found, volumes.meanwhile, volumes.deletions, volumes.mounts, volumes.looks
+    );
+    println!(
+        "  buffers replaced: {}; volumes rescued and looked at: {}; changes refused midway: {}",
+        counts.replaced, counts.rescued, counts.refused
     );
     println!(
         "  completed changes lost to crashes, none of them synced: {}; refused for space: {}; device errors: {}, \

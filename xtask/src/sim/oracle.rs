@@ -59,6 +59,11 @@ impl Oracle {
         Oracle { durable: model.clone(), since: VecDeque::new(), now: model, first: 0, copy: None }
     }
 
+    /// That of what is nothing but what programs see now.
+    pub(crate) fn as_of_now(&self) -> Oracle {
+        Oracle::of(self.now.clone())
+    }
+
     /// From now on, what takes effect may be in a copy, too.
     pub(crate) fn begin_copy(&mut self) {
         self.copy = Some(Box::new(Oracle::of(self.now.clone())));

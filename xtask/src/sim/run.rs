@@ -4,13 +4,16 @@ use super::Options;
 use super::client::{Clients, When};
 use super::crash::Life;
 use super::oracle::Oracle;
+use super::rescued::Rescued;
 use super::stack::{Media, Pick, Stack, TASKS};
 use super::volumes::{Tally, Volumes};
 use super::watchdog::Watchdog;
 use super::workload::{Temper, Workload};
 use cache::Task;
 use device::Random;
+use sim::SimDisk;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Mostly enough for requests to meet, and few enough that most histories are short.
@@ -20,8 +23,8 @@ const CLIENTS: [usize; 4] = [1, 4, 4, 12];
 /// longest patience with a store that takes nothing, so that who is answered by its end alone is found.
 const TURNS_WITHOUT_REPLY_MAX: u32 = 5000;
 
-/// A request that comes in during background work does so within so many device operations.
-const INTRUDES_WITHIN: u64 = 12;
+/// A request that comes in during background work does so within so many beginnings and ends of device operations.
+const INTRUDES_WITHIN: u64 = 24;
 
 /// It waits for that during so many steps, about.
 const INTRUDER_WAITS_STEPS: u64 = 16;
@@ -36,6 +39,12 @@ pub(crate) struct Counts {
     /// Changes that had completed, were not synced, and were lost.
     pub(crate) changes_lost: u64,
     pub(crate) no_space: u64,
+    /// Changes that were admitted and found no room, made up.
+    pub(crate) refused: u64,
+    /// Volumes that were rescued from buffers that failed.
+    pub(crate) rescued: u64,
+    /// Buffers that took another one's place.
+    pub(crate) replaced: u64,
     /// Errors that a client was told because a disk made one up.
     pub(crate) errors_told: u64,
     pub(crate) errors_made_up: u64,
@@ -60,6 +69,8 @@ pub(crate) enum Phase {
     Deletion,
     /// Of the buffer, to another volume.
     HandOver,
+    /// Of the buffer by another one.
+    Replacement,
     Recovery(u32),
 }
 
@@ -79,6 +90,10 @@ pub(crate) struct Run {
     pub(crate) life: Life,
     /// Errors that the disks had made up when the stack was opened: those told later need newer ones.
     pub(crate) errors_at_open: u64,
+    /// The store as it was at an earlier start.
+    pub(crate) older_store: Option<Arc<SimDisk>>,
+    /// What the life before this one may have left.
+    pub(crate) rescued: Option<Rescued>,
     weather: Weather,
     turns_without_reply: u32,
     progress: Progress,
@@ -90,6 +105,12 @@ struct Weather {
     tasks: [u64; TASKS.len()],
     volumes: u64,
     time: u64,
+    /// Steps at most that are taken during another.
+    crowd: u64,
+    /// How long a device operation may take, in nanoseconds.
+    slow: u64,
+    /// Of so many changes, one finds no room after it was admitted; 0: none.
+    refusals: u64,
 }
 
 /// Tells a person that the run goes on. Has no part in the run.
@@ -129,6 +150,8 @@ impl Run {
             counts: Counts::default(),
             phase: Phase::Request,
             errors_at_open: 0,
+            older_store: None,
+            rescued: None,
             turns_without_reply: 0,
             progress: Progress { started: now, told: now },
             media,
@@ -160,6 +183,8 @@ impl Run {
     /// New weather and a new mood, so that no two lives are alike.
     pub(crate) fn change_weather(&mut self) {
         self.weather = Weather::draw(&mut self.random);
+        let random = Random::new(self.random.next_u64());
+        self.media.meanwhile.slow_down(random, &self.media.clock, self.weather.slow);
         self.workload.change_mood();
         self.turns_without_reply = 0;
     }
@@ -173,6 +198,9 @@ impl Run {
         } else if dice < self.weather.requests {
             let client = idle[self.random.below(idle.len() as u64) as usize];
             self.phase = Phase::Request;
+            if self.weather.refusals > 0 && self.random.once_in(self.weather.refusals) {
+                cache::refuse_next_change();
+            }
             self.issue(client, When::Now)?;
         } else if dice < self.weather.requests + self.weather.volumes {
             self.change_volumes()?;
@@ -185,11 +213,12 @@ impl Run {
             });
             match task {
                 Some((task, _)) => {
-                    if self.random.once_in(2) && !self.media.intruder.waits() {
+                    if self.random.once_in(2) && !self.media.meanwhile.waits() {
                         let client = idle[self.random.below(idle.len() as u64) as usize];
                         let operations = self.random.below(INTRUDES_WITHIN);
-                        self.issue(client, When::AfterDeviceOperations(operations))?;
+                        self.issue(client, When::AfterTurns(operations))?;
                     }
+                    self.let_others_step();
                     self.step(task);
                 }
                 None => self.pass_time(),
@@ -202,12 +231,39 @@ impl Run {
         self.live_or_die()
     }
 
+    /// Lets background work take steps during what comes next, where other threads would take them.
+    pub(crate) fn let_others_step(&mut self) {
+        if self.weather.crowd == 0 || self.media.meanwhile.has_steps() {
+            return;
+        }
+        let mut task = self.random.pick(&TASKS);
+        for number in 0..self.random.below(self.weather.crowd + 1) {
+            // The first one comes at any moment, others rather at once.
+            let turns = match number > 0 && self.random.below(4) > 0 {
+                true => 0,
+                false => self.random.below(INTRUDES_WITHIN),
+            };
+            if self.random.once_in(2) {
+                task = self.random.pick(&TASKS);
+            }
+            let cache = self.stack().cache.clone();
+            let log = self.media.log.clone();
+            let step = move || {
+                if cache.may_step(task) {
+                    log.event(|| format!("  meanwhile a step {task:?}"), &[task as u64]);
+                    cache.step(task);
+                }
+            };
+            self.media.meanwhile.steps_after(turns, Box::new(step));
+        }
+    }
+
     fn step(&mut self, task: Task) {
         self.phase = Phase::Work(task);
         let progress = self.stack().cache.step(task);
-        // Most steps have nothing to do; an intruder rather waits for one that has.
+        // Most steps have nothing to do; who comes in rather waits for one that has.
         if self.random.once_in(INTRUDER_WAITS_STEPS) {
-            self.media.intruder.comes_now();
+            self.media.meanwhile.comes_now();
         }
         self.media.log.event(|| format!("  step {task:?}: {progress:?}"), &[task as u64, progress as u64]);
     }
@@ -222,9 +278,10 @@ impl Run {
 
     /// Only background work can help now.
     fn everybody_waits(&mut self) -> Result<(), String> {
-        self.media.intruder.comes_now();
+        self.media.meanwhile.comes_now();
         let first = self.random.below(TASKS.len() as u64) as usize;
         for turn in 0..TASKS.len() {
+            self.let_others_step();
             self.step(TASKS[(first + turn) % TASKS.len()]);
         }
         self.media.clock.advance(Duration::from_millis(5));
@@ -280,7 +337,9 @@ impl Weather {
         let tasks = [weight(), weight(), weight(), weight() / 2];
         let time = weight() / 4;
         // Each makes everything home, so not often; and not at all in half of the lives.
-        Weather { requests: 20, tasks, volumes: random.pick(&[0, 0, 1, 2]), time }
+        let volumes = random.pick(&[0, 0, 1, 2]);
+        let (crowd, slow) = (random.pick(&[0, 4, 16]), random.pick(&[0, 0, 100_000, 50_000_000]));
+        Weather { requests: 20, tasks, volumes, time, crowd, slow, refusals: random.pick(&[0, 0, 30]) }
     }
 
     fn total(&self) -> u64 {

@@ -1,13 +1,17 @@
 //! The stack under test, from the file system down, on simulated media.
 
 use super::Options;
-use super::log::{Intruder, Log, Role, Watched};
+use super::log::{Log, Role};
+use super::meanwhile::Meanwhile;
+use super::plant::Plant;
+use super::watched::Watched;
 use super::workload::Temper;
 use cache::{Cache, FetchMode, Progress, Recovered, Settings, Task};
 use device::{Device, Random, StoreId};
 use fs::{AtHome, Attributes, Caller, Fs, Ino, Kind};
-use sim::{Faults, Power, SimClock, SimDisk};
+use sim::{Dropped, Faults, Power, SimClock, SimDisk};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::{Layout, Store, VolumeId, VolumeInfo};
@@ -15,11 +19,19 @@ use store::{Layout, Store, VolumeId, VolumeInfo};
 /// Small, so that the log comes round many times, and in some runs smaller than what the clients would like to keep:
 /// 6 to 32 MiB in segments of 64 KiB.
 const STORE_BLOCKS: [u64; 4] = [1536, 2048, 4096, 8192];
-pub(crate) const SEGMENT_BLOCKS: u32 = 16;
+const SEGMENT_BLOCKS: u32 = 16;
+/// In one run in four, of those that do not keep the store full: segments of 1 MiB, whose stretches of log have copies.
+const LARGE_SEGMENT_BLOCKS: u32 = 256;
+const LARGE_SEGMENTS: [u64; 2] = [36, 48];
+/// Nodes of the map that stay in memory in one run in four: the fewest that a store keeps.
+const FEW_NODES: usize = 64;
 /// A ring that comes round after a few hundred operations: 1 or 2 MiB.
 const BUFFER_BLOCKS: [u64; 2] = [256, 512];
+/// The blocks of both that say what the others are: roots, and header slots.
+const STORE_HEADER: Range<u64> = 1..3;
+const BUFFER_HEADER: Range<u64> = 1..3;
 /// The identity that store and buffer share.
-const ID: StoreId = StoreId(*b"simulated store!");
+pub(crate) const ID: StoreId = StoreId(*b"simulated store!");
 /// Steps after which a read that has not completed never will.
 const STEPS_PER_READ_MAX: usize = 10_000;
 /// The longest read of a snapshot, in bytes.
@@ -28,63 +40,6 @@ const READ_BYTES_MAX: u64 = 64 << 10;
 pub(crate) const CALLER: Caller = Caller { uid: 1000, gid: 100, umask: 0o027 };
 pub(crate) const TASKS: [Task; 4] = Task::ALL;
 
-/// A rule that the stack can be made to break, to show that the simulator notices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Plant {
-    /// The store cuts pages whose bytes are newer than the cut.
-    CutIgnoresHome,
-    /// The store uses a segment again while a root or a reader still needs it.
-    ReusedBeforePins,
-    /// The store says durable without a flush.
-    StoreWithoutFlush,
-    /// The cleaner points entries at copies that are not written yet.
-    RepointBeforeCopy,
-    /// The store trims a segment after it may have been used again.
-    TrimAfterReuse,
-    /// A deleted volume drops its reference to a node that others share twice.
-    FreedOnceTooOften,
-    /// Some of the nodes below one that dies are forgotten.
-    LeakedNode,
-    /// The store forgets what it promised.
-    ForgottenPromise,
-    /// The store's recovery applies notes again that its root has.
-    NotesBeforeRoot,
-    /// The buffer's recovery applies what parses of a torn group.
-    TornGroupApplied,
-    /// The buffer's recovery takes what an earlier mount left behind.
-    StaleIncarnation,
-    /// The buffer says durable without a flush.
-    BufferWithoutFlush,
-    /// The cache takes a page for clean that was written to while it went home.
-    NewerBytesLostAtMerge,
-}
-
-impl Plant {
-    fn in_store(self) -> Option<store::PlantedBug> {
-        match self {
-            Plant::CutIgnoresHome => Some(store::PlantedBug::CutIgnoresHome),
-            Plant::ReusedBeforePins => Some(store::PlantedBug::ReusedBeforePins),
-            Plant::StoreWithoutFlush => Some(store::PlantedBug::MissingFlush),
-            Plant::RepointBeforeCopy => Some(store::PlantedBug::RepointBeforeCopy),
-            Plant::TrimAfterReuse => Some(store::PlantedBug::TrimAfterReuse),
-            Plant::ForgottenPromise => Some(store::PlantedBug::ForgottenPromise),
-            Plant::FreedOnceTooOften => Some(store::PlantedBug::FreedOnceTooOften),
-            Plant::LeakedNode => Some(store::PlantedBug::LeakedNode),
-            Plant::NotesBeforeRoot => Some(store::PlantedBug::NotesBeforeRoot),
-            _ => None,
-        }
-    }
-
-    fn in_buffer(self) -> Option<buffer::Bug> {
-        match self {
-            Plant::TornGroupApplied => Some(buffer::Bug::TornGroupApplied),
-            Plant::StaleIncarnation => Some(buffer::Bug::StaleIncarnation),
-            Plant::BufferWithoutFlush => Some(buffer::Bug::MissingFlush),
-            _ => None,
-        }
-    }
-}
-
 /// What survives a crash: two disks on one power supply. And the clock and the log of the run.
 pub(crate) struct Media {
     pub(crate) power: Arc<Power>,
@@ -92,30 +47,70 @@ pub(crate) struct Media {
     pub(crate) buffer: Arc<SimDisk>,
     pub(crate) clock: Arc<SimClock>,
     pub(crate) log: Arc<Log>,
-    pub(crate) intruder: Arc<Intruder>,
+    pub(crate) meanwhile: Arc<Meanwhile>,
     /// What the next open is given.
     pub(crate) settings: Settings,
+    segment_blocks: u32,
+    /// Nodes of the map to keep in memory, if not as many as there are.
+    nodes_max: Option<usize>,
     plant: Option<Plant>,
+    /// The media are below a page cache.
+    is_cached: bool,
+    /// Roots and header slots that power tears may be unreadable.
+    is_fragile: bool,
 }
 
 impl Media {
     /// Two blank disks.
     pub(crate) fn new(seed: u64, options: &Options) -> Media {
         let (power, mut random) = (Power::new(), Random::new(seed));
-        let store_blocks = match Temper::of(options.seed) {
-            Temper::Full => random.pick(&STORE_BLOCKS[..2]),
-            _ => random.pick(&STORE_BLOCKS),
+        let is_kept_full = Temper::of(options.seed) == Temper::Full;
+        let (store_blocks, segment_blocks) = match is_kept_full {
+            true => (random.pick(&STORE_BLOCKS[..2]), SEGMENT_BLOCKS),
+            false if random.once_in(4) => {
+                let segments = random.pick(&LARGE_SEGMENTS) + 1;
+                (segments * u64::from(LARGE_SEGMENT_BLOCKS), LARGE_SEGMENT_BLOCKS)
+            }
+            false => (random.pick(&STORE_BLOCKS), SEGMENT_BLOCKS),
         };
+        let nodes_max = random.once_in(4).then_some(FEW_NODES);
         let buffer_blocks = random.pick(&BUFFER_BLOCKS);
-        Media {
-            store: SimDisk::new("store", store_blocks, &power, random.next_u64()),
-            buffer: SimDisk::new("buffer", buffer_blocks, &power, random.next_u64()),
+        let store = SimDisk::new("store", store_blocks, &power, random.next_u64());
+        let buffer = SimDisk::new("buffer", buffer_blocks, &power, random.next_u64());
+        store.set_header(STORE_HEADER);
+        let (is_cached, is_fragile) = (random.once_in(2), random.once_in(2));
+        if is_cached {
+            store.set_dropped(Dropped::AtPowerLoss);
+        }
+        if is_fragile {
+            store.let_torn_be_unreadable(STORE_HEADER);
+        }
+        let media = Media {
+            store,
+            buffer,
+            is_cached,
+            is_fragile,
             clock: Arc::new(SimClock::new()),
             log: Log::new(options.verbose),
-            intruder: Arc::default(),
+            meanwhile: Arc::default(),
             settings: draw_settings(&mut random),
+            segment_blocks,
+            nodes_max,
             plant: options.plant,
             power,
+        };
+        media.equip_buffer(&media.buffer);
+        media
+    }
+
+    /// Makes a disk one that buffers of this run have.
+    pub(crate) fn equip_buffer(&self, disk: &SimDisk) {
+        disk.set_header(BUFFER_HEADER);
+        if self.is_cached {
+            disk.set_dropped(Dropped::AtPowerLoss);
+        }
+        if self.is_fragile {
+            disk.let_torn_be_unreadable(BUFFER_HEADER);
         }
     }
 
@@ -131,16 +126,20 @@ impl Media {
     }
 
     fn device(&self, role: Role) -> Arc<dyn Device> {
+        Arc::new(self.watched(role))
+    }
+
+    pub(crate) fn watched(&self, role: Role) -> Watched {
         let disk = match role {
             Role::Store => &self.store,
             Role::Buffer => &self.buffer,
         };
-        Watched::new(disk, role, &self.log, &self.intruder)
+        Watched::new(disk, role, &self.log, &self.meanwhile)
     }
 
     /// Lays out an empty file system, durable.
     pub(crate) fn format(&self) -> Result<(), String> {
-        let layout = Layout { id: ID, segment_blocks: Some(SEGMENT_BLOCKS) };
+        let layout = Layout { id: ID, segment_blocks: Some(self.segment_blocks) };
         Store::format(&*self.device(Role::Store), &layout).map_err(|error| format!("format: {error}"))?;
         buffer::Buffer::format(&*self.device(Role::Buffer), ID)
             .map_err(|error| format!("format: {error}"))?;
@@ -152,12 +151,21 @@ impl Media {
 
     /// Opens, and with it recovers, what is below the file system; the second is what is mounted, as the store has it.
     pub(crate) fn open_cache(&self) -> Result<(Arc<Cache>, Option<AtHome>), String> {
+        self.open_cache_on(self.device(Role::Store), self.device(Role::Buffer))
+    }
+
+    /// The same, on devices that may stand before the disks.
+    pub(crate) fn open_cache_on(
+        &self,
+        store: Arc<dyn Device>,
+        buffer: Arc<dyn Device>,
+    ) -> Result<(Arc<Cache>, Option<AtHome>), String> {
         let store = match self.plant.and_then(Plant::in_store) {
-            Some(bug) => Store::open_with_bug(self.device(Role::Store), bug),
-            None => Store::open(self.device(Role::Store)),
+            Some(bug) => Store::open_with_bug(store, bug),
+            None => Store::open(store),
         };
         let store = Arc::new(store.map_err(|error| format!("Store::open: {error}"))?);
-        let buffer = self.device(Role::Buffer);
+        self.nodes_max.into_iter().for_each(|nodes| store.keep_nodes(nodes));
         let recovered = match self.plant.and_then(Plant::in_buffer) {
             Some(bug) => Recovered::read_with_bug(buffer, ID, &*self.clock, bug),
             None => Recovered::read(buffer, ID, &*self.clock),
@@ -166,9 +174,6 @@ impl Media {
         let at_home = AtHome::read(&store, recovered.volume()).ok();
         let cache = Cache::begin(store, recovered, self.clock.clone(), self.settings.clone());
         let cache = cache.map_err(|error| format!("Cache::begin: {error}"))?;
-        if self.plant == Some(Plant::NewerBytesLostAtMerge) {
-            cache.plant(cache::PlantedBug::NewerBytesLostAtMerge);
-        }
         Ok((Arc::new(cache), at_home))
     }
 
@@ -184,6 +189,7 @@ impl Media {
         let power = Power::new();
         let disk = self.store.fork(&power, 0);
         disk.set_faults(Faults::default());
+        disk.heal();
         let store = Store::open(disk).map_err(|error| format!("Store::open: {error}"))?;
         let blank = SimDisk::new("blank", BUFFER_BLOCKS[0], &power, 0);
         buffer::Buffer::format_after(&*blank, ID, volume.0, store.newest_sequence())
@@ -202,7 +208,7 @@ impl Media {
 
 /// Deletes what was rescued from a buffer that failed and is well again, as somebody would who needs the space. One that
 /// stays because a device fails now goes the next time.
-fn delete_rescued(cache: &Cache) {
+pub(crate) fn delete_rescued(cache: &Cache) {
     for volume in cache.store().describe_volumes().iter().filter(|volume| is_rescued(volume)) {
         let _ = cache.delete_volume(volume.id);
     }

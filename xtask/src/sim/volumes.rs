@@ -7,7 +7,7 @@ use super::change::Change;
 use super::client::{Clients, When};
 use super::oracle::Oracle;
 use super::run::{Phase, Run};
-use super::stack::{Pick, SEGMENT_BLOCKS, Stack, is_rescued};
+use super::stack::{Pick, Stack, is_rescued};
 use cache::{Cache, CacheError, Task};
 use device::Random;
 use std::collections::BTreeMap;
@@ -16,8 +16,8 @@ use store::{MAIN_NAME, NewVolume, Store, StoreError, VolumeId, VolumeMode};
 
 /// Copies that there may be at once: few, so that what they hold does not fill the smallest stores by itself.
 const COPIES_MAX: usize = 4;
-/// A request comes in during the call that makes a copy within so many device operations.
-const INTRUDES_WITHIN: u64 = 40;
+/// A request comes in during the call that makes a copy within so many beginnings and ends of device operations.
+const INTRUDES_WITHIN: u64 = 80;
 /// Of so many operations on volumes, one is refused.
 const REFUSED_ONE_IN: u64 = 12;
 /// Pages that one request may dirty during the call that makes a copy, and nodes with them.
@@ -117,6 +117,10 @@ impl Volumes {
         }
     }
 
+    pub(crate) fn has_others(&self) -> bool {
+        !self.others.is_empty()
+    }
+
     fn copies(&self) -> usize {
         self.others.keys().filter(|&&id| id != VolumeId::MAIN).count()
     }
@@ -154,16 +158,18 @@ impl Volumes {
 struct Promisable {
     blocks: u64,
     per_page: u64,
+    segment_blocks: u64,
 }
 
 impl Promisable {
     fn of(store: &Store) -> Promisable {
-        Promisable { blocks: store.promisable_blocks(), per_page: store.blocks_per_page() }
+        let (blocks, per_page) = (store.promisable_blocks(), store.blocks_per_page());
+        Promisable { blocks, per_page, segment_blocks: store.segment_blocks() }
     }
 
     /// Whether it is true that there is no room for so many pages.
     fn is_full_for(&self, pages: u64) -> Result<(), String> {
-        match self.blocks > pages * self.per_page + 2 * u64::from(SEGMENT_BLOCKS) {
+        match self.blocks > pages * self.per_page + 2 * self.segment_blocks {
             true => Err(format!("no room for {pages} dirty pages, with {} blocks to promise", self.blocks)),
             false => Ok(()),
         }
@@ -200,10 +206,11 @@ impl Run {
     /// Half of the copies are made while a request comes in.
     fn let_somebody_in(&mut self) -> Result<(), String> {
         let idle = self.clients.idle();
-        if !idle.is_empty() && self.random.once_in(2) && !self.media.intruder.waits() {
+        if !idle.is_empty() && self.random.once_in(2) && !self.media.meanwhile.waits() {
             let (client, operations) = (self.random.pick(&idle), self.random.below(INTRUDES_WITHIN));
-            self.issue(client, When::AfterDeviceOperations(operations))?;
+            self.issue(client, When::AfterTurns(operations))?;
         }
+        self.let_others_step();
         self.deliver().map(drop)
     }
 
@@ -402,6 +409,11 @@ impl Run {
         let mut outstanding = self.clients.outstanding();
         outstanding.append(&mut self.volumes.outstanding);
         outstanding
+    }
+
+    /// The same, which stay.
+    pub(crate) fn describe_outstanding(&self) -> Vec<Change> {
+        [self.clients.outstanding(), self.volumes.outstanding.clone()].concat()
     }
 
     /// Looks at some of the volumes that are not mounted.

@@ -174,7 +174,7 @@ impl Workload {
         self.handle(model, handles)
     }
 
-    fn give_back(&mut self, model: &Model) -> Request {
+    pub(crate) fn give_back(&mut self, model: &Model) -> Request {
         match (self.some_name(model), self.some_file(model, &[])) {
             (_, Some(file)) if self.random.once_in(2) => {
                 let size = self.random.below(model.get(file).content().len() as u64 + 1);

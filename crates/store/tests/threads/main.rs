@@ -20,6 +20,7 @@ mod shipped {
     pub(crate) mod append;
     pub(crate) mod attempt;
     pub(crate) mod audit;
+    pub(crate) mod bug;
     pub(crate) mod change;
     pub(crate) mod check;
     pub(crate) mod checkpoint;

@@ -1,0 +1,118 @@
+//! What only the simulator asks for: rules to break, a change to refuse, and which locks are free. Without the feature
+//! `planted-bugs` nothing here can be switched on.
+
+#[cfg(feature = "planted-bugs")]
+use crate::cache::{Cache, Core, Task};
+#[cfg(feature = "planted-bugs")]
+use std::cell::Cell;
+
+/// A rule that the caches of one thread can be made to break.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(feature = "planted-bugs"), allow(dead_code, unreachable_pub))]
+pub enum PlantedBug {
+    /// A page that was written to while it went home counts as clean afterwards.
+    NewerBytesLostAtMerge,
+    /// A page that was fetched knows only the cuts that are pending when it arrives, not one that went home meanwhile.
+    CutForgotten,
+    /// A cut needs its own group only, not those of the changes that it took out of memory.
+    CutWithoutGroups,
+    /// A page that was written to while it failed to go home needs the newer changes' group only.
+    OldGroupForgotten,
+    /// A cut that was written to the log again takes out newer pages, too.
+    MergedCutKills,
+    /// Pages go home before the buffer has their changes.
+    HomeBeforeDurable,
+    /// The old copy of what is written to the log again is let go before the new one is durable.
+    RelogNotDurable,
+    /// A copy of a volume gets what some pages are when they go home, not what they were at its moment.
+    CloneTooLate,
+    /// A copy of a volume does without the changes of a page that is written to again while it is made.
+    CloneTooEarly,
+    /// A rescue makes each cut as if it were the newest change of all.
+    RescueCutsLate,
+}
+
+#[cfg(feature = "planted-bugs")]
+thread_local! {
+    static PLANTED: Cell<Option<PlantedBug>> = const { Cell::new(None) };
+    static REFUSAL: Cell<Refusal> = const { Cell::new(Refusal::None) };
+}
+
+/// From now on the caches of this thread break this rule, or none.
+#[cfg(feature = "planted-bugs")]
+pub fn plant(bug: Option<PlantedBug>) {
+    PLANTED.set(bug);
+}
+
+/// Of one change.
+#[cfg(feature = "planted-bugs")]
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Refusal {
+    None,
+    Next,
+    Happened,
+}
+
+/// Lets the next change that gives no space back find no room, after it was admitted.
+#[cfg(feature = "planted-bugs")]
+pub fn refuse_next_change() {
+    REFUSAL.set(Refusal::Next);
+}
+
+/// Whether such a change was refused; from now on none is.
+#[cfg(feature = "planted-bugs")]
+pub fn end_refusal() -> bool {
+    REFUSAL.replace(Refusal::None) == Refusal::Happened
+}
+
+#[cfg(feature = "planted-bugs")]
+pub(crate) fn is_planted(bug: PlantedBug) -> bool {
+    PLANTED.get() == Some(bug)
+}
+
+#[cfg(not(feature = "planted-bugs"))]
+pub(crate) fn is_planted(_bug: PlantedBug) -> bool {
+    false
+}
+
+#[cfg(feature = "planted-bugs")]
+pub(crate) fn is_refused() -> bool {
+    let refused = REFUSAL.get() == Refusal::Next;
+    if refused {
+        REFUSAL.set(Refusal::Happened);
+    }
+    refused
+}
+
+#[cfg(not(feature = "planted-bugs"))]
+pub(crate) fn is_refused() -> bool {
+    false
+}
+
+#[cfg(feature = "planted-bugs")]
+impl Cache {
+    /// Whether a step of this kind finds every lock free that it may take and that is held over device calls. The simulator has one
+    /// thread, and runs steps inside each other's device calls, as other threads would run them there.
+    pub fn may_step(&self, task: Task) -> bool {
+        let core = &self.core;
+        match task {
+            Task::Fetch => true,
+            Task::Commit => core.buffer.is_idle(),
+            Task::WriteBack => core.may_write_back(),
+            Task::Checkpoint => {
+                let makes_space = core.state().gate.wants_space;
+                let may_make_space = core.making_space.try_lock().is_ok() && core.may_write_back();
+                core.store.is_idle() && core.store.is_not_cleaning() && (!makes_space || may_make_space)
+            }
+        }
+    }
+}
+
+#[cfg(feature = "planted-bugs")]
+impl Core {
+    /// It pays with cleaning where that is due, and else leaves the cleaner alone.
+    fn may_write_back(&self) -> bool {
+        let alone = self.write_back_turn.try_lock().is_ok() && self.buffer.is_idle() && self.store.is_idle();
+        alone && (self.store.is_not_cleaning() || !self.store.cleaning_is_due())
+    }
+}

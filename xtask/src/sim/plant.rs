@@ -1,0 +1,130 @@
+//! Rules that the stack can be made to break.
+
+use clap::ValueEnum;
+
+/// A rule that the stack can be made to break, to show that the simulator notices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Plant {
+    /// The store cuts pages whose bytes are newer than the cut.
+    CutIgnoresHome,
+    /// The store uses a segment again while a root or a reader still needs it.
+    ReusedBeforePins,
+    /// The store says durable without a flush.
+    StoreWithoutFlush,
+    /// The cleaner points entries at copies that are not written yet.
+    RepointBeforeCopy,
+    /// The store trims a segment after it may have been used again.
+    TrimAfterReuse,
+    /// A deleted volume drops its reference to a node that others share twice.
+    FreedOnceTooOften,
+    /// Some of the nodes below one that dies are forgotten.
+    LeakedNode,
+    /// The store forgets what it promised.
+    ForgottenPromise,
+    /// The store's recovery applies notes again that its root has.
+    NotesBeforeRoot,
+    /// The buffer's recovery applies what parses of a torn group.
+    TornGroupApplied,
+    /// The buffer's recovery takes what an earlier mount left behind.
+    StaleIncarnation,
+    /// The buffer says durable without a flush.
+    BufferWithoutFlush,
+    /// The cache takes a page for clean that was written to while it went home.
+    NewerBytesLostAtMerge,
+    /// The store trims and uses a segment again, whoever reads it.
+    PinsIgnored,
+    /// Who flushes the store does not ask whether another's flush failed meanwhile.
+    OthersFlushesIgnored,
+    /// Each checkpoint writes the same root.
+    OneRoot,
+    /// The cleaner settles a segment though its walk has more to visit.
+    SettledEarly,
+    /// Damage in the store's log counts as its torn end.
+    StoreRotTakenForTorn,
+    /// The buffer begins without a flush of what the mount before left in the device's cache.
+    BeginWithoutFlush,
+    /// Damage in the buffer's log counts as its torn end.
+    BufferRotTakenForTorn,
+    /// A page that was fetched forgets a cut that went home meanwhile.
+    CutForgotten,
+    /// A cut gives up the groups of what it took out of memory.
+    CutWithoutGroups,
+    /// A page that was written to while it failed to go home forgets its old group.
+    OldGroupForgotten,
+    /// A cut that was written to the buffer again takes out newer pages.
+    MergedCutKills,
+    /// Pages go home before the buffer has their changes.
+    HomeBeforeDurable,
+    /// What is written to the buffer again is let go before the new copy is durable.
+    RelogNotDurable,
+    /// A copy of a volume has changes from after its moment.
+    CloneTooLate,
+    /// A copy of a volume lacks changes from before its moment.
+    CloneTooEarly,
+    /// A volume that is rescued lacks what was written after a cut.
+    RescueCutsLate,
+    /// A transaction that fails is not undone in memory.
+    NotUndone,
+}
+
+impl Plant {
+    /// As it is called at the command line.
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().expect("every rule has a name").get_name().to_owned()
+    }
+
+    pub(crate) fn in_store(self) -> Option<store::PlantedBug> {
+        match self {
+            Plant::CutIgnoresHome => Some(store::PlantedBug::CutIgnoresHome),
+            Plant::ReusedBeforePins => Some(store::PlantedBug::ReusedBeforePins),
+            Plant::StoreWithoutFlush => Some(store::PlantedBug::MissingFlush),
+            Plant::RepointBeforeCopy => Some(store::PlantedBug::RepointBeforeCopy),
+            Plant::TrimAfterReuse => Some(store::PlantedBug::TrimAfterReuse),
+            Plant::ForgottenPromise => Some(store::PlantedBug::ForgottenPromise),
+            Plant::FreedOnceTooOften => Some(store::PlantedBug::FreedOnceTooOften),
+            Plant::LeakedNode => Some(store::PlantedBug::LeakedNode),
+            Plant::NotesBeforeRoot => Some(store::PlantedBug::NotesBeforeRoot),
+            Plant::PinsIgnored => Some(store::PlantedBug::PinsIgnored),
+            Plant::OthersFlushesIgnored => Some(store::PlantedBug::OthersFlushesIgnored),
+            Plant::OneRoot => Some(store::PlantedBug::OneRoot),
+            Plant::SettledEarly => Some(store::PlantedBug::SettledEarly),
+            Plant::StoreRotTakenForTorn => Some(store::PlantedBug::RotTakenForTorn),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn in_buffer(self) -> Option<buffer::Bug> {
+        match self {
+            Plant::TornGroupApplied => Some(buffer::Bug::TornGroupApplied),
+            Plant::StaleIncarnation => Some(buffer::Bug::StaleIncarnation),
+            Plant::BufferWithoutFlush => Some(buffer::Bug::MissingFlush),
+            Plant::BeginWithoutFlush => Some(buffer::Bug::BeginWithoutFlush),
+            Plant::BufferRotTakenForTorn => Some(buffer::Bug::RotTakenForTorn),
+            _ => None,
+        }
+    }
+
+    fn in_cache(self) -> Option<cache::PlantedBug> {
+        match self {
+            Plant::NewerBytesLostAtMerge => Some(cache::PlantedBug::NewerBytesLostAtMerge),
+            Plant::CutForgotten => Some(cache::PlantedBug::CutForgotten),
+            Plant::CutWithoutGroups => Some(cache::PlantedBug::CutWithoutGroups),
+            Plant::OldGroupForgotten => Some(cache::PlantedBug::OldGroupForgotten),
+            Plant::MergedCutKills => Some(cache::PlantedBug::MergedCutKills),
+            Plant::HomeBeforeDurable => Some(cache::PlantedBug::HomeBeforeDurable),
+            Plant::RelogNotDurable => Some(cache::PlantedBug::RelogNotDurable),
+            Plant::CloneTooLate => Some(cache::PlantedBug::CloneTooLate),
+            Plant::CloneTooEarly => Some(cache::PlantedBug::CloneTooEarly),
+            Plant::RescueCutsLate => Some(cache::PlantedBug::RescueCutsLate),
+            _ => None,
+        }
+    }
+
+    /// Plants what is planted for a whole thread; nothing where `plant` is none, or is told to each store and buffer when it is
+    /// opened.
+    pub(crate) fn for_this_thread(plant: Option<Plant>) {
+        cache::plant(plant.and_then(Plant::in_cache));
+        store::plant(plant.and_then(Plant::in_store));
+        fs::plant_never_undoes(plant == Some(Plant::NotUndone));
+    }
+}

@@ -1,0 +1,105 @@
+//! Another buffer for the store, between two lives, as `weir replace-buffer` does it: a crash at any point leaves one buffer that
+//! holds everything. And a look at both media that writes to neither, as `weir mount --read-only` has it.
+
+use super::log::Role;
+use super::run::{Phase, Run};
+use super::stack::{ID, Media};
+use cache::{Cache, Recovered};
+use device::{Device, Overlay, Sequence};
+use sim::SimDisk;
+use std::sync::Arc;
+use store::Store;
+
+/// Sequences that are left out, so that the store refuses the old buffer.
+const GAP: u64 = 1 << 40;
+/// Of so many starts, one has another buffer.
+const REPLACED_ONE_IN: u64 = 40;
+/// Of so many starts, one is preceded by a look.
+const LOOKED_AT_ONE_IN: u64 = 12;
+/// The power fails within so many operations of a replacement.
+const CUT_WITHIN: u64 = 100;
+
+impl Run {
+    /// Before the next life, at times, its buffer is replaced; the power may fail meanwhile.
+    pub(crate) fn between_lives(&mut self) -> Result<(), String> {
+        if self.random.once_in(LOOKED_AT_ONE_IN) {
+            self.look_without_writing()?;
+        }
+        if !self.random.once_in(REPLACED_ONE_IN) {
+            return Ok(());
+        }
+        self.phase = Phase::Replacement;
+        if self.random.once_in(2) {
+            self.media.power.cut_after(self.random.below(CUT_WITHIN));
+        }
+        let seed = self.random.next_u64();
+        match self.replace_buffer(seed) {
+            Ok(()) => self.counts.replaced += 1,
+            Err(_) if self.media.power.lost() => {
+                *self.counts.crashes.entry("replacement of the buffer").or_default() += 1;
+                let end = self.draw_end();
+                self.lose_power(end);
+            }
+            // What has no room at home keeps the old one.
+            Err(what) if what.contains("full") && self.volumes.has_others() => {}
+            Err(what) => return Err(format!("replace-buffer: {what}")),
+        }
+        self.media.power.restore();
+        Ok(())
+    }
+
+    fn replace_buffer(&mut self, seed: u64) -> Result<(), String> {
+        let media = &self.media;
+        let (volume, newest) = media.take_home()?;
+        let blocks = media.buffer.blocks();
+        let new = SimDisk::new("buffer", blocks, &media.power, seed);
+        media.equip_buffer(&new);
+        buffer::Buffer::format_after(&*new, ID, volume, Sequence(newest.0 + GAP))
+            .map_err(|error| format!("format_after: {error}"))?;
+        let old = std::mem::replace(&mut self.media.buffer, new);
+        self.media.log.forget(Role::Buffer);
+        buffer::Buffer::retire(&*old).map_err(|error| format!("retire: {error}"))?;
+        let (cache, _) = self.media.open_cache()?;
+        cache
+            .store()
+            .leave_behind(cache.buffer().newest_sequence())
+            .map_err(|error| format!("leave_behind: {error}"))
+    }
+
+    /// Both media are opened through overlays: what is there may be there, and nothing of it changes.
+    fn look_without_writing(&mut self) -> Result<(), String> {
+        let seen = self.media.power.seen();
+        let (store, buffer): (Arc<dyn Device>, Arc<dyn Device>) = (
+            Arc::new(Overlay::new(self.media.watched(Role::Store))),
+            Arc::new(Overlay::new(self.media.watched(Role::Buffer))),
+        );
+        let cache = self.media.open_cache_on(store, buffer).map_err(|what| format!("read-only: {what}"))?;
+        if cache.0.volume() == self.volumes.mounted() {
+            let stack = self.media.open_fs(cache.0, cache.1)?;
+            let (found, outstanding) = (stack.look()?, self.describe_outstanding());
+            let outcome = self.oracle.clone().recovered(&found, &outstanding);
+            outcome.map_err(|what| format!("read-only: {what}"))?;
+        }
+        match self.media.power.seen() == seen {
+            true => Ok(()),
+            false => Err("a look at the media has written to them".to_owned()),
+        }
+    }
+}
+
+impl Media {
+    /// Takes home what the buffer holds, and only reads that. Returns the volume that it was of, and its newest change.
+    fn take_home(&self) -> Result<(u32, Sequence), String> {
+        let buffer = self.watched(Role::Buffer);
+        // What goes home must not be newer than what the buffer has after a crash.
+        buffer.flush().map_err(|error| format!("the old buffer: {error}"))?;
+        let store = Store::open(Arc::new(self.watched(Role::Store)))
+            .map_err(|error| format!("Store::open: {error}"))?;
+        let recovered = Recovered::read(Arc::new(Overlay::new(buffer)), ID, &*self.clock)
+            .map_err(|error| format!("Recovered::read: {error}"))?;
+        let cache = Cache::begin(Arc::new(store), recovered, self.clock.clone(), self.settings.clone());
+        let cache = cache.map_err(|error| format!("Cache::begin: {error}"))?;
+        cache.drain().map_err(|error| format!("drain: {error}"))?;
+        Ok((cache.volume().0, cache.status().applied))
+    }
+}
