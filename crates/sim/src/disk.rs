@@ -2,8 +2,10 @@
 
 use crate::faults::{Damage, Dropped, Faults};
 use crate::power::Power;
+use crate::space::Space;
 use device::{BLOCK_BYTES, Block, Device, DeviceError, Operation, Page, Random};
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Disks tear writes between sectors, never within one.
@@ -32,6 +34,7 @@ struct State {
     /// Reads that met damage.
     damage_met: u64,
     faults: Faults,
+    space: Space,
     random: Random,
 }
 
@@ -47,6 +50,7 @@ impl SimDisk {
             damage: BTreeMap::new(),
             damage_met: 0,
             faults: Faults::default(),
+            space: Space::default(),
             random: Random::new(seed),
         };
         Arc::new(SimDisk { name: name.to_owned(), blocks, power: power.clone(), state: Mutex::new(state) })
@@ -60,6 +64,20 @@ impl SimDisk {
     /// Sets what becomes of what failed flushes drop from now on.
     pub fn set_dropped(&self, dropped: Dropped) {
         self.state().dropped = dropped;
+    }
+
+    /// From now on the disk is a sparse file that gets so many blocks of space at most, with those that it has: it has those that
+    /// were written and not trimmed.
+    pub fn set_space(&self, blocks: u64) {
+        let mut state = self.state();
+        let State { space, durable, pending, .. } = &mut *state;
+        let pending = pending.iter().filter(|(_, page)| page.is_some()).map(|&(at, _)| at);
+        space.limit(blocks, durable.keys().copied().chain(pending));
+    }
+
+    /// Blocks of space that it has, if it is a sparse file.
+    pub fn space_taken(&self) -> u64 {
+        self.state().space.taken()
     }
 
     /// Damages a block until it is written.
@@ -147,6 +165,11 @@ impl SimDisk {
         DeviceError { device, operation, at, count, errno: 5, reason: reason.to_owned() }
     }
 
+    fn no_space(&self, operation: Operation, at: Block, count: u64) -> DeviceError {
+        // 28 is ENOSPC on every Linux.
+        DeviceError { errno: 28, ..self.error(operation, at, count, "no space left below") }
+    }
+
     fn check(&self, operation: Operation, at: Block, count: u64) -> Result<(), DeviceError> {
         match at.0.checked_add(count) {
             Some(end) if end <= self.blocks => Ok(()),
@@ -168,6 +191,13 @@ impl SimDisk {
         }
         let powered = self.power.take();
         let mut state = self.state();
+        match operation {
+            Operation::Write if !state.space.take(at.0..at.0 + count) => {
+                return Err(self.no_space(operation, at, count));
+            }
+            Operation::Trim => state.space.give_back(at.0..at.0 + count),
+            _ => {}
+        }
         let faulty = match operation {
             Operation::Write => state.strike(|faults| faults.write_one_in),
             _ => state.trim_fails(),
@@ -301,6 +331,23 @@ impl Device for SimDisk {
 
     fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
         self.accept(Operation::Trim, at, count, |_| None)
+    }
+
+    fn allocate(&self, at: Block, count: u64) -> Result<(), DeviceError> {
+        self.check(Operation::Allocate, at, count)?;
+        match self.power.lost() {
+            true => Err(self.error(Operation::Allocate, at, count, "power lost")),
+            false if self.state().space.take(at.0..at.0 + count) => Ok(()),
+            false => Err(self.no_space(Operation::Allocate, at, count)),
+        }
+    }
+
+    fn allocated(&self) -> Option<Vec<Range<Block>>> {
+        self.state().space.ranges()
+    }
+
+    fn spare_blocks(&self) -> Option<u64> {
+        self.state().space.spare()
     }
 }
 
