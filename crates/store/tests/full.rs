@@ -118,6 +118,10 @@ impl Life {
             match self.write() {
                 Ok(()) => {}
                 Err(StoreError::Full) => {
+                    // As the cache does, it asks for space below before it cleans.
+                    if self.store().allocate_more()? {
+                        continue;
+                    }
                     let before = self.store().space().free;
                     while self.store().clean()? {}
                     self.store().checkpoint()?;
