@@ -97,7 +97,10 @@ impl Core {
         });
         self.store.release(promised);
         home?;
-        if !self.store.has_room_to_clone() {
+        while !self.store.has_room_to_clone() {
+            if self.allocate_more() {
+                continue;
+            }
             return Err(StoreError::Full.into());
         }
         Ok(self.store_io().clone_named(self.volume, new, sequence)?)

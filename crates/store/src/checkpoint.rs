@@ -166,7 +166,7 @@ impl Store {
             map.evict();
         }
         let most = map.kept_from_trims();
-        let trimmed = map.segments.to_trim(&free, most);
+        let trimmed = map.segments.choose_trims(&free, most);
         drop(map);
         if self.trim(&trimmed).is_err() {
             free.retain(|number| !trimmed.contains(number));

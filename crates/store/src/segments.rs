@@ -213,7 +213,7 @@ impl Segments {
             let start = self.geometry.start(number);
             let end = start.plus(self.geometry.segment_blocks);
             while known.next_if(|range| range.end < end).is_some() {}
-            segment.has_holes = !known.peek().is_some_and(|range| range.start <= start);
+            segment.has_holes = known.peek().is_none_or(|range| range.start > start);
             match (segment.usage, segment.has_holes) {
                 (Use::Free, false) => self.free.push_back(number),
                 (Use::Free, true) => self.bare.push_back(number),
@@ -243,7 +243,7 @@ impl Segments {
 
     /// Which segments of those from [`reclaim`](Segments::reclaim) to trim: all, or in a sparse file those that would be free beyond
     /// `most`, and those that lack space already. They lack it from now on, whatever becomes of the trim.
-    pub(crate) fn to_trim(&mut self, dead: &[u32], most: u64) -> Vec<u32> {
+    pub(crate) fn choose_trims(&mut self, dead: &[u32], most: u64) -> Vec<u32> {
         if !self.is_sparse {
             return dead.to_vec();
         }
