@@ -52,7 +52,7 @@ fn main() {
             let group = buffer.append(&[record]).expect("room: all is released").group;
             if done % commit_every == 0 {
                 buffer.commit().expect("memory does not fail");
-                buffer.release(GroupNo(group.0 + 1));
+                buffer.release(GroupNo(group.0 + 1), 0);
             }
         }
         println!("{what}: {:?} per record", start.elapsed() / count);

@@ -11,7 +11,7 @@ use crate::format::Slot;
 use crate::gauges::Gauges;
 use crate::open;
 use crate::record::{Order, Record};
-use crate::recover::{Replayed, Walk};
+use crate::recover::{Readable, Replayed, Walk, Walked};
 use crate::ring::{GroupNo, Mark, Ring};
 use crate::state::{Found, State};
 use device::{BLOCK_BYTES, Device, Incarnation, Page, Sequence, StoreId, pages};
@@ -49,6 +49,8 @@ struct Writer {
     marks: VecDeque<Mark>,
     /// The groups of this commit.
     batch: Vec<Draft>,
+    /// Groups that recovery has read, and that nobody knows to be durable.
+    readable: Vec<Readable>,
     /// Room for a header slot.
     page: Vec<Page>,
     counters: Counters,
@@ -117,8 +119,9 @@ impl Buffer {
     ) -> Result<Buffer, BufferError> {
         let ring = open::read_ring(&*device, id)?;
         let slot = open::read_slot(&*device, id, &ring)?;
-        let marks = Walk::new(&*device, id, ring, slot, planted).run(replay)?;
-        let writer = Writer { slot, marks, batch: Vec::new(), page: pages(1), counters: Counters::default() };
+        let Walked { marks, readable } = Walk::new(&*device, id, ring, slot, planted).run(replay)?;
+        let (batch, page, counters) = (Vec::new(), pages(1), Counters::default());
+        let writer = Writer { slot, marks, batch, readable, page, counters };
         let (tail, head) = (writer.tail(), writer.head());
         let found = Found {
             tail: tail.position,
@@ -127,6 +130,7 @@ impl Buffer {
             next: head.number,
             newest: slot.newest.max(Sequence(head.sequence.0 - 1)),
             incarnation: slot.incarnation.max(head.incarnation),
+            store_batch: slot.store_batch,
         };
         let state = State::new(ring, found);
         let gauges = Gauges::of(&state);
@@ -166,9 +170,10 @@ impl Buffer {
         }
         let tail = writer.head();
         let (durable_group, newest) = (GroupNo(tail.number.0 - 1), Sequence(tail.sequence.0 - 1));
+        let store_batch = self.state().store_batch;
         for _ in 0..2 {
             self.write_slot(&mut writer, |slot| {
-                *slot = Slot { durable_group, newest, tail, volume, ..*slot }
+                *slot = Slot { durable_group, newest, tail, volume, store_batch, ..*slot }
             })
             .and_then(|()| self.flush(&mut writer))
             .map_err(|error| self.fail(error))?;
@@ -183,7 +188,9 @@ impl Buffer {
     }
 
     /// Makes `incarnation`, which is higher than any before, durable; sequences go on after `newest`, or after the
-    /// highest in the buffer if that is higher. Before it, nothing may be appended.
+    /// highest in the buffer if that is higher. Before it, nothing may be appended. What recovery has read and nobody knows to
+    /// be durable is written again first, since a flush that failed may have dropped it from a cache that still gives it to
+    /// readers. The store has the incarnation durably by then: see [`store_batch`](Buffer::store_batch).
     ///
     /// # Panics
     /// If the incarnation is not higher than the one found.
@@ -201,8 +208,9 @@ impl Buffer {
         *writer.marks.back_mut().expect("at least one mark") = head;
         let tail = writer.tail();
         let (first_group, durable_group) = (head.number, GroupNo(head.number.0 - 1));
-        // What a process that died left in the device's cache must be durable before the slot says that it is.
-        self.flush(&mut writer)
+        // What was found must be durable before the slot says that it is, and before the older slot is written over.
+        self.write_again(&mut writer)
+            .and_then(|()| self.flush(&mut writer))
             .and_then(|()| {
                 self.write_slot(&mut writer, |slot| {
                     *slot = Slot { incarnation, first_group, durable_group, newest, tail, ..*slot };
@@ -210,10 +218,24 @@ impl Buffer {
             })
             .and_then(|()| self.flush(&mut writer))
             .map_err(|error| self.fail(error))?;
+        writer.readable.clear();
         let mut state = self.state();
         state.begin(incarnation, newest);
         state.counters = writer.counters;
         self.gauges.show(&state);
+        Ok(())
+    }
+
+    /// Writes what was read at opening and may still be lost with the power: the slot, and groups that nothing calls durable.
+    fn write_again(&self, writer: &mut Writer) -> Result<(), BufferError> {
+        writer.slot.write_to(self.id, &self.ring, &mut writer.page[0]);
+        self.device.write(writer.slot.block(), &writer.page)?;
+        for readable in &writer.readable {
+            let (at, mut group) = (self.ring.block(readable.at), pages(readable.blocks as usize));
+            self.device.read(at, &mut group)?;
+            self.device.write(at, &group)?;
+            writer.counters.bytes_written += readable.blocks * BLOCK_BYTES as u64;
+        }
         Ok(())
     }
 
@@ -290,12 +312,19 @@ impl Buffer {
         state.released..state.open.number
     }
 
-    /// Says that no group before `oldest_needed` is needed. Its space is used again after a later commit has made
-    /// that durable.
-    pub fn release(&self, oldest_needed: GroupNo) {
+    /// Says that no group before `oldest_needed` is needed by a store whose batches up to `store_batch` are durable. Its space is
+    /// used again after a later commit has made that durable.
+    pub fn release(&self, oldest_needed: GroupNo, store_batch: u64) {
         let mut state = self.state();
         let newest = state.open.number;
         state.released = state.released.max(oldest_needed.min(newest));
+        state.store_batch = state.store_batch.max(store_batch);
+    }
+
+    /// The newest batch of the store on which anything was let go. A store without it, or with a lower incarnation than
+    /// this buffer's, is an older copy of the one that this buffer belongs to: what it lacks is nowhere.
+    pub fn store_batch(&self) -> u64 {
+        self.state().store_batch
     }
 
     /// Bytes of records, headers and padding included, that can surely be appended before `Full`: transactions
@@ -341,9 +370,9 @@ impl Buffer {
         self.state().failed.get_or_insert(error).clone()
     }
 
-    /// The tail to write with this commit, if it moved by more than 1/32 of the ring, so that its writes are few,
+    /// The tail to write with this commit, and the store's batch by which all before it is stored, if the tail moved by more than 1/32 of the ring, so that its writes are few,
     /// or by anything while less than half of the ring is free: then somebody may wait for room.
-    fn tail_due(&self, writer: &Writer, state: &State) -> Option<Mark> {
+    fn tail_due(&self, writer: &Writer, state: &State) -> Option<(Mark, u64)> {
         if !state.begun {
             // A slot says what is durable; before the beginning nobody knows.
             return None;
@@ -354,15 +383,17 @@ impl Buffer {
         let tail = writer.marks[(number.0 - oldest.number.0) as usize];
         let freed = tail.position.0 - oldest.position.0;
         let short = state.room_blocks() < self.ring.blocks / 2;
-        (freed > self.ring.blocks / 32 || (freed > 0 && short)).then_some(tail)
+        (freed > self.ring.blocks / 32 || (freed > 0 && short)).then_some((tail, state.store_batch))
     }
 
     /// Writes the header slot, if the tail moves, and the batch, and flushes once.
-    fn write_batch(&self, writer: &mut Writer, new_tail: Option<Mark>) -> Result<(), BufferError> {
+    fn write_batch(&self, writer: &mut Writer, new_tail: Option<(Mark, u64)>) -> Result<(), BufferError> {
         let durable_group = GroupNo(writer.head().number.0 - 1);
-        if let Some(tail) = new_tail {
+        if let Some((tail, store_batch)) = new_tail {
             let newest = Sequence(writer.head().sequence.0 - 1);
-            self.write_slot(writer, |slot| *slot = Slot { durable_group, newest, tail, ..*slot })?;
+            self.write_slot(writer, |slot| {
+                *slot = Slot { durable_group, newest, tail, store_batch, ..*slot }
+            })?;
         }
         let mut head = writer.head();
         for draft in &mut writer.batch {

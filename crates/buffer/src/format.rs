@@ -67,6 +67,7 @@ pub(crate) struct SlotBytes {
     tail_incarnation: U64,
     tail_predecessor: U32,
     volume: U32,
+    store_batch: U64,
 }
 
 /// What starts every commit group.
@@ -91,7 +92,7 @@ pub(crate) struct GroupHeader {
 pub(crate) const GROUP_HEADER_BYTES: usize = size_of::<GroupHeader>();
 
 const _: () = assert!(size_of::<Superblock>() == 88);
-const _: () = assert!(size_of::<SlotBytes>() == 112);
+const _: () = assert!(size_of::<SlotBytes>() == 120);
 const _: () = assert!(GROUP_HEADER_BYTES == 80);
 
 /// A header slot, understood.
@@ -111,6 +112,8 @@ pub(crate) struct Slot {
     pub(crate) tail: Mark,
     /// The volume whose records follow.
     pub(crate) volume: u32,
+    /// The store's newest batch when what lies before the tail was let go.
+    pub(crate) store_batch: u64,
 }
 
 /// The checksum of a structure, over everything but the checksum itself.
@@ -195,6 +198,7 @@ impl Slot {
             tail_incarnation: self.tail.incarnation.0.into(),
             tail_predecessor: self.tail.predecessor.into(),
             volume: self.volume.into(),
+            store_batch: self.store_batch.into(),
         };
         write_block(bytes.as_bytes(), page);
     }
@@ -216,6 +220,7 @@ impl Slot {
                 predecessor: bytes.tail_predecessor.get(),
             },
             volume: bytes.volume.get(),
+            store_batch: bytes.store_batch.get(),
         };
         let valid = bytes.magic == SLOT_MAGIC
             && bytes.checksum.get() == checksum(&page.0)

@@ -64,6 +64,7 @@ fn empty_slot(generation: u64) -> Slot {
         newest: Sequence(0),
         tail,
         volume: 0,
+        store_batch: 0,
     }
 }
 

@@ -51,6 +51,23 @@ pub(crate) struct Walk<'a> {
     window: Window,
     /// From the tail on, one before each group found and one behind the last.
     marks: VecDeque<Mark>,
+    /// Of these groups, those that nothing found so far calls durable.
+    readable: VecDeque<Readable>,
+}
+
+/// A group that was read, and may still be lost with the power.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Readable {
+    number: GroupNo,
+    pub(crate) at: Position,
+    pub(crate) blocks: u64,
+}
+
+/// The log, followed to its end.
+pub(crate) struct Walked {
+    pub(crate) marks: VecDeque<Mark>,
+    /// Groups at its end that nothing calls durable.
+    pub(crate) readable: Vec<Readable>,
 }
 
 impl<'a> Walk<'a> {
@@ -61,20 +78,28 @@ impl<'a> Walk<'a> {
         slot: Slot,
         planted: Planted,
     ) -> Walk<'a> {
-        Walk { device, id, ring, slot, planted, window: Window::default(), marks: [slot.tail].into() }
+        let (window, marks, readable) = (Window::default(), [slot.tail].into(), VecDeque::new());
+        Walk { device, id, ring, slot, planted, window, marks, readable }
     }
 
-    /// Hands every durable transaction to `replay`, those of a group at once, and returns the marks.
-    pub(crate) fn run(
-        mut self,
-        replay: &mut dyn FnMut(&[Replayed<'_>]),
-    ) -> Result<VecDeque<Mark>, BufferError> {
+    /// Hands every durable transaction to `replay`, those of a group at once, and returns what was found.
+    pub(crate) fn run(mut self, replay: &mut dyn FnMut(&[Replayed<'_>])) -> Result<Walked, BufferError> {
         while let Some((at, header)) = self.next_group()? {
             let end = self.apply(at, &header, replay)?;
             self.marks.push_back(end);
+            let blocks = blocks_of(u64::from(header.bytes.get()));
+            self.readable.push_back(Readable { number: GroupNo(header.number.get()), at, blocks });
+            self.known_durable(GroupNo(header.durable.get()).max(self.slot.durable_group));
         }
         self.refuse_rot()?;
-        Ok(self.marks)
+        Ok(Walked { marks: self.marks, readable: self.readable.into() })
+    }
+
+    /// All groups up to this one are durable.
+    fn known_durable(&mut self, group: GroupNo) {
+        while self.readable.front().is_some_and(|readable| readable.number <= group) {
+            self.readable.pop_front();
+        }
     }
 
     fn head(&self) -> Mark {

@@ -25,6 +25,8 @@ pub(crate) struct State {
     tail: Position,
     /// Nobody needs a group before this one.
     pub(crate) released: GroupNo,
+    /// The store's newest durable batch by then.
+    pub(crate) store_batch: u64,
     /// The last sequence given out.
     pub(crate) newest: Sequence,
     /// The highest sequence on media.
@@ -49,6 +51,7 @@ pub(crate) struct Found {
     pub(crate) next: GroupNo,
     pub(crate) newest: Sequence,
     pub(crate) incarnation: Incarnation,
+    pub(crate) store_batch: u64,
 }
 
 impl State {
@@ -61,6 +64,7 @@ impl State {
             end: found.end,
             tail: found.tail,
             released: found.oldest,
+            store_batch: found.store_batch,
             newest: found.newest,
             durable: found.newest,
             durable_group: GroupNo(found.next.0 - 1),

@@ -59,7 +59,7 @@ fn what_is_released_before_the_beginning_moves_no_header_slot() {
         buffer.commit().expect("no faults");
     }
     let (again, _) = open(disk).expect("a buffer");
-    again.release(again.groups().end);
+    again.release(again.groups().end, 0);
     again.commit().expect("nothing to do");
     assert_eq!(again.counters().header_writes, 0);
     again.begin(Incarnation(2), Sequence(0)).expect("no faults");
@@ -152,7 +152,7 @@ fn the_room_comes_back_with_the_commit_after_the_release() {
     }
     assert!(count > 297 / 2 - 1 - 297 / 4, "only {count} commits of two blocks fitted 297");
     let oldest = buffer.groups().start;
-    buffer.release(buffer.groups().end);
+    buffer.release(buffer.groups().end, 0);
     assert!(buffer.room_bytes() < cost, "room came back before that was durable");
     buffer.commit().expect("no faults");
     assert!(buffer.room_bytes() > room / 2);
@@ -165,7 +165,7 @@ fn header_slots_are_rare_while_there_is_room() {
     for _ in 0..1000 {
         let group = buffer.append(&[write(b"x")]).expect("room").group;
         buffer.commit().expect("no faults");
-        buffer.release(GroupNo(group.0 + 1));
+        buffer.release(GroupNo(group.0 + 1), 0);
     }
     let counters = buffer.counters();
     assert!(counters.header_writes <= 1 + 1000 / 100 + 1, "{counters:?}");
@@ -180,7 +180,7 @@ fn a_merged_delta_makes_its_old_group_free() {
     let group = buffer.append_merged(old.last, &[write(b"old")]).expect("room");
     assert!(group > old.group);
     assert_eq!(buffer.commit(), Ok(old.last));
-    buffer.release(group);
+    buffer.release(group, 0);
     for _ in 0..100 {
         buffer.append(&[write(&[0; 4096])]).expect("room");
         buffer.commit().expect("no faults");

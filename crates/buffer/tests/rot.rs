@@ -74,7 +74,7 @@ fn a_group_that_a_later_one_knows_to_be_durable_is_rot_and_the_last_one_is_torn(
 fn a_group_of_the_next_lap_knows_of_those_before_the_rings_end() {
     let mut log = Log::new();
     (0..3).for_each(|_| log.commit(GROUP_BLOCKS_MAX));
-    log.buffer.release(GroupNo(3));
+    log.buffer.release(GroupNo(3), 0);
     log.commit(60);
     log.commit(10);
     assert_eq!(log.groups[4], Block(RING_START), "four blocks before the ring's end are too few");
@@ -89,7 +89,7 @@ fn wherever_a_group_lies_in_the_ring_the_one_behind_it_knows_of_it() {
     {
         let mut log = Log::new();
         [GROUP_BLOCKS_MAX, GROUP_BLOCKS_MAX, third].into_iter().for_each(|blocks| log.commit(blocks));
-        log.buffer.release(GroupNo(3));
+        log.buffer.release(GroupNo(3), 0);
         // The tail is written with the next commit.
         [1, length, next].into_iter().for_each(|blocks| log.commit(blocks));
         let refused = Err((log.groups[4], GroupNo(5)));

@@ -60,7 +60,7 @@ impl Machine {
         let buffer = open(&disk).expect("sound").buffer;
         begin(&buffer);
         write(&buffer, 0..seed % 5);
-        buffer.release(buffer.groups().end);
+        buffer.release(buffer.groups().end, 0);
         (Machine { power, disk }, buffer)
     }
 

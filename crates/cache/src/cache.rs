@@ -198,6 +198,19 @@ impl Core {
     }
 }
 
+/// Refuses a store that lacks what the buffer has let go: one that was put back from a snapshot, say. Each incarnation is durable
+/// in the store first; and within one, what was let go names the batch of the store that had it.
+fn ensure_not_older(store: &Store, buffer: &Buffer) -> Result<(), CacheError> {
+    let pairs = [
+        ("mount", store.incarnation().0, buffer.incarnation().0),
+        ("batch", store.durable_batch(), buffer.store_batch()),
+    ];
+    match pairs.into_iter().find(|&(_, store, buffer)| store < buffer) {
+        Some((what, store, buffer)) => Err(CacheError::StaleStore { what, store, buffer }),
+        None => Ok(()),
+    }
+}
+
 /// The time, read when it is first asked for: most writes go to pages that are dirty already and never ask.
 struct Now<'a> {
     clock: &'a dyn Clock,
@@ -233,8 +246,8 @@ impl Cache {
     /// Puts what was recovered from a buffer above its store, and makes a new incarnation durable on both media.
     ///
     /// # Errors
-    /// A store that knows nothing of the buffer's volume, or is [ahead](CacheError::StaleBuffer) of the buffer; those of the
-    /// media when they are written to.
+    /// A store that knows nothing of the buffer's volume, is [ahead](CacheError::StaleBuffer) of the buffer, or an [older
+    /// copy](CacheError::StaleStore); those of the media when they are written to.
     ///
     /// # Panics
     /// If the buffer is another store's.
@@ -256,6 +269,7 @@ impl Cache {
         if newest_of_buffer.plus(1) < newest_of_store {
             return Err(CacheError::StaleBuffer { buffer: newest_of_buffer, store: newest_of_store });
         }
+        ensure_not_older(&store, &buffer)?;
         // Room was promised before the crash. Should some be missing now (the log begins in another segment, the cleaner's last one
         // is hardly filled), nobody else is promised any before it is there again.
         store.owe(promised);

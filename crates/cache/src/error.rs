@@ -40,6 +40,19 @@ pub enum CacheError {
         /// The newest change in the store.
         store: Sequence,
     },
+    /// The store lacks what the buffer has let go because the store had it.
+    #[error(
+        "the store is an older copy of the one that its buffer belongs to: it ends with {what} {store}, and the buffer counts on \
+         {what} {buffer}"
+    )]
+    StaleStore {
+        /// What is counted.
+        what: &'static str,
+        /// The last one in the store.
+        store: u64,
+        /// The last one that the buffer knows of.
+        buffer: u64,
+    },
     /// The volume is the one that is cached.
     #[error("volume {volume} is mounted here")]
     InUse {
@@ -74,6 +87,10 @@ impl CacheError {
             CacheError::Rescued { .. } => "repair or replace the buffer, and mount that volume",
             CacheError::StaleBuffer { .. } => {
                 "give that buffer, or a new one by `weir replace-buffer --accept-loss`"
+            }
+            CacheError::StaleStore { .. } => {
+                "give the store's newest copy; to go on with this one, without what only the buffer has, run \
+                 `weir replace-buffer --accept-loss`"
             }
             CacheError::InUse { .. } => "unmount it, and mount another one, to delete it",
             CacheError::TooBig { .. } => "split it",

@@ -404,7 +404,7 @@ impl Core {
     /// Gives back the part of the buffer that nothing needs any more.
     pub(crate) fn release_groups(&self, state: &mut State) {
         let needed = state.oldest_group().unwrap_or(self.buffer.groups().end);
-        self.buffer.release(needed);
+        self.buffer.release(needed, self.store.durable_batch());
         // The space is used again after the next commit only; somebody may be waiting for it.
         state.syncs.commit_wanted |= state.gate.is_waiting() || self.buffer_is_half_full();
     }

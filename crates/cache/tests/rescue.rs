@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::{Found, NewVolume, Store, VolumeMode, Want};
 
-const ALWAYS: Faults = Faults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, once_after: None };
+const ALWAYS: Faults =
+    Faults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
 
 /// A life until the buffer fails, and its last changes, of which nothing is durable.
 fn live_until_failure(run: &mut Run, machine: &Machine, cache: &Cache) {

@@ -2,76 +2,18 @@
 
 mod common;
 
-use cache::{Cache, CacheError, Change, Cost, Credit, Settings, Task, Then};
-use common::Disks;
+use cache::{CacheError, Change, Cost, Credit, Settings, Task};
+use common::plain::{Machine, PATIENCE};
 use device::{BLOCK_BYTES, Clock, ObjectId, Random};
-use sim::{Faults, SimClock};
-use std::ops::Deref;
+use sim::Faults;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::{Found, NewVolume, Store, StoreError, VolumeId, VolumeMode, Want};
 
-const PATIENCE: Duration = Duration::from_secs(30);
-const ALWAYS: Faults = Faults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, once_after: None };
-
-struct Machine {
-    disks: Disks,
-    clock: Arc<SimClock>,
-}
-
-impl Deref for Machine {
-    type Target = Disks;
-    fn deref(&self) -> &Disks {
-        &self.disks
-    }
-}
+const ALWAYS: Faults =
+    Faults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
 
 impl Machine {
-    fn new(seed: u64) -> Machine {
-        Machine { disks: Disks::new(seed, 8192, 1024, 32), clock: Arc::new(SimClock::new()) }
-    }
-
-    fn open(&self) -> Cache {
-        let settings = Settings { commit_inline_below: Duration::ZERO, ..Settings::default() };
-        assert_eq!(settings.store_patience, PATIENCE);
-        self.disks.open(self.clock.clone(), settings).expect("sound media")
-    }
-
-    fn apply(&self, cache: &Cache, changes: &[Change<'_>]) -> Result<(), CacheError> {
-        let credit = self.wait(cache, |then| cache.admit(Cost::of(changes), then));
-        cache.apply(&mut credit?, changes).map(drop)
-    }
-
-    fn write(&self, cache: &Cache, object: ObjectId, page: u64, bytes: &[u8]) -> Result<(), CacheError> {
-        self.apply(cache, &[Change::Write { object, offset: page * BLOCK_BYTES as u64, bytes }])
-    }
-
-    fn sync(&self, cache: &Cache) -> Result<(), CacheError> {
-        self.wait(cache, |then| cache.sync(then))
-    }
-
-    /// Does all background work, and lets time pass, until there is an answer.
-    fn wait<T: Send + 'static>(&self, cache: &Cache, ask: impl FnOnce(Then<T>)) -> Result<T, CacheError> {
-        let slot = Arc::new(Mutex::new(None));
-        let answer = slot.clone();
-        ask(Box::new(move |outcome| *answer.lock().expect("one thread") = Some(outcome)));
-        for _ in 0..20_000 {
-            if let Some(outcome) = slot.lock().expect("one thread").take() {
-                return outcome;
-            }
-            for task in Task::ALL {
-                cache.step(task);
-            }
-            self.clock.advance(Duration::from_millis(10));
-        }
-        panic!("nobody answered: {:?}", cache.status());
-    }
-
-    /// Ten times the buffer goes through it.
-    fn fill(&self, cache: &Cache, object: ObjectId) -> Result<(), CacheError> {
-        (0..640).try_for_each(|index| self.write(cache, object, 16 * (index % 64), &[2; 16 * BLOCK_BYTES]))
-    }
-
     /// Damages the map's nodes that hold pages of `object` in `volume`, whatever they are, and leaves all others.
     fn damage_map_of(&self, volume: VolumeId, object: ObjectId) {
         let pages = 0..Store::open(self.store.clone()).expect("a sound store").space().total;

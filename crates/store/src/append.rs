@@ -165,7 +165,7 @@ impl Store {
             let last = index + 1 == pieces.len();
             let range = piece.notes.clone();
             written = written.and_then(|()| {
-                let head = ChunkHead { volume, ..self.head(writer, &cursor, piece, last) };
+                let head = ChunkHead { volume, ..self.head(&cursor, piece, last) };
                 let heads = &mut writer.heads;
                 self.write_chunk(&mut cursor, head, &copies, heads, &data[range.clone()], &mut notes[range])
             });
@@ -183,7 +183,7 @@ impl Store {
             writer.health = Health::Unsure;
             return Err(error);
         }
-        writer.durable = cursor.batch;
+        self.durable_batch.store(cursor.batch, Ordering::Release);
         self.log_blocks.fetch_add(blocks, Ordering::Relaxed);
         self.log_reads.fetch_add(reads, Ordering::Relaxed);
         let pages: u64 = pieces.iter().map(|piece| piece.page_blocks).sum();
@@ -200,13 +200,13 @@ impl Store {
         Cursor { segment: cursor.next, offset: 0, next, ..*cursor }
     }
 
-    fn head(&self, writer: &Writer, cursor: &Cursor, piece: &Piece, last: bool) -> ChunkHead {
+    fn head(&self, cursor: &Cursor, piece: &Piece, last: bool) -> ChunkHead {
         ChunkHead {
             incarnation: self.incarnation(),
             volume: VolumeId::MAIN,
             chunk: cursor.chunk,
             batch: cursor.batch,
-            durable: writer.durable,
+            durable: self.durable_batch(),
             chain: cursor.chain,
             next: cursor.next,
             last,

@@ -192,7 +192,7 @@ impl Store {
         }
         self.log_blocks.fetch_add(chunk.blocks(), Ordering::Relaxed);
         self.change_map(writer, chunk.head.volume, &chunk.notes)?;
-        writer.durable = chunk.head.batch;
+        self.durable_batch.store(chunk.head.batch, Ordering::Release);
         Ok(())
     }
 }

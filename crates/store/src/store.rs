@@ -47,6 +47,8 @@ pub struct Store {
     pub(crate) counting: Counting,
     pub(crate) flushes: Flushes,
     pub(crate) incarnation: AtomicU64,
+    /// The last batch that is known to be durable.
+    pub(crate) durable_batch: AtomicU64,
     /// Blocks of log that recovery would read now.
     pub(crate) log_blocks: AtomicU64,
     /// Reads that recovery would make now to follow it, but for the open stretch.
@@ -82,8 +84,6 @@ pub(crate) struct Writer {
     pub(crate) log: Cursor,
     /// The heads of all chunks in the log's open stretch.
     pub(crate) heads: Heads,
-    /// The last batch that is known to be durable.
-    pub(crate) durable: u64,
     /// `log` is at the start of segments of its own, with nothing of this incarnation written there yet.
     pub(crate) log_is_fresh: bool,
     /// The open segment for nodes, and the next block in it.
@@ -163,6 +163,7 @@ impl Store {
             device,
             geometry,
             incarnation: AtomicU64::new(root.incarnation.0),
+            durable_batch: AtomicU64::new(root.log.batch - 1),
             log_blocks: AtomicU64::new(0),
             log_reads: AtomicU64::new(0),
             first_loads: AtomicU32::new(FIRST_LOADS),
@@ -178,7 +179,6 @@ impl Store {
                 root_slot: slot,
                 log: root.log,
                 heads: Heads::default(),
-                durable: root.log.batch - 1,
                 log_is_fresh: false,
                 nodes_at: None,
                 tables: root.tables.extents.clone(),
@@ -208,6 +208,11 @@ impl Store {
     /// The highest sequence that the store has seen.
     pub fn newest_sequence(&self) -> Sequence {
         self.map().newest
+    }
+
+    /// The number of the last batch of the log that was found, or made durable since. Numbers only grow in the life of a store.
+    pub fn durable_batch(&self) -> u64 {
+        self.durable_batch.load(Ordering::Acquire)
     }
 
     /// Makes `incarnation`, which must be higher than the one found, durable. Before it, nothing may be applied.

@@ -122,7 +122,10 @@ impl WeirError {
             WeirError::Cache { source, .. } => {
                 matches!(
                     source,
-                    CacheError::Buffer(_) | CacheError::ReadOnly { .. } | CacheError::StaleBuffer { .. }
+                    CacheError::Buffer(_)
+                        | CacheError::ReadOnly { .. }
+                        | CacheError::StaleBuffer { .. }
+                        | CacheError::StaleStore { .. }
                 )
             }
             WeirError::Host { path, .. } => path == buffer,

@@ -270,7 +270,7 @@ impl Run {
             Err(BufferError::Full) if fits => Err(format!("full with room for {cost} bytes")),
             Err(BufferError::Full) => {
                 self.full += 1;
-                buffer.release(GroupNo(buffer.groups().end.0));
+                buffer.release(GroupNo(buffer.groups().end.0), 0);
                 self.released = buffer.groups().start;
                 self.commit(buffer)
             }
@@ -314,7 +314,7 @@ impl Run {
     fn release(&mut self, buffer: &Buffer) {
         let groups = buffer.groups();
         let span = groups.end.0 - groups.start.0;
-        buffer.release(GroupNo(groups.start.0 + self.random.below(span + 2)));
+        buffer.release(GroupNo(groups.start.0 + self.random.below(span + 2)), 0);
         self.released = buffer.groups().start;
     }
 }

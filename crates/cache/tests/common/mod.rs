@@ -2,6 +2,7 @@
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
 mod disks;
+pub mod plain;
 
 use cache::{Cache, CacheError, Change, Cost, Credit, FetchMode, Settings, Task};
 use device::{BLOCK_BYTES, Device, ObjectId, PageNo, Random};

@@ -1,0 +1,175 @@
+//! Media that are not of the same moment: one put back to an older state, one that lost its cache. What is missing is noticed, and what was
+//! believed is made durable before anything is built on it.
+
+mod common;
+
+use buffer::Buffer;
+use cache::{Cache, CacheError, Task};
+use common::plain::Machine;
+use device::{BLOCK_BYTES, ObjectId};
+use sim::{Dropped, Faults, SimDisk};
+use std::sync::Arc;
+use std::time::Duration;
+use store::Store;
+
+const FILE: ObjectId = ObjectId { slot: 1, generation: 1 };
+const ONE_FLUSH: Faults =
+    Faults { write_one_in: 0, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
+
+fn first_byte(cache: &Cache, page: u64) -> u8 {
+    cache.read_now(FILE, page * BLOCK_BYTES as u64, 1).expect("it can be read")[0]
+}
+
+/// Writes and takes home until the buffer has let go of all that was there before.
+fn turn_over(machine: &Machine, cache: &Cache) {
+    for round in 0..3 {
+        for page in 0..64 {
+            machine.write(cache, FILE, 100 + 16 * page, &[round; 16 * BLOCK_BYTES]).expect("room");
+        }
+        cache.drain().expect("disks that work");
+    }
+}
+
+/// What a mount says of a store that was put back to `older`, below the machine's buffer.
+fn mounted_on(machine: &Machine, older: &Arc<SimDisk>) -> Result<Cache, CacheError> {
+    machine.open_on(older.clone(), machine.buffer.clone())
+}
+
+#[test]
+fn a_store_that_was_put_back_to_an_earlier_mount_is_refused() {
+    let machine = Machine::new(1);
+    let cache = machine.open();
+    machine.write(&cache, FILE, 3, &[1; BLOCK_BYTES]).expect("room");
+    cache.drain().expect("disks that work");
+    drop(cache);
+    let older = machine.store.fork(&machine.power, 9);
+    // Two more mounts: a page is written, synced and taken home, and another one, whose records stay in the buffer.
+    for page in [3, 4] {
+        let cache = machine.open();
+        machine.write(&cache, FILE, page, &[2; BLOCK_BYTES]).expect("room");
+        machine.sync(&cache).expect("disks that work");
+        if page == 3 {
+            turn_over(&machine, &cache);
+        }
+    }
+    let refused = mounted_on(&machine, &older).err();
+    assert!(
+        matches!(refused, Some(CacheError::StaleStore { what: "mount", store: 1, buffer: 3 })),
+        "{refused:?}"
+    );
+    let cache = machine.open();
+    assert_eq!([first_byte(&cache, 3), first_byte(&cache, 4)], [2, 2], "its own store is not refused");
+}
+
+#[test]
+fn a_store_that_was_put_back_within_a_mount_is_refused_once_the_buffer_has_let_go() {
+    let machine = Machine::new(2);
+    let cache = machine.open();
+    machine.write(&cache, FILE, 3, &[1; BLOCK_BYTES]).expect("room");
+    cache.drain().expect("disks that work");
+    // A copy of the disk while the store is mounted, as cloud volumes offer.
+    let older = machine.store.fork(&machine.power, 9);
+    machine.write(&cache, FILE, 3, &[2; BLOCK_BYTES]).expect("room");
+    machine.sync(&cache).expect("disks that work");
+    let still_in_the_buffer = machine.buffer.fork(&machine.power, 9);
+    turn_over(&machine, &cache);
+    machine.write(&cache, FILE, 4, &[3; 100]).expect("room");
+    machine.sync(&cache).expect("disks that work");
+    std::mem::forget(cache);
+    let refused = mounted_on(&machine, &older).err();
+    assert!(matches!(refused, Some(CacheError::StaleStore { what: "batch", .. })), "{refused:?}");
+    // As long as the buffer has everything that the copy lacks, nothing is wrong with the two.
+    let cache = machine.open_on(older, still_in_the_buffer).expect("nothing is missing");
+    assert_eq!(first_byte(&cache, 3), 2);
+    let cache = machine.open();
+    assert_eq!([first_byte(&cache, 3), first_byte(&cache, 4)], [2, 3]);
+}
+
+#[test]
+fn wherever_a_start_is_cut_off_the_store_knows_of_each_mount_that_the_buffer_knows_of() {
+    let mut cut_off = 0;
+    for seed in 0..4 {
+        for operations in 0..40 {
+            let machine = Machine::new(seed);
+            let cache = machine.open();
+            machine.write(&cache, FILE, 3, &[1; 100]).expect("room");
+            machine.sync(&cache).expect("disks that work");
+            drop(cache);
+            machine.power.cut_after(operations);
+            cut_off += u32::from(machine.try_open().is_err());
+            machine.crash();
+            let store = Store::open(machine.store.clone()).expect("a sound store");
+            let buffer =
+                Buffer::open(machine.buffer.clone(), store.id(), &mut |_| {}).expect("a sound buffer");
+            let (of_store, of_buffer) = (store.incarnation(), buffer.incarnation());
+            assert!(
+                of_store >= of_buffer,
+                "cut off after {operations}: {of_store}, and {of_buffer} in the buffer"
+            );
+            assert_eq!(first_byte(&machine.open(), 3), 1);
+        }
+    }
+    assert!(cut_off > 20, "{cut_off} starts were cut off");
+}
+
+/// The operator mounts again, without a restart of the machine; then its power fails.
+fn lose_power(machine: &Machine) {
+    machine.crash();
+}
+
+#[test]
+fn what_a_failed_flush_of_the_buffer_dropped_is_written_again_before_anything_relies_on_it() {
+    let mut believed = 0;
+    for seed in 0..60 {
+        let machine = Machine::new(seed);
+        machine.buffer.set_dropped(Dropped::AtPowerLoss);
+        let cache = machine.open();
+        machine.write(&cache, FILE, 1, &[1; 100]).expect("room");
+        machine.sync(&cache).expect("disks that work");
+        machine.write(&cache, FILE, 2, &[2; 9]).expect("room");
+        machine.buffer.set_faults(ONE_FLUSH);
+        machine.sync(&cache).expect_err("its flush fails");
+        machine.buffer.set_faults(Faults::default());
+        std::mem::forget(cache);
+        let cache = machine.open();
+        believed += u32::from(first_byte(&cache, 2) == 2);
+        machine.write(&cache, FILE, 3, &[3; 100]).expect("room");
+        machine.sync(&cache).expect("disks that work");
+        let second = first_byte(&cache, 2);
+        drop(cache);
+        lose_power(&machine);
+        let cache = machine.open();
+        let found = [1, 2, 3].map(|page| first_byte(&cache, page));
+        assert_eq!(found, [1, second, 3], "seed {seed}: what was seen before a sync is there after it");
+    }
+    assert!(believed > 20, "what was dropped was still read in {believed} of 60 lives");
+}
+
+#[test]
+fn what_a_failed_flush_of_the_store_dropped_is_written_again_before_the_buffer_lets_go_of_it() {
+    let mut replayed = 0;
+    for seed in 0..60 {
+        let machine = Machine::new(seed);
+        machine.store.set_dropped(Dropped::AtPowerLoss);
+        let cache = machine.open();
+        machine.write(&cache, FILE, 1, &[1; BLOCK_BYTES]).expect("room");
+        machine.sync(&cache).expect("disks that work");
+        // It goes home, the store's flush fails, and the process is killed.
+        machine.store.set_faults(ONE_FLUSH);
+        machine.clock.advance(Duration::from_secs(1000));
+        cache.step(Task::WriteBack);
+        machine.store.set_faults(Faults::default());
+        assert_eq!(cache.status().counters.write_back_errors, 1, "seed {seed}");
+        std::mem::forget(cache);
+        let before = Store::open(machine.store.clone()).expect("a sound store");
+        replayed += u32::from(before.home(FILE, device::PageNo(1)).expect("it can be read").is_some());
+        drop(before);
+        let cache = machine.open();
+        cache.step(Task::WriteBack);
+        turn_over(&machine, &cache);
+        drop(cache);
+        lose_power(&machine);
+        assert_eq!(first_byte(&machine.open(), 1), 1, "seed {seed}");
+    }
+    assert!(replayed > 20, "what was dropped was still read in {replayed} of 60 lives");
+}
