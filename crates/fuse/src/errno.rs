@@ -4,7 +4,6 @@ use crate::complaint::complain;
 use cache::CacheError;
 use fs::FsError;
 use fuser::Errno;
-use store::StoreError;
 
 /// The errno of `error`, for a program; what no program can mend is told to the log, too.
 pub(crate) fn refused(error: &FsError) -> Errno {
@@ -46,6 +45,7 @@ fn errno(error: &FsError) -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use store::StoreError;
 
     #[test]
     fn a_full_store_is_enospc_a_broken_one_eio_and_one_without_a_buffer_erofs() {

@@ -5,6 +5,7 @@ mod error;
 mod machine;
 mod mounts;
 mod open;
+mod sparse;
 mod write_out;
 
 pub use disk::Disk;
@@ -12,4 +13,5 @@ pub use error::HostError;
 pub use machine::{SystemClock, WriteCache, mark_io_flusher, random_bytes, write_cache};
 pub use mounts::{Mount, Mounts};
 pub use open::{Access, Overwrite};
+pub use sparse::spare_bytes;
 pub use write_out::write_out;

@@ -38,6 +38,8 @@ pub(crate) enum WeirError {
     SameMedia { path: PathBuf },
     #[error("{option} {size}: {why}")]
     Size { option: &'static str, size: Size, why: String },
+    #[error("{}: its file system has {free} free, too little for {wanted}", path.display())]
+    NoSpace { path: PathBuf, wanted: Size, free: Size },
     #[error("{option}: {} has its own size", path.display())]
     FixedSize { option: &'static str, path: PathBuf },
     #[error("{}: in use: it is mounted already, or being checked or formatted", path.display())]
@@ -180,6 +182,7 @@ impl WeirError {
             | WeirError::BufferLost { .. }
             | WeirError::SameMedia { .. } => return self.help_about_buffer().map(Cow::from),
             WeirError::Size { .. } => "see `weir format --help` and `weir mount --help` for the defaults".into(),
+            WeirError::NoSpace { .. } => "free some space there, or choose a smaller --size (and --segment-size)".into(),
             WeirError::FixedSize { option, .. } => format!("leave out {option}: a device or existing file is used whole").into(),
             WeirError::Busy { .. } => "find its mount with `findmnt -t fuse.weir`, and `weir unmount` it".into(),
             WeirError::Host { source, .. } => return source.help(),

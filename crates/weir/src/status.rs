@@ -259,6 +259,7 @@ impl Mounted {
                 "segments_cleaned": store.segments_cleaned,
                 "segments_freed": store.segments_freed,
                 "trims_failed": store.trims_failed,
+                "segments_allocated": store.segments_allocated,
             },
             "commits": buffer.commits,
             "buffer_bytes_written": buffer.bytes_written,
@@ -302,7 +303,9 @@ impl Mounted {
             "room_bytes": bytes(self.stack.store.room()),
             "volumes": self.stack.store.volumes().len(),
             "freeing": self.stack.store.is_freeing(),
-            "free_bytes": bytes(space.free),
+            "free_bytes": bytes(space.free + space.bare),
+            "available_bytes": bytes(space.available()),
+            "full_below_bytes": self.stack.store.full_below(),
             "reserved_bytes": bytes(space.reserved),
             "log_bytes_since_checkpoint": bytes(self.stack.store.blocks_since_checkpoint()),
         })
@@ -399,7 +402,13 @@ pub(crate) fn print(report: &Value) {
         waiting["reads"], waiting["syncs"], waiting["admissions"], waiting["fetches"]
     );
     let (space, log) = (&report["space"], &report["buffer_log"]);
-    println!("  space      {} free of {}", size(&space["free_bytes"]), size(&space["total_bytes"]));
+    println!("  space      {} available of {}", size(&space["available_bytes"]), size(&space["total_bytes"]));
+    if let Some(left) = space["full_below_bytes"].as_u64() {
+        println!(
+            "  FULL BELOW the file system that holds the store has {} left: free some space there",
+            Size(left)
+        );
+    }
     println!("  buffer log {} free of {}", size(&log["room_bytes"]), size(&log["bytes"]));
     let reads = &report["counters"]["store_reads"];
     println!(
@@ -445,6 +454,7 @@ pub(crate) fn print_space(space: &Value) {
     println!("live       {:>10}  at most: exact after a round of cleaning", size("live_bytes_bound"));
     println!("  the map  {:>10}", size("map_bytes"));
     println!("free       {:>10}", size("free_bytes"));
+    println!("available  {:>10}  of it to writers, as `df` says", size("available_bytes"));
     println!("promised   {:>10}  to what is on its way home", size("reserved_bytes"));
     println!("room       {:>10}  once dead space is given back, without the reserves", size("room_bytes"));
     println!("volumes    {:>10}", space["volumes"]);
