@@ -79,6 +79,8 @@ pub(crate) struct Core {
     pub(crate) making_space: Mutex<Option<MakingSpace>>,
     /// The store's batches when there was nothing to clean.
     pub(crate) clean_as_of: AtomicU64,
+    /// The store's batches when what was dead was last given back to the file system below, because that was full.
+    pub(crate) given_back_as_of: AtomicU64,
     state: Mutex<State>,
     work: [Condvar; Task::ALL.len()],
 }
@@ -288,6 +290,7 @@ impl Cache {
             write_back_turn: Mutex::default(),
             making_space: Mutex::default(),
             clean_as_of: AtomicU64::new(u64::MAX),
+            given_back_as_of: AtomicU64::new(0),
             state: Mutex::new(state),
             work: Default::default(),
         };

@@ -80,6 +80,7 @@ impl Core {
             false if allocating => self.allocate_ahead(),
             false if freeing => self.free_some(),
             false if self.cleaning_is_due() => self.clean_some(),
+            false if self.is_full_below() => self.give_back(),
             false => return Progress::Idle,
         };
         if outcome.is_err() {
@@ -116,6 +117,20 @@ impl Core {
             self.state().allocate_not_before = self.clock.monotonic() + RETRY_AFTER;
         }
         has_more
+    }
+
+    /// Whether somebody needs the space below, of which some may be in segments that have died since it was last looked at.
+    fn is_full_below(&self) -> bool {
+        self.store.counters().batches != self.given_back_as_of.load(Ordering::Relaxed)
+            && self.store.full_below().is_some()
+    }
+
+    /// Trims what is dead, without waiting for a checkpoint that is due for other reasons.
+    fn give_back(&self) -> Result<(), CacheError> {
+        let batches = self.store.counters().batches;
+        self.checkpoint_twice()?;
+        self.given_back_as_of.store(batches, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Whether deleted volumes hold space that may be freed now.
