@@ -54,11 +54,13 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), WeirError> {
     for plan in [&plans.store, &plans.buffer] {
         ensure_allowed(plan, args.force)?;
     }
-    if !args.preallocate {
-        warn_of_little_space(&plans)?;
-    }
+    let warning = if args.preallocate { None } else { too_little_space(&plans)? };
     let mut undo = Undo::default();
     let result = make(args, &plans, &mut undo);
+    if let (Ok(()), Some(warning)) = (&result, warning) {
+        eprintln!("warning: {warning}");
+        eprintln!("  help: choose a smaller --size, or give --preallocate to take the space now");
+    }
     if result.is_err() {
         undo.run();
     }
@@ -276,26 +278,23 @@ fn in_full(disk: Disk, path: &Path) -> Result<Disk, WeirError> {
     })
 }
 
-/// Says so where a store is larger than what its file system has left: it is a file that grows with what is in it.
-fn warn_of_little_space(plans: &Plans) -> Result<(), WeirError> {
-    let Plan::Create { path, bytes } = &plans.store else { return Ok(()) };
+/// What to say where a store is larger than what its file system has left: it is a file that grows with what is in it.
+fn too_little_space(plans: &Plans) -> Result<Option<String>, WeirError> {
+    let Plan::Create { path, bytes } = &plans.store else { return Ok(None) };
     let directory = nearest_existing(path)?;
-    let Ok(free) = spare_bytes(&directory) else { return Ok(()) };
+    let Ok(free) = spare_bytes(&directory) else { return Ok(None) };
     let buffer = match &plans.buffer {
         Plan::Create { path, bytes } if is_beside(&nearest_existing(path)?, &directory) => *bytes,
         _ => 0,
     };
     let free = free.saturating_sub(buffer);
-    if *bytes > free {
-        eprintln!(
-            "warning: {}: the store may grow to {}, and its file system has {} free: writers will get ENOSPC before the store is full",
-            path.display(),
-            Size(*bytes),
-            Size(free)
-        );
-        eprintln!("  help: choose a smaller --size, or give --preallocate to take the space now");
-    }
-    Ok(())
+    let warning = format!(
+        "{}: the store may grow to {}, and its file system has {} free: writers will get ENOSPC before the store is full",
+        path.display(),
+        Size(*bytes),
+        Size(free)
+    );
+    Ok((*bytes > free).then_some(warning))
 }
 
 /// Whether two directories lie in one file system.

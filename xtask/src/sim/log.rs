@@ -2,6 +2,7 @@
 
 use device::{Block, Device, DeviceError, Operation, Page};
 use sim::SimDisk;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The run's event log. Only its hash is kept, and what the reports need of the newest events.
@@ -206,6 +207,19 @@ impl Device for Watched {
     fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
         self.intruder.device_operation();
         self.note(Operation::Trim, at, count, self.disk.trim(at, count))
+    }
+
+    fn allocate(&self, at: Block, count: u64) -> Result<(), DeviceError> {
+        self.intruder.device_operation();
+        self.note(Operation::Allocate, at, count, self.disk.allocate(at, count))
+    }
+
+    fn allocated(&self) -> Option<Vec<Range<Block>>> {
+        self.disk.allocated()
+    }
+
+    fn spare_blocks(&self) -> Option<u64> {
+        self.disk.spare_blocks()
     }
 }
 

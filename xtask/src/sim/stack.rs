@@ -18,6 +18,8 @@ const STORE_BLOCKS: [u64; 4] = [1536, 2048, 4096, 8192];
 pub(crate) const SEGMENT_BLOCKS: u32 = 16;
 /// A ring that comes round after a few hundred operations: 1 or 2 MiB.
 const BUFFER_BLOCKS: [u64; 2] = [256, 512];
+/// What makes one run in eight have a store that is a sparse file, of which a quarter gets no space.
+const SPARSE: u64 = 0x5ba2_5e00;
 /// The identity that store and buffer share.
 const ID: StoreId = StoreId(*b"simulated store!");
 /// Steps after which a read that has not completed never will.
@@ -107,8 +109,12 @@ impl Media {
             _ => random.pick(&STORE_BLOCKS),
         };
         let buffer_blocks = random.pick(&BUFFER_BLOCKS);
+        let store = SimDisk::new("store", store_blocks, &power, random.next_u64());
+        if Random::new(options.seed ^ SPARSE).once_in(8) {
+            store.set_space(store_blocks * 3 / 4);
+        }
         Media {
-            store: SimDisk::new("store", store_blocks, &power, random.next_u64()),
+            store,
             buffer: SimDisk::new("buffer", buffer_blocks, &power, random.next_u64()),
             clock: Arc::new(SimClock::new()),
             log: Log::new(options.verbose),
