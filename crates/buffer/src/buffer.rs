@@ -14,10 +14,11 @@ use crate::record::{Order, Record};
 use crate::recover::{Readable, Replayed, Walk, Walked};
 use crate::ring::{GroupNo, Mark, Ring};
 use crate::state::{Found, State};
+use crate::sync::{Mutex, MutexGuard};
 use device::{BLOCK_BYTES, Device, Incarnation, Page, Sequence, StoreId, pages};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 /// Where an appended transaction will lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

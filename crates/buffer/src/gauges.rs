@@ -1,8 +1,8 @@
 //! What may be asked at any time without waiting for an appender.
 
 use crate::state::State;
+use crate::sync::{AtomicU64, Ordering};
 use device::Sequence;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Copies of figures of the state, written under its lock at the end of each change. A reader that appends under a lock
 /// of its own sees what its own last append left, or something better that a commit made of it since.

@@ -12,6 +12,7 @@ mod record;
 mod recover;
 mod ring;
 mod state;
+mod sync;
 
 pub use buffer::{Appended, Buffer};
 #[cfg(feature = "planted-bugs")]

@@ -12,13 +12,13 @@ use crate::seek::Wanted;
 use crate::settings::{Change, Cost, Settings};
 use crate::state::{Key, State};
 use crate::status::{Counters, Status};
+use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use crate::write_back::{Why, WriteBack};
 use buffer::{Appended, Buffer, BufferError, Record};
 use device::{BLOCK_BYTES, Clock, Device, Incarnation, ObjectId, PageNo, Sequence};
 use std::cell::OnceCell;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 use store::{Store, StoreError, VolumeId};
 
@@ -396,8 +396,8 @@ impl Cache {
         self.core.work.iter().for_each(Condvar::notify_all);
     }
 
-    /// Takes everything home and checkpoints, in the caller's thread: for a clean unmount. On an error what could
-    /// not go home stays in the buffer, durable.
+    /// Takes everything home and checkpoints, in the caller's thread: for a clean unmount. Each page is tried once. On an error
+    /// what could not go home stays in the buffer, durable.
     pub fn drain(&self) -> Result<(), CacheError> {
         if let Err(error) = self.core.commit_now() {
             self.core.rescue_step(Why::All);
@@ -405,7 +405,6 @@ impl Cache {
         }
         // A page that a fetch is queued for waits for that; the workers that would do it may have ended.
         while self.core.fetch_step() == Progress::Worked {}
-        self.core.state().trouble.forgive();
         self.core.all_home()?;
         self.core.commit_now()?;
         self.core.store_io().checkpoint()?;

@@ -3,6 +3,7 @@
 use crate::cache::{Core, Progress};
 use crate::commit::Completions;
 use crate::error::CacheError;
+use crate::scan::Scan;
 use crate::state::State;
 use crate::trouble::RETRY_AFTER;
 use crate::write_back::Why;
@@ -26,6 +27,8 @@ pub(crate) struct MakingSpace {
     /// Blocks that were promised when the file system below was last asked for more space: as long as nobody gets a promise, more
     /// would be of no use.
     allocated_at: Option<u64>,
+    /// What had its turn to go home.
+    scan: Scan,
     rounds: usize,
     /// What had been moved when the round under way last asked for two checkpoints.
     asked: Option<u64>,
@@ -182,8 +185,9 @@ impl Core {
 
     /// Takes everything home; where the store has no room for it, cleaning makes some as long as it can.
     pub(crate) fn all_home(self: &Arc<Core>) -> Result<(), CacheError> {
+        let mut scan = Scan::once(self.state().trouble.failures());
         loop {
-            match self.write_back(Why::All) {
+            match self.write_back_everything(Why::All, &mut scan) {
                 Ok(Progress::Worked) => {}
                 Ok(Progress::Idle) => return Ok(()),
                 Err(error) if error.is_full() => {
@@ -210,8 +214,15 @@ impl Core {
             space.free as i64 - space.reserved as i64
         };
         let attempt = turn.get_or_insert_with(|| {
-            self.state().trouble.forgive();
-            MakingSpace { before: free(self), is_home: false, allocated_at: None, rounds: 0, asked: None }
+            let scan = Scan::once(self.state().trouble.failures());
+            MakingSpace {
+                before: free(self),
+                is_home: false,
+                scan,
+                allocated_at: None,
+                rounds: 0,
+                asked: None,
+            }
         });
         let outcome = self.make_some_space(attempt);
         let now = free(self);
@@ -246,7 +257,7 @@ impl Core {
             if self.pay_with_cleaning() {
                 return Ok(Progress::Worked);
             }
-            match self.write_back(Why::Space) {
+            match self.write_back_everything(Why::Space, &mut attempt.scan) {
                 Ok(Progress::Worked) => return Ok(Progress::Worked),
                 // What found no room may find it after cleaning.
                 Ok(Progress::Idle) => attempt.is_home = true,

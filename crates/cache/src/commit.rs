@@ -3,11 +3,11 @@
 use crate::cache::{Core, Progress, Task, Then};
 use crate::error::CacheError;
 use crate::state::State;
+use crate::sync::{AtomicU64, Ordering};
 use device::Sequence;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use store::Store;
 
@@ -27,6 +27,13 @@ pub(crate) struct Syncs {
 }
 
 impl Syncs {
+    /// Parks `then` until `target` is durable. True if nobody else waits or commits.
+    pub(crate) fn park(&mut self, target: Sequence, then: Then<()>) -> bool {
+        let alone = self.committing == 0 && self.waiting.is_empty();
+        self.waiting.push_back((target, then));
+        alone
+    }
+
     /// How many wait.
     pub(crate) fn parked(&self) -> u64 {
         self.waiting.len() as u64
@@ -104,8 +111,7 @@ impl Core {
             drop(state);
             return then(Ok(()));
         }
-        let alone = state.syncs.committing == 0 && state.syncs.waiting.is_empty();
-        state.syncs.waiting.push_back((target, then));
+        let alone = state.syncs.park(target, then);
         let quick = alone && self.commit_time.is_below(self.settings.commit_inline_below);
         // Once it stops, the committer may have ended.
         if quick || state.stopping {

@@ -2,8 +2,8 @@
 //!
 //! Nothing changes after the failure, and nothing goes home, so what is in memory is one moment: after every change that
 //! anybody was told of, synced or not. It is written over a clone of the cached volume, which itself stays as it was, so that the buffer still fits it
-//! should its device come back. All of it gets the sequence after the last durable change: above every home that the
-//! clone has, and one more than the buffer knows, which a start allows for.
+//! should its device come back. Pages, and cuts that are not durable, get the sequence after the last durable change: above every home
+//! that the clone has, and one more than the buffer knows, which a start allows for.
 //!
 //! After a crash in the middle there is a volume `rescuing-…` with some of the pages, which is no file system; the next start
 //! deletes it. The one that is whole is called `rescued-…`, which one note in the store makes.
@@ -127,8 +127,9 @@ impl Core {
             .collect();
         drop(state);
         cuts.sort_by_key(|(_, cut)| cut.sequence);
+        // Its own place in the order: what was written after it, and is in the store already, stays.
         for (_, cut) in &mut cuts {
-            cut.sequence = sequence;
+            cut.sequence = cut.sequence.min(sequence);
         }
         let vector: Vec<Change> = cuts.iter().map(|&(object, cut)| cut_change(object, cut)).collect();
         let mut refused = BTreeMap::new();

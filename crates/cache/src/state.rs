@@ -217,6 +217,11 @@ impl State {
         self.by_group.iter().copied()
     }
 
+    /// The same from one of them on.
+    pub(crate) fn by_group_from(&self, from: (GroupNo, Key)) -> impl Iterator<Item = (GroupNo, Key)> + '_ {
+        self.by_group.range(from..).copied()
+    }
+
     /// Dirty pages of one object at most `distance` pages away, `key` among them if it is dirty.
     pub(crate) fn dirty_around(&self, key: Key, distance: u64) -> impl Iterator<Item = Key> + '_ {
         let (first, last) = (key.page.0.saturating_sub(distance), key.page.0.saturating_add(distance));

@@ -26,14 +26,22 @@ pub(crate) enum Victim {
 #[derive(Default)]
 pub(crate) struct Trouble {
     shunned: BTreeMap<Victim, Shun>,
+    failures: Failures,
     stall: Option<Stall>,
     /// Since when somebody needs room that only comes when something goes home, during this stall.
     needed: Option<Duration>,
 }
 
+/// How many times something could not go home so far. Whoever tries everything once notes it when he begins: what failed since then
+/// has had its turn, however long that took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) struct Failures(u64);
+
 struct Shun {
     until: Duration,
     wait: Duration,
+    /// Which of all failures this was.
+    failure: Failures,
     error: StoreError,
 }
 
@@ -48,7 +56,24 @@ impl Trouble {
     /// Leaves `victim` alone for a while.
     pub(crate) fn shun(&mut self, victim: Victim, error: StoreError, now: Duration) {
         let wait = self.shunned.get(&victim).map_or(RETRY_AFTER, |shun| shun.wait * 2).min(RETRY_AFTER_MAX);
-        self.shunned.insert(victim, Shun { until: now + wait, wait, error });
+        self.failures.0 += 1;
+        let failure = self.failures;
+        self.shunned.insert(victim, Shun { until: now + wait, wait, failure, error });
+    }
+
+    /// How many failures there were so far.
+    pub(crate) fn failures(&self) -> Failures {
+        self.failures
+    }
+
+    /// Whether `victim` failed after so many failures.
+    pub(crate) fn has_failed_since(&self, victim: Victim, failures: Failures) -> bool {
+        self.shunned.get(&victim).is_some_and(|shun| shun.failure > failures)
+    }
+
+    /// How many could not go home when they were last tried.
+    pub(crate) fn count(&self) -> usize {
+        self.shunned.len()
     }
 
     /// Whether `victim` failed lately.
@@ -59,11 +84,6 @@ impl Trouble {
     /// Whether `victim` failed the last time that it was tried.
     pub(crate) fn is_stuck(&self, victim: Victim) -> bool {
         self.shunned.contains_key(&victim)
-    }
-
-    /// Lets everything be tried once more.
-    pub(crate) fn forgive(&mut self) {
-        self.shunned.values_mut().for_each(|shun| shun.until = Duration::ZERO);
     }
 
     /// Forgets one that went home.

@@ -14,6 +14,7 @@ use crate::delta::Delta;
 use crate::error::CacheError;
 use crate::page::Body;
 use crate::rescue::{RESCUED, UNFINISHED};
+use crate::scan::Scan;
 use crate::state::{Key, State};
 use crate::write_back::{Frozen, FrozenPage, STEP_PAGES, Why};
 use device::{Page, Sequence};
@@ -97,21 +98,23 @@ impl Core {
         });
         self.store.release(promised);
         home?;
-        while !self.store.has_room_to_clone() {
-            if self.allocate_more() {
-                continue;
+        loop {
+            match self.store_io().clone_beside_writers(self.volume, new, sequence) {
+                Err(error) if error.is_full() && self.allocate_more() => {}
+                outcome => return Ok(outcome?),
             }
-            return Err(StoreError::Full.into());
         }
-        Ok(self.store_io().clone_named(self.volume, new, sequence)?)
     }
 
     /// Takes home what is dirty now, about, so that the moment is short.
     fn approach(self: &Arc<Core>) -> Result<(), CacheError> {
         // Writers make more meanwhile: this ends all the same.
         let steps = self.state().dirty_pages() / STEP_PAGES + 1;
+        let mut scan = Scan::once(self.state().trouble.failures());
         for _ in 0..steps {
-            if self.state().dirty_pages() <= FEW_PAGES || self.write_back(Why::All)? == Progress::Idle {
+            if self.state().dirty_pages() <= FEW_PAGES
+                || self.write_back_everything(Why::All, &mut scan)? == Progress::Idle
+            {
                 break;
             }
         }

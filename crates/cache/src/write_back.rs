@@ -9,6 +9,7 @@ use crate::cut::PendingCut;
 use crate::error::CacheError;
 use crate::page::{Body, Entry};
 use crate::read::{land, retry_ready, take_off_for_write_back};
+use crate::scan::{LOOKS_MAX, Scan};
 use crate::state::{Key, State};
 use crate::trouble::{RETRY_AFTER, Victim};
 use device::{ObjectId, Sequence, SharedPage};
@@ -22,9 +23,6 @@ pub(crate) const STEP_PAGES: usize = 256;
 /// How far from a page that goes home its dirty neighbours go with it: with those on the other side, half a MiB, read and
 /// written at the speed of a long transfer.
 const NEIGHBOURS: u64 = 64;
-/// Pages of the queue looked at for one step: it is done under the lock. Those that were written again meanwhile go to
-/// its end, so that the next step gets further.
-const LOOKS_MAX: usize = 4096;
 /// Cuts that may wait before they alone are reason enough to go home: looking them up stays cheap.
 const CUTS_MAX: usize = 512;
 /// Between two looks for something to take home where all that there is was tried a moment ago and failed.
@@ -37,6 +35,8 @@ pub(crate) struct WriteBack {
     not_before: Duration,
     /// When what is stuck was last compared with what there is.
     swept: Duration,
+    /// How far the dirty pages were looked through for some that are due.
+    due: Scan,
     /// When the next attempt to rescue may be made.
     pub(crate) rescue_not_before: Duration,
 }
@@ -50,6 +50,13 @@ pub(crate) enum Why {
     Space,
     /// Everything, because the mount ends or a copy is made.
     All,
+}
+
+/// Pages to take home.
+struct Victims {
+    pages: Vec<Key>,
+    /// Whether there are none behind them.
+    reached_newest: bool,
 }
 
 /// Pages and cuts frozen on their way home.
@@ -102,28 +109,52 @@ impl FrozenPage {
 }
 
 impl Core {
-    /// One bounded piece of write-back. `Err` if pages stay dirty because a device failed.
-    pub(crate) fn write_back(self: &Arc<Core>, why: Why) -> Result<Progress, CacheError> {
+    /// One bounded piece of what limits and ages ask for. `Err` if pages stay dirty because a device failed.
+    pub(crate) fn write_back_what_is_due(self: &Arc<Core>) -> Result<Progress, CacheError> {
         let mut turn = self.write_back_turn.lock().expect("no panic while writing back");
+        let mut scan = turn.due;
+        let outcome = self.write_back(&mut turn, Why::Due, &mut scan);
+        turn.due = scan;
+        outcome
+    }
+
+    /// One bounded piece of everything; what failed since `scan` began is left alone, so this ends.
+    pub(crate) fn write_back_everything(
+        self: &Arc<Core>,
+        why: Why,
+        scan: &mut Scan,
+    ) -> Result<Progress, CacheError> {
+        let mut turn = self.write_back_turn.lock().expect("no panic while writing back");
+        self.write_back(&mut turn, why, scan)
+    }
+
+    fn write_back(
+        self: &Arc<Core>,
+        turn: &mut WriteBack,
+        why: Why,
+        scan: &mut Scan,
+    ) -> Result<Progress, CacheError> {
         self.ensure_works()?;
         let now = self.clock.monotonic();
         if why == Why::Due && now < turn.not_before {
             return Ok(Progress::Idle);
         }
-        self.sweep(&mut turn, now);
+        self.sweep(turn, now);
         if self.look_at_recovered() {
             return Ok(Progress::Worked);
         }
         let idle = if why == Why::Due && self.relog_pages(now)? { Progress::Worked } else { Progress::Idle };
-        let Some(victims) = self.victims(why, now) else { return Ok(idle) };
-        let mut stuck = self.fetch_bases(&victims);
-        let frozen = self.freeze(&victims, now);
-        if frozen.is_empty() && stuck.is_empty() {
+        let Some(Victims { pages, reached_newest }) = self.victims(why, scan, now) else { return Ok(idle) };
+        let mut stuck = self.fetch_bases(&pages);
+        let frozen = self.freeze(&pages, scan, now);
+        let found = !frozen.is_empty() || !stuck.is_empty();
+        let is_over = scan.is_over(reached_newest, found);
+        if !found {
             // Where nothing is stuck, a look at more of the queue of dirty pages finds some.
-            if victims.is_empty() && self.state().trouble.first().is_some() {
+            if is_over && pages.is_empty() && self.state().trouble.first().is_some() {
                 turn.not_before = now + LOOK_AGAIN;
             }
-            return Ok(idle);
+            return Ok(if is_over { idle } else { Progress::Worked });
         }
         let tried = frozen.len();
         let outcome = if frozen.is_empty() { Ok(Vec::new()) } else { self.take_home(frozen) };
@@ -132,6 +163,7 @@ impl Core {
             Ok(refused) => refused,
             Err(error) => {
                 turn.not_before = now + RETRY_AFTER;
+                scan.begin_anew();
                 state.trouble.failed(error.clone(), now);
                 // No more is owed of the cleaning when nothing can be written.
                 if state.trouble.needs_space() && !state.gate.exhausted {
@@ -190,7 +222,7 @@ impl Core {
     /// The pages to take home now; `None` if there is no reason to. Least recently written first, but for the sake
     /// of the buffer or of age those that need its oldest groups, and each with its dirty neighbours: on a disk a run
     /// of pages costs as much as one.
-    fn victims(&self, why: Why, now: Duration) -> Option<Vec<Key>> {
+    fn victims(&self, why: Why, scan: &mut Scan, now: Duration) -> Option<Victims> {
         let mut state = self.state();
         if state.dirty_pages() == 0 && state.cuts.is_empty() {
             return None;
@@ -200,17 +232,19 @@ impl Core {
         }
         let crowded = state.dirty_bytes > self.settings.dirty_bytes_max / 2;
         let limit = self.step_pages(why);
-        let mut victims = BTreeSet::new();
+        scan.begin_anew_now_and_then(now, state.trouble.count());
+        let filter = *scan;
+        let free = |state: &State, key: &Key| !filter.leaves_alone(&state.trouble, Victim::Page(*key), now);
+        let mut pages = BTreeSet::new();
+        // False once there are enough.
         let mut take = |state: &State, seed: Key| {
-            let free = |key: &Key| !state.trouble.is_shunned(Victim::Page(*key), now);
-            for key in state.dirty_around(seed, NEIGHBOURS.min(limit as u64 / 2)).filter(free) {
-                if victims.len() == limit {
-                    break;
-                }
-                victims.insert(key);
-            }
-            victims.len() < limit
+            let around = state.dirty_around(seed, NEIGHBOURS.min(limit as u64 / 2));
+            let is_new = |key: &Key| free(state, key) && !pages.contains(key);
+            let new: Vec<Key> = around.filter(is_new).take(limit - pages.len()).collect();
+            pages.extend(new);
+            pages.len() < limit
         };
+        let mut reached_newest = true;
         if crowded && !self.buffer_is_half_full() && why == Why::Due {
             let mut looks = state.queued().min(LOOKS_MAX);
             while let Some(key) = state.least_recently_written(&mut looks) {
@@ -219,9 +253,9 @@ impl Core {
                 }
             }
         } else {
-            state.by_group().all(|(_, key)| take(&state, key));
+            reached_newest = scan.look(&state, |key| !free(&state, &key) || take(&state, key));
         }
-        Some(victims.into_iter().collect())
+        Some(Victims { pages: pages.into_iter().collect(), reached_newest })
     }
 
     /// Pages of one step: no more than are paid for with less than a segment's cleaning, where somebody may wait for them.
@@ -257,7 +291,7 @@ impl Core {
     }
 
     /// Freezes those of the victims that are whole, and all pending cuts but those that just failed, as they are now.
-    fn freeze(&self, victims: &[Key], now: Duration) -> Frozen {
+    fn freeze(&self, victims: &[Key], scan: &Scan, now: Duration) -> Frozen {
         let mut state = self.state();
         let mut frozen = Frozen::default();
         for &key in victims {
@@ -267,7 +301,7 @@ impl Core {
         }
         let cuts = state.cuts.iter().flat_map(|(&object, cuts)| cuts.iter().map(move |&cut| (object, cut)));
         let free = |&(object, cut): &(ObjectId, PendingCut)| {
-            !state.trouble.is_shunned(Victim::Cut(object, cut.sequence), now)
+            !scan.leaves_alone(&state.trouble, Victim::Cut(object, cut.sequence), now)
         };
         frozen.cuts = cuts.filter(free).collect();
         frozen.sort();
@@ -424,7 +458,7 @@ impl Core {
         let due = self.write_back_due(&self.state());
         let progress = match due && self.pay_with_cleaning() {
             true => Progress::Worked,
-            false => self.write_back(Why::Due).unwrap_or(Progress::Idle),
+            false => self.write_back_what_is_due().unwrap_or(Progress::Idle),
         };
         self.tell_those_who_wait(progress);
         progress

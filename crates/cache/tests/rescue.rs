@@ -3,8 +3,8 @@
 mod common;
 
 use cache::{Cache, Change, Cost, Task};
-use common::{Disks, Machine, Model, OBJECT_BYTES, Run, change, read_whole};
-use device::{BLOCK_BYTES, ObjectId, PageNo};
+use common::{Disks, Machine, Model, OBJECT_BYTES, Run, change, plain, read_whole};
+use device::{BLOCK_BYTES, Block, ObjectId, PageNo};
 use sim::Faults;
 use std::sync::Arc;
 use std::time::Duration;
@@ -189,4 +189,62 @@ fn nothing_goes_home_between_two_attempts_to_rescue_it() {
         }
     }
     assert!(begun > 2, "{begun} were begun: the test tests little");
+}
+
+/// Two leaves of the map apart, and far from both.
+const FIRST: u64 = 0;
+const SECOND: u64 = 1000;
+const OTHER: u64 = 5000;
+const FILE: ObjectId = ObjectId { slot: 1, generation: 1 };
+
+/// Damages the one node of the map that only `FIRST` is below; damaging it again heals it.
+fn damage_leaf(machine: &plain::Machine) -> Block {
+    let homes = || {
+        let store = Store::open(machine.store.clone()).ok()?;
+        Some([FIRST, SECOND].map(|page| store.home(FILE, PageNo(page)).is_ok()))
+    };
+    let found = machine.store.written_blocks().into_iter().find(|&at| {
+        machine.store.rot(at, 77);
+        let is_it = homes() == Some([false, true]);
+        machine.store.rot(at, 77);
+        is_it
+    });
+    let leaf = found.expect("each page has a leaf");
+    machine.store.rot(leaf, 77);
+    leaf
+}
+
+#[test]
+fn a_page_that_was_written_after_a_cut_that_is_stuck_and_is_home_is_in_the_rescued_volume() {
+    let machine = plain::Machine::new(3);
+    let cache = machine.open();
+    for page in (0..64).flat_map(|page| [FIRST + page, SECOND + page]) {
+        machine.write(&cache, FILE, page, &[1; BLOCK_BYTES]).expect("room");
+    }
+    cache.drain().expect("disks that work");
+    drop(cache);
+    let leaf = damage_leaf(&machine);
+    let cache = machine.open();
+    let cut = [Change::Zero { object: FILE, offset: 0, len: 2000 * BLOCK_BYTES as u64 }];
+    machine.apply(&cache, &cut).expect("room");
+    machine.write(&cache, FILE, SECOND, &[2; BLOCK_BYTES]).expect("room");
+    machine.sync(&cache).expect("disks that work");
+    cache.drain().expect_err("the cut is stuck");
+    let status = cache.status();
+    assert_eq!((status.dirty_pages, status.pending_cuts), (0, 1), "the page is home: {status:?}");
+    machine.store.rot(leaf, 77);
+    machine.buffer.set_faults(ALWAYS);
+    let _ = machine.write(&cache, FILE, OTHER, &[3; 100]);
+    machine.sync(&cache).expect_err("the buffer fails");
+    cache.step(Task::WriteBack);
+    let status = cache.status();
+    let name = status.rescued.unwrap_or_else(|| panic!("{:?}", status.not_rescued));
+    let volume = cache.store().volume_named(&name).expect("it was made").id;
+    let mut wants = [FIRST, SECOND, OTHER].map(|page| Want::new(FILE, PageNo(page)));
+    cache.store().read_from(volume, &mut wants);
+    let found = wants.map(|want| match want.found.expect("it can be read") {
+        Found::Hole => None,
+        Found::Page { bytes, .. } => Some(bytes.0[0]),
+    });
+    assert_eq!(found, [None, Some(2), Some(3)], "the cut took what was older than it, and no more");
 }

@@ -4,8 +4,9 @@ mod common;
 
 use cache::{CacheError, Change, Cost, Credit, Settings, Task};
 use common::plain::{Machine, PATIENCE};
-use device::{BLOCK_BYTES, Clock, ObjectId, Random};
-use sim::Faults;
+use device::{BLOCK_BYTES, Block, Clock, Device, DeviceError, ObjectId, Operation, Page, Random};
+use sim::{Faults, SimClock, SimDisk};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::{Found, NewVolume, Store, StoreError, VolumeId, VolumeMode, Want};
@@ -384,4 +385,74 @@ fn a_file_system_that_takes_back_what_it_gave_is_enospc_at_once_and_all_goes_on_
     cache.drain().expect("there is space again");
     assert!(cache.read_now(VICTIM, 3 * BLOCK_BYTES as u64, 100).expect("a hole") == [0; 100]);
     assert!(cache.read_now(OTHER, 0, BLOCK_BYTES).expect("it is home") == [2; BLOCK_BYTES]);
+}
+
+/// A disk whose reads time out, each after half a minute, once it is `away`.
+struct TimesOut {
+    disk: Arc<SimDisk>,
+    clock: Arc<SimClock>,
+    away: AtomicBool,
+    timeouts: AtomicU64,
+}
+
+impl TimesOut {
+    fn error(&self, at: Block, count: u64) -> Option<DeviceError> {
+        if !self.away.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.timeouts.fetch_add(1, Ordering::Relaxed);
+        self.clock.advance(Duration::from_secs(30));
+        let (device, operation, reason) = (self.name().to_owned(), Operation::Read, "timed out".to_owned());
+        Some(DeviceError { device, operation, at, count, errno: 5, reason })
+    }
+}
+
+impl Device for TimesOut {
+    fn blocks(&self) -> u64 {
+        self.disk.blocks()
+    }
+
+    fn name(&self) -> &str {
+        self.disk.name()
+    }
+
+    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
+        self.error(at, into.len() as u64).map_or_else(|| self.disk.read(at, into), Err)
+    }
+
+    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
+        self.disk.write(at, from)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.disk.flush()
+    }
+
+    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
+        self.disk.trim(at, count)
+    }
+}
+
+#[test]
+fn an_unmount_above_a_store_whose_reads_time_out_tries_each_page_once_and_ends() {
+    const PAGES: u64 = 600;
+    let machine = Machine::new(12);
+    let cache = machine.open();
+    (0..PAGES).for_each(|page| machine.write(&cache, VICTIM, page, &[1; BLOCK_BYTES]).expect("room"));
+    cache.drain().expect("disks that work");
+    drop(cache);
+    let (disk, clock) = (machine.store.clone(), machine.clock.clone());
+    let slow = Arc::new(TimesOut { disk, clock, away: false.into(), timeouts: 0.into() });
+    let cache = machine.open_on(slow.clone(), machine.buffer.clone()).expect("sound media");
+    // Their bases are needed before they can go home.
+    (0..PAGES).for_each(|page| machine.write(&cache, VICTIM, page, &[2; 100]).expect("room"));
+    slow.away.store(true, Ordering::Relaxed);
+    let error = cache.drain().expect_err("nothing can go home");
+    assert!(error.to_string().contains("timed out"), "{error}");
+    let timeouts = slow.timeouts.load(Ordering::Relaxed);
+    assert!(timeouts <= 2 * PAGES, "{timeouts} reads timed out for {PAGES} pages");
+    let status = cache.status();
+    assert_eq!((status.dirty_pages, status.stuck_count), (PAGES, PAGES));
+    slow.away.store(false, Ordering::Relaxed);
+    cache.drain().expect("the disk is back");
 }

@@ -3,8 +3,8 @@
 use crate::address::Block;
 use crate::page::Page;
 use std::borrow::Cow;
-use std::fmt;
 use std::ops::Range;
+use std::{fmt, io};
 
 /// A raw medium, addressed in blocks.
 ///
@@ -133,10 +133,12 @@ impl DeviceError {
 
     /// The next step.
     pub fn help(&self) -> Option<Cow<'static, str>> {
-        if self.is_no_space() {
-            return Some("free some space in the file system that holds it".into());
-        }
-        Some("see the kernel's log (`dmesg`) for the device's own words".into())
+        Some(match io::Error::from_raw_os_error(self.errno).kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                "free some space on the file system below, or give a smaller size".into()
+            }
+            _ => "see the kernel's log (`dmesg`) for the device's own words".into(),
+        })
     }
 }
 

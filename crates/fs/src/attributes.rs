@@ -10,21 +10,21 @@ use zerocopy::little_endian::{I64, U32};
 
 /// Who executes the file gets its owner's rights.
 pub(crate) const SETUID: u16 = 0o4000;
-const GROUP_EXECUTE: u16 = 0o010;
+pub(crate) const GROUP_EXECUTE: u16 = 0o010;
 
 /// Whether a file of this kind loses its powers: a new owner does not inherit those that the old one gave it.
 fn drops(kind: Kind, set: &SetAttributes) -> bool {
     let owner_changes = set.uid.is_some() || set.gid.is_some();
-    kind != Kind::Directory && (owner_changes || set.privileges == Privileges::Drop)
+    kind != Kind::Directory && (owner_changes || set.privileges != Privileges::Keep)
 }
 
-/// The rights after `set`. Where powers go, setuid goes, and setgid where it is one (without group execution it asks for
-/// mandatory locks).
+/// The rights after `set`. Where powers go, setuid goes, and setgid where it is one, or where all go (without group
+/// execution it asked for mandatory locks, when there were any).
 fn rights_after(kind: Kind, before: Rights, set: &SetAttributes) -> Rights {
     let mut mode = before.mode;
     if drops(kind, set) {
         mode &= !SETUID;
-        if mode & GROUP_EXECUTE != 0 {
+        if mode & GROUP_EXECUTE != 0 || set.privileges == Privileges::DropAll {
             mode &= !SETGID;
         }
     }
@@ -55,7 +55,7 @@ impl Transaction<'_> {
             self.follow_mode(slot, after.mode)?;
         }
         let had = drops(kind, set) && self.drop_capability(slot)?;
-        let only_drops = *set == SetAttributes { privileges: Privileges::Drop, ..Default::default() };
+        let only_drops = *set == SetAttributes { privileges: set.privileges, ..Default::default() };
         if only_drops && !had && before == after {
             return self.attributes(slot);
         }

@@ -64,6 +64,11 @@ pub(crate) fn rename(from_levels: u8, to_levels: u8) -> Cost {
     Cost { frees: false, ..names }
 }
 
+/// The same, and a new inode at the old name, for which adding and removing have room.
+pub(crate) fn rename_leaving_whiteout(from_levels: u8, to_levels: u8) -> Cost {
+    plus(rename(from_levels, to_levels), ACLS)
+}
+
 /// New attributes. A file that gets shorter has one page zeroed in part, and gives back the others.
 pub(crate) fn attributes(shrinks: bool) -> Cost {
     plus(plus(INODES, POWERS), Cost { pages: 2, bytes: 0, records: 3, frees: shrinks })

@@ -121,6 +121,13 @@ impl Transaction<'_> {
         new: New<'_>,
     ) -> Result<Attributes, FsError> {
         let directory = self.place_for(parent, name)?;
+        let slot = self.make_nameless(caller, directory, new)?;
+        self.add_name(directory, name, slot, new.kind())?;
+        self.attributes(slot)
+    }
+
+    /// An inode with the links of one name in `directory`, which it does not have yet.
+    fn make_nameless(&mut self, caller: Caller, directory: Slot, new: New<'_>) -> Result<Slot, FsError> {
         new.check()?;
         let above = self.hot(directory)?;
         let (rights, acls) = new.rights(caller, self.owner(&above)?, self.default_acl(&above)?);
@@ -148,8 +155,22 @@ impl Transaction<'_> {
         }
         self.give_acls(&mut hot, &acls)?;
         self.set_hot(slot, &hot);
-        self.add_name(directory, name, slot, kind)?;
-        self.attributes(slot)
+        Ok(slot)
+    }
+
+    /// Lets a name lead to a new whiteout: a character device 0/0, which overlayfs takes for "nothing here, whatever lies
+    /// below".
+    pub(crate) fn white_out(
+        &mut self,
+        caller: Caller,
+        directory: Slot,
+        name: &[u8],
+    ) -> Result<Slot, FsError> {
+        let kind = Kind::CharDevice;
+        let slot = self.make_nameless(caller, directory, New::Node { kind, mode: 0, device: 0 })?;
+        let found = self.name(&self.hot(directory)?, name)?.ok_or(FsError::NotFound)?;
+        self.replace_name(directory, found, slot, kind)?;
+        Ok(slot)
     }
 
     fn target(&mut self, target: &[u8]) -> Result<HeapBlock, FsError> {

@@ -1,7 +1,7 @@
 //! The handle that doors hold: each operation states its cost, enters, and completes.
 
 use crate::at_home::{self, AtHome};
-use crate::attributes::SETUID;
+use crate::attributes::{GROUP_EXECUTE, SETUID};
 use crate::core::Core;
 use crate::cost;
 use crate::create::{New, SETGID};
@@ -10,9 +10,7 @@ use crate::error::FsError;
 use crate::format::{Hot, INODES_MAX, Slot};
 use crate::gone::Gone;
 use crate::transaction::{State, Transaction};
-use crate::types::{
-    Attributes, Caller, Done, Entry, IfExists, Ino, Kind, Privileges, SetAttributes, SetXattr, Usage,
-};
+use crate::types::{Attributes, Caller, Done, Entry, Ino, Kind, Privileges, SetAttributes, SetXattr, Usage};
 use crate::xattr::{CAPABILITY, Key, Outcome, XattrChange};
 use cache::{Cache, Cost, Task};
 use device::{Clock, Sequence};
@@ -121,6 +119,22 @@ impl Fs {
         state.attributes(slot)
     }
 
+    /// The same, for somebody who has nothing but the number, and [holds](Fs::hold) it once: as a handle leads to a file that
+    /// the kernel has forgotten.
+    ///
+    /// # Errors
+    /// [`FsError::Stale`] also for a file without a name: nobody who did not hold it all the time comes back to it.
+    pub fn find_and_hold(&self, ino: Ino) -> Result<Attributes, FsError> {
+        let state = self.core.read();
+        let (slot, hot, _) = state.find(ino)?;
+        if hot.links == 0 {
+            return Err(FsError::Stale);
+        }
+        let attributes = state.attributes(slot)?;
+        state.hold(slot);
+        Ok(attributes)
+    }
+
     /// Sets attributes, as one transaction. A new owner or group takes its powers from a file; a write does not: that is
     /// for the door to ask for, by [`Privileges::Drop`]. An access ACL follows the mode.
     pub fn set_attributes(&self, ino: Ino, set: SetAttributes, done: Done<Attributes>) {
@@ -212,22 +226,6 @@ impl Fs {
         );
     }
 
-    /// Moves a name. After a crash exactly one of the two leads to the file.
-    pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), if_exists: IfExists, done: Done<()>) {
-        let cost = cost::rename(self.levels(from.0), self.levels(to.0));
-        let (from, from_name) = (from.0, from.1.to_vec());
-        let (to, to_name) = (to.0, to.1.to_vec());
-        self.core.enter(cost, move |tx| tx.rename((from, &from_name), (to, &to_name), if_exists), done);
-    }
-
-    /// Lets each of two names lead to where the other leads. After a crash both do, or none.
-    pub fn exchange(&self, one: (Ino, &[u8]), other: (Ino, &[u8]), done: Done<()>) {
-        let (one, one_name) = (one.0, one.1.to_vec());
-        let (other, other_name) = (other.0, other.1.to_vec());
-        let work = move |tx: &mut Transaction<'_>| tx.exchange((one, &one_name), (other, &other_name));
-        self.core.enter(cost::exchange(), work, done);
-    }
-
     /// An extended attribute's value, by its whole name.
     ///
     /// # Errors
@@ -299,7 +297,7 @@ impl Fs {
         let found = state.find(ino).and_then(|(_, hot, _)| Ok((hot, state.owner(&hot)?.mode)));
         found.is_ok_and(|(hot, mode)| {
             let capable = || state.xattr(&hot, CAPABILITY).is_ok_and(|found| found.is_some());
-            mode & (SETUID | SETGID) != 0 || capable()
+            mode & SETUID != 0 || mode & (SETGID | GROUP_EXECUTE) == SETGID | GROUP_EXECUTE || capable()
         })
     }
 
@@ -486,7 +484,7 @@ impl Fs {
     }
 
     /// Inner levels of a directory's tree, to state a cost; what is wrong with it is found by the operation.
-    fn levels(&self, ino: Ino) -> u8 {
+    pub(crate) fn levels(&self, ino: Ino) -> u8 {
         let state = self.core.read();
         let found = state.find_directory(ino);
         found.and_then(|(_, hot)| Tree::of(&hot).levels(state.arena())).unwrap_or(0)

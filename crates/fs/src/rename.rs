@@ -1,11 +1,13 @@
 //! Moving a name: one transaction, so that after a crash exactly one of the two names leads to the file.
 
 use crate::arena::corrupt;
+use crate::cost;
 use crate::directory::Found;
+use crate::door::Fs;
 use crate::error::FsError;
 use crate::format::{Hot, ROOT, Region, Slot};
 use crate::transaction::{State, Transaction};
-use crate::types::{IfExists, Ino, Kind};
+use crate::types::{Attributes, Caller, Done, IfExists, Ino, Kind};
 use zerocopy::little_endian::U32;
 
 impl State {
@@ -79,12 +81,14 @@ impl Transaction<'_> {
         Ok(())
     }
 
+    /// Moves a name. With a caller, whose it is, a whiteout takes the old one's place: its attributes, unless nothing moved.
     pub(crate) fn rename(
         &mut self,
         from: (Ino, &[u8]),
         to: (Ino, &[u8]),
         if_exists: IfExists,
-    ) -> Result<(), FsError> {
+        whiteout: Option<Caller>,
+    ) -> Result<Option<Attributes>, FsError> {
         let (from_slot, from_hot) = self.find_directory(from.0)?;
         let (to_slot, to_hot) = self.find_directory(to.0)?;
         let moved = self.name(&from_hot, from.1)?.ok_or(FsError::NotFound)?;
@@ -95,7 +99,7 @@ impl Transaction<'_> {
         }
         if let Some(present) = present {
             if present.slot == moved.slot && if_exists == IfExists::Replace {
-                return Ok(());
+                return Ok(None);
             }
             self.check_replaced(moved.kind, present, if_exists)?;
         }
@@ -103,7 +107,10 @@ impl Transaction<'_> {
             Some(present) => self.replace_name(to_slot, present, moved.slot, moved.kind)?,
             None => self.add_name(to_slot, to.1, moved.slot, moved.kind)?,
         }
-        self.remove_name(from_slot, from.1)?;
+        let whiteout = match whiteout {
+            Some(caller) => Some(self.white_out(caller, from_slot, from.1)?),
+            None => self.remove_name(from_slot, from.1).map(|()| None)?,
+        };
         if is_directory && from_slot != to_slot {
             self.add_links(from_slot, -1)?;
             self.add_links(to_slot, 1)?;
@@ -111,9 +118,50 @@ impl Transaction<'_> {
         }
         self.touch_changed(moved.slot)?;
         match present {
-            Some(gone) if gone.kind == Kind::Directory => self.drop_directory(to_slot, gone.slot),
-            Some(gone) => self.drop_link(gone.slot),
-            None => Ok(()),
+            Some(gone) if gone.kind == Kind::Directory => self.drop_directory(to_slot, gone.slot)?,
+            Some(gone) => self.drop_link(gone.slot)?,
+            None => {}
         }
+        whiteout.map(|slot| self.attributes(slot)).transpose()
+    }
+}
+
+impl Fs {
+    /// Moves a name. After a crash exactly one of the two leads to the file.
+    pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), if_exists: IfExists, done: Done<()>) {
+        let cost = cost::rename(self.levels(from.0), self.levels(to.0));
+        let (from, from_name) = (from.0, from.1.to_vec());
+        let (to, to_name) = (to.0, to.1.to_vec());
+        let work = move |tx: &mut Transaction<'_>| {
+            tx.rename((from, &from_name), (to, &to_name), if_exists, None).map(drop)
+        };
+        self.core().enter(cost, work, done);
+    }
+
+    /// Moves a name and leaves a whiteout of `caller`'s at the old one, a character device 0/0, as one change: overlayfs
+    /// asks for that. Completes with the whiteout's attributes; `None` where both names lead to one file, and stay.
+    pub fn rename_leaving_whiteout(
+        &self,
+        caller: Caller,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        if_exists: IfExists,
+        done: Done<Option<Attributes>>,
+    ) {
+        let cost = cost::rename_leaving_whiteout(self.levels(from.0), self.levels(to.0));
+        let (from, from_name) = (from.0, from.1.to_vec());
+        let (to, to_name) = (to.0, to.1.to_vec());
+        let work = move |tx: &mut Transaction<'_>| {
+            tx.rename((from, &from_name), (to, &to_name), if_exists, Some(caller))
+        };
+        self.core().enter(cost, work, done);
+    }
+
+    /// Lets each of two names lead to where the other leads. After a crash both do, or none.
+    pub fn exchange(&self, one: (Ino, &[u8]), other: (Ino, &[u8]), done: Done<()>) {
+        let (one, one_name) = (one.0, one.1.to_vec());
+        let (other, other_name) = (other.0, other.1.to_vec());
+        let work = move |tx: &mut Transaction<'_>| tx.exchange((one, &one_name), (other, &other_name));
+        self.core().enter(cost::exchange(), work, done);
     }
 }

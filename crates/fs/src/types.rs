@@ -36,7 +36,7 @@ pub enum Kind {
 pub struct Attributes {
     /// The number.
     pub ino: Ino,
-    /// Which of the files that have had this number; (ino, generation) is never used again.
+    /// Which of the files that have had this number; (ino, generation) is never used again, unless a crash took the file back.
     pub generation: u32,
     /// What it is.
     pub kind: Kind,
@@ -94,6 +94,8 @@ pub enum Privileges {
     Keep,
     /// They go: setuid, setgid where the group may execute, and `security.capability`.
     Drop,
+    /// So does setgid without group execution, which only a member of the file's group may keep.
+    DropAll,
 }
 
 /// When an extended attribute may be set.

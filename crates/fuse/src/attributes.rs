@@ -92,8 +92,17 @@ fn system_time(nanos: i64) -> SystemTime {
     if nanos >= 0 { UNIX_EPOCH + distance } else { UNIX_EPOCH - distance }
 }
 
+/// What tells the files apart that have had this number: 32 bits, of which handles are made.
+///
+/// A crash may take back a file that nobody synced, and its number and generation with it; the next file gets both. So the
+/// time of creation is part of it. The kernel's own root has generation 0: told of another, Linux before 6.9 gives it up.
 pub(crate) fn generation(of: &Attributes) -> Generation {
-    Generation(u64::from(of.generation))
+    if of.ino == Ino::ROOT {
+        return Generation(0);
+    }
+    // 2^64 divided by the golden ratio: times that are near each other are far apart in the upper half.
+    let created = (of.created as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    Generation(u64::from(of.generation) ^ created)
 }
 
 pub(crate) fn caller(request: &Request, umask: u32) -> Caller {
@@ -113,6 +122,35 @@ mod tests {
         for nanos in [0, 1, -1, 1_700_000_000_123_456_789, -86_400_000_000_001, i64::MAX] {
             assert_eq!(set_time(TimeOrNow::SpecificTime(system_time(nanos))), SetTime::To(nanos));
         }
+    }
+
+    #[test]
+    fn a_generation_differs_by_count_and_by_creation_and_is_32_bits_and_the_roots_is_0() {
+        let made = |ino, generation, created| {
+            let attributes = Attributes {
+                ino: Ino(ino),
+                generation,
+                kind: Kind::File,
+                size: 0,
+                stored_bytes: 0,
+                mode: 0,
+                links: 1,
+                uid: 0,
+                gid: 0,
+                device: 0,
+                accessed: 0,
+                modified: 0,
+                changed: 0,
+                created,
+            };
+            super::generation(&attributes).0
+        };
+        assert_eq!((made(1, 1, 5), made(1, 1, 6)), (0, 0));
+        assert_ne!(made(7, 1, 5), made(7, 2, 5));
+        let (now, tick) = (1_700_000_000_000_000_000, 4_000_000);
+        let all: std::collections::BTreeSet<u64> = (0..1000).map(|at| made(7, 1, now + at * tick)).collect();
+        assert_eq!(all.len(), 1000);
+        assert!(all.iter().all(|&generation| u32::try_from(generation).is_ok()));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What the daemon's log is told of requests that fail for a reason that no program can mend.
 
 use std::fmt::Display;
+use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,11 +16,13 @@ static BUDGET: Mutex<Budget> = Mutex::new(Budget { lines: BURST, since: None, le
 pub(crate) fn complain(error: &dyn Display, help: Option<&str>) {
     let left_out = BUDGET.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now());
     let help = help.map(|help| format!("\n  help: {help}")).unwrap_or_default();
-    match left_out {
-        None => {}
-        Some(0) => eprintln!("error: {error}{help}"),
-        Some(left_out) => eprintln!("error: {error} (and {left_out} more since the last line){help}"),
-    }
+    let more = match left_out {
+        None => return,
+        Some(0) => String::new(),
+        Some(left_out) => format!(" (and {left_out} more since the last line)"),
+    };
+    // A log that cannot be written must not end the daemon.
+    let _ = writeln!(io::stderr(), "error: {error}{more}{help}");
 }
 
 /// Lines that may still be written. In memory only.

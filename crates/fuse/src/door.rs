@@ -94,7 +94,13 @@ impl Filesystem for Door {
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let _timer = self.short_timer(Class::Lookup);
-        match self.fs.lookup_and_hold(ino(parent), name.as_bytes()) {
+        let found = match name.as_bytes() {
+            // The kernel has a handle of an inode that it forgot, and looks for its place.
+            b"." => self.fs.find_and_hold(ino(parent)),
+            b".." => self.fs.parent(ino(parent)).and_then(|parent| self.fs.find_and_hold(parent)),
+            name => self.fs.lookup_and_hold(ino(parent), name),
+        };
+        match found {
             Ok(found) => reply.entry(&self.ttl, &to_kernel(&found), generation(&found)),
             // The kernel may remember that, too: names appear only through itself.
             Err(FsError::NotFound) => reply.entry(&self.ttl, &absent(), Generation(0)),
@@ -233,7 +239,7 @@ impl Filesystem for Door {
 
     fn rename(
         &self,
-        _request: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         new_parent: INodeNo,
@@ -242,14 +248,22 @@ impl Filesystem for Door {
         reply: ReplyEmpty,
     ) {
         let (from, to) = ((ino(parent), name.as_bytes()), (ino(new_parent), new_name.as_bytes()));
-        match flags {
-            flags if flags.is_empty() => {
-                self.fs.rename(from, to, IfExists::Replace, self.empty(Class::Rename, reply));
+        let if_exists = match flags.contains(RenameFlags::RENAME_NOREPLACE) {
+            true => IfExists::Refuse,
+            false => IfExists::Replace,
+        };
+        match flags - RenameFlags::RENAME_NOREPLACE {
+            rest if rest.is_empty() => {
+                self.fs.rename(from, to, if_exists, self.empty(Class::Rename, reply));
             }
-            RenameFlags::RENAME_NOREPLACE => {
-                self.fs.rename(from, to, IfExists::Refuse, self.empty(Class::Rename, reply));
+            RenameFlags::RENAME_WHITEOUT => {
+                let done = self.empty(Class::Rename, reply);
+                let done: Done<_> = Box::new(move |moved| done(moved.map(drop)));
+                self.fs.rename_leaving_whiteout(caller(request, 0), from, to, if_exists, done);
             }
-            RenameFlags::RENAME_EXCHANGE => self.fs.exchange(from, to, self.empty(Class::Rename, reply)),
+            RenameFlags::RENAME_EXCHANGE if if_exists == IfExists::Replace => {
+                self.fs.exchange(from, to, self.empty(Class::Rename, reply));
+            }
             _ => reply.error(Errno::EINVAL),
         }
     }

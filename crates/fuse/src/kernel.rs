@@ -39,6 +39,8 @@ pub fn ask_of_kernel(config: &mut KernelConfig) {
         InitFlags::FUSE_ASYNC_DIO,
         InitFlags::FUSE_NO_OPEN_SUPPORT,
         InitFlags::FUSE_NO_OPENDIR_SUPPORT,
+        // Handles (`open_by_handle_at`, NFS) find an inode that the kernel forgot by a look-up of "." in it.
+        InitFlags::FUSE_EXPORT_SUPPORT,
         // The kernel checks access ACLs; what new files inherit is ours, and so must be the umask.
         InitFlags::FUSE_POSIX_ACL,
         InitFlags::FUSE_DONT_MASK,

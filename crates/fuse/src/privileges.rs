@@ -6,13 +6,14 @@
 //! | event | what comes |
 //! | --- | --- |
 //! | a new owner or group | FUSE_SETATTR with it: they go in any case, and `fs` sees to it |
-//! | a write, or anything else that changes content | before it, where the kernel knows of powers that must go, a FUSE_SETATTR that sets nothing |
+//! | a write, an allocation, or anything else that changes content | before it, where the kernel knows of powers that must go, a FUSE_SETATTR that sets nothing |
 //! | the write itself | FUSE_WRITE_KILL_SUIDGID, unless the writer has CAP_FSETID |
 //! | a new size | a bit of FUSE_SETATTR, unless the caller has CAP_FSETID |
 //!
 //! `fuser` does not hand on that last bit. In its place stands whether the caller is root: a process of another user that
 //! has CAP_FSETID loses the bits, where ext4 would keep them; one of root without it keeps them, but as the owner of
-//! everything it could set them again.
+//! everything it could set them again. Nor are we told who is in the file's group, and may keep a setgid that nobody executes:
+//! where the kernel asks because of that alone it has looked; else it goes.
 
 use fs::{Attributes, Done, Fs, FsError, Ino, Privileges, SetAttributes};
 use fuser::Request;
@@ -37,7 +38,7 @@ pub(crate) fn write_without_powers(fs: &Arc<Fs>, ino: Ino, offset: u64, data: &[
 fn of(uid: u32, set: &SetAttributes) -> Privileges {
     let nothing = *set == SetAttributes::default();
     let cuts_as_user = set.size.is_some() && uid != 0;
-    if nothing || cuts_as_user { Privileges::Drop } else { Privileges::Keep }
+    if nothing || cuts_as_user { Privileges::DropAll } else { Privileges::Keep }
 }
 
 #[cfg(test)]
@@ -48,8 +49,8 @@ mod tests {
     fn a_request_that_sets_nothing_and_a_size_from_a_user_take_powers() {
         let size = SetAttributes { size: Some(0), ..Default::default() };
         let mode = SetAttributes { mode: Some(0o4755), ..Default::default() };
-        assert_eq!(of(0, &SetAttributes::default()), Privileges::Drop);
-        assert_eq!(of(1000, &size), Privileges::Drop);
+        assert_eq!(of(0, &SetAttributes::default()), Privileges::DropAll);
+        assert_eq!(of(1000, &size), Privileges::DropAll);
         assert_eq!(of(0, &size), Privileges::Keep);
         assert_eq!(of(1000, &mode), Privileges::Keep);
     }

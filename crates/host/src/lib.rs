@@ -2,16 +2,24 @@
 mod batch;
 mod disk;
 mod error;
+mod fork;
 mod machine;
 mod mounts;
 mod open;
+mod privacy;
+mod process;
+mod shell;
 mod sparse;
 mod write_out;
 
 pub use disk::Disk;
 pub use error::HostError;
-pub use machine::{SystemClock, WriteCache, mark_io_flusher, random_bytes, write_cache};
-pub use mounts::{Mount, Mounts};
+pub use fork::{Forked, fork};
+pub use machine::{SystemClock, WriteCache, mark_io_flusher, memory_bytes, random_bytes, write_cache};
+pub use mounts::{Mount, Mounts, Owner};
 pub use open::{Access, Overwrite};
+pub use privacy::open_to_others;
+pub use process::{Peer, is_stopped, keep_descriptors, lock_holder, peer_of};
+pub use shell::quoted;
 pub use sparse::spare_bytes;
 pub use write_out::write_out;

@@ -40,6 +40,25 @@ impl Clock for SystemClock {
     }
 }
 
+/// The memory that this process may use: the machine's, or less where its control group (version 2) has a limit.
+pub fn memory_bytes() -> u64 {
+    let machine = rustix::system::sysinfo();
+    let physical = (machine.totalram as u64).saturating_mul(u64::from(machine.mem_unit));
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let group = groups.lines().find_map(|line| line.strip_prefix("0::/"));
+    let limit = group.and_then(|group| memory_limit(Path::new("/sys/fs/cgroup"), group));
+    limit.map_or(physical, |limit| limit.min(physical))
+}
+
+/// The least limit of `group` and the groups that it is in; the mount of control groups is `root`.
+fn memory_limit(root: &Path, group: &str) -> Option<u64> {
+    let group = root.join(group);
+    let groups = group.ancestors().take_while(|at| at.starts_with(root));
+    let limits = groups.filter_map(|at| std::fs::read_to_string(at.join("memory.max")).ok());
+    // Where there is none, `max` is written.
+    limits.filter_map(|limit| limit.trim().parse().ok()).min()
+}
+
 /// Sixteen bytes that nobody can guess, for identities.
 ///
 /// # Panics
@@ -119,5 +138,20 @@ mod tests {
         assert_eq!(parse_write_cache("write through\n"), WriteCache::None);
         assert_eq!(write_cache(Path::new("/proc/self/mountinfo")), WriteCache::Unknown);
         assert_eq!(write_cache(Path::new("/no such path")), WriteCache::Unknown);
+    }
+
+    #[test]
+    fn the_memory_limit_is_the_least_of_all_groups_around() {
+        let root = tempfile::tempdir().expect("a directory");
+        let limit = |group: &str, limit: &str| {
+            std::fs::create_dir_all(root.path().join(group)).expect("a directory");
+            std::fs::write(root.path().join(group).join("memory.max"), format!("{limit}\n")).expect("a file");
+        };
+        limit("a/b/c", "max");
+        assert_eq!(memory_limit(root.path(), "a/b/c"), None);
+        limit("a", "4096");
+        limit("a/b", "8192");
+        assert_eq!(memory_limit(root.path(), "a/b/c"), Some(4096));
+        assert_eq!(memory_limit(root.path(), ""), None);
     }
 }

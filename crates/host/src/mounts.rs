@@ -16,6 +16,17 @@ pub struct Mount {
     pub source: PathBuf,
     /// Major and minor number of the mounted file system, as `stat` tells them of every file on it.
     pub device: (u32, u32),
+    /// Of a FUSE mount, the user and group who made it and serve it: what only the kernel can say.
+    pub owner: Option<Owner>,
+}
+
+/// Who serves a FUSE mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner {
+    /// The user.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
 }
 
 /// All mounts that this process sees, in the order in which they were made.
@@ -79,7 +90,18 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let mut behind = fields.skip_while(|&field| field != b"-").skip(1);
     let fs_type = unescape(behind.next()?).into_string().ok()?;
     let source = unescape(behind.next()?);
-    Some(Mount { point: point.into(), fs_type, source: source.into(), device })
+    let owner = behind.next().and_then(parse_owner);
+    Some(Mount { point: point.into(), fs_type, source: source.into(), device, owner })
+}
+
+/// `rw,user_id=1000,group_id=1000,allow_other`. Options of the file system's own may follow, never come first.
+fn parse_owner(options: &[u8]) -> Option<Owner> {
+    let value = |name: &[u8]| {
+        let mut options = options.split(|&byte| byte == b',');
+        let value = options.find_map(|option| option.strip_prefix(name))?;
+        std::str::from_utf8(value).ok()?.parse().ok()
+    };
+    Some(Owner { uid: value(b"user_id=")?, gid: value(b"group_id=")? })
 }
 
 fn parse_device(field: &[u8]) -> Option<(u32, u32)> {
@@ -114,7 +136,7 @@ mod tests {
     const TEXT: &[u8] = b"\
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 30 22 0:25 / /mnt/a\\040b rw shared:7 master:3 - tmpfs tmpfs rw,size=5k
-31 30 0:40 / /mnt/a\\040b/weir rw - fuse.weir /srv/store rw,user_id=0
+31 30 0:40 / /mnt/a\\040b/weir rw - fuse.weir /srv/store rw,user_id=1000,group_id=100
 32 22 0:41 / /over rw - ext4 /dev/vdb rw
 33 32 0:42 / /over rw - fuse.weir \\134odd rw
 nonsense
@@ -131,6 +153,14 @@ nonsense
         assert_eq!(type_of("/mnt/a b/weir/x"), "fuse.weir");
         assert_eq!(type_of("/over/x"), "fuse.weir");
         assert_eq!(mounts.mount_of(Path::new("/over")).expect("a mount").source, Path::new("\\odd"));
+    }
+
+    #[test]
+    fn a_fuse_mount_has_an_owner_and_others_have_none() {
+        let mounts = Mounts::parse(TEXT);
+        let owner = |point: &str| mounts.mounted_at(Path::new(point)).expect("mounted").owner;
+        assert_eq!(owner("/mnt/a b/weir"), Some(Owner { uid: 1000, gid: 100 }));
+        assert_eq!(owner("/"), None);
     }
 
     #[test]

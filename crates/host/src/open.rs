@@ -4,7 +4,7 @@ use crate::disk::{Disk, Kind};
 use crate::error::HostError;
 use crate::sparse;
 use device::{BLOCK_BYTES, Block, Device, DeviceError};
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom, major, minor};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -49,6 +49,9 @@ impl Disk {
             (Kind::BlockDevice, Access::Write) => OFlags::EXCL,
             _ => OFlags::empty(),
         };
+        if access == Access::Write && is_read_only(stat.st_mode, stat.st_rdev) {
+            return Err(HostError::ReadOnly { path: path.to_owned() });
+        }
         let file = until_free(|| {
             let file = open_direct(path, flags | exclusive)?;
             rustix::fs::flock(&file, lock).map_err(|errno| HostError::of(path, "locking it", errno))?;
@@ -104,6 +107,13 @@ impl Disk {
     }
 }
 
+/// Whether the kernel writes nothing to this block device. Some kernels open it for writing all the same, and fail later.
+fn is_read_only(mode: u32, device: u64) -> bool {
+    let at = format!("/sys/dev/block/{}:{}/ro", major(device), minor(device));
+    FileType::from_raw_mode(mode) == FileType::BlockDevice
+        && std::fs::read_to_string(at).is_ok_and(|says| says.trim() == "1")
+}
+
 /// Tries until nobody else uses the file, for a while. A daemon that was killed holds its lock until the last of its
 /// threads is gone, and whoever starts it again at once is not to be told that it is still running.
 fn until_free(mut attempt: impl FnMut() -> Result<OwnedFd, HostError>) -> Result<OwnedFd, HostError> {
@@ -126,6 +136,7 @@ fn empty(path: &Path, bytes: u64) -> Result<Disk, HostError> {
         });
     }
     let disk = Disk::open(path, Access::Write)?;
+    disk.make_private()?;
     for length in [0, bytes] {
         rustix::fs::ftruncate(disk.file(), length)
             .map_err(|errno| HostError::of(path, "making it as long as asked", errno))?;
@@ -157,7 +168,7 @@ fn sync_parent(path: &Path) -> Result<(), HostError> {
         .map_err(|errno| HostError::of(parent, "making its new entry durable", errno))
 }
 
-fn kind_of(path: &Path, mode: u32) -> Result<Kind, HostError> {
+pub(crate) fn kind_of(path: &Path, mode: u32) -> Result<Kind, HostError> {
     let what = match FileType::from_raw_mode(mode) {
         FileType::RegularFile => return Ok(Kind::File),
         FileType::BlockDevice => return Ok(Kind::BlockDevice),

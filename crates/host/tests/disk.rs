@@ -73,7 +73,7 @@ fn a_writer_has_the_disk_alone_and_readers_share_it() {
     for access in [Access::Read, Access::Write] {
         let error = Disk::open(&path, access).expect_err("in use");
         assert!(matches!(error, HostError::Busy { .. }), "{error}");
-        assert!(error.to_string().contains("weir status"), "{error}");
+        assert!(error.help().is_some_and(|help| help.contains("weir status")), "{error}");
     }
     let over = Disk::create(&path, 8192, Overwrite::Yes);
     assert!(matches!(over, Err(HostError::Busy { .. })), "overwrote what is in use");
@@ -118,7 +118,7 @@ fn sizes_that_make_no_sense_are_refused_and_leave_nothing() {
     }
     // More than ext4 can hold in a file; some file systems can.
     let made = Disk::create(&path, 1 << 62, Overwrite::No);
-    assert!(matches!(made, Ok(_) | Err(HostError::Full { .. })), "{made:?}");
+    assert!(matches!(made, Ok(_) | Err(HostError::TooLarge { .. })), "{made:?}");
     assert_eq!(made.is_ok(), path.exists(), "a failed creation left a file");
 }
 

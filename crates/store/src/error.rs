@@ -176,7 +176,7 @@ impl StoreError {
             StoreError::FullBelow { .. } => {
                 "free some space in that file system; in the store nothing is lost"
             }
-            StoreError::NotAStore { .. } => "`weir format` makes one, and overwrites what is there",
+            StoreError::NotAStore { .. } => "give the directory or device that was formatted",
             StoreError::NewerVersion { .. } | StoreError::UnknownFeature { .. } => "upgrade weir to use it",
             StoreError::Damaged { .. } => "restore the device from a copy",
             StoreError::Truncated { .. } => {

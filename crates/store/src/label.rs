@@ -7,7 +7,7 @@ use crate::error::StoreError;
 use crate::map::Map;
 use crate::note::{NAME_PART, Note};
 use crate::policy::Class;
-use crate::store::Store;
+use crate::store::{Store, Writer};
 use crate::volume::{VolumeId, VolumeMode};
 use device::Sequence;
 use zerocopy::little_endian::{U32, U64};
@@ -100,15 +100,42 @@ impl Store {
         new: &NewVolume<'_>,
         sequence: Sequence,
     ) -> Result<VolumeId, StoreError> {
+        self.clone_by(&mut self.lock_writer(), from, new, sequence)
+    }
+
+    /// The same for a volume that others write to meanwhile: refused where there is no room for what their pages need beside
+    /// once nodes are shared. From that check on everybody is promised as much.
+    ///
+    /// # Errors
+    /// Those of `clone_named`; [`StoreError::Full`], too, before anything is done.
+    pub fn clone_beside_writers(
+        &self,
+        from: VolumeId,
+        new: &NewVolume<'_>,
+        sequence: Sequence,
+    ) -> Result<VolumeId, StoreError> {
         let mut writer = self.lock_writer();
-        self.make_ready(&mut writer)?;
+        self.map_mut().expect_sharing()?;
+        let cloned = self.clone_by(&mut writer, from, new, sequence);
+        self.map_mut().expects_sharing = false;
+        cloned
+    }
+
+    fn clone_by(
+        &self,
+        writer: &mut Writer,
+        from: VolumeId,
+        new: &NewVolume<'_>,
+        sequence: Sequence,
+    ) -> Result<VolumeId, StoreError> {
+        self.make_ready(writer)?;
         self.check_clone(from, new.name)?;
         let last = self.map().volumes.keys().next_back().map_or(0, |last| last.0);
         let to = VolumeId(last + 1);
         let mut notes = vec![Note::CloneVolume { to, mode: new.mode, sequence, created: new.created }];
         let parts = new.name.as_bytes().chunks(NAME_PART);
         notes.extend(parts.map(|part| Note::NameVolume { volume: to, part: part.to_vec() }));
-        self.append_notes(&mut writer, from, notes, Class::Writer)?;
+        self.append_notes(writer, from, notes, Class::Writer)?;
         Ok(to)
     }
 

@@ -15,10 +15,10 @@
 use crate::audit::Blocks;
 use crate::policy::Candidate;
 use crate::superblock::Geometry;
+use crate::sync::{AtomicU32, Ordering};
 use device::Block;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What a segment holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

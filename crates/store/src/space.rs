@@ -82,7 +82,7 @@ impl Map {
     }
 
     fn nodes_per_page(&self) -> u64 {
-        NODES_PER_PAGE + if self.table.has_shared() { SHARED_PER_PAGE } else { 0 }
+        NODES_PER_PAGE + if self.shares_nodes() { SHARED_PER_PAGE } else { 0 }
     }
 
     /// What is promised to a page.
@@ -135,7 +135,7 @@ impl Map {
         }
         let others = notes.len() as u64 - pages;
         let own = (nodes.len() as u64).min(NODES_PER_PAGE * pages + NODES_PER_CHANGE * others);
-        if !self.table.has_shared() {
+        if !self.shares_nodes() {
             return own;
         }
         let leaves = nodes.iter().filter(|&&(_, level, _)| level == 0).count() as u64;
@@ -144,6 +144,20 @@ impl Map {
 
     pub(crate) fn promised_segments(&self) -> u64 {
         self.promised_blocks().div_ceil(self.segments.geometry.segment_blocks)
+    }
+
+    /// Whether nodes have several references, or are about to.
+    fn shares_nodes(&self) -> bool {
+        self.table.has_shared() || self.expects_sharing
+    }
+
+    /// Counts nodes as shared from now on, as a clone will make them, if there is room for what that adds to the promises.
+    pub(crate) fn expect_sharing(&mut self) -> Result<(), StoreError> {
+        if !self.shares_nodes() && self.segments.promised_pages * SHARED_PER_PAGE > self.promisable() {
+            return Err(StoreError::Full);
+        }
+        self.expects_sharing = true;
+        Ok(())
     }
 
     /// Blocks that a new promise may count on.
@@ -236,13 +250,6 @@ impl Store {
     /// Blocks that a page is promised: six, or eight where something was cloned.
     pub fn blocks_per_page(&self) -> u64 {
         self.map().blocks_per_page()
-    }
-
-    /// Whether the pages that have a promise can be promised what they need beside once something is cloned. Whoever clones
-    /// what others write to asks first.
-    pub fn has_room_to_clone(&self) -> bool {
-        let map = self.map();
-        map.table.has_shared() || map.segments.promised_pages * SHARED_PER_PAGE <= map.promisable()
     }
 
     /// Gives back a promise for `pages` pages: used, or not needed after all.

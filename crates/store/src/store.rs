@@ -24,10 +24,13 @@ use crate::segments::{SegmentEntry, Segments, Use};
 use crate::space::Space;
 use crate::stretch::Heads;
 use crate::superblock::{Geometry, Layout};
+use crate::sync::{
+    AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 use crate::volume;
 use device::{Block, Device, DeviceError, Incarnation, Operation, Page, Sequence, StoreId};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// The error number of a failed read or write, on every Linux.
 const EIO: i32 = 5;

@@ -1,4 +1,4 @@
-//! What several threads share, by these names: tests compile files that use no others with `shuttle`'s in their place.
+//! What threads hand over to each other by, under these names: `tests/threads` compiles the same sources with `shuttle`'s in their place.
 
-pub(crate) use std::sync::Mutex;
-pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+pub(crate) use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};

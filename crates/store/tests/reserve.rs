@@ -5,9 +5,9 @@ mod common;
 use common::*;
 use device::{Block, Device, DeviceError, Incarnation, ObjectId, Operation, Page, PageNo, Random, Sequence};
 use sim::{Faults, Power, SimDisk};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use store::{Change, Store, StoreError, VolumeId, VolumeMode};
+use std::sync::{Arc, Mutex};
+use store::{Change, NewVolume, Space, Store, StoreError, VolumeId, VolumeMode};
 
 /// Files of which the store holds pages; each page of each may be overwritten.
 const FILES: u64 = 8;
@@ -377,4 +377,73 @@ fn a_clone_can_be_deleted_after_everything_was_deleted_in_it() {
             store.delete_volume(VolumeId(1), next()).expect("a clone can be deleted");
         }
     }
+}
+
+/// A disk at whose next write something else is done.
+struct Meanwhile {
+    disk: Arc<SimDisk>,
+    work: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Device for Meanwhile {
+    fn blocks(&self) -> u64 {
+        self.disk.blocks()
+    }
+
+    fn name(&self) -> &str {
+        self.disk.name()
+    }
+
+    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
+        self.disk.read(at, into)
+    }
+
+    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
+        if let Some(work) = self.work.lock().expect("no panic").take() {
+            work();
+        }
+        self.disk.write(at, from)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.disk.flush()
+    }
+
+    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
+        self.disk.trim(at, count)
+    }
+}
+
+#[test]
+fn while_a_clone_is_on_its_way_nobody_is_promised_what_it_takes() {
+    let (_power, disk, store) = fresh(400, 5);
+    drop(store);
+    let disk = Arc::new(Meanwhile { disk, work: Mutex::default() });
+    let store = Arc::new(Store::open(disk.clone() as Arc<dyn Device>).expect("a sound store"));
+    store.begin(Incarnation(9)).expect("a higher one");
+    let mut random = Random::new(5);
+    let vector: Vec<Change> = (1..40).map(|home| write(&mut random, home)).collect();
+    store.apply(&vector).expect("room");
+    let writers = store.clone();
+    let work = move || while writers.reserve(1).is_ok() {};
+    *disk.work.lock().expect("no panic") = Some(Box::new(work));
+    let new = NewVolume { name: "copy", mode: VolumeMode::Writable, created: 0 };
+    store.clone_beside_writers(VolumeId::MAIN, &new, Sequence(50)).expect("room, when it began");
+    assert!(disk.work.lock().expect("no panic").is_none(), "writers came between");
+    assert_eq!(store.blocks_per_page(), 8, "nodes are shared now");
+    let Space { free, reserved, .. } = store.space();
+    assert!(reserved <= free, "{reserved} blocks are promised, {free} are free");
+    let new = NewVolume { name: "another", ..new };
+    store.clone_beside_writers(VolumeId::MAIN, &new, Sequence(51)).expect("that was paid for");
+}
+
+#[test]
+fn a_clone_is_refused_where_the_promises_leave_no_room_for_what_it_takes() {
+    let (_power, _disk, store) = fresh(400, 6);
+    store.apply(&[write(&mut Random::new(6), 1)]).expect("room");
+    while store.reserve(1).is_ok() {}
+    let new = NewVolume { name: "copy", mode: VolumeMode::Writable, created: 0 };
+    let refused = store.clone_beside_writers(VolumeId::MAIN, &new, Sequence(50));
+    assert_eq!(refused, Err(StoreError::Full));
+    assert_eq!(store.blocks_per_page(), 6, "nothing is shared");
 }

@@ -143,7 +143,7 @@ pub enum Series {
     /// renaming a directory ends the paths below it. Generations follow from `Role`.
     Path(u32, Name),
     /// A descriptor, by table, number and generation.
-    Descriptor(u32),
+    Descriptor(u64),
     /// An open file description. Not in the paper: without it, a descriptor shared by processes closes too early.
     Description(Handle),
     /// An asynchronous request.

@@ -20,6 +20,8 @@ pub enum TraceError {
     Contents { path: PathBuf, section: &'static str, why: String },
     #[error("{}: line {line}: {why}", path.display())]
     Snapshot { path: PathBuf, line: u64, why: &'static str },
+    #[error("{}:{line}: {what}", path.display())]
+    TooLarge { path: PathBuf, line: u64, what: &'static str },
     #[error("{}: no call could be read from it", path.display())]
     Empty { path: PathBuf },
     #[error("{}: not empty", path.display())]
@@ -30,6 +32,10 @@ pub enum TraceError {
     Confine { path: PathBuf, source: io::Error },
     #[error("{}: {doing}: {source}", path.display())]
     Target { doing: &'static str, path: PathBuf, source: io::Error },
+    #[error("{}: not a tree that a replay has kept: {why}", path.display())]
+    NotOurs { path: PathBuf, why: String },
+    #[error("{}: another replay uses it", path.display())]
+    TreeInUse { path: PathBuf },
     #[error("the replay stalled: {what}")]
     Stalled { what: String },
     #[error("strace cannot be started: {source}")]
@@ -65,6 +71,9 @@ impl TraceError {
                 "run as root, or let users make namespaces: `sysctl user.max_user_namespaces`"
             }
             TraceError::Target { .. } => "give another target",
+            TraceError::TooLarge { .. } => "compile a part of the trace",
+            TraceError::NotOurs { .. } => "move it away, or give another target",
+            TraceError::TreeInUse { .. } => "wait for its end, or replay without --reuse",
             TraceError::Stalled { .. } => "replay with `--order temporal` and report this trace",
             TraceError::NoStrace { .. } => "install the package `strace`",
             TraceError::Results { .. } => "see its own message above",
@@ -81,7 +90,14 @@ impl TraceError {
 
     /// Whether the target is the reason: it is full, read-only, lacks a feature, or may not be used.
     pub fn is_about_the_target(&self) -> bool {
-        matches!(self, TraceError::Target { .. } | TraceError::Space { .. } | TraceError::Confine { .. })
+        matches!(
+            self,
+            TraceError::Target { .. }
+                | TraceError::Space { .. }
+                | TraceError::Confine { .. }
+                | TraceError::NotOurs { .. }
+                | TraceError::TreeInUse { .. }
+        )
     }
 
     /// Something that the target did not do.

@@ -32,8 +32,9 @@ pub use order::{Order, Switches, Wait};
 pub use parse::{Coverage, IBench, Merged, MobiGen, Source, Strace};
 pub use record::{RecordSettings, Recording, record};
 pub use replay::{
-    Baseline, Cache, CacheControl, EngineFigures, EngineTest, Failure, Results, Run, Sample, Settings, Speed,
-    Syncs, WriteOut, confine, replay, replay_onto_nothing, results_from_bytes, results_to_bytes, test_engine,
+    Baseline, Cache, CacheControl, Confined, EngineFigures, EngineTest, Failure, Results, Run, Sample,
+    Settings, Site, Speed, Stay, Syncs, WriteOut, confine, replay, replay_onto_nothing, results_from_bytes,
+    results_to_bytes, test_engine,
 };
 pub use report::{Comparison, Explanation, Report, Summary, explain, picture, write_time_line};
 use std::fs::File;

@@ -2,7 +2,7 @@
 
 use std::io::BufReader;
 use std::path::PathBuf;
-use trace::{Benchmark, CompileSettings, Fate, Strace, TraceError};
+use trace::{Baseline, Benchmark, CompileSettings, Fate, Report, Settings, Speed, Strace, TraceError};
 
 fn data(file: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(file)
@@ -113,4 +113,20 @@ fn a_file_that_the_snapshot_lacks_and_the_trace_opens_was_there() {
     assert_eq!((benchmark.about.repairs.outside, benchmark.about.repairs.races), (1, 0));
     let verification = trace::verify(&benchmark, "weir", 1, 1).expect("the order is compiled");
     assert_eq!((verification.judged, verification.unjudged.len()), (2, 0), "{verification}");
+}
+
+#[test]
+fn a_report_names_both_numbers_of_a_result_that_differs_its_line_and_the_cause_in_words() {
+    let text = "1 100000001.0 openat(AT_FDCWD</>, \"/f\", O_RDONLY) = 3</f> <0.1>\n\
+        1 100000002.0 read(3</f>, \"\"..., 100) = 100 <0.1>\n1 100000003.0 read(3</f>, \"\"..., 50) = 50 <0.1>\n";
+    let settings = CompileSettings::default();
+    let benchmark =
+        trace::compile(&mut Strace::new(text.as_bytes()), "one".as_ref(), &settings).expect("it compiles");
+    // Nothing answers with 0 to everything.
+    let settings = Settings { order: Baseline::Single, speed: Speed::Full, stall_seconds: 30 };
+    let run = trace::replay_onto_nothing(&benchmark, &settings).expect("it ends");
+    let said = Report::new(&benchmark, "single", &run, Some(&run)).to_string();
+    let words =
+        "2 read, the first recorded 100, replayed 0 (action 1, line 2): the files that were there before";
+    assert!(said.contains(words), "{said}");
 }

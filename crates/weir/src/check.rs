@@ -107,6 +107,12 @@ fn check(args: &CheckArgs) -> Result<Findings, WeirError> {
             check_volumes(&store, cache, &mut findings);
         }
         Err(error) => {
+            let (source, path) = (error.clone(), media.buffer.clone());
+            let wrong = WeirError::Cache { path, source };
+            // Not what is wrong with the store, but with the command line.
+            if args.buffer.is_some() && wrong.is_of_another_buffer() {
+                return Err(wrong.not_its_buffer());
+            }
             findings.add_error(error.to_string(), error.help());
             findings.skipped.push(rest[1].into());
         }

@@ -16,6 +16,7 @@ pub(crate) struct Cli {
 
 const EXIT_CODES: &str = "\
 Results go to standard output, everything else to standard error.
+Sizes: K, M, G, T or KiB, MiB, GiB, TiB count by 1024; kB, MB, GB, TB by 1000.
 Exit codes: 0 done; 1 failed, and what failed is as it was (`check`: findings);
 2 the command line makes no sense (`check`: could not check).
 
@@ -30,6 +31,7 @@ pub(crate) enum Command {
     Format(FormatArgs),
     Mount(MountArgs),
     /// Unmount, take everything home, and wait until that is done
+    #[command(visible_alias = "umount")]
     Unmount(DirArgs),
     Status(StatusArgs),
     /// Make everything written so far durable, for all files
@@ -53,7 +55,8 @@ pub(crate) enum Command {
 /// a later sync never waits for the file system below to find space. Or PATH is a block device (or an existing file)
 /// that becomes the store; then --buffer is required.
 ///
-/// Refuses anything that is not blank, unless --force is given, and anything mounted, always.
+/// Refuses anything that is not blank, and a directory with other things in it, unless --force is given; and anything
+/// mounted, always. Files get the mode 0600: a store holds everybody's data. Block devices keep theirs.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -67,13 +70,13 @@ pub(crate) struct FormatArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) buffer: Option<PathBuf>,
     /// Size of the file `store`; a block device is used whole [default: 8GiB]
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     pub(crate) size: Option<Size>,
     /// Size of a buffer file; a block device is used whole [default: 256MiB]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) buffer_size: Option<Size>,
     /// Size of a segment, from 1MiB to 128MiB [default: store / 256, within these]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) segment_size: Option<Size>,
     /// Take the whole size of a store that is a file from its file system now, and keep it: writers never find that file system
     /// full. Without it the file is sparse, and grows with what is in it
@@ -87,7 +90,8 @@ pub(crate) struct FormatArgs {
 /// Mount a store; returns once it is ready
 ///
 /// The daemon stays in the background until DIR is unmounted, by `weir unmount`,
-/// `umount`, or SIGTERM; it then takes everything home and exits.
+/// `umount`, or SIGTERM; it then takes everything home and exits. A dead mount of the same store on DIR, left by a daemon
+/// that was killed, is taken away.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -122,17 +126,22 @@ pub(crate) struct MountArgs {
     pub(crate) daemon: bool,
 }
 
+/// 1 GiB, or half of the memory there is where that is less.
+fn memory_default() -> Size {
+    Size((1 << 30).min(host::memory_bytes() / 2))
+}
+
 /// Limits and ages of a mount.
 #[derive(Debug, Args)]
 pub(crate) struct Tuning {
     /// When pages that a write covers only in part are fetched
     #[arg(long, value_enum, default_value_t = Fetch::Lazy)]
     pub(crate) fetch: Fetch,
-    /// Memory for pages and deltas
-    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    /// Memory for pages and deltas: at least 16MiB, at most what the machine has
+    #[arg(long, value_name = "SIZE", default_value_t = memory_default(), allow_hyphen_values = true)]
     pub(crate) memory: Size,
-    /// Of it, how much may be newer than the store [default: half of --memory]
-    #[arg(long, value_name = "SIZE")]
+    /// Of it, how much may be newer than the store: at least 8MiB [default: half of --memory]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) dirty: Option<Size>,
     /// What nobody synced is durable after this many milliseconds
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
@@ -232,7 +241,7 @@ pub(crate) struct ReplaceBufferArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) buffer: Option<PathBuf>,
     /// Size of a new buffer file; a block device is used whole [default: as the old one]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) buffer_size: Option<Size>,
     /// The old buffer, where it is not the entry `buffer` of PATH
     #[arg(long, value_name = "PATH")]
@@ -317,8 +326,8 @@ Examples:
 pub(crate) struct ScrubArgs {
     /// The directory on which the store is mounted
     pub(crate) dir: PathBuf,
-    /// Bytes to read in a second, at most
-    #[arg(long, value_name = "SIZE", default_value = "100MiB")]
+    /// Bytes to read in a second, at most; no less than 1MiB
+    #[arg(long, value_name = "SIZE", default_value = "100MiB", allow_hyphen_values = true)]
     pub(crate) rate: Size,
     /// As one JSON object, for scripts
     #[arg(long)]

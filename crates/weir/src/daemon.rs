@@ -4,21 +4,24 @@
 //! `stack.rs`; one waits for signals; one listens on the control socket and starts a short-lived one per client.
 
 use crate::cli::{Fetch, MountArgs, Tuning};
-use crate::control::{self, Server};
+use crate::control::Server;
 use crate::error::WeirError;
+use crate::logs;
 use crate::media::Media;
-use crate::mount_point;
+use crate::mount_point::{MountPoint, device_of};
 use crate::signals::{self, Kept, Watched};
 use crate::size::Size;
 use crate::stack::{Stack, Stopper, Workers};
 use crate::status::Mounted;
+use crate::tell;
 use crate::volume;
 use crate::watch;
 use cache::{FetchMode, Settings};
 use fuse::{Door, Latencies, Options};
 use host::Access;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,9 +38,10 @@ const MEMORY_MIN: Size = Size(16 << 20);
 pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     abort_on_panic();
     let settings = settings(&args.tuning)?;
-    let dir = mount_point::check(args)?;
     let media = Media::find(&args.path, args.buffer.as_deref())?;
-    media.ensure_not_below(&dir)?;
+    let point = MountPoint::check(args, &media)?;
+    media.ensure_not_below(&point.dir)?;
+    let logs = if args.daemon { Some(logs::directory()?) } else { None };
     if args.daemon {
         // Fails only if we lead a session already, which is what we want.
         let _ = rustix::process::setsid();
@@ -48,12 +52,20 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
         || (!is_default && volume::find(&args.path, &args.volume)?.mode == VolumeMode::ReadOnly);
     let access = if read_only { Access::Read } else { Access::Write };
     let stack = Stack::open(media, settings, access, &args.volume)?;
+    stack.media.warn_of_readers();
     // A daemon whose memory is written back by itself must not wait for itself; needs privilege, works without.
     let _ = host::mark_io_flusher();
-    serve(args, dir, stack, access)
+    serve(args, point, stack, access, logs)
 }
 
-fn serve(args: &MountArgs, dir: PathBuf, stack: Stack, access: Access) -> Result<(), WeirError> {
+fn serve(
+    args: &MountArgs,
+    point: MountPoint,
+    stack: Stack,
+    access: Access,
+    logs: Option<PathBuf>,
+) -> Result<(), WeirError> {
+    let dir = point.dir.clone();
     let latencies = Arc::new(Latencies::default());
     let options = Options {
         source: stack.media.name.display().to_string(),
@@ -65,19 +77,21 @@ fn serve(args: &MountArgs, dir: PathBuf, stack: Stack, access: Access) -> Result
     let workers = Workers::start(&stack.cache, access)?;
     // Until here a signal has ended us; from here on it would leave a mount behind.
     let signals = signals::keep().map_err(|source| WeirError::Spawn { source })?;
-    let session = match fuse::mount(door, &dir, &options) {
+    let failed = |source| WeirError::MountFailed { dir: dir.clone(), source };
+    let session = match point.clear().and_then(|()| fuse::mount(door, &dir, &options).map_err(failed)) {
         Ok(session) => session,
-        Err(source) => {
+        Err(error) => {
             // Nothing was changed through a mount that never was; the media are as consistent as after any stop.
             let _ = workers.stop_and_drain();
-            return Err(WeirError::MountFailed { dir, source });
+            return Err(error);
         }
     };
     let mounted = Arc::new(Mounted::new(dir.clone(), stack, latencies, args.tuning.threads));
     let serving = Arc::new(AtomicBool::new(true));
     watch::start(mounted.cache(), dir.clone(), serving.clone())
         .map_err(|source| WeirError::Spawn { source })?;
-    let served = attend(args, &mounted, signals, workers.stopper(), serving.clone()).and_then(|server| {
+    let signals = (signals, workers.stopper(), serving.clone());
+    let served = attend(&mounted, signals, logs.as_deref()).and_then(|server| {
         let result = session.run().map_err(|source| WeirError::MountFailed { dir: dir.clone(), source });
         serving.store(false, Ordering::Release);
         server.hide();
@@ -85,31 +99,33 @@ fn serve(args: &MountArgs, dir: PathBuf, stack: Stack, access: Access) -> Result
     });
     let drained = workers.stop_and_drain().map_err(|error| error.to_string());
     mounted.set_drained(drained.clone());
-    served?.close();
+    let server = served?;
+    mounted.forget_log();
+    server.close();
     drained.map_err(|why| WeirError::NotDrained { dir, why })
 }
 
-/// Starts to listen to clients and signals, and says that the mount is ready.
+/// Starts to listen to clients and signals, and says that the mount is ready. A daemon in the background writes its messages below
+/// `logs` from then on.
 fn attend(
-    args: &MountArgs,
     mounted: &Arc<Mounted>,
-    signals: Kept,
-    stopper: Stopper,
-    serving: Arc<AtomicBool>,
+    (signals, stopper, serving): (Kept, Stopper, Arc<AtomicBool>),
+    logs: Option<&Path>,
 ) -> Result<Server, WeirError> {
     let dir = mounted.dir().to_path_buf();
-    let device = control::device_of(&dir)?;
-    let server = Server::start(mounted.clone())?;
-    let goodbye = server.socket.clone();
-    let farewell = Box::new(move || control::remove(&goodbye));
+    let device = device_of(&dir)?;
+    let server = Server::start(mounted.clone(), device)?;
+    let ending = mounted.clone();
+    let farewell = Box::new(move || ending.forget_log());
     let watched = Watched { dir: dir.clone(), device, stopper, serving, farewell };
     signals.watch(watched).map_err(|source| WeirError::Spawn { source })?;
-    if args.daemon {
-        let log = control::log_path(&server.socket);
-        leave_terminal(&log).map_err(|source| WeirError::Spawn { source })?;
-        mounted.set_log(log);
-    } else {
-        eprintln!("{}: mounted; unmount it, or press ^C, to end", dir.display());
+    match logs {
+        Some(logs) => {
+            let (file, path) = logs::create(logs, device)?;
+            mounted.set_log(path);
+            leave_caller(&file).map_err(|source| WeirError::Spawn { source })?;
+        }
+        None => tell(&format!("{}: mounted; unmount it, or press ^C, to end", dir.display())),
     }
     Ok(server)
 }
@@ -155,13 +171,12 @@ fn abort_on_panic() {
     }));
 }
 
-/// Says that we are ready, and from then on writes messages to `log` instead of the terminal.
-fn leave_terminal(log: &Path) -> io::Result<()> {
+/// Says that we are ready, and keeps nothing of who started us: messages go to `log` from now on. Standard input is /dev/null
+/// already, and `weir mount` has passed on nothing else.
+fn leave_caller(log: &File) -> io::Result<()> {
     std::env::set_current_dir("/")?;
-    let log = OpenOptions::new().create(true).append(true).open(log)?;
-    let mut stdout = io::stdout();
-    writeln!(stdout, "{READY}").and_then(|()| stdout.flush())?;
-    rustix::stdio::dup2_stderr(&log)?;
+    rustix::stdio::dup2_stderr(log)?;
+    let mut ready = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     rustix::stdio::dup2_stdout(File::options().write(true).open("/dev/null")?)?;
-    Ok(())
+    writeln!(ready, "{READY}")
 }

@@ -1,14 +1,16 @@
 //! What can go wrong at the command line: what, where, and the next step.
 
 use crate::bench::BenchError;
-use crate::control;
+use crate::logs;
 use crate::size::Size;
 use buffer::BufferError;
 use cache::CacheError;
 use device::Operation;
 use fs::FsError;
-use host::HostError;
+use host::{HostError, quoted};
+use rustix::io::Errno;
 use std::borrow::Cow;
+use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 use store::StoreError;
@@ -22,14 +24,24 @@ pub(crate) enum WeirError {
     Io { doing: &'static str, path: PathBuf, source: io::Error },
     #[error("{}: not blank: it holds {found}", path.display())]
     NotBlank { path: PathBuf, found: &'static str },
+    #[error("{}: not empty: it holds {holds}", path.display())]
+    NotEmpty { path: PathBuf, holds: String },
+    #[error("{}: is a directory, not a file or a block device", path.display())]
+    IsDirectory { path: PathBuf },
+    #[error("{}: it leads to {}, which is not there", path.display(), to.display())]
+    LeadsNowhere { path: PathBuf, to: PathBuf },
+    #[error("{}: neither a mounted store nor a formatted one", path.display())]
+    NeitherMountNorStore { path: PathBuf },
     #[error("{}: is mounted on {}", path.display(), at.display())]
     DeviceMounted { path: PathBuf, at: PathBuf },
     #[error("{}: is neither a directory, a block device nor a regular file", path.display())]
     NotMedia { path: PathBuf },
     #[error("{}: a store that is a device needs a buffer of its own", path.display())]
     BufferWanted { path: PathBuf },
-    #[error("{}: the buffer is missing", path.display())]
-    BufferMissing { path: PathBuf },
+    #[error("{}: the buffer is missing{}", path.display(), leading(link))]
+    BufferMissing { path: PathBuf, link: Option<PathBuf> },
+    #[error("not the buffer of this store: {why}")]
+    NotItsBuffer { why: String },
     #[error("{}: the buffer cannot be read, and what was not home yet is only there: {why}", path.display())]
     BufferLost { path: PathBuf, why: String },
     #[error("{}: the buffer cannot be written: {why}", path.display())]
@@ -44,13 +56,15 @@ pub(crate) enum WeirError {
     FixedSize { option: &'static str, path: PathBuf },
     #[error("{}: in use: it is mounted already, or being checked or formatted", path.display())]
     Busy { path: PathBuf },
+    #[error("{}: in use by process {pid} ({program})", path.display())]
+    InUse { path: PathBuf, pid: u32, program: String, mount: Option<PathBuf> },
     #[error("{source}")]
     Host { path: PathBuf, source: HostError },
-    #[error("{}: {source}", path.display())]
+    #[error("{}", about(path, source))]
     Store { path: PathBuf, source: StoreError },
-    #[error("{}: {source}", path.display())]
+    #[error("{}", about(path, source))]
     Cache { path: PathBuf, source: CacheError },
-    #[error("{}: {source}", path.display())]
+    #[error("{}", about(path, source))]
     Fs { path: PathBuf, source: FsError },
     #[error("{}: lies on weir's own mount {}", path.display(), mount.display())]
     OnOwnMount { path: PathBuf, mount: PathBuf },
@@ -80,6 +94,18 @@ pub(crate) enum WeirError {
     NotMounted { dir: PathBuf },
     #[error("{}: the daemon does not answer: {source}", dir.display())]
     NoAnswer { dir: PathBuf, source: io::Error },
+    #[error("{}: does not answer: the daemon has ended, killed or crashed, and left a dead mount", dir.display())]
+    DaemonGone { dir: PathBuf, store: PathBuf, owner: u32 },
+    #[error("{}: a dead mount of another store, {}, is here", dir.display(), store.display())]
+    DeadMount { dir: PathBuf, store: PathBuf },
+    #[error("{}: the daemon, pid {pid}, is stopped (SIGSTOP, or a debugger)", dir.display())]
+    DaemonStopped { dir: PathBuf, pid: u32 },
+    #[error("{}: the daemon has not answered for {seconds} s", dir.display())]
+    DaemonSilent { dir: PathBuf, pid: Option<u32>, seconds: u64 },
+    #[error("{}: the daemon of user {owner} takes this from that user and root only", dir.display())]
+    DaemonOfOther { dir: PathBuf, owner: u32 },
+    #[error("{}: the daemon cannot keep its messages there: {why}", dir.display())]
+    RunDirectory { dir: PathBuf, why: String },
     #[error("{}: the daemon says: {why}", dir.display())]
     Refused { dir: PathBuf, why: String, help: Option<String> },
     #[error("{}: unmounting: {why}", dir.display())]
@@ -135,19 +161,50 @@ impl WeirError {
         }
     }
 
+    /// Whether what was given as the buffer is something else.
+    pub(crate) fn is_of_another_buffer(&self) -> bool {
+        let WeirError::Cache { source: CacheError::Buffer(error), .. } = self else { return false };
+        matches!(error, BufferError::NotABuffer { .. } | BufferError::OtherStore { .. })
+    }
+
+    /// The same, where somebody said that it is the buffer.
+    pub(crate) fn not_its_buffer(&self) -> WeirError {
+        WeirError::NotItsBuffer { why: self.to_string() }
+    }
+
     /// Whether it is that the buffer, which lies at `buffer`, cannot be written; it may still be readable.
     pub(crate) fn is_not_writable(&self, buffer: &Path) -> bool {
         match self {
             WeirError::Cache { source: CacheError::Buffer(BufferError::Device(error)), .. } => {
                 matches!(error.operation, Operation::Write | Operation::Flush)
             }
-            WeirError::Host { path, source: HostError::Permission { .. } } => path == buffer,
+            WeirError::Host { path, source: HostError::Permission { .. } | HostError::ReadOnly { .. } } => {
+                path == buffer
+            }
             _ => false,
         }
     }
 
-    fn help_about_buffer(&self) -> Option<&'static str> {
+    fn help_about_media(&self) -> Option<&'static str> {
         Some(match self {
+            WeirError::NotBlank { .. } => "choose another place, or add --force to lose what is there",
+            WeirError::NotEmpty { .. } => {
+                "give a new or empty directory, or add --force: the store is put beside what is there"
+            }
+            WeirError::IsDirectory { .. } => {
+                "give the path of a file, which is made if need be, or of a block device"
+            }
+            WeirError::NotMedia { .. } => "give a directory, a block device or a file",
+            WeirError::NeitherMountNorStore { .. } => {
+                "give the directory on which a store is mounted (`findmnt -t fuse.weir`), or what was formatted"
+            }
+            WeirError::LeadsNowhere { .. } => "attach the device, or correct the symbolic link",
+            WeirError::NotItsBuffer { .. } => {
+                "give the path of this store's buffer; if that is gone for good, leave the option out, and see \
+                 `weir replace-buffer --help`"
+            }
+            WeirError::OnOwnMount { .. } => "put the store and its buffer on another file system",
+            WeirError::BelowMountPoint { .. } => "mount on a directory that does not contain the store",
             WeirError::BufferWanted { .. } => {
                 "add `--buffer PATH`: a fast block device, or a file on another one"
             }
@@ -168,20 +225,103 @@ impl WeirError {
         })
     }
 
+    fn help_about_daemon(&self) -> Option<Cow<'static, str>> {
+        Some(match self {
+            WeirError::InUse { mount: Some(dir), .. } => format!("unmount it: `weir unmount {}`", quoted(dir)).into(),
+            WeirError::InUse { pid, program, .. } if program == env!("CARGO_PKG_NAME") => format!(
+                "it has no mount that can be seen: after an unmount it takes everything home and ends when its last user has \
+                 left; `kill {pid}` ends it without them, with everything taken home"
+            )
+            .into(),
+            WeirError::InUse { pid, .. } => {
+                format!("see what it does with `ps -fp {pid}`, and wait for its end").into()
+            }
+            WeirError::NoAnswer { dir, .. } => {
+                format!("see whether it still runs with `ps -C weir -f`, and whether `ls {}` works", quoted(dir)).into()
+            }
+            WeirError::DaemonGone { dir, store, owner } => format!(
+                "`weir mount {} {}` takes the dead mount away and mounts again; nothing that was synced is lost, and the \
+                 newest of {} has what it said last",
+                quoted(store),
+                quoted(dir),
+                logs::of_user(*owner).display()
+            )
+            .into(),
+            WeirError::DeadMount { dir, .. } => {
+                format!("mount that store again, or take it away with `weir unmount {}`", quoted(dir)).into()
+            }
+            WeirError::DaemonStopped { pid, .. } => format!("let it go on: `kill -CONT {pid}`").into(),
+            WeirError::DaemonSilent { pid: Some(pid), .. } => format!(
+                "see what it waits for with `ps -o pid,stat,wchan:20 -p {pid}`; if it is stopped, `kill -CONT {pid}`"
+            )
+            .into(),
+            WeirError::DaemonSilent { pid: None, .. } => {
+                "its process cannot be seen from here: ask again from where it was started".into()
+            }
+            WeirError::DaemonOfOther { owner, .. } => format!("ask user {owner} or root to do it").into(),
+            WeirError::RunDirectory { dir, .. } if logs::is_roots(dir) => {
+                format!("make it: `install -d -o root -m 700 {}`; or mount with --foreground", quoted(dir)).into()
+            }
+            WeirError::RunDirectory { .. } => {
+                "set XDG_RUNTIME_DIR to a directory of your own, or unset it if it is another user's; or mount with --foreground"
+                    .into()
+            }
+            _ => return None,
+        })
+    }
+
+    fn help_about_mounting(&self) -> Option<Cow<'static, str>> {
+        Some(match self {
+            WeirError::MountPointMissing { dir } => format!("make it: `mkdir -p {}`", quoted(dir)).into(),
+            WeirError::MountPointNotDirectory { .. } => "give an empty directory".into(),
+            WeirError::MountPointNotEmpty { dir } => format!(
+                "what is in it would be hidden; give an empty directory: `mkdir {}`",
+                quoted(&dir.with_added_extension("weir"))
+            )
+            .into(),
+            WeirError::MountPointBusy { dir, .. } => {
+                format!("mount on another directory; `findmnt {}` shows what is there", quoted(dir)).into()
+            }
+            WeirError::NoFuse { source } => match source.kind() {
+                io::ErrorKind::PermissionDenied => "run as root, or let this user open /dev/fuse".into(),
+                _ => "load the kernel's module with `modprobe fuse`".into(),
+            },
+            WeirError::MayNotMount { .. } => {
+                "run as root, or install the package `fuse3` for its fusermount3".into()
+            }
+            WeirError::MayNotAllowOther => {
+                "add the line `user_allow_other` to /etc/fuse.conf, or run as root".into()
+            }
+            WeirError::MountFailed { .. } => "see `dmesg | tail` for the kernel's reason".into(),
+            _ => return None,
+        })
+    }
+
     /// The next step.
     pub(crate) fn help(&self) -> Option<Cow<'static, str>> {
         Some(match self {
-            WeirError::Missing { path } => format!("make one with `weir format {}`", path.display()).into(),
+            WeirError::Missing { path } => {
+                format!("check the path; `weir format {}` makes a store there", quoted(path)).into()
+            }
             WeirError::Io { source, .. } => return io_help(source),
-            WeirError::NotBlank { .. } => "choose another place, or add --force to lose what is there".into(),
-            WeirError::DeviceMounted { at, .. } => format!("unmount it first: `umount {}`", at.display()).into(),
-            WeirError::NotMedia { .. } => "give the directory or block device that was formatted".into(),
-            WeirError::BufferWanted { .. }
+            WeirError::DeviceMounted { at, .. } => format!("unmount it first: `umount {}`", quoted(at)).into(),
+            WeirError::NotBlank { .. }
+            | WeirError::NotEmpty { .. }
+            | WeirError::IsDirectory { .. }
+            | WeirError::NotMedia { .. }
+            | WeirError::NeitherMountNorStore { .. }
+            | WeirError::LeadsNowhere { .. }
+            | WeirError::NotItsBuffer { .. }
+            | WeirError::OnOwnMount { .. }
+            | WeirError::BelowMountPoint { .. }
+            | WeirError::BufferWanted { .. }
             | WeirError::BufferMissing { .. }
             | WeirError::BufferNotWritable { .. }
             | WeirError::BufferLost { .. }
-            | WeirError::SameMedia { .. } => return self.help_about_buffer().map(Cow::from),
-            WeirError::Size { .. } => "see `weir format --help` and `weir mount --help` for the defaults".into(),
+            | WeirError::SameMedia { .. } => return self.help_about_media().map(Cow::from),
+            WeirError::Size { .. } => {
+                "a number without a unit counts bytes; write 512MiB, 1.5GiB or 8GB, and see the command's --help".into()
+            }
             WeirError::NoSpace { .. } => "free some space there, or choose a smaller --size (and --segment-size)".into(),
             WeirError::FixedSize { option, .. } => format!("leave out {option}: a device or existing file is used whole").into(),
             WeirError::Busy { .. } => "find its mount with `findmnt -t fuse.weir`, and `weir unmount` it".into(),
@@ -189,44 +329,38 @@ impl WeirError {
             WeirError::Store { source, .. } => return source.help(),
             WeirError::Cache { source, .. } => return source.help(),
             WeirError::Fs { source, .. } => return source.help(),
-            WeirError::OnOwnMount { .. } => "put the store and its buffer on another file system".into(),
-            WeirError::BelowMountPoint { .. } => "mount on a directory that does not contain the store".into(),
-            WeirError::MountPointMissing { dir } => format!("make it: `mkdir -p {}`", dir.display()).into(),
-            WeirError::MountPointNotDirectory { .. } => "give an empty directory".into(),
-            WeirError::MountPointNotEmpty { dir } => {
-                format!("what is in it would be hidden; give an empty directory, such as `mkdir {}.weir`", dir.display()).into()
-            }
-            WeirError::MountPointBusy { dir, .. } => {
-                format!("`findmnt {0}` shows what is there; `umount {0}` takes it away", dir.display()).into()
-            }
-            WeirError::NoFuse { source } => match source.kind() {
-                io::ErrorKind::PermissionDenied => "run as root, or let this user open /dev/fuse".into(),
-                _ => "load the kernel's module with `modprobe fuse`".into(),
-            },
-            WeirError::MayNotMount { .. } => "run as root, or install the package `fuse3` for its fusermount3".into(),
-            WeirError::MayNotAllowOther => "add the line `user_allow_other` to /etc/fuse.conf, or run as root".into(),
-            WeirError::MountFailed { .. } => "see `dmesg | tail` for the kernel's reason".into(),
+            WeirError::MountPointMissing { .. }
+            | WeirError::MountPointNotDirectory { .. }
+            | WeirError::MountPointNotEmpty { .. }
+            | WeirError::MountPointBusy { .. }
+            | WeirError::NoFuse { .. }
+            | WeirError::MayNotMount { .. }
+            | WeirError::MayNotAllowOther
+            | WeirError::MountFailed { .. } => return self.help_about_mounting(),
             WeirError::Spawn { .. } => "try `weir mount --foreground`".into(),
             WeirError::DaemonDied { .. } => "run it with `--foreground` to see its messages".into(),
             WeirError::NotMounted { .. } => "see what is mounted with `findmnt -t fuse.weir`".into(),
-            WeirError::NoAnswer { dir, .. } => format!(
-                "if the daemon was killed: `umount {}`, then `weir mount` again; nothing that was synced is lost, and the \
-                 newest of {} has what it said last",
-                dir.display(),
-                control::logs().display()
-            )
-            .into(),
+            WeirError::NoAnswer { .. }
+            | WeirError::InUse { .. }
+            | WeirError::DaemonGone { .. }
+            | WeirError::DeadMount { .. }
+            | WeirError::DaemonStopped { .. }
+            | WeirError::DaemonSilent { .. }
+            | WeirError::DaemonOfOther { .. }
+            | WeirError::RunDirectory { .. } => return self.help_about_daemon(),
             WeirError::Refused { help: Some(help), .. } => help.clone().into(),
-            WeirError::Refused { dir, help: None, .. } => format!("see `weir status {}`", dir.display()).into(),
+            WeirError::Refused { dir, help: None, .. } => format!("see `weir status {}`", quoted(dir)).into(),
             WeirError::Unmount { dir, .. } => {
-                format!("see who works there with `fuser -vm {}`, and try again", dir.display()).into()
+                format!("see who works there with `fuser -vm {}`, and try again", quoted(dir)).into()
             }
             WeirError::NoSuchVolume { there_are, .. } => format!("there are: {}", there_are.join(", ")).into(),
             WeirError::CannotCheck { source } => return source.help(),
             WeirError::Bench(error) => return error.help(),
             WeirError::Trace(error) => return error.help(),
             WeirError::Replay { help, .. } => return help.clone().map(Cow::from),
-            WeirError::ReplayFailed { .. } => "its own message, above, says why".into(),
+            WeirError::ReplayFailed { .. } => {
+                "its own message is above; if there is none, `dmesg | tail` says whether memory ran out".into()
+            }
             WeirError::NotDrained { .. } => {
                 "what was synced is in the buffer where it is not home: keep it, and `weir mount` again when both media work"
                     .into()
@@ -235,10 +369,29 @@ impl WeirError {
     }
 }
 
+/// An error of a layer below, with `path`, unless it begins with that itself.
+fn about(path: &Path, error: &dyn Display) -> String {
+    let (path, error) = (path.display().to_string(), error.to_string());
+    if error.starts_with(&path) { error } else { format!("{path}: {error}") }
+}
+
+/// Where a symbolic link leads that leads nowhere.
+fn leading(link: &Option<PathBuf>) -> String {
+    link.as_ref().map(|to| format!(": it leads to {}, which is not there", to.display())).unwrap_or_default()
+}
+
 fn io_help(source: &io::Error) -> Option<Cow<'static, str>> {
-    match source.kind() {
-        io::ErrorKind::PermissionDenied => Some("run as root, or as the owner".into()),
-        io::ErrorKind::StorageFull => Some("free some space, or choose a smaller size".into()),
-        _ => None,
-    }
+    Some(match source.kind() {
+        io::ErrorKind::PermissionDenied => "run as root, or as the owner".into(),
+        io::ErrorKind::StorageFull => "free some space, or choose a smaller size".into(),
+        io::ErrorKind::ReadOnlyFilesystem => "make its file system writable, or choose another place".into(),
+        io::ErrorKind::AlreadyExists => "choose another place".into(),
+        io::ErrorKind::NotFound => "check the path: a directory of it is not there".into(),
+        io::ErrorKind::NotADirectory => "check the path: a part of it is no directory".into(),
+        io::ErrorKind::InvalidFilename => "choose a shorter name".into(),
+        _ if Errno::from_io_error(source) == Some(Errno::LOOP) => {
+            "check the path: its symbolic links lead in a circle".into()
+        }
+        _ => return None,
+    })
 }

@@ -4,7 +4,8 @@ use crate::blank::ensure_blank;
 use crate::cli::FormatArgs;
 use crate::error::WeirError;
 use crate::media::{
-    BUFFER_FILE, Media, STORE_FILE, What, absolute, ensure_not_on_weir, host_error, open, what_is,
+    BUFFER_FILE, Media, STORE_FILE, What, absolute, ensure_leads_somewhere, ensure_not_on_weir, host_error,
+    open, what_is,
 };
 use crate::size::Size;
 use crate::stack::Stack;
@@ -13,7 +14,9 @@ use cache::CacheError;
 use device::{BLOCK_BYTES, Device, StoreId};
 use fs::Caller;
 use host::{Access, Disk, Mounts, Overwrite, random_bytes, spare_bytes};
+use std::ffi::{OsStr, OsString};
 use std::fs as files;
+use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use store::{Layout, Store, StoreError};
@@ -30,7 +33,7 @@ const SEGMENT_MIN: Size = Size(1 << 20);
 const SEGMENT_MAX: Size = Size(128 << 20);
 
 /// Room for the largest write request of the kernel and everything that its transaction needs, several times.
-const BUFFER_MIN: Size = Size(8 << 20);
+pub(crate) const BUFFER_MIN: Size = Size(8 << 20);
 
 /// Where a medium is to lie, and how it comes to be.
 #[derive(Debug)]
@@ -55,6 +58,9 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), WeirError> {
         ensure_allowed(plan, args.force)?;
     }
     let warning = if args.preallocate { None } else { too_little_space(&plans)? };
+    if !args.force {
+        ensure_no_others(args, &plans)?;
+    }
     let mut undo = Undo::default();
     let result = make(args, &plans, &mut undo);
     if let (Ok(()), Some(warning)) = (&result, warning) {
@@ -67,6 +73,27 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), WeirError> {
     result
 }
 
+/// Refuses a directory in which there are other things: most likely it is another one that was meant.
+fn ensure_no_others(args: &FormatArgs, plans: &Plans) -> Result<(), WeirError> {
+    if what_is(&args.path)? != What::Directory {
+        return Ok(());
+    }
+    let ours = [Some(OsStr::new(STORE_FILE)), Some(OsStr::new(BUFFER_FILE)), plans.buffer.path().file_name()];
+    let entries = files::read_dir(&args.path).map_err(WeirError::io("listing it", &args.path))?;
+    let names = entries.flatten().map(|entry| entry.file_name());
+    let mut others: Vec<OsString> =
+        names.filter(|name| name != "lost+found" && !ours.contains(&Some(name.as_os_str()))).collect();
+    others.sort();
+    match &others[..] {
+        [] => Ok(()),
+        [first, more @ ..] => {
+            let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+            let holds = format!("{}{more}", first.display());
+            Err(WeirError::NotEmpty { path: args.path.clone(), holds })
+        }
+    }
+}
+
 struct Plans {
     store: Plan,
     buffer: Plan,
@@ -76,6 +103,7 @@ struct Plans {
 
 fn plan(args: &FormatArgs) -> Result<Plans, WeirError> {
     check_sizes(args)?;
+    ensure_leads_somewhere(&args.path)?;
     let into_directory = matches!(what_is(&args.path)?, What::Absent | What::Directory);
     let store = if into_directory {
         plan_medium(args.path.join(STORE_FILE), "--size", args.size, STORE_DEFAULT)?
@@ -87,7 +115,7 @@ fn plan(args: &FormatArgs) -> Result<Plans, WeirError> {
         None if into_directory => args.path.join(BUFFER_FILE),
         None => return Err(WeirError::BufferWanted { path: args.path.clone() }),
     };
-    let buffer = plan_medium(buffer, "--buffer-size", args.buffer_size, BUFFER_DEFAULT)?;
+    let buffer = plan_buffer(buffer, args.buffer_size)?;
     if let (Plan::Use { path: one }, Plan::Use { path: other }) = (&store, &buffer)
         && absolute(one)? == absolute(other)?
     {
@@ -98,21 +126,13 @@ fn plan(args: &FormatArgs) -> Result<Plans, WeirError> {
 
 fn check_sizes(args: &FormatArgs) -> Result<(), WeirError> {
     let wrong = |option, size, why: &str| Err(WeirError::Size { option, size, why: why.into() });
-    for (option, size, least) in
-        [("--size", args.size, STORE_MIN), ("--buffer-size", args.buffer_size, BUFFER_MIN)]
-    {
-        match size {
-            Some(size) if size < least => return wrong(option, size, &format!("less than {least}")),
-            Some(size) if size.0 % BLOCK_BYTES as u64 != 0 => {
-                return wrong(option, size, "not a multiple of 4 KiB");
-            }
-            _ => {}
-        }
+    if let Some(size) = args.size {
+        check_size("--size", size, STORE_MIN)?;
     }
     let Some(segment) = args.segment_size else { return Ok(()) };
     let option = "--segment-size";
     if segment.0 % BLOCK_BYTES as u64 != 0 {
-        return wrong(option, segment, "not a multiple of 4 KiB");
+        return wrong(option, segment, &not_whole(segment));
     }
     if segment < SEGMENT_MIN || segment > SEGMENT_MAX {
         return wrong(option, segment, &format!("not between {SEGMENT_MIN} and {SEGMENT_MAX}"));
@@ -124,7 +144,37 @@ fn check_sizes(args: &FormatArgs) -> Result<(), WeirError> {
     Ok(())
 }
 
-pub(crate) fn plan_medium(
+fn check_size(option: &'static str, size: Size, least: Size) -> Result<(), WeirError> {
+    let wrong = |why| Err(WeirError::Size { option, size, why });
+    match size {
+        size if size < least => wrong(format!("less than {least}")),
+        size if !size.0.is_multiple_of(BLOCK_BYTES as u64) => wrong(not_whole(size)),
+        _ => Ok(()),
+    }
+}
+
+/// A buffer at `path`, which is as large as one has to be.
+pub(crate) fn plan_buffer(path: PathBuf, size: Option<Size>) -> Result<Plan, WeirError> {
+    ensure_leads_somewhere(&path)?;
+    let plan = plan_medium(path, "--buffer-size", size, BUFFER_DEFAULT)?;
+    match &plan {
+        Plan::Create { bytes, .. } => check_size("--buffer-size", Size(*bytes), BUFFER_MIN)?,
+        Plan::Use { path } => {
+            let end = files::File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0)));
+            let end = end.map_err(WeirError::io("finding its size", path))?;
+            // A part of a block at its end is not used.
+            check_size("--buffer", Size(end - end % BLOCK_BYTES as u64), BUFFER_MIN)?;
+        }
+    }
+    Ok(plan)
+}
+
+fn not_whole(size: Size) -> String {
+    let below = size.0 - size.0 % BLOCK_BYTES as u64;
+    format!("{} bytes are not a multiple of 4096, {below} are", size.0)
+}
+
+fn plan_medium(
     path: PathBuf,
     option: &'static str,
     size: Option<Size>,
@@ -132,7 +182,7 @@ pub(crate) fn plan_medium(
 ) -> Result<Plan, WeirError> {
     match (what_is(&path)?, size) {
         (What::Absent, size) => Ok(Plan::Create { path, bytes: size.unwrap_or(default).0 }),
-        (What::Directory, _) => Err(WeirError::NotMedia { path }),
+        (What::Directory, _) => Err(WeirError::IsDirectory { path }),
         (What::BlockDevice | What::File, Some(_)) => Err(WeirError::FixedSize { option, path }),
         (What::BlockDevice | What::File, None) => Ok(Plan::Use { path }),
     }
@@ -217,6 +267,7 @@ fn make(args: &FormatArgs, plans: &Plans, undo: &mut Undo) -> Result<(), WeirErr
         media.store.display(),
         media.buffer.display()
     );
+    media.warn_of_readers();
     Ok(())
 }
 
@@ -253,7 +304,12 @@ fn make_directories(args: &FormatArgs, plans: &Plans, undo: &mut Undo) -> Result
 
 pub(crate) fn make_disk(plan: &Plan, undo: &mut Undo) -> Result<Disk, WeirError> {
     match plan {
-        Plan::Use { path } => open(&absolute(path)?, Access::Write),
+        Plan::Use { path } => {
+            let path = absolute(path)?;
+            let disk = open(&path, Access::Write)?;
+            disk.make_private().map_err(|error| host_error(&path, error))?;
+            Ok(disk)
+        }
         Plan::Create { path, bytes } => {
             let disk = Disk::create(path, *bytes, Overwrite::No).map_err(|error| host_error(path, error))?;
             undo.0.push(path.clone());

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod address;
 mod ahead;
 mod bench;
 mod blank;
@@ -11,6 +12,7 @@ mod counted;
 mod daemon;
 mod error;
 mod format;
+mod logs;
 mod man;
 mod media;
 mod mount;
@@ -32,6 +34,7 @@ use clap::Parser;
 use cli::{Cli, Command, DirArgs, SpaceArgs, StatusArgs};
 use client::Found;
 use error::WeirError;
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Resident memory is what `--memory` says and little more only if a page takes a page: see `Cargo.toml`.
@@ -42,31 +45,70 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 const WITHOUT_HELP: &str = "see what the kernel says with `dmesg | tail`, and `weir check` the store";
 
 /// What a shell reports of a program that SIGPIPE ended.
-const NOBODY_READS: i32 = 128 + 13;
+const NOBODY_READS: u8 = 128 + 13;
 
-/// Ends the process as SIGPIPE would when nobody reads what it prints any more, as in `weir trace explain … | head`; the library's
-/// own way is a panic.
-fn end_when_nobody_reads() {
+/// Ends the process when what it prints cannot be written; the library's own way is a panic.
+fn end_when_output_fails() {
     let others = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        let is_it = |why: &str| why.starts_with("failed printing to") && why.contains("Broken pipe");
-        if panic.payload_as_str().is_some_and(is_it) {
-            std::process::exit(NOBODY_READS);
+        match panic.payload_as_str().and_then(|why| why.strip_prefix("failed printing to ")) {
+            Some(why) => std::process::exit(i32::from(output_failed(why))),
+            None => others(panic),
         }
-        others(panic);
     }));
 }
 
+/// The exit code after output that cannot be written: as of SIGPIPE when nobody reads it any more, as in
+/// `weir trace explain … | head`.
+fn output_failed(why: &str) -> u8 {
+    if why.contains("Broken pipe") {
+        return NOBODY_READS;
+    }
+    if let Some(why) = why.strip_prefix("stdout: ") {
+        let help = "what was asked for may be done, but nobody was told: give its output another place";
+        tell(&format!("error: standard output: {why}\n  help: {help}"));
+    }
+    1
+}
+
+/// Writes a line to standard error. Where that fails there is nobody left to tell.
+fn tell(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 fn main() -> ExitCode {
-    end_when_nobody_reads();
-    match run(Cli::parse().command) {
+    end_when_output_fails();
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(refused) => return refuse_command_line(&refused),
+    };
+    match run(command) {
         Ok(code) => code,
         Err(error) => {
             let help = error.help().unwrap_or(WITHOUT_HELP.into());
-            eprintln!("error: {error}\n  help: {help}");
+            let message = match &error {
+                // What another program said, line by line.
+                WeirError::Bench(error) => error.to_string(),
+                error => printable(&error.to_string()),
+            };
+            tell(&format!("error: {message}\n  help: {}", printable(&help)));
             ExitCode::from(error.exit_code())
         }
     }
+}
+
+/// Prints what is wrong with the command line, or the help that it asks for.
+fn refuse_command_line(refused: &clap::Error) -> ExitCode {
+    match refused.print() {
+        Err(why) if !refused.use_stderr() => ExitCode::from(output_failed(&format!("stdout: {why}"))),
+        _ => ExitCode::from(u8::try_from(refused.exit_code()).unwrap_or(2)),
+    }
+}
+
+/// `text` with characters that move the cursor, as a file's name may hold, written out.
+fn printable(text: &str) -> String {
+    let shown = |c: char| if c.is_control() { c.escape_debug().to_string() } else { c.to_string() };
+    text.chars().map(shown).collect()
 }
 
 fn run(command: Command) -> Result<ExitCode, WeirError> {

@@ -1,11 +1,14 @@
 //! Where a store and its buffer lie, and whether they may be touched.
 
 use crate::error::WeirError;
-use host::{Access, Disk, HostError, Mounts};
+use crate::tell;
+use host::{Access, Disk, HostError, Mounts, quoted};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use store::Store;
 
 /// The file that is the store, in a directory that was formatted.
 pub(crate) const STORE_FILE: &str = "store";
@@ -58,10 +61,14 @@ impl Media {
         let buffer = match buffer {
             Some(buffer) => buffer.to_path_buf(),
             None if is_directory => name.join(BUFFER_FILE),
-            None => return Err(WeirError::BufferWanted { path: path.into() }),
+            None => {
+                ensure_is_store(&store)?;
+                return Err(WeirError::BufferWanted { path: path.into() });
+            }
         };
         if what_is(&buffer)? == What::Absent {
-            return Err(WeirError::BufferMissing { path: buffer });
+            let link = buffer.read_link().ok();
+            return Err(WeirError::BufferMissing { path: buffer, link });
         }
         let media = Media { name, store: absolute(&store)?, buffer: absolute(&buffer)? };
         media.ensure_separate()?;
@@ -72,6 +79,12 @@ impl Media {
     /// Opens both, each locked against everybody else.
     pub(crate) fn open(&self, access: Access) -> Result<(Disk, Disk), WeirError> {
         Ok((open(&self.store, access)?, open(&self.buffer, access)?))
+    }
+
+    /// Warns where others can read what only the owner should.
+    pub(crate) fn warn_of_readers(&self) {
+        warn_of_readers(&self.store);
+        warn_of_readers(&self.buffer);
     }
 
     /// Refuses media that a mount on `dir` would hide, and with them itself.
@@ -97,6 +110,7 @@ impl Media {
 
 /// The store's medium of what was formatted as `path`.
 pub(crate) fn store_of(path: &Path) -> Result<PathBuf, WeirError> {
+    ensure_leads_somewhere(path)?;
     let store = match what_is(path)? {
         What::Absent => return Err(WeirError::Missing { path: path.into() }),
         What::Directory => absolute(path)?.join(STORE_FILE),
@@ -106,6 +120,31 @@ pub(crate) fn store_of(path: &Path) -> Result<PathBuf, WeirError> {
         What::Absent => Err(WeirError::Missing { path: path.into() }),
         _ => Ok(store),
     }
+}
+
+/// Refuses a symbolic link to nothing: a device that is not attached, most likely.
+pub(crate) fn ensure_leads_somewhere(path: &Path) -> Result<(), WeirError> {
+    match path.read_link() {
+        Ok(to) if what_is(path)? == What::Absent => Err(WeirError::LeadsNowhere { path: path.into(), to }),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses what does not begin as a store does.
+fn ensure_is_store(path: &Path) -> Result<(), WeirError> {
+    let disk = Arc::new(open(path, Access::Read)?);
+    Store::identify(disk).map(drop).map_err(|source| WeirError::Store { path: path.into(), source })
+}
+
+/// Warns where others can read the medium at `path`.
+pub(crate) fn warn_of_readers(path: &Path) {
+    let Ok(Some(mode)) = host::open_to_others(path) else { return };
+    let bits = if what_is(path).is_ok_and(|what| what == What::BlockDevice) { "o-rwx" } else { "600" };
+    tell(&format!(
+        "warning: {}: others can read it (mode {mode:04o}), and with it everybody's files: `chmod {bits} {}`",
+        path.display(),
+        quoted(path)
+    ));
 }
 
 /// Refuses a path on one of our mounts: the daemon would wait for itself, or for another that waits for it.
@@ -127,9 +166,21 @@ pub(crate) fn open(path: &Path, access: Access) -> Result<Disk, WeirError> {
 /// A host error at `path`, with a busy medium told apart.
 pub(crate) fn host_error(path: &Path, error: HostError) -> WeirError {
     match error {
-        HostError::Busy { .. } => WeirError::Busy { path: path.into() },
+        HostError::Busy { .. } => in_use(path),
         source => WeirError::Host { path: path.into(), source },
     }
+}
+
+/// That the medium at `path` is in use, by whom, and on which mount, as far as that can be seen.
+fn in_use(path: &Path) -> WeirError {
+    let Ok(Some(pid)) = host::lock_holder(path) else { return WeirError::Busy { path: path.into() } };
+    let program = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned();
+    let mounts = Mounts::now().ok();
+    let mount = mounts.as_ref().and_then(|mounts| {
+        mounts.iter().find(|mount| mount.fs_type == FS_TYPE && path.starts_with(&mount.source))
+    });
+    let mount = mount.map(|mount| mount.point.clone());
+    WeirError::InUse { path: path.into(), pid, program, mount }
 }
 
 /// `path` without symbolic links, which must exist.

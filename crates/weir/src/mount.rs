@@ -3,14 +3,18 @@
 use crate::cli::MountArgs;
 use crate::daemon::{self, READY};
 use crate::error::WeirError;
+use crate::size::Size;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, ExitCode, Stdio};
 
 pub(crate) fn run(args: &MountArgs) -> Result<ExitCode, WeirError> {
+    check_memory(args.tuning.memory)?;
     if args.foreground || args.daemon {
         return daemon::run(args).map(|()| ExitCode::SUCCESS);
     }
     let itself = std::env::current_exe().map_err(|source| WeirError::Spawn { source })?;
+    // What this process was given, by a shell or a lock's holder, is not for a daemon, which would keep it until it ends.
+    host::keep_descriptors().map_err(|source| WeirError::Spawn { source })?;
     // The same command line again: `weir mount …`.
     let mut daemon = Command::new(itself)
         .args(["mount", "--daemon"])
@@ -31,5 +35,17 @@ pub(crate) fn run(args: &MountArgs) -> Result<ExitCode, WeirError> {
         // It has said why, on our standard error.
         Some(code) if code != 0 => Ok(ExitCode::from(u8::try_from(code).unwrap_or(1))),
         _ => Err(WeirError::DaemonDied { status: status.to_string() }),
+    }
+}
+
+/// More than there is would end in the kernel killing the daemon, or something else, when it is in use.
+fn check_memory(memory: Size) -> Result<(), WeirError> {
+    let machine = Size(host::memory_bytes());
+    match memory <= machine {
+        true => Ok(()),
+        false => {
+            let why = format!("this machine has {machine} for this process");
+            Err(WeirError::Size { option: "--memory", size: memory, why })
+        }
     }
 }

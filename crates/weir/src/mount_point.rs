@@ -1,28 +1,96 @@
 //! Whether a directory can be mounted on, asked before anything is written anywhere.
 
+use crate::address::DeviceNumber;
 use crate::cli::MountArgs;
-use crate::client::spellings;
+use crate::client::{Found, spellings};
 use crate::error::WeirError;
-use crate::media::absolute;
-use host::Mounts;
+use crate::media::{Media, absolute};
+use crate::tell;
+use crate::unmount::{How, unmount};
+use host::{Mount, Mounts};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// Checks `dir` and returns it as an absolute path without symbolic links.
-pub(crate) fn check(args: &MountArgs) -> Result<PathBuf, WeirError> {
-    let dir = check_directory(&args.dir)?;
-    check_kernel()?;
-    check_permission(&dir, args.allow_other)?;
-    Ok(dir)
+/// A directory that can be mounted on.
+pub(crate) struct MountPoint {
+    /// As an absolute path without symbolic links.
+    pub(crate) dir: PathBuf,
+    below: Below,
+}
+
+/// What is on the directory already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Below {
+    Nothing,
+    /// What a daemon of the same store left when it was killed.
+    DeadMount(DeviceNumber),
+}
+
+impl MountPoint {
+    /// Checks whether `media` can be mounted on the directory that `args` name.
+    pub(crate) fn check(args: &MountArgs, media: &Media) -> Result<MountPoint, WeirError> {
+        let point = match mount_at(&args.dir)? {
+            Some(mount) => dead_mount(&mount, media)?,
+            None => MountPoint { dir: check_directory(&args.dir)?, below: Below::Nothing },
+        };
+        check_kernel()?;
+        check_permission(&point, args.allow_other)?;
+        Ok(point)
+    }
+
+    /// Takes a dead mount away, if there is one. The last step before the new one is made: until then its programs get errors,
+    /// and do not meet the directory below.
+    pub(crate) fn clear(&self) -> Result<(), WeirError> {
+        let Below::DeadMount(dead) = self.below else { return Ok(()) };
+        if device_of(&self.dir).is_ok_and(|device| device == dead) {
+            let failed = |why| WeirError::Unmount { dir: self.dir.clone(), why };
+            unmount(&self.dir, How::Detach).map_err(failed)?;
+            let dir = self.dir.display();
+            tell(&format!("{dir}: the last daemon was killed or has crashed; its dead mount is taken away"));
+        }
+        match mount_at(&self.dir)? {
+            // Somebody was faster.
+            Some(mount) => Err(WeirError::MountPointBusy { dir: mount.point, fs_type: mount.fs_type }),
+            None => check_directory(&self.dir).map(drop),
+        }
+    }
+}
+
+/// The device number of our mount on `dir`.
+pub(crate) fn device_of(dir: &Path) -> Result<DeviceNumber, WeirError> {
+    let found = mount_at(dir)?.as_ref().and_then(Found::of);
+    found.map(|found| found.device()).ok_or_else(|| WeirError::NotMounted { dir: dir.into() })
+}
+
+/// What is mounted on `dir`, which is not touched: a mount whose daemon is gone, or hangs, would fail or hang.
+fn mount_at(dir: &Path) -> Result<Option<Mount>, WeirError> {
+    let mounts = Mounts::now().map_err(|source| WeirError::Host { path: dir.into(), source })?;
+    Ok(spellings(dir).find_map(|dir| mounts.mounted_at(&dir)).cloned())
+}
+
+/// Accepts a directory that has a mount only if that is one of this store, dead, and ours to take away.
+fn dead_mount(mount: &Mount, media: &Media) -> Result<MountPoint, WeirError> {
+    let (dir, fs_type) = (mount.point.clone(), mount.fs_type.clone());
+    let Some(found) = Found::of(mount) else { return Err(WeirError::MountPointBusy { dir, fs_type }) };
+    let is_dead = match found.connect().and_then(|mut daemon| daemon.request("status")) {
+        Err(WeirError::DaemonGone { .. }) => true,
+        // It may have died while we asked.
+        Err(WeirError::NoAnswer { .. }) => found.is_dead(),
+        Err(error @ WeirError::DaemonStopped { .. }) => return Err(error),
+        _ => false,
+    };
+    if !is_dead {
+        return Err(WeirError::MountPointBusy { dir, fs_type });
+    }
+    found.ensure_own()?;
+    match found.store == media.name {
+        true => Ok(MountPoint { dir, below: Below::DeadMount(found.device()) }),
+        false => Err(WeirError::DeadMount { dir, store: found.store }),
+    }
 }
 
 fn check_directory(dir: &Path) -> Result<PathBuf, WeirError> {
-    let mounts = Mounts::now().map_err(|source| WeirError::Host { path: dir.into(), source })?;
-    // Before `dir` itself is touched: a mount whose daemon is gone, or hangs, would fail or hang here, too.
-    if let Some(mount) = spellings(dir).find_map(|dir| mounts.mounted_at(&dir)) {
-        return Err(WeirError::MountPointBusy { dir: mount.point.clone(), fs_type: mount.fs_type.clone() });
-    }
     let found = match fs::metadata(dir) {
         Ok(found) => found,
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -47,13 +115,15 @@ fn check_kernel() -> Result<(), WeirError> {
 }
 
 /// Root mounts by itself; others need fusermount3, and a directory that they may write to.
-fn check_permission(dir: &Path, allow_other: bool) -> Result<(), WeirError> {
+fn check_permission(point: &MountPoint, allow_other: bool) -> Result<(), WeirError> {
     if rustix::process::geteuid().is_root() {
         return Ok(());
     }
-    let may_write = rustix::fs::access(dir, rustix::fs::Access::WRITE_OK).is_ok();
-    if !may_write || !has_fusermount() {
-        return Err(WeirError::MayNotMount { dir: dir.into() });
+    let may_write = || rustix::fs::access(&point.dir, rustix::fs::Access::WRITE_OK).is_ok();
+    // What is below a dead mount cannot be asked for; fusermount3 sees it in time.
+    let may_mount = point.below != Below::Nothing || may_write();
+    if !may_mount || !has_fusermount() {
+        return Err(WeirError::MayNotMount { dir: point.dir.clone() });
     }
     if allow_other && !fuse_conf_allows_other() {
         return Err(WeirError::MayNotAllowOther);

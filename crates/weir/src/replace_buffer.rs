@@ -8,7 +8,8 @@
 use crate::cli::ReplaceBufferArgs;
 use crate::error::WeirError;
 use crate::format::{
-    BUFFER_DEFAULT, Plan, Undo, bytes_of, ensure_allowed, make_buffer_disk, plan_medium, sync_names_beside,
+    BUFFER_DEFAULT, BUFFER_MIN, Plan, Undo, bytes_of, ensure_allowed, make_buffer_disk, plan_buffer,
+    sync_names_beside,
 };
 use crate::media::{self, BUFFER_FILE, Media, What, absolute, store_of, what_is};
 use crate::overlay::Overlay;
@@ -81,6 +82,7 @@ pub(crate) fn run(args: &ReplaceBufferArgs) -> Result<(), WeirError> {
     let retired = retire(&old, new);
     begin_anew(&Media::find(&args.path, args.buffer.as_deref())?)?;
     tell(args, &old, bytes, retired.err());
+    media::warn_of_readers(new);
     Ok(())
 }
 
@@ -98,7 +100,7 @@ fn plan(args: &ReplaceBufferArgs, entry: Option<&Path>) -> Result<Plan, WeirErro
         (None, Some(entry)) => entry.with_extension(NEW),
         (None, None) => return Err(WeirError::BufferWanted { path: args.path.clone() }),
     };
-    plan_medium(path, "--buffer-size", args.buffer_size, BUFFER_DEFAULT)
+    plan_buffer(path, args.buffer_size)
 }
 
 /// Takes home what the old buffer holds, where it can be read.
@@ -124,6 +126,10 @@ fn look_at_old(args: &ReplaceBufferArgs) -> Result<Old, WeirError> {
     drop(store);
     let media = match Media::find(&args.path, args.old.as_deref()) {
         Ok(media) => media,
+        // Another path than the buffer's is a mistake, and not the loss of what the buffer holds.
+        Err(error @ WeirError::BufferMissing { .. }) if args.old.is_some() => {
+            return Err(error.not_its_buffer());
+        }
         Err(error @ (WeirError::BufferMissing { .. } | WeirError::BufferWanted { .. })) => {
             old.lost = Some(error);
             return Ok(old);
@@ -134,7 +140,10 @@ fn look_at_old(args: &ReplaceBufferArgs) -> Result<Old, WeirError> {
     match take_home(&media) {
         Ok(home) => {
             (old.volume, old.newest) = (home.volume, home.newest);
-            old.bytes = bytes_of(&media::open(&media.buffer, Access::Read)?);
+            old.bytes = bytes_of(&media::open(&media.buffer, Access::Read)?).max(BUFFER_MIN);
+        }
+        Err(error) if args.old.is_some() && error.is_of_another_buffer() => {
+            return Err(error.not_its_buffer());
         }
         Err(error) if error.is_of(&media.buffer) => old.lost = Some(error),
         Err(error) => return Err(error),

@@ -3,6 +3,7 @@
 use crate::cli::ScrubArgs;
 use crate::client::Found;
 use crate::error::WeirError;
+use crate::size::Size;
 use device::BLOCK_BYTES;
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -11,7 +12,14 @@ use std::time::{Duration, Instant};
 /// How often progress is told.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 
+/// The slowest `--rate`: a terabyte takes eleven days.
+const RATE_MIN: Size = Size(1 << 20);
+
 pub(crate) fn run(args: &ScrubArgs) -> Result<ExitCode, WeirError> {
+    if args.rate < RATE_MIN {
+        let why = format!("less than {RATE_MIN} a second");
+        return Err(WeirError::Size { option: "--rate", size: args.rate, why });
+    }
     let mut client = Found::at(&args.dir)?.connect()?;
     let (begun, mut told) = (Instant::now(), Instant::now());
     let mut findings: Vec<Value> = Vec::new();
@@ -27,7 +35,7 @@ pub(crate) fn run(args: &ScrubArgs) -> Result<ExitCode, WeirError> {
             let percent = 100 * number(&reply, "blocks") / number(&reply, "of_blocks").max(1);
             eprintln!("{} MiB read, about {} %, {} damaged", bytes >> 20, percent.min(99), reply["damaged"]);
         }
-        let due = Duration::from_secs_f64(bytes as f64 / args.rate.0.max(1) as f64);
+        let due = Duration::from_secs_f64(bytes as f64 / args.rate.0 as f64);
         std::thread::sleep(due.saturating_sub(begun.elapsed()));
         reply = client.request("scrub")?;
     }

@@ -8,8 +8,10 @@
 //! | a second time, then | everything goes home and the process ends; who is still there gets ENOTCONN |
 //! | while everything goes home already | nothing more |
 
-use crate::control::{DeviceNumber, device_of};
+use crate::address::DeviceNumber;
+use crate::mount_point::device_of;
 use crate::stack::Stopper;
+use crate::tell;
 use crate::unmount::{How, unmount};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -54,13 +56,15 @@ impl Watched {
     fn leave(&self) {
         let dir = self.dir.display();
         if !self.serving.load(Ordering::Acquire) {
-            eprintln!("{dir}: taking everything home already");
+            tell(&format!("{dir}: taking everything home already"));
         } else if !self.is_mounted() {
             self.end();
         } else if unmount(&self.dir, How::WhenIdle).is_err() {
-            eprintln!("{dir}: busy; it is unmounted when its last user has left, or with the next signal");
+            tell(&format!(
+                "{dir}: busy; it is unmounted when its last user has left, or with the next signal"
+            ));
             if let Err(why) = unmount(&self.dir, How::Detach) {
-                eprintln!("{dir}: unmounting: {why}");
+                tell(&format!("{dir}: unmounting: {why}"));
             }
         }
     }
@@ -72,10 +76,13 @@ impl Watched {
 
     /// Ends the process under its users.
     fn end(&self) -> ! {
-        eprintln!("{}: ending; files that are open there are lost to their programs", self.dir.display());
+        tell(&format!(
+            "{}: ending; files that are open there are lost to their programs",
+            self.dir.display()
+        ));
         let drained = self.stopper.stop_and_drain();
         if let Err(error) = &drained {
-            eprintln!("{}: not everything went home: {error}", self.dir.display());
+            tell(&format!("{}: not everything went home: {error}", self.dir.display()));
         }
         (self.farewell)();
         std::process::exit(i32::from(drained.is_err()))

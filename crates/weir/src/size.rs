@@ -1,5 +1,6 @@
 //! Sizes as people write them.
 
+use device::BLOCK_BYTES;
 use std::fmt;
 use std::str::FromStr;
 
@@ -10,31 +11,57 @@ pub(crate) struct Size(pub(crate) u64);
 /// Units by their first letter, each 1024 times the one before.
 const UNITS: [(&str, u32); 6] = [("B", 0), ("K", 10), ("M", 20), ("G", 30), ("T", 40), ("P", 50)];
 
+const MEGABYTE: u128 = 1_000_000;
+
+/// Digits after the point: no unit has more than 15 of them in decimal.
+const FRACTION_DIGITS_MAX: usize = 15;
+
+const HOW: &str = "write a number and a unit, such as 512MiB or 1.5GiB (of 1024), or 8GB (of 1000)";
+
 impl FromStr for Size {
     type Err = String;
 
-    /// `4096`, `512K`, `256MiB`, `8g`: units are powers of 1024, whatever their spelling.
+    /// `4096`, `512K`, `256MiB`, `1.5g` count by 1024, as K, M, G mean everywhere in storage; `8GB` by 1000, as on the label of a
+    /// disk. A part of a byte is left out, and from a megabyte on a part of a block.
     fn from_str(text: &str) -> Result<Size, String> {
         let text = text.trim();
-        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-        let (number, unit) = text.split_at(digits);
-        let number: u64 = number
-            .parse()
-            .map_err(|_| "write a whole number with a unit, such as 512MiB or 8GiB".to_string())?;
-        let unit = unit.trim().to_ascii_uppercase();
-        let letter = unit.strip_suffix("IB").or(unit.strip_suffix('B')).unwrap_or(&unit);
-        let shift = match letter {
-            "" => 0,
-            letter => UNITS
-                .iter()
-                .find(|(name, _)| *name == letter)
-                .map(|(_, shift)| *shift)
-                .ok_or_else(|| format!("{unit} is not a unit; use KiB, MiB, GiB or TiB"))?,
-        };
-        number
-            .checked_mul(1 << shift)
-            .map(Size)
-            .ok_or_else(|| "more bytes than 64 bits can count".to_string())
+        if text.starts_with('-') {
+            return Err(format!("a size is not negative; {HOW}"));
+        }
+        let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let (number, unit) = text.split_at(end);
+        let unit_bytes =
+            unit_bytes(unit.trim()).ok_or_else(|| format!("{:?} is not a unit; {HOW}", unit.trim()))?;
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+        let is_number =
+            |digits: &str| !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
+        if !is_number(whole) || !is_number(fraction) || fraction.len() > FRACTION_DIGITS_MAX {
+            return Err(HOW.into());
+        }
+        if unit_bytes == 1 && number.contains('.') {
+            return Err(format!("a number without a unit counts bytes, which have no parts; {HOW}"));
+        }
+        let too_many = || "more bytes than 64 bits can count".to_string();
+        let (whole, part): (u128, u128) =
+            (whole.parse().map_err(|_| too_many())?, fraction.parse().map_err(|_| too_many())?);
+        let part = part * unit_bytes / 10u128.pow(fraction.len() as u32);
+        let bytes = whole.checked_mul(unit_bytes).and_then(|whole| whole.checked_add(part));
+        // Of what is counted in megabytes nobody means a part of a block, and few powers of ten are whole ones.
+        let rest = |bytes: u128| if unit_bytes >= MEGABYTE { bytes % BLOCK_BYTES as u128 } else { 0 };
+        let bytes = bytes.map(|bytes| bytes - rest(bytes));
+        bytes.and_then(|bytes| u64::try_from(bytes).ok()).map(Size).ok_or_else(too_many)
+    }
+}
+
+/// What a unit is in bytes, in any spelling.
+fn unit_bytes(unit: &str) -> Option<u128> {
+    let unit = unit.to_ascii_uppercase();
+    let power = |letter: &str| (1..UNITS.len()).find(|power| UNITS[*power].0 == letter);
+    match (unit.as_str(), unit.strip_suffix("IB"), unit.strip_suffix('B')) {
+        ("" | "B", ..) => Some(1),
+        (_, Some(letter), _) => power(letter).map(|power| 1024u128.pow(power as u32)),
+        (_, None, Some(letter)) => power(letter).map(|power| 1000u128.pow(power as u32)),
+        (letter, None, None) => power(letter).map(|power| 1024u128.pow(power as u32)),
     }
 }
 
@@ -61,9 +88,29 @@ mod tests {
         assert_eq!(bytes("4096"), Ok(4096));
         assert_eq!(bytes("512k"), Ok(512 << 10));
         assert_eq!(bytes("256MiB"), Ok(256 << 20));
-        assert_eq!(bytes("8 GB"), Ok(8 << 30));
+        assert_eq!(bytes("8g"), Ok(8 << 30));
+        assert_eq!(bytes("8 GB"), Ok(8_000_000_000));
+        assert_eq!(bytes("64kB"), Ok(64_000));
+        assert_eq!(bytes("10GB"), Ok(9_999_998_976));
+        assert_eq!(bytes("1.5GiB"), Ok(3 << 29));
+        assert_eq!(bytes("0.1K"), Ok(102));
+        assert_eq!(bytes("15.999999999999999P"), Ok((16 << 50) - 4096));
         assert_eq!(bytes("0"), Ok(0));
-        for wrong in ["", "GiB", "-1", "1.5G", "8 parsecs", "99999999999G", "16777216T"] {
+        for wrong in [
+            "",
+            "GiB",
+            "-1",
+            "1.5",
+            "1.",
+            ".5G",
+            "1.2.3G",
+            "1,5G",
+            "8 BiB",
+            "8 BB",
+            "8 parsecs",
+            "99999999999G",
+            "16777216T",
+        ] {
             assert!(bytes(wrong).is_err(), "{wrong} was taken");
         }
     }

@@ -1,11 +1,13 @@
 //! What a mount tells about itself: one JSON object, and the same for people.
 
+use crate::logs;
 use crate::size::Size;
 use crate::slowest::{Call, Slowest};
 use crate::stack::Stack;
 use crate::volume;
 use cache::{Cache, FetchMode};
 use device::{BLOCK_BYTES, Clock};
+use fs::Ino;
 use fuse::{Latencies, Summary};
 use host::{Access, SystemClock};
 use serde_json::{Map, Value, json};
@@ -63,6 +65,13 @@ impl Mounted {
         let _ = self.log.set(log);
     }
 
+    /// Removes the file for messages if there were none: to be called at the end.
+    pub(crate) fn forget_log(&self) {
+        if let Some(log) = self.log.get() {
+            logs::remove_if_empty(log);
+        }
+    }
+
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
@@ -70,6 +79,11 @@ impl Mounted {
     /// The cache, for whoever watches it.
     pub(crate) fn cache(&self) -> Cache {
         Cache::clone(&self.stack.cache)
+    }
+
+    /// Who owns the root directory, and so decides what is in it.
+    pub(crate) fn owner_of_files(&self) -> Option<u32> {
+        self.stack.fs.attributes(Ino::ROOT).ok().map(|root| root.uid)
     }
 
     /// Makes everything written so far durable, and waits for it.

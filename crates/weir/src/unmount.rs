@@ -4,6 +4,7 @@ use crate::cli::DirArgs;
 use crate::client::{Client, Found};
 use crate::error::WeirError;
 use crate::size::Size;
+use crate::tell;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -54,13 +55,18 @@ pub(crate) fn unmount(dir: &Path, how: How) -> Result<(), String> {
 
 pub(crate) fn run(args: &DirArgs) -> Result<(), WeirError> {
     let found = Found::at(&args.dir)?;
+    found.ensure_own()?;
     // Connected before the unmount: afterwards the mount table no longer says where the daemon listens.
-    let daemon = Daemon::of(&found);
+    let daemon = match Daemon::of(&found) {
+        // Programs there wait for it, and would lose what they write.
+        Err(error @ (WeirError::DaemonStopped { .. } | WeirError::DaemonSilent { .. })) => return Err(error),
+        daemon => daemon,
+    };
     let deadline = Instant::now() + BUSY_WAIT;
     let unmounted = loop {
         match unmount(&found.dir, How::WhenIdle) {
             // Whoever has files open there gets errors from now on, however long they stay.
-            Err(_) if daemon.is_err() && is_dead(&found.dir) => break unmount(&found.dir, How::Detach),
+            Err(_) if daemon.is_err() && found.is_dead() => break unmount(&found.dir, How::Detach),
             Err(why) if is_busy(&why) && Instant::now() < deadline => std::thread::sleep(BUSY_PAUSE),
             unmounted => break unmounted,
         }
@@ -80,11 +86,6 @@ fn is_busy(why: &str) -> bool {
     why.contains("Device or resource busy")
 }
 
-/// Whether the daemon of the mount on `dir` is gone. The kernel remembers much, but not how full a file system is.
-fn is_dead(dir: &Path) -> bool {
-    matches!(rustix::fs::statfs(dir), Err(rustix::io::Errno::NOTCONN))
-}
-
 /// A daemon that is about to end.
 struct Daemon {
     drained: Client,
@@ -96,10 +97,11 @@ struct Daemon {
 impl Daemon {
     fn of(found: &Found) -> Result<Daemon, WeirError> {
         let mut client = found.connect()?;
-        let status = client.request("status")?;
+        // A sign of life.
+        client.request("status")?;
         let lost = |source| WeirError::NoAnswer { dir: found.dir.clone(), source };
-        let pid = status["pid"].as_i64().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
-        let pid = pid.ok_or_else(|| lost(std::io::Error::other("its status names no pid")))?;
+        let pid = client.pid().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+        let pid = pid.ok_or_else(|| lost(std::io::Error::other("its process cannot be seen from here")))?;
         let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| lost(errno.into()))?;
         let mut drained = found.connect()?;
         drained.send("drained")?;
@@ -134,6 +136,10 @@ fn is_gone_within(process: &OwnedFd, timeout: Duration) -> bool {
 }
 
 fn tell_progress(daemon: &mut Client) {
+    // Unmounted it is already, so this is no reason to give up: it goes on when it is told to.
+    if let Err(error) = daemon.ensure_runs() {
+        return tell(&format!("{error}; {}", error.help().unwrap_or_default()));
+    }
     let left = daemon.request("status").ok().and_then(|status| status["dirty"]["bytes"].as_u64());
     match left {
         Some(bytes) => eprintln!("taking everything home: {} left", Size(bytes)),

@@ -34,13 +34,20 @@ fn delete(args: &VolumeDeleteArgs) -> Result<(), WeirError> {
 fn list(args: &VolumeListArgs) -> Result<(), WeirError> {
     let volumes = match Found::at(&args.path) {
         Ok(found) => found.connect()?.request("volume_list")?["volumes"].take(),
-        Err(_) => to_json(&open_to_look(&args.path)?.describe_volumes(), None),
+        Err(_) => to_json(&open_unmounted(&args.path)?.describe_volumes(), None),
     };
     match args.json {
         true => println!("{volumes:#}"),
         false => print(&volumes),
     }
     Ok(())
+}
+
+fn open_unmounted(path: &Path) -> Result<Store, WeirError> {
+    open_to_look(path).map_err(|error| match error {
+        WeirError::Missing { path } => WeirError::NeitherMountNorStore { path },
+        other => other,
+    })
 }
 
 /// The store at `path`, of which nothing is written.

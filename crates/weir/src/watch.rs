@@ -1,6 +1,7 @@
 //! Tells the daemon's log what a mount's administrator would want to have been told: that changes are over, that nothing
 //! goes home, that something cannot, and when that ends.
 
+use crate::tell;
 use cache::{Cache, Status};
 use std::io;
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ pub(crate) fn start(cache: Cache, dir: PathBuf, serving: Arc<AtomicBool>) -> io:
         let mut before = Trouble::default();
         while serving.load(Ordering::Acquire) {
             let now = Trouble::of(cache.status());
-            now.news_since(&before).iter().for_each(|line| eprintln!("{}: {line}", dir.display()));
+            now.news_since(&before).iter().for_each(|line| tell(&format!("{}: {line}", dir.display())));
             before = now;
             std::thread::sleep(INTERVAL);
         }

@@ -3,11 +3,14 @@
 
 mod common;
 
-use common::{Bytes, Sandbox, can_mount, copy_program, fails, is_mounted, succeeds, weir};
+use common::{
+    Bytes, NOBODY, Sandbox, TmpfsMount, assert_says, can_mount, failing_after, fails, is_mounted, succeeds,
+    weir,
+};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// Mounts the sandbox's store, which must fail, saying `part`, without changing a byte.
@@ -21,11 +24,6 @@ fn mount_fails(sandbox: &Sandbox, part: &str) {
     before.assert_unchanged(&sandbox.store());
     assert!(!is_mounted(&sandbox.mount_point()));
     assert_says(&said, part);
-}
-
-#[track_caller]
-fn assert_says(said: &str, part: &str) {
-    assert!(said.contains(part), "said {said:?}, not {part:?}");
 }
 
 fn overwrite(path: &Path, at: u64, bytes: &[u8]) {
@@ -226,40 +224,21 @@ fn without_permission_nothing_is_touched() {
         return;
     }
     let sandbox = Sandbox::formatted();
-    let closed = |dir: &&Path| fs::metadata(dir).expect("an ancestor").permissions().mode() & 0o001 == 0;
-    if let Some(dir) = sandbox.path("").ancestors().skip(1).find(closed) {
-        let must = std::env::var_os("WEIR_TESTS_MUST_MOUNT").is_some();
-        assert!(!must, "others cannot get into {}: set TMPDIR to a directory that they can", dir.display());
-        eprintln!("skipped: others cannot get into {}", dir.display());
-        return;
-    }
+    let Some(program) = sandbox.command_for_all() else { return };
     for name in ["store", "buffer"] {
         let private = fs::Permissions::from_mode(0o600);
         fs::set_permissions(sandbox.store().join(name), private).expect("they are ours");
     }
     let before = Bytes::below(&sandbox.store());
-    // A copy that any user may run: the build directory may be closed to others.
-    let open = fs::Permissions::from_mode(0o755);
-    fs::set_permissions(sandbox.path(""), open.clone()).expect("it is ours");
-    copy_program(env!("CARGO_BIN_EXE_weir"), &sandbox.path("weir"));
-    fs::set_permissions(sandbox.path("weir"), open).expect("it is ours");
     let nobody = || {
-        let mut command = Command::new(sandbox.path("weir"));
-        command.uid(65534).gid(65534);
+        let mut command = Command::new(&program);
+        command.uid(NOBODY).gid(NOBODY);
         command
     };
     fails(nobody().arg("mount").arg(sandbox.store()).arg(sandbox.mount_point()));
     fails(nobody().args(["format", "--force"]).arg(sandbox.store()));
     fails(nobody().arg("format").arg(sandbox.path("new")));
     before.assert_unchanged(&sandbox.store());
-}
-
-/// The command on a device that fails every write past so many KiB: a limit on the size of files does that.
-fn failing_after(kib: u32) -> Command {
-    let mut shell = Command::new("bash");
-    let script = format!("trap '' XFSZ; ulimit -f {kib}; exec \"$0\" \"$@\"");
-    shell.args(["-c", &script, env!("CARGO_BIN_EXE_weir")]);
-    shell
 }
 
 #[test]
@@ -292,22 +271,6 @@ fn a_full_device_is_reported_and_nothing_is_left_there() {
     let small = TmpfsMount::new(sandbox.path("mnt"), "4m");
     fails(weir().arg("format").args(common::SMALL).arg(small.0.join("media")));
     assert_eq!(fs::read_dir(&small.0).expect("a listing").count(), 0);
-}
-
-struct TmpfsMount(PathBuf);
-
-impl TmpfsMount {
-    fn new(dir: PathBuf, size: &str) -> TmpfsMount {
-        let options = format!("size={size}");
-        succeeds(Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&dir));
-        TmpfsMount(dir)
-    }
-}
-
-impl Drop for TmpfsMount {
-    fn drop(&mut self) {
-        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
-    }
 }
 
 #[test]

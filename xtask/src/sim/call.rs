@@ -145,6 +145,14 @@ impl Call<'_> {
                 let parents = (inode(from.0), inode(to.0));
                 Box::new(move |fs| fs.rename((parents.0, &from.1), (parents.1, &to.1), if_exists, done))
             }
+            Change::WhiteOut { from, to, if_exists } => {
+                let parents = (inode(from.0), inode(to.0));
+                let done = self.done(|left: Option<_>| left.map_or(Reply::Done, Reply::Attributes));
+                Box::new(move |fs| {
+                    let (from, to) = ((parents.0, &from.1[..]), (parents.1, &to.1[..]));
+                    fs.rename_leaving_whiteout(CALLER, from, to, if_exists, done);
+                })
+            }
             Change::Forget { .. } => unreachable!("nobody asks to forget"),
             of_one_inode => self.prepare_change_of_inode(of_one_inode),
         }

@@ -46,6 +46,12 @@ pub(crate) enum Change {
         to: (Id, Name),
         if_exists: IfExists,
     },
+    /// A rename that leaves a whiteout at the old name.
+    WhiteOut {
+        from: (Id, Name),
+        to: (Id, Name),
+        if_exists: IfExists,
+    },
     Exchange {
         one: (Id, Name),
         other: (Id, Name),
@@ -143,9 +149,9 @@ impl Change {
             | Change::Symlink { parent, .. } => vec![*parent],
             Change::Link { file, parent, .. } => vec![*file, *parent],
             Change::Unlink { parent, .. } | Change::RemoveDirectory { parent, .. } => vec![*parent],
-            Change::Rename { from: one, to: other, .. } | Change::Exchange { one, other } => {
-                vec![one.0, other.0]
-            }
+            Change::Rename { from: one, to: other, .. }
+            | Change::WhiteOut { from: one, to: other, .. }
+            | Change::Exchange { one, other } => vec![one.0, other.0],
             _ => self.touches().into_iter().collect(),
         };
         needed.into_iter().filter(|id| model.inodes.contains_key(id)).collect()
@@ -170,6 +176,7 @@ impl Change {
             | Change::Unlink { .. }
             | Change::RemoveDirectory { .. }
             | Change::Rename { .. }
+            | Change::WhiteOut { .. }
             | Change::Exchange { .. }
             | Change::Forget { .. } => None,
         }
@@ -213,6 +220,10 @@ impl Change {
             Change::Rename { from, to, if_exists } => {
                 let (old, new) = (show(&from.1), show(&to.1));
                 format!("rename {old} in {:?} to {new} in {:?}, {if_exists:?}", from.0, to.0)
+            }
+            Change::WhiteOut { from, to, if_exists } => {
+                let (old, new) = (show(&from.1), show(&to.1));
+                format!("rename {old} in {:?} to {new} in {:?}, {if_exists:?}, whiteout", from.0, to.0)
             }
             Change::Write { file, offset, bytes } => {
                 let start = &bytes[..bytes.len().min(8)];

@@ -211,6 +211,14 @@ impl Model {
             Change::Unlink { parent, name } => self.unlink(*parent, name, now)?,
             Change::RemoveDirectory { parent, name } => self.remove_directory(*parent, name, now)?,
             Change::Rename { from, to, if_exists } => self.rename(from, to, *if_exists, now)?,
+            Change::WhiteOut { from, to, if_exists } => {
+                self.rename(from, to, *if_exists, now)?;
+                // Two names of one file stay where they are.
+                if self.lookup(from.0, &from.1).is_err() {
+                    let whiteout = Inode::new(Body::Node(Kind::CharDevice, 0), 0, now);
+                    return self.add(from.0, &from.1, whiteout, now).map(Some);
+                }
+            }
             Change::Exchange { one, other } => self.exchange(one, other, now)?,
             Change::Write { file, offset, bytes } => self.write(*file, *offset, bytes, now)?,
             Change::SetSize { file, size } => self.set_size(*file, *size, now)?,

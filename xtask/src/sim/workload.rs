@@ -353,7 +353,10 @@ impl Workload {
                     return Request::Change(Change::Exchange { one: (from, old), other: to });
                 }
                 let if_exists = if self.random.once_in(8) { IfExists::Refuse } else { IfExists::Replace };
-                Change::Rename { from: (from, old), to, if_exists }
+                match self.random.once_in(8) {
+                    true => Change::WhiteOut { from: (from, old), to, if_exists },
+                    false => Change::Rename { from: (from, old), to, if_exists },
+                }
             }
         };
         Request::Change(change)

@@ -242,9 +242,13 @@ impl Subject for Bench {
             Operation::RemoveDirectory { parent, name } => self
                 .run(cost::remove(self.levels(parent)), |tx| tx.remove_directory(parent, &name))
                 .map(|()| None),
-            Operation::Rename { from, to, if_exists } => {
-                let cost = cost::rename(self.levels(from.0), self.levels(to.0));
-                self.run(cost, |tx| tx.rename((from.0, &from.1), (to.0, &to.1), if_exists)).map(|()| None)
+            Operation::Rename { from, to, if_exists, whiteout } => {
+                let levels = (self.levels(from.0), self.levels(to.0));
+                let cost = match whiteout {
+                    Some(_) => cost::rename_leaving_whiteout(levels.0, levels.1),
+                    None => cost::rename(levels.0, levels.1),
+                };
+                self.run(cost, |tx| tx.rename((from.0, &from.1), (to.0, &to.1), if_exists, whiteout))
             }
             Operation::Exchange { one, other } => self
                 .run(cost::exchange(), |tx| tx.exchange((one.0, &one.1), (other.0, &other.1)))

@@ -155,6 +155,7 @@ fn a_path_may_be_as_deep_as_there_are_inodes_and_the_check_still_names_it() {
         from: (ROOT, b"a directory with a name".to_vec()),
         to: (at, b"below itself".to_vec()),
         if_exists: crate::types::IfExists::Replace,
+        whiteout: None,
     };
     assert!(matches!(bench.apply(&moved), Err(FsError::Invalid)));
     bench.verify();

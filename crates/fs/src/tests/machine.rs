@@ -172,9 +172,14 @@ impl Subject for Machine {
             Operation::RemoveDirectory { parent, name } => {
                 self.wait(|done| fs.remove_directory(parent, &name, done)).map(|()| None)
             }
-            Operation::Rename { from, to, if_exists } => {
+            Operation::Rename { from, to, if_exists, whiteout } => {
                 let (from, to) = ((from.0, &from.1[..]), (to.0, &to.1[..]));
-                self.wait(|done| fs.rename(from, to, if_exists, done)).map(|()| None)
+                match whiteout {
+                    Some(caller) => {
+                        self.wait(|done| fs.rename_leaving_whiteout(caller, from, to, if_exists, done))
+                    }
+                    None => self.wait(|done| fs.rename(from, to, if_exists, done)).map(|()| None),
+                }
             }
             Operation::Exchange { one, other } => {
                 let (one, other) = ((one.0, &one.1[..]), (other.0, &other.1[..]));

@@ -44,6 +44,8 @@ pub(crate) enum Operation {
         from: (Ino, Vec<u8>),
         to: (Ino, Vec<u8>),
         if_exists: IfExists,
+        /// Whose whiteout stays at the old name.
+        whiteout: Option<Caller>,
     },
     Exchange {
         one: (Ino, Vec<u8>),
@@ -186,7 +188,18 @@ impl Model {
                 self.drop_directory(parent, ino);
                 Ok(())
             }
-            Operation::Rename { from, to, if_exists } => self.rename(from, to, if_exists),
+            Operation::Rename { from, to, if_exists, whiteout } => {
+                self.rename(from.clone(), to, if_exists)?;
+                match whiteout {
+                    // Two names of one file stay where they are.
+                    Some(caller) if self.lookup(from.0, &from.1).is_err() => {
+                        let rights = (caller.uid, caller.gid, 0);
+                        let node = Model::node(Kind::CharDevice, rights, from.0, self.now);
+                        self.make(caller.umask, from.0, from.1, node, made)
+                    }
+                    _ => Ok(()),
+                }
+            }
             Operation::Exchange { one, other } => self.exchange(one, other),
             Operation::SetXattr { ino, name, value, how } => self.set_xattr(ino, &name, value, how),
             Operation::RemoveXattr { ino, name } => self.remove_xattr(ino, &name),
@@ -360,19 +373,18 @@ impl Model {
         }
         let (mut uid, mut gid, mut mode) = node.rights;
         let chown = set.uid.is_some() || set.gid.is_some();
-        let drops = node.kind != Kind::Directory && (chown || set.privileges == Privileges::Drop);
+        let drops = node.kind != Kind::Directory && (chown || set.privileges != Privileges::Keep);
+        let only_drops = SetAttributes { privileges: set.privileges, ..Default::default() };
         let mut had = false;
         if drops {
-            mode &= if mode & 0o010 != 0 { !0o6000 } else { !0o4000 };
+            let all = mode & 0o010 != 0 || set.privileges == Privileges::DropAll;
+            mode &= if all { !0o6000 } else { !0o4000 };
             had = node.drop_capability();
         }
         uid = set.uid.unwrap_or(uid);
         gid = set.gid.unwrap_or(gid);
         let rights = (uid, gid, set.mode.unwrap_or(mode));
-        if set == (SetAttributes { privileges: Privileges::Drop, ..Default::default() })
-            && !had
-            && rights == node.rights
-        {
+        if set == only_drops && !had && rights == node.rights {
             return Ok(());
         }
         node.rights = rights;

@@ -16,7 +16,7 @@ fn unlink(bench: &mut Bench, parent: Ino, name: &str) -> Result<(), FsError> {
 
 fn rename(bench: &mut Bench, from: (Ino, &str), to: (Ino, &str)) -> Result<(), FsError> {
     let (from, to) = ((from.0, from.1.as_bytes().to_vec()), (to.0, to.1.as_bytes().to_vec()));
-    bench.apply(&Operation::Rename { from, to, if_exists: IfExists::Replace }).map(drop)
+    bench.apply(&Operation::Rename { from, to, if_exists: IfExists::Replace, whiteout: None }).map(drop)
 }
 
 fn set(bench: &mut Bench, ino: Ino, set: SetAttributes) -> Result<(), FsError> {
@@ -95,6 +95,33 @@ fn orphans_go_at_the_next_opening() {
     bench.reopen();
     assert_eq!((bench.state.header().orphans.get(), bench.objects.files()), (0, 0));
     assert_eq!(bench.state.header().inodes.get(), 1);
+    bench.verify();
+}
+
+#[test]
+fn a_whiteout_takes_the_old_names_place_and_counts_as_a_new_inode() {
+    let mut bench = Bench::new();
+    let one = bench.directory(ROOT, "one");
+    let (file, gone) = (bench.file(one, "f"), bench.file(ROOT, "gone"));
+    let caller = Caller { uid: 7, gid: 8, umask: 0 };
+    let rename = |from: (Ino, &str), to: (Ino, &str), if_exists| {
+        let (from, to) = ((from.0, from.1.as_bytes().to_vec()), (to.0, to.1.as_bytes().to_vec()));
+        Operation::Rename { from, to, if_exists, whiteout: Some(caller) }
+    };
+    let left = bench.apply(&rename((one, "f"), (ROOT, "gone"), IfExists::Replace)).expect("a move");
+    let left = left.expect("a whiteout");
+    assert_eq!((left.kind, left.device, left.mode, left.links), (Kind::CharDevice, 0, 0, 1));
+    assert_eq!((left.uid, left.gid), (7, 8));
+    assert_eq!(
+        (bench.lookup(one, b"f").ok(), bench.lookup(ROOT, b"gone").ok()),
+        (Some(left.ino), Some(file))
+    );
+    assert!(matches!(bench.attributes(gone), Err(FsError::Stale)));
+    let refused = bench.apply(&rename((ROOT, "gone"), (one, "f"), IfExists::Refuse));
+    assert!(matches!(refused, Err(FsError::Exists)));
+    bench.apply(&Operation::Link { ino: file, parent: ROOT, name: b"same".to_vec() }).expect("a name");
+    let nothing = bench.apply(&rename((ROOT, "same"), (ROOT, "gone"), IfExists::Replace)).expect("one file");
+    assert!(nothing.is_none() && bench.lookup(ROOT, b"same").ok() == Some(file));
     bench.verify();
 }
 

@@ -90,7 +90,8 @@ impl Source {
                     (self.ino(model, directory), self.name())
                 };
                 let if_exists = if self.random.once_in(5) { IfExists::Refuse } else { IfExists::Replace };
-                Operation::Rename { from, to, if_exists }
+                let whiteout = self.random.once_in(4).then_some(caller);
+                Operation::Rename { from, to, if_exists, whiteout }
             }
             70..82 => {
                 let bytes = vec![self.random.next_u64() as u8 | 1; 1 + self.random.below(9000) as usize];
@@ -184,7 +185,11 @@ impl Source {
             size: random.once_in(3).then(|| random.below(25_000)),
             accessed: random.once_in(4).then(|| SetTime::To(random.next_u64() as i64)),
             modified: random.once_in(4).then_some(SetTime::Now),
-            privileges: if random.once_in(4) { Privileges::Drop } else { Privileges::Keep },
+            privileges: match random.below(8) {
+                0 => Privileges::Drop,
+                1 => Privileges::DropAll,
+                _ => Privileges::Keep,
+            },
         }
     }
 }

@@ -46,6 +46,8 @@ pub(crate) struct Map {
     pub(crate) segments: Segments,
     /// The highest sequence of any note so far.
     pub(crate) newest: Sequence,
+    /// A clone is on its way to the log.
+    pub(crate) expects_sharing: bool,
     /// How many rely on nodes to stay in memory now.
     pub(crate) held: u32,
     /// The cleaner's walk.
@@ -89,6 +91,7 @@ impl Map {
             dying: Vec::new(),
             segments,
             newest: Sequence(0),
+            expects_sharing: false,
             held: 0,
             cleaning: None,
             pace: None,

@@ -112,8 +112,14 @@ impl FirstLook {
         add_links(&mut world, self.links);
         let mut ordering = Ordering::new(&settings.switches, put);
         let mut lineariser = Lineariser::new(&mut world, |step| ordering.add(step));
-        self.calls.read(|call| lineariser.add(call))?;
+        self.calls.read(|call| {
+            lineariser.add(call);
+            !lineariser.is_refused()
+        })?;
         lineariser.finish();
+        if let Some((line, what)) = world.excess() {
+            return Err(TraceError::TooLarge { path: name.into(), line, what });
+        }
         let asked = ordering.finish()?;
         let coverage = self.coverage;
         let problems = coverage.problems.iter();

@@ -63,8 +63,8 @@ impl Spool {
         written.map_err(TraceError::io("writing", &self.path))
     }
 
-    /// Gives all calls to `each`, in the order in which they came.
-    pub(super) fn read(mut self, mut each: impl FnMut(Call)) -> Result<(), TraceError> {
+    /// Gives all calls to `each`, in the order in which they came, as long as it wants more.
+    pub(super) fn read(mut self, mut each: impl FnMut(Call) -> bool) -> Result<(), TraceError> {
         self.write_out()?;
         let place = self.place.into_inner().map_err(|error| error.into_error());
         let place = place.and_then(|mut place| place.seek(SeekFrom::Start(0)).map(|_| place));
@@ -74,7 +74,9 @@ impl Spool {
         while left > 0 {
             let calls: Vec<Call> = section::read(&mut input, &self.path, "calls")?;
             left -= calls.len() as u64;
-            calls.into_iter().for_each(&mut each);
+            if !calls.into_iter().all(&mut each) {
+                return Ok(());
+            }
         }
         Ok(())
     }

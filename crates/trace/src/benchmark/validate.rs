@@ -4,13 +4,12 @@ use super::block::{Block, Tail};
 use super::{Benchmark, InitialKind};
 use crate::action::Action;
 use crate::error::TraceError;
+use crate::model::TASKS_MAX;
 use crate::names::Name;
 use crate::op::{Handle, NO_HANDLE, Op};
 use crate::parts::Part;
 use std::path::Path;
 
-/// More threads than this are no trace of a program.
-const THREADS_MAX: u32 = 1 << 20;
 /// Descriptions and requests: one action makes at most one of the former, and the kernel limits the latter.
 const PER_ACTION_MAX: u64 = 1 << 16;
 
@@ -61,6 +60,8 @@ impl<'a> Validator<'a> {
     fn action(&mut self, action: &Action) {
         self.threads = self.threads.max(u64::from(action.thread) + 1);
         self.names = self.names.max(u64::from(action.name.0) + 1);
+        // The first of a batch of none is the next batch's, and there may be no next one.
+        let refused = matches!(&action.op, Op::Submit { requests, .. } if requests.is_empty());
         action.op.parts(|part| match part {
             Part::Place(at) => {
                 self.handles = self.handles.max(above(at.dir));
@@ -68,8 +69,10 @@ impl<'a> Validator<'a> {
             }
             Part::Handle(handle) => self.handles = self.handles.max(above(*handle)),
             Part::Name(name) => self.names = self.names.max(u64::from(name.0) + 1),
-            Part::Request(request) => self.requests = self.requests.max(u64::from(*request) + 1),
-            Part::Context(_) => {}
+            Part::Request(request) if !refused => {
+                self.requests = self.requests.max(u64::from(*request) + 1);
+            }
+            Part::Request(_) | Part::Context(_) => {}
         });
         // Those behind the first have the numbers that follow.
         if let Op::Submit { first, requests, .. } = &action.op {
@@ -83,8 +86,9 @@ impl<'a> Validator<'a> {
         if tail.asked.len() != self.orders {
             return Err(self.wrong("about", "orders without counts"));
         }
-        if about.threads > THREADS_MAX || u64::from(about.threads) > self.actions {
-            return Err(self.wrong("about", "more threads than actions"));
+        // An action shows its own thread, and makes another one at most.
+        if about.threads > TASKS_MAX || u64::from(about.threads) > 2 * self.actions {
+            return Err(self.wrong("about", "more threads than actions can make"));
         }
         let most = (self.actions + 1).saturating_mul(PER_ACTION_MAX);
         if u64::from(about.handles) > most || u64::from(about.requests) > most {

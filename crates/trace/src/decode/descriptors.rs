@@ -64,7 +64,7 @@ fn vector(a: &Arguments<'_>) -> Result<u64, Unusable> {
     let Value::List(parts) = a.value(1)? else { return Ok(a.outcome.bytes()) };
     let lengths: Option<Vec<u64>> =
         parts.iter().map(|part| number(part.field("iov_len")?).ok().map(|length| length as u64)).collect();
-    Ok(lengths.map_or(a.outcome.bytes(), |lengths| lengths.iter().sum()))
+    Ok(lengths.map_or(a.outcome.bytes(), |lengths| lengths.into_iter().fold(0, u64::saturating_add)))
 }
 
 fn other(name: &str, a: &mut Arguments<'_>) -> Option<Found> {

@@ -4,6 +4,7 @@ mod delta;
 
 use crate::benchmark::{Benchmark, Device, Initial, InitialKind};
 use crate::error::TraceError;
+use crate::replay::Confined;
 use rustix::fs::{FileType, Mode};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -45,11 +46,19 @@ pub struct Built {
     pub refused_attributes: u64,
 }
 
-/// Builds the initial tree of `benchmark` under `root`. What is there already and is not in the tree is removed; files that
+/// Builds the initial tree of `benchmark` in the root directory of this process, which is a replay's own. What is there already and is not in the tree is removed; files that
 /// are as they should be are kept, so building again after a replay costs what the replay changed.
 ///
 /// `tell` hears from time to time how many of how many files are done.
 pub fn initialise(
+    _: &Confined,
+    benchmark: &Benchmark,
+    tell: &(dyn Fn(usize, usize) + Sync),
+) -> Result<Built, TraceError> {
+    build(benchmark, Path::new("/"), tell)
+}
+
+fn build(
     benchmark: &Benchmark,
     root: &Path,
     tell: &(dyn Fn(usize, usize) + Sync),

@@ -24,7 +24,7 @@ fn tree() -> Benchmark {
 }
 
 fn build(benchmark: &Benchmark, root: &Path) -> Built {
-    initialise(benchmark, root, &|_, _| {}).expect("it is built")
+    super::build(benchmark, root, &|_, _| {}).expect("it is built")
 }
 
 #[test]

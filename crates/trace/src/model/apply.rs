@@ -28,6 +28,7 @@ impl World {
                 step
             }
         };
+        self.limit(call);
         if let Some(task) = self.tasks.get_mut(&call.task) {
             task.last = self.next;
         }

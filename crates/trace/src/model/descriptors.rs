@@ -4,6 +4,7 @@ use super::live::Target;
 use super::world::{Slot, World};
 use crate::action::{Fate, How, Modelled, Moment, Need, Resource, Role, Rule, Series, Step};
 use crate::op::{Call, Fd, Handle};
+use std::sync::Arc;
 
 impl World {
     pub(super) fn close(&mut self, call: &Call, step: &mut Step, fd: Fd) {
@@ -50,8 +51,10 @@ impl World {
 
     pub(super) fn mark(&mut self, call: &Call, fd: Fd, yes: bool) {
         let table = self.task(call).table;
-        if let Some(Slot { close_on_exec, .. }) = self.tables[table].slots.get_mut(&fd) {
-            *close_on_exec = yes;
+        if self.tables[table].slots.get(&fd).is_some_and(|slot| slot.close_on_exec != yes)
+            && let Some(slot) = Arc::make_mut(&mut self.tables[table].slots).get_mut(&fd)
+        {
+            slot.close_on_exec = yes;
         }
     }
 

@@ -211,7 +211,7 @@ impl World {
             return Some(super::tree::ROOT);
         }
         let handle = match dir {
-            libc::AT_FDCWD => self.directories[self.task(call).directory].at?,
+            libc::AT_FDCWD => self.directories[self.tasks.get(&call.task)?.directory].at?,
             _ => self.slot(call, dir)?.description,
         };
         self.file_of(handle)

@@ -62,7 +62,7 @@ impl World {
 
     fn read_pipe(&mut self, call: &Call, step: &mut Step, pipe: Name) {
         let state = self.pipes.entry(pipe).or_default();
-        state.read += call.outcome.bytes();
+        state.read = state.read.saturating_add(call.outcome.bytes());
         while let Some((end, writer)) = state.writes.front().copied() {
             if call.outcome.bytes() > 0 {
                 step.needs.push(Need { on: writer, moment: Moment::Start, rule: Rule::Pipe });
@@ -84,7 +84,7 @@ impl World {
     ) -> Result<Op<u32>, Fate> {
         if let Some((_, pipe)) = self.pipe_of(call, on) {
             let state = self.pipes.entry(pipe).or_default();
-            state.written += call.outcome.bytes();
+            state.written = state.written.saturating_add(call.outcome.bytes());
             state.writes.push_back((state.written, self.next));
             return Err(Fate::Modelled(Modelled::NoFile));
         }

@@ -88,9 +88,14 @@ impl<'a, Each: FnMut(Step)> Lineariser<'a, Each> {
         }
     }
 
+    /// Whether the trace has more of something than is kept, so that what follows makes no difference.
+    pub fn is_refused(&self) -> bool {
+        self.world.excess.is_some()
+    }
+
     /// Applies what is left.
     pub fn finish(mut self) {
-        while self.go_on() {}
+        while !self.is_refused() && self.go_on() {}
         self.past.drain(..).for_each(|applied| (self.each)(applied.step));
         self.world.repairs.late = self.late;
     }
@@ -202,6 +207,7 @@ impl<'a, Each: FnMut(Step)> Lineariser<'a, Each> {
             }
         }
         let step = self.world.apply(&one.call);
+        self.waiting.applied(one.call.task);
         self.applied += 1;
         self.past.push(Applied { one, step });
     }

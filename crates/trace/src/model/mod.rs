@@ -22,6 +22,7 @@ mod world;
 
 pub use infer::Links;
 pub use linearise::Lineariser;
+pub(crate) use tasks::TASKS_MAX;
 pub use tree::{Attribute, Kind};
 pub use world::{Inherited, Repairs, World};
 

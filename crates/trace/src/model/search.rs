@@ -15,8 +15,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 const CHECKPOINT_CALLS_MIN: usize = 256;
 /// And at most: that many stay in memory twice.
 const CHECKPOINT_CALLS_MAX: usize = 1 << 14;
-/// Copying the model costs about as much as applying a call for each so many files.
-const FILES_PER_CALL: usize = 16;
+/// Copying the model costs about as much as applying a call for each so many files and tasks.
+const PARTS_PER_CALL: usize = 16;
 /// Calls after the contradicted one that a choice is judged by, too.
 const HORIZON: usize = 24;
 /// Choices changed for one contradicted call.
@@ -70,7 +70,7 @@ struct Tried {
 impl<Each: FnMut(Step)> Lineariser<'_, Each> {
     /// Keeps two checkpoints, and gives away what lies before the older one.
     pub(super) fn settle(&mut self) {
-        let spacing = self.world.tree.len() / FILES_PER_CALL;
+        let spacing = self.world.size() / PARTS_PER_CALL;
         let spacing = spacing.clamp(CHECKPOINT_CALLS_MIN, CHECKPOINT_CALLS_MAX);
         if self.checkpoints.last().is_some_and(|newest| self.past.len() < newest.past + spacing) {
             return;

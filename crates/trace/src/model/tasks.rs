@@ -3,6 +3,14 @@
 use super::world::{Directory, Table, Task, World};
 use crate::action::{Fate, How, Modelled, Moment, Need, Resource, Role, Rule, Series, Step};
 use crate::op::{Call, Handle, Op, Share};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Tasks of a trace: a replay has a thread for each, and Linux has four million at most, at one time and of all programs. One takes
+/// about half a kilobyte here.
+pub(crate) const TASKS_MAX: u32 = 1 << 20;
+/// Descriptors that are open at one time in all processes of a trace; 40 bytes each. A thousand processes with four thousand each.
+const NUMBERS_MAX: usize = 1 << 22;
 
 impl World {
     /// A task that nobody saw being made: the first one, or one whose parent's line is missing.
@@ -23,8 +31,26 @@ impl World {
         });
         let thread = self.threads;
         self.threads += 1;
-        self.tasks
-            .insert(id, Task { thread, process, table, directory, needs, last: self.next, held_by: None });
+        let task = Task { thread, process, table, directory, needs, last: self.next, holds: None };
+        // Of a task whose number comes back the end is not in the trace. What it had open stays open.
+        if let Some(before) = self.tasks.insert(id, task) {
+            self.directories[before.directory].users -= 1;
+            let table = &mut self.tables[before.table];
+            table.users -= 1;
+            if table.users == 0 {
+                self.numbers -= std::mem::take(table).slots.len();
+            }
+        }
+    }
+
+    /// Notes that there is more of something than is kept, at the first such line.
+    pub(super) fn limit(&mut self, call: &Call) {
+        let what = match (self.threads > TASKS_MAX, self.numbers > NUMBERS_MAX) {
+            (true, _) => "more than 1,048,576 tasks, and a replay has a thread for each",
+            (_, true) => "more than 4,194,304 descriptors open at the same time",
+            _ => return,
+        };
+        self.excess.get_or_insert((call.line, what));
     }
 
     pub(super) fn clone_task(&mut self, call: &Call, child: Option<u32>, share: Share) -> Step {
@@ -57,19 +83,25 @@ impl World {
         self.add_task(child, table, directory, share.process.then_some(parent.process), needs);
         // A task id may have ended before and come back.
         self.ends.remove(&child);
-        if share.hold {
-            self.tasks.get_mut(&call.task).expect("the caller is known").held_by = Some(child);
+        if let (true, Some(made)) = (share.hold, self.tasks.get_mut(&child)) {
+            made.holds = Some(call.task);
         }
         step
     }
 
     fn copy_table(&mut self, from: usize) -> usize {
-        let mut copy = Table { slots: self.tables[from].slots.clone(), users: 1 };
-        for slot in copy.slots.values_mut() {
+        // Where there are too many already, the trace is refused, and not before it has taken all memory.
+        let slots = match self.numbers > NUMBERS_MAX {
+            true => HashMap::new(),
+            false => HashMap::clone(&self.tables[from].slots),
+        };
+        let mut copy = Table { slots: Arc::new(slots), users: 1 };
+        for slot in Arc::make_mut(&mut copy.slots).values_mut() {
             self.descriptions[slot.description as usize].references += 1;
             slot.series = self.entries;
             self.entries += 1;
         }
+        self.numbers += copy.slots.len();
         self.tables.push(copy);
         self.tables.len() - 1
     }
@@ -110,7 +142,7 @@ impl World {
             fds.sort_unstable();
             closed.extend(fds.into_iter().filter_map(|fd| self.close_one(task.table, fd, &mut step)));
             // Nobody has it any more; there may be as many as there were processes.
-            self.tables[task.table] = Table::default();
+            self.numbers -= std::mem::take(&mut self.tables[task.table]).slots.len();
         }
         self.directories[task.directory].users -= 1;
         if self.directories[task.directory].users == 0
@@ -128,8 +160,8 @@ impl World {
     /// A vfork's parent goes on once its child is elsewhere.
     fn let_go(&mut self, child: u32) {
         let need = Need { on: self.next, moment: Moment::End, rule: Rule::Hold };
-        for parent in self.tasks.values_mut().filter(|task| task.held_by == Some(child)) {
-            parent.held_by = None;
+        let parent = self.tasks.get_mut(&child).and_then(|child| child.holds.take());
+        if let Some(parent) = parent.and_then(|parent| self.tasks.get_mut(&parent)) {
             parent.needs.push(need);
         }
     }

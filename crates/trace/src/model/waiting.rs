@@ -36,6 +36,8 @@ pub(super) struct Waiting {
     per_task: HashMap<u32, VecDeque<usize>>,
     /// Calls that come next in their tasks, by when they open.
     open: BTreeSet<(u64, usize)>,
+    /// Tasks of which a call is taken and not applied yet: none of them has a next one until it is.
+    taken: Vec<u32>,
     /// When tasks began to end: what they hold may be given back at any moment from then on.
     ending: HashMap<u32, u64>,
     added: usize,
@@ -92,25 +94,32 @@ impl Waiting {
     }
 
     pub(super) fn next_of(&self, task: u32) -> Option<usize> {
-        self.per_task.get(&task).and_then(|own| own.front()).copied()
+        let own = self.per_task.get(&task).filter(|_| !self.taken.contains(&task));
+        own.and_then(|own| own.front()).copied()
     }
 
     pub(super) fn is_next(&self, at: usize) -> bool {
         self.get(at).is_some_and(|one| self.next_of(one.call.task) == Some(at))
     }
 
-    /// Takes a call that comes next in its task.
+    /// Takes a call that comes next in its task; it must be applied before the one after it can be taken.
     pub(super) fn take(&mut self, at: usize) -> Waits {
         let one = self.calls.remove(&at).expect("it was found here");
         self.queue.remove(&one.moment);
         let own = self.per_task.get_mut(&one.call.task).expect("every call has a task");
         assert_eq!(own.pop_front(), Some(at), "a task's calls keep their order");
         self.open.remove(&(one.opens, at));
-        match own.front() {
-            Some(next) => drop(self.open.insert((self.calls[next].opens, *next))),
-            None => drop(self.per_task.remove(&one.call.task)),
-        }
+        self.taken.push(one.call.task);
         one
+    }
+
+    /// The call that was taken of this task has had its effect.
+    pub(super) fn applied(&mut self, task: u32) {
+        self.taken.retain(|taken| *taken != task);
+        match self.per_task.get(&task).and_then(|own| own.front()) {
+            Some(next) => drop(self.open.insert((self.calls[next].opens, *next))),
+            None => drop(self.per_task.remove(&task)),
+        }
     }
 
     /// Puts calls back; of a task, the last one taken first.

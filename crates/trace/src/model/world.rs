@@ -8,6 +8,7 @@ use crate::names::{Name, Names};
 use crate::op::{Call, Fd, Handle, Op};
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 /// The model's state after the calls applied so far.
 #[derive(Debug, Clone)]
@@ -41,7 +42,11 @@ pub struct World {
     pub(super) sleepers: Sleepers,
     pub(super) threads: u32,
     pub(super) processes: u32,
-    pub(super) entries: u32,
+    pub(super) entries: u64,
+    /// Numbers in all tables.
+    pub(super) numbers: usize,
+    /// At which line there was more of something than is kept, and of what.
+    pub(super) excess: Option<(u64, &'static str)>,
     pub(super) next: ActionId,
     pub(super) began: Option<u64>,
 }
@@ -80,14 +85,15 @@ pub(super) struct Task {
     pub(super) needs: Vec<Need>,
     /// The last action that it made.
     pub(super) last: ActionId,
-    /// A vfork's child that still holds it.
-    pub(super) held_by: Option<u32>,
+    /// The task that made it by vfork and waits for it still.
+    pub(super) holds: Option<u32>,
 }
 
 /// A descriptor table; several tasks may share it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Table {
-    pub(super) slots: HashMap<Fd, Slot>,
+    /// Copies of the model share it until one of them changes it.
+    pub(super) slots: Arc<HashMap<Fd, Slot>>,
     pub(super) users: u32,
 }
 
@@ -96,7 +102,7 @@ pub(super) struct Slot {
     pub(super) description: Handle,
     pub(super) close_on_exec: bool,
     /// Number and generation in one.
-    pub(super) series: u32,
+    pub(super) series: u64,
 }
 
 /// Working directory and umask; several tasks may share them.
@@ -150,6 +156,8 @@ impl World {
             threads: 0,
             processes: 0,
             entries: 0,
+            numbers: 0,
+            excess: None,
             next: 0,
             began: None,
         }
@@ -167,6 +175,16 @@ impl World {
     pub(super) fn go_back(&mut self, copy: &World) {
         let names = std::mem::take(&mut self.names);
         *self = World { names, ..copy.clone() };
+    }
+
+    /// What copying it costs, beside the names: its parts.
+    pub(super) fn size(&self) -> usize {
+        self.tree.len() + self.tasks.len() + self.tables.len()
+    }
+
+    /// At which line there was more of something than is kept, and of what: the trace cannot be compiled.
+    pub fn excess(&self) -> Option<(u64, &'static str)> {
+        self.excess
     }
 
     /// How many calls were applied.
@@ -189,6 +207,7 @@ impl World {
         self.submitted
     }
 
+    /// The caller, of a call that is being applied.
     pub(super) fn task(&self, call: &Call) -> &Task {
         &self.tasks[&call.task]
     }
@@ -200,7 +219,8 @@ impl World {
         let action = Action {
             thread: task.thread,
             start: call.start.saturating_sub(began),
-            end: call.end.saturating_sub(began),
+            // Clocks that were set back end a call before it began.
+            end: call.end.max(call.start).saturating_sub(began),
             line: call.line,
             name: call.name,
             fate: Fate::Executed,
@@ -231,18 +251,22 @@ impl World {
         fd: Fd,
         description: Handle,
         close_on_exec: bool,
-    ) -> (u32, Option<Handle>) {
+    ) -> (u64, Option<Handle>) {
         let closed = self.remove(table, fd).and_then(|(_, closed)| closed);
         self.descriptions[description as usize].references += 1;
         let series = self.entries;
         self.entries += 1;
-        self.tables[table].slots.insert(fd, Slot { description, close_on_exec, series });
+        let slots = Arc::make_mut(&mut self.tables[table].slots);
+        slots.insert(fd, Slot { description, close_on_exec, series });
+        self.numbers += 1;
         (series, closed)
     }
 
     /// Takes a number out of a table. The description is returned if that was its last reference.
     pub(super) fn remove(&mut self, table: usize, fd: Fd) -> Option<(Slot, Option<Handle>)> {
-        let slot = self.tables[table].slots.remove(&fd)?;
+        self.tables[table].slots.get(&fd)?;
+        let slot = Arc::make_mut(&mut self.tables[table].slots).remove(&fd)?;
+        self.numbers -= 1;
         Some((slot, self.release(slot.description)))
     }
 
@@ -256,8 +280,9 @@ impl World {
         last.then_some(description)
     }
 
+    /// What a number stands for. Of a task that nobody has met yet, no number is known.
     pub(super) fn slot(&self, call: &Call, fd: Fd) -> Option<Slot> {
-        self.tables[self.task(call).table].slots.get(&fd).copied()
+        self.tables[self.tasks.get(&call.task)?.table].slots.get(&fd).copied()
     }
 
     pub(super) fn file_of(&self, description: Handle) -> Option<NodeId> {

@@ -75,6 +75,10 @@ impl Order {
     }
 }
 
+/// Pairs of threads of which it is known how far one has waited for the other: 24 bytes each. Of more, what is known is forgotten:
+/// edges that are not needed may follow, and none is lost.
+const PAIRS_MAX: usize = 1 << 22;
+
 /// Edges of an order under construction. Those of one action are given away as soon as it is closed.
 #[derive(Debug, Default)]
 pub(super) struct EdgeList {
@@ -115,6 +119,9 @@ impl EdgeList {
         let thread = threads[self.next as usize];
         self.kept.clear();
         self.wanted.retain(|wait| threads[wait.on as usize] != thread);
+        if self.waited.len() > PAIRS_MAX {
+            self.waited.clear();
+        }
         self.wanted.sort_by_key(|wait| std::cmp::Reverse(progress(wait)));
         for wait in self.wanted.drain(..) {
             *self.asked.entry(wait.rule).or_default() += 1;

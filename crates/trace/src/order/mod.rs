@@ -27,6 +27,11 @@ pub trait Orderer {
     fn finish(self: Box<Self>) -> BTreeMap<Rule, u64>;
 }
 
+/// Where actions of more threads than these come before what follows, the first action that follows stands for them to the others,
+/// which wait for that one alone. Otherwise each of a thousand threads that list a directory would wait for each of a thousand that
+/// made names in it. Edges that are not needed follow, and none is lost.
+const THREADS_MAX: usize = 256;
+
 fn add_needs(edges: &mut EdgeList, needs: &[Need]) {
     for need in needs {
         edges.add(need.on, need.moment, need.rule);

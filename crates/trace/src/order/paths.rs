@@ -2,6 +2,7 @@
 //! each file would fill memory with them. What came last to any forgotten name of a directory then stands for all of them, so
 //! that edges which are not needed may follow, and none is lost.
 
+use super::THREADS_MAX;
 use crate::action::ActionId;
 use crate::names::Name;
 use std::collections::{BTreeMap, HashMap};
@@ -11,9 +12,6 @@ use std::rc::Rc;
 pub(super) const NAMES_MAX: usize = 1 << 17;
 /// So many names of one directory are always known.
 const FEW: usize = 16;
-/// Where more threads than these touched names, none is forgotten: each name would have to wait for all of them.
-const THREADS_MAX: usize = 256;
-
 /// The last action of each thread.
 pub(super) type Newest = BTreeMap<u32, ActionId>;
 
@@ -54,13 +52,17 @@ pub(super) fn note(newest: &mut Newest, thread: u32, action: ActionId) {
 }
 
 impl<T: Touched> Paths<T> {
-    /// What is known of a name.
-    pub(super) fn of(&mut self, dir: u32, name: Name) -> &mut T {
+    /// What is known of a name that a thread touches with an action.
+    pub(super) fn of(&mut self, dir: u32, name: Name, made: (u32, ActionId)) -> &mut T {
         let empty = || Directory { known: HashMap::new(), forgotten: Rc::default() };
         let Directory { known, forgotten } = self.directories.entry(dir).or_insert_with(empty);
         known.entry(name).or_insert_with(|| {
             self.count += 1;
-            if forgotten.is_empty() { T::default() } else { T::after(Rc::clone(forgotten)) }
+            let before = Rc::clone(forgotten);
+            if before.len() > THREADS_MAX {
+                *forgotten = Rc::new(Newest::from([made]));
+            }
+            if before.is_empty() { T::default() } else { T::after(before) }
         })
     }
 

@@ -1,5 +1,6 @@
 //! Who touched what last: for a whole resource, and for ranges of one.
 
+use super::THREADS_MAX;
 use super::paths::{Newest, Touched, note};
 use crate::action::{ActionId, How};
 use std::collections::BTreeMap;
@@ -23,6 +24,8 @@ impl Last {
             if how == How::Write {
                 // Whatever comes later waits for this action.
                 self.forgotten = None;
+            } else if forgotten.len() > THREADS_MAX {
+                self.forgotten = Some(Rc::new(Newest::from([(thread, action)])));
             }
         }
         let joins = how != How::Write && self.how == Some(how);
@@ -38,6 +41,9 @@ impl Last {
             self.how = Some(how);
         }
         self.previous.iter().for_each(|(_, other)| each(*other));
+        if self.previous.len() > THREADS_MAX {
+            self.previous = vec![(thread, action)];
+        }
         // Of one thread, the last is enough: the others come before it.
         self.current.retain(|(other, _)| *other != thread);
         self.current.push((thread, action));

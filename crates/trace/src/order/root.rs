@@ -6,7 +6,7 @@
 
 use super::edges::{EdgeList, Wait};
 use super::paths::{Newest, Paths, Touched, note};
-use super::{Orderer, Switches, add_all, add_needs};
+use super::{Orderer, Switches, THREADS_MAX, add_all, add_needs};
 use crate::action::{ActionId, Gone, Moment, Role, Rule, Series, Step};
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -75,7 +75,7 @@ impl Orderer for Root {
         add_needs(&mut self.edges, &step.needs);
         for (series, role) in &step.series {
             let state = match series {
-                Series::Path(dir, name) => self.paths.of(*dir, *name),
+                Series::Path(dir, name) => self.paths.of(*dir, *name, made),
                 _ => self.series.entry(*series).or_default(),
             };
             let edges = &mut self.edges;
@@ -147,6 +147,8 @@ impl State {
             if matches!(role, Role::Create | Role::Delete) {
                 // Whatever comes later waits for this action.
                 self.forgotten = None;
+            } else if forgotten.len() > THREADS_MAX {
+                self.forgotten = Some(Rc::new(Newest::from([made])));
             }
         }
         if role == Role::Create || self.ended || absent != self.absent {
@@ -155,6 +157,9 @@ impl State {
             (self.create, self.ended) = (None, false);
         }
         add_all(edges, actions(&self.before), Rule::PathName);
+        if self.before.len() > THREADS_MAX {
+            self.before = vec![made];
+        }
         (self.absent, self.ended, self.last) = (absent, role == Role::Delete, Some(made));
     }
 }

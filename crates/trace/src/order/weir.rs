@@ -88,7 +88,7 @@ impl Orderer for Weir {
                     self.parts += ranges.len();
                 }
                 Resource::Name(dir, name) => {
-                    let last = self.names.of(dir, name);
+                    let last = self.names.of(dir, name, (thread, action));
                     last.touch(thread, action, touch.how, &mut each);
                 }
                 _ => self.whole.entry(touch.on).or_default().touch(thread, action, touch.how, &mut each),

@@ -1,5 +1,6 @@
 //! Keeps a replay inside of its target, by the kernel: no path of a trace is ever looked at to decide where it leads.
 
+use super::site::Site;
 use crate::error::TraceError;
 use nix::sched::{CloneFlags, unshare};
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind_recursive, mount_change, unmount};
@@ -7,23 +8,32 @@ use rustix::process::{Resource, getegid, geteuid, getrlimit, pivot_root, setrlim
 use std::io;
 use std::path::Path;
 
-/// Makes `dir` the root directory of this process, for good: absolute paths, `..` and links then end in it. This process must
-/// have one thread and hold no directory open. Modes of new files are exactly those of the trace from here on.
+/// That the root directory of this process is a replay's own tree.
+#[derive(Debug)]
+pub struct Confined(());
+
+/// Makes a replay's tree the root directory of this process, for good: absolute paths, `..` and links then end in it. This
+/// process must have one thread and hold no other directory open. Modes of new files are exactly those of the trace from here on.
 ///
-/// The process gets a table of mounts of its own, in which nothing but `dir` is left; without root, in a user namespace, in
+/// The process gets a table of mounts of its own, in which nothing but the tree is left; without root, in a user namespace, in
 /// which its user is called root. Where root may not have a table of mounts, as in some containers, the root directory is
 /// changed without one; no replayed call can leave that, because no directory outside is open.
-pub fn confine(dir: &Path) -> Result<(), TraceError> {
-    let failed = |source| TraceError::Confine { path: dir.into(), source };
+pub fn confine(site: Site) -> Result<Confined, TraceError> {
+    let dir = site.path();
+    let failed = |source| TraceError::Confine { path: dir.clone(), source };
     let root = geteuid().is_root();
-    match own_mounts(dir, root) {
+    match own_mounts(&dir, root) {
         Ok(()) => {}
-        Err(_) if root => std::os::unix::fs::chroot(dir).map_err(failed)?,
+        Err(_) if root => std::os::unix::fs::chroot(&dir).map_err(failed)?,
         Err(source) => return Err(failed(source)),
     }
     std::env::set_current_dir("/").map_err(failed)?;
+    // The tree was found by its name, and somebody may have given that to another directory.
+    if !site.is_root().map_err(failed)? {
+        return Err(failed(io::Error::other("another directory took its place")));
+    }
     rustix::process::umask(rustix::fs::Mode::empty());
-    Ok(())
+    Ok(Confined(()))
 }
 
 fn own_mounts(dir: &Path, root: bool) -> io::Result<()> {

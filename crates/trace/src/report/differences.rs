@@ -33,6 +33,27 @@ pub enum Cause {
     Tree,
 }
 
+impl Cause {
+    /// For people.
+    pub fn text(self) -> &'static str {
+        match self {
+            Cause::Order => "the order: with one thread, the result is the recorded one",
+            Cause::Race => "the recorded result is a race: no order of the calls that overlapped explains it",
+            Cause::Unattributed => "unknown, as no replay with one thread was made to compare with",
+            Cause::Space => "the target has no more room",
+            Cause::Permission => "the target, or this user, may not do it",
+            Cause::Feature => "the target lacks the feature",
+            Cause::Descriptors => "too few descriptors are allowed: see `ulimit -n`",
+            Cause::NotOpened => "the call that should have opened its file failed",
+            Cause::StandIn => "its file stands for one in /proc or /sys, which says something else each time",
+            Cause::Tree => {
+                "the files that were there before are not those that the program saw, of which trace and snapshot do not tell \
+                 enough"
+            }
+        }
+    }
+}
+
 /// One result that differs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Difference {
@@ -57,37 +78,39 @@ pub struct Group {
     pub cause: Cause,
     /// The call.
     pub call: String,
-    /// What the program got.
+    /// What the program got; of numbers, that of the first.
     pub recorded: String,
-    /// What the replay got; of numbers, only that they differ.
+    /// What the replay got; of numbers, that of the first.
     pub replayed: String,
     /// How many.
     pub count: u64,
     /// The first action of them.
     pub first: u32,
+    /// Its line in the trace.
+    #[serde(default)]
+    pub line: u64,
 }
 
 /// Differences by cause and kind, the most frequent first.
 pub(super) fn group(all: &[Difference]) -> Vec<Group> {
-    let kind = |text: &str| match text.parse::<i64>() {
-        Ok(_) => "a number".to_owned(),
-        Err(_) => text.to_owned(),
-    };
-    let mut groups: BTreeMap<_, (u64, u32)> = BTreeMap::new();
+    // Numbers differ in a thousand ways that look the same.
+    let kind = |text: &str| text.parse::<i64>().is_err().then(|| text.to_owned());
+    let mut groups: BTreeMap<_, Group> = BTreeMap::new();
     for difference in all {
-        let key =
-            (difference.cause, &difference.call, kind(&difference.recorded), kind(&difference.replayed));
-        groups.entry(key).or_insert((0, difference.action)).0 += 1;
+        let Difference { action, line, call, recorded, replayed, cause } = difference;
+        let key = (*cause, call, kind(recorded), kind(replayed));
+        let first = || Group {
+            cause: *cause,
+            call: call.clone(),
+            recorded: recorded.clone(),
+            replayed: replayed.clone(),
+            count: 0,
+            first: *action,
+            line: *line,
+        };
+        groups.entry(key).or_insert_with(first).count += 1;
     }
-    let group = |((cause, call, recorded, replayed), (count, first)): ((_, &String, _, _), _)| Group {
-        cause,
-        call: call.clone(),
-        recorded,
-        replayed,
-        count,
-        first,
-    };
-    let mut groups: Vec<_> = groups.into_iter().map(group).collect();
+    let mut groups: Vec<_> = groups.into_values().collect();
     groups.sort_by_key(|group| (group.cause, std::cmp::Reverse(group.count)));
     groups
 }
@@ -144,6 +167,7 @@ fn on(op: &Op<Handle>) -> Option<Handle> {
 }
 
 fn cause(action: &Action, outcome: Outcome) -> Cause {
+    let writes = matches!(action.op, Op::Write { .. } | Op::WriteWith { .. });
     match outcome {
         // A user namespace knows one user.
         Outcome::Error(libc::EINVAL) if matches!(action.op, Op::SetOwner { .. }) => Cause::Permission,
@@ -152,6 +176,8 @@ fn cause(action: &Action, outcome: Outcome) -> Cause {
         Outcome::Error(libc::EPERM | libc::EACCES | libc::EROFS) => Cause::Permission,
         Outcome::Error(libc::EOPNOTSUPP | libc::ENOSYS) => Cause::Feature,
         Outcome::Error(libc::EMFILE | libc::ENFILE) => Cause::Descriptors,
+        // No signal interrupts a replay: a write that ends early has no room.
+        Outcome::Value(_) if writes && action.recorded.succeeded() => Cause::Space,
         _ => Cause::Tree,
     }
 }

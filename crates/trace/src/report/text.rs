@@ -44,13 +44,15 @@ impl fmt::Display for Report {
         let total: u64 = self.causes.values().sum();
         writeln!(out, "differences    {total}, of which {} by order", self.order_differences())?;
         for (cause, count) in &self.causes {
-            writeln!(out, "differences    {count:>9}  {cause:?}")?;
+            writeln!(out, "differences    {count:>9}  {}", cause.text())?;
         }
         for group in self.groups.iter().take(SHOWN) {
-            let Group { cause, call, recorded, replayed, count, first } = group;
+            let Group { cause, call, recorded, replayed, count, first, line } = group;
+            let which = if *count > 1 { ", the first" } else { "" };
             writeln!(
                 out,
-                "  {count} {call}: recorded {recorded}, replayed {replayed}: {cause:?} (first: action {first})"
+                "  {count} {call}{which} recorded {recorded}, replayed {replayed} (action {first}, line {line}): {}",
+                cause.text()
             )?;
         }
         Ok(())

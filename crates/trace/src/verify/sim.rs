@@ -91,7 +91,7 @@ impl Simulation {
 
     /// Makes room for all that another one has come to hold, so that runs need not find it piece by piece.
     pub(super) fn make_room(&mut self, other: &Simulation) {
-        self.tree.names.reserve(other.tree.names.capacity() - self.tree.names.len());
+        self.tree.names.reserve(other.tree.names.capacity().saturating_sub(self.tree.names.len()));
     }
 
     /// Back to a state before, in the memory that is there.
@@ -162,7 +162,8 @@ impl Simulation {
                     self.locks.give_back(open.node, *handle);
                 }
                 for handle in all {
-                    let open = self.handles[*handle as usize].take().ok_or(libc::EBADF)?;
+                    let open = self.handles.get_mut(*handle as usize).and_then(Option::take);
+                    let open = open.ok_or(libc::EBADF)?;
                     self.locks.closed(open.node, *handle);
                 }
                 Ok((0, 0))

@@ -105,7 +105,8 @@ pub(super) struct InfoArgs {
 /// a report for the whole, and one for each.
 ///
 /// Builds the initial tree in a new directory below DIR and replays in a process that sees nothing else: with root in a table
-/// of mounts of its own, without in a user namespace. Unless --no-single is given, results that differ are looked up in a
+/// of mounts of its own, without in a user namespace. The directory goes with the replay, also with one that is killed; what nobody
+/// was left to remove, the next replay below DIR removes. Unless --no-single is given, results that differ are looked up in a
 /// second replay with one thread: what differs there too is not due to the order.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -145,7 +146,7 @@ pub(super) struct ReplayArgs {
     /// Write a time line of the median run that Perfetto and Chrome open
     #[arg(long, value_name = "FILE")]
     pub(super) time_line: Option<PathBuf>,
-    /// Keep the tree as DIR/weir-replay-tree and, if it is there, restore only what the last replay changed
+    /// Keep the tree as DIR/weir-replay-tree/tree and, if a replay has made it, restore only what the last one changed
     #[arg(long)]
     pub(super) reuse: bool,
     /// Do not look up differences in a second replay
@@ -154,7 +155,7 @@ pub(super) struct ReplayArgs {
     /// Fail if a result differs because of the order
     #[arg(long)]
     pub(super) strict: bool,
-    /// Leave the replayed tree behind
+    /// Leave the replayed tree behind, as DIR/weir-replay-kept-*/tree
     #[arg(long)]
     pub(super) keep: bool,
     /// Give up after that many seconds in which nothing moves
@@ -163,9 +164,6 @@ pub(super) struct ReplayArgs {
     /// As one JSON object, for scripts
     #[arg(long)]
     pub(super) json: bool,
-    /// Set on the process that replays, with the directory that becomes its root.
-    #[arg(long, hide = true)]
-    pub(super) inside: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

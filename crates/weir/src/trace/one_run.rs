@@ -1,16 +1,34 @@
-//! One run of a replay: a child process, because a process cannot leave the root directory that confines it.
+//! One run of a replay, which is three processes: one that was started by somebody and reads the results; one that confines itself
+//! to the site and replays, because a process cannot leave the root directory that confines it; and the keeper between them, which
+//! outlives both and removes the site.
+//!
+//! | what ends | what follows |
+//! | --- | --- |
+//! | the replay | the keeper removes the site and ends; then the results are believed |
+//! | the one that reads, in whatever way | the keeper sees it, ends the replay and removes the site |
+//! | the keeper | the kernel ends the replay; the one that reads removes the site |
+//! | all three | the next replay below the same target removes the site |
 
 use super::args::{CacheArg, FsyncArg, OrderArg, ReplayArgs};
 use super::together::Together;
 use crate::error::WeirError;
-use ::trace::{Baseline, Cache, CacheControl, Failure, Results, Run, Settings, Speed, Syncs, TraceError};
+use ::trace::{
+    Baseline, Cache, CacheControl, Failure, Results, Run, Settings, Site, Speed, Stay, Syncs, TraceError,
+};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal, setsid};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::borrow::Cow;
-use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::io::{self, IsTerminal, PipeWriter, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 
-/// Where `--reuse` keeps the tree.
-const REUSED: &str = "weir-replay-tree";
+/// What the keeper ends with if it could not do its work.
+const FAILED: u8 = 1;
+/// What it adds to the number of the signal that ended the replay, as shells do.
+const BY_SIGNAL: i32 = 128;
 
 pub(super) fn name(order: OrderArg) -> &'static str {
     match order {
@@ -22,97 +40,131 @@ pub(super) fn name(order: OrderArg) -> &'static str {
     }
 }
 
-/// Starts a child in a directory below the target, takes its results, and removes the directory.
-pub(super) fn outside(args: &ReplayArgs, order: OrderArg) -> Result<Run, WeirError> {
+/// Replays once, below the target.
+pub(super) fn run(args: &ReplayArgs, together: &Together, order: OrderArg) -> Result<Run, WeirError> {
     std::fs::create_dir_all(&args.on).map_err(TraceError::target("creating", &args.on))?;
     let target = args.on.canonicalize().map_err(TraceError::target("finding", &args.on))?;
-    let root = match args.reuse {
-        true => reused_directory(target.join(REUSED))?,
-        false => new_directory(&target)?,
+    for path in Site::remove_left(&target) {
+        eprintln!("warning: removed {}, which a replay left that was killed", path.display());
+    }
+    let stay = match (args.reuse, args.keep) {
+        (true, _) => Stay::Reused,
+        (false, true) => Stay::Kept,
+        (false, false) => Stay::Removed,
     };
-    let output = command(args, order, &root)
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(WeirError::io("starting a replay in", &root))?;
-    if !args.keep && !args.reuse {
-        std::fs::remove_dir_all(&root).map_err(TraceError::target("removing", &root))?;
+    let mut site = Some(Site::new(&target, stay)?);
+    let failed = |source| WeirError::io("starting a replay in", &target)(source);
+    let (reader, results) = std::io::pipe().map_err(failed)?;
+    let mut reader = Some(reader);
+    // Each process has a copy of these, and takes its own.
+    let (own_site, own_reader) = (&mut site, &mut reader);
+    let keeper = host::fork(move || {
+        drop(own_reader.take());
+        keep(own_site, results, |site, results| hand_over(results, replay(args, together, order, site)))
+            .unwrap_or(FAILED)
+    });
+    let (keeper, mut bytes) = (keeper.map_err(failed)?, Vec::new());
+    let read = reader.iter_mut().try_for_each(|reader| reader.read_to_end(&mut bytes).map(drop));
+    let status = keeper.wait().map_err(failed)?;
+    // The keeper has done it, unless it was killed.
+    site.iter().try_for_each(Site::remove)?;
+    read.map_err(failed)?;
+    if !status.success() {
+        return Err(WeirError::ReplayFailed { status: shown(status) });
     }
-    if !output.status.success() {
-        return Err(WeirError::ReplayFailed { status: output.status.to_string() });
-    }
-    ::trace::results_from_bytes(&output.stdout)?
-        .map_err(|Failure { code, message, help }| WeirError::Replay { code, message, help })
+    ::trace::results_from_bytes(&bytes)?.map_err(|Failure { code, message, help }| WeirError::Replay {
+        code,
+        message,
+        help,
+    })
 }
 
-fn command(args: &ReplayArgs, order: OrderArg, root: &Path) -> Command {
-    let mut command = Command::new("/proc/self/exe");
-    command.args(["trace", "replay"]).args(&args.benchmark).arg("--on").arg(&args.on);
-    command.arg("--inside").arg(root).args(["--order", name(order)]);
-    command.args(["--stall", &args.stall.to_string()]);
-    let cache = match args.cache {
-        CacheArg::AsBuilt => "as-built",
-        CacheArg::Cold => "cold",
-        CacheArg::Warm => "warm",
-    };
-    command.args(["--cache", cache]);
-    if let Some(directory) = &args.cold_only {
-        command.arg("--cold-only").arg(directory);
-    }
-    let fsync = match args.fsync {
-        FsyncArg::Durable => "durable",
-        FsyncArg::Device => "device",
-        FsyncArg::None => "none",
-    };
-    command.args(["--fsync", fsync]);
-    if let Some(scale) = args.scale {
-        command.args(["--scale", &scale.to_string()]);
-    }
-    if args.natural {
-        command.arg("--natural");
-    }
-    command
-}
-
-/// A name that nobody uses.
-fn new_directory(below: &Path) -> Result<PathBuf, TraceError> {
-    let mut number = 0;
-    loop {
-        let root = below.join(format!("weir-replay-{}-{number}", std::process::id()));
-        match std::fs::create_dir(&root) {
-            Ok(()) => return Ok(root),
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => number += 1,
-            Err(error) => return Err(TraceError::target("creating", root)(error)),
+/// The process between: it starts the one that replays, waits for its end, and removes the site. If it is told to end, or nobody
+/// is left to read the results, the replay ends first.
+fn keep(
+    site: &mut Option<Site>,
+    results: PipeWriter,
+    replay: impl FnOnce(Option<Site>, PipeWriter) -> u8,
+) -> io::Result<u8> {
+    // What a terminal says to all of its processes must not end this one, which cleans up after them.
+    let _ = setsid();
+    let keeper = getpid();
+    let (ended, life) = std::io::pipe()?;
+    let (own_site, own_results) = (&mut *site, results.try_clone()?);
+    let replayer = host::fork(move || {
+        let _life = life;
+        match end_with(keeper) {
+            Ok(()) => replay(own_site.take(), own_results),
+            Err(_) => FAILED,
         }
+    })?;
+    let (told, teller) = UnixStream::pair()?;
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        signal_hook::low_level::pipe::register(signal, teller.try_clone()?)?;
+    }
+    let by_itself = loop {
+        // Of what can only be written to, poll tells when nobody reads it any more.
+        let mut all = [
+            PollFd::new(&ended, PollFlags::IN),
+            PollFd::new(&told, PollFlags::IN),
+            PollFd::new(&results, PollFlags::empty()),
+        ];
+        match poll(&mut all, None) {
+            Ok(_) => break !all[0].revents().is_empty(),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    };
+    if !by_itself {
+        replayer.kill()?;
+    }
+    let status = replayer.wait()?;
+    // If that fails, the process that reads the results tries again, and says why.
+    let _ = site.iter().try_for_each(Site::remove);
+    let code = status.code().or_else(|| status.signal().map(|signal| BY_SIGNAL + signal));
+    Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED))
+}
+
+/// Lets the kernel end this process when its parent ends, which must be that one.
+fn end_with(parent: Pid) -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    match getppid() == Some(parent) {
+        true => Ok(()),
+        false => Err(io::Error::other("the process that started this one is gone")),
     }
 }
 
-/// What is in it will be removed, so a link to somewhere else is refused.
-fn reused_directory(root: PathBuf) -> Result<PathBuf, TraceError> {
-    match std::fs::create_dir(&root) {
-        Err(_) if root.symlink_metadata().is_ok_and(|found| found.is_dir()) => Ok(root),
-        Err(error) => Err(TraceError::target("creating", root)(error)),
-        Ok(()) => Ok(root),
+/// How the process that replays ended, as its keeper says it.
+fn shown(status: ExitStatus) -> String {
+    match status.code().and_then(|code| code.checked_sub(BY_SIGNAL)) {
+        Some(signal) if signal > 0 => ExitStatus::from_raw(signal).to_string(),
+        _ => status.to_string(),
     }
 }
 
-/// The child: hands its results to its parent, whatever they are.
-pub(super) fn inside(args: &ReplayArgs, root: &Path) -> Result<ExitCode, WeirError> {
-    let results: Results = replay(args, root).map_err(|error| {
+/// Hands its results, whatever they are, to the process that waits for them.
+fn hand_over(mut results: PipeWriter, found: Result<Run, TraceError>) -> u8 {
+    let found: Results = found.map_err(|error| {
         let error = WeirError::from(error);
         let help = error.help().map(Cow::into_owned);
         Failure { code: error.exit_code(), message: error.to_string(), help }
     });
-    let mut out = std::io::stdout();
-    let written = out.write_all(&::trace::results_to_bytes(&results)).and_then(|()| out.flush());
-    written.map_err(WeirError::io("writing results to", "standard output"))?;
-    Ok(ExitCode::SUCCESS)
+    match results.write_all(&::trace::results_to_bytes(&found)) {
+        Ok(()) => 0,
+        Err(_) => FAILED,
+    }
 }
 
 /// Everything that it needs from outside is read or opened before it confines itself.
-fn replay(args: &ReplayArgs, root: &Path) -> Result<Run, TraceError> {
-    let together = Together::read(&args.benchmark)?;
+fn replay(
+    args: &ReplayArgs,
+    together: &Together,
+    order: OrderArg,
+    site: Option<Site>,
+) -> Result<Run, TraceError> {
     let benchmark = together.whole();
-    let order = match args.order {
+    let site = site.expect("a replay has its site");
+    let order = match order {
         OrderArg::Temporal => Baseline::Temporal,
         OrderArg::Single => Baseline::Single,
         OrderArg::Unconstrained => Baseline::Unconstrained,
@@ -134,14 +186,17 @@ fn replay(args: &ReplayArgs, root: &Path) -> Result<Run, TraceError> {
         FsyncArg::Device => Syncs::Device(host::write_out),
         FsyncArg::None => Syncs::Nothing,
     };
-    ::trace::confine(root)?;
+    let keeper = getppid();
+    let confined = ::trace::confine(site)?;
+    // Whoever gets other rights, as in a user namespace, is no longer ended with its parent.
+    keeper.map_or(Ok(()), end_with).map_err(TraceError::target("confining", &args.on))?;
     let watched = std::io::stderr().is_terminal();
     let tell = |done: usize, all: usize| {
         if watched {
             eprintln!("building the initial tree: {done} of {all} files");
         }
     };
-    let built = ::trace::initialise(benchmark, Path::new("/"), &tell)?;
+    let built = ::trace::initialise(&confined, benchmark, &tell)?;
     let done = cache.apply(benchmark)?;
     let run = ::trace::replay(benchmark, &Settings { order, speed, stall_seconds: args.stall }, syncs)?;
     Ok(Run { built, cache: done, ..run })

@@ -12,17 +12,15 @@ use std::process::ExitCode;
 const ORDER_DIFFERS: u8 = 3;
 
 pub(super) fn run(args: &ReplayArgs) -> Result<ExitCode, WeirError> {
-    if let Some(root) = &args.inside {
-        return one_run::inside(args, root);
-    }
     let together = Together::read(&args.benchmark)?;
     together.tell_what_was_adapted();
-    let runs = (0..args.runs).map(|_| one_run::outside(args, args.order)).collect::<Result<Vec<_>, _>>()?;
+    let runs =
+        (0..args.runs).map(|_| one_run::run(args, &together, args.order)).collect::<Result<Vec<_>, _>>()?;
     let mut whole = reports(args, together.whole(), &runs, None);
     let wants_single = !args.no_single && args.order != OrderArg::Single;
     let mut single = None;
     if wants_single && whole.iter().any(|report| !report.causes.is_empty()) {
-        single = Some(one_run::outside(args, OrderArg::Single)?);
+        single = Some(one_run::run(args, &together, OrderArg::Single)?);
         whole = reports(args, together.whole(), &runs, single.as_ref());
     }
     let ordered = whole.iter().all(|report| report.order_differences() == 0);

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -15,8 +15,11 @@ use std::time::{Duration, Instant};
 /// Sizes for tests: small enough to compare byte by byte.
 pub const SMALL: [&str; 4] = ["--size", "40MiB", "--buffer-size", "8MiB"];
 
+/// A user who owns nothing.
+pub const NOBODY: u32 = 65534;
+
 /// How long a mount, or its end, may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A temporary directory with a store and a place to mount it.
 pub struct Sandbox {
@@ -61,9 +64,31 @@ impl Sandbox {
         self.path("mnt")
     }
 
+    /// A copy of the command that any user may run, in a sandbox that any user may enter: the build directory may be closed to
+    /// others. `None`, with a word, where the directories above are closed, too.
+    pub fn command_for_all(&self) -> Option<PathBuf> {
+        let closed = |dir: &&Path| fs::metadata(dir).expect("an ancestor").permissions().mode() & 0o001 == 0;
+        if let Some(dir) = self.root.path().ancestors().skip(1).find(closed) {
+            let must = std::env::var_os("WEIR_TESTS_MUST_MOUNT").is_some();
+            assert!(!must, "others cannot get into {}: set TMPDIR to one that they can", dir.display());
+            eprintln!("skipped: others cannot get into {}", dir.display());
+            return None;
+        }
+        let (open, copy) = (fs::Permissions::from_mode(0o755), self.path("weir"));
+        fs::set_permissions(self.root.path(), open.clone()).expect("it is ours");
+        copy_program(env!("CARGO_BIN_EXE_weir"), &copy);
+        fs::set_permissions(&copy, open).expect("it is ours");
+        Some(copy)
+    }
+
     /// Mounts the store.
     pub fn mount(&self) -> Mounted {
         self.mount_with(&[])
+    }
+
+    /// Mounts the store; its messages go to `messages`.
+    pub fn mount_saying_to(&self, messages: Stdio) -> Mounted {
+        Mounted::start_saying_to(&self.store(), &self.mount_point(), &[], messages, &self.path("daemon.log"))
     }
 
     /// Mounts the store with more options.
@@ -83,6 +108,10 @@ impl Mounted {
     /// Mounts `store` on `dir` and returns when it is ready; the daemon's messages go to `log`.
     pub fn start(store: &Path, dir: &Path, options: &[&str], log: &Path) -> Mounted {
         let messages = File::create(log).expect("a log");
+        Mounted::start_saying_to(store, dir, options, messages.into(), log)
+    }
+
+    fn start_saying_to(store: &Path, dir: &Path, options: &[&str], messages: Stdio, log: &Path) -> Mounted {
         let daemon = weir()
             .args(["mount", "--foreground"])
             .args(options)
@@ -217,6 +246,20 @@ pub fn fails(command: &mut Command) -> String {
     said
 }
 
+/// Fails unless `part` was said.
+#[track_caller]
+pub fn assert_says(said: &str, part: &str) {
+    assert!(said.contains(part), "said {said:?}, not {part:?}");
+}
+
+/// The command on a device that fails every write past so many KiB: a limit on the size of files does that.
+pub fn failing_after(kib: u32) -> Command {
+    let mut shell = Command::new("bash");
+    let script = format!("trap '' XFSZ; ulimit -f {kib}; exec \"$0\" \"$@\"");
+    shell.args(["-c", &script, env!("CARGO_BIN_EXE_weir")]);
+    shell
+}
+
 /// Copies a program that is to be run. Another process does it: ours may fork for another test while the copy is open for
 /// writing, and until that fork has become another program the copy cannot be run.
 pub fn copy_program(from: &str, to: &Path) {
@@ -238,6 +281,24 @@ pub fn can_mount() -> bool {
         eprintln!("skipped: mounting needs root and /dev/fuse");
     }
     can
+}
+
+/// A small file system in memory, until it is dropped.
+pub struct TmpfsMount(pub PathBuf);
+
+impl TmpfsMount {
+    /// Mounts one on `dir`.
+    pub fn new(dir: PathBuf, size: &str) -> TmpfsMount {
+        let options = format!("size={size}");
+        succeeds(Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&dir));
+        TmpfsMount(dir)
+    }
+}
+
+impl Drop for TmpfsMount {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
+    }
 }
 
 /// Every byte of every file below a directory, and what else there is.

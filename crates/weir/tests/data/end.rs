@@ -192,10 +192,13 @@ fn who_has_files_open_when_the_daemon_dies_is_told_and_mounting_again_brings_eve
     is_gone(fs::read_dir(mounted.path("dir")).and_then(|mut names| names.next().transpose().map(drop)));
     assert!(storer.end().code() == Some(1), "msync said that it was done");
     let said = fails(weir().arg("status").arg(mounted.dir()));
-    assert!(said.contains("umount"), "no way out: {said}");
-    // Over a dead mount nothing is mounted; it goes even while files are open on it.
-    let said = fails(weir().arg("mount").arg(sandbox.store()).arg(mounted.dir()));
-    assert!(said.contains("umount"), "no way out: {said}");
+    let way_out = format!("`weir mount {} {}`", sandbox.store().display(), mounted.dir().display());
+    assert!(said.contains(&way_out), "no way out: {said}");
+    // Over the dead mount of another store nothing is mounted; it goes even while files are open on it.
+    let other = Sandbox::formatted();
+    let said = fails(weir().arg("mount").arg(other.store()).arg(mounted.dir()));
+    let way_out = format!("`weir unmount {}`", mounted.dir().display());
+    assert!(said.contains(&way_out), "no way out: {said}");
     succeeds(weir().arg("unmount").arg(mounted.dir()));
     assert!(!is_mounted(mounted.dir()));
     let again = sandbox.mount();

@@ -137,7 +137,11 @@ fn names_that_come_go_and_move() {
         ("rename that must not replace", flags("f", "link", RenameFlags::NOREPLACE), Errno::EXIST),
         ("exchange with nothing", flags("f", "nothing", RenameFlags::EXCHANGE), Errno::NOENT),
         ("exchange with what is below", flags("full", "full/x", RenameFlags::EXCHANGE), Errno::INVAL),
-        ("a whiteout", flags("f", "new", RenameFlags::WHITEOUT), Errno::INVAL),
+        (
+            "a whiteout for what is exchanged",
+            flags("f", "link", RenameFlags::WHITEOUT | RenameFlags::EXCHANGE),
+            Errno::INVAL,
+        ),
     ]);
     symlink("x".repeat(4095), at("new")).expect("a link of 4095 bytes");
     mounted.unmount();

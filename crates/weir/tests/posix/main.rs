@@ -5,9 +5,11 @@ mod acls;
 mod common;
 mod crashes;
 mod errnos;
+mod handles;
 mod kinds;
 mod many;
 mod names;
+mod overlay;
 mod privileges;
 mod users;
 mod xattrs;
@@ -15,6 +17,7 @@ mod xattrs;
 use common::{Mounted, Sandbox, succeeds};
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A mount that everybody may enter and write to.
@@ -27,17 +30,30 @@ fn open_to_all(sandbox: &Sandbox) -> Mounted {
 
 /// What happens when a user of this number and group, and more groups (`""`: none), runs `script` in the mount's root:
 /// its output, or the reason that it gave.
-fn as_user(mounted: &Mounted, (uid, gid, groups): (u32, u32, &str), script: &str) -> Result<String, String> {
+fn as_user(mounted: &Mounted, user: (u32, u32, &str), script: &str) -> Result<String, String> {
+    as_user_in(mounted.dir(), user, script)
+}
+
+/// The same in any directory.
+fn as_user_in(dir: &Path, (uid, gid, groups): (u32, u32, &str), script: &str) -> Result<String, String> {
     let mut command = Command::new("setpriv");
     command.args([format!("--reuid={uid}"), format!("--regid={gid}")]);
     match groups {
         "" => command.arg("--clear-groups"),
         groups => command.arg(format!("--groups={groups}")),
     };
-    command.args(["--inh-caps=-all", "sh", "-ec", script]).env("LC_ALL", "C").current_dir(mounted.dir());
+    command.args(["--inh-caps=-all", "sh", "-ec", script]).env("LC_ALL", "C").current_dir(dir);
     let output = command.output().expect("setpriv runs");
     let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     if output.status.success() { Ok(said(&output.stdout)) } else { Err(said(&output.stderr)) }
+}
+
+/// The compiled helper, `call.c`, which everybody may run.
+fn compiled_calls(sandbox: &Sandbox) -> PathBuf {
+    let program = sandbox.path("call");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/posix/call.c");
+    succeeds(Command::new("cc").args(["-O1", "-Wall", "-Werror", "-o"]).args([&program, &source]));
+    program
 }
 
 /// A plain user.

@@ -1,13 +1,13 @@
 //! Names, and how they move.
 
 use crate::common::{Sandbox, can_mount, next_tick};
-use crate::{crash, open_to_all};
+use crate::{USER, as_user, compiled_calls, crash, open_to_all};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 
 #[test]
 fn exchange_swaps_whatever_the_two_names_lead_to() {
@@ -108,5 +108,52 @@ fn paths_may_be_deeper_than_one_call_can_name() {
     }
     drop(at);
     fs::remove_dir_all(mounted.path(&name)).expect("all of them go");
+    mounted.unmount();
+}
+
+/// What a whiteout is, and nothing else.
+fn is_whiteout(path: &std::path::Path) -> bool {
+    let found = fs::symlink_metadata(path).expect("it is there");
+    found.file_type().is_char_device() && found.rdev() == 0 && found.nlink() == 1
+}
+
+#[test]
+fn a_rename_leaves_a_whiteout_at_the_old_name_as_one_change() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    compiled_calls(&sandbox);
+    let mounted = open_to_all(&sandbox);
+    let at = |name: &str| mounted.path(name);
+    let rename =
+        |from: &str, to: &str, more| renameat_with(CWD, at(from), CWD, at(to), RenameFlags::WHITEOUT | more);
+    fs::create_dir_all(at("d/inner")).expect("directories");
+    fs::create_dir(at("e")).expect("a directory");
+    fs::write(at("d/f"), b"moved").expect("a file");
+    fs::write(at("e/old"), b"old").expect("a file");
+    rename("d/f", "e/f", RenameFlags::empty()).expect("to a free name");
+    rename("e/f", "e/old", RenameFlags::empty()).expect("over a file");
+    assert_eq!(fs::read(at("e/old")).expect("the file"), b"moved");
+    let links = |name: &str| fs::metadata(at(name)).expect("it is there").nlink();
+    rename("d/inner", "e/inner", RenameFlags::NOREPLACE).expect("a directory");
+    assert_eq!((links("d"), links("e")), (2, 3));
+    assert_eq!(rename("e/old", "e/f", RenameFlags::NOREPLACE), Err(Errno::EXIST));
+    assert_eq!(rename("e/old", "e/f", RenameFlags::EXCHANGE), Err(Errno::INVAL), "a contradiction");
+    fs::hard_link(at("e/old"), at("same")).expect("another name");
+    rename("same", "e/old", RenameFlags::empty()).expect("two names of one file");
+    assert_eq!(links("same"), 2, "nothing happens");
+    rename("same", "by", RenameFlags::empty()).expect("renamed");
+    // Whoever renames owns what stays, and needs no privilege to make it.
+    as_user(&mounted, USER, "echo mine >mine; ../call whiteout mine theirs").expect("a user may");
+    assert!(is_whiteout(&at("mine")));
+    assert_eq!(fs::symlink_metadata(at("mine")).expect("it").uid(), USER.0);
+    let mounted = crash(&sandbox, mounted);
+    for name in ["d/f", "e/f", "d/inner", "same"] {
+        assert!(is_whiteout(&mounted.path(name)), "{name}");
+    }
+    assert!(mounted.path("e/inner").is_dir());
+    assert_eq!(fs::read(mounted.path("by")).expect("the file"), b"moved");
+    fs::remove_file(mounted.path("d/f")).expect("a whiteout goes as any file does");
     mounted.unmount();
 }

@@ -8,6 +8,8 @@ mod git;
 mod hostile;
 mod kills;
 mod ledger;
+mod nfs;
+mod podman;
 mod postgres;
 mod redis;
 mod rocksdb;

@@ -100,10 +100,11 @@ impl Clock {
                     decimal(hours)?.checked_mul(3600)?.checked_add(decimal(minutes)?.checked_mul(60)?)?;
                 let day = day.checked_mul(SECOND)?.checked_add(nanoseconds(seconds)?)?;
                 // A step back of more than half a day is midnight; a smaller one is another task's line.
-                if (self.base + day) + DAY / 2 < self.last {
-                    self.base += DAY;
+                let stamp = self.base.checked_add(day)?;
+                if stamp.checked_add(DAY / 2)? < self.last {
+                    self.base = self.base.checked_add(DAY)?;
                 }
-                self.base + day
+                self.base.checked_add(day)?
             }
             [seconds] => {
                 let stamp = nanoseconds(seconds)?;

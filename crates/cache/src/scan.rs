@@ -1,0 +1,176 @@
+//! Looking through the dirty pages for some that may go home, the oldest first, a bounded piece under each hold of the lock.
+//!
+//! Where many are stuck, as below a damaged node of the store's map, they are the oldest. So a look goes on behind those that were
+//! seen, where what becomes dirty later is found at once; and begins anew now and then, the more seldom the more are stuck.
+
+use crate::state::{Key, State};
+use crate::trouble::{Failures, RETRY_AFTER, Trouble, Victim};
+use buffer::GroupNo;
+use device::{ObjectId, PageNo};
+use std::time::Duration;
+
+/// Pages looked at under one hold of the lock: some milliseconds.
+pub(crate) const LOOKS_MAX: usize = 4096;
+
+/// Stuck pages for which a new beginning waits for one more [`RETRY_AFTER`]: about a hundredth of a processor's time goes there.
+const STUCK_PER_WAIT: u32 = 40_000;
+
+/// Before all keys.
+const FIRST: Key = Key { object: ObjectId { slot: 0, generation: 0 }, page: PageNo(0) };
+
+/// How far a look-through has come. Owned by whoever looks; gone after a crash.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Scan {
+    /// Everything is tried once: what failed after so many failures has had its turn, however long that took. `None`: for as
+    /// long as there are dirty pages, each again when its time comes.
+    once_since: Option<Failures>,
+    /// Where to look next; `None`: at the oldest.
+    from: Option<(GroupNo, Key)>,
+    /// Something was found since the last beginning.
+    found: bool,
+    /// When to begin anew.
+    again: Duration,
+}
+
+impl Scan {
+    /// One that ends: of everything, after these failures.
+    pub(crate) fn once(failures: Failures) -> Scan {
+        Scan { once_since: Some(failures), ..Scan::default() }
+    }
+
+    /// Whether something is not to be tried now: it failed lately, or has had its turn.
+    pub(crate) fn leaves_alone(&self, trouble: &Trouble, victim: Victim, now: Duration) -> bool {
+        match self.once_since {
+            Some(since) => trouble.has_failed_since(victim, since),
+            None => trouble.is_shunned(victim, now),
+        }
+    }
+
+    /// The next look is at the oldest.
+    pub(crate) fn begin_anew(&mut self) {
+        (self.from, self.found) = (None, false);
+    }
+
+    /// The same if it is time for it, while so many are stuck.
+    pub(crate) fn begin_anew_now_and_then(&mut self, now: Duration, stuck: usize) {
+        if self.once_since.is_none() && now >= self.again {
+            self.begin_anew();
+            let stuck = u32::try_from(stuck).unwrap_or(u32::MAX);
+            self.again = now + RETRY_AFTER * (1 + stuck / STUCK_PER_WAIT);
+        }
+    }
+
+    /// Gives dirty pages to `take`, from the oldest that was not seen on, until it wants no more or this was enough for once. Returns
+    /// whether the newest was among them.
+    pub(crate) fn look(&mut self, state: &State, mut take: impl FnMut(Key) -> bool) -> bool {
+        let mut newest = None;
+        for (looks, (group, key)) in state.by_group_from(self.from.unwrap_or((GroupNo(0), FIRST))).enumerate()
+        {
+            if looks == LOOKS_MAX || !take(key) {
+                self.from = Some((group, key));
+                return false;
+            }
+            newest = Some((group, FIRST));
+        }
+        // More may come to the newest group.
+        self.from = newest.or(self.from);
+        true
+    }
+
+    /// After a look which reached the newest page, or not, and found something, or not: whether there is surely nothing more. To know
+    /// that all had their turn takes a whole look-through in vain.
+    pub(crate) fn is_over(&mut self, reached_newest: bool, found: bool) -> bool {
+        self.found |= found;
+        if !reached_newest || self.once_since.is_none() {
+            return reached_newest;
+        }
+        let is_over = !self.found;
+        self.begin_anew();
+        is_over
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recover::dirt;
+    use device::Sequence;
+    use store::StoreError;
+
+    fn key(page: u64) -> Key {
+        Key { object: ObjectId { slot: 1, generation: 1 }, page: PageNo(page) }
+    }
+
+    /// Dirty pages, each in a group of its own.
+    fn dirty(pages: std::ops::Range<u64>, state: &mut State) {
+        for page in pages {
+            let (newest, group) = (Sequence(page + 1), GroupNo(page + 1));
+            state.change(key(page), |entry| {
+                entry.write(0, b"weir");
+                entry.note(0..4, newest, group, || dirt(newest, group, Duration::ZERO, false));
+            });
+        }
+    }
+
+    const MILLISECOND: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn what_is_stuck_is_looked_at_now_and_then_and_what_is_new_at_once() {
+        let (mut state, mut scan, mut looks) = (State::new(), Scan::default(), 0u64);
+        dirty(0..100_000, &mut state);
+        // So often that each is left alone for longer than this takes.
+        for page in (0..100_000).flat_map(|page| [page; 8]) {
+            state.trouble.shun(Victim::Page(key(page)), StoreError::Full, Duration::from_secs(3600));
+        }
+        let mut look = |state: &State, now: Duration| {
+            let mut found = Vec::new();
+            scan.begin_anew_now_and_then(now, state.trouble.count());
+            let filter = scan;
+            let reached = scan.look(state, |key| {
+                looks += 1;
+                let alone = filter.leaves_alone(&state.trouble, Victim::Page(key), now);
+                found.extend((!alone).then_some(key));
+                found.is_empty()
+            });
+            (scan.is_over(reached, !found.is_empty()), found)
+        };
+        let mut now = Duration::from_secs(3600);
+        let mut seconds = 0;
+        while seconds < 30 {
+            while !look(&state, now).0 {}
+            now += 100 * MILLISECOND;
+            seconds = now.as_secs() - 3600;
+        }
+        while !look(&state, now).0 {}
+        dirty(100_000..100_001, &mut state);
+        assert_eq!(look(&state, now).1, [key(100_000)], "it does not wait for those that are stuck");
+        assert!(looks < 12 * 100_000, "{looks} looks in 30 s at 100,000 pages that are stuck");
+    }
+
+    #[test]
+    fn all_have_their_turn_once_however_long_each_takes() {
+        let (mut state, mut now) = (State::new(), Duration::ZERO);
+        dirty(0..3 * LOOKS_MAX as u64, &mut state);
+        state.trouble.shun(Victim::Page(key(5)), StoreError::Full, now);
+        let mut scan = Scan::once(state.trouble.failures());
+        let mut tried = Vec::new();
+        loop {
+            let mut found = Vec::new();
+            let filter = scan;
+            let reached = scan.look(&state, |key| {
+                if !filter.leaves_alone(&state.trouble, Victim::Page(key), now) {
+                    found.push(key);
+                }
+                found.len() < 256
+            });
+            if scan.is_over(reached, !found.is_empty()) {
+                break;
+            }
+            // Far longer than anything is left alone otherwise.
+            now += Duration::from_secs(3600);
+            found.iter().for_each(|&key| state.trouble.shun(Victim::Page(key), StoreError::Full, now));
+            tried.extend(found);
+        }
+        assert_eq!(tried, (0..3 * LOOKS_MAX as u64).map(key).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,233 @@
+//! The cache as it ships, with `shuttle`'s locks and atomics in place of the standard library's: it runs one thread at a time and draws
+//! which goes on at each lock, atomic and look at the clock. A call of the buffer is one step, and a wait ends only when somebody is
+//! woken: what would be late by a nap waits for ever here, which shuttle reports.
+
+/// In place of `src/sync.rs`.
+mod sync {
+    pub(crate) use shuttle::sync::atomic::{AtomicU64, Ordering};
+    pub(crate) use shuttle::sync::{Condvar, Mutex, MutexGuard};
+}
+
+/// Linted where they belong.
+#[path = "../src"]
+#[allow(clippy::all, dead_code, missing_docs, unreachable_pub, unused_imports)]
+mod shipped {
+    pub(crate) mod admit;
+    pub(crate) mod bulk;
+    pub(crate) mod cache;
+    pub(crate) mod checkpoint;
+    pub(crate) mod commit;
+    pub(crate) mod cut;
+    pub(crate) mod delta;
+    pub(crate) mod error;
+    pub(crate) mod gather;
+    pub(crate) mod page;
+    pub(crate) mod read;
+    pub(crate) mod records;
+    pub(crate) mod recover;
+    pub(crate) mod relog;
+    pub(crate) mod rescue;
+    pub(crate) mod seek;
+    pub(crate) mod settings;
+    pub(crate) mod state;
+    pub(crate) mod status;
+    pub(crate) mod table;
+    pub(crate) mod trouble;
+    pub(crate) mod volume;
+    pub(crate) mod write_back;
+}
+use shipped::*;
+
+// As `src/lib.rs` has them.
+use crate::cache::{Cache, Progress, Task, Then};
+#[cfg(feature = "planted-bugs")]
+use crate::page::PlantedBug;
+use crate::settings::{Change, Cost, FetchMode, Settings};
+
+use ::buffer::Buffer;
+use ::store::{Layout, Store};
+use device::{Clock, ObjectId, Sequence, StoreId};
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::scheduler::RandomScheduler;
+use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use shuttle::sync::mpsc;
+use shuttle::{Config, Runner, thread};
+use sim::{Faults, Power, SimDisk};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+const ID: StoreId = StoreId([7; 16]);
+const CLIENTS: u64 = 3;
+const SYNCS_EACH: u64 = 2;
+/// The least that a buffer may have, and segments of the smallest size for the store.
+const BUFFER_BLOCKS: u64 = 256;
+const STORE_BLOCKS: u64 = 1024;
+const SEGMENT_BLOCKS: u32 = 16;
+
+/// Runs a model in 2,000 orders of its threads. What repeats one that fails is printed.
+fn check(model: impl Fn() + Send + Sync + 'static) {
+    let mut config = Config::new();
+    // Recovery's frames are larger than what shuttle gives a thread.
+    config.stack_size = 1 << 20;
+    config.silence_warnings = true;
+    Runner::new(RandomScheduler::new_from_seed(19, 2_000), config).run(model);
+}
+
+/// What a model of a wrong way fails with in one of as many orders.
+fn failure(model: impl Fn() + Send + Sync + 'static) -> String {
+    let failed = catch_unwind(AssertUnwindSafe(|| check(model))).expect_err("the wrong way was not found");
+    let message = failed.downcast_ref::<String>().cloned();
+    message.or_else(|| failed.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default()
+}
+
+/// An empty store and its buffer, of which every order gets copies.
+static FORMATTED: LazyLock<[Arc<SimDisk>; 2]> = LazyLock::new(|| {
+    let disk = |name, blocks| SimDisk::new(name, blocks, &Power::new(), 7);
+    let (store, buffer) = (disk("store", STORE_BLOCKS), disk("buffer", BUFFER_BLOCKS));
+    let layout = Layout { id: ID, segment_blocks: Some(SEGMENT_BLOCKS) };
+    Store::format(&*store, &layout).expect("a disk that is large enough");
+    Buffer::format(&*buffer, ID).expect("a disk that is large enough");
+    [store, buffer]
+});
+
+/// Looking at it takes time, in which others go on.
+struct Ticking(AtomicU64);
+
+impl Clock for Ticking {
+    fn monotonic(&self) -> Duration {
+        Duration::from_micros(self.0.fetch_add(1, Ordering::SeqCst))
+    }
+
+    fn wall_nanos(&self) -> i64 {
+        0
+    }
+}
+
+/// Whether a buffer would have this sequence if the power failed now.
+fn survives(buffer: &SimDisk, sequence: Sequence) -> bool {
+    let left = buffer.fork(&Power::new(), thread_rng().r#gen());
+    left.set_faults(Faults::default());
+    left.crash();
+    let mut found = false;
+    let recovered =
+        Buffer::open(left, ID, &mut |group| found |= group.iter().any(|one| one.first == sequence));
+    recovered.expect("what a crash leaves is a buffer");
+    found
+}
+
+/// How a client asks for durability.
+type Ask = fn(&Cache, Then<()>);
+
+/// The wrong way: who finds another at it leaves it to the other, whose commit may have begun before.
+fn left_to_the_other(cache: &Cache, then: Then<()>) {
+    let mut state = cache.core.state();
+    let alone = state.syncs.park(cache.core.buffer.appended(), then);
+    drop(state);
+    if alone {
+        let _ = cache.core.commit_now();
+    }
+}
+
+/// The wrong way: whichever commit ends next tells who waits, also one that began before the change.
+fn told_by_any_commit(cache: &Cache, then: Then<()>) {
+    let mut state = cache.core.state();
+    if let Some(why) = state.failed.clone() {
+        drop(state);
+        return then(Err(why.into()));
+    }
+    state.syncs.park(Sequence(0), then);
+    let stopping = state.stopping;
+    drop(state);
+    cache.core.wake(Task::Commit);
+    if stopping {
+        let _ = cache.core.commit_now();
+    }
+}
+
+/// Changes a page and waits until that is durable, several times.
+fn client(number: u64, cache: &Cache, buffer: &Arc<SimDisk>, sync: Ask) {
+    let object = ObjectId { slot: number, generation: 1 };
+    for offset in 0..SYNCS_EACH {
+        let change = Change::Write { object, offset, bytes: b"w" };
+        let Ok(Some(mut credit)) = cache.admit_at_once(Cost::of(&[change])) else { return };
+        let Ok(sequence) = cache.apply(&mut credit, &[change]) else { return };
+        // Others may commit, or stop, before it asks.
+        let pause = if thread_rng().gen_bool(0.75) { 0 } else { thread_rng().gen_range(0..300) };
+        (0..pause).for_each(|_| thread::yield_now());
+        let (sender, answer) = mpsc::channel();
+        let buffer = buffer.clone();
+        sync(
+            cache,
+            Box::new(move |outcome| {
+                assert!(
+                    outcome.is_err() || survives(&buffer, sequence),
+                    "told that it is durable, and it is not"
+                );
+                let _ = sender.send(());
+            }),
+        );
+        answer.recv().expect("an answer");
+    }
+}
+
+/// As the daemon's worker does.
+fn committer(cache: &Cache, stopping: &AtomicBool) {
+    while !stopping.load(Ordering::SeqCst) {
+        if cache.step(Task::Commit) == Progress::Idle {
+            cache.wait(Task::Commit, Duration::from_millis(500));
+        }
+    }
+}
+
+/// Clients sync, by themselves and by the committer; the cache is stopped while they wait, or afterwards; and half of the time the
+/// buffer fails at some moment.
+fn clients_and_a_committer(sync: Ask) {
+    let [store, buffer] = FORMATTED.each_ref().map(|disk| disk.fork(&Power::new(), 7));
+    let store = Arc::new(Store::open(store).expect("an empty store"));
+    // A client commits for itself, or the committer for all.
+    let commit_inline_below = Duration::from_secs(thread_rng().gen_range(0..2));
+    let settings = Settings { commit_inline_below, ..Settings::default() };
+    let clock = Arc::new(Ticking(AtomicU64::new(0)));
+    let cache = Cache::open(store, buffer.clone(), clock, settings).expect("an empty buffer");
+    if thread_rng().gen_bool(0.5) {
+        let once_after = Some(thread_rng().gen_range(0..12));
+        buffer.set_faults(Faults { once_after, ..Faults::default() });
+    }
+    let stopping = Arc::new(AtomicBool::new(false));
+    let committer = {
+        let (cache, stopping) = (cache.clone(), stopping.clone());
+        thread::spawn(move || committer(&cache, &stopping))
+    };
+    let mut clients: Vec<_> = (0..CLIENTS)
+        .map(|number| {
+            let (cache, buffer) = (cache.clone(), buffer.clone());
+            thread::spawn(move || client(number + 1, &cache, &buffer, sync))
+        })
+        .collect();
+    if thread_rng().gen_bool(0.5) {
+        clients.drain(..).for_each(|client| client.join().unwrap());
+    }
+    stopping.store(true, Ordering::SeqCst);
+    cache.stop();
+    committer.join().unwrap();
+    let _ = cache.drain();
+    clients.into_iter().for_each(|client| client.join().unwrap());
+}
+
+#[test]
+fn every_sync_is_answered_and_none_before_it_is_durable() {
+    check(|| clients_and_a_committer(Cache::sync));
+}
+
+#[test]
+fn a_sync_that_is_left_to_another_waits_for_ever_in_some_order() {
+    let found = failure(|| clients_and_a_committer(left_to_the_other));
+    assert!(found.contains("deadlock"), "{found}");
+}
+
+#[test]
+fn a_sync_that_any_commit_answers_is_answered_too_early_in_some_order() {
+    let found = failure(|| clients_and_a_committer(told_by_any_commit));
+    assert!(found.contains("told that it is durable, and it is not"), "{found}");
+}

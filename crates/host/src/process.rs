@@ -1,0 +1,151 @@
+//! What processes have of each other: descriptors that are passed on, locks on files, ends of a socket.
+
+use crate::error::HostError;
+use crate::mounts::Mounts;
+use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use std::io;
+use std::path::Path;
+
+/// Keeps every descriptor but 0, 1 and 2 from programs that this process starts, whoever opened it.
+pub fn keep_descriptors() -> io::Result<()> {
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let name = entry?.file_name();
+        let Some(number) = name.to_str().and_then(|name| name.parse::<RawFd>().ok()).filter(|&fd| fd > 2)
+        else {
+            continue;
+        };
+        // SAFETY: the borrow ends with the call, which changes no descriptor but only whether one is passed on; where the number
+        // is not open any more, as that of the listing itself soon is, it is refused.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+        match fcntl_setfd(descriptor, FdFlags::CLOEXEC) {
+            Ok(()) | Err(Errno::BADF) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Who is at the other end of a Unix socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// The process, if this one can see it: of a listening socket, the one that began to listen.
+    pub pid: Option<u32>,
+    /// Its user at that time.
+    pub uid: u32,
+}
+
+/// Who is at the other end of `socket`, as the kernel remembers it.
+pub fn peer_of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: `found` is valid for writes of `bytes` bytes until the call returns, any bytes make a `ucred`, and the
+    // descriptor is open for as long as it is borrowed.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut found).cast(),
+            &mut bytes,
+        )
+    };
+    match result {
+        0 => Ok(Peer { pid: u32::try_from(found.pid).ok().filter(|&pid| pid > 0), uid: found.uid }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Whether a process is stopped: by SIGSTOP, from its terminal, or by a debugger.
+pub fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name before the state may have any character.
+    stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with(['T', 't']))
+}
+
+/// A process that has locked the file or device at `path`, which has no links, as [`Disk::open`](crate::Disk::open) does; `None`
+/// where the kernel tells of none that this process can see.
+pub fn lock_holder(path: &Path) -> Result<Option<u32>, HostError> {
+    let stat = rustix::fs::stat(path).map_err(|errno| HostError::of(path, "looking at it", errno))?;
+    let locks = Path::new("/proc/locks");
+    let table = std::fs::read_to_string(locks).map_err(|error| HostError::of(locks, "reading it", error))?;
+    // Not the number that `stat` tells, which on btrfs is that of a subvolume.
+    let mounts = Mounts::now()?;
+    Ok(mounts.mount_of(path).and_then(|mount| parse_lock_holder(&table, mount.device, stat.st_ino)))
+}
+
+/// `1: FLOCK  ADVISORY  WRITE 708 fd:01:13107 0 EOF`: a process, and the file's device, in hexadecimal, and number. What
+/// waits for a lock has an arrow before its kind, and a process that we cannot see is 0.
+fn parse_lock_holder(table: &str, (major, minor): (u32, u32), inode: u64) -> Option<u32> {
+    let wanted = format!("{major:02x}:{minor:02x}:{inode}");
+    table.lines().find_map(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        let is_lock = fields.next() == Some("FLOCK");
+        let (pid, file) = (fields.nth(2)?, fields.next()?);
+        let pid = pid.parse().ok().filter(|&pid| pid > 0)?;
+        (is_lock && file == wanted).then_some(pid)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fd::AsFd;
+    use rustix::io::fcntl_getfd;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn no_descriptor_is_passed_on() {
+        let file = tempfile::tempfile().expect("a temporary file");
+        fcntl_setfd(&file, FdFlags::empty()).expect("passed on by default, as from a shell");
+        keep_descriptors().expect("a kernel with /proc");
+        assert_eq!(fcntl_getfd(&file).expect("still open"), FdFlags::CLOEXEC);
+        assert_eq!(fcntl_getfd(std::io::stderr()).expect("open"), FdFlags::empty());
+    }
+
+    #[test]
+    fn who_is_stopped_is_known() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("it starts");
+        let pid = rustix::process::Pid::from_child(&child);
+        assert!(!is_stopped(child.id()));
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("a child of ours");
+        let stopped = (0..2000).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            is_stopped(child.id())
+        });
+        child.kill().and_then(|()| child.wait()).expect("a child of ours");
+        assert!(stopped && !is_stopped(std::process::id()));
+    }
+
+    #[test]
+    fn the_peer_of_a_socket_is_known() {
+        let (one, _other) = UnixStream::pair().expect("two ends");
+        let uid = rustix::process::geteuid().as_raw();
+        assert_eq!(peer_of(one.as_fd()).expect("a socket"), Peer { pid: Some(std::process::id()), uid });
+        assert!(peer_of(tempfile::tempfile().expect("a file").as_fd()).is_err());
+    }
+
+    #[test]
+    fn who_holds_a_lock_is_known_and_who_waits_for_it_does_not_count() {
+        let table = "\
+1: POSIX  ADVISORY  WRITE 11 fe:10:77 0 EOF
+1: -> FLOCK  ADVISORY  WRITE 12 fe:10:77 0 EOF
+2: FLOCK  ADVISORY  WRITE 0 fe:10:77 0 EOF
+3: FLOCK  ADVISORY  READ 13 fe:10:78 0 EOF
+nonsense
+4: FLOCK  ADVISORY  READ 14 fe:10:77 0 EOF
+";
+        assert_eq!(parse_lock_holder(table, (0xfe, 0x10), 77), Some(14));
+        assert_eq!(parse_lock_holder(table, (0xfe, 0x10), 79), None);
+    }
+
+    #[test]
+    fn an_open_disk_is_held_by_this_process() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().canonicalize().expect("it is there").join("disk");
+        let disk = crate::Disk::create(&path, 4096, crate::Overwrite::No).expect("a disk");
+        assert_eq!(lock_holder(&path).expect("a kernel with /proc"), Some(std::process::id()));
+        drop(disk);
+        assert_eq!(lock_holder(&path).expect("a kernel with /proc"), None);
+    }
+}

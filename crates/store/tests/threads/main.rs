@@ -1,0 +1,96 @@
+//! The store as it ships, with `shuttle`'s locks and atomics in place of the standard library's: it runs one thread at a time and
+//! draws which goes on at each lock, atomic and call of the device. Every access is sequentially consistent there: what weaker orders
+//! of memory may show is not tried.
+//!
+//! Without the test harness, which would run the unit tests of these sources, too, outside of any model.
+
+mod flush_counter;
+mod pins;
+
+/// In place of `src/sync.rs`.
+mod sync {
+    pub(crate) use shuttle::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    pub(crate) use shuttle::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+}
+
+/// Linted where they belong.
+#[path = "../../src"]
+#[allow(clippy::all, dead_code, missing_docs, unreachable_pub, unused_imports)]
+mod shipped {
+    pub(crate) mod append;
+    pub(crate) mod attempt;
+    pub(crate) mod audit;
+    pub(crate) mod change;
+    pub(crate) mod check;
+    pub(crate) mod checkpoint;
+    pub(crate) mod clean;
+    pub(crate) mod counters;
+    pub(crate) mod error;
+    pub(crate) mod flushes;
+    pub(crate) mod follow;
+    pub(crate) mod format;
+    pub(crate) mod label;
+    pub(crate) mod list;
+    pub(crate) mod log;
+    pub(crate) mod map;
+    pub(crate) mod near;
+    pub(crate) mod note;
+    pub(crate) mod pace;
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) mod plant;
+    pub(crate) mod policy;
+    pub(crate) mod predict;
+    pub(crate) mod read;
+    pub(crate) mod recover;
+    pub(crate) mod root;
+    pub(crate) mod scrub;
+    pub(crate) mod segments;
+    pub(crate) mod space;
+    pub(crate) mod store;
+    pub(crate) mod stretch;
+    pub(crate) mod superblock;
+    pub(crate) mod tables;
+    pub(crate) mod usage;
+    pub(crate) mod volume;
+}
+use shipped::*;
+
+// As `src/lib.rs` has them.
+use crate::change::Change;
+use crate::superblock::Layout;
+use shuttle::scheduler::RandomScheduler;
+use shuttle::{Config, Runner};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+/// Orders of the threads that each model is run in.
+const ORDERS: usize = 2_000;
+
+/// Runs a model in that many orders. What repeats one that fails is printed.
+fn check(model: impl Fn() + Send + Sync + 'static) {
+    let mut config = Config::new();
+    // Recovery's frames are larger than what shuttle gives a thread.
+    config.stack_size = 1 << 20;
+    config.silence_warnings = true;
+    Runner::new(RandomScheduler::new_from_seed(19, ORDERS), config).run(model);
+}
+
+/// What a model of a wrong way fails with in one of as many orders.
+fn failure(model: impl Fn() + Send + Sync + 'static) -> String {
+    let failed = catch_unwind(AssertUnwindSafe(|| check(model))).expect_err("the wrong way was not found");
+    let message = failed.downcast_ref::<String>().cloned();
+    message.or_else(|| failed.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default()
+}
+
+/// Runs those whose names contain the first argument.
+fn main() {
+    let wanted = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
+    for (name, test) in flush_counter::TESTS.into_iter().chain(pins::TESTS) {
+        if name.contains(&wanted) {
+            let begun = Instant::now();
+            test();
+            // After what shuttle has said of the wrong ways.
+            println!("test {name} ... ok, {:.1} s", begun.elapsed().as_secs_f32());
+        }
+    }
+}

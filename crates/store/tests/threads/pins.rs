@@ -1,0 +1,132 @@
+//! Readers look a page up under the map's lock and read it without, while a writer makes its segment free and fills it anew.
+
+use crate::change::Change;
+use crate::read::{Found, Want};
+use crate::store::Store;
+use crate::superblock::Layout;
+use crate::volume::VolumeId;
+use crate::{check, failure};
+use device::{
+    BLOCK_BYTES, Block, Device, DeviceError, Incarnation, ObjectId, Page, PageNo, Sequence, StoreId,
+};
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::thread;
+use sim::{Power, SimDisk};
+use std::sync::Arc;
+
+pub(crate) const TESTS: [(&str, fn()); 2] = [
+    (
+        "what_a_reader_has_pinned_is_not_used_again_before_it_is_read",
+        what_a_reader_has_pinned_is_not_used_again_before_it_is_read,
+    ),
+    (
+        "without_a_pin_a_reader_finds_other_bytes_in_some_order",
+        without_a_pin_a_reader_finds_other_bytes_in_some_order,
+    ),
+];
+
+const OBJECT: ObjectId = ObjectId { slot: 1, generation: 1 };
+const READERS: usize = 2;
+/// The smallest segments, and some more than the fewest of them.
+const SEGMENT_BLOCKS: u32 = 16;
+const BLOCKS: u64 = 40 * SEGMENT_BLOCKS as u64;
+/// A read may take as long as all that the writer does.
+const SLOWEST: u32 = 600;
+
+/// A disk whose reads take time, in which others go on.
+struct Slow(Arc<SimDisk>);
+
+impl Device for Slow {
+    fn blocks(&self) -> u64 {
+        self.0.blocks()
+    }
+
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
+        (0..thread_rng().gen_range(0..SLOWEST)).for_each(|_| thread::yield_now());
+        self.0.read(at, into)
+    }
+
+    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
+        thread::yield_now();
+        self.0.write(at, from)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        thread::yield_now();
+        self.0.flush()
+    }
+
+    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
+        thread::yield_now();
+        self.0.trim(at, count)
+    }
+}
+
+fn write(store: &Store, pages: std::ops::Range<u64>, sequence: u64) {
+    let page = |page| {
+        let bytes = Arc::new(Box::new(Page([sequence as u8; BLOCK_BYTES])));
+        Change::Write { object: OBJECT, page: PageNo(page), bytes, home: Sequence(sequence) }
+    };
+    let changes: Vec<Change> = pages.map(page).collect();
+    store.apply(&changes).expect("a sound device with room");
+}
+
+/// The store's own read.
+fn pinned(store: &Store, want: &mut Want) {
+    store.read(std::slice::from_mut(want));
+}
+
+/// The wrong way: nothing holds the segment while its block is read.
+fn unpinned(store: &Store, want: &mut Want) {
+    let placed = store.look_up(VolumeId::MAIN, std::slice::from_mut(want));
+    let entry = placed[0].entry;
+    store.map().segments.unpin(entry.place);
+    let mut bytes = Page::zeroed();
+    let read = store.device.read(entry.place, std::slice::from_mut(&mut bytes));
+    let intact = read.map_err(Into::into).and_then(|()| store.intact(want.object, want.page, &entry, &bytes));
+    want.found = intact.map(|()| Found::Page { bytes, home: entry.home });
+}
+
+fn readers_and_a_writer(read: fn(&Store, &mut Want)) {
+    let disk = SimDisk::new("disk", BLOCKS, &Power::new(), 7);
+    let layout = Layout { id: StoreId([7; 16]), segment_blocks: Some(SEGMENT_BLOCKS) };
+    Store::format(&*disk, &layout).expect("a disk that is large enough");
+    let store = Arc::new(Store::open(Arc::new(Slow(disk))).expect("a store that was just made"));
+    store.begin(Incarnation(1)).expect("a higher incarnation");
+    write(&store, 0..10, 1);
+    let freed = store.counters().segments_freed;
+    let readers: Vec<_> = (0..READERS)
+        .map(|_| {
+            let store = store.clone();
+            thread::spawn(move || {
+                let mut want = Want::new(OBJECT, PageNo(3));
+                read(&store, &mut want);
+                match want.found {
+                    Ok(Found::Page { bytes, home }) => assert_eq!(u64::from(bytes.0[0]), home.0),
+                    other => panic!("a page that was always there: {other:?}"),
+                }
+            })
+        })
+        .collect();
+    for sequence in 2..5 {
+        write(&store, 0..10, sequence);
+        store.checkpoint().expect("a sound device");
+    }
+    readers.into_iter().for_each(|reader| reader.join().unwrap());
+    write(&store, 0..10, 5);
+    store.checkpoint().expect("a sound device");
+    assert!(store.counters().segments_freed > freed, "nothing became free: this run shows nothing");
+}
+
+fn what_a_reader_has_pinned_is_not_used_again_before_it_is_read() {
+    check(|| readers_and_a_writer(pinned));
+}
+
+fn without_a_pin_a_reader_finds_other_bytes_in_some_order() {
+    let found = failure(|| readers_and_a_writer(unpinned));
+    assert!(found.contains("a page that was always there: Err(Corrupt"), "{found}");
+}
