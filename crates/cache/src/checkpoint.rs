@@ -63,9 +63,9 @@ impl Core {
         if !self.cleaning_is_due() {
             return false;
         }
-        if self.allocation_is_due(&self.state()) {
-            // Free space that has to be asked for costs less than any that has to be won.
-            return self.allocate_ahead().is_ok();
+        // Free space that has to be asked for costs less than any that has to be won.
+        if self.allocation_is_due(&self.state()) && self.allocate_ahead() {
+            return true;
         }
         let cleaned = self.clean_some();
         self.state().counters.checkpoint_errors += u64::from(cleaned.is_err());
@@ -80,7 +80,8 @@ impl Core {
         let outcome = match wanted {
             true => self.make_space(),
             false if self.log_is_long() => self.store_io().checkpoint().map_err(CacheError::from),
-            false if allocating => self.allocate_ahead(),
+            // Where there is none, there is other work.
+            false if allocating && self.allocate_ahead() => Ok(()),
             false if freeing => self.free_some(),
             false if self.cleaning_is_due() => self.clean_some(),
             false if self.is_full_below() => self.give_back(),
@@ -100,14 +101,14 @@ impl Core {
 
     /// Asks for it. Where there is none, it is asked again after a while; where there is some again, whoever was told that the store is
     /// full may try once more.
-    fn allocate_ahead(&self) -> Result<(), CacheError> {
+    fn allocate_ahead(&self) -> bool {
         let outcome = self.store.allocate_ahead();
         let mut state = self.state();
         match outcome {
             Ok(true) => state.gate.exhausted = false,
             _ => state.allocate_not_before = self.clock.monotonic() + RETRY_AFTER,
         }
-        Ok(outcome.map(drop)?)
+        outcome.is_ok_and(|has_space| has_space)
     }
 
     /// Asks for more than that, because somebody needs it. `false` where there is none.

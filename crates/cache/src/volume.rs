@@ -99,7 +99,8 @@ impl Core {
         self.store.release(promised);
         home?;
         loop {
-            match self.store_io().clone_beside_writers(self.volume, new, sequence) {
+            let cloned = self.store_io().clone_beside_writers(self.volume, new, sequence);
+            match cloned {
                 Err(error) if error.is_full() && self.allocate_more() => {}
                 outcome => return Ok(outcome?),
             }
