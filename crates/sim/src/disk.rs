@@ -2,6 +2,7 @@
 
 use crate::faults::{Damage, Dropped, Faults};
 use crate::power::Power;
+use crate::space::Space;
 use device::{BLOCK_BYTES, Block, Device, DeviceError, Operation, Page, Random};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -35,6 +36,7 @@ struct State {
     /// Blocks that were read with rot in them.
     rot_met: u64,
     faults: Faults,
+    space: Space,
     random: Random,
 }
 
@@ -52,6 +54,7 @@ impl SimDisk {
             damage: BTreeMap::new(),
             rot_met: 0,
             faults: Faults::default(),
+            space: Space::default(),
             random: Random::new(seed),
         };
         Arc::new(SimDisk { name: name.to_owned(), blocks, power: power.clone(), state: Mutex::new(state) })
@@ -75,6 +78,20 @@ impl SimDisk {
     /// From now on, one of these blocks that a power failure tears may be unreadable, until it is written.
     pub fn let_torn_be_unreadable(&self, blocks: Range<u64>) {
         self.state().torn_unreadable = blocks;
+    }
+
+    /// From now on the disk is a sparse file that gets so many blocks of space at most, with those that it has: it has those that
+    /// were written and not trimmed.
+    pub fn set_space(&self, blocks: u64) {
+        let mut state = self.state();
+        let State { space, durable, pending, .. } = &mut *state;
+        let pending = pending.iter().filter(|(_, page)| page.is_some()).map(|&(at, _)| at);
+        space.limit(blocks, durable.keys().copied().chain(pending));
+    }
+
+    /// Blocks of space that it has, if it is a sparse file.
+    pub fn space_taken(&self) -> u64 {
+        self.state().space.taken()
     }
 
     /// Damages a block until it is written.
@@ -171,6 +188,11 @@ impl SimDisk {
         DeviceError { device, operation, at, count, errno: 5, reason: reason.to_owned() }
     }
 
+    fn no_space(&self, operation: Operation, at: Block, count: u64) -> DeviceError {
+        // 28 is ENOSPC on every Linux.
+        DeviceError { errno: 28, ..self.error(operation, at, count, "no space left below") }
+    }
+
     fn check(&self, operation: Operation, at: Block, count: u64) -> Result<(), DeviceError> {
         match at.0.checked_add(count) {
             Some(end) if end <= self.blocks => Ok(()),
@@ -192,6 +214,13 @@ impl SimDisk {
         }
         let powered = self.power.take();
         let mut state = self.state();
+        match operation {
+            Operation::Write if !state.space.take(at.0..at.0 + count) => {
+                return Err(self.no_space(operation, at, count));
+            }
+            Operation::Trim => state.space.give_back(at.0..at.0 + count),
+            _ => {}
+        }
         let faulty = match operation {
             Operation::Write => state.strike(|faults| faults.write_one_in),
             _ => state.trim_fails(),
@@ -332,6 +361,23 @@ impl Device for SimDisk {
 
     fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
         self.accept(Operation::Trim, at, count, |_| None)
+    }
+
+    fn allocate(&self, at: Block, count: u64) -> Result<(), DeviceError> {
+        self.check(Operation::Allocate, at, count)?;
+        match self.power.lost() {
+            true => Err(self.error(Operation::Allocate, at, count, "power lost")),
+            false if self.state().space.take(at.0..at.0 + count) => Ok(()),
+            false => Err(self.no_space(Operation::Allocate, at, count)),
+        }
+    }
+
+    fn allocated(&self) -> Option<Vec<Range<Block>>> {
+        self.state().space.ranges()
+    }
+
+    fn spare_blocks(&self) -> Option<u64> {
+        self.state().space.spare()
     }
 }
 

@@ -30,6 +30,7 @@ use crate::sync::{
 use crate::volume;
 use device::{Block, Device, DeviceError, Incarnation, Operation, Page, Sequence, StoreId};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// The error number of a failed read or write, on every Linux.
 const EIO: i32 = 5;
@@ -57,6 +58,8 @@ pub struct Store {
     pub(crate) log_reads: AtomicU64,
     /// Loads of nodes that still count as a start's.
     pub(crate) first_loads: AtomicU32,
+    /// The file system below had no space when it was last asked.
+    pub(crate) is_full_below: AtomicBool,
     #[cfg(feature = "planted-bugs")]
     pub(crate) planted: crate::plant::Planted,
 }
@@ -125,6 +128,9 @@ impl Store {
             return Err(StoreError::BadSizes { device: device.name().to_owned(), why });
         }
         device.write(SUPERBLOCK, &device::pages(1))?;
+        for segment in [segment, next, nodes] {
+            device.allocate(geometry.start(segment), geometry.segment_blocks)?;
+        }
         device.flush()?;
         let (bytes, blocks) = map.encode_tables(|_| at);
         device.write(at, &crate::log::to_pages(&bytes))?;
@@ -164,6 +170,7 @@ impl Store {
             log_blocks: AtomicU64::new(0),
             log_reads: AtomicU64::new(0),
             first_loads: AtomicU32::new(FIRST_LOADS),
+            is_full_below: AtomicBool::new(false),
             counting: Counting::default(),
             cleaner: Mutex::default(),
             scrub: Mutex::default(),
@@ -243,7 +250,8 @@ impl Store {
         }
         let health = writer.health;
         self.incarnation.store(incarnation.0, Ordering::Release);
-        if let Err(error) = self.write_again(&mut writer).and_then(|()| self.restart_log(&mut writer)) {
+        let begun = self.take_stock(&mut writer).and_then(|()| self.write_again(&mut writer));
+        if let Err(error) = begun.and_then(|()| self.restart_log(&mut writer)) {
             self.incarnation.store(found.0, Ordering::Release);
             // Reads go on; nothing may be applied, as nobody knows which incarnation the medium has.
             writer.health = if health == Health::NotBegun { health } else { Health::Unsure };
@@ -279,7 +287,8 @@ impl Store {
 
     /// How full it is.
     pub fn space(&self) -> Space {
-        self.map().space()
+        let spare = self.device.spare_blocks();
+        self.map().space(spare)
     }
 
     /// What it has done since it was opened.
