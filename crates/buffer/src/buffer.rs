@@ -209,7 +209,7 @@ impl Buffer {
         *writer.marks.back_mut().expect("at least one mark") = head;
         let tail = writer.tail();
         let (first_group, durable_group) = (head.number, GroupNo(head.number.0 - 1));
-        // What was found must be durable before the slot says that it is, and before the older slot is written over.
+        // What was found must be durable before the slot says that it is.
         let flushed = match self.planted.is(Bug::BeginWithoutFlush) {
             true => Ok(()),
             false => self.write_again(&mut writer).and_then(|()| self.flush(&mut writer)),
@@ -230,10 +230,9 @@ impl Buffer {
         Ok(())
     }
 
-    /// Writes what was read at opening and may still be lost with the power: the slot, and groups that nothing calls durable.
+    /// Writes what was read at opening and may still be lost with the power: groups that nothing calls durable. Not the slot, of
+    /// which there may be no other: a drive may leave a block unreadable whose write the power's loss cut off.
     fn write_again(&self, writer: &mut Writer) -> Result<(), BufferError> {
-        writer.slot.write_to(self.id, &self.ring, &mut writer.page[0]);
-        self.device.write(writer.slot.block(), &writer.page)?;
         for readable in &writer.readable {
             let (at, mut group) = (self.ring.block(readable.at), pages(readable.blocks as usize));
             self.device.read(at, &mut group)?;

@@ -225,6 +225,11 @@ impl State {
         near.filter(|(_, entry)| entry.dirt.is_some()).map(|(key, _)| key)
     }
 
+    /// Whether anything is newer than the store.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.dirty_pages() > 0 || !self.cuts.is_empty()
+    }
+
     /// How many pages are newer than the store.
     pub(crate) fn dirty_pages(&self) -> usize {
         self.by_group.len()

@@ -48,6 +48,8 @@ struct Shun {
 /// Attempts to go home that all failed.
 struct Stall {
     since: Duration,
+    /// When the last one was made.
+    last: Duration,
     attempts: u64,
     error: CacheError,
 }
@@ -106,7 +108,7 @@ impl Trouble {
     pub(crate) fn failed(&mut self, error: CacheError, now: Duration) {
         let before = self.stall.take();
         let (since, attempts) = before.map_or((now, 0), |stall| (stall.since, stall.attempts));
-        self.stall = Some(Stall { since, attempts: attempts + 1, error });
+        self.stall = Some(Stall { since, last: now, attempts: attempts + 1, error });
     }
 
     /// Nothing goes home because the store, or what holds it, has no room for it.
@@ -118,8 +120,10 @@ impl Trouble {
     /// stuck for hours says nothing of what others will find when they go home.
     pub(crate) fn no_room(&mut self, now: Duration, patience: Duration) -> Option<&CacheError> {
         let stall = self.stall.as_ref()?;
-        let since = *self.needed.get_or_insert(now);
-        (now >= since + patience).then_some(&stall.error)
+        let due = *self.needed.get_or_insert(now) + patience;
+        // Space may have come since the last attempt: the next one, which is soon, will tell.
+        let is_stale = stall.error.is_full() && stall.last < due;
+        (now >= due && !is_stale).then_some(&stall.error)
     }
 
     /// Somebody needed room, and there was some.
@@ -188,6 +192,8 @@ mod tests {
         trouble.failed(StoreError::Full.into(), 160 * SECOND);
         assert!(trouble.no_room(200 * SECOND, patience).is_none());
         assert!(trouble.no_room(229 * SECOND, patience).is_none());
+        assert!(trouble.no_room(230 * SECOND, patience).is_none(), "there may be space by now");
+        trouble.failed(StoreError::Full.into(), 230 * SECOND);
         assert!(trouble.no_room(230 * SECOND, patience).is_some());
         trouble.room();
         assert!(trouble.no_room(231 * SECOND, patience).is_none());

@@ -213,7 +213,8 @@ impl Core {
                 || self.buffer_is_half_full()
                 || state.dirty_bytes > self.settings.dirty_bytes_max / 2
                 || state.cuts_pending > CUTS_MAX
-                || (state.gate.is_waiting() && (state.dirty_pages() > 0 || !state.cuts.is_empty())))
+                // Unless they get space by asking for it below.
+                || (state.gate.is_waiting() && state.is_dirty() && !self.store.may_allocate()))
     }
 
     pub(crate) fn buffer_is_half_full(&self) -> bool {

@@ -1,7 +1,7 @@
 //! Files that have less space than they are long: what has some, asking for more, and how much the file system has left.
 
 use device::{BLOCK_BYTES, Block};
-use rustix::fs::{FallocateFlags, IFlags};
+use rustix::fs::{FallocateFlags, IFlags, StatVfs};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, opcode};
 use std::ops::Range;
@@ -126,10 +126,13 @@ pub(crate) fn write_in_place(file: impl AsFd) {
     }
 }
 
-/// Bytes that the file system of `path` has left for users.
+/// Bytes that the file system of `path` has left for users. One that tells of no blocks at all, as `ramfs` does, has no limit.
 pub fn spare_bytes(path: &Path) -> std::io::Result<u64> {
-    let left = rustix::fs::statvfs(path)?;
-    Ok(left.f_bavail * left.f_frsize)
+    Ok(left(&rustix::fs::statvfs(path)?).unwrap_or(u64::MAX))
+}
+
+fn left(of: &StatVfs) -> Option<u64> {
+    (of.f_blocks > 0).then(|| of.f_bavail.saturating_mul(of.f_frsize))
 }
 
 /// How long what a file system said counts as true.
@@ -145,8 +148,8 @@ impl Spare {
         if let Some((_, blocks)) = known.filter(|(since, _)| since.elapsed() < SPARE_FOR) {
             return blocks;
         }
-        let left = rustix::fs::fstatvfs(file).ok();
-        let blocks = left.map(|left| left.f_bavail * left.f_frsize / BLOCK_BYTES as u64);
+        let bytes = rustix::fs::fstatvfs(file).ok().and_then(|stat| left(&stat));
+        let blocks = bytes.map(|bytes| bytes / BLOCK_BYTES as u64);
         *self.state() = Some((Instant::now(), blocks));
         blocks
     }

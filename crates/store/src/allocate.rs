@@ -86,6 +86,11 @@ impl Store {
         self.is_full_below.load(Ordering::Relaxed)
     }
 
+    /// Whether asking for more may help: there are segments without space, and the file system below was not full the last time.
+    pub fn may_allocate(&self) -> bool {
+        !self.is_known_full_below() && self.map().segments.bare_count() > 0
+    }
+
     /// Bytes that are left in the file system below, if it has no space for a segment that the store could use.
     pub fn full_below(&self) -> Option<u64> {
         let spare = self.device.spare_blocks();

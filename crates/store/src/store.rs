@@ -260,11 +260,11 @@ impl Store {
         Ok(())
     }
 
-    /// Makes durable what recovery found and believed: the last batch, and the root where it began.
+    /// Makes the last batch durable that recovery has read, where nobody knows that it is. Not the root, of which there may be no
+    /// other: a drive may leave a block unreadable whose write the power's loss cut off.
     fn write_again(&self, writer: &mut Writer) -> Result<(), StoreError> {
         let since = self.failed_flushes();
-        let root = ROOTS[writer.root_slot];
-        for &(at, count) in writer.readable.iter().chain(&[(root, 1)]) {
+        for &(at, count) in &writer.readable {
             let mut pages = device::pages(count as usize);
             self.device.read(at, &mut pages)?;
             self.write(at, &pages)?;

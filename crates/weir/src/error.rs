@@ -322,7 +322,7 @@ impl WeirError {
             WeirError::Size { .. } => {
                 "a number without a unit counts bytes; write 512MiB, 1.5GiB or 8GB, and see the command's --help".into()
             }
-            WeirError::NoSpace { .. } => "free some space there, or choose a smaller --size (and --segment-size)".into(),
+            WeirError::NoSpace { .. } => "free some space there, or choose a smaller --size, --segment-size or --buffer-size".into(),
             WeirError::FixedSize { option, .. } => format!("leave out {option}: a device or existing file is used whole").into(),
             WeirError::Busy { .. } => "find its mount with `findmnt -t fuse.weir`, and `weir unmount` it".into(),
             WeirError::Host { source, .. } => return source.help(),
