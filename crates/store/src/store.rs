@@ -70,7 +70,7 @@ pub(crate) enum Health {
     /// A write or flush failed, and nobody knows what of it is on the medium. Before anything else is
     /// acknowledged, both roots must name a log that starts anew elsewhere.
     Unsure,
-    /// The map in memory is behind the log.
+    /// The map in memory is not that of the log.
     Stopped,
 }
 
@@ -228,7 +228,8 @@ impl Store {
     /// before or with the new one.
     ///
     /// # Errors
-    /// [`StoreError::OldIncarnation`], or the device's: then it may be tried again.
+    /// [`StoreError::OldIncarnation`], or the device's: then it may be tried again, unless what recovery read could not be written
+    /// again, which leaves the store [`StoreError::Stopped`].
     pub fn begin_after(&self, incarnation: Incarnation, known_durable: u64) -> Result<(), StoreError> {
         let mut writer = self.lock_writer();
         let found = self.incarnation();
@@ -246,7 +247,12 @@ impl Store {
         if let Err(error) = self.write_again(&mut writer).and_then(|()| self.restart_log(&mut writer)) {
             self.incarnation.store(found.0, Ordering::Release);
             // Reads go on; nothing may be applied, as nobody knows which incarnation the medium has.
-            writer.health = if health == Health::NotBegun { health } else { Health::Unsure };
+            writer.health = match health {
+                // The write or flush that failed may have taken with it what the map was made of.
+                _ if !writer.readable.is_empty() => Health::Stopped,
+                Health::NotBegun => Health::NotBegun,
+                _ => Health::Unsure,
+            };
             return Err(error);
         }
         Ok(())
