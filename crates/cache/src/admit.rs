@@ -186,7 +186,7 @@ impl Core {
                 state.gate.promised_bytes += buffer_bytes;
                 Verdict::Go(Credit { core: self.clone(), pages: cost.pages, frees: cost.frees, buffer_bytes })
             }
-            Err(StoreError::Full) if !state.gate.exhausted => {
+            Err(error) if error.is_full() && !state.gate.exhausted => {
                 state.gate.wants_space = true;
                 Verdict::Wait
             }
@@ -198,7 +198,7 @@ impl Core {
     /// promises nobody else anything before there is room for these pages.
     pub(crate) fn promise(&self, pages: u64, frees: bool) -> Result<(), StoreError> {
         match self.store.reserve(pages) {
-            Err(StoreError::Full) if frees => {
+            Err(error) if error.is_full() && frees => {
                 self.store.owe(pages);
                 Ok(())
             }

@@ -21,7 +21,7 @@ use std::cell::OnceCell;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Store, VolumeId};
+use store::{Store, StoreError, VolumeId};
 
 /// Between two looks at work that is due and cannot be done.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -80,6 +80,8 @@ pub(crate) struct Core {
     pub(crate) making_space: Mutex<Option<MakingSpace>>,
     /// The store's batches when there was nothing to clean.
     pub(crate) clean_as_of: AtomicU64,
+    /// The store's batches when what was dead was last given back to the file system below, because that was full.
+    pub(crate) given_back_as_of: AtomicU64,
     state: Mutex<State>,
     work: [Condvar; Task::ALL.len()],
 }
@@ -269,6 +271,7 @@ impl Cache {
             write_back_turn: Mutex::default(),
             making_space: Mutex::default(),
             clean_as_of: AtomicU64::new(u64::MAX),
+            given_back_as_of: AtomicU64::new(0),
             state: Mutex::new(state),
             work: Default::default(),
         };

@@ -9,7 +9,7 @@ use crate::trouble::RETRY_AFTER;
 use crate::write_back::Why;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use store::{Cleaning, StoreError};
+use store::Cleaning;
 
 /// Rounds of cleaning of one attempt to make space, before a writer who waits is told that the store is full.
 const ROUNDS_MAX: usize = 8;
@@ -24,6 +24,9 @@ pub(crate) struct MakingSpace {
     /// Free blocks that nobody was promised when it began; fewer than none where more is owed than there is.
     before: i64,
     is_home: bool,
+    /// Blocks that were promised when the file system below was last asked for more space: as long as nobody gets a promise, more
+    /// would be of no use.
+    allocated_at: Option<u64>,
     /// What had its turn to go home.
     scan: Scan,
     rounds: usize,
@@ -34,7 +37,11 @@ pub(crate) struct MakingSpace {
 impl Core {
     /// True if recovery would take too long, or somebody waits for space.
     pub(crate) fn checkpoint_due(&self, state: &State) -> bool {
-        state.gate.wants_space || self.log_is_long() || self.freeing_due(state) || self.cleaning_is_due()
+        state.gate.wants_space
+            || self.log_is_long()
+            || self.allocation_is_due(state)
+            || self.freeing_due(state)
+            || self.cleaning_is_due()
     }
 
     fn log_is_long(&self) -> bool {
@@ -56,6 +63,10 @@ impl Core {
         if !self.cleaning_is_due() {
             return false;
         }
+        // Free space that has to be asked for costs less than any that has to be won.
+        if self.allocation_is_due(&self.state()) && self.allocate_ahead() {
+            return true;
+        }
         let cleaned = self.clean_some();
         self.state().counters.checkpoint_errors += u64::from(cleaned.is_err());
         cleaned.is_ok()
@@ -64,12 +75,16 @@ impl Core {
     pub(crate) fn checkpoint_step(self: &Arc<Core>) -> Progress {
         let state = self.state();
         let (wanted, freeing) = (state.gate.wants_space, self.freeing_due(&state));
+        let allocating = self.allocation_is_due(&state);
         drop(state);
         let outcome = match wanted {
             true => self.make_space(),
             false if self.log_is_long() => self.store_io().checkpoint().map_err(CacheError::from),
+            // Where there is none, there is other work.
+            false if allocating && self.allocate_ahead() => Ok(()),
             false if freeing => self.free_some(),
             false if self.cleaning_is_due() => self.clean_some(),
+            false if self.is_full_below() => self.give_back(),
             false => return Progress::Idle,
         };
         if outcome.is_err() {
@@ -77,6 +92,49 @@ impl Core {
             return Progress::Idle;
         }
         Progress::Worked
+    }
+
+    /// Whether the file system below the store is to be asked for space: more will be needed soon, or it had none a while ago.
+    fn allocation_is_due(&self, state: &State) -> bool {
+        self.store.allocation_is_due() && self.clock.monotonic() >= state.allocate_not_before
+    }
+
+    /// Asks for it. Where there is none, it is asked again after a while; where there is some again, whoever was told that the store is
+    /// full may try once more.
+    fn allocate_ahead(&self) -> bool {
+        let outcome = self.store.allocate_ahead();
+        let mut state = self.state();
+        match outcome {
+            Ok(true) => state.gate.exhausted = false,
+            _ => state.allocate_not_before = self.clock.monotonic() + RETRY_AFTER,
+        }
+        outcome.is_ok_and(|has_space| has_space)
+    }
+
+    /// Asks for more than that, because somebody needs it. `false` where there is none.
+    pub(crate) fn allocate_more(&self) -> bool {
+        if self.clock.monotonic() < self.state().allocate_not_before {
+            return false;
+        }
+        let has_more = self.store.allocate_more().is_ok_and(|has_more| has_more);
+        if !has_more {
+            self.state().allocate_not_before = self.clock.monotonic() + RETRY_AFTER;
+        }
+        has_more
+    }
+
+    /// Whether somebody needs the space below, of which some may be in segments that have died since it was last looked at.
+    fn is_full_below(&self) -> bool {
+        self.store.counters().batches != self.given_back_as_of.load(Ordering::Relaxed)
+            && self.store.full_below().is_some()
+    }
+
+    /// Trims what is dead, without waiting for a checkpoint that is due for other reasons.
+    fn give_back(&self) -> Result<(), CacheError> {
+        let batches = self.store.counters().batches;
+        self.checkpoint_twice()?;
+        self.given_back_as_of.store(batches, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Whether deleted volumes hold space that may be freed now.
@@ -133,7 +191,10 @@ impl Core {
             match self.write_back_everything(Why::All, &mut scan) {
                 Ok(Progress::Worked) => {}
                 Ok(Progress::Idle) => return Ok(()),
-                Err(error @ CacheError::Store(StoreError::Full)) => {
+                Err(error) if error.is_full() => {
+                    if self.allocate_more() {
+                        continue;
+                    }
                     let cleaned = self.store_io().clean()?;
                     self.checkpoint_twice()?;
                     if !cleaned {
@@ -155,15 +216,23 @@ impl Core {
         };
         let attempt = turn.get_or_insert_with(|| {
             let scan = Scan::once(self.state().trouble.failures());
-            MakingSpace { before: free(self), is_home: false, scan, rounds: 0, asked: None }
+            MakingSpace {
+                before: free(self),
+                is_home: false,
+                scan,
+                allocated_at: None,
+                rounds: 0,
+                asked: None,
+            }
         });
         let outcome = self.make_some_space(attempt);
+        let now = free(self);
         let mut completions = Completions::default();
         let mut state = self.state();
         let over = !matches!(outcome, Ok(Progress::Worked));
         if over {
             state.gate.wants_space = false;
-            state.gate.exhausted = free(self) <= attempt.before;
+            state.gate.exhausted = now <= attempt.before;
         }
         self.pump(&mut state, &mut completions);
         let needed = state.gate.is_waiting() || state.trouble.needs_space();
@@ -179,6 +248,12 @@ impl Core {
 
     /// One step; `Idle` where there is nothing left to do.
     fn make_some_space(self: &Arc<Core>, attempt: &mut MakingSpace) -> Result<Progress, CacheError> {
+        let promised = self.store.space().reserved;
+        let is_more = attempt.allocated_at.is_none_or(|before| promised > before);
+        if is_more && self.allocate_more() {
+            attempt.allocated_at = Some(promised);
+            return Ok(Progress::Worked);
+        }
         if !attempt.is_home {
             if self.pay_with_cleaning() {
                 return Ok(Progress::Worked);
@@ -186,7 +261,8 @@ impl Core {
             match self.write_back_everything(Why::Space, &mut attempt.scan) {
                 Ok(Progress::Worked) => return Ok(Progress::Worked),
                 // What found no room may find it after cleaning.
-                Ok(Progress::Idle) | Err(CacheError::Store(StoreError::Full)) => attempt.is_home = true,
+                Ok(Progress::Idle) => attempt.is_home = true,
+                Err(error) if error.is_full() => attempt.is_home = true,
                 Err(error) => return Err(error),
             }
             self.store_io().checkpoint()?;

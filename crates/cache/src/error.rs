@@ -73,6 +73,11 @@ pub enum CacheError {
 }
 
 impl CacheError {
+    /// Whether the store, or what holds it, has no room: to a program, ENOSPC.
+    pub fn is_full(&self) -> bool {
+        matches!(self, CacheError::Store(error) if error.is_full())
+    }
+
     /// The next step.
     pub fn help(&self) -> Option<Cow<'static, str>> {
         let help = match self {

@@ -58,6 +58,8 @@ pub(crate) struct State {
     pub(crate) counters: Counters,
     /// When freeing what deleted volumes held may be tried again.
     pub(crate) free_not_before: Duration,
+    /// When the file system below the store may be asked for space again.
+    pub(crate) allocate_not_before: Duration,
     pub(crate) rescue: Rescue,
     /// Set once, when the buffer has failed.
     pub(crate) failed: Option<BufferError>,
@@ -85,6 +87,7 @@ impl State {
             trouble: Trouble::default(),
             counters: Counters::default(),
             free_not_before: Duration::ZERO,
+            allocate_not_before: Duration::ZERO,
             rescue: Rescue::default(),
             failed: None,
             stopping: false,

@@ -109,9 +109,9 @@ impl Trouble {
         self.stall = Some(Stall { since, attempts: attempts + 1, error });
     }
 
-    /// Nothing goes home because the store has no room for it.
+    /// Nothing goes home because the store, or what holds it, has no room for it.
     pub(crate) fn needs_space(&self) -> bool {
-        self.stall.as_ref().is_some_and(|stall| matches!(stall.error, CacheError::Store(StoreError::Full)))
+        self.stall.as_ref().is_some_and(|stall| stall.error.is_full())
     }
 
     /// Somebody needs room, and there is none. What to tell him; `None` as long as he may wait for it: a page that is

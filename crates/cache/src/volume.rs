@@ -103,7 +103,12 @@ impl Core {
         });
         self.store.release(promised);
         home?;
-        let volume = self.store_io().clone_beside_writers(self.volume, new, sequence)?;
+        let volume = loop {
+            match self.store_io().clone_beside_writers(self.volume, new, sequence) {
+                Err(error) if error.is_full() && self.allocate_more() => {}
+                outcome => break outcome?,
+            }
+        };
         self.witness_store();
         Ok(volume)
     }

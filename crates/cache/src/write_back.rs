@@ -383,7 +383,7 @@ impl Core {
         let (cuts, pages) = vector.split_at(frozen.cuts.len());
         let mut refused = BTreeMap::new();
         match self.apply_part(self.volume, 0, &vector, &mut refused) {
-            Err(StoreError::Full) if !cuts.is_empty() && !pages.is_empty() => {
+            Err(error) if error.is_full() && !cuts.is_empty() && !pages.is_empty() => {
                 refused.clear();
                 self.apply_part(self.volume, 0, cuts, &mut refused)?;
                 self.apply_part(self.volume, cuts.len(), pages, &mut refused)?;

@@ -359,6 +359,34 @@ fn a_rescue_without_a_cut_is_not_called_whole() {
     );
 }
 
+/// What a failed attempt to go home and the next one take.
+const AT_ONCE: Duration = Duration::from_secs(5);
+
+#[test]
+fn a_file_system_that_takes_back_what_it_gave_is_enospc_at_once_and_all_goes_on_when_it_has_space_again() {
+    let machine = Machine::new(35);
+    let cache = machine.open();
+    machine.write(&cache, VICTIM, 3, &[5; 100]).expect("room");
+    machine.sync(&cache).expect("a buffer that works");
+    // Nobody has told the store that it is a sparse file, or that each write takes new space: copy-on-write, or a quota.
+    machine.store.set_space(machine.store.written_blocks().len() as u64);
+    let begun = machine.clock.monotonic();
+    let error = machine.fill(&cache, OTHER).expect_err("nothing goes home");
+    let waited = machine.clock.monotonic() - begun;
+    assert!(error.is_full() && waited < AT_ONCE, "{error} after {waited:?}");
+    machine.sync(&cache).expect("a buffer that works");
+    let begun = machine.clock.monotonic();
+    machine.apply(&cache, &[Change::Delete { object: VICTIM }]).expect("deletions have a reserve");
+    assert!(machine.clock.monotonic() - begun < AT_ONCE);
+    assert!(cache.drain().is_err_and(|error| error.is_full()), "nothing goes home");
+    machine.store.set_space(u64::MAX);
+    machine.clock.advance(Duration::from_secs(2));
+    machine.fill(&cache, OTHER).expect("there is space again");
+    cache.drain().expect("there is space again");
+    assert!(cache.read_now(VICTIM, 3 * BLOCK_BYTES as u64, 100).expect("a hole") == [0; 100]);
+    assert!(cache.read_now(OTHER, 0, BLOCK_BYTES).expect("it is home") == [2; BLOCK_BYTES]);
+}
+
 /// A disk whose reads time out, each after half a minute, once it is `away`.
 struct TimesOut {
     disk: Arc<SimDisk>,

@@ -16,6 +16,7 @@ pub fn check_contract(device: &dyn Device) {
     a_write_touches_no_neighbour(device);
     the_end_is_the_end(device);
     other_blocks_survive_a_trim(device);
+    what_was_allocated_is_known_and_keeps_its_bytes(device);
 }
 
 fn filled(count: usize, seed: u8) -> Vec<Page> {
@@ -113,4 +114,24 @@ fn other_blocks_survive_a_trim(device: &dyn Device) {
     assert!((16..32).all(|at| all[at] == before[at] || all[at] == Page::ZERO));
     device.write(Block(16), &before[16..32]).expect("a trimmed block can be written");
     assert_eq!(read(device, Block(16), 16), before[16..32]);
+}
+
+fn what_was_allocated_is_known_and_keeps_its_bytes(device: &dyn Device) {
+    device.write(Block(0), &filled(64, 6)).expect("a write in range");
+    device.trim(Block(16), 16).expect("a trim in range");
+    device.allocate(Block(8), 24).expect("as much was there before");
+    assert_eq!(read(device, Block(8), 8), filled(64, 6)[8..16], "allocating changed what is there");
+    assert!(
+        read(device, Block(16), 16)
+            .iter()
+            .zip(&filled(64, 6)[16..])
+            .all(|(now, before)| { *now == Page::ZERO || now == before })
+    );
+    device.write(Block(16), &filled(16, 7)).expect("it was allocated");
+    device.flush().expect("a flush");
+    assert_eq!(read(device, Block(16), 16), filled(16, 7));
+    assert!(device.allocate(Block(device.blocks()), 1).is_err() || device.allocated().is_none());
+    let Some(known) = device.allocated() else { return };
+    assert!(known.iter().all(|range| range.start < range.end && range.end.0 <= device.blocks()), "{known:?}");
+    assert!(known.windows(2).all(|two| two[0].end <= two[1].start), "{known:?}");
 }

@@ -3,6 +3,7 @@
 use crate::address::Block;
 use crate::page::Page;
 use std::borrow::Cow;
+use std::ops::Range;
 use std::{fmt, io};
 
 /// A raw medium, addressed in blocks.
@@ -50,6 +51,24 @@ pub trait Device: Send + Sync {
     /// Tells the device that the bytes of these blocks are no longer needed. They read as zeros or as what they
     /// were. Like a write, it is durable only after a flush.
     fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError>;
+
+    /// Makes sure that writing these blocks needs no more space from what holds the device, until they are trimmed. What they
+    /// hold stays. Like a write, it is durable only after a flush. After an error nothing was taken.
+    fn allocate(&self, _at: Block, _count: u64) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// The blocks known to need no more space from what holds the device, in order; those of others must be
+    /// [allocated](Device::allocate) to be sure. `None`: no block ever does, not even one that was trimmed.
+    fn allocated(&self) -> Option<Vec<Range<Block>>> {
+        None
+    }
+
+    /// How many blocks what holds the device can still give to it, about: not older than a second. `None`: nobody knows, or it needs
+    /// none. Answers at once; it may ask the file system, so the caller holds no lock.
+    fn spare_blocks(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// One read of a batch.
@@ -80,6 +99,8 @@ pub enum Operation {
     Flush,
     /// A trim.
     Trim,
+    /// An allocation of space below.
+    Allocate,
 }
 
 /// A device could not do what it was asked.
@@ -101,7 +122,15 @@ pub struct DeviceError {
 
 impl std::error::Error for DeviceError {}
 
+/// Error numbers of a file system that has no space left, or none for this user, on every Linux.
+const NO_SPACE: [i32; 2] = [28, 122];
+
 impl DeviceError {
+    /// Whether what holds the device has no space left for it: ENOSPC or EDQUOT.
+    pub fn is_no_space(&self) -> bool {
+        NO_SPACE.contains(&self.errno)
+    }
+
     /// The next step.
     pub fn help(&self) -> Option<Cow<'static, str>> {
         Some(match io::Error::from_raw_os_error(self.errno).kind() {
@@ -120,6 +149,7 @@ impl fmt::Display for DeviceError {
             Operation::Write => "writing",
             Operation::Flush => return write!(f, "{}: flushing: {}", self.device, self.reason),
             Operation::Trim => "trimming",
+            Operation::Allocate => "allocating space for",
         };
         write!(f, "{}: {verb} {} block(s) at block {}: {}", self.device, self.count, self.at, self.reason)
     }

@@ -8,7 +8,6 @@ use crate::types::{Done, Ino};
 use cache::{Cache, CacheError, Cost, Credit};
 use device::{BLOCK_BYTES, Clock};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use store::StoreError;
 
 /// The largest piece of a write that is one transaction; longer ones are several, in order. What one FUSE request
 /// carries at most.
@@ -26,7 +25,7 @@ pub(crate) struct Core {
 impl From<CacheError> for FsError {
     fn from(error: CacheError) -> FsError {
         match error {
-            CacheError::Store(StoreError::Full) => FsError::NoSpace,
+            error if error.is_full() => FsError::NoSpace,
             other => FsError::Cache(other),
         }
     }

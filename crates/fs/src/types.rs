@@ -155,8 +155,10 @@ pub struct Entry<'a> {
 pub struct Usage {
     /// Blocks in all.
     pub blocks: u64,
-    /// Blocks that can still be written.
+    /// Blocks in which nothing is.
     pub free: u64,
+    /// Of these, blocks that can still be written: the others are kept for deletions and for the store itself.
+    pub available: u64,
     /// Inodes in all.
     pub inodes: u64,
     /// Inodes that can still be made.

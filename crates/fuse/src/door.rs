@@ -425,7 +425,7 @@ impl Filesystem for Door {
         reply.statfs(
             usage.blocks,
             usage.free,
-            usage.free,
+            usage.available,
             usage.inodes,
             usage.inodes_free,
             block,

@@ -4,7 +4,6 @@ use crate::complaint::complain;
 use cache::CacheError;
 use fs::FsError;
 use fuser::Errno;
-use store::StoreError;
 
 /// The errno of `error`, for a program; what no program can mend is told to the log, too.
 pub(crate) fn refused(error: &FsError) -> Errno {
@@ -35,7 +34,7 @@ fn errno(error: &FsError) -> Errno {
         FsError::XattrNameTooLong => Errno::ERANGE,
         FsError::XattrTooBig => Errno::E2BIG,
         FsError::Unsupported => Errno::EOPNOTSUPP,
-        FsError::Cache(CacheError::Store(StoreError::Full)) => Errno::ENOSPC,
+        FsError::Cache(error) if error.is_full() => Errno::ENOSPC,
         FsError::Cache(CacheError::TooBig { .. }) => Errno::E2BIG,
         FsError::Cache(CacheError::ReadOnly { .. }) => Errno::EROFS,
         FsError::Cache(_) => Errno::EIO,
@@ -46,11 +45,14 @@ fn errno(error: &FsError) -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use store::StoreError;
 
     #[test]
     fn a_full_store_is_enospc_a_broken_one_eio_and_one_without_a_buffer_erofs() {
         let full = FsError::Cache(CacheError::Store(StoreError::Full));
         assert_eq!(errno(&full).code(), libc::ENOSPC);
+        let below = FsError::Cache(CacheError::Store(StoreError::FullBelow { device: "store".into() }));
+        assert_eq!(errno(&below).code(), libc::ENOSPC);
         let corrupt = FsError::Corrupt { offset: 64, what: "a link count of 0".into() };
         assert_eq!(errno(&corrupt).code(), libc::EIO);
         let why = buffer::BufferError::TooBig { bytes: 2, limit: 1 };

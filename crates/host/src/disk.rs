@@ -1,10 +1,12 @@
 //! A file or block device as a [`Device`].
 
 use crate::batch;
+use crate::sparse::{self, Spare};
 use device::{BLOCK_BYTES, Block, Device, DeviceError, Operation, Page, Read};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Setter, opcode};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -15,11 +17,14 @@ pub struct Disk {
     name: String,
     kind: Kind,
     blocks: u64,
+    spare: Spare,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     File,
+    /// A file all of which has space: nobody wanted it to be sparse, so it is not made so.
+    Preallocated,
     BlockDevice,
 }
 
@@ -28,11 +33,18 @@ const BLKDISCARD: Opcode = opcode::none(0x12, 119);
 
 impl Disk {
     pub(crate) fn new(file: OwnedFd, path: &Path, kind: Kind, blocks: u64) -> Disk {
-        Disk { file, name: path.display().to_string(), kind, blocks }
+        let spare = Spare::default();
+        Disk { file, name: path.display().to_string(), kind, blocks, spare }
     }
 
     pub(crate) fn with_blocks(self, blocks: u64) -> Disk {
         Disk { blocks, ..self }
+    }
+
+    /// All of a file has got space.
+    pub(crate) fn allocated_in_full(self) -> Disk {
+        let kind = if self.kind == Kind::File { Kind::Preallocated } else { self.kind };
+        Disk { kind, ..self }
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -102,7 +114,7 @@ impl Disk {
     fn discard(&self, at: Block, count: u64) -> Result<(), Errno> {
         let bytes = [at.0 * BLOCK_BYTES as u64, count * BLOCK_BYTES as u64];
         match self.kind {
-            Kind::File => {
+            Kind::File | Kind::Preallocated => {
                 let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                 rustix::fs::fallocate(&self.file, mode, bytes[0], bytes[1])
             }
@@ -175,13 +187,39 @@ impl Device for Disk {
 
     fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
         self.check(Operation::Trim, at, count)?;
-        if count == 0 {
+        // What was allocated in full is to stay so.
+        if count == 0 || self.kind == Kind::Preallocated {
             return Ok(());
         }
         match self.discard(at, count) {
             // Trimming is a hint: a device that does not know it loses nothing.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => Ok(()),
             Err(errno) => Err(self.failed(Operation::Trim, at, count, Failure::Errno(errno))),
+        }
+    }
+
+    fn allocate(&self, at: Block, count: u64) -> Result<(), DeviceError> {
+        if self.kind == Kind::BlockDevice || count == 0 {
+            return Ok(());
+        }
+        self.check(Operation::Allocate, at, count)?;
+        let bytes = [at.0, count].map(|blocks| blocks * BLOCK_BYTES as u64);
+        let outcome = sparse::allocate(self.file(), bytes[0], bytes[1]);
+        self.spare.forget();
+        outcome.map_err(|errno| self.failed(Operation::Allocate, at, count, Failure::Errno(errno)))
+    }
+
+    fn allocated(&self) -> Option<Vec<Range<Block>>> {
+        match self.kind {
+            Kind::File => Some(sparse::allocated(self.file(), self.blocks)),
+            Kind::Preallocated | Kind::BlockDevice => None,
+        }
+    }
+
+    fn spare_blocks(&self) -> Option<u64> {
+        match self.kind {
+            Kind::File => self.spare.blocks(self.file()),
+            Kind::Preallocated | Kind::BlockDevice => None,
         }
     }
 }

@@ -9,6 +9,7 @@ mod open;
 mod privacy;
 mod process;
 mod shell;
+mod sparse;
 mod write_out;
 
 pub use disk::Disk;
@@ -20,4 +21,5 @@ pub use open::{Access, Overwrite, has_direct_io};
 pub use privacy::open_to_others;
 pub use process::{Peer, is_stopped, keep_descriptors, lock_holder, peer_of};
 pub use shell::quoted;
+pub use sparse::spare_bytes;
 pub use write_out::write_out;

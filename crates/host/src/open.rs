@@ -2,7 +2,8 @@
 
 use crate::disk::{Disk, Kind};
 use crate::error::HostError;
-use device::BLOCK_BYTES;
+use crate::sparse;
+use device::{BLOCK_BYTES, Block, Device, DeviceError};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom, major, minor};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
@@ -59,6 +60,13 @@ impl Disk {
         Disk::of(path, file)
     }
 
+    /// Gives the whole file space, for good. After an error it is as sparse as it was.
+    pub fn preallocate(self) -> Result<Disk, DeviceError> {
+        self.allocate(Block(0), self.blocks())?;
+        self.flush()?;
+        Ok(self.allocated_in_full())
+    }
+
     /// Makes a sparse file of `bytes` bytes, a multiple of 4096 above 0, and opens it for writing. After a crash it
     /// is there as a whole or not at all, or, where it overwrites, maybe empty or not changed.
     pub fn create(path: &Path, bytes: u64, overwrite: Overwrite) -> Result<Disk, HostError> {
@@ -71,6 +79,7 @@ impl Disk {
             Err(HostError::Exists { .. }) if overwrite == Overwrite::Yes => return empty(path, bytes),
             other => other?,
         };
+        sparse::write_in_place(&file);
         let made = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(error("locking it"))
             .and_then(|()| rustix::fs::ftruncate(&file, bytes).map_err(error("making it as long as asked")))
@@ -86,7 +95,11 @@ impl Disk {
 
     fn of(path: &Path, file: OwnedFd) -> Result<Disk, HostError> {
         let stat = rustix::fs::fstat(&file).map_err(|errno| HostError::of(path, "looking at it", errno))?;
-        let kind = kind_of(path, stat.st_mode)?;
+        let is_full = stat.st_blocks as u64 >= stat.st_size as u64 / 512;
+        let kind = match kind_of(path, stat.st_mode)? {
+            Kind::File if is_full => Kind::Preallocated,
+            kind => kind,
+        };
         // The end of a block device is its size; `stat` says 0 there.
         let bytes = rustix::fs::seek(&file, SeekFrom::End(0))
             .map_err(|errno| HostError::of(path, "finding its size", errno))?;

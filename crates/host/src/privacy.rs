@@ -37,7 +37,7 @@ impl Disk {
 pub fn open_to_others(path: &Path) -> Result<Option<u32>, HostError> {
     let stat = rustix::fs::stat(path).map_err(|errno| HostError::of(path, "looking at it", errno))?;
     let theirs = match kind_of(path, stat.st_mode)? {
-        Kind::File => OTHERS,
+        Kind::File | Kind::Preallocated => OTHERS,
         Kind::BlockDevice => ALL_READ,
     };
     Ok((stat.st_mode & theirs != 0).then_some(stat.st_mode & 0o7777))

@@ -201,3 +201,33 @@ fn a_panic_in_what_is_done_meanwhile_goes_on_when_the_reads_are_done() {
     disk.read_batch(&mut reads);
     assert!(reads.iter().all(|read| read.result.is_ok() && is_whole(read)));
 }
+
+#[test]
+fn a_sparse_file_knows_what_has_space_and_gets_more_without_being_written() {
+    let directory = directory();
+    let path = directory.path().join("disk");
+    let disk = Disk::create(&path, BYTES, Overwrite::No).expect("a new file");
+    assert_eq!(disk.allocated(), Some(Vec::new()));
+    disk.write(Block(8), &pages(4)).and_then(|()| disk.flush()).expect("a write");
+    disk.allocate(Block(64), 32).and_then(|()| disk.allocate(Block(96), 8)).expect("there is space");
+    assert_eq!(disk.allocated(), Some(vec![Block(8)..Block(12), Block(64)..Block(104)]));
+    disk.trim(Block(72), 8).expect("a trim");
+    assert_eq!(disk.allocated().map(|known| known.len()), Some(3));
+    assert!(disk.spare_blocks().is_some_and(|spare| spare > 0));
+    drop(disk);
+    assert_eq!(fs::metadata(&path).expect("still there").len(), BYTES);
+}
+
+#[test]
+fn a_file_that_was_preallocated_keeps_its_space_when_it_is_trimmed() {
+    let directory = directory();
+    let path = directory.path().join("disk");
+    let taken = || std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&path).expect("there")) * 512;
+    let disk = Disk::create(&path, BYTES, Overwrite::No).expect("a new file");
+    drop(disk.preallocate().expect("there is space"));
+    assert!(taken() >= BYTES);
+    let disk = Disk::open(&path, Access::Write).expect("ours");
+    assert_eq!((disk.allocated(), disk.spare_blocks()), (None, None));
+    disk.trim(Block(0), 256).and_then(|()| disk.flush()).expect("a trim");
+    assert!(taken() >= BYTES);
+}

@@ -4,6 +4,7 @@ mod disk;
 mod faults;
 mod power;
 mod scratched;
+mod space;
 
 pub use clock::SimClock;
 pub use disk::SimDisk;

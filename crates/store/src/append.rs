@@ -126,11 +126,14 @@ impl Store {
             let class = if segments == 0 && class == Class::Writer { Class::OpenSegment } else { class };
             let map = self.map();
             let dirtied = map.nodes_for(volume, notes);
-            if map.segments.free_count() >= segments + map.floor_after(class, dirtied) {
+            let needed = segments + map.floor_after(class, dirtied);
+            if map.segments.free_count() >= needed {
                 return Ok(());
             }
             drop(map);
-            if attempt < 2 {
+            // Whoever was promised room finds it. Who was not, as the first vector of a mount, does not wait for the background.
+            let more = attempt < 2 && !self.is_known_full_below() && self.allocate_up_to(needed)? > 0;
+            if attempt < 2 && !more {
                 self.checkpoint_once(writer)?;
             }
         }

@@ -78,7 +78,7 @@ impl Store {
         if !writer.log_is_fresh {
             let mut map = self.map_mut();
             if map.segments.free_count() < 2 {
-                return Err(StoreError::Full);
+                return Err(self.full(&map));
             }
             let mut take = || map.segments.take(Use::Log).expect("counted just now");
             let (segment, next) = (take(), take());
@@ -166,11 +166,14 @@ impl Store {
         if map.held == 0 {
             map.evict();
         }
+        let most = map.kept_from_trims();
+        let trimmed = map.segments.choose_trims(&free, most);
         drop(map);
-        if self.trim(&free).is_ok() {
-            self.map_mut().segments.freed(&free);
-            count(&self.counting.segments_freed, free.len() as u64);
+        if self.trim(&trimmed).is_err() {
+            free.retain(|number| !trimmed.contains(number));
         }
+        self.map_mut().segments.freed(&free);
+        count(&self.counting.segments_freed, free.len() as u64);
     }
 
     /// Trims segments, and waits until that is durable: a trim that came late would take what is written next.

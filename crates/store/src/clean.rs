@@ -151,7 +151,7 @@ impl Store {
         let free = map.segments.free_count().saturating_sub(map.floor(Class::Cleaner));
         let budget = Budget {
             segment_blocks: geometry.segment_blocks,
-            segments: segments_per_round(u64::from(geometry.segments)),
+            segments: segments_per_round(map.segments.held()),
             blocks: free * geometry.segment_blocks,
         };
         let victims = choose(&map.segments.candidates(), &budget);

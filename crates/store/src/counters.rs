@@ -39,6 +39,8 @@ pub struct Counters {
     pub segments_freed: u64,
     /// Trims that the device failed. After the first it is asked for none any more.
     pub trims_failed: u64,
+    /// Segments that the file system below was asked to give space for, and gave some.
+    pub segments_allocated: u64,
 }
 
 /// The counters as they are counted.
@@ -61,6 +63,7 @@ pub(crate) struct Counting {
     pub(crate) segments_cleaned: AtomicU64,
     pub(crate) segments_freed: AtomicU64,
     pub(crate) trims_failed: AtomicU64,
+    pub(crate) segments_allocated: AtomicU64,
 }
 
 /// Counts. The order among counters does not matter to anybody.
@@ -89,6 +92,7 @@ impl Counting {
             segments_cleaned: get(&self.segments_cleaned),
             segments_freed: get(&self.segments_freed),
             trims_failed: get(&self.trims_failed),
+            segments_allocated: get(&self.segments_allocated),
         }
     }
 }

@@ -14,6 +14,12 @@ pub enum StoreError {
     /// No room. Nothing was changed. A checkpoint, or cleaning and two checkpoints, may find some.
     #[error("the store is full")]
     Full,
+    /// No room either, because the file system that holds the store has none to give. Nothing was changed.
+    #[error("{device}: the file system that holds the store is full")]
+    FullBelow {
+        /// Which device.
+        device: String,
+    },
     /// Bytes on the medium are not what was written.
     #[error("{device}: block {place}: {what}: checksum is {found:08x}, expected {expected:08x}")]
     Corrupt {
@@ -153,11 +159,23 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether there is no room, in the store or in what holds it: to a program, ENOSPC.
+    pub fn is_full(&self) -> bool {
+        match self {
+            StoreError::Full | StoreError::FullBelow { .. } => true,
+            StoreError::Device(error) => error.is_no_space(),
+            _ => false,
+        }
+    }
+
     /// The next step.
     pub fn help(&self) -> Option<Cow<'static, str>> {
         let help = match self {
             StoreError::Device(error) => return error.help(),
             StoreError::Full => "delete something, or use a larger device",
+            StoreError::FullBelow { .. } => {
+                "free some space in that file system; in the store nothing is lost"
+            }
             StoreError::NotAStore { .. } => "give the directory or device that was formatted",
             StoreError::NewerVersion { .. } | StoreError::UnknownFeature { .. } => "upgrade weir to use it",
             StoreError::Damaged { .. } => "restore the device from a copy",

@@ -1,4 +1,5 @@
 #![doc = include_str!("../README.md")]
+mod allocate;
 mod append;
 mod attempt;
 mod audit;

@@ -47,6 +47,7 @@ impl Store {
     /// Blocks that can still be written, once all dead space is given back: free and dead ones, without the reserves
     /// and what is promised.
     pub fn room(&self) -> u64 {
-        self.map().room()
+        let spare = self.device.spare_blocks();
+        self.map().room(spare)
     }
 }

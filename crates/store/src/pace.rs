@@ -102,7 +102,7 @@ impl Map {
     /// Sets the pace for a round that empties `victims`.
     pub(crate) fn begin_pace(&mut self, victims: &[u32]) {
         let geometry = self.segments.geometry;
-        let segments = u64::from(geometry.segments);
+        let segments = self.segments.held();
         self.pace = Some(Pace::new(&Round {
             segment_blocks: geometry.segment_blocks,
             victims: victims.len() as u64,

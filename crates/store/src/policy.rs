@@ -206,6 +206,17 @@ pub fn starts_below(segments: u64, promised: u64) -> u64 {
     low_mark(segments).max(segments_per_round(segments) as u64 + promised.min(segments / 8))
 }
 
+/// Blocks of free segments that a sparse file gets space for ahead of need, at most: 256 MiB, what is written between two
+/// checkpoints, during which whoever asks for space does something else.
+const AHEAD_BLOCKS: u64 = 65_536;
+
+/// Segments that a sparse file which holds so many gets space for ahead of need: more are asked for when fewer than these are free
+/// above what is wanted, and twice as many come. A trim leaves four times as many, so that what dies and what is written do not
+/// ask for the same space again and again. A sixteenth of what it holds: all four are a quarter more than a small store needs.
+pub fn ahead(held: u64, segment_blocks: u64) -> u64 {
+    (held / 16).clamp(1, (AHEAD_BLOCKS / segment_blocks).max(1))
+}
+
 /// The segments to clean in one round, the oldest data first, so that data of one age ends up together.
 pub fn choose(candidates: &[Candidate], budget: &Budget) -> Vec<u32> {
     let mut best: Vec<&Candidate> =
@@ -374,6 +385,12 @@ mod tests {
         let nodes = NodeUse { segment_blocks: 16, dirty: 0, nodes: 0, tables: 40, live: 40, held: 80 };
         // 2 for the log, 3 for 40 blocks, 3 times as many for recoveries cut off, 3 for thinning.
         assert_eq!(floor(Class::Frees, &nodes), 2 + 3 + 9 + 3);
+    }
+
+    #[test]
+    fn a_sixteenth_of_what_a_sparse_file_holds_is_asked_for_ahead_of_need_and_256_mib_at_most() {
+        assert_eq!([0, 31, 32, 4096, 4112, 1 << 20].map(|held| ahead(held, 256)), [1, 1, 2, 256, 256, 256]);
+        assert_eq!(ahead(8192, 32_768), 2);
     }
 
     #[test]

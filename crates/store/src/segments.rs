@@ -3,9 +3,11 @@
 //! | state | becomes | when |
 //! | --- | --- | --- |
 //! | free | open | the log or a checkpoint takes it |
+//! | bare | free | the file system that holds the store has given it space |
 //! | open | closed | it is full, or the log starts anew elsewhere |
 //! | closed | dead | a checkpoint becomes durable in which nothing in it is live |
-//! | dead | free | the next checkpoint is durable too, no reader pins it, and it is trimmed |
+//! | dead | free | the next checkpoint is durable too, no reader pins it, and it is trimmed, or that would be undone in a moment |
+//! | dead | bare | the same, where the store is a sparse file and a trim gives the space back |
 //!
 //! Two checkpoints, because both roots must do without it: what was closed before the older root's checkpoint
 //! holds none of the log after it, and what had nothing live in either is named by neither.
@@ -17,6 +19,7 @@ use crate::superblock::Geometry;
 use crate::sync::{AtomicU32, Ordering};
 use device::Block;
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// What a segment holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -46,6 +49,8 @@ pub(crate) struct Segment {
     stuck_at: Option<u32>,
     /// The cleaner emptied it.
     emptied: bool,
+    /// Not all of it has space below: when nothing is in it any more, it is bare.
+    pub(crate) has_holes: bool,
     pins: AtomicU32,
 }
 
@@ -104,8 +109,12 @@ impl Turnover {
 pub(crate) struct Segments {
     pub(crate) geometry: Geometry,
     list: Vec<Segment>,
-    /// Oldest first, so that wear spreads.
+    /// Those that may be written at once. Oldest first, so that wear spreads.
     free: VecDeque<u32>,
+    /// The store is a sparse file: a trim gives space back to the file system below.
+    is_sparse: bool,
+    /// Those that are free, and must get space below before they are written. To all that counts room they do not exist.
+    bare: VecDeque<u32>,
     /// Shared blocks lost references since the last recount: some counts may be too high.
     pub(crate) unsure: bool,
     /// Unwritten blocks of the log's open segment. The one after it, which the log already has, does not count:
@@ -141,6 +150,8 @@ impl Segments {
             geometry,
             list,
             free,
+            is_sparse: false,
+            bare: VecDeque::new(),
             unsure: false,
             log_rest: 0,
             of_nodes: OfNodes::default(),
@@ -182,6 +193,72 @@ impl Segments {
 
     pub(crate) fn free_count(&self) -> u64 {
         self.free.len() as u64
+    }
+
+    /// Segments that are not bare: so large is the store now.
+    pub(crate) fn held(&self) -> u64 {
+        u64::from(self.geometry.segments) - self.bare.len() as u64
+    }
+
+    pub(crate) fn bare_count(&self) -> u64 {
+        self.bare.len() as u64
+    }
+
+    /// The store is a sparse file, in which only the blocks of `known` have space, in order and no two of them adjacent.
+    pub(crate) fn take_stock(&mut self, known: &[Range<Block>]) {
+        self.is_sparse = true;
+        self.free.clear();
+        self.bare.clear();
+        let mut known = known.iter().peekable();
+        for (segment, number) in self.list.iter_mut().zip(0..) {
+            let start = self.geometry.start(number);
+            let end = start.plus(self.geometry.segment_blocks);
+            while known.next_if(|range| range.end < end).is_some() {}
+            segment.has_holes = known.peek().is_none_or(|range| range.start > start);
+            match (segment.usage, segment.has_holes) {
+                (Use::Free, false) => self.free.push_back(number),
+                (Use::Free, true) => self.bare.push_back(number),
+                _ => {}
+            }
+        }
+    }
+
+    /// A segment that is bare, to ask for space for it: nobody else does.
+    pub(crate) fn take_bare(&mut self) -> Option<u32> {
+        self.bare.pop_front()
+    }
+
+    /// There is no space for it.
+    pub(crate) fn stays_bare(&mut self, number: u32) {
+        self.bare.push_front(number);
+    }
+
+    /// All of it has space.
+    pub(crate) fn has_space(&mut self, number: u32) {
+        let segment = &mut self.list[number as usize];
+        segment.has_holes = false;
+        if segment.usage == Use::Free {
+            self.free.push_back(number);
+        }
+    }
+
+    /// Which segments of those from [`reclaim`](Segments::reclaim) to trim: all, or in a sparse file those that would be free beyond
+    /// `most`, and those that lack space already. They lack it from now on, whatever becomes of the trim.
+    pub(crate) fn choose_trims(&mut self, dead: &[u32], most: u64) -> Vec<u32> {
+        if !self.is_sparse {
+            return dead.to_vec();
+        }
+        let mut free = self.free_count();
+        let mut trimmed = Vec::new();
+        for &number in dead {
+            let segment = &mut self.list[number as usize];
+            segment.has_holes |= free >= most;
+            match segment.has_holes {
+                true => trimmed.push(number),
+                false => free += 1,
+            }
+        }
+        trimmed
     }
 
     /// Opens a free segment; `None` if there is none.
@@ -352,11 +429,13 @@ impl Segments {
         }
     }
 
-    /// Segments from [`reclaim`](Segments::reclaim) may be taken again.
+    /// Segments from [`reclaim`](Segments::reclaim) may be taken again, those that lack space below when they have got some.
     pub(crate) fn freed(&mut self, numbers: &[u32]) {
         for &number in numbers {
+            let has_holes = self.get(number).has_holes;
             self.leave(number);
-            self.free.push_back(number);
+            self.list[number as usize].has_holes = has_holes;
+            if has_holes { &mut self.bare } else { &mut self.free }.push_back(number);
         }
     }
 

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 /// Blocks by what they are to the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Space {
-    /// All blocks in segments.
+    /// All blocks in segments, without those for which the file system below has no space.
     pub total: u64,
     /// Blocks that a map entry, a node or a root needs: an upper bound.
     pub live: u64,
@@ -22,8 +22,19 @@ pub struct Space {
     pub nodes: u64,
     /// Blocks in free segments and the unwritten rest of the log's open one.
     pub free: u64,
+    /// Blocks in segments that are free as soon as the file system below gives them space, which it has.
+    pub bare: u64,
     /// Free blocks promised to writers.
     pub reserved: u64,
+    /// Free blocks that are kept from writers: for deletions, checkpoints and cleaning.
+    pub kept: u64,
+}
+
+impl Space {
+    /// Blocks that can still be written without anything being deleted or cleaned: what a user calls free.
+    pub fn available(&self) -> u64 {
+        (self.free + self.bare).saturating_sub(self.reserved + self.kept)
+    }
 }
 
 /// Nodes that one page going home may change: its page leaf, its object leaf, and one above each, which a clone may
@@ -131,6 +142,10 @@ impl Map {
         own + leaves.min(SHARED_PER_PAGE * pages + SHARED_PER_CHANGE * others)
     }
 
+    pub(crate) fn promised_segments(&self) -> u64 {
+        self.promised_blocks().div_ceil(self.segments.geometry.segment_blocks)
+    }
+
     /// Whether nodes have several references, or are about to.
     fn shares_nodes(&self) -> bool {
         self.table.has_shared() || self.expects_sharing
@@ -161,37 +176,39 @@ impl Map {
     }
 
     /// Blocks that can be written once dead space is given back, above the reserves and what is promised.
-    pub(crate) fn room(&self) -> u64 {
-        let space = self.space();
-        let kept = self.floor(Class::Promise) * self.segments.geometry.segment_blocks;
-        space.total.saturating_sub(space.live + space.reserved + kept)
+    pub(crate) fn room(&self, spare: Option<u64>) -> u64 {
+        let space = self.space(spare);
+        space.total.saturating_sub(space.live + space.reserved + space.kept)
     }
 
     pub(crate) fn is_short_of_space(&self) -> bool {
-        let low = policy::low_mark(u64::from(self.segments.geometry.segments));
+        let low = policy::low_mark(self.segments.held());
         self.segments.free_count() < self.floor(Class::Promise) + low
     }
 
     /// Free segments below which cleaning starts.
     pub(crate) fn cleaning_starts_below(&self) -> u64 {
-        let geometry = &self.segments.geometry;
-        let promised = self.promised_blocks().div_ceil(geometry.segment_blocks);
-        self.floor(Class::Promise) + policy::starts_below(u64::from(geometry.segments), promised)
+        self.floor(Class::Promise) + policy::starts_below(self.segments.held(), self.promised_segments())
     }
 
     /// Free segments that are missing where cleaning starts. Those that a round emptied count as free: two checkpoints, which are
     /// asked for when it ends, give them back. Else whoever comes between would begin the next one too early, and in haste. As
     /// many count as cleaning keeps in hand, so that it never starts later than where the reserve begins.
     pub(crate) fn missing(&self) -> u64 {
-        let low = policy::low_mark(u64::from(self.segments.geometry.segments));
+        let low = policy::low_mark(self.segments.held());
         let free = self.segments.free_count() + self.segments.turnover.emptied().min(low);
         self.cleaning_starts_below().saturating_sub(free)
     }
 
-    pub(crate) fn space(&self) -> Space {
+    /// Where the file system below has `spare` blocks left.
+    pub(crate) fn space(&self, spare: Option<u64>) -> Space {
         let geometry = &self.segments.geometry;
+        let bare = self.segments.bare_count();
+        let bare = spare.map_or(bare, |spare| bare.min(spare / geometry.segment_blocks));
         Space {
-            total: u64::from(geometry.segments) * geometry.segment_blocks,
+            total: (self.segments.held() + bare) * geometry.segment_blocks,
+            bare: bare * geometry.segment_blocks,
+            kept: self.floor(Class::Promise) * geometry.segment_blocks,
             live: self.segments.iter().map(|(_, segment)| u64::from(segment.live)).sum(),
             nodes: self.table.used(),
             free: self.segments.free_count() * geometry.segment_blocks + self.segments.log_rest,

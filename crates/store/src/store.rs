@@ -30,6 +30,7 @@ use crate::sync::{
 use crate::volume;
 use device::{Block, Device, DeviceError, Incarnation, Operation, Page, Sequence, StoreId};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// The error number of a failed read or write, on every Linux.
 const EIO: i32 = 5;
@@ -57,6 +58,8 @@ pub struct Store {
     pub(crate) log_reads: AtomicU64,
     /// Loads of nodes that still count as a start's.
     pub(crate) first_loads: AtomicU32,
+    /// The file system below had no space when it was last asked.
+    pub(crate) is_full_below: AtomicBool,
     #[cfg(feature = "planted-bugs")]
     pub(crate) planted: crate::plant::Planted,
 }
@@ -125,6 +128,9 @@ impl Store {
             return Err(StoreError::BadSizes { device: device.name().to_owned(), why });
         }
         device.write(SUPERBLOCK, &device::pages(1))?;
+        for segment in [segment, next, nodes] {
+            device.allocate(geometry.start(segment), geometry.segment_blocks)?;
+        }
         device.flush()?;
         let (bytes, blocks) = map.encode_tables(|_| at);
         device.write(at, &crate::log::to_pages(&bytes))?;
@@ -164,6 +170,7 @@ impl Store {
             log_blocks: AtomicU64::new(0),
             log_reads: AtomicU64::new(0),
             first_loads: AtomicU32::new(FIRST_LOADS),
+            is_full_below: AtomicBool::new(false),
             counting: Counting::default(),
             cleaner: Mutex::default(),
             scrub: Mutex::default(),
@@ -242,17 +249,14 @@ impl Store {
         if known_durable >= self.durable_batch() {
             writer.readable.clear();
         }
-        let health = writer.health;
         self.incarnation.store(incarnation.0, Ordering::Release);
-        if let Err(error) = self.write_again(&mut writer).and_then(|()| self.restart_log(&mut writer)) {
+        let begun = self.take_stock(&mut writer).and_then(|()| self.write_again(&mut writer));
+        if let Err(error) = begun.and_then(|()| self.restart_log(&mut writer)) {
             self.incarnation.store(found.0, Ordering::Release);
             // Reads go on; nothing may be applied, as nobody knows which incarnation the medium has.
-            writer.health = match health {
-                // The write or flush that failed may have taken with it what the map was made of.
-                _ if !writer.readable.is_empty() => Health::Stopped,
-                Health::NotBegun => Health::NotBegun,
-                _ => Health::Unsure,
-            };
+            if writer.health == Health::Good {
+                writer.health = Health::Unsure;
+            }
             return Err(error);
         }
         Ok(())
@@ -260,7 +264,11 @@ impl Store {
 
     /// Makes durable what recovery found and believed: the last batch, and the root where it began.
     fn write_again(&self, writer: &mut Writer) -> Result<(), StoreError> {
-        let since = self.failed_flushes();
+        let (since, health) = (self.failed_flushes(), writer.health);
+        if !writer.readable.is_empty() {
+            // For good after an error: what fails may take with it what the map was made of.
+            writer.health = Health::Stopped;
+        }
         let root = ROOTS[writer.root_slot];
         for &(at, count) in writer.readable.iter().chain(&[(root, 1)]) {
             let mut pages = device::pages(count as usize);
@@ -269,6 +277,7 @@ impl Store {
         }
         self.flush_since(since)?;
         writer.readable.clear();
+        writer.health = health;
         Ok(())
     }
 
@@ -285,7 +294,8 @@ impl Store {
 
     /// How full it is.
     pub fn space(&self) -> Space {
-        self.map().space()
+        let spare = self.device.spare_blocks();
+        self.map().space(spare)
     }
 
     /// What it has done since it was opened.

@@ -284,3 +284,45 @@ fn a_start_whose_flush_took_away_what_it_had_read_does_not_go_on_as_if_it_were_t
     }
     assert!(taken > 10, "the flush took the batch away in {taken} of 60 starts");
 }
+
+#[test]
+fn a_sparse_file_that_is_overwritten_asks_for_little_space_again_and_gives_back_what_is_deleted() {
+    let power = Power::new();
+    let disk = disk(4 + 2000 * u64::from(SEGMENT), &power, 1);
+    disk.set_space(u64::MAX);
+    format(&disk);
+    let store = mount(&disk).expect("a new store");
+    let begun = disk.space_taken();
+    let mut stamp = 0;
+    let mut overwrite = |pages: u64, rounds: u64| {
+        for _ in 0..rounds * pages / 8 {
+            let vector: Vec<Change> = (0..8)
+                .map(|_| {
+                    stamp += 1;
+                    let (page_no, home) = (PageNo(stamp % pages), Sequence(stamp));
+                    Change::Write { object: FILE, page: page_no, bytes: page(stamp), home }
+                })
+                .collect();
+            store.reserve(8).expect("space was asked for ahead");
+            store.apply(&vector).expect("it was promised");
+            store.release(8);
+            if stamp % 512 == 0 {
+                store.checkpoint_twice().expect("a sound disk");
+            }
+            if store.allocation_is_due() {
+                assert_eq!(store.allocate_ahead(), Ok(true));
+            }
+        }
+    };
+    overwrite(8192, 1);
+    let (filled, asked) = (disk.space_taken(), store.counters().segments_allocated);
+    assert!(filled > 8192 && filled < 3 * 8192, "{filled} blocks for 8192 pages");
+    overwrite(8192, 4);
+    let again = store.counters().segments_allocated - asked;
+    assert!(again < 4 * 8192 / u64::from(SEGMENT) / 10, "{again} segments more for what was there");
+    let sequence = Sequence(1 << 40);
+    store.apply(&[Change::Delete { object: FILE, sequence }]).expect("deleting takes no space");
+    store.checkpoint_twice().expect("a sound disk");
+    let left = disk.space_taken();
+    assert!(left < filled / 2 && begun < filled / 4, "{begun}, {filled}, then {left} blocks");
+}

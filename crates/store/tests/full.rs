@@ -10,6 +10,8 @@ use store::{Change, Store, StoreError};
 
 const FILES: u64 = 24;
 const PAGES: u64 = 64;
+/// Blocks of 96 segments.
+const SPACE: u64 = 4 + 96 * SEGMENT as u64;
 
 /// A store with what it should hold, and power that fails.
 struct Life {
@@ -31,6 +33,20 @@ fn file(slot: u64) -> ObjectId {
 impl Life {
     fn new(seed: u64) -> Life {
         let (power, disk, store) = fresh(96, seed);
+        Life::of(seed, power, disk, store)
+    }
+
+    /// One whose store is a sparse file of 400 segments, on a file system that has space for 96.
+    fn sparse(seed: u64) -> Life {
+        let power = Power::new();
+        let disk = disk(4 + 400 * u64::from(SEGMENT), &power, seed);
+        disk.set_space(SPACE);
+        format(&disk);
+        let store = mount(&disk).expect("a new store opens");
+        Life::of(seed, power, disk, store)
+    }
+
+    fn of(seed: u64, power: Arc<Power>, disk: Arc<SimDisk>, store: Store) -> Life {
         let (pages, random) = (BTreeMap::new(), Random::new(seed));
         Life { power, disk, store: Some(store), pages, maybe: None, home: 0, random }
     }
@@ -102,6 +118,10 @@ impl Life {
             match self.write() {
                 Ok(()) => {}
                 Err(StoreError::Full) => {
+                    // As the cache does, it asks for space below before it cleans.
+                    if self.store().allocate_more()? {
+                        continue;
+                    }
                     let before = self.store().space().free;
                     while self.store().clean()? {}
                     self.store().checkpoint()?;
@@ -160,6 +180,46 @@ fn a_hundred_times_full_deleted_from_and_written_to_with_crashes() {
     }
     assert_eq!(full, 100);
     assert!(crashes > 40, "only {crashes} crashes");
+}
+
+#[test]
+fn a_sparse_file_on_a_full_file_system_is_a_smaller_store_through_crashes() {
+    let (mut full, mut crashes, mut deleted_while_full) = (0, 0, 0);
+    for seed in 0..10 {
+        let mut life = Life::sparse(seed);
+        let mut round = 0;
+        while round < 10 {
+            let when = format!("seed {seed} round {round}");
+            // Others fill the file system to its last block, or give some back.
+            let taken = life.disk.space_taken();
+            let others = life.random.once_in(2);
+            life.disk.set_space(if others { taken } else { taken.max(SPACE) });
+            let cut = if life.random.once_in(2) { Some(life.random.below(400)) } else { None };
+            cut.into_iter().for_each(|after| life.power.cut_after(after));
+            let outcome = life.fill().and_then(|()| life.make_room()).and_then(|()| match others {
+                true => Ok(()),
+                false => life.write(),
+            });
+            deleted_while_full += u32::from(others && outcome.is_ok());
+            match outcome {
+                Ok(()) => {
+                    life.power.restore();
+                    (full, round) = (full + 1, round + 1);
+                }
+                Err(StoreError::Device(_)) if life.power.lost() => {
+                    crashes += 1;
+                    life.recover(&when);
+                }
+                Err(error) => panic!("{when}: {error}: {:?}", life.store().space()),
+            }
+        }
+        life.disk.set_space(SPACE);
+        life.recover(&format!("seed {seed} at the end"));
+        life.fill().expect("there is space again");
+        assert!(life.pages.len() > 300, "seed {seed}: only {} pages", life.pages.len());
+    }
+    assert_eq!(full, 100);
+    assert!(crashes > 40 && deleted_while_full > 20, "{crashes} crashes, {deleted_while_full} deletions");
 }
 
 #[cfg(feature = "planted-bugs")]

@@ -78,6 +78,10 @@ pub(crate) struct FormatArgs {
     /// Size of a segment, from 1MiB to 128MiB [default: store / 256, within these]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) segment_size: Option<Size>,
+    /// Take the whole size of a store that is a file from its file system now, and keep it: writers never find that file system
+    /// full. Without it the file is sparse, and grows with what is in it
+    #[arg(long)]
+    pub(crate) preallocate: bool,
     /// Overwrite what is there
     #[arg(long)]
     pub(crate) force: bool,

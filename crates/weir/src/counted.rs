@@ -2,6 +2,7 @@
 
 use crate::slowest::{Call, Slowest};
 use device::{Block, Device, DeviceError, Page, Read};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -144,5 +145,17 @@ impl Device for Counted {
 
     fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
         self.account.slowest.time(Call::Trim, || self.below.trim(at, count))
+    }
+
+    fn allocate(&self, at: Block, count: u64) -> Result<(), DeviceError> {
+        self.below.allocate(at, count)
+    }
+
+    fn allocated(&self) -> Option<Vec<Range<Block>>> {
+        self.below.allocated()
+    }
+
+    fn spare_blocks(&self) -> Option<u64> {
+        self.below.spare_blocks()
     }
 }

@@ -50,6 +50,8 @@ pub(crate) enum WeirError {
     SameMedia { path: PathBuf },
     #[error("{option} {size}: {why}")]
     Size { option: &'static str, size: Size, why: String },
+    #[error("{}: its file system has {free} free, too little for {wanted}", path.display())]
+    NoSpace { path: PathBuf, wanted: Size, free: Size },
     #[error("{option}: {} has its own size", path.display())]
     FixedSize { option: &'static str, path: PathBuf },
     #[error("{}: in use: it is mounted already, or being checked or formatted", path.display())]
@@ -320,6 +322,7 @@ impl WeirError {
             WeirError::Size { .. } => {
                 "a number without a unit counts bytes; write 512MiB, 1.5GiB or 8GB, and see the command's --help".into()
             }
+            WeirError::NoSpace { .. } => "free some space there, or choose a smaller --size (and --segment-size)".into(),
             WeirError::FixedSize { option, .. } => format!("leave out {option}: a device or existing file is used whole").into(),
             WeirError::Busy { .. } => "find its mount with `findmnt -t fuse.weir`, and `weir unmount` it".into(),
             WeirError::Host { source, .. } => return source.help(),

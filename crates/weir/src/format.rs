@@ -10,15 +10,16 @@ use crate::media::{
 use crate::size::Size;
 use crate::stack::Stack;
 use buffer::Buffer;
+use cache::CacheError;
 use device::{BLOCK_BYTES, Device, StoreId};
 use fs::Caller;
-use host::{Access, Disk, Mounts, Overwrite, random_bytes};
+use host::{Access, Disk, Mounts, Overwrite, random_bytes, spare_bytes};
 use std::ffi::{OsStr, OsString};
 use std::fs as files;
 use std::io::{Seek, SeekFrom};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
-use store::{Layout, Store};
+use store::{Layout, Store, StoreError};
 
 const STORE_DEFAULT: Size = Size(8 << 30);
 pub(crate) const BUFFER_DEFAULT: Size = Size(256 << 20);
@@ -56,11 +57,16 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), WeirError> {
     for plan in [&plans.store, &plans.buffer] {
         ensure_allowed(plan, args.force)?;
     }
+    let warning = if args.preallocate { None } else { too_little_space(&plans)? };
     if !args.force {
         ensure_no_others(args, &plans)?;
     }
     let mut undo = Undo::default();
     let result = make(args, &plans, &mut undo);
+    if let (Ok(()), Some(warning)) = (&result, warning) {
+        eprintln!("warning: {warning}");
+        eprintln!("  help: choose a smaller --size, or give --preallocate to take the space now");
+    }
     if result.is_err() {
         undo.run();
     }
@@ -227,14 +233,17 @@ impl Undo {
 fn make(args: &FormatArgs, plans: &Plans, undo: &mut Undo) -> Result<(), WeirError> {
     make_directories(args, plans, undo)?;
     let store_disk = make_disk(&plans.store, undo)?;
-    let buffer_disk = make_disk(&plans.buffer, undo)?;
+    let buffer_disk = make_buffer_disk(&plans.buffer, undo)?;
+    let store_disk = match args.preallocate {
+        true => in_full(store_disk, plans.store.path())?,
+        false => store_disk,
+    };
     if plans.link {
         make_link(args, plans, undo)?;
     }
     let id = StoreId(random_bytes());
     let segment_blocks = args.segment_size.map(|size| (size.0 / BLOCK_BYTES as u64) as u32);
-    Store::format(&store_disk, &Layout { id, segment_blocks })
-        .map_err(|source| WeirError::Store { path: args.path.clone(), source })?;
+    Store::format(&store_disk, &Layout { id, segment_blocks }).map_err(|source| no_space(args, source))?;
     Buffer::format(&buffer_disk, id)
         .map_err(|source| WeirError::Cache { path: args.path.clone(), source: source.into() })?;
     let (store_bytes, buffer_bytes) = (bytes_of(&store_disk), bytes_of(&buffer_disk));
@@ -247,7 +256,12 @@ fn make(args: &FormatArgs, plans: &Plans, undo: &mut Undo) -> Result<(), WeirErr
         gid: rustix::process::getegid().as_raw(),
         umask: 0,
     };
-    Stack::create(&media, owner)?;
+    Stack::create(&media, owner).map_err(|error| match error {
+        WeirError::Store { source, .. } | WeirError::Cache { source: CacheError::Store(source), .. } => {
+            no_space(args, source)
+        }
+        other => other,
+    })?;
     println!(
         "store {id}: {store_bytes} at {}, buffer {buffer_bytes} at {}",
         media.store.display(),
@@ -255,6 +269,18 @@ fn make(args: &FormatArgs, plans: &Plans, undo: &mut Undo) -> Result<(), WeirErr
     );
     media.warn_of_readers();
     Ok(())
+}
+
+/// The error of a new store: if there is no room for one, its file system is too small for it.
+fn no_space(args: &FormatArgs, source: StoreError) -> WeirError {
+    let path = args.path.clone();
+    match spare_bytes(&path) {
+        Ok(free) if source.is_full() => {
+            let wanted = args.size.unwrap_or(STORE_DEFAULT);
+            WeirError::NoSpace { path, wanted, free: Size(free) }
+        }
+        _ => WeirError::Store { path, source },
+    }
 }
 
 pub(crate) fn bytes_of(disk: &Disk) -> Size {
@@ -290,6 +316,47 @@ pub(crate) fn make_disk(plan: &Plan, undo: &mut Undo) -> Result<Disk, WeirError>
             Ok(disk)
         }
     }
+}
+
+/// A buffer has all of its space from the beginning: what it promises to hold does not depend on who fills the file system.
+pub(crate) fn make_buffer_disk(plan: &Plan, undo: &mut Undo) -> Result<Disk, WeirError> {
+    in_full(make_disk(plan, undo)?, plan.path())
+}
+
+/// The same disk, with space for all of it.
+fn in_full(disk: Disk, path: &Path) -> Result<Disk, WeirError> {
+    let wanted = bytes_of(&disk);
+    disk.preallocate().map_err(|source| match spare_bytes(path) {
+        Ok(free) if source.is_no_space() => {
+            WeirError::NoSpace { path: path.into(), wanted, free: Size(free) }
+        }
+        _ => WeirError::Store { path: path.into(), source: source.into() },
+    })
+}
+
+/// What to say where a store is larger than what its file system has left: it is a file that grows with what is in it.
+fn too_little_space(plans: &Plans) -> Result<Option<String>, WeirError> {
+    let Plan::Create { path, bytes } = &plans.store else { return Ok(None) };
+    let directory = nearest_existing(path)?;
+    let Ok(free) = spare_bytes(&directory) else { return Ok(None) };
+    let buffer = match &plans.buffer {
+        Plan::Create { path, bytes } if is_beside(&nearest_existing(path)?, &directory) => *bytes,
+        _ => 0,
+    };
+    let free = free.saturating_sub(buffer);
+    let warning = format!(
+        "{}: the store may grow to {}, and its file system has {} free: writers will get ENOSPC before the store is full",
+        path.display(),
+        Size(*bytes),
+        Size(free)
+    );
+    Ok((*bytes > free).then_some(warning))
+}
+
+/// Whether two directories lie in one file system.
+fn is_beside(one: &Path, other: &Path) -> bool {
+    let device = |path: &Path| files::metadata(path).map(|found| found.dev()).ok();
+    device(one).is_some() && device(one) == device(other)
 }
 
 /// Makes the names in the directory of `path` durable.

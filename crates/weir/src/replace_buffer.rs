@@ -8,7 +8,7 @@
 use crate::cli::ReplaceBufferArgs;
 use crate::error::WeirError;
 use crate::format::{
-    BUFFER_DEFAULT, BUFFER_MIN, Plan, Undo, bytes_of, ensure_allowed, make_disk, plan_buffer,
+    BUFFER_DEFAULT, BUFFER_MIN, Plan, Undo, bytes_of, ensure_allowed, make_buffer_disk, plan_buffer,
     sync_names_beside,
 };
 use crate::media::{self, BUFFER_FILE, Media, What, absolute, store_of, what_is};
@@ -154,9 +154,9 @@ fn look_at_old(args: &ReplaceBufferArgs) -> Result<Old, WeirError> {
 fn make(plan: &Plan, like: Option<Size>, old: &Old, undo: &mut Undo) -> Result<Size, WeirError> {
     let disk = match (plan, like) {
         (Plan::Create { path, .. }, Some(Size(bytes))) => {
-            make_disk(&Plan::Create { path: path.clone(), bytes }, undo)?
+            make_buffer_disk(&Plan::Create { path: path.clone(), bytes }, undo)?
         }
-        _ => make_disk(plan, undo)?,
+        _ => make_buffer_disk(plan, undo)?,
     };
     let newest = Sequence(old.newest.0 + GAP);
     Buffer::format_after(&disk, old.store, old.volume.0, newest)

@@ -273,6 +273,7 @@ impl Mounted {
                 "segments_cleaned": store.segments_cleaned,
                 "segments_freed": store.segments_freed,
                 "trims_failed": store.trims_failed,
+                "segments_allocated": store.segments_allocated,
             },
             "commits": buffer.commits,
             "buffer_bytes_written": buffer.bytes_written,
@@ -316,7 +317,9 @@ impl Mounted {
             "room_bytes": bytes(self.stack.store.room()),
             "volumes": self.stack.store.volumes().len(),
             "freeing": self.stack.store.is_freeing(),
-            "free_bytes": bytes(space.free),
+            "free_bytes": bytes(space.free + space.bare),
+            "available_bytes": bytes(space.available()),
+            "full_below_bytes": self.stack.store.full_below(),
             "reserved_bytes": bytes(space.reserved),
             "log_bytes_since_checkpoint": bytes(self.stack.store.blocks_since_checkpoint()),
         })
@@ -407,13 +410,14 @@ pub(crate) fn print(report: &Value) {
         size(&dirty["bytes"]),
         dirty["pages"]
     );
-    let waiting = &report["in_flight"];
+    let (waiting, space, log) = (&report["in_flight"], &report["space"], &report["buffer_log"]);
     println!(
         "  waiting    {} reads, {} syncs, {} writers; {} pages being fetched",
         waiting["reads"], waiting["syncs"], waiting["admissions"], waiting["fetches"]
     );
-    let (space, log) = (&report["space"], &report["buffer_log"]);
-    println!("  space      {} free of {}", size(&space["free_bytes"]), size(&space["total_bytes"]));
+    let below = space["full_below_bytes"].as_u64().map(|left| format!("; DISK FULL: {} left", Size(left)));
+    let (free, total) = (size(&space["available_bytes"]), size(&space["total_bytes"]));
+    println!("  space      {free} of {total}{}", below.unwrap_or_default());
     println!("  buffer log {} free of {}", size(&log["room_bytes"]), size(&log["bytes"]));
     let reads = &report["counters"]["store_reads"];
     println!(
@@ -458,7 +462,7 @@ pub(crate) fn print_space(space: &Value) {
     println!("total      {:>10}", size("total_bytes"));
     println!("live       {:>10}  at most: exact after a round of cleaning", size("live_bytes_bound"));
     println!("  the map  {:>10}", size("map_bytes"));
-    println!("free       {:>10}", size("free_bytes"));
+    println!("free       {:>10}  of it {} to writers", size("free_bytes"), size("available_bytes"));
     println!("promised   {:>10}  to what is on its way home", size("reserved_bytes"));
     println!("room       {:>10}  once dead space is given back, without the reserves", size("room_bytes"));
     println!("volumes    {:>10}", space["volumes"]);

@@ -16,10 +16,6 @@ const NODE: &[u8] = b"weir.nod";
 /// Blocks without use that cannot be read.
 const SCRATCHED_MAX: u64 = 200;
 
-/// Not until the store tells a read that failed at its log's end from the end: a copy or a deletion of a volume, of which no buffer
-/// knows, is lost with it.
-const STORE_READS_FAIL_IN_RECOVERY: bool = false;
-
 impl Run {
     /// Lets disks begin and stop to make errors.
     pub(crate) fn faults(&mut self) {
@@ -79,9 +75,7 @@ impl Run {
         if self.random.once_in(8) {
             let faults = Faults { read_one_in: 10, ..Faults::default() };
             self.media.buffer.set_faults(faults);
-            if STORE_READS_FAIL_IN_RECOVERY {
-                self.media.store.set_faults(faults);
-            }
+            self.media.store.set_faults(faults);
         }
     }
 

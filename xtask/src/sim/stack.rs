@@ -30,6 +30,8 @@ const BUFFER_BLOCKS: [u64; 2] = [256, 512];
 /// The blocks of both that say what the others are: roots, and header slots.
 const STORE_HEADER: Range<u64> = 1..3;
 const BUFFER_HEADER: Range<u64> = 1..3;
+/// What makes one run in eight have a store that is a sparse file, of which a quarter gets no space.
+const SPARSE: u64 = 0x5ba2_5e00;
 /// The identity that store and buffer share.
 pub(crate) const ID: StoreId = StoreId(*b"simulated store!");
 /// Steps after which a read that has not completed never will.
@@ -84,6 +86,9 @@ impl Media {
         }
         if is_fragile {
             store.let_torn_be_unreadable(STORE_HEADER);
+        }
+        if Random::new(options.seed ^ SPARSE).once_in(8) {
+            store.set_space(store_blocks * 3 / 4);
         }
         let media = Media {
             store,

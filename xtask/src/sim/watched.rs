@@ -4,6 +4,7 @@ use super::log::{Log, Role};
 use super::meanwhile::Meanwhile;
 use device::{Block, Device, DeviceError, Operation, Page};
 use sim::SimDisk;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// How the blocks of logs begin: the store's chunks, and the buffer's groups.
@@ -76,5 +77,17 @@ impl Device for Watched {
 
     fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
         self.watch(Operation::Trim, at, count, || self.disk.trim(at, count))
+    }
+
+    fn allocate(&self, at: Block, count: u64) -> Result<(), DeviceError> {
+        self.watch(Operation::Allocate, at, count, || self.disk.allocate(at, count))
+    }
+
+    fn allocated(&self) -> Option<Vec<Range<Block>>> {
+        self.disk.allocated()
+    }
+
+    fn spare_blocks(&self) -> Option<u64> {
+        self.disk.spare_blocks()
     }
 }

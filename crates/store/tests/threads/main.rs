@@ -17,6 +17,7 @@ mod sync {
 #[path = "../../src"]
 #[allow(clippy::all, dead_code, missing_docs, unreachable_pub, unused_imports)]
 mod shipped {
+    pub(crate) mod allocate;
     pub(crate) mod append;
     pub(crate) mod attempt;
     pub(crate) mod audit;
