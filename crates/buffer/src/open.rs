@@ -132,7 +132,9 @@ pub(crate) fn read_slot(device: &dyn Device, id: StoreId, ring: &Ring) -> Result
     let mut unreadable = None;
     let mut page: Vec<Page> = pages(1);
     for at in [Block(1), Block(2)] {
-        if let Err(error) = device.read(at, &mut page) {
+        // An error that passes must not make the older slot count.
+        let read = device.read(at, &mut page).or_else(|_| device.read(at, &mut page));
+        if let Err(error) = read.or_else(|_| device.read(at, &mut page)) {
             unreadable = Some(error);
             continue;
         }

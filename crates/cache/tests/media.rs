@@ -175,6 +175,27 @@ fn what_a_failed_flush_of_the_store_dropped_is_written_again_before_the_buffer_l
 }
 
 #[test]
+fn a_store_whose_last_blocks_cannot_be_read_is_refused_where_they_deleted_a_volume() {
+    let machine = Machine::new(8);
+    let cache = machine.open();
+    machine.write(&cache, FILE, 3, &[1; BLOCK_BYTES]).expect("room");
+    let new = NewVolume { name: "copy", mode: VolumeMode::Writable, created: 1 };
+    let copy = cache.clone_volume(&new).expect("room");
+    cache.drain().expect("disks that work");
+    let before = machine.store.written_blocks();
+    cache.delete_volume(copy).expect("it is there");
+    std::mem::forget(cache);
+    let after = machine.store.written_blocks();
+    let written: Vec<_> = after.into_iter().filter(|at| !before.contains(at)).collect();
+    assert_eq!(written.len(), 1, "a deletion is one block");
+    machine.store.damage(written[0], Damage::Unreadable);
+    let refused = machine.try_open().err();
+    assert!(matches!(refused, Some(CacheError::StaleStore { what: "batch", .. })), "{refused:?}");
+    machine.store.heal();
+    assert!(machine.open().store().volume_named("copy").is_none(), "a deleted volume stays deleted");
+}
+
+#[test]
 fn a_store_whose_last_blocks_cannot_be_read_is_refused_where_they_held_what_only_the_store_has() {
     let machine = Machine::new(7);
     let cache = machine.open();

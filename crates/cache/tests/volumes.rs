@@ -249,6 +249,11 @@ impl World {
         }
         self.run.number_anew();
         match cloned {
+            // The power went while the buffer was to name it: what it holds is looked at after the next start.
+            Ok(_) if self.machine.power.lost() => {
+                self.pending = Pending::Clone(name, may_be);
+                false
+            }
             Ok(volume) => self.cloned(cache, volume, may_be),
             Err(error) => {
                 self.allow(troubled, &error);
@@ -267,7 +272,7 @@ impl World {
         self.run.durable = may_be[0].clone();
         self.run.since.drain(..self.run.since.len() + 1 - may_be.len());
         self.others.insert(volume, may_be.into_iter().nth(which).expect("it was one of them"));
-        true
+        goes_on(cache)
     }
 
     /// From here on transactions are applied while devices work. Returns those that were.
@@ -363,7 +368,7 @@ impl World {
             Ok(()) => {
                 self.others.remove(&volume);
                 self.tally.deleted += 1;
-                true
+                goes_on(cache)
             }
             Err(error) => {
                 self.allow(troubled, &error);
@@ -408,6 +413,12 @@ impl World {
         cache.store().check(&mut |finding| panic!("seed {}: {finding:?}", self.seed));
         self.run.adopt(&cache);
     }
+}
+
+/// Whether there is more to do before the next start. What was asked for is durable, but the buffer, which names it, may have
+/// failed.
+fn goes_on(cache: &Cache) -> bool {
+    cache.status().failed.is_none()
 }
 
 #[test]

@@ -150,7 +150,7 @@ pub enum StoreError {
         /// The one found.
         found: Incarnation,
     },
-    /// An earlier error left the map in memory behind the log; what is on the medium is whole.
+    /// An earlier error left a map in memory that is not that of the log; what is on the medium is whole.
     #[error("{device}: stopped after an earlier error")]
     Stopped {
         /// Which device.

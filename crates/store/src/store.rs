@@ -16,7 +16,7 @@ use crate::counters::{Counters, Counting, count};
 use crate::error::StoreError;
 use crate::flushes::{FailedFlushes, Flushes};
 use crate::format::{EPOCH_ROOT, ROOTS, SUPERBLOCK};
-use crate::log::Place;
+use crate::log::{Place, read_patiently};
 use crate::map::{Map, Missing, NodeTable, Tree};
 use crate::root::{Cursor, Extent, Root, no_epoch};
 use crate::scrub::Scrub;
@@ -73,7 +73,7 @@ pub(crate) enum Health {
     /// A write or flush failed, and nobody knows what of it is on the medium. Before anything else is
     /// acknowledged, both roots must name a log that starts anew elsewhere.
     Unsure,
-    /// The map in memory is behind the log.
+    /// The map in memory is not that of the log.
     Stopped,
 }
 
@@ -235,7 +235,8 @@ impl Store {
     /// before or with the new one.
     ///
     /// # Errors
-    /// [`StoreError::OldIncarnation`], or the device's: then it may be tried again.
+    /// [`StoreError::OldIncarnation`], or the device's: then it may be tried again, unless what recovery read could not be written
+    /// again, which leaves the store [`StoreError::Stopped`].
     pub fn begin_after(&self, incarnation: Incarnation, known_durable: u64) -> Result<(), StoreError> {
         let mut writer = self.lock_writer();
         let found = self.incarnation();
@@ -248,13 +249,14 @@ impl Store {
         if known_durable >= self.durable_batch() {
             writer.readable.clear();
         }
-        let health = writer.health;
         self.incarnation.store(incarnation.0, Ordering::Release);
         let begun = self.take_stock(&mut writer).and_then(|()| self.write_again(&mut writer));
         if let Err(error) = begun.and_then(|()| self.restart_log(&mut writer)) {
             self.incarnation.store(found.0, Ordering::Release);
             // Reads go on; nothing may be applied, as nobody knows which incarnation the medium has.
-            writer.health = if health == Health::NotBegun { health } else { Health::Unsure };
+            if writer.health == Health::Good {
+                writer.health = Health::Unsure;
+            }
             return Err(error);
         }
         Ok(())
@@ -263,14 +265,23 @@ impl Store {
     /// Makes the last batch durable that recovery has read, where nobody knows that it is. Not the root, of which there may be no
     /// other: a drive may leave a block unreadable whose write the power's loss cut off.
     fn write_again(&self, writer: &mut Writer) -> Result<(), StoreError> {
+        if writer.readable.is_empty() {
+            return Ok(());
+        }
+        // For good after an error: what fails may take with it what the map was made of.
+        let health = std::mem::replace(&mut writer.health, Health::Stopped);
         let since = self.failed_flushes();
-        for &(at, count) in &writer.readable {
-            let mut pages = device::pages(count as usize);
-            self.device.read(at, &mut pages)?;
-            self.write(at, &pages)?;
+        for at in writer.readable.iter().flat_map(|&(at, count)| (0..count).map(move |index| at.plus(index)))
+        {
+            let mut page = device::pages(1);
+            // What cannot be read, as a head of which there is a copy, is no cache's.
+            if read_patiently(&*self.device, at, &mut page) {
+                self.write(at, &page)?;
+            }
         }
         self.flush_since(since)?;
         writer.readable.clear();
+        writer.health = health;
         Ok(())
     }
 

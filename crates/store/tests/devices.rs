@@ -4,9 +4,10 @@ mod common;
 use common::*;
 use device::{Block, Device, DeviceError, Incarnation, ObjectId, Operation, Page, PageNo, Sequence};
 use sim::{Faults, Power, Scratched, SimDisk};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
-use store::{Change, Store, StoreError};
+use store::{Change, Store, StoreError, Want};
 
 const FILE: ObjectId = ObjectId { slot: 1, generation: 1 };
 
@@ -216,6 +217,72 @@ fn a_failed_flush_fails_what_was_written_before_it_even_where_another_thread_hea
         assert!(written.is_err() || home == Some(Sequence(9999)), "acknowledged, and lost: seed {seed}");
     }
     assert!(refused > 0, "the write never came in time for the flush that failed");
+}
+
+/// A disk below a process that ends while it waits for a flush.
+struct KilledInFlush(Arc<SimDisk>, AtomicBool);
+
+impl Device for KilledInFlush {
+    fn blocks(&self) -> u64 {
+        self.0.blocks()
+    }
+
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
+        self.0.read(at, into)
+    }
+
+    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
+        self.0.write(at, from)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        if !self.1.load(Ordering::Relaxed) {
+            return self.0.flush();
+        }
+        let (device, operation, reason) = ("disk".to_owned(), Operation::Flush, "killed".to_owned());
+        Err(DeviceError { device, operation, at: Block(0), count: 0, errno: 5, reason })
+    }
+
+    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
+        self.0.trim(at, count)
+    }
+}
+
+#[test]
+fn a_start_whose_flush_took_away_what_it_had_read_does_not_go_on_as_if_it_were_there() {
+    let mut taken = 0;
+    for seed in 0..60 {
+        let (_power, disk, store) = fresh(120, seed);
+        drop(store);
+        let killed = Arc::new(KilledInFlush(disk.clone(), AtomicBool::new(false)));
+        let store = Store::open(killed.clone() as Arc<dyn Device>).expect("a sound store");
+        store.begin(Incarnation(store.incarnation().0 + 1)).expect("the disk works");
+        write(&store, 1, 1).expect("there is space");
+        killed.1.store(true, Ordering::Relaxed);
+        write(&store, 1, 2).expect_err("it ends in the flush");
+        drop(store);
+        // What it wrote is in the drive's cache, and read by the next start; that one's flush takes it away.
+        let store = Store::open(disk.clone()).expect("a sound store");
+        assert_eq!(store.home(FILE, PageNo(1)).expect("its nodes can be read"), Some(Sequence(2)));
+        let next = Incarnation(store.incarnation().0 + 1);
+        disk.set_faults(Faults { flush_one_in: 1, ..Faults::default() });
+        store.begin(next).expect_err("its flush fails");
+        disk.set_faults(Faults::default());
+        let is_refused = matches!(store.begin(next), Err(StoreError::Stopped { .. }));
+        let mut wants = [Want::new(FILE, PageNo(1))];
+        store.read(&mut wants);
+        assert!(is_refused || wants[0].found.is_ok(), "seed {seed}: {:?}", wants[0].found.as_ref().err());
+        drop(store);
+        let store = Store::open(disk).expect("what is on the medium is whole");
+        store.begin(Incarnation(next.0 + 1)).expect("the disk works");
+        assert_eq!(findings(&store), Vec::new(), "seed {seed}");
+        taken += u32::from(store.home(FILE, PageNo(1)).expect("its nodes can be read") == Some(Sequence(1)));
+    }
+    assert!(taken > 10, "the flush took the batch away in {taken} of 60 starts");
 }
 
 #[test]
