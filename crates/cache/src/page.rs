@@ -211,3 +211,27 @@ impl Entry {
         u64::from(spare)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recover::dirt;
+
+    #[test]
+    fn a_page_that_was_written_again_while_its_write_back_failed_needs_the_groups_of_both() {
+        let mut entry = Entry::new(Body::Whole(Arc::new(Page::zeroed())));
+        let write = |entry: &mut Entry, group: u64, range: std::ops::Range<usize>| {
+            let (newest, group) = (Sequence(10 * group), GroupNo(group));
+            entry.note(range, newest, group, || dirt(newest, group, Duration::from_secs(group.0), false));
+        };
+        write(&mut entry, 3, 0..4096);
+        entry.begin_writing().expect("it is whole and dirty");
+        write(&mut entry, 7, 100..200);
+        assert_eq!(entry.group(), Some(GroupNo(3)), "while it is on its way");
+        assert_eq!(entry.abandon_writing(), 1, "of two promises one is spare");
+        let dirt = entry.dirt.as_ref().expect("it is dirty");
+        assert_eq!((dirt.group, dirt.newest, dirt.latest), (GroupNo(3), Sequence(70), GroupNo(7)));
+        assert_eq!(dirt.since, Duration::from_secs(3));
+        assert_eq!(dirt.ranges.iter().collect::<Vec<_>>(), [0..4096]);
+    }
+}
