@@ -199,3 +199,16 @@ fn a_preallocated_store_has_its_space_or_is_not_made() {
     wait_until("all of it can be written again", || fill_inside(&mounted, "b") + 3 > written);
     mounted.unmount();
 }
+
+#[test]
+fn a_store_for_which_the_disk_is_too_small_from_the_start_is_refused_with_what_is_free() {
+    // Sparse, but what deletions and checkpoints need is taken at once: none of it fits, then only a part.
+    for space in ["200M", "1G"] {
+        let Some(disk) = Image::new(space) else { return };
+        let mut format = weir();
+        format.args(["format", "--buffer-size", "32MiB", "--size", "1TiB"]).arg(disk.store());
+        let said = fails(&mut format);
+        assert!(said.contains("MiB free, too little") && said.contains("choose less (--size"), "{said}");
+        assert!(!disk.store().exists(), "something is left behind");
+    }
+}
