@@ -213,6 +213,7 @@ impl Core {
                 || self.buffer_is_half_full()
                 || state.dirty_bytes > self.settings.dirty_bytes_max / 2
                 || state.cuts_pending > CUTS_MAX
+                || (state.cuts_pending > 0 && self.store.is_known_full_below())
                 // Unless they get space by asking for it below.
                 || (state.gate.is_waiting() && state.is_dirty() && !self.store.may_allocate()))
     }

@@ -82,7 +82,7 @@ impl Store {
     }
 
     /// Whether the file system below had no space for a segment when it was last asked.
-    pub(crate) fn is_known_full_below(&self) -> bool {
+    pub fn is_known_full_below(&self) -> bool {
         self.is_full_below.load(Ordering::Relaxed)
     }
 

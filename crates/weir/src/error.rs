@@ -42,7 +42,9 @@ pub(crate) enum WeirError {
     BufferMissing { path: PathBuf, link: Option<PathBuf> },
     #[error("not the buffer of this store: {why}")]
     NotItsBuffer { why: String },
-    #[error("{}: the buffer cannot be read, and what was not home yet is only there: {why}", path.display())]
+    #[error("{}: an earlier buffer is kept here, and is not overwritten", path.display())]
+    EarlierBuffer { path: PathBuf },
+    #[error("{}: the buffer cannot be used, and what was not home yet is only there: {why}", path.display())]
     BufferLost { path: PathBuf, why: String },
     #[error("{}: the buffer cannot be written: {why}", path.display())]
     BufferNotWritable { path: PathBuf, why: String },
@@ -217,9 +219,10 @@ impl WeirError {
                  without writing to it, and gives the store another one; nothing is lost"
             }
             WeirError::BufferLost { .. } => {
-                "attach its device or restore it from a copy; if it is gone for good, add \
+                "attach its device, or restore store and buffer from copies of the same moment; if it is gone for good, add \
                  --accept-loss, and see `weir replace-buffer --help` for what that means"
             }
+            WeirError::EarlierBuffer { .. } => "move it away, or remove it if nobody wants what it holds",
             WeirError::SameMedia { .. } => "give the buffer a device or file of its own with `--buffer PATH`",
             _ => return None,
         })
@@ -318,11 +321,12 @@ impl WeirError {
             | WeirError::BufferMissing { .. }
             | WeirError::BufferNotWritable { .. }
             | WeirError::BufferLost { .. }
+            | WeirError::EarlierBuffer { .. }
             | WeirError::SameMedia { .. } => return self.help_about_media().map(Cow::from),
             WeirError::Size { .. } => {
                 "a number without a unit counts bytes; write 512MiB, 1.5GiB or 8GB, and see the command's --help".into()
             }
-            WeirError::NoSpace { .. } => "free some space there, or choose a smaller --size, --segment-size or --buffer-size".into(),
+            WeirError::NoSpace { .. } => "free some space there, or choose less (--size, --segment-size, --buffer-size)".into(),
             WeirError::FixedSize { option, .. } => format!("leave out {option}: a device or existing file is used whole").into(),
             WeirError::Busy { .. } => "find its mount with `findmnt -t fuse.weir`, and `weir unmount` it".into(),
             WeirError::Host { source, .. } => return source.help(),

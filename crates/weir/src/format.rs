@@ -12,7 +12,7 @@ use crate::stack::Stack;
 use buffer::Buffer;
 use cache::CacheError;
 use device::{BLOCK_BYTES, Device, StoreId};
-use fs::Caller;
+use fs::{Caller, FsError};
 use host::{Access, Disk, Mounts, Overwrite, random_bytes, spare_bytes};
 use std::ffi::{OsStr, OsString};
 use std::fs as files;
@@ -260,6 +260,7 @@ fn make(args: &FormatArgs, plans: &Plans, undo: &mut Undo) -> Result<(), WeirErr
         WeirError::Store { source, .. } | WeirError::Cache { source: CacheError::Store(source), .. } => {
             no_space(args, source)
         }
+        WeirError::Fs { source: FsError::NoSpace, .. } => no_space(args, StoreError::Full),
         other => other,
     })?;
     println!(

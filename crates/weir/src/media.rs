@@ -198,3 +198,8 @@ fn in_use(path: &Path) -> WeirError {
 pub(crate) fn absolute(path: &Path) -> Result<PathBuf, WeirError> {
     fs::canonicalize(path).map_err(WeirError::io("finding it", path))
 }
+
+/// A path as JSON can tell it, which knows UTF-8 only; a path need not be that.
+pub(crate) fn shown(path: impl AsRef<Path>) -> String {
+    path.as_ref().to_string_lossy().into_owned()
+}

@@ -17,9 +17,8 @@ use crate::stack::{begin_anew, take_home};
 use buffer::Buffer;
 use cache::UNFINISHED;
 use device::{Overlay, Sequence, StoreId};
-use host::Access;
+use host::{Access, quoted};
 use std::fs;
-use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -136,11 +135,12 @@ fn look_at_old(args: &ReplaceBufferArgs) -> Result<Old, WeirError> {
         Err(error) => return Err(error),
     };
     old.path = Some(media.buffer.clone());
-    match take_home(&media) {
-        Ok(home) => {
-            (old.volume, old.newest) = (home.volume, home.newest);
-            old.bytes = bytes_of(&media::open(&media.buffer, Access::Read)?).max(BUFFER_MIN);
-        }
+    let home = take_home(&media);
+    // Also of one that is refused; what is less than a buffer has been cut off.
+    let bytes = media::open(&media.buffer, Access::Read).map(|disk| bytes_of(&disk));
+    old.bytes = bytes.ok().filter(|bytes| *bytes >= BUFFER_MIN).unwrap_or(old.bytes);
+    match home {
+        Ok(home) => (old.volume, old.newest) = (home.volume, home.newest),
         Err(error) if args.old.is_some() && error.is_of_another_buffer() => {
             return Err(error.not_its_buffer());
         }
@@ -175,7 +175,7 @@ fn switch(entry: &Path, new: &Path, old: &Old) -> Result<(), WeirError> {
     if old.lost.is_some() && entry.symlink_metadata().is_ok() {
         let kept = entry.with_extension(OLD);
         if kept.symlink_metadata().is_ok() {
-            return Err(WeirError::io("keeping the old buffer", &kept)(ErrorKind::AlreadyExists.into()));
+            return Err(WeirError::EarlierBuffer { path: kept });
         }
         // A second name: the first one leads to a buffer at every moment.
         fs::hard_link(entry, &kept).map_err(WeirError::io("keeping the old buffer as buffer.old", entry))?;
@@ -220,8 +220,9 @@ fn tell(args: &ReplaceBufferArgs, old: &Old, bytes: Size, not_retired: Option<We
     };
     println!("LOST: what was in the old buffer and not home ({why})");
     println!(
-        "what was written last may be damaged: run `weir check {}` before you rely on it",
-        args.path.display()
+        "what was written last may be damaged: `weir check {}` sees names and sizes, not the contents of files; let programs \
+         verify theirs, or restore a backup",
+        quoted(&args.path)
     );
     match &old.volumes[..] {
         [_] => println!("the store has no other volume than the one that was mounted"),

@@ -4,7 +4,7 @@ use crate::logs;
 use crate::size::Size;
 use crate::slowest::{Call, Slowest};
 use crate::stack::Stack;
-use crate::volume;
+use crate::{media::shown, volume};
 use cache::{Cache, FetchMode};
 use device::{BLOCK_BYTES, Clock};
 use fs::Ino;
@@ -179,11 +179,11 @@ impl Mounted {
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
-            "log": self.log.get(),
-            "mounted_on": self.dir,
+            "log": self.log.get().map(shown),
+            "mounted_on": shown(&self.dir),
             "volume": self.stack.volume.name,
-            "store": self.stack.media.store,
-            "buffer": self.stack.media.buffer,
+            "store": shown(&self.stack.media.store),
+            "buffer": shown(&self.stack.media.buffer),
             "store_id": self.stack.store.id().to_string(),
             "incarnation": self.stack.store.incarnation().0,
             "uptime_ms": millis(self.since.elapsed()),

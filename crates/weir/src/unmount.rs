@@ -23,6 +23,10 @@ const BUSY_WAIT: Duration = Duration::from_secs(2);
 /// Between two attempts. Each is a process where fusermount3 makes it.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
+/// Said when nothing goes home: the kernel lets a directory go although the file system is used in another place.
+const ELSEWHERE: &str = "no less is left: if the file system is still used in another place (as a layer of an overlay, by a bind \
+                         mount, in a container), it ends when that is unmounted; until then what was synced is safe";
+
 /// What to do where somebody works on the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum How {
@@ -111,11 +115,17 @@ impl Daemon {
     /// Waits until everything is home and the process is gone.
     fn wait(self, found: &Found) -> Result<(), WeirError> {
         let Daemon { mut drained, mut status, process } = self;
+        let (mut before, mut told) = (None, false);
         let reply = loop {
-            match drained.receive_within(TELL_EVERY)? {
-                Some(reply) => break reply,
-                None => tell_progress(&mut status),
+            if let Some(reply) = drained.receive_within(TELL_EVERY)? {
+                break reply;
             }
+            let left = tell_progress(&mut status);
+            if left.is_some() && left == before && !told {
+                tell(ELSEWHERE);
+                told = true;
+            }
+            before = left;
         };
         // The daemon waits for its clients to leave, and we for the daemon: its media are free when it is gone.
         drop((drained, status));
@@ -135,14 +145,17 @@ fn is_gone_within(process: &OwnedFd, timeout: Duration) -> bool {
     poll(&mut polled, Some(&timeout)).is_ok_and(|ready| ready > 0)
 }
 
-fn tell_progress(daemon: &mut Client) {
+/// Tells how much is left to go home, and returns it.
+fn tell_progress(daemon: &mut Client) -> Option<u64> {
     // Unmounted it is already, so this is no reason to give up: it goes on when it is told to.
     if let Err(error) = daemon.ensure_runs() {
-        return tell(&format!("{error}; {}", error.help().unwrap_or_default()));
+        tell(&format!("{error}; {}", error.help().unwrap_or_default()));
+        return None;
     }
     let left = daemon.request("status").ok().and_then(|status| status["dirty"]["bytes"].as_u64());
     match left {
         Some(bytes) => eprintln!("taking everything home: {} left", Size(bytes)),
         None => eprintln!("taking everything home"),
     }
+    left
 }

@@ -239,3 +239,33 @@ fn a_store_in_use_by_a_daemon_without_a_mount_names_its_pid() {
     assert!(mounted.ended().success());
     sandbox.mount().unmount();
 }
+
+#[test]
+fn an_unmount_that_waits_for_an_overlay_says_so_and_ends_with_it() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    for dir in [mounted.path("upper"), mounted.path("work"), sandbox.path("lower"), sandbox.path("over")] {
+        fs::create_dir(dir).expect("a directory");
+    }
+    let (upper, work) = (mounted.path("upper"), mounted.path("work"));
+    let layers = format!(
+        "lowerdir={},upperdir={},workdir={}",
+        sandbox.path("lower").display(),
+        upper.display(),
+        work.display()
+    );
+    let mut overlay = Command::new("mount");
+    succeeds(overlay.args(["-t", "overlay", "overlay", "-o", &layers]).arg(sandbox.path("over")));
+    let mut unmount =
+        weir().arg("unmount").arg(mounted.dir()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let said = BufReader::new(unmount.stderr.take().expect("piped")).lines();
+    // It says something each second.
+    let told = said.map_while(Result::ok).take(20).any(|line| line.contains("still used in another place"));
+    succeeds(Command::new("umount").arg(sandbox.path("over")));
+    assert!(told, "it did not say what it waits for");
+    unmount.wait().expect("a child of ours");
+    assert_eq!(fs::read_dir(sandbox.mount_point()).expect("it").count(), 0, "it is unmounted");
+}

@@ -2,9 +2,11 @@
 
 mod common;
 
-use common::{Bytes, Sandbox, assert_says, can_mount, failing_after, fails, succeeds, weir};
+use common::{Bytes, Mounted, Sandbox, assert_says, can_mount, failing_after, fails, succeeds, weir};
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -182,8 +184,8 @@ fn a_full_disk_at_format_is_called_one() {
     let sandbox = Sandbox::new();
     let small = common::TmpfsMount::new(sandbox.path("mnt"), "4m");
     let said = fails(weir().arg("format").args(common::SMALL).arg(small.0.join("media")));
-    assert_says(&said, "its file system has 4 MiB free, too little for 8 MiB");
-    assert_says(&said, "  help: free some space there");
+    assert_says(&said, "media/buffer: its file system has 4 MiB free, too little for 8 MiB");
+    assert_says(&said, "  help: free some space there, or choose less");
 }
 
 #[test]
@@ -257,4 +259,19 @@ fn what_is_no_store_is_called_that() {
     let said = fails(weir().args(["mount", "/etc/passwd"]).arg(sandbox.mount_point()));
     assert_says(&said, "/etc/passwd: this is not a weir store");
     assert!(!said.contains("overwrite"), "{said}");
+}
+
+#[test]
+fn a_path_that_is_not_utf_8_is_shown_and_does_not_end_the_daemon() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let store = sandbox.store().with_file_name(OsStr::from_bytes(b"bad\xff"));
+    fs::rename(sandbox.store(), &store).expect("ours");
+    let mounted = Mounted::start(&store, &sandbox.mount_point(), &[], &sandbox.path("daemon.log"));
+    let told = succeeds(weir().args(["status", "--json"]).arg(mounted.dir()));
+    let told = String::from_utf8(told.stdout).expect("JSON is UTF-8");
+    assert!(told.contains("bad\u{fffd}/store") && told.contains("bad\u{fffd}/buffer"), "{told}");
+    mounted.unmount();
 }

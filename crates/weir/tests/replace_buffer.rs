@@ -138,7 +138,7 @@ fn a_damaged_buffer_is_kept_beside_the_new_one() {
     // A second loss does not lose the first one's buffer.
     fs::write(&buffer, &bytes).expect("damaged again");
     let said = fails(replace(&store).arg("--accept-loss"));
-    assert!(said.contains("buffer.old"), "{said}");
+    assert!(said.contains("buffer.old") && said.contains("move it away"), "{said}");
     assert!(fs::read(&buffer).expect("it") == bytes, "a refusal changes nothing");
     assert_eq!(fs::read_dir(&store).expect("it").count(), 3);
 }
@@ -178,4 +178,40 @@ fn the_buffer_of_a_mounted_store_stays() {
     assert!(said.contains("in use"), "{said}");
     assert_eq!(fs::read_dir(sandbox.store()).expect("it").count(), 2);
     mounted.unmount();
+}
+
+#[test]
+fn who_goes_on_with_an_older_store_gets_a_buffer_of_the_old_size_and_hears_what_no_check_can_see() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_both();
+    let (dir, store) = (sandbox.store(), sandbox.store().join("store"));
+    let older = fs::read(&store).expect("the store");
+    for name in ["later", "last"] {
+        let mounted = sandbox.mount();
+        write_synced(&mounted, name);
+        mounted.unmount();
+    }
+    let newest = fs::read(&store).expect("the store");
+    fs::write(&store, &older).expect("a restored store");
+    let said = fails(&mut replace(&dir));
+    assert!(said.contains("an older copy") && said.contains("of the same moment"), "{said}");
+    let said = succeeds(replace(&dir).arg("--accept-loss"));
+    assert!(String::from_utf8_lossy(&said.stdout).contains("not the contents of files"), "{said:?}");
+    assert_eq!(fs::metadata(dir.join("buffer")).expect("it").len(), 8 << 20, "as the old one");
+    let mounted = sandbox.mount();
+    assert_there(&mounted, "home");
+    assert!(!mounted.path("last").exists(), "the older store never had it");
+    mounted.unmount();
+    assert_clean(&dir);
+    // The newest store was found after all, and the old buffer was kept.
+    fs::write(&store, newest).expect("the store");
+    fs::rename(dir.join("buffer.old"), dir.join("buffer")).expect("the old buffer");
+    let mounted = sandbox.mount();
+    for name in ["home", "synced", "later", "last"] {
+        assert_there(&mounted, name);
+    }
+    mounted.unmount();
+    assert_clean(&dir);
 }

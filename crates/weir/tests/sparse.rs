@@ -150,9 +150,11 @@ fn a_store_on_a_full_disk_is_a_full_store_that_goes_on_when_there_is_space() {
     let status = mounted.status();
     assert!(status["space"]["full_below_bytes"].is_u64(), "{:#}", status["space"]);
 
-    // Removing gives the disk space back after a while.
+    // Removing makes room inside, also where nobody does anything else, and gives the disk space back after a while.
+    remove_inside(&mounted, "a", 0..12);
+    wait_until("there is room for a few files", || df(mounted.dir()).0 > inside + 20 * MIB);
     let before = df(&disk.dir).0;
-    remove_inside(&mounted, "a", 0..written * 3 / 4);
+    remove_inside(&mounted, "a", 12..written * 3 / 4);
     wait_until("space comes back outside", || df(&disk.dir).0 > before + 20 * MIB);
     // Others take it: writers are told so at once, and removing works.
     disk.fill();
@@ -198,4 +200,17 @@ fn a_preallocated_store_has_its_space_or_is_not_made() {
     let mounted = disk.mount();
     wait_until("all of it can be written again", || fill_inside(&mounted, "b") + 3 > written);
     mounted.unmount();
+}
+
+#[test]
+fn a_store_for_which_the_disk_is_too_small_from_the_start_is_refused_with_what_is_free() {
+    // Sparse, but what deletions and checkpoints need is taken at once: none of it fits, then only a part.
+    for space in ["200M", "1G"] {
+        let Some(disk) = Image::new(space) else { return };
+        let mut format = weir();
+        format.args(["format", "--buffer-size", "32MiB", "--size", "1TiB"]).arg(disk.store());
+        let said = fails(&mut format);
+        assert!(said.contains("MiB free, too little") && said.contains("choose less (--size"), "{said}");
+        assert!(!disk.store().exists(), "something is left behind");
+    }
 }
