@@ -8,7 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Podman with all that it keeps in the mount, and all that may be lost beside it.
+/// Podman with all that it keeps in the mount, and all that may be lost beside it; in short names, since it wants no runroot of more
+/// than 50 characters.
 struct Podman {
     storage: PathBuf,
     beside: PathBuf,
@@ -18,7 +19,7 @@ impl Podman {
     fn command(&self) -> Command {
         let mut command = Command::new("podman");
         command.arg("--root").arg(&self.storage);
-        command.arg("--runroot").arg(self.beside.join("run")).arg("--tmpdir").arg(self.beside.join("tmp"));
+        command.arg("--runroot").arg(self.beside.join("r")).arg("--tmpdir").arg(self.beside.join("tmp"));
         command.args(["--storage-driver", "overlay", "--runtime", "runc", "--cgroup-manager", "cgroupfs"]);
         command.args(["--events-backend", "none"]).env("TMPDIR", &self.beside);
         command
@@ -85,10 +86,10 @@ fn podman_runs_containers_on_a_mount_commits_them_and_finds_them_after_a_crash()
         return;
     }
     let Some(mut weir) = Weir::start("256MiB", "32MiB") else { return };
-    if !runs_here(weir.beside("elsewhere")) {
+    if !runs_here(weir.beside("e")) {
         return;
     }
-    let podman = Podman { storage: weir.path().join("storage"), beside: weir.beside("podman") };
+    let podman = Podman { storage: weir.path().join("storage"), beside: weir.beside("p") };
     podman.import();
     Podman::said(podman.run("one", "localhost/base", CHANGES));
     let mut commit = podman.command();
