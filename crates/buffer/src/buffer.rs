@@ -387,8 +387,9 @@ impl Buffer {
         self.state().failed.get_or_insert(error).clone()
     }
 
-    /// The tail to write with this commit, and the store's batch by which all before it is stored, if the tail moved by more than 1/32 of the ring, so that its writes are few,
-    /// or by anything while less than half of the ring is free: then somebody may wait for room.
+    /// The tail to write with this commit, and the store's batch by which all before it is stored: if the tail moved by more than
+    /// 1/32 of the ring, so that its writes are few; by anything while less than half of the ring is free, since somebody may wait
+    /// for room; or if somebody relies on the batch.
     fn tail_due(&self, writer: &Writer, state: &State) -> Option<(Mark, u64)> {
         if !state.begun {
             // A slot says what is durable; before the beginning nobody knows.

@@ -89,7 +89,7 @@ impl CacheError {
                 "give that buffer, or a new one by `weir replace-buffer --accept-loss`"
             }
             CacheError::StaleStore { .. } => {
-                "give the store's newest copy, or a copy of its device where the old one has bad blocks; to go on with this one, \
+                "give the store's newest copy, or copies of store and buffer of one moment; where its device has bad blocks, a copy of it; to go on with this one, \
                  without what only the buffer has, run `weir replace-buffer --accept-loss`"
             }
             CacheError::InUse { .. } => "unmount it, and mount another one, to delete it",
