@@ -33,8 +33,8 @@ impl Traffic {
         }
     }
 
-    /// One more.
-    pub(crate) fn note(&self) {
+    /// One more has arrived.
+    pub fn note(&self) {
         self.arrived.fetch_add(1, Ordering::SeqCst);
         if self.is_awaited.load(Ordering::SeqCst) && self.is_awaited.swap(false, Ordering::SeqCst) {
             drop(self.waiting.lock());

@@ -129,7 +129,9 @@ impl Keeper {
             }
             let paused = match self.hold() {
                 Ok(End::NoRequests) => continue,
-                Ok(End::Stolen) => "others on this machine's hardware would pay (steal time); tried again soon",
+                Ok(End::Stolen) => {
+                    "others on this machine's hardware would pay (steal time); tried again soon"
+                }
                 Ok(End::Battery) => "the machine runs on its battery; looked at again soon",
                 Err(error) => {
                     self.awake.told().off = Some(format!("the kernel refused: {error}"));
@@ -172,8 +174,8 @@ impl Keeper {
                 }
             }
         };
-        self.wake_ups.let_go()?;
         self.awake.told().is_held = false;
+        self.wake_ups.let_go()?;
         Ok(end)
     }
 
@@ -188,6 +190,38 @@ impl Keeper {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    /// A virtual machine's files below `root`.
+    fn wake_ups(root: &Path) -> WakeUps {
+        let driver = root.join("devices/system/cpu/cpuidle");
+        fs::create_dir_all(&driver).expect("a directory");
+        fs::write(driver.join("current_driver"), "haltpoll\n").expect("a file");
+        fs::write(root.join("latency"), "").expect("a file");
+        WakeUps::open_at(root, &root.join("latency")).expect("it may ask")
+    }
+
+    #[test]
+    fn processors_are_kept_awake_while_requests_flow_and_not_for_a_few() {
+        let root = tempfile::tempdir().expect("a directory");
+        let traffic = Arc::new(Traffic::default());
+        let awake = Awake::start(wake_ups(root.path()), traffic.clone()).expect("a thread");
+        let asked = || fs::read(root.path().join("latency")).expect("a file");
+        (1..FLOW).for_each(|_| traffic.note());
+        std::thread::sleep(2 * FIRST_LOOK);
+        assert_eq!(asked(), [0_u8; 0], "too few to be worth it");
+        while asked().is_empty() {
+            (0..FLOW).for_each(|_| traffic.note());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(asked(), 0_i32.to_ne_bytes());
+        while asked().len() < 8 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(asked(), [0_i32.to_ne_bytes(), (-1_i32).to_ne_bytes()].concat());
+        assert!(awake.report()["held_ms"].as_f64().is_some_and(|held| held >= 100.0), "{}", awake.report());
+    }
 
     #[test]
     fn what_it_costs_is_told_by_the_million_requests_and_why_it_is_off() {

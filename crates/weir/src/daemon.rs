@@ -82,9 +82,7 @@ impl Front {
 
     fn keep_awake(self, traffic: Arc<Traffic>) -> Result<Arc<Awake>, WeirError> {
         match self.wake_ups {
-            Ok(wake_ups) => {
-                Awake::start(wake_ups, traffic).map_err(|source| WeirError::Spawn { source })
-            }
+            Ok(wake_ups) => Awake::start(wake_ups, traffic).map_err(|source| WeirError::Spawn { source }),
             Err(why) => Ok(Awake::off(why)),
         }
     }

@@ -337,7 +337,8 @@ impl Mounted {
     }
 
     fn latency(&self) -> Value {
-        let classes = self.front.latencies.summaries().into_iter().map(|of| (of.class.name().into(), summary(&of)));
+        let classes =
+            self.front.latencies.summaries().into_iter().map(|of| (of.class.name().into(), summary(&of)));
         Value::Object(classes.collect::<Map<String, Value>>())
     }
 

@@ -171,10 +171,26 @@ fn status_names_the_pid_the_version_and_how_things_stand() {
     assert!(write["max_us"].as_f64() >= write["p50_us"].as_f64());
     assert!(status["space"]["total_bytes"].as_u64().expect("a number") > 16 << 20);
     assert_eq!(status["settings"]["fetch"], "lazy");
+    let wake_up = &status["wake_up"];
+    assert_eq!(wake_up["state"] == "off", wake_up["why_off"].is_string(), "{wake_up}");
     let shown = succeeds(weir().arg("status").arg(mounted.dir())).stdout;
     assert!(String::from_utf8_lossy(&shown).contains(&format!("pid {}", mounted.pid())));
     drop(file);
     mounted.unmount();
+}
+
+#[test]
+fn a_mount_that_lets_processors_sleep_says_so_and_has_two_threads() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount_with(&["--wake-up=off"]);
+    let status = mounted.status();
+    assert_eq!(status["wake_up"]["why_off"], "--wake-up=off");
+    assert_eq!(status["settings"]["threads"], 2);
+    let shown = succeeds(weir().arg("status").arg(mounted.dir())).stdout;
+    assert!(String::from_utf8_lossy(&shown).contains("wake-up    off: --wake-up=off"));
 }
 
 #[test]
