@@ -51,6 +51,8 @@ pub struct WakeUps {
     request: File,
     micros: i32,
     sys: PathBuf,
+    /// One file for each processor that polls before it sleeps: for how many microseconds it has.
+    polled: Vec<PathBuf>,
 }
 
 impl WakeUps {
@@ -77,7 +79,12 @@ impl WakeUps {
         }
         let refused = |why| Asleep::Refused { path: device.into(), why };
         let request = File::options().write(true).open(device).map_err(refused)?;
-        Ok(WakeUps { request, micros, sys: sys.into() })
+        let states =
+            (0..PROCESSORS_MAX).map(|n| sys.join(format!("devices/system/cpu/cpu{n}/cpuidle/state0")));
+        let polls =
+            |state: &PathBuf| fs::read_to_string(state.join("name")).is_ok_and(|name| name.trim() == "POLL");
+        let polled = states.filter(polls).map(|state| state.join("time")).collect();
+        Ok(WakeUps { request, micros, sys: sys.into(), polled })
     }
 
     /// For how long a processor may take to wake while this is held, in microseconds.
@@ -102,13 +109,8 @@ impl WakeUps {
 
     /// How long all processors together have polled instead of sleeping since the machine was started.
     pub fn polled(&self) -> Duration {
-        let states = (0..PROCESSORS_MAX).map(|number| {
-            let state = self.sys.join(format!("devices/system/cpu/cpu{number}/cpuidle/state0"));
-            let polls = fs::read_to_string(state.join("name")).is_ok_and(|name| name.trim() == "POLL");
-            let micros = fs::read_to_string(state.join("time")).ok().filter(|_| polls);
-            micros.and_then(|micros| micros.trim().parse().ok()).map_or(Duration::ZERO, Duration::from_micros)
-        });
-        states.sum()
+        let micros = self.polled.iter().filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok());
+        micros.map(Duration::from_micros).sum()
     }
 }
 
