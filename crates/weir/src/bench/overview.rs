@@ -176,7 +176,7 @@ fn overwrite(system: &System, args: &OverviewArgs, sync: Sync) -> Result<f64, Be
 fn text(report: &Report) -> String {
     let mut out = format!(
         "{} model, measured: {:.0} reads/s of 4 KiB one at a time, {:.0} at depth 32\n\
-         weir {}, Linux {}, {} processors, one run; {}\n\
+         weir {}, Linux {}, {} processors, one run\n{}\n\
          bars are linear, to the longest of each load\n",
         report.model.name(),
         report.measured.reads_per_s_depth_1,
@@ -231,6 +231,6 @@ mod tests {
         let text = text(&report);
         let last = text.lines().last().expect("a line");
         assert!(last.starts_with("  weir   120000  ####") && last.ends_with("  400.0 x"), "{text}");
-        assert!(text.lines().skip(3).all(|line| line.len() < 80), "{text}");
+        assert!(text.lines().skip(4).all(|line| line.len() < 80), "{text}");
     }
 }
