@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use super::error::BenchError;
 
 /// The Debian packages that bring every program a benchmark drives.
-pub(super) const PACKAGES: &str = "nbdkit libnbd-bin fuse3 util-linux e2fsprogs strace rocksdb-tools";
+pub(super) const PACKAGES: &str = "nbdkit libnbd-bin fuse3 util-linux e2fsprogs strace rocksdb-tools sqlite3";
 
 /// A command line in the making.
 pub(super) fn command<A: AsRef<OsStr>>(
