@@ -260,6 +260,7 @@ impl Mounted {
                 "for_reads": cache.fetched_for_reads,
                 "for_writes": cache.fetched_for_writes,
                 "for_write_back": cache.fetched_for_write_back,
+                "ahead": cache.fetched_ahead,
             },
             "store_io_for_syncs": cache.store_io_for_syncs,
             "holes_read": cache.holes,

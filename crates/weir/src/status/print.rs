@@ -45,8 +45,9 @@ pub(crate) fn print(report: &Value) {
     println!("  buffer log {} free of {}", size(&log["room_bytes"]), size(&log["bytes"]));
     let reads = &report["counters"]["store_reads"];
     println!(
-        "  fetched    {} pages for reads, {} for writes, {} for write-back; store I/O for syncs: {}",
+        "  fetched    {} pages for reads, {} ahead, {} for writes, {} for write-back; store I/O for syncs: {}",
         reads["for_reads"],
+        reads["ahead"],
         reads["for_writes"],
         reads["for_write_back"],
         report["counters"]["store_io_for_syncs"]
