@@ -232,7 +232,7 @@ fn nobody_waits_for_more_than_a_step_of_what_is_fetched_ahead() {
         read(cache, FILE, number * READ_PAGES, READ_PAGES);
     }
     // The stream is so far by then.
-    let (fetched, until) = (machine.fetched().0 + machine.fetched().1, 256);
+    let (fetched, until) = (machine.fetched().0 + machine.fetched().1, 224);
     assert!(fetched <= until - 64, "{fetched} pages are there");
     // A page of another file, and one that is ahead itself.
     let (found, steps) = answer(cache, &ask(cache, OTHER, 700, 1));
