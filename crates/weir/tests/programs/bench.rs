@@ -91,7 +91,7 @@ fn every_target_of_the_door_has_a_figure() {
     let report = bench(&[&small[..], &operations[..]].concat());
     let targets = report["targets"].as_array().expect("targets");
     let rows: Vec<_> = targets.iter().map(|target| target["row"].as_str().expect("a name")).collect();
-    assert_eq!(rows.len(), 5 + 6 + 6 + 3, "{rows:?}");
+    assert_eq!(rows.len(), 5 + 6 + 7 + 3, "{rows:?}");
     for target in targets {
         assert!(target["figure"]["median"].as_f64().is_some_and(|figure| figure > 0.0), "{target}");
         assert!(target["met"].is_boolean(), "{target}");
