@@ -122,12 +122,13 @@ pub(super) fn run_benchmark(args: &DoorArgs) -> Result<(), BenchError> {
     let parent = args.media.clone().unwrap_or_else(std::env::temp_dir);
     let root = parent.join(format!("weir-bench-{}", std::process::id()));
     let files = remove_on_drop(&root);
-    fs::create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
+    fs::create_dir(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
     let (start, before) = (Instant::now(), Ticks::now()?);
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let busy_threads = if args.load { processors } else { 0 };
     let busy = (busy_threads > 0).then(|| machine::keep_busy(busy_threads, &root)).transpose()?;
-    let disk = file_system_of(&root);
+    // Where several are mounted, one over the other, only the last is to be seen.
+    let disk = file_system_of(&root).lines().next_back().unwrap_or_default().to_owned();
     let found = measure(args, &root, &disk)?;
     drop((busy, files));
     machine::take_in_adopted();
