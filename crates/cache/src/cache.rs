@@ -36,7 +36,7 @@ pub type Then<T> = Box<dyn FnOnce(Result<T, CacheError>) + Send>;
 pub enum Task {
     /// Makes what was appended durable and completes syncs.
     Commit,
-    /// Reads pages that somebody waits for, and gives back the memory of those that were cut.
+    /// Reads pages that somebody waits for or will come to, and gives back the memory of those that were cut.
     Fetch,
     /// Takes pages home, and with them cuts and deletions.
     WriteBack,
@@ -304,9 +304,10 @@ impl Cache {
     }
 
     /// Reads `len` bytes from `offset` on: holes read as zeros. At once if they are in memory; else page by page, so
-    /// that a write meanwhile may be seen in some pages and not in others.
-    pub fn read(&self, object: ObjectId, offset: u64, len: usize, then: Then<Vec<u8>>) {
-        self.core.read(object, offset, len, then);
+    /// that a write meanwhile may be seen in some pages and not in others. Who reads an object in order finds what comes
+    /// next in memory: it is fetched ahead, up to `end`, where the object's data ends.
+    pub fn read(&self, object: ObjectId, offset: u64, len: usize, end: u64, then: Then<Vec<u8>>) {
+        self.core.read(object, offset, len, end, then);
     }
 
     /// Finds the first page of `pages` that is what is wanted; `None`: there is none. Exact as of one moment for each
@@ -370,6 +371,7 @@ impl Cache {
         let mut completions = Completions::default();
         let mut state = self.core.state();
         state.stopping = true;
+        state.reads.ahead.stop();
         self.core.refuse_all(&mut state, &CacheError::Stopping, &mut completions);
         self.core.refuse_seeks(&mut state, &mut completions);
         drop(state);

@@ -27,6 +27,7 @@ impl State {
     /// store's promises the pages held, and the reads that waited for them, which must look again.
     pub(crate) fn cut(&mut self, object: ObjectId, mut cut: PendingCut) -> (u64, Vec<u64>) {
         let (mut promises, mut waiters) = (0, Vec::new());
+        self.reads.ahead.cut(object, cut.from..cut.to);
         let mut taken = self.table.take(object, cut.from, cut.to);
         for (&page, entry) in taken.iter_mut().filter(|(_, entry)| entry.is_busy()) {
             let before = Account::of(entry);

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 mod admit;
+mod ahead;
 mod bulk;
 mod cache;
 mod checkpoint;

@@ -1,5 +1,6 @@
 //! Reading, and fetching what is not in memory. A read that misses parks; it holds up nobody else.
 
+use crate::ahead::{Ahead, Passage};
 use crate::cache::{Core, Progress, Task, Then};
 use crate::commit::Completions;
 use crate::error::CacheError;
@@ -16,6 +17,12 @@ use store::{Found, StoreError, Want};
 /// Pages of one fetch step: enough to keep any device's queue full.
 const FETCH_PAGES: usize = 64;
 
+/// Pages of streams that one step looks at, under the lock, where they are in memory.
+const AHEAD_LOOKS: usize = 512;
+
+/// Of the memory, how much of it may be what streams will read: one part in so many.
+const AHEAD_SHARE: u64 = 8;
+
 /// Pages that were cut whose memory one step gives back: some tens of microseconds under the lock.
 const CLEAR_PAGES: usize = 512;
 
@@ -26,6 +33,8 @@ pub(crate) struct Reads {
     next: u64,
     /// Wanted and not yet asked for, in the order of the store's addresses, roughly.
     queue: BTreeMap<Key, Cause>,
+    /// What streams will read. It comes after what somebody waits for.
+    pub(crate) ahead: Ahead,
     /// Parked reads that may be able to go on.
     pub(crate) ready: BTreeSet<u64>,
     /// Pages of which a fetch is under way.
@@ -53,6 +62,8 @@ pub(crate) enum Cause {
     Read,
     Write,
     WriteBack,
+    /// A stream will read it. Nobody waits: an error is left to who reads it.
+    Ahead,
 }
 
 /// One page on its way from the store.
@@ -74,17 +85,46 @@ impl Reads {
     }
 
     pub(crate) fn has_work(&self) -> bool {
-        !self.queue.is_empty() || !self.ready.is_empty()
+        !self.queue.is_empty() || !self.ready.is_empty() || !self.ahead.is_idle()
     }
 }
 
 impl Core {
-    pub(crate) fn read(self: &Arc<Core>, object: ObjectId, offset: u64, len: usize, then: Then<Vec<u8>>) {
-        let held = held(&mut self.state(), object, offset, len);
+    pub(crate) fn read(
+        self: &Arc<Core>,
+        object: ObjectId,
+        offset: u64,
+        len: usize,
+        end: u64,
+        then: Then<Vec<u8>>,
+    ) {
+        let mut state = self.state();
+        let held = held(&mut state, object, offset, len);
+        let passage = Passage { object, range: offset..offset + len as u64, end };
+        let more = self.look_ahead(&mut state, &passage, held.is_some());
+        drop(state);
         match held {
-            Some(pieces) => then(Ok(joined(pieces, len))),
+            Some(pieces) => {
+                if more {
+                    self.wake(Task::Fetch);
+                }
+                then(Ok(joined(pieces, len)));
+            }
             None => self.ask(object, offset, len, Asker::Reader(vec![0; len], then)),
         }
+    }
+
+    /// Lets a stream that this read goes on with fetch what comes next; `true` if there is work for a fetcher.
+    fn look_ahead(&self, state: &mut State, read: &Passage, is_held: bool) -> bool {
+        if state.stopping {
+            return false;
+        }
+        let bytes_max = self.settings.memory_bytes_max / AHEAD_SHARE;
+        match is_held {
+            true => drop(state.reads.ahead.hit(read, bytes_max)),
+            false => state.reads.ahead.miss(read, bytes_max),
+        }
+        !state.reads.ahead.is_idle()
     }
 
     pub(crate) fn prepare_write(self: &Arc<Core>, object: ObjectId, offset: u64, len: usize, then: Then<()>) {
@@ -127,7 +167,7 @@ impl Core {
         }
         completions.deliver();
         if flights.is_empty() {
-            return if self.seek_step() || retried || any_cleared {
+            return if self.seek_step() || retried || any_cleared || more {
                 Progress::Worked
             } else {
                 Progress::Idle
@@ -284,8 +324,32 @@ fn take_off(state: &mut State) -> Vec<Flight> {
         let Some(number) = state.table.get(&key).and_then(|entry| entry.flight) else { continue };
         flights.push(Flight { key, number, cause, cut: state.cut_of(key) });
     }
+    if flights.is_empty() {
+        take_off_ahead(state, &mut flights);
+    }
     state.reads.flying += flights.len() as u64;
     flights
+}
+
+/// Takes off pages that streams will read and that are neither in memory nor on their way.
+fn take_off_ahead(state: &mut State, flights: &mut Vec<Flight>) {
+    for _ in 0..AHEAD_LOOKS {
+        if flights.len() == FETCH_PAGES {
+            break;
+        }
+        let Some(key) = state.reads.ahead.pop() else { break };
+        let there = state.table.get(&key);
+        if there.is_some_and(|entry| entry.flight.is_some() || entry.covers(0..BLOCK_BYTES)) {
+            continue;
+        }
+        let is_new = there.is_none();
+        let number = state.next_flight();
+        state.change(key, |entry| {
+            entry.flight = Some(number);
+            entry.used &= !is_new;
+        });
+        flights.push(Flight { key, number, cause: Cause::Ahead, cut: state.cut_of(key) });
+    }
 }
 
 /// Makes a flight for a page that a write-back needs whole; `None` if one is under way.
@@ -343,6 +407,7 @@ fn base(state: &mut State, flight: &Flight, found: Found) -> Box<Page> {
                 Cause::Read => state.counters.fetched_for_reads += 1,
                 Cause::Write => state.counters.fetched_for_writes += 1,
                 Cause::WriteBack => state.counters.fetched_for_write_back += 1,
+                Cause::Ahead => state.counters.fetched_ahead += 1,
             }
             // The store has not heard of the cut yet.
             if cut.is_some_and(|cut| home < cut) { Page::zeroed() } else { bytes }

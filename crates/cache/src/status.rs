@@ -16,6 +16,8 @@ pub struct Counters {
     pub fetched_for_writes: u64,
     /// Pages read from the store's device to take a partly written page home.
     pub fetched_for_write_back: u64,
+    /// Pages read from the store's device because somebody reads an object in order and will come to them.
+    pub fetched_ahead: u64,
     /// Reads, writes and flushes of the store's device that a sync had to wait for.
     pub store_io_for_syncs: u64,
     /// Pages found to be holes: no device was read.
@@ -76,7 +78,7 @@ pub struct Status {
     pub parked_syncs: u64,
     /// Operations waiting for room.
     pub parked_admissions: u64,
-    /// Pages queued for, or on their way in, a fetch.
+    /// Pages that somebody waits for and that are queued for a fetch, and pages on their way in one.
     pub fetching: u64,
     /// The buffer's log, in bytes.
     pub buffer_bytes: u64,

@@ -32,7 +32,7 @@ fn apply(cache: &Cache, change: Change<'_>) {
 #[track_caller]
 fn read(cache: &Cache, object: ObjectId, page: u64) -> u8 {
     let slot = Slot::new();
-    cache.read(object, page * PAGE, BLOCK_BYTES, slot.then());
+    cache.read(object, page * PAGE, BLOCK_BYTES, (page + 1) * PAGE, slot.then());
     loop {
         if let Some(bytes) = slot.take() {
             let bytes = bytes.expect("a page");
@@ -47,7 +47,7 @@ fn read(cache: &Cache, object: ObjectId, page: u64) -> u8 {
 fn fill(cache: &Cache, object: ObjectId, pages: u64) {
     let before = cache.status().pages;
     let slot = Slot::new();
-    cache.read(object, 0, (pages * PAGE) as usize, slot.then());
+    cache.read(object, 0, (pages * PAGE) as usize, pages * PAGE, slot.then());
     while cache.step(Task::Fetch) == Progress::Worked {}
     slot.take().expect("all that was asked for").expect("holes");
     assert_eq!(cache.status().pages, before + pages);

@@ -13,6 +13,7 @@ mod sync {
 #[allow(clippy::all, dead_code, missing_docs, unreachable_pub, unused_imports)]
 mod shipped {
     pub(crate) mod admit;
+    pub(crate) mod ahead;
     pub(crate) mod bulk;
     pub(crate) mod cache;
     pub(crate) mod checkpoint;

@@ -114,7 +114,7 @@ fn a_read_larger_than_memory_ends() {
     let object = ObjectId { slot: 1, generation: 1 };
     let len = 4 * machine.dirty_pages_max as usize * BLOCK_BYTES;
     let slot = Slot::new();
-    cache.read(object, 0, len, slot.then());
+    cache.read(object, 0, len, len as u64, slot.then());
     assert_eq!(slot.wait(&machine, &cache, &mut Random::new(1)).expect("power"), vec![0; len]);
 }
 

@@ -345,7 +345,7 @@ fn a_read_that_nobody_fetched_for_does_not_keep_its_page_from_going_home() {
     let cache = machine.open();
     machine.write(&cache, object(1), 0, &[1; 100]).expect("room");
     let read = Answer::default();
-    cache.read(object(1), 0, 200, read.then());
+    cache.read(object(1), 0, 200, 200, read.then());
     // The workers end before one of them takes it.
     cache.stop();
     cache.drain().expect("devices that work");

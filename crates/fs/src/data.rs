@@ -8,11 +8,11 @@ use crate::types::Ino;
 use device::{BLOCK_BYTES, ObjectId};
 
 impl State {
-    /// Where the bytes of a read are, clipped to the file's size.
-    pub(crate) fn clip(&self, ino: Ino, offset: u64, len: usize) -> Result<(ObjectId, usize), FsError> {
+    /// Where the bytes of a read are, clipped to the file's size, and this.
+    pub(crate) fn clip(&self, ino: Ino, offset: u64, len: usize) -> Result<(ObjectId, usize, u64), FsError> {
         let (slot, hot) = self.find_file(ino)?;
         let left = hot.size().saturating_sub(offset);
-        Ok((object(slot, &hot), len.min(usize::try_from(left).unwrap_or(usize::MAX))))
+        Ok((object(slot, &hot), len.min(usize::try_from(left).unwrap_or(usize::MAX)), hot.size()))
     }
 
     /// The object that a write goes to.

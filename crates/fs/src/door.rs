@@ -353,11 +353,11 @@ impl Fs {
         let clipped = self.core.read().clip(ino, offset, len);
         match clipped {
             Err(error) => done(Err(error)),
-            Ok((_, 0)) => done(Ok(Vec::new())),
-            Ok((object, len)) => {
+            Ok((_, 0, _)) => done(Ok(Vec::new())),
+            Ok((object, len, size)) => {
                 let then =
                     Box::new(move |read: Result<_, cache::CacheError>| done(read.map_err(FsError::from)));
-                self.core.cache.read(object, offset, len, then);
+                self.core.cache.read(object, offset, len, size, then);
             }
         }
     }

@@ -13,6 +13,7 @@ use crate::kernel::{KernelCache, ask_of_kernel};
 use crate::latency::{Class, Latencies, Timer};
 use crate::privileges::privileges;
 use crate::space;
+use crate::traffic::Traffic;
 use crate::write::Write;
 use crate::xattr::{answer, list_for, set_xattr};
 use fs::{Attributes, Done, Fs, FsError, IfExists, Ino, Kind, Privileges, SetAttributes};
@@ -34,24 +35,32 @@ use std::time::{Duration, SystemTime};
 pub struct Door {
     fs: Arc<Fs>,
     latencies: Arc<Latencies>,
+    traffic: Arc<Traffic>,
     kernel_cache: KernelCache,
     /// How long the kernel may believe what we said.
     ttl: Duration,
 }
 
 impl Door {
-    /// A door to `fs` that measures into `latencies`.
-    pub fn new(fs: Arc<Fs>, latencies: Arc<Latencies>, kernel_cache: KernelCache) -> Door {
-        Door { fs, latencies, kernel_cache, ttl: kernel_cache.ttl() }
+    /// A door to `fs` that measures into `latencies` and counts in `traffic`.
+    pub fn new(
+        fs: Arc<Fs>,
+        latencies: Arc<Latencies>,
+        traffic: Arc<Traffic>,
+        kernel_cache: KernelCache,
+    ) -> Door {
+        Door { fs, latencies, traffic, kernel_cache, ttl: kernel_cache.ttl() }
     }
 
     /// For an operation that ends in a completion.
     fn timer(&self, class: Class) -> Timer {
+        self.traffic.note();
         Timer::start(self.latencies.clone(), class)
     }
 
     /// For an operation that ends before it returns.
     fn short_timer(&self, class: Class) -> Timer<&Latencies> {
+        self.traffic.note();
         Timer::start(&self.latencies, class)
     }
 

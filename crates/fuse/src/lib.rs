@@ -9,6 +9,7 @@ mod latency;
 mod privileges;
 mod session;
 mod space;
+mod traffic;
 mod write;
 mod xattr;
 
@@ -16,3 +17,4 @@ pub use door::Door;
 pub use kernel::{KernelCache, ask_of_kernel};
 pub use latency::{Class, Latencies, Summary};
 pub use session::{Options, Session, mount};
+pub use traffic::Traffic;

@@ -1,4 +1,5 @@
 #![doc = include_str!("../README.md")]
+mod awake;
 mod batch;
 mod disk;
 mod error;
@@ -12,6 +13,7 @@ mod shell;
 mod sparse;
 mod write_out;
 
+pub use awake::{Asleep, ProcessorTimes, WakeUps};
 pub use disk::Disk;
 pub use error::HostError;
 pub use fork::{Forked, fork};

@@ -149,9 +149,14 @@ pub(crate) struct Tuning {
     /// How many seconds the store may lag behind
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) dirty_age: u64,
-    /// Threads that take requests from the kernel: 1 is best for one or two programs that sync, 2 for many
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
-    pub(crate) threads: u8,
+    /// Threads that take requests from the kernel: 1 is best for one or two programs that sync, 2 for many [default: 1 where
+    /// processors are kept awake, else 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) threads: Option<u8>,
+    /// Keep processors awake while requests flow: a tenth of the time for each, for processors that poll when idle. `auto`:
+    /// where root mounts, on the mains, on machines of up to 16 processors whose hardware others do not wait for
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = WakeUp::Auto)]
+    pub(crate) wake_up: WakeUp,
     /// What the kernel may remember; `none` is for measuring the door
     #[arg(long, value_enum, hide = true, default_value_t = KernelCache::Full)]
     pub(crate) kernel_cache: KernelCache,
@@ -178,6 +183,13 @@ impl KernelCache {
             KernelCache::None => fuse::KernelCache::None,
         }
     }
+}
+
+/// Whether processors are kept awake while requests flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WakeUp {
+    Auto,
+    Off,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -1,9 +1,10 @@
 //! The process behind a mount.
 //!
-//! Threads: the main one waits for the end of the session; one or a few take the kernel's requests; the workers of
+//! Threads: the main one waits for the end of the session; one or two take the kernel's requests; the workers of
 //! `stack.rs`; one waits for signals; one listens on the control socket and starts a short-lived one per client.
 
-use crate::cli::{Fetch, MountArgs, Tuning};
+use crate::awake::Awake;
+use crate::cli::{Fetch, MountArgs, Tuning, WakeUp};
 use crate::control::Server;
 use crate::error::WeirError;
 use crate::logs;
@@ -12,13 +13,13 @@ use crate::mount_point::{MountPoint, device_of};
 use crate::signals::{self, Kept, Watched};
 use crate::size::Size;
 use crate::stack::{Stack, Stopper, Workers};
-use crate::status::Mounted;
+use crate::status::{FrontEnd, Mounted};
 use crate::tell;
 use crate::volume;
 use crate::watch;
 use cache::{FetchMode, Settings};
-use fuse::{Door, Latencies, Options};
-use host::Access;
+use fuse::{Door, Latencies, Options, Traffic};
+use host::{Access, WakeUps};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -37,7 +38,8 @@ const MEMORY_MIN: Size = Size(16 << 20);
 /// Checks everything before it writes anything, mounts, serves until it is unmounted, and takes everything home.
 pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     abort_on_panic();
-    let settings = settings(&args.tuning)?;
+    let front = Front::of(&args.tuning);
+    let settings = settings(&args.tuning, front.threads)?;
     let media = Media::find(&args.path, args.buffer.as_deref())?;
     let point = MountPoint::check(args, &media)?;
     media.ensure_not_below(&point.dir)?;
@@ -56,25 +58,53 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     stack.media.warn_of_page_cache();
     // A daemon whose memory is written back by itself must not wait for itself; needs privilege, works without.
     let _ = host::mark_io_flusher();
-    serve(args, point, stack, access, logs)
+    serve(args, point, (stack, access), front, logs)
+}
+
+/// How requests are to be taken, decided once at the start.
+struct Front {
+    threads: u8,
+    /// Or why processors may sleep.
+    wake_ups: Result<WakeUps, String>,
+}
+
+impl Front {
+    fn of(tuning: &Tuning) -> Front {
+        let wake_ups = match tuning.wake_up {
+            WakeUp::Auto => WakeUps::open().map_err(|why| why.to_string()),
+            WakeUp::Off => Err("--wake-up=off".into()),
+        };
+        // Where processors sleep, a second thread on the other one keeps both awake while a program asks for one thing after
+        // the other (decision 0035).
+        let threads = tuning.threads.unwrap_or(if wake_ups.is_ok() { 1 } else { 2 });
+        Front { threads, wake_ups }
+    }
+
+    fn keep_awake(self, traffic: Arc<Traffic>) -> Result<Arc<Awake>, WeirError> {
+        match self.wake_ups {
+            Ok(wake_ups) => Awake::start(wake_ups, traffic).map_err(|source| WeirError::Spawn { source }),
+            Err(why) => Ok(Awake::off(why)),
+        }
+    }
 }
 
 fn serve(
     args: &MountArgs,
     point: MountPoint,
-    stack: Stack,
-    access: Access,
+    (stack, access): (Stack, Access),
+    front: Front,
     logs: Option<PathBuf>,
 ) -> Result<(), WeirError> {
     let dir = point.dir.clone();
-    let latencies = Arc::new(Latencies::default());
+    let (latencies, traffic) = (Arc::new(Latencies::default()), Arc::new(Traffic::default()));
     let options = Options {
         source: stack.media.name.display().to_string(),
         allow_other: args.allow_other,
         read_only: access == Access::Read,
-        threads: usize::from(args.tuning.threads),
+        threads: usize::from(front.threads),
     };
-    let door = Door::new(stack.fs.clone(), latencies.clone(), args.tuning.kernel_cache.for_door());
+    let kernel_cache = args.tuning.kernel_cache.for_door();
+    let door = Door::new(stack.fs.clone(), latencies.clone(), traffic.clone(), kernel_cache);
     let workers = Workers::start(&stack.cache, access)?;
     // Until here a signal has ended us; from here on it would leave a mount behind.
     let signals = signals::keep().map_err(|source| WeirError::Spawn { source })?;
@@ -87,7 +117,8 @@ fn serve(
             return Err(error);
         }
     };
-    let mounted = Arc::new(Mounted::new(dir.clone(), stack, latencies, args.tuning.threads));
+    let front = FrontEnd { latencies, threads: front.threads, awake: front.keep_awake(traffic)? };
+    let mounted = Arc::new(Mounted::new(dir.clone(), stack, front));
     let serving = Arc::new(AtomicBool::new(true));
     watch::start(mounted.cache(), dir.clone(), serving.clone())
         .map_err(|source| WeirError::Spawn { source })?;
@@ -131,7 +162,7 @@ fn attend(
     Ok(server)
 }
 
-fn settings(tuning: &Tuning) -> Result<Settings, WeirError> {
+fn settings(tuning: &Tuning, threads: u8) -> Result<Settings, WeirError> {
     let wrong = |option, size, why: String| Err(WeirError::Size { option, size, why });
     let memory = tuning.memory;
     let dirty = tuning.dirty.unwrap_or(Size(memory.0 / 2));
@@ -155,7 +186,7 @@ fn settings(tuning: &Tuning) -> Result<Settings, WeirError> {
         dirty_age_max: Duration::from_secs(tuning.dirty_age),
         // With one thread at the door a commit there holds up everybody: worth it where that is no longer than an NVMe
         // disk's flush. With more the others serve meanwhile: worth it up to a disk's seek.
-        commit_inline_below: match tuning.threads {
+        commit_inline_below: match threads {
             1 => Duration::from_micros(200),
             _ => Duration::from_millis(5),
         },

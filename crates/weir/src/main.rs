@@ -2,6 +2,7 @@
 
 mod address;
 mod ahead;
+mod awake;
 mod bench;
 mod blank;
 mod check;

@@ -1,7 +1,11 @@
 //! What a mount tells about itself: one JSON object, and the same for people.
 
+mod print;
+
+pub(crate) use print::{print, print_space};
+
+use crate::awake::Awake;
 use crate::logs;
-use crate::size::Size;
 use crate::slowest::{Call, Slowest};
 use crate::stack::Stack;
 use crate::{media::shown, volume};
@@ -40,12 +44,18 @@ impl Refusal {
 /// What one request scrubs: 4 MiB, so that its client can keep the pace.
 const SCRUB_BLOCKS: u64 = 1024;
 
+/// What takes the kernel's requests.
+pub(crate) struct FrontEnd {
+    pub(crate) latencies: Arc<Latencies>,
+    pub(crate) awake: Arc<Awake>,
+    pub(crate) threads: u8,
+}
+
 /// A mounted stack, as its control socket sees it.
 pub(crate) struct Mounted {
     dir: PathBuf,
     stack: Stack,
-    latencies: Arc<Latencies>,
-    threads: u8,
+    front: FrontEnd,
     since: Instant,
     /// Where messages go instead of the terminal.
     log: OnceLock<PathBuf>,
@@ -55,9 +65,9 @@ pub(crate) struct Mounted {
 }
 
 impl Mounted {
-    pub(crate) fn new(dir: PathBuf, stack: Stack, latencies: Arc<Latencies>, threads: u8) -> Mounted {
+    pub(crate) fn new(dir: PathBuf, stack: Stack, front: FrontEnd) -> Mounted {
         let (log, drained, drained_set) = (OnceLock::new(), Mutex::new(None), Condvar::new());
-        Mounted { dir, stack, latencies, threads, since: Instant::now(), log, drained, drained_set }
+        Mounted { dir, stack, front, since: Instant::now(), log, drained, drained_set }
     }
 
     /// Says where messages go from now on.
@@ -216,6 +226,7 @@ impl Mounted {
                 "store": slowest(&self.stack.disks.store.slowest),
                 "buffer": slowest(&self.stack.disks.buffer.slowest),
             },
+            "wake_up": self.front.awake.report(),
             "settings": self.settings(),
         })
     }
@@ -249,6 +260,7 @@ impl Mounted {
                 "for_reads": cache.fetched_for_reads,
                 "for_writes": cache.fetched_for_writes,
                 "for_write_back": cache.fetched_for_write_back,
+                "ahead": cache.fetched_ahead,
             },
             "store_io_for_syncs": cache.store_io_for_syncs,
             "holes_read": cache.holes,
@@ -326,7 +338,8 @@ impl Mounted {
     }
 
     fn latency(&self) -> Value {
-        let classes = self.latencies.summaries().into_iter().map(|of| (of.class.name().into(), summary(&of)));
+        let classes =
+            self.front.latencies.summaries().into_iter().map(|of| (of.class.name().into(), summary(&of)));
         Value::Object(classes.collect::<Map<String, Value>>())
     }
 
@@ -341,7 +354,7 @@ impl Mounted {
             "dirty_bytes_max": settings.dirty_bytes_max,
             "commit_interval_ms": millis(settings.commit_interval),
             "dirty_age_max_ms": millis(settings.dirty_age_max),
-            "threads": self.threads,
+            "threads": self.front.threads,
         })
     }
 }
@@ -378,123 +391,4 @@ fn millis(time: Duration) -> u64 {
 
 fn micros(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1000.0
-}
-
-/// The report for people: what is most often asked, a line each.
-pub(crate) fn print(report: &Value) {
-    let text = |value: &Value| value.as_str().unwrap_or("?").to_string();
-    let size = |value: &Value| Size(value.as_u64().unwrap_or(0));
-    println!("{} on {}", text(&report["store"]), text(&report["mounted_on"]));
-    println!("  volume     {}", text(&report["volume"]));
-    println!("  buffer     {}", text(&report["buffer"]));
-    println!("  daemon     pid {}, weir {}", report["pid"], text(&report["version"]));
-    if let Some(log) = report["log"].as_str() {
-        println!("  messages   {log}");
-    }
-    if let Some(failed) = report["failed"].as_str() {
-        println!("  READ-ONLY  until it is mounted again, since changes cannot be made durable: {failed}");
-    }
-    if let Some(volume) = report["rescued"].as_str() {
-        println!("  RESCUED    everything, synced or not, is in the store as volume {volume}");
-    }
-    if let Some(why) = report["not_rescued"].as_str() {
-        println!("  AT RISK    what is in memory could not be saved to the store yet: {why}");
-    }
-    print_trouble(report);
-    let sequences = &report["sequences"];
-    println!("  sequences  {} applied, {} durable", sequences["applied"], sequences["durable"]);
-    let dirty = &report["dirty"];
-    let seconds = dirty["age_ms"].as_u64().unwrap_or(0) as f64 / 1000.0;
-    println!(
-        "  not home   {} in {} pages, the oldest {seconds:.1} s old",
-        size(&dirty["bytes"]),
-        dirty["pages"]
-    );
-    let (waiting, space, log) = (&report["in_flight"], &report["space"], &report["buffer_log"]);
-    println!(
-        "  waiting    {} reads, {} syncs, {} writers; {} pages being fetched",
-        waiting["reads"], waiting["syncs"], waiting["admissions"], waiting["fetches"]
-    );
-    let below = space["full_below_bytes"].as_u64().map(|left| format!("; DISK FULL: {} left", Size(left)));
-    let (free, total) = (size(&space["available_bytes"]), size(&space["total_bytes"]));
-    println!("  space      {free} of {total}{}", below.unwrap_or_default());
-    println!("  buffer log {} free of {}", size(&log["room_bytes"]), size(&log["bytes"]));
-    let reads = &report["counters"]["store_reads"];
-    println!(
-        "  fetched    {} pages for reads, {} for writes, {} for write-back; store I/O for syncs: {}",
-        reads["for_reads"],
-        reads["for_writes"],
-        reads["for_write_back"],
-        report["counters"]["store_io_for_syncs"]
-    );
-    for medium in ["store", "buffer"] {
-        let ms = |call: &str| report["slowest_ms"][medium][call].as_f64().unwrap_or(0.0);
-        let (read, write, flush) = (ms("read"), ms("write"), ms("flush"));
-        println!(
-            "  slowest    of the {medium}'s disk: read {read:.1} ms, write {write:.1} ms, flush {flush:.1} ms"
-        );
-    }
-    print_latency(&report["latency"]);
-}
-
-fn print_trouble(report: &Value) {
-    if let Some(stalled) = report["stalled"].as_str() {
-        println!("  STALLED    {stalled}; writers who find no room are told so");
-    }
-    let stuck = &report["stuck"];
-    if stuck["count"].as_u64().unwrap_or(0) == 0 {
-        return;
-    }
-    println!(
-        "  STUCK      {} pages and cuts cannot go home; they stay in the buffer, durable:",
-        stuck["count"]
-    );
-    for one in stuck["some"].as_array().into_iter().flatten() {
-        let page = one["page"].as_u64().map_or("a cut".into(), |page| format!("page {page}"));
-        let text = |field: &str| one[field].as_str().unwrap_or("?").to_owned();
-        println!("             object {}, {page}: {}", text("object"), text("why"));
-    }
-}
-
-/// How full a store is, for people.
-pub(crate) fn print_space(space: &Value) {
-    let size = |name: &str| Size(space[name].as_u64().unwrap_or(0)).to_string();
-    println!("total      {:>10}", size("total_bytes"));
-    println!("live       {:>10}  at most: exact after a round of cleaning", size("live_bytes_bound"));
-    println!("  the map  {:>10}", size("map_bytes"));
-    println!("free       {:>10}  of it {} to writers", size("free_bytes"), size("available_bytes"));
-    println!("promised   {:>10}  to what is on its way home", size("reserved_bytes"));
-    println!("room       {:>10}  once dead space is given back, without the reserves", size("room_bytes"));
-    println!("volumes    {:>10}", space["volumes"]);
-    if space["freeing"] == true {
-        println!("           {:>10}  deleted volumes are being freed", "");
-    }
-    let Some(volumes) = space["by_volume"].as_array() else { return };
-    println!("data       {:>10}  counted", size("data_bytes"));
-    println!("{:>12}  {:>12}  VOLUME", "ALONE", "SHARED");
-    for volume in volumes {
-        let size = |name: &str| Size(volume[name].as_u64().unwrap_or(0)).to_string();
-        let (alone, shared) = (size("exclusive_bytes"), size("shared_bytes"));
-        println!("{alone:>12}  {shared:>12}  {}", volume["name"].as_str().unwrap_or("?"));
-    }
-}
-
-fn print_latency(latency: &Value) {
-    println!(
-        "  {:10} {:>10} {:>10} {:>10} {:>10} {:>10}",
-        "latency", "count", "p50 us", "p99 us", "p99.9 us", "max us"
-    );
-    for (name, class) in latency.as_object().into_iter().flatten() {
-        let micros = |field: &str| class[field].as_f64().unwrap_or(0.0);
-        let count = class["count"].as_u64().unwrap_or(0);
-        if count > 0 {
-            println!(
-                "  {name:10} {count:>10} {:>10.1} {:>10.1} {:>10.1} {:>10.1}",
-                micros("p50_us"),
-                micros("p99_us"),
-                micros("p999_us"),
-                micros("max_us")
-            );
-        }
-    }
 }

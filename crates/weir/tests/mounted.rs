@@ -171,10 +171,26 @@ fn status_names_the_pid_the_version_and_how_things_stand() {
     assert!(write["max_us"].as_f64() >= write["p50_us"].as_f64());
     assert!(status["space"]["total_bytes"].as_u64().expect("a number") > 16 << 20);
     assert_eq!(status["settings"]["fetch"], "lazy");
+    let wake_up = &status["wake_up"];
+    assert_eq!(wake_up["state"] == "off", wake_up["why_off"].is_string(), "{wake_up}");
     let shown = succeeds(weir().arg("status").arg(mounted.dir())).stdout;
     assert!(String::from_utf8_lossy(&shown).contains(&format!("pid {}", mounted.pid())));
     drop(file);
     mounted.unmount();
+}
+
+#[test]
+fn a_mount_that_lets_processors_sleep_says_so_and_has_two_threads() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount_with(&["--wake-up=off"]);
+    let status = mounted.status();
+    assert_eq!(status["wake_up"]["why_off"], "--wake-up=off");
+    assert_eq!(status["settings"]["threads"], 2);
+    let shown = succeeds(weir().arg("status").arg(mounted.dir())).stdout;
+    assert!(String::from_utf8_lossy(&shown).contains("wake-up    off: --wake-up=off"));
 }
 
 #[test]
@@ -196,11 +212,36 @@ fn partial_writes_to_pages_that_are_not_in_memory_read_nothing() {
     assert!(counters["writes_to_absent_pages"].as_u64().expect("a number") >= 1024, "{counters}");
     assert_eq!(counters["store_reads"]["for_writes"], reads_before["for_writes"]);
     assert_eq!(counters["store_reads"]["for_reads"], reads_before["for_reads"]);
+    assert_eq!(counters["store_reads"]["ahead"], reads_before["ahead"]);
     assert_eq!(counters["store_io_for_syncs"], 0);
     drop(file);
     let bytes = fs::read(mounted.path("file")).expect("the file");
     let page = [vec![1; 1000], vec![2; 512], vec![1; 4096 - 1512]].concat();
     assert!(bytes.chunks(4096).all(|found| found == page));
+    mounted.unmount();
+}
+
+#[test]
+fn a_file_that_is_read_in_order_is_fetched_ahead_and_each_page_of_it_once() {
+    if !can_mount() {
+        return;
+    }
+    const PAGES: u64 = 1024;
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    let content: Vec<u8> = (0..PAGES * 1024).flat_map(|word| (word as u32).to_le_bytes()).collect();
+    fs::write(mounted.path("file"), &content).expect("a file");
+    mounted.unmount();
+    let mounted = sandbox.mount();
+    let fetched = || {
+        let reads = mounted.status()["counters"]["store_reads"].clone();
+        ["for_reads", "ahead"].map(|cause| reads[cause].as_u64().expect("a number"))
+    };
+    let before = fetched();
+    assert!(fs::read(mounted.path("file")).expect("the file") == content);
+    let after = fetched();
+    let (for_reads, ahead) = (after[0] - before[0], after[1] - before[1]);
+    assert!(for_reads + ahead == PAGES && ahead > 0, "{for_reads} for reads, {ahead} ahead");
     mounted.unmount();
 }
 

@@ -134,6 +134,10 @@ impl Inode {
     pub(crate) fn is_directory(&self) -> bool {
         matches!(self.body, Body::Directory { .. })
     }
+
+    pub(crate) fn is_file(&self) -> bool {
+        matches!(self.body, Body::File(_))
+    }
 }
 
 impl Model {

@@ -82,6 +82,8 @@ pub(crate) struct Workload {
     /// Requests for which clients rather give space back.
     freeing: u32,
     mood: Mood,
+    /// Where the last read ended: the next may go on there, and has pages fetched ahead.
+    read_until: Option<(Id, u64)>,
 }
 
 /// What the clients do most for a while, so that rare combinations come up: weights of kinds of request.
@@ -126,7 +128,7 @@ impl Workload {
     pub(crate) fn new(seed: u64, temper: Temper) -> Workload {
         let mut random = Random::new(seed);
         let mood = Mood::draw(&mut random, temper);
-        Workload { random, temper, freeing: 0, mood }
+        Workload { random, temper, freeing: 0, mood, read_until: None }
     }
 
     /// Draws what the clients do most from now on, unless they stay with what they do: some things take long.
@@ -404,7 +406,12 @@ impl Workload {
                     2 => PAGE,
                     _ => self.random.below(64 << 10),
                 };
-                Request::Read { file, offset: self.random.below(size + PAGE), len: len as usize }
+                let last = self.read_until.filter(|_| self.random.once_in(2));
+                let is_file = |(last, _): &_| model.inodes.get(last).is_some_and(|last| last.is_file());
+                let last = last.filter(is_file);
+                let (file, offset) = last.unwrap_or_else(|| (file, self.random.below(size + PAGE)));
+                self.read_until = Some((file, offset + len));
+                Request::Read { file, offset, len: len as usize }
             }
             _ => Request::List(Id::ROOT),
         }
@@ -433,14 +440,9 @@ impl Workload {
         }
     }
 
-    fn pick<T>(&mut self, from: &[T]) -> Option<T>
-    where
-        T: Clone,
-    {
-        match from.len() as u64 {
-            0 => None,
-            len => from.get(self.random.below(len) as usize).cloned(),
-        }
+    fn pick<T: Clone>(&mut self, from: &[T]) -> Option<T> {
+        let len = from.len() as u64;
+        if len == 0 { None } else { from.get(self.random.below(len) as usize).cloned() }
     }
 
     /// A directory that has a name.
@@ -463,9 +465,7 @@ impl Workload {
         if self.random.once_in(4) && !handles.is_empty() {
             return self.pick(handles);
         }
-        let is_file = |&(_, inode): &(&Id, &super::model::Inode)| {
-            matches!(inode.body, Body::File(_)) && inode.links > 0
-        };
+        let is_file = |&(_, inode): &(&Id, &super::model::Inode)| inode.is_file() && inode.links > 0;
         let files: Vec<Id> = model.inodes.iter().filter(is_file).map(|(&id, _)| id).collect();
         self.pick(&files)
     }

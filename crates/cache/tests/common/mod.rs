@@ -212,13 +212,21 @@ impl Run {
         synced
     }
 
-    /// Compares one object's bytes, all or some.
+    /// Compares one object's bytes, some of them, and at times those that follow: they are fetched ahead.
     pub fn read(&mut self, machine: &Machine, cache: &Cache) -> bool {
         let object = self.object();
         let at = self.random.below(OBJECT_BYTES as u64) as usize;
         let len = (1 + self.random.below(9000) as usize).min(OBJECT_BYTES - at);
+        let next = at + len;
+        self.read_at(machine, cache, object, at, len)
+            && (next == OBJECT_BYTES
+                || self.random.once_in(2)
+                || self.read_at(machine, cache, object, next, len.min(OBJECT_BYTES - next)))
+    }
+
+    fn read_at(&mut self, machine: &Machine, cache: &Cache, object: ObjectId, at: usize, len: usize) -> bool {
         let slot = Slot::new();
-        cache.read(object, at as u64, len, slot.then());
+        cache.read(object, at as u64, len, OBJECT_BYTES as u64, slot.then());
         let Ok(found) = slot.wait(machine, cache, &mut self.random) else { return false };
         let zeros = vec![0; OBJECT_BYTES];
         assert!(

@@ -297,7 +297,7 @@ impl Subject for Bench {
     }
 
     fn read(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
-        let (object, len) = self.state.clip(ino, 0, usize::MAX)?;
+        let (object, len, _) = self.state.clip(ino, 0, usize::MAX)?;
         Ok(self.objects.read(object, 0, len))
     }
 

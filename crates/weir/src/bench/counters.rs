@@ -53,6 +53,7 @@ struct Counted {
     fetched_for_writes: u64,
     fetched_for_write_back: u64,
     fetched_for_reads: u64,
+    fetched_ahead: u64,
     syncs: u64,
     store_io_for_syncs: u64,
 }
@@ -111,6 +112,7 @@ fn count(args: &CountersArgs) -> Result<Counted, BenchError> {
         fetched_for_writes: since("store_reads/for_writes")?,
         fetched_for_write_back: since("store_reads/for_write_back")?,
         fetched_for_reads: since("store_reads/for_reads")?,
+        fetched_ahead: since("store_reads/ahead")?,
         syncs: since("syncs")?,
         store_io_for_syncs: since("store_io_for_syncs")?,
     })
@@ -178,6 +180,7 @@ fn print(counted: &Counted) {
         ("store reads that writers waited for", counted.fetched_for_writes),
         ("store reads to take pages home", counted.fetched_for_write_back),
         ("store reads for readers", counted.fetched_for_reads),
+        ("store reads ahead of readers", counted.fetched_ahead),
         ("store reads, writes and flushes for syncs", counted.store_io_for_syncs),
     ];
     for (what, count) in lines {

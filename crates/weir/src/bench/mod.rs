@@ -2,6 +2,7 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
+//! | `overview` | a database and small overwrites beside ext4, as bars, in a minute |
 //! | `nonblocking_writes` | the first writes to pages that nobody holds, beside ext4 |
 //! | `counters` | what a million partial writes and their syncs cost the store: nothing |
 //! | `cleaning` | what overwrites of a store that is nearly full cost, beside what its policy predicts |
@@ -28,6 +29,7 @@ mod error;
 mod in_process;
 mod measure;
 mod nonblocking_writes;
+mod overview;
 mod placement;
 mod program;
 mod replay_accuracy;
@@ -54,6 +56,8 @@ pub(crate) struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 enum Experiment {
+    /// SQLite and small overwrites beside ext4 on the same modelled device, as bars; a minute.
+    Overview(overview::OverviewArgs),
     /// Small overwrites of un-cached pages, beside ext4 on the same modelled device.
     NonblockingWrites(nonblocking_writes::NonblockingWritesArgs),
     /// Store reads that partial writes cause, and store I/O that fsync causes.
@@ -94,6 +98,7 @@ enum Experiment {
 /// A missing program or privilege, a program or file operation that failed; everything is taken down before it returns.
 pub(crate) fn run(args: &BenchArgs) -> Result<(), BenchError> {
     match &args.experiment {
+        Experiment::Overview(args) => overview::run_benchmark(args),
         Experiment::NonblockingWrites(args) => nonblocking_writes::run_benchmark(args),
         Experiment::Counters(args) => counters::run_benchmark(args),
         Experiment::Cleaning(args) => cleaning::run_benchmark(args),

@@ -41,6 +41,21 @@ fn nonblocking_writes_prints_every_system_beside_ext4() {
 }
 
 #[test]
+fn the_overview_has_both_systems_under_each_load() {
+    if !can_mount() {
+        return;
+    }
+    let report = bench(&["overview", "--model", "ssd", "--rows", "50", "--pages", "500", "--seconds", "1"]);
+    let loads = report["loads"].as_array().expect("loads");
+    assert_eq!(loads.len(), 3, "{report}");
+    for load in loads {
+        for system in ["ext4", "weir"] {
+            assert!(load[system].as_f64().is_some_and(|rate| rate > 0.0), "{system}: {load}");
+        }
+    }
+}
+
+#[test]
 fn partial_writes_cause_no_store_read_and_syncs_no_store_io() {
     if !can_mount() {
         return;
@@ -50,8 +65,8 @@ fn partial_writes_cause_no_store_read_and_syncs_no_store_io() {
     // The pages were un-cached, or the zeros below would say nothing.
     assert!(count("writes_to_absent_pages") >= 4000, "{counted}");
     assert!(count("syncs") >= 100, "{counted}");
-    for nothing in ["fetched_for_writes", "fetched_for_write_back", "fetched_for_reads", "store_io_for_syncs"]
-    {
+    let fetched = ["fetched_for_writes", "fetched_for_write_back", "fetched_for_reads", "fetched_ahead"];
+    for nothing in fetched.into_iter().chain(["store_io_for_syncs"]) {
         assert_eq!(count(nothing), 0, "{nothing}: {counted}");
     }
 }

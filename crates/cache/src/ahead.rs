@@ -1,0 +1,290 @@
+//! Reading ahead: who reads an object in order, and which pages to fetch before they are asked for.
+//!
+//! As the kernel does it (`mm/readahead.c`): a read that goes on where another ended makes a stream; each time half of what
+//! is ahead of its reader is used up, twice as much is fetched. Programs come through the kernel, whose own read-ahead is 128 KiB
+//! in front of a file system like ours: too little to keep a device busy, and enough to know a stream by.
+
+use crate::state::Key;
+use device::{BLOCK_BYTES, ObjectId, PageNo};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+const PAGE: u64 = BLOCK_BYTES as u64;
+
+/// Streams at a time: the one that was read least recently goes. As many readers as a disk serves well, with room for
+/// single reads, which look like the beginning of one.
+const STREAMS: usize = 32;
+
+/// The largest window, in bytes; the first is twice what the read asks for, so that small reads that meet by chance cost
+/// little. What a cloud volume of 1 GB/s delivers in the few milliseconds that one of its reads takes.
+const WINDOW_MAX: u64 = 4 << 20;
+
+/// Streams, and what is to be fetched for them. Owned by the state, under its lock. After a crash: nothing.
+#[derive(Default)]
+pub(crate) struct Ahead {
+    /// The one that was read most recently last.
+    streams: Vec<Stream>,
+    /// Not asked for yet, in the order in which streams came to want it. What of it is in memory is found out later.
+    queue: VecDeque<(ObjectId, Range<PageNo>)>,
+}
+
+/// One reader.
+#[derive(Debug)]
+struct Stream {
+    object: ObjectId,
+    /// Where it goes on, in bytes.
+    next: u64,
+    /// Up to where was queued what it will read: the end of a page, `next` or later.
+    until: u64,
+    /// How far that may be ahead, in bytes; 0 as long as there was one read only.
+    window: u64,
+}
+
+/// One read, in bytes.
+pub(crate) struct Passage {
+    pub(crate) object: ObjectId,
+    pub(crate) range: Range<u64>,
+    /// Where the object ends: nothing behind it is fetched.
+    pub(crate) end: u64,
+}
+
+impl Stream {
+    /// Several reads of the kernel's own read-ahead may be under way and come in another order.
+    fn goes_on_at(&self, start: u64) -> bool {
+        match self.window {
+            0 => start == self.next,
+            window => (self.next.saturating_sub(window)..=self.until).contains(&start),
+        }
+    }
+
+    fn ahead_bytes(&self) -> u64 {
+        self.until - self.next
+    }
+}
+
+impl Ahead {
+    /// Notes a read that found everything in memory; `true` if it goes on with a stream. All streams together are at most
+    /// `bytes_max` ahead.
+    pub(crate) fn hit(&mut self, read: &Passage, bytes_max: u64) -> bool {
+        let goes_on = |stream: &Stream| stream.object == read.object && stream.goes_on_at(read.range.start);
+        let Some(at) = self.streams.iter().rposition(goes_on) else { return false };
+        let stream = self.streams.remove(at);
+        self.go_on(stream, read, bytes_max);
+        true
+    }
+
+    /// Notes a read that waits for a page: where it goes on with no stream, it may begin one.
+    pub(crate) fn miss(&mut self, read: &Passage, bytes_max: u64) {
+        if self.hit(read, bytes_max) {
+            return;
+        }
+        if self.streams.len() == STREAMS {
+            self.streams.remove(0);
+        }
+        let next = read.range.end;
+        self.streams.push(Stream {
+            object: read.object,
+            next,
+            until: next.next_multiple_of(PAGE),
+            window: 0,
+        });
+    }
+
+    fn go_on(&mut self, mut stream: Stream, read: &Passage, bytes_max: u64) {
+        stream.next = stream.next.max(read.range.end);
+        stream.until = stream.until.max(stream.next.next_multiple_of(PAGE));
+        if stream.window == 0 || stream.ahead_bytes() <= stream.window / 2 {
+            let others: u64 = self.streams.iter().map(Stream::ahead_bytes).sum();
+            let most = bytes_max.saturating_sub(others);
+            let len = read.range.end - read.range.start;
+            let last = if stream.window == 0 { len.next_multiple_of(PAGE) } else { stream.window };
+            stream.window = (2 * last).min(WINDOW_MAX);
+            let until = stream.next.saturating_add(stream.window.min(most)) / PAGE * PAGE;
+            let until = until.min(read.end.next_multiple_of(PAGE));
+            if until > stream.until {
+                self.queue.push_back((stream.object, PageNo::of(stream.until)..PageNo::of(until)));
+                stream.until = until;
+            }
+        }
+        self.streams.push(stream);
+    }
+
+    /// The next page to look at, and fetch unless it is there.
+    pub(crate) fn pop(&mut self) -> Option<Key> {
+        let (object, pages) = self.queue.front_mut()?;
+        let key = Key { object: *object, page: pages.start };
+        pages.start.0 += 1;
+        if pages.is_empty() {
+            self.queue.pop_front();
+        }
+        Some(key)
+    }
+
+    /// Pages of an object that became holes are not worth fetching.
+    pub(crate) fn cut(&mut self, object: ObjectId, cut: Range<PageNo>) {
+        self.queue.retain(|(of, pages)| *of != object || pages.end <= cut.start || cut.end <= pages.start);
+    }
+
+    /// Fetches nothing more.
+    pub(crate) fn stop(&mut self) {
+        self.queue.clear();
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use device::Random;
+
+    const MAX: u64 = 64 << 20;
+    const READ: u64 = 128 << 10;
+    const FILE: ObjectId = ObjectId { slot: 5, generation: 1 };
+    const OTHER: ObjectId = ObjectId { slot: 6, generation: 1 };
+
+    fn passage(object: ObjectId, start: u64, len: u64, end: u64) -> Passage {
+        Passage { object, range: start..start + len, end }
+    }
+
+    /// Reads without asking whether anything is in memory; the bytes of what is queued.
+    fn read(ahead: &mut Ahead, object: ObjectId, start: u64, len: u64, end: u64) -> Vec<Range<u64>> {
+        ahead.miss(&passage(object, start, len, end), MAX);
+        let queued = ahead.queue.drain(..).map(|(of, pages)| {
+            assert_eq!(of, object);
+            pages.start.offset()..pages.end.offset()
+        });
+        queued.collect()
+    }
+
+    /// How many pages are queued.
+    fn pages(ahead: &Ahead) -> u64 {
+        ahead.queue.iter().map(|(_, pages)| pages.end.0 - pages.start.0).sum()
+    }
+
+    #[test]
+    fn a_stream_is_ahead_by_a_window_that_doubles_and_every_page_is_queued_once_and_in_order() {
+        let (mut ahead, mut until, end) = (Ahead::default(), 2 * READ, 100 << 20);
+        assert_eq!(read(&mut ahead, FILE, 0, READ, end), [], "one read is no stream");
+        for number in 1..end / READ {
+            let next = (number + 1) * READ;
+            for queued in read(&mut ahead, FILE, number * READ, READ, end) {
+                assert_eq!(queued.start, until);
+                until = queued.end;
+            }
+            let least = (next + next.min(WINDOW_MAX) / 2).min(end);
+            assert!((least..=next + WINDOW_MAX).contains(&until), "{until} after {next}");
+        }
+        assert_eq!(until, end);
+    }
+
+    #[test]
+    fn nothing_behind_the_end_is_queued_and_the_page_that_it_is_in_is() {
+        let (mut ahead, end) = (Ahead::default(), 2 * READ + 5 * PAGE + 1);
+        read(&mut ahead, FILE, 0, READ, end);
+        let queued = read(&mut ahead, FILE, READ, READ, end);
+        assert_eq!(queued.first(), Some(&(2 * READ..2 * READ + 6 * PAGE)));
+        assert_eq!(read(&mut ahead, FILE, 2 * READ, 5 * PAGE + 1, end), []);
+    }
+
+    #[test]
+    fn single_pages_that_meet_by_chance_have_two_more_fetched_and_not_a_read_ahead_of_the_kernel() {
+        let (mut ahead, end) = (Ahead::default(), 100 << 20);
+        read(&mut ahead, FILE, 10 * PAGE, PAGE, end);
+        assert_eq!(read(&mut ahead, FILE, 11 * PAGE, PAGE, end).first(), Some(&(12 * PAGE..14 * PAGE)));
+    }
+
+    #[test]
+    fn reads_that_overtake_each_other_are_one_stream() {
+        let (mut ahead, end) = (Ahead::default(), 100 << 20);
+        let mut queued = Vec::new();
+        for pair in 0..100 {
+            for number in [2 * pair + 1, 2 * pair] {
+                queued.extend(read(&mut ahead, FILE, number * READ, READ, end));
+            }
+        }
+        assert_eq!(ahead.streams.iter().filter(|stream| stream.window > 0).count(), 1);
+        queued.retain(|queued| queued.start > 1 << 20);
+        assert!(queued.windows(2).all(|pair| pair[0].end == pair[1].start), "{queued:?}");
+        assert!(queued.last().expect("a stream").end >= 200 * READ + WINDOW_MAX / 2);
+    }
+
+    #[test]
+    fn readers_of_one_object_or_of_several_have_a_stream_each() {
+        let (mut ahead, end) = (Ahead::default(), 100 << 20);
+        let readers = [(FILE, 0), (FILE, 50 << 20), (OTHER, 0)];
+        let mut untils = readers.map(|(_, from)| from);
+        for number in 0..100 {
+            for (reader, until) in readers.iter().zip(&mut untils) {
+                let queued = read(&mut ahead, reader.0, reader.1 + number * READ, READ, end);
+                *until = queued.last().map_or(*until, |queued| queued.end);
+            }
+        }
+        assert!(readers.iter().zip(untils).all(|((_, from), until)| until > from + 100 * READ));
+    }
+
+    #[test]
+    fn reads_at_random_backwards_and_with_gaps_are_no_streams() {
+        let (mut ahead, mut random, end) = (Ahead::default(), Random::new(3), 1 << 40);
+        for number in 0..10_000 {
+            assert_eq!(read(&mut ahead, FILE, random.below(end / PAGE) * PAGE, PAGE, end), []);
+            assert_eq!(read(&mut ahead, OTHER, end - (number + 1) * READ, READ, end), []);
+            assert_eq!(read(&mut ahead, OTHER, 2 * number * READ, READ, end), []);
+        }
+    }
+
+    #[test]
+    fn a_stream_lives_among_reads_at_random_that_are_fewer_than_streams_between_two_of_its_own() {
+        let (mut ahead, mut random, end) = (Ahead::default(), Random::new(3), 1 << 40);
+        let mut queued = 0;
+        for number in 0..1000 {
+            queued += read(&mut ahead, FILE, number * READ, READ, end).len();
+            for _ in 0..STREAMS - 1 {
+                read(&mut ahead, OTHER, random.below(end / PAGE) * PAGE, PAGE, end);
+            }
+        }
+        assert!(queued > 50, "queued {queued} times");
+    }
+
+    #[test]
+    fn all_streams_together_are_no_more_than_their_share_of_the_memory_ahead() {
+        let (mut ahead, share, mut random) = (Ahead::default(), 5 << 20, Random::new(8));
+        let mut next = [0; 8];
+        for _ in 0..5000 {
+            let slot = random.below(8);
+            let at = &mut next[slot as usize];
+            let object = ObjectId { slot, generation: 1 };
+            ahead.miss(&passage(object, *at, READ, 1 << 30), share);
+            *at += READ;
+            let total: u64 = ahead.streams.iter().map(Stream::ahead_bytes).sum();
+            assert!(total <= share, "{total} bytes");
+        }
+        assert!(ahead.streams.iter().map(Stream::ahead_bytes).sum::<u64>() > share / 2);
+    }
+
+    #[test]
+    fn what_is_in_memory_begins_no_stream_and_goes_on_with_one() {
+        let (mut ahead, end) = (Ahead::default(), 100 << 20);
+        assert!((0..100).all(|number| !ahead.hit(&passage(FILE, number * READ, READ, end), MAX)));
+        assert!(ahead.streams.is_empty() && ahead.is_idle());
+        ahead.miss(&passage(FILE, 0, READ, end), MAX);
+        ahead.hit(&passage(FILE, READ, READ, end), MAX);
+        assert_eq!(pages(&ahead), 2 * READ / PAGE);
+    }
+
+    #[test]
+    fn pages_that_were_cut_are_not_fetched_any_more() {
+        let (mut ahead, end) = (Ahead::default(), 100 << 20);
+        for object in [FILE, OTHER] {
+            ahead.miss(&passage(object, 0, READ, end), MAX);
+            ahead.miss(&passage(object, READ, READ, end), MAX);
+        }
+        ahead.cut(FILE, PageNo(0)..PageNo(2 * READ / PAGE));
+        assert_eq!(pages(&ahead), 4 * READ / PAGE, "those that were read already");
+        ahead.cut(FILE, PageNo(70)..PageNo(u64::MAX));
+        let left: Vec<Key> = std::iter::from_fn(|| ahead.pop()).collect();
+        assert!(left.len() as u64 == 2 * READ / PAGE && left.iter().all(|key| key.object == OTHER));
+    }
+}

@@ -1,0 +1,426 @@
+//! Reading ahead: who reads in order finds pages in memory, who does not causes no fetch of others, nobody waits for what is
+//! fetched ahead of somebody else, and whatever happens to such pages meanwhile, they are right.
+
+mod common;
+
+use cache::{Cache, CacheError, Change, Cost, Progress, Settings, Task};
+use common::{Disks, Slot};
+use device::{BLOCK_BYTES, Block, Device, DeviceError, ObjectId, Page, Random, Read};
+use sim::{SimClock, SimDisk};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use store::Store;
+
+const PAGE: u64 = BLOCK_BYTES as u64;
+/// What the kernel's read-ahead asks for.
+const READ_PAGES: u64 = 32;
+const FILE: ObjectId = ObjectId { slot: 5, generation: 1 };
+const OTHER: ObjectId = ObjectId { slot: 6, generation: 1 };
+/// Pages of each file.
+const PAGES: u64 = 1024;
+
+/// Happens while the device reads.
+type Meddling = Box<dyn FnMut() + Send>;
+
+/// A store's disk during whose reads something else happens.
+struct Meddled {
+    disk: Arc<SimDisk>,
+    meddling: Arc<Mutex<Option<Meddling>>>,
+}
+
+impl Meddled {
+    fn meddle(&self) {
+        let meddling = self.meddling.lock().expect("one thread").take();
+        if let Some(mut meddling) = meddling {
+            meddling();
+            self.meddling.lock().expect("one thread").get_or_insert(meddling);
+        }
+    }
+}
+
+impl Device for Meddled {
+    fn blocks(&self) -> u64 {
+        self.disk.blocks()
+    }
+
+    fn name(&self) -> &str {
+        self.disk.name()
+    }
+
+    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
+        self.disk.read(at, into)
+    }
+
+    fn read_batch(&self, reads: &mut [Read]) {
+        self.disk.read_batch(reads);
+        self.meddle();
+    }
+
+    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
+        self.disk.write(at, from)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.disk.flush()
+    }
+
+    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
+        self.disk.trim(at, count)
+    }
+}
+
+/// A cache of which nothing is in memory, over two files.
+struct Machine {
+    disks: Disks,
+    cache: Cache,
+    meddling: Arc<Mutex<Option<Meddling>>>,
+}
+
+/// What a page of a file has all over: no two neighbours the same.
+fn byte(object: ObjectId, page: u64) -> u8 {
+    (object.slot + page % 250) as u8
+}
+
+impl Machine {
+    fn new(memory_bytes_max: u64) -> Machine {
+        let disks = Disks::new(1, 16384, 1024, 32);
+        let clock = Arc::new(SimClock::new());
+        let cache = disks.open(clock.clone(), Settings::default()).expect("sound media");
+        for (object, page) in [FILE, OTHER].into_iter().flat_map(|of| (0..PAGES).map(move |page| (of, page)))
+        {
+            write(&cache, object, page, byte(object, page));
+            if page % 256 == 255 {
+                cache.drain().expect("sound media");
+            }
+        }
+        drop(cache);
+        let dirty_bytes_max = memory_bytes_max / 2;
+        let settings = Settings {
+            memory_bytes_max,
+            dirty_bytes_max,
+            commit_inline_below: Duration::ZERO,
+            ..Settings::default()
+        };
+        let meddling = Arc::new(Mutex::new(None));
+        let disk = Arc::new(Meddled { disk: disks.store.clone(), meddling: meddling.clone() });
+        let store = Arc::new(Store::open(disk).expect("a sound store"));
+        let cache = Cache::open(store, disks.buffer.clone(), clock, settings).expect("sound media");
+        Machine { disks, cache, meddling }
+    }
+
+    fn step(&self) {
+        self.cache.step(Task::Fetch);
+    }
+
+    /// What meddles may take pages home, and so must not be called by who does.
+    fn undisturbed<T>(&self, work: impl FnOnce() -> T) -> T {
+        let meddling = self.meddling.lock().expect("one thread").take();
+        let done = work();
+        *self.meddling.lock().expect("one thread") = meddling;
+        done
+    }
+
+    /// Does all that there is to fetch.
+    fn fetch_all(&self) {
+        while self.cache.step(Task::Fetch) == Progress::Worked {}
+    }
+
+    fn fetched(&self) -> (u64, u64) {
+        let counters = self.cache.status().counters;
+        (counters.fetched_for_reads, counters.fetched_ahead)
+    }
+}
+
+fn change(cache: &Cache, change: Change<'_>) {
+    let mut credit = cache.admit_at_once(Cost::of(&[change])).expect("sound media").expect("room");
+    cache.apply(&mut credit, &[change]).expect("room");
+}
+
+fn write(cache: &Cache, object: ObjectId, page: u64, byte: u8) {
+    change(cache, Change::Write { object, offset: page * PAGE, bytes: &[byte; BLOCK_BYTES] });
+}
+
+/// Asks for pages of a file that has `PAGES`.
+fn ask(cache: &Cache, object: ObjectId, page: u64, pages: u64) -> Slot<Vec<u8>> {
+    let slot = Slot::new();
+    cache.read(object, page * PAGE, (pages * PAGE) as usize, PAGES * PAGE, slot.then());
+    slot
+}
+
+/// Steps until there is an answer; how many steps that took.
+fn answer(cache: &Cache, slot: &Slot<Vec<u8>>) -> (Result<Vec<u8>, CacheError>, u64) {
+    for steps in 0.. {
+        if let Some(answer) = slot.take() {
+            return (answer, steps);
+        }
+        assert_eq!(cache.step(Task::Fetch), Progress::Worked, "nobody answers");
+    }
+    unreachable!("it ends by an answer or a panic")
+}
+
+fn read(cache: &Cache, object: ObjectId, page: u64, pages: u64) -> Vec<u8> {
+    answer(cache, &ask(cache, object, page, pages)).0.expect("sound media")
+}
+
+/// What pages read as that nobody wrote to.
+fn original(object: ObjectId, page: u64, pages: u64) -> Vec<u8> {
+    (page..page + pages).flat_map(|page| [byte(object, page); BLOCK_BYTES]).collect()
+}
+
+#[test]
+fn who_reads_in_order_finds_all_but_the_beginning_in_memory_and_each_page_is_fetched_once() {
+    let machine = Machine::new(512 << 20);
+    for page in (0..PAGES).step_by(READ_PAGES as usize) {
+        let found = read(&machine.cache, FILE, page, READ_PAGES);
+        assert!(found == original(FILE, page, READ_PAGES), "from page {page} on");
+        machine.fetch_all();
+    }
+    assert_eq!(machine.fetched(), (2 * READ_PAGES, PAGES - 2 * READ_PAGES));
+    let counters = machine.cache.status().counters;
+    assert_eq!((counters.reads_parked, counters.holes), (2, 0));
+}
+
+#[test]
+fn who_reads_faster_than_pages_come_has_no_page_fetched_twice() {
+    let machine = Machine::new(512 << 20);
+    let asked: Vec<_> = (0..PAGES / READ_PAGES)
+        .map(|number| {
+            // Now and then somebody fetches.
+            if number % 5 == 4 {
+                (0..4).for_each(|_| machine.step());
+            }
+            ask(&machine.cache, FILE, number * READ_PAGES, READ_PAGES)
+        })
+        .collect();
+    machine.fetch_all();
+    for (number, slot) in asked.iter().enumerate() {
+        let found = slot.take().expect("an answer").expect("sound media");
+        assert!(found == original(FILE, number as u64 * READ_PAGES, READ_PAGES), "read {number}");
+    }
+    let (for_reads, ahead) = machine.fetched();
+    assert!(for_reads + ahead == PAGES && ahead > READ_PAGES, "{for_reads} and {ahead}");
+    assert_eq!(machine.cache.store().counters().page_reads, PAGES);
+}
+
+#[test]
+fn who_reads_at_random_backwards_or_with_gaps_causes_no_other_page_to_be_fetched() {
+    let machine = Machine::new(512 << 20);
+    let mut random = Random::new(4);
+    let mut pages: Vec<u64> = (0..PAGES / 2).map(|page| 2 * page).collect();
+    (1..pages.len()).for_each(|at| pages.swap(at, random.below(at as u64 + 1) as usize));
+    for &page in &pages {
+        assert!(read(&machine.cache, FILE, page, 1) == original(FILE, page, 1));
+        machine.fetch_all();
+    }
+    assert_eq!(machine.fetched(), (PAGES / 2, 0));
+    for page in (0..PAGES / 4).rev().map(|pair| 2 * pair) {
+        read(&machine.cache, OTHER, page, 2);
+        machine.fetch_all();
+    }
+    for page in (PAGES / 2..PAGES).step_by(3) {
+        read(&machine.cache, OTHER, page, 1);
+        machine.fetch_all();
+    }
+    assert_eq!(machine.fetched(), (PAGES / 2 + PAGES / 2 + (PAGES / 2).div_ceil(3), 0));
+}
+
+#[test]
+fn nobody_waits_for_more_than_a_step_of_what_is_fetched_ahead() {
+    let machine = Machine::new(512 << 20);
+    let cache = &machine.cache;
+    for number in 0..4 {
+        read(cache, FILE, number * READ_PAGES, READ_PAGES);
+    }
+    // The stream is so far by then.
+    let (fetched, until) = (machine.fetched().0 + machine.fetched().1, 224);
+    assert!(fetched <= until - 64, "{fetched} pages are there");
+    // A page of another file, and one that is ahead itself.
+    let (found, steps) = answer(cache, &ask(cache, OTHER, 700, 1));
+    assert!(found.expect("sound media") == original(OTHER, 700, 1));
+    assert_eq!(steps, 1);
+    let last = until - 1;
+    let (found, steps) = answer(cache, &ask(cache, FILE, last, 1));
+    assert!(found.expect("sound media") == original(FILE, last, 1));
+    assert_eq!(steps, 1);
+    machine.fetch_all();
+    assert_eq!(machine.fetched().0 + machine.fetched().1, cache.status().pages, "each once");
+}
+
+#[test]
+fn no_more_than_an_eighth_of_the_memory_is_fetched_ahead_and_memory_keeps_its_bound() {
+    let memory = 2 << 20;
+    let machine = Machine::new(memory);
+    for page in (0..PAGES).step_by(16) {
+        for object in [FILE, OTHER] {
+            let (_, before) = machine.fetched();
+            assert!(read(&machine.cache, object, page, 16) == original(object, page, 16));
+            machine.fetch_all();
+            let ahead = machine.fetched().1 - before;
+            assert!(ahead <= memory / 8 / PAGE, "{ahead} pages at once");
+            let status = machine.cache.status();
+            assert!(status.memory_bytes <= memory, "{status:?}");
+        }
+    }
+    assert!(machine.fetched().1 > PAGES, "{:?}", machine.fetched());
+}
+
+#[test]
+fn nothing_behind_the_end_is_fetched_and_holes_before_it_are_zeros() {
+    let machine = Machine::new(512 << 20);
+    let cache = &machine.cache;
+    change(cache, Change::Zero { object: FILE, offset: 40 * PAGE, len: 10 * PAGE });
+    cache.drain().expect("sound media");
+    let before = cache.status().pages;
+    for page in [0, 8, 16, 24, 32] {
+        let slot = Slot::new();
+        // The object has more pages; the file that it is ends after 50 and a half.
+        cache.read(FILE, page * PAGE, 8 * BLOCK_BYTES, 50 * PAGE + 1, slot.then());
+        answer(cache, &slot).0.expect("sound media");
+        machine.fetch_all();
+    }
+    assert_eq!(cache.status().pages - before, 51);
+    let found = read(cache, FILE, 40, 11);
+    assert!(found[..10 * BLOCK_BYTES].iter().all(|&byte| byte == 0));
+    assert!(found[10 * BLOCK_BYTES..] == original(FILE, 50, 1));
+}
+
+#[test]
+fn a_damaged_page_ahead_fails_no_read_but_its_own() {
+    let machine = Machine::new(512 << 20);
+    let cache = &machine.cache;
+    let is_it = |&at: &Block| {
+        let mut page = device::pages(1);
+        machine.disks.store.read(at, &mut page).expect("power");
+        page[0].0 == [byte(FILE, 100); BLOCK_BYTES]
+    };
+    let places: Vec<Block> = machine.disks.store.written_blocks().into_iter().filter(is_it).collect();
+    places.into_iter().for_each(|at| machine.disks.store.rot(at, 5));
+    for page in (0..96).step_by(8) {
+        assert!(read(cache, FILE, page, 8) == original(FILE, page, 8), "before it");
+        machine.fetch_all();
+    }
+    let status = cache.status();
+    assert!(status.counters.fetch_errors > 0, "nobody came to it: {status:?}");
+    assert_eq!((status.stuck_count, status.stalled, status.parked_reads), (0, None, 0));
+    let own = answer(cache, &ask(cache, FILE, 96, 8)).0;
+    assert!(matches!(own, Err(CacheError::Store(store::StoreError::Corrupt { .. }))), "{own:?}");
+    assert!(read(cache, FILE, 101, 8) == original(FILE, 101, 8), "behind it");
+    // Whoever writes all of it heals it.
+    write(cache, FILE, 100, 7);
+    assert!(read(cache, FILE, 100, 1) == [7; BLOCK_BYTES]);
+}
+
+#[test]
+fn a_cache_that_is_stopped_fetches_nothing_ahead_any_more() {
+    let fetched = [false, true].map(|stops| {
+        let machine = Machine::new(512 << 20);
+        for number in 0..4 {
+            read(&machine.cache, FILE, number * READ_PAGES, READ_PAGES);
+        }
+        let (_, before) = machine.fetched();
+        if stops {
+            machine.cache.stop();
+        }
+        machine.cache.drain().expect("sound media");
+        machine.fetched().1 - before
+    });
+    assert!(fetched[0] > 0 && fetched[1] == 0, "{fetched:?} pages");
+}
+
+/// Draws one change of a file and makes it, here and in what the file should be.
+fn draw(random: &mut Random, cache: &Cache, right: &mut [u8]) {
+    // Often of pages just ahead of the reader, whoever that is: the file is small.
+    let at = random.below(right.len() as u64);
+    match random.below(6) {
+        0 => {
+            let len = 1 + random.below(40 * PAGE);
+            change(cache, Change::Zero { object: FILE, offset: at, len });
+            let end = (at + len).min(right.len() as u64);
+            right[at as usize..end as usize].fill(0);
+        }
+        kind => {
+            let at = if kind < 3 { at / PAGE * PAGE } else { at } as usize;
+            let len = if kind < 3 { BLOCK_BYTES } else { 1 + random.below(3000) as usize };
+            let len = len.min(right.len() - at);
+            let bytes = vec![random.below(256) as u8; len];
+            change(cache, Change::Write { object: FILE, offset: at as u64, bytes: &bytes });
+            right[at..at + len].copy_from_slice(&bytes);
+        }
+    }
+}
+
+#[test]
+fn pages_that_change_while_they_are_fetched_ahead_are_right() {
+    const FEW_PAGES: u64 = 256;
+    let (mut ahead, mut meddled) = (0, 0);
+    for seed in 0..6 {
+        let machine = Machine::new(if seed % 2 == 0 { 512 << 20 } else { 2 << 20 });
+        let cache = machine.cache.clone();
+        let right = Arc::new(Mutex::new(original(FILE, 0, FEW_PAGES)));
+        let times = Arc::new(Mutex::new(0));
+        let meddling: Meddling = Box::new({
+            let (cache, right, times) = (cache.clone(), right.clone(), times.clone());
+            let mut random = Random::new(100 + seed);
+            move || {
+                let mut right = right.lock().expect("one thread");
+                (0..random.below(4)).for_each(|_| draw(&mut random, &cache, &mut right));
+                // What changed, cuts too, goes home while older pages are on their way.
+                if random.once_in(3) {
+                    cache.drain().expect("sound media");
+                }
+                *times.lock().expect("one thread") += 1;
+            }
+        });
+        *machine.meddling.lock().expect("one thread") = Some(meddling);
+        let mut random = Random::new(seed);
+        for _ in 0..60 {
+            let (mut page, pages) = (random.below(FEW_PAGES / 2), 1 + random.below(12));
+            // What is fetched ahead of this reader is changed while it comes.
+            while page + pages <= FEW_PAGES && !random.once_in(12) {
+                read(&cache, FILE, page, pages);
+                page += pages;
+                for _ in 0..random.below(3) {
+                    let others = Task::ALL[random.below(4) as usize];
+                    match random.once_in(8) {
+                        true => machine.undisturbed(|| cache.step(others)),
+                        false => cache.step(Task::Fetch),
+                    };
+                }
+            }
+            machine.fetch_all();
+            let found = machine.undisturbed(|| read(&cache, FILE, 0, FEW_PAGES));
+            assert!(found == *right.lock().expect("one thread"), "seed {seed}");
+            // All goes home, and is fetched anew.
+            if random.once_in(3) {
+                machine.undisturbed(|| {
+                    cache.drain().expect("sound media");
+                    read(&cache, OTHER, 0, PAGES);
+                });
+            }
+        }
+        ahead += machine.fetched().1;
+        meddled += *times.lock().expect("one thread");
+        // The cache and what meddles with it own each other.
+        *machine.meddling.lock().expect("one thread") = None;
+    }
+    assert!(ahead > 1000 && meddled > 100, "{ahead} pages ahead, changed {meddled} times");
+}
+
+#[test]
+fn an_object_that_is_deleted_while_it_is_fetched_ahead_leaves_no_page() {
+    let machine = Machine::new(512 << 20);
+    let cache = machine.cache.clone();
+    for number in 0..4 {
+        read(&cache, FILE, number * READ_PAGES, READ_PAGES);
+    }
+    // In the middle of a step, with more steps to come.
+    let deleting = cache.clone();
+    let delete: Meddling = Box::new(move || change(&deleting, Change::Delete { object: FILE }));
+    *machine.meddling.lock().expect("one thread") = Some(delete);
+    assert_eq!(cache.step(Task::Fetch), Progress::Worked);
+    *machine.meddling.lock().expect("one thread") = None;
+    machine.fetch_all();
+    let status = cache.status();
+    assert_eq!((status.pages, status.fetching, status.memory_bytes), (0, 0, 0), "{status:?}");
+    assert!(read(&cache, FILE, 0, 1) == [0; BLOCK_BYTES]);
+}

@@ -1,0 +1,243 @@
+//! Keeps the machine's processors awake while requests flow, and counts what that costs.
+//!
+//! Asleep, a processor takes longer to wake than a request takes in all; who asks for one thing after the other waits for
+//! that twice each time. Awake, processors that have nothing to do poll instead. So they are kept awake only while requests come faster
+//! than some hundreds a second, and for a tenth of a second after: taking the kernel's word back and giving it again wakes
+//! every processor.
+
+use fuse::Traffic;
+use host::{ProcessorTimes, WakeUps};
+use serde_json::{Value, json};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// After the first request it is looked this much later whether more flow.
+const FIRST_LOOK: Duration = Duration::from_millis(20);
+/// Between two looks afterwards.
+const LOOK: Duration = Duration::from_millis(100);
+/// So many requests between two looks are a flow. A thousand a second to begin with: below it somebody waits for a disk, or
+/// thinks; two hundred to go on.
+const FLOW: u64 = 20;
+
+/// Looks between two questions to the machine itself.
+const LOOKS_PER_SECOND: u32 = 10;
+/// The share of all processors' time above which it is others who pay.
+const STOLEN_MAX: f64 = 0.05;
+/// For how long nothing is kept awake after that.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// What a mount does about sleeping processors. Shared by the thread that does it and by whoever shows it.
+pub(crate) struct Awake {
+    /// For how long a processor may take to wake, in microseconds.
+    micros: Option<i32>,
+    told: Mutex<Told>,
+}
+
+/// What came of it so far. Gone with the process, as the request itself.
+#[derive(Debug, Clone, Default)]
+struct Told {
+    /// Why nothing is asked for, now or at all.
+    off: Option<String>,
+    is_held: bool,
+    /// For how long all processors were kept awake.
+    held: Duration,
+    /// What they polled meanwhile, all together.
+    polled: Duration,
+    /// Requests that came meanwhile.
+    requests: u64,
+}
+
+impl Awake {
+    /// A mount that asks for nothing, and why.
+    pub(crate) fn off(why: String) -> Arc<Awake> {
+        Arc::new(Awake { micros: None, told: Mutex::new(Told { off: Some(why), ..Told::default() }) })
+    }
+
+    /// Begins to keep processors awake while requests flow, in a thread of its own that nobody need wait for.
+    pub(crate) fn start(wake_ups: WakeUps, traffic: Arc<Traffic>) -> io::Result<Arc<Awake>> {
+        let awake = Arc::new(Awake { micros: Some(wake_ups.micros()), told: Mutex::default() });
+        let keeper = Keeper { wake_ups, traffic, awake: awake.clone() };
+        std::thread::Builder::new().name("awake".into()).spawn(move || keeper.run())?;
+        Ok(awake)
+    }
+
+    /// As `weir status --json` shows it.
+    pub(crate) fn report(&self) -> Value {
+        let told = self.told().clone();
+        let state = match (&told.off, told.is_held) {
+            (Some(_), _) => "off",
+            (None, true) => "awake",
+            (None, false) => "idle",
+        };
+        let millis = |time: Duration| time.as_secs_f64() * 1e3;
+        json!({
+            "state": state,
+            "why_off": told.off,
+            "latency_us": self.micros,
+            "held_ms": millis(told.held),
+            "polled_ms": millis(told.polled),
+            "requests": told.requests,
+            "processor_seconds_per_million_requests": per_million(told.polled, told.requests),
+        })
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn per_million(polled: Duration, requests: u64) -> f64 {
+    if requests == 0 { 0.0 } else { polled.as_secs_f64() * 1e6 / requests as f64 }
+}
+
+/// The line of `weir status`, of what [`Awake::report`] says.
+pub(crate) fn line(report: &Value) -> String {
+    if let Some(why) = report["why_off"].as_str() {
+        return format!("off: {why}");
+    }
+    let seconds = report["held_ms"].as_f64().unwrap_or(0.0) / 1e3;
+    let cost = report["processor_seconds_per_million_requests"].as_f64().unwrap_or(0.0);
+    format!(
+        "processors are kept awake while requests flow: for {seconds:.1} s, {cost:.1} processor seconds per million requests"
+    )
+}
+
+/// Why processors may sleep again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    NoRequests,
+    Stolen,
+    Battery,
+}
+
+/// The thread's own.
+struct Keeper {
+    wake_ups: WakeUps,
+    traffic: Arc<Traffic>,
+    awake: Arc<Awake>,
+}
+
+impl Keeper {
+    fn run(&self) {
+        loop {
+            let seen = self.traffic.arrived();
+            self.traffic.wait_beyond(seen);
+            std::thread::sleep(FIRST_LOOK);
+            if self.traffic.arrived() - seen < FLOW {
+                continue;
+            }
+            let paused = match self.hold() {
+                Ok(End::NoRequests) => continue,
+                Ok(End::Stolen) => {
+                    "others on this machine's hardware would pay (steal time); tried again soon"
+                }
+                Ok(End::Battery) => "the machine runs on its battery; looked at again soon",
+                Err(error) => {
+                    self.awake.told().off = Some(format!("the kernel refused: {error}"));
+                    return;
+                }
+            };
+            self.awake.told().off = Some(paused.into());
+            std::thread::sleep(PAUSE);
+            self.awake.told().off = None;
+        }
+    }
+
+    /// Keeps them awake until requests no longer flow, or something else speaks against it.
+    fn hold(&self) -> io::Result<End> {
+        if self.wake_ups.is_on_battery() {
+            return Ok(End::Battery);
+        }
+        let mut before = (self.traffic.arrived(), self.wake_ups.polled(), Instant::now());
+        self.wake_ups.hold()?;
+        self.awake.told().is_held = true;
+        let mut times = ProcessorTimes::now();
+        let mut looks = 0;
+        let end = loop {
+            std::thread::sleep(LOOK);
+            let now = (self.traffic.arrived(), self.wake_ups.polled(), Instant::now());
+            let came = now.0 - before.0;
+            self.account(came, now.1.saturating_sub(before.1), now.2 - before.2);
+            before = now;
+            looks += 1;
+            if came < FLOW {
+                break End::NoRequests;
+            }
+            if looks % LOOKS_PER_SECOND == 0 {
+                let since = std::mem::replace(&mut times, ProcessorTimes::now());
+                if times.stolen_since(&since) > STOLEN_MAX {
+                    break End::Stolen;
+                }
+                if self.wake_ups.is_on_battery() {
+                    break End::Battery;
+                }
+            }
+        };
+        self.awake.told().is_held = false;
+        self.wake_ups.let_go()?;
+        Ok(end)
+    }
+
+    fn account(&self, requests: u64, polled: Duration, held: Duration) {
+        let mut told = self.awake.told();
+        told.requests += requests;
+        told.polled += polled;
+        told.held += held;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    /// A virtual machine's files below `root`.
+    fn wake_ups(root: &Path) -> WakeUps {
+        let driver = root.join("devices/system/cpu/cpuidle");
+        fs::create_dir_all(&driver).expect("a directory");
+        fs::write(driver.join("current_driver"), "haltpoll\n").expect("a file");
+        fs::write(root.join("latency"), "").expect("a file");
+        WakeUps::open_at(root, &root.join("latency")).expect("it may ask")
+    }
+
+    #[test]
+    fn processors_are_kept_awake_while_requests_flow_and_not_for_a_few() {
+        let root = tempfile::tempdir().expect("a directory");
+        let traffic = Arc::new(Traffic::default());
+        let awake = Awake::start(wake_ups(root.path()), traffic.clone()).expect("a thread");
+        let asked = || fs::read(root.path().join("latency")).expect("a file");
+        (1..FLOW).for_each(|_| traffic.note());
+        std::thread::sleep(2 * FIRST_LOOK);
+        assert_eq!(asked(), [0_u8; 0], "too few to be worth it");
+        while asked().is_empty() {
+            (0..FLOW).for_each(|_| traffic.note());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(asked(), 0_i32.to_ne_bytes());
+        while asked().len() < 8 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(asked(), [0_i32.to_ne_bytes(), (-1_i32).to_ne_bytes()].concat());
+        assert!(awake.report()["held_ms"].as_f64().is_some_and(|held| held >= 100.0), "{}", awake.report());
+    }
+
+    #[test]
+    fn what_it_costs_is_told_by_the_million_requests_and_why_it_is_off() {
+        let awake = Awake { micros: Some(0), told: Mutex::default() };
+        assert!(line(&awake.report()).contains("for 0.0 s, 0.0 processor seconds"));
+        *awake.told() = Told {
+            held: Duration::from_secs(3),
+            polled: Duration::from_secs(4),
+            requests: 500_000,
+            is_held: true,
+            off: None,
+        };
+        assert_eq!(awake.report()["state"], "awake");
+        assert!(line(&awake.report()).contains("for 3.0 s, 8.0 processor seconds per million"));
+        let off = Awake::off("--wake-up=off".into());
+        assert_eq!(off.report()["state"], "off");
+        assert_eq!(line(&off.report()), "off: --wake-up=off");
+    }
+}
