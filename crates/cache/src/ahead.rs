@@ -109,6 +109,15 @@ impl Ahead {
         self.streams.push(stream);
     }
 
+    /// Queues an object of so many bytes, unless as much as may be ahead is queued already.
+    pub(crate) fn whole(&mut self, object: ObjectId, bytes: u64, bytes_max: u64) {
+        let end = PageNo::of(bytes.next_multiple_of(PAGE));
+        let queued: u64 = self.queue.iter().map(|(_, pages)| pages.end.0 - pages.start.0).sum();
+        if (queued + end.0) * PAGE <= bytes_max {
+            self.queue.push_back((object, PageNo(0)..end));
+        }
+    }
+
     /// The next page to look at, and fetch unless it is there.
     pub(crate) fn pop(&mut self) -> Option<Key> {
         let (object, pages) = self.queue.front_mut()?;

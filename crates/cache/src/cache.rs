@@ -305,9 +305,15 @@ impl Cache {
 
     /// Reads `len` bytes from `offset` on: holes read as zeros. At once if they are in memory; else page by page, so
     /// that a write meanwhile may be seen in some pages and not in others. Who reads an object in order finds what comes
-    /// next in memory: it is fetched ahead, up to `end`, where the object's data ends.
-    pub fn read(&self, object: ObjectId, offset: u64, len: usize, end: u64, then: Then<Vec<u8>>) {
-        self.core.read(object, offset, len, end, then);
+    /// next in memory: it is fetched ahead, up to `end`, where the object's data ends. Returns whether all was in memory.
+    pub fn read(&self, object: ObjectId, offset: u64, len: usize, end: u64, then: Then<Vec<u8>>) -> bool {
+        self.core.read(object, offset, len, end, then)
+    }
+
+    /// Fetches objects that will be read soon, by their bytes, behind everything that somebody waits for. Those for which there is
+    /// no memory to spare are left out. An error is left to whoever reads them.
+    pub fn fetch_ahead(&self, objects: &[(ObjectId, u64)]) {
+        self.core.fetch_ahead(objects);
     }
 
     /// Finds the first page of `pages` that is what is wanted; `None`: there is none. Exact as of one moment for each

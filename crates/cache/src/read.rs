@@ -97,12 +97,13 @@ impl Core {
         len: usize,
         end: u64,
         then: Then<Vec<u8>>,
-    ) {
+    ) -> bool {
         let mut state = self.state();
         let held = held(&mut state, object, offset, len);
         let passage = Passage { object, range: offset..offset + len as u64, end };
         let more = self.look_ahead(&mut state, &passage, held.is_some());
         drop(state);
+        let is_held = held.is_some();
         match held {
             Some(pieces) => {
                 if more {
@@ -112,6 +113,18 @@ impl Core {
             }
             None => self.ask(object, offset, len, Asker::Reader(vec![0; len], then)),
         }
+        is_held
+    }
+
+    pub(crate) fn fetch_ahead(self: &Arc<Core>, objects: &[(ObjectId, u64)]) {
+        let mut state = self.state();
+        if state.stopping {
+            return;
+        }
+        let bytes_max = self.settings.memory_bytes_max / AHEAD_SHARE;
+        objects.iter().for_each(|&(object, bytes)| state.reads.ahead.whole(object, bytes, bytes_max));
+        drop(state);
+        self.wake(Task::Fetch);
     }
 
     /// Lets a stream that this read goes on with fetch what comes next; `true` if there is work for a fetcher.

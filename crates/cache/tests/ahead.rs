@@ -311,6 +311,20 @@ fn a_damaged_page_ahead_fails_no_read_but_its_own() {
 }
 
 #[test]
+fn objects_that_will_be_read_are_fetched_as_far_as_there_is_memory_to_spare() {
+    let machine = Machine::new(64 * PAGE * 8);
+    machine.cache.fetch_ahead(&[(FILE, 3 * PAGE + 1), (OTHER, 61 * PAGE), (OTHER, 2 * PAGE)]);
+    machine.fetch_all();
+    let (for_reads, ahead) = machine.fetched();
+    assert_eq!((for_reads, ahead), (0, 4 + 2), "what would be more than an eighth of the memory is left out");
+    machine.undisturbed(|| {
+        assert!(read(&machine.cache, FILE, 0, 4) == original(FILE, 0, 4));
+        assert!(read(&machine.cache, OTHER, 0, 2) == original(OTHER, 0, 2));
+    });
+    assert_eq!(machine.fetched(), (0, 6));
+}
+
+#[test]
 fn a_cache_that_is_stopped_fetches_nothing_ahead_any_more() {
     let fetched = [false, true].map(|stops| {
         let machine = Machine::new(512 << 20);

@@ -2,11 +2,14 @@
 
 use crate::cost;
 use crate::error::FsError;
-use crate::format::FILE_BYTES_MAX;
+use crate::format::{FILE_BYTES_MAX, Slot};
+use crate::inode::object;
+use crate::nearby::{Nearby, SMALL_BYTES_MAX};
 use crate::transaction::{State, Transaction, within};
-use crate::types::{Done, Ino};
+use crate::types::{Done, Ino, Kind};
 use cache::{Cache, CacheError, Cost, Credit};
 use device::{BLOCK_BYTES, Clock};
+use std::ops::Range;
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The largest piece of a write that is one transaction; longer ones are several, in order. What one FUSE request
@@ -20,6 +23,7 @@ pub(crate) struct Core {
     /// Look-ups share it, changes take it alone. Never held while anything is waited for or called back: it covers
     /// the change in memory and `Cache::apply`, so the order in memory is the order of the log.
     state: RwLock<State>,
+    nearby: Nearby,
 }
 
 impl From<CacheError> for FsError {
@@ -33,7 +37,7 @@ impl From<CacheError> for FsError {
 
 impl Core {
     pub(crate) fn new(cache: Arc<Cache>, clock: Arc<dyn Clock>, state: State) -> Core {
-        Core { cache, clock, state: RwLock::new(state) }
+        Core { cache, clock, state: RwLock::new(state), nearby: Nearby::default() }
     }
 
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, State> {
@@ -95,6 +99,40 @@ impl Core {
         drop(changes);
         tx.keep();
         Ok(value)
+    }
+
+    /// Reads `len` bytes of a file; a small one that has to be fetched may bring those that were made with it.
+    pub(crate) fn read_data(&self, ino: Ino, offset: u64, len: usize, done: Done<Vec<u8>>) {
+        // Its own statement: `done` must not be called while the lock is held.
+        let clipped = self.read().clip(ino, offset, len);
+        let (object, len, size) = match clipped {
+            Ok((_, 0, _)) => return done(Ok(Vec::new())),
+            Ok(clipped) => clipped,
+            Err(error) => return done(Err(error)),
+        };
+        let then = move |read: Result<_, CacheError>| done(read.map_err(FsError::from));
+        let was_held = self.cache.read(object, offset, len, size, Box::new(then));
+        if !was_held && offset == 0 && size <= SMALL_BYTES_MAX {
+            // An object's number is its inode's slot.
+            self.nearby
+                .missed(Slot(object.slot as u32))
+                .into_iter()
+                .for_each(|slots| self.fetch_small(slots));
+        }
+    }
+
+    /// Fetches the small files whose inodes have these slots.
+    fn fetch_small(&self, slots: Range<u32>) {
+        let state = self.read();
+        let used = slots.start..slots.end.min(state.header().slots_used.get().saturating_add(1));
+        let small = used.filter_map(|slot| {
+            let hot = state.hot(Slot(slot)).ok()?;
+            let is_small = hot.kind() == Some(Kind::File) && (1..=SMALL_BYTES_MAX).contains(&hot.size());
+            is_small.then(|| (object(Slot(slot), &hot), hot.size()))
+        });
+        let small: Vec<_> = small.collect();
+        drop(state);
+        self.cache.fetch_ahead(&small);
     }
 
     /// How much of a write is one transaction: half of what the cache takes, since records have headers; whole pages.

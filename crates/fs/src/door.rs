@@ -350,16 +350,7 @@ impl Fs {
 
     /// Reads at most `len` bytes from `offset` on; fewer at the end of the file.
     pub fn read(&self, ino: Ino, offset: u64, len: usize, done: Done<Vec<u8>>) {
-        let clipped = self.core.read().clip(ino, offset, len);
-        match clipped {
-            Err(error) => done(Err(error)),
-            Ok((_, 0, _)) => done(Ok(Vec::new())),
-            Ok((object, len, size)) => {
-                let then =
-                    Box::new(move |read: Result<_, cache::CacheError>| done(read.map_err(FsError::from)));
-                self.core.cache.read(object, offset, len, size, then);
-            }
-        }
+        self.core.read_data(ino, offset, len, done);
     }
 
     /// [`write`](Fs::write) of at most half a transaction where nothing has to be waited for, or `None`.

@@ -19,6 +19,7 @@ mod heap;
 mod ino;
 mod inode;
 mod names;
+mod nearby;
 mod open;
 mod owners;
 mod plant;

@@ -246,6 +246,36 @@ fn a_file_that_is_read_in_order_is_fetched_ahead_and_each_page_of_it_once() {
 }
 
 #[test]
+fn small_files_that_were_made_together_are_fetched_together_once_some_are_read() {
+    if !can_mount() {
+        return;
+    }
+    const FILES: u64 = 400;
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    let content = |file: u64| file.to_le_bytes().repeat(500 + file as usize);
+    for file in 0..FILES {
+        fs::write(mounted.path(&format!("file{file}")), content(file)).expect("a file");
+    }
+    mounted.unmount();
+    let mounted = sandbox.mount();
+    let fetched = || {
+        let reads = mounted.status()["counters"]["store_reads"].clone();
+        ["for_reads", "ahead"].map(|cause| reads[cause].as_u64().expect("a number"))
+    };
+    let before = fetched();
+    for file in 0..FILES {
+        assert!(fs::read(mounted.path(&format!("file{file}"))).expect("a file") == content(file), "{file}");
+    }
+    let after = fetched();
+    let (for_reads, ahead) = (after[0] - before[0], after[1] - before[1]);
+    let pages: u64 = (0..FILES).map(|file| (content(file).len() as u64).div_ceil(4096)).sum();
+    assert_eq!(for_reads + ahead, pages, "each once: {for_reads} for reads, {ahead} ahead");
+    assert!(ahead > 0, "{for_reads} for reads");
+    mounted.unmount();
+}
+
+#[test]
 fn a_mount_in_the_background_returns_when_it_is_ready_and_sigterm_ends_it() {
     if !can_mount() {
         return;
