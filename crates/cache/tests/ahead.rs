@@ -6,7 +6,7 @@ mod common;
 use cache::{Cache, CacheError, Change, Cost, Progress, Settings, Task};
 use common::{Disks, Slot};
 use device::{BLOCK_BYTES, Block, Device, DeviceError, ObjectId, Page, Random, Read};
-use sim::{SimClock, SimDisk};
+use sim::{Damage, SimClock, SimDisk};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::Store;
@@ -123,6 +123,16 @@ impl Machine {
     /// Does all that there is to fetch.
     fn fetch_all(&self) {
         while self.cache.step(Task::Fetch) == Progress::Worked {}
+    }
+
+    /// Where the store has what a page of a file has all over, of whichever file.
+    fn places(&self, object: ObjectId, page: u64) -> impl Iterator<Item = Block> {
+        let store = &self.disks.store;
+        store.written_blocks().into_iter().filter(move |&at| {
+            let mut found = device::pages(1);
+            store.read(at, &mut found).expect("power");
+            found[0].0 == [byte(object, page); BLOCK_BYTES]
+        })
     }
 
     fn fetched(&self) -> (u64, u64) {
@@ -288,13 +298,7 @@ fn nothing_behind_the_end_is_fetched_and_holes_before_it_are_zeros() {
 fn a_damaged_page_ahead_fails_no_read_but_its_own() {
     let machine = Machine::new(512 << 20);
     let cache = &machine.cache;
-    let is_it = |&at: &Block| {
-        let mut page = device::pages(1);
-        machine.disks.store.read(at, &mut page).expect("power");
-        page[0].0 == [byte(FILE, 100); BLOCK_BYTES]
-    };
-    let places: Vec<Block> = machine.disks.store.written_blocks().into_iter().filter(is_it).collect();
-    places.into_iter().for_each(|at| machine.disks.store.rot(at, 5));
+    machine.places(FILE, 100).for_each(|at| machine.disks.store.rot(at, 5));
     for page in (0..96).step_by(8) {
         assert!(read(cache, FILE, page, 8) == original(FILE, page, 8), "before it");
         machine.fetch_all();
@@ -308,6 +312,29 @@ fn a_damaged_page_ahead_fails_no_read_but_its_own() {
     // Whoever writes all of it heals it.
     write(cache, FILE, 100, 7);
     assert!(read(cache, FILE, 100, 1) == [7; BLOCK_BYTES]);
+}
+
+#[test]
+fn an_unreadable_page_ahead_fails_no_read_of_pages_that_were_on_their_way_with_it() {
+    let machine = Machine::new(512 << 20);
+    let cache = machine.cache.clone();
+    machine.places(FILE, 100).for_each(|at| machine.disks.store.damage(at, Damage::Unreadable));
+    for number in 0..2 {
+        read(&cache, FILE, number * READ_PAGES, READ_PAGES);
+    }
+    let (asking, asked) = (cache.clone(), Slot::new());
+    let mut then = Some(asked.then());
+    let come: Meddling = Box::new(move || {
+        let then = then.take().expect("one device read");
+        asking.read(FILE, 64 * PAGE, 32 * BLOCK_BYTES, PAGES * PAGE, then);
+    });
+    *machine.meddling.lock().expect("one thread") = Some(come);
+    machine.step();
+    *machine.meddling.lock().expect("one thread") = None;
+    let found = answer(&cache, &asked).0.expect("they are readable");
+    assert!(found == original(FILE, 64, 32));
+    let own = answer(&cache, &ask(&cache, FILE, 100, 1)).0;
+    assert!(matches!(own, Err(CacheError::Store(store::StoreError::Device(_)))), "{own:?}");
 }
 
 #[test]
