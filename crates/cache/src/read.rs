@@ -342,12 +342,8 @@ fn take_off_ahead(state: &mut State, flights: &mut Vec<Flight>) {
         if there.is_some_and(|entry| entry.flight.is_some() || entry.covers(0..BLOCK_BYTES)) {
             continue;
         }
-        let is_new = there.is_none();
         let number = state.next_flight();
-        state.change(key, |entry| {
-            entry.flight = Some(number);
-            entry.used &= !is_new;
-        });
+        state.change(key, |entry| entry.flight = Some(number));
         flights.push(Flight { key, number, cause: Cause::Ahead, cut: state.cut_of(key) });
     }
 }

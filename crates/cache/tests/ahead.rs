@@ -275,6 +275,36 @@ fn no_more_than_an_eighth_of_the_memory_is_fetched_ahead_and_memory_keeps_its_bo
 }
 
 #[test]
+fn where_memory_is_small_and_full_of_changes_no_page_is_gone_before_its_reader_comes() {
+    let memory = 1 << 20;
+    let machine = Machine::new(memory);
+    let cache = &machine.cache;
+    (0..100).for_each(|page| write(cache, OTHER, page, 7));
+    assert!(cache.status().dirty_bytes > memory / 5 * 2);
+    for page in (0..PAGES).step_by(16) {
+        assert!(read(cache, FILE, page, 16) == original(FILE, page, 16));
+        machine.fetch_all();
+    }
+    assert_eq!(machine.fetched(), (32, PAGES - 32));
+    assert!(cache.status().counters.evicted > PAGES / 2);
+}
+
+#[test]
+fn behind_a_reader_who_was_faster_nothing_is_fetched() {
+    let machine = Machine::new(1 << 20);
+    let cache = &machine.cache;
+    for number in 0..PAGES / 16 {
+        // Others keep the only fetcher from what is ahead.
+        let asked = ask(cache, FILE, 16 * number, 16);
+        let others = [0, 3, 6, 9].map(|page| ask(cache, OTHER, (24 * number + page) % PAGES, 2));
+        assert!(answer(cache, &asked).0.expect("sound media") == original(FILE, 16 * number, 16));
+        others.iter().for_each(|other| drop(answer(cache, other).0.expect("sound media")));
+    }
+    machine.fetch_all();
+    assert_eq!(machine.fetched().1, 0, "all that was ahead was read, and is gone from memory");
+}
+
+#[test]
 fn nothing_behind_the_end_is_fetched_and_holes_before_it_are_zeros() {
     let machine = Machine::new(512 << 20);
     let cache = &machine.cache;
