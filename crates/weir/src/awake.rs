@@ -12,16 +12,17 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// After the first request it is looked this much later whether more flow.
-const FIRST_LOOK: Duration = Duration::from_millis(20);
+/// So many requests are a flow: within `BEGIN` of the first, a thousand a second, to begin with, since below it somebody waits for a
+/// disk, or thinks; between two looks, two hundred a second, to go on.
+const FLOW: u64 = 20;
+const BEGIN: Duration = Duration::from_millis(20);
+/// How often it is looked meanwhile, so that what is fast begins at once.
+const BEGIN_LOOKS: u32 = 10;
 /// Between two looks afterwards.
 const LOOK: Duration = Duration::from_millis(100);
-/// So many requests between two looks are a flow. A thousand a second to begin with: below it somebody waits for a disk, or
-/// thinks; two hundred to go on.
-const FLOW: u64 = 20;
 
-/// Looks between two questions to the machine itself.
-const LOOKS_PER_SECOND: u32 = 10;
+/// Between two questions to the machine itself.
+const ASK: Duration = Duration::from_secs(5);
 /// The share of all processors' time above which it is others who pay.
 const STOLEN_MAX: f64 = 0.05;
 /// For how long nothing is kept awake after that.
@@ -123,8 +124,11 @@ impl Keeper {
         loop {
             let seen = self.traffic.arrived();
             self.traffic.wait_beyond(seen);
-            std::thread::sleep(FIRST_LOOK);
-            if self.traffic.arrived() - seen < FLOW {
+            let flows = |_| {
+                std::thread::sleep(BEGIN / BEGIN_LOOKS);
+                self.traffic.arrived() - seen >= FLOW
+            };
+            if !(0..BEGIN_LOOKS).any(flows) {
                 continue;
             }
             let paused = match self.hold() {
@@ -152,21 +156,19 @@ impl Keeper {
         let mut before = (self.traffic.arrived(), self.wake_ups.polled(), Instant::now());
         self.wake_ups.hold()?;
         self.awake.told().is_held = true;
-        let mut times = ProcessorTimes::now();
-        let mut looks = 0;
+        let mut asked = (Instant::now(), ProcessorTimes::now());
         let end = loop {
             std::thread::sleep(LOOK);
             let now = (self.traffic.arrived(), self.wake_ups.polled(), Instant::now());
             let came = now.0 - before.0;
             self.account(came, now.1.saturating_sub(before.1), now.2 - before.2);
             before = now;
-            looks += 1;
             if came < FLOW {
                 break End::NoRequests;
             }
-            if looks % LOOKS_PER_SECOND == 0 {
-                let since = std::mem::replace(&mut times, ProcessorTimes::now());
-                if times.stolen_since(&since) > STOLEN_MAX {
+            if asked.0.elapsed() >= ASK {
+                let since = std::mem::replace(&mut asked, (Instant::now(), ProcessorTimes::now()));
+                if asked.1.stolen_since(&since.1) > STOLEN_MAX {
                     break End::Stolen;
                 }
                 if self.wake_ups.is_on_battery() {
@@ -209,7 +211,7 @@ mod tests {
         let awake = Awake::start(wake_ups(root.path()), traffic.clone()).expect("a thread");
         let asked = || fs::read(root.path().join("latency")).expect("a file");
         (1..FLOW).for_each(|_| traffic.note());
-        std::thread::sleep(2 * FIRST_LOOK);
+        std::thread::sleep(2 * BEGIN);
         assert_eq!(asked(), [0_u8; 0], "too few to be worth it");
         while asked().is_empty() {
             (0..FLOW).for_each(|_| traffic.note());

@@ -10,7 +10,9 @@ use super::program::PACKAGES;
 #[derive(Debug, Error)]
 pub(crate) enum BenchError {
     /// Loop devices and mounts are the superuser's.
-    #[error("this benchmark sets up block devices and mounts file systems, which needs root")]
+    #[error(
+        "this benchmark sets up block devices, mounts file systems, or has the kernel drop its caches, which needs root"
+    )]
     NotRoot,
 
     /// A program that the benchmark drives is not installed.

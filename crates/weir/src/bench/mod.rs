@@ -6,7 +6,7 @@
 //! | `nonblocking_writes` | the first writes to pages that nobody holds, beside ext4 |
 //! | `counters` | what a million partial writes and their syncs cost the store: nothing |
 //! | `cleaning` | what overwrites of a store that is nearly full cost, beside what its policy predicts |
-//! | `door` | what each operation costs, beside a trivial file system in memory |
+//! | `door` | operations beside a trivial file system in memory; overwrites, trees of files and SQLite beside ext4 |
 //! | `scaling` | what operations cost from the file system down, by one thread and by several |
 //! | `bystander` | how long small writes wait while another client does something large |
 //! | `start` | how long a mount takes after a kill -9 |
@@ -64,7 +64,7 @@ enum Experiment {
     Counters(counters::CountersArgs),
     /// Overwrites of a store that is nearly full: what is written for each page, and how long the slowest write waits.
     Cleaning(cleaning::CleaningArgs),
-    /// What each operation costs beside a trivial in-memory file system, one client and two.
+    /// Operations, overwrites, trees of files and SQLite, beside a trivial in-memory file system and ext4, against targets.
     Door(door::DoorArgs),
     /// What operations cost from the file system down, without the kernel, by one thread and by several.
     Scaling(scaling::ScalingArgs),
@@ -87,6 +87,9 @@ enum Experiment {
     /// The trivial file system, in a process of its own.
     #[command(hide = true)]
     DoorPeer(door::PeerArgs),
+    /// Busy threads, in a process of their own.
+    #[command(hide = true)]
+    DoorBusy(door::BusyArgs),
 }
 
 /// Runs a benchmark; results go to stdout, progress to stderr.
@@ -109,5 +112,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), BenchError> {
         Experiment::ReplayLoad(args) => replay_accuracy::run_load(args),
         Experiment::ModelledDevice(args) => replay_accuracy::run_device(args),
         Experiment::DoorPeer(args) => door::run_peer(args),
+        Experiment::DoorBusy(args) => {
+            door::run_busy(args);
+            Ok(())
+        }
     }
 }

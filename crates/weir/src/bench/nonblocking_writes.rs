@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::error::BenchError;
-use super::measure::measure;
+use super::measure::{Measured, measure};
 use super::placement::{self, Placement, Processors};
 use super::program::{check_machine, command, run};
 use super::report::{BySize, ModelReport, Ratio, Report, Row, Run, median, text};
@@ -56,7 +56,7 @@ pub(super) struct NonblockingWritesArgs {
 
 /// How much to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Size {
+pub(super) enum Size {
     Small,
     Real,
 }
@@ -80,10 +80,29 @@ impl Models {
     }
 }
 
+/// A load, and the system that it works on.
+type Turn = (&'static str, &'static str, Sync);
+
+/// Every load, in the order in which the systems take turns.
+const TURNS: [Turn; 8] = [
+    (OVERWRITE, EXT4, Sync::Never),
+    (OVERWRITE, WEIR_DISK, Sync::Never),
+    (OVERWRITE, WEIR_BLOCKING, Sync::Never),
+    (OVERWRITE_SYNC, EXT4, Sync::EachWrite),
+    (OVERWRITE_SYNC, EXT4_JOURNAL_TMPFS, Sync::EachWrite),
+    (OVERWRITE_SYNC, WEIR_TMPFS, Sync::EachWrite),
+    (OVERWRITE_SYNC, EXT4_JOURNAL_DISK, Sync::EachWrite),
+    (OVERWRITE_SYNC, WEIR_DISK, Sync::EachWrite),
+];
+/// Those that the ratios to ext4 are made of.
+const TURNS_FOR_RATIOS: [Turn; 4] = [TURNS[0], TURNS[1], TURNS[3], TURNS[5]];
+
 /// The numbers behind `--size`.
 #[derive(Debug, Clone)]
 struct Scale {
     pages: u64,
+    /// No run overwrites more of them.
+    writes_max: u64,
     device_bytes: u64,
     /// Of weir's buffer and of ext4's external journal alike.
     buffer_bytes: u64,
@@ -93,6 +112,7 @@ struct Scale {
     slice: Duration,
     runs: u32,
     sizes: &'static [u64],
+    turns: &'static [Turn],
 }
 
 impl Scale {
@@ -101,22 +121,40 @@ impl Scale {
         match size {
             Size::Small => Scale {
                 pages: 2_000,
+                writes_max: 2_000,
                 device_bytes: 256 << 20,
                 buffer_bytes: 64 << 20,
                 limit: Duration::from_millis(300),
                 slice: Duration::from_millis(50),
                 runs: 1,
                 sizes,
+                turns: &TURNS,
             },
             Size::Real => Scale {
                 pages: 100_000,
+                writes_max: 100_000,
                 device_bytes: 4 << 30,
                 buffer_bytes: 512 << 20,
                 limit: Duration::from_secs(if with_table { 3 } else { 10 }),
                 slice: Duration::from_millis(500),
                 runs: if with_table { 1 } else { 3 },
                 sizes,
+                turns: &TURNS,
             },
+        }
+    }
+
+    /// Only what the ratios to ext4 need, in so many runs that are as short as they can be: `real` ones take some
+    /// minutes. weir takes home what it was given after each turn, on the disk model at 8 ms for each page.
+    fn for_ratios(size: Size, model: Model, runs: u32) -> Scale {
+        let all = Scale { runs, turns: &TURNS_FOR_RATIOS, ..Scale::new(size, false) };
+        match (size, model) {
+            (Size::Small, Model::Hdd) => Scale { writes_max: 200, ..all },
+            (Size::Small, _) => all,
+            (Size::Real, model) => {
+                let writes_max = if model == Model::Hdd { 2_000 } else { 20_000 };
+                Scale { pages: 20_000, writes_max, limit: Duration::from_secs(3), ..all }
+            }
         }
     }
 }
@@ -132,9 +170,8 @@ struct Places {
 }
 
 impl Places {
-    fn new(scale: &Scale) -> Result<Places, BenchError> {
-        let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
-        let files = remove_on_drop(&root);
+    fn new(root: &Path, scale: &Scale) -> Result<Places, BenchError> {
+        let files = remove_on_drop(root);
         let (memory, disk) = (root.join("memory"), root.join("disk"));
         for directory in [&memory, &disk] {
             fs::create_dir_all(directory)
@@ -155,7 +192,8 @@ pub(super) fn run_benchmark(args: &NonblockingWritesArgs) -> Result<(), BenchErr
     let present = std::thread::available_parallelism().map_or(1, usize::from);
     let processors = Processors::claim(args.placement)?;
     let scale = Scale::new(args.size, args.table);
-    let places = Places::new(&scale)?;
+    let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
+    let places = Places::new(&root, &scale)?;
     let mut models = Vec::new();
     for &model in args.model.list() {
         let design = Design { model, bytes: scale.device_bytes, processors };
@@ -184,27 +222,48 @@ pub(super) fn run_benchmark(args: &NonblockingWritesArgs) -> Result<(), BenchErr
     Ok(())
 }
 
-fn file_system_of(path: &Path) -> String {
+/// What one device model's overwrites came to, in writes a second, run by run.
+pub(super) struct BesideExt4 {
+    pub(super) model: Model,
+    pub(super) measured: Measured,
+    pub(super) sync: Sync,
+    pub(super) weir: Vec<f64>,
+    pub(super) ext4: Vec<f64>,
+}
+
+/// Overwrites of 512 B beside ext4 on each device model, the fastest first, by one thread, with and without fdatasync, everything wherever the
+/// kernel puts it. Everything lies below `root`.
+pub(super) fn beside_ext4(root: &Path, size: Size, runs: u32) -> Result<Vec<BesideExt4>, BenchError> {
+    let mut found = Vec::new();
+    for model in Model::ALL.into_iter().rev() {
+        let scale = Scale::for_ratios(size, model, runs);
+        let places = Places::new(root, &scale)?;
+        let design = Design { model, bytes: scale.device_bytes, processors: None };
+        let report = run_model(&design, &scale, &places, 1)?;
+        let rates = |load, system| -> Vec<f64> {
+            let row = report.rows.iter().find(|row| (row.load, row.system) == (load, system));
+            row.map(|row| row.runs.iter().map(|run| run.writes_per_s).collect()).unwrap_or_default()
+        };
+        for (load, system, sync) in [TURNS[1], TURNS[5]] {
+            let (weir, ext4) = (rates(load, system), rates(load, EXT4));
+            found.push(BesideExt4 { model, measured: report.measured, sync, weir, ext4 });
+        }
+    }
+    Ok(found)
+}
+
+/// The type and the source of the file system that `path` lies on.
+pub(super) fn file_system_of(path: &Path) -> String {
     let arguments = ["--noheadings", "--output", "FSTYPE,SOURCE", "--target"];
     run(command("findmnt", arguments).arg(path)).unwrap_or_else(|_| "an unknown file system".to_owned())
 }
 
-/// The systems that one model compares.
-struct Systems {
-    ext4: System,
-    ext4_journal_memory: System,
-    ext4_journal_disk: System,
-    weir_blocking: System,
-    weir_disk: System,
-    weir_memory: System,
-}
+/// The systems that one model compares, by name.
+struct Systems(Vec<(&'static str, System)>);
 
 impl Systems {
+    /// Sets up those that take turns.
     fn set_up(device: &Design, scale: &Scale, places: &Places) -> Result<Systems, BenchError> {
-        let set_up = |name: &str, kind| {
-            eprintln!("{}: setting up {name}", device.model.name());
-            System::set_up(name, kind, device, &places.disk, scale.pages)
-        };
         let weir = |fetch, place: &Path| Kind::Weir {
             fetch,
             buffer_in: place.to_path_buf(),
@@ -214,36 +273,37 @@ impl Systems {
             journal_in: place.to_path_buf(),
             journal_bytes: scale.buffer_bytes,
         };
-        Ok(Systems {
-            ext4: set_up("ext4", Kind::Ext4)?,
-            ext4_journal_memory: set_up("ext4-journal-tmpfs", journal(&places.memory))?,
-            ext4_journal_disk: set_up("ext4-journal-disk", journal(&places.disk))?,
-            weir_blocking: set_up("weir-blocking", weir(Fetch::Blocking, &places.disk))?,
-            weir_disk: set_up("weir-disk", weir(Fetch::Lazy, &places.disk))?,
-            weir_memory: set_up("weir-tmpfs", weir(Fetch::Lazy, &places.memory))?,
-        })
+        let all = [
+            (EXT4, "ext4", Kind::Ext4),
+            (EXT4_JOURNAL_TMPFS, "ext4-journal-tmpfs", journal(&places.memory)),
+            (EXT4_JOURNAL_DISK, "ext4-journal-disk", journal(&places.disk)),
+            (WEIR_BLOCKING, "weir-blocking", weir(Fetch::Blocking, &places.disk)),
+            (WEIR_DISK, "weir-disk", weir(Fetch::Lazy, &places.disk)),
+            (WEIR_TMPFS, "weir-tmpfs", weir(Fetch::Lazy, &places.memory)),
+        ];
+        let takes_turns = |name| scale.turns.iter().any(|&(_, system, _)| system == name);
+        let set_up = |(name, file_name, kind)| {
+            eprintln!("{}: setting up {name}", device.model.name());
+            Ok((name, System::set_up(file_name, kind, device, &places.disk, scale.pages)?))
+        };
+        all.into_iter()
+            .filter(|&(name, ..)| takes_turns(name))
+            .map(set_up)
+            .collect::<Result<_, _>>()
+            .map(Systems)
     }
 
-    /// Every load, in the order in which the systems take turns.
-    fn loads(&self) -> [(&'static str, &'static str, &System, Sync); 8] {
-        [
-            (OVERWRITE, EXT4, &self.ext4, Sync::Never),
-            (OVERWRITE, WEIR_DISK, &self.weir_disk, Sync::Never),
-            (OVERWRITE, WEIR_BLOCKING, &self.weir_blocking, Sync::Never),
-            (OVERWRITE_SYNC, EXT4, &self.ext4, Sync::EachWrite),
-            (OVERWRITE_SYNC, EXT4_JOURNAL_TMPFS, &self.ext4_journal_memory, Sync::EachWrite),
-            (OVERWRITE_SYNC, WEIR_TMPFS, &self.weir_memory, Sync::EachWrite),
-            (OVERWRITE_SYNC, EXT4_JOURNAL_DISK, &self.ext4_journal_disk, Sync::EachWrite),
-            (OVERWRITE_SYNC, WEIR_DISK, &self.weir_disk, Sync::EachWrite),
-        ]
+    fn named(&self, name: &str) -> &System {
+        let found = self.0.iter().find(|(system, _)| *system == name);
+        &found.expect("what takes turns was set up").1
     }
 }
 
 /// What one size's turns found.
 #[derive(Default)]
 struct Found {
-    /// The runs of each load, in the order of [`Systems::loads`].
-    runs: [Vec<Run>; 8],
+    /// The runs of each load, in the order of the turns.
+    runs: Vec<Vec<Run>>,
     bare: Vec<Run>,
     /// weir with its buffer on the disk, over the bare loop beside it, slice by slice.
     disk_to_bare: Vec<f64>,
@@ -258,17 +318,14 @@ fn run_model(design: &Design, scale: &Scale, places: &Places, seed: u64) -> Resu
     let systems = Systems::set_up(design, scale, places)?;
     let mut report = ModelReport { model, measured, rows: Vec::new(), ratios: Vec::new() };
     for &bytes in scale.sizes {
-        let mut found = Found::default();
+        let mut found = Found { runs: vec![Vec::new(); scale.turns.len()], ..Found::default() };
         for turn in 0..scale.runs {
             eprintln!("{}: {bytes} B, run {} of {}", model.name(), turn + 1, scale.runs);
             take_turns(&systems, scale, places, bytes, seed + u64::from(turn), &mut found)?;
         }
-        let mut rows: Vec<Row> = systems
-            .loads()
-            .iter()
-            .zip(found.runs)
-            .map(|((load, system, ..), runs)| Row::new(load, system, bytes, runs))
-            .collect();
+        let turns = scale.turns.iter().zip(found.runs);
+        let mut rows: Vec<Row> =
+            turns.map(|((load, system, _), runs)| Row::new(load, system, bytes, runs)).collect();
         rows.push(Row::new(OVERWRITE_SYNC, BARE, bytes, found.bare));
         if bytes == WRITE_BYTES {
             report.ratios = ratios(model, &rows, median(&found.disk_to_bare));
@@ -286,13 +343,13 @@ fn take_turns(
     seed: u64,
     found: &mut Found,
 ) -> Result<(), BenchError> {
-    for (index, (_, name, system, sync)) in systems.loads().into_iter().enumerate() {
-        let mounted = system.mount()?;
+    for (index, &(_, name, sync)) in scale.turns.iter().enumerate() {
+        let mounted = systems.named(name).mount()?;
         let mut load = Overwriter::open(&mounted.file, scale.pages, bytes, seed)?;
         let done = if (name, sync) == (WEIR_DISK, Sync::EachWrite) {
             beside_the_bare_loop(&mut load, scale, places, bytes, found)?
         } else {
-            Run::from(load.run(scale.pages, scale.limit, sync)?)
+            Run::from(load.run(scale.writes_max, scale.limit, sync)?)
         };
         found.runs[index].push(done);
     }

@@ -1,9 +1,13 @@
 //! Running the programs that benchmarks drive.
 
 use std::ffi::OsStr;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, OnceLock};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::error::BenchError;
+use super::undo::Undo;
 
 /// The Debian packages that bring every program a benchmark drives.
 pub(super) const PACKAGES: &str = "nbdkit libnbd-bin fuse3 util-linux e2fsprogs strace rocksdb-tools sqlite3";
@@ -20,12 +24,33 @@ pub(super) fn command<A: AsRef<OsStr>>(
 
 /// Runs a command to its end and returns what it wrote to stdout, without the last newline.
 pub(super) fn run(command: &mut Command) -> Result<String, BenchError> {
-    let output = command
-        .output()
-        .map_err(|error| BenchError::Command { command: line(command), says: error.to_string() })?;
+    let output = command.output();
+    result(command, output)
+}
+
+/// The same for a program that works for a while: it is killed when the benchmark is stopped. Not for taking down.
+pub(super) fn run_until_stopped(command: &mut Command) -> Result<String, BenchError> {
+    let process = Arc::new(OnceLock::new());
+    let started = Arc::clone(&process);
+    let _kill = Undo::new(move || {
+        if let Some(process) = started.get() {
+            // A process that has ended is nobody else's yet: this names it, not its number.
+            let _ = pidfd_send_signal(process, Signal::KILL);
+        }
+    });
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let output = child.and_then(|child| {
+        let _ = process.set(pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?);
+        child.wait_with_output()
+    });
+    result(command, output)
+}
+
+fn result(command: &Command, output: std::io::Result<Output>) -> Result<String, BenchError> {
+    let failed = |says| BenchError::Command { command: line(command), says };
+    let output = output.map_err(|error| failed(error.to_string()))?;
     if !output.status.success() {
-        let says = format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
-        return Err(BenchError::Command { command: line(command), says });
+        return Err(failed(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())));
     }
     Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
 }

@@ -6,6 +6,7 @@
 //! a model is stated together with what it measured ([`super::measure`]).
 
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -22,6 +23,8 @@ use super::undo::Undo;
 
 /// Bringing up two small programs takes well under a second; a loaded machine gets a minute.
 const UP_SECONDS_MAX: u64 = 60;
+/// How often the removal of a directory is tried in which somebody is making files.
+const REMOVALS_MAX: u32 = 100;
 
 /// What kind of device is modelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
@@ -168,7 +171,13 @@ impl SlowDevice {
 pub(super) fn remove_on_drop(directory: &Path) -> Undo {
     let directory = directory.to_path_buf();
     Undo::new(move || {
-        let _ = fs::remove_dir_all(directory);
+        // Clients that are being stopped may still make files meanwhile, until their directory is gone.
+        for _ in 0..REMOVALS_MAX {
+            match fs::remove_dir_all(&directory) {
+                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+                _ => return,
+            }
+        }
     })
 }
 

@@ -10,7 +10,7 @@ use std::process::Command;
 use super::error::BenchError;
 use super::program::{command, run};
 use super::slow_device::{Design, Direct, LoopDevice, SlowDevice, unmount_on_drop};
-use super::undo::Undo;
+use super::undo::{self, Undo};
 use super::workload::lay_out;
 
 /// How weir treats a write to a page that it does not hold.
@@ -129,7 +129,7 @@ impl System {
                 (unmount_on_drop(&self.mount_point), mount)
             }
         };
-        run(&mut mount)?;
+        undo::uninterrupted(|| run(&mut mount))?;
         Ok(Mounted { file: self.mount_point.join("file"), _unmount: unmount })
     }
 }

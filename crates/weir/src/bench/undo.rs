@@ -4,7 +4,7 @@
 //! down all that are left, newest first. The release profile aborts on panic, so the panic hook does it, not unwinding.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -46,6 +46,19 @@ impl Drop for Undo {
             None => wait_while_stopping(),
         }
     }
+}
+
+/// Puts something up with a program that takes a moment: a stop that comes meanwhile first waits for it, so as not to find
+/// nothing to take down and leave what comes up later. `up` must not panic.
+pub(super) fn uninterrupted<T>(up: impl FnOnce() -> T) -> T {
+    let running = Arc::new(Mutex::new(()));
+    let waited_for = Arc::clone(&running);
+    let guard = running.lock().unwrap_or_else(PoisonError::into_inner);
+    let wait = Undo::new(move || drop(waited_for.lock()));
+    let result = up();
+    drop(guard);
+    drop(wait);
+    result
 }
 
 fn wait_while_stopping() {

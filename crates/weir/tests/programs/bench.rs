@@ -76,17 +76,54 @@ fn the_door_is_measured_beside_a_trivial_file_system_operation_by_operation() {
     if !can_mount() {
         return;
     }
-    let report = bench(&["door", "--rounds", "2", "--slice", "10", "--clients", "1,2"]);
-    let rows = report["rows"].as_array().expect("rows");
+    let report =
+        bench(&["door", "--rows", "operations", "--rounds", "2", "--slice", "10", "--clients", "1,2"]);
+    let rows = report["operations"].as_array().expect("rows");
     assert_eq!(rows.len(), 9 * 2, "each operation by one client and by two: {report}");
     for row in rows {
-        for figure in ["peer_micros", "weir_micros", "ratio", "peer_cpu_micros", "weir_cpu_micros"] {
-            assert!(row[figure].as_f64().is_some_and(|figure| figure > 0.0), "{figure}: {row}");
+        for of in ["peer", "weir"] {
+            let of = |what: &str| &row["summary"][format!("{of}_{what}")];
+            for figure in [&of("micros")["median"], &of("per_s")["median"], of("cpu_micros")] {
+                assert!(figure.as_f64().is_some_and(|figure| figure > 0.0), "{row}");
+            }
         }
     }
     // Every operation came to the door: what the kernel answers from its memory takes less than a switch of threads.
-    let fastest = rows.iter().filter_map(|row| row["peer_micros"].as_f64()).fold(f64::MAX, f64::min);
+    let peer = rows.iter().filter_map(|row| row["summary"]["peer_micros"]["median"].as_f64());
+    let fastest = peer.fold(f64::MAX, f64::min);
     assert!(fastest > 1.0, "{fastest} us");
+    // The disk's file system has writes, wherever this test runs.
+    assert!(rows[0]["disk"][1]["p50_micros"].as_f64().is_some_and(|figure| figure > 0.0), "{report}");
+}
+
+#[test]
+fn every_target_of_the_door_has_a_figure() {
+    if !can_mount() {
+        return;
+    }
+    let operations = ["--clients", "1,8", "--slice", "10", "--only", "write512,create-unlink"];
+    let small = ["door", "--size", "small", "--rounds", "1"];
+    let report = bench(&[&small[..], &operations[..]].concat());
+    let targets = report["targets"].as_array().expect("targets");
+    let rows: Vec<_> = targets.iter().map(|target| target["row"].as_str().expect("a name")).collect();
+    assert_eq!(rows.len(), 5 + 6 + 7 + 3, "{rows:?}");
+    for target in targets {
+        assert!(target["figure"]["median"].as_f64().is_some_and(|figure| figure > 0.0), "{target}");
+        assert!(target["met"].is_boolean(), "{target}");
+    }
+    assert_eq!(report["busy_threads"], 0);
+}
+
+#[test]
+fn the_door_is_measured_under_load() {
+    if !can_mount() {
+        return;
+    }
+    let report = bench(&["door", "--rows", "sqlite", "--size", "small", "--rounds", "1", "--load"]);
+    assert_eq!(report["busy_threads"], report["processors"]);
+    assert_eq!(report["targets"].as_array().map(Vec::len), Some(3), "{report}");
+    let used = report["others"]["used"].as_f64().expect("a share");
+    assert!((0.0..=1.0).contains(&used), "{report}");
 }
 
 #[test]
@@ -114,7 +151,11 @@ fn overwrites_of_a_nearly_full_store_are_measured_beside_what_the_policy_predict
 #[test]
 fn a_benchmark_that_is_stopped_takes_everything_down() {
     if can_mount() {
-        stop_while_mounted(&std::env::var("PATH").expect("a path of programs"));
+        let path = std::env::var("PATH").expect("a path of programs");
+        // The tmpfs, an export, and a file system on it.
+        stop_while_mounted(&path, &["nonblocking-writes", "--size", "small", "--model", "hdd"], 3);
+        stop_while_mounted(&path, &["door", "--rows", "operations", "--only", "create-unlink"], 2);
+        stop_while_mounted(&path, &["door", "--rows", "tree", "--size", "small", "--rounds", "100"], 1);
     }
 }
 
@@ -131,16 +172,16 @@ fn a_modelled_device_is_waited_for_until_its_server_listens() {
     // By another process: ours may fork for another test while the file is open, which then could not be run.
     let write = ["-c", "printf %s \"$1\" > \"$2\" && chmod 755 \"$2\"", "sh", &script];
     succeeds(Command::new("sh").args(write).arg(first.path().join("nbdkit")));
-    stop_while_mounted(&format!("{}:{path}", first.path().display()));
+    let path = format!("{}:{path}", first.path().display());
+    stop_while_mounted(&path, &["nonblocking-writes", "--size", "small", "--model", "hdd"], 3);
 }
 
-/// Starts a benchmark with these programs, stops it once a file system on a modelled device is mounted, and looks for
-/// what it left.
-fn stop_while_mounted(path: &str) {
+/// Starts a benchmark with these programs, stops it once so much is mounted, and looks for what it left.
+fn stop_while_mounted(path: &str, arguments: &[&str], mounts: usize) {
     let mut says = tempfile::tempfile().expect("a temporary file");
     let mut bench = weir()
         .arg("bench")
-        .args(["nonblocking-writes", "--size", "small", "--model", "hdd"])
+        .args(arguments)
         .env("PATH", path)
         .stdout(Stdio::null())
         .stderr(says.try_clone().expect("a free descriptor"))
@@ -148,8 +189,7 @@ fn stop_while_mounted(path: &str) {
         .expect("weir starts");
     let place = std::env::temp_dir().join(format!("weir-bench-{}", bench.id()));
     let place = place.to_str().expect("a plain path");
-    // Three: the tmpfs, an export, and a file system on it.
-    while mounts_below(place) < 3 {
+    while mounts_below(place) < mounts {
         if let Some(status) = bench.try_wait().expect("a child of ours") {
             let mut text = String::new();
             says.rewind().and_then(|()| says.read_to_string(&mut text)).expect("what it said");

@@ -1,96 +1,150 @@
-//! `weir bench door`: what an operation costs through weir's door, beside a trivial file system in memory.
+//! `weir bench door`: weir through the kernel's door, beside a trivial file system in memory and beside ext4, against targets.
 //!
-//! The peer promises nothing and keeps nothing, so what it takes is what the kernel's door costs by itself. Both are
-//! processes of their own, mounted at the same time with the same settings, and take turns: in each round each
-//! operation runs for a slice on one and then on the other.
+//! The peer, a null server, promises nothing and keeps nothing, so what it takes is what the kernel's door costs by itself:
+//! where the kernel's round trip decides, it is the floor. Where the daemon decides, the file system of the disk below is the
+//! standard. All take turns, so that whatever else the machine does hits each of them; no thread is put anywhere.
 //!
-//! Each client and each thread at a door has a processor: the first one the first, and so on. So with one client a
-//! request and its reply are two switches of threads on one processor. Left alone, the scheduler sometimes spreads them
-//! over two, where each switch wakes a processor that has gone to sleep, which takes ten times as long and drowns what
-//! is measured. What weir does in the background runs where the scheduler puts it.
+//! While requests flow, weir keeps processors from going to sleep; the benchmark does it while the peer has its turn.
 //!
 //! | file | what it is |
 //! | --- | --- |
 //! | `peer` | the trivial file system |
-//! | `mounted` | the two mounts, and what their processes used of the machine |
-//! | `load` | the operations |
-//! | `processors` | on which processors threads run |
-//! | `report` | figures as text and JSON |
+//! | `mounted` | mounts, and what their processes used of the machine |
+//! | `operations`, `load` | single operations, by one client and several |
+//! | `overwrites` | of un-cached pages, on modelled devices |
+//! | `tree`, `tar` | programs on trees of files; the tree |
+//! | `sqlite` | transactions |
+//! | `machine` | kept awake, kept busy, and how much of it others used |
+//! | `report` | figures and targets as text and JSON |
 
 mod load;
+mod machine;
 mod mounted;
+mod operations;
+mod overwrites;
 mod peer;
-mod processors;
 mod report;
+mod sqlite;
+mod tar;
+mod tree;
 
 use std::fs;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::error::BenchError;
+use super::nonblocking_writes::{Size, file_system_of};
+use super::program::{check_machine, check_programs};
 use super::slow_device::remove_on_drop;
 use super::undo;
-use crate::cli::KernelCache;
-use load::{Done, Load, Operation};
-use mounted::{Mount, Used};
-use report::{Cell, Report, Row};
+use load::Operation;
+use machine::{Awake, Ticks};
+use operations::{Plan, Row};
+use report::{Report, Reported, Target};
 
+pub(super) use machine::{BusyArgs, run_busy};
 pub(super) use peer::{PeerArgs, run_peer};
 
 /// What to measure.
 #[derive(Debug, Args)]
 pub(super) struct DoorArgs {
+    /// `small` only shows that everything works; `real` gives figures.
+    #[arg(long, value_enum, default_value_t = Size::Real)]
+    size: Size,
     /// Write the result as JSON.
     #[arg(long)]
     json: bool,
-    /// How many clients work at once, each on files of its own; several counts are measured one after the other.
-    #[arg(long, value_delimiter = ',', default_value = "1,2", value_parser = clap::value_parser!(u8).range(1..=64))]
-    clients: Vec<u8>,
-    /// Threads at each door.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
-    threads: u8,
-    /// How often both take their turn.
-    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u16).range(1..))]
-    rounds: u16,
-    /// Milliseconds of one turn.
-    #[arg(long, value_name = "MS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
-    slice: u64,
-    /// Only these operations [default: all].
+    /// Only these groups of rows [default: all; overwrites and tree need root].
     #[arg(long, value_enum, value_delimiter = ',')]
-    only: Vec<Operation>,
-    /// Where weir keeps its store and buffer [default: beside the mounts, below $TMPDIR].
+    rows: Vec<Group>,
+    /// How often all take their turn [default: 20 for operations, 5 for sqlite and tree, 3 for overwrites].
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: Option<u16>,
+    /// The same beside as many busy threads of normal priority as there are processors.
+    #[arg(long)]
+    load: bool,
+    /// Where everything lies; ext4 if it is to be the standard [default: $TMPDIR].
     #[arg(long, value_name = "DIR")]
     media: Option<PathBuf>,
+    /// Operations: how many clients work at once, each on files of its own.
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8", value_parser = clap::value_parser!(u8).range(1..=64))]
+    clients: Vec<u8>,
+    /// Operations: threads at each door [default: weir's].
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=16))]
+    threads: Option<u8>,
+    /// Operations: milliseconds of one turn.
+    #[arg(long, value_name = "MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
+    slice: u64,
+    /// Operations: only these [default: all].
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Operation>,
+}
+
+/// Rows of the report that are measured together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Group {
+    /// Single operations, beside the peer and the disk's file system.
+    Operations,
+    /// Un-cached 512 B overwrites on modelled devices.
+    Overwrites,
+    /// Untar, rm -rf, cold tar, cold ls -l, a cold sequential read.
+    Tree,
+    /// Transactions of one row.
+    Sqlite,
+}
+
+impl DoorArgs {
+    fn has(&self, group: Group) -> bool {
+        self.rows.is_empty() || self.rows.contains(&group)
+    }
+
+    fn rounds(&self, group: Group) -> u16 {
+        self.rounds.unwrap_or(match group {
+            Group::Operations => 20,
+            Group::Sqlite | Group::Tree => 5,
+            Group::Overwrites => 3,
+        })
+    }
 }
 
 /// Runs the benchmark and prints what it found.
 pub(super) fn run_benchmark(args: &DoorArgs) -> Result<(), BenchError> {
-    undo::install()?;
-    let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
-    let _files = remove_on_drop(&root);
-    fs::create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
-    let media = args.media.as_ref().unwrap_or(&root).join(format!("weir-door-{}", std::process::id()));
-    let _media = remove_on_drop(&media);
-
-    let mut rows = Vec::new();
-    // Data and names go through the cache that a mount has by default; what the kernel would answer from its memory is
-    // measured with mounts that it may not remember anything of.
-    for cache in [KernelCache::Full, KernelCache::None] {
-        let chosen = |operation: &Operation| args.only.is_empty() || args.only.contains(operation);
-        let operations: Vec<Operation> =
-            Operation::ALL.into_iter().filter(|one| one.kernel_cache() == cache).filter(chosen).collect();
-        if operations.is_empty() {
-            continue;
-        }
-        let peer = Mount::peer(&root.join("peer"), args.threads, cache)?;
-        let weir = Mount::weir(&media.join(cache.name()), &root.join("weir"), args.threads, cache)?;
-        let clients = args.clients.iter().copied().max().unwrap_or(1);
-        let systems = [Prepared::new(peer, clients)?, Prepared::new(weir, clients)?];
-        rows.extend(measure(args, &operations, &systems)?);
+    if args.has(Group::Overwrites) {
+        check_machine()?;
     }
-    let report = Report::new(args.threads, args.rounds, args.slice, rows);
+    if args.has(Group::Tree) {
+        check_programs(&tree::PROGRAMS)?;
+    }
+    undo::install()?;
+    machine::adopt_daemons()?;
+    let parent = args.media.clone().unwrap_or_else(std::env::temp_dir);
+    let root = parent.join(format!("weir-bench-{}", std::process::id()));
+    let files = remove_on_drop(&root);
+    fs::create_dir(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
+    let (start, before) = (Instant::now(), Ticks::now()?);
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let busy_threads = if args.load { processors } else { 0 };
+    let busy = (busy_threads > 0).then(|| machine::keep_busy(busy_threads, &root)).transpose()?;
+    // Where several are mounted, one over the other, only the last is to be seen.
+    let disk = file_system_of(&root).lines().next_back().unwrap_or_default().to_owned();
+    let found = measure(args, &root, &disk)?;
+    drop((busy, files));
+    machine::take_in_adopted();
+    let report = Report {
+        benchmark: "door",
+        version: env!("CARGO_PKG_VERSION"),
+        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+        processors,
+        disk: disk.split_whitespace().collect::<Vec<_>>().join(" "),
+        busy_threads,
+        others: Ticks::now()?.others_since(before),
+        seconds: start.elapsed().as_secs(),
+        operations: found.operations.into_iter().map(Reported::from).collect(),
+        targets: found.targets,
+        notes: found.notes,
+    };
     if args.json {
         println!("{}", serde_json::to_string_pretty(&report).expect("names and numbers"));
     } else {
@@ -99,50 +153,51 @@ pub(super) fn run_benchmark(args: &DoorArgs) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// A mount with the clients' files on it.
-struct Prepared {
-    mount: Mount,
-    loads: Vec<Load>,
+#[derive(Default)]
+struct Found {
+    operations: Vec<Row>,
+    targets: Vec<Target>,
+    notes: Vec<String>,
 }
 
-impl Prepared {
-    fn new(mount: Mount, clients: u8) -> Result<Prepared, BenchError> {
-        let load = |client: u8| Load::prepare(&mount.directory().join(format!("client-{client}")), client);
-        let loads = (0..clients).map(load).collect::<Result<_, _>>()?;
-        processors::put_door(mount.process())?;
-        Ok(Prepared { mount, loads })
+/// Measures what is asked for, one group after the other.
+fn measure(args: &DoorArgs, root: &Path, disk: &str) -> Result<Found, BenchError> {
+    let mut found = Found::default();
+    let disk = disk.split_whitespace().next().unwrap_or("an unknown file system");
+    if disk != "ext4" {
+        found.notes.push(format!("everything lies on {disk}: the targets speak of ext4 (--media DIR)"));
     }
-
-    fn turn(&self, operation: Operation, clients: u8, slice: Duration) -> Result<Cell, BenchError> {
-        let before = Used::by(self.mount.process())?;
-        let done: Done = load::run(&self.loads[..usize::from(clients)], operation, slice)?;
-        let used = Used::by(self.mount.process())?.since(&before);
-        Ok(Cell::new(done, clients, used))
+    if args.has(Group::Operations) {
+        if let Err(error) = Awake::hold() {
+            found.notes.push(format!("the peer was measured on processors that may sleep: {error}"));
+        }
+        found.operations = operations::measure(root, &plan(args))?;
+        found.targets.extend(operations::targets(&found.operations));
     }
-}
-
-fn measure(
-    args: &DoorArgs,
-    operations: &[Operation],
-    [peer, weir]: &[Prepared; 2],
-) -> Result<Vec<Row>, BenchError> {
-    let slice = Duration::from_millis(args.slice);
-    let mut rows: Vec<Row> = operations
-        .iter()
-        .flat_map(|&operation| args.clients.iter().map(move |&clients| Row::new(operation, clients)))
-        .collect();
-    for round in 0..args.rounds {
-        for row in &mut rows {
-            let (operation, clients) = (row.operation, row.clients);
-            let (peer, weir) = if round % 2 == 0 {
-                let peer = peer.turn(operation, clients, slice)?;
-                (peer, weir.turn(operation, clients, slice)?)
-            } else {
-                let weir = weir.turn(operation, clients, slice)?;
-                (peer.turn(operation, clients, slice)?, weir)
-            };
-            row.add(peer, weir);
+    if args.has(Group::Overwrites) {
+        let (targets, notes) = overwrites::measure(root, args.size, args.rounds(Group::Overwrites))?;
+        found.targets.extend(targets);
+        found.notes.extend(notes);
+    }
+    if args.has(Group::Tree) {
+        found.targets.extend(tree::measure(root, args.size, args.rounds(Group::Tree), disk)?);
+    }
+    if args.has(Group::Sqlite) {
+        match sqlite::missing() {
+            Some(why) => found.notes.push(why),
+            None => found.targets.extend(sqlite::measure(root, args.size, args.rounds(Group::Sqlite), disk)?),
         }
     }
-    Ok(rows)
+    Ok(found)
+}
+
+fn plan(args: &DoorArgs) -> Plan<'_> {
+    let chosen = |operation: &Operation| args.only.is_empty() || args.only.contains(operation);
+    Plan {
+        operations: Operation::ALL.into_iter().filter(chosen).collect(),
+        clients: &args.clients,
+        threads: args.threads,
+        rounds: args.rounds(Group::Operations),
+        slice: Duration::from_millis(args.slice),
+    }
 }

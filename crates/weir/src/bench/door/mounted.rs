@@ -1,4 +1,4 @@
-//! The two mounts, and what their processes used of the machine.
+//! The mounts of peer and weir, and what their processes used of the machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::super::error::BenchError;
 use super::super::program::run;
 use super::super::slow_device::unmount_on_drop;
 use super::super::system::{weir, weir_unmount_on_drop};
-use super::super::undo::Undo;
+use super::super::undo::{self, Undo};
 use crate::cli::KernelCache;
 
 /// How long a mount may take to appear.
@@ -48,47 +48,76 @@ impl Mount {
         let mut peer = weir("bench");
         peer.arg("door-peer").arg(directory);
         peer.args([format!("--threads={threads}"), format!("--kernel-cache={}", cache.name())]);
-        let spawned = peer.stdout(Stdio::null()).spawn();
-        let spawned = spawned.map_err(|error| BenchError::io("cannot start a peer on", directory, error))?;
-        let process = spawned.id();
-        *child.lock().unwrap_or_else(PoisonError::into_inner) = Some(spawned);
-        wait_for_mount(directory)?;
+        let process = undo::uninterrupted(|| {
+            let spawned = peer.stdout(Stdio::null()).spawn();
+            let spawned =
+                spawned.map_err(|error| BenchError::io("cannot start a peer on", directory, error))?;
+            let process = spawned.id();
+            *child.lock().unwrap_or_else(PoisonError::into_inner) = Some(spawned);
+            wait_for_mount(directory).map(|()| process)
+        })?;
         Ok(Mount { directory: directory.into(), process, _down: vec![unmounted, ended] })
     }
 
-    /// weir, with a fresh store in `media`.
+    /// weir, with the store in `media`; with as many threads as it has by default, or so many.
     pub(super) fn weir(
         media: &Path,
         directory: &Path,
-        threads: u8,
+        threads: Option<u8>,
         cache: KernelCache,
     ) -> Result<Mount, BenchError> {
         make(directory)?;
-        run(weir("format")
-            .args([format!("--size={STORE_BYTES}"), format!("--buffer-size={BUFFER_BYTES}")])
-            .arg(media))?;
         let unmounted = weir_unmount_on_drop(directory);
-        run(weir("mount")
-            .args([format!("--threads={threads}"), format!("--kernel-cache={}", cache.name())])
-            .arg(media)
-            .arg(directory))?;
-        let status = run(weir("status").arg(directory).arg("--json"))?;
-        let status: Value = serde_json::from_str(&status).unwrap_or_default();
-        let process = status["pid"].as_u64().and_then(|process| u32::try_from(process).ok());
-        let process = process
-            .ok_or_else(|| BenchError::Status { directory: directory.into(), pointer: "/pid".to_owned() })?;
+        let mut mount = weir("mount");
+        mount.arg(format!("--kernel-cache={}", cache.name()));
+        mount.args(threads.map(|threads| format!("--threads={threads}")));
+        undo::uninterrupted(|| run(mount.arg(media).arg(directory)))?;
+        let process = number(directory, &status(directory)?, "/pid")?;
+        let process = u32::try_from(process).map_err(|_| unclear(directory, "/pid"))?;
         Ok(Mount { directory: directory.into(), process, _down: vec![unmounted] })
     }
 
-    /// Where it is mounted.
-    pub(super) fn directory(&self) -> &Path {
-        &self.directory
+    /// How many threads weir has at the door.
+    pub(super) fn threads(&self) -> Result<u8, BenchError> {
+        let pointer = "/settings/threads";
+        let threads = number(&self.directory, &status(&self.directory)?, pointer)?;
+        u8::try_from(threads).map_err(|_| unclear(&self.directory, pointer))
+    }
+
+    /// How many requests weir has answered that a program waited for.
+    pub(super) fn requests(&self) -> Result<u64, BenchError> {
+        let status = status(&self.directory)?;
+        requests_in(&status).ok_or_else(|| unclear(&self.directory, "/latency/*/count"))
     }
 
     /// The process that serves it.
     pub(super) fn process(&self) -> u32 {
         self.process
     }
+}
+
+/// Makes a store for weir in `media`.
+pub(super) fn format(media: &Path) -> Result<(), BenchError> {
+    let sizes = [format!("--size={STORE_BYTES}"), format!("--buffer-size={BUFFER_BYTES}")];
+    run(weir("format").args(sizes).arg(media)).map(drop)
+}
+
+fn status(directory: &Path) -> Result<Value, BenchError> {
+    let status = run(weir("status").arg(directory).arg("--json"))?;
+    Ok(serde_json::from_str(&status).unwrap_or_default())
+}
+
+fn number(directory: &Path, status: &Value, pointer: &str) -> Result<u64, BenchError> {
+    status.pointer(pointer).and_then(Value::as_u64).ok_or_else(|| unclear(directory, pointer))
+}
+
+fn unclear(directory: &Path, pointer: &str) -> BenchError {
+    BenchError::Status { directory: directory.into(), pointer: pointer.to_owned() }
+}
+
+/// The sum over all classes of requests. What nobody waits for, as the kernel's forgetting, has no class.
+fn requests_in(status: &Value) -> Option<u64> {
+    status["latency"].as_object()?.values().map(|class| class["count"].as_u64()).sum()
 }
 
 fn make(directory: &Path) -> Result<(), BenchError> {
@@ -112,7 +141,7 @@ fn wait_for_mount(directory: &Path) -> Result<(), BenchError> {
 }
 
 /// What a process used since it began.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Used {
     /// CPU time of all its threads.
     pub(super) cpu: Duration,
@@ -165,6 +194,13 @@ mod tests {
         assert_eq!(nanos_on_cpu("15856080 1234 77\n"), 15_856_080);
         let status = "Name:\tcommit\nvoluntary_ctxt_switches:\t150\nnonvoluntary_ctxt_switches:\t545\n";
         assert_eq!(sleeps(status), 150);
+    }
+
+    #[test]
+    fn requests_of_all_classes_are_counted() {
+        let status = serde_json::json!({ "latency": { "write": { "count": 5 }, "other": { "count": 2 } } });
+        assert_eq!(requests_in(&status), Some(7));
+        assert_eq!(requests_in(&serde_json::json!({})), None);
     }
 
     #[test]
