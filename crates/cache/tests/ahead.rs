@@ -191,6 +191,18 @@ fn who_reads_in_order_finds_all_but_the_beginning_in_memory_and_each_page_is_fet
 }
 
 #[test]
+fn what_is_in_memory_already_is_not_fetched_ahead() {
+    let machine = Machine::new(512 << 20);
+    read(&machine.cache, FILE, 100, 90);
+    write(&machine.cache, FILE, 300, 7);
+    for page in (0..PAGES).step_by(READ_PAGES as usize) {
+        read(&machine.cache, FILE, page, READ_PAGES);
+        machine.fetch_all();
+    }
+    assert_eq!(machine.cache.store().counters().page_reads, PAGES - 1);
+}
+
+#[test]
 fn who_reads_faster_than_pages_come_has_no_page_fetched_twice() {
     let machine = Machine::new(512 << 20);
     let asked: Vec<_> = (0..PAGES / READ_PAGES)
@@ -356,13 +368,13 @@ fn an_unreadable_page_ahead_fails_no_read_of_pages_that_were_on_their_way_with_i
     let mut then = Some(asked.then());
     let come: Meddling = Box::new(move || {
         let then = then.take().expect("one device read");
-        asking.read(FILE, 64 * PAGE, 32 * BLOCK_BYTES, PAGES * PAGE, then);
+        asking.read(FILE, 99 * PAGE, BLOCK_BYTES, PAGES * PAGE, then);
     });
     *machine.meddling.lock().expect("one thread") = Some(come);
     machine.step();
     *machine.meddling.lock().expect("one thread") = None;
-    let found = answer(&cache, &asked).0.expect("they are readable");
-    assert!(found == original(FILE, 64, 32));
+    assert!(answer(&cache, &asked).0.expect("it is readable") == original(FILE, 99, 1));
+    assert_eq!(cache.status().counters.fetched_for_reads, 2 * READ_PAGES + 1, "it came by itself");
     let own = answer(&cache, &ask(&cache, FILE, 100, 1)).0;
     assert!(matches!(own, Err(CacheError::Store(store::StoreError::Device(_)))), "{own:?}");
 }
