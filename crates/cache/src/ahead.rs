@@ -19,13 +19,18 @@ const STREAMS: usize = 32;
 /// little. What a cloud volume of 1 GB/s delivers in the few milliseconds that one of its reads takes.
 const WINDOW_MAX: u64 = 4 << 20;
 
+/// So many reads by others, and a stream's reader seems to have gone: what is ahead of it takes no share from theirs.
+const PATIENCE: u64 = 4 * STREAMS as u64;
+
 /// Streams, and what is to be fetched for them. Owned by the state, under its lock. After a crash: nothing.
 #[derive(Default)]
 pub(crate) struct Ahead {
     /// The one that was read most recently last.
     streams: Vec<Stream>,
-    /// Not asked for yet, in the order in which streams came to want it. What of it is in memory is found out later.
-    queue: VecDeque<(ObjectId, Range<PageNo>)>,
+    /// Reads that began a stream, or went on with one.
+    reads: u64,
+    /// Objects that somebody will read, and what of them was not looked for yet.
+    whole: VecDeque<(ObjectId, Range<PageNo>)>,
 }
 
 /// One reader.
@@ -34,10 +39,15 @@ struct Stream {
     object: ObjectId,
     /// Where it goes on, in bytes.
     next: u64,
-    /// Up to where was queued what it will read: the end of a page, `next` or later.
+    /// Up to where somebody was told to look for what it will read: the end of a page, `next` or later. What of it is in memory
+    /// is found out then.
+    asked: u64,
+    /// Up to where that is wanted: the end of a page, `asked` or later.
     until: u64,
     /// How far that may be ahead, in bytes; 0 as long as there was one read only.
     window: u64,
+    /// Which of all reads was its last one.
+    last: u64,
 }
 
 /// One read, in bytes.
@@ -81,30 +91,28 @@ impl Ahead {
         if self.streams.len() == STREAMS {
             self.streams.remove(0);
         }
-        let next = read.range.end;
-        self.streams.push(Stream {
-            object: read.object,
-            next,
-            until: next.next_multiple_of(PAGE),
-            window: 0,
-        });
+        self.reads += 1;
+        let (object, next) = (read.object, read.range.end);
+        let asked = next.next_multiple_of(PAGE);
+        self.streams.push(Stream { object, next, asked, until: asked, window: 0, last: self.reads });
     }
 
     fn go_on(&mut self, mut stream: Stream, read: &Passage, bytes_max: u64) {
+        self.reads += 1;
+        stream.last = self.reads;
         stream.next = stream.next.max(read.range.end);
-        stream.until = stream.until.max(stream.next.next_multiple_of(PAGE));
+        // Whatever its reader came to by himself is not fetched behind him.
+        stream.asked = stream.asked.max(stream.next.next_multiple_of(PAGE));
+        stream.until = stream.until.max(stream.asked);
         if stream.window == 0 || stream.ahead_bytes() <= stream.window / 2 {
-            let others: u64 = self.streams.iter().map(Stream::ahead_bytes).sum();
+            let lives = |other: &&Stream| other.last + PATIENCE > self.reads;
+            let others: u64 = self.streams.iter().filter(lives).map(Stream::ahead_bytes).sum();
             let most = bytes_max.saturating_sub(others);
             let len = read.range.end - read.range.start;
             let last = if stream.window == 0 { len.next_multiple_of(PAGE) } else { stream.window };
             stream.window = (2 * last).min(WINDOW_MAX);
             let until = stream.next.saturating_add(stream.window.min(most)) / PAGE * PAGE;
-            let until = until.min(read.end.next_multiple_of(PAGE));
-            if until > stream.until {
-                self.queue.push_back((stream.object, PageNo::of(stream.until)..PageNo::of(until)));
-                stream.until = until;
-            }
+            stream.until = stream.until.max(until.min(read.end.next_multiple_of(PAGE)));
         }
         self.streams.push(stream);
     }
@@ -112,35 +120,45 @@ impl Ahead {
     /// Queues an object of so many bytes, unless as much as may be ahead is queued already.
     pub(crate) fn whole(&mut self, object: ObjectId, bytes: u64, bytes_max: u64) {
         let end = PageNo::of(bytes.next_multiple_of(PAGE));
-        let queued: u64 = self.queue.iter().map(|(_, pages)| pages.end.0 - pages.start.0).sum();
+        let queued: u64 = self.whole.iter().map(|(_, pages)| pages.end.0 - pages.start.0).sum();
         if (queued + end.0) * PAGE <= bytes_max {
-            self.queue.push_back((object, PageNo(0)..end));
+            self.whole.push_back((object, PageNo(0)..end));
         }
     }
 
-    /// The next page to look at, and fetch unless it is there.
+    /// The next page to look at, and fetch unless it is there: of the stream that was read least recently, then of whole objects.
     pub(crate) fn pop(&mut self) -> Option<Key> {
-        let (object, pages) = self.queue.front_mut()?;
+        if let Some(stream) = self.streams.iter_mut().find(|stream| stream.asked < stream.until) {
+            let page = PageNo::of(stream.asked);
+            stream.asked += PAGE;
+            return Some(Key { object: stream.object, page });
+        }
+        let (object, pages) = self.whole.front_mut()?;
         let key = Key { object: *object, page: pages.start };
         pages.start.0 += 1;
         if pages.is_empty() {
-            self.queue.pop_front();
+            self.whole.pop_front();
         }
         Some(key)
     }
 
-    /// Pages of an object that became holes are not worth fetching.
+    /// Pages of an object that became holes are not worth fetching: streams that they were ahead of end.
     pub(crate) fn cut(&mut self, object: ObjectId, cut: Range<PageNo>) {
-        self.queue.retain(|(of, pages)| *of != object || pages.end <= cut.start || cut.end <= pages.start);
+        self.streams.retain(|stream| {
+            let behind = cut.end <= PageNo::of(stream.next);
+            stream.object != object || behind || PageNo::of(stream.until) <= cut.start
+        });
+        self.whole.retain(|(whole, _)| *whole != object);
     }
 
     /// Fetches nothing more.
     pub(crate) fn stop(&mut self) {
-        self.queue.clear();
+        self.streams.clear();
+        self.whole.clear();
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.queue.is_empty()
+        self.whole.is_empty() && self.streams.iter().all(|stream| stream.asked == stream.until)
     }
 }
 
@@ -161,16 +179,16 @@ mod tests {
     /// Reads without asking whether anything is in memory; the bytes of what is queued.
     fn read(ahead: &mut Ahead, object: ObjectId, start: u64, len: u64, end: u64) -> Vec<Range<u64>> {
         ahead.miss(&passage(object, start, len, end), MAX);
-        let queued = ahead.queue.drain(..).map(|(of, pages)| {
-            assert_eq!(of, object);
-            pages.start.offset()..pages.end.offset()
+        let wanted = ahead.streams.iter_mut().filter(|stream| stream.asked < stream.until).map(|stream| {
+            assert_eq!(stream.object, object);
+            std::mem::replace(&mut stream.asked, stream.until)..stream.until
         });
-        queued.collect()
+        wanted.collect()
     }
 
     /// How many pages are queued.
     fn pages(ahead: &Ahead) -> u64 {
-        ahead.queue.iter().map(|(_, pages)| pages.end.0 - pages.start.0).sum()
+        ahead.streams.iter().map(|stream| (stream.until - stream.asked) / PAGE).sum()
     }
 
     #[test]
@@ -271,6 +289,19 @@ mod tests {
             assert!(total <= share, "{total} bytes");
         }
         assert!(ahead.streams.iter().map(Stream::ahead_bytes).sum::<u64>() > share / 2);
+    }
+
+    #[test]
+    fn readers_who_went_away_keep_no_share_from_others() {
+        let (mut ahead, end) = (Ahead::default(), 100 << 20);
+        for slot in 0..20 {
+            let object = ObjectId { slot, generation: 1 };
+            (0..50).for_each(|number| drop(read(&mut ahead, object, number * READ, READ, end)));
+        }
+        let object = ObjectId { slot: 99, generation: 1 };
+        let queued: Vec<_> =
+            (0..200).flat_map(|number| read(&mut ahead, object, number * READ, READ, end)).collect();
+        assert!(queued.last().is_some_and(|queued| queued.end > 200 * READ), "{queued:?}");
     }
 
     #[test]

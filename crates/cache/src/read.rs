@@ -62,7 +62,7 @@ pub(crate) enum Cause {
     Read,
     Write,
     WriteBack,
-    /// A stream will read it. Nobody waits: an error is left to who reads it.
+    /// A stream will read it. Who comes to it meanwhile is told of no error: he fetches it himself.
     Ahead,
 }
 
@@ -355,12 +355,8 @@ fn take_off_ahead(state: &mut State, flights: &mut Vec<Flight>) {
         if there.is_some_and(|entry| entry.flight.is_some() || entry.covers(0..BLOCK_BYTES)) {
             continue;
         }
-        let is_new = there.is_none();
         let number = state.next_flight();
-        state.change(key, |entry| {
-            entry.flight = Some(number);
-            entry.used &= !is_new;
-        });
+        state.change(key, |entry| entry.flight = Some(number));
         flights.push(Flight { key, number, cause: Cause::Ahead, cut: state.cut_of(key) });
     }
 }
@@ -398,7 +394,7 @@ pub(crate) fn land(state: &mut State, flights: Vec<Flight>, wants: Vec<Want>) ->
             }
             Err(error) => {
                 state.counters.fetch_errors += 1;
-                fail(state, key, &error);
+                fail(state, key, Some(&error).filter(|_| flight.cause != Cause::Ahead));
                 failed.push((key, error));
             }
         }
@@ -428,15 +424,16 @@ fn base(state: &mut State, flight: &Flight, found: Found) -> Box<Page> {
     }
 }
 
-/// Tells the readers of a page that it cannot be read. What was written to it stays.
-fn fail(state: &mut State, key: Key, error: &StoreError) {
+/// Tells the readers of a page that it cannot be read. What was written to it stays. Without an error they look again: a page that
+/// was fetched ahead may have failed with a neighbour that nobody asked for, since a device reads many as one.
+fn fail(state: &mut State, key: Key, error: Option<&StoreError>) {
     let (waiters, empty) = state.change(key, |entry| {
         entry.flight = None;
         (std::mem::take(&mut entry.waiters), entry.dirt.is_none() && entry.writing.is_none())
     });
     for id in waiters {
         if let Some(read) = state.reads.parked.get_mut(&id) {
-            read.error.get_or_insert(error.clone());
+            read.error = read.error.take().or(error.cloned());
             state.reads.ready.insert(id);
         }
     }

@@ -6,7 +6,7 @@ mod common;
 use cache::{Cache, CacheError, Change, Cost, Progress, Settings, Task};
 use common::{Disks, Slot};
 use device::{BLOCK_BYTES, Block, Device, DeviceError, ObjectId, Page, Random, Read};
-use sim::{SimClock, SimDisk};
+use sim::{Damage, SimClock, SimDisk};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::Store;
@@ -125,6 +125,16 @@ impl Machine {
         while self.cache.step(Task::Fetch) == Progress::Worked {}
     }
 
+    /// Where the store has what a page of a file has all over, of whichever file.
+    fn places(&self, object: ObjectId, page: u64) -> impl Iterator<Item = Block> {
+        let store = &self.disks.store;
+        store.written_blocks().into_iter().filter(move |&at| {
+            let mut found = device::pages(1);
+            store.read(at, &mut found).expect("power");
+            found[0].0 == [byte(object, page); BLOCK_BYTES]
+        })
+    }
+
     fn fetched(&self) -> (u64, u64) {
         let counters = self.cache.status().counters;
         (counters.fetched_for_reads, counters.fetched_ahead)
@@ -178,6 +188,18 @@ fn who_reads_in_order_finds_all_but_the_beginning_in_memory_and_each_page_is_fet
     assert_eq!(machine.fetched(), (2 * READ_PAGES, PAGES - 2 * READ_PAGES));
     let counters = machine.cache.status().counters;
     assert_eq!((counters.reads_parked, counters.holes), (2, 0));
+}
+
+#[test]
+fn what_is_in_memory_already_is_not_fetched_ahead() {
+    let machine = Machine::new(512 << 20);
+    read(&machine.cache, FILE, 100, 90);
+    write(&machine.cache, FILE, 300, 7);
+    for page in (0..PAGES).step_by(READ_PAGES as usize) {
+        read(&machine.cache, FILE, page, READ_PAGES);
+        machine.fetch_all();
+    }
+    assert_eq!(machine.cache.store().counters().page_reads, PAGES - 1);
 }
 
 #[test]
@@ -265,6 +287,36 @@ fn no_more_than_an_eighth_of_the_memory_is_fetched_ahead_and_memory_keeps_its_bo
 }
 
 #[test]
+fn where_memory_is_small_and_full_of_changes_no_page_is_gone_before_its_reader_comes() {
+    let memory = 1 << 20;
+    let machine = Machine::new(memory);
+    let cache = &machine.cache;
+    (0..100).for_each(|page| write(cache, OTHER, page, 7));
+    assert!(cache.status().dirty_bytes > memory / 5 * 2);
+    for page in (0..PAGES).step_by(16) {
+        assert!(read(cache, FILE, page, 16) == original(FILE, page, 16));
+        machine.fetch_all();
+    }
+    assert_eq!(machine.fetched(), (32, PAGES - 32));
+    assert!(cache.status().counters.evicted > PAGES / 2);
+}
+
+#[test]
+fn behind_a_reader_who_was_faster_nothing_is_fetched() {
+    let machine = Machine::new(1 << 20);
+    let cache = &machine.cache;
+    for number in 0..PAGES / 16 {
+        // Others keep the only fetcher from what is ahead.
+        let asked = ask(cache, FILE, 16 * number, 16);
+        let others = [0, 3, 6, 9].map(|page| ask(cache, OTHER, (24 * number + page) % PAGES, 2));
+        assert!(answer(cache, &asked).0.expect("sound media") == original(FILE, 16 * number, 16));
+        others.iter().for_each(|other| drop(answer(cache, other).0.expect("sound media")));
+    }
+    machine.fetch_all();
+    assert_eq!(machine.fetched().1, 0, "all that was ahead was read, and is gone from memory");
+}
+
+#[test]
 fn nothing_behind_the_end_is_fetched_and_holes_before_it_are_zeros() {
     let machine = Machine::new(512 << 20);
     let cache = &machine.cache;
@@ -288,13 +340,7 @@ fn nothing_behind_the_end_is_fetched_and_holes_before_it_are_zeros() {
 fn a_damaged_page_ahead_fails_no_read_but_its_own() {
     let machine = Machine::new(512 << 20);
     let cache = &machine.cache;
-    let is_it = |&at: &Block| {
-        let mut page = device::pages(1);
-        machine.disks.store.read(at, &mut page).expect("power");
-        page[0].0 == [byte(FILE, 100); BLOCK_BYTES]
-    };
-    let places: Vec<Block> = machine.disks.store.written_blocks().into_iter().filter(is_it).collect();
-    places.into_iter().for_each(|at| machine.disks.store.rot(at, 5));
+    machine.places(FILE, 100).for_each(|at| machine.disks.store.rot(at, 5));
     for page in (0..96).step_by(8) {
         assert!(read(cache, FILE, page, 8) == original(FILE, page, 8), "before it");
         machine.fetch_all();
@@ -322,6 +368,29 @@ fn objects_that_will_be_read_are_fetched_as_far_as_there_is_memory_to_spare() {
         assert!(read(&machine.cache, OTHER, 0, 2) == original(OTHER, 0, 2));
     });
     assert_eq!(machine.fetched(), (0, 6));
+}
+
+#[test]
+fn an_unreadable_page_ahead_fails_no_read_of_pages_that_were_on_their_way_with_it() {
+    let machine = Machine::new(512 << 20);
+    let cache = machine.cache.clone();
+    machine.places(FILE, 100).for_each(|at| machine.disks.store.damage(at, Damage::Unreadable));
+    for number in 0..2 {
+        read(&cache, FILE, number * READ_PAGES, READ_PAGES);
+    }
+    let (asking, asked) = (cache.clone(), Slot::new());
+    let mut then = Some(asked.then());
+    let come: Meddling = Box::new(move || {
+        let then = then.take().expect("one device read");
+        asking.read(FILE, 99 * PAGE, BLOCK_BYTES, PAGES * PAGE, then);
+    });
+    *machine.meddling.lock().expect("one thread") = Some(come);
+    machine.step();
+    *machine.meddling.lock().expect("one thread") = None;
+    assert!(answer(&cache, &asked).0.expect("it is readable") == original(FILE, 99, 1));
+    assert_eq!(cache.status().counters.fetched_for_reads, 2 * READ_PAGES + 1, "it came by itself");
+    let own = answer(&cache, &ask(&cache, FILE, 100, 1)).0;
+    assert!(matches!(own, Err(CacheError::Store(store::StoreError::Device(_)))), "{own:?}");
 }
 
 #[test]

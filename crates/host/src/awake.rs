@@ -23,8 +23,8 @@ const NO_SLEEP: i32 = 0;
 /// What the kernel takes as "no wish".
 const NO_WISH: i32 = -1;
 
-/// Length of a tick in `/proc/stat`: USER_HZ is 100 on every Linux.
-const TICK: Duration = Duration::from_millis(10);
+/// Milliseconds of a tick in `/proc/stat`: USER_HZ is 100 on every Linux.
+const TICK_MS: u64 = 10;
 
 /// Why processors are not kept awake.
 #[derive(Debug, thiserror::Error)]
@@ -154,10 +154,9 @@ impl ProcessorTimes {
     fn parse(stat: &str) -> ProcessorTimes {
         let line = stat.lines().find_map(|line| line.strip_prefix("cpu ")).unwrap_or_default();
         // user nice system idle iowait irq softirq steal; what guests took is in the first two already.
-        let ticks: Vec<u32> =
-            line.split_whitespace().take(8).filter_map(|ticks| ticks.parse().ok()).collect();
-        let all = ticks.iter().map(|&ticks| TICK * ticks).sum();
-        ProcessorTimes { all, stolen: ticks.get(7).map_or(Duration::ZERO, |&ticks| TICK * ticks) }
+        let times = line.split_whitespace().take(8).filter_map(|ticks| ticks.parse().ok());
+        let times: Vec<Duration> = times.map(|ticks: u64| Duration::from_millis(ticks * TICK_MS)).collect();
+        ProcessorTimes { all: times.iter().sum(), stolen: times.get(7).copied().unwrap_or_default() }
     }
 
     /// The share that was stolen since `before`, 0 to 1.
@@ -241,6 +240,10 @@ mod tests {
         assert_eq!(before.all, Duration::from_secs(10));
         assert!((after.stolen_since(&before) - 0.3).abs() < 1e-9);
         assert!(before.stolen_since(&before).abs() < 1e-9);
+        // Sixteen processors that have been idle for a month.
+        let before = ProcessorTimes::parse("cpu  100 0 100 5000000000 0 0 0 100 0 0\n");
+        let after = ProcessorTimes::parse("cpu  150 0 100 5000000020 0 0 0 130 50 0\n");
+        assert!((after.stolen_since(&before) - 0.3).abs() < 1e-9);
         assert!(ProcessorTimes::now().all > Duration::ZERO);
     }
 }

@@ -21,7 +21,7 @@ const BEGIN_LOOKS: u32 = 10;
 /// Between two looks afterwards.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Between two questions to the machine itself.
+/// Between two questions to the machine itself: so long they are kept awake, in one stretch or in several.
 const ASK: Duration = Duration::from_secs(5);
 /// The share of all processors' time above which it is others who pay.
 const STOLEN_MAX: f64 = 0.05;
@@ -112,6 +112,25 @@ enum End {
     Battery,
 }
 
+/// What was stolen while processors were kept awake, since that was judged last. Who works in short bursts is judged, too.
+#[derive(Default)]
+struct Stolen {
+    held: Duration,
+    times: ProcessorTimes,
+}
+
+impl Stolen {
+    /// Adds what passed from `before` to `now`, with processors awake for `held`; the share that was stolen once that is enough
+    /// to tell.
+    fn add(&mut self, held: Duration, before: &ProcessorTimes, now: &ProcessorTimes) -> Option<f64> {
+        self.held += held;
+        self.times.all += now.all.saturating_sub(before.all);
+        self.times.stolen += now.stolen.saturating_sub(before.stolen);
+        let is_enough = self.held >= ASK;
+        is_enough.then(|| std::mem::take(self).times.stolen_since(&ProcessorTimes::default()))
+    }
+}
+
 /// The thread's own.
 struct Keeper {
     wake_ups: WakeUps,
@@ -121,6 +140,7 @@ struct Keeper {
 
 impl Keeper {
     fn run(&self) {
+        let mut stolen = Stolen::default();
         loop {
             let seen = self.traffic.arrived();
             self.traffic.wait_beyond(seen);
@@ -131,7 +151,7 @@ impl Keeper {
             if !(0..BEGIN_LOOKS).any(flows) {
                 continue;
             }
-            let paused = match self.hold() {
+            let paused = match self.hold(&mut stolen) {
                 Ok(End::NoRequests) => continue,
                 Ok(End::Stolen) => {
                     "others on this machine's hardware would pay (steal time); tried again soon"
@@ -149,31 +169,31 @@ impl Keeper {
     }
 
     /// Keeps them awake until requests no longer flow, or something else speaks against it.
-    fn hold(&self) -> io::Result<End> {
+    fn hold(&self, stolen: &mut Stolen) -> io::Result<End> {
         if self.wake_ups.is_on_battery() {
             return Ok(End::Battery);
         }
         let mut before = (self.traffic.arrived(), self.wake_ups.polled(), Instant::now());
         self.wake_ups.hold()?;
         self.awake.told().is_held = true;
-        let mut asked = (Instant::now(), ProcessorTimes::now());
+        let mut times = ProcessorTimes::now();
         let end = loop {
             std::thread::sleep(LOOK);
             let now = (self.traffic.arrived(), self.wake_ups.polled(), Instant::now());
             let came = now.0 - before.0;
-            self.account(came, now.1.saturating_sub(before.1), now.2 - before.2);
+            let held = now.2 - before.2;
+            self.account(came, now.1.saturating_sub(before.1), held);
             before = now;
+            let since = std::mem::replace(&mut times, ProcessorTimes::now());
+            let share = stolen.add(held, &since, &times);
+            if share.is_some_and(|share| share > STOLEN_MAX) {
+                break End::Stolen;
+            }
             if came < FLOW {
                 break End::NoRequests;
             }
-            if asked.0.elapsed() >= ASK {
-                let since = std::mem::replace(&mut asked, (Instant::now(), ProcessorTimes::now()));
-                if asked.1.stolen_since(&since.1) > STOLEN_MAX {
-                    break End::Stolen;
-                }
-                if self.wake_ups.is_on_battery() {
-                    break End::Battery;
-                }
+            if share.is_some() && self.wake_ups.is_on_battery() {
+                break End::Battery;
             }
         };
         self.awake.told().is_held = false;
@@ -223,6 +243,20 @@ mod tests {
         }
         assert_eq!(asked(), [0_i32.to_ne_bytes(), (-1_i32).to_ne_bytes()].concat());
         assert!(awake.report()["held_ms"].as_f64().is_some_and(|held| held >= 100.0), "{}", awake.report());
+    }
+
+    #[test]
+    fn what_is_stolen_in_bursts_is_counted_together() {
+        let times = |all: u64, stolen: u64| ProcessorTimes {
+            all: Duration::from_millis(all),
+            stolen: Duration::from_millis(stolen),
+        };
+        let mut stolen = Stolen::default();
+        // Whatever passes between two bursts is nobody's fault.
+        assert_eq!(stolen.add(ASK * 3 / 4, &times(0, 0), &times(6000, 600)), None);
+        let share = stolen.add(ASK / 4, &times(90_000, 80_000), &times(92_000, 80_200)).expect("long enough");
+        assert!((share - 0.1).abs() < 1e-9);
+        assert_eq!(stolen.add(ASK / 2, &times(0, 0), &times(4000, 0)), None, "it begins anew");
     }
 
     #[test]
