@@ -39,13 +39,13 @@ fn what_was_written_is_there_after_an_unmount() {
 }
 
 #[test]
-fn what_was_synced_survives_a_kill() {
+fn what_was_synced_survives_a_kill_with_one_thread_at_the_door_and_with_two() {
     if !can_mount() {
         return;
     }
     let sandbox = Sandbox::formatted();
-    for round in 0..3u32 {
-        let mounted = sandbox.mount();
+    for round in 0..4u32 {
+        let mounted = sandbox.mount_with(&[["--threads=1", "--threads=2"][round as usize % 2]]);
         for earlier in 0..round {
             let synced = fs::read(mounted.path(&format!("round{earlier}"))).expect("it was synced");
             assert_eq!(synced, earlier.to_le_bytes().repeat(5000), "of round {earlier}");
