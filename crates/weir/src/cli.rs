@@ -153,8 +153,9 @@ pub(crate) struct Tuning {
     /// processors are kept awake, else 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
     pub(crate) threads: Option<u8>,
-    /// Keep processors awake while requests flow: a tenth of the time for each, for processors that poll when idle. `auto`:
-    /// where root mounts, on the mains, on machines of up to 16 processors whose hardware others do not wait for
+    /// Keep all processors from sleeping while requests flow: a small request then takes a fraction of the time, and processors that
+    /// are idle use power. `auto`: where root mounts, not on battery, on at most 16 processors, and not while the hypervisor
+    /// runs others on their time; `weir status` says why not
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = WakeUp::Auto)]
     pub(crate) wake_up: WakeUp,
     /// What the kernel may remember; `none` is for measuring the door
