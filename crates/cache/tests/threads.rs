@@ -90,7 +90,9 @@ impl Client {
         loop {
             let len = (1 + self.random.below(30_000) as usize).min(OBJECT_BYTES - at);
             let end = OBJECT_BYTES as u64;
-            let found = wait(cache, |then| cache.read(self.object, at as u64, len, end, then))?;
+            let found = wait(cache, |then| {
+                cache.read(self.object, at as u64, len, end, then);
+            })?;
             assert!(found == self.now()[at..at + len], "object {} at {at}+{len}", self.object);
             at += len;
             // Who goes on has pages fetched ahead while others change theirs.
