@@ -1,5 +1,6 @@
 //! Checks of the whole project: `cargo xtask check`, `cargo xtask tidy`, `cargo xtask sim`, `cargo xtask load`.
 mod check;
+mod circles;
 mod load;
 mod sim;
 mod tidy;

@@ -1,5 +1,6 @@
 //! The project's own rules about its text, as pure functions of files: what the compiler and clippy do not check.
 
+use crate::circles;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
@@ -25,6 +26,9 @@ pub(crate) fn command() -> bool {
     };
     let findings = check(&files);
     findings.iter().for_each(|finding| eprintln!("{finding}"));
+    for (room, circle) in circles::largest(&files).into_iter().filter(|(_, circle)| !circle.is_empty()) {
+        eprintln!("tidy: {room}: {} files import each other in a circle", circle.len());
+    }
     eprintln!("tidy: {} files, {} findings", files.len(), findings.len());
     findings.is_empty()
 }
@@ -51,6 +55,7 @@ fn check(files: &Files) -> Vec<String> {
         findings.extend(long_functions(path, text));
         findings.extend(words(path, text));
     }
+    findings.extend(circles::findings(files));
     findings.extend(rooms_without_readme(files));
     findings.extend(formats_without_description(files));
     findings.extend(files.get("Cargo.toml").into_iter().flat_map(|text| dependencies_without_reason(text)));
