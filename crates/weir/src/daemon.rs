@@ -184,10 +184,10 @@ fn settings(tuning: &Tuning, threads: u8) -> Result<Settings, WeirError> {
         dirty_bytes_max: dirty.0,
         commit_interval: Duration::from_millis(tuning.commit_interval),
         dirty_age_max: Duration::from_secs(tuning.dirty_age),
-        // A commit at the door holds up everybody there, or half of the door: worth it where that is no longer than an NVMe
-        // disk's flush. With more threads the others serve meanwhile: worth it up to a disk's seek.
+        // With one thread at the door a commit there holds up everybody: worth it where that is no longer than an NVMe
+        // disk's flush. With more the others serve meanwhile: worth it up to a disk's seek (decision 0005).
         commit_inline_below: match threads {
-            1 | 2 => Duration::from_micros(200),
+            1 => Duration::from_micros(200),
             _ => Duration::from_millis(5),
         },
         ..Settings::default()
