@@ -62,7 +62,7 @@ pub(crate) enum Cause {
     Read,
     Write,
     WriteBack,
-    /// A stream will read it. Who comes to it meanwhile is told of no error: he fetches it himself.
+    /// Somebody will read it. An error is told to nobody: a read that waits for it fetches it again.
     Ahead,
 }
 
@@ -121,10 +121,15 @@ impl Core {
         if state.stopping {
             return;
         }
-        let bytes_max = self.settings.memory_bytes_max / AHEAD_SHARE;
+        let bytes_max = self.ahead_bytes_max();
         objects.iter().for_each(|&(object, bytes)| state.reads.ahead.whole(object, bytes, bytes_max));
         drop(state);
         self.wake(Task::Fetch);
+    }
+
+    /// How much streams may be ahead, and as much again whole objects that are queued.
+    fn ahead_bytes_max(&self) -> u64 {
+        self.settings.memory_bytes_max / AHEAD_SHARE
     }
 
     /// Lets a stream that this read goes on with fetch what comes next; `true` if there is work for a fetcher.
@@ -132,7 +137,7 @@ impl Core {
         if state.stopping {
             return false;
         }
-        let bytes_max = self.settings.memory_bytes_max / AHEAD_SHARE;
+        let bytes_max = self.ahead_bytes_max();
         match is_held {
             true => drop(state.reads.ahead.hit(read, bytes_max)),
             false => state.reads.ahead.miss(read, bytes_max),

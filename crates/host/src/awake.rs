@@ -32,7 +32,7 @@ pub enum Asleep {
     /// Only root may ask.
     #[error("{} cannot be opened: {why}", path.display())]
     Refused {
-        /// The kernel's door to its power management.
+        /// The kernel's interface to its power management.
         path: PathBuf,
         /// What it said.
         why: io::Error,
@@ -41,7 +41,7 @@ pub enum Asleep {
     #[error("the kernel has no idle driver that could be asked")]
     NoDriver,
     /// So many would be kept awake.
-    #[error("{0} processors would be kept awake, which is more than 16")]
+    #[error("{0} processors would be kept awake, which is more than {PROCESSORS_MAX}")]
     TooMany(usize),
 }
 
@@ -56,7 +56,7 @@ pub struct WakeUps {
 }
 
 impl WakeUps {
-    /// Opens the kernel's door, where this machine and its owner gain by it.
+    /// Opens the kernel's interface, where this machine and its owner gain by it.
     ///
     /// # Errors
     /// Why not, if they do not.

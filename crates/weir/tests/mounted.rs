@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Sandbox, can_mount, fails, is_mounted, succeeds, weir};
+use common::{Mounted, Sandbox, can_mount, fails, is_mounted, succeeds, weir};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
@@ -221,6 +221,12 @@ fn partial_writes_to_pages_that_are_not_in_memory_read_nothing() {
     mounted.unmount();
 }
 
+/// Pages that were fetched since the mount for readers who waited, and ahead of readers.
+fn fetched(mounted: &Mounted) -> [u64; 2] {
+    let reads = mounted.status()["counters"]["store_reads"].clone();
+    ["for_reads", "ahead"].map(|cause| reads[cause].as_u64().expect("a number"))
+}
+
 #[test]
 fn a_file_that_is_read_in_order_is_fetched_ahead_and_each_page_of_it_once() {
     if !can_mount() {
@@ -233,13 +239,9 @@ fn a_file_that_is_read_in_order_is_fetched_ahead_and_each_page_of_it_once() {
     fs::write(mounted.path("file"), &content).expect("a file");
     mounted.unmount();
     let mounted = sandbox.mount();
-    let fetched = || {
-        let reads = mounted.status()["counters"]["store_reads"].clone();
-        ["for_reads", "ahead"].map(|cause| reads[cause].as_u64().expect("a number"))
-    };
-    let before = fetched();
+    let before = fetched(&mounted);
     assert!(fs::read(mounted.path("file")).expect("the file") == content);
-    let after = fetched();
+    let after = fetched(&mounted);
     let (for_reads, ahead) = (after[0] - before[0], after[1] - before[1]);
     assert!(for_reads + ahead == PAGES && ahead > 0, "{for_reads} for reads, {ahead} ahead");
     mounted.unmount();
@@ -259,15 +261,11 @@ fn small_files_that_were_made_together_are_fetched_together_once_some_are_read()
     }
     mounted.unmount();
     let mounted = sandbox.mount();
-    let fetched = || {
-        let reads = mounted.status()["counters"]["store_reads"].clone();
-        ["for_reads", "ahead"].map(|cause| reads[cause].as_u64().expect("a number"))
-    };
-    let before = fetched();
+    let before = fetched(&mounted);
     for file in 0..FILES {
         assert!(fs::read(mounted.path(&format!("file{file}"))).expect("a file") == content(file), "{file}");
     }
-    let after = fetched();
+    let after = fetched(&mounted);
     let (for_reads, ahead) = (after[0] - before[0], after[1] - before[1]);
     let pages: u64 = (0..FILES).map(|file| (content(file).len() as u64).div_ceil(4096)).sum();
     assert_eq!(for_reads + ahead, pages, "each once: {for_reads} for reads, {ahead} ahead");
