@@ -146,7 +146,7 @@ fn the_room_comes_back_with_the_commit_after_the_release() {
     let cost = footprint(1, 4096);
     let mut count = 0;
     while buffer.room_bytes() >= cost {
-        buffer.append(&[write(&page)]).expect("room was promised");
+        buffer.append(&[write(&page)]).expect("space was reserved");
         buffer.commit().expect("no faults");
         count += 1;
     }

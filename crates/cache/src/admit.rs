@@ -14,12 +14,12 @@ use store::StoreError;
 /// however slow the buffer's device is. A second's worth of a slow disk.
 const OPEN_BYTES_MAX: u64 = 8 << 20;
 
-/// Operations that wait for room, in the order in which they came, and what is promised to those who go.
+/// Operations that wait for room, in the order in which they came, and what is reserved for those who go.
 #[derive(Default)]
 pub(crate) struct Gate {
     waiting: VecDeque<Parked>,
-    /// Bytes of the buffer promised to credits that are out.
-    promised_bytes: u64,
+    /// Bytes of the buffer reserved for credits that are out.
+    reserved_bytes: u64,
     /// Somebody waits for space in the store, or pages found none: it is worth cleaning for.
     pub(crate) wants_space: bool,
     /// Nothing could be freed at the last attempt, and nothing has changed since.
@@ -42,7 +42,7 @@ enum Verdict {
 /// Permission to apply one transaction within its cost. Dropping it gives back what was not used.
 pub struct Credit {
     core: Arc<Core>,
-    /// The store's promises, in pages, that no dirty page has taken over.
+    /// The store's reservations, in pages, that no dirty page has taken over.
     pub(crate) pages: u64,
     /// It is for something that gives space back.
     pub(crate) frees: bool,
@@ -57,7 +57,7 @@ impl Credit {
         if pages > 0 {
             self.core.store.release(pages);
         }
-        state.gate.promised_bytes -= std::mem::take(&mut self.buffer_bytes);
+        state.gate.reserved_bytes -= std::mem::take(&mut self.buffer_bytes);
         // What was given back may be all that somebody waits for.
         let awaited = state.gate.is_waiting();
         state.syncs.commit_wanted |= awaited;
@@ -89,9 +89,9 @@ impl Gate {
         self.waiting.len() as u64
     }
 
-    /// Bytes of the buffer promised to operations that have entered.
-    pub(crate) fn promised_bytes(&self) -> u64 {
-        self.promised_bytes
+    /// Bytes of the buffer reserved for operations that have entered.
+    pub(crate) fn reserved_bytes(&self) -> u64 {
+        self.reserved_bytes
     }
 }
 
@@ -167,7 +167,7 @@ impl Core {
         }
         // What writers must leave for re-logging, and both for deletions.
         let kept = self.buffer.capacity_bytes() / if cost.frees { 16 } else { 8 };
-        let room = self.buffer.room_bytes().saturating_sub(state.gate.promised_bytes);
+        let room = self.buffer.room_bytes().saturating_sub(state.gate.reserved_bytes);
         let crowded = !cost.frees && state.dirty_bytes > self.settings.dirty_bytes_max;
         if self.buffer.open_bytes() > OPEN_BYTES_MAX {
             return Verdict::Wait;
@@ -181,9 +181,9 @@ impl Core {
             return told.map_or(Verdict::Wait, |error| Verdict::Refuse(error.clone()));
         }
         state.trouble.room();
-        match self.promise(cost.pages, cost.frees) {
+        match self.reserve(cost.pages, cost.frees) {
             Ok(()) => {
-                state.gate.promised_bytes += buffer_bytes;
+                state.gate.reserved_bytes += buffer_bytes;
                 Verdict::Go(Credit { core: self.clone(), pages: cost.pages, frees: cost.frees, buffer_bytes })
             }
             Err(error) if error.is_full() && !state.gate.exhausted => {
@@ -195,11 +195,11 @@ impl Core {
     }
 
     /// Room in the store for so many pages. What gives space back gets it in any case: the store keeps a reserve for that, and
-    /// promises nobody else anything before there is room for these pages.
-    pub(crate) fn promise(&self, pages: u64, frees: bool) -> Result<(), StoreError> {
+    /// lets nobody else reserve anything before there is space for these pages.
+    pub(crate) fn reserve(&self, pages: u64, frees: bool) -> Result<(), StoreError> {
         match self.store.reserve(pages) {
             Err(error) if error.is_full() && frees => {
-                self.store.owe(pages);
+                self.store.reserve_unchecked(pages);
                 Ok(())
             }
             outcome => outcome,

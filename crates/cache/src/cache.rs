@@ -118,7 +118,7 @@ impl Core {
         }
         let more = Cost::of(changes).pages.saturating_sub(credit.pages);
         if more > 0 {
-            self.promise(more, credit.frees)?;
+            self.reserve(more, credit.frees)?;
             credit.pages += more;
         }
         let appended = match self.buffer.append(&records) {
@@ -196,8 +196,8 @@ impl Core {
     }
 
     fn cut(&self, state: &mut State, object: ObjectId, cut: PendingCut) {
-        let (promises, waiters) = state.cut(object, cut);
-        self.store.release(promises);
+        let (reservations, waiters) = state.cut(object, cut);
+        self.store.release(reservations);
         // There may be space in it: worth another attempt for the next writer.
         state.gate.exhausted = false;
         state.reads.ready.extend(waiters);
@@ -251,11 +251,11 @@ impl Cache {
     ) -> Result<Cache, CacheError> {
         recovered.ensure_fits(&store)?;
         let volume = recovered.volume();
-        let Recovered { buffer, state, promised } = recovered;
+        let Recovered { buffer, state, reserved } = recovered;
         let (newest_of_store, newest_of_buffer) = (store.newest_sequence(), buffer.newest_sequence());
-        // Room was promised before the crash. Should some be missing now (the log begins in another segment, the cleaner's last one
-        // is hardly filled), nobody else is promised any before it is there again.
-        store.owe(promised);
+        // Space was reserved before the crash. Should some be missing now (the log begins in another segment, the cleaner's last one
+        // is hardly filled), nobody else can reserve any before it is there again.
+        store.reserve_unchecked(reserved);
         let incarnation = Incarnation(store.incarnation().max(buffer.incarnation()).0 + 1);
         store.begin_after(incarnation, buffer.store_batch())?;
         buffer.begin(incarnation, newest_of_buffer.max(newest_of_store))?;

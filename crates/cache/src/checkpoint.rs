@@ -15,16 +15,16 @@ use store::Cleaning;
 const ROUNDS_MAX: usize = 8;
 
 /// Reads of the store's log after which a checkpoint is due: those of 256 MiB of it in stretches of 16 MiB. Where stretches
-/// are shorter, or the log is of so many notes that nothing sums them up, it comes earlier.
+/// are shorter, or the log is of so many log entries that nothing sums them up, it comes earlier.
 const LOG_READS_MAX: u64 = 16;
 
 /// An attempt to make space for those who wait for it, or for pages that found none. Everything goes home first: a dirty
-/// page is promised several blocks and takes one; deletions give some back. Writers wait meanwhile, so this ends.
+/// page reserves several blocks and takes one; deletions give some back. Writers wait meanwhile, so this ends.
 pub(crate) struct MakingSpace {
-    /// Free blocks that nobody was promised when it began; fewer than none where more is owed than there is.
+    /// Free blocks that nobody had reserved when it began; fewer than none where more is reserved than there is.
     before: i64,
     is_home: bool,
-    /// Blocks that were promised when the file system below was last asked for more space: as long as nobody gets a promise, more
+    /// Blocks that were reserved when the file system below was last asked for more space: as long as nobody gets a reservation, more
     /// would be of no use.
     allocated_at: Option<u64>,
     /// What had its turn to go home.
@@ -248,10 +248,10 @@ impl Core {
 
     /// One step; `Idle` where there is nothing left to do.
     fn make_some_space(self: &Arc<Core>, attempt: &mut MakingSpace) -> Result<Progress, CacheError> {
-        let promised = self.store.space().reserved;
-        let is_more = attempt.allocated_at.is_none_or(|before| promised > before);
+        let reserved = self.store.space().reserved;
+        let is_more = attempt.allocated_at.is_none_or(|before| reserved > before);
         if is_more && self.allocate_more() {
-            attempt.allocated_at = Some(promised);
+            attempt.allocated_at = Some(reserved);
             return Ok(Progress::Worked);
         }
         if !attempt.is_home {

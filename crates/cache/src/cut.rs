@@ -24,17 +24,17 @@ pub(crate) struct PendingCut {
 
 impl State {
     /// Takes a range of pages out of memory and remembers the cut until the store has it. Returns how many of the
-    /// store's promises the pages held, and the reads that waited for them, which must look again.
+    /// store's reservations the pages held, and the reads that waited for them, which must look again.
     pub(crate) fn cut(&mut self, object: ObjectId, mut cut: PendingCut) -> (u64, Vec<u64>) {
-        let (mut promises, mut waiters) = (0, Vec::new());
+        let (mut reservations, mut waiters) = (0, Vec::new());
         self.reads.ahead.cut(object, cut.from..cut.to);
         let mut taken = self.table.take(object, cut.from, cut.to);
         for (&page, entry) in taken.iter_mut().filter(|(_, entry)| entry.is_busy()) {
             let before = Account::of(entry);
             let taken = before.group.filter(|_| !is_planted(PlantedBug::CutWithoutGroups));
             cut.group = taken.map_or(cut.group, |group| group.min(cut.group));
-            // A write-back under way keeps its own promise until it ends.
-            promises += u64::from(entry.dirt.take().is_some_and(|dirt| dirt.reserved));
+            // A write-back under way keeps its own reservation until it ends.
+            reservations += u64::from(entry.dirt.take().is_some_and(|dirt| dirt.reserved));
             entry.writing = None;
             waiters.append(&mut entry.waiters);
             self.account(Key { object, page }, before, Account::of(entry));
@@ -51,7 +51,7 @@ impl State {
         });
         pending.push(cut);
         self.cuts_pending = self.cuts_pending + pending.len() - before;
-        (promises, waiters)
+        (reservations, waiters)
     }
 
     /// The same for a cut that was written to the log again, after changes that are newer than it: those stay.
@@ -63,14 +63,15 @@ impl State {
         let older = self.table.range(object, cut.from..cut.to).filter(|(_, entry)| is_older(entry));
         let older: Vec<Key> = older.map(|(key, _)| key).collect();
         let dropped = older.into_iter().filter_map(|key| self.remove(key));
-        let promises = dropped.filter(|entry| entry.dirt.as_ref().is_some_and(|dirt| dirt.reserved)).count();
+        let reservations =
+            dropped.filter(|entry| entry.dirt.as_ref().is_some_and(|dirt| dirt.reserved)).count();
         let pending = self.cuts.entry(object).or_default();
         let before = pending.len();
         pending.retain(|old| old.sequence != cut.sequence);
         let at = pending.partition_point(|old| old.sequence < cut.sequence);
         pending.insert(at, cut);
         self.cuts_pending = self.cuts_pending + pending.len() - before;
-        promises as u64
+        reservations as u64
     }
 
     /// The newest pending cut that covers a page.

@@ -193,7 +193,7 @@ impl Entry {
         self.writing.as_ref().map(|dirt| (page.clone(), dirt.newest))
     }
 
-    /// After a write-back that failed: its changes are dirt again. Returns how many of the store's promises are one
+    /// After a write-back that failed: its changes are dirt again. Returns how many of the store's reservations are one
     /// too many: the page needs only one.
     pub(crate) fn abandon_writing(&mut self) -> u64 {
         let Some(old) = self.writing.take() else { return 0 };
@@ -228,7 +228,7 @@ mod tests {
         entry.begin_writing().expect("it is whole and dirty");
         write(&mut entry, 7, 100..200);
         assert_eq!(entry.group(), Some(GroupNo(3)), "while it is on its way");
-        assert_eq!(entry.abandon_writing(), 1, "of two promises one is spare");
+        assert_eq!(entry.abandon_writing(), 1, "of two reservations one is spare");
         let dirt = entry.dirt.as_ref().expect("it is dirty");
         assert_eq!((dirt.group, dirt.newest, dirt.latest), (GroupNo(3), Sequence(70), GroupNo(7)));
         assert_eq!(dirt.since, Duration::from_secs(3));

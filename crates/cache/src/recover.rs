@@ -18,7 +18,7 @@ pub struct Recovered {
     pub(crate) buffer: Buffer,
     pub(crate) state: State,
     /// Pages for which the store has to keep room.
-    pub(crate) promised: u64,
+    pub(crate) reserved: u64,
 }
 
 impl Recovered {
@@ -94,21 +94,21 @@ struct Recovery {
     state: State,
     /// Pages that are on their way into the state.
     gathered: Gathered,
-    /// Pages that are to go home. Room was promised for each before the crash.
-    promised: u64,
+    /// Pages that are to go home. Space was reserved for each before the crash.
+    reserved: u64,
     now: Duration,
 }
 
 impl Recovery {
     fn new(now: Duration) -> Recovery {
-        Recovery { state: State::new(), gathered: Gathered::default(), promised: 0, now }
+        Recovery { state: State::new(), gathered: Gathered::default(), reserved: 0, now }
     }
 
     /// Once the whole log was replayed.
     fn finish(mut self, buffer: Buffer) -> Recovered {
         self.gathered.settle(&mut self.state);
         self.state.unasked = self.state.table.iter().next().map(|(key, _)| key);
-        Recovered { buffer, state: self.state, promised: self.promised }
+        Recovered { buffer, state: self.state, reserved: self.reserved }
     }
 
     /// Takes the transactions of one group.
@@ -165,7 +165,7 @@ impl Recovery {
         };
         let cut = PendingCut { from, to, sequence: at, group, whole_object, since: self.now };
         self.gathered.settle(&mut self.state);
-        self.promised -= self.state.cut_again(object, cut);
+        self.reserved -= self.state.cut_again(object, cut);
     }
 
     /// A change of one page. The store may have it already, and is not asked now, which would be a read for each page that
@@ -179,14 +179,14 @@ impl Recovery {
         group: GroupNo,
         bytes: Option<&[u8]>,
     ) {
-        let (promised, now) = (&mut self.promised, self.now);
+        let (reserved, now) = (&mut self.reserved, self.now);
         let change = |entry: &mut Entry| {
             match bytes {
                 Some(bytes) => entry.write(range.start, bytes),
                 None => entry.zero(range.start, range.len()),
             }
             entry.note(range, at, group, || {
-                *promised += 1;
+                *reserved += 1;
                 dirt(at, group, now, true)
             });
         };
@@ -208,8 +208,8 @@ impl Recovery {
     ) {
         let cut = PendingCut { from, to, sequence: at, group, whole_object, since: self.now };
         self.gathered.settle(&mut self.state);
-        let (promises, _) = self.state.cut(object, cut);
-        self.promised -= promises;
+        let (reservations, _) = self.state.cut(object, cut);
+        self.reserved -= reservations;
     }
 }
 

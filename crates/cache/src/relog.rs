@@ -134,7 +134,7 @@ impl Core {
             _ => 0,
         });
         let footprint = buffer::footprint(records.len() as u64, bytes.sum());
-        let kept = state.gate.promised_bytes() + self.buffer.capacity_bytes() / 16;
+        let kept = state.gate.reserved_bytes() + self.buffer.capacity_bytes() / 16;
         if self.buffer.room_bytes() < footprint + kept {
             return Ok(None);
         }

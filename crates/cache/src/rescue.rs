@@ -145,7 +145,7 @@ impl Core {
         }
     }
 
-    /// Pages whole, or what the store has with the changes over it. Those that are written are promised nothing more. Returns how
+    /// Pages whole, or what the store has with the changes over it. Those that are written have nothing reserved any more. Returns how
     /// many could not be: what is damaged stays damaged there, and is an error to who reads it.
     fn rescue_pages(&self, volume: VolumeId, keys: &[Key], home: Sequence) -> Result<u64, CacheError> {
         let contents: Vec<(Key, Content)> = {
@@ -181,13 +181,13 @@ impl Core {
         left_out += refused.len() as u64;
         self.ensure_unreadable(volume, &vector, refused)?;
         let mut state = self.state();
-        let mut was_promised = |key: &&Key| {
+        let mut was_reserved = |key: &&Key| {
             state.change(**key, |entry| {
                 entry.dirt.as_mut().is_some_and(|dirt| std::mem::take(&mut dirt.reserved))
             })
         };
-        let promised = keys.iter().filter(|key| was_promised(key)).count();
-        self.store.release(promised as u64);
+        let reserved = keys.iter().filter(|key| was_reserved(key)).count();
+        self.store.release(reserved as u64);
         Ok(left_out)
     }
 

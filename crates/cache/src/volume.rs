@@ -91,7 +91,7 @@ impl Core {
         let _turn = self.write_back_turn.lock().expect("no panic while writing back");
         self.ensure_works()?;
         let Moment { sequence, whole, mut patches } = self.freeze_all()?;
-        let promised = patches.len() as u64;
+        let reserved = patches.len() as u64;
         let home = self.take_whole_home(whole).and_then(|()| {
             if self.buffer.durable() < sequence {
                 self.commit_now()?;
@@ -101,7 +101,7 @@ impl Core {
             }
             patches.chunks(STEP_PAGES).try_for_each(|some| self.take_patches_home(some))
         });
-        self.store.release(promised);
+        self.store.release(reserved);
         home?;
         let volume = loop {
             match self.store_io().clone_beside_writers(self.volume, new, sequence) {
@@ -141,7 +141,7 @@ impl Core {
         let keys: Vec<Key> = state.by_group().map(|(_, key)| key).collect();
         let is_patch =
             |key: &&Key| state.table.get(key).is_some_and(|entry| matches!(entry.body, Body::Patch(_)));
-        // A patch stays dirty if it changes meanwhile, and needs its own promise then.
+        // A patch stays dirty if it changes meanwhile, and needs its own reservation then.
         self.store.reserve(keys.iter().filter(is_patch).count() as u64)?;
         let mut moment =
             Moment { sequence: self.buffer.appended(), whole: Frozen::default(), patches: Vec::new() };

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::{Change, StoreError, VolumeId};
 
-/// Pages of one step: a MiB, so that a step is short on any device and its notes are shared by many pages.
+/// Pages of one step: a MiB, so that a step is short on any device and its log entries are shared by many pages.
 pub(crate) const STEP_PAGES: usize = 256;
 /// How far from a page that goes home its dirty neighbours go with it: with those on the other side, half a MiB, read and
 /// written at the speed of a long transfer.
@@ -357,7 +357,7 @@ impl Core {
             let is_home = is_home(frozen.cuts.len() + index);
             let mine =
                 |entry: &Entry| entry.writing.as_ref().is_some_and(|writing| writing.newest == page.newest);
-            // One that was cut while it was on its way: its promise has no owner any more.
+            // One that was cut while it was on its way: its reservation has no owner any more.
             let gone = !state.table.get(&page.key).is_some_and(mine);
             spare += u64::from(page.reserved && (gone || is_home));
             if gone {

@@ -199,7 +199,7 @@ fn space_that_was_deleted_is_there_for_the_next_writer() {
 }
 
 #[test]
-fn a_page_written_again_while_it_fails_to_go_home_keeps_one_promise_and_no_more() {
+fn a_page_written_again_while_it_fails_to_go_home_keeps_one_reservation_and_no_more() {
     let machine = Machine::new(5, 1024);
     let cache = machine.open();
     let bytes = [1; 100];

@@ -121,7 +121,7 @@ enum Background {
 /// Overwrites pages of a store that is so full, twice its size. The most blocks that the cleaner moved while one write
 /// waited.
 fn most_moved_during_a_wait(percent: u64, load: Load, background: Background) -> u64 {
-    // Few promises are out, so it is for the cleaner if anybody waits.
+    // Few reservations are out, so it is for the cleaner if anybody waits.
     let settings = Settings { dirty_bytes_max: 32 * BLOCK_BYTES as u64, ..Settings::default() };
     let machine = Machine::sized(LARGE_SEGMENT_BLOCKS, settings);
     let (mut random, mut most) = (Random::new(percent), 0);
@@ -180,11 +180,11 @@ fn a_full_store_that_nobody_writes_to_is_left_alone() {
 }
 
 /// What the store counts for each dirty page.
-const BLOCKS_PROMISED: u64 = 6;
+const BLOCKS_RESERVED: u64 = 6;
 
 impl Machine {
     /// Lets in writes of new pages, without any work in between, until one has to wait.
-    fn promise_all(&self) {
+    fn reserve_all(&self) {
         for page in 1 << 20.. {
             let bytes = [1; BLOCK_BYTES];
             let changes = [Change::Write { object: FILE, offset: page * BLOCK_BYTES as u64, bytes: &bytes }];
@@ -195,34 +195,34 @@ impl Machine {
         }
     }
 
-    fn assert_all_is_promised(&self) -> u64 {
+    fn assert_all_is_reserved(&self) -> u64 {
         let dirty = self.cache.status().dirty_pages;
-        assert_eq!(self.cache.store().space().reserved, BLOCKS_PROMISED * dirty);
+        assert_eq!(self.cache.store().space().reserved, BLOCKS_RESERVED * dirty);
         dirty
     }
 }
 
 #[test]
-fn pages_that_a_crash_left_dirty_keep_their_promise_though_the_store_has_less_room_afterwards() {
+fn pages_that_a_crash_left_dirty_keep_their_reservation_though_the_store_has_less_space_afterwards() {
     let mut machine = Machine::new();
     (0..64 * SEGMENT_BLOCKS).for_each(|page| machine.write(page, &mut |_| {}).expect("room"));
     (0..100).for_each(|_| machine.work(&mut |_| {}));
-    machine.promise_all();
+    machine.reserve_all();
     machine.cache.sync(Box::new(|outcome| outcome.expect("power")));
     while machine.cache.step(Task::Commit) == Progress::Worked {}
-    let dirty = machine.assert_all_is_promised();
+    let dirty = machine.assert_all_is_reserved();
     assert!(dirty > 100, "{dirty}");
     machine.disks.crash();
     machine.cache = machine.disks.open(machine.clock.clone(), Settings::default()).expect("sound media");
-    assert_eq!(machine.assert_all_is_promised(), dirty);
+    assert_eq!(machine.assert_all_is_reserved(), dirty);
 }
 
 #[test]
-fn what_gives_space_back_is_promised_room_that_there_is_not() {
+fn what_gives_space_back_is_granted_space_that_there_is_not() {
     let machine = Machine::new();
     (0..64 * SEGMENT_BLOCKS).for_each(|page| machine.write(page, &mut |_| {}).expect("room"));
-    machine.promise_all();
-    let dirty = machine.assert_all_is_promised();
+    machine.reserve_all();
+    let dirty = machine.assert_all_is_reserved();
     // Of each file to be truncated, the last page is zeroed from somewhere on.
     for page in 0..10 {
         let changes = [Change::Zero { object: FILE, offset: page * BLOCK_BYTES as u64, len: 100 }];
@@ -230,13 +230,13 @@ fn what_gives_space_back_is_promised_room_that_there_is_not() {
         let mut credit = machine.cache.admit_at_once(cost).expect("power").expect("a reserve");
         machine.cache.apply(&mut credit, &changes).expect("power");
     }
-    assert_eq!(machine.assert_all_is_promised(), dirty + 10);
+    assert_eq!(machine.assert_all_is_reserved(), dirty + 10);
     let more = [Change::Write { object: FILE, offset: 0, bytes: &[1] }];
     assert!(machine.cache.admit_at_once(Cost::of(&more)).expect("power").is_none());
 }
 
 impl Machine {
-    /// A store that is half full, and pages that were promised room in it.
+    /// A store that is half full, and pages that have space reserved in it.
     fn crowded() -> Machine {
         let dirty_bytes_max = 32 * BLOCK_BYTES as u64;
         let dirty_age_max = Duration::from_secs(5);
@@ -246,8 +246,8 @@ impl Machine {
             machine.write_to(OTHER_FILE, page, &mut |_| {}).expect("room");
         }
         machine.cache.drain().expect("sound media");
-        machine.promise_all();
-        assert!(machine.assert_all_is_promised() > 16);
+        machine.reserve_all();
+        assert!(machine.assert_all_is_reserved() > 16);
         machine
     }
 

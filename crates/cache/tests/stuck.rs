@@ -74,7 +74,7 @@ fn a_damaged_map_node_stops_nobody_but_the_pages_below_it() {
     assert!(matches!(error, CacheError::Store(StoreError::Corrupt { .. })), "{error}");
     let status = cache.status();
     assert_eq!((status.dirty_pages, status.pending_cuts), (2, 0), "all others are home");
-    assert!(cache.store().space().reserved > 0, "what stays keeps its promise of room");
+    assert!(cache.store().space().reserved > 0, "what stays keeps its reservation");
 }
 
 #[test]

@@ -344,7 +344,7 @@ impl World {
         self.end_trouble();
         match outcome {
             Ok(()) => {
-                assert_eq!(cache.store().space().reserved, 0, "seed {}: promises are left", self.seed);
+                assert_eq!(cache.store().space().reserved, 0, "seed {}: reservations are left", self.seed);
                 self.mount(to);
                 self.tally.handed_over += 1;
             }
@@ -409,7 +409,7 @@ impl World {
             cache.step(Task::Checkpoint);
             self.machine.clock.advance(Duration::from_secs(1));
         }
-        assert_eq!(cache.store().space().reserved, 0, "seed {}: promises are left", self.seed);
+        assert_eq!(cache.store().space().reserved, 0, "seed {}: reservations are left", self.seed);
         cache.store().check(&mut |finding| panic!("seed {}: {finding:?}", self.seed));
         self.run.adopt(&cache);
     }

@@ -17,9 +17,9 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 impl Map {
-    /// Free segments that the store should have: the reserves, what is promised, and what cleaning keeps in hand.
+    /// Free segments that the store should have: the reserves, what is reserved, and what cleaning keeps in hand.
     fn wanted_below(&self) -> u64 {
-        self.floor(Class::Promise) + low_mark(self.segments.held()) + self.promised_segments()
+        self.floor(Class::Reservation) + low_mark(self.segments.held()) + self.reserved_segments()
     }
 
     fn ahead(&self) -> u64 {

@@ -2,16 +2,16 @@
 
 use crate::change::Change;
 use crate::counters::count;
+use crate::entry::{ChunkHead, LogEntry, encode_chunk};
 use crate::error::StoreError;
 use crate::flushes::FailedFlushes;
 use crate::log::{Piece, plan};
 use crate::map::Missing;
-use crate::note::{ChunkHead, Note, encode_chunk};
 use crate::policy::Class;
 use crate::root::Cursor;
 use crate::segments::Use;
 use crate::store::{Health, Store, Writer};
-use crate::stretch::{Heads, Stretches};
+use crate::stretch::{ChunkIndex, Stretches};
 use crate::volume::{VolumeId, VolumeMode};
 use device::{Page, Sequence};
 use std::sync::atomic::Ordering;
@@ -43,9 +43,9 @@ impl Store {
         }
         let frees = vector.iter().all(Change::frees);
         let class = if frees { Class::Frees } else { Class::Writer };
-        let notes: Vec<Note> = vector.iter().map(Change::note).collect();
+        let entries: Vec<LogEntry> = vector.iter().map(Change::log_entry).collect();
         let data: Vec<Option<&Page>> = vector.iter().map(Change::data).collect();
-        self.append(&mut writer, volume, notes, &data, class)
+        self.append(&mut writer, volume, entries, &data, class)
     }
 
     /// Starts the log anew after an error, and refuses where changes may not be made.
@@ -58,35 +58,35 @@ impl Store {
         }
     }
 
-    /// Notes that have no data.
-    pub(crate) fn append_notes(
+    /// Log entries that have no data.
+    pub(crate) fn append_entries(
         &self,
         writer: &mut Writer,
         volume: VolumeId,
-        notes: Vec<Note>,
+        entries: Vec<LogEntry>,
         class: Class,
     ) -> Result<(), StoreError> {
-        let data = vec![None; notes.len()];
-        self.append(writer, volume, notes, &data, class)
+        let data = vec![None; entries.len()];
+        self.append(writer, volume, entries, &data, class)
     }
 
-    /// Writes notes with their data to the log, flushes, and changes the map.
+    /// Writes log entries with their data to the log, flushes, and changes the map.
     fn append(
         &self,
         writer: &mut Writer,
         volume: VolumeId,
-        mut notes: Vec<Note>,
+        mut entries: Vec<LogEntry>,
         data: &[Option<&Page>],
         class: Class,
     ) -> Result<(), StoreError> {
-        if notes.is_empty() {
+        if entries.is_empty() {
             return Ok(());
         }
         self.holding_nodes(|| {
-            self.load_for(&notes.iter().map(|note| (volume, note)).collect::<Vec<_>>())?;
-            self.make_room(writer, volume, &notes, class)?;
-            self.write_batch(writer, volume, data, &mut notes)?;
-            self.change_map(writer, volume, &notes)
+            self.load_for(&entries.iter().map(|entry| (volume, entry)).collect::<Vec<_>>())?;
+            self.make_room(writer, volume, &entries, class)?;
+            self.write_batch(writer, volume, data, &mut entries)?;
+            self.change_map(writer, volume, &entries)
         })
     }
 
@@ -102,36 +102,36 @@ impl Store {
         done
     }
 
-    /// Reads the nodes that notes will change, so that no read can fail once the log has them.
-    pub(crate) fn load_for(&self, notes: &[(VolumeId, &Note)]) -> Result<(), StoreError> {
+    /// Reads the nodes that log entries will change, so that no read can fail once the log has them.
+    pub(crate) fn load_for(&self, entries: &[(VolumeId, &LogEntry)]) -> Result<(), StoreError> {
         self.resolve(|map| {
-            let missing = notes.iter().filter_map(|&(volume, note)| map.prepare(volume, note).err());
+            let missing = entries.iter().filter_map(|&(volume, entry)| map.prepare(volume, entry).err());
             let missing: Vec<_> = missing.flat_map(|Missing(ids)| ids).collect();
             if missing.is_empty() { Ok(()) } else { Err(Missing(missing)) }
         })
     }
 
-    /// Checks that the log has room for these notes above the reserve of others, also where they need no segment: what
+    /// Checks that the log has room for these log entries above the reserve of others, also where they need no segment: what
     /// they change must be written by a checkpoint. Two checkpoints may make some.
     fn make_room(
         &self,
         writer: &mut Writer,
         volume: VolumeId,
-        notes: &[Note],
+        entries: &[LogEntry],
         class: Class,
     ) -> Result<(), StoreError> {
         for attempt in 0..3 {
-            let pieces = plan(notes, writer.place(), self.geometry.segment_blocks);
+            let pieces = plan(entries, writer.place(), self.geometry.segment_blocks);
             let segments = pieces.iter().filter(|piece| piece.moves_on).count() as u64;
             let class = if segments == 0 && class == Class::Writer { Class::OpenSegment } else { class };
             let map = self.map();
-            let dirtied = map.nodes_for(volume, notes);
+            let dirtied = map.nodes_for(volume, entries);
             let needed = segments + map.floor_after(class, dirtied);
             if map.segments.free_count() >= needed {
                 return Ok(());
             }
             drop(map);
-            // Whoever was promised room finds it. Who was not, as the first vector of a mount, does not wait for the background.
+            // A writer with a reservation finds space. One without, as the first vector of a mount, does not wait for the background.
             let more = attempt < 2 && !self.is_known_full_below() && self.allocate_up_to(needed)? > 0;
             if attempt < 2 && !more {
                 self.checkpoint_once(writer)?;
@@ -146,9 +146,9 @@ impl Store {
         writer: &mut Writer,
         volume: VolumeId,
         data: &[Option<&Page>],
-        notes: &mut [Note],
+        entries: &mut [LogEntry],
     ) -> Result<(), StoreError> {
-        let pieces = plan(notes, writer.place(), self.geometry.segment_blocks);
+        let pieces = plan(entries, writer.place(), self.geometry.segment_blocks);
         let stretches = Stretches::of(self.geometry.segment_blocks);
         let mut cursor = writer.log;
         let (since, mut written, mut blocks, mut reads) = (self.failed_flushes(), Ok(()), 0, 0);
@@ -156,18 +156,25 @@ impl Store {
             if piece.moves_on {
                 cursor = self.move_on(&cursor);
             }
-            let mut copies = Heads::default();
+            let mut copies = ChunkIndex::default();
             if cursor.offset == stretches.start(cursor.offset) {
-                copies = std::mem::take(&mut writer.heads);
+                copies = std::mem::take(&mut writer.chunk_index);
                 reads += if copies.bytes() > 0 { stretches.reads(piece.copy_blocks > 0) } else { 0 };
             }
             blocks += piece.blocks();
             let last = index + 1 == pieces.len();
-            let range = piece.notes.clone();
+            let range = piece.entries.clone();
             written = written.and_then(|()| {
                 let head = ChunkHead { volume, ..self.head(&cursor, piece, last) };
-                let heads = &mut writer.heads;
-                self.write_chunk(&mut cursor, head, &copies, heads, &data[range.clone()], &mut notes[range])
+                let chunk_index = &mut writer.chunk_index;
+                self.write_chunk(
+                    &mut cursor,
+                    head,
+                    &copies,
+                    chunk_index,
+                    &data[range.clone()],
+                    &mut entries[range],
+                )
             });
         }
         let flushed = written.and_then(|()| self.flush_batch(since));
@@ -210,10 +217,10 @@ impl Store {
             chain: cursor.chain,
             next: cursor.next,
             last,
-            note_blocks: piece.note_blocks,
+            entry_blocks: piece.entry_blocks,
             data_blocks: piece.copy_blocks + piece.page_blocks,
             copy_blocks: piece.copy_blocks,
-            notes: piece.notes.len(),
+            entries: piece.entries.len(),
         }
     }
 
@@ -223,27 +230,27 @@ impl Store {
         &self,
         cursor: &mut Cursor,
         head: ChunkHead,
-        copies: &Heads,
-        heads: &mut Heads,
+        copies: &ChunkIndex,
+        chunk_index: &mut ChunkIndex,
         data: &[Option<&Page>],
-        notes: &mut [Note],
+        entries: &mut [LogEntry],
     ) -> Result<(), StoreError> {
         let at = self.geometry.start(cursor.segment).plus(cursor.offset);
-        let mut pages = device::pages((head.note_blocks + head.data_blocks) as usize);
-        let mut next = head.note_blocks + head.copy_blocks;
+        let mut pages = device::pages((head.entry_blocks + head.data_blocks) as usize);
+        let mut next = head.entry_blocks + head.copy_blocks;
         if head.copy_blocks > 0 {
-            copies.write(&mut pages[head.note_blocks as usize..next as usize]);
+            copies.write(&mut pages[head.entry_blocks as usize..next as usize]);
         }
-        for (note, data) in notes.iter_mut().zip(data) {
-            if let (Note::Write { place, .. }, Some(bytes)) = (note, data) {
+        for (entry, data) in entries.iter_mut().zip(data) {
+            if let (LogEntry::Write { place, .. }, Some(bytes)) = (entry, data) {
                 *place = at.plus(next);
                 pages[next as usize].0.copy_from_slice(&bytes.0);
                 next += 1;
             }
         }
-        let (noted, _) = pages.split_at_mut(head.note_blocks as usize);
-        cursor.chain = encode_chunk(&head, notes, self.geometry.id, noted);
-        heads.push(cursor.offset, noted, notes.len());
+        let (noted, _) = pages.split_at_mut(head.entry_blocks as usize);
+        cursor.chain = encode_chunk(&head, entries, self.geometry.id, noted);
+        chunk_index.push(cursor.offset, noted, entries.len());
         cursor.chunk += 1;
         cursor.offset += pages.len() as u64;
         self.write(at, &pages)
@@ -259,17 +266,17 @@ impl Store {
         if self.planted.missing_flush.load(Ordering::Relaxed) { Ok(()) } else { self.flush_since(since) }
     }
 
-    /// Changes the map as durable notes say. All of it under one hold of the lock, except where a note makes a
+    /// Changes the map as durable log entries say. All of it under one hold of the lock, except where a log entry makes a
     /// later one need a node that was not needed before, as a clone may.
     pub(crate) fn change_map(
         &self,
         writer: &mut Writer,
         volume: VolumeId,
-        notes: &[Note],
+        entries: &[LogEntry],
     ) -> Result<(), StoreError> {
         let mut map = self.map_mut();
-        for note in notes {
-            while let Err(Missing(ids)) = map.prepare(volume, note) {
+        for entry in entries {
+            while let Err(Missing(ids)) = map.prepare(volume, entry) {
                 drop(map);
                 if let Some((_, error)) = self.load(ids).pop_first() {
                     writer.health = Health::Stopped;
@@ -277,21 +284,21 @@ impl Store {
                 }
                 map = self.map_mut();
             }
-            map.change(volume, note);
-            map.newest = map.newest.max(newest(note));
+            map.change(volume, entry);
+            map.newest = map.newest.max(newest(entry));
         }
         Ok(())
     }
 }
 
-fn newest(note: &Note) -> Sequence {
-    match note {
-        Note::Write { home, .. } => *home,
-        Note::NameVolume { .. } => Sequence(0),
-        Note::Cut { sequence, .. }
-        | Note::Delete { sequence, .. }
-        | Note::Clone { sequence, .. }
-        | Note::CloneVolume { sequence, .. }
-        | Note::DeleteVolume { sequence } => *sequence,
+fn newest(entry: &LogEntry) -> Sequence {
+    match entry {
+        LogEntry::Write { home, .. } => *home,
+        LogEntry::NameVolume { .. } => Sequence(0),
+        LogEntry::Cut { sequence, .. }
+        | LogEntry::Delete { sequence, .. }
+        | LogEntry::Clone { sequence, .. }
+        | LogEntry::CloneVolume { sequence, .. }
+        | LogEntry::DeleteVolume { sequence } => *sequence,
     }
 }

@@ -20,12 +20,12 @@ pub enum PlantedBug {
     FreedOnceTooOften,
     /// Some of the nodes below one that dies are forgotten.
     LeakedNode,
-    /// Room that is promised is not remembered.
-    ForgottenPromise,
+    /// Space that is reserved is not remembered.
+    ForgottenReservation,
     /// Segments are trimmed only after they may be used again.
     TrimAfterReuse,
-    /// Recovery applies notes again that lie before the root where it begins.
-    NotesBeforeRoot,
+    /// Recovery applies log entries again that lie before the root where it begins.
+    EntriesBeforeRoot,
     /// A segment is trimmed and used again, whoever reads it.
     PinsIgnored,
     /// Who flushes does not ask whether another's flush failed meanwhile.

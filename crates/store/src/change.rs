@@ -1,6 +1,6 @@
 //! What callers ask of the map.
 
-use crate::note::Note;
+use crate::entry::LogEntry;
 use device::{Block, ObjectId, Page, PageNo, Sequence, SharedPage};
 use std::ops::Range;
 
@@ -50,10 +50,10 @@ pub enum Change {
 }
 
 impl Change {
-    /// The note for this change; a write's block is not known yet.
-    pub(crate) fn note(&self) -> Note {
+    /// The log entry for this change; a write's block is not known yet.
+    pub(crate) fn log_entry(&self) -> LogEntry {
         match self {
-            Change::Write { object, page, bytes, home } => Note::Write {
+            Change::Write { object, page, bytes, home } => LogEntry::Write {
                 object: *object,
                 page: *page,
                 home: *home,
@@ -61,14 +61,16 @@ impl Change {
                 crc: crc32c::crc32c(&bytes.0),
             },
             Change::Cut { object, pages, sequence } => {
-                Note::Cut { object: *object, pages: pages.clone(), sequence: *sequence }
+                LogEntry::Cut { object: *object, pages: pages.clone(), sequence: *sequence }
             }
-            Change::Delete { object, sequence } => Note::Delete { object: *object, sequence: *sequence },
-            Change::Clone { from, to, sequence } => Note::Clone { from: *from, to: *to, sequence: *sequence },
+            Change::Delete { object, sequence } => LogEntry::Delete { object: *object, sequence: *sequence },
+            Change::Clone { from, to, sequence } => {
+                LogEntry::Clone { from: *from, to: *to, sequence: *sequence }
+            }
         }
     }
 
-    /// The bytes that go with the note.
+    /// The bytes that go with the log entry.
     pub(crate) fn data(&self) -> Option<&Page> {
         match self {
             Change::Write { bytes, .. } => Some(bytes),

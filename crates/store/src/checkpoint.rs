@@ -4,14 +4,14 @@
 //! the root is written, over the older one. After an error the nodes are still dirty and the newer root still
 //! stands, so trying again is always right.
 
-use crate::attempt::{Attempt, Pending};
 use crate::bug::{PlantedBug, is_planted};
 use crate::counters::count;
 use crate::error::StoreError;
 use crate::format::ROOTS;
+use crate::in_progress::{CheckpointInProgress, Pending};
 use crate::log::to_pages;
 use crate::map::{Map, NodeId, NodeTable, TablePage, encode_node};
-use crate::policy::Thinning;
+use crate::policy::Compaction;
 use crate::root::{Cursor, EXTENTS_MAX, Extent, Root, Stream};
 use crate::segments::{Segment, Use};
 use crate::store::{Health, Store, Writer};
@@ -64,7 +64,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`checkpoint`](Store::checkpoint).
-    pub fn leave_behind(&self, sequence: Sequence) -> Result<(), StoreError> {
+    pub fn fence(&self, sequence: Sequence) -> Result<(), StoreError> {
         {
             let mut map = self.map_mut();
             map.newest = map.newest.max(sequence);
@@ -88,7 +88,7 @@ impl Store {
             old.into_iter().for_each(|number| map.segments.close(number));
             map.segments.log_rest = self.geometry.segment_blocks;
             writer.log = Cursor { segment, offset: 0, next, chain: 0, ..writer.log };
-            writer.heads.clear();
+            writer.chunk_index.clear();
             writer.log_is_fresh = true;
         }
         self.checkpoint_once(writer)?;
@@ -104,12 +104,12 @@ impl Store {
         }
         writer.generation += 1;
         #[cfg(feature = "planted-bugs")]
-        self.pay_what_is_owed()?;
-        let mut attempt = Attempt::default();
-        match self.write_map(writer, &mut attempt) {
+        self.do_what_is_delayed()?;
+        let mut in_progress = CheckpointInProgress::default();
+        match self.write_map(writer, &mut in_progress) {
             Ok(pending) => writer.pending = Some(pending),
             Err(error) => {
-                self.map_mut().give_back(writer, attempt);
+                self.map_mut().give_back(writer, in_progress);
                 return Err(error);
             }
         }
@@ -117,12 +117,16 @@ impl Store {
     }
 
     /// Everything that a root names, durable; and the root.
-    fn write_map(&self, writer: &mut Writer, attempt: &mut Attempt) -> Result<Pending, StoreError> {
+    fn write_map(
+        &self,
+        writer: &mut Writer,
+        in_progress: &mut CheckpointInProgress,
+    ) -> Result<Pending, StoreError> {
         let since = self.failed_flushes();
         self.keep_nodes_dense(writer);
-        self.write_nodes(writer, attempt)?;
-        self.write_table(writer, attempt)?;
-        let tables = self.write_tables(writer, attempt)?;
+        self.write_nodes(writer, in_progress)?;
+        self.write_table(writer, in_progress)?;
+        let tables = self.write_tables(writer, in_progress)?;
         self.flush_since(since)?;
         let generation = writer.generation;
         let (incarnation, newest) = (self.incarnation(), self.map().newest);
@@ -130,7 +134,7 @@ impl Store {
         let log_blocks = self.log_blocks.load(Ordering::Relaxed);
         let log_reads = self.log_reads.load(Ordering::Relaxed);
         let page = root.encode(self.geometry.id);
-        Ok(Pending { generation, page, log_blocks, log_reads, attempt: std::mem::take(attempt) })
+        Ok(Pending { generation, page, log_blocks, log_reads, in_progress: std::mem::take(in_progress) })
     }
 
     /// Makes the pending root durable. As long as that fails, nobody knows whether the medium has it, so the next
@@ -146,7 +150,7 @@ impl Store {
         self.log_blocks.fetch_sub(pending.log_blocks, Ordering::Relaxed);
         self.log_reads.fetch_sub(pending.log_reads, Ordering::Relaxed);
         count(&self.counting.checkpoints, 1);
-        let Attempt { nodes, pages, .. } = &pending.attempt;
+        let CheckpointInProgress { nodes, pages, .. } = &pending.in_progress;
         count(&self.counting.nodes_written, (nodes.len() + pages.len()) as u64);
         self.checkpointed(&pending, writer.health);
         Ok(())
@@ -157,8 +161,8 @@ impl Store {
     /// Others stay dead until the next checkpoint.
     fn checkpointed(&self, pending: &Pending, health: Health) {
         let mut map = self.map_mut();
-        map.cleaned(&pending.attempt);
-        let mut free = map.segments.reclaim(pending.generation, &pending.attempt.dead);
+        map.cleaned(&pending.in_progress);
+        let mut free = map.segments.reclaim(pending.generation, &pending.in_progress.dead);
         if health != Health::Good {
             let missing = map.cleaning_starts_below().saturating_sub(map.segments.free_count());
             free.truncate(missing as usize);
@@ -199,7 +203,11 @@ impl Store {
     }
 
     /// Writes all dirty nodes to new places; they stay dirty until the root is durable.
-    fn write_nodes(&self, writer: &mut Writer, attempt: &mut Attempt) -> Result<(), StoreError> {
+    fn write_nodes(
+        &self,
+        writer: &mut Writer,
+        in_progress: &mut CheckpointInProgress,
+    ) -> Result<(), StoreError> {
         let mut last = NodeId::NONE;
         loop {
             let mut map = self.map_mut();
@@ -209,15 +217,15 @@ impl Store {
             let Some(&highest) = some.last() else { return Ok(()) };
             let mut blocks = Vec::new();
             for &id in &some {
-                let place = map.place_node(&mut writer.nodes_at, attempt)?;
+                let place = map.place_node(&mut writer.nodes_at, in_progress)?;
                 let node = map.nodes.get_mut(&id).expect("dirty nodes stay in memory");
                 node.changed = false;
                 let (page, crc) = encode_node(&node.body, id, writer.generation, self.geometry.id);
-                attempt.nodes.push(id);
+                in_progress.nodes.push(id);
                 if let Some(old) = map.table.moved(id, place, crc, writer.generation) {
-                    map.segments.died(old);
+                    map.segments.dec_live(old);
                 }
-                map.segments.lives(place);
+                map.segments.inc_live(place);
                 blocks.push((place, page));
             }
             drop(map);
@@ -227,10 +235,14 @@ impl Store {
     }
 
     /// Writes the dirty pages of the node table to new places.
-    fn write_table(&self, writer: &mut Writer, attempt: &mut Attempt) -> Result<(), StoreError> {
+    fn write_table(
+        &self,
+        writer: &mut Writer,
+        in_progress: &mut CheckpointInProgress,
+    ) -> Result<(), StoreError> {
         let dirty: Vec<usize> = {
             let mut map = self.map_mut();
-            map.table.shrink().into_iter().for_each(|place| map.segments.died(place));
+            map.table.shrink().into_iter().for_each(|place| map.segments.dec_live(place));
             let runs = TABLE_RUNS_MAX.max(map.table.pages.len() / TABLE_RUN_PAGES);
             map.table.gather(runs);
             let pages = map.table.pages.iter().enumerate();
@@ -240,16 +252,16 @@ impl Store {
             let mut map = self.map_mut();
             let mut blocks = Vec::new();
             for &number in numbers {
-                let place = map.place_node(&mut writer.nodes_at, attempt)?;
+                let place = map.place_node(&mut writer.nodes_at, in_progress)?;
                 let (page, crc) = map.table.encode(number, self.geometry.id);
                 let entry = &mut map.table.pages[number];
                 (entry.crc, entry.changed) = (crc, false);
-                attempt.pages.push(number);
+                in_progress.pages.push(number);
                 let old = std::mem::replace(&mut entry.place, place);
                 if old != Block(0) {
-                    map.segments.died(old);
+                    map.segments.dec_live(old);
                 }
-                map.segments.lives(place);
+                map.segments.inc_live(place);
                 blocks.push((place, page));
             }
             drop(map);
@@ -259,24 +271,28 @@ impl Store {
     }
 
     /// Writes the tables' stream.
-    fn write_tables(&self, writer: &mut Writer, attempt: &mut Attempt) -> Result<Stream, StoreError> {
+    fn write_tables(
+        &self,
+        writer: &mut Writer,
+        in_progress: &mut CheckpointInProgress,
+    ) -> Result<Stream, StoreError> {
         let mut map = self.map_mut();
         let blocks = map.stream_blocks(map.table.pages.len());
         let mut places = Vec::new();
         for _ in 0..blocks {
-            places.push(map.place_node(&mut writer.nodes_at, attempt)?);
+            places.push(map.place_node(&mut writer.nodes_at, in_progress)?);
         }
         let extents = extents(&places);
         if extents.len() > EXTENTS_MAX {
             return Err(StoreError::Full);
         }
         for extent in std::mem::replace(&mut writer.tables, extents.clone()) {
-            (0..extent.count).for_each(|index| map.segments.died(extent.at.plus(index)));
+            (0..extent.count).for_each(|index| map.segments.dec_live(extent.at.plus(index)));
         }
         let mut next = places.iter().copied();
         let (bytes, _) = map.encode_tables(|_| next.next().expect("one for each"));
-        attempt.stream = true;
-        attempt.dead = map.segments.dead();
+        in_progress.stream = true;
+        in_progress.dead = map.segments.dead();
         drop(map);
         let pages: Vec<Page> = to_pages(&bytes);
         let mut rest = &pages[..];
@@ -290,9 +306,9 @@ impl Store {
 
     /// Nodes that rarely change would keep whole segments alive. While the node segments are less than half live, or two thirds
     /// where space is short, the nodes of the emptiest ones are written again with this checkpoint, so that these die; where space
-    /// is short also those of others of which little lives ([`NodeUse::to_thin`](crate::policy::NodeUse::to_thin)).
+    /// is short also those of others of which little lives ([`NodeUse::nodes_to_compact`](crate::policy::NodeUse::nodes_to_compact)).
     fn keep_nodes_dense(&self, writer: &Writer) {
-        for (number, nodes) in self.to_thin(writer) {
+        for (number, nodes) in self.nodes_to_compact(writer) {
             // A segment at a time: what is dirty stays in memory.
             let failed = self.load(nodes.clone());
             let mut map = self.map_mut();
@@ -310,15 +326,15 @@ impl Store {
         }
     }
 
-    /// The segments to thin, with the nodes that live there. A start waits for no more of it than must be: it would have to read
+    /// The segments whose nodes are to be compacted, with the nodes that live there. A start waits for no more of it than must be: it would have to read
     /// these nodes first.
-    fn to_thin(&self, writer: &Writer) -> BTreeMap<u32, Vec<NodeId>> {
+    fn nodes_to_compact(&self, writer: &Writer) -> BTreeMap<u32, Vec<NodeId>> {
         let map = self.map();
         let nodes = map.node_use();
-        let chosen = match nodes.thinning(map.segments.free_count(), map.is_short_of_space()) {
-            Some(Thinning { short, spare }) => {
+        let chosen = match nodes.compaction(map.segments.free_count(), map.is_short_of_space()) {
+            Some(Compaction { short, spare }) => {
                 let spare = spare && writer.health == Health::Good;
-                nodes.to_thin(Thinning { short, spare }, &map.staying(&writer.tables))
+                nodes.nodes_to_compact(Compaction { short, spare }, &map.staying(&writer.tables))
             }
             None => Vec::new(),
         };

@@ -10,7 +10,7 @@
 //! A node is visited and repointed once, under its id, however many share it. Repointing is conditional: an entry
 //! that was changed since is left alone. It is durable with the next checkpoint, and a victim is trimmed and used
 //! again only when two checkpoints do without it and no reader pins it; so a crash at any moment finds either the
-//! block that was moved or its copy. No note is written for any of this.
+//! block that was moved or its copy. No log entry is written for any of this.
 
 use crate::bug::{PlantedBug, is_planted};
 use crate::counters::count;
@@ -367,7 +367,7 @@ impl Store {
                 repointed += u64::from(map.repoint(&moved, holder));
             }
             if repointed > 0 {
-                map.segments.lives(to);
+                map.segments.inc_live(to);
             }
             if let Some(scan) = map.scan(Purpose::Clean) {
                 scan.resolved(one.from);

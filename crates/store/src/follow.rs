@@ -4,17 +4,17 @@
 //! there. Was it one that the log has, then somebody else knows it to be durable: a later chunk; or the buffer, which names the
 //! last batch that it relied on or that changed a volume (`buffer/FORMAT.md`), and still has what later ones hold.
 
+use crate::entry::{CHUNK_BLOCKS_MAX, claimed_entry_blocks};
 use crate::log::{Chunk, parse, read_patiently};
-use crate::note::{CHUNK_BLOCKS_MAX, claimed_note_blocks};
 use crate::root::Cursor;
 use crate::stretch::{COPIES_AHEAD, Stretches, WINDOW_BLOCKS, copies};
 use crate::superblock::Geometry;
 use device::{Block, Device, Incarnation, Page};
 use std::collections::BTreeMap;
 
-/// Blocks read where perhaps no chunk begins: the notes of 256 pages with some to spare, so that one read is enough for
+/// Blocks read where perhaps no chunk begins: the log entries of 256 pages with some to spare, so that one read is enough for
 /// what the cache writes.
-pub(crate) const NOTE_BLOCKS_AHEAD: u64 = 4;
+pub(crate) const ENTRY_BLOCKS_AHEAD: u64 = 4;
 
 /// Blocks in which proof is looked for that what seems to be the log's end is not: a chunk, and the beginning of one more.
 pub(crate) const PROOF_BLOCKS: u64 = CHUNK_BLOCKS_MAX + 1;
@@ -68,7 +68,7 @@ impl<'a> LogReader<'a> {
             return Some(chunk);
         }
         let follows = self.stretch == Some(start.plus(self.stretches.start(cursor.offset)));
-        let ahead = if follows { WINDOW_BLOCKS } else { NOTE_BLOCKS_AHEAD };
+        let ahead = if follows { WINDOW_BLOCKS } else { ENTRY_BLOCKS_AHEAD };
         let mut places = [(cursor.segment, cursor.offset, ahead), (cursor.next, 0, PROOF_BLOCKS)];
         if cursor.next < self.geometry.segments && self.held(self.geometry.start(cursor.next), 1).is_some() {
             // Only one of the two can belong, and this one needs no read.
@@ -91,7 +91,7 @@ impl<'a> LogReader<'a> {
         let geometry = self.geometry;
         let (at, room) = (geometry.start(segment).plus(offset), geometry.segment_blocks - offset);
         let first = self.get(at, 1, ahead.min(room))?;
-        let claimed = claimed_note_blocks(&first[0], geometry.id).filter(|&blocks| blocks <= room)?;
+        let claimed = claimed_entry_blocks(&first[0], geometry.id).filter(|&blocks| blocks <= room)?;
         parse(geometry, at, self.get(at, claimed, ahead.max(claimed).min(room))?)
     }
 
@@ -99,7 +99,7 @@ impl<'a> LogReader<'a> {
     pub(crate) fn candidates(&mut self, segment: u32, from: u64, count: u64) -> Vec<u64> {
         let geometry = self.geometry;
         let start = geometry.start(segment);
-        let looks = |page: &Page| claimed_note_blocks(page, geometry.id).is_some();
+        let looks = |page: &Page| claimed_entry_blocks(page, geometry.id).is_some();
         if let Some(pages) = self.get(start.plus(from), count, count) {
             return (from..).zip(pages).filter(|(_, page)| looks(page)).map(|(offset, _)| offset).collect();
         }
@@ -158,7 +158,7 @@ impl<'a> LogReader<'a> {
     /// The chunks of `segment` of which copies lie beyond, as far as they are whole.
     fn copies_beyond(&self, segment: u32, chunk: &Chunk) -> Option<BTreeMap<Block, Chunk>> {
         let at = self.beyond.at;
-        let blocks = claimed_note_blocks(&self.beyond.get(at, 1)?[0], self.geometry.id)?;
+        let blocks = claimed_entry_blocks(&self.beyond.get(at, 1)?[0], self.geometry.id)?;
         let with = parse(self.geometry, at, self.beyond.get(at, blocks)?)?;
         // What lies there may be left from an earlier use of the segment.
         if with.head.incarnation != chunk.head.incarnation || with.head.chunk <= chunk.head.chunk {
@@ -188,7 +188,7 @@ impl<'a> LogReader<'a> {
             }
             let window = self.geometry.segment_blocks.saturating_sub(offset).min(PROOF_BLOCKS);
             for offset in self.candidates(segment, offset, window) {
-                let Some(chunk) = self.in_place(segment, offset, NOTE_BLOCKS_AHEAD) else { continue };
+                let Some(chunk) = self.in_place(segment, offset, ENTRY_BLOCKS_AHEAD) else { continue };
                 let later = chunk.head.incarnation == incarnation && chunk.head.chunk > cursor.chunk;
                 if later && let Some(proof) = self.follow_for_proof(chunk, batch) {
                     return Some(proof);

@@ -1,9 +1,9 @@
 //! FORMAT.md's examples are what the code writes, and the code reads what FORMAT.md shows.
 
+use crate::entry::{ChunkHead, LogEntry, decode_chunk, encode_chunk};
 use crate::format::*;
 use crate::label::Label;
 use crate::map::{Body, NodeId, NodeTable, PageEntry, Tree, decode_node, decode_table_page, encode_node};
-use crate::note::{ChunkHead, Note, decode_chunk, encode_chunk};
 use crate::root::{Cursor, Extent, Root, Stream, no_epoch};
 use crate::segments::{SegmentEntry, Segments, Use};
 use crate::superblock::Geometry;
@@ -26,22 +26,22 @@ fn root() -> Root {
     }
 }
 
-fn chunk() -> (ChunkHead, Vec<Note>) {
+fn chunk() -> (ChunkHead, Vec<LogEntry>) {
     let object = ObjectId { slot: 5, generation: 6 };
     let to = ObjectId { slot: 8, generation: 1 };
-    let notes = vec![
-        Note::Write { object, page: PageNo(9), home: Sequence(501), place: Block(94), crc: 0xfeed_beef },
-        Note::Cut { object, pages: PageNo(10)..PageNo(20), sequence: Sequence(502) },
-        Note::Delete { object, sequence: Sequence(503) },
-        Note::Clone { from: object, to, sequence: Sequence(504) },
-        Note::CloneVolume {
+    let entries = vec![
+        LogEntry::Write { object, page: PageNo(9), home: Sequence(501), place: Block(94), crc: 0xfeed_beef },
+        LogEntry::Cut { object, pages: PageNo(10)..PageNo(20), sequence: Sequence(502) },
+        LogEntry::Delete { object, sequence: Sequence(503) },
+        LogEntry::Clone { from: object, to, sequence: Sequence(504) },
+        LogEntry::CloneVolume {
             to: VolumeId(9),
             mode: VolumeMode::ReadOnly,
             sequence: Sequence(505),
             created: 1_234_567_890,
         },
-        Note::NameVolume { volume: VolumeId(9), part: b"nightly".to_vec() },
-        Note::DeleteVolume { sequence: Sequence(506) },
+        LogEntry::NameVolume { volume: VolumeId(9), part: b"nightly".to_vec() },
+        LogEntry::DeleteVolume { sequence: Sequence(506) },
     ];
     let head = ChunkHead {
         incarnation: Incarnation(3),
@@ -52,12 +52,12 @@ fn chunk() -> (ChunkHead, Vec<Note>) {
         chain: 0xc0ff_ee00,
         next: 6,
         last: true,
-        note_blocks: 1,
+        entry_blocks: 1,
         data_blocks: 3,
         copy_blocks: 2,
-        notes: notes.len(),
+        entries: entries.len(),
     };
-    (head, notes)
+    (head, entries)
 }
 
 fn page_leaf() -> Body {
@@ -112,9 +112,9 @@ fn tables() -> Vec<u8> {
 
 /// Every structure by its name in FORMAT.md.
 fn examples() -> Vec<(&'static str, Vec<u8>)> {
-    let (head, notes) = chunk();
+    let (head, entries) = chunk();
     let mut pages = device::pages(1);
-    encode_chunk(&head, &notes, ID, &mut pages);
+    encode_chunk(&head, &entries, ID, &mut pages);
     let node = |body: Body| encode_node(&body, NodeId(1), 7, ID).0.0.to_vec();
     vec![
         ("superblock", geometry().encode().0.to_vec()),
@@ -168,9 +168,9 @@ fn the_examples_in_format_md_are_read_back() {
         page
     };
     assert_eq!(Root::decode(&page("root"), ID), Some(root()));
-    let (head, notes) = chunk();
-    let (found, found_notes, _) = decode_chunk(&[*page("chunk")], ID).expect("a whole chunk");
-    assert_eq!((found, found_notes), (head, notes));
+    let (head, entries) = chunk();
+    let (found, found_entries, _) = decode_chunk(&[*page("chunk")], ID).expect("a whole chunk");
+    assert_eq!((found, found_entries), (head, entries));
     for (name, body) in [("inner node", inner()), ("page leaf", page_leaf()), ("object leaf", object_leaf())]
     {
         assert_eq!(decode_node(&page(name), NodeId(1), ID), Some(body), "{name}");

@@ -1,11 +1,11 @@
 //! What volumes are called, and when they were made.
 //!
-//! A clone's note is followed, in the same batch, by the notes that tell its name: both are there after a crash, or
+//! A clone's log entry is followed, in the same batch, by the log entries that tell its name: both are there after a crash, or
 //! neither. A checkpoint keeps names behind the dying list.
 
+use crate::entry::{LogEntry, NAME_PART};
 use crate::error::StoreError;
 use crate::map::Map;
-use crate::note::{NAME_PART, Note};
 use crate::policy::Class;
 use crate::store::{Store, Writer};
 use crate::volume::{VolumeId, VolumeMode};
@@ -104,7 +104,7 @@ impl Store {
     }
 
     /// The same for a volume that others write to meanwhile: refused where there is no room for what their pages need beside
-    /// once nodes are shared. From that check on everybody is promised as much.
+    /// once nodes are shared. From that check on every reservation is as much.
     ///
     /// # Errors
     /// Those of `clone_named`; [`StoreError::Full`], too, before anything is done.
@@ -132,10 +132,10 @@ impl Store {
         self.check_clone(from, new.name)?;
         let last = self.map().volumes.keys().next_back().map_or(0, |last| last.0);
         let to = VolumeId(last + 1);
-        let mut notes = vec![Note::CloneVolume { to, mode: new.mode, sequence, created: new.created }];
+        let mut entries = vec![LogEntry::CloneVolume { to, mode: new.mode, sequence, created: new.created }];
         let parts = new.name.as_bytes().chunks(NAME_PART);
-        notes.extend(parts.map(|part| Note::NameVolume { volume: to, part: part.to_vec() }));
-        self.append_notes(writer, from, notes, Class::Writer)?;
+        entries.extend(parts.map(|part| LogEntry::NameVolume { volume: to, part: part.to_vec() }));
+        self.append_entries(writer, from, entries, Class::Writer)?;
         Ok(to)
     }
 

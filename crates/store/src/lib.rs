@@ -1,26 +1,26 @@
 #![doc = include_str!("../README.md")]
 mod allocate;
 mod append;
-mod attempt;
 mod audit;
 mod bug;
 mod change;
 mod check;
 mod checkpoint;
 mod clean;
+mod coalesce;
 mod counters;
+mod entry;
 mod error;
 mod flushes;
 mod follow;
 mod format;
 #[cfg(test)]
 mod golden;
+mod in_progress;
 mod label;
 mod list;
 mod log;
 mod map;
-mod near;
-mod note;
 mod pace;
 #[cfg(feature = "planted-bugs")]
 mod plant;
@@ -45,11 +45,11 @@ pub use bug::{PlantedBug, plant};
 pub use change::Change;
 pub use check::{Finding, Repaired};
 pub use clean::Cleaning;
+pub use coalesce::FoundPage;
 pub use counters::Counters;
 pub use error::StoreError;
 pub use label::{MAIN_NAME, NewVolume, VolumeInfo, check_name};
 pub use list::Listed;
-pub use near::FoundPage;
 pub use read::{Found, Want};
 pub use recover::Identified;
 pub use scrub::Scrubbed;

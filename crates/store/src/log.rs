@@ -1,23 +1,23 @@
 //! The log: how a vector becomes chunks, and how chunks are found again.
 
+use crate::entry::*;
 use crate::format::blocks_for;
-use crate::note::*;
 use crate::root::Cursor;
 use crate::stretch::{self, Stretches};
 use crate::superblock::Geometry;
 use device::{BLOCK_BYTES, Block, Device, Page};
 use std::ops::Range;
 
-/// A chunk to write: which notes go into it, and what it needs.
+/// A chunk to write: which log entries go into it, and what it needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Piece {
-    pub(crate) notes: Range<usize>,
-    pub(crate) note_blocks: u64,
+    pub(crate) entries: Range<usize>,
+    pub(crate) entry_blocks: u64,
     /// Blocks of copies of heads, where it begins a stretch.
     pub(crate) copy_blocks: u64,
     /// Blocks of pages.
     pub(crate) page_blocks: u64,
-    /// It starts the next segment, because the open one has no room for a note.
+    /// It starts the next segment, because the open one has no room for a log entry.
     pub(crate) moves_on: bool,
     /// Where the next chunk goes.
     pub(crate) then: Place,
@@ -25,7 +25,7 @@ pub(crate) struct Piece {
 
 impl Piece {
     pub(crate) fn blocks(&self) -> u64 {
-        self.note_blocks + self.copy_blocks + self.page_blocks
+        self.entry_blocks + self.copy_blocks + self.page_blocks
     }
 }
 
@@ -38,61 +38,61 @@ pub(crate) struct Place {
     pub(crate) copy_bytes: usize,
 }
 
-/// How a vector's notes are cut into chunks, from a place in the open segment on. No chunk lies in two stretches. The rest
-/// of a segment is used to the last block but one; that of a stretch to the last, by a chunk without notes where nothing
+/// How a vector's log entries are cut into chunks, from a place in the open segment on. No chunk lies in two stretches. The rest
+/// of a segment is used to the last block but one; that of a stretch to the last, by a chunk without log entries where nothing
 /// else fits.
-pub(crate) fn plan(notes: &[Note], from: Place, segment_blocks: u64) -> Vec<Piece> {
+pub(crate) fn plan(entries: &[LogEntry], from: Place, segment_blocks: u64) -> Vec<Piece> {
     let stretches = Stretches::of(segment_blocks);
     let (mut pieces, mut at) = (Vec::new(), 0);
     let Place { mut offset, mut copy_bytes } = from;
-    while at < notes.len() {
+    while at < entries.len() {
         let mut room = stretches.end(offset) - offset;
-        let moves_on = room < least(&notes[at]) && offset + room == segment_blocks;
+        let moves_on = room < least(&entries[at]) && offset + room == segment_blocks;
         if moves_on {
             (offset, room) = (0, stretches.end(0));
         }
         let begins = offset == stretches.start(offset);
         let copy_blocks = if begins { stretches.copy_blocks(copy_bytes) } else { 0 };
-        let mut piece = Piece { moves_on, ..fill(&notes[at..], at, room, copy_blocks) };
+        let mut piece = Piece { moves_on, ..fill(&entries[at..], at, room, copy_blocks) };
         assert!(
-            !piece.notes.is_empty() || room == 1 && !moves_on,
-            "a stretch has room for a note and its data"
+            !piece.entries.is_empty() || room == 1 && !moves_on,
+            "a stretch has space for an entry and its data"
         );
-        copy_bytes = if begins { 0 } else { copy_bytes } + stretch::copy_bytes(piece.notes.len());
+        copy_bytes = if begins { 0 } else { copy_bytes } + stretch::copy_bytes(piece.entries.len());
         offset += piece.blocks();
         piece.then = Place { offset, copy_bytes };
-        at = piece.notes.end;
+        at = piece.entries.end;
         pieces.push(piece);
     }
     pieces
 }
 
-/// Blocks that a chunk takes at least which begins with this note.
-fn least(note: &Note) -> u64 {
-    1 + u64::from(matches!(note, Note::Write { .. }))
+/// Blocks that a chunk takes at least which begins with this log entry.
+fn least(entry: &LogEntry) -> u64 {
+    1 + u64::from(matches!(entry, LogEntry::Write { .. }))
 }
 
-/// As many notes as fit into `room` blocks and into a chunk, with the copies.
-fn fill(notes: &[Note], at: usize, room: u64, copy_blocks: u64) -> Piece {
+/// As many log entries as fit into `room` blocks and into a chunk, with the copies.
+fn fill(entries: &[LogEntry], at: usize, room: u64, copy_blocks: u64) -> Piece {
     let (mut count, mut pages) = (0, 0);
-    for note in notes.iter().take(NOTES_MAX) {
-        let more = pages + u64::from(matches!(note, Note::Write { .. }));
+    for entry in entries.iter().take(ENTRIES_MAX) {
+        let more = pages + u64::from(matches!(entry, LogEntry::Write { .. }));
         let data = copy_blocks + more;
-        if data > DATA_MAX as u64 || note_blocks(count + 1) as u64 + data > room {
+        if data > DATA_MAX as u64 || entry_blocks(count + 1) as u64 + data > room {
             break;
         }
         (count, pages) = (count + 1, more);
     }
-    let note_blocks = note_blocks(count) as u64;
-    let (notes, then) = (at..at + count, Place::default());
-    Piece { notes, note_blocks, copy_blocks, page_blocks: pages, moves_on: false, then }
+    let entry_blocks = entry_blocks(count) as u64;
+    let (entries, then) = (at..at + count, Place::default());
+    Piece { entries, entry_blocks, copy_blocks, page_blocks: pages, moves_on: false, then }
 }
 
 /// A chunk found in the log.
 #[derive(Debug)]
 pub(crate) struct Chunk {
     pub(crate) head: ChunkHead,
-    pub(crate) notes: Vec<Note>,
+    pub(crate) entries: Vec<LogEntry>,
     pub(crate) crc: u32,
     /// Its first block.
     pub(crate) at: Block,
@@ -100,11 +100,11 @@ pub(crate) struct Chunk {
 
 impl Chunk {
     pub(crate) fn blocks(&self) -> u64 {
-        self.head.note_blocks + self.head.data_blocks
+        self.head.entry_blocks + self.head.data_blocks
     }
 
     fn data(&self) -> Range<u64> {
-        self.at.0 + self.head.note_blocks..self.at.0 + self.blocks()
+        self.at.0 + self.head.entry_blocks..self.at.0 + self.blocks()
     }
 
     /// Where the log goes on after this chunk, which the cursor before it led to.
@@ -121,33 +121,33 @@ impl Chunk {
     }
 }
 
-/// The chunk whose first block is `at` and whose header and notes are `pages`; `None` if it is torn or damaged. Data is not
+/// The chunk whose first block is `at` and whose header and log entries are `pages`; `None` if it is torn or damaged. Data is not
 /// looked at.
 pub(crate) fn parse(geometry: &Geometry, at: Block, pages: &[Page]) -> Option<Chunk> {
     let room = geometry.start(geometry.segment(at)?).0 + geometry.segment_blocks - at.0;
-    let (head, notes, crc) = decode_chunk(pages, geometry.id)?;
-    let chunk = Chunk { head, notes, crc, at };
-    let inside = |note: &Note| match note {
-        Note::Write { place, .. } => chunk.data().contains(&place.0),
+    let (head, entries, crc) = decode_chunk(pages, geometry.id)?;
+    let chunk = Chunk { head, entries, crc, at };
+    let inside = |entry: &LogEntry| match entry {
+        LogEntry::Write { place, .. } => chunk.data().contains(&place.0),
         _ => true,
     };
-    let whole = chunk.blocks() <= room && chunk.notes.iter().all(inside);
+    let whole = chunk.blocks() <= room && chunk.entries.iter().all(inside);
     whole.then_some(chunk)
 }
 
-/// Whether a chunk's data blocks are what its notes say. What cannot be read is not.
+/// Whether a chunk's data blocks are what its log entries say. What cannot be read is not.
 pub(crate) fn data_is_whole(device: &dyn Device, chunk: &Chunk) -> bool {
     if chunk.head.data_blocks == 0 {
         return true;
     }
     let mut pages = device::pages(chunk.head.data_blocks as usize);
-    let start = chunk.at.plus(chunk.head.note_blocks);
+    let start = chunk.at.plus(chunk.head.entry_blocks);
     let is_read = read_patiently(device, start, &mut pages);
-    let is_whole = |note: &Note| match note {
-        Note::Write { place, crc, .. } => crc32c::crc32c(&pages[(place.0 - start.0) as usize].0) == *crc,
+    let is_whole = |entry: &LogEntry| match entry {
+        LogEntry::Write { place, crc, .. } => crc32c::crc32c(&pages[(place.0 - start.0) as usize].0) == *crc,
         _ => true,
     };
-    is_read && chunk.notes.iter().all(is_whole)
+    is_read && chunk.entries.iter().all(is_whole)
 }
 
 /// Attempts to read a block of the log before it counts as unreadable: a path that fails over takes one or two.
@@ -171,31 +171,36 @@ mod tests {
     use super::*;
     use device::{ObjectId, PageNo, Sequence};
 
-    fn writes(count: usize) -> Vec<Note> {
+    fn writes(count: usize) -> Vec<LogEntry> {
         let object = ObjectId { slot: 1, generation: 1 };
-        let write =
-            |index| Note::Write { object, page: PageNo(index), home: Sequence(1), place: Block(0), crc: 0 };
+        let write = |index| LogEntry::Write {
+            object,
+            page: PageNo(index),
+            home: Sequence(1),
+            place: Block(0),
+            crc: 0,
+        };
         (0..count as u64).map(write).collect()
     }
 
     #[test]
-    fn a_plan_covers_all_notes_and_no_chunk_lies_in_two_stretches() {
+    fn a_plan_covers_all_entries_and_no_chunk_lies_in_two_stretches() {
         for count in [1, 2, 13, 14, 15, 16, 40, 3000] {
             for (offset, segment) in
                 [(0, 16), (13, 16), (15, 16), (16, 16), (100, 5000), (2499, 5000), (250, 256), (255, 256)]
             {
-                let (notes, stretches) = (writes(count), Stretches::of(segment));
+                let (entries, stretches) = (writes(count), Stretches::of(segment));
                 let copy_bytes = stretch::copy_bytes(offset as usize);
                 let (mut at, mut next, mut copies) = (offset, 0, copy_bytes);
-                for piece in plan(&notes, Place { offset, copy_bytes }, segment) {
+                for piece in plan(&entries, Place { offset, copy_bytes }, segment) {
                     at = if piece.moves_on { 0 } else { at };
-                    assert_eq!(piece.notes.start, next, "no note is left out");
-                    next = piece.notes.end;
+                    assert_eq!(piece.entries.start, next, "no entry is left out");
+                    next = piece.entries.end;
                     let begins = at == stretches.start(at);
                     let expected = if begins { stretches.copy_blocks(copies) } else { 0 };
                     assert_eq!(piece.copy_blocks, expected, "copies stand where a stretch begins");
-                    copies = if begins { 0 } else { copies } + stretch::copy_bytes(piece.notes.len());
-                    let filler = piece.notes.is_empty();
+                    copies = if begins { 0 } else { copies } + stretch::copy_bytes(piece.entries.len());
+                    let filler = piece.entries.is_empty();
                     assert!(!filler || piece.blocks() == 1 && at + 1 == stretches.end(at), "{piece:?}");
                     assert!(at + piece.blocks() <= stretches.end(at), "a chunk lies in one stretch");
                     at += piece.blocks();

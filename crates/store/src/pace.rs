@@ -3,9 +3,9 @@
 //! A round does some *work* (nodes to visit, blocks to move) and *gains* some blocks. So for each block written to the log,
 //! `work / gain` of it is owed: the round ends when what it gained has been used up, and free space stays where it was.
 //! Who writes no more than [`together`](Pace::together) between payments owes three eighths of a segment each time, or the fair
-//! price of a page where that is more, with haste by an eighth of a segment. A writer may wait for two payments, and for what is
-//! left of a step: for less than a segment, where a page and its note cost a quarter of one at most. Of what others write, and of
-//! what haste would add to that, the rest is forgiven: free space sinks by it, and the next round goes faster.
+//! price of a page where that is more, with urgency by an eighth of a segment. A writer may wait for two payments, and for what is
+//! left of a step: for less than a segment, where a page and its log entry cost a quarter of one at most. Of what others write, and of
+//! what urgency would add to that, the rest is forgiven: free space sinks by it, and the next round goes faster.
 
 use crate::clean::Cleaning;
 use crate::error::StoreError;
@@ -19,8 +19,8 @@ pub(crate) struct Pace {
     segment_blocks: u64,
     work: u64,
     gain: u64,
-    /// Times `hurry / low`: more than once where free space is below where cleaning starts, up to twice at the reserve.
-    hurry: u64,
+    /// Times `urgency / low`: more than once where free space is below where cleaning starts, up to twice at the reserve.
+    urgency: u64,
     low: u64,
     /// Work that was asked for, times `gain * low`.
     asked: u64,
@@ -51,7 +51,7 @@ impl Pace {
             work: round.nodes + round.live,
             // A walk that only counts: done before what cleaning has in hand is used up.
             gain: if gain == 0 { low * round.segment_blocks } else { gain },
-            hurry: low + round.missing.min(low),
+            urgency: low + round.missing.min(low),
             low,
             asked: 0,
         }
@@ -60,24 +60,24 @@ impl Pace {
     /// So many blocks were written to the log, while so much of the work is left.
     pub(crate) fn wrote(&mut self, blocks: u64, left: u64) {
         let limit = self.done(left) + self.payment().max(self.price());
-        let asked = self.asked + blocks * self.work * self.hurry;
+        let asked = self.asked + blocks * self.work * self.urgency;
         self.asked = asked.min(limit * self.gain * self.low);
     }
 
     /// Whether a step of the round is due, while so much work is left: without any, the one that ends it.
     pub(crate) fn is_due(&self, left: u64) -> bool {
-        left == 0 || self.owed(left) > 0
+        left == 0 || self.debt(left) > 0
     }
 
     /// Work that is owed, while so much of it is left.
-    fn owed(&self, left: u64) -> u64 {
+    fn debt(&self, left: u64) -> u64 {
         (self.asked / (self.gain * self.low)).min(self.work).saturating_sub(self.done(left))
     }
 
-    /// Pages that may be written together, so that what is owed for them and their notes is one payment; or one, where that
+    /// Pages that may be written together, so that what is owed for them and their log entries is one payment; or one, where that
     /// is more.
     pub(crate) fn together(&self) -> u64 {
-        let blocks = self.payment() * self.gain * self.low / (self.work * self.hurry).max(1);
+        let blocks = self.payment() * self.gain * self.low / (self.work * self.urgency).max(1);
         blocks.saturating_sub(1).max(1)
     }
 
@@ -86,11 +86,11 @@ impl Pace {
         self.segment_blocks * 3 / 8
     }
 
-    /// What is asked for pages that are written together, and their notes. For the fair part of it free space stays where it is.
-    /// Of what haste adds an eighth of a segment at most: without any, free space that was lost would not come back.
+    /// What is asked for pages that are written together, and their log entries. For the fair part of it free space stays where it is.
+    /// Of what urgency adds an eighth of a segment at most: without any, free space that was lost would not come back.
     fn price(&self) -> u64 {
         let fair = (self.together() + 1) * self.work / self.gain;
-        (fair * self.hurry / self.low).min(fair + self.segment_blocks / 8)
+        (fair * self.urgency / self.low).min(fair + self.segment_blocks / 8)
     }
 
     fn done(&self, left: u64) -> u64 {
@@ -181,7 +181,7 @@ mod tests {
         let mut left = WORK;
         for written in 1..=64 {
             pace.wrote(1, left);
-            left -= pace.owed(left);
+            left -= pace.debt(left);
             assert_eq!(WORK - left, WORK * written / 64);
         }
         assert_eq!(left, 0);
@@ -192,32 +192,32 @@ mod tests {
         let mut pace = Pace::new(&ROUND);
         assert!(!pace.is_due(WORK) && pace.is_due(0), "a round without work ends");
         pace.wrote(7, WORK);
-        assert_eq!(pace.owed(WORK), 22);
-        assert_eq!(pace.owed(WORK - 20), 2);
-        assert_eq!(pace.owed(WORK - 100), 0);
+        assert_eq!(pace.debt(WORK), 22);
+        assert_eq!(pace.debt(WORK - 20), 2);
+        assert_eq!(pace.debt(WORK - 100), 0);
     }
 
     #[test]
     fn it_is_twice_as_fast_where_the_reserve_begins_and_never_faster() {
-        let owed = |missing| {
+        let debt = |missing| {
             let mut pace = Pace::new(&Round { missing, ..ROUND });
             pace.wrote(3, WORK);
-            pace.owed(WORK)
+            pace.debt(WORK)
         };
-        assert_eq!([0, 4, 8, 20].map(owed), [9, 14, 19, 19]);
+        assert_eq!([0, 4, 8, 20].map(debt), [9, 14, 19, 19]);
     }
 
     #[test]
     fn nobody_owes_more_than_a_payment_and_what_was_forgiven_stays_so() {
         let mut pace = Pace::new(&ROUND);
         pace.wrote(1000, WORK);
-        assert_eq!(pace.owed(WORK), 24);
-        assert_eq!(pace.owed(WORK - 24), 0);
+        assert_eq!(pace.debt(WORK), 24);
+        assert_eq!(pace.debt(WORK - 24), 0);
         pace.wrote(2, WORK - 24);
-        assert!(pace.owed(WORK - 24) <= 7, "{}", pace.owed(WORK - 24));
+        assert!(pace.debt(WORK - 24) <= 7, "{}", pace.debt(WORK - 24));
         // New nodes are to be visited.
         pace.wrote(1, WORK + 50);
-        assert_eq!(pace.owed(WORK + 50), 24);
+        assert_eq!(pace.debt(WORK + 50), 24);
     }
 
     #[test]
@@ -227,21 +227,21 @@ mod tests {
             let round = Round { segment_blocks: 256, live, missing, nodes: 0, ..ROUND };
             let mut pace = Pace::new(&round);
             let together = pace.together();
-            // With a block of notes.
+            // With a block of log entries.
             pace.wrote(together + 1, live);
-            let owed = pace.owed(live);
-            assert!((64..=96).contains(&owed), "{live} live, {missing} missing: {owed} for {together} pages");
+            let debt = pace.debt(live);
+            assert!((64..=96).contains(&debt), "{live} live, {missing} missing: {debt} for {together} pages");
         }
     }
 
     #[test]
-    fn a_single_page_is_paid_for_in_full_however_much_that_is_and_with_haste_for_an_eighth_of_a_segment_more()
-    {
+    fn a_single_page_is_paid_for_in_full_however_much_that_is_and_with_urgency_for_an_eighth_of_a_segment_more()
+     {
         for (missing, paid) in [(0, 126), (1, 134), (8, 134)] {
             let mut pace = Pace::new(&Round { live: 252, nodes: 0, missing, ..ROUND });
             assert_eq!(pace.together(), 1);
             pace.wrote(2, 252);
-            assert_eq!(pace.owed(252), paid, "{missing} missing");
+            assert_eq!(pace.debt(252), paid, "{missing} missing");
         }
     }
 
@@ -250,9 +250,9 @@ mod tests {
         let mut pace = Pace::new(&Round { victims: 0, live: 0, ..ROUND });
         // Eight segments.
         pace.wrote(256, 16);
-        assert_eq!(pace.owed(16), 8);
+        assert_eq!(pace.debt(16), 8);
         pace.wrote(256, 8);
-        assert_eq!(pace.owed(8), 8);
+        assert_eq!(pace.debt(8), 8);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::bug::PlantedBug;
 use crate::error::StoreError;
-use crate::follow::{LogReader, NOTE_BLOCKS_AHEAD};
+use crate::follow::{ENTRY_BLOCKS_AHEAD, LogReader};
 use crate::segments::Use;
 use crate::store::Store;
 use device::{Block, Device, Page};
@@ -16,10 +16,10 @@ pub(crate) struct Planted {
     pub(crate) late_copies: AtomicBool,
     pub(crate) late_trims: AtomicBool,
     /// What a late copy or trim would have done already.
-    owed: Mutex<Vec<Owed>>,
+    delayed: Mutex<Vec<Delayed>>,
 }
 
-enum Owed {
+enum Delayed {
     /// And whether a checkpoint has begun since.
     Copy(Vec<(Block, Box<Page>)>, bool),
     Trim(Vec<u32>),
@@ -28,37 +28,41 @@ enum Owed {
 impl Planted {
     /// Takes a copy if it is to be late; gives it back if not.
     pub(crate) fn copy_later(&self, blocks: Vec<(Block, Box<Page>)>) -> Option<Vec<(Block, Box<Page>)>> {
-        self.later(&self.late_copies, Owed::Copy(blocks, false)).map(|owed| match owed {
-            Owed::Copy(blocks, _) => blocks,
-            Owed::Trim(_) => unreachable!("given back as it was"),
+        self.later(&self.late_copies, Delayed::Copy(blocks, false)).map(|delayed| match delayed {
+            Delayed::Copy(blocks, _) => blocks,
+            Delayed::Trim(_) => unreachable!("given back as it was"),
         })
     }
 
     /// Takes a trim if it is to be late.
     pub(crate) fn trim_later(&self, segments: &[u32]) -> bool {
-        self.later(&self.late_trims, Owed::Trim(segments.to_vec())).is_none()
+        self.later(&self.late_trims, Delayed::Trim(segments.to_vec())).is_none()
     }
 
-    fn later(&self, planted: &AtomicBool, owed: Owed) -> Option<Owed> {
+    fn later(&self, planted: &AtomicBool, delayed: Delayed) -> Option<Delayed> {
         if !planted.load(Ordering::Relaxed) {
-            return Some(owed);
+            return Some(delayed);
         }
-        self.owed.lock().expect("no panic while planting").push(owed);
+        self.delayed.lock().expect("no panic while planting").push(delayed);
         None
     }
 }
 
 impl Store {
     /// Does what is late: copies at the next checkpoint but one, trims at the first one after the segment's reuse.
-    pub(crate) fn pay_what_is_owed(&self) -> Result<(), StoreError> {
-        let owed = std::mem::take(&mut *self.planted.owed.lock().expect("no panic while planting"));
-        for owed in owed {
-            match owed {
-                Owed::Copy(blocks, false) => {
-                    self.planted.owed.lock().expect("no panic while planting").push(Owed::Copy(blocks, true));
+    pub(crate) fn do_what_is_delayed(&self) -> Result<(), StoreError> {
+        let delayed = std::mem::take(&mut *self.planted.delayed.lock().expect("no panic while planting"));
+        for delayed in delayed {
+            match delayed {
+                Delayed::Copy(blocks, false) => {
+                    self.planted
+                        .delayed
+                        .lock()
+                        .expect("no panic while planting")
+                        .push(Delayed::Copy(blocks, true));
                 }
-                Owed::Copy(blocks, true) => self.write_blocks(blocks)?,
-                Owed::Trim(segments) => {
+                Delayed::Copy(blocks, true) => self.write_blocks(blocks)?,
+                Delayed::Trim(segments) => {
                     let (reused, waiting): (Vec<u32>, Vec<u32>) = segments
                         .into_iter()
                         .partition(|&segment| self.map().segments.get(segment).usage != Use::Free);
@@ -88,12 +92,12 @@ impl Store {
             PlantedBug::CutIgnoresHome => self.map_mut().plant_cut_ignores_home = true,
             PlantedBug::ReusedBeforePins => self.map_mut().segments.reuse_at_once = true,
             PlantedBug::LeakedNode => self.map_mut().plant_leaked_node = true,
-            PlantedBug::ForgottenPromise => self.map_mut().plant_forgotten_promise = true,
+            PlantedBug::ForgottenReservation => self.map_mut().plant_forgotten_reservation = true,
             PlantedBug::FreedOnceTooOften => self.map_mut().plant_freed_twice = true,
             PlantedBug::MissingFlush => self.planted.missing_flush.store(true, Ordering::Relaxed),
             PlantedBug::RepointBeforeCopy => self.planted.late_copies.store(true, Ordering::Relaxed),
             PlantedBug::TrimAfterReuse => self.planted.late_trims.store(true, Ordering::Relaxed),
-            PlantedBug::NotesBeforeRoot => {}
+            PlantedBug::EntriesBeforeRoot => {}
             for_the_thread => crate::bug::plant(Some(for_the_thread)),
         }
     }
@@ -105,22 +109,22 @@ impl Store {
     pub fn open_with_bug(device: Arc<dyn Device>, bug: PlantedBug) -> Result<Store, StoreError> {
         let store = Store::open(device)?;
         store.plant(bug);
-        if bug == PlantedBug::NotesBeforeRoot {
+        if bug == PlantedBug::EntriesBeforeRoot {
             store.replay_before_root()?;
         }
         Ok(store)
     }
 
-    /// Applies the notes in the log's first segment that the root has already.
+    /// Applies the log entries in the log's first segment that the root has already.
     fn replay_before_root(&self) -> Result<(), StoreError> {
         let mut writer = self.lock_writer();
         let (segment, mut offset) = (writer.log.segment, 0);
         let mut log = LogReader::new(&*self.device, &self.geometry);
         while offset < writer.log.offset
-            && let Some(chunk) = log.in_place(segment, offset, NOTE_BLOCKS_AHEAD)
+            && let Some(chunk) = log.in_place(segment, offset, ENTRY_BLOCKS_AHEAD)
         {
             offset += chunk.blocks();
-            self.holding_nodes(|| self.change_map(&mut writer, chunk.head.volume, &chunk.notes))?;
+            self.holding_nodes(|| self.change_map(&mut writer, chunk.head.volume, &chunk.entries))?;
         }
         Ok(())
     }

@@ -7,8 +7,8 @@
 /// Who asks for room. Each leaves the reserve of those after it alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// A promise to a writer.
-    Promise,
+    /// A reservation for a writer.
+    Reservation,
     /// A vector that writes, and takes segments for the log.
     Writer,
     /// A vector that writes to the segment that the log has already.
@@ -37,17 +37,17 @@ pub struct NodeUse {
 }
 
 impl NodeUse {
-    /// Blocks that segments of nodes may still take before the emptiest are thinned, with those that are about to be free: now, or when
+    /// Blocks that segments of nodes may still take before the emptiest are compacted, with those that are about to be free: now, or when
     /// the next checkpoint has written what is dirty. New nodes make it more: what is live then may lie in segments that are two thirds live.
-    fn until_thinned(&self) -> u64 {
+    fn until_compacted(&self) -> u64 {
         let then =
             NodeUse { live: self.live.max(self.nodes + self.tables), held: self.held + self.dirty, ..*self };
         let left = |one: &NodeUse| one.held_max(true).saturating_sub(one.held);
         left(self).max(left(&then))
     }
 
-    /// Blocks that segments of nodes may have before the emptiest are thinned. The open segment is beside the point:
-    /// where the others hold more than this, one of them is at most [`thinned_from`](NodeUse::thinned_from) live.
+    /// Blocks that segments of nodes may have before the emptiest are compacted. The open segment is beside the point:
+    /// where the others hold more than this, one of them is at most [`compacted_from`](NodeUse::compacted_from) live.
     pub fn held_max(&self, short: bool) -> u64 {
         if short {
             self.live + self.live / 2 + self.segment_blocks
@@ -56,28 +56,28 @@ impl NodeUse {
         }
     }
 
-    /// Whether a checkpoint should thin a segment, or one more: `dying` blocks are in those in which nothing stays, and are free
+    /// Whether a checkpoint should compact a segment of nodes, or one more: `dying` blocks are in those in which nothing stays, and are free
     /// soon. One more beside them, where they are enough, would be written for nothing.
     pub fn is_sparse(&self, short: bool, dying: u64) -> bool {
         self.held > self.held_max(short) + dying
     }
 
-    /// Live blocks up to which a segment of nodes may be thinned.
-    pub fn thinned_from(&self, short: bool) -> u64 {
+    /// Live blocks up to which a segment of nodes may be compacted.
+    pub fn compacted_from(&self, short: bool) -> u64 {
         if short { self.segment_blocks * 3 / 4 } else { self.segment_blocks / 2 }
     }
 
-    /// The segments that a checkpoint thins, of those that are closed, each with the blocks that stay there otherwise: the emptiest, as
+    /// The segments that a checkpoint compacts, of those that are closed, each with the blocks that stay there otherwise: the emptiest, as
     /// many as it takes; and where space is short those of which a quarter stays at most, since nothing gives space at a lower price.
     /// Their nodes are no more than those of two that are as full as can be, so two always fit.
     ///
-    /// Where there is no room to [spare](Thinning::spare), only what decision 0018 counts on: two, nothing is cheap, and what is
+    /// Where there is no room to [spare](Compaction::spare), only what decision 0018 counts on: two, nothing is cheap, and what is
     /// about to be free is not yet gone.
-    pub fn to_thin(&self, thinning: Thinning, staying: &[(u32, u64)]) -> Vec<u32> {
-        let Thinning { short, spare } = thinning;
+    pub fn nodes_to_compact(&self, compaction: Compaction, staying: &[(u32, u64)]) -> Vec<u32> {
+        let Compaction { short, spare } = compaction;
         let (mut emptiest, dead): (Vec<_>, Vec<_>) = staying.iter().partition(|(_, blocks)| *blocks > 0);
         emptiest.sort_by_key(|&(number, blocks)| (blocks, number));
-        let (most, mut written) = (self.thinned_from(short), 0);
+        let (most, mut written) = (self.compacted_from(short), 0);
         let mut dying = if spare { dead.len() as u64 * self.segment_blocks } else { 0 };
         let mut chosen = Vec::new();
         for (number, blocks) in emptiest {
@@ -94,18 +94,18 @@ impl NodeUse {
         chosen
     }
 
-    /// How a checkpoint thins, where so many segments are free; not at all below the least.
-    pub fn thinning(&self, free: u64, short: bool) -> Option<Thinning> {
-        // What thinning may write for the pages of the table alone.
-        let spare = free >= floor(Class::Promise, self) + self.tables.div_ceil(self.segment_blocks);
+    /// How a checkpoint compacts, where so many segments are free; not at all below the least.
+    pub fn compaction(&self, free: u64, short: bool) -> Option<Compaction> {
+        // What compaction may write for the pages of the table alone.
+        let spare = free >= floor(Class::Reservation, self) + self.tables.div_ceil(self.segment_blocks);
         let is_wanted = free >= floor(Class::Frees, self) && (short && spare || self.is_sparse(short, 0));
-        is_wanted.then_some(Thinning { short, spare })
+        is_wanted.then_some(Compaction { short, spare })
     }
 }
 
-/// How a checkpoint thins segments of nodes.
+/// How a checkpoint compacts segments of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Thinning {
+pub struct Compaction {
     /// Space is short.
     pub short: bool,
     /// There is room to write more than what decision 0018 counts on.
@@ -119,8 +119,8 @@ const LOG_SEGMENTS: u64 = 2;
 /// first of them comes back.
 const RECOVERIES: u64 = 3;
 
-/// Segments that thinning two segments of nodes takes before it gives two back.
-const THINNING_SEGMENTS: u64 = 2;
+/// Segments that compacting two segments of nodes takes before it gives two back.
+const COMPACTION_SEGMENTS: u64 = 2;
 
 /// Segments for vectors that only give space back: such a segment is dead when it is full, and free again two
 /// checkpoints later.
@@ -133,23 +133,23 @@ const CLEANER_SEGMENTS: u64 = 6;
 /// Of these, those that nobody may use up by writing the first page to the log of one incarnation after the other.
 const KEPT_FROM_WRITERS: u64 = 4;
 
-/// Segments above those that writers leave alone: what is promised is not whole segments, and the one that the cleaner's copies
+/// Segments above those that writers leave alone: what is reserved is not whole segments, and the one that the cleaner's copies
 /// went to counts as if it were free already.
-const PROMISE_SEGMENTS: u64 = 2;
+const RESERVATION_SEGMENTS: u64 = 2;
 
 /// Free segments that `class` must leave alone. Why it is enough: decision 0018.
 pub fn floor(class: Class, nodes: &NodeUse) -> u64 {
     let segments = |blocks: u64| blocks.div_ceil(nodes.segment_blocks);
     let tables = segments(nodes.tables);
     let checkpoints = segments(nodes.dirty + nodes.tables) + RECOVERIES * tables;
-    let sparse = segments(nodes.until_thinned());
-    let least = LOG_SEGMENTS + checkpoints + THINNING_SEGMENTS.max(tables) + sparse;
+    let sparse = segments(nodes.until_compacted());
+    let least = LOG_SEGMENTS + checkpoints + COMPACTION_SEGMENTS.max(tables) + sparse;
     match class {
         Class::Frees => least,
         Class::Cleaner => least + FREES_SEGMENTS,
         Class::OpenSegment => least + FREES_SEGMENTS + KEPT_FROM_WRITERS,
         Class::Writer => least + FREES_SEGMENTS + CLEANER_SEGMENTS,
-        Class::Promise => least + FREES_SEGMENTS + CLEANER_SEGMENTS + PROMISE_SEGMENTS,
+        Class::Reservation => least + FREES_SEGMENTS + CLEANER_SEGMENTS + RESERVATION_SEGMENTS,
     }
 }
 
@@ -199,11 +199,11 @@ pub fn low_mark(segments: u64) -> u64 {
 }
 
 /// Free segments, above the reserves, below which cleaning starts: the later, the more blocks have died by themselves; the
-/// earlier, the less a writer waits. What cleaning has in hand; and a round's copies beside what is promised to pages that are
-/// not home, where that is more: else nothing could be promised before the round has won room, and writers would wait until
-/// pages are home. Of that an eighth of the store at most, since a promise is several times what most pages take.
-pub fn starts_below(segments: u64, promised: u64) -> u64 {
-    low_mark(segments).max(segments_per_round(segments) as u64 + promised.min(segments / 8))
+/// earlier, the less a writer waits. What cleaning has in hand; and a round's copies beside what is reserved for pages that are
+/// not home, where that is more: else nothing could be reserved before the round has won room, and writers would wait until
+/// pages are home. Of that an eighth of the store at most, since a reservation is several times what most pages take.
+pub fn starts_below(segments: u64, reserved: u64) -> u64 {
+    low_mark(segments).max(segments_per_round(segments) as u64 + reserved.min(segments / 8))
 }
 
 /// Blocks of free segments that a sparse file gets space for ahead of need, at most: 256 MiB, what is written between two
@@ -248,7 +248,7 @@ fn score(candidate: &Candidate, budget: &Budget) -> f64 {
 mod tests {
     use super::*;
 
-    const SPARE: Thinning = Thinning { short: true, spare: true };
+    const SPARE: Compaction = Compaction { short: true, spare: true };
     const BUDGET: Budget = Budget { segment_blocks: 64, segments: 4, blocks: 128 };
 
     fn candidate(segment: u32, live: u64, age: u64) -> Candidate {
@@ -258,19 +258,19 @@ mod tests {
     #[test]
     fn each_class_leaves_the_next_one_s_segments_alone_and_the_least_grows_with_what_checkpoints_write() {
         let nodes = NodeUse { segment_blocks: 16, dirty: 20, nodes: 0, tables: 3, live: 60, held: 160 };
-        let floors = [Class::Frees, Class::Cleaner, Class::OpenSegment, Class::Writer, Class::Promise];
-        // 2 for the log, 2 for 23 blocks, 3 for recoveries cut off, 2 for thinning.
+        let floors = [Class::Frees, Class::Cleaner, Class::OpenSegment, Class::Writer, Class::Reservation];
+        // 2 for the log, 2 for 23 blocks, 3 for recoveries cut off, 2 for compaction.
         assert_eq!(floors.map(|class| floor(class, &nodes)), [9, 11, 15, 17, 19]);
         let more = NodeUse { dirty: 36, ..nodes };
         assert_eq!(floor(Class::Frees, &more), 10);
-        // Six segments hold 60 live nodes; before they are thinned, they may be seven.
+        // Six segments hold 60 live nodes; before they are compacted, they may be seven.
         assert_eq!(floor(Class::Frees, &NodeUse { held: 96, ..nodes }), 10);
-        // 2 + 2 + 3 + 2 as before. The checkpoint leaves 123 live blocks in 180, and 200 are held before they are thinned.
+        // 2 + 2 + 3 + 2 as before. The checkpoint leaves 123 live blocks in 180, and 200 are held before they are compacted.
         assert_eq!(floor(Class::Frees, &NodeUse { nodes: 120, ..nodes }), 11);
     }
 
     #[test]
-    fn a_segment_that_was_thinned_counts_as_gone() {
+    fn a_segment_that_was_compacted_counts_as_gone() {
         // 96 blocks may be held.
         let nodes = |held| NodeUse { segment_blocks: 32, dirty: 0, nodes: 0, tables: 1, live: 43, held };
         assert_eq!([64, 96, 128, 160].map(|held| nodes(held).is_sparse(true, 0)), [false, false, true, true]);
@@ -278,58 +278,58 @@ mod tests {
     }
 
     #[test]
-    fn the_emptiest_are_thinned_as_many_as_it_takes_at_the_price_of_two_that_are_as_full_as_can_be() {
+    fn the_emptiest_are_compacted_as_many_as_it_takes_at_the_price_of_two_that_are_as_full_as_can_be() {
         // 96 blocks may be held where space is short, and 24 of a segment be written again.
         let nodes = |held| NodeUse { segment_blocks: 32, dirty: 0, nodes: 0, tables: 1, live: 43, held };
-        let thinned = |held, staying: &[(u32, u64)]| nodes(held).to_thin(SPARE, staying);
-        assert_eq!(thinned(128, &[(1, 10), (2, 9), (3, 26)]), [2], "one is enough");
-        assert_eq!(thinned(160, &[(1, 10), (2, 9), (3, 26)]), [2, 1]);
-        assert_eq!(thinned(160, &[(1, 10), (2, 9), (3, 0), (4, 26)]), [2], "one dies by itself");
-        assert_eq!(thinned(128, &[(1, 0), (2, 9)]), []);
-        assert_eq!(thinned(224, &[(1, 13), (2, 13), (3, 13), (4, 9), (5, 24)]), [4, 1, 2, 3]);
-        assert_eq!(thinned(224, &[(1, 24), (2, 24), (3, 24)]), [1, 2]);
-        assert_eq!(thinned(224, &[(1, 1), (2, 24), (3, 24)]), [1, 2], "three would be 49 blocks");
-        assert_eq!(thinned(224, &[(1, 25), (2, 26)]), []);
+        let compacted = |held, staying: &[(u32, u64)]| nodes(held).nodes_to_compact(SPARE, staying);
+        assert_eq!(compacted(128, &[(1, 10), (2, 9), (3, 26)]), [2], "one is enough");
+        assert_eq!(compacted(160, &[(1, 10), (2, 9), (3, 26)]), [2, 1]);
+        assert_eq!(compacted(160, &[(1, 10), (2, 9), (3, 0), (4, 26)]), [2], "one dies by itself");
+        assert_eq!(compacted(128, &[(1, 0), (2, 9)]), []);
+        assert_eq!(compacted(224, &[(1, 13), (2, 13), (3, 13), (4, 9), (5, 24)]), [4, 1, 2, 3]);
+        assert_eq!(compacted(224, &[(1, 24), (2, 24), (3, 24)]), [1, 2]);
+        assert_eq!(compacted(224, &[(1, 1), (2, 24), (3, 24)]), [1, 2], "three would be 49 blocks");
+        assert_eq!(compacted(224, &[(1, 25), (2, 26)]), []);
     }
 
     #[test]
-    fn where_space_is_short_all_segments_are_thinned_of_which_a_quarter_stays() {
+    fn where_space_is_short_all_segments_are_compacted_of_which_a_quarter_stays() {
         let nodes = NodeUse { segment_blocks: 32, dirty: 0, nodes: 0, tables: 1, live: 43, held: 64 };
         let staying = [(1, 9), (2, 8), (3, 1), (4, 0), (5, 8)];
-        assert_eq!(nodes.to_thin(SPARE, &staying), [3, 2, 5]);
-        assert_eq!(nodes.to_thin(Thinning { short: false, ..SPARE }, &staying), []);
+        assert_eq!(nodes.nodes_to_compact(SPARE, &staying), [3, 2, 5]);
+        assert_eq!(nodes.nodes_to_compact(Compaction { short: false, ..SPARE }, &staying), []);
         let many: Vec<(u32, u64)> = (0..20).map(|number| (number, 8)).collect();
-        assert_eq!(nodes.to_thin(SPARE, &many).len(), 6, "48 blocks are the price of two");
+        assert_eq!(nodes.nodes_to_compact(SPARE, &many).len(), 6, "48 blocks are the price of two");
     }
 
     #[test]
-    fn without_room_to_spare_two_are_thinned_at_most_none_because_it_is_cheap_and_what_is_dead_counts_as_held()
+    fn without_room_to_spare_two_are_compacted_at_most_none_because_it_is_cheap_and_what_is_dead_counts_as_held()
      {
         let nodes = |held| NodeUse { segment_blocks: 32, dirty: 0, nodes: 0, tables: 33, live: 43, held };
-        let scarce = Thinning { spare: false, ..SPARE };
-        assert_eq!(nodes(96).to_thin(scarce, &[(1, 1)]), []);
-        assert_eq!(nodes(256).to_thin(scarce, &[(1, 1), (2, 1), (3, 1)]), [1, 2]);
-        assert_eq!(nodes(128).to_thin(scarce, &[(1, 9), (2, 0)]), [1]);
-        assert_eq!(nodes(128).to_thin(SPARE, &[(1, 9), (2, 0)]), []);
+        let scarce = Compaction { spare: false, ..SPARE };
+        assert_eq!(nodes(96).nodes_to_compact(scarce, &[(1, 1)]), []);
+        assert_eq!(nodes(256).nodes_to_compact(scarce, &[(1, 1), (2, 1), (3, 1)]), [1, 2]);
+        assert_eq!(nodes(128).nodes_to_compact(scarce, &[(1, 9), (2, 0)]), [1]);
+        assert_eq!(nodes(128).nodes_to_compact(SPARE, &[(1, 9), (2, 0)]), []);
         // The table's pages take two segments.
-        let (least, promise) = (floor(Class::Frees, &nodes(96)), floor(Class::Promise, &nodes(96)));
-        assert_eq!(nodes(96).thinning(promise + 2, true), Some(SPARE));
-        assert_eq!(nodes(96).thinning(promise + 1, true), None, "they are dense enough");
-        assert_eq!(nodes(96).thinning(promise + 2, false), None, "nor is space short");
-        assert_eq!(nodes(128).thinning(least, true), Some(scarce));
-        assert_eq!(nodes(128).thinning(least - 1, true), None);
+        let (least, reservation) = (floor(Class::Frees, &nodes(96)), floor(Class::Reservation, &nodes(96)));
+        assert_eq!(nodes(96).compaction(reservation + 2, true), Some(SPARE));
+        assert_eq!(nodes(96).compaction(reservation + 1, true), None, "they are dense enough");
+        assert_eq!(nodes(96).compaction(reservation + 2, false), None, "nor is space short");
+        assert_eq!(nodes(128).compaction(least, true), Some(scarce));
+        assert_eq!(nodes(128).compaction(least - 1, true), None);
     }
 
     #[test]
-    fn where_nodes_are_to_be_thinned_some_segment_is_empty_enough() {
+    fn where_nodes_are_to_be_compacted_some_segment_is_empty_enough() {
         for (live, segments) in [(0, 3), (60, 8), (200, 21), (1000, 96)] {
             let nodes =
                 NodeUse { segment_blocks: 16, dirty: 0, nodes: 0, tables: 1, live, held: 16 * segments };
             for short in [false, true] {
                 // All but the open one, as even as can be.
                 let emptiest = live / (segments - 1);
-                let thins = nodes.is_sparse(short, 0);
-                assert!(!thins || emptiest <= nodes.thinned_from(short), "{nodes:?}");
+                let compacts = nodes.is_sparse(short, 0);
+                assert!(!compacts || emptiest <= nodes.compacted_from(short), "{nodes:?}");
             }
         }
     }
@@ -371,19 +371,19 @@ mod tests {
     fn what_nodes_may_hold_and_how_much_a_round_does_is_what_it_says() {
         let nodes = NodeUse { segment_blocks: 16, dirty: 0, nodes: 0, tables: 1, live: 60, held: 0 };
         assert_eq!((nodes.held_max(true), nodes.held_max(false)), (60 + 30 + 16, 120 + 64));
-        assert_eq!((nodes.thinned_from(true), nodes.thinned_from(false)), (12, 8));
+        assert_eq!((nodes.compacted_from(true), nodes.compacted_from(false)), (12, 8));
         assert_eq!([0, 320, 640, 16_448, 1 << 20].map(segments_per_round), [4, 5, 10, 256, 256]);
         assert_eq!([0, 640].map(low_mark), [8, 14]);
-        assert_eq!([0, 4, 10, 80, 81].map(|promised| starts_below(640, promised)), [14, 14, 20, 90, 90]);
+        assert_eq!([0, 4, 10, 80, 81].map(|reserved| starts_below(640, reserved)), [14, 14, 20, 90, 90]);
         // A segment of 64 blocks must free two, one of 256 eight.
         assert_eq!([62, 63].map(|live| is_worth_it(live, 64)), [true, false]);
         assert_eq!([248, 249].map(|live| is_worth_it(live, 256)), [true, false]);
     }
 
     #[test]
-    fn three_recoveries_and_thinning_take_a_segment_for_each_of_the_tables_segments() {
+    fn three_recoveries_and_compaction_take_a_segment_for_each_of_the_tables_segments() {
         let nodes = NodeUse { segment_blocks: 16, dirty: 0, nodes: 0, tables: 40, live: 40, held: 80 };
-        // 2 for the log, 3 for 40 blocks, 3 times as many for recoveries cut off, 3 for thinning.
+        // 2 for the log, 3 for 40 blocks, 3 times as many for recoveries cut off, 3 for compaction.
         assert_eq!(floor(Class::Frees, &nodes), 2 + 3 + 9 + 3);
     }
 

@@ -3,8 +3,8 @@
 //! It decides with the store's own `policy`, lays chunks out as its log does, and knows nothing of how the store does what was
 //! decided. So where both agree, the store moves what its policy says and no more.
 
+use crate::entry::LogEntry;
 use crate::log::{Piece, Place, plan};
-use crate::note::Note;
 use crate::pace::{self, Pace};
 use crate::policy::{self, Budget, Candidate, Class, NodeUse};
 use crate::space::BLOCKS_PER_PAGE;
@@ -43,8 +43,8 @@ enum Unit {
     Leaf(u64),
     Table(u64),
     Stream(u64),
-    /// Notes, and copies of heads: dead once written.
-    Note,
+    /// Log entries, and copies of heads: dead once written.
+    LogEntry,
 }
 
 impl Unit {
@@ -55,7 +55,7 @@ impl Unit {
             Unit::Leaf(number) => Some((1, number as usize)),
             Unit::Table(number) => Some((2, number as usize)),
             Unit::Stream(number) => Some((3, number as usize)),
-            Unit::Note => None,
+            Unit::LogEntry => None,
         }
     }
 }
@@ -65,8 +65,8 @@ impl Unit {
 pub struct Written {
     /// Pages that the caller wrote.
     pub user: u64,
-    /// Notes of these, and copies of heads.
-    pub notes: u64,
+    /// Log entries of these, and copies of heads.
+    pub entries: u64,
     /// Pages that the cleaner moved.
     pub moved: u64,
     /// Nodes, tables and roots.
@@ -76,7 +76,7 @@ pub struct Written {
 impl Written {
     /// All of them.
     pub fn all(&self) -> u64 {
-        self.user + self.notes + self.moved + self.nodes
+        self.user + self.entries + self.moved + self.nodes
     }
 }
 
@@ -86,7 +86,7 @@ impl Sub for Written {
     fn sub(self, before: Written) -> Written {
         Written {
             user: self.user - before.user,
-            notes: self.notes - before.notes,
+            entries: self.entries - before.entries,
             moved: self.moved - before.moved,
             nodes: self.nodes - before.nodes,
         }
@@ -127,7 +127,7 @@ pub struct Predicted {
     round: Option<Round>,
     written: Written,
     /// Segments.
-    promised: u64,
+    reserved: u64,
 }
 
 impl Predicted {
@@ -151,7 +151,7 @@ impl Predicted {
             log_blocks: 0,
             round: None,
             written: Written::default(),
-            promised: 0,
+            reserved: 0,
         };
         let (segment, next) = (this.take(Use::Data, true), this.take(Use::Data, true));
         this.log = OpenLog { segment, next, ..OpenLog::default() };
@@ -187,8 +187,8 @@ impl Predicted {
 
     /// A vector of writes.
     pub fn write(&mut self, pages: &[u64]) {
-        let notes: Vec<Note> = pages.iter().map(|&page| note(page)).collect();
-        let pieces = plan(&notes, self.log.place, self.segment_blocks);
+        let entries: Vec<LogEntry> = pages.iter().map(|&page| log_entry(page)).collect();
+        let pieces = plan(&entries, self.log.place, self.segment_blocks);
         let blocks = pieces.iter().map(Piece::blocks).sum();
         self.pay_for(blocks);
         self.log_blocks += blocks;
@@ -198,14 +198,14 @@ impl Predicted {
                 let next = self.take(Use::Data, true);
                 self.log = OpenLog { segment: self.log.next, next, ..self.log };
             }
-            let (segment, notes) = (self.log.segment, piece.note_blocks + piece.copy_blocks);
-            (0..notes).for_each(|_| self.put(Unit::Note, segment));
-            for &page in &pages[piece.notes] {
+            let (segment, entries) = (self.log.segment, piece.entry_blocks + piece.copy_blocks);
+            (0..entries).for_each(|_| self.put(Unit::LogEntry, segment));
+            for &page in &pages[piece.entries] {
                 self.put(Unit::Page(page), segment);
                 self.dirty.insert(page / LEAF_PAGES);
             }
-            (self.written.notes, self.written.user) =
-                (self.written.notes + notes, self.written.user + piece.page_blocks);
+            (self.written.entries, self.written.user) =
+                (self.written.entries + entries, self.written.user + piece.page_blocks);
             self.log.place = piece.then;
         }
     }
@@ -241,9 +241,9 @@ impl Predicted {
         self.written
     }
 
-    /// Room for so many pages is promised from now on.
-    pub fn promise(&mut self, pages: u64) {
-        self.promised = (pages * BLOCKS_PER_PAGE).div_ceil(self.segment_blocks);
+    /// Space for so many pages is reserved from now on.
+    pub fn reserve(&mut self, pages: u64) {
+        self.reserved = (pages * BLOCKS_PER_PAGE).div_ceil(self.segment_blocks);
     }
 
     /// Cleans as much as is owed for what was written.
@@ -277,12 +277,12 @@ impl Predicted {
     }
 
     fn cleaning_starts_below(&self) -> u64 {
-        self.floor(Class::Promise) + policy::starts_below(self.segments.len() as u64, self.promised)
+        self.floor(Class::Reservation) + policy::starts_below(self.segments.len() as u64, self.reserved)
     }
 
     fn is_short_of_space(&self) -> bool {
         let low = policy::low_mark(self.segments.len() as u64);
-        (self.free.len() as u64) < self.floor(Class::Promise) + low
+        (self.free.len() as u64) < self.floor(Class::Reservation) + low
     }
 
     fn put_node(&mut self, unit: Unit) {
@@ -304,7 +304,7 @@ impl Predicted {
     pub fn checkpoint(&mut self) {
         (self.generation, self.log_blocks) = (self.generation + 1, 0);
         let mut tables = BTreeSet::new();
-        self.thin(&mut tables);
+        self.compact_nodes(&mut tables);
         tables.extend(self.tables_dirty());
         for leaf in std::mem::take(&mut self.dirty) {
             self.put_node(Unit::Leaf(leaf));
@@ -327,9 +327,9 @@ impl Predicted {
     }
 
     /// Thins segments of nodes where they hold too much: some pages of the table are to be written, too.
-    fn thin(&mut self, tables: &mut BTreeSet<u64>) {
+    fn compact_nodes(&mut self, tables: &mut BTreeSet<u64>) {
         let (free, nodes) = (self.free.len() as u64, self.node_use());
-        let Some(thinning) = nodes.thinning(free, self.is_short_of_space()) else { return };
+        let Some(compaction) = nodes.compaction(free, self.is_short_of_space()) else { return };
         let written = self.tables_dirty();
         let stays = |unit: &Unit| match unit {
             Unit::Leaf(leaf) => !self.dirty.contains(leaf),
@@ -339,7 +339,7 @@ impl Predicted {
         let closed = (0..).zip(&self.segments).filter(|(_, one)| one.usage == Use::Nodes && !one.open);
         let staying = |number| (number, self.lives(number).into_iter().filter(stays).count() as u64);
         let staying: Vec<(u32, u64)> = closed.map(|(number, _)| staying(number)).collect();
-        let chosen = nodes.to_thin(thinning, &staying);
+        let chosen = nodes.nodes_to_compact(compaction, &staying);
         let again: Vec<Unit> = chosen.into_iter().flat_map(|number| self.lives(number)).collect();
         for unit in again {
             match unit {
@@ -455,9 +455,9 @@ impl Predicted {
 }
 
 /// That a page was written: what it says does not matter here.
-fn note(page: u64) -> Note {
+fn log_entry(page: u64) -> LogEntry {
     let object = ObjectId { slot: 0, generation: 0 };
-    Note::Write { object, page: PageNo(page), home: Sequence(0), place: Block(0), crc: 0 }
+    LogEntry::Write { object, page: PageNo(page), home: Sequence(0), place: Block(0), crc: 0 }
 }
 
 fn empty() -> Segment {

@@ -1,10 +1,10 @@
 //! Reading pages and nodes. No lock is held while the device works.
 
+use crate::coalesce::{GAP_BLOCKS_MAX, gap_blocks_max_at_start};
 use crate::counters::count;
 use crate::error::StoreError;
 use crate::format::sum;
 use crate::map::{Body, Missing, NodeEntry, NodeId, PageEntry, Peeked, Purpose, decode_node};
-use crate::near::{GAP_BLOCKS_MAX, gap_blocks_max_at_start};
 use crate::store::Store;
 use crate::volume::VolumeId;
 use device::{Block, ObjectId, Page, PageNo, Read, Sequence};
@@ -63,7 +63,7 @@ impl Store {
 
     /// As [`read`](Store::read), from any volume; what a volume does not have, or one that does not exist, is holes.
     pub fn read_from(&self, volume: VolumeId, wants: &mut [Want]) {
-        let mut placed = self.look_up(volume, wants);
+        let mut placed = self.lookup(volume, wants);
         placed.sort_by_key(|placed| placed.entry.place);
         count(&self.counting.page_reads, placed.len() as u64);
         let mut runs: Vec<Read> = Vec::new();
@@ -118,7 +118,7 @@ impl Store {
     }
 
     /// Finds and pins the places of all wants that are no holes, and answers the others.
-    pub(crate) fn look_up(&self, volume: VolumeId, wants: &mut [Want]) -> Vec<Placed> {
+    pub(crate) fn lookup(&self, volume: VolumeId, wants: &mut [Want]) -> Vec<Placed> {
         let (mut placed, mut failed) = (Vec::new(), BTreeMap::new());
         let mut open: Vec<usize> = (0..wants.len()).collect();
         while !open.is_empty() {
@@ -126,7 +126,7 @@ impl Store {
             let map = self.map();
             open.retain(|&index| {
                 let want = &mut wants[index];
-                match map.look(volume, want.object, want.page) {
+                match map.lookup(volume, want.object, want.page) {
                     Ok(None) => want.found = Ok(Found::Hole),
                     Ok(Some(entry)) => {
                         map.segments.pin(entry.place);
@@ -162,7 +162,7 @@ impl Store {
         object: ObjectId,
         page: PageNo,
     ) -> Result<Option<Sequence>, StoreError> {
-        let entry = self.resolve(|map| map.look(volume, object, page))?;
+        let entry = self.resolve(|map| map.lookup(volume, object, page))?;
         Ok(entry.map(|entry| entry.home))
     }
 
@@ -173,7 +173,7 @@ impl Store {
         pages: &[(ObjectId, PageNo)],
     ) -> Vec<Result<Option<Sequence>, StoreError>> {
         let mut wants: Vec<Want> = pages.iter().map(|&(object, page)| Want::new(object, page)).collect();
-        let placed = self.look_up(volume, &mut wants);
+        let placed = self.lookup(volume, &mut wants);
         let mut homes: Vec<_> = wants.into_iter().map(|want| want.found.map(|_| None)).collect();
         let map = self.map();
         for Placed { want, entry } in placed {
@@ -219,7 +219,7 @@ impl Store {
         wanted.sort_by_key(|(_, entry)| entry.place);
         let places: Vec<Block> = wanted.iter().map(|(_, entry)| entry.place).collect();
         let gap = if starts { gap_blocks_max_at_start(places.len()) } else { GAP_BLOCKS_MAX };
-        self.read_near(&places, gap, &mut |index, found| {
+        self.read_coalesced(&places, gap, &mut |index, found| {
             let (id, entry) = wanted[index];
             let found = found.map_err(StoreError::from).and_then(|page| self.node_in(page, id, &entry));
             let mut map = self.map_mut();

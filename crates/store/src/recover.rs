@@ -1,10 +1,10 @@
 //! Opening a store: the newest root, then the whole batches of the log after it. Writes nothing.
 
-use crate::attempt::Pending;
 use crate::bug::{PlantedBug, is_planted};
 use crate::error::StoreError;
 use crate::follow::LogReader;
 use crate::format::ROOTS;
+use crate::in_progress::Pending;
 use crate::log::{Chunk, data_is_whole};
 use crate::root::{Cursor, Root};
 use crate::store::{Store, Writer};
@@ -14,9 +14,9 @@ use device::{Device, Incarnation, Page, StoreId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Notes of the log that are applied together: twice what 256 MiB of pages have, in 10 MB of memory. The nodes that they
+/// Log entries that are applied together: twice what 256 MiB of pages have, in 10 MB of memory. The nodes that they
 /// change are read together, and stay in memory until the next checkpoint anyway.
-const NOTES_AT_ONCE: usize = 131_072;
+const ENTRIES_AT_ONCE: usize = 131_072;
 
 impl Store {
     /// Opens and recovers the store on `device`. Writes nothing: what is damaged stays as it was.
@@ -99,20 +99,20 @@ impl Store {
         let mut writer = self.lock_writer();
         let incarnation = self.incarnation();
         let mut cursor = start;
-        // The last batch that is whole by its notes, and the chunks of the one after it.
+        // The last batch that is whole by its log entries, and the chunks of the one after it.
         let (mut held, mut begun): (Vec<Chunk>, Vec<Chunk>) = (Vec::new(), Vec::new());
         // Those that surely happened: applied many at a time, so that their nodes are read together.
-        let (mut sure, mut notes): (Vec<Chunk>, usize) = (Vec::new(), 0);
+        let (mut sure, mut entries): (Vec<Chunk>, usize) = (Vec::new(), 0);
         let mut log = LogReader::new(&*self.device, &self.geometry);
         while let Some(chunk) = log.next(&cursor, incarnation) {
             cursor = chunk.after(&self.geometry);
             if held.last().is_some_and(|last| chunk.head.durable >= last.head.batch) {
-                notes += held.iter().map(|chunk| chunk.notes.len()).sum::<usize>();
+                entries += held.iter().map(|chunk| chunk.entries.len()).sum::<usize>();
                 sure.append(&mut held);
             }
-            if notes >= NOTES_AT_ONCE {
+            if entries >= ENTRIES_AT_ONCE {
                 self.replay_chunks(&mut writer, &std::mem::take(&mut sure))?;
-                notes = 0;
+                entries = 0;
             }
             let last = chunk.head.last;
             begun.push(chunk);
@@ -144,7 +144,7 @@ impl Store {
         Ok(())
     }
 
-    /// What can be known of the last batch that is whole by its notes.
+    /// What can be known of the last batch that is whole by its log entries.
     fn find_out(
         &self,
         log: &mut LogReader<'_>,
@@ -176,9 +176,9 @@ impl Store {
 
     fn replay_chunks(&self, writer: &mut Writer, chunks: &[Chunk]) -> Result<(), StoreError> {
         self.holding_nodes(|| {
-            let notes =
-                chunks.iter().flat_map(|chunk| chunk.notes.iter().map(|note| (chunk.head.volume, note)));
-            self.load_for(&notes.collect::<Vec<_>>())?;
+            let entries =
+                chunks.iter().flat_map(|chunk| chunk.entries.iter().map(|entry| (chunk.head.volume, entry)));
+            self.load_for(&entries.collect::<Vec<_>>())?;
             chunks.iter().try_for_each(|chunk| self.replay_chunk(writer, chunk))
         })
     }
@@ -193,13 +193,13 @@ impl Store {
             }
         }
         self.log_blocks.fetch_add(chunk.blocks(), Ordering::Relaxed);
-        self.change_map(writer, chunk.head.volume, &chunk.notes)?;
+        self.change_map(writer, chunk.head.volume, &chunk.entries)?;
         self.durable_batch.store(chunk.head.batch, Ordering::Release);
         Ok(())
     }
 }
 
-/// The last batch of the log that is whole by its notes.
+/// The last batch of the log that is whole by its log entries.
 enum LastBatch {
     /// Some of its data was not written: it never happened.
     Torn,

@@ -26,7 +26,7 @@ use std::ops::Range;
 pub(crate) enum Use {
     #[default]
     Free,
-    /// Notes and data.
+    /// Log entries and data.
     Log,
     /// Data that the cleaner moved. On the medium it counts as the log's.
     Moved,
@@ -45,7 +45,7 @@ pub(crate) struct Segment {
     pub(crate) written: u64,
     /// The first durable checkpoint in which it was dead.
     pub(crate) dead_since: Option<u64>,
-    /// It had as many live blocks when cleaning or thinning it did not help.
+    /// It had as many live blocks when cleaning or compacting it did not help.
     stuck_at: Option<u32>,
     /// The cleaner emptied it.
     emptied: bool,
@@ -83,22 +83,22 @@ pub(crate) struct OfNodes {
 
 /// What cleaning has taken, and gives back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Turnover {
+pub(crate) struct PendingFree {
     /// Segments that copies went to, without those that emptied ones have made up for.
     taken: u64,
     /// Segments that were emptied, and are not free yet.
     emptied: u64,
 }
 
-impl Turnover {
+impl PendingFree {
     /// Segments that were emptied, and are not free yet.
     pub(crate) fn emptied(&self) -> u64 {
         self.emptied
     }
 
-    /// Segments on which promises may count as if they were free: those that are emptied, which two checkpoints make free;
-    /// and that in which the copies of the next one lie. So a promise that can be made is not gone with a copy. Should
-    /// that one not be emptied after all, there is a segment for it ([`Class::Promise`](crate::policy::Class::Promise)).
+    /// Segments on which reservations may count as if they were free: those that are emptied, which two checkpoints make free;
+    /// and that in which the copies of the next one lie. So a reservation that can be made is not gone with a copy. Should
+    /// that one not be emptied after all, there is a segment for it ([`Class::Reservation`](crate::policy::Class::Reservation)).
     pub(crate) fn coming(&self) -> u64 {
         self.emptied + self.taken.saturating_sub(self.emptied).min(1)
     }
@@ -123,9 +123,9 @@ pub(crate) struct Segments {
     /// Segments of nodes, and their live blocks.
     pub(crate) of_nodes: OfNodes,
     /// What cleaning has in hand.
-    pub(crate) turnover: Turnover,
-    /// Pages that writers were promised room for.
-    pub(crate) promised_pages: u64,
+    pub(crate) pending_free: PendingFree,
+    /// Pages for which writers reserved space.
+    pub(crate) reserved_pages: u64,
     /// Segments of log ever taken, and [`AGE_MAX`] more, so that nothing is older than the count.
     clock: u64,
     /// What a walk under way found to be live, and what has become live since it began.
@@ -155,8 +155,8 @@ impl Segments {
             unsure: false,
             log_rest: 0,
             of_nodes: OfNodes::default(),
-            turnover: Turnover::default(),
-            promised_pages: 0,
+            pending_free: PendingFree::default(),
+            reserved_pages: 0,
             clock,
             marks: None,
             #[cfg(feature = "planted-bugs")]
@@ -266,7 +266,7 @@ impl Segments {
         let number = self.free.pop_front()?;
         self.clock += u64::from(usage == Use::Log);
         self.of_nodes.segments += u64::from(usage == Use::Nodes);
-        self.turnover.taken += u64::from(usage == Use::Moved);
+        self.pending_free.taken += u64::from(usage == Use::Moved);
         // Moved data is as old as what it was moved from.
         let written = if usage == Use::Moved { 0 } else { self.clock };
         self.list[number as usize] = Segment { usage, open: true, written, ..Segment::default() };
@@ -299,7 +299,7 @@ impl Segments {
         self.iter().filter(fits).map(candidate).collect()
     }
 
-    /// Cleaning or thinning left these blocks of a segment: it is no candidate until more of them have died.
+    /// Cleaning or compaction left these blocks of a segment: it is no candidate until more of them are dead.
     pub(crate) fn stuck(&mut self, number: u32) {
         let segment = &mut self.list[number as usize];
         segment.stuck_at = Some(segment.live);
@@ -308,12 +308,12 @@ impl Segments {
     /// Cleaning left nothing in this segment.
     pub(crate) fn emptied(&mut self, number: u32) {
         self.list[number as usize].emptied = true;
-        self.turnover.emptied += 1;
+        self.pending_free.emptied += 1;
     }
 
     /// A round of cleaning is over: what it took and did not make up for is gone.
     pub(crate) fn end_turn(&mut self) {
-        self.turnover.taken = self.turnover.taken.min(self.turnover.emptied);
+        self.pending_free.taken = self.pending_free.taken.min(self.pending_free.emptied);
     }
 
     /// A walk that will meet everything that is live begins.
@@ -375,7 +375,7 @@ impl Segments {
     }
 
     /// A block is referred to.
-    pub(crate) fn lives(&mut self, place: Block) {
+    pub(crate) fn inc_live(&mut self, place: Block) {
         self.mark(place);
         if let Some(number) = self.geometry.segment(place) {
             let segment = &mut self.list[number as usize];
@@ -385,10 +385,10 @@ impl Segments {
     }
 
     /// A block is no longer referred to.
-    pub(crate) fn died(&mut self, place: Block) {
+    pub(crate) fn dec_live(&mut self, place: Block) {
         let Some(number) = self.geometry.segment(place) else { return };
         let segment = &mut self.list[number as usize];
-        assert!(segment.live > 0, "segment {number}: more blocks died than lived");
+        assert!(segment.live > 0, "segment {number}: more blocks went dead than were live");
         segment.live -= 1;
         self.of_nodes.live -= u64::from(segment.usage == Use::Nodes);
         self.reuse_if_planted(number);
@@ -444,8 +444,8 @@ impl Segments {
         let was = std::mem::take(&mut self.list[number as usize]);
         self.of_nodes.segments -= u64::from(was.usage == Use::Nodes);
         if was.emptied {
-            self.turnover.emptied -= 1;
-            self.turnover.taken = self.turnover.taken.saturating_sub(1);
+            self.pending_free.emptied -= 1;
+            self.pending_free.taken = self.pending_free.taken.saturating_sub(1);
         }
     }
 

@@ -1,9 +1,9 @@
-//! Room: what is live, what is free, what is promised, and who may use the last of it.
+//! Room: what is live, what is free, what is reserved, and who may use the last of it.
 
+use crate::entry::LogEntry;
 use crate::error::StoreError;
 use crate::format::{LEAF_OBJECTS, LEAF_PAGES, TABLE_NODES};
 use crate::map::{Map, ObjectEntry, Pages};
-use crate::note::Note;
 use crate::policy::{self, Class, NodeUse};
 use crate::store::Store;
 use crate::stretch::Stretches;
@@ -24,7 +24,7 @@ pub struct Space {
     pub free: u64,
     /// Blocks in segments that are free as soon as the file system below gives them space, which it has.
     pub bare: u64,
-    /// Free blocks promised to writers.
+    /// Free blocks reserved for writers.
     pub reserved: u64,
     /// Free blocks that are kept from writers: for deletions, checkpoints and cleaning.
     pub kept: u64,
@@ -46,7 +46,7 @@ const SHARED_PER_PAGE: u64 = 2;
 const NODES_PER_CHANGE: u64 = 6;
 const SHARED_PER_CHANGE: u64 = 3;
 /// Blocks that one page going home may cost until the next checkpoint but one, beside the node table's pages, where there are
-/// no clones: itself, a note of its own, its nodes.
+/// no clones: itself, a log entry of its own, its nodes.
 pub(crate) const BLOCKS_PER_PAGE: u64 = 2 + NODES_PER_PAGE;
 
 impl Map {
@@ -85,19 +85,19 @@ impl Map {
         NODES_PER_PAGE + if self.shares_nodes() { SHARED_PER_PAGE } else { 0 }
     }
 
-    /// What is promised to a page.
+    /// What is reserved for a page.
     fn blocks_per_page(&self) -> u64 {
         2 + self.nodes_per_page()
     }
 
-    /// What all pages are promised that have a promise.
-    fn promised_blocks(&self) -> u64 {
-        self.segments.promised_pages * self.blocks_per_page()
+    /// What is reserved for all pages that have a reservation.
+    fn reserved_blocks(&self) -> u64 {
+        self.segments.reserved_pages * self.blocks_per_page()
     }
 
-    /// Nodes that a vector may make dirty, at most as many as a promise counts. A cut that leaves newer pages in leaves
+    /// Nodes that a vector may make dirty, at most as many as a reservation counts. A cut that leaves newer pages in leaves
     /// between its ends changes more: such pages have gone home before it, and their leaves have been counted then.
-    pub(crate) fn nodes_for(&self, volume: VolumeId, notes: &[Note]) -> u64 {
+    pub(crate) fn nodes_for(&self, volume: VolumeId, log_entries: &[LogEntry]) -> u64 {
         let mut nodes = BTreeSet::new();
         let mut path = |slot: Option<u64>, leaf: u64, height: u8| {
             let level = |level: u8| leaf.checked_shr(8 * u32::from(level)).unwrap_or(0);
@@ -106,7 +106,7 @@ impl Map {
         };
         let mut pages = 0;
         let objects = self.volumes.get(&volume).map_or(0, |volume| volume.objects.height);
-        for note in notes {
+        for log_entry in log_entries {
             let mut object = |slot: u64| {
                 path(None, slot / LEAF_OBJECTS, objects);
                 match self.slot(volume, slot) {
@@ -114,13 +114,13 @@ impl Map {
                     _ => 0,
                 }
             };
-            match note {
-                Note::Write { object: ObjectId { slot, .. }, page, .. } => {
+            match log_entry {
+                LogEntry::Write { object: ObjectId { slot, .. }, page, .. } => {
                     let height = object(*slot);
                     path(Some(*slot), page.0 / LEAF_PAGES, height);
                     pages += 1;
                 }
-                Note::Cut { object: ObjectId { slot, .. }, pages, .. } => {
+                LogEntry::Cut { object: ObjectId { slot, .. }, pages, .. } => {
                     let height = object(*slot);
                     path(Some(*slot), pages.start.0 / LEAF_PAGES, height);
                     let last = pages.end.0.saturating_sub(1) / LEAF_PAGES;
@@ -128,12 +128,14 @@ impl Map {
                         path(Some(*slot), last, height);
                     }
                 }
-                Note::Delete { object: ObjectId { slot, .. }, .. } => drop(object(*slot)),
-                Note::Clone { from, to, .. } => drop((object(from.slot), object(to.slot))),
-                Note::CloneVolume { .. } | Note::NameVolume { .. } | Note::DeleteVolume { .. } => {}
+                LogEntry::Delete { object: ObjectId { slot, .. }, .. } => drop(object(*slot)),
+                LogEntry::Clone { from, to, .. } => drop((object(from.slot), object(to.slot))),
+                LogEntry::CloneVolume { .. }
+                | LogEntry::NameVolume { .. }
+                | LogEntry::DeleteVolume { .. } => {}
             }
         }
-        let others = notes.len() as u64 - pages;
+        let others = log_entries.len() as u64 - pages;
         let own = (nodes.len() as u64).min(NODES_PER_PAGE * pages + NODES_PER_CHANGE * others);
         if !self.shares_nodes() {
             return own;
@@ -142,8 +144,8 @@ impl Map {
         own + leaves.min(SHARED_PER_PAGE * pages + SHARED_PER_CHANGE * others)
     }
 
-    pub(crate) fn promised_segments(&self) -> u64 {
-        self.promised_blocks().div_ceil(self.segments.geometry.segment_blocks)
+    pub(crate) fn reserved_segments(&self) -> u64 {
+        self.reserved_blocks().div_ceil(self.segments.geometry.segment_blocks)
     }
 
     /// Whether nodes have several references, or are about to.
@@ -151,31 +153,31 @@ impl Map {
         self.table.has_shared() || self.expects_sharing
     }
 
-    /// Counts nodes as shared from now on, as a clone will make them, if there is room for what that adds to the promises.
+    /// Counts nodes as shared from now on, as a clone will make them, if there is room for what that adds to the reservations.
     pub(crate) fn expect_sharing(&mut self) -> Result<(), StoreError> {
-        if !self.shares_nodes() && self.segments.promised_pages * SHARED_PER_PAGE > self.promisable() {
+        if !self.shares_nodes() && self.segments.reserved_pages * SHARED_PER_PAGE > self.reservable() {
             return Err(StoreError::Full);
         }
         self.expects_sharing = true;
         Ok(())
     }
 
-    /// Blocks that a new promise may count on.
-    fn promisable(&self) -> u64 {
-        let free = self.segments.free_count() + self.segments.turnover.coming();
-        let Some(free) = free.checked_sub(self.floor(Class::Promise)) else { return 0 };
+    /// Blocks that a new reservation may count on.
+    fn reservable(&self) -> u64 {
+        let free = self.segments.free_count() + self.segments.pending_free.coming();
+        let Some(free) = free.checked_sub(self.floor(Class::Reservation)) else { return 0 };
         let blocks = free * self.segments.geometry.segment_blocks + self.segments.log_rest;
         // A 16th for the copies of heads, a 32nd of each stretch at most, and its last block.
         let has_copies = Stretches::of(self.segments.geometry.segment_blocks).has_copies();
         let blocks = blocks - if has_copies { blocks / 16 } else { 0 };
-        let promised = self.segments.promised_pages;
+        let reserved = self.segments.reserved_pages;
         // Pages of the node table that their nodes may change: all there are, and those for new nodes.
-        let nodes = self.nodes_per_page() * promised;
+        let nodes = self.nodes_per_page() * reserved;
         let table = nodes.min(self.table.pages.len() as u64 + nodes / TABLE_NODES + 1);
-        blocks.saturating_sub(self.promised_blocks() + table)
+        blocks.saturating_sub(self.reserved_blocks() + table)
     }
 
-    /// Blocks that can be written once dead space is given back, above the reserves and what is promised.
+    /// Blocks that can be written once dead space is given back, above the reserves and what is reserved.
     pub(crate) fn room(&self, spare: Option<u64>) -> u64 {
         let space = self.space(spare);
         space.total.saturating_sub(space.live + space.reserved + space.kept)
@@ -183,12 +185,12 @@ impl Map {
 
     pub(crate) fn is_short_of_space(&self) -> bool {
         let low = policy::low_mark(self.segments.held());
-        self.segments.free_count() < self.floor(Class::Promise) + low
+        self.segments.free_count() < self.floor(Class::Reservation) + low
     }
 
     /// Free segments below which cleaning starts.
     pub(crate) fn cleaning_starts_below(&self) -> u64 {
-        self.floor(Class::Promise) + policy::starts_below(self.segments.held(), self.promised_segments())
+        self.floor(Class::Reservation) + policy::starts_below(self.segments.held(), self.reserved_segments())
     }
 
     /// Free segments that are missing where cleaning starts. Those that a round emptied count as free: two checkpoints, which are
@@ -196,7 +198,7 @@ impl Map {
     /// many count as cleaning keeps in hand, so that it never starts later than where the reserve begins.
     pub(crate) fn missing(&self) -> u64 {
         let low = policy::low_mark(self.segments.held());
-        let free = self.segments.free_count() + self.segments.turnover.emptied().min(low);
+        let free = self.segments.free_count() + self.segments.pending_free.emptied().min(low);
         self.cleaning_starts_below().saturating_sub(free)
     }
 
@@ -208,60 +210,60 @@ impl Map {
         Space {
             total: (self.segments.held() + bare) * geometry.segment_blocks,
             bare: bare * geometry.segment_blocks,
-            kept: self.floor(Class::Promise) * geometry.segment_blocks,
+            kept: self.floor(Class::Reservation) * geometry.segment_blocks,
             live: self.segments.iter().map(|(_, segment)| u64::from(segment.live)).sum(),
             nodes: self.table.used(),
             free: self.segments.free_count() * geometry.segment_blocks + self.segments.log_rest,
-            reserved: self.promised_blocks(),
+            reserved: self.reserved_blocks(),
         }
     }
 }
 
 impl Store {
-    /// Promises room for `pages` more pages going home, map nodes included. Does no I/O.
+    /// Reserves space for `pages` more pages to be written back, map nodes included. Does no I/O.
     ///
     /// # Errors
     /// [`StoreError::Full`] while room is left for checkpoints, cleaning and deletions. There may be more after
     /// [`clean`](Store::clean) and two checkpoints.
     pub fn reserve(&self, pages: u64) -> Result<(), StoreError> {
         let mut map = self.map_mut();
-        if pages.saturating_mul(map.blocks_per_page()) > map.promisable() {
+        if pages.saturating_mul(map.blocks_per_page()) > map.reservable() {
             return Err(StoreError::Full);
         }
         #[cfg(feature = "planted-bugs")]
-        if map.plant_forgotten_promise {
+        if map.plant_forgotten_reservation {
             return Ok(());
         }
-        map.segments.promised_pages += pages;
+        map.segments.reserved_pages += pages;
         Ok(())
     }
 
-    /// Counts `pages` pages as promised, whether there is room for them or not: they were acknowledged already, or go with
-    /// something that gives space back, and will go home. Nothing is promised to others before there is room for these.
-    pub fn owe(&self, pages: u64) {
-        self.map_mut().segments.promised_pages += pages;
+    /// Counts `pages` pages as reserved, whether there is room for them or not: they were acknowledged already, or go with
+    /// something that gives space back, and will go home. Nobody else can reserve anything before there is space for these.
+    pub fn reserve_unchecked(&self, pages: u64) {
+        self.map_mut().segments.reserved_pages += pages;
     }
 
-    /// Blocks that can still be promised.
-    pub fn promisable_blocks(&self) -> u64 {
-        self.map().promisable()
+    /// Blocks that can still be reserved.
+    pub fn reservable_blocks(&self) -> u64 {
+        self.map().reservable()
     }
 
-    /// Blocks that a page is promised: six, or eight where something was cloned.
+    /// Blocks that are reserved for a page: six, or eight where something was cloned.
     pub fn blocks_per_page(&self) -> u64 {
         self.map().blocks_per_page()
     }
 
-    /// Gives back a promise for `pages` pages: used, or not needed after all.
+    /// Gives back a reservation for `pages` pages: used, or not needed after all.
     pub fn release(&self, pages: u64) {
         let mut map = self.map_mut();
         #[cfg(feature = "planted-bugs")]
-        if map.plant_forgotten_promise {
+        if map.plant_forgotten_reservation {
             return;
         }
-        let promised = map.segments.promised_pages;
-        assert!(pages <= promised, "{pages} pages given back, {promised} promised");
-        map.segments.promised_pages -= pages;
+        let reserved = map.segments.reserved_pages;
+        assert!(pages <= reserved, "{pages} pages given back, {reserved} reserved");
+        map.segments.reserved_pages -= pages;
     }
 
     /// Whether free space is low, so that checkpoints and [`clean`](Store::clean) should find some.

@@ -2,27 +2,27 @@
 //!
 //! | state | owner | changed under | after a crash |
 //! | --- | --- | --- | --- |
-//! | map, node table, live counts | `Store::map` | the writer's lock, then the map's write lock | from the newest root and the notes after it |
+//! | map, node table, live counts | `Store::map` | the writer's lock, then the map's write lock | from the newest root and the log entries after it |
 //! | log position, generations | `Store::writer` | the writer's lock | from the newest root and the log |
 //! | pins | `segments::Segment` | the map's read lock | gone, as the readers are |
-//! | promises of room | `Store::map` | the map's write lock | gone; the caller promises anew |
+//! | reservations | `Store::map` | the map's write lock | gone; the caller reserves anew |
 //!
 //! The writer's lock is held during I/O: one apply, checkpoint or cleaning at a time. The map's is never held
 //! during I/O, so readers wait for nobody's writes or flushes.
 
-use crate::attempt::Pending;
 use crate::clean::Cleaner;
 use crate::counters::{Counters, Counting, count};
 use crate::error::StoreError;
 use crate::flushes::{FailedFlushes, Flushes};
 use crate::format::{EPOCH_ROOT, ROOTS, SUPERBLOCK};
+use crate::in_progress::Pending;
 use crate::log::{Place, read_patiently};
 use crate::map::{Map, Missing, NodeTable, Tree};
 use crate::root::{Cursor, Extent, Root, no_epoch};
 use crate::scrub::Scrub;
 use crate::segments::{SegmentEntry, Segments, Use};
 use crate::space::Space;
-use crate::stretch::Heads;
+use crate::stretch::ChunkIndex;
 use crate::superblock::{Geometry, Layout};
 use crate::sync::{
     AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard,
@@ -35,7 +35,7 @@ use std::sync::atomic::AtomicBool;
 /// The error number of a failed read or write, on every Linux.
 const EIO: i32 = 5;
 
-/// A start's loads of map nodes: its log's notes and the metadata need a dozen each. Those after them may be anything's.
+/// A start's loads of map nodes: the entries of its log and the metadata need a dozen each. Those after them may be anything's.
 const FIRST_LOADS: u32 = 64;
 
 /// The log-structured store.
@@ -86,7 +86,7 @@ pub(crate) struct Writer {
     pub(crate) root_slot: usize,
     pub(crate) log: Cursor,
     /// The heads of all chunks in the log's open stretch.
-    pub(crate) heads: Heads,
+    pub(crate) chunk_index: ChunkIndex,
     /// `log` is at the start of segments of its own, with nothing of this incarnation written there yet.
     pub(crate) log_is_fresh: bool,
     /// The open segment for nodes, and the next block in it.
@@ -102,7 +102,7 @@ pub(crate) struct Writer {
 impl Writer {
     /// Where the next vector goes.
     pub(crate) fn place(&self) -> Place {
-        Place { offset: self.log.offset, copy_bytes: self.heads.bytes() }
+        Place { offset: self.log.offset, copy_bytes: self.chunk_index.bytes() }
     }
 }
 
@@ -181,7 +181,7 @@ impl Store {
                 generation: root.generation,
                 root_slot: slot,
                 log: root.log,
-                heads: Heads::default(),
+                chunk_index: ChunkIndex::default(),
                 log_is_fresh: false,
                 nodes_at: None,
                 tables: root.tables.extents.clone(),

@@ -5,8 +5,8 @@
 //! stretch before: one read for all of them. A copy is believed as the chunk is, by its checksum and its place in the
 //! chain, so one that is damaged, stale or missing costs reads and nothing else.
 
+use crate::entry::{ENTRIES_MAX, entry_blocks, head_bytes};
 use crate::format::{U32, blocks_for};
-use crate::note::{NOTES_MAX, head_bytes, note_blocks};
 use device::Page;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -16,17 +16,17 @@ const STRETCH_BLOCKS_MAX: u64 = 4096;
 /// Blocks of a segment that is worth copies: 1 MiB. Only the simulator's are smaller.
 const COPIED_SEGMENT_MIN: u64 = 256;
 
-/// Of a stretch, copies are at most this part: with pages of data they are a fiftieth or less. A log of hardly anything but notes
+/// Of a stretch, copies are at most this part: with pages of data they are a fiftieth or less. A log of hardly anything but log entries
 /// goes without, as copies would double it.
 const COPIES_PART: u64 = 32;
 
-/// Blocks read where copies may lie: the notes and copies of any chunk fit.
+/// Blocks read where copies may lie: the log entries and copies of any chunk fit.
 pub(crate) const COPIES_AHEAD: u64 = 160;
 
 /// Blocks read at once where there are none: 8 MiB, so that an open stretch takes two or three reads.
 pub(crate) const WINDOW_BLOCKS: u64 = 2048;
 
-const _: () = assert!(note_blocks(NOTES_MAX) as u64 + STRETCH_BLOCKS_MAX / COPIES_PART <= COPIES_AHEAD);
+const _: () = assert!(entry_blocks(ENTRIES_MAX) as u64 + STRETCH_BLOCKS_MAX / COPIES_PART <= COPIES_AHEAD);
 
 /// How segments of log are cut into stretches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,15 +64,15 @@ impl Stretches {
 
     /// Reads that following a whole stretch takes, at most: with copies of its heads, and without.
     pub(crate) fn reads(&self, copied: bool) -> u64 {
-        // A window begins with a chunk, so it may end within the next one's notes and be read again from there.
-        let windows = self.blocks.div_ceil(WINDOW_BLOCKS - note_blocks(NOTES_MAX) as u64);
+        // A window begins with a chunk, so it may end within the next one's log entries and be read again from there.
+        let windows = self.blocks.div_ceil(WINDOW_BLOCKS - entry_blocks(ENTRIES_MAX) as u64);
         if copied { 1 } else { windows + u64::from(self.has_copies()) }
     }
 }
 
 /// The heads of a stretch's chunks, one behind the other, as they are copied.
 #[derive(Debug, Default)]
-pub(crate) struct Heads(Vec<u8>);
+pub(crate) struct ChunkIndex(Vec<u8>);
 
 /// Stands before each copy.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -80,19 +80,19 @@ pub(crate) struct Heads(Vec<u8>);
 struct CopyBytes {
     /// The chunk's first block, from its segment's start.
     offset: U32,
-    /// Bytes of the head and its notes; 0 behind the last copy.
+    /// Bytes of the head and its log entries; 0 behind the last copy.
     bytes: U32,
 }
 
-/// Bytes that a copy of a head with so many notes takes.
-pub(crate) fn copy_bytes(notes: usize) -> usize {
-    size_of::<CopyBytes>() + head_bytes(notes)
+/// Bytes that a copy of a head with so many log entries takes.
+pub(crate) fn copy_bytes(entries: usize) -> usize {
+    size_of::<CopyBytes>() + head_bytes(entries)
 }
 
-impl Heads {
+impl ChunkIndex {
     /// One more chunk, whose first block is `offset` in its segment.
-    pub(crate) fn push(&mut self, offset: u64, head: &[Page], notes: usize) {
-        let bytes = head_bytes(notes);
+    pub(crate) fn push(&mut self, offset: u64, head: &[Page], entries: usize) {
+        let bytes = head_bytes(entries);
         let copy = CopyBytes { offset: (offset as u32).into(), bytes: (bytes as u32).into() };
         self.0.extend(copy.as_bytes());
         self.0.extend(&Page::bytes(head)[..bytes]);
@@ -112,7 +112,7 @@ impl Heads {
     }
 }
 
-/// The copies in these blocks: where in its segment each chunk begins, and its head and notes. Nothing of it is believed yet.
+/// The copies in these blocks: where in its segment each chunk begins, and its head and log entries. Nothing of it is believed yet.
 pub(crate) fn copies(pages: &[Page]) -> Vec<(u64, Vec<Page>)> {
     let mut rest = Page::bytes(pages);
     let mut found = Vec::new();
@@ -157,12 +157,12 @@ mod tests {
         let mut head = device::pages(2);
         head[0].0[..8].fill(7);
         head[1].0[..8].fill(8);
-        let mut heads = Heads::default();
-        heads.push(5, &head[..1], 1);
-        heads.push(90, &head, 100);
-        assert_eq!(heads.bytes(), copy_bytes(1) + copy_bytes(100));
+        let mut chunk_index = ChunkIndex::default();
+        chunk_index.push(5, &head[..1], 1);
+        chunk_index.push(90, &head, 100);
+        assert_eq!(chunk_index.bytes(), copy_bytes(1) + copy_bytes(100));
         let mut pages = device::pages(3);
-        heads.write(&mut pages);
+        chunk_index.write(&mut pages);
         let found = copies(&pages);
         let places: Vec<(u64, usize)> = found.iter().map(|(at, pages)| (*at, pages.len())).collect();
         assert_eq!(places, [(5, 1), (90, 2)]);

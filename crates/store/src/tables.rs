@@ -79,7 +79,7 @@ impl Map {
         let blocks = self.stream_blocks(self.table.pages.len());
         for _ in 0..blocks {
             let at = place(self);
-            self.segments.lives(at);
+            self.segments.inc_live(at);
         }
         let head = StreamHead {
             table_pages: (self.table.pages.len() as u64).into(),

@@ -1,15 +1,15 @@
 //! Volumes: address spaces of objects in one store, and instant copies of them.
 //!
-//! A clone shares all nodes with its source from the root on: making one costs a reference and a note, whatever it
+//! A clone shares all nodes with its source from the root on: making one costs a reference and a log entry, whatever it
 //! holds. Whichever of the two is written to first takes copies of the nodes on the way down. A deleted volume's
 //! root goes on the dying list, which is durable with the next checkpoint, and what nobody else refers to is freed
 //! from there a step at a time; a crash only means that some of it is freed again.
 
 use crate::counters::count;
+use crate::entry::LogEntry;
 use crate::error::StoreError;
 use crate::label::Label;
 use crate::map::{Body, Map, NodeId, Pages, Tree};
-use crate::note::Note;
 use crate::policy::Class;
 use crate::store::Store;
 use device::Sequence;
@@ -54,7 +54,7 @@ const VOLUMES_MAX: usize = 4096;
 const NODES_PER_STEP: usize = 256;
 
 impl Store {
-    /// Makes `to` what `from` is now, whatever that holds, in one durable note. `sequence` is the clone's place in
+    /// Makes `to` what `from` is now, whatever that holds, in one durable log entry. `sequence` is the clone's place in
     /// the one order.
     ///
     /// # Errors
@@ -77,10 +77,10 @@ impl Store {
             }
             map.room_for_volume()?;
         }
-        self.append_notes(
+        self.append_entries(
             &mut writer,
             from,
-            vec![Note::CloneVolume { to, mode, sequence, created: 0 }],
+            vec![LogEntry::CloneVolume { to, mode, sequence, created: 0 }],
             Class::Writer,
         )
     }
@@ -96,7 +96,7 @@ impl Store {
             return Err(StoreError::MainVolume);
         }
         self.map().volumes.get(&volume).ok_or(StoreError::NoSuchVolume { volume })?;
-        self.append_notes(&mut writer, volume, vec![Note::DeleteVolume { sequence }], Class::Frees)
+        self.append_entries(&mut writer, volume, vec![LogEntry::DeleteVolume { sequence }], Class::Frees)
     }
 
     /// All volumes.
@@ -157,7 +157,7 @@ impl Map {
         Ok(())
     }
 
-    /// Does what a note about a volume says. `volume` is the one that it is about.
+    /// Does what a log entry about a volume says. `volume` is the one that it is about.
     pub(crate) fn clone_volume(&mut self, volume: VolumeId, to: VolumeId, mode: VolumeMode, created: u64) {
         let Some(source) = self.volumes.get(&volume).copied().filter(|_| !self.volumes.contains_key(&to))
         else {

@@ -137,7 +137,7 @@ fn compare(load: Load, percent: u64, times: u64) {
     let (all, all_predicted) = (per_page(observed.all), per_page(predicted.all()));
     println!(
         "{load:?}, {percent} % full, {times} times the size: data {data:.2} (predicted {data_predicted:.2}), \
-         with notes and map {all:.2} (predicted {all_predicted:.2})"
+         with log entries and map {all:.2} (predicted {all_predicted:.2})"
     );
     for (is, should) in [(data, data_predicted), (all, all_predicted)] {
         assert!((is / should - 1.0).abs() < 0.1, "{load:?} at {percent} %: {is:.2}, predicted {should:.2}");
@@ -145,7 +145,7 @@ fn compare(load: Load, percent: u64, times: u64) {
 }
 
 #[test]
-fn the_log_is_as_long_as_predicted_with_its_notes_and_copies_of_heads() {
+fn the_log_is_as_long_as_predicted_with_its_entries_and_copies_of_heads() {
     // Segments of a MiB have copies.
     for (segments, segment_blocks) in [(256, 32), (64, 256)] {
         let disk = disk(4 + segments * segment_blocks, &Power::new(), 1);
@@ -161,8 +161,8 @@ fn the_log_is_as_long_as_predicted_with_its_notes_and_copies_of_heads() {
             let write = |number| Change::Write { object: FILE, page: PageNo(number), bytes: page(1), home };
             store.apply(&(0..count).map(write).collect::<Vec<Change>>()).expect("room");
             predicted.write(&(0..count).collect::<Vec<u64>>());
-            let Written { user, notes, .. } = predicted.written();
-            assert_eq!(store.counters().blocks_written - before, user + notes, "after {count} pages");
+            let Written { user, entries, .. } = predicted.written();
+            assert_eq!(store.counters().blocks_written - before, user + entries, "after {count} pages");
         }
     }
 }

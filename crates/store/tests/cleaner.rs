@@ -99,12 +99,12 @@ fn what_a_round_has_emptied_is_not_cleaned_for_again_while_checkpoints_give_it_b
 }
 
 #[test]
-fn cleaning_starts_before_nothing_more_can_be_promised() {
+fn cleaning_starts_before_nothing_more_can_be_reserved() {
     let (_power, _disk, store) = fresh(400, 1);
     write(&store, 0..1000, 1);
     write(&store, (0..1000).step_by(2), 2000);
     let mut number = 2000;
-    // 32 free segments more than those with which cleaning starts where nothing is promised.
+    // 32 free segments more than those with which cleaning starts where nothing is reserved.
     while !store.is_short_of_space() {
         write(&store, number..number + 1, 1);
         number += 1;
@@ -122,32 +122,32 @@ fn cleaning_starts_before_nothing_more_can_be_promised() {
         (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
     }
     assert!(!store.cleaning_is_due());
-    let mut promised = 0;
+    let mut reserved = 0;
     while !store.cleaning_is_due() {
-        store.reserve(1).expect("cleaning starts before nothing can be promised");
-        promised += 1;
+        store.reserve(1).expect("cleaning starts before nothing can be reserved");
+        reserved += 1;
     }
-    assert!(promised > 0);
-    store.release(promised);
+    assert!(reserved > 0);
+    store.release(reserved);
     assert!(!store.cleaning_is_due());
 }
 
 #[test]
-fn what_can_be_promised_does_not_go_with_the_copies_of_a_round() {
+fn what_can_be_reserved_does_not_go_with_the_copies_of_a_round() {
     let (_power, _disk, store) = fresh(400, 1);
     write(&store, 0..1000, 1);
     write(&store, (0..1000).step_by(2), 2000);
     let taken = |store: &Store| store.counters().pages_cleaned.div_ceil(u64::from(SEGMENT));
-    let before = store.promisable_blocks();
+    let before = store.reservable_blocks();
     let mut least = before;
     while !matches!(store.clean_step().expect("sound media"), Cleaning::Emptied(_)) {
-        least = least.min(store.promisable_blocks());
+        least = least.min(store.reservable_blocks());
     }
     assert!(taken(&store) >= 2, "{} segments for copies", taken(&store));
     // The nodes that are repointed count as dirty.
     assert!(least + u64::from(SEGMENT) >= before, "{least} of {before}");
     (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
-    assert!(store.promisable_blocks() > before, "{} of {before}", store.promisable_blocks());
+    assert!(store.reservable_blocks() > before, "{} of {before}", store.reservable_blocks());
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn a_round_is_told_with_the_segments_that_died_in_it() {
     assert_eq!(after.walks - before.walks, 1);
     let moved = after.pages_cleaned - before.pages_cleaned;
     assert_eq!(after.entries_repointed - before.entries_repointed, moved, "each has one entry");
-    // Half of each victim is live, with its block of notes for each block of data.
+    // Half of each victim is live, with its block of log entries for each block of data.
     assert!(moved > 0 && moved <= emptied * 8, "{moved} blocks of {emptied} segments");
     assert_eq!(findings(&store), []);
 }

@@ -187,7 +187,7 @@ fn rot_in_the_log_before_its_last_batch_is_refused_and_named() {
         store.apply(&[write(home, home)]).expect("room");
     }
     drop(store);
-    // Segment 3 is the log's since begin; a chunk here is a block of notes and one of data.
+    // Segment 3 is the log's since begin; a chunk here is a block of log entries and one of data.
     let chunks: Vec<_> = disk.written_blocks().into_iter().filter(|&at| is_chunk(&disk, at)).collect();
     assert_eq!(chunks.len(), 5);
     for (index, &at) in chunks.iter().enumerate() {
@@ -310,19 +310,19 @@ fn starts_after_which_nothing_was_written_use_the_same_segments_again() {
 }
 
 #[test]
-fn a_promise_is_kept() {
+fn a_reservation_is_kept() {
     let (_power, _disk, store) = fresh(100, 1);
-    let (mut home, mut promised) = (0, 0);
+    let (mut home, mut reserved) = (0, 0);
     while store.reserve(8).is_ok() {
-        promised += 8;
+        reserved += 8;
     }
-    assert!(promised > 0);
-    while promised > 0 {
+    assert!(reserved > 0);
+    while reserved > 0 {
         // One page a vector, each in a leaf of its own: the dearest way.
         home += 1;
-        store.apply(&[write(home * 1000, home)]).expect("it was promised");
+        store.apply(&[write(home * 1000, home)]).expect("it was reserved");
         store.release(1);
-        promised -= 1;
+        reserved -= 1;
     }
 }
 

@@ -273,7 +273,7 @@ fn a_sparse_file_that_is_overwritten_asks_for_little_space_again_and_gives_back_
                 })
                 .collect();
             store.reserve(8).expect("space was asked for ahead");
-            store.apply(&vector).expect("it was promised");
+            store.apply(&vector).expect("it was reserved");
             store.release(8);
             if stamp % 512 == 0 {
                 store.checkpoint_twice().expect("a sound disk");

@@ -14,7 +14,7 @@ enum Class {
     Superblock,
     Root,
     EpochRoot,
-    Notes,
+    Entries,
     Node,
     NodeTable,
     /// Data, and the tables' stream.
@@ -30,7 +30,7 @@ fn class(disk: &SimDisk, at: Block) -> Class {
         b"weir.sup" => Class::Superblock,
         b"weir.cpr" => Class::Root,
         b"weir.epr" => Class::EpochRoot,
-        b"weir.log" => Class::Notes,
+        b"weir.log" => Class::Entries,
         b"weir.nod" => Class::Node,
         b"weir.tab" => Class::NodeTable,
         _ => Class::Other,
@@ -162,7 +162,7 @@ fn a_flip_anywhere_is_an_error_a_refusal_or_harmless_and_never_wrong_bytes() {
     // One root stands in for the other; the epoch root is not read in this version.
     assert_eq!(seen(Class::Superblock, Outcome::Errors), 0);
     assert_eq!(seen(Class::Root, Outcome::Errors) + seen(Class::Root, Outcome::Refused), 0);
-    assert!(seen(Class::Notes, Outcome::Refused) > 0 && seen(Class::Node, Outcome::Errors) > 0);
+    assert!(seen(Class::Entries, Outcome::Refused) > 0 && seen(Class::Node, Outcome::Errors) > 0);
     assert!(seen(Class::Other, Outcome::Errors) > 0);
 }
 

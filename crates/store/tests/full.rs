@@ -55,7 +55,7 @@ impl Life {
         self.store.as_ref().expect("mounted")
     }
 
-    /// Writes a few pages, as the cache does: with a promise. `Err(Full)` if it is refused.
+    /// Writes a few pages, as the cache does: with a reservation. `Err(Full)` if it is refused.
     fn write(&mut self) -> Result<(), StoreError> {
         let slot = self.random.below(FILES);
         let count = 1 + self.random.below(6);
@@ -224,21 +224,21 @@ fn a_sparse_file_on_a_full_file_system_is_a_smaller_store_through_crashes() {
 
 #[cfg(feature = "planted-bugs")]
 #[test]
-fn a_forgotten_promise_is_noticed() {
+fn a_forgotten_reservation_is_noticed() {
     let (_power, _disk, store) = fresh(100, 1);
-    let promises = |store: &Store| (0..2000).take_while(|_| store.reserve(1).is_ok()).count() as u64;
-    let kept = |store: &Store, promised: u64| {
-        (1..=promised).try_for_each(|home| {
+    let reservations = |store: &Store| (0..2000).take_while(|_| store.reserve(1).is_ok()).count() as u64;
+    let kept = |store: &Store, reserved: u64| {
+        (1..=reserved).try_for_each(|home| {
             let (object, bytes) = (file(1), page(home));
             store.apply(&[Change::Write { object, page: PageNo(home * 1000), bytes, home: Sequence(home) }])
         })
     };
-    let promised = promises(&store);
-    assert!((10..2000).contains(&promised));
-    kept(&store, promised).expect("it was promised");
+    let reserved = reservations(&store);
+    assert!((10..2000).contains(&reserved));
+    kept(&store, reserved).expect("it was reserved");
     let (_power, _disk, store) = fresh(100, 1);
-    store.plant(store::PlantedBug::ForgottenPromise);
-    let promised = promises(&store);
-    assert_eq!(promised, 2000, "it promises for ever");
-    assert_eq!(kept(&store, promised), Err(StoreError::Full));
+    store.plant(store::PlantedBug::ForgottenReservation);
+    let reserved = reservations(&store);
+    assert_eq!(reserved, 2000, "it reserves for ever");
+    assert_eq!(kept(&store, reserved), Err(StoreError::Full));
 }

@@ -75,6 +75,6 @@ fn room_is_what_could_be_written_once_dead_space_is_given_back() {
         store.room()
     );
     store.reserve(10).expect("room");
-    assert!(store.room() < written, "what is promised is no room");
+    assert!(store.room() < written, "what is reserved is no room");
     store.release(10);
 }

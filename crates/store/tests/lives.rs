@@ -36,8 +36,8 @@ struct Life {
     maybe: Option<World>,
     next: u32,
     sequence: u64,
-    /// Pages that the store has promised room for, and that are not written yet.
-    promised: u64,
+    /// Pages that the store has reserved space for, and that are not written yet.
+    reserved: u64,
     random: Random,
     steps: u64,
     fulls: u64,
@@ -62,7 +62,7 @@ impl Life {
             maybe: None,
             next: 1,
             sequence: 0,
-            promised: 0,
+            reserved: 0,
             random,
             steps: 0,
             fulls: 0,
@@ -96,11 +96,11 @@ impl Life {
         *self.now.keys().nth(at).expect("volume 0 is always there")
     }
 
-    /// A few pages, promised some time before: what was promised must fit, whatever others did meanwhile.
+    /// A few pages, reserved some time before: what was reserved must fit, whatever others did meanwhile.
     fn write(&mut self) -> Result<(), StoreError> {
-        self.promise()?;
+        self.reserve()?;
         let (volume, slot) = (self.some_volume(), self.random.below(FILES));
-        let count = self.promised.min(1 + self.random.below(30));
+        let count = self.reserved.min(1 + self.random.below(30));
         let (mut after, mut vector) = (self.now.clone(), Vec::new());
         for _ in 0..count {
             self.sequence += 1;
@@ -114,20 +114,20 @@ impl Life {
             after.entry(volume).or_default().insert((slot, number), home.0);
         }
         let outcome = self.change(after, |store| store.apply_to(VolumeId(volume), &vector));
-        assert_ne!(outcome, Err(StoreError::Full), "a promise is not kept: {:?}", self.store().space());
+        assert_ne!(outcome, Err(StoreError::Full), "a reservation is not kept: {:?}", self.store().space());
         self.store().release(count);
-        self.promised -= count;
+        self.reserved -= count;
         outcome
     }
 
-    /// Takes promises for writes to come, one after the other, until no more are given.
-    fn promise(&mut self) -> Result<(), StoreError> {
+    /// Takes reservations for writes to come, one after the other, until no more are given.
+    fn reserve(&mut self) -> Result<(), StoreError> {
         let times = self.random.below(10);
-        for _ in 0..times.max(u64::from(self.promised == 0)) {
+        for _ in 0..times.max(u64::from(self.reserved == 0)) {
             let more = 1 + self.random.below(30);
             match self.store().reserve(more) {
-                Ok(()) => self.promised += more,
-                Err(StoreError::Full) if self.promised > 0 => break,
+                Ok(()) => self.reserved += more,
+                Err(StoreError::Full) if self.reserved > 0 => break,
                 Err(error) => return Err(error),
             }
         }
@@ -224,7 +224,7 @@ impl Life {
     /// The power fails; it comes back, and the store is what was acknowledged, or that and the change under way.
     fn crash(&mut self) -> Result<(), Wrong> {
         self.crashes += 1;
-        (self.store, self.promised) = (None, 0);
+        (self.store, self.reserved) = (None, 0);
         for depth in 0.. {
             self.power.cut();
             self.disk.crash();
@@ -385,8 +385,8 @@ mod planted {
     }
 
     #[test]
-    fn a_forgotten_promise_is_found() {
-        is_found_within(2000, PlantedBug::ForgottenPromise);
+    fn a_forgotten_reservation_is_found() {
+        is_found_within(2000, PlantedBug::ForgottenReservation);
     }
 
     #[test]
@@ -400,8 +400,8 @@ mod planted {
     }
 
     #[test]
-    fn a_note_replayed_past_the_root_that_has_it_is_found() {
-        is_found_within(2000, PlantedBug::NotesBeforeRoot);
+    fn a_log_entry_replayed_past_the_root_that_has_it_is_found() {
+        is_found_within(2000, PlantedBug::EntriesBeforeRoot);
     }
 
     #[test]

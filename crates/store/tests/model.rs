@@ -109,8 +109,8 @@ fn what_is_left_behind_is_durable_and_changes_nothing_else() {
     let object = ObjectId { slot: 3, generation: 1 };
     let write = Change::Write { object, page: PageNo(1), bytes: page(1), home: Sequence(10) };
     store.apply(&[write]).expect("room");
-    store.leave_behind(Sequence(1000)).expect("a checkpoint");
-    store.leave_behind(Sequence(7)).expect("a checkpoint");
+    store.fence(Sequence(1000)).expect("a checkpoint");
+    store.fence(Sequence(7)).expect("a checkpoint");
     drop(store);
     power.cut();
     disk.crash();

@@ -140,6 +140,6 @@ fn trimming_after_reuse_is_noticed() {
 }
 
 #[test]
-fn a_note_replayed_past_the_root_that_has_it_is_noticed() {
-    assert_noticed(PlantedBug::NotesBeforeRoot, 3000);
+fn a_log_entry_replayed_past_the_root_that_has_it_is_noticed() {
+    assert_noticed(PlantedBug::EntriesBeforeRoot, 3000);
 }

@@ -24,7 +24,7 @@ fn write(random: &mut Random, home: u64) -> Change {
     Change::Write { object: file(slot), page: PageNo(number), bytes: page(home), home: Sequence(home) }
 }
 
-/// A store whose files were written to until it promised nothing more, and what comes next.
+/// A store whose files were written to until nothing more could be reserved, and what comes next.
 struct Full {
     power: Arc<Power>,
     disk: Arc<SimDisk>,
@@ -45,7 +45,7 @@ impl Full {
         while self.write() == Ok(()) {}
     }
 
-    /// One page, as the cache does it: promised first.
+    /// One page, as the cache does it: reserved first.
     fn write(&mut self) -> Result<(), StoreError> {
         self.store.reserve(1)?;
         self.home += 1;
@@ -124,7 +124,7 @@ fn a_page_written_between_crashes_never_uses_up_a_full_store() {
 }
 
 #[test]
-fn a_page_written_without_a_promise_between_crashes_never_uses_up_a_full_store() {
+fn a_page_written_without_a_reservation_between_crashes_never_uses_up_a_full_store() {
     for seed in 0..10 {
         let mut full = Full::new(seed);
         for cycle in 0..CYCLES {
@@ -415,7 +415,7 @@ impl Device for Meanwhile {
 }
 
 #[test]
-fn while_a_clone_is_on_its_way_nobody_is_promised_what_it_takes() {
+fn while_a_clone_is_made_nobody_can_reserve_what_it_takes() {
     let (_power, disk, store) = fresh(400, 5);
     drop(store);
     let disk = Arc::new(Meanwhile { disk, work: Mutex::default() });
@@ -432,13 +432,13 @@ fn while_a_clone_is_on_its_way_nobody_is_promised_what_it_takes() {
     assert!(disk.work.lock().expect("no panic").is_none(), "writers came between");
     assert_eq!(store.blocks_per_page(), 8, "nodes are shared now");
     let Space { free, reserved, .. } = store.space();
-    assert!(reserved <= free, "{reserved} blocks are promised, {free} are free");
+    assert!(reserved <= free, "{reserved} blocks are reserved, {free} are free");
     let new = NewVolume { name: "another", ..new };
     store.clone_beside_writers(VolumeId::MAIN, &new, Sequence(51)).expect("that was paid for");
 }
 
 #[test]
-fn a_clone_is_refused_where_the_promises_leave_no_room_for_what_it_takes() {
+fn a_clone_is_refused_where_reservations_leave_no_space_for_what_it_takes() {
     let (_power, _disk, store) = fresh(400, 6);
     store.apply(&[write(&mut Random::new(6), 1)]).expect("room");
     while store.reserve(1).is_ok() {}

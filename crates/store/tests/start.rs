@@ -30,7 +30,7 @@ enum Spoil {
     /// The second copy in each stretch: the first chunk was read in its place.
     Copies,
     /// The heads of all chunks but the first of each segment, and those of one segment.
-    Heads { but: u64 },
+    ChunkIndex { but: u64 },
 }
 
 impl Counted {
@@ -80,7 +80,7 @@ impl Device for Counted {
             let spoils = match spoil {
                 // Its length is kept.
                 Spoil::Copies => page.0[8..].starts_with(b"weir.log"),
-                Spoil::Heads { but } => {
+                Spoil::ChunkIndex { but } => {
                     let (segment, block) = ((number - 4) / BLOCKS, (number - 4) % BLOCKS);
                     is_head && block > 0 && segment != but
                 }
@@ -221,7 +221,7 @@ fn heads_that_are_damaged_are_taken_from_their_copies() {
     let last = disk.written_blocks().into_iter().max_by_key(|at| number(at)).expect("a log");
     let open = (last.0 - 4) / BLOCKS;
     let counted = Counted::of(&disk);
-    counted.spoil(Spoil::Heads { but: open });
+    counted.spoil(Spoil::ChunkIndex { but: open });
     assert_holds(&counted.open(), &stamps, "from copies");
 }
 

@@ -149,7 +149,7 @@ pub(crate) fn take_home(media: &Media) -> Result<Home, WeirError> {
 pub(crate) fn begin_anew(media: &Media) -> Result<(), WeirError> {
     let Opened { store, cache, .. } = open_cache(media, Settings::default(), Access::Write, None)?;
     store
-        .leave_behind(cache.buffer().newest_sequence())
+        .fence(cache.buffer().newest_sequence())
         .map_err(|source| WeirError::Store { path: media.name.clone(), source })
 }
 

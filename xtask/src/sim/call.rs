@@ -21,8 +21,8 @@ pub(crate) struct Arrival {
     pub(crate) result: Result<Reply, FsError>,
     /// The time.
     pub(crate) at: i64,
-    /// Pages that the store could still promise room for.
-    pub(crate) promisable: u64,
+    /// Pages for which the store could still reserve space.
+    pub(crate) reservable: u64,
 }
 
 /// What an operation replies when it succeeds.
@@ -78,8 +78,8 @@ impl Call<'_> {
         let (arrivals, ticket, clock) = (self.arrivals.clone(), self.ticket, self.clock.clone());
         let store = self.stack.cache.store().clone();
         Box::new(move |result| {
-            let (at, promisable) = (clock.wall_nanos(), store.promisable_blocks() / store.blocks_per_page());
-            let arrival = Arrival { ticket, result: result.map(reply), at, promisable };
+            let (at, reservable) = (clock.wall_nanos(), store.reservable_blocks() / store.blocks_per_page());
+            let arrival = Arrival { ticket, result: result.map(reply), at, reservable };
             arrivals.lock().expect("nobody panics with the arrivals").push(arrival);
         })
     }

@@ -253,7 +253,7 @@ impl Run {
             if arrived.is_empty() {
                 return Ok(delivered);
             }
-            // Pages whose promises those who came before may have given back.
+            // Pages whose reservations earlier operations may have given back.
             let mut in_doubt = 0;
             for arrival in arrived {
                 delivered += 1;
@@ -301,10 +301,10 @@ impl Run {
     }
 
     fn check_reply(&mut self, asked: Asked, arrival: Arrival, in_doubt: u64) -> Result<(), String> {
-        let Arrival { result, at, promisable, .. } = arrival;
+        let Arrival { result, at, reservable, .. } = arrival;
         match (asked, result) {
             (Asked::Change(change), Ok(reply)) => self.check_effect(change, &reply, at),
-            (Asked::Change(_), Err(FsError::NoSpace)) => self.check_no_space(promisable, in_doubt),
+            (Asked::Change(_), Err(FsError::NoSpace)) => self.check_no_space(reservable, in_doubt),
             (Asked::Change(change), Err(error)) => {
                 if self.may_fail_with(&error) {
                     return self.effect_despite_error(change, at);
@@ -378,8 +378,8 @@ impl Run {
         }
     }
 
-    /// Whoever is told that there is no space could not be promised what he asked for.
-    fn check_no_space(&mut self, promisable: u64, in_doubt: u64) -> Result<(), String> {
+    /// An operation that is told that there is no space could not reserve what it asked for.
+    fn check_no_space(&mut self, reservable: u64, in_doubt: u64) -> Result<(), String> {
         if cache::end_refusal() {
             // Made up; the change must be undone as a whole.
             self.counts.refused += 1;
@@ -387,9 +387,9 @@ impl Run {
         }
         self.workload.no_space();
         self.counts.no_space += 1;
-        if promisable > in_doubt {
+        if reservable > in_doubt {
             let space = self.stack().cache.store().space();
-            return Err(format!("no space, but {promisable} pages could be promised: {space:?}"));
+            return Err(format!("no space, but {reservable} pages could be reserved: {space:?}"));
         }
         Ok(())
     }

@@ -19,10 +19,10 @@ pub(crate) enum Plant {
     FreedOnceTooOften,
     /// Some of the nodes below one that dies are forgotten.
     LeakedNode,
-    /// The store forgets what it promised.
-    ForgottenPromise,
-    /// The store's recovery applies notes again that its root has.
-    NotesBeforeRoot,
+    /// The store forgets reservations.
+    ForgottenReservation,
+    /// The store's recovery applies log entries again that its root has.
+    EntriesBeforeRoot,
     /// The buffer's recovery applies what parses of a torn group.
     TornGroupApplied,
     /// The buffer's recovery takes what an earlier mount left behind.
@@ -80,10 +80,10 @@ impl Plant {
             Plant::StoreWithoutFlush => Some(store::PlantedBug::MissingFlush),
             Plant::RepointBeforeCopy => Some(store::PlantedBug::RepointBeforeCopy),
             Plant::TrimAfterReuse => Some(store::PlantedBug::TrimAfterReuse),
-            Plant::ForgottenPromise => Some(store::PlantedBug::ForgottenPromise),
+            Plant::ForgottenReservation => Some(store::PlantedBug::ForgottenReservation),
             Plant::FreedOnceTooOften => Some(store::PlantedBug::FreedOnceTooOften),
             Plant::LeakedNode => Some(store::PlantedBug::LeakedNode),
-            Plant::NotesBeforeRoot => Some(store::PlantedBug::NotesBeforeRoot),
+            Plant::EntriesBeforeRoot => Some(store::PlantedBug::EntriesBeforeRoot),
             Plant::PinsIgnored => Some(store::PlantedBug::PinsIgnored),
             Plant::OthersFlushesIgnored => Some(store::PlantedBug::OthersFlushesIgnored),
             Plant::OneRoot => Some(store::PlantedBug::OneRoot),

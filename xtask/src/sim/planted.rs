@@ -19,8 +19,8 @@ const BOUNDS: &[(Plant, u64)] = &[
     (Plant::TrimAfterReuse, 100_000),
     (Plant::FreedOnceTooOften, 10_000),
     (Plant::LeakedNode, 10_000),
-    (Plant::ForgottenPromise, 10_000),
-    (Plant::NotesBeforeRoot, 10_000),
+    (Plant::ForgottenReservation, 10_000),
+    (Plant::EntriesBeforeRoot, 10_000),
     (Plant::TornGroupApplied, 10_000),
     (Plant::StaleIncarnation, 10_000),
     (Plant::BufferWithoutFlush, 10_000),
@@ -163,13 +163,13 @@ mod tests {
     }
 
     #[test]
-    fn a_forgotten_promise_is_found() {
-        is_found(Plant::ForgottenPromise);
+    fn a_forgotten_reservation_is_found() {
+        is_found(Plant::ForgottenReservation);
     }
 
     #[test]
-    fn a_note_replayed_past_the_root_that_has_it_is_found() {
-        is_found(Plant::NotesBeforeRoot);
+    fn a_log_entry_replayed_past_the_root_that_has_it_is_found() {
+        is_found(Plant::EntriesBeforeRoot);
     }
 
     #[test]

@@ -60,10 +60,7 @@ impl Run {
         self.media.log.forget(Role::Buffer);
         buffer::Buffer::retire(&*old).map_err(|error| format!("retire: {error}"))?;
         let (cache, _) = self.media.open_cache()?;
-        cache
-            .store()
-            .leave_behind(cache.buffer().newest_sequence())
-            .map_err(|error| format!("leave_behind: {error}"))
+        cache.store().fence(cache.buffer().newest_sequence()).map_err(|error| format!("fence: {error}"))
     }
 
     /// Both media are opened through overlays: what is there may be there, and nothing of it changes.

@@ -154,23 +154,23 @@ impl Volumes {
     }
 }
 
-/// What a store that says it is full can still promise, in blocks, and how many of these each page takes.
-struct Promisable {
+/// What a store that says it is full can still reserve, in blocks, and how many of these each page takes.
+struct Reservable {
     blocks: u64,
     per_page: u64,
     segment_blocks: u64,
 }
 
-impl Promisable {
-    fn of(store: &Store) -> Promisable {
-        let (blocks, per_page) = (store.promisable_blocks(), store.blocks_per_page());
-        Promisable { blocks, per_page, segment_blocks: store.segment_blocks() }
+impl Reservable {
+    fn of(store: &Store) -> Reservable {
+        let (blocks, per_page) = (store.reservable_blocks(), store.blocks_per_page());
+        Reservable { blocks, per_page, segment_blocks: store.segment_blocks() }
     }
 
     /// Whether it is true that there is no room for so many pages.
     fn is_full_for(&self, pages: u64) -> Result<(), String> {
         match self.blocks > pages * self.per_page + 2 * self.segment_blocks {
-            true => Err(format!("no room for {pages} dirty pages, with {} blocks to promise", self.blocks)),
+            true => Err(format!("no room for {pages} dirty pages, with {} blocks to reserve", self.blocks)),
             false => Ok(()),
         }
     }
@@ -235,7 +235,7 @@ impl Run {
         self.oracle.begin_copy();
         let dirty = self.stack().cache.status().dirty_pages;
         let outcome = self.stack().cache.clone_volume(&NewVolume { name: &name, mode, created: 1 });
-        let promisable = Promisable::of(self.stack().cache.store());
+        let reservable = Reservable::of(self.stack().cache.store());
         self.deliver()?;
         let (oracle, meanwhile) = self.oracle.end_copy();
         self.counts.volumes.meanwhile += meanwhile;
@@ -251,7 +251,7 @@ impl Run {
             Err(CacheError::Store(StoreError::Full)) if !self.media.power.lost() => {
                 self.workload.no_space();
                 self.counts.no_space += 1;
-                promisable.is_full_for(dirty + INTRUDER_PAGES)
+                reservable.is_full_for(dirty + INTRUDER_PAGES)
             }
             Err(error) => self.is_undecided(Pending::Copy(Box::new(copy)), &error),
         }
@@ -266,7 +266,7 @@ impl Run {
         if self.volumes.others.is_empty() {
             return Err(format!("the drain finds no room: {:?}", cache.store().space()));
         }
-        Promisable::of(cache.store()).is_full_for(cache.status().dirty_pages)
+        Reservable::of(cache.store()).is_full_for(cache.status().dirty_pages)
     }
 
     /// At the end of a run: all copies go, and then everything goes home.
@@ -359,7 +359,7 @@ impl Run {
             match cache.hand_over(volume) {
                 // The buffer is kept by what has no room in the store; copies may be deleted.
                 Err(CacheError::Store(StoreError::Full)) => {
-                    Promisable::of(cache.store()).is_full_for(cache.status().dirty_pages)?;
+                    Reservable::of(cache.store()).is_full_for(cache.status().dirty_pages)?;
                     self.counts.no_space += 1;
                     drop(cache);
                     return self.media.open();
@@ -368,7 +368,7 @@ impl Run {
             }
             let reserved = cache.store().space().reserved;
             if reserved > 0 {
-                return Err(format!("a cache that was handed over leaves {reserved} blocks promised"));
+                return Err(format!("a cache that was handed over leaves {reserved} blocks reserved"));
             }
             drop(cache);
             (cache, at_home) = self.media.open_cache()?;

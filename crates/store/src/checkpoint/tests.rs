@@ -55,7 +55,7 @@ fn what_stays_in_a_segment_of_nodes_is_what_lives_there_after_the_next_checkpoin
     scattered(&store, 300, 6);
     let writer = store.lock_writer();
     let map = store.map();
-    assert!(!map.is_short_of_space() && !map.node_use().is_sparse(false, 0), "nothing is thinned");
+    assert!(!map.is_short_of_space() && !map.node_use().is_sparse(false, 0), "nothing is compacted");
     let staying = map.staying(&writer.tables);
     drop((map, writer));
     assert!(staying.iter().any(|&(_, blocks)| blocks > 0), "{staying:?}");
@@ -113,7 +113,7 @@ fn where_space_is_short_a_checkpoint_empties_as_many_segments_of_nodes_as_two_fu
 }
 
 #[test]
-fn a_segment_of_nodes_one_of_which_cannot_be_read_is_left_alone_and_others_are_thinned() {
+fn a_segment_of_nodes_one_of_which_cannot_be_read_is_left_alone_and_others_are_compacted() {
     let (disk, store) = sparse_and_short();
     // Of the last files' leaves, which nothing below changes, one that lies in one of the emptiest segments.
     let few: Vec<u32> = live(&store)

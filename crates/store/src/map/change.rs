@@ -1,20 +1,20 @@
-//! What each note does to the map. The same code runs after an append and at recovery.
+//! What each log entry does to the map. The same code runs after an append and at recovery.
 
 use super::Map;
 use super::node::{Body, Missing, PageEntry};
 use super::object::{ObjectEntry, Pages, fits_inline};
 use super::tree::{Leaf, Tree};
+use crate::entry::LogEntry;
 use crate::format::{LEAF_OBJECTS, LEAF_PAGES};
-use crate::note::Note;
 use crate::volume::VolumeId;
 use device::{ObjectId, PageNo, Sequence};
 use std::ops::Range;
 
 impl Map {
-    /// Whether every node that [`change`](Map::change) would need for this note is in memory.
-    pub(crate) fn prepare(&self, volume: VolumeId, note: &Note) -> Result<(), Missing> {
-        match note {
-            Note::Write { object, page, .. } => match self.slot(volume, object.slot)? {
+    /// Whether every node that [`change`](Map::change) would need for this log entry is in memory.
+    pub(crate) fn prepare(&self, volume: VolumeId, log_entry: &LogEntry) -> Result<(), Missing> {
+        match log_entry {
+            LogEntry::Write { object, page, .. } => match self.slot(volume, object.slot)? {
                 Some(entry) if entry.generation < object.generation => self.prepare_all(entry),
                 Some(ObjectEntry { generation, pages: Pages::Tree(tree) })
                     if *generation == object.generation =>
@@ -23,20 +23,22 @@ impl Map {
                 }
                 _ => Ok(()),
             },
-            Note::Cut { object, pages, .. } => match self.object(volume, *object)? {
+            LogEntry::Cut { object, pages, .. } => match self.object(volume, *object)? {
                 Some(ObjectEntry { pages: Pages::Tree(tree), .. }) => {
                     self.leaves(*tree, leaf_range(pages)).map(drop)
                 }
                 _ => Ok(()),
             },
-            Note::Delete { object, .. } => {
+            LogEntry::Delete { object, .. } => {
                 self.object(volume, *object)?.map_or(Ok(()), |e| self.prepare_all(e))
             }
-            Note::Clone { from, to, .. } => {
+            LogEntry::Clone { from, to, .. } => {
                 self.slot(volume, from.slot)?;
                 self.slot(volume, to.slot)?.map_or(Ok(()), |entry| self.prepare_all(entry))
             }
-            Note::CloneVolume { .. } | Note::NameVolume { .. } | Note::DeleteVolume { .. } => Ok(()),
+            LogEntry::CloneVolume { .. } | LogEntry::NameVolume { .. } | LogEntry::DeleteVolume { .. } => {
+                Ok(())
+            }
         }
     }
 
@@ -47,19 +49,21 @@ impl Map {
         }
     }
 
-    /// Does what a note says. Its nodes must be in memory.
-    pub(crate) fn change(&mut self, volume: VolumeId, note: &Note) {
-        match note {
-            Note::Write { object, page, home, place, crc } => {
+    /// Does what a log entry says. Its nodes must be in memory.
+    pub(crate) fn change(&mut self, volume: VolumeId, log_entry: &LogEntry) {
+        match log_entry {
+            LogEntry::Write { object, page, home, place, crc } => {
                 let entry = PageEntry { place: *place, home: *home, crc: *crc, shared: false };
                 self.write(volume, *object, *page, entry);
             }
-            Note::Cut { object, pages, sequence } => self.cut(volume, *object, pages, *sequence),
-            Note::Delete { object, sequence } => self.delete(volume, *object, *sequence),
-            Note::Clone { from, to, .. } => self.clone_object(volume, *from, *to),
-            Note::CloneVolume { to, mode, created, .. } => self.clone_volume(volume, *to, *mode, *created),
-            Note::NameVolume { volume, part } => self.name_volume(*volume, part),
-            Note::DeleteVolume { .. } => self.delete_volume(volume),
+            LogEntry::Cut { object, pages, sequence } => self.cut(volume, *object, pages, *sequence),
+            LogEntry::Delete { object, sequence } => self.delete(volume, *object, *sequence),
+            LogEntry::Clone { from, to, .. } => self.clone_object(volume, *from, *to),
+            LogEntry::CloneVolume { to, mode, created, .. } => {
+                self.clone_volume(volume, *to, *mode, *created)
+            }
+            LogEntry::NameVolume { volume, part } => self.name_volume(*volume, part),
+            LogEntry::DeleteVolume { .. } => self.delete_volume(volume),
         }
     }
 
@@ -80,7 +84,7 @@ impl Map {
     }
 
     fn set_page(&mut self, pages: &mut Pages, page: PageNo, new: PageEntry) {
-        self.segments.lives(new.place);
+        self.segments.inc_live(new.place);
         match pages {
             Pages::Tree(tree) => {
                 let old = self.set_in_tree(tree, page, new);

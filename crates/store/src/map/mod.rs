@@ -2,7 +2,7 @@
 //!
 //! Owned by the `Store`, behind one lock that is held for look-ups and changes, never for I/O. Only whoever holds
 //! the writer's lock changes what the map says; readers may add clean nodes that they have read. After a crash
-//! none of this exists: recovery takes the nodes of the newest root and applies the notes after it.
+//! none of this exists: recovery takes the nodes of the newest root and applies the log entries after it.
 
 mod change;
 mod list;
@@ -44,7 +44,7 @@ pub(crate) struct Map {
     /// Nodes that deleted volumes referred to, and what these did: each has one reference from here.
     pub(crate) dying: Vec<NodeId>,
     pub(crate) segments: Segments,
-    /// The highest sequence of any note so far.
+    /// The highest sequence of any log entry so far.
     pub(crate) newest: Sequence,
     /// A clone is on its way to the log.
     pub(crate) expects_sharing: bool,
@@ -67,7 +67,7 @@ pub(crate) struct Map {
     #[cfg(feature = "planted-bugs")]
     pub(crate) plant_leaked_node: bool,
     #[cfg(feature = "planted-bugs")]
-    pub(crate) plant_forgotten_promise: bool,
+    pub(crate) plant_forgotten_reservation: bool,
 }
 
 /// 16,384 nodes, 64 MiB: the leaves of 8 GiB of pages.
@@ -105,7 +105,7 @@ impl Map {
             #[cfg(feature = "planted-bugs")]
             plant_leaked_node: false,
             #[cfg(feature = "planted-bugs")]
-            plant_forgotten_promise: false,
+            plant_forgotten_reservation: false,
         }
     }
 
@@ -218,7 +218,7 @@ impl Map {
         self.dirty -= u64::from(node.dirty);
         self.unmeet(id);
         if let Some(place) = self.table.remove(id) {
-            self.segments.died(place);
+            self.segments.dec_live(place);
         }
         node.body
     }
@@ -243,7 +243,7 @@ impl Map {
             return;
         }
         match entry.shared {
-            false => self.segments.died(entry.place),
+            false => self.segments.dec_live(entry.place),
             true => self.segments.unsure = true,
         }
     }

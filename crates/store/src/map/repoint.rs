@@ -86,7 +86,7 @@ impl Map {
             Body::Inner(_) => unreachable!("the entry was found in a leaf"),
         }
         if !old.shared {
-            self.segments.died(moved.from);
+            self.segments.dec_live(moved.from);
         }
         true
     }

@@ -200,12 +200,12 @@ impl Map {
             match (self.nodes.get(&id), entry, peeked) {
                 (Some(node), ..) => {
                     *scan.colour(id) = Colour::Black;
-                    look_into(&mut scan, purpose, id, &node.body, &mut self.segments);
+                    scan_node(&mut scan, purpose, id, &node.body, &mut self.segments);
                 }
                 (None, Some(entry), Some((place, body))) if entry.place == place => {
                     *scan.colour(id) = Colour::Black;
                     match body {
-                        Some(body) => look_into(&mut scan, purpose, id, &body, &mut self.segments),
+                        Some(body) => scan_node(&mut scan, purpose, id, &body, &mut self.segments),
                         None => scan.lost.push(id),
                     }
                 }
@@ -239,7 +239,7 @@ impl Map {
     }
 }
 
-fn look_into(
+fn scan_node(
     scan: &mut Scan,
     purpose: Purpose,
     id: NodeId,

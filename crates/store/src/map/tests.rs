@@ -2,8 +2,8 @@
 
 use super::tree::Leaf;
 use super::*;
+use crate::entry::LogEntry;
 use crate::format::LEAF_PAGES;
-use crate::note::Note;
 use crate::segments::{SegmentEntry, Use};
 use crate::superblock::Geometry;
 use device::{Block, ObjectId, PageNo, Random, StoreId};
@@ -32,7 +32,7 @@ fn tree_of(map: &mut Map, indexes: &[u64]) -> Tree {
         let leaf = map.leaf_for_change(&mut tree, index, Body::pages);
         let Body::Pages(entries) = &mut map.node_mut(leaf).body else { panic!("a leaf of pages") };
         entries[3] = entry(place);
-        map.segments.lives(Block(place));
+        map.segments.inc_live(Block(place));
     }
     tree
 }
@@ -295,8 +295,8 @@ fn only_a_cleaner_s_walk_says_what_is_live() {
     let mut map = map();
     let tree = tree_of(&mut map, &INDEXES);
     // Two more than there are entries for.
-    map.segments.lives(Block(14));
-    map.segments.lives(Block(15));
+    map.segments.inc_live(Block(14));
+    map.segments.inc_live(Block(15));
     map.dying = vec![tree.root];
     map.begin_scan(Purpose::Scrub, Wanted::Every);
     walk(&mut map, Purpose::Scrub, 9);
@@ -351,7 +351,7 @@ fn pages_that_moved_apart_leave_their_object_s_entry_for_a_tree() {
     let inline: Vec<(PageNo, PageEntry)> = (0..8)
         .map(|at| (PageNo(LEAF_PAGES - 4 + at), PageEntry { home: Sequence(9), ..entry(4 + at) }))
         .collect();
-    inline.iter().for_each(|(_, entry)| map.segments.lives(entry.place));
+    inline.iter().for_each(|(_, entry)| map.segments.inc_live(entry.place));
     let mut body = Body::objects();
     let Body::Objects(objects) = &mut body else { panic!("a leaf of objects") };
     objects[5] = Some(ObjectEntry { generation: 2, pages: Pages::Inline(inline.clone()) });
@@ -392,9 +392,9 @@ fn object(slot: u64) -> ObjectId {
 
 fn write(map: &mut Map, slot: u64, page: u64, place: u64) {
     let PageEntry { place, home, crc, .. } = entry(place);
-    let note = Note::Write { object: object(slot), page: PageNo(page), home, place, crc };
-    map.prepare(VolumeId::MAIN, &note).expect("in memory");
-    map.change(VolumeId::MAIN, &note);
+    let entry = LogEntry::Write { object: object(slot), page: PageNo(page), home, place, crc };
+    map.prepare(VolumeId::MAIN, &entry).expect("in memory");
+    map.change(VolumeId::MAIN, &entry);
 }
 
 #[test]
@@ -404,7 +404,7 @@ fn a_leaf_that_got_pages_of_another_by_a_clone_is_visited_again() {
     write(&mut map, 21, 5, 41);
     map.begin_scan(Purpose::Clean, Wanted::Every);
     walk(&mut map, Purpose::Clean, 9);
-    let clone = Note::Clone { from: object(0), to: object(20), sequence: Sequence(100) };
+    let clone = LogEntry::Clone { from: object(0), to: object(20), sequence: Sequence(100) };
     map.change(VolumeId::MAIN, &clone);
     let objects = map.volumes[&VolumeId::MAIN].objects;
     let leaf = map.leaf(objects, 1).expect("in memory").expect("it is there").id;
@@ -427,8 +427,8 @@ fn a_walk_finds_a_tree_that_was_cloned_behind_it_and_deleted_before_it() {
     let leaf = map.leaf(objects, 1).expect("in memory").expect("it is there").id;
     assert!(map.take_grey(Purpose::Clean, 9).contains(&leaf));
     map.visit(Purpose::Clean, leaf, None);
-    map.change(VolumeId::MAIN, &Note::Clone { from: object(0), to: object(20), sequence: Sequence(100) });
-    map.change(VolumeId::MAIN, &Note::Delete { object: object(0), sequence: Sequence(101) });
+    map.change(VolumeId::MAIN, &LogEntry::Clone { from: object(0), to: object(20), sequence: Sequence(100) });
+    map.change(VolumeId::MAIN, &LogEntry::Delete { object: object(0), sequence: Sequence(101) });
     let first = map.leaf(objects, 0).expect("in memory").map(|leaf| leaf.id);
     first.into_iter().for_each(|id| map.visit(Purpose::Clean, id, None));
     walk(&mut map, Purpose::Clean, 9);

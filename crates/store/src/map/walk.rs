@@ -23,7 +23,7 @@ impl Map {
     }
 
     /// Where a page is; `None` for a hole.
-    pub(crate) fn look(
+    pub(crate) fn lookup(
         &self,
         volume: VolumeId,
         object: ObjectId,

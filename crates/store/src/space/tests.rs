@@ -1,7 +1,7 @@
 //! What is counted before a vector is let in, beside what the vector does.
 
+use crate::entry::LogEntry;
 use crate::map::{Map, NodeTable};
-use crate::note::Note;
 use crate::policy::{Class, low_mark};
 use crate::segments::{SegmentEntry, Segments, Use};
 use crate::superblock::Geometry;
@@ -10,7 +10,7 @@ use device::{Block, ObjectId, PageNo, Random, Sequence, StoreId};
 use std::collections::BTreeMap;
 
 /// Two pages in each of some leaves, of which the second stays: trees keep their height, with one node above the leaves. Those
-/// further up, and what a tree grows by, are counted in the margin of promises only.
+/// further up, and what a tree grows by, are counted in the margin of reservations only.
 const PAGES: [u64; 8] = [0, 1, 256, 257, 9984, 9985, 32_640, 32_641];
 const SLOTS: [u64; 6] = [0, 1, 2, 130, 260, 399];
 
@@ -32,17 +32,17 @@ impl Life {
         let map = Map::new(NodeTable::new(), volumes, Segments::new(geometry, used));
         let mut life = Life { map, random: Random::new(seed), sequence: 3 };
         for (slot, page) in SLOTS.into_iter().flat_map(|slot| PAGES.map(|page| (slot, page))) {
-            let note = life.write(slot, page);
-            life.map.change(VolumeId::MAIN, &note);
+            let entry = life.write(slot, page);
+            life.map.change(VolumeId::MAIN, &entry);
         }
         life
     }
 
-    fn write(&mut self, slot: u64, page: u64) -> Note {
+    fn write(&mut self, slot: u64, page: u64) -> LogEntry {
         self.sequence += 1;
         let (object, place) = (ObjectId { slot, generation: 1 }, Block(4 + self.sequence));
-        self.map.segments.lives(place);
-        Note::Write { object, page: PageNo(page), home: Sequence(self.sequence), place, crc: 7 }
+        self.map.segments.inc_live(place);
+        LogEntry::Write { object, page: PageNo(page), home: Sequence(self.sequence), place, crc: 7 }
     }
 
     fn volume(&mut self) -> VolumeId {
@@ -50,7 +50,7 @@ impl Life {
         all[self.random.below(all.len() as u64) as usize]
     }
 
-    fn note(&mut self) -> Note {
+    fn log_entry(&mut self) -> LogEntry {
         let slot = SLOTS[self.random.below(6) as usize];
         let page = PAGES[self.random.below(8) as usize];
         if !self.random.once_in(4) {
@@ -60,7 +60,7 @@ impl Life {
         // To the first page of a leaf, from that page or from some leaves before it.
         let (first, object) = (page & !1, ObjectId { slot, generation: 1 });
         let from = if first == 256 && self.random.once_in(2) { 100 } else { first };
-        Note::Cut { object, pages: PageNo(from)..PageNo(first + 1), sequence: Sequence(self.sequence) }
+        LogEntry::Cut { object, pages: PageNo(from)..PageNo(first + 1), sequence: Sequence(self.sequence) }
     }
 
     /// What a checkpoint does to nodes.
@@ -80,19 +80,22 @@ fn a_vector_makes_no_more_nodes_dirty_than_were_counted_for_it_also_in_volumes_t
             if life.random.once_in(15) && life.map.volumes.len() < 6 {
                 let (to, mode, sequence) =
                     (VolumeId(100 + step), VolumeMode::Writable, Sequence(life.sequence));
-                life.map.change(volume, &Note::CloneVolume { to, mode, sequence, created: 0 });
+                life.map.change(volume, &LogEntry::CloneVolume { to, mode, sequence, created: 0 });
             } else if life.random.once_in(40) && volume != VolumeId::MAIN {
-                life.map.change(volume, &Note::DeleteVolume { sequence: Sequence(life.sequence) });
+                life.map.change(volume, &LogEntry::DeleteVolume { sequence: Sequence(life.sequence) });
             }
             if life.random.once_in(3) {
                 life.clean();
             }
             let volume = life.volume();
-            let notes: Vec<Note> = (0..1 + life.random.below(6)).map(|_| life.note()).collect();
-            let (before, counted) = (life.map.dirty, life.map.nodes_for(volume, &notes));
-            notes.iter().for_each(|note| life.map.change(volume, note));
+            let entries: Vec<LogEntry> = (0..1 + life.random.below(6)).map(|_| life.log_entry()).collect();
+            let (before, counted) = (life.map.dirty, life.map.nodes_for(volume, &entries));
+            entries.iter().for_each(|entry| life.map.change(volume, entry));
             let made = life.map.dirty.saturating_sub(before);
-            assert!(made <= counted, "seed {seed}, step {step}: {made} nodes, {counted} counted: {notes:?}");
+            assert!(
+                made <= counted,
+                "seed {seed}, step {step}: {made} nodes, {counted} counted: {entries:?}"
+            );
             most = most.max(made);
             shared += u64::from(life.map.table.has_shared());
         }
@@ -104,7 +107,7 @@ fn a_vector_makes_no_more_nodes_dirty_than_were_counted_for_it_also_in_volumes_t
 fn cleaning_starts_where_the_reserve_begins_at_the_latest_however_many_segments_wait_for_checkpoints() {
     let mut map = Life::new(1).map;
     let (missing, low) = (map.missing(), low_mark(4096));
-    assert_eq!(missing, map.floor(Class::Promise) + low, "none is free");
+    assert_eq!(missing, map.floor(Class::Reservation) + low, "none is free");
     (0..10).for_each(|number| map.segments.emptied(number));
     assert_eq!(map.missing(), missing - 10);
     (10..1000).for_each(|number| map.segments.emptied(number));

@@ -19,24 +19,24 @@ mod sync {
 mod shipped {
     pub(crate) mod allocate;
     pub(crate) mod append;
-    pub(crate) mod attempt;
     pub(crate) mod audit;
     pub(crate) mod bug;
     pub(crate) mod change;
     pub(crate) mod check;
     pub(crate) mod checkpoint;
     pub(crate) mod clean;
+    pub(crate) mod coalesce;
     pub(crate) mod counters;
+    pub(crate) mod entry;
     pub(crate) mod error;
     pub(crate) mod flushes;
     pub(crate) mod follow;
     pub(crate) mod format;
+    pub(crate) mod in_progress;
     pub(crate) mod label;
     pub(crate) mod list;
     pub(crate) mod log;
     pub(crate) mod map;
-    pub(crate) mod near;
-    pub(crate) mod note;
     pub(crate) mod pace;
     #[cfg(feature = "planted-bugs")]
     pub(crate) mod plant;

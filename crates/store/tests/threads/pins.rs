@@ -82,7 +82,7 @@ fn pinned(store: &Store, want: &mut Want) {
 
 /// The wrong way: nothing holds the segment while its block is read.
 fn unpinned(store: &Store, want: &mut Want) {
-    let placed = store.look_up(VolumeId::MAIN, std::slice::from_mut(want));
+    let placed = store.lookup(VolumeId::MAIN, std::slice::from_mut(want));
     let entry = placed[0].entry;
     store.map().segments.unpin(entry.place);
     let mut bytes = Page::zeroed();

@@ -34,7 +34,7 @@ const BUFFER_BYTES: u64 = 64 << 20;
 /// How far from a page that goes home its dirty neighbours go with it.
 const NEIGHBOURS: u64 = 64;
 /// What each dirty page promises.
-const BLOCKS_PROMISED: u64 = 6;
+const BLOCKS_RESERVED: u64 = 6;
 /// How long a write is tried again that finds the store full.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -332,7 +332,7 @@ fn fill(stack: &Stack, pages: u64) -> Result<(Ino, u64), FsError> {
     let file = wait(|done| stack.fs.make(caller, Ino::ROOT, b"file", Kind::File, 0o600, done))?.ino;
     let segments = store.space().total / store.segment_blocks();
     let dirty = stack.cache.settings().dirty_bytes_max / PAGE_BYTES;
-    let kept = BLOCKS_PROMISED * dirty + policy::low_mark(segments) * store.segment_blocks();
+    let kept = BLOCKS_RESERVED * dirty + policy::low_mark(segments) * store.segment_blocks();
     let page = vec![1; PAGE_BYTES as usize];
     for number in 0..pages {
         if store.room() < kept {
@@ -397,7 +397,7 @@ fn predict(
     let dirty_max = stack.cache.settings().dirty_bytes_max / PAGE_BYTES;
     let mut simulated = Predicted::new(segments, stack.store.segment_blocks(), pages);
     // A writer that is faster than the store has as many on their way.
-    simulated.promise(dirty_max);
+    simulated.reserve(dirty_max);
     let (mut random, mut dirty, mut all) = (Random::new(7), Dirty::default(), 0..pages);
     let home = |simulated: &mut Predicted, vector: &[u64]| {
         simulated.write(vector);

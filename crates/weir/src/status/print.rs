@@ -89,7 +89,7 @@ pub(crate) fn print_space(space: &Value) {
     println!("live       {:>10}  at most: exact after a round of cleaning", size("live_bytes_bound"));
     println!("  the map  {:>10}", size("map_bytes"));
     println!("free       {:>10}  of it {} to writers", size("free_bytes"), size("available_bytes"));
-    println!("promised   {:>10}  to what is on its way home", size("reserved_bytes"));
+    println!("reserved   {:>10}  for what is not written back yet", size("reserved_bytes"));
     println!("room       {:>10}  once dead space is given back, without the reserves", size("room_bytes"));
     println!("volumes    {:>10}", space["volumes"]);
     if space["freeing"] == true {

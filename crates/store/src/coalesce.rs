@@ -71,7 +71,7 @@ impl Store {
     /// Reads blocks that are given in ascending order, and hands each to `take` by its number. A bounded number are read at
     /// once, while `take` gets those before them. Where a read of several fails, each of them is read by itself, so that each
     /// has its own result.
-    pub(crate) fn read_near(
+    pub(crate) fn read_coalesced(
         &self,
         places: &[Block],
         gap_blocks_max: u64,
@@ -132,12 +132,12 @@ impl Store {
         take: &mut dyn FnMut(usize, FoundPage<'_>),
     ) {
         let mut wants: Vec<Want> = pages.iter().map(|&(object, page)| Want::new(object, page)).collect();
-        let mut placed = self.look_up(volume, &mut wants);
+        let mut placed = self.lookup(volume, &mut wants);
         placed.sort_by_key(|placed| placed.entry.place);
         count(&self.counting.page_reads, placed.len() as u64);
         let places: Vec<Block> = placed.iter().map(|placed| placed.entry.place).collect();
         let mut absent = vec![true; pages.len()];
-        self.read_near(&places, GAP_BLOCKS_MAX, &mut |number, found| {
+        self.read_coalesced(&places, GAP_BLOCKS_MAX, &mut |number, found| {
             let (want, entry) = (placed[number].want, &placed[number].entry);
             let (object, page) = pages[want];
             absent[want] = false;

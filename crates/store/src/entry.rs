@@ -1,4 +1,4 @@
-//! Notes: what the log says about the map. A chunk of the log is a header, its notes, then the data blocks that
+//! Log entries: what the log says about the map. A chunk of the log is a header, its log entries, then the data blocks that
 //! they name.
 
 use crate::format::*;
@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// One change of the map, as the log tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Note {
+pub(crate) enum LogEntry {
     Write {
         object: ObjectId,
         page: PageNo,
@@ -39,7 +39,7 @@ pub(crate) enum Note {
         /// When, in nanoseconds since 1970.
         created: u64,
     },
-    /// A part of a volume's name; the parts come in order, behind its clone's note.
+    /// A part of a volume's name; the parts come in order, behind its clone's log entry.
     NameVolume {
         volume: VolumeId,
         part: Vec<u8>,
@@ -54,7 +54,7 @@ pub(crate) enum Note {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChunkHead {
     pub(crate) incarnation: Incarnation,
-    /// The volume that the notes are about.
+    /// The volume that the log entries are about.
     pub(crate) volume: VolumeId,
     /// The chunk's own number.
     pub(crate) chunk: u64,
@@ -68,21 +68,21 @@ pub(crate) struct ChunkHead {
     pub(crate) next: u32,
     /// Whether the batch ends here. A batch without an end never happened.
     pub(crate) last: bool,
-    pub(crate) note_blocks: u64,
-    /// Blocks behind the notes: copies and pages.
+    pub(crate) entry_blocks: u64,
+    /// Blocks behind the log entries: copies and pages.
     pub(crate) data_blocks: u64,
     /// Of these the first are copies of the heads of the stretch before.
     pub(crate) copy_blocks: u64,
-    pub(crate) notes: usize,
+    pub(crate) entries: usize,
 }
 
-/// Data blocks in a chunk: 4 MiB, past which a larger write gains nothing. With [`NOTES_MAX`] it bounds how far
+/// Data blocks in a chunk: 4 MiB, past which a larger write gains nothing. With [`ENTRIES_MAX`] it bounds how far
 /// recovery looks for a later chunk.
 pub(crate) const DATA_MAX: usize = 1024;
-/// Notes in a chunk.
-pub(crate) const NOTES_MAX: usize = 2048;
+/// Log entries in a chunk.
+pub(crate) const ENTRIES_MAX: usize = 2048;
 /// Blocks in a chunk.
-pub(crate) const CHUNK_BLOCKS_MAX: u64 = (note_blocks(NOTES_MAX) + DATA_MAX) as u64;
+pub(crate) const CHUNK_BLOCKS_MAX: u64 = (entry_blocks(ENTRIES_MAX) + DATA_MAX) as u64;
 
 const KIND_VECTOR: u16 = 1;
 const FLAG_LAST: u16 = 1;
@@ -96,10 +96,10 @@ const CLONE_VOLUME: u8 = 6;
 const DELETE_VOLUME: u8 = 7;
 const NAME_VOLUME: u8 = 8;
 
-/// Bytes of a name in a note.
+/// Bytes of a name in a log entry.
 pub(crate) const NAME_PART: usize = 40;
 
-/// In a clone's note: it may not be changed.
+/// In a clone's log entry: it may not be changed.
 const READ_ONLY: u32 = 1;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -108,9 +108,9 @@ struct ChunkBytes {
     head: Head,
     kind: U16,
     flags: U16,
-    note_blocks: U32,
+    entry_blocks: U32,
     data_blocks: U32,
-    notes: U32,
+    entries: U32,
     incarnation: U64,
     chunk: U64,
     batch: U64,
@@ -123,7 +123,7 @@ struct ChunkBytes {
 
 #[derive(Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct NoteBytes {
+struct LogEntryBytes {
     kind: u8,
     reserved: [u8; 3],
     generation: U32,
@@ -136,31 +136,31 @@ struct NoteBytes {
 }
 
 const HEAD_BYTES: usize = size_of::<ChunkBytes>();
-const NOTE_BYTES: usize = size_of::<NoteBytes>();
-const _: () = assert!(HEAD_BYTES == 96 && NOTE_BYTES == 48);
+const ENTRY_BYTES: usize = size_of::<LogEntryBytes>();
+const _: () = assert!(HEAD_BYTES == 96 && ENTRY_BYTES == 48);
 
-/// The bytes of a header and `notes` notes.
-pub(crate) const fn head_bytes(notes: usize) -> usize {
-    HEAD_BYTES + notes * NOTE_BYTES
+/// The bytes of a header and `entries` log entries.
+pub(crate) const fn head_bytes(entries: usize) -> usize {
+    HEAD_BYTES + entries * ENTRY_BYTES
 }
 
 /// The blocks that they need.
-pub(crate) const fn note_blocks(notes: usize) -> usize {
-    head_bytes(notes).div_ceil(BLOCK_BYTES)
+pub(crate) const fn entry_blocks(entries: usize) -> usize {
+    head_bytes(entries).div_ceil(BLOCK_BYTES)
 }
 
-/// Fills `into`, as many zeroed blocks as `head.note_blocks`, with the chunk's header and notes. Returns its
+/// Fills `into`, as many zeroed blocks as `head.entry_blocks`, with the chunk's header and log entries. Returns its
 /// checksum.
-pub(crate) fn encode_chunk(head: &ChunkHead, notes: &[Note], store: StoreId, into: &mut [Page]) -> u32 {
-    assert_eq!(into.len() as u64, head.note_blocks, "room for the notes and no more");
+pub(crate) fn encode_chunk(head: &ChunkHead, entries: &[LogEntry], store: StoreId, into: &mut [Page]) -> u32 {
+    assert_eq!(into.len() as u64, head.entry_blocks, "space for the entries and no more");
     let bytes = Page::bytes_mut(into);
     let header = ChunkBytes {
         head: Head::new(MAGIC_CHUNK, store),
         kind: KIND_VECTOR.into(),
         flags: if head.last { FLAG_LAST } else { 0 }.into(),
-        note_blocks: (head.note_blocks as u32).into(),
+        entry_blocks: (head.entry_blocks as u32).into(),
         data_blocks: (head.data_blocks as u32).into(),
-        notes: (head.notes as u32).into(),
+        entries: (head.entries as u32).into(),
         incarnation: head.incarnation.0.into(),
         chunk: head.chunk.into(),
         batch: head.batch.into(),
@@ -171,35 +171,35 @@ pub(crate) fn encode_chunk(head: &ChunkHead, notes: &[Note], store: StoreId, int
         copy_blocks: (head.copy_blocks as u32).into(),
     };
     header.write_to_prefix(bytes).expect("smaller than a page");
-    for (note, bytes) in notes.iter().zip(bytes[HEAD_BYTES..].chunks_exact_mut(NOTE_BYTES)) {
-        encode(note).write_to(bytes).expect("exactly as long");
+    for (entry, bytes) in entries.iter().zip(bytes[HEAD_BYTES..].chunks_exact_mut(ENTRY_BYTES)) {
+        encode(entry).write_to(bytes).expect("exactly as long");
     }
     seal(bytes)
 }
 
-/// How many blocks of notes a block claims to begin; `None` if it is no chunk of this store at all.
-pub(crate) fn claimed_note_blocks(first: &Page, store: StoreId) -> Option<u64> {
+/// How many blocks of log entries a block claims to begin; `None` if it is no chunk of this store at all.
+pub(crate) fn claimed_entry_blocks(first: &Page, store: StoreId) -> Option<u64> {
     let (bytes, _) = ChunkBytes::read_from_prefix(&first.0).expect("smaller than a page");
     let ours = bytes.head.magic == MAGIC_CHUNK && bytes.head.store == store.0;
-    let blocks = u64::from(bytes.note_blocks.get());
-    (ours && (1..=note_blocks(NOTES_MAX) as u64).contains(&blocks)).then_some(blocks)
+    let blocks = u64::from(bytes.entry_blocks.get());
+    (ours && (1..=entry_blocks(ENTRIES_MAX) as u64).contains(&blocks)).then_some(blocks)
 }
 
-/// The chunk whose header and notes are `pages`, and its checksum; `None` if it is torn or damaged.
-pub(crate) fn decode_chunk(pages: &[Page], store: StoreId) -> Option<(ChunkHead, Vec<Note>, u32)> {
+/// The chunk whose header and log entries are `pages`, and its checksum; `None` if it is torn or damaged.
+pub(crate) fn decode_chunk(pages: &[Page], store: StoreId) -> Option<(ChunkHead, Vec<LogEntry>, u32)> {
     let bytes = Page::bytes(pages);
     let sealed = sealed(bytes, MAGIC_CHUNK, store)?;
     let (header, rest) = ChunkBytes::read_from_prefix(bytes).ok()?;
-    let count = header.notes.get() as usize;
+    let count = header.entries.get() as usize;
     let fits = header.kind.get() == KIND_VECTOR
-        && count <= NOTES_MAX
-        && note_blocks(count) == pages.len()
+        && count <= ENTRIES_MAX
+        && entry_blocks(count) == pages.len()
         && header.data_blocks.get() as usize <= DATA_MAX
         && header.copy_blocks.get() <= header.data_blocks.get();
     if !fits {
         return None;
     }
-    let notes = rest.chunks_exact(NOTE_BYTES).take(count).map(decode).collect::<Option<Vec<_>>>()?;
+    let entries = rest.chunks_exact(ENTRY_BYTES).take(count).map(decode).collect::<Option<Vec<_>>>()?;
     let head = ChunkHead {
         incarnation: Incarnation(header.incarnation.get()),
         volume: VolumeId(header.volume.get()),
@@ -209,93 +209,95 @@ pub(crate) fn decode_chunk(pages: &[Page], store: StoreId) -> Option<(ChunkHead,
         chain: header.chain.get(),
         next: header.next.get(),
         last: header.flags.get() & FLAG_LAST != 0,
-        note_blocks: pages.len() as u64,
+        entry_blocks: pages.len() as u64,
         data_blocks: u64::from(header.data_blocks.get()),
         copy_blocks: u64::from(header.copy_blocks.get()),
-        notes: count,
+        entries: count,
     };
-    Some((head, notes, sealed.crc.get()))
+    Some((head, entries, sealed.crc.get()))
 }
 
-fn encode(note: &Note) -> NoteBytes {
-    let of = |kind, object: ObjectId| NoteBytes {
+fn encode(entry: &LogEntry) -> LogEntryBytes {
+    let of = |kind, object: ObjectId| LogEntryBytes {
         kind,
         generation: object.generation.into(),
         slot: object.slot.into(),
-        ..NoteBytes::default()
+        ..LogEntryBytes::default()
     };
-    match note {
-        Note::Write { object, page, home, place, crc } => NoteBytes {
+    match entry {
+        LogEntry::Write { object, page, home, place, crc } => LogEntryBytes {
             a: page.0.into(),
             b: home.0.into(),
             c: place_to_bits(*place).into(),
             crc: (*crc).into(),
             ..of(WRITE, *object)
         },
-        Note::Cut { object, pages, sequence } => NoteBytes {
+        LogEntry::Cut { object, pages, sequence } => LogEntryBytes {
             a: pages.start.0.into(),
             b: sequence.0.into(),
             c: pages.end.0.into(),
             ..of(CUT, *object)
         },
-        Note::Delete { object, sequence } => NoteBytes { b: sequence.0.into(), ..of(DELETE, *object) },
-        Note::Clone { from, to, sequence } => NoteBytes {
+        LogEntry::Delete { object, sequence } => {
+            LogEntryBytes { b: sequence.0.into(), ..of(DELETE, *object) }
+        }
+        LogEntry::Clone { from, to, sequence } => LogEntryBytes {
             a: to.slot.into(),
             b: sequence.0.into(),
             generation_to: to.generation.into(),
             ..of(CLONE, *from)
         },
-        Note::CloneVolume { to, mode, sequence, created } => NoteBytes {
+        LogEntry::CloneVolume { to, mode, sequence, created } => LogEntryBytes {
             a: u64::from(to.0).into(),
             b: sequence.0.into(),
             c: (*created).into(),
             generation_to: if *mode == VolumeMode::ReadOnly { READ_ONLY } else { 0 }.into(),
             ..of(CLONE_VOLUME, ObjectId::default())
         },
-        Note::DeleteVolume { sequence } => {
-            NoteBytes { b: sequence.0.into(), ..of(DELETE_VOLUME, ObjectId::default()) }
+        LogEntry::DeleteVolume { sequence } => {
+            LogEntryBytes { b: sequence.0.into(), ..of(DELETE_VOLUME, ObjectId::default()) }
         }
-        Note::NameVolume { volume, part } => encode_name(*volume, part),
+        LogEntry::NameVolume { volume, part } => encode_name(*volume, part),
     }
 }
 
-fn encode_name(volume: VolumeId, part: &[u8]) -> NoteBytes {
-    let mut bytes = [0; NOTE_BYTES];
+fn encode_name(volume: VolumeId, part: &[u8]) -> LogEntryBytes {
+    let mut bytes = [0; ENTRY_BYTES];
     bytes[0] = NAME_VOLUME;
     bytes[1] = part.len() as u8;
     bytes[4..8].copy_from_slice(&volume.0.to_le_bytes());
     bytes[8..8 + part.len()].copy_from_slice(part);
-    NoteBytes::read_from_bytes(&bytes).expect("exactly as long")
+    LogEntryBytes::read_from_bytes(&bytes).expect("exactly as long")
 }
 
-fn decode_name(bytes: &[u8]) -> Option<Note> {
+fn decode_name(bytes: &[u8]) -> Option<LogEntry> {
     let part = bytes[8..].get(..usize::from(bytes[1]))?.to_vec();
     let volume = VolumeId(u32::from_le_bytes(bytes[4..8].try_into().ok()?));
-    Some(Note::NameVolume { volume, part })
+    Some(LogEntry::NameVolume { volume, part })
 }
 
-fn decode(bytes: &[u8]) -> Option<Note> {
+fn decode(bytes: &[u8]) -> Option<LogEntry> {
     if bytes[0] == NAME_VOLUME {
         return decode_name(bytes);
     }
-    let bytes = NoteBytes::read_from_bytes(bytes).ok()?;
+    let bytes = LogEntryBytes::read_from_bytes(bytes).ok()?;
     let object = ObjectId { slot: bytes.slot.get(), generation: bytes.generation.get() };
     let sequence = Sequence(bytes.b.get());
     Some(match bytes.kind {
-        WRITE => Note::Write {
+        WRITE => LogEntry::Write {
             object,
             page: PageNo(bytes.a.get()),
             home: sequence,
             place: place_from_bits(bytes.c.get())?,
             crc: bytes.crc.get(),
         },
-        CUT => Note::Cut { object, pages: PageNo(bytes.a.get())..PageNo(bytes.c.get()), sequence },
-        DELETE => Note::Delete { object, sequence },
+        CUT => LogEntry::Cut { object, pages: PageNo(bytes.a.get())..PageNo(bytes.c.get()), sequence },
+        DELETE => LogEntry::Delete { object, sequence },
         CLONE => {
             let to = ObjectId { slot: bytes.a.get(), generation: bytes.generation_to.get() };
-            Note::Clone { from: object, to, sequence }
+            LogEntry::Clone { from: object, to, sequence }
         }
-        CLONE_VOLUME => Note::CloneVolume {
+        CLONE_VOLUME => LogEntry::CloneVolume {
             to: VolumeId(u32::try_from(bytes.a.get()).ok()?),
             mode: match bytes.generation_to.get() {
                 0 => VolumeMode::Writable,
@@ -305,7 +307,7 @@ fn decode(bytes: &[u8]) -> Option<Note> {
             sequence,
             created: bytes.c.get(),
         },
-        DELETE_VOLUME => Note::DeleteVolume { sequence },
+        DELETE_VOLUME => LogEntry::DeleteVolume { sequence },
         _ => return None,
     })
 }
@@ -318,20 +320,20 @@ mod tests {
     fn a_chunk_reads_back_as_it_was_written() {
         let store = StoreId([7; 16]);
         let object = ObjectId { slot: 5, generation: 6 };
-        let notes = vec![
-            Note::Write { object, page: PageNo(9), home: Sequence(8), place: Block(77), crc: 0xfeed },
-            Note::Cut { object, pages: PageNo(1)..PageNo(u64::MAX), sequence: Sequence(11) },
-            Note::Delete { object, sequence: Sequence(12) },
-            Note::Clone { from: object, to: ObjectId { slot: 1, generation: 2 }, sequence: Sequence(13) },
-            Note::CloneVolume {
+        let entries = vec![
+            LogEntry::Write { object, page: PageNo(9), home: Sequence(8), place: Block(77), crc: 0xfeed },
+            LogEntry::Cut { object, pages: PageNo(1)..PageNo(u64::MAX), sequence: Sequence(11) },
+            LogEntry::Delete { object, sequence: Sequence(12) },
+            LogEntry::Clone { from: object, to: ObjectId { slot: 1, generation: 2 }, sequence: Sequence(13) },
+            LogEntry::CloneVolume {
                 to: VolumeId(9),
                 mode: VolumeMode::ReadOnly,
                 sequence: Sequence(14),
                 created: 16,
             },
-            Note::NameVolume { volume: VolumeId(9), part: b"a name".to_vec() },
-            Note::NameVolume { volume: VolumeId(9), part: vec![b'n'; NAME_PART] },
-            Note::DeleteVolume { sequence: Sequence(15) },
+            LogEntry::NameVolume { volume: VolumeId(9), part: b"a name".to_vec() },
+            LogEntry::NameVolume { volume: VolumeId(9), part: vec![b'n'; NAME_PART] },
+            LogEntry::DeleteVolume { sequence: Sequence(15) },
         ];
         let head = ChunkHead {
             incarnation: Incarnation(3),
@@ -342,21 +344,21 @@ mod tests {
             chain: 99,
             next: 12,
             last: true,
-            note_blocks: 1,
+            entry_blocks: 1,
             data_blocks: 5,
             copy_blocks: 4,
-            notes: notes.len(),
+            entries: entries.len(),
         };
         let mut pages = device::pages(1);
-        let crc = encode_chunk(&head, &notes, store, &mut pages);
-        assert_eq!(claimed_note_blocks(&pages[0], store), Some(1));
-        assert_eq!(decode_chunk(&pages, store), Some((head, notes.clone(), crc)));
+        let crc = encode_chunk(&head, &entries, store, &mut pages);
+        assert_eq!(claimed_entry_blocks(&pages[0], store), Some(1));
+        assert_eq!(decode_chunk(&pages, store), Some((head, entries.clone(), crc)));
         assert_eq!(decode_chunk(&pages, StoreId([8; 16])), None, "a chunk of another store");
         let more = ChunkHead { data_blocks: 3, ..head };
-        encode_chunk(&more, &notes, store, &mut pages);
+        encode_chunk(&more, &entries, store, &mut pages);
         assert_eq!(decode_chunk(&pages, store), None, "more copies than blocks");
         pages[0] = Page::ZERO;
-        encode_chunk(&head, &notes, store, &mut pages);
+        encode_chunk(&head, &entries, store, &mut pages);
         pages[0].0[200] ^= 1;
         assert_eq!(decode_chunk(&pages, store), None, "a damaged chunk");
     }

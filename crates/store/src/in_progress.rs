@@ -16,7 +16,7 @@ use device::{Block, Page, StoreId};
 
 /// What an attempt has done so far.
 #[derive(Default)]
-pub(crate) struct Attempt {
+pub(crate) struct CheckpointInProgress {
     /// Nodes that have places of its own.
     pub(crate) nodes: Vec<NodeId>,
     /// Pages of the node table that have.
@@ -37,14 +37,20 @@ pub(crate) struct Pending {
     pub(crate) log_blocks: u64,
     /// And reads to follow it.
     pub(crate) log_reads: u64,
-    pub(crate) attempt: Attempt,
+    pub(crate) in_progress: CheckpointInProgress,
 }
 
 impl Pending {
     /// A root that is on the medium already, to be written to the other slot, too.
     pub(crate) fn copy(root: &Root, id: StoreId) -> Pending {
         let (generation, page) = (root.generation, root.encode(id));
-        Pending { generation, page, log_blocks: 0, log_reads: 0, attempt: Attempt::default() }
+        Pending {
+            generation,
+            page,
+            log_blocks: 0,
+            log_reads: 0,
+            in_progress: CheckpointInProgress::default(),
+        }
     }
 }
 
@@ -53,7 +59,7 @@ impl Map {
     pub(crate) fn place_node(
         &mut self,
         at: &mut Option<(u32, u64)>,
-        attempt: &mut Attempt,
+        in_progress: &mut CheckpointInProgress,
     ) -> Result<Block, StoreError> {
         let segment_blocks = self.segments.geometry.segment_blocks;
         let (segment, offset) = match *at {
@@ -63,7 +69,7 @@ impl Map {
                 if let Some((segment, _)) = full {
                     self.segments.close(segment);
                 }
-                attempt.taken.push(fresh);
+                in_progress.taken.push(fresh);
                 (fresh, 0)
             }
         };
@@ -73,38 +79,38 @@ impl Map {
 
     /// The attempt failed before its root was written. What it wrote has no place, as if it were new, and goes
     /// elsewhere the next time.
-    pub(crate) fn give_back(&mut self, writer: &mut Writer, attempt: Attempt) {
-        for id in attempt.nodes {
+    pub(crate) fn give_back(&mut self, writer: &mut Writer, in_progress: CheckpointInProgress) {
+        for id in in_progress.nodes {
             let place = self.table.moved(id, Block(0), 0, 0);
-            place.into_iter().for_each(|place| self.segments.died(place));
+            place.into_iter().for_each(|place| self.segments.dec_live(place));
         }
-        for number in attempt.pages {
+        for number in in_progress.pages {
             let page = &mut self.table.pages[number];
             let place = std::mem::replace(&mut page.place, Block(0));
             (page.dirty, page.changed) = (true, true);
-            self.segments.died(place);
+            self.segments.dec_live(place);
         }
-        if attempt.stream {
+        if in_progress.stream {
             for extent in std::mem::take(&mut writer.tables) {
-                (0..extent.count).for_each(|index| self.segments.died(extent.at.plus(index)));
+                (0..extent.count).for_each(|index| self.segments.dec_live(extent.at.plus(index)));
             }
         }
         if let Some((segment, _)) = writer.nodes_at.take() {
             self.segments.close(segment);
         }
-        attempt.taken.into_iter().for_each(|segment| self.segments.untake(segment));
+        in_progress.taken.into_iter().for_each(|segment| self.segments.untake(segment));
     }
 
     /// What an attempt wrote is durable, and clean unless it changed since.
-    pub(crate) fn cleaned(&mut self, attempt: &Attempt) {
-        for id in &attempt.nodes {
+    pub(crate) fn cleaned(&mut self, in_progress: &CheckpointInProgress) {
+        for id in &in_progress.nodes {
             let Some(node) = self.nodes.get_mut(id).filter(|node| node.dirty && !node.changed) else {
                 continue;
             };
             node.dirty = false;
             self.dirty -= 1;
         }
-        for &number in &attempt.pages {
+        for &number in &in_progress.pages {
             let Some(page) = self.table.pages.get_mut(number).filter(|page| !page.changed) else { continue };
             page.dirty = false;
         }
