@@ -15,24 +15,24 @@ type Files = BTreeMap<String, String>;
 /// The largest circle of each crate.
 pub(crate) fn largest(files: &Files) -> BTreeMap<String, Vec<String>> {
     let sources = files.iter().filter_map(|(path, text)| {
-        let (room, module) = module_of(path)?;
-        Some((room.to_owned(), (module, (path, text))))
+        let (krate, module) = module_of(path)?;
+        Some((krate.to_owned(), (module, (path, text))))
     });
-    let mut rooms: BTreeMap<String, BTreeMap<Module, (&String, &String)>> = BTreeMap::new();
-    for (room, (module, file)) in sources {
-        rooms.entry(room).or_default().insert(module, file);
+    let mut crates: BTreeMap<String, BTreeMap<Module, (&String, &String)>> = BTreeMap::new();
+    for (krate, (module, file)) in sources {
+        crates.entry(krate).or_default().insert(module, file);
     }
-    rooms.into_iter().map(|(room, modules)| (room, circle(&modules))).collect()
+    crates.into_iter().map(|(krate, modules)| (krate, circle(&modules))).collect()
 }
 
 /// What is wrong, as `path:line: what`.
 pub(crate) fn findings(files: &Files) -> Vec<String> {
-    let too_large = largest(files).into_iter().filter_map(|(room, circle)| {
-        let allowed = NOT_YET.iter().find(|(name, _)| *name == room).map_or(FILES_MAX, |&(_, files)| files);
+    let too_large = largest(files).into_iter().filter_map(|(krate, circle)| {
+        let allowed = NOT_YET.iter().find(|(name, _)| *name == krate).map_or(FILES_MAX, |&(_, files)| files);
         (circle.len() > allowed).then(|| {
             let (first, names) = (&circle[0], circle.join(", "));
             format!(
-                "{first}:1: {} files of {room} import each other, more than {allowed}: {names}",
+                "{first}:1: {} files of {krate} import each other, more than {allowed}: {names}",
                 circle.len()
             )
         })
@@ -46,12 +46,12 @@ type Module = Vec<String>;
 /// The crate's folder and the module of a source file that ships; none for tests, and for a crate's root, which only says what there
 /// is.
 fn module_of(path: &str) -> Option<(&str, Module)> {
-    let (room, file) = path.split_once("/src/")?;
+    let (krate, file) = path.split_once("/src/")?;
     let names: Vec<&str> = file.strip_suffix(".rs")?.split('/').collect();
     let is_test = names.iter().any(|name| matches!(*name, "tests" | "test" | "golden"));
     let names: Vec<&str> = if names.last() == Some(&"mod") { names[..names.len() - 1].into() } else { names };
     let is_root = matches!(names[..], ["lib" | "main"]);
-    (!is_test && !is_root).then(|| (room, names.into_iter().map(str::to_owned).collect()))
+    (!is_test && !is_root).then(|| (krate, names.into_iter().map(str::to_owned).collect()))
 }
 
 /// The largest set of files each of which leads to each other one.

@@ -9,7 +9,7 @@ use std::process::Command;
 const FUNCTION_LINES_MAX: usize = 70;
 /// Nor does a file that nobody reads to its end.
 const FILE_LINES_MAX: usize = 500;
-/// The only room that talks to the machine, and may do so without the compiler's help.
+/// The only crate that talks to the machine, and may do so without the compiler's help.
 const HOST: &str = "crates/host/";
 
 /// The project's text files: path from the root, and text.
@@ -26,8 +26,8 @@ pub(crate) fn command() -> bool {
     };
     let findings = check(&files);
     findings.iter().for_each(|finding| eprintln!("{finding}"));
-    for (room, circle) in circles::largest(&files).into_iter().filter(|(_, circle)| !circle.is_empty()) {
-        eprintln!("tidy: {room}: {} files import each other in a circle", circle.len());
+    for (krate, circle) in circles::largest(&files).into_iter().filter(|(_, circle)| !circle.is_empty()) {
+        eprintln!("tidy: {krate}: {} files import each other in a circle", circle.len());
     }
     eprintln!("tidy: {} files, {} findings", files.len(), findings.len());
     findings.is_empty()
@@ -56,7 +56,7 @@ fn check(files: &Files) -> Vec<String> {
         findings.extend(words(path, text));
     }
     findings.extend(circles::findings(files));
-    findings.extend(rooms_without_readme(files));
+    findings.extend(crates_without_readme(files));
     findings.extend(formats_without_description(files));
     findings.extend(files.get("Cargo.toml").into_iter().flat_map(|text| dependencies_without_reason(text)));
     findings
@@ -137,7 +137,7 @@ fn words(path: &str, text: &str) -> Vec<String> {
         let is_word = |byte: char| byte.is_alphanumeric() || byte == '_';
         let mut in_code = code.split(|byte| !is_word(byte));
         if in_code.any(|word| word == concat!("uns", "afe")) && !path.starts_with(HOST) {
-            findings.push(format!("{place}: unsafe code outside {HOST}: ask that room to do it"));
+            findings.push(format!("{place}: unsafe code outside {HOST}: ask that crate to do it"));
         }
         if code.contains("#[ignore") {
             findings.push(format!("{place}: a test that does not run proves nothing: repair or remove it"));
@@ -150,46 +150,48 @@ fn words(path: &str, text: &str) -> Vec<String> {
 }
 
 /// The folders of `crates/`.
-fn rooms(files: &Files) -> Vec<String> {
-    let mut rooms: Vec<String> = files
+fn crates(files: &Files) -> Vec<String> {
+    let mut crates: Vec<String> = files
         .keys()
         .filter_map(|path| path.strip_prefix("crates/")?.split_once('/'))
-        .map(|(room, _)| room.into())
+        .map(|(krate, _)| krate.into())
         .collect();
-    rooms.dedup();
-    rooms
+    crates.dedup();
+    crates
 }
 
-fn rooms_without_readme(files: &Files) -> Vec<String> {
+fn crates_without_readme(files: &Files) -> Vec<String> {
     let mut findings = Vec::new();
-    for room in rooms(files) {
-        if !files.contains_key(&format!("crates/{room}/README.md")) {
-            findings.push(format!("crates/{room}/README.md:1: missing: say what the room is and promises"));
+    for krate in crates(files) {
+        if !files.contains_key(&format!("crates/{krate}/README.md")) {
+            findings.push(format!("crates/{krate}/README.md:1: missing: say what the crate is and promises"));
         }
-        let door = format!("crates/{room}/src/lib.rs");
+        let root = format!("crates/{krate}/src/lib.rs");
         let includes = |text: &String| text.contains("#![doc = include_str!(\"../README.md\")]");
-        if files.get(&door).is_some_and(|text| !includes(text)) {
-            findings.push(format!("{door}:1: does not include its README.md as documentation"));
+        if files.get(&root).is_some_and(|text| !includes(text)) {
+            findings.push(format!("{root}:1: does not include its README.md as documentation"));
         }
     }
     findings
 }
 
 fn formats_without_description(files: &Files) -> Vec<String> {
-    let described = |room: &str| {
-        ["FORMAT.md", "src/FORMAT.md"].iter().any(|file| files.contains_key(&format!("crates/{room}/{file}")))
+    let described = |krate: &str| {
+        ["FORMAT.md", "src/FORMAT.md"]
+            .iter()
+            .any(|file| files.contains_key(&format!("crates/{krate}/{file}")))
     };
     // Bytes have a layout; another `format.rs` may hold a command of that name.
-    let has_format = |room: &String| {
-        let text = |file| files.get(&format!("crates/{room}/{file}"));
+    let has_format = |krate: &String| {
+        let text = |file| files.get(&format!("crates/{krate}/{file}"));
         ["src/format.rs", "src/format/mod.rs"]
             .into_iter()
             .filter_map(text)
             .any(|text| text.contains("#[repr(C"))
     };
-    let missing = rooms(files).into_iter().filter(has_format).filter(|room| !described(room));
+    let missing = crates(files).into_iter().filter(has_format).filter(|krate| !described(krate));
     missing
-        .map(|room| format!("crates/{room}/FORMAT.md:1: missing: describe the bytes of format.rs"))
+        .map(|krate| format!("crates/{krate}/FORMAT.md:1: missing: describe the bytes of format.rs"))
         .collect()
 }
 
@@ -257,13 +259,13 @@ mod tests {
     }
 
     #[test]
-    fn a_room_without_a_readme_or_that_hides_it_is_found() {
-        let door = "#![doc = include_str!(\"../README.md\")]\nmod a;\n";
-        let good = files(&[("crates/a/README.md", "# a"), ("crates/a/src/lib.rs", door)]);
-        assert_eq!(rooms_without_readme(&good), [] as [&str; 0]);
-        assert_eq!(rooms_without_readme(&files(&[("crates/a/src/lib.rs", door)])).len(), 1);
+    fn a_crate_without_a_readme_or_that_hides_it_is_found() {
+        let root = "#![doc = include_str!(\"../README.md\")]\nmod a;\n";
+        let good = files(&[("crates/a/README.md", "# a"), ("crates/a/src/lib.rs", root)]);
+        assert_eq!(crates_without_readme(&good), [] as [&str; 0]);
+        assert_eq!(crates_without_readme(&files(&[("crates/a/src/lib.rs", root)])).len(), 1);
         let hidden = files(&[("crates/a/README.md", "# a"), ("crates/a/src/lib.rs", "mod a;\n")]);
-        assert_eq!(rooms_without_readme(&hidden).len(), 1);
+        assert_eq!(crates_without_readme(&hidden).len(), 1);
     }
 
     #[test]

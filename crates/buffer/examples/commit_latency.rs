@@ -49,7 +49,7 @@ fn main() {
         let count = 1_000_000u32;
         let start = Instant::now();
         for done in 1..=count {
-            let group = buffer.append(&[record]).expect("room: all is released").group;
+            let group = buffer.append(&[record]).expect("space: all is released").group;
             if done % commit_every == 0 {
                 buffer.commit().expect("memory does not fail");
                 buffer.release(GroupNo(group.0 + 1), 0);

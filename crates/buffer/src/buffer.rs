@@ -52,7 +52,7 @@ struct Writer {
     batch: Vec<Draft>,
     /// Groups that recovery has read, and that nobody knows to be durable.
     readable: Vec<Readable>,
-    /// Room for a header slot.
+    /// Space for a header slot.
     page: Vec<Page>,
     counters: Counters,
 }
@@ -274,7 +274,7 @@ impl Buffer {
     }
 
     /// Makes everything appended before the call durable and returns the highest durable sequence. Callers at the
-    /// same time share one flush. Also makes free what was released, if that is much or room is short.
+    /// same time share one flush. Also makes free what was released, if that is much or space is short.
     pub fn commit(&self) -> Result<Sequence, BufferError> {
         let wanted = {
             let state = self.state();
@@ -346,8 +346,8 @@ impl Buffer {
 
     /// Bytes of records, headers and padding included, that can surely be appended before `Full`: transactions
     /// whose [`footprint`](crate::footprint)s together are not more, in any order, with any commits between them.
-    pub fn room_bytes(&self) -> u64 {
-        self.gauges.room_blocks() * BLOCK_BYTES as u64
+    pub fn free_bytes(&self) -> u64 {
+        self.gauges.free_blocks() * BLOCK_BYTES as u64
     }
 
     /// Bytes that the log can hold in all.
@@ -389,7 +389,7 @@ impl Buffer {
 
     /// The tail to write with this commit, and the store's batch by which all before it is stored: if the tail moved by more than
     /// 1/32 of the ring, so that its writes are few; by anything while less than half of the ring is free, since somebody may wait
-    /// for room; or if somebody relies on the batch.
+    /// for space; or if somebody relies on the batch.
     fn tail_due(&self, writer: &Writer, state: &State) -> Option<(Mark, u64)> {
         if !state.begun {
             // A slot says what is durable; before the beginning nobody knows.
@@ -400,7 +400,7 @@ impl Buffer {
         let number = state.released.min(writer.head().number);
         let tail = writer.marks[(number.0 - oldest.number.0) as usize];
         let freed = tail.position.0 - oldest.position.0;
-        let short = state.room_blocks() < self.ring.blocks / 2;
+        let short = state.free_blocks() < self.ring.blocks / 2;
         let due = freed > self.ring.blocks / 32 || (freed > 0 && short) || state.slot_wanted;
         due.then_some((tail, state.store_batch))
     }

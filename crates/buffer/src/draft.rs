@@ -15,7 +15,7 @@ pub(crate) const OPEN_BLOCKS_MAX: u64 = 256;
 /// Lost at a crash unless it was written.
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
-    /// Room for the header, then the transactions; behind `bytes` anything. Kept from group to group, so that
+    /// Space for the header, then the transactions; behind `bytes` anything. Kept from group to group, so that
     /// the steady state allocates nothing.
     pages: Vec<Page>,
     /// Bytes in use, the header's included.

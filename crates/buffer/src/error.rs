@@ -10,7 +10,7 @@ pub enum BufferError {
     /// The device failed. After a failed write or flush every later append and commit says so again.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// No room until something goes home, is released, and a commit has made that durable.
+    /// No space until something goes home, is released, and a commit has made that durable.
     #[error("the buffer is full")]
     Full,
     /// A single transaction is larger than the buffer allows.
@@ -93,7 +93,7 @@ pub enum BufferError {
         /// Blocks at format.
         expected: u64,
     },
-    /// A buffer needs more room than this.
+    /// A buffer needs more space than this.
     #[error("{device}: {bytes} bytes are too few for a buffer")]
     TooSmall {
         /// The device.

@@ -9,14 +9,14 @@ use device::Sequence;
 pub(crate) struct Gauges {
     newest: AtomicU64,
     durable: AtomicU64,
-    room_blocks: AtomicU64,
+    free_blocks: AtomicU64,
     open_bytes: AtomicU64,
 }
 
 impl Gauges {
     pub(crate) fn of(state: &State) -> Gauges {
         let zero = || AtomicU64::new(0);
-        let gauges = Gauges { newest: zero(), durable: zero(), room_blocks: zero(), open_bytes: zero() };
+        let gauges = Gauges { newest: zero(), durable: zero(), free_blocks: zero(), open_bytes: zero() };
         gauges.show(state);
         gauges
     }
@@ -26,7 +26,7 @@ impl Gauges {
         // What is durable is read before what is appended (see `durable`), so it is written after it.
         self.newest.store(state.newest.0, Ordering::Release);
         self.durable.store(state.durable.0, Ordering::Release);
-        self.room_blocks.store(state.room_blocks(), Ordering::Release);
+        self.free_blocks.store(state.free_blocks(), Ordering::Release);
         self.open_bytes.store(state.open_bytes(), Ordering::Release);
     }
 
@@ -39,8 +39,8 @@ impl Gauges {
         Sequence(self.newest.load(Ordering::Acquire))
     }
 
-    pub(crate) fn room_blocks(&self) -> u64 {
-        self.room_blocks.load(Ordering::Acquire)
+    pub(crate) fn free_blocks(&self) -> u64 {
+        self.free_blocks.load(Ordering::Acquire)
     }
 
     pub(crate) fn open_bytes(&self) -> u64 {

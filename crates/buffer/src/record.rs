@@ -62,7 +62,7 @@ pub const RECORD_OVERHEAD_BYTES: u64 = size_of::<RecordHeader>() as u64 + 8;
 pub const TRANSACTION_OVERHEAD_BYTES: u64 = (TRANSACTION_HEADER_BYTES + GROUP_HEADER_BYTES) as u64;
 
 /// The most bytes of the ring that one transaction of `records` records, which write `bytes` bytes together, can
-/// cost: as much as if it were committed alone. See [`Buffer::room_bytes`](crate::Buffer::room_bytes).
+/// cost: as much as if it were committed alone. See [`Buffer::free_bytes`](crate::Buffer::free_bytes).
 pub fn footprint(records: u64, bytes: u64) -> u64 {
     let content = TRANSACTION_OVERHEAD_BYTES + records * RECORD_OVERHEAD_BYTES + bytes;
     content.next_multiple_of(BLOCK_BYTES as u64)

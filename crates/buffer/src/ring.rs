@@ -82,11 +82,11 @@ impl Ring {
 
     /// Blocks that surely can be appended behind `end` before `limit`, whatever way they are cut into groups. At
     /// most one lap's end lies between, and there at most one block less than a group can be lost; nothing is lost
-    /// of what fits before it. Room never shrinks when the tail moves.
+    /// of what fits before it. Free space never shrinks when the tail moves.
     ///
     /// `grows` says whether a group that is still open ends at `end`: if it grows beyond the lap's end it moves as
     /// a whole, so for it the lap's end costs even when it is right here.
-    pub(crate) fn room_blocks(&self, end: Position, limit: Position, grows: bool) -> u64 {
+    pub(crate) fn free_blocks(&self, end: Position, limit: Position, grows: bool) -> u64 {
         let free = limit.0.saturating_sub(end.0);
         let at_lap = end.0.is_multiple_of(self.blocks);
         let lap = if grows && at_lap { end } else { self.next_lap(end) };
@@ -112,43 +112,43 @@ mod tests {
 
     proptest! {
         #[test]
-        fn groups_that_take_no_more_than_the_room_always_fit(
+        fn groups_that_take_no_more_than_the_free_space_always_fit(
             tail in 0u64..200, used in 0u64..40, groups in prop::collection::vec(1u64..=10, 0..40),
         ) {
             let limit = Position(tail + RING.blocks);
             let mut end = Position(tail + used);
-            let mut room = RING.room_blocks(end, limit, false);
+            let mut space = RING.free_blocks(end, limit, false);
             for blocks in groups {
-                if blocks > room {
+                if blocks > space {
                     continue;
                 }
                 end = RING.place(end, blocks).plus(blocks);
                 prop_assert!(end <= limit);
-                let after = RING.room_blocks(end, limit, false);
-                prop_assert!(after >= room - blocks, "room {room} shrank to {after} by {blocks}");
-                room -= blocks;
+                let after = RING.free_blocks(end, limit, false);
+                prop_assert!(after >= space - blocks, "space {space} shrank to {after} by {blocks}");
+                space -= blocks;
             }
         }
 
         #[test]
-        fn room_never_shrinks_when_the_tail_moves(
+        fn free_space_never_shrinks_when_the_tail_moves(
             tail in 0u64..200, used in 0u64..40, released in 0u64..40, grows in any::<bool>(),
         ) {
             let end = Position(tail + used);
-            let room = |tail| RING.room_blocks(end, Position(tail + RING.blocks), grows);
-            prop_assert!(room(tail + released.min(used)) >= room(tail));
+            let space = |tail| RING.free_blocks(end, Position(tail + RING.blocks), grows);
+            prop_assert!(space(tail + released.min(used)) >= space(tail));
         }
 
         #[test]
-        fn a_group_that_grows_within_the_room_always_fits_even_where_it_moves_to_the_next_lap(
+        fn a_group_that_grows_within_the_free_space_always_fits_even_where_it_moves_to_the_next_lap(
             tail in 0u64..200, used in 0u64..40, steps in prop::collection::vec(1u64..=4, 0..60),
         ) {
             let limit = Position(tail + RING.blocks);
             let (mut end, mut open) = (Position(tail + used), 0);
             let open_end = |end, open| RING.place(end, open).plus(open);
-            let mut room = RING.room_blocks(end, limit, false);
+            let mut space = RING.free_blocks(end, limit, false);
             for more in steps {
-                if more > room {
+                if more > space {
                     continue;
                 }
                 if open + more > RING.group_blocks_max {
@@ -157,10 +157,10 @@ mod tests {
                 open += more;
                 let here = open_end(end, open);
                 prop_assert!(here <= limit);
-                let after = RING.room_blocks(here, limit, true);
-                prop_assert!(after >= room - more, "room {room} shrank to {after} by {more}");
-                // The next appender believes the room as it is now.
-                room = after;
+                let after = RING.free_blocks(here, limit, true);
+                prop_assert!(after >= space - more, "space {space} shrank to {after} by {more}");
+                // The next appender believes the space as it is now.
+                space = after;
             }
         }
     }

@@ -145,8 +145,8 @@ impl State {
     }
 
     /// Blocks that can surely be appended.
-    pub(crate) fn room_blocks(&self) -> u64 {
-        self.ring.room_blocks(self.open_end(), self.limit(), !self.open.is_empty())
+    pub(crate) fn free_blocks(&self) -> u64 {
+        self.ring.free_blocks(self.open_end(), self.limit(), !self.open.is_empty())
     }
 
     /// Where the open group ends if it is sealed now.

@@ -27,20 +27,20 @@ fn begun(blocks: u64) -> (Arc<SimDisk>, Buffer) {
 #[test]
 fn sequences_go_on_after_what_begin_was_told_or_what_the_buffer_holds() {
     let (disk, buffer) = begun(300);
-    let appended = buffer.append(&[write(b"a"), write(b"b")]).expect("room");
+    let appended = buffer.append(&[write(b"a"), write(b"b")]).expect("space");
     assert_eq!((appended.first, appended.last), (Sequence(101), Sequence(102)));
     assert_eq!(buffer.commit(), Ok(Sequence(102)));
     let (again, found) = open(disk).expect("a buffer");
     assert_eq!((again.newest_sequence(), again.incarnation()), (Sequence(102), Incarnation(1)));
     assert_eq!((found.len(), found[0].first, found[0].group), (1, Sequence(101), appended.group));
     again.begin(Incarnation(2), Sequence(7)).expect("a device without faults");
-    assert_eq!(again.append(&[write(b"c")]).expect("room").first, Sequence(103));
+    assert_eq!(again.append(&[write(b"c")]).expect("space").first, Sequence(103));
 }
 
 #[test]
 fn a_beginning_is_remembered_even_if_nothing_follows_it() {
     let (disk, buffer) = begun(300);
-    buffer.append(&[write(b"a")]).expect("room");
+    buffer.append(&[write(b"a")]).expect("space");
     buffer.commit().expect("no faults");
     let (again, _) = open(disk.clone()).expect("a buffer");
     again.begin(Incarnation(5), Sequence(1000)).expect("no faults");
@@ -55,7 +55,7 @@ fn a_beginning_is_remembered_even_if_nothing_follows_it() {
 fn what_is_released_before_the_beginning_moves_no_header_slot() {
     let (disk, buffer) = begun(300);
     for _ in 0..100 {
-        buffer.append(&[write(&[0; 4096])]).expect("room");
+        buffer.append(&[write(&[0; 4096])]).expect("space");
         buffer.commit().expect("no faults");
     }
     let (again, _) = open(disk).expect("a buffer");
@@ -70,7 +70,7 @@ fn what_is_released_before_the_beginning_moves_no_header_slot() {
 #[test]
 fn an_empty_transaction_leaves_no_trace() {
     let (disk, buffer) = begun(300);
-    let appended = buffer.append(&[]).expect("room");
+    let appended = buffer.append(&[]).expect("space");
     assert_eq!((appended.first, appended.last), (Sequence(101), Sequence(100)));
     let before = buffer.counters();
     assert_eq!(buffer.commit(), Ok(Sequence(100)));
@@ -82,7 +82,7 @@ fn an_empty_transaction_leaves_no_trace() {
 fn a_small_commit_is_one_block_and_one_flush() {
     let (_, buffer) = begun(300);
     let before = buffer.counters();
-    buffer.append(&[write(&[1; 512])]).expect("room");
+    buffer.append(&[write(&[1; 512])]).expect("space");
     assert!(buffer.open_bytes() > 512 && buffer.open_bytes() < 700);
     buffer.commit().expect("no faults");
     let after = buffer.counters();
@@ -98,7 +98,7 @@ fn a_group_may_fill_its_blocks_to_the_last_byte() {
     for (extra, blocks) in [(0, 2), (1, 2), (2, 3)] {
         let (disk, buffer) = begun(300);
         let bytes = vec![3; 2 * 4096 - 80 - 20 - 2 * 24 - 4096 + extra - 1];
-        buffer.append(&[write(&[7; 4096]), write(&bytes)]).expect("room");
+        buffer.append(&[write(&[7; 4096]), write(&bytes)]).expect("space");
         let before = buffer.counters().bytes_written;
         buffer.commit().expect("no faults");
         assert_eq!(buffer.counters().bytes_written - before, blocks * 4096);
@@ -111,7 +111,7 @@ fn a_group_may_fill_its_blocks_to_the_last_byte() {
 fn padding_is_zeros_and_not_what_an_older_group_held() {
     let (disk, buffer) = begun(300);
     for bytes in [&[9; 3000][..], b"short", b"short"] {
-        buffer.append(&[write(bytes)]).expect("room");
+        buffer.append(&[write(bytes)]).expect("space");
         buffer.commit().expect("no faults");
     }
     let mut group = device::pages(1);
@@ -138,14 +138,14 @@ fn the_largest_transaction_fits_an_empty_buffer_and_a_larger_one_is_refused() {
 }
 
 #[test]
-fn the_room_comes_back_with_the_commit_after_the_release() {
+fn the_space_comes_back_with_the_commit_after_the_release() {
     let (_, buffer) = begun(300);
-    let room = buffer.room_bytes();
-    assert_eq!(room, buffer.capacity_bytes());
+    let space = buffer.free_bytes();
+    assert_eq!(space, buffer.capacity_bytes());
     let page = vec![4; 4096];
     let cost = footprint(1, 4096);
     let mut count = 0;
-    while buffer.room_bytes() >= cost {
+    while buffer.free_bytes() >= cost {
         buffer.append(&[write(&page)]).expect("space was reserved");
         buffer.commit().expect("no faults");
         count += 1;
@@ -153,17 +153,17 @@ fn the_room_comes_back_with_the_commit_after_the_release() {
     assert!(count > 297 / 2 - 1 - 297 / 4, "only {count} commits of two blocks fitted 297");
     let oldest = buffer.groups().start;
     buffer.release(buffer.groups().end, 0);
-    assert!(buffer.room_bytes() < cost, "room came back before that was durable");
+    assert!(buffer.free_bytes() < cost, "space came back before that was durable");
     buffer.commit().expect("no faults");
-    assert!(buffer.room_bytes() > room / 2);
+    assert!(buffer.free_bytes() > space / 2);
     assert!(buffer.groups().start > oldest && buffer.groups().is_empty());
 }
 
 #[test]
-fn header_slots_are_rare_while_there_is_room() {
+fn header_slots_are_rare_while_there_is_space() {
     let (_, buffer) = begun(3203);
     for _ in 0..1000 {
-        let group = buffer.append(&[write(b"x")]).expect("room").group;
+        let group = buffer.append(&[write(b"x")]).expect("space").group;
         buffer.commit().expect("no faults");
         buffer.release(GroupNo(group.0 + 1), 0);
     }
@@ -175,14 +175,14 @@ fn header_slots_are_rare_while_there_is_room() {
 #[test]
 fn a_merged_delta_makes_its_old_group_free() {
     let (disk, buffer) = begun(300);
-    let old = buffer.append(&[write(b"old")]).expect("room");
+    let old = buffer.append(&[write(b"old")]).expect("space");
     buffer.commit().expect("no faults");
-    let group = buffer.append_merged(old.last, &[write(b"old")]).expect("room");
+    let group = buffer.append_merged(old.last, &[write(b"old")]).expect("space");
     assert!(group > old.group);
     assert_eq!(buffer.commit(), Ok(old.last));
     buffer.release(group, 0);
     for _ in 0..100 {
-        buffer.append(&[write(&[0; 4096])]).expect("room");
+        buffer.append(&[write(&[0; 4096])]).expect("space");
         buffer.commit().expect("no faults");
     }
     let (_, found) = open(disk).expect("a buffer");
@@ -197,7 +197,7 @@ fn many_committers_share_flushes() {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..100 {
-                    let appended = buffer.append(&[write(b"mine")]).expect("room");
+                    let appended = buffer.append(&[write(b"mine")]).expect("space");
                     assert!(buffer.commit().expect("no faults") >= appended.last);
                     assert!(buffer.durable() >= appended.last);
                 }
@@ -213,7 +213,7 @@ fn many_committers_share_flushes() {
 #[test]
 fn a_failed_flush_is_told_until_the_buffer_is_opened_again() {
     let (disk, buffer) = begun(300);
-    buffer.append(&[write(b"x")]).expect("room");
+    buffer.append(&[write(b"x")]).expect("space");
     disk.set_faults(Faults { flush_one_in: 1, ..Faults::default() });
     let error = buffer.commit().expect_err("the flush fails");
     disk.set_faults(Faults::default());

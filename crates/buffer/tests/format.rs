@@ -41,7 +41,7 @@ fn the_example_is_what_is_written() {
     Buffer::format(&*disk, id()).expect("a device without faults");
     let buffer = Buffer::open(disk.clone(), id(), &mut |_| {}).expect("an empty buffer");
     buffer.begin(Incarnation(1), Sequence(100)).expect("a device without faults");
-    buffer.append(&RECORDS).expect("room");
+    buffer.append(&RECORDS).expect("space");
     buffer.commit().expect("a device without faults");
     for block in [0, 2, 3] {
         let mut page = pages(1);

@@ -194,7 +194,7 @@ fn a_group_as_long_as_any_and_one_that_ends_with_the_ring_are_found() {
     let long: Vec<Record<'_>> = (0..62).map(write).collect();
     // The ring has 253 blocks, and a quarter of it is the longest group: 63.
     for _ in 0..4 {
-        buffer.append(&long).expect("room");
+        buffer.append(&long).expect("space");
         buffer.commit().expect("no faults");
     }
     buffer.append(&[Record::Delete { object }]).expect("the last block");

@@ -36,7 +36,7 @@ impl Log {
         let write = |page| Record::Write { object, page: PageNo(page), start: 0, bytes: &[7; BLOCK_BYTES] };
         let mut records: Vec<Record<'_>> = (1..blocks).map(write).collect();
         records.push(Record::Delete { object });
-        self.buffer.append(&records).expect("room");
+        self.buffer.append(&records).expect("space");
         self.buffer.commit().expect("no faults");
         let left = RING_BLOCKS - self.end % RING_BLOCKS;
         self.end += if blocks > left { left } else { 0 };

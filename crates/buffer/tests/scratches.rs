@@ -14,7 +14,7 @@ fn with_a_record() -> Arc<SimDisk> {
     buffer::Buffer::format(&*disk, ID).expect("a device without faults");
     let (buffer, _) = open(disk.clone()).expect("an empty buffer");
     buffer.begin(Incarnation(1), Sequence(0)).expect("no faults");
-    buffer.append(&[Record::Delete { object: ObjectId::default() }]).expect("room");
+    buffer.append(&[Record::Delete { object: ObjectId::default() }]).expect("space");
     buffer.commit().expect("no faults");
     disk
 }
@@ -79,7 +79,7 @@ fn a_long_log_is_read_from_one_end_to_the_other_each_block_once() {
     // Groups of three blocks, and some of 40 times as many.
     for number in 0..640 {
         let write = |page| Record::Write { object: ObjectId::default(), page, start: 0, bytes: &[7; 4096] };
-        buffer.append(&[write(PageNo(number)), write(PageNo(number + 1))]).expect("room");
+        buffer.append(&[write(PageNo(number)), write(PageNo(number + 1))]).expect("space");
         if number % 200 < 160 || number % 40 == 39 {
             buffer.commit().expect("no faults");
         }

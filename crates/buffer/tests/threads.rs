@@ -186,7 +186,7 @@ fn gauges(ask: fn(&Buffer) -> (Sequence, Sequence)) {
         let buffer = buffer.clone();
         move || {
             for _ in 0..COMMITS_EACH {
-                buffer.append(&[record(1)]).expect("room");
+                buffer.append(&[record(1)]).expect("space");
                 buffer.commit().expect("a sound disk");
             }
         }

@@ -40,7 +40,7 @@ fn begin(buffer: &Buffer) {
 /// Appends and commits records about these slots, in a group each.
 fn write(buffer: &Buffer, slots: std::ops::Range<u64>) {
     for slot in slots {
-        buffer.append(&[Record::Delete { object: ObjectId { slot, generation: 0 } }]).expect("room");
+        buffer.append(&[Record::Delete { object: ObjectId { slot, generation: 0 } }]).expect("space");
         buffer.commit().expect("power is on");
     }
 }

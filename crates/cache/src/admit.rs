@@ -1,4 +1,4 @@
-//! Room before acknowledgement: an operation takes its credits when it enters, holding no lock, or waits here.
+//! Free space before acknowledgement: an operation takes its credits when it enters, holding no lock, or waits here.
 
 use crate::cache::{Core, Task, Then};
 use crate::commit::Completions;
@@ -14,7 +14,7 @@ use store::StoreError;
 /// however slow the buffer's device is. A second's worth of a slow disk.
 const OPEN_BYTES_MAX: u64 = 8 << 20;
 
-/// Operations that wait for room, in the order in which they came, and what is reserved for those who go.
+/// Operations that wait for space, in the order in which they came, and what is reserved for those who go.
 #[derive(Default)]
 pub(crate) struct Gate {
     waiting: VecDeque<Parked>,
@@ -96,7 +96,7 @@ impl Gate {
 }
 
 impl Core {
-    /// A credit if there is room at once and nobody waits, `None` if one has to wait.
+    /// A credit if there is space at once and nobody waits, `None` if one has to wait.
     pub(crate) fn admit_at_once(self: &Arc<Core>, cost: Cost) -> Result<Option<Credit>, CacheError> {
         let mut state = self.state();
         if state.gate.is_waiting() && !cost.frees {
@@ -136,7 +136,7 @@ impl Core {
         }
     }
 
-    /// Lets in whoever there is room for now.
+    /// Lets in whoever there is space for now.
     pub(crate) fn pump(self: &Arc<Core>, state: &mut State, completions: &mut Completions) {
         while let Some(first) = state.gate.waiting.front() {
             let cost = first.cost;
@@ -167,20 +167,20 @@ impl Core {
         }
         // What writers must leave for re-logging, and both for deletions.
         let kept = self.buffer.capacity_bytes() / if cost.frees { 16 } else { 8 };
-        let room = self.buffer.room_bytes().saturating_sub(state.gate.reserved_bytes);
+        let space = self.buffer.free_bytes().saturating_sub(state.gate.reserved_bytes);
         let crowded = !cost.frees && state.dirty_bytes > self.settings.dirty_bytes_max;
         if self.buffer.open_bytes() > OPEN_BYTES_MAX {
             return Verdict::Wait;
         }
-        if room < buffer_bytes + kept || crowded {
-            // What must go home first finds no room, and cleaning has made none.
+        if space < buffer_bytes + kept || crowded {
+            // What must go home first finds no space, and cleaning has made none.
             if state.gate.exhausted && state.trouble.needs_space() && !cost.frees {
                 return Verdict::Refuse(StoreError::Full.into());
             }
-            let told = state.trouble.no_room(self.clock.monotonic(), self.settings.store_patience);
+            let told = state.trouble.no_space(self.clock.monotonic(), self.settings.store_patience);
             return told.map_or(Verdict::Wait, |error| Verdict::Refuse(error.clone()));
         }
-        state.trouble.room();
+        state.trouble.has_space();
         match self.reserve(cost.pages, cost.frees) {
             Ok(()) => {
                 state.gate.reserved_bytes += buffer_bytes;
@@ -194,7 +194,7 @@ impl Core {
         }
     }
 
-    /// Room in the store for so many pages. What gives space back gets it in any case: the store keeps a reserve for that, and
+    /// Free space in the store for so many pages. What gives space back gets it in any case: the store keeps a reserve for that, and
     /// lets nobody else reserve anything before there is space for these pages.
     pub(crate) fn reserve(&self, pages: u64, frees: bool) -> Result<(), StoreError> {
         match self.store.reserve(pages) {

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 const PAGE: u64 = BLOCK_BYTES as u64;
 
-/// Streams at a time: the one that was read least recently goes. As many readers as a disk serves well, with room for
+/// Streams at a time: the one that was read least recently goes. As many readers as a disk serves well, with space for
 /// single reads, which look like the beginning of one.
 const STREAMS: usize = 32;
 

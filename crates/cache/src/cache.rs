@@ -280,13 +280,13 @@ impl Cache {
         Ok(Cache { core: Arc::new(core) })
     }
 
-    /// Asks for room; `then` gets it at once where there is room, else when there is. Refused at once, or after an
+    /// Asks for space; `then` gets it at once where there is space, else when there is. Refused at once, or after an
     /// attempt to free space, where the store is full.
     pub fn admit(&self, cost: Cost, then: Then<Credit>) {
         self.core.admit(cost, then);
     }
 
-    /// [`admit`](Cache::admit) where there is room at once and nobody else waits; `None` where one has to wait.
+    /// [`admit`](Cache::admit) where there is space at once and nobody else waits; `None` where one has to wait.
     pub fn admit_at_once(&self, cost: Cost) -> Result<Option<Credit>, CacheError> {
         self.core.admit_at_once(cost)
     }
@@ -452,7 +452,7 @@ impl Cache {
             parked_admissions: state.gate.parked(),
             fetching: state.reads.fetching(),
             buffer_bytes: self.core.buffer.capacity_bytes(),
-            buffer_room_bytes: self.core.buffer.room_bytes(),
+            buffer_free_bytes: self.core.buffer.free_bytes(),
             failed: state.failed.as_ref().map(ToString::to_string),
             rescued: state.rescue.volume.clone(),
             left_out: state.rescue.left_out,

@@ -184,7 +184,7 @@ impl Core {
         Ok(self.store_io().checkpoint_twice()?)
     }
 
-    /// Takes everything home; where the store has no room for it, cleaning makes some as long as it can.
+    /// Takes everything home; where the store has no space for it, cleaning makes some as long as it can.
     pub(crate) fn all_home(self: &Arc<Core>) -> Result<(), CacheError> {
         let mut scan = Scan::once(self.state().trouble.failures());
         loop {
@@ -260,7 +260,7 @@ impl Core {
             }
             match self.write_back_everything(Why::Space, &mut attempt.scan) {
                 Ok(Progress::Worked) => return Ok(Progress::Worked),
-                // What found no room may find it after cleaning.
+                // What found no space may find it after cleaning.
                 Ok(Progress::Idle) => attempt.is_home = true,
                 Err(error) if error.is_full() => attempt.is_home = true,
                 Err(error) => return Err(error),

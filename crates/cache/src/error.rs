@@ -73,7 +73,7 @@ pub enum CacheError {
 }
 
 impl CacheError {
-    /// Whether the store, or what holds it, has no room: to a program, ENOSPC.
+    /// Whether the store, or what holds it, has no space: to a program, ENOSPC.
     pub fn is_full(&self) -> bool {
         matches!(self, CacheError::Store(error) if error.is_full())
     }

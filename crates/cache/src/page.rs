@@ -63,7 +63,7 @@ pub(crate) struct Dirt {
     pub(crate) ranges: Ranges,
     /// When the first one was made.
     pub(crate) since: Duration,
-    /// Whether the store counts room for the page: until what cannot go home has been rescued.
+    /// Whether the store counts space for the page: until what cannot go home has been rescued.
     pub(crate) reserved: bool,
     /// Found in the buffer, and nobody has asked the store yet whether all of it is home.
     pub(crate) recovered: bool,

@@ -53,7 +53,7 @@ enum Refusal {
     Happened,
 }
 
-/// Lets the next change that gives no space back find no room, after it was admitted.
+/// Lets the next change that gives no space back find no space, after it was admitted.
 #[cfg(feature = "planted-bugs")]
 pub fn refuse_next_change() {
     REFUSAL.set(Refusal::Next);

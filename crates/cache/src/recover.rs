@@ -17,7 +17,7 @@ use store::{Store, StoreError, VolumeId};
 pub struct Recovered {
     pub(crate) buffer: Buffer,
     pub(crate) state: State,
-    /// Pages for which the store has to keep room.
+    /// Pages for which the store has to keep space.
     pub(crate) reserved: u64,
 }
 

@@ -122,7 +122,7 @@ impl Core {
         Ok(appended)
     }
 
-    /// Appends what is left of one page or cut; `None` where there is no room for that.
+    /// Appends what is left of one page or cut; `None` where there is no space for that.
     fn append_again(
         &self,
         state: &State,
@@ -135,7 +135,7 @@ impl Core {
         });
         let footprint = buffer::footprint(records.len() as u64, bytes.sum());
         let kept = state.gate.reserved_bytes() + self.buffer.capacity_bytes() / 16;
-        if self.buffer.room_bytes() < footprint + kept {
+        if self.buffer.free_bytes() < footprint + kept {
             return Ok(None);
         }
         Ok(Some(self.buffer.append_merged(newest, records)?))

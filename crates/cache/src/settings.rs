@@ -102,7 +102,7 @@ pub struct Settings {
     pub commit_interval: Duration,
     /// How far the store may lag behind the oldest change that is not home.
     pub dirty_age_max: Duration,
-    /// How long writers who find no room wait while nothing can go home, before they get the store's error.
+    /// How long writers who find no space wait while nothing can go home, before they get the store's error.
     pub store_patience: Duration,
     /// Where a commit takes less than this (as measured), a sync makes it in its own thread: handing it over would
     /// take longer. Zero: never.

@@ -36,7 +36,7 @@ pub struct Counters {
     pub cuts_home: u64,
     /// Pages dropped from memory.
     pub evicted: u64,
-    /// Operations that had to wait for room.
+    /// Operations that had to wait for space.
     pub admissions_parked: u64,
     /// Pages that the cleaner moved while one of them waited, at most. Until it was let in: whether its thread has a processor
     /// then does not count.
@@ -76,14 +76,14 @@ pub struct Status {
     pub parked_reads: u64,
     /// Syncs waiting for a commit.
     pub parked_syncs: u64,
-    /// Operations waiting for room.
+    /// Operations waiting for space.
     pub parked_admissions: u64,
     /// Pages that somebody waits for and that are queued for a fetch, and pages on their way in one.
     pub fetching: u64,
     /// The buffer's log, in bytes.
     pub buffer_bytes: u64,
     /// Of these, how many can still be appended.
-    pub buffer_room_bytes: u64,
+    pub buffer_free_bytes: u64,
     /// Why nothing can be changed any more, if so.
     pub failed: Option<String>,
     /// The volume that has everything as it was when the buffer failed, once it is whole.
@@ -92,7 +92,7 @@ pub struct Status {
     pub left_out: u64,
     /// Why there is no such volume yet; it is tried again.
     pub not_rescued: Option<String>,
-    /// Why nothing goes home, if so. Writers who find no room get this error.
+    /// Why nothing goes home, if so. Writers who find no space get this error.
     pub stalled: Option<String>,
     /// How many pages and cuts could not go home when they were last tried. They stay in the buffer.
     pub stuck_count: u64,

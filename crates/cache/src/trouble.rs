@@ -28,7 +28,7 @@ pub(crate) struct Trouble {
     shunned: BTreeMap<Victim, Shun>,
     failures: Failures,
     stall: Option<Stall>,
-    /// Since when somebody needs room that only comes when something goes home, during this stall.
+    /// Since when somebody needs space that only comes when something goes home, during this stall.
     needed: Option<Duration>,
 }
 
@@ -111,14 +111,14 @@ impl Trouble {
         self.stall = Some(Stall { since, last: now, attempts: attempts + 1, error });
     }
 
-    /// Nothing goes home because the store, or what holds it, has no room for it.
+    /// Nothing goes home because the store, or what holds it, has no space for it.
     pub(crate) fn needs_space(&self) -> bool {
         self.stall.as_ref().is_some_and(|stall| stall.error.is_full())
     }
 
-    /// Somebody needs room, and there is none. What to tell him; `None` as long as he may wait for it: a page that is
+    /// Somebody needs space, and there is none. What to tell him; `None` as long as he may wait for it: a page that is
     /// stuck for hours says nothing of what others will find when they go home.
-    pub(crate) fn no_room(&mut self, now: Duration, patience: Duration) -> Option<&CacheError> {
+    pub(crate) fn no_space(&mut self, now: Duration, patience: Duration) -> Option<&CacheError> {
         let stall = self.stall.as_ref()?;
         let due = *self.needed.get_or_insert(now) + patience;
         // Space may have come since the last attempt: the next one, which is soon, will tell.
@@ -126,8 +126,8 @@ impl Trouble {
         (now >= due && !is_stale).then_some(&stall.error)
     }
 
-    /// Somebody needed room, and there was some.
-    pub(crate) fn room(&mut self) {
+    /// Somebody needed space, and there was some.
+    pub(crate) fn has_space(&mut self) {
         self.needed = None;
     }
 
@@ -185,19 +185,19 @@ mod tests {
     fn writers_are_told_after_the_time_that_they_may_wait_and_not_before() {
         let mut trouble = Trouble::default();
         let patience = 30 * SECOND;
-        assert!(trouble.no_room(Duration::ZERO, patience).is_none());
-        assert!(trouble.no_room(100 * SECOND, patience).is_none(), "nothing has failed");
-        // A page that could not go home long before anybody needed room.
+        assert!(trouble.no_space(Duration::ZERO, patience).is_none());
+        assert!(trouble.no_space(100 * SECOND, patience).is_none(), "nothing has failed");
+        // A page that could not go home long before anybody needed space.
         trouble.failed(StoreError::Full.into(), 100 * SECOND);
         trouble.failed(StoreError::Full.into(), 160 * SECOND);
-        assert!(trouble.no_room(200 * SECOND, patience).is_none());
-        assert!(trouble.no_room(229 * SECOND, patience).is_none());
-        assert!(trouble.no_room(230 * SECOND, patience).is_none(), "there may be space by now");
+        assert!(trouble.no_space(200 * SECOND, patience).is_none());
+        assert!(trouble.no_space(229 * SECOND, patience).is_none());
+        assert!(trouble.no_space(230 * SECOND, patience).is_none(), "there may be space by now");
         trouble.failed(StoreError::Full.into(), 230 * SECOND);
-        assert!(trouble.no_room(230 * SECOND, patience).is_some());
-        trouble.room();
-        assert!(trouble.no_room(231 * SECOND, patience).is_none());
+        assert!(trouble.no_space(230 * SECOND, patience).is_some());
+        trouble.has_space();
+        assert!(trouble.no_space(231 * SECOND, patience).is_none());
         trouble.worked();
-        assert!(trouble.no_room(300 * SECOND, patience).is_none());
+        assert!(trouble.no_space(300 * SECOND, patience).is_none());
     }
 }

@@ -219,7 +219,7 @@ impl Core {
     }
 
     pub(crate) fn buffer_is_half_full(&self) -> bool {
-        self.buffer.room_bytes() < self.buffer.capacity_bytes() / 2
+        self.buffer.free_bytes() < self.buffer.capacity_bytes() / 2
     }
 
     /// The pages to take home now; `None` if there is no reason to. Least recently written first, but for the sake
@@ -339,7 +339,7 @@ impl Core {
         self.forget(&mut state, &frozen, &refused);
         state.evict(&self.settings);
         // Under the same hold of the lock: another thread that let them in might be kept from telling them, for as long as it has
-        // no processor, while this one made more room, and had more cleaned for it.
+        // no processor, while this one made more space, and had more cleaned for it.
         let mut completions = Completions::default();
         self.pump(&mut state, &mut completions);
         drop(state);
@@ -462,13 +462,13 @@ impl Core {
         progress
     }
 
-    /// Writers get the room that was made; or, where none comes because nothing goes home, the error after a while.
+    /// Writers get the space that was made; or, where none comes because nothing goes home, the error after a while.
     fn tell_those_who_wait(self: &Arc<Core>, progress: Progress) {
         let mut completions = Completions::default();
         let mut state = self.state();
         let (now, patience) = (self.clock.monotonic(), self.settings.store_patience);
         let worked = progress == Progress::Worked;
-        if state.gate.is_waiting() && (worked || state.trouble.no_room(now, patience).is_some()) {
+        if state.gate.is_waiting() && (worked || state.trouble.no_space(now, patience).is_some()) {
             self.pump(&mut state, &mut completions);
         }
         drop(state);

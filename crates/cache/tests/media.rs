@@ -24,7 +24,7 @@ fn first_byte(cache: &Cache, page: u64) -> u8 {
 fn turn_over(machine: &Machine, cache: &Cache) {
     for round in 0..3 {
         for page in 0..64 {
-            machine.write(cache, FILE, 100 + 16 * page, &[round; 16 * BLOCK_BYTES]).expect("room");
+            machine.write(cache, FILE, 100 + 16 * page, &[round; 16 * BLOCK_BYTES]).expect("space");
         }
         cache.drain().expect("disks that work");
     }
@@ -39,14 +39,14 @@ fn mounted_on(machine: &Machine, older: &Arc<SimDisk>) -> Result<Cache, CacheErr
 fn a_store_that_was_put_back_to_an_earlier_mount_is_refused() {
     let machine = Machine::new(1);
     let cache = machine.open();
-    machine.write(&cache, FILE, 3, &[1; BLOCK_BYTES]).expect("room");
+    machine.write(&cache, FILE, 3, &[1; BLOCK_BYTES]).expect("space");
     cache.drain().expect("disks that work");
     drop(cache);
     let older = machine.store.fork(&machine.power, 9);
     // Two more mounts: a page is written, synced and taken home, and another one, whose records stay in the buffer.
     for page in [3, 4] {
         let cache = machine.open();
-        machine.write(&cache, FILE, page, &[2; BLOCK_BYTES]).expect("room");
+        machine.write(&cache, FILE, page, &[2; BLOCK_BYTES]).expect("space");
         machine.sync(&cache).expect("disks that work");
         if page == 3 {
             turn_over(&machine, &cache);
@@ -65,15 +65,15 @@ fn a_store_that_was_put_back_to_an_earlier_mount_is_refused() {
 fn a_store_that_was_put_back_within_a_mount_is_refused_once_the_buffer_has_let_go() {
     let machine = Machine::new(2);
     let cache = machine.open();
-    machine.write(&cache, FILE, 3, &[1; BLOCK_BYTES]).expect("room");
+    machine.write(&cache, FILE, 3, &[1; BLOCK_BYTES]).expect("space");
     cache.drain().expect("disks that work");
     // A copy of the disk while the store is mounted, as cloud volumes offer.
     let older = machine.store.fork(&machine.power, 9);
-    machine.write(&cache, FILE, 3, &[2; BLOCK_BYTES]).expect("room");
+    machine.write(&cache, FILE, 3, &[2; BLOCK_BYTES]).expect("space");
     machine.sync(&cache).expect("disks that work");
     let still_in_the_buffer = machine.buffer.fork(&machine.power, 9);
     turn_over(&machine, &cache);
-    machine.write(&cache, FILE, 4, &[3; 100]).expect("room");
+    machine.write(&cache, FILE, 4, &[3; 100]).expect("space");
     machine.sync(&cache).expect("disks that work");
     std::mem::forget(cache);
     let refused = mounted_on(&machine, &older).err();
@@ -92,7 +92,7 @@ fn wherever_a_start_is_cut_off_the_store_knows_of_each_mount_that_the_buffer_kno
         for operations in 0..40 {
             let machine = Machine::new(seed);
             let cache = machine.open();
-            machine.write(&cache, FILE, 3, &[1; 100]).expect("room");
+            machine.write(&cache, FILE, 3, &[1; 100]).expect("space");
             machine.sync(&cache).expect("disks that work");
             drop(cache);
             machine.power.cut_after(operations);
@@ -124,16 +124,16 @@ fn what_a_failed_flush_of_the_buffer_dropped_is_written_again_before_anything_re
         let machine = Machine::new(seed);
         machine.buffer.set_dropped(Dropped::AtPowerLoss);
         let cache = machine.open();
-        machine.write(&cache, FILE, 1, &[1; 100]).expect("room");
+        machine.write(&cache, FILE, 1, &[1; 100]).expect("space");
         machine.sync(&cache).expect("disks that work");
-        machine.write(&cache, FILE, 2, &[2; 9]).expect("room");
+        machine.write(&cache, FILE, 2, &[2; 9]).expect("space");
         machine.buffer.set_faults(ONE_FLUSH);
         machine.sync(&cache).expect_err("its flush fails");
         machine.buffer.set_faults(Faults::default());
         std::mem::forget(cache);
         let cache = machine.open();
         believed += u32::from(first_byte(&cache, 2) == 2);
-        machine.write(&cache, FILE, 3, &[3; 100]).expect("room");
+        machine.write(&cache, FILE, 3, &[3; 100]).expect("space");
         machine.sync(&cache).expect("disks that work");
         let second = first_byte(&cache, 2);
         drop(cache);
@@ -152,7 +152,7 @@ fn what_a_failed_flush_of_the_store_dropped_is_written_again_before_the_buffer_l
         let machine = Machine::new(seed);
         machine.store.set_dropped(Dropped::AtPowerLoss);
         let cache = machine.open();
-        machine.write(&cache, FILE, 1, &[1; BLOCK_BYTES]).expect("room");
+        machine.write(&cache, FILE, 1, &[1; BLOCK_BYTES]).expect("space");
         machine.sync(&cache).expect("disks that work");
         // It goes home, the store's flush fails, and the process is killed.
         machine.store.set_faults(ONE_FLUSH);
@@ -178,9 +178,9 @@ fn what_a_failed_flush_of_the_store_dropped_is_written_again_before_the_buffer_l
 fn a_store_whose_last_blocks_cannot_be_read_is_refused_where_they_deleted_a_volume() {
     let machine = Machine::new(8);
     let cache = machine.open();
-    machine.write(&cache, FILE, 3, &[1; BLOCK_BYTES]).expect("room");
+    machine.write(&cache, FILE, 3, &[1; BLOCK_BYTES]).expect("space");
     let new = NewVolume { name: "copy", mode: VolumeMode::Writable, created: 1 };
-    let copy = cache.clone_volume(&new).expect("room");
+    let copy = cache.clone_volume(&new).expect("space");
     cache.drain().expect("disks that work");
     let before = machine.store.written_blocks();
     cache.delete_volume(copy).expect("it is there");
@@ -199,11 +199,11 @@ fn a_store_whose_last_blocks_cannot_be_read_is_refused_where_they_deleted_a_volu
 fn a_store_whose_last_blocks_cannot_be_read_is_refused_where_they_held_what_only_the_store_has() {
     let machine = Machine::new(7);
     let cache = machine.open();
-    machine.write(&cache, FILE, 3, &[1; BLOCK_BYTES]).expect("room");
+    machine.write(&cache, FILE, 3, &[1; BLOCK_BYTES]).expect("space");
     cache.drain().expect("disks that work");
     let before = machine.store.written_blocks();
     let new = NewVolume { name: "copy", mode: VolumeMode::Writable, created: 1 };
-    cache.clone_volume(&new).expect("room");
+    cache.clone_volume(&new).expect("space");
     std::mem::forget(cache);
     let after = machine.store.written_blocks();
     let written: Vec<_> = after.into_iter().filter(|at| !before.contains(at)).collect();

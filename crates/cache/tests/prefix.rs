@@ -73,7 +73,7 @@ fn what_was_drained_is_in_the_store_alone() {
 }
 
 #[test]
-fn a_buffer_full_of_what_is_home_already_is_room_after_a_restart() {
+fn a_buffer_full_of_what_is_home_already_is_free_after_a_restart() {
     let machine = Machine::new(3);
     let object = ObjectId { slot: 1, generation: 1 };
     let cache = machine.open().expect("an empty store");
@@ -83,12 +83,12 @@ fn a_buffer_full_of_what_is_home_already_is_room_after_a_restart() {
         let slot: Slot<Credit> = Slot::new();
         cache.admit(Cost::of(&changes), slot.then());
         let credit = slot.take().unwrap_or_else(|| slot.wait(&machine, cache, &mut Random::new(page)));
-        let mut credit = credit.expect("room, sooner or later");
+        let mut credit = credit.expect("space, sooner or later");
         cache.apply(&mut credit, &changes).expect("power");
     };
     // Until the buffer is so full that a writer would have to wait.
-    let has_room = |cache: &Cache| cache.status().buffer_room_bytes > cache.status().buffer_bytes / 7;
-    let pages = (0..).take_while(|_| has_room(&cache)).map(|page| write(&cache, page, 1)).count() as u64;
+    let has_space = |cache: &Cache| cache.status().buffer_free_bytes > cache.status().buffer_bytes / 7;
+    let pages = (0..).take_while(|_| has_space(&cache)).map(|page| write(&cache, page, 1)).count() as u64;
     let slot = Slot::new();
     cache.sync(slot.then());
     cache.step(Task::Commit);
@@ -119,14 +119,14 @@ fn a_read_larger_than_memory_ends() {
 }
 
 #[test]
-fn a_start_tells_how_many_transactions_it_found_and_their_pages_keep_their_room() {
+fn a_start_tells_how_many_transactions_it_found_and_their_pages_keep_their_space() {
     let machine = Machine::new(1);
     let object = ObjectId { slot: 1, generation: 1 };
     let cache = machine.open().expect("an empty store");
     for page in 0..30 {
         let bytes = [page as u8 + 1; 100];
         let changes = [Change::Write { object, offset: page * BLOCK_BYTES as u64 + 50, bytes: &bytes }];
-        let mut credit = cache.admit_at_once(Cost::of(&changes)).expect("power").expect("room");
+        let mut credit = cache.admit_at_once(Cost::of(&changes)).expect("power").expect("space");
         cache.apply(&mut credit, &changes).expect("power");
     }
     let slot = Slot::new();

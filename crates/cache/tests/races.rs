@@ -34,7 +34,7 @@ impl Machine {
         self.disks.open(self.clock.clone(), settings).expect("sound media")
     }
 
-    /// Writes where there is room; steps until there is.
+    /// Writes where there is space; steps until there is.
     fn write(&self, cache: &Cache, object: ObjectId, page: u64, bytes: &[u8]) -> Result<(), CacheError> {
         let changes = [Change::Write { object, offset: page * BLOCK_BYTES as u64, bytes }];
         self.apply(cache, Cost::of(&changes), &changes)
@@ -98,12 +98,12 @@ fn what_a_cut_made_unneeded_stays_in_the_buffer_until_the_cut_is_durable() {
         let machine = Machine::new(seed, 1024);
         let cache = machine.open();
         // A write-back takes 256 pages: the victim is not among them.
-        (0..256).for_each(|page| machine.write(&cache, filler, page, &[1; 4096]).expect("room"));
+        (0..256).for_each(|page| machine.write(&cache, filler, page, &[1; 4096]).expect("space"));
         machine.sync(&cache);
-        machine.write(&cache, victim, 0, &[7; 4096]).expect("room");
+        machine.write(&cache, victim, 0, &[7; 4096]).expect("space");
         machine.sync(&cache);
         // The write-back must commit this first, and tells us; then the victim goes, before the write-back ends.
-        machine.write(&cache, filler, 0, &[2; 10]).expect("room");
+        machine.write(&cache, filler, 0, &[2; 10]).expect("space");
         let inner = cache.clone();
         cache.sync(Box::new(move |_| {
             let applying = inner.clone();
@@ -114,7 +114,7 @@ fn what_a_cut_made_unneeded_stays_in_the_buffer_until_the_cut_is_durable() {
                 ]
             };
             let enter = move |credit: Result<Credit, CacheError>| {
-                applying.apply(&mut credit.expect("room"), &changes()).expect("power");
+                applying.apply(&mut credit.expect("space"), &changes()).expect("power");
             };
             inner.admit(Cost::of(&changes()), Box::new(enter));
         }));
@@ -166,7 +166,7 @@ fn a_writer_who_waits_for_dirty_pages_is_let_in_by_the_thread_that_takes_them_ho
             let (credit, by) = told.lock().expect("no panic").take().expect("an answer");
             waited += u64::from(waits);
             told_by_committer += u64::from(waits && by != here);
-            cache.apply(&mut credit.expect("room"), &changes).expect("power");
+            cache.apply(&mut credit.expect("space"), &changes).expect("power");
         }
         done.store(true, Ordering::Relaxed);
         committer.join().expect("no panic");
@@ -204,14 +204,14 @@ fn a_page_written_again_while_it_fails_to_go_home_keeps_one_reservation_and_no_m
     let cache = machine.open();
     let bytes = [1; 100];
     for round in 0..3 {
-        machine.write(&cache, object(1), 0, &bytes).expect("room");
+        machine.write(&cache, object(1), 0, &bytes).expect("space");
         let inner = cache.clone();
         // Called by the commit in the middle of the write-back.
         cache.sync(Box::new(move |_| {
             let applying = inner.clone();
             let changes = move || [Change::Write { object: object(1), offset: 200, bytes: &[2; 100] }];
             let enter = move |credit: Result<Credit, CacheError>| {
-                applying.apply(&mut credit.expect("room"), &changes()).expect("power");
+                applying.apply(&mut credit.expect("space"), &changes()).expect("power");
             };
             inner.admit(Cost::of(&changes()), Box::new(enter));
         }));
@@ -233,10 +233,10 @@ fn a_page_whose_base_is_damaged_does_not_fill_the_buffer() {
     // Ten times the buffer goes through it.
     let roll = |cache: &Cache| {
         for index in 0..640 {
-            machine.write(cache, object(2), 16 * (index % 64), &[2; 16 * BLOCK_BYTES]).expect("room");
+            machine.write(cache, object(2), 16 * (index % 64), &[2; 16 * BLOCK_BYTES]).expect("space");
         }
     };
-    machine.write(&cache, object(1), 0, &[0xab; BLOCK_BYTES]).expect("room");
+    machine.write(&cache, object(1), 0, &[0xab; BLOCK_BYTES]).expect("space");
     cache.drain().expect("devices that work");
     // Nor does the log have the page any more.
     roll(&cache);
@@ -310,7 +310,7 @@ fn what_nobody_synced_is_durable_after_the_interval_however_long_the_committer_m
             let admitted: Answer<Credit> = Answer::default();
             let changes = [Change::Write { object: object(1), offset: 0, bytes: &[round; 10] }];
             cache.admit(Cost::of(&changes), admitted.then());
-            let mut credit = admitted.take().expect("room at once").expect("room");
+            let mut credit = admitted.take().expect("space at once").expect("space");
             let sequence = cache.apply(&mut credit, &changes).expect("power");
             drop(credit);
             assert!(soon(|| cache.status().durable >= sequence), "{:?}", cache.status());
@@ -319,7 +319,7 @@ fn what_nobody_synced_is_durable_after_the_interval_however_long_the_committer_m
 }
 
 #[test]
-fn room_that_is_given_back_unused_lets_the_next_one_in() {
+fn space_that_is_given_back_unused_lets_the_next_one_in() {
     with_committer(Duration::from_secs(3600), |cache| {
         let most = cache.transaction_bytes_max() - 8192;
         let cost = Cost { pages: 1, bytes: most, records: 1, frees: false };
@@ -328,7 +328,7 @@ fn room_that_is_given_back_unused_lets_the_next_one_in() {
             let admitted: Answer<Credit> = Answer::default();
             cache.admit(cost, admitted.then());
             match admitted.take() {
-                Some(credit) => inside.push(credit.expect("room")),
+                Some(credit) => inside.push(credit.expect("space")),
                 None => break admitted,
             }
         };
@@ -343,7 +343,7 @@ fn room_that_is_given_back_unused_lets_the_next_one_in() {
 fn a_read_that_nobody_fetched_for_does_not_keep_its_page_from_going_home() {
     let machine = Machine::new(1, 1024);
     let cache = machine.open();
-    machine.write(&cache, object(1), 0, &[1; 100]).expect("room");
+    machine.write(&cache, object(1), 0, &[1; 100]).expect("space");
     let read = Answer::default();
     cache.read(object(1), 0, 200, 200, read.then());
     // The workers end before one of them takes it.

@@ -155,8 +155,8 @@ fn nothing_goes_home_between_two_attempts_to_rescue_it() {
             let bytes = [1 + page as u8 % 200; BLOCK_BYTES];
             let changes =
                 [Change::Write { object: OBJECT, offset: page * BLOCK_BYTES as u64, bytes: &bytes }];
-            let mut credit = cache.admit_at_once(Cost::of(&changes)).expect("room").expect("room");
-            cache.apply(&mut credit, &changes).expect("room");
+            let mut credit = cache.admit_at_once(Cost::of(&changes)).expect("space").expect("space");
+            cache.apply(&mut credit, &changes).expect("space");
         };
         (0..PAGES).for_each(write);
         cache.sync(Box::new(|outcome| outcome.expect("both media work")));
@@ -219,15 +219,15 @@ fn a_page_that_was_written_after_a_cut_that_is_stuck_and_is_home_is_in_the_rescu
     let machine = plain::Machine::new(3);
     let cache = machine.open();
     for page in (0..64).flat_map(|page| [FIRST + page, SECOND + page]) {
-        machine.write(&cache, FILE, page, &[1; BLOCK_BYTES]).expect("room");
+        machine.write(&cache, FILE, page, &[1; BLOCK_BYTES]).expect("space");
     }
     cache.drain().expect("disks that work");
     drop(cache);
     let leaf = damage_leaf(&machine);
     let cache = machine.open();
     let cut = [Change::Zero { object: FILE, offset: 0, len: 2000 * BLOCK_BYTES as u64 }];
-    machine.apply(&cache, &cut).expect("room");
-    machine.write(&cache, FILE, SECOND, &[2; BLOCK_BYTES]).expect("room");
+    machine.apply(&cache, &cut).expect("space");
+    machine.write(&cache, FILE, SECOND, &[2; BLOCK_BYTES]).expect("space");
     machine.sync(&cache).expect("disks that work");
     cache.drain().expect_err("the cut is stuck");
     let status = cache.status();

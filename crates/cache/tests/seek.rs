@@ -67,7 +67,7 @@ impl Machine {
     fn apply(&self, cache: &Cache, random: &mut Random, change: Change<'_>) {
         let changes = [change];
         let mut credit: Credit = self.wait(cache, random, |then| cache.admit(Cost::of(&changes), then));
-        cache.apply(&mut credit, &changes).expect("room");
+        cache.apply(&mut credit, &changes).expect("space");
     }
 
     fn seek(&self, cache: &Cache, random: &mut Random, pages: Range<u64>, wanted: Wanted) -> Option<u64> {

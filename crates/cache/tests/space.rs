@@ -205,7 +205,7 @@ impl Machine {
 #[test]
 fn pages_that_a_crash_left_dirty_keep_their_reservation_though_the_store_has_less_space_afterwards() {
     let mut machine = Machine::new();
-    (0..64 * SEGMENT_BLOCKS).for_each(|page| machine.write(page, &mut |_| {}).expect("room"));
+    (0..64 * SEGMENT_BLOCKS).for_each(|page| machine.write(page, &mut |_| {}).expect("space"));
     (0..100).for_each(|_| machine.work(&mut |_| {}));
     machine.reserve_all();
     machine.cache.sync(Box::new(|outcome| outcome.expect("power")));
@@ -220,7 +220,7 @@ fn pages_that_a_crash_left_dirty_keep_their_reservation_though_the_store_has_les
 #[test]
 fn what_gives_space_back_is_granted_space_that_there_is_not() {
     let machine = Machine::new();
-    (0..64 * SEGMENT_BLOCKS).for_each(|page| machine.write(page, &mut |_| {}).expect("room"));
+    (0..64 * SEGMENT_BLOCKS).for_each(|page| machine.write(page, &mut |_| {}).expect("space"));
     machine.reserve_all();
     let dirty = machine.assert_all_is_reserved();
     // Of each file to be truncated, the last page is zeroed from somewhere on.
@@ -243,7 +243,7 @@ impl Machine {
         let settings = Settings { dirty_bytes_max, dirty_age_max, ..Settings::default() };
         let machine = Machine::sized(SEGMENT_BLOCKS, settings);
         for page in 0..HALF {
-            machine.write_to(OTHER_FILE, page, &mut |_| {}).expect("room");
+            machine.write_to(OTHER_FILE, page, &mut |_| {}).expect("space");
         }
         machine.cache.drain().expect("sound media");
         machine.reserve_all();
@@ -276,21 +276,21 @@ impl Machine {
 const HALF: u64 = SEGMENTS * SEGMENT_BLOCKS / 2;
 
 #[test]
-fn pages_for_which_the_store_has_no_room_have_it_cleaned_until_it_has_some() {
+fn pages_for_which_the_store_has_no_space_have_it_cleaned_until_it_has_some() {
     for somebody_waits in [true, false] {
         let machine = Machine::crowded();
         let mut random = Random::new(2);
         machine.use_up_free_segments(|| random.below(HALF));
         let begun = machine.clock.monotonic();
         if somebody_waits {
-            machine.write(0, &mut |_| {}).expect("cleaning makes room");
+            machine.write(0, &mut |_| {}).expect("cleaning makes space");
         }
         machine.take_all_home(begun);
     }
 }
 
 #[test]
-fn where_pages_find_no_room_and_cleaning_makes_none_writers_are_told_at_once_and_deletions_help() {
+fn where_pages_find_no_space_and_cleaning_makes_none_writers_are_told_at_once_and_deletions_help() {
     let machine = Machine::crowded();
     let mut new = HALF..;
     loop {

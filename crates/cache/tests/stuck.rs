@@ -48,8 +48,8 @@ fn damaged(seed: u64) -> Machine {
     let machine = Machine::new(seed);
     let cache = machine.open();
     for page in 0..64 {
-        machine.write(&cache, VICTIM, 2 * page, &[0xab; BLOCK_BYTES]).expect("room");
-        machine.write(&cache, OTHER, 2 * page, &[0xcd; BLOCK_BYTES]).expect("room");
+        machine.write(&cache, VICTIM, 2 * page, &[0xab; BLOCK_BYTES]).expect("space");
+        machine.write(&cache, OTHER, 2 * page, &[0xcd; BLOCK_BYTES]).expect("space");
     }
     cache.drain().expect("devices that work");
     drop(cache);
@@ -98,9 +98,9 @@ fn a_cut_that_cannot_go_home_does_not_fill_the_buffer_and_survives_a_crash_with_
         let machine = damaged(seed);
         let cache = machine.open();
         let cut = [Change::Zero { object: VICTIM, offset: 0, len: 1 << 30 }];
-        machine.write(&cache, VICTIM, 4, &[3; 100]).expect("room");
-        machine.apply(&cache, &cut).expect("room");
-        machine.write(&cache, VICTIM, 6, &[5; 100]).expect("room");
+        machine.write(&cache, VICTIM, 4, &[3; 100]).expect("space");
+        machine.apply(&cache, &cut).expect("space");
+        machine.write(&cache, VICTIM, 6, &[5; 100]).expect("space");
         machine.fill(&cache, OTHER).expect("it does not concern them");
         assert!(cache.status().stuck.iter().any(|stuck| stuck.page.is_none()), "{:?}", cache.status());
         machine.sync(&cache).expect("a buffer that works");
@@ -119,14 +119,14 @@ fn a_cut_that_cannot_go_home_does_not_fill_the_buffer_and_survives_a_crash_with_
 fn a_cut_that_was_logged_again_takes_out_what_is_older_and_leaves_what_is_newer() {
     let machine = Machine::new(20);
     let cache = machine.open();
-    let write = |page, byte| machine.write(&cache, VICTIM, page, &[byte; 100]).expect("room");
+    let write = |page, byte| machine.write(&cache, VICTIM, page, &[byte; 100]).expect("space");
     (0..4).for_each(|page| write(page, 1));
     let cut = [Change::Zero { object: VICTIM, offset: 0, len: 4 * BLOCK_BYTES as u64 }];
-    machine.apply(&cache, &cut).expect("room");
+    machine.apply(&cache, &cut).expect("space");
     let at = cache.status().applied;
     write(2, 2);
     let record = buffer::Record::Cut { object: VICTIM, from: device::PageNo(0), to: device::PageNo(4) };
-    cache.buffer().append_merged(at, &[record]).expect("room");
+    cache.buffer().append_merged(at, &[record]).expect("space");
     machine.sync(&cache).expect("a buffer that works");
     drop(cache);
     machine.crash();
@@ -142,7 +142,7 @@ fn a_cut_that_was_logged_again_takes_out_what_is_older_and_leaves_what_is_newer(
 fn a_store_that_fails_all_writes_fails_writers_after_a_while_and_no_reader_and_recovers() {
     let machine = Machine::new(30);
     let cache = machine.open();
-    machine.write(&cache, OTHER, 0, &[7; BLOCK_BYTES]).expect("room");
+    machine.write(&cache, OTHER, 0, &[7; BLOCK_BYTES]).expect("space");
     cache.drain().expect("devices that work");
     machine.store.set_faults(ALWAYS);
     let error = machine.fill(&cache, VICTIM).expect_err("the buffer is full and nothing goes home");
@@ -175,7 +175,7 @@ fn a_store_that_fails_all_writes_fails_writers_after_a_while_and_no_reader_and_r
 fn a_store_that_cannot_even_be_read_fails_writers_of_parts_of_pages_after_a_while() {
     let machine = Machine::new(31);
     let cache = machine.open();
-    machine.fill(&cache, VICTIM).expect("room");
+    machine.fill(&cache, VICTIM).expect("space");
     cache.drain().expect("devices that work");
     drop(cache);
     let cache = machine.open();
@@ -201,9 +201,9 @@ fn a_store_that_cannot_even_be_read_fails_writers_of_parts_of_pages_after_a_whil
 fn a_store_that_cannot_be_asked_what_is_home_fails_writers_after_a_while() {
     let machine = Machine::new(33);
     let cache = machine.open();
-    machine.fill(&cache, VICTIM).expect("room");
+    machine.fill(&cache, VICTIM).expect("space");
     cache.drain().expect("devices that work");
-    machine.write(&cache, VICTIM, 3, &[5; 100]).expect("room");
+    machine.write(&cache, VICTIM, 3, &[5; 100]).expect("space");
     machine.sync(&cache).expect("a buffer that works");
     drop(cache);
     machine.crash();
@@ -266,7 +266,7 @@ fn a_sync_after_the_last_commit_of_a_stop_is_answered() {
         Box::new(move |credit| *entered.lock().expect("one thread") = Some(credit)),
     );
     let admitted: Option<Result<Credit, CacheError>> = slot.lock().expect("one thread").take();
-    let mut credit = admitted.expect("room at once").expect("room");
+    let mut credit = admitted.expect("space at once").expect("space");
     cache.stop();
     cache.drain().expect("devices that work");
     let sequence = cache.apply(&mut credit, &change).expect("it was let in before");
@@ -285,11 +285,11 @@ fn a_damaged_node_of_a_deleted_volume_keeps_nobody_from_the_space_that_cleaning_
     let machine = Machine::new(21);
     let cache = machine.open();
     for page in 0..64 {
-        machine.write(&cache, VICTIM, 2 * page, &[0xab; BLOCK_BYTES]).expect("room");
-        machine.write(&cache, OTHER, 2 * page, &[0xcd; BLOCK_BYTES]).expect("room");
+        machine.write(&cache, VICTIM, 2 * page, &[0xab; BLOCK_BYTES]).expect("space");
+        machine.write(&cache, OTHER, 2 * page, &[0xcd; BLOCK_BYTES]).expect("space");
     }
     let new = NewVolume { name: "copy", mode: VolumeMode::ReadOnly, created: 1 };
-    let copy = cache.clone_volume(&new).expect("room");
+    let copy = cache.clone_volume(&new).expect("space");
     machine.apply(&cache, &[Change::Delete { object: VICTIM }]).expect("a deletion");
     cache.drain().expect("devices that work");
     drop(cache);
@@ -298,7 +298,7 @@ fn a_damaged_node_of_a_deleted_volume_keeps_nobody_from_the_space_that_cleaning_
     cache.delete_volume(copy).expect("a note");
     let mut random = Random::new(5);
     for _ in 0..12_000 {
-        machine.write(&cache, OTHER, random.below(5_600), &[3; BLOCK_BYTES]).expect("room after cleaning");
+        machine.write(&cache, OTHER, random.below(5_600), &[3; BLOCK_BYTES]).expect("space after cleaning");
     }
     assert!(cache.store().is_freeing(), "the damaged node stays");
     assert!(cache.store().counters().segments_cleaned > 0, "nothing had to be cleaned");
@@ -366,7 +366,7 @@ const AT_ONCE: Duration = Duration::from_secs(5);
 fn a_file_system_that_takes_back_what_it_gave_is_enospc_at_once_and_all_goes_on_when_it_has_space_again() {
     let machine = Machine::new(35);
     let cache = machine.open();
-    machine.write(&cache, VICTIM, 3, &[5; 100]).expect("room");
+    machine.write(&cache, VICTIM, 3, &[5; 100]).expect("space");
     machine.sync(&cache).expect("a buffer that works");
     // Nobody has told the store that it is a sparse file, or that each write takes new space: copy-on-write, or a quota.
     machine.store.set_space(machine.store.written_blocks().len() as u64);
@@ -438,14 +438,14 @@ fn an_unmount_above_a_store_whose_reads_time_out_tries_each_page_once_and_ends()
     const PAGES: u64 = 600;
     let machine = Machine::new(12);
     let cache = machine.open();
-    (0..PAGES).for_each(|page| machine.write(&cache, VICTIM, page, &[1; BLOCK_BYTES]).expect("room"));
+    (0..PAGES).for_each(|page| machine.write(&cache, VICTIM, page, &[1; BLOCK_BYTES]).expect("space"));
     cache.drain().expect("disks that work");
     drop(cache);
     let (disk, clock) = (machine.store.clone(), machine.clock.clone());
     let slow = Arc::new(TimesOut { disk, clock, away: false.into(), timeouts: 0.into() });
     let cache = machine.open_on(slow.clone(), machine.buffer.clone()).expect("sound media");
     // Their bases are needed before they can go home.
-    (0..PAGES).for_each(|page| machine.write(&cache, VICTIM, page, &[2; 100]).expect("room"));
+    (0..PAGES).for_each(|page| machine.write(&cache, VICTIM, page, &[2; 100]).expect("space"));
     slow.away.store(true, Ordering::Relaxed);
     let error = cache.drain().expect_err("nothing can go home");
     assert!(error.to_string().contains("timed out"), "{error}");

@@ -31,7 +31,7 @@ fn open(disks: &Disks, inline: bool) -> Cache {
         dirty_bytes_max: 60 * BLOCK_BYTES as u64,
         commit_inline_below: Duration::from_micros(if inline { 1_000_000 } else { 0 }),
         checkpoint_blocks: 200,
-        // Without power nothing goes home: where all is durable and all clients wait for room, only this ends them.
+        // Without power nothing goes home: where all is durable and all clients wait for space, only this ends them.
         store_patience: Duration::from_secs(2),
         ..Settings::default()
     };

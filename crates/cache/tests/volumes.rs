@@ -87,7 +87,7 @@ struct Tally {
     handed_over: u64,
     handed_over_by_crash: u64,
     deleted: u64,
-    /// Operations for which there was no room.
+    /// Operations for which there was no space.
     full: u64,
 }
 
@@ -214,7 +214,7 @@ impl World {
                 self.machine.clock.advance(Duration::from_millis(self.run.random.below(400)));
                 true
             }
-            _ => self.run.apply(&self.machine, cache) || self.needs_room(),
+            _ => self.run.apply(&self.machine, cache) || self.needs_space(),
         };
         go_on && !self.machine.power.lost()
     }
@@ -225,7 +225,7 @@ impl World {
         false
     }
 
-    fn needs_room(&mut self) -> bool {
+    fn needs_space(&mut self) -> bool {
         self.tally.full += u64::from(!self.machine.power.lost());
         false
     }
@@ -436,7 +436,7 @@ fn after_a_crash_at_any_moment_every_volume_is_what_it_was_or_became() {
 }
 
 #[test]
-fn where_a_store_has_no_room_for_what_volumes_no_longer_share_nothing_is_lost() {
+fn where_a_store_has_no_space_for_what_volumes_no_longer_share_nothing_is_lost() {
     let mut tally = Tally::default();
     for seed in 0..16 {
         let mut world = World { tally, ..World::new(seed, SMALL) };

@@ -1,4 +1,4 @@
-//! What rooms ask the machine for: time and randomness. Both come in as arguments, so that the simulator runs
+//! What crates ask the machine for: time and randomness. Both come in as arguments, so that the simulator runs
 //! what ships.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -1,7 +1,7 @@
 //! Ranges of a file as space: allocated, zeroed, punched out, and sought.
 //!
 //! A store that writes to a log has no place to keep for a page that is not there yet, and needs a new one each time
-//! that a page is written. So allocating looks whether there is room now, as a whole and before anything changes, and
+//! that a page is written. So allocating looks whether there is space now, as a whole and before anything changes, and
 //! keeps none of it back.
 
 use crate::core::Core;
@@ -23,8 +23,8 @@ const PAGE: u64 = BLOCK_BYTES as u64;
 /// What to do with a range of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allocate {
-    /// There is room for all of it, or the call fails; what is there stays.
-    Room,
+    /// There is space for all of it, or the call fails; what is there stays.
+    Space,
     /// It reads as zeros; whole pages of it become holes.
     Zeros,
     /// Like `Zeros`; the file's size never changes.
@@ -81,7 +81,7 @@ impl Transaction<'_> {
         let (slot, mut hot) = self.find_file(ino)?;
         // What lies behind the end is zeros already, so the last page can go as a whole.
         let last = if end >= hot.size() { hot.size().next_multiple_of(PAGE) } else { end };
-        if what != Allocate::Room && hot.is_written() && offset < last {
+        if what != Allocate::Space && hot.is_written() && offset < last {
             self.also(DataChange::Zero { object: object(slot, &hot), offset, len: last - offset });
             hot.charge_without(offset, last);
         }
@@ -93,13 +93,13 @@ impl Transaction<'_> {
     }
 }
 
-/// Holes of a range, counted until they are more than there is room for.
+/// Holes of a range, counted until they are more than there is space for.
 struct Count {
     core: Arc<Core>,
     object: ObjectId,
     left: Range<PageNo>,
     /// Pages that may still be missing.
-    room: u64,
+    space: u64,
     done: Done<()>,
 }
 
@@ -121,11 +121,11 @@ impl Count {
             Err(error) => (self.done)(Err(error.into())),
             Ok(data) => {
                 let end = data.unwrap_or(self.left.end);
-                match self.room.checked_sub(end.0 - hole.0) {
+                match self.space.checked_sub(end.0 - hole.0) {
                     None => (self.done)(Err(FsError::NoSpace)),
                     Some(_) if end == self.left.end => (self.done)(Ok(())),
-                    Some(room) => {
-                        (self.room, self.left.start) = (room, end);
+                    Some(space) => {
+                        (self.space, self.left.start) = (space, end);
                         self.go_on();
                     }
                 }
@@ -138,8 +138,8 @@ impl Count {
 impl Fs {
     /// Does something with the space of a range of at least one byte, as one transaction with size and times.
     ///
-    /// `Allocate::Room` fails with [`FsError::NoSpace`], and changes nothing, if the pages of the range that the file
-    /// lacks do not fit into the store now. It keeps no room back: a write there later may still find the store full.
+    /// `Allocate::Space` fails with [`FsError::NoSpace`], and changes nothing, if the pages of the range that the file
+    /// lacks do not fit into the store now. It keeps no space back: a write there later may still find the store full.
     pub fn allocate(&self, ino: Ino, what: Allocate, range: (u64, u64), size: Size, done: Done<()>) {
         let (offset, len) = range;
         let found = end_of(offset, len).and_then(|end| {
@@ -151,19 +151,19 @@ impl Fs {
             Ok(found) => found,
             Err(error) => return done(Err(error)),
         };
-        let cost = cost::allocate(what != Allocate::Room && is_whole_pages(offset, len));
+        let cost = cost::allocate(what != Allocate::Space && is_whole_pages(offset, len));
         let core = self.core().clone();
-        let change = move |room: Result<(), FsError>| match room {
+        let change = move |space: Result<(), FsError>| match space {
             Ok(()) => core.enter(cost, move |tx| tx.allocate(ino, what, range, size), done),
             Err(error) => done(Err(error)),
         };
-        let room = self.core().cache.store().room();
-        // Where there is room for the whole range nobody need know how much of it is there.
-        if what != Allocate::Room || pages.end.0 - pages.start.0 <= room {
+        let space = self.core().cache.store().writable_blocks();
+        // Where there is space for the whole range nobody need know how much of it is there.
+        if what != Allocate::Space || pages.end.0 - pages.start.0 <= space {
             return change(Ok(()));
         }
         let core = self.core().clone();
-        Count { core, object, left: pages, room, done: Box::new(change) }.go_on();
+        Count { core, object, left: pages, space, done: Box::new(change) }.go_on();
     }
 
     /// The first place at or after `offset` that is data, or a hole; exact to the page. A page that was zeroed in part

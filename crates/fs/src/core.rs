@@ -48,7 +48,7 @@ impl Core {
         self.state.write().expect("no panic while holding the file system's state")
     }
 
-    /// Lets `work` in when there is room for `cost`, makes its change visible as one transaction, and tells `done`.
+    /// Lets `work` in when there is space for `cost`, makes its change visible as one transaction, and tells `done`.
     /// An error of `work` or of the cache leaves everything as it was.
     pub(crate) fn enter<T: Send + 'static>(
         self: &Arc<Core>,

@@ -64,7 +64,7 @@ pub(crate) fn rename(from_levels: u8, to_levels: u8) -> Cost {
     Cost { frees: false, ..names }
 }
 
-/// The same, and a new inode at the old name, for which adding and removing have room.
+/// The same, and a new inode at the old name, for which adding and removing have space.
 pub(crate) fn rename_leaving_whiteout(from_levels: u8, to_levels: u8) -> Cost {
     plus(rename(from_levels, to_levels), ACLS)
 }

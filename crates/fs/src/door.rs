@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 /// Bytes of one `write`: Linux gives programs no more either (2 GiB) and FUSE 1 MiB; all of it is in memory.
 const WRITE_BYTES_MAX: usize = 64 << 20;
 
-/// Steps of background work that `create` makes to get room for its first transaction.
+/// Steps of background work that `create` makes to get space for its first transaction.
 const CREATE_STEPS_MAX: u32 = 1000;
 
 /// The file system: a handle, cheap to clone.
@@ -68,7 +68,7 @@ impl Fs {
     }
 
     /// Opens the file system in `cache`, reading all its metadata; deletes what was unlinked but open at the last
-    /// stop, in the background where there is no room at once.
+    /// stop, in the background where there is no space at once.
     ///
     /// # Errors
     /// [`FsError::Corrupt`] where the volume holds no file system, a newer one, or a damaged one; nothing is changed

@@ -1,4 +1,4 @@
-//! Tests of the room as a whole. `bench` runs operations in memory, on a plain model of the objects below; `machine`
+//! Tests of the crate as a whole. `bench` runs operations in memory, on a plain model of the objects below; `machine`
 //! runs them through the real cache on simulated disks; `model` is a plain file system that both are compared with.
 
 mod bench;

@@ -27,7 +27,7 @@ impl<'a> Listed<'a> {
 
 /// Whether the reply takes more entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum Space {
     Left,
     Full,
 }
@@ -38,15 +38,15 @@ pub(crate) fn dots(
     fs: &Fs,
     ino: Ino,
     offset: u64,
-    take: &mut dyn FnMut(Listed<'_>) -> Result<Room, FsError>,
+    take: &mut dyn FnMut(Listed<'_>) -> Result<Space, FsError>,
 ) -> Result<Option<u64>, FsError> {
-    if offset < 1 && take(Listed { ino, offset: 1, kind: Kind::Directory, name: b"." })? == Room::Full {
+    if offset < 1 && take(Listed { ino, offset: 1, kind: Kind::Directory, name: b"." })? == Space::Full {
         return Ok(None);
     }
     if offset < AFTER_DOTS {
         let parent = fs.parent(ino)?;
         let dots = Listed { ino: parent, offset: AFTER_DOTS, kind: Kind::Directory, name: b".." };
-        if take(dots)? == Room::Full {
+        if take(dots)? == Space::Full {
             return Ok(None);
         }
     }

@@ -7,7 +7,7 @@
 mod completions;
 
 use crate::attributes::{absent, caller, file_type, generation, ino, kind, permissions, set_time, to_kernel};
-use crate::directory::{Listed, Room, dots};
+use crate::directory::{Listed, Space, dots};
 use crate::errno::refused;
 use crate::kernel::{KernelCache, ask_of_kernel};
 use crate::latency::{Class, Latencies, Timer};
@@ -68,11 +68,11 @@ impl Door {
         let mut add = |listed: Listed<'_>| {
             let name = OsStr::from_bytes(listed.name);
             let full = reply.add(INodeNo(listed.ino.0), listed.offset, file_type(listed.kind), name);
-            if full { Room::Full } else { Room::Left }
+            if full { Space::Full } else { Space::Left }
         };
         match dots(&self.fs, ino, offset, &mut |dot| Ok(add(dot)))? {
             Some(cookie) => {
-                self.fs.read_directory(ino, cookie, &mut |entry| add(Listed::of(entry)) == Room::Left)
+                self.fs.read_directory(ino, cookie, &mut |entry| add(Listed::of(entry)) == Space::Left)
             }
             None => Ok(()),
         }
@@ -83,13 +83,13 @@ impl Door {
         let mut add = |listed: Listed<'_>, found: &Attributes| {
             let (ino, name) = (INodeNo(listed.ino.0), OsStr::from_bytes(listed.name));
             let full = reply.add(ino, listed.offset, name, &self.ttl, &to_kernel(found), generation(found));
-            if full { Room::Full } else { Room::Left }
+            if full { Space::Full } else { Space::Left }
         };
         let mut add_dot = |dot: Listed<'_>| Ok(add(dot, &self.fs.attributes(dot.ino)?));
         match dots(&self.fs, ino, offset, &mut add_dot)? {
-            Some(cookie) => self
-                .fs
-                .take_directory(ino, cookie, &mut |entry, found| add(Listed::of(entry), found) == Room::Left),
+            Some(cookie) => self.fs.take_directory(ino, cookie, &mut |entry, found| {
+                add(Listed::of(entry), found) == Space::Left
+            }),
             None => Ok(()),
         }
     }

@@ -10,7 +10,7 @@ use fuser::{Errno, ReplyLseek};
 pub(crate) fn allocation(mode: i32) -> Result<(Allocate, Size), Errno> {
     let size = if mode & libc::FALLOC_FL_KEEP_SIZE != 0 { Size::Stays } else { Size::Grows };
     match mode & !libc::FALLOC_FL_KEEP_SIZE {
-        0 => Ok((Allocate::Room, size)),
+        0 => Ok((Allocate::Space, size)),
         libc::FALLOC_FL_ZERO_RANGE => Ok((Allocate::Zeros, size)),
         libc::FALLOC_FL_PUNCH_HOLE if size == Size::Stays => Ok((Allocate::Hole, size)),
         _ => Err(Errno::EOPNOTSUPP),
@@ -56,8 +56,8 @@ mod tests {
     #[test]
     fn what_is_not_known_is_not_supported() {
         let keep = libc::FALLOC_FL_KEEP_SIZE;
-        assert_eq!(allocation(0).ok(), Some((Allocate::Room, Size::Grows)));
-        assert_eq!(allocation(keep).ok(), Some((Allocate::Room, Size::Stays)));
+        assert_eq!(allocation(0).ok(), Some((Allocate::Space, Size::Grows)));
+        assert_eq!(allocation(keep).ok(), Some((Allocate::Space, Size::Stays)));
         assert_eq!(allocation(libc::FALLOC_FL_PUNCH_HOLE | keep).ok(), Some((Allocate::Hole, Size::Stays)));
         assert_eq!(allocation(libc::FALLOC_FL_ZERO_RANGE).ok(), Some((Allocate::Zeros, Size::Grows)));
         let collapse = libc::FALLOC_FL_COLLAPSE_RANGE;

@@ -201,7 +201,7 @@ mod tests {
     fn numbered(blocks: u8) -> std::fs::File {
         let mut file = tempfile::tempfile().expect("a temporary file");
         for number in 0..blocks {
-            file.write_all(&[number; BLOCK_BYTES]).expect("room for a small file");
+            file.write_all(&[number; BLOCK_BYTES]).expect("space for a small file");
         }
         file
     }

@@ -66,7 +66,7 @@ pub enum HostError {
         /// The size.
         bytes: u64,
     },
-    /// The file system has no room.
+    /// The file system has no space.
     #[error("{path}: no space left for {doing}")]
     Full {
         /// The path.

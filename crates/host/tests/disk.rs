@@ -50,7 +50,7 @@ impl Drop for Loop {
 fn a_block_device_keeps_the_contract_where_one_can_be_made() {
     let directory = directory();
     let file = directory.path().join("backing");
-    fs::write(&file, vec![0; BYTES as usize]).expect("room for a small file");
+    fs::write(&file, vec![0; BYTES as usize]).expect("space for a small file");
     let Some(device) = Loop::on(&file) else {
         eprintln!("no loop devices for us here: only files were checked");
         return;
@@ -98,7 +98,7 @@ fn a_reader_cannot_write() {
 fn an_existing_file_is_overwritten_only_when_asked() {
     let directory = directory();
     let path = directory.path().join("disk");
-    fs::write(&path, "precious").expect("room for a small file");
+    fs::write(&path, "precious").expect("space for a small file");
     let error = Disk::create(&path, BYTES, Overwrite::No).expect_err("there is something");
     assert!(matches!(error, HostError::Exists { .. }), "{error}");
     assert_eq!(fs::read(&path).expect("still there"), b"precious");

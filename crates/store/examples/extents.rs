@@ -94,8 +94,8 @@ fn write(store: &Store, pages: impl Iterator<Item = u64>, home: u64) {
     let change =
         |page| Change::Write { object: FILE, page: PageNo(page), bytes: bytes.clone(), home: Sequence(home) };
     let mut vector: Vec<Change> = pages.map(change).collect();
-    store.reserve(vector.len() as u64).expect("room");
-    store.apply(&vector).expect("room");
+    store.reserve(vector.len() as u64).expect("space");
+    store.apply(&vector).expect("space");
     store.release(vector.len() as u64);
     vector.clear();
 }
@@ -129,10 +129,10 @@ fn main() {
     for (first, home) in (0..extents).step_by(VECTOR_PAGES as usize).zip(1..) {
         write(&store, (first..extents.min(first + VECTOR_PAGES)).map(|extent| 2 * extent), home);
         if store.blocks_since_checkpoint() >= CHECKPOINT_BLOCKS {
-            store.checkpoint().expect("room");
+            store.checkpoint().expect("space");
         }
     }
-    store.checkpoint().expect("room");
+    store.checkpoint().expect("space");
     drop(store);
     let store = open(&memory, &format!("{extents} extents, after a checkpoint"));
     store.begin(Incarnation(2)).expect("a good store");

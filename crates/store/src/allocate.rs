@@ -1,5 +1,5 @@
 //! Space below: a store that is a sparse file asks the file system that holds it for a segment's space before the segment counts as
-//! free. So a file system that is full is a smaller store, to all that counts room.
+//! free. So a file system that is full is a smaller store, to all that counts space.
 //!
 //! | free segments above what is [wanted](Map::wanted_below) | what is done |
 //! | --- | --- |
@@ -100,7 +100,7 @@ impl Store {
         counts.then(|| spare.unwrap_or(0) * BLOCK_BYTES as u64)
     }
 
-    /// Why there is no room.
+    /// Why there is no space.
     pub(crate) fn full(&self, map: &Map) -> StoreError {
         match map.segments.bare_count() {
             0 => StoreError::Full,

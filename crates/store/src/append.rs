@@ -84,7 +84,7 @@ impl Store {
         }
         self.holding_nodes(|| {
             self.load_for(&entries.iter().map(|entry| (volume, entry)).collect::<Vec<_>>())?;
-            self.make_room(writer, volume, &entries, class)?;
+            self.make_space(writer, volume, &entries, class)?;
             self.write_batch(writer, volume, data, &mut entries)?;
             self.change_map(writer, volume, &entries)
         })
@@ -111,9 +111,9 @@ impl Store {
         })
     }
 
-    /// Checks that the log has room for these log entries above the reserve of others, also where they need no segment: what
+    /// Checks that the log has space for these log entries above the reserve of others, also where they need no segment: what
     /// they change must be written by a checkpoint. Two checkpoints may make some.
-    fn make_room(
+    fn make_space(
         &self,
         writer: &mut Writer,
         volume: VolumeId,
@@ -203,7 +203,7 @@ impl Store {
     fn move_on(&self, cursor: &Cursor) -> Cursor {
         let mut map = self.map_mut();
         map.segments.close(cursor.segment);
-        let next = map.segments.take(Use::Log).expect("room was checked");
+        let next = map.segments.take(Use::Log).expect("space was checked");
         Cursor { segment: cursor.next, offset: 0, next, ..*cursor }
     }
 

@@ -39,7 +39,7 @@ pub enum Cleaning {
     /// A round has ended, in which this many segments died, or held less than was thought. Dead ones are free after
     /// two checkpoints.
     Emptied(u64),
-    /// Moving needs a free segment above the reserve for deletions, or room for the nodes that it changes. Two checkpoints may
+    /// Moving needs a free segment above the reserve for deletions, or space for the nodes that it changes. Two checkpoints may
     /// give it; if nothing was moved since they were last asked for, they did not.
     NeedsCheckpoint,
 }
@@ -137,7 +137,7 @@ impl Store {
         Ok(Cleaning::Emptied(emptied))
     }
 
-    /// Ends a round that needs more room than two checkpoints have made: its victims are left alone until more of them
+    /// Ends a round that needs more space than two checkpoints have made: its victims are left alone until more of them
     /// has died.
     pub fn end_round(&self) {
         self.lock_cleaner().give_up(self);
@@ -274,7 +274,7 @@ impl Store {
         let blocks_left = at.map_or(0, |(_, offset)| self.geometry.segment_blocks - offset);
         let taken = u64::from(blocks_left < pages.len() as u64);
         let holders = pages.iter().map(|(one, _)| &one.holders[..]);
-        pages.truncate(self.map().moves_with_room(holders, taken));
+        pages.truncate(self.map().moves_that_fit(holders, taken));
         let Some((places, filled)) = self.places_for_moved(victim, pages.len(), at) else {
             return Ok(Cleaning::NeedsCheckpoint);
         };
@@ -349,13 +349,13 @@ impl Store {
         self.write_blocks(boxed)
     }
 
-    /// Points all holders at the copies, which are durable; none of them, and `false`, if others have used the room for the nodes
+    /// Points all holders at the copies, which are durable; none of them, and `false`, if others have used the space for the nodes
     /// meanwhile.
     fn repoint(&self, moving: &[Moving], places: &[Block]) -> bool {
         // No checkpoint may be under way: it would take for clean what is changed now.
         let _writer = self.lock_writer();
         let mut map = self.map_mut();
-        if map.moves_with_room(moving.iter().map(|one| &one.holders[..]), 0) < places.len() {
+        if map.moves_that_fit(moving.iter().map(|one| &one.holders[..]), 0) < places.len() {
             return false;
         }
         let scan = map.scan(Purpose::Clean).as_ref();
@@ -411,7 +411,7 @@ impl Store {
 }
 
 impl Cleaner {
-    /// Ends a round for which there is no room: its victims are left alone until more of them has died.
+    /// Ends a round for which there is no space: its victims are left alone until more of them has died.
     pub(crate) fn give_up(&mut self, store: &Store) {
         let Some(round) = self.round.take() else { return };
         let mut map = store.map_mut();

@@ -11,10 +11,10 @@ pub enum StoreError {
     /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// No room. Nothing was changed. A checkpoint, or cleaning and two checkpoints, may find some.
+    /// No space. Nothing was changed. A checkpoint, or cleaning and two checkpoints, may find some.
     #[error("the store is full")]
     Full,
-    /// No room either, because the file system that holds the store has none to give. Nothing was changed.
+    /// No space either, because the file system that holds the store has none to give. Nothing was changed.
     #[error("{device}: the file system that holds the store is full")]
     FullBelow {
         /// Which device.
@@ -159,7 +159,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether there is no room, in the store or in what holds it: to a program, ENOSPC.
+    /// Whether there is no space, in the store or in what holds it: to a program, ENOSPC.
     pub fn is_full(&self) -> bool {
         match self {
             StoreError::Full | StoreError::FullBelow { .. } => true,

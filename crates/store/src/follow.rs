@@ -89,10 +89,10 @@ impl<'a> LogReader<'a> {
             return None;
         }
         let geometry = self.geometry;
-        let (at, room) = (geometry.start(segment).plus(offset), geometry.segment_blocks - offset);
-        let first = self.get(at, 1, ahead.min(room))?;
-        let claimed = claimed_entry_blocks(&first[0], geometry.id).filter(|&blocks| blocks <= room)?;
-        parse(geometry, at, self.get(at, claimed, ahead.max(claimed).min(room))?)
+        let (at, space) = (geometry.start(segment).plus(offset), geometry.segment_blocks - offset);
+        let first = self.get(at, 1, ahead.min(space))?;
+        let claimed = claimed_entry_blocks(&first[0], geometry.id).filter(|&blocks| blocks <= space)?;
+        parse(geometry, at, self.get(at, claimed, ahead.max(claimed).min(space))?)
     }
 
     /// The blocks of a segment that look like the beginning of a chunk. All of them are read together, if that is possible.

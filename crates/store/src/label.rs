@@ -103,7 +103,7 @@ impl Store {
         self.clone_by(&mut self.lock_writer(), from, new, sequence)
     }
 
-    /// The same for a volume that others write to meanwhile: refused where there is no room for what their pages need beside
+    /// The same for a volume that others write to meanwhile: refused where there is no space for what their pages need beside
     /// once nodes are shared. From that check on every reservation is as much.
     ///
     /// # Errors
@@ -154,7 +154,7 @@ impl Store {
         }
         let map = self.map();
         map.volumes.get(&from).ok_or(StoreError::NoSuchVolume { volume: from })?;
-        map.room_for_volume()
+        map.space_for_volume()
     }
 
     /// All volumes, by number.

@@ -46,8 +46,8 @@ impl Store {
 
     /// Blocks that can still be written, once all dead space is given back: free and dead ones, without the reserves
     /// and what is reserved.
-    pub fn room(&self) -> u64 {
+    pub fn writable_blocks(&self) -> u64 {
         let spare = self.device.spare_blocks();
-        self.map().room(spare)
+        self.map().writable_blocks(spare)
     }
 }

@@ -17,7 +17,7 @@ pub(crate) struct Piece {
     pub(crate) copy_blocks: u64,
     /// Blocks of pages.
     pub(crate) page_blocks: u64,
-    /// It starts the next segment, because the open one has no room for a log entry.
+    /// It starts the next segment, because the open one has no space for a log entry.
     pub(crate) moves_on: bool,
     /// Where the next chunk goes.
     pub(crate) then: Place,
@@ -46,16 +46,16 @@ pub(crate) fn plan(entries: &[LogEntry], from: Place, segment_blocks: u64) -> Ve
     let (mut pieces, mut at) = (Vec::new(), 0);
     let Place { mut offset, mut copy_bytes } = from;
     while at < entries.len() {
-        let mut room = stretches.end(offset) - offset;
-        let moves_on = room < least(&entries[at]) && offset + room == segment_blocks;
+        let mut space = stretches.end(offset) - offset;
+        let moves_on = space < least(&entries[at]) && offset + space == segment_blocks;
         if moves_on {
-            (offset, room) = (0, stretches.end(0));
+            (offset, space) = (0, stretches.end(0));
         }
         let begins = offset == stretches.start(offset);
         let copy_blocks = if begins { stretches.copy_blocks(copy_bytes) } else { 0 };
-        let mut piece = Piece { moves_on, ..fill(&entries[at..], at, room, copy_blocks) };
+        let mut piece = Piece { moves_on, ..fill(&entries[at..], at, space, copy_blocks) };
         assert!(
-            !piece.entries.is_empty() || room == 1 && !moves_on,
+            !piece.entries.is_empty() || space == 1 && !moves_on,
             "a stretch has space for an entry and its data"
         );
         copy_bytes = if begins { 0 } else { copy_bytes } + stretch::copy_bytes(piece.entries.len());
@@ -72,13 +72,13 @@ fn least(entry: &LogEntry) -> u64 {
     1 + u64::from(matches!(entry, LogEntry::Write { .. }))
 }
 
-/// As many log entries as fit into `room` blocks and into a chunk, with the copies.
-fn fill(entries: &[LogEntry], at: usize, room: u64, copy_blocks: u64) -> Piece {
+/// As many log entries as fit into `space` blocks and into a chunk, with the copies.
+fn fill(entries: &[LogEntry], at: usize, space: u64, copy_blocks: u64) -> Piece {
     let (mut count, mut pages) = (0, 0);
     for entry in entries.iter().take(ENTRIES_MAX) {
         let more = pages + u64::from(matches!(entry, LogEntry::Write { .. }));
         let data = copy_blocks + more;
-        if data > DATA_MAX as u64 || entry_blocks(count + 1) as u64 + data > room {
+        if data > DATA_MAX as u64 || entry_blocks(count + 1) as u64 + data > space {
             break;
         }
         (count, pages) = (count + 1, more);
@@ -124,14 +124,14 @@ impl Chunk {
 /// The chunk whose first block is `at` and whose header and log entries are `pages`; `None` if it is torn or damaged. Data is not
 /// looked at.
 pub(crate) fn parse(geometry: &Geometry, at: Block, pages: &[Page]) -> Option<Chunk> {
-    let room = geometry.start(geometry.segment(at)?).0 + geometry.segment_blocks - at.0;
+    let space = geometry.start(geometry.segment(at)?).0 + geometry.segment_blocks - at.0;
     let (head, entries, crc) = decode_chunk(pages, geometry.id)?;
     let chunk = Chunk { head, entries, crc, at };
     let inside = |entry: &LogEntry| match entry {
         LogEntry::Write { place, .. } => chunk.data().contains(&place.0),
         _ => true,
     };
-    let whole = chunk.blocks() <= room && chunk.entries.iter().all(inside);
+    let whole = chunk.blocks() <= space && chunk.entries.iter().all(inside);
     whole.then_some(chunk)
 }
 

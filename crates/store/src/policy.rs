@@ -4,7 +4,7 @@
 //! The choice is by cost and benefit (*LFS*, SOSP'91, section 3.6): what cleaning a segment frees, times how long
 //! that will stay free, over what it costs to read all of it and write what lives.
 
-/// Who asks for room. Each leaves the reserve of those after it alone.
+/// Who asks for space. Each leaves the reserve of those after it alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// A reservation for a writer.
@@ -71,7 +71,7 @@ impl NodeUse {
     /// many as it takes; and where space is short those of which a quarter stays at most, since nothing gives space at a lower price.
     /// Their nodes are no more than those of two that are as full as can be, so two always fit.
     ///
-    /// Where there is no room to [spare](Compaction::spare), only what decision 0018 counts on: two, nothing is cheap, and what is
+    /// Where there is no space to [spare](Compaction::spare), only what decision 0018 counts on: two, nothing is cheap, and what is
     /// about to be free is not yet gone.
     pub fn nodes_to_compact(&self, compaction: Compaction, staying: &[(u32, u64)]) -> Vec<u32> {
         let Compaction { short, spare } = compaction;
@@ -108,7 +108,7 @@ impl NodeUse {
 pub struct Compaction {
     /// Space is short.
     pub short: bool,
-    /// There is room to write more than what decision 0018 counts on.
+    /// There is space to write more than what decision 0018 counts on.
     pub spare: bool,
 }
 
@@ -200,7 +200,7 @@ pub fn low_mark(segments: u64) -> u64 {
 
 /// Free segments, above the reserves, below which cleaning starts: the later, the more blocks have died by themselves; the
 /// earlier, the less a writer waits. What cleaning has in hand; and a round's copies beside what is reserved for pages that are
-/// not home, where that is more: else nothing could be reserved before the round has won room, and writers would wait until
+/// not home, where that is more: else nothing could be reserved before the round has won space, and writers would wait until
 /// pages are home. Of that an eighth of the store at most, since a reservation is several times what most pages take.
 pub fn starts_below(segments: u64, reserved: u64) -> u64 {
     low_mark(segments).max(segments_per_round(segments) as u64 + reserved.min(segments / 8))
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn without_room_to_spare_two_are_compacted_at_most_none_because_it_is_cheap_and_what_is_dead_counts_as_held()
+    fn without_space_to_spare_two_are_compacted_at_most_none_because_it_is_cheap_and_what_is_dead_counts_as_held()
      {
         let nodes = |held| NodeUse { segment_blocks: 32, dirty: 0, nodes: 0, tables: 33, live: 43, held };
         let scarce = Compaction { spare: false, ..SPARE };
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_moves_as_many_blocks_as_there_is_room_for_and_not_one_more() {
+    fn a_round_moves_as_many_blocks_as_there_is_space_for_and_not_one_more() {
         let many = [candidate(1, 40, 5), candidate(2, 40, 5), candidate(3, 40, 5)];
         assert_eq!(choose(&many, &Budget { blocks: 80, ..BUDGET }), [1, 2]);
         assert_eq!(choose(&many, &Budget { blocks: 79, ..BUDGET }), [1]);

@@ -408,8 +408,8 @@ impl Predicted {
             round.victims.pop_front();
         }
         for page in pages {
-            if !self.has_room_to_move() {
-                return self.find_room(round);
+            if !self.has_space_to_move() {
+                return self.find_space(round);
             }
             self.move_page(page, victim);
         }
@@ -417,7 +417,7 @@ impl Predicted {
     }
 
     /// Two checkpoints may give a round the segment that it needs; where they did not, it is given up.
-    fn find_room(&mut self, mut round: Round) -> Option<Round> {
+    fn find_space(&mut self, mut round: Round) -> Option<Round> {
         if !std::mem::replace(&mut round.checkpointed, true) {
             (0..2).for_each(|_| self.checkpoint());
             return Some(round);
@@ -429,7 +429,7 @@ impl Predicted {
         None
     }
 
-    fn has_room_to_move(&self) -> bool {
+    fn has_space_to_move(&self) -> bool {
         let open = self.moved_at.is_some_and(|(_, offset)| offset < self.segment_blocks);
         open || self.free.len() as u64 > self.floor(Class::Cleaner)
     }

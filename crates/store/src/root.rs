@@ -14,7 +14,7 @@ pub(crate) struct Cursor {
     pub(crate) segment: u32,
     /// The next block in it, counted from its start.
     pub(crate) offset: u64,
-    /// The segment in which the log goes on when this one has no room.
+    /// The segment in which the log goes on when this one has no space.
     pub(crate) next: u32,
     /// The number of the next chunk. Never goes back in the life of a store.
     pub(crate) chunk: u64,

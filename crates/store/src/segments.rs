@@ -113,7 +113,7 @@ pub(crate) struct Segments {
     free: VecDeque<u32>,
     /// The store is a sparse file: a trim gives space back to the file system below.
     is_sparse: bool,
-    /// Those that are free, and must get space below before they are written. To all that counts room they do not exist.
+    /// Those that are free, and must get space below before they are written. To all that counts free space they do not exist.
     bare: VecDeque<u32>,
     /// Shared blocks lost references since the last recount: some counts may be too high.
     pub(crate) unsure: bool,

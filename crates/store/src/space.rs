@@ -1,4 +1,4 @@
-//! Room: what is live, what is free, what is reserved, and who may use the last of it.
+//! Space: what is live, what is free, what is reserved, and who may use the last of it.
 
 use crate::entry::LogEntry;
 use crate::error::StoreError;
@@ -153,7 +153,7 @@ impl Map {
         self.table.has_shared() || self.expects_sharing
     }
 
-    /// Counts nodes as shared from now on, as a clone will make them, if there is room for what that adds to the reservations.
+    /// Counts nodes as shared from now on, as a clone will make them, if there is space for what that adds to the reservations.
     pub(crate) fn expect_sharing(&mut self) -> Result<(), StoreError> {
         if !self.shares_nodes() && self.segments.reserved_pages * SHARED_PER_PAGE > self.reservable() {
             return Err(StoreError::Full);
@@ -178,7 +178,7 @@ impl Map {
     }
 
     /// Blocks that can be written once dead space is given back, above the reserves and what is reserved.
-    pub(crate) fn room(&self, spare: Option<u64>) -> u64 {
+    pub(crate) fn writable_blocks(&self, spare: Option<u64>) -> u64 {
         let space = self.space(spare);
         space.total.saturating_sub(space.live + space.reserved + space.kept)
     }
@@ -223,7 +223,7 @@ impl Store {
     /// Reserves space for `pages` more pages to be written back, map nodes included. Does no I/O.
     ///
     /// # Errors
-    /// [`StoreError::Full`] while room is left for checkpoints, cleaning and deletions. There may be more after
+    /// [`StoreError::Full`] while space is left for checkpoints, cleaning and deletions. There may be more after
     /// [`clean`](Store::clean) and two checkpoints.
     pub fn reserve(&self, pages: u64) -> Result<(), StoreError> {
         let mut map = self.map_mut();
@@ -238,7 +238,7 @@ impl Store {
         Ok(())
     }
 
-    /// Counts `pages` pages as reserved, whether there is room for them or not: they were acknowledged already, or go with
+    /// Counts `pages` pages as reserved, whether there is space for them or not: they were acknowledged already, or go with
     /// something that gives space back, and will go home. Nobody else can reserve anything before there is space for these.
     pub fn reserve_unchecked(&self, pages: u64) {
         self.map_mut().segments.reserved_pages += pages;

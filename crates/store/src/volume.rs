@@ -75,7 +75,7 @@ impl Store {
             if map.volumes.contains_key(&to) {
                 return Err(StoreError::VolumeExists { volume: to });
             }
-            map.room_for_volume()?;
+            map.space_for_volume()?;
         }
         self.append_entries(
             &mut writer,
@@ -150,7 +150,7 @@ impl Store {
 
 impl Map {
     /// Whether there may be one more.
-    pub(crate) fn room_for_volume(&self) -> Result<(), StoreError> {
+    pub(crate) fn space_for_volume(&self) -> Result<(), StoreError> {
         if self.volumes.len() >= VOLUMES_MAX {
             return Err(StoreError::TooManyVolumes { limit: VOLUMES_MAX });
         }

@@ -159,7 +159,7 @@ fn the_log_is_as_long_as_predicted_with_its_entries_and_copies_of_heads() {
         {
             let home = Sequence(1 + home as u64);
             let write = |number| Change::Write { object: FILE, page: PageNo(number), bytes: page(1), home };
-            store.apply(&(0..count).map(write).collect::<Vec<Change>>()).expect("room");
+            store.apply(&(0..count).map(write).collect::<Vec<Change>>()).expect("space");
             predicted.write(&(0..count).collect::<Vec<u64>>());
             let Written { user, entries, .. } = predicted.written();
             assert_eq!(store.counters().blocks_written - before, user + entries, "after {count} pages");

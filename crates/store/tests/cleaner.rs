@@ -12,7 +12,7 @@ const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
 fn write(store: &Store, numbers: impl Iterator<Item = u64>, home: u64) {
     for number in numbers {
         let (at, home) = (PageNo(number), Sequence(home + number));
-        store.apply(&[Change::Write { object: FILE, page: at, bytes: page(home.0), home }]).expect("room");
+        store.apply(&[Change::Write { object: FILE, page: at, bytes: page(home.0), home }]).expect("space");
     }
 }
 
@@ -117,7 +117,7 @@ fn cleaning_starts_before_nothing_more_can_be_reserved() {
                 pages: PageNo(number - 10)..PageNo(number),
                 sequence: Sequence(1 << 40),
             }])
-            .expect("room");
+            .expect("space");
         number -= 10;
         (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
     }
@@ -172,7 +172,7 @@ fn a_round_is_told_with_the_segments_that_died_in_it() {
 fn a_walk_tells_how_many_segments_hold_less_than_was_thought() {
     let (_power, _disk, store) = fresh(400, 1);
     write(&store, 0..1000, 1);
-    store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::ReadOnly, Sequence(2000)).expect("room");
+    store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::ReadOnly, Sequence(2000)).expect("space");
     while store.clean() == Ok(true) {
         (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
     }
@@ -249,9 +249,9 @@ fn a_step_moves_no_more_than_an_eighth_of_a_segment() {
             home: Sequence(number + 1),
         })
         .collect();
-    store.apply(&vector).expect("room");
+    store.apply(&vector).expect("space");
     let cut = Change::Cut { object: FILE, pages: PageNo(0)..PageNo(100), sequence: Sequence(1000) };
-    store.apply(&[cut]).expect("room");
+    store.apply(&[cut]).expect("space");
     // The segment is closed once the log is in the next one.
     write(&store, 1000..1200, 1000);
     let steps = steps(&store);
@@ -266,15 +266,15 @@ fn steps_for(holders: u64) -> Vec<(u64, u64)> {
     let file = |slot| ObjectId { slot, generation: 1 };
     let write_at =
         |number| Change::Write { object: FILE, page: PageNo(number), bytes: page(number), home: Sequence(1) };
-    store.apply(&(0..8).map(write_at).collect::<Vec<_>>()).expect("room");
+    store.apply(&(0..8).map(write_at).collect::<Vec<_>>()).expect("space");
     for slot in 100..100 + holders - 1 {
         let (to, sequence) = (file(slot), Sequence(slot));
-        store.apply(&[Change::Clone { from: FILE, to, sequence }]).expect("room");
+        store.apply(&[Change::Clone { from: FILE, to, sequence }]).expect("space");
     }
     for number in 1000..1600 {
         let (object, bytes) = (file(8), page(number));
         let (at, home) = (PageNo(number % 4), Sequence(number + 10_000));
-        store.apply(&[Change::Write { object, page: at, bytes, home }]).expect("room");
+        store.apply(&[Change::Write { object, page: at, bytes, home }]).expect("space");
     }
     let steps = steps(&store);
     assert_eq!(findings(&store), []);

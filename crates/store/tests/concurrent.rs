@@ -38,7 +38,7 @@ fn readers_always_see_whole_pages_no_older_than_what_was_acknowledged() {
             let number = random.below(pages);
             let (bytes, home_at) = (page(home), Sequence(home));
             let change = Change::Write { object, page: PageNo(number), bytes, home: home_at };
-            store.apply(&[change]).expect("room");
+            store.apply(&[change]).expect("space");
             acknowledged[number as usize].store(home, Ordering::Release);
             if home % 20 == 0 {
                 store.clean().expect("cleaning");

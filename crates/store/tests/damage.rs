@@ -19,7 +19,7 @@ fn busy(seed: u64) -> (Arc<SimDisk>, Model) {
     let (mut model, mut work) = (Model::default(), Work::new(seed));
     for step in 0..40 {
         let vector = work.vector(&model);
-        store.apply(&vector).expect("room");
+        store.apply(&vector).expect("space");
         model.apply(&vector);
         if step % 13 == 0 || step == 38 {
             store.checkpoint().expect("a checkpoint");
@@ -75,7 +75,7 @@ fn assert_same_in_bulk(store: &Store, wants: &[Want], when: &str) {
 fn many_pages_come_with_few_reads_and_where_one_fails_each_page_is_read_by_itself() {
     let (_power, disk, store) = fresh(64, 1);
     let vector: Vec<Change> = (0..200).map(|number| write(number, number + 1)).collect();
-    vector.chunks(20).for_each(|some| store.apply(some).expect("room"));
+    vector.chunks(20).for_each(|some| store.apply(some).expect("space"));
     let pages: Vec<(ObjectId, PageNo)> = (0..201).rev().map(|number| (FILE, PageNo(number))).collect();
     for fails in [false, true] {
         disk.set_faults(Faults { once_after: fails.then_some(0), ..Faults::default() });
@@ -184,7 +184,7 @@ fn what_can_be_read_no_more_when_it_is_to_be_moved_stays_where_it_is() {
 fn rot_in_the_log_before_its_last_batch_is_refused_and_named() {
     let (_power, disk, store) = fresh(64, 1);
     for home in 1..=5 {
-        store.apply(&[write(home, home)]).expect("room");
+        store.apply(&[write(home, home)]).expect("space");
     }
     drop(store);
     // Segment 3 is the log's since begin; a chunk here is a block of log entries and one of data.
@@ -269,8 +269,8 @@ fn a_full_store_says_so_and_deleting_and_checkpoints_still_work() {
     store.apply(&[Change::Delete { object: FILE, sequence: Sequence(u64::MAX) }]).expect("deleting works");
     store.checkpoint().expect("a checkpoint");
     store.checkpoint().expect("a checkpoint");
-    store.reserve(20).expect("there is room again");
-    store.apply(&[write(1, 1)]).expect("there is room again");
+    store.reserve(20).expect("there is space again");
+    store.apply(&[write(1, 1)]).expect("there is space again");
     assert_eq!(findings(&store), []);
     drop(store);
     assert_eq!(open(&disk).expect("it opens").home(FILE, PageNo(1)), Ok(Some(Sequence(1))));
@@ -299,7 +299,7 @@ fn a_full_store_can_be_mounted_any_number_of_times() {
 #[test]
 fn starts_after_which_nothing_was_written_use_the_same_segments_again() {
     let (_power, disk, store) = fresh(64, 1);
-    (0..20).for_each(|number| store.apply(&[write(number, number + 1)]).expect("room"));
+    (0..20).for_each(|number| store.apply(&[write(number, number + 1)]).expect("space"));
     drop(store);
     let free = || mount(&disk).expect("it opens again").space().free;
     let first = free();
@@ -350,9 +350,9 @@ fn one_root_that_cannot_be_read_is_no_reason_to_refuse_a_store_and_two_are() {
         let (_power, disk, store) = fresh(64, 1);
         let (mut model, mut work) = (Model::default(), Work::new(1));
         for _ in 0..checkpoints {
-            store.checkpoint().expect("room");
+            store.checkpoint().expect("space");
             let vector = work.vector(&model);
-            store.apply(&vector).expect("room");
+            store.apply(&vector).expect("space");
             model.apply(&vector);
         }
         drop(store);

@@ -44,7 +44,7 @@ fn busy() -> (Arc<SimDisk>, Model, Model) {
     let mut cloned = Model::default();
     for step in 0..50 {
         let vector = work.vector(&model);
-        store.apply(&vector).expect("room");
+        store.apply(&vector).expect("space");
         model.apply(&vector);
         match step {
             10 | 20 | 45 => store.checkpoint().expect("a checkpoint"),
@@ -52,7 +52,7 @@ fn busy() -> (Arc<SimDisk>, Model, Model) {
                 let sequence = Sequence(work.sequence);
                 store
                     .clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::ReadOnly, sequence)
-                    .expect("room");
+                    .expect("space");
                 cloned = model.clone();
             }
             40 => drop(store.clean().expect("cleaning")),
@@ -134,7 +134,7 @@ fn a_flip_anywhere_is_an_error_a_refusal_or_harmless_and_never_wrong_bytes() {
     for _ in 0..8 {
         before = model.clone();
         let vector = work.vector(&model);
-        store.apply(&vector).expect("room");
+        store.apply(&vector).expect("space");
         model.apply(&vector);
     }
     drop(store);
@@ -198,7 +198,7 @@ fn a_scrub_of_a_store_in_use_finds_every_damaged_block_once_and_names_its_object
         home: Sequence(home),
     };
     let all: Vec<Change> = (0..300).map(|number| write(number, 20_000 + number)).collect();
-    store.apply(&all).expect("room");
+    store.apply(&all).expect("space");
     store.checkpoint().expect("a checkpoint");
     let mut stamped = device::pages(1);
     let holds = |at: &Block| {
@@ -219,7 +219,7 @@ fn a_scrub_of_a_store_in_use_finds_every_damaged_block_once_and_names_its_object
         let bytes = page(home);
         store
             .apply(&[Change::Write { object, page: PageNo(home % 50), bytes, home: Sequence(home) }])
-            .expect("room");
+            .expect("space");
         store.clean_step().expect("cleaning");
         if so_far.done {
             break so_far;
@@ -247,7 +247,7 @@ fn a_node_that_rots_while_memory_has_it_is_written_again() {
             home: Sequence(number + 1),
         })
         .collect();
-    store.apply(&all).expect("room");
+    store.apply(&all).expect("space");
     store.checkpoint().expect("a checkpoint");
     let nodes = disk.written_blocks().into_iter().filter(|&at| class(&disk, at) == Class::Node);
     nodes.for_each(|at| disk.rot(at, 999));

@@ -90,7 +90,7 @@ fn beside(store: &Store, disk: &Polite, work: impl FnOnce()) -> u64 {
                 let other = ObjectId { slot: 900, generation: 1 };
                 if turn == Turn::WriteAndRead || home == 1_000_000 {
                     home += 1;
-                    store.apply(&[write(other, home % 40, home)]).expect("room");
+                    store.apply(&[write(other, home % 40, home)]).expect("space");
                 }
                 let mut wants = [Want::new(FILE, PageNo(3)), Want::new(other, PageNo(home % 40))];
                 store.read(&mut wants);
@@ -117,12 +117,12 @@ fn used() -> (Arc<Polite>, Store) {
     store.begin(device::Incarnation(7)).expect("a higher one");
     store.keep_nodes(1);
     let all: Vec<Change> = (0..12_000).map(|number| write(FILE, number, number + 1)).collect();
-    all.chunks(100).for_each(|some| store.apply(some).expect("room"));
-    store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, Sequence(15_000)).expect("room");
+    all.chunks(100).for_each(|some| store.apply(some).expect("space"));
+    store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, Sequence(15_000)).expect("space");
     let some = (0..12_000).step_by(3).map(|number| write(FILE, number, 20_000 + number));
     let some: Vec<Change> = some.collect();
-    some.chunks(100).for_each(|some| store.apply(some).expect("room"));
-    store.delete_volume(VolumeId(1), Sequence(40_000)).expect("room");
+    some.chunks(100).for_each(|some| store.apply(some).expect("space"));
+    store.delete_volume(VolumeId(1), Sequence(40_000)).expect("space");
     store.checkpoint().expect("a checkpoint");
     (disk, store)
 }

@@ -135,8 +135,8 @@ impl Life {
         }
     }
 
-    /// Deletes two files, and gets room for writes. `Err` if power fails.
-    fn make_room(&mut self) -> Result<(), StoreError> {
+    /// Deletes two files, and gets space for writes. `Err` if power fails.
+    fn make_space(&mut self) -> Result<(), StoreError> {
         for _ in 0..2 {
             let pages: Vec<u64> = self.pages.keys().map(|(slot, _)| *slot).collect();
             let slot = pages[self.random.below(pages.len() as u64) as usize];
@@ -160,7 +160,7 @@ fn a_hundred_times_full_deleted_from_and_written_to_with_crashes() {
             let cut = if life.random.once_in(2) { Some(life.random.below(400)) } else { None };
             cut.into_iter().for_each(|after| life.power.cut_after(after));
             let outcome = life.fill().and_then(|()| {
-                life.make_room()?;
+                life.make_space()?;
                 life.write()
             });
             match outcome {
@@ -196,7 +196,7 @@ fn a_sparse_file_on_a_full_file_system_is_a_smaller_store_through_crashes() {
             life.disk.set_space(if others { taken } else { taken.max(SPACE) });
             let cut = if life.random.once_in(2) { Some(life.random.below(400)) } else { None };
             cut.into_iter().for_each(|after| life.power.cut_after(after));
-            let outcome = life.fill().and_then(|()| life.make_room()).and_then(|()| match others {
+            let outcome = life.fill().and_then(|()| life.make_space()).and_then(|()| match others {
                 true => Ok(()),
                 false => life.write(),
             });

@@ -36,7 +36,7 @@ fn a_listing_is_every_page_once_in_order_however_small_its_pieces() {
     let end = 1 << 35;
     for inline in [2, written.len()] {
         let vector: Vec<Change> = written[..inline].iter().map(|&number| write(number)).collect();
-        store.apply(&vector).expect("room");
+        store.apply(&vector).expect("space");
         let expected = &written[..inline];
         for leaves in [0, 1, 2, 3, 100] {
             assert_eq!(list(&store, 0, end, leaves).0, expected, "{leaves} leaves at once");
@@ -59,22 +59,22 @@ fn a_listing_is_every_page_once_in_order_however_small_its_pieces() {
 }
 
 #[test]
-fn room_is_what_could_be_written_once_dead_space_is_given_back() {
+fn writable_blocks_are_what_could_be_written_once_dead_space_is_given_back() {
     let (_power, _disk, store) = fresh(200, 1);
-    let before = store.room();
+    let before = store.writable_blocks();
     let vector: Vec<Change> = (0..500).map(write).collect();
-    store.apply(&vector).expect("room");
-    let written = store.room();
+    store.apply(&vector).expect("space");
+    let written = store.writable_blocks();
     assert!(before - written >= 500, "{before} before, {written} after 500 pages");
     for _ in 0..3 {
-        store.apply(&vector).expect("room");
+        store.apply(&vector).expect("space");
     }
     assert!(
-        store.room() + 150 > written,
-        "what was written over counts as room: {} of {written}",
-        store.room()
+        store.writable_blocks() + 150 > written,
+        "what was written over counts as space: {} of {written}",
+        store.writable_blocks()
     );
-    store.reserve(10).expect("room");
-    assert!(store.room() < written, "what is reserved is no room");
+    store.reserve(10).expect("space");
+    assert!(store.writable_blocks() < written, "what is reserved is no space");
     store.release(10);
 }

@@ -260,7 +260,7 @@ const LEAVES: u64 = 32;
 const CLONES: u32 = 60;
 
 #[test]
-fn cleaning_what_many_clones_share_that_differ_leaves_room_to_delete() {
+fn cleaning_what_many_clones_share_that_differ_leaves_space_to_delete() {
     for seed in 0..6 {
         let (_power, _disk, store) = fresh(640, seed);
         let (mut random, mut home) = (Random::new(seed), 0);
@@ -278,17 +278,19 @@ fn cleaning_what_many_clones_share_that_differ_leaves_room_to_delete() {
         let mut shared: Vec<u64> = (0..LEAVES * 8).map(|number| number / 8 * 128 + number % 8).collect();
         (1..shared.len()).for_each(|at| shared.swap(at, random.below(at as u64 + 1) as usize));
         for (number, at) in shared.into_iter().zip(0..) {
-            store.apply(&[write(0, number, next()), write(1, at, next())]).expect("room");
+            store.apply(&[write(0, number, next()), write(1, at, next())]).expect("space");
         }
         for clone in 1..=CLONES {
             let volume = VolumeId(clone);
-            store.clone_volume(VolumeId::MAIN, volume, VolumeMode::Writable, Sequence(next())).expect("room");
+            store
+                .clone_volume(VolumeId::MAIN, volume, VolumeMode::Writable, Sequence(next()))
+                .expect("space");
             let vector: Vec<Change> =
                 (0..LEAVES).map(|leaf| write(0, leaf * 128 + 20 + u64::from(clone), next())).collect();
-            store.apply_to(volume, &vector).expect("room");
-            store.checkpoint().expect("room");
+            store.apply_to(volume, &vector).expect("space");
+            store.checkpoint().expect("space");
         }
-        store.apply(&[Change::Delete { object: file(1), sequence: Sequence(next()) }]).expect("room");
+        store.apply(&[Change::Delete { object: file(1), sequence: Sequence(next()) }]).expect("space");
         let mut number = 0;
         for cycle in 0..60 {
             while store.reserve(12).is_ok() {
@@ -342,16 +344,16 @@ fn a_clone_can_be_deleted_after_everything_was_deleted_in_it() {
             };
             // Each in a leaf of its own.
             for slot in 0..files {
-                store.apply(&[write(slot * 256, 0, next())]).expect("room");
+                store.apply(&[write(slot * 256, 0, next())]).expect("space");
             }
-            store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, next()).expect("room");
+            store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, next()).expect("space");
             let mut number = 0;
             loop {
-                let room = 1 + number % 7;
-                while store.reserve(room).is_ok() {
+                let pages = 1 + number % 7;
+                while store.reserve(pages).is_ok() {
                     number += 1;
                     let written = store.apply(&[write(7, number, next())]);
-                    store.release(room);
+                    store.release(pages);
                     if written.is_err() {
                         break;
                     }
@@ -423,12 +425,12 @@ fn while_a_clone_is_made_nobody_can_reserve_what_it_takes() {
     store.begin(Incarnation(9)).expect("a higher one");
     let mut random = Random::new(5);
     let vector: Vec<Change> = (1..40).map(|home| write(&mut random, home)).collect();
-    store.apply(&vector).expect("room");
+    store.apply(&vector).expect("space");
     let writers = store.clone();
     let work = move || while writers.reserve(1).is_ok() {};
     *disk.work.lock().expect("no panic") = Some(Box::new(work));
     let new = NewVolume { name: "copy", mode: VolumeMode::Writable, created: 0 };
-    store.clone_beside_writers(VolumeId::MAIN, &new, Sequence(50)).expect("room, when it began");
+    store.clone_beside_writers(VolumeId::MAIN, &new, Sequence(50)).expect("space, when it began");
     assert!(disk.work.lock().expect("no panic").is_none(), "writers came between");
     assert_eq!(store.blocks_per_page(), 8, "nodes are shared now");
     let Space { free, reserved, .. } = store.space();
@@ -440,7 +442,7 @@ fn while_a_clone_is_made_nobody_can_reserve_what_it_takes() {
 #[test]
 fn a_clone_is_refused_where_reservations_leave_no_space_for_what_it_takes() {
     let (_power, _disk, store) = fresh(400, 6);
-    store.apply(&[write(&mut Random::new(6), 1)]).expect("room");
+    store.apply(&[write(&mut Random::new(6), 1)]).expect("space");
     while store.reserve(1).is_ok() {}
     let new = NewVolume { name: "copy", mode: VolumeMode::Writable, created: 0 };
     let refused = store.clone_beside_writers(VolumeId::MAIN, &new, Sequence(50));

@@ -126,7 +126,7 @@ fn write(store: &Store, sizes: &[u64], blocks: u64) -> Vec<u64> {
             bytes: page(home << 16 | number),
             home: Sequence(home),
         };
-        store.apply(&pages.clone().map(change).collect::<Vec<_>>()).expect("room");
+        store.apply(&pages.clone().map(change).collect::<Vec<_>>()).expect("space");
         pages.for_each(|number| stamps[number as usize] = home << 16 | number);
     }
     stamps
@@ -170,7 +170,7 @@ fn a_start_makes_one_read_for_each_stretch_of_the_log_however_small_its_chunks()
 fn a_start_from_a_root_within_a_stretch_needs_no_more() {
     let (_power, disk, store) = fresh_large(2);
     write(&store, &[5], 3 * BLOCKS + 100);
-    store.checkpoint().expect("room");
+    store.checkpoint().expect("space");
     let stamps = write(&store, &[7], 4 * BLOCKS);
     let stated = store.reads_since_checkpoint();
     assert!((3..=5).contains(&stated), "{stated}");
@@ -232,8 +232,8 @@ fn the_nodes_of_one_checkpoint_that_a_start_goes_down_come_with_one_read() {
     let regions = (0..6).map(|region| PageNo(region << 30));
     let change =
         |at: PageNo| Change::Write { object: FILE, page: at, bytes: page(at.0 + 1), home: Sequence(1) };
-    store.apply(&regions.clone().map(change).collect::<Vec<_>>()).expect("room");
-    store.checkpoint().expect("room");
+    store.apply(&regions.clone().map(change).collect::<Vec<_>>()).expect("space");
+    store.checkpoint().expect("space");
     drop(store);
     let counted = Counted::of(&disk);
     let store = counted.open();
@@ -259,7 +259,7 @@ fn a_start_leaves_trims_that_it_does_not_need_to_the_next_checkpoint() {
     store.begin(Incarnation(9)).expect("a good disk");
     assert_eq!(trims(), 0, "most segments are free");
     let free = store.space().free;
-    store.checkpoint().expect("room");
+    store.checkpoint().expect("space");
     assert!(trims() >= 6, "{} trims", trims());
     assert!(store.space().free > free + (trims() - 1) * BLOCKS, "what was trimmed is free");
 }

@@ -39,12 +39,12 @@ fn settle(store: &Store) {
 fn a_clone_and_its_source_do_not_see_each_other_s_changes() {
     let (_power, disk, store) = fresh(100, 1);
     let all: Vec<Change> = (0..200).map(|number| write(FILE, number, number + 1)).collect();
-    store.apply(&all).expect("room");
-    store.clone_volume(MAIN, VolumeId(1), VolumeMode::Writable, Sequence(300)).expect("room");
-    store.clone_volume(VolumeId(1), VolumeId(2), VolumeMode::ReadOnly, Sequence(301)).expect("room");
-    store.apply(&[write(FILE, 5, 1000)]).expect("room");
-    store.apply_to(VolumeId(1), &[write(FILE, 5, 2000)]).expect("room");
-    store.apply(&[Change::Delete { object: FILE, sequence: Sequence(3000) }]).expect("room");
+    store.apply(&all).expect("space");
+    store.clone_volume(MAIN, VolumeId(1), VolumeMode::Writable, Sequence(300)).expect("space");
+    store.clone_volume(VolumeId(1), VolumeId(2), VolumeMode::ReadOnly, Sequence(301)).expect("space");
+    store.apply(&[write(FILE, 5, 1000)]).expect("space");
+    store.apply_to(VolumeId(1), &[write(FILE, 5, 2000)]).expect("space");
+    store.apply(&[Change::Delete { object: FILE, sequence: Sequence(3000) }]).expect("space");
     let seen = |store: &Store| [0, 1, 2].map(|volume| stamp_of(store, VolumeId(volume), 5));
     assert_eq!(seen(&store), [None, Some(2000), Some(6)]);
     assert_eq!(stamp_of(&store, VolumeId(1), 150), Some(151));
@@ -61,7 +61,7 @@ fn what_cannot_be_cloned_changed_or_deleted_is_refused_with_nothing_changed() {
     let (_power, _disk, store) = fresh(64, 1);
     let [one, two] = [VolumeId(1), VolumeId(2)];
     let clone = |from, to| store.clone_volume(from, to, VolumeMode::ReadOnly, Sequence(1));
-    clone(MAIN, one).expect("room");
+    clone(MAIN, one).expect("space");
     assert_eq!(clone(MAIN, one), Err(StoreError::VolumeExists { volume: one }));
     assert_eq!(clone(two, VolumeId(3)), Err(StoreError::NoSuchVolume { volume: two }));
     assert_eq!(store.apply_to(one, &[write(FILE, 1, 1)]), Err(StoreError::ReadOnlyVolume { volume: one }));
@@ -92,7 +92,7 @@ impl Life {
     fn new(seed: u64) -> Life {
         let (power, disk, store) = fresh(250, seed);
         let all: Vec<Change> = (0..PAGES).map(|number| write(FILE, number, number + 1)).collect();
-        store.apply(&all).expect("room");
+        store.apply(&all).expect("space");
         Life {
             power,
             disk,
@@ -272,7 +272,7 @@ fn a_leaked_node_is_noticed_and_repaired() {
 fn a_repair_of_what_is_right_changes_nothing_and_one_that_cannot_count_says_so() {
     let (_power, disk, store) = fresh(64, 1);
     let all: Vec<Change> = (0..PAGES).map(|number| write(FILE, number, number + 1)).collect();
-    store.apply(&all).expect("room");
+    store.apply(&all).expect("space");
     store.checkpoint().expect("a checkpoint");
     let repaired = store.repair(&mut |finding| panic!("{finding}")).expect("a repair");
     assert_eq!((repaired.references, repaired.segments), (0, 0));
@@ -297,7 +297,7 @@ fn a_thousand_clones_deleted_in_random_order_give_all_their_space_back() {
     let pages = 2000;
     for from in (0..pages).step_by(100) {
         let some: Vec<Change> = (from..from + 100).map(|number| write(FILE, number, number + 1)).collect();
-        store.apply(&some).expect("room");
+        store.apply(&some).expect("space");
     }
     settle(&store);
     let before = store.space();
@@ -311,8 +311,8 @@ fn a_thousand_clones_deleted_in_random_order_give_all_their_space_back() {
             false => clones[random.below(clones.len() as u64) as usize].0,
         };
         let volume = VolumeId(number);
-        store.clone_volume(from, volume, VolumeMode::Writable, Sequence(sequence)).expect("room");
-        store.apply_to(volume, &[write(FILE, 10, sequence + 1)]).expect("room");
+        store.clone_volume(from, volume, VolumeMode::Writable, Sequence(sequence)).expect("space");
+        store.apply_to(volume, &[write(FILE, 10, sequence + 1)]).expect("space");
         clones.push((volume, sequence + 1));
         if number % 50 == 0 {
             store.checkpoint().expect("a checkpoint");
@@ -351,16 +351,16 @@ fn cost_of_cleaning(clones: u32) -> [u64; 4] {
     let (_power, _disk, store) = fresh(400, 1);
     let pages = 1500;
     let all: Vec<Change> = (0..pages).map(|number| write(FILE, number, number + 1)).collect();
-    all.chunks(100).for_each(|some| store.apply(some).expect("room"));
+    all.chunks(100).for_each(|some| store.apply(some).expect("space"));
     for round in 1..4 {
         let some = (0..pages).step_by(7).map(|number| write(FILE, number, pages * round + number));
-        store.apply(&some.collect::<Vec<_>>()).expect("room");
+        store.apply(&some.collect::<Vec<_>>()).expect("space");
         store.checkpoint().expect("a checkpoint");
     }
     let sequence = |number: u32| Sequence(100_000 + u64::from(number));
     for number in 1..=clones {
         let to = VolumeId(number);
-        store.clone_volume(MAIN, to, VolumeMode::Writable, sequence(number)).expect("room");
+        store.clone_volume(MAIN, to, VolumeMode::Writable, sequence(number)).expect("space");
     }
     store.checkpoint().expect("a checkpoint");
     let before = store.counters();
@@ -395,10 +395,10 @@ fn a_clone_writes_as_much_however_large_its_source_is() {
     let cost = |pages: u64| {
         let (_power, _disk, store) = fresh(600, 1);
         let all: Vec<Change> = (0..pages).map(|number| write(FILE, number, number + 1)).collect();
-        all.chunks(100).for_each(|some| store.apply(some).expect("room"));
+        all.chunks(100).for_each(|some| store.apply(some).expect("space"));
         store.checkpoint().expect("a checkpoint");
         let before = store.counters();
-        store.clone_volume(MAIN, VolumeId(1), VolumeMode::Writable, Sequence(pages + 1)).expect("room");
+        store.clone_volume(MAIN, VolumeId(1), VolumeMode::Writable, Sequence(pages + 1)).expect("space");
         let after = store.counters();
         (after.blocks_written - before.blocks_written, after.node_reads - before.node_reads)
     };
@@ -409,7 +409,7 @@ fn a_clone_writes_as_much_however_large_its_source_is() {
 #[test]
 fn names_are_durable_with_their_volumes_and_go_with_them() {
     let (power, disk, store) = fresh(64, 9);
-    store.apply(&[write(FILE, 0, 1)]).expect("room");
+    store.apply(&[write(FILE, 0, 1)]).expect("space");
     let long = "n".repeat(127);
     fn clone(store: &Store, name: &str, at: u64) -> Result<VolumeId, StoreError> {
         let new = NewVolume { name, mode: VolumeMode::ReadOnly, created: at };
@@ -452,15 +452,15 @@ fn usage_tells_what_each_volume_takes_alone_and_shares() {
         (usage.data, usage.dying, each.collect::<Vec<_>>())
     };
     for number in 0..300 {
-        store.apply(&[write(FILE, number, number + 1)]).expect("room");
+        store.apply(&[write(FILE, number, number + 1)]).expect("space");
     }
     assert_eq!(of(&store), (300, 0, vec![(300, 0)]));
-    store.clone_volume(MAIN, VolumeId(1), VolumeMode::Writable, Sequence(400)).expect("room");
-    store.clone_volume(VolumeId(1), VolumeId(2), VolumeMode::Writable, Sequence(401)).expect("room");
+    store.clone_volume(MAIN, VolumeId(1), VolumeMode::Writable, Sequence(400)).expect("space");
+    store.clone_volume(VolumeId(1), VolumeId(2), VolumeMode::Writable, Sequence(401)).expect("space");
     assert_eq!(of(&store), (300, 0, vec![(0, 300); 3]));
     // Seven pages of the first leaf, and one that there was not.
     for number in (0..7).chain([500]) {
-        store.apply_to(VolumeId(1), &[write(FILE, number, 500 + number)]).expect("room");
+        store.apply_to(VolumeId(1), &[write(FILE, number, 500 + number)]).expect("space");
     }
     assert_eq!(of(&store), (308, 0, vec![(0, 300), (8, 293), (0, 300)]));
     store.delete_volume(VolumeId(2), Sequence(1001)).expect("it goes");

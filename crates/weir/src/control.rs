@@ -117,7 +117,7 @@ fn serve_in_thread(stream: UnixStream, mounted: &Arc<Mounted>, clients: &Arc<Ato
     }
 }
 
-/// Says one thing to who is not served. A new connection has room for a line: this does not wait.
+/// Says one thing to who is not served. A new connection has space for a line: this does not wait.
 fn say(mut stream: &UnixStream, reply: &Value) {
     let _ = stream.write_all(format!("{reply}\n").as_bytes());
 }

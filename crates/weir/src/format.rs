@@ -32,7 +32,7 @@ const SEGMENT_MIN: Size = Size(1 << 20);
 /// Above it a segment takes seconds to clean on a disk.
 const SEGMENT_MAX: Size = Size(128 << 20);
 
-/// Room for the largest write request of the kernel and everything that its transaction needs, several times.
+/// Space for the largest write request of the kernel and everything that its transaction needs, several times.
 pub(crate) const BUFFER_MIN: Size = Size(8 << 20);
 
 /// Where a medium is to lie, and how it comes to be.
@@ -272,7 +272,7 @@ fn make(args: &FormatArgs, plans: &Plans, undo: &mut Undo) -> Result<(), WeirErr
     Ok(())
 }
 
-/// The error of a new store: if there is no room for one, its file system is too small for it.
+/// The error of a new store: if there is no space for one, its file system is too small for it.
 fn no_space(args: &FormatArgs, source: StoreError) -> WeirError {
     let path = args.path.clone();
     match spare_bytes(&path) {

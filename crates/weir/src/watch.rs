@@ -70,7 +70,7 @@ impl Trouble {
         match (&self.stalled, &before.stalled) {
             (Some(why), None) => {
                 lines.push(format!(
-                    "warning: {why}; changes are durable in the buffer as long as it has room"
+                    "warning: {why}; changes are durable in the buffer as long as it has space"
                 ));
             }
             (None, Some(_)) => lines.push("pages go home again".into()),

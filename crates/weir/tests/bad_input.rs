@@ -28,7 +28,7 @@ fn mount_fails(sandbox: &Sandbox, part: &str) {
 
 fn overwrite(path: &Path, at: u64, bytes: &[u8]) {
     let file = OpenOptions::new().write(true).open(path).expect("the file is there");
-    file.write_all_at(bytes, at).expect("room for it");
+    file.write_all_at(bytes, at).expect("space for it");
 }
 
 fn cut(path: &Path, bytes: u64) {
@@ -281,7 +281,7 @@ fn format_refuses_what_is_not_blank_by_name() {
     before.assert_unchanged(&sandbox.store());
 
     let image = sandbox.path("image");
-    File::create(&image).expect("a file").set_len(40 << 20).expect("room");
+    File::create(&image).expect("a file").set_len(40 << 20).expect("space");
     overwrite(&image, 0x438, &[0x53, 0xef]);
     let before = Bytes::below(&image);
     let said = fails(weir().arg("format").arg("--buffer").arg(sandbox.path("b")).arg(&image));

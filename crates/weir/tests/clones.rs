@@ -68,7 +68,7 @@ impl Size {
         self.pages() * PAGE_BYTES
     }
 
-    /// Room for the volume, for what copies have apart, and for nearly as much again that is written while copies still hold
+    /// Space for the volume, for what copies have apart, and for nearly as much again that is written while copies still hold
     /// what was there: all of it is less than is written, so the cleaner has work.
     fn store_bytes(self) -> usize {
         // Each write to a copy's source takes a page and a leaf of the map.
@@ -228,7 +228,7 @@ impl World {
                 for (page, bytes) in (page as u32..).zip(bytes.chunks_exact_mut(PAGE_BYTES)) {
                     fill(page, 0, bytes);
                 }
-                file.write_all_at(&bytes, (first * PAGE_BYTES) as u64).expect("room");
+                file.write_all_at(&bytes, (first * PAGE_BYTES) as u64).expect("space");
             }
             file.sync_all().expect("a sync");
         }

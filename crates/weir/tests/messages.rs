@@ -220,7 +220,7 @@ fn an_old_buffer_that_is_another_file_is_a_mistake_and_no_loss() {
 fn a_buffer_is_as_large_as_format_makes_one_wherever_it_comes_from() {
     let sandbox = Sandbox::formatted();
     let small = sandbox.path("small");
-    File::create(&small).expect("a file").set_len(1 << 20).expect("room");
+    File::create(&small).expect("a file").set_len(1 << 20).expect("space");
     let before = Bytes::below(&sandbox.store());
     let replace = |what: &str, value: &Path| {
         let said = fails(weir().args(["replace-buffer", what]).arg(value).arg(sandbox.store()));

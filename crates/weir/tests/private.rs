@@ -27,7 +27,7 @@ impl Drop for LoopDevice {
 
 /// A blank file that everybody may read.
 fn open_to_all(path: PathBuf, bytes: u64) -> PathBuf {
-    File::create(&path).expect("a file").set_len(bytes).expect("room");
+    File::create(&path).expect("a file").set_len(bytes).expect("space");
     let_all_read(&path);
     path
 }

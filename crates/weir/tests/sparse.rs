@@ -150,9 +150,9 @@ fn a_store_on_a_full_disk_is_a_full_store_that_goes_on_when_there_is_space() {
     let status = mounted.status();
     assert!(status["space"]["full_below_bytes"].is_u64(), "{:#}", status["space"]);
 
-    // Removing makes room inside, also where nobody does anything else, and gives the disk space back after a while.
+    // Removing makes space inside, also where nobody does anything else, and gives the disk space back after a while.
     remove_inside(&mounted, "a", 0..12);
-    wait_until("there is room for a few files", || df(mounted.dir()).0 > inside + 20 * MIB);
+    wait_until("there is space for a few files", || df(mounted.dir()).0 > inside + 20 * MIB);
     let before = df(&disk.dir).0;
     remove_inside(&mounted, "a", 12..written * 3 / 4);
     wait_until("space comes back outside", || df(&disk.dir).0 > before + 20 * MIB);

@@ -182,13 +182,13 @@ impl Change {
         }
     }
 
-    /// Pages that it may need room for, at most: those of its bytes, and of metadata two inodes in each of two trees.
+    /// Pages that it may need space for, at most: those of its bytes, and of metadata two inodes in each of two trees.
     pub(crate) fn pages_max(&self) -> u64 {
         const METADATA: u64 = 80;
         METADATA
             + match self {
                 Change::Write { bytes, .. } => bytes.len() as u64 / 4096 + 2,
-                Change::Allocate { what: Allocate::Room, len, .. } => len / 4096 + 2,
+                Change::Allocate { what: Allocate::Space, len, .. } => len / 4096 + 2,
                 // All attributes of the inode, written anew.
                 Change::SetXattr { .. } => 2 * (192 << 10) / 4096,
                 _ => 0,

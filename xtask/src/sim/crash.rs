@@ -294,7 +294,7 @@ impl Run {
                 self.oracle.synced(moment);
             }
             Err(_) if self.media.log.errors_made_up() > self.errors_at_open => {}
-            Err(CacheError::Store(StoreError::Full)) => self.no_room_to_go_home()?,
+            Err(CacheError::Store(StoreError::Full)) => self.no_space_to_write_back()?,
             Err(error) => return Err(format!("the drain fails: {error}")),
         }
         self.counts.clean_stops += 1;

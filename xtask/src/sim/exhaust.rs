@@ -96,7 +96,7 @@ const STEPS: &[Step] = &[
     Step::Exchange("a", "d/x"),
     Step::Exchange("d", "e"),
     Step::Exchange("a", "e"),
-    Step::Allocate("a", Allocate::Room, 8000, 20_000),
+    Step::Allocate("a", Allocate::Space, 8000, 20_000),
     Step::Allocate("a", Allocate::Zeros, 100, 9000),
     Step::Allocate("k", Allocate::Hole, 4096, 8192),
     Step::SetXattr("a", 10),

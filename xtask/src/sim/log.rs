@@ -104,7 +104,7 @@ impl Log {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A room that panics is a finding: the report still needs the log.
+        // A crate that panics is a finding: the report still needs the log.
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

@@ -406,7 +406,7 @@ impl Model {
     ) -> Result<(), Refusal> {
         let content = self.content_mut(file)?;
         let (start, end) = (range.start as usize, range.end as usize);
-        if what != Allocate::Room {
+        if what != Allocate::Space {
             let there = start.min(content.len())..end.min(content.len());
             content[there].fill(0);
         }

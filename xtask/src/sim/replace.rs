@@ -40,7 +40,7 @@ impl Run {
                 let end = self.draw_end();
                 self.lose_power(end);
             }
-            // What has no room at home keeps the old one.
+            // What has no space at home keeps the old one.
             Err(what) if what.contains("full") && self.volumes.has_others() => {}
             Err(what) => return Err(format!("replace-buffer: {what}")),
         }

@@ -39,7 +39,7 @@ pub(crate) struct Counts {
     /// Changes that had completed, were not synced, and were lost.
     pub(crate) changes_lost: u64,
     pub(crate) no_space: u64,
-    /// Changes that were admitted and found no room, made up.
+    /// Changes that were admitted and found no space, made up.
     pub(crate) refused: u64,
     /// Volumes that were rescued from buffers that failed.
     pub(crate) rescued: u64,
@@ -109,7 +109,7 @@ struct Weather {
     crowd: u64,
     /// How long a device operation may take, in nanoseconds.
     slow: u64,
-    /// Of so many changes, one finds no room after it was admitted; 0: none.
+    /// Of so many changes, one finds no space after it was admitted; 0: none.
     refusals: u64,
 }
 

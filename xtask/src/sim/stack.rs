@@ -275,7 +275,7 @@ pub(crate) enum SeenBody {
 }
 
 impl Stack {
-    /// Lets the rooms check themselves; an error with what they found.
+    /// Lets the crates check themselves; an error with what they found.
     pub(crate) fn check(&self) -> Result<(), String> {
         let mut findings = Vec::new();
         self.fs.check(&mut |finding| findings.push(format!("fs: {finding:?}")));

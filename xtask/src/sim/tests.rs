@@ -73,7 +73,7 @@ fn names_that_are_meant_to_be_alike_have_one_hash() {
     for name in ALIKE.iter().flatten() {
         let change = Change::Make { parent: Id::ROOT, name: name.to_vec(), kind: Kind::File, mode: 0o600 };
         run.ask(0, When::Now, Request::Change(change)).expect("no promise is broken");
-        run.settle().expect("room");
+        run.settle().expect("space");
     }
     let mut cookies = BTreeMap::new();
     let mut each = |entry: fs::Entry<'_>| cookies.insert(entry.name.to_vec(), entry.cookie).is_none();

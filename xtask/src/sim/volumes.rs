@@ -167,10 +167,10 @@ impl Reservable {
         Reservable { blocks, per_page, segment_blocks: store.segment_blocks() }
     }
 
-    /// Whether it is true that there is no room for so many pages.
+    /// Whether it is true that there is no space for so many pages.
     fn is_full_for(&self, pages: u64) -> Result<(), String> {
         match self.blocks > pages * self.per_page + 2 * self.segment_blocks {
-            true => Err(format!("no room for {pages} dirty pages, with {} blocks to reserve", self.blocks)),
+            true => Err(format!("no space for {pages} dirty pages, with {} blocks to reserve", self.blocks)),
             false => Ok(()),
         }
     }
@@ -259,12 +259,12 @@ impl Run {
 
     /// Something could not go home. Where volumes share blocks, what gives back space may take some instead, so this may be:
     /// what did not go home stays in the buffer, and goes once copies are deleted.
-    pub(crate) fn no_room_to_go_home(&mut self) -> Result<(), String> {
+    pub(crate) fn no_space_to_write_back(&mut self) -> Result<(), String> {
         self.workload.no_space();
         self.counts.no_space += 1;
         let cache = &self.stack().cache;
         if self.volumes.others.is_empty() {
-            return Err(format!("the drain finds no room: {:?}", cache.store().space()));
+            return Err(format!("the drain finds no space: {:?}", cache.store().space()));
         }
         Reservable::of(cache.store()).is_full_for(cache.status().dirty_pages)
     }
@@ -357,7 +357,7 @@ impl Run {
         if cache.volume() != volume && is_there {
             self.phase = Phase::HandOver;
             match cache.hand_over(volume) {
-                // The buffer is kept by what has no room in the store; copies may be deleted.
+                // The buffer is kept by what has no space in the store; copies may be deleted.
                 Err(CacheError::Store(StoreError::Full)) => {
                     Reservable::of(cache.store()).is_full_for(cache.status().dirty_pages)?;
                     self.counts.no_space += 1;

@@ -265,7 +265,7 @@ impl Workload {
         let unit = [1, 512, PAGE][self.random.below(3) as usize];
         let offset = self.random.below(old.min(FILE_BYTES_MAX) + PAGE) / unit * unit;
         let len = unit * (1 + self.random.below(FILE_BYTES_MAX / unit));
-        let what = [Allocate::Room, Allocate::Zeros, Allocate::Hole][self.random.below(3) as usize];
+        let what = [Allocate::Space, Allocate::Zeros, Allocate::Hole][self.random.below(3) as usize];
         let size = if self.random.once_in(2) { Size::Grows } else { Size::Stays };
         Request::Change(Change::Allocate { file, what, offset, len, size })
     }

@@ -253,7 +253,7 @@ impl Run {
         let count = [0, 1, 1, 1, 2, 3, 8, 30][self.random.below(8) as usize];
         let records: Vec<Owned> = (0..count).map(|_| random_record(&mut self.random)).collect();
         let cost = footprint(count, records.iter().map(Owned::bytes).sum());
-        let fits = cost <= buffer.room_bytes();
+        let fits = cost <= buffer.free_bytes();
         let newest = buffer.appended();
         let borrowed: Vec<Record<'_>> = records.iter().map(Owned::as_record).collect();
         match buffer.append(&borrowed) {
@@ -267,7 +267,7 @@ impl Run {
                 }
                 Ok(true)
             }
-            Err(BufferError::Full) if fits => Err(format!("full with room for {cost} bytes")),
+            Err(BufferError::Full) if fits => Err(format!("full with space for {cost} bytes")),
             Err(BufferError::Full) => {
                 self.full += 1;
                 buffer.release(GroupNo(buffer.groups().end.0), 0);

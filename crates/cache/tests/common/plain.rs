@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::Store;
 
-/// How long writers wait for room that does not come.
+/// How long writers wait for space that does not come.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct Machine {

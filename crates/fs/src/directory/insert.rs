@@ -15,7 +15,7 @@ use crate::types::Kind;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
-/// Growing to a page takes six doublings at most, then a split or two make room for any name.
+/// Growing to a page takes six doublings at most, then a split or two make space for any name.
 const ATTEMPTS: usize = 8;
 
 impl Tree {
@@ -42,7 +42,7 @@ impl Tree {
                 append(tx, block, key, slot, kind, name)?;
                 return Ok(());
             }
-            self.make_room(tx, &path, block, need)?;
+            self.make_space(tx, &path, block, need)?;
         }
         Err(FsError::NoSpace)
     }
@@ -59,7 +59,7 @@ impl Tree {
         Ok(block)
     }
 
-    fn make_room(
+    fn make_space(
         &mut self,
         tx: &mut Transaction<'_>,
         path: &Path,

@@ -1,7 +1,7 @@
 //! Taking a name away. It is marked, or cut off where it is the last one written; a leaf without names goes, and
 //! nodes without children with it.
 //!
-//! A node that becomes sparse joins a neighbour if both together leave room to grow. Two sparse ones always do, so of
+//! A node that becomes sparse joins a neighbour if both together leave space to grow. Two sparse ones always do, so of
 //! two neighbours that lose names one is not sparse: a directory that lost nearly all names lost nearly all its blocks.
 
 use super::Tree;
@@ -72,7 +72,7 @@ impl Tree {
         Ok(())
     }
 
-    /// The leaf at the end of `path` is sparse: it joins a neighbour below the same node, if one has room.
+    /// The leaf at the end of `path` is sparse: it joins a neighbour below the same node, if one has space.
     fn join_leaf(&mut self, tx: &mut Transaction<'_>, path: Path) -> Result<(), FsError> {
         let step = *path.steps.last().expect("a leaf with neighbours has a node above");
         let children = inner(tx.arena(), step.block)?.to_vec();

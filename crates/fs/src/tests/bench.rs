@@ -270,7 +270,7 @@ impl Subject for Bench {
                 self.run(cost::attributes(true), |tx| tx.set_attributes(ino, &set)).map(Some)
             }
             Operation::Allocate { ino, what, range, size } => {
-                let whole_pages_go = what != Allocate::Room && (range.0 | range.1).is_multiple_of(4096);
+                let whole_pages_go = what != Allocate::Space && (range.0 | range.1).is_multiple_of(4096);
                 self.run(cost::allocate(whole_pages_go), |tx| tx.allocate(ino, what, range, size))
                     .map(|()| None)
             }

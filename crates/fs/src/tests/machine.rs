@@ -251,7 +251,7 @@ impl Subject for Machine {
         }
         self.open = None;
         self.start();
-        // Orphans may wait for room.
+        // Orphans may wait for space.
         (0..10).for_each(|_| self.step());
     }
 
@@ -378,7 +378,7 @@ fn metadata_are_read_again_where_they_are_of_another_volume_or_store_or_somethin
 
     let (store, copy) = (machine.store(), VolumeId(1));
     let cloned = store.clone_volume(VolumeId::MAIN, copy, VolumeMode::Writable, store.newest_sequence());
-    cloned.expect("room for a copy");
+    cloned.expect("space for a copy");
     assert!(reads_again(&machine, read(&machine, copy)));
 
     let old = read(&machine, VolumeId::MAIN);
@@ -453,8 +453,8 @@ fn a_full_store_refuses_writes_and_takes_them_again_after_deletions() {
     }
     machine.reopen();
     let made = machine.wait(|done| machine.fs().make(OWNER, Ino::ROOT, b"after", Kind::File, 0o600, done));
-    let ino = made.expect("room again").ino;
-    machine.wait(|done| machine.fs().write(ino, 0, vec![9; 100_000], done)).expect("room again");
+    let ino = made.expect("space again").ino;
+    machine.wait(|done| machine.fs().write(ino, 0, vec![9; 100_000], done)).expect("space again");
     let to = (Ino::ROOT, &b"moved"[..]);
     machine
         .wait(|done| machine.fs().rename((Ino::ROOT, b"after"), to, IfExists::Refuse, done))

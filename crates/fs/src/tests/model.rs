@@ -347,7 +347,7 @@ impl Model {
         let now = self.now;
         let node = self.file(ino)?;
         let end = (range.0 + range.1) as usize;
-        if what != Allocate::Room {
+        if what != Allocate::Space {
             let within = node.bytes.len().min(end);
             node.bytes[within.min(range.0 as usize)..within].fill(0);
         }

@@ -98,7 +98,7 @@ impl Source {
                 Operation::Write { ino: self.ino(model, file), offset: self.random.below(20_000), bytes }
             }
             82..87 => {
-                let what = [Allocate::Room, Allocate::Zeros, Allocate::Hole][self.random.below(3) as usize];
+                let what = [Allocate::Space, Allocate::Zeros, Allocate::Hole][self.random.below(3) as usize];
                 let size = if self.random.once_in(3) { Size::Stays } else { Size::Grows };
                 // Often whole pages, which become holes.
                 let unit = if self.random.once_in(2) { 4096 } else { 1 };

@@ -1,4 +1,4 @@
-//! Ranges as space: what is refused, what is room, what is a hole.
+//! Space for ranges: what is refused, what is allocated, what is a hole.
 
 use super::bench::{Bench, OWNER, snapshot};
 use super::machine::Machine;
@@ -97,7 +97,7 @@ fn charged(machine: &Machine, ino: Ino) -> u64 {
 fn a_file_is_charged_for_what_was_written_and_no_hole() {
     let mut machine = Machine::new(7, FetchMode::Lazy, 16384);
     let ino = file(&machine, b"sparse");
-    allocate(&machine, ino, Allocate::Room, (0, 1000 * PAGE), Size::Grows).expect("room");
+    allocate(&machine, ino, Allocate::Space, (0, 1000 * PAGE), Size::Grows).expect("space");
     assert_eq!(charged(&machine, ino), 0);
     write(&machine, ino, 10 * PAGE + 5, &[1; 10 * PAGE as usize]);
     assert_eq!(charged(&machine, ino), 11);
@@ -136,9 +136,9 @@ fn allocating_grows_the_file_or_not_and_keeps_what_is_there() {
     let mut machine = Machine::new(3, FetchMode::Lazy, 16384);
     let ino = file(&machine, b"file");
     write(&machine, ino, 0, &[7; 5000]);
-    allocate(&machine, ino, Allocate::Room, (1000, 99_000), Size::Stays).expect("room");
+    allocate(&machine, ino, Allocate::Space, (1000, 99_000), Size::Stays).expect("space");
     assert_eq!(size(&machine, ino), 5000);
-    allocate(&machine, ino, Allocate::Room, (1000, 99_000), Size::Grows).expect("room");
+    allocate(&machine, ino, Allocate::Space, (1000, 99_000), Size::Grows).expect("space");
     assert_eq!(size(&machine, ino), 100_000);
     allocate(&machine, ino, Allocate::Zeros, (100, 200_000), Size::Stays).expect("zeros");
     assert_eq!(size(&machine, ino), 100_000);
@@ -150,41 +150,41 @@ fn allocating_grows_the_file_or_not_and_keeps_what_is_there() {
 }
 
 #[test]
-fn what_there_is_no_room_for_is_refused_as_a_whole() {
+fn what_there_is_no_space_for_is_refused_as_a_whole() {
     // 3072 blocks of 4 KiB.
     let machine = Machine::new(4, FetchMode::Lazy, 3072);
     let ino = file(&machine, b"file");
     write(&machine, ino, 0, &[7; 100_000]);
     let before = machine.attributes(ino).expect("it is there");
     for len in [12 << 20, 1 << 30, FILE_BYTES_MAX] {
-        let refused = allocate(&machine, ino, Allocate::Room, (0, len), Size::Grows);
+        let refused = allocate(&machine, ino, Allocate::Space, (0, len), Size::Grows);
         assert!(matches!(refused, Err(FsError::NoSpace)), "{len}: {refused:?}");
     }
     assert_eq!(machine.attributes(ino).expect("it is there"), before, "a refusal left a trace");
-    allocate(&machine, ino, Allocate::Room, (0, 2 << 20), Size::Grows).expect("two of twelve MiB");
+    allocate(&machine, ino, Allocate::Space, (0, 2 << 20), Size::Grows).expect("two of twelve MiB");
     // Holes cost nothing.
     allocate(&machine, ino, Allocate::Zeros, (0, FILE_BYTES_MAX), Size::Grows).expect("a hole");
     assert_eq!(size(&machine, ino), FILE_BYTES_MAX);
 }
 
 #[test]
-fn what_is_there_already_needs_no_room() {
+fn what_is_there_already_needs_no_space() {
     let machine = Machine::new(5, FetchMode::Lazy, 3072);
     let ino = file(&machine, b"file");
-    let room = || machine.store().room() * PAGE;
+    let space = || machine.store().writable_blocks() * PAGE;
     // Half of what there is, so that the whole does not fit a second time.
-    let half = room() / 2 / PAGE * PAGE;
+    let half = space() / 2 / PAGE * PAGE;
     let mut written = 0;
     while written < half {
         write(&machine, ino, written, &[7; 16 * PAGE as usize]);
         written += 16 * PAGE;
     }
     machine.drain();
-    let left = room();
+    let left = space();
     assert!(left < written, "{left} left, {written} written");
     let much = written + left / 2;
-    allocate(&machine, ino, Allocate::Room, (0, much), Size::Stays).expect("only the rest is needed");
-    let refused = allocate(&machine, ino, Allocate::Room, (0, written + left + 64 * PAGE), Size::Stays);
+    allocate(&machine, ino, Allocate::Space, (0, much), Size::Stays).expect("only the rest is needed");
+    let refused = allocate(&machine, ino, Allocate::Space, (0, written + left + 64 * PAGE), Size::Stays);
     assert!(matches!(refused, Err(FsError::NoSpace)), "{refused:?}");
 }
 
@@ -192,7 +192,7 @@ fn what_is_there_already_needs_no_room() {
 fn ranges_that_make_no_sense_are_refused() {
     let machine = Machine::new(6, FetchMode::Lazy, 16384);
     let ino = file(&machine, b"file");
-    for what in [Allocate::Room, Allocate::Zeros, Allocate::Hole] {
+    for what in [Allocate::Space, Allocate::Zeros, Allocate::Hole] {
         for (range, size) in [((0, 0), Size::Grows), ((9, 0), Size::Stays)] {
             let refused = allocate(&machine, ino, what, range, size);
             assert!(matches!(refused, Err(FsError::Invalid)), "{refused:?}");
@@ -213,7 +213,7 @@ fn an_allocation_that_is_not_taken_leaves_no_trace() {
     let ino = bench.file(Ino::ROOT, "file");
     bench.apply(&Operation::Write { ino, offset: 0, bytes: vec![1; 9000] }).expect("a write");
     let before = snapshot(&bench.state);
-    for what in [Allocate::Room, Allocate::Zeros, Allocate::Hole] {
+    for what in [Allocate::Space, Allocate::Zeros, Allocate::Hole] {
         bench.now += 1;
         let mut tx = Transaction::begin(&mut bench.state, bench.now);
         tx.allocate(ino, what, (100, 50_000), Size::Grows).expect("it could be");

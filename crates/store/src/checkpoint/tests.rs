@@ -28,7 +28,7 @@ fn write(store: &Store, numbers: impl IntoIterator<Item = u64>) {
     let bytes = Arc::new(Page::zeroed());
     for number in numbers {
         let (page, bytes, home) = (PageNo(number), bytes.clone(), Sequence(store.map().newest.0 + 1));
-        store.apply(&[Change::Write { object: FILE, page, bytes, home }]).expect("room");
+        store.apply(&[Change::Write { object: FILE, page, bytes, home }]).expect("space");
     }
 }
 
@@ -37,7 +37,7 @@ fn scattered(store: &Store, leaves: u64, checkpoints: usize) {
     let mut random = Random::new(1);
     write(store, (0..leaves).map(|leaf| leaf * LEAF_PAGES));
     for _ in 0..checkpoints {
-        store.checkpoint().expect("room");
+        store.checkpoint().expect("space");
         write(store, (0..leaves / 5).map(|_| random.below(leaves) * LEAF_PAGES).collect::<Vec<u64>>());
     }
 }
@@ -61,7 +61,7 @@ fn what_stays_in_a_segment_of_nodes_is_what_lives_there_after_the_next_checkpoin
     assert!(staying.iter().any(|&(_, blocks)| blocks > 0), "{staying:?}");
     let before = live(&store);
     assert!(before.len() > 10 && before != staying, "some is dirty");
-    store.checkpoint().expect("room");
+    store.checkpoint().expect("space");
     let after = live(&store);
     for (number, blocks) in staying {
         let lives = after.iter().find(|(other, _)| *other == number).map_or(0, |&(_, live)| live);
@@ -83,7 +83,7 @@ fn sparse_and_short() -> (Arc<SimDisk>, Store) {
     let (disk, store) = on_disk(600);
     scattered(&store, 300, 12);
     fill(&store);
-    store.checkpoint().expect("room");
+    store.checkpoint().expect("space");
     (disk, store)
 }
 
@@ -106,7 +106,7 @@ fn where_space_is_short_a_checkpoint_empties_as_many_segments_of_nodes_as_two_fu
     assert!(started + 4 >= before, "a start empties two at a time: {before} segments, then {started}");
     fill(&store);
     let started = nearly_empty(&store);
-    store.checkpoint().expect("room");
+    store.checkpoint().expect("space");
     let after = nearly_empty(&store);
     // A quarter is four blocks; two full ones may have twelve each.
     assert!(started >= after + 6, "{started} segments, then {after}");
@@ -136,7 +136,7 @@ fn a_segment_of_nodes_one_of_which_cannot_be_read_is_left_alone_and_others_are_c
     };
     for _ in 0..4 {
         fill(&store);
-        store.checkpoint().expect("room");
+        store.checkpoint().expect("space");
     }
     assert_eq!(store.map().segments.get(number).live, 1, "the others that lived there are elsewhere");
     assert!(!staying(&store).contains(&number), "it is not tried again");

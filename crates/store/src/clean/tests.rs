@@ -17,7 +17,7 @@ pub(crate) fn half_dead() -> Store {
     let bytes = Arc::new(device::Page::zeroed());
     let write = |number, home| {
         let (page, bytes) = (PageNo(number), bytes.clone());
-        store.apply(&[Change::Write { object, page, bytes, home: Sequence(home) }]).expect("room");
+        store.apply(&[Change::Write { object, page, bytes, home: Sequence(home) }]).expect("space");
     };
     (0..300).for_each(|number| write(number, number + 1));
     (0..300).step_by(2).for_each(|number| write(number, number + 1000));

@@ -124,7 +124,7 @@ impl Map {
 
     /// Nodes that lie at most `distance` blocks from those of `ids`, which ascend, and are not in memory: those of one checkpoint
     /// lie together, so who goes down a tree comes to some of them. None where `ids` are so many that hardly any others can lie
-    /// between them, where looking takes longer than reading, and where there are more than there is room for: a level of
+    /// between them, where looking takes longer than reading, and where there are more than there is space for: a level of
     /// which some are missing takes more reads than the whole of it.
     pub(crate) fn neighbours(&self, ids: &[NodeId], distance: u64) -> Vec<NodeId> {
         if ids.len() > NEIGHBOURED_MAX || self.table.used() > NEIGHBOURS_AMONG_MAX {

@@ -40,17 +40,13 @@ impl Map {
         }
     }
 
-    /// How many of some blocks, of each of which these are the holders, can be moved and leave the room that everybody must find
+    /// How many of some blocks, of each of which these are the holders, can be moved and leave the space that everybody must find
     /// (decision 0018): a checkpoint writes the node of each holder, and blocks that many clones share have many.
     /// `taken` segments are used for the copies. The nodes are in memory.
-    pub(crate) fn moves_with_room<'a>(
-        &self,
-        blocks: impl Iterator<Item = &'a [Holder]>,
-        taken: u64,
-    ) -> usize {
+    pub(crate) fn moves_that_fit<'a>(&self, blocks: impl Iterator<Item = &'a [Holder]>, taken: u64) -> usize {
         let free = self.segments.free_count().saturating_sub(taken);
         let (mut touched, mut outgrowing, mut new) = (BTreeSet::new(), BTreeSet::new(), 0);
-        let has_room = |holders: &&[Holder]| {
+        let has_space = |holders: &&[Holder]| {
             for holder in *holders {
                 let Some(node) = self.nodes.get(&holder.node) else { continue };
                 touched.extend((!node.dirty).then_some(holder.node));
@@ -60,7 +56,7 @@ impl Map {
             }
             free >= self.floor_with(Class::Frees, touched.len() as u64 + new, new)
         };
-        blocks.take_while(has_room).count()
+        blocks.take_while(has_space).count()
     }
 
     /// Points what is still at `from` to where it was moved, if its bytes are those that were moved. Returns

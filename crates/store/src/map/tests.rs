@@ -486,7 +486,7 @@ fn neighbours_are_all_nodes_that_lie_near_one_of_many_and_are_not_in_memory() {
         let wanted: Vec<NodeId> = wanted.map(|(&id, _)| id).collect();
         assert_eq!(map.neighbours(&ids, distance), wanted, "round {round}");
         found_some += usize::from(!wanted.is_empty());
-        // With room for one less than there are: none.
+        // With space for one less than there are: none.
         map.nodes_max = (map.nodes.len() + wanted.len()).saturating_sub(1);
         assert_eq!(map.neighbours(&ids, distance), [], "round {round}");
     }

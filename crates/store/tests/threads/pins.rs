@@ -72,7 +72,7 @@ fn write(store: &Store, pages: std::ops::Range<u64>, sequence: u64) {
         Change::Write { object: OBJECT, page: PageNo(page), bytes, home: Sequence(sequence) }
     };
     let changes: Vec<Change> = pages.map(page).collect();
-    store.apply(&changes).expect("a sound device with room");
+    store.apply(&changes).expect("a sound device with space");
 }
 
 /// The store's own read.

@@ -32,7 +32,7 @@ pub const EMULATED: [(&str, &str); 19] = [
     ("exchangedata", "renameat2, exchanging; or link and two renames"),
 ];
 
-/// What getdirentriesattr is given room for, where the trace does not say.
+/// What getdirentriesattr is given space for, where the trace does not say.
 const LIST_BYTES: u64 = 32 << 10;
 
 /// `None` if the call is none of these.

@@ -22,7 +22,7 @@ pub enum Cache {
     AsBuilt,
     /// Nothing of the tree.
     Cold,
-    /// The tree's files, each read once, as far as there is room.
+    /// The tree's files, each read once, as far as there is space.
     Warm,
 }
 

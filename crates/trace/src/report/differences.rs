@@ -17,7 +17,7 @@ pub enum Cause {
     Race,
     /// Nobody ran the same with one thread, so the order cannot be told from the other causes.
     Unattributed,
-    /// The target has no more room.
+    /// The target has no more space.
     Space,
     /// The target or this user may not do it.
     Permission,
@@ -40,7 +40,7 @@ impl Cause {
             Cause::Order => "the order: with one thread, the result is the recorded one",
             Cause::Race => "the recorded result is a race: no order of the calls that overlapped explains it",
             Cause::Unattributed => "unknown, as no replay with one thread was made to compare with",
-            Cause::Space => "the target has no more room",
+            Cause::Space => "the target has no more space",
             Cause::Permission => "the target, or this user, may not do it",
             Cause::Feature => "the target lacks the feature",
             Cause::Descriptors => "too few descriptors are allowed: see `ulimit -n`",
@@ -176,7 +176,7 @@ fn cause(action: &Action, outcome: Outcome) -> Cause {
         Outcome::Error(libc::EPERM | libc::EACCES | libc::EROFS) => Cause::Permission,
         Outcome::Error(libc::EOPNOTSUPP | libc::ENOSYS) => Cause::Feature,
         Outcome::Error(libc::EMFILE | libc::ENFILE) => Cause::Descriptors,
-        // No signal interrupts a replay: a write that ends early has no room.
+        // No signal interrupts a replay: a write that ends early has no space.
         Outcome::Value(_) if writes && action.recorded.succeeded() => Cause::Space,
         _ => Cause::Tree,
     }

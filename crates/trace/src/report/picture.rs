@@ -10,17 +10,17 @@ use std::fmt::Write;
 
 /// Actions in one picture: more cannot be told apart.
 const ACTIONS_MAX: u32 = 2000;
-/// Room for the names of the threads.
+/// Space for the names of the threads.
 const LEFT: f64 = 90.0;
-/// Room for what the picture shows.
+/// Space for what the picture shows.
 const TOP: f64 = 40.0;
-/// Room for times, rules and what is left out.
+/// Space for times, rules and what is left out.
 const BOTTOM: f64 = 66.0;
 const LANE: f64 = 84.0;
 const BOX: f64 = 60.0;
 /// The narrowest box that can be seen.
 const NARROWEST: f64 = 2.0;
-/// The narrowest box that has room for a name from bottom to top.
+/// The narrowest box that has space for a name from bottom to top.
 const UPRIGHT: f64 = 11.0;
 /// Of each letter, about.
 const LETTER: f64 = 6.8;
@@ -31,14 +31,14 @@ const NAME_MAX: usize = 80;
 /// Between two times that are shown.
 const TIMES_APART: f64 = 110.0;
 
-/// A stretch of time in which nothing begins or ends has at least this room, if a call is under way, and if none is.
+/// A stretch of time in which nothing begins or ends has at least this space, if a call is under way, and if none is.
 const STRETCH: (f64, f64) = (12.0, 3.0);
 /// Ten times the time takes so much more of it.
 const TENFOLD: f64 = 6.0;
 /// The widest picture that common renderers take.
 const WIDTH_MAX: f64 = 30_000.0;
 
-/// Where moments lie, from left to right. Calls take from a microsecond to seconds: each stretch between two moments has room by
+/// Where moments lie, from left to right. Calls take from a microsecond to seconds: each stretch between two moments has space by
 /// the logarithm of its time.
 struct Scale {
     /// Each moment at which a call begins or ends, and where it lies.
@@ -147,7 +147,7 @@ impl Picture<'_> {
             &mut svg,
             format_args!(
                 "<text x=\"{LEFT}\" y=\"20\" class=\"head\">{trace}: actions {from} to {to}, order {}, from {:.6} s; \
-                 room by the logarithm of time</text>",
+                 space by the logarithm of time</text>",
                 text(order),
                 self.scale.first() as f64 / 1e9
             ),
@@ -199,8 +199,8 @@ impl Picture<'_> {
             put(svg, format_args!("<text x=\"{x:.1}\" y=\"{y}\">{}</text>", text(&label)));
         } else if width >= UPRIGHT {
             let (x, y) = (x + width / 2.0 + 3.0, y + BOX - 3.0);
-            let room = (BOX / SMALL_LETTER) as usize;
-            let name: String = name.chars().take(room).collect();
+            let space = (BOX / SMALL_LETTER) as usize;
+            let name: String = name.chars().take(space).collect();
             put(
                 svg,
                 format_args!(
@@ -343,7 +343,7 @@ mod tests {
         assert!(svg.contains(">Bytes</text>") && svg.contains(">Clone</text>"), "{svg}");
         assert!(svg.contains("/a&lt;?&amp;&quot;b") && svg.contains("= ENOENT"), "{svg}");
         assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"));
-        // Two hours of nothing do not press everything else to the side: a write of half a second has room for its name.
+        // Two hours of nothing do not press everything else to the side: a write of half a second has space for its name.
         assert!(svg.contains(">pwrite64</text>"), "{svg}");
         assert!(svg.contains(">+0.0 us</text>") && svg.contains(">+1.100 s</text>"), "{svg}");
     }

@@ -67,7 +67,7 @@ impl<'a> Judge<'a> {
                 false => result.leave_out(benchmark, id, simulated.outcome),
             }
         }
-        start.make_room(&simulation);
+        start.make_space(&simulation);
         let schedule = Schedule::new(benchmark, order);
         // The first action that is not done yet can always go on. If only one thread can, it is that one: these steps come in
         // the order of the trace, and give what is expected.

@@ -89,8 +89,8 @@ impl Simulation {
         simulation
     }
 
-    /// Makes room for all that another one has come to hold, so that runs need not find it piece by piece.
-    pub(super) fn make_room(&mut self, other: &Simulation) {
+    /// Makes space for all that another one has come to hold, so that runs need not find it piece by piece.
+    pub(super) fn make_space(&mut self, other: &Simulation) {
         self.tree.names.reserve(other.tree.names.capacity().saturating_sub(self.tree.names.len()));
     }
 

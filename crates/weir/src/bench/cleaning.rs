@@ -335,7 +335,7 @@ fn fill(stack: &Stack, pages: u64) -> Result<(Ino, u64), FsError> {
     let kept = BLOCKS_RESERVED * dirty + policy::low_mark(segments) * store.segment_blocks();
     let page = vec![1; PAGE_BYTES as usize];
     for number in 0..pages {
-        if store.room() < kept {
+        if store.writable_blocks() < kept {
             return Ok((file, number));
         }
         match write(&stack.fs, file, number * PAGE_BYTES, &page) {

@@ -187,7 +187,7 @@ impl Bench {
         let memory_bytes =
             now["pid"].as_u64().and_then(resident_bytes).ok_or_else(|| self.unclear("/pid"))?;
         drop(mounted);
-        let buffer_used_bytes = number("/buffer_log/bytes") - number("/buffer_log/room_bytes");
+        let buffer_used_bytes = number("/buffer_log/bytes") - number("/buffer_log/free_bytes");
         let before = DiskTime::below(&self.store);
         let read_ms = self.read_buffer(buffer_used_bytes)?;
         let control = Control { read_ms, disk: self.disk_since(before), touch_ms: touch(memory_bytes) };
@@ -245,7 +245,7 @@ impl Bench {
             run(weir("sync").arg(&self.mount_point))?;
             let now = self.status()?;
             let number = |name: &str| now["buffer_log"][name].as_u64().ok_or_else(|| self.unclear(name));
-            let (room, bytes) = (number("room_bytes")?, number("bytes")?);
+            let (room, bytes) = (number("free_bytes")?, number("bytes")?);
             // Room comes back where the log passes the ring's end, so one look says nothing.
             in_vain = if room < least { 0 } else { in_vain + 1 };
             least = least.min(room);

@@ -42,7 +42,7 @@ pub(crate) fn print(report: &Value) {
     let below = space["full_below_bytes"].as_u64().map(|left| format!("; DISK FULL: {} left", Size(left)));
     let (free, total) = (size(&space["available_bytes"]), size(&space["total_bytes"]));
     println!("  space      {free} of {total}{}", below.unwrap_or_default());
-    println!("  buffer log {} free of {}", size(&log["room_bytes"]), size(&log["bytes"]));
+    println!("  buffer log {} free of {}", size(&log["free_bytes"]), size(&log["bytes"]));
     let reads = &report["counters"]["store_reads"];
     println!(
         "  fetched    {} pages for reads, {} ahead, {} for writes, {} for write-back; store I/O for syncs: {}",
@@ -65,7 +65,7 @@ pub(crate) fn print(report: &Value) {
 
 fn print_trouble(report: &Value) {
     if let Some(stalled) = report["stalled"].as_str() {
-        println!("  STALLED    {stalled}; writers who find no room are told so");
+        println!("  STALLED    {stalled}; writers who find no space are told so");
     }
     let stuck = &report["stuck"];
     if stuck["count"].as_u64().unwrap_or(0) == 0 {
@@ -90,7 +90,10 @@ pub(crate) fn print_space(space: &Value) {
     println!("  the map  {:>10}", size("map_bytes"));
     println!("free       {:>10}  of it {} to writers", size("free_bytes"), size("available_bytes"));
     println!("reserved   {:>10}  for what is not written back yet", size("reserved_bytes"));
-    println!("room       {:>10}  once dead space is given back, without the reserves", size("room_bytes"));
+    println!(
+        "writable   {:>10}  once dead space is given back, without the reserves",
+        size("writable_bytes")
+    );
     println!("volumes    {:>10}", space["volumes"]);
     if space["freeing"] == true {
         println!("           {:>10}  deleted volumes are being freed", "");

@@ -196,7 +196,7 @@ pub(super) enum CacheArg {
     AsBuilt,
     /// Nothing
     Cold,
-    /// The tree's files, as far as there is room
+    /// The tree's files, as far as there is space
     Warm,
 }
 

@@ -120,7 +120,7 @@ impl Exerciser {
                 self.grow(grows, at + len);
             }
             9 => {
-                fallocate(&self.file, keep, at, len).expect("room");
+                fallocate(&self.file, keep, at, len).expect("space");
                 self.grow(grows, at + len);
             }
             10 => {

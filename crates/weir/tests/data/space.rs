@@ -109,7 +109,7 @@ fn a_range_that_is_zeroed_or_allocated_grows_the_file_unless_its_size_is_kept() 
     ] {
         file.set_len(0).expect("empty");
         file.write_all_at(&[7; 6000], 0).expect("a write");
-        fallocate(&file, flags, 5000, 10_000).expect("room");
+        fallocate(&file, flags, 5000, 10_000).expect("space");
         assert_eq!(len(), if grows { 15_000 } else { 6000 }, "{flags:?}");
         let mut bytes = vec![1; 6000];
         file.read_exact_at(&mut bytes, 0).expect("a read");
@@ -171,7 +171,7 @@ fn a_synced_hole_is_there_after_a_kill_and_one_that_was_not_is_there_as_a_whole_
     let file = create(&mounted.path("file"));
     file.write_all_at(&[7; 64 * PAGE as usize], 0).expect("a write");
     fallocate(&file, FallocateFlags::PUNCH_HOLE | KEEP, 10 * PAGE + 1, 20 * PAGE).expect("a hole");
-    fallocate(&file, FallocateFlags::empty(), 0, 100 * PAGE).expect("room");
+    fallocate(&file, FallocateFlags::empty(), 0, 100 * PAGE).expect("space");
     file.sync_all().expect("a sync");
     fallocate(&file, FallocateFlags::ZERO_RANGE, 50 * PAGE, 100 * PAGE).expect("zeros");
     drop(file);
