@@ -90,27 +90,6 @@ impl Store {
         })
     }
 
-    /// Does something during which no node leaves memory: what was loaded for a change must be there for it.
-    pub(crate) fn holding_nodes<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.map_mut().held += 1;
-        let done = work();
-        let mut map = self.map_mut();
-        map.held -= 1;
-        if map.held == 0 {
-            map.evict();
-        }
-        done
-    }
-
-    /// Reads the nodes that log entries will change, so that no read can fail once the log has them.
-    pub(crate) fn load_for(&self, entries: &[(VolumeId, &LogEntry)]) -> Result<(), StoreError> {
-        self.resolve(|map| {
-            let missing = entries.iter().filter_map(|&(volume, entry)| map.prepare(volume, entry).err());
-            let missing: Vec<_> = missing.flat_map(|Missing(ids)| ids).collect();
-            if missing.is_empty() { Ok(()) } else { Err(Missing(missing)) }
-        })
-    }
-
     /// Checks that the log has space for these log entries above the reserve of others, also where they need no segment: what
     /// they change must be written by a checkpoint. Two checkpoints may make some.
     fn make_space(

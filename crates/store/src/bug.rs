@@ -2,7 +2,12 @@
 //! `planted-bugs` none of them can be.
 
 #[cfg(feature = "planted-bugs")]
-use std::cell::Cell;
+use {
+    device::{Block, Page},
+    std::cell::Cell,
+    std::sync::Mutex,
+    std::sync::atomic::{AtomicBool, Ordering},
+};
 
 /// A rule to break from now on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,4 +63,57 @@ pub(crate) fn is_planted(bug: PlantedBug) -> bool {
 #[cfg(not(feature = "planted-bugs"))]
 pub(crate) fn is_planted(_bug: PlantedBug) -> bool {
     false
+}
+
+/// Bugs that one store has until it is closed, beside those of its map.
+#[cfg(feature = "planted-bugs")]
+#[derive(Default)]
+pub(crate) struct Planted {
+    pub(crate) missing_flush: AtomicBool,
+    pub(crate) late_copies: AtomicBool,
+    pub(crate) late_trims: AtomicBool,
+    /// What a late copy or trim would have done already.
+    delayed: Mutex<Vec<Delayed>>,
+}
+
+/// What a late copy or trim has still to do.
+#[cfg(feature = "planted-bugs")]
+pub(crate) enum Delayed {
+    /// And whether a checkpoint has begun since.
+    Copy(Vec<(Block, Box<Page>)>, bool),
+    Trim(Vec<u32>),
+}
+
+#[cfg(feature = "planted-bugs")]
+impl Planted {
+    /// Takes a copy if it is to be late; gives it back if not.
+    pub(crate) fn copy_later(&self, blocks: Vec<(Block, Box<Page>)>) -> Option<Vec<(Block, Box<Page>)>> {
+        self.later(&self.late_copies, Delayed::Copy(blocks, false)).map(|delayed| match delayed {
+            Delayed::Copy(blocks, _) => blocks,
+            Delayed::Trim(_) => unreachable!("given back as it was"),
+        })
+    }
+
+    /// Takes a trim if it is to be late.
+    pub(crate) fn trim_later(&self, segments: &[u32]) -> bool {
+        self.later(&self.late_trims, Delayed::Trim(segments.to_vec())).is_none()
+    }
+
+    /// Takes out what is late.
+    pub(crate) fn take_delayed(&self) -> Vec<Delayed> {
+        std::mem::take(&mut *self.delayed.lock().expect("no panic while planting"))
+    }
+
+    /// Keeps it for later.
+    pub(crate) fn delay(&self, delayed: Delayed) {
+        self.delayed.lock().expect("no panic while planting").push(delayed);
+    }
+
+    fn later(&self, planted: &AtomicBool, delayed: Delayed) -> Option<Delayed> {
+        if !planted.load(Ordering::Relaxed) {
+            return Some(delayed);
+        }
+        self.delay(delayed);
+        None
+    }
 }

@@ -180,28 +180,6 @@ impl Store {
         count(&self.counting.segments_freed, free.len() as u64);
     }
 
-    /// Trims segments, and waits until that is durable: a trim that came late would take what is written next.
-    /// A device that fails a trim is asked for none any more: what a segment held does no harm to what comes next. After a
-    /// failed flush they stay dead, and the next checkpoint tries again.
-    fn trim(&self, segments: &[u32]) -> Result<(), StoreError> {
-        let fails = || self.counting.trims_failed.load(Ordering::Relaxed) > 0;
-        if segments.is_empty() || fails() {
-            return Ok(());
-        }
-        #[cfg(feature = "planted-bugs")]
-        if self.planted.trim_later(segments) {
-            return Ok(());
-        }
-        let since = self.failed_flushes();
-        for &segment in segments {
-            if self.device.trim(self.geometry.start(segment), self.geometry.segment_blocks).is_err() {
-                count(&self.counting.trims_failed, 1);
-                break;
-            }
-        }
-        self.flush_since(since)
-    }
-
     /// Writes all dirty nodes to new places; they stay dirty until the root is durable.
     fn write_nodes(
         &self,

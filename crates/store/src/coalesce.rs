@@ -1,12 +1,7 @@
 //! Reading many blocks with few reads: those that lie near each other are read together, and what lies between them is
 //! thrown away.
 
-use crate::counters::count;
-use crate::error::StoreError;
-use crate::read::Want;
-use crate::store::Store;
-use crate::volume::VolumeId;
-use device::{Block, DeviceError, ObjectId, Page, PageNo, Read, Sequence};
+use device::{Block, Page, Read};
 use std::ops::Range;
 use zerocopy::FromZeros;
 
@@ -27,20 +22,17 @@ const SPAN_BLOCKS_MAX: u64 = 4096;
 /// Blocks read at once, so that memory for them is bounded: 16 MiB, and as much is being used that was read before.
 const BATCH_BLOCKS: usize = 4096;
 
-/// What is found of a page: its bytes and its home, or `None` for a hole.
-pub type FoundPage<'a> = Result<Option<(&'a Page, Sequence)>, StoreError>;
-
 /// One read of the device, for some of the blocks that are wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Span {
-    at: Block,
-    blocks: usize,
+pub(crate) struct Span {
+    pub(crate) at: Block,
+    pub(crate) blocks: usize,
     /// Which of the blocks wanted.
-    members: Range<usize>,
+    pub(crate) members: Range<usize>,
 }
 
 /// The reads for blocks in ascending order, of which some may come twice.
-fn spans(places: &[Block], gap_blocks_max: u64) -> Vec<Span> {
+pub(crate) fn spans(places: &[Block], gap_blocks_max: u64) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::new();
     for (index, &place) in places.iter().enumerate() {
         if let Some(last) = spans.last_mut() {
@@ -58,7 +50,7 @@ fn spans(places: &[Block], gap_blocks_max: u64) -> Vec<Span> {
 }
 
 /// The first of `spans` that are read at once: at least one.
-fn batch(spans: &[Span]) -> usize {
+pub(crate) fn batch(spans: &[Span]) -> usize {
     let mut blocks = 0;
     let fits = |span: &&Span| {
         blocks += span.blocks;
@@ -67,100 +59,16 @@ fn batch(spans: &[Span]) -> usize {
     spans.iter().take_while(fits).count().max(1)
 }
 
-impl Store {
-    /// Reads blocks that are given in ascending order, and hands each to `take` by its number. A bounded number are read at
-    /// once, while `take` gets those before them. Where a read of several fails, each of them is read by itself, so that each
-    /// has its own result.
-    pub(crate) fn read_coalesced(
-        &self,
-        places: &[Block],
-        gap_blocks_max: u64,
-        take: &mut dyn FnMut(usize, Result<&Page, DeviceError>),
-    ) {
-        let all = spans(places, gap_blocks_max);
-        let mut rest = &all[..];
-        // Memory is kept from one batch to the next: new memory costs as much as the reading.
-        let mut spare: Vec<Vec<Page>> = Vec::new();
-        let mut before: Vec<(&Span, Read)> = Vec::new();
-        while !rest.is_empty() {
-            let (now, later) = rest.split_at(batch(rest));
-            rest = later;
-            let mut reads: Vec<Read> = now.iter().map(|span| read_of(span, &mut spare)).collect();
-            count(&self.counting.device_reads, reads.len() as u64);
-            self.device.read_batch_while(&mut reads, &mut || {
-                self.hand_out(places, before.drain(..), &mut spare, take);
-            });
-            before = now.iter().zip(reads).collect();
-        }
-        self.hand_out(places, before.drain(..), &mut spare, take);
+impl Span {
+    /// A read with memory that was used before, where there is some.
+    pub(crate) fn read(&self, spare: &mut Vec<Vec<Page>>) -> Read {
+        let mut read = Read::new(self.at, 0);
+        read.pages = spare.pop().unwrap_or_default();
+        read.pages.truncate(self.blocks);
+        let more = self.blocks - read.pages.len();
+        Page::extend_vec_zeroed(&mut read.pages, more).expect("memory for pages");
+        read
     }
-
-    /// Hands to `take` what was read, and to `spare` its memory.
-    fn hand_out<'a>(
-        &self,
-        places: &[Block],
-        reads: impl Iterator<Item = (&'a Span, Read)>,
-        spare: &mut Vec<Vec<Page>>,
-        take: &mut dyn FnMut(usize, Result<&Page, DeviceError>),
-    ) {
-        for (span, read) in reads {
-            match &read.result {
-                Ok(()) => span.members.clone().for_each(|index| {
-                    take(index, Ok(&read.pages[(places[index].0 - span.at.0) as usize]));
-                }),
-                Err(error) if span.blocks == 1 => {
-                    span.members.clone().for_each(|index| take(index, Err(error.clone())));
-                }
-                Err(_) => span.members.clone().for_each(|index| self.read_one(places[index], index, take)),
-            }
-            spare.push(read.pages);
-        }
-    }
-
-    fn read_one(&self, place: Block, index: usize, take: &mut dyn FnMut(usize, Result<&Page, DeviceError>)) {
-        let mut page = Page::zeroed();
-        let read = self.device.read(place, std::slice::from_mut(&mut *page));
-        take(index, read.map(|()| &*page));
-    }
-
-    /// Reads many pages in the order in which they lie on the device, with few reads, and hands each to `take` by its
-    /// number. Like [`read_from`](Store::read_from), for whoever reads much and keeps the bytes in a place of his own.
-    pub fn read_all(
-        &self,
-        volume: VolumeId,
-        pages: &[(ObjectId, PageNo)],
-        take: &mut dyn FnMut(usize, FoundPage<'_>),
-    ) {
-        let mut wants: Vec<Want> = pages.iter().map(|&(object, page)| Want::new(object, page)).collect();
-        let mut placed = self.lookup(volume, &mut wants);
-        placed.sort_by_key(|placed| placed.entry.place);
-        count(&self.counting.page_reads, placed.len() as u64);
-        let places: Vec<Block> = placed.iter().map(|placed| placed.entry.place).collect();
-        let mut absent = vec![true; pages.len()];
-        self.read_coalesced(&places, GAP_BLOCKS_MAX, &mut |number, found| {
-            let (want, entry) = (placed[number].want, &placed[number].entry);
-            let (object, page) = pages[want];
-            absent[want] = false;
-            let intact = |bytes| self.intact(object, page, entry, bytes).map(|()| Some((bytes, entry.home)));
-            take(want, found.map_err(StoreError::from).and_then(intact));
-        });
-        let map = self.map();
-        placed.iter().for_each(|placed| map.segments.unpin(placed.entry.place));
-        drop(map);
-        for (index, want) in wants.into_iter().enumerate().filter(|&(index, _)| absent[index]) {
-            take(index, want.found.map(|_| None));
-        }
-    }
-}
-
-/// A read with memory that was used before, where there is some.
-fn read_of(span: &Span, spare: &mut Vec<Vec<Page>>) -> Read {
-    let mut read = Read::new(span.at, 0);
-    read.pages = spare.pop().unwrap_or_default();
-    read.pages.truncate(span.blocks);
-    let more = span.blocks - read.pages.len();
-    Page::extend_vec_zeroed(&mut read.pages, more).expect("memory for pages");
-    read
 }
 
 #[cfg(test)]

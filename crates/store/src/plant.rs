@@ -5,48 +5,9 @@ use crate::error::StoreError;
 use crate::follow::{ENTRY_BLOCKS_AHEAD, LogReader};
 use crate::segments::Use;
 use crate::store::Store;
-use device::{Block, Device, Page};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-
-/// Bugs that the store itself has.
-#[derive(Default)]
-pub(crate) struct Planted {
-    pub(crate) missing_flush: AtomicBool,
-    pub(crate) late_copies: AtomicBool,
-    pub(crate) late_trims: AtomicBool,
-    /// What a late copy or trim would have done already.
-    delayed: Mutex<Vec<Delayed>>,
-}
-
-enum Delayed {
-    /// And whether a checkpoint has begun since.
-    Copy(Vec<(Block, Box<Page>)>, bool),
-    Trim(Vec<u32>),
-}
-
-impl Planted {
-    /// Takes a copy if it is to be late; gives it back if not.
-    pub(crate) fn copy_later(&self, blocks: Vec<(Block, Box<Page>)>) -> Option<Vec<(Block, Box<Page>)>> {
-        self.later(&self.late_copies, Delayed::Copy(blocks, false)).map(|delayed| match delayed {
-            Delayed::Copy(blocks, _) => blocks,
-            Delayed::Trim(_) => unreachable!("given back as it was"),
-        })
-    }
-
-    /// Takes a trim if it is to be late.
-    pub(crate) fn trim_later(&self, segments: &[u32]) -> bool {
-        self.later(&self.late_trims, Delayed::Trim(segments.to_vec())).is_none()
-    }
-
-    fn later(&self, planted: &AtomicBool, delayed: Delayed) -> Option<Delayed> {
-        if !planted.load(Ordering::Relaxed) {
-            return Some(delayed);
-        }
-        self.delayed.lock().expect("no panic while planting").push(delayed);
-        None
-    }
-}
+use device::Device;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl Store {
     /// Does what is late: copies at the next checkpoint but one, trims at the first one after the segment's reuse.

@@ -1,15 +1,18 @@
-//! Reading pages and nodes. No lock is held while the device works.
+//! What all parts of the store share: the medium, and the map above it, whose nodes are read when somebody needs them.
+//! No lock is held while the device works.
 
 use crate::coalesce::{GAP_BLOCKS_MAX, gap_blocks_max_at_start};
 use crate::counters::count;
+use crate::entry::LogEntry;
 use crate::error::StoreError;
 use crate::format::sum;
-use crate::map::{Body, Missing, NodeEntry, NodeId, PageEntry, Peeked, Purpose, decode_node};
-use crate::store::Store;
+use crate::map::{Body, Map, Missing, NodeEntry, NodeId, PageEntry, Peeked, Purpose, decode_node};
+use crate::medium::{Medium, RUN_BLOCKS_MAX};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::volume::VolumeId;
-use device::{Block, ObjectId, Page, PageNo, Read, Sequence};
+use device::{Block, Incarnation, ObjectId, Page, PageNo, Read, Sequence};
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::ops::Range;
 
 /// What the store holds for a page.
 #[derive(Debug)]
@@ -43,8 +46,17 @@ impl Want {
     }
 }
 
-/// Blocks in one read of the device: 4 MiB, which only those who read much ask for.
-const RUN_BLOCKS_MAX: u64 = 1024;
+/// What is found of a page: its bytes and its home, or `None` for a hole.
+pub type FoundPage<'a> = Result<Option<(&'a Page, Sequence)>, StoreError>;
+
+/// Pages of an object that the store holds, from some page on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// The pages, in order, each with its home: the highest sequence that its bytes contain.
+    pub pages: Vec<(PageNo, Sequence)>,
+    /// The first page that was not looked at: nothing below it was left out.
+    pub until: PageNo,
+}
 
 /// A want whose page is known, and its segment pinned.
 pub(crate) struct Placed {
@@ -52,20 +64,82 @@ pub(crate) struct Placed {
     pub(crate) entry: PageEntry,
 }
 
-impl Store {
-    /// Reads many pages with many reads in flight; each gets its own answer. Bytes that are not what was written
-    /// are never returned: the answer is [`StoreError::Corrupt`] with the object, the page and the place.
-    ///
-    /// Waits for reads of its own only, never for a write, a flush or a checkpoint.
-    pub fn read(&self, wants: &mut [Want]) {
-        self.read_from(VolumeId::MAIN, wants);
+/// A start's loads of map nodes: the entries of its log and the metadata need a dozen each. Those after them may be anything's.
+const FIRST_LOADS: u32 = 64;
+
+/// The medium and the map. Owned by the store; the map is changed under its write lock only by who holds the writer's, too.
+pub(crate) struct Shared {
+    pub(crate) medium: Medium,
+    map: RwLock<Map>,
+    incarnation: AtomicU64,
+    /// Loads of nodes that still count as a start's.
+    first_loads: AtomicU32,
+}
+
+impl Shared {
+    pub(crate) fn new(medium: Medium, map: Map, incarnation: Incarnation) -> Shared {
+        let (incarnation, first_loads) = (AtomicU64::new(incarnation.0), AtomicU32::new(FIRST_LOADS));
+        Shared { medium, map: RwLock::new(map), incarnation, first_loads }
+    }
+
+    pub(crate) fn map(&self) -> RwLockReadGuard<'_, Map> {
+        self.map.read().expect("no panic while holding the map")
+    }
+
+    pub(crate) fn map_mut(&self) -> RwLockWriteGuard<'_, Map> {
+        self.map.write().expect("no panic while holding the map")
+    }
+
+    /// The incarnation found at opening, or the one begun since.
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        Incarnation(self.incarnation.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set_incarnation(&self, incarnation: Incarnation) {
+        self.incarnation.store(incarnation.0, Ordering::Release);
+    }
+
+    /// Asks the map, and reads nodes until it knows.
+    pub(crate) fn resolve<T>(&self, ask: impl Fn(&Map) -> Result<T, Missing>) -> Result<T, StoreError> {
+        loop {
+            let answer = ask(&self.map());
+            match answer {
+                Ok(answer) => return Ok(answer),
+                Err(Missing(ids)) => {
+                    if let Some((_, error)) = self.load(ids).pop_first() {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Does something during which no node leaves memory: what was loaded for a change must be there for it.
+    pub(crate) fn holding_nodes<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.map_mut().held += 1;
+        let done = work();
+        let mut map = self.map_mut();
+        map.held -= 1;
+        if map.held == 0 {
+            map.evict();
+        }
+        done
+    }
+
+    /// Reads the nodes that log entries will change, so that no read can fail once the log has them.
+    pub(crate) fn load_for(&self, entries: &[(VolumeId, &LogEntry)]) -> Result<(), StoreError> {
+        self.resolve(|map| {
+            let missing = entries.iter().filter_map(|&(volume, entry)| map.prepare(volume, entry).err());
+            let missing: Vec<_> = missing.flat_map(|Missing(ids)| ids).collect();
+            if missing.is_empty() { Ok(()) } else { Err(Missing(missing)) }
+        })
     }
 
     /// As [`read`](Store::read), from any volume; what a volume does not have, or one that does not exist, is holes.
-    pub fn read_from(&self, volume: VolumeId, wants: &mut [Want]) {
+    pub(crate) fn read_from(&self, volume: VolumeId, wants: &mut [Want]) {
         let mut placed = self.lookup(volume, wants);
         placed.sort_by_key(|placed| placed.entry.place);
-        count(&self.counting.page_reads, placed.len() as u64);
+        count(&self.medium.counting().page_reads, placed.len() as u64);
         let mut runs: Vec<Read> = Vec::new();
         for one in &placed {
             let place = one.entry.place;
@@ -80,8 +154,8 @@ impl Store {
                 _ => runs.push(Read::new(place, 1)),
             }
         }
-        count(&self.counting.device_reads, runs.len() as u64);
-        self.device.read_batch(&mut runs);
+        count(&self.medium.counting().device_reads, runs.len() as u64);
+        self.medium.device().read_batch(&mut runs);
         for one in &placed {
             let place = one.entry.place;
             let run = runs.partition_point(|run| run.at <= place) - 1;
@@ -112,7 +186,7 @@ impl Store {
         let found = crc32c::crc32c(&bytes.0);
         if found != entry.crc {
             let what = format!("page {page} of object {object}");
-            return Err(self.corrupt(entry.place, what, entry.crc, found));
+            return Err(self.medium.corrupt(entry.place, what, entry.crc, found));
         }
         Ok(())
     }
@@ -150,13 +224,8 @@ impl Store {
         placed
     }
 
-    /// The home sequence of a page; `None` for a hole. May read map nodes.
-    pub fn home(&self, object: ObjectId, page: PageNo) -> Result<Option<Sequence>, StoreError> {
-        self.home_in(VolumeId::MAIN, object, page)
-    }
-
     /// As [`home`](Store::home), in any volume.
-    pub fn home_in(
+    pub(crate) fn home_in(
         &self,
         volume: VolumeId,
         object: ObjectId,
@@ -167,7 +236,7 @@ impl Store {
     }
 
     /// The home of each of many pages, with many reads of map nodes in flight.
-    pub fn homes_in(
+    pub(crate) fn homes_in(
         &self,
         volume: VolumeId,
         pages: &[(ObjectId, PageNo)],
@@ -209,17 +278,17 @@ impl Store {
                     }
                     None => {
                         let what = format!("node {} of the map, which the node table lacks", id.0);
-                        failed.insert(id, self.corrupt(Block(0), what, 0, 0));
+                        failed.insert(id, self.medium.corrupt(Block(0), what, 0, 0));
                     }
                 }
             }
         }
-        count(&self.counting.node_reads, wanted.len() as u64);
+        count(&self.medium.counting().node_reads, wanted.len() as u64);
         // Those of one checkpoint lie together.
         wanted.sort_by_key(|(_, entry)| entry.place);
         let places: Vec<Block> = wanted.iter().map(|(_, entry)| entry.place).collect();
         let gap = if starts { gap_blocks_max_at_start(places.len()) } else { GAP_BLOCKS_MAX };
-        self.read_coalesced(&places, gap, &mut |index, found| {
+        self.medium.read_coalesced(&places, gap, &mut |index, found| {
             let (id, entry) = wanted[index];
             let found = found.map_err(StoreError::from).and_then(|page| self.node_in(page, id, &entry));
             let mut map = self.map_mut();
@@ -238,22 +307,6 @@ impl Store {
         failed
     }
 
-    /// Reads blocks, consecutive ones together, each with its own result. No place may come twice.
-    pub(crate) fn read_blocks(&self, places: &[Block]) -> Vec<Result<Page, StoreError>> {
-        let mut runs: Vec<Read> = places
-            .chunk_by(|at, next| at.0 + 1 == next.0)
-            .flat_map(|run| run.chunks(RUN_BLOCKS_MAX as usize))
-            .map(|run| Read::new(run[0], run.len()))
-            .collect();
-        count(&self.counting.device_reads, runs.len() as u64);
-        self.device.read_batch(&mut runs);
-        let pages = |run: Read| {
-            let result = run.result;
-            run.pages.into_iter().map(move |page| result.clone().map(|()| page).map_err(StoreError::from))
-        };
-        runs.into_iter().flat_map(pages).collect()
-    }
-
     /// Visits some nodes of a walk; returns which, none if there were none to visit. Nodes that are not in memory
     /// are read, and do not come there: a walk of all must not drive out what is used.
     pub(crate) fn visit_some(&self, purpose: Purpose, max: usize) -> Vec<NodeId> {
@@ -266,9 +319,9 @@ impl Store {
             wanted.iter().for_each(|(_, entry)| map.segments.pin(entry.place));
             (ids, wanted)
         };
-        count(&self.counting.node_reads, wanted.len() as u64);
+        count(&self.medium.counting().node_reads, wanted.len() as u64);
         let mut reads: Vec<Read> = wanted.iter().map(|(_, entry)| Read::new(entry.place, 1)).collect();
-        self.device.read_batch(&mut reads);
+        self.medium.device().read_batch(&mut reads);
         let mut peeked: BTreeMap<NodeId, Peeked> = BTreeMap::new();
         for ((id, entry), read) in wanted.iter().zip(&reads) {
             let page = read.result.is_ok().then(|| &read.pages[0]);
@@ -280,19 +333,56 @@ impl Store {
         for &id in &ids {
             map.visit(purpose, id, peeked.remove(&id));
         }
-        count(&self.counting.nodes_visited, ids.len() as u64);
+        count(&self.medium.counting().nodes_visited, ids.len() as u64);
         ids
     }
 
     /// The node that a page is, if it is that one.
     pub(crate) fn node_in(&self, page: &Page, id: NodeId, entry: &NodeEntry) -> Result<Body, StoreError> {
         let found = sum(&page.0);
-        let intact = (found == entry.crc).then(|| decode_node(page, id, self.geometry.id));
+        let intact = (found == entry.crc).then(|| decode_node(page, id, self.medium.geometry().id));
         let what = || format!("node {} of the map", id.0);
-        intact.flatten().ok_or_else(|| self.corrupt(entry.place, what(), entry.crc, found))
+        intact.flatten().ok_or_else(|| self.medium.corrupt(entry.place, what(), entry.crc, found))
     }
 
-    pub(crate) fn corrupt(&self, place: Block, what: String, expected: u32, found: u32) -> StoreError {
-        StoreError::Corrupt { device: self.device.name().to_owned(), place, what, expected, found }
+
+    /// Reads many pages in the order in which they lie on the device, with few reads, and hands each to `take` by its
+    /// number. Like [`read_from`](Store::read_from), for whoever reads much and keeps the bytes in a place of his own.
+    pub(crate) fn read_all(
+        &self,
+        volume: VolumeId,
+        pages: &[(ObjectId, PageNo)],
+        take: &mut dyn FnMut(usize, FoundPage<'_>),
+    ) {
+        let mut wants: Vec<Want> = pages.iter().map(|&(object, page)| Want::new(object, page)).collect();
+        let mut placed = self.lookup(volume, &mut wants);
+        placed.sort_by_key(|placed| placed.entry.place);
+        count(&self.medium.counting().page_reads, placed.len() as u64);
+        let places: Vec<Block> = placed.iter().map(|placed| placed.entry.place).collect();
+        let mut absent = vec![true; pages.len()];
+        self.medium.read_coalesced(&places, GAP_BLOCKS_MAX, &mut |number, found| {
+            let (want, entry) = (placed[number].want, &placed[number].entry);
+            let (object, page) = pages[want];
+            absent[want] = false;
+            let intact = |bytes| self.intact(object, page, entry, bytes).map(|()| Some((bytes, entry.home)));
+            take(want, found.map_err(StoreError::from).and_then(intact));
+        });
+        let map = self.map();
+        placed.iter().for_each(|placed| map.segments.unpin(placed.entry.place));
+        drop(map);
+        for (index, want) in wants.into_iter().enumerate().filter(|&(index, _)| absent[index]) {
+            take(index, want.found.map(|_| None));
+        }
+    }
+
+    /// Lists the pages of `object` within `range`, of at most `leaves_max` leaves.
+    pub(crate) fn list(
+        &self,
+        volume: VolumeId,
+        object: ObjectId,
+        range: Range<PageNo>,
+        leaves_max: usize,
+    ) -> Result<Listed, StoreError> {
+        self.resolve(|map| map.list(volume, object, range.clone(), leaves_max.max(1)))
     }
 }
