@@ -27,7 +27,7 @@ const SPAN_BLOCKS_MAX: u64 = 4096;
 /// Blocks read at once, so that memory for them is bounded: 16 MiB, and as much is being used that was read before.
 const BATCH_BLOCKS: usize = 4096;
 
-/// What is found of a page: its bytes and its home, or `None` for a hole.
+/// What is found of a page: its bytes and its page LSN, or `None` for a hole.
 pub type FoundPage<'a> = Result<Option<(&'a Page, Sequence)>, StoreError>;
 
 /// One read of the device, for some of the blocks that are wanted.
@@ -141,7 +141,8 @@ impl Store {
             let (want, entry) = (placed[number].want, &placed[number].entry);
             let (object, page) = pages[want];
             absent[want] = false;
-            let intact = |bytes| self.intact(object, page, entry, bytes).map(|()| Some((bytes, entry.home)));
+            let intact =
+                |bytes| self.intact(object, page, entry, bytes).map(|()| Some((bytes, entry.page_lsn)));
             take(want, found.map_err(StoreError::from).and_then(intact));
         });
         let map = self.map();

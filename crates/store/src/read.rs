@@ -20,8 +20,8 @@ pub enum Found {
     Page {
         /// The bytes, verified.
         bytes: Box<Page>,
-        /// Their home sequence.
-        home: Sequence,
+        /// Their page LSN.
+        page_lsn: Sequence,
     },
 }
 
@@ -98,7 +98,7 @@ impl Store {
         self.intact(want.object, want.page, entry, bytes)?;
         let mut copy = Page::zeroed();
         copy.0.copy_from_slice(&bytes.0);
-        Ok(Found::Page { bytes: copy, home: entry.home })
+        Ok(Found::Page { bytes: copy, page_lsn: entry.page_lsn })
     }
 
     /// An error unless the bytes are those that were written.
@@ -150,37 +150,37 @@ impl Store {
         placed
     }
 
-    /// The home sequence of a page; `None` for a hole. May read map nodes.
-    pub fn home(&self, object: ObjectId, page: PageNo) -> Result<Option<Sequence>, StoreError> {
-        self.home_in(VolumeId::MAIN, object, page)
+    /// The page LSN of a page; `None` for a hole. May read map nodes.
+    pub fn page_lsn(&self, object: ObjectId, page: PageNo) -> Result<Option<Sequence>, StoreError> {
+        self.page_lsn_in(VolumeId::MAIN, object, page)
     }
 
-    /// As [`home`](Store::home), in any volume.
-    pub fn home_in(
+    /// As [`page_lsn`](Store::page_lsn), in any volume.
+    pub fn page_lsn_in(
         &self,
         volume: VolumeId,
         object: ObjectId,
         page: PageNo,
     ) -> Result<Option<Sequence>, StoreError> {
         let entry = self.resolve(|map| map.lookup(volume, object, page))?;
-        Ok(entry.map(|entry| entry.home))
+        Ok(entry.map(|entry| entry.page_lsn))
     }
 
-    /// The home of each of many pages, with many reads of map nodes in flight.
-    pub fn homes_in(
+    /// The page LSN of each of many pages, with many reads of map nodes in flight.
+    pub fn page_lsns_in(
         &self,
         volume: VolumeId,
         pages: &[(ObjectId, PageNo)],
     ) -> Vec<Result<Option<Sequence>, StoreError>> {
         let mut wants: Vec<Want> = pages.iter().map(|&(object, page)| Want::new(object, page)).collect();
         let placed = self.lookup(volume, &mut wants);
-        let mut homes: Vec<_> = wants.into_iter().map(|want| want.found.map(|_| None)).collect();
+        let mut page_lsns: Vec<_> = wants.into_iter().map(|want| want.found.map(|_| None)).collect();
         let map = self.map();
         for Placed { want, entry } in placed {
             map.segments.unpin(entry.place);
-            homes[want] = Ok(Some(entry.home));
+            page_lsns[want] = Ok(Some(entry.page_lsn));
         }
-        homes
+        page_lsns
     }
 
     /// Whether a load of nodes is one of the first, a start's: it goes down one tree after the other, waits for each level, and
