@@ -31,7 +31,7 @@ pub struct Appended {
     pub group: GroupNo,
 }
 
-/// The non-volatile home of records that have not gone home yet.
+/// The non-volatile place of records whose changes are not stored yet.
 pub struct Buffer {
     device: Arc<dyn Device>,
     id: StoreId,
@@ -86,7 +86,7 @@ impl Buffer {
         open::format(device, id, volume, newest)
     }
 
-    /// Makes the buffer on `device` none any more, durably: it is refused from then on. What it held must be home.
+    /// Makes the buffer on `device` none any more, durably: it is refused from then on. What it held must be stored.
     pub fn retire(device: &dyn Device) -> Result<(), BufferError> {
         open::retire(device)
     }

@@ -10,7 +10,7 @@ pub enum BufferError {
     /// The device failed. After a failed write or flush every later append and commit says so again.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// No space until something goes home, is released, and a commit has made that durable.
+    /// No space until something is written back, is released, and a commit has made that durable.
     #[error("the buffer is full")]
     Full,
     /// A single transaction is larger than the buffer allows.

@@ -173,7 +173,7 @@ impl Core {
             return Verdict::Wait;
         }
         if space < buffer_bytes + kept || crowded {
-            // What must go home first finds no space, and cleaning has made none.
+            // What must be written back first finds no space, and cleaning has made none.
             if state.gate.exhausted && state.trouble.needs_space() && !cost.frees {
                 return Verdict::Refuse(StoreError::Full.into());
             }

@@ -13,7 +13,7 @@ use store::{FoundPage, Store, StoreError, VolumeId};
 ///
 /// # Errors
 /// The first that the store had with one of the pages.
-pub fn read_at_home(
+pub fn read_stored(
     store: &Store,
     volume: VolumeId,
     object: ObjectId,
@@ -69,8 +69,8 @@ impl Cache {
         self.core.read_all_now(object, ranges)
     }
 
-    /// Lays what is in memory over `bytes`, which are an object's from `offset` on and were [read](read_at_home) from the store
-    /// after the last that went home. `false`, and some may have been laid or none, where some of the object was cut and the
+    /// Lays what is in memory over `bytes`, which are an object's from `offset` on and were [read](read_stored) from the store
+    /// after the last that was written back. `false`, and some may have been laid or none, where some of the object was cut and the
     /// store does not know yet: then these bytes are worth nothing.
     pub fn lay_over(&self, object: ObjectId, offset: u64, bytes: &mut [u8]) -> bool {
         let state = self.core.state();
@@ -115,8 +115,8 @@ fn lay_over(
         entry.read(start, into);
         return Ok(());
     }
-    if let Some((page, home)) = found?
-        && state.cut_of(key).is_none_or(|cut| home >= cut)
+    if let Some((page, page_lsn)) = found?
+        && state.cut_of(key).is_none_or(|cut| page_lsn >= cut)
     {
         state.counters.fetched_for_reads += 1;
         into.copy_from_slice(&page.0[start..start + into.len()]);

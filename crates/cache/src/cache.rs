@@ -27,7 +27,7 @@ use store::{Store, StoreError, VolumeId};
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// A completion. Called once, maybe on the caller's own thread before the call returns, and never while the state is locked.
-/// Whoever calls it may be in the middle of taking pages home, and nobody else takes any until it returns: it must not call
+/// Whoever calls it may be in the middle of writing pages back, and nobody else takes any until it returns: it must not call
 /// [`Cache::step`], [`Cache::drain`] or [`Cache::clone_volume`], nor wait for a thread that does.
 pub type Then<T> = Box<dyn FnOnce(Result<T, CacheError>) + Send>;
 
@@ -38,7 +38,7 @@ pub enum Task {
     Commit,
     /// Reads pages that somebody waits for or will come to, and gives back the memory of those that were cut.
     Fetch,
-    /// Takes pages home, and with them cuts and deletions.
+    /// Writes pages back, and with them cuts and deletions.
     WriteBack,
     /// Keeps recovery short, and frees space.
     Checkpoint,
@@ -275,7 +275,7 @@ impl Cache {
             state: Mutex::new(state),
             work: Default::default(),
         };
-        // What recovery found home already needs the buffer no more, and no write-back will come to say so.
+        // What recovery found stored already needs the buffer no more, and no write-back will come to say so.
         core.release_groups(&mut core.state());
         Ok(Cache { core: Arc::new(core) })
     }
@@ -385,8 +385,8 @@ impl Cache {
         self.core.work.iter().for_each(Condvar::notify_all);
     }
 
-    /// Takes everything home and checkpoints, in the caller's thread: for a clean unmount. Each page is tried once. On an error
-    /// what could not go home stays in the buffer, durable.
+    /// Writes everything back and checkpoints, in the caller's thread: for a clean unmount. Each page is tried once. On an error
+    /// what could not be written back stays in the buffer, durable.
     pub fn drain(&self) -> Result<(), CacheError> {
         if let Err(error) = self.core.commit_now() {
             self.core.rescue_step(Why::All);
@@ -394,7 +394,7 @@ impl Cache {
         }
         // A page that a fetch is queued for waits for that; the workers that would do it may have ended.
         while self.core.fetch_step() == Progress::Worked {}
-        self.core.all_home()?;
+        self.core.write_all_back()?;
         self.core.commit_now()?;
         self.core.store_io().checkpoint()?;
         let state = self.core.state();

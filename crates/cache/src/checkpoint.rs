@@ -18,16 +18,16 @@ const ROUNDS_MAX: usize = 8;
 /// are shorter, or the log is of so many log entries that nothing sums them up, it comes earlier.
 const LOG_READS_MAX: u64 = 16;
 
-/// An attempt to make space for those who wait for it, or for pages that found none. Everything goes home first: a dirty
+/// An attempt to make space for those who wait for it, or for pages that found none. Everything is written back first: a dirty
 /// page reserves several blocks and takes one; deletions give some back. Writers wait meanwhile, so this ends.
 pub(crate) struct MakingSpace {
     /// Free blocks that nobody had reserved when it began; fewer than none where more is reserved than there is.
     before: i64,
-    is_home: bool,
+    is_stored: bool,
     /// Blocks that were reserved when the file system below was last asked for more space: as long as nobody gets a reservation, more
     /// would be of no use.
     allocated_at: Option<u64>,
-    /// What had its turn to go home.
+    /// What had its turn to be written back.
     scan: Scan,
     rounds: usize,
     /// What had been moved when the round under way last asked for two checkpoints.
@@ -56,9 +56,9 @@ impl Core {
             && self.store.counters().batches != self.clean_as_of.load(Ordering::Relaxed)
     }
 
-    /// A step of cleaning before pages go home, if one is owed for those that went before: so free space is won as fast as
-    /// it is used, and whoever waits for a page to go home waits for its share of the cleaning, never for a whole segment.
-    /// False where nothing is owed, or the store cannot clean: that keeps no page from home.
+    /// A step of cleaning before pages are written back, if one is owed for those that went before: so free space is won as fast as
+    /// it is used, and whoever waits for a page to be written back waits for its share of the cleaning, never for a whole segment.
+    /// False where nothing is owed, or the store cannot clean: that keeps no page from being stored.
     pub(crate) fn pay_with_cleaning(&self) -> bool {
         if !self.cleaning_is_due() {
             return false;
@@ -184,8 +184,8 @@ impl Core {
         Ok(self.store_io().checkpoint_twice()?)
     }
 
-    /// Takes everything home; where the store has no space for it, cleaning makes some as long as it can.
-    pub(crate) fn all_home(self: &Arc<Core>) -> Result<(), CacheError> {
+    /// Writes everything back; where the store has no space for it, cleaning makes some as long as it can.
+    pub(crate) fn write_all_back(self: &Arc<Core>) -> Result<(), CacheError> {
         let mut scan = Scan::once(self.state().trouble.failures());
         loop {
             match self.write_back_everything(Why::All, &mut scan) {
@@ -206,7 +206,7 @@ impl Core {
         }
     }
 
-    /// Somebody was told to wait because the store is full, or pages do not go home because it is: one step towards space, and
+    /// Somebody was told to wait because the store is full, or pages are not written back because it is: one step towards space, and
     /// who fits is let in.
     fn make_space(self: &Arc<Core>) -> Result<(), CacheError> {
         let mut turn = self.making_space.lock().expect("no panic while making space");
@@ -218,7 +218,7 @@ impl Core {
             let scan = Scan::once(self.state().trouble.failures());
             MakingSpace {
                 before: free(self),
-                is_home: false,
+                is_stored: false,
                 scan,
                 allocated_at: None,
                 rounds: 0,
@@ -254,15 +254,15 @@ impl Core {
             attempt.allocated_at = Some(reserved);
             return Ok(Progress::Worked);
         }
-        if !attempt.is_home {
+        if !attempt.is_stored {
             if self.pay_with_cleaning() {
                 return Ok(Progress::Worked);
             }
             match self.write_back_everything(Why::Space, &mut attempt.scan) {
                 Ok(Progress::Worked) => return Ok(Progress::Worked),
                 // What found no space may find it after cleaning.
-                Ok(Progress::Idle) => attempt.is_home = true,
-                Err(error) if error.is_full() => attempt.is_home = true,
+                Ok(Progress::Idle) => attempt.is_stored = true,
+                Err(error) if error.is_full() => attempt.is_stored = true,
                 Err(error) => return Err(error),
             }
             self.store_io().checkpoint()?;

@@ -92,7 +92,7 @@ impl Completions {
     }
 
     /// Calls them. The caller does not hold the state; it may hold its turn of write-back or making space, where nobody else is to
-    /// take more home before they are told.
+    /// write more back before they are told.
     pub(crate) fn deliver(self) {
         self.0.into_iter().for_each(|call| call());
     }

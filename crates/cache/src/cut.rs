@@ -8,14 +8,14 @@ use buffer::GroupNo;
 use device::{ObjectId, PageNo, Sequence};
 use std::time::Duration;
 
-/// Pages of an object that became holes and that the store may still hold. A page that is fetched with a home below
+/// Pages of an object that became holes and that the store may still hold. A page that is fetched with a page LSN below
 /// `sequence` is zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PendingCut {
     pub(crate) from: PageNo,
     pub(crate) to: PageNo,
     pub(crate) sequence: Sequence,
-    /// The oldest group that must stay until the cut is home: its own, or that of a change that it took out of
+    /// The oldest group that must stay until the cut is stored: its own, or that of a change that it took out of
     /// memory. Were the cut lost with a commit that fails, that change would be the newest again.
     pub(crate) group: GroupNo,
     pub(crate) whole_object: bool,

@@ -28,7 +28,7 @@ mod volume;
 mod write_back;
 
 pub use admit::Credit;
-pub use bulk::read_at_home;
+pub use bulk::read_stored;
 pub use cache::{Cache, Progress, Task, Then};
 pub use delta::Delta;
 pub use error::CacheError;

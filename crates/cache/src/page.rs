@@ -30,7 +30,7 @@ pub(crate) struct Entry {
     pub(crate) body: Body,
     /// Changes that no write-back has taken yet.
     pub(crate) dirt: Option<Dirt>,
-    /// Changes that a write-back is taking home. Boxed: few pages are on their way at a time.
+    /// Changes that a write-back is writing. Boxed: few pages are on their way at a time.
     pub(crate) writing: Option<Box<Dirt>>,
     /// The fetch that is under way or queued.
     pub(crate) flight: Option<FlightNo>,
@@ -63,9 +63,9 @@ pub(crate) struct Dirt {
     pub(crate) ranges: Ranges,
     /// When the first one was made.
     pub(crate) since: Duration,
-    /// Whether the store counts space for the page: until what cannot go home has been rescued.
+    /// Whether the store counts space for the page: until what cannot be written back has been rescued.
     pub(crate) reserved: bool,
-    /// Found in the buffer, and nobody has asked the store yet whether all of it is home.
+    /// Found in the buffer, and nobody has asked the store yet whether all of it is stored.
     pub(crate) recovered: bool,
 }
 
@@ -83,7 +83,7 @@ impl Entry {
             }
     }
 
-    /// True if it is more than the store's bytes: changed, on its way home, or waited for.
+    /// True if it is more than the store's bytes: changed, being written back, or waited for.
     pub(crate) fn is_busy(&self) -> bool {
         self.dirt.is_some() || self.writing.is_some() || !self.waiters.is_empty()
     }

@@ -10,21 +10,21 @@ use std::cell::Cell;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(feature = "planted-bugs"), allow(dead_code, unreachable_pub))]
 pub enum PlantedBug {
-    /// A page that was written to while it went home counts as clean afterwards.
+    /// A page that was written to while it was being written back counts as clean afterwards.
     NewerBytesLostAtMerge,
-    /// A page that was fetched knows only the cuts that are pending when it arrives, not one that went home meanwhile.
+    /// A page that was fetched knows only the cuts that are pending when it arrives, not one that was written back meanwhile.
     CutForgotten,
     /// A cut needs its own group only, not those of the changes that it took out of memory.
     CutWithoutGroups,
-    /// A page that was written to while it failed to go home needs the newer changes' group only.
+    /// A page that was written to while it failed to be written back needs the newer changes' group only.
     OldGroupForgotten,
     /// A cut that was written to the log again takes out newer pages, too.
     MergedCutKills,
-    /// Pages go home before the buffer has their changes.
-    HomeBeforeDurable,
+    /// Pages are written back before the buffer has their changes.
+    StoredBeforeDurable,
     /// The old copy of what is written to the log again is let go before the new one is durable.
     RelogNotDurable,
-    /// A copy of a volume gets what some pages are when they go home, not what they were at its moment.
+    /// A copy of a volume gets what some pages are when they are written back, not what they were at its moment.
     CloneTooLate,
     /// A copy of a volume does without the changes of a page that is written to again while it is made.
     CloneTooEarly,

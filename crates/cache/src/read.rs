@@ -416,7 +416,7 @@ fn base(state: &mut State, flight: &Flight, found: Found) -> Box<Page> {
             state.counters.holes += 1;
             Page::zeroed()
         }
-        Found::Page { bytes, home } => {
+        Found::Page { bytes, page_lsn } => {
             match flight.cause {
                 Cause::Read => state.counters.fetched_for_reads += 1,
                 Cause::Write => state.counters.fetched_for_writes += 1,
@@ -424,7 +424,7 @@ fn base(state: &mut State, flight: &Flight, found: Found) -> Box<Page> {
                 Cause::Ahead => state.counters.fetched_ahead += 1,
             }
             // The store has not heard of the cut yet.
-            if cut.is_some_and(|cut| home < cut) { Page::zeroed() } else { bytes }
+            if cut.is_some_and(|cut| page_lsn < cut) { Page::zeroed() } else { bytes }
         }
     }
 }

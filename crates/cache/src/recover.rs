@@ -61,7 +61,7 @@ impl Recovered {
         if !store.volumes().iter().any(|&(id, _)| id == volume) {
             return Err(StoreError::NoSuchVolume { volume }.into());
         }
-        // A page goes home when its changes are durable in the buffer, never before. What was rescued when a buffer failed counts
+        // A page is written back when its changes are durable in the buffer, never before. What was rescued when a buffer failed counts
         // as one change after its last.
         let (of_store, of_buffer) = (store.newest_sequence(), self.buffer.newest_sequence());
         if of_buffer.plus(1) < of_store {
@@ -94,7 +94,7 @@ struct Recovery {
     state: State,
     /// Pages that are on their way into the state.
     gathered: Gathered,
-    /// Pages that are to go home. Space was reserved for each before the crash.
+    /// Pages that are to be written back. Space was reserved for each before the crash.
     reserved: u64,
     now: Duration,
 }
@@ -156,7 +156,7 @@ impl Recovery {
         }
     }
 
-    /// One that was written to the log again, for lack of a way home: newer ones may stand before it.
+    /// One that was written to the log again, as it could not be written back: newer ones may stand before it.
     fn merged_record(&mut self, record: &Record<'_>, at: Sequence, group: GroupNo) {
         let (object, from, to, whole_object) = match *record {
             Record::Cut { object, from, to } => (object, from, to, false),
@@ -237,28 +237,28 @@ impl State {
 }
 
 impl Core {
-    /// Asks the store about some of the pages that were found in the buffer, and makes those clean that are home; `false`
-    /// if none are left. Each is asked about once: one about which the store cannot tell goes home like any other.
+    /// Asks the store about some of the pages that were found in the buffer, and makes those clean that are stored; `false`
+    /// if none are left. Each is asked about once: one about which the store cannot tell is written back like any other.
     pub(crate) fn look_at_recovered(&self) -> bool {
         let Some(keys) = self.state().next_unasked() else { return false };
         let pages: Vec<(ObjectId, PageNo)> = keys.iter().map(|key| (key.object, key.page)).collect();
-        let homes = self.store_io().homes_in(self.volume, &pages);
+        let page_lsns = self.store_io().page_lsns_in(self.volume, &pages);
         let mut state = self.state();
-        for (key, home) in keys.into_iter().zip(homes) {
-            if let Ok(home) = home {
-                self.forget_if_home(&mut state, key, home);
+        for (key, page_lsn) in keys.into_iter().zip(page_lsns) {
+            if let Ok(page_lsn) = page_lsn {
+                self.forget_if_stored(&mut state, key, page_lsn);
             }
         }
         self.release_groups(&mut state);
         true
     }
 
-    fn forget_if_home(&self, state: &mut State, key: Key, home: Option<Sequence>) {
-        let is_home = |entry: &Entry| {
+    fn forget_if_stored(&self, state: &mut State, key: Key, page_lsn: Option<Sequence>) {
+        let is_stored = |entry: &Entry| {
             let dirt = entry.dirt.as_ref().filter(|dirt| dirt.recovered);
-            dirt.is_some_and(|dirt| home.is_some_and(|home| dirt.newest <= home))
+            dirt.is_some_and(|dirt| page_lsn.is_some_and(|page_lsn| dirt.newest <= page_lsn))
         };
-        if !state.table.get(&key).is_some_and(is_home) {
+        if !state.table.get(&key).is_some_and(is_stored) {
             return;
         }
         let (reserved, needless) = state.change(key, |entry| {

@@ -1,5 +1,5 @@
-//! Writing to the buffer again what needs its oldest groups and does not go home, so that the groups can go: pages
-//! that are still being written, which need not go home over and over, and what is stuck, which would hold up
+//! Writing to the buffer again what needs its oldest groups and is not written back, so that the groups can go: pages
+//! that are still being written, which need not be written back over and over, and what is stuck, which would hold up
 //! everybody else.
 
 use crate::cache::Core;

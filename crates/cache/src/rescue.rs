@@ -1,8 +1,8 @@
 //! What a buffer that fails takes with it: everything that is in memory and nowhere else becomes a volume of its own.
 //!
-//! Nothing changes after the failure, and nothing goes home, so what is in memory is one moment: after every change that
+//! Nothing changes after the failure, and nothing is written back, so what is in memory is one moment: after every change that
 //! anybody was told of, synced or not. It is written over a clone of the cached volume, which itself stays as it was, so that the buffer still fits it
-//! should its device come back. Pages, and cuts that are not durable, get the sequence after the last durable change: above every home
+//! should its device come back. Pages, and cuts that are not durable, get the sequence after the last durable change: above every page LSN
 //! that the clone has, and one more than the buffer knows, which a start allows for.
 //!
 //! After a crash in the middle there is a volume `rescuing-…` with some of the pages, which is no file system; the next start
@@ -58,7 +58,7 @@ impl Core {
         state.failed.is_some() && state.rescue.volume.is_none() && alone
     }
 
-    /// Refuses what would take something home after the buffer failed: a volume that a rescue has begun would not have it, and what
+    /// Refuses what would write something back after the buffer failed: a volume that a rescue has begun would not have it, and what
     /// is left in memory would no longer be all of one moment. The caller has the turn to write back.
     pub(crate) fn ensure_works(&self) -> Result<(), CacheError> {
         self.state().failed.clone().map_or(Ok(()), |why| Err(CacheError::ReadOnly { why }))
@@ -147,7 +147,7 @@ impl Core {
 
     /// Pages whole, or what the store has with the changes over it. Those that are written have nothing reserved any more. Returns how
     /// many could not be: what is damaged stays damaged there, and is an error to who reads it.
-    fn rescue_pages(&self, volume: VolumeId, keys: &[Key], home: Sequence) -> Result<u64, CacheError> {
+    fn rescue_pages(&self, volume: VolumeId, keys: &[Key], page_lsn: Sequence) -> Result<u64, CacheError> {
         let contents: Vec<(Key, Content)> = {
             let state = self.state();
             keys.iter().filter_map(|&key| Some((key, Content::of(&state, key)?))).collect()
@@ -174,7 +174,7 @@ impl Core {
                     Arc::from(bytes)
                 }
             };
-            vector.push(Change::Write { object, page, bytes, home });
+            vector.push(Change::Write { object, page, bytes, page_lsn });
         }
         let mut refused = BTreeMap::new();
         self.apply_part(volume, 0, &vector, &mut refused)?;

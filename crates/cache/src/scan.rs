@@ -1,4 +1,4 @@
-//! Looking through the dirty pages for some that may go home, the oldest first, a bounded piece under each hold of the lock.
+//! Looking through the dirty pages for some that may be written back, the oldest first, a bounded piece under each hold of the lock.
 //!
 //! Where many are stuck, as below a damaged node of the store's map, they are the oldest. So a look goes on behind those that were
 //! seen, where what becomes dirty later is found at once; and begins anew now and then, the more seldom the more are stuck.

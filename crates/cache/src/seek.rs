@@ -1,8 +1,8 @@
 //! Seeking data and holes: what is written and what never was, over the store's map, what is dirty in memory, and cuts
-//! that have not gone home.
+//! that have not been written back.
 //!
-//! A page is data if a change of it is on its way home, or if the store holds it and no newer cut takes it away. So
-//! memory is looked at first, and the store after it: a page that goes home meanwhile is seen in one of the two.
+//! A page is data if a change of it is being written back, or if the store holds it and no newer cut takes it away. So
+//! memory is looked at first, and the store after it: a page that is written back meanwhile is seen in one of the two.
 
 use crate::cache::{Core, Task, Then};
 use crate::commit::Completions;
@@ -79,17 +79,17 @@ impl Memory {
         memory
     }
 
-    /// Whether a page that the store holds with this home is a hole by now.
-    fn is_cut(&self, page: PageNo, home: Sequence) -> bool {
-        self.cuts.iter().any(|cut| cut.from <= page && page < cut.to && home < cut.sequence)
+    /// Whether a page that the store holds with this page LSN is a hole by now.
+    fn is_cut(&self, page: PageNo, page_lsn: Sequence) -> bool {
+        self.cuts.iter().any(|cut| cut.from <= page && page < cut.to && page_lsn < cut.sequence)
     }
 
     /// The pages with data below the place where both memory and the store were looked at, and that place.
     fn data(mut self, listed: Listed) -> (BTreeSet<PageNo>, PageNo) {
         let until = self.until.min(listed.until);
-        let homes = listed.pages.into_iter().filter(|&(page, home)| !self.is_cut(page, home));
-        let home: Vec<PageNo> = homes.map(|(page, _)| page).collect();
-        self.dirty.extend(home);
+        let page_lsns = listed.pages.into_iter().filter(|&(page, page_lsn)| !self.is_cut(page, page_lsn));
+        let page_lsn: Vec<PageNo> = page_lsns.map(|(page, _)| page).collect();
+        self.dirty.extend(page_lsn);
         self.dirty.split_off(&until);
         (self.dirty, until)
     }

@@ -1,4 +1,4 @@
-//! The page table, its indexes, and the cuts that have not gone home: everything under the cache's one lock.
+//! The page table, its indexes, and the cuts that have not been written back: everything under the cache's one lock.
 
 use crate::admit::Gate;
 use crate::commit::Syncs;
@@ -44,7 +44,7 @@ pub(crate) struct State {
     pub(crate) cuts: BTreeMap<ObjectId, Vec<PendingCut>>,
     /// How many there are in all.
     pub(crate) cuts_pending: usize,
-    /// From which page on the store must be asked whether pages that were found in the buffer are home; `None` once it was
+    /// From which page on the store must be asked whether pages that were found in the buffer are stored; `None` once it was
     /// asked about all.
     pub(crate) unasked: Option<Key>,
     pub(crate) memory_bytes: u64,
@@ -235,7 +235,7 @@ impl State {
         self.by_group.len()
     }
 
-    /// When the oldest change that is not home was made, about: of the page or cut that needs the oldest group.
+    /// When the oldest change that is not stored was made, about: of the page or cut that needs the oldest group.
     pub(crate) fn oldest_since(&self) -> Option<Duration> {
         let page = self.by_group.first().and_then(|(_, key)| self.table.get(key));
         let page =

@@ -14,7 +14,7 @@ pub struct Counters {
     pub fetched_for_reads: u64,
     /// Pages read from the store's device because a writer waited for them; only in blocking mode.
     pub fetched_for_writes: u64,
-    /// Pages read from the store's device to take a partly written page home.
+    /// Pages read from the store's device to write a partly written page back.
     pub fetched_for_write_back: u64,
     /// Pages read from the store's device because somebody reads an object in order and will come to them.
     pub fetched_ahead: u64,
@@ -28,12 +28,12 @@ pub struct Counters {
     pub reads_parked: u64,
     /// Syncs asked for.
     pub syncs: u64,
-    /// Pages taken home.
-    pub pages_home: u64,
+    /// Pages written back.
+    pub pages_stored: u64,
     /// Pages whose delta was written to the buffer again, because they are still being written.
     pub pages_relogged: u64,
-    /// Cuts and deletions taken home.
-    pub cuts_home: u64,
+    /// Cuts and deletions written back.
+    pub cuts_stored: u64,
     /// Pages dropped from memory.
     pub evicted: u64,
     /// Operations that had to wait for space.
@@ -64,9 +64,9 @@ pub struct Status {
     pub dirty_pages: u64,
     /// Memory that these take, in bytes, about.
     pub dirty_bytes: u64,
-    /// How long ago the oldest change that is not home was made.
+    /// How long ago the oldest change that is not stored was made.
     pub dirty_age: Duration,
-    /// Cuts and deletions that are not home.
+    /// Cuts and deletions that are not stored.
     pub pending_cuts: u64,
     /// Pages in memory.
     pub pages: u64,
@@ -92,15 +92,15 @@ pub struct Status {
     pub left_out: u64,
     /// Why there is no such volume yet; it is tried again.
     pub not_rescued: Option<String>,
-    /// Why nothing goes home, if so. Writers who find no space get this error.
+    /// Why nothing is written back, if so. Writers who find no space get this error.
     pub stalled: Option<String>,
-    /// How many pages and cuts could not go home when they were last tried. They stay in the buffer.
+    /// How many pages and cuts could not be written back when they were last tried. They stay in the buffer.
     pub stuck_count: u64,
     /// Some of them.
     pub stuck: Vec<Stuck>,
 }
 
-/// Something that could not go home.
+/// Something that could not be written back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stuck {
     /// The object.

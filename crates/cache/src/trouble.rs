@@ -1,4 +1,4 @@
-//! What cannot go home: what is left alone for a while, and when writers are told instead of kept waiting.
+//! What cannot be written back: what is left alone for a while, and when writers are told instead of kept waiting.
 
 use crate::error::CacheError;
 use crate::state::Key;
@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use store::StoreError;
 
-/// How long what could not go home is left alone the first time; twice as long each further time.
+/// How long what could not be written back is left alone the first time; twice as long each further time.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// What is damaged stays so, but a bad cable is replaced in a minute.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 /// How many a status names: a screenful.
 const SHOWN: usize = 8;
 
-/// One thing on its way home.
+/// One thing being written back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Victim {
     Page(Key),
@@ -28,11 +28,11 @@ pub(crate) struct Trouble {
     shunned: BTreeMap<Victim, Shun>,
     failures: Failures,
     stall: Option<Stall>,
-    /// Since when somebody needs space that only comes when something goes home, during this stall.
+    /// Since when somebody needs space that only comes when something is written back, during this stall.
     needed: Option<Duration>,
 }
 
-/// How many times something could not go home so far. Whoever tries everything once notes it when he begins: what failed since then
+/// How many times something could not be written back so far. Whoever tries everything once notes it when he begins: what failed since then
 /// has had its turn, however long that took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Failures(u64);
@@ -45,7 +45,7 @@ struct Shun {
     error: StoreError,
 }
 
-/// Attempts to go home that all failed.
+/// Attempts to write something back that all failed.
 struct Stall {
     since: Duration,
     /// When the last one was made.
@@ -73,7 +73,7 @@ impl Trouble {
         self.shunned.get(&victim).is_some_and(|shun| shun.failure > failures)
     }
 
-    /// How many could not go home when they were last tried.
+    /// How many could not be written back when they were last tried.
     pub(crate) fn count(&self) -> usize {
         self.shunned.len()
     }
@@ -88,8 +88,8 @@ impl Trouble {
         self.shunned.contains_key(&victim)
     }
 
-    /// Forgets one that went home.
-    pub(crate) fn went_home(&mut self, victim: Victim) {
+    /// Forgets one that was written back.
+    pub(crate) fn stored(&mut self, victim: Victim) {
         self.shunned.remove(&victim);
     }
 
@@ -98,26 +98,26 @@ impl Trouble {
         self.shunned.retain(|victim, _| is_there(victim));
     }
 
-    /// Something went home.
+    /// Something was written back.
     pub(crate) fn worked(&mut self) {
         self.stall = None;
         self.needed = None;
     }
 
-    /// An attempt took nothing home.
+    /// An attempt wrote nothing back.
     pub(crate) fn failed(&mut self, error: CacheError, now: Duration) {
         let before = self.stall.take();
         let (since, attempts) = before.map_or((now, 0), |stall| (stall.since, stall.attempts));
         self.stall = Some(Stall { since, last: now, attempts: attempts + 1, error });
     }
 
-    /// Nothing goes home because the store, or what holds it, has no space for it.
+    /// Nothing is written back because the store, or what holds it, has no space for it.
     pub(crate) fn needs_space(&self) -> bool {
         self.stall.as_ref().is_some_and(|stall| stall.error.is_full())
     }
 
     /// Somebody needs space, and there is none. What to tell him; `None` as long as he may wait for it: a page that is
-    /// stuck for hours says nothing of what others will find when they go home.
+    /// stuck for hours says nothing of what others will find when they are written back.
     pub(crate) fn no_space(&mut self, now: Duration, patience: Duration) -> Option<&CacheError> {
         let stall = self.stall.as_ref()?;
         let due = *self.needed.get_or_insert(now) + patience;
@@ -148,11 +148,11 @@ impl Trouble {
         (self.shunned.len() as u64, shown.collect())
     }
 
-    /// Why nothing goes home, in words.
+    /// Why nothing is written back, in words.
     pub(crate) fn stalled(&self, now: Duration) -> Option<String> {
         let Stall { since, attempts, error, .. } = self.stall.as_ref()?;
         let seconds = now.saturating_sub(*since).as_secs();
-        Some(format!("nothing has gone home for {seconds} s, in {attempts} attempts: {error}"))
+        Some(format!("nothing has been written back for {seconds} s, in {attempts} attempts: {error}"))
     }
 }
 
@@ -187,7 +187,7 @@ mod tests {
         let patience = 30 * SECOND;
         assert!(trouble.no_space(Duration::ZERO, patience).is_none());
         assert!(trouble.no_space(100 * SECOND, patience).is_none(), "nothing has failed");
-        // A page that could not go home long before anybody needed space.
+        // A page that could not be written back long before anybody needed space.
         trouble.failed(StoreError::Full.into(), 100 * SECOND);
         trouble.failed(StoreError::Full.into(), 160 * SECOND);
         assert!(trouble.no_space(200 * SECOND, patience).is_none());

@@ -1,13 +1,13 @@
 //! Copies of the cached volume as of one moment, while everybody goes on.
 //!
-//! 1. Ordinary write-back, until little is dirty or as much went home as was dirty at the beginning.
+//! 1. Ordinary write-back, until little is dirty or as much was written back as was dirty at the beginning.
 //! 2. The moment: under one hold of the lock, every dirty page and every cut is frozen as it is. What is written from
 //!    here on is newer than the copy.
-//! 3. What is frozen becomes durable in the buffer, then goes home; nothing newer does meanwhile, as nobody else has
+//! 3. What is frozen becomes durable in the buffer, then is written back; nothing newer is meanwhile, as nobody else has
 //!    the turn to write back.
 //! 4. One note in the store makes the copy.
 //!
-//! After a crash before the note there is no copy, and what went home was on its way anyway.
+//! After a crash before the note there is no copy, and what was written back was on its way anyway.
 
 use crate::cache::{Cache, Core, Progress, Task};
 use crate::delta::Delta;
@@ -47,7 +47,7 @@ impl Cache {
     ///
     /// # Errors
     /// Those of [`Store::check_clone`](store::Store::check_clone), before anything is done; [`StoreError::Full`]; and
-    /// what kept something from going home. There is no new volume then, unless the last write to the store's log
+    /// what kept something from being written back. There is no new volume then, unless the last write to the store's log
     /// failed: nobody knows until the next start.
     pub fn clone_volume(&self, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
         self.core.clone_volume(new)
@@ -68,11 +68,11 @@ impl Cache {
         Ok(())
     }
 
-    /// Takes everything home and gives the buffer to another volume; this cache is of no use afterwards. After a crash
+    /// Writes everything back and gives the buffer to another volume; this cache is of no use afterwards. After a crash
     /// in between the buffer is still this volume's, or already the other's, with nothing in it.
     ///
     /// # Errors
-    /// Those of [`drain`](Cache::drain): what cannot go home keeps the buffer.
+    /// Those of [`drain`](Cache::drain): what cannot be written back keeps the buffer.
     pub fn hand_over(&self, volume: VolumeId) -> Result<(), CacheError> {
         self.drain()?;
         self.core.release_groups(&mut self.core.state());
@@ -92,17 +92,17 @@ impl Core {
         self.ensure_works()?;
         let Moment { sequence, whole, mut patches } = self.freeze_all()?;
         let reserved = patches.len() as u64;
-        let home = self.take_whole_home(whole).and_then(|()| {
+        let written = self.write_back_whole(whole).and_then(|()| {
             if self.buffer.durable() < sequence {
                 self.commit_now()?;
             }
             if is_planted(PlantedBug::CloneTooEarly) {
                 patches.retain(|patch| patch.is_unchanged(&self.state()));
             }
-            patches.chunks(STEP_PAGES).try_for_each(|some| self.take_patches_home(some))
+            patches.chunks(STEP_PAGES).try_for_each(|some| self.write_back_patches(some))
         });
         self.store.release(reserved);
-        home?;
+        written?;
         let volume = loop {
             match self.store_io().clone_beside_writers(self.volume, new, sequence) {
                 Err(error) if error.is_full() && self.allocate_more() => {}
@@ -120,7 +120,7 @@ impl Core {
         let _ = self.commit_now();
     }
 
-    /// Takes home what is dirty now, about, so that the moment is short.
+    /// Writes back what is dirty now, about, so that the moment is short.
     fn approach(self: &Arc<Core>) -> Result<(), CacheError> {
         // Writers make more meanwhile: this ends all the same.
         let steps = self.state().dirty_pages() / STEP_PAGES + 1;
@@ -135,7 +135,7 @@ impl Core {
         Ok(())
     }
 
-    /// The moment. The caller has the turn to write back, so nothing is on its way home.
+    /// The moment. The caller has the turn to write back, so nothing is being written back.
     fn freeze_all(&self) -> Result<Moment, CacheError> {
         let mut state = self.state();
         let keys: Vec<Key> = state.by_group().map(|(_, key)| key).collect();
@@ -160,8 +160,8 @@ impl Core {
         Ok(moment)
     }
 
-    /// Takes home what is frozen in pieces, cuts first.
-    fn take_whole_home(self: &Arc<Core>, mut frozen: Frozen) -> Result<(), CacheError> {
+    /// Writes back what is frozen in pieces, cuts first.
+    fn write_back_whole(self: &Arc<Core>, mut frozen: Frozen) -> Result<(), CacheError> {
         let mut pages = std::mem::take(&mut frozen.pages);
         let mut piece = frozen;
         loop {
@@ -171,7 +171,7 @@ impl Core {
             if piece.is_empty() {
                 return Ok(());
             }
-            let taken = self.take_home(piece).and_then(|refused| match refused.into_iter().next() {
+            let taken = self.write_frozen(piece).and_then(|refused| match refused.into_iter().next() {
                 Some((_, error)) => Err(error.into()),
                 None => Ok(()),
             });
@@ -184,9 +184,9 @@ impl Core {
         }
     }
 
-    /// Takes home pages of which only some bytes are in memory: what the store has, with these over it. All cuts that
-    /// were before them are home.
-    fn take_patches_home(&self, patches: &[FrozenPatch]) -> Result<(), CacheError> {
+    /// Writes back pages of which only some bytes are in memory: what the store has, with these over it. All cuts that
+    /// were before them are stored.
+    fn write_back_patches(&self, patches: &[FrozenPatch]) -> Result<(), CacheError> {
         let mut wants: Vec<Want> =
             patches.iter().map(|patch| Want::new(patch.key.object, patch.key.page)).collect();
         self.store_io().read_from(self.volume, &mut wants);
@@ -203,7 +203,7 @@ impl Core {
                 now.delta.apply(&mut bytes);
             }
             let Key { object, page } = patch.key;
-            vector.push(Change::Write { object, page, bytes: Arc::from(bytes), home: patch.newest });
+            vector.push(Change::Write { object, page, bytes: Arc::from(bytes), page_lsn: patch.newest });
         }
         self.store_io().apply_to(self.volume, &vector)?;
         let mut state = self.state();
@@ -219,7 +219,7 @@ impl Core {
             }
         }
         self.store.release(spare);
-        state.counters.pages_home += patches.len() as u64;
+        state.counters.pages_stored += patches.len() as u64;
         self.release_groups(&mut state);
         state.evict(&self.settings);
         drop(state);

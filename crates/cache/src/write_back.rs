@@ -1,4 +1,4 @@
-//! Taking pages home: which, when, in what order, and what may be forgotten afterwards.
+//! Writing pages back: which, when, in what order, and what may be forgotten afterwards.
 //!
 //! The order is the promise: (1) a partly written page gets its base, (2) the page is frozen, (3) everything frozen is
 //! durable in the buffer, (4) the store has it durably, (5) the buffer forgets it.
@@ -21,12 +21,12 @@ use store::{Change, StoreError, VolumeId};
 
 /// Pages of one step: a MiB, so that a step is short on any device and its log entries are shared by many pages.
 pub(crate) const STEP_PAGES: usize = 256;
-/// How far from a page that goes home its dirty neighbours go with it: with those on the other side, half a MiB, read and
+/// How far from a page that is written back its dirty neighbours go with it: with those on the other side, half a MiB, read and
 /// written at the speed of a long transfer.
 const NEIGHBOURS: u64 = 64;
-/// Cuts that may wait before they alone are reason enough to go home: looking them up stays cheap.
+/// Cuts that may wait before they alone are reason enough for write-back: looking them up stays cheap.
 const CUTS_MAX: usize = 512;
-/// Between two looks for something to take home where all that there is was tried a moment ago and failed.
+/// Between two looks for something to write back where all that there is was tried a moment ago and failed.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// What one thread at a time remembers between write-backs.
@@ -42,7 +42,7 @@ pub(crate) struct WriteBack {
     pub(crate) rescue_not_before: Duration,
 }
 
-/// Why pages go home.
+/// Why pages are written back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Why {
     /// Only what limits and ages ask for.
@@ -53,14 +53,14 @@ pub(crate) enum Why {
     All,
 }
 
-/// Pages to take home.
+/// Pages to write back.
 struct Victims {
     pages: Vec<Key>,
     /// Whether there are none behind them.
     reached_newest: bool,
 }
 
-/// Pages and cuts frozen on their way home.
+/// Pages and cuts frozen to be written back.
 #[derive(Default)]
 pub(crate) struct Frozen {
     pub(crate) pages: Vec<FrozenPage>,
@@ -99,7 +99,7 @@ pub(crate) struct FrozenPage {
 }
 
 impl FrozenPage {
-    /// Freezes a dirty page that is whole and not on its way home.
+    /// Freezes a dirty page that is whole and not being written back.
     pub(crate) fn begin(state: &mut State, key: Key) -> Option<FrozenPage> {
         state.change(key, |entry| {
             let (page, newest) = entry.begin_writing()?;
@@ -158,7 +158,7 @@ impl Core {
             return Ok(if is_over { idle } else { Progress::Worked });
         }
         let tried = frozen.len();
-        let outcome = if frozen.is_empty() { Ok(Vec::new()) } else { self.take_home(frozen) };
+        let outcome = if frozen.is_empty() { Ok(Vec::new()) } else { self.write_frozen(frozen) };
         let mut state = self.state();
         let refused = match outcome {
             Ok(refused) => refused,
@@ -174,9 +174,9 @@ impl Core {
                 return Err(error);
             }
         };
-        let some_home = refused.len() < tried;
+        let some_stored = refused.len() < tried;
         stuck.extend(refused);
-        if !some_home && let Some((_, error)) = stuck.first() {
+        if !some_stored && let Some((_, error)) = stuck.first() {
             state.trouble.failed(error.clone().into(), now);
         }
         stuck.into_iter().for_each(|(victim, error)| state.trouble.shun(victim, error, now));
@@ -199,7 +199,7 @@ impl Core {
         });
     }
 
-    /// True if limits or ages ask for pages to go home.
+    /// True if limits or ages ask for pages to be written back.
     pub(crate) fn write_back_due(&self, state: &State) -> bool {
         let age = |since| self.clock.monotonic() >= since + self.settings.dirty_age_max;
         let is_old = || state.failed.is_none() && state.oldest_since().is_some_and(age);
@@ -222,7 +222,7 @@ impl Core {
         self.buffer.free_bytes() < self.buffer.capacity_bytes() / 2
     }
 
-    /// The pages to take home now; `None` if there is no reason to. Least recently written first, but for the sake
+    /// The pages to write back now; `None` if there is no reason to. Least recently written first, but for the sake
     /// of the buffer or of age those that need its oldest groups, and each with its dirty neighbours: on a disk a run
     /// of pages costs as much as one.
     fn victims(&self, why: Why, scan: &mut Scan, now: Duration) -> Option<Victims> {
@@ -313,19 +313,19 @@ impl Core {
 
     /// Makes what is frozen durable in the buffer, then in the store, forgets what nobody needs any more, and lets in those who
     /// waited for that. Returns what the store could not take.
-    pub(crate) fn take_home(
+    pub(crate) fn write_frozen(
         self: &Arc<Core>,
         frozen: Frozen,
     ) -> Result<Vec<(Victim, StoreError)>, CacheError> {
         let pages = frozen.pages.iter().map(|page| page.newest);
         let newest = pages.chain(frozen.cuts.iter().map(|(_, cut)| cut.sequence)).max().unwrap_or_default();
-        let is_durable = self.buffer.durable() >= newest || is_planted(PlantedBug::HomeBeforeDurable);
+        let is_durable = self.buffer.durable() >= newest || is_planted(PlantedBug::StoredBeforeDurable);
         let durable = if !is_durable { self.commit_now().map(drop) } else { Ok(()) };
-        let outcome = durable.and_then(|()| Ok(self.apply_home(&frozen)?));
+        let outcome = durable.and_then(|()| Ok(self.store_frozen(&frozen)?));
 
         let mut state = self.state();
-        let is_home = |index| outcome.as_ref().is_ok_and(|refused| !refused.contains_key(&index));
-        self.settle(&mut state, &frozen, is_home);
+        let is_stored = |index| outcome.as_ref().is_ok_and(|refused| !refused.contains_key(&index));
+        self.settle(&mut state, &frozen, is_stored);
         let refused = match outcome {
             Ok(refused) => refused,
             Err(error) => {
@@ -349,21 +349,21 @@ impl Core {
         Ok(refused.into_iter().map(|(index, error)| (frozen.victim(index), error)).collect())
     }
 
-    /// Ends the way home of frozen pages: those that are home are clean, the others dirty again. `is_home` is asked by
+    /// Ends the write-back of frozen pages: those that are stored are clean, the others dirty again. `is_stored` is asked by
     /// their places in the vector.
-    pub(crate) fn settle(&self, state: &mut State, frozen: &Frozen, is_home: impl Fn(usize) -> bool) {
+    pub(crate) fn settle(&self, state: &mut State, frozen: &Frozen, is_stored: impl Fn(usize) -> bool) {
         let mut spare = 0;
         for (index, page) in frozen.pages.iter().enumerate() {
-            let is_home = is_home(frozen.cuts.len() + index);
+            let is_stored = is_stored(frozen.cuts.len() + index);
             let mine =
                 |entry: &Entry| entry.writing.as_ref().is_some_and(|writing| writing.newest == page.newest);
             // One that was cut while it was on its way: its reservation has no owner any more.
             let gone = !state.table.get(&page.key).is_some_and(mine);
-            spare += u64::from(page.reserved && (gone || is_home));
+            spare += u64::from(page.reserved && (gone || is_stored));
             if gone {
                 continue;
             }
-            spare += state.change(page.key, |entry| match is_home {
+            spare += state.change(page.key, |entry| match is_stored {
                 true => {
                     entry.writing = None;
                     0
@@ -380,7 +380,7 @@ impl Core {
 
     /// In one vector. Where that does not fit, what gives space back goes first, from the reserve that it has; it may
     /// go again with the next vector without harm. Returns what alone could not go, by its place in the vector.
-    fn apply_home(&self, frozen: &Frozen) -> Result<BTreeMap<usize, StoreError>, StoreError> {
+    fn store_frozen(&self, frozen: &Frozen) -> Result<BTreeMap<usize, StoreError>, StoreError> {
         let vector = vector(frozen);
         let (cuts, pages) = vector.split_at(frozen.cuts.len());
         let mut refused = BTreeMap::new();
@@ -416,16 +416,16 @@ impl Core {
         Ok(())
     }
 
-    /// What is home does not need its place in the buffer.
+    /// What is stored does not need its place in the buffer.
     fn forget(&self, state: &mut State, frozen: &Frozen, refused: &BTreeMap<usize, StoreError>) {
-        let mut home = 0;
-        let is_home = |index: &usize| !refused.contains_key(index);
-        (0..frozen.len()).filter(is_home).for_each(|index| state.trouble.went_home(frozen.victim(index)));
+        let mut cuts = 0;
+        let is_stored = |index: &usize| !refused.contains_key(index);
+        (0..frozen.len()).filter(is_stored).for_each(|index| state.trouble.stored(frozen.victim(index)));
         for (index, (object, cut)) in frozen.cuts.iter().enumerate() {
-            if !is_home(&index) {
+            if !is_stored(&index) {
                 continue;
             }
-            home += 1;
+            cuts += 1;
             if let Some(pending) = state.cuts.get_mut(object) {
                 let before = pending.len();
                 pending.retain(|one| one.sequence != cut.sequence);
@@ -435,8 +435,8 @@ impl Core {
                 }
             }
         }
-        state.counters.cuts_home += home;
-        state.counters.pages_home += (frozen.len() - refused.len()) as u64 - home;
+        state.counters.cuts_stored += cuts;
+        state.counters.pages_stored += (frozen.len() - refused.len()) as u64 - cuts;
         state.gate.exhausted = false;
         self.release_groups(state);
     }
@@ -462,7 +462,7 @@ impl Core {
         progress
     }
 
-    /// Writers get the space that was made; or, where none comes because nothing goes home, the error after a while.
+    /// Writers get the space that was made; or, where none comes because nothing is written back, the error after a while.
     fn tell_those_who_wait(self: &Arc<Core>, progress: Progress) {
         let mut completions = Completions::default();
         let mut state = self.state();
@@ -476,15 +476,15 @@ impl Core {
     }
 }
 
-/// What the store is asked for: cuts first, in the one order. A page that was cut after it was frozen has a home below
-/// its cut, so the cut, which goes home later, takes it out again.
+/// What the store is asked for: cuts first, in the one order. A page that was cut after it was frozen has a page LSN below
+/// its cut, so the cut, which is written back later, takes it out again.
 fn vector(frozen: &Frozen) -> Vec<Change> {
     let cuts = frozen.cuts.iter().map(|&(object, cut)| cut_change(object, cut));
     let pages = frozen.pages.iter().map(|frozen| Change::Write {
         object: frozen.key.object,
         page: frozen.key.page,
         bytes: frozen.page.clone(),
-        home: frozen.newest,
+        page_lsn: frozen.newest,
     });
     cuts.chain(pages).collect()
 }

@@ -1,4 +1,4 @@
-//! Reading many ranges at once: all of them now, or at home first, with what is newer laid over it.
+//! Reading many ranges at once: all of them now, or in the store first, with what is newer laid over it.
 
 mod common;
 
@@ -8,7 +8,7 @@ use device::ObjectId;
 /// The bytes of an object from `offset` on, or `None` where it has to be read in the usual way.
 fn read(cache: &cache::Cache, object: ObjectId, offset: u64, len: usize) -> Option<Vec<u8>> {
     let found =
-        cache::read_at_home(cache.store(), cache.volume(), object, &[(offset, len), (offset + 1, len)]);
+        cache::read_stored(cache.store(), cache.volume(), object, &[(offset, len), (offset + 1, len)]);
     let [mut bytes, mut shifted] = found.expect("a store that works").try_into().expect("as many as wanted");
     let laid = cache.lay_over(object, offset, &mut bytes);
     assert_eq!(laid, cache.lay_over(object, offset + 1, &mut shifted));
@@ -17,7 +17,7 @@ fn read(cache: &cache::Cache, object: ObjectId, offset: u64, len: usize) -> Opti
 }
 
 #[test]
-fn what_is_read_now_or_at_home_with_what_is_newer_over_it_is_what_was_written_last() {
+fn what_is_read_now_or_in_the_store_with_what_is_newer_over_it_is_what_was_written_last() {
     let (mut whole, mut cut) = (0, 0);
     for seed in 0..6 {
         let (machine, mut run) = (Machine::new(seed), Run::new(seed));

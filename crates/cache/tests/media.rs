@@ -20,7 +20,7 @@ fn first_byte(cache: &Cache, page: u64) -> u8 {
     cache.read_now(FILE, page * BLOCK_BYTES as u64, 1).expect("it can be read")[0]
 }
 
-/// Writes and takes home until the buffer has let go of all that was there before.
+/// Writes, and writes back, until the buffer has let go of all that was there before.
 fn turn_over(machine: &Machine, cache: &Cache) {
     for round in 0..3 {
         for page in 0..64 {
@@ -43,7 +43,7 @@ fn a_store_that_was_put_back_to_an_earlier_mount_is_refused() {
     cache.drain().expect("disks that work");
     drop(cache);
     let older = machine.store.fork(&machine.power, 9);
-    // Two more mounts: a page is written, synced and taken home, and another one, whose records stay in the buffer.
+    // Two more mounts: a page is written, synced and written back, and another one, whose records stay in the buffer.
     for page in [3, 4] {
         let cache = machine.open();
         machine.write(&cache, FILE, page, &[2; BLOCK_BYTES]).expect("space");
@@ -154,7 +154,7 @@ fn what_a_failed_flush_of_the_store_dropped_is_written_again_before_the_buffer_l
         let cache = machine.open();
         machine.write(&cache, FILE, 1, &[1; BLOCK_BYTES]).expect("space");
         machine.sync(&cache).expect("disks that work");
-        // It goes home, the store's flush fails, and the process is killed.
+        // It is written back, the store's flush fails, and the process is killed.
         machine.store.set_faults(ONE_FLUSH);
         machine.clock.advance(Duration::from_secs(1000));
         cache.step(Task::WriteBack);
@@ -162,7 +162,7 @@ fn what_a_failed_flush_of_the_store_dropped_is_written_again_before_the_buffer_l
         assert_eq!(cache.status().counters.write_back_errors, 1, "seed {seed}");
         std::mem::forget(cache);
         let before = Store::open(machine.store.clone()).expect("a sound store");
-        replayed += u32::from(before.home(FILE, device::PageNo(1)).expect("it can be read").is_some());
+        replayed += u32::from(before.page_lsn(FILE, device::PageNo(1)).expect("it can be read").is_some());
         drop(before);
         let cache = machine.open();
         cache.step(Task::WriteBack);

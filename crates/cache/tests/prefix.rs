@@ -73,7 +73,7 @@ fn what_was_drained_is_in_the_store_alone() {
 }
 
 #[test]
-fn a_buffer_full_of_what_is_home_already_is_free_after_a_restart() {
+fn a_buffer_full_of_what_is_stored_already_is_free_after_a_restart() {
     let machine = Machine::new(3);
     let object = ObjectId { slot: 1, generation: 1 };
     let cache = machine.open().expect("an empty store");
@@ -93,17 +93,17 @@ fn a_buffer_full_of_what_is_home_already_is_free_after_a_restart() {
     cache.sync(slot.then());
     cache.step(Task::Commit);
     slot.take().expect("a commit").expect("power");
-    // Home, but killed before any commit could say so.
-    while cache.status().counters.pages_home < pages {
+    // Stored, but killed before any commit could say so.
+    while cache.status().counters.pages_stored < pages {
         cache.step(Task::WriteBack);
         machine.clock.advance(Duration::from_secs(400));
     }
     drop(cache);
     let cache = machine.open().expect("a sound store");
-    // The store is asked what is home once the mount is ready.
+    // The store is asked what is stored once the mount is ready.
     while cache.step(Task::WriteBack) == Progress::Worked {}
     let status = cache.status();
-    assert_eq!((status.dirty_pages, status.counters.pages_home), (0, 0), "it went home twice");
+    assert_eq!((status.dirty_pages, status.counters.pages_stored), (0, 0), "it was written back twice");
     (0..50).for_each(|index| write(&cache, 20 * index, 20));
 }
 

@@ -120,7 +120,7 @@ fn what_a_cut_made_unneeded_stays_in_the_buffer_until_the_cut_is_durable() {
         }));
         machine.clock.advance(Duration::from_secs(400));
         cache.step(Task::WriteBack);
-        assert_eq!(cache.status().counters.pages_home, 256);
+        assert_eq!(cache.status().counters.pages_stored, 256);
         // The next commit has its first write done, and no more.
         cache.sync(Box::new(drop));
         machine.power.cut_after(1);
@@ -138,7 +138,7 @@ fn what_a_cut_made_unneeded_stays_in_the_buffer_until_the_cut_is_durable() {
 }
 
 #[test]
-fn a_writer_who_waits_for_dirty_pages_is_let_in_by_the_thread_that_takes_them_home() {
+fn a_writer_who_waits_for_dirty_pages_is_let_in_by_the_thread_that_writes_them_back() {
     let machine = Machine::new(1, 1024);
     let dirty_bytes_max = 8 * BLOCK_BYTES as u64;
     let settings = Settings { commit_inline_below: Duration::ZERO, dirty_bytes_max, ..Settings::default() };
@@ -199,7 +199,7 @@ fn space_that_was_deleted_is_there_for_the_next_writer() {
 }
 
 #[test]
-fn a_page_written_again_while_it_fails_to_go_home_keeps_one_reservation_and_no_more() {
+fn a_page_written_again_while_it_fails_to_be_written_back_keeps_one_reservation_and_no_more() {
     let machine = Machine::new(5, 1024);
     let cache = machine.open();
     let bytes = [1; 100];
@@ -247,7 +247,7 @@ fn a_page_whose_base_is_damaged_does_not_fill_the_buffer() {
         machine.store.read(at, &mut page).expect("power");
         page[0].0 == [0xab; BLOCK_BYTES]
     };
-    let at = machine.store.written_blocks().into_iter().find(is_it).expect("it is home");
+    let at = machine.store.written_blocks().into_iter().find(is_it).expect("it is stored");
     machine.store.rot(at, 5);
     let cache = machine.open();
     machine.write(&cache, object(1), 0, &[1; 100]).expect("a write needs no base");
@@ -340,7 +340,7 @@ fn space_that_is_given_back_unused_lets_the_next_one_in() {
 }
 
 #[test]
-fn a_read_that_nobody_fetched_for_does_not_keep_its_page_from_going_home() {
+fn a_read_that_nobody_fetched_for_does_not_keep_its_page_from_being_written_back() {
     let machine = Machine::new(1, 1024);
     let cache = machine.open();
     machine.write(&cache, object(1), 0, &[1; 100]).expect("space");

@@ -97,7 +97,7 @@ fn everything_that_anybody_was_told_of_is_in_a_volume_and_the_cached_one_is_what
 
         // The other one is mounted.
         let volume = cache.store().volume_named(&name).expect("the volume").id;
-        cache.hand_over(volume).expect("all goes home");
+        cache.hand_over(volume).expect("all is written back");
         drop(cache);
         let cache = machine.open().expect("both media work");
         assert_eq!(cache.volume(), volume);
@@ -134,7 +134,7 @@ fn a_crash_in_a_rescue_leaves_what_the_buffer_says() {
         assert!(!unfinished, "seed {seed}: what is no file system was left for somebody to mount");
         run.adopt(&cache);
         assert!(run.apply(&machine, &cache) && run.sync(&machine, &cache));
-        cache.drain().expect("all goes home");
+        cache.drain().expect("all is written back");
         drop(cache);
         let store = Store::open(Arc::clone(&machine.store) as Arc<dyn device::Device>).expect("a store");
         store.check(&mut |finding| panic!("seed {seed}: {finding}"));
@@ -143,9 +143,9 @@ fn a_crash_in_a_rescue_leaves_what_the_buffer_says() {
 }
 
 #[test]
-fn nothing_goes_home_between_two_attempts_to_rescue_it() {
+fn nothing_is_written_back_between_two_attempts_to_rescue_it() {
     const OBJECT: ObjectId = ObjectId { slot: 3, generation: 1 };
-    /// More than go home at once.
+    /// More than are written back at once.
     const PAGES: u64 = 600;
     let mut begun = 0;
     for after in 0..60 {
@@ -199,13 +199,13 @@ const FILE: ObjectId = ObjectId { slot: 1, generation: 1 };
 
 /// Damages the one node of the map that only `FIRST` is below; damaging it again heals it.
 fn damage_leaf(machine: &plain::Machine) -> Block {
-    let homes = || {
+    let page_lsns = || {
         let store = Store::open(machine.store.clone()).ok()?;
-        Some([FIRST, SECOND].map(|page| store.home(FILE, PageNo(page)).is_ok()))
+        Some([FIRST, SECOND].map(|page| store.page_lsn(FILE, PageNo(page)).is_ok()))
     };
     let found = machine.store.written_blocks().into_iter().find(|&at| {
         machine.store.rot(at, 77);
-        let is_it = homes() == Some([false, true]);
+        let is_it = page_lsns() == Some([false, true]);
         machine.store.rot(at, 77);
         is_it
     });
@@ -215,7 +215,7 @@ fn damage_leaf(machine: &plain::Machine) -> Block {
 }
 
 #[test]
-fn a_page_that_was_written_after_a_cut_that_is_stuck_and_is_home_is_in_the_rescued_volume() {
+fn a_page_that_was_written_after_a_cut_that_is_stuck_and_is_stored_is_in_the_rescued_volume() {
     let machine = plain::Machine::new(3);
     let cache = machine.open();
     for page in (0..64).flat_map(|page| [FIRST + page, SECOND + page]) {
@@ -231,7 +231,7 @@ fn a_page_that_was_written_after_a_cut_that_is_stuck_and_is_home_is_in_the_rescu
     machine.sync(&cache).expect("disks that work");
     cache.drain().expect_err("the cut is stuck");
     let status = cache.status();
-    assert_eq!((status.dirty_pages, status.pending_cuts), (0, 1), "the page is home: {status:?}");
+    assert_eq!((status.dirty_pages, status.pending_cuts), (0, 1), "the page is stored: {status:?}");
     machine.store.rot(leaf, 77);
     machine.buffer.set_faults(ALWAYS);
     let _ = machine.write(&cache, FILE, OTHER, &[3; 100]);

@@ -1,4 +1,4 @@
-//! Seeking holes and data, against a plain set of written pages: over what is home, what is dirty, what is on its way,
+//! Seeking holes and data, against a plain set of written pages: over what is stored, what is dirty, what is on its way,
 //! and cuts that the store has not heard of.
 
 mod common;
@@ -121,13 +121,13 @@ fn a_seek_finds_exactly_what_was_written_and_not_cut() {
     for seed in 0..6 {
         let (machine, mut random) = (Machine::new(seed), Random::new(seed));
         let (mut cache, mut written) = (machine.open(), BTreeSet::new());
-        let mut homes = 0;
+        let mut page_lsns = 0;
         for step in 0..600 {
             match random.below(12) {
                 0 => {
                     machine.wait(&cache, &mut random, |then| cache.sync(then));
                     if random.once_in(4) {
-                        homes += cache.status().counters.pages_home;
+                        page_lsns += cache.status().counters.pages_stored;
                         drop(cache);
                         machine.crash();
                         cache = machine.open();
@@ -151,7 +151,10 @@ fn a_seek_finds_exactly_what_was_written_and_not_cut() {
                 }
             }
         }
-        assert!(homes > 100, "seed {seed}: only {homes} pages went home, so memory alone answered");
+        assert!(
+            page_lsns > 100,
+            "seed {seed}: only {page_lsns} pages were written back, so memory alone answered"
+        );
     }
 }
 
@@ -165,13 +168,13 @@ fn a_seek_passes_over_an_empty_space_of_any_width_at_once() {
         machine.apply(&cache, &mut random, change);
     }
     let all = 2..far + 1;
-    for round in ["dirty", "home"] {
+    for round in ["dirty", "stored"] {
         assert_eq!(machine.seek(&cache, &mut random, all.clone(), Wanted::Data), Some(200), "{round}");
         assert_eq!(machine.seek(&cache, &mut random, 201..far + 1, Wanted::Data), Some(far), "{round}");
         assert_eq!(machine.seek(&cache, &mut random, 201..far, Wanted::Data), None, "{round}");
         assert_eq!(machine.seek(&cache, &mut random, 0..far, Wanted::Hole), Some(2), "{round}");
         assert_eq!(machine.seek(&cache, &mut random, far..far + 1, Wanted::Hole), None, "{round}");
-        cache.drain().expect("everything goes home");
+        cache.drain().expect("everything is written back");
     }
 }
 

@@ -13,7 +13,7 @@ use store::StoreError;
 const SEGMENTS: u64 = 128;
 const SEGMENT_BLOCKS: u64 = 32;
 /// So that a step of the cleaner, eight blocks at least, is an eighth of one. Where segments are as small, a page that goes
-/// home may cost more than one of them once three quarters are full.
+/// back may cost more than one of them once three quarters are full.
 const LARGE_SEGMENT_BLOCKS: u64 = 64;
 const FILE: ObjectId = ObjectId { slot: 5, generation: 1 };
 const OTHER_FILE: ObjectId = ObjectId { slot: 6, generation: 1 };
@@ -84,7 +84,7 @@ impl Machine {
 fn a_step_of_each_kind_of_background_work_moves_no_more_than_half_a_segment() {
     let machine = Machine::new();
     let (mut random, mut before, mut most) = (Random::new(1), 0, 0);
-    // Half of the store, five times its size, written home every now and then.
+    // Half of the store, five times its size, written back every now and then.
     for number in 0..5 * SEGMENTS * SEGMENT_BLOCKS {
         let page = random.below(64 * SEGMENT_BLOCKS);
         let mut each = |_| {
@@ -254,17 +254,17 @@ impl Machine {
     /// Uses up free segments behind the cache's back, as many short lives with a crash each may do.
     fn use_up_free_segments(&self, mut page: impl FnMut() -> u64) {
         let store = self.cache.store();
-        let home = store.newest_sequence();
+        let page_lsn = store.newest_sequence();
         let full = std::iter::repeat_with(|| {
             let bytes = Arc::new(Box::new(Page([3; BLOCK_BYTES])));
-            store.apply(&[store::Change::Write { object: OTHER_FILE, page: PageNo(page()), bytes, home }])
+            store.apply(&[store::Change::Write { object: OTHER_FILE, page: PageNo(page()), bytes, page_lsn }])
         });
         let error = full.take(100_000).find_map(Result::err).expect("it is full");
         assert!(matches!(error, StoreError::Full), "{error}");
     }
 
-    /// Works until all pages are home, for less than writers have patience.
-    fn take_all_home(&self, begun: Duration) {
+    /// Works until all pages are stored, for less than writers have patience.
+    fn write_all_back(&self, begun: Duration) {
         while self.cache.status().dirty_pages > 0 {
             self.work(&mut |_| {});
             let waited = self.clock.monotonic() - begun;
@@ -285,7 +285,7 @@ fn pages_for_which_the_store_has_no_space_have_it_cleaned_until_it_has_some() {
         if somebody_waits {
             machine.write(0, &mut |_| {}).expect("cleaning makes space");
         }
-        machine.take_all_home(begun);
+        machine.write_all_back(begun);
     }
 }
 
@@ -308,6 +308,6 @@ fn where_pages_find_no_space_and_cleaning_makes_none_writers_are_told_at_once_an
     let cost = Cost { frees: true, ..Cost::of(&delete) };
     let mut credit = machine.cache.admit_at_once(cost).expect("power").expect("a reserve");
     machine.cache.apply(&mut credit, &delete).expect("power");
-    machine.take_all_home(begun);
+    machine.write_all_back(begun);
     machine.write(0, &mut |_| {}).expect("half of the store is free");
 }

@@ -1,4 +1,4 @@
-//! What happens while something cannot go home: a damaged map, a store that fails every write.
+//! What happens while something cannot be written back: a damaged map, a store that fails every write.
 
 mod common;
 
@@ -20,7 +20,7 @@ impl Machine {
         let pages = 0..Store::open(self.store.clone()).expect("a sound store").space().total;
         let cannot_be_found = || {
             let store = Store::open(self.store.clone()).ok()?;
-            Some(store.homes_in(volume, &[(object, device::PageNo(0))])[0].is_err())
+            Some(store.page_lsns_in(volume, &[(object, device::PageNo(0))])[0].is_err())
         };
         let mut damaged = 0;
         for at in self.store.written_blocks().into_iter().filter(|at| pages.contains(&at.0)) {
@@ -35,7 +35,7 @@ impl Machine {
 
     fn others_are_found(&self) -> bool {
         let store = Store::open(self.store.clone()).expect("only a node is damaged");
-        store.home(OTHER, device::PageNo(0)).is_ok_and(|home| home.is_some())
+        store.page_lsn(OTHER, device::PageNo(0)).is_ok_and(|page_lsn| page_lsn.is_some())
     }
 }
 
@@ -73,7 +73,7 @@ fn a_damaged_map_node_stops_nobody_but_the_pages_below_it() {
     let error = cache.drain().expect_err("two pages stay");
     assert!(matches!(error, CacheError::Store(StoreError::Corrupt { .. })), "{error}");
     let status = cache.status();
-    assert_eq!((status.dirty_pages, status.pending_cuts), (2, 0), "all others are home");
+    assert_eq!((status.dirty_pages, status.pending_cuts), (2, 0), "all others are stored");
     assert!(cache.store().space().reserved > 0, "what stays keeps its reservation");
 }
 
@@ -89,11 +89,11 @@ fn what_is_stuck_below_a_damaged_map_node_survives_a_crash_in_the_buffer() {
     let cache = machine.open();
     assert!(cache.read_now(VICTIM, 0, BLOCK_BYTES).expect("it is in memory") == [1; BLOCK_BYTES]);
     assert!(cache.read_now(VICTIM, BLOCK_BYTES as u64 * 8, 1).is_err(), "its place is lost");
-    assert!(cache.read_now(OTHER, 0, BLOCK_BYTES).expect("it is home") == [2; BLOCK_BYTES]);
+    assert!(cache.read_now(OTHER, 0, BLOCK_BYTES).expect("it is stored") == [2; BLOCK_BYTES]);
 }
 
 #[test]
-fn a_cut_that_cannot_go_home_does_not_fill_the_buffer_and_survives_a_crash_with_what_came_after_it() {
+fn a_cut_that_cannot_be_written_back_does_not_fill_the_buffer_and_survives_a_crash_with_what_came_after_it() {
     for seed in 3..13 {
         let machine = damaged(seed);
         let cache = machine.open();
@@ -145,7 +145,7 @@ fn a_store_that_fails_all_writes_fails_writers_after_a_while_and_no_reader_and_r
     machine.write(&cache, OTHER, 0, &[7; BLOCK_BYTES]).expect("space");
     cache.drain().expect("devices that work");
     machine.store.set_faults(ALWAYS);
-    let error = machine.fill(&cache, VICTIM).expect_err("the buffer is full and nothing goes home");
+    let error = machine.fill(&cache, VICTIM).expect_err("the buffer is full and nothing is written back");
     assert!(matches!(error, CacheError::Store(StoreError::Device(_))), "{error}");
     let waited = machine.clock.monotonic();
     assert!(waited >= PATIENCE && waited < 2 * PATIENCE, "after {waited:?}");
@@ -184,7 +184,7 @@ fn a_store_that_cannot_even_be_read_fails_writers_of_parts_of_pages_after_a_whil
         let mut pages = (0..8).flat_map(|_| 0..1024);
         pages.try_for_each(|page| machine.write(&cache, VICTIM, page, &vec![bytes; 3000]))
     };
-    let error = parts(3).expect_err("nothing goes home");
+    let error = parts(3).expect_err("nothing is written back");
     assert!(matches!(error, CacheError::Store(StoreError::Device(_))), "{error}");
     assert!(cache.status().stalled.is_some());
     machine.store.set_faults(Faults::default());
@@ -198,7 +198,7 @@ fn a_store_that_cannot_even_be_read_fails_writers_of_parts_of_pages_after_a_whil
 }
 
 #[test]
-fn a_store_that_cannot_be_asked_what_is_home_fails_writers_after_a_while() {
+fn a_store_that_cannot_be_asked_what_is_stored_fails_writers_after_a_while() {
     let machine = Machine::new(33);
     let cache = machine.open();
     machine.fill(&cache, VICTIM).expect("space");
@@ -209,7 +209,7 @@ fn a_store_that_cannot_be_asked_what_is_home_fails_writers_after_a_while() {
     machine.crash();
     let cache = machine.open();
     machine.store.set_faults(Faults { read_one_in: 1, ..ALWAYS });
-    let error = machine.fill(&cache, OTHER).expect_err("nothing goes home");
+    let error = machine.fill(&cache, OTHER).expect_err("nothing is written back");
     assert!(matches!(error, CacheError::Store(StoreError::Device(_))), "{error}");
     assert!(cache.status().stalled.is_some());
     machine.store.set_faults(Faults::default());
@@ -221,18 +221,18 @@ fn a_store_that_cannot_be_asked_what_is_home_fails_writers_after_a_while() {
     machine.fill(&cache, OTHER).expect("the store works again");
     assert_eq!(cache.status().stalled, None);
     cache.drain().expect("the store works again");
-    assert!(cache.read_now(VICTIM, 3 * BLOCK_BYTES as u64, 100).expect("it is home") == [5; 100]);
+    assert!(cache.read_now(VICTIM, 3 * BLOCK_BYTES as u64, 100).expect("it is stored") == [5; 100]);
 }
 
 #[test]
-fn writers_are_told_after_a_while_where_each_page_that_could_go_home_is_below_a_damaged_node() {
+fn writers_are_told_after_a_while_where_each_page_that_could_be_written_back_is_below_a_damaged_node() {
     let machine = damaged(34);
     let (dirty_bytes_max, commit_inline_below) = (8 * BLOCK_BYTES as u64, Duration::ZERO);
     let settings = Settings { dirty_bytes_max, commit_inline_below, ..Settings::default() };
     let cache = machine.disks.open(machine.clock.clone(), settings).expect("only a node is damaged");
     let mut pages = 0..64;
     let told = pages.try_for_each(|page| machine.write(&cache, VICTIM, 2 * page, &[1; BLOCK_BYTES]));
-    let error = told.expect_err("nothing goes home");
+    let error = told.expect_err("nothing is written back");
     assert!(matches!(error, CacheError::Store(StoreError::Corrupt { .. })), "{error}");
     let waited = machine.clock.monotonic();
     assert!(waited >= PATIENCE && waited < 2 * PATIENCE, "after {waited:?}");
@@ -247,9 +247,9 @@ fn a_page_that_is_stuck_for_long_does_not_fail_writers_who_find_the_buffer_full(
     machine.write(&cache, VICTIM, 0, &[1; BLOCK_BYTES]).expect("a write needs no map");
     machine.clock.advance(Duration::from_secs(400));
     cache.step(Task::WriteBack);
-    assert!(cache.status().stalled.is_some(), "nothing else was there to go home");
+    assert!(cache.status().stalled.is_some(), "nothing else was there to be written back");
     machine.clock.advance(4 * PATIENCE);
-    // Nothing goes home before the buffer is full.
+    // Nothing is written back before the buffer is full.
     machine.fill(&cache, OTHER).expect("they only have to wait");
     assert_eq!(cache.status().stalled, None);
 }
@@ -359,7 +359,7 @@ fn a_rescue_without_a_cut_is_not_called_whole() {
     );
 }
 
-/// What a failed attempt to go home and the next one take.
+/// What a failed attempt to write back and the next one take.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
 #[test]
@@ -371,20 +371,20 @@ fn a_file_system_that_takes_back_what_it_gave_is_enospc_at_once_and_all_goes_on_
     // Nobody has told the store that it is a sparse file, or that each write takes new space: copy-on-write, or a quota.
     machine.store.set_space(machine.store.written_blocks().len() as u64);
     let begun = machine.clock.monotonic();
-    let error = machine.fill(&cache, OTHER).expect_err("nothing goes home");
+    let error = machine.fill(&cache, OTHER).expect_err("nothing is written back");
     let waited = machine.clock.monotonic() - begun;
     assert!(error.is_full() && waited < AT_ONCE, "{error} after {waited:?}");
     machine.sync(&cache).expect("a buffer that works");
     let begun = machine.clock.monotonic();
     machine.apply(&cache, &[Change::Delete { object: VICTIM }]).expect("deletions have a reserve");
     assert!(machine.clock.monotonic() - begun < AT_ONCE);
-    assert!(cache.drain().is_err_and(|error| error.is_full()), "nothing goes home");
+    assert!(cache.drain().is_err_and(|error| error.is_full()), "nothing is written back");
     machine.store.set_space(u64::MAX);
     machine.clock.advance(Duration::from_secs(2));
     machine.fill(&cache, OTHER).expect("there is space again");
     cache.drain().expect("there is space again");
     assert!(cache.read_now(VICTIM, 3 * BLOCK_BYTES as u64, 100).expect("a hole") == [0; 100]);
-    assert!(cache.read_now(OTHER, 0, BLOCK_BYTES).expect("it is home") == [2; BLOCK_BYTES]);
+    assert!(cache.read_now(OTHER, 0, BLOCK_BYTES).expect("it is stored") == [2; BLOCK_BYTES]);
 }
 
 /// A disk whose reads time out, each after half a minute, once it is `away`.
@@ -444,10 +444,10 @@ fn an_unmount_above_a_store_whose_reads_time_out_tries_each_page_once_and_ends()
     let (disk, clock) = (machine.store.clone(), machine.clock.clone());
     let slow = Arc::new(TimesOut { disk, clock, away: false.into(), timeouts: 0.into() });
     let cache = machine.open_on(slow.clone(), machine.buffer.clone()).expect("sound media");
-    // Their bases are needed before they can go home.
+    // Their bases are needed before they can be written back.
     (0..PAGES).for_each(|page| machine.write(&cache, VICTIM, page, &[2; 100]).expect("space"));
     slow.away.store(true, Ordering::Relaxed);
-    let error = cache.drain().expect_err("nothing can go home");
+    let error = cache.drain().expect_err("nothing can be written back");
     assert!(error.to_string().contains("timed out"), "{error}");
     let timeouts = slow.timeouts.load(Ordering::Relaxed);
     assert!(timeouts <= 2 * PAGES, "{timeouts} reads timed out for {PAGES} pages");

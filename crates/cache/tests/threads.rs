@@ -31,7 +31,7 @@ fn open(disks: &Disks, inline: bool) -> Cache {
         dirty_bytes_max: 60 * BLOCK_BYTES as u64,
         commit_inline_below: Duration::from_micros(if inline { 1_000_000 } else { 0 }),
         checkpoint_blocks: 200,
-        // Without power nothing goes home: where all is durable and all clients wait for space, only this ends them.
+        // Without power nothing is written back: where all is durable and all clients wait for space, only this ends them.
         store_patience: Duration::from_secs(2),
         ..Settings::default()
     };
@@ -189,7 +189,7 @@ fn run(seed: u64, inline: bool, powerless: bool) {
 }
 
 #[test]
-fn clients_and_workers_together_end_with_everything_home() {
+fn clients_and_workers_together_end_with_everything_stored() {
     (0..4).for_each(|seed| run(seed, seed % 2 == 0, false));
 }
 

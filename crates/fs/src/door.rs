@@ -1,6 +1,5 @@
 //! The handle that doors hold: each operation states its cost, enters, and completes.
 
-use crate::at_home::{self, AtHome};
 use crate::attributes::{GROUP_EXECUTE, SETUID};
 use crate::core::Core;
 use crate::cost;
@@ -9,6 +8,7 @@ use crate::directory::Tree;
 use crate::error::FsError;
 use crate::format::{Hot, INODES_MAX, Slot};
 use crate::gone::Gone;
+use crate::preload::{self, PreloadedArena};
 use crate::transaction::{State, Transaction};
 use crate::types::{Attributes, Caller, Done, Entry, Ino, Kind, Privileges, SetAttributes, SetXattr, Usage};
 use crate::xattr::{CAPABILITY, Key, Outcome, XattrChange};
@@ -82,11 +82,11 @@ impl Fs {
     /// # Errors
     /// Those of `open`.
     pub fn open_over(
-        at_home: Option<AtHome>,
+        preloaded: Option<PreloadedArena>,
         cache: Arc<Cache>,
         clock: Arc<dyn Clock>,
     ) -> Result<Fs, FsError> {
-        let state = State::new(at_home::load(at_home, &cache)?)?;
+        let state = State::new(preload::load(preloaded, &cache)?)?;
         let orphans = state.orphans()?;
         let core = Arc::new(Core::new(cache, clock, state));
         for (slot, generation) in orphans {

@@ -2,7 +2,6 @@
 mod acl;
 mod allocate;
 mod arena;
-mod at_home;
 mod attributes;
 mod charge;
 mod check;
@@ -23,6 +22,7 @@ mod nearby;
 mod open;
 mod owners;
 mod plant;
+mod preload;
 mod remove;
 mod rename;
 #[cfg(test)]
@@ -32,13 +32,13 @@ mod types;
 mod xattr;
 
 pub use allocate::{Allocate, Seek, Size};
-pub use at_home::AtHome;
 pub use check::Finding;
 pub use door::Fs;
 pub use error::FsError;
 pub use format::{FILE_BYTES_MAX, INODES_MAX, LINK_BYTES_MAX, LINKS_MAX, NAME_BYTES_MAX};
 #[cfg(feature = "planted-bugs")]
 pub use plant::plant_never_undoes;
+pub use preload::PreloadedArena;
 pub use types::{
     Attributes, Caller, Done, Entry, IfExists, Ino, Kind, Privileges, SetAttributes, SetTime, SetXattr, Usage,
 };

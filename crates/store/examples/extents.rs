@@ -89,10 +89,14 @@ impl Device for Memory {
     }
 }
 
-fn write(store: &Store, pages: impl Iterator<Item = u64>, home: u64) {
+fn write(store: &Store, pages: impl Iterator<Item = u64>, page_lsn: u64) {
     let bytes = Arc::new(Box::new(FILLER));
-    let change =
-        |page| Change::Write { object: FILE, page: PageNo(page), bytes: bytes.clone(), home: Sequence(home) };
+    let change = |page| Change::Write {
+        object: FILE,
+        page: PageNo(page),
+        bytes: bytes.clone(),
+        page_lsn: Sequence(page_lsn),
+    };
     let mut vector: Vec<Change> = pages.map(change).collect();
     store.reserve(vector.len() as u64).expect("space");
     store.apply(&vector).expect("space");
@@ -126,8 +130,8 @@ fn main() {
     Store::format(&*memory, &Layout { id: StoreId([7; 16]), segment_blocks: None }).expect("a large device");
     let store = Store::open(memory.clone()).expect("a new store");
     store.begin(Incarnation(1)).expect("a new store");
-    for (first, home) in (0..extents).step_by(VECTOR_PAGES as usize).zip(1..) {
-        write(&store, (first..extents.min(first + VECTOR_PAGES)).map(|extent| 2 * extent), home);
+    for (first, page_lsn) in (0..extents).step_by(VECTOR_PAGES as usize).zip(1..) {
+        write(&store, (first..extents.min(first + VECTOR_PAGES)).map(|extent| 2 * extent), page_lsn);
         if store.blocks_since_checkpoint() >= CHECKPOINT_BLOCKS {
             store.checkpoint().expect("space");
         }
@@ -137,13 +141,13 @@ fn main() {
     let store = open(&memory, &format!("{extents} extents, after a checkpoint"));
     store.begin(Incarnation(2)).expect("a good store");
     let mut random = device::Random::new(1);
-    let mut home = extents;
+    let mut page_lsn = extents;
     while store.blocks_since_checkpoint() + VECTOR_PAGES + 4 < CHECKPOINT_BLOCKS {
         let mut pages: Vec<u64> = (0..VECTOR_PAGES).map(|_| 2 * random.below(extents)).collect();
         pages.sort_unstable();
         pages.dedup();
-        home += 1;
-        write(&store, pages.into_iter(), home);
+        page_lsn += 1;
+        write(&store, pages.into_iter(), page_lsn);
     }
     let log = store.blocks_since_checkpoint() / 256;
     drop(store);

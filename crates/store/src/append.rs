@@ -272,7 +272,7 @@ impl Store {
 
 fn newest(entry: &LogEntry) -> Sequence {
     match entry {
-        LogEntry::Write { home, .. } => *home,
+        LogEntry::Write { page_lsn, .. } => *page_lsn,
         LogEntry::NameVolume { .. } => Sequence(0),
         LogEntry::Cut { sequence, .. }
         | LogEntry::Delete { sequence, .. }

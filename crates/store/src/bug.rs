@@ -13,8 +13,8 @@ use {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(feature = "planted-bugs"), allow(dead_code, unreachable_pub))]
 pub enum PlantedBug {
-    /// A cut removes pages whose home is newer than the cut.
-    CutIgnoresHome,
+    /// A cut removes pages whose page LSN is newer than the cut.
+    CutIgnoresPageLsn,
     /// A segment is used again as soon as nothing in memory refers to it, whatever roots and readers need.
     ReusedBeforePins,
     /// Applying a vector returns without a flush.

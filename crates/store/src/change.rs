@@ -19,9 +19,9 @@ pub enum Change {
         /// All its bytes.
         bytes: SharedPage,
         /// The highest sequence whose change these bytes contain.
-        home: Sequence,
+        page_lsn: Sequence,
     },
-    /// Pages become holes, but only those whose home is below `sequence`.
+    /// Pages become holes, but only those whose page LSN is below `sequence`.
     Cut {
         /// The object.
         object: ObjectId,
@@ -30,14 +30,14 @@ pub enum Change {
         /// The cut's place in the one order.
         sequence: Sequence,
     },
-    /// The object goes, with all its pages whose home is below `sequence`. One that keeps pages stays.
+    /// The object goes, with all its pages whose page LSN is below `sequence`. One that keeps pages stays.
     Delete {
         /// The object.
         object: ObjectId,
         /// The deletion's place in the one order.
         sequence: Sequence,
     },
-    /// `to`, which has no pages, becomes what `from` is, homes included. Ignored where `to` has pages, as when
+    /// `to`, which has no pages, becomes what `from` is, page LSNs included. Ignored where `to` has pages, as when
     /// it was cloned before, and where both are in one slot.
     Clone {
         /// The source.
@@ -53,10 +53,10 @@ impl Change {
     /// The log entry for this change; a write's block is not known yet.
     pub(crate) fn log_entry(&self) -> LogEntry {
         match self {
-            Change::Write { object, page, bytes, home } => LogEntry::Write {
+            Change::Write { object, page, bytes, page_lsn } => LogEntry::Write {
                 object: *object,
                 page: *page,
-                home: *home,
+                page_lsn: *page_lsn,
                 place: Block(0),
                 crc: crc32c::crc32c(&bytes.0),
             },

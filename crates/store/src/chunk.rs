@@ -176,7 +176,7 @@ mod tests {
         let write = |index| LogEntry::Write {
             object,
             page: PageNo(index),
-            home: Sequence(1),
+            page_lsn: Sequence(1),
             place: Block(0),
             crc: 0,
         };

@@ -13,7 +13,7 @@ pub(crate) enum LogEntry {
     Write {
         object: ObjectId,
         page: PageNo,
-        home: Sequence,
+        page_lsn: Sequence,
         place: Block,
         crc: u32,
     },
@@ -91,7 +91,7 @@ const WRITE: u8 = 1;
 const CUT: u8 = 2;
 const DELETE: u8 = 3;
 const CLONE: u8 = 4;
-// 5 is reserved: a delta at home, the bytes of which follow as data. See FORMAT.md.
+// 5 is reserved: a stored delta, the bytes of which follow as data. See FORMAT.md.
 const CLONE_VOLUME: u8 = 6;
 const DELETE_VOLUME: u8 = 7;
 const NAME_VOLUME: u8 = 8;
@@ -225,9 +225,9 @@ fn encode(entry: &LogEntry) -> LogEntryBytes {
         ..LogEntryBytes::default()
     };
     match entry {
-        LogEntry::Write { object, page, home, place, crc } => LogEntryBytes {
+        LogEntry::Write { object, page, page_lsn, place, crc } => LogEntryBytes {
             a: page.0.into(),
-            b: home.0.into(),
+            b: page_lsn.0.into(),
             c: place_to_bits(*place).into(),
             crc: (*crc).into(),
             ..of(WRITE, *object)
@@ -287,7 +287,7 @@ fn decode(bytes: &[u8]) -> Option<LogEntry> {
         WRITE => LogEntry::Write {
             object,
             page: PageNo(bytes.a.get()),
-            home: sequence,
+            page_lsn: sequence,
             place: place_from_bits(bytes.c.get())?,
             crc: bytes.crc.get(),
         },
@@ -321,7 +321,7 @@ mod tests {
         let store = StoreId([7; 16]);
         let object = ObjectId { slot: 5, generation: 6 };
         let entries = vec![
-            LogEntry::Write { object, page: PageNo(9), home: Sequence(8), place: Block(77), crc: 0xfeed },
+            LogEntry::Write { object, page: PageNo(9), page_lsn: Sequence(8), place: Block(77), crc: 0xfeed },
             LogEntry::Cut { object, pages: PageNo(1)..PageNo(u64::MAX), sequence: Sequence(11) },
             LogEntry::Delete { object, sequence: Sequence(12) },
             LogEntry::Clone { from: object, to: ObjectId { slot: 1, generation: 2 }, sequence: Sequence(13) },

@@ -30,7 +30,13 @@ fn chunk() -> (ChunkHead, Vec<LogEntry>) {
     let object = ObjectId { slot: 5, generation: 6 };
     let to = ObjectId { slot: 8, generation: 1 };
     let entries = vec![
-        LogEntry::Write { object, page: PageNo(9), home: Sequence(501), place: Block(94), crc: 0xfeed_beef },
+        LogEntry::Write {
+            object,
+            page: PageNo(9),
+            page_lsn: Sequence(501),
+            place: Block(94),
+            crc: 0xfeed_beef,
+        },
         LogEntry::Cut { object, pages: PageNo(10)..PageNo(20), sequence: Sequence(502) },
         LogEntry::Delete { object, sequence: Sequence(503) },
         LogEntry::Clone { from: object, to, sequence: Sequence(504) },
@@ -63,7 +69,7 @@ fn chunk() -> (ChunkHead, Vec<LogEntry>) {
 fn page_leaf() -> Body {
     let mut leaf = Body::pages();
     let Body::Pages(entries) = &mut leaf else { unreachable!() };
-    entries[0] = PageEntry { place: Block(94), home: Sequence(501), crc: 0xfeed_beef, shared: true };
+    entries[0] = PageEntry { place: Block(94), page_lsn: Sequence(501), crc: 0xfeed_beef, shared: true };
     leaf
 }
 
@@ -81,7 +87,7 @@ fn object_leaf() -> Body {
         generation: 6,
         pages: crate::map::Pages::Inline(vec![(
             PageNo(9),
-            PageEntry { place: Block(94), home: Sequence(501), crc: 0xfeed_beef, shared: false },
+            PageEntry { place: Block(94), page_lsn: Sequence(501), crc: 0xfeed_beef, shared: false },
         )]),
     });
     leaf

@@ -139,7 +139,7 @@ impl Map {
 
 impl Store {
     /// Whether a step of cleaning is owed for what was written: free space is low and a round may find some, or the round
-    /// under way is behind. Whoever writes pages home makes such steps first, and others may.
+    /// under way is behind. Write-back makes such steps first, and others may.
     pub fn cleaning_is_due(&self) -> bool {
         self.map().cleaning_is_due()
     }
@@ -154,7 +154,7 @@ impl Store {
         if self.cleaning_is_due() { self.step(&mut cleaner).map(Some) } else { Ok(None) }
     }
 
-    /// Pages that may be written home before the next look at [`cleaning_is_due`](Store::cleaning_is_due): then nobody who
+    /// Pages that may be written back before the next look at [`cleaning_is_due`](Store::cleaning_is_due): then nobody who
     /// waits for them waits for a whole segment to be cleaned.
     pub fn pages_together(&self) -> u64 {
         let map = self.map();

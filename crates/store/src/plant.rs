@@ -50,7 +50,7 @@ impl Store {
     /// Breaks a rule until the store is closed. For the simulator only.
     pub fn plant(&self, bug: PlantedBug) {
         match bug {
-            PlantedBug::CutIgnoresHome => self.map_mut().plant_cut_ignores_home = true,
+            PlantedBug::CutIgnoresPageLsn => self.map_mut().plant_cut_ignores_page_lsn = true,
             PlantedBug::ReusedBeforePins => self.map_mut().segments.reuse_at_once = true,
             PlantedBug::LeakedNode => self.map_mut().plant_leaked_node = true,
             PlantedBug::ForgottenReservation => self.map_mut().plant_forgotten_reservation = true,

@@ -200,8 +200,8 @@ pub fn low_mark(segments: u64) -> u64 {
 
 /// Free segments, above the reserves, below which cleaning starts: the later, the more blocks have died by themselves; the
 /// earlier, the less a writer waits. What cleaning has in hand; and a round's copies beside what is reserved for pages that are
-/// not home, where that is more: else nothing could be reserved before the round has won space, and writers would wait until
-/// pages are home. Of that an eighth of the store at most, since a reservation is several times what most pages take.
+/// not stored, where that is more: else nothing could be reserved before the round has won space, and writers would wait until
+/// pages are stored. Of that an eighth of the store at most, since a reservation is several times what most pages take.
 pub fn starts_below(segments: u64, reserved: u64) -> u64 {
     low_mark(segments).max(segments_per_round(segments) as u64 + reserved.min(segments / 8))
 }

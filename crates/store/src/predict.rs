@@ -266,7 +266,7 @@ impl Predicted {
         }
     }
 
-    /// Pages that go home together at most, as in [`pages_together`](crate::Store::pages_together).
+    /// Pages that are written back together at most, as in [`pages_together`](crate::Store::pages_together).
     pub fn together(&self) -> u64 {
         self.round.as_ref().map_or(u64::MAX, |round| round.pace.together())
     }
@@ -457,7 +457,7 @@ impl Predicted {
 /// That a page was written: what it says does not matter here.
 fn log_entry(page: u64) -> LogEntry {
     let object = ObjectId { slot: 0, generation: 0 };
-    LogEntry::Write { object, page: PageNo(page), home: Sequence(0), place: Block(0), crc: 0 }
+    LogEntry::Write { object, page: PageNo(page), page_lsn: Sequence(0), place: Block(0), crc: 0 }
 }
 
 fn empty() -> Segment {

@@ -23,8 +23,8 @@ pub enum Found {
     Page {
         /// The bytes, verified.
         bytes: Box<Page>,
-        /// Their home sequence.
-        home: Sequence,
+        /// Their page LSN.
+        page_lsn: Sequence,
     },
 }
 
@@ -46,13 +46,13 @@ impl Want {
     }
 }
 
-/// What is found of a page: its bytes and its home, or `None` for a hole.
+/// What is found of a page: its bytes and its page_lsn, or `None` for a hole.
 pub type FoundPage<'a> = Result<Option<(&'a Page, Sequence)>, StoreError>;
 
 /// Pages of an object that the store holds, from some page on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// The pages, in order, each with its home: the highest sequence that its bytes contain.
+    /// The pages, in order, each with its page_lsn: the highest sequence that its bytes contain.
     pub pages: Vec<(PageNo, Sequence)>,
     /// The first page that was not looked at: nothing below it was left out.
     pub until: PageNo,
@@ -172,7 +172,7 @@ impl Shared {
         self.intact(want.object, want.page, entry, bytes)?;
         let mut copy = Page::zeroed();
         copy.0.copy_from_slice(&bytes.0);
-        Ok(Found::Page { bytes: copy, home: entry.home })
+        Ok(Found::Page { bytes: copy, page_lsn: entry.page_lsn })
     }
 
     /// An error unless the bytes are those that were written.
@@ -224,32 +224,32 @@ impl Shared {
         placed
     }
 
-    /// As [`home`](Store::home), in any volume.
-    pub(crate) fn home_in(
+    /// As [`page_lsn`](Store::page_lsn), in any volume.
+    pub(crate) fn page_lsn_in(
         &self,
         volume: VolumeId,
         object: ObjectId,
         page: PageNo,
     ) -> Result<Option<Sequence>, StoreError> {
         let entry = self.resolve(|map| map.lookup(volume, object, page))?;
-        Ok(entry.map(|entry| entry.home))
+        Ok(entry.map(|entry| entry.page_lsn))
     }
 
-    /// The home of each of many pages, with many reads of map nodes in flight.
-    pub(crate) fn homes_in(
+    /// The page_lsn of each of many pages, with many reads of map nodes in flight.
+    pub(crate) fn page_lsns_in(
         &self,
         volume: VolumeId,
         pages: &[(ObjectId, PageNo)],
     ) -> Vec<Result<Option<Sequence>, StoreError>> {
         let mut wants: Vec<Want> = pages.iter().map(|&(object, page)| Want::new(object, page)).collect();
         let placed = self.lookup(volume, &mut wants);
-        let mut homes: Vec<_> = wants.into_iter().map(|want| want.found.map(|_| None)).collect();
+        let mut page_lsns: Vec<_> = wants.into_iter().map(|want| want.found.map(|_| None)).collect();
         let map = self.map();
         for Placed { want, entry } in placed {
             map.segments.unpin(entry.place);
-            homes[want] = Ok(Some(entry.home));
+            page_lsns[want] = Ok(Some(entry.page_lsn));
         }
-        homes
+        page_lsns
     }
 
     /// Whether a load of nodes is one of the first, a start's: it goes down one tree after the other, waits for each level, and
@@ -364,7 +364,7 @@ impl Shared {
             let (want, entry) = (placed[number].want, &placed[number].entry);
             let (object, page) = pages[want];
             absent[want] = false;
-            let intact = |bytes| self.intact(object, page, entry, bytes).map(|()| Some((bytes, entry.home)));
+            let intact = |bytes| self.intact(object, page, entry, bytes).map(|()| Some((bytes, entry.page_lsn)));
             take(want, found.map_err(StoreError::from).and_then(intact));
         });
         let map = self.map();

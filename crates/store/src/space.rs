@@ -37,7 +37,7 @@ impl Space {
     }
 }
 
-/// Nodes that one page going home may change: its page leaf, its object leaf, and one above each, which a clone may
+/// Nodes that one page being written back may change: its page leaf, its object leaf, and one above each, which a clone may
 /// have made shared. Those further up are shared by 256 times as many pages.
 const NODES_PER_PAGE: u64 = 4;
 /// Where there are clones, the leaves that it shared, too: their entries say from then on that their blocks have other references.
@@ -45,7 +45,7 @@ const SHARED_PER_PAGE: u64 = 2;
 /// The same for another change: an object leaf, two page leaves, and those above them.
 const NODES_PER_CHANGE: u64 = 6;
 const SHARED_PER_CHANGE: u64 = 3;
-/// Blocks that one page going home may cost until the next checkpoint but one, beside the node table's pages, where there are
+/// Blocks that one page being written back may cost until the next checkpoint but one, beside the node table's pages, where there are
 /// no clones: itself, a log entry of its own, its nodes.
 pub(crate) const BLOCKS_PER_PAGE: u64 = 2 + NODES_PER_PAGE;
 
@@ -96,7 +96,7 @@ impl Map {
     }
 
     /// Nodes that a vector may make dirty, at most as many as a reservation counts. A cut that leaves newer pages in leaves
-    /// between its ends changes more: such pages have gone home before it, and their leaves have been counted then.
+    /// between its ends changes more: such pages have been written back before it, and their leaves have been counted then.
     pub(crate) fn nodes_for(&self, volume: VolumeId, log_entries: &[LogEntry]) -> u64 {
         let mut nodes = BTreeSet::new();
         let mut path = |slot: Option<u64>, leaf: u64, height: u8| {
@@ -239,7 +239,7 @@ impl Store {
     }
 
     /// Counts `pages` pages as reserved, whether there is space for them or not: they were acknowledged already, or go with
-    /// something that gives space back, and will go home. Nobody else can reserve anything before there is space for these.
+    /// something that gives space back, and will be written back. Nobody else can reserve anything before there is space for these.
     pub fn reserve_unchecked(&self, pages: u64) {
         self.map_mut().segments.reserved_pages += pages;
     }

@@ -10,7 +10,7 @@ use store::{Change, Cleaning, Layout, Store};
 const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
 const SEGMENTS: u32 = 512;
 const SEGMENT_BLOCKS: u64 = 32;
-/// Pages of a vector at most: a quarter of what write-back takes home at once, as the segments are smaller, too.
+/// Pages of a vector at most: a quarter of what write-back writes at once, as the segments are smaller, too.
 const VECTOR: u64 = 64;
 /// Blocks of log between checkpoints.
 const CHECKPOINT: u64 = 4096;
@@ -70,15 +70,20 @@ fn observed(load: Load, pages: u64, times: u64) -> Observed {
     Store::format(&*disk, &layout).expect("large enough");
     let store = mount(&disk).expect("a new store opens");
     let mut filled = None;
-    let (mut home, mut content) = (0, vec![0; pages as usize]);
+    let (mut page_lsn, mut content) = (0, vec![0; pages as usize]);
     let mut all = pages_of(load, pages, times);
     while let Some(vector) = vector(&mut all, store.pages_together()) {
         let changes: Vec<Change> = vector
             .iter()
             .map(|&number| {
-                home += 1;
-                content[number as usize] = home;
-                Change::Write { object: FILE, page: PageNo(number), bytes: page(home), home: Sequence(home) }
+                page_lsn += 1;
+                content[number as usize] = page_lsn;
+                Change::Write {
+                    object: FILE,
+                    page: PageNo(number),
+                    bytes: page(page_lsn),
+                    page_lsn: Sequence(page_lsn),
+                }
             })
             .collect();
         store.apply(&changes).unwrap_or_else(|error| panic!("{error}: {:?}", store.space()));
@@ -86,15 +91,15 @@ fn observed(load: Load, pages: u64, times: u64) -> Observed {
             store.checkpoint().expect("a checkpoint");
         }
         keep_up(&store);
-        if home >= pages {
+        if page_lsn >= pages {
             filled.get_or_insert(store.counters());
         }
     }
     let (after, filled) = (store.counters(), filled.expect("all pages at least"));
     assert_eq!(findings(&store), []);
     for (number, &stamp) in content.iter().enumerate() {
-        let home = store.home(FILE, PageNo(number as u64)).expect("readable");
-        assert_eq!(home, Some(Sequence(stamp)), "page {number}");
+        let page_lsn = store.page_lsn(FILE, PageNo(number as u64)).expect("readable");
+        assert_eq!(page_lsn, Some(Sequence(stamp)), "page {number}");
     }
     Observed {
         moved: after.pages_cleaned - filled.pages_cleaned,
@@ -154,11 +159,12 @@ fn the_log_is_as_long_as_predicted_with_its_entries_and_copies_of_heads() {
         let store = mount(&disk).expect("a new store opens");
         let before = store.counters().blocks_written;
         let mut predicted = Predicted::new(segments as u32, segment_blocks, 600);
-        for (home, count) in
+        for (page_lsn, count) in
             [1, 9, 9, 200, 600, 3, 1, 40, 64, 31, 30, 29, 254, 255, 256].into_iter().enumerate()
         {
-            let home = Sequence(1 + home as u64);
-            let write = |number| Change::Write { object: FILE, page: PageNo(number), bytes: page(1), home };
+            let page_lsn = Sequence(1 + page_lsn as u64);
+            let write =
+                |number| Change::Write { object: FILE, page: PageNo(number), bytes: page(1), page_lsn };
             store.apply(&(0..count).map(write).collect::<Vec<Change>>()).expect("space");
             predicted.write(&(0..count).collect::<Vec<u64>>());
             let Written { user, entries, .. } = predicted.written();

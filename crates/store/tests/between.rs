@@ -67,14 +67,19 @@ struct Others {
 impl Others {
     fn write(&self) {
         let mut state = self.state.lock().expect("no panic while writing");
-        let (random, home, pages) = &mut *state;
+        let (random, page_lsn, pages) = &mut *state;
         let (from, count) = (random.below(PAGES), 1 + random.below(12));
         let numbers = (from..from + count).map(|number| number % PAGES);
         let mut after = pages.clone();
         let write = |number| {
-            *home += 1;
-            after.insert(number, *home);
-            Change::Write { object: FILE, page: PageNo(number), bytes: page(*home), home: Sequence(*home) }
+            *page_lsn += 1;
+            after.insert(number, *page_lsn);
+            Change::Write {
+                object: FILE,
+                page: PageNo(number),
+                bytes: page(*page_lsn),
+                page_lsn: Sequence(*page_lsn),
+            }
         };
         let vector: Vec<Change> = numbers.map(write).collect();
         match self.store.apply(&vector) {
@@ -114,8 +119,8 @@ fn a_block_on_its_way_arrives_though_its_segment_is_empty_while_others_checkpoin
         moved += counters.pages_cleaned;
         let pages = &others.state.lock().expect("no panic").2;
         for (&number, &stamp) in pages {
-            let home = others.store.home(FILE, PageNo(number)).expect("readable");
-            assert_eq!(home, Some(Sequence(stamp)), "seed {seed} page {number}");
+            let page_lsn = others.store.page_lsn(FILE, PageNo(number)).expect("readable");
+            assert_eq!(page_lsn, Some(Sequence(stamp)), "seed {seed} page {number}");
         }
     }
     assert!(moved > 2000, "only {moved} blocks were moved");

@@ -9,10 +9,12 @@ use store::{Change, Cleaning, Layout, Store, VolumeId, VolumeMode};
 
 const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
 
-fn write(store: &Store, numbers: impl Iterator<Item = u64>, home: u64) {
+fn write(store: &Store, numbers: impl Iterator<Item = u64>, page_lsn: u64) {
     for number in numbers {
-        let (at, home) = (PageNo(number), Sequence(home + number));
-        store.apply(&[Change::Write { object: FILE, page: at, bytes: page(home.0), home }]).expect("space");
+        let (at, page_lsn) = (PageNo(number), Sequence(page_lsn + number));
+        store
+            .apply(&[Change::Write { object: FILE, page: at, bytes: page(page_lsn.0), page_lsn }])
+            .expect("space");
     }
 }
 
@@ -246,7 +248,7 @@ fn a_step_moves_no_more_than_an_eighth_of_a_segment() {
             object: FILE,
             page: PageNo(number),
             bytes: page(number),
-            home: Sequence(number + 1),
+            page_lsn: Sequence(number + 1),
         })
         .collect();
     store.apply(&vector).expect("space");
@@ -264,8 +266,12 @@ fn a_step_moves_no_more_than_an_eighth_of_a_segment() {
 fn steps_for(holders: u64) -> Vec<(u64, u64)> {
     let store = large_segments();
     let file = |slot| ObjectId { slot, generation: 1 };
-    let write_at =
-        |number| Change::Write { object: FILE, page: PageNo(number), bytes: page(number), home: Sequence(1) };
+    let write_at = |number| Change::Write {
+        object: FILE,
+        page: PageNo(number),
+        bytes: page(number),
+        page_lsn: Sequence(1),
+    };
     store.apply(&(0..8).map(write_at).collect::<Vec<_>>()).expect("space");
     for slot in 100..100 + holders - 1 {
         let (to, sequence) = (file(slot), Sequence(slot));
@@ -273,13 +279,13 @@ fn steps_for(holders: u64) -> Vec<(u64, u64)> {
     }
     for number in 1000..1600 {
         let (object, bytes) = (file(8), page(number));
-        let (at, home) = (PageNo(number % 4), Sequence(number + 10_000));
-        store.apply(&[Change::Write { object, page: at, bytes, home }]).expect("space");
+        let (at, page_lsn) = (PageNo(number % 4), Sequence(number + 10_000));
+        store.apply(&[Change::Write { object, page: at, bytes, page_lsn }]).expect("space");
     }
     let steps = steps(&store);
     assert_eq!(findings(&store), []);
     for slot in [FILE.slot, 100, 100 + holders - 2] {
-        assert_eq!(store.home(file(slot), PageNo(7)), Ok(Some(Sequence(1))));
+        assert_eq!(store.page_lsn(file(slot), PageNo(7)), Ok(Some(Sequence(1))));
     }
     steps
 }

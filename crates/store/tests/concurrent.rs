@@ -34,13 +34,13 @@ fn readers_always_see_whole_pages_no_older_than_what_was_acknowledged() {
             });
         }
         let mut random = Random::new(9);
-        for home in 1..1500 {
+        for page_lsn in 1..1500 {
             let number = random.below(pages);
-            let (bytes, home_at) = (page(home), Sequence(home));
-            let change = Change::Write { object, page: PageNo(number), bytes, home: home_at };
+            let (bytes, lsn) = (page(page_lsn), Sequence(page_lsn));
+            let change = Change::Write { object, page: PageNo(number), bytes, page_lsn: lsn };
             store.apply(&[change]).expect("space");
-            acknowledged[number as usize].store(home, Ordering::Release);
-            if home % 20 == 0 {
+            acknowledged[number as usize].store(page_lsn, Ordering::Release);
+            if page_lsn % 20 == 0 {
                 store.clean().expect("cleaning");
                 store.checkpoint().expect("a checkpoint");
             }

@@ -9,8 +9,8 @@ use store::{Change, Cleaning, Found, Store, StoreError, VolumeId, Want};
 
 const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
 
-fn write(number: u64, home: u64) -> Change {
-    Change::Write { object: FILE, page: PageNo(number), bytes: page(home), home: Sequence(home) }
+fn write(number: u64, page_lsn: u64) -> Change {
+    Change::Write { object: FILE, page: PageNo(number), bytes: page(page_lsn), page_lsn: Sequence(page_lsn) }
 }
 
 /// Works for a while; the log's end is covered by a checkpoint.
@@ -40,7 +40,7 @@ fn errors_but_no_lies(store: &Store, model: &Model, when: &str) -> u64 {
         for want in wants {
             let found = match want.found {
                 Ok(Found::Hole) => None,
-                Ok(Found::Page { bytes, home }) => Some((stamp(&bytes), home.0)),
+                Ok(Found::Page { bytes, page_lsn }) => Some((stamp(&bytes), page_lsn.0)),
                 Err(StoreError::Corrupt { .. }) => {
                     errors += 1;
                     continue;
@@ -61,8 +61,8 @@ fn assert_same_in_bulk(store: &Store, wants: &[Want], when: &str) {
         told[index] += 1;
         match (found, &wants[index].found) {
             (Ok(None), Ok(Found::Hole)) => {}
-            (Ok(Some((page, at))), Ok(Found::Page { bytes, home })) => {
-                assert!(page.0 == bytes.0 && at == *home, "{when}: page {index}");
+            (Ok(Some((page, at))), Ok(Found::Page { bytes, page_lsn })) => {
+                assert!(page.0 == bytes.0 && at == *page_lsn, "{when}: page {index}");
             }
             (Err(bulk), Err(single)) => assert_eq!(bulk.to_string(), single.to_string(), "{when}"),
             (bulk, single) => panic!("{when}: page {index}: {bulk:?} in bulk, {single:?} alone"),
@@ -83,7 +83,7 @@ fn many_pages_come_with_few_reads_and_where_one_fails_each_page_is_read_by_itsel
         let mut right = 0;
         store.read_all(VolumeId::MAIN, &pages, &mut |index, found| {
             let number = pages[index].1.0;
-            let found = found.expect("it can be read").map(|(page, home)| (stamp(page), home.0));
+            let found = found.expect("it can be read").map(|(page, page_lsn)| (stamp(page), page_lsn.0));
             assert_eq!(found, (number < 200).then_some((number + 1, number + 1)));
             right += 1;
         });
@@ -183,8 +183,8 @@ fn what_can_be_read_no_more_when_it_is_to_be_moved_stays_where_it_is() {
 #[test]
 fn rot_in_the_log_before_its_last_batch_is_refused_and_named() {
     let (_power, disk, store) = fresh(64, 1);
-    for home in 1..=5 {
-        store.apply(&[write(home, home)]).expect("space");
+    for page_lsn in 1..=5 {
+        store.apply(&[write(page_lsn, page_lsn)]).expect("space");
     }
     drop(store);
     // Segment 3 is the log's since begin; a chunk here is a block of log entries and one of data.
@@ -273,15 +273,15 @@ fn a_full_store_says_so_and_deleting_and_checkpoints_still_work() {
     store.apply(&[write(1, 1)]).expect("there is space again");
     assert_eq!(findings(&store), []);
     drop(store);
-    assert_eq!(open(&disk).expect("it opens").home(FILE, PageNo(1)), Ok(Some(Sequence(1))));
+    assert_eq!(open(&disk).expect("it opens").page_lsn(FILE, PageNo(1)), Ok(Some(Sequence(1))));
 }
 
 #[test]
 fn a_full_store_can_be_mounted_any_number_of_times() {
     let (power, disk, store) = fresh(64, 1);
-    let mut home = 0;
-    while store.apply(&[write(home % 700, home + 1)]).is_ok() {
-        home += 1;
+    let mut page_lsn = 0;
+    while store.apply(&[write(page_lsn % 700, page_lsn + 1)]).is_ok() {
+        page_lsn += 1;
     }
     drop(store);
     for times in 0..40 {
@@ -312,15 +312,15 @@ fn starts_after_which_nothing_was_written_use_the_same_segments_again() {
 #[test]
 fn a_reservation_is_kept() {
     let (_power, _disk, store) = fresh(100, 1);
-    let (mut home, mut reserved) = (0, 0);
+    let (mut page_lsn, mut reserved) = (0, 0);
     while store.reserve(8).is_ok() {
         reserved += 8;
     }
     assert!(reserved > 0);
     while reserved > 0 {
         // One page a vector, each in a leaf of its own: the dearest way.
-        home += 1;
-        store.apply(&[write(home * 1000, home)]).expect("it was reserved");
+        page_lsn += 1;
+        store.apply(&[write(page_lsn * 1000, page_lsn)]).expect("it was reserved");
         store.release(1);
         reserved -= 1;
     }
@@ -330,11 +330,11 @@ fn a_reservation_is_kept() {
 fn overwriting_at_random_goes_on_for_ever_with_a_cleaner() {
     let (_power, _disk, store) = fresh(128, 1);
     let mut random = Random::new(1);
-    for home in 1..4000 {
+    for page_lsn in 1..4000 {
         let number = random.below(600);
         store
-            .apply(&[write(number, home)])
-            .unwrap_or_else(|error| panic!("{home}: {error}: {:?}", store.space()));
+            .apply(&[write(number, page_lsn)])
+            .unwrap_or_else(|error| panic!("{page_lsn}: {error}: {:?}", store.space()));
         if store.is_short_of_space() {
             store.clean().expect("cleaning");
             store.checkpoint().expect("a checkpoint");

@@ -12,8 +12,8 @@ use store::{Change, Store, StoreError, Want};
 const FILE: ObjectId = ObjectId { slot: 1, generation: 1 };
 
 fn write(store: &Store, number: u64, stamp: u64) -> Result<(), StoreError> {
-    let (page_no, home) = (PageNo(number), Sequence(stamp));
-    store.apply(&[Change::Write { object: FILE, page: page_no, bytes: page(stamp), home }])
+    let (page_no, page_lsn) = (PageNo(number), Sequence(stamp));
+    store.apply(&[Change::Write { object: FILE, page: page_no, bytes: page(stamp), page_lsn }])
 }
 
 #[test]
@@ -55,8 +55,8 @@ fn a_block_that_was_never_written_and_cannot_be_read_refuses_no_start() {
             let scratched = Scratched::new(&disk, scratches);
             let store = Store::open(scratched).expect("nothing that was written is missing");
             for round in 1..6 {
-                let home = store.home(FILE, PageNo(round)).expect("its nodes can be read");
-                assert_eq!(home, Some(Sequence(round)), "with {} blocks unreadable", scratches.len());
+                let page_lsn = store.page_lsn(FILE, PageNo(round)).expect("its nodes can be read");
+                assert_eq!(page_lsn, Some(Sequence(round)), "with {} blocks unreadable", scratches.len());
             }
         }
     }
@@ -182,8 +182,8 @@ fn a_failed_flush_fails_what_was_written_before_it_even_where_another_thread_hea
         told.disk.crash();
         power.restore();
         let store = Store::open(told.clone() as Arc<dyn Device>).expect("a sound store");
-        let home = store.home(FILE, PageNo(7)).expect("its nodes can be read");
-        assert!(written.is_err() || home == Some(Sequence(9999)), "acknowledged, and lost: seed {seed}");
+        let page_lsn = store.page_lsn(FILE, PageNo(7)).expect("its nodes can be read");
+        assert!(written.is_err() || page_lsn == Some(Sequence(9999)), "acknowledged, and lost: seed {seed}");
     }
     assert!(refused > 0, "the write never came in time for the flush that failed");
 }
@@ -236,7 +236,7 @@ fn a_start_whose_flush_took_away_what_it_had_read_does_not_go_on_as_if_it_were_t
         drop(store);
         // What it wrote is in the drive's cache, and read by the next start; that one's flush takes it away.
         let store = Store::open(disk.clone()).expect("a sound store");
-        assert_eq!(store.home(FILE, PageNo(1)).expect("its nodes can be read"), Some(Sequence(2)));
+        assert_eq!(store.page_lsn(FILE, PageNo(1)).expect("its nodes can be read"), Some(Sequence(2)));
         let next = Incarnation(store.incarnation().0 + 1);
         disk.set_faults(Faults { flush_one_in: 1, ..Faults::default() });
         store.begin(next).expect_err("its flush fails");
@@ -249,7 +249,8 @@ fn a_start_whose_flush_took_away_what_it_had_read_does_not_go_on_as_if_it_were_t
         let store = Store::open(disk).expect("what is on the medium is whole");
         store.begin(Incarnation(next.0 + 1)).expect("the disk works");
         assert_eq!(findings(&store), Vec::new(), "seed {seed}");
-        taken += u32::from(store.home(FILE, PageNo(1)).expect("its nodes can be read") == Some(Sequence(1)));
+        taken +=
+            u32::from(store.page_lsn(FILE, PageNo(1)).expect("its nodes can be read") == Some(Sequence(1)));
     }
     assert!(taken > 10, "the flush took the batch away in {taken} of 60 starts");
 }
@@ -268,8 +269,8 @@ fn a_sparse_file_that_is_overwritten_asks_for_little_space_again_and_gives_back_
             let vector: Vec<Change> = (0..8)
                 .map(|_| {
                     stamp += 1;
-                    let (page_no, home) = (PageNo(stamp % pages), Sequence(stamp));
-                    Change::Write { object: FILE, page: page_no, bytes: page(stamp), home }
+                    let (page_no, page_lsn) = (PageNo(stamp % pages), Sequence(stamp));
+                    Change::Write { object: FILE, page: page_no, bytes: page(stamp), page_lsn }
                 })
                 .collect();
             store.reserve(8).expect("space was asked for ahead");

@@ -72,7 +72,7 @@ fn errors(store: &Store, volume: VolumeId, model: &Model, when: &str) -> u64 {
         for want in wants {
             let found = match want.found {
                 Ok(Found::Hole) => None,
-                Ok(Found::Page { bytes, home }) => Some((stamp(&bytes), home.0)),
+                Ok(Found::Page { bytes, page_lsn }) => Some((stamp(&bytes), page_lsn.0)),
                 Err(StoreError::Corrupt { place, .. }) => {
                     assert!(place > Block(3), "{when}: an error that names no place");
                     errors += 1;
@@ -176,9 +176,9 @@ fn model_of(store: &Store) -> Model {
             let mut wants: Vec<Want> = pages.map(|page| Want::new(object, page)).collect();
             store.read(&mut wants);
             for want in wants {
-                if let Ok(Found::Page { bytes, home }) = want.found {
+                if let Ok(Found::Page { bytes, page_lsn }) = want.found {
                     let entry = model.objects.entry(slot).or_insert((generation, BTreeMap::new()));
-                    entry.1.insert(want.page.0, (stamp(&bytes), home.0));
+                    entry.1.insert(want.page.0, (stamp(&bytes), page_lsn.0));
                 }
             }
         }
@@ -191,11 +191,11 @@ fn a_scrub_of_a_store_in_use_finds_every_damaged_block_once_and_names_its_object
     let (disk, ..) = busy();
     let store = mount(&disk).expect("a sound store");
     let file = ObjectId { slot: 1000, generation: 1 };
-    let write = |number: u64, home: u64| Change::Write {
+    let write = |number: u64, page_lsn: u64| Change::Write {
         object: file,
         page: PageNo(number),
         bytes: page(0xfeed),
-        home: Sequence(home),
+        page_lsn: Sequence(page_lsn),
     };
     let all: Vec<Change> = (0..300).map(|number| write(number, 20_000 + number)).collect();
     store.apply(&all).expect("space");
@@ -209,16 +209,21 @@ fn a_scrub_of_a_store_in_use_finds_every_damaged_block_once_and_names_its_object
     assert_eq!(blocks.len(), 300);
     let rotten: Vec<Block> = blocks.into_iter().step_by(97).collect();
     rotten.iter().for_each(|&at| disk.rot(at, 5));
-    let (mut found, mut steps, mut home) = (Vec::new(), 0, 30_000);
+    let (mut found, mut steps, mut page_lsn) = (Vec::new(), 0, 30_000);
     let last = loop {
         let so_far = store.scrub_step(&mut |finding| found.push(finding));
         steps += 1;
         // Somebody else's work goes on.
-        home += 1;
+        page_lsn += 1;
         let object = ObjectId { slot: 2000, generation: 1 };
-        let bytes = page(home);
+        let bytes = page(page_lsn);
         store
-            .apply(&[Change::Write { object, page: PageNo(home % 50), bytes, home: Sequence(home) }])
+            .apply(&[Change::Write {
+                object,
+                page: PageNo(page_lsn % 50),
+                bytes,
+                page_lsn: Sequence(page_lsn),
+            }])
             .expect("space");
         store.clean_step().expect("cleaning");
         if so_far.done {
@@ -244,7 +249,7 @@ fn a_node_that_rots_while_memory_has_it_is_written_again() {
             object: file,
             page: PageNo(number),
             bytes: page(number),
-            home: Sequence(number + 1),
+            page_lsn: Sequence(number + 1),
         })
         .collect();
     store.apply(&all).expect("space");
@@ -265,7 +270,7 @@ fn a_node_that_rots_while_memory_has_it_is_written_again() {
     drop(store);
     let store = open(&disk).expect("it opens");
     assert_eq!(findings(&store), []);
-    assert_eq!(store.home(file, PageNo(150)), Ok(Some(Sequence(151))));
+    assert_eq!(store.page_lsn(file, PageNo(150)), Ok(Some(Sequence(151))));
 }
 
 #[test]

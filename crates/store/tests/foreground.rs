@@ -74,8 +74,8 @@ impl Device for Polite {
     }
 }
 
-fn write(object: ObjectId, number: u64, home: u64) -> Change {
-    Change::Write { object, page: PageNo(number), bytes: page(home), home: Sequence(home) }
+fn write(object: ObjectId, number: u64, page_lsn: u64) -> Change {
+    Change::Write { object, page: PageNo(number), bytes: page(page_lsn), page_lsn: Sequence(page_lsn) }
 }
 
 /// Does background work while another thread writes and reads at each of its calls; how often that was.
@@ -85,19 +85,19 @@ fn beside(store: &Store, disk: &Polite, work: impl FnOnce()) -> u64 {
     *disk.others.lock().expect("nobody else") = Some((go, gone));
     std::thread::scope(|scope| {
         let other = scope.spawn(move || {
-            let mut home = 1_000_000;
+            let mut page_lsn = 1_000_000;
             while let Ok(turn) = asked.recv() {
                 let other = ObjectId { slot: 900, generation: 1 };
-                if turn == Turn::WriteAndRead || home == 1_000_000 {
-                    home += 1;
-                    store.apply(&[write(other, home % 40, home)]).expect("space");
+                if turn == Turn::WriteAndRead || page_lsn == 1_000_000 {
+                    page_lsn += 1;
+                    store.apply(&[write(other, page_lsn % 40, page_lsn)]).expect("space");
                 }
-                let mut wants = [Want::new(FILE, PageNo(3)), Want::new(other, PageNo(home % 40))];
+                let mut wants = [Want::new(FILE, PageNo(3)), Want::new(other, PageNo(page_lsn % 40))];
                 store.read(&mut wants);
                 assert!(matches!(wants[1].found, Ok(Found::Page { .. })));
                 answered.send(()).expect("somebody waits");
             }
-            home - 1_000_000
+            page_lsn - 1_000_000
         });
         POLITE.set(true);
         work();

@@ -18,11 +18,11 @@ struct Life {
     power: Arc<Power>,
     disk: Arc<SimDisk>,
     store: Option<Store>,
-    /// What was acknowledged: the home of each page, which is its content, too.
+    /// What was acknowledged: the page LSN of each page, which is its content, too.
     pages: BTreeMap<(u64, u64), u64>,
     /// A vector that may or may not have happened, and what it leaves.
     maybe: Option<BTreeMap<(u64, u64), u64>>,
-    home: u64,
+    page_lsn: u64,
     random: Random,
 }
 
@@ -48,7 +48,7 @@ impl Life {
 
     fn of(seed: u64, power: Arc<Power>, disk: Arc<SimDisk>, store: Store) -> Life {
         let (pages, random) = (BTreeMap::new(), Random::new(seed));
-        Life { power, disk, store: Some(store), pages, maybe: None, home: 0, random }
+        Life { power, disk, store: Some(store), pages, maybe: None, page_lsn: 0, random }
     }
 
     fn store(&self) -> &Store {
@@ -62,11 +62,11 @@ impl Life {
         self.store().reserve(count)?;
         let (mut vector, mut after) = (Vec::new(), self.pages.clone());
         for _ in 0..count {
-            self.home += 1;
+            self.page_lsn += 1;
             let number = self.random.below(PAGES);
-            let (object, home) = (file(slot), Sequence(self.home));
-            vector.push(Change::Write { object, page: PageNo(number), bytes: page(self.home), home });
-            after.insert((slot, number), self.home);
+            let (object, page_lsn) = (file(slot), Sequence(self.page_lsn));
+            vector.push(Change::Write { object, page: PageNo(number), bytes: page(self.page_lsn), page_lsn });
+            after.insert((slot, number), self.page_lsn);
         }
         self.apply(&vector, after)?;
         self.store().release(count);
@@ -74,10 +74,10 @@ impl Life {
     }
 
     fn delete(&mut self, slot: u64) -> Result<(), StoreError> {
-        self.home += 1;
+        self.page_lsn += 1;
         let mut after = self.pages.clone();
         after.retain(|&(there, _), _| there != slot);
-        self.apply(&[Change::Delete { object: file(slot), sequence: Sequence(self.home) }], after)
+        self.apply(&[Change::Delete { object: file(slot), sequence: Sequence(self.page_lsn) }], after)
     }
 
     fn apply(&mut self, vector: &[Change], after: BTreeMap<(u64, u64), u64>) -> Result<(), StoreError> {
@@ -100,8 +100,8 @@ impl Life {
         let holds = |pages: &BTreeMap<(u64, u64), u64>| {
             let all = (0..FILES).flat_map(|slot| (0..PAGES).map(move |number| (slot, number)));
             all.into_iter().all(|(slot, number)| {
-                let home = store.home(file(slot), PageNo(number)).expect("readable");
-                home.map(|home| home.0) == pages.get(&(slot, number)).copied()
+                let page_lsn = store.page_lsn(file(slot), PageNo(number)).expect("readable");
+                page_lsn.map(|page_lsn| page_lsn.0) == pages.get(&(slot, number)).copied()
             })
         };
         match self.maybe.take() {
@@ -228,9 +228,14 @@ fn a_forgotten_reservation_is_noticed() {
     let (_power, _disk, store) = fresh(100, 1);
     let reservations = |store: &Store| (0..2000).take_while(|_| store.reserve(1).is_ok()).count() as u64;
     let kept = |store: &Store, reserved: u64| {
-        (1..=reserved).try_for_each(|home| {
-            let (object, bytes) = (file(1), page(home));
-            store.apply(&[Change::Write { object, page: PageNo(home * 1000), bytes, home: Sequence(home) }])
+        (1..=reserved).try_for_each(|page_lsn| {
+            let (object, bytes) = (file(1), page(page_lsn));
+            store.apply(&[Change::Write {
+                object,
+                page: PageNo(page_lsn * 1000),
+                bytes,
+                page_lsn: Sequence(page_lsn),
+            }])
         })
     };
     let reserved = reservations(&store);

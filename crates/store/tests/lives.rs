@@ -20,7 +20,7 @@ const VOLUMES_MAX: usize = 10;
 /// Recoveries cut off in a row.
 const DEPTH_MAX: u64 = 5;
 
-/// Volumes; of each the pages' homes.
+/// Volumes; of each the pages' page LSNs.
 type World = BTreeMap<u32, BTreeMap<(u64, u64), u64>>;
 
 fn file(slot: u64) -> ObjectId {
@@ -104,14 +104,14 @@ impl Life {
         let (mut after, mut vector) = (self.now.clone(), Vec::new());
         for _ in 0..count {
             self.sequence += 1;
-            let (number, home) = (self.random.below(PAGES), Sequence(self.sequence));
+            let (number, page_lsn) = (self.random.below(PAGES), Sequence(self.sequence));
             vector.push(Change::Write {
                 object: file(slot),
                 page: PageNo(number),
-                bytes: page(home.0),
-                home,
+                bytes: page(page_lsn.0),
+                page_lsn,
             });
-            after.entry(volume).or_default().insert((slot, number), home.0);
+            after.entry(volume).or_default().insert((slot, number), page_lsn.0);
         }
         let outcome = self.change(after, |store| store.apply_to(VolumeId(volume), &vector));
         assert_ne!(outcome, Err(StoreError::Full), "a reservation is not kept: {:?}", self.store().space());

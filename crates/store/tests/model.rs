@@ -60,32 +60,32 @@ fn a_long_life_on_a_small_device_reuses_and_cleans_segments() {
 fn an_old_cut_or_delete_leaves_newer_pages_alone() {
     let (_power, _disk, store) = fresh(64, 1);
     let object = ObjectId { slot: 3, generation: 1 };
-    let write = |number, home| Change::Write {
+    let write = |number, page_lsn| Change::Write {
         object,
         page: PageNo(number),
         bytes: page(number),
-        home: Sequence(home),
+        page_lsn: Sequence(page_lsn),
     };
     store.apply(&[write(1, 10), write(2, 20), write(300, 30)]).expect("space");
     let all = PageNo(0)..PageNo(u64::MAX);
     store.apply(&[Change::Cut { object, pages: all, sequence: Sequence(20) }]).expect("space");
-    assert_eq!(store.home(object, PageNo(1)), Ok(None));
-    assert_eq!(store.home(object, PageNo(2)), Ok(Some(Sequence(20))));
+    assert_eq!(store.page_lsn(object, PageNo(1)), Ok(None));
+    assert_eq!(store.page_lsn(object, PageNo(2)), Ok(Some(Sequence(20))));
     store.apply(&[Change::Delete { object, sequence: Sequence(25) }]).expect("space");
-    assert_eq!(store.home(object, PageNo(2)), Ok(None));
-    assert_eq!(store.home(object, PageNo(300)), Ok(Some(Sequence(30))));
+    assert_eq!(store.page_lsn(object, PageNo(2)), Ok(None));
+    assert_eq!(store.page_lsn(object, PageNo(300)), Ok(Some(Sequence(30))));
     assert_eq!(store.newest_sequence(), Sequence(30));
     // Large or small, and as young as the deletion.
     let many: Vec<Change> = (200..300).map(|number| write(number, 30)).collect();
     store.apply(&many).expect("space");
     store.apply(&[Change::Delete { object, sequence: Sequence(30) }]).expect("space");
-    assert_eq!(store.home(object, PageNo(300)), Ok(Some(Sequence(30))));
+    assert_eq!(store.page_lsn(object, PageNo(300)), Ok(Some(Sequence(30))));
     store.apply(&[Change::Delete { object, sequence: Sequence(31) }]).expect("space");
     store.apply(&[write(1, 40)]).expect("space");
     store.apply(&[Change::Delete { object, sequence: Sequence(40) }]).expect("space");
-    assert_eq!(store.home(object, PageNo(1)), Ok(Some(Sequence(40))));
+    assert_eq!(store.page_lsn(object, PageNo(1)), Ok(Some(Sequence(40))));
     store.apply(&[Change::Delete { object, sequence: Sequence(41) }]).expect("space");
-    assert_eq!([1, 300].map(|page| store.home(object, PageNo(page))), [Ok(None), Ok(None)]);
+    assert_eq!([1, 300].map(|page| store.page_lsn(object, PageNo(page))), [Ok(None), Ok(None)]);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn nothing_is_applied_before_an_incarnation_begins_and_none_begins_twice() {
 fn what_is_left_behind_is_durable_and_changes_nothing_else() {
     let (power, disk, store) = fresh(64, 1);
     let object = ObjectId { slot: 3, generation: 1 };
-    let write = Change::Write { object, page: PageNo(1), bytes: page(1), home: Sequence(10) };
+    let write = Change::Write { object, page: PageNo(1), bytes: page(1), page_lsn: Sequence(10) };
     store.apply(&[write]).expect("space");
     store.fence(Sequence(1000)).expect("a checkpoint");
     store.fence(Sequence(7)).expect("a checkpoint");
@@ -117,5 +117,5 @@ fn what_is_left_behind_is_durable_and_changes_nothing_else() {
     power.restore();
     let store = open(&disk).expect("it opens");
     assert_eq!(store.newest_sequence(), Sequence(1000));
-    assert_eq!(store.home(object, PageNo(1)), Ok(Some(Sequence(10))));
+    assert_eq!(store.page_lsn(object, PageNo(1)), Ok(Some(Sequence(10))));
 }

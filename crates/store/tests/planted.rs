@@ -115,8 +115,8 @@ fn without_a_bug_nothing_is_noticed() {
 }
 
 #[test]
-fn a_cut_that_ignores_homes_is_noticed() {
-    assert_noticed(PlantedBug::CutIgnoresHome, 3000);
+fn a_cut_that_ignores_page_lsns_is_noticed() {
+    assert_noticed(PlantedBug::CutIgnoresPageLsn, 3000);
 }
 
 #[test]

@@ -19,9 +19,14 @@ fn file(slot: u64) -> ObjectId {
     ObjectId { slot, generation: 1 }
 }
 
-fn write(random: &mut Random, home: u64) -> Change {
+fn write(random: &mut Random, page_lsn: u64) -> Change {
     let (slot, number) = (random.below(FILES), random.below(PAGES));
-    Change::Write { object: file(slot), page: PageNo(number), bytes: page(home), home: Sequence(home) }
+    Change::Write {
+        object: file(slot),
+        page: PageNo(number),
+        bytes: page(page_lsn),
+        page_lsn: Sequence(page_lsn),
+    }
 }
 
 /// A store whose files were written to until nothing more could be reserved, and what comes next.
@@ -30,13 +35,13 @@ struct Full {
     disk: Arc<SimDisk>,
     store: Store,
     random: Random,
-    home: u64,
+    page_lsn: u64,
 }
 
 impl Full {
     fn new(seed: u64) -> Full {
         let (power, disk, store) = fresh(96, seed);
-        let mut full = Full { power, disk, store, random: Random::new(seed), home: 0 };
+        let mut full = Full { power, disk, store, random: Random::new(seed), page_lsn: 0 };
         full.fill();
         full
     }
@@ -48,8 +53,8 @@ impl Full {
     /// One page, as the cache does it: reserved first.
     fn write(&mut self) -> Result<(), StoreError> {
         self.store.reserve(1)?;
-        self.home += 1;
-        let change = write(&mut self.random, self.home);
+        self.page_lsn += 1;
+        let change = write(&mut self.random, self.page_lsn);
         let outcome = self.store.apply(&[change]);
         self.store.release(1);
         outcome
@@ -72,8 +77,8 @@ impl Full {
         let cleaned = self.store.counters().segments_cleaned;
         assert!(cleaned > 0, "{when}: nothing could be cleaned: {:?}", self.store.space());
         for slot in 0..FILES {
-            self.home += 1;
-            let delete = Change::Delete { object: file(slot), sequence: Sequence(self.home) };
+            self.page_lsn += 1;
+            let delete = Change::Delete { object: file(slot), sequence: Sequence(self.page_lsn) };
             self.store.apply(&[delete]).unwrap_or_else(|error| panic!("{when}: deleting: {error}"));
         }
         self.store.checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
@@ -131,9 +136,9 @@ fn a_page_written_without_a_reservation_between_crashes_never_uses_up_a_full_sto
             full.crash();
             full.store =
                 mount(&full.disk).unwrap_or_else(|error| panic!("seed {seed} cycle {cycle}: {error}"));
-            full.home += 1;
-            // What a cache finds in its buffer goes home without one.
-            match full.store.apply(&[write(&mut full.random, full.home)]) {
+            full.page_lsn += 1;
+            // What a cache finds in its buffer is written back without one.
+            match full.store.apply(&[write(&mut full.random, full.page_lsn)]) {
                 Ok(()) | Err(StoreError::Full) => {}
                 Err(error) => panic!("seed {seed} cycle {cycle}: {error}"),
             }
@@ -263,16 +268,16 @@ const CLONES: u32 = 60;
 fn cleaning_what_many_clones_share_that_differ_leaves_space_to_delete() {
     for seed in 0..6 {
         let (_power, _disk, store) = fresh(640, seed);
-        let (mut random, mut home) = (Random::new(seed), 0);
+        let (mut random, mut page_lsn) = (Random::new(seed), 0);
         let mut next = || {
-            home += 1;
-            home
+            page_lsn += 1;
+            page_lsn
         };
-        let write = |slot, number, home| Change::Write {
+        let write = |slot, number, page_lsn| Change::Write {
             object: file(slot),
             page: PageNo(number),
-            bytes: page(home),
-            home: Sequence(home),
+            bytes: page(page_lsn),
+            page_lsn: Sequence(page_lsn),
         };
         // Pages that are shared, among others that go.
         let mut shared: Vec<u64> = (0..LEAVES * 8).map(|number| number / 8 * 128 + number % 8).collect();
@@ -331,16 +336,16 @@ fn a_clone_can_be_deleted_after_everything_was_deleted_in_it() {
     for seed in 0..10 {
         for files in [100, 400, 900] {
             let (_power, _disk, store) = fresh(256, seed);
-            let mut home = 0;
+            let mut page_lsn = 0;
             let mut next = || {
-                home += 1;
-                Sequence(home)
+                page_lsn += 1;
+                Sequence(page_lsn)
             };
-            let write = |slot: u64, number, home: Sequence| Change::Write {
+            let write = |slot: u64, number, page_lsn: Sequence| Change::Write {
                 object: file(slot),
                 page: PageNo(number),
-                bytes: page(home.0),
-                home,
+                bytes: page(page_lsn.0),
+                page_lsn,
             };
             // Each in a leaf of its own.
             for slot in 0..files {
@@ -424,7 +429,7 @@ fn while_a_clone_is_made_nobody_can_reserve_what_it_takes() {
     let store = Arc::new(Store::open(disk.clone() as Arc<dyn Device>).expect("a sound store"));
     store.begin(Incarnation(9)).expect("a higher one");
     let mut random = Random::new(5);
-    let vector: Vec<Change> = (1..40).map(|home| write(&mut random, home)).collect();
+    let vector: Vec<Change> = (1..40).map(|page_lsn| write(&mut random, page_lsn)).collect();
     store.apply(&vector).expect("space");
     let writers = store.clone();
     let work = move || while writers.reserve(1).is_ok() {};

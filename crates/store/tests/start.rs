@@ -115,19 +115,19 @@ fn fresh_large(seed: u64) -> (Arc<Power>, Arc<SimDisk>, Store) {
 /// Writes vectors of `sizes` pages in turn until the log has so many blocks, and says what each page is.
 fn write(store: &Store, sizes: &[u64], blocks: u64) -> Vec<u64> {
     let mut stamps = vec![0; 2000];
-    let (mut random, mut home, mut sizes) = (Random::new(5), 0, sizes.iter().cycle());
+    let (mut random, mut page_lsn, mut sizes) = (Random::new(5), 0, sizes.iter().cycle());
     while store.blocks_since_checkpoint() < blocks {
-        home += 1;
+        page_lsn += 1;
         let first = random.below(1000);
         let pages = first..first + sizes.next().expect("a cycle");
         let change = |number: u64| Change::Write {
             object: FILE,
             page: PageNo(number),
-            bytes: page(home << 16 | number),
-            home: Sequence(home),
+            bytes: page(page_lsn << 16 | number),
+            page_lsn: Sequence(page_lsn),
         };
         store.apply(&pages.clone().map(change).collect::<Vec<_>>()).expect("space");
-        pages.for_each(|number| stamps[number as usize] = home << 16 | number);
+        pages.for_each(|number| stamps[number as usize] = page_lsn << 16 | number);
     }
     stamps
 }
@@ -231,7 +231,7 @@ fn the_nodes_of_one_checkpoint_that_a_start_goes_down_come_with_one_read() {
     let (_power, disk, store) = fresh_large(5);
     let regions = (0..6).map(|region| PageNo(region << 30));
     let change =
-        |at: PageNo| Change::Write { object: FILE, page: at, bytes: page(at.0 + 1), home: Sequence(1) };
+        |at: PageNo| Change::Write { object: FILE, page: at, bytes: page(at.0 + 1), page_lsn: Sequence(1) };
     store.apply(&regions.clone().map(change).collect::<Vec<_>>()).expect("space");
     store.checkpoint().expect("space");
     drop(store);
@@ -240,7 +240,7 @@ fn the_nodes_of_one_checkpoint_that_a_start_goes_down_come_with_one_read() {
     let opened = counted.reads();
     let nodes_before = store.counters().node_reads;
     for at in regions {
-        assert_eq!(store.home(FILE, at).expect("a good disk"), Some(Sequence(1)), "page {at}");
+        assert_eq!(store.page_lsn(FILE, at).expect("a good disk"), Some(Sequence(1)), "page {at}");
     }
     let (reads, nodes) = (counted.reads() - opened, store.counters().node_reads - nodes_before);
     assert!(nodes > 20, "{nodes} nodes are no tree of several levels");

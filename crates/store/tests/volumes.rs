@@ -11,8 +11,8 @@ use store::{Change, Found, NewVolume, Store, StoreError, VolumeId, VolumeMode, W
 const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
 const MAIN: VolumeId = VolumeId::MAIN;
 
-fn write(object: ObjectId, number: u64, home: u64) -> Change {
-    Change::Write { object, page: PageNo(number), bytes: page(home), home: Sequence(home) }
+fn write(object: ObjectId, number: u64, page_lsn: u64) -> Change {
+    Change::Write { object, page: PageNo(number), bytes: page(page_lsn), page_lsn: Sequence(page_lsn) }
 }
 
 fn stamp_of(store: &Store, volume: VolumeId, number: u64) -> Option<u64> {

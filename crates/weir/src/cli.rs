@@ -30,7 +30,7 @@ A first session:
 pub(crate) enum Command {
     Format(FormatArgs),
     Mount(MountArgs),
-    /// Unmount, take everything home, and wait until that is done
+    /// Unmount, write everything back, and wait until that is done
     #[command(visible_alias = "umount")]
     Unmount(DirArgs),
     Status(StatusArgs),
@@ -66,7 +66,7 @@ Examples:
 pub(crate) struct FormatArgs {
     /// A directory to make, or a block device
     pub(crate) path: PathBuf,
-    /// Where records wait until they go home: a fast block device, or a file (made if need be)
+    /// Where records wait until they are written back: a fast block device, or a file (made if need be)
     #[arg(long, value_name = "PATH")]
     pub(crate) buffer: Option<PathBuf>,
     /// Size of the file `store`; a block device is used whole [default: 8GiB]
@@ -90,7 +90,7 @@ pub(crate) struct FormatArgs {
 /// Mount a store; returns once it is ready
 ///
 /// The daemon stays in the background until DIR is unmounted, by `weir unmount`,
-/// `umount`, or SIGTERM; it then takes everything home and exits. A dead mount of the same store on DIR, left by a daemon
+/// `umount`, or SIGTERM; it then writes everything back and exits. A dead mount of the same store on DIR, left by a daemon
 /// that was killed, is taken away.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -195,7 +195,7 @@ pub(crate) enum WakeUp {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Fetch {
-    /// When somebody reads them, or they go home
+    /// When somebody reads them, or they are written back
     Lazy,
     /// Before the write, as other file systems do: the baseline for comparisons
     Blocking,
@@ -221,7 +221,7 @@ pub(crate) struct StatusArgs {
 /// Show how full a mounted store is
 ///
 /// What is live is an upper bound where volumes share blocks. With --exact all of the map is read and counted, which holds
-/// up what goes home meanwhile: then it is told what each volume takes alone (what its deletion would give back) and what it
+/// up what is written back meanwhile: then it is told what each volume takes alone (what its deletion would give back) and what it
 /// shares.
 #[derive(Debug, Args)]
 pub(crate) struct SpaceArgs {
@@ -237,7 +237,7 @@ pub(crate) struct SpaceArgs {
 
 /// Give a store that is not mounted another buffer
 ///
-/// What the old one holds goes home first, so nothing is lost; then it is a buffer no more. It need not be writable for
+/// What the old one holds is written back first, so nothing is lost; then it is a buffer no more. It need not be writable for
 /// that. If it is missing or cannot be read, what was in it and nowhere else is lost: the store has each page as of some
 /// moment of the last minutes, but not all of the same one, so the volume that was mounted may be damaged where it was
 /// written lately. `weir volume list PATH` shows the others, which are whole. An old buffer that comes back later is refused.

@@ -1,7 +1,7 @@
 //! The daemon's side of the control socket.
 //!
 //! A line of JSON asks, a line of JSON answers: `{"operation":"status"}`, `{"operation":"sync"}`, and `{"operation":"drained"}`,
-//! which is answered when the mount is gone and everything is home. What is scrubbed and done with volumes goes the same way.
+//! which is answered when the mount is gone and everything is stored. What is scrubbed and done with volumes goes the same way.
 //!
 //! | who asks | may |
 //! | --- | --- |

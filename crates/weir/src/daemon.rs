@@ -35,7 +35,7 @@ pub(crate) const READY: &str = "ready";
 /// The smallest `--memory`: a few of the kernel's largest requests.
 const MEMORY_MIN: Size = Size(16 << 20);
 
-/// Checks everything before it writes anything, mounts, serves until it is unmounted, and takes everything home.
+/// Checks everything before it writes anything, mounts, serves until it is unmounted, and writes everything back.
 pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     abort_on_panic();
     let front = Front::of(&args.tuning);

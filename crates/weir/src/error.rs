@@ -44,7 +44,7 @@ pub(crate) enum WeirError {
     NotItsBuffer { why: String },
     #[error("{}: an earlier buffer is kept here, and is not overwritten", path.display())]
     EarlierBuffer { path: PathBuf },
-    #[error("{}: the buffer cannot be used, and what was not home yet is only there: {why}", path.display())]
+    #[error("{}: the buffer cannot be used, and what was not stored yet is only there: {why}", path.display())]
     BufferLost { path: PathBuf, why: String },
     #[error("{}: the buffer cannot be written: {why}", path.display())]
     BufferNotWritable { path: PathBuf, why: String },
@@ -120,7 +120,7 @@ pub(crate) enum WeirError {
     Trace(#[from] ::trace::TraceError),
     #[error(transparent)]
     Bench(#[from] BenchError),
-    #[error("{}: unmounted, but not everything went home: {why}", dir.display())]
+    #[error("{}: unmounted, but not everything was written back: {why}", dir.display())]
     NotDrained { dir: PathBuf, why: String },
     #[error("{}: there is no volume {name} in it", path.display())]
     NoSuchVolume { path: PathBuf, name: String, there_are: Vec<String> },
@@ -215,7 +215,7 @@ impl WeirError {
                  is lost, and `weir replace-buffer --accept-loss` gives the store a new one"
             }
             WeirError::BufferNotWritable { .. } => {
-                "if its device can be read and not be written any more, `weir replace-buffer` takes home what it holds, \
+                "if its device can be read and not be written any more, `weir replace-buffer` writes back what it holds, \
                  without writing to it, and gives the store another one; nothing is lost"
             }
             WeirError::BufferLost { .. } => {
@@ -232,8 +232,8 @@ impl WeirError {
         Some(match self {
             WeirError::InUse { mount: Some(dir), .. } => format!("unmount it: `weir unmount {}`", quoted(dir)).into(),
             WeirError::InUse { pid, program, .. } if program == env!("CARGO_PKG_NAME") => format!(
-                "it has no mount that can be seen: after an unmount it takes everything home and ends when its last user has \
-                 left; `kill {pid}` ends it without them, with everything taken home"
+                "it has no mount that can be seen: after an unmount it writes everything back and ends when its last user has \
+                 left; `kill {pid}` ends it without them, with everything written back"
             )
             .into(),
             WeirError::InUse { pid, .. } => {
@@ -366,7 +366,7 @@ impl WeirError {
                 "its own message is above; if there is none, `dmesg | tail` says whether memory ran out".into()
             }
             WeirError::NotDrained { .. } => {
-                "what was synced is in the buffer where it is not home: keep it, and `weir mount` again when both media work"
+                "what was synced is in the buffer where it is not stored: keep it, and `weir mount` again when both media work"
                     .into()
             }
         })

@@ -27,7 +27,7 @@ pub(crate) const BUFFER_DEFAULT: Size = Size(256 << 20);
 /// 32 segments, the store's least, of the smallest size that it chooses by itself, its first blocks, and some use.
 const STORE_MIN: Size = Size(40 << 20);
 
-/// Below it a page that goes home costs a segment of cleaning or more in a store that is nearly full, for which a write would wait.
+/// Below it a page that is written back costs a segment of cleaning or more in a store that is nearly full, for which a write would wait.
 const SEGMENT_MIN: Size = Size(1 << 20);
 /// Above it a segment takes seconds to clean on a disk.
 const SEGMENT_MAX: Size = Size(128 << 20);

@@ -1,7 +1,7 @@
 //! `weir replace-buffer`: another buffer for a store, because of a better device, or because the old one is lost.
 //!
 //! In this order, so that a crash or an error at any point leaves one buffer that is whole, and a name that leads to it:
-//! what the old one holds goes home, the new one is laid out, the store's entry `buffer` leads to the new one, the old
+//! what the old one holds is written back, the new one is laid out, the store's entry `buffer` leads to the new one, the old
 //! one is a buffer no more, and the store refuses all but the new one. The old one is only read until then, so it need not
 //! be writable. One that cannot be read stays as it is, under another name if need be.
 
@@ -13,7 +13,7 @@ use crate::format::{
 };
 use crate::media::{self, BUFFER_FILE, Media, What, absolute, store_of, what_is};
 use crate::size::Size;
-use crate::stack::{begin_anew, take_home};
+use crate::stack::{begin_anew, write_back};
 use buffer::Buffer;
 use cache::UNFINISHED;
 use device::{Overlay, Sequence, StoreId};
@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::{Store, VolumeId};
 
-/// Sequences that are left out. More than a lost buffer can have given out since the last page went home; so the store, which
+/// Sequences that are left out. More than a lost buffer can have given out since the last page was written back; so the store, which
 /// is told of the new one's beginning, refuses the lost one, should it come back.
 const GAP: u64 = 1 << 40;
 
@@ -38,7 +38,7 @@ const OLD: &str = "old";
 struct Old {
     /// Where it is or was; `None`: nobody knows.
     path: Option<PathBuf>,
-    /// Why what it held is lost; `None`: it is home.
+    /// Why what it held is lost; `None`: it is stored.
     lost: Option<WeirError>,
     bytes: Size,
     /// What is in the store by now.
@@ -101,7 +101,7 @@ fn plan(args: &ReplaceBufferArgs, entry: Option<&Path>) -> Result<Plan, WeirErro
     plan_buffer(path, args.buffer_size)
 }
 
-/// Takes home what the old buffer holds, where it can be read.
+/// Writes back what the old buffer holds, where it can be read.
 fn look_at_old(args: &ReplaceBufferArgs) -> Result<Old, WeirError> {
     let disk = media::open(&store_of(&args.path)?, Access::Read)?;
     let store = Store::open(Arc::new(Overlay::new(disk)))
@@ -135,12 +135,12 @@ fn look_at_old(args: &ReplaceBufferArgs) -> Result<Old, WeirError> {
         Err(error) => return Err(error),
     };
     old.path = Some(media.buffer.clone());
-    let home = take_home(&media);
+    let written = write_back(&media);
     // Also of one that is refused; what is less than a buffer has been cut off.
     let bytes = media::open(&media.buffer, Access::Read).map(|disk| bytes_of(&disk));
     old.bytes = bytes.ok().filter(|bytes| *bytes >= BUFFER_MIN).unwrap_or(old.bytes);
-    match home {
-        Ok(home) => (old.volume, old.newest) = (home.volume, home.newest),
+    match written {
+        Ok(written) => (old.volume, old.newest) = (written.volume, written.newest),
         Err(error) if args.old.is_some() && error.is_of_another_buffer() => {
             return Err(error.not_its_buffer());
         }
@@ -191,7 +191,7 @@ fn switch(entry: &Path, new: &Path, old: &Old) -> Result<(), WeirError> {
     fs::rename(&beside, entry).map_err(WeirError::io("putting the new buffer in its place", entry))
 }
 
-/// What is home needs no buffer: whoever finds the old one later sees that it is none any more.
+/// What is stored needs no buffer: whoever finds the old one later sees that it is none any more.
 fn retire(old: &Old, new: &Path) -> Result<(), WeirError> {
     match &old.path {
         Some(path) if old.lost.is_none() && is_other(path, new) => {
@@ -212,13 +212,13 @@ fn tell(args: &ReplaceBufferArgs, old: &Old, bytes: Size, not_retired: Option<We
     let new = args.buffer.clone().unwrap_or_else(|| args.path.join(BUFFER_FILE));
     println!("store {}: buffer {bytes} at {}", old.store, new.display());
     let Some(why) = &old.lost else {
-        println!("everything was taken home first: nothing is lost");
+        println!("everything was written back first: nothing is lost");
         if let Some(why) = not_retired {
             println!("the old one could not be marked as unused ({why}); the store refuses it from now on");
         }
         return;
     };
-    println!("LOST: what was in the old buffer and not home ({why})");
+    println!("LOST: what was in the old buffer and not stored ({why})");
     println!(
         "what was written last may be damaged: `weir check {}` sees names and sizes, not the contents of files; let programs \
          verify theirs, or restore a backup",

@@ -3,10 +3,10 @@
 //! | when | what happens |
 //! | --- | --- |
 //! | before the mount is there | the process ends as usual; nothing but what a recovery writes was written |
-//! | nobody works on the mount | it is unmounted, and everything goes home |
+//! | nobody works on the mount | it is unmounted, and everything is written back |
 //! | somebody does | nobody new may enter; it is unmounted when the last has left |
-//! | a second time, then | everything goes home and the process ends; who is still there gets ENOTCONN |
-//! | while everything goes home already | nothing more |
+//! | a second time, then | everything is written back and the process ends; who is still there gets ENOTCONN |
+//! | while everything is being written back already | nothing more |
 
 use crate::address::DeviceNumber;
 use crate::mount_point::device_of;
@@ -56,7 +56,7 @@ impl Watched {
     fn leave(&self) {
         let dir = self.dir.display();
         if !self.serving.load(Ordering::Acquire) {
-            tell(&format!("{dir}: taking everything home already"));
+            tell(&format!("{dir}: writing everything back already"));
         } else if !self.is_mounted() {
             self.end();
         } else if unmount(&self.dir, How::WhenIdle).is_err() {
@@ -82,7 +82,7 @@ impl Watched {
         ));
         let drained = self.stopper.stop_and_drain();
         if let Err(error) = &drained {
-            tell(&format!("{}: not everything went home: {error}", self.dir.display()));
+            tell(&format!("{}: not everything was written back: {error}", self.dir.display()));
         }
         (self.farewell)();
         std::process::exit(i32::from(drained.is_err()))

@@ -8,7 +8,7 @@ use crate::overlay;
 use crate::volume;
 use cache::{Cache, Progress, Recovered, Settings, Task};
 use device::{Device, Overlay, Sequence};
-use fs::{AtHome, Caller, Fs};
+use fs::{Caller, Fs, PreloadedArena};
 use host::{Access, SystemClock, random_bytes};
 use std::path::Path;
 use std::sync::Arc;
@@ -49,8 +49,8 @@ pub(crate) struct Start {
     /// Reading the store's newest checkpoint and the log after it.
     pub(crate) store: Duration,
     /// After that, reading the metadata of all files as the store has it.
-    pub(crate) metadata_at_home: Duration,
-    /// Reading the buffer, while both are done; for another volume than the buffer's, taking everything home, too.
+    pub(crate) preload: Duration,
+    /// Reading the buffer, while both are done; for another volume than the buffer's, writing everything back, too.
     pub(crate) buffer: Duration,
     /// Then: making a new incarnation durable on both media.
     pub(crate) beginning: Duration,
@@ -82,7 +82,7 @@ impl Stack {
         Ok(Stack { media, store, cache, fs: Arc::new(fs), volume, access, start, disks })
     }
 
-    /// Makes an empty file system, owned by `owner`, on media that were just formatted, and takes it home.
+    /// Makes an empty file system, owned by `owner`, on media that were just formatted, and writes it back.
     pub(crate) fn create(media: &Media, owner: Caller) -> Result<(), WeirError> {
         let Opened { cache, .. } = open_cache(media, Settings::default(), Access::Write, None)?;
         Fs::create(&Arc::new(cache.clone()), &SystemClock::new(), owner, random_bytes())
@@ -91,7 +91,7 @@ impl Stack {
     }
 }
 
-/// The buffer holds records of one volume, the one that was mounted last: to mount another, these go home first, and
+/// The buffer holds records of one volume, the one that was mounted last: to mount another, these are written back first, and
 /// then the buffer is the other's. To look only, that volume's records are of no interest: all that the other one has is
 /// in the store.
 fn open_volume(
@@ -121,17 +121,17 @@ fn open_volume(
     Ok((opened, volume))
 }
 
-/// What went home from a buffer, and where its records end.
-pub(crate) struct Home {
+/// What was written back from a buffer, and where its records end.
+pub(crate) struct WrittenBack {
     pub(crate) volume: VolumeId,
     pub(crate) newest: Sequence,
 }
 
-/// Takes home everything that the buffer of `media` holds, and only reads the buffer: a device that cannot be written any
-/// more, as at the end of its life, loses nothing. After a crash it holds what it did, and may be taken home again.
-pub(crate) fn take_home(media: &Media) -> Result<Home, WeirError> {
+/// Writes back everything that the buffer of `media` holds, and only reads the buffer: a device that cannot be written any
+/// more, as at the end of its life, loses nothing. After a crash it holds what it did, and may be written back again.
+pub(crate) fn write_back(media: &Media) -> Result<WrittenBack, WeirError> {
     let buffer = media::open(&media.buffer, Access::Read)?;
-    // What goes home must not be newer than what the buffer has after a crash. Where this fails, too, there is nothing better
+    // What is written back must not be newer than what the buffer has after a crash. Where this fails, too, there is nothing better
     // to do than to go on: should the power fail meanwhile, the store is ahead of the buffer, and the next start says so.
     let _ = buffer.flush();
     let Opened { cache, .. } = open_on(
@@ -142,7 +142,7 @@ pub(crate) fn take_home(media: &Media) -> Result<Home, WeirError> {
         None,
     )?;
     cache.drain().map_err(|source| WeirError::Cache { path: media.name.clone(), source })?;
-    Ok(Home { volume: cache.volume(), newest: cache.status().applied })
+    Ok(WrittenBack { volume: cache.volume(), newest: cache.status().applied })
 }
 
 /// Begins with the new buffer of `media`, which is empty. The store refuses every other one from then on.
@@ -158,7 +158,7 @@ struct Opened {
     store: Arc<Store>,
     cache: Cache,
     /// Of the volume that is to be mounted, as far as it could be read beside the buffer.
-    metadata: Option<AtHome>,
+    metadata: Option<PreloadedArena>,
     start: Start,
     disks: Disks,
 }
@@ -215,7 +215,7 @@ fn open_on(
 /// What the store alone gives.
 struct FromStore {
     store: Arc<Store>,
-    metadata: Option<AtHome>,
+    metadata: Option<PreloadedArena>,
     start: Start,
 }
 
@@ -225,8 +225,9 @@ fn read_store(media: &Media, store: Identified, to_mount: Option<&str>) -> Resul
     let (store, opening) = timed(|| store.open());
     let store = Arc::new(store.map_err(|source| WeirError::Store { path: media.name.clone(), source })?);
     let volume = to_mount.and_then(|name| volume::named(&store, &media.name, name).ok());
-    let (metadata, reading) = timed(|| volume.and_then(|volume| AtHome::read(&store, volume.id).ok()));
-    let start = Start { store: opening, metadata_at_home: reading, ..Start::default() };
+    let (metadata, reading) =
+        timed(|| volume.and_then(|volume| PreloadedArena::read(&store, volume.id).ok()));
+    let start = Start { store: opening, preload: reading, ..Start::default() };
     Ok(FromStore { store, metadata, start })
 }
 
@@ -275,8 +276,8 @@ pub(crate) struct Stopper {
 }
 
 impl Stopper {
-    /// Refuses new operations and takes everything home, in the caller's thread. On an error, what could not go home is
-    /// durable in the buffer. Of a mount that only looks nothing goes home.
+    /// Refuses new operations and writes everything back, in the caller's thread. On an error, what could not be written back is
+    /// durable in the buffer. Of a mount that only looks nothing is written back.
     pub(crate) fn stop_and_drain(&self) -> Result<(), cache::CacheError> {
         self.stop();
         match self.access {
@@ -323,7 +324,7 @@ impl Workers {
         Ok(())
     }
 
-    /// Refuses new operations, ends the threads, and takes everything home in the caller's thread.
+    /// Refuses new operations, ends the threads, and writes everything back in the caller's thread.
     pub(crate) fn stop_and_drain(self) -> Result<(), cache::CacheError> {
         self.stopper.stop();
         for thread in self.threads {

@@ -59,7 +59,7 @@ pub(crate) struct Mounted {
     since: Instant,
     /// Where messages go instead of the terminal.
     log: OnceLock<PathBuf>,
-    /// `None` until everything is home, or could not be taken there. Set once, by the main thread.
+    /// `None` until everything is stored, or could not be written back. Set once, by the main thread.
     drained: Mutex<Option<Result<(), String>>>,
     drained_set: Condvar,
 }
@@ -106,7 +106,7 @@ impl Mounted {
         result.recv().unwrap_or_else(|_| Err(Refusal::new(&"the mount is going away", None)))
     }
 
-    /// Says how taking everything home went.
+    /// Says how writing everything back went.
     pub(crate) fn set_drained(&self, result: Result<(), String>) {
         *self.drained.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
         self.drained_set.notify_all();
@@ -236,7 +236,7 @@ impl Mounted {
         let start = self.stack.start;
         json!({
             "store_ms": micros(start.store) / 1000.0,
-            "metadata_at_home_ms": micros(start.metadata_at_home) / 1000.0,
+            "preload_ms": micros(start.preload) / 1000.0,
             "buffer_ms": micros(start.buffer) / 1000.0,
             "media_read_ms": micros(start.media) / 1000.0,
             "media_read_bytes": start.media_blocks * BLOCK_BYTES as u64,
@@ -267,9 +267,9 @@ impl Mounted {
             "reads_at_once": cache.reads_at_once,
             "reads_parked": cache.reads_parked,
             "syncs": cache.syncs,
-            "pages_home": cache.pages_home,
+            "pages_stored": cache.pages_stored,
             "pages_relogged": cache.pages_relogged,
-            "cuts_home": cache.cuts_home,
+            "cuts_stored": cache.cuts_stored,
             "pages_evicted": cache.evicted,
             "admissions_parked": cache.admissions_parked,
             "cleaned_while_parked": cache.cleaned_while_parked,
@@ -365,7 +365,7 @@ fn slowest(disk: &Slowest) -> Value {
     Value::Object(calls.collect::<Map<String, Value>>())
 }
 
-/// What cannot go home.
+/// What cannot be written back.
 fn stuck(cache: &cache::Status) -> Value {
     let some = cache.stuck.iter().map(|one| {
         let page = one.page.map(|page| page.0);

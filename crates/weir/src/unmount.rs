@@ -23,7 +23,7 @@ const BUSY_WAIT: Duration = Duration::from_secs(2);
 /// Between two attempts. Each is a process where fusermount3 makes it.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
-/// Said when nothing goes home: the kernel lets a directory go although the file system is used in another place.
+/// Said when nothing is written back: the kernel lets a directory go although the file system is used in another place.
 const ELSEWHERE: &str = "no less is left: if the file system is still used in another place (as a layer of an overlay, by a bind \
                          mount, in a container), it ends when that is unmounted; until then what was synced is safe";
 
@@ -112,7 +112,7 @@ impl Daemon {
         Ok(Daemon { drained, status: client, process })
     }
 
-    /// Waits until everything is home and the process is gone.
+    /// Waits until everything is stored and the process is gone.
     fn wait(self, found: &Found) -> Result<(), WeirError> {
         let Daemon { mut drained, mut status, process } = self;
         let (mut before, mut told) = (None, false);
@@ -145,7 +145,7 @@ fn is_gone_within(process: &OwnedFd, timeout: Duration) -> bool {
     poll(&mut polled, Some(&timeout)).is_ok_and(|ready| ready > 0)
 }
 
-/// Tells how much is left to go home, and returns it.
+/// Tells how much is left to be written back, and returns it.
 fn tell_progress(daemon: &mut Client) -> Option<u64> {
     // Unmounted it is already, so this is no reason to give up: it goes on when it is told to.
     if let Err(error) = daemon.ensure_runs() {
@@ -154,8 +154,8 @@ fn tell_progress(daemon: &mut Client) -> Option<u64> {
     }
     let left = daemon.request("status").ok().and_then(|status| status["dirty"]["bytes"].as_u64());
     match left {
-        Some(bytes) => eprintln!("taking everything home: {} left", Size(bytes)),
-        None => eprintln!("taking everything home"),
+        Some(bytes) => eprintln!("writing everything back: {} left", Size(bytes)),
+        None => eprintln!("writing everything back"),
     }
     left
 }

@@ -1,5 +1,5 @@
 //! Tells the daemon's log what a mount's administrator would want to have been told: that changes are over, that nothing
-//! goes home, that something cannot, and when that ends.
+//! is written back, that something cannot, and when that ends.
 
 use crate::tell;
 use cache::{Cache, Status};
@@ -34,9 +34,9 @@ struct Trouble {
     /// Where everything is that was in memory then, and why it is not there yet.
     rescued: Option<String>,
     not_rescued: Option<String>,
-    /// Why nothing goes home.
+    /// Why nothing is written back.
     stalled: Option<String>,
-    /// How many pages and cuts cannot go home, and why the first of them.
+    /// How many pages and cuts cannot be written back, and why the first of them.
     stuck: (u64, Option<String>),
 }
 
@@ -73,15 +73,15 @@ impl Trouble {
                     "warning: {why}; changes are durable in the buffer as long as it has space"
                 ));
             }
-            (None, Some(_)) => lines.push("pages go home again".into()),
+            (None, Some(_)) => lines.push("pages are written back again".into()),
             _ => {}
         }
         match (&self.stuck, &before.stuck) {
             ((count @ 1.., Some(why)), (0, _)) => lines.push(format!(
-                "warning: {count} pages or cuts cannot go home and stay in the buffer; the first: {why}; `weir status` \
+                "warning: {count} pages or cuts cannot be written back and stay in the buffer; the first: {why}; `weir status` \
                  names them"
             )),
-            ((0, _), (1.., _)) => lines.push("everything that could not go home is home, or is no more".into()),
+            ((0, _), (1.., _)) => lines.push("everything that could not be written back is stored, or is no more".into()),
             _ => {}
         }
         lines
@@ -100,10 +100,10 @@ mod tests {
         assert_eq!(none.news_since(&none), [""; 0]);
         assert!(stalled(1).news_since(&none)[0].contains("for 1 s"));
         assert_eq!(stalled(2).news_since(&stalled(1)), [""; 0]);
-        assert_eq!(none.news_since(&stalled(2)), ["pages go home again"]);
+        assert_eq!(none.news_since(&stalled(2)), ["pages are written back again"]);
 
         let stuck = |count| Trouble { stuck: (count, Some("block 7".into())), ..Trouble::default() };
-        assert!(stuck(2).news_since(&none)[0].contains("2 pages or cuts cannot go home"));
+        assert!(stuck(2).news_since(&none)[0].contains("2 pages or cuts cannot be written back"));
         assert_eq!(stuck(5).news_since(&stuck(2)), [""; 0]);
         assert_eq!(none.news_since(&stuck(5)).len(), 1);
 

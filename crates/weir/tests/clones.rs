@@ -208,7 +208,7 @@ impl World {
         World { begun: Instant::now(), size, sandbox, journal, copies: Vec::new(), random: 7, numbers: 1 }
     }
 
-    /// A mount that lets nothing get old: in the end all is to be home.
+    /// A mount that lets nothing get old: in the end all is to be stored.
     fn mount(&self) -> Mounted {
         self.sandbox.mount_with(&["--dirty-age", "2"])
     }
@@ -400,9 +400,9 @@ fn go(size: Size) {
     let mut world = World::new(size);
     let mounted = world.mount();
     world.write_all(mounted.dir());
-    wait(&mounted, "going home", |status| status["dirty"]["pages"] == 0);
+    wait(&mounted, "being written back", |status| status["dirty"]["pages"] == 0);
     let before = exact(&mounted)["data_bytes"].clone();
-    println!("{} bytes, home after {:.1} s", size.bytes(), world.begun.elapsed().as_secs_f64());
+    println!("{} bytes, written back after {:.1} s", size.bytes(), world.begun.elapsed().as_secs_f64());
     make_copies(&mut world, mounted);
     println!("{} copies after {:.1} s", size.copies, world.begun.elapsed().as_secs_f64());
 
@@ -423,7 +423,7 @@ fn go(size: Size) {
     world.check(mounted.dir(), made..made, true);
     println!("all read after {:.1} s", world.begun.elapsed().as_secs_f64());
     wait(&mounted, "freeing", |status| status["space"]["freeing"] == false);
-    wait(&mounted, "going home", |status| status["dirty"]["pages"] == 0);
+    wait(&mounted, "being written back", |status| status["dirty"]["pages"] == 0);
     let after = exact(&mounted);
     assert_eq!(after["data_bytes"], before, "space is lost: {after:#}");
     assert_eq!(after["dying_bytes"], 0, "{after:#}");

@@ -29,7 +29,7 @@ fn place_of(store: &Path, page: u32, seed: u32) -> u64 {
     let bytes = fs::read(store.join("store")).expect("the store");
     let wanted = (page ^ seed.rotate_left(16)).to_le_bytes().repeat(1024);
     let at = bytes.chunks(4096).position(|block| block == wanted);
-    at.expect("it is home") as u64 * 4096
+    at.expect("it is stored") as u64 * 4096
 }
 
 fn flip(store: &Path, at: u64) {
@@ -156,7 +156,7 @@ fn a_repair_keeps_what_the_buffer_holds_and_makes_a_damaged_root_right() {
     }
     let sandbox = Sandbox::formatted();
     let mounted = sandbox.mount();
-    fs::write(mounted.path("home"), unique(100, 1)).expect("a file");
+    fs::write(mounted.path("stored"), unique(100, 1)).expect("a file");
     mounted.unmount();
     let mounted = sandbox.mount();
     fs::write(mounted.path("synced"), unique(20, 2)).expect("a file");
@@ -168,7 +168,7 @@ fn a_repair_keeps_what_the_buffer_holds_and_makes_a_damaged_root_right() {
     // The other root may go now.
     flip(&sandbox.store(), 2 * 4096 + 40);
     let mounted = sandbox.mount();
-    assert!(fs::read(mounted.path("home")).expect("it") == unique(100, 1));
+    assert!(fs::read(mounted.path("stored")).expect("it") == unique(100, 1));
     assert!(fs::read(mounted.path("synced")).expect("it") == unique(20, 2));
     mounted.unmount();
     succeeds(weir().arg("check").arg(sandbox.store()));

@@ -292,7 +292,7 @@ fn a_mount_in_the_background_returns_when_it_is_ready_and_sigterm_ends_it() {
         std::thread::sleep(Duration::from_millis(10));
     }
     let mounted = sandbox.mount();
-    assert_eq!(fs::read(mounted.path("file")).expect("it went home"), b"ready");
+    assert_eq!(fs::read(mounted.path("file")).expect("it was written back"), b"ready");
     mounted.unmount();
 }
 

@@ -28,11 +28,11 @@ fn assert_there(mounted: &Mounted, name: &str) {
     );
 }
 
-/// A store with a file at home, and one that is only in the buffer, whose daemon was killed.
+/// A store with a file in the store, and one that is only in the buffer, whose daemon was killed.
 fn with_both() -> Sandbox {
     let sandbox = Sandbox::formatted();
     let mounted = sandbox.mount();
-    write_synced(&mounted, "home");
+    write_synced(&mounted, "stored");
     mounted.unmount();
     let mounted = sandbox.mount();
     write_synced(&mounted, "synced");
@@ -54,7 +54,7 @@ fn a_buffer_is_replaced_by_another_size_place_and_back_without_losing_what_it_ho
     succeeds(replace(&store).args(["--buffer-size", "12MiB"]));
     assert_eq!(fs::metadata(store.join("buffer")).expect("it").len(), 12 << 20);
     let mounted = sandbox.mount();
-    assert_there(&mounted, "home");
+    assert_there(&mounted, "stored");
     assert_there(&mounted, "synced");
     write_synced(&mounted, "more");
     mounted.kill();
@@ -75,7 +75,7 @@ fn a_buffer_is_replaced_by_another_size_place_and_back_without_losing_what_it_ho
         fails(weir().args(["mount", "--buffer"]).arg(&elsewhere).arg(&store).arg(sandbox.mount_point()));
     assert!(said.contains("not a weir buffer"), "the old one is none any more: {said}");
     let mounted = sandbox.mount();
-    for name in ["home", "synced", "more", "last"] {
+    for name in ["stored", "synced", "more", "last"] {
         assert_there(&mounted, name);
     }
     mounted.unmount();
@@ -106,7 +106,7 @@ fn a_lost_buffer_is_replaced_only_by_who_accepts_the_loss_and_is_refused_when_it
     };
     refuse_lost();
     let mounted = sandbox.mount();
-    assert_there(&mounted, "home");
+    assert_there(&mounted, "stored");
     assert!(!mounted.path("synced").exists(), "it was in the buffer alone");
     write_synced(&mounted, "new");
     mounted.unmount();
@@ -133,7 +133,7 @@ fn a_damaged_buffer_is_kept_beside_the_new_one() {
     succeeds(replace(&store).arg("--accept-loss"));
     assert!(fs::read(store.join("buffer.old")).expect("the old one") == bytes);
     let mounted = sandbox.mount();
-    assert_there(&mounted, "home");
+    assert_there(&mounted, "stored");
     mounted.unmount();
     // A second loss does not lose the first one's buffer.
     fs::write(&buffer, &bytes).expect("damaged again");
@@ -201,7 +201,7 @@ fn who_goes_on_with_an_older_store_gets_a_buffer_of_the_old_size_and_hears_what_
     assert!(String::from_utf8_lossy(&said.stdout).contains("not the contents of files"), "{said:?}");
     assert_eq!(fs::metadata(dir.join("buffer")).expect("it").len(), 8 << 20, "as the old one");
     let mounted = sandbox.mount();
-    assert_there(&mounted, "home");
+    assert_there(&mounted, "stored");
     assert!(!mounted.path("last").exists(), "the older store never had it");
     mounted.unmount();
     assert_clean(&dir);
@@ -209,7 +209,7 @@ fn who_goes_on_with_an_older_store_gets_a_buffer_of_the_old_size_and_hears_what_
     fs::write(&store, newest).expect("the store");
     fs::rename(dir.join("buffer.old"), dir.join("buffer")).expect("the old buffer");
     let mounted = sandbox.mount();
-    for name in ["home", "synced", "later", "last"] {
+    for name in ["stored", "synced", "later", "last"] {
         assert_there(&mounted, name);
     }
     mounted.unmount();

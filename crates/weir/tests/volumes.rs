@@ -238,7 +238,7 @@ fn a_kill_while_the_buffer_is_handed_over_loses_nothing() {
         file.write_all_at(&pattern(round, 400_000), 0).expect("a write");
         file.sync_all().expect("a sync");
         mounted.kill();
-        // Takes the write home, gives the buffer to the other volume, begins to mount it; and is killed anywhere in that.
+        // Writes the write back, gives the buffer to the other volume, begins to mount it; and is killed anywhere in that.
         let mut daemon = weir()
             .args(["mount", "--foreground", "--volume", "other"])
             .args([sandbox.store(), sandbox.mount_point()])

@@ -45,7 +45,7 @@ const MEMORY_BESIDE_BYTES: u64 = 128 << 20;
 /// Between two samples.
 const SAMPLE_EVERY: Duration = Duration::from_secs(5);
 
-/// How long a mount, or its end with everything taken home, may take.
+/// How long a mount, or its end with everything written back, may take.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Runs the load and prints its table; `false` if something failed or did not stay flat.

@@ -14,9 +14,9 @@ const CUT_WITHIN: [u64; 3] = [4, 24, 100];
 const CUT_AFTER_HEADER_WITHIN: u64 = 3;
 /// Recovery itself writes little.
 const CUT_RECOVERY_WITHIN: u64 = 10;
-/// A hand-over takes everything home first.
+/// A hand-over writes everything back first.
 const CUT_HAND_OVER_WITHIN: u64 = 60;
-/// An armed cut that hits nothing for so many operations gets something to hit: everything goes home.
+/// An armed cut that hits nothing for so many operations gets something to hit: everything is written back.
 const ARMED_OPERATIONS_MAX: u64 = 30;
 /// Cuts in one recovery: each is one deeper.
 const RECOVERY_DEPTH_MAX: u32 = 3;
@@ -133,7 +133,7 @@ impl Run {
         }
     }
 
-    /// An armed power cut has hit nothing yet: it hits while everything goes home, or else after that.
+    /// An armed power cut has hit nothing yet: it hits while everything is written back, or else after that.
     fn die_draining(&mut self) -> Result<(), String> {
         self.phase = Phase::Drain;
         // Whether it fails, the power tells better.

@@ -42,7 +42,7 @@ enum Step {
     DeleteCopy,
 }
 
-/// What is there before each program, durable and at home: three files, one of them with two names, a symbolic link, and
+/// What is there before each program, durable and in the store: three files, one of them with two names, a symbolic link, and
 /// two directories.
 const BEFORE: [Step; 11] = [
     Step::Make("a", Kind::File),
@@ -110,18 +110,18 @@ const STEPS: &[Step] = &[
 
 const XATTR: &[u8] = b"user.x";
 
-/// When what a program did becomes durable, and when it goes home.
+/// When what a program did becomes durable, and when it is written back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Schedule {
-    /// Durable after each step; home at the end.
+    /// Durable after each step; stored at the end.
     SyncEach,
-    /// Home after each step, so that the next one changes what the store has.
-    HomeEach,
-    /// Durable and home at the end.
+    /// Stored after each step, so that the next one changes what the store has.
+    WriteBackEach,
+    /// Durable and stored at the end.
     AllAtEnd,
 }
 
-const SCHEDULES: [Schedule; 3] = [Schedule::SyncEach, Schedule::HomeEach, Schedule::AllAtEnd];
+const SCHEDULES: [Schedule; 3] = [Schedule::SyncEach, Schedule::WriteBackEach, Schedule::AllAtEnd];
 
 /// What goes wrong in a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -229,17 +229,17 @@ fn perform_all(run: &mut Run, program: &[Step], schedule: Schedule) -> Result<()
             run.ask(0, When::Now, Request::Sync)?;
             run.settle()?;
         }
-        if schedule == Schedule::HomeEach {
-            all_home(run)?;
+        if schedule == Schedule::WriteBackEach {
+            write_all_back(run)?;
         }
         if run.media.power.lost() {
             return Ok(());
         }
     }
-    all_home(run)
+    write_all_back(run)
 }
 
-fn all_home(run: &mut Run) -> Result<(), String> {
+fn write_all_back(run: &mut Run) -> Result<(), String> {
     let moment = run.oracle.moment();
     let drained = run.stack().cache.drain();
     run.deliver()?;

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Plant {
     /// The store cuts pages whose bytes are newer than the cut.
-    CutIgnoresHome,
+    CutIgnoresPageLsn,
     /// The store uses a segment again while a root or a reader still needs it.
     ReusedBeforePins,
     /// The store says durable without a flush.
@@ -29,7 +29,7 @@ pub(crate) enum Plant {
     StaleIncarnation,
     /// The buffer says durable without a flush.
     BufferWithoutFlush,
-    /// The cache takes a page for clean that was written to while it went home.
+    /// The cache takes a page for clean that was written to while it was being written back.
     NewerBytesLostAtMerge,
     /// The store trims and uses a segment again, whoever reads it.
     PinsIgnored,
@@ -45,16 +45,16 @@ pub(crate) enum Plant {
     BeginWithoutFlush,
     /// Damage in the buffer's log counts as its torn end.
     BufferRotTakenForTorn,
-    /// A page that was fetched forgets a cut that went home meanwhile.
+    /// A page that was fetched forgets a cut that was written back meanwhile.
     CutForgotten,
     /// A cut gives up the groups of what it took out of memory.
     CutWithoutGroups,
-    /// A page that was written to while it failed to go home forgets its old group.
+    /// A page that was written to while it failed to be written back forgets its old group.
     OldGroupForgotten,
     /// A cut that was written to the buffer again takes out newer pages.
     MergedCutKills,
-    /// Pages go home before the buffer has their changes.
-    HomeBeforeDurable,
+    /// Pages are written back before the buffer has their changes.
+    StoredBeforeDurable,
     /// What is written to the buffer again is let go before the new copy is durable.
     RelogNotDurable,
     /// A copy of a volume has changes from after its moment.
@@ -75,7 +75,7 @@ impl Plant {
 
     pub(crate) fn in_store(self) -> Option<store::PlantedBug> {
         match self {
-            Plant::CutIgnoresHome => Some(store::PlantedBug::CutIgnoresHome),
+            Plant::CutIgnoresPageLsn => Some(store::PlantedBug::CutIgnoresPageLsn),
             Plant::ReusedBeforePins => Some(store::PlantedBug::ReusedBeforePins),
             Plant::StoreWithoutFlush => Some(store::PlantedBug::MissingFlush),
             Plant::RepointBeforeCopy => Some(store::PlantedBug::RepointBeforeCopy),
@@ -111,7 +111,7 @@ impl Plant {
             Plant::CutWithoutGroups => Some(cache::PlantedBug::CutWithoutGroups),
             Plant::OldGroupForgotten => Some(cache::PlantedBug::OldGroupForgotten),
             Plant::MergedCutKills => Some(cache::PlantedBug::MergedCutKills),
-            Plant::HomeBeforeDurable => Some(cache::PlantedBug::HomeBeforeDurable),
+            Plant::StoredBeforeDurable => Some(cache::PlantedBug::StoredBeforeDurable),
             Plant::RelogNotDurable => Some(cache::PlantedBug::RelogNotDurable),
             Plant::CloneTooLate => Some(cache::PlantedBug::CloneTooLate),
             Plant::CloneTooEarly => Some(cache::PlantedBug::CloneTooEarly),

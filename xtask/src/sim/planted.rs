@@ -12,7 +12,7 @@ const CRASHES: u64 = OPERATIONS / 20;
 
 /// The operations within which each is found, from any first seed on.
 const BOUNDS: &[(Plant, u64)] = &[
-    (Plant::CutIgnoresHome, 40_000),
+    (Plant::CutIgnoresPageLsn, 40_000),
     (Plant::ReusedBeforePins, 10_000),
     (Plant::StoreWithoutFlush, 10_000),
     (Plant::RepointBeforeCopy, 60_000),
@@ -36,7 +36,7 @@ const BOUNDS: &[(Plant, u64)] = &[
     (Plant::CutWithoutGroups, 1_000_000),
     (Plant::OldGroupForgotten, 1_000_000),
     (Plant::MergedCutKills, 1_000_000),
-    (Plant::HomeBeforeDurable, 10_000),
+    (Plant::StoredBeforeDurable, 10_000),
     (Plant::RelogNotDurable, 1_000_000),
     (Plant::CloneTooLate, 30_000),
     (Plant::CloneTooEarly, 30_000),
@@ -128,8 +128,8 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_that_ignores_home_is_found() {
-        is_found(Plant::CutIgnoresHome);
+    fn a_cut_that_ignores_page_lsns_is_found() {
+        is_found(Plant::CutIgnoresPageLsn);
     }
 
     #[test]
@@ -198,8 +198,8 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_go_home_before_they_are_durable_are_found() {
-        is_found(Plant::HomeBeforeDurable);
+    fn pages_that_are_stored_before_they_are_durable_are_found() {
+        is_found(Plant::StoredBeforeDurable);
     }
 
     #[test]

@@ -65,11 +65,11 @@ impl Run {
 
     /// Opens what is on `media`, and looks whether it may be there.
     fn is_right_or_refused(&self, media: &Media, reads: Reads) -> Result<(), String> {
-        let Ok((cache, at_home)) = media.open_cache() else { return Ok(()) };
+        let Ok((cache, preloaded)) = media.open_cache() else { return Ok(()) };
         if cache.volume() != self.volumes.mounted() {
             return Ok(());
         }
-        let seen = media.open_fs(cache, at_home).and_then(|stack| stack.look());
+        let seen = media.open_fs(cache, preloaded).and_then(|stack| stack.look());
         match (seen, reads) {
             (Ok(seen), _) => {
                 let outstanding = self.describe_outstanding();

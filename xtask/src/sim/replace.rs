@@ -40,7 +40,7 @@ impl Run {
                 let end = self.draw_end();
                 self.lose_power(end);
             }
-            // What has no space at home keeps the old one.
+            // What has no space in the store keeps the old one.
             Err(what) if what.contains("full") && self.volumes.has_others() => {}
             Err(what) => return Err(format!("replace-buffer: {what}")),
         }
@@ -50,7 +50,7 @@ impl Run {
 
     fn replace_buffer(&mut self, seed: u64) -> Result<(), String> {
         let media = &self.media;
-        let (volume, newest) = media.take_home()?;
+        let (volume, newest) = media.write_back()?;
         let blocks = media.buffer.blocks();
         let new = SimDisk::new("buffer", blocks, &media.power, seed);
         media.equip_buffer(&new);
@@ -85,10 +85,10 @@ impl Run {
 }
 
 impl Media {
-    /// Takes home what the buffer holds, and only reads that. Returns the volume that it was of, and its newest change.
-    fn take_home(&self) -> Result<(u32, Sequence), String> {
+    /// Writes back what the buffer holds, and only reads that. Returns the volume that it was of, and its newest change.
+    fn write_back(&self) -> Result<(u32, Sequence), String> {
         let buffer = self.watched(Role::Buffer);
-        // What goes home must not be newer than what the buffer has after a crash.
+        // What is written back must not be newer than what the buffer has after a crash.
         buffer.flush().map_err(|error| format!("the old buffer: {error}"))?;
         let store = Store::open(Arc::new(self.watched(Role::Store)))
             .map_err(|error| format!("Store::open: {error}"))?;

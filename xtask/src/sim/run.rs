@@ -336,7 +336,7 @@ impl Weather {
         let mut weight = || random.pick(&[0, 1, 4, 16]);
         let tasks = [weight(), weight(), weight(), weight() / 2];
         let time = weight() / 4;
-        // Each makes everything home, so not often; and not at all in half of the lives.
+        // Each writes everything back, so not often; and not at all in half of the lives.
         let volumes = random.pick(&[0, 0, 1, 2]);
         let (crowd, slow) = (random.pick(&[0, 4, 16]), random.pick(&[0, 0, 100_000, 50_000_000]));
         Weather { requests: 20, tasks, volumes, time, crowd, slow, refusals: random.pick(&[0, 0, 30]) }

@@ -8,7 +8,7 @@ use super::watched::Watched;
 use super::workload::Temper;
 use cache::{Cache, FetchMode, Progress, Recovered, Settings, Task};
 use device::{Device, Random, StoreId};
-use fs::{AtHome, Attributes, Caller, Fs, Ino, Kind};
+use fs::{Attributes, Caller, Fs, Ino, Kind, PreloadedArena};
 use sim::{Dropped, Faults, Power, SimClock, SimDisk};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -155,7 +155,7 @@ impl Media {
     }
 
     /// Opens, and with it recovers, what is below the file system; the second is what is mounted, as the store has it.
-    pub(crate) fn open_cache(&self) -> Result<(Arc<Cache>, Option<AtHome>), String> {
+    pub(crate) fn open_cache(&self) -> Result<(Arc<Cache>, Option<PreloadedArena>), String> {
         self.open_cache_on(self.device(Role::Store), self.device(Role::Buffer))
     }
 
@@ -164,7 +164,7 @@ impl Media {
         &self,
         store: Arc<dyn Device>,
         buffer: Arc<dyn Device>,
-    ) -> Result<(Arc<Cache>, Option<AtHome>), String> {
+    ) -> Result<(Arc<Cache>, Option<PreloadedArena>), String> {
         let store = match self.plant.and_then(Plant::in_store) {
             Some(bug) => Store::open_with_bug(store, bug),
             None => Store::open(store),
@@ -176,17 +176,17 @@ impl Media {
             None => Recovered::read(buffer, ID, &*self.clock),
         };
         let recovered = recovered.map_err(|error| format!("Recovered::read: {error}"))?;
-        let at_home = AtHome::read(&store, recovered.volume()).ok();
+        let preloaded = PreloadedArena::read(&store, recovered.volume()).ok();
         let cache = Cache::begin(store, recovered, self.clock.clone(), self.settings.clone());
         let cache = cache.map_err(|error| format!("Cache::begin: {error}"))?;
-        Ok((Arc::new(cache), at_home))
+        Ok((Arc::new(cache), preloaded))
     }
 
     /// Opens what is on the media, whichever volume it is.
     pub(crate) fn open(&self) -> Result<Stack, String> {
-        let (cache, at_home) = self.open_cache()?;
+        let (cache, preloaded) = self.open_cache()?;
         delete_rescued(&cache);
-        self.open_fs(cache, at_home)
+        self.open_fs(cache, preloaded)
     }
 
     /// A volume that is not mounted, from what the store's disk holds now. Nothing that this does reaches the media.
@@ -204,8 +204,12 @@ impl Media {
     }
 
     /// The file system above a cache.
-    pub(crate) fn open_fs(&self, cache: Arc<Cache>, at_home: Option<AtHome>) -> Result<Stack, String> {
-        let fs = Fs::open_over(at_home, cache.clone(), self.clock.clone());
+    pub(crate) fn open_fs(
+        &self,
+        cache: Arc<Cache>,
+        preloaded: Option<PreloadedArena>,
+    ) -> Result<Stack, String> {
+        let fs = Fs::open_over(preloaded, cache.clone(), self.clock.clone());
         let fs = fs.map_err(|error| format!("Fs::open: {error}"))?;
         Ok(Stack { fs: Arc::new(fs), cache })
     }

@@ -257,8 +257,8 @@ impl Run {
         }
     }
 
-    /// Something could not go home. Where volumes share blocks, what gives back space may take some instead, so this may be:
-    /// what did not go home stays in the buffer, and goes once copies are deleted.
+    /// Something could not be written back. Where volumes share blocks, what gives back space may take some instead, so this may be:
+    /// what was not written back stays in the buffer, and goes once copies are deleted.
     pub(crate) fn no_space_to_write_back(&mut self) -> Result<(), String> {
         self.workload.no_space();
         self.counts.no_space += 1;
@@ -269,7 +269,7 @@ impl Run {
         Reservable::of(cache.store()).is_full_for(cache.status().dirty_pages)
     }
 
-    /// At the end of a run: all copies go, and then everything goes home.
+    /// At the end of a run: all copies go, and then everything is written back.
     pub(crate) fn delete_all_copies(&mut self) -> Result<(), String> {
         let copies: Vec<VolumeId> =
             self.volumes.others.keys().copied().filter(|&id| id != VolumeId::MAIN).collect();
@@ -352,7 +352,7 @@ impl Run {
 
     /// The stack of one volume, on what is on the media, through a hand-over if the buffer holds another one's records.
     pub(crate) fn open_volume(&mut self, volume: VolumeId) -> Result<Stack, String> {
-        let (mut cache, mut at_home) = self.media.open_cache()?;
+        let (mut cache, mut preloaded) = self.media.open_cache()?;
         let is_there = cache.store().volumes().iter().any(|&(id, _)| id == volume);
         if cache.volume() != volume && is_there {
             self.phase = Phase::HandOver;
@@ -371,12 +371,12 @@ impl Run {
                 return Err(format!("a cache that was handed over leaves {reserved} blocks reserved"));
             }
             drop(cache);
-            (cache, at_home) = self.media.open_cache()?;
+            (cache, preloaded) = self.media.open_cache()?;
             if cache.volume() != volume {
                 return Err(format!("volume {} is mounted, {volume} was to be", cache.volume()));
             }
         }
-        self.media.open_fs(cache, at_home)
+        self.media.open_fs(cache, preloaded)
     }
 
     /// After an open: decides what was undecided, and goes on with the volume that is mounted now.

@@ -109,7 +109,7 @@ impl Machine {
         self.cache.step(Task::Fetch);
     }
 
-    /// What meddles may take pages home, and so must not be called by who does.
+    /// What meddles may write pages back, and so must not be called by who does.
     pub fn undisturbed<T>(&self, work: impl FnOnce() -> T) -> T {
         let meddling = self.meddling.lock().expect("one thread").take();
         let done = work();

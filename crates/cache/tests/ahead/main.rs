@@ -282,7 +282,7 @@ fn pages_that_change_while_they_are_fetched_ahead_are_right() {
             move || {
                 let mut right = right.lock().expect("one thread");
                 (0..random.below(4)).for_each(|_| draw(&mut random, &cache, &mut right));
-                // What changed, cuts too, goes home while older pages are on their way.
+                // What changed, cuts too, is written back while older pages are on their way.
                 if random.once_in(3) {
                     cache.drain().expect("sound media");
                 }
@@ -308,7 +308,7 @@ fn pages_that_change_while_they_are_fetched_ahead_are_right() {
             machine.fetch_all();
             let found = machine.undisturbed(|| read(&cache, FILE, 0, FEW_PAGES));
             assert!(found == *right.lock().expect("one thread"), "seed {seed}");
-            // All goes home, and is fetched anew.
+            // All is written back, and is fetched anew.
             if random.once_in(3) {
                 machine.undisturbed(|| {
                     cache.drain().expect("sound media");

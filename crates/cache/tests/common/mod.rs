@@ -49,7 +49,7 @@ pub struct Machine {
     pub disks: Disks,
     pub clock: Arc<SimClock>,
     pub fetch: FetchMode,
-    /// Few: pages go home because memory is short. Many: because the buffer is.
+    /// Few: pages are written back because memory is short. Many: because the buffer is.
     pub dirty_pages_max: u64,
 }
 

@@ -3,10 +3,10 @@
 use super::bench::{OWNER, SECRET};
 use super::model::{Listing, Operation, Subject};
 use super::random::run;
-use crate::at_home::{self, AtHome};
 use crate::check::Finding;
 use crate::error::FsError;
 use crate::gone::TOGETHER;
+use crate::preload::{self, PreloadedArena};
 use crate::types::{Attributes, Done, Ino, Kind};
 use crate::{Fs, IfExists};
 use cache::{Cache, FetchMode, Recovered, Settings, Task};
@@ -66,7 +66,7 @@ impl Machine {
     }
 
     /// A cache, and the metadata of its volume as the store has it.
-    fn cache_and_more(&self) -> (Arc<Cache>, Option<AtHome>) {
+    fn cache_and_more(&self) -> (Arc<Cache>, Option<PreloadedArena>) {
         let settings = Settings {
             fetch: self.fetch,
             memory_bytes_max: 200 * BLOCK_BYTES as u64,
@@ -75,20 +75,20 @@ impl Machine {
             ..Settings::default()
         };
         let store = Arc::new(Store::open(self.store.clone()).expect("a store"));
-        let at_home = AtHome::read(&store, VolumeId::MAIN).ok();
+        let preloaded = PreloadedArena::read(&store, VolumeId::MAIN).ok();
         let recovered = Recovered::read(self.buffer.clone(), store.id(), &*self.clock).expect("a buffer");
         let cache = Cache::begin(store, recovered, self.clock.clone(), settings).expect("a cache");
-        (Arc::new(cache), at_home)
+        (Arc::new(cache), preloaded)
     }
 
     fn start(&mut self) {
-        let (cache, at_home) = self.cache_and_more();
-        assert!(at_home.is_some(), "they went home when they were made");
+        let (cache, preloaded) = self.cache_and_more();
+        assert!(preloaded.is_some(), "they were written back when they were made");
         let reads = || cache.store().counters().page_reads;
         let before = reads();
-        let early = at_home::load(at_home, &cache).expect("metadata");
+        let early = preload::load(preloaded, &cache).expect("metadata");
         self.pages_read_late = reads() - before;
-        let anew = at_home::load(None, &cache).expect("metadata");
+        let anew = preload::load(None, &cache).expect("metadata");
         self.pages_read_anew = reads() - before - self.pages_read_late;
         assert!(early == anew, "what was read before is as good");
         let fs = Fs::open(cache.clone(), self.clock.clone()).expect("a file system");
@@ -103,7 +103,7 @@ impl Machine {
         self.open.as_ref().expect("it is open").0.store()
     }
 
-    /// Takes everything home.
+    /// Writes everything back.
     pub(crate) fn drain(&self) {
         self.open.as_ref().expect("it is open").0.drain().expect("disks that work");
     }
@@ -242,7 +242,7 @@ impl Subject for Machine {
         }
     }
 
-    /// Every other time with all of it at home, else with what came last in the buffer.
+    /// Every other time with all of it in the store, else with what came last in the buffer.
     fn reopen(&mut self) {
         self.opened += 1;
         match self.opened % 2 {
@@ -341,7 +341,7 @@ fn metadata_that_were_read_before_the_cache_was_there_are_not_read_again() {
     (0..2000).for_each(|number| make(&machine, format!("file {number}")));
     machine.reopen();
     machine.reopen();
-    assert_eq!(machine.pages_read_late, 0, "all of it was at home");
+    assert_eq!(machine.pages_read_late, 0, "all of it was in the store");
     assert!(machine.pages_read_anew > 20, "{} pages", machine.pages_read_anew);
     (0..20).for_each(|number| make(&machine, format!("newer {number}")));
     machine.reopen();
@@ -350,22 +350,22 @@ fn metadata_that_were_read_before_the_cache_was_there_are_not_read_again() {
 }
 
 #[test]
-fn metadata_are_read_again_where_they_are_of_another_volume_or_store_or_something_went_home_since() {
+fn metadata_are_read_again_where_they_are_of_another_volume_or_store_or_something_was_stored_since() {
     let mut machine = Machine::new(7, FetchMode::Lazy, 4096);
     let read = |machine: &Machine, volume| {
         let (cache, _) = machine.open.as_ref().expect("it is open");
-        AtHome::read(cache.store(), volume).expect("what was made")
+        PreloadedArena::read(cache.store(), volume).expect("what was made")
     };
     // Whether as many pages are read as without what was read before; the metadata are right in any case.
-    let reads_again = |machine: &Machine, at_home: AtHome| {
+    let reads_again = |machine: &Machine, preloaded: PreloadedArena| {
         let (cache, _) = machine.open.as_ref().expect("it is open");
-        let load = |at_home| {
+        let load = |preloaded| {
             let before = cache.store().counters().page_reads;
-            let arena = at_home::load(at_home, cache).expect("metadata");
+            let arena = preload::load(preloaded, cache).expect("metadata");
             (arena, cache.store().counters().page_reads - before)
         };
         let (plain, of_all) = load(None);
-        let (found, pages) = load(Some(at_home));
+        let (found, pages) = load(Some(preloaded));
         assert!(found == plain);
         pages == of_all
     };
@@ -389,7 +389,7 @@ fn metadata_are_read_again_where_they_are_of_another_volume_or_store_or_somethin
 }
 
 #[test]
-fn metadata_that_became_less_since_they_went_home_are_less() {
+fn metadata_that_became_less_since_they_were_stored_are_less() {
     let mut machine = Machine::new(8, FetchMode::Lazy, 4096);
     let fs = machine.fs().clone();
     let make = |done| fs.make(OWNER, Ino::ROOT, b"held", Kind::File, 0o600, done);

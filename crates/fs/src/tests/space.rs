@@ -55,7 +55,7 @@ fn layout(machine: &Machine, ino: Ino) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn holes_and_data_are_found_in_memory_and_at_home() {
+fn holes_and_data_are_found_in_memory_and_in_the_store() {
     let mut machine = Machine::new(1, FetchMode::Lazy, 16384);
     let ino = file(&machine, b"sparse");
     assert_eq!(layout(&machine, ino), []);

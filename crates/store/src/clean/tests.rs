@@ -15,9 +15,9 @@ pub(crate) fn half_dead() -> Store {
     store.begin(Incarnation(1)).expect("the first");
     let object = ObjectId { slot: 1, generation: 1 };
     let bytes = Arc::new(device::Page::zeroed());
-    let write = |number, home| {
+    let write = |number, page_lsn| {
         let (page, bytes) = (PageNo(number), bytes.clone());
-        store.apply(&[Change::Write { object, page, bytes, home: Sequence(home) }]).expect("space");
+        store.apply(&[Change::Write { object, page, bytes, page_lsn: Sequence(page_lsn) }]).expect("space");
     };
     (0..300).for_each(|number| write(number, number + 1));
     (0..300).step_by(2).for_each(|number| write(number, number + 1000));

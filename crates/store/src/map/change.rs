@@ -52,8 +52,8 @@ impl Map {
     /// Does what a log entry says. Its nodes must be in memory.
     pub(crate) fn change(&mut self, volume: VolumeId, log_entry: &LogEntry) {
         match log_entry {
-            LogEntry::Write { object, page, home, place, crc } => {
-                let entry = PageEntry { place: *place, home: *home, crc: *crc, shared: false };
+            LogEntry::Write { object, page, page_lsn, place, crc } => {
+                let entry = PageEntry { place: *place, page_lsn: *page_lsn, crc: *crc, shared: false };
                 self.write(volume, *object, *page, entry);
             }
             LogEntry::Cut { object, pages, sequence } => self.cut(volume, *object, pages, *sequence),
@@ -119,7 +119,7 @@ impl Map {
             return;
         };
         let goes = |page: PageNo, entry: &PageEntry| {
-            range.contains(&page) && (entry.home < sequence || self.cut_ignores_home())
+            range.contains(&page) && (entry.page_lsn < sequence || self.cut_ignores_page_lsn())
         };
         let mut pages = old.pages.clone();
         match &mut pages {
@@ -169,10 +169,10 @@ impl Map {
             return;
         };
         let all_older = match &old.pages {
-            Pages::Inline(pages) => pages.iter().all(|(_, entry)| entry.home < sequence),
+            Pages::Inline(pages) => pages.iter().all(|(_, entry)| entry.page_lsn < sequence),
             Pages::Tree(tree) => {
                 let leaves = self.leaves(*tree, 0..u64::MAX).expect("prepared");
-                leaves.iter().all(|leaf| self.pages_in(*leaf).all(|(_, entry)| entry.home < sequence))
+                leaves.iter().all(|leaf| self.pages_in(*leaf).all(|(_, entry)| entry.page_lsn < sequence))
             }
         };
         if all_older {
@@ -260,13 +260,13 @@ impl Map {
     }
 
     #[cfg(not(feature = "planted-bugs"))]
-    fn cut_ignores_home(&self) -> bool {
+    fn cut_ignores_page_lsn(&self) -> bool {
         false
     }
 
     #[cfg(feature = "planted-bugs")]
-    fn cut_ignores_home(&self) -> bool {
-        self.plant_cut_ignores_home
+    fn cut_ignores_page_lsn(&self) -> bool {
+        self.plant_cut_ignores_page_lsn
     }
 }
 

@@ -41,7 +41,7 @@ impl Map {
             None => Ok(nothing),
             Some(Pages::Inline(pages)) => {
                 let within = pages.iter().filter(|(page, _)| range.contains(page));
-                Ok(Listed { pages: within.map(|(page, entry)| (*page, entry.home)).collect(), ..nothing })
+                Ok(Listed { pages: within.map(|(page, entry)| (*page, entry.page_lsn)).collect(), ..nothing })
             }
             Some(Pages::Tree(tree)) => self.list_tree(*tree, range, leaves_max),
         }
@@ -62,7 +62,7 @@ impl Map {
         };
         let all = found.leaves.iter().flat_map(|&leaf| self.pages_in(leaf));
         let within = all.filter(|(page, _)| range.contains(page));
-        Ok(Listed { pages: within.map(|(page, entry)| (page, entry.home)).collect(), until })
+        Ok(Listed { pages: within.map(|(page, entry)| (page, entry.page_lsn)).collect(), until })
     }
 
     /// Gathers leaves in order, until there are enough.

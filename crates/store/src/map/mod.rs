@@ -61,7 +61,7 @@ pub(crate) struct Map {
     /// Where eviction goes on.
     hand: NodeId,
     #[cfg(feature = "planted-bugs")]
-    pub(crate) plant_cut_ignores_home: bool,
+    pub(crate) plant_cut_ignores_page_lsn: bool,
     #[cfg(feature = "planted-bugs")]
     pub(crate) plant_freed_twice: bool,
     #[cfg(feature = "planted-bugs")]
@@ -99,7 +99,7 @@ impl Map {
             nodes_max: NODES_MAX_DEFAULT,
             hand: NodeId::NONE,
             #[cfg(feature = "planted-bugs")]
-            plant_cut_ignores_home: false,
+            plant_cut_ignores_page_lsn: false,
             #[cfg(feature = "planted-bugs")]
             plant_freed_twice: false,
             #[cfg(feature = "planted-bugs")]

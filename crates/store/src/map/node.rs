@@ -32,7 +32,7 @@ pub(crate) struct PageEntry {
     /// Its block; block 0 for a hole.
     pub(crate) place: Block,
     /// The highest sequence that its bytes contain.
-    pub(crate) home: Sequence,
+    pub(crate) page_lsn: Sequence,
     /// CRC32C of its bytes.
     pub(crate) crc: u32,
     /// Whether other entries may refer to the same block.
@@ -110,7 +110,7 @@ struct NodeHead {
 #[repr(C)]
 struct PageBytes {
     place: U64,
-    home: U64,
+    page_lsn: U64,
     crc: U32,
     flags: U32,
 }
@@ -152,7 +152,7 @@ pub(crate) fn encode(body: &Body, id: NodeId, version: u64, store: StoreId) -> (
                 let flags = if entry.shared { FLAG_SHARED } else { 0 };
                 let entry = PageBytes {
                     place: place_to_bits(entry.place).into(),
-                    home: entry.home.0.into(),
+                    page_lsn: entry.page_lsn.0.into(),
                     crc: entry.crc.into(),
                     flags: flags.into(),
                 };
@@ -186,7 +186,7 @@ pub(crate) fn decode(page: &Page, id: NodeId, store: StoreId) -> Option<Body> {
                 let bytes = PageBytes::read_from_bytes(bytes).ok()?;
                 *entry = PageEntry {
                     place: place_from_bits(bytes.place.get())?,
-                    home: Sequence(bytes.home.get()),
+                    page_lsn: Sequence(bytes.page_lsn.get()),
                     crc: bytes.crc.get(),
                     shared: flags(bytes.flags.get())?,
                 };
@@ -215,8 +215,8 @@ mod tests {
         let Body::Inner(children) = &mut inner else { unreachable!() };
         (children[0], children[255]) = (NodeId(7), NodeId(u64::MAX));
         let Body::Pages(entries) = &mut pages else { unreachable!() };
-        entries[1] = PageEntry { place: Block(90), home: Sequence(4), crc: 5, shared: true };
-        entries[127] = PageEntry { place: Block(91), home: Sequence(6), crc: 7, shared: false };
+        entries[1] = PageEntry { place: Block(90), page_lsn: Sequence(4), crc: 5, shared: true };
+        entries[127] = PageEntry { place: Block(91), page_lsn: Sequence(6), crc: 7, shared: false };
         for body in [inner, pages] {
             assert!(!body.is_empty());
             let (page, crc) = encode(&body, NodeId(3), 2, store);

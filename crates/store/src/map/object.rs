@@ -46,7 +46,7 @@ struct ObjectBytes {
 struct ExtentBytes {
     page: U64,
     place: U64,
-    home: U64,
+    page_lsn: U64,
     count: U32,
     flags: U32,
 }
@@ -58,12 +58,12 @@ const KIND_NONE: u8 = 0;
 const KIND_INLINE: u8 = 1;
 const KIND_TREE: u8 = 2;
 
-/// Consecutive pages with consecutive places and one home.
+/// Consecutive pages with consecutive places and one page LSN.
 fn extents(pages: &[(PageNo, PageEntry)]) -> impl Iterator<Item = &[(PageNo, PageEntry)]> {
     pages.chunk_by(|(page, entry), (next_page, next)| {
         page.0 + 1 == next_page.0
             && entry.place.0 + 1 == next.place.0
-            && entry.home == next.home
+            && entry.page_lsn == next.page_lsn
             && entry.shared == next.shared
     })
 }
@@ -102,7 +102,7 @@ fn encode_inline(pages: &[(PageNo, PageEntry)], object: &mut ObjectBytes) {
         object.table[index] = ExtentBytes {
             page: page.0.into(),
             place: place_to_bits(first.place).into(),
-            home: first.home.0.into(),
+            page_lsn: first.page_lsn.0.into(),
             count: (extent.len() as u32).into(),
             flags: flags.into(),
         };
@@ -134,7 +134,7 @@ fn decode_inline(object: &ObjectBytes) -> Option<Vec<(PageNo, PageEntry)>> {
         for index in 0..u64::from(extent.count.get()) {
             let entry = PageEntry {
                 place: place_from_bits(extent.place.get())?.plus(index),
-                home: Sequence(extent.home.get()),
+                page_lsn: Sequence(extent.page_lsn.get()),
                 crc: crcs.next()?.get(),
                 shared: flags(extent.flags.get())?,
             };
@@ -150,8 +150,8 @@ mod tests {
     use super::*;
     use device::{Block, StoreId};
 
-    fn entry(place: u64, home: u64) -> PageEntry {
-        PageEntry { place: Block(place), home: Sequence(home), crc: place as u32 * 7, shared: false }
+    fn entry(place: u64, page_lsn: u64) -> PageEntry {
+        PageEntry { place: Block(place), page_lsn: Sequence(page_lsn), crc: place as u32 * 7, shared: false }
     }
 
     #[test]
@@ -189,9 +189,10 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_one_extent_while_page_place_home_and_sharing_go_on() {
+    fn pages_are_one_extent_while_page_place_lsn_and_sharing_go_on() {
         let first = (PageNo(1), entry(50, 3));
-        let next = |page, place, home, shared| (PageNo(page), PageEntry { shared, ..entry(place, home) });
+        let next =
+            |page, place, page_lsn, shared| (PageNo(page), PageEntry { shared, ..entry(place, page_lsn) });
         let count = |second| extents(&[first, second]).count();
         assert_eq!(count(next(2, 51, 3, false)), 1);
         for second in

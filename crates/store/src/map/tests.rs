@@ -19,7 +19,7 @@ fn map() -> Map {
 }
 
 fn entry(place: u64) -> PageEntry {
-    PageEntry { place: Block(place), home: Sequence(place * 2), crc: place as u32 * 7, shared: false }
+    PageEntry { place: Block(place), page_lsn: Sequence(place * 2), crc: place as u32 * 7, shared: false }
 }
 
 /// Leaves that lie in trees of every height.
@@ -349,7 +349,7 @@ fn a_shared_entry_stays_so_unless_it_is_known_to_be_the_only_one() {
 fn pages_that_moved_apart_leave_their_object_s_entry_for_a_tree() {
     let mut map = map();
     let inline: Vec<(PageNo, PageEntry)> = (0..8)
-        .map(|at| (PageNo(LEAF_PAGES - 4 + at), PageEntry { home: Sequence(9), ..entry(4 + at) }))
+        .map(|at| (PageNo(LEAF_PAGES - 4 + at), PageEntry { page_lsn: Sequence(9), ..entry(4 + at) }))
         .collect();
     inline.iter().for_each(|(_, entry)| map.segments.inc_live(entry.place));
     let mut body = Body::objects();
@@ -391,8 +391,8 @@ fn object(slot: u64) -> ObjectId {
 }
 
 fn write(map: &mut Map, slot: u64, page: u64, place: u64) {
-    let PageEntry { place, home, crc, .. } = entry(place);
-    let entry = LogEntry::Write { object: object(slot), page: PageNo(page), home, place, crc };
+    let PageEntry { place, page_lsn, crc, .. } = entry(place);
+    let entry = LogEntry::Write { object: object(slot), page: PageNo(page), page_lsn, place, crc };
     map.prepare(VolumeId::MAIN, &entry).expect("in memory");
     map.change(VolumeId::MAIN, &entry);
 }

@@ -42,7 +42,7 @@ impl Life {
         self.sequence += 1;
         let (object, place) = (ObjectId { slot, generation: 1 }, Block(4 + self.sequence));
         self.map.segments.inc_live(place);
-        LogEntry::Write { object, page: PageNo(page), home: Sequence(self.sequence), place, crc: 7 }
+        LogEntry::Write { object, page: PageNo(page), page_lsn: Sequence(self.sequence), place, crc: 7 }
     }
 
     fn volume(&mut self) -> VolumeId {

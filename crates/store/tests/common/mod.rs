@@ -28,11 +28,11 @@ pub fn stamp(page: &Page) -> u64 {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Model {
-    /// Slot to generation and pages; a page is its stamp and its home.
+    /// Slot to generation and pages; a page is its stamp and its page LSN.
     pub objects: BTreeMap<u64, (u32, Held)>,
 }
 
-/// Pages with their stamps and homes.
+/// Pages with their stamps and page LSNs.
 type Held = BTreeMap<u64, (u64, u64)>;
 
 impl Model {
@@ -47,23 +47,25 @@ impl Model {
 
     fn change(&mut self, change: &Change) {
         match change {
-            Change::Write { object, page, bytes, home } => {
+            Change::Write { object, page, bytes, page_lsn } => {
                 let entry = self.objects.entry(object.slot).or_insert((object.generation, BTreeMap::new()));
                 if entry.0 < object.generation {
                     *entry = (object.generation, BTreeMap::new());
                 }
                 if entry.0 == object.generation {
-                    entry.1.insert(page.0, (stamp(bytes), home.0));
+                    entry.1.insert(page.0, (stamp(bytes), page_lsn.0));
                 }
             }
             Change::Cut { object, pages, sequence } => {
                 if let Some(held) = self.held(*object) {
-                    held.retain(|page, (_, home)| !pages.contains(&PageNo(*page)) || *home >= sequence.0);
+                    held.retain(|page, (_, page_lsn)| {
+                        !pages.contains(&PageNo(*page)) || *page_lsn >= sequence.0
+                    });
                 }
             }
             Change::Delete { object, sequence } => {
                 if let Some(held) = self.held(*object) {
-                    held.retain(|_, (_, home)| *home >= sequence.0);
+                    held.retain(|_, (_, page_lsn)| *page_lsn >= sequence.0);
                     if held.is_empty() {
                         self.objects.remove(&object.slot);
                     }
@@ -102,7 +104,7 @@ impl Model {
             let expected = held.and_then(|(_, pages)| pages.get(&want.page.0)).copied();
             let found = match &want.found {
                 Ok(Found::Hole) => None,
-                Ok(Found::Page { bytes, home }) => Some((stamp(bytes), home.0)),
+                Ok(Found::Page { bytes, page_lsn }) => Some((stamp(bytes), page_lsn.0)),
                 Err(error) => return Some(error.to_string()),
             };
             if found != expected {
@@ -166,7 +168,7 @@ impl Work {
             _ => {
                 self.stamps += 1;
                 let stamp = self.stamps << 8 | 1;
-                Change::Write { object, page: PageNo(self.page()), bytes: page(stamp), home: sequence }
+                Change::Write { object, page: PageNo(self.page()), bytes: page(stamp), page_lsn: sequence }
             }
         }
     }

@@ -69,7 +69,7 @@ impl Device for Slow {
 fn write(store: &Store, pages: std::ops::Range<u64>, sequence: u64) {
     let page = |page| {
         let bytes = Arc::new(Box::new(Page([sequence as u8; BLOCK_BYTES])));
-        Change::Write { object: OBJECT, page: PageNo(page), bytes, home: Sequence(sequence) }
+        Change::Write { object: OBJECT, page: PageNo(page), bytes, page_lsn: Sequence(sequence) }
     };
     let changes: Vec<Change> = pages.map(page).collect();
     store.apply(&changes).expect("a sound device with space");
@@ -88,7 +88,7 @@ fn unpinned(store: &Store, want: &mut Want) {
     let mut bytes = Page::zeroed();
     let read = store.device.read(entry.place, std::slice::from_mut(&mut bytes));
     let intact = read.map_err(Into::into).and_then(|()| store.intact(want.object, want.page, &entry, &bytes));
-    want.found = intact.map(|()| Found::Page { bytes, home: entry.home });
+    want.found = intact.map(|()| Found::Page { bytes, page_lsn: entry.page_lsn });
 }
 
 fn readers_and_a_writer(read: fn(&Store, &mut Want)) {
@@ -106,7 +106,7 @@ fn readers_and_a_writer(read: fn(&Store, &mut Want)) {
                 let mut want = Want::new(OBJECT, PageNo(3));
                 read(&store, &mut want);
                 match want.found {
-                    Ok(Found::Page { bytes, home }) => assert_eq!(u64::from(bytes.0[0]), home.0),
+                    Ok(Found::Page { bytes, page_lsn }) => assert_eq!(u64::from(bytes.0[0]), page_lsn.0),
                     other => panic!("a page that was always there: {other:?}"),
                 }
             })

@@ -106,7 +106,7 @@ struct Row {
     writes: u64,
     seconds: f64,
     /// Pages taken home: fewer than were written, where a page was written to again before.
-    pages_home: u64,
+    pages_stored: u64,
     written: PerPage,
     predicted: PerPage,
     micros: Latency,
@@ -143,7 +143,7 @@ struct Wait {
     /// What the cleaner moved, in segments.
     segments_moved: f64,
     /// Pages that the store was given, and checkpoints that it made.
-    pages_home: u64,
+    pages_stored: u64,
     checkpoints: u64,
     /// The longest call to one of the disks that ended.
     disk_ms: f64,
@@ -158,7 +158,7 @@ impl Wait {
         Wait {
             ms: asked.elapsed().as_secs_f64() * 1000.0,
             segments_moved: moved as f64 / stack.store.segment_blocks() as f64,
-            pages_home: now.pages_written - before.pages_written,
+            pages_stored: now.pages_written - before.pages_written,
             checkpoints: now.checkpoints - before.checkpoints,
             disk_ms: calls.max().unwrap_or_default().as_secs_f64() * 1000.0,
         }
@@ -167,10 +167,10 @@ impl Wait {
 
 impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Wait { ms, segments_moved, pages_home, checkpoints, disk_ms } = self;
+        let Wait { ms, segments_moved, pages_stored, checkpoints, disk_ms } = self;
         write!(
             f,
-            "{ms:.1} ms, in which {segments_moved:.2} segments were moved, {pages_home} pages went home, there were \
+            "{ms:.1} ms, in which {segments_moved:.2} segments were moved, {pages_stored} pages went home, there were \
              {checkpoints} checkpoints, and the longest call to a disk took {disk_ms:.1} ms"
         )
     }
@@ -227,15 +227,15 @@ fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Re
     let total = stack.store.space().total;
     let (file, pages) = fill(stack, total * percent / 100)?;
     wait(|done| stack.fs.sync(done))?;
-    let (before, home) = (stack.store.counters(), stack.cache.status().counters.pages_home);
+    let (before, home) = (stack.store.counters(), stack.cache.status().counters.pages_stored);
     let filled_by = home / before.batches.max(1);
     let (writes, begun) = (args.times * total, Instant::now());
     let mut waits = write_all(stack, file, writes, load, pages)?;
     let seconds = begun.elapsed().as_secs_f64();
-    let Cached { pages_home, cleaned_while_parked: cleaned, .. } = stack.cache.status().counters;
-    let pages_home = (pages_home - home).max(1);
+    let Cached { pages_stored, cleaned_while_parked: cleaned, .. } = stack.cache.status().counters;
+    let pages_stored = (pages_stored - home).max(1);
     let after = stack.store.counters();
-    let of = |count: fn(&Counters) -> u64| (count(&after) - count(&before)) as f64 / pages_home as f64;
+    let of = |count: fn(&Counters) -> u64| (count(&after) - count(&before)) as f64 / pages_stored as f64;
     let batches = (after.batches - before.batches).max(1);
     waits.nanos.sort_unstable();
     let micros =
@@ -247,9 +247,9 @@ fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Re
         segment_bytes: stack.store.segment_blocks() * PAGE_BYTES,
         writes,
         seconds,
-        pages_home,
+        pages_stored,
         written: PerPage { data: 1.0 + of(|now| now.pages_cleaned), all: of(|now| now.blocks_written) },
-        predicted: predict(stack, load, (pages, filled_by), (writes, pages_home / batches)),
+        predicted: predict(stack, load, (pages, filled_by), (writes, pages_stored / batches)),
         micros: Latency { median: micros(0.5), p99: micros(0.99), p9999: micros(0.9999) },
         moved_until_let_in: cleaned as f64 / stack.store.segment_blocks() as f64,
         slowest: waits.slowest,

@@ -307,7 +307,7 @@ fn print_run(run: &Started) {
     line(&format!("ready, from the command to its return (target {READY_MS})"), run.ready_ms, "ms");
     line("of it: the buffer's log", part("buffer_ms"), "ms");
     line("          meanwhile the store's tables and log", part("store_ms"), "ms");
-    line("          and after them the metadata of all files", part("metadata_at_home_ms"), "ms");
+    line("          and after them the metadata of all files", part("preload_ms"), "ms");
     line("          one of the media was being read for", part("media_read_ms"), "ms");
     line("       then new roots", part("begin_ms"), "ms");
     line("       and what was newer of the metadata", part("metadata_ms"), "ms");

@@ -30,7 +30,7 @@ pub(crate) fn print(report: &Value) {
     let dirty = &report["dirty"];
     let seconds = dirty["age_ms"].as_u64().unwrap_or(0) as f64 / 1000.0;
     println!(
-        "  not home   {} in {} pages, the oldest {seconds:.1} s old",
+        "  not stored {} in {} pages, the oldest {seconds:.1} s old",
         size(&dirty["bytes"]),
         dirty["pages"]
     );
@@ -72,7 +72,7 @@ fn print_trouble(report: &Value) {
         return;
     }
     println!(
-        "  STUCK      {} pages and cuts cannot go home; they stay in the buffer, durable:",
+        "  STUCK      {} pages and cuts cannot be written back; they stay in the buffer, durable:",
         stuck["count"]
     );
     for one in stuck["some"].as_array().into_iter().flatten() {

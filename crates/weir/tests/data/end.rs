@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const ENOTCONN: i32 = 107;
 const ECONNABORTED: i32 = 103;
 
-/// Commits that wait for an hour: what is there afterwards was taken home by the clean end.
+/// Commits that wait for an hour: what is there afterwards was written back by the clean end.
 const NO_COMMITS: [&str; 2] = ["--commit-interval", "3600000"];
 
 fn create(mounted: &Mounted, name: &str) -> File {
@@ -26,7 +26,7 @@ fn is_gone(outcome: std::io::Result<impl Sized>) {
 }
 
 #[test]
-fn every_polite_signal_unmounts_and_takes_everything_home() {
+fn every_polite_signal_unmounts_and_writes_everything_back() {
     if !can_mount() {
         return;
     }
@@ -39,7 +39,7 @@ fn every_polite_signal_unmounts_and_takes_everything_home() {
         assert!(!is_mounted(mounted.dir()), "{signal}");
         drop(mounted);
         let mounted = sandbox.mount();
-        assert_eq!(fs::read_to_string(mounted.path(signal)).expect("it went home"), signal);
+        assert_eq!(fs::read_to_string(mounted.path(signal)).expect("it was written back"), signal);
         mounted.unmount();
         succeeds(weir().arg("check").arg(sandbox.store()));
     }
@@ -67,7 +67,7 @@ fn a_busy_mount_ends_with_its_last_user_and_loses_nothing() {
     drop(file);
     assert!(mounted.ended().success(), "{}", mounted.messages());
     let mounted = sandbox.mount();
-    assert_eq!(fs::read(mounted.path("file")).expect("it went home"), b"after the signal");
+    assert_eq!(fs::read(mounted.path("file")).expect("it was written back"), b"after the signal");
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_second_signal_ends_a_busy_mount_and_loses_nothing_that_was_written() {
     drop(mounted);
     // A mount of the store that is there now is none of the old daemon's business.
     let mounted = sandbox.mount();
-    assert_eq!(fs::read(mounted.path("file")).expect("it went home"), vec![7; 100_000]);
+    assert_eq!(fs::read(mounted.path("file")).expect("it was written back"), vec![7; 100_000]);
     mounted.unmount();
     succeeds(weir().arg("check").arg(sandbox.store()));
 }

@@ -64,7 +64,7 @@ fn what_is_stored_into_a_private_mapping_stays_there() {
 }
 
 #[test]
-fn a_mapping_outlives_its_descriptor_and_what_it_holds_goes_home_with_the_unmount() {
+fn a_mapping_outlives_its_descriptor_and_what_it_holds_is_written_back_with_the_unmount() {
     if !can_mount() {
         return;
     }

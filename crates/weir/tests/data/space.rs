@@ -32,7 +32,7 @@ fn layout(file: &File) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn holes_and_data_are_found_before_and_after_they_go_home() {
+fn holes_and_data_are_found_before_and_after_they_are_stored() {
     if !can_mount() {
         return;
     }

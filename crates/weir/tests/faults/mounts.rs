@@ -112,13 +112,13 @@ fn a_store_that_fails_is_named_and_loses_nothing() {
         wait_for(&mounted, "stalled", |status| status["stalled"].is_string());
         let said = mounted.status()["stalled"].as_str().expect("why").to_owned();
         assert!(said.contains("store"), "round {round}: {said}");
-        wait_for_message(&mounted, "nothing has gone home");
+        wait_for_message(&mounted, "nothing has been written back");
         assert_records(&mounted, acknowledged);
         if round % 2 == 0 {
-            // It comes back: everything goes home.
+            // It comes back: everything is written back.
             faulty.mend();
-            wait_for(&mounted, "home", |status| status["dirty"]["pages"] == 0);
-            wait_for_message(&mounted, "pages go home again");
+            wait_for(&mounted, "stored", |status| status["dirty"]["pages"] == 0);
+            wait_for_message(&mounted, "pages are written back again");
             mounted.unmount();
         } else {
             mounted.kill();
@@ -223,7 +223,7 @@ fn a_buffer_that_is_gone_for_good_takes_nothing_with_it() {
 }
 
 #[test]
-fn a_buffer_that_can_only_be_read_goes_home_from_there() {
+fn a_buffer_that_can_only_be_read_is_written_back_from_there() {
     if !can_mount() {
         return;
     }
@@ -280,7 +280,7 @@ fn media_that_fail_every_nth_call_lose_nothing_that_was_acknowledged() {
             if let Some(file) = &mut scratch {
                 let _ = file.write_all(&vec![round as u8; 2_000_000]);
             }
-            // Until something of it was on its way home.
+            // Until something of it was being written back.
             let (begun, failed) = (Instant::now(), faulty.media.store.failed());
             while faulty.media.store.failed() == failed && begun.elapsed() < Duration::from_secs(5) {
                 std::thread::sleep(Duration::from_millis(10));
@@ -310,7 +310,7 @@ fn media_that_vanish_and_come_back_lose_nothing_that_was_acknowledged() {
     assert_eq!(acknowledged, 200, "the store is not needed for a sync");
     wait_for(&mounted, "stalled", |status| status["stalled"].is_string());
     faulty.media.store.set([None; 3]);
-    wait_for(&mounted, "home", |status| status["dirty"]["pages"] == 0 && status["stalled"].is_null());
+    wait_for(&mounted, "stored", |status| status["dirty"]["pages"] == 0 && status["stalled"].is_null());
     // Then both, as when a cable is pulled.
     faulty.media.store.set(gone);
     faulty.media.buffer.set(gone);

@@ -65,7 +65,7 @@ fn statfs_counts_inodes_and_bytes_and_neither_runs_out_unannounced() {
     assert_eq!(used(&full), used(&empty) + 500);
     assert!(full.f_ffree < empty.f_ffree);
     fs::write(mounted.path("big"), vec![1; 8 << 20]).expect("a big file");
-    // What is not home yet counts for more; after an unmount it is home.
+    // What is not stored yet counts for more; after an unmount it is stored.
     mounted.unmount();
     let mounted = open_to_all(&sandbox);
     let now = || rustix::fs::statvfs(mounted.dir()).expect("statfs");
