@@ -9,141 +9,123 @@
 
 use crate::counters::count;
 use crate::error::StoreError;
+use crate::log::Log;
 use crate::map::Map;
-use crate::policy::{Class, ahead, low_mark};
-use crate::store::{Store, Writer};
+use crate::shared::Shared;
 use device::{BLOCK_BYTES, Block};
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
-impl Map {
-    /// Free segments that the store should have: the reserves, what is reserved, and what cleaning keeps in hand.
-    fn wanted_below(&self) -> u64 {
-        self.floor(Class::Reservation) + low_mark(self.segments.held()) + self.reserved_segments()
+/// Finds out which segments have space below, and asks for some for those that the store will need first. Where there is none, the
+/// store is what it has.
+pub(crate) fn take_stock(shared: &Shared, log: &mut Log) -> Result<(), StoreError> {
+    let Some(known) = shared.medium.device().allocated() else { return Ok(()) };
+    shared.map_mut().nodes.segments.take_stock(&joined(known));
+    if log.is_fresh() {
+        // An older weir did not ask for their space.
+        let mut segments = vec![log.cursor().segment, log.cursor().next];
+        segments.retain(|&segment| shared.map().nodes.segments.get(segment).has_holes);
+        log.set_fresh(segments.into_iter().all(|segment| allocate(shared, segment).is_ok()));
     }
+    let wanted = shared.map().wanted_below();
+    allocate_up_to(shared, wanted).map(drop)
+}
 
-    fn ahead(&self) -> u64 {
-        ahead(self.segments.held(), self.segments.geometry.segment_blocks)
-    }
+/// Whether the file system below should be asked for more space: soon free segments will be wanted; or it was full, and may not
+/// be any more.
+pub(crate) fn allocation_is_due(shared: &Shared) -> bool {
+    let map = shared.map();
+    let is_low = || map.nodes.segments.free_count() < map.wanted_below() + map.ahead();
+    map.nodes.segments.bare_count() > 0 && (shared.medium.is_known_full_below() || is_low())
+}
 
-    /// Free segments beyond which dead ones are trimmed.
-    pub(crate) fn kept_from_trims(&self) -> u64 {
-        self.wanted_below() + 4 * self.ahead()
+/// Asks the file system below for as much space as will be needed soon. `false` if it is full.
+///
+/// # Errors
+/// The device's, but for a file system that is full.
+pub(crate) fn allocate_ahead(shared: &Shared) -> Result<bool, StoreError> {
+    let goal = {
+        let map = shared.map();
+        map.wanted_below() + 2 * map.ahead()
+    };
+    allocate_up_to(shared, goal)?;
+    Ok(!shared.medium.is_known_full_below())
+}
+
+/// Asks it for more than that, because somebody needs it now. `false` if there is no more than before.
+///
+/// # Errors
+/// The same.
+pub(crate) fn allocate_more(shared: &Shared) -> Result<bool, StoreError> {
+    let goal = {
+        let map = shared.map();
+        (map.wanted_below() + 2 * map.ahead()).max(map.nodes.segments.free_count() + map.ahead())
+    };
+    Ok(allocate_up_to(shared, goal)? > 0)
+}
+
+/// Whether asking for more may help: there are segments without space, and the file system below was not full the last time.
+pub(crate) fn may_allocate(shared: &Shared) -> bool {
+    !shared.medium.is_known_full_below() && shared.map().nodes.segments.bare_count() > 0
+}
+
+/// Bytes that are left in the file system below, if it has no space for a segment that the store could use.
+pub(crate) fn full_below(shared: &Shared) -> Option<u64> {
+    let spare = shared.medium.device().spare_blocks();
+    let map = shared.map();
+    let is_full = spare.is_some_and(|spare| spare < shared.medium.geometry().segment_blocks);
+    let counts = map.nodes.segments.bare_count() > 0 && (is_full || shared.medium.is_known_full_below());
+    counts.then(|| spare.unwrap_or(0) * BLOCK_BYTES as u64)
+}
+
+/// Why there is no space.
+pub(crate) fn full(shared: &Shared, map: &Map) -> StoreError {
+    match map.nodes.segments.bare_count() {
+        0 => StoreError::Full,
+        _ => StoreError::FullBelow { device: shared.medium.name() },
     }
 }
 
-impl Store {
-    /// Finds out which segments have space below, and asks for some for those that the store will need first. Where there is none, the
-    /// store is what it has.
-    pub(crate) fn take_stock(&self, writer: &mut Writer) -> Result<(), StoreError> {
-        let Some(known) = self.device.allocated() else { return Ok(()) };
-        self.map_mut().segments.take_stock(&joined(known));
-        if writer.log_is_fresh {
-            // An older weir did not ask for their space.
-            let mut log = vec![writer.log.segment, writer.log.next];
-            log.retain(|&segment| self.map().segments.get(segment).has_holes);
-            writer.log_is_fresh = log.into_iter().all(|segment| self.allocate(segment).is_ok());
-        }
-        let wanted = self.map().wanted_below();
-        self.allocate_up_to(wanted).map(drop)
-    }
-
-    /// Whether the file system below should be asked for more space: soon free segments will be wanted; or it was full, and may not
-    /// be any more.
-    pub fn allocation_is_due(&self) -> bool {
-        let map = self.map();
-        let is_low = || map.segments.free_count() < map.wanted_below() + map.ahead();
-        map.segments.bare_count() > 0 && (self.is_known_full_below() || is_low())
-    }
-
-    /// Asks the file system below for as much space as will be needed soon. `false` if it is full.
-    ///
-    /// # Errors
-    /// The device's, but for a file system that is full.
-    pub fn allocate_ahead(&self) -> Result<bool, StoreError> {
-        let goal = {
-            let map = self.map();
-            map.wanted_below() + 2 * map.ahead()
-        };
-        self.allocate_up_to(goal)?;
-        Ok(!self.is_known_full_below())
-    }
-
-    /// Asks it for more than that, because somebody needs it now. `false` if there is no more than before.
-    ///
-    /// # Errors
-    /// The same.
-    pub fn allocate_more(&self) -> Result<bool, StoreError> {
-        let goal = {
-            let map = self.map();
-            (map.wanted_below() + 2 * map.ahead()).max(map.segments.free_count() + map.ahead())
-        };
-        Ok(self.allocate_up_to(goal)? > 0)
-    }
-
-    /// Whether the file system below had no space for a segment when it was last asked.
-    pub fn is_known_full_below(&self) -> bool {
-        self.is_full_below.load(Ordering::Relaxed)
-    }
-
-    /// Whether asking for more may help: there are segments without space, and the file system below was not full the last time.
-    pub fn may_allocate(&self) -> bool {
-        !self.is_known_full_below() && self.map().segments.bare_count() > 0
-    }
-
-    /// Bytes that are left in the file system below, if it has no space for a segment that the store could use.
-    pub fn full_below(&self) -> Option<u64> {
-        let spare = self.device.spare_blocks();
-        let map = self.map();
-        let is_full = spare.is_some_and(|spare| spare < self.geometry.segment_blocks);
-        let counts = map.segments.bare_count() > 0 && (is_full || self.is_known_full_below());
-        counts.then(|| spare.unwrap_or(0) * BLOCK_BYTES as u64)
-    }
-
-    /// Why there is no space.
-    pub(crate) fn full(&self, map: &Map) -> StoreError {
-        match map.segments.bare_count() {
-            0 => StoreError::Full,
-            _ => StoreError::FullBelow { device: self.device.name().to_owned() },
-        }
-    }
-
-    /// Asks for space until `goal` segments are free, or there is no more. Returns how many got some. No lock is held while the file
-    /// system is asked; in it stays what others cannot have either, as ext4 keeps some for the administrator.
-    pub(crate) fn allocate_up_to(&self, goal: u64) -> Result<u64, StoreError> {
-        let (mut allocated, mut is_full) = (0, false);
-        while !is_full {
-            let has_space =
-                self.device.spare_blocks().is_none_or(|spare| spare >= self.geometry.segment_blocks);
-            let Some(segment) = self.bare_below(goal) else { break };
-            let outcome = if has_space { self.allocate(segment) } else { Err(StoreError::Full) };
-            match outcome {
-                Ok(()) => allocated += 1,
-                Err(error) => {
-                    self.map_mut().segments.stays_bare(segment);
-                    if !error.is_full() {
-                        return Err(error);
-                    }
-                    is_full = true;
+/// Asks for space until `goal` segments are free, or there is no more. Returns how many got some. No lock is held while the file
+/// system is asked; in it stays what others cannot have either, as ext4 keeps some for the administrator.
+pub(crate) fn allocate_up_to(shared: &Shared, goal: u64) -> Result<u64, StoreError> {
+    let (mut allocated, mut is_full) = (0, false);
+    while !is_full {
+        let has_space = shared
+            .medium
+            .device()
+            .spare_blocks()
+            .is_none_or(|spare| spare >= shared.medium.geometry().segment_blocks);
+        let Some(segment) = bare_below(shared, goal) else { break };
+        let outcome = if has_space { allocate(shared, segment) } else { Err(StoreError::Full) };
+        match outcome {
+            Ok(()) => allocated += 1,
+            Err(error) => {
+                shared.map_mut().nodes.segments.stays_bare(segment);
+                if !error.is_full() {
+                    return Err(error);
                 }
+                is_full = true;
             }
         }
-        self.is_full_below.store(is_full, Ordering::Relaxed);
-        Ok(allocated)
     }
+    shared.medium.set_full_below(is_full);
+    Ok(allocated)
+}
 
-    /// A segment to ask for space for, while fewer than `goal` are free.
-    fn bare_below(&self, goal: u64) -> Option<u32> {
-        let mut map = self.map_mut();
-        if map.segments.free_count() < goal { map.segments.take_bare() } else { None }
-    }
+/// A segment to ask for space for, while fewer than `goal` are free.
+fn bare_below(shared: &Shared, goal: u64) -> Option<u32> {
+    let mut map = shared.map_mut();
+    if map.nodes.segments.free_count() < goal { map.nodes.segments.take_bare() } else { None }
+}
 
-    fn allocate(&self, segment: u32) -> Result<(), StoreError> {
-        self.device.allocate(self.geometry.start(segment), self.geometry.segment_blocks)?;
-        count(&self.counting.segments_allocated, 1);
-        self.map_mut().segments.has_space(segment);
-        Ok(())
-    }
+fn allocate(shared: &Shared, segment: u32) -> Result<(), StoreError> {
+    shared
+        .medium
+        .device()
+        .allocate(shared.medium.geometry().start(segment), shared.medium.geometry().segment_blocks)?;
+    count(&shared.medium.counting().segments_allocated, 1);
+    shared.map_mut().nodes.segments.has_space(segment);
+    Ok(())
 }
 
 /// The same blocks in as few ranges as they take.

@@ -1,39 +1,14 @@
 //! Walking all of the map, each node once, however many objects share it.
 
+use crate::blocks::Blocks;
 use crate::error::StoreError;
 use crate::format::{INNER_CHILDREN, LEAF_OBJECTS, LEAF_PAGES};
 use crate::map::{Body, Map, NodeId, PageEntry, Pages, Tree};
-use crate::store::{Store, Writer};
-use crate::superblock::Geometry;
+use crate::shared::Shared;
 use crate::volume::VolumeId;
+use crate::writer::Writer;
 use device::{Block, ObjectId, PageNo};
 use std::collections::BTreeMap;
-
-/// One bit for each block of the device.
-#[derive(Debug)]
-pub(crate) struct Blocks(Vec<u64>);
-
-impl Blocks {
-    pub(crate) fn none(geometry: &Geometry) -> Blocks {
-        Blocks(vec![0; geometry.total_blocks.div_ceil(64) as usize])
-    }
-
-    /// Adds a block; `true` if it was not there.
-    pub(crate) fn add(&mut self, at: Block) -> bool {
-        let Some(word) = self.0.get_mut((at.0 / 64) as usize) else { return false };
-        let bit = 1 << (at.0 % 64);
-        let new = *word & bit == 0;
-        *word |= bit;
-        new
-    }
-
-    /// How many of a segment's blocks are there.
-    pub(crate) fn in_segment(&self, geometry: &Geometry, segment: u32) -> u32 {
-        let start = geometry.start(segment).0;
-        let has = |at: &u64| self.0[(at / 64) as usize] >> (at % 64) & 1 == 1;
-        (start..start + geometry.segment_blocks).filter(has).count() as u32
-    }
-}
 
 /// The first that a walk found to refer to something; others may share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -64,87 +39,77 @@ impl Visit {
     }
 }
 
-impl Store {
-    /// Visits every node once. Returns how many references each has. The caller holds the writer's lock.
-    pub(crate) fn walk(&self, meet: &mut dyn FnMut(Met<'_>)) -> BTreeMap<NodeId, u32> {
-        let mut references = BTreeMap::new();
-        let mut todo = Vec::new();
-        let root = |tree: Tree, volume, object| Visit {
-            id: tree.root,
-            height: tree.height,
-            index: 0,
-            volume,
-            object,
-        };
-        {
-            let map = self.map();
-            // What is dying has lost its place in any object; its height matters to nobody.
-            let dying = |&id: &NodeId| root(Tree { root: id, height: 0 }, VolumeId::MAIN, None);
-            todo.extend(map.dying.iter().map(dying));
-            let trees = map.volumes.iter().rev();
-            todo.extend(trees.map(|(&id, volume)| root(volume.objects, id, None)));
-        }
-        while let Some(at) = todo.pop() {
-            if !at.id.is_some() {
-                continue;
-            }
-            let count = references.entry(at.id).or_insert(0);
-            *count += 1;
-            if *count > 1 {
-                continue;
-            }
-            match self.resolve(|map| map.node(at.id).map(|node| node.body.clone())) {
-                Err(error) => meet(Met::Lost(at.owner(), error)),
-                Ok(Body::Inner(children)) => {
-                    let step = INNER_CHILDREN.saturating_pow(u32::from(at.height.saturating_sub(1)));
-                    let below = children.iter().zip(0..).map(|(&id, number)| Visit {
-                        id,
-                        height: at.height.saturating_sub(1),
-                        index: at.index.saturating_add(step.saturating_mul(number)),
-                        volume: at.volume,
-                        object: at.object,
-                    });
-                    todo.extend(below.filter(|visit| visit.id.is_some()));
-                }
-                Ok(Body::Pages(entries)) => {
-                    let owner = at.owner().unwrap_or_default();
-                    for (entry, number) in entries.iter().zip(0..) {
-                        if !entry.is_hole() {
-                            let page = at.index.saturating_mul(LEAF_PAGES).saturating_add(number);
-                            meet(Met::Page(owner, PageNo(page), entry));
-                        }
-                    }
-                }
-                Ok(Body::Objects(entries)) => {
-                    for (entry, number) in entries.iter().zip(0..) {
-                        let Some(entry) = entry else { continue };
-                        let slot = at.index * LEAF_OBJECTS + number;
-                        let object = ObjectId { slot, generation: entry.generation };
-                        match &entry.pages {
-                            Pages::Tree(tree) => todo.push(root(*tree, at.volume, Some(object))),
-                            Pages::Inline(pages) => {
-                                let owner = Owner { volume: at.volume, object };
-                                pages.iter().for_each(|(page, entry)| meet(Met::Page(owner, *page, entry)));
-                            }
-                        }
-                    }
-                }
-            }
-        }
-        references
+/// Visits every node once. Returns how many references each has. The caller holds the writer's lock.
+pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(Met<'_>)) -> BTreeMap<NodeId, u32> {
+    let mut references = BTreeMap::new();
+    let mut todo = Vec::new();
+    let root =
+        |tree: Tree, volume, object| Visit { id: tree.root, height: tree.height, index: 0, volume, object };
+    {
+        let map = shared.map();
+        // What is dying has lost its place in any object; its height matters to nobody.
+        let dying = |id: NodeId| root(Tree { root: id, height: 0 }, VolumeId::MAIN, None);
+        todo.extend(map.volumes.dying().map(dying));
+        let trees = map.volumes.iter().rev();
+        todo.extend(trees.map(|(id, volume)| root(volume.objects, id, None)));
     }
+    while let Some(at) = todo.pop() {
+        if !at.id.is_some() {
+            continue;
+        }
+        let count = references.entry(at.id).or_insert(0);
+        *count += 1;
+        if *count > 1 {
+            continue;
+        }
+        match shared.resolve(|map| map.nodes.node(at.id).map(|node| node.body.clone())) {
+            Err(error) => meet(Met::Lost(at.owner(), error)),
+            Ok(Body::Inner(children)) => {
+                let step = INNER_CHILDREN.saturating_pow(u32::from(at.height.saturating_sub(1)));
+                let below = children.iter().zip(0..).map(|(&id, number)| Visit {
+                    id,
+                    height: at.height.saturating_sub(1),
+                    index: at.index.saturating_add(step.saturating_mul(number)),
+                    volume: at.volume,
+                    object: at.object,
+                });
+                todo.extend(below.filter(|visit| visit.id.is_some()));
+            }
+            Ok(Body::Pages(entries)) => {
+                let owner = at.owner().unwrap_or_default();
+                for (entry, number) in entries.iter().zip(0..) {
+                    if !entry.is_hole() {
+                        let page = at.index.saturating_mul(LEAF_PAGES).saturating_add(number);
+                        meet(Met::Page(owner, PageNo(page), entry));
+                    }
+                }
+            }
+            Ok(Body::Objects(entries)) => {
+                for (entry, number) in entries.iter().zip(0..) {
+                    let Some(entry) = entry else { continue };
+                    let slot = at.index * LEAF_OBJECTS + number;
+                    let object = ObjectId { slot, generation: entry.generation };
+                    match &entry.pages {
+                        Pages::Tree(tree) => todo.push(root(*tree, at.volume, Some(object))),
+                        Pages::Inline(pages) => {
+                            let owner = Owner { volume: at.volume, object };
+                            pages.iter().for_each(|(page, entry)| meet(Met::Page(owner, *page, entry)));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    references
 }
 
-impl Map {
-    /// The blocks of nodes, of the node table's pages, and of the newest tables' stream.
-    pub(crate) fn node_blocks(&self, writer: &Writer) -> Blocks {
-        let mut blocks = Blocks::none(&self.segments.geometry);
-        let nodes = self.table.iter().map(|(_, entry)| entry.place);
-        let pages = self.table.pages.iter().map(|page| page.place);
-        let tables = writer.tables.iter().flat_map(|extent| (0..extent.count).map(|i| extent.at.plus(i)));
-        nodes.chain(pages).chain(tables).filter(|&at| at != Block(0)).for_each(|at| {
-            blocks.add(at);
-        });
-        blocks
-    }
+/// The blocks of nodes, of the node table's pages, and of the newest tables' stream.
+pub(crate) fn node_blocks(map: &Map, writer: &Writer) -> Blocks {
+    let mut blocks = Blocks::none(&map.nodes.segments.geometry);
+    let nodes = map.nodes.table.iter().map(|(_, entry)| entry.place);
+    let pages = map.nodes.table.pages.iter().map(|page| page.place);
+    nodes.chain(pages).chain(writer.table_blocks()).filter(|&at| at != Block(0)).for_each(|at| {
+        blocks.add(at);
+    });
+    blocks
 }

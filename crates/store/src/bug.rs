@@ -69,9 +69,9 @@ pub(crate) fn is_planted(_bug: PlantedBug) -> bool {
 #[cfg(feature = "planted-bugs")]
 #[derive(Default)]
 pub(crate) struct Planted {
-    pub(crate) missing_flush: AtomicBool,
-    pub(crate) late_copies: AtomicBool,
-    pub(crate) late_trims: AtomicBool,
+    missing_flush: AtomicBool,
+    late_copies: AtomicBool,
+    late_trims: AtomicBool,
     /// What a late copy or trim would have done already.
     delayed: Mutex<Vec<Delayed>>,
 }
@@ -86,6 +86,20 @@ pub(crate) enum Delayed {
 
 #[cfg(feature = "planted-bugs")]
 impl Planted {
+    pub(crate) fn plant(&self, bug: PlantedBug) {
+        let planted = match bug {
+            PlantedBug::MissingFlush => &self.missing_flush,
+            PlantedBug::RepointBeforeCopy => &self.late_copies,
+            PlantedBug::TrimAfterReuse => &self.late_trims,
+            other => unreachable!("{other:?} is another's"),
+        };
+        planted.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_missing_flush(&self) -> bool {
+        self.missing_flush.load(Ordering::Relaxed)
+    }
+
     /// Takes a copy if it is to be late; gives it back if not.
     pub(crate) fn copy_later(&self, blocks: Vec<(Block, Box<Page>)>) -> Option<Vec<(Block, Box<Page>)>> {
         self.later(&self.late_copies, Delayed::Copy(blocks, false)).map(|delayed| match delayed {

@@ -1,11 +1,13 @@
 //! Checking a whole store: every checksum, every count.
 
-use crate::audit::{Blocks, Met, Owner};
+use crate::audit::{Met, Owner, node_blocks, walk};
+use crate::blocks::Blocks;
 use crate::error::StoreError;
 use crate::map::{NodeId, PageEntry};
 use crate::segments::Use;
-use crate::store::{Store, Writer};
+use crate::shared::Shared;
 use crate::volume::VolumeId;
+use crate::writer::Writer;
 use device::{Block, ObjectId, PageNo, Read};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -76,156 +78,145 @@ impl Finding {
     }
 }
 
-impl Store {
-    /// Walks the whole map and reads every block that it refers to; `report` gets what is wrong: nodes and pages
-    /// whose bytes are not what was written, blocks where they should not be or used twice, wrong reference
-    /// counts, nodes that nothing refers to, wrong live counts. Changes wait meanwhile.
-    pub fn check(&self, report: &mut dyn FnMut(Finding)) {
-        let writer = self.lock_writer();
-        let audit = self.audit(report);
-        // With a node lost, what is below it cannot be counted.
-        if !audit.lost {
-            self.check_references(&audit.references, report);
-            self.check_live(&writer, &audit.data, report);
+/// Checks all of a store: see [`Store::check`](crate::Store::check).
+pub(crate) fn check(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Finding)) {
+    let audit = audit(shared, report);
+    // With a node lost, what is below it cannot be counted.
+    if !audit.lost {
+        check_references(shared, &audit.references, report);
+        check_live(shared, writer, &audit.data, report);
+    }
+}
+
+/// Repairs the counts of a store: see [`Store::repair`](crate::Store::repair).
+pub(crate) fn repair(
+    shared: &Shared,
+    writer: &mut Writer,
+    report: &mut dyn FnMut(Finding),
+) -> Result<Repaired, StoreError> {
+    writer.make_ready(shared)?;
+    let mut first_lost = None;
+    let audit = audit(shared, &mut |finding| {
+        if finding.page.is_none() {
+            first_lost.get_or_insert(finding.what.clone());
+        }
+        report(finding);
+    });
+    if let Some(what) = first_lost.filter(|_| audit.lost) {
+        return Err(StoreError::CannotCount { device: shared.medium.name(), what });
+    }
+    check_references(shared, &audit.references, report);
+    check_live(shared, writer, &audit.data, report);
+    let mut repaired = Repaired::default();
+    {
+        let mut map = shared.map_mut();
+        repaired.references = map.nodes.set_references(&audit.references);
+        let nodes = node_blocks(&map, writer);
+        for (number, segment) in map.nodes.segments.iter_mut() {
+            let live = audit.data.in_segment(shared.medium.geometry(), number)
+                + nodes.in_segment(shared.medium.geometry(), number);
+            repaired.segments += u64::from(live > segment.live);
+            segment.live = live;
+        }
+        map.nodes.segments.count_nodes();
+    }
+    writer.checkpoint_twice(shared)?;
+    Ok(repaired)
+}
+
+/// Walks everything and compares every checksum.
+fn audit(shared: &Shared, report: &mut dyn FnMut(Finding)) -> Audit {
+    let mut data = Blocks::none(shared.medium.geometry());
+    let mut batch: Vec<Entry> = Vec::new();
+    let mut lost = false;
+    let references = walk(shared, &mut |met| match met {
+        Met::Lost(owner, error) => {
+            lost = true;
+            report(Finding::of(owner, error.to_string()));
+        }
+        Met::Page(owner, page, entry) => {
+            let misplaced = misplaced(shared, entry.place, |usage| matches!(usage, Use::Log | Use::Moved));
+            if let Some(what) = misplaced {
+                let (page, place) = (Some(page), Some(entry.place));
+                report(Finding { page, place, ..Finding::of(Some(owner), what) });
+            } else if data.add(entry.place) {
+                batch.push((owner, page, *entry));
+            }
+            if batch.len() == BLOCKS_AT_ONCE {
+                check_data(shared, &mut batch, report);
+            }
+        }
+    });
+    check_data(shared, &mut batch, report);
+    check_places(shared, report);
+    Audit { data, references, lost }
+}
+
+/// Why a block cannot lie where it does, if it cannot.
+fn misplaced(shared: &Shared, place: Block, right: impl Fn(Use) -> bool) -> Option<String> {
+    let Some(segment) = shared.medium.geometry().segment(place) else {
+        return Some(format!("block {place} is outside all segments"));
+    };
+    let usage = shared.map().nodes.segments.get(segment).usage;
+    (!right(usage)).then(|| format!("block {place} is in segment {segment}, which is for {usage:?}"))
+}
+
+/// Nodes and pages of their table lie in segments for nodes, each in a block of its own.
+fn check_places(shared: &Shared, report: &mut dyn FnMut(Finding)) {
+    let nodes: Vec<(String, Block)> = {
+        let map = shared.map();
+        let nodes = map.nodes.table.iter().map(|(id, entry)| (format!("node {}", id.0), entry.place));
+        let pages = map.nodes.table.pages.iter().enumerate();
+        let pages = pages.map(|(number, page)| (format!("page {number} of the node table"), page.place));
+        nodes.chain(pages).filter(|(_, place)| *place != Block(0)).collect()
+    };
+    let mut taken = Blocks::none(shared.medium.geometry());
+    for (name, place) in nodes {
+        let twice = (!taken.add(place)).then(|| format!("block {place} is another's, too"));
+        if let Some(what) = misplaced(shared, place, |usage| usage == Use::Nodes).or(twice) {
+            report(Finding { place: Some(place), ..Finding::about(format!("{name}: {what}")) });
         }
     }
+}
 
-    /// Makes the counts what they should be: references, nodes that nothing refers to, live blocks; and writes them
-    /// with two checkpoints, both roots included. What `check` would find first is reported. Returns what was put
-    /// right; bytes that are gone stay errors where they are.
-    ///
-    /// # Errors
-    /// [`StoreError::NotBegun`]; [`StoreError::Corrupt`] where a node cannot be read, as what is below it cannot be
-    /// counted: nothing is changed then; the device's.
-    pub fn repair(&self, report: &mut dyn FnMut(Finding)) -> Result<Repaired, StoreError> {
-        // Its counts would be of before.
-        let mut cleaner = self.lock_cleaner();
-        cleaner.give_up(self);
-        let mut writer = self.lock_writer();
-        self.make_ready(&mut writer)?;
-        let mut first_lost = None;
-        let audit = self.audit(&mut |finding| {
-            if finding.page.is_none() {
-                first_lost.get_or_insert(finding.what.clone());
-            }
-            report(finding);
-        });
-        if let Some(what) = first_lost.filter(|_| audit.lost) {
-            return Err(StoreError::CannotCount { device: self.device.name().to_owned(), what });
-        }
-        self.check_references(&audit.references, report);
-        self.check_live(&writer, &audit.data, report);
-        let mut repaired = Repaired::default();
-        {
-            let mut map = self.map_mut();
-            repaired.references = map.set_references(&audit.references);
-            let nodes = map.node_blocks(&writer);
-            for (number, segment) in map.segments.iter_mut() {
-                let live =
-                    audit.data.in_segment(&self.geometry, number) + nodes.in_segment(&self.geometry, number);
-                repaired.segments += u64::from(live > segment.live);
-                segment.live = live;
-            }
-            map.segments.count_nodes();
-        }
-        self.checkpoint_once(&mut writer)?;
-        self.checkpoint_once(&mut writer)?;
-        Ok(repaired)
-    }
-
-    /// Walks everything and compares every checksum.
-    fn audit(&self, report: &mut dyn FnMut(Finding)) -> Audit {
-        let mut data = Blocks::none(&self.geometry);
-        let mut batch: Vec<Entry> = Vec::new();
-        let mut lost = false;
-        let references = self.walk(&mut |met| match met {
-            Met::Lost(owner, error) => {
-                lost = true;
-                report(Finding::of(owner, error.to_string()));
-            }
-            Met::Page(owner, page, entry) => {
-                let misplaced = self.misplaced(entry.place, |usage| matches!(usage, Use::Log | Use::Moved));
-                if let Some(what) = misplaced {
-                    let (page, place) = (Some(page), Some(entry.place));
-                    report(Finding { page, place, ..Finding::of(Some(owner), what) });
-                } else if data.add(entry.place) {
-                    batch.push((owner, page, *entry));
-                }
-                if batch.len() == BLOCKS_AT_ONCE {
-                    self.check_data(&mut batch, report);
-                }
-            }
-        });
-        self.check_data(&mut batch, report);
-        self.check_places(report);
-        Audit { data, references, lost }
-    }
-
-    /// Why a block cannot lie where it does, if it cannot.
-    fn misplaced(&self, place: Block, right: impl Fn(Use) -> bool) -> Option<String> {
-        let Some(segment) = self.geometry.segment(place) else {
-            return Some(format!("block {place} is outside all segments"));
+fn check_data(shared: &Shared, batch: &mut Vec<Entry>, report: &mut dyn FnMut(Finding)) {
+    batch.sort_by_key(|(_, _, entry)| entry.place);
+    let mut reads: Vec<Read> = batch.iter().map(|(_, _, entry)| Read::new(entry.place, 1)).collect();
+    shared.medium.device().read_batch(&mut reads);
+    for ((owner, page, entry), read) in batch.drain(..).zip(reads) {
+        let found = crc32c::crc32c(&read.pages[0].0);
+        let error = match read.result {
+            Err(error) => StoreError::from(error),
+            Ok(()) if found == entry.crc => continue,
+            Ok(()) => shared.medium.corrupt(entry.place, "data".to_owned(), entry.crc, found),
         };
-        let usage = self.map().segments.get(segment).usage;
-        (!right(usage)).then(|| format!("block {place} is in segment {segment}, which is for {usage:?}"))
+        let (place, what) = (Some(entry.place), error.to_string());
+        report(Finding { page: Some(page), place, ..Finding::of(Some(owner), what) });
     }
+}
 
-    /// Nodes and pages of their table lie in segments for nodes, each in a block of its own.
-    fn check_places(&self, report: &mut dyn FnMut(Finding)) {
-        let nodes: Vec<(String, Block)> = {
-            let map = self.map();
-            let nodes = map.table.iter().map(|(id, entry)| (format!("node {}", id.0), entry.place));
-            let pages = map.table.pages.iter().enumerate();
-            let pages = pages.map(|(number, page)| (format!("page {number} of the node table"), page.place));
-            nodes.chain(pages).filter(|(_, place)| *place != Block(0)).collect()
-        };
-        let mut taken = Blocks::none(&self.geometry);
-        for (name, place) in nodes {
-            let twice = (!taken.add(place)).then(|| format!("block {place} is another's, too"));
-            if let Some(what) = self.misplaced(place, |usage| usage == Use::Nodes).or(twice) {
-                report(Finding { place: Some(place), ..Finding::about(format!("{name}: {what}")) });
-            }
+fn check_references(shared: &Shared, counted: &BTreeMap<NodeId, u32>, report: &mut dyn FnMut(Finding)) {
+    let map = shared.map();
+    for (id, entry) in map.nodes.table.iter() {
+        let found = counted.get(&id).copied().unwrap_or(0);
+        if found != entry.references {
+            let what = format!("node {}: {found} references, the table says {}", id.0, entry.references);
+            report(Finding::about(what));
         }
     }
+}
 
-    fn check_data(&self, batch: &mut Vec<Entry>, report: &mut dyn FnMut(Finding)) {
-        batch.sort_by_key(|(_, _, entry)| entry.place);
-        let mut reads: Vec<Read> = batch.iter().map(|(_, _, entry)| Read::new(entry.place, 1)).collect();
-        self.device.read_batch(&mut reads);
-        for ((owner, page, entry), read) in batch.drain(..).zip(reads) {
-            let found = crc32c::crc32c(&read.pages[0].0);
-            let error = match read.result {
-                Err(error) => StoreError::from(error),
-                Ok(()) if found == entry.crc => continue,
-                Ok(()) => self.corrupt(entry.place, "data".to_owned(), entry.crc, found),
-            };
-            let (place, what) = (Some(entry.place), error.to_string());
-            report(Finding { page: Some(page), place, ..Finding::of(Some(owner), what) });
-        }
-    }
-
-    fn check_references(&self, counted: &BTreeMap<NodeId, u32>, report: &mut dyn FnMut(Finding)) {
-        let map = self.map();
-        for (id, entry) in map.table.iter() {
-            let found = counted.get(&id).copied().unwrap_or(0);
-            if found != entry.references {
-                let what = format!("node {}: {found} references, the table says {}", id.0, entry.references);
-                report(Finding::about(what));
-            }
-        }
-    }
-
-    fn check_live(&self, writer: &Writer, data: &Blocks, report: &mut dyn FnMut(Finding)) {
-        let map = self.map();
-        let nodes = map.node_blocks(writer);
-        for (number, segment) in map.segments.iter() {
-            let found = data.in_segment(&self.geometry, number) + nodes.in_segment(&self.geometry, number);
-            // Shared blocks that were overwritten still count until the next recount.
-            let too_high_is_right = matches!(segment.usage, Use::Log | Use::Moved);
-            if found > segment.live || found < segment.live && !too_high_is_right {
-                let what = format!("segment {number}: {found} live blocks, the table says {}", segment.live);
-                report(Finding::about(what));
-            }
+fn check_live(shared: &Shared, writer: &Writer, data: &Blocks, report: &mut dyn FnMut(Finding)) {
+    let map = shared.map();
+    let nodes = node_blocks(&map, writer);
+    for (number, segment) in map.nodes.segments.iter() {
+        let found = data.in_segment(shared.medium.geometry(), number)
+            + nodes.in_segment(shared.medium.geometry(), number);
+        // Shared blocks that were overwritten still count until the next recount.
+        let too_high_is_right = matches!(segment.usage, Use::Log | Use::Moved);
+        if found > segment.live || found < segment.live && !too_high_is_right {
+            let what = format!("segment {number}: {found} live blocks, the table says {}", segment.live);
+            report(Finding::about(what));
         }
     }
 }

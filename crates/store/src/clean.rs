@@ -18,7 +18,8 @@ use crate::error::StoreError;
 use crate::map::{Holder, Move, NodeId, Purpose, Wanted};
 use crate::policy::{Budget, Class, blocks_per_step, choose, segments_per_round};
 use crate::segments::Use;
-use crate::store::Store;
+use crate::shared::Shared;
+use crate::writer::WriterLock;
 use device::{Block, Page};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,7 +49,13 @@ pub enum Cleaning {
 #[derive(Default)]
 pub(crate) struct Cleaner {
     round: Option<Round>,
-    /// Where moved blocks go: a segment that is open for them, and the next block in it.
+    copies: Copies,
+}
+
+/// Where moved blocks go.
+#[derive(Default)]
+struct Copies {
+    /// A segment that is open for them, and the next block in it.
     at: Option<(u32, u64)>,
 }
 
@@ -70,165 +77,123 @@ struct Moving {
     holders: Vec<Holder>,
 }
 
-impl Store {
-    /// Cleans until a round has ended, and checkpoints where that is what it takes. Others may use the store
-    /// meanwhile: each step takes its locks anew.
-    ///
-    /// Returns whether segments died, or held less than was thought. Dead ones are free after two checkpoints.
-    ///
-    /// # Errors
-    /// Those of [`clean_step`](Store::clean_step), and of [`checkpoint`](Store::checkpoint).
-    pub fn clean(&self) -> Result<bool, StoreError> {
-        // What had been moved when two checkpoints were asked for.
-        let mut asked = None;
-        loop {
-            match self.clean_step()? {
-                Cleaning::Idle => return Ok(false),
-                Cleaning::Working => {}
-                Cleaning::Emptied(segments) => return Ok(segments > 0),
-                Cleaning::NeedsCheckpoint => {
-                    if asked.replace(self.counters().pages_cleaned) == Some(self.counters().pages_cleaned) {
-                        self.end_round();
-                        return Ok(false);
-                    }
-                    self.checkpoint_twice()?;
-                }
-            }
-        }
-    }
-
-    /// One bounded step of cleaning: it visits 64 nodes of the map, or moves an eighth of a segment, at most a MiB. Nobody waits
-    /// for more than the repointing of what one step moved; no I/O is done while a lock is held that readers or writers need.
-    ///
-    /// # Errors
-    /// [`StoreError::NotBegun`], [`StoreError::Stopped`], or the device's: the step may be tried again. A block
-    /// that cannot be read stays where it is, its segment with it, and is no error here.
-    pub fn clean_step(&self) -> Result<Cleaning, StoreError> {
-        self.step(&mut self.lock_cleaner())
-    }
-
-    pub(crate) fn step(&self, cleaner: &mut Cleaner) -> Result<Cleaning, StoreError> {
-        self.make_ready(&mut self.lock_writer())?;
-        let Cleaner { round, at } = cleaner;
+impl Cleaner {
+    /// One bounded step: see [`Store::clean_step`](crate::Store::clean_step).
+    pub(crate) fn step(&mut self, shared: &Shared, writer: &WriterLock) -> Result<Cleaning, StoreError> {
+        writer.lock().make_ready(shared)?;
+        let Cleaner { round, copies } = self;
         let Some(current) = round else {
-            *round = self.begin_round();
+            *round = Round::begin(shared);
             return Ok(if round.is_some() { Cleaning::Working } else { Cleaning::Idle });
         };
         let walks = !(current.counted && is_planted(PlantedBug::SettledEarly));
-        if walks && !self.visit_some(Purpose::Clean, NODES_PER_STEP).is_empty() {
-            self.bound_holders(current);
+        if walks && !shared.visit_some(Purpose::Clean, NODES_PER_STEP).is_empty() {
+            current.bound_holders(shared);
             return Ok(Cleaning::Working);
         }
         if !current.counted {
-            if let Some(lower) = self.believe_walk() {
+            if let Some(lower) = believe_walk(shared) {
                 current.emptied += lower;
                 current.counted = true;
             }
             return Ok(Cleaning::Working);
         }
         if let Some(&victim) = current.victims.first() {
-            return self.work_on(victim, current, at);
+            return current.work_on(victim, shared, writer, copies);
         }
-        let mut map = self.map_mut();
-        map.end_scan(Purpose::Clean);
-        map.segments.end_turn();
+        let mut map = shared.map_mut();
+        map.nodes.end_scan(Purpose::Clean);
+        map.nodes.segments.end_turn();
         let emptied = current.emptied;
         *round = None;
         Ok(Cleaning::Emptied(emptied))
     }
 
-    /// Ends a round that needs more space than two checkpoints have made: its victims are left alone until more of them
-    /// has died.
-    pub fn end_round(&self) {
-        self.lock_cleaner().give_up(self);
+    /// Ends a round for which there is no space: its victims are left alone until more of them has died.
+    pub(crate) fn give_up(&mut self, shared: &Shared) {
+        let Some(round) = self.round.take() else { return };
+        let mut map = shared.map_mut();
+        map.nodes.end_scan(Purpose::Clean);
+        map.nodes.segments.end_turn();
+        for victim in round.victims {
+            map.nodes.segments.unpin(shared.medium.geometry().start(victim));
+            map.nodes.segments.stuck(victim);
+        }
     }
+}
 
+impl Round {
     /// Chooses victims, and begins the walk that finds their holders; without any, if counts may be too high, just
     /// the walk that makes them exact.
-    fn begin_round(&self) -> Option<Round> {
-        let mut map = self.map_mut();
-        let geometry = self.geometry;
-        let free = map.segments.free_count().saturating_sub(map.floor(Class::Cleaner));
+    fn begin(shared: &Shared) -> Option<Round> {
+        let mut map = shared.map_mut();
+        let geometry = shared.medium.geometry();
+        let free = map.nodes.segments.free_count().saturating_sub(map.floor(Class::Cleaner));
         let budget = Budget {
             segment_blocks: geometry.segment_blocks,
-            segments: segments_per_round(map.segments.held()),
+            segments: segments_per_round(map.nodes.segments.held()),
             blocks: free * geometry.segment_blocks,
         };
-        let victims = choose(&map.segments.candidates(), &budget);
-        if victims.is_empty() && !map.segments.unsure {
+        let victims = choose(&map.nodes.segments.candidates(), &budget);
+        if victims.is_empty() && !map.nodes.segments.unsure {
             return None;
         }
-        map.segments.unsure = false;
-        victims.iter().for_each(|&victim| map.segments.pin(geometry.start(victim)));
-        map.begin_scan(Purpose::Clean, Wanted::In(victims.iter().copied().collect()));
+        map.nodes.segments.unsure = false;
+        victims.iter().for_each(|&victim| map.nodes.segments.pin(geometry.start(victim)));
+        let roots = map.roots();
+        map.nodes.begin_scan(
+            Purpose::Clean,
+            Wanted::In(victims.iter().copied().collect()),
+            roots.into_iter(),
+        );
         map.begin_pace(&victims);
         Some(Round { victims, counted: false, stuck: BTreeSet::new(), emptied: 0 })
     }
 
     /// Lets the last victims go while there are more holders than fit.
-    fn bound_holders(&self, round: &mut Round) {
-        let mut map = self.map_mut();
-        let Some(scan) = map.scan(Purpose::Clean) else { return };
+    fn bound_holders(&mut self, shared: &Shared) {
+        let mut map = shared.map_mut();
+        let Some(scan) = map.nodes.scan(Purpose::Clean) else { return };
         let mut gone = Vec::new();
-        while scan.holders > HOLDERS_MAX && round.victims.len() > 1 {
-            let victim = round.victims.pop().expect("more than one");
-            scan.unwant(victim, self.blocks_of(victim));
+        while scan.holders > HOLDERS_MAX && self.victims.len() > 1 {
+            let victim = self.victims.pop().expect("more than one");
+            scan.unwant(victim, shared.medium.geometry().blocks(victim));
             gone.push(victim);
         }
-        gone.into_iter().for_each(|victim| map.segments.unpin(self.geometry.start(victim)));
-    }
-
-    /// If the walk has met everything: how many segments hold less than was thought.
-    fn believe_walk(&self) -> Option<u64> {
-        let mut map = self.map_mut();
-        let scan = map.scan(Purpose::Clean).as_ref()?;
-        // Somebody may have made a node grey since the last visit.
-        if !scan.is_complete() {
-            return None;
-        }
-        if !scan.lost.is_empty() {
-            return Some(0);
-        }
-        count(&self.counting.walks, 1);
-        Some(map.segments.believe_marks())
+        gone.into_iter().for_each(|victim| map.nodes.segments.unpin(shared.medium.geometry().start(victim)));
     }
 
     /// Moves some of a victim's blocks, or settles it if there are none left.
     fn work_on(
-        &self,
+        &mut self,
         victim: u32,
-        round: &mut Round,
-        at: &mut Option<(u32, u64)>,
+        shared: &Shared,
+        writer: &WriterLock,
+        copies: &mut Copies,
     ) -> Result<Cleaning, StoreError> {
-        let some = self.some_held(victim, &round.stuck);
+        let some = self.some_held(victim, shared);
         if some.is_empty() {
-            return Ok(self.settle(victim, round));
+            return Ok(self.settle(victim, shared));
         }
-        self.holding_nodes(|| {
-            let failed = self.load(self.existing(some.values().flatten()));
+        shared.holding_nodes(|| {
+            let failed = shared.load(existing(shared, some.values().flatten()));
             let reachable = |(_, holders): &(&Block, &Vec<Holder>)| {
                 !holders.iter().any(|holder| failed.contains_key(&holder.node))
             };
-            round.stuck.extend(some.iter().filter(|one| !reachable(one)).map(|(&from, _)| from));
-            let moving = self.still_held(some.iter().filter(reachable));
-            self.move_blocks(victim, moving, round, at)
+            self.stuck.extend(some.iter().filter(|one| !reachable(one)).map(|(&from, _)| from));
+            let moving = still_held(shared, some.iter().filter(reachable));
+            self.move_blocks(victim, moving, shared, writer, copies)
         })
     }
 
-    /// The holders' nodes, without those that went since they were met.
-    fn existing<'a>(&self, holders: impl Iterator<Item = &'a Holder>) -> Vec<NodeId> {
-        let map = self.map();
-        holders.map(|holder| holder.node).filter(|&id| map.table.get(id).is_some()).collect()
-    }
-
     /// Some blocks of a victim with their holders.
-    fn some_held(&self, victim: u32, stuck: &BTreeSet<Block>) -> BTreeMap<Block, Vec<Holder>> {
-        let mut map = self.map_mut();
-        let Some(scan) = map.scan(Purpose::Clean) else { return BTreeMap::new() };
+    fn some_held(&self, victim: u32, shared: &Shared) -> BTreeMap<Block, Vec<Holder>> {
+        let mut map = shared.map_mut();
+        let Some(scan) = map.nodes.scan(Purpose::Clean) else { return BTreeMap::new() };
         let (mut some, mut holders) = (BTreeMap::new(), 0);
-        let blocks = blocks_per_step(self.geometry.segment_blocks);
-        for (&from, held) in scan.held.range(self.blocks_of(victim)) {
-            if stuck.contains(&from) {
+        let blocks = blocks_per_step(shared.medium.geometry().segment_blocks);
+        for (&from, held) in scan.held.range(shared.medium.geometry().blocks(victim)) {
+            if self.stuck.contains(&from) {
                 continue;
             }
             if some.len() == blocks || (holders + held.len() > HOLDERS_PER_STEP && holders > 0) {
@@ -243,185 +208,196 @@ impl Store {
         some
     }
 
-    /// Those of the blocks to which an entry refers still; the others are done with.
-    fn still_held<'a>(&self, some: impl Iterator<Item = (&'a Block, &'a Vec<Holder>)>) -> Vec<Moving> {
-        let mut map = self.map_mut();
-        let mut moving = Vec::new();
-        for (&from, holders) in some {
-            match holders.iter().find_map(|&holder| map.held_entry(holder, from)) {
-                Some(entry) => moving.push(Moving { from, crc: entry.crc, holders: holders.clone() }),
-                None => {
-                    if let Some(scan) = map.scan(Purpose::Clean) {
-                        scan.resolved(from);
-                    }
-                }
-            }
-        }
-        moving
-    }
-
     fn move_blocks(
-        &self,
+        &mut self,
         victim: u32,
         moving: Vec<Moving>,
-        round: &mut Round,
-        at: &mut Option<(u32, u64)>,
+        shared: &Shared,
+        writer: &WriterLock,
+        copies: &mut Copies,
     ) -> Result<Cleaning, StoreError> {
-        let mut pages = self.read_moving(moving, &mut round.stuck);
+        let mut pages = self.read_moving(moving, shared);
         if pages.is_empty() {
             return Ok(Cleaning::Working);
         }
-        let blocks_left = at.map_or(0, |(_, offset)| self.geometry.segment_blocks - offset);
-        let taken = u64::from(blocks_left < pages.len() as u64);
+        let taken = u64::from(copies.blocks_left(shared) < pages.len() as u64);
         let holders = pages.iter().map(|(one, _)| &one.holders[..]);
-        pages.truncate(self.map().moves_that_fit(holders, taken));
-        let Some((places, filled)) = self.places_for_moved(victim, pages.len(), at) else {
+        pages.truncate(shared.map().moves_that_fit(holders, taken));
+        let Some((places, filled)) = copies.places(victim, pages.len(), shared) else {
             return Ok(Cleaning::NeedsCheckpoint);
         };
-        let since = self.failed_flushes();
+        let since = shared.medium.failed_flushes();
         let (moving, pages): (Vec<Moving>, Vec<Page>) = pages.into_iter().unzip();
-        let copied = self.copy(&places, pages).and_then(|()| self.flush_since(since));
+        let copied = copy(shared, &places, pages).and_then(|()| shared.medium.flush_since(since));
         let repointed = match &copied {
-            Ok(()) => self.repoint(&moving, &places),
+            Ok(()) => repoint(shared, writer, &moving, &places),
             Err(_) => {
                 // Nobody knows what of it is on the medium: it is copied again, elsewhere.
-                at.take().into_iter().for_each(|(segment, _)| self.map_mut().segments.close(segment));
+                copies.abandon(shared);
                 false
             }
         };
         // Not before: a closed segment in which nothing is live yet would be given to others.
-        filled.into_iter().for_each(|segment| self.map_mut().segments.close(segment));
+        filled.into_iter().for_each(|segment| shared.map_mut().nodes.segments.close(segment));
         copied?;
         if !repointed {
             return Ok(Cleaning::NeedsCheckpoint);
         }
-        count(&self.counting.pages_cleaned, places.len() as u64);
+        count(&shared.medium.counting().pages_cleaned, places.len() as u64);
         Ok(Cleaning::Working)
     }
 
     /// Reads blocks, and finds out which are not what was written.
-    fn read_moving(&self, moving: Vec<Moving>, stuck: &mut BTreeSet<Block>) -> Vec<(Moving, Page)> {
+    fn read_moving(&mut self, moving: Vec<Moving>, shared: &Shared) -> Vec<(Moving, Page)> {
         let places: Vec<Block> = moving.iter().map(|one| one.from).collect();
         let mut pages = Vec::new();
-        for (one, page) in moving.into_iter().zip(self.read_blocks(&places)) {
+        for (one, page) in moving.into_iter().zip(shared.medium.read_blocks(&places)) {
             match page.ok().filter(|page| crc32c::crc32c(&page.0) == one.crc) {
                 Some(page) => pages.push((one, page)),
-                None => drop(stuck.insert(one.from)),
+                None => drop(self.stuck.insert(one.from)),
             }
         }
         pages
     }
 
-    /// Where blocks of `victim` may go, and the segments that are full then, to be closed; `None` where there is no
-    /// segment.
-    fn places_for_moved(
-        &self,
-        victim: u32,
-        wanted: usize,
-        at: &mut Option<(u32, u64)>,
-    ) -> Option<(Vec<Block>, Vec<u32>)> {
-        let mut map = self.map_mut();
-        let segment_blocks = self.geometry.segment_blocks;
-        let (mut places, mut filled) = (Vec::new(), Vec::new());
-        while places.len() < wanted {
-            let (segment, offset) = match *at {
-                Some((segment, offset)) if offset < segment_blocks => (segment, offset),
-                full => {
-                    if map.segments.free_count() <= map.floor(Class::Cleaner) {
-                        break;
-                    }
-                    filled.extend(full.map(|(segment, _)| segment));
-                    *at = None;
-                    (map.segments.take(Use::Moved)?, 0)
-                }
-            };
-            *at = Some((segment, offset + 1));
-            places.push(self.geometry.start(segment).plus(offset));
-            map.segments.inherit_age(victim, segment);
-        }
-        (!places.is_empty()).then_some((places, filled))
-    }
-
-    fn copy(&self, places: &[Block], pages: Vec<Page>) -> Result<(), StoreError> {
-        let boxed = places.iter().zip(pages).map(|(&at, page)| (at, Box::new(page))).collect();
-        #[cfg(feature = "planted-bugs")]
-        let Some(boxed) = self.planted.copy_later(boxed) else { return Ok(()) };
-        self.write_blocks(boxed)
-    }
-
-    /// Points all holders at the copies, which are durable; none of them, and `false`, if others have used the space for the nodes
-    /// meanwhile.
-    fn repoint(&self, moving: &[Moving], places: &[Block]) -> bool {
-        // No checkpoint may be under way: it would take for clean what is changed now.
-        let _writer = self.lock_writer();
-        let mut map = self.map_mut();
-        if map.moves_that_fit(moving.iter().map(|one| &one.holders[..]), 0) < places.len() {
-            return false;
-        }
-        let scan = map.scan(Purpose::Clean).as_ref();
-        let all_known = scan.is_some_and(|scan| scan.is_complete() && scan.lost.is_empty());
-        for (one, &to) in moving.iter().zip(places) {
-            let moved = Move { from: one.from, to, crc: one.crc, sole: all_known && one.holders.len() == 1 };
-            let mut repointed = 0;
-            for &holder in &one.holders {
-                repointed += u64::from(map.repoint(&moved, holder));
-            }
-            if repointed > 0 {
-                map.segments.inc_live(to);
-            }
-            if let Some(scan) = map.scan(Purpose::Clean) {
-                scan.resolved(one.from);
-            }
-            count(&self.counting.entries_repointed, repointed);
-        }
-        true
-    }
-
     /// Nothing is left to move in a victim: it is dead, but for what is stuck.
-    fn settle(&self, victim: u32, round: &mut Round) -> Cleaning {
-        let blocks = self.blocks_of(victim);
-        let stuck = round.stuck.range(blocks.clone()).count() as u32;
-        let mut map = self.map_mut();
-        let Some(scan) = map.scan(Purpose::Clean) else { return Cleaning::Working };
-        let held = scan.held.range(blocks.clone()).any(|(at, _)| !round.stuck.contains(at));
+    fn settle(&mut self, victim: u32, shared: &Shared) -> Cleaning {
+        let blocks = shared.medium.geometry().blocks(victim);
+        let stuck = self.stuck.range(blocks.clone()).count() as u32;
+        let mut map = shared.map_mut();
+        let Some(scan) = map.nodes.scan(Purpose::Clean) else { return Cleaning::Working };
+        let held = scan.held.range(blocks.clone()).any(|(at, _)| !self.stuck.contains(at));
         if held || !(scan.is_complete() || is_planted(PlantedBug::SettledEarly)) {
             return Cleaning::Working;
         }
         let all_known = scan.lost.is_empty();
         scan.unwant(victim, blocks);
-        round.victims.remove(0);
+        self.victims.remove(0);
         if all_known {
-            map.segments.settle(victim, stuck);
+            map.nodes.segments.settle(victim, stuck);
         }
-        map.segments.unpin(self.geometry.start(victim));
-        if map.segments.get(victim).live == 0 {
-            round.emptied += 1;
-            map.segments.emptied(victim);
-            count(&self.counting.segments_cleaned, 1);
+        map.nodes.segments.unpin(shared.medium.geometry().start(victim));
+        if map.nodes.segments.get(victim).live == 0 {
+            self.emptied += 1;
+            map.nodes.segments.emptied(victim);
+            count(&shared.medium.counting().segments_cleaned, 1);
         } else {
-            map.segments.stuck(victim);
+            map.nodes.segments.stuck(victim);
         }
         Cleaning::Working
     }
+}
 
-    fn blocks_of(&self, segment: u32) -> std::ops::Range<Block> {
-        let start = self.geometry.start(segment);
-        start..start.plus(self.geometry.segment_blocks)
+impl Copies {
+    /// Blocks that fit into the open segment.
+    fn blocks_left(&self, shared: &Shared) -> u64 {
+        self.at.map_or(0, |(_, offset)| shared.medium.geometry().segment_blocks - offset)
+    }
+
+    /// Goes on elsewhere.
+    fn abandon(&mut self, shared: &Shared) {
+        if let Some((segment, _)) = self.at.take() {
+            shared.map_mut().nodes.segments.close(segment);
+        }
+    }
+
+    /// Where blocks of `victim` may go, and the segments that are full then, to be closed; `None` where there is no
+    /// segment.
+    fn places(&mut self, victim: u32, wanted: usize, shared: &Shared) -> Option<(Vec<Block>, Vec<u32>)> {
+        let mut map = shared.map_mut();
+        let segment_blocks = shared.medium.geometry().segment_blocks;
+        let (mut places, mut filled) = (Vec::new(), Vec::new());
+        while places.len() < wanted {
+            let (segment, offset) = match self.at {
+                Some((segment, offset)) if offset < segment_blocks => (segment, offset),
+                full => {
+                    if map.nodes.segments.free_count() <= map.floor(Class::Cleaner) {
+                        break;
+                    }
+                    filled.extend(full.map(|(segment, _)| segment));
+                    self.at = None;
+                    (map.nodes.segments.take(Use::Moved)?, 0)
+                }
+            };
+            self.at = Some((segment, offset + 1));
+            places.push(shared.medium.geometry().start(segment).plus(offset));
+            map.nodes.segments.inherit_age(victim, segment);
+        }
+        (!places.is_empty()).then_some((places, filled))
     }
 }
 
-impl Cleaner {
-    /// Ends a round for which there is no space: its victims are left alone until more of them has died.
-    pub(crate) fn give_up(&mut self, store: &Store) {
-        let Some(round) = self.round.take() else { return };
-        let mut map = store.map_mut();
-        map.end_scan(Purpose::Clean);
-        map.segments.end_turn();
-        for victim in round.victims {
-            map.segments.unpin(store.geometry.start(victim));
-            map.segments.stuck(victim);
+/// If the walk has met everything: how many segments hold less than was thought.
+fn believe_walk(shared: &Shared) -> Option<u64> {
+    let mut map = shared.map_mut();
+    let scan = map.nodes.scan(Purpose::Clean).as_ref()?;
+    // Somebody may have made a node grey since the last visit.
+    if !scan.is_complete() {
+        return None;
+    }
+    if !scan.lost.is_empty() {
+        return Some(0);
+    }
+    count(&shared.medium.counting().walks, 1);
+    Some(map.nodes.segments.believe_marks())
+}
+
+/// The holders' nodes, without those that went since they were met.
+fn existing<'a>(shared: &Shared, holders: impl Iterator<Item = &'a Holder>) -> Vec<NodeId> {
+    let map = shared.map();
+    holders.map(|holder| holder.node).filter(|&id| map.nodes.table.get(id).is_some()).collect()
+}
+
+/// Those of the blocks to which an entry refers still; the others are done with.
+fn still_held<'a>(shared: &Shared, some: impl Iterator<Item = (&'a Block, &'a Vec<Holder>)>) -> Vec<Moving> {
+    let mut map = shared.map_mut();
+    let mut moving = Vec::new();
+    for (&from, holders) in some {
+        match holders.iter().find_map(|&holder| map.nodes.held_entry(holder, from)) {
+            Some(entry) => moving.push(Moving { from, crc: entry.crc, holders: holders.clone() }),
+            None => {
+                if let Some(scan) = map.nodes.scan(Purpose::Clean) {
+                    scan.resolved(from);
+                }
+            }
         }
     }
+    moving
+}
+
+fn copy(shared: &Shared, places: &[Block], pages: Vec<Page>) -> Result<(), StoreError> {
+    let boxed = places.iter().zip(pages).map(|(&at, page)| (at, Box::new(page))).collect();
+    #[cfg(feature = "planted-bugs")]
+    let Some(boxed) = shared.medium.planted().copy_later(boxed) else { return Ok(()) };
+    shared.medium.write_blocks(boxed)
+}
+
+/// Points all holders at the copies, which are durable; none of them, and `false`, if others have used the space for the nodes
+/// meanwhile.
+fn repoint(shared: &Shared, writer: &WriterLock, moving: &[Moving], places: &[Block]) -> bool {
+    // No checkpoint may be under way: it would take for clean what is changed now.
+    let _writer = writer.lock();
+    let mut map = shared.map_mut();
+    if map.moves_that_fit(moving.iter().map(|one| &one.holders[..]), 0) < places.len() {
+        return false;
+    }
+    let scan = map.nodes.scan(Purpose::Clean).as_ref();
+    let all_known = scan.is_some_and(|scan| scan.is_complete() && scan.lost.is_empty());
+    for (one, &to) in moving.iter().zip(places) {
+        let moved = Move { from: one.from, to, crc: one.crc, sole: all_known && one.holders.len() == 1 };
+        let mut repointed = 0;
+        for &holder in &one.holders {
+            repointed += u64::from(map.nodes.repoint(&moved, holder));
+        }
+        if repointed > 0 {
+            map.nodes.segments.inc_live(to);
+        }
+        if let Some(scan) = map.nodes.scan(Purpose::Clean) {
+            scan.resolved(one.from);
+        }
+        count(&shared.medium.counting().entries_repointed, repointed);
+    }
+    true
 }
 
 #[cfg(test)]

@@ -9,13 +9,6 @@ use zerocopy::FromZeros;
 /// gives 128 MiB a second reads in that time.
 pub(crate) const GAP_BLOCKS_MAX: u64 = 32;
 
-/// The same while a store starts and `nodes` of the map are read, level by level, for which everybody waits: 1 MiB, what a disk
-/// reads in the time of a seek, and other devices in less than a millisecond; or half of it where they are so many that what is
-/// read for nothing would be hundreds of MiB.
-pub(crate) fn gap_blocks_max_at_start(nodes: usize) -> u64 {
-    if nodes <= 4096 { 256 } else { 128 }
-}
-
 /// Blocks of one read: 16 MiB, more than any device needs for its full speed.
 const SPAN_BLOCKS_MAX: u64 = 4096;
 

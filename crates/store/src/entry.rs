@@ -50,6 +50,21 @@ pub(crate) enum LogEntry {
     },
 }
 
+impl LogEntry {
+    /// The highest sequence that it tells of.
+    pub(crate) fn sequence(&self) -> Sequence {
+        match self {
+            LogEntry::Write { page_lsn, .. } => *page_lsn,
+            LogEntry::NameVolume { .. } => Sequence(0),
+            LogEntry::Cut { sequence, .. }
+            | LogEntry::Delete { sequence, .. }
+            | LogEntry::Clone { sequence, .. }
+            | LogEntry::CloneVolume { sequence, .. }
+            | LogEntry::DeleteVolume { sequence } => *sequence,
+        }
+    }
+}
+
 /// A chunk's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChunkHead {

@@ -4,8 +4,8 @@
 //! there. Was it one that the log has, then somebody else knows it to be durable: a later chunk; or the buffer, which names the
 //! last batch that it relied on or that changed a volume (`buffer/FORMAT.md`), and still has what later ones hold.
 
+use crate::chunk::{Chunk, parse, read_patiently};
 use crate::entry::{CHUNK_BLOCKS_MAX, claimed_entry_blocks};
-use crate::log::{Chunk, parse, read_patiently};
 use crate::root::Cursor;
 use crate::stretch::{COPIES_AHEAD, Stretches, WINDOW_BLOCKS, copies};
 use crate::superblock::Geometry;

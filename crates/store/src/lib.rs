@@ -1,11 +1,12 @@
 #![doc = include_str!("../README.md")]
 mod allocate;
-mod append;
 mod audit;
+mod blocks;
 mod bug;
 mod change;
 mod check;
 mod checkpoint;
+mod chunk;
 mod clean;
 mod coalesce;
 mod counters;
@@ -16,21 +17,20 @@ mod follow;
 mod format;
 #[cfg(test)]
 mod golden;
-mod in_progress;
-mod label;
-mod list;
 mod log;
 mod map;
+mod medium;
 mod pace;
 #[cfg(feature = "planted-bugs")]
 mod plant;
 pub mod policy;
 pub mod predict;
-mod read;
+mod progress;
 mod recover;
 mod root;
 mod scrub;
 mod segments;
+mod shared;
 mod space;
 mod store;
 mod stretch;
@@ -39,22 +39,21 @@ mod sync;
 mod tables;
 mod usage;
 mod volume;
+mod volume_changes;
+mod writer;
 
 #[cfg(feature = "planted-bugs")]
 pub use bug::{PlantedBug, plant};
 pub use change::Change;
 pub use check::{Finding, Repaired};
 pub use clean::Cleaning;
-pub use coalesce::FoundPage;
 pub use counters::Counters;
 pub use error::StoreError;
-pub use label::{MAIN_NAME, NewVolume, VolumeInfo, check_name};
-pub use list::Listed;
-pub use read::{Found, Want};
 pub use recover::Identified;
 pub use scrub::Scrubbed;
+pub use shared::{Found, FoundPage, Want};
 pub use space::Space;
 pub use store::Store;
 pub use superblock::Layout;
 pub use usage::{Usage, VolumeUsage};
-pub use volume::{VolumeId, VolumeMode};
+pub use volume::{Listed, MAIN_NAME, NewVolume, VolumeId, VolumeInfo, VolumeMode, check_name};

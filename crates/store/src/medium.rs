@@ -9,7 +9,7 @@ use crate::flushes::{FailedFlushes, Flushes};
 use crate::superblock::Geometry;
 use device::{Block, Device, DeviceError, Operation, Page, Read};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The error number of a failed read or write, on every Linux.
 const EIO: i32 = 5;
@@ -23,6 +23,8 @@ pub(crate) struct Medium {
     geometry: Geometry,
     counting: Counting,
     flushes: Flushes,
+    /// The file system below had no space when it was last asked.
+    is_full_below: AtomicBool,
     #[cfg(feature = "planted-bugs")]
     planted: Planted,
 }
@@ -34,6 +36,7 @@ impl Medium {
             geometry,
             counting: Counting::default(),
             flushes: Flushes::default(),
+            is_full_below: AtomicBool::new(false),
             #[cfg(feature = "planted-bugs")]
             planted: Planted::default(),
         }
@@ -64,6 +67,15 @@ impl Medium {
     #[cfg(feature = "planted-bugs")]
     pub(crate) fn is_idle(&self) -> bool {
         self.flushes.is_idle()
+    }
+
+    /// Whether the file system below had no space for a segment when it was last asked.
+    pub(crate) fn is_known_full_below(&self) -> bool {
+        self.is_full_below.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_full_below(&self, is_full: bool) {
+        self.is_full_below.store(is_full, Ordering::Relaxed);
     }
 
     /// Taken before anything is written for which [`flush_since`](Medium::flush_since) is to answer.

@@ -7,11 +7,7 @@
 //! left of a step: for less than a segment, where a page and its log entry cost a quarter of one at most. Of what others write, and of
 //! what urgency would add to that, the rest is forgiven: free space sinks by it, and the next round goes faster.
 
-use crate::clean::Cleaning;
-use crate::error::StoreError;
-use crate::map::Map;
 use crate::policy::low_mark;
-use crate::store::Store;
 
 /// What a round has to do, and what it has been asked for until now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,73 +91,6 @@ impl Pace {
 
     fn done(&self, left: u64) -> u64 {
         self.work.saturating_sub(left)
-    }
-}
-
-impl Map {
-    /// Sets the pace for a round that empties `victims`.
-    pub(crate) fn begin_pace(&mut self, victims: &[u32]) {
-        let geometry = self.segments.geometry;
-        let segments = self.segments.held();
-        self.pace = Some(Pace::new(&Round {
-            segment_blocks: geometry.segment_blocks,
-            victims: victims.len() as u64,
-            live: victims.iter().map(|&victim| u64::from(self.segments.get(victim).live)).sum(),
-            nodes: self.table.used(),
-            segments,
-            missing: self.missing(),
-        }));
-    }
-
-    /// So many blocks were written to the log.
-    pub(crate) fn pay_for(&mut self, blocks: u64) {
-        let left = self.cleaning_left();
-        if let (Some(left), Some(pace)) = (left, &mut self.pace) {
-            pace.wrote(blocks, left);
-        }
-    }
-
-    /// What is left to do in the round under way.
-    fn cleaning_left(&self) -> Option<u64> {
-        let scan = self.cleaning()?;
-        let nodes = if scan.is_complete() { 0 } else { self.table.used().saturating_sub(scan.visited) };
-        Some(nodes + scan.victims().map(|victim| u64::from(self.segments.get(victim).live)).sum::<u64>())
-    }
-
-    fn cleaning_is_due(&self) -> bool {
-        match (self.cleaning_left(), self.pace) {
-            (Some(left), Some(pace)) => pace.is_due(left),
-            _ if self.missing() == 0 => false,
-            _ => self.segments.unsure || !self.segments.candidates().is_empty(),
-        }
-    }
-}
-
-impl Store {
-    /// Whether a step of cleaning is owed for what was written: free space is low and a round may find some, or the round
-    /// under way is behind. Write-back makes such steps first, and others may.
-    pub fn cleaning_is_due(&self) -> bool {
-        self.map().cleaning_is_due()
-    }
-
-    /// One bounded step, as [`clean_step`](Store::clean_step) makes it, if it is owed still when it is this thread's turn:
-    /// of several who pay, each step is made by one.
-    ///
-    /// # Errors
-    /// Those of [`clean_step`](Store::clean_step).
-    pub fn clean_if_due(&self) -> Result<Option<Cleaning>, StoreError> {
-        let mut cleaner = self.lock_cleaner();
-        if self.cleaning_is_due() { self.step(&mut cleaner).map(Some) } else { Ok(None) }
-    }
-
-    /// Pages that may be written back before the next look at [`cleaning_is_due`](Store::cleaning_is_due): then nobody who
-    /// waits for them waits for a whole segment to be cleaned.
-    pub fn pages_together(&self) -> u64 {
-        let map = self.map();
-        match (map.cleaning(), map.pace) {
-            (Some(_), Some(pace)) => pace.together(),
-            _ => u64::MAX,
-        }
     }
 }
 

@@ -3,43 +3,14 @@
 use crate::bug::PlantedBug;
 use crate::error::StoreError;
 use crate::follow::{ENTRY_BLOCKS_AHEAD, LogReader};
-use crate::segments::Use;
 use crate::store::Store;
 use device::Device;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 impl Store {
-    /// Does what is late: copies at the next checkpoint but one, trims at the first one after the segment's reuse.
-    pub(crate) fn do_what_is_delayed(&self) -> Result<(), StoreError> {
-        let delayed = std::mem::take(&mut *self.planted.delayed.lock().expect("no panic while planting"));
-        for delayed in delayed {
-            match delayed {
-                Delayed::Copy(blocks, false) => {
-                    self.planted
-                        .delayed
-                        .lock()
-                        .expect("no panic while planting")
-                        .push(Delayed::Copy(blocks, true));
-                }
-                Delayed::Copy(blocks, true) => self.write_blocks(blocks)?,
-                Delayed::Trim(segments) => {
-                    let (reused, waiting): (Vec<u32>, Vec<u32>) = segments
-                        .into_iter()
-                        .partition(|&segment| self.map().segments.get(segment).usage != Use::Free);
-                    for segment in reused {
-                        self.device.trim(self.geometry.start(segment), self.geometry.segment_blocks)?;
-                    }
-                    self.planted.trim_later(&waiting);
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Whether nobody has the writer's lock, or flushes.
     pub fn is_idle(&self) -> bool {
-        self.writer.try_lock().is_ok() && self.flushes.is_idle()
+        self.writer.is_idle() && self.shared.medium.is_idle()
     }
 
     /// Whether nobody has the cleaner's lock.
@@ -50,14 +21,14 @@ impl Store {
     /// Breaks a rule until the store is closed. For the simulator only.
     pub fn plant(&self, bug: PlantedBug) {
         match bug {
-            PlantedBug::CutIgnoresPageLsn => self.map_mut().plant_cut_ignores_page_lsn = true,
-            PlantedBug::ReusedBeforePins => self.map_mut().segments.reuse_at_once = true,
-            PlantedBug::LeakedNode => self.map_mut().plant_leaked_node = true,
-            PlantedBug::ForgottenReservation => self.map_mut().plant_forgotten_reservation = true,
-            PlantedBug::FreedOnceTooOften => self.map_mut().plant_freed_twice = true,
-            PlantedBug::MissingFlush => self.planted.missing_flush.store(true, Ordering::Relaxed),
-            PlantedBug::RepointBeforeCopy => self.planted.late_copies.store(true, Ordering::Relaxed),
-            PlantedBug::TrimAfterReuse => self.planted.late_trims.store(true, Ordering::Relaxed),
+            PlantedBug::CutIgnoresPageLsn
+            | PlantedBug::LeakedNode
+            | PlantedBug::ForgottenReservation
+            | PlantedBug::FreedOnceTooOften => self.shared.map_mut().plant(bug),
+            PlantedBug::ReusedBeforePins => self.shared.map_mut().nodes.segments.reuse_at_once = true,
+            PlantedBug::MissingFlush | PlantedBug::RepointBeforeCopy | PlantedBug::TrimAfterReuse => {
+                self.shared.medium.planted().plant(bug);
+            }
             PlantedBug::EntriesBeforeRoot => {}
             for_the_thread => crate::bug::plant(Some(for_the_thread)),
         }
@@ -78,14 +49,15 @@ impl Store {
 
     /// Applies the log entries in the log's first segment that the root has already.
     fn replay_before_root(&self) -> Result<(), StoreError> {
-        let mut writer = self.lock_writer();
-        let (segment, mut offset) = (writer.log.segment, 0);
-        let mut log = LogReader::new(&*self.device, &self.geometry);
-        while offset < writer.log.offset
-            && let Some(chunk) = log.in_place(segment, offset, ENTRY_BLOCKS_AHEAD)
+        let mut writer = self.writer.lock();
+        let (end, mut offset) = (writer.log().cursor(), 0);
+        let mut log = LogReader::new(self.shared.medium.device(), self.shared.medium.geometry());
+        while offset < end.offset
+            && let Some(chunk) = log.in_place(end.segment, offset, ENTRY_BLOCKS_AHEAD)
         {
             offset += chunk.blocks();
-            self.holding_nodes(|| self.change_map(&mut writer, chunk.head.volume, &chunk.entries))?;
+            self.shared
+                .holding_nodes(|| writer.apply_to_map(&self.shared, chunk.head.volume, &chunk.entries))?;
         }
         Ok(())
     }

@@ -3,8 +3,8 @@
 //! It decides with the store's own `policy`, lays chunks out as its log does, and knows nothing of how the store does what was
 //! decided. So where both agree, the store moves what its policy says and no more.
 
+use crate::chunk::{Piece, Place, plan};
 use crate::entry::LogEntry;
-use crate::log::{Piece, Place, plan};
 use crate::pace::{self, Pace};
 use crate::policy::{self, Budget, Candidate, Class, NodeUse};
 use crate::space::BLOCKS_PER_PAGE;

@@ -12,7 +12,7 @@
 //! Two checkpoints, because both roots must do without it: what was closed before the older root's checkpoint
 //! holds none of the log after it, and what had nothing live in either is named by neither.
 
-use crate::audit::Blocks;
+use crate::blocks::Blocks;
 use crate::bug::{PlantedBug, is_planted};
 use crate::policy::Candidate;
 use crate::superblock::Geometry;
@@ -124,8 +124,6 @@ pub(crate) struct Segments {
     pub(crate) of_nodes: OfNodes,
     /// What cleaning has in hand.
     pub(crate) pending_free: PendingFree,
-    /// Pages for which writers reserved space.
-    pub(crate) reserved_pages: u64,
     /// Segments of log ever taken, and [`AGE_MAX`] more, so that nothing is older than the count.
     clock: u64,
     /// What a walk under way found to be live, and what has become live since it began.
@@ -156,7 +154,6 @@ impl Segments {
             log_rest: 0,
             of_nodes: OfNodes::default(),
             pending_free: PendingFree::default(),
-            reserved_pages: 0,
             clock,
             marks: None,
             #[cfg(feature = "planted-bugs")]

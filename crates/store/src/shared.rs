@@ -1,15 +1,17 @@
 //! What all parts of the store share: the medium, and the map above it, whose nodes are read when somebody needs them.
 //! No lock is held while the device works.
 
-use crate::coalesce::{GAP_BLOCKS_MAX, gap_blocks_max_at_start};
+use crate::coalesce::GAP_BLOCKS_MAX;
 use crate::counters::count;
 use crate::entry::LogEntry;
 use crate::error::StoreError;
 use crate::format::sum;
 use crate::map::{Body, Map, Missing, NodeEntry, NodeId, PageEntry, Peeked, Purpose, decode_node};
 use crate::medium::{Medium, RUN_BLOCKS_MAX};
-use crate::sync::{AtomicU32, AtomicU64, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use crate::volume::VolumeId;
+use crate::progress::LogProgress;
+use crate::space::Space;
+use crate::sync::{AtomicU64, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::volume::{Listed, VolumeId};
 use device::{Block, Incarnation, ObjectId, Page, PageNo, Read, Sequence};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -49,37 +51,25 @@ impl Want {
 /// What is found of a page: its bytes and its page_lsn, or `None` for a hole.
 pub type FoundPage<'a> = Result<Option<(&'a Page, Sequence)>, StoreError>;
 
-/// Pages of an object that the store holds, from some page on.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
-    /// The pages, in order, each with its page_lsn: the highest sequence that its bytes contain.
-    pub pages: Vec<(PageNo, Sequence)>,
-    /// The first page that was not looked at: nothing below it was left out.
-    pub until: PageNo,
-}
-
 /// A want whose page is known, and its segment pinned.
 pub(crate) struct Placed {
     pub(crate) want: usize,
     pub(crate) entry: PageEntry,
 }
 
-/// A start's loads of map nodes: the entries of its log and the metadata need a dozen each. Those after them may be anything's.
-const FIRST_LOADS: u32 = 64;
-
 /// The medium and the map. Owned by the store; the map is changed under its write lock only by who holds the writer's, too.
 pub(crate) struct Shared {
     pub(crate) medium: Medium,
     map: RwLock<Map>,
+    pub(crate) progress: LogProgress,
     incarnation: AtomicU64,
-    /// Loads of nodes that still count as a start's.
-    first_loads: AtomicU32,
 }
 
 impl Shared {
-    pub(crate) fn new(medium: Medium, map: Map, incarnation: Incarnation) -> Shared {
-        let (incarnation, first_loads) = (AtomicU64::new(incarnation.0), AtomicU32::new(FIRST_LOADS));
-        Shared { medium, map: RwLock::new(map), incarnation, first_loads }
+    /// With the map as a root has it, whose log begins after batch `durable`.
+    pub(crate) fn new(medium: Medium, map: Map, incarnation: Incarnation, durable: u64) -> Shared {
+        let incarnation = AtomicU64::new(incarnation.0);
+        Shared { medium, map: RwLock::new(map), progress: LogProgress::new(durable), incarnation }
     }
 
     pub(crate) fn map(&self) -> RwLockReadGuard<'_, Map> {
@@ -116,13 +106,9 @@ impl Shared {
 
     /// Does something during which no node leaves memory: what was loaded for a change must be there for it.
     pub(crate) fn holding_nodes<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.map_mut().held += 1;
+        self.map_mut().nodes.hold();
         let done = work();
-        let mut map = self.map_mut();
-        map.held -= 1;
-        if map.held == 0 {
-            map.evict();
-        }
+        self.map_mut().nodes.let_go();
         done
     }
 
@@ -163,7 +149,7 @@ impl Shared {
             want.found = self.answer(want, &one.entry, &runs[run]);
         }
         let map = self.map();
-        placed.iter().for_each(|placed| map.segments.unpin(placed.entry.place));
+        placed.iter().for_each(|placed| map.nodes.segments.unpin(placed.entry.place));
     }
 
     fn answer(&self, want: &Want, entry: &PageEntry, run: &Read) -> Result<Found, StoreError> {
@@ -191,6 +177,26 @@ impl Shared {
         Ok(())
     }
 
+    /// Changes the map as durable log entries say. All of it under one hold of the lock, except where a log entry makes a
+    /// later one need a node that was not needed before, as a clone may.
+    ///
+    /// # Errors
+    /// Where a node cannot be read: then the map is not that of the log.
+    pub(crate) fn apply(&self, volume: VolumeId, entries: &[LogEntry]) -> Result<(), StoreError> {
+        let mut map = self.map_mut();
+        for entry in entries {
+            while let Err(Missing(ids)) = map.prepare(volume, entry) {
+                drop(map);
+                if let Some((_, error)) = self.load(ids).pop_first() {
+                    return Err(error);
+                }
+                map = self.map_mut();
+            }
+            map.change(volume, entry);
+        }
+        Ok(())
+    }
+
     /// Finds and pins the places of all wants that are no holes, and answers the others.
     pub(crate) fn lookup(&self, volume: VolumeId, wants: &mut [Want]) -> Vec<Placed> {
         let (mut placed, mut failed) = (Vec::new(), BTreeMap::new());
@@ -203,7 +209,7 @@ impl Shared {
                 match map.lookup(volume, want.object, want.page) {
                     Ok(None) => want.found = Ok(Found::Hole),
                     Ok(Some(entry)) => {
-                        map.segments.pin(entry.place);
+                        map.nodes.segments.pin(entry.place);
                         placed.push(Placed { want: index, entry });
                     }
                     Err(Missing(ids)) => match ids.iter().find_map(|id| failed.get(id)) {
@@ -246,17 +252,10 @@ impl Shared {
         let mut page_lsns: Vec<_> = wants.into_iter().map(|want| want.found.map(|_| None)).collect();
         let map = self.map();
         for Placed { want, entry } in placed {
-            map.segments.unpin(entry.place);
+            map.nodes.segments.unpin(entry.place);
             page_lsns[want] = Ok(Some(entry.page_lsn));
         }
         page_lsns
-    }
-
-    /// Whether a load of nodes is one of the first, a start's: it goes down one tree after the other, waits for each level, and
-    /// no node is in memory.
-    fn is_first_load(&self) -> bool {
-        let one_less = |left: u32| left.checked_sub(1);
-        self.first_loads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
     }
 
     /// Reads nodes into memory, and says which could not be read.
@@ -265,15 +264,12 @@ impl Shared {
         ids.dedup();
         let mut failed = BTreeMap::new();
         let mut wanted: Vec<(NodeId, NodeEntry)> = Vec::new();
-        let starts = self.is_first_load();
-        let also;
         {
             let map = self.map();
-            also = if starts { map.neighbours(&ids, gap_blocks_max_at_start(ids.len())) } else { Vec::new() };
-            for id in ids.into_iter().chain(also.iter().copied()).filter(|id| !map.nodes.contains_key(id)) {
-                match map.table.get(id) {
+            for id in ids.into_iter().filter(|&id| !map.nodes.is_cached(id)) {
+                match map.nodes.table.get(id) {
                     Some(entry) => {
-                        map.segments.pin(entry.place);
+                        map.nodes.segments.pin(entry.place);
                         wanted.push((id, *entry));
                     }
                     None => {
@@ -287,20 +283,17 @@ impl Shared {
         // Those of one checkpoint lie together.
         wanted.sort_by_key(|(_, entry)| entry.place);
         let places: Vec<Block> = wanted.iter().map(|(_, entry)| entry.place).collect();
-        let gap = if starts { gap_blocks_max_at_start(places.len()) } else { GAP_BLOCKS_MAX };
-        self.medium.read_coalesced(&places, gap, &mut |index, found| {
+        self.medium.read_coalesced(&places, GAP_BLOCKS_MAX, &mut |index, found| {
             let (id, entry) = wanted[index];
             let found = found.map_err(StoreError::from).and_then(|page| self.node_in(page, id, &entry));
             let mut map = self.map_mut();
-            map.segments.unpin(entry.place);
+            map.nodes.segments.unpin(entry.place);
             match found {
                 // While it was read, it may have been written elsewhere, or its id used again.
-                Ok(body) if map.table.get(id).is_some_and(|now| now.place == entry.place) => {
-                    map.loaded(id, body);
+                Ok(body) if map.nodes.table.get(id).is_some_and(|now| now.place == entry.place) => {
+                    map.nodes.loaded(id, body);
                 }
                 Ok(_) => {}
-                // Nobody asked for it yet.
-                Err(_) if also.contains(&id) => {}
                 Err(error) => drop(failed.insert(id, error)),
             }
         });
@@ -312,11 +305,11 @@ impl Shared {
     pub(crate) fn visit_some(&self, purpose: Purpose, max: usize) -> Vec<NodeId> {
         let (ids, wanted) = {
             let mut map = self.map_mut();
-            let ids = map.take_grey(purpose, max);
-            let absent = ids.iter().filter(|id| !map.nodes.contains_key(id));
-            let entries = absent.filter_map(|&id| map.table.get(id).map(|entry| (id, *entry)));
+            let ids = map.nodes.take_grey(purpose, max);
+            let absent = ids.iter().filter(|&&id| !map.nodes.is_cached(id));
+            let entries = absent.filter_map(|&id| map.nodes.table.get(id).map(|entry| (id, *entry)));
             let wanted: Vec<(NodeId, NodeEntry)> = entries.collect();
-            wanted.iter().for_each(|(_, entry)| map.segments.pin(entry.place));
+            wanted.iter().for_each(|(_, entry)| map.nodes.segments.pin(entry.place));
             (ids, wanted)
         };
         count(&self.medium.counting().node_reads, wanted.len() as u64);
@@ -329,9 +322,9 @@ impl Shared {
             peeked.insert(*id, (entry.place, body));
         }
         let mut map = self.map_mut();
-        wanted.iter().for_each(|(_, entry)| map.segments.unpin(entry.place));
+        wanted.iter().for_each(|(_, entry)| map.nodes.segments.unpin(entry.place));
         for &id in &ids {
-            map.visit(purpose, id, peeked.remove(&id));
+            map.nodes.visit(purpose, id, peeked.remove(&id));
         }
         count(&self.medium.counting().nodes_visited, ids.len() as u64);
         ids
@@ -344,7 +337,6 @@ impl Shared {
         let what = || format!("node {} of the map", id.0);
         intact.flatten().ok_or_else(|| self.medium.corrupt(entry.place, what(), entry.crc, found))
     }
-
 
     /// Reads many pages in the order in which they lie on the device, with few reads, and hands each to `take` by its
     /// number. Like [`read_from`](Store::read_from), for whoever reads much and keeps the bytes in a place of his own.
@@ -364,15 +356,22 @@ impl Shared {
             let (want, entry) = (placed[number].want, &placed[number].entry);
             let (object, page) = pages[want];
             absent[want] = false;
-            let intact = |bytes| self.intact(object, page, entry, bytes).map(|()| Some((bytes, entry.page_lsn)));
+            let intact =
+                |bytes| self.intact(object, page, entry, bytes).map(|()| Some((bytes, entry.page_lsn)));
             take(want, found.map_err(StoreError::from).and_then(intact));
         });
         let map = self.map();
-        placed.iter().for_each(|placed| map.segments.unpin(placed.entry.place));
+        placed.iter().for_each(|placed| map.nodes.segments.unpin(placed.entry.place));
         drop(map);
         for (index, want) in wants.into_iter().enumerate().filter(|&(index, _)| absent[index]) {
             take(index, want.found.map(|_| None));
         }
+    }
+
+    /// How full the store is.
+    pub(crate) fn space(&self) -> Space {
+        let spare = self.medium.device().spare_blocks();
+        self.map().space(spare)
     }
 
     /// Lists the pages of `object` within `range`, of at most `leaves_max` leaves.

@@ -1,12 +1,14 @@
 //! Space: what is live, what is free, what is reserved, and who may use the last of it.
 
+use crate::bug::PlantedBug;
 use crate::entry::LogEntry;
 use crate::error::StoreError;
 use crate::format::{LEAF_OBJECTS, LEAF_PAGES, TABLE_NODES};
 use crate::map::{Map, ObjectEntry, Pages};
-use crate::policy::{self, Class, NodeUse};
-use crate::store::Store;
+use crate::pace::{Pace, Round};
+use crate::policy::{self, Class, NodeUse, ahead, low_mark};
 use crate::stretch::Stretches;
+use crate::tables::stream_blocks;
 use crate::volume::VolumeId;
 use device::ObjectId;
 use std::collections::BTreeSet;
@@ -49,18 +51,29 @@ const SHARED_PER_CHANGE: u64 = 3;
 /// no clones: itself, a log entry of its own, its nodes.
 pub(crate) const BLOCKS_PER_PAGE: u64 = 2 + NODES_PER_PAGE;
 
+/// What is reserved for pages that will be written back, and how fast the round of cleaning under way goes. Owned by the map, under its
+/// lock. Gone after a crash: the caller reserves anew.
+#[derive(Debug, Default)]
+pub(crate) struct Reservations {
+    /// Pages that writers have a reservation for.
+    pages: u64,
+    /// A clone is on its way to the log.
+    expects_sharing: bool,
+    pace: Option<Pace>,
+}
+
 impl Map {
     /// What the segments of nodes hold, and the next checkpoint writes to them.
     pub(crate) fn node_use(&self) -> NodeUse {
-        let table = self.table.pages.len() as u64;
-        let segment_blocks = self.segments.geometry.segment_blocks;
+        let table = self.nodes.table.pages.len() as u64;
+        let segment_blocks = self.nodes.segments.geometry.segment_blocks;
         NodeUse {
             segment_blocks,
-            dirty: self.dirty,
-            nodes: self.table.used(),
-            tables: table + self.stream_blocks(table as usize + 1),
-            live: self.segments.of_nodes.live,
-            held: self.segments.of_nodes.segments * segment_blocks,
+            dirty: self.nodes.dirty(),
+            nodes: self.nodes.table.used(),
+            tables: table + stream_blocks(self, table as usize + 1),
+            live: self.nodes.segments.of_nodes.live,
+            held: self.nodes.segments.of_nodes.segments * segment_blocks,
         }
     }
 
@@ -86,13 +99,13 @@ impl Map {
     }
 
     /// What is reserved for a page.
-    fn blocks_per_page(&self) -> u64 {
+    pub(crate) fn blocks_per_page(&self) -> u64 {
         2 + self.nodes_per_page()
     }
 
     /// What is reserved for all pages that have a reservation.
     fn reserved_blocks(&self) -> u64 {
-        self.segments.reserved_pages * self.blocks_per_page()
+        self.reservations.pages * self.blocks_per_page()
     }
 
     /// Nodes that a vector may make dirty, at most as many as a reservation counts. A cut that leaves newer pages in leaves
@@ -105,7 +118,7 @@ impl Map {
             nodes.extend(heights.map(|at| (slot, at, level(at))));
         };
         let mut pages = 0;
-        let objects = self.volumes.get(&volume).map_or(0, |volume| volume.objects.height);
+        let objects = self.volumes.get(volume).map_or(0, |volume| volume.objects.height);
         for log_entry in log_entries {
             let mut object = |slot: u64| {
                 path(None, slot / LEAF_OBJECTS, objects);
@@ -145,35 +158,35 @@ impl Map {
     }
 
     pub(crate) fn reserved_segments(&self) -> u64 {
-        self.reserved_blocks().div_ceil(self.segments.geometry.segment_blocks)
+        self.reserved_blocks().div_ceil(self.nodes.segments.geometry.segment_blocks)
     }
 
     /// Whether nodes have several references, or are about to.
     fn shares_nodes(&self) -> bool {
-        self.table.has_shared() || self.expects_sharing
+        self.nodes.table.has_shared() || self.reservations.expects_sharing
     }
 
     /// Counts nodes as shared from now on, as a clone will make them, if there is space for what that adds to the reservations.
     pub(crate) fn expect_sharing(&mut self) -> Result<(), StoreError> {
-        if !self.shares_nodes() && self.segments.reserved_pages * SHARED_PER_PAGE > self.reservable() {
+        if !self.shares_nodes() && self.reservations.pages * SHARED_PER_PAGE > self.reservable() {
             return Err(StoreError::Full);
         }
-        self.expects_sharing = true;
+        self.reservations.expects_sharing = true;
         Ok(())
     }
 
     /// Blocks that a new reservation may count on.
-    fn reservable(&self) -> u64 {
-        let free = self.segments.free_count() + self.segments.pending_free.coming();
+    pub(crate) fn reservable(&self) -> u64 {
+        let free = self.nodes.segments.free_count() + self.nodes.segments.pending_free.coming();
         let Some(free) = free.checked_sub(self.floor(Class::Reservation)) else { return 0 };
-        let blocks = free * self.segments.geometry.segment_blocks + self.segments.log_rest;
+        let blocks = free * self.nodes.segments.geometry.segment_blocks + self.nodes.segments.log_rest;
         // A 16th for the copies of heads, a 32nd of each stretch at most, and its last block.
-        let has_copies = Stretches::of(self.segments.geometry.segment_blocks).has_copies();
+        let has_copies = Stretches::of(self.nodes.segments.geometry.segment_blocks).has_copies();
         let blocks = blocks - if has_copies { blocks / 16 } else { 0 };
-        let reserved = self.segments.reserved_pages;
+        let reserved = self.reservations.pages;
         // Pages of the node table that their nodes may change: all there are, and those for new nodes.
         let nodes = self.nodes_per_page() * reserved;
-        let table = nodes.min(self.table.pages.len() as u64 + nodes / TABLE_NODES + 1);
+        let table = nodes.min(self.nodes.table.pages.len() as u64 + nodes / TABLE_NODES + 1);
         blocks.saturating_sub(self.reserved_blocks() + table)
     }
 
@@ -184,91 +197,132 @@ impl Map {
     }
 
     pub(crate) fn is_short_of_space(&self) -> bool {
-        let low = policy::low_mark(self.segments.held());
-        self.segments.free_count() < self.floor(Class::Reservation) + low
+        let low = policy::low_mark(self.nodes.segments.held());
+        self.nodes.segments.free_count() < self.floor(Class::Reservation) + low
     }
 
     /// Free segments below which cleaning starts.
     pub(crate) fn cleaning_starts_below(&self) -> u64 {
-        self.floor(Class::Reservation) + policy::starts_below(self.segments.held(), self.reserved_segments())
+        self.floor(Class::Reservation)
+            + policy::starts_below(self.nodes.segments.held(), self.reserved_segments())
     }
 
     /// Free segments that are missing where cleaning starts. Those that a round emptied count as free: two checkpoints, which are
     /// asked for when it ends, give them back. Else whoever comes between would begin the next one too early, and in haste. As
     /// many count as cleaning keeps in hand, so that it never starts later than where the reserve begins.
     pub(crate) fn missing(&self) -> u64 {
-        let low = policy::low_mark(self.segments.held());
-        let free = self.segments.free_count() + self.segments.pending_free.emptied().min(low);
+        let low = policy::low_mark(self.nodes.segments.held());
+        let free = self.nodes.segments.free_count() + self.nodes.segments.pending_free.emptied().min(low);
         self.cleaning_starts_below().saturating_sub(free)
     }
 
     /// Where the file system below has `spare` blocks left.
     pub(crate) fn space(&self, spare: Option<u64>) -> Space {
-        let geometry = &self.segments.geometry;
-        let bare = self.segments.bare_count();
+        let geometry = &self.nodes.segments.geometry;
+        let bare = self.nodes.segments.bare_count();
         let bare = spare.map_or(bare, |spare| bare.min(spare / geometry.segment_blocks));
         Space {
-            total: (self.segments.held() + bare) * geometry.segment_blocks,
+            total: (self.nodes.segments.held() + bare) * geometry.segment_blocks,
             bare: bare * geometry.segment_blocks,
             kept: self.floor(Class::Reservation) * geometry.segment_blocks,
-            live: self.segments.iter().map(|(_, segment)| u64::from(segment.live)).sum(),
-            nodes: self.table.used(),
-            free: self.segments.free_count() * geometry.segment_blocks + self.segments.log_rest,
+            live: self.nodes.segments.iter().map(|(_, segment)| u64::from(segment.live)).sum(),
+            nodes: self.nodes.table.used(),
+            free: self.nodes.segments.free_count() * geometry.segment_blocks + self.nodes.segments.log_rest,
             reserved: self.reserved_blocks(),
         }
     }
-}
 
-impl Store {
-    /// Reserves space for `pages` more pages to be written back, map nodes included. Does no I/O.
-    ///
-    /// # Errors
-    /// [`StoreError::Full`] while space is left for checkpoints, cleaning and deletions. There may be more after
-    /// [`clean`](Store::clean) and two checkpoints.
-    pub fn reserve(&self, pages: u64) -> Result<(), StoreError> {
-        let mut map = self.map_mut();
-        if pages.saturating_mul(map.blocks_per_page()) > map.reservable() {
+    /// Reserves space for `pages` more pages: see [`Store::reserve`](crate::Store::reserve).
+    pub(crate) fn reserve(&mut self, pages: u64) -> Result<(), StoreError> {
+        if pages.saturating_mul(self.blocks_per_page()) > self.reservable() {
             return Err(StoreError::Full);
         }
-        #[cfg(feature = "planted-bugs")]
-        if map.plant_forgotten_reservation {
-            return Ok(());
+        if !self.is_planted(PlantedBug::ForgottenReservation) {
+            self.reservations.pages += pages;
         }
-        map.segments.reserved_pages += pages;
         Ok(())
     }
 
-    /// Counts `pages` pages as reserved, whether there is space for them or not: they were acknowledged already, or go with
-    /// something that gives space back, and will be written back. Nobody else can reserve anything before there is space for these.
-    pub fn reserve_unchecked(&self, pages: u64) {
-        self.map_mut().segments.reserved_pages += pages;
+    /// Counts `pages` pages as reserved whether there is space for them or not.
+    pub(crate) fn reserve_in_any_case(&mut self, pages: u64) {
+        self.reservations.pages += pages;
     }
 
-    /// Blocks that can still be reserved.
-    pub fn reservable_blocks(&self) -> u64 {
-        self.map().reservable()
-    }
-
-    /// Blocks that are reserved for a page: six, or eight where something was cloned.
-    pub fn blocks_per_page(&self) -> u64 {
-        self.map().blocks_per_page()
-    }
-
-    /// Gives back a reservation for `pages` pages: used, or not needed after all.
-    pub fn release(&self, pages: u64) {
-        let mut map = self.map_mut();
-        #[cfg(feature = "planted-bugs")]
-        if map.plant_forgotten_reservation {
+    /// Gives back a reservation for `pages` pages.
+    pub(crate) fn release(&mut self, pages: u64) {
+        if self.is_planted(PlantedBug::ForgottenReservation) {
             return;
         }
-        let reserved = map.segments.reserved_pages;
+        let reserved = self.reservations.pages;
         assert!(pages <= reserved, "{pages} pages given back, {reserved} reserved");
-        map.segments.reserved_pages -= pages;
+        self.reservations.pages -= pages;
     }
 
-    /// Whether free space is low, so that checkpoints and [`clean`](Store::clean) should find some.
-    pub fn is_short_of_space(&self) -> bool {
-        self.map().is_short_of_space()
+    /// The clone that was expected is there, or will not be.
+    pub(crate) fn end_expecting_sharing(&mut self) {
+        self.reservations.expects_sharing = false;
+    }
+
+    /// Pages that may be written back before the next look at whether cleaning is due.
+    pub(crate) fn pages_together(&self) -> u64 {
+        match (self.nodes.cleaning(), self.reservations.pace) {
+            (Some(_), Some(pace)) => pace.together(),
+            _ => u64::MAX,
+        }
+    }
+
+    /// Free segments that the store should have: the reserves, what is reserved, and what cleaning keeps in hand.
+    pub(crate) fn wanted_below(&self) -> u64 {
+        self.floor(Class::Reservation) + low_mark(self.nodes.segments.held()) + self.reserved_segments()
+    }
+
+    pub(crate) fn ahead(&self) -> u64 {
+        ahead(self.nodes.segments.held(), self.nodes.segments.geometry.segment_blocks)
+    }
+
+    /// Free segments beyond which dead ones are trimmed.
+    pub(crate) fn kept_from_trims(&self) -> u64 {
+        self.wanted_below() + 4 * self.ahead()
+    }
+
+    /// Sets the pace for a round that empties `victims`.
+    pub(crate) fn begin_pace(&mut self, victims: &[u32]) {
+        let geometry = self.nodes.segments.geometry;
+        let segments = self.nodes.segments.held();
+        self.reservations.pace = Some(Pace::new(&Round {
+            segment_blocks: geometry.segment_blocks,
+            victims: victims.len() as u64,
+            live: victims.iter().map(|&victim| u64::from(self.nodes.segments.get(victim).live)).sum(),
+            nodes: self.nodes.table.used(),
+            segments,
+            missing: self.missing(),
+        }));
+    }
+
+    /// So many blocks were written to the log.
+    pub(crate) fn pay_for(&mut self, blocks: u64) {
+        let left = self.cleaning_left();
+        if let (Some(left), Some(pace)) = (left, &mut self.reservations.pace) {
+            pace.wrote(blocks, left);
+        }
+    }
+
+    /// What is left to do in the round under way.
+    fn cleaning_left(&self) -> Option<u64> {
+        let scan = self.nodes.cleaning()?;
+        let nodes = if scan.is_complete() { 0 } else { self.nodes.table.used().saturating_sub(scan.visited) };
+        Some(
+            nodes + scan.victims().map(|victim| u64::from(self.nodes.segments.get(victim).live)).sum::<u64>(),
+        )
+    }
+
+    /// Whether a step of cleaning is due for what was written.
+    pub(crate) fn cleaning_is_due(&self) -> bool {
+        match (self.cleaning_left(), self.reservations.pace) {
+            (Some(left), Some(pace)) => pace.is_due(left),
+            _ if self.missing() == 0 => false,
+            _ => self.nodes.segments.unsure || !self.nodes.segments.candidates().is_empty(),
+        }
     }
 }
 

@@ -1,112 +1,65 @@
-//! The store: its state, and the doors that are not reads.
+//! The face of the store: what callers may do with it, and what they may rely on. What does it lies in the types below.
 //!
 //! | state | owner | changed under | after a crash |
 //! | --- | --- | --- | --- |
-//! | map, node table, live counts | `Store::map` | the writer's lock, then the map's write lock | from the newest root and the log entries after it |
-//! | log position, generations | `Store::writer` | the writer's lock | from the newest root and the log |
-//! | pins | `segments::Segment` | the map's read lock | gone, as the readers are |
-//! | reservations | `Store::map` | the map's write lock | gone; the caller reserves anew |
+//! | map: nodes, node table, live counts, volumes | `map::Map` in `Shared` | the writer's lock, then the map's write lock | from the newest root and the log entries after it |
+//! | reservations | `space::Reservations` in the map | the map's write lock | gone; the caller reserves anew |
+//! | pins | `segments::Segments` in the map | the map's read lock | gone, as the readers are |
+//! | the log's end | `log::Log` in `Writer` | the writer's lock | from the newest root and the log |
+//! | roots, generations | `checkpoint::Checkpointer` in `Writer` | the writer's lock | from the newest root |
+//! | a round of cleaning | `clean::Cleaner` | the cleaner's lock, taken before the writer's | gone |
+//! | a scrub | `scrub::Scrub` | the scrubber's lock, taken before the writer's | gone |
 //!
-//! The writer's lock is held during I/O: one apply, checkpoint or cleaning at a time. The map's is never held
-//! during I/O, so readers wait for nobody's writes or flushes.
+//! The writer's lock is held during I/O: one apply, checkpoint or repointing at a time. The map's is never held during I/O, so readers
+//! wait for no write and no flush.
 
-use crate::clean::Cleaner;
-use crate::counters::{Counters, Counting, count};
+use crate::allocate;
+use crate::change::Change;
+use crate::check::{self, Finding, Repaired};
+use crate::chunk::to_pages;
+use crate::clean::{Cleaner, Cleaning};
+use crate::counters::Counters;
 use crate::error::StoreError;
-use crate::flushes::{FailedFlushes, Flushes};
 use crate::format::{EPOCH_ROOT, ROOTS, SUPERBLOCK};
-use crate::in_progress::Pending;
-use crate::log::{Place, read_patiently};
-use crate::map::{Map, Missing, NodeTable, Tree};
+use crate::map::{Map, NodeTable, Nodes, Purpose, Tree, Volumes};
+use crate::recover::{Identified, Recovered};
 use crate::root::{Cursor, Extent, Root, no_epoch};
-use crate::scrub::Scrub;
+use crate::scrub::{Scrub, Scrubbed};
 use crate::segments::{SegmentEntry, Segments, Use};
+use crate::shared::{FoundPage, Shared, Want};
 use crate::space::Space;
-use crate::stretch::ChunkIndex;
 use crate::superblock::{Geometry, Layout};
-use crate::sync::{
-    AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard,
-};
-use crate::volume;
-use device::{Block, Device, DeviceError, Incarnation, Operation, Page, Sequence, StoreId};
+use crate::sync::{Mutex, MutexGuard};
+use crate::tables::{encode_tables, stream_blocks};
+use crate::usage::{self, Usage};
+use crate::volume::{Listed, NewVolume, VolumeId, VolumeInfo, VolumeMode};
+use crate::volume_changes;
+use crate::writer::WriterLock;
+use device::{Device, Incarnation, ObjectId, PageNo, Sequence, StoreId};
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-
-/// The error number of a failed read or write, on every Linux.
-const EIO: i32 = 5;
-
-/// A start's loads of map nodes: the entries of its log and the metadata need a dozen each. Those after them may be anything's.
-const FIRST_LOADS: u32 = 64;
 
 /// The log-structured store.
 pub struct Store {
-    pub(crate) device: Arc<dyn Device>,
-    pub(crate) geometry: Geometry,
-    pub(crate) map: RwLock<Map>,
-    pub(crate) writer: Mutex<Writer>,
+    pub(crate) shared: Shared,
+    pub(crate) writer: WriterLock,
     /// Taken before the writer's lock, where both are.
     pub(crate) cleaner: Mutex<Cleaner>,
-    pub(crate) scrub: Mutex<Option<Scrub>>,
-    pub(crate) counting: Counting,
-    pub(crate) flushes: Flushes,
-    pub(crate) incarnation: AtomicU64,
-    /// The last batch that is known to be durable.
-    pub(crate) durable_batch: AtomicU64,
-    /// Blocks of log that recovery would read now.
-    pub(crate) log_blocks: AtomicU64,
-    /// Reads that recovery would make now to follow it, but for the open stretch.
-    pub(crate) log_reads: AtomicU64,
-    /// Loads of nodes that still count as a start's.
-    pub(crate) first_loads: AtomicU32,
-    /// The file system below had no space when it was last asked.
-    pub(crate) is_full_below: AtomicBool,
-    #[cfg(feature = "planted-bugs")]
-    pub(crate) planted: crate::plant::Planted,
+    scrub: Mutex<Option<Scrub>>,
 }
 
-/// Whether changes may be made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Health {
-    /// No incarnation has begun: reads only.
-    NotBegun,
-    Good,
-    /// A write or flush failed, and nobody knows what of it is on the medium. Before anything else is
-    /// acknowledged, both roots must name a log that starts anew elsewhere.
-    Unsure,
-    /// The map in memory is not that of the log.
-    Stopped,
-}
-
-/// What only the one writer knows.
-pub(crate) struct Writer {
-    pub(crate) health: Health,
-    /// The newest attempt to write a root.
-    pub(crate) generation: u64,
-    /// Which of the two roots was last made durable.
-    pub(crate) root_slot: usize,
-    pub(crate) log: Cursor,
-    /// The heads of all chunks in the log's open stretch.
-    pub(crate) chunk_index: ChunkIndex,
-    /// `log` is at the start of segments of its own, with nothing of this incarnation written there yet.
-    pub(crate) log_is_fresh: bool,
-    /// The open segment for nodes, and the next block in it.
-    pub(crate) nodes_at: Option<(u32, u64)>,
-    /// The newest tables' stream, whose blocks count as live.
-    pub(crate) tables: Vec<Extent>,
-    /// A root that may be on the medium or not.
-    pub(crate) pending: Option<Pending>,
-    /// Blocks of the log that recovery has read, and that nobody knows to be durable: first and number.
-    pub(crate) readable: Vec<(Block, u64)>,
-}
-
-impl Writer {
-    /// Where the next vector goes.
-    pub(crate) fn place(&self) -> Place {
-        Place { offset: self.log.offset, copy_bytes: self.chunk_index.bytes() }
-    }
-}
-
+/// Life: formatting, opening, beginning.
 impl Store {
+    /// What recovery has found.
+    pub(crate) fn new(recovered: Recovered) -> Store {
+        let Recovered { shared, writer } = recovered;
+        Store { shared, writer: WriterLock::new(writer), cleaner: Mutex::default(), scrub: Mutex::default() }
+    }
+
+    pub(crate) fn lock_cleaner(&self) -> MutexGuard<'_, Cleaner> {
+        self.cleaner.lock().expect("no panic while cleaning")
+    }
+
     /// Lays out an empty store on `device` and makes it durable. Overwrites what was there, at the latest moment
     /// the superblock: a crash before the end leaves what `open` refuses or an empty store.
     ///
@@ -117,9 +70,10 @@ impl Store {
         let mut segments = Segments::new(geometry, vec![SegmentEntry::default(); geometry.segments as usize]);
         let mut take = |usage| segments.take(usage).expect("a new store has free segments");
         let (segment, next, nodes) = (take(Use::Log), take(Use::Log), take(Use::Nodes));
-        let mut map = Map::new(NodeTable::new(), volume::main_only(Tree::default()), segments);
+        let nodes_of = Nodes::new(NodeTable::new(), segments);
+        let mut map = Map::new(nodes_of, Volumes::main_only(Tree::default()), Sequence(0));
         let at = geometry.start(nodes);
-        let needed = map.stream_blocks(0);
+        let needed = stream_blocks(&map, 0);
         if needed > geometry.segment_blocks {
             let (segments, has) = (geometry.segments, geometry.segment_blocks);
             let why = format!(
@@ -132,8 +86,8 @@ impl Store {
             device.allocate(geometry.start(segment), geometry.segment_blocks)?;
         }
         device.flush()?;
-        let (bytes, blocks) = map.encode_tables(|_| at);
-        device.write(at, &crate::log::to_pages(&bytes))?;
+        let (bytes, blocks) = encode_tables(&mut map, |_| at);
+        device.write(at, &to_pages(&bytes))?;
         device.flush()?;
         let tables = crate::root::Stream {
             bytes: bytes.len() as u64,
@@ -154,68 +108,49 @@ impl Store {
         Ok(())
     }
 
-    /// A store in memory, from what a root says.
-    pub(crate) fn assemble(
-        device: Arc<dyn Device>,
-        geometry: Geometry,
-        map: Map,
-        root: &Root,
-        slot: usize,
-    ) -> Store {
-        Store {
-            device,
-            geometry,
-            incarnation: AtomicU64::new(root.incarnation.0),
-            durable_batch: AtomicU64::new(root.log.batch - 1),
-            log_blocks: AtomicU64::new(0),
-            log_reads: AtomicU64::new(0),
-            first_loads: AtomicU32::new(FIRST_LOADS),
-            is_full_below: AtomicBool::new(false),
-            counting: Counting::default(),
-            cleaner: Mutex::default(),
-            scrub: Mutex::default(),
-            flushes: Flushes::default(),
-            map: RwLock::new(map),
-            writer: Mutex::new(Writer {
-                health: Health::NotBegun,
-                generation: root.generation,
-                root_slot: slot,
-                log: root.log,
-                chunk_index: ChunkIndex::default(),
-                log_is_fresh: false,
-                nodes_at: None,
-                tables: root.tables.extents.clone(),
-                pending: None,
-                readable: Vec::new(),
-            }),
-            #[cfg(feature = "planted-bugs")]
-            planted: crate::plant::Planted::default(),
-        }
+    /// Opens and recovers the store on `device`. Writes nothing: what is damaged stays as it was.
+    ///
+    /// Everything that was acknowledged is there. The last batch of the log, if it is torn, never happened; a
+    /// batch that a later one knows to have been durable is not torn but rotten, and refused.
+    ///
+    /// # Errors
+    /// One variant for each reason not to open, see [`StoreError`]; the device's.
+    pub fn open(device: Arc<dyn Device>) -> Result<Store, StoreError> {
+        Store::identify(device)?.open()
+    }
+
+    /// Reads the superblock of the store on `device`, with one read; the rest is for [`Identified::open`]. Writes nothing.
+    ///
+    /// # Errors
+    /// Those for a device that holds no store, or one that is damaged, newer or cut off; the device's.
+    pub fn identify(device: Arc<dyn Device>) -> Result<Identified, StoreError> {
+        let (geometry, first_blocks) = Geometry::read(&*device)?;
+        Ok(Identified::new(device, geometry, first_blocks))
     }
 
     /// Which store this is.
     pub fn id(&self) -> StoreId {
-        self.geometry.id
+        self.shared.medium.geometry().id
     }
 
     /// Blocks of a segment.
     pub fn segment_blocks(&self) -> u64 {
-        self.geometry.segment_blocks
+        self.shared.medium.geometry().segment_blocks
     }
 
     /// The incarnation found at opening, or the one begun since.
     pub fn incarnation(&self) -> Incarnation {
-        Incarnation(self.incarnation.load(Ordering::Acquire))
+        self.shared.incarnation()
     }
 
     /// The highest sequence that the store has seen.
     pub fn newest_sequence(&self) -> Sequence {
-        self.map().newest
+        self.shared.map().newest()
     }
 
     /// The number of the last batch of the log that was found, or made durable since. Numbers only grow in the life of a store.
     pub fn durable_batch(&self) -> u64 {
-        self.durable_batch.load(Ordering::Acquire)
+        self.shared.progress.durable_batch()
     }
 
     /// As [`begin_after`](Store::begin_after), where nobody knows what was durable.
@@ -238,99 +173,452 @@ impl Store {
     /// [`StoreError::OldIncarnation`], or the device's: then it may be tried again, unless what recovery read could not be written
     /// again, which leaves the store [`StoreError::Stopped`].
     pub fn begin_after(&self, incarnation: Incarnation, known_durable: u64) -> Result<(), StoreError> {
-        let mut writer = self.lock_writer();
-        let found = self.incarnation();
-        if incarnation <= found {
-            return Err(StoreError::OldIncarnation { asked: incarnation, found });
-        }
-        if writer.health == Health::Stopped {
-            return Err(self.stopped());
-        }
-        if known_durable >= self.durable_batch() {
-            writer.readable.clear();
-        }
-        self.incarnation.store(incarnation.0, Ordering::Release);
-        let begun = self.take_stock(&mut writer).and_then(|()| self.write_again(&mut writer));
-        if let Err(error) = begun.and_then(|()| self.restart_log(&mut writer)) {
-            self.incarnation.store(found.0, Ordering::Release);
-            // Reads go on; nothing may be applied, as nobody knows which incarnation the medium has.
-            if writer.health == Health::Good {
-                writer.health = Health::Unsure;
-            }
-            return Err(error);
-        }
-        Ok(())
-    }
-
-    /// Makes the last batch durable that recovery has read, where nobody knows that it is. Not the root, of which there may be no
-    /// other: a drive may leave a block unreadable whose write the power's loss cut off.
-    fn write_again(&self, writer: &mut Writer) -> Result<(), StoreError> {
-        if writer.readable.is_empty() {
-            return Ok(());
-        }
-        // For good after an error: what fails may take with it what the map was made of.
-        let health = std::mem::replace(&mut writer.health, Health::Stopped);
-        let since = self.failed_flushes();
-        for at in writer.readable.iter().flat_map(|&(at, count)| (0..count).map(move |index| at.plus(index)))
-        {
-            let mut page = device::pages(1);
-            // What cannot be read, as a head of which there is a copy, is no cache's.
-            if read_patiently(&*self.device, at, &mut page) {
-                self.write(at, &page)?;
-            }
-        }
-        self.flush_since(since)?;
-        writer.readable.clear();
-        writer.health = health;
-        Ok(())
+        self.writer.lock().begin_after(&self.shared, incarnation, known_durable)
     }
 
     /// Blocks written to the log since the last checkpoint: what recovery would have to read.
     pub fn blocks_since_checkpoint(&self) -> u64 {
-        self.log_blocks.load(Ordering::Relaxed)
+        self.shared.progress.length().blocks
     }
 
     /// Reads of the device that a recovery makes to follow the log up to its open stretch, at most. For that one, the log's
     /// end and what shows that it is the end, it makes ten more at most.
     pub fn reads_since_checkpoint(&self) -> u64 {
-        self.log_reads.load(Ordering::Relaxed)
+        self.shared.progress.length().reads
     }
 
     /// How full it is.
     pub fn space(&self) -> Space {
-        let spare = self.device.spare_blocks();
-        self.map().space(spare)
+        self.shared.space()
     }
 
     /// What it has done since it was opened.
     pub fn counters(&self) -> Counters {
-        self.counting.now()
+        self.shared.medium.counting().now()
     }
 
     /// Sets how many map nodes of 4 KiB to keep in memory; more while changes wait for a checkpoint.
     /// The default is 16,384; less than 64 counts as 64, so that a look-up can keep its own.
     pub fn keep_nodes(&self, nodes: usize) {
-        self.map_mut().nodes_max = nodes.max(64);
+        self.shared.map_mut().nodes.keep(nodes);
+    }
+}
+
+/// Changes.
+impl Store {
+    /// Applies all of `vector` or nothing; durable on return. Readers see it afterwards.
+    ///
+    /// After an error nothing of it is visible, and it is not known to be durable: a crash later may leave all of
+    /// it or nothing. The next call first writes both roots anew, so that the log goes on elsewhere.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`] before anything is written, where a checkpoint did not help; the device's;
+    /// [`StoreError::Corrupt`] if a map node that it must change is damaged; [`StoreError::NotBegun`].
+    pub fn apply(&self, vector: &[Change]) -> Result<(), StoreError> {
+        self.apply_to(VolumeId::MAIN, vector)
     }
 
-    pub(crate) fn map(&self) -> RwLockReadGuard<'_, Map> {
-        self.map.read().expect("no panic while holding the map")
+    /// As [`apply`](Store::apply), to any volume.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchVolume`], [`StoreError::ReadOnlyVolume`], or those of `apply`.
+    pub fn apply_to(&self, volume: VolumeId, vector: &[Change]) -> Result<(), StoreError> {
+        self.writer.lock().apply(&self.shared, volume, vector)
     }
 
-    pub(crate) fn map_mut(&self) -> RwLockWriteGuard<'_, Map> {
-        self.map.write().expect("no panic while holding the map")
+    /// Makes the map durable so that recovery starts here, and frees segments that no root needs any more: those
+    /// in which nothing was live at the checkpoint before this one either.
+    ///
+    /// # Errors
+    /// The device's: the store goes on as before, and the next checkpoint does it all again.
+    pub fn checkpoint(&self) -> Result<(), StoreError> {
+        self.writer.lock().checkpoint(&self.shared)
     }
 
-    pub(crate) fn lock_writer(&self) -> MutexGuard<'_, Writer> {
-        self.writer.lock().expect("no panic while writing")
+    /// Two [checkpoints](Store::checkpoint) with nothing between them: what died before is free afterwards. The second writes
+    /// little, since nobody can make the nodes dirty again that the first has written.
+    ///
+    /// # Errors
+    /// As [`checkpoint`](Store::checkpoint).
+    pub fn checkpoint_twice(&self) -> Result<(), StoreError> {
+        self.writer.lock().checkpoint_twice(&self.shared)
     }
 
-    pub(crate) fn lock_cleaner(&self) -> MutexGuard<'_, Cleaner> {
-        self.cleaner.lock().expect("no panic while cleaning")
+    /// Counts every change up to `sequence` as seen, durably on return: a buffer that does not know of it is behind this
+    /// store from then on. Nothing is applied.
+    ///
+    /// # Errors
+    /// As [`checkpoint`](Store::checkpoint).
+    pub fn fence(&self, sequence: Sequence) -> Result<(), StoreError> {
+        self.shared.map_mut().fence(sequence);
+        self.checkpoint()
+    }
+}
+
+/// Reads.
+impl Store {
+    /// Reads many pages with many reads in flight; each gets its own answer. Bytes that are not what was written
+    /// are never returned: the answer is [`StoreError::Corrupt`] with the object, the page and the place.
+    ///
+    /// Waits for reads of its own only, never for a write, a flush or a checkpoint.
+    pub fn read(&self, wants: &mut [Want]) {
+        self.read_from(VolumeId::MAIN, wants);
     }
 
-    pub(crate) fn stopped(&self) -> StoreError {
-        StoreError::Stopped { device: self.device.name().to_owned() }
+    /// As [`read`](Store::read), from any volume; what a volume does not have, or one that does not exist, is holes.
+    pub fn read_from(&self, volume: VolumeId, wants: &mut [Want]) {
+        self.shared.read_from(volume, wants);
     }
 
+    /// Reads many pages in the order in which they lie on the device, with few reads, and hands each to `take` by its
+    /// number. Like [`read_from`](Store::read_from), for whoever reads much and keeps the bytes in a place of his own.
+    pub fn read_all(
+        &self,
+        volume: VolumeId,
+        pages: &[(ObjectId, PageNo)],
+        take: &mut dyn FnMut(usize, FoundPage<'_>),
+    ) {
+        self.shared.read_all(volume, pages, take);
+    }
+
+    /// The page LSN of a page; `None` for a hole. May read map nodes.
+    pub fn page_lsn(&self, object: ObjectId, page: PageNo) -> Result<Option<Sequence>, StoreError> {
+        self.page_lsn_in(VolumeId::MAIN, object, page)
+    }
+
+    /// As [`page_lsn`](Store::page_lsn), in any volume.
+    pub fn page_lsn_in(
+        &self,
+        volume: VolumeId,
+        object: ObjectId,
+        page: PageNo,
+    ) -> Result<Option<Sequence>, StoreError> {
+        self.shared.page_lsn_in(volume, object, page)
+    }
+
+    /// The page LSN of each of many pages, with many reads of map nodes in flight.
+    pub fn page_lsns_in(
+        &self,
+        volume: VolumeId,
+        pages: &[(ObjectId, PageNo)],
+    ) -> Vec<Result<Option<Sequence>, StoreError>> {
+        self.shared.page_lsns_in(volume, pages)
+    }
+
+    /// Lists the pages that the store holds of `object` within `range`, of at most `leaves_max` leaves of its map
+    /// (128 pages each). What is empty between them costs nothing, however wide it is. May read map nodes.
+    ///
+    /// # Errors
+    /// A map node that cannot be read, or is damaged.
+    pub fn list(
+        &self,
+        object: ObjectId,
+        range: Range<PageNo>,
+        leaves_max: usize,
+    ) -> Result<Listed, StoreError> {
+        self.list_in(VolumeId::MAIN, object, range, leaves_max)
+    }
+
+    /// As [`list`](Store::list), in any volume.
+    ///
+    /// # Errors
+    /// Those of `list`.
+    pub fn list_in(
+        &self,
+        volume: VolumeId,
+        object: ObjectId,
+        range: Range<PageNo>,
+        leaves_max: usize,
+    ) -> Result<Listed, StoreError> {
+        self.shared.list(volume, object, range, leaves_max)
+    }
+}
+
+/// Space.
+impl Store {
+    /// Blocks that can still be written, once all dead space is given back: free and dead ones, without the reserves
+    /// and what is reserved.
+    pub fn writable_blocks(&self) -> u64 {
+        let spare = self.shared.medium.device().spare_blocks();
+        self.shared.map().writable_blocks(spare)
+    }
+
+    /// Reserves space for `pages` more pages to be written back, map nodes included. Does no I/O.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`] while space is left for checkpoints, cleaning and deletions. There may be more after
+    /// [`clean`](Store::clean) and two checkpoints.
+    pub fn reserve(&self, pages: u64) -> Result<(), StoreError> {
+        self.shared.map_mut().reserve(pages)
+    }
+
+    /// Counts `pages` pages as reserved, whether there is space for them or not: they were acknowledged already, or go with
+    /// something that gives space back, and will be written back. Nobody else can reserve anything before there is space for these.
+    pub fn reserve_unchecked(&self, pages: u64) {
+        self.shared.map_mut().reserve_in_any_case(pages);
+    }
+
+    /// Blocks that can still be reserved.
+    pub fn reservable_blocks(&self) -> u64 {
+        self.shared.map().reservable()
+    }
+
+    /// Blocks that are reserved for a page: six, or eight where something was cloned.
+    pub fn blocks_per_page(&self) -> u64 {
+        self.shared.map().blocks_per_page()
+    }
+
+    /// Gives back a reservation for `pages` pages: used, or not needed after all.
+    pub fn release(&self, pages: u64) {
+        self.shared.map_mut().release(pages);
+    }
+
+    /// Whether free space is low, so that checkpoints and [`clean`](Store::clean) should find some.
+    pub fn is_short_of_space(&self) -> bool {
+        self.shared.map().is_short_of_space()
+    }
+
+    /// Whether the file system below should be asked for more space: soon free segments will be wanted; or it was full, and may not
+    /// be any more.
+    pub fn allocation_is_due(&self) -> bool {
+        allocate::allocation_is_due(&self.shared)
+    }
+
+    /// Asks the file system below for as much space as will be needed soon. `false` if it is full.
+    ///
+    /// # Errors
+    /// The device's, but for a file system that is full.
+    pub fn allocate_ahead(&self) -> Result<bool, StoreError> {
+        allocate::allocate_ahead(&self.shared)
+    }
+
+    /// Asks it for more than that, because somebody needs it now. `false` if there is no more than before.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn allocate_more(&self) -> Result<bool, StoreError> {
+        allocate::allocate_more(&self.shared)
+    }
+
+    /// Whether the file system below had no space for a segment when it was last asked.
+    pub fn is_known_full_below(&self) -> bool {
+        self.shared.medium.is_known_full_below()
+    }
+
+    /// Whether asking for more may help: there are segments without space, and the file system below was not full the last time.
+    pub fn may_allocate(&self) -> bool {
+        allocate::may_allocate(&self.shared)
+    }
+
+    /// Bytes that are left in the file system below, if it has no space for a segment that the store could use.
+    pub fn full_below(&self) -> Option<u64> {
+        allocate::full_below(&self.shared)
+    }
+}
+
+/// Volumes.
+impl Store {
+    /// Makes `to` what `from` is now, whatever that holds, in one durable log entry. `sequence` is the clone's place in
+    /// the one order.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchVolume`], [`StoreError::VolumeExists`], [`StoreError::TooManyVolumes`], or those of
+    /// [`apply`](Store::apply).
+    pub fn clone_volume(
+        &self,
+        from: VolumeId,
+        to: VolumeId,
+        mode: VolumeMode,
+        sequence: Sequence,
+    ) -> Result<(), StoreError> {
+        volume_changes::clone_volume(&self.shared, &mut self.writer.lock(), from, to, mode, sequence)
+    }
+
+    /// Makes a new volume that is what `from` is now, whatever that holds, in one durable batch; returns its number.
+    /// `sequence` is the clone's place in the one order.
+    ///
+    /// # Errors
+    /// Those of [`check_clone`](Store::check_clone) and [`apply`](Store::apply).
+    pub fn clone_named(
+        &self,
+        from: VolumeId,
+        new: &NewVolume<'_>,
+        sequence: Sequence,
+    ) -> Result<VolumeId, StoreError> {
+        volume_changes::clone_named(&self.shared, &mut self.writer.lock(), from, new, sequence)
+    }
+
+    /// The same for a volume that others write to meanwhile: refused where there is no space for what their pages need beside
+    /// once nodes are shared. From that check on every reservation is as much.
+    ///
+    /// # Errors
+    /// Those of `clone_named`; [`StoreError::Full`], too, before anything is done.
+    pub fn clone_beside_writers(
+        &self,
+        from: VolumeId,
+        new: &NewVolume<'_>,
+        sequence: Sequence,
+    ) -> Result<VolumeId, StoreError> {
+        volume_changes::clone_beside_writers(&self.shared, &mut self.writer.lock(), from, new, sequence)
+    }
+
+    /// Whether a clone of `from` may have this name: said before much is done for it.
+    ///
+    /// # Errors
+    /// [`StoreError::BadName`], [`StoreError::NameTaken`], [`StoreError::NoSuchVolume`],
+    /// [`StoreError::TooManyVolumes`], [`StoreError::NamelessStore`].
+    pub fn check_clone(&self, from: VolumeId, name: &str) -> Result<(), StoreError> {
+        volume_changes::check_clone(&self.shared, from, name)
+    }
+
+    /// Deletes a volume. Its space comes back by [`free_step`](Store::free_step).
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchVolume`], [`StoreError::MainVolume`], or those of [`apply`](Store::apply).
+    pub fn delete_volume(&self, volume: VolumeId, sequence: Sequence) -> Result<(), StoreError> {
+        volume_changes::delete_volume(&self.shared, &mut self.writer.lock(), volume, sequence)
+    }
+
+    /// All volumes.
+    pub fn volumes(&self) -> Vec<(VolumeId, VolumeMode)> {
+        self.shared.map().volumes.iter().map(|(id, volume)| (id, volume.mode)).collect()
+    }
+
+    /// All volumes, by number.
+    pub fn describe_volumes(&self) -> Vec<VolumeInfo> {
+        self.shared.map().volumes.describe_all()
+    }
+
+    /// The volume of this name; one that has none is `#` and its number.
+    pub fn volume_named(&self, name: &str) -> Option<VolumeInfo> {
+        self.describe_volumes().into_iter().find(|volume| volume.name == name)
+    }
+
+    /// Frees some of what deleted volumes held: at most 256 nodes. Returns whether there was anything to free. The
+    /// blocks are free after two checkpoints.
+    ///
+    /// # Errors
+    /// The device's, or [`StoreError::Corrupt`]: a node that cannot be read stays on the list, with what is below.
+    pub fn free_step(&self) -> Result<bool, StoreError> {
+        volume_changes::free_step(&self.shared, &self.writer)
+    }
+
+    /// Whether deleted volumes still hold something that [`free_step`](Store::free_step) would free.
+    pub fn is_freeing(&self) -> bool {
+        self.shared.map().volumes.dying().len() > 0
+    }
+
+    /// Counts what each volume takes alone and shares. Reads every node of the map, keeps about 50 bytes for each
+    /// meanwhile, and holds up changes of the store, though not reads, until it is done.
+    ///
+    /// # Errors
+    /// A node that cannot be read, or is damaged.
+    pub fn usage(&self) -> Result<Usage, StoreError> {
+        let _writer = self.writer.lock();
+        usage::usage(&self.shared)
+    }
+}
+
+/// Cleaning.
+impl Store {
+    /// Cleans until a round has ended, and checkpoints where that is what it takes. Others may use the store
+    /// meanwhile: each step takes its locks anew.
+    ///
+    /// Returns whether segments died, or held less than was thought. Dead ones are free after two checkpoints.
+    ///
+    /// # Errors
+    /// Those of [`clean_step`](Store::clean_step), and of [`checkpoint`](Store::checkpoint).
+    pub fn clean(&self) -> Result<bool, StoreError> {
+        // What had been moved when two checkpoints were asked for.
+        let mut asked = None;
+        loop {
+            match self.clean_step()? {
+                Cleaning::Idle => return Ok(false),
+                Cleaning::Working => {}
+                Cleaning::Emptied(segments) => return Ok(segments > 0),
+                Cleaning::NeedsCheckpoint => {
+                    if asked.replace(self.counters().pages_cleaned) == Some(self.counters().pages_cleaned) {
+                        self.end_round();
+                        return Ok(false);
+                    }
+                    self.checkpoint_twice()?;
+                }
+            }
+        }
+    }
+
+    /// One bounded step of cleaning: it visits 64 nodes of the map, or moves an eighth of a segment, at most a MiB. Nobody waits
+    /// for more than the repointing of what one step moved; no I/O is done while a lock is held that readers or writers need.
+    ///
+    /// # Errors
+    /// [`StoreError::NotBegun`], [`StoreError::Stopped`], or the device's: the step may be tried again. A block
+    /// that cannot be read stays where it is, its segment with it, and is no error here.
+    pub fn clean_step(&self) -> Result<Cleaning, StoreError> {
+        self.lock_cleaner().step(&self.shared, &self.writer)
+    }
+
+    /// One bounded step, as [`clean_step`](Store::clean_step) makes it, if it is owed still when it is this thread's turn:
+    /// of several who pay, each step is made by one.
+    ///
+    /// # Errors
+    /// Those of [`clean_step`](Store::clean_step).
+    pub fn clean_if_due(&self) -> Result<Option<Cleaning>, StoreError> {
+        let mut cleaner = self.lock_cleaner();
+        if self.cleaning_is_due() { cleaner.step(&self.shared, &self.writer).map(Some) } else { Ok(None) }
+    }
+
+    /// Whether a step of cleaning is owed for what was written: free space is low and a round may find some, or the round
+    /// under way is behind. Write-back makes such steps first, and others may.
+    pub fn cleaning_is_due(&self) -> bool {
+        self.shared.map().cleaning_is_due()
+    }
+
+    /// Pages that may be written back before the next look at [`cleaning_is_due`](Store::cleaning_is_due): then nobody who
+    /// waits for them waits for a whole segment to be cleaned.
+    pub fn pages_together(&self) -> u64 {
+        self.shared.map().pages_together()
+    }
+
+    /// Ends a round that needs more space than two checkpoints have made: its victims are left alone until more of them
+    /// has died.
+    pub fn end_round(&self) {
+        self.lock_cleaner().give_up(&self.shared);
+    }
+}
+
+/// Checking.
+impl Store {
+    /// Walks the whole map and reads every block that it refers to; `report` gets what is wrong: nodes and pages
+    /// whose bytes are not what was written, blocks where they should not be or used twice, wrong reference
+    /// counts, nodes that nothing refers to, wrong live counts. Changes wait meanwhile.
+    pub fn check(&self, report: &mut dyn FnMut(Finding)) {
+        check::check(&self.shared, &self.writer.lock(), report);
+    }
+
+    /// Makes the counts what they should be: references, nodes that nothing refers to, live blocks; and writes them
+    /// with two checkpoints, both roots included. What `check` would find first is reported. Returns what was put
+    /// right; bytes that are gone stay errors where they are.
+    ///
+    /// # Errors
+    /// [`StoreError::NotBegun`]; [`StoreError::Corrupt`] where a node cannot be read, as what is below it cannot be
+    /// counted: nothing is changed then; the device's.
+    pub fn repair(&self, report: &mut dyn FnMut(Finding)) -> Result<Repaired, StoreError> {
+        // The counts of a round of cleaning would be of before.
+        let mut cleaner = self.lock_cleaner();
+        cleaner.give_up(&self.shared);
+        check::repair(&self.shared, &mut self.writer.lock(), report)
+    }
+
+    /// One bounded step of a scrub: at most four nodes and what they refer to. The first one reads what lies at
+    /// fixed places. Findings about data come with the last step, which looks up whose it is.
+    pub fn scrub_step(&self, report: &mut dyn FnMut(Finding)) -> Scrubbed {
+        let mut scrub = self.scrub.lock().expect("no panic while scrubbing");
+        Scrub::step(&mut scrub, &self.shared, &self.writer, report)
+    }
+
+    /// Ends a scrub, so that the next step begins a new one.
+    pub fn end_scrub(&self) {
+        *self.scrub.lock().expect("no panic while scrubbing") = None;
+        self.shared.map_mut().nodes.end_scan(Purpose::Scrub);
+    }
 }

@@ -120,7 +120,7 @@ pub(crate) fn copies(pages: &[Page]) -> Vec<(u64, Vec<Page>)> {
         let Some(bytes) = behind.get(..copy.bytes.get() as usize).filter(|bytes| !bytes.is_empty()) else {
             break;
         };
-        found.push((u64::from(copy.offset.get()), crate::log::to_pages(bytes)));
+        found.push((u64::from(copy.offset.get()), crate::chunk::to_pages(bytes)));
         rest = &behind[bytes.len()..];
     }
     found

@@ -3,6 +3,7 @@
 use crate::error::StoreError;
 use crate::format::*;
 use device::{BLOCK_BYTES, Block, Device, Page, StoreId};
+use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// How to lay out a new store.
@@ -129,6 +130,12 @@ impl Geometry {
     /// The first block of a segment.
     pub(crate) fn start(&self, segment: u32) -> Block {
         Block(SEGMENTS_AT + u64::from(segment) * self.segment_blocks)
+    }
+
+    /// The blocks of a segment.
+    pub(crate) fn blocks(&self, segment: u32) -> Range<Block> {
+        let start = self.start(segment);
+        start..start.plus(self.segment_blocks)
     }
 
     /// The segment in which a block lies; `None` before the first and after the last.

@@ -2,12 +2,13 @@
 
 use crate::error::StoreError;
 use crate::format::*;
-use crate::label::{Label, decode_label};
-use crate::map::{Map, NodeId, NodeTable, TablePage, Tree, decode_table_page};
+use crate::map::{
+    Label, Map, NodeId, NodeTable, Nodes, TablePage, Tree, Volume, Volumes, decode_label, decode_table_page,
+};
 use crate::root::{Root, Stream};
 use crate::segments::{AGE_MAX, SegmentEntry, Segments, Use};
 use crate::superblock::Geometry;
-use crate::volume::{Volume, VolumeId, VolumeMode};
+use crate::volume::{VolumeId, VolumeMode};
 use device::{Block, Device, Page, Read};
 use std::collections::BTreeMap;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -65,60 +66,58 @@ const FREE: u8 = 0;
 const LOG: u8 = 1;
 const NODES: u8 = 2;
 
-impl Map {
-    /// Blocks of a stream for a node table of this many pages.
-    pub(crate) fn stream_blocks(&self, table_pages: usize) -> u64 {
-        let segments = self.segments.geometry.segments as usize;
-        let volumes = VOLUME_BYTES * self.volumes.len() + DYING_BYTES * self.dying.len();
-        blocks_for(HEAD_BYTES + 16 * table_pages + 8 * segments + volumes + self.label_bytes()) as u64
-    }
+/// Blocks of a stream for a node table of this many pages.
+pub(crate) fn stream_blocks(map: &Map, table_pages: usize) -> u64 {
+    let segments = map.nodes.segments.geometry.segments as usize;
+    let volumes = VOLUME_BYTES * map.volumes.len() + DYING_BYTES * map.volumes.dying().len();
+    blocks_for(HEAD_BYTES + 16 * table_pages + 8 * segments + volumes + map.volumes.label_bytes()) as u64
+}
 
-    /// The tables' stream, and how many blocks it has. `place` gives a block to each; it is asked before the
-    /// bytes are made, because they say how much of which segment is live.
-    pub(crate) fn encode_tables(&mut self, mut place: impl FnMut(&mut Map) -> Block) -> (Vec<u8>, u64) {
-        let blocks = self.stream_blocks(self.table.pages.len());
-        for _ in 0..blocks {
-            let at = place(self);
-            self.segments.inc_live(at);
-        }
-        let head = StreamHead {
-            table_pages: (self.table.pages.len() as u64).into(),
-            segments: self.segments.geometry.segments.into(),
-            volumes: (self.volumes.len() as u32).into(),
-            dying: (self.dying.len() as u32).into(),
-            labels: (self.labels.len() as u32).into(),
-            reserved: [0; 40],
-        };
-        let mut bytes = head.as_bytes().to_vec();
-        for page in &self.table.pages {
-            let (place, crc) = (place_to_bits(page.place).into(), page.crc.into());
-            bytes.extend(DirectoryBytes { place, crc, reserved: 0.into() }.as_bytes());
-        }
-        for (_, segment) in self.segments.iter() {
-            let usage = match segment.usage {
-                // Once the root is durable, no root needs it. Saying so now, before it is trimmed, keeps a store
-                // that is mounted again and again from forgetting what each mount found to be free.
-                _ if Segments::is_dead(segment) && segment.dead_since.is_some() => FREE,
-                Use::Free => FREE,
-                Use::Log | Use::Moved => LOG,
-                Use::Nodes => NODES,
-            };
-            let age = self.segments.age(segment).min(u64::from(AGE_MAX)) as u32;
-            let [one, two, three, _] = if usage == LOG { age.to_le_bytes() } else { [0; 4] };
-            let live = segment.live.into();
-            bytes.extend(SegmentBytes { usage, age: [one, two, three], live }.as_bytes());
-        }
-        for (number, volume) in &self.volumes {
-            let Tree { root, height } = volume.objects;
-            let (number, root) = (u64::from(number.0).into(), root.0.into());
-            let read_only = u8::from(volume.mode == VolumeMode::ReadOnly);
-            bytes.extend(VolumeBytes { number, root, height, read_only, reserved: [0; 14] }.as_bytes());
-        }
-        self.dying.iter().for_each(|id| bytes.extend(id.0.to_le_bytes()));
-        self.encode_labels(&mut bytes);
-        assert_eq!(blocks_for(bytes.len()) as u64, blocks, "as long as it was thought to be");
-        (bytes, blocks)
+/// The tables' stream, and how many blocks it has. `place` gives a block to each; it is asked before the
+/// bytes are made, because they say how much of which segment is live.
+pub(crate) fn encode_tables(map: &mut Map, mut place: impl FnMut(&mut Map) -> Block) -> (Vec<u8>, u64) {
+    let blocks = stream_blocks(map, map.nodes.table.pages.len());
+    for _ in 0..blocks {
+        let at = place(map);
+        map.nodes.segments.inc_live(at);
     }
+    let head = StreamHead {
+        table_pages: (map.nodes.table.pages.len() as u64).into(),
+        segments: map.nodes.segments.geometry.segments.into(),
+        volumes: (map.volumes.len() as u32).into(),
+        dying: (map.volumes.dying().len() as u32).into(),
+        labels: (map.volumes.labels() as u32).into(),
+        reserved: [0; 40],
+    };
+    let mut bytes = head.as_bytes().to_vec();
+    for page in &map.nodes.table.pages {
+        let (place, crc) = (place_to_bits(page.place).into(), page.crc.into());
+        bytes.extend(DirectoryBytes { place, crc, reserved: 0.into() }.as_bytes());
+    }
+    for (_, segment) in map.nodes.segments.iter() {
+        let usage = match segment.usage {
+            // Once the root is durable, no root needs it. Saying so now, before it is trimmed, keeps a store
+            // that is mounted again and again from forgetting what each mount found to be free.
+            _ if Segments::is_dead(segment) && segment.dead_since.is_some() => FREE,
+            Use::Free => FREE,
+            Use::Log | Use::Moved => LOG,
+            Use::Nodes => NODES,
+        };
+        let age = map.nodes.segments.age(segment).min(u64::from(AGE_MAX)) as u32;
+        let [one, two, three, _] = if usage == LOG { age.to_le_bytes() } else { [0; 4] };
+        let live = segment.live.into();
+        bytes.extend(SegmentBytes { usage, age: [one, two, three], live }.as_bytes());
+    }
+    for (number, volume) in map.volumes.iter() {
+        let Tree { root, height } = volume.objects;
+        let (number, root) = (u64::from(number.0).into(), root.0.into());
+        let read_only = u8::from(volume.mode == VolumeMode::ReadOnly);
+        bytes.extend(VolumeBytes { number, root, height, read_only, reserved: [0; 14] }.as_bytes());
+    }
+    map.volumes.dying().for_each(|id| bytes.extend(id.0.to_le_bytes()));
+    map.volumes.encode_labels(&mut bytes);
+    assert_eq!(blocks_for(bytes.len()) as u64, blocks, "as long as it was thought to be");
+    (bytes, blocks)
 }
 
 /// Reads the map that a root names, without its nodes.
@@ -131,11 +130,8 @@ pub(crate) fn read_map(device: &dyn Device, geometry: &Geometry, root: &Root) ->
     let table = NodeTable::from_pages(decoded.pages, entries);
     let mut segments = Segments::new(*geometry, decoded.segments);
     segments.dead_at_root(root.generation, [root.log.segment, root.log.next]);
-    let mut map = Map::new(table, decoded.volumes, segments);
-    map.dying = decoded.dying;
-    map.labels = decoded.labels;
-    map.newest = root.newest;
-    Ok(map)
+    let volumes = Volumes::new(decoded.volumes, decoded.labels, decoded.dying);
+    Ok(Map::new(Nodes::new(table, segments), volumes, root.newest))
 }
 
 fn damaged(device: &dyn Device, place: Block, what: &str) -> StoreError {

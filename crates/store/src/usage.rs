@@ -6,7 +6,7 @@
 
 use crate::error::StoreError;
 use crate::map::{Body, NodeId, PageEntry, Pages};
-use crate::store::Store;
+use crate::shared::Shared;
 use crate::volume::VolumeId;
 use device::Block;
 use std::collections::HashMap;
@@ -67,64 +67,56 @@ struct Seen {
 
 type Nodes = HashMap<NodeId, Seen>;
 
-impl Store {
-    /// Counts what each volume takes alone and shares. Reads every node of the map, keeps about 50 bytes for each
-    /// meanwhile, and holds up changes of the store, though not reads, until it is done.
-    ///
-    /// # Errors
-    /// A node that cannot be read, or is damaged.
-    pub fn usage(&self) -> Result<Usage, StoreError> {
-        let _writer = self.lock_writer();
-        let roots: Vec<(VolumeId, NodeId)> = {
-            let map = self.map();
-            map.volumes.iter().map(|(&id, volume)| (id, volume.objects.root)).collect()
-        };
-        let mut todo: Vec<(NodeId, Owner)> =
-            roots.iter().map(|&(id, root)| (root, Owner::Volume(id))).collect();
-        todo.extend(self.map().dying.iter().map(|&id| (id, Owner::Dying)));
-        let mut nodes = Nodes::new();
-        while let Some((id, owner)) = todo.pop() {
-            if !id.is_some() {
-                continue;
-            }
-            let node = match nodes.entry(id) {
-                Entry::Vacant(place) => place.insert(self.see(id, owner)?),
-                Entry::Occupied(place) => {
-                    let node = place.into_mut();
-                    if !node.joins(owner) {
-                        continue;
-                    }
-                    node.owner = node.owner.with(owner);
-                    node
-                }
-            };
-            todo.extend(node.children.iter().map(|&child| (child, node.owner)));
+/// Counts what volumes take: see [`Store::usage`](crate::Store::usage). The caller holds the writer's lock.
+pub(crate) fn usage(shared: &Shared) -> Result<Usage, StoreError> {
+    let roots: Vec<(VolumeId, NodeId)> = {
+        let map = shared.map();
+        map.volumes.iter().map(|(id, volume)| (id, volume.objects.root)).collect()
+    };
+    let mut todo: Vec<(NodeId, Owner)> = roots.iter().map(|&(id, root)| (root, Owner::Volume(id))).collect();
+    todo.extend(shared.map().volumes.dying().map(|id| (id, Owner::Dying)));
+    let mut nodes = Nodes::new();
+    while let Some((id, owner)) = todo.pop() {
+        if !id.is_some() {
+            continue;
         }
-        Ok(count(&nodes, &roots))
+        let node = match nodes.entry(id) {
+            Entry::Vacant(place) => place.insert(see(shared, id, owner)?),
+            Entry::Occupied(place) => {
+                let node = place.into_mut();
+                if !node.joins(owner) {
+                    continue;
+                }
+                node.owner = node.owner.with(owner);
+                node
+            }
+        };
+        todo.extend(node.children.iter().map(|&child| (child, node.owner)));
     }
+    Ok(count(&nodes, &roots))
+}
 
-    fn see(&self, id: NodeId, owner: Owner) -> Result<Seen, StoreError> {
-        let body = self.resolve(|map| map.node(id).map(|node| node.body.clone()))?;
-        let (mut children, mut alone, mut marked) = (Vec::new(), 0, Vec::new());
-        let mut page = |entry: &PageEntry| match entry.shared {
-            _ if entry.is_hole() => {}
-            true => marked.push(entry.place),
-            false => alone += 1,
-        };
-        match &body {
-            Body::Inner(ids) => children.extend(ids.iter().copied().filter(|id| id.is_some())),
-            Body::Pages(entries) => entries.iter().for_each(page),
-            Body::Objects(objects) => {
-                for object in objects.iter().flatten() {
-                    match &object.pages {
-                        Pages::Inline(pages) => pages.iter().for_each(|(_, entry)| page(entry)),
-                        Pages::Tree(tree) => children.push(tree.root),
-                    }
+fn see(shared: &Shared, id: NodeId, owner: Owner) -> Result<Seen, StoreError> {
+    let body = shared.resolve(|map| map.nodes.node(id).map(|node| node.body.clone()))?;
+    let (mut children, mut alone, mut marked) = (Vec::new(), 0, Vec::new());
+    let mut page = |entry: &PageEntry| match entry.shared {
+        _ if entry.is_hole() => {}
+        true => marked.push(entry.place),
+        false => alone += 1,
+    };
+    match &body {
+        Body::Inner(ids) => children.extend(ids.iter().copied().filter(|id| id.is_some())),
+        Body::Pages(entries) => entries.iter().for_each(page),
+        Body::Objects(objects) => {
+            for object in objects.iter().flatten() {
+                match &object.pages {
+                    Pages::Inline(pages) => pages.iter().for_each(|(_, entry)| page(entry)),
+                    Pages::Tree(tree) => children.push(tree.root),
                 }
             }
         }
-        Ok(Seen { owner, children: children.into(), alone, marked: marked.into() })
     }
+    Ok(Seen { owner, children: children.into(), alone, marked: marked.into() })
 }
 
 impl Seen {

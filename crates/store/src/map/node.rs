@@ -22,6 +22,13 @@ impl NodeId {
     }
 }
 
+/// A tree. `height` counts the inner nodes above a leaf; a root of [`NodeId::NONE`] is an empty tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Tree {
+    pub(crate) root: NodeId,
+    pub(crate) height: u8,
+}
+
 /// Nodes that must be read from the medium before the answer is known.
 #[derive(Debug)]
 pub(crate) struct Missing(pub(crate) Vec<NodeId>);

@@ -1,7 +1,6 @@
 //! An object's entry: its generation, and its pages, inline while they are few.
 
-use super::node::{FLAG_SHARED, NodeId, PageEntry, flags};
-use super::tree::Tree;
+use super::node::{FLAG_SHARED, NodeId, PageEntry, Tree, flags};
 use crate::format::*;
 use device::{PageNo, Sequence};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};

@@ -1,14 +1,14 @@
 //! Pointing entries at where the cleaner moved their blocks. What a node says does not change by that, only where
 //! it lies: so a node that many share is repointed once, under its id, for all of them.
 
-use super::Map;
-use super::node::{Body, NodeId, PageEntry};
+use super::map::Map;
+use super::node::{Body, NodeId, PageEntry, Tree};
+use super::nodes::Nodes;
 use super::object::{INLINE_EXTENTS_MAX, Pages, fits_inline};
 use super::scan::Holder;
-use super::tree::Tree;
 use crate::format::LEAF_PAGES;
 use crate::policy::Class;
-use device::{Block, PageNo};
+use device::Block;
 use std::collections::BTreeSet;
 
 /// A block that was moved.
@@ -22,11 +22,11 @@ pub(crate) struct Move {
     pub(crate) sole: bool,
 }
 
-impl Map {
+impl Nodes {
     /// The entry that a holder was found to be, if it refers to `from` still; the node's id may have been used again
     /// for anything. The node must be in memory.
     pub(crate) fn held_entry(&self, holder: Holder, from: Block) -> Option<PageEntry> {
-        match &self.nodes.get(&holder.node)?.body {
+        match self.peek(holder.node)? {
             Body::Pages(entries) => {
                 entries.get(usize::from(holder.index)).copied().filter(|entry| entry.place == from)
             }
@@ -38,25 +38,6 @@ impl Map {
             },
             Body::Inner(_) => None,
         }
-    }
-
-    /// How many of some blocks, of each of which these are the holders, can be moved and leave the space that everybody must find
-    /// (decision 0018): a checkpoint writes the node of each holder, and blocks that many clones share have many.
-    /// `taken` segments are used for the copies. The nodes are in memory.
-    pub(crate) fn moves_that_fit<'a>(&self, blocks: impl Iterator<Item = &'a [Holder]>, taken: u64) -> usize {
-        let free = self.segments.free_count().saturating_sub(taken);
-        let (mut touched, mut outgrowing, mut new) = (BTreeSet::new(), BTreeSet::new(), 0);
-        let has_space = |holders: &&[Holder]| {
-            for holder in *holders {
-                let Some(node) = self.nodes.get(&holder.node) else { continue };
-                touched.extend((!node.dirty).then_some(holder.node));
-                if outgrowing.insert((holder.node, holder.index)) {
-                    new += node.body.nodes_if_outgrown(usize::from(holder.index));
-                }
-            }
-            free >= self.floor_with(Class::Frees, touched.len() as u64 + new, new)
-        };
-        blocks.take_while(has_space).count()
     }
 
     /// Points what is still at `from` to where it was moved, if its bytes are those that were moved. Returns
@@ -89,26 +70,36 @@ impl Map {
 
     /// Pages that moved apart no longer fit into the object's entry.
     fn outgrow(&mut self, leaf: NodeId, index: usize) {
-        let pages = |map: &mut Map| {
-            let Body::Objects(objects) = &mut map.node_mut(leaf).body else { unreachable!("found in one") };
+        let pages = |nodes: &mut Nodes| {
+            let Body::Objects(objects) = &mut nodes.node_mut(leaf).body else { unreachable!("found in one") };
             let object = objects[index].as_mut().expect("found there");
             std::mem::replace(&mut object.pages, Pages::Inline(Vec::new()))
         };
         let Pages::Inline(inline) = pages(self) else { unreachable!("found inline") };
-        let tree = self.tree_of(&inline);
+        let tree = Tree::of(self, &inline);
         let Body::Objects(objects) = &mut self.node_mut(leaf).body else { unreachable!("found in one") };
         objects[index].as_mut().expect("found there").pages = Pages::Tree(tree);
     }
+}
 
-    /// A new tree with these pages.
-    pub(crate) fn tree_of(&mut self, pages: &[(PageNo, PageEntry)]) -> Tree {
-        let mut tree = Tree::default();
-        for (page, entry) in pages {
-            let leaf = self.leaf_for_change(&mut tree, page.0 / LEAF_PAGES, Body::pages);
-            let Body::Pages(entries) = &mut self.node_mut(leaf).body else { unreachable!("a leaf of pages") };
-            entries[(page.0 % LEAF_PAGES) as usize] = *entry;
-        }
-        tree
+impl Map {
+    /// How many of some blocks, of each of which these are the holders, can be moved and leave the space that everybody must find
+    /// (decision 0018): a checkpoint writes the node of each holder, and blocks that many clones share have many.
+    /// `taken` segments are used for the copies. The nodes are in memory.
+    pub(crate) fn moves_that_fit<'a>(&self, blocks: impl Iterator<Item = &'a [Holder]>, taken: u64) -> usize {
+        let free = self.nodes.segments.free_count().saturating_sub(taken);
+        let (mut touched, mut outgrowing, mut new) = (BTreeSet::new(), BTreeSet::new(), 0);
+        let has_space = |holders: &&[Holder]| {
+            for holder in *holders {
+                let Some(body) = self.nodes.peek(holder.node) else { continue };
+                touched.extend(self.nodes.is_clean(holder.node).then_some(holder.node));
+                if outgrowing.insert((holder.node, holder.index)) {
+                    new += body.nodes_if_outgrown(usize::from(holder.index));
+                }
+            }
+            free >= self.floor_with(Class::Frees, touched.len() as u64 + new, new)
+        };
+        blocks.take_while(has_space).count()
     }
 }
 

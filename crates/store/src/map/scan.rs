@@ -7,10 +7,9 @@
 //!
 //! Gone after a crash, as everything that it is for.
 
-use super::Map;
 use super::node::{Body, NodeId, PageEntry};
 use super::object::Pages;
-use super::tree::Tree;
+use crate::segments::Segments;
 use device::Block;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +25,7 @@ pub(crate) struct Holder {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Colour {
+pub(super) enum Colour {
     #[default]
     White,
     Grey,
@@ -68,7 +67,7 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
-    fn new(wanted: Wanted) -> Scan {
+    pub(super) fn new(wanted: Wanted) -> Scan {
         let (colours, grey, held, lost) = (Vec::new(), Vec::new(), BTreeMap::new(), Vec::new());
         Scan { colours, grey, wanted, held, holders: 0, visited: 0, lost }
     }
@@ -78,7 +77,7 @@ impl Scan {
         self.grey.is_empty()
     }
 
-    fn colour(&mut self, id: NodeId) -> &mut Colour {
+    pub(super) fn colour(&mut self, id: NodeId) -> &mut Colour {
         let index = id.0 as usize;
         if index >= self.colours.len() {
             self.colours.resize(index + 1, Colour::White);
@@ -87,24 +86,24 @@ impl Scan {
     }
 
     /// A node that has another reference now.
-    fn met(&mut self, id: NodeId) {
+    pub(super) fn met(&mut self, id: NodeId) {
         if id.is_some() && *self.colour(id) == Colour::White {
             self.again(id);
         }
     }
 
     /// A node to visit, whether it was or not.
-    fn again(&mut self, id: NodeId) {
+    pub(super) fn again(&mut self, id: NodeId) {
         *self.colour(id) = Colour::Grey;
         self.grey.push(id);
     }
 
-    fn gone(&mut self, id: NodeId) {
+    pub(super) fn gone(&mut self, id: NodeId) {
         *self.colour(id) = Colour::White;
     }
 
     /// Takes grey nodes, to visit them now.
-    fn take(&mut self, max: usize) -> Vec<NodeId> {
+    pub(super) fn take(&mut self, max: usize) -> Vec<NodeId> {
         let mut taken = Vec::new();
         while let Some(id) = self.grey.pop() {
             if *self.colour(id) == Colour::Grey {
@@ -146,134 +145,41 @@ impl Scan {
     pub(crate) fn resolved(&mut self, at: Block) {
         self.holders -= self.held.remove(&at).map_or(0, |holders| holders.len());
     }
+
+    /// Notes what a node refers to.
+    pub(super) fn look_into(&mut self, purpose: Purpose, id: NodeId, body: &Body, segments: &mut Segments) {
+        self.visited += 1;
+        let mut entry = |scan: &mut Scan, page: &PageEntry, index: usize| {
+            let (place, crc) = (page.place, page.crc);
+            if purpose == Purpose::Clean {
+                segments.mark(place);
+            }
+            if scan.wants(segments.geometry.segment(place)) {
+                scan.held.entry(place).or_default().push(Holder { node: id, crc, index: index as u16 });
+                scan.holders += 1;
+            }
+        };
+        match body {
+            Body::Inner(children) => children.iter().for_each(|&child| self.met(child)),
+            Body::Pages(entries) => {
+                for (index, page) in entries.iter().enumerate().filter(|(_, page)| !page.is_hole()) {
+                    entry(self, page, index);
+                }
+            }
+            Body::Objects(objects) => {
+                for (index, object) in objects.iter().enumerate() {
+                    match object.as_ref().map(|object| &object.pages) {
+                        Some(Pages::Inline(pages)) => {
+                            pages.iter().for_each(|(_, page)| entry(self, page, index));
+                        }
+                        Some(Pages::Tree(tree)) => self.met(tree.root),
+                        None => {}
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// A node read for a visit: where it was read, and what it says.
 pub(crate) type Peeked = (Block, Option<Body>);
-
-impl Map {
-    pub(crate) fn scan(&mut self, purpose: Purpose) -> &mut Option<Scan> {
-        match purpose {
-            Purpose::Clean => &mut self.cleaning,
-            Purpose::Scrub => &mut self.scrubbing,
-        }
-    }
-
-    /// The cleaner's walk, if a round is under way.
-    pub(crate) fn cleaning(&self) -> Option<&Scan> {
-        self.cleaning.as_ref()
-    }
-
-    fn scans(&mut self) -> impl Iterator<Item = &mut Scan> {
-        self.cleaning.iter_mut().chain(self.scrubbing.iter_mut())
-    }
-
-    /// Begins a walk at all roots.
-    pub(crate) fn begin_scan(&mut self, purpose: Purpose, wanted: Wanted) {
-        let mut scan = Scan::new(wanted);
-        self.roots().for_each(|root| scan.met(root));
-        if purpose == Purpose::Clean {
-            self.segments.begin_marking();
-        }
-        *self.scan(purpose) = Some(scan);
-    }
-
-    /// Ends a walk.
-    pub(crate) fn end_scan(&mut self, purpose: Purpose) {
-        if purpose == Purpose::Clean {
-            self.segments.end_marking();
-        }
-        *self.scan(purpose) = None;
-    }
-
-    /// Nodes to visit next.
-    pub(crate) fn take_grey(&mut self, purpose: Purpose, max: usize) -> Vec<NodeId> {
-        self.scan(purpose).as_mut().map_or(Vec::new(), |scan| scan.take(max))
-    }
-
-    /// Visits a node that was taken; `peeked` is what the medium has, where memory has nothing.
-    pub(crate) fn visit(&mut self, purpose: Purpose, id: NodeId, peeked: Option<Peeked>) {
-        let Some(mut scan) = self.scan(purpose).take() else { return };
-        let entry = self.table.get(id).copied();
-        // White: it went while it was read.
-        if *scan.colour(id) == Colour::Grey {
-            match (self.nodes.get(&id), entry, peeked) {
-                (Some(node), ..) => {
-                    *scan.colour(id) = Colour::Black;
-                    scan_node(&mut scan, purpose, id, &node.body, &mut self.segments);
-                }
-                (None, Some(entry), Some((place, body))) if entry.place == place => {
-                    *scan.colour(id) = Colour::Black;
-                    match body {
-                        Some(body) => scan_node(&mut scan, purpose, id, &body, &mut self.segments),
-                        None => scan.lost.push(id),
-                    }
-                }
-                // Written elsewhere, or dropped from memory, since: once more.
-                (None, Some(_), _) => scan.again(id),
-                (None, None, _) => scan.lost.push(id),
-            }
-        }
-        *self.scan(purpose) = Some(scan);
-    }
-
-    /// A reference more to a node.
-    pub(crate) fn refer(&mut self, id: NodeId) {
-        self.table.add_reference(id);
-        self.still_referred(id);
-    }
-
-    /// A reference to a node has moved to where a walk may have been already.
-    pub(crate) fn still_referred(&mut self, id: NodeId) {
-        self.scans().for_each(|scan| scan.met(id));
-    }
-
-    /// A node is new, or got entries that others had.
-    pub(crate) fn revisit(&mut self, id: NodeId) {
-        self.scans().for_each(|scan| scan.again(id));
-    }
-
-    /// A node is no more.
-    pub(crate) fn unmeet(&mut self, id: NodeId) {
-        self.scans().for_each(|scan| scan.gone(id));
-    }
-}
-
-fn scan_node(
-    scan: &mut Scan,
-    purpose: Purpose,
-    id: NodeId,
-    body: &Body,
-    segments: &mut crate::segments::Segments,
-) {
-    scan.visited += 1;
-    let mut entry = |scan: &mut Scan, page: &PageEntry, index: usize| {
-        let (place, crc) = (page.place, page.crc);
-        if purpose == Purpose::Clean {
-            segments.mark(place);
-        }
-        if scan.wants(segments.geometry.segment(place)) {
-            scan.held.entry(place).or_default().push(Holder { node: id, crc, index: index as u16 });
-            scan.holders += 1;
-        }
-    };
-    match body {
-        Body::Inner(children) => children.iter().for_each(|&child| scan.met(child)),
-        Body::Pages(entries) => {
-            for (index, page) in entries.iter().enumerate().filter(|(_, page)| !page.is_hole()) {
-                entry(scan, page, index);
-            }
-        }
-        Body::Objects(objects) => {
-            for (index, object) in objects.iter().enumerate() {
-                match object.as_ref().map(|object| &object.pages) {
-                    Some(Pages::Inline(pages)) => {
-                        pages.iter().for_each(|(_, page)| entry(scan, page, index));
-                    }
-                    Some(Pages::Tree(Tree { root, .. })) => scan.met(*root),
-                    None => {}
-                }
-            }
-        }
-    }
-}

@@ -4,18 +4,12 @@
 //! changes a shared tree first takes a copy of each node on the way down, whose children then have one reference
 //! more.
 
-use super::Map;
-use super::node::{Body, Missing, NodeId};
+use super::node::{Body, Missing, NodeId, PageEntry, Tree};
+use super::nodes::Nodes;
 use super::object::Pages;
-use crate::format::INNER_CHILDREN;
+use crate::format::{INNER_CHILDREN, LEAF_PAGES};
+use device::PageNo;
 use std::ops::Range;
-
-/// A tree. `height` counts the inner nodes above a leaf; a root of [`NodeId::NONE`] is an empty tree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Tree {
-    pub(crate) root: NodeId,
-    pub(crate) height: u8,
-}
 
 /// A leaf that was looked up.
 #[derive(Debug, Clone, Copy)]
@@ -44,162 +38,175 @@ pub(super) fn below(first: u64, child: u64, height: u8) -> Option<Range<u64>> {
     Some(start..start.saturating_add(step))
 }
 
-impl Map {
+impl Tree {
+    /// A new tree with these pages.
+    pub(super) fn of(nodes: &mut Nodes, pages: &[(PageNo, PageEntry)]) -> Tree {
+        let mut tree = Tree::default();
+        for (page, entry) in pages {
+            let leaf = tree.leaf_for_change(nodes, page.0 / LEAF_PAGES, Body::pages);
+            let Body::Pages(entries) = &mut nodes.node_mut(leaf).body else {
+                unreachable!("a leaf of pages")
+            };
+            entries[(page.0 % LEAF_PAGES) as usize] = *entry;
+        }
+        tree
+    }
+
     /// The leaf with this index.
-    pub(crate) fn leaf(&self, tree: Tree, index: u64) -> Result<Option<Leaf>, Missing> {
-        if !tree.root.is_some() || index >= span(tree.height) {
+    pub(crate) fn leaf(self, nodes: &Nodes, index: u64) -> Result<Option<Leaf>, Missing> {
+        if !self.root.is_some() || index >= span(self.height) {
             return Ok(None);
         }
-        let mut id = tree.root;
-        for height in (1..=tree.height).rev() {
-            let Body::Inner(children) = &self.node(id)?.body else { return Ok(None) };
+        let mut id = self.root;
+        for height in (1..=self.height).rev() {
+            let Body::Inner(children) = &nodes.node(id)?.body else { return Ok(None) };
             id = children[slot(index, height)];
             if !id.is_some() {
                 return Ok(None);
             }
         }
-        self.node(id)?;
+        nodes.node(id)?;
         Ok(Some(Leaf { index, id }))
     }
 
     /// Whether the leaf with this index exists, and it or a node above it has other references.
-    pub(crate) fn is_shared(&self, tree: Tree, index: u64) -> Result<bool, Missing> {
-        if self.leaf(tree, index)?.is_none() {
+    pub(crate) fn is_shared(self, nodes: &Nodes, index: u64) -> Result<bool, Missing> {
+        if self.leaf(nodes, index)?.is_none() {
             return Ok(false);
         }
-        let (mut id, mut shared) = (tree.root, self.table.references(tree.root) > 1);
-        for height in (1..=tree.height).rev() {
-            let Body::Inner(children) = &self.node(id)?.body else { return Ok(shared) };
+        let (mut id, mut shared) = (self.root, nodes.table.references(self.root) > 1);
+        for height in (1..=self.height).rev() {
+            let Body::Inner(children) = &nodes.node(id)?.body else { return Ok(shared) };
             id = children[slot(index, height)];
-            shared |= self.table.references(id) > 1;
+            shared |= nodes.table.references(id) > 1;
         }
         Ok(shared)
     }
 
     /// The leaves with these indexes, in order, all in memory; or all nodes that can be read at once to get on.
-    pub(crate) fn leaves(&self, tree: Tree, range: Range<u64>) -> Result<Vec<Leaf>, Missing> {
+    pub(crate) fn leaves(self, nodes: &Nodes, range: Range<u64>) -> Result<Vec<Leaf>, Missing> {
         let (mut found, mut missing) = (Vec::new(), Vec::new());
-        if tree.root.is_some() {
-            self.collect(Leaf { index: 0, id: tree.root }, tree.height, &range, &mut found, &mut missing);
+        if self.root.is_some() {
+            collect(nodes, Leaf { index: 0, id: self.root }, self.height, &range, &mut found, &mut missing);
         }
         if missing.is_empty() { Ok(found) } else { Err(Missing(missing)) }
     }
 
-    fn collect(
-        &self,
-        at: Leaf,
-        height: u8,
-        range: &Range<u64>,
-        found: &mut Vec<Leaf>,
-        missing: &mut Vec<NodeId>,
-    ) {
-        let node = match self.node(at.id) {
-            Ok(node) => node,
-            Err(Missing(ids)) => return missing.extend(ids),
-        };
-        if height == 0 {
-            return found.push(at);
-        }
-        let Body::Inner(children) = &node.body else { return };
-        let step = span(height - 1);
-        for (child, number) in children.iter().zip(0..) {
-            let Some(index) = step.checked_mul(number).and_then(|more| at.index.checked_add(more)) else {
-                break;
-            };
-            let outside = index >= range.end || index.saturating_add(step) <= range.start;
-            if child.is_some() && !outside {
-                self.collect(Leaf { index, id: *child }, height - 1, range, found, missing);
-            }
-        }
-    }
-
     /// The leaf with this index, for changing: made if it did not exist, copied if it was shared. The nodes on
     /// the way must be in memory.
-    pub(crate) fn leaf_for_change(&mut self, tree: &mut Tree, index: u64, empty: fn() -> Body) -> NodeId {
-        if !tree.root.is_some() {
-            tree.height = (0..HEIGHT_MAX).find(|&height| index < span(height)).unwrap_or(HEIGHT_MAX);
+    pub(crate) fn leaf_for_change(&mut self, nodes: &mut Nodes, index: u64, empty: fn() -> Body) -> NodeId {
+        if !self.root.is_some() {
+            self.height = (0..HEIGHT_MAX).find(|&height| index < span(height)).unwrap_or(HEIGHT_MAX);
         }
-        while index >= span(tree.height) && tree.height < HEIGHT_MAX {
-            let below = tree.root;
-            tree.root = self.add(Body::inner());
-            tree.height += 1;
-            self.set_child(tree.root, 0, below);
+        while index >= span(self.height) && self.height < HEIGHT_MAX {
+            let below = self.root;
+            self.root = nodes.add(Body::inner());
+            self.height += 1;
+            set_child(nodes, self.root, 0, below);
         }
-        tree.root = self.own(tree.root, tree.height, empty);
-        let mut id = tree.root;
-        for height in (1..=tree.height).rev() {
+        self.root = own(nodes, self.root, self.height, empty);
+        let mut id = self.root;
+        for height in (1..=self.height).rev() {
             let slot = slot(index, height);
-            let Body::Inner(children) = &self.nodes[&id].body else { unreachable!("above a leaf") };
+            let Body::Inner(children) = nodes.cached(id) else { unreachable!("above a leaf") };
             let child = children[slot];
-            let own = self.own(child, height - 1, empty);
+            let own = own(nodes, child, height - 1, empty);
             if own != child {
-                self.set_child(id, slot, own);
+                set_child(nodes, id, slot, own);
             }
             id = own;
         }
-        self.node_mut(id);
+        nodes.node_mut(id);
         id
     }
 
     /// Takes the leaf with this index out of the tree, and with it every inner node that becomes empty.
-    pub(crate) fn remove_leaf(&mut self, tree: &mut Tree, index: u64) {
-        tree.root = self.without(tree.root, tree.height, index);
-        if !tree.root.is_some() {
-            tree.height = 0;
+    pub(crate) fn remove_leaf(&mut self, nodes: &mut Nodes, index: u64) {
+        self.root = without(nodes, self.root, self.height, index);
+        if !self.root.is_some() {
+            self.height = 0;
         }
     }
+}
 
-    /// What is left of a subtree without a leaf: the node, its own copy of it, or none.
-    fn without(&mut self, id: NodeId, height: u8, index: u64) -> NodeId {
-        if height == 0 {
-            self.release(id);
-            return NodeId::NONE;
-        }
-        let id = self.own(id, height, Body::inner);
-        let slot = slot(index, height);
-        let Body::Inner(children) = &self.nodes[&id].body else { unreachable!("above a leaf") };
-        let rest = self.without(children[slot], height - 1, index);
-        self.set_child(id, slot, rest);
-        if self.nodes[&id].body.is_empty() {
-            self.release(id);
-            return NodeId::NONE;
-        }
-        id
+fn collect(
+    nodes: &Nodes,
+    at: Leaf,
+    height: u8,
+    range: &Range<u64>,
+    found: &mut Vec<Leaf>,
+    missing: &mut Vec<NodeId>,
+) {
+    let node = match nodes.node(at.id) {
+        Ok(node) => node,
+        Err(Missing(ids)) => return missing.extend(ids),
+    };
+    if height == 0 {
+        return found.push(at);
     }
-
-    fn set_child(&mut self, parent: NodeId, slot: usize, child: NodeId) {
-        let Body::Inner(children) = &mut self.node_mut(parent).body else { unreachable!("above a leaf") };
-        children[slot] = child;
+    let Body::Inner(children) = &node.body else { return };
+    let step = span(height - 1);
+    for (child, number) in children.iter().zip(0..) {
+        let Some(index) = step.checked_mul(number).and_then(|more| at.index.checked_add(more)) else {
+            break;
+        };
+        let outside = index >= range.end || index.saturating_add(step) <= range.start;
+        if child.is_some() && !outside {
+            collect(nodes, Leaf { index, id: *child }, height - 1, range, found, missing);
+        }
     }
+}
 
-    /// A node that only this parent holds: the one it has, a copy of a shared one, or a new one.
-    fn own(&mut self, id: NodeId, height: u8, empty: fn() -> Body) -> NodeId {
-        if !id.is_some() {
-            return self.add(if height == 0 { empty() } else { Body::inner() });
+/// What is left of a subtree without a leaf: the node, its own copy of it, or none.
+fn without(nodes: &mut Nodes, id: NodeId, height: u8, index: u64) -> NodeId {
+    if height == 0 {
+        nodes.release(id);
+        return NodeId::NONE;
+    }
+    let id = own(nodes, id, height, Body::inner);
+    let slot = slot(index, height);
+    let Body::Inner(children) = nodes.cached(id) else { unreachable!("above a leaf") };
+    let rest = without(nodes, children[slot], height - 1, index);
+    set_child(nodes, id, slot, rest);
+    if nodes.cached(id).is_empty() {
+        nodes.release(id);
+        return NodeId::NONE;
+    }
+    id
+}
+
+fn set_child(nodes: &mut Nodes, parent: NodeId, slot: usize, child: NodeId) {
+    let Body::Inner(children) = &mut nodes.node_mut(parent).body else { unreachable!("above a leaf") };
+    children[slot] = child;
+}
+
+/// A node that only this parent holds: the one it has, a copy of a shared one, or a new one.
+fn own(nodes: &mut Nodes, id: NodeId, height: u8, empty: fn() -> Body) -> NodeId {
+    if !id.is_some() {
+        return nodes.add(if height == 0 { empty() } else { Body::inner() });
+    }
+    if nodes.table.references(id) == 1 {
+        return id;
+    }
+    let mut copy = nodes.cached(id).clone();
+    match &mut copy {
+        Body::Inner(children) => {
+            children.iter().filter(|child| child.is_some()).for_each(|&child| nodes.refer(child));
         }
-        if self.table.references(id) == 1 {
-            return id;
+        Body::Pages(entries) => {
+            entries.iter_mut().for_each(|entry| entry.shared = !entry.is_hole());
+            nodes.node_mut(id).body = copy.clone();
         }
-        let mut copy = self.nodes.get(&id).expect("a change loads its nodes first").body.clone();
-        match &mut copy {
-            Body::Inner(children) => {
-                children.iter().filter(|child| child.is_some()).for_each(|&child| self.refer(child));
-            }
-            Body::Pages(entries) => {
-                entries.iter_mut().for_each(|entry| entry.shared = !entry.is_hole());
-                self.node_mut(id).body = copy.clone();
-            }
-            Body::Objects(entries) => {
-                for entry in entries.iter_mut().flatten() {
-                    match &mut entry.pages {
-                        Pages::Tree(tree) => self.refer(tree.root),
-                        Pages::Inline(pages) => pages.iter_mut().for_each(|(_, page)| page.shared = true),
-                    }
+        Body::Objects(entries) => {
+            for entry in entries.iter_mut().flatten() {
+                match &mut entry.pages {
+                    Pages::Tree(tree) => nodes.refer(tree.root),
+                    Pages::Inline(pages) => pages.iter_mut().for_each(|(_, page)| page.shared = true),
                 }
-                self.node_mut(id).body = copy.clone();
             }
+            nodes.node_mut(id).body = copy.clone();
         }
-        self.table.drop_reference(id);
-        self.add(copy)
     }
+    nodes.table.drop_reference(id);
+    nodes.add(copy)
 }

@@ -1,0 +1,211 @@
+//! The log: where the next batch goes, and how far it is durable.
+
+use crate::chunk::{Piece, Place, plan, read_patiently};
+use crate::counters::count;
+use crate::entry::{ChunkHead, LogEntry, encode_chunk};
+use crate::error::StoreError;
+use crate::flushes::FailedFlushes;
+use crate::medium::Medium;
+use crate::progress::LogLength;
+use crate::root::Cursor;
+use crate::segments::Use;
+use crate::shared::Shared;
+use crate::stretch::{ChunkIndex, Stretches};
+use crate::volume::VolumeId;
+use device::{Block, Page};
+
+/// The log's end. Owned by the writer, under its lock. After a crash: from the newest root and the log after it.
+pub(crate) struct Log {
+    cursor: Cursor,
+    /// The heads of all chunks in the open stretch.
+    index: ChunkIndex,
+    /// `cursor` is at the start of segments of its own, with nothing of this incarnation written there yet.
+    is_fresh: bool,
+    /// Blocks that recovery has read, and that are not known to be durable: first and number.
+    readable: Vec<(Block, u64)>,
+}
+
+impl Log {
+    pub(crate) fn at(cursor: Cursor) -> Log {
+        Log { cursor, index: ChunkIndex::default(), is_fresh: false, readable: Vec::new() }
+    }
+
+    pub(crate) fn cursor(&self) -> Cursor {
+        self.cursor
+    }
+
+    /// Recovery has followed the log to here.
+    pub(crate) fn found_end(&mut self, cursor: Cursor) {
+        self.cursor = cursor;
+    }
+
+    /// Recovery has read these blocks, and nothing shows that they are durable.
+    pub(crate) fn found_readable(&mut self, blocks: Vec<(Block, u64)>) {
+        self.readable = blocks;
+    }
+
+    /// Everything that was read is known to be durable.
+    pub(crate) fn is_durable(&mut self) {
+        self.readable.clear();
+    }
+
+    pub(crate) fn has_readable(&self) -> bool {
+        !self.readable.is_empty()
+    }
+
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.is_fresh
+    }
+
+    pub(crate) fn set_fresh(&mut self, is_fresh: bool) {
+        self.is_fresh = is_fresh;
+    }
+
+    /// Goes on in `segment`, and then in `next`, which hold nothing of it.
+    pub(crate) fn restart(&mut self, segment: u32, next: u32) {
+        self.cursor = Cursor { segment, offset: 0, next, chain: 0, ..self.cursor };
+        self.index.clear();
+        self.is_fresh = true;
+    }
+
+    /// Nothing whole was written since it started anew: it goes on where it is.
+    pub(crate) fn keep_fresh(&mut self) {
+        self.cursor.chain = 0;
+        self.is_fresh = true;
+    }
+
+    /// How log entries would be cut into chunks from here on.
+    pub(crate) fn plan(&self, entries: &[LogEntry], segment_blocks: u64) -> Vec<Piece> {
+        let place = Place { offset: self.cursor.offset, copy_bytes: self.index.bytes() };
+        plan(entries, place, segment_blocks)
+    }
+
+    /// Writes again what recovery has read and what is not known to be durable: a flush that failed before may have dropped it from
+    /// a cache that still gives it to readers. The caller flushes.
+    pub(crate) fn write_readable_again(&self, medium: &Medium) -> Result<(), StoreError> {
+        for at in self.readable.iter().flat_map(|&(at, count)| (0..count).map(move |index| at.plus(index))) {
+            let mut page = device::pages(1);
+            // What cannot be read, as a head of which there is a copy, is in no cache.
+            if read_patiently(medium.device(), at, &mut page) {
+                medium.write(at, &page)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a batch and makes it durable. The places of the writes are known afterwards. After an error it is not known what of it
+    /// is on the medium.
+    pub(crate) fn write_batch(
+        &mut self,
+        shared: &Shared,
+        volume: VolumeId,
+        data: &[Option<&Page>],
+        entries: &mut [LogEntry],
+    ) -> Result<(), StoreError> {
+        let segment_blocks = shared.medium.geometry().segment_blocks;
+        let pieces = self.plan(entries, segment_blocks);
+        let stretches = Stretches::of(segment_blocks);
+        let (since, mut written, mut length) = (shared.medium.failed_flushes(), Ok(()), LogLength::default());
+        for (index, piece) in pieces.iter().enumerate() {
+            if piece.moves_on {
+                self.move_on(shared);
+            }
+            let mut copies = ChunkIndex::default();
+            if self.cursor.offset == stretches.start(self.cursor.offset) {
+                copies = std::mem::take(&mut self.index);
+                length.reads += if copies.bytes() > 0 { stretches.reads(piece.copy_blocks > 0) } else { 0 };
+            }
+            length.blocks += piece.blocks();
+            let last = index + 1 == pieces.len();
+            let range = piece.entries.clone();
+            written = written.and_then(|()| {
+                let head = ChunkHead { volume, ..self.head(shared, piece, last) };
+                self.write_chunk(&shared.medium, head, &copies, &data[range.clone()], &mut entries[range])
+            });
+        }
+        let flushed = written.and_then(|()| flush(&shared.medium, since));
+        let batch = self.cursor.batch;
+        // Whatever happened, no later batch has this number and no later chunk lies here.
+        self.cursor.batch += 1;
+        self.is_fresh = false;
+        {
+            let mut map = shared.map_mut();
+            map.nodes.segments.log_rest = segment_blocks - self.cursor.offset;
+            map.pay_for(length.blocks);
+        }
+        flushed?;
+        shared.progress.set_durable_batch(batch);
+        shared.progress.add(length);
+        let counting = shared.medium.counting();
+        count(&counting.pages_written, pieces.iter().map(|piece| piece.page_blocks).sum());
+        count(&counting.batches, 1);
+        Ok(())
+    }
+
+    /// Goes on in the next segment, and chooses the one after it.
+    fn move_on(&mut self, shared: &Shared) {
+        let mut map = shared.map_mut();
+        map.nodes.segments.close(self.cursor.segment);
+        let next = map.nodes.segments.take(Use::Log).expect("space was checked");
+        self.cursor = Cursor { segment: self.cursor.next, offset: 0, next, ..self.cursor };
+    }
+
+    fn head(&self, shared: &Shared, piece: &Piece, last: bool) -> ChunkHead {
+        ChunkHead {
+            incarnation: shared.incarnation(),
+            volume: VolumeId::MAIN,
+            chunk: self.cursor.chunk,
+            batch: self.cursor.batch,
+            durable: shared.progress.durable_batch(),
+            chain: self.cursor.chain,
+            next: self.cursor.next,
+            last,
+            entry_blocks: piece.entry_blocks,
+            data_blocks: piece.copy_blocks + piece.page_blocks,
+            copy_blocks: piece.copy_blocks,
+            entries: piece.entries.len(),
+        }
+    }
+
+    /// Writes one chunk at the cursor, and moves it past the chunk; with `copies` where they are planned. Its own head is added to
+    /// the index.
+    fn write_chunk(
+        &mut self,
+        medium: &Medium,
+        head: ChunkHead,
+        copies: &ChunkIndex,
+        data: &[Option<&Page>],
+        entries: &mut [LogEntry],
+    ) -> Result<(), StoreError> {
+        let geometry = medium.geometry();
+        let at = geometry.start(self.cursor.segment).plus(self.cursor.offset);
+        let mut pages = device::pages((head.entry_blocks + head.data_blocks) as usize);
+        let mut next = head.entry_blocks + head.copy_blocks;
+        if head.copy_blocks > 0 {
+            copies.write(&mut pages[head.entry_blocks as usize..next as usize]);
+        }
+        for (entry, data) in entries.iter_mut().zip(data) {
+            if let (LogEntry::Write { place, .. }, Some(bytes)) = (entry, data) {
+                *place = at.plus(next);
+                pages[next as usize].0.copy_from_slice(&bytes.0);
+                next += 1;
+            }
+        }
+        let (head_pages, _) = pages.split_at_mut(head.entry_blocks as usize);
+        self.cursor.chain = encode_chunk(&head, entries, geometry.id, head_pages);
+        self.index.push(self.cursor.offset, head_pages, entries.len());
+        self.cursor.chunk += 1;
+        self.cursor.offset += pages.len() as u64;
+        medium.write(at, &pages)
+    }
+}
+
+#[cfg(not(feature = "planted-bugs"))]
+fn flush(medium: &Medium, since: FailedFlushes) -> Result<(), StoreError> {
+    medium.flush_since(since)
+}
+
+#[cfg(feature = "planted-bugs")]
+fn flush(medium: &Medium, since: FailedFlushes) -> Result<(), StoreError> {
+    if medium.planted().is_missing_flush() { Ok(()) } else { medium.flush_since(since) }
+}

@@ -1,0 +1,502 @@
+//! The map: which block holds which page of which object of which volume.
+//!
+//! Behind one lock that is held for look-ups and changes, never for I/O. Only the writer changes what it says; readers add clean nodes
+//! that they have read. After a crash: the nodes of the newest root, and the log entries after it, for which the same code runs as
+//! after an append.
+
+use super::node::{Body, Missing, NodeId, PageEntry, Tree};
+use super::nodes::Nodes;
+use super::object::{ObjectEntry, Pages, fits_inline};
+use super::tree::{Leaf, below};
+use super::volumes::Volumes;
+use crate::bug::{PlantedBug, is_planted};
+use crate::entry::LogEntry;
+use crate::format::{LEAF_OBJECTS, LEAF_PAGES};
+use crate::space::Reservations;
+use crate::volume::{Listed, VolumeId};
+use device::{ObjectId, PageNo, Sequence};
+use std::ops::Range;
+
+/// The map of all volumes, and what is reserved for changes of it.
+pub(crate) struct Map {
+    pub(crate) nodes: Nodes,
+    pub(crate) volumes: Volumes,
+    pub(crate) reservations: Reservations,
+    /// The highest sequence of any log entry so far.
+    newest: Sequence,
+    #[cfg(feature = "planted-bugs")]
+    planted: Option<PlantedBug>,
+}
+
+/// A listing under way.
+struct Found {
+    leaves: Vec<Leaf>,
+    leaves_max: usize,
+    /// What must be read before it can go on.
+    missing: Vec<super::NodeId>,
+}
+
+impl Found {
+    fn is_full(&self) -> bool {
+        self.leaves.len() + self.missing.len() >= self.leaves_max
+    }
+}
+
+impl Map {
+    /// The map of a store whose log entries up to `newest` are in it.
+    pub(crate) fn new(nodes: Nodes, volumes: Volumes, newest: Sequence) -> Map {
+        Map {
+            nodes,
+            volumes,
+            reservations: Reservations::default(),
+            newest,
+            #[cfg(feature = "planted-bugs")]
+            planted: None,
+        }
+    }
+
+    /// The highest sequence of any log entry so far, or of a [fence](Map::fence).
+    pub(crate) fn newest(&self) -> Sequence {
+        self.newest
+    }
+
+    /// Counts every change up to `sequence` as seen.
+    pub(crate) fn fence(&mut self, sequence: Sequence) {
+        self.newest = self.newest.max(sequence);
+    }
+
+    /// Breaks a rule from now on.
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn plant(&mut self, bug: PlantedBug) {
+        self.planted = Some(bug);
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn is_planted(&self, bug: PlantedBug) -> bool {
+        self.planted == Some(bug)
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    pub(crate) fn is_planted(&self, bug: PlantedBug) -> bool {
+        is_planted(bug)
+    }
+
+    /// The roots of all trees.
+    pub(crate) fn roots(&self) -> Vec<NodeId> {
+        self.volumes.roots().collect()
+    }
+
+    /// The object that lives in this slot now, whatever its generation.
+    pub(crate) fn slot(&self, volume: VolumeId, slot: u64) -> Result<Option<&ObjectEntry>, Missing> {
+        let Some(volume) = self.volumes.get(volume) else { return Ok(None) };
+        let Some(leaf) = volume.objects.leaf(&self.nodes, slot / LEAF_OBJECTS)? else { return Ok(None) };
+        let Body::Objects(entries) = &self.nodes.node(leaf.id)?.body else { return Ok(None) };
+        Ok(entries[(slot % LEAF_OBJECTS) as usize].as_ref())
+    }
+
+    /// The object, if it is the one that lives in its slot.
+    pub(crate) fn object(&self, volume: VolumeId, object: ObjectId) -> Result<Option<&ObjectEntry>, Missing> {
+        Ok(self.slot(volume, object.slot)?.filter(|entry| entry.generation == object.generation))
+    }
+
+    /// Where a page is; `None` for a hole.
+    pub(crate) fn lookup(
+        &self,
+        volume: VolumeId,
+        object: ObjectId,
+        page: PageNo,
+    ) -> Result<Option<PageEntry>, Missing> {
+        let Some(entry) = self.object(volume, object)? else { return Ok(None) };
+        let found = match &entry.pages {
+            Pages::Inline(pages) => match pages.binary_search_by_key(&page, |(page, _)| *page) {
+                Ok(found) => pages[found].1,
+                Err(_) => return Ok(None),
+            },
+            Pages::Tree(tree) => {
+                let Some(leaf) = tree.leaf(&self.nodes, page.0 / LEAF_PAGES)? else { return Ok(None) };
+                let Body::Pages(entries) = &self.nodes.node(leaf.id)?.body else { return Ok(None) };
+                entries[(page.0 % LEAF_PAGES) as usize]
+            }
+        };
+        Ok((!found.is_hole()).then_some(found))
+    }
+
+    /// The pages in a leaf, without its holes.
+    pub(crate) fn pages_in(&self, leaf: Leaf) -> impl Iterator<Item = (PageNo, &PageEntry)> {
+        let entries: &[PageEntry] = match self.nodes.node(leaf.id).ok().map(|node| &node.body) {
+            Some(Body::Pages(entries)) => &**entries,
+            _ => &[],
+        };
+        let first = leaf.index * LEAF_PAGES;
+        let numbered = entries.iter().enumerate();
+        numbered
+            .filter(|(_, entry)| !entry.is_hole())
+            .map(move |(index, entry)| (PageNo(first + index as u64), entry))
+    }
+
+    /// Whether every node that [`change`](Map::change) would need for this log entry is in memory.
+    pub(crate) fn prepare(&self, volume: VolumeId, log_entry: &LogEntry) -> Result<(), Missing> {
+        match log_entry {
+            LogEntry::Write { object, page, .. } => match self.slot(volume, object.slot)? {
+                Some(entry) if entry.generation < object.generation => self.prepare_all(entry),
+                Some(ObjectEntry { generation, pages: Pages::Tree(tree) })
+                    if *generation == object.generation =>
+                {
+                    tree.leaf(&self.nodes, page.0 / LEAF_PAGES).map(drop)
+                }
+                _ => Ok(()),
+            },
+            LogEntry::Cut { object, pages, .. } => match self.object(volume, *object)? {
+                Some(ObjectEntry { pages: Pages::Tree(tree), .. }) => {
+                    tree.leaves(&self.nodes, leaf_range(pages)).map(drop)
+                }
+                _ => Ok(()),
+            },
+            LogEntry::Delete { object, .. } => {
+                self.object(volume, *object)?.map_or(Ok(()), |e| self.prepare_all(e))
+            }
+            LogEntry::Clone { from, to, .. } => {
+                self.slot(volume, from.slot)?;
+                self.slot(volume, to.slot)?.map_or(Ok(()), |entry| self.prepare_all(entry))
+            }
+            LogEntry::CloneVolume { .. } | LogEntry::NameVolume { .. } | LogEntry::DeleteVolume { .. } => {
+                Ok(())
+            }
+        }
+    }
+
+    fn prepare_all(&self, entry: &ObjectEntry) -> Result<(), Missing> {
+        match &entry.pages {
+            Pages::Tree(tree) => tree.leaves(&self.nodes, 0..u64::MAX).map(drop),
+            Pages::Inline(_) => Ok(()),
+        }
+    }
+
+    /// Does what a log entry says. Its nodes must be in memory.
+    pub(crate) fn change(&mut self, volume: VolumeId, log_entry: &LogEntry) {
+        self.newest = self.newest.max(log_entry.sequence());
+        match log_entry {
+            LogEntry::Write { object, page, page_lsn, place, crc } => {
+                let entry = PageEntry { place: *place, page_lsn: *page_lsn, crc: *crc, shared: false };
+                self.write(volume, *object, *page, entry);
+            }
+            LogEntry::Cut { object, pages, sequence } => self.cut(volume, *object, pages, *sequence),
+            LogEntry::Delete { object, sequence } => self.delete(volume, *object, *sequence),
+            LogEntry::Clone { from, to, .. } => self.clone_object(volume, *from, *to),
+            LogEntry::CloneVolume { to, mode, created, .. } => {
+                let root = self.volumes.clone_volume(volume, *to, *mode, *created);
+                root.into_iter().for_each(|root| self.nodes.refer(root));
+            }
+            LogEntry::NameVolume { volume, part } => self.volumes.name(*volume, part),
+            LogEntry::DeleteVolume { .. } => self.volumes.delete(volume),
+        }
+    }
+
+    fn write(&mut self, volume: VolumeId, object: ObjectId, page: PageNo, new: PageEntry) {
+        self.unshare(volume, object.slot);
+        let old = self.here(volume, object.slot);
+        let mut pages = match &old {
+            Some(entry) if entry.generation > object.generation => return,
+            Some(entry) if entry.generation < object.generation => {
+                self.drop_pages(&entry.pages);
+                Pages::Inline(Vec::new())
+            }
+            Some(entry) => entry.pages.clone(),
+            None => Pages::Inline(Vec::new()),
+        };
+        self.set_page(&mut pages, page, new);
+        self.put(volume, object.slot, old, Some(ObjectEntry { generation: object.generation, pages }));
+    }
+
+    fn set_page(&mut self, pages: &mut Pages, page: PageNo, new: PageEntry) {
+        self.nodes.segments.inc_live(new.place);
+        match pages {
+            Pages::Tree(tree) => {
+                let old = self.set_in_tree(tree, page, new);
+                self.nodes.forget(&old);
+            }
+            Pages::Inline(inline) => {
+                match inline.binary_search_by_key(&page, |(page, _)| *page) {
+                    Ok(at) => {
+                        let old = std::mem::replace(&mut inline[at].1, new);
+                        self.nodes.forget(&old);
+                    }
+                    Err(at) => inline.insert(at, (page, new)),
+                }
+                if !fits_inline(inline) {
+                    *pages = Pages::Tree(Tree::of(&mut self.nodes, inline));
+                }
+            }
+        }
+    }
+
+    /// Returns the entry that was there.
+    fn set_in_tree(&mut self, tree: &mut Tree, page: PageNo, new: PageEntry) -> PageEntry {
+        let leaf = tree.leaf_for_change(&mut self.nodes, page.0 / LEAF_PAGES, Body::pages);
+        let Body::Pages(entries) = &mut self.nodes.node_mut(leaf).body else {
+            unreachable!("a leaf of pages")
+        };
+        std::mem::replace(&mut entries[(page.0 % LEAF_PAGES) as usize], new)
+    }
+
+    fn cut(&mut self, volume: VolumeId, object: ObjectId, range: &Range<PageNo>, sequence: Sequence) {
+        self.unshare(volume, object.slot);
+        let Some(old) = self.here(volume, object.slot).filter(|old| old.generation == object.generation)
+        else {
+            return;
+        };
+        let goes = |page: PageNo, entry: &PageEntry| {
+            range.contains(&page)
+                && (entry.page_lsn < sequence || self.is_planted(PlantedBug::CutIgnoresPageLsn))
+        };
+        let mut pages = old.pages.clone();
+        match &mut pages {
+            Pages::Inline(inline) => {
+                let (gone, rest) = inline.drain(..).partition(|(page, entry)| goes(*page, entry));
+                *inline = rest;
+                let gone: Vec<(PageNo, PageEntry)> = gone;
+                gone.iter().for_each(|(_, entry)| self.nodes.forget(entry));
+            }
+            Pages::Tree(tree) => {
+                let leaves = tree.leaves(&self.nodes, leaf_range(range)).expect("prepared");
+                let all: Vec<(Leaf, Vec<PageNo>, usize)> = leaves
+                    .into_iter()
+                    .map(|leaf| {
+                        let gone = self.pages_in(leaf).filter(|(page, entry)| goes(*page, entry));
+                        (leaf, gone.map(|(page, _)| page).collect(), self.pages_in(leaf).count())
+                    })
+                    .collect();
+                for (leaf, gone, held) in all {
+                    self.cut_leaf(tree, leaf, &gone, held);
+                }
+                if !tree.root.is_some() {
+                    pages = Pages::Inline(Vec::new());
+                }
+            }
+        }
+        let new = ObjectEntry { generation: object.generation, pages };
+        self.put(volume, object.slot, Some(old), Some(new));
+    }
+
+    /// Makes holes of some pages in a leaf that holds `held`.
+    fn cut_leaf(&mut self, tree: &mut Tree, leaf: Leaf, gone: &[PageNo], held: usize) {
+        if gone.len() == held {
+            tree.remove_leaf(&mut self.nodes, leaf.index);
+            return;
+        }
+        for page in gone {
+            let old = self.set_in_tree(tree, *page, PageEntry::default());
+            self.nodes.forget(&old);
+        }
+    }
+
+    fn delete(&mut self, volume: VolumeId, object: ObjectId, sequence: Sequence) {
+        self.unshare(volume, object.slot);
+        let Some(old) = self.here(volume, object.slot).filter(|old| old.generation == object.generation)
+        else {
+            return;
+        };
+        let all_older = match &old.pages {
+            Pages::Inline(pages) => pages.iter().all(|(_, entry)| entry.page_lsn < sequence),
+            Pages::Tree(tree) => {
+                let leaves = tree.leaves(&self.nodes, 0..u64::MAX).expect("prepared");
+                leaves.iter().all(|leaf| self.pages_in(*leaf).all(|(_, entry)| entry.page_lsn < sequence))
+            }
+        };
+        if all_older {
+            self.drop_pages(&old.pages);
+            self.put(volume, object.slot, Some(old), None);
+        } else {
+            self.cut(volume, object, &(PageNo(0)..PageNo(u64::MAX)), sequence);
+        }
+    }
+
+    /// Both become one: the tree gets a second reference, entries inline are marked as shared.
+    fn clone_object(&mut self, volume: VolumeId, from: ObjectId, to: ObjectId) {
+        self.unshare(volume, from.slot);
+        self.unshare(volume, to.slot);
+        let target = self.here(volume, to.slot);
+        let done = |there: &ObjectEntry| {
+            there.generation > to.generation
+                || there.generation == to.generation && there.pages != Pages::Inline(Vec::new())
+        };
+        if from.slot == to.slot || target.as_ref().is_some_and(done) {
+            return;
+        }
+        if let Some(there) = &target {
+            self.drop_pages(&there.pages);
+        }
+        let source = self.here(volume, from.slot).filter(|source| source.generation == from.generation);
+        let Some(source) = source else { return self.put(volume, to.slot, target, None) };
+        let mut pages = source.pages.clone();
+        match &mut pages {
+            Pages::Tree(tree) => self.nodes.refer(tree.root),
+            Pages::Inline(inline) => inline.iter_mut().for_each(|(_, entry)| entry.shared = true),
+        }
+        let marked = ObjectEntry { generation: from.generation, pages: pages.clone() };
+        self.put(volume, from.slot, Some(source), Some(marked));
+        self.put(volume, to.slot, target, Some(ObjectEntry { generation: to.generation, pages }));
+        let objects = self.volumes.get(volume).map_or(Tree::default(), |volume| volume.objects);
+        let leaf = objects.leaf(&self.nodes, to.slot / LEAF_OBJECTS).expect("prepared");
+        // Pages inline that another leaf had.
+        leaf.into_iter().for_each(|leaf| self.nodes.revisit(leaf.id));
+    }
+
+    fn drop_pages(&mut self, pages: &Pages) {
+        match pages {
+            Pages::Inline(inline) => inline.iter().for_each(|(_, entry)| self.nodes.forget(entry)),
+            Pages::Tree(tree) => self.nodes.release(tree.root),
+        }
+    }
+
+    /// Takes a copy of the leaf that holds a slot, and of the nodes above it, if others share it: what an object in
+    /// it refers to has a reference for each leaf that says so, only then.
+    fn unshare(&mut self, volume: VolumeId, slot: u64) {
+        let Some(mut tree) = self.volumes.get(volume).map(|volume| volume.objects) else { return };
+        let index = slot / LEAF_OBJECTS;
+        if !tree.is_shared(&self.nodes, index).expect("prepared") {
+            return;
+        }
+        tree.leaf_for_change(&mut self.nodes, index, Body::objects);
+        self.volumes.set_objects(volume, tree);
+    }
+
+    /// A copy of the entry in a slot, whose leaf is in memory.
+    fn here(&self, volume: VolumeId, slot: u64) -> Option<ObjectEntry> {
+        self.slot(volume, slot).expect("prepared").cloned()
+    }
+
+    /// Replaces the entry in a slot.
+    fn put(&mut self, volume: VolumeId, slot: u64, old: Option<ObjectEntry>, new: Option<ObjectEntry>) {
+        if old == new {
+            return;
+        }
+        let index = slot / LEAF_OBJECTS;
+        let Some(mut tree) = self.volumes.get(volume).map(|volume| volume.objects) else { return };
+        let leaf = tree.leaf_for_change(&mut self.nodes, index, Body::objects);
+        let body = &mut self.nodes.node_mut(leaf).body;
+        let Body::Objects(entries) = body else { unreachable!("a leaf of objects") };
+        entries[(slot % LEAF_OBJECTS) as usize] = new;
+        if body.is_empty() {
+            tree.remove_leaf(&mut self.nodes, index);
+        }
+        self.volumes.set_objects(volume, tree);
+    }
+
+    /// The pages of `object` within `range`, of at most `leaves_max` leaves.
+    pub(crate) fn list(
+        &self,
+        volume: VolumeId,
+        object: ObjectId,
+        range: Range<PageNo>,
+        leaves_max: usize,
+    ) -> Result<Listed, Missing> {
+        let nothing = Listed { pages: Vec::new(), until: range.end };
+        if range.is_empty() {
+            return Ok(nothing);
+        }
+        match self.object(volume, object)?.map(|entry| &entry.pages) {
+            None => Ok(nothing),
+            Some(Pages::Inline(pages)) => {
+                let within = pages.iter().filter(|(page, _)| range.contains(page));
+                Ok(Listed { pages: within.map(|(page, entry)| (*page, entry.page_lsn)).collect(), ..nothing })
+            }
+            Some(Pages::Tree(tree)) => self.list_tree(*tree, range, leaves_max),
+        }
+    }
+
+    fn list_tree(&self, tree: Tree, range: Range<PageNo>, leaves_max: usize) -> Result<Listed, Missing> {
+        let wanted = range.start.0 / LEAF_PAGES..range.end.0.div_ceil(LEAF_PAGES);
+        let mut found = Found { leaves: Vec::new(), leaves_max, missing: Vec::new() };
+        if tree.root.is_some() {
+            self.find_leaves(Leaf { index: 0, id: tree.root }, tree.height, &wanted, &mut found);
+        }
+        if !found.missing.is_empty() {
+            return Err(Missing(found.missing));
+        }
+        let until = match found.leaves.last() {
+            Some(last) if found.is_full() => PageNo((last.index + 1) * LEAF_PAGES).min(range.end),
+            _ => range.end,
+        };
+        let all = found.leaves.iter().flat_map(|&leaf| self.pages_in(leaf));
+        let within = all.filter(|(page, _)| range.contains(page));
+        Ok(Listed { pages: within.map(|(page, entry)| (page, entry.page_lsn)).collect(), until })
+    }
+
+    /// Gathers leaves in order, until there are enough.
+    fn find_leaves(&self, at: Leaf, height: u8, wanted: &Range<u64>, found: &mut Found) {
+        let node = match self.nodes.node(at.id) {
+            Ok(node) => node,
+            Err(Missing(ids)) => return found.missing.extend(ids),
+        };
+        if height == 0 {
+            return found.leaves.push(at);
+        }
+        let Body::Inner(children) = &node.body else { return };
+        for (slot, &id) in children.iter().enumerate().filter(|(_, id)| id.is_some()) {
+            let Some(below) = below(at.index, slot as u64, height) else { break };
+            if below.start >= wanted.end || found.is_full() {
+                break;
+            }
+            if below.end > wanted.start {
+                self.find_leaves(Leaf { index: below.start, id }, height - 1, wanted, found);
+            }
+        }
+    }
+
+    /// Gives up the dying list's reference to some nodes that are in memory or shared, at most `most`. With the last one a node goes,
+    /// and the list gets its references. Returns how many.
+    pub(crate) fn free_dying(&mut self, most: usize) -> u64 {
+        let (mut freed, mut stays) = (0, Vec::new());
+        for _ in 0..most {
+            let Some(id) = self.volumes.pop_dying() else { break };
+            let alone = self.nodes.table.references(id) == 1;
+            if alone && !self.nodes.is_cached(id) {
+                stays.push(id);
+            } else {
+                self.let_die(id);
+                freed += 1;
+            }
+        }
+        self.volumes.put_back_dying(stays);
+        freed
+    }
+
+    fn let_die(&mut self, id: NodeId) {
+        if self.nodes.table.references(id) > 1 {
+            self.nodes.table.drop_reference(id);
+            if self.is_planted(PlantedBug::FreedOnceTooOften) && self.nodes.table.references(id) > 1 {
+                self.nodes.table.drop_reference(id);
+            }
+            return;
+        }
+        match self.nodes.remove_node(id) {
+            Body::Inner(children) => {
+                children.iter().filter(|child| child.is_some()).for_each(|&child| self.condemn(child));
+            }
+            Body::Pages(entries) => entries.iter().for_each(|entry| self.nodes.forget(entry)),
+            Body::Objects(objects) => {
+                for object in objects.iter().flatten() {
+                    match &object.pages {
+                        Pages::Inline(pages) => pages.iter().for_each(|(_, entry)| self.nodes.forget(entry)),
+                        Pages::Tree(tree) => self.condemn(tree.root),
+                    }
+                }
+            }
+        }
+    }
+
+    /// The dying list takes over a reference from a node that goes. A walk may have meant to find it there.
+    fn condemn(&mut self, id: NodeId) {
+        if self.is_planted(PlantedBug::LeakedNode) && id.0.is_multiple_of(3) {
+            return;
+        }
+        self.volumes.push_dying(id);
+        self.nodes.still_referred(id);
+    }
+}
+
+/// The leaves that hold these pages.
+fn leaf_range(pages: &Range<PageNo>) -> Range<u64> {
+    pages.start.0 / LEAF_PAGES..pages.end.0.div_ceil(LEAF_PAGES)
+}

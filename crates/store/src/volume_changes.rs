@@ -1,0 +1,125 @@
+//! Making and deleting volumes.
+//!
+//! A clone shares all nodes with its source from the root on: making one costs a reference and a log entry, whatever it holds.
+//! Whichever of the two is written to first takes copies of the nodes on the way down. A deleted volume's root goes on the dying list,
+//! which is durable with the next checkpoint, and what nothing else refers to is freed from there a step at a time; a crash only means
+//! that some of it is freed again. A clone's log entry is followed, in the same batch, by those that tell its name: both are there
+//! after a crash, or neither.
+
+use crate::counters::count;
+use crate::entry::{LogEntry, NAME_PART};
+use crate::error::StoreError;
+use crate::policy::Class;
+use crate::shared::Shared;
+use crate::volume::{NewVolume, VolumeId, VolumeMode, check_name};
+use crate::writer::{Writer, WriterLock};
+use device::Sequence;
+
+/// Nodes that a step frees: one read of a MiB at most.
+const NODES_PER_STEP: usize = 256;
+
+/// See [`Store::clone_volume`](crate::Store::clone_volume).
+pub(crate) fn clone_volume(
+    shared: &Shared,
+    writer: &mut Writer,
+    from: VolumeId,
+    to: VolumeId,
+    mode: VolumeMode,
+    sequence: Sequence,
+) -> Result<(), StoreError> {
+    writer.make_ready(shared)?;
+    {
+        let map = shared.map();
+        map.volumes.get(from).ok_or(StoreError::NoSuchVolume { volume: from })?;
+        if map.volumes.get(to).is_some() {
+            return Err(StoreError::VolumeExists { volume: to });
+        }
+        map.volumes.ensure_one_more()?;
+    }
+    let entry = LogEntry::CloneVolume { to, mode, sequence, created: 0 };
+    writer.append_entries(shared, from, vec![entry], Class::Writer)
+}
+
+/// See [`Store::clone_named`](crate::Store::clone_named).
+pub(crate) fn clone_named(
+    shared: &Shared,
+    writer: &mut Writer,
+    from: VolumeId,
+    new: &NewVolume<'_>,
+    sequence: Sequence,
+) -> Result<VolumeId, StoreError> {
+    writer.make_ready(shared)?;
+    check_clone(shared, from, new.name)?;
+    let to = shared.map().volumes.next_id();
+    let mut entries = vec![LogEntry::CloneVolume { to, mode: new.mode, sequence, created: new.created }];
+    let parts = new.name.as_bytes().chunks(NAME_PART);
+    entries.extend(parts.map(|part| LogEntry::NameVolume { volume: to, part: part.to_vec() }));
+    writer.append_entries(shared, from, entries, Class::Writer)?;
+    Ok(to)
+}
+
+/// See [`Store::clone_beside_writers`](crate::Store::clone_beside_writers).
+pub(crate) fn clone_beside_writers(
+    shared: &Shared,
+    writer: &mut Writer,
+    from: VolumeId,
+    new: &NewVolume<'_>,
+    sequence: Sequence,
+) -> Result<VolumeId, StoreError> {
+    shared.map_mut().expect_sharing()?;
+    let cloned = clone_named(shared, writer, from, new, sequence);
+    shared.map_mut().end_expecting_sharing();
+    cloned
+}
+
+/// See [`Store::check_clone`](crate::Store::check_clone).
+pub(crate) fn check_clone(shared: &Shared, from: VolumeId, name: &str) -> Result<(), StoreError> {
+    check_name(name)?;
+    if !shared.medium.geometry().has_names {
+        return Err(StoreError::NamelessStore { device: shared.medium.name() });
+    }
+    let map = shared.map();
+    if map.volumes.describe_all().iter().any(|volume| volume.name == name) {
+        return Err(StoreError::NameTaken { name: name.to_owned() });
+    }
+    map.volumes.get(from).ok_or(StoreError::NoSuchVolume { volume: from })?;
+    map.volumes.ensure_one_more()
+}
+
+/// See [`Store::delete_volume`](crate::Store::delete_volume).
+pub(crate) fn delete_volume(
+    shared: &Shared,
+    writer: &mut Writer,
+    volume: VolumeId,
+    sequence: Sequence,
+) -> Result<(), StoreError> {
+    writer.make_ready(shared)?;
+    if volume == VolumeId::MAIN {
+        return Err(StoreError::MainVolume);
+    }
+    shared.map().volumes.get(volume).ok_or(StoreError::NoSuchVolume { volume })?;
+    writer.append_entries(shared, volume, vec![LogEntry::DeleteVolume { sequence }], Class::Frees)
+}
+
+/// See [`Store::free_step`](crate::Store::free_step).
+pub(crate) fn free_step(shared: &Shared, writer: &WriterLock) -> Result<bool, StoreError> {
+    writer.lock().make_ready(shared)?;
+    shared.holding_nodes(|| {
+        let needed = {
+            let map = shared.map();
+            let ids: Vec<_> = map.volumes.dying().rev().take(NODES_PER_STEP).collect();
+            if ids.is_empty() {
+                return Ok(false);
+            }
+            ids.into_iter().filter(|&id| map.nodes.table.references(id) == 1).collect()
+        };
+        let failed = shared.load(needed);
+        let _writer = writer.lock();
+        let freed = shared.map_mut().free_dying(NODES_PER_STEP);
+        count(&shared.medium.counting().nodes_freed, freed);
+        match failed.into_values().next() {
+            Some(error) if freed == 0 => Err(error),
+            _ => Ok(true),
+        }
+    })
+}

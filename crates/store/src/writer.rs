@@ -1,0 +1,273 @@
+//! The one writer: it appends to the log, and makes checkpoints.
+
+use crate::allocate::{allocate_up_to, full, take_stock};
+use crate::change::Change;
+use crate::checkpoint::{Checkpointer, Occasion};
+use crate::entry::LogEntry;
+use crate::error::StoreError;
+use crate::log::Log;
+use crate::policy::Class;
+use crate::segments::Use;
+use crate::shared::Shared;
+use crate::sync::{Mutex, MutexGuard};
+use crate::volume::{VolumeId, VolumeMode};
+use device::{Block, Incarnation, Page};
+
+/// Whether changes may be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Health {
+    /// No incarnation has begun: reads only.
+    NotBegun,
+    Good,
+    /// A write or flush failed, and it is not known what of it is on the medium. Before anything else is acknowledged, both roots must
+    /// name a log that starts anew elsewhere.
+    Unsure,
+    /// The map in memory is not that of the log.
+    Stopped,
+}
+
+/// What only the one writer knows. Owned by the store, under a lock that is held during I/O: one apply, checkpoint or repointing at a
+/// time.
+pub(crate) struct Writer {
+    health: Health,
+    log: Log,
+    checkpointer: Checkpointer,
+}
+
+/// The writer behind its lock, which is taken before that of the map.
+pub(crate) struct WriterLock(Mutex<Writer>);
+
+impl WriterLock {
+    pub(crate) fn new(writer: Writer) -> WriterLock {
+        WriterLock(Mutex::new(writer))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Writer> {
+        self.0.lock().expect("no panic while writing")
+    }
+
+    /// Whether nobody has it.
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.0.try_lock().is_ok()
+    }
+}
+
+impl Writer {
+    /// Before any incarnation begins.
+    pub(crate) fn new(log: Log, checkpointer: Checkpointer) -> Writer {
+        Writer { health: Health::NotBegun, log, checkpointer }
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// The blocks of the newest tables' stream.
+    pub(crate) fn table_blocks(&self) -> impl Iterator<Item = Block> + '_ {
+        self.checkpointer.table_blocks()
+    }
+
+    /// Makes `incarnation` durable: see [`Store::begin_after`](crate::Store::begin_after).
+    pub(crate) fn begin_after(
+        &mut self,
+        shared: &Shared,
+        incarnation: Incarnation,
+        known_durable: u64,
+    ) -> Result<(), StoreError> {
+        let found = shared.incarnation();
+        if incarnation <= found {
+            return Err(StoreError::OldIncarnation { asked: incarnation, found });
+        }
+        if self.health == Health::Stopped {
+            return Err(stopped(shared));
+        }
+        if known_durable >= shared.progress.durable_batch() {
+            self.log.is_durable();
+        }
+        shared.set_incarnation(incarnation);
+        let begun = take_stock(shared, &mut self.log).and_then(|()| self.write_again(shared));
+        if let Err(error) = begun.and_then(|()| self.restart_log(shared)) {
+            shared.set_incarnation(found);
+            // Reads go on; nothing may be applied, as it is not known which incarnation the medium has.
+            if self.health == Health::Good {
+                self.health = Health::Unsure;
+            }
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Makes the last batch durable that recovery has read, where it is not known that it is. Not the root, of which there may be no
+    /// other: a drive may leave a block unreadable whose write the power's loss cut off.
+    fn write_again(&mut self, shared: &Shared) -> Result<(), StoreError> {
+        if !self.log.has_readable() {
+            return Ok(());
+        }
+        // For good after an error: what fails may take with it what the map was made of.
+        let health = std::mem::replace(&mut self.health, Health::Stopped);
+        let since = shared.medium.failed_flushes();
+        self.log.write_readable_again(&shared.medium)?;
+        shared.medium.flush_since(since)?;
+        self.log.is_durable();
+        self.health = health;
+        Ok(())
+    }
+
+    /// Starts the log anew after an error, and refuses where changes may not be made.
+    pub(crate) fn make_ready(&mut self, shared: &Shared) -> Result<(), StoreError> {
+        match self.health {
+            Health::Good => Ok(()),
+            Health::Unsure => self.restart_log(shared),
+            Health::NotBegun => Err(StoreError::NotBegun),
+            Health::Stopped => Err(stopped(shared)),
+        }
+    }
+
+    /// Applies all of `vector` or nothing: see [`Store::apply`](crate::Store::apply).
+    pub(crate) fn apply(
+        &mut self,
+        shared: &Shared,
+        volume: VolumeId,
+        vector: &[Change],
+    ) -> Result<(), StoreError> {
+        self.make_ready(shared)?;
+        match shared.map().volumes.get(volume).map(|volume| volume.mode) {
+            Some(VolumeMode::Writable) => {}
+            Some(VolumeMode::ReadOnly) => return Err(StoreError::ReadOnlyVolume { volume }),
+            None => return Err(StoreError::NoSuchVolume { volume }),
+        }
+        let frees = vector.iter().all(Change::frees);
+        let class = if frees { Class::Frees } else { Class::Writer };
+        let entries: Vec<LogEntry> = vector.iter().map(Change::log_entry).collect();
+        let data: Vec<Option<&Page>> = vector.iter().map(Change::data).collect();
+        self.append(shared, volume, entries, &data, class)
+    }
+
+    /// Log entries that have no data.
+    pub(crate) fn append_entries(
+        &mut self,
+        shared: &Shared,
+        volume: VolumeId,
+        entries: Vec<LogEntry>,
+        class: Class,
+    ) -> Result<(), StoreError> {
+        let data = vec![None; entries.len()];
+        self.append(shared, volume, entries, &data, class)
+    }
+
+    /// Writes log entries with their data to the log, flushes, and changes the map.
+    fn append(
+        &mut self,
+        shared: &Shared,
+        volume: VolumeId,
+        mut entries: Vec<LogEntry>,
+        data: &[Option<&Page>],
+        class: Class,
+    ) -> Result<(), StoreError> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        shared.holding_nodes(|| {
+            shared.load_for(&entries.iter().map(|entry| (volume, entry)).collect::<Vec<_>>())?;
+            self.make_space(shared, volume, &entries, class)?;
+            self.log
+                .write_batch(shared, volume, data, &mut entries)
+                .inspect_err(|_| self.health = Health::Unsure)?;
+            self.apply_to_map(shared, volume, &entries)
+        })
+    }
+
+    /// Changes the map as durable log entries say.
+    pub(crate) fn apply_to_map(
+        &mut self,
+        shared: &Shared,
+        volume: VolumeId,
+        entries: &[LogEntry],
+    ) -> Result<(), StoreError> {
+        shared.apply(volume, entries).inspect_err(|_| self.health = Health::Stopped)
+    }
+
+    /// Checks that the log has space for these log entries above the reserve of others, also where they need no segment: what
+    /// they change must be written by a checkpoint. Two checkpoints may make some.
+    fn make_space(
+        &mut self,
+        shared: &Shared,
+        volume: VolumeId,
+        entries: &[LogEntry],
+        class: Class,
+    ) -> Result<(), StoreError> {
+        for attempt in 0..3 {
+            let pieces = self.log.plan(entries, shared.medium.geometry().segment_blocks);
+            let segments = pieces.iter().filter(|piece| piece.moves_on).count() as u64;
+            let class = if segments == 0 && class == Class::Writer { Class::OpenSegment } else { class };
+            let map = shared.map();
+            let dirtied = map.nodes_for(volume, entries);
+            let needed = segments + map.floor_after(class, dirtied);
+            if map.nodes.segments.free_count() >= needed {
+                return Ok(());
+            }
+            drop(map);
+            // A writer with a reservation finds space. One without, as the first vector of a mount, does not wait for the background.
+            let more =
+                attempt < 2 && !shared.medium.is_known_full_below() && allocate_up_to(shared, needed)? > 0;
+            if attempt < 2 && !more {
+                self.checkpoint_once(shared)?;
+            }
+        }
+        Err(StoreError::Full)
+    }
+
+    /// A checkpoint; after an error the log starts anew, which is two of them.
+    pub(crate) fn checkpoint(&mut self, shared: &Shared) -> Result<(), StoreError> {
+        match self.health {
+            Health::Good => self.checkpoint_once(shared),
+            _ => self.make_ready(shared),
+        }
+    }
+
+    /// Two with nothing between them.
+    pub(crate) fn checkpoint_twice(&mut self, shared: &Shared) -> Result<(), StoreError> {
+        match self.health {
+            Health::Good => {
+                self.checkpoint_once(shared)?;
+                self.checkpoint_once(shared)
+            }
+            _ => self.make_ready(shared),
+        }
+    }
+
+    fn checkpoint_once(&mut self, shared: &Shared) -> Result<(), StoreError> {
+        let occasion = if self.health == Health::Good { Occasion::Running } else { Occasion::Restart };
+        self.checkpointer.checkpoint(shared, self.log.cursor(), occasion)
+    }
+
+    /// Lets the log start anew in a segment that holds nothing of it, and says so in both roots: whichever of them is
+    /// found later, it never leads to the log that ended.
+    fn restart_log(&mut self, shared: &Shared) -> Result<(), StoreError> {
+        if !self.log.is_fresh() {
+            let mut map = shared.map_mut();
+            if map.nodes.segments.free_count() < 2 {
+                return Err(full(shared, &map));
+            }
+            let mut take = || map.nodes.segments.take(Use::Log).expect("counted just now");
+            let (segment, next) = (take(), take());
+            let old =
+                map.nodes.segments.iter().filter(|(_, segment)| segment.usage == Use::Log && segment.open);
+            let old: Vec<u32> =
+                old.map(|(number, _)| number).filter(|&n| n != segment && n != next).collect();
+            old.into_iter().for_each(|number| map.nodes.segments.close(number));
+            map.nodes.segments.log_rest = shared.medium.geometry().segment_blocks;
+            self.log.restart(segment, next);
+        }
+        self.checkpoint_once(shared)?;
+        self.checkpoint_once(shared)?;
+        self.health = Health::Good;
+        Ok(())
+    }
+}
+
+fn stopped(shared: &Shared) -> StoreError {
+    StoreError::Stopped { device: shared.medium.name() }
+}
