@@ -3,9 +3,9 @@
 use crate::cache::{Core, Progress};
 use crate::commit::Completions;
 use crate::error::CacheError;
+use crate::retry::RETRY_AFTER;
 use crate::scan::Scan;
 use crate::state::State;
-use crate::trouble::RETRY_AFTER;
 use crate::write_back::Why;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -37,7 +37,7 @@ pub(crate) struct MakingSpace {
 impl Core {
     /// True if recovery would take too long, or somebody waits for space.
     pub(crate) fn checkpoint_due(&self, state: &State) -> bool {
-        state.gate.wants_space
+        state.admission.wants_space
             || self.log_is_long()
             || self.allocation_is_due(state)
             || self.freeing_due(state)
@@ -74,7 +74,7 @@ impl Core {
 
     pub(crate) fn checkpoint_step(self: &Arc<Core>) -> Progress {
         let state = self.state();
-        let (wanted, freeing) = (state.gate.wants_space, self.freeing_due(&state));
+        let (wanted, freeing) = (state.admission.wants_space, self.freeing_due(&state));
         let allocating = self.allocation_is_due(&state);
         drop(state);
         let outcome = match wanted {
@@ -105,7 +105,7 @@ impl Core {
         let outcome = self.store.allocate_ahead();
         let mut state = self.state();
         match outcome {
-            Ok(true) => state.gate.exhausted = false,
+            Ok(true) => state.admission.exhausted = false,
             _ => state.allocate_not_before = self.clock.monotonic() + RETRY_AFTER,
         }
         outcome.is_ok_and(|has_space| has_space)
@@ -153,7 +153,7 @@ impl Core {
         let mut state = self.state();
         match &freed {
             // Worth another attempt for a writer who was told that the store is full.
-            Ok(()) => state.gate.exhausted = false,
+            Ok(()) => state.admission.exhausted = false,
             Err(_) => state.free_not_before = self.clock.monotonic() + RETRY_AFTER,
         }
         freed
@@ -186,7 +186,7 @@ impl Core {
 
     /// Writes everything back; where the store has no space for it, cleaning makes some as long as it can.
     pub(crate) fn write_all_back(self: &Arc<Core>) -> Result<(), CacheError> {
-        let mut scan = Scan::once(self.state().trouble.failures());
+        let mut scan = Scan::once(self.state().retries.failures());
         loop {
             match self.write_back_everything(Why::All, &mut scan) {
                 Ok(Progress::Worked) => {}
@@ -215,7 +215,7 @@ impl Core {
             space.free as i64 - space.reserved as i64
         };
         let attempt = turn.get_or_insert_with(|| {
-            let scan = Scan::once(self.state().trouble.failures());
+            let scan = Scan::once(self.state().retries.failures());
             MakingSpace {
                 before: free(self),
                 is_stored: false,
@@ -231,13 +231,13 @@ impl Core {
         let mut state = self.state();
         let over = !matches!(outcome, Ok(Progress::Worked));
         if over {
-            state.gate.wants_space = false;
-            state.gate.exhausted = now <= attempt.before;
+            state.admission.wants_space = false;
+            state.admission.exhausted = now <= attempt.before;
         }
-        self.pump(&mut state, &mut completions);
-        let needed = state.gate.is_waiting() || state.trouble.needs_space();
+        self.admit_waiting(&mut state, &mut completions);
+        let needed = state.admission.is_waiting() || state.retries.needs_space();
         if over || !needed {
-            state.gate.wants_space &= needed;
+            state.admission.wants_space &= needed;
             *turn = None;
         }
         drop(state);

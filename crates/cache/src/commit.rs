@@ -1,6 +1,6 @@
 //! Making things durable: syncs, commits, and who is told.
 
-use crate::cache::{Core, Progress, Task, Then};
+use crate::cache::{Completion, Core, Progress, Task};
 use crate::error::CacheError;
 use crate::state::State;
 use crate::sync::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ const COMMIT_BYTES: u64 = 1 << 20;
 /// Who waits for durability.
 #[derive(Default)]
 pub(crate) struct Syncs {
-    waiting: VecDeque<(Sequence, Then<()>)>,
+    waiting: VecDeque<(Sequence, Completion<()>)>,
     /// When the oldest change that is not durable was made.
     pub(crate) uncommitted_since: Option<Duration>,
     /// Something needs a commit soon: a write-back, or released space.
@@ -28,7 +28,7 @@ pub(crate) struct Syncs {
 
 impl Syncs {
     /// Parks `then` until `target` is durable. True if nobody else waits or commits.
-    pub(crate) fn park(&mut self, target: Sequence, then: Then<()>) -> bool {
+    pub(crate) fn park(&mut self, target: Sequence, then: Completion<()>) -> bool {
         let alone = self.committing == 0 && self.waiting.is_empty();
         self.waiting.push_back((target, then));
         alone
@@ -99,7 +99,7 @@ impl Completions {
 }
 
 impl Core {
-    pub(crate) fn sync(self: &Arc<Core>, then: Then<()>) {
+    pub(crate) fn sync(self: &Arc<Core>, then: Completion<()>) {
         let mut state = self.state();
         state.counters.syncs += 1;
         if let Some(error) = state.failed.clone() {
@@ -145,7 +145,7 @@ impl Core {
         let result = match outcome {
             Ok(durable) => {
                 self.settle_syncs(&mut state, durable, before, &mut completions);
-                self.pump(&mut state, &mut completions);
+                self.admit_waiting(&mut state, &mut completions);
                 Ok(durable)
             }
             Err(why) => {
@@ -220,7 +220,7 @@ impl Core {
             return Progress::Worked;
         }
         let mut completions = Completions::default();
-        self.pump(&mut state, &mut completions);
+        self.admit_waiting(&mut state, &mut completions);
         drop(state);
         completions.deliver();
         Progress::Idle

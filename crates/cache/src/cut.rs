@@ -40,7 +40,7 @@ impl State {
             self.account(Key { object, page }, before, Account::of(entry));
         }
         if !taken.is_empty() {
-            self.leftovers.push_back(taken);
+            self.discarded.push_back(taken);
         }
         let pending = self.cuts.entry(object).or_default();
         let before = pending.len();
@@ -82,17 +82,17 @@ impl State {
 
     /// Takes at most so many of the pages that were cut off the books; their memory is the caller's to give back, best
     /// without the lock.
-    pub(crate) fn clear_leftovers(&mut self, most: usize) -> Vec<(PageNo, Box<Entry>)> {
+    pub(crate) fn clear_discarded(&mut self, most: usize) -> Vec<(PageNo, Box<Entry>)> {
         let mut cleared = Vec::new();
         while cleared.len() < most
-            && let Some(pages) = self.leftovers.front_mut()
+            && let Some(pages) = self.discarded.front_mut()
         {
             match pages.pop_first() {
                 Some((page, entry)) => {
                     self.memory_bytes -= entry.memory_bytes() as u64;
                     cleared.push((page, entry));
                 }
-                None => drop(self.leftovers.pop_front()),
+                None => drop(self.discarded.pop_front()),
             }
         }
         cleared

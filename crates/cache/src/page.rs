@@ -1,6 +1,6 @@
 //! One page's life. The states of the design, and how they are held here:
 //!
-//! | state        | `body`                     | `dirt` | `writing` | `flight` |
+//! | state        | `body`                     | `dirt` | `writing` | `fetch` |
 //! | ------------ | -------------------------- | ------ | --------- | -------- |
 //! | absent       | no entry                   |        |           |          |
 //! | outdated     | `Patch`                    | yes    | no        | no       |
@@ -21,7 +21,7 @@ pub(crate) const ENTRY_BYTES: usize = 256;
 
 /// One fetch, by number: a fetch whose number is no longer in the entry delivers nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FlightNo(pub(crate) u64);
+pub(crate) struct FetchNo(pub(crate) u64);
 
 /// A page in memory. Owned by the table, changed under the table's lock only. After a crash: what of `dirt` and
 /// `writing` was durable in the buffer is rebuilt from there.
@@ -33,7 +33,7 @@ pub(crate) struct Entry {
     /// Changes that a write-back is writing. Boxed: few pages are on their way at a time.
     pub(crate) writing: Option<Box<Dirt>>,
     /// The fetch that is under way or queued.
-    pub(crate) flight: Option<FlightNo>,
+    pub(crate) fetch: Option<FetchNo>,
     /// Reads that wait for this page.
     pub(crate) waiters: Vec<u64>,
     /// Stands in the queue of dirty pages since this was its newest change.
@@ -71,7 +71,7 @@ pub(crate) struct Dirt {
 
 impl Entry {
     pub(crate) fn new(body: Body) -> Entry {
-        Entry { body, dirt: None, writing: None, flight: None, waiters: Vec::new(), queued: None, used: true }
+        Entry { body, dirt: None, writing: None, fetch: None, waiters: Vec::new(), queued: None, used: true }
     }
 
     /// Bytes of memory, about.
@@ -119,7 +119,7 @@ impl Entry {
                 self.body = Body::Whole(Arc::new(page));
             }
         }
-        self.flight = None;
+        self.fetch = None;
     }
 
     /// Changes bytes to zeros in memory.
@@ -147,7 +147,7 @@ impl Entry {
             dirt.ranges = delta.ranges();
         }
         self.body = Body::Whole(Arc::new(base));
-        self.flight = None;
+        self.fetch = None;
     }
 
     /// Notes that `range` changed with `newest`, as part of group `latest`; `first` makes the dirt of a clean page.

@@ -107,7 +107,7 @@ impl Recovery {
     /// Once the whole log was replayed.
     fn finish(mut self, buffer: Buffer) -> Recovered {
         self.gathered.settle(&mut self.state);
-        self.state.unasked = self.state.table.iter().next().map(|(key, _)| key);
+        self.state.recovery_cursor = self.state.table.iter().next().map(|(key, _)| key);
         Recovered { buffer, state: self.state, reserved: self.reserved }
     }
 
@@ -224,14 +224,14 @@ const LOOK_PAGES: usize = 4096;
 impl State {
     /// The next of the pages that were found in the buffer and that the store was not asked about; `None` when there are no more.
     /// The table has them in order, so those that come together lie near each other in the store's map.
-    fn next_unasked(&mut self) -> Option<Vec<Key>> {
-        let mut looked = self.table.from(self.unasked?);
+    fn next_recovered(&mut self) -> Option<Vec<Key>> {
+        let mut looked = self.table.from(self.recovery_cursor?);
         let recovered = |entry: &Entry| entry.dirt.as_ref().is_some_and(|dirt| dirt.recovered);
         let found = looked.by_ref().take(LOOK_PAGES).filter(|(_, entry)| recovered(entry));
         let keys = found.map(|(key, _)| key).collect();
         let next = looked.next().map(|(key, _)| key);
         drop(looked);
-        self.unasked = next;
+        self.recovery_cursor = next;
         Some(keys)
     }
 }
@@ -240,7 +240,7 @@ impl Core {
     /// Asks the store about some of the pages that were found in the buffer, and makes those clean that are stored; `false`
     /// if none are left. Each is asked about once: one about which the store cannot tell is written back like any other.
     pub(crate) fn look_at_recovered(&self) -> bool {
-        let Some(keys) = self.state().next_unasked() else { return false };
+        let Some(keys) = self.state().next_recovered() else { return false };
         let pages: Vec<(ObjectId, PageNo)> = keys.iter().map(|key| (key.object, key.page)).collect();
         let page_lsns = self.store_io().page_lsns_in(self.volume, &pages);
         let mut state = self.state();
@@ -263,7 +263,7 @@ impl Core {
         }
         let (reserved, needless) = state.change(key, |entry| {
             let reserved = entry.dirt.take().is_some_and(|dirt| dirt.reserved);
-            (reserved, matches!(entry.body, Body::Patch(_)) && entry.flight.is_none())
+            (reserved, matches!(entry.body, Body::Patch(_)) && entry.fetch.is_none())
         });
         self.store.release(u64::from(reserved));
         if needless {
@@ -292,9 +292,9 @@ mod tests {
             });
             recovered.extend(was_found.then_some(key));
         }
-        assert_eq!(state.next_unasked(), None, "nothing was found in the buffer");
-        state.unasked = state.table.iter().next().map(|(key, _)| key);
-        let asked: Vec<Vec<Key>> = std::iter::from_fn(|| state.next_unasked()).collect();
+        assert_eq!(state.next_recovered(), None, "nothing was found in the buffer");
+        state.recovery_cursor = state.table.iter().next().map(|(key, _)| key);
+        let asked: Vec<Vec<Key>> = std::iter::from_fn(|| state.next_recovered()).collect();
         recovered.sort();
         assert_eq!(asked.concat(), recovered);
         assert_eq!(asked.len(), 3, "a bounded piece at a time");

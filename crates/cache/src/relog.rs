@@ -8,8 +8,8 @@ use crate::delta::{Piece, Ranges};
 use crate::error::CacheError;
 use crate::page::{Body, Entry};
 use crate::plant::{PlantedBug, is_planted};
+use crate::retry::Victim;
 use crate::state::{Key, State};
-use crate::trouble::Victim;
 use buffer::{GroupNo, Record};
 use device::{ObjectId, Sequence};
 use std::ops::Range;
@@ -78,7 +78,7 @@ impl Core {
             // Written again in the last eighth of the log, and first written in its older half.
             dirt.is_some_and(|dirt| {
                 let hot = dirt.latest.0 >= groups.end.0 - span / 8;
-                let stays = hot || state.trouble.is_shunned(Victim::Page(*key), now);
+                let stays = hot || state.retries.is_backed_off(Victim::Page(*key), now);
                 stays && dirt.group.0 < groups.start.0 + span / 2
             })
         };
@@ -106,7 +106,7 @@ impl Core {
         let span = groups.end.0 - groups.start.0;
         let stays = |object: ObjectId, cut: &PendingCut| {
             cut.group.0 < groups.start.0 + span / 2
-                && state.trouble.is_stuck(Victim::Cut(object, cut.sequence))
+                && state.retries.is_stuck(Victim::Cut(object, cut.sequence))
         };
         let cuts = state.cuts.iter().flat_map(|(&object, cuts)| cuts.iter().map(move |cut| (object, cut)));
         let mut appended = Vec::new();
@@ -134,7 +134,7 @@ impl Core {
             _ => 0,
         });
         let footprint = buffer::footprint(records.len() as u64, bytes.sum());
-        let kept = state.gate.reserved_bytes() + self.buffer.capacity_bytes() / 16;
+        let kept = state.admission.reserved_bytes() + self.buffer.capacity_bytes() / 16;
         if self.buffer.free_bytes() < footprint + kept {
             return Ok(None);
         }

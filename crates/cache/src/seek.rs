@@ -4,7 +4,7 @@
 //! A page is data if a change of it is being written back, or if the store holds it and no newer cut takes it away. So
 //! memory is looked at first, and the store after it: a page that is written back meanwhile is seen in one of the two.
 
-use crate::cache::{Core, Task, Then};
+use crate::cache::{Completion, Core, Task};
 use crate::commit::Completions;
 use crate::cut::PendingCut;
 use crate::error::CacheError;
@@ -43,7 +43,7 @@ struct Seek {
     /// What is still to be looked at.
     left: Range<PageNo>,
     wanted: Wanted,
-    then: Then<Option<PageNo>>,
+    then: Completion<Option<PageNo>>,
 }
 
 impl Seeks {
@@ -115,7 +115,7 @@ impl Core {
         object: ObjectId,
         pages: Range<PageNo>,
         wanted: Wanted,
-        then: Then<Option<PageNo>>,
+        then: Completion<Option<PageNo>>,
     ) {
         let mut state = self.state();
         if state.stopping {

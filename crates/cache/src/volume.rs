@@ -124,7 +124,7 @@ impl Core {
     fn approach(self: &Arc<Core>) -> Result<(), CacheError> {
         // Writers make more meanwhile: this ends all the same.
         let steps = self.state().dirty_pages() / STEP_PAGES + 1;
-        let mut scan = Scan::once(self.state().trouble.failures());
+        let mut scan = Scan::once(self.state().retries.failures());
         for _ in 0..steps {
             if self.state().dirty_pages() <= FEW_PAGES
                 || self.write_back_everything(Why::All, &mut scan)? == Progress::Idle
@@ -240,7 +240,7 @@ impl FrozenPatch {
     fn is_unchanged(&self, state: &State) -> bool {
         state.table.get(&self.key).is_some_and(|entry| {
             let same = entry.dirt.as_ref().is_some_and(|dirt| dirt.newest == self.newest);
-            same && entry.flight.is_none() && matches!(entry.body, Body::Patch(_))
+            same && entry.fetch.is_none() && matches!(entry.body, Body::Patch(_))
         })
     }
 }

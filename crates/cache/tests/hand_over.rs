@@ -29,20 +29,20 @@ mod shipped {
     pub(crate) mod recover;
     pub(crate) mod relog;
     pub(crate) mod rescue;
+    pub(crate) mod retry;
     pub(crate) mod scan;
     pub(crate) mod seek;
     pub(crate) mod settings;
     pub(crate) mod state;
     pub(crate) mod status;
     pub(crate) mod table;
-    pub(crate) mod trouble;
     pub(crate) mod volume;
     pub(crate) mod write_back;
 }
 use shipped::*;
 
 // As `src/lib.rs` has them.
-use crate::cache::{Cache, Progress, Task, Then};
+use crate::cache::{Cache, Completion, Progress, Task};
 use crate::settings::{Change, Cost, FetchMode, Settings};
 
 use ::buffer::Buffer;
@@ -118,10 +118,10 @@ fn survives(buffer: &SimDisk, sequence: Sequence) -> bool {
 }
 
 /// How a client asks for durability.
-type Ask = fn(&Cache, Then<()>);
+type Ask = fn(&Cache, Completion<()>);
 
 /// The wrong way: who finds another at it leaves it to the other, whose commit may have begun before.
-fn left_to_the_other(cache: &Cache, then: Then<()>) {
+fn left_to_the_other(cache: &Cache, then: Completion<()>) {
     let mut state = cache.core.state();
     let alone = state.syncs.park(cache.core.buffer.appended(), then);
     drop(state);
@@ -131,7 +131,7 @@ fn left_to_the_other(cache: &Cache, then: Then<()>) {
 }
 
 /// The wrong way: whichever commit ends next tells who waits, also one that began before the change.
-fn told_by_any_commit(cache: &Cache, then: Then<()>) {
+fn told_by_any_commit(cache: &Cache, then: Completion<()>) {
     let mut state = cache.core.state();
     if let Some(why) = state.failed.clone() {
         drop(state);
@@ -151,8 +151,8 @@ fn client(number: u64, cache: &Cache, buffer: &Arc<SimDisk>, sync: Ask) {
     let object = ObjectId { slot: number, generation: 1 };
     for offset in 0..SYNCS_EACH {
         let change = Change::Write { object, offset, bytes: b"w" };
-        let Ok(Some(mut credit)) = cache.admit_at_once(Cost::of(&[change])) else { return };
-        let Ok(sequence) = cache.apply(&mut credit, &[change]) else { return };
+        let Ok(Some(mut reservation)) = cache.admit_at_once(Cost::of(&[change])) else { return };
+        let Ok(sequence) = cache.apply(&mut reservation, &[change]) else { return };
         // Others may commit, or stop, before it asks.
         let pause = if thread_rng().gen_bool(0.75) { 0 } else { thread_rng().gen_range(0..300) };
         (0..pause).for_each(|_| thread::yield_now());

@@ -1,4 +1,4 @@
-//! The store: its state, and the doors that are not reads.
+//! The store: its state, and its operations that are not reads.
 //!
 //! | state | owner | changed under | after a crash |
 //! | --- | --- | --- | --- |

@@ -39,7 +39,7 @@ fn what_was_written_is_there_after_an_unmount() {
 }
 
 #[test]
-fn what_was_synced_survives_a_kill_with_one_thread_at_the_door_and_with_two() {
+fn what_was_synced_survives_a_kill_with_one_thread_at_the_front_end_and_with_two() {
     if !can_mount() {
         return;
     }

@@ -7,7 +7,7 @@ use crate::check::Finding;
 use crate::error::FsError;
 use crate::gone::TOGETHER;
 use crate::preload::{self, PreloadedArena};
-use crate::types::{Attributes, Done, Ino, Kind};
+use crate::types::{Attributes, Completion, Ino, Kind};
 use crate::{Fs, IfExists};
 use cache::{Cache, FetchMode, Recovered, Settings, Task};
 use device::{BLOCK_BYTES, Clock, StoreId};
@@ -116,7 +116,7 @@ impl Machine {
     }
 
     /// Waits for an operation, doing the workers' work.
-    pub(crate) fn wait<T: Send + 'static>(&self, start: impl FnOnce(Done<T>)) -> Result<T, FsError> {
+    pub(crate) fn wait<T: Send + 'static>(&self, start: impl FnOnce(Completion<T>)) -> Result<T, FsError> {
         let answer = Arc::new(Mutex::new(None));
         let into = answer.clone();
         start(Box::new(move |result| *into.lock().expect("no panic") = Some(result)));

@@ -24,7 +24,7 @@ pub(crate) fn print(report: &Value) {
     if let Some(why) = report["not_rescued"].as_str() {
         println!("  AT RISK    what is in memory could not be saved to the store yet: {why}");
     }
-    print_trouble(report);
+    print_problems(report);
     let sequences = &report["sequences"];
     println!("  sequences  {} applied, {} durable", sequences["applied"], sequences["durable"]);
     let dirty = &report["dirty"];
@@ -63,7 +63,7 @@ pub(crate) fn print(report: &Value) {
     print_latency(&report["latency"]);
 }
 
-fn print_trouble(report: &Value) {
+fn print_problems(report: &Value) {
     if let Some(stalled) = report["stalled"].as_str() {
         println!("  STALLED    {stalled}; writers who find no space are told so");
     }
