@@ -1,7 +1,7 @@
 //! The buffer: appending in memory, committing with one flush, letting old groups go.
 //!
 //! Two locks, taken in this order. The writer's is held for a whole commit, so that one of the callers writes for
-//! all who wait; the state's only for moments, so that appends go on while the device works.
+//! all callers that wait; the state's only for moments, so that appends go on while the device works.
 
 use crate::bug::{Bug, Planted};
 use crate::counters::Counters;
@@ -50,7 +50,7 @@ struct Writer {
     marks: VecDeque<Mark>,
     /// The groups of this commit.
     batch: Vec<Draft>,
-    /// Groups that recovery has read, and that nobody knows to be durable.
+    /// Groups that recovery has read, and that are not known to be durable.
     readable: Vec<Readable>,
     /// Space for a header slot.
     page: Vec<Page>,
@@ -189,7 +189,7 @@ impl Buffer {
     }
 
     /// Makes `incarnation`, which is higher than any before, durable; sequences go on after `newest`, or after the
-    /// highest in the buffer if that is higher. Before it, nothing may be appended. What recovery has read and nobody knows to
+    /// highest in the buffer if that is higher. Before it, nothing may be appended. What recovery has read and is not known to
     /// be durable is written again first, since a flush that failed may have dropped it from a cache that still gives it to
     /// readers. The store has the incarnation durably by then: see [`store_batch`](Buffer::store_batch).
     ///
@@ -316,7 +316,7 @@ impl Buffer {
     }
 
     /// Groups that may still be needed: from the oldest that was not released up to the one being filled, which is
-    /// `end`: whoever needs nothing at all releases that.
+    /// `end`: a caller that needs nothing at all releases that.
     pub fn groups(&self) -> Range<GroupNo> {
         let state = self.state();
         state.released..state.open.number
@@ -388,11 +388,11 @@ impl Buffer {
     }
 
     /// The tail to write with this commit, and the store's batch by which all before it is stored: if the tail moved by more than
-    /// 1/32 of the ring, so that its writes are few; by anything while less than half of the ring is free, since somebody may wait
-    /// for space; or if somebody relies on the batch.
+    /// 1/32 of the ring, so that its writes are few; by anything while less than half of the ring is free, since an operation may wait
+    /// for space; or if the store relies on the batch.
     fn tail_due(&self, writer: &Writer, state: &State) -> Option<(Mark, u64)> {
         if !state.begun {
-            // A slot says what is durable; before the beginning nobody knows.
+            // A slot says what is durable; before the beginning that is not known.
             return None;
         }
         let oldest = writer.tail();

@@ -1,4 +1,4 @@
-//! Records and transactions from bytes that somebody else wrote: every number is checked before it is used.
+//! Records and transactions from bytes that may be anyone's: every number is checked before it is used.
 
 use crate::record::{KIND_CLONE, KIND_CUT, KIND_DELETE, KIND_WRITE, KIND_ZERO, Order, Record};
 use device::{BLOCK_BYTES, ObjectId, PageNo, Sequence};

@@ -232,7 +232,7 @@ impl Slot {
 }
 
 impl Slot {
-    /// Whether its numbers can be: a right checksum does not say who made it.
+    /// Whether its numbers can be: a right checksum does not say what made it.
     fn is_sensible(&self, ring: &Ring) -> bool {
         let numbers = [self.generation, self.first_group.0, self.durable_group.0, self.newest.0];
         self.tail.position.0 < ring.blocks

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 /// Page vectors kept for later groups: one being filled, one being written, and a burst.
 const SPARES_MAX: usize = 4;
 
-/// What appenders change, under one short lock that nobody holds while waiting for the device. All of it is lost
+/// What appenders change, under one short lock that no thread holds while it waits for the device. All of it is lost
 /// at a crash.
 pub(crate) struct State {
     ring: Ring,
@@ -23,11 +23,11 @@ pub(crate) struct State {
     end: Position,
     /// The tail on media: what lies before it may be overwritten.
     tail: Position,
-    /// Nobody needs a group before this one.
+    /// No group before this one is needed.
     pub(crate) released: GroupNo,
     /// The store's newest durable batch by then.
     pub(crate) store_batch: u64,
-    /// Somebody relies on that to be in a header slot with the next commit.
+    /// The store relies on that to be in a header slot with the next commit.
     pub(crate) slot_wanted: bool,
     /// The last sequence given out.
     pub(crate) newest: Sequence,
@@ -38,7 +38,7 @@ pub(crate) struct State {
     pub(crate) incarnation: Incarnation,
     /// Whether this opening has begun its incarnation.
     pub(crate) begun: bool,
-    /// The first failure of the device: from then on nobody knows what is durable.
+    /// The first failure of the device: from then on it is not known what is durable.
     pub(crate) failed: Option<BufferError>,
     pub(crate) bytes_appended: u64,
     /// As of the last commit; what is appended since is counted above.

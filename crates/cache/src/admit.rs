@@ -14,13 +14,13 @@ use store::StoreError;
 /// however slow the buffer's device is. A second's worth of a slow disk.
 const OPEN_BYTES_MAX: u64 = 8 << 20;
 
-/// Operations that wait for space, in the order in which they came, and what is reserved for those who go.
+/// Operations that wait for space, in the order in which they came, and what is reserved for those that go.
 #[derive(Default)]
 pub(crate) struct AdmissionQueue {
     waiting: VecDeque<Parked>,
     /// Bytes of the buffer that reservations hold.
     reserved_bytes: u64,
-    /// Somebody waits for space in the store, or pages found none: it is worth cleaning for.
+    /// An operation waits for space in the store, or pages found none: it is worth cleaning for.
     pub(crate) wants_space: bool,
     /// Nothing could be freed at the last attempt, and nothing has changed since.
     pub(crate) exhausted: bool,
@@ -51,14 +51,14 @@ pub struct Reservation {
 
 impl Reservation {
     /// Gives back what was not used, under the lock. Dropping it does nothing more then. True if the committer must be
-    /// woken, to let in those who wait.
+    /// woken, to let in those that wait.
     pub(crate) fn settle(&mut self, state: &mut State) -> bool {
         let pages = std::mem::take(&mut self.pages);
         if pages > 0 {
             self.core.store.release(pages);
         }
         state.admission.reserved_bytes -= std::mem::take(&mut self.buffer_bytes);
-        // What was given back may be all that somebody waits for.
+        // What was given back may be all that an operation waits for.
         let awaited = state.admission.is_waiting();
         state.syncs.commit_wanted |= awaited;
         awaited
@@ -79,7 +79,7 @@ impl Drop for Reservation {
 }
 
 impl AdmissionQueue {
-    /// True if somebody waits.
+    /// True if an operation waits.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -96,7 +96,7 @@ impl AdmissionQueue {
 }
 
 impl Core {
-    /// A reservation if there is space at once and nobody waits, `None` if one has to wait.
+    /// A reservation if there is space at once and no operation waits, `None` if one has to wait.
     pub(crate) fn admit_at_once(self: &Arc<Core>, cost: Cost) -> Result<Option<Reservation>, CacheError> {
         let mut state = self.state();
         if state.admission.is_waiting() && !cost.frees {
@@ -200,7 +200,7 @@ impl Core {
     }
 
     /// Free space in the store for so many pages. What gives space back gets it in any case: the store keeps a reserve for that, and
-    /// lets nobody else reserve anything before there is space for these pages.
+    /// lets no other operation reserve anything before there is space for these pages.
     pub(crate) fn reserve(&self, pages: u64, frees: bool) -> Result<(), StoreError> {
         match self.store.reserve(pages) {
             Err(error) if error.is_full() && frees => {
@@ -211,7 +211,7 @@ impl Core {
         }
     }
 
-    /// Fails everybody who waits: nothing can change any more.
+    /// Fails all operations that wait: nothing can change any more.
     pub(crate) fn refuse_all(&self, state: &mut State, error: &CacheError, completions: &mut Completions) {
         for Parked { then, .. } in state.admission.waiting.drain(..) {
             let error = error.clone();

@@ -27,7 +27,7 @@ use store::{Store, StoreError, VolumeId};
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// A completion. Called once, maybe on the caller's own thread before the call returns, and never while the state is locked.
-/// Whoever calls it may be in the middle of writing pages back, and nobody else takes any until it returns: it must not call
+/// Its caller may be in the middle of writing pages back, and no other thread writes any until it returns: it must not call
 /// [`Cache::step`], [`Cache::drain`] or [`Cache::clone_volume`], nor wait for a thread that does.
 pub type Completion<T, E = CacheError> = Box<dyn FnOnce(Result<T, E>) + Send>;
 
@@ -36,7 +36,7 @@ pub type Completion<T, E = CacheError> = Box<dyn FnOnce(Result<T, E>) + Send>;
 pub enum Task {
     /// Makes what was appended durable and completes syncs.
     Commit,
-    /// Reads pages that somebody waits for or will come to, and gives back the memory of those that were cut.
+    /// Reads pages that a reader waits for or will come to, and gives back the memory of those that were cut.
     Fetch,
     /// Writes pages back, and with them cuts and deletions.
     WriteBack,
@@ -106,7 +106,7 @@ impl Core {
         }
     }
 
-    /// Appends and applies one transaction. Calls no completion: whoever waits for a changed page looks again later.
+    /// Appends and applies one transaction. Calls no completion: a reader that waits for a changed page looks again later.
     fn apply(&self, reservation: &mut Reservation, changes: &[Change<'_>]) -> Result<Sequence, CacheError> {
         let records = records(changes);
         let mut state = self.state();
@@ -253,7 +253,7 @@ impl Cache {
         let Recovered { buffer, state, reserved } = recovered;
         let (newest_of_store, newest_of_buffer) = (store.newest_sequence(), buffer.newest_sequence());
         // Space was reserved before the crash. Should some be missing now (the log begins in another segment, the cleaner's last one
-        // is hardly filled), nobody else can reserve any before it is there again.
+        // is hardly filled), no operation can reserve any before it is there again.
         store.reserve_unchecked(reserved);
         let incarnation = Incarnation(store.incarnation().max(buffer.incarnation()).0 + 1);
         store.begin_after(incarnation, buffer.store_batch())?;
@@ -285,7 +285,7 @@ impl Cache {
         self.core.admit(cost, then);
     }
 
-    /// [`admit`](Cache::admit) where there is space at once and nobody else waits; `None` where one has to wait.
+    /// [`admit`](Cache::admit) where there is space at once and no other operation waits; `None` where one has to wait.
     pub fn admit_at_once(&self, cost: Cost) -> Result<Option<Reservation>, CacheError> {
         self.core.admit_at_once(cost)
     }
@@ -320,8 +320,8 @@ impl Cache {
         self.core.read(object, offset, len, end, then)
     }
 
-    /// Fetches objects that will be read soon, by their bytes, behind everything that somebody waits for. Those for which there is
-    /// no memory to spare are left out. An error is left to whoever reads them.
+    /// Fetches objects that will be read soon, by their bytes, behind everything that a reader waits for. Those for which there is
+    /// no memory to spare are left out. An error is left to their readers.
     pub fn fetch_ahead(&self, objects: &[(ObjectId, u64)]) {
         self.core.fetch_ahead(objects);
     }
@@ -372,7 +372,7 @@ impl Cache {
     pub fn wait(&self, task: Task, timeout: Duration) {
         let state = self.core.state();
         let pause = match (self.core.has_work(&state, task), task) {
-            // Nobody wakes the committer for the first change, which would cost every synced write two switches of
+            // Nothing wakes the committer for the first change, which would cost every synced write two switches of
             // threads: it looks often enough to see it in time.
             (false, Task::Commit) => {
                 let nap = self.core.settings.commit_interval / 4;

@@ -11,20 +11,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use store::Cleaning;
 
-/// Rounds of cleaning of one attempt to make space, before a writer who waits is told that the store is full.
+/// Rounds of cleaning of one attempt to make space, before a writer that waits is told that the store is full.
 const ROUNDS_MAX: usize = 8;
 
 /// Reads of the store's log after which a checkpoint is due: those of 256 MiB of it in stretches of 16 MiB. Where stretches
 /// are shorter, or the log is of so many log entries that nothing sums them up, it comes earlier.
 const LOG_READS_MAX: u64 = 16;
 
-/// An attempt to make space for those who wait for it, or for pages that found none. Everything is written back first: a dirty
+/// An attempt to make space for operations that wait for it, or for pages that found none. Everything is written back first: a dirty
 /// page reserves several blocks and takes one; deletions give some back. Writers wait meanwhile, so this ends.
 pub(crate) struct MakingSpace {
-    /// Free blocks that nobody had reserved when it began; fewer than none where more is reserved than there is.
+    /// Free blocks that were not reserved when it began; fewer than none where more is reserved than there is.
     before: i64,
     is_stored: bool,
-    /// Blocks that were reserved when the file system below was last asked for more space: as long as nobody gets a reservation, more
+    /// Blocks that were reserved when the file system below was last asked for more space: as long as no operation gets a reservation, more
     /// would be of no use.
     allocated_at: Option<u64>,
     /// What had its turn to be written back.
@@ -35,7 +35,7 @@ pub(crate) struct MakingSpace {
 }
 
 impl Core {
-    /// True if recovery would take too long, or somebody waits for space.
+    /// True if recovery would take too long, or an operation waits for space.
     pub(crate) fn checkpoint_due(&self, state: &State) -> bool {
         state.admission.wants_space
             || self.log_is_long()
@@ -57,7 +57,7 @@ impl Core {
     }
 
     /// A step of cleaning before pages are written back, if one is owed for those that went before: so free space is won as fast as
-    /// it is used, and whoever waits for a page to be written back waits for its share of the cleaning, never for a whole segment.
+    /// it is used, and a writer that waits for a page to be written back waits for its share of the cleaning, never for a whole segment.
     /// False where nothing is owed, or the store cannot clean: that keeps no page from being stored.
     pub(crate) fn pay_with_cleaning(&self) -> bool {
         if !self.cleaning_is_due() {
@@ -99,7 +99,7 @@ impl Core {
         self.store.allocation_is_due() && self.clock.monotonic() >= state.allocate_not_before
     }
 
-    /// Asks for it. Where there is none, it is asked again after a while; where there is some again, whoever was told that the store is
+    /// Asks for it. Where there is none, it is asked again after a while; where there is some again, a writer that was told that the store is
     /// full may try once more.
     fn allocate_ahead(&self) -> bool {
         let outcome = self.store.allocate_ahead();
@@ -111,7 +111,7 @@ impl Core {
         outcome.is_ok_and(|has_space| has_space)
     }
 
-    /// Asks for more than that, because somebody needs it. `false` where there is none.
+    /// Asks for more than that, because an operation needs it. `false` where there is none.
     pub(crate) fn allocate_more(&self) -> bool {
         if self.clock.monotonic() < self.state().allocate_not_before {
             return false;
@@ -123,7 +123,7 @@ impl Core {
         has_more
     }
 
-    /// Whether somebody needs the space below, of which some may be in segments that have died since it was last looked at.
+    /// Whether an operation needs the space below, of which some may be in segments that have died since it was last looked at.
     fn is_full_below(&self) -> bool {
         self.store.counters().batches != self.given_back_as_of.load(Ordering::Relaxed)
             && self.store.full_below().is_some()
@@ -152,7 +152,7 @@ impl Core {
         });
         let mut state = self.state();
         match &freed {
-            // Worth another attempt for a writer who was told that the store is full.
+            // Worth another attempt for a writer that was told that the store is full.
             Ok(()) => state.admission.exhausted = false,
             Err(_) => state.free_not_before = self.clock.monotonic() + RETRY_AFTER,
         }
@@ -206,8 +206,8 @@ impl Core {
         }
     }
 
-    /// Somebody was told to wait because the store is full, or pages are not written back because it is: one step towards space, and
-    /// who fits is let in.
+    /// An operation was told to wait because the store is full, or pages are not written back because it is: one step towards space, and
+    /// what fits is let in.
     fn make_space(self: &Arc<Core>) -> Result<(), CacheError> {
         let mut turn = self.making_space.lock().expect("no panic while making space");
         let free = |core: &Core| {

@@ -1,4 +1,4 @@
-//! Making things durable: syncs, commits, and who is told.
+//! Making things durable: syncs, commits, and which callers are told.
 
 use crate::cache::{Completion, Core, Progress, Task};
 use crate::error::CacheError;
@@ -27,7 +27,7 @@ pub(crate) struct Syncs {
 }
 
 impl Syncs {
-    /// Parks `then` until `target` is durable. True if nobody else waits or commits.
+    /// Parks `then` until `target` is durable. True if no other thread waits or commits.
     pub(crate) fn park(&mut self, target: Sequence, then: Completion<()>) -> bool {
         let alone = self.committing == 0 && self.waiting.is_empty();
         self.waiting.push_back((target, then));
@@ -91,7 +91,7 @@ impl Completions {
         self.0.push(Box::new(call));
     }
 
-    /// Calls them. The caller does not hold the state; it may hold its turn of write-back or making space, where nobody else is to
+    /// Calls them. The caller does not hold the state; it may hold its turn of write-back or making space, where no other thread is to
     /// write more back before they are told.
     pub(crate) fn deliver(self) {
         self.0.into_iter().for_each(|call| call());
@@ -124,7 +124,7 @@ impl Core {
         }
     }
 
-    /// Makes everything appended so far durable, in this thread, and tells whoever waited for it.
+    /// Makes everything appended so far durable, in this thread, and tells the callers that waited for it.
     pub(crate) fn commit_now(self: &Arc<Core>) -> Result<Sequence, CacheError> {
         let mut state = self.state();
         state.syncs.committing += 1;
@@ -176,7 +176,7 @@ impl Core {
         &self.store
     }
 
-    /// Tells whoever waited for what a commit that began at `begun` made durable.
+    /// Tells the callers that waited for what a commit that began at `begun` made durable.
     fn settle_syncs(
         &self,
         state: &mut State,
@@ -192,7 +192,7 @@ impl Core {
         state.syncs.uncommitted_since = if clean { None } else { Some(begun) };
     }
 
-    /// How long the oldest change that nobody synced may still wait; `None` without one.
+    /// How long the oldest change that was not synced may still wait; `None` without one.
     pub(crate) fn commit_due_in(&self, state: &State) -> Option<Duration> {
         let since = state.syncs.uncommitted_since.filter(|_| state.failed.is_none());
         let due = since? + self.settings.commit_interval;

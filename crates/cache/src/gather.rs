@@ -113,7 +113,7 @@ fn number(len: usize) -> u32 {
 }
 
 /// A hash of so few instructions that the processor makes several look-ups at once (see `Recovery::warm`): a product of 128 bits for
-/// each number, folded. Seeded, so that nobody can choose pages that collide.
+/// each number, folded. Seeded, so that no client can choose pages that collide.
 #[derive(Clone, Copy)]
 struct Seeded(u64);
 

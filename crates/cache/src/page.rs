@@ -65,7 +65,7 @@ pub(crate) struct Dirt {
     pub(crate) since: Duration,
     /// Whether the store counts space for the page: until what cannot be written back has been rescued.
     pub(crate) reserved: bool,
-    /// Found in the buffer, and nobody has asked the store yet whether all of it is stored.
+    /// Found in the buffer, and the store was not asked yet whether all of it is stored.
     pub(crate) recovered: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Reading, and fetching what is not in memory. A read that misses parks; it holds up nobody else.
+//! Reading, and fetching what is not in memory. A read that misses parks; it holds up no other.
 
 use crate::ahead::{Ahead, Passage};
 use crate::cache::{Completion, Core, Progress, Task};
@@ -33,7 +33,7 @@ pub(crate) struct Reads {
     next: u64,
     /// Wanted and not yet asked for, in the order of the store's addresses, roughly.
     queue: BTreeMap<Key, Cause>,
-    /// What streams will read. It comes after what somebody waits for.
+    /// What streams will read. It comes after what a reader waits for.
     pub(crate) ahead: Ahead,
     /// Parked reads that may be able to go on.
     pub(crate) ready: BTreeSet<u64>,
@@ -62,7 +62,7 @@ pub(crate) enum Cause {
     Read,
     Write,
     WriteBack,
-    /// Somebody will read it. An error is told to nobody: a read that waits for it fetches it again.
+    /// It will be read. An error is told to no reader: a read that waits for it fetches it again.
     Ahead,
 }
 
@@ -179,7 +179,7 @@ impl Core {
         let mut state = self.state();
         let retried = retry_ready(&mut state, &mut completions);
         let fetches = begin_fetches(&mut state);
-        // Nobody waits for memory that is given back.
+        // No reader waits for memory that is given back.
         let most = if fetches.is_empty() { CLEAR_PAGES } else { 0 };
         let cleared = state.clear_discarded(most);
         let more = state.reads.has_work();
@@ -341,7 +341,7 @@ fn begin_fetches(state: &mut State) -> Vec<Fetch> {
     let mut fetches = Vec::new();
     while fetches.len() < FETCH_PAGES {
         let Some((key, cause)) = state.reads.queue.pop_first() else { break };
-        // Overwritten in full, cut or deleted meanwhile: nobody needs it any more.
+        // Overwritten in full, cut or deleted meanwhile: it is not needed any more.
         let Some(number) = state.table.get(&key).and_then(|entry| entry.fetch) else { continue };
         fetches.push(Fetch { key, number, cause, cut: state.cut_of(key) });
     }
@@ -433,7 +433,7 @@ fn base(state: &mut State, fetch: &Fetch, found: Found) -> Box<Page> {
 }
 
 /// Tells the readers of a page that it cannot be read. What was written to it stays. Without an error they look again: a page that
-/// was fetched ahead may have failed with a neighbour that nobody asked for, since a device reads many as one.
+/// was fetched ahead may have failed with a neighbour that was not asked for, since a device reads many as one.
 fn fail(state: &mut State, key: Key, error: Option<&StoreError>) {
     let (waiters, empty) = state.change(key, |entry| {
         entry.fetch = None;

@@ -46,7 +46,7 @@ impl Recovered {
         Ok(recovery.finish(buffer))
     }
 
-    /// Whether `store` is as new as this buffer, and this buffer as new as the store. Whoever writes to a store above which there is a
+    /// Whether `store` is as new as this buffer, and this buffer as new as the store. A daemon that writes to a store above which there is a
     /// buffer asks first: afterwards it would look newer than it is.
     ///
     /// # Errors
@@ -151,7 +151,7 @@ impl Recovery {
             }
             Record::Cut { object, from, to } => self.cut(object, from, to, false, at, group),
             Record::Delete { object } => self.cut(object, PageNo(0), PageNo(u64::MAX), true, at, group),
-            // Nobody writes these in version 1; a store that has them says so in its feature flags.
+            // Version 1 does not write these; a store that has them says so in its feature flags.
             Record::Clone { .. } => {}
         }
     }

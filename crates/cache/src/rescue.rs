@@ -21,10 +21,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::{Change, Found, NewVolume, Store, StoreError, VolumeId, VolumeMode, Want};
 
-/// How the names of volumes begin that are not whole yet. Nobody else may use them.
+/// How the names of volumes begin that are not whole yet. Users may not choose them.
 pub const UNFINISHED: &str = "rescuing-";
 
-/// How those begin that are whole. Nobody else may use them either: one that was there already would count as what was rescued.
+/// How those begin that are whole. Users may not choose them either: one that was there already would count as what was rescued.
 pub(crate) const RESCUED: &str = "rescued-";
 
 /// Deletes what crashes have left of rescues. What a device keeps from going now goes with the next start.
@@ -117,7 +117,7 @@ impl Core {
         Ok(name)
     }
 
-    /// Returns how many objects could not be deleted, which nobody names any more. A cut that cannot be made would let what it
+    /// Returns how many objects could not be deleted, which no name leads to any more. A cut that cannot be made would let what it
     /// took away be read again, so without it nothing is whole.
     fn rescue_cuts(&self, volume: VolumeId, sequence: Sequence) -> Result<u64, CacheError> {
         let state = self.state();
@@ -146,7 +146,7 @@ impl Core {
     }
 
     /// Pages whole, or what the store has with the changes over it. Those that are written have nothing reserved any more. Returns how
-    /// many could not be: what is damaged stays damaged there, and is an error to who reads it.
+    /// many could not be: what is damaged stays damaged there, and is an error to its readers.
     fn rescue_pages(&self, volume: VolumeId, keys: &[Key], page_lsn: Sequence) -> Result<u64, CacheError> {
         let contents: Vec<(Key, Content)> = {
             let state = self.state();
@@ -191,7 +191,7 @@ impl Core {
         Ok(left_out)
     }
 
-    /// What was refused because something is damaged must be an error to who reads it, not what was there before.
+    /// What was refused because something is damaged must be an error to its readers, not what was there before.
     fn ensure_unreadable(
         &self,
         volume: VolumeId,

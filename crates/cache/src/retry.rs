@@ -28,11 +28,11 @@ pub(crate) struct RetryList {
     backed_off: BTreeMap<Victim, BackOff>,
     failures: Failures,
     stall: Option<Stall>,
-    /// Since when somebody needs space that only comes when something is written back, during this stall.
+    /// Since when an operation needs space that only comes when something is written back, during this stall.
     needed: Option<Duration>,
 }
 
-/// How many times something could not be written back so far. Whoever tries everything once notes it when he begins: what failed since then
+/// How many times something could not be written back so far. A round over everything notes it when it begins: what failed since then
 /// has had its turn, however long that took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Failures(u64);
@@ -116,7 +116,7 @@ impl RetryList {
         self.stall.as_ref().is_some_and(|stall| stall.error.is_full())
     }
 
-    /// Somebody needs space, and there is none. What to tell him; `None` as long as he may wait for it: a page that is
+    /// An operation needs space, and there is none. What to tell it; `None` as long as it may wait for it: a page that is
     /// stuck for hours says nothing of what others will find when they are written back.
     pub(crate) fn no_space(&mut self, now: Duration, patience: Duration) -> Option<&CacheError> {
         let stall = self.stall.as_ref()?;
@@ -126,7 +126,7 @@ impl RetryList {
         (now >= due && !is_stale).then_some(&stall.error)
     }
 
-    /// Somebody needed space, and there was some.
+    /// An operation needed space, and there was some.
     pub(crate) fn has_space(&mut self) {
         self.needed = None;
     }

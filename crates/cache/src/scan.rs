@@ -18,7 +18,7 @@ const STUCK_PER_WAIT: u32 = 40_000;
 /// Before all keys.
 const FIRST: Key = Key { object: ObjectId { slot: 0, generation: 0 }, page: PageNo(0) };
 
-/// How far a look-through has come. Owned by whoever looks; gone after a crash.
+/// How far a look-through has come. Owned by its caller; gone after a crash.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Scan {
     /// Everything is tried once: what failed after so many failures has had its turn, however long that took. `None`: for as

@@ -108,7 +108,7 @@ fn first(data: &BTreeSet<PageNo>, looked: Range<PageNo>, wanted: Wanted) -> Opti
 }
 
 impl Core {
-    /// Always answered by a worker, never in the caller's own call: whoever asks again from its completion does not
+    /// Always answered by a worker, never in the caller's own call: a caller that asks again from its completion does not
     /// pile up calls.
     pub(crate) fn seek(
         self: &Arc<Core>,
@@ -168,7 +168,7 @@ impl Core {
         Ok(found)
     }
 
-    /// Fails every seek that waits: nobody will answer it any more.
+    /// Fails every seek that waits: it will not be answered any more.
     pub(crate) fn refuse_seeks(&self, state: &mut State, completions: &mut Completions) {
         for Seek { then, .. } in state.seeks.queue.drain(..) {
             completions.push(move || then(Err(CacheError::Stopping)));

@@ -3,7 +3,7 @@
 //! 1. Ordinary write-back, until little is dirty or as much was written back as was dirty at the beginning.
 //! 2. The moment: under one hold of the lock, every dirty page and every cut is frozen as it is. What is written from
 //!    here on is newer than the copy.
-//! 3. What is frozen becomes durable in the buffer, then is written back; nothing newer is meanwhile, as nobody else has
+//! 3. What is frozen becomes durable in the buffer, then is written back; nothing newer is meanwhile, as no other thread has
 //!    the turn to write back.
 //! 4. One note in the store makes the copy.
 //!
@@ -48,7 +48,7 @@ impl Cache {
     /// # Errors
     /// Those of [`Store::check_clone`](store::Store::check_clone), before anything is done; [`StoreError::Full`]; and
     /// what kept something from being written back. There is no new volume then, unless the last write to the store's log
-    /// failed: nobody knows until the next start.
+    /// failed: that is not known until the next start.
     pub fn clone_volume(&self, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
         self.core.clone_volume(new)
     }
@@ -236,7 +236,7 @@ impl FrozenPatch {
         Some(FrozenPatch { key, delta: delta.clone(), newest })
     }
 
-    /// Whether nothing was written to the page since, and nobody waits for it.
+    /// Whether nothing was written to the page since, and no reader waits for it.
     fn is_unchanged(&self, state: &State) -> bool {
         state.table.get(&self.key).is_some_and(|entry| {
             let same = entry.dirt.as_ref().is_some_and(|dirt| dirt.newest == self.newest);

@@ -47,7 +47,7 @@ pub(crate) struct WriteBack {
 pub(crate) enum Why {
     /// Only what limits and ages ask for.
     Due,
-    /// Everything, because somebody waits for space.
+    /// Everything, because an operation waits for space.
     Space,
     /// Everything, because the mount ends or a copy is made.
     All,
@@ -261,7 +261,7 @@ impl Core {
         Some(Victims { pages: pages.into_iter().collect(), reached_newest })
     }
 
-    /// Pages of one step: no more than are paid for with less than a segment's cleaning, where somebody may wait for them.
+    /// Pages of one step: no more than are paid for with less than a segment's cleaning, where a writer may wait for them.
     fn step_pages(&self, why: Why) -> usize {
         match why {
             Why::Due | Why::Space => self.store.pages_together().min(STEP_PAGES as u64) as usize,
@@ -311,7 +311,7 @@ impl Core {
         frozen
     }
 
-    /// Makes what is frozen durable in the buffer, then in the store, forgets what nobody needs any more, and lets in those who
+    /// Makes what is frozen durable in the buffer, then in the store, forgets what is not needed any more, and lets in those that
     /// waited for that. Returns what the store could not take.
     pub(crate) fn write_frozen(
         self: &Arc<Core>,
@@ -445,7 +445,7 @@ impl Core {
     pub(crate) fn release_groups(&self, state: &mut State) {
         let needed = state.oldest_group().unwrap_or(self.buffer.groups().end);
         self.buffer.release(needed, self.store.durable_batch());
-        // The space is used again after the next commit only; somebody may be waiting for it.
+        // The space is used again after the next commit only; a writer may be waiting for it.
         state.syncs.commit_wanted |= state.admission.is_waiting() || self.buffer_is_half_full();
     }
 

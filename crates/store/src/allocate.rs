@@ -69,7 +69,7 @@ impl Store {
         Ok(!self.is_known_full_below())
     }
 
-    /// Asks it for more than that, because somebody needs it now. `false` if there is no more than before.
+    /// Asks it for more than that, because an operation needs it now. `false` if there is no more than before.
     ///
     /// # Errors
     /// The same.

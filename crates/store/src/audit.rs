@@ -78,7 +78,7 @@ impl Store {
         };
         {
             let map = self.map();
-            // What is dying has lost its place in any object; its height matters to nobody.
+            // What is dying has lost its place in any object; its height does not matter.
             let dying = |&id: &NodeId| root(Tree { root: id, height: 0 }, VolumeId::MAIN, None);
             todo.extend(map.dying.iter().map(dying));
             let trees = map.volumes.iter().rev();

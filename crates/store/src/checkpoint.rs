@@ -44,7 +44,7 @@ impl Store {
     }
 
     /// Two [checkpoints](Store::checkpoint) with nothing between them: what died before is free afterwards. The second writes
-    /// little, since nobody can make the nodes dirty again that the first has written.
+    /// little, since no other thread can make the nodes dirty again that the first has written.
     ///
     /// # Errors
     /// As [`checkpoint`](Store::checkpoint).
@@ -97,7 +97,7 @@ impl Store {
         Ok(())
     }
 
-    /// One checkpoint, by whoever holds the writer's lock. What it took before an error, it gives back.
+    /// One checkpoint, by the holder of the writer's lock. What it took before an error, it gives back.
     pub(crate) fn checkpoint_once(&self, writer: &mut Writer) -> Result<(), StoreError> {
         if writer.pending.is_some() {
             self.write_root(writer)?;
@@ -137,7 +137,7 @@ impl Store {
         Ok(Pending { generation, page, log_blocks, log_reads, in_progress: std::mem::take(in_progress) })
     }
 
-    /// Makes the pending root durable. As long as that fails, nobody knows whether the medium has it, so the next
+    /// Makes the pending root durable. As long as that fails, it is not known whether the medium has it, so the next
     /// checkpoint begins with it.
     fn write_root(&self, writer: &mut Writer) -> Result<(), StoreError> {
         let since = self.failed_flushes();

@@ -97,7 +97,7 @@ impl Store {
         }
     }
 
-    /// One bounded step of cleaning: it visits 64 nodes of the map, or moves an eighth of a segment, at most a MiB. Nobody waits
+    /// One bounded step of cleaning: it visits 64 nodes of the map, or moves an eighth of a segment, at most a MiB. No operation waits
     /// for more than the repointing of what one step moved; no I/O is done while a lock is held that readers or writers need.
     ///
     /// # Errors
@@ -182,7 +182,7 @@ impl Store {
     fn believe_walk(&self) -> Option<u64> {
         let mut map = self.map_mut();
         let scan = map.scan(Purpose::Clean).as_ref()?;
-        // Somebody may have made a node grey since the last visit.
+        // A change may have made a node grey since the last visit.
         if !scan.is_complete() {
             return None;
         }
@@ -284,7 +284,7 @@ impl Store {
         let repointed = match &copied {
             Ok(()) => self.repoint(&moving, &places),
             Err(_) => {
-                // Nobody knows what of it is on the medium: it is copied again, elsewhere.
+                // It is not known what of it is on the medium: it is copied again, elsewhere.
                 at.take().into_iter().for_each(|(segment, _)| self.map_mut().segments.close(segment));
                 false
             }

@@ -124,7 +124,7 @@ impl Store {
     }
 
     /// Reads many pages in the order in which they lie on the device, with few reads, and hands each to `take` by its
-    /// number. Like [`read_from`](Store::read_from), for whoever reads much and keeps the bytes in a place of his own.
+    /// number. Like [`read_from`](Store::read_from), for a caller that reads much and keeps the bytes in a place of its own.
     pub fn read_all(
         &self,
         volume: VolumeId,

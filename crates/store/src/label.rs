@@ -37,9 +37,9 @@ pub struct VolumeInfo {
     pub id: VolumeId,
     /// Whether it may be changed.
     pub mode: VolumeMode,
-    /// What it is called; `#` and its number if nobody gave it a name.
+    /// What it is called; `#` and its number if it has no name.
     pub name: String,
-    /// When it was made, in nanoseconds since 1970; 0 if nobody said.
+    /// When it was made, in nanoseconds since 1970; 0 if not said.
     pub created: u64,
     /// What it was cloned from, which may be gone, and its number used again; `None` for the volume that every store has.
     pub from: Option<VolumeId>,

@@ -145,7 +145,7 @@ impl Store {
     }
 
     /// One bounded step, as [`clean_step`](Store::clean_step) makes it, if it is owed still when it is this thread's turn:
-    /// of several who pay, each step is made by one.
+    /// of several that pay, each step is made by one.
     ///
     /// # Errors
     /// Those of [`clean_step`](Store::clean_step).
@@ -154,7 +154,7 @@ impl Store {
         if self.cleaning_is_due() { self.step(&mut cleaner).map(Some) } else { Ok(None) }
     }
 
-    /// Pages that may be written back before the next look at [`cleaning_is_due`](Store::cleaning_is_due): then nobody who
+    /// Pages that may be written back before the next look at [`cleaning_is_due`](Store::cleaning_is_due): then no writer that
     /// waits for them waits for a whole segment to be cleaned.
     pub fn pages_together(&self) -> u64 {
         let map = self.map();

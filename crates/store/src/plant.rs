@@ -76,12 +76,12 @@ impl Store {
         Ok(())
     }
 
-    /// Whether nobody has the writer's lock, or flushes.
+    /// Whether no thread has the writer's lock, or flushes.
     pub fn is_idle(&self) -> bool {
         self.writer.try_lock().is_ok() && self.flushes.is_idle()
     }
 
-    /// Whether nobody has the cleaner's lock.
+    /// Whether no thread has the cleaner's lock.
     pub fn is_not_cleaning(&self) -> bool {
         self.cleaner.try_lock().is_ok()
     }

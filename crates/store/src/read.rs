@@ -43,7 +43,7 @@ impl Want {
     }
 }
 
-/// Blocks in one read of the device: 4 MiB, which only those who read much ask for.
+/// Blocks in one read of the device: 4 MiB, which only readers of much ask for.
 const RUN_BLOCKS_MAX: u64 = 1024;
 
 /// A want whose page is known, and its segment pinned.
@@ -230,7 +230,7 @@ impl Store {
                     map.loaded(id, body);
                 }
                 Ok(_) => {}
-                // Nobody asked for it yet.
+                // It was not asked for yet.
                 Err(_) if also.contains(&id) => {}
                 Err(error) => drop(failed.insert(id, error)),
             }

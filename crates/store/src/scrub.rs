@@ -1,5 +1,5 @@
 //! Reading everything that is live, to find rot while there is a copy elsewhere to restore from. A bounded step at
-//! a time, on a store in use; whoever calls sets the pace.
+//! a time, on a store in use; the caller sets the pace.
 //!
 //! A scrub reads the superblock and both roots, every page of the node table, every node as the medium has it, and
 //! every block of data once, however many share it. What is changed meanwhile was written just now, and is not read.
@@ -167,7 +167,7 @@ impl Store {
         places.iter().for_each(|&at| map.segments.unpin(at));
     }
 
-    /// Whose the damaged blocks are. What nobody refers to any more was overwritten meanwhile, and is no loss.
+    /// Whose the damaged blocks are. What nothing refers to any more was overwritten meanwhile, and is no loss.
     fn name_damaged(&self, scrub: &mut Scrub, report: &mut dyn FnMut(Finding)) {
         if scrub.damaged.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! Space: what is live, what is free, what is reserved, and who may use the last of it.
+//! Space: what is live, what is free, what is reserved, and which use of it may have the last.
 
 use crate::entry::LogEntry;
 use crate::error::StoreError;
@@ -194,7 +194,7 @@ impl Map {
     }
 
     /// Free segments that are missing where cleaning starts. Those that a round emptied count as free: two checkpoints, which are
-    /// asked for when it ends, give them back. Else whoever comes between would begin the next one too early, and in haste. As
+    /// asked for when it ends, give them back. Else an operation that comes between would begin the next one too early, and too urgently. As
     /// many count as cleaning keeps in hand, so that it never starts later than where the reserve begins.
     pub(crate) fn missing(&self) -> u64 {
         let low = policy::low_mark(self.segments.held());
@@ -239,7 +239,7 @@ impl Store {
     }
 
     /// Counts `pages` pages as reserved, whether there is space for them or not: they were acknowledged already, or go with
-    /// something that gives space back, and will be written back. Nobody else can reserve anything before there is space for these.
+    /// something that gives space back, and will be written back. No other operation can reserve anything before there is space for these.
     pub fn reserve_unchecked(&self, pages: u64) {
         self.map_mut().segments.reserved_pages += pages;
     }

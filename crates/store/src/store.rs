@@ -8,7 +8,7 @@
 //! | reservations | `Store::map` | the map's write lock | gone; the caller reserves anew |
 //!
 //! The writer's lock is held during I/O: one apply, checkpoint or cleaning at a time. The map's is never held
-//! during I/O, so readers wait for nobody's writes or flushes.
+//! during I/O, so readers wait for no other thread's writes or flushes.
 
 use crate::clean::Cleaner;
 use crate::counters::{Counters, Counting, count};
@@ -70,7 +70,7 @@ pub(crate) enum Health {
     /// No incarnation has begun: reads only.
     NotBegun,
     Good,
-    /// A write or flush failed, and nobody knows what of it is on the medium. Before anything else is
+    /// A write or flush failed, and it is not known what of it is on the medium. Before anything else is
     /// acknowledged, both roots must name a log that starts anew elsewhere.
     Unsure,
     /// The map in memory is not that of the log.
@@ -95,7 +95,7 @@ pub(crate) struct Writer {
     pub(crate) tables: Vec<Extent>,
     /// A root that may be on the medium or not.
     pub(crate) pending: Option<Pending>,
-    /// Blocks of the log that recovery has read, and that nobody knows to be durable: first and number.
+    /// Blocks of the log that recovery has read, and that are not known to be durable: first and number.
     pub(crate) readable: Vec<(Block, u64)>,
 }
 
@@ -218,7 +218,7 @@ impl Store {
         self.durable_batch.load(Ordering::Acquire)
     }
 
-    /// As [`begin_after`](Store::begin_after), where nobody knows what was durable.
+    /// As [`begin_after`](Store::begin_after), where it is not known what was durable.
     ///
     /// # Errors
     /// Those of `begin_after`.
@@ -227,7 +227,7 @@ impl Store {
     }
 
     /// Makes `incarnation`, which must be higher than the one found, durable. Before it, nothing may be applied.
-    /// `known_durable` is a batch of which somebody else, the buffer, knows that it was durable.
+    /// `known_durable` is a batch of which the buffer knows that it was durable.
     ///
     /// If recovery has read a later one, it is written again first: a flush that failed before may have
     /// dropped it from a cache that still gives it to readers. Then both roots are written anew, and the log starts in a segment
@@ -253,7 +253,7 @@ impl Store {
         let begun = self.take_stock(&mut writer).and_then(|()| self.write_again(&mut writer));
         if let Err(error) = begun.and_then(|()| self.restart_log(&mut writer)) {
             self.incarnation.store(found.0, Ordering::Release);
-            // Reads go on; nothing may be applied, as nobody knows which incarnation the medium has.
+            // Reads go on; nothing may be applied, as it is not known which incarnation the medium has.
             if writer.health == Health::Good {
                 writer.health = Health::Unsure;
             }
@@ -262,7 +262,7 @@ impl Store {
         Ok(())
     }
 
-    /// Makes the last batch durable that recovery has read, where nobody knows that it is. Not the root, of which there may be no
+    /// Makes the last batch durable that recovery has read, where that is not known. Not the root, of which there may be no
     /// other: a drive may leave a block unreadable whose write the power's loss cut off.
     fn write_again(&self, writer: &mut Writer) -> Result<(), StoreError> {
         if writer.readable.is_empty() {

@@ -2,7 +2,7 @@
 //!
 //! A clone shares all nodes with its source from the root on: making one costs a reference and a log entry, whatever it
 //! holds. Whichever of the two is written to first takes copies of the nodes on the way down. A deleted volume's
-//! root goes on the dying list, which is durable with the next checkpoint, and what nobody else refers to is freed
+//! root goes on the dying list, which is durable with the next checkpoint, and what nothing else refers to is freed
 //! from there a step at a time; a crash only means that some of it is freed again.
 
 use crate::counters::count;

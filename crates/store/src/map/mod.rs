@@ -1,6 +1,6 @@
 //! The map in memory: which block holds which page of which object.
 //!
-//! Owned by the `Store`, behind one lock that is held for look-ups and changes, never for I/O. Only whoever holds
+//! Owned by the `Store`, behind one lock that is held for look-ups and changes, never for I/O. Only the thread that holds
 //! the writer's lock changes what the map says; readers may add clean nodes that they have read. After a crash
 //! none of this exists: recovery takes the nodes of the newest root and applies the log entries after it.
 
@@ -123,7 +123,7 @@ impl Map {
     }
 
     /// Nodes that lie at most `distance` blocks from those of `ids`, which ascend, and are not in memory: those of one checkpoint
-    /// lie together, so who goes down a tree comes to some of them. None where `ids` are so many that hardly any others can lie
+    /// lie together, so a walk down a tree comes to some of them. None where `ids` are so many that hardly any others can lie
     /// between them, where looking takes longer than reading, and where there are more than there is space for: a level of
     /// which some are missing takes more reads than the whole of it.
     pub(crate) fn neighbours(&self, ids: &[NodeId], distance: u64) -> Vec<NodeId> {
