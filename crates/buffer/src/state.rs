@@ -6,7 +6,7 @@ use crate::error::BufferError;
 use crate::format::GROUP_HEADER_BYTES;
 use crate::record::{Order, Record, transaction_bytes};
 use crate::ring::{GroupNo, Position, Ring, blocks_of};
-use device::{BLOCK_BYTES, Incarnation, Page, Sequence};
+use device::{BLOCK_BYTES, Incarnation, Lsn, Page};
 use std::collections::VecDeque;
 
 /// Page vectors kept for later groups: one being filled, one being written, and a burst.
@@ -29,10 +29,10 @@ pub(crate) struct State {
     pub(crate) store_batch: u64,
     /// The store relies on that to be in a header slot with the next commit.
     pub(crate) slot_wanted: bool,
-    /// The last sequence given out.
-    pub(crate) newest: Sequence,
-    /// The highest sequence on media.
-    pub(crate) durable: Sequence,
+    /// The last LSN given out.
+    pub(crate) newest: Lsn,
+    /// The highest LSN on media.
+    pub(crate) durable: Lsn,
     /// The last group on media.
     pub(crate) durable_group: GroupNo,
     pub(crate) incarnation: Incarnation,
@@ -51,7 +51,7 @@ pub(crate) struct Found {
     pub(crate) end: Position,
     pub(crate) oldest: GroupNo,
     pub(crate) next: GroupNo,
-    pub(crate) newest: Sequence,
+    pub(crate) newest: Lsn,
     pub(crate) incarnation: Incarnation,
     pub(crate) store_batch: u64,
 }
@@ -84,8 +84,8 @@ impl State {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// Begins an incarnation whose sequences go on behind `newest`.
-    pub(crate) fn begin(&mut self, incarnation: Incarnation, newest: Sequence) {
+    /// Begins an incarnation whose LSNs go on behind `newest`.
+    pub(crate) fn begin(&mut self, incarnation: Incarnation, newest: Lsn) {
         assert!(self.open.is_empty() && self.sealed.is_empty(), "nothing is appended before the beginning");
         self.incarnation = incarnation;
         self.newest = newest;

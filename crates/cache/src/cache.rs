@@ -16,7 +16,7 @@ use crate::status::{Counters, Status};
 use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use crate::write_back::{Why, WriteBack};
 use buffer::{Appended, Buffer, BufferError, Record};
-use device::{BLOCK_BYTES, Clock, Device, Incarnation, ObjectId, PageNo, Sequence};
+use device::{BLOCK_BYTES, Clock, Device, Incarnation, Lsn, ObjectId, PageNo};
 use std::cell::OnceCell;
 use std::ops::Range;
 use std::sync::Arc;
@@ -107,7 +107,7 @@ impl Core {
     }
 
     /// Appends and applies one transaction. Calls no completion: a reader that waits for a changed page looks again later.
-    fn apply(&self, reservation: &mut Reservation, changes: &[Change<'_>]) -> Result<Sequence, CacheError> {
+    fn apply(&self, reservation: &mut Reservation, changes: &[Change<'_>]) -> Result<Lsn, CacheError> {
         let records = records(changes);
         let mut state = self.state();
         if let Some(why) = state.failed.clone() {
@@ -156,7 +156,7 @@ impl Core {
         appended: &Appended,
         now: &Now<'_>,
     ) {
-        let (sequence, group) = (appended.first.plus(index), appended.group);
+        let (lsn, group) = (appended.first.plus(index), appended.group);
         let (key, start, len, bytes) = match *record {
             Record::Write { object, page, start, bytes } => {
                 (Key { object, page }, usize::from(start), bytes.len(), Some(bytes))
@@ -165,12 +165,12 @@ impl Core {
                 (Key { object, page }, usize::from(start), usize::from(len), None)
             }
             Record::Cut { object, from, to } => {
-                let cut = PendingCut { from, to, sequence, group, whole_object: false, since: now.get() };
+                let cut = PendingCut { from, to, lsn, group, whole_object: false, since: now.get() };
                 return self.cut(state, object, cut);
             }
             Record::Delete { object } => {
                 let (from, to) = (PageNo(0), PageNo(u64::MAX));
-                let cut = PendingCut { from, to, sequence, group, whole_object: true, since: now.get() };
+                let cut = PendingCut { from, to, lsn, group, whole_object: true, since: now.get() };
                 return self.cut(state, object, cut);
             }
             Record::Clone { .. } => unreachable!("no change becomes a clone record in version 1"),
@@ -181,9 +181,9 @@ impl Core {
                 Some(bytes) => entry.write(start, bytes),
                 None => entry.zero(start, len),
             }
-            entry.note(start..start + len, sequence, group, || {
+            entry.note(start..start + len, lsn, group, || {
                 reservation.pages -= 1;
-                dirt(sequence, group, now.get(), false)
+                dirt(lsn, group, now.get(), false)
             });
             entry.used = true;
             // Covered now: nothing will be fetched, so nothing else would tell them.
@@ -251,7 +251,7 @@ impl Cache {
         recovered.ensure_fits(&store)?;
         let volume = recovered.volume();
         let Recovered { buffer, state, reserved } = recovered;
-        let (newest_of_store, newest_of_buffer) = (store.newest_sequence(), buffer.newest_sequence());
+        let (newest_of_store, newest_of_buffer) = (store.newest_lsn(), buffer.newest_lsn());
         // Space was reserved before the crash. Should some be missing now (the log begins in another segment, the cleaner's last one
         // is hardly filled), no operation can reserve any before it is there again.
         store.reserve_unchecked(reserved);
@@ -298,11 +298,7 @@ impl Cache {
     /// Makes all of `changes` visible, in order, as one transaction: after a crash it is there as a whole or not
     /// at all, and only if every transaction before it is. Never waits, and calls no completion. The caller orders
     /// its own calls. On success what the reservation did not use is given back: it is good for one transaction.
-    pub fn apply(
-        &self,
-        reservation: &mut Reservation,
-        changes: &[Change<'_>],
-    ) -> Result<Sequence, CacheError> {
+    pub fn apply(&self, reservation: &mut Reservation, changes: &[Change<'_>]) -> Result<Lsn, CacheError> {
         self.core.apply(reservation, changes)
     }
 

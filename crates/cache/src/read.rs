@@ -7,7 +7,7 @@ use crate::error::CacheError;
 use crate::page::{Body, FetchNo};
 use crate::plant::{PlantedBug, is_planted};
 use crate::state::{Key, State, pages_of};
-use device::{BLOCK_BYTES, ObjectId, Page, PageNo, Sequence, SharedPage};
+use device::{BLOCK_BYTES, Lsn, ObjectId, Page, PageNo, SharedPage};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -72,7 +72,7 @@ pub(crate) struct Fetch {
     number: FetchNo,
     cause: Cause,
     /// The newest cut that covered the page when the fetch began.
-    cut: Option<Sequence>,
+    cut: Option<Lsn>,
 }
 
 impl Reads {

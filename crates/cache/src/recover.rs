@@ -7,7 +7,7 @@ use crate::gather::Gathered;
 use crate::page::{Body, Dirt, Entry};
 use crate::state::{Key, State};
 use buffer::{Buffer, GroupNo, Record, Replayed};
-use device::{Clock, Device, ObjectId, PageNo, Sequence, StoreId};
+use device::{Clock, Device, Lsn, ObjectId, PageNo, StoreId};
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,7 +63,7 @@ impl Recovered {
         }
         // A page is written back when its changes are durable in the buffer, never before. What was rescued when a buffer failed counts
         // as one change after its last.
-        let (of_store, of_buffer) = (store.newest_sequence(), self.buffer.newest_sequence());
+        let (of_store, of_buffer) = (store.newest_lsn(), self.buffer.newest_lsn());
         if of_buffer.plus(1) < of_store {
             return Err(CacheError::StaleBuffer { buffer: of_buffer, store: of_store });
         }
@@ -139,7 +139,7 @@ impl Recovery {
         }
     }
 
-    fn record(&mut self, record: &Record<'_>, at: Sequence, group: GroupNo) {
+    fn record(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
         match *record {
             Record::Write { object, page, start, bytes } => {
                 let start = usize::from(start);
@@ -157,13 +157,13 @@ impl Recovery {
     }
 
     /// One that was written to the log again, as it could not be written back: newer ones may stand before it.
-    fn merged_record(&mut self, record: &Record<'_>, at: Sequence, group: GroupNo) {
+    fn merged_record(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
         let (object, from, to, whole_object) = match *record {
             Record::Cut { object, from, to } => (object, from, to, false),
             Record::Delete { object } => (object, PageNo(0), PageNo(u64::MAX), true),
             _ => return self.record(record, at, group),
         };
-        let cut = PendingCut { from, to, sequence: at, group, whole_object, since: self.now };
+        let cut = PendingCut { from, to, lsn: at, group, whole_object, since: self.now };
         self.gathered.settle(&mut self.state);
         self.reserved -= self.state.cut_again(object, cut);
     }
@@ -175,7 +175,7 @@ impl Recovery {
         &mut self,
         key: Key,
         range: std::ops::Range<usize>,
-        at: Sequence,
+        at: Lsn,
         group: GroupNo,
         bytes: Option<&[u8]>,
     ) {
@@ -203,10 +203,10 @@ impl Recovery {
         from: PageNo,
         to: PageNo,
         whole_object: bool,
-        at: Sequence,
+        at: Lsn,
         group: GroupNo,
     ) {
-        let cut = PendingCut { from, to, sequence: at, group, whole_object, since: self.now };
+        let cut = PendingCut { from, to, lsn: at, group, whole_object, since: self.now };
         self.gathered.settle(&mut self.state);
         let (reservations, _) = self.state.cut(object, cut);
         self.reserved -= reservations;
@@ -214,7 +214,7 @@ impl Recovery {
 }
 
 /// The first change of a page.
-pub(crate) fn dirt(newest: Sequence, group: GroupNo, since: Duration, recovered: bool) -> Dirt {
+pub(crate) fn dirt(newest: Lsn, group: GroupNo, since: Duration, recovered: bool) -> Dirt {
     Dirt { newest, group, latest: group, ranges: Default::default(), since, reserved: true, recovered }
 }
 
@@ -253,7 +253,7 @@ impl Core {
         true
     }
 
-    fn forget_if_stored(&self, state: &mut State, key: Key, page_lsn: Option<Sequence>) {
+    fn forget_if_stored(&self, state: &mut State, key: Key, page_lsn: Option<Lsn>) {
         let is_stored = |entry: &Entry| {
             let dirt = entry.dirt.as_ref().filter(|dirt| dirt.recovered);
             dirt.is_some_and(|dirt| page_lsn.is_some_and(|page_lsn| dirt.newest <= page_lsn))
@@ -286,9 +286,7 @@ mod tests {
             let was_found = number % 5 != 0;
             state.change(key, |entry| {
                 entry.write(0, b"weir");
-                entry.note(0..4, Sequence(1), GroupNo(1), || {
-                    dirt(Sequence(1), GroupNo(1), Duration::ZERO, was_found)
-                });
+                entry.note(0..4, Lsn(1), GroupNo(1), || dirt(Lsn(1), GroupNo(1), Duration::ZERO, was_found));
             });
             recovered.extend(was_found.then_some(key));
         }

@@ -13,7 +13,7 @@ use crate::settings::Settings;
 use crate::status::Counters;
 use crate::table::{Pages, Table};
 use buffer::{BufferError, GroupNo};
-use device::{BLOCK_BYTES, ObjectId, PageNo, Sequence};
+use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -169,7 +169,7 @@ impl State {
             entry.queued = entry.dirt.as_ref().map(|dirt| dirt.newest);
             Some((entry.queued?, key))
         });
-        let mut dirty: Vec<(Sequence, Key)> = dirty.collect();
+        let mut dirty: Vec<(Lsn, Key)> = dirty.collect();
         dirty.sort_unstable();
         self.by_write = dirty.into_iter().map(|(_, key)| key).collect();
     }

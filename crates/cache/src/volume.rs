@@ -18,7 +18,7 @@ use crate::rescue::{RESCUED, UNFINISHED};
 use crate::scan::Scan;
 use crate::state::{Key, State};
 use crate::write_back::{Frozen, FrozenPage, STEP_PAGES, Why};
-use device::{Page, Sequence};
+use device::{Lsn, Page};
 use std::sync::Arc;
 use store::{Change, Found, NewVolume, StoreError, VolumeId, Want};
 
@@ -28,7 +28,7 @@ const FEW_PAGES: usize = 4096;
 /// Everything that was newer than the store at one moment.
 struct Moment {
     /// The newest change then.
-    sequence: Sequence,
+    lsn: Lsn,
     whole: Frozen,
     patches: Vec<FrozenPatch>,
 }
@@ -37,7 +37,7 @@ struct Moment {
 struct FrozenPatch {
     key: Key,
     delta: Delta,
-    newest: Sequence,
+    newest: Lsn,
 }
 
 impl Cache {
@@ -90,10 +90,10 @@ impl Core {
         self.approach()?;
         let _turn = self.write_back_turn.lock().expect("no panic while writing back");
         self.ensure_works()?;
-        let Moment { sequence, whole, mut patches } = self.freeze_all()?;
+        let Moment { lsn, whole, mut patches } = self.freeze_all()?;
         let reserved = patches.len() as u64;
         let written = self.write_back_whole(whole).and_then(|()| {
-            if self.buffer.durable() < sequence {
+            if self.buffer.durable() < lsn {
                 self.commit_now()?;
             }
             if is_planted(PlantedBug::CloneTooEarly) {
@@ -104,7 +104,7 @@ impl Core {
         self.store.release(reserved);
         written?;
         let volume = loop {
-            match self.store_io().clone_beside_writers(self.volume, new, sequence) {
+            match self.store_io().clone_beside_writers(self.volume, new, lsn) {
                 Err(error) if error.is_full() && self.allocate_more() => {}
                 outcome => break outcome?,
             }
@@ -144,7 +144,7 @@ impl Core {
         // A patch stays dirty if it changes meanwhile, and needs its own reservation then.
         self.store.reserve(keys.iter().filter(is_patch).count() as u64)?;
         let mut moment =
-            Moment { sequence: self.buffer.appended(), whole: Frozen::default(), patches: Vec::new() };
+            Moment { lsn: self.buffer.appended(), whole: Frozen::default(), patches: Vec::new() };
         for key in keys {
             if let Some(page) = FrozenPage::begin(&mut state, key) {
                 moment.whole.pages.push(page);

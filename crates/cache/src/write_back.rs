@@ -13,7 +13,7 @@ use crate::read::{begin_fetch_for_write_back, complete, retry_ready};
 use crate::retry::{RETRY_AFTER, Victim};
 use crate::scan::{LOOKS_MAX, Scan};
 use crate::state::{Key, State};
-use device::{ObjectId, Sequence, SharedPage};
+use device::{Lsn, ObjectId, SharedPage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,13 +79,13 @@ impl Frozen {
     /// Neighbours next to each other; cuts in the one order.
     pub(crate) fn sort(&mut self) {
         self.pages.sort_by_key(|page| page.key);
-        self.cuts.sort_by_key(|(_, cut)| cut.sequence);
+        self.cuts.sort_by_key(|(_, cut)| cut.lsn);
     }
 
     /// What stands at `index` of the vector.
     fn victim(&self, index: usize) -> Victim {
         match self.cuts.get(index) {
-            Some((object, cut)) => Victim::Cut(*object, cut.sequence),
+            Some((object, cut)) => Victim::Cut(*object, cut.lsn),
             None => Victim::Page(self.pages[index - self.cuts.len()].key),
         }
     }
@@ -94,7 +94,7 @@ impl Frozen {
 pub(crate) struct FrozenPage {
     key: Key,
     page: SharedPage,
-    newest: Sequence,
+    newest: Lsn,
     reserved: bool,
 }
 
@@ -193,8 +193,8 @@ impl Core {
         let State { retries, table, cuts, .. } = &mut *state;
         retries.keep(|victim| match victim {
             Victim::Page(key) => table.get(key).is_some_and(|entry| entry.group().is_some()),
-            Victim::Cut(object, sequence) => {
-                cuts.get(object).is_some_and(|cuts| cuts.iter().any(|cut| cut.sequence == *sequence))
+            Victim::Cut(object, lsn) => {
+                cuts.get(object).is_some_and(|cuts| cuts.iter().any(|cut| cut.lsn == *lsn))
             }
         });
     }
@@ -304,7 +304,7 @@ impl Core {
         }
         let cuts = state.cuts.iter().flat_map(|(&object, cuts)| cuts.iter().map(move |&cut| (object, cut)));
         let free = |&(object, cut): &(ObjectId, PendingCut)| {
-            !scan.leaves_alone(&state.retries, Victim::Cut(object, cut.sequence), now)
+            !scan.leaves_alone(&state.retries, Victim::Cut(object, cut.lsn), now)
         };
         frozen.cuts = cuts.filter(free).collect();
         frozen.sort();
@@ -318,7 +318,7 @@ impl Core {
         frozen: Frozen,
     ) -> Result<Vec<(Victim, StoreError)>, CacheError> {
         let pages = frozen.pages.iter().map(|page| page.newest);
-        let newest = pages.chain(frozen.cuts.iter().map(|(_, cut)| cut.sequence)).max().unwrap_or_default();
+        let newest = pages.chain(frozen.cuts.iter().map(|(_, cut)| cut.lsn)).max().unwrap_or_default();
         let is_durable = self.buffer.durable() >= newest || is_planted(PlantedBug::StoredBeforeDurable);
         let durable = if !is_durable { self.commit_now().map(drop) } else { Ok(()) };
         let outcome = durable.and_then(|()| Ok(self.store_frozen(&frozen)?));
@@ -428,7 +428,7 @@ impl Core {
             cuts += 1;
             if let Some(pending) = state.cuts.get_mut(object) {
                 let before = pending.len();
-                pending.retain(|one| one.sequence != cut.sequence);
+                pending.retain(|one| one.lsn != cut.lsn);
                 state.cuts_pending -= before - pending.len();
                 if pending.is_empty() {
                     state.cuts.remove(object);
@@ -492,7 +492,7 @@ fn vector(frozen: &Frozen) -> Vec<Change> {
 /// What the store is asked for, for one cut.
 pub(crate) fn cut_change(object: ObjectId, cut: PendingCut) -> Change {
     match cut.whole_object {
-        true => Change::Delete { object, sequence: cut.sequence },
-        false => Change::Cut { object, pages: cut.from..cut.to, sequence: cut.sequence },
+        true => Change::Delete { object, lsn: cut.lsn },
+        false => Change::Cut { object, pages: cut.from..cut.to, lsn: cut.lsn },
     }
 }

@@ -15,7 +15,7 @@ use crate::types::{
 };
 use crate::xattr::{CAPABILITY, Key, Outcome, XattrChange};
 use cache::{Cache, Cost, Task};
-use device::{Clock, Sequence};
+use device::{Clock, Lsn};
 use std::sync::{Arc, Mutex};
 
 /// Bytes of one `write`: Linux gives programs no more either (2 GiB) and FUSE 1 MiB; all of it is in memory.
@@ -478,8 +478,8 @@ impl Fs {
         Usage { blocks: space.total, free, available, inodes: inodes + left, inodes_free: left }
     }
 
-    /// The newest sequence, for tests.
-    pub fn newest(&self) -> Sequence {
+    /// The newest LSN, for tests.
+    pub fn newest(&self) -> Lsn {
         self.core.cache.status().applied
     }
 
