@@ -3,7 +3,7 @@
 /// What happened since the buffer was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// Commits that wrote something. Callers who found their data durable do not count.
+    /// Commits that wrote something. Callers that found their data durable do not count.
     pub commits: u64,
     /// Groups written.
     pub groups: u64,

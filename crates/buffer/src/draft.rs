@@ -3,7 +3,7 @@
 use crate::format::{GROUP_HEADER_BYTES, GROUP_MAGIC, GroupHeader, RECORD_VERSION, seal};
 use crate::record::{self, Order, Record};
 use crate::ring::{GroupNo, Mark, Position, blocks_of};
-use device::{BLOCK_BYTES, Page, Sequence, StoreId};
+use device::{BLOCK_BYTES, Lsn, Page, StoreId};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -21,8 +21,8 @@ pub(crate) struct Draft {
     /// Bytes in use, the header's included.
     bytes: usize,
     pub(crate) number: GroupNo,
-    /// The sequence that its first new record has or will have.
-    pub(crate) first: Sequence,
+    /// The LSN that its first new record has or will have.
+    pub(crate) first: Lsn,
     /// New records in it.
     records: u32,
     transactions: u32,
@@ -32,7 +32,7 @@ pub(crate) struct Draft {
 
 impl Draft {
     /// An empty group that uses the memory of an old one.
-    pub(crate) fn new(pages: Vec<Page>, number: GroupNo, first: Sequence) -> Draft {
+    pub(crate) fn new(pages: Vec<Page>, number: GroupNo, first: Lsn) -> Draft {
         Draft { pages, bytes: GROUP_HEADER_BYTES, number, first, ..Draft::default() }
     }
 
@@ -100,7 +100,7 @@ impl Draft {
         Mark {
             position: self.at.plus(blocks),
             number: self.number.next(),
-            sequence: self.first.plus(u64::from(self.records)),
+            lsn: self.first.plus(u64::from(self.records)),
             incarnation: mark.incarnation,
             predecessor: checksum,
         }

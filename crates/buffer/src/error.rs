@@ -113,7 +113,7 @@ pub enum BufferError {
         /// Its number.
         group: GroupNo,
     },
-    /// A group's checksum is right, but not what it says: a bug, or somebody made it up.
+    /// A group's checksum is right, but not what it says: a bug, or forged.
     #[error("{device}: block {block}: commit group {group}: {reason}")]
     Malformed {
         /// The device.

@@ -2,7 +2,7 @@
 
 use crate::state::State;
 use crate::sync::{AtomicU64, Ordering};
-use device::Sequence;
+use device::Lsn;
 
 /// Copies of figures of the state, written under its lock at the end of each change. A reader that appends under a lock
 /// of its own sees what its own last append left, or something better that a commit made of it since.
@@ -31,12 +31,12 @@ impl Gauges {
     }
 
     /// Never ahead of a `newest` that is read after it.
-    pub(crate) fn durable(&self) -> Sequence {
-        Sequence(self.durable.load(Ordering::Acquire))
+    pub(crate) fn durable(&self) -> Lsn {
+        Lsn(self.durable.load(Ordering::Acquire))
     }
 
-    pub(crate) fn newest(&self) -> Sequence {
-        Sequence(self.newest.load(Ordering::Acquire))
+    pub(crate) fn newest(&self) -> Lsn {
+        Lsn(self.newest.load(Ordering::Acquire))
     }
 
     pub(crate) fn free_blocks(&self) -> u64 {

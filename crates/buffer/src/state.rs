@@ -6,13 +6,13 @@ use crate::error::BufferError;
 use crate::format::GROUP_HEADER_BYTES;
 use crate::record::{Order, Record, transaction_bytes};
 use crate::ring::{GroupNo, Position, Ring, blocks_of};
-use device::{BLOCK_BYTES, Incarnation, Page, Sequence};
+use device::{BLOCK_BYTES, Incarnation, Lsn, Page};
 use std::collections::VecDeque;
 
 /// Page vectors kept for later groups: one being filled, one being written, and a burst.
 const SPARES_MAX: usize = 4;
 
-/// What appenders change, under one short lock that nobody holds while waiting for the device. All of it is lost
+/// What appenders change, under one short lock that no thread holds while it waits for the device. All of it is lost
 /// at a crash.
 pub(crate) struct State {
     ring: Ring,
@@ -23,22 +23,22 @@ pub(crate) struct State {
     end: Position,
     /// The tail on media: what lies before it may be overwritten.
     tail: Position,
-    /// Nobody needs a group before this one.
+    /// No group before this one is needed.
     pub(crate) released: GroupNo,
     /// The store's newest durable batch by then.
     pub(crate) store_batch: u64,
-    /// Somebody relies on that to be in a header slot with the next commit.
+    /// The store relies on that to be in a header slot with the next commit.
     pub(crate) slot_wanted: bool,
-    /// The last sequence given out.
-    pub(crate) newest: Sequence,
-    /// The highest sequence on media.
-    pub(crate) durable: Sequence,
+    /// The last LSN given out.
+    pub(crate) newest: Lsn,
+    /// The highest LSN on media.
+    pub(crate) durable: Lsn,
     /// The last group on media.
     pub(crate) durable_group: GroupNo,
     pub(crate) incarnation: Incarnation,
     /// Whether this opening has begun its incarnation.
     pub(crate) begun: bool,
-    /// The first failure of the device: from then on nobody knows what is durable.
+    /// The first failure of the device: from then on it is not known what is durable.
     pub(crate) failed: Option<BufferError>,
     pub(crate) bytes_appended: u64,
     /// As of the last commit; what is appended since is counted above.
@@ -51,7 +51,7 @@ pub(crate) struct Found {
     pub(crate) end: Position,
     pub(crate) oldest: GroupNo,
     pub(crate) next: GroupNo,
-    pub(crate) newest: Sequence,
+    pub(crate) newest: Lsn,
     pub(crate) incarnation: Incarnation,
     pub(crate) store_batch: u64,
 }
@@ -84,8 +84,8 @@ impl State {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// Begins an incarnation whose sequences go on behind `newest`.
-    pub(crate) fn begin(&mut self, incarnation: Incarnation, newest: Sequence) {
+    /// Begins an incarnation whose LSNs go on behind `newest`.
+    pub(crate) fn begin(&mut self, incarnation: Incarnation, newest: Lsn) {
         assert!(self.open.is_empty() && self.sealed.is_empty(), "nothing is appended before the beginning");
         self.incarnation = incarnation;
         self.newest = newest;

@@ -1,4 +1,4 @@
-//! Reading ahead: who reads an object in order, and which pages to fetch before they are asked for.
+//! Reading ahead: which objects are read in order, and which pages to fetch before they are asked for.
 //!
 //! As the kernel does it (`mm/readahead.c`): a read that goes on where another ended makes a stream; each time half of what
 //! is ahead of its reader is used up, twice as much is fetched. Programs come through the kernel, whose own read-ahead is 128 KiB
@@ -29,7 +29,7 @@ pub(crate) struct Ahead {
     streams: Vec<Stream>,
     /// Reads that began a stream, or went on with one.
     reads: u64,
-    /// Objects that somebody will read, and what of them was not looked for yet.
+    /// Objects that will be read, and what of them was not looked for yet.
     whole: VecDeque<(ObjectId, Range<PageNo>)>,
 }
 

@@ -8,7 +8,7 @@ use device::{BLOCK_BYTES, ObjectId, PageNo};
 use std::ops::Range;
 use store::{FoundPage, Store, StoreError, VolumeId};
 
-/// Reads ranges (offset, length) of an object as the store has it, holes as zeros: for whoever reads while the buffer is being
+/// Reads ranges (offset, length) of an object as the store has it, holes as zeros: for a reader while the buffer is being
 /// [read](crate::Recovered::read), too, and has its changes [laid over](Cache::lay_over) what he has read afterwards.
 ///
 /// # Errors

@@ -1,6 +1,6 @@
-//! The door: opening, applying, stepping.
+//! The cache's handle: opening, applying, stepping.
 
-use crate::admit::Credit;
+use crate::admit::Reservation;
 use crate::checkpoint::MakingSpace;
 use crate::commit::{CommitTime, Completions};
 use crate::cut::PendingCut;
@@ -16,7 +16,7 @@ use crate::status::{Counters, Status};
 use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use crate::write_back::{Why, WriteBack};
 use buffer::{Appended, Buffer, BufferError, Record};
-use device::{BLOCK_BYTES, Clock, Device, Incarnation, ObjectId, PageNo, Sequence};
+use device::{BLOCK_BYTES, Clock, Device, Incarnation, Lsn, ObjectId, PageNo};
 use std::cell::OnceCell;
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,16 +27,16 @@ use store::{Store, StoreError, VolumeId};
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// A completion. Called once, maybe on the caller's own thread before the call returns, and never while the state is locked.
-/// Whoever calls it may be in the middle of writing pages back, and nobody else takes any until it returns: it must not call
+/// Its caller may be in the middle of writing pages back, and no other thread writes any until it returns: it must not call
 /// [`Cache::step`], [`Cache::drain`] or [`Cache::clone_volume`], nor wait for a thread that does.
-pub type Then<T> = Box<dyn FnOnce(Result<T, CacheError>) + Send>;
+pub type Completion<T, E = CacheError> = Box<dyn FnOnce(Result<T, E>) + Send>;
 
 /// Background work. `Fetch` may be stepped by several threads at once, the others by one each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
     /// Makes what was appended durable and completes syncs.
     Commit,
-    /// Reads pages that somebody waits for or will come to, and gives back the memory of those that were cut.
+    /// Reads pages that a reader waits for or will come to, and gives back the memory of those that were cut.
     Fetch,
     /// Writes pages back, and with them cuts and deletions.
     WriteBack,
@@ -64,7 +64,7 @@ pub struct Cache {
     pub(crate) core: Arc<Core>,
 }
 
-/// What all clones, credits and steps share.
+/// What all clones of a `Cache`, reservations and steps share.
 pub(crate) struct Core {
     pub(crate) store: Arc<Store>,
     pub(crate) buffer: Buffer,
@@ -100,26 +100,26 @@ impl Core {
     fn has_work(&self, state: &State, task: Task) -> bool {
         match task {
             Task::Commit => self.commit_due(state),
-            Task::Fetch => state.reads.has_work() || state.seeks.has_work() || !state.leftovers.is_empty(),
+            Task::Fetch => state.reads.has_work() || state.seeks.has_work() || !state.discarded.is_empty(),
             Task::WriteBack => self.write_back_due(state) || self.rescue_due(state),
             Task::Checkpoint => self.checkpoint_due(state),
         }
     }
 
-    /// Appends and applies one transaction. Calls no completion: whoever waits for a changed page looks again later.
-    fn apply(&self, credit: &mut Credit, changes: &[Change<'_>]) -> Result<Sequence, CacheError> {
+    /// Appends and applies one transaction. Calls no completion: a reader that waits for a changed page looks again later.
+    fn apply(&self, reservation: &mut Reservation, changes: &[Change<'_>]) -> Result<Lsn, CacheError> {
         let records = records(changes);
         let mut state = self.state();
         if let Some(why) = state.failed.clone() {
             return Err(CacheError::ReadOnly { why });
         }
-        if !credit.frees && is_refused() {
+        if !reservation.frees && is_refused() {
             return Err(StoreError::Full.into());
         }
-        let more = Cost::of(changes).pages.saturating_sub(credit.pages);
+        let more = Cost::of(changes).pages.saturating_sub(reservation.pages);
         if more > 0 {
-            self.reserve(more, credit.frees)?;
-            credit.pages += more;
+            self.reserve(more, reservation.frees)?;
+            reservation.pages += more;
         }
         let appended = match self.buffer.append(&records) {
             Ok(appended) => appended,
@@ -133,12 +133,12 @@ impl Core {
         state.counters.transactions += 1;
         state.syncs.uncommitted_since.get_or_insert_with(|| now.get());
         for (index, record) in records.iter().enumerate() {
-            self.apply_record(&mut state, credit, record, index as u64, &appended, &now);
+            self.apply_record(&mut state, reservation, record, index as u64, &appended, &now);
         }
-        let awaited = credit.settle(&mut state);
+        let awaited = reservation.settle(&mut state);
         let wakes = [
             (Task::Commit, awaited || self.commit_pressed(&state)),
-            (Task::Fetch, state.reads.has_work() || !state.leftovers.is_empty()),
+            (Task::Fetch, state.reads.has_work() || !state.discarded.is_empty()),
             (Task::WriteBack, self.write_back_pressed(&state)),
         ];
         state.evict(&self.settings);
@@ -150,13 +150,13 @@ impl Core {
     fn apply_record(
         &self,
         state: &mut State,
-        credit: &mut Credit,
+        reservation: &mut Reservation,
         record: &Record<'_>,
         index: u64,
         appended: &Appended,
         now: &Now<'_>,
     ) {
-        let (sequence, group) = (appended.first.plus(index), appended.group);
+        let (lsn, group) = (appended.first.plus(index), appended.group);
         let (key, start, len, bytes) = match *record {
             Record::Write { object, page, start, bytes } => {
                 (Key { object, page }, usize::from(start), bytes.len(), Some(bytes))
@@ -165,12 +165,12 @@ impl Core {
                 (Key { object, page }, usize::from(start), usize::from(len), None)
             }
             Record::Cut { object, from, to } => {
-                let cut = PendingCut { from, to, sequence, group, whole_object: false, since: now.get() };
+                let cut = PendingCut { from, to, lsn, group, whole_object: false, since: now.get() };
                 return self.cut(state, object, cut);
             }
             Record::Delete { object } => {
                 let (from, to) = (PageNo(0), PageNo(u64::MAX));
-                let cut = PendingCut { from, to, sequence, group, whole_object: true, since: now.get() };
+                let cut = PendingCut { from, to, lsn, group, whole_object: true, since: now.get() };
                 return self.cut(state, object, cut);
             }
             Record::Clone { .. } => unreachable!("no change becomes a clone record in version 1"),
@@ -181,14 +181,13 @@ impl Core {
                 Some(bytes) => entry.write(start, bytes),
                 None => entry.zero(start, len),
             }
-            entry.note(start..start + len, sequence, group, || {
-                credit.pages -= 1;
-                dirt(sequence, group, now.get(), false)
+            entry.note(start..start + len, lsn, group, || {
+                reservation.pages -= 1;
+                dirt(lsn, group, now.get(), false)
             });
             entry.used = true;
             // Covered now: nothing will be fetched, so nothing else would tell them.
-            let waiters =
-                if entry.flight.is_none() { std::mem::take(&mut entry.waiters) } else { Vec::new() };
+            let waiters = if entry.fetch.is_none() { std::mem::take(&mut entry.waiters) } else { Vec::new() };
             (absent, waiters)
         });
         state.counters.writes_to_absent_pages += u64::from(absent);
@@ -199,7 +198,7 @@ impl Core {
         let (reservations, waiters) = state.cut(object, cut);
         self.store.release(reservations);
         // There may be space in it: worth another attempt for the next writer.
-        state.gate.exhausted = false;
+        state.admission.exhausted = false;
         state.reads.ready.extend(waiters);
     }
 }
@@ -252,9 +251,9 @@ impl Cache {
         recovered.ensure_fits(&store)?;
         let volume = recovered.volume();
         let Recovered { buffer, state, reserved } = recovered;
-        let (newest_of_store, newest_of_buffer) = (store.newest_sequence(), buffer.newest_sequence());
+        let (newest_of_store, newest_of_buffer) = (store.newest_lsn(), buffer.newest_lsn());
         // Space was reserved before the crash. Should some be missing now (the log begins in another segment, the cleaner's last one
-        // is hardly filled), nobody else can reserve any before it is there again.
+        // is hardly filled), no operation can reserve any before it is there again.
         store.reserve_unchecked(reserved);
         let incarnation = Incarnation(store.incarnation().max(buffer.incarnation()).0 + 1);
         store.begin_after(incarnation, buffer.store_batch())?;
@@ -282,12 +281,12 @@ impl Cache {
 
     /// Asks for space; `then` gets it at once where there is space, else when there is. Refused at once, or after an
     /// attempt to free space, where the store is full.
-    pub fn admit(&self, cost: Cost, then: Then<Credit>) {
+    pub fn admit(&self, cost: Cost, then: Completion<Reservation>) {
         self.core.admit(cost, then);
     }
 
-    /// [`admit`](Cache::admit) where there is space at once and nobody else waits; `None` where one has to wait.
-    pub fn admit_at_once(&self, cost: Cost) -> Result<Option<Credit>, CacheError> {
+    /// [`admit`](Cache::admit) where there is space at once and no other operation waits; `None` where one has to wait.
+    pub fn admit_at_once(&self, cost: Cost) -> Result<Option<Reservation>, CacheError> {
         self.core.admit_at_once(cost)
     }
 
@@ -298,33 +297,46 @@ impl Cache {
 
     /// Makes all of `changes` visible, in order, as one transaction: after a crash it is there as a whole or not
     /// at all, and only if every transaction before it is. Never waits, and calls no completion. The caller orders
-    /// its own calls. On success what the credit did not use is given back: it is good for one transaction.
-    pub fn apply(&self, credit: &mut Credit, changes: &[Change<'_>]) -> Result<Sequence, CacheError> {
-        self.core.apply(credit, changes)
+    /// its own calls. On success what the reservation did not use is given back: it is good for one transaction.
+    pub fn apply(&self, reservation: &mut Reservation, changes: &[Change<'_>]) -> Result<Lsn, CacheError> {
+        self.core.apply(reservation, changes)
     }
 
     /// Reads `len` bytes from `offset` on: holes read as zeros. At once if they are in memory; else page by page, so
     /// that a write meanwhile may be seen in some pages and not in others. Who reads an object in order finds what comes
     /// next in memory: it is fetched ahead, up to `end`, where the object's data ends. Returns whether all was in memory.
-    pub fn read(&self, object: ObjectId, offset: u64, len: usize, end: u64, then: Then<Vec<u8>>) -> bool {
+    pub fn read(
+        &self,
+        object: ObjectId,
+        offset: u64,
+        len: usize,
+        end: u64,
+        then: Completion<Vec<u8>>,
+    ) -> bool {
         self.core.read(object, offset, len, end, then)
     }
 
-    /// Fetches objects that will be read soon, by their bytes, behind everything that somebody waits for. Those for which there is
-    /// no memory to spare are left out. An error is left to whoever reads them.
+    /// Fetches objects that will be read soon, by their bytes, behind everything that a reader waits for. Those for which there is
+    /// no memory to spare are left out. An error is left to their readers.
     pub fn fetch_ahead(&self, objects: &[(ObjectId, u64)]) {
         self.core.fetch_ahead(objects);
     }
 
     /// Finds the first page of `pages` that is what is wanted; `None`: there is none. Exact as of one moment for each
     /// 32 MiB; `then` is called by a worker that fetches. Writes nothing and fetches no page.
-    pub fn seek(&self, object: ObjectId, pages: Range<PageNo>, wanted: Wanted, then: Then<Option<PageNo>>) {
+    pub fn seek(
+        &self,
+        object: ObjectId,
+        pages: Range<PageNo>,
+        wanted: Wanted,
+        then: Completion<Option<PageNo>>,
+    ) {
         self.core.seek(object, pages, wanted, then);
     }
 
     /// In `FetchMode::Blocking`, completes once every page that this range covers only in part is in memory; in
     /// lazy mode at once.
-    pub fn prepare_write(&self, object: ObjectId, offset: u64, len: usize, then: Then<()>) {
+    pub fn prepare_write(&self, object: ObjectId, offset: u64, len: usize, then: Completion<()>) {
         match self.core.settings.fetch {
             crate::FetchMode::Lazy => then(Ok(())),
             crate::FetchMode::Blocking => self.core.prepare_write(object, offset, len, then),
@@ -338,7 +350,7 @@ impl Cache {
     }
 
     /// Completes when every change applied before the call is durable. Causes no store I/O.
-    pub fn sync(&self, then: Then<()>) {
+    pub fn sync(&self, then: Completion<()>) {
         self.core.sync(then);
     }
 
@@ -356,7 +368,7 @@ impl Cache {
     pub fn wait(&self, task: Task, timeout: Duration) {
         let state = self.core.state();
         let pause = match (self.core.has_work(&state, task), task) {
-            // Nobody wakes the committer for the first change, which would cost every synced write two switches of
+            // Nothing wakes the committer for the first change, which would cost every synced write two switches of
             // threads: it looks often enough to see it in time.
             (false, Task::Commit) => {
                 let nap = self.core.settings.commit_interval / 4;
@@ -398,7 +410,7 @@ impl Cache {
         self.core.commit_now()?;
         self.core.store_io().checkpoint()?;
         let state = self.core.state();
-        match state.trouble.first() {
+        match state.retries.first() {
             Some(error) if state.dirty_pages() > 0 || !state.cuts.is_empty() => Err(error.clone().into()),
             _ => Ok(()),
         }
@@ -433,7 +445,7 @@ impl Cache {
     pub fn status(&self) -> Status {
         let state = self.core.state();
         let now = self.core.clock.monotonic();
-        let (stuck_count, stuck) = state.trouble.stuck();
+        let (stuck_count, stuck) = state.retries.stuck();
         Status {
             counters: Counters {
                 store_io_for_syncs: self.core.store_io_for_syncs.load(Ordering::Relaxed),
@@ -449,7 +461,7 @@ impl Cache {
             memory_bytes: state.memory_bytes,
             parked_reads: state.reads.parked(),
             parked_syncs: state.syncs.parked(),
-            parked_admissions: state.gate.parked(),
+            parked_admissions: state.admission.parked(),
             fetching: state.reads.fetching(),
             buffer_bytes: self.core.buffer.capacity_bytes(),
             buffer_free_bytes: self.core.buffer.free_bytes(),
@@ -457,7 +469,7 @@ impl Cache {
             rescued: state.rescue.volume.clone(),
             left_out: state.rescue.left_out,
             not_rescued: state.rescue.error.as_ref().map(ToString::to_string),
-            stalled: state.trouble.stalled(now),
+            stalled: state.retries.stalled(now),
             stuck_count,
             stuck,
         }

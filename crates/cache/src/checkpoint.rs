@@ -3,28 +3,28 @@
 use crate::cache::{Core, Progress};
 use crate::commit::Completions;
 use crate::error::CacheError;
+use crate::retry::RETRY_AFTER;
 use crate::scan::Scan;
 use crate::state::State;
-use crate::trouble::RETRY_AFTER;
 use crate::write_back::Why;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use store::Cleaning;
 
-/// Rounds of cleaning of one attempt to make space, before a writer who waits is told that the store is full.
+/// Rounds of cleaning of one attempt to make space, before a writer that waits is told that the store is full.
 const ROUNDS_MAX: usize = 8;
 
 /// Reads of the store's log after which a checkpoint is due: those of 256 MiB of it in stretches of 16 MiB. Where stretches
 /// are shorter, or the log is of so many log entries that nothing sums them up, it comes earlier.
 const LOG_READS_MAX: u64 = 16;
 
-/// An attempt to make space for those who wait for it, or for pages that found none. Everything is written back first: a dirty
+/// An attempt to make space for operations that wait for it, or for pages that found none. Everything is written back first: a dirty
 /// page reserves several blocks and takes one; deletions give some back. Writers wait meanwhile, so this ends.
 pub(crate) struct MakingSpace {
-    /// Free blocks that nobody had reserved when it began; fewer than none where more is reserved than there is.
+    /// Free blocks that were not reserved when it began; fewer than none where more is reserved than there is.
     before: i64,
     is_stored: bool,
-    /// Blocks that were reserved when the file system below was last asked for more space: as long as nobody gets a reservation, more
+    /// Blocks that were reserved when the file system below was last asked for more space: as long as no operation gets a reservation, more
     /// would be of no use.
     allocated_at: Option<u64>,
     /// What had its turn to be written back.
@@ -35,9 +35,9 @@ pub(crate) struct MakingSpace {
 }
 
 impl Core {
-    /// True if recovery would take too long, or somebody waits for space.
+    /// True if recovery would take too long, or an operation waits for space.
     pub(crate) fn checkpoint_due(&self, state: &State) -> bool {
-        state.gate.wants_space
+        state.admission.wants_space
             || self.log_is_long()
             || self.allocation_is_due(state)
             || self.freeing_due(state)
@@ -57,7 +57,7 @@ impl Core {
     }
 
     /// A step of cleaning before pages are written back, if one is owed for those that went before: so free space is won as fast as
-    /// it is used, and whoever waits for a page to be written back waits for its share of the cleaning, never for a whole segment.
+    /// it is used, and a writer that waits for a page to be written back waits for its share of the cleaning, never for a whole segment.
     /// False where nothing is owed, or the store cannot clean: that keeps no page from being stored.
     pub(crate) fn pay_with_cleaning(&self) -> bool {
         if !self.cleaning_is_due() {
@@ -74,7 +74,7 @@ impl Core {
 
     pub(crate) fn checkpoint_step(self: &Arc<Core>) -> Progress {
         let state = self.state();
-        let (wanted, freeing) = (state.gate.wants_space, self.freeing_due(&state));
+        let (wanted, freeing) = (state.admission.wants_space, self.freeing_due(&state));
         let allocating = self.allocation_is_due(&state);
         drop(state);
         let outcome = match wanted {
@@ -99,19 +99,19 @@ impl Core {
         self.store.allocation_is_due() && self.clock.monotonic() >= state.allocate_not_before
     }
 
-    /// Asks for it. Where there is none, it is asked again after a while; where there is some again, whoever was told that the store is
+    /// Asks for it. Where there is none, it is asked again after a while; where there is some again, a writer that was told that the store is
     /// full may try once more.
     fn allocate_ahead(&self) -> bool {
         let outcome = self.store.allocate_ahead();
         let mut state = self.state();
         match outcome {
-            Ok(true) => state.gate.exhausted = false,
+            Ok(true) => state.admission.exhausted = false,
             _ => state.allocate_not_before = self.clock.monotonic() + RETRY_AFTER,
         }
         outcome.is_ok_and(|has_space| has_space)
     }
 
-    /// Asks for more than that, because somebody needs it. `false` where there is none.
+    /// Asks for more than that, because an operation needs it. `false` where there is none.
     pub(crate) fn allocate_more(&self) -> bool {
         if self.clock.monotonic() < self.state().allocate_not_before {
             return false;
@@ -123,7 +123,7 @@ impl Core {
         has_more
     }
 
-    /// Whether somebody needs the space below, of which some may be in segments that have died since it was last looked at.
+    /// Whether an operation needs the space below, of which some may be in segments that have died since it was last looked at.
     fn is_full_below(&self) -> bool {
         self.store.counters().batches != self.given_back_as_of.load(Ordering::Relaxed)
             && self.store.full_below().is_some()
@@ -152,8 +152,8 @@ impl Core {
         });
         let mut state = self.state();
         match &freed {
-            // Worth another attempt for a writer who was told that the store is full.
-            Ok(()) => state.gate.exhausted = false,
+            // Worth another attempt for a writer that was told that the store is full.
+            Ok(()) => state.admission.exhausted = false,
             Err(_) => state.free_not_before = self.clock.monotonic() + RETRY_AFTER,
         }
         freed
@@ -186,7 +186,7 @@ impl Core {
 
     /// Writes everything back; where the store has no space for it, cleaning makes some as long as it can.
     pub(crate) fn write_all_back(self: &Arc<Core>) -> Result<(), CacheError> {
-        let mut scan = Scan::once(self.state().trouble.failures());
+        let mut scan = Scan::once(self.state().retries.failures());
         loop {
             match self.write_back_everything(Why::All, &mut scan) {
                 Ok(Progress::Worked) => {}
@@ -206,8 +206,8 @@ impl Core {
         }
     }
 
-    /// Somebody was told to wait because the store is full, or pages are not written back because it is: one step towards space, and
-    /// who fits is let in.
+    /// An operation was told to wait because the store is full, or pages are not written back because it is: one step towards space, and
+    /// what fits is let in.
     fn make_space(self: &Arc<Core>) -> Result<(), CacheError> {
         let mut turn = self.making_space.lock().expect("no panic while making space");
         let free = |core: &Core| {
@@ -215,7 +215,7 @@ impl Core {
             space.free as i64 - space.reserved as i64
         };
         let attempt = turn.get_or_insert_with(|| {
-            let scan = Scan::once(self.state().trouble.failures());
+            let scan = Scan::once(self.state().retries.failures());
             MakingSpace {
                 before: free(self),
                 is_stored: false,
@@ -231,13 +231,13 @@ impl Core {
         let mut state = self.state();
         let over = !matches!(outcome, Ok(Progress::Worked));
         if over {
-            state.gate.wants_space = false;
-            state.gate.exhausted = now <= attempt.before;
+            state.admission.wants_space = false;
+            state.admission.exhausted = now <= attempt.before;
         }
-        self.pump(&mut state, &mut completions);
-        let needed = state.gate.is_waiting() || state.trouble.needs_space();
+        self.admit_waiting(&mut state, &mut completions);
+        let needed = state.admission.is_waiting() || state.retries.needs_space();
         if over || !needed {
-            state.gate.wants_space &= needed;
+            state.admission.wants_space &= needed;
             *turn = None;
         }
         drop(state);

@@ -1,10 +1,10 @@
-//! Making things durable: syncs, commits, and who is told.
+//! Making things durable: syncs, commits, and which callers are told.
 
-use crate::cache::{Core, Progress, Task, Then};
+use crate::cache::{Completion, Core, Progress, Task};
 use crate::error::CacheError;
 use crate::state::State;
 use crate::sync::{AtomicU64, Ordering};
-use device::Sequence;
+use device::Lsn;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const COMMIT_BYTES: u64 = 1 << 20;
 /// Who waits for durability.
 #[derive(Default)]
 pub(crate) struct Syncs {
-    waiting: VecDeque<(Sequence, Then<()>)>,
+    waiting: VecDeque<(Lsn, Completion<()>)>,
     /// When the oldest change that is not durable was made.
     pub(crate) uncommitted_since: Option<Duration>,
     /// Something needs a commit soon: a write-back, or released space.
@@ -27,8 +27,8 @@ pub(crate) struct Syncs {
 }
 
 impl Syncs {
-    /// Parks `then` until `target` is durable. True if nobody else waits or commits.
-    pub(crate) fn park(&mut self, target: Sequence, then: Then<()>) -> bool {
+    /// Parks `then` until `target` is durable. True if no other thread waits or commits.
+    pub(crate) fn park(&mut self, target: Lsn, then: Completion<()>) -> bool {
         let alone = self.committing == 0 && self.waiting.is_empty();
         self.waiting.push_back((target, then));
         alone
@@ -91,7 +91,7 @@ impl Completions {
         self.0.push(Box::new(call));
     }
 
-    /// Calls them. The caller does not hold the state; it may hold its turn of write-back or making space, where nobody else is to
+    /// Calls them. The caller does not hold the state; it may hold its turn of write-back or making space, where no other thread is to
     /// write more back before they are told.
     pub(crate) fn deliver(self) {
         self.0.into_iter().for_each(|call| call());
@@ -99,7 +99,7 @@ impl Completions {
 }
 
 impl Core {
-    pub(crate) fn sync(self: &Arc<Core>, then: Then<()>) {
+    pub(crate) fn sync(self: &Arc<Core>, then: Completion<()>) {
         let mut state = self.state();
         state.counters.syncs += 1;
         if let Some(error) = state.failed.clone() {
@@ -124,8 +124,8 @@ impl Core {
         }
     }
 
-    /// Makes everything appended so far durable, in this thread, and tells whoever waited for it.
-    pub(crate) fn commit_now(self: &Arc<Core>) -> Result<Sequence, CacheError> {
+    /// Makes everything appended so far durable, in this thread, and tells the callers that waited for it.
+    pub(crate) fn commit_now(self: &Arc<Core>) -> Result<Lsn, CacheError> {
         let mut state = self.state();
         state.syncs.committing += 1;
         state.syncs.commit_wanted = false;
@@ -145,7 +145,7 @@ impl Core {
         let result = match outcome {
             Ok(durable) => {
                 self.settle_syncs(&mut state, durable, before, &mut completions);
-                self.pump(&mut state, &mut completions);
+                self.admit_waiting(&mut state, &mut completions);
                 Ok(durable)
             }
             Err(why) => {
@@ -176,14 +176,8 @@ impl Core {
         &self.store
     }
 
-    /// Tells whoever waited for what a commit that began at `begun` made durable.
-    fn settle_syncs(
-        &self,
-        state: &mut State,
-        durable: Sequence,
-        begun: Duration,
-        completions: &mut Completions,
-    ) {
+    /// Tells the callers that waited for what a commit that began at `begun` made durable.
+    fn settle_syncs(&self, state: &mut State, durable: Lsn, begun: Duration, completions: &mut Completions) {
         while state.syncs.waiting.front().is_some_and(|&(target, _)| target <= durable) {
             let Some((_, then)) = state.syncs.waiting.pop_front() else { return };
             completions.push(move || then(Ok(())));
@@ -192,7 +186,7 @@ impl Core {
         state.syncs.uncommitted_since = if clean { None } else { Some(begun) };
     }
 
-    /// How long the oldest change that nobody synced may still wait; `None` without one.
+    /// How long the oldest change that was not synced may still wait; `None` without one.
     pub(crate) fn commit_due_in(&self, state: &State) -> Option<Duration> {
         let since = state.syncs.uncommitted_since.filter(|_| state.failed.is_none());
         let due = since? + self.settings.commit_interval;
@@ -220,7 +214,7 @@ impl Core {
             return Progress::Worked;
         }
         let mut completions = Completions::default();
-        self.pump(&mut state, &mut completions);
+        self.admit_waiting(&mut state, &mut completions);
         drop(state);
         completions.deliver();
         Progress::Idle

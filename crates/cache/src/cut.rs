@@ -5,16 +5,16 @@ use crate::page::Entry;
 use crate::plant::{PlantedBug, is_planted};
 use crate::state::{Account, Key, State};
 use buffer::GroupNo;
-use device::{ObjectId, PageNo, Sequence};
+use device::{Lsn, ObjectId, PageNo};
 use std::time::Duration;
 
 /// Pages of an object that became holes and that the store may still hold. A page that is fetched with a page LSN below
-/// `sequence` is zeros.
+/// `lsn` is zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PendingCut {
     pub(crate) from: PageNo,
     pub(crate) to: PageNo,
-    pub(crate) sequence: Sequence,
+    pub(crate) lsn: Lsn,
     /// The oldest group that must stay until the cut is stored: its own, or that of a change that it took out of
     /// memory. Were the cut lost with a commit that fails, that change would be the newest again.
     pub(crate) group: GroupNo,
@@ -40,7 +40,7 @@ impl State {
             self.account(Key { object, page }, before, Account::of(entry));
         }
         if !taken.is_empty() {
-            self.leftovers.push_back(taken);
+            self.discarded.push_back(taken);
         }
         let pending = self.cuts.entry(object).or_default();
         let before = pending.len();
@@ -57,7 +57,7 @@ impl State {
     /// The same for a cut that was written to the log again, after changes that are newer than it: those stay.
     pub(crate) fn cut_again(&mut self, object: ObjectId, cut: PendingCut) -> u64 {
         let is_older = |entry: &Entry| {
-            let older = entry.dirt.as_ref().is_none_or(|dirt| dirt.newest < cut.sequence);
+            let older = entry.dirt.as_ref().is_none_or(|dirt| dirt.newest < cut.lsn);
             older || is_planted(PlantedBug::MergedCutKills)
         };
         let older = self.table.range(object, cut.from..cut.to).filter(|(_, entry)| is_older(entry));
@@ -67,32 +67,32 @@ impl State {
             dropped.filter(|entry| entry.dirt.as_ref().is_some_and(|dirt| dirt.reserved)).count();
         let pending = self.cuts.entry(object).or_default();
         let before = pending.len();
-        pending.retain(|old| old.sequence != cut.sequence);
-        let at = pending.partition_point(|old| old.sequence < cut.sequence);
+        pending.retain(|old| old.lsn != cut.lsn);
+        let at = pending.partition_point(|old| old.lsn < cut.lsn);
         pending.insert(at, cut);
         self.cuts_pending = self.cuts_pending + pending.len() - before;
         reservations as u64
     }
 
     /// The newest pending cut that covers a page.
-    pub(crate) fn cut_of(&self, key: Key) -> Option<Sequence> {
+    pub(crate) fn cut_of(&self, key: Key) -> Option<Lsn> {
         let cuts = self.cuts.get(&key.object)?;
-        cuts.iter().filter(|cut| cut.from <= key.page && key.page < cut.to).map(|cut| cut.sequence).max()
+        cuts.iter().filter(|cut| cut.from <= key.page && key.page < cut.to).map(|cut| cut.lsn).max()
     }
 
     /// Takes at most so many of the pages that were cut off the books; their memory is the caller's to give back, best
     /// without the lock.
-    pub(crate) fn clear_leftovers(&mut self, most: usize) -> Vec<(PageNo, Box<Entry>)> {
+    pub(crate) fn clear_discarded(&mut self, most: usize) -> Vec<(PageNo, Box<Entry>)> {
         let mut cleared = Vec::new();
         while cleared.len() < most
-            && let Some(pages) = self.leftovers.front_mut()
+            && let Some(pages) = self.discarded.front_mut()
         {
             match pages.pop_first() {
                 Some((page, entry)) => {
                     self.memory_bytes -= entry.memory_bytes() as u64;
                     cleared.push((page, entry));
                 }
-                None => drop(self.leftovers.pop_front()),
+                None => drop(self.discarded.pop_front()),
             }
         }
         cleared

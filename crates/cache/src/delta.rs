@@ -26,7 +26,7 @@ enum Content {
     Zeros(u16),
 }
 
-/// One range of a delta, for whoever writes it down.
+/// One range of a delta, for the code that writes it down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Piece<'a> {
     /// Bytes.

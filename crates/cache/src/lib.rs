@@ -16,6 +16,7 @@ mod records;
 mod recover;
 mod relog;
 mod rescue;
+mod retry;
 mod scan;
 mod seek;
 mod settings;
@@ -23,13 +24,12 @@ mod state;
 mod status;
 mod sync;
 mod table;
-mod trouble;
 mod volume;
 mod write_back;
 
-pub use admit::Credit;
+pub use admit::Reservation;
 pub use bulk::read_stored;
-pub use cache::{Cache, Progress, Task, Then};
+pub use cache::{Cache, Completion, Progress, Task};
 pub use delta::Delta;
 pub use error::CacheError;
 #[cfg(feature = "planted-bugs")]

@@ -1,6 +1,6 @@
 //! One page's life. The states of the design, and how they are held here:
 //!
-//! | state        | `body`                     | `dirt` | `writing` | `flight` |
+//! | state        | `body`                     | `dirt` | `writing` | `fetch` |
 //! | ------------ | -------------------------- | ------ | --------- | -------- |
 //! | absent       | no entry                   |        |           |          |
 //! | outdated     | `Patch`                    | yes    | no        | no       |
@@ -12,7 +12,7 @@
 use crate::delta::{Delta, Ranges};
 use crate::plant::{PlantedBug, is_planted};
 use buffer::GroupNo;
-use device::{BLOCK_BYTES, Page, Sequence, SharedPage};
+use device::{BLOCK_BYTES, Lsn, Page, SharedPage};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(crate) const ENTRY_BYTES: usize = 256;
 
 /// One fetch, by number: a fetch whose number is no longer in the entry delivers nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FlightNo(pub(crate) u64);
+pub(crate) struct FetchNo(pub(crate) u64);
 
 /// A page in memory. Owned by the table, changed under the table's lock only. After a crash: what of `dirt` and
 /// `writing` was durable in the buffer is rebuilt from there.
@@ -33,11 +33,11 @@ pub(crate) struct Entry {
     /// Changes that a write-back is writing. Boxed: few pages are on their way at a time.
     pub(crate) writing: Option<Box<Dirt>>,
     /// The fetch that is under way or queued.
-    pub(crate) flight: Option<FlightNo>,
+    pub(crate) fetch: Option<FetchNo>,
     /// Reads that wait for this page.
     pub(crate) waiters: Vec<u64>,
     /// Stands in the queue of dirty pages since this was its newest change.
-    pub(crate) queued: Option<Sequence>,
+    pub(crate) queued: Option<Lsn>,
     /// Used since the last sweep.
     pub(crate) used: bool,
 }
@@ -53,8 +53,8 @@ pub(crate) enum Body {
 /// Changes that are newer than the store.
 #[derive(Debug, Clone)]
 pub(crate) struct Dirt {
-    /// The sequence of the newest one.
-    pub(crate) newest: Sequence,
+    /// The LSN of the newest one.
+    pub(crate) newest: Lsn,
     /// The oldest commit group that holds one of them.
     pub(crate) group: GroupNo,
     /// The group that holds the newest one: how lately the page was written.
@@ -65,13 +65,13 @@ pub(crate) struct Dirt {
     pub(crate) since: Duration,
     /// Whether the store counts space for the page: until what cannot be written back has been rescued.
     pub(crate) reserved: bool,
-    /// Found in the buffer, and nobody has asked the store yet whether all of it is stored.
+    /// Found in the buffer, and the store was not asked yet whether all of it is stored.
     pub(crate) recovered: bool,
 }
 
 impl Entry {
     pub(crate) fn new(body: Body) -> Entry {
-        Entry { body, dirt: None, writing: None, flight: None, waiters: Vec::new(), queued: None, used: true }
+        Entry { body, dirt: None, writing: None, fetch: None, waiters: Vec::new(), queued: None, used: true }
     }
 
     /// Bytes of memory, about.
@@ -119,7 +119,7 @@ impl Entry {
                 self.body = Body::Whole(Arc::new(page));
             }
         }
-        self.flight = None;
+        self.fetch = None;
     }
 
     /// Changes bytes to zeros in memory.
@@ -147,14 +147,14 @@ impl Entry {
             dirt.ranges = delta.ranges();
         }
         self.body = Body::Whole(Arc::new(base));
-        self.flight = None;
+        self.fetch = None;
     }
 
     /// Notes that `range` changed with `newest`, as part of group `latest`; `first` makes the dirt of a clean page.
     pub(crate) fn note(
         &mut self,
         range: std::ops::Range<usize>,
-        newest: Sequence,
+        newest: Lsn,
         latest: GroupNo,
         first: impl FnOnce() -> Dirt,
     ) {
@@ -184,7 +184,7 @@ impl Entry {
     }
 
     /// Takes the changes for a write-back; later ones start anew. The page is whole and dirty.
-    pub(crate) fn begin_writing(&mut self) -> Option<(SharedPage, Sequence)> {
+    pub(crate) fn begin_writing(&mut self) -> Option<(SharedPage, Lsn)> {
         let Body::Whole(page) = &self.body else { return None };
         if self.writing.is_some() {
             return None;
@@ -221,7 +221,7 @@ mod tests {
     fn a_page_that_was_written_again_while_its_write_back_failed_needs_the_groups_of_both() {
         let mut entry = Entry::new(Body::Whole(Arc::new(Page::zeroed())));
         let write = |entry: &mut Entry, group: u64, range: std::ops::Range<usize>| {
-            let (newest, group) = (Sequence(10 * group), GroupNo(group));
+            let (newest, group) = (Lsn(10 * group), GroupNo(group));
             entry.note(range, newest, group, || dirt(newest, group, Duration::from_secs(group.0), false));
         };
         write(&mut entry, 3, 0..4096);
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(entry.group(), Some(GroupNo(3)), "while it is on its way");
         assert_eq!(entry.abandon_writing(), 1, "of two reservations one is spare");
         let dirt = entry.dirt.as_ref().expect("it is dirty");
-        assert_eq!((dirt.group, dirt.newest, dirt.latest), (GroupNo(3), Sequence(70), GroupNo(7)));
+        assert_eq!((dirt.group, dirt.newest, dirt.latest), (GroupNo(3), Lsn(70), GroupNo(7)));
         assert_eq!(dirt.since, Duration::from_secs(3));
         let mut ranges = dirt.ranges.iter();
         assert_eq!((ranges.next(), ranges.next()), (Some(0..4096), None));

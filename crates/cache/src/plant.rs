@@ -100,7 +100,7 @@ impl Cache {
             Task::Commit => core.buffer.is_idle(),
             Task::WriteBack => core.may_write_back(),
             Task::Checkpoint => {
-                let makes_space = core.state().gate.wants_space;
+                let makes_space = core.state().admission.wants_space;
                 let may_make_space = core.making_space.try_lock().is_ok() && core.may_write_back();
                 core.store.is_idle() && core.store.is_not_cleaning() && (!makes_space || may_make_space)
             }

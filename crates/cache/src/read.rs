@@ -1,13 +1,13 @@
-//! Reading, and fetching what is not in memory. A read that misses parks; it holds up nobody else.
+//! Reading, and fetching what is not in memory. A read that misses parks; it holds up no other.
 
 use crate::ahead::{Ahead, Passage};
-use crate::cache::{Core, Progress, Task, Then};
+use crate::cache::{Completion, Core, Progress, Task};
 use crate::commit::Completions;
 use crate::error::CacheError;
-use crate::page::{Body, FlightNo};
+use crate::page::{Body, FetchNo};
 use crate::plant::{PlantedBug, is_planted};
 use crate::state::{Key, State, pages_of};
-use device::{BLOCK_BYTES, ObjectId, Page, PageNo, Sequence, SharedPage};
+use device::{BLOCK_BYTES, Lsn, ObjectId, Page, PageNo, SharedPage};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -33,12 +33,12 @@ pub(crate) struct Reads {
     next: u64,
     /// Wanted and not yet asked for, in the order of the store's addresses, roughly.
     queue: BTreeMap<Key, Cause>,
-    /// What streams will read. It comes after what somebody waits for.
+    /// What streams will read. It comes after what a reader waits for.
     pub(crate) ahead: Ahead,
     /// Parked reads that may be able to go on.
     pub(crate) ready: BTreeSet<u64>,
     /// Pages of which a fetch is under way.
-    flying: u64,
+    in_flight: u64,
 }
 
 struct Parked {
@@ -52,8 +52,8 @@ struct Parked {
 enum Asker {
     /// The answer so far. It is filled page by page, as pages arrive, so that a read needs no more memory than one
     /// page at a time.
-    Reader(Vec<u8>, Then<Vec<u8>>),
-    Writer(Then<()>),
+    Reader(Vec<u8>, Completion<Vec<u8>>),
+    Writer(Completion<()>),
 }
 
 /// Why a page is fetched.
@@ -62,17 +62,17 @@ pub(crate) enum Cause {
     Read,
     Write,
     WriteBack,
-    /// Somebody will read it. An error is told to nobody: a read that waits for it fetches it again.
+    /// It will be read. An error is told to no reader: a read that waits for it fetches it again.
     Ahead,
 }
 
 /// One page on its way from the store.
-pub(crate) struct Flight {
+pub(crate) struct Fetch {
     pub(crate) key: Key,
-    number: FlightNo,
+    number: FetchNo,
     cause: Cause,
     /// The newest cut that covered the page when the fetch began.
-    cut: Option<Sequence>,
+    cut: Option<Lsn>,
 }
 
 impl Reads {
@@ -81,7 +81,7 @@ impl Reads {
     }
 
     pub(crate) fn fetching(&self) -> u64 {
-        self.queue.len() as u64 + self.flying
+        self.queue.len() as u64 + self.in_flight
     }
 
     pub(crate) fn has_work(&self) -> bool {
@@ -96,7 +96,7 @@ impl Core {
         offset: u64,
         len: usize,
         end: u64,
-        then: Then<Vec<u8>>,
+        then: Completion<Vec<u8>>,
     ) -> bool {
         let mut state = self.state();
         let held = held(&mut state, object, offset, len);
@@ -145,7 +145,13 @@ impl Core {
         !state.reads.ahead.is_idle()
     }
 
-    pub(crate) fn prepare_write(self: &Arc<Core>, object: ObjectId, offset: u64, len: usize, then: Then<()>) {
+    pub(crate) fn prepare_write(
+        self: &Arc<Core>,
+        object: ObjectId,
+        offset: u64,
+        len: usize,
+        then: Completion<()>,
+    ) {
         self.ask(object, offset, len, Asker::Writer(then));
     }
 
@@ -172,10 +178,10 @@ impl Core {
         let mut completions = Completions::default();
         let mut state = self.state();
         let retried = retry_ready(&mut state, &mut completions);
-        let flights = take_off(&mut state);
-        // Nobody waits for memory that is given back.
-        let most = if flights.is_empty() { CLEAR_PAGES } else { 0 };
-        let cleared = state.clear_leftovers(most);
+        let fetches = begin_fetches(&mut state);
+        // No reader waits for memory that is given back.
+        let most = if fetches.is_empty() { CLEAR_PAGES } else { 0 };
+        let cleared = state.clear_discarded(most);
         let more = state.reads.has_work();
         drop(state);
         let any_cleared = !cleared.is_empty();
@@ -184,18 +190,18 @@ impl Core {
             self.wake(Task::Fetch);
         }
         completions.deliver();
-        if flights.is_empty() {
+        if fetches.is_empty() {
             return if self.seek_step() || retried || any_cleared || more {
                 Progress::Worked
             } else {
                 Progress::Idle
             };
         }
-        let wants = self.fetch(&flights);
+        let wants = self.fetch(&fetches);
 
         let mut completions = Completions::default();
         let mut state = self.state();
-        land(&mut state, flights, wants);
+        complete(&mut state, fetches, wants);
         retry_ready(&mut state, &mut completions);
         state.evict(&self.settings);
         drop(state);
@@ -205,14 +211,11 @@ impl Core {
         Progress::Worked
     }
 
-    /// Asks the store for the pages of `flights`.
-    pub(crate) fn fetch(&self, flights: &[Flight]) -> Vec<Want> {
-        let want = |flight: &Flight| Want {
-            object: flight.key.object,
-            page: flight.key.page,
-            found: Ok(Found::Hole),
-        };
-        let mut wants: Vec<Want> = flights.iter().map(want).collect();
+    /// Asks the store for the pages of `fetches`.
+    pub(crate) fn fetch(&self, fetches: &[Fetch]) -> Vec<Want> {
+        let want =
+            |fetch: &Fetch| Want { object: fetch.key.object, page: fetch.key.page, found: Ok(Found::Hole) };
+        let mut wants: Vec<Want> = fetches.iter().map(want).collect();
         self.store_io().read_from(self.volume, &mut wants);
         wants
     }
@@ -294,13 +297,13 @@ fn park(state: &mut State, id: u64, read: Parked) {
     };
     for &(page, ..) in &read.lacks {
         let key = Key { object: read.object, page };
-        let number = state.next_flight();
+        let number = state.next_fetch();
         let asked = state.change(key, |entry| {
             if !entry.waiters.contains(&id) {
                 entry.waiters.push(id);
             }
-            let fresh = entry.flight.is_none();
-            entry.flight.get_or_insert(number);
+            let fresh = entry.fetch.is_none();
+            entry.fetch.get_or_insert(number);
             fresh
         });
         if asked {
@@ -334,63 +337,63 @@ pub(crate) fn retry_ready(state: &mut State, completions: &mut Completions) -> b
 }
 
 /// Takes pages off the queue, to be fetched.
-fn take_off(state: &mut State) -> Vec<Flight> {
-    let mut flights = Vec::new();
-    while flights.len() < FETCH_PAGES {
+fn begin_fetches(state: &mut State) -> Vec<Fetch> {
+    let mut fetches = Vec::new();
+    while fetches.len() < FETCH_PAGES {
         let Some((key, cause)) = state.reads.queue.pop_first() else { break };
-        // Overwritten in full, cut or deleted meanwhile: nobody needs it any more.
-        let Some(number) = state.table.get(&key).and_then(|entry| entry.flight) else { continue };
-        flights.push(Flight { key, number, cause, cut: state.cut_of(key) });
+        // Overwritten in full, cut or deleted meanwhile: it is not needed any more.
+        let Some(number) = state.table.get(&key).and_then(|entry| entry.fetch) else { continue };
+        fetches.push(Fetch { key, number, cause, cut: state.cut_of(key) });
     }
-    if flights.is_empty() {
-        take_off_ahead(state, &mut flights);
+    if fetches.is_empty() {
+        begin_fetches_ahead(state, &mut fetches);
     }
-    state.reads.flying += flights.len() as u64;
-    flights
+    state.reads.in_flight += fetches.len() as u64;
+    fetches
 }
 
 /// Takes off pages that streams will read and that are neither in memory nor on their way.
-fn take_off_ahead(state: &mut State, flights: &mut Vec<Flight>) {
+fn begin_fetches_ahead(state: &mut State, fetches: &mut Vec<Fetch>) {
     for _ in 0..AHEAD_LOOKS {
-        if flights.len() == FETCH_PAGES {
+        if fetches.len() == FETCH_PAGES {
             break;
         }
         let Some(key) = state.reads.ahead.pop() else { break };
         let there = state.table.get(&key);
-        if there.is_some_and(|entry| entry.flight.is_some() || entry.covers(0..BLOCK_BYTES)) {
+        if there.is_some_and(|entry| entry.fetch.is_some() || entry.covers(0..BLOCK_BYTES)) {
             continue;
         }
-        let number = state.next_flight();
-        state.change(key, |entry| entry.flight = Some(number));
-        flights.push(Flight { key, number, cause: Cause::Ahead, cut: state.cut_of(key) });
+        let number = state.next_fetch();
+        state.change(key, |entry| entry.fetch = Some(number));
+        fetches.push(Fetch { key, number, cause: Cause::Ahead, cut: state.cut_of(key) });
     }
 }
 
-/// Makes a flight for a page that a write-back needs whole; `None` if one is under way.
-pub(crate) fn take_off_for_write_back(state: &mut State, key: Key) -> Option<Flight> {
-    let number = state.next_flight();
+/// Makes a fetch for a page that a write-back needs whole; `None` if one is under way.
+pub(crate) fn begin_fetch_for_write_back(state: &mut State, key: Key) -> Option<Fetch> {
+    let number = state.next_fetch();
     let cut = state.cut_of(key);
     let entry = state.table.get_mut(&key)?;
-    if entry.flight.is_some() {
+    if entry.fetch.is_some() {
         return None;
     }
-    entry.flight = Some(number);
-    state.reads.flying += 1;
-    Some(Flight { key, number, cause: Cause::WriteBack, cut })
+    entry.fetch = Some(number);
+    state.reads.in_flight += 1;
+    Some(Fetch { key, number, cause: Cause::WriteBack, cut })
 }
 
 /// Puts what the store answered into the table. Returns the pages that could not be read.
-pub(crate) fn land(state: &mut State, flights: Vec<Flight>, wants: Vec<Want>) -> Vec<(Key, StoreError)> {
+pub(crate) fn complete(state: &mut State, fetches: Vec<Fetch>, wants: Vec<Want>) -> Vec<(Key, StoreError)> {
     let mut failed = Vec::new();
-    for (flight, want) in flights.into_iter().zip(wants) {
-        state.reads.flying -= 1;
-        let key = flight.key;
-        if state.table.get(&key).is_none_or(|entry| entry.flight != Some(flight.number)) {
+    for (fetch, want) in fetches.into_iter().zip(wants) {
+        state.reads.in_flight -= 1;
+        let key = fetch.key;
+        if state.table.get(&key).is_none_or(|entry| entry.fetch != Some(fetch.number)) {
             continue;
         }
         match want.found {
             Ok(found) => {
-                let base = base(state, &flight, found);
+                let base = base(state, &fetch, found);
                 let waiters = state.change(key, |entry| {
                     entry.become_whole(base);
                     std::mem::take(&mut entry.waiters)
@@ -399,7 +402,7 @@ pub(crate) fn land(state: &mut State, flights: Vec<Flight>, wants: Vec<Want>) ->
             }
             Err(error) => {
                 state.counters.fetch_errors += 1;
-                fail(state, key, Some(&error).filter(|_| flight.cause != Cause::Ahead));
+                fail(state, key, Some(&error).filter(|_| fetch.cause != Cause::Ahead));
                 failed.push((key, error));
             }
         }
@@ -408,16 +411,16 @@ pub(crate) fn land(state: &mut State, flights: Vec<Flight>, wants: Vec<Want>) ->
 }
 
 /// The bytes that a page has without its delta.
-fn base(state: &mut State, flight: &Flight, found: Found) -> Box<Page> {
-    let known = flight.cut.filter(|_| !is_planted(PlantedBug::CutForgotten));
-    let cut = known.max(state.cut_of(flight.key));
+fn base(state: &mut State, fetch: &Fetch, found: Found) -> Box<Page> {
+    let known = fetch.cut.filter(|_| !is_planted(PlantedBug::CutForgotten));
+    let cut = known.max(state.cut_of(fetch.key));
     match found {
         Found::Hole => {
             state.counters.holes += 1;
             Page::zeroed()
         }
         Found::Page { bytes, page_lsn } => {
-            match flight.cause {
+            match fetch.cause {
                 Cause::Read => state.counters.fetched_for_reads += 1,
                 Cause::Write => state.counters.fetched_for_writes += 1,
                 Cause::WriteBack => state.counters.fetched_for_write_back += 1,
@@ -430,10 +433,10 @@ fn base(state: &mut State, flight: &Flight, found: Found) -> Box<Page> {
 }
 
 /// Tells the readers of a page that it cannot be read. What was written to it stays. Without an error they look again: a page that
-/// was fetched ahead may have failed with a neighbour that nobody asked for, since a device reads many as one.
+/// was fetched ahead may have failed with a neighbour that was not asked for, since a device reads many as one.
 fn fail(state: &mut State, key: Key, error: Option<&StoreError>) {
     let (waiters, empty) = state.change(key, |entry| {
-        entry.flight = None;
+        entry.fetch = None;
         (std::mem::take(&mut entry.waiters), entry.dirt.is_none() && entry.writing.is_none())
     });
     for id in waiters {

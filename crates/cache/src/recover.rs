@@ -7,7 +7,7 @@ use crate::gather::Gathered;
 use crate::page::{Body, Dirt, Entry};
 use crate::state::{Key, State};
 use buffer::{Buffer, GroupNo, Record, Replayed};
-use device::{Clock, Device, ObjectId, PageNo, Sequence, StoreId};
+use device::{Clock, Device, Lsn, ObjectId, PageNo, StoreId};
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +46,7 @@ impl Recovered {
         Ok(recovery.finish(buffer))
     }
 
-    /// Whether `store` is as new as this buffer, and this buffer as new as the store. Whoever writes to a store above which there is a
+    /// Whether `store` is as new as this buffer, and this buffer as new as the store. A daemon that writes to a store above which there is a
     /// buffer asks first: afterwards it would look newer than it is.
     ///
     /// # Errors
@@ -63,7 +63,7 @@ impl Recovered {
         }
         // A page is written back when its changes are durable in the buffer, never before. What was rescued when a buffer failed counts
         // as one change after its last.
-        let (of_store, of_buffer) = (store.newest_sequence(), self.buffer.newest_sequence());
+        let (of_store, of_buffer) = (store.newest_lsn(), self.buffer.newest_lsn());
         if of_buffer.plus(1) < of_store {
             return Err(CacheError::StaleBuffer { buffer: of_buffer, store: of_store });
         }
@@ -107,7 +107,7 @@ impl Recovery {
     /// Once the whole log was replayed.
     fn finish(mut self, buffer: Buffer) -> Recovered {
         self.gathered.settle(&mut self.state);
-        self.state.unasked = self.state.table.iter().next().map(|(key, _)| key);
+        self.state.recovery_cursor = self.state.table.iter().next().map(|(key, _)| key);
         Recovered { buffer, state: self.state, reserved: self.reserved }
     }
 
@@ -139,7 +139,7 @@ impl Recovery {
         }
     }
 
-    fn record(&mut self, record: &Record<'_>, at: Sequence, group: GroupNo) {
+    fn record(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
         match *record {
             Record::Write { object, page, start, bytes } => {
                 let start = usize::from(start);
@@ -151,19 +151,19 @@ impl Recovery {
             }
             Record::Cut { object, from, to } => self.cut(object, from, to, false, at, group),
             Record::Delete { object } => self.cut(object, PageNo(0), PageNo(u64::MAX), true, at, group),
-            // Nobody writes these in version 1; a store that has them says so in its feature flags.
+            // Version 1 does not write these; a store that has them says so in its feature flags.
             Record::Clone { .. } => {}
         }
     }
 
     /// One that was written to the log again, as it could not be written back: newer ones may stand before it.
-    fn merged_record(&mut self, record: &Record<'_>, at: Sequence, group: GroupNo) {
+    fn merged_record(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
         let (object, from, to, whole_object) = match *record {
             Record::Cut { object, from, to } => (object, from, to, false),
             Record::Delete { object } => (object, PageNo(0), PageNo(u64::MAX), true),
             _ => return self.record(record, at, group),
         };
-        let cut = PendingCut { from, to, sequence: at, group, whole_object, since: self.now };
+        let cut = PendingCut { from, to, lsn: at, group, whole_object, since: self.now };
         self.gathered.settle(&mut self.state);
         self.reserved -= self.state.cut_again(object, cut);
     }
@@ -175,7 +175,7 @@ impl Recovery {
         &mut self,
         key: Key,
         range: std::ops::Range<usize>,
-        at: Sequence,
+        at: Lsn,
         group: GroupNo,
         bytes: Option<&[u8]>,
     ) {
@@ -203,10 +203,10 @@ impl Recovery {
         from: PageNo,
         to: PageNo,
         whole_object: bool,
-        at: Sequence,
+        at: Lsn,
         group: GroupNo,
     ) {
-        let cut = PendingCut { from, to, sequence: at, group, whole_object, since: self.now };
+        let cut = PendingCut { from, to, lsn: at, group, whole_object, since: self.now };
         self.gathered.settle(&mut self.state);
         let (reservations, _) = self.state.cut(object, cut);
         self.reserved -= reservations;
@@ -214,7 +214,7 @@ impl Recovery {
 }
 
 /// The first change of a page.
-pub(crate) fn dirt(newest: Sequence, group: GroupNo, since: Duration, recovered: bool) -> Dirt {
+pub(crate) fn dirt(newest: Lsn, group: GroupNo, since: Duration, recovered: bool) -> Dirt {
     Dirt { newest, group, latest: group, ranges: Default::default(), since, reserved: true, recovered }
 }
 
@@ -224,14 +224,14 @@ const LOOK_PAGES: usize = 4096;
 impl State {
     /// The next of the pages that were found in the buffer and that the store was not asked about; `None` when there are no more.
     /// The table has them in order, so those that come together lie near each other in the store's map.
-    fn next_unasked(&mut self) -> Option<Vec<Key>> {
-        let mut looked = self.table.from(self.unasked?);
+    fn next_recovered(&mut self) -> Option<Vec<Key>> {
+        let mut looked = self.table.from(self.recovery_cursor?);
         let recovered = |entry: &Entry| entry.dirt.as_ref().is_some_and(|dirt| dirt.recovered);
         let found = looked.by_ref().take(LOOK_PAGES).filter(|(_, entry)| recovered(entry));
         let keys = found.map(|(key, _)| key).collect();
         let next = looked.next().map(|(key, _)| key);
         drop(looked);
-        self.unasked = next;
+        self.recovery_cursor = next;
         Some(keys)
     }
 }
@@ -240,7 +240,7 @@ impl Core {
     /// Asks the store about some of the pages that were found in the buffer, and makes those clean that are stored; `false`
     /// if none are left. Each is asked about once: one about which the store cannot tell is written back like any other.
     pub(crate) fn look_at_recovered(&self) -> bool {
-        let Some(keys) = self.state().next_unasked() else { return false };
+        let Some(keys) = self.state().next_recovered() else { return false };
         let pages: Vec<(ObjectId, PageNo)> = keys.iter().map(|key| (key.object, key.page)).collect();
         let page_lsns = self.store_io().page_lsns_in(self.volume, &pages);
         let mut state = self.state();
@@ -253,7 +253,7 @@ impl Core {
         true
     }
 
-    fn forget_if_stored(&self, state: &mut State, key: Key, page_lsn: Option<Sequence>) {
+    fn forget_if_stored(&self, state: &mut State, key: Key, page_lsn: Option<Lsn>) {
         let is_stored = |entry: &Entry| {
             let dirt = entry.dirt.as_ref().filter(|dirt| dirt.recovered);
             dirt.is_some_and(|dirt| page_lsn.is_some_and(|page_lsn| dirt.newest <= page_lsn))
@@ -263,7 +263,7 @@ impl Core {
         }
         let (reserved, needless) = state.change(key, |entry| {
             let reserved = entry.dirt.take().is_some_and(|dirt| dirt.reserved);
-            (reserved, matches!(entry.body, Body::Patch(_)) && entry.flight.is_none())
+            (reserved, matches!(entry.body, Body::Patch(_)) && entry.fetch.is_none())
         });
         self.store.release(u64::from(reserved));
         if needless {
@@ -286,15 +286,13 @@ mod tests {
             let was_found = number % 5 != 0;
             state.change(key, |entry| {
                 entry.write(0, b"weir");
-                entry.note(0..4, Sequence(1), GroupNo(1), || {
-                    dirt(Sequence(1), GroupNo(1), Duration::ZERO, was_found)
-                });
+                entry.note(0..4, Lsn(1), GroupNo(1), || dirt(Lsn(1), GroupNo(1), Duration::ZERO, was_found));
             });
             recovered.extend(was_found.then_some(key));
         }
-        assert_eq!(state.next_unasked(), None, "nothing was found in the buffer");
-        state.unasked = state.table.iter().next().map(|(key, _)| key);
-        let asked: Vec<Vec<Key>> = std::iter::from_fn(|| state.next_unasked()).collect();
+        assert_eq!(state.next_recovered(), None, "nothing was found in the buffer");
+        state.recovery_cursor = state.table.iter().next().map(|(key, _)| key);
+        let asked: Vec<Vec<Key>> = std::iter::from_fn(|| state.next_recovered()).collect();
         recovered.sort();
         assert_eq!(asked.concat(), recovered);
         assert_eq!(asked.len(), 3, "a bounded piece at a time");

@@ -8,10 +8,10 @@ use crate::delta::{Piece, Ranges};
 use crate::error::CacheError;
 use crate::page::{Body, Entry};
 use crate::plant::{PlantedBug, is_planted};
+use crate::retry::Victim;
 use crate::state::{Key, State};
-use crate::trouble::Victim;
 use buffer::{GroupNo, Record};
-use device::{ObjectId, Sequence};
+use device::{Lsn, ObjectId};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ const STEP: usize = 256;
 #[derive(Default)]
 struct Relogged {
     pages: Vec<(Key, GroupNo)>,
-    cuts: Vec<(ObjectId, Sequence, GroupNo)>,
+    cuts: Vec<(ObjectId, Lsn, GroupNo)>,
 }
 
 impl Core {
@@ -58,9 +58,9 @@ impl Core {
                 });
             }
         }
-        for (object, sequence, group) in relogged.cuts {
+        for (object, lsn, group) in relogged.cuts {
             let pending = state.cuts.get_mut(&object).into_iter().flatten();
-            pending.filter(|cut| cut.sequence == sequence).for_each(|cut| cut.group = group);
+            pending.filter(|cut| cut.lsn == lsn).for_each(|cut| cut.group = group);
         }
         self.release_groups(&mut state);
         Ok(true)
@@ -78,7 +78,7 @@ impl Core {
             // Written again in the last eighth of the log, and first written in its older half.
             dirt.is_some_and(|dirt| {
                 let hot = dirt.latest.0 >= groups.end.0 - span / 8;
-                let stays = hot || state.trouble.is_shunned(Victim::Page(*key), now);
+                let stays = hot || state.retries.is_backed_off(Victim::Page(*key), now);
                 stays && dirt.group.0 < groups.start.0 + span / 2
             })
         };
@@ -102,11 +102,10 @@ impl Core {
         &self,
         state: &State,
         groups: &Range<GroupNo>,
-    ) -> Result<Vec<(ObjectId, Sequence, GroupNo)>, CacheError> {
+    ) -> Result<Vec<(ObjectId, Lsn, GroupNo)>, CacheError> {
         let span = groups.end.0 - groups.start.0;
         let stays = |object: ObjectId, cut: &PendingCut| {
-            cut.group.0 < groups.start.0 + span / 2
-                && state.trouble.is_stuck(Victim::Cut(object, cut.sequence))
+            cut.group.0 < groups.start.0 + span / 2 && state.retries.is_stuck(Victim::Cut(object, cut.lsn))
         };
         let cuts = state.cuts.iter().flat_map(|(&object, cuts)| cuts.iter().map(move |cut| (object, cut)));
         let mut appended = Vec::new();
@@ -115,8 +114,8 @@ impl Core {
                 true => Record::Delete { object },
                 false => Record::Cut { object, from: cut.from, to: cut.to },
             };
-            if let Some(group) = self.append_again(state, cut.sequence, &[record])? {
-                appended.push((object, cut.sequence, group));
+            if let Some(group) = self.append_again(state, cut.lsn, &[record])? {
+                appended.push((object, cut.lsn, group));
             }
         }
         Ok(appended)
@@ -126,7 +125,7 @@ impl Core {
     fn append_again(
         &self,
         state: &State,
-        newest: Sequence,
+        newest: Lsn,
         records: &[Record<'_>],
     ) -> Result<Option<GroupNo>, CacheError> {
         let bytes = records.iter().map(|record| match record {
@@ -134,7 +133,7 @@ impl Core {
             _ => 0,
         });
         let footprint = buffer::footprint(records.len() as u64, bytes.sum());
-        let kept = state.gate.reserved_bytes() + self.buffer.capacity_bytes() / 16;
+        let kept = state.admission.reserved_bytes() + self.buffer.capacity_bytes() / 16;
         if self.buffer.free_bytes() < footprint + kept {
             return Ok(None);
         }

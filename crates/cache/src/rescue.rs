@@ -2,7 +2,7 @@
 //!
 //! Nothing changes after the failure, and nothing is written back, so what is in memory is one moment: after every change that
 //! anybody was told of, synced or not. It is written over a clone of the cached volume, which itself stays as it was, so that the buffer still fits it
-//! should its device come back. Pages, and cuts that are not durable, get the sequence after the last durable change: above every page LSN
+//! should its device come back. Pages, and cuts that are not durable, get the LSN after the last durable change: above every page LSN
 //! that the clone has, and one more than the buffer knows, which a start allows for.
 //!
 //! After a crash in the middle there is a volume `rescuing-…` with some of the pages, which is no file system; the next start
@@ -13,22 +13,22 @@ use crate::delta::Delta;
 use crate::error::CacheError;
 use crate::page::Body;
 use crate::plant::{PlantedBug, is_planted};
+use crate::retry::RETRY_AFTER;
 use crate::state::{Key, State};
-use crate::trouble::RETRY_AFTER;
 use crate::write_back::{STEP_PAGES, Why, cut_change};
-use device::{Page, Sequence, SharedPage};
+use device::{Lsn, Page, SharedPage};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::{Change, Found, NewVolume, Store, StoreError, VolumeId, VolumeMode, Want};
 
-/// How the names of volumes begin that are not whole yet. Nobody else may use them.
+/// How the names of volumes begin that are not whole yet. Users may not choose them.
 pub const UNFINISHED: &str = "rescuing-";
 
-/// How those begin that are whole. Nobody else may use them either: one that was there already would count as what was rescued.
+/// How those begin that are whole. Users may not choose them either: one that was there already would count as what was rescued.
 pub(crate) const RESCUED: &str = "rescued-";
 
 /// Deletes what crashes have left of rescues. What a device keeps from going now goes with the next start.
-pub(crate) fn delete_unfinished(store: &Store, newest: Sequence) {
+pub(crate) fn delete_unfinished(store: &Store, newest: Lsn) {
     for volume in store.describe_volumes().iter().filter(|volume| volume.name.starts_with(UNFINISHED)) {
         let _ = store.delete_volume(volume.id, newest);
     }
@@ -117,9 +117,9 @@ impl Core {
         Ok(name)
     }
 
-    /// Returns how many objects could not be deleted, which nobody names any more. A cut that cannot be made would let what it
+    /// Returns how many objects could not be deleted, which no name leads to any more. A cut that cannot be made would let what it
     /// took away be read again, so without it nothing is whole.
-    fn rescue_cuts(&self, volume: VolumeId, sequence: Sequence) -> Result<u64, CacheError> {
+    fn rescue_cuts(&self, volume: VolumeId, lsn: Lsn) -> Result<u64, CacheError> {
         let state = self.state();
         let mut cuts: Vec<_> = state
             .cuts
@@ -127,11 +127,11 @@ impl Core {
             .flat_map(|(&object, cuts)| cuts.iter().map(move |&cut| (object, cut)))
             .collect();
         drop(state);
-        cuts.sort_by_key(|(_, cut)| cut.sequence);
+        cuts.sort_by_key(|(_, cut)| cut.lsn);
         // Its own place in the order: what was written after it, and is in the store already, stays.
         for (_, cut) in &mut cuts {
             let is_late = is_planted(PlantedBug::RescueCutsLate);
-            cut.sequence = if is_late { sequence } else { cut.sequence.min(sequence) };
+            cut.lsn = if is_late { lsn } else { cut.lsn.min(lsn) };
         }
         let vector: Vec<Change> = cuts.iter().map(|&(object, cut)| cut_change(object, cut)).collect();
         let mut refused = BTreeMap::new();
@@ -146,8 +146,8 @@ impl Core {
     }
 
     /// Pages whole, or what the store has with the changes over it. Those that are written have nothing reserved any more. Returns how
-    /// many could not be: what is damaged stays damaged there, and is an error to who reads it.
-    fn rescue_pages(&self, volume: VolumeId, keys: &[Key], page_lsn: Sequence) -> Result<u64, CacheError> {
+    /// many could not be: what is damaged stays damaged there, and is an error to its readers.
+    fn rescue_pages(&self, volume: VolumeId, keys: &[Key], page_lsn: Lsn) -> Result<u64, CacheError> {
         let contents: Vec<(Key, Content)> = {
             let state = self.state();
             keys.iter().filter_map(|&key| Some((key, Content::of(&state, key)?))).collect()
@@ -191,7 +191,7 @@ impl Core {
         Ok(left_out)
     }
 
-    /// What was refused because something is damaged must be an error to who reads it, not what was there before.
+    /// What was refused because something is damaged must be an error to its readers, not what was there before.
     fn ensure_unreadable(
         &self,
         volume: VolumeId,

@@ -3,8 +3,8 @@
 //! Where many are stuck, as below a damaged node of the store's map, they are the oldest. So a look goes on behind those that were
 //! seen, where what becomes dirty later is found at once; and begins anew now and then, the more seldom the more are stuck.
 
+use crate::retry::{Failures, RETRY_AFTER, RetryList, Victim};
 use crate::state::{Key, State};
-use crate::trouble::{Failures, RETRY_AFTER, Trouble, Victim};
 use buffer::GroupNo;
 use device::{ObjectId, PageNo};
 use std::time::Duration;
@@ -18,7 +18,7 @@ const STUCK_PER_WAIT: u32 = 40_000;
 /// Before all keys.
 const FIRST: Key = Key { object: ObjectId { slot: 0, generation: 0 }, page: PageNo(0) };
 
-/// How far a look-through has come. Owned by whoever looks; gone after a crash.
+/// How far a look-through has come. Owned by its caller; gone after a crash.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Scan {
     /// Everything is tried once: what failed after so many failures has had its turn, however long that took. `None`: for as
@@ -39,10 +39,10 @@ impl Scan {
     }
 
     /// Whether something is not to be tried now: it failed lately, or has had its turn.
-    pub(crate) fn leaves_alone(&self, trouble: &Trouble, victim: Victim, now: Duration) -> bool {
+    pub(crate) fn leaves_alone(&self, retries: &RetryList, victim: Victim, now: Duration) -> bool {
         match self.once_since {
-            Some(since) => trouble.has_failed_since(victim, since),
-            None => trouble.is_shunned(victim, now),
+            Some(since) => retries.has_failed_since(victim, since),
+            None => retries.is_backed_off(victim, now),
         }
     }
 
@@ -94,7 +94,7 @@ impl Scan {
 mod tests {
     use super::*;
     use crate::recover::dirt;
-    use device::Sequence;
+    use device::Lsn;
     use store::StoreError;
 
     fn key(page: u64) -> Key {
@@ -104,7 +104,7 @@ mod tests {
     /// Dirty pages, each in a group of its own.
     fn dirty(pages: std::ops::Range<u64>, state: &mut State) {
         for page in pages {
-            let (newest, group) = (Sequence(page + 1), GroupNo(page + 1));
+            let (newest, group) = (Lsn(page + 1), GroupNo(page + 1));
             state.change(key(page), |entry| {
                 entry.write(0, b"weir");
                 entry.note(0..4, newest, group, || dirt(newest, group, Duration::ZERO, false));
@@ -120,15 +120,15 @@ mod tests {
         dirty(0..100_000, &mut state);
         // So often that each is left alone for longer than this takes.
         for page in (0..100_000).flat_map(|page| [page; 8]) {
-            state.trouble.shun(Victim::Page(key(page)), StoreError::Full, Duration::from_secs(3600));
+            state.retries.back_off(Victim::Page(key(page)), StoreError::Full, Duration::from_secs(3600));
         }
         let mut look = |state: &State, now: Duration| {
             let mut found = Vec::new();
-            scan.begin_anew_now_and_then(now, state.trouble.count());
+            scan.begin_anew_now_and_then(now, state.retries.count());
             let filter = scan;
             let reached = scan.look(state, |key| {
                 looks += 1;
-                let alone = filter.leaves_alone(&state.trouble, Victim::Page(key), now);
+                let alone = filter.leaves_alone(&state.retries, Victim::Page(key), now);
                 found.extend((!alone).then_some(key));
                 found.is_empty()
             });
@@ -151,14 +151,14 @@ mod tests {
     fn all_have_their_turn_once_however_long_each_takes() {
         let (mut state, mut now) = (State::new(), Duration::ZERO);
         dirty(0..3 * LOOKS_MAX as u64, &mut state);
-        state.trouble.shun(Victim::Page(key(5)), StoreError::Full, now);
-        let mut scan = Scan::once(state.trouble.failures());
+        state.retries.back_off(Victim::Page(key(5)), StoreError::Full, now);
+        let mut scan = Scan::once(state.retries.failures());
         let mut tried = Vec::new();
         loop {
             let mut found = Vec::new();
             let filter = scan;
             let reached = scan.look(&state, |key| {
-                if !filter.leaves_alone(&state.trouble, Victim::Page(key), now) {
+                if !filter.leaves_alone(&state.retries, Victim::Page(key), now) {
                     found.push(key);
                 }
                 found.len() < 256
@@ -168,7 +168,7 @@ mod tests {
             }
             // Far longer than anything is left alone otherwise.
             now += Duration::from_secs(3600);
-            found.iter().for_each(|&key| state.trouble.shun(Victim::Page(key), StoreError::Full, now));
+            found.iter().for_each(|&key| state.retries.back_off(Victim::Page(key), StoreError::Full, now));
             tried.extend(found);
         }
         assert_eq!(tried, (0..3 * LOOKS_MAX as u64).map(key).collect::<Vec<_>>());

@@ -4,12 +4,12 @@
 //! A page is data if a change of it is being written back, or if the store holds it and no newer cut takes it away. So
 //! memory is looked at first, and the store after it: a page that is written back meanwhile is seen in one of the two.
 
-use crate::cache::{Core, Task, Then};
+use crate::cache::{Completion, Core, Task};
 use crate::commit::Completions;
 use crate::cut::PendingCut;
 use crate::error::CacheError;
 use crate::state::State;
-use device::{ObjectId, PageNo, Sequence};
+use device::{Lsn, ObjectId, PageNo};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ struct Seek {
     /// What is still to be looked at.
     left: Range<PageNo>,
     wanted: Wanted,
-    then: Then<Option<PageNo>>,
+    then: Completion<Option<PageNo>>,
 }
 
 impl Seeks {
@@ -80,8 +80,8 @@ impl Memory {
     }
 
     /// Whether a page that the store holds with this page LSN is a hole by now.
-    fn is_cut(&self, page: PageNo, page_lsn: Sequence) -> bool {
-        self.cuts.iter().any(|cut| cut.from <= page && page < cut.to && page_lsn < cut.sequence)
+    fn is_cut(&self, page: PageNo, page_lsn: Lsn) -> bool {
+        self.cuts.iter().any(|cut| cut.from <= page && page < cut.to && page_lsn < cut.lsn)
     }
 
     /// The pages with data below the place where both memory and the store were looked at, and that place.
@@ -108,14 +108,14 @@ fn first(data: &BTreeSet<PageNo>, looked: Range<PageNo>, wanted: Wanted) -> Opti
 }
 
 impl Core {
-    /// Always answered by a worker, never in the caller's own call: whoever asks again from its completion does not
+    /// Always answered by a worker, never in the caller's own call: a caller that asks again from its completion does not
     /// pile up calls.
     pub(crate) fn seek(
         self: &Arc<Core>,
         object: ObjectId,
         pages: Range<PageNo>,
         wanted: Wanted,
-        then: Then<Option<PageNo>>,
+        then: Completion<Option<PageNo>>,
     ) {
         let mut state = self.state();
         if state.stopping {
@@ -168,7 +168,7 @@ impl Core {
         Ok(found)
     }
 
-    /// Fails every seek that waits: nobody will answer it any more.
+    /// Fails every seek that waits: it will not be answered any more.
     pub(crate) fn refuse_seeks(&self, state: &mut State, completions: &mut Completions) {
         for Seek { then, .. } in state.seeks.queue.drain(..) {
             completions.push(move || then(Err(CacheError::Stopping)));

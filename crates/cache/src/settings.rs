@@ -84,7 +84,7 @@ impl Cost {
 pub enum FetchMode {
     /// A write to an absent page waits for the page, as other file systems do: the baseline.
     Blocking,
-    /// A page is fetched when somebody reads what its delta does not cover, or when it is written back.
+    /// A page is fetched when a reader asks for what its delta does not cover, or when it is written back.
     #[default]
     Lazy,
 }
@@ -98,11 +98,11 @@ pub struct Settings {
     pub memory_bytes_max: u64,
     /// Of these, how much may be newer than the store. Beyond half of it pages are written back; at all of it writers wait.
     pub dirty_bytes_max: u64,
-    /// What nobody synced is durable after this long.
+    /// What was not synced is durable after this long.
     pub commit_interval: Duration,
     /// How far the store may lag behind the oldest change that is not stored.
     pub dirty_age_max: Duration,
-    /// How long writers who find no space wait while nothing can be written back, before they get the store's error.
+    /// How long writers that find no space wait while nothing can be written back, before they get the store's error.
     pub store_patience: Duration,
     /// Where a commit takes less than this (as measured), a sync makes it in its own thread: handing it over would
     /// take longer. Zero: never.

@@ -1,19 +1,19 @@
 //! The page table, its indexes, and the cuts that have not been written back: everything under the cache's one lock.
 
-use crate::admit::Gate;
+use crate::admit::AdmissionQueue;
 use crate::commit::Syncs;
 use crate::cut::PendingCut;
 use crate::gather::Index;
-use crate::page::{Body, Entry, FlightNo};
+use crate::page::{Body, Entry, FetchNo};
 use crate::read::Reads;
 use crate::rescue::Rescue;
+use crate::retry::RetryList;
 use crate::seek::Seeks;
 use crate::settings::Settings;
 use crate::status::Counters;
 use crate::table::{Pages, Table};
-use crate::trouble::Trouble;
 use buffer::{BufferError, GroupNo};
-use device::{BLOCK_BYTES, ObjectId, PageNo, Sequence};
+use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -39,22 +39,22 @@ pub(crate) struct State {
     sweep: VecDeque<Key>,
     /// Pages that were cut, dirty ones and those waited for made neither. Nothing finds them; they take memory until they are
     /// cleared.
-    pub(crate) leftovers: VecDeque<Pages>,
+    pub(crate) discarded: VecDeque<Pages>,
     /// Oldest first within each object.
     pub(crate) cuts: BTreeMap<ObjectId, Vec<PendingCut>>,
     /// How many there are in all.
     pub(crate) cuts_pending: usize,
     /// From which page on the store must be asked whether pages that were found in the buffer are stored; `None` once it was
     /// asked about all.
-    pub(crate) unasked: Option<Key>,
+    pub(crate) recovery_cursor: Option<Key>,
     pub(crate) memory_bytes: u64,
     pub(crate) dirty_bytes: u64,
-    pub(crate) flights: u64,
+    pub(crate) fetches: u64,
     pub(crate) reads: Reads,
     pub(crate) seeks: Seeks,
     pub(crate) syncs: Syncs,
-    pub(crate) gate: Gate,
-    pub(crate) trouble: Trouble,
+    pub(crate) admission: AdmissionQueue,
+    pub(crate) retries: RetryList,
     pub(crate) counters: Counters,
     /// When freeing what deleted volumes held may be tried again.
     pub(crate) free_not_before: Duration,
@@ -70,21 +70,21 @@ impl State {
     pub(crate) fn new() -> State {
         State {
             table: Table::default(),
-            leftovers: VecDeque::new(),
+            discarded: VecDeque::new(),
             by_group: BTreeSet::new(),
             by_write: VecDeque::new(),
             sweep: VecDeque::new(),
             cuts: BTreeMap::new(),
-            unasked: None,
+            recovery_cursor: None,
             cuts_pending: 0,
             memory_bytes: 0,
             dirty_bytes: 0,
-            flights: 0,
+            fetches: 0,
             reads: Reads::default(),
             seeks: Seeks::default(),
             syncs: Syncs::default(),
-            gate: Gate::default(),
-            trouble: Trouble::default(),
+            admission: AdmissionQueue::default(),
+            retries: RetryList::default(),
             counters: Counters::default(),
             free_not_before: Duration::ZERO,
             allocate_not_before: Duration::ZERO,
@@ -169,7 +169,7 @@ impl State {
             entry.queued = entry.dirt.as_ref().map(|dirt| dirt.newest);
             Some((entry.queued?, key))
         });
-        let mut dirty: Vec<(Sequence, Key)> = dirty.collect();
+        let mut dirty: Vec<(Lsn, Key)> = dirty.collect();
         dirty.sort_unstable();
         self.by_write = dirty.into_iter().map(|(_, key)| key).collect();
     }
@@ -248,7 +248,7 @@ impl State {
     pub(crate) fn evict(&mut self, settings: &Settings) {
         let mut looks = EVICT_LOOKS;
         if self.memory_bytes > settings.memory_bytes_max {
-            looks -= self.clear_leftovers(looks).len();
+            looks -= self.clear_discarded(looks).len();
         }
         while self.memory_bytes > settings.memory_bytes_max && looks > 0 {
             looks -= 1;
@@ -275,9 +275,9 @@ impl State {
     }
 
     /// A number for a new fetch.
-    pub(crate) fn next_flight(&mut self) -> FlightNo {
-        self.flights += 1;
-        FlightNo(self.flights)
+    pub(crate) fn next_fetch(&mut self) -> FetchNo {
+        self.fetches += 1;
+        FetchNo(self.fetches)
     }
 }
 

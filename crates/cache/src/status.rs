@@ -1,6 +1,6 @@
 //! What the cache tells about itself.
 
-use device::{ObjectId, PageNo, Sequence};
+use device::{Lsn, ObjectId, PageNo};
 use std::time::Duration;
 
 /// Events since the mount.
@@ -10,13 +10,13 @@ pub struct Counters {
     pub transactions: u64,
     /// Page changes among them that touched a page whose bytes were not in memory.
     pub writes_to_absent_pages: u64,
-    /// Pages read from the store's device because somebody read them.
+    /// Pages read from the store's device because a reader asked for them.
     pub fetched_for_reads: u64,
     /// Pages read from the store's device because a writer waited for them; only in blocking mode.
     pub fetched_for_writes: u64,
     /// Pages read from the store's device to write a partly written page back.
     pub fetched_for_write_back: u64,
-    /// Pages read from the store's device because somebody reads an object in order and will come to them.
+    /// Pages read from the store's device because a reader reads an object in order and will come to them.
     pub fetched_ahead: u64,
     /// Reads, writes and flushes of the store's device that a sync had to wait for.
     pub store_io_for_syncs: u64,
@@ -57,9 +57,9 @@ pub struct Status {
     /// Events since the mount.
     pub counters: Counters,
     /// The newest change.
-    pub applied: Sequence,
+    pub applied: Lsn,
     /// The newest change that survives a crash.
-    pub durable: Sequence,
+    pub durable: Lsn,
     /// Pages newer than the store.
     pub dirty_pages: u64,
     /// Memory that these take, in bytes, about.
@@ -78,7 +78,7 @@ pub struct Status {
     pub parked_syncs: u64,
     /// Operations waiting for space.
     pub parked_admissions: u64,
-    /// Pages that somebody waits for and that are queued for a fetch, and pages on their way in one.
+    /// Pages that a reader waits for and that are queued for a fetch, and pages on their way in one.
     pub fetching: u64,
     /// The buffer's log, in bytes.
     pub buffer_bytes: u64,
@@ -92,7 +92,7 @@ pub struct Status {
     pub left_out: u64,
     /// Why there is no such volume yet; it is tried again.
     pub not_rescued: Option<String>,
-    /// Why nothing is written back, if so. Writers who find no space get this error.
+    /// Why nothing is written back, if so. Writers that find no space get this error.
     pub stalled: Option<String>,
     /// How many pages and cuts could not be written back when they were last tried. They stay in the buffer.
     pub stuck_count: u64,

@@ -3,7 +3,7 @@
 //! 1. Ordinary write-back, until little is dirty or as much was written back as was dirty at the beginning.
 //! 2. The moment: under one hold of the lock, every dirty page and every cut is frozen as it is. What is written from
 //!    here on is newer than the copy.
-//! 3. What is frozen becomes durable in the buffer, then is written back; nothing newer is meanwhile, as nobody else has
+//! 3. What is frozen becomes durable in the buffer, then is written back; nothing newer is meanwhile, as no other thread has
 //!    the turn to write back.
 //! 4. One note in the store makes the copy.
 //!
@@ -18,7 +18,7 @@ use crate::rescue::{RESCUED, UNFINISHED};
 use crate::scan::Scan;
 use crate::state::{Key, State};
 use crate::write_back::{Frozen, FrozenPage, STEP_PAGES, Why};
-use device::{Page, Sequence};
+use device::{Lsn, Page};
 use std::sync::Arc;
 use store::{Change, Found, NewVolume, StoreError, VolumeId, Want};
 
@@ -28,7 +28,7 @@ const FEW_PAGES: usize = 4096;
 /// Everything that was newer than the store at one moment.
 struct Moment {
     /// The newest change then.
-    sequence: Sequence,
+    lsn: Lsn,
     whole: Frozen,
     patches: Vec<FrozenPatch>,
 }
@@ -37,7 +37,7 @@ struct Moment {
 struct FrozenPatch {
     key: Key,
     delta: Delta,
-    newest: Sequence,
+    newest: Lsn,
 }
 
 impl Cache {
@@ -48,7 +48,7 @@ impl Cache {
     /// # Errors
     /// Those of [`Store::check_clone`](store::Store::check_clone), before anything is done; [`StoreError::Full`]; and
     /// what kept something from being written back. There is no new volume then, unless the last write to the store's log
-    /// failed: nobody knows until the next start.
+    /// failed: that is not known until the next start.
     pub fn clone_volume(&self, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
         self.core.clone_volume(new)
     }
@@ -90,10 +90,10 @@ impl Core {
         self.approach()?;
         let _turn = self.write_back_turn.lock().expect("no panic while writing back");
         self.ensure_works()?;
-        let Moment { sequence, whole, mut patches } = self.freeze_all()?;
+        let Moment { lsn, whole, mut patches } = self.freeze_all()?;
         let reserved = patches.len() as u64;
         let written = self.write_back_whole(whole).and_then(|()| {
-            if self.buffer.durable() < sequence {
+            if self.buffer.durable() < lsn {
                 self.commit_now()?;
             }
             if is_planted(PlantedBug::CloneTooEarly) {
@@ -104,7 +104,7 @@ impl Core {
         self.store.release(reserved);
         written?;
         let volume = loop {
-            match self.store_io().clone_beside_writers(self.volume, new, sequence) {
+            match self.store_io().clone_beside_writers(self.volume, new, lsn) {
                 Err(error) if error.is_full() && self.allocate_more() => {}
                 outcome => break outcome?,
             }
@@ -124,7 +124,7 @@ impl Core {
     fn approach(self: &Arc<Core>) -> Result<(), CacheError> {
         // Writers make more meanwhile: this ends all the same.
         let steps = self.state().dirty_pages() / STEP_PAGES + 1;
-        let mut scan = Scan::once(self.state().trouble.failures());
+        let mut scan = Scan::once(self.state().retries.failures());
         for _ in 0..steps {
             if self.state().dirty_pages() <= FEW_PAGES
                 || self.write_back_everything(Why::All, &mut scan)? == Progress::Idle
@@ -144,7 +144,7 @@ impl Core {
         // A patch stays dirty if it changes meanwhile, and needs its own reservation then.
         self.store.reserve(keys.iter().filter(is_patch).count() as u64)?;
         let mut moment =
-            Moment { sequence: self.buffer.appended(), whole: Frozen::default(), patches: Vec::new() };
+            Moment { lsn: self.buffer.appended(), whole: Frozen::default(), patches: Vec::new() };
         for key in keys {
             if let Some(page) = FrozenPage::begin(&mut state, key) {
                 moment.whole.pages.push(page);
@@ -236,11 +236,11 @@ impl FrozenPatch {
         Some(FrozenPatch { key, delta: delta.clone(), newest })
     }
 
-    /// Whether nothing was written to the page since, and nobody waits for it.
+    /// Whether nothing was written to the page since, and no reader waits for it.
     fn is_unchanged(&self, state: &State) -> bool {
         state.table.get(&self.key).is_some_and(|entry| {
             let same = entry.dirt.as_ref().is_some_and(|dirt| dirt.newest == self.newest);
-            same && entry.flight.is_none() && matches!(entry.body, Body::Patch(_))
+            same && entry.fetch.is_none() && matches!(entry.body, Body::Patch(_))
         })
     }
 }

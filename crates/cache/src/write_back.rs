@@ -9,11 +9,11 @@ use crate::cut::PendingCut;
 use crate::error::CacheError;
 use crate::page::{Body, Entry};
 use crate::plant::{PlantedBug, is_planted};
-use crate::read::{land, retry_ready, take_off_for_write_back};
+use crate::read::{begin_fetch_for_write_back, complete, retry_ready};
+use crate::retry::{RETRY_AFTER, Victim};
 use crate::scan::{LOOKS_MAX, Scan};
 use crate::state::{Key, State};
-use crate::trouble::{RETRY_AFTER, Victim};
-use device::{ObjectId, Sequence, SharedPage};
+use device::{Lsn, ObjectId, SharedPage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub(crate) struct WriteBack {
 pub(crate) enum Why {
     /// Only what limits and ages ask for.
     Due,
-    /// Everything, because somebody waits for space.
+    /// Everything, because an operation waits for space.
     Space,
     /// Everything, because the mount ends or a copy is made.
     All,
@@ -79,13 +79,13 @@ impl Frozen {
     /// Neighbours next to each other; cuts in the one order.
     pub(crate) fn sort(&mut self) {
         self.pages.sort_by_key(|page| page.key);
-        self.cuts.sort_by_key(|(_, cut)| cut.sequence);
+        self.cuts.sort_by_key(|(_, cut)| cut.lsn);
     }
 
     /// What stands at `index` of the vector.
     fn victim(&self, index: usize) -> Victim {
         match self.cuts.get(index) {
-            Some((object, cut)) => Victim::Cut(*object, cut.sequence),
+            Some((object, cut)) => Victim::Cut(*object, cut.lsn),
             None => Victim::Page(self.pages[index - self.cuts.len()].key),
         }
     }
@@ -94,7 +94,7 @@ impl Frozen {
 pub(crate) struct FrozenPage {
     key: Key,
     page: SharedPage,
-    newest: Sequence,
+    newest: Lsn,
     reserved: bool,
 }
 
@@ -152,7 +152,7 @@ impl Core {
         let is_over = scan.is_over(reached_newest, found);
         if !found {
             // Where nothing is stuck, a look at more of the queue of dirty pages finds some.
-            if is_over && pages.is_empty() && self.state().trouble.first().is_some() {
+            if is_over && pages.is_empty() && self.state().retries.first().is_some() {
                 turn.not_before = now + LOOK_AGAIN;
             }
             return Ok(if is_over { idle } else { Progress::Worked });
@@ -165,10 +165,10 @@ impl Core {
             Err(error) => {
                 turn.not_before = now + RETRY_AFTER;
                 scan.begin_anew();
-                state.trouble.failed(error.clone(), now);
+                state.retries.failed(error.clone(), now);
                 // No more is owed of the cleaning when nothing can be written.
-                if state.trouble.needs_space() && !state.gate.exhausted {
-                    state.gate.wants_space = true;
+                if state.retries.needs_space() && !state.admission.exhausted {
+                    state.admission.wants_space = true;
                     self.wake(Task::Checkpoint);
                 }
                 return Err(error);
@@ -177,9 +177,9 @@ impl Core {
         let some_stored = refused.len() < tried;
         stuck.extend(refused);
         if !some_stored && let Some((_, error)) = stuck.first() {
-            state.trouble.failed(error.clone().into(), now);
+            state.retries.failed(error.clone().into(), now);
         }
-        stuck.into_iter().for_each(|(victim, error)| state.trouble.shun(victim, error, now));
+        stuck.into_iter().for_each(|(victim, error)| state.retries.back_off(victim, error, now));
         Ok(Progress::Worked)
     }
 
@@ -190,11 +190,11 @@ impl Core {
         }
         turn.swept = now;
         let mut state = self.state();
-        let State { trouble, table, cuts, .. } = &mut *state;
-        trouble.keep(|victim| match victim {
+        let State { retries, table, cuts, .. } = &mut *state;
+        retries.keep(|victim| match victim {
             Victim::Page(key) => table.get(key).is_some_and(|entry| entry.group().is_some()),
-            Victim::Cut(object, sequence) => {
-                cuts.get(object).is_some_and(|cuts| cuts.iter().any(|cut| cut.sequence == *sequence))
+            Victim::Cut(object, lsn) => {
+                cuts.get(object).is_some_and(|cuts| cuts.iter().any(|cut| cut.lsn == *lsn))
             }
         });
     }
@@ -209,13 +209,13 @@ impl Core {
     /// The same, but for age, which the worker looks at by itself.
     pub(crate) fn write_back_pressed(&self, state: &State) -> bool {
         state.failed.is_none()
-            && (state.unasked.is_some()
+            && (state.recovery_cursor.is_some()
                 || self.buffer_is_half_full()
                 || state.dirty_bytes > self.settings.dirty_bytes_max / 2
                 || state.cuts_pending > CUTS_MAX
                 || (state.cuts_pending > 0 && self.store.is_known_full_below())
                 // Unless they get space by asking for it below.
-                || (state.gate.is_waiting() && state.is_dirty() && !self.store.may_allocate()))
+                || (state.admission.is_waiting() && state.is_dirty() && !self.store.may_allocate()))
     }
 
     pub(crate) fn buffer_is_half_full(&self) -> bool {
@@ -235,9 +235,9 @@ impl Core {
         }
         let crowded = state.dirty_bytes > self.settings.dirty_bytes_max / 2;
         let limit = self.step_pages(why);
-        scan.begin_anew_now_and_then(now, state.trouble.count());
+        scan.begin_anew_now_and_then(now, state.retries.count());
         let filter = *scan;
-        let free = |state: &State, key: &Key| !filter.leaves_alone(&state.trouble, Victim::Page(*key), now);
+        let free = |state: &State, key: &Key| !filter.leaves_alone(&state.retries, Victim::Page(*key), now);
         let mut pages = BTreeSet::new();
         // False once there are enough.
         let mut take = |state: &State, seed: Key| {
@@ -261,7 +261,7 @@ impl Core {
         Some(Victims { pages: pages.into_iter().collect(), reached_newest })
     }
 
-    /// Pages of one step: no more than are paid for with less than a segment's cleaning, where somebody may wait for them.
+    /// Pages of one step: no more than are paid for with less than a segment's cleaning, where a writer may wait for them.
     fn step_pages(&self, why: Why) -> usize {
         match why {
             Why::Due | Why::Space => self.store.pages_together().min(STEP_PAGES as u64) as usize,
@@ -277,16 +277,16 @@ impl Core {
         };
         let mut needed: Vec<Key> = victims.iter().filter(|key| patched(&state, key)).copied().collect();
         needed.sort();
-        let flights: Vec<_> =
-            needed.into_iter().filter_map(|key| take_off_for_write_back(&mut state, key)).collect();
+        let fetches: Vec<_> =
+            needed.into_iter().filter_map(|key| begin_fetch_for_write_back(&mut state, key)).collect();
         drop(state);
-        if flights.is_empty() {
+        if fetches.is_empty() {
             return Vec::new();
         }
-        let wants = self.fetch(&flights);
+        let wants = self.fetch(&fetches);
         let mut completions = Completions::default();
         let mut state = self.state();
-        let unreadable = land(&mut state, flights, wants);
+        let unreadable = complete(&mut state, fetches, wants);
         retry_ready(&mut state, &mut completions);
         drop(state);
         completions.deliver();
@@ -304,21 +304,21 @@ impl Core {
         }
         let cuts = state.cuts.iter().flat_map(|(&object, cuts)| cuts.iter().map(move |&cut| (object, cut)));
         let free = |&(object, cut): &(ObjectId, PendingCut)| {
-            !scan.leaves_alone(&state.trouble, Victim::Cut(object, cut.sequence), now)
+            !scan.leaves_alone(&state.retries, Victim::Cut(object, cut.lsn), now)
         };
         frozen.cuts = cuts.filter(free).collect();
         frozen.sort();
         frozen
     }
 
-    /// Makes what is frozen durable in the buffer, then in the store, forgets what nobody needs any more, and lets in those who
+    /// Makes what is frozen durable in the buffer, then in the store, forgets what is not needed any more, and lets in those that
     /// waited for that. Returns what the store could not take.
     pub(crate) fn write_frozen(
         self: &Arc<Core>,
         frozen: Frozen,
     ) -> Result<Vec<(Victim, StoreError)>, CacheError> {
         let pages = frozen.pages.iter().map(|page| page.newest);
-        let newest = pages.chain(frozen.cuts.iter().map(|(_, cut)| cut.sequence)).max().unwrap_or_default();
+        let newest = pages.chain(frozen.cuts.iter().map(|(_, cut)| cut.lsn)).max().unwrap_or_default();
         let is_durable = self.buffer.durable() >= newest || is_planted(PlantedBug::StoredBeforeDurable);
         let durable = if !is_durable { self.commit_now().map(drop) } else { Ok(()) };
         let outcome = durable.and_then(|()| Ok(self.store_frozen(&frozen)?));
@@ -334,14 +334,14 @@ impl Core {
             }
         };
         if refused.len() < frozen.len() {
-            state.trouble.worked();
+            state.retries.worked();
         }
         self.forget(&mut state, &frozen, &refused);
         state.evict(&self.settings);
         // Under the same hold of the lock: another thread that let them in might be kept from telling them, for as long as it has
         // no processor, while this one made more space, and had more cleaned for it.
         let mut completions = Completions::default();
-        self.pump(&mut state, &mut completions);
+        self.admit_waiting(&mut state, &mut completions);
         drop(state);
         completions.deliver();
         self.wake(Task::Commit);
@@ -420,7 +420,7 @@ impl Core {
     fn forget(&self, state: &mut State, frozen: &Frozen, refused: &BTreeMap<usize, StoreError>) {
         let mut cuts = 0;
         let is_stored = |index: &usize| !refused.contains_key(index);
-        (0..frozen.len()).filter(is_stored).for_each(|index| state.trouble.stored(frozen.victim(index)));
+        (0..frozen.len()).filter(is_stored).for_each(|index| state.retries.stored(frozen.victim(index)));
         for (index, (object, cut)) in frozen.cuts.iter().enumerate() {
             if !is_stored(&index) {
                 continue;
@@ -428,7 +428,7 @@ impl Core {
             cuts += 1;
             if let Some(pending) = state.cuts.get_mut(object) {
                 let before = pending.len();
-                pending.retain(|one| one.sequence != cut.sequence);
+                pending.retain(|one| one.lsn != cut.lsn);
                 state.cuts_pending -= before - pending.len();
                 if pending.is_empty() {
                     state.cuts.remove(object);
@@ -437,7 +437,7 @@ impl Core {
         }
         state.counters.cuts_stored += cuts;
         state.counters.pages_stored += (frozen.len() - refused.len()) as u64 - cuts;
-        state.gate.exhausted = false;
+        state.admission.exhausted = false;
         self.release_groups(state);
     }
 
@@ -445,8 +445,8 @@ impl Core {
     pub(crate) fn release_groups(&self, state: &mut State) {
         let needed = state.oldest_group().unwrap_or(self.buffer.groups().end);
         self.buffer.release(needed, self.store.durable_batch());
-        // The space is used again after the next commit only; somebody may be waiting for it.
-        state.syncs.commit_wanted |= state.gate.is_waiting() || self.buffer_is_half_full();
+        // The space is used again after the next commit only; a writer may be waiting for it.
+        state.syncs.commit_wanted |= state.admission.is_waiting() || self.buffer_is_half_full();
     }
 
     pub(crate) fn write_back_step(self: &Arc<Core>) -> Progress {
@@ -468,8 +468,8 @@ impl Core {
         let mut state = self.state();
         let (now, patience) = (self.clock.monotonic(), self.settings.store_patience);
         let worked = progress == Progress::Worked;
-        if state.gate.is_waiting() && (worked || state.trouble.no_space(now, patience).is_some()) {
-            self.pump(&mut state, &mut completions);
+        if state.admission.is_waiting() && (worked || state.retries.no_space(now, patience).is_some()) {
+            self.admit_waiting(&mut state, &mut completions);
         }
         drop(state);
         completions.deliver();
@@ -492,7 +492,7 @@ fn vector(frozen: &Frozen) -> Vec<Change> {
 /// What the store is asked for, for one cut.
 pub(crate) fn cut_change(object: ObjectId, cut: PendingCut) -> Change {
     match cut.whole_object {
-        true => Change::Delete { object, sequence: cut.sequence },
-        false => Change::Cut { object, pages: cut.from..cut.to, sequence: cut.sequence },
+        true => Change::Delete { object, lsn: cut.lsn },
+        false => Change::Cut { object, pages: cut.from..cut.to, lsn: cut.lsn },
     }
 }

@@ -24,8 +24,8 @@ fn cache(memory_bytes_max: u64) -> Cache {
 fn apply(cache: &Cache, change: Change<'_>) {
     let (changes, slot) = ([change], Slot::new());
     cache.admit(Cost::of(&changes), slot.then());
-    let mut credit = slot.take().expect("at once").expect("space");
-    cache.apply(&mut credit, &changes).expect("space");
+    let mut reservation = slot.take().expect("at once").expect("space");
+    cache.apply(&mut reservation, &changes).expect("space");
 }
 
 /// Reads a page, doing nothing else than reading.

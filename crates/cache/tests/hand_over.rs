@@ -29,25 +29,25 @@ mod shipped {
     pub(crate) mod recover;
     pub(crate) mod relog;
     pub(crate) mod rescue;
+    pub(crate) mod retry;
     pub(crate) mod scan;
     pub(crate) mod seek;
     pub(crate) mod settings;
     pub(crate) mod state;
     pub(crate) mod status;
     pub(crate) mod table;
-    pub(crate) mod trouble;
     pub(crate) mod volume;
     pub(crate) mod write_back;
 }
 use shipped::*;
 
 // As `src/lib.rs` has them.
-use crate::cache::{Cache, Progress, Task, Then};
+use crate::cache::{Cache, Completion, Progress, Task};
 use crate::settings::{Change, Cost, FetchMode, Settings};
 
 use ::buffer::Buffer;
 use ::store::{Layout, Store};
-use device::{Clock, ObjectId, Sequence, StoreId};
+use device::{Clock, Lsn, ObjectId, StoreId};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::RandomScheduler;
 use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -105,23 +105,22 @@ impl Clock for Ticking {
     }
 }
 
-/// Whether a buffer would have this sequence if the power failed now.
-fn survives(buffer: &SimDisk, sequence: Sequence) -> bool {
+/// Whether a buffer would have this LSN if the power failed now.
+fn survives(buffer: &SimDisk, lsn: Lsn) -> bool {
     let left = buffer.fork(&Power::new(), thread_rng().r#gen());
     left.set_faults(Faults::default());
     left.crash();
     let mut found = false;
-    let recovered =
-        Buffer::open(left, ID, &mut |group| found |= group.iter().any(|one| one.first == sequence));
+    let recovered = Buffer::open(left, ID, &mut |group| found |= group.iter().any(|one| one.first == lsn));
     recovered.expect("what a crash leaves is a buffer");
     found
 }
 
 /// How a client asks for durability.
-type Ask = fn(&Cache, Then<()>);
+type Ask = fn(&Cache, Completion<()>);
 
 /// The wrong way: who finds another at it leaves it to the other, whose commit may have begun before.
-fn left_to_the_other(cache: &Cache, then: Then<()>) {
+fn left_to_the_other(cache: &Cache, then: Completion<()>) {
     let mut state = cache.core.state();
     let alone = state.syncs.park(cache.core.buffer.appended(), then);
     drop(state);
@@ -131,13 +130,13 @@ fn left_to_the_other(cache: &Cache, then: Then<()>) {
 }
 
 /// The wrong way: whichever commit ends next tells who waits, also one that began before the change.
-fn told_by_any_commit(cache: &Cache, then: Then<()>) {
+fn told_by_any_commit(cache: &Cache, then: Completion<()>) {
     let mut state = cache.core.state();
     if let Some(why) = state.failed.clone() {
         drop(state);
         return then(Err(why.into()));
     }
-    state.syncs.park(Sequence(0), then);
+    state.syncs.park(Lsn(0), then);
     let stopping = state.stopping;
     drop(state);
     cache.core.wake(Task::Commit);
@@ -151,8 +150,8 @@ fn client(number: u64, cache: &Cache, buffer: &Arc<SimDisk>, sync: Ask) {
     let object = ObjectId { slot: number, generation: 1 };
     for offset in 0..SYNCS_EACH {
         let change = Change::Write { object, offset, bytes: b"w" };
-        let Ok(Some(mut credit)) = cache.admit_at_once(Cost::of(&[change])) else { return };
-        let Ok(sequence) = cache.apply(&mut credit, &[change]) else { return };
+        let Ok(Some(mut reservation)) = cache.admit_at_once(Cost::of(&[change])) else { return };
+        let Ok(lsn) = cache.apply(&mut reservation, &[change]) else { return };
         // Others may commit, or stop, before it asks.
         let pause = if thread_rng().gen_bool(0.75) { 0 } else { thread_rng().gen_range(0..300) };
         (0..pause).for_each(|_| thread::yield_now());
@@ -161,10 +160,7 @@ fn client(number: u64, cache: &Cache, buffer: &Arc<SimDisk>, sync: Ask) {
         sync(
             cache,
             Box::new(move |outcome| {
-                assert!(
-                    outcome.is_err() || survives(&buffer, sequence),
-                    "told that it is durable, and it is not"
-                );
+                assert!(outcome.is_err() || survives(&buffer, lsn), "told that it is durable, and it is not");
                 let _ = sender.send(());
             }),
         );

@@ -3,7 +3,7 @@
 
 mod common;
 
-use cache::{Cache, Change, Cost, Credit, Progress, Task};
+use cache::{Cache, Change, Cost, Progress, Reservation, Task};
 use common::{Machine, Run, Slot};
 use device::{BLOCK_BYTES, ObjectId, Random};
 use std::time::Duration;
@@ -80,11 +80,11 @@ fn a_buffer_full_of_what_is_stored_already_is_free_after_a_restart() {
     let write = |cache: &Cache, page: u64, count: usize| {
         let bytes = vec![7; count * BLOCK_BYTES];
         let changes = [Change::Write { object, offset: page * BLOCK_BYTES as u64, bytes: &bytes }];
-        let slot: Slot<Credit> = Slot::new();
+        let slot: Slot<Reservation> = Slot::new();
         cache.admit(Cost::of(&changes), slot.then());
-        let credit = slot.take().unwrap_or_else(|| slot.wait(&machine, cache, &mut Random::new(page)));
-        let mut credit = credit.expect("space, sooner or later");
-        cache.apply(&mut credit, &changes).expect("power");
+        let reservation = slot.take().unwrap_or_else(|| slot.wait(&machine, cache, &mut Random::new(page)));
+        let mut reservation = reservation.expect("space, sooner or later");
+        cache.apply(&mut reservation, &changes).expect("power");
     };
     // Until the buffer is so full that a writer would have to wait.
     let has_space = |cache: &Cache| cache.status().buffer_free_bytes > cache.status().buffer_bytes / 7;
@@ -126,8 +126,8 @@ fn a_start_tells_how_many_transactions_it_found_and_their_pages_keep_their_space
     for page in 0..30 {
         let bytes = [page as u8 + 1; 100];
         let changes = [Change::Write { object, offset: page * BLOCK_BYTES as u64 + 50, bytes: &bytes }];
-        let mut credit = cache.admit_at_once(Cost::of(&changes)).expect("power").expect("space");
-        cache.apply(&mut credit, &changes).expect("power");
+        let mut reservation = cache.admit_at_once(Cost::of(&changes)).expect("power").expect("space");
+        cache.apply(&mut reservation, &changes).expect("power");
     }
     let slot = Slot::new();
     cache.sync(slot.then());

@@ -2,7 +2,7 @@
 
 mod common;
 
-use cache::{Cache, CacheError, Change, Cost, Credit, Progress, Settings, Task, Then};
+use cache::{Cache, CacheError, Change, Completion, Cost, Progress, Reservation, Settings, Task};
 use common::Disks;
 use device::{BLOCK_BYTES, Clock, Device, ObjectId};
 use sim::{Faults, SimClock};
@@ -41,10 +41,10 @@ impl Machine {
     }
 
     fn apply(&self, cache: &Cache, cost: Cost, changes: &[Change<'_>]) -> Result<(), CacheError> {
-        let admitted: Answer<Credit> = Answer::default();
+        let admitted: Answer<Reservation> = Answer::default();
         cache.admit(cost, admitted.then());
-        let mut credit = self.wait(cache, &admitted)?;
-        cache.apply(&mut credit, changes).map(drop)
+        let mut reservation = self.wait(cache, &admitted)?;
+        cache.apply(&mut reservation, changes).map(drop)
     }
 
     fn sync(&self, cache: &Cache) {
@@ -76,7 +76,7 @@ impl<T> Default for Answer<T> {
 }
 
 impl<T: Send + 'static> Answer<T> {
-    fn then(&self) -> Then<T> {
+    fn then(&self) -> Completion<T> {
         let slot = self.0.clone();
         Box::new(move |outcome| *slot.lock().expect("one thread") = Some(outcome))
     }
@@ -113,8 +113,8 @@ fn what_a_cut_made_unneeded_stays_in_the_buffer_until_the_cut_is_durable() {
                     Change::Write { object: marker, offset: 0, bytes: &[9; 100] },
                 ]
             };
-            let enter = move |credit: Result<Credit, CacheError>| {
-                applying.apply(&mut credit.expect("space"), &changes()).expect("power");
+            let enter = move |reservation: Result<Reservation, CacheError>| {
+                applying.apply(&mut reservation.expect("space"), &changes()).expect("power");
             };
             inner.admit(Cost::of(&changes()), Box::new(enter));
         }));
@@ -155,18 +155,18 @@ fn a_writer_who_waits_for_dirty_pages_is_let_in_by_the_thread_that_writes_them_b
             let changes = [Change::Write { object: object(1), offset: page * 4096, bytes: &[1; 4096] }];
             let told = Arc::new(Mutex::new(None));
             let slot = told.clone();
-            let tell = move |credit: Result<Credit, CacheError>| {
-                *slot.lock().expect("no panic") = Some((credit, std::thread::current().id()));
+            let tell = move |reservation: Result<Reservation, CacheError>| {
+                *slot.lock().expect("no panic") = Some((reservation, std::thread::current().id()));
             };
             cache.admit(Cost::of(&changes), Box::new(tell));
             let waits = told.lock().expect("no panic").is_none();
             while told.lock().expect("no panic").is_none() {
                 cache.step(Task::WriteBack);
             }
-            let (credit, by) = told.lock().expect("no panic").take().expect("an answer");
+            let (reservation, by) = told.lock().expect("no panic").take().expect("an answer");
             waited += u64::from(waits);
             told_by_committer += u64::from(waits && by != here);
-            cache.apply(&mut credit.expect("space"), &changes).expect("power");
+            cache.apply(&mut reservation.expect("space"), &changes).expect("power");
         }
         done.store(true, Ordering::Relaxed);
         committer.join().expect("no panic");
@@ -210,8 +210,8 @@ fn a_page_written_again_while_it_fails_to_be_written_back_keeps_one_reservation_
         cache.sync(Box::new(move |_| {
             let applying = inner.clone();
             let changes = move || [Change::Write { object: object(1), offset: 200, bytes: &[2; 100] }];
-            let enter = move |credit: Result<Credit, CacheError>| {
-                applying.apply(&mut credit.expect("space"), &changes()).expect("power");
+            let enter = move |reservation: Result<Reservation, CacheError>| {
+                applying.apply(&mut reservation.expect("space"), &changes()).expect("power");
             };
             inner.admit(Cost::of(&changes()), Box::new(enter));
         }));
@@ -307,13 +307,13 @@ fn soon(what: impl Fn() -> bool) -> bool {
 fn what_nobody_synced_is_durable_after_the_interval_however_long_the_committer_may_sleep() {
     with_committer(Duration::from_millis(50), |cache| {
         for round in 1..4 {
-            let admitted: Answer<Credit> = Answer::default();
+            let admitted: Answer<Reservation> = Answer::default();
             let changes = [Change::Write { object: object(1), offset: 0, bytes: &[round; 10] }];
             cache.admit(Cost::of(&changes), admitted.then());
-            let mut credit = admitted.take().expect("space at once").expect("space");
-            let sequence = cache.apply(&mut credit, &changes).expect("power");
-            drop(credit);
-            assert!(soon(|| cache.status().durable >= sequence), "{:?}", cache.status());
+            let mut reservation = admitted.take().expect("space at once").expect("space");
+            let lsn = cache.apply(&mut reservation, &changes).expect("power");
+            drop(reservation);
+            assert!(soon(|| cache.status().durable >= lsn), "{:?}", cache.status());
         }
     });
 }
@@ -325,10 +325,10 @@ fn space_that_is_given_back_unused_lets_the_next_one_in() {
         let cost = Cost { pages: 1, bytes: most, records: 1, frees: false };
         let mut inside = Vec::new();
         let parked = loop {
-            let admitted: Answer<Credit> = Answer::default();
+            let admitted: Answer<Reservation> = Answer::default();
             cache.admit(cost, admitted.then());
             match admitted.take() {
-                Some(credit) => inside.push(credit.expect("space")),
+                Some(reservation) => inside.push(reservation.expect("space")),
                 None => break admitted,
             }
         };

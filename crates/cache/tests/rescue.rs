@@ -28,8 +28,8 @@ fn live_until_failure(run: &mut Run, machine: &Machine, cache: &Cache) {
         // Not through `Run::apply`, whose steps would commit.
         let steps = run.transaction();
         let changes: Vec<Change<'_>> = steps.iter().map(change).collect();
-        let credit = cache.admit_at_once(Cost::of(&changes)).ok().flatten();
-        if credit.is_some_and(|mut credit| cache.apply(&mut credit, &changes).is_ok()) {
+        let reservation = cache.admit_at_once(Cost::of(&changes)).ok().flatten();
+        if reservation.is_some_and(|mut reservation| cache.apply(&mut reservation, &changes).is_ok()) {
             run.since.push(steps);
         } else {
             run.number_anew();
@@ -155,8 +155,8 @@ fn nothing_is_written_back_between_two_attempts_to_rescue_it() {
             let bytes = [1 + page as u8 % 200; BLOCK_BYTES];
             let changes =
                 [Change::Write { object: OBJECT, offset: page * BLOCK_BYTES as u64, bytes: &bytes }];
-            let mut credit = cache.admit_at_once(Cost::of(&changes)).expect("space").expect("space");
-            cache.apply(&mut credit, &changes).expect("space");
+            let mut reservation = cache.admit_at_once(Cost::of(&changes)).expect("space").expect("space");
+            cache.apply(&mut reservation, &changes).expect("space");
         };
         (0..PAGES).for_each(write);
         cache.sync(Box::new(|outcome| outcome.expect("both media work")));

@@ -3,7 +3,7 @@
 
 mod common;
 
-use cache::{Cache, Change, Cost, Credit, Settings, Task, Wanted};
+use cache::{Cache, Change, Cost, Reservation, Settings, Task, Wanted};
 use common::Disks;
 use device::{BLOCK_BYTES, ObjectId, PageNo, Random};
 use sim::SimClock;
@@ -49,7 +49,7 @@ impl Machine {
         &self,
         cache: &Cache,
         random: &mut Random,
-        start: impl FnOnce(cache::Then<T>),
+        start: impl FnOnce(cache::Completion<T>),
     ) -> T {
         let slot = Arc::new(Mutex::new(None));
         let into = slot.clone();
@@ -66,8 +66,9 @@ impl Machine {
 
     fn apply(&self, cache: &Cache, random: &mut Random, change: Change<'_>) {
         let changes = [change];
-        let mut credit: Credit = self.wait(cache, random, |then| cache.admit(Cost::of(&changes), then));
-        cache.apply(&mut credit, &changes).expect("space");
+        let mut reservation: Reservation =
+            self.wait(cache, random, |then| cache.admit(Cost::of(&changes), then));
+        cache.apply(&mut reservation, &changes).expect("space");
     }
 
     fn seek(&self, cache: &Cache, random: &mut Random, pages: Range<u64>, wanted: Wanted) -> Option<u64> {

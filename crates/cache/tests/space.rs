@@ -2,7 +2,7 @@
 
 mod common;
 
-use cache::{Cache, CacheError, Change, Cost, Progress, Settings, Task, Then};
+use cache::{Cache, CacheError, Change, Completion, Cost, Progress, Settings, Task};
 use common::Disks;
 use device::{BLOCK_BYTES, Clock, ObjectId, Page, PageNo, Random};
 use sim::SimClock;
@@ -48,13 +48,13 @@ impl Machine {
         each: &mut dyn FnMut(Progress),
     ) -> Result<(), CacheError> {
         let changes = [Change::Write { object, offset: page * BLOCK_BYTES as u64, bytes: &[1; BLOCK_BYTES] }];
-        let credit = self.wait(|then| self.cache.admit(Cost::of(&changes), then), each);
-        self.cache.apply(&mut credit?, &changes).map(drop)
+        let reservation = self.wait(|then| self.cache.admit(Cost::of(&changes), then), each);
+        self.cache.apply(&mut reservation?, &changes).map(drop)
     }
 
     fn wait<T: Send + 'static>(
         &self,
-        ask: impl FnOnce(Then<T>),
+        ask: impl FnOnce(Completion<T>),
         each: &mut dyn FnMut(Progress),
     ) -> Result<T, CacheError> {
         let slot = Arc::new(Mutex::new(None));
@@ -188,10 +188,10 @@ impl Machine {
         for page in 1 << 20.. {
             let bytes = [1; BLOCK_BYTES];
             let changes = [Change::Write { object: FILE, offset: page * BLOCK_BYTES as u64, bytes: &bytes }];
-            let Some(mut credit) = self.cache.admit_at_once(Cost::of(&changes)).expect("power") else {
+            let Some(mut reservation) = self.cache.admit_at_once(Cost::of(&changes)).expect("power") else {
                 return;
             };
-            self.cache.apply(&mut credit, &changes).expect("power");
+            self.cache.apply(&mut reservation, &changes).expect("power");
         }
     }
 
@@ -227,8 +227,8 @@ fn what_gives_space_back_is_granted_space_that_there_is_not() {
     for page in 0..10 {
         let changes = [Change::Zero { object: FILE, offset: page * BLOCK_BYTES as u64, len: 100 }];
         let cost = Cost { frees: true, ..Cost::of(&changes) };
-        let mut credit = machine.cache.admit_at_once(cost).expect("power").expect("a reserve");
-        machine.cache.apply(&mut credit, &changes).expect("power");
+        let mut reservation = machine.cache.admit_at_once(cost).expect("power").expect("a reserve");
+        machine.cache.apply(&mut reservation, &changes).expect("power");
     }
     assert_eq!(machine.assert_all_is_reserved(), dirty + 10);
     let more = [Change::Write { object: FILE, offset: 0, bytes: &[1] }];
@@ -254,7 +254,7 @@ impl Machine {
     /// Uses up free segments behind the cache's back, as many short lives with a crash each may do.
     fn use_up_free_segments(&self, mut page: impl FnMut() -> u64) {
         let store = self.cache.store();
-        let page_lsn = store.newest_sequence();
+        let page_lsn = store.newest_lsn();
         let full = std::iter::repeat_with(|| {
             let bytes = Arc::new(Box::new(Page([3; BLOCK_BYTES])));
             store.apply(&[store::Change::Write { object: OTHER_FILE, page: PageNo(page()), bytes, page_lsn }])
@@ -306,8 +306,8 @@ fn where_pages_find_no_space_and_cleaning_makes_none_writers_are_told_at_once_an
     assert!(waited < Duration::from_secs(5), "{waited:?}");
     let delete = [Change::Delete { object: OTHER_FILE }];
     let cost = Cost { frees: true, ..Cost::of(&delete) };
-    let mut credit = machine.cache.admit_at_once(cost).expect("power").expect("a reserve");
-    machine.cache.apply(&mut credit, &delete).expect("power");
+    let mut reservation = machine.cache.admit_at_once(cost).expect("power").expect("a reserve");
+    machine.cache.apply(&mut reservation, &delete).expect("power");
     machine.write_all_back(begun);
     machine.write(0, &mut |_| {}).expect("half of the store is free");
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use cache::{CacheError, Change, Cost, Credit, Settings, Task};
+use cache::{CacheError, Change, Cost, Reservation, Settings, Task};
 use common::plain::{Machine, PATIENCE};
 use device::{BLOCK_BYTES, Block, Clock, Device, DeviceError, ObjectId, Operation, Page, Random};
 use sim::{Faults, SimClock, SimDisk};
@@ -263,13 +263,13 @@ fn a_sync_after_the_last_commit_of_a_stop_is_answered() {
     let entered = slot.clone();
     cache.admit(
         Cost::of(&change),
-        Box::new(move |credit| *entered.lock().expect("one thread") = Some(credit)),
+        Box::new(move |reservation| *entered.lock().expect("one thread") = Some(reservation)),
     );
-    let admitted: Option<Result<Credit, CacheError>> = slot.lock().expect("one thread").take();
-    let mut credit = admitted.expect("space at once").expect("space");
+    let admitted: Option<Result<Reservation, CacheError>> = slot.lock().expect("one thread").take();
+    let mut reservation = admitted.expect("space at once").expect("space");
     cache.stop();
     cache.drain().expect("devices that work");
-    let sequence = cache.apply(&mut credit, &change).expect("it was let in before");
+    let lsn = cache.apply(&mut reservation, &change).expect("it was let in before");
     let answered = Arc::new(Mutex::new(false));
     let answer = answered.clone();
     cache.sync(Box::new(move |outcome| {
@@ -277,7 +277,7 @@ fn a_sync_after_the_last_commit_of_a_stop_is_answered() {
         *answer.lock().expect("one thread") = true;
     }));
     assert!(*answered.lock().expect("one thread"), "nobody else will answer");
-    assert!(cache.status().durable >= sequence);
+    assert!(cache.status().durable >= lsn);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 mod common;
 
-use cache::{Cache, CacheError, Change, Cost, Credit, Progress, Settings, Task, Then};
+use cache::{Cache, CacheError, Change, Completion, Cost, Progress, Reservation, Settings, Task};
 use common::Disks;
 use device::{BLOCK_BYTES, Clock, ObjectId, Random};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,7 +38,7 @@ fn open(disks: &Disks, inline: bool) -> Cache {
     disks.open(Arc::new(Real(Instant::now())), settings).expect("sound media")
 }
 
-fn wait<T: Send + 'static>(cache: &Cache, ask: impl FnOnce(Then<T>)) -> Result<T, CacheError> {
+fn wait<T: Send + 'static>(cache: &Cache, ask: impl FnOnce(Completion<T>)) -> Result<T, CacheError> {
     let (sender, receiver) = mpsc::channel();
     ask(Box::new(move |outcome| drop(sender.send(outcome))));
     match receiver.recv_timeout(Duration::from_secs(30)) {
@@ -124,8 +124,8 @@ impl Client {
             }
         };
         let cost = Cost { frees: matches!(change, Change::Delete { .. }), ..Cost::of(&[change]) };
-        let mut credit: Credit = wait(cache, |then| cache.admit(cost, then))?;
-        cache.apply(&mut credit, &[change])?;
+        let mut reservation: Reservation = wait(cache, |then| cache.admit(cost, then))?;
+        cache.apply(&mut reservation, &[change])?;
         self.object = object;
         self.since.push((object, content));
         Ok(())

@@ -234,12 +234,12 @@ impl World {
         self.names += 1;
         let name = format!("c{}", self.names);
         let mut may_be = vec![self.run.now()];
-        let troubled = self.make_trouble();
+        let faulty = self.begin_faults();
         let meddled = self.meddle(cache);
         let new = NewVolume { name: &name, mode: VolumeMode::Writable, created: 1 };
         let cloned = cache.clone_volume(&new);
         self.meddler.lock().expect("one thread").take();
-        self.end_trouble();
+        self.end_faults();
         for steps in std::mem::take(&mut *meddled.lock().expect("one thread")) {
             let mut next = may_be.last().expect("at least one").clone();
             apply_to(&mut next, &steps);
@@ -256,7 +256,7 @@ impl World {
             }
             Ok(volume) => self.cloned(cache, volume, may_be),
             Err(error) => {
-                self.allow(troubled, &error);
+                self.allow(faulty, &error);
                 self.pending = Pending::Clone(name, may_be);
                 // Nobody knows whether it is there until the next start.
                 false
@@ -293,8 +293,8 @@ impl World {
             }
             let Some(steps) = waiting.pop() else { return };
             let changes: Vec<Change<'_>> = steps.iter().map(change).collect();
-            let credit = cache.admit_at_once(Cost::of(&changes)).ok().flatten();
-            if credit.is_some_and(|mut credit| cache.apply(&mut credit, &changes).is_ok()) {
+            let reservation = cache.admit_at_once(Cost::of(&changes)).ok().flatten();
+            if reservation.is_some_and(|mut reservation| cache.apply(&mut reservation, &changes).is_ok()) {
                 done.lock().expect("one thread").push(steps);
             } else {
                 // Later ones may build on it.
@@ -305,7 +305,7 @@ impl World {
     }
 
     /// Half of the operations on volumes lose power, or meet one error of a device; `true` if they may.
-    fn make_trouble(&mut self) -> bool {
+    fn begin_faults(&mut self) -> bool {
         let within = 1 << self.run.random.below(7);
         let after = self.run.random.below(within);
         let once = Faults { once_after: Some(after), ..Faults::default() };
@@ -319,15 +319,15 @@ impl World {
     }
 
     /// Whether an operation may have failed.
-    fn allow(&mut self, troubled: bool, error: &CacheError) {
+    fn allow(&mut self, faulty: bool, error: &CacheError) {
         if matches!(error, CacheError::Store(StoreError::Full)) {
             self.tally.full += 1;
             return;
         }
-        assert!(troubled || self.machine.power.lost(), "seed {}: {error}", self.seed);
+        assert!(faulty || self.machine.power.lost(), "seed {}: {error}", self.seed);
     }
 
-    fn end_trouble(&self) {
+    fn end_faults(&self) {
         self.machine.store.set_faults(Faults::default());
         self.machine.buffer.set_faults(Faults::default());
     }
@@ -339,9 +339,9 @@ impl World {
 
     fn hand_over(&mut self, cache: &Cache) -> bool {
         let to = self.some_other();
-        let troubled = self.make_trouble();
+        let faulty = self.begin_faults();
         let outcome = cache.hand_over(to);
-        self.end_trouble();
+        self.end_faults();
         match outcome {
             Ok(()) => {
                 assert_eq!(cache.store().space().reserved, 0, "seed {}: reservations are left", self.seed);
@@ -349,7 +349,7 @@ impl World {
                 self.tally.handed_over += 1;
             }
             Err(error) => {
-                self.allow(troubled, &error);
+                self.allow(faulty, &error);
                 self.pending = Pending::HandOver(to);
             }
         }
@@ -361,9 +361,9 @@ impl World {
         if volume == VolumeId::MAIN {
             return true;
         }
-        let troubled = self.make_trouble();
+        let faulty = self.begin_faults();
         let outcome = cache.delete_volume(volume);
-        self.end_trouble();
+        self.end_faults();
         match outcome {
             Ok(()) => {
                 self.others.remove(&volume);
@@ -371,7 +371,7 @@ impl World {
                 goes_on(cache)
             }
             Err(error) => {
-                self.allow(troubled, &error);
+                self.allow(faulty, &error);
                 self.pending = Pending::Delete(volume);
                 false
             }

@@ -6,12 +6,12 @@
 
 use crate::core::Core;
 use crate::cost;
-use crate::door::Fs;
 use crate::error::FsError;
 use crate::format::FILE_BYTES_MAX;
+use crate::fs::Fs;
 use crate::inode::object;
 use crate::transaction::{DataChange, Transaction};
-use crate::types::{Done, Ino};
+use crate::types::{Completion, Ino};
 use cache::{CacheError, Wanted};
 use device::{BLOCK_BYTES, ObjectId, PageNo};
 use std::ops::Range;
@@ -100,7 +100,7 @@ struct Count {
     left: Range<PageNo>,
     /// Pages that may still be missing.
     space: u64,
-    done: Done<()>,
+    done: Completion<()>,
 }
 
 impl Count {
@@ -140,7 +140,7 @@ impl Fs {
     ///
     /// `Allocate::Space` fails with [`FsError::NoSpace`], and changes nothing, if the pages of the range that the file
     /// lacks do not fit into the store now. It keeps no space back: a write there later may still find the store full.
-    pub fn allocate(&self, ino: Ino, what: Allocate, range: (u64, u64), size: Size, done: Done<()>) {
+    pub fn allocate(&self, ino: Ino, what: Allocate, range: (u64, u64), size: Size, done: Completion<()>) {
         let (offset, len) = range;
         let found = end_of(offset, len).and_then(|end| {
             let state = self.core().read();
@@ -171,7 +171,7 @@ impl Fs {
     ///
     /// # Errors
     /// [`FsError::PastEnd`] where the file ends at or before `offset`, or has no data after it.
-    pub fn seek(&self, ino: Ino, offset: u64, what: Seek, done: Done<u64>) {
+    pub fn seek(&self, ino: Ino, offset: u64, what: Seek, done: Completion<u64>) {
         let state = self.core().read();
         let found =
             state.find_file(ino).map(|(slot, hot)| (object(slot, &hot), hot.size(), hot.is_written()));

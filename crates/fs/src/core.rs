@@ -6,8 +6,8 @@ use crate::format::{FILE_BYTES_MAX, Slot};
 use crate::inode::object;
 use crate::nearby::{Nearby, SMALL_BYTES_MAX};
 use crate::transaction::{State, Transaction, within};
-use crate::types::{Done, Ino, Kind};
-use cache::{Cache, CacheError, Cost, Credit};
+use crate::types::{Completion, Ino, Kind};
+use cache::{Cache, CacheError, Cost, Reservation};
 use device::{BLOCK_BYTES, Clock};
 use std::ops::Range;
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -54,7 +54,7 @@ impl Core {
         self: &Arc<Core>,
         cost: Cost,
         work: impl FnOnce(&mut Transaction<'_>) -> Result<T, FsError> + Send + 'static,
-        done: Done<T>,
+        done: Completion<T>,
     ) {
         self.enter_with(Vec::new(), cost, work, done);
     }
@@ -65,24 +65,28 @@ impl Core {
         bytes: Vec<u8>,
         cost: Cost,
         work: impl FnOnce(&mut Transaction<'_>) -> Result<T, FsError> + Send + 'static,
-        done: Done<T>,
+        done: Completion<T>,
     ) {
         match self.cache.admit_at_once(cost) {
-            Ok(Some(credit)) => return done(self.commit(credit, &bytes, cost, work)),
+            Ok(Some(reservation)) => return done(self.commit(reservation, &bytes, cost, work)),
             Ok(None) => {}
             Err(error) => return done(Err(error.into())),
         }
         let core = self.clone();
-        let enter = move |credit: Result<Credit, CacheError>| {
-            done(credit.map_err(FsError::from).and_then(|credit| core.commit(credit, &bytes, cost, work)));
+        let enter = move |reservation: Result<Reservation, CacheError>| {
+            done(
+                reservation
+                    .map_err(FsError::from)
+                    .and_then(|reservation| core.commit(reservation, &bytes, cost, work)),
+            );
         };
         self.cache.admit(cost, Box::new(enter));
     }
 
-    /// Makes the change of `work` visible. What the credit did not use is given back on return.
+    /// Makes the change of `work` visible. What the reservation did not use is given back on return.
     fn commit<T>(
         &self,
-        mut credit: Credit,
+        mut reservation: Reservation,
         bytes: &[u8],
         cost: Cost,
         work: impl FnOnce(&mut Transaction<'_>) -> Result<T, FsError>,
@@ -94,7 +98,7 @@ impl Core {
         let changes = tx.changes(bytes);
         debug_assert!(within(&changes, cost), "{changes:?} are more than {cost:?}");
         if !changes.is_empty() {
-            self.cache.apply(&mut credit, &changes)?;
+            self.cache.apply(&mut reservation, &changes)?;
         }
         drop(changes);
         tx.keep();
@@ -102,7 +106,7 @@ impl Core {
     }
 
     /// Reads `len` bytes of a file; a small one that has to be fetched may bring those that were made with it.
-    pub(crate) fn read_data(&self, ino: Ino, offset: u64, len: usize, done: Done<Vec<u8>>) {
+    pub(crate) fn read_data(&self, ino: Ino, offset: u64, len: usize, done: Completion<Vec<u8>>) {
         // Its own statement: `done` must not be called while the lock is held.
         let clipped = self.read().clip(ino, offset, len);
         let (object, len, size) = match clipped {
@@ -145,7 +149,7 @@ impl Core {
 
 impl Core {
     /// Writes the first piece of `bytes`, then goes on with the rest.
-    pub(crate) fn write_from(self: &Arc<Core>, ino: Ino, offset: u64, bytes: Vec<u8>, done: Done<()>) {
+    pub(crate) fn write_from(self: &Arc<Core>, ino: Ino, offset: u64, bytes: Vec<u8>, done: Completion<()>) {
         let mut bytes = bytes;
         // Pieces end at page ends, so that no page is in two of them.
         let within = (offset % BLOCK_BYTES as u64) as usize;
@@ -183,14 +187,20 @@ impl Core {
         }
         let cost = cost::write(offset, bytes.len());
         match self.cache.admit_at_once(cost) {
-            Ok(credit) => {
-                Some(self.commit(credit?, bytes, cost, |tx| tx.write_data(ino, offset, bytes.len())))
+            Ok(reservation) => {
+                Some(self.commit(reservation?, bytes, cost, |tx| tx.write_data(ino, offset, bytes.len())))
             }
             Err(error) => Some(Err(error.into())),
         }
     }
 
-    fn then_write(self: &Arc<Core>, ino: Ino, offset: u64, rest: Vec<u8>, done: Done<()>) -> Done<()> {
+    fn then_write(
+        self: &Arc<Core>,
+        ino: Ino,
+        offset: u64,
+        rest: Vec<u8>,
+        done: Completion<()>,
+    ) -> Completion<()> {
         let core = self.clone();
         Box::new(move |written| match written {
             Ok(()) => core.write_from(ino, offset, rest, done),

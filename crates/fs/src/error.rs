@@ -3,7 +3,7 @@
 use cache::CacheError;
 use std::borrow::Cow;
 
-/// Why an operation failed; each names its errno at the doors.
+/// Why an operation failed; each names its errno at the front ends.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum FsError {
     /// ENOENT

@@ -10,9 +10,9 @@ mod cost;
 mod create;
 mod data;
 mod directory;
-mod door;
 mod error;
 mod format;
+mod fs;
 mod gone;
 mod heap;
 mod ino;
@@ -33,13 +33,14 @@ mod xattr;
 
 pub use allocate::{Allocate, Seek, Size};
 pub use check::Finding;
-pub use door::Fs;
 pub use error::FsError;
 pub use format::{FILE_BYTES_MAX, INODES_MAX, LINK_BYTES_MAX, LINKS_MAX, NAME_BYTES_MAX};
+pub use fs::Fs;
 #[cfg(feature = "planted-bugs")]
 pub use plant::plant_never_undoes;
 pub use preload::PreloadedArena;
 pub use types::{
-    Attributes, Caller, Done, Entry, IfExists, Ino, Kind, Privileges, SetAttributes, SetTime, SetXattr, Usage,
+    Attributes, Caller, Completion, Entry, IfExists, Ino, Kind, Privileges, SetAttributes, SetTime, SetXattr,
+    Usage,
 };
 pub use xattr::{XATTR_LIST_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX};

@@ -6,7 +6,7 @@ use crate::format::{Hot, NAME_BYTES_MAX, Slot};
 use crate::transaction::{State, Transaction};
 use crate::types::{Attributes, Entry, Ino, Kind};
 
-/// Whether a name can stand in a directory. `.` and `..` are the doors' business.
+/// Whether a name can stand in a directory. `.` and `..` are the front ends' business.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), FsError> {
     match name {
         [] => Err(FsError::NotFound),

@@ -3,11 +3,11 @@
 use crate::arena::corrupt;
 use crate::cost;
 use crate::directory::Found;
-use crate::door::Fs;
 use crate::error::FsError;
 use crate::format::{Hot, ROOT, Region, Slot};
+use crate::fs::Fs;
 use crate::transaction::{State, Transaction};
-use crate::types::{Attributes, Caller, Done, IfExists, Ino, Kind};
+use crate::types::{Attributes, Caller, Completion, IfExists, Ino, Kind};
 use zerocopy::little_endian::U32;
 
 impl State {
@@ -128,7 +128,7 @@ impl Transaction<'_> {
 
 impl Fs {
     /// Moves a name. After a crash exactly one of the two leads to the file.
-    pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), if_exists: IfExists, done: Done<()>) {
+    pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), if_exists: IfExists, done: Completion<()>) {
         let cost = cost::rename(self.levels(from.0), self.levels(to.0));
         let (from, from_name) = (from.0, from.1.to_vec());
         let (to, to_name) = (to.0, to.1.to_vec());
@@ -146,7 +146,7 @@ impl Fs {
         from: (Ino, &[u8]),
         to: (Ino, &[u8]),
         if_exists: IfExists,
-        done: Done<Option<Attributes>>,
+        done: Completion<Option<Attributes>>,
     ) {
         let cost = cost::rename_leaving_whiteout(self.levels(from.0), self.levels(to.0));
         let (from, from_name) = (from.0, from.1.to_vec());
@@ -158,7 +158,7 @@ impl Fs {
     }
 
     /// Lets each of two names lead to where the other leads. After a crash both do, or none.
-    pub fn exchange(&self, one: (Ino, &[u8]), other: (Ino, &[u8]), done: Done<()>) {
+    pub fn exchange(&self, one: (Ino, &[u8]), other: (Ino, &[u8]), done: Completion<()>) {
         let (one, one_name) = (one.0, one.1.to_vec());
         let (other, other_name) = (other.0, other.1.to_vec());
         let work = move |tx: &mut Transaction<'_>| tx.exchange((one, &one_name), (other, &other_name));

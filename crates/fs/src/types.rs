@@ -165,6 +165,5 @@ pub struct Usage {
     pub inodes_free: u64,
 }
 
-/// A completion: called once, with no lock of the file system held, maybe on the caller's own thread before the call returns.
-/// It must not do or await the cache's background work ([`cache::Then`]).
-pub type Done<T> = Box<dyn FnOnce(Result<T, FsError>) + Send>;
+/// As [`cache::Completion`], and with no lock of the file system held.
+pub type Completion<T> = cache::Completion<T, FsError>;

@@ -13,9 +13,9 @@ const BACKGROUND_MAX: u16 = 256;
 /// What the kernel may remember of names, attributes and listings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KernelCache {
-    /// Everything, for as long as it likes: we are the only door, so nothing changes behind its back.
+    /// Everything, for as long as it likes: this is the only front end, so nothing changes behind its back.
     Full,
-    /// Nothing: every operation comes to the door. For measuring it.
+    /// Nothing: every operation comes to the front end. For measuring it.
     None,
 }
 

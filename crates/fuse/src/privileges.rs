@@ -15,7 +15,7 @@
 //! everything it could set them again. Nor are we told who is in the file's group, and may keep a setgid that nobody executes:
 //! where the kernel asks because of that alone it has looked; else it goes.
 
-use fs::{Attributes, Done, Fs, FsError, Ino, Privileges, SetAttributes};
+use fs::{Attributes, Completion, Fs, FsError, Ino, Privileges, SetAttributes};
 use fuser::Request;
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(crate) fn privileges(request: &Request, set: &SetAttributes) -> Privileges {
 
 /// A write by somebody whose content has not earned the file's powers. The kernel has said so before, where it knew of any;
 /// this is the protocol's own word for it.
-pub(crate) fn write_without_powers(fs: &Arc<Fs>, ino: Ino, offset: u64, data: &[u8], done: Done<()>) {
+pub(crate) fn write_without_powers(fs: &Arc<Fs>, ino: Ino, offset: u64, data: &[u8], done: Completion<()>) {
     let (then_fs, bytes) = (fs.clone(), data.to_vec());
     let then = move |dropped: Result<Attributes, FsError>| match dropped {
         Ok(_) => then_fs.write(ino, offset, bytes, done),

@@ -1,6 +1,6 @@
-//! A mount: the kernel's side of the door.
+//! A mount: the kernel's side of the server.
 
-use crate::door::Door;
+use crate::server::Server;
 use fuser::{Config, MountOption, SessionACL};
 use std::io;
 use std::path::Path;
@@ -19,11 +19,11 @@ pub struct Options {
 }
 
 /// A mounted file system whose requests wait to be served.
-pub struct Session(fuser::Session<Door>);
+pub struct Session(fuser::Session<Server>);
 
-/// Mounts `door` on the directory `dir`. The mount is visible on return; its requests are answered by
+/// Mounts `server` on the directory `dir`. The mount is visible on return; its requests are answered by
 /// [`Session::run`].
-pub fn mount(door: Door, dir: &Path, options: &Options) -> io::Result<Session> {
+pub fn mount(server: Server, dir: &Path, options: &Options) -> io::Result<Session> {
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(options.source.clone()),
@@ -37,7 +37,7 @@ pub fn mount(door: Door, dir: &Path, options: &Options) -> io::Result<Session> {
     config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(options.threads);
     config.clone_fd = options.threads > 1;
-    fuser::Session::new(door, dir, &config).map(Session)
+    fuser::Session::new(server, dir, &config).map(Session)
 }
 
 impl Session {

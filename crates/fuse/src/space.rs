@@ -2,7 +2,7 @@
 
 use crate::errno::refused;
 use crate::latency::Timer;
-use fs::{Allocate, Done, FILE_BYTES_MAX, FsError, Seek, Size};
+use fs::{Allocate, Completion, FILE_BYTES_MAX, FsError, Seek, Size};
 use fuser::{Errno, ReplyLseek};
 
 /// What `fallocate` asks for. The kernel lets through only these modes, and `FALLOC_FL_PUNCH_HOLE` only with
@@ -29,7 +29,7 @@ pub(crate) fn seek(offset: i64, whence: i32) -> Result<(u64, Seek), FsError> {
 }
 
 /// A completion that ends with a place in a file.
-pub(crate) fn answer(timer: Timer, reply: ReplyLseek) -> Done<u64> {
+pub(crate) fn answer(timer: Timer, reply: ReplyLseek) -> Completion<u64> {
     Box::new(move |found| {
         let _timer = timer;
         match found {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Counts the requests that the door took. Nothing of it waits, but for those who wait for a request.
+/// Counts the requests that the front end took. Nothing of it waits, but for those who wait for a request.
 #[derive(Debug, Default)]
 pub struct Traffic {
     arrived: AtomicU64,

@@ -1,7 +1,7 @@
 //! A write: at once where nothing has to be waited for, which is nearly always.
 
 use crate::privileges::write_without_powers;
-use fs::{Done, Fs, FsError, Ino};
+use fs::{Completion, Fs, FsError, Ino};
 use std::sync::Arc;
 
 /// One request.
@@ -24,7 +24,7 @@ impl Write<'_> {
             Some(done) if self.is_synchronous => then_sync(fs.clone(), Box::new(finish))(done),
             Some(done) => finish(done),
             None => {
-                let finish: Done<()> = Box::new(finish);
+                let finish: Completion<()> = Box::new(finish);
                 let done = if self.is_synchronous { then_sync(fs.clone(), finish) } else { finish };
                 match kills {
                     true => write_without_powers(fs, self.ino, self.offset, self.data, done),
@@ -36,7 +36,7 @@ impl Write<'_> {
 }
 
 /// Completes `finish` once what was written is durable.
-fn then_sync(fs: Arc<Fs>, finish: Done<()>) -> Done<()> {
+fn then_sync(fs: Arc<Fs>, finish: Completion<()>) -> Completion<()> {
     Box::new(move |written| match written {
         Ok(()) => fs.sync(finish),
         Err(error) => finish(Err(error)),

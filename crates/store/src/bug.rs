@@ -31,7 +31,7 @@ pub enum PlantedBug {
     TrimAfterReuse,
     /// Recovery applies log entries again that lie before the root where it begins.
     EntriesBeforeRoot,
-    /// A segment is trimmed and used again, whoever reads it.
+    /// A segment is trimmed and used again, though it is still read.
     PinsIgnored,
     /// Who flushes does not ask whether another's flush failed meanwhile.
     OthersFlushesIgnored,

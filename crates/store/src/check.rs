@@ -67,7 +67,7 @@ const BLOCKS_AT_ONCE: usize = 1024;
 type Entry = (Owner, PageNo, PageEntry);
 
 impl Finding {
-    /// Something wrong that concerns nobody in particular.
+    /// Something wrong that concerns no volume in particular.
     pub(crate) fn about(what: String) -> Finding {
         Finding { volume: None, object: None, page: None, place: None, what }
     }

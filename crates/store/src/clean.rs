@@ -140,12 +140,7 @@ impl Round {
         }
         map.nodes.segments.unsure = false;
         victims.iter().for_each(|&victim| map.nodes.segments.pin(geometry.start(victim)));
-        let roots = map.roots();
-        map.nodes.begin_scan(
-            Purpose::Clean,
-            Wanted::In(victims.iter().copied().collect()),
-            roots.into_iter(),
-        );
+        map.begin_scan(Purpose::Clean, Wanted::In(victims.iter().copied().collect()));
         map.begin_pace(&victims);
         Some(Round { victims, counted: false, stuck: BTreeSet::new(), emptied: 0 })
     }

@@ -1,6 +1,6 @@
 //! Flushes of one device by several threads.
 //!
-//! A device that fails a flush may drop everything that was accepted and not durable, whoever wrote it, and tells one caller
+//! A device that fails a flush may drop everything that was accepted and not durable, whichever thread wrote it, and tells one caller
 //! only: Linux reports an error of writing to each descriptor once. So a flush and the count of those that failed are
 //! one step, one thread at a time. Were they two, a second flush between them would succeed, find nothing counted, and
 //! acknowledge what the first one lost.
@@ -27,7 +27,7 @@ impl Flushes {
     }
 
     /// Flushes, by `flush`, what was written since `before` was taken. `None` if some flush has failed since, before this one:
-    /// then nobody knows whether these writes can still become durable.
+    /// then it is not known whether these writes can still become durable.
     pub(crate) fn since<E>(
         &self,
         before: FailedFlushes,

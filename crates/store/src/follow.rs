@@ -1,7 +1,7 @@
 //! Following the log from a root to its end, with few reads.
 //!
 //! A block that cannot be read is no chunk: where the log ends, nothing was ever written, and a medium may have bad places
-//! there. Was it one that the log has, then somebody else knows it to be durable: a later chunk; or the buffer, which names the
+//! there. Was it one that the log has, then something else shows it to be durable: a later chunk; or the buffer, which names the
 //! last batch that it relied on or that changed a volume (`buffer/FORMAT.md`), and still has what later ones hold.
 
 use crate::chunk::{Chunk, parse, read_patiently};
@@ -148,7 +148,7 @@ impl<'a> LogReader<'a> {
         }
         let mut pages = device::pages(COPIES_AHEAD.min(self.geometry.segment_blocks - at) as usize);
         let at = self.geometry.start(next).plus(at);
-        // What cannot be read is no copy; whoever needs it reads it in its place.
+        // What cannot be read is no copy; recovery reads it in its place.
         if self.device.read(at, &mut pages).is_ok() {
             self.beyond = Window { at, pages };
             self.copied = self.copies_beyond(segment, chunk).unwrap_or_default();

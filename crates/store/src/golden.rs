@@ -2,13 +2,17 @@
 
 use crate::entry::{ChunkHead, LogEntry, decode_chunk, encode_chunk};
 use crate::format::*;
-use crate::label::Label;
-use crate::map::{Body, NodeId, NodeTable, PageEntry, Tree, decode_node, decode_table_page, encode_node};
+use crate::map::{
+    Body, Label, Map, NodeId, NodeTable, Nodes, PageEntry, Tree, Volume, Volumes, decode_node,
+    decode_table_page, encode_node,
+};
 use crate::root::{Cursor, Extent, Root, Stream, no_epoch};
 use crate::segments::{SegmentEntry, Segments, Use};
 use crate::superblock::Geometry;
-use crate::volume::{Volume, VolumeId, VolumeMode, main_only};
-use device::{Block, Incarnation, ObjectId, Page, PageNo, Sequence, StoreId};
+use crate::tables::encode_tables;
+use crate::volume::{VolumeId, VolumeMode};
+use device::{Block, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId};
+use std::collections::BTreeMap;
 
 const ID: StoreId = StoreId(*b"0123456789abcdef");
 
@@ -20,7 +24,7 @@ fn root() -> Root {
     Root {
         generation: 7,
         incarnation: Incarnation(3),
-        newest: Sequence(500),
+        newest: Lsn(500),
         log: Cursor { segment: 5, offset: 9, next: 6, chunk: 12, batch: 11, chain: 0xc0ff_ee00 },
         tables: Stream { bytes: 240, crc: 0x1234_5678, extents: vec![Extent { at: Block(40), count: 1 }] },
     }
@@ -30,24 +34,18 @@ fn chunk() -> (ChunkHead, Vec<LogEntry>) {
     let object = ObjectId { slot: 5, generation: 6 };
     let to = ObjectId { slot: 8, generation: 1 };
     let entries = vec![
-        LogEntry::Write {
-            object,
-            page: PageNo(9),
-            page_lsn: Sequence(501),
-            place: Block(94),
-            crc: 0xfeed_beef,
-        },
-        LogEntry::Cut { object, pages: PageNo(10)..PageNo(20), sequence: Sequence(502) },
-        LogEntry::Delete { object, sequence: Sequence(503) },
-        LogEntry::Clone { from: object, to, sequence: Sequence(504) },
+        LogEntry::Write { object, page: PageNo(9), page_lsn: Lsn(501), place: Block(94), crc: 0xfeed_beef },
+        LogEntry::Cut { object, pages: PageNo(10)..PageNo(20), lsn: Lsn(502) },
+        LogEntry::Delete { object, lsn: Lsn(503) },
+        LogEntry::Clone { from: object, to, lsn: Lsn(504) },
         LogEntry::CloneVolume {
             to: VolumeId(9),
             mode: VolumeMode::ReadOnly,
-            sequence: Sequence(505),
+            lsn: Lsn(505),
             created: 1_234_567_890,
         },
         LogEntry::NameVolume { volume: VolumeId(9), part: b"nightly".to_vec() },
-        LogEntry::DeleteVolume { sequence: Sequence(506) },
+        LogEntry::DeleteVolume { lsn: Lsn(506) },
     ];
     let head = ChunkHead {
         incarnation: Incarnation(3),
@@ -69,7 +67,7 @@ fn chunk() -> (ChunkHead, Vec<LogEntry>) {
 fn page_leaf() -> Body {
     let mut leaf = Body::pages();
     let Body::Pages(entries) = &mut leaf else { unreachable!() };
-    entries[0] = PageEntry { place: Block(94), page_lsn: Sequence(501), crc: 0xfeed_beef, shared: true };
+    entries[0] = PageEntry { place: Block(94), page_lsn: Lsn(501), crc: 0xfeed_beef, shared: true };
     leaf
 }
 
@@ -87,7 +85,7 @@ fn object_leaf() -> Body {
         generation: 6,
         pages: crate::map::Pages::Inline(vec![(
             PageNo(9),
-            PageEntry { place: Block(94), page_lsn: Sequence(501), crc: 0xfeed_beef, shared: false },
+            PageEntry { place: Block(94), page_lsn: Lsn(501), crc: 0xfeed_beef, shared: false },
         )]),
     });
     leaf
@@ -103,17 +101,15 @@ fn table() -> NodeTable {
 fn tables() -> Vec<u8> {
     let mut used = vec![SegmentEntry::default(); 32];
     used[1] = SegmentEntry { usage: Use::Log, live: 2, age: 9 };
-    let mut map = crate::map::Map::new(
-        table(),
-        main_only(Tree { root: NodeId(1), height: 0 }),
-        Segments::new(geometry(), used),
-    );
-    map.dying.push(NodeId(1));
-    let snapshot = Volume { objects: Tree { root: NodeId(1), height: 0 }, mode: VolumeMode::ReadOnly };
-    map.volumes.insert(VolumeId(3), snapshot);
+    let objects = Tree { root: NodeId(1), height: 0 };
+    let all = BTreeMap::from([
+        (VolumeId::MAIN, Volume { objects, mode: VolumeMode::Writable }),
+        (VolumeId(3), Volume { objects, mode: VolumeMode::ReadOnly }),
+    ]);
     let label = Label { name: "nightly".to_owned(), created: 1_234_567_890, from: VolumeId::MAIN };
-    map.labels.insert(VolumeId(3), label);
-    map.encode_tables(|_| Block(40)).0
+    let volumes = Volumes::new(all, BTreeMap::from([(VolumeId(3), label)]), vec![NodeId(1)]);
+    let nodes = Nodes::new(table(), Segments::new(geometry(), used));
+    encode_tables(&mut Map::new(nodes, volumes, Lsn(0)), |_| Block(40)).0
 }
 
 /// Every structure by its name in FORMAT.md.

@@ -97,7 +97,6 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clean::tests::{half_dead, walked};
 
     /// Four segments of 64 blocks, three quarters live, in a store of a hundred: 16 nodes and 192 blocks for 64.
     const ROUND: Round =
@@ -182,23 +181,5 @@ mod tests {
         assert_eq!(pace.debt(16), 8);
         pace.wrote(256, 8);
         assert_eq!(pace.debt(8), 8);
-    }
-
-    #[test]
-    fn what_is_left_of_a_round_are_nodes_to_visit_and_live_blocks_of_its_victims() {
-        let left = |store: &Store| {
-            let map = store.map();
-            let victims: Vec<u32> = map.cleaning().expect("a round").victims().collect();
-            assert_eq!(victims.len(), 4);
-            let live: u64 = victims.iter().map(|&victim| u64::from(map.segments.get(victim).live)).sum();
-            (map.cleaning_left().expect("a round"), map.table.used(), live)
-        };
-        let store = half_dead();
-        assert_eq!(store.map().cleaning_left(), None);
-        store.clean_step().expect("it begins");
-        let (all, nodes, live) = left(&store);
-        assert!(nodes > 1 && live > 1 && all == nodes + live, "{all} of {nodes} nodes, {live} blocks");
-        let (all, _, live) = left(&walked());
-        assert_eq!(all, live);
     }
 }

@@ -130,7 +130,7 @@ const FREES_SEGMENTS: u64 = 2;
 /// crash may leave it one that is hardly filled, as it may the log and the nodes.
 const CLEANER_SEGMENTS: u64 = 6;
 
-/// Of these, those that nobody may use up by writing the first page to the log of one incarnation after the other.
+/// Of these, those that must not be used up by writing the first page to the log of one incarnation after the other.
 const KEPT_FROM_WRITERS: u64 = 4;
 
 /// Segments above those that writers leave alone: what is reserved is not whole segments, and the one that the cleaner's copies
@@ -186,7 +186,7 @@ pub fn segments_per_round(segments: u64) -> usize {
     (segments / 64).clamp(4, 256) as usize
 }
 
-/// Blocks that a step of the cleaner moves: a part of a segment, so that whoever waits for a step waits for no more; and a
+/// Blocks that a step of the cleaner moves: a part of a segment, so that a writer that waits for a step waits for no more; and a
 /// MiB, or what a long transfer takes, at most.
 pub fn blocks_per_step(segment_blocks: u64) -> usize {
     (segment_blocks / 8).clamp(8, 256) as usize
@@ -207,7 +207,7 @@ pub fn starts_below(segments: u64, reserved: u64) -> u64 {
 }
 
 /// Blocks of free segments that a sparse file gets space for ahead of need, at most: 256 MiB, what is written between two
-/// checkpoints, during which whoever asks for space does something else.
+/// checkpoints, during which a thread that asks for space does something else.
 const AHEAD_BLOCKS: u64 = 65_536;
 
 /// Segments that a sparse file which holds so many gets space for ahead of need: more are asked for when fewer than these are free

@@ -54,10 +54,7 @@ impl Scrub {
         let Some(current) = scrub else {
             let mut begun = Scrub::default();
             begun.so_far.of_blocks = shared.space().live;
-            let mut map = shared.map_mut();
-            let roots = map.roots();
-            map.nodes.begin_scan(Purpose::Scrub, Wanted::Every, roots.into_iter());
-            drop(map);
+            shared.map_mut().begin_scan(Purpose::Scrub, Wanted::Every);
             begun.scrub_fixed(shared, writer, report);
             let so_far = begun.so_far;
             *scrub = Some(begun);

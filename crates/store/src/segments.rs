@@ -220,7 +220,7 @@ impl Segments {
         }
     }
 
-    /// A segment that is bare, to ask for space for it: nobody else does.
+    /// A segment that is bare, to ask for space for it: nothing else does.
     pub(crate) fn take_bare(&mut self) -> Option<u32> {
         self.bare.pop_front()
     }

@@ -12,7 +12,7 @@ use crate::progress::LogProgress;
 use crate::space::Space;
 use crate::sync::{AtomicU64, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::volume::{Listed, VolumeId};
-use device::{Block, Incarnation, ObjectId, Page, PageNo, Read, Sequence};
+use device::{Block, Incarnation, Lsn, ObjectId, Page, PageNo, Read};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -21,12 +21,12 @@ use std::ops::Range;
 pub enum Found {
     /// Nothing: the page is zeros.
     Hole,
-    /// Its bytes, and the highest sequence they contain.
+    /// Its bytes, and the highest LSN they contain.
     Page {
         /// The bytes, verified.
         bytes: Box<Page>,
         /// Their page LSN.
-        page_lsn: Sequence,
+        page_lsn: Lsn,
     },
 }
 
@@ -49,7 +49,7 @@ impl Want {
 }
 
 /// What is found of a page: its bytes and its page_lsn, or `None` for a hole.
-pub type FoundPage<'a> = Result<Option<(&'a Page, Sequence)>, StoreError>;
+pub type FoundPage<'a> = Result<Option<(&'a Page, Lsn)>, StoreError>;
 
 /// A want whose page is known, and its segment pinned.
 pub(crate) struct Placed {
@@ -236,7 +236,7 @@ impl Shared {
         volume: VolumeId,
         object: ObjectId,
         page: PageNo,
-    ) -> Result<Option<Sequence>, StoreError> {
+    ) -> Result<Option<Lsn>, StoreError> {
         let entry = self.resolve(|map| map.lookup(volume, object, page))?;
         Ok(entry.map(|entry| entry.page_lsn))
     }
@@ -246,7 +246,7 @@ impl Shared {
         &self,
         volume: VolumeId,
         pages: &[(ObjectId, PageNo)],
-    ) -> Vec<Result<Option<Sequence>, StoreError>> {
+    ) -> Vec<Result<Option<Lsn>, StoreError>> {
         let mut wants: Vec<Want> = pages.iter().map(|&(object, page)| Want::new(object, page)).collect();
         let placed = self.lookup(volume, &mut wants);
         let mut page_lsns: Vec<_> = wants.into_iter().map(|want| want.found.map(|_| None)).collect();

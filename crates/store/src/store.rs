@@ -35,7 +35,7 @@ use crate::usage::{self, Usage};
 use crate::volume::{Listed, NewVolume, VolumeId, VolumeInfo, VolumeMode};
 use crate::volume_changes;
 use crate::writer::WriterLock;
-use device::{Device, Incarnation, ObjectId, PageNo, Sequence, StoreId};
+use device::{Device, Incarnation, Lsn, ObjectId, PageNo, StoreId};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ impl Store {
         let mut take = |usage| segments.take(usage).expect("a new store has free segments");
         let (segment, next, nodes) = (take(Use::Log), take(Use::Log), take(Use::Nodes));
         let nodes_of = Nodes::new(NodeTable::new(), segments);
-        let mut map = Map::new(nodes_of, Volumes::main_only(Tree::default()), Sequence(0));
+        let mut map = Map::new(nodes_of, Volumes::main_only(Tree::default()), Lsn(0));
         let at = geometry.start(nodes);
         let needed = stream_blocks(&map, 0);
         if needed > geometry.segment_blocks {
@@ -96,7 +96,7 @@ impl Store {
         };
         let log = Cursor { segment, offset: 0, next, chunk: 1, batch: 1, chain: 0 };
         let root = |generation| {
-            let (incarnation, newest) = (Incarnation(0), Sequence(0));
+            let (incarnation, newest) = (Incarnation(0), Lsn(0));
             Root { generation, incarnation, newest, log, tables: tables.clone() }.encode(geometry.id)
         };
         device.write(ROOTS[0], &[*root(1)])?;
@@ -143,8 +143,8 @@ impl Store {
         self.shared.incarnation()
     }
 
-    /// The highest sequence that the store has seen.
-    pub fn newest_sequence(&self) -> Sequence {
+    /// The highest LSN that the store has seen.
+    pub fn newest_lsn(&self) -> Lsn {
         self.shared.map().newest()
     }
 
@@ -244,13 +244,13 @@ impl Store {
         self.writer.lock().checkpoint_twice(&self.shared)
     }
 
-    /// Counts every change up to `sequence` as seen, durably on return: a buffer that does not know of it is behind this
+    /// Counts every change up to `lsn` as seen, durably on return: a buffer that does not know of it is behind this
     /// store from then on. Nothing is applied.
     ///
     /// # Errors
     /// As [`checkpoint`](Store::checkpoint).
-    pub fn fence(&self, sequence: Sequence) -> Result<(), StoreError> {
-        self.shared.map_mut().fence(sequence);
+    pub fn fence(&self, lsn: Lsn) -> Result<(), StoreError> {
+        self.shared.map_mut().fence(lsn);
         self.checkpoint()
     }
 }
@@ -282,7 +282,7 @@ impl Store {
     }
 
     /// The page LSN of a page; `None` for a hole. May read map nodes.
-    pub fn page_lsn(&self, object: ObjectId, page: PageNo) -> Result<Option<Sequence>, StoreError> {
+    pub fn page_lsn(&self, object: ObjectId, page: PageNo) -> Result<Option<Lsn>, StoreError> {
         self.page_lsn_in(VolumeId::MAIN, object, page)
     }
 
@@ -292,7 +292,7 @@ impl Store {
         volume: VolumeId,
         object: ObjectId,
         page: PageNo,
-    ) -> Result<Option<Sequence>, StoreError> {
+    ) -> Result<Option<Lsn>, StoreError> {
         self.shared.page_lsn_in(volume, object, page)
     }
 
@@ -301,7 +301,7 @@ impl Store {
         &self,
         volume: VolumeId,
         pages: &[(ObjectId, PageNo)],
-    ) -> Vec<Result<Option<Sequence>, StoreError>> {
+    ) -> Vec<Result<Option<Lsn>, StoreError>> {
         self.shared.page_lsns_in(volume, pages)
     }
 
@@ -418,7 +418,7 @@ impl Store {
 
 /// Volumes.
 impl Store {
-    /// Makes `to` what `from` is now, whatever that holds, in one durable log entry. `sequence` is the clone's place in
+    /// Makes `to` what `from` is now, whatever that holds, in one durable log entry. `lsn` is the clone's place in
     /// the one order.
     ///
     /// # Errors
@@ -429,23 +429,18 @@ impl Store {
         from: VolumeId,
         to: VolumeId,
         mode: VolumeMode,
-        sequence: Sequence,
+        lsn: Lsn,
     ) -> Result<(), StoreError> {
-        volume_changes::clone_volume(&self.shared, &mut self.writer.lock(), from, to, mode, sequence)
+        volume_changes::clone_volume(&self.shared, &mut self.writer.lock(), from, to, mode, lsn)
     }
 
     /// Makes a new volume that is what `from` is now, whatever that holds, in one durable batch; returns its number.
-    /// `sequence` is the clone's place in the one order.
+    /// `lsn` is the clone's place in the one order.
     ///
     /// # Errors
     /// Those of [`check_clone`](Store::check_clone) and [`apply`](Store::apply).
-    pub fn clone_named(
-        &self,
-        from: VolumeId,
-        new: &NewVolume<'_>,
-        sequence: Sequence,
-    ) -> Result<VolumeId, StoreError> {
-        volume_changes::clone_named(&self.shared, &mut self.writer.lock(), from, new, sequence)
+    pub fn clone_named(&self, from: VolumeId, new: &NewVolume<'_>, lsn: Lsn) -> Result<VolumeId, StoreError> {
+        volume_changes::clone_named(&self.shared, &mut self.writer.lock(), from, new, lsn)
     }
 
     /// The same for a volume that others write to meanwhile: refused where there is no space for what their pages need beside
@@ -457,9 +452,9 @@ impl Store {
         &self,
         from: VolumeId,
         new: &NewVolume<'_>,
-        sequence: Sequence,
+        lsn: Lsn,
     ) -> Result<VolumeId, StoreError> {
-        volume_changes::clone_beside_writers(&self.shared, &mut self.writer.lock(), from, new, sequence)
+        volume_changes::clone_beside_writers(&self.shared, &mut self.writer.lock(), from, new, lsn)
     }
 
     /// Whether a clone of `from` may have this name: said before much is done for it.
@@ -475,8 +470,8 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::NoSuchVolume`], [`StoreError::MainVolume`], or those of [`apply`](Store::apply).
-    pub fn delete_volume(&self, volume: VolumeId, sequence: Sequence) -> Result<(), StoreError> {
-        volume_changes::delete_volume(&self.shared, &mut self.writer.lock(), volume, sequence)
+    pub fn delete_volume(&self, volume: VolumeId, lsn: Lsn) -> Result<(), StoreError> {
+        volume_changes::delete_volume(&self.shared, &mut self.writer.lock(), volume, lsn)
     }
 
     /// All volumes.

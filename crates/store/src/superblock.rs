@@ -20,7 +20,7 @@ pub struct Layout {
 const SEGMENT_BLOCKS_MIN: u64 = 256;
 /// 128 MiB: above it, a segment takes seconds to clean on a disk.
 const SEGMENT_BLOCKS_MAX: u64 = 32_768;
-/// The simulator's segments: a chunk of a few pages must fit. Nobody else is offered less than `SEGMENT_BLOCKS_MIN`.
+/// The simulator's segments: a chunk of a few pages must fit. Users are offered no less than `SEGMENT_BLOCKS_MIN`.
 const SEGMENT_BLOCKS_SMALLEST: u64 = 16;
 /// Half of them for the log, the reserves and two checkpoints, half to store something.
 const SEGMENTS_MIN: u64 = 32;
@@ -44,9 +44,9 @@ pub(crate) struct Geometry {
 #[repr(C)]
 struct Superblock {
     head: Head,
-    /// Features that whoever does not know them may ignore.
+    /// Features that a program that does not know them may ignore.
     compatible: U64,
-    /// Features that whoever does not know them must not touch.
+    /// Features of a store that a program that does not know them must not touch.
     incompatible: U64,
     total_blocks: U64,
     segments_at: U64,

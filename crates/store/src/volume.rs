@@ -1,7 +1,7 @@
 //! What volumes are to callers: numbers, names, modes.
 
 use crate::error::StoreError;
-use device::{PageNo, Sequence};
+use device::{Lsn, PageNo};
 use std::fmt;
 
 /// A volume's number.
@@ -64,8 +64,8 @@ pub struct VolumeInfo {
 /// Pages of an object that the store holds, from some page on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// The pages, in order, each with its page_lsn: the highest sequence that its bytes contain.
-    pub pages: Vec<(PageNo, Sequence)>,
+    /// The pages, in order, each with its page_lsn: the highest LSN that its bytes contain.
+    pub pages: Vec<(PageNo, Lsn)>,
     /// The first page that was not looked at: nothing below it was left out.
     pub until: PageNo,
 }

@@ -13,7 +13,7 @@ use crate::policy::Class;
 use crate::shared::Shared;
 use crate::volume::{NewVolume, VolumeId, VolumeMode, check_name};
 use crate::writer::{Writer, WriterLock};
-use device::Sequence;
+use device::Lsn;
 
 /// Nodes that a step frees: one read of a MiB at most.
 const NODES_PER_STEP: usize = 256;
@@ -25,7 +25,7 @@ pub(crate) fn clone_volume(
     from: VolumeId,
     to: VolumeId,
     mode: VolumeMode,
-    sequence: Sequence,
+    lsn: Lsn,
 ) -> Result<(), StoreError> {
     writer.make_ready(shared)?;
     {
@@ -36,7 +36,7 @@ pub(crate) fn clone_volume(
         }
         map.volumes.ensure_one_more()?;
     }
-    let entry = LogEntry::CloneVolume { to, mode, sequence, created: 0 };
+    let entry = LogEntry::CloneVolume { to, mode, lsn, created: 0 };
     writer.append_entries(shared, from, vec![entry], Class::Writer)
 }
 
@@ -46,12 +46,12 @@ pub(crate) fn clone_named(
     writer: &mut Writer,
     from: VolumeId,
     new: &NewVolume<'_>,
-    sequence: Sequence,
+    lsn: Lsn,
 ) -> Result<VolumeId, StoreError> {
     writer.make_ready(shared)?;
     check_clone(shared, from, new.name)?;
     let to = shared.map().volumes.next_id();
-    let mut entries = vec![LogEntry::CloneVolume { to, mode: new.mode, sequence, created: new.created }];
+    let mut entries = vec![LogEntry::CloneVolume { to, mode: new.mode, lsn, created: new.created }];
     let parts = new.name.as_bytes().chunks(NAME_PART);
     entries.extend(parts.map(|part| LogEntry::NameVolume { volume: to, part: part.to_vec() }));
     writer.append_entries(shared, from, entries, Class::Writer)?;
@@ -64,10 +64,10 @@ pub(crate) fn clone_beside_writers(
     writer: &mut Writer,
     from: VolumeId,
     new: &NewVolume<'_>,
-    sequence: Sequence,
+    lsn: Lsn,
 ) -> Result<VolumeId, StoreError> {
     shared.map_mut().expect_sharing()?;
-    let cloned = clone_named(shared, writer, from, new, sequence);
+    let cloned = clone_named(shared, writer, from, new, lsn);
     shared.map_mut().end_expecting_sharing();
     cloned
 }
@@ -91,14 +91,14 @@ pub(crate) fn delete_volume(
     shared: &Shared,
     writer: &mut Writer,
     volume: VolumeId,
-    sequence: Sequence,
+    lsn: Lsn,
 ) -> Result<(), StoreError> {
     writer.make_ready(shared)?;
     if volume == VolumeId::MAIN {
         return Err(StoreError::MainVolume);
     }
     shared.map().volumes.get(volume).ok_or(StoreError::NoSuchVolume { volume })?;
-    writer.append_entries(shared, volume, vec![LogEntry::DeleteVolume { sequence }], Class::Frees)
+    writer.append_entries(shared, volume, vec![LogEntry::DeleteVolume { lsn }], Class::Frees)
 }
 
 /// See [`Store::free_step`](crate::Store::free_step).

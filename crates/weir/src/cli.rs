@@ -158,7 +158,7 @@ pub(crate) struct Tuning {
     /// runs others on their time; `weir status` says why not
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = WakeUp::Auto)]
     pub(crate) wake_up: WakeUp,
-    /// What the kernel may remember; `none` is for measuring the door
+    /// What the kernel may remember; `none` is for measuring the front end
     #[arg(long, value_enum, hide = true, default_value_t = KernelCache::Full)]
     pub(crate) kernel_cache: KernelCache,
 }
@@ -178,7 +178,7 @@ impl KernelCache {
         }
     }
 
-    pub(crate) fn for_door(self) -> fuse::KernelCache {
+    pub(crate) fn for_server(self) -> fuse::KernelCache {
         match self {
             KernelCache::Full => fuse::KernelCache::Full,
             KernelCache::None => fuse::KernelCache::None,

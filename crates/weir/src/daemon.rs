@@ -18,7 +18,7 @@ use crate::tell;
 use crate::volume;
 use crate::watch;
 use cache::{FetchMode, Settings};
-use fuse::{Door, Latencies, Options, Traffic};
+use fuse::{Latencies, Options, Traffic};
 use host::{Access, WakeUps};
 use std::fs::File;
 use std::io::{self, Write};
@@ -103,13 +103,13 @@ fn serve(
         read_only: access == Access::Read,
         threads: usize::from(front.threads),
     };
-    let kernel_cache = args.tuning.kernel_cache.for_door();
-    let door = Door::new(stack.fs.clone(), latencies.clone(), traffic.clone(), kernel_cache);
+    let kernel_cache = args.tuning.kernel_cache.for_server();
+    let server = fuse::Server::new(stack.fs.clone(), latencies.clone(), traffic.clone(), kernel_cache);
     let workers = Workers::start(&stack.cache, access)?;
     // Until here a signal has ended us; from here on it would leave a mount behind.
     let signals = signals::keep().map_err(|source| WeirError::Spawn { source })?;
     let failed = |source| WeirError::MountFailed { dir: dir.clone(), source };
-    let session = match point.clear().and_then(|()| fuse::mount(door, &dir, &options).map_err(failed)) {
+    let session = match point.clear().and_then(|()| fuse::mount(server, &dir, &options).map_err(failed)) {
         Ok(session) => session,
         Err(error) => {
             // Nothing was changed through a mount that never was; the media are as consistent as after any stop.
@@ -184,7 +184,7 @@ fn settings(tuning: &Tuning, threads: u8) -> Result<Settings, WeirError> {
         dirty_bytes_max: dirty.0,
         commit_interval: Duration::from_millis(tuning.commit_interval),
         dirty_age_max: Duration::from_secs(tuning.dirty_age),
-        // With one thread at the door a commit there holds up everybody: worth it where that is no longer than an NVMe
+        // With one thread at the front end a commit there holds up everybody: worth it where that is no longer than an NVMe
         // disk's flush. With more the others serve meanwhile: worth it up to a disk's seek (decision 0005).
         commit_inline_below: match threads {
             1 => Duration::from_micros(200),

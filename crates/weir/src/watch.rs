@@ -9,15 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Between two looks. Trouble that is shorter is not worth a line, and a device that comes and goes writes at most one each.
+/// Between two looks. A problem that is shorter is not worth a line, and a device that comes and goes writes at most one each.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Looks at `cache` until `serving` ends; the process need not wait for it.
 pub(crate) fn start(cache: Cache, dir: PathBuf, serving: Arc<AtomicBool>) -> io::Result<()> {
     let watch = move || {
-        let mut before = Trouble::default();
+        let mut before = Problems::default();
         while serving.load(Ordering::Acquire) {
-            let now = Trouble::of(cache.status());
+            let now = Problems::of(cache.status());
             now.news_since(&before).iter().for_each(|line| tell(&format!("{}: {line}", dir.display())));
             before = now;
             std::thread::sleep(INTERVAL);
@@ -28,7 +28,7 @@ pub(crate) fn start(cache: Cache, dir: PathBuf, serving: Arc<AtomicBool>) -> io:
 
 /// What is wrong at one moment.
 #[derive(Default)]
-struct Trouble {
+struct Problems {
     /// Why nothing can be changed any more.
     failed: Option<String>,
     /// Where everything is that was in memory then, and why it is not there yet.
@@ -40,15 +40,15 @@ struct Trouble {
     stuck: (u64, Option<String>),
 }
 
-impl Trouble {
-    fn of(status: Status) -> Trouble {
+impl Problems {
+    fn of(status: Status) -> Problems {
         let first = status.stuck.into_iter().next().map(|stuck| stuck.why);
         let Status { failed, rescued, not_rescued, stalled, .. } = status;
-        Trouble { failed, rescued, not_rescued, stalled, stuck: (status.stuck_count, first) }
+        Problems { failed, rescued, not_rescued, stalled, stuck: (status.stuck_count, first) }
     }
 
     /// What to say, if it was so `before`.
-    fn news_since(&self, before: &Trouble) -> Vec<String> {
+    fn news_since(&self, before: &Problems) -> Vec<String> {
         let mut lines = Vec::new();
         if let (Some(why), None) = (&self.failed, &before.failed) {
             lines.push(format!(
@@ -93,32 +93,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trouble_is_told_when_it_begins_and_when_it_ends_and_not_in_between() {
-        let none = Trouble::default();
+    fn a_problem_is_told_when_it_begins_and_when_it_ends_and_not_in_between() {
+        let none = Problems::default();
         let stalled =
-            |seconds: u32| Trouble { stalled: Some(format!("for {seconds} s")), ..Trouble::default() };
+            |seconds: u32| Problems { stalled: Some(format!("for {seconds} s")), ..Problems::default() };
         assert_eq!(none.news_since(&none), [""; 0]);
         assert!(stalled(1).news_since(&none)[0].contains("for 1 s"));
         assert_eq!(stalled(2).news_since(&stalled(1)), [""; 0]);
         assert_eq!(none.news_since(&stalled(2)), ["pages are written back again"]);
 
-        let stuck = |count| Trouble { stuck: (count, Some("block 7".into())), ..Trouble::default() };
+        let stuck = |count| Problems { stuck: (count, Some("block 7".into())), ..Problems::default() };
         assert!(stuck(2).news_since(&none)[0].contains("2 pages or cuts cannot be written back"));
         assert_eq!(stuck(5).news_since(&stuck(2)), [""; 0]);
         assert_eq!(none.news_since(&stuck(5)).len(), 1);
 
-        let failed = Trouble { failed: Some("the buffer: EIO".into()), ..Trouble::default() };
+        let failed = Problems { failed: Some("the buffer: EIO".into()), ..Problems::default() };
         assert!(failed.news_since(&none)[0].contains("the buffer: EIO: read-only"));
         assert_eq!(failed.news_since(&failed), [""; 0]);
         let not_rescued = Some("the store: ENOSPC".to_string());
-        let at_risk = Trouble { failed: failed.failed.clone(), not_rescued, ..Trouble::default() };
+        let at_risk = Problems { failed: failed.failed.clone(), not_rescued, ..Problems::default() };
         assert!(
             at_risk.news_since(&failed)[0].contains("could not be saved to the store: the store: ENOSPC")
         );
-        let rescued = Trouble {
+        let rescued = Problems {
             rescued: Some("rescued-7".into()),
             failed: failed.failed.clone(),
-            ..Trouble::default()
+            ..Problems::default()
         };
         assert!(rescued.news_since(&at_risk)[0].contains("volume rescued-7"));
         assert_eq!(rescued.news_since(&rescued), [""; 0]);

@@ -39,7 +39,7 @@ fn what_was_written_is_there_after_an_unmount() {
 }
 
 #[test]
-fn what_was_synced_survives_a_kill_with_one_thread_at_the_door_and_with_two() {
+fn what_was_synced_survives_a_kill_with_one_thread_at_the_front_end_and_with_two() {
     if !can_mount() {
         return;
     }
@@ -67,7 +67,7 @@ fn weir_sync_makes_everything_durable() {
     fs::write(mounted.path("file"), b"not synced by its writer").expect("a file");
     succeeds(weir().arg("sync").arg(mounted.dir()));
     let status = mounted.status();
-    assert_eq!(status["sequences"]["applied"], status["sequences"]["durable"]);
+    assert_eq!(status["lsns"]["applied"], status["lsns"]["durable"]);
     mounted.kill();
     let mounted = sandbox.mount();
     assert_eq!(fs::read(mounted.path("file")).expect("durable"), b"not synced by its writer");

@@ -37,7 +37,7 @@ fn ways_out(victim: &Path) -> String {
         "1 symlink(\"../../../../../../../..\", \"/a/up\") = 0".into(),
     ];
     let up = "../".repeat(30);
-    let doors = [
+    let traps = [
         format!("{victim}"),
         format!("/{up}{victim}"),
         format!("/a/b/c/{up}{victim}"),
@@ -51,11 +51,11 @@ fn ways_out(victim: &Path) -> String {
         calls.push("2 rename(\"/a/b/c\", \"/moved\") = 0".into());
         calls.push(format!("1 chdir(\"/moved\") = {}", "0"));
         calls.push("2 rename(\"/moved\", \"/a/b/c\") = 0".into());
-        for door in &doors {
-            calls.push(format!("1 openat(AT_FDCWD, \"{door}\", O_WRONLY|O_CREAT|O_TRUNC, 0666) = 3"));
+        for trap in &traps {
+            calls.push(format!("1 openat(AT_FDCWD, \"{trap}\", O_WRONLY|O_CREAT|O_TRUNC, 0666) = 3"));
             calls.push("1 write(3, \"\"..., 6) = 6".into());
             calls.push("1 close(3) = 0".into());
-            calls.push(format!("1 unlink(\"{door}.{round}\") = -1 ENOENT (No such file or directory)"));
+            calls.push(format!("1 unlink(\"{trap}.{round}\") = -1 ENOENT (No such file or directory)"));
         }
         calls.push(format!("1 unlink(\"{up}{victim}\") = 0"));
     }

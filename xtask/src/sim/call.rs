@@ -5,7 +5,7 @@ use super::model::{Id, Model};
 use super::oracle::Moment;
 use super::stack::{CALLER, Stack};
 use device::Clock;
-use fs::{Attributes, Done, Fs, FsError, Ino, Seek, SetAttributes, SetTime};
+use fs::{Attributes, Completion, Fs, FsError, Ino, Seek, SetAttributes, SetTime};
 use std::sync::{Arc, Mutex};
 
 /// Numbers requests in the order in which they were issued.
@@ -74,7 +74,7 @@ pub(crate) struct Call<'a> {
 pub(crate) type Prepared = Box<dyn FnOnce(&Fs) + Send>;
 
 impl Call<'_> {
-    fn done<T: 'static>(&self, reply: fn(T) -> Reply) -> Done<T> {
+    fn done<T: 'static>(&self, reply: fn(T) -> Reply) -> Completion<T> {
         let (arrivals, ticket, clock) = (self.arrivals.clone(), self.ticket, self.clock.clone());
         let store = self.stack.cache.store().clone();
         Box::new(move |result| {
@@ -182,7 +182,7 @@ impl Call<'_> {
             }
             Change::Write { file, offset, bytes } => {
                 let (file, at_once) = (inode(file), self.ticket.0.is_multiple_of(2));
-                // As the door does: without waiting where that can be.
+                // As the front end does: without waiting where that can be.
                 Box::new(move |fs| match at_once.then(|| fs.write_at_once(file, offset, &bytes)).flatten() {
                     Some(outcome) => done(outcome),
                     None => fs.write(file, offset, bytes.to_vec(), done),

@@ -139,8 +139,8 @@ impl Machine {
 }
 
 pub fn change(cache: &Cache, change: Change<'_>) {
-    let mut credit = cache.admit_at_once(Cost::of(&[change])).expect("sound media").expect("space");
-    cache.apply(&mut credit, &[change]).expect("space");
+    let mut reservation = cache.admit_at_once(Cost::of(&[change])).expect("sound media").expect("space");
+    cache.apply(&mut reservation, &[change]).expect("space");
 }
 
 pub fn write(cache: &Cache, object: ObjectId, page: u64, byte: u8) {

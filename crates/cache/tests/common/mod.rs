@@ -4,7 +4,7 @@
 mod disks;
 pub mod plain;
 
-use cache::{Cache, CacheError, Change, Cost, Credit, FetchMode, Settings, Task};
+use cache::{Cache, CacheError, Change, Cost, FetchMode, Reservation, Settings, Task};
 use device::{BLOCK_BYTES, Device, ObjectId, PageNo, Random};
 pub use disks::Disks;
 use sim::SimClock;
@@ -100,7 +100,7 @@ impl<T: Send + 'static> Slot<T> {
         Slot(Arc::default())
     }
 
-    pub fn then(&self) -> cache::Then<T> {
+    pub fn then(&self) -> cache::Completion<T> {
         let slot = self.0.clone();
         Box::new(move |outcome| *slot.lock().expect("one thread") = Some(outcome))
     }
@@ -191,10 +191,10 @@ impl Run {
                 }
             }
         }
-        let slot: Slot<Credit> = Slot::new();
+        let slot: Slot<Reservation> = Slot::new();
         cache.admit(Cost::of(&changes), slot.then());
-        let Ok(mut credit) = slot.wait(machine, cache, &mut self.random) else { return false };
-        let applied = cache.apply(&mut credit, &changes).is_ok();
+        let Ok(mut reservation) = slot.wait(machine, cache, &mut self.random) else { return false };
+        let applied = cache.apply(&mut reservation, &changes).is_ok();
         if applied {
             self.since.push(steps);
         }

@@ -1,7 +1,7 @@
 //! A machine with sound disks, on which a test says what happens when.
 
 use super::Disks;
-use cache::{Cache, CacheError, Change, Cost, Settings, Task, Then};
+use cache::{Cache, CacheError, Change, Completion, Cost, Settings, Task};
 use device::{BLOCK_BYTES, Device, ObjectId};
 use sim::SimClock;
 use std::ops::Deref;
@@ -45,8 +45,8 @@ impl Machine {
     }
 
     pub fn apply(&self, cache: &Cache, changes: &[Change<'_>]) -> Result<(), CacheError> {
-        let credit = self.wait(cache, |then| cache.admit(Cost::of(changes), then));
-        cache.apply(&mut credit?, changes).map(drop)
+        let reservation = self.wait(cache, |then| cache.admit(Cost::of(changes), then));
+        cache.apply(&mut reservation?, changes).map(drop)
     }
 
     pub fn write(&self, cache: &Cache, object: ObjectId, page: u64, bytes: &[u8]) -> Result<(), CacheError> {
@@ -58,7 +58,11 @@ impl Machine {
     }
 
     /// Does all background work, and lets time pass, until there is an answer.
-    pub fn wait<T: Send + 'static>(&self, cache: &Cache, ask: impl FnOnce(Then<T>)) -> Result<T, CacheError> {
+    pub fn wait<T: Send + 'static>(
+        &self,
+        cache: &Cache,
+        ask: impl FnOnce(Completion<T>),
+    ) -> Result<T, CacheError> {
         let slot = Arc::new(Mutex::new(None));
         let answer = slot.clone();
         ask(Box::new(move |outcome| *answer.lock().expect("one thread") = Some(outcome)));

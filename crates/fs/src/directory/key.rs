@@ -11,7 +11,7 @@ const RANK_BITS: u32 = 4;
 pub(crate) const KEYS_PER_HASH: u64 = 1 << RANK_BITS;
 
 /// The first of the keys that a name may have: 63 bits, so that cookies are positive numbers everywhere, and at
-/// least 16, so that 0 and the doors' own cookies are free.
+/// least 16, so that 0 and the front ends' own cookies are free.
 pub(crate) fn hash_of(secret: &[u8; 16], name: &[u8]) -> u64 {
     let mut hasher = SipHasher13::new_with_key(secret);
     hasher.write(name);

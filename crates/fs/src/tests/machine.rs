@@ -7,7 +7,7 @@ use crate::check::Finding;
 use crate::error::FsError;
 use crate::gone::TOGETHER;
 use crate::preload::{self, PreloadedArena};
-use crate::types::{Attributes, Done, Ino, Kind};
+use crate::types::{Attributes, Completion, Ino, Kind};
 use crate::{Fs, IfExists};
 use cache::{Cache, FetchMode, Recovered, Settings, Task};
 use device::{BLOCK_BYTES, Clock, StoreId};
@@ -116,7 +116,7 @@ impl Machine {
     }
 
     /// Waits for an operation, doing the workers' work.
-    pub(crate) fn wait<T: Send + 'static>(&self, start: impl FnOnce(Done<T>)) -> Result<T, FsError> {
+    pub(crate) fn wait<T: Send + 'static>(&self, start: impl FnOnce(Completion<T>)) -> Result<T, FsError> {
         let answer = Arc::new(Mutex::new(None));
         let into = answer.clone();
         start(Box::new(move |result| *into.lock().expect("no panic") = Some(result)));
@@ -377,7 +377,7 @@ fn metadata_are_read_again_where_they_are_of_another_volume_or_store_or_somethin
     assert!(!reads_again(&machine, read(&machine, VolumeId::MAIN)));
 
     let (store, copy) = (machine.store(), VolumeId(1));
-    let cloned = store.clone_volume(VolumeId::MAIN, copy, VolumeMode::Writable, store.newest_sequence());
+    let cloned = store.clone_volume(VolumeId::MAIN, copy, VolumeMode::Writable, store.newest_lsn());
     cloned.expect("space for a copy");
     assert!(reads_again(&machine, read(&machine, copy)));
 

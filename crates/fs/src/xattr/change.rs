@@ -113,7 +113,7 @@ impl Transaction<'_> {
     }
 }
 
-/// Which attributes a file of this kind may have. The kernel refuses the same, so this is for other doors.
+/// Which attributes a file of this kind may have. The kernel refuses the same, so this is for other front ends.
 pub(crate) fn check_kind(key: Key<'_>, kind: Kind) -> Result<(), FsError> {
     match (key.space, kind) {
         (Space::User, Kind::File | Kind::Directory) => Ok(()),

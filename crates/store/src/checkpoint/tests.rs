@@ -1,8 +1,10 @@
 //! Which segments of nodes a checkpoint empties.
 
 use super::*;
-use crate::{Change, Layout};
-use device::{Incarnation, ObjectId, PageNo, Random, StoreId};
+use crate::change::Change;
+use crate::store::Store;
+use crate::superblock::Layout;
+use device::{Incarnation, Lsn, ObjectId, PageNo, Random, StoreId};
 use sim::{Power, SimDisk};
 use std::sync::Arc;
 
@@ -27,7 +29,7 @@ fn on_disk(segments: u64) -> (Arc<SimDisk>, Store) {
 fn write(store: &Store, numbers: impl IntoIterator<Item = u64>) {
     let bytes = Arc::new(Page::zeroed());
     for number in numbers {
-        let (page, bytes, page_lsn) = (PageNo(number), bytes.clone(), Sequence(store.map().newest.0 + 1));
+        let (page, bytes, page_lsn) = (PageNo(number), bytes.clone(), Lsn(store.shared.map().newest().0 + 1));
         store.apply(&[Change::Write { object: FILE, page, bytes, page_lsn }]).expect("space");
     }
 }
@@ -44,8 +46,9 @@ fn scattered(store: &Store, leaves: u64, checkpoints: usize) {
 
 /// The live blocks of each closed segment of nodes.
 fn live(store: &Store) -> Vec<(u32, u64)> {
-    let map = store.map();
-    let closed = map.segments.iter().filter(|(_, segment)| segment.usage == Use::Nodes && !segment.open);
+    let map = store.shared.map();
+    let closed =
+        map.nodes.segments.iter().filter(|(_, segment)| segment.usage == Use::Nodes && !segment.open);
     closed.map(|(number, segment)| (number, u64::from(segment.live))).collect()
 }
 
@@ -53,10 +56,10 @@ fn live(store: &Store) -> Vec<(u32, u64)> {
 fn what_stays_in_a_segment_of_nodes_is_what_lives_there_after_the_next_checkpoint() {
     let store = fresh(2000);
     scattered(&store, 300, 6);
-    let writer = store.lock_writer();
-    let map = store.map();
+    let writer = store.writer.lock();
+    let map = store.shared.map();
     assert!(!map.is_short_of_space() && !map.node_use().is_sparse(false, 0), "nothing is compacted");
-    let staying = map.staying(&writer.tables);
+    let staying = staying(&map.nodes, writer.table_blocks());
     drop((map, writer));
     assert!(staying.iter().any(|&(_, blocks)| blocks > 0), "{staying:?}");
     let before = live(&store);
@@ -121,8 +124,8 @@ fn a_segment_of_nodes_one_of_which_cannot_be_read_is_left_alone_and_others_are_c
         .filter(|&(_, live)| (1..=4).contains(&live))
         .map(|(number, _)| number)
         .collect();
-    let segment = |place| store.geometry.segment(place).filter(|number| few.contains(number));
-    let places: Vec<Block> = store.map().table.iter().map(|(_, entry)| entry.place).collect();
+    let segment = |place| store.shared.medium.geometry().segment(place).filter(|number| few.contains(number));
+    let places: Vec<Block> = store.shared.map().nodes.table.iter().map(|(_, entry)| entry.place).collect();
     let place = places.into_iter().rfind(|&place| segment(place).is_some()).expect("a leaf");
     let number = segment(place).expect("just found");
     drop(store);
@@ -130,15 +133,20 @@ fn a_segment_of_nodes_one_of_which_cannot_be_read_is_left_alone_and_others_are_c
     let store = Store::open(disk).expect("no start needs this leaf");
     store.begin(Incarnation(2)).expect("the second");
     let staying = |store: &Store| {
-        let writer = store.lock_writer();
-        let staying = store.map().staying(&writer.tables);
+        let writer = store.writer.lock();
+        let map = store.shared.map();
+        let staying = staying(&map.nodes, writer.table_blocks());
         staying.into_iter().map(|(number, _)| number).collect::<Vec<u32>>()
     };
     for _ in 0..4 {
         fill(&store);
         store.checkpoint().expect("space");
     }
-    assert_eq!(store.map().segments.get(number).live, 1, "the others that lived there are elsewhere");
+    assert_eq!(
+        store.shared.map().nodes.segments.get(number).live,
+        1,
+        "the others that lived there are elsewhere"
+    );
     assert!(!staying(&store).contains(&number), "it is not tried again");
     assert_eq!(nearly_empty(&store), 1, "no other is left");
 }

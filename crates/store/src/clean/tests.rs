@@ -1,9 +1,11 @@
 //! What the cleaner's parts do in states that calls from outside hardly reach.
 
 use super::*;
+use crate::change::Change;
 use crate::map::{Body, PageEntry};
-use crate::{Change, Layout};
-use device::{Incarnation, ObjectId, PageNo, Sequence, StoreId};
+use crate::store::Store;
+use crate::superblock::Layout;
+use device::{Incarnation, Lsn, ObjectId, PageNo, StoreId};
 use sim::{Power, SimDisk};
 use std::sync::Arc;
 
@@ -17,7 +19,7 @@ pub(crate) fn half_dead() -> Store {
     let bytes = Arc::new(device::Page::zeroed());
     let write = |number, page_lsn| {
         let (page, bytes) = (PageNo(number), bytes.clone());
-        store.apply(&[Change::Write { object, page, bytes, page_lsn: Sequence(page_lsn) }]).expect("space");
+        store.apply(&[Change::Write { object, page, bytes, page_lsn: Lsn(page_lsn) }]).expect("space");
     };
     (0..300).for_each(|number| write(number, number + 1));
     (0..300).step_by(2).for_each(|number| write(number, number + 1000));
@@ -41,8 +43,8 @@ fn the_last_victims_are_let_go_while_there_are_more_holders_than_may_be() {
     let victims = round.victims.clone();
     assert!(victims.len() > 3, "{victims:?}");
     let mut bound = |holders: usize| {
-        store.map_mut().scan(Purpose::Clean).as_mut().expect("a walk").holders = holders;
-        store.bound_holders(round);
+        store.shared.map_mut().nodes.scan(Purpose::Clean).as_mut().expect("a walk").holders = holders;
+        round.bound_holders(&store.shared);
         round.victims.clone()
     };
     assert_eq!(bound(1_048_576), victims);
@@ -54,12 +56,14 @@ fn the_last_victims_are_let_go_while_there_are_more_holders_than_may_be() {
 fn shared_after_moving(lost: Option<NodeId>) -> Vec<bool> {
     let store = walked();
     {
-        let mut map = store.map_mut();
-        let scan = map.scan(Purpose::Clean).as_mut().expect("a walk");
+        let mut map = store.shared.map_mut();
+        let scan = map.nodes.scan(Purpose::Clean).as_mut().expect("a walk");
         scan.lost.extend(lost);
         let holders: Vec<Holder> = scan.held.values().flatten().copied().collect();
         for holder in holders {
-            let Body::Pages(entries) = &mut map.node_mut(holder.node).body else { panic!("a large file") };
+            let Body::Pages(entries) = &mut map.nodes.node_mut(holder.node).body else {
+                panic!("a large file")
+            };
             entries[usize::from(holder.index)].shared = true;
         }
     }
@@ -69,11 +73,12 @@ fn shared_after_moving(lost: Option<NodeId>) -> Vec<bool> {
 }
 
 fn entries(store: &Store) -> impl Iterator<Item = PageEntry> {
-    let map = store.map();
-    let leaves = map.nodes.values().filter_map(|node| match &node.body {
-        Body::Pages(entries) => Some(entries.iter().copied().filter(|entry| !entry.is_hole())),
-        _ => None,
-    });
+    let map = store.shared.map();
+    let leaves =
+        map.nodes.table.iter().filter_map(|(id, _)| map.nodes.peek(id)).filter_map(|body| match body {
+            Body::Pages(entries) => Some(entries.iter().copied().filter(|entry| !entry.is_hole())),
+            _ => None,
+        });
     leaves.flatten().collect::<Vec<_>>().into_iter()
 }
 
@@ -91,23 +96,24 @@ fn a_victim_is_not_settled_while_somebody_may_hold_a_block_of_it() {
     let mut cleaner = store.lock_cleaner();
     let round = cleaner.round.as_mut().expect("a round");
     let victim = round.victims[0];
-    let live = |store: &Store| store.map().segments.get(victim).live;
+    let live = |store: &Store| store.shared.map().nodes.segments.get(victim).live;
     let before = live(&store);
     assert!(before > 0);
-    store.settle(victim, round);
+    round.settle(victim, &store.shared);
     assert_eq!((round.victims[0], live(&store)), (victim, before), "its blocks are held");
     let node = {
-        let mut map = store.map_mut();
-        let scan = map.scan(Purpose::Clean).as_mut().expect("a walk");
-        let held: Vec<Block> = scan.held.range(store.blocks_of(victim)).map(|(&at, _)| at).collect();
+        let mut map = store.shared.map_mut();
+        let scan = map.nodes.scan(Purpose::Clean).as_mut().expect("a walk");
+        let held: Vec<Block> =
+            scan.held.range(store.shared.medium.geometry().blocks(victim)).map(|(&at, _)| at).collect();
         held.into_iter().for_each(|at| scan.resolved(at));
-        let node = map.roots().next().expect("a tree");
-        map.revisit(node);
+        let node = map.volumes.roots().next().expect("a tree");
+        map.nodes.revisit(node);
         node
     };
-    store.settle(victim, round);
+    round.settle(victim, &store.shared);
     assert_eq!((round.victims[0], live(&store)), (victim, before), "a node is to be visited again");
-    assert_eq!(store.visit_some(Purpose::Clean, 9), [node]);
-    store.settle(victim, round);
+    assert_eq!(store.shared.visit_some(Purpose::Clean, 9), [node]);
+    round.settle(victim, &store.shared);
     assert_ne!(round.victims[0], victim);
 }

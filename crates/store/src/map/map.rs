@@ -7,14 +7,15 @@
 use super::node::{Body, Missing, NodeId, PageEntry, Tree};
 use super::nodes::Nodes;
 use super::object::{ObjectEntry, Pages, fits_inline};
+use super::scan::{Purpose, Wanted};
 use super::tree::{Leaf, below};
 use super::volumes::Volumes;
-use crate::bug::{PlantedBug, is_planted};
+use crate::bug::PlantedBug;
 use crate::entry::LogEntry;
 use crate::format::{LEAF_OBJECTS, LEAF_PAGES};
 use crate::space::Reservations;
 use crate::volume::{Listed, VolumeId};
-use device::{ObjectId, PageNo, Sequence};
+use device::{Lsn, ObjectId, PageNo};
 use std::ops::Range;
 
 /// The map of all volumes, and what is reserved for changes of it.
@@ -22,8 +23,8 @@ pub(crate) struct Map {
     pub(crate) nodes: Nodes,
     pub(crate) volumes: Volumes,
     pub(crate) reservations: Reservations,
-    /// The highest sequence of any log entry so far.
-    newest: Sequence,
+    /// The highest LSN of any log entry so far.
+    newest: Lsn,
     #[cfg(feature = "planted-bugs")]
     planted: Option<PlantedBug>,
 }
@@ -44,7 +45,7 @@ impl Found {
 
 impl Map {
     /// The map of a store whose log entries up to `newest` are in it.
-    pub(crate) fn new(nodes: Nodes, volumes: Volumes, newest: Sequence) -> Map {
+    pub(crate) fn new(nodes: Nodes, volumes: Volumes, newest: Lsn) -> Map {
         Map {
             nodes,
             volumes,
@@ -55,14 +56,14 @@ impl Map {
         }
     }
 
-    /// The highest sequence of any log entry so far, or of a [fence](Map::fence).
-    pub(crate) fn newest(&self) -> Sequence {
+    /// The highest LSN of any log entry so far, or of a [fence](Map::fence).
+    pub(crate) fn newest(&self) -> Lsn {
         self.newest
     }
 
-    /// Counts every change up to `sequence` as seen.
-    pub(crate) fn fence(&mut self, sequence: Sequence) {
-        self.newest = self.newest.max(sequence);
+    /// Counts every change up to `lsn` as seen.
+    pub(crate) fn fence(&mut self, lsn: Lsn) {
+        self.newest = self.newest.max(lsn);
     }
 
     /// Breaks a rule from now on.
@@ -77,13 +78,13 @@ impl Map {
     }
 
     #[cfg(not(feature = "planted-bugs"))]
-    pub(crate) fn is_planted(&self, bug: PlantedBug) -> bool {
-        is_planted(bug)
+    pub(crate) fn is_planted(&self, _bug: PlantedBug) -> bool {
+        false
     }
 
-    /// The roots of all trees.
-    pub(crate) fn roots(&self) -> Vec<NodeId> {
-        self.volumes.roots().collect()
+    /// Begins a walk at all roots.
+    pub(crate) fn begin_scan(&mut self, purpose: Purpose, wanted: Wanted) {
+        self.nodes.begin_scan(purpose, wanted, self.volumes.roots());
     }
 
     /// The object that lives in this slot now, whatever its generation.
@@ -174,14 +175,14 @@ impl Map {
 
     /// Does what a log entry says. Its nodes must be in memory.
     pub(crate) fn change(&mut self, volume: VolumeId, log_entry: &LogEntry) {
-        self.newest = self.newest.max(log_entry.sequence());
+        self.newest = self.newest.max(log_entry.lsn());
         match log_entry {
             LogEntry::Write { object, page, page_lsn, place, crc } => {
                 let entry = PageEntry { place: *place, page_lsn: *page_lsn, crc: *crc, shared: false };
                 self.write(volume, *object, *page, entry);
             }
-            LogEntry::Cut { object, pages, sequence } => self.cut(volume, *object, pages, *sequence),
-            LogEntry::Delete { object, sequence } => self.delete(volume, *object, *sequence),
+            LogEntry::Cut { object, pages, lsn } => self.cut(volume, *object, pages, *lsn),
+            LogEntry::Delete { object, lsn } => self.delete(volume, *object, *lsn),
             LogEntry::Clone { from, to, .. } => self.clone_object(volume, *from, *to),
             LogEntry::CloneVolume { to, mode, created, .. } => {
                 let root = self.volumes.clone_volume(volume, *to, *mode, *created);
@@ -239,15 +240,14 @@ impl Map {
         std::mem::replace(&mut entries[(page.0 % LEAF_PAGES) as usize], new)
     }
 
-    fn cut(&mut self, volume: VolumeId, object: ObjectId, range: &Range<PageNo>, sequence: Sequence) {
+    fn cut(&mut self, volume: VolumeId, object: ObjectId, range: &Range<PageNo>, lsn: Lsn) {
         self.unshare(volume, object.slot);
         let Some(old) = self.here(volume, object.slot).filter(|old| old.generation == object.generation)
         else {
             return;
         };
         let goes = |page: PageNo, entry: &PageEntry| {
-            range.contains(&page)
-                && (entry.page_lsn < sequence || self.is_planted(PlantedBug::CutIgnoresPageLsn))
+            range.contains(&page) && (entry.page_lsn < lsn || self.is_planted(PlantedBug::CutIgnoresPageLsn))
         };
         let mut pages = old.pages.clone();
         match &mut pages {
@@ -290,24 +290,24 @@ impl Map {
         }
     }
 
-    fn delete(&mut self, volume: VolumeId, object: ObjectId, sequence: Sequence) {
+    fn delete(&mut self, volume: VolumeId, object: ObjectId, lsn: Lsn) {
         self.unshare(volume, object.slot);
         let Some(old) = self.here(volume, object.slot).filter(|old| old.generation == object.generation)
         else {
             return;
         };
         let all_older = match &old.pages {
-            Pages::Inline(pages) => pages.iter().all(|(_, entry)| entry.page_lsn < sequence),
+            Pages::Inline(pages) => pages.iter().all(|(_, entry)| entry.page_lsn < lsn),
             Pages::Tree(tree) => {
                 let leaves = tree.leaves(&self.nodes, 0..u64::MAX).expect("prepared");
-                leaves.iter().all(|leaf| self.pages_in(*leaf).all(|(_, entry)| entry.page_lsn < sequence))
+                leaves.iter().all(|leaf| self.pages_in(*leaf).all(|(_, entry)| entry.page_lsn < lsn))
             }
         };
         if all_older {
             self.drop_pages(&old.pages);
             self.put(volume, object.slot, Some(old), None);
         } else {
-            self.cut(volume, object, &(PageNo(0)..PageNo(u64::MAX)), sequence);
+            self.cut(volume, object, &(PageNo(0)..PageNo(u64::MAX)), lsn);
         }
     }
 
@@ -462,7 +462,7 @@ impl Map {
         freed
     }
 
-    fn let_die(&mut self, id: NodeId) {
+    pub(super) fn let_die(&mut self, id: NodeId) {
         if self.nodes.table.references(id) > 1 {
             self.nodes.table.drop_reference(id);
             if self.is_planted(PlantedBug::FreedOnceTooOften) && self.nodes.table.references(id) > 1 {

@@ -117,6 +117,31 @@ impl Nodes {
         self.evict();
     }
 
+    /// How many nodes are in memory.
+    #[cfg(test)]
+    pub(crate) fn cached_len(&self) -> usize {
+        self.cached.len()
+    }
+
+    /// Forgets what a node says.
+    #[cfg(test)]
+    pub(crate) fn drop_cached(&mut self, id: NodeId) {
+        self.cached.remove(&id);
+    }
+
+    /// Counts all nodes as written.
+    #[cfg(test)]
+    pub(crate) fn written_all(&mut self) {
+        self.cached.values_mut().for_each(|node| (node.dirty, node.changed) = (false, false));
+        self.dirty = 0;
+    }
+
+    /// Keeps so many, however few.
+    #[cfg(test)]
+    pub(crate) fn keep_exactly(&mut self, nodes: usize) {
+        self.clean_max = nodes;
+    }
+
     /// What a node says, if it is in memory; its use does not count.
     pub(crate) fn peek(&self, id: NodeId) -> Option<&Body> {
         Some(&self.cached.get(&id)?.body)

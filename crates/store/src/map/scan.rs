@@ -2,7 +2,7 @@
 //!
 //! Each node is visited once, however many volumes, objects or clones share it. It is the marking of a garbage
 //! collector with three colours: *white* nodes have not been met, *grey* ones are to be visited, *black* ones have
-//! been. Whoever makes a node, or another reference to one, makes it grey if it is white; so nothing that is live
+//! been. Code that makes a node, or another reference to one, makes it grey if it is white; so nothing that is live
 //! when the walk ends can have been missed, however the map changed meanwhile (Dijkstra's insertion barrier).
 //!
 //! Gone after a crash, as everything that it is for.

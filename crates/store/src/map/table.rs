@@ -62,7 +62,7 @@ struct EntryBytes {
 const _: () = assert!(size_of::<PageBytes>() == 64 + 24 * TABLE_NODES as usize);
 
 impl NodeTable {
-    /// The table of an empty store: id 0 is taken, by nobody.
+    /// The table of an empty store: id 0 is taken, for none.
     pub(crate) fn new() -> NodeTable {
         NodeTable {
             entries: vec![NodeEntry::default()],

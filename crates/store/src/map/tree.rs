@@ -1,6 +1,6 @@
 //! Radix trees over leaves of a fixed span: objects by slot, pages by number.
 //!
-//! A parent holds its children's ids. A node with more than one reference is shared and never changed: whoever
+//! A parent holds its children's ids. A node with more than one reference is shared and never changed: a change that
 //! changes a shared tree first takes a copy of each node on the way down, whose children then have one reference
 //! more.
 

@@ -1,13 +1,14 @@
 //! What is counted before a vector is let in, beside what the vector does.
 
+use crate::clean::tests::{half_dead, walked};
 use crate::entry::LogEntry;
-use crate::map::{Map, NodeTable};
+use crate::map::{Map, NodeTable, Nodes, Tree, Volumes};
 use crate::policy::{Class, low_mark};
 use crate::segments::{SegmentEntry, Segments, Use};
+use crate::store::Store;
 use crate::superblock::Geometry;
-use crate::volume::{Volume, VolumeId, VolumeMode};
-use device::{Block, ObjectId, PageNo, Random, Sequence, StoreId};
-use std::collections::BTreeMap;
+use crate::volume::{VolumeId, VolumeMode};
+use device::{Block, Lsn, ObjectId, PageNo, Random, StoreId};
 
 /// Two pages in each of some leaves, of which the second stays: trees keep their height, with one node above the leaves. Those
 /// further up, and what a tree grows by, are counted in the margin of reservations only.
@@ -18,7 +19,7 @@ const SLOTS: [u64; 6] = [0, 1, 2, 130, 260, 399];
 struct Life {
     map: Map,
     random: Random,
-    sequence: u64,
+    lsn: u64,
 }
 
 impl Life {
@@ -28,9 +29,12 @@ impl Life {
         let geometry =
             Geometry { id: StoreId([1; 16]), total_blocks, segment_blocks: 16, segments, has_names: true };
         let used = vec![SegmentEntry { usage: Use::Log, live: 0, age: 0 }; segments as usize];
-        let volumes = BTreeMap::from([(VolumeId::MAIN, Volume::default())]);
-        let map = Map::new(NodeTable::new(), volumes, Segments::new(geometry, used));
-        let mut life = Life { map, random: Random::new(seed), sequence: 3 };
+        let map = Map::new(
+            Nodes::new(NodeTable::new(), Segments::new(geometry, used)),
+            Volumes::main_only(Tree::default()),
+            Lsn(0),
+        );
+        let mut life = Life { map, random: Random::new(seed), lsn: 3 };
         for (slot, page) in SLOTS.into_iter().flat_map(|slot| PAGES.map(|page| (slot, page))) {
             let entry = life.write(slot, page);
             life.map.change(VolumeId::MAIN, &entry);
@@ -39,14 +43,14 @@ impl Life {
     }
 
     fn write(&mut self, slot: u64, page: u64) -> LogEntry {
-        self.sequence += 1;
-        let (object, place) = (ObjectId { slot, generation: 1 }, Block(4 + self.sequence));
-        self.map.segments.inc_live(place);
-        LogEntry::Write { object, page: PageNo(page), page_lsn: Sequence(self.sequence), place, crc: 7 }
+        self.lsn += 1;
+        let (object, place) = (ObjectId { slot, generation: 1 }, Block(4 + self.lsn));
+        self.map.nodes.segments.inc_live(place);
+        LogEntry::Write { object, page: PageNo(page), page_lsn: Lsn(self.lsn), place, crc: 7 }
     }
 
     fn volume(&mut self) -> VolumeId {
-        let all: Vec<VolumeId> = self.map.volumes.keys().copied().collect();
+        let all: Vec<VolumeId> = self.map.volumes.iter().map(|(id, _)| id).collect();
         all[self.random.below(all.len() as u64) as usize]
     }
 
@@ -56,17 +60,16 @@ impl Life {
         if !self.random.once_in(4) {
             return self.write(slot, page);
         }
-        self.sequence += 1;
+        self.lsn += 1;
         // To the first page of a leaf, from that page or from some leaves before it.
         let (first, object) = (page & !1, ObjectId { slot, generation: 1 });
         let from = if first == 256 && self.random.once_in(2) { 100 } else { first };
-        LogEntry::Cut { object, pages: PageNo(from)..PageNo(first + 1), sequence: Sequence(self.sequence) }
+        LogEntry::Cut { object, pages: PageNo(from)..PageNo(first + 1), lsn: Lsn(self.lsn) }
     }
 
     /// What a checkpoint does to nodes.
     fn clean(&mut self) {
-        self.map.nodes.values_mut().for_each(|node| node.dirty = false);
-        self.map.dirty = 0;
+        self.map.nodes.written_all();
     }
 }
 
@@ -78,26 +81,25 @@ fn a_vector_makes_no_more_nodes_dirty_than_were_counted_for_it_also_in_volumes_t
         for step in 0..300 {
             let volume = life.volume();
             if life.random.once_in(15) && life.map.volumes.len() < 6 {
-                let (to, mode, sequence) =
-                    (VolumeId(100 + step), VolumeMode::Writable, Sequence(life.sequence));
-                life.map.change(volume, &LogEntry::CloneVolume { to, mode, sequence, created: 0 });
+                let (to, mode, lsn) = (VolumeId(100 + step), VolumeMode::Writable, Lsn(life.lsn));
+                life.map.change(volume, &LogEntry::CloneVolume { to, mode, lsn, created: 0 });
             } else if life.random.once_in(40) && volume != VolumeId::MAIN {
-                life.map.change(volume, &LogEntry::DeleteVolume { sequence: Sequence(life.sequence) });
+                life.map.change(volume, &LogEntry::DeleteVolume { lsn: Lsn(life.lsn) });
             }
             if life.random.once_in(3) {
                 life.clean();
             }
             let volume = life.volume();
             let entries: Vec<LogEntry> = (0..1 + life.random.below(6)).map(|_| life.log_entry()).collect();
-            let (before, counted) = (life.map.dirty, life.map.nodes_for(volume, &entries));
+            let (before, counted) = (life.map.nodes.dirty(), life.map.nodes_for(volume, &entries));
             entries.iter().for_each(|entry| life.map.change(volume, entry));
-            let made = life.map.dirty.saturating_sub(before);
+            let made = life.map.nodes.dirty().saturating_sub(before);
             assert!(
                 made <= counted,
                 "seed {seed}, step {step}: {made} nodes, {counted} counted: {entries:?}"
             );
             most = most.max(made);
-            shared += u64::from(life.map.table.has_shared());
+            shared += u64::from(life.map.nodes.table.has_shared());
         }
     }
     assert!(most > 10 && shared > 1000, "{most}, {shared}: the test tests little");
@@ -108,8 +110,26 @@ fn cleaning_starts_where_the_reserve_begins_at_the_latest_however_many_segments_
     let mut map = Life::new(1).map;
     let (missing, low) = (map.missing(), low_mark(4096));
     assert_eq!(missing, map.floor(Class::Reservation) + low, "none is free");
-    (0..10).for_each(|number| map.segments.emptied(number));
+    (0..10).for_each(|number| map.nodes.segments.emptied(number));
     assert_eq!(map.missing(), missing - 10);
-    (10..1000).for_each(|number| map.segments.emptied(number));
+    (10..1000).for_each(|number| map.nodes.segments.emptied(number));
     assert_eq!(map.missing(), missing - low);
+}
+
+#[test]
+fn what_is_left_of_a_round_are_nodes_to_visit_and_live_blocks_of_its_victims() {
+    let left = |store: &Store| {
+        let map = store.shared.map();
+        let victims: Vec<u32> = map.nodes.cleaning().expect("a round").victims().collect();
+        assert_eq!(victims.len(), 4);
+        let live: u64 = victims.iter().map(|&victim| u64::from(map.nodes.segments.get(victim).live)).sum();
+        (map.cleaning_left().expect("a round"), map.nodes.table.used(), live)
+    };
+    let store = half_dead();
+    assert_eq!(store.shared.map().cleaning_left(), None);
+    store.clean_step().expect("it begins");
+    let (all, nodes, live) = left(&store);
+    assert!(nodes > 1 && live > 1 && all == nodes + live, "{all} of {nodes} nodes, {live} blocks");
+    let (all, _, live) = left(&walked());
+    assert_eq!(all, live);
 }

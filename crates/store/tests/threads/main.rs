@@ -18,12 +18,13 @@ mod sync {
 #[allow(clippy::all, dead_code, missing_docs, unreachable_pub, unused_imports)]
 mod shipped {
     pub(crate) mod allocate;
-    pub(crate) mod append;
     pub(crate) mod audit;
+    pub(crate) mod blocks;
     pub(crate) mod bug;
     pub(crate) mod change;
     pub(crate) mod check;
     pub(crate) mod checkpoint;
+    pub(crate) mod chunk;
     pub(crate) mod clean;
     pub(crate) mod coalesce;
     pub(crate) mod counters;
@@ -32,21 +33,20 @@ mod shipped {
     pub(crate) mod flushes;
     pub(crate) mod follow;
     pub(crate) mod format;
-    pub(crate) mod in_progress;
-    pub(crate) mod label;
-    pub(crate) mod list;
     pub(crate) mod log;
     pub(crate) mod map;
+    pub(crate) mod medium;
     pub(crate) mod pace;
     #[cfg(feature = "planted-bugs")]
     pub(crate) mod plant;
     pub(crate) mod policy;
     pub(crate) mod predict;
-    pub(crate) mod read;
+    pub(crate) mod progress;
     pub(crate) mod recover;
     pub(crate) mod root;
     pub(crate) mod scrub;
     pub(crate) mod segments;
+    pub(crate) mod shared;
     pub(crate) mod space;
     pub(crate) mod store;
     pub(crate) mod stretch;
@@ -54,12 +54,11 @@ mod shipped {
     pub(crate) mod tables;
     pub(crate) mod usage;
     pub(crate) mod volume;
+    pub(crate) mod volume_changes;
+    pub(crate) mod writer;
 }
 use shipped::*;
 
-// As `src/lib.rs` has them.
-use crate::change::Change;
-use crate::superblock::Layout;
 use shuttle::scheduler::RandomScheduler;
 use shuttle::{Config, Runner};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,14 +1,12 @@
 //! Readers look a page up under the map's lock and read it without, while a writer makes its segment free and fills it anew.
 
 use crate::change::Change;
-use crate::read::{Found, Want};
+use crate::shared::{Found, Want};
 use crate::store::Store;
 use crate::superblock::Layout;
 use crate::volume::VolumeId;
 use crate::{check, failure};
-use device::{
-    BLOCK_BYTES, Block, Device, DeviceError, Incarnation, ObjectId, Page, PageNo, Sequence, StoreId,
-};
+use device::{BLOCK_BYTES, Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread;
 use sim::{Power, SimDisk};
@@ -66,10 +64,10 @@ impl Device for Slow {
     }
 }
 
-fn write(store: &Store, pages: std::ops::Range<u64>, sequence: u64) {
+fn write(store: &Store, pages: std::ops::Range<u64>, lsn: u64) {
     let page = |page| {
-        let bytes = Arc::new(Box::new(Page([sequence as u8; BLOCK_BYTES])));
-        Change::Write { object: OBJECT, page: PageNo(page), bytes, page_lsn: Sequence(sequence) }
+        let bytes = Arc::new(Box::new(Page([lsn as u8; BLOCK_BYTES])));
+        Change::Write { object: OBJECT, page: PageNo(page), bytes, page_lsn: Lsn(lsn) }
     };
     let changes: Vec<Change> = pages.map(page).collect();
     store.apply(&changes).expect("a sound device with space");
@@ -82,12 +80,13 @@ fn pinned(store: &Store, want: &mut Want) {
 
 /// The wrong way: nothing holds the segment while its block is read.
 fn unpinned(store: &Store, want: &mut Want) {
-    let placed = store.lookup(VolumeId::MAIN, std::slice::from_mut(want));
+    let placed = store.shared.lookup(VolumeId::MAIN, std::slice::from_mut(want));
     let entry = placed[0].entry;
-    store.map().segments.unpin(entry.place);
+    store.shared.map().nodes.segments.unpin(entry.place);
     let mut bytes = Page::zeroed();
-    let read = store.device.read(entry.place, std::slice::from_mut(&mut bytes));
-    let intact = read.map_err(Into::into).and_then(|()| store.intact(want.object, want.page, &entry, &bytes));
+    let read = store.shared.medium.device().read(entry.place, std::slice::from_mut(&mut bytes));
+    let intact =
+        read.map_err(Into::into).and_then(|()| store.shared.intact(want.object, want.page, &entry, &bytes));
     want.found = intact.map(|()| Found::Page { bytes, page_lsn: entry.page_lsn });
 }
 
@@ -112,8 +111,8 @@ fn readers_and_a_writer(read: fn(&Store, &mut Want)) {
             })
         })
         .collect();
-    for sequence in 2..5 {
-        write(&store, 0..10, sequence);
+    for lsn in 2..5 {
+        write(&store, 0..10, lsn);
         store.checkpoint().expect("a sound device");
     }
     readers.into_iter().for_each(|reader| reader.join().unwrap());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
 use cache::Settings;
-use fs::{Caller, Done, Fs, FsError, Ino, Kind};
+use fs::{Caller, Completion, Fs, FsError, Ino, Kind};
 use host::Access;
 
 use super::error::BenchError;
@@ -61,7 +61,7 @@ pub(super) fn lay_out(fs: &Arc<Fs>, name: &str, pages: u64) -> Result<Ino, FsErr
 }
 
 /// What an operation that ends in a completion gave.
-pub(super) fn wait<T: Send + 'static>(operation: impl FnOnce(Done<T>)) -> Result<T, FsError> {
+pub(super) fn wait<T: Send + 'static>(operation: impl FnOnce(Completion<T>)) -> Result<T, FsError> {
     let (sender, receiver) = sync_channel(1);
     operation(Box::new(move |result| {
         let _ = sender.send(result);

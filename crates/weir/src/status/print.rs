@@ -24,9 +24,9 @@ pub(crate) fn print(report: &Value) {
     if let Some(why) = report["not_rescued"].as_str() {
         println!("  AT RISK    what is in memory could not be saved to the store yet: {why}");
     }
-    print_trouble(report);
-    let sequences = &report["sequences"];
-    println!("  sequences  {} applied, {} durable", sequences["applied"], sequences["durable"]);
+    print_problems(report);
+    let lsns = &report["lsns"];
+    println!("  LSNs       {} applied, {} durable", lsns["applied"], lsns["durable"]);
     let dirty = &report["dirty"];
     let seconds = dirty["age_ms"].as_u64().unwrap_or(0) as f64 / 1000.0;
     println!(
@@ -63,7 +63,7 @@ pub(crate) fn print(report: &Value) {
     print_latency(&report["latency"]);
 }
 
-fn print_trouble(report: &Value) {
+fn print_problems(report: &Value) {
     if let Some(stalled) = report["stalled"].as_str() {
         println!("  STALLED    {stalled}; writers who find no space are told so");
     }

@@ -1,4 +1,4 @@
-//! Locks are the kernel's own: a mount is the only door to its files. Tested with processes, as programs use them.
+//! Locks are the kernel's own: a mount is the only front end to its files. Tested with processes, as programs use them.
 
 use crate::call::call;
 use crate::common::{Mounted, Sandbox, can_mount};

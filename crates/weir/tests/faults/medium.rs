@@ -77,7 +77,7 @@ struct Medium {
     faults: Arc<Faults>,
 }
 
-struct Door([Medium; 2]);
+struct Server([Medium; 2]);
 
 impl Media {
     /// Serves `store` and `buffer` of the directory `below` on `dir`.
@@ -88,12 +88,12 @@ impl Media {
         };
         let media = NAMES.map(open);
         let [store, buffer] = [0, 1].map(|index: usize| media[index].faults.clone());
-        let session = fuser::spawn_mount(Door(media), dir, &fuser::Config::default()).expect("a mount");
+        let session = fuser::spawn_mount(Server(media), dir, &fuser::Config::default()).expect("a mount");
         Media { store, buffer, _session: session }
     }
 }
 
-impl Door {
+impl Server {
     fn medium(&self, ino: INodeNo) -> Result<&Medium, Errno> {
         self.0.get((ino.0 as usize).wrapping_sub(2)).ok_or(Errno::ENOENT)
     }
@@ -143,7 +143,7 @@ impl Medium {
     }
 }
 
-impl Filesystem for Door {
+impl Filesystem for Server {
     fn lookup(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match NAMES.iter().position(|known| name == *known) {
             Some(index) => reply.entry(&TTL, &self.attributes(INodeNo(index as u64 + 2)), Generation(0)),

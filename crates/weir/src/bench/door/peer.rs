@@ -82,7 +82,7 @@ impl Peer {
     fn new(kernel_cache: KernelCache) -> Peer {
         let root = Node { attributes: attributes(ROOT, FileType::Directory, 0o755), body: Body::directory() };
         let nodes = Nodes { nodes: HashMap::from([(ROOT, root)]), newest: ROOT };
-        Peer { nodes: RwLock::new(nodes), kernel_cache, ttl: kernel_cache.for_door().ttl() }
+        Peer { nodes: RwLock::new(nodes), kernel_cache, ttl: kernel_cache.for_server().ttl() }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Nodes> {

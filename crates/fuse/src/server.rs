@@ -16,7 +16,7 @@ use crate::space;
 use crate::traffic::Traffic;
 use crate::write::Write;
 use crate::xattr::{answer, list_for, set_xattr};
-use fs::{Attributes, Done, Fs, FsError, IfExists, Ino, Kind, Privileges, SetAttributes};
+use fs::{Attributes, Completion, Fs, FsError, IfExists, Ino, Kind, Privileges, SetAttributes};
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig, LockOwner,
     OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
@@ -32,7 +32,7 @@ use std::time::{Duration, SystemTime};
 
 /// Serves the kernel from a file system.
 #[derive(Clone)]
-pub struct Door {
+pub struct Server {
     fs: Arc<Fs>,
     latencies: Arc<Latencies>,
     traffic: Arc<Traffic>,
@@ -41,15 +41,15 @@ pub struct Door {
     ttl: Duration,
 }
 
-impl Door {
-    /// A door to `fs` that measures into `latencies` and counts in `traffic`.
+impl Server {
+    /// A server of `fs` that measures into `latencies` and counts in `traffic`.
     pub fn new(
         fs: Arc<Fs>,
         latencies: Arc<Latencies>,
         traffic: Arc<Traffic>,
         kernel_cache: KernelCache,
-    ) -> Door {
-        Door { fs, latencies, traffic, kernel_cache, ttl: kernel_cache.ttl() }
+    ) -> Server {
+        Server { fs, latencies, traffic, kernel_cache, ttl: kernel_cache.ttl() }
     }
 
     /// For an operation that ends in a completion.
@@ -95,7 +95,7 @@ impl Door {
     }
 }
 
-impl Filesystem for Door {
+impl Filesystem for Server {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         ask_of_kernel(config);
         Ok(())
@@ -215,7 +215,7 @@ impl Filesystem for Door {
         reply: ReplyCreate,
     ) {
         let (timer, fs, ttl) = (self.timer(Class::Create), self.fs.clone(), self.ttl);
-        let done: Done<Attributes> = Box::new(move |made| {
+        let done: Completion<Attributes> = Box::new(move |made| {
             let _timer = timer;
             match made.and_then(|made| fs.hold(made.ino).map(|()| made)) {
                 Ok(made) => reply.created(
@@ -267,7 +267,7 @@ impl Filesystem for Door {
             }
             RenameFlags::RENAME_WHITEOUT => {
                 let done = self.empty(Class::Rename, reply);
-                let done: Done<_> = Box::new(move |moved| done(moved.map(drop)));
+                let done: Completion<_> = Box::new(move |moved| done(moved.map(drop)));
                 self.fs.rename_leaving_whiteout(caller(request, 0), from, to, if_exists, done);
             }
             RenameFlags::RENAME_EXCHANGE if if_exists == IfExists::Replace => {
@@ -305,7 +305,7 @@ impl Filesystem for Door {
         reply: ReplyData,
     ) {
         let timer = self.timer(Class::Read);
-        let done: Done<Vec<u8>> = Box::new(move |read| {
+        let done: Completion<Vec<u8>> = Box::new(move |read| {
             let _timer = timer;
             match read {
                 Ok(bytes) => reply.data(&bytes),

@@ -3,7 +3,7 @@
 use crate::error::CacheError;
 use crate::state::Key;
 use crate::status::Stuck;
-use device::{ObjectId, Sequence};
+use device::{Lsn, ObjectId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use store::StoreError;
@@ -19,25 +19,25 @@ const SHOWN: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Victim {
     Page(Key),
-    Cut(ObjectId, Sequence),
+    Cut(ObjectId, Lsn),
 }
 
 /// Under the cache's lock. After a crash: found out again.
 #[derive(Default)]
-pub(crate) struct Trouble {
-    shunned: BTreeMap<Victim, Shun>,
+pub(crate) struct RetryList {
+    backed_off: BTreeMap<Victim, BackOff>,
     failures: Failures,
     stall: Option<Stall>,
-    /// Since when somebody needs space that only comes when something is written back, during this stall.
+    /// Since when an operation needs space that only comes when something is written back, during this stall.
     needed: Option<Duration>,
 }
 
-/// How many times something could not be written back so far. Whoever tries everything once notes it when he begins: what failed since then
+/// How many times something could not be written back so far. A round over everything notes it when it begins: what failed since then
 /// has had its turn, however long that took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Failures(u64);
 
-struct Shun {
+struct BackOff {
     until: Duration,
     wait: Duration,
     /// Which of all failures this was.
@@ -54,13 +54,13 @@ struct Stall {
     error: CacheError,
 }
 
-impl Trouble {
+impl RetryList {
     /// Leaves `victim` alone for a while.
-    pub(crate) fn shun(&mut self, victim: Victim, error: StoreError, now: Duration) {
-        let wait = self.shunned.get(&victim).map_or(RETRY_AFTER, |shun| shun.wait * 2).min(RETRY_AFTER_MAX);
+    pub(crate) fn back_off(&mut self, victim: Victim, error: StoreError, now: Duration) {
+        let wait = self.backed_off.get(&victim).map_or(RETRY_AFTER, |one| one.wait * 2).min(RETRY_AFTER_MAX);
         self.failures.0 += 1;
         let failure = self.failures;
-        self.shunned.insert(victim, Shun { until: now + wait, wait, failure, error });
+        self.backed_off.insert(victim, BackOff { until: now + wait, wait, failure, error });
     }
 
     /// How many failures there were so far.
@@ -70,32 +70,32 @@ impl Trouble {
 
     /// Whether `victim` failed after so many failures.
     pub(crate) fn has_failed_since(&self, victim: Victim, failures: Failures) -> bool {
-        self.shunned.get(&victim).is_some_and(|shun| shun.failure > failures)
+        self.backed_off.get(&victim).is_some_and(|one| one.failure > failures)
     }
 
     /// How many could not be written back when they were last tried.
     pub(crate) fn count(&self) -> usize {
-        self.shunned.len()
+        self.backed_off.len()
     }
 
     /// Whether `victim` failed lately.
-    pub(crate) fn is_shunned(&self, victim: Victim, now: Duration) -> bool {
-        self.shunned.get(&victim).is_some_and(|shun| now < shun.until)
+    pub(crate) fn is_backed_off(&self, victim: Victim, now: Duration) -> bool {
+        self.backed_off.get(&victim).is_some_and(|one| now < one.until)
     }
 
     /// Whether `victim` failed the last time that it was tried.
     pub(crate) fn is_stuck(&self, victim: Victim) -> bool {
-        self.shunned.contains_key(&victim)
+        self.backed_off.contains_key(&victim)
     }
 
     /// Forgets one that was written back.
     pub(crate) fn stored(&mut self, victim: Victim) {
-        self.shunned.remove(&victim);
+        self.backed_off.remove(&victim);
     }
 
     /// Forgets those that are no more.
     pub(crate) fn keep(&mut self, mut is_there: impl FnMut(&Victim) -> bool) {
-        self.shunned.retain(|victim, _| is_there(victim));
+        self.backed_off.retain(|victim, _| is_there(victim));
     }
 
     /// Something was written back.
@@ -116,7 +116,7 @@ impl Trouble {
         self.stall.as_ref().is_some_and(|stall| stall.error.is_full())
     }
 
-    /// Somebody needs space, and there is none. What to tell him; `None` as long as he may wait for it: a page that is
+    /// An operation needs space, and there is none. What to tell it; `None` as long as it may wait for it: a page that is
     /// stuck for hours says nothing of what others will find when they are written back.
     pub(crate) fn no_space(&mut self, now: Duration, patience: Duration) -> Option<&CacheError> {
         let stall = self.stall.as_ref()?;
@@ -126,26 +126,26 @@ impl Trouble {
         (now >= due && !is_stale).then_some(&stall.error)
     }
 
-    /// Somebody needed space, and there was some.
+    /// An operation needed space, and there was some.
     pub(crate) fn has_space(&mut self) {
         self.needed = None;
     }
 
     /// The first thing that is stuck, and why.
     pub(crate) fn first(&self) -> Option<&StoreError> {
-        self.shunned.values().next().map(|shun| &shun.error)
+        self.backed_off.values().next().map(|one| &one.error)
     }
 
     /// How many are stuck, and some of them.
     pub(crate) fn stuck(&self) -> (u64, Vec<Stuck>) {
-        let shown = self.shunned.iter().take(SHOWN).map(|(victim, shun)| {
+        let shown = self.backed_off.iter().take(SHOWN).map(|(victim, one)| {
             let (object, page) = match *victim {
                 Victim::Page(key) => (key.object, Some(key.page)),
                 Victim::Cut(object, _) => (object, None),
             };
-            Stuck { object, page, why: shun.error.to_string() }
+            Stuck { object, page, why: one.error.to_string() }
         });
-        (self.shunned.len() as u64, shown.collect())
+        (self.backed_off.len() as u64, shown.collect())
     }
 
     /// Why nothing is written back, in words.
@@ -169,35 +169,35 @@ mod tests {
 
     #[test]
     fn what_fails_again_is_left_alone_for_twice_as_long_but_at_most_a_minute() {
-        let (mut trouble, mut now) = (Trouble::default(), Duration::ZERO);
+        let (mut retries, mut now) = (RetryList::default(), Duration::ZERO);
         for wait in [1, 2, 4, 8, 16, 32, 60, 60] {
-            trouble.shun(victim(), StoreError::Full, now);
-            assert!(trouble.is_shunned(victim(), now + SECOND * wait - Duration::from_nanos(1)));
+            retries.back_off(victim(), StoreError::Full, now);
+            assert!(retries.is_backed_off(victim(), now + SECOND * wait - Duration::from_nanos(1)));
             now += SECOND * wait;
-            assert!(!trouble.is_shunned(victim(), now), "after {wait} s");
+            assert!(!retries.is_backed_off(victim(), now), "after {wait} s");
         }
-        assert!(trouble.is_stuck(victim()));
-        trouble.keep(|_| false);
-        assert!(!trouble.is_stuck(victim()));
+        assert!(retries.is_stuck(victim()));
+        retries.keep(|_| false);
+        assert!(!retries.is_stuck(victim()));
     }
 
     #[test]
     fn writers_are_told_after_the_time_that_they_may_wait_and_not_before() {
-        let mut trouble = Trouble::default();
+        let mut retries = RetryList::default();
         let patience = 30 * SECOND;
-        assert!(trouble.no_space(Duration::ZERO, patience).is_none());
-        assert!(trouble.no_space(100 * SECOND, patience).is_none(), "nothing has failed");
+        assert!(retries.no_space(Duration::ZERO, patience).is_none());
+        assert!(retries.no_space(100 * SECOND, patience).is_none(), "nothing has failed");
         // A page that could not be written back long before anybody needed space.
-        trouble.failed(StoreError::Full.into(), 100 * SECOND);
-        trouble.failed(StoreError::Full.into(), 160 * SECOND);
-        assert!(trouble.no_space(200 * SECOND, patience).is_none());
-        assert!(trouble.no_space(229 * SECOND, patience).is_none());
-        assert!(trouble.no_space(230 * SECOND, patience).is_none(), "there may be space by now");
-        trouble.failed(StoreError::Full.into(), 230 * SECOND);
-        assert!(trouble.no_space(230 * SECOND, patience).is_some());
-        trouble.has_space();
-        assert!(trouble.no_space(231 * SECOND, patience).is_none());
-        trouble.worked();
-        assert!(trouble.no_space(300 * SECOND, patience).is_none());
+        retries.failed(StoreError::Full.into(), 100 * SECOND);
+        retries.failed(StoreError::Full.into(), 160 * SECOND);
+        assert!(retries.no_space(200 * SECOND, patience).is_none());
+        assert!(retries.no_space(229 * SECOND, patience).is_none());
+        assert!(retries.no_space(230 * SECOND, patience).is_none(), "there may be space by now");
+        retries.failed(StoreError::Full.into(), 230 * SECOND);
+        assert!(retries.no_space(230 * SECOND, patience).is_some());
+        retries.has_space();
+        assert!(retries.no_space(231 * SECOND, patience).is_none());
+        retries.worked();
+        assert!(retries.no_space(300 * SECOND, patience).is_none());
     }
 }

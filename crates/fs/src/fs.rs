@@ -1,4 +1,4 @@
-//! The handle that doors hold: each operation states its cost, enters, and completes.
+//! The handle that front ends hold: each operation states its cost, enters, and completes.
 
 use crate::attributes::{GROUP_EXECUTE, SETUID};
 use crate::core::Core;
@@ -10,10 +10,12 @@ use crate::format::{Hot, INODES_MAX, Slot};
 use crate::gone::Gone;
 use crate::preload::{self, PreloadedArena};
 use crate::transaction::{State, Transaction};
-use crate::types::{Attributes, Caller, Done, Entry, Ino, Kind, Privileges, SetAttributes, SetXattr, Usage};
+use crate::types::{
+    Attributes, Caller, Completion, Entry, Ino, Kind, Privileges, SetAttributes, SetXattr, Usage,
+};
 use crate::xattr::{CAPABILITY, Key, Outcome, XattrChange};
 use cache::{Cache, Cost, Task};
-use device::{Clock, Sequence};
+use device::{Clock, Lsn};
 use std::sync::{Arc, Mutex};
 
 /// Bytes of one `write`: Linux gives programs no more either (2 GiB) and FUSE 1 MiB; all of it is in memory.
@@ -46,11 +48,11 @@ impl Fs {
         let mut tx = Transaction::begin(&mut state, clock.wall_nanos());
         tx.create(owner, secret)?;
         let changes = tx.changes(&[]);
-        let credit = Arc::new(Mutex::new(None));
-        let slot = credit.clone();
-        let set = move |admitted| *slot.lock().expect("nobody panics holding a credit") = Some(admitted);
+        let reservation = Arc::new(Mutex::new(None));
+        let slot = reservation.clone();
+        let set = move |admitted| *slot.lock().expect("nobody panics holding a reservation") = Some(admitted);
         cache.admit(Cost::of(&changes), Box::new(set));
-        let take = || credit.lock().expect("nobody panics holding a credit").take();
+        let take = || reservation.lock().expect("nobody panics holding a reservation").take();
         let mut admitted = take();
         for _ in 0..CREATE_STEPS_MAX {
             if admitted.is_some() {
@@ -61,9 +63,9 @@ impl Fs {
             }
             admitted = take();
         }
-        let mut credit = admitted.ok_or(FsError::NoSpace)??;
-        cache.apply(&mut credit, &changes)?;
-        drop(credit);
+        let mut reservation = admitted.ok_or(FsError::NoSpace)??;
+        cache.apply(&mut reservation, &changes)?;
+        drop(reservation);
         Ok(cache.drain()?)
     }
 
@@ -136,8 +138,8 @@ impl Fs {
     }
 
     /// Sets attributes, as one transaction. A new owner or group takes its powers from a file; a write does not: that is
-    /// for the door to ask for, by [`Privileges::Drop`]. An access ACL follows the mode.
-    pub fn set_attributes(&self, ino: Ino, set: SetAttributes, done: Done<Attributes>) {
+    /// for the front end to ask for, by [`Privileges::Drop`]. An access ACL follows the mode.
+    pub fn set_attributes(&self, ino: Ino, set: SetAttributes, done: Completion<Attributes>) {
         let size = self.core.read().find(ino).map_or(0, |(_, hot, _)| hot.size());
         let shrinks = set.size.is_some_and(|after| after < size);
         self.core.enter(cost::attributes(shrinks), move |tx| tx.set_attributes(ino, &set), done);
@@ -153,7 +155,7 @@ impl Fs {
         name: &[u8],
         kind: Kind,
         mode: u16,
-        done: Done<Attributes>,
+        done: Completion<Attributes>,
     ) {
         let new = match kind {
             Kind::Directory => New::Directory { mode },
@@ -170,19 +172,33 @@ impl Fs {
         name: &[u8],
         (kind, number): (Kind, u32),
         mode: u16,
-        done: Done<Attributes>,
+        done: Completion<Attributes>,
     ) {
         self.make_new(caller, parent, name, New::Node { kind, mode, device: number }, done);
     }
 
-    fn make_new(&self, caller: Caller, parent: Ino, name: &[u8], new: New<'static>, done: Done<Attributes>) {
+    fn make_new(
+        &self,
+        caller: Caller,
+        parent: Ino,
+        name: &[u8],
+        new: New<'static>,
+        done: Completion<Attributes>,
+    ) {
         let name = name.to_vec();
         let cost = cost::make(self.levels(parent), 0);
         self.core.enter(cost, move |tx| tx.make(caller, parent, &name, new), done);
     }
 
     /// Makes a symbolic link to `target`, of 1 to 4095 bytes.
-    pub fn symlink(&self, caller: Caller, parent: Ino, name: &[u8], target: &[u8], done: Done<Attributes>) {
+    pub fn symlink(
+        &self,
+        caller: Caller,
+        parent: Ino,
+        name: &[u8],
+        target: &[u8],
+        done: Completion<Attributes>,
+    ) {
         let (name, target) = (name.to_vec(), target.to_vec());
         self.core.enter(
             cost::make(self.levels(parent), target.len()),
@@ -201,7 +217,7 @@ impl Fs {
     }
 
     /// Gives a file another name.
-    pub fn link(&self, ino: Ino, parent: Ino, name: &[u8], done: Done<Attributes>) {
+    pub fn link(&self, ino: Ino, parent: Ino, name: &[u8], done: Completion<Attributes>) {
         let name = name.to_vec();
         self.core.enter(cost::add(self.levels(parent), 0), move |tx| tx.link(ino, parent, &name), done);
     }
@@ -210,14 +226,14 @@ impl Fs {
     ///
     /// Where the file was synced while it was held, its removal is durable on completion, too: to databases with a
     /// rollback journal, deleting the journal is the commit, and they do not sync the directory.
-    pub fn unlink(&self, parent: Ino, name: &[u8], done: Done<()>) {
+    pub fn unlink(&self, parent: Ino, name: &[u8], done: Completion<()>) {
         let done = if self.was_synced(parent, name) { self.then_sync(done) } else { done };
         let name = name.to_vec();
         self.core.enter(cost::remove(self.levels(parent)), move |tx| tx.unlink(parent, &name), done);
     }
 
     /// Removes an empty directory.
-    pub fn remove_directory(&self, parent: Ino, name: &[u8], done: Done<()>) {
+    pub fn remove_directory(&self, parent: Ino, name: &[u8], done: Completion<()>) {
         let name = name.to_vec();
         self.core.enter(
             cost::remove(self.levels(parent)),
@@ -250,16 +266,16 @@ impl Fs {
     /// # Errors
     /// [`FsError::NoSpace`] past [`XATTR_LIST_BYTES_MAX`](crate::XATTR_LIST_BYTES_MAX) or
     /// [`XATTRS_BYTES_MAX`](crate::XATTRS_BYTES_MAX), and as its parts say; [`FsError::Invalid`] for an ACL that is none.
-    pub fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], how: SetXattr, done: Done<()>) {
+    pub fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], how: SetXattr, done: Completion<()>) {
         self.change_xattr(ino, name.to_vec(), XattrChange::Set { value: value.to_vec(), how }, done);
     }
 
     /// Removes an extended attribute. This works on a full store. An ACL that is not there is removed without a word.
-    pub fn remove_xattr(&self, ino: Ino, name: &[u8], done: Done<()>) {
+    pub fn remove_xattr(&self, ino: Ino, name: &[u8], done: Completion<()>) {
         self.change_xattr(ino, name.to_vec(), XattrChange::Remove, done);
     }
 
-    fn change_xattr(&self, ino: Ino, name: Vec<u8>, change: XattrChange, done: Done<()>) {
+    fn change_xattr(&self, ino: Ino, name: Vec<u8>, change: XattrChange, done: Completion<()>) {
         if let Err(error) = Key::parse(&name) {
             return done(Err(error));
         }
@@ -302,7 +318,7 @@ impl Fs {
     }
 
     /// Drops a file's powers, as what makes its content unworthy of them does.
-    pub fn drop_privileges(&self, ino: Ino, done: Done<Attributes>) {
+    pub fn drop_privileges(&self, ino: Ino, done: Completion<Attributes>) {
         self.set_attributes(ino, SetAttributes { privileges: Privileges::Drop, ..Default::default() }, done);
     }
 
@@ -343,13 +359,13 @@ impl Fs {
         (hot.links == 0).then_some((slot, hot))
     }
 
-    /// What all handles share, for the parts of the door in other files.
+    /// What all handles share, for the parts of it in other files.
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
     }
 
     /// Reads at most `len` bytes from `offset` on; fewer at the end of the file.
-    pub fn read(&self, ino: Ino, offset: u64, len: usize, done: Done<Vec<u8>>) {
+    pub fn read(&self, ino: Ino, offset: u64, len: usize, done: Completion<Vec<u8>>) {
         self.core.read_data(ino, offset, len, done);
     }
 
@@ -360,7 +376,7 @@ impl Fs {
 
     /// Writes all of `bytes`, at most 64 MiB, at `offset`, as one transaction with size and times; more than 1 MiB as
     /// several, in order. Completes when visible; durable after a later `sync`, or `commit_interval`.
-    pub fn write(&self, ino: Ino, offset: u64, bytes: Vec<u8>, done: Done<()>) {
+    pub fn write(&self, ino: Ino, offset: u64, bytes: Vec<u8>, done: Completion<()>) {
         let found = self.core.read().written_object(ino, offset, bytes.len());
         match found {
             Err(error) => done(Err(error)),
@@ -420,13 +436,13 @@ impl Fs {
     }
 
     /// Completes when every operation completed before the call is durable. One for all files: the order is one.
-    pub fn sync(&self, done: Done<()>) {
+    pub fn sync(&self, done: Completion<()>) {
         self.core.cache.sync(Box::new(move |synced| done(synced.map_err(FsError::from))));
     }
 
     /// Like [`sync`](Fs::sync), for somebody who asked for one file: remembers that it was synced, as long as it is
     /// held.
-    pub fn sync_file(&self, ino: Ino, done: Done<()>) {
+    pub fn sync_file(&self, ino: Ino, done: Completion<()>) {
         let state = self.core.read();
         if let Ok((slot, ..)) = state.find(ino) {
             let mut opens = state.opens.lock().expect("no panic while holding the open counts");
@@ -443,7 +459,7 @@ impl Fs {
         opens.get(&found.slot.0).is_some_and(|open| open.synced)
     }
 
-    fn then_sync(&self, done: Done<()>) -> Done<()> {
+    fn then_sync(&self, done: Completion<()>) -> Completion<()> {
         let fs = self.clone();
         Box::new(move |removed| match removed {
             Ok(()) => fs.sync(done),
@@ -462,8 +478,8 @@ impl Fs {
         Usage { blocks: space.total, free, available, inodes: inodes + left, inodes_free: left }
     }
 
-    /// The newest sequence, for tests.
-    pub fn newest(&self) -> Sequence {
+    /// The newest LSN, for tests.
+    pub fn newest(&self) -> Lsn {
         self.core.cache.status().applied
     }
 
