@@ -3,11 +3,13 @@
 mod bystander;
 mod cleaning;
 mod counters;
+mod device_model;
 mod disk_time;
 mod error;
 mod front_end;
 mod in_process;
 mod measure;
+mod modelled_device;
 mod nonblocking_writes;
 mod overview;
 mod placement;
@@ -72,7 +74,7 @@ enum Experiment {
     ReplayLoad(replay_accuracy::LoadArgs),
     /// A modelled device, in a process of its own.
     #[command(hide = true)]
-    ModelledDevice(replay_accuracy::ServedArgs),
+    ModelledDevice(modelled_device::ServedArgs),
     /// The trivial file system, in a process of its own.
     #[command(hide = true)]
     FrontEndPeer(front_end::PeerArgs),
@@ -110,7 +112,7 @@ fn run(experiment: &Experiment) -> Result<(), BenchError> {
         Experiment::TraceMemory(args) => trace_memory::run_benchmark(args),
         Experiment::ReplayAccuracy(args) => replay_accuracy::run_benchmark(args),
         Experiment::ReplayLoad(args) => replay_accuracy::run_load(args),
-        Experiment::ModelledDevice(args) => replay_accuracy::run_device(args),
+        Experiment::ModelledDevice(args) => modelled_device::run_device(args),
         Experiment::FrontEndPeer(args) => front_end::run_peer(args),
         Experiment::Busy(args) => {
             front_end::run_busy(args);

@@ -196,8 +196,8 @@ pub(super) fn run_benchmark(args: &NonblockingWritesArgs) -> Result<(), BenchErr
     let places = Places::new(&root, &scale)?;
     let mut models = Vec::new();
     for &model in args.model.list() {
-        let design = Design { model, bytes: scale.device_bytes, processors };
-        models.push(run_model(&design, &scale, &places, args.seed)?);
+        let design = Design { device: model.device(), bytes: scale.device_bytes, processors };
+        models.push(run_model(model, &design, &scale, &places, args.seed)?);
     }
     let report = Report {
         benchmark: "nonblocking-writes",
@@ -238,8 +238,8 @@ pub(super) fn beside_ext4(root: &Path, size: Size, runs: u32) -> Result<Vec<Besi
     for model in Model::ALL.into_iter().rev() {
         let scale = Scale::for_ratios(size, model, runs);
         let places = Places::new(root, &scale)?;
-        let design = Design { model, bytes: scale.device_bytes, processors: None };
-        let report = run_model(&design, &scale, &places, 1)?;
+        let design = Design { device: model.device(), bytes: scale.device_bytes, processors: None };
+        let report = run_model(model, &design, &scale, &places, 1)?;
         let rates = |load, system| -> Vec<f64> {
             let row = report.rows.iter().find(|row| (row.load, row.system) == (load, system));
             row.map(|row| row.runs.iter().map(|run| run.writes_per_s).collect()).unwrap_or_default()
@@ -283,7 +283,7 @@ impl Systems {
         ];
         let takes_turns = |name| scale.turns.iter().any(|&(_, system, _)| system == name);
         let set_up = |(name, file_name, kind)| {
-            eprintln!("{}: setting up {name}", device.model.name());
+            eprintln!("{}: setting up {name}", device.device.name());
             Ok((name, System::set_up(file_name, kind, device, &places.disk, scale.pages)?))
         };
         all.into_iter()
@@ -309,8 +309,13 @@ struct Found {
     disk_to_bare: Vec<f64>,
 }
 
-fn run_model(design: &Design, scale: &Scale, places: &Places, seed: u64) -> Result<ModelReport, BenchError> {
-    let model = design.model;
+fn run_model(
+    model: Model,
+    design: &Design,
+    scale: &Scale,
+    places: &Places,
+    seed: u64,
+) -> Result<ModelReport, BenchError> {
     let measured = {
         let device = SlowDevice::up(design, &places.disk.join("measured"))?;
         measure(device.path(), scale.device_bytes, scale.limit / 5)?

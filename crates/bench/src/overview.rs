@@ -107,7 +107,7 @@ fn measure_all(
     fs::create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
     // A dirty page reserves several blocks until it is home.
     let bytes = DEVICE_BYTES_MIN.max(args.pages * PAGE_BYTES * 8);
-    let design = Design { model: args.model, bytes, processors };
+    let design = Design { device: args.model.device(), bytes, processors };
     let measured = {
         let device = SlowDevice::up(&design, &root.join("measured"))?;
         measure(device.path(), bytes, DEVICE_FIGURE)?

@@ -10,7 +10,7 @@ use super::error::BenchError;
 use super::undo::Undo;
 
 /// The Debian packages that bring every program a benchmark drives.
-pub(super) const PACKAGES: &str = "nbdkit libnbd-bin fuse3 util-linux e2fsprogs strace rocksdb-tools sqlite3";
+pub(super) const PACKAGES: &str = "fuse3 util-linux e2fsprogs strace rocksdb-tools sqlite3";
 
 /// A command line in the making.
 pub(super) fn command<A: AsRef<OsStr>>(
@@ -62,7 +62,7 @@ pub(super) fn line(command: &Command) -> String {
 
 /// Checks that the modelled devices can be set up here at all, before anything is.
 pub(super) fn check_machine() -> Result<(), BenchError> {
-    check_programs(&["nbdkit", "nbdfuse", "losetup", "mke2fs", "mount", "umount"])
+    check_programs(&["losetup", "mke2fs", "mount", "umount"])
 }
 
 /// The same for a benchmark that drives these programs.

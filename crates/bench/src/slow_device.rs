@@ -1,9 +1,8 @@
-//! Modelled slow block devices that any file system, the kernel's too, can sit on:
-//! `nbdkit` (file plugin, delay filter) → `nbdfuse` → a loop device.
+//! Modelled slow block devices that any file system, the kernel's too, can sit on: a loop device over the file of a
+//! [`super::modelled_device`].
 //!
-//! The models delay each request and know no seeks, so the order of requests does not matter; a flush costs nothing
-//! extra. The kernel may merge requests and read ahead above them, as above any disk. Because of what the parts cost,
-//! a model is stated together with what it measured ([`super::measure`]).
+//! The kernel may merge requests and read ahead above them, as above any disk. Because of what the parts cost, a model is
+//! stated together with what it measured ([`super::measure`]).
 
 use std::fs::{self, File};
 use std::io;
@@ -16,9 +15,12 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use serde::Serialize;
 
+use super::device_model::Device;
 use super::error::BenchError;
+use super::modelled_device::FILE;
 use super::placement::Processors;
 use super::program::{command, line, run};
+use super::system::own;
 use super::undo::Undo;
 
 /// Bringing up two small programs takes well under a second; a loaded machine gets a minute.
@@ -26,15 +28,15 @@ const UP_SECONDS_MAX: u64 = 60;
 /// How often the removal of a directory is tried in which somebody is making files.
 const REMOVALS_MAX: u32 = 100;
 
-/// What kind of device is modelled.
+/// The devices that weir and ext4 are compared on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Model {
-    /// A disk: 8 ms for each request, one at a time.
+    /// A disk.
     Hdd,
-    /// A cloud volume: 1 ms for each request, many at a time.
+    /// A cloud volume.
     Cloud,
-    /// A solid-state disk: no delay, bound by the processor.
+    /// A solid-state disk.
     Ssd,
 }
 
@@ -42,27 +44,16 @@ impl Model {
     pub(super) const ALL: [Model; 3] = [Model::Hdd, Model::Cloud, Model::Ssd];
 
     /// The name on the command line and in results.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Model::Hdd => "hdd",
-            Model::Cloud => "cloud",
-            Model::Ssd => "ssd",
-        }
+    pub(super) fn name(self) -> String {
+        self.device().name()
     }
 
-    fn filters(self) -> &'static [&'static str] {
+    /// What is modelled.
+    pub(super) fn device(self) -> Device {
         match self {
-            Model::Hdd => &["--filter=noparallel", "--filter=delay"],
-            Model::Cloud => &["--filter=delay"],
-            Model::Ssd => &[],
-        }
-    }
-
-    fn parameters(self) -> &'static [&'static str] {
-        match self {
-            Model::Hdd => &["rdelay=8ms", "wdelay=8ms", "serialize=all-requests"],
-            Model::Cloud => &["rdelay=1ms", "wdelay=1ms"],
-            Model::Ssd => &[],
+            Model::Hdd => Device::Hdd,
+            Model::Cloud => Device::Cloud,
+            Model::Ssd => Device::Ssd,
         }
     }
 }
@@ -109,15 +100,14 @@ pub(super) enum Direct {
 pub(super) struct SlowDevice {
     block: LoopDevice,
     _unmount: Undo,
-    _fuse: Server,
-    _kit: Server,
+    _server: Server,
     _files: Undo,
 }
 
 /// What to model, and where.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Design {
-    pub(super) model: Model,
+    pub(super) device: Device,
     pub(super) bytes: u64,
     /// Where its programs run; `None`: wherever the kernel puts them.
     pub(super) processors: Option<Processors>,
@@ -133,32 +123,19 @@ impl SlowDevice {
     }
 
     fn start(design: &Design, directory: &Path) -> Result<SlowDevice, BenchError> {
-        let model = design.model;
         let files = remove_on_drop(directory);
-        let export = directory.join("export");
-        fs::create_dir_all(&export).map_err(|error| BenchError::io("cannot create", &export, error))?;
-        let disk = directory.join("disk");
-        File::create(&disk)
-            .and_then(|file| file.set_len(design.bytes))
-            .map_err(|error| BenchError::io("cannot create", &disk, error))?;
-        let socket = directory.join("socket");
-
-        // Written once it listens; the socket is there a moment earlier, when nobody can connect yet.
-        let listens = directory.join("nbdkit.pid");
-        let mut kit = command("nbdkit", ["--foreground", "--exit-with-parent", "--threads=32", "-U"]);
-        kit.arg(&socket).arg("--pidfile").arg(&listens);
-        kit.args(model.filters()).arg("file").arg(&disk).args(model.parameters());
-        let kit = Server::start(&mut kit, directory.join("nbdkit.log"))?;
-        kit.wait_for(&listens)?;
-
-        let unmount = unmount_on_drop(&export);
-        let mut fuse = command("nbdfuse", ["-C", "16", "-o", "allow_other"]);
-        fuse.arg(&export).arg("--unix").arg(&socket);
-        let fuse = Server::start(&mut fuse, directory.join("nbdfuse.log"))?;
-        let exported = export.join("nbd");
-        fuse.wait_for(&exported)?;
-        let block = LoopDevice::attach(&exported, Direct::Yes)?;
-        Ok(SlowDevice { block, _unmount: unmount, _fuse: fuse, _kit: kit, _files: files })
+        let served = directory.join("device");
+        fs::create_dir_all(&served).map_err(|error| BenchError::io("cannot create", &served, error))?;
+        let unmount = unmount_on_drop(&served);
+        let mut device = own("modelled-device");
+        device
+            .arg(&served)
+            .args(["--device", &design.device.name()])
+            .arg(format!("--bytes={}", design.bytes));
+        let server = Server::start(&mut device, directory.join("device.log"))?;
+        server.wait_for(&served.join(FILE))?;
+        let block = LoopDevice::attach(&served.join(FILE), Direct::Yes)?;
+        Ok(SlowDevice { block, _unmount: unmount, _server: server, _files: files })
     }
 
     /// The block device's path.

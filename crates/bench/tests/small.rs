@@ -177,37 +177,18 @@ fn overwrites_of_a_nearly_full_store_are_measured_beside_what_the_policy_predict
 #[test]
 fn a_benchmark_that_is_stopped_takes_everything_down() {
     if can_mount() {
-        let path = std::env::var("PATH").expect("a path of programs");
         // The tmpfs, an export, and a file system on it.
-        stop_while_mounted(&path, &["nonblocking-writes", "--size", "small", "--model", "hdd"], 3);
-        stop_while_mounted(&path, &["front-end", "--rows", "operations", "--only", "create-unlink"], 2);
-        stop_while_mounted(&path, &["front-end", "--rows", "tree", "--size", "small", "--rounds", "100"], 1);
+        stop_while_mounted(&["nonblocking-writes", "--size", "small", "--model", "hdd"], 3);
+        stop_while_mounted(&["front-end", "--rows", "operations", "--only", "create-unlink"], 2);
+        stop_while_mounted(&["front-end", "--rows", "tree", "--size", "small", "--rounds", "100"], 1);
     }
 }
 
-#[test]
-fn a_modelled_device_is_waited_for_until_its_server_listens() {
-    if !can_mount() {
-        return;
-    }
-    // nbdkit with 300 ms between making its socket and listening on it, first in the path of programs.
-    let first = tempfile::tempdir().expect("a temporary directory");
-    let path = std::env::var("PATH").expect("a path of programs");
-    let late = "strace -f -o /dev/null -e trace=listen -e inject=listen:delay_enter=300000";
-    let script = format!("#!/bin/sh\nPATH={path} exec {late} nbdkit \"$@\"\n");
-    // By another process: ours may fork for another test while the file is open, which then could not be run.
-    let write = ["-c", "printf %s \"$1\" > \"$2\" && chmod 755 \"$2\"", "sh", &script];
-    succeeds(Command::new("sh").args(write).arg(first.path().join("nbdkit")));
-    let path = format!("{}:{path}", first.path().display());
-    stop_while_mounted(&path, &["nonblocking-writes", "--size", "small", "--model", "hdd"], 3);
-}
-
-/// Starts a benchmark with these programs, stops it once so much is mounted, and looks for what it left.
-fn stop_while_mounted(path: &str, arguments: &[&str], mounts: usize) {
+/// Starts a benchmark, stops it once so much is mounted, and looks for what it left.
+fn stop_while_mounted(arguments: &[&str], mounts: usize) {
     let mut says = tempfile::tempfile().expect("a temporary file");
     let mut bench = weir_bench()
         .args(arguments)
-        .env("PATH", path)
         .stdout(Stdio::null())
         .stderr(says.try_clone().expect("a free descriptor"))
         .spawn()

@@ -7,22 +7,18 @@
 //! | `campaign` | makes them, and goes on where it stopped |
 //! | `programs`, `load` | RocksDB's db_bench; readers of our own |
 //! | `place`, `cache` | a file system on a modelled device; a small page cache |
-//! | `model`, `served` | modelled devices, and the program that is one |
 //! | `results`, `table` | what was measured, and what it says |
 
 mod cache;
 mod campaign;
 mod load;
-mod model;
 mod place;
 mod plan;
 mod programs;
 mod results;
-mod served;
 mod table;
 
 pub(super) use load::{LoadArgs, run_load};
-pub(super) use served::{ServedArgs, run_device};
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

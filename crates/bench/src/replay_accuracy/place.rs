@@ -10,12 +10,10 @@ use std::time::{Duration, Instant};
 use super::super::error::BenchError;
 use super::super::placement::Processors;
 use super::super::program::{command, line, run};
-use super::super::slow_device::{Direct, LoopDevice, Server, remove_on_drop, unmount_on_drop};
-use super::super::system::own;
+use super::super::slow_device::{Design, SlowDevice, unmount_on_drop};
 use super::super::undo::Undo;
 use super::cache::CacheLimit;
 use super::plan::Configuration;
-use super::served::FILE;
 
 /// How often the limit of the page cache follows a program's own memory.
 const FOLLOW: Duration = Duration::from_millis(10);
@@ -25,10 +23,7 @@ pub(super) struct Place {
     /// Where it is mounted while something runs.
     pub(super) mount_point: PathBuf,
     limit: Option<CacheLimit>,
-    block: LoopDevice,
-    _unmount: Undo,
-    _server: Server,
-    _files: Undo,
+    device: SlowDevice,
 }
 
 impl Place {
@@ -39,40 +34,25 @@ impl Place {
         directory: &Path,
         processors: Option<Processors>,
     ) -> Result<Place, BenchError> {
-        let files = remove_on_drop(directory);
-        let (served, mount_point) = (directory.join("device"), directory.join("mnt"));
-        for made in [&served, &mount_point] {
-            fs::create_dir_all(made).map_err(|error| BenchError::io("cannot create", made, error))?;
-        }
-        let unmount = unmount_on_drop(&served);
-        let start = || {
-            let mut device = own("modelled-device");
-            device.arg(&served).arg(format!("--bytes={bytes}"));
-            let name = clap::ValueEnum::to_possible_value(&configuration.device);
-            let name = name.expect("every device can be typed");
-            Server::start(device.args(["--device", name.get_name()]), directory.join("device.log"))
-        };
-        let server = match processors {
-            Some(processors) => processors.start_device(start)??,
-            None => start()?,
-        };
-        server.wait_for(&served.join(FILE))?;
-        let block = LoopDevice::attach(&served.join(FILE), Direct::Yes)?;
+        let device = SlowDevice::up(&Design { device: configuration.device, bytes, processors }, directory)?;
+        let mount_point = directory.join("mnt");
+        fs::create_dir_all(&mount_point)
+            .map_err(|error| BenchError::io("cannot create", &mount_point, error))?;
         if let Some(slice_ms) = configuration.slice_ms {
-            slice(&block, slice_ms)?;
+            slice(device.path(), slice_ms)?;
         }
         let limit = configuration.cache_bytes.map(CacheLimit::new).transpose()?;
         let mut format = command("mke2fs", ["-q", "-F", "-t", "ext4", "-b", "4096"]);
         format.args(["-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"]);
-        run(format.arg(block.path()))?;
-        Ok(Place { mount_point, limit, block, _unmount: unmount, _server: server, _files: files })
+        run(format.arg(device.path()))?;
+        Ok(Place { mount_point, limit, device })
     }
 
     /// Mounts; nothing of the device is in memory then.
     pub(super) fn mount(&self) -> Result<Undo, BenchError> {
         let unmount = unmount_on_drop(&self.mount_point);
         let mut mount = command("mount", ["-t", "ext4", "-o", "noatime"]);
-        run(mount.arg(self.block.path()).arg(&self.mount_point))?;
+        run(mount.arg(self.device.path()).arg(&self.mount_point))?;
         Ok(unmount)
     }
 
@@ -115,8 +95,8 @@ impl Place {
 }
 
 /// Lets BFQ serve threads in slices of that length, as if the device had a head to move.
-fn slice(block: &LoopDevice, slice_ms: u32) -> Result<(), BenchError> {
-    let name = block.path().file_name().unwrap_or_default();
+fn slice(block: &Path, slice_ms: u32) -> Result<(), BenchError> {
+    let name = block.file_name().unwrap_or_default();
     let queue = Path::new("/sys/block").join(name).join("queue");
     let slice = slice_ms.to_string();
     // Low latency would give some threads longer slices than others. Without strict guarantees BFQ takes turns after each

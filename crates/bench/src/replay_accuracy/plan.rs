@@ -3,8 +3,8 @@
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use super::super::device_model::Device;
 use super::load::How;
-use super::model::Device;
 
 /// How much to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -1,8 +1,8 @@
 //! A modelled device as a file: a FUSE file system with one file, `disk`, in this process's memory, which answers each
 //! request when the model says. A loop device on top makes it a block device.
 //!
-//! Why not nbdkit, as the other benchmarks have it: its delay filter knows whole milliseconds and no seeks, what it serves
-//! lies in the page cache that a cold run empties, and its two processes cost a small machine more than what is measured.
+//! Why not nbdkit behind nbdfuse: its delay filter knows whole milliseconds and no seeks, what it serves lies in the page cache
+//! that a cold run empties, and its two processes cost a small machine more than what is measured.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -19,8 +19,8 @@ use fuser::{
     WriteFlags,
 };
 
-use super::super::error::BenchError;
-use super::model::{Device, Model};
+use super::device_model::{Device, Model};
+use super::error::BenchError;
 
 /// The file's name.
 pub(super) const FILE: &str = "disk";
@@ -34,7 +34,7 @@ const TIMER_SLACK: Option<NonZeroU64> = NonZeroU64::new(1);
 
 /// What to model, and where to mount it.
 #[derive(Debug, Args)]
-pub(in super::super) struct ServedArgs {
+pub(super) struct ServedArgs {
     directory: PathBuf,
     #[arg(long, value_enum)]
     device: Device,
@@ -43,7 +43,7 @@ pub(in super::super) struct ServedArgs {
 }
 
 /// Serves until it is unmounted.
-pub(in super::super) fn run_device(args: &ServedArgs) -> Result<(), BenchError> {
+pub(super) fn run_device(args: &ServedArgs) -> Result<(), BenchError> {
     // Of its own session: a scheduler that shares processors out by session must not see one program with the load.
     let _ = rustix::process::setsid();
     let mut config = fuser::Config::default();

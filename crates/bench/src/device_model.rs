@@ -15,13 +15,17 @@ const STRIPE_BYTES: u64 = 64 << 10;
 /// A disk reads as much as passes below its head; the others are bound by their links.
 const BYTES_PER_SECOND: u64 = 500 << 20;
 
-/// A device that this benchmark can model.
+/// A device that can be modelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Device {
-    /// A cloud volume: 1 ms for each request, 64 at a time.
+    /// A slow disk without seeks: 8 ms for each request, one at a time. A flush costs nothing.
+    Hdd,
+    /// A cloud volume: 1 ms for each request, 64 at a time. A flush costs nothing.
     Cloud,
-    /// A solid-state disk: 0.4 ms for each request, 8 at a time.
+    /// A solid-state disk: no delay, bound by the processor and by what it moves.
+    Ssd,
+    /// A slow solid-state disk: 0.4 ms for each request, flushes too, 8 at a time.
     Flash,
     /// Two of them, striped.
     FlashTwo,
@@ -34,8 +38,8 @@ pub(super) enum Device {
 /// What one lane is like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lane {
-    /// Every request takes as long.
-    Steady { nanos: u64, at_once: usize },
+    /// Every request takes as long, and every flush.
+    Steady { nanos: u64, flush: u64, at_once: usize },
     /// A seek is `settle` and up to `far` more, by the root of the distance; then half a revolution passes, on average,
     /// unless the request goes on where the last one ended.
     Disk { settle: u64, far: u64, half_turn: u64 },
@@ -43,10 +47,13 @@ enum Lane {
 
 impl Device {
     fn lanes(self) -> (usize, Lane) {
-        let flash = Lane::Steady { nanos: 400 * MICROS, at_once: 8 };
+        let steady = |nanos, at_once| (1, Lane::Steady { nanos, flush: 0, at_once });
+        let flash = Lane::Steady { nanos: 400 * MICROS, flush: 400 * MICROS, at_once: 8 };
         let disk = Lane::Disk { settle: 300 * MICROS, far: 4 * MILLIS, half_turn: 500 * MICROS };
         match self {
-            Device::Cloud => (1, Lane::Steady { nanos: MILLIS, at_once: 64 }),
+            Device::Hdd => steady(8 * MILLIS, 1),
+            Device::Cloud => steady(MILLIS, 64),
+            Device::Ssd => steady(0, 64),
             Device::Flash => (1, flash),
             Device::FlashTwo => (2, flash),
             Device::Disk => (1, disk),
@@ -54,10 +61,17 @@ impl Device {
         }
     }
 
+    /// The name on the command line and in results.
+    pub(super) fn name(self) -> String {
+        self.to_possible_value().expect("every device can be typed").get_name().to_owned()
+    }
+
     /// For reports.
     pub(super) fn text(self) -> &'static str {
         match self {
+            Device::Hdd => "8 ms a request, one at a time",
             Device::Cloud => "1 ms a request, 64 at a time",
+            Device::Ssd => "no delay",
             Device::Flash => "0.4 ms a request, 8 at a time",
             Device::FlashTwo => "two of 0.4 ms a request, 8 at a time each, striped by 64 KiB",
             Device::Disk => "0.3 ms + up to 4 ms of seek + 0.5 ms of turn, one at a time, the nearest first",
@@ -197,6 +211,7 @@ impl State {
         let moving = part.bytes * 1_000_000_000 / BYTES_PER_SECOND;
         moving
             + match lane {
+                Lane::Steady { flush, .. } if part.bytes == 0 => flush,
                 Lane::Steady { nanos, .. } => nanos,
                 Lane::Disk { half_turn, .. } if part.bytes == 0 => half_turn,
                 Lane::Disk { .. } if part.at == self.head => 0,
