@@ -27,9 +27,9 @@ use super::undo;
 
 const PAGE_BYTES: u64 = BLOCK_BYTES as u64;
 const BUFFER_BYTES: u64 = 64 << 20;
-/// How far from a page that goes home its dirty neighbours go with it.
+/// How far from a page that is written back its dirty neighbours go with it.
 const NEIGHBOURS: u64 = 64;
-/// What each dirty page promises.
+/// What each dirty page reserves.
 const BLOCKS_RESERVED: u64 = 6;
 /// How long a write is tried again that finds the store full.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -55,7 +55,7 @@ pub(super) struct CleaningArgs {
     /// The store's segments, in KiB [default: a 256th of the store]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1024..=131_072))]
     segment: Option<u64>,
-    /// Dirty pages, in MiB: each promises six blocks until it is home
+    /// Dirty pages, in MiB: each reserves six blocks until it is stored
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=4096))]
     dirty: u64,
     /// Write the result as JSON
@@ -101,7 +101,7 @@ struct Row {
     segment_bytes: u64,
     writes: u64,
     seconds: f64,
-    /// Pages taken home: fewer than were written, where a page was written to again before.
+    /// Pages written back: fewer than were written, where a page was written to again before.
     pages_stored: u64,
     written: PerPage,
     predicted: PerPage,
@@ -115,7 +115,7 @@ struct Row {
     refused: u64,
 }
 
-/// Blocks that the store wrote for each page that went home.
+/// Blocks that the store wrote for each page that was written back.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct PerPage {
     /// The page itself, and pages that the cleaner moved.
@@ -166,7 +166,7 @@ impl fmt::Display for Wait {
         let Wait { ms, segments_moved, pages_stored, checkpoints, disk_ms } = self;
         write!(
             f,
-            "{ms:.1} ms, in which {segments_moved:.2} segments were moved, {pages_stored} pages went home, there were \
+            "{ms:.1} ms, in which {segments_moved:.2} segments were moved, {pages_stored} pages were stored, there were \
              {checkpoints} checkpoints, and the longest call to a disk took {disk_ms:.1} ms"
         )
     }
@@ -214,13 +214,13 @@ fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Re
     let total = stack.store.space().total;
     let (file, pages) = fill(stack, total * percent / 100)?;
     wait(|done| stack.fs.sync(done))?;
-    let (before, home) = (stack.store.counters(), stack.cache.status().counters.pages_stored);
-    let filled_by = home / before.batches.max(1);
+    let (before, stored) = (stack.store.counters(), stack.cache.status().counters.pages_stored);
+    let filled_by = stored / before.batches.max(1);
     let (writes, begun) = (args.times * total, Instant::now());
     let mut waits = write_all(stack, file, writes, load, pages)?;
     let seconds = begun.elapsed().as_secs_f64();
     let Cached { pages_stored, cleaned_while_parked: cleaned, .. } = stack.cache.status().counters;
-    let pages_stored = (pages_stored - home).max(1);
+    let pages_stored = (pages_stored - stored).max(1);
     let after = stack.store.counters();
     let of = |count: fn(&Counters) -> u64| (count(&after) - count(&before)) as f64 / pages_stored as f64;
     let batches = (after.batches - before.batches).max(1);
@@ -312,7 +312,7 @@ fn write_and_look(
     })
 }
 
-/// A file of so many pages, or as many as leave room for what may be dirty at once, and for a round of cleaning.
+/// A file of so many pages, or as many as leave space for what may be dirty at once, and for a round of cleaning.
 fn fill(stack: &Stack, pages: u64) -> Result<(Ino, u64), FsError> {
     let (store, caller) = (&stack.store, Caller { uid: 0, gid: 0, umask: 0 });
     let file = wait(|done| stack.fs.make(caller, Ino::ROOT, b"file", Kind::File, 0o600, done))?.ino;
@@ -333,7 +333,7 @@ fn fill(stack: &Stack, pages: u64) -> Result<(Ino, u64), FsError> {
     Ok((file, pages))
 }
 
-/// Pages written and not home yet, as the cache has them where the writer is faster than the store.
+/// Pages written and not stored yet, as the cache has them where the writer is faster than the store.
 #[derive(Default)]
 struct Dirty {
     /// By when they were last written.
@@ -358,8 +358,8 @@ impl Dirty {
             && let Some((_, &seed)) = self.order.first_key_value()
         {
             let near = self.written.range(seed.saturating_sub(distance)..=seed + distance);
-            let room = limit as usize - taken.len();
-            let near: Vec<(u64, u64)> = near.map(|(&page, &when)| (page, when)).take(room).collect();
+            let left = limit as usize - taken.len();
+            let near: Vec<(u64, u64)> = near.map(|(&page, &when)| (page, when)).take(left).collect();
             for (page, when) in near {
                 self.written.remove(&page);
                 self.order.remove(&when);
@@ -385,7 +385,7 @@ fn predict(
     // A writer that is faster than the store has as many on their way.
     simulated.reserve(dirty_max);
     let (mut random, mut dirty, mut all) = (Random::new(7), Dirty::default(), 0..pages);
-    let home = |simulated: &mut Predicted, vector: &[u64]| {
+    let store = |simulated: &mut Predicted, vector: &[u64]| {
         simulated.write(vector);
         if simulated.blocks_since_checkpoint() >= Settings::default().checkpoint_blocks {
             simulated.checkpoint();
@@ -395,14 +395,14 @@ fn predict(
     while !all.is_empty() {
         let vector: Vec<u64> =
             all.by_ref().take(filled_by.min(simulated.together()).max(1) as usize).collect();
-        home(&mut simulated, &vector);
+        store(&mut simulated, &vector);
     }
     let filled = simulated.written();
     for _ in 0..writes {
         dirty.write(load.page(&mut random, pages));
         if dirty.order.len() as u64 >= dirty_max {
             let vector = dirty.take(together.min(simulated.together()).max(1));
-            home(&mut simulated, &vector);
+            store(&mut simulated, &vector);
         }
     }
     let written = simulated.written() - filled;
@@ -413,7 +413,7 @@ fn predict(
 fn print(report: &Report) {
     println!(
         "weir {} · a store of {} MiB in segments of {} KiB, overwritten {} times its size by one thread in pages of 4 KiB; blocks \
-         written for each page that went home",
+         written for each page that was written back",
         report.version,
         report.store_bytes >> 20,
         report.rows.first().map_or(0, |row| row.segment_bytes >> 10),
@@ -468,7 +468,7 @@ fn print(report: &Report) {
     }
     if report.rows.iter().any(|row| row.full_percent + 0.5 < row.asked_percent as f64) {
         println!(
-            "less full than asked: the rest is kept for checkpoints, cleaning and deletions, for what dirty pages promise, and \
+            "less full than asked: the rest is kept for checkpoints, cleaning and deletions, for what dirty pages reserve, and \
              for a round of cleaning"
         );
     }

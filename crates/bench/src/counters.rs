@@ -77,7 +77,7 @@ fn count(args: &CountersArgs) -> Result<Counted, BenchError> {
     fs::create_dir_all(&mount_point).map_err(|error| BenchError::io("cannot create", &mount_point, error))?;
 
     // A record takes its bytes, a header, and what the file system notes beside it: half a KiB is ample. With that
-    // room, and pages that stay below half of what may be dirty, nothing has to go home while we count.
+    // space, and pages that stay below half of what may be dirty, nothing has to be written back while we count.
     let buffer_bytes = (args.writes * (args.bytes + 512) * 2).next_multiple_of(1 << 20).max(64 << 20);
     let file_bytes = args.pages * PAGE_BYTES;
     let memory_bytes = (file_bytes * 4).max(256 << 20);
@@ -178,7 +178,7 @@ fn print(counted: &Counted) {
     let lines = [
         ("writes to pages that were not in memory", counted.writes_to_absent_pages),
         ("store reads that writers waited for", counted.fetched_for_writes),
-        ("store reads to take pages home", counted.fetched_for_write_back),
+        ("store reads to write pages back", counted.fetched_for_write_back),
         ("store reads for readers", counted.fetched_for_reads),
         ("store reads ahead of readers", counted.fetched_ahead),
         ("store reads, writes and flushes for syncs", counted.store_io_for_syncs),

@@ -107,7 +107,7 @@ impl BenchError {
                 format!("install what benchmarks drive: apt-get install {PACKAGES}").into()
             }
             BenchError::Io { .. } => {
-                "benchmarks keep their files below $TMPDIR: give it a place with room".into()
+                "benchmarks keep their files below $TMPDIR: give it a place with free space".into()
             }
             BenchError::Placement { .. } => "`--placement free` leaves that to the kernel".into(),
             // The program's own message is part of ours.

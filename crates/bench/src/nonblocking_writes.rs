@@ -145,7 +145,7 @@ impl Scale {
     }
 
     /// Only what the ratios to ext4 need, in so many runs that are as short as they can be: `real` ones take some
-    /// minutes. weir takes home what it was given after each turn, on the disk model at 8 ms for each page.
+    /// minutes. weir writes back what it was given after each turn, on the disk model at 8 ms for each page.
     fn for_ratios(size: Size, model: Model, runs: u32) -> Scale {
         let all = Scale { runs, turns: &TURNS_FOR_RATIOS, ..Scale::new(size, false) };
         match (size, model) {
@@ -178,7 +178,7 @@ impl Places {
                 .map_err(|error| BenchError::io("cannot create", directory, error))?;
         }
         let unmount = unmount_on_drop(&memory);
-        // A buffer, a journal, and room for what belongs to them.
+        // A buffer, a journal, and space for what belongs to them.
         let option = format!("size={}", scale.buffer_bytes * 3);
         run(command("mount", ["-t", "tmpfs", "-o", &option, "weir-bench"]).arg(&memory))?;
         Ok(Places { memory, disk, _unmount: unmount, _files: files })

@@ -105,7 +105,7 @@ fn measure_all(
     let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
     let _files = remove_on_drop(&root);
     fs::create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
-    // A dirty page reserves several blocks until it is home.
+    // A dirty page reserves several blocks until it is stored.
     let bytes = DEVICE_BYTES_MIN.max(args.pages * PAGE_BYTES * 8);
     let design = Design { device: args.model.device(), bytes, processors };
     let measured = {

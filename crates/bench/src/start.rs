@@ -49,7 +49,7 @@ pub(super) struct StartArgs {
     /// How many empty files there are
     #[arg(long, default_value_t = 1_000_000)]
     files: u64,
-    /// The buffer, in MiB; it is filled to half, from where on as much goes home as this program writes
+    /// The buffer, in MiB; it is filled to half, from where on as much is written back as this program writes
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u64).range(8..=65_536))]
     buffer: u64,
     /// Over how many pages of one file records of 512 B are written, at random
@@ -78,8 +78,8 @@ struct Report {
 struct Started {
     /// Of the buffer, how much was in use when the daemon was killed.
     buffer_used_bytes: u64,
-    /// Records of the small writes among it, at least: pages that were not home.
-    pages_not_home: u64,
+    /// Records of the small writes among it, at least: pages that were not stored.
+    pages_not_stored: u64,
     /// From the command to its return.
     ready_ms: f64,
     /// The daemon's own account.
@@ -132,7 +132,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Makes the store with its files, all of it at home.
+    /// Makes the store with its files, all of it stored.
     fn prepare(&self, args: &StartArgs) -> Result<(), BenchError> {
         let store_bytes =
             (args.pages * PAGE_BYTES * 16 + args.files * 2048 + (1 << 30)).next_multiple_of(1 << 20);
@@ -159,7 +159,7 @@ impl Bench {
         self.mount_point.join("file")
     }
 
-    /// A mount that takes nothing home before the buffer makes it.
+    /// A mount that writes nothing back before the buffer makes it.
     fn mount(&self) -> Result<Undo, BenchError> {
         let mounted = weir_unmount_on_drop(&self.mount_point);
         let settings = ["--memory=4GiB", "--dirty-age=86400"];
@@ -192,7 +192,7 @@ impl Bench {
         let control = Control { read_ms, disk: self.disk_since(before), touch_ms: touch(memory_bytes) };
         Ok(Started {
             buffer_used_bytes,
-            pages_not_home: number("/dirty/pages"),
+            pages_not_stored: number("/dirty/pages"),
             ready_ms,
             parts: now["start"].take(),
             disk,
@@ -225,7 +225,7 @@ impl Bench {
         Ok(millis(begun))
     }
 
-    /// Writes until the buffer is full, or becomes no fuller because as much goes home, and says how things stand.
+    /// Writes until the buffer is full, or becomes no fuller because as much is written back, and says how things stand.
     fn fill(&self, args: &StartArgs, seed: u64) -> Result<Value, BenchError> {
         let mut rounds = (seed << 32)..;
         let mut open = || {
@@ -244,11 +244,11 @@ impl Bench {
             run(weir("sync").arg(&self.mount_point))?;
             let now = self.status()?;
             let number = |name: &str| now["buffer_log"][name].as_u64().ok_or_else(|| self.unclear(name));
-            let (room, bytes) = (number("free_bytes")?, number("bytes")?);
-            // Room comes back where the log passes the ring's end, so one look says nothing.
-            in_vain = if room < least { 0 } else { in_vain + 1 };
-            least = least.min(room);
-            if room < bytes / 16 || in_vain == LOOKS_IN_VAIN {
+            let (free, bytes) = (number("free_bytes")?, number("bytes")?);
+            // Space comes back where the log passes the ring's end, so one look says nothing.
+            in_vain = if free < least { 0 } else { in_vain + 1 };
+            least = least.min(free);
+            if free < bytes / 16 || in_vain == LOOKS_IN_VAIN {
                 return Ok(now);
             }
         }
@@ -301,7 +301,7 @@ fn print_run(run: &Started) {
     let mib = |bytes: f64| bytes / 1048576.0;
     let rate = |ms: f64| mib(run.buffer_used_bytes as f64) / ms * 1000.0;
     let used = run.buffer_used_bytes >> 20;
-    println!("killed with {used} MiB in the buffer, {} pages not home:", run.pages_not_home);
+    println!("killed with {used} MiB in the buffer, {} pages not stored:", run.pages_not_stored);
     let line = |what: &str, value: f64, unit: &str| println!("  {what:<56}{value:>9.1} {unit}");
     line(&format!("ready, from the command to its return (target {READY_MS})"), run.ready_ms, "ms");
     line("of it: the buffer's log", part("buffer_ms"), "ms");

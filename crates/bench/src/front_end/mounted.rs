@@ -18,7 +18,7 @@ use super::super::undo::{self, Undo};
 /// How long a mount may take to appear.
 const UP: Duration = Duration::from_secs(10);
 
-/// Room for every slice of writes: pages are overwritten, records are released as their pages go home.
+/// Enough for every slice of writes: pages are overwritten, records are released as their pages are stored.
 const STORE_BYTES: u64 = 4 << 30;
 const BUFFER_BYTES: u64 = 512 << 20;
 
