@@ -5,6 +5,7 @@ mod cleaning;
 mod counters;
 mod device_model;
 mod disk_time;
+mod engine_load;
 mod error;
 mod front_end;
 mod in_process;

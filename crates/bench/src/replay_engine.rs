@@ -1,8 +1,8 @@
 //! `weir-bench replay-engine`: how many actions a second `weir trace replay` can start, onto a target that does nothing.
 
+use super::engine_load::{EngineFigures, EngineTest, test_engine};
 use super::error::BenchError;
 use clap::Args;
-use trace::{EngineFigures, EngineTest};
 
 /// The load.
 #[derive(Debug, Args)]
@@ -35,7 +35,7 @@ pub(super) fn run_benchmark(args: &ReplayEngineArgs) -> Result<(), BenchError> {
             crossing_percent: *crossing_percent,
             seed: args.seed,
         };
-        let figures = trace::test_engine(&test)?;
+        let figures = test_engine(&test)?;
         if !args.json {
             print(&figures);
         }

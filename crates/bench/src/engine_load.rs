@@ -1,47 +1,45 @@
 //! What the engine itself costs: actions that do nothing, with as many edges across threads as asked for.
 
-use super::{Baseline, Settings, Speed, replay_onto_nothing};
-use crate::action::{Action, Fate, Moment, Rule};
-use crate::benchmark::{About, Benchmark};
-use crate::error::TraceError;
-use crate::names::Names;
-use crate::op::{Op, Outcome};
-use crate::order::{Order, Wait};
+use device::Random;
 use serde::Serialize;
+use trace::{
+    About, Action, Baseline, Benchmark, Fate, Moment, Names, Op, Order, Outcome, Rule, Settings, Speed,
+    TraceError, Wait, replay_onto_nothing,
+};
 
 /// A load for the engine.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub struct EngineTest {
+pub(super) struct EngineTest {
     /// How many actions, over all threads.
-    pub actions: u32,
+    pub(super) actions: u32,
     /// How many threads; at least one.
-    pub threads: u32,
+    pub(super) threads: u32,
     /// Of a hundred actions, how many wait for the newest action of another thread.
-    pub crossing_percent: u32,
+    pub(super) crossing_percent: u32,
     /// Of the random choices.
-    pub seed: u64,
+    pub(super) seed: u64,
 }
 
 /// What a load took.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub struct EngineFigures {
+pub(super) struct EngineFigures {
     /// The load.
-    pub test: EngineTest,
+    pub(super) test: EngineTest,
     /// Edges across threads.
-    pub edges: u64,
+    pub(super) edges: u64,
     /// Nanoseconds.
-    pub elapsed_ns: u64,
+    pub(super) elapsed_ns: u64,
     /// Actions a second.
-    pub actions_per_second: f64,
+    pub(super) actions_per_second: f64,
     /// Nanoseconds of one processor that an action costs when no thread waits: the replay's own share of every call.
-    pub own_ns_per_call: f64,
+    pub(super) own_ns_per_call: f64,
 }
 
 /// The order that a test makes.
 const ORDER: &str = "engine";
 
 /// Replays the load onto a target that does nothing, and then the same on one thread without edges.
-pub fn test_engine(test: &EngineTest) -> Result<EngineFigures, TraceError> {
+pub(super) fn test_engine(test: &EngineTest) -> Result<EngineFigures, TraceError> {
     let benchmark = load(test);
     let settings = |order| Settings { order, speed: Speed::Full, stall_seconds: 30 };
     let run = replay_onto_nothing(&benchmark, &settings(Baseline::Compiled(ORDER.into())))?;
@@ -58,7 +56,7 @@ pub fn test_engine(test: &EngineTest) -> Result<EngineFigures, TraceError> {
 
 /// Threads take turns at random. An edge comes from the newest action of another thread, which is the hardest to satisfy.
 fn load(test: &EngineTest) -> Benchmark {
-    let mut random = Random(test.seed | 1);
+    let mut random = Random::new(test.seed);
     let threads = test.threads.max(1);
     let mut newest: Vec<Option<u32>> = vec![None; threads as usize];
     let mut order = Order { name: ORDER.into(), begins: vec![0], ..Order::default() };
@@ -66,9 +64,9 @@ fn load(test: &EngineTest) -> Benchmark {
     let name = names.intern(b"pread64");
     let mut actions = Vec::with_capacity(test.actions as usize);
     for id in 0..test.actions {
-        let thread = random.below(threads);
-        if threads > 1 && random.below(100) < test.crossing_percent {
-            let other = (thread + 1 + random.below(threads - 1)) % threads;
+        let thread = random.below(threads.into()) as u32;
+        if threads > 1 && random.below(100) < u64::from(test.crossing_percent) {
+            let other = (thread + 1 + random.below(u64::from(threads - 1)) as u32) % threads;
             let wait = |on| Wait { on, moment: Moment::End, rule: Rule::Bytes };
             order.waits.extend(newest[other as usize].map(wait));
         }
@@ -81,18 +79,6 @@ fn load(test: &EngineTest) -> Benchmark {
     }
     let about = About { threads, ..About::default() };
     Benchmark { about, names, actions, orders: vec![order], ..Benchmark::default() }
-}
-
-/// xorshift64*: the same load for the same seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u32) -> u32 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        ((self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % u64::from(limit)) as u32
-    }
 }
 
 #[cfg(test)]
