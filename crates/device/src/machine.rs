@@ -45,6 +45,11 @@ impl Random {
         ((u128::from(self.next_u64()) * u128::from(end)) >> 64) as u64
     }
 
+    /// An index of a list that has so many elements, and is not empty.
+    pub fn index(&mut self, len: usize) -> usize {
+        self.below(len as u64) as usize
+    }
+
     /// True once in `times` calls, on average.
     pub fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0

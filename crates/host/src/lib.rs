@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 mod awake;
 mod batch;
+mod counted;
 mod disk;
 mod error;
 mod fork;
@@ -10,10 +11,12 @@ mod open;
 mod privacy;
 mod process;
 mod shell;
+mod slowest;
 mod sparse;
 mod write_out;
 
 pub use awake::{Asleep, ProcessorTimes, WakeUps};
+pub use counted::{Account, Busy, Counted, Reads, ReadsNow};
 pub use disk::Disk;
 pub use error::HostError;
 pub use fork::{Forked, fork};
@@ -23,5 +26,6 @@ pub use open::{Access, Overwrite, has_direct_io};
 pub use privacy::open_to_others;
 pub use process::{Peer, is_stopped, keep_descriptors, lock_holder, peer_of};
 pub use shell::quoted;
+pub use slowest::{Call, Slowest};
 pub use sparse::spare_bytes;
 pub use write_out::write_out;

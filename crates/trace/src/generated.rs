@@ -1,7 +1,7 @@
 //! A trace as long as one likes, in strace's words: threads that open, read, write, rename and close files of a bounded set,
 //! with calls that overlap. For measuring what compiling takes.
 
-use crate::verify::Random;
+use device::Random;
 use std::fmt::Write;
 use std::io::{self, Read};
 
@@ -93,7 +93,7 @@ impl GeneratedTrace {
 impl GeneratedText {
     /// Writes the next line; false at the end, when nothing is under way any more.
     fn next_line(&mut self) -> bool {
-        self.clock += 200 + self.random.below(20_000) as u64;
+        self.clock += 200 + self.random.below(20_000);
         match self.left {
             0 => match self.threads.iter().position(|thread| thread.under_way.is_some()) {
                 Some(number) => self.resume(number),
@@ -116,7 +116,7 @@ impl GeneratedText {
             let flags = "CLONE_VM|CLONE_FS|CLONE_FILES|CLONE_THREAD";
             return self.whole(0, &format!("clone(child_stack=0x7f00, flags={flags}"), &child.to_string());
         }
-        let number = self.random.below(self.threads.len());
+        let number = self.random.index(self.threads.len());
         if self.threads[number].under_way.is_some() {
             return self.resume(number);
         }
@@ -141,7 +141,7 @@ impl GeneratedText {
 
     fn whole(&mut self, number: usize, call: &str, result: &str) {
         let stamp = self.stamp(number);
-        let took = 100 + self.random.below(100) as u64;
+        let took = 100 + self.random.below(100);
         self.text_line(&format!("{stamp} {call}) = {result} <{}>", seconds(took)));
         self.left = self.left.saturating_sub(1);
     }
@@ -159,9 +159,9 @@ impl GeneratedText {
         let fd = 100 + number;
         let files = self.what.files.max(1);
         let Some((file, left)) = self.threads[number].open else {
-            let which = self.random.below(files as usize) as u32;
+            let which = self.random.below(u64::from(files)) as u32;
             let file = if self.random.below(4) == 0 { File::Shared(which) } else { File::Own(which) };
-            self.threads[number].open = Some((file, 4 + self.random.below(8) as u64));
+            self.threads[number].open = Some((file, 4 + self.random.below(8)));
             let path = self.path(number, file);
             let flags = if let File::Own(_) = file { "O_RDWR|O_CREAT|O_CLOEXEC, 0644" } else { "O_RDWR" };
             let call = format!("openat(AT_FDCWD</srv/app>, \"{path}\", {flags}");
@@ -169,7 +169,7 @@ impl GeneratedText {
         };
         let path = self.path(number, file);
         self.threads[number].open = left.checked_sub(1).map(|left| (file, left));
-        let at = self.random.below((SHARED_BYTES / 4096) as usize) as u64 * 4096;
+        let at = self.random.below(SHARED_BYTES / 4096) * 4096;
         match (left, file) {
             (0, _) => (format!("close({fd}</srv/app/{path}>"), "0".into()),
             (1, File::Own(which)) if self.random.below(3) == 0 => {

@@ -5,6 +5,7 @@ mod benchmark;
 mod decode;
 mod error;
 mod event;
+#[cfg(any(test, feature = "generated"))]
 mod generated;
 mod init;
 mod model;
@@ -21,20 +22,23 @@ mod unseen;
 mod verify;
 
 pub use action::{Action, ActionId, Fate, Moment, Rule};
-pub use benchmark::{Benchmark, CompileSettings, Inventory, OrderInventory, Overlay, compile, compile_to};
+pub use benchmark::{
+    About, Benchmark, CompileSettings, Inventory, OrderInventory, Overlay, compile, compile_to,
+};
 pub use decode::{EMULATED, EXECUTED, MODELLED};
 pub use error::TraceError;
+#[cfg(any(test, feature = "generated"))]
 pub use generated::{GeneratedText, GeneratedTrace};
 pub use init::{Built, initialise};
 pub use model::Repairs;
-pub use op::Outcome;
+pub use names::{Name, Names};
+pub use op::{Op, Outcome};
 pub use order::{Order, Switches, Wait};
 pub use parse::{Coverage, IBench, Merged, MobiGen, Source, Strace};
 pub use record::{RecordSettings, Recording, record};
 pub use replay::{
-    Baseline, Cache, CacheControl, Confined, EngineFigures, EngineTest, Failure, Results, Run, Sample,
-    Settings, Site, Speed, Stay, Syncs, WriteOut, confine, replay, replay_onto_nothing, results_from_bytes,
-    results_to_bytes, test_engine,
+    Baseline, Cache, CacheControl, Confined, Failure, Results, Run, Sample, Settings, Site, Speed, Stay,
+    Syncs, WriteOut, confine, replay, replay_onto_nothing, results_from_bytes, results_to_bytes,
 };
 pub use report::{Comparison, Explanation, Report, Summary, explain, picture, write_time_line};
 use std::fs::File;

@@ -1,6 +1,5 @@
 //! What can be typed. The parser, the help and the man pages all come from here.
 
-use crate::bench::BenchArgs;
 use crate::size::Size;
 use crate::trace::TraceArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -41,8 +40,6 @@ pub(crate) enum Command {
     Scrub(ScrubArgs),
     Volume(VolumeArgs),
     ReplaceBuffer(ReplaceBufferArgs),
-    /// Measure weir beside its baselines
-    Bench(BenchArgs),
     Trace(TraceArgs),
     /// Write the manual pages into a directory
     #[command(hide = true)]
@@ -171,13 +168,6 @@ pub(crate) enum KernelCache {
 }
 
 impl KernelCache {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            KernelCache::Full => "full",
-            KernelCache::None => "none",
-        }
-    }
-
     pub(crate) fn for_server(self) -> fuse::KernelCache {
         match self {
             KernelCache::Full => fuse::KernelCache::Full,

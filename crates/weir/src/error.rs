@@ -1,6 +1,5 @@
 //! What can go wrong at the command line: what, where, and the next step.
 
-use crate::bench::BenchError;
 use crate::logs;
 use crate::size::Size;
 use buffer::BufferError;
@@ -118,8 +117,6 @@ pub(crate) enum WeirError {
     Replay { code: u8, message: String, help: Option<String> },
     #[error(transparent)]
     Trace(#[from] ::trace::TraceError),
-    #[error(transparent)]
-    Bench(#[from] BenchError),
     #[error("{}: unmounted, but not everything was written back: {why}", dir.display())]
     NotDrained { dir: PathBuf, why: String },
     #[error("{}: there is no volume {name} in it", path.display())]
@@ -359,7 +356,6 @@ impl WeirError {
             }
             WeirError::NoSuchVolume { there_are, .. } => format!("there are: {}", there_are.join(", ")).into(),
             WeirError::CannotCheck { source } => return source.help(),
-            WeirError::Bench(error) => return error.help(),
             WeirError::Trace(error) => return error.help(),
             WeirError::Replay { help, .. } => return help.clone().map(Cow::from),
             WeirError::ReplayFailed { .. } => {

@@ -3,13 +3,11 @@
 mod address;
 mod ahead;
 mod awake;
-mod bench;
 mod blank;
 mod check;
 mod cli;
 mod client;
 mod control;
-mod counted;
 mod daemon;
 mod error;
 mod format;
@@ -23,7 +21,6 @@ mod replace_buffer;
 mod scrub;
 mod signals;
 mod size;
-mod slowest;
 mod stack;
 mod status;
 mod trace;
@@ -87,12 +84,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             let help = error.help().unwrap_or(WITHOUT_HELP.into());
-            let message = match &error {
-                // What another program said, line by line.
-                WeirError::Bench(error) => error.to_string(),
-                error => printable(&error.to_string()),
-            };
-            tell(&format!("error: {message}\n  help: {}", printable(&help)));
+            tell(&format!("error: {}\n  help: {}", printable(&error.to_string()), printable(&help)));
             ExitCode::from(error.exit_code())
         }
     }
@@ -125,7 +117,6 @@ fn run(command: Command) -> Result<ExitCode, WeirError> {
         Command::Scrub(args) => scrub::run(&args),
         Command::ReplaceBuffer(args) => replace_buffer::run(&args).map(done),
         Command::Volume(args) => volume::run(&args.command).map(done),
-        Command::Bench(args) => Ok(bench::run(&args).map(done)?),
         Command::Trace(args) => trace::run(&args),
         Command::Man(args) => man::run(&args).map(done),
     }

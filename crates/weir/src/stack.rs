@@ -1,7 +1,6 @@
 //! The way down, assembled: disks, store, cache, file system, and the workers that keep them going.
 
 use crate::ahead::Ahead;
-use crate::counted::{Account, Busy, Counted, ReadsNow};
 use crate::error::WeirError;
 use crate::media::{self, Media};
 use crate::overlay;
@@ -9,7 +8,7 @@ use crate::volume;
 use cache::{Cache, Progress, Recovered, Settings, Task};
 use device::{Device, Lsn, Overlay};
 use fs::{Caller, Fs, PreloadedArena};
-use host::{Access, SystemClock, random_bytes};
+use host::{Access, Account, Busy, Counted, ReadsNow, SystemClock, random_bytes};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -6,14 +6,13 @@ pub(crate) use print::{print, print_space};
 
 use crate::awake::Awake;
 use crate::logs;
-use crate::slowest::{Call, Slowest};
 use crate::stack::Stack;
 use crate::{media::shown, volume};
 use cache::{Cache, FetchMode};
 use device::{BLOCK_BYTES, Clock};
 use fs::Ino;
 use fuse::{Latencies, Summary};
-use host::{Access, SystemClock};
+use host::{Access, Call, Slowest, SystemClock};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use std::fmt::Display;

@@ -10,14 +10,12 @@ mod engine;
 mod kernel;
 mod plan;
 mod progress;
-mod self_test;
 mod site;
 mod syncs;
 
 pub use cache::{Cache, CacheControl};
 pub use confine::{Confined, confine};
 pub use plan::{Baseline, Settings, Speed};
-pub use self_test::{EngineFigures, EngineTest, test_engine};
 pub use site::{Site, Stay};
 pub use syncs::{Syncs, WriteOut};
 

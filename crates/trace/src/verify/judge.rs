@@ -3,7 +3,6 @@
 //! on how many there are.
 
 use super::Verification;
-use super::random::Random;
 use super::schedule::{Progress, Schedule};
 use super::sim::{Result, Simulation, mix};
 use crate::action::{ActionId, Fate};
@@ -11,6 +10,7 @@ use crate::benchmark::Benchmark;
 use crate::op::Outcome;
 use crate::order::Order;
 use crate::report::same;
+use device::Random;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;

@@ -3,10 +3,10 @@
 //! Of all that happens only what matters is a step: an action that takes effect on the simulated file system, or at which some
 //! thread waits or is waited for. That an action has begun is a step of its own only where something waits for just that.
 
-use super::random::Random;
 use crate::action::{ActionId, Fate, Moment};
 use crate::benchmark::Benchmark;
 use crate::order::Order;
+use device::Random;
 
 /// Changes of priority in one execution. Bugs that need more than a few switches at the right moment are rare; the executions
 /// that pick a thread at random for each step find those.
@@ -125,10 +125,10 @@ impl Schedule {
         let mut number: usize = progress.made.iter().map(|made| *made as usize).sum();
         while !progress.ready.is_empty() {
             let thread = match &mut choice {
-                Choice::Any => progress.ready[random.below(progress.ready.len())],
+                Choice::Any => progress.ready[random.index(progress.ready.len())],
                 Choice::First { priorities, changes } => {
                     if changes.pop_if(|at| *at <= number).is_some() {
-                        let (from, to) = (random.below(priorities.len()), random.below(priorities.len()));
+                        let (from, to) = (random.index(priorities.len()), random.index(priorities.len()));
                         priorities.swap(from, to);
                     }
                     let first = priorities.iter().find(|thread| progress.is_ready[**thread as usize]);
@@ -142,15 +142,15 @@ impl Schedule {
     }
 
     fn choice(&self, random: &mut Random) -> Choice {
-        if random.below(2) == 0 {
+        if random.once_in(2) {
             return Choice::Any;
         }
         let mut priorities: Vec<u32> = (0..self.threads.len() as u32).collect();
         for at in (1..priorities.len()).rev() {
-            priorities.swap(at, random.below(at + 1));
+            priorities.swap(at, random.index(at + 1));
         }
         let mut changes: Vec<usize> =
-            (0..random.below(CHANGES_MAX + 1)).map(|_| random.below(self.steps.max(1))).collect();
+            (0..random.index(CHANGES_MAX + 1)).map(|_| random.index(self.steps.max(1))).collect();
         changes.sort_unstable_by(|a, b| b.cmp(a));
         changes.dedup();
         Choice::First { priorities, changes }

@@ -1,6 +1,5 @@
 //! Programs that people run, on a real mount. `scripts/install-test-tools` installs what these tests drive.
 
-mod bench;
 mod cargo_build;
 #[path = "../common/mod.rs"]
 mod common;

@@ -172,18 +172,18 @@ fn no_line_of_the_sample_is_unusable() {
 
 #[test]
 fn damaged_traces_compile_or_are_refused_and_never_panic() {
-    use crate::verify::Random;
+    use device::Random;
     const ROUNDS: u64 = 3000;
     const MARKS: &[u8] = b"<>()[]{}\"\\,|=-9\n";
     for seed in 0..ROUNDS {
         let mut random = Random::new(seed);
         let mut text = SAMPLE.as_bytes().to_vec();
-        for _ in 0..=random.below(20) {
-            let (at, other) = (random.below(text.len()), random.below(text.len()));
-            match random.below(6) {
-                0 => text[at] = random.next() as u8,
+        for _ in 0..=random.index(20) {
+            let (at, other) = (random.index(text.len()), random.index(text.len()));
+            match random.index(6) {
+                0 => text[at] = random.next_u64() as u8,
                 1 if text.len() > 1 => drop(text.remove(at)),
-                2 => text.insert(at, MARKS[random.below(MARKS.len())]),
+                2 => text.insert(at, MARKS[random.index(MARKS.len())]),
                 3 => text.truncate(at.max(1)),
                 4 => text.extend_from_within(at.min(other)..at.max(other)),
                 _ => text.swap(at, other),

@@ -1,0 +1,475 @@
+//! `weir-bench cleaning`: overwrites of a store that is nearly full, in one process, without the kernel. What they make
+//! the store write, beside what a simulation of its policy predicts; and how long the slowest write waited.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::create_dir_all;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use cache::{Counters as Cached, Settings};
+use clap::{Args, ValueEnum};
+use device::{BLOCK_BYTES, Random};
+use fs::{Caller, FsError, Ino, Kind};
+use host::{Account, Call};
+use serde::Serialize;
+use store::predict::Predicted;
+use store::{Counters, Store, policy};
+
+use super::error::BenchError;
+use super::in_process::{Stack, wait, with_stack, write};
+use super::program::run;
+use super::slow_device::remove_on_drop;
+use super::system::weir;
+use super::undo;
+
+const PAGE_BYTES: u64 = BLOCK_BYTES as u64;
+const BUFFER_BYTES: u64 = 64 << 20;
+/// How far from a page that is written back its dirty neighbours go with it.
+const NEIGHBOURS: u64 = 64;
+/// What each dirty page reserves.
+const BLOCKS_RESERVED: u64 = 6;
+/// How long a write is tried again that finds the store full.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What to measure.
+#[derive(Debug, Args)]
+pub(super) struct CleaningArgs {
+    /// Where store and buffer lie [default: the temporary directory]
+    #[arg(long, value_name = "DIR")]
+    on: Option<PathBuf>,
+    /// The store, in MiB
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(64..=1_048_576))]
+    size: u64,
+    /// How full it is, in percent of its size
+    #[arg(long, value_delimiter = ',', default_values_t = [60, 80, 90], value_parser = clap::value_parser!(u64).range(1..=100))]
+    full: Vec<u64>,
+    /// Which pages are overwritten: any as often, or a tenth of them nine times of ten
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Load::Uniform, Load::Skewed])]
+    load: Vec<Load>,
+    /// How much is overwritten, in sizes of the store
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    times: u64,
+    /// The store's segments, in KiB [default: a 256th of the store]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1024..=131_072))]
+    segment: Option<u64>,
+    /// Dirty pages, in MiB: each reserves six blocks until it is stored
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    dirty: u64,
+    /// Write the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Which pages are overwritten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+enum Load {
+    Uniform,
+    /// Nine of ten writes go to a tenth of the pages.
+    Skewed,
+}
+
+impl Load {
+    fn page(self, random: &mut Random, pages: u64) -> u64 {
+        match self {
+            Load::Skewed if !random.once_in(10) => random.below(pages / 10 + 1),
+            _ => random.below(pages),
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    benchmark: &'static str,
+    version: &'static str,
+    store_bytes: u64,
+    times: u64,
+    rows: Vec<Row>,
+}
+
+/// One load on one store.
+#[derive(Debug, Serialize)]
+struct Row {
+    load: Load,
+    asked_percent: u64,
+    /// As full as it got: less than was asked for where the store keeps more back than the rest.
+    full_percent: f64,
+    /// Of the store's segments.
+    segment_bytes: u64,
+    writes: u64,
+    seconds: f64,
+    /// Pages written back: fewer than were written, where a page was written to again before.
+    pages_stored: u64,
+    written: PerPage,
+    predicted: PerPage,
+    micros: Latency,
+    /// What the cleaner moved at most while one write waited to be let in, in segments; those that filled the store count, too.
+    moved_until_let_in: f64,
+    slowest: Wait,
+    /// The write until whose answer the cleaner moved most: with what it moved while the writer had no processor.
+    most_moved: Wait,
+    /// Writes that were refused, since the store was full, and tried again.
+    refused: u64,
+}
+
+/// Blocks that the store wrote for each page that was written back.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct PerPage {
+    /// The page itself, and pages that the cleaner moved.
+    data: f64,
+    /// With notes, nodes, tables and roots.
+    all: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Latency {
+    median: f64,
+    p99: f64,
+    p9999: f64,
+}
+
+/// What happened while one write waited to be answered, whether or not it waited for that.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+struct Wait {
+    /// Until it was answered; of the slowest, until its writer went on.
+    ms: f64,
+    /// What the cleaner moved, in segments.
+    segments_moved: f64,
+    /// Pages that the store was given, and checkpoints that it made.
+    pages_stored: u64,
+    checkpoints: u64,
+    /// The longest call to one of the disks that ended.
+    disk_ms: f64,
+}
+
+impl Wait {
+    /// From `before` until now.
+    fn until_now(stack: &Watched, before: &Counters, asked: Instant) -> Wait {
+        let now = stack.store.counters();
+        let moved = now.pages_cleaned - before.pages_cleaned;
+        let calls = stack.disks.iter().flat_map(|disk| Call::ALL.map(|call| disk.slowest.of(call)));
+        Wait {
+            ms: asked.elapsed().as_secs_f64() * 1000.0,
+            segments_moved: moved as f64 / stack.store.segment_blocks() as f64,
+            pages_stored: now.pages_written - before.pages_written,
+            checkpoints: now.checkpoints - before.checkpoints,
+            disk_ms: calls.max().unwrap_or_default().as_secs_f64() * 1000.0,
+        }
+    }
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Wait { ms, segments_moved, pages_stored, checkpoints, disk_ms } = self;
+        write!(
+            f,
+            "{ms:.1} ms, in which {segments_moved:.2} segments were moved, {pages_stored} pages were stored, there were \
+             {checkpoints} checkpoints, and the longest call to a disk took {disk_ms:.1} ms"
+        )
+    }
+}
+
+/// Runs the benchmark and prints what it found.
+pub(super) fn run_benchmark(args: &CleaningArgs) -> Result<(), BenchError> {
+    undo::install()?;
+    let parent = args.on.clone().unwrap_or_else(std::env::temp_dir);
+    let root = parent.join(format!("weir-bench-{}", std::process::id()));
+    let mut rows = Vec::new();
+    for &percent in &args.full {
+        for &load in &args.load {
+            let _files = remove_on_drop(&root);
+            create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
+            eprintln!("{load:?} overwrites, {percent} % full");
+            let row = measure(args, &root.join("store"), load, percent)?;
+            let PerPage { data, .. } = row.written;
+            let (predicted, slowest) = (row.predicted.data, row.slowest.ms);
+            eprintln!(
+                "  {data:.2} blocks of data for each page, {predicted:.2} predicted; slowest write {slowest:.1} ms"
+            );
+            rows.push(row);
+        }
+    }
+    let (version, store_bytes) = (env!("CARGO_PKG_VERSION"), args.size << 20);
+    let report = Report { benchmark: "cleaning", version, store_bytes, times: args.times, rows };
+    match args.json {
+        true => println!("{}", serde_json::to_string_pretty(&report).expect("names and numbers")),
+        false => print(&report),
+    }
+    Ok(())
+}
+
+fn measure(args: &CleaningArgs, store: &Path, load: Load, percent: u64) -> Result<Row, BenchError> {
+    let (size, buffer) = (format!("--size={}MiB", args.size), format!("--buffer-size={BUFFER_BYTES}"));
+    let segment = args.segment.map(|kib| format!("--segment-size={kib}KiB"));
+    run(weir("format").arg(store).args([size, buffer]).args(segment))?;
+    let settings = Settings { dirty_bytes_max: args.dirty << 20, ..Settings::default() };
+    with_stack(store, settings, |stack| overwrite(args, stack, load, percent))
+}
+
+/// Fills the store, then overwrites it.
+fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Result<Row, FsError> {
+    let total = stack.store.space().total;
+    let (file, pages) = fill(stack, total * percent / 100)?;
+    wait(|done| stack.fs.sync(done))?;
+    let (before, stored) = (stack.store.counters(), stack.cache.status().counters.pages_stored);
+    let filled_by = stored / before.batches.max(1);
+    let (writes, begun) = (args.times * total, Instant::now());
+    let mut waits = write_all(stack, file, writes, load, pages)?;
+    let seconds = begun.elapsed().as_secs_f64();
+    let Cached { pages_stored, cleaned_while_parked: cleaned, .. } = stack.cache.status().counters;
+    let pages_stored = (pages_stored - stored).max(1);
+    let after = stack.store.counters();
+    let of = |count: fn(&Counters) -> u64| (count(&after) - count(&before)) as f64 / pages_stored as f64;
+    let batches = (after.batches - before.batches).max(1);
+    waits.nanos.sort_unstable();
+    let micros =
+        |quantile: f64| waits.nanos[(quantile * (waits.nanos.len() - 1) as f64) as usize] as f64 / 1000.0;
+    Ok(Row {
+        load,
+        asked_percent: percent,
+        full_percent: pages as f64 / total as f64 * 100.0,
+        segment_bytes: stack.store.segment_blocks() * PAGE_BYTES,
+        writes,
+        seconds,
+        pages_stored,
+        written: PerPage { data: 1.0 + of(|now| now.pages_cleaned), all: of(|now| now.blocks_written) },
+        predicted: predict(stack, load, (pages, filled_by), (writes, pages_stored / batches)),
+        micros: Latency { median: micros(0.5), p99: micros(0.99), p9999: micros(0.9999) },
+        moved_until_let_in: cleaned as f64 / stack.store.segment_blocks() as f64,
+        slowest: waits.slowest,
+        most_moved: waits.most_moved,
+        refused: waits.refused,
+    })
+}
+
+/// What writes waited for.
+#[derive(Default)]
+struct Waits {
+    nanos: Vec<u64>,
+    slowest: Wait,
+    most_moved: Wait,
+    refused: u64,
+}
+
+/// What is looked at when a write is answered.
+#[derive(Clone)]
+struct Watched {
+    store: Arc<Store>,
+    disks: [Arc<Account>; 2],
+}
+
+fn write_all(stack: &Stack, file: Ino, writes: u64, load: Load, pages: u64) -> Result<Waits, FsError> {
+    let (mut random, page) = (Random::new(7), vec![0x5a; PAGE_BYTES as usize]);
+    let mut waits = Waits::default();
+    let watched = Watched { store: stack.store.clone(), disks: stack.disks.clone() };
+    for _ in 0..writes {
+        let number = load.page(&mut random, pages);
+        watched.disks.iter().for_each(|disk| disk.slowest.restart());
+        let (before, asked) = (watched.store.counters(), Instant::now());
+        let waited = loop {
+            match write_and_look(stack, &watched, (before, asked), (file, number), &page) {
+                Err(FsError::NoSpace) if asked.elapsed() < PATIENCE => waits.refused += 1,
+                result => break result?,
+            }
+            sleep(Duration::from_millis(1));
+        };
+        let took = asked.elapsed();
+        waits.nanos.push(took.as_nanos() as u64);
+        let ms = took.as_secs_f64() * 1000.0;
+        if ms > waits.slowest.ms {
+            let wait = waited.unwrap_or_else(|| Wait::until_now(&watched, &before, asked));
+            waits.slowest = Wait { ms, ..wait };
+        }
+        if let Some(wait) = waited.filter(|wait| wait.segments_moved > waits.most_moved.segments_moved) {
+            waits.most_moved = wait;
+        }
+    }
+    Ok(waits)
+}
+
+/// Writes a page. Where that had to wait: what happened until it was answered, which may be long before this thread has a
+/// processor again.
+fn write_and_look(
+    stack: &Stack,
+    watched: &Watched,
+    (before, asked): (Counters, Instant),
+    (file, number): (Ino, u64),
+    page: &[u8],
+) -> Result<Option<Wait>, FsError> {
+    let offset = number * PAGE_BYTES;
+    if let Some(written) = stack.fs.write_at_once(file, offset, page) {
+        return written.map(|()| None);
+    }
+    let watched = watched.clone();
+    wait(|done| {
+        let look = move |written: Result<(), FsError>| {
+            done(written.map(|()| Some(Wait::until_now(&watched, &before, asked))));
+        };
+        stack.fs.write(file, offset, page.to_vec(), Box::new(look));
+    })
+}
+
+/// A file of so many pages, or as many as leave space for what may be dirty at once, and for a round of cleaning.
+fn fill(stack: &Stack, pages: u64) -> Result<(Ino, u64), FsError> {
+    let (store, caller) = (&stack.store, Caller { uid: 0, gid: 0, umask: 0 });
+    let file = wait(|done| stack.fs.make(caller, Ino::ROOT, b"file", Kind::File, 0o600, done))?.ino;
+    let segments = store.space().total / store.segment_blocks();
+    let dirty = stack.cache.settings().dirty_bytes_max / PAGE_BYTES;
+    let kept = BLOCKS_RESERVED * dirty + policy::low_mark(segments) * store.segment_blocks();
+    let page = vec![1; PAGE_BYTES as usize];
+    for number in 0..pages {
+        if store.writable_blocks() < kept {
+            return Ok((file, number));
+        }
+        match write(&stack.fs, file, number * PAGE_BYTES, &page) {
+            Ok(()) => {}
+            Err(FsError::NoSpace) => return Ok((file, number)),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((file, pages))
+}
+
+/// Pages written and not stored yet, as the cache has them where the writer is faster than the store.
+#[derive(Default)]
+struct Dirty {
+    /// By when they were last written.
+    order: BTreeMap<u64, u64>,
+    written: BTreeMap<u64, u64>,
+    clock: u64,
+}
+
+impl Dirty {
+    fn write(&mut self, page: u64) {
+        self.clock += 1;
+        if let Some(before) = self.written.insert(page, self.clock) {
+            self.order.remove(&before);
+        }
+        self.order.insert(self.clock, page);
+    }
+
+    /// The least recently written, each with what is dirty near it.
+    fn take(&mut self, limit: u64) -> Vec<u64> {
+        let (mut taken, distance) = (Vec::new(), NEIGHBOURS.min(limit / 2));
+        while (taken.len() as u64) < limit
+            && let Some((_, &seed)) = self.order.first_key_value()
+        {
+            let near = self.written.range(seed.saturating_sub(distance)..=seed + distance);
+            let left = limit as usize - taken.len();
+            let near: Vec<(u64, u64)> = near.map(|(&page, &when)| (page, when)).take(left).collect();
+            for (page, when) in near {
+                self.written.remove(&page);
+                self.order.remove(&when);
+                taken.push(page);
+            }
+        }
+        taken.sort_unstable();
+        taken
+    }
+}
+
+/// What the same policy writes for the same pages and overwrites to a store of this size: both in vectors of as many pages as the
+/// store was given on average, or as are paid for together.
+fn predict(
+    stack: &Stack,
+    load: Load,
+    (pages, filled_by): (u64, u64),
+    (writes, together): (u64, u64),
+) -> PerPage {
+    let segments = (stack.store.space().total / stack.store.segment_blocks()) as u32;
+    let dirty_max = stack.cache.settings().dirty_bytes_max / PAGE_BYTES;
+    let mut simulated = Predicted::new(segments, stack.store.segment_blocks(), pages);
+    // A writer that is faster than the store has as many on their way.
+    simulated.reserve(dirty_max);
+    let (mut random, mut dirty, mut all) = (Random::new(7), Dirty::default(), 0..pages);
+    let store = |simulated: &mut Predicted, vector: &[u64]| {
+        simulated.write(vector);
+        if simulated.blocks_since_checkpoint() >= Settings::default().checkpoint_blocks {
+            simulated.checkpoint();
+        }
+        simulated.keep_up();
+    };
+    while !all.is_empty() {
+        let vector: Vec<u64> =
+            all.by_ref().take(filled_by.min(simulated.together()).max(1) as usize).collect();
+        store(&mut simulated, &vector);
+    }
+    let filled = simulated.written();
+    for _ in 0..writes {
+        dirty.write(load.page(&mut random, pages));
+        if dirty.order.len() as u64 >= dirty_max {
+            let vector = dirty.take(together.min(simulated.together()).max(1));
+            store(&mut simulated, &vector);
+        }
+    }
+    let written = simulated.written() - filled;
+    let per_page = |blocks: u64| blocks as f64 / written.user.max(1) as f64;
+    PerPage { data: 1.0 + per_page(written.moved), all: per_page(written.all()) }
+}
+
+fn print(report: &Report) {
+    println!(
+        "weir {} · a store of {} MiB in segments of {} KiB, overwritten {} times its size by one thread in pages of 4 KiB; blocks \
+         written for each page that was written back",
+        report.version,
+        report.store_bytes >> 20,
+        report.rows.first().map_or(0, |row| row.segment_bytes >> 10),
+        report.times
+    );
+    println!(
+        "{:<8}{:>7}{:>7}{:>10}{:>7}{:>11}{:>7}{:>11}{:>11}{:>9}{:>11}{:>12}{:>8}{:>10}{:>9}",
+        "load",
+        "asked",
+        "full",
+        "writes/s",
+        "data",
+        "(predicted)",
+        "all",
+        "(predicted)",
+        "median us",
+        "99 % us",
+        "99.99 % us",
+        "slowest ms",
+        "let in",
+        "answered",
+        "refused"
+    );
+    for row in &report.rows {
+        println!(
+            "{:<8}{:>6}%{:>6.1}%{:>10.0}{:>7.2}{:>11.2}{:>7.2}{:>11.2}{:>11.1}{:>9.1}{:>11.1}{:>12.1}{:>8.2}{:>10.2}{:>9}",
+            format!("{:?}", row.load).to_lowercase(),
+            row.asked_percent,
+            row.full_percent,
+            row.writes as f64 / row.seconds,
+            row.written.data,
+            row.predicted.data,
+            row.written.all,
+            row.predicted.all,
+            row.micros.median,
+            row.micros.p99,
+            row.micros.p9999,
+            row.slowest.ms,
+            row.moved_until_let_in,
+            row.most_moved.segments_moved,
+            row.refused
+        );
+    }
+    println!(
+        "let in, answered: the most segments that the cleaner moved until one write was let in, and until one was answered, whether \
+         or not its writer had a processor meanwhile"
+    );
+    for row in &report.rows {
+        let load = format!("{:?} {} %", row.load, row.asked_percent).to_lowercase();
+        println!("{load}: the slowest write took {}", row.slowest);
+        println!("{load}: the one while which most was moved took {}", row.most_moved);
+    }
+    if report.rows.iter().any(|row| row.full_percent + 0.5 < row.asked_percent as f64) {
+        println!(
+            "less full than asked: the rest is kept for checkpoints, cleaning and deletions, for what dirty pages reserve, and \
+             for a round of cleaning"
+        );
+    }
+}

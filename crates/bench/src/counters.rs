@@ -1,0 +1,189 @@
+//! `weir-bench counters`: what partial writes to un-cached pages, and syncs, cost the store. Needs no figures of time,
+//! only the counters that `weir status` shows.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::error::BenchError;
+use super::program::run;
+use super::slow_device::remove_on_drop;
+use super::system::{weir, weir_unmount_on_drop};
+use super::undo::{self, Undo};
+use super::workload::{Overwriter, PAGE_BYTES, Sync, lay_out};
+
+/// Whatever a run takes, it is not this long.
+const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
+/// The last writes are synced one by one: so many.
+const SYNCED_WRITES: u64 = 100;
+
+/// What to count.
+#[derive(Debug, Args)]
+pub(super) struct CountersArgs {
+    /// How many partial writes
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    writes: u64,
+    /// Over how many pages, all un-cached at first; each is written once before any is written twice
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pages: u64,
+    /// Bytes of each write
+    #[arg(long, default_value_t = 64, value_parser = part_of_a_page)]
+    bytes: u64,
+    /// Write the result as JSON
+    #[arg(long)]
+    json: bool,
+    /// The random order's seed
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Counted {
+    benchmark: &'static str,
+    version: &'static str,
+    writes: u64,
+    pages: u64,
+    bytes: u64,
+    settings: String,
+    writes_to_absent_pages: u64,
+    fetched_for_writes: u64,
+    fetched_for_write_back: u64,
+    fetched_for_reads: u64,
+    fetched_ahead: u64,
+    syncs: u64,
+    store_io_for_syncs: u64,
+}
+
+/// Runs the benchmark and prints what it found.
+pub(super) fn run_benchmark(args: &CountersArgs) -> Result<(), BenchError> {
+    undo::install()?;
+    let counted = count(args)?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&counted).expect("names and numbers"));
+    } else {
+        print(&counted);
+    }
+    Ok(())
+}
+
+fn count(args: &CountersArgs) -> Result<Counted, BenchError> {
+    let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
+    let _files = remove_on_drop(&root);
+    let (store, mount_point) = (root.join("store"), root.join("mount"));
+    fs::create_dir_all(&mount_point).map_err(|error| BenchError::io("cannot create", &mount_point, error))?;
+
+    // A record takes its bytes, a header, and what the file system notes beside it: half a KiB is ample. With that
+    // space, and pages that stay below half of what may be dirty, nothing has to be written back while we count.
+    let buffer_bytes = (args.writes * (args.bytes + 512) * 2).next_multiple_of(1 << 20).max(64 << 20);
+    let file_bytes = args.pages * PAGE_BYTES;
+    let memory_bytes = (file_bytes * 4).max(256 << 20);
+    // The file is sparse. Before it is acknowledged each page reserves several blocks, for the map's sake.
+    let store_bytes = file_bytes * 16 + (256 << 20);
+    run(weir("format")
+        .arg(&store)
+        .args([format!("--size={store_bytes}"), format!("--buffer-size={buffer_bytes}")]))?;
+    let settings =
+        vec!["--fetch=lazy".to_owned(), format!("--memory={memory_bytes}"), "--dirty-age=86400".to_owned()];
+
+    let file = mount_point.join("file");
+    let mounted = mount(&store, &mount_point, &settings)?;
+    lay_out(&file, args.pages)?;
+    drop(mounted);
+
+    let mounted = mount(&store, &mount_point, &settings)?;
+    let before = Status::of(&mount_point)?;
+    write_all(&file, args)?;
+    let after = Status::of(&mount_point)?;
+    drop(mounted);
+    // Mounting reads as well, the file system's metadata: count from here on.
+    let since = |name| Ok::<_, BenchError>(after.counter(name)? - before.counter(name)?);
+    Ok(Counted {
+        benchmark: "counters",
+        version: env!("CARGO_PKG_VERSION"),
+        writes: args.writes,
+        pages: args.pages,
+        bytes: args.bytes,
+        settings: format!("{}, buffer {} MiB", settings.join(" "), buffer_bytes >> 20),
+        writes_to_absent_pages: since("writes_to_absent_pages")?,
+        fetched_for_writes: since("store_reads/for_writes")?,
+        fetched_for_write_back: since("store_reads/for_write_back")?,
+        fetched_for_reads: since("store_reads/for_reads")?,
+        fetched_ahead: since("store_reads/ahead")?,
+        syncs: since("syncs")?,
+        store_io_for_syncs: since("store_io_for_syncs")?,
+    })
+}
+
+fn part_of_a_page(text: &str) -> Result<u64, String> {
+    let bytes: u64 = text.parse().map_err(|_| "write a whole number".to_owned())?;
+    let fits = bytes.is_power_of_two() && bytes < PAGE_BYTES;
+    if fits { Ok(bytes) } else { Err(format!("write a power of two below {PAGE_BYTES}")) }
+}
+
+/// `args.writes` writes, an fsync after each pass over the pages, and the last few writes with one each.
+fn write_all(file: &Path, args: &CountersArgs) -> Result<(), BenchError> {
+    let synced = SYNCED_WRITES.min(args.writes);
+    let mut left = args.writes - synced;
+    let mut seed = args.seed;
+    while left > 0 {
+        let done = Overwriter::open(file, args.pages, args.bytes, seed)?.run(left, FOR_EVER, Sync::Never)?;
+        File::open(file)
+            .and_then(|file| file.sync_all())
+            .map_err(|error| BenchError::io("cannot sync", file, error))?;
+        left -= done.writes;
+        seed += 1;
+    }
+    Overwriter::open(file, args.pages, args.bytes, seed)?.run(synced, FOR_EVER, Sync::EachWrite).map(drop)
+}
+
+fn mount(store: &Path, mount_point: &Path, settings: &[String]) -> Result<Undo, BenchError> {
+    let mounted = weir_unmount_on_drop(mount_point);
+    run(weir("mount").arg(store).arg(mount_point).args(settings))?;
+    Ok(mounted)
+}
+
+/// What `weir status --json` said.
+struct Status {
+    mount_point: PathBuf,
+    json: Value,
+}
+
+impl Status {
+    fn of(mount_point: &Path) -> Result<Status, BenchError> {
+        let text = run(weir("status").arg(mount_point).arg("--json"))?;
+        let json = serde_json::from_str(&text).map_err(|error| BenchError::Status {
+            directory: mount_point.into(),
+            pointer: error.to_string(),
+        })?;
+        Ok(Status { mount_point: mount_point.into(), json })
+    }
+
+    fn counter(&self, name: &str) -> Result<u64, BenchError> {
+        let pointer = format!("/counters/{name}");
+        let number = self.json.pointer(&pointer).and_then(Value::as_u64);
+        number.ok_or_else(|| BenchError::Status { directory: self.mount_point.clone(), pointer })
+    }
+}
+
+fn print(counted: &Counted) {
+    println!("weir {} · {}", counted.version, counted.settings);
+    println!(
+        "{} writes of {} B to {} un-cached pages, and {} syncs:",
+        counted.writes, counted.bytes, counted.pages, counted.syncs
+    );
+    let lines = [
+        ("writes to pages that were not in memory", counted.writes_to_absent_pages),
+        ("store reads that writers waited for", counted.fetched_for_writes),
+        ("store reads to write pages back", counted.fetched_for_write_back),
+        ("store reads for readers", counted.fetched_for_reads),
+        ("store reads ahead of readers", counted.fetched_ahead),
+        ("store reads, writes and flushes for syncs", counted.store_io_for_syncs),
+    ];
+    for (what, count) in lines {
+        println!("  {what:<46}{count:>12}");
+    }
+}

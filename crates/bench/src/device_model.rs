@@ -1,0 +1,295 @@
+//! How long a modelled device takes: which request is served when. Pure; time comes in as nanoseconds.
+//!
+//! A device has one or more *lanes*, each a device of its own; several are striped. A lane serves so many requests at once
+//! and keeps the others waiting: first come, first served, or, on a disk, whichever lies nearest.
+
+use std::collections::HashMap;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+const MICROS: u64 = 1000;
+const MILLIS: u64 = 1000 * MICROS;
+/// What a stripe holds, as of `mdadm` in its early days: files of a few megabytes lie on all lanes.
+const STRIPE_BYTES: u64 = 64 << 10;
+/// A disk reads as much as passes below its head; the others are bound by their links.
+const BYTES_PER_SECOND: u64 = 500 << 20;
+
+/// A device that can be modelled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Device {
+    /// A slow disk without seeks: 8 ms for each request, one at a time. A flush costs nothing.
+    Hdd,
+    /// A cloud volume: 1 ms for each request, 64 at a time. A flush costs nothing.
+    Cloud,
+    /// A solid-state disk: no delay, bound by the processor and by what it moves.
+    Ssd,
+    /// A slow solid-state disk: 0.4 ms for each request, flushes too, 8 at a time.
+    Flash,
+    /// Two of them, striped.
+    FlashTwo,
+    /// A disk: one request at a time, the nearest first.
+    Disk,
+    /// Two of them, striped.
+    DiskTwo,
+}
+
+/// What one lane is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lane {
+    /// Every request takes as long, and every flush.
+    Steady { nanos: u64, flush: u64, at_once: usize },
+    /// A seek is `settle` and up to `far` more, by the root of the distance; then half a revolution passes, on average,
+    /// unless the request goes on where the last one ended.
+    Disk { settle: u64, far: u64, half_turn: u64 },
+}
+
+impl Device {
+    fn lanes(self) -> (usize, Lane) {
+        let steady = |nanos, at_once| (1, Lane::Steady { nanos, flush: 0, at_once });
+        let flash = Lane::Steady { nanos: 400 * MICROS, flush: 400 * MICROS, at_once: 8 };
+        let disk = Lane::Disk { settle: 300 * MICROS, far: 4 * MILLIS, half_turn: 500 * MICROS };
+        match self {
+            Device::Hdd => steady(8 * MILLIS, 1),
+            Device::Cloud => steady(MILLIS, 64),
+            Device::Ssd => steady(0, 64),
+            Device::Flash => (1, flash),
+            Device::FlashTwo => (2, flash),
+            Device::Disk => (1, disk),
+            Device::DiskTwo => (2, disk),
+        }
+    }
+
+    /// The name on the command line and in results.
+    pub(super) fn name(self) -> String {
+        self.to_possible_value().expect("every device can be typed").get_name().to_owned()
+    }
+
+    /// For reports.
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Device::Hdd => "8 ms a request, one at a time",
+            Device::Cloud => "1 ms a request, 64 at a time",
+            Device::Ssd => "no delay",
+            Device::Flash => "0.4 ms a request, 8 at a time",
+            Device::FlashTwo => "two of 0.4 ms a request, 8 at a time each, striped by 64 KiB",
+            Device::Disk => "0.3 ms + up to 4 ms of seek + 0.5 ms of turn, one at a time, the nearest first",
+            Device::DiskTwo => "two disks, striped by 64 KiB",
+        }
+    }
+}
+
+/// A part of a request, on one lane.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    request: u64,
+    at: u64,
+    bytes: u64,
+}
+
+#[derive(Debug)]
+struct State {
+    waiting: Vec<(u64, Part)>,
+    /// When each is done.
+    served: Vec<(u64, Part)>,
+    /// When each place that nobody takes became free.
+    free: Vec<u64>,
+    /// Where the last request ended.
+    head: u64,
+}
+
+/// A device at work.
+#[derive(Debug)]
+pub(super) struct Model {
+    bytes: u64,
+    lane: Lane,
+    lanes: Vec<State>,
+    /// How many parts of each request are not done.
+    parts: HashMap<u64, u32>,
+}
+
+impl Model {
+    /// An idle device.
+    pub(super) fn new(device: Device, bytes: u64) -> Model {
+        let (count, lane) = device.lanes();
+        let places = match lane {
+            Lane::Steady { at_once, .. } => at_once,
+            Lane::Disk { .. } => 1,
+        };
+        let state = || State { waiting: Vec::new(), served: Vec::new(), free: vec![0; places], head: 0 };
+        Model { bytes, lane, lanes: (0..count).map(|_| state()).collect(), parts: HashMap::new() }
+    }
+
+    /// A read or a write of `bytes` at `at`; 0 bytes are a flush, which all lanes serve where their heads are.
+    pub(super) fn arrive(&mut self, now: u64, request: u64, at: u64, bytes: u64) {
+        let count = self.lanes.len() as u64;
+        let mut parts = Vec::new();
+        if bytes == 0 {
+            let flush = |(lane, state): (usize, &State)| (lane, Part { request, at: state.head, bytes: 0 });
+            parts.extend(self.lanes.iter().enumerate().map(flush));
+        }
+        let (mut at, end) = (at, at + bytes);
+        while at < end {
+            let (stripe, within) = (at / STRIPE_BYTES, at % STRIPE_BYTES);
+            let bytes = if count == 1 { end - at } else { (STRIPE_BYTES - within).min(end - at) };
+            let on_lane = if count == 1 { at } else { stripe / count * STRIPE_BYTES + within };
+            parts.push(((stripe % count) as usize, Part { request, at: on_lane, bytes }));
+            at += bytes;
+        }
+        self.parts.insert(request, parts.len() as u32);
+        for (lane, part) in parts {
+            self.lanes[lane].waiting.push((now, part));
+            self.serve(lane);
+        }
+    }
+
+    /// When the next part is done.
+    pub(super) fn next(&self) -> Option<u64> {
+        self.lanes.iter().flat_map(|lane| lane.served.iter().map(|(done, _)| *done)).min()
+    }
+
+    /// The requests that are done by now.
+    pub(super) fn done(&mut self, now: u64) -> Vec<u64> {
+        let mut done = Vec::new();
+        for lane in 0..self.lanes.len() {
+            while let Some(part) = self.finish(lane, now) {
+                let left = self.parts.entry(part.request).or_insert(1);
+                *left -= 1;
+                if *left == 0 {
+                    self.parts.remove(&part.request);
+                    done.push(part.request);
+                }
+            }
+        }
+        done
+    }
+
+    /// Takes the first part that is done, and lets the next one in at the moment at which its place became free: whoever
+    /// asks late changes nothing.
+    fn finish(&mut self, lane: usize, now: u64) -> Option<Part> {
+        let state = &mut self.lanes[lane];
+        let due = (0..state.served.len()).filter(|at| state.served[*at].0 <= now);
+        let first = due.min_by_key(|at| state.served[*at].0)?;
+        let (done, part) = state.served.swap_remove(first);
+        state.free.push(done);
+        self.serve(lane);
+        Some(part)
+    }
+
+    fn serve(&mut self, lane: usize) {
+        let (kind, size) = (self.lane, self.bytes / self.lanes.len() as u64);
+        let state = &mut self.lanes[lane];
+        while !state.waiting.is_empty()
+            && let Some(place) = (0..state.free.len()).min_by_key(|at| state.free[*at])
+        {
+            let free = state.free.swap_remove(place);
+            let next = state.choose(kind, free);
+            let (came, part) = state.waiting.remove(next);
+            let takes = state.takes(kind, part, size);
+            state.head = part.at + part.bytes;
+            state.served.push((came.max(free) + takes, part));
+        }
+    }
+}
+
+impl State {
+    /// Which of those that wait is next, on a place that became free then.
+    fn choose(&self, lane: Lane, free: u64) -> usize {
+        match lane {
+            Lane::Steady { .. } => 0,
+            // Nobody knows of requests that are yet to come; if all are, the first is served.
+            Lane::Disk { .. } => {
+                let known = |at: &usize| self.waiting[*at].0 <= free;
+                let distance = |at: &usize| self.waiting[*at].1.at.abs_diff(self.head);
+                (0..self.waiting.len()).filter(known).min_by_key(distance).unwrap_or(0)
+            }
+        }
+    }
+
+    fn takes(&self, lane: Lane, part: Part, size: u64) -> u64 {
+        let moving = part.bytes * 1_000_000_000 / BYTES_PER_SECOND;
+        moving
+            + match lane {
+                Lane::Steady { flush, .. } if part.bytes == 0 => flush,
+                Lane::Steady { nanos, .. } => nanos,
+                Lane::Disk { half_turn, .. } if part.bytes == 0 => half_turn,
+                Lane::Disk { .. } if part.at == self.head => 0,
+                Lane::Disk { settle, far, half_turn } => {
+                    let share = part.at.abs_diff(self.head) as f64 / size.max(1) as f64;
+                    settle + half_turn + (far as f64 * share.sqrt()) as u64
+                }
+            }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: u64 = 1 << 30;
+    const PAGE: u64 = 4096;
+    const MOVING: u64 = PAGE * 1_000_000_000 / BYTES_PER_SECOND;
+
+    /// When each request is done, in that order.
+    fn all(model: &mut Model) -> Vec<(u64, u64)> {
+        let mut all = Vec::new();
+        while let Some(next) = model.next() {
+            all.extend(model.done(next).into_iter().map(|request| (request, next)));
+        }
+        all
+    }
+
+    #[test]
+    fn a_steady_device_serves_as_many_at_once_as_it_can_and_then_the_next_ones() {
+        let mut model = Model::new(Device::Flash, SIZE);
+        (0..17).for_each(|request| model.arrive(0, request, request * PAGE, PAGE));
+        let one = 400 * MICROS + MOVING;
+        let mut times: Vec<u64> = all(&mut model).into_iter().map(|(_, at)| at / one).collect();
+        times.sort_unstable();
+        assert_eq!(times, [[1; 8].as_slice(), &[2; 8], &[3]].concat());
+    }
+
+    #[test]
+    fn whoever_looks_late_changes_nothing() {
+        let mut model = Model::new(Device::Disk, SIZE);
+        model.arrive(0, 0, SIZE / 2, PAGE);
+        model.arrive(1, 1, SIZE / 2, PAGE);
+        model.arrive(2, 2, 0, PAGE);
+        let mut same = Model::new(Device::Disk, SIZE);
+        (0..3).for_each(|request| {
+            same.arrive(request, request, [SIZE / 2, SIZE / 2, 0][request as usize], PAGE)
+        });
+        let last = all(&mut model).last().expect("three").1;
+        assert_eq!(same.done(last), [0, 1, 2]);
+        assert!(same.next().is_none());
+    }
+
+    #[test]
+    fn a_disk_serves_the_nearest_first_and_goes_on_at_once_where_it_is() {
+        let mut model = Model::new(Device::Disk, SIZE);
+        model.arrive(0, 0, 0, PAGE);
+        // While the first is served, three more come.
+        for (request, at) in [(1, SIZE / 2), (2, SIZE / 4), (3, PAGE)] {
+            model.arrive(0, request, at, PAGE);
+        }
+        let done = all(&mut model);
+        assert_eq!(done.iter().map(|(request, _)| *request).collect::<Vec<_>>(), [0, 3, 2, 1]);
+        // The head is where the first two lie: nothing but moving bytes takes time.
+        assert_eq!(done[1].1, 2 * MOVING);
+        // A quarter of the way is half of the farthest seek.
+        let seek = done[2].1 - done[1].1 - MOVING;
+        assert!(seek.abs_diff(2 * MILLIS + 800 * MICROS) < 100 * MICROS, "{seek}");
+    }
+
+    #[test]
+    fn a_request_over_two_stripes_is_served_by_both_lanes_and_done_when_both_are() {
+        let mut model = Model::new(Device::FlashTwo, SIZE);
+        model.arrive(0, 7, 0, 2 * STRIPE_BYTES);
+        let done = all(&mut model);
+        let part = 400 * MICROS + STRIPE_BYTES * 1_000_000_000 / BYTES_PER_SECOND;
+        assert_eq!(done, [(7, part)]);
+        model.arrive(part, 8, 0, 0);
+        assert_eq!(all(&mut model), [(8, part + 400 * MICROS)]);
+    }
+}

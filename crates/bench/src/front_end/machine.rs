@@ -1,0 +1,151 @@
+//! The machine while it is measured: kept awake, kept busy, and how much of it others used.
+
+use std::fs::{self, File, OpenOptions};
+use std::hint::black_box;
+use std::io::{self, Write};
+use std::path::Path;
+
+use clap::Args;
+use rustix::process::{WaitOptions, getpid, getppid, set_child_subreaper, setsid, waitpid};
+use serde::Serialize;
+
+use super::super::error::BenchError;
+use super::super::slow_device::Server;
+use super::super::system::own;
+
+/// Keeps all processors from sleeping until it is dropped, as `weir mount` does by itself while requests flow. Needs root.
+pub(super) struct Awake {
+    _file: File,
+}
+
+impl Awake {
+    pub(super) fn hold() -> io::Result<Awake> {
+        let mut file = OpenOptions::new().write(true).open("/dev/cpu_dma_latency")?;
+        // The longest time that a processor may take to wake up, in microseconds.
+        file.write_all(&0_i32.to_ne_bytes())?;
+        Ok(Awake { _file: file })
+    }
+}
+
+/// Busy threads, in a process of their own.
+#[derive(Debug, Args)]
+pub(in super::super) struct BusyArgs {
+    threads: usize,
+}
+
+/// Computes in so many threads until the benchmark ends it, or has ended.
+pub(in super::super) fn run_busy(args: &BusyArgs) {
+    // Somebody else's program: schedulers that share processors out by session would else take it for the clients'.
+    let _ = setsid();
+    let benchmark = getppid();
+    std::thread::scope(|scope| {
+        for _ in 0..args.threads {
+            scope.spawn(|| {
+                while getppid() == benchmark {
+                    (0..1_000_000_u64).for_each(|number| {
+                        black_box(number);
+                    });
+                }
+            });
+        }
+    });
+}
+
+/// Starts so many busy threads at normal priority; they end when the result is dropped.
+pub(super) fn keep_busy(threads: usize, root: &Path) -> Result<Server, BenchError> {
+    Server::start(own("busy").arg(threads.to_string()), root.join("busy.log"))
+}
+
+/// Has every process that is started from now on, daemons too, counted as ours once it has ended.
+pub(super) fn adopt_daemons() -> Result<(), BenchError> {
+    set_child_subreaper(Some(getpid()))
+        .map_err(|errno| BenchError::io("cannot adopt daemons in", "/proc/self", errno.into()))
+}
+
+/// Takes in all whom we adopted and who have ended. Only while nobody waits for a process that we started.
+pub(super) fn take_in_adopted() {
+    while let Ok(Some(_)) = waitpid(None, WaitOptions::NOHANG) {}
+}
+
+/// What the processors did since the machine started, in the kernel's ticks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ticks {
+    /// All that there were.
+    all: u64,
+    /// Those in which something ran.
+    busy: u64,
+    /// Those in which something would have run, had the virtual machine's host let it.
+    stolen: u64,
+    /// Those of this process and of its descendants that have ended.
+    own: u64,
+}
+
+/// What others used of the processors, as shares of all there is.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(super) struct Others {
+    /// Other programs, and the kernel's own threads.
+    pub(super) used: f64,
+    /// The host of a virtual machine.
+    pub(super) host: f64,
+}
+
+impl Ticks {
+    /// Until now.
+    pub(super) fn now() -> Result<Ticks, BenchError> {
+        let read =
+            |path: &str| fs::read_to_string(path).map_err(|error| BenchError::io("cannot read", path, error));
+        let (machine, own) = (read("/proc/stat")?, read("/proc/self/stat")?);
+        Ok(Ticks::parse(&machine, &own))
+    }
+
+    /// The fields are described in proc(5).
+    fn parse(machine: &str, own: &str) -> Ticks {
+        let numbers = |text: &str| -> Vec<u64> {
+            text.split_whitespace().map(|field| field.parse().unwrap_or(0)).collect()
+        };
+        // user nice system idle iowait irq softirq steal; what follows is counted in these.
+        let machine = numbers(machine.lines().next().unwrap_or_default().trim_start_matches("cpu"));
+        let at = |index: usize| machine.get(index).copied().unwrap_or(0);
+        // The second field, the program's name in parentheses, may contain anything.
+        let own = numbers(own.rsplit(')').next().unwrap_or_default());
+        Ticks {
+            all: machine.iter().take(8).sum(),
+            busy: at(0) + at(1) + at(2) + at(5) + at(6),
+            stolen: at(7),
+            // utime, stime, cutime, cstime.
+            own: own.iter().skip(11).take(4).sum(),
+        }
+    }
+
+    /// What others used since `before`.
+    pub(super) fn others_since(self, before: Ticks) -> Others {
+        let all = self.all.saturating_sub(before.all).max(1) as f64;
+        let own = self.own.saturating_sub(before.own);
+        Others {
+            used: self.busy.saturating_sub(before.busy).saturating_sub(own) as f64 / all,
+            host: self.stolen.saturating_sub(before.stolen) as f64 / all,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_used_what_the_machine_did_without_us() {
+        let own = |ticks: u64| format!("7 (a ) name) S 1 7 7 0 -1 4 5 6 7 8 {ticks} 1 2 3 20 0 1 0 99");
+        let before = Ticks::parse("cpu  100 0 50 800 50 0 0 0 0 0\ncpu0 1 2 3\n", &own(10));
+        assert_eq!(before, Ticks { all: 1000, busy: 150, stolen: 0, own: 16 });
+        let after = Ticks::parse("cpu  200 10 100 1400 100 20 20 150 0 0\n", &own(110));
+        let others = after.others_since(before);
+        assert!((others.used - 0.1).abs() < 1e-9, "{others:?}");
+        assert!((others.host - 0.15).abs() < 1e-9, "{others:?}");
+    }
+
+    #[test]
+    fn this_kernel_counts_as_we_read_it() {
+        let now = Ticks::now().expect("the kernel tells");
+        assert!(now.all > now.busy && now.busy > now.own, "{now:?}");
+    }
+}

@@ -1,0 +1,259 @@
+//! Programs that work on trees of files and on a large one, on weir and on the disk's own file system, in turns.
+//!
+//! *Cold*: weir is unmounted and mounted again, everything dirty is written, and the kernel forgets what it cached.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Instant;
+
+use device::Random;
+
+use super::super::error::BenchError;
+use super::super::nonblocking_writes::Size;
+use super::super::program::{command, line, run, run_until_stopped};
+use super::mounted::KernelCache;
+use super::mounted::{self, Mount};
+use super::report::{Bound, Target};
+use super::tar;
+
+/// What the benchmark drives.
+pub(super) const PROGRAMS: [&str; 3] = ["tar", "rm", "ls"];
+
+const READ_BYTES: usize = 1 << 20;
+
+/// How much there is to work on.
+struct Scale {
+    /// In the tree.
+    files: u64,
+    /// In the directory that is listed.
+    listed: u64,
+    /// Of the file that is read.
+    large_bytes: u64,
+}
+
+impl Scale {
+    fn new(size: Size) -> Scale {
+        match size {
+            Size::Small => Scale { files: 200, listed: 100, large_bytes: 8 << 20 },
+            Size::Real => Scale { files: 20_000, listed: 5_000, large_bytes: 512 << 20 },
+        }
+    }
+}
+
+/// What one round found on one system, in seconds.
+struct Times {
+    /// weir's alone: a request for each file, and so on.
+    requests_per_file: Option<f64>,
+    untar: f64,
+    list: f64,
+    read: f64,
+    tar: f64,
+    /// What was untarred the moment before.
+    remove_new: f64,
+    /// What is on the disk, and was read the moment before.
+    remove_old: f64,
+}
+
+/// Measures, below `root`, beside a directory there, on `disk`.
+pub(super) fn measure(root: &Path, size: Size, rounds: u16, disk: &str) -> Result<Vec<Target>, BenchError> {
+    let scale = Scale::new(size);
+    let archive = root.join("tree.tar");
+    write_archive(&archive, scale.files)?;
+    let (mut weir, mut other) = (Side::weir(root)?, Side::disk(root)?);
+    for side in [&weir, &other] {
+        side.prepare(&scale)?;
+    }
+    let (mut on_weir, mut on_disk) = (Vec::new(), Vec::new());
+    for round in 0..rounds {
+        eprintln!("tree: round {} of {rounds}", round + 1);
+        let mut turns = [(&mut weir, &mut on_weir), (&mut other, &mut on_disk)];
+        turns.rotate_left(usize::from(round % 2));
+        for (side, found) in turns {
+            found.push(side.turn(&archive, scale.files)?);
+        }
+    }
+    Ok(targets(&on_weir, &on_disk, &scale, disk))
+}
+
+fn targets(weir: &[Times], other: &[Times], scale: &Scale, disk: &str) -> Vec<Target> {
+    let requests: Vec<f64> = weir.iter().filter_map(|times| times.requests_per_file).collect();
+    let row = |what: String, of: fn(&Times) -> f64, most| {
+        let [weir, other] =
+            [weir, other].map(|times| times.iter().map(|one| of(one) * 1e3).collect::<Vec<f64>>());
+        Target::ratio(format!("{what}, over {disk}"), "ms", &weir, &other, Bound::AtMost(most))
+    };
+    let rate = |times: &Times| scale.large_bytes as f64 / f64::from(1 << 20) / times.read;
+    let [read_weir, read_other] = [weir, other].map(|times| times.iter().map(rate).collect::<Vec<f64>>());
+    let read = format!("cold sequential read, over {disk}");
+    vec![
+        Target::own("requests for each file of an untar", "", &requests, Bound::AtMost(9.0)),
+        row(format!("untar of {} files", scale.files), |times| times.untar, 5.0),
+        row("rm -rf of them, just untarred".to_owned(), |times| times.remove_new, 3.0),
+        row("rm -rf of them, from the disk".to_owned(), |times| times.remove_old, 3.0),
+        row("cold tar of them through a pipe".to_owned(), |times| times.tar, 1.5),
+        row(format!("cold ls -l of {} files", scale.listed), |times| times.list, 2.0),
+        Target::ratio(read, "MiB/s", &read_weir, &read_other, Bound::AtLeast(0.7)),
+    ]
+}
+
+fn write_archive(archive: &Path, files: u64) -> Result<(), BenchError> {
+    let mut random = Random::new(1);
+    let entries = tar::entries(files, &mut random);
+    File::create(archive)
+        .and_then(|file| {
+            let mut out = BufWriter::new(file);
+            tar::write(&entries, &mut random, &mut out)?;
+            out.flush()
+        })
+        .map_err(|error| BenchError::io("cannot write", archive, error))
+}
+
+/// Where the programs work.
+struct Side {
+    directory: PathBuf,
+    /// weir's store, and its mount.
+    weir: Option<(PathBuf, Option<Mount>)>,
+}
+
+impl Side {
+    fn weir(root: &Path) -> Result<Side, BenchError> {
+        let (media, directory) = (root.join("tree-media"), root.join("tree-weir"));
+        mounted::format(&media)?;
+        let mount = Mount::weir(&media, &directory, None, KernelCache::Full)?;
+        Ok(Side { directory, weir: Some((media, Some(mount))) })
+    }
+
+    fn disk(root: &Path) -> Result<Side, BenchError> {
+        let directory = root.join("tree-disk");
+        fs::create_dir_all(&directory).map_err(|error| BenchError::io("cannot create", &directory, error))?;
+        Ok(Side { directory, weir: None })
+    }
+
+    /// Makes what stays for all rounds: the directory that is listed, and the file that is read.
+    fn prepare(&self, scale: &Scale) -> Result<(), BenchError> {
+        let (names, large) = (self.directory.join("names"), self.directory.join("large"));
+        let make = || -> io::Result<()> {
+            fs::create_dir(&names)?;
+            for file in 0..scale.listed {
+                File::create(names.join(format!("file-{file:05}")))?;
+            }
+            let (mut file, mut random) = (File::create(&large)?, Random::new(2));
+            let mut chunk = vec![0; READ_BYTES];
+            for _ in 0..scale.large_bytes / READ_BYTES as u64 {
+                tar::fill(&mut random, &mut chunk);
+                file.write_all(&chunk)?;
+            }
+            file.sync_all()
+        };
+        make().map_err(|error| BenchError::io("cannot make files in", &self.directory, error))
+    }
+
+    fn cold(&mut self) -> Result<(), BenchError> {
+        if let Some((_, mount)) = &mut self.weir {
+            *mount = None;
+        }
+        rustix::fs::sync();
+        if let Some((media, mount)) = &mut self.weir {
+            *mount = Some(Mount::weir(media, &self.directory, None, KernelCache::Full)?);
+        }
+        let path = "/proc/sys/vm/drop_caches";
+        fs::write(path, "3").map_err(|error| BenchError::io("cannot write", path, error))?;
+        // The programs themselves are not.
+        PROGRAMS.iter().try_for_each(|program| run(&mut command(program, ["--version"])).map(drop))
+    }
+
+    fn requests(&self) -> Result<Option<u64>, BenchError> {
+        let mount = self.weir.as_ref().and_then(|(_, mount)| mount.as_ref());
+        mount.map(Mount::requests).transpose()
+    }
+
+    fn turn(&mut self, archive: &Path, files: u64) -> Result<Times, BenchError> {
+        self.cold()?;
+        read_all(File::open(archive)).map_err(|error| BenchError::io("cannot read", archive, error))?;
+        let before = self.requests()?;
+        let untar = timed(|| self.untar(archive))?;
+        let requests = self.requests()?.zip(before).map(|(after, before)| after - before);
+        let remove_new = timed(|| self.remove())?;
+        self.untar(archive)?;
+        self.cold()?;
+        let list = timed(|| run_until_stopped(command("ls", ["-l"]).arg(self.directory.join("names"))))?;
+        self.cold()?;
+        let large = self.directory.join("large");
+        let read = timed(|| {
+            read_all(File::open(&large)).map_err(|error| BenchError::io("cannot read", &large, error))
+        })?;
+        self.cold()?;
+        let tar = timed(|| self.tar())?;
+        let remove_old = timed(|| self.remove())?;
+        let requests_per_file = requests.map(|count| count as f64 / files as f64);
+        Ok(Times { requests_per_file, untar, list, read, tar, remove_new, remove_old })
+    }
+
+    fn untar(&self, archive: &Path) -> Result<(), BenchError> {
+        run_until_stopped(command("tar", ["xf"]).arg(archive).arg("-C").arg(&self.directory)).map(drop)
+    }
+
+    fn remove(&self) -> Result<(), BenchError> {
+        run_until_stopped(command("rm", ["-rf"]).arg(self.directory.join("tree"))).map(drop)
+    }
+
+    /// Through a pipe: GNU tar reads nothing when it writes to /dev/null.
+    fn tar(&self) -> Result<(), BenchError> {
+        let mut tar = command("tar", ["cf", "-", "-C"]);
+        tar.arg(&self.directory).arg("tree").stdout(Stdio::piped());
+        let command = line(&tar);
+        let failed = |says: String| BenchError::Command { command: command.clone(), says };
+        let mut child = tar.spawn().map_err(|error| failed(error.to_string()))?;
+        let pipe = child.stdout.take().ok_or_else(|| io::Error::other("tar has no output"));
+        let read = read_all(pipe);
+        let ended = child.wait();
+        read.map_err(|error| failed(error.to_string()))?;
+        match ended {
+            Ok(status) if status.success() => Ok(()),
+            Ok(status) => Err(failed(status.to_string())),
+            Err(error) => Err(failed(error.to_string())),
+        }
+    }
+}
+
+/// Seconds that something took.
+fn timed<T>(run: impl FnOnce() -> Result<T, BenchError>) -> Result<f64, BenchError> {
+    let start = Instant::now();
+    run()?;
+    Ok(start.elapsed().as_secs_f64())
+}
+
+/// Reads to the end and drops it.
+fn read_all(from: io::Result<impl Read>) -> io::Result<()> {
+    let (mut from, mut memory) = (from?, vec![0; READ_BYTES]);
+    while from.read(&mut memory)? > 0 {}
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_ratios_of_seconds_and_reading_is_a_ratio_of_rates() {
+        let times = |seconds: f64, requests_per_file| Times {
+            requests_per_file,
+            untar: seconds,
+            list: seconds,
+            read: seconds,
+            tar: seconds,
+            remove_new: seconds,
+            remove_old: seconds,
+        };
+        let scale = Scale::new(Size::Real);
+        // Twice as slow as the disk: enough for what may take twice as long, too slow to read.
+        let found = targets(&[times(2.0, Some(8.5))], &[times(1.0, None)], &scale, "ext4");
+        let text = serde_json::to_value(&found).expect("names and numbers");
+        let met: Vec<bool> = (0..7).map(|row| text[row]["met"].as_bool().expect("a verdict")).collect();
+        assert_eq!(met, [true, true, true, true, false, true, false], "{text:#}");
+        assert_eq!(text[6]["weir"][0], 256.0);
+        assert_eq!(text[6]["other"][0], 512.0);
+    }
+}

@@ -1,0 +1,139 @@
+//! weir in this process, from the file system down, without the kernel: what its own operations cost.
+
+use std::fs::create_dir_all;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use cache::{Cache, CacheError, Progress, Settings, Task};
+use device::Device;
+use fs::{Caller, Completion, Fs, FsError, Ino, Kind};
+use host::{Access, Account, Busy, Counted, Disk, SystemClock};
+use store::Store;
+
+use super::error::BenchError;
+use super::program::run;
+use super::slow_device::remove_on_drop;
+use super::system::weir;
+use super::undo;
+use super::workload::PAGE_BYTES;
+
+const STORE_BYTES: u64 = 4 << 30;
+const BUFFER_BYTES: u64 = 512 << 20;
+
+/// The threads of a mount.
+const WORKERS: [Task; 7] =
+    [Task::Commit, Task::Fetch, Task::Fetch, Task::Fetch, Task::Fetch, Task::WriteBack, Task::Checkpoint];
+
+/// How long one of them sleeps at most when nobody wakes it.
+const NAP: Duration = Duration::from_millis(500);
+
+/// An open store with everything above it but the kernel, and its background work going on.
+pub(super) struct Stack {
+    pub(super) store: Arc<Store>,
+    pub(super) cache: Cache,
+    pub(super) fs: Arc<Fs>,
+    /// What is known of the store's medium, and of the buffer's.
+    pub(super) disks: [Arc<Account>; 2],
+    stopping: Arc<AtomicBool>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+impl Stack {
+    /// Opens the store in `directory`, which `weir format` made.
+    pub(super) fn open(directory: &Path, settings: Settings) -> Result<Stack, BenchError> {
+        let (store_disk, of_store) = open_disk(&directory.join("store"))?;
+        let (buffer_disk, of_buffer) = open_disk(&directory.join("buffer"))?;
+        let store = Arc::new(Store::open(store_disk).map_err(BenchError::opening(directory))?);
+        let clock = Arc::new(SystemClock::new());
+        let cache = Cache::open(store.clone(), buffer_disk, clock.clone(), settings)
+            .map_err(BenchError::opening(directory))?;
+        let fs =
+            Arc::new(Fs::open(Arc::new(cache.clone()), clock).map_err(|source| BenchError::Fs { source })?);
+        let stopping = Arc::new(AtomicBool::new(false));
+        let worker = |task| {
+            let (cache, stopping) = (cache.clone(), stopping.clone());
+            std::thread::spawn(move || work(&cache, task, &stopping))
+        };
+        let workers = WORKERS.into_iter().map(worker).collect();
+        Ok(Stack { store, cache, fs, disks: [of_store, of_buffer], stopping, workers })
+    }
+
+    /// Refuses new operations, ends the background work, and writes everything back.
+    pub(super) fn close(self) -> Result<(), CacheError> {
+        self.stopping.store(true, Ordering::Release);
+        self.cache.stop();
+        for worker in self.workers {
+            worker.join().expect("a worker does not panic");
+        }
+        self.cache.drain()
+    }
+}
+
+fn work(cache: &Cache, task: Task, stopping: &AtomicBool) {
+    while !stopping.load(Ordering::Acquire) {
+        if cache.step(task) == Progress::Idle {
+            cache.wait(task, NAP);
+        }
+    }
+}
+
+fn open_disk(path: &Path) -> Result<(Arc<dyn Device>, Arc<Account>), BenchError> {
+    let disk = Disk::open(path, Access::Write).map_err(BenchError::opening(path))?;
+    Ok(Counted::over(Arc::new(disk), &Arc::new(Busy::default())))
+}
+
+/// Opens the store in `directory`, lets `work` use it, and closes it.
+pub(super) fn with_stack<T>(
+    directory: &Path,
+    settings: Settings,
+    work: impl FnOnce(&Stack) -> Result<T, FsError>,
+) -> Result<T, BenchError> {
+    let stack = Stack::open(directory, settings)?;
+    let done = work(&stack);
+    let closed = stack.close().map_err(FsError::Cache);
+    done.and_then(|done| closed.map(|()| done)).map_err(|source| BenchError::Fs { source })
+}
+
+/// Lets `work` use a new file system.
+pub(super) fn with_fs<T>(
+    settings: Settings,
+    work: impl FnOnce(&Arc<Fs>) -> Result<T, FsError>,
+) -> Result<T, BenchError> {
+    undo::install()?;
+    let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
+    let _files = remove_on_drop(&root);
+    create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
+    let store = root.join("store");
+    run(weir("format")
+        .arg(&store)
+        .args([format!("--size={STORE_BYTES}"), format!("--buffer-size={BUFFER_BYTES}")]))?;
+    with_stack(&store, settings, |stack| work(&stack.fs))
+}
+
+/// As the front end does it.
+pub(super) fn write(fs: &Arc<Fs>, file: Ino, offset: u64, bytes: &[u8]) -> Result<(), FsError> {
+    fs.write_at_once(file, offset, bytes)
+        .unwrap_or_else(|| wait(|done| fs.write(file, offset, bytes.to_vec(), done)))
+}
+
+/// A new file with all of so many pages.
+pub(super) fn lay_out(fs: &Arc<Fs>, name: &str, pages: u64) -> Result<Ino, FsError> {
+    let caller = Caller { uid: 0, gid: 0, umask: 0 };
+    let made = wait(|done| fs.make(caller, Ino::ROOT, name.as_bytes(), Kind::File, 0o600, done))?;
+    let page = vec![1; PAGE_BYTES as usize];
+    (0..pages).try_for_each(|number| write(fs, made.ino, number * PAGE_BYTES, &page))?;
+    Ok(made.ino)
+}
+
+/// What an operation that ends in a completion gave.
+pub(super) fn wait<T: Send + 'static>(operation: impl FnOnce(Completion<T>)) -> Result<T, FsError> {
+    let (sender, receiver) = sync_channel(1);
+    operation(Box::new(move |result| {
+        let _ = sender.send(result);
+    }));
+    receiver.recv().expect("every operation completes")
+}

@@ -1,0 +1,134 @@
+#![doc = include_str!("../README.md")]
+
+mod bystander;
+mod cleaning;
+mod counters;
+mod device_model;
+mod disk_time;
+mod engine_load;
+mod error;
+mod front_end;
+mod in_process;
+mod measure;
+mod modelled_device;
+mod nonblocking_writes;
+mod overview;
+mod placement;
+mod program;
+mod replay_accuracy;
+mod replay_engine;
+mod report;
+mod scaling;
+mod slow_device;
+mod start;
+mod system;
+mod trace_memory;
+mod undo;
+mod workload;
+
+use clap::{Parser, Subcommand};
+use error::BenchError;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// The allocator of `weir`: what is measured in this process is measured as it is there.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// Measures weir beside its baselines. Results go to standard output, everything else to standard error.
+#[derive(Debug, Parser)]
+#[command(name = "weir-bench", version, max_term_width = 100)]
+struct Cli {
+    /// The `weir` to measure [default: $WEIR, or else the one beside this program]
+    #[arg(long, value_name = "PATH", global = true)]
+    weir: Option<PathBuf>,
+    #[command(subcommand)]
+    experiment: Experiment,
+}
+
+#[derive(Debug, Subcommand)]
+enum Experiment {
+    /// SQLite and small overwrites beside ext4 on the same modelled device, as bars; a minute.
+    Overview(overview::OverviewArgs),
+    /// Small overwrites of un-cached pages, beside ext4 on the same modelled device.
+    NonblockingWrites(nonblocking_writes::NonblockingWritesArgs),
+    /// Store reads that partial writes cause, and store I/O that fsync causes.
+    Counters(counters::CountersArgs),
+    /// Overwrites of a store that is nearly full: what is written for each page, and how long the slowest write waits.
+    Cleaning(cleaning::CleaningArgs),
+    /// Operations, overwrites, trees of files and SQLite, beside a trivial in-memory file system and ext4, against targets.
+    FrontEnd(front_end::FrontEndArgs),
+    /// What operations cost from the file system down, without the kernel, by one thread and by several.
+    Scaling(scaling::ScalingArgs),
+    /// How long small writes wait while another client reads, writes, or cuts off much at once.
+    Bystander(bystander::BystanderArgs),
+    /// How long a mount takes after a kill -9, by parts.
+    Start(start::StartArgs),
+    /// How many actions a second a replay can start, onto a target that does nothing.
+    ReplayEngine(replay_engine::ReplayEngineArgs),
+    /// How much memory and time a long trace takes to compile, and its benchmark to read and replay.
+    TraceMemory(trace_memory::TraceMemoryArgs),
+    /// How far a replay's time is from the program's own, on other storage than that on which it was traced.
+    ReplayAccuracy(replay_accuracy::ReplayAccuracyArgs),
+    /// The readers that it traces.
+    #[command(hide = true)]
+    ReplayLoad(replay_accuracy::LoadArgs),
+    /// A modelled device, in a process of its own.
+    #[command(hide = true)]
+    ModelledDevice(modelled_device::ServedArgs),
+    /// The trivial file system, in a process of its own.
+    #[command(hide = true)]
+    FrontEndPeer(front_end::PeerArgs),
+    /// Busy threads, in a process of their own.
+    #[command(hide = true)]
+    Busy(front_end::BusyArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match system::find_weir(cli.weir).and_then(|()| run(&cli.experiment)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}\n  help: {}", error.help());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs a benchmark; results go to stdout, progress to stderr.
+///
+/// # Errors
+/// A missing program or privilege, a program or file operation that failed; everything is taken down before it returns.
+fn run(experiment: &Experiment) -> Result<(), BenchError> {
+    match experiment {
+        Experiment::Overview(args) => overview::run_benchmark(args),
+        Experiment::NonblockingWrites(args) => nonblocking_writes::run_benchmark(args),
+        Experiment::Counters(args) => counters::run_benchmark(args),
+        Experiment::Cleaning(args) => cleaning::run_benchmark(args),
+        Experiment::Bystander(args) => bystander::run_benchmark(args),
+        Experiment::Start(args) => start::run_benchmark(args),
+        Experiment::FrontEnd(args) => front_end::run_benchmark(args),
+        Experiment::Scaling(args) => scaling::run_benchmark(args),
+        Experiment::ReplayEngine(args) => replay_engine::run_benchmark(args),
+        Experiment::TraceMemory(args) => trace_memory::run_benchmark(args),
+        Experiment::ReplayAccuracy(args) => replay_accuracy::run_benchmark(args),
+        Experiment::ReplayLoad(args) => replay_accuracy::run_load(args),
+        Experiment::ModelledDevice(args) => modelled_device::run_device(args),
+        Experiment::FrontEndPeer(args) => front_end::run_peer(args),
+        Experiment::Busy(args) => {
+            front_end::run_busy(args);
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

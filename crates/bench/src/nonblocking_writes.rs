@@ -1,0 +1,409 @@
+//! `weir-bench nonblocking-writes`: small overwrites of pages that nobody holds in memory, on weir and on ext4, side by
+//! side in one run on the same modelled devices.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::error::BenchError;
+use super::measure::{Measured, measure};
+use super::placement::{self, Placement, Processors};
+use super::program::{check_machine, command, run};
+use super::report::{BySize, ModelReport, Ratio, Report, Row, Run, median, text};
+use super::slow_device::{Design, Model, SlowDevice, remove_on_drop, unmount_on_drop};
+use super::system::{Fetch, Kind, System};
+use super::undo::{self, Undo};
+use super::workload::{BareLoop, Overwriter, Sync};
+
+/// The size that the targets speak of.
+const WRITE_BYTES: u64 = 512;
+const TABLE_BYTES: [u64; 7] = [64, 128, 256, 512, 1024, 2048, 4096];
+
+const OVERWRITE: &str = "overwrite";
+const OVERWRITE_SYNC: &str = "overwrite + fdatasync";
+const EXT4: &str = "ext4";
+const EXT4_JOURNAL_TMPFS: &str = "ext4 data=journal, journal on tmpfs";
+const EXT4_JOURNAL_DISK: &str = "ext4 data=journal, journal on disk";
+const WEIR_BLOCKING: &str = "weir blocking, buffer on disk";
+const WEIR_DISK: &str = "weir lazy, buffer on disk";
+const WEIR_TMPFS: &str = "weir lazy, buffer on tmpfs";
+const BARE: &str = "bare pwrite + fdatasync on the disk";
+
+/// What to measure.
+#[derive(Debug, Args)]
+pub(super) struct NonblockingWritesArgs {
+    /// `small` only shows that everything works; `real` gives figures.
+    #[arg(long, value_enum, default_value_t = Size::Real)]
+    size: Size,
+    /// The modelled device: hdd, cloud, ssd or all.
+    #[arg(long, value_enum, default_value_t = Models::All)]
+    model: Models,
+    /// Write the result as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Measure writes of 64 to 4096 bytes, in one short run each, and print a table by size.
+    #[arg(long)]
+    table: bool,
+    /// Whether the modelled devices have processors of their own; the rest of the machine shares the first one.
+    #[arg(long, value_enum, default_value_t = Placement::Apart)]
+    placement: Placement,
+    /// The random order's seed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// How much to measure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Size {
+    Small,
+    Real,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Models {
+    Hdd,
+    Cloud,
+    Ssd,
+    All,
+}
+
+impl Models {
+    fn list(self) -> &'static [Model] {
+        match self {
+            Models::Hdd => &[Model::Hdd],
+            Models::Cloud => &[Model::Cloud],
+            Models::Ssd => &[Model::Ssd],
+            Models::All => &Model::ALL,
+        }
+    }
+}
+
+/// A load, and the system that it works on.
+type Turn = (&'static str, &'static str, Sync);
+
+/// Every load, in the order in which the systems take turns.
+const TURNS: [Turn; 8] = [
+    (OVERWRITE, EXT4, Sync::Never),
+    (OVERWRITE, WEIR_DISK, Sync::Never),
+    (OVERWRITE, WEIR_BLOCKING, Sync::Never),
+    (OVERWRITE_SYNC, EXT4, Sync::EachWrite),
+    (OVERWRITE_SYNC, EXT4_JOURNAL_TMPFS, Sync::EachWrite),
+    (OVERWRITE_SYNC, WEIR_TMPFS, Sync::EachWrite),
+    (OVERWRITE_SYNC, EXT4_JOURNAL_DISK, Sync::EachWrite),
+    (OVERWRITE_SYNC, WEIR_DISK, Sync::EachWrite),
+];
+/// Those that the ratios to ext4 are made of.
+const TURNS_FOR_RATIOS: [Turn; 4] = [TURNS[0], TURNS[1], TURNS[3], TURNS[5]];
+
+/// The numbers behind `--size`.
+#[derive(Debug, Clone)]
+struct Scale {
+    pages: u64,
+    /// No run overwrites more of them.
+    writes_max: u64,
+    device_bytes: u64,
+    /// Of weir's buffer and of ext4's external journal alike.
+    buffer_bytes: u64,
+    /// The slow systems would take a quarter of an hour for all pages; the rate is over what they did.
+    limit: Duration,
+    /// weir and the bare loop take turns of this length.
+    slice: Duration,
+    runs: u32,
+    sizes: &'static [u64],
+    turns: &'static [Turn],
+}
+
+impl Scale {
+    fn new(size: Size, with_table: bool) -> Scale {
+        let sizes: &'static [u64] = if with_table { &TABLE_BYTES } else { &[WRITE_BYTES] };
+        match size {
+            Size::Small => Scale {
+                pages: 2_000,
+                writes_max: 2_000,
+                device_bytes: 256 << 20,
+                buffer_bytes: 64 << 20,
+                limit: Duration::from_millis(300),
+                slice: Duration::from_millis(50),
+                runs: 1,
+                sizes,
+                turns: &TURNS,
+            },
+            Size::Real => Scale {
+                pages: 100_000,
+                writes_max: 100_000,
+                device_bytes: 4 << 30,
+                buffer_bytes: 512 << 20,
+                limit: Duration::from_secs(if with_table { 3 } else { 10 }),
+                slice: Duration::from_millis(500),
+                runs: if with_table { 1 } else { 3 },
+                sizes,
+                turns: &TURNS,
+            },
+        }
+    }
+
+    /// Only what the ratios to ext4 need, in so many runs that are as short as they can be: `real` ones take some
+    /// minutes. weir writes back what it was given after each turn, on the disk model at 8 ms for each page.
+    fn for_ratios(size: Size, model: Model, runs: u32) -> Scale {
+        let all = Scale { runs, turns: &TURNS_FOR_RATIOS, ..Scale::new(size, false) };
+        match (size, model) {
+            (Size::Small, Model::Hdd) => Scale { writes_max: 200, ..all },
+            (Size::Small, _) => all,
+            (Size::Real, model) => {
+                let writes_max = if model == Model::Hdd { 2_000 } else { 20_000 };
+                Scale { pages: 20_000, writes_max, limit: Duration::from_secs(3), ..all }
+            }
+        }
+    }
+}
+
+/// Where things lie. Fields are taken down from the top.
+struct Places {
+    /// A tmpfs of our own.
+    memory: PathBuf,
+    /// The machine's disk.
+    disk: PathBuf,
+    _unmount: Undo,
+    _files: Undo,
+}
+
+impl Places {
+    fn new(root: &Path, scale: &Scale) -> Result<Places, BenchError> {
+        let files = remove_on_drop(root);
+        let (memory, disk) = (root.join("memory"), root.join("disk"));
+        for directory in [&memory, &disk] {
+            fs::create_dir_all(directory)
+                .map_err(|error| BenchError::io("cannot create", directory, error))?;
+        }
+        let unmount = unmount_on_drop(&memory);
+        // A buffer, a journal, and space for what belongs to them.
+        let option = format!("size={}", scale.buffer_bytes * 3);
+        run(command("mount", ["-t", "tmpfs", "-o", &option, "weir-bench"]).arg(&memory))?;
+        Ok(Places { memory, disk, _unmount: unmount, _files: files })
+    }
+}
+
+/// Runs the benchmark and prints what it found.
+pub(super) fn run_benchmark(args: &NonblockingWritesArgs) -> Result<(), BenchError> {
+    check_machine()?;
+    undo::install()?;
+    let present = std::thread::available_parallelism().map_or(1, usize::from);
+    let processors = Processors::claim(args.placement)?;
+    let scale = Scale::new(args.size, args.table);
+    let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
+    let places = Places::new(&root, &scale)?;
+    let mut models = Vec::new();
+    for &model in args.model.list() {
+        let design = Design { device: model.device(), bytes: scale.device_bytes, processors };
+        models.push(run_model(model, &design, &scale, &places, args.seed)?);
+    }
+    let report = Report {
+        benchmark: "nonblocking-writes",
+        version: env!("CARGO_PKG_VERSION"),
+        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+        processors: present,
+        placement: placement::text(processors),
+        disk: file_system_of(&places.disk),
+        pages: scale.pages,
+        seconds_max: scale.limit.as_secs_f64(),
+        models,
+    };
+    drop(places);
+    if args.json {
+        println!(
+            "{}",
+            serde_json::to_string_pretty(&report).expect("a report has only names and finite numbers")
+        );
+    } else {
+        print!("{}", text(&report, if args.table { BySize::Yes } else { BySize::No }));
+    }
+    Ok(())
+}
+
+/// What one device model's overwrites came to, in writes a second, run by run.
+pub(super) struct BesideExt4 {
+    pub(super) model: Model,
+    pub(super) measured: Measured,
+    pub(super) sync: Sync,
+    pub(super) weir: Vec<f64>,
+    pub(super) ext4: Vec<f64>,
+}
+
+/// Overwrites of 512 B beside ext4 on each device model, the fastest first, by one thread, with and without fdatasync, everything wherever the
+/// kernel puts it. Everything lies below `root`.
+pub(super) fn beside_ext4(root: &Path, size: Size, runs: u32) -> Result<Vec<BesideExt4>, BenchError> {
+    let mut found = Vec::new();
+    for model in Model::ALL.into_iter().rev() {
+        let scale = Scale::for_ratios(size, model, runs);
+        let places = Places::new(root, &scale)?;
+        let design = Design { device: model.device(), bytes: scale.device_bytes, processors: None };
+        let report = run_model(model, &design, &scale, &places, 1)?;
+        let rates = |load, system| -> Vec<f64> {
+            let row = report.rows.iter().find(|row| (row.load, row.system) == (load, system));
+            row.map(|row| row.runs.iter().map(|run| run.writes_per_s).collect()).unwrap_or_default()
+        };
+        for (load, system, sync) in [TURNS[1], TURNS[5]] {
+            let (weir, ext4) = (rates(load, system), rates(load, EXT4));
+            found.push(BesideExt4 { model, measured: report.measured, sync, weir, ext4 });
+        }
+    }
+    Ok(found)
+}
+
+/// The type and the source of the file system that `path` lies on.
+pub(super) fn file_system_of(path: &Path) -> String {
+    let arguments = ["--noheadings", "--output", "FSTYPE,SOURCE", "--target"];
+    run(command("findmnt", arguments).arg(path)).unwrap_or_else(|_| "an unknown file system".to_owned())
+}
+
+/// The systems that one model compares, by name.
+struct Systems(Vec<(&'static str, System)>);
+
+impl Systems {
+    /// Sets up those that take turns.
+    fn set_up(device: &Design, scale: &Scale, places: &Places) -> Result<Systems, BenchError> {
+        let weir = |fetch, place: &Path| Kind::Weir {
+            fetch,
+            buffer_in: place.to_path_buf(),
+            buffer_bytes: scale.buffer_bytes,
+        };
+        let journal = |place: &Path| Kind::Ext4DataJournal {
+            journal_in: place.to_path_buf(),
+            journal_bytes: scale.buffer_bytes,
+        };
+        let all = [
+            (EXT4, "ext4", Kind::Ext4),
+            (EXT4_JOURNAL_TMPFS, "ext4-journal-tmpfs", journal(&places.memory)),
+            (EXT4_JOURNAL_DISK, "ext4-journal-disk", journal(&places.disk)),
+            (WEIR_BLOCKING, "weir-blocking", weir(Fetch::Blocking, &places.disk)),
+            (WEIR_DISK, "weir-disk", weir(Fetch::Lazy, &places.disk)),
+            (WEIR_TMPFS, "weir-tmpfs", weir(Fetch::Lazy, &places.memory)),
+        ];
+        let takes_turns = |name| scale.turns.iter().any(|&(_, system, _)| system == name);
+        let set_up = |(name, file_name, kind)| {
+            eprintln!("{}: setting up {name}", device.device.name());
+            Ok((name, System::set_up(file_name, kind, device, &places.disk, scale.pages)?))
+        };
+        all.into_iter()
+            .filter(|&(name, ..)| takes_turns(name))
+            .map(set_up)
+            .collect::<Result<_, _>>()
+            .map(Systems)
+    }
+
+    fn named(&self, name: &str) -> &System {
+        let found = self.0.iter().find(|(system, _)| *system == name);
+        &found.expect("what takes turns was set up").1
+    }
+}
+
+/// What one size's turns found.
+#[derive(Default)]
+struct Found {
+    /// The runs of each load, in the order of the turns.
+    runs: Vec<Vec<Run>>,
+    bare: Vec<Run>,
+    /// weir with its buffer on the disk, over the bare loop beside it, slice by slice.
+    disk_to_bare: Vec<f64>,
+}
+
+fn run_model(
+    model: Model,
+    design: &Design,
+    scale: &Scale,
+    places: &Places,
+    seed: u64,
+) -> Result<ModelReport, BenchError> {
+    let measured = {
+        let device = SlowDevice::up(design, &places.disk.join("measured"))?;
+        measure(device.path(), scale.device_bytes, scale.limit / 5)?
+    };
+    let systems = Systems::set_up(design, scale, places)?;
+    let mut report = ModelReport { model, measured, rows: Vec::new(), ratios: Vec::new() };
+    for &bytes in scale.sizes {
+        let mut found = Found { runs: vec![Vec::new(); scale.turns.len()], ..Found::default() };
+        for turn in 0..scale.runs {
+            eprintln!("{}: {bytes} B, run {} of {}", model.name(), turn + 1, scale.runs);
+            take_turns(&systems, scale, places, bytes, seed + u64::from(turn), &mut found)?;
+        }
+        let turns = scale.turns.iter().zip(found.runs);
+        let mut rows: Vec<Row> =
+            turns.map(|((load, system, _), runs)| Row::new(load, system, bytes, runs)).collect();
+        rows.push(Row::new(OVERWRITE_SYNC, BARE, bytes, found.bare));
+        if bytes == WRITE_BYTES {
+            report.ratios = ratios(model, &rows, median(&found.disk_to_bare));
+        }
+        report.rows.extend(rows);
+    }
+    Ok(report)
+}
+
+fn take_turns(
+    systems: &Systems,
+    scale: &Scale,
+    places: &Places,
+    bytes: u64,
+    seed: u64,
+    found: &mut Found,
+) -> Result<(), BenchError> {
+    for (index, &(_, name, sync)) in scale.turns.iter().enumerate() {
+        let mounted = systems.named(name).mount()?;
+        let mut load = Overwriter::open(&mounted.file, scale.pages, bytes, seed)?;
+        let done = if (name, sync) == (WEIR_DISK, Sync::EachWrite) {
+            beside_the_bare_loop(&mut load, scale, places, bytes, found)?
+        } else {
+            Run::from(load.run(scale.writes_max, scale.limit, sync)?)
+        };
+        found.runs[index].push(done);
+    }
+    Ok(())
+}
+
+/// Lets the load and the bare loop on the same disk take turns, so that both see the same disk.
+fn beside_the_bare_loop(
+    load: &mut Overwriter,
+    scale: &Scale,
+    places: &Places,
+    bytes: u64,
+    found: &mut Found,
+) -> Result<Run, BenchError> {
+    let mut bare_loop = BareLoop::create(&places.disk.join("bare"), bytes)?;
+    let mut sum = Run { writes: 0, seconds: 0.0, writes_per_s: 0.0 };
+    let mut bare_sum = sum;
+    while sum.seconds < scale.limit.as_secs_f64() {
+        let bare = bare_loop.run(scale.slice)?;
+        let done = load.run(scale.pages, scale.slice, Sync::EachWrite)?;
+        if done.elapsed < scale.slice {
+            break; // No page is left: a slice cut short says nothing.
+        }
+        found.disk_to_bare.push(done.rate() / bare.rate());
+        for (sum, done) in [(&mut sum, done), (&mut bare_sum, bare)] {
+            sum.writes += done.writes;
+            sum.seconds += done.elapsed.as_secs_f64();
+            sum.writes_per_s = sum.writes as f64 / sum.seconds;
+        }
+    }
+    found.bare.push(bare_sum);
+    Ok(sum)
+}
+
+fn ratios(model: Model, rows: &[Row], disk_to_bare: f64) -> Vec<Ratio> {
+    let rate = |load, system| {
+        let row = rows.iter().find(|row| (row.load, row.system) == (load, system));
+        row.map_or(f64::NAN, |row| row.median_writes_per_s)
+    };
+    let (lazy_target, sync_target) = match model {
+        Model::Hdd => (200.0, 300.0),
+        Model::Cloud => (40.0, 60.0),
+        Model::Ssd => (4.0, 8.0),
+    };
+    let lazy = rate(OVERWRITE, WEIR_DISK) / rate(OVERWRITE, EXT4);
+    let sync = rate(OVERWRITE_SYNC, WEIR_TMPFS) / rate(OVERWRITE_SYNC, EXT4);
+    vec![
+        Ratio::new("overwrite, weir lazy to ext4", lazy, lazy_target),
+        Ratio::new("overwrite + fdatasync, weir with its buffer on tmpfs to ext4", sync, sync_target),
+        Ratio::new("overwrite + fdatasync, weir with its buffer on disk to the bare loop", disk_to_bare, 0.6),
+    ]
+}

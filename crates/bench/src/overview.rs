@@ -1,0 +1,236 @@
+//! `weir-bench overview`: a database and small overwrites on weir and on ext4, each on a modelled device of its own, as
+//! bars. A minute, for somebody who sees weir for the first time; `nonblocking-writes` has the figures with their spread.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write as _};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde::Serialize;
+
+use super::error::BenchError;
+use super::measure::{Measured, measure};
+use super::placement::{self, Placement, Processors};
+use super::program::{check_machine, check_programs, command, run};
+use super::slow_device::{Design, Model, SlowDevice, remove_on_drop};
+use super::system::{Fetch, Kind, System};
+use super::undo;
+use super::workload::{Done, Overwriter, PAGE_BYTES, Sync};
+
+/// Of each overwrite.
+const WRITE_BYTES: u64 = 512;
+const BUFFER_BYTES: u64 = 256 << 20;
+const DEVICE_BYTES_MIN: u64 = 1 << 30;
+/// For each figure of the device alone.
+const DEVICE_FIGURE: Duration = Duration::from_millis(500);
+/// The longest bar; with names and numbers a line takes less than 80 columns.
+const BAR_COLUMNS: f64 = 48.0;
+
+/// What to measure.
+#[derive(Debug, Args)]
+pub(super) struct OverviewArgs {
+    /// The modelled device
+    #[arg(long, value_enum, default_value_t = Model::Cloud)]
+    model: Model,
+    /// How many rows SQLite inserts, each in a transaction of its own
+    #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    rows: u64,
+    /// How many pages are overwritten at most, each once, none in memory before
+    #[arg(long, default_value_t = 40_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pages: u64,
+    /// How long overwrites go on at most, for each of four bars
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+    /// Whether the modelled devices have processors of their own; the rest of the machine shares the first one
+    #[arg(long, value_enum, default_value_t = Placement::Apart)]
+    placement: Placement,
+    /// Write the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One load on both systems.
+#[derive(Debug, Serialize)]
+struct Pair {
+    load: &'static str,
+    unit: &'static str,
+    ext4: f64,
+    weir: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    benchmark: &'static str,
+    version: &'static str,
+    kernel: String,
+    processors: usize,
+    placement: &'static str,
+    model: Model,
+    measured: Measured,
+    loads: Vec<Pair>,
+}
+
+/// Runs the benchmark and prints what it found.
+pub(super) fn run_benchmark(args: &OverviewArgs) -> Result<(), BenchError> {
+    check_machine()?;
+    check_programs(&["sqlite3"])?;
+    undo::install()?;
+    let present = std::thread::available_parallelism().map_or(1, usize::from);
+    let processors = Processors::claim(args.placement)?;
+    let (measured, loads) = measure_all(args, processors)?;
+    let report = Report {
+        benchmark: "overview",
+        version: env!("CARGO_PKG_VERSION"),
+        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+        processors: present,
+        placement: placement::text(processors),
+        model: args.model,
+        measured,
+        loads,
+    };
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report).expect("names and finite numbers"));
+    } else {
+        print!("{}", text(&report));
+    }
+    Ok(())
+}
+
+fn measure_all(
+    args: &OverviewArgs,
+    processors: Option<Processors>,
+) -> Result<(Measured, Vec<Pair>), BenchError> {
+    let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
+    let _files = remove_on_drop(&root);
+    fs::create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
+    // A dirty page reserves several blocks until it is stored.
+    let bytes = DEVICE_BYTES_MIN.max(args.pages * PAGE_BYTES * 8);
+    let design = Design { device: args.model.device(), bytes, processors };
+    let measured = {
+        let device = SlowDevice::up(&design, &root.join("measured"))?;
+        measure(device.path(), bytes, DEVICE_FIGURE)?
+    };
+    let statements = root.join("statements");
+    write_statements(&statements, args.rows)
+        .map_err(|error| BenchError::io("cannot write", &statements, error))?;
+    let weir = Kind::Weir { fetch: Fetch::Lazy, buffer_in: root.clone(), buffer_bytes: BUFFER_BYTES };
+    let mut rates = Vec::new();
+    for (name, kind) in [("ext4", Kind::Ext4), ("weir", weir)] {
+        eprintln!("{name} on the {} model: setting up, then three loads", args.model.name());
+        let system = System::set_up(name, kind, &design, &root, args.pages)?;
+        rates.push([
+            insert(&system, &statements, args.rows)?,
+            overwrite(&system, args, Sync::Never)?,
+            overwrite(&system, args, Sync::EachWrite)?,
+        ]);
+    }
+    let loads = [
+        ("SQLite, WAL, synchronous=FULL, one transaction per row", "rows/s"),
+        ("overwrites of 512 B in pages that are not in memory", "writes/s"),
+        ("the same, each followed by fdatasync", "writes/s"),
+    ];
+    let pair = |(index, (load, unit))| Pair { load, unit, ext4: rates[0][index], weir: rates[1][index] };
+    Ok((measured, loads.into_iter().enumerate().map(pair).collect()))
+}
+
+/// What SQLite is to do; at the end it says how many rows there are.
+fn write_statements(path: &Path, rows: u64) -> std::io::Result<()> {
+    let mut file = BufWriter::new(File::create(path)?);
+    writeln!(file, "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;")?;
+    writeln!(file, "CREATE TABLE rows (n INTEGER PRIMARY KEY, body TEXT);")?;
+    for row in 1..=rows {
+        writeln!(file, "INSERT INTO rows VALUES ({row}, printf('%0200d', {row}));")?;
+    }
+    writeln!(file, "SELECT count(*) FROM rows;")?;
+    file.flush()
+}
+
+/// Rows per second, from SQLite's start to its end.
+fn insert(system: &System, statements: &Path, rows: u64) -> Result<f64, BenchError> {
+    let mounted = system.mount()?;
+    let file = File::open(statements).map_err(|error| BenchError::io("cannot open", statements, error))?;
+    let mut sqlite = command("sqlite3", ["-batch", "-bail", "-init", "/dev/null"]);
+    sqlite.arg(mounted.file.with_file_name("rows.db")).stdin(file);
+    let start = Instant::now();
+    let says = run(&mut sqlite)?;
+    let elapsed = start.elapsed();
+    if says.lines().last() != Some(&rows.to_string()) {
+        return Err(BenchError::Command {
+            command: "sqlite3".into(),
+            says: format!("not {rows} rows: {says}"),
+        });
+    }
+    Ok(Done { writes: rows, elapsed }.rate())
+}
+
+/// Writes per second; mounting afresh has emptied the system's caches.
+fn overwrite(system: &System, args: &OverviewArgs, sync: Sync) -> Result<f64, BenchError> {
+    let mounted = system.mount()?;
+    let mut load = Overwriter::open(&mounted.file, args.pages, WRITE_BYTES, 1)?;
+    Ok(load.run(args.pages, Duration::from_secs(args.seconds), sync)?.rate())
+}
+
+/// The report as bars.
+fn text(report: &Report) -> String {
+    let mut out = format!(
+        "{} model, measured: {:.0} reads/s of 4 KiB one at a time, {:.0} at depth 32\n\
+         weir {}, Linux {}, {} processors, one run\n{}\n\
+         bars are linear, to the longest of each load\n",
+        report.model.name(),
+        report.measured.reads_per_s_depth_1,
+        report.measured.reads_per_s_depth_32,
+        report.version,
+        report.kernel,
+        report.processors,
+        report.placement,
+    );
+    for pair in &report.loads {
+        let longest = pair.ext4.max(pair.weir);
+        let _ = writeln!(out, "\n{}: {}", pair.load, pair.unit);
+        let _ = writeln!(out, "  ext4 {:>8.0}  {}", pair.ext4, bar(pair.ext4, longest));
+        let times = pair.weir / pair.ext4;
+        let _ = writeln!(out, "  weir {:>8.0}  {}  {times:.1} x", pair.weir, bar(pair.weir, longest));
+    }
+    out
+}
+
+/// So many marks, at least one.
+fn bar(rate: f64, longest: f64) -> String {
+    "#".repeat((rate / longest * BAR_COLUMNS).round().max(1.0) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_are_as_long_as_their_rates_and_never_empty() {
+        assert_eq!(bar(10.0, 10.0).len(), 48);
+        assert_eq!(bar(2.5, 10.0).len(), 12);
+        assert_eq!(bar(0.001, 10.0), "#");
+    }
+
+    #[test]
+    fn a_report_fits_eighty_columns_below_its_head() {
+        let load = "a load";
+        let loads = vec![Pair { load, unit: "rows/s", ext4: 300.0, weir: 120_000.0 }];
+        let measured =
+            Measured { reads_per_s_depth_1: 700.0, reads_per_s_depth_32: 6000.0, sequential_mib_per_s: 1.0 };
+        let report = Report {
+            benchmark: "overview",
+            version: "0",
+            kernel: "6".into(),
+            processors: 2,
+            placement: "",
+            model: Model::Cloud,
+            measured,
+            loads,
+        };
+        let text = text(&report);
+        let last = text.lines().last().expect("a line");
+        assert!(last.starts_with("  weir   120000  ####") && last.ends_with("  400.0 x"), "{text}");
+        assert!(text.lines().skip(4).all(|line| line.len() < 80), "{text}");
+    }
+}

@@ -1,0 +1,97 @@
+//! Running the programs that benchmarks drive.
+
+use std::ffi::OsStr;
+use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, OnceLock};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::error::BenchError;
+use super::undo::Undo;
+
+/// The Debian packages that bring every program a benchmark drives.
+pub(super) const PACKAGES: &str = "fuse3 util-linux e2fsprogs strace rocksdb-tools sqlite3";
+
+/// A command line in the making.
+pub(super) fn command<A: AsRef<OsStr>>(
+    program: impl AsRef<OsStr>,
+    arguments: impl IntoIterator<Item = A>,
+) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// Runs a command to its end and returns what it wrote to stdout, without the last newline.
+pub(super) fn run(command: &mut Command) -> Result<String, BenchError> {
+    let output = command.output();
+    result(command, output)
+}
+
+/// The same for a program that works for a while: it is killed when the benchmark is stopped. Not for taking down.
+pub(super) fn run_until_stopped(command: &mut Command) -> Result<String, BenchError> {
+    let process = Arc::new(OnceLock::new());
+    let started = Arc::clone(&process);
+    let _kill = Undo::new(move || {
+        if let Some(process) = started.get() {
+            // A process that has ended is nobody else's yet: this names it, not its number.
+            let _ = pidfd_send_signal(process, Signal::KILL);
+        }
+    });
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let output = child.and_then(|child| {
+        let _ = process.set(pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?);
+        child.wait_with_output()
+    });
+    result(command, output)
+}
+
+fn result(command: &Command, output: std::io::Result<Output>) -> Result<String, BenchError> {
+    let failed = |says| BenchError::Command { command: line(command), says };
+    let output = output.map_err(|error| failed(error.to_string()))?;
+    if !output.status.success() {
+        return Err(failed(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
+}
+
+/// A command as one would type it.
+pub(super) fn line(command: &Command) -> String {
+    format!("{command:?}").replace('"', "")
+}
+
+/// Checks that the modelled devices can be set up here at all, before anything is.
+pub(super) fn check_machine() -> Result<(), BenchError> {
+    check_programs(&["losetup", "mke2fs", "mount", "umount"])
+}
+
+/// The same for a benchmark that drives these programs.
+pub(super) fn check_programs(programs: &[&'static str]) -> Result<(), BenchError> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(BenchError::NotRoot);
+    }
+    for program in programs.iter().copied() {
+        if Command::new(program).arg("--version").stdin(Stdio::null()).output().is_err() {
+            return Err(BenchError::Missing { program });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failing_program_is_named_with_what_it_said() {
+        let error =
+            run(&mut command("sh", ["-c", "echo out of rope >&2; exit 3"])).expect_err("it exits with 3");
+        let text = error.to_string();
+        assert!(text.contains("out of rope") && text.contains('3'), "{text}");
+    }
+
+    #[test]
+    fn output_comes_without_the_last_newline() {
+        assert_eq!(run(&mut command("echo", ["one"])).expect("echo works"), "one");
+    }
+}

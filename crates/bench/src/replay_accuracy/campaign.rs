@@ -1,0 +1,218 @@
+//! Makes the runs that are missing: traces first, then programs and replays in turns.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::super::error::BenchError;
+use super::super::placement::Processors;
+use super::super::program::run;
+use super::super::system::weir;
+use super::place::Place;
+use super::plan::{Configuration, Experiment, Key, Speed, Variant, runs};
+use super::programs::{benchmark, data_note};
+use super::results::{Outcome, Replayed, Results};
+
+/// Everything that is to be measured, and where.
+pub(super) struct Campaign<'a> {
+    pub(super) experiments: &'a [Experiment],
+    pub(super) rounds: u32,
+    pub(super) baselines: u32,
+    pub(super) directory: &'a Path,
+    pub(super) device_bytes: u64,
+    pub(super) processors: Option<Processors>,
+    /// When to stop.
+    pub(super) until: Option<Instant>,
+}
+
+/// Whether everything is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Progress {
+    Complete,
+    OutOfTime,
+}
+
+impl Campaign<'_> {
+    /// Goes on until everything is measured or the time is over.
+    pub(super) fn run(&self, results: &mut Results) -> Result<Progress, BenchError> {
+        for experiment in self.experiments {
+            experiment.program.make_input(&self.input(experiment))?;
+            for source in &experiment.configurations {
+                if benchmark(self.directory, experiment.name, source.name).exists() {
+                    continue;
+                }
+                if self.is_over(Duration::ZERO) {
+                    return Ok(Progress::OutOfTime);
+                }
+                self.session(experiment, source)?.record()?;
+            }
+            for target in &experiment.configurations {
+                let mut missing = runs(experiment, target, self.rounds, self.baselines);
+                missing.retain(|key| !results.has(key));
+                if missing.is_empty() {
+                    continue;
+                }
+                if self.is_over(Duration::ZERO) {
+                    return Ok(Progress::OutOfTime);
+                }
+                if self.measure(experiment, target, &missing, results)? == Progress::OutOfTime {
+                    return Ok(Progress::OutOfTime);
+                }
+            }
+        }
+        Ok(Progress::Complete)
+    }
+
+    fn measure(
+        &self,
+        experiment: &Experiment,
+        target: &Configuration,
+        missing: &[Key],
+        results: &mut Results,
+    ) -> Result<Progress, BenchError> {
+        let session = self.session(experiment, target)?;
+        let mut longest = Duration::ZERO;
+        for key in missing {
+            if self.is_over(longest) {
+                return Ok(Progress::OutOfTime);
+            }
+            let began = Instant::now();
+            let outcome = match &key.replay {
+                None => session.original()?,
+                Some((source, variant)) => session.replay(source, *variant)?,
+            };
+            let (elapsed_ns, replayed) = outcome;
+            let what = key.replay.as_ref().map_or("the program itself".into(), |(source, variant)| {
+                format!("the trace of {source}, {} {}", variant.order.name(), variant.speed.name())
+            });
+            let seconds = elapsed_ns as f64 / 1e9;
+            eprintln!("{} on {}: {what}: {seconds:.3} s", experiment.name, target.name);
+            results.add(Outcome { key: key.clone(), elapsed_ns, replayed })?;
+            longest = longest.max(began.elapsed());
+        }
+        Ok(Progress::Complete)
+    }
+
+    /// Whether something that takes so long would end too late.
+    fn is_over(&self, takes: Duration) -> bool {
+        self.until.is_some_and(|until| Instant::now() + takes >= until)
+    }
+
+    fn input(&self, experiment: &Experiment) -> PathBuf {
+        self.directory.join(format!("{}.input", experiment.name))
+    }
+
+    fn session<'a>(
+        &'a self,
+        experiment: &'a Experiment,
+        configuration: &Configuration,
+    ) -> Result<Session<'a>, BenchError> {
+        let place = self.directory.join("place");
+        let place = Place::up(configuration, self.device_bytes, &place, self.processors)?;
+        let data = place.mount_point.join("data");
+        let input = self.input(experiment);
+        let source = configuration.name;
+        Ok(Session { experiment, source, input, data, directory: self.directory, place })
+    }
+}
+
+/// An experiment on a configuration that is up.
+struct Session<'a> {
+    experiment: &'a Experiment,
+    source: &'static str,
+    input: PathBuf,
+    data: PathBuf,
+    directory: &'a Path,
+    place: Place,
+}
+
+impl Session<'_> {
+    /// Puts the program's input in place and takes everything else into memory, nothing of the device.
+    fn make_ready(&self) -> Result<(), BenchError> {
+        let mounted = self.place.mount()?;
+        self.experiment.program.prepare(&self.input, &self.data)?;
+        drop(mounted);
+        self.experiment.program.warm(&self.directory.join("scratch"))
+    }
+
+    fn original(&self) -> Result<(u64, Option<Replayed>), BenchError> {
+        self.make_ready()?;
+        let _mounted = self.place.mount()?;
+        let (_, took) = self.place.run(&mut self.experiment.program.command(&self.data))?;
+        Ok((took.as_nanos() as u64, None))
+    }
+
+    /// Traces the program, once, and compiles the trace.
+    fn record(&self) -> Result<(), BenchError> {
+        self.make_ready()?;
+        let done = benchmark(self.directory, self.experiment.name, self.source);
+        let trace = done.with_extension("strace");
+        {
+            let _mounted = self.place.mount()?;
+            let program = self.experiment.program.command(&self.data);
+            let mut record = weir("trace");
+            record.args(["record", "-o"]).arg(&trace).arg("--tree").arg(&self.data).arg("--");
+            record.arg(absolute(program.get_program())).args(program.get_args());
+            self.place.run(&mut record)?;
+        }
+        let unfinished = done.with_extension("unfinished");
+        let mut compile = weir("trace");
+        compile.arg("compile").arg(&trace).arg("--snapshot").arg(trace.with_added_extension("snapshot"));
+        run(compile.arg("-o").arg(&unfinished))?;
+        let note = data_note(&done);
+        fs::write(&note, self.data.as_os_str().as_bytes())
+            .map_err(|error| BenchError::io("cannot write", &note, error))?;
+        fs::rename(&unfinished, &done).map_err(|error| BenchError::io("cannot rename", &unfinished, error))
+    }
+
+    fn replay(&self, source: &str, variant: Variant) -> Result<(u64, Option<Replayed>), BenchError> {
+        let _mounted = self.place.mount()?;
+        let benchmark = benchmark(self.directory, self.experiment.name, source);
+        let note = data_note(&benchmark);
+        let data = fs::read(&note).map_err(|error| BenchError::io("cannot read", &note, error))?;
+        let mut replay = weir("trace");
+        replay.arg("replay").arg(benchmark);
+        replay.arg("--on").arg(&self.place.mount_point);
+        replay.args(["--reuse", "--no-single", "--json", "--order", variant.order.name()]);
+        replay.args(["--cache", "cold", "--cold-only"]).arg(OsStr::from_bytes(&data));
+        if variant.speed == Speed::Natural {
+            replay.arg("--natural");
+        }
+        let (report, _) = self.place.run(&mut replay)?;
+        let report: Value = serde_json::from_slice(&report).unwrap_or_default();
+        let count = |pointer: &str| report.pointer(pointer).and_then(Value::as_u64);
+        let share = |pointer: &str| report.pointer(pointer).and_then(Value::as_f64).unwrap_or_default();
+        let elapsed = count("/elapsed_ns").ok_or_else(|| BenchError::Command {
+            command: "weir trace replay".into(),
+            says: "no elapsed time in its report".into(),
+        })?;
+        let differences =
+            report["causes"].as_object().map_or(0, |causes| causes.values().filter_map(Value::as_u64).sum());
+        let replayed = Replayed {
+            concurrency: share("/concurrency/0"),
+            recorded_concurrency: share("/concurrency/1"),
+            late_ns: count("/lag/total_ns").unwrap_or_default(),
+            late_p99_ns: count("/lag/p99_ns").unwrap_or_default(),
+            differences,
+        };
+        Ok((elapsed, Some(replayed)))
+    }
+}
+
+/// A program by its place: our own executable's name means something else to every process.
+fn absolute(program: &OsStr) -> PathBuf {
+    fs::read_link(program).unwrap_or_else(|_| program.into())
+}
+
+/// What each order of a trace waits for: how many edges, and how long they are on average.
+pub(super) fn edges(directory: &Path, experiment: &str, source: &str) -> Result<Value, BenchError> {
+    let mut info: Command = weir("trace");
+    let text = run(info.args(["info", "--json"]).arg(benchmark(directory, experiment, source)))?;
+    let info: Value = serde_json::from_str(&text).unwrap_or_default();
+    Ok(info["orders"].clone())
+}

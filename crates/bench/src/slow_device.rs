@@ -1,0 +1,218 @@
+//! Modelled slow block devices that any file system, the kernel's too, can sit on: a loop device over the file of a
+//! [`super::modelled_device`].
+//!
+//! The kernel may merge requests and read ahead above them, as above any disk. Because of what the parts cost, a model is
+//! stated together with what it measured ([`super::measure`]).
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use super::device_model::Device;
+use super::error::BenchError;
+use super::modelled_device::FILE;
+use super::placement::Processors;
+use super::program::{command, line, run};
+use super::system::own;
+use super::undo::Undo;
+
+/// Bringing up two small programs takes well under a second; a loaded machine gets a minute.
+const UP_SECONDS_MAX: u64 = 60;
+/// How often the removal of a directory is tried in which somebody is making files.
+const REMOVALS_MAX: u32 = 100;
+
+/// The devices that weir and ext4 are compared on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Model {
+    /// A disk.
+    Hdd,
+    /// A cloud volume.
+    Cloud,
+    /// A solid-state disk.
+    Ssd,
+}
+
+impl Model {
+    pub(super) const ALL: [Model; 3] = [Model::Hdd, Model::Cloud, Model::Ssd];
+
+    /// The name on the command line and in results.
+    pub(super) fn name(self) -> String {
+        self.device().name()
+    }
+
+    /// What is modelled.
+    pub(super) fn device(self) -> Device {
+        match self {
+            Model::Hdd => Device::Hdd,
+            Model::Cloud => Device::Cloud,
+            Model::Ssd => Device::Ssd,
+        }
+    }
+}
+
+/// A loop device, detached on drop.
+pub(super) struct LoopDevice {
+    path: PathBuf,
+    _detach: Undo,
+}
+
+impl LoopDevice {
+    /// Attaches `file` to a free loop device.
+    pub(super) fn attach(file: &Path, direct: Direct) -> Result<LoopDevice, BenchError> {
+        let found: Arc<Mutex<Option<PathBuf>>> = Arc::default();
+        let attached = Arc::clone(&found);
+        let detach = Undo::new(move || {
+            if let Some(path) = attached.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                let _ = run(command("losetup", ["-d"]).arg(path));
+            }
+        });
+        let mut losetup = command("losetup", ["--show", "-f"]);
+        if direct == Direct::Yes {
+            losetup.arg("--direct-io=on");
+        }
+        let path = PathBuf::from(run(losetup.arg(file))?);
+        *found.lock().unwrap_or_else(PoisonError::into_inner) = Some(path.clone());
+        Ok(LoopDevice { path, _detach: detach })
+    }
+
+    /// The block device's path.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Whether a loop device passes by the page cache of the file below.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direct {
+    Yes,
+    No,
+}
+
+/// One modelled device. Fields are dropped, and so taken down, from the top.
+pub(super) struct SlowDevice {
+    block: LoopDevice,
+    _unmount: Undo,
+    _server: Server,
+    _files: Undo,
+}
+
+/// What to model, and where.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Design {
+    pub(super) device: Device,
+    pub(super) bytes: u64,
+    /// Where its programs run; `None`: wherever the kernel puts them.
+    pub(super) processors: Option<Processors>,
+}
+
+impl SlowDevice {
+    /// Sets up a device with its files in `directory`, which must not exist.
+    pub(super) fn up(design: &Design, directory: &Path) -> Result<SlowDevice, BenchError> {
+        match design.processors {
+            Some(processors) => processors.start_device(|| SlowDevice::start(design, directory))?,
+            None => SlowDevice::start(design, directory),
+        }
+    }
+
+    fn start(design: &Design, directory: &Path) -> Result<SlowDevice, BenchError> {
+        let files = remove_on_drop(directory);
+        let served = directory.join("device");
+        fs::create_dir_all(&served).map_err(|error| BenchError::io("cannot create", &served, error))?;
+        let unmount = unmount_on_drop(&served);
+        let mut device = own("modelled-device");
+        device
+            .arg(&served)
+            .args(["--device", &design.device.name()])
+            .arg(format!("--bytes={}", design.bytes));
+        let server = Server::start(&mut device, directory.join("device.log"))?;
+        server.wait_for(&served.join(FILE))?;
+        let block = LoopDevice::attach(&served.join(FILE), Direct::Yes)?;
+        Ok(SlowDevice { block, _unmount: unmount, _server: server, _files: files })
+    }
+
+    /// The block device's path.
+    pub(super) fn path(&self) -> &Path {
+        self.block.path()
+    }
+}
+
+/// Removes `directory` and everything in it.
+pub(super) fn remove_on_drop(directory: &Path) -> Undo {
+    let directory = directory.to_path_buf();
+    Undo::new(move || {
+        // Clients that are being stopped may still make files meanwhile, until their directory is gone.
+        for _ in 0..REMOVALS_MAX {
+            match fs::remove_dir_all(&directory) {
+                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+                _ => return,
+            }
+        }
+    })
+}
+
+/// Unmounts `directory` if something is mounted there: in order if possible, else at once.
+pub(super) fn unmount_on_drop(directory: &Path) -> Undo {
+    let directory = directory.to_path_buf();
+    Undo::new(move || {
+        if run(command("umount", [""; 0]).arg(&directory)).is_err() {
+            let _ = run(command("umount", ["-l"]).arg(&directory));
+        }
+    })
+}
+
+/// A program that runs until it is dropped.
+pub(super) struct Server {
+    /// Empty before it starts and after it was ended.
+    child: Arc<Mutex<Option<Child>>>,
+    log: PathBuf,
+    _end: Undo,
+}
+
+impl Server {
+    pub(super) fn start(program: &mut Command, log: PathBuf) -> Result<Server, BenchError> {
+        let says = File::create(&log).map_err(|error| BenchError::io("cannot create", &log, error))?;
+        let child: Arc<Mutex<Option<Child>>> = Arc::default();
+        let started = Arc::clone(&child);
+        let end = Undo::new(move || {
+            if let Some(mut child) = started.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        });
+        // Its own process group: Ctrl-C must not take the device from under a file system that is still mounted.
+        let spawned = program
+            .process_group(0)
+            .stdout(Stdio::null())
+            .stderr(says)
+            .spawn()
+            .map_err(|error| BenchError::Command { command: line(program), says: error.to_string() })?;
+        *child.lock().unwrap_or_else(PoisonError::into_inner) = Some(spawned);
+        Ok(Server { child, log, _end: end })
+    }
+
+    /// Waits until the server has made `path`.
+    pub(super) fn wait_for(&self, path: &Path) -> Result<(), BenchError> {
+        let start = Instant::now();
+        while !path.exists() {
+            if self.has_ended() || start.elapsed() > Duration::from_secs(UP_SECONDS_MAX) {
+                let says = fs::read_to_string(&self.log).unwrap_or_default().trim().to_owned();
+                return Err(BenchError::Late { what: path.display().to_string(), says });
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    fn has_ended(&self) -> bool {
+        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
+    }
+}

@@ -1,0 +1,330 @@
+//! `weir-bench start`: how long a mount takes after a kill -9, by parts: with a buffer as full as it gets of small records,
+//! and many files.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Serialize;
+use serde_json::Value;
+
+use device::{Block, Device, Read};
+use host::{Access, Disk};
+
+use super::disk_time::DiskTime;
+use super::error::BenchError;
+use super::program::run;
+use super::slow_device::remove_on_drop;
+use super::system::{weir, weir_unmount_on_drop};
+use super::undo::{self, Undo};
+use super::workload::{Overwriter, PAGE_BYTES, Sync, lay_out};
+
+/// Files of a directory.
+const FILES_PER_DIRECTORY: u64 = 1000;
+/// Writes between two looks at the buffer.
+const WRITES_AT_ONCE: u64 = 10_000;
+/// Looks at a buffer that becomes no fuller before that counts as full.
+const LOOKS_IN_VAIN: u32 = 8;
+/// Bytes of each write.
+const RECORD_BYTES: u64 = 512;
+
+/// What a start is meant to stay below: milliseconds, reads of the store.
+const READY_MS: u64 = 1000;
+const STORE_READS: u64 = 60;
+/// MiB in a second: 1 GB/s.
+const READ_RATE: u64 = 954;
+
+/// Reads of the control in flight at once, and blocks of each.
+const READS_AT_ONCE: u64 = 4;
+const READ_BLOCKS: u64 = 256;
+
+/// What to start.
+#[derive(Debug, Args)]
+pub(super) struct StartArgs {
+    /// Where store and buffer lie [default: the temporary directory]
+    #[arg(long, value_name = "DIR")]
+    on: Option<PathBuf>,
+    /// How many empty files there are
+    #[arg(long, default_value_t = 1_000_000)]
+    files: u64,
+    /// The buffer, in MiB; it is filled to half, from where on as much is written back as this program writes
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u64).range(8..=65_536))]
+    buffer: u64,
+    /// Over how many pages of one file records of 512 B are written, at random
+    #[arg(long, default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1000..=10_000_000))]
+    pages: u64,
+    /// How many times it is killed and started
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: u32,
+    /// Write the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    benchmark: &'static str,
+    version: &'static str,
+    files: u64,
+    pages: u64,
+    buffer_bytes: u64,
+    runs: Vec<Started>,
+}
+
+/// One start.
+#[derive(Debug, Serialize)]
+struct Started {
+    /// Of the buffer, how much was in use when the daemon was killed.
+    buffer_used_bytes: u64,
+    /// Records of the small writes among it, at least: pages that were not stored.
+    pages_not_stored: u64,
+    /// From the command to its return.
+    ready_ms: f64,
+    /// The daemon's own account.
+    parts: Value,
+    /// The kernel's, of the disk that both media lie on, if they lie on one.
+    disk: Option<DiskTime>,
+    /// Memory of the daemon when it was ready.
+    memory_bytes: u64,
+    control: Control,
+}
+
+/// What this machine takes for the least that any start has to do.
+#[derive(Debug, Serialize)]
+struct Control {
+    /// Reading as much of the buffer as was in use, and doing nothing with it.
+    read_ms: f64,
+    /// The kernel's account of that.
+    disk: Option<DiskTime>,
+    /// Touching as much memory as the daemon had, for the first time.
+    touch_ms: f64,
+}
+
+/// Runs the benchmark and prints what it found.
+pub(super) fn run_benchmark(args: &StartArgs) -> Result<(), BenchError> {
+    undo::install()?;
+    let parent = args.on.clone().unwrap_or_else(std::env::temp_dir);
+    let root = parent.join(format!("weir-bench-{}", std::process::id()));
+    let _files = remove_on_drop(&root);
+    let bench = Bench { store: root.join("store"), mount_point: root.join("mount") };
+    fs::create_dir_all(&bench.mount_point)
+        .map_err(|error| BenchError::io("cannot create", &bench.mount_point, error))?;
+    bench.prepare(args)?;
+    let mut runs = Vec::new();
+    for number in 0..args.runs {
+        runs.push(bench.start(args, u64::from(number))?);
+    }
+    let (version, buffer_bytes) = (env!("CARGO_PKG_VERSION"), args.buffer << 20);
+    let report =
+        Report { benchmark: "start", version, files: args.files, pages: args.pages, buffer_bytes, runs };
+    match args.json {
+        true => println!("{}", serde_json::to_string_pretty(&report).expect("names and numbers")),
+        false => print(&report),
+    }
+    Ok(())
+}
+
+struct Bench {
+    store: PathBuf,
+    mount_point: PathBuf,
+}
+
+impl Bench {
+    /// Makes the store with its files, all of it stored.
+    fn prepare(&self, args: &StartArgs) -> Result<(), BenchError> {
+        let store_bytes =
+            (args.pages * PAGE_BYTES * 16 + args.files * 2048 + (1 << 30)).next_multiple_of(1 << 20);
+        run(weir("format")
+            .arg(&self.store)
+            .args([format!("--size={store_bytes}"), format!("--buffer-size={}MiB", args.buffer)]))?;
+        let mounted = self.mount()?;
+        eprintln!("making {} files", args.files);
+        for directory in 0..args.files.div_ceil(FILES_PER_DIRECTORY) {
+            let path = self.mount_point.join(format!("directory{directory}"));
+            fs::create_dir(&path).map_err(|error| BenchError::io("cannot create", &path, error))?;
+            let left = args.files - directory * FILES_PER_DIRECTORY;
+            for file in 0..left.min(FILES_PER_DIRECTORY) {
+                let path = path.join(format!("a-file-{file}"));
+                File::create(&path).map_err(|error| BenchError::io("cannot create", &path, error))?;
+            }
+        }
+        lay_out(&self.file(), args.pages)?;
+        drop(mounted);
+        Ok(())
+    }
+
+    fn file(&self) -> PathBuf {
+        self.mount_point.join("file")
+    }
+
+    /// A mount that writes nothing back before the buffer makes it.
+    fn mount(&self) -> Result<Undo, BenchError> {
+        let mounted = weir_unmount_on_drop(&self.mount_point);
+        let settings = ["--memory=4GiB", "--dirty-age=86400"];
+        run(weir("mount").arg(&self.store).arg(&self.mount_point).args(settings))?;
+        Ok(mounted)
+    }
+
+    fn start(&self, args: &StartArgs, seed: u64) -> Result<Started, BenchError> {
+        let mounted = self.mount()?;
+        let status = self.fill(args, seed)?;
+        let number = |pointer: &str| status.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
+        let pid =
+            i32::try_from(number("/pid")).ok().and_then(Pid::from_raw).ok_or_else(|| self.unclear("/pid"))?;
+        kill_process(pid, Signal::KILL)
+            .map_err(|errno| BenchError::io("cannot kill the daemon of", &self.mount_point, errno.into()))?;
+        // Takes the dead mount away.
+        drop(mounted);
+        let before = DiskTime::below(&self.store);
+        let begun = Instant::now();
+        let mounted = self.mount()?;
+        let ready_ms = millis(begun);
+        let disk = self.disk_since(before);
+        let mut now = self.status()?;
+        let memory_bytes =
+            now["pid"].as_u64().and_then(resident_bytes).ok_or_else(|| self.unclear("/pid"))?;
+        drop(mounted);
+        let buffer_used_bytes = number("/buffer_log/bytes") - number("/buffer_log/free_bytes");
+        let before = DiskTime::below(&self.store);
+        let read_ms = self.read_buffer(buffer_used_bytes)?;
+        let control = Control { read_ms, disk: self.disk_since(before), touch_ms: touch(memory_bytes) };
+        Ok(Started {
+            buffer_used_bytes,
+            pages_not_stored: number("/dirty/pages"),
+            ready_ms,
+            parts: now["start"].take(),
+            disk,
+            memory_bytes,
+            control,
+        })
+    }
+
+    fn disk_since(&self, before: Option<DiskTime>) -> Option<DiskTime> {
+        Some(DiskTime::below(&self.store)?.since(before?))
+    }
+
+    /// Reads `bytes` of the buffer as fast as its device gives them.
+    fn read_buffer(&self, bytes: u64) -> Result<f64, BenchError> {
+        let path = self.store.join("buffer");
+        let disk = Disk::open(&path, Access::Read).map_err(BenchError::opening(&path))?;
+        let mut reads: Vec<Read> =
+            (0..READS_AT_ONCE).map(|_| Read::new(Block(0), READ_BLOCKS as usize)).collect();
+        let begun = Instant::now();
+        let blocks = (bytes / PAGE_BYTES).min(disk.blocks());
+        for at in (0..blocks).step_by((READS_AT_ONCE * READ_BLOCKS) as usize) {
+            for (read, number) in reads.iter_mut().zip(0..) {
+                read.at = Block((at + number * READ_BLOCKS).min(disk.blocks() - READ_BLOCKS));
+            }
+            disk.read_batch(&mut reads);
+            reads.iter().try_for_each(|read| read.result.clone()).map_err(|error| {
+                BenchError::io("cannot read", &path, std::io::Error::from_raw_os_error(error.errno))
+            })?;
+        }
+        Ok(millis(begun))
+    }
+
+    /// Writes until the buffer is full, or becomes no fuller because as much is written back, and says how things stand.
+    fn fill(&self, args: &StartArgs, seed: u64) -> Result<Value, BenchError> {
+        let mut rounds = (seed << 32)..;
+        let mut open = || {
+            let seed = rounds.next().unwrap_or(seed);
+            Overwriter::open(&self.file(), args.pages, RECORD_BYTES, seed)
+        };
+        let mut writer = open()?;
+        let (mut least, mut in_vain) = (u64::MAX, 0);
+        loop {
+            let done = writer.run(WRITES_AT_ONCE, Duration::from_secs(3600), Sync::Never)?;
+            if done.writes == 0 {
+                // Each page was written to once: now again.
+                writer = open()?;
+                continue;
+            }
+            run(weir("sync").arg(&self.mount_point))?;
+            let now = self.status()?;
+            let number = |name: &str| now["buffer_log"][name].as_u64().ok_or_else(|| self.unclear(name));
+            let (free, bytes) = (number("free_bytes")?, number("bytes")?);
+            // Space comes back where the log passes the ring's end, so one look says nothing.
+            in_vain = if free < least { 0 } else { in_vain + 1 };
+            least = least.min(free);
+            if free < bytes / 16 || in_vain == LOOKS_IN_VAIN {
+                return Ok(now);
+            }
+        }
+    }
+
+    fn status(&self) -> Result<Value, BenchError> {
+        let text = run(weir("status").arg(&self.mount_point).arg("--json"))?;
+        serde_json::from_str(&text).map_err(|error| self.unclear(&error.to_string()))
+    }
+
+    fn unclear(&self, pointer: &str) -> BenchError {
+        BenchError::Status { directory: self.mount_point.clone(), pointer: pointer.into() }
+    }
+}
+
+/// Milliseconds since then.
+fn millis(begun: Instant) -> f64 {
+    begun.elapsed().as_secs_f64() * 1000.0
+}
+
+/// Memory of a process that lies in memory.
+fn resident_bytes(pid: u64) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+}
+
+/// How long one thread takes to write to so much new memory, a byte of each page.
+fn touch(bytes: u64) -> f64 {
+    let begun = Instant::now();
+    let mut memory = vec![0_u8; bytes as usize];
+    memory.iter_mut().step_by(PAGE_BYTES as usize).for_each(|byte| *byte = 1);
+    std::hint::black_box(&memory);
+    millis(begun)
+}
+
+fn print(report: &Report) {
+    println!(
+        "weir {} \u{b7} {} files, a buffer of {} MiB, records of {RECORD_BYTES} B over {} pages",
+        report.version,
+        report.files,
+        report.buffer_bytes >> 20,
+        report.pages
+    );
+    report.runs.iter().for_each(print_run);
+}
+
+fn print_run(run: &Started) {
+    let part = |name: &str| run.parts[name].as_f64().unwrap_or(f64::NAN);
+    let mib = |bytes: f64| bytes / 1048576.0;
+    let rate = |ms: f64| mib(run.buffer_used_bytes as f64) / ms * 1000.0;
+    let used = run.buffer_used_bytes >> 20;
+    println!("killed with {used} MiB in the buffer, {} pages not stored:", run.pages_not_stored);
+    let line = |what: &str, value: f64, unit: &str| println!("  {what:<56}{value:>9.1} {unit}");
+    line(&format!("ready, from the command to its return (target {READY_MS})"), run.ready_ms, "ms");
+    line("of it: the buffer's log", part("buffer_ms"), "ms");
+    line("          meanwhile the store's tables and log", part("store_ms"), "ms");
+    line("          and after them the metadata of all files", part("preload_ms"), "ms");
+    line("          one of the media was being read for", part("media_read_ms"), "ms");
+    line("       then new roots", part("begin_ms"), "ms");
+    line("       and what was newer of the metadata", part("metadata_ms"), "ms");
+    let count = |what: &str, value: f64| println!("  {what:<56}{value:>9}");
+    count("transactions replayed", part("transactions"));
+    count(&format!("reads of the store (target {STORE_READS})"), part("store_reads"));
+    count("times that the store was waited for", part("store_waits"));
+    line("bytes read from it", mib(part("store_bytes")), "MiB");
+    let target = format!("both media, read (target {READ_RATE}, or the next line)");
+    let read = mib(part("media_read_bytes")) / part("media_read_ms") * 1000.0;
+    line(&target, read, "MiB/s");
+    line("control: as much as was in the buffer, only read", rate(run.control.read_ms), "MiB/s");
+    if let (Some(disk), Some(control)) = (run.disk, run.control.disk) {
+        line("the disk, by the kernel's account: busy for", disk.busy_ms as f64, "ms");
+        line("                                   and read at", disk.rate(), "MiB/s");
+        line("control: the same while only reading", control.rate(), "MiB/s");
+    }
+    line("the buffer, read and applied", rate(part("buffer_ms")), "MiB/s");
+    line("memory when ready", mib(run.memory_bytes as f64), "MiB");
+    line("control: touching as much memory", run.control.touch_ms, "ms");
+}

@@ -1,0 +1,281 @@
+//! The small sizes of the benchmarks: they run, and print every row. No test here asks how fast.
+
+use serde_json::Value;
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+/// The command under test. It measures the `weir` beside it, which `cargo build` and `cargo test --workspace` make, too.
+fn weir_bench() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_weir-bench"))
+}
+
+fn bench(arguments: &[&str]) -> Value {
+    let output = succeeds(weir_bench().args(arguments).arg("--json"));
+    serde_json::from_slice(&output.stdout).expect("a benchmark's result is JSON")
+}
+
+/// Runs `command`, which must succeed.
+#[track_caller]
+fn succeeds(command: &mut Command) -> Output {
+    let output = command.output().expect("the command starts");
+    let said = [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said)).concat();
+    assert!(output.status.success(), "{command:?} ended with {}: {said}", output.status);
+    output
+}
+
+/// Whether this machine lets us mount. Set `WEIR_TESTS_MUST_MOUNT=1`, as CI does, to make it a failure if not.
+fn can_mount() -> bool {
+    let fuse = File::options().read(true).write(true).open("/dev/fuse");
+    let can = rustix::process::geteuid().is_root() && fuse.is_ok();
+    let must = std::env::var_os("WEIR_TESTS_MUST_MOUNT").is_some();
+    assert!(can || !must, "this test must mount, which needs root and /dev/fuse");
+    if !can {
+        eprintln!("skipped: mounting needs root and /dev/fuse");
+    }
+    can
+}
+
+#[test]
+fn nonblocking_writes_prints_every_system_beside_ext4() {
+    if !can_mount() {
+        return;
+    }
+    let report = bench(&["nonblocking-writes", "--size", "small", "--model", "ssd"]);
+    let model = &report["models"][0];
+    assert!(model["measured"]["reads_per_s_depth_1"].as_f64().expect("a figure") > 0.0);
+    let rows = model["rows"].as_array().expect("rows");
+    let systems: Vec<_> = rows
+        .iter()
+        .filter(|row| row["runs"][0]["writes"].as_u64().expect("a count") > 0)
+        .map(|row| row["system"].as_str().expect("a name"))
+        .collect();
+    let expected = [
+        "ext4",
+        "weir lazy, buffer on disk",
+        "weir blocking, buffer on disk",
+        "ext4",
+        "ext4 data=journal, journal on tmpfs",
+        "weir lazy, buffer on tmpfs",
+        "ext4 data=journal, journal on disk",
+        "weir lazy, buffer on disk",
+        "bare pwrite + fdatasync on the disk",
+    ];
+    assert_eq!(systems, expected);
+    assert_eq!(model["ratios"].as_array().expect("ratios").len(), 3);
+}
+
+#[test]
+fn the_overview_has_both_systems_under_each_load() {
+    if !can_mount() {
+        return;
+    }
+    let report = bench(&["overview", "--model", "ssd", "--rows", "50", "--pages", "500", "--seconds", "1"]);
+    let loads = report["loads"].as_array().expect("loads");
+    assert_eq!(loads.len(), 3, "{report}");
+    for load in loads {
+        for system in ["ext4", "weir"] {
+            assert!(load[system].as_f64().is_some_and(|rate| rate > 0.0), "{system}: {load}");
+        }
+    }
+}
+
+#[test]
+fn partial_writes_cause_no_store_read_and_syncs_no_store_io() {
+    if !can_mount() {
+        return;
+    }
+    let counted = bench(&["counters", "--writes", "20000", "--pages", "4000"]);
+    let count = |name: &str| counted[name].as_u64().expect("a count");
+    // The pages were un-cached, or the zeros below would say nothing.
+    assert!(count("writes_to_absent_pages") >= 4000, "{counted}");
+    assert!(count("syncs") >= 100, "{counted}");
+    let fetched = ["fetched_for_writes", "fetched_for_write_back", "fetched_for_reads", "fetched_ahead"];
+    for nothing in fetched.into_iter().chain(["store_io_for_syncs"]) {
+        assert_eq!(count(nothing), 0, "{nothing}: {counted}");
+    }
+}
+
+#[test]
+fn the_front_end_is_measured_beside_a_trivial_file_system_operation_by_operation() {
+    if !can_mount() {
+        return;
+    }
+    let report =
+        bench(&["front-end", "--rows", "operations", "--rounds", "2", "--slice", "10", "--clients", "1,2"]);
+    let rows = report["operations"].as_array().expect("rows");
+    assert_eq!(rows.len(), 9 * 2, "each operation by one client and by two: {report}");
+    for row in rows {
+        for of in ["peer", "weir"] {
+            let of = |what: &str| &row["summary"][format!("{of}_{what}")];
+            for figure in [&of("micros")["median"], &of("per_s")["median"], of("cpu_micros")] {
+                assert!(figure.as_f64().is_some_and(|figure| figure > 0.0), "{row}");
+            }
+        }
+    }
+    // Every operation came to the front end: what the kernel answers from its memory takes less than a switch of threads.
+    let peer = rows.iter().filter_map(|row| row["summary"]["peer_micros"]["median"].as_f64());
+    let fastest = peer.fold(f64::MAX, f64::min);
+    assert!(fastest > 1.0, "{fastest} us");
+    // The disk's file system has writes, wherever this test runs.
+    assert!(rows[0]["disk"][1]["p50_micros"].as_f64().is_some_and(|figure| figure > 0.0), "{report}");
+}
+
+#[test]
+fn every_target_of_the_front_end_has_a_figure() {
+    if !can_mount() {
+        return;
+    }
+    let operations = ["--clients", "1,8", "--slice", "10", "--only", "write512,create-unlink"];
+    let small = ["front-end", "--size", "small", "--rounds", "1"];
+    let report = bench(&[&small[..], &operations[..]].concat());
+    let targets = report["targets"].as_array().expect("targets");
+    let rows: Vec<_> = targets.iter().map(|target| target["row"].as_str().expect("a name")).collect();
+    assert_eq!(rows.len(), 5 + 6 + 7 + 3, "{rows:?}");
+    for target in targets {
+        assert!(target["figure"]["median"].as_f64().is_some_and(|figure| figure > 0.0), "{target}");
+        assert!(target["met"].is_boolean(), "{target}");
+    }
+    assert_eq!(report["busy_threads"], 0);
+}
+
+#[test]
+fn the_front_end_is_measured_under_load() {
+    if !can_mount() {
+        return;
+    }
+    let report = bench(&["front-end", "--rows", "sqlite", "--size", "small", "--rounds", "1", "--load"]);
+    assert_eq!(report["busy_threads"], report["processors"]);
+    assert_eq!(report["targets"].as_array().map(Vec::len), Some(3), "{report}");
+    let used = report["others"]["used"].as_f64().expect("a share");
+    assert!((0.0..=1.0).contains(&used), "{report}");
+}
+
+#[test]
+fn overwrites_of_a_nearly_full_store_are_measured_beside_what_the_policy_predicts() {
+    let report = bench(&["cleaning", "--size", "64", "--full", "30,100", "--times", "2"]);
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 2 * 2, "each load on each store: {report}");
+    for row in rows {
+        for who in ["written", "predicted"] {
+            let figure = |name: &str| row[who][name].as_f64().expect("a figure");
+            assert!(figure("data") >= 1.0 && figure("all") > figure("data"), "{who}: {row}");
+        }
+        let (full, asked) = (row["full_percent"].as_f64(), row["asked_percent"].as_u64());
+        let full = full.expect("a figure");
+        // What is kept back is kept back here, too.
+        assert!(
+            if asked == Some(100) { full > 31.0 && full < 90.0 } else { (full - 30.0).abs() < 0.1 },
+            "{row}"
+        );
+    }
+    let fullest = &rows[2];
+    assert!(fullest["written"]["data"].as_f64() > Some(1.0), "nothing was cleaned: {fullest}");
+}
+
+#[test]
+fn a_benchmark_that_is_stopped_takes_everything_down() {
+    if can_mount() {
+        // The tmpfs, an export, and a file system on it.
+        stop_while_mounted(&["nonblocking-writes", "--size", "small", "--model", "hdd"], 3);
+        stop_while_mounted(&["front-end", "--rows", "operations", "--only", "create-unlink"], 2);
+        stop_while_mounted(&["front-end", "--rows", "tree", "--size", "small", "--rounds", "100"], 1);
+    }
+}
+
+/// Starts a benchmark, stops it once so much is mounted, and looks for what it left.
+fn stop_while_mounted(arguments: &[&str], mounts: usize) {
+    let mut says = tempfile::tempfile().expect("a temporary file");
+    let mut bench = weir_bench()
+        .args(arguments)
+        .stdout(Stdio::null())
+        .stderr(says.try_clone().expect("a free descriptor"))
+        .spawn()
+        .expect("weir-bench starts");
+    let place = std::env::temp_dir().join(format!("weir-bench-{}", bench.id()));
+    let place = place.to_str().expect("a plain path");
+    while mounts_below(place) < mounts {
+        if let Some(status) = bench.try_wait().expect("a child of ours") {
+            let mut text = String::new();
+            says.rewind().and_then(|()| says.read_to_string(&mut text)).expect("what it said");
+            panic!("the benchmark ended too early: {status}: {text}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    succeeds(Command::new("kill").args(["-INT", &bench.id().to_string()]));
+    let status = bench.wait().expect("a stopped benchmark ends");
+    assert_eq!(status.code(), Some(128 + 2), "ends as the signal says");
+    assert_eq!(mounts_below(place), 0, "mounts are left");
+    let loops = succeeds(&mut Command::new("losetup")).stdout;
+    assert!(!String::from_utf8_lossy(&loops).contains(place), "loop devices are left");
+    assert!(!std::path::Path::new(place).exists(), "files are left");
+}
+
+fn mounts_below(place: &str) -> usize {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").expect("the kernel lists mounts");
+    mounts.lines().filter(|line| line.split(' ').nth(1).is_some_and(|at| at.starts_with(place))).count()
+}
+
+#[test]
+fn a_start_is_told_by_parts() {
+    if !can_mount() {
+        return;
+    }
+    let report = bench(&["start", "--files", "500", "--buffer", "8", "--pages", "3000", "--runs", "2"]);
+    let runs = report["runs"].as_array().expect("runs");
+    assert_eq!(runs.len(), 2);
+    for run in runs {
+        assert!(run["ready_ms"].as_f64().expect("a figure") > 0.0);
+        assert!(run["parts"]["transactions"].as_u64().expect("a count") > 0, "{run}");
+        assert!(run["parts"]["store_bytes"].as_u64().expect("a count") > 500 * 64, "{run}");
+        let (used, read) = (&run["buffer_used_bytes"], &run["parts"]["media_read_bytes"]);
+        assert!(read.as_u64().expect("bytes") >= used.as_u64().expect("bytes") + 500 * 64, "{run}");
+        assert!(run["parts"]["media_read_ms"].as_f64().expect("a figure") > 0.0, "{run}");
+    }
+}
+
+#[test]
+fn replays_are_timed_beside_the_program_and_a_campaign_goes_on_where_it_stopped() {
+    if !can_mount() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let results = directory.path().to_str().expect("a plain path");
+    let small = ["replay-accuracy", "--size", "small", "--only", "two-devices", "--results", results];
+    let lines =
+        || std::fs::read_to_string(directory.path().join("runs.jsonl")).expect("results").lines().count();
+    let first = bench(&[&small[..], &["--rounds", "1", "--baselines", "0"]].concat());
+    assert_eq!(first["complete"], true);
+    // On each of two targets the program, and both traces at both speeds.
+    assert_eq!(lines(), 2 * (1 + 2 * 2));
+    bench(&[&small[..], &["--rounds", "1", "--baselines", "1"]].concat());
+    assert_eq!(lines(), 2 * (1 + 2 * 5), "only the other orders were missing");
+    let report = bench(&[&small[..], &["--report"]].concat());
+    assert_eq!(lines(), 2 * (1 + 2 * 5), "a report measures nothing");
+    for target in report["results"]["targets"].as_array().expect("targets") {
+        assert!(target["original"].as_f64().expect("seconds") > 0.0);
+        for replay in target["replays"].as_array().expect("replays") {
+            assert!(replay["error"].as_f64().expect("a share") > -1.0, "{replay}");
+            assert!(replay["concurrency"].as_f64().expect("a share") > 0.0, "{replay}");
+        }
+    }
+    assert_eq!(report["results"]["summaries"].as_array().expect("summaries").len(), 5);
+    assert_eq!(report["traces"].as_array().expect("traces").len(), 2);
+}
+
+#[test]
+fn trace_memory_prints_what_each_step_took_and_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let on = dir.path().to_str().expect("a plain name");
+    let arguments = ["trace-memory", "--actions", "20000", "--actions", "30000", "--files", "10", "--on", on];
+    let traces = bench(&arguments);
+    for (trace, actions) in traces.as_array().expect("a list").iter().zip([20_000, 30_000]) {
+        assert_eq!(trace["actions"], actions);
+        for step in ["compile", "info", "replay"] {
+            assert!(trace[step]["peak_bytes"].as_u64() > Some(1 << 20), "{trace:#}");
+        }
+        assert!(trace["file_bytes"].as_u64() > Some(10_000), "{trace:#}");
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).expect("a listing").count(), 0);
+}
