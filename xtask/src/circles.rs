@@ -7,7 +7,7 @@ const FILES_MAX: usize = 4;
 
 /// Crates that have larger ones still, and how large they may be: whoever makes one smaller lowers its figure here.
 const NOT_YET: [(&str, usize); 4] =
-    [("crates/cache", 19), ("crates/store", 19), ("crates/trace", 5), ("xtask", 16)];
+    [("crates/bench", 8), ("crates/cache", 19), ("crates/trace", 16), ("xtask", 19)];
 
 /// Path from the root, and text.
 type Files = BTreeMap<String, String>;
@@ -96,6 +96,17 @@ fn imported<'a>(
             let ends_a_word = code[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_');
             if !ends_a_word && !code[..at].ends_with("::") {
                 named(&module[..base], &code[at + start.len()..], modules, &mut found);
+            }
+        }
+    }
+    // A module's own modules need no prefix.
+    for child in modules.keys().filter(|child| child.len() == module.len() + 1 && child.starts_with(module)) {
+        let path = format!("{}::", child[module.len()]);
+        for (at, _) in code.match_indices(&path) {
+            let is_whole =
+                !code[..at].ends_with(|before: char| before.is_alphanumeric() || "_:".contains(before));
+            if is_whole {
+                named(module, &code[at..], modules, &mut found);
             }
         }
     }

@@ -22,7 +22,7 @@ use crate::progress::LogLength;
 use crate::root::{Cursor, EXTENTS_MAX, Extent, Root, Stream};
 use crate::segments::{Segment, Use};
 use crate::shared::Shared;
-use crate::tables::{encode_tables, stream_blocks};
+use crate::tables::encode_tables;
 use device::{Block, Page, StoreId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -249,7 +249,7 @@ impl Checkpointer {
         in_progress: &mut CheckpointInProgress,
     ) -> Result<Stream, StoreError> {
         let mut map = shared.map_mut();
-        let blocks = stream_blocks(&map, map.nodes.table.pages.len());
+        let blocks = map.stream_blocks(map.nodes.table.pages.len());
         let mut places = Vec::new();
         for _ in 0..blocks {
             places.push(self.place_node(&mut map, in_progress)?);

@@ -90,6 +90,13 @@ pub(crate) fn place_from_bits(bits: u64) -> Option<Block> {
     (bits >> 48 == u64::from(DEVICE)).then_some(Block(bits & ((1 << 48) - 1)))
 }
 
+/// Bytes of a table in a checkpoint's stream: its head, then for each page of the node table, segment, volume, and dying node.
+pub(crate) const STREAM_HEAD_BYTES: usize = 64;
+pub(crate) const DIRECTORY_BYTES: usize = 16;
+pub(crate) const SEGMENT_BYTES: usize = 8;
+pub(crate) const VOLUME_BYTES: usize = 32;
+pub(crate) const DYING_BYTES: usize = 8;
+
 /// The blocks that `bytes` bytes need.
 pub(crate) fn blocks_for(bytes: usize) -> usize {
     bytes.div_ceil(BLOCK_BYTES)

@@ -8,7 +8,6 @@ use crate::map::{Map, ObjectEntry, Pages};
 use crate::pace::{Pace, Round};
 use crate::policy::{self, Class, NodeUse, ahead, low_mark};
 use crate::stretch::Stretches;
-use crate::tables::stream_blocks;
 use crate::volume::VolumeId;
 use device::ObjectId;
 use std::collections::BTreeSet;
@@ -71,7 +70,7 @@ impl Map {
             segment_blocks,
             dirty: self.nodes.dirty(),
             nodes: self.nodes.table.used(),
-            tables: table + stream_blocks(self, table as usize + 1),
+            tables: table + self.stream_blocks(table as usize + 1),
             live: self.nodes.segments.of_nodes.live,
             held: self.nodes.segments.of_nodes.segments * segment_blocks,
         }

@@ -30,7 +30,7 @@ use crate::shared::{FoundPage, Shared, Want};
 use crate::space::Space;
 use crate::superblock::{Geometry, Layout};
 use crate::sync::{Mutex, MutexGuard};
-use crate::tables::{encode_tables, stream_blocks};
+use crate::tables::encode_tables;
 use crate::usage::{self, Usage};
 use crate::volume::{Listed, NewVolume, VolumeId, VolumeInfo, VolumeMode};
 use crate::volume_changes;
@@ -73,7 +73,7 @@ impl Store {
         let nodes_of = Nodes::new(NodeTable::new(), segments);
         let mut map = Map::new(nodes_of, Volumes::main_only(Tree::default()), Lsn(0));
         let at = geometry.start(nodes);
-        let needed = stream_blocks(&map, 0);
+        let needed = map.stream_blocks(0);
         if needed > geometry.segment_blocks {
             let (segments, has) = (geometry.segments, geometry.segment_blocks);
             let why = format!(

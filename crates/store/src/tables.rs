@@ -52,12 +52,10 @@ struct VolumeBytes {
     reserved: [u8; 14],
 }
 
-const HEAD_BYTES: usize = size_of::<StreamHead>();
-const VOLUME_BYTES: usize = size_of::<VolumeBytes>();
-/// The id of a node on the dying list.
-const DYING_BYTES: usize = 8;
-const _: () = assert!(HEAD_BYTES == 64 && VOLUME_BYTES == 32);
-const _: () = assert!(size_of::<DirectoryBytes>() == 16 && size_of::<SegmentBytes>() == 8);
+const _: () =
+    assert!(size_of::<StreamHead>() == STREAM_HEAD_BYTES && size_of::<VolumeBytes>() == VOLUME_BYTES);
+const _: () =
+    assert!(size_of::<DirectoryBytes>() == DIRECTORY_BYTES && size_of::<SegmentBytes>() == SEGMENT_BYTES);
 
 /// Pages of the node table that are read at once: 8 MiB, more than any device needs for its full speed.
 const TABLE_PAGES_AT_ONCE: usize = 2048;
@@ -66,17 +64,10 @@ const FREE: u8 = 0;
 const LOG: u8 = 1;
 const NODES: u8 = 2;
 
-/// Blocks of a stream for a node table of this many pages.
-pub(crate) fn stream_blocks(map: &Map, table_pages: usize) -> u64 {
-    let segments = map.nodes.segments.geometry.segments as usize;
-    let volumes = VOLUME_BYTES * map.volumes.len() + DYING_BYTES * map.volumes.dying().len();
-    blocks_for(HEAD_BYTES + 16 * table_pages + 8 * segments + volumes + map.volumes.label_bytes()) as u64
-}
-
 /// The tables' stream, and how many blocks it has. `place` gives a block to each; it is asked before the
 /// bytes are made, because they say how much of which segment is live.
 pub(crate) fn encode_tables(map: &mut Map, mut place: impl FnMut(&mut Map) -> Block) -> (Vec<u8>, u64) {
-    let blocks = stream_blocks(map, map.nodes.table.pages.len());
+    let blocks = map.stream_blocks(map.nodes.table.pages.len());
     for _ in 0..blocks {
         let at = place(map);
         map.nodes.segments.inc_live(at);

@@ -12,7 +12,10 @@ use super::tree::{Leaf, below};
 use super::volumes::Volumes;
 use crate::bug::PlantedBug;
 use crate::entry::LogEntry;
-use crate::format::{LEAF_OBJECTS, LEAF_PAGES};
+use crate::format::{
+    DIRECTORY_BYTES, DYING_BYTES, LEAF_OBJECTS, LEAF_PAGES, SEGMENT_BYTES, STREAM_HEAD_BYTES, VOLUME_BYTES,
+    blocks_for,
+};
 use crate::space::Reservations;
 use crate::volume::{Listed, VolumeId};
 use device::{Lsn, ObjectId, PageNo};
@@ -80,6 +83,14 @@ impl Map {
     #[cfg(not(feature = "planted-bugs"))]
     pub(crate) fn is_planted(&self, _bug: PlantedBug) -> bool {
         false
+    }
+
+    /// Blocks of a checkpoint's tables, for a node table of this many pages.
+    pub(crate) fn stream_blocks(&self, table_pages: usize) -> u64 {
+        let segments = SEGMENT_BYTES * self.nodes.segments.geometry.segments as usize;
+        let volumes = VOLUME_BYTES * self.volumes.len() + DYING_BYTES * self.volumes.dying().len();
+        let tables = DIRECTORY_BYTES * table_pages + segments + volumes + self.volumes.label_bytes();
+        blocks_for(STREAM_HEAD_BYTES + tables) as u64
     }
 
     /// Begins a walk at all roots.
