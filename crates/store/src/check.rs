@@ -166,7 +166,7 @@ fn check_places(shared: &Shared, report: &mut dyn FnMut(Finding)) {
     let nodes: Vec<(String, Block)> = {
         let map = shared.map();
         let nodes = map.nodes.table.iter().map(|(id, entry)| (format!("node {}", id.0), entry.place));
-        let pages = map.nodes.table.pages.iter().enumerate();
+        let pages = map.nodes.table.pages().iter().enumerate();
         let pages = pages.map(|(number, page)| (format!("page {number} of the node table"), page.place));
         nodes.chain(pages).filter(|(_, place)| *place != Block(0)).collect()
     };

@@ -16,7 +16,7 @@ use crate::chunk::to_pages;
 use crate::counters::count;
 use crate::error::StoreError;
 use crate::format::ROOTS;
-use crate::map::{Map, NodeId, NodeTable, Nodes, TablePage};
+use crate::map::{Map, NodeId, NodeTable, Nodes};
 use crate::policy::Compaction;
 use crate::progress::LogLength;
 use crate::root::{Cursor, EXTENTS_MAX, Extent, Root, Stream};
@@ -215,9 +215,9 @@ impl Checkpointer {
         let dirty: Vec<usize> = {
             let mut map = shared.map_mut();
             map.nodes.table.shrink().into_iter().for_each(|place| map.nodes.segments.dec_live(place));
-            let runs = TABLE_RUNS_MAX.max(map.nodes.table.pages.len() / TABLE_RUN_PAGES);
+            let runs = TABLE_RUNS_MAX.max(map.nodes.table.pages().len() / TABLE_RUN_PAGES);
             map.nodes.table.gather(runs);
-            let pages = map.nodes.table.pages.iter().enumerate();
+            let pages = map.nodes.table.pages().iter().enumerate();
             pages.filter(|(_, page)| page.dirty).map(|(number, _)| number).collect()
         };
         for numbers in dirty.chunks(NODES_PER_HOLD) {
@@ -225,14 +225,9 @@ impl Checkpointer {
             let mut blocks = Vec::new();
             for &number in numbers {
                 let place = self.place_node(&mut map, in_progress)?;
-                let (page, crc) = map.nodes.table.encode(number, shared.medium.geometry().id);
-                let entry = &mut map.nodes.table.pages[number];
-                (entry.crc, entry.changed) = (crc, false);
+                let (page, old) = map.nodes.table.write_page_to(number, place, shared.medium.geometry().id);
                 in_progress.pages.push(number);
-                let old = std::mem::replace(&mut entry.place, place);
-                if old != Block(0) {
-                    map.nodes.segments.dec_live(old);
-                }
+                old.into_iter().for_each(|old| map.nodes.segments.dec_live(old));
                 map.nodes.segments.inc_live(place);
                 blocks.push((place, page));
             }
@@ -249,7 +244,7 @@ impl Checkpointer {
         in_progress: &mut CheckpointInProgress,
     ) -> Result<Stream, StoreError> {
         let mut map = shared.map_mut();
-        let blocks = map.stream_blocks(map.nodes.table.pages.len());
+        let blocks = map.stream_blocks(map.nodes.table.pages().len());
         let mut places = Vec::new();
         for _ in 0..blocks {
             places.push(self.place_node(&mut map, in_progress)?);
@@ -293,8 +288,8 @@ impl Checkpointer {
                     map.nodes.node_mut(id);
                 }
             }
-            let inside = |page: &&mut TablePage| shared.medium.geometry().segment(page.place) == Some(number);
-            map.nodes.table.pages.iter_mut().filter(inside).for_each(|page| page.dirty = true);
+            let geometry = *shared.medium.geometry();
+            map.nodes.table.rewrite_pages(|place| geometry.segment(place) == Some(number));
         }
     }
 
@@ -329,7 +324,7 @@ impl Checkpointer {
         map: &mut Map,
         in_progress: &mut CheckpointInProgress,
     ) -> Result<Block, StoreError> {
-        let segment_blocks = map.nodes.segments.geometry.segment_blocks;
+        let segment_blocks = map.nodes.segments.geometry().segment_blocks;
         let (segment, offset) = match self.nodes_at {
             Some((segment, offset)) if offset < segment_blocks => (segment, offset),
             full => {
@@ -342,7 +337,7 @@ impl Checkpointer {
             }
         };
         self.nodes_at = Some((segment, offset + 1));
-        Ok(map.nodes.segments.geometry.start(segment).plus(offset))
+        Ok(map.nodes.segments.geometry().start(segment).plus(offset))
     }
 
     /// The attempt failed before its root was written. What it wrote has no place, as if it were new, and goes
@@ -350,9 +345,7 @@ impl Checkpointer {
     fn give_back(&mut self, map: &mut Map, in_progress: CheckpointInProgress) {
         in_progress.nodes.into_iter().for_each(|id| map.nodes.not_written(id));
         for number in in_progress.pages {
-            let page = &mut map.nodes.table.pages[number];
-            let place = std::mem::replace(&mut page.place, Block(0));
-            (page.dirty, page.changed) = (true, true);
+            let place = map.nodes.table.page_not_written(number);
             map.nodes.segments.dec_live(place);
         }
         if in_progress.stream {
@@ -393,12 +386,7 @@ impl CheckpointInProgress {
     /// What an attempt wrote is durable, and clean unless it changed since.
     fn clean(&self, map: &mut Map) {
         self.nodes.iter().for_each(|&id| map.nodes.written(id));
-        for &number in &self.pages {
-            let Some(page) = map.nodes.table.pages.get_mut(number).filter(|page| !page.changed) else {
-                continue;
-            };
-            page.dirty = false;
-        }
+        self.pages.iter().for_each(|&number| map.nodes.table.page_written(number));
     }
 }
 
@@ -413,11 +401,11 @@ fn staying(nodes: &Nodes, stream: impl Iterator<Item = Block>) -> Vec<(u32, u64)
     let dirty: Vec<NodeId> = nodes.dirty_after(NodeId::NONE).collect();
     let written: BTreeSet<usize> = dirty.iter().map(|&id| NodeTable::page_of(id)).collect();
     let moved = dirty.iter().filter_map(|&id| nodes.table.get(id)).map(|entry| entry.place);
-    let pages = nodes.table.pages.iter().enumerate();
+    let pages = nodes.table.pages().iter().enumerate();
     let pages =
         pages.filter(|(number, page)| page.dirty || written.contains(number)).map(|(_, page)| page.place);
     for place in moved.chain(pages).chain(stream) {
-        let blocks = nodes.segments.geometry.segment(place).and_then(|number| staying.get_mut(&number));
+        let blocks = nodes.segments.geometry().segment(place).and_then(|number| staying.get_mut(&number));
         blocks.into_iter().for_each(|blocks| *blocks = blocks.saturating_sub(1));
     }
     staying.into_iter().collect()

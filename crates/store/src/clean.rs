@@ -135,10 +135,10 @@ impl Round {
             blocks: free * geometry.segment_blocks,
         };
         let victims = choose(&map.nodes.segments.candidates(), &budget);
-        if victims.is_empty() && !map.nodes.segments.unsure {
+        if victims.is_empty() && !map.nodes.segments.counts_may_be_high() {
             return None;
         }
-        map.nodes.segments.unsure = false;
+        map.nodes.segments.begin_recount();
         victims.iter().for_each(|&victim| map.nodes.segments.pin(geometry.start(victim)));
         map.begin_scan(Purpose::Clean, Wanted::In(victims.iter().copied().collect()));
         map.begin_pace(&victims);

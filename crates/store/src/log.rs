@@ -130,7 +130,7 @@ impl Log {
         self.is_fresh = false;
         {
             let mut map = shared.map_mut();
-            map.nodes.segments.log_rest = segment_blocks - self.cursor.offset;
+            map.nodes.segments.set_log_rest(segment_blocks - self.cursor.offset);
             map.pay_for(length.blocks);
         }
         flushed?;

@@ -25,7 +25,7 @@ impl Store {
             | PlantedBug::LeakedNode
             | PlantedBug::ForgottenReservation
             | PlantedBug::FreedOnceTooOften => self.shared.map_mut().plant(bug),
-            PlantedBug::ReusedBeforePins => self.shared.map_mut().nodes.segments.reuse_at_once = true,
+            PlantedBug::ReusedBeforePins => self.shared.map_mut().nodes.segments.plant_reuse_at_once(),
             PlantedBug::MissingFlush | PlantedBug::RepointBeforeCopy | PlantedBug::TrimAfterReuse => {
                 self.shared.medium.planted().plant(bug);
             }

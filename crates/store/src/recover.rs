@@ -166,7 +166,7 @@ impl Recovery {
         for segment in [log.cursor().segment, log.cursor().next] {
             map.nodes.segments.found_in_log(segment);
         }
-        map.nodes.segments.log_rest = self.shared.medium.geometry().segment_blocks;
+        map.nodes.segments.set_log_rest(self.shared.medium.geometry().segment_blocks);
         log.keep_fresh();
     }
 

@@ -91,7 +91,7 @@ impl Scrub {
                 Err(error) => bad(at, error.to_string()),
             }
         }
-        let pages = shared.map().nodes.table.pages.clone();
+        let pages = shared.map().nodes.table.pages().to_vec();
         let written = pages.iter().filter(|page| page.place != Block(0) && !page.dirty);
         let wanted: Vec<_> = written.collect();
         let mut reads: Vec<Read> = wanted.iter().map(|page| Read::new(page.place, 1)).collect();

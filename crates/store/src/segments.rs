@@ -107,7 +107,7 @@ impl PendingFree {
 /// All segments. Part of the map and under its lock, because every change of the map changes what is live.
 #[derive(Debug)]
 pub(crate) struct Segments {
-    pub(crate) geometry: Geometry,
+    geometry: Geometry,
     list: Vec<Segment>,
     /// Those that may be written at once. Oldest first, so that wear spreads.
     free: VecDeque<u32>,
@@ -116,20 +116,20 @@ pub(crate) struct Segments {
     /// Those that are free, and must get space below before they are written. To all that counts free space they do not exist.
     bare: VecDeque<u32>,
     /// Shared blocks lost references since the last recount: some counts may be too high.
-    pub(crate) unsure: bool,
+    unsure: bool,
     /// Unwritten blocks of the log's open segment. The one after it, which the log already has, does not count:
     /// to enter it the log takes another.
-    pub(crate) log_rest: u64,
+    log_rest: u64,
     /// Segments of nodes, and their live blocks.
-    pub(crate) of_nodes: OfNodes,
+    of_nodes: OfNodes,
     /// What cleaning has in hand.
-    pub(crate) pending_free: PendingFree,
+    pending_free: PendingFree,
     /// Segments of log ever taken, and [`AGE_MAX`] more, so that nothing is older than the count.
     clock: u64,
     /// What a walk under way found to be live, and what has become live since it began.
     marks: Option<Blocks>,
     #[cfg(feature = "planted-bugs")]
-    pub(crate) reuse_at_once: bool,
+    reuse_at_once: bool,
 }
 
 impl Segments {
@@ -174,6 +174,49 @@ impl Segments {
             segments: sum.segments + 1,
             live: sum.live + u64::from(segment.live),
         });
+    }
+
+    pub(crate) fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Unwritten blocks of the log's open segment.
+    pub(crate) fn log_rest(&self) -> u64 {
+        self.log_rest
+    }
+
+    pub(crate) fn set_log_rest(&mut self, blocks: u64) {
+        self.log_rest = blocks;
+    }
+
+    /// The segments of nodes, and their live blocks.
+    pub(crate) fn of_nodes(&self) -> OfNodes {
+        self.of_nodes
+    }
+
+    /// What cleaning has in hand.
+    pub(crate) fn pending_free(&self) -> PendingFree {
+        self.pending_free
+    }
+
+    /// Whether shared blocks lost references since the last recount began: some counts may be too high.
+    pub(crate) fn counts_may_be_high(&self) -> bool {
+        self.unsure
+    }
+
+    /// A shared block lost a reference, perhaps its last one.
+    pub(crate) fn doubt_counts(&mut self) {
+        self.unsure = true;
+    }
+
+    /// A walk begins that will make the counts exact.
+    pub(crate) fn begin_recount(&mut self) {
+        self.unsure = false;
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn plant_reuse_at_once(&mut self) {
+        self.reuse_at_once = true;
     }
 
     pub(crate) fn get(&self, segment: u32) -> &Segment {

@@ -64,15 +64,15 @@ pub(crate) struct Reservations {
 impl Map {
     /// What the segments of nodes hold, and the next checkpoint writes to them.
     pub(crate) fn node_use(&self) -> NodeUse {
-        let table = self.nodes.table.pages.len() as u64;
-        let segment_blocks = self.nodes.segments.geometry.segment_blocks;
+        let table = self.nodes.table.pages().len() as u64;
+        let segment_blocks = self.nodes.segments.geometry().segment_blocks;
         NodeUse {
             segment_blocks,
             dirty: self.nodes.dirty(),
             nodes: self.nodes.table.used(),
             tables: table + self.stream_blocks(table as usize + 1),
-            live: self.nodes.segments.of_nodes.live,
-            held: self.nodes.segments.of_nodes.segments * segment_blocks,
+            live: self.nodes.segments.of_nodes().live,
+            held: self.nodes.segments.of_nodes().segments * segment_blocks,
         }
     }
 
@@ -157,7 +157,7 @@ impl Map {
     }
 
     pub(crate) fn reserved_segments(&self) -> u64 {
-        self.reserved_blocks().div_ceil(self.nodes.segments.geometry.segment_blocks)
+        self.reserved_blocks().div_ceil(self.nodes.segments.geometry().segment_blocks)
     }
 
     /// Whether nodes have several references, or are about to.
@@ -176,16 +176,16 @@ impl Map {
 
     /// Blocks that a new reservation may count on.
     pub(crate) fn reservable(&self) -> u64 {
-        let free = self.nodes.segments.free_count() + self.nodes.segments.pending_free.coming();
+        let free = self.nodes.segments.free_count() + self.nodes.segments.pending_free().coming();
         let Some(free) = free.checked_sub(self.floor(Class::Reservation)) else { return 0 };
-        let blocks = free * self.nodes.segments.geometry.segment_blocks + self.nodes.segments.log_rest;
+        let blocks = free * self.nodes.segments.geometry().segment_blocks + self.nodes.segments.log_rest();
         // A 16th for the copies of heads, a 32nd of each stretch at most, and its last block.
-        let has_copies = Stretches::of(self.nodes.segments.geometry.segment_blocks).has_copies();
+        let has_copies = Stretches::of(self.nodes.segments.geometry().segment_blocks).has_copies();
         let blocks = blocks - if has_copies { blocks / 16 } else { 0 };
         let reserved = self.reservations.pages;
         // Pages of the node table that their nodes may change: all there are, and those for new nodes.
         let nodes = self.nodes_per_page() * reserved;
-        let table = nodes.min(self.nodes.table.pages.len() as u64 + nodes / TABLE_NODES + 1);
+        let table = nodes.min(self.nodes.table.pages().len() as u64 + nodes / TABLE_NODES + 1);
         blocks.saturating_sub(self.reserved_blocks() + table)
     }
 
@@ -211,13 +211,13 @@ impl Map {
     /// many count as cleaning keeps in hand, so that it never starts later than where the reserve begins.
     pub(crate) fn missing(&self) -> u64 {
         let low = policy::low_mark(self.nodes.segments.held());
-        let free = self.nodes.segments.free_count() + self.nodes.segments.pending_free.emptied().min(low);
+        let free = self.nodes.segments.free_count() + self.nodes.segments.pending_free().emptied().min(low);
         self.cleaning_starts_below().saturating_sub(free)
     }
 
     /// Where the file system below has `spare` blocks left.
     pub(crate) fn space(&self, spare: Option<u64>) -> Space {
-        let geometry = &self.nodes.segments.geometry;
+        let geometry = &self.nodes.segments.geometry();
         let bare = self.nodes.segments.bare_count();
         let bare = spare.map_or(bare, |spare| bare.min(spare / geometry.segment_blocks));
         Space {
@@ -226,7 +226,7 @@ impl Map {
             kept: self.floor(Class::Reservation) * geometry.segment_blocks,
             live: self.nodes.segments.iter().map(|(_, segment)| u64::from(segment.live)).sum(),
             nodes: self.nodes.table.used(),
-            free: self.nodes.segments.free_count() * geometry.segment_blocks + self.nodes.segments.log_rest,
+            free: self.nodes.segments.free_count() * geometry.segment_blocks + self.nodes.segments.log_rest(),
             reserved: self.reserved_blocks(),
         }
     }
@@ -276,7 +276,7 @@ impl Map {
     }
 
     pub(crate) fn ahead(&self) -> u64 {
-        ahead(self.nodes.segments.held(), self.nodes.segments.geometry.segment_blocks)
+        ahead(self.nodes.segments.held(), self.nodes.segments.geometry().segment_blocks)
     }
 
     /// Free segments beyond which dead ones are trimmed.
@@ -286,7 +286,7 @@ impl Map {
 
     /// Sets the pace for a round that empties `victims`.
     pub(crate) fn begin_pace(&mut self, victims: &[u32]) {
-        let geometry = self.nodes.segments.geometry;
+        let geometry = self.nodes.segments.geometry();
         let segments = self.nodes.segments.held();
         self.reservations.pace = Some(Pace::new(&Round {
             segment_blocks: geometry.segment_blocks,
@@ -320,7 +320,7 @@ impl Map {
         match (self.cleaning_left(), self.reservations.pace) {
             (Some(left), Some(pace)) => pace.is_due(left),
             _ if self.missing() == 0 => false,
-            _ => self.nodes.segments.unsure || !self.nodes.segments.candidates().is_empty(),
+            _ => self.nodes.segments.counts_may_be_high() || !self.nodes.segments.candidates().is_empty(),
         }
     }
 }

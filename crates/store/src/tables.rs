@@ -67,21 +67,21 @@ const NODES: u8 = 2;
 /// The tables' stream, and how many blocks it has. `place` gives a block to each; it is asked before the
 /// bytes are made, because they say how much of which segment is live.
 pub(crate) fn encode_tables(map: &mut Map, mut place: impl FnMut(&mut Map) -> Block) -> (Vec<u8>, u64) {
-    let blocks = map.stream_blocks(map.nodes.table.pages.len());
+    let blocks = map.stream_blocks(map.nodes.table.pages().len());
     for _ in 0..blocks {
         let at = place(map);
         map.nodes.segments.inc_live(at);
     }
     let head = StreamHead {
-        table_pages: (map.nodes.table.pages.len() as u64).into(),
-        segments: map.nodes.segments.geometry.segments.into(),
+        table_pages: (map.nodes.table.pages().len() as u64).into(),
+        segments: map.nodes.segments.geometry().segments.into(),
         volumes: (map.volumes.len() as u32).into(),
         dying: (map.volumes.dying().len() as u32).into(),
         labels: (map.volumes.labels() as u32).into(),
         reserved: [0; 40],
     };
     let mut bytes = head.as_bytes().to_vec();
-    for page in &map.nodes.table.pages {
+    for page in map.nodes.table.pages() {
         let (place, crc) = (place_to_bits(page.place).into(), page.crc.into());
         bytes.extend(DirectoryBytes { place, crc, reserved: 0.into() }.as_bytes());
     }

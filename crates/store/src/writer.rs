@@ -258,7 +258,7 @@ impl Writer {
             let old: Vec<u32> =
                 old.map(|(number, _)| number).filter(|&n| n != segment && n != next).collect();
             old.into_iter().for_each(|number| map.nodes.segments.close(number));
-            map.nodes.segments.log_rest = shared.medium.geometry().segment_blocks;
+            map.nodes.segments.set_log_rest(shared.medium.geometry().segment_blocks);
             self.log.restart(segment, next);
         }
         self.checkpoint_once(shared)?;

@@ -87,7 +87,7 @@ impl Map {
 
     /// Blocks of a checkpoint's tables, for a node table of this many pages.
     pub(crate) fn stream_blocks(&self, table_pages: usize) -> u64 {
-        let segments = SEGMENT_BYTES * self.nodes.segments.geometry.segments as usize;
+        let segments = SEGMENT_BYTES * self.nodes.segments.geometry().segments as usize;
         let volumes = VOLUME_BYTES * self.volumes.len() + DYING_BYTES * self.volumes.dying().len();
         let tables = DIRECTORY_BYTES * table_pages + segments + volumes + self.volumes.label_bytes();
         blocks_for(STREAM_HEAD_BYTES + tables) as u64

@@ -259,7 +259,7 @@ impl Nodes {
         }
         match entry.shared {
             false => self.segments.dec_live(entry.place),
-            true => self.segments.unsure = true,
+            true => self.segments.doubt_counts(),
         }
     }
 

@@ -154,7 +154,7 @@ impl Scan {
             if purpose == Purpose::Clean {
                 segments.mark(place);
             }
-            if scan.wants(segments.geometry.segment(place)) {
+            if scan.wants(segments.geometry().segment(place)) {
                 scan.held.entry(place).or_default().push(Holder { node: id, crc, index: index as u16 });
                 scan.holders += 1;
             }

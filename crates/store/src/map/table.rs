@@ -34,7 +34,7 @@ pub(crate) struct TablePage {
 #[derive(Debug)]
 pub(crate) struct NodeTable {
     entries: Vec<NodeEntry>,
-    pub(crate) pages: Vec<TablePage>,
+    pages: Vec<TablePage>,
     /// The lowest id is used first, so that the table stays dense.
     free: BinaryHeap<Reverse<NodeId>>,
     /// Nodes with more than one reference.
@@ -154,6 +154,45 @@ impl NodeTable {
         }
         self.count_shared();
         wrong
+    }
+
+    /// The table's pages on the medium, in order.
+    pub(crate) fn pages(&self) -> &[TablePage] {
+        &self.pages
+    }
+
+    /// A checkpoint writes page `number` to `place`; it stays dirty until [`page_written`](NodeTable::page_written). Returns its bytes,
+    /// and the block that it had.
+    pub(crate) fn write_page_to(
+        &mut self,
+        number: usize,
+        place: Block,
+        store: StoreId,
+    ) -> (Box<Page>, Option<Block>) {
+        let (bytes, crc) = self.encode(number, store);
+        let page = &mut self.pages[number];
+        (page.crc, page.changed) = (crc, false);
+        let old = std::mem::replace(&mut page.place, place);
+        (bytes, Some(old).filter(|&old| old != Block(0)))
+    }
+
+    /// The checkpoint that wrote a page is durable: it is clean, unless it changed since.
+    pub(crate) fn page_written(&mut self, number: usize) {
+        if let Some(page) = self.pages.get_mut(number).filter(|page| !page.changed) {
+            page.dirty = false;
+        }
+    }
+
+    /// The checkpoint that wrote a page failed: it has no place. Returns the one that it had.
+    pub(crate) fn page_not_written(&mut self, number: usize) -> Block {
+        let page = &mut self.pages[number];
+        (page.dirty, page.changed) = (true, true);
+        std::mem::replace(&mut page.place, Block(0))
+    }
+
+    /// Lets the pages be written again that lie where `is_inside` says.
+    pub(crate) fn rewrite_pages(&mut self, is_inside: impl Fn(Block) -> bool) {
+        self.pages.iter_mut().filter(|page| is_inside(page.place)).for_each(|page| page.dirty = true);
     }
 
     /// Lets all pages be written again, in order, if they lie in more than `max` runs of consecutive blocks.

@@ -155,7 +155,10 @@ fn whoever_changes_a_shared_tree_copies_the_way_and_shares_the_rest() {
     }
     map.nodes.release(tree.root);
     assert_eq!(reachable(&map, &[copy.root]).len() as u64, map.nodes.table.used());
-    assert!(map.nodes.segments.unsure, "a shared block lost an entry, but perhaps not the last");
+    assert!(
+        map.nodes.segments.counts_may_be_high(),
+        "a shared block lost an entry, but perhaps not the last"
+    );
     assert_eq!(map.nodes.segments.get(0).live, 4);
 }
 
