@@ -1,6 +1,7 @@
 //! Checks of the whole project: `cargo xtask check`, `cargo xtask tidy`, `cargo xtask sim`, `cargo xtask load`.
 mod check;
 mod circles;
+mod documents;
 mod load;
 mod sim;
 mod tidy;

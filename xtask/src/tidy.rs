@@ -1,6 +1,6 @@
 //! The project's own rules about its text, as pure functions of files: what the compiler and clippy do not check.
 
-use crate::circles;
+use crate::{circles, documents};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ const FUNCTION_LINES_MAX: usize = 70;
 const HOST: &str = "crates/host/";
 
 /// The project's text files: path from the root, and text.
-type Files = BTreeMap<String, String>;
+pub(crate) type Files = BTreeMap<String, String>;
 
 /// Checks all files that git knows and prints what is wrong; `false` if anything is.
 pub(crate) fn command() -> bool {
@@ -57,6 +57,7 @@ fn check(files: &Files) -> Vec<String> {
         findings.extend(words(path, text));
     }
     findings.extend(circles::findings(files));
+    findings.extend(documents::findings(files));
     findings.extend(crates_without_readme(files));
     findings.extend(formats_without_description(files));
     findings.extend(files.get("Cargo.toml").into_iter().flat_map(|text| dependencies_without_reason(text)));
@@ -284,7 +285,8 @@ mod tests {
             ("Cargo.toml", "[workspace.dependencies]\nb = \"1\"\n"),
             ("crates/a/src/lib.rs", &(function(100) + "todo!()\n")),
             ("crates/a/src/format.rs", "#[repr(C)]\n"),
+            ("a.md", "[b](b.md)\n"),
         ]);
-        assert_eq!(check(&bad).len(), 6, "{:?}", check(&bad));
+        assert_eq!(check(&bad).len(), 7, "{:?}", check(&bad));
     }
 }
