@@ -15,11 +15,12 @@ use device::{BLOCK_BYTES, Random};
 use fs::{Caller, FsError, Ino, Kind};
 use host::{Account, Call};
 use serde::Serialize;
-use store::predict::Predicted;
+use store::decide::BLOCKS_PER_PAGE;
 use store::{Counters, Store, policy};
 
 use super::error::BenchError;
 use super::in_process::{Stack, wait, with_stack, write};
+use super::predict::Predicted;
 use super::program::run;
 use super::slow_device::remove_on_drop;
 use super::system::weir;
@@ -29,8 +30,6 @@ const PAGE_BYTES: u64 = BLOCK_BYTES as u64;
 const BUFFER_BYTES: u64 = 64 << 20;
 /// How far from a page that is written back its dirty neighbours go with it.
 const NEIGHBOURS: u64 = 64;
-/// What each dirty page reserves.
-const BLOCKS_RESERVED: u64 = 6;
 /// How long a write is tried again that finds the store full.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -318,7 +317,7 @@ fn fill(stack: &Stack, pages: u64) -> Result<(Ino, u64), FsError> {
     let file = wait(|done| stack.fs.make(caller, Ino::ROOT, b"file", Kind::File, 0o600, done))?.ino;
     let segments = store.space().total / store.segment_blocks();
     let dirty = stack.cache.settings().dirty_bytes_max / PAGE_BYTES;
-    let kept = BLOCKS_RESERVED * dirty + policy::low_mark(segments) * store.segment_blocks();
+    let kept = BLOCKS_PER_PAGE * dirty + policy::low_mark(segments) * store.segment_blocks();
     let page = vec![1; PAGE_BYTES as usize];
     for number in 0..pages {
         if store.writable_blocks() < kept {

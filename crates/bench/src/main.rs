@@ -14,6 +14,7 @@ mod modelled_device;
 mod nonblocking_writes;
 mod overview;
 mod placement;
+mod predict;
 mod program;
 mod replay_accuracy;
 mod replay_engine;
