@@ -22,6 +22,7 @@ use super::error::BenchError;
 use super::in_process::{Stack, wait, with_stack, write};
 use super::predict::Predicted;
 use super::program::run;
+use super::quantile::quantile;
 use super::slow_device::remove_on_drop;
 use super::system::weir;
 use super::undo;
@@ -216,16 +217,14 @@ fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Re
     let (before, stored) = (stack.store.counters(), stack.cache.status().counters.pages_stored);
     let filled_by = stored / before.batches.max(1);
     let (writes, begun) = (args.times * total, Instant::now());
-    let mut waits = write_all(stack, file, writes, load, pages)?;
+    let waits = write_all(stack, file, writes, load, pages)?;
     let seconds = begun.elapsed().as_secs_f64();
     let Cached { pages_stored, cleaned_while_parked: cleaned, .. } = stack.cache.status().counters;
     let pages_stored = (pages_stored - stored).max(1);
     let after = stack.store.counters();
     let of = |count: fn(&Counters) -> u64| (count(&after) - count(&before)) as f64 / pages_stored as f64;
     let batches = (after.batches - before.batches).max(1);
-    waits.nanos.sort_unstable();
-    let micros =
-        |quantile: f64| waits.nanos[(quantile * (waits.nanos.len() - 1) as f64) as usize] as f64 / 1000.0;
+    let micros = |share| quantile(&waits.micros, share);
     Ok(Row {
         load,
         asked_percent: percent,
@@ -247,7 +246,7 @@ fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Re
 /// What writes waited for.
 #[derive(Default)]
 struct Waits {
-    nanos: Vec<u64>,
+    micros: Vec<f64>,
     slowest: Wait,
     most_moved: Wait,
     refused: u64,
@@ -276,7 +275,7 @@ fn write_all(stack: &Stack, file: Ino, writes: u64, load: Load, pages: u64) -> R
             sleep(Duration::from_millis(1));
         };
         let took = asked.elapsed();
-        waits.nanos.push(took.as_nanos() as u64);
+        waits.micros.push(took.as_nanos() as f64 / 1000.0);
         let ms = took.as_secs_f64() * 1000.0;
         if ms > waits.slowest.ms {
             let wait = waited.unwrap_or_else(|| Wait::until_now(&watched, &before, asked));

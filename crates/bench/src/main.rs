@@ -16,6 +16,7 @@ mod overview;
 mod placement;
 mod predict;
 mod program;
+mod quantile;
 mod replay_accuracy;
 mod replay_engine;
 mod report;
