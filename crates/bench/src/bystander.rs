@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::error::BenchError;
 use super::in_process::{lay_out, wait, with_fs, write};
+use super::quantile::quantile;
 use super::workload::PAGE_BYTES;
 
 const FILE_PAGES: u64 = 2048;
@@ -110,24 +111,17 @@ fn row(
     })
 }
 
-/// How long each took, in nanoseconds; in ascending order once it is complete.
+/// How long each took, in microseconds.
 #[derive(Default)]
-struct Times(Vec<u64>);
+struct Times(Vec<f64>);
 
 impl Times {
     fn note_since(&mut self, begun: Instant) {
-        self.0.push(begun.elapsed().as_nanos() as u64);
+        self.0.push(begun.elapsed().as_nanos() as f64 / 1000.0);
     }
 
-    fn complete(mut self) -> Times {
-        self.0.sort_unstable();
-        self
-    }
-
-    /// In microseconds.
     fn quantile(&self, share: f64) -> f64 {
-        let last = self.0.len().saturating_sub(1);
-        self.0.get((last as f64 * share).round() as usize).map_or(f64::NAN, |&took| took as f64 / 1000.0)
+        quantile(&self.0, share)
     }
 }
 
@@ -141,7 +135,7 @@ fn stand_by(fs: &Arc<Fs>, file: Ino, measuring: &AtomicBool, over: &AtomicBool) 
             seen.note_since(begun);
         }
     }
-    Ok(seen.complete())
+    Ok(seen)
 }
 
 /// The others' work, and how long each piece of it takes.
@@ -171,7 +165,7 @@ fn keep_company(
         took.note_since(begun);
         measuring.store(false, Ordering::Release);
     }
-    Ok(took.complete())
+    Ok(took)
 }
 
 /// Makes a file of holes that are pages in memory.

@@ -15,12 +15,14 @@ use device::{BLOCK_BYTES, Random};
 use fs::{Caller, FsError, Ino, Kind};
 use host::{Account, Call};
 use serde::Serialize;
-use store::predict::Predicted;
+use store::decide::BLOCKS_PER_PAGE;
 use store::{Counters, Store, policy};
 
 use super::error::BenchError;
 use super::in_process::{Stack, wait, with_stack, write};
+use super::predict::Predicted;
 use super::program::run;
+use super::quantile::quantile;
 use super::slow_device::remove_on_drop;
 use super::system::weir;
 use super::undo;
@@ -29,8 +31,6 @@ const PAGE_BYTES: u64 = BLOCK_BYTES as u64;
 const BUFFER_BYTES: u64 = 64 << 20;
 /// How far from a page that is written back its dirty neighbours go with it.
 const NEIGHBOURS: u64 = 64;
-/// What each dirty page reserves.
-const BLOCKS_RESERVED: u64 = 6;
 /// How long a write is tried again that finds the store full.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -217,16 +217,14 @@ fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Re
     let (before, stored) = (stack.store.counters(), stack.cache.status().counters.pages_stored);
     let filled_by = stored / before.batches.max(1);
     let (writes, begun) = (args.times * total, Instant::now());
-    let mut waits = write_all(stack, file, writes, load, pages)?;
+    let waits = write_all(stack, file, writes, load, pages)?;
     let seconds = begun.elapsed().as_secs_f64();
     let Cached { pages_stored, cleaned_while_parked: cleaned, .. } = stack.cache.status().counters;
     let pages_stored = (pages_stored - stored).max(1);
     let after = stack.store.counters();
     let of = |count: fn(&Counters) -> u64| (count(&after) - count(&before)) as f64 / pages_stored as f64;
     let batches = (after.batches - before.batches).max(1);
-    waits.nanos.sort_unstable();
-    let micros =
-        |quantile: f64| waits.nanos[(quantile * (waits.nanos.len() - 1) as f64) as usize] as f64 / 1000.0;
+    let micros = |share| quantile(&waits.micros, share);
     Ok(Row {
         load,
         asked_percent: percent,
@@ -248,7 +246,7 @@ fn overwrite(args: &CleaningArgs, stack: &Stack, load: Load, percent: u64) -> Re
 /// What writes waited for.
 #[derive(Default)]
 struct Waits {
-    nanos: Vec<u64>,
+    micros: Vec<f64>,
     slowest: Wait,
     most_moved: Wait,
     refused: u64,
@@ -277,7 +275,7 @@ fn write_all(stack: &Stack, file: Ino, writes: u64, load: Load, pages: u64) -> R
             sleep(Duration::from_millis(1));
         };
         let took = asked.elapsed();
-        waits.nanos.push(took.as_nanos() as u64);
+        waits.micros.push(took.as_nanos() as f64 / 1000.0);
         let ms = took.as_secs_f64() * 1000.0;
         if ms > waits.slowest.ms {
             let wait = waited.unwrap_or_else(|| Wait::until_now(&watched, &before, asked));
@@ -318,7 +316,7 @@ fn fill(stack: &Stack, pages: u64) -> Result<(Ino, u64), FsError> {
     let file = wait(|done| stack.fs.make(caller, Ino::ROOT, b"file", Kind::File, 0o600, done))?.ino;
     let segments = store.space().total / store.segment_blocks();
     let dirty = stack.cache.settings().dirty_bytes_max / PAGE_BYTES;
-    let kept = BLOCKS_RESERVED * dirty + policy::low_mark(segments) * store.segment_blocks();
+    let kept = BLOCKS_PER_PAGE * dirty + policy::low_mark(segments) * store.segment_blocks();
     let page = vec![1; PAGE_BYTES as usize];
     for number in 0..pages {
         if store.writable_blocks() < kept {

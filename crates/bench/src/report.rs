@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::measure::Measured;
+use super::quantile::median;
 use super::slow_device::Model;
 use super::workload::Done;
 
@@ -95,18 +96,6 @@ pub(super) struct Report {
 pub(super) enum BySize {
     Yes,
     No,
-}
-
-/// The middle value, or the mean of the middle two. 0 for none.
-pub(super) fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    match sorted.len() {
-        0 => 0.0,
-        count if count % 2 == 1 => sorted[middle],
-        _ => (sorted[middle - 1] + sorted[middle]) / 2.0,
-    }
 }
 
 /// The report as text for people: a line for each load and system, or with `by_size` a table.
@@ -211,13 +200,6 @@ mod tests {
 
     fn run(writes_per_s: f64) -> Run {
         Run { writes: 10, seconds: 1.0, writes_per_s }
-    }
-
-    #[test]
-    fn the_median_is_the_middle() {
-        assert_eq!(median(&[]), 0.0);
-        assert_eq!(median(&[9.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(&[4.0, 1.0, 2.0, 9.0]), 3.0);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::error::BenchError;
 use super::in_process::{lay_out, wait, with_fs, write};
+use super::quantile::median;
 use super::workload::PAGE_BYTES;
 
 /// A thread's file: larger than any processor's second cache.
@@ -107,16 +108,10 @@ fn row(
         .collect::<Result<Vec<(f64, f64)>, FsError>>()?;
     Ok(Row {
         operation: name,
-        one_thread: median(rounds.iter().map(|round| round.0)),
-        several_threads: median(rounds.iter().map(|round| round.1)),
-        scaling: median(rounds.iter().map(|round| round.1 / round.0)),
+        one_thread: median(&rounds.iter().map(|round| round.0).collect::<Vec<_>>()),
+        several_threads: median(&rounds.iter().map(|round| round.1).collect::<Vec<_>>()),
+        scaling: median(&rounds.iter().map(|round| round.1 / round.0).collect::<Vec<_>>()),
     })
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 /// Operations per second of one thread for each of `files`, all at once.

@@ -5,37 +5,48 @@ use crate::format::blocks_for;
 use crate::root::Cursor;
 use crate::stretch::{self, Stretches};
 use crate::superblock::Geometry;
-use device::{BLOCK_BYTES, Block, Device, Page};
+use device::{BLOCK_BYTES, Block, Device, Lsn, ObjectId, Page, PageNo};
 use std::ops::Range;
 
 /// A chunk to write: which log entries go into it, and what it needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Piece {
-    pub(crate) entries: Range<usize>,
-    pub(crate) entry_blocks: u64,
+pub struct Piece {
+    /// The vector's entries in it.
+    pub entries: Range<usize>,
+    /// Blocks of log entries.
+    pub entry_blocks: u64,
     /// Blocks of copies of heads, where it begins a stretch.
-    pub(crate) copy_blocks: u64,
+    pub copy_blocks: u64,
     /// Blocks of pages.
-    pub(crate) page_blocks: u64,
+    pub page_blocks: u64,
     /// It starts the next segment, because the open one has no space for a log entry.
-    pub(crate) moves_on: bool,
+    pub moves_on: bool,
     /// Where the next chunk goes.
-    pub(crate) then: Place,
+    pub then: Place,
 }
 
 impl Piece {
-    pub(crate) fn blocks(&self) -> u64 {
+    /// Blocks that it takes.
+    pub fn blocks(&self) -> u64 {
         self.entry_blocks + self.copy_blocks + self.page_blocks
     }
 }
 
 /// Where a vector goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Place {
+pub struct Place {
     /// The next block in the open segment.
-    pub(crate) offset: u64,
+    pub offset: u64,
     /// Bytes that copies of the heads in this stretch take so far.
-    pub(crate) copy_bytes: usize,
+    pub copy_bytes: usize,
+}
+
+/// [`plan`] for a vector of so many writes of a page each.
+pub fn plan_writes(writes: usize, from: Place, segment_blocks: u64) -> Vec<Piece> {
+    // What an entry says does not matter for where it goes.
+    let (object, page, page_lsn) = (ObjectId { slot: 0, generation: 0 }, PageNo(0), Lsn(0));
+    let write = LogEntry::Write { object, page, page_lsn, place: Block(0), crc: 0 };
+    plan(&vec![write; writes], from, segment_blocks)
 }
 
 /// How a vector's log entries are cut into chunks, from a place in the open segment on. No chunk lies in two stretches. The rest
@@ -169,7 +180,6 @@ pub(crate) fn to_pages(bytes: &[u8]) -> Vec<Page> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use device::{Lsn, ObjectId, PageNo};
 
     fn writes(count: usize) -> Vec<LogEntry> {
         let object = ObjectId { slot: 1, generation: 1 };

@@ -24,7 +24,6 @@ mod pace;
 #[cfg(feature = "planted-bugs")]
 mod plant;
 pub mod policy;
-pub mod predict;
 mod progress;
 mod recover;
 mod root;
@@ -41,6 +40,13 @@ mod usage;
 mod volume;
 mod volume_changes;
 mod writer;
+
+/// More of what the store decides, pure as [`policy`]: a prediction of what it costs decides with the same.
+pub mod decide {
+    pub use crate::chunk::{Piece, Place, plan_writes};
+    pub use crate::pace::{Pace, Round};
+    pub use crate::space::BLOCKS_PER_PAGE;
+}
 
 #[cfg(feature = "planted-bugs")]
 pub use bug::{PlantedBug, plant};

@@ -11,7 +11,7 @@ use crate::policy::low_mark;
 
 /// What a round has to do, and what it has been asked for until now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Pace {
+pub struct Pace {
     segment_blocks: u64,
     work: u64,
     gain: u64,
@@ -24,22 +24,24 @@ pub(crate) struct Pace {
 
 /// What a pace is worked out from.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Round {
-    pub(crate) segment_blocks: u64,
+pub struct Round {
+    /// Blocks of a segment.
+    pub segment_blocks: u64,
     /// Segments to empty.
-    pub(crate) victims: u64,
+    pub victims: u64,
     /// Live blocks in them.
-    pub(crate) live: u64,
+    pub live: u64,
     /// Nodes to visit first.
-    pub(crate) nodes: u64,
+    pub nodes: u64,
     /// Segments of the store.
-    pub(crate) segments: u64,
+    pub segments: u64,
     /// Free segments that are missing where cleaning starts.
-    pub(crate) missing: u64,
+    pub missing: u64,
 }
 
 impl Pace {
-    pub(crate) fn new(round: &Round) -> Pace {
+    /// For a round that begins.
+    pub fn new(round: &Round) -> Pace {
         let low = low_mark(round.segments);
         let gain = (round.victims * round.segment_blocks).saturating_sub(round.live);
         Pace {
@@ -54,14 +56,14 @@ impl Pace {
     }
 
     /// So many blocks were written to the log, while so much of the work is left.
-    pub(crate) fn wrote(&mut self, blocks: u64, left: u64) {
+    pub fn wrote(&mut self, blocks: u64, left: u64) {
         let limit = self.done(left) + self.payment().max(self.price());
         let asked = self.asked + blocks * self.work * self.urgency;
         self.asked = asked.min(limit * self.gain * self.low);
     }
 
     /// Whether a step of the round is due, while so much work is left: without any, the one that ends it.
-    pub(crate) fn is_due(&self, left: u64) -> bool {
+    pub fn is_due(&self, left: u64) -> bool {
         left == 0 || self.debt(left) > 0
     }
 
@@ -72,7 +74,7 @@ impl Pace {
 
     /// Pages that may be written together, so that what is owed for them and their log entries is one payment; or one, where that
     /// is more.
-    pub(crate) fn together(&self) -> u64 {
+    pub fn together(&self) -> u64 {
         let blocks = self.payment() * self.gain * self.low / (self.work * self.urgency).max(1);
         blocks.saturating_sub(1).max(1)
     }

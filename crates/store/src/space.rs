@@ -48,7 +48,7 @@ const NODES_PER_CHANGE: u64 = 6;
 const SHARED_PER_CHANGE: u64 = 3;
 /// Blocks that one page being written back may cost until the next checkpoint but one, beside the node table's pages, where there are
 /// no clones: itself, a log entry of its own, its nodes.
-pub(crate) const BLOCKS_PER_PAGE: u64 = 2 + NODES_PER_PAGE;
+pub const BLOCKS_PER_PAGE: u64 = 2 + NODES_PER_PAGE;
 
 /// What is reserved for pages that will be written back, and how fast the round of cleaning under way goes. Owned by the map, under its
 /// lock. Gone after a crash: the caller reserves anew.

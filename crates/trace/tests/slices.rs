@@ -3,6 +3,7 @@
 //!
 //! Slices are drawn from the recorded programs, by seed; `WEIR_SLICES=FIRST,COUNT,LINES` runs others, of so many lines at most.
 
+use device::Random;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::ops::Range;
@@ -40,48 +41,33 @@ fn lines(file: &str) -> Vec<Line> {
     text.split(b'\n').collect::<Result<_, _>>().expect("the trace can be read")
 }
 
-/// SplitMix64: a seed is the same slice on every machine.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit.max(1) as u64) as usize
-    }
-
-    fn one_in(&mut self, count: usize) -> bool {
-        self.below(count) == 0
-    }
+/// An index of a list of that length; 0 of an empty one.
+fn below(random: &mut Random, limit: usize) -> usize {
+    random.index(limit.max(1))
 }
 
 /// Lines in a row, and what may become of them on their way.
 fn slice(traces: &[Vec<Line>], most: usize, random: &mut Random) -> Vec<Line> {
-    let all = &traces[random.below(traces.len())];
-    let count = 1 + random.below(most);
-    let first = random.below(all.len().saturating_sub(count));
+    let all = &traces[below(random, traces.len())];
+    let count = 1 + below(random, most);
+    let first = below(random, all.len().saturating_sub(count));
     let mut slice = all[first..all.len().min(first + count)].to_vec();
-    if random.one_in(3) {
-        let kept = 1 + random.below(4);
-        slice.retain(|_| random.below(5) < kept);
+    if random.once_in(3) {
+        let kept = 1 + below(random, 4);
+        slice.retain(|_| below(random, 5) < kept);
     }
-    if random.one_in(4) {
-        let other = &traces[random.below(traces.len())];
-        let at = random.below(other.len());
+    if random.once_in(4) {
+        let other = &traces[below(random, traces.len())];
+        let at = below(random, other.len());
         slice.extend_from_slice(&other[at..other.len().min(at + 50)]);
     }
-    if random.one_in(3) {
-        let few = 1 + random.below(4);
+    if random.once_in(3) {
+        let few = 1 + below(random, 4);
         slice.iter_mut().for_each(|line| another_task(line, few, random));
     }
-    let rounds = if random.one_in(2) { random.below(slice.len()) } else { 0 };
+    let rounds = if random.once_in(2) { below(random, slice.len()) } else { 0 };
     for _ in 0..rounds {
-        let at = random.below(slice.len());
+        let at = below(random, slice.len());
         spoil(&mut slice, at, random);
     }
     slice
@@ -91,30 +77,30 @@ fn slice(traces: &[Vec<Line>], most: usize, random: &mut Random) -> Vec<Line> {
 fn another_task(line: &mut Line, few: usize, random: &mut Random) {
     let digits = line.iter().take_while(|byte| byte.is_ascii_digit()).count();
     if digits > 0 && line.get(digits) == Some(&b' ') {
-        line.splice(..digits, random.below(few).to_string().into_bytes());
+        line.splice(..digits, below(random, few).to_string().into_bytes());
     }
 }
 
 /// Makes one line another one.
 fn spoil(slice: &mut Vec<Line>, at: usize, random: &mut Random) {
     let length = slice[at].len();
-    match random.below(6) {
-        0 => slice[at].truncate(random.below(length)),
+    match below(random, 6) {
+        0 => slice[at].truncate(below(random, length)),
         1 => {
-            let other = random.below(slice.len());
+            let other = below(random, slice.len());
             slice.swap(at, other);
         }
         2 => {
             let again = slice[at].clone();
-            slice.insert(random.below(slice.len()), again);
+            slice.insert(below(random, slice.len()), again);
         }
-        3 => number(&mut slice[at], EXTREMES[random.below(EXTREMES.len())], random),
-        4 if length > 0 => slice[at][random.below(length)] = random.next() as u8,
+        3 => number(&mut slice[at], EXTREMES[below(random, EXTREMES.len())], random),
+        4 if length > 0 => slice[at][below(random, length)] = random.next_u64() as u8,
         _ => {
             // The descriptor, task, address or size of another line.
-            let other = random.below(slice.len());
+            let other = below(random, slice.len());
             let found = numbers(&slice[other]);
-            if let Some(range) = found.get(random.below(found.len())) {
+            if let Some(range) = found.get(below(random, found.len())) {
                 let text = String::from_utf8_lossy(&slice[other][range.clone()]).into_owned();
                 number(&mut slice[at], &text, random);
             }
@@ -125,7 +111,7 @@ fn spoil(slice: &mut Vec<Line>, at: usize, random: &mut Random) {
 /// Puts another number in the place of one.
 fn number(line: &mut Line, text: &str, random: &mut Random) {
     let found = numbers(line);
-    if let Some(range) = found.get(random.below(found.len())) {
+    if let Some(range) = found.get(below(random, found.len())) {
         line.splice(range.clone(), text.bytes());
     }
 }
@@ -176,7 +162,7 @@ fn assert_in_order(benchmark: &Benchmark) {
 fn a_thread_keeps_the_order_of_its_calls_whatever_contradicts_them() {
     let traces = TRACES.map(lines);
     for seed in [1_000_591, 1_008_748] {
-        let text = slice(&traces, 100, &mut Random(seed)).join(&b'\n');
+        let text = slice(&traces, 100, &mut Random::new(seed)).join(&b'\n');
         assert_in_order(&compile(&text).expect("it compiles"));
     }
 }
@@ -187,7 +173,7 @@ fn no_slice_of_a_trace_panics() {
     let (mut compiled, mut refused) = (0, 0);
     let (seeds, most) = chosen();
     for seed in seeds {
-        let text = slice(&traces, most, &mut Random(seed)).join(&b'\n');
+        let text = slice(&traces, most, &mut Random::new(seed)).join(&b'\n');
         let found = catch_unwind(AssertUnwindSafe(|| compile(&text)));
         let Ok(found) = found else {
             let kept = std::env::temp_dir().join(format!("weir-slice-{seed}.strace"));

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::super::report::median;
+use super::super::quantile::{median, quantile};
 use super::machine::Others;
 use super::operations::{Row, Summary};
 
@@ -18,17 +18,9 @@ pub(super) struct Spread {
 
 impl Spread {
     pub(super) fn of(values: &[f64]) -> Spread {
-        let (first_quartile, third_quartile) = (quartile(values, 1), quartile(values, 3));
+        let (first_quartile, third_quartile) = (quantile(values, 0.25), quantile(values, 0.75));
         Spread { median: median(values), first_quartile, third_quartile }
     }
-}
-
-/// The value below which `quarters` of four parts of the values lie. 0 for none.
-fn quartile(values: &[f64], quarters: usize) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let at = sorted.len() * quarters / 4;
-    sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or(0.0)
 }
 
 /// What a figure has to be.
@@ -254,7 +246,7 @@ mod tests {
     #[test]
     fn the_quartiles_hold_the_middle_half() {
         let of = Spread::of(&[8.0, 1.0, 7.0, 2.0, 6.0, 3.0, 5.0, 4.0]);
-        assert_eq!(of, Spread { median: 4.5, first_quartile: 3.0, third_quartile: 7.0 });
+        assert_eq!(of, Spread { median: 4.5, first_quartile: 2.75, third_quartile: 6.25 });
         let one = Spread::of(&[3.0]);
         assert_eq!(one, Spread { median: 3.0, first_quartile: 3.0, third_quartile: 3.0 });
     }

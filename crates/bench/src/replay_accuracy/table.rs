@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::super::quantile::quantile;
 use super::plan::{Experiment, Kind, MODE, Speed, VARIANTS, Variant};
 use super::results::{Outcome, Replayed};
 
@@ -176,10 +177,7 @@ fn mean(figures: &[f64]) -> Option<f64> {
 }
 
 fn median(figures: &[f64]) -> Option<f64> {
-    let mut sorted = figures.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let (low, high) = (sorted.get(sorted.len().checked_sub(1)? / 2)?, sorted.get(sorted.len() / 2)?);
-    Some((low + high) / 2.0)
+    (!figures.is_empty()).then(|| quantile(figures, 0.5))
 }
 
 /// For people: errors in per cent, replays that took too long with a plus.

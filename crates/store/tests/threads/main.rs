@@ -40,7 +40,6 @@ mod shipped {
     #[cfg(feature = "planted-bugs")]
     pub(crate) mod plant;
     pub(crate) mod policy;
-    pub(crate) mod predict;
     pub(crate) mod progress;
     pub(crate) mod recover;
     pub(crate) mod root;

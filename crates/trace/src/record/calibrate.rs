@@ -5,6 +5,7 @@ use super::strace;
 use crate::error::TraceError;
 use crate::event::What;
 use crate::parse::{Source, Strace};
+use crate::report::Latency;
 use crate::tracer::TracerCost;
 use std::fs::File;
 use std::io::{BufReader, Write};
@@ -71,6 +72,5 @@ fn median_pause(path: &Path) -> Result<u64, TraceError> {
         }
         last = moves.then_some(event.end);
     }
-    pauses.sort_unstable();
-    Ok(pauses.get(pauses.len() / 2).copied().unwrap_or(0))
+    Ok(Latency::of(pauses).p50_ns)
 }

@@ -23,7 +23,7 @@ pub struct Latency {
 
 impl Latency {
     /// Of these times.
-    pub(super) fn of(mut times: Vec<u64>) -> Latency {
+    pub(crate) fn of(mut times: Vec<u64>) -> Latency {
         times.sort_unstable();
         let at = |per_mille: usize| {
             // The smallest time that at least so many do not exceed.

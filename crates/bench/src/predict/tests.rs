@@ -1,10 +1,9 @@
 //! A store that is overwritten for ten times its size: it goes on, and costs what its policy predicts.
-mod common;
 
-use common::*;
-use device::{Lsn, ObjectId, PageNo, Random};
-use sim::Power;
-use store::predict::{Predicted, Written};
+use super::{Predicted, Written};
+use device::{BLOCK_BYTES, Incarnation, Lsn, ObjectId, Page, PageNo, Random, SharedPage, StoreId};
+use sim::{Power, SimDisk};
+use std::sync::Arc;
 use store::{Change, Cleaning, Layout, Store};
 
 const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
@@ -45,6 +44,23 @@ fn vector(all: &mut impl Iterator<Item = u64>, together: u64) -> Option<Vec<u64>
     (!vector.is_empty()).then_some(vector)
 }
 
+/// A new store on a new disk.
+fn new_store(blocks: u64, segment_blocks: u64) -> Store {
+    let disk = SimDisk::new("disk", blocks, &Power::new(), 1);
+    let layout = Layout { id: StoreId([0x5a; 16]), segment_blocks: Some(segment_blocks as u32) };
+    Store::format(&*disk, &layout).expect("large enough");
+    let store = Store::open(disk).expect("a new store opens");
+    store.begin(Incarnation(store.incarnation().0 + 1)).expect("a new store begins");
+    store
+}
+
+/// A page full of a stamp.
+fn page(stamp: u64) -> SharedPage {
+    let mut page = Page([0; BLOCK_BYTES]);
+    page.0.chunks_exact_mut(8).for_each(|bytes| bytes.copy_from_slice(&stamp.to_le_bytes()));
+    Arc::new(Box::new(page))
+}
+
 fn predicted(load: Load, pages: u64, times: u64) -> Written {
     let mut store = Predicted::new(SEGMENTS, SEGMENT_BLOCKS, pages);
     let mut filled = None;
@@ -65,10 +81,7 @@ fn predicted(load: Load, pages: u64, times: u64) -> Written {
 /// Blocks that a real store wrote for as many pages: moved, and all of them.
 fn observed(load: Load, pages: u64, times: u64) -> Observed {
     let blocks = 4 + u64::from(SEGMENTS) * SEGMENT_BLOCKS;
-    let disk = disk(blocks, &Power::new(), 1);
-    let layout = Layout { id: ID, segment_blocks: Some(SEGMENT_BLOCKS as u32) };
-    Store::format(&*disk, &layout).expect("large enough");
-    let store = mount(&disk).expect("a new store opens");
+    let store = new_store(blocks, SEGMENT_BLOCKS);
     let mut filled = None;
     let (mut page_lsn, mut content) = (0, vec![0; pages as usize]);
     let mut all = pages_of(load, pages, times);
@@ -96,7 +109,9 @@ fn observed(load: Load, pages: u64, times: u64) -> Observed {
         }
     }
     let (after, filled) = (store.counters(), filled.expect("all pages at least"));
-    assert_eq!(findings(&store), []);
+    let mut findings = Vec::new();
+    store.check(&mut |finding| findings.push(finding));
+    assert_eq!(findings, []);
     for (number, &stamp) in content.iter().enumerate() {
         let page_lsn = store.page_lsn(FILE, PageNo(number as u64)).expect("readable");
         assert_eq!(page_lsn, Some(Lsn(stamp)), "page {number}");
@@ -153,10 +168,7 @@ fn compare(load: Load, percent: u64, times: u64) {
 fn the_log_is_as_long_as_predicted_with_its_entries_and_copies_of_heads() {
     // Segments of a MiB have copies.
     for (segments, segment_blocks) in [(256, 32), (64, 256)] {
-        let disk = disk(4 + segments * segment_blocks, &Power::new(), 1);
-        let layout = Layout { id: ID, segment_blocks: Some(segment_blocks as u32) };
-        Store::format(&*disk, &layout).expect("large enough");
-        let store = mount(&disk).expect("a new store opens");
+        let store = new_store(4 + segments * segment_blocks, segment_blocks);
         let before = store.counters().blocks_written;
         let mut predicted = Predicted::new(segments as u32, segment_blocks, 600);
         for (page_lsn, count) in

@@ -3,14 +3,13 @@
 //! It decides with the store's own `policy`, lays chunks out as its log does, and knows nothing of how the store does what was
 //! decided. So where both agree, the store moves what its policy says and no more.
 
-use crate::chunk::{Piece, Place, plan};
-use crate::entry::LogEntry;
-use crate::pace::{self, Pace};
-use crate::policy::{self, Budget, Candidate, Class, NodeUse};
-use crate::space::BLOCKS_PER_PAGE;
-use device::{Block, Lsn, ObjectId, PageNo};
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Sub;
+use store::decide::{self, BLOCKS_PER_PAGE, Pace, Piece, Place, plan_writes};
+use store::policy::{self, Budget, Candidate, Class, NodeUse};
 
 const LEAF_PAGES: u64 = 128;
 const TABLE_NODES: u64 = 128;
@@ -62,20 +61,20 @@ impl Unit {
 
 /// Blocks written, by what they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Written {
+pub(crate) struct Written {
     /// Pages that the caller wrote.
-    pub user: u64,
+    pub(crate) user: u64,
     /// Log entries of these, and copies of heads.
-    pub entries: u64,
+    pub(crate) entries: u64,
     /// Pages that the cleaner moved.
-    pub moved: u64,
+    pub(crate) moved: u64,
     /// Nodes, tables and roots.
-    pub nodes: u64,
+    pub(crate) nodes: u64,
 }
 
 impl Written {
     /// All of them.
-    pub fn all(&self) -> u64 {
+    pub(crate) fn all(&self) -> u64 {
         self.user + self.entries + self.moved + self.nodes
     }
 }
@@ -112,7 +111,7 @@ struct OpenLog {
 }
 
 /// A store of one object of `pages` pages.
-pub struct Predicted {
+pub(crate) struct Predicted {
     segment_blocks: u64,
     segments: Vec<Segment>,
     free: VecDeque<u32>,
@@ -132,7 +131,7 @@ pub struct Predicted {
 
 impl Predicted {
     /// An empty one.
-    pub fn new(segments: u32, segment_blocks: u64, pages: u64) -> Predicted {
+    pub(crate) fn new(segments: u32, segment_blocks: u64, pages: u64) -> Predicted {
         let leaves = pages.div_ceil(LEAF_PAGES);
         let tables = (leaves + NODES_ABOVE_LEAVES as u64).div_ceil(TABLE_NODES);
         let stream = (64 + 16 * tables + 8 * u64::from(segments) + 32).div_ceil(4096);
@@ -186,9 +185,8 @@ impl Predicted {
     }
 
     /// A vector of writes.
-    pub fn write(&mut self, pages: &[u64]) {
-        let entries: Vec<LogEntry> = pages.iter().map(|&page| log_entry(page)).collect();
-        let pieces = plan(&entries, self.log.place, self.segment_blocks);
+    pub(crate) fn write(&mut self, pages: &[u64]) {
+        let pieces = plan_writes(pages.len(), self.log.place, self.segment_blocks);
         let blocks = pieces.iter().map(Piece::blocks).sum();
         self.pay_for(blocks);
         self.log_blocks += blocks;
@@ -237,17 +235,17 @@ impl Predicted {
     }
 
     /// What it wrote until now.
-    pub fn written(&self) -> Written {
+    pub(crate) fn written(&self) -> Written {
         self.written
     }
 
     /// Space for so many pages is reserved from now on.
-    pub fn reserve(&mut self, pages: u64) {
+    pub(crate) fn reserve(&mut self, pages: u64) {
         self.reserved = (pages * BLOCKS_PER_PAGE).div_ceil(self.segment_blocks);
     }
 
     /// Cleans as much as is owed for what was written.
-    pub fn keep_up(&mut self) {
+    pub(crate) fn keep_up(&mut self) {
         loop {
             match self.round.take() {
                 Some(round) if !round.pace.is_due(self.left(&round)) => {
@@ -266,13 +264,13 @@ impl Predicted {
         }
     }
 
-    /// Pages that are written back together at most, as in [`pages_together`](crate::Store::pages_together).
-    pub fn together(&self) -> u64 {
+    /// Pages that are written back together at most, as in [`pages_together`](store::Store::pages_together).
+    pub(crate) fn together(&self) -> u64 {
         self.round.as_ref().map_or(u64::MAX, |round| round.pace.together())
     }
 
     /// Blocks written to the log since the last checkpoint.
-    pub fn blocks_since_checkpoint(&self) -> u64 {
+    pub(crate) fn blocks_since_checkpoint(&self) -> u64 {
         self.log_blocks
     }
 
@@ -301,7 +299,7 @@ impl Predicted {
     }
 
     /// What a checkpoint writes, and frees.
-    pub fn checkpoint(&mut self) {
+    pub(crate) fn checkpoint(&mut self) {
         (self.generation, self.log_blocks) = (self.generation + 1, 0);
         let mut tables = BTreeSet::new();
         self.compact_nodes(&mut tables);
@@ -374,7 +372,7 @@ impl Predicted {
             return false;
         }
         let nodes = (self.places[1].len() + NODES_ABOVE_LEAVES) as u64;
-        let pace = Pace::new(&pace::Round {
+        let pace = Pace::new(&decide::Round {
             segment_blocks: self.segment_blocks,
             victims: victims.len() as u64,
             live: victims.iter().map(|&victim| self.segments[victim as usize].live).sum(),
@@ -452,12 +450,6 @@ impl Predicted {
         self.dirty.insert(page / LEAF_PAGES);
         self.written.moved += 1;
     }
-}
-
-/// That a page was written: what it says does not matter here.
-fn log_entry(page: u64) -> LogEntry {
-    let object = ObjectId { slot: 0, generation: 0 };
-    LogEntry::Write { object, page: PageNo(page), page_lsn: Lsn(0), place: Block(0), crc: 0 }
 }
 
 fn empty() -> Segment {
