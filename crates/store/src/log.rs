@@ -14,6 +14,9 @@ use crate::stretch::{ChunkIndex, Stretches};
 use crate::volume::VolumeId;
 use device::{Block, Page};
 
+/// Blocks that are read and written together where recovery's last batch is written again: a MiB.
+const RUN_BLOCKS: usize = 256;
+
 /// The log's end. Owned by the writer, under its lock. After a crash: from the newest root and the log after it.
 pub(crate) struct Log {
     cursor: Cursor,
@@ -83,11 +86,10 @@ impl Log {
     /// Writes again what recovery has read and what is not known to be durable: a flush that failed before may have dropped it from
     /// a cache that still gives it to readers. The caller flushes.
     pub(crate) fn write_readable_again(&self, medium: &Medium) -> Result<(), StoreError> {
-        for at in self.readable.iter().flat_map(|&(at, count)| (0..count).map(move |index| at.plus(index))) {
-            let mut page = device::pages(1);
-            // What cannot be read, as a head of which there is a copy, is in no cache.
-            if read_patiently(medium.device(), at, &mut page) {
-                medium.write(at, &page)?;
+        for &(start, count) in &self.readable {
+            for first in (0..count).step_by(RUN_BLOCKS) {
+                let run = (first..count.min(first + RUN_BLOCKS as u64)).map(|index| start.plus(index));
+                write_again(medium, &run.collect::<Vec<_>>())?;
             }
         }
         Ok(())
@@ -198,6 +200,22 @@ impl Log {
         self.cursor.offset += pages.len() as u64;
         medium.write(at, &pages)
     }
+}
+
+/// Reads consecutive blocks and writes them where they are. Where they cannot be read together, each by itself.
+fn write_again(medium: &Medium, run: &[Block]) -> Result<(), StoreError> {
+    let mut pages = device::pages(run.len());
+    if medium.device().read(run[0], &mut pages).is_ok() {
+        return medium.write(run[0], &pages);
+    }
+    for &at in run {
+        let mut page = device::pages(1);
+        // What cannot be read, as a head of which there is a copy, is in no cache.
+        if read_patiently(medium.device(), at, &mut page) {
+            medium.write(at, &page)?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(not(feature = "planted-bugs"))]
