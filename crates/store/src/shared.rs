@@ -30,7 +30,7 @@ pub enum Found {
     },
 }
 
-/// One page wanted from [`Store::read`].
+/// One page wanted from [`Store::read`](crate::Store::read).
 #[derive(Debug)]
 pub struct Want {
     /// The object.
@@ -48,7 +48,7 @@ impl Want {
     }
 }
 
-/// What is found of a page: its bytes and its page_lsn, or `None` for a hole.
+/// What is found of a page: its bytes and its page LSN, or `None` for a hole.
 pub type FoundPage<'a> = Result<Option<(&'a Page, Lsn)>, StoreError>;
 
 /// A want whose page is known, and its segment pinned.
@@ -121,7 +121,7 @@ impl Shared {
         })
     }
 
-    /// As [`read`](Store::read), from any volume; what a volume does not have, or one that does not exist, is holes.
+    /// See [`Store::read_from`](crate::Store::read_from).
     pub(crate) fn read_from(&self, volume: VolumeId, wants: &mut [Want]) {
         let mut placed = self.lookup(volume, wants);
         placed.sort_by_key(|placed| placed.entry.place);
@@ -230,7 +230,7 @@ impl Shared {
         placed
     }
 
-    /// As [`page_lsn`](Store::page_lsn), in any volume.
+    /// See [`Store::page_lsn_in`](crate::Store::page_lsn_in).
     pub(crate) fn page_lsn_in(
         &self,
         volume: VolumeId,
@@ -241,7 +241,7 @@ impl Shared {
         Ok(entry.map(|entry| entry.page_lsn))
     }
 
-    /// The page_lsn of each of many pages, with many reads of map nodes in flight.
+    /// See [`Store::page_lsns_in`](crate::Store::page_lsns_in).
     pub(crate) fn page_lsns_in(
         &self,
         volume: VolumeId,
@@ -338,8 +338,7 @@ impl Shared {
         intact.flatten().ok_or_else(|| self.medium.corrupt(entry.place, what(), entry.crc, found))
     }
 
-    /// Reads many pages in the order in which they lie on the device, with few reads, and hands each to `take` by its
-    /// number. Like [`read_from`](Store::read_from), for whoever reads much and keeps the bytes in a place of his own.
+    /// See [`Store::read_all`](crate::Store::read_all).
     pub(crate) fn read_all(
         &self,
         volume: VolumeId,

@@ -64,7 +64,7 @@ pub struct VolumeInfo {
 /// Pages of an object that the store holds, from some page on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// The pages, in order, each with its page_lsn: the highest LSN that its bytes contain.
+    /// The pages, in order, each with its page LSN: the highest one whose change its bytes contain.
     pub pages: Vec<(PageNo, Lsn)>,
     /// The first page that was not looked at: nothing below it was left out.
     pub until: PageNo,
