@@ -1,14 +1,12 @@
 //! Free space before acknowledgement: an operation takes its reservation when it enters, holding no lock, or waits here.
 
-use crate::cache::{Completion, Core, Task};
-use crate::commit::Completions;
+use crate::change::Cost;
 use crate::error::CacheError;
-use crate::settings::Cost;
-use crate::state::State;
-use buffer::BufferError;
+use crate::shared::{Shared, State};
+use crate::task::{Completion, Completions, Task};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use store::StoreError;
+use store::{Store, StoreError};
 
 /// Appended and not yet handed to the device; past it writers wait for the committer, so that memory stays bounded
 /// however slow the buffer's device is. A second's worth of a slow disk.
@@ -21,9 +19,9 @@ pub(crate) struct AdmissionQueue {
     /// Bytes of the buffer that reservations hold.
     reserved_bytes: u64,
     /// An operation waits for space in the store, or pages found none: it is worth cleaning for.
-    pub(crate) wants_space: bool,
+    wants_space: bool,
     /// Nothing could be freed at the last attempt, and nothing has changed since.
-    pub(crate) exhausted: bool,
+    exhausted: bool,
 }
 
 struct Parked {
@@ -41,26 +39,47 @@ enum Verdict {
 
 /// Permission to apply one transaction within its cost. Dropping it gives back what was not used.
 pub struct Reservation {
-    core: Arc<Core>,
+    shared: Arc<Shared>,
     /// The store's reservations, in pages, that no dirty page has taken over.
-    pub(crate) pages: u64,
+    pages: u64,
     /// It is for something that gives space back.
-    pub(crate) frees: bool,
+    frees: bool,
     buffer_bytes: u64,
 }
 
 impl Reservation {
+    /// Whether it is for something that gives space back.
+    pub(crate) fn frees(&self) -> bool {
+        self.frees
+    }
+
+    /// Makes it enough for a change of so many pages.
+    pub(crate) fn grow_to(&mut self, pages: u64, state: &mut State) -> Result<(), StoreError> {
+        if pages > self.pages {
+            state.admission.reserve(self.shared.store(), pages - self.pages, self.frees)?;
+            self.pages = pages;
+        }
+        Ok(())
+    }
+
+    /// A page that was clean takes over a part of it.
+    pub(crate) fn take_page(&mut self) {
+        self.pages -= 1;
+    }
+
     /// Gives back what was not used, under the lock. Dropping it does nothing more then. True if the committer must be
     /// woken, to let in those that wait.
     pub(crate) fn settle(&mut self, state: &mut State) -> bool {
         let pages = std::mem::take(&mut self.pages);
         if pages > 0 {
-            self.core.store.release(pages);
+            self.shared.store().release(pages);
         }
         state.admission.reserved_bytes -= std::mem::take(&mut self.buffer_bytes);
         // What was given back may be all that an operation waits for.
         let awaited = state.admission.is_waiting();
-        state.syncs.commit_wanted |= awaited;
+        if awaited {
+            state.syncs.ask_for_commit();
+        }
         awaited
     }
 }
@@ -70,10 +89,10 @@ impl Drop for Reservation {
         if self.pages == 0 && self.buffer_bytes == 0 {
             return;
         }
-        let core = self.core.clone();
-        let awaited = self.settle(&mut core.state());
+        let shared = self.shared.clone();
+        let awaited = self.settle(&mut shared.state());
         if awaited {
-            core.wake(Task::Commit);
+            shared.wake(Task::Commit);
         }
     }
 }
@@ -93,12 +112,61 @@ impl AdmissionQueue {
     pub(crate) fn reserved_bytes(&self) -> u64 {
         self.reserved_bytes
     }
+
+    /// Whether it is worth cleaning for an operation that waits, or for pages that found no space.
+    pub(crate) fn wants_space(&self) -> bool {
+        self.wants_space
+    }
+
+    /// Pages found no space, and the last attempt to make some was not in vain, or there was none; false if it was.
+    pub(crate) fn ask_for_space(&mut self) -> bool {
+        self.wants_space |= !self.exhausted;
+        !self.exhausted
+    }
+
+    /// An attempt to make space is over.
+    pub(crate) fn attempt_ended(&mut self, was_in_vain: bool) {
+        self.wants_space = false;
+        self.exhausted = was_in_vain;
+    }
+
+    /// Nobody needs the space any more that an attempt to make some is for.
+    pub(crate) fn needs_no_space(&mut self) {
+        self.wants_space = false;
+    }
+
+    /// There may be space by now: worth another attempt for the next operation that finds none.
+    pub(crate) fn may_have_space(&mut self) {
+        self.exhausted = false;
+    }
+
+    /// Free space in the store for so many pages. What gives space back gets it in any case: the store keeps a reserve for that, and
+    /// lets no other operation reserve anything before there is space for these pages.
+    fn reserve(&mut self, store: &Store, pages: u64, frees: bool) -> Result<(), StoreError> {
+        match store.reserve(pages) {
+            Err(error) if error.is_full() && frees => {
+                store.reserve_unchecked(pages);
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
 }
 
-impl Core {
+/// Lets operations in.
+#[derive(Clone)]
+pub(crate) struct Admission {
+    shared: Arc<Shared>,
+}
+
+impl Admission {
+    pub(crate) fn new(shared: Arc<Shared>) -> Admission {
+        Admission { shared }
+    }
+
     /// A reservation if there is space at once and no operation waits, `None` if one has to wait.
-    pub(crate) fn admit_at_once(self: &Arc<Core>, cost: Cost) -> Result<Option<Reservation>, CacheError> {
-        let mut state = self.state();
+    pub(crate) fn admit_at_once(&self, cost: Cost) -> Result<Option<Reservation>, CacheError> {
+        let mut state = self.shared.state();
         if state.admission.is_waiting() && !cost.frees {
             return Ok(None);
         }
@@ -109,21 +177,21 @@ impl Core {
         }
     }
 
-    pub(crate) fn admit(self: &Arc<Core>, cost: Cost, then: Completion<Reservation>) {
-        let mut state = self.state();
+    pub(crate) fn admit(&self, cost: Cost, then: Completion<Reservation>) {
+        let mut state = self.shared.state();
         let queued = state.admission.is_waiting() && !cost.frees;
         let verdict = if queued { Verdict::Wait } else { self.verdict(&mut state, cost) };
         match verdict {
             Verdict::Wait => {
                 state.counters.admissions_parked += 1;
                 // What was released, but not yet durably, may be all that is missing.
-                state.syncs.commit_wanted = true;
-                let cleaned = self.store.counters().pages_cleaned;
+                state.syncs.ask_for_commit();
+                let cleaned = self.shared.store().counters().pages_cleaned;
                 state.admission.waiting.push_back(Parked { cost, then, cleaned });
                 drop(state);
-                self.wake(Task::Commit);
-                self.wake(Task::WriteBack);
-                self.wake(Task::Checkpoint);
+                self.shared.wake(Task::Commit);
+                self.shared.wake(Task::WriteBack);
+                self.shared.wake(Task::Checkpoint);
             }
             Verdict::Go(reservation) => {
                 drop(state);
@@ -137,7 +205,7 @@ impl Core {
     }
 
     /// Lets in operations that wait, as far as there is space for them.
-    pub(crate) fn admit_waiting(self: &Arc<Core>, state: &mut State, completions: &mut Completions) {
+    pub(crate) fn admit_waiting(&self, state: &mut State, completions: &mut Completions) {
         while let Some(first) = state.admission.waiting.front() {
             let cost = first.cost;
             let outcome = match self.verdict(state, cost) {
@@ -146,30 +214,30 @@ impl Core {
                 Verdict::Refuse(error) => Err(error),
             };
             let Some(Parked { then, cleaned, .. }) = state.admission.waiting.pop_front() else { return };
-            let cleaned = self.store.counters().pages_cleaned - cleaned;
+            let cleaned = self.shared.store().counters().pages_cleaned - cleaned;
             state.counters.cleaned_while_parked = state.counters.cleaned_while_parked.max(cleaned);
             completions.push(move || then(outcome));
         }
     }
 
     /// Whether an operation may enter now, and with what.
-    fn verdict(self: &Arc<Core>, state: &mut State, cost: Cost) -> Verdict {
-        if let Some(why) = state.failed.clone() {
+    fn verdict(&self, state: &mut State, cost: Cost) -> Verdict {
+        if let Some(why) = state.failed().cloned() {
             return Verdict::Refuse(CacheError::ReadOnly { why });
         }
-        if state.stopping {
+        if state.is_stopping() {
             return Verdict::Refuse(CacheError::Stopping);
         }
         let buffer_bytes = buffer::footprint(cost.records, cost.bytes);
-        let limit = self.buffer.transaction_bytes_max();
+        let limit = self.shared.buffer().transaction_bytes_max();
         if buffer_bytes > limit {
             return Verdict::Refuse(CacheError::TooBig { bytes: buffer_bytes, limit });
         }
         // What writers must leave for re-logging, and both for deletions.
-        let kept = self.buffer.capacity_bytes() / if cost.frees { 16 } else { 8 };
-        let space = self.buffer.free_bytes().saturating_sub(state.admission.reserved_bytes);
-        let crowded = !cost.frees && state.dirty_bytes > self.settings.dirty_bytes_max;
-        if self.buffer.open_bytes() > OPEN_BYTES_MAX {
+        let kept = self.shared.buffer().capacity_bytes() / if cost.frees { 16 } else { 8 };
+        let space = self.shared.buffer().free_bytes().saturating_sub(state.admission.reserved_bytes);
+        let crowded = !cost.frees && state.pages.dirty_bytes() > self.shared.settings().dirty_bytes_max;
+        if self.shared.buffer().open_bytes() > OPEN_BYTES_MAX {
             return Verdict::Wait;
         }
         if space < buffer_bytes + kept || crowded {
@@ -177,15 +245,15 @@ impl Core {
             if state.admission.exhausted && state.retries.needs_space() && !cost.frees {
                 return Verdict::Refuse(StoreError::Full.into());
             }
-            let told = state.retries.no_space(self.clock.monotonic(), self.settings.store_patience);
+            let told = state.retries.no_space(self.shared.now(), self.shared.settings().store_patience);
             return told.map_or(Verdict::Wait, |error| Verdict::Refuse(error.clone()));
         }
         state.retries.has_space();
-        match self.reserve(cost.pages, cost.frees) {
+        match state.admission.reserve(self.shared.store(), cost.pages, cost.frees) {
             Ok(()) => {
                 state.admission.reserved_bytes += buffer_bytes;
                 Verdict::Go(Reservation {
-                    core: self.clone(),
+                    shared: self.shared.clone(),
                     pages: cost.pages,
                     frees: cost.frees,
                     buffer_bytes,
@@ -199,28 +267,11 @@ impl Core {
         }
     }
 
-    /// Free space in the store for so many pages. What gives space back gets it in any case: the store keeps a reserve for that, and
-    /// lets no other operation reserve anything before there is space for these pages.
-    pub(crate) fn reserve(&self, pages: u64, frees: bool) -> Result<(), StoreError> {
-        match self.store.reserve(pages) {
-            Err(error) if error.is_full() && frees => {
-                self.store.reserve_unchecked(pages);
-                Ok(())
-            }
-            outcome => outcome,
-        }
-    }
-
     /// Fails all operations that wait: nothing can change any more.
     pub(crate) fn refuse_all(&self, state: &mut State, error: &CacheError, completions: &mut Completions) {
         for Parked { then, .. } in state.admission.waiting.drain(..) {
             let error = error.clone();
             completions.push(move || then(Err(error)));
         }
-    }
-
-    /// Remembers that the buffer failed.
-    pub(crate) fn fail(&self, state: &mut State, why: &BufferError) {
-        state.failed.get_or_insert_with(|| why.clone());
     }
 }
