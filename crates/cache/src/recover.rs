@@ -29,8 +29,22 @@ impl Recovered {
     /// # Errors
     /// What [`Buffer::open`] says of one that is missing, damaged, newer or another store's.
     pub fn read(device: Arc<dyn Device>, id: StoreId, clock: &dyn Clock) -> Result<Recovered, CacheError> {
+        Recovered::read_through(&*device.clone(), device, id, clock)
+    }
+
+    /// The same, where the records are read from `reader`: the same medium, maybe read ahead. It is needed no more on return.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub fn read_through(
+        reader: &dyn Device,
+        device: Arc<dyn Device>,
+        id: StoreId,
+        clock: &dyn Clock,
+    ) -> Result<Recovered, CacheError> {
         let mut recovery = Recovery::new(clock.monotonic());
-        let buffer = Buffer::open(device, id, &mut |transactions| recovery.replay(transactions))?;
+        let replay = &mut |transactions: &[Replayed<'_>]| recovery.replay(transactions);
+        let buffer = Buffer::open_through(reader, device, id, replay)?;
         Ok(recovery.finish(buffer))
     }
 
