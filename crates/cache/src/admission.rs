@@ -12,12 +12,18 @@ use store::{Store, StoreError};
 /// however slow the buffer's device is. A second's worth of a slow disk.
 const OPEN_BYTES_MAX: u64 = 8 << 20;
 
+/// What operations reserved in the store and did not need is kept for the next ones, up to so many pages, so that a write to a page that
+/// is dirty already asks the store for nothing: such a write reserves five, in case the page is not.
+const SPARE_PAGES_MAX: u64 = 16;
+
 /// Operations that wait for space, in the order in which they came, and what is reserved for those that go.
 #[derive(Default)]
 pub(crate) struct AdmissionQueue {
     waiting: VecDeque<Parked>,
     /// Bytes of the buffer that reservations hold.
     reserved_bytes: u64,
+    /// Pages that the store counts space for and that neither an operation nor a dirty page needs. None while an operation waits.
+    spare_pages: u64,
     /// An operation waits for space in the store, or pages found none: it is worth cleaning for.
     wants_space: bool,
     /// Nothing could be freed at the last attempt, and nothing has changed since.
@@ -72,7 +78,7 @@ impl Reservation {
     pub(crate) fn settle(&mut self, state: &mut State) -> bool {
         let pages = std::mem::take(&mut self.pages);
         if pages > 0 {
-            self.shared.store().release(pages);
+            self.give_back(pages, state);
         }
         state.admission.reserved_bytes -= std::mem::take(&mut self.buffer_bytes);
         // What was given back may be all that an operation waits for.
@@ -81,6 +87,23 @@ impl Reservation {
             state.syncs.ask_for_commit();
         }
         awaited
+    }
+}
+
+impl Reservation {
+    fn give_back(&self, pages: u64, state: &mut State) {
+        let store = self.shared.store();
+        // What gives space back may have got some that there is not: it is for no other operation.
+        if self.frees || state.is_stopping() || state.admission.is_waiting() {
+            state.admission.give_back_spare(store);
+            return store.release(pages);
+        }
+        state.admission.spare_pages += pages;
+        let beyond = state.admission.spare_pages.saturating_sub(SPARE_PAGES_MAX);
+        if beyond > 0 {
+            store.release(beyond);
+            state.admission.spare_pages = SPARE_PAGES_MAX;
+        }
     }
 }
 
@@ -118,7 +141,7 @@ impl AdmissionQueue {
         self.wants_space
     }
 
-    /// Pages found no space, and the last attempt to make some was not in vain, or there was none; false if it was.
+    /// Pages found no space: some is to be made, unless the last attempt was in vain and nothing has changed since. Whether it is.
     pub(crate) fn ask_for_space(&mut self) -> bool {
         self.wants_space |= !self.exhausted;
         !self.exhausted
@@ -140,16 +163,29 @@ impl AdmissionQueue {
         self.exhausted = false;
     }
 
+    /// Gives the store back what nothing needs now.
+    pub(crate) fn give_back_spare(&mut self, store: &Store) {
+        if self.spare_pages > 0 {
+            store.release(std::mem::take(&mut self.spare_pages));
+        }
+    }
+
     /// Free space in the store for so many pages. What gives space back gets it in any case: the store keeps a reserve for that, and
     /// lets no other operation reserve anything before there is space for these pages.
     fn reserve(&mut self, store: &Store, pages: u64, frees: bool) -> Result<(), StoreError> {
-        match store.reserve(pages) {
-            Err(error) if error.is_full() && frees => {
-                store.reserve_unchecked(pages);
-                Ok(())
+        let more = pages.saturating_sub(self.spare_pages);
+        if more > 0 {
+            match store.reserve(more) {
+                Err(error) if error.is_full() && frees => store.reserve_unchecked(more),
+                Err(error) => {
+                    self.give_back_spare(store);
+                    return Err(error);
+                }
+                Ok(()) => {}
             }
-            outcome => outcome,
         }
+        self.spare_pages -= pages - more;
+        Ok(())
     }
 }
 
@@ -184,6 +220,7 @@ impl Admission {
         match verdict {
             Verdict::Wait => {
                 state.counters.admissions_parked += 1;
+                state.admission.give_back_spare(self.shared.store());
                 // What was released, but not yet durably, may be all that is missing.
                 state.syncs.ask_for_commit();
                 let cleaned = self.shared.store().counters().pages_cleaned;

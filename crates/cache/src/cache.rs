@@ -84,7 +84,7 @@ impl Parts {
         if !reservation.frees() && is_refused() {
             return Err(StoreError::Full.into());
         }
-        reservation.grow_to(Cost::of(changes).pages, &mut state)?;
+        reservation.grow_to(changes.iter().map(Change::pages).sum(), &mut state)?;
         let appended = match self.shared.buffer().append(&records) {
             Ok(appended) => appended,
             Err(why @ BufferError::Device(_)) => {
@@ -96,13 +96,18 @@ impl Parts {
         let now = Now::new(self.shared.clock());
         state.counters.transactions += 1;
         state.syncs.appended(|| now.get());
+        let mut readers_may_go_on = false;
         for (index, record) in records.iter().enumerate() {
-            self.apply_record(&mut state, reservation, record, index as u64, &appended, &now);
+            let waiters = self.apply_record(&mut state, reservation, record, index as u64, &appended, &now);
+            if !waiters.is_empty() {
+                readers_may_go_on = true;
+                state.reads.look_again(waiters);
+            }
         }
         let awaited = reservation.settle(&mut state);
         let wakes = [
             (Task::Commit, awaited || self.committer.is_pressed(&state)),
-            (Task::Fetch, state.reads.has_work() || state.pages.has_discarded()),
+            (Task::Fetch, readers_may_go_on || state.pages.has_discarded()),
             (Task::WriteBack, self.write_back.is_pressed(&state)),
         ];
         state.evict(self.shared.settings());
@@ -111,6 +116,7 @@ impl Parts {
         Ok(appended.last)
     }
 
+    /// Returns reads that must look again.
     fn apply_record(
         &self,
         state: &mut State,
@@ -119,7 +125,7 @@ impl Parts {
         index: u64,
         appended: &Appended,
         now: &Now<'_>,
-    ) {
+    ) -> Vec<u64> {
         let (newest, group) = (appended.first.plus(index), appended.group);
         let (key, start, len, bytes) = match *record {
             Record::Write { object, page, start, bytes } => {
@@ -147,16 +153,23 @@ impl Parts {
             Dirt::first(newest, group, now.get(), false)
         });
         state.counters.writes_to_absent_pages += u64::from(changed.was_absent);
-        state.reads.look_again(changed.waiters);
+        changed.waiters
     }
 
-    fn cut(&self, state: &mut State, object: ObjectId, cut: PendingCut) {
+    fn cut(&self, state: &mut State, object: ObjectId, cut: PendingCut) -> Vec<u64> {
         state.reads.cut(object, cut.from..cut.to);
         let (reservations, waiters) = state.pages.cut(object, cut);
-        self.shared.store().release(reservations);
+        if reservations > 0 {
+            self.shared.store().release(reservations);
+        }
         // There may be space in it: worth another attempt for the next writer.
         state.admission.may_have_space();
-        state.reads.look_again(waiters);
+        waiters
+    }
+
+    /// Gives the store back what was reserved and nothing needs now.
+    fn give_back_spare(&self) {
+        self.shared.state().admission.give_back_spare(self.shared.store());
     }
 
     fn write_back_step(&self) -> Progress {
@@ -353,6 +366,7 @@ impl Cache {
         state.reads.stop();
         self.parts.admission.refuse_all(&mut state, &CacheError::Stopping, &mut completions);
         state.seeks.refuse_all(&mut completions);
+        state.admission.give_back_spare(self.parts.shared.store());
         drop(state);
         completions.deliver();
         self.parts.shared.wake_all();
@@ -361,6 +375,13 @@ impl Cache {
     /// Writes everything back and checkpoints, in the caller's thread: for a clean unmount. Each page is tried once. On an error
     /// what could not be written back stays in the buffer, durable.
     pub fn drain(&self) -> Result<(), CacheError> {
+        self.parts.give_back_spare();
+        let outcome = self.write_all_back();
+        self.parts.give_back_spare();
+        outcome
+    }
+
+    fn write_all_back(&self) -> Result<(), CacheError> {
         let Parts { shared, committer, fetcher, checkpointer, rescuer, .. } = &*self.parts;
         if let Err(error) = committer.commit_now() {
             rescuer.step(Why::All);

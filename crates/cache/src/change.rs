@@ -90,12 +90,9 @@ pub(crate) fn records<'a>(changes: &[Change<'a>]) -> Records<'a> {
     for change in changes {
         match *change {
             Change::Write { object, offset, bytes } => {
-                records.extend(pages_of(offset, bytes.len()).map(|(page, start, range)| Record::Write {
-                    object,
-                    page,
-                    start: start as u16,
-                    bytes: &bytes[range],
-                }));
+                for (page, start, range) in pages_of(offset, bytes.len()) {
+                    records.push(Record::Write { object, page, start: start as u16, bytes: &bytes[range] });
+                }
             }
             Change::Zero { object, offset, len } => zero_records(object, offset, len, &mut records),
             Change::Delete { object } => records.push(Record::Delete { object }),

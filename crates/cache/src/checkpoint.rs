@@ -260,7 +260,9 @@ impl Checkpointer {
             space.free as i64 - space.reserved as i64
         };
         let attempt = turn.get_or_insert_with(|| {
-            let scan = Scan::once(self.shared.state().retries.failures());
+            let mut state = self.shared.state();
+            state.admission.give_back_spare(self.shared.store());
+            let scan = Scan::once(state.retries.failures());
             MakingSpace {
                 before: free(&self.shared),
                 is_stored: false,

@@ -209,6 +209,10 @@ impl Ranges {
         let (mut start, mut end) = (range.start as u16, range.end as u16);
         let first = self.0.partition_point(|&(_, old_end)| old_end < start);
         let after = self.0.partition_point(|&(old_start, _)| old_start <= end);
+        if after == first + 1 && self.0[first].0 <= start && end <= self.0[first].1 {
+            // Written again, as most are that are written often.
+            return;
+        }
         if first < after {
             start = start.min(self.0[first].0);
             end = end.max(self.0[after - 1].1);

@@ -129,6 +129,7 @@ impl Volumes {
     fn freeze_all(&self) -> Result<Moment, CacheError> {
         let mut state = self.shared.state();
         let keys: Vec<Key> = state.pages.by_group().map(|(_, key)| key).collect();
+        state.admission.give_back_spare(self.shared.store());
         let is_patch = |key: &&Key| state.pages.get(key).is_some_and(|entry| !entry.is_whole());
         // A patch stays dirty if it changes meanwhile, and needs its own reservation then.
         self.shared.store().reserve(keys.iter().filter(is_patch).count() as u64)?;
