@@ -4,9 +4,9 @@
 //! freed by an operation of its own, when the kernel forgets it. Small ones wait for company: sixteen then share one
 //! transaction. On the media they are in the orphan list until then, so a crash frees them at the next opening.
 
-use crate::core::Core;
 use crate::cost;
 use crate::format::{Hot, Slot};
+use crate::fs::Core;
 use std::sync::{Arc, Mutex};
 
 /// As many as share a transaction. More would save little, and hold back more.

@@ -4,11 +4,10 @@
 use crate::arena::Arena;
 use crate::error::FsError;
 use crate::format::{ARENA, Header};
-use crate::ino::Numbers;
+use crate::inode::Numbers;
 use crate::owners::OwnerIndex;
 use crate::plant::never_undoes;
 use cache::{Change, Cost};
-use device::ObjectId;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::ops::{Deref, Range};
@@ -57,27 +56,6 @@ impl Deref for State {
     }
 }
 
-/// A change of a file's own bytes that belongs to the same transaction.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum DataChange {
-    /// All bytes that the operation came with.
-    Write {
-        object: ObjectId,
-        offset: u64,
-    },
-    Zero {
-        object: ObjectId,
-        offset: u64,
-        len: u64,
-    },
-    Delete {
-        object: ObjectId,
-    },
-}
-
-/// Disjoint ranges of the arena in ascending order: (offset, length). A write has few.
-pub(crate) type Ranges = SmallVec<[(u64, usize); 4]>;
-
 /// Bytes as they were.
 struct Old {
     offset: u64,
@@ -94,7 +72,10 @@ pub(crate) struct Transaction<'a> {
     old: SmallVec<[Old; 4]>,
     old_bytes: SmallVec<[u8; 128]>,
     owners_changed: bool,
-    data: SmallVec<[DataChange; 1]>,
+    /// What the operation writes into a file, if it does.
+    bytes: &'a [u8],
+    /// Changes of files' own bytes.
+    data: SmallVec<[Change<'a>; 1]>,
     kept: bool,
 }
 
@@ -106,9 +87,15 @@ impl Deref for Transaction<'_> {
 }
 
 impl<'a> Transaction<'a> {
-    pub(crate) fn begin(state: &'a mut State, now: i64) -> Transaction<'a> {
+    /// Begins a change at the time `now`, of an operation that writes `bytes` into a file, if it does.
+    pub(crate) fn begin(state: &'a mut State, now: i64, bytes: &'a [u8]) -> Transaction<'a> {
         let (old, old_bytes, data) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
-        Transaction { state, now, old, old_bytes, owners_changed: false, data, kept: false }
+        Transaction { state, now, old, old_bytes, owners_changed: false, bytes, data, kept: false }
+    }
+
+    /// What the operation writes into a file.
+    pub(crate) fn bytes_to_write(&self) -> &'a [u8] {
+        self.bytes
     }
 
     /// Writes bytes of the arena. Only what differs is recorded.
@@ -136,7 +123,7 @@ impl<'a> Transaction<'a> {
     }
 
     /// Adds a change of a file's bytes.
-    pub(crate) fn also(&mut self, change: DataChange) {
+    pub(crate) fn also(&mut self, change: Change<'a>) {
         self.data.push(change);
     }
 
@@ -155,39 +142,34 @@ impl<'a> Transaction<'a> {
         opens.contains_key(&slot.0)
     }
 
-    /// What was written, as few disjoint ranges in ascending order.
-    pub(crate) fn ranges(&self) -> Ranges {
-        let mut written: SmallVec<[(u64, u64); 4]> =
-            self.old.iter().map(|old| (old.offset, old.offset + old.len as u64)).collect();
-        written.sort_unstable();
-        let mut merged = Ranges::new();
-        for (start, end) in written {
-            match merged.last_mut() {
-                Some((from, len)) if start <= *from + *len as u64 + GAP_BYTES => {
-                    *len = (*len).max((end - *from) as usize);
-                }
-                _ => merged.push((start, (end - start) as usize)),
+    /// What was written, as few disjoint ranges (from, to) in ascending order: a write has few.
+    fn ranges(&self) -> SmallVec<[(u64, u64); 4]> {
+        let mut ranges: SmallVec<[(u64, u64); 4]> = SmallVec::new();
+        self.old.iter().for_each(|old| ranges.push((old.offset, old.offset + old.len as u64)));
+        ranges.sort_unstable();
+        ranges.dedup_by(|next, last| {
+            let is_near = next.0 <= last.1 + GAP_BYTES;
+            if is_near {
+                last.1 = last.1.max(next.1);
             }
-        }
-        merged
+            is_near
+        });
+        ranges
     }
 
-    /// Everything to be applied, the files' bytes first; `bytes` is what the operation writes into a file, if it does.
-    pub(crate) fn changes<'b>(&'b self, bytes: &'b [u8]) -> SmallVec<[Change<'b>; 4]> {
-        let data = self.data.iter().map(|change| match *change {
-            DataChange::Write { object, offset } => Change::Write { object, offset, bytes },
-            DataChange::Zero { object, offset, len } => Change::Zero { object, offset, len },
-            DataChange::Delete { object } => Change::Delete { object },
-        });
-        let arena = self.ranges().into_iter().map(|(offset, len)| {
-            let bytes = self.bytes(offset, len).expect("it was just written");
-            Change::Write { object: ARENA, offset, bytes }
-        });
-        data.chain(arena).collect()
+    /// Everything to be applied, the files' bytes first.
+    pub(crate) fn changes(&self) -> SmallVec<[Change<'_>; 4]> {
+        let mut changes = SmallVec::new();
+        self.data.iter().for_each(|change| changes.push(*change));
+        for &(from, to) in &self.ranges() {
+            let bytes = self.state.arena.bytes(from, (to - from) as usize).expect("it was just written");
+            changes.push(Change::Write { object: ARENA, offset: from, bytes });
+        }
+        changes
     }
 
     /// The changes stay.
-    pub(crate) fn keep(mut self) {
+    pub(crate) fn keep(&mut self) {
         self.kept = true;
     }
 }

@@ -215,9 +215,9 @@ fn an_allocation_that_is_not_taken_leaves_no_trace() {
     let before = snapshot(&bench.state);
     for what in [Allocate::Space, Allocate::Zeros, Allocate::Hole] {
         bench.now += 1;
-        let mut tx = Transaction::begin(&mut bench.state, bench.now);
+        let mut tx = Transaction::begin(&mut bench.state, bench.now, &[]);
         tx.allocate(ino, what, (100, 50_000), Size::Grows).expect("it could be");
-        let changes = tx.changes(&[]);
+        let changes = tx.changes();
         assert!(crate::transaction::within(&changes, cost::allocate(false)), "{changes:?}");
         drop(changes);
         drop(tx);
