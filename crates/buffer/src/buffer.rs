@@ -5,15 +5,13 @@
 
 use crate::bug::{Bug, Planted};
 use crate::counters::Counters;
-use crate::draft::Draft;
 use crate::error::BufferError;
 use crate::format::Slot;
-use crate::gauges::Gauges;
+use crate::groups::{Draft, Found, Gauges, State};
 use crate::open;
 use crate::record::{Order, Record};
 use crate::recover::{Readable, Replayed, Walk, Walked};
 use crate::ring::{GroupNo, Mark, Ring};
-use crate::state::{Found, State};
 use crate::sync::{Mutex, MutexGuard};
 use device::{BLOCK_BYTES, Device, Incarnation, Page, Sequence, StoreId, pages};
 use std::collections::VecDeque;

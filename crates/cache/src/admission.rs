@@ -12,6 +12,8 @@ use store::{Store, StoreError};
 /// however slow the buffer's device is. A second's worth of a slow disk.
 const OPEN_BYTES_MAX: u64 = 8 << 20;
 
+/// Cuts that may wait before they alone are reason enough for write-back: looking them up stays cheap.
+const CUTS_MAX: usize = 512;
 /// What operations reserved in the store and did not need is kept for the next ones, up to so many pages, so that a write to a page that
 /// is dirty already asks the store for nothing: such a write reserves five, in case the page is not.
 const SPARE_PAGES_MAX: u64 = 16;
@@ -302,6 +304,18 @@ impl Admission {
             }
             Err(error) => Verdict::Refuse(error.into()),
         }
+    }
+
+    /// True if pages are to be written back so that no operation has to wait: at half of what it would wait at.
+    pub(crate) fn presses_for_write_back(&self, state: &State) -> bool {
+        state.failed().is_none()
+            && (state.pages.is_asking()
+                || self.shared.buffer_is_half_full()
+                || state.pages.dirty_bytes() > self.shared.settings().dirty_bytes_max / 2
+                || state.pages.cuts_pending() > CUTS_MAX
+                || (state.pages.cuts_pending() > 0 && self.shared.store().is_known_full_below())
+                // Unless they get space by asking for it below.
+                || (state.admission.is_waiting() && state.pages.is_dirty() && !self.shared.store().may_allocate()))
     }
 
     /// Fails all operations that wait: nothing can change any more.

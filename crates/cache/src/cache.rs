@@ -108,7 +108,7 @@ impl Parts {
         let wakes = [
             (Task::Commit, awaited || self.committer.is_pressed(&state)),
             (Task::Fetch, readers_may_go_on || state.pages.has_discarded()),
-            (Task::WriteBack, self.write_back.is_pressed(&state)),
+            (Task::WriteBack, self.admission.presses_for_write_back(&state)),
         ];
         state.evict(self.shared.settings());
         drop(state);
@@ -453,9 +453,15 @@ impl Cache {
         self.parts.shared.volume()
     }
 
-    /// The store below: for its counters and space.
+    /// The store below: for its counters.
     pub fn store(&self) -> &Arc<Store> {
         self.parts.shared.store()
+    }
+
+    /// The store, which has been given back what operations reserved and did not need: for its space.
+    pub fn settled_store(&self) -> &Arc<Store> {
+        self.parts.give_back_spare();
+        self.store()
     }
 
     /// The buffer beside it: for its counters.

@@ -9,10 +9,11 @@
 //! | dirty        | `Whole`                    | yes    | no        | no       |
 //! | writing back | `Whole`                    | maybe  | yes       | no       |
 
-use crate::delta::{Delta, Ranges};
+use crate::delta::Delta;
 use crate::plant::{PlantedBug, is_planted};
 use buffer::GroupNo;
 use device::{BLOCK_BYTES, Page, Sequence, SharedPage};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,6 +74,48 @@ impl Dirt {
     /// The first change of a page, for which the store counts space.
     pub(crate) fn first(newest: Sequence, group: GroupNo, since: Duration, recovered: bool) -> Dirt {
         Dirt { newest, group, latest: group, ranges: Default::default(), since, reserved: true, recovered }
+    }
+}
+
+/// Which positions of a page in memory are newer than the store: a delta whose bytes lie in the page itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Ranges(Vec<(u16, u16)>);
+
+impl Ranges {
+    /// The positions that a delta changes.
+    pub(crate) fn of(delta: &Delta) -> Ranges {
+        let mut ranges = Ranges::default();
+        delta.pieces().for_each(|piece| ranges.insert(piece.range()));
+        ranges
+    }
+
+    /// Adds `range`, merging with what it touches.
+    pub(crate) fn insert(&mut self, range: Range<usize>) {
+        if range.is_empty() {
+            return;
+        }
+        let (mut start, mut end) = (range.start as u16, range.end as u16);
+        let first = self.0.partition_point(|&(_, old_end)| old_end < start);
+        let after = self.0.partition_point(|&(old_start, _)| old_start <= end);
+        if after == first + 1 && self.0[first].0 <= start && end <= self.0[first].1 {
+            // Written again, as most are that are written often.
+            return;
+        }
+        if first < after {
+            start = start.min(self.0[first].0);
+            end = end.max(self.0[after - 1].1);
+        }
+        self.0.splice(first..after, [(start, end)]);
+    }
+
+    /// Adds all of `other`.
+    pub(crate) fn merge(&mut self, other: &Ranges) {
+        other.iter().for_each(|range| self.insert(range));
+    }
+
+    /// The ranges, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        self.0.iter().map(|&(start, end)| usize::from(start)..usize::from(end))
     }
 }
 
@@ -280,7 +323,7 @@ impl Entry {
         let Body::Patch(delta) = &self.body else { return };
         delta.apply(&mut base);
         if let Some(dirt) = &mut self.dirt {
-            dirt.ranges = delta.ranges();
+            dirt.ranges = Ranges::of(delta);
         }
         self.body = Body::Whole(Arc::new(base));
         self.fetch = None;
@@ -289,7 +332,7 @@ impl Entry {
     /// Notes that `range` changed with `newest`, as part of group `latest`; `first` makes the dirt of a clean page.
     pub(crate) fn note(
         &mut self,
-        range: std::ops::Range<usize>,
+        range: Range<usize>,
         newest: Sequence,
         latest: GroupNo,
         first: impl FnOnce() -> Dirt,
@@ -304,7 +347,7 @@ impl Entry {
     }
 
     /// True if a read of `range` needs nothing from the store.
-    pub(crate) fn covers(&self, range: std::ops::Range<usize>) -> bool {
+    pub(crate) fn covers(&self, range: Range<usize>) -> bool {
         match &self.body {
             Body::Whole(_) => true,
             Body::Patch(delta) => delta.covers(range),
@@ -360,7 +403,7 @@ mod tests {
     #[test]
     fn a_page_that_was_written_again_while_its_write_back_failed_needs_the_groups_of_both() {
         let mut entry = Entry::new(Body::Whole(Arc::new(Page::zeroed())));
-        let write = |entry: &mut Entry, group: u64, range: std::ops::Range<usize>| {
+        let write = |entry: &mut Entry, group: u64, range: Range<usize>| {
             let (newest, group) = (Sequence(10 * group), GroupNo(group));
             entry.note(range, newest, group, || {
                 Dirt::first(newest, group, Duration::from_secs(group.0), false)

@@ -3,9 +3,9 @@
 //! everybody else.
 
 use crate::commit::Committer;
-use crate::delta::{Piece, Ranges};
+use crate::delta::Piece;
 use crate::error::CacheError;
-use crate::page::{Body, Entry};
+use crate::page::{Body, Entry, Ranges};
 use crate::pages::{Key, PendingCut};
 use crate::plant::{PlantedBug, is_planted};
 use crate::retry::Victim;

@@ -28,8 +28,6 @@ pub(crate) const STEP_PAGES: usize = 256;
 /// How far from a page that is written back its dirty neighbours go with it: with those on the other side, half a MiB, read and
 /// written at the speed of a long transfer.
 const NEIGHBOURS: u64 = 64;
-/// Cuts that may wait before they alone are reason enough for write-back: looking them up stays cheap.
-const CUTS_MAX: usize = 512;
 /// Between two looks for something to write back where all that there is was tried a moment ago and failed.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -227,19 +225,7 @@ impl WriteBack {
     pub(crate) fn is_due(&self, state: &State) -> bool {
         let age = |since| self.shared.now() >= since + self.shared.settings().dirty_age_max;
         let is_old = || state.failed().is_none() && state.pages.oldest_since().is_some_and(age);
-        self.is_pressed(state) || is_old()
-    }
-
-    /// The same, but for age, which the worker looks at by itself.
-    pub(crate) fn is_pressed(&self, state: &State) -> bool {
-        state.failed().is_none()
-            && (state.pages.is_asking()
-                || self.shared.buffer_is_half_full()
-                || state.pages.dirty_bytes() > self.shared.settings().dirty_bytes_max / 2
-                || state.pages.cuts_pending() > CUTS_MAX
-                || (state.pages.cuts_pending() > 0 && self.shared.store().is_known_full_below())
-                // Unless they get space by asking for it below.
-                || (state.admission.is_waiting() && state.pages.is_dirty() && !self.shared.store().may_allocate()))
+        self.admission.presses_for_write_back(state) || is_old()
     }
 
     /// The pages to write back now; `None` if there is no reason to. Least recently written first, but for the sake

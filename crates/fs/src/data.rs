@@ -5,10 +5,10 @@
 //! touches, and whatever takes pages away bounds the sum: never less than the file has, and as much, unless pages of a
 //! file with holes are written again.
 
+use crate::arena::{State, Transaction};
 use crate::error::FsError;
 use crate::format::{FILE_BYTES_MAX, Hot, Slot};
 use crate::inode::object;
-use crate::transaction::{State, Transaction};
 use crate::types::Ino;
 use cache::{Change, Cost};
 use device::{BLOCK_BYTES, ObjectId};

@@ -1,5 +1,6 @@
 //! The handle that front ends hold: each operation states its cost, enters, and completes; and the one way in which anything changes.
 
+use crate::arena::{State, Transaction, within};
 use crate::attributes::{GROUP_EXECUTE, SETUID};
 use crate::cost;
 use crate::create::{New, SETGID};
@@ -11,7 +12,6 @@ use crate::gone::Gone;
 use crate::inode::object;
 use crate::nearby::{Nearby, SMALL_BYTES_MAX};
 use crate::preload::{self, PreloadedArena};
-use crate::transaction::{State, Transaction, within};
 use crate::types::{
     Attributes, Caller, Completion, Entry, Ino, Kind, Privileges, SetAttributes, SetXattr, Usage,
 };
@@ -477,7 +477,7 @@ impl Fs {
     /// How full it is.
     pub fn usage(&self) -> Usage {
         self.gone.free(&self.core);
-        let space = self.core.cache.store().space();
+        let space = self.core.cache.settled_store().space();
         let (free, available) = ((space.free + space.bare).saturating_sub(space.reserved), space.available());
         let inodes = u64::from(self.core.read().header().inodes.get());
         // An inode takes 64 bytes, so blocks are what runs out first on small stores.

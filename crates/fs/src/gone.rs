@@ -49,7 +49,7 @@ impl Gone {
 fn free(core: &Arc<Core>, inodes: Vec<Inode>) {
     let cost = cost::free(inodes.len());
     // The newest first: it is the last in the orphan list, so no other takes its place there.
-    let work = move |tx: &mut crate::transaction::Transaction<'_>| {
+    let work = move |tx: &mut crate::arena::Transaction<'_>| {
         inodes.iter().rev().try_for_each(|&(slot, generation)| tx.free_unheld(slot, generation))
     };
     core.enter(cost, work, Box::new(|_| {}));

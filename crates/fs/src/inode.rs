@@ -1,12 +1,11 @@
 //! Inodes: their numbers, which are slots under a keyed permutation, so that they are stable and tell nobody where inodes lie; taking
 //! and freeing them, the orphan list, and what `stat` tells.
 
-use crate::arena::{Arena, corrupt};
+use crate::arena::{Arena, State, Transaction, corrupt};
 use crate::error::FsError;
 use crate::format::{Cold, Hot, INODES_MAX, LINK_BYTES_MAX, Region, Slot};
 use crate::heap::class_log2;
 use crate::owners::Rights;
-use crate::transaction::{State, Transaction};
 use crate::types::{Attributes, Ino, Kind};
 use cache::Change;
 use device::{BLOCK_BYTES, ObjectId};

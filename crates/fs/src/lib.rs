@@ -24,7 +24,6 @@ mod remove;
 mod rename;
 #[cfg(test)]
 mod tests;
-mod transaction;
 mod types;
 mod xattr;
 

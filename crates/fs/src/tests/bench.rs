@@ -2,7 +2,7 @@
 
 use super::model::{Listing, Operation, Subject};
 use crate::allocate::Allocate;
-use crate::arena::Arena;
+use crate::arena::{Arena, State, Transaction, within};
 use crate::check::{Finding, check};
 use crate::cost;
 use crate::create::New;
@@ -10,7 +10,6 @@ use crate::data::write_cost;
 use crate::directory::Tree;
 use crate::error::FsError;
 use crate::format::{ARENA, Region};
-use crate::transaction::{State, Transaction, within};
 use crate::types::{Attributes, Caller, Ino, Kind};
 use crate::xattr::{Key, Outcome, XattrChange};
 use cache::{Change, Cost};
