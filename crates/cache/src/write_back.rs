@@ -278,12 +278,11 @@ impl WriteBack {
     /// Freezes those of the victims that are whole, and all pending cuts but those that just failed, as they are now.
     fn freeze(&self, victims: &[Key], scan: &Scan, now: Duration) -> Frozen {
         let mut state = self.shared.state();
-        let mut frozen = Frozen::default();
-        frozen.pages = victims.iter().filter_map(|&key| FrozenPage::begin(&mut state.pages, key)).collect();
+        let pages = victims.iter().filter_map(|&key| FrozenPage::begin(&mut state.pages, key)).collect();
         let free = |&(object, cut): &(ObjectId, PendingCut)| {
             !scan.leaves_alone(&state.retries, Victim::Cut(object, cut.sequence), now)
         };
-        frozen.cuts = state.pages.cuts().filter(free).collect();
+        let mut frozen = Frozen { pages, cuts: state.pages.cuts().filter(free).collect() };
         frozen.sort();
         frozen
     }
