@@ -5,15 +5,13 @@
 
 use crate::bug::{Bug, Planted};
 use crate::counters::Counters;
-use crate::draft::Draft;
 use crate::error::BufferError;
 use crate::format::Slot;
-use crate::gauges::Gauges;
+use crate::groups::{Draft, Found, Gauges, State};
 use crate::open;
 use crate::record::{Order, Record};
 use crate::recover::{Readable, Replayed, Walk, Walked};
 use crate::ring::{GroupNo, Mark, Ring};
-use crate::state::{Found, State};
 use crate::sync::{Mutex, MutexGuard};
 use device::{BLOCK_BYTES, Device, Incarnation, Lsn, Page, StoreId, pages};
 use std::collections::VecDeque;
@@ -98,7 +96,17 @@ impl Buffer {
         id: StoreId,
         replay: &mut dyn FnMut(&[Replayed<'_>]),
     ) -> Result<Buffer, BufferError> {
-        Buffer::open_planted(device, id, replay, Planted::default())
+        Buffer::open_planted(&*device.clone(), device, id, replay, Planted::default())
+    }
+
+    /// The same, where what the buffer holds is read from `reader`: the same medium, maybe read ahead. It is needed no more on return.
+    pub fn open_through(
+        reader: &dyn Device,
+        device: Arc<dyn Device>,
+        id: StoreId,
+        replay: &mut dyn FnMut(&[Replayed<'_>]),
+    ) -> Result<Buffer, BufferError> {
+        Buffer::open_planted(reader, device, id, replay, Planted::default())
     }
 
     /// Like [`open`](Buffer::open), with a bug on purpose.
@@ -109,18 +117,19 @@ impl Buffer {
         replay: &mut dyn FnMut(&[Replayed<'_>]),
         bug: Bug,
     ) -> Result<Buffer, BufferError> {
-        Buffer::open_planted(device, id, replay, Planted::one(bug))
+        Buffer::open_planted(&*device.clone(), device, id, replay, Planted::one(bug))
     }
 
     fn open_planted(
+        reader: &dyn Device,
         device: Arc<dyn Device>,
         id: StoreId,
         replay: &mut dyn FnMut(&[Replayed<'_>]),
         planted: Planted,
     ) -> Result<Buffer, BufferError> {
-        let ring = open::read_ring(&*device, id)?;
-        let slot = open::read_slot(&*device, id, &ring)?;
-        let Walked { marks, readable } = Walk::new(&*device, id, ring, slot, planted).run(replay)?;
+        let ring = open::read_ring(reader, id)?;
+        let slot = open::read_slot(reader, id, &ring)?;
+        let Walked { marks, readable } = Walk::new(reader, id, ring, slot, planted).run(replay)?;
         let (batch, page, counters) = (Vec::new(), pages(1), Counters::default());
         let writer = Writer { slot, marks, batch, readable, page, counters };
         let (tail, head) = (writer.tail(), writer.head());

@@ -1,61 +1,11 @@
 //! Records and transactions from bytes that may be anyone's: every number is checked before it is used.
 
-use crate::record::{KIND_CLONE, KIND_CUT, KIND_DELETE, KIND_WRITE, KIND_ZERO, Order, Record};
+use crate::record::{
+    KIND_CLONE, KIND_CUT, KIND_DELETE, KIND_WRITE, KIND_ZERO, MERGED, Order, Record, RecordHeader,
+    TRANSACTION_HEADER_BYTES, TransactionHeader,
+};
 use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo};
-use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
-/// What starts every transaction.
-#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub(crate) struct TransactionHeader {
-    /// Of the whole transaction, this header included.
-    pub(crate) bytes: U32,
-    pub(crate) checksum: U32,
-    /// How many; the highest bit says that they are merged.
-    records: U32,
-    first: U64,
-}
-
-/// What starts every record.
-#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub(crate) struct RecordHeader {
-    pub(crate) kind: u8,
-    pub(crate) reserve: u8,
-    pub(crate) slot: [u8; 6],
-    pub(crate) generation: U32,
-    pub(crate) page: U64,
-    pub(crate) start: U16,
-    pub(crate) len: U16,
-}
-
-pub(crate) const TRANSACTION_HEADER_BYTES: usize = size_of::<TransactionHeader>();
-const MERGED: u32 = 1 << 31;
-
-const _: () = assert!(TRANSACTION_HEADER_BYTES == 20);
-const _: () = assert!(size_of::<RecordHeader>() == 24);
-
-impl TransactionHeader {
-    pub(crate) fn new(bytes: u32, order: Order, records: u32) -> TransactionHeader {
-        assert!(records < MERGED, "too many records for one transaction");
-        let (first, flag) = match order {
-            Order::New(first) => (first, 0),
-            Order::Merged(newest) => (newest, MERGED),
-        };
-        TransactionHeader {
-            bytes: bytes.into(),
-            checksum: U32::ZERO,
-            records: (records | flag).into(),
-            first: first.0.into(),
-        }
-    }
-
-    /// Over the whole transaction, without the checksum itself.
-    pub(crate) fn checksum(bytes: &[u8]) -> u32 {
-        crc32c::crc32c_append(crc32c::crc32c(&bytes[..4]), &bytes[8..])
-    }
-}
+use zerocopy::FromBytes;
 
 /// A transaction, as it was appended.
 #[derive(Debug, PartialEq, Eq)]
@@ -162,6 +112,8 @@ mod tests {
     use super::*;
     use crate::record::{encode, transaction_bytes};
     use proptest::prelude::*;
+    use zerocopy::IntoBytes;
+    use zerocopy::little_endian::U32;
 
     /// Record `bytes` in a transaction that says it is `len` long, with the right checksum.
     fn made_up(count: u32, bytes: &[u8], len: usize) -> Vec<u8> {

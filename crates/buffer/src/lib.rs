@@ -3,15 +3,13 @@ mod buffer;
 mod bug;
 mod counters;
 mod decode;
-mod draft;
 mod error;
 mod format;
-mod gauges;
+mod groups;
 mod open;
 mod record;
 mod recover;
 mod ring;
-mod state;
 mod sync;
 
 pub use buffer::{Appended, Buffer};

@@ -1,10 +1,9 @@
 //! Records and transactions as bytes. Nothing here knows where they lie: the format is the same on every medium.
 
-use crate::decode::{RecordHeader, TRANSACTION_HEADER_BYTES, TransactionHeader};
 use crate::format::GROUP_HEADER_BYTES;
 use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo};
-use zerocopy::little_endian::{U16, U32};
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// One visible change, as the buffer keeps it. Byte positions are within one page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +74,58 @@ pub(crate) enum Order {
     New(Lsn),
     /// They are one page's delta, re-logged; its newest LSN is this one.
     Merged(Lsn),
+}
+
+/// What starts every transaction.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct TransactionHeader {
+    /// Of the whole transaction, this header included.
+    pub(crate) bytes: U32,
+    pub(crate) checksum: U32,
+    /// How many; the highest bit says that they are merged.
+    pub(crate) records: U32,
+    pub(crate) first: U64,
+}
+
+/// What starts every record.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RecordHeader {
+    pub(crate) kind: u8,
+    pub(crate) reserve: u8,
+    pub(crate) slot: [u8; 6],
+    pub(crate) generation: U32,
+    pub(crate) page: U64,
+    pub(crate) start: U16,
+    pub(crate) len: U16,
+}
+
+pub(crate) const TRANSACTION_HEADER_BYTES: usize = size_of::<TransactionHeader>();
+pub(crate) const MERGED: u32 = 1 << 31;
+
+const _: () = assert!(TRANSACTION_HEADER_BYTES == 20);
+const _: () = assert!(size_of::<RecordHeader>() == 24);
+
+impl TransactionHeader {
+    pub(crate) fn new(bytes: u32, order: Order, records: u32) -> TransactionHeader {
+        assert!(records < MERGED, "too many records for one transaction");
+        let (first, flag) = match order {
+            Order::New(first) => (first, 0),
+            Order::Merged(newest) => (newest, MERGED),
+        };
+        TransactionHeader {
+            bytes: bytes.into(),
+            checksum: U32::ZERO,
+            records: (records | flag).into(),
+            first: first.0.into(),
+        }
+    }
+
+    /// Over the whole transaction, without the checksum itself.
+    pub(crate) fn checksum(bytes: &[u8]) -> u32 {
+        crc32c::crc32c_append(crc32c::crc32c(&bytes[..4]), &bytes[8..])
+    }
 }
 
 pub(crate) const KIND_WRITE: u8 = 1;

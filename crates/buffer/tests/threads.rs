@@ -16,15 +16,13 @@ mod shipped {
     pub(crate) mod bug;
     pub(crate) mod counters;
     pub(crate) mod decode;
-    pub(crate) mod draft;
     pub(crate) mod error;
     pub(crate) mod format;
-    pub(crate) mod gauges;
+    pub(crate) mod groups;
     pub(crate) mod open;
     pub(crate) mod record;
     pub(crate) mod recover;
     pub(crate) mod ring;
-    pub(crate) mod state;
 }
 use shipped::*;
 

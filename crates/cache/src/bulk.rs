@@ -1,15 +1,14 @@
 //! Reading much of an object at once, in the caller's thread. What is read does not come into memory: it is read once.
 
-use crate::cache::{Cache, Core};
 use crate::error::CacheError;
-use crate::page::Body;
-use crate::state::{Key, State, pages_of};
+use crate::pages::{Key, Pages, pages_of};
+use crate::shared::{Shared, State};
 use device::{BLOCK_BYTES, ObjectId, PageNo};
 use std::ops::Range;
 use store::{FoundPage, Store, StoreError, VolumeId};
 
 /// Reads ranges (offset, length) of an object as the store has it, holes as zeros: for a reader while the buffer is being
-/// [read](crate::Recovered::read), too, and has its changes [laid over](Cache::lay_over) what he has read afterwards.
+/// [read](crate::Recovered::read), too, and has its changes [laid over](crate::Cache::lay_over) what he has read afterwards.
 ///
 /// # Errors
 /// The first that the store had with one of the pages.
@@ -58,70 +57,53 @@ fn read_ranges(
     Ok(bytes)
 }
 
-impl Cache {
-    /// [`read_now`](Cache::read_now) for several ranges (offset, length), which are read in the order in which they lie in the
-    /// store.
-    pub fn read_all_now(
-        &self,
-        object: ObjectId,
-        ranges: &[(u64, usize)],
-    ) -> Result<Vec<Vec<u8>>, CacheError> {
-        self.core.read_all_now(object, ranges)
+/// What is in memory over bytes of an object from `offset` on that were read from the store; `false` where that is not enough.
+pub(crate) fn lay_over(pages: &Pages, object: ObjectId, offset: u64, bytes: &mut [u8]) -> bool {
+    if !pages.cuts_of(object).is_empty() {
+        return false;
     }
-
-    /// Lays what is in memory over `bytes`, which are an object's from `offset` on and were [read](read_stored) from the store
-    /// after the last that was written back. `false`, and some may have been laid or none, where some of the object was cut and the
-    /// store does not know yet: then these bytes are worth nothing.
-    pub fn lay_over(&self, object: ObjectId, offset: u64, bytes: &mut [u8]) -> bool {
-        let state = self.core.state();
-        if state.cuts.contains_key(&object) {
-            return false;
-        }
-        let end = offset + bytes.len() as u64;
-        let pages = PageNo::of(offset)..PageNo(end.div_ceil(BLOCK_BYTES as u64));
-        for (Key { page, .. }, entry) in state.table.range(object, pages) {
-            let begins = page.0 * BLOCK_BYTES as u64;
-            let (from, to) = (begins.max(offset), (begins + BLOCK_BYTES as u64).min(end));
-            entry
-                .read((from - begins) as usize, &mut bytes[(from - offset) as usize..(to - offset) as usize]);
-        }
-        true
+    let end = offset + bytes.len() as u64;
+    let range = PageNo::of(offset)..PageNo(end.div_ceil(BLOCK_BYTES as u64));
+    for (Key { page, .. }, entry) in pages.range(object, range) {
+        let begins = page.0 * BLOCK_BYTES as u64;
+        let (from, to) = (begins.max(offset), (begins + BLOCK_BYTES as u64).min(end));
+        entry.read((from - begins) as usize, &mut bytes[(from - offset) as usize..(to - offset) as usize]);
     }
+    true
 }
 
-impl Core {
-    pub(crate) fn read_all_now(
-        &self,
-        object: ObjectId,
-        ranges: &[(u64, usize)],
-    ) -> Result<Vec<Vec<u8>>, CacheError> {
-        let mut lay = |page, start, found: FoundPage<'_>, into: &mut [u8]| {
-            lay_over(&mut self.state(), Key { object, page }, start, found, into)
-        };
-        Ok(read_ranges(self.store_io(), self.volume, object, ranges, &mut lay)?)
-    }
+/// Reads ranges (offset, length) of an object as it is now, in the order in which they lie in the store.
+pub(crate) fn read_all_now(
+    shared: &Shared,
+    object: ObjectId,
+    ranges: &[(u64, usize)],
+) -> Result<Vec<Vec<u8>>, CacheError> {
+    let mut lay = |page, start, found: FoundPage<'_>, into: &mut [u8]| {
+        lay_page(&mut shared.state(), Key { object, page }, start, found, into)
+    };
+    Ok(read_ranges(shared.store_io(), shared.volume(), object, ranges, &mut lay)?)
 }
 
 /// The bytes of a page from `start` on, into zeros: what the store has, unless it is cut, and over it what is in memory.
-fn lay_over(
+fn lay_page(
     state: &mut State,
     key: Key,
     start: usize,
     found: FoundPage<'_>,
     into: &mut [u8],
 ) -> Result<(), StoreError> {
-    let entry = state.table.get(&key);
+    let entry = state.pages.get(&key);
     if let Some(entry) = entry.filter(|entry| entry.covers(start..start + into.len())) {
         entry.read(start, into);
         return Ok(());
     }
     if let Some((page, page_lsn)) = found?
-        && state.cut_of(key).is_none_or(|cut| page_lsn >= cut)
+        && state.pages.cut_of(key).is_none_or(|cut| page_lsn >= cut)
     {
         state.counters.fetched_for_reads += 1;
         into.copy_from_slice(&page.0[start..start + into.len()]);
     }
-    if let Some(Body::Patch(delta)) = state.table.get(&key).map(|entry| &entry.body) {
+    if let Some(delta) = state.pages.get(&key).and_then(|entry| entry.patch()) {
         delta.read(start, into);
     }
     Ok(())

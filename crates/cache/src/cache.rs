@@ -1,152 +1,122 @@
-//! The cache's handle: opening, applying, stepping.
+//! The cache's face: it composes the parts, and applies changes.
 
-use crate::admit::Reservation;
-use crate::checkpoint::MakingSpace;
-use crate::commit::{CommitTime, Completions};
-use crate::cut::PendingCut;
+use crate::admission::{Admission, Reservation};
+use crate::bulk;
+use crate::change::{Change, Cost, records};
+use crate::checkpoint::Checkpointer;
+use crate::commit::Committer;
 use crate::error::CacheError;
+use crate::fetch::Fetcher;
+use crate::page::Dirt;
+use crate::pages::{Key, PageChange, PendingCut};
 use crate::plant::is_refused;
-use crate::records::records;
-use crate::recover::{Recovered, dirt};
-use crate::rescue::delete_unfinished;
+use crate::recover::Recovered;
+use crate::rescue::{Rescuer, delete_unfinished};
 use crate::seek::Wanted;
-use crate::settings::{Change, Cost, Settings};
-use crate::state::{Key, State};
+use crate::settings::{FetchMode, Settings};
+use crate::shared::{Shared, State};
 use crate::status::{Counters, Status};
-use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
+use crate::task::{Completion, Completions, Progress, Task};
+use crate::volume::Volumes;
 use crate::write_back::{Why, WriteBack};
 use buffer::{Appended, Buffer, BufferError, Record};
-use device::{BLOCK_BYTES, Clock, Device, Incarnation, Lsn, ObjectId, PageNo};
+use device::{Clock, Device, Incarnation, Lsn, ObjectId, PageNo};
 use std::cell::OnceCell;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Store, StoreError, VolumeId};
+use store::{NewVolume, Store, StoreError, VolumeId};
 
 /// Between two looks at work that is due and cannot be done.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A completion. Called once, maybe on the caller's own thread before the call returns, and never while the state is locked.
-/// Its caller may be in the middle of writing pages back, and no other thread writes any until it returns: it must not call
-/// [`Cache::step`], [`Cache::drain`] or [`Cache::clone_volume`], nor wait for a thread that does.
-pub type Completion<T, E = CacheError> = Box<dyn FnOnce(Result<T, E>) + Send>;
-
-/// Background work. `Fetch` may be stepped by several threads at once, the others by one each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Task {
-    /// Makes what was appended durable and completes syncs.
-    Commit,
-    /// Reads pages that a reader waits for or will come to, and gives back the memory of those that were cut.
-    Fetch,
-    /// Writes pages back, and with them cuts and deletions.
-    WriteBack,
-    /// Keeps recovery short, and frees space.
-    Checkpoint,
-}
-
-impl Task {
-    /// Every kind.
-    pub const ALL: [Task; 4] = [Task::Commit, Task::Fetch, Task::WriteBack, Task::Checkpoint];
-}
-
-/// What a step did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
-    /// Something: call again.
-    Worked,
-    /// Nothing to do now.
-    Idle,
-}
-
 /// Pages and deltas. Cheap to clone: all clones are one cache.
 #[derive(Clone)]
 pub struct Cache {
-    pub(crate) core: Arc<Core>,
+    pub(crate) parts: Arc<Parts>,
 }
 
-/// What all clones of a `Cache`, reservations and steps share.
-pub(crate) struct Core {
-    pub(crate) store: Arc<Store>,
-    pub(crate) buffer: Buffer,
-    /// The volume that is cached: the one whose records the buffer holds.
-    pub(crate) volume: VolumeId,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) settings: Settings,
-    pub(crate) commit_time: CommitTime,
-    pub(crate) store_io_for_syncs: AtomicU64,
-    /// Held for a whole write-back, over device I/O; taken before `state`, never while holding it.
-    pub(crate) write_back_turn: Mutex<WriteBack>,
-    /// Held for a step of the checkpointer; taken before `write_back_turn`.
-    pub(crate) making_space: Mutex<Option<MakingSpace>>,
-    /// The store's batches when there was nothing to clean.
-    pub(crate) clean_as_of: AtomicU64,
-    /// The store's batches when what was dead was last given back to the file system below, because that was full.
-    pub(crate) given_back_as_of: AtomicU64,
-    state: Mutex<State>,
-    work: [Condvar; Task::ALL.len()],
+/// The parts, each of which knows those before it.
+pub(crate) struct Parts {
+    pub(crate) shared: Arc<Shared>,
+    admission: Admission,
+    pub(crate) committer: Arc<Committer>,
+    fetcher: Arc<Fetcher>,
+    write_back: Arc<WriteBack>,
+    checkpointer: Arc<Checkpointer>,
+    volumes: Volumes,
+    rescuer: Rescuer,
 }
 
-impl Core {
-    /// The lock. Never held over device I/O or a completion.
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic while holding the cache's state")
-    }
-
-    /// Tells workers of a kind to look for work.
-    pub(crate) fn wake(&self, task: Task) {
-        self.work[task as usize].notify_one();
+impl Parts {
+    fn of(shared: Shared) -> Parts {
+        let shared = Arc::new(shared);
+        let admission = Admission::new(shared.clone());
+        let committer = Arc::new(Committer::new(shared.clone(), admission.clone()));
+        let fetcher = Arc::new(Fetcher::new(shared.clone()));
+        let write_back =
+            WriteBack::new(shared.clone(), admission.clone(), committer.clone(), fetcher.clone());
+        let write_back = Arc::new(write_back);
+        let checkpointer = Checkpointer::new(shared.clone(), admission.clone(), write_back.clone());
+        let checkpointer = Arc::new(checkpointer);
+        let volumes =
+            Volumes::new(shared.clone(), committer.clone(), write_back.clone(), checkpointer.clone());
+        let rescuer = Rescuer::new(shared.clone(), write_back.clone());
+        Parts { shared, admission, committer, fetcher, write_back, checkpointer, volumes, rescuer }
     }
 
     fn has_work(&self, state: &State, task: Task) -> bool {
         match task {
-            Task::Commit => self.commit_due(state),
-            Task::Fetch => state.reads.has_work() || state.seeks.has_work() || !state.discarded.is_empty(),
-            Task::WriteBack => self.write_back_due(state) || self.rescue_due(state),
-            Task::Checkpoint => self.checkpoint_due(state),
+            Task::Commit => self.committer.is_due(state),
+            Task::Fetch => Fetcher::has_work(state),
+            Task::WriteBack => self.write_back.is_due(state) || self.rescuer.is_due(state),
+            Task::Checkpoint => self.checkpointer.is_due(state),
         }
     }
 
     /// Appends and applies one transaction. Calls no completion: a reader that waits for a changed page looks again later.
     fn apply(&self, reservation: &mut Reservation, changes: &[Change<'_>]) -> Result<Lsn, CacheError> {
         let records = records(changes);
-        let mut state = self.state();
-        if let Some(why) = state.failed.clone() {
+        let mut state = self.shared.state();
+        if let Some(why) = state.failed().cloned() {
             return Err(CacheError::ReadOnly { why });
         }
-        if !reservation.frees && is_refused() {
+        if !reservation.frees() && is_refused() {
             return Err(StoreError::Full.into());
         }
-        let more = Cost::of(changes).pages.saturating_sub(reservation.pages);
-        if more > 0 {
-            self.reserve(more, reservation.frees)?;
-            reservation.pages += more;
-        }
-        let appended = match self.buffer.append(&records) {
+        reservation.grow_to(changes.iter().map(Change::pages).sum(), &mut state)?;
+        let appended = match self.shared.buffer().append(&records) {
             Ok(appended) => appended,
             Err(why @ BufferError::Device(_)) => {
-                self.fail(&mut state, &why);
+                state.fail(&why);
                 return Err(CacheError::ReadOnly { why });
             }
             Err(error) => return Err(error.into()),
         };
-        let now = Now::new(&*self.clock);
+        let now = Now::new(self.shared.clock());
         state.counters.transactions += 1;
-        state.syncs.uncommitted_since.get_or_insert_with(|| now.get());
+        state.syncs.appended(|| now.get());
+        let mut readers_may_go_on = false;
         for (index, record) in records.iter().enumerate() {
-            self.apply_record(&mut state, reservation, record, index as u64, &appended, &now);
+            let waiters = self.apply_record(&mut state, reservation, record, index as u64, &appended, &now);
+            if !waiters.is_empty() {
+                readers_may_go_on = true;
+                state.reads.look_again(waiters);
+            }
         }
         let awaited = reservation.settle(&mut state);
         let wakes = [
-            (Task::Commit, awaited || self.commit_pressed(&state)),
-            (Task::Fetch, state.reads.has_work() || !state.discarded.is_empty()),
-            (Task::WriteBack, self.write_back_pressed(&state)),
+            (Task::Commit, awaited || self.committer.is_pressed(&state)),
+            (Task::Fetch, readers_may_go_on || state.pages.has_discarded()),
+            (Task::WriteBack, self.admission.presses_for_write_back(&state)),
         ];
-        state.evict(&self.settings);
+        state.evict(self.shared.settings());
         drop(state);
-        wakes.iter().filter(|(_, work)| *work).for_each(|&(task, _)| self.wake(task));
+        wakes.iter().filter(|(_, work)| *work).for_each(|&(task, _)| self.shared.wake(task));
         Ok(appended.last)
     }
 
+    /// Returns reads that must look again.
     fn apply_record(
         &self,
         state: &mut State,
@@ -155,8 +125,8 @@ impl Core {
         index: u64,
         appended: &Appended,
         now: &Now<'_>,
-    ) {
-        let (lsn, group) = (appended.first.plus(index), appended.group);
+    ) -> Vec<u64> {
+        let (newest, group) = (appended.first.plus(index), appended.group);
         let (key, start, len, bytes) = match *record {
             Record::Write { object, page, start, bytes } => {
                 (Key { object, page }, usize::from(start), bytes.len(), Some(bytes))
@@ -165,41 +135,54 @@ impl Core {
                 (Key { object, page }, usize::from(start), usize::from(len), None)
             }
             Record::Cut { object, from, to } => {
-                let cut = PendingCut { from, to, lsn, group, whole_object: false, since: now.get() };
+                let cut = PendingCut { from, to, lsn: newest, group, whole_object: false, since: now.get() };
                 return self.cut(state, object, cut);
             }
             Record::Delete { object } => {
                 let (from, to) = (PageNo(0), PageNo(u64::MAX));
-                let cut = PendingCut { from, to, lsn, group, whole_object: true, since: now.get() };
+                let cut = PendingCut { from, to, lsn: newest, group, whole_object: true, since: now.get() };
                 return self.cut(state, object, cut);
             }
             Record::Clone { .. } => unreachable!("no change becomes a clone record in version 1"),
         };
-        let (absent, waiters) = state.change(key, |entry| {
-            let absent = !entry.covers(0..BLOCK_BYTES);
-            match bytes {
-                Some(bytes) => entry.write(start, bytes),
-                None => entry.zero(start, len),
-            }
-            entry.note(start..start + len, lsn, group, || {
-                reservation.pages -= 1;
-                dirt(lsn, group, now.get(), false)
-            });
-            entry.used = true;
-            // Covered now: nothing will be fetched, so nothing else would tell them.
-            let waiters = if entry.fetch.is_none() { std::mem::take(&mut entry.waiters) } else { Vec::new() };
-            (absent, waiters)
+        let change = PageChange { key, range: start..start + len, bytes, newest, group };
+        let changed = state.pages.write(change, || {
+            reservation.take_page();
+            Dirt::first(newest, group, now.get(), false)
         });
-        state.counters.writes_to_absent_pages += u64::from(absent);
-        state.reads.ready.extend(waiters);
+        state.counters.writes_to_absent_pages += u64::from(changed.was_absent);
+        changed.waiters
     }
 
-    fn cut(&self, state: &mut State, object: ObjectId, cut: PendingCut) {
-        let (reservations, waiters) = state.cut(object, cut);
-        self.store.release(reservations);
+    fn cut(&self, state: &mut State, object: ObjectId, cut: PendingCut) -> Vec<u64> {
+        state.reads.cut(object, cut.from..cut.to);
+        let (reservations, waiters) = state.pages.cut(object, cut);
+        if reservations > 0 {
+            self.shared.store().release(reservations);
+        }
         // There may be space in it: worth another attempt for the next writer.
-        state.admission.exhausted = false;
-        state.reads.ready.extend(waiters);
+        state.admission.may_have_space();
+        waiters
+    }
+
+    /// Gives the store back what was reserved and nothing needs now.
+    fn give_back_spare(&self) {
+        self.shared.state().admission.give_back_spare(self.shared.store());
+    }
+
+    fn write_back_step(&self) -> Progress {
+        let state = self.shared.state();
+        let (has_failed, is_due) = (state.failed().is_some(), self.write_back.is_due(&state));
+        drop(state);
+        if has_failed {
+            return self.rescuer.step(Why::Due);
+        }
+        let progress = match is_due && self.checkpointer.pay_with_cleaning() {
+            true => Progress::Worked,
+            false => self.write_back.step().unwrap_or(Progress::Idle),
+        };
+        self.write_back.tell_those_who_wait(progress);
+        progress
     }
 }
 
@@ -249,8 +232,7 @@ impl Cache {
         settings: Settings,
     ) -> Result<Cache, CacheError> {
         recovered.ensure_fits(&store)?;
-        let volume = recovered.volume();
-        let Recovered { buffer, state, reserved } = recovered;
+        let (buffer, state, reserved) = recovered.into_parts();
         let (newest_of_store, newest_of_buffer) = (store.newest_lsn(), buffer.newest_lsn());
         // Space was reserved before the crash. Should some be missing now (the log begins in another segment, the cleaner's last one
         // is hardly filled), no operation can reserve any before it is there again.
@@ -259,47 +241,33 @@ impl Cache {
         store.begin_after(incarnation, buffer.store_batch())?;
         buffer.begin(incarnation, newest_of_buffer.max(newest_of_store))?;
         delete_unfinished(&store, newest_of_buffer);
-        let core = Core {
-            store,
-            buffer,
-            volume,
-            clock,
-            settings,
-            commit_time: CommitTime::new(),
-            store_io_for_syncs: AtomicU64::new(0),
-            write_back_turn: Mutex::default(),
-            making_space: Mutex::default(),
-            clean_as_of: AtomicU64::new(u64::MAX),
-            given_back_as_of: AtomicU64::new(0),
-            state: Mutex::new(state),
-            work: Default::default(),
-        };
+        let parts = Parts::of(Shared::new(store, buffer, clock, settings, state));
         // What recovery found stored already needs the buffer no more, and no write-back will come to say so.
-        core.release_groups(&mut core.state());
-        Ok(Cache { core: Arc::new(core) })
+        parts.committer.release_groups(&mut parts.shared.state());
+        Ok(Cache { parts: Arc::new(parts) })
     }
 
     /// Asks for space; `then` gets it at once where there is space, else when there is. Refused at once, or after an
     /// attempt to free space, where the store is full.
     pub fn admit(&self, cost: Cost, then: Completion<Reservation>) {
-        self.core.admit(cost, then);
+        self.parts.admission.admit(cost, then);
     }
 
     /// [`admit`](Cache::admit) where there is space at once and no other operation waits; `None` where one has to wait.
     pub fn admit_at_once(&self, cost: Cost) -> Result<Option<Reservation>, CacheError> {
-        self.core.admit_at_once(cost)
+        self.parts.admission.admit_at_once(cost)
     }
 
     /// True if a write may be made at once: in `FetchMode::Blocking` [`prepare_write`](Cache::prepare_write) comes first.
     pub fn writes_at_once(&self) -> bool {
-        self.core.settings.fetch == crate::FetchMode::Lazy
+        self.parts.shared.settings().fetch == FetchMode::Lazy
     }
 
     /// Makes all of `changes` visible, in order, as one transaction: after a crash it is there as a whole or not
     /// at all, and only if every transaction before it is. Never waits, and calls no completion. The caller orders
     /// its own calls. On success what the reservation did not use is given back: it is good for one transaction.
     pub fn apply(&self, reservation: &mut Reservation, changes: &[Change<'_>]) -> Result<Lsn, CacheError> {
-        self.core.apply(reservation, changes)
+        self.parts.apply(reservation, changes)
     }
 
     /// Reads `len` bytes from `offset` on: holes read as zeros. At once if they are in memory; else page by page, so
@@ -313,13 +281,13 @@ impl Cache {
         end: u64,
         then: Completion<Vec<u8>>,
     ) -> bool {
-        self.core.read(object, offset, len, end, then)
+        self.parts.fetcher.read(object, offset, len, end, then)
     }
 
     /// Fetches objects that will be read soon, by their bytes, behind everything that a reader waits for. Those for which there is
     /// no memory to spare are left out. An error is left to their readers.
     pub fn fetch_ahead(&self, objects: &[(ObjectId, u64)]) {
-        self.core.fetch_ahead(objects);
+        self.parts.fetcher.fetch_ahead(objects);
     }
 
     /// Finds the first page of `pages` that is what is wanted; `None`: there is none. Exact as of one moment for each
@@ -331,147 +299,240 @@ impl Cache {
         wanted: Wanted,
         then: Completion<Option<PageNo>>,
     ) {
-        self.core.seek(object, pages, wanted, then);
+        self.parts.fetcher.seeker().seek(object, pages, wanted, then);
     }
 
     /// In `FetchMode::Blocking`, completes once every page that this range covers only in part is in memory; in
     /// lazy mode at once.
     pub fn prepare_write(&self, object: ObjectId, offset: u64, len: usize, then: Completion<()>) {
-        match self.core.settings.fetch {
-            crate::FetchMode::Lazy => then(Ok(())),
-            crate::FetchMode::Blocking => self.core.prepare_write(object, offset, len, then),
+        match self.parts.shared.settings().fetch {
+            FetchMode::Lazy => then(Ok(())),
+            FetchMode::Blocking => self.parts.fetcher.prepare_write(object, offset, len, then),
         }
     }
 
     /// Reads in the caller's thread, waiting for the device: for opening and checking, not for requests.
     pub fn read_now(&self, object: ObjectId, offset: u64, len: usize) -> Result<Vec<u8>, CacheError> {
-        let mut found = self.core.read_all_now(object, &[(offset, len)])?;
+        let mut found = self.read_all_now(object, &[(offset, len)])?;
         Ok(found.pop().expect("as many as were asked for"))
     }
 
     /// Completes when every change applied before the call is durable. Causes no store I/O.
     pub fn sync(&self, then: Completion<()>) {
-        self.core.sync(then);
+        self.parts.committer.sync(then);
     }
 
     /// Does a bounded piece of background work in the caller's thread.
     pub fn step(&self, task: Task) -> Progress {
         match task {
-            Task::Commit => self.core.commit_step(),
-            Task::Fetch => self.core.fetch_step(),
-            Task::WriteBack => self.core.write_back_step(),
-            Task::Checkpoint => self.core.checkpoint_step(),
+            Task::Commit => self.parts.committer.step(),
+            Task::Fetch => self.parts.fetcher.step(),
+            Task::WriteBack => self.parts.write_back_step(),
+            Task::Checkpoint => self.parts.checkpointer.step(),
         }
     }
 
     /// Waits until there may be work of this kind, at most `timeout`.
     pub fn wait(&self, task: Task, timeout: Duration) {
-        let state = self.core.state();
-        let pause = match (self.core.has_work(&state, task), task) {
+        let state = self.parts.shared.state();
+        let pause = match (self.parts.has_work(&state, task), task) {
             // Nothing wakes the committer for the first change, which would cost every synced write two switches of
             // threads: it looks often enough to see it in time.
             (false, Task::Commit) => {
-                let nap = self.core.settings.commit_interval / 4;
-                self.core.commit_due_in(&state).unwrap_or(nap).min(timeout)
+                let nap = self.parts.shared.settings().commit_interval / 4;
+                self.parts.committer.due_in(&state).unwrap_or(nap).min(timeout)
             }
             (false, _) => timeout,
             (true, Task::Commit | Task::Fetch) => return,
             // Due, yet the last step could do nothing: a device fails, or only others can help.
             (true, Task::WriteBack | Task::Checkpoint) => timeout.min(PAUSE),
         };
-        if !state.stopping {
-            drop(self.core.work[task as usize].wait_timeout(state, pause));
+        if !state.is_stopping() {
+            self.parts.shared.wait(task, state, pause);
         }
     }
 
     /// Refuses new operations and wakes every worker, so that they can end.
     pub fn stop(&self) {
         let mut completions = Completions::default();
-        let mut state = self.core.state();
-        state.stopping = true;
-        state.reads.ahead.stop();
-        self.core.refuse_all(&mut state, &CacheError::Stopping, &mut completions);
-        self.core.refuse_seeks(&mut state, &mut completions);
+        let mut state = self.parts.shared.state();
+        state.stop();
+        state.reads.stop();
+        self.parts.admission.refuse_all(&mut state, &CacheError::Stopping, &mut completions);
+        state.seeks.refuse_all(&mut completions);
+        state.admission.give_back_spare(self.parts.shared.store());
         drop(state);
         completions.deliver();
-        self.core.work.iter().for_each(Condvar::notify_all);
+        self.parts.shared.wake_all();
     }
 
     /// Writes everything back and checkpoints, in the caller's thread: for a clean unmount. Each page is tried once. On an error
     /// what could not be written back stays in the buffer, durable.
     pub fn drain(&self) -> Result<(), CacheError> {
-        if let Err(error) = self.core.commit_now() {
-            self.core.rescue_step(Why::All);
-            return Err(self.core.rescued().unwrap_or(error));
+        self.parts.give_back_spare();
+        let outcome = self.write_all_back();
+        self.parts.give_back_spare();
+        outcome
+    }
+
+    fn write_all_back(&self) -> Result<(), CacheError> {
+        let Parts { shared, committer, fetcher, checkpointer, rescuer, .. } = &*self.parts;
+        if let Err(error) = committer.commit_now() {
+            rescuer.step(Why::All);
+            return Err(rescuer.rescued().unwrap_or(error));
         }
         // A page that a fetch is queued for waits for that; the workers that would do it may have ended.
-        while self.core.fetch_step() == Progress::Worked {}
-        self.core.write_all_back()?;
-        self.core.commit_now()?;
-        self.core.store_io().checkpoint()?;
-        let state = self.core.state();
+        while fetcher.step() == Progress::Worked {}
+        checkpointer.write_all_back()?;
+        committer.commit_now()?;
+        shared.store_io().checkpoint()?;
+        let state = shared.state();
         match state.retries.first() {
-            Some(error) if state.dirty_pages() > 0 || !state.cuts.is_empty() => Err(error.clone().into()),
+            Some(error) if state.pages.is_dirty() => Err(error.clone().into()),
             _ => Ok(()),
         }
     }
 
-    /// The volume that is cached.
-    pub fn volume(&self) -> VolumeId {
-        self.core.volume
+    /// [`read_now`](Cache::read_now) for several ranges (offset, length), which are read in the order in which they lie in the
+    /// store.
+    pub fn read_all_now(
+        &self,
+        object: ObjectId,
+        ranges: &[(u64, usize)],
+    ) -> Result<Vec<Vec<u8>>, CacheError> {
+        bulk::read_all_now(&self.parts.shared, object, ranges)
     }
 
-    /// The store below: for its counters and space.
+    /// Lays what is in memory over `bytes`, which are an object's from `offset` on and were [read](crate::read_stored) from the store
+    /// after the last that was written back. `false`, and some may have been laid or none, where some of the object was cut and the
+    /// store does not know yet: then these bytes are worth nothing.
+    pub fn lay_over(&self, object: ObjectId, offset: u64, bytes: &mut [u8]) -> bool {
+        bulk::lay_over(&self.parts.shared.state().pages, object, offset, bytes)
+    }
+
+    /// Makes a new volume that is what the cached one is at some moment during the call: with every change that was
+    /// applied before it, and after each that it has, every one before that. Durable on return. In the caller's
+    /// thread; others go on, and what they write during the call needs memory once more.
+    ///
+    /// # Errors
+    /// Those of [`Store::check_clone`](store::Store::check_clone), before anything is done; [`StoreError::Full`]; and
+    /// what kept something from being written back. There is no new volume then, unless the last write to the store's log
+    /// failed: that is not known until the next start.
+    pub fn clone_volume(&self, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
+        self.parts.volumes.make_clone(new)
+    }
+
+    /// Deletes a volume that is not cached. Its space comes back in the background.
+    ///
+    /// # Errors
+    /// [`CacheError::InUse`], or those of [`Store::delete_volume`](store::Store::delete_volume).
+    pub fn delete_volume(&self, volume: VolumeId) -> Result<(), CacheError> {
+        self.parts.volumes.delete(volume)
+    }
+
+    /// Writes everything back and gives the buffer to another volume; this cache is of no use afterwards. After a crash
+    /// in between the buffer is still this volume's, or already the other's, with nothing in it.
+    ///
+    /// # Errors
+    /// Those of [`drain`](Cache::drain): what cannot be written back keeps the buffer.
+    pub fn hand_over(&self, volume: VolumeId) -> Result<(), CacheError> {
+        self.drain()?;
+        let Parts { shared, committer, .. } = &*self.parts;
+        committer.release_groups(&mut shared.state());
+        Ok(shared.buffer().hand_over(volume.0)?)
+    }
+
+    /// The volume that is cached.
+    pub fn volume(&self) -> VolumeId {
+        self.parts.shared.volume()
+    }
+
+    /// The store below: for its counters.
     pub fn store(&self) -> &Arc<Store> {
-        &self.core.store
+        self.parts.shared.store()
+    }
+
+    /// The store, which has been given back what operations reserved and did not need: for its space.
+    pub fn settled_store(&self) -> &Arc<Store> {
+        self.parts.give_back_spare();
+        self.store()
     }
 
     /// The buffer beside it: for its counters.
     pub fn buffer(&self) -> &Buffer {
-        &self.core.buffer
+        self.parts.shared.buffer()
     }
 
     /// What it was opened with.
     pub fn settings(&self) -> &Settings {
-        &self.core.settings
+        self.parts.shared.settings()
     }
 
     /// The largest transaction, in bytes of records as [`buffer::footprint`] counts them.
     pub fn transaction_bytes_max(&self) -> u64 {
-        self.core.buffer.transaction_bytes_max()
+        self.parts.shared.buffer().transaction_bytes_max()
     }
 
     /// How things stand.
     pub fn status(&self) -> Status {
-        let state = self.core.state();
-        let now = self.core.clock.monotonic();
+        let Parts { shared, rescuer, .. } = &*self.parts;
+        let (now, buffer, rescue) = (shared.now(), shared.buffer(), rescuer.outcome().clone());
+        let state = shared.state();
+        let (pages, reads) = (&state.pages, &state.reads);
         let (stuck_count, stuck) = state.retries.stuck();
         Status {
-            counters: Counters {
-                store_io_for_syncs: self.core.store_io_for_syncs.load(Ordering::Relaxed),
-                ..state.counters
-            },
-            applied: self.core.buffer.appended(),
-            durable: self.core.buffer.durable(),
-            dirty_pages: state.dirty_pages() as u64,
-            dirty_bytes: state.dirty_bytes,
-            dirty_age: state.oldest_since().map_or(Duration::ZERO, |since| now.saturating_sub(since)),
-            pending_cuts: state.cuts.values().map(|cuts| cuts.len() as u64).sum(),
-            pages: state.table.len() as u64,
-            memory_bytes: state.memory_bytes,
-            parked_reads: state.reads.parked(),
+            counters: Counters { store_io_for_syncs: shared.store_io_for_syncs(), ..state.counters },
+            applied: buffer.appended(),
+            durable: buffer.durable(),
+            dirty_pages: pages.dirty_pages() as u64,
+            dirty_bytes: pages.dirty_bytes(),
+            dirty_age: pages.oldest_since().map_or(Duration::ZERO, |since| now.saturating_sub(since)),
+            pending_cuts: pages.cuts_pending() as u64,
+            pages: pages.len() as u64,
+            memory_bytes: pages.memory_bytes(),
+            parked_reads: reads.parked(),
             parked_syncs: state.syncs.parked(),
             parked_admissions: state.admission.parked(),
-            fetching: state.reads.fetching(),
-            buffer_bytes: self.core.buffer.capacity_bytes(),
-            buffer_free_bytes: self.core.buffer.free_bytes(),
-            failed: state.failed.as_ref().map(ToString::to_string),
-            rescued: state.rescue.volume.clone(),
-            left_out: state.rescue.left_out,
-            not_rescued: state.rescue.error.as_ref().map(ToString::to_string),
+            fetching: reads.fetching(),
+            buffer_bytes: buffer.capacity_bytes(),
+            buffer_free_bytes: buffer.free_bytes(),
+            failed: state.failed().map(ToString::to_string),
+            rescued: rescue.volume().map(str::to_owned),
+            left_out: rescue.left_out(),
+            not_rescued: rescue.error().map(ToString::to_string),
             stalled: state.retries.stalled(now),
             stuck_count,
             stuck,
         }
+    }
+}
+
+#[cfg(feature = "planted-bugs")]
+impl Cache {
+    /// Whether a step of this kind finds every lock free that it may take and that is held over device calls. The simulator has one
+    /// thread, and runs steps inside each other's device calls, as other threads would run them there.
+    pub fn may_step(&self, task: Task) -> bool {
+        let Parts { shared, checkpointer, .. } = &*self.parts;
+        let store = shared.store();
+        match task {
+            Task::Fetch => true,
+            Task::Commit => shared.buffer().is_idle(),
+            Task::WriteBack => self.parts.may_write_back(),
+            Task::Checkpoint => {
+                let makes_space = shared.state().admission.wants_space();
+                let may_make_space = checkpointer.makes_no_space() && self.parts.may_write_back();
+                store.is_idle() && store.is_not_cleaning() && (!makes_space || may_make_space)
+            }
+        }
+    }
+}
+
+#[cfg(feature = "planted-bugs")]
+impl Parts {
+    /// It pays with cleaning where that is due, and else leaves the cleaner alone.
+    fn may_write_back(&self) -> bool {
+        let (store, buffer) = (self.shared.store(), self.shared.buffer());
+        let alone = self.write_back.is_idle() && buffer.is_idle() && store.is_idle();
+        alone && (store.is_not_cleaning() || !store.cleaning_is_due())
     }
 }

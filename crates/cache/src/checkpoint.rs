@@ -1,14 +1,15 @@
 //! Keeping recovery short and space free: checkpoints and cleaning, a bounded step at a time.
 
-use crate::cache::{Core, Progress};
-use crate::commit::Completions;
+use crate::admission::Admission;
 use crate::error::CacheError;
 use crate::retry::RETRY_AFTER;
 use crate::scan::Scan;
-use crate::state::State;
-use crate::write_back::Why;
+use crate::shared::{Shared, State};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::task::{Completions, Progress};
+use crate::write_back::{Why, WriteBack};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::time::Duration;
 use store::Cleaning;
 
 /// Rounds of cleaning of one attempt to make space, before a writer that waits is told that the store is full.
@@ -20,7 +21,7 @@ const LOG_READS_MAX: u64 = 16;
 
 /// An attempt to make space for operations that wait for it, or for pages that found none. Everything is written back first: a dirty
 /// page reserves several blocks and takes one; deletions give some back. Writers wait meanwhile, so this ends.
-pub(crate) struct MakingSpace {
+struct MakingSpace {
     /// Free blocks that were not reserved when it began; fewer than none where more is reserved than there is.
     before: i64,
     is_stored: bool,
@@ -34,26 +35,72 @@ pub(crate) struct MakingSpace {
     asked: Option<u64>,
 }
 
-impl Core {
+/// Keeps recovery short and space free.
+pub(crate) struct Checkpointer {
+    shared: Arc<Shared>,
+    admission: Admission,
+    write_back: Arc<WriteBack>,
+    /// Held for a step; taken before the turn to write back.
+    making_space: Mutex<Option<MakingSpace>>,
+    /// The store's batches when there was nothing to clean.
+    clean_as_of: AtomicU64,
+    /// The store's batches when what was dead was last given back to the file system below, because that was full.
+    given_back_as_of: AtomicU64,
+    /// Held for moments, and no other lock is taken meanwhile.
+    pauses: Mutex<Pauses>,
+}
+
+/// When what failed may be tried again.
+#[derive(Clone, Copy, Default)]
+struct Pauses {
+    /// Freeing what deleted volumes held.
+    free_not_before: Duration,
+    /// Asking the file system below the store for space.
+    allocate_not_before: Duration,
+}
+
+impl Checkpointer {
+    pub(crate) fn new(shared: Arc<Shared>, admission: Admission, write_back: Arc<WriteBack>) -> Checkpointer {
+        Checkpointer {
+            shared,
+            admission,
+            write_back,
+            making_space: Mutex::default(),
+            clean_as_of: AtomicU64::new(u64::MAX),
+            given_back_as_of: AtomicU64::new(0),
+            pauses: Mutex::default(),
+        }
+    }
+
+    fn pauses(&self) -> MutexGuard<'_, Pauses> {
+        self.pauses.lock().expect("no panic while holding pauses")
+    }
+
+    /// Whether no thread makes space.
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn makes_no_space(&self) -> bool {
+        self.making_space.try_lock().is_ok()
+    }
+
     /// True if recovery would take too long, or an operation waits for space.
-    pub(crate) fn checkpoint_due(&self, state: &State) -> bool {
-        state.admission.wants_space
+    pub(crate) fn is_due(&self, state: &State) -> bool {
+        state.admission.wants_space()
             || self.log_is_long()
-            || self.allocation_is_due(state)
-            || self.freeing_due(state)
+            || self.allocation_is_due()
+            || self.freeing_due()
             || self.cleaning_is_due()
     }
 
     fn log_is_long(&self) -> bool {
-        self.store.blocks_since_checkpoint() >= self.settings.checkpoint_blocks
-            || self.store.reads_since_checkpoint() >= LOG_READS_MAX
+        self.shared.store().blocks_since_checkpoint() >= self.shared.settings().checkpoint_blocks
+            || self.shared.store().reads_since_checkpoint() >= LOG_READS_MAX
     }
 
     /// As much as is owed for what was written. Where there was nothing to clean, there is nothing until something is
     /// written.
     fn cleaning_is_due(&self) -> bool {
-        self.store.cleaning_is_due()
-            && self.store.counters().batches != self.clean_as_of.load(Ordering::Relaxed)
+        self.shared.store().cleaning_is_due()
+            && self.shared.store().counters().batches != self.clean_as_of.load(Ordering::Relaxed)
     }
 
     /// A step of cleaning before pages are written back, if one is owed for those that went before: so free space is won as fast as
@@ -64,22 +111,22 @@ impl Core {
             return false;
         }
         // Free space that has to be asked for costs less than any that has to be won.
-        if self.allocation_is_due(&self.state()) && self.allocate_ahead() {
+        if self.allocation_is_due() && self.allocate_ahead() {
             return true;
         }
         let cleaned = self.clean_some();
-        self.state().counters.checkpoint_errors += u64::from(cleaned.is_err());
+        self.shared.state().counters.checkpoint_errors += u64::from(cleaned.is_err());
         cleaned.is_ok()
     }
 
-    pub(crate) fn checkpoint_step(self: &Arc<Core>) -> Progress {
-        let state = self.state();
-        let (wanted, freeing) = (state.admission.wants_space, self.freeing_due(&state));
-        let allocating = self.allocation_is_due(&state);
+    pub(crate) fn step(&self) -> Progress {
+        let state = self.shared.state();
+        let (wanted, freeing) = (state.admission.wants_space(), self.freeing_due());
+        let allocating = self.allocation_is_due();
         drop(state);
         let outcome = match wanted {
             true => self.make_space(),
-            false if self.log_is_long() => self.store_io().checkpoint().map_err(CacheError::from),
+            false if self.log_is_long() => self.shared.store_io().checkpoint().map_err(CacheError::from),
             // Where there is none, there is other work.
             false if allocating && self.allocate_ahead() => Ok(()),
             false if freeing => self.free_some(),
@@ -88,87 +135,85 @@ impl Core {
             false => return Progress::Idle,
         };
         if outcome.is_err() {
-            self.state().counters.checkpoint_errors += 1;
+            self.shared.state().counters.checkpoint_errors += 1;
             return Progress::Idle;
         }
         Progress::Worked
     }
 
     /// Whether the file system below the store is to be asked for space: more will be needed soon, or it had none a while ago.
-    fn allocation_is_due(&self, state: &State) -> bool {
-        self.store.allocation_is_due() && self.clock.monotonic() >= state.allocate_not_before
+    fn allocation_is_due(&self) -> bool {
+        self.shared.store().allocation_is_due() && self.shared.now() >= self.pauses().allocate_not_before
     }
 
     /// Asks for it. Where there is none, it is asked again after a while; where there is some again, a writer that was told that the store is
     /// full may try once more.
     fn allocate_ahead(&self) -> bool {
-        let outcome = self.store.allocate_ahead();
-        let mut state = self.state();
+        let outcome = self.shared.store().allocate_ahead();
         match outcome {
-            Ok(true) => state.admission.exhausted = false,
-            _ => state.allocate_not_before = self.clock.monotonic() + RETRY_AFTER,
+            Ok(true) => self.shared.state().admission.may_have_space(),
+            _ => self.pauses().allocate_not_before = self.shared.now() + RETRY_AFTER,
         }
         outcome.is_ok_and(|has_space| has_space)
     }
 
     /// Asks for more than that, because an operation needs it. `false` where there is none.
     pub(crate) fn allocate_more(&self) -> bool {
-        if self.clock.monotonic() < self.state().allocate_not_before {
+        if self.shared.now() < self.pauses().allocate_not_before {
             return false;
         }
-        let has_more = self.store.allocate_more().is_ok_and(|has_more| has_more);
+        let has_more = self.shared.store().allocate_more().is_ok_and(|has_more| has_more);
         if !has_more {
-            self.state().allocate_not_before = self.clock.monotonic() + RETRY_AFTER;
+            self.pauses().allocate_not_before = self.shared.now() + RETRY_AFTER;
         }
         has_more
     }
 
     /// Whether an operation needs the space below, of which some may be in segments that have died since it was last looked at.
     fn is_full_below(&self) -> bool {
-        self.store.counters().batches != self.given_back_as_of.load(Ordering::Relaxed)
-            && self.store.full_below().is_some()
+        self.shared.store().counters().batches != self.given_back_as_of.load(Ordering::Relaxed)
+            && self.shared.store().full_below().is_some()
     }
 
     /// Trims what is dead, without waiting for a checkpoint that is due for other reasons.
     fn give_back(&self) -> Result<(), CacheError> {
-        let batches = self.store.counters().batches;
+        let batches = self.shared.store().counters().batches;
         self.checkpoint_twice()?;
         self.given_back_as_of.store(batches, Ordering::Relaxed);
         Ok(())
     }
 
     /// Whether deleted volumes hold space that may be freed now.
-    fn freeing_due(&self, state: &State) -> bool {
-        self.store.is_freeing() && self.clock.monotonic() >= state.free_not_before
+    fn freeing_due(&self) -> bool {
+        self.shared.store().is_freeing() && self.shared.now() >= self.pauses().free_not_before
     }
 
     /// Frees a step's worth of what deleted volumes held, and at the end makes the blocks free.
     fn free_some(&self) -> Result<(), CacheError> {
-        let freed = self.store_io().free_step().map_err(CacheError::from).and_then(|_| {
-            match self.store.is_freeing() {
+        let freed = self.shared.store_io().free_step().map_err(CacheError::from).and_then(|_| {
+            match self.shared.store().is_freeing() {
                 true => Ok(()),
                 false => self.checkpoint_twice(),
             }
         });
-        let mut state = self.state();
         match &freed {
             // Worth another attempt for a writer that was told that the store is full.
-            Ok(()) => state.admission.exhausted = false,
-            Err(_) => state.free_not_before = self.clock.monotonic() + RETRY_AFTER,
+            Ok(()) => self.shared.state().admission.may_have_space(),
+            Err(_) => self.pauses().free_not_before = self.shared.now() + RETRY_AFTER,
         }
         freed
     }
 
     /// One step of cleaning, if it is still owed, before writers need what it gives them.
     fn clean_some(&self) -> Result<(), CacheError> {
-        let batches = self.store.counters().batches;
-        match self.store_io().clean_if_due()? {
+        let batches = self.shared.store().counters().batches;
+        match self.shared.store_io().clean_if_due()? {
             None | Some(Cleaning::Working) => {}
             Some(Cleaning::Emptied(_)) => self.checkpoint_twice()?,
             Some(Cleaning::NeedsCheckpoint) => {
                 self.checkpoint_twice()?;
-                if self.store_io().clean_step()? == Cleaning::NeedsCheckpoint {
-                    self.store.end_round();
+                if self.shared.store_io().clean_step()? == Cleaning::NeedsCheckpoint {
+                    self.shared.store().end_round();
                 }
             }
             Some(Cleaning::Idle) => {
@@ -181,21 +226,21 @@ impl Core {
 
     /// A segment is free when two checkpoints in a row do not need it.
     pub(crate) fn checkpoint_twice(&self) -> Result<(), CacheError> {
-        Ok(self.store_io().checkpoint_twice()?)
+        Ok(self.shared.store_io().checkpoint_twice()?)
     }
 
     /// Writes everything back; where the store has no space for it, cleaning makes some as long as it can.
-    pub(crate) fn write_all_back(self: &Arc<Core>) -> Result<(), CacheError> {
-        let mut scan = Scan::once(self.state().retries.failures());
+    pub(crate) fn write_all_back(&self) -> Result<(), CacheError> {
+        let mut scan = Scan::once(self.shared.state().retries.failures());
         loop {
-            match self.write_back_everything(Why::All, &mut scan) {
+            match self.write_back.everything(Why::All, &mut scan) {
                 Ok(Progress::Worked) => {}
                 Ok(Progress::Idle) => return Ok(()),
                 Err(error) if error.is_full() => {
                     if self.allocate_more() {
                         continue;
                     }
-                    let cleaned = self.store_io().clean()?;
+                    let cleaned = self.shared.store_io().clean()?;
                     self.checkpoint_twice()?;
                     if !cleaned {
                         return Err(error);
@@ -208,16 +253,18 @@ impl Core {
 
     /// An operation was told to wait because the store is full, or pages are not written back because it is: one step towards space, and
     /// what fits is let in.
-    fn make_space(self: &Arc<Core>) -> Result<(), CacheError> {
+    fn make_space(&self) -> Result<(), CacheError> {
         let mut turn = self.making_space.lock().expect("no panic while making space");
-        let free = |core: &Core| {
-            let space = core.store.space();
+        let free = |shared: &Shared| {
+            let space = shared.store().space();
             space.free as i64 - space.reserved as i64
         };
         let attempt = turn.get_or_insert_with(|| {
-            let scan = Scan::once(self.state().retries.failures());
+            let mut state = self.shared.state();
+            state.admission.give_back_spare(self.shared.store());
+            let scan = Scan::once(state.retries.failures());
             MakingSpace {
-                before: free(self),
+                before: free(&self.shared),
                 is_stored: false,
                 scan,
                 allocated_at: None,
@@ -226,18 +273,19 @@ impl Core {
             }
         });
         let outcome = self.make_some_space(attempt);
-        let now = free(self);
+        let now = free(&self.shared);
         let mut completions = Completions::default();
-        let mut state = self.state();
+        let mut state = self.shared.state();
         let over = !matches!(outcome, Ok(Progress::Worked));
         if over {
-            state.admission.wants_space = false;
-            state.admission.exhausted = now <= attempt.before;
+            state.admission.attempt_ended(now <= attempt.before);
         }
-        self.admit_waiting(&mut state, &mut completions);
+        self.admission.admit_waiting(&mut state, &mut completions);
         let needed = state.admission.is_waiting() || state.retries.needs_space();
         if over || !needed {
-            state.admission.wants_space &= needed;
+            if !needed {
+                state.admission.needs_no_space();
+            }
             *turn = None;
         }
         drop(state);
@@ -247,8 +295,8 @@ impl Core {
     }
 
     /// One step; `Idle` where there is nothing left to do.
-    fn make_some_space(self: &Arc<Core>, attempt: &mut MakingSpace) -> Result<Progress, CacheError> {
-        let reserved = self.store.space().reserved;
+    fn make_some_space(&self, attempt: &mut MakingSpace) -> Result<Progress, CacheError> {
+        let reserved = self.shared.store().space().reserved;
         let is_more = attempt.allocated_at.is_none_or(|before| reserved > before);
         if is_more && self.allocate_more() {
             attempt.allocated_at = Some(reserved);
@@ -258,17 +306,17 @@ impl Core {
             if self.pay_with_cleaning() {
                 return Ok(Progress::Worked);
             }
-            match self.write_back_everything(Why::Space, &mut attempt.scan) {
+            match self.write_back.everything(Why::Space, &mut attempt.scan) {
                 Ok(Progress::Worked) => return Ok(Progress::Worked),
                 // What found no space may find it after cleaning.
                 Ok(Progress::Idle) => attempt.is_stored = true,
                 Err(error) if error.is_full() => attempt.is_stored = true,
                 Err(error) => return Err(error),
             }
-            self.store_io().checkpoint()?;
+            self.shared.store_io().checkpoint()?;
             return Ok(Progress::Worked);
         }
-        let freeing = self.freeing_due(&self.state());
+        let freeing = self.freeing_due();
         // A node that cannot be read holds up what is below it, and not what cleaning gives.
         if freeing && self.free_some().is_ok() {
             return Ok(Progress::Worked);
@@ -277,7 +325,7 @@ impl Core {
             self.checkpoint_twice()?;
             return Ok(Progress::Idle);
         }
-        match self.store_io().clean_step()? {
+        match self.shared.store_io().clean_step()? {
             Cleaning::Working => {}
             Cleaning::Emptied(0) | Cleaning::Idle => attempt.rounds = ROUNDS_MAX,
             Cleaning::Emptied(_) => {
@@ -285,9 +333,9 @@ impl Core {
                 self.checkpoint_twice()?;
             }
             Cleaning::NeedsCheckpoint => {
-                let moved = self.store.counters().pages_cleaned;
+                let moved = self.shared.store().counters().pages_cleaned;
                 if attempt.asked.replace(moved) == Some(moved) {
-                    self.store.end_round();
+                    self.shared.store().end_round();
                     attempt.rounds = ROUNDS_MAX;
                 } else {
                     self.checkpoint_twice()?;

@@ -35,6 +35,17 @@ pub(crate) enum Piece<'a> {
     Zeros(u16, u16),
 }
 
+impl Piece<'_> {
+    /// The positions that it changes.
+    pub(crate) fn range(&self) -> Range<usize> {
+        let (start, len) = match *self {
+            Piece::Bytes(start, bytes) => (start, bytes.len()),
+            Piece::Zeros(start, len) => (start, usize::from(len)),
+        };
+        usize::from(start)..usize::from(start) + len
+    }
+}
+
 impl Run {
     fn len(&self) -> usize {
         match &self.content {
@@ -173,13 +184,6 @@ impl Delta {
             Content::Zeros(len) => Piece::Zeros(run.start, *len),
         })
     }
-
-    /// The positions that it changes.
-    pub(crate) fn ranges(&self) -> Ranges {
-        let mut ranges = Ranges::default();
-        self.runs.iter().for_each(|run| ranges.insert(run.range()));
-        ranges
-    }
 }
 
 /// Appends `run` to sorted runs that end at or before it, merging it with the last where both are alike.
@@ -196,40 +200,10 @@ fn push_merging(runs: &mut Runs, run: Run) {
     runs.push(run);
 }
 
-/// Which positions of a page in memory are newer than the store: a delta whose bytes lie in the page itself.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Ranges(Vec<(u16, u16)>);
-
-impl Ranges {
-    /// Adds `range`, merging with what it touches.
-    pub(crate) fn insert(&mut self, range: Range<usize>) {
-        if range.is_empty() {
-            return;
-        }
-        let (mut start, mut end) = (range.start as u16, range.end as u16);
-        let first = self.0.partition_point(|&(_, old_end)| old_end < start);
-        let after = self.0.partition_point(|&(old_start, _)| old_start <= end);
-        if first < after {
-            start = start.min(self.0[first].0);
-            end = end.max(self.0[after - 1].1);
-        }
-        self.0.splice(first..after, [(start, end)]);
-    }
-
-    /// Adds all of `other`.
-    pub(crate) fn merge(&mut self, other: &Ranges) {
-        other.iter().for_each(|range| self.insert(range));
-    }
-
-    /// The ranges, in order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Range<usize>> + '_ {
-        self.0.iter().map(|&(start, end)| usize::from(start)..usize::from(end))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page::Ranges;
     use proptest::prelude::*;
 
     fn step() -> impl Strategy<Value = (bool, usize, usize, u8)> {
@@ -259,7 +233,7 @@ mod tests {
                 prop_assert_eq!(ranges.iter().any(|range| range.contains(&at)), expected.is_some());
             }
             prop_assert_eq!(delta.distinct_bytes(), model.iter().flatten().count());
-            prop_assert_eq!(delta.ranges(), ranges);
+            prop_assert_eq!(Ranges::of(&delta), ranges);
             for pair in delta.runs.windows(2) {
                 let touching = pair[0].range().end == pair[1].range().start;
                 prop_assert!(pair[0].range().end <= pair[1].range().start);

@@ -1,8 +1,8 @@
 //! The pages that recovery makes, until it knows them all: found by a hash, and put into the table in order at the end,
 //! which costs a fraction of an ordered look-up for each record.
 
-use crate::page::{Body, Entry};
-use crate::state::{Account, Key, State};
+use crate::page::Entry;
+use crate::pages::{Index, Key, Pages};
 use buffer::GroupNo;
 use device::{Lsn, PageNo};
 use std::collections::HashMap;
@@ -40,17 +40,6 @@ impl Place {
     }
 }
 
-/// What the state keeps of pages beside the pages.
-#[derive(Default)]
-pub(crate) struct Index {
-    /// All of them, in the order in which the log first names them, with the groups that do.
-    pub(crate) named: Vec<(GroupNo, Key)>,
-    /// Those of which all bytes are known.
-    pub(crate) whole: Vec<Key>,
-    /// Memory that they take.
-    pub(crate) bytes: u64,
-}
-
 /// The first page of its cluster, and which of them it is.
 fn parts(Key { object, page }: Key) -> (Key, usize) {
     let within = page.0 % CLUSTER_PAGES as u64;
@@ -77,20 +66,20 @@ impl Gathered {
             *slot = number(self.entries.len());
         }
         let page = &mut self.entries[*slot as usize];
-        let before = page.as_ref().map_or(Account::default(), |entry| Account::of(entry));
+        let seen = |entry: &Entry| (entry.memory_bytes() as u64, entry.is_whole());
+        let (memory, was_whole) = page.as_deref().map_or((0, false), seen);
         let entry = page.get_or_insert_with(|| {
             self.index.named.push((group, key));
-            let queued = Some(at);
-            Box::new(Entry { queued, ..Entry::new(Body::Patch(Default::default())) })
+            Box::new(Entry::queued_since(at))
         });
         with(entry);
-        let after = Account::of(entry);
-        self.index.bytes = self.index.bytes + after.memory - before.memory;
-        self.index.whole.extend((after.whole && !before.whole).then_some(key));
+        let (now, is_whole) = seen(entry);
+        self.index.bytes = self.index.bytes + now - memory;
+        self.index.whole.extend((is_whole && !was_whole).then_some(key));
     }
 
     /// Puts all of them into the table.
-    pub(crate) fn settle(&mut self, state: &mut State) {
+    pub(crate) fn settle(&mut self, into: &mut Pages) {
         if self.entries.is_empty() {
             return;
         }
@@ -103,7 +92,7 @@ impl Gathered {
             there.map(move |within| (Key { object, page: PageNo(page.0 + within as u64) }, cluster[within]))
         });
         let pages = pages.filter_map(|(key, at)| Some((key, entries[at as usize].take()?)));
-        state.adopt(pages, index);
+        into.adopt(pages, index);
     }
 }
 
@@ -155,7 +144,7 @@ impl Hasher for Seeded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recover::dirt;
+    use crate::page::Dirt;
     use device::{BLOCK_BYTES, ObjectId, Random};
     use std::time::Duration;
 
@@ -168,15 +157,15 @@ mod tests {
         let bytes = vec![at.0 as u8; len];
         let change = move |entry: &mut Entry| {
             entry.write(start, &bytes);
-            entry.note(start..start + len, at, group, || dirt(at, group, Duration::ZERO, true));
+            entry.note(start..start + len, at, group, || Dirt::first(at, group, Duration::ZERO, true));
         };
         (key, change)
     }
 
-    /// All that others see of a state.
-    fn view(mut state: State) -> Vec<String> {
-        let mut seen = vec![format!("{} bytes, {} dirty", state.memory_bytes, state.dirty_bytes)];
-        seen.extend(state.table.iter().map(|page| format!("{page:?}")));
+    /// All that others see of them.
+    fn view(mut state: Pages) -> Vec<String> {
+        let mut seen = vec![format!("{} bytes, {} dirty", state.memory_bytes(), state.dirty_bytes())];
+        seen.extend(state.iter().map(|page| format!("{page:?}")));
         seen.extend(state.by_group().map(|needed| format!("{needed:?}")));
         seen.extend(state.swept().iter().map(|key| format!("whole {key:?}")));
         let mut looks = state.queued();
@@ -190,14 +179,14 @@ mod tests {
     fn pages_that_were_gathered_stand_in_the_state_as_if_each_change_had_been_made_there() {
         for settles in [u64::MAX, 700, 90] {
             let (mut random, mut gathered) = (Random::new(5), Gathered::default());
-            let (mut plain, mut state) = (State::new(), State::new());
+            let (mut plain, mut state) = (Pages::default(), Pages::default());
             for number in 1..3000 {
                 let (at, group) = (Lsn(number), GroupNo(number / 7));
                 let mut again = random.clone();
                 let (key, change) = write(&mut again, at, group);
                 plain.change(key, change);
                 let (key, change) = write(&mut random, at, group);
-                match state.table.contains_key(&key) {
+                match state.get(&key).is_some() {
                     true => state.change(key, change),
                     false => gathered.change(key, at, group, change),
                 }

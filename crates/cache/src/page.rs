@@ -9,10 +9,11 @@
 //! | dirty        | `Whole`                    | yes    | no        | no       |
 //! | writing back | `Whole`                    | maybe  | yes       | no       |
 
-use crate::delta::{Delta, Ranges};
+use crate::delta::Delta;
 use crate::plant::{PlantedBug, is_planted};
 use buffer::GroupNo;
 use device::{BLOCK_BYTES, Lsn, Page, SharedPage};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,19 +28,19 @@ pub(crate) struct FetchNo(pub(crate) u64);
 /// `writing` was durable in the buffer is rebuilt from there.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    pub(crate) body: Body,
+    body: Body,
     /// Changes that no write-back has taken yet.
-    pub(crate) dirt: Option<Dirt>,
+    dirt: Option<Dirt>,
     /// Changes that a write-back is writing. Boxed: few pages are on their way at a time.
-    pub(crate) writing: Option<Box<Dirt>>,
+    writing: Option<Box<Dirt>>,
     /// The fetch that is under way or queued.
-    pub(crate) fetch: Option<FetchNo>,
+    fetch: Option<FetchNo>,
     /// Reads that wait for this page.
-    pub(crate) waiters: Vec<u64>,
+    waiters: Vec<u64>,
     /// Stands in the queue of dirty pages since this was its newest change.
-    pub(crate) queued: Option<Lsn>,
+    queued: Option<Lsn>,
     /// Used since the last sweep.
-    pub(crate) used: bool,
+    used: bool,
 }
 
 #[derive(Debug)]
@@ -69,9 +70,187 @@ pub(crate) struct Dirt {
     pub(crate) recovered: bool,
 }
 
+impl Dirt {
+    /// The first change of a page, for which the store counts space.
+    pub(crate) fn first(newest: Lsn, group: GroupNo, since: Duration, recovered: bool) -> Dirt {
+        Dirt { newest, group, latest: group, ranges: Default::default(), since, reserved: true, recovered }
+    }
+}
+
+/// Which positions of a page in memory are newer than the store: a delta whose bytes lie in the page itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Ranges(Vec<(u16, u16)>);
+
+impl Ranges {
+    /// The positions that a delta changes.
+    pub(crate) fn of(delta: &Delta) -> Ranges {
+        let mut ranges = Ranges::default();
+        delta.pieces().for_each(|piece| ranges.insert(piece.range()));
+        ranges
+    }
+
+    /// Adds `range`, merging with what it touches.
+    pub(crate) fn insert(&mut self, range: Range<usize>) {
+        if range.is_empty() {
+            return;
+        }
+        let (mut start, mut end) = (range.start as u16, range.end as u16);
+        let first = self.0.partition_point(|&(_, old_end)| old_end < start);
+        let after = self.0.partition_point(|&(old_start, _)| old_start <= end);
+        if after == first + 1 && self.0[first].0 <= start && end <= self.0[first].1 {
+            // Written again, as most are that are written often.
+            return;
+        }
+        if first < after {
+            start = start.min(self.0[first].0);
+            end = end.max(self.0[after - 1].1);
+        }
+        self.0.splice(first..after, [(start, end)]);
+    }
+
+    /// Adds all of `other`.
+    pub(crate) fn merge(&mut self, other: &Ranges) {
+        other.iter().for_each(|range| self.insert(range));
+    }
+
+    /// The ranges, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        self.0.iter().map(|&(start, end)| usize::from(start)..usize::from(end))
+    }
+}
+
+/// What was taken of a page that becomes a hole.
+pub(crate) struct Discarded {
+    /// The store counts space for it that nobody needs any more. What a write-back under way has is its own until it ends.
+    pub(crate) was_reserved: bool,
+    /// Reads that waited for it.
+    pub(crate) waiters: Vec<u64>,
+}
+
 impl Entry {
     pub(crate) fn new(body: Body) -> Entry {
         Entry { body, dirt: None, writing: None, fetch: None, waiters: Vec::new(), queued: None, used: true }
+    }
+
+    /// One without any bytes yet that counts as queued since a change.
+    pub(crate) fn queued_since(change: Lsn) -> Entry {
+        Entry { queued: Some(change), ..Entry::new(Body::Patch(Delta::default())) }
+    }
+
+    pub(crate) fn body(&self) -> &Body {
+        &self.body
+    }
+
+    /// All bytes are in memory.
+    pub(crate) fn is_whole(&self) -> bool {
+        matches!(self.body, Body::Whole(_))
+    }
+
+    /// What was written to it, where its base is not in memory.
+    pub(crate) fn patch(&self) -> Option<&Delta> {
+        match &self.body {
+            Body::Patch(delta) => Some(delta),
+            Body::Whole(_) => None,
+        }
+    }
+
+    /// Changes that no write-back has taken yet.
+    pub(crate) fn dirt(&self) -> Option<&Dirt> {
+        self.dirt.as_ref()
+    }
+
+    /// The same; they are stored, or count no more.
+    pub(crate) fn take_dirt(&mut self) -> Option<Dirt> {
+        self.dirt.take()
+    }
+
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.dirt.is_some()
+    }
+
+    pub(crate) fn is_whole_and_dirty(&self) -> bool {
+        self.is_whole() && self.is_dirty()
+    }
+
+    /// Changes that a write-back is writing.
+    pub(crate) fn writing(&self) -> Option<&Dirt> {
+        self.writing.as_deref()
+    }
+
+    /// When the oldest change that is not stored was made, about.
+    pub(crate) fn since(&self) -> Option<Duration> {
+        self.writing().or(self.dirt()).map(|dirt| dirt.since)
+    }
+
+    /// Nothing is reserved for it any more; whether it was.
+    pub(crate) fn take_reservation(&mut self) -> bool {
+        self.dirt.as_mut().is_some_and(|dirt| std::mem::take(&mut dirt.reserved))
+    }
+
+    /// All its changes that no write-back has taken are in a newer group, too.
+    pub(crate) fn was_relogged(&mut self, group: GroupNo) {
+        if let Some(dirt) = &mut self.dirt {
+            dirt.group = dirt.group.max(group);
+        }
+    }
+
+    pub(crate) fn fetch(&self) -> Option<FetchNo> {
+        self.fetch
+    }
+
+    /// A fetch is queued or under way; false if one was already.
+    pub(crate) fn begin_fetch(&mut self, number: FetchNo) -> bool {
+        let is_first = self.fetch.is_none();
+        self.fetch.get_or_insert(number);
+        is_first
+    }
+
+    /// The fetch brought nothing.
+    pub(crate) fn end_fetch(&mut self) {
+        self.fetch = None;
+    }
+
+    /// A read waits for it.
+    pub(crate) fn add_waiter(&mut self, read: u64) {
+        if !self.waiters.contains(&read) {
+            self.waiters.push(read);
+        }
+    }
+
+    /// The reads that wait for it; they must look again.
+    pub(crate) fn take_waiters(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.waiters)
+    }
+
+    pub(crate) fn mark_used(&mut self) {
+        self.used = true;
+    }
+
+    /// Whether it was used since this was last asked.
+    pub(crate) fn take_used(&mut self) -> bool {
+        std::mem::take(&mut self.used)
+    }
+
+    /// Whether it stands in the queue of dirty pages.
+    pub(crate) fn is_queued(&self) -> bool {
+        self.queued.is_some()
+    }
+
+    /// It stands in the queue from now on, if it is dirty: since its newest change.
+    pub(crate) fn queue(&mut self) -> Option<Lsn> {
+        self.queued = self.dirt.as_ref().map(|dirt| dirt.newest);
+        self.queued
+    }
+
+    pub(crate) fn was_written_since_queued(&self) -> bool {
+        self.queued != self.dirt.as_ref().map(|dirt| dirt.newest)
+    }
+
+    /// It becomes a hole: nothing of it counts any more.
+    pub(crate) fn discard(&mut self) -> Discarded {
+        self.writing = None;
+        let was_reserved = self.dirt.take().is_some_and(|dirt| dirt.reserved);
+        Discarded { was_reserved, waiters: self.take_waiters() }
     }
 
     /// Bytes of memory, about.
@@ -144,7 +323,7 @@ impl Entry {
         let Body::Patch(delta) = &self.body else { return };
         delta.apply(&mut base);
         if let Some(dirt) = &mut self.dirt {
-            dirt.ranges = delta.ranges();
+            dirt.ranges = Ranges::of(delta);
         }
         self.body = Body::Whole(Arc::new(base));
         self.fetch = None;
@@ -153,7 +332,7 @@ impl Entry {
     /// Notes that `range` changed with `newest`, as part of group `latest`; `first` makes the dirt of a clean page.
     pub(crate) fn note(
         &mut self,
-        range: std::ops::Range<usize>,
+        range: Range<usize>,
         newest: Lsn,
         latest: GroupNo,
         first: impl FnOnce() -> Dirt,
@@ -168,7 +347,7 @@ impl Entry {
     }
 
     /// True if a read of `range` needs nothing from the store.
-    pub(crate) fn covers(&self, range: std::ops::Range<usize>) -> bool {
+    pub(crate) fn covers(&self, range: Range<usize>) -> bool {
         match &self.body {
             Body::Whole(_) => true,
             Body::Patch(delta) => delta.covers(range),
@@ -193,6 +372,11 @@ impl Entry {
         self.writing.as_ref().map(|dirt| (page.clone(), dirt.newest))
     }
 
+    /// After a write-back that succeeded.
+    pub(crate) fn end_writing(&mut self) {
+        self.writing = None;
+    }
+
     /// After a write-back that failed: its changes are dirt again. Returns how many of the store's reservations are one
     /// too many: the page needs only one.
     pub(crate) fn abandon_writing(&mut self) -> u64 {
@@ -215,14 +399,15 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recover::dirt;
 
     #[test]
     fn a_page_that_was_written_again_while_its_write_back_failed_needs_the_groups_of_both() {
         let mut entry = Entry::new(Body::Whole(Arc::new(Page::zeroed())));
-        let write = |entry: &mut Entry, group: u64, range: std::ops::Range<usize>| {
+        let write = |entry: &mut Entry, group: u64, range: Range<usize>| {
             let (newest, group) = (Lsn(10 * group), GroupNo(group));
-            entry.note(range, newest, group, || dirt(newest, group, Duration::from_secs(group.0), false));
+            entry.note(range, newest, group, || {
+                Dirt::first(newest, group, Duration::from_secs(group.0), false)
+            });
         };
         write(&mut entry, 3, 0..4096);
         entry.begin_writing().expect("it is whole and dirty");

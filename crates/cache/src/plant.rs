@@ -1,8 +1,6 @@
-//! What only the simulator asks for: rules to break, a change to refuse, and which locks are free. Without the feature
+//! What only the simulator asks for: rules to break, and a change to refuse. Without the feature
 //! `planted-bugs` nothing here can be switched on.
 
-#[cfg(feature = "planted-bugs")]
-use crate::cache::{Cache, Core, Task};
 #[cfg(feature = "planted-bugs")]
 use std::cell::Cell;
 
@@ -87,32 +85,4 @@ pub(crate) fn is_refused() -> bool {
 #[cfg(not(feature = "planted-bugs"))]
 pub(crate) fn is_refused() -> bool {
     false
-}
-
-#[cfg(feature = "planted-bugs")]
-impl Cache {
-    /// Whether a step of this kind finds every lock free that it may take and that is held over device calls. The simulator has one
-    /// thread, and runs steps inside each other's device calls, as other threads would run them there.
-    pub fn may_step(&self, task: Task) -> bool {
-        let core = &self.core;
-        match task {
-            Task::Fetch => true,
-            Task::Commit => core.buffer.is_idle(),
-            Task::WriteBack => core.may_write_back(),
-            Task::Checkpoint => {
-                let makes_space = core.state().admission.wants_space;
-                let may_make_space = core.making_space.try_lock().is_ok() && core.may_write_back();
-                core.store.is_idle() && core.store.is_not_cleaning() && (!makes_space || may_make_space)
-            }
-        }
-    }
-}
-
-#[cfg(feature = "planted-bugs")]
-impl Core {
-    /// It pays with cleaning where that is due, and else leaves the cleaner alone.
-    fn may_write_back(&self) -> bool {
-        let alone = self.write_back_turn.try_lock().is_ok() && self.buffer.is_idle() && self.store.is_idle();
-        alone && (self.store.is_not_cleaning() || !self.store.cleaning_is_due())
-    }
 }

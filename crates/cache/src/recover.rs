@@ -1,11 +1,11 @@
 //! Opening: what the buffer holds and the store does not becomes deltas again.
 
-use crate::cache::Core;
-use crate::cut::PendingCut;
+use crate::commit::Committer;
 use crate::error::CacheError;
 use crate::gather::Gathered;
-use crate::page::{Body, Dirt, Entry};
-use crate::state::{Key, State};
+use crate::page::{Dirt, Entry};
+use crate::pages::{Key, PageChange, Pages, PendingCut};
+use crate::shared::{Shared, State};
 use buffer::{Buffer, GroupNo, Record, Replayed};
 use device::{Clock, Device, Lsn, ObjectId, PageNo, StoreId};
 use std::hint::black_box;
@@ -15,10 +15,12 @@ use store::{Store, StoreError, VolumeId};
 
 /// What a buffer holds, in memory. The store below it was not looked at yet: both may be read at the same time.
 pub struct Recovered {
-    pub(crate) buffer: Buffer,
-    pub(crate) state: State,
+    buffer: Buffer,
+    pages: Pages,
+    /// Transactions that were found.
+    replayed: u64,
     /// Pages for which the store has to keep space.
-    pub(crate) reserved: u64,
+    reserved: u64,
 }
 
 impl Recovered {
@@ -27,8 +29,22 @@ impl Recovered {
     /// # Errors
     /// What [`Buffer::open`] says of one that is missing, damaged, newer or another store's.
     pub fn read(device: Arc<dyn Device>, id: StoreId, clock: &dyn Clock) -> Result<Recovered, CacheError> {
+        Recovered::read_through(&*device.clone(), device, id, clock)
+    }
+
+    /// The same, where the records are read from `reader`: the same medium, maybe read ahead. It is needed no more on return.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub fn read_through(
+        reader: &dyn Device,
+        device: Arc<dyn Device>,
+        id: StoreId,
+        clock: &dyn Clock,
+    ) -> Result<Recovered, CacheError> {
         let mut recovery = Recovery::new(clock.monotonic());
-        let buffer = Buffer::open(device, id, &mut |transactions| recovery.replay(transactions))?;
+        let replay = &mut |transactions: &[Replayed<'_>]| recovery.replay(transactions);
+        let buffer = Buffer::open_through(reader, device, id, replay)?;
         Ok(recovery.finish(buffer))
     }
 
@@ -78,6 +94,11 @@ impl Recovered {
         }
     }
 
+    /// The buffer, what was in it, and for how many pages the store has to keep space.
+    pub(crate) fn into_parts(self) -> (Buffer, State, u64) {
+        (self.buffer, State::recovered(self.pages, self.replayed), self.reserved)
+    }
+
     /// The last batch of the store of which the buffer knows that it was durable.
     pub fn store_batch(&self) -> u64 {
         self.buffer.store_batch()
@@ -89,11 +110,12 @@ impl Recovered {
     }
 }
 
-/// Puts the buffer's transactions, in the order of the log, into a state that is not shared yet.
+/// Puts the buffer's transactions, in the order of the log, into a page table that is not shared yet.
 struct Recovery {
-    state: State,
-    /// Pages that are on their way into the state.
+    pages: Pages,
+    /// Pages that are on their way into the table.
     gathered: Gathered,
+    replayed: u64,
     /// Pages that are to be written back. Space was reserved for each before the crash.
     reserved: u64,
     now: Duration,
@@ -101,14 +123,14 @@ struct Recovery {
 
 impl Recovery {
     fn new(now: Duration) -> Recovery {
-        Recovery { state: State::new(), gathered: Gathered::default(), reserved: 0, now }
+        Recovery { pages: Pages::default(), gathered: Gathered::default(), replayed: 0, reserved: 0, now }
     }
 
     /// Once the whole log was replayed.
     fn finish(mut self, buffer: Buffer) -> Recovered {
-        self.gathered.settle(&mut self.state);
-        self.state.recovery_cursor = self.state.table.iter().next().map(|(key, _)| key);
-        Recovered { buffer, state: self.state, reserved: self.reserved }
+        self.gathered.settle(&mut self.pages);
+        self.pages.begin_to_ask();
+        Recovered { buffer, pages: self.pages, replayed: self.replayed, reserved: self.reserved }
     }
 
     /// Takes the transactions of one group.
@@ -129,7 +151,7 @@ impl Recovery {
     }
 
     fn transaction(&mut self, transaction: &Replayed<'_>) {
-        self.state.counters.replayed += 1;
+        self.replayed += 1;
         let (first, group) = (transaction.first, transaction.group);
         for (record, index) in transaction.records.iter().zip(0..) {
             match transaction.merged {
@@ -164,8 +186,8 @@ impl Recovery {
             _ => return self.record(record, at, group),
         };
         let cut = PendingCut { from, to, lsn: at, group, whole_object, since: self.now };
-        self.gathered.settle(&mut self.state);
-        self.reserved -= self.state.cut_again(object, cut);
+        self.gathered.settle(&mut self.pages);
+        self.reserved -= self.pages.cut_again(object, cut);
     }
 
     /// A change of one page. The store may have it already, and is not asked now, which would be a read for each page that
@@ -181,19 +203,15 @@ impl Recovery {
     ) {
         let (reserved, now) = (&mut self.reserved, self.now);
         let change = |entry: &mut Entry| {
-            match bytes {
-                Some(bytes) => entry.write(range.start, bytes),
-                None => entry.zero(range.start, range.len()),
-            }
-            entry.note(range, at, group, || {
+            PageChange { key, range, bytes, newest: at, group }.make(entry, || {
                 *reserved += 1;
-                dirt(at, group, now, true)
+                Dirt::first(at, group, now, true)
             });
         };
-        if self.gathered.contains(key) || !self.state.table.contains_key(&key) {
+        if self.gathered.contains(key) || self.pages.get(&key).is_none() {
             self.gathered.change(key, at, group, change);
         } else {
-            self.state.change(key, change);
+            self.pages.change(key, change);
         }
     }
 
@@ -207,94 +225,25 @@ impl Recovery {
         group: GroupNo,
     ) {
         let cut = PendingCut { from, to, lsn: at, group, whole_object, since: self.now };
-        self.gathered.settle(&mut self.state);
-        let (reservations, _) = self.state.cut(object, cut);
+        self.gathered.settle(&mut self.pages);
+        let (reservations, _) = self.pages.cut(object, cut);
         self.reserved -= reservations;
     }
 }
 
-/// The first change of a page.
-pub(crate) fn dirt(newest: Lsn, group: GroupNo, since: Duration, recovered: bool) -> Dirt {
-    Dirt { newest, group, latest: group, ranges: Default::default(), since, reserved: true, recovered }
-}
-
-/// Pages of which the store is asked at once: their map nodes are read together.
-const LOOK_PAGES: usize = 4096;
-
-impl State {
-    /// The next of the pages that were found in the buffer and that the store was not asked about; `None` when there are no more.
-    /// The table has them in order, so those that come together lie near each other in the store's map.
-    fn next_recovered(&mut self) -> Option<Vec<Key>> {
-        let mut looked = self.table.from(self.recovery_cursor?);
-        let recovered = |entry: &Entry| entry.dirt.as_ref().is_some_and(|dirt| dirt.recovered);
-        let found = looked.by_ref().take(LOOK_PAGES).filter(|(_, entry)| recovered(entry));
-        let keys = found.map(|(key, _)| key).collect();
-        let next = looked.next().map(|(key, _)| key);
-        drop(looked);
-        self.recovery_cursor = next;
-        Some(keys)
-    }
-}
-
-impl Core {
-    /// Asks the store about some of the pages that were found in the buffer, and makes those clean that are stored; `false`
-    /// if none are left. Each is asked about once: one about which the store cannot tell is written back like any other.
-    pub(crate) fn look_at_recovered(&self) -> bool {
-        let Some(keys) = self.state().next_recovered() else { return false };
-        let pages: Vec<(ObjectId, PageNo)> = keys.iter().map(|key| (key.object, key.page)).collect();
-        let page_lsns = self.store_io().page_lsns_in(self.volume, &pages);
-        let mut state = self.state();
-        for (key, page_lsn) in keys.into_iter().zip(page_lsns) {
-            if let Ok(page_lsn) = page_lsn {
-                self.forget_if_stored(&mut state, key, page_lsn);
-            }
-        }
-        self.release_groups(&mut state);
-        true
-    }
-
-    fn forget_if_stored(&self, state: &mut State, key: Key, page_lsn: Option<Lsn>) {
-        let is_stored = |entry: &Entry| {
-            let dirt = entry.dirt.as_ref().filter(|dirt| dirt.recovered);
-            dirt.is_some_and(|dirt| page_lsn.is_some_and(|page_lsn| dirt.newest <= page_lsn))
-        };
-        if !state.table.get(&key).is_some_and(is_stored) {
-            return;
-        }
-        let (reserved, needless) = state.change(key, |entry| {
-            let reserved = entry.dirt.take().is_some_and(|dirt| dirt.reserved);
-            (reserved, matches!(entry.body, Body::Patch(_)) && entry.fetch.is_none())
-        });
-        self.store.release(u64::from(reserved));
-        if needless {
-            state.remove(key);
+/// Asks the store about some of the pages that were found in the buffer, and makes those clean that are stored; `false`
+/// if none are left. Each is asked about once: one about which the store cannot tell is written back like any other.
+pub(crate) fn ask_the_store(shared: &Shared, committer: &Committer) -> bool {
+    let Some(keys) = shared.state().pages.next_recovered() else { return false };
+    let asked: Vec<(ObjectId, PageNo)> = keys.iter().map(|key| (key.object, key.page)).collect();
+    let page_lsns = shared.store_io().page_lsns_in(shared.volume(), &asked);
+    let mut state = shared.state();
+    for (key, page_lsn) in keys.into_iter().zip(page_lsns) {
+        if let Ok(Some(page_lsn)) = page_lsn {
+            let was_reserved = state.pages.forget_if_stored(key, page_lsn);
+            shared.store().release(u64::from(was_reserved));
         }
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_store_is_asked_about_each_recovered_page_once_and_about_no_other() {
-        let mut state = State::new();
-        let mut recovered = Vec::new();
-        for number in 0..3 * LOOK_PAGES as u64 {
-            let object = ObjectId { slot: number % 3, generation: 7 };
-            let key = Key { object, page: PageNo(number) };
-            let was_found = number % 5 != 0;
-            state.change(key, |entry| {
-                entry.write(0, b"weir");
-                entry.note(0..4, Lsn(1), GroupNo(1), || dirt(Lsn(1), GroupNo(1), Duration::ZERO, was_found));
-            });
-            recovered.extend(was_found.then_some(key));
-        }
-        assert_eq!(state.next_recovered(), None, "nothing was found in the buffer");
-        state.recovery_cursor = state.table.iter().next().map(|(key, _)| key);
-        let asked: Vec<Vec<Key>> = std::iter::from_fn(|| state.next_recovered()).collect();
-        recovered.sort();
-        assert_eq!(asked.concat(), recovered);
-        assert_eq!(asked.len(), 3, "a bounded piece at a time");
-    }
+    committer.release_groups(&mut state);
+    true
 }

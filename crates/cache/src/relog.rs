@@ -2,14 +2,14 @@
 //! that are still being written, which need not be written back over and over, and what is stuck, which would hold up
 //! everybody else.
 
-use crate::cache::Core;
-use crate::cut::PendingCut;
-use crate::delta::{Piece, Ranges};
+use crate::commit::Committer;
+use crate::delta::Piece;
 use crate::error::CacheError;
-use crate::page::{Body, Entry};
+use crate::page::{Body, Entry, Ranges};
+use crate::pages::{Key, PendingCut};
 use crate::plant::{PlantedBug, is_planted};
 use crate::retry::Victim;
-use crate::state::{Key, State};
+use crate::shared::{Shared, State};
 use buffer::{GroupNo, Record};
 use device::{Lsn, ObjectId};
 use std::ops::Range;
@@ -26,14 +26,24 @@ struct Relogged {
     cuts: Vec<(ObjectId, Lsn, GroupNo)>,
 }
 
-impl Core {
+/// Writes again what holds up the log.
+pub(crate) struct Relogger {
+    shared: Arc<Shared>,
+    committer: Arc<Committer>,
+}
+
+impl Relogger {
+    pub(crate) fn new(shared: Arc<Shared>, committer: Arc<Committer>) -> Relogger {
+        Relogger { shared, committer }
+    }
+
     /// One step; `false` if there is nothing to do.
-    pub(crate) fn relog_pages(self: &Arc<Core>, now: Duration) -> Result<bool, CacheError> {
-        if !self.buffer_is_half_full() {
+    pub(crate) fn step(&self, now: Duration) -> Result<bool, CacheError> {
+        if !self.shared.buffer_is_half_full() {
             return Ok(false);
         }
-        let mut state = self.state();
-        let groups = self.buffer.groups();
+        let mut state = self.shared.state();
+        let groups = self.shared.buffer().groups();
         let relogged = Relogged {
             pages: self.append_pages(&state, &groups, now)?,
             cuts: self.append_cuts(&state, &groups)?,
@@ -46,23 +56,14 @@ impl Core {
         drop(state);
         // Only now is the new copy as good as the old one.
         if !is_planted(PlantedBug::RelogNotDurable) {
-            self.commit_now()?;
+            self.committer.commit_now()?;
         }
-        let mut state = self.state();
-        for (key, group) in relogged.pages {
-            if state.table.contains_key(&key) {
-                state.change(key, |entry| {
-                    if let Some(dirt) = &mut entry.dirt {
-                        dirt.group = dirt.group.max(group);
-                    }
-                });
-            }
-        }
+        let mut state = self.shared.state();
+        relogged.pages.into_iter().for_each(|(key, group)| state.pages.page_was_relogged(key, group));
         for (object, lsn, group) in relogged.cuts {
-            let pending = state.cuts.get_mut(&object).into_iter().flatten();
-            pending.filter(|cut| cut.lsn == lsn).for_each(|cut| cut.group = group);
+            state.pages.cut_was_relogged(object, lsn, group);
         }
-        self.release_groups(&mut state);
+        self.committer.release_groups(&mut state);
         Ok(true)
     }
 
@@ -74,7 +75,7 @@ impl Core {
     ) -> Result<Vec<(Key, GroupNo)>, CacheError> {
         let span = groups.end.0 - groups.start.0;
         let stays = |key: &Key, entry: &Entry| {
-            let dirt = entry.dirt.as_ref().filter(|_| entry.writing.is_none());
+            let dirt = entry.dirt().filter(|_| entry.writing().is_none());
             // Written again in the last eighth of the log, and first written in its older half.
             dirt.is_some_and(|dirt| {
                 let hot = dirt.latest.0 >= groups.end.0 - span / 8;
@@ -82,14 +83,14 @@ impl Core {
                 stays && dirt.group.0 < groups.start.0 + span / 2
             })
         };
-        let oldest = state.by_group().take(STEP).map(|(_, key)| key);
+        let oldest = state.pages.by_group().take(STEP).map(|(_, key)| key);
         let staying = oldest.filter_map(|key| {
-            let entry = state.table.get(&key).filter(|entry| stays(&key, entry))?;
+            let entry = state.pages.get(&key).filter(|entry| stays(&key, entry))?;
             Some((key, entry))
         });
         let mut appended = Vec::new();
         for (key, entry) in staying {
-            let Some(dirt) = &entry.dirt else { continue };
+            let Some(dirt) = entry.dirt() else { continue };
             let records = records(entry, key, &dirt.ranges);
             if let Some(group) = self.append_again(state, dirt.newest, &records)? {
                 appended.push((key, group));
@@ -107,9 +108,8 @@ impl Core {
         let stays = |object: ObjectId, cut: &PendingCut| {
             cut.group.0 < groups.start.0 + span / 2 && state.retries.is_stuck(Victim::Cut(object, cut.lsn))
         };
-        let cuts = state.cuts.iter().flat_map(|(&object, cuts)| cuts.iter().map(move |cut| (object, cut)));
         let mut appended = Vec::new();
-        for (object, cut) in cuts.filter(|&(object, cut)| stays(object, cut)).take(STEP) {
+        for (object, cut) in state.pages.cuts().filter(|(object, cut)| stays(*object, cut)).take(STEP) {
             let record = match cut.whole_object {
                 true => Record::Delete { object },
                 false => Record::Cut { object, from: cut.from, to: cut.to },
@@ -133,18 +133,18 @@ impl Core {
             _ => 0,
         });
         let footprint = buffer::footprint(records.len() as u64, bytes.sum());
-        let kept = state.admission.reserved_bytes() + self.buffer.capacity_bytes() / 16;
-        if self.buffer.free_bytes() < footprint + kept {
+        let kept = state.admission.reserved_bytes() + self.shared.buffer().capacity_bytes() / 16;
+        if self.shared.buffer().free_bytes() < footprint + kept {
             return Ok(None);
         }
-        Ok(Some(self.buffer.append_merged(newest, records)?))
+        Ok(Some(self.shared.buffer().append_merged(newest, records)?))
     }
 }
 
 /// A page's surviving delta as records.
 fn records<'a>(entry: &'a Entry, key: Key, ranges: &Ranges) -> Vec<Record<'a>> {
     let Key { object, page } = key;
-    match &entry.body {
+    match entry.body() {
         Body::Patch(delta) => delta
             .pieces()
             .map(|piece| match piece {

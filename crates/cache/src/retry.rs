@@ -1,7 +1,7 @@
 //! What cannot be written back: what is left alone for a while, and when writers are told instead of kept waiting.
 
 use crate::error::CacheError;
-use crate::state::Key;
+use crate::pages::Key;
 use crate::status::Stuck;
 use device::{Lsn, ObjectId};
 use std::collections::BTreeMap;

@@ -3,8 +3,8 @@
 //! Where many are stuck, as below a damaged node of the store's map, they are the oldest. So a look goes on behind those that were
 //! seen, where what becomes dirty later is found at once; and begins anew now and then, the more seldom the more are stuck.
 
+use crate::pages::{Key, Pages};
 use crate::retry::{Failures, RETRY_AFTER, RetryList, Victim};
-use crate::state::{Key, State};
 use buffer::GroupNo;
 use device::{ObjectId, PageNo};
 use std::time::Duration;
@@ -62,9 +62,9 @@ impl Scan {
 
     /// Gives dirty pages to `take`, from the oldest that was not seen on, until it wants no more or this was enough for once. Returns
     /// whether the newest was among them.
-    pub(crate) fn look(&mut self, state: &State, mut take: impl FnMut(Key) -> bool) -> bool {
+    pub(crate) fn look(&mut self, pages: &Pages, mut take: impl FnMut(Key) -> bool) -> bool {
         let mut newest = None;
-        for (looks, (group, key)) in state.by_group_from(self.from.unwrap_or((GroupNo(0), FIRST))).enumerate()
+        for (looks, (group, key)) in pages.by_group_from(self.from.unwrap_or((GroupNo(0), FIRST))).enumerate()
         {
             if looks == LOOKS_MAX || !take(key) {
                 self.from = Some((group, key));
@@ -93,7 +93,7 @@ impl Scan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recover::dirt;
+    use crate::page::Dirt;
     use device::Lsn;
     use store::StoreError;
 
@@ -102,12 +102,12 @@ mod tests {
     }
 
     /// Dirty pages, each in a group of its own.
-    fn dirty(pages: std::ops::Range<u64>, state: &mut State) {
-        for page in pages {
+    fn dirty(numbers: std::ops::Range<u64>, pages: &mut Pages) {
+        for page in numbers {
             let (newest, group) = (Lsn(page + 1), GroupNo(page + 1));
-            state.change(key(page), |entry| {
+            pages.change(key(page), |entry| {
                 entry.write(0, b"weir");
-                entry.note(0..4, newest, group, || dirt(newest, group, Duration::ZERO, false));
+                entry.note(0..4, newest, group, || Dirt::first(newest, group, Duration::ZERO, false));
             });
         }
     }
@@ -116,19 +116,20 @@ mod tests {
 
     #[test]
     fn what_is_stuck_is_looked_at_now_and_then_and_what_is_new_at_once() {
-        let (mut state, mut scan, mut looks) = (State::new(), Scan::default(), 0u64);
-        dirty(0..100_000, &mut state);
+        let (mut pages, mut retries) = (Pages::default(), RetryList::default());
+        let (mut scan, mut looks) = (Scan::default(), 0u64);
+        dirty(0..100_000, &mut pages);
         // So often that each is left alone for longer than this takes.
         for page in (0..100_000).flat_map(|page| [page; 8]) {
-            state.retries.back_off(Victim::Page(key(page)), StoreError::Full, Duration::from_secs(3600));
+            retries.back_off(Victim::Page(key(page)), StoreError::Full, Duration::from_secs(3600));
         }
-        let mut look = |state: &State, now: Duration| {
+        let mut look = |pages: &Pages, now: Duration| {
             let mut found = Vec::new();
-            scan.begin_anew_now_and_then(now, state.retries.count());
+            scan.begin_anew_now_and_then(now, retries.count());
             let filter = scan;
-            let reached = scan.look(state, |key| {
+            let reached = scan.look(pages, |key| {
                 looks += 1;
-                let alone = filter.leaves_alone(&state.retries, Victim::Page(key), now);
+                let alone = filter.leaves_alone(&retries, Victim::Page(key), now);
                 found.extend((!alone).then_some(key));
                 found.is_empty()
             });
@@ -137,28 +138,28 @@ mod tests {
         let mut now = Duration::from_secs(3600);
         let mut seconds = 0;
         while seconds < 30 {
-            while !look(&state, now).0 {}
+            while !look(&pages, now).0 {}
             now += 100 * MILLISECOND;
             seconds = now.as_secs() - 3600;
         }
-        while !look(&state, now).0 {}
-        dirty(100_000..100_001, &mut state);
-        assert_eq!(look(&state, now).1, [key(100_000)], "it does not wait for those that are stuck");
+        while !look(&pages, now).0 {}
+        dirty(100_000..100_001, &mut pages);
+        assert_eq!(look(&pages, now).1, [key(100_000)], "it does not wait for those that are stuck");
         assert!(looks < 12 * 100_000, "{looks} looks in 30 s at 100,000 pages that are stuck");
     }
 
     #[test]
     fn all_have_their_turn_once_however_long_each_takes() {
-        let (mut state, mut now) = (State::new(), Duration::ZERO);
-        dirty(0..3 * LOOKS_MAX as u64, &mut state);
-        state.retries.back_off(Victim::Page(key(5)), StoreError::Full, now);
-        let mut scan = Scan::once(state.retries.failures());
+        let (mut pages, mut retries, mut now) = (Pages::default(), RetryList::default(), Duration::ZERO);
+        dirty(0..3 * LOOKS_MAX as u64, &mut pages);
+        retries.back_off(Victim::Page(key(5)), StoreError::Full, now);
+        let mut scan = Scan::once(retries.failures());
         let mut tried = Vec::new();
         loop {
             let mut found = Vec::new();
             let filter = scan;
-            let reached = scan.look(&state, |key| {
-                if !filter.leaves_alone(&state.retries, Victim::Page(key), now) {
+            let reached = scan.look(&pages, |key| {
+                if !filter.leaves_alone(&retries, Victim::Page(key), now) {
                     found.push(key);
                 }
                 found.len() < 256
@@ -168,7 +169,7 @@ mod tests {
             }
             // Far longer than anything is left alone otherwise.
             now += Duration::from_secs(3600);
-            found.iter().for_each(|&key| state.retries.back_off(Victim::Page(key), StoreError::Full, now));
+            found.iter().for_each(|&key| retries.back_off(Victim::Page(key), StoreError::Full, now));
             tried.extend(found);
         }
         assert_eq!(tried, (0..3 * LOOKS_MAX as u64).map(key).collect::<Vec<_>>());

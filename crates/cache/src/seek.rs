@@ -4,11 +4,10 @@
 //! A page is data if a change of it is being written back, or if the store holds it and no newer cut takes it away. So
 //! memory is looked at first, and the store after it: a page that is written back meanwhile is seen in one of the two.
 
-use crate::cache::{Completion, Core, Task};
-use crate::commit::Completions;
-use crate::cut::PendingCut;
 use crate::error::CacheError;
-use crate::state::State;
+use crate::pages::{Pages, PendingCut};
+use crate::shared::Shared;
+use crate::task::{Completion, Completions, Task};
 use device::{Lsn, ObjectId, PageNo};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -50,6 +49,13 @@ impl Seeks {
     pub(crate) fn has_work(&self) -> bool {
         !self.busy && !self.queue.is_empty()
     }
+
+    /// Fails every seek that waits: it will not be answered any more.
+    pub(crate) fn refuse_all(&mut self, completions: &mut Completions) {
+        for Seek { then, .. } in self.queue.drain(..) {
+            completions.push(move || then(Err(CacheError::Stopping)));
+        }
+    }
 }
 
 /// What memory says of some pages, at one moment.
@@ -61,13 +67,10 @@ struct Memory {
 }
 
 impl Memory {
-    fn of(state: &State, object: ObjectId, range: Range<PageNo>) -> Memory {
-        let mut memory = Memory {
-            dirty: BTreeSet::new(),
-            cuts: state.cuts.get(&object).cloned().unwrap_or_default(),
-            until: range.end,
-        };
-        for (looked, (key, entry)) in state.table.range(object, range).enumerate() {
+    fn of(pages: &Pages, object: ObjectId, range: Range<PageNo>) -> Memory {
+        let mut memory =
+            Memory { dirty: BTreeSet::new(), cuts: pages.cuts_of(object).to_vec(), until: range.end };
+        for (looked, (key, entry)) in pages.range(object, range).enumerate() {
             if looked == STEP_PAGES {
                 memory.until = key.page;
                 break;
@@ -107,41 +110,50 @@ fn first(data: &BTreeSet<PageNo>, looked: Range<PageNo>, wanted: Wanted) -> Opti
     }
 }
 
-impl Core {
+/// Answers seeks, a bounded piece at a time.
+pub(crate) struct Seeker {
+    shared: Arc<Shared>,
+}
+
+impl Seeker {
+    pub(crate) fn new(shared: Arc<Shared>) -> Seeker {
+        Seeker { shared }
+    }
+
     /// Always answered by a worker, never in the caller's own call: a caller that asks again from its completion does not
     /// pile up calls.
     pub(crate) fn seek(
-        self: &Arc<Core>,
+        &self,
         object: ObjectId,
         pages: Range<PageNo>,
         wanted: Wanted,
         then: Completion<Option<PageNo>>,
     ) {
-        let mut state = self.state();
-        if state.stopping {
+        let mut state = self.shared.state();
+        if state.is_stopping() {
             drop(state);
             return then(Err(CacheError::Stopping));
         }
         state.seeks.queue.push_back(Seek { object, left: pages, wanted, then });
         drop(state);
-        self.wake(Task::Fetch);
+        self.shared.wake(Task::Fetch);
     }
 
     /// One bounded piece of the oldest seek; `false` if there is none for this worker.
-    pub(crate) fn seek_step(self: &Arc<Core>) -> bool {
-        let mut state = self.state();
+    pub(crate) fn step(&self) -> bool {
+        let mut state = self.shared.state();
         if !state.seeks.has_work() {
             return false;
         }
         let Some(mut seek) = state.seeks.queue.pop_front() else { return false };
         state.seeks.busy = true;
-        let memory = Memory::of(&state, seek.object, seek.left.clone());
+        let memory = Memory::of(&state.pages, seek.object, seek.left.clone());
         drop(state);
         let found = self.look(&mut seek, memory);
-        let mut state = self.state();
+        let mut state = self.shared.state();
         state.seeks.busy = false;
         let goes_on = matches!(found, Ok(None)) && !seek.left.is_empty();
-        let found = if goes_on && state.stopping { Err(CacheError::Stopping) } else { found };
+        let found = if goes_on && state.is_stopping() { Err(CacheError::Stopping) } else { found };
         let answered = if goes_on && found.is_ok() {
             state.seeks.queue.push_back(seek);
             None
@@ -151,7 +163,7 @@ impl Core {
         let more = state.seeks.has_work();
         drop(state);
         if more {
-            self.wake(Task::Fetch);
+            self.shared.wake(Task::Fetch);
         }
         if let Some(then) = answered {
             then(found);
@@ -161,17 +173,15 @@ impl Core {
 
     /// Looks at what one step may look at, and takes it off what is left.
     fn look(&self, seek: &mut Seek, memory: Memory) -> Result<Option<PageNo>, CacheError> {
-        let listed = self.store_io().list_in(self.volume, seek.object, seek.left.clone(), STEP_LEAVES)?;
+        let listed = self.shared.store_io().list_in(
+            self.shared.volume(),
+            seek.object,
+            seek.left.clone(),
+            STEP_LEAVES,
+        )?;
         let (data, until) = memory.data(listed);
         let found = first(&data, seek.left.start..until, seek.wanted);
         seek.left.start = until;
         Ok(found)
-    }
-
-    /// Fails every seek that waits: it will not be answered any more.
-    pub(crate) fn refuse_seeks(&self, state: &mut State, completions: &mut Completions) {
-        for Seek { then, .. } in state.seeks.queue.drain(..) {
-            completions.push(move || then(Err(CacheError::Stopping)));
-        }
     }
 }

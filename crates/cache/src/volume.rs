@@ -9,15 +9,17 @@
 //!
 //! After a crash before the note there is no copy, and what was written back was on its way anyway.
 
-use crate::cache::{Cache, Core, Progress, Task};
+use crate::checkpoint::Checkpointer;
+use crate::commit::Committer;
 use crate::delta::Delta;
 use crate::error::CacheError;
-use crate::page::Body;
+use crate::pages::{Key, Pages};
 use crate::plant::{PlantedBug, is_planted};
 use crate::rescue::{RESCUED, UNFINISHED};
 use crate::scan::Scan;
-use crate::state::{Key, State};
-use crate::write_back::{Frozen, FrozenPage, STEP_PAGES, Why};
+use crate::shared::Shared;
+use crate::task::{Progress, Task};
+use crate::write_back::{Frozen, FrozenPage, STEP_PAGES, Why, WriteBack};
 use device::{Lsn, Page};
 use std::sync::Arc;
 use store::{Change, Found, NewVolume, StoreError, VolumeId, Want};
@@ -40,72 +42,60 @@ struct FrozenPatch {
     newest: Lsn,
 }
 
-impl Cache {
-    /// Makes a new volume that is what the cached one is at some moment during the call: with every change that was
-    /// applied before it, and after each that it has, every one before that. Durable on return. In the caller's
-    /// thread; others go on, and what they write during the call needs memory once more.
-    ///
-    /// # Errors
-    /// Those of [`Store::check_clone`](store::Store::check_clone), before anything is done; [`StoreError::Full`]; and
-    /// what kept something from being written back. There is no new volume then, unless the last write to the store's log
-    /// failed: that is not known until the next start.
-    pub fn clone_volume(&self, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
-        self.core.clone_volume(new)
+/// Makes volumes of the cached one, and deletes others.
+pub(crate) struct Volumes {
+    shared: Arc<Shared>,
+    committer: Arc<Committer>,
+    write_back: Arc<WriteBack>,
+    checkpointer: Arc<Checkpointer>,
+}
+
+impl Volumes {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        committer: Arc<Committer>,
+        write_back: Arc<WriteBack>,
+        checkpointer: Arc<Checkpointer>,
+    ) -> Volumes {
+        Volumes { shared, committer, write_back, checkpointer }
     }
 
-    /// Deletes a volume that is not cached. Its space comes back in the background.
-    ///
-    /// # Errors
-    /// [`CacheError::InUse`], or those of [`Store::delete_volume`](store::Store::delete_volume).
-    pub fn delete_volume(&self, volume: VolumeId) -> Result<(), CacheError> {
-        if volume == self.core.volume {
+    pub(crate) fn delete(&self, volume: VolumeId) -> Result<(), CacheError> {
+        if volume == self.shared.volume() {
             return Err(CacheError::InUse { volume });
         }
         // Not what was appended: the store may name no change that the buffer may still lose.
-        self.core.store_io().delete_volume(volume, self.core.buffer.durable())?;
-        self.core.witness_store();
-        self.core.wake(Task::Checkpoint);
+        self.shared.store_io().delete_volume(volume, self.shared.buffer().durable())?;
+        self.witness_store();
+        self.shared.wake(Task::Checkpoint);
         Ok(())
     }
 
-    /// Writes everything back and gives the buffer to another volume; this cache is of no use afterwards. After a crash
-    /// in between the buffer is still this volume's, or already the other's, with nothing in it.
-    ///
-    /// # Errors
-    /// Those of [`drain`](Cache::drain): what cannot be written back keeps the buffer.
-    pub fn hand_over(&self, volume: VolumeId) -> Result<(), CacheError> {
-        self.drain()?;
-        self.core.release_groups(&mut self.core.state());
-        Ok(self.core.buffer.hand_over(volume.0)?)
-    }
-}
-
-impl Core {
-    fn clone_volume(self: &Arc<Core>, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
-        self.store.check_clone(self.volume, new.name)?;
+    pub(crate) fn make_clone(&self, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
+        self.shared.store().check_clone(self.shared.volume(), new.name)?;
         if let Some(prefix) = [UNFINISHED, RESCUED].into_iter().find(|&prefix| new.name.starts_with(prefix)) {
             let why = format!("names that begin with {prefix} are for what is saved when a buffer fails");
             return Err(StoreError::BadName { name: new.name.into(), why }.into());
         }
         self.approach()?;
-        let _turn = self.write_back_turn.lock().expect("no panic while writing back");
-        self.ensure_works()?;
+        let _turn = self.write_back.turn();
+        self.shared.ensure_works()?;
         let Moment { lsn, whole, mut patches } = self.freeze_all()?;
         let reserved = patches.len() as u64;
         let written = self.write_back_whole(whole).and_then(|()| {
-            if self.buffer.durable() < lsn {
-                self.commit_now()?;
+            if self.shared.buffer().durable() < lsn {
+                self.committer.commit_now()?;
             }
             if is_planted(PlantedBug::CloneTooEarly) {
-                patches.retain(|patch| patch.is_unchanged(&self.state()));
+                patches.retain(|patch| patch.is_unchanged(&self.shared.state().pages));
             }
             patches.chunks(STEP_PAGES).try_for_each(|some| self.write_back_patches(some))
         });
-        self.store.release(reserved);
+        self.shared.store().release(reserved);
         written?;
         let volume = loop {
-            match self.store_io().clone_beside_writers(self.volume, new, lsn) {
-                Err(error) if error.is_full() && self.allocate_more() => {}
+            match self.shared.store_io().clone_beside_writers(self.shared.volume(), new, lsn) {
+                Err(error) if error.is_full() && self.checkpointer.allocate_more() => {}
                 outcome => break outcome?,
             }
         };
@@ -115,19 +105,19 @@ impl Core {
 
     /// Has the buffer name the store's newest batch, which changed a volume: were its block unreadable at the next start, the log
     /// would seem to end before it. It is durable either way, and a buffer that fails here says so to everybody.
-    fn witness_store(self: &Arc<Core>) {
-        self.buffer.witness(self.store.durable_batch());
-        let _ = self.commit_now();
+    fn witness_store(&self) {
+        self.shared.buffer().witness(self.shared.store().durable_batch());
+        let _ = self.committer.commit_now();
     }
 
     /// Writes back what is dirty now, about, so that the moment is short.
-    fn approach(self: &Arc<Core>) -> Result<(), CacheError> {
+    fn approach(&self) -> Result<(), CacheError> {
         // Writers make more meanwhile: this ends all the same.
-        let steps = self.state().dirty_pages() / STEP_PAGES + 1;
-        let mut scan = Scan::once(self.state().retries.failures());
+        let steps = self.shared.state().pages.dirty_pages() / STEP_PAGES + 1;
+        let mut scan = Scan::once(self.shared.state().retries.failures());
         for _ in 0..steps {
-            if self.state().dirty_pages() <= FEW_PAGES
-                || self.write_back_everything(Why::All, &mut scan)? == Progress::Idle
+            if self.shared.state().pages.dirty_pages() <= FEW_PAGES
+                || self.write_back.everything(Why::All, &mut scan)? == Progress::Idle
             {
                 break;
             }
@@ -137,23 +127,22 @@ impl Core {
 
     /// The moment. The caller has the turn to write back, so nothing is being written back.
     fn freeze_all(&self) -> Result<Moment, CacheError> {
-        let mut state = self.state();
-        let keys: Vec<Key> = state.by_group().map(|(_, key)| key).collect();
-        let is_patch =
-            |key: &&Key| state.table.get(key).is_some_and(|entry| matches!(entry.body, Body::Patch(_)));
+        let mut state = self.shared.state();
+        let keys: Vec<Key> = state.pages.by_group().map(|(_, key)| key).collect();
+        state.admission.give_back_spare(self.shared.store());
+        let is_patch = |key: &&Key| state.pages.get(key).is_some_and(|entry| !entry.is_whole());
         // A patch stays dirty if it changes meanwhile, and needs its own reservation then.
-        self.store.reserve(keys.iter().filter(is_patch).count() as u64)?;
+        self.shared.store().reserve(keys.iter().filter(is_patch).count() as u64)?;
         let mut moment =
-            Moment { lsn: self.buffer.appended(), whole: Frozen::default(), patches: Vec::new() };
+            Moment { lsn: self.shared.buffer().appended(), whole: Frozen::default(), patches: Vec::new() };
         for key in keys {
-            if let Some(page) = FrozenPage::begin(&mut state, key) {
+            if let Some(page) = FrozenPage::begin(&mut state.pages, key) {
                 moment.whole.pages.push(page);
-            } else if let Some(patch) = FrozenPatch::of(&state, key) {
+            } else if let Some(patch) = FrozenPatch::of(&state.pages, key) {
                 moment.patches.push(patch);
             }
         }
-        let cuts = state.cuts.iter().flat_map(|(&object, cuts)| cuts.iter().map(move |&cut| (object, cut)));
-        moment.whole.cuts = cuts.collect();
+        moment.whole.cuts = state.pages.cuts().collect();
         drop(state);
         moment.whole.sort();
         moment.patches.sort_by_key(|patch| patch.key);
@@ -161,7 +150,7 @@ impl Core {
     }
 
     /// Writes back what is frozen in pieces, cuts first.
-    fn write_back_whole(self: &Arc<Core>, mut frozen: Frozen) -> Result<(), CacheError> {
+    fn write_back_whole(&self, mut frozen: Frozen) -> Result<(), CacheError> {
         let mut pages = std::mem::take(&mut frozen.pages);
         let mut piece = frozen;
         loop {
@@ -171,13 +160,14 @@ impl Core {
             if piece.is_empty() {
                 return Ok(());
             }
-            let taken = self.write_frozen(piece).and_then(|refused| match refused.into_iter().next() {
-                Some((_, error)) => Err(error.into()),
-                None => Ok(()),
-            });
+            let taken =
+                self.write_back.write_frozen(piece).and_then(|refused| match refused.into_iter().next() {
+                    Some((_, error)) => Err(error.into()),
+                    None => Ok(()),
+                });
             if let Err(error) = taken {
                 let left = Frozen { pages, cuts: Vec::new() };
-                self.settle(&mut self.state(), &left, |_| false);
+                self.write_back.settle(&mut self.shared.state(), &left, |_| false);
                 return Err(error);
             }
             piece = Frozen::default();
@@ -189,7 +179,7 @@ impl Core {
     fn write_back_patches(&self, patches: &[FrozenPatch]) -> Result<(), CacheError> {
         let mut wants: Vec<Want> =
             patches.iter().map(|patch| Want::new(patch.key.object, patch.key.page)).collect();
-        self.store_io().read_from(self.volume, &mut wants);
+        self.shared.store_io().read_from(self.shared.volume(), &mut wants);
         let mut vector = Vec::new();
         for (patch, want) in patches.iter().zip(wants) {
             let mut bytes = match want.found? {
@@ -198,49 +188,47 @@ impl Core {
             };
             patch.delta.apply(&mut bytes);
             if is_planted(PlantedBug::CloneTooLate)
-                && let Some(now) = FrozenPatch::of(&self.state(), patch.key)
+                && let Some(now) = FrozenPatch::of(&self.shared.state().pages, patch.key)
             {
                 now.delta.apply(&mut bytes);
             }
             let Key { object, page } = patch.key;
             vector.push(Change::Write { object, page, bytes: Arc::from(bytes), page_lsn: patch.newest });
         }
-        self.store_io().apply_to(self.volume, &vector)?;
-        let mut state = self.state();
+        self.shared.store_io().apply_to(self.shared.volume(), &vector)?;
+        let mut state = self.shared.state();
         let mut spare = 0;
         for (patch, change) in patches.iter().zip(&vector) {
             if let Change::Write { bytes, .. } = change
-                && patch.is_unchanged(&state)
+                && patch.is_unchanged(&state.pages)
             {
-                spare += state.change(patch.key, |entry| {
+                spare += state.pages.change(patch.key, |entry| {
                     entry.become_whole(Box::new(Page::clone(bytes)));
-                    u64::from(entry.dirt.take().is_some_and(|dirt| dirt.reserved))
+                    u64::from(entry.take_dirt().is_some_and(|dirt| dirt.reserved))
                 });
             }
         }
-        self.store.release(spare);
+        self.shared.store().release(spare);
         state.counters.pages_stored += patches.len() as u64;
-        self.release_groups(&mut state);
-        state.evict(&self.settings);
+        self.committer.release_groups(&mut state);
+        state.evict(self.shared.settings());
         drop(state);
-        self.wake(Task::Commit);
+        self.shared.wake(Task::Commit);
         Ok(())
     }
 }
 
 impl FrozenPatch {
-    fn of(state: &State, key: Key) -> Option<FrozenPatch> {
-        let entry = state.table.get(&key)?;
-        let Body::Patch(delta) = &entry.body else { return None };
-        let newest = entry.dirt.as_ref()?.newest;
-        Some(FrozenPatch { key, delta: delta.clone(), newest })
+    fn of(pages: &Pages, key: Key) -> Option<FrozenPatch> {
+        let entry = pages.get(&key)?;
+        Some(FrozenPatch { key, delta: entry.patch()?.clone(), newest: entry.dirt()?.newest })
     }
 
     /// Whether nothing was written to the page since, and no reader waits for it.
-    fn is_unchanged(&self, state: &State) -> bool {
-        state.table.get(&self.key).is_some_and(|entry| {
-            let same = entry.dirt.as_ref().is_some_and(|dirt| dirt.newest == self.newest);
-            same && entry.fetch.is_none() && matches!(entry.body, Body::Patch(_))
+    fn is_unchanged(&self, pages: &Pages) -> bool {
+        pages.get(&self.key).is_some_and(|entry| {
+            let same = entry.dirt().is_some_and(|dirt| dirt.newest == self.newest);
+            same && entry.fetch().is_none() && !entry.is_whole()
         })
     }
 }

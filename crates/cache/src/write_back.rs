@@ -3,16 +3,20 @@
 //! The order is the promise: (1) a partly written page gets its base, (2) the page is frozen, (3) everything frozen is
 //! durable in the buffer, (4) the store has it durably, (5) the buffer forgets it.
 
-use crate::cache::{Core, Progress, Task};
-use crate::commit::Completions;
-use crate::cut::PendingCut;
+use crate::admission::Admission;
+use crate::commit::Committer;
 use crate::error::CacheError;
-use crate::page::{Body, Entry};
+use crate::fetch::Fetcher;
+use crate::page::Entry;
+use crate::pages::{Key, Pages, PendingCut};
 use crate::plant::{PlantedBug, is_planted};
-use crate::read::{begin_fetch_for_write_back, complete, retry_ready};
+use crate::recover::ask_the_store;
+use crate::relog::Relogger;
 use crate::retry::{RETRY_AFTER, Victim};
 use crate::scan::{LOOKS_MAX, Scan};
-use crate::state::{Key, State};
+use crate::shared::{Shared, State};
+use crate::sync::{Mutex, MutexGuard};
+use crate::task::{Completions, Progress, Task};
 use device::{Lsn, ObjectId, SharedPage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,22 +28,29 @@ pub(crate) const STEP_PAGES: usize = 256;
 /// How far from a page that is written back its dirty neighbours go with it: with those on the other side, half a MiB, read and
 /// written at the speed of a long transfer.
 const NEIGHBOURS: u64 = 64;
-/// Cuts that may wait before they alone are reason enough for write-back: looking them up stays cheap.
-const CUTS_MAX: usize = 512;
 /// Between two looks for something to write back where all that there is was tried a moment ago and failed.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
+/// Writes pages back.
+pub(crate) struct WriteBack {
+    shared: Arc<Shared>,
+    admission: Admission,
+    committer: Arc<Committer>,
+    fetcher: Arc<Fetcher>,
+    relogger: Relogger,
+    /// Held for a whole write-back, over device I/O; taken before the state, never while holding it.
+    turn: Mutex<Turn>,
+}
+
 /// What one thread at a time remembers between write-backs.
 #[derive(Default)]
-pub(crate) struct WriteBack {
+pub(crate) struct Turn {
     /// When the store may be written to again.
     not_before: Duration,
     /// When what is stuck was last compared with what there is.
     swept: Duration,
     /// How far the dirty pages were looked through for some that are due.
     due: Scan,
-    /// When the next attempt to rescue may be made.
-    pub(crate) rescue_not_before: Duration,
 }
 
 /// Why pages are written back.
@@ -100,19 +111,41 @@ pub(crate) struct FrozenPage {
 
 impl FrozenPage {
     /// Freezes a dirty page that is whole and not being written back.
-    pub(crate) fn begin(state: &mut State, key: Key) -> Option<FrozenPage> {
-        state.change(key, |entry| {
+    pub(crate) fn begin(pages: &mut Pages, key: Key) -> Option<FrozenPage> {
+        pages.get(&key)?;
+        pages.change(key, |entry| {
             let (page, newest) = entry.begin_writing()?;
-            let reserved = entry.writing.as_ref().is_some_and(|dirt| dirt.reserved);
+            let reserved = entry.writing().is_some_and(|dirt| dirt.reserved);
             Some(FrozenPage { key, page, newest, reserved })
         })
     }
 }
 
-impl Core {
+impl WriteBack {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        admission: Admission,
+        committer: Arc<Committer>,
+        fetcher: Arc<Fetcher>,
+    ) -> WriteBack {
+        let relogger = Relogger::new(shared.clone(), committer.clone());
+        WriteBack { shared, admission, committer, fetcher, relogger, turn: Mutex::default() }
+    }
+
+    /// The turn to write back: while it is held no other thread writes anything back.
+    pub(crate) fn turn(&self) -> MutexGuard<'_, Turn> {
+        self.turn.lock().expect("no panic while writing back")
+    }
+
+    /// Whether no thread has the turn.
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.turn.try_lock().is_ok()
+    }
+
     /// One bounded piece of what limits and ages ask for. `Err` if pages stay dirty because a device failed.
-    pub(crate) fn write_back_what_is_due(self: &Arc<Core>) -> Result<Progress, CacheError> {
-        let mut turn = self.write_back_turn.lock().expect("no panic while writing back");
+    pub(crate) fn step(&self) -> Result<Progress, CacheError> {
+        let mut turn = self.turn();
         let mut scan = turn.due;
         let outcome = self.write_back(&mut turn, Why::Due, &mut scan);
         turn.due = scan;
@@ -120,46 +153,38 @@ impl Core {
     }
 
     /// One bounded piece of everything; what failed since `scan` began is left alone, so this ends.
-    pub(crate) fn write_back_everything(
-        self: &Arc<Core>,
-        why: Why,
-        scan: &mut Scan,
-    ) -> Result<Progress, CacheError> {
-        let mut turn = self.write_back_turn.lock().expect("no panic while writing back");
+    pub(crate) fn everything(&self, why: Why, scan: &mut Scan) -> Result<Progress, CacheError> {
+        let mut turn = self.turn();
         self.write_back(&mut turn, why, scan)
     }
 
-    fn write_back(
-        self: &Arc<Core>,
-        turn: &mut WriteBack,
-        why: Why,
-        scan: &mut Scan,
-    ) -> Result<Progress, CacheError> {
-        self.ensure_works()?;
-        let now = self.clock.monotonic();
+    fn write_back(&self, turn: &mut Turn, why: Why, scan: &mut Scan) -> Result<Progress, CacheError> {
+        self.shared.ensure_works()?;
+        let now = self.shared.now();
         if why == Why::Due && now < turn.not_before {
             return Ok(Progress::Idle);
         }
         self.sweep(turn, now);
-        if self.look_at_recovered() {
+        if ask_the_store(&self.shared, &self.committer) {
             return Ok(Progress::Worked);
         }
-        let idle = if why == Why::Due && self.relog_pages(now)? { Progress::Worked } else { Progress::Idle };
+        let idle =
+            if why == Why::Due && self.relogger.step(now)? { Progress::Worked } else { Progress::Idle };
         let Some(Victims { pages, reached_newest }) = self.victims(why, scan, now) else { return Ok(idle) };
-        let mut stuck = self.fetch_bases(&pages);
+        let mut stuck = self.fetcher.fetch_for_write_back(&pages);
         let frozen = self.freeze(&pages, scan, now);
         let found = !frozen.is_empty() || !stuck.is_empty();
         let is_over = scan.is_over(reached_newest, found);
         if !found {
             // Where nothing is stuck, a look at more of the queue of dirty pages finds some.
-            if is_over && pages.is_empty() && self.state().retries.first().is_some() {
+            if is_over && pages.is_empty() && self.shared.state().retries.first().is_some() {
                 turn.not_before = now + LOOK_AGAIN;
             }
             return Ok(if is_over { idle } else { Progress::Worked });
         }
         let tried = frozen.len();
         let outcome = if frozen.is_empty() { Ok(Vec::new()) } else { self.write_frozen(frozen) };
-        let mut state = self.state();
+        let mut state = self.shared.state();
         let refused = match outcome {
             Ok(refused) => refused,
             Err(error) => {
@@ -167,9 +192,8 @@ impl Core {
                 scan.begin_anew();
                 state.retries.failed(error.clone(), now);
                 // No more is owed of the cleaning when nothing can be written.
-                if state.retries.needs_space() && !state.admission.exhausted {
-                    state.admission.wants_space = true;
-                    self.wake(Task::Checkpoint);
+                if state.retries.needs_space() && state.admission.ask_for_space() {
+                    self.shared.wake(Task::Checkpoint);
                 }
                 return Err(error);
             }
@@ -184,56 +208,38 @@ impl Core {
     }
 
     /// Forgets what was stuck and is no more, now and then.
-    fn sweep(&self, turn: &mut WriteBack, now: Duration) {
+    fn sweep(&self, turn: &mut Turn, now: Duration) {
         if now < turn.swept + RETRY_AFTER {
             return;
         }
         turn.swept = now;
-        let mut state = self.state();
-        let State { retries, table, cuts, .. } = &mut *state;
-        retries.keep(|victim| match victim {
-            Victim::Page(key) => table.get(key).is_some_and(|entry| entry.group().is_some()),
-            Victim::Cut(object, lsn) => {
-                cuts.get(object).is_some_and(|cuts| cuts.iter().any(|cut| cut.lsn == *lsn))
-            }
+        let mut state = self.shared.state();
+        let State { retries, pages, .. } = &mut *state;
+        retries.keep(|victim| match *victim {
+            Victim::Page(key) => pages.get(&key).is_some_and(|entry| entry.group().is_some()),
+            Victim::Cut(object, lsn) => pages.is_pending(object, lsn),
         });
     }
 
     /// True if limits or ages ask for pages to be written back.
-    pub(crate) fn write_back_due(&self, state: &State) -> bool {
-        let age = |since| self.clock.monotonic() >= since + self.settings.dirty_age_max;
-        let is_old = || state.failed.is_none() && state.oldest_since().is_some_and(age);
-        self.write_back_pressed(state) || is_old()
-    }
-
-    /// The same, but for age, which the worker looks at by itself.
-    pub(crate) fn write_back_pressed(&self, state: &State) -> bool {
-        state.failed.is_none()
-            && (state.recovery_cursor.is_some()
-                || self.buffer_is_half_full()
-                || state.dirty_bytes > self.settings.dirty_bytes_max / 2
-                || state.cuts_pending > CUTS_MAX
-                || (state.cuts_pending > 0 && self.store.is_known_full_below())
-                // Unless they get space by asking for it below.
-                || (state.admission.is_waiting() && state.is_dirty() && !self.store.may_allocate()))
-    }
-
-    pub(crate) fn buffer_is_half_full(&self) -> bool {
-        self.buffer.free_bytes() < self.buffer.capacity_bytes() / 2
+    pub(crate) fn is_due(&self, state: &State) -> bool {
+        let age = |since| self.shared.now() >= since + self.shared.settings().dirty_age_max;
+        let is_old = || state.failed().is_none() && state.pages.oldest_since().is_some_and(age);
+        self.admission.presses_for_write_back(state) || is_old()
     }
 
     /// The pages to write back now; `None` if there is no reason to. Least recently written first, but for the sake
     /// of the buffer or of age those that need its oldest groups, and each with its dirty neighbours: on a disk a run
     /// of pages costs as much as one.
     fn victims(&self, why: Why, scan: &mut Scan, now: Duration) -> Option<Victims> {
-        let mut state = self.state();
-        if state.dirty_pages() == 0 && state.cuts.is_empty() {
+        let mut state = self.shared.state();
+        if !state.pages.is_dirty() {
             return None;
         }
-        if why == Why::Due && !self.write_back_due(&state) {
+        if why == Why::Due && !self.is_due(&state) {
             return None;
         }
-        let crowded = state.dirty_bytes > self.settings.dirty_bytes_max / 2;
+        let crowded = state.pages.dirty_bytes() > self.shared.settings().dirty_bytes_max / 2;
         let limit = self.step_pages(why);
         scan.begin_anew_now_and_then(now, state.retries.count());
         let filter = *scan;
@@ -241,22 +247,22 @@ impl Core {
         let mut pages = BTreeSet::new();
         // False once there are enough.
         let mut take = |state: &State, seed: Key| {
-            let around = state.dirty_around(seed, NEIGHBOURS.min(limit as u64 / 2));
+            let around = state.pages.dirty_around(seed, NEIGHBOURS.min(limit as u64 / 2));
             let is_new = |key: &Key| free(state, key) && !pages.contains(key);
             let new: Vec<Key> = around.filter(is_new).take(limit - pages.len()).collect();
             pages.extend(new);
             pages.len() < limit
         };
         let mut reached_newest = true;
-        if crowded && !self.buffer_is_half_full() && why == Why::Due {
-            let mut looks = state.queued().min(LOOKS_MAX);
-            while let Some(key) = state.least_recently_written(&mut looks) {
+        if crowded && !self.shared.buffer_is_half_full() && why == Why::Due {
+            let mut looks = state.pages.queued().min(LOOKS_MAX);
+            while let Some(key) = state.pages.least_recently_written(&mut looks) {
                 if !take(&state, key) {
                     break;
                 }
             }
         } else {
-            reached_newest = scan.look(&state, |key| !free(&state, &key) || take(&state, key));
+            reached_newest = scan.look(&state.pages, |key| !free(&state, &key) || take(&state, key));
         }
         Some(Victims { pages: pages.into_iter().collect(), reached_newest })
     }
@@ -264,66 +270,34 @@ impl Core {
     /// Pages of one step: no more than are paid for with less than a segment's cleaning, where a writer may wait for them.
     fn step_pages(&self, why: Why) -> usize {
         match why {
-            Why::Due | Why::Space => self.store.pages_together().min(STEP_PAGES as u64) as usize,
+            Why::Due | Why::Space => self.shared.store().pages_together().min(STEP_PAGES as u64) as usize,
             Why::All => STEP_PAGES,
         }
     }
 
-    /// Reads what partly written victims lack. Returns the pages that could not be read.
-    fn fetch_bases(self: &Arc<Core>, victims: &[Key]) -> Vec<(Victim, StoreError)> {
-        let mut state = self.state();
-        let patched = |state: &State, key: &Key| {
-            state.table.get(key).is_some_and(|entry| matches!(entry.body, Body::Patch(_)))
-        };
-        let mut needed: Vec<Key> = victims.iter().filter(|key| patched(&state, key)).copied().collect();
-        needed.sort();
-        let fetches: Vec<_> =
-            needed.into_iter().filter_map(|key| begin_fetch_for_write_back(&mut state, key)).collect();
-        drop(state);
-        if fetches.is_empty() {
-            return Vec::new();
-        }
-        let wants = self.fetch(&fetches);
-        let mut completions = Completions::default();
-        let mut state = self.state();
-        let unreadable = complete(&mut state, fetches, wants);
-        retry_ready(&mut state, &mut completions);
-        drop(state);
-        completions.deliver();
-        unreadable.into_iter().map(|(key, error)| (Victim::Page(key), error)).collect()
-    }
-
     /// Freezes those of the victims that are whole, and all pending cuts but those that just failed, as they are now.
     fn freeze(&self, victims: &[Key], scan: &Scan, now: Duration) -> Frozen {
-        let mut state = self.state();
-        let mut frozen = Frozen::default();
-        for &key in victims {
-            if state.table.contains_key(&key) {
-                frozen.pages.extend(FrozenPage::begin(&mut state, key));
-            }
-        }
-        let cuts = state.cuts.iter().flat_map(|(&object, cuts)| cuts.iter().map(move |&cut| (object, cut)));
+        let mut state = self.shared.state();
+        let pages = victims.iter().filter_map(|&key| FrozenPage::begin(&mut state.pages, key)).collect();
         let free = |&(object, cut): &(ObjectId, PendingCut)| {
             !scan.leaves_alone(&state.retries, Victim::Cut(object, cut.lsn), now)
         };
-        frozen.cuts = cuts.filter(free).collect();
+        let mut frozen = Frozen { pages, cuts: state.pages.cuts().filter(free).collect() };
         frozen.sort();
         frozen
     }
 
     /// Makes what is frozen durable in the buffer, then in the store, forgets what is not needed any more, and lets in those that
     /// waited for that. Returns what the store could not take.
-    pub(crate) fn write_frozen(
-        self: &Arc<Core>,
-        frozen: Frozen,
-    ) -> Result<Vec<(Victim, StoreError)>, CacheError> {
+    pub(crate) fn write_frozen(&self, frozen: Frozen) -> Result<Vec<(Victim, StoreError)>, CacheError> {
         let pages = frozen.pages.iter().map(|page| page.newest);
         let newest = pages.chain(frozen.cuts.iter().map(|(_, cut)| cut.lsn)).max().unwrap_or_default();
-        let is_durable = self.buffer.durable() >= newest || is_planted(PlantedBug::StoredBeforeDurable);
-        let durable = if !is_durable { self.commit_now().map(drop) } else { Ok(()) };
+        let is_durable =
+            self.shared.buffer().durable() >= newest || is_planted(PlantedBug::StoredBeforeDurable);
+        let durable = if !is_durable { self.committer.commit_now().map(drop) } else { Ok(()) };
         let outcome = durable.and_then(|()| Ok(self.store_frozen(&frozen)?));
 
-        let mut state = self.state();
+        let mut state = self.shared.state();
         let is_stored = |index| outcome.as_ref().is_ok_and(|refused| !refused.contains_key(&index));
         self.settle(&mut state, &frozen, is_stored);
         let refused = match outcome {
@@ -337,15 +311,15 @@ impl Core {
             state.retries.worked();
         }
         self.forget(&mut state, &frozen, &refused);
-        state.evict(&self.settings);
+        state.evict(self.shared.settings());
         // Under the same hold of the lock: another thread that let them in might be kept from telling them, for as long as it has
         // no processor, while this one made more space, and had more cleaned for it.
         let mut completions = Completions::default();
-        self.admit_waiting(&mut state, &mut completions);
+        self.admission.admit_waiting(&mut state, &mut completions);
         drop(state);
         completions.deliver();
-        self.wake(Task::Commit);
-        self.wake(Task::Checkpoint);
+        self.shared.wake(Task::Commit);
+        self.shared.wake(Task::Checkpoint);
         Ok(refused.into_iter().map(|(index, error)| (frozen.victim(index), error)).collect())
     }
 
@@ -355,27 +329,26 @@ impl Core {
         let mut spare = 0;
         for (index, page) in frozen.pages.iter().enumerate() {
             let is_stored = is_stored(frozen.cuts.len() + index);
-            let mine =
-                |entry: &Entry| entry.writing.as_ref().is_some_and(|writing| writing.newest == page.newest);
+            let mine = |entry: &Entry| entry.writing().is_some_and(|writing| writing.newest == page.newest);
             // One that was cut while it was on its way: its reservation has no owner any more.
-            let gone = !state.table.get(&page.key).is_some_and(mine);
+            let gone = !state.pages.get(&page.key).is_some_and(mine);
             spare += u64::from(page.reserved && (gone || is_stored));
             if gone {
                 continue;
             }
-            spare += state.change(page.key, |entry| match is_stored {
+            spare += state.pages.change(page.key, |entry| match is_stored {
                 true => {
-                    entry.writing = None;
+                    entry.end_writing();
                     0
                 }
                 false => entry.abandon_writing(),
             });
             if is_planted(PlantedBug::NewerBytesLostAtMerge) {
-                let dirt = state.change(page.key, |entry| entry.dirt.take());
+                let dirt = state.pages.change(page.key, Entry::take_dirt);
                 spare += u64::from(dirt.is_some_and(|dirt| dirt.reserved));
             }
         }
-        self.store.release(spare);
+        self.shared.store().release(spare);
     }
 
     /// In one vector. Where that does not fit, what gives space back goes first, from the reserve that it has; it may
@@ -384,11 +357,11 @@ impl Core {
         let vector = vector(frozen);
         let (cuts, pages) = vector.split_at(frozen.cuts.len());
         let mut refused = BTreeMap::new();
-        match self.apply_part(self.volume, 0, &vector, &mut refused) {
+        match self.apply_part(self.shared.volume(), 0, &vector, &mut refused) {
             Err(error) if error.is_full() && !cuts.is_empty() && !pages.is_empty() => {
                 refused.clear();
-                self.apply_part(self.volume, 0, cuts, &mut refused)?;
-                self.apply_part(self.volume, cuts.len(), pages, &mut refused)?;
+                self.apply_part(self.shared.volume(), 0, cuts, &mut refused)?;
+                self.apply_part(self.shared.volume(), cuts.len(), pages, &mut refused)?;
             }
             outcome => outcome?,
         }
@@ -404,7 +377,7 @@ impl Core {
         part: &[Change],
         refused: &mut BTreeMap<usize, StoreError>,
     ) -> Result<(), StoreError> {
-        match self.store_io().apply_to(volume, part) {
+        match self.shared.store_io().apply_to(volume, part) {
             Err(error @ StoreError::Corrupt { .. }) if part.len() == 1 => drop(refused.insert(at, error)),
             Err(StoreError::Corrupt { .. }) => {
                 let half = part.len() / 2;
@@ -426,50 +399,22 @@ impl Core {
                 continue;
             }
             cuts += 1;
-            if let Some(pending) = state.cuts.get_mut(object) {
-                let before = pending.len();
-                pending.retain(|one| one.lsn != cut.lsn);
-                state.cuts_pending -= before - pending.len();
-                if pending.is_empty() {
-                    state.cuts.remove(object);
-                }
-            }
+            state.pages.cut_is_stored(*object, cut.lsn);
         }
         state.counters.cuts_stored += cuts;
         state.counters.pages_stored += (frozen.len() - refused.len()) as u64 - cuts;
-        state.admission.exhausted = false;
-        self.release_groups(state);
-    }
-
-    /// Gives back the part of the buffer that nothing needs any more.
-    pub(crate) fn release_groups(&self, state: &mut State) {
-        let needed = state.oldest_group().unwrap_or(self.buffer.groups().end);
-        self.buffer.release(needed, self.store.durable_batch());
-        // The space is used again after the next commit only; a writer may be waiting for it.
-        state.syncs.commit_wanted |= state.admission.is_waiting() || self.buffer_is_half_full();
-    }
-
-    pub(crate) fn write_back_step(self: &Arc<Core>) -> Progress {
-        if self.state().failed.is_some() {
-            return self.rescue_step(Why::Due);
-        }
-        let due = self.write_back_due(&self.state());
-        let progress = match due && self.pay_with_cleaning() {
-            true => Progress::Worked,
-            false => self.write_back_what_is_due().unwrap_or(Progress::Idle),
-        };
-        self.tell_those_who_wait(progress);
-        progress
+        state.admission.may_have_space();
+        self.committer.release_groups(state);
     }
 
     /// Writers get the space that was made; or, where none comes because nothing is written back, the error after a while.
-    fn tell_those_who_wait(self: &Arc<Core>, progress: Progress) {
+    pub(crate) fn tell_those_who_wait(&self, progress: Progress) {
         let mut completions = Completions::default();
-        let mut state = self.state();
-        let (now, patience) = (self.clock.monotonic(), self.settings.store_patience);
+        let mut state = self.shared.state();
+        let (now, patience) = (self.shared.now(), self.shared.settings().store_patience);
         let worked = progress == Progress::Worked;
         if state.admission.is_waiting() && (worked || state.retries.no_space(now, patience).is_some()) {
-            self.admit_waiting(&mut state, &mut completions);
+            self.admission.admit_waiting(&mut state, &mut completions);
         }
         drop(state);
         completions.deliver();

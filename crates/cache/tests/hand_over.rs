@@ -12,20 +12,21 @@ mod sync {
 #[path = "../src"]
 #[allow(clippy::all, dead_code, missing_docs, unreachable_pub, unused_imports)]
 mod shipped {
-    pub(crate) mod admit;
+    pub(crate) mod admission;
     pub(crate) mod ahead;
     pub(crate) mod bulk;
     pub(crate) mod cache;
+    pub(crate) mod change;
     pub(crate) mod checkpoint;
     pub(crate) mod commit;
-    pub(crate) mod cut;
     pub(crate) mod delta;
     pub(crate) mod error;
+    pub(crate) mod fetch;
     pub(crate) mod gather;
     pub(crate) mod page;
+    pub(crate) mod pages;
     pub(crate) mod plant;
-    pub(crate) mod read;
-    pub(crate) mod records;
+    pub(crate) mod reads;
     pub(crate) mod recover;
     pub(crate) mod relog;
     pub(crate) mod rescue;
@@ -33,17 +34,19 @@ mod shipped {
     pub(crate) mod scan;
     pub(crate) mod seek;
     pub(crate) mod settings;
-    pub(crate) mod state;
+    pub(crate) mod shared;
     pub(crate) mod status;
-    pub(crate) mod table;
+    pub(crate) mod task;
     pub(crate) mod volume;
     pub(crate) mod write_back;
 }
 use shipped::*;
 
 // As `src/lib.rs` has them.
-use crate::cache::{Cache, Completion, Progress, Task};
-use crate::settings::{Change, Cost, FetchMode, Settings};
+use crate::cache::Cache;
+use crate::change::{Change, Cost};
+use crate::settings::Settings;
+use crate::task::{Completion, Progress, Task};
 
 use ::buffer::Buffer;
 use ::store::{Layout, Store};
@@ -121,27 +124,27 @@ type Ask = fn(&Cache, Completion<()>);
 
 /// The wrong way: who finds another at it leaves it to the other, whose commit may have begun before.
 fn left_to_the_other(cache: &Cache, then: Completion<()>) {
-    let mut state = cache.core.state();
-    let alone = state.syncs.park(cache.core.buffer.appended(), then);
+    let mut state = cache.parts.shared.state();
+    let alone = state.syncs.park(cache.parts.shared.buffer().appended(), then);
     drop(state);
     if alone {
-        let _ = cache.core.commit_now();
+        let _ = cache.parts.committer.commit_now();
     }
 }
 
 /// The wrong way: whichever commit ends next tells who waits, also one that began before the change.
 fn told_by_any_commit(cache: &Cache, then: Completion<()>) {
-    let mut state = cache.core.state();
-    if let Some(why) = state.failed.clone() {
+    let mut state = cache.parts.shared.state();
+    if let Some(why) = state.failed().cloned() {
         drop(state);
         return then(Err(why.into()));
     }
     state.syncs.park(Lsn(0), then);
-    let stopping = state.stopping;
+    let stopping = state.is_stopping();
     drop(state);
-    cache.core.wake(Task::Commit);
+    cache.parts.shared.wake(Task::Commit);
     if stopping {
-        let _ = cache.core.commit_now();
+        let _ = cache.parts.committer.commit_now();
     }
 }
 

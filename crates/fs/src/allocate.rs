@@ -4,15 +4,15 @@
 //! that a page is written. So allocating looks whether there is space now, as a whole and before anything changes, and
 //! keeps none of it back.
 
-use crate::core::Core;
+use crate::arena::Transaction;
 use crate::cost;
 use crate::error::FsError;
 use crate::format::FILE_BYTES_MAX;
+use crate::fs::Core;
 use crate::fs::Fs;
 use crate::inode::object;
-use crate::transaction::{DataChange, Transaction};
 use crate::types::{Completion, Ino};
-use cache::{CacheError, Wanted};
+use cache::{CacheError, Change, Wanted};
 use device::{BLOCK_BYTES, ObjectId, PageNo};
 use std::ops::Range;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ impl Transaction<'_> {
         // What lies behind the end is zeros already, so the last page can go as a whole.
         let last = if end >= hot.size() { hot.size().next_multiple_of(PAGE) } else { end };
         if what != Allocate::Space && hot.is_written() && offset < last {
-            self.also(DataChange::Zero { object: object(slot, &hot), offset, len: last - offset });
+            self.also(Change::Zero { object: object(slot, &hot), offset, len: last - offset });
             hot.charge_without(offset, last);
         }
         if size == Size::Grows && what != Allocate::Hole {
@@ -157,7 +157,7 @@ impl Fs {
             Ok(()) => core.enter(cost, move |tx| tx.allocate(ino, what, range, size), done),
             Err(error) => done(Err(error)),
         };
-        let space = self.core().cache.store().writable_blocks();
+        let space = self.core().cache.settled_store().writable_blocks();
         // Where there is space for the whole range nobody need know how much of it is there.
         if what != Allocate::Space || pages.end.0 - pages.start.0 <= space {
             return change(Ok(()));

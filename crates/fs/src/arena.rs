@@ -1,12 +1,21 @@
-//! The resident copy of object 0. Only a [`Transaction`](crate::transaction::Transaction) changes it.
+//! All metadata: the resident copy of object 0, and the one way to change it. A change is made at once in memory, recorded, and either
+//! given to the cache as one transaction or undone. It lives under the exclusive lock, so nobody sees it half done.
 
 use crate::error::FsError;
 use crate::format::{
-    Cold, HEAP_LOG2_MIN, Header, Hot, INCOMPATIBLE_KNOWN, INODES_MAX, MAGIC, Owner, REGION_BYTES, Region,
-    VERSION,
+    ARENA, Cold, HEAP_LOG2_MIN, Header, Hot, INCOMPATIBLE_KNOWN, INODES_MAX, MAGIC, Owner, REGION_BYTES,
+    Region, VERSION,
 };
+use crate::inode::Numbers;
+use crate::owners::OwnerIndex;
+use crate::plant::never_undoes;
+use cache::{Change, Cost};
 use device::BLOCK_BYTES;
-use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::ops::{Deref, Range};
+use std::sync::Mutex;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Regions grow in steps of this, so that small changes seldom move them.
 const GROW_BYTES: usize = 64 << 10;
@@ -145,4 +154,221 @@ fn check_header(header: &Header) -> Result<(), FsError> {
         return Err(corrupt(52, format!("{} owners for {slots} slots", header.owners_used)));
     }
     Ok(())
+}
+
+/// Ranges nearer than this become one: a record's header costs more than the bytes between.
+const GAP_BYTES: u64 = 16;
+
+/// What is known of a file while somebody holds it. Lost at a crash.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Opens {
+    /// How many hold it.
+    pub(crate) count: u64,
+    /// Somebody synced it since the first of them came.
+    pub(crate) synced: bool,
+}
+
+/// Everything under the file system's one lock.
+pub(crate) struct State {
+    arena: Arena,
+    /// Derived from the arena.
+    owners: OwnerIndex,
+    pub(crate) numbers: Numbers,
+    /// Openers by slot, in memory only: nobody has a file open after a crash. Under a lock of its own, taken with
+    /// the state's lock held (shared is enough), so that opening a file does not exclude readers.
+    pub(crate) opens: Mutex<HashMap<u32, Opens>>,
+}
+
+impl State {
+    pub(crate) fn new(arena: Arena) -> Result<State, FsError> {
+        let owners = OwnerIndex::of(&arena)?;
+        let numbers = Numbers::new(&arena.header().secret);
+        Ok(State { arena, owners, numbers, opens: Mutex::default() })
+    }
+
+    pub(crate) fn arena(&self) -> &Arena {
+        &self.arena
+    }
+}
+
+impl Deref for State {
+    type Target = Arena;
+    fn deref(&self) -> &Arena {
+        &self.arena
+    }
+}
+
+/// Bytes as they were.
+struct Old {
+    offset: u64,
+    /// Where they start in `Transaction::old_bytes`; they end where the next one's start.
+    at: usize,
+    len: usize,
+}
+
+/// A change under way. Dropping it without [`keep`](Transaction::keep) undoes it.
+pub(crate) struct Transaction<'a> {
+    state: &'a mut State,
+    /// The time of the change, the same for everything in it.
+    pub(crate) now: i64,
+    old: SmallVec<[Old; 4]>,
+    old_bytes: SmallVec<[u8; 128]>,
+    owners_changed: bool,
+    /// What the operation writes into a file, if it does.
+    bytes: &'a [u8],
+    /// Changes of files' own bytes.
+    data: SmallVec<[Change<'a>; 1]>,
+    kept: bool,
+}
+
+impl Deref for Transaction<'_> {
+    type Target = State;
+    fn deref(&self) -> &State {
+        self.state
+    }
+}
+
+impl<'a> Transaction<'a> {
+    /// Begins a change at the time `now`, of an operation that writes `bytes` into a file, if it does.
+    pub(crate) fn begin(state: &'a mut State, now: i64, bytes: &'a [u8]) -> Transaction<'a> {
+        let (old, old_bytes, data) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
+        Transaction { state, now, old, old_bytes, owners_changed: false, bytes, data, kept: false }
+    }
+
+    /// What the operation writes into a file.
+    pub(crate) fn bytes_to_write(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Writes bytes of the arena. Only what differs is recorded.
+    pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) {
+        let present = self.state.arena.bytes_mut(offset, bytes.len());
+        let Some(range) = differing(present, bytes) else { return };
+        self.old.push(Old {
+            offset: offset + range.start as u64,
+            at: self.old_bytes.len(),
+            len: range.len(),
+        });
+        self.old_bytes.extend_from_slice(&present[range.clone()]);
+        present[range.clone()].copy_from_slice(&bytes[range]);
+    }
+
+    /// Makes the arena reach to `offset`, in memory.
+    pub(crate) fn touch(&mut self, offset: u64) {
+        self.state.arena.bytes_mut(offset, 1);
+    }
+
+    pub(crate) fn change_header(&mut self, change: impl FnOnce(&mut Header)) {
+        let mut header = self.header().clone();
+        change(&mut header);
+        self.write(0, header.as_bytes());
+    }
+
+    /// Adds a change of a file's bytes.
+    pub(crate) fn also(&mut self, change: Change<'a>) {
+        self.data.push(change);
+    }
+
+    pub(crate) fn owners(&self) -> &OwnerIndex {
+        &self.state.owners
+    }
+
+    pub(crate) fn owners_mut(&mut self) -> &mut OwnerIndex {
+        self.owners_changed = true;
+        &mut self.state.owners
+    }
+
+    /// Whether somebody has the file in this slot open.
+    pub(crate) fn is_open(&mut self, slot: crate::format::Slot) -> bool {
+        let opens = self.state.opens.get_mut().expect("no panic while holding the open counts");
+        opens.contains_key(&slot.0)
+    }
+
+    /// What was written, as few disjoint ranges (from, to) in ascending order: a write has few.
+    fn ranges(&self) -> SmallVec<[(u64, u64); 4]> {
+        let mut ranges: SmallVec<[(u64, u64); 4]> = SmallVec::new();
+        self.old.iter().for_each(|old| ranges.push((old.offset, old.offset + old.len as u64)));
+        ranges.sort_unstable();
+        ranges.dedup_by(|next, last| {
+            let is_near = next.0 <= last.1 + GAP_BYTES;
+            if is_near {
+                last.1 = last.1.max(next.1);
+            }
+            is_near
+        });
+        ranges
+    }
+
+    /// Everything to be applied, the files' bytes first.
+    pub(crate) fn changes(&self) -> SmallVec<[Change<'_>; 4]> {
+        let mut changes = SmallVec::new();
+        self.data.iter().for_each(|change| changes.push(*change));
+        for &(from, to) in &self.ranges() {
+            let bytes = self.state.arena.bytes(from, (to - from) as usize).expect("it was just written");
+            changes.push(Change::Write { object: ARENA, offset: from, bytes });
+        }
+        changes
+    }
+
+    /// The changes stay.
+    pub(crate) fn keep(&mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Transaction<'_> {
+    fn drop(&mut self) {
+        if self.kept || never_undoes() {
+            return;
+        }
+        for old in self.old.iter().rev() {
+            let bytes = &self.old_bytes[old.at..old.at + old.len];
+            self.state.arena.bytes_mut(old.offset, old.len).copy_from_slice(bytes);
+        }
+        if self.owners_changed {
+            self.state.owners = OwnerIndex::of(&self.state.arena).expect("it could be read before");
+        }
+    }
+}
+
+/// How many bytes are compared at once: a change rewrites records of some tens of bytes, of which a few differ.
+const WORD_BYTES: usize = 8;
+
+/// From the first to the last of the bytes in which two strings of one length differ.
+fn differing(old: &[u8], new: &[u8]) -> Option<Range<usize>> {
+    let unlike = |(old, new): (&u8, &u8)| old != new;
+    let words = old.as_chunks::<WORD_BYTES>().0.iter().zip(new.as_chunks().0);
+    let before = words.take_while(|(old, new)| old == new).count() * WORD_BYTES;
+    let start = before + old[before..].iter().zip(&new[before..]).position(unlike)?;
+
+    let words = old.as_rchunks::<WORD_BYTES>().1.iter().rev().zip(new.as_rchunks().1.iter().rev());
+    let end = old.len() - words.take_while(|(old, new)| old == new).count() * WORD_BYTES;
+    let last = old[..end].iter().zip(&new[..end]).rposition(unlike)?;
+    Some(start..last + 1)
+}
+
+/// Whether `changes` keep within what was stated.
+pub(crate) fn within(changes: &[Change<'_>], stated: Cost) -> bool {
+    let cost = Cost::of(changes);
+    // `Cost::of` counts a record for each page and one more for each change: a bound for any change.
+    let records =
+        cost.records - changes.iter().filter(|change| matches!(change, Change::Write { .. })).count() as u64;
+    cost.pages <= stated.pages && cost.bytes <= stated.bytes && records <= stated.records
+}
+
+#[cfg(test)]
+mod tests {
+    use super::differing;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_differs_is_found_to_the_byte(old in prop::collection::vec(0..2_u8, 0..40), flips in prop::collection::vec(0..40_usize, 0..4)) {
+            let mut new = old.clone();
+            flips.iter().filter(|&&at| at < old.len()).for_each(|&at| new[at] ^= 7);
+            let unlike = || (0..old.len()).filter(|&at| old[at] != new[at]);
+            let expected = unlike().min().zip(unlike().max()).map(|(first, last)| first..last + 1);
+            prop_assert_eq!(differing(&old, &new), expected);
+        }
+    }
 }

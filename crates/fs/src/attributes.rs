@@ -1,10 +1,10 @@
 //! Setting attributes.
 
+use crate::arena::Transaction;
 use crate::create::{MODE_MASK, SETGID};
 use crate::error::FsError;
 use crate::format::{Hot, Slot};
 use crate::owners::Rights;
-use crate::transaction::Transaction;
 use crate::types::{Attributes, Ino, Kind, Privileges, SetAttributes, SetTime};
 use zerocopy::little_endian::{I64, U32};
 

@@ -2,7 +2,7 @@
 
 mod xattrs;
 
-use crate::arena::Arena;
+use crate::arena::{Arena, State};
 use crate::directory::{LEVELS_MAX, Leaf, Tree, hash_in, inner};
 use crate::error::FsError;
 use crate::format::{
@@ -10,7 +10,6 @@ use crate::format::{
     Region, Slot,
 };
 use crate::heap::class_log2;
-use crate::transaction::State;
 use crate::types::{Ino, Kind};
 use device::BLOCK_BYTES;
 use std::collections::{HashMap, HashSet};

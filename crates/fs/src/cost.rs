@@ -1,7 +1,6 @@
 //! What operations may need at most, stated when they enter.
 
 use crate::acl::ACL_BYTES_MAX;
-use crate::format::FILE_BYTES_MAX;
 use crate::xattr::{XATTR_HEAD, XATTR_NAME_BYTES_MAX, blocks_for};
 use cache::Cost;
 use device::BLOCK_BYTES;
@@ -104,16 +103,5 @@ pub(crate) fn allocate(whole_pages_go: bool) -> Cost {
     plus(
         Cost { pages: 3, bytes: 96, records: 6, frees: false },
         Cost { pages: 2, bytes: 0, records: 3, frees: whole_pages_go },
-    )
-}
-
-/// Bytes written into a file.
-pub(crate) fn write(offset: u64, len: usize) -> Cost {
-    debug_assert!(offset <= FILE_BYTES_MAX);
-    let len = len as u64;
-    let pages = len / PAGE + 2;
-    plus(
-        Cost { pages: 3, bytes: 96, records: 6, frees: false },
-        Cost { pages, bytes: len, records: pages, frees: false },
     )
 }

@@ -1,13 +1,12 @@
 //! New names: files, directories, symbolic and hard links.
 
 use crate::acl::Acl;
-use crate::arena::corrupt;
+use crate::arena::{State, Transaction, corrupt};
 use crate::error::FsError;
 use crate::format::{HeapBlock, Hot, LINK_BYTES_MAX, LINKS_MAX, Slot};
 use crate::heap::class_log2;
 use crate::names::check_name;
 use crate::owners::Rights;
-use crate::transaction::{State, Transaction};
 use crate::types::{Attributes, Caller, Ino, Kind};
 use crate::xattr::{ACCESS_ACL, DEFAULT_ACL, Key};
 use zerocopy::little_endian::U32;

@@ -21,9 +21,9 @@ pub(crate) use key::{hash_in, hash_of};
 pub(crate) use node::{LEVELS_MAX, Leaf, Name, inner};
 pub(crate) use path::Found;
 
+use crate::arena::Transaction;
 use crate::error::FsError;
 use crate::format::{HeapBlock, Hot, Slot};
-use crate::transaction::Transaction;
 
 /// A directory's tree, as its inode describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,9 +4,9 @@
 //! freed by an operation of its own, when the kernel forgets it. Small ones wait for company: sixteen then share one
 //! transaction. On the media they are in the orphan list until then, so a crash frees them at the next opening.
 
-use crate::core::Core;
 use crate::cost;
 use crate::format::{Hot, Slot};
+use crate::fs::Core;
 use std::sync::{Arc, Mutex};
 
 /// As many as share a transaction. More would save little, and hold back more.
@@ -49,7 +49,7 @@ impl Gone {
 fn free(core: &Arc<Core>, inodes: Vec<Inode>) {
     let cost = cost::free(inodes.len());
     // The newest first: it is the last in the orphan list, so no other takes its place there.
-    let work = move |tx: &mut crate::transaction::Transaction<'_>| {
+    let work = move |tx: &mut crate::arena::Transaction<'_>| {
         inodes.iter().rev().try_for_each(|&(slot, generation)| tx.free_unheld(slot, generation))
     };
     core.enter(cost, work, Box::new(|_| {}));

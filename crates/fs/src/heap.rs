@@ -4,10 +4,9 @@
 //! list, else halved from a larger one, else from a fresh page. Halves never merge again: classes are few and
 //! directories keep growing through the same ones, so what is freed gets used.
 
-use crate::arena::{Arena, corrupt};
+use crate::arena::{Arena, Transaction, corrupt};
 use crate::error::FsError;
 use crate::format::{HEAP_LOG2_MAX, HEAP_LOG2_MIN, HEAP_UNITS_PER_PAGE, HeapBlock};
-use crate::transaction::Transaction;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 

@@ -3,9 +3,7 @@ mod acl;
 mod allocate;
 mod arena;
 mod attributes;
-mod charge;
 mod check;
-mod core;
 mod cost;
 mod create;
 mod data;
@@ -15,7 +13,6 @@ mod format;
 mod fs;
 mod gone;
 mod heap;
-mod ino;
 mod inode;
 mod names;
 mod nearby;
@@ -27,7 +24,6 @@ mod remove;
 mod rename;
 #[cfg(test)]
 mod tests;
-mod transaction;
 mod types;
 mod xattr;
 

@@ -1,9 +1,9 @@
 //! Names in directories.
 
+use crate::arena::{State, Transaction};
 use crate::directory::{Found, Name, Tree, hash_of, replace};
 use crate::error::FsError;
 use crate::format::{Hot, NAME_BYTES_MAX, Slot};
-use crate::transaction::{State, Transaction};
 use crate::types::{Attributes, Entry, Ino, Kind};
 
 /// Whether a name can stand in a directory. `.` and `..` are the front ends' business.

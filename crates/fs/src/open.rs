@@ -1,10 +1,9 @@
 //! Making a file system, and opening one.
 
-use crate::arena::Arena;
+use crate::arena::{Arena, State, Transaction};
 use crate::error::FsError;
 use crate::format::{HEAP_UNITS_PER_PAGE, MAGIC, ROOT, VERSION};
 use crate::owners::Rights;
-use crate::transaction::{State, Transaction};
 use crate::types::{Caller, Kind};
 use zerocopy::little_endian::U32;
 

@@ -1,10 +1,9 @@
 //! The shared table of owner, group and mode: few combinations serve millions of inodes, so an inode needs 4 bytes
 //! for them. Entries count who refers to them; an in-memory index finds them by content.
 
-use crate::arena::Arena;
+use crate::arena::{Arena, Transaction};
 use crate::error::FsError;
 use crate::format::{Hot, Owner, Region};
-use crate::transaction::Transaction;
 use std::collections::HashMap;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};

@@ -1,8 +1,8 @@
 //! Names that go, and files that go with their last name and their last opener.
 
+use crate::arena::Transaction;
 use crate::error::FsError;
 use crate::format::{Hot, Slot};
-use crate::transaction::Transaction;
 use crate::types::{Ino, Kind};
 use zerocopy::little_endian::U32;
 

@@ -1,12 +1,11 @@
 //! Moving a name: one transaction, so that after a crash exactly one of the two names leads to the file.
 
-use crate::arena::corrupt;
+use crate::arena::{State, Transaction, corrupt};
 use crate::cost;
 use crate::directory::Found;
 use crate::error::FsError;
 use crate::format::{Hot, ROOT, Region, Slot};
 use crate::fs::Fs;
-use crate::transaction::{State, Transaction};
 use crate::types::{Attributes, Caller, Completion, IfExists, Ino, Kind};
 use zerocopy::little_endian::U32;
 

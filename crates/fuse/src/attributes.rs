@@ -109,10 +109,6 @@ pub(crate) fn caller(request: &Request, umask: u32) -> Caller {
     Caller { uid: request.uid(), gid: request.gid(), umask: permissions(umask) }
 }
 
-pub(crate) fn ino(number: INodeNo) -> Ino {
-    Ino(number.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

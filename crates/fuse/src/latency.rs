@@ -1,8 +1,10 @@
-//! How long requests took, from their arrival to their reply, per class of operation.
+//! Requests as they come and go: how many there were, for whoever does something while they flow, and how long they took, from their
+//! arrival to their reply, per class of operation.
 
 use hdrhistogram::Histogram;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What a request is, as far as its latency is told.
@@ -172,6 +174,46 @@ impl<L: Deref<Target = Latencies>> Drop for Timer<L> {
     }
 }
 
+/// Counts the requests that the front end took. Nothing of it waits, but for those who wait for a request.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    arrived: AtomicU64,
+    /// Whether somebody waits, or is about to.
+    is_awaited: AtomicBool,
+    /// Held by whoever looks whether to wait, so that nobody is woken in between.
+    waiting: Mutex<()>,
+    came: Condvar,
+}
+
+impl Traffic {
+    /// Requests since the mount, those under way among them.
+    pub fn arrived(&self) -> u64 {
+        self.arrived.load(Ordering::SeqCst)
+    }
+
+    /// Waits until more than `seen` have arrived.
+    pub fn wait_beyond(&self, seen: u64) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            self.is_awaited.store(true, Ordering::SeqCst);
+            if self.arrived() > seen {
+                self.is_awaited.store(false, Ordering::SeqCst);
+                return;
+            }
+            waiting = self.came.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// One more has arrived.
+    pub fn note(&self) {
+        self.arrived.fetch_add(1, Ordering::SeqCst);
+        if self.is_awaited.load(Ordering::SeqCst) && self.is_awaited.swap(false, Ordering::SeqCst) {
+            drop(self.waiting.lock());
+            self.came.notify_all();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,5 +263,24 @@ mod tests {
     #[test]
     fn every_class_is_listed_at_its_own_place() {
         assert!(Class::ALL.iter().enumerate().all(|(at, &class)| class as usize == at));
+    }
+
+    #[test]
+    fn whoever_waits_hears_of_the_first_request_and_of_none_before() {
+        let traffic = Arc::new(Traffic::default());
+        traffic.note();
+        traffic.wait_beyond(0);
+        let (waiter, seen) = (traffic.clone(), traffic.arrived());
+        let thread = std::thread::spawn(move || {
+            waiter.wait_beyond(seen);
+            waiter.arrived()
+        });
+        while !traffic.is_awaited.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        assert!(!thread.is_finished());
+        traffic.note();
+        assert_eq!(thread.join().expect("it does not panic"), 2);
+        assert!(!traffic.is_awaited.load(Ordering::SeqCst), "requests after it wake nobody");
     }
 }

@@ -9,12 +9,9 @@ mod privileges;
 mod server;
 mod session;
 mod space;
-mod traffic;
-mod write;
 mod xattr;
 
 pub use kernel::{KernelCache, ask_of_kernel};
-pub use latency::{Class, Latencies, Summary};
+pub use latency::{Class, Latencies, Summary, Traffic};
 pub use server::Server;
 pub use session::{Options, Session, mount};
-pub use traffic::Traffic;

@@ -6,17 +6,17 @@
 
 mod completions;
 
-use crate::attributes::{absent, caller, file_type, generation, ino, kind, permissions, set_time, to_kernel};
+use crate::attributes::{absent, caller, file_type, generation, kind, permissions, set_time, to_kernel};
 use crate::directory::{Listed, Space, dots};
 use crate::errno::refused;
 use crate::kernel::{KernelCache, ask_of_kernel};
-use crate::latency::{Class, Latencies, Timer};
-use crate::privileges::privileges;
+use crate::latency::{Class, Latencies, Timer, Traffic};
+use crate::privileges::{privileges, write_without_powers};
 use crate::space;
-use crate::traffic::Traffic;
-use crate::write::Write;
 use crate::xattr::{answer, list_for, set_xattr};
-use fs::{Attributes, Completion, Fs, FsError, IfExists, Ino, Kind, Privileges, SetAttributes};
+use fs::{
+    Attributes, Completion, FILE_BYTES_MAX, Fs, FsError, IfExists, Ino, Kind, Privileges, SetAttributes,
+};
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig, LockOwner,
     OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
@@ -327,7 +327,7 @@ impl Filesystem for Server {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let data = space::fitting(offset, data);
+        let data = fitting(offset, data);
         // A request is at most WRITE_BYTES_MAX long.
         let (timer, len) = (self.timer(Class::Write), data.len() as u32);
         let finish = move |done| {
@@ -479,3 +479,70 @@ impl Filesystem for Server {
 
 /// Bytes of the longest name, as `statfs` tells it.
 const NAME_BYTES_MAX: u32 = 255;
+
+fn ino(number: INodeNo) -> Ino {
+    Ino(number.0)
+}
+
+/// The part of a write that ends within the largest file. POSIX: where nothing fits, EFBIG; else as much as fits.
+fn fitting(offset: u64, data: &[u8]) -> &[u8] {
+    match FILE_BYTES_MAX.checked_sub(offset) {
+        Some(left) if left > 0 => &data[..data.len().min(usize::try_from(left).unwrap_or(usize::MAX))],
+        // All of it, to be refused.
+        _ => data,
+    }
+}
+
+/// A write: at once where nothing has to be waited for, which is nearly always.
+struct Write<'a> {
+    ino: Ino,
+    offset: u64,
+    data: &'a [u8],
+    /// It completes when it is durable (`O_SYNC`, `O_DSYNC`).
+    is_synchronous: bool,
+    /// Its writer may not keep the file's powers.
+    takes_powers: bool,
+}
+
+impl Write<'_> {
+    /// Writes, and calls `finish` in the end. Only a write that has to wait needs memory of its own.
+    fn run(self, fs: &Arc<Fs>, finish: impl FnOnce(Result<(), FsError>) + Send + 'static) {
+        let kills = self.takes_powers && fs.is_privileged(self.ino);
+        let at_once = if kills { None } else { fs.write_at_once(self.ino, self.offset, self.data) };
+        match at_once {
+            Some(done) if self.is_synchronous => then_sync(fs.clone(), Box::new(finish))(done),
+            Some(done) => finish(done),
+            None => {
+                let finish: Completion<()> = Box::new(finish);
+                let done = if self.is_synchronous { then_sync(fs.clone(), finish) } else { finish };
+                match kills {
+                    true => write_without_powers(fs, self.ino, self.offset, self.data, done),
+                    false => fs.write(self.ino, self.offset, self.data.to_vec(), done),
+                }
+            }
+        }
+    }
+}
+
+/// Completes `finish` once what was written is durable.
+fn then_sync(fs: Arc<Fs>, finish: Completion<()>) -> Completion<()> {
+    Box::new(move |written| match written {
+        Ok(()) => fs.sync(finish),
+        Err(error) => finish(Err(error)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_over_the_last_byte_of_the_largest_file_is_cut_off_there() {
+        assert_eq!(fitting(FILE_BYTES_MAX - 3, b"abcde"), b"abc");
+        assert_eq!(fitting(FILE_BYTES_MAX - 5, b"abcde"), b"abcde");
+        assert_eq!(fitting(0, b"abcde"), b"abcde");
+        // Refused further down, as a whole.
+        assert_eq!(fitting(FILE_BYTES_MAX, b"abcde"), b"abcde");
+        assert_eq!(fitting(u64::MAX, b"abcde"), b"abcde");
+    }
+}

@@ -1,8 +1,8 @@
-//! Ranges of a file as space: what the flags of `fallocate` and `lseek` mean, and how much of a write fits.
+//! Ranges of a file as space: what the flags of `fallocate` and `lseek` mean.
 
 use crate::errno::refused;
 use crate::latency::Timer;
-use fs::{Allocate, Completion, FILE_BYTES_MAX, FsError, Seek, Size};
+use fs::{Allocate, Completion, FsError, Seek, Size};
 use fuser::{Errno, ReplyLseek};
 
 /// What `fallocate` asks for. The kernel lets through only these modes, and `FALLOC_FL_PUNCH_HOLE` only with
@@ -40,15 +40,6 @@ pub(crate) fn answer(timer: Timer, reply: ReplyLseek) -> Completion<u64> {
     })
 }
 
-/// The part of a write that ends within the largest file. POSIX: where nothing fits, EFBIG; else as much as fits.
-pub(crate) fn fitting(offset: u64, data: &[u8]) -> &[u8] {
-    match FILE_BYTES_MAX.checked_sub(offset) {
-        Some(left) if left > 0 => &data[..data.len().min(usize::try_from(left).unwrap_or(usize::MAX))],
-        // All of it, to be refused.
-        _ => data,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,15 +64,5 @@ mod tests {
         assert!(matches!(seek(i64::MAX, libc::SEEK_HOLE), Ok((0x7fff_ffff_ffff_ffff, Seek::Hole))));
         assert!(matches!(seek(-1, libc::SEEK_DATA), Err(FsError::PastEnd)));
         assert!(matches!(seek(0, libc::SEEK_END), Err(FsError::Invalid)));
-    }
-
-    #[test]
-    fn a_write_over_the_last_byte_of_the_largest_file_is_cut_off_there() {
-        assert_eq!(fitting(FILE_BYTES_MAX - 3, b"abcde"), b"abc");
-        assert_eq!(fitting(FILE_BYTES_MAX - 5, b"abcde"), b"abcde");
-        assert_eq!(fitting(0, b"abcde"), b"abcde");
-        // Refused further down, as a whole.
-        assert_eq!(fitting(FILE_BYTES_MAX, b"abcde"), b"abcde");
-        assert_eq!(fitting(u64::MAX, b"abcde"), b"abcde");
     }
 }

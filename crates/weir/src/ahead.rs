@@ -15,8 +15,8 @@ const BATCHES_READY: usize = 1;
 /// A read that is shorter says nothing of where the next one will be.
 const LONG_BLOCKS: usize = 16;
 
-/// A device, and a thread that reads it ahead of whoever reads it from one block to the next. A write or a flush ends that:
-/// by then the log has been read.
+/// A device, and a thread that reads it ahead of whoever reads it from one block to the next, until that is stopped, or it is written
+/// to. Recovery reads through it, and nobody else.
 pub(crate) struct Ahead {
     below: Arc<dyn Device>,
     reading: Mutex<Reading>,
@@ -50,7 +50,8 @@ impl Ahead {
         self.reading.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn stop(&self) {
+    /// Reads no further: the log has been read.
+    pub(crate) fn stop(&self) {
         self.reading().stream = None;
     }
 }

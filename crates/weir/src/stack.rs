@@ -191,7 +191,7 @@ fn open_on(
     let (store_disk, of_store) = Counted::over(store, &busy);
     let (buffer, of_buffer) = Counted::over(buffer, &busy);
     let disks = Disks { store: of_store, buffer: of_buffer };
-    let buffer_disk = Arc::new(Ahead::of(buffer));
+    let reader = Ahead::of(buffer.clone());
     let clock = Arc::new(SystemClock::new());
     let cache_failed = |source| WeirError::Cache { path: media.name.clone(), source };
     let store = Store::identify(store_disk)
@@ -199,7 +199,12 @@ fn open_on(
     let id = store.id();
     let (from_store, (recovered, replaying)) = at_the_same_time(
         || read_store(media, store, to_mount),
-        || timed(|| Recovered::read(buffer_disk, id, &*clock).map_err(cache_failed)),
+        || {
+            let recovered =
+                timed(|| Recovered::read_through(&reader, buffer, id, &*clock).map_err(cache_failed));
+            reader.stop();
+            recovered
+        },
     )?;
     let FromStore { store, metadata, mut start } = from_store?;
     let recovered = recovered?;

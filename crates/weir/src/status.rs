@@ -319,18 +319,19 @@ impl Mounted {
 
     /// How full the store is.
     pub(crate) fn space(&self) -> Value {
-        let space = self.stack.store.space();
+        let store = self.stack.cache.settled_store();
+        let space = store.space();
         let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
         json!({
             "total_bytes": bytes(space.total),
             "live_bytes_bound": bytes(space.live),
             "map_bytes": bytes(space.nodes),
-            "writable_bytes": bytes(self.stack.store.writable_blocks()),
-            "volumes": self.stack.store.volumes().len(),
-            "freeing": self.stack.store.is_freeing(),
+            "writable_bytes": bytes(store.writable_blocks()),
+            "volumes": store.volumes().len(),
+            "freeing": store.is_freeing(),
             "free_bytes": bytes(space.free + space.bare),
             "available_bytes": bytes(space.available()),
-            "full_below_bytes": self.stack.store.full_below(),
+            "full_below_bytes": store.full_below(),
             "reserved_bytes": bytes(space.reserved),
             "log_bytes_since_checkpoint": bytes(self.stack.store.blocks_since_checkpoint()),
         })

@@ -235,7 +235,7 @@ impl Run {
         self.oracle.begin_copy();
         let dirty = self.stack().cache.status().dirty_pages;
         let outcome = self.stack().cache.clone_volume(&NewVolume { name: &name, mode, created: 1 });
-        let reservable = Reservable::of(self.stack().cache.store());
+        let reservable = Reservable::of(self.stack().cache.settled_store());
         self.deliver()?;
         let (oracle, meanwhile) = self.oracle.end_copy();
         self.counts.volumes.meanwhile += meanwhile;
@@ -266,7 +266,7 @@ impl Run {
         if self.volumes.others.is_empty() {
             return Err(format!("the drain finds no space: {:?}", cache.store().space()));
         }
-        Reservable::of(cache.store()).is_full_for(cache.status().dirty_pages)
+        Reservable::of(cache.settled_store()).is_full_for(cache.status().dirty_pages)
     }
 
     /// At the end of a run: all copies go, and then everything is written back.
@@ -359,7 +359,7 @@ impl Run {
             match cache.hand_over(volume) {
                 // The buffer is kept by what has no space in the store; copies may be deleted.
                 Err(CacheError::Store(StoreError::Full)) => {
-                    Reservable::of(cache.store()).is_full_for(cache.status().dirty_pages)?;
+                    Reservable::of(cache.settled_store()).is_full_for(cache.status().dirty_pages)?;
                     self.counts.no_space += 1;
                     drop(cache);
                     return self.media.open();

@@ -7,10 +7,10 @@ use super::node::{
     CHILDREN_MAX, HEAD, LEAF_LOG2_MIN, LEVELS_MAX, Leaf, NAME_HEAD, Name, encode_leaf, encode_name, inner,
 };
 use super::path::{Found, Path, Step, descend};
+use crate::arena::Transaction;
 use crate::error::FsError;
 use crate::format::{Child, HEAP_LOG2_MAX, HeapBlock, Slot, kind_number};
 use crate::heap::{class_bytes, class_log2};
-use crate::transaction::Transaction;
 use crate::types::Kind;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};

@@ -2,11 +2,10 @@
 //! children are in order.
 
 use super::key::hash_in;
-use crate::arena::{Arena, corrupt};
+use crate::arena::{Arena, Transaction, corrupt};
 use crate::error::FsError;
 use crate::format::{Child, HEAP_LOG2_MAX, HEAP_LOG2_MIN, HeapBlock, NameHead, NodeHead, Slot, kind_of};
 use crate::heap::class_bytes;
-use crate::transaction::Transaction;
 use crate::types::Kind;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, IntoBytes};

@@ -7,10 +7,10 @@
 use super::Tree;
 use super::node::{CHILDREN_MAX, HEAD, LEAF_LOG2_MIN, Leaf, NAME_HEAD, encode_leaf, head, inner};
 use super::path::{Path, Step, descend, find_in};
+use crate::arena::Transaction;
 use crate::error::FsError;
 use crate::format::{Child, HEAP_LOG2_MAX, HeapBlock, NameHead, NodeHead};
 use crate::heap::{class_bytes, class_log2};
-use crate::transaction::Transaction;
 use std::mem::offset_of;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U16;

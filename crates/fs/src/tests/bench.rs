@@ -2,14 +2,14 @@
 
 use super::model::{Listing, Operation, Subject};
 use crate::allocate::Allocate;
-use crate::arena::Arena;
+use crate::arena::{Arena, State, Transaction, within};
 use crate::check::{Finding, check};
 use crate::cost;
 use crate::create::New;
+use crate::data::write_cost;
 use crate::directory::Tree;
 use crate::error::FsError;
 use crate::format::{ARENA, Region};
-use crate::transaction::{State, Transaction, within};
 use crate::types::{Attributes, Caller, Ino, Kind};
 use crate::xattr::{Key, Outcome, XattrChange};
 use cache::{Change, Cost};
@@ -111,9 +111,9 @@ impl Bench {
         cost: Cost,
         work: impl FnOnce(&mut Transaction<'_>) -> Result<T, FsError>,
     ) -> Result<T, FsError> {
-        let mut tx = Transaction::begin(&mut self.state, self.now);
+        let mut tx = Transaction::begin(&mut self.state, self.now, bytes);
         let value = work(&mut tx)?;
-        let changes = tx.changes(bytes);
+        let changes = tx.changes();
         assert!(within(&changes, cost), "{:?} of {changes:?} is more than {cost:?}", Cost::of(&changes));
         if self.gives_up {
             return Err(FsError::NoSpace);
@@ -263,8 +263,8 @@ impl Subject for Bench {
                 self.change_xattr(cost::remove_xattr(), ino, &name, XattrChange::Remove, usize::MAX)
             }
             Operation::Write { ino, offset, bytes } => {
-                let (cost, len) = (cost::write(offset, bytes.len()), bytes.len());
-                self.run_with(&bytes, cost, |tx| tx.write_data(ino, offset, len)).map(|()| None)
+                let cost = write_cost(offset, bytes.len());
+                self.run_with(&bytes, cost, |tx| tx.write_data(ino, offset)).map(|()| None)
             }
             Operation::Set { ino, set } => {
                 self.run(cost::attributes(true), |tx| tx.set_attributes(ino, &set)).map(Some)

@@ -100,7 +100,7 @@ impl Machine {
     }
 
     pub(crate) fn store(&self) -> &Store {
-        self.open.as_ref().expect("it is open").0.store()
+        self.open.as_ref().expect("it is open").0.settled_store()
     }
 
     /// Writes everything back.

@@ -4,10 +4,10 @@ use super::bench::{Bench, OWNER, snapshot};
 use super::machine::Machine;
 use super::model::{Operation, Subject};
 use crate::allocate::{Allocate, Seek, Size};
+use crate::arena::Transaction;
 use crate::cost;
 use crate::error::FsError;
 use crate::format::FILE_BYTES_MAX;
-use crate::transaction::Transaction;
 use crate::types::{Ino, Kind, SetAttributes};
 use cache::FetchMode;
 
@@ -215,10 +215,10 @@ fn an_allocation_that_is_not_taken_leaves_no_trace() {
     let before = snapshot(&bench.state);
     for what in [Allocate::Space, Allocate::Zeros, Allocate::Hole] {
         bench.now += 1;
-        let mut tx = Transaction::begin(&mut bench.state, bench.now);
+        let mut tx = Transaction::begin(&mut bench.state, bench.now, &[]);
         tx.allocate(ino, what, (100, 50_000), Size::Grows).expect("it could be");
-        let changes = tx.changes(&[]);
-        assert!(crate::transaction::within(&changes, cost::allocate(false)), "{changes:?}");
+        let changes = tx.changes();
+        assert!(crate::arena::within(&changes, cost::allocate(false)), "{changes:?}");
         drop(changes);
         drop(tx);
         assert!(snapshot(&bench.state) == before, "{what:?}");

@@ -3,11 +3,10 @@
 //! reference, in the last, however many they are.
 
 use super::XATTRS_BYTES_MAX;
-use crate::arena::{Arena, corrupt};
+use crate::arena::{Arena, Transaction, corrupt};
 use crate::error::FsError;
 use crate::format::{HEAP_LOG2_MAX, HEAP_LOG2_MIN, HeapBlock, Hot, XattrBlock};
 use crate::heap::{class_bytes, class_log2};
-use crate::transaction::Transaction;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};
 

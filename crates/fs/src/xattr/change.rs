@@ -2,10 +2,10 @@
 
 use super::{ACCESS_ACL, CAPABILITY, Key, Space, records};
 use crate::acl::{Acl, mode_with};
+use crate::arena::Transaction;
 use crate::error::FsError;
 use crate::format::{Hot, Slot};
 use crate::owners::Rights;
-use crate::transaction::Transaction;
 use crate::types::{Ino, Kind, SetXattr};
 
 /// What to do to one attribute.

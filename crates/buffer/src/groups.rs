@@ -1,0 +1,325 @@
+//! The groups in memory: the open one, those sealed behind it until a commit takes them, and what may be asked of them at any time
+//! without waiting for an appender.
+
+use crate::counters::Counters;
+use crate::error::BufferError;
+use crate::format::{GROUP_HEADER_BYTES, GROUP_MAGIC, GroupHeader, RECORD_VERSION, seal};
+use crate::record::{self, Order, Record, transaction_bytes};
+use crate::ring::{GroupNo, Mark, Position, Ring, blocks_of};
+use crate::sync::{AtomicU64, Ordering};
+use device::{BLOCK_BYTES, Incarnation, Lsn, Page, StoreId};
+use std::collections::VecDeque;
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromZeros, IntoBytes};
+
+/// A group is sealed when the next transaction would take it beyond 1 MiB: long enough for the full speed of any
+/// device, short enough that what is copied in memory stays in its caches.
+const OPEN_BLOCKS_MAX: u64 = 256;
+
+/// A group that is being filled (owned by the state, under its lock) or written (owned by the writer, under its).
+/// Lost at a crash unless it was written.
+#[derive(Debug, Default)]
+pub(crate) struct Draft {
+    /// Space for the header, then the transactions; behind `bytes` anything. Kept from group to group, so that
+    /// the steady state allocates nothing.
+    pages: Vec<Page>,
+    /// Bytes in use, the header's included.
+    bytes: usize,
+    pub(crate) number: GroupNo,
+    /// The LSN that its first new record has or will have.
+    pub(crate) first: Lsn,
+    /// New records in it.
+    records: u32,
+    transactions: u32,
+    /// Where it goes; known once it is sealed.
+    pub(crate) at: Position,
+}
+
+impl Draft {
+    /// An empty group that uses the memory of an old one.
+    pub(crate) fn new(pages: Vec<Page>, number: GroupNo, first: Lsn) -> Draft {
+        Draft { pages, bytes: GROUP_HEADER_BYTES, number, first, ..Draft::default() }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.transactions == 0
+    }
+
+    /// Bytes of the transactions in it and its header.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes as u64
+    }
+
+    /// Blocks that it fills on the device: none while it is empty.
+    pub(crate) fn blocks(&self) -> u64 {
+        if self.is_empty() { 0 } else { blocks_of(self.bytes()) }
+    }
+
+    /// Adds a transaction of `bytes` bytes.
+    pub(crate) fn push(&mut self, order: Order, records: &[Record<'_>], bytes: u64) {
+        let end = self.bytes + bytes as usize;
+        self.grow_to(end);
+        record::encode(order, records, &mut Page::bytes_mut(&mut self.pages)[self.bytes..end]);
+        self.bytes = end;
+        self.transactions += 1;
+        if let Order::New(_) = order {
+            self.records += records.len() as u32;
+        }
+    }
+
+    fn grow_to(&mut self, bytes: usize) {
+        let wanted = bytes.div_ceil(BLOCK_BYTES);
+        if wanted > self.pages.len() {
+            // Doubling, so that a group filled record by record moves its bytes only a few times; but not past what most
+            // groups reach, so that the memory serves the next ones.
+            let doubled = (2 * self.pages.len()).min(OPEN_BLOCKS_MAX as usize);
+            let more = wanted.max(doubled) - self.pages.len();
+            Page::extend_vec_zeroed(&mut self.pages, more).expect("memory for a commit group");
+        }
+    }
+
+    /// Completes the group as the one after `mark`, when `durable` is the last durable group, and returns the mark
+    /// after it.
+    pub(crate) fn finish(&mut self, id: StoreId, mark: &Mark, durable: GroupNo) -> Mark {
+        assert_eq!(self.number, mark.number, "groups are written in their order");
+        let blocks = self.blocks();
+        let header = GroupHeader {
+            magic: GROUP_MAGIC,
+            checksum: U32::ZERO,
+            version: RECORD_VERSION.into(),
+            reserve: U16::ZERO,
+            store: id.0,
+            incarnation: mark.incarnation.0.into(),
+            number: self.number.0.into(),
+            durable: durable.0.into(),
+            first: self.first.0.into(),
+            predecessor: mark.predecessor.into(),
+            bytes: (self.bytes as u32).into(),
+            transactions: self.transactions.into(),
+            records: self.records.into(),
+        };
+        let bytes = Page::bytes_mut(&mut self.pages[..blocks as usize]);
+        bytes[self.bytes..].fill(0);
+        bytes[..GROUP_HEADER_BYTES].copy_from_slice(header.as_bytes());
+        let checksum = seal(bytes);
+        Mark {
+            position: self.at.plus(blocks),
+            number: self.number.next(),
+            lsn: self.first.plus(u64::from(self.records)),
+            incarnation: mark.incarnation,
+            predecessor: checksum,
+        }
+    }
+
+    /// What goes to the device, once finished.
+    pub(crate) fn pages(&self) -> &[Page] {
+        &self.pages[..self.blocks() as usize]
+    }
+
+    /// Gives its memory back.
+    pub(crate) fn into_pages(self) -> Vec<Page> {
+        self.pages
+    }
+}
+
+/// Page vectors kept for later groups: one being filled, one being written, and a burst.
+const SPARES_MAX: usize = 4;
+
+/// What appenders change, under one short lock that no thread holds while it waits for the device. All of it is lost
+/// at a crash.
+pub(crate) struct State {
+    ring: Ring,
+    pub(crate) open: Draft,
+    pub(crate) sealed: VecDeque<Draft>,
+    spares: Vec<Vec<Page>>,
+    /// Where the last sealed group ends.
+    end: Position,
+    /// The tail on media: what lies before it may be overwritten.
+    tail: Position,
+    /// No group before this one is needed.
+    pub(crate) released: GroupNo,
+    /// The store's newest durable batch by then.
+    pub(crate) store_batch: u64,
+    /// The store relies on that to be in a header slot with the next commit.
+    pub(crate) slot_wanted: bool,
+    /// The last LSN given out.
+    pub(crate) newest: Lsn,
+    /// The highest LSN on media.
+    pub(crate) durable: Lsn,
+    /// The last group on media.
+    pub(crate) durable_group: GroupNo,
+    pub(crate) incarnation: Incarnation,
+    /// Whether this opening has begun its incarnation.
+    pub(crate) begun: bool,
+    /// The first failure of the device: from then on it is not known what is durable.
+    pub(crate) failed: Option<BufferError>,
+    pub(crate) bytes_appended: u64,
+    /// As of the last commit; what is appended since is counted above.
+    pub(crate) counters: Counters,
+}
+
+/// The log, as recovery found it.
+pub(crate) struct Found {
+    pub(crate) tail: Position,
+    pub(crate) end: Position,
+    pub(crate) oldest: GroupNo,
+    pub(crate) next: GroupNo,
+    pub(crate) newest: Lsn,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) store_batch: u64,
+}
+
+impl State {
+    pub(crate) fn new(ring: Ring, found: Found) -> State {
+        State {
+            ring,
+            open: Draft::new(Vec::new(), found.next, found.newest.plus(1)),
+            sealed: VecDeque::new(),
+            spares: Vec::new(),
+            end: found.end,
+            tail: found.tail,
+            released: found.oldest,
+            store_batch: found.store_batch,
+            slot_wanted: false,
+            newest: found.newest,
+            durable: found.newest,
+            durable_group: GroupNo(found.next.0 - 1),
+            incarnation: found.incarnation,
+            begun: false,
+            failed: None,
+            bytes_appended: 0,
+            counters: Counters::default(),
+        }
+    }
+
+    /// The failure of the device, if it has failed.
+    pub(crate) fn check(&self) -> Result<(), BufferError> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// Begins an incarnation whose LSNs go on behind `newest`.
+    pub(crate) fn begin(&mut self, incarnation: Incarnation, newest: Lsn) {
+        assert!(self.open.is_empty() && self.sealed.is_empty(), "nothing is appended before the beginning");
+        self.incarnation = incarnation;
+        self.newest = newest;
+        self.durable = newest;
+        self.open.first = newest.plus(1);
+        self.begun = true;
+    }
+
+    /// Adds a transaction to the open group, or to a new one if it does not fit there.
+    pub(crate) fn append(&mut self, order: Order, records: &[Record<'_>]) -> Result<(), BufferError> {
+        let bytes = transaction_bytes(records);
+        let alone = GROUP_HEADER_BYTES as u64 + bytes;
+        let limit = self.ring.group_blocks_max * BLOCK_BYTES as u64;
+        if alone > limit {
+            return Err(BufferError::TooBig { bytes: alone, limit });
+        }
+        let together = self.open.bytes() + bytes;
+        let limit = limit.min(OPEN_BLOCKS_MAX * BLOCK_BYTES as u64);
+        let new_group = !self.open.is_empty() && together > limit;
+        let (from, bytes_of_group) = if new_group { (self.open_end(), alone) } else { (self.end, together) };
+        let blocks = blocks_of(bytes_of_group);
+        if self.ring.place(from, blocks).plus(blocks) > self.limit() {
+            return Err(BufferError::Full);
+        }
+        if new_group {
+            self.seal();
+        }
+        self.open.push(order, records, bytes);
+        self.bytes_appended += bytes;
+        Ok(())
+    }
+
+    /// Closes the open group, unless it is empty, and begins the next one.
+    pub(crate) fn seal(&mut self) {
+        if self.open.is_empty() {
+            return;
+        }
+        let next =
+            Draft::new(self.spares.pop().unwrap_or_default(), self.open.number.next(), self.newest.plus(1));
+        let mut full = std::mem::replace(&mut self.open, next);
+        full.at = self.ring.place(self.end, full.blocks());
+        self.end = full.at.plus(full.blocks());
+        self.sealed.push_back(full);
+    }
+
+    /// Keeps the memory of a written group for a later one.
+    pub(crate) fn recycle(&mut self, draft: Draft) {
+        let pages = draft.into_pages();
+        if self.spares.len() < SPARES_MAX && pages.len() as u64 <= OPEN_BLOCKS_MAX {
+            self.spares.push(pages);
+        }
+    }
+
+    /// Gives the space before `tail` free.
+    pub(crate) fn tail_moved(&mut self, tail: Position) {
+        self.tail = tail;
+    }
+
+    /// Blocks that can surely be appended.
+    pub(crate) fn free_blocks(&self) -> u64 {
+        self.ring.free_blocks(self.open_end(), self.limit(), !self.open.is_empty())
+    }
+
+    /// Where the open group ends if it is sealed now.
+    fn open_end(&self) -> Position {
+        let blocks = self.open.blocks();
+        self.ring.place(self.end, blocks).plus(blocks)
+    }
+
+    /// The end of the free space.
+    fn limit(&self) -> Position {
+        self.tail.plus(self.ring.blocks)
+    }
+
+    /// Bytes in sealed groups and the open one.
+    pub(crate) fn open_bytes(&self) -> u64 {
+        let open = if self.open.is_empty() { 0 } else { self.open.bytes() };
+        open + self.sealed.iter().map(Draft::bytes).sum::<u64>()
+    }
+}
+
+/// Copies of figures of the state, written under its lock at the end of each change. A reader that appends under a lock
+/// of its own sees what its own last append left, or something better that a commit made of it since.
+pub(crate) struct Gauges {
+    newest: AtomicU64,
+    durable: AtomicU64,
+    free_blocks: AtomicU64,
+    open_bytes: AtomicU64,
+}
+
+impl Gauges {
+    pub(crate) fn of(state: &State) -> Gauges {
+        let zero = || AtomicU64::new(0);
+        let gauges = Gauges { newest: zero(), durable: zero(), free_blocks: zero(), open_bytes: zero() };
+        gauges.show(state);
+        gauges
+    }
+
+    /// Copies the figures; the caller holds the state's lock.
+    pub(crate) fn show(&self, state: &State) {
+        // What is durable is read before what is appended (see `durable`), so it is written after it.
+        self.newest.store(state.newest.0, Ordering::Release);
+        self.durable.store(state.durable.0, Ordering::Release);
+        self.free_blocks.store(state.free_blocks(), Ordering::Release);
+        self.open_bytes.store(state.open_bytes(), Ordering::Release);
+    }
+
+    /// Never ahead of a `newest` that is read after it.
+    pub(crate) fn durable(&self) -> Lsn {
+        Lsn(self.durable.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn newest(&self) -> Lsn {
+        Lsn(self.newest.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn free_blocks(&self) -> u64 {
+        self.free_blocks.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn open_bytes(&self) -> u64 {
+        self.open_bytes.load(Ordering::Acquire)
+    }
+}

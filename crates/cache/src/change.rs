@@ -1,0 +1,122 @@
+//! What callers say: changes and their costs; and what becomes of changes in the buffer, records page by page.
+
+use crate::pages::pages_of;
+use buffer::Record;
+use device::{BLOCK_BYTES, ObjectId, PageNo};
+use smallvec::SmallVec;
+
+/// A change of one object's bytes, part of an atomic transaction.
+#[derive(Debug, Clone, Copy)]
+pub enum Change<'a> {
+    /// Bytes from `offset` on become `bytes`.
+    Write {
+        /// The object.
+        object: ObjectId,
+        /// Position in the object, in bytes.
+        offset: u64,
+        /// The new bytes.
+        bytes: &'a [u8],
+    },
+    /// Bytes become zeros; whole pages become holes. `len` may reach past everything that exists.
+    Zero {
+        /// The object.
+        object: ObjectId,
+        /// Position in the object, in bytes.
+        offset: u64,
+        /// How many bytes.
+        len: u64,
+    },
+    /// The object and all its pages go; its id is never used again.
+    Delete {
+        /// The object.
+        object: ObjectId,
+    },
+}
+
+impl Change<'_> {
+    /// Pages that this change may make dirty.
+    pub(crate) fn pages(&self) -> u64 {
+        match *self {
+            Change::Write { bytes: [], .. } | Change::Delete { .. } => 0,
+            Change::Write { offset, bytes, .. } => {
+                let last = offset + bytes.len() as u64 - 1;
+                last / BLOCK_BYTES as u64 - offset / BLOCK_BYTES as u64 + 1
+            }
+            // Only the two edges can be pages that are zeroed in part.
+            Change::Zero { .. } => 2,
+        }
+    }
+
+    /// The bytes that its records carry, without their headers.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Change::Write { bytes, .. } => bytes.len() as u64,
+            Change::Zero { .. } | Change::Delete { .. } => 0,
+        }
+    }
+}
+
+/// What an operation may need, stated when it enters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Cost {
+    /// Pages that it may make dirty.
+    pub pages: u64,
+    /// Bytes that its records may hold, without their headers.
+    pub bytes: u64,
+    /// Records that it may write: one for each page that a change touches.
+    pub records: u64,
+    /// Whether it only gives space back (unlink, truncate to less): such operations use the last reserve.
+    pub frees: bool,
+}
+
+impl Cost {
+    /// What `changes` need.
+    pub fn of(changes: &[Change<'_>]) -> Cost {
+        changes.iter().fold(Cost::default(), |cost, change| Cost {
+            pages: cost.pages + change.pages(),
+            bytes: cost.bytes + change.bytes(),
+            records: cost.records + change.pages() + 1,
+            frees: false,
+        })
+    }
+}
+
+/// A transaction's records: most have a few, which then need no memory of their own.
+pub(crate) type Records<'a> = SmallVec<[Record<'a>; 4]>;
+
+/// A transaction's records, page by page.
+pub(crate) fn records<'a>(changes: &[Change<'a>]) -> Records<'a> {
+    let mut records = Records::new();
+    for change in changes {
+        match *change {
+            Change::Write { object, offset, bytes } => {
+                for (page, start, range) in pages_of(offset, bytes.len()) {
+                    records.push(Record::Write { object, page, start: start as u16, bytes: &bytes[range] });
+                }
+            }
+            Change::Zero { object, offset, len } => zero_records(object, offset, len, &mut records),
+            Change::Delete { object } => records.push(Record::Delete { object }),
+        }
+    }
+    records
+}
+
+/// Zeros: whole pages are a cut, the edges are zeroed.
+fn zero_records(object: ObjectId, offset: u64, len: u64, records: &mut Records<'_>) {
+    let end = offset.saturating_add(len);
+    let (first, last) = (PageNo(offset.div_ceil(BLOCK_BYTES as u64)), PageNo::of(end));
+    let mut edge = |from: u64, to: u64| {
+        if from < to {
+            let start = (from % BLOCK_BYTES as u64) as u16;
+            records.push(Record::Zero { object, page: PageNo::of(from), start, len: (to - from) as u16 });
+        }
+    };
+    if first > last {
+        return edge(offset, end);
+    }
+    edge(offset, first.offset());
+    edge(last.offset(), end);
+    if first < last {
+        records.push(Record::Cut { object, from: first, to: last });
+    }
+}

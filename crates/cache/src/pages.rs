@@ -1,0 +1,705 @@
+//! The page table: pages and deltas in memory, by object, the indexes and sums that are kept of them, and the cuts that have not been
+//! written back.
+//!
+//! Pages that become holes are out of the table at once; the store hears of it later, and their memory is given back a bounded piece at
+//! a time, since a file of a gigabyte has a quarter of a million of them.
+
+use crate::page::{Body, Dirt, Entry, FetchNo};
+use crate::plant::{PlantedBug, is_planted};
+use buffer::GroupNo;
+use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo};
+use std::collections::btree_map::Entry as Place;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::{Bound, Range, RangeBounds};
+use std::time::Duration;
+
+/// Pages looked at per eviction: more than an operation usually adds, so that memory goes down, and few enough to be
+/// done under the lock.
+const EVICT_LOOKS: usize = 512;
+
+/// Pages of which the store is asked at once: their map nodes are read together.
+const LOOK_PAGES: usize = 4096;
+
+/// Where a page is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Key {
+    pub(crate) object: ObjectId,
+    pub(crate) page: PageNo,
+}
+
+/// Pages of an object that became holes and that the store may still hold. A page that is fetched with a page LSN below
+/// `lsn` is zeros.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PendingCut {
+    pub(crate) from: PageNo,
+    pub(crate) to: PageNo,
+    pub(crate) lsn: Lsn,
+    /// The oldest group that must stay until the cut is stored: its own, or that of a change that it took out of
+    /// memory. Were the cut lost with a commit that fails, that change would be the newest again.
+    pub(crate) group: GroupNo,
+    pub(crate) whole_object: bool,
+    pub(crate) since: Duration,
+}
+
+/// The page table and what is kept of it. Under the cache's lock; after a crash rebuilt from the buffer's records.
+#[derive(Default)]
+pub(crate) struct Pages {
+    table: Table,
+    /// Pages that need the buffer, by the oldest group that they need.
+    by_group: BTreeSet<(GroupNo, Key)>,
+    /// Dirty pages, about in the order of their last writes; entries may be stale.
+    by_write: VecDeque<Key>,
+    /// Whole pages in the order of a clock's hand; entries may be stale.
+    sweep: VecDeque<Key>,
+    /// Pages that were cut, dirty ones and those waited for made neither. Nothing finds them; they take memory until they are
+    /// cleared.
+    discarded: VecDeque<OfObject>,
+    /// Oldest first within each object.
+    cuts: BTreeMap<ObjectId, Vec<PendingCut>>,
+    /// How many there are in all.
+    cuts_pending: usize,
+    /// From which page on the store must be asked whether pages that were found in the buffer are stored; `None` once it was
+    /// asked about all.
+    recovery_cursor: Option<Key>,
+    memory_bytes: u64,
+    dirty_bytes: u64,
+    fetches: u64,
+}
+
+/// What the table keeps of pages beside the pages, for many of them at once.
+#[derive(Default)]
+pub(crate) struct Index {
+    /// All of them, in the order in which the log first names them, with the groups that do.
+    pub(crate) named: Vec<(GroupNo, Key)>,
+    /// Those of which all bytes are known.
+    pub(crate) whole: Vec<Key>,
+    /// Memory that they take.
+    pub(crate) bytes: u64,
+}
+
+/// One change of a page's bytes, as the log has it.
+pub(crate) struct PageChange<'a> {
+    pub(crate) key: Key,
+    pub(crate) range: Range<usize>,
+    /// `None`: they become zeros.
+    pub(crate) bytes: Option<&'a [u8]>,
+    pub(crate) newest: Lsn,
+    pub(crate) group: GroupNo,
+}
+
+impl PageChange<'_> {
+    /// Makes it. `first` makes the dirt of a clean page.
+    pub(crate) fn make(self, entry: &mut Entry, first: impl FnOnce() -> Dirt) {
+        match self.bytes {
+            Some(bytes) => entry.write(self.range.start, bytes),
+            None => entry.zero(self.range.start, self.range.len()),
+        }
+        entry.note(self.range, self.newest, self.group, first);
+    }
+}
+
+/// What a change met.
+pub(crate) struct Changed {
+    /// Not all bytes of the page were in memory.
+    pub(crate) was_absent: bool,
+    /// Reads that waited for the page and need not any more: nothing else would tell them.
+    pub(crate) waiters: Vec<u64>,
+}
+
+impl Pages {
+    pub(crate) fn get(&self, key: &Key) -> Option<&Entry> {
+        self.table.get(key)
+    }
+
+    /// A page of which the bytes of `range` are in memory, for a read of them.
+    pub(crate) fn read(&mut self, key: &Key, range: Range<usize>) -> Option<&Entry> {
+        let entry = self.table.get_mut(key).filter(|entry| entry.covers(range))?;
+        entry.mark_used();
+        Some(entry)
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Memory that they take, in bytes, about.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+
+    /// Of these, how many are those of dirty pages.
+    pub(crate) fn dirty_bytes(&self) -> u64 {
+        self.dirty_bytes
+    }
+
+    /// Pages of one object, in their order.
+    pub(crate) fn range(
+        &self,
+        object: ObjectId,
+        pages: impl RangeBounds<PageNo>,
+    ) -> impl Iterator<Item = (Key, &Entry)> {
+        self.table.range(object, pages)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &Entry)> {
+        self.table.iter()
+    }
+
+    /// Makes a change of one page. `first` makes its dirt if it is clean.
+    pub(crate) fn write(&mut self, change: PageChange<'_>, first: impl FnOnce() -> Dirt) -> Changed {
+        let key = change.key;
+        if let Some(entry) = self.table.get_mut(&key)
+            && entry.is_whole_and_dirty()
+        {
+            // Neither its memory nor the group that it needs changes.
+            change.make(entry, first);
+            entry.mark_used();
+            return Changed { was_absent: false, waiters: Vec::new() };
+        }
+        self.change(key, |entry| {
+            let was_absent = !entry.covers(0..BLOCK_BYTES);
+            change.make(entry, first);
+            entry.mark_used();
+            let waiters = if entry.fetch().is_none() { entry.take_waiters() } else { Vec::new() };
+            Changed { was_absent, waiters }
+        })
+    }
+
+    /// Changes an entry, making it if it is absent, and keeps indexes and sums right.
+    pub(crate) fn change<T>(&mut self, key: Key, with: impl FnOnce(&mut Entry) -> T) -> T {
+        let new = || Entry::new(Body::Patch(Default::default()));
+        let (entry, was_there) = self.table.get_or_insert_with(key, new);
+        let before = if was_there { Account::of(entry) } else { Account::default() };
+        let result = with(entry);
+        let after = Account::of(entry);
+        if entry.is_dirty() && !entry.is_queued() {
+            entry.queue();
+            self.by_write.push_back(key);
+        }
+        self.account(key, before, after);
+        result
+    }
+
+    /// Takes in dirty pages that it has not, in the order of their keys. They count as queued in the order of their first changes.
+    pub(crate) fn adopt(&mut self, pages: impl Iterator<Item = (Key, Box<Entry>)>, index: Index) {
+        let Index { mut named, whole, bytes } = index;
+        if self.table.is_empty() {
+            // An empty table and its indexes are built at once. The groups are in order, and few pages are one group's: this
+            // sorts faster than all of them together.
+            self.by_write.extend(named.iter().map(|&(_, key)| key));
+            named.chunk_by_mut(|one, next| one.0 == next.0).for_each(|group| group.sort_unstable());
+            self.by_group = named.into_iter().collect();
+            self.table = Table::of(pages);
+            self.sweep.extend(whole);
+            self.memory_bytes += bytes;
+            self.dirty_bytes += bytes;
+        } else {
+            for (key, entry) in pages {
+                let account = Account::of(&entry);
+                self.table.insert(key, entry);
+                self.account(key, Account::default(), account);
+            }
+            self.by_write.extend(named.into_iter().map(|(_, key)| key));
+        }
+    }
+
+    /// Drops an entry; its waiters are the caller's business.
+    pub(crate) fn remove(&mut self, key: Key) -> Option<Entry> {
+        let entry = *self.table.remove(&key)?;
+        self.account(key, Account::of(&entry), Account::default());
+        Some(entry)
+    }
+
+    fn account(&mut self, key: Key, before: Account, after: Account) {
+        self.memory_bytes = self.memory_bytes + after.memory - before.memory;
+        self.dirty_bytes = self.dirty_bytes + after.dirty - before.dirty;
+        if before.group != after.group {
+            before.group.map(|group| self.by_group.remove(&(group, key)));
+            after.group.map(|group| self.by_group.insert((group, key)));
+        }
+        if after.whole && !before.whole {
+            self.sweep.push_back(key);
+            self.trim_sweep();
+        }
+        if self.by_write.len() > 2 * self.table.len() + 64 {
+            self.requeue();
+        }
+    }
+
+    /// Pages that were cut and came back stand in the sweep twice; it is made anew before that adds up.
+    fn trim_sweep(&mut self) {
+        if self.sweep.len() > 2 * self.table.len() + 64 {
+            let whole = self.table.iter().filter(|(_, entry)| entry.is_whole());
+            self.sweep = whole.map(|(key, _)| key).collect();
+        }
+    }
+
+    /// Pages that went and came back stand in the queue twice; it is made anew before that adds up.
+    fn requeue(&mut self) {
+        let dirty = self.table.iter_mut().filter_map(|(key, entry)| Some((entry.queue()?, key)));
+        let mut dirty: Vec<(Lsn, Key)> = dirty.collect();
+        dirty.sort_unstable();
+        self.by_write = dirty.into_iter().map(|(_, key)| key).collect();
+    }
+
+    /// The dirty page that was written least recently (*DF-LRW*, section 3.3), about: a page that was written again goes
+    /// to the end only when its turn comes, so that a write to a dirty page costs nothing here. What is returned goes to
+    /// the end, too. `looks` is counted down to 0 and bounds the search over several calls.
+    pub(crate) fn least_recently_written(&mut self, looks: &mut usize) -> Option<Key> {
+        while *looks > 0 {
+            *looks -= 1;
+            let key = self.by_write.pop_front()?;
+            let Some(entry) = self.table.get_mut(&key) else { continue };
+            let was_written_again = entry.was_written_since_queued();
+            if entry.queue().is_none() {
+                continue;
+            }
+            self.by_write.push_back(key);
+            if !was_written_again {
+                return Some(key);
+            }
+        }
+        None
+    }
+
+    /// How many pages may stand in the queue of [`least_recently_written`](Pages::least_recently_written).
+    pub(crate) fn queued(&self) -> usize {
+        self.by_write.len()
+    }
+
+    /// The oldest group that anything still needs.
+    pub(crate) fn oldest_group(&self) -> Option<GroupNo> {
+        let pages = self.by_group.first().map(|&(group, _)| group);
+        let cuts = self.cuts.values().flatten().map(|cut| cut.group).min();
+        pages.into_iter().chain(cuts).min()
+    }
+
+    /// Pages that need the buffer, those that need its oldest groups first.
+    pub(crate) fn by_group(&self) -> impl Iterator<Item = (GroupNo, Key)> + '_ {
+        self.by_group.iter().copied()
+    }
+
+    /// The same from one of them on.
+    pub(crate) fn by_group_from(&self, from: (GroupNo, Key)) -> impl Iterator<Item = (GroupNo, Key)> + '_ {
+        self.by_group.range(from..).copied()
+    }
+
+    /// Dirty pages of one object at most `distance` pages away, `key` among them if it is dirty.
+    pub(crate) fn dirty_around(&self, key: Key, distance: u64) -> impl Iterator<Item = Key> + '_ {
+        let (first, last) = (key.page.0.saturating_sub(distance), key.page.0.saturating_add(distance));
+        let near = self.table.range(key.object, PageNo(first)..=PageNo(last));
+        near.filter(|(_, entry)| entry.is_dirty()).map(|(key, _)| key)
+    }
+
+    /// Whether anything is newer than the store.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.dirty_pages() > 0 || !self.cuts.is_empty()
+    }
+
+    /// How many pages are newer than the store.
+    pub(crate) fn dirty_pages(&self) -> usize {
+        self.by_group.len()
+    }
+
+    /// When the oldest change that is not stored was made, about: of the page or cut that needs the oldest group.
+    pub(crate) fn oldest_since(&self) -> Option<Duration> {
+        let page = self.by_group.first().and_then(|(_, key)| self.table.get(key));
+        let page = page.and_then(Entry::since);
+        let cut = self.cuts.values().flatten().map(|cut| cut.since).min();
+        page.into_iter().chain(cut).min()
+    }
+
+    /// Drops clean pages that were not used lately while memory is over `bytes_max`: a bounded piece of that work. Returns how many.
+    pub(crate) fn evict(&mut self, bytes_max: u64) -> u64 {
+        let (mut looks, mut evicted) = (EVICT_LOOKS, 0);
+        if self.memory_bytes > bytes_max {
+            looks -= self.clear_discarded(looks).len();
+        }
+        while self.memory_bytes > bytes_max && looks > 0 {
+            looks -= 1;
+            let Some(key) = self.sweep.pop_front() else { break };
+            let Some(entry) = self.table.get_mut(&key) else { continue };
+            if !entry.is_whole() {
+                continue;
+            }
+            if entry.is_busy() || entry.take_used() {
+                self.sweep.push_back(key);
+            } else {
+                self.remove(key);
+                evicted += 1;
+            }
+        }
+        evicted
+    }
+
+    /// Whole pages that may be evicted once they are clean, in the order of their keys.
+    #[cfg(test)]
+    pub(crate) fn swept(&self) -> Vec<Key> {
+        let mut keys: Vec<Key> = self.sweep.iter().copied().collect();
+        keys.sort();
+        keys
+    }
+
+    /// A number for a new fetch.
+    pub(crate) fn next_fetch(&mut self) -> FetchNo {
+        self.fetches += 1;
+        FetchNo(self.fetches)
+    }
+
+    /// Cuts of an object that have not been written back, the oldest first.
+    pub(crate) fn cuts_of(&self, object: ObjectId) -> &[PendingCut] {
+        self.cuts.get(&object).map_or(&[], Vec::as_slice)
+    }
+
+    /// All of them.
+    pub(crate) fn cuts(&self) -> impl Iterator<Item = (ObjectId, PendingCut)> + '_ {
+        self.cuts.iter().flat_map(|(&object, cuts)| cuts.iter().map(move |&cut| (object, cut)))
+    }
+
+    /// How many there are.
+    pub(crate) fn cuts_pending(&self) -> usize {
+        self.cuts_pending
+    }
+
+    /// Whether one is still pending.
+    pub(crate) fn is_pending(&self, object: ObjectId, cut: Lsn) -> bool {
+        self.cuts_of(object).iter().any(|one| one.lsn == cut)
+    }
+
+    /// The store has a cut.
+    pub(crate) fn cut_is_stored(&mut self, object: ObjectId, cut: Lsn) {
+        let Some(pending) = self.cuts.get_mut(&object) else { return };
+        let before = pending.len();
+        pending.retain(|one| one.lsn != cut);
+        self.cuts_pending -= before - pending.len();
+        if pending.is_empty() {
+            self.cuts.remove(&object);
+        }
+    }
+
+    /// What a page or a cut needs is in a newer group, too, and durable there.
+    pub(crate) fn page_was_relogged(&mut self, key: Key, group: GroupNo) {
+        if self.table.contains_key(&key) {
+            self.change(key, |entry| entry.was_relogged(group));
+        }
+    }
+
+    /// The same for a cut.
+    pub(crate) fn cut_was_relogged(&mut self, object: ObjectId, cut: Lsn, group: GroupNo) {
+        let pending = self.cuts.get_mut(&object).into_iter().flatten();
+        pending.filter(|one| one.lsn == cut).for_each(|one| one.group = group);
+    }
+
+    /// Whether pages that were cut still take memory.
+    pub(crate) fn has_discarded(&self) -> bool {
+        !self.discarded.is_empty()
+    }
+
+    /// Takes a range of pages out of memory and remembers the cut until the store has it. Returns how many of the
+    /// store's reservations the pages held, and the reads that waited for them, which must look again.
+    pub(crate) fn cut(&mut self, object: ObjectId, mut cut: PendingCut) -> (u64, Vec<u64>) {
+        let (mut reservations, mut waiters) = (0, Vec::new());
+        let mut taken = self.table.take(object, cut.from, cut.to);
+        for (&page, entry) in taken.iter_mut().filter(|(_, entry)| entry.is_busy()) {
+            let before = Account::of(entry);
+            let taken = before.group.filter(|_| !is_planted(PlantedBug::CutWithoutGroups));
+            cut.group = taken.map_or(cut.group, |group| group.min(cut.group));
+            // A write-back under way keeps its own reservation until it ends.
+            let discarded = entry.discard();
+            reservations += u64::from(discarded.was_reserved);
+            waiters.extend(discarded.waiters);
+            self.account(Key { object, page }, before, Account::of(entry));
+        }
+        if !taken.is_empty() {
+            self.discarded.push_back(taken);
+        }
+        let pending = self.cuts.entry(object).or_default();
+        let before = pending.len();
+        pending.retain(|old| {
+            let stays = old.from < cut.from || old.to > cut.to;
+            cut.group = if stays { cut.group } else { cut.group.min(old.group) };
+            stays
+        });
+        pending.push(cut);
+        self.cuts_pending = self.cuts_pending + pending.len() - before;
+        (reservations, waiters)
+    }
+
+    /// The same for a cut that was written to the log again, after changes that are newer than it: those stay.
+    pub(crate) fn cut_again(&mut self, object: ObjectId, cut: PendingCut) -> u64 {
+        let is_older = |entry: &Entry| {
+            let older = entry.dirt().is_none_or(|dirt| dirt.newest < cut.lsn);
+            older || is_planted(PlantedBug::MergedCutKills)
+        };
+        let older = self.table.range(object, cut.from..cut.to).filter(|(_, entry)| is_older(entry));
+        let older: Vec<Key> = older.map(|(key, _)| key).collect();
+        let dropped = older.into_iter().filter_map(|key| self.remove(key));
+        let reservations = dropped.filter(|entry| entry.dirt().is_some_and(|dirt| dirt.reserved)).count();
+        let pending = self.cuts.entry(object).or_default();
+        let before = pending.len();
+        pending.retain(|old| old.lsn != cut.lsn);
+        let at = pending.partition_point(|old| old.lsn < cut.lsn);
+        pending.insert(at, cut);
+        self.cuts_pending = self.cuts_pending + pending.len() - before;
+        reservations as u64
+    }
+
+    /// The newest pending cut that covers a page.
+    pub(crate) fn cut_of(&self, key: Key) -> Option<Lsn> {
+        let cuts = self.cuts.get(&key.object)?;
+        cuts.iter().filter(|cut| cut.from <= key.page && key.page < cut.to).map(|cut| cut.lsn).max()
+    }
+
+    /// Takes at most so many of the pages that were cut off the books; their memory is the caller's to give back, best
+    /// without the lock.
+    pub(crate) fn clear_discarded(&mut self, most: usize) -> Vec<(PageNo, Box<Entry>)> {
+        let mut cleared = Vec::new();
+        while cleared.len() < most
+            && let Some(pages) = self.discarded.front_mut()
+        {
+            match pages.pop_first() {
+                Some((page, entry)) => {
+                    self.memory_bytes -= entry.memory_bytes() as u64;
+                    cleared.push((page, entry));
+                }
+                None => drop(self.discarded.pop_front()),
+            }
+        }
+        cleared
+    }
+
+    /// Whether the store was not asked yet about all pages that were found in the buffer.
+    pub(crate) fn is_asking(&self) -> bool {
+        self.recovery_cursor.is_some()
+    }
+
+    /// From now on the store is to be asked about every page that is there.
+    pub(crate) fn begin_to_ask(&mut self) {
+        self.recovery_cursor = self.table.iter().next().map(|(key, _)| key);
+    }
+
+    /// Makes a page clean that was found in the buffer, if the store has it as of its newest change. Returns whether the store counts
+    /// space for it that is not needed any more.
+    pub(crate) fn forget_if_stored(&mut self, key: Key, page_lsn: Lsn) -> bool {
+        let dirt = self.get(&key).and_then(|entry| entry.dirt());
+        if dirt.is_none_or(|dirt| !dirt.recovered || dirt.newest > page_lsn) {
+            return false;
+        }
+        let (was_reserved, is_needless) = self.change(key, |entry| {
+            let was_reserved = entry.take_dirt().is_some_and(|dirt| dirt.reserved);
+            (was_reserved, !entry.is_whole() && entry.fetch().is_none())
+        });
+        if is_needless {
+            self.remove(key);
+        }
+        was_reserved
+    }
+
+    /// The next of the pages that were found in the buffer and that the store was not asked about; `None` when there are no more.
+    /// The table has them in order, so those that come together lie near each other in the store's map.
+    pub(crate) fn next_recovered(&mut self) -> Option<Vec<Key>> {
+        let mut looked = self.table.from(self.recovery_cursor?);
+        let recovered = |entry: &Entry| entry.dirt().is_some_and(|dirt| dirt.recovered);
+        let found = looked.by_ref().take(LOOK_PAGES).filter(|(_, entry)| recovered(entry));
+        let keys = found.map(|(key, _)| key).collect();
+        let next = looked.next().map(|(key, _)| key);
+        drop(looked);
+        self.recovery_cursor = next;
+        Some(keys)
+    }
+}
+
+/// What an entry counts for in the indexes and sums.
+#[derive(Default, PartialEq, Eq)]
+struct Account {
+    memory: u64,
+    dirty: u64,
+    group: Option<GroupNo>,
+    whole: bool,
+}
+
+impl Account {
+    fn of(entry: &Entry) -> Account {
+        let memory = entry.memory_bytes() as u64;
+        let group = entry.group();
+        Account { memory, dirty: if group.is_some() { memory } else { 0 }, group, whole: entry.is_whole() }
+    }
+}
+
+/// Splits bytes from `offset` on at page ends: (page, position in the page, range of the bytes).
+pub(crate) fn pages_of(offset: u64, len: usize) -> impl Iterator<Item = (PageNo, usize, Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        if done == len {
+            return None;
+        }
+        let at = offset + done as u64;
+        let start = (at % BLOCK_BYTES as u64) as usize;
+        let take = (BLOCK_BYTES - start).min(len - done);
+        let range = done..done + take;
+        done += take;
+        Some((PageNo::of(at), start, range))
+    })
+}
+
+/// Pages of one object. Boxed, so that a page that comes or goes moves the pointers beside it and not whole entries.
+type OfObject = BTreeMap<PageNo, Box<Entry>>;
+
+/// Pages by object: what lies behind some page of an object can be taken out in one piece.
+#[derive(Default)]
+struct Table {
+    /// None of them is empty.
+    objects: BTreeMap<ObjectId, OfObject>,
+    len: usize,
+}
+
+impl Table {
+    /// A table of pages that come in the order of their keys, each once: this costs much less than one by one.
+    fn of(pages: impl Iterator<Item = (Key, Box<Entry>)>) -> Table {
+        let mut len = 0;
+        let mut objects: Vec<(ObjectId, OfObject)> = Vec::new();
+        let mut pages = pages.peekable();
+        while let Some(&(Key { object, .. }, _)) = pages.peek() {
+            let mine = std::iter::from_fn(|| pages.next_if(|(key, _)| key.object == object));
+            let mine: OfObject = mine.map(|(key, entry)| (key.page, entry)).collect();
+            len += mine.len();
+            objects.push((object, mine));
+        }
+        Table { objects: objects.into_iter().collect(), len }
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn get(&self, key: &Key) -> Option<&Entry> {
+        self.objects.get(&key.object)?.get(&key.page).map(|entry| &**entry)
+    }
+
+    fn get_mut(&mut self, key: &Key) -> Option<&mut Entry> {
+        self.objects.get_mut(&key.object)?.get_mut(&key.page).map(|entry| &mut **entry)
+    }
+
+    fn contains_key(&self, key: &Key) -> bool {
+        self.get(key).is_some()
+    }
+
+    /// The entry of a page, and whether it was there; if not, it is made.
+    fn get_or_insert_with(&mut self, key: Key, new: impl FnOnce() -> Entry) -> (&mut Entry, bool) {
+        match self.objects.entry(key.object).or_default().entry(key.page) {
+            Place::Occupied(place) => (place.into_mut(), true),
+            Place::Vacant(place) => {
+                self.len += 1;
+                (place.insert(Box::new(new())), false)
+            }
+        }
+    }
+
+    /// Puts in a page that is not there.
+    fn insert(&mut self, key: Key, entry: Box<Entry>) {
+        let before = self.objects.entry(key.object).or_default().insert(key.page, entry);
+        self.len += usize::from(before.is_none());
+    }
+
+    fn remove(&mut self, key: &Key) -> Option<Box<Entry>> {
+        let pages = self.objects.get_mut(&key.object)?;
+        let entry = pages.remove(&key.page)?;
+        self.len -= 1;
+        if pages.is_empty() {
+            self.objects.remove(&key.object);
+        }
+        Some(entry)
+    }
+
+    /// Pages of one object, in their order.
+    fn range(
+        &self,
+        object: ObjectId,
+        pages: impl RangeBounds<PageNo>,
+    ) -> impl Iterator<Item = (Key, &Entry)> {
+        let found = self
+            .objects
+            .get(&object)
+            .into_iter()
+            .flat_map(move |all| all.range((pages.start_bound().cloned(), pages.end_bound().cloned())));
+        found.map(move |(&page, entry)| (Key { object, page }, &**entry))
+    }
+
+    /// All pages from `key` on, in the order of their keys.
+    fn from(&self, key: Key) -> impl Iterator<Item = (Key, &Entry)> {
+        let later = (Bound::Excluded(key.object), Bound::Unbounded);
+        let later = self
+            .objects
+            .range(later)
+            .flat_map(|(&object, pages)| pages.iter().map(move |page| (object, page)));
+        let later = later.map(|(object, (&page, entry))| (Key { object, page }, &**entry));
+        self.range(key.object, key.page..).chain(later)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (Key, &Entry)> {
+        let pages =
+            self.objects.iter().flat_map(|(&object, pages)| pages.iter().map(move |page| (object, page)));
+        pages.map(|(object, (&page, entry))| (Key { object, page }, &**entry))
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut Entry)> {
+        let pages = self
+            .objects
+            .iter_mut()
+            .flat_map(|(&object, pages)| pages.iter_mut().map(move |page| (object, page)));
+        pages.map(|(object, (&page, entry))| (Key { object, page }, &mut **entry))
+    }
+
+    /// Takes out the pages of an object from `from` up to, not including, `to`: all behind `from` in a time that hardly
+    /// depends on how many they are, others one by one.
+    fn take(&mut self, object: ObjectId, from: PageNo, to: PageNo) -> OfObject {
+        let Some(pages) = self.objects.get_mut(&object) else { return OfObject::new() };
+        let taken = match pages.last_key_value() {
+            Some((&last, _)) if last >= to => {
+                let some: Vec<PageNo> = pages.range(from..to).map(|(&page, _)| page).collect();
+                some.iter().filter_map(|page| pages.remove_entry(page)).collect()
+            }
+            _ => pages.split_off(&from),
+        };
+        self.len -= taken.len();
+        if pages.is_empty() {
+            self.objects.remove(&object);
+        }
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_store_is_asked_about_each_recovered_page_once_and_about_no_other() {
+        let mut pages = Pages::default();
+        let mut recovered = Vec::new();
+        for number in 0..3 * LOOK_PAGES as u64 {
+            let object = ObjectId { slot: number % 3, generation: 7 };
+            let key = Key { object, page: PageNo(number) };
+            let was_found = number % 5 != 0;
+            pages.change(key, |entry| {
+                entry.write(0, b"weir");
+                entry.note(0..4, Lsn(1), GroupNo(1), || {
+                    Dirt::first(Lsn(1), GroupNo(1), Duration::ZERO, was_found)
+                });
+            });
+            recovered.extend(was_found.then_some(key));
+        }
+        assert_eq!(pages.next_recovered(), None, "nothing was found in the buffer");
+        pages.begin_to_ask();
+        let asked: Vec<Vec<Key>> = std::iter::from_fn(|| pages.next_recovered()).collect();
+        recovered.sort();
+        assert_eq!(asked.concat(), recovered);
+        assert_eq!(asked.len(), 3, "a bounded piece at a time");
+    }
+}
