@@ -1,7 +1,6 @@
 //! Vectors and checkpoints between the cleaner's calls to the device: whatever they change, blocks on their way arrive.
-mod common;
 
-use common::*;
+use crate::common::*;
 use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, Random};
 use sim::SimDisk;
 use std::collections::BTreeMap;

@@ -1,7 +1,6 @@
 //! A store that is full, a hundred times, with crashes: writes are refused early, and what gives space back goes on.
-mod common;
 
-use common::*;
+use crate::common::*;
 use device::{Lsn, ObjectId, PageNo, Random};
 use sim::{Power, SimDisk};
 use std::collections::BTreeMap;

@@ -1,8 +1,6 @@
 //! Each planted bug is noticed by the tests' own means, and nothing is without one.
-#![cfg(feature = "planted-bugs")]
-mod common;
 
-use common::*;
+use crate::common::*;
 use device::{Incarnation, Random};
 use sim::{Power, SimDisk};
 use std::sync::Arc;

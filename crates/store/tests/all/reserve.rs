@@ -1,8 +1,7 @@
 //! Whatever happens, the store finds the segments that it needs to open, to checkpoint, to delete and to clean:
 //! decision 0018. Each state is built directly, and each cycle would take a segment for good if it could.
-mod common;
 
-use common::*;
+use crate::common::*;
 use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Operation, Page, PageNo, Random};
 use sim::{Faults, Power, SimDisk};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,14 +1,12 @@
 //! FORMAT.md is the text; this parses its hex.
 
-mod model;
-
 use buffer::{Buffer, BufferError, Record};
 use device::{BLOCK_BYTES, Block, Device, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId, pages};
 use sim::{Power, SimDisk};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-const TEXT: &str = include_str!("../FORMAT.md");
+const TEXT: &str = include_str!("../../FORMAT.md");
 const OBJECT: ObjectId = ObjectId { slot: 5, generation: 1 };
 const RECORDS: [Record<'_>; 2] = [
     Record::Write { object: OBJECT, page: PageNo(3), start: 16, bytes: b"weir" },

@@ -1,8 +1,7 @@
 //! Small stores that are full most of the time: volumes cloned, changed and deleted in steps while cleaning runs, with
 //! the power cut at any write, flush or trim, and again in the recovery.
-mod common;
 
-use common::*;
+use crate::common::*;
 use device::{Device, Incarnation, Lsn, ObjectId, PageNo, Random};
 use sim::{Power, SimDisk};
 use std::collections::BTreeMap;

@@ -1,7 +1,6 @@
 //! Listing the pages that are held, a piece at a time.
-mod common;
 
-use common::*;
+use crate::common::*;
 use device::{Lsn, ObjectId, PageNo};
 use store::{Change, Listed, Store};
 

@@ -1,10 +1,8 @@
 //! What opening does with a device that is not a whole buffer of this store, and with rot.
 
-mod model;
-
+use crate::model::{ID, Plan, Run, open};
 use buffer::{Buffer, BufferError, Record};
 use device::{BLOCK_BYTES, Block, Device, Incarnation, Lsn, Page, PageNo, Random, StoreId, pages};
-use model::{ID, Plan, Run, open};
 use sim::{Faults, Power, SimDisk};
 use std::sync::Arc;
 

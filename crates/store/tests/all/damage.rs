@@ -1,7 +1,6 @@
 //! Rot, devices that fail, and a store that is full.
-mod common;
 
-use common::*;
+use crate::common::*;
 use device::{Device, Lsn, ObjectId, PageNo, Random};
 use sim::{Faults, Scratched, SimDisk};
 use std::sync::Arc;

@@ -1,7 +1,6 @@
 //! What `open` and `format` refuse: each with its own error, and every byte as it was.
-mod common;
 
-use common::*;
+use crate::common::*;
 use device::{BLOCK_BYTES, Block, Device, Page, StoreId};
 use sim::{Power, SimDisk};
 use std::sync::Arc;

@@ -1,8 +1,7 @@
 //! Nobody waits for the cleaner's, the scrubber's or the dying list's reads and writes: at each of them another thread writes and
 //! reads, and is done before the call goes on. A flush is everybody's: at one of theirs another thread reads.
-mod common;
 
-use common::*;
+use crate::common::*;
 use device::{Block, Device, DeviceError, Lsn, ObjectId, Page, PageNo};
 use sim::SimDisk;
 use std::cell::Cell;

@@ -1,12 +1,10 @@
 //! Appending and committing: limits, LSNs, costs.
 
-mod model;
-
+use crate::model::{ID, open};
 use buffer::{
     Buffer, BufferError, GroupNo, RECORD_OVERHEAD_BYTES, Record, TRANSACTION_OVERHEAD_BYTES, footprint,
 };
 use device::{Block, Device, Incarnation, Lsn, ObjectId, PageNo};
-use model::{ID, open};
 use sim::{Faults, Power, SimDisk};
 use std::sync::Arc;
 

@@ -1,7 +1,6 @@
 //! Random changes, checkpoints, cleaning and reopening, against a plain model.
-mod common;
 
-use common::*;
+use crate::common::*;
 use device::{Incarnation, Lsn, ObjectId, PageNo};
 use proptest::prelude::*;
 use store::Change;

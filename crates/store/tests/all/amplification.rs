@@ -1,7 +1,6 @@
 //! A store that is overwritten for ten times its size: it goes on, and costs what its policy predicts.
-mod common;
 
-use common::*;
+use crate::common::*;
 use device::{Lsn, ObjectId, PageNo, Random};
 use sim::Power;
 use store::predict::{Predicted, Written};

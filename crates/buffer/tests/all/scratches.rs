@@ -1,10 +1,8 @@
 //! Blocks that cannot be read, and how often the others are.
 
-mod model;
-
+use crate::model::{ID, open};
 use buffer::{BufferError, Record};
 use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo};
-use model::{ID, open};
 use sim::{Power, Scratched, SimDisk};
 use std::sync::{Arc, Mutex};
 

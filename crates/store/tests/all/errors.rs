@@ -1,7 +1,6 @@
 //! Errors of the device, one at every call in turn: what was acknowledged stays, and trying again is enough.
-mod common;
 
-use common::*;
+use crate::common::*;
 use device::{Block, Device, DeviceError, Incarnation, Operation, Page};
 use sim::{Faults, Power, SimDisk};
 use std::sync::Arc;

@@ -1,7 +1,6 @@
 //! One bit flipped anywhere: an error, a repair or a refusal that names the place; never wrong bytes.
-mod common;
 
-use common::*;
+use crate::common::*;
 use device::{BLOCK_BYTES, Block, Device, Lsn, ObjectId, PageNo, Random};
 use sim::{Power, SimDisk};
 use std::collections::BTreeMap;

@@ -1,10 +1,8 @@
 //! Random work with crashes at every write and flush, against a plain model.
 
-mod model;
-
+use crate::model::{ID, Plan, Run, open};
 use buffer::{Buffer, Record};
 use device::{Incarnation, Lsn, ObjectId};
-use model::{ID, Plan, Run, open};
 use sim::{Faults, Power, SimDisk};
 use std::sync::atomic::{AtomicU64, Ordering};
 

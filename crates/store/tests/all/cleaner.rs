@@ -1,7 +1,6 @@
 //! What a cleaner says of itself.
-mod common;
 
-use common::*;
+use crate::common::*;
 use device::{Device, Incarnation, Lsn, ObjectId, PageNo, StoreId};
 use sim::{Power, SimDisk};
 use std::sync::Arc;

@@ -1,7 +1,6 @@
 //! Devices that fail in ways of their own: what was acknowledged stays, and the store goes on.
-mod common;
 
-use common::*;
+use crate::common::*;
 use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Operation, Page, PageNo};
 use sim::{Faults, Power, Scratched, SimDisk};
 use std::sync::atomic::{AtomicBool, Ordering};

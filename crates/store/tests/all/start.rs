@@ -1,7 +1,6 @@
 //! What a start reads: a stated number of reads for the log, however many chunks it has.
-mod common;
 
-use common::*;
+use crate::common::*;
 use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, Random, Read};
 use sim::{Power, SimDisk};
 use std::sync::atomic::{AtomicU64, Ordering};

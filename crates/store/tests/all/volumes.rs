@@ -1,7 +1,6 @@
 //! Volumes and their clones: instant, independent, deleted in any order, and their space comes back.
-mod common;
 
-use common::*;
+use crate::common::*;
 use device::{Lsn, ObjectId, PageNo, Random};
 use sim::{Power, SimDisk};
 use std::collections::BTreeMap;

@@ -1,9 +1,8 @@
 //! Where the log ends: a group that is missing was torn, unless something says that it was durable once.
-mod model;
 
+use crate::model::{ID, open};
 use buffer::{Buffer, BufferError, GroupNo, Record};
 use device::{BLOCK_BYTES, Block, Incarnation, Lsn, ObjectId, PageNo};
-use model::{ID, open};
 use sim::{Power, SimDisk};
 use std::sync::Arc;
 

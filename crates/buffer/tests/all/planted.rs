@@ -1,11 +1,8 @@
 //! Bugs planted on purpose: the model finds each within 12,000 operations (10 seeds of 20 rounds of 60).
-#![cfg(feature = "planted-bugs")]
 
-mod model;
-
+use crate::model::{ID, Opened, Plan, Run, Transaction};
 use buffer::{Buffer, Bug};
 use device::Device;
-use model::{ID, Opened, Plan, Run, Transaction};
 use sim::Faults;
 use std::sync::Arc;
 

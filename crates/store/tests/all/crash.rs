@@ -1,7 +1,6 @@
 //! Power fails at every write, trim and flush of a run, and again while it is recovered from.
-mod common;
 
-use common::*;
+use crate::common::*;
 use device::{Incarnation, Random};
 use sim::{Faults, Power, SimDisk};
 use std::sync::Arc;

@@ -1,7 +1,6 @@
 //! Readers beside a writer, checkpoints and the cleaner.
-mod common;
 
-use common::*;
+use crate::common::*;
 use device::{Lsn, ObjectId, PageNo, Random};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use store::{Change, Found, Want};
