@@ -1,5 +1,4 @@
 //! Handing the buffer over to another volume: with a crash or an error at any write or flush of it, and any subset of
-
 //! them kept, it is one volume's or the other's, and no volume's records are ever given to the other.
 
 use buffer::{Buffer, BufferError, Record};

@@ -1,8 +1,8 @@
 //! What the command says when something goes wrong: whole, in words of its own, with the next step.
 
-mod common;
-
-use common::{Bytes, Mounted, Sandbox, assert_says, can_mount, failing_after, fails, succeeds, weir};
+use crate::common::{
+    self, Bytes, Mounted, Sandbox, assert_says, can_mount, failing_after, fails, succeeds, weir,
+};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;

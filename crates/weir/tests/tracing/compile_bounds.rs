@@ -1,8 +1,6 @@
 //! What a hostile trace may cost: traces of very many tasks compile in bounded memory, or are refused in words that name the line.
 
-mod common;
-
-use common::{Sandbox, weir};
+use crate::common::{Sandbox, weir};
 use std::fmt::Write;
 use std::fs;
 use std::process::{Command, Output};

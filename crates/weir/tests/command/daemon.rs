@@ -1,8 +1,6 @@
 //! The process behind a mount: what it takes from its caller, where its messages go, and what is said of one that is stopped.
 
-mod common;
-
-use common::{PATIENCE, Sandbox, can_mount, fails, is_mounted, succeeds, weir};
+use crate::common::{PATIENCE, Sandbox, can_mount, fails, is_mounted, succeeds, weir};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;

@@ -1,8 +1,6 @@
 //! Several benchmarks replayed at the same time, in one target.
 
-mod common;
-
-use common::{Sandbox, succeeds, weir};
+use crate::common::{Sandbox, succeeds, weir};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,6 @@
 //! `weir replace-buffer`: a buffer on another device, a buffer that is lost, and one that comes back.
 
-mod common;
-
-use common::{Mounted, Sandbox, can_mount, fails, succeeds, weir};
+use crate::common::{Mounted, Sandbox, can_mount, fails, succeeds, weir};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;

@@ -1,9 +1,7 @@
 //! Targets that cannot do what the program did: full, read-only, without a feature, not allowed. Each is named, and has an exit
 //! code that scripts can use.
 
-mod common;
-
-use common::{Sandbox, copy_program, succeeds, weir};
+use crate::common::{Sandbox, copy_program, succeeds, weir};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::process::CommandExt;

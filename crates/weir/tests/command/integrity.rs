@@ -1,8 +1,6 @@
 //! `weir scrub`, `weir space` and `weir check --repair`, on stores in use, damaged and cut off.
 
-mod common;
-
-use common::{Bytes, Sandbox, can_mount, succeeds, weir};
+use crate::common::{Bytes, Sandbox, can_mount, succeeds, weir};
 use serde_json::Value;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;

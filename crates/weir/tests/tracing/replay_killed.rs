@@ -1,8 +1,6 @@
 //! A replay takes only directories that it made itself, and however it is killed, it ends and leaves nothing behind.
 
-mod common;
-
-use common::{Sandbox, succeeds, weir};
+use crate::common::{Sandbox, succeeds, weir};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,8 +1,6 @@
 //! Volumes on a real mount: copies as of one moment, mounted one at a time, deleted with their space coming back.
 
-mod common;
-
-use common::{Bytes, Mounted, Sandbox, can_mount, fails, succeeds, weir};
+use crate::common::{self, Bytes, Mounted, Sandbox, can_mount, fails, succeeds, weir};
 use serde_json::Value;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;

@@ -1,8 +1,6 @@
 //! A store that is mounted: what was written is there again, after an unmount and after a kill.
 
-mod common;
-
-use common::{Mounted, Sandbox, can_mount, fails, is_mounted, succeeds, weir};
+use crate::common::{Mounted, Sandbox, can_mount, fails, is_mounted, succeeds, weir};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};

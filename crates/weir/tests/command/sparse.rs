@@ -1,7 +1,6 @@
 //! A store that is a sparse file on a file system that has less space: a bounded image of ext4 that tests fill to its last block.
-mod common;
 
-use common::{Mounted, Sandbox, can_mount, fails, succeeds, weir};
+use crate::common::{Mounted, Sandbox, can_mount, fails, succeeds, weir};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};

@@ -1,9 +1,7 @@
 //! Hostile traces and unfit targets: nothing outside the target changes, everything is counted and named, and exit codes
 //! tell scripts which it was.
 
-mod common;
-
-use common::{Bytes, Sandbox, copy_program, succeeds, weir};
+use crate::common::{Bytes, Sandbox, copy_program, succeeds, weir};
 use serde_json::Value;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

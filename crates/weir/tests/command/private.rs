@@ -1,8 +1,6 @@
 //! What a store and its buffer hold is everybody's files: only their owner reads the media.
 
-mod common;
-
-use common::{Mounted, Sandbox, assert_says, can_mount, copy_program, fails, succeeds, weir};
+use crate::common::{Mounted, Sandbox, assert_says, can_mount, copy_program, fails, succeeds, weir};
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;

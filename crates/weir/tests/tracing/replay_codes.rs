@@ -1,8 +1,6 @@
 //! Every exit code that the verbs of `weir trace` promise, each from a command that ends with it.
 
-mod common;
-
-use common::{Sandbox, copy_program, weir};
+use crate::common::{Sandbox, copy_program, weir};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;

@@ -1,11 +1,9 @@
 //! Whatever is wrong with what the user gives: one clear message with the next step, a non-zero exit, and every byte
 //! as it was.
 
-mod common;
-
-use common::{
-    Bytes, NOBODY, Sandbox, TmpfsMount, assert_says, can_mount, failing_after, fails, is_mounted, succeeds,
-    weir,
+use crate::common::{
+    self, Bytes, NOBODY, Sandbox, TmpfsMount, assert_says, can_mount, failing_after, fails, is_mounted,
+    succeeds, weir,
 };
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};

@@ -1,8 +1,6 @@
 //! Several users and one mount: who finds its daemon, and who may ask it for what.
 
-mod common;
-
-use common::{NOBODY, PATIENCE, SMALL, Sandbox, can_mount, fails, succeeds, weir};
+use crate::common::{self, NOBODY, PATIENCE, SMALL, Sandbox, can_mount, fails, succeeds, weir};
 use rustix::process::{Gid, Uid};
 use std::fs;
 use std::io::{BufRead, BufReader};

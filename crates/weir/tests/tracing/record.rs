@@ -2,9 +2,7 @@
 //!
 //! They need strace and run as root, as CI does; what is missing is said and skipped, unless `WEIR_TESTS_MUST_MOUNT` is set.
 
-mod common;
-
-use common::{Sandbox, succeeds, weir};
+use crate::common::{Sandbox, succeeds, weir};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -3,9 +3,7 @@
 //!
 //! They run as root, as CI does: the traces are of programs that ran as root.
 
-mod common;
-
-use common::{Sandbox, can_mount, succeeds, weir};
+use crate::common::{Sandbox, can_mount, succeeds, weir};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
