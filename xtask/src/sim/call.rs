@@ -1,9 +1,9 @@
 //! One request on its way into the file system, and its reply.
 
 use super::change::Change;
-use super::model::{Id, Model};
+use super::model::{CALLER, Id, Model};
 use super::oracle::Moment;
-use super::stack::{CALLER, Stack};
+use super::stack::Stack;
 use device::Clock;
 use fs::{Attributes, Completion, Fs, FsError, Ino, Seek, SetAttributes, SetTime};
 use std::sync::{Arc, Mutex};

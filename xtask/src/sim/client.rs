@@ -193,6 +193,18 @@ impl Run {
         Ok(())
     }
 
+    /// Does background work until everybody is answered or the power is lost.
+    pub(crate) fn settle(&mut self) -> Result<(), String> {
+        loop {
+            self.deliver()?;
+            if self.media.power.lost() || self.clients.idle().len() == self.clients.len() {
+                self.turns_without_reply = 0;
+                return Ok(());
+            }
+            self.everybody_waits()?;
+        }
+    }
+
     fn wait_for(&mut self, client: usize, when: When, asked: Asked, held: Vec<Id>) -> Result<(), String> {
         for &id in &held {
             self.hold(id)?;

@@ -2,53 +2,21 @@
 //! cuts in recovery.
 
 use super::log::Role;
-use super::run::{Phase, Run};
+use super::power::End;
+use super::run::{ARMED_OPERATIONS_MAX, CUT_WITHIN, Phase, Run};
 use super::stack::{Pick, draw_settings};
 use cache::{CacheError, Task};
 use device::Operation;
 use store::StoreError;
 
-/// A power cut hits within so many writes and flushes of the moment that it was armed: soon, or deep in what follows.
-const CUT_WITHIN: [u64; 3] = [4, 24, 100];
 /// Or so soon after one of the blocks was written that say what the others are.
 const CUT_AFTER_HEADER_WITHIN: u64 = 3;
 /// Recovery itself writes little.
 const CUT_RECOVERY_WITHIN: u64 = 10;
 /// A hand-over writes everything back first.
 const CUT_HAND_OVER_WITHIN: u64 = 60;
-/// An armed cut that hits nothing for so many operations gets something to hit: everything is written back.
-const ARMED_OPERATIONS_MAX: u64 = 30;
 /// Cuts in one recovery: each is one deeper.
 const RECOVERY_DEPTH_MAX: u32 = 3;
-
-/// The plan for this life of the stack, from one open to the next.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Life {
-    /// The operation after which the end begins.
-    ends_at: u64,
-    /// If the end is an armed power cut, the operation after which it happens anyway.
-    armed_until: Option<u64>,
-    /// If a disk makes errors, until this operation.
-    pub(crate) faulty_until: Option<u64>,
-}
-
-/// How a life ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
-    /// What was not flushed is lost in part.
-    PowerCut,
-    /// The process goes, the media keep what they accepted.
-    Kill,
-    /// The process goes, and one medium loses what was not flushed.
-    Loss(Role),
-}
-
-impl End {
-    /// Whether a medium loses what was not flushed, in part.
-    fn loses(self, role: Role) -> bool {
-        self == End::PowerCut || self == End::Loss(role)
-    }
-}
 
 /// Which volume the next life has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,38 +27,7 @@ enum Mount {
     Any,
 }
 
-impl Life {
-    /// Lets it end after `operations`.
-    pub(crate) fn die_soon(&mut self, operations: u64) {
-        self.ends_at = self.ends_at.min(operations);
-        self.armed_until = self.armed_until.map(|until| until.min(operations));
-    }
-}
-
 impl Run {
-    /// Draws how long the stack lives now, so that the wanted crashes spread over the wanted operations.
-    pub(crate) fn new_life(&mut self) {
-        let operations = self.options.operations.saturating_sub(self.counts.operations);
-        let crashes = self.options.crashes.saturating_sub(self.counts.crashes());
-        let length = match crashes {
-            0 => u64::MAX / 2,
-            _ => self.random.below(2 * operations / crashes + 1),
-        };
-        self.life = Life { ends_at: self.counts.operations + length, armed_until: None, faulty_until: None };
-    }
-
-    /// Some operations on volumes meet a power cut: during the call, or soon after it.
-    pub(crate) fn arm_for_volumes(&mut self) {
-        if self.random.once_in(4)
-            && self.life.armed_until.is_none()
-            && self.counts.crashes() < self.options.crashes
-        {
-            let within = self.random.pick(&CUT_WITHIN);
-            self.media.power.cut_after(self.random.below(within));
-            self.life.armed_until = Some(self.counts.operations + ARMED_OPERATIONS_MAX);
-        }
-    }
-
     /// After each turn: crashes if the power is lost, and arms the end when it is due.
     pub(crate) fn live_or_die(&mut self) -> Result<(), String> {
         if self.media.power.lost() {
@@ -121,15 +58,6 @@ impl Run {
                     Ok(())
                 }
             },
-        }
-    }
-
-    /// What stops everything in the middle of a device operation is mostly a power cut.
-    pub(crate) fn draw_end(&mut self) -> End {
-        match self.random.below(6) {
-            0 => End::Kill,
-            1 => End::Loss(self.random.pick(&[Role::Store, Role::Buffer])),
-            _ => End::PowerCut,
         }
     }
 
@@ -246,25 +174,6 @@ impl Run {
             }
         }
         unreachable!("a recovery without a power cut returns")
-    }
-
-    pub(crate) fn lose_power(&mut self, end: End) {
-        self.no_faults();
-        self.media.meanwhile.never_comes();
-        // Nothing that the stack does while it falls apart may reach the media.
-        self.media.power.cut();
-        if let Some(stack) = self.stack.take() {
-            // Requests that are parked in the cache keep it alive.
-            stack.cache.stop();
-        }
-        if end.loses(Role::Store) {
-            self.media.store.crash();
-        }
-        if end.loses(Role::Buffer) {
-            self.media.buffer.crash();
-        }
-        cache::end_refusal();
-        self.media.power.restore();
     }
 
     /// Finds what is there in the history; from then on nothing else was ever there.

@@ -4,11 +4,12 @@
 use super::change::Change;
 use super::client::When;
 use super::model::{Id, Model, Name};
+use super::options::Options;
 use super::rights::{ACCESS_ACL, Acl, DEFAULT_ACL};
 use super::run::Run;
 use super::stack::Pick;
+use super::turns::Failure;
 use super::workload::Request;
-use super::{Failure, Options};
 use device::Random;
 use fs::{Allocate, IfExists, Kind, SetXattr, Size};
 use sim::Faults;

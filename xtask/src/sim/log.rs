@@ -1,7 +1,7 @@
 //! What happened, folded into one number: two runs of one seed that do the same have the same hash.
 
-use super::probe::Writes;
 use device::{Block, Operation};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The run's event log. Only its hash is kept, and what the reports need of the newest events.
@@ -106,6 +106,39 @@ impl Log {
     fn state(&self) -> MutexGuard<'_, State> {
         // A crate that panics is a finding: the report still needs the log.
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// The newest writes of a log to a medium.
+#[derive(Default)]
+struct Writes {
+    /// The first block, their number, and the flushes before it.
+    newest: VecDeque<(Block, u64, u64)>,
+    flushes: u64,
+}
+
+/// Writes that are remembered: what lies further back is hardly needed any more.
+const WRITES_MAX: usize = 48;
+
+impl Writes {
+    fn wrote(&mut self, at: Block, count: u64) {
+        self.newest.retain(|&(old, blocks, _)| old.0 + blocks <= at.0 || at.0 + count <= old.0);
+        self.newest.push_back((at, count, self.flushes));
+        if self.newest.len() > WRITES_MAX {
+            self.newest.pop_front();
+        }
+    }
+
+    fn flushed(&mut self) {
+        self.flushes += 1;
+    }
+
+    /// All blocks of writes that were durable before another one was made that is durable, too.
+    fn known_durable(&self) -> Vec<Block> {
+        let durable = |&&(.., flushes): &&(Block, u64, u64)| flushes < self.flushes;
+        let last = self.newest.iter().rev().find(durable).map_or(0, |&(.., flushes)| flushes);
+        let known = self.newest.iter().filter(|&&(.., flushes)| flushes < last);
+        known.flat_map(|&(at, count, _)| (at.0..at.0 + count).map(Block)).collect()
     }
 }
 

@@ -1,5 +1,5 @@
 //! The simulator: the whole stack, from the file system down, on simulated disks, on one thread, from one seed.
-//! Read `run.rs` first; `docs/testing.md` says what is promised and how to repeat a failure.
+//! Read `turns.rs` first; `docs/testing.md` says what is promised and how to repeat a failure.
 mod answer;
 mod call;
 mod change;
@@ -10,9 +10,11 @@ mod faults;
 mod log;
 mod meanwhile;
 mod model;
+mod options;
 mod oracle;
 mod plant;
 mod planted;
+mod power;
 mod probe;
 mod replace;
 mod rescued;
@@ -21,105 +23,17 @@ mod run;
 mod stack;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod volumes;
 mod watchdog;
 mod watched;
+mod weather;
 mod workload;
 
-use clap::ValueEnum;
-use plant::Plant;
-use run::{Counts, Run};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+pub(crate) use options::Options;
+use options::repeat_line;
 use std::time::{Duration, Instant};
-
-/// What to run.
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Options {
-    /// What everything is drawn from; the same seed gives the same run.
-    #[arg(long, default_value_t = 1)]
-    pub(crate) seed: u64,
-    /// Operations of all clients.
-    #[arg(long, default_value_t = 20_000)]
-    pub(crate) operations: u64,
-    /// Power cuts and kills, at least, spread over the operations.
-    #[arg(long, default_value_t = 500)]
-    pub(crate) crashes: u64,
-    /// Lets the disks make read, write and flush errors, too.
-    #[arg(long)]
-    pub(crate) faults: bool,
-    /// Runs seed after seed until so many seconds have passed.
-    #[arg(long)]
-    pub(crate) seconds: Option<u64>,
-    /// Runs so many seeds, each with as many operations and crashes, every second one with --faults.
-    #[arg(long, conflicts_with = "seconds")]
-    pub(crate) seeds: Option<u64>,
-    /// What a night is for: a million operations with ten thousand crashes from fifty seeds, then all programs of two
-    /// operations, and a thousand of three.
-    #[arg(long, conflicts_with_all = ["seconds", "seeds", "operations", "crashes", "exhaust", "programs", "faults"])]
-    pub(crate) long: bool,
-    /// Breaks one rule, to see it found.
-    #[arg(long)]
-    pub(crate) plant: Option<Plant>,
-    /// Breaks each rule in turn, or the one that --plant names, in short runs from --seed on, and prints after how many operations
-    /// that was found.
-    #[arg(long, conflicts_with_all = ["seconds", "seeds", "long", "exhaust", "faults"])]
-    pub(crate) planted: bool,
-    /// Instead of random operations: all programs of one, or of up to two, operations, or some of three or four, cut at
-    /// every write and flush; with --faults with an error at each operation of a disk, too.
-    #[arg(long, value_name = "LENGTH", value_parser = clap::value_parser!(u8).range(1..=4))]
-    pub(crate) exhaust: Option<u8>,
-    /// How many programs of three or four operations.
-    #[arg(long, default_value_t = 300)]
-    pub(crate) programs: u64,
-    /// Prints every event to stderr.
-    #[arg(long)]
-    pub(crate) verbose: bool,
-    /// Prints no progress.
-    #[arg(long)]
-    pub(crate) quiet: bool,
-}
-
-impl Options {
-    /// One quiet run.
-    fn of_one(seed: u64, operations: u64, crashes: u64) -> Options {
-        Options {
-            seed,
-            operations,
-            crashes,
-            faults: false,
-            seconds: None,
-            seeds: None,
-            long: false,
-            plant: None,
-            planted: false,
-            exhaust: None,
-            programs: 0,
-            verbose: false,
-            quiet: true,
-        }
-    }
-
-    #[cfg(test)]
-    fn for_test(seed: u64) -> Options {
-        Options::of_one(seed, 4000, 100)
-    }
-}
-
-/// What one run did.
-#[derive(Debug)]
-pub(crate) struct Summary {
-    counts: Counts,
-    hash: u64,
-    seconds: f64,
-}
-
-/// What went wrong, and after how many operations.
-#[derive(Debug)]
-pub(crate) struct Failure {
-    what: String,
-    operations: u64,
-    hash: u64,
-}
+use turns::{Failure, Summary, run};
 
 /// Runs what `options` say and prints how it went; `false` if a promise was broken.
 pub(crate) fn command(options: &Options) -> bool {
@@ -203,39 +117,6 @@ fn exhaust_command(options: &Options, length: u8) -> bool {
         }
     }
     outcome.is_ok()
-}
-
-/// One run of one seed.
-pub(crate) fn run(options: &Options) -> Result<Summary, Failure> {
-    Plant::for_this_thread(options.plant);
-    let mut run = Run::new(options).map_err(|what| Failure { what, operations: 0, hash: 0 })?;
-    let outcome = catch_unwind(AssertUnwindSafe(|| run.go()));
-    let (operations, hash) = (run.counts.operations, run.media.log.hash());
-    match outcome {
-        Ok(Ok(())) => Ok(Summary { counts: run.counts.clone(), hash, seconds: run.seconds() }),
-        Ok(Err(what)) => Err(Failure { what, operations, hash }),
-        Err(panic) => {
-            // After a panic the stack's locks are poisoned: dropping it could panic again.
-            std::mem::forget(run);
-            let words = panic.downcast_ref::<String>().cloned();
-            let words = words.or_else(|| panic.downcast_ref::<&str>().map(|words| (*words).to_owned()));
-            let what = format!("a panic: {}", words.unwrap_or_default());
-            Err(Failure { what, operations, hash })
-        }
-    }
-}
-
-/// The line that repeats a run.
-fn repeat_line(options: &Options) -> String {
-    let Options { seed, operations, crashes, faults, .. } = options;
-    let mut line = format!("cargo xtask sim --seed {seed} --operations {operations} --crashes {crashes}");
-    if *faults {
-        line += " --faults";
-    }
-    if let Some(plant) = options.plant.and_then(|plant| plant.to_possible_value()) {
-        line += &format!(" --plant {}", plant.get_name());
-    }
-    line
 }
 
 fn print_summary(options: &Options, summary: &Summary) {

@@ -1,11 +1,13 @@
 //! The plain model of a file system: what the stack must look like from above. Owned by the oracle; not clever.
 
 use super::change::{Change, Refusal};
-use super::stack::CALLER;
-use fs::{Allocate, Attributes, IfExists, Ino, Kind, Size};
+use fs::{Allocate, Attributes, Caller, IfExists, Ino, Kind, Size};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Who asks for every change.
+pub(crate) const CALLER: Caller = Caller { uid: 1000, gid: 100, umask: 0o027 };
 
 /// The model's own name for an inode; never used again, and the same in every replay of one history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

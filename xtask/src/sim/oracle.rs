@@ -335,7 +335,8 @@ pub(crate) fn bytes_difference(expected: &[u8], found: &[u8]) -> Option<String> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::stack::{CALLER, SeenInode};
+    use super::super::model::CALLER;
+    use super::super::stack::SeenInode;
     use super::*;
     use fs::{Attributes, Kind};
     use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! The simulator can fail: each broken rule is found within a stated number of operations. What the slowest of several hunts
 //! needed when they were set, times four or so; a hunt goes from seed to seed, so no result hangs on one store or one buffer.
 
+use super::options::Options;
 use super::plant::Plant;
-use super::{Options, run};
+use super::turns::run;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -4,7 +4,7 @@
 use super::log::Role;
 use super::run::Run;
 use super::stack::{Media, Pick};
-use device::{BLOCK_BYTES, Block};
+use device::BLOCK_BYTES;
 use sim::{Damage, SimDisk};
 use std::sync::Arc;
 
@@ -87,38 +87,5 @@ impl Media {
             Role::Store => &self.store,
             Role::Buffer => &self.buffer,
         }
-    }
-}
-
-/// The newest writes of a log to a medium.
-#[derive(Default)]
-pub(crate) struct Writes {
-    /// The first block, their number, and the flushes before it.
-    newest: std::collections::VecDeque<(Block, u64, u64)>,
-    flushes: u64,
-}
-
-/// Writes that are remembered: what lies further back is hardly needed any more.
-const WRITES_MAX: usize = 48;
-
-impl Writes {
-    pub(crate) fn wrote(&mut self, at: Block, count: u64) {
-        self.newest.retain(|&(old, blocks, _)| old.0 + blocks <= at.0 || at.0 + count <= old.0);
-        self.newest.push_back((at, count, self.flushes));
-        if self.newest.len() > WRITES_MAX {
-            self.newest.pop_front();
-        }
-    }
-
-    pub(crate) fn flushed(&mut self) {
-        self.flushes += 1;
-    }
-
-    /// All blocks of writes that were durable before another one was made that is durable, too.
-    pub(crate) fn known_durable(&self) -> Vec<Block> {
-        let durable = |&&(.., flushes): &&(Block, u64, u64)| flushes < self.flushes;
-        let last = self.newest.iter().rev().find(durable).map_or(0, |&(.., flushes)| flushes);
-        let known = self.newest.iter().filter(|&&(.., flushes)| flushes < last);
-        known.flat_map(|&(at, count, _)| (at.0..at.0 + count).map(Block)).collect()
     }
 }

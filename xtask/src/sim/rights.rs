@@ -1,8 +1,7 @@
 //! Who may do what, in the model: modes, owners, access control lists and the other extended attributes.
 
 use super::change::Refusal;
-use super::model::{Id, Inode, Model};
-use super::stack::CALLER;
+use super::model::{CALLER, Id, Inode, Model};
 use fs::{Kind, SetXattr};
 
 pub(crate) const ACCESS_ACL: &[u8] = b"system.posix_acl_access";

@@ -1,13 +1,12 @@
-//! One run: clients, background work, time and failures, interleaved by one seed on one thread.
+//! One run: all that there is in it, background work, and how the time passes.
 
-use super::Options;
-use super::client::{Clients, When};
-use super::crash::Life;
+use super::client::Clients;
+use super::options::Options;
 use super::oracle::Oracle;
 use super::rescued::Rescued;
 use super::stack::{Media, Pick, Stack, TASKS};
 use super::volumes::{Tally, Volumes};
-use super::watchdog::Watchdog;
+use super::weather::Weather;
 use super::workload::{Temper, Workload};
 use cache::Task;
 use device::Random;
@@ -24,10 +23,15 @@ const CLIENTS: [usize; 4] = [1, 4, 4, 12];
 const TURNS_WITHOUT_REPLY_MAX: u32 = 5000;
 
 /// A request that comes in during background work does so within so many beginnings and ends of device operations.
-const INTRUDES_WITHIN: u64 = 24;
+pub(crate) const INTRUDES_WITHIN: u64 = 24;
 
 /// It waits for that during so many steps, about.
 const INTRUDER_WAITS_STEPS: u64 = 16;
+
+/// A power cut hits within so many writes and flushes of the moment that it was armed: soon, or deep in what follows.
+pub(crate) const CUT_WITHIN: [u64; 3] = [4, 24, 100];
+/// An armed cut that hits nothing for so many operations gets something to hit: everything is written back.
+pub(crate) const ARMED_OPERATIONS_MAX: u64 = 30;
 
 /// What happened, for the summary.
 #[derive(Debug, Clone, Default)]
@@ -74,6 +78,25 @@ pub(crate) enum Phase {
     Recovery(u32),
 }
 
+/// The plan for this life of the stack, from one open to the next.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Life {
+    /// The operation after which the end begins.
+    pub(crate) ends_at: u64,
+    /// If the end is an armed power cut, the operation after which it happens anyway.
+    pub(crate) armed_until: Option<u64>,
+    /// If a disk makes errors, until this operation.
+    pub(crate) faulty_until: Option<u64>,
+}
+
+impl Life {
+    /// Lets it end after `operations`.
+    pub(crate) fn die_soon(&mut self, operations: u64) {
+        self.ends_at = self.ends_at.min(operations);
+        self.armed_until = self.armed_until.map(|until| until.min(operations));
+    }
+}
+
 /// One run. Everything in it is drawn from the seed.
 pub(crate) struct Run {
     pub(crate) options: Options,
@@ -94,29 +117,9 @@ pub(crate) struct Run {
     pub(crate) older_store: Option<Arc<SimDisk>>,
     /// What the life before this one may have left.
     pub(crate) rescued: Option<Rescued>,
-    weather: Weather,
-    turns_without_reply: u32,
-    progress: Progress,
-}
-
-/// How often each kind of background work gets its turn for a while: rare combinations come from extremes.
-struct Weather {
-    requests: u64,
-    tasks: [u64; TASKS.len()],
-    volumes: u64,
-    time: u64,
-    /// Steps at most that are taken during another.
-    crowd: u64,
-    /// How long a device operation may take, in nanoseconds.
-    slow: u64,
-    /// Of so many changes, one finds no space after it was admitted; 0: none.
-    refusals: u64,
-}
-
-/// Tells a person that the run goes on. Has no part in the run.
-struct Progress {
+    pub(crate) weather: Weather,
+    pub(crate) turns_without_reply: u32,
     started: Instant,
-    told: Instant,
 }
 
 impl Run {
@@ -137,7 +140,6 @@ impl Run {
 
     fn open(options: &Options, mut random: Random, media: Media, oracle: Oracle) -> Result<Run, String> {
         let stack = media.open()?;
-        let now = Instant::now();
         Ok(Run {
             options: options.clone(),
             workload: Workload::new(random.next_u64(), Temper::of(options.seed)),
@@ -153,31 +155,37 @@ impl Run {
             older_store: None,
             rescued: None,
             turns_without_reply: 0,
-            progress: Progress { started: now, told: now },
+            started: Instant::now(),
             media,
             random,
         })
     }
 
-    /// Runs to the end; says what is wrong.
-    pub(crate) fn go(&mut self) -> Result<(), String> {
-        let watchdog = Watchdog::new(super::repeat_line(&self.options));
-        self.new_life();
-        while self.counts.operations < self.options.operations || self.counts.crashes() < self.options.crashes
-        {
-            watchdog.turn();
-            self.turn()?;
-            self.tell_progress();
-        }
-        self.stop_and_compare()?;
-        self.look_at_others(usize::MAX)?;
-        self.delete_all_copies()?;
-        self.counts.errors_made_up = self.media.log.errors_made_up();
-        Ok(())
-    }
-
     pub(crate) fn stack(&self) -> &Stack {
         self.stack.as_ref().expect("the stack is open while clients run")
+    }
+
+    /// Draws how long the stack lives now, so that the wanted crashes spread over the wanted operations.
+    pub(crate) fn new_life(&mut self) {
+        let operations = self.options.operations.saturating_sub(self.counts.operations);
+        let crashes = self.options.crashes.saturating_sub(self.counts.crashes());
+        let length = match crashes {
+            0 => u64::MAX / 2,
+            _ => self.random.below(2 * operations / crashes + 1),
+        };
+        self.life = Life { ends_at: self.counts.operations + length, armed_until: None, faulty_until: None };
+    }
+
+    /// Some operations on volumes meet a power cut: during the call, or soon after it.
+    pub(crate) fn arm_for_volumes(&mut self) {
+        if self.random.once_in(4)
+            && self.life.armed_until.is_none()
+            && self.counts.crashes() < self.options.crashes
+        {
+            let within = self.random.pick(&CUT_WITHIN);
+            self.media.power.cut_after(self.random.below(within));
+            self.life.armed_until = Some(self.counts.operations + ARMED_OPERATIONS_MAX);
+        }
     }
 
     /// New weather and a new mood, so that no two lives are alike.
@@ -187,48 +195,6 @@ impl Run {
         self.media.meanwhile.slow_down(random, &self.media.clock, self.weather.slow);
         self.workload.change_mood();
         self.turns_without_reply = 0;
-    }
-
-    /// One thing happens: a request, a step of background work, or some time passes.
-    fn turn(&mut self) -> Result<(), String> {
-        let idle = self.clients.idle();
-        let mut dice = self.random.below(self.weather.total());
-        if idle.is_empty() {
-            self.everybody_waits()?;
-        } else if dice < self.weather.requests {
-            let client = idle[self.random.below(idle.len() as u64) as usize];
-            self.phase = Phase::Request;
-            if self.weather.refusals > 0 && self.random.once_in(self.weather.refusals) {
-                cache::refuse_next_change();
-            }
-            self.issue(client, When::Now)?;
-        } else if dice < self.weather.requests + self.weather.volumes {
-            self.change_volumes()?;
-        } else {
-            dice -= self.weather.requests + self.weather.volumes;
-            let task = TASKS.into_iter().zip(self.weather.tasks).find(|&(_, weight)| {
-                let chosen = dice < weight;
-                dice = dice.saturating_sub(weight);
-                chosen
-            });
-            match task {
-                Some((task, _)) => {
-                    if self.random.once_in(2) && !self.media.meanwhile.waits() {
-                        let client = idle[self.random.below(idle.len() as u64) as usize];
-                        let operations = self.random.below(INTRUDES_WITHIN);
-                        self.issue(client, When::AfterTurns(operations))?;
-                    }
-                    self.let_others_step();
-                    self.step(task);
-                }
-                None => self.pass_time(),
-            }
-        }
-        if self.deliver()? > 0 {
-            self.turns_without_reply = 0;
-        }
-        self.faults();
-        self.live_or_die()
     }
 
     /// Lets background work take steps during what comes next, where other threads would take them.
@@ -258,7 +224,7 @@ impl Run {
         }
     }
 
-    fn step(&mut self, task: Task) {
+    pub(crate) fn step(&mut self, task: Task) {
         self.phase = Phase::Work(task);
         let progress = self.stack().cache.step(task);
         // Most steps have nothing to do; who comes in rather waits for one that has.
@@ -268,7 +234,7 @@ impl Run {
         self.media.log.event(|| format!("  step {task:?}: {progress:?}"), &[task as u64, progress as u64]);
     }
 
-    fn pass_time(&mut self) {
+    pub(crate) fn pass_time(&mut self) {
         let nanos = match self.random.below(8) {
             0 => 2_000_000_000,
             _ => 1 + self.random.below(100_000_000),
@@ -277,7 +243,7 @@ impl Run {
     }
 
     /// Only background work can help now.
-    fn everybody_waits(&mut self) -> Result<(), String> {
+    pub(crate) fn everybody_waits(&mut self) -> Result<(), String> {
         self.media.meanwhile.comes_now();
         let first = self.random.below(TASKS.len() as u64) as usize;
         for turn in 0..TASKS.len() {
@@ -299,50 +265,7 @@ impl Run {
         Err(format!("nobody is ever answered; they wait for:\n{waiting}  {status:?}\n  {space:?}"))
     }
 
-    /// Does background work until everybody is answered or the power is lost.
-    pub(crate) fn settle(&mut self) -> Result<(), String> {
-        loop {
-            self.deliver()?;
-            if self.media.power.lost() || self.clients.idle().len() == self.clients.len() {
-                self.turns_without_reply = 0;
-                return Ok(());
-            }
-            self.everybody_waits()?;
-        }
-    }
-
-    fn tell_progress(&mut self) {
-        if self.options.quiet || self.progress.told.elapsed() < Duration::from_secs(3) {
-            return;
-        }
-        self.progress.told = Instant::now();
-        let seconds = self.progress.started.elapsed().as_secs_f64();
-        eprintln!(
-            "seed {}: {} operations, {} crashes, {:.0} operations/s",
-            self.options.seed,
-            self.counts.operations,
-            self.counts.crashes(),
-            self.counts.operations as f64 / seconds
-        );
-    }
-
     pub(crate) fn seconds(&self) -> f64 {
-        self.progress.started.elapsed().as_secs_f64()
-    }
-}
-
-impl Weather {
-    fn draw(random: &mut Random) -> Weather {
-        let mut weight = || random.pick(&[0, 1, 4, 16]);
-        let tasks = [weight(), weight(), weight(), weight() / 2];
-        let time = weight() / 4;
-        // Each writes everything back, so not often; and not at all in half of the lives.
-        let volumes = random.pick(&[0, 0, 1, 2]);
-        let (crowd, slow) = (random.pick(&[0, 4, 16]), random.pick(&[0, 0, 100_000, 50_000_000]));
-        Weather { requests: 20, tasks, volumes, time, crowd, slow, refusals: random.pick(&[0, 0, 30]) }
-    }
-
-    fn total(&self) -> u64 {
-        self.requests + self.volumes + self.tasks.iter().sum::<u64>() + self.time
+        self.started.elapsed().as_secs_f64()
     }
 }

@@ -1,14 +1,15 @@
 //! The stack under test, from the file system down, on simulated media.
 
-use super::Options;
 use super::log::{Log, Role};
 use super::meanwhile::Meanwhile;
+use super::model::CALLER;
+use super::options::Options;
 use super::plant::Plant;
 use super::watched::Watched;
 use super::workload::Temper;
 use cache::{Cache, FetchMode, Progress, Recovered, Settings, Task};
 use device::{Device, Random, StoreId};
-use fs::{Attributes, Caller, Fs, Ino, Kind, PreloadedArena};
+use fs::{Attributes, Fs, Ino, Kind, PreloadedArena};
 use sim::{Dropped, Faults, Power, SimClock, SimDisk};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -39,7 +40,6 @@ const STEPS_PER_READ_MAX: usize = 10_000;
 /// The longest read of a snapshot, in bytes.
 const READ_BYTES_MAX: u64 = 64 << 10;
 
-pub(crate) const CALLER: Caller = Caller { uid: 1000, gid: 100, umask: 0o027 };
 pub(crate) const TASKS: [Task; 4] = Task::ALL;
 
 /// What survives a crash: two disks on one power supply. And the clock and the log of the run.

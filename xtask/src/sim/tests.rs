@@ -3,10 +3,11 @@
 use super::change::Change;
 use super::client::When;
 use super::model::Id;
+use super::options::{Options, repeat_line};
 use super::run::Run;
+use super::turns::run;
 use super::volumes::Tally;
 use super::workload::{ALIKE, Request};
-use super::{Options, repeat_line, run};
 use fs::{Ino, Kind};
 use std::collections::BTreeMap;
 

@@ -1,0 +1,12 @@
+//! All tests of the buffer but the models of threads, in one program: each links but once.
+
+mod appending;
+mod crashes;
+mod format;
+mod model;
+mod opening;
+#[cfg(feature = "planted-bugs")]
+mod planted;
+mod rot;
+mod scratches;
+mod volumes;

@@ -1,0 +1,259 @@
+//! What opening does with a device that is not a whole buffer of this store, and with rot.
+
+use crate::model::{ID, Plan, Run, open};
+use buffer::{Buffer, BufferError, Record};
+use device::{BLOCK_BYTES, Block, Device, Incarnation, Lsn, Page, PageNo, Random, StoreId, pages};
+use sim::{Faults, Power, SimDisk};
+use std::sync::Arc;
+
+fn formatted() -> Arc<SimDisk> {
+    let disk = SimDisk::new("buffer", 300, &Power::new(), 1);
+    Buffer::format(&*disk, ID).expect("a device without faults");
+    disk
+}
+
+fn refusal(disk: Arc<SimDisk>) -> BufferError {
+    let before = disk.written_blocks().len();
+    let error = open(disk.clone()).err().expect("refused");
+    assert_eq!(disk.written_blocks().len(), before, "a refused opening wrote something");
+    error
+}
+
+/// Puts the right checksum on a block.
+fn seal(page: &mut Page) {
+    let sum = crc32c::crc32c_append(crc32c::crc32c(&page.0[..8]), &page.0[12..]);
+    page.0[8..12].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Changes the superblock and gives it a right checksum.
+fn with_superblock(change: impl FnOnce(&mut [u8])) -> Arc<SimDisk> {
+    let disk = formatted();
+    let mut page = pages(1);
+    disk.read(Block(0), &mut page).expect("power is on");
+    change(&mut page[0].0);
+    seal(&mut page[0]);
+    disk.write(Block(0), &page).expect("power is on");
+    disk.flush().expect("power is on");
+    disk
+}
+
+#[test]
+fn an_empty_device_is_not_a_buffer() {
+    let disk = SimDisk::new("buffer", 300, &Power::new(), 1);
+    assert!(matches!(refusal(disk), BufferError::NotABuffer { .. }));
+    let nothing = SimDisk::new("buffer", 0, &Power::new(), 1);
+    assert!(matches!(refusal(nothing), BufferError::NotABuffer { .. }));
+}
+
+#[test]
+fn a_damaged_superblock_is_refused_wherever_the_bit_is() {
+    for bit in (0..BLOCK_BYTES * 8).step_by(61) {
+        let disk = formatted();
+        disk.rot(Block(0), bit);
+        let expected = if bit < 64 { "not a weir buffer" } else { "checksum" };
+        let message = refusal(disk).to_string();
+        assert!(message.contains(expected), "bit {bit}: {message}");
+    }
+}
+
+#[test]
+fn one_damaged_header_slot_is_survived_and_two_are_refused() {
+    let disk = formatted();
+    disk.rot(Block(2), 300);
+    assert!(open(disk.clone()).is_ok());
+    disk.rot(Block(1), 300);
+    assert!(matches!(refusal(disk), BufferError::HeadersDamaged { .. }));
+}
+
+#[test]
+fn the_buffer_of_another_store_is_refused() {
+    let mut replay = |_: &[buffer::Replayed<'_>]| {};
+    let error = Buffer::open(formatted(), StoreId([8; 16]), &mut replay).err().expect("refused");
+    assert!(matches!(error, BufferError::OtherStore { found: ID, .. }), "{error}");
+    assert_eq!(Buffer::open(formatted(), ID, &mut replay).expect("its own").store(), ID);
+}
+
+#[test]
+fn a_newer_version_and_unknown_features_are_refused_and_compatible_ones_are_not() {
+    let newer = refusal(with_superblock(|bytes| bytes[12] = 2));
+    assert!(matches!(newer, BufferError::Version { found: 2, supported: 1, .. }), "{newer}");
+    let features = refusal(with_superblock(|bytes| bytes[24] = 4));
+    assert!(matches!(features, BufferError::Features { features: 4, .. }), "{features}");
+    assert!(open(with_superblock(|bytes| bytes[16] = 4)).is_ok());
+}
+
+#[test]
+fn numbers_that_cannot_be_are_refused() {
+    for at in [12, 48, 52, 64, 72, 80] {
+        let disk = with_superblock(|bytes| bytes[at..at + 2].fill(0));
+        let error = refusal(disk);
+        assert!(matches!(error, BufferError::Nonsense { .. }), "byte {at}: {error}");
+    }
+    let huge = refusal(with_superblock(|bytes| bytes[72..80].fill(0xff)));
+    assert!(matches!(huge, BufferError::Nonsense { field: "ring length", .. }), "{huge}");
+}
+
+#[test]
+fn a_device_that_lost_its_end_is_refused() {
+    let (long, short) = (formatted(), SimDisk::new("buffer", 299, &Power::new(), 1));
+    let mut all = pages(299);
+    long.read(Block(0), &mut all).expect("power is on");
+    short.write(Block(0), &all).expect("power is on");
+    short.flush().expect("power is on");
+    assert!(matches!(refusal(short), BufferError::Truncated { blocks: 299, expected: 300, .. }));
+}
+
+#[test]
+fn a_device_that_is_too_small_is_not_formatted() {
+    let disk = SimDisk::new("buffer", 255, &Power::new(), 1);
+    let error = Buffer::format(&*disk, ID).expect_err("refused");
+    assert!(matches!(error, BufferError::TooSmall { minimum: 1_048_576, .. }), "{error}");
+    assert!(disk.written_blocks().is_empty());
+    Buffer::format(&*SimDisk::new("buffer", 256, &Power::new(), 1), ID).expect("1 MiB is enough");
+}
+
+#[test]
+fn a_crash_while_formatting_leaves_no_buffer_or_an_empty_one() {
+    for cut in 0..10 {
+        let power = Power::new();
+        let disk = SimDisk::new("buffer", 300, &power, cut);
+        power.cut_after(cut);
+        let done = Buffer::format(&*disk, ID).is_ok();
+        power.cut();
+        disk.crash();
+        power.restore();
+        match open(disk) {
+            Ok((buffer, found)) => {
+                assert!(found.is_empty() && buffer.incarnation() == Incarnation(0));
+            }
+            Err(error) => assert!(!done, "{error}"),
+        }
+    }
+}
+
+#[test]
+fn opening_writes_nothing() {
+    let power = Power::new();
+    let disk = SimDisk::new("buffer", 300, &power, 1);
+    Buffer::format(&*disk, ID).expect("a device without faults");
+    let before = power.seen();
+    open(disk).expect("a buffer");
+    assert_eq!(power.seen(), before);
+}
+
+#[test]
+fn rot_is_refused_or_costs_nothing_but_the_last_commit() {
+    let (mut refused, mut tried) = (0, 0);
+    for seed in 0..40 {
+        let mut run = Run::new(seed, 256, open);
+        let plan = Plan { seed, rounds: 1 + seed % 3, operations: 100, faults: Faults::default() };
+        run.go(&plan).unwrap_or_else(|broken| panic!("{broken}"));
+        let mut random = Random::new(seed);
+        // What was found at the end may not be durable yet; beginning makes it so, and leaves evidence of it.
+        let (buffer, _) = open(run.disk.clone()).expect("no rot yet");
+        buffer.begin(Incarnation(1_000), Lsn(0)).expect("no faults");
+        run.durable = run.all.len();
+        for _ in 0..50 {
+            let rotten = run.disk.fork(&Power::new(), seed);
+            let written = rotten.written_blocks();
+            let at = written[random.below(written.len() as u64) as usize];
+            rotten.rot(at, random.below(BLOCK_BYTES as u64 * 8) as usize);
+            tried += 1;
+            match open(rotten) {
+                Ok((_, found)) => {
+                    // The slot may hold the only evidence: then the last commit looks torn.
+                    if at.0 == 1 || at.0 == 2 {
+                        run.durable = run.durable_before;
+                    }
+                    run.compare(&found).unwrap_or_else(|broken| panic!("seed {seed}: block {at}: {broken}"));
+                    run.durable = run.all.len();
+                }
+                Err(BufferError::Rot { block, group, .. }) => {
+                    // A group that did not fit before the ring's end lies at its start.
+                    let near = block <= at && at.0 < block.0 + 63 || at.0 < 3 + 63;
+                    assert!(near && group.0 > 0, "group {group} in block {block}, rot in block {at}");
+                    refused += 1;
+                }
+                Err(error) => assert!(at.0 == 0, "seed {seed}: block {at}: {error}"),
+            }
+        }
+    }
+    assert!(refused > tried / 100, "{refused} of {tried} refused: the run tests little");
+}
+
+#[test]
+fn a_group_as_long_as_any_and_one_that_ends_with_the_ring_are_found() {
+    let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
+    Buffer::format(&*disk, ID).expect("a device without faults");
+    let (buffer, _) = open(disk.clone()).expect("an empty buffer");
+    buffer.begin(Incarnation(1), Lsn(0)).expect("no faults");
+    let object = device::ObjectId::default();
+    let write = |page| Record::Write { object, page: PageNo(page), start: 0, bytes: &[7; BLOCK_BYTES] };
+    let long: Vec<Record<'_>> = (0..62).map(write).collect();
+    // The ring has 253 blocks, and a quarter of it is the longest group: 63.
+    for _ in 0..4 {
+        buffer.append(&long).expect("space");
+        buffer.commit().expect("no faults");
+    }
+    buffer.append(&[Record::Delete { object }]).expect("the last block");
+    buffer.commit().expect("no faults");
+    assert!(buffer.append(&[Record::Delete { object }]).is_err(), "the ring is full");
+    let (_, found) = open(disk).expect("a good log");
+    let firsts: Vec<u64> = found.iter().map(|one| one.first.0).collect();
+    assert_eq!(firsts, [1, 63, 125, 187, 249]);
+}
+
+#[test]
+fn an_unreadable_group_is_an_error_and_not_an_end() {
+    let mut run = Run::new(3, 256, open);
+    let plan = Plan { seed: 3, rounds: 1, operations: 60, faults: Faults::default() };
+    run.go(&plan).unwrap_or_else(|broken| panic!("{broken}"));
+    run.disk.set_faults(Faults { read_one_in: 1, ..Faults::default() });
+    assert!(matches!(refusal(run.disk.clone()), BufferError::Device(_)));
+}
+
+#[test]
+fn random_bytes_in_the_ring_are_never_replayed() {
+    let disk = formatted();
+    let mut random = Random::new(5);
+    let mut noise: Vec<Page> = pages(297);
+    Page::bytes_mut(&mut noise).fill_with(|| random.next_u64() as u8);
+    disk.write(Block(3), &noise).expect("power is on");
+    let (_, found) = open(disk).expect("an empty log in a noisy ring");
+    assert!(found.is_empty());
+}
+
+#[test]
+fn bytes_that_somebody_made_up_with_right_checksums_never_make_it_panic() {
+    let mut run = Run::new(11, 256, open);
+    let plan = Plan { seed: 11, rounds: 1, operations: 30, faults: Faults::default() };
+    run.go(&plan).unwrap_or_else(|broken| panic!("{broken}"));
+    let mut random = Random::new(11);
+    let written = run.disk.written_blocks();
+    let mut outcomes = [0; 2];
+    for _ in 0..1000 {
+        let disk = run.disk.fork(&Power::new(), 1);
+        let at = match random.below(2) {
+            0 => Block(random.below(4)),
+            _ => written[random.below(written.len() as u64) as usize],
+        };
+        let mut page = pages(1);
+        disk.read(at, &mut page).expect("power is on");
+        for _ in 0..1 + random.below(3) {
+            let byte = random.below(160) as usize;
+            page[0].0[byte] = [0, 1, 0x7f, 0xff, random.next_u64() as u8][random.below(5) as usize];
+        }
+        seal(&mut page[0]);
+        disk.write(at, &page).expect("power is on");
+        let opened = open(disk);
+        if let Ok((buffer, _)) = &opened {
+            let next = Incarnation(buffer.incarnation().0.saturating_add(1));
+            if next > buffer.incarnation() && buffer.begin(next, Lsn(0)).is_ok() {
+                let _ = buffer.append(&[Record::Delete { object: device::ObjectId::default() }]);
+                let _ = buffer.commit();
+            }
+        }
+        outcomes[usize::from(opened.is_ok())] += 1;
+    }
+    assert!(outcomes.iter().all(|&times| times > 20), "{outcomes:?}: the run tests little");
+}

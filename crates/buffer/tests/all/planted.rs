@@ -1,0 +1,43 @@
+//! Bugs planted on purpose: the model finds each within 12,000 operations (10 seeds of 20 rounds of 60).
+
+use crate::model::{ID, Opened, Plan, Run, Transaction};
+use buffer::{Buffer, Bug};
+use device::Device;
+use sim::Faults;
+use std::sync::Arc;
+
+fn open_with(device: Arc<dyn Device>, bug: Bug) -> Opened {
+    let mut found = Vec::new();
+    let replay = &mut |replayed: &[buffer::Replayed<'_>]| found.extend(replayed.iter().map(Transaction::of));
+    let buffer = Buffer::open_with_bug(device, ID, replay, bug)?;
+    Ok((buffer, found))
+}
+
+/// The seed, below `seeds`, at which the model finds the bug, and what it says.
+fn found(seeds: u64, opener: fn(Arc<dyn Device>) -> Opened) -> Option<(u64, String)> {
+    (0..seeds).find_map(|seed| {
+        let plan = Plan { seed, rounds: 20, operations: 60, faults: Faults::default() };
+        Run::new(seed, 256, opener).go(&plan).err().map(|broken| (seed, broken))
+    })
+}
+
+#[test]
+fn a_torn_group_that_is_applied_is_found() {
+    let found = found(10, |device| open_with(device, Bug::TornGroupApplied));
+    println!("{found:?}");
+    assert!(found.is_some());
+}
+
+#[test]
+fn a_stale_incarnation_that_is_replayed_is_found() {
+    let found = found(10, |device| open_with(device, Bug::StaleIncarnation));
+    println!("{found:?}");
+    assert!(found.is_some());
+}
+
+#[test]
+fn a_missing_flush_is_found() {
+    let found = found(10, |device| open_with(device, Bug::MissingFlush));
+    println!("{found:?}");
+    assert!(found.is_some());
+}

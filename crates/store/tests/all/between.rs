@@ -1,0 +1,126 @@
+//! Vectors and checkpoints between the cleaner's calls to the device: whatever they change, blocks on their way arrive.
+
+use crate::common::*;
+use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, Random};
+use sim::SimDisk;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use store::{Change, Store, StoreError};
+
+const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
+const PAGES: u64 = 150;
+
+/// A disk at whose calls others go first, while it is asked to let them.
+struct Between {
+    disk: Arc<SimDisk>,
+    polite: AtomicBool,
+    others: OnceLock<Weak<Others>>,
+}
+
+impl Between {
+    fn after_you(&self) {
+        if self.polite.swap(false, Ordering::Relaxed) {
+            self.others.get().and_then(Weak::upgrade).expect("they outlive the store").go();
+            self.polite.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Device for Between {
+    fn blocks(&self) -> u64 {
+        self.disk.blocks()
+    }
+
+    fn name(&self) -> &str {
+        self.disk.name()
+    }
+
+    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
+        self.disk.read(at, into)
+    }
+
+    /// Others go before it and behind it, which is before the flush that follows: during that one they would wait for it.
+    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
+        self.after_you();
+        self.disk.write(at, from)?;
+        self.after_you();
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.disk.flush()
+    }
+
+    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
+        self.disk.trim(at, count)
+    }
+}
+
+/// What others do, and what the pages should be.
+struct Others {
+    store: Store,
+    state: Mutex<(Random, u64, BTreeMap<u64, u64>)>,
+}
+
+impl Others {
+    fn write(&self) {
+        let mut state = self.state.lock().expect("no panic while writing");
+        let (random, page_lsn, pages) = &mut *state;
+        let (from, count) = (random.below(PAGES), 1 + random.below(12));
+        let numbers = (from..from + count).map(|number| number % PAGES);
+        let mut after = pages.clone();
+        let write = |number| {
+            *page_lsn += 1;
+            after.insert(number, *page_lsn);
+            Change::Write {
+                object: FILE,
+                page: PageNo(number),
+                bytes: page(*page_lsn),
+                page_lsn: Lsn(*page_lsn),
+            }
+        };
+        let vector: Vec<Change> = numbers.map(write).collect();
+        match self.store.apply(&vector) {
+            Ok(()) => *pages = after,
+            Err(StoreError::Full) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn go(&self) {
+        self.write();
+        let checkpoints = self.state.lock().expect("no panic while writing").0.below(4);
+        (0..checkpoints).for_each(|_| self.store.checkpoint().expect("a checkpoint"));
+    }
+}
+
+#[test]
+fn a_block_on_its_way_arrives_though_its_segment_is_empty_while_others_checkpoint() {
+    let mut moved = 0;
+    for seed in 0..20 {
+        let (_power, disk, store) = fresh(80, seed);
+        drop(store);
+        let polite = AtomicBool::new(false);
+        let between = Arc::new(Between { disk, polite, others: OnceLock::new() });
+        let store = Store::open(between.clone() as Arc<dyn Device>).expect("a sound store");
+        store.begin(Incarnation(7)).expect("a higher one");
+        let others = Arc::new(Others { store, state: Mutex::new((Random::new(seed), 0, BTreeMap::new())) });
+        between.others.set(Arc::downgrade(&others)).expect("the first");
+        for _ in 0..400 {
+            others.write();
+            between.polite.store(true, Ordering::Relaxed);
+            others.store.clean_step().expect("cleaning");
+            between.polite.store(false, Ordering::Relaxed);
+            assert_eq!(findings(&others.store), [], "seed {seed}");
+        }
+        let counters = others.store.counters();
+        moved += counters.pages_cleaned;
+        let pages = &others.state.lock().expect("no panic").2;
+        for (&number, &stamp) in pages {
+            let page_lsn = others.store.page_lsn(FILE, PageNo(number)).expect("readable");
+            assert_eq!(page_lsn, Some(Lsn(stamp)), "seed {seed} page {number}");
+        }
+    }
+    assert!(moved > 2000, "only {moved} blocks were moved");
+}

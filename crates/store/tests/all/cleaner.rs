@@ -1,0 +1,292 @@
+//! What a cleaner says of itself.
+
+use crate::common::*;
+use device::{Device, Incarnation, Lsn, ObjectId, PageNo, StoreId};
+use sim::{Power, SimDisk};
+use std::sync::Arc;
+use store::{Change, Cleaning, Layout, Store, VolumeId, VolumeMode};
+
+const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
+
+fn write(store: &Store, numbers: impl Iterator<Item = u64>, page_lsn: u64) {
+    for number in numbers {
+        let (at, page_lsn) = (PageNo(number), Lsn(page_lsn + number));
+        store
+            .apply(&[Change::Write { object: FILE, page: at, bytes: page(page_lsn.0), page_lsn }])
+            .expect("space");
+    }
+}
+
+/// Cleans for a round; the segments that it tells of.
+fn emptied(store: &Store) -> u64 {
+    loop {
+        match store.clean_step().expect("cleaning") {
+            Cleaning::Working => {}
+            Cleaning::Emptied(segments) => return segments,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn where_nothing_can_be_cleaned_it_says_so() {
+    let (_power, _disk, store) = fresh(64, 1);
+    assert_eq!(store.clean_step(), Ok(Cleaning::Idle));
+    assert_eq!(store.clean(), Ok(false));
+    assert!(!store.cleaning_is_due());
+}
+
+#[test]
+fn cleaning_is_called_for_where_space_is_short_and_some_of_it_may_be_dead() {
+    let (_power, _disk, store) = fresh(128, 1);
+    write(&store, 0..100, 1);
+    write(&store, (0..100).step_by(2), 1000);
+    assert!(!store.is_short_of_space() && !store.cleaning_is_due(), "there is enough");
+    let mut number = 1000;
+    while !store.is_short_of_space() {
+        write(&store, number..number + 1, 1);
+        number += 1;
+    }
+    assert!(store.cleaning_is_due());
+}
+
+#[test]
+fn what_is_owed_is_paid_once_however_many_pay() {
+    let (_power, _disk, store) = fresh(400, 1);
+    write(&store, 0..1000, 1);
+    write(&store, (0..1000).step_by(2), 2000);
+    assert_eq!(store.clean_if_due(), Ok(None), "nothing is short");
+    assert_eq!(store.pages_together(), u64::MAX, "and nothing is to be paid");
+    let mut number = 2000;
+    while store.pages_together() == u64::MAX || !store.cleaning_is_due() {
+        write(&store, number..number + 1, 1);
+        number += 1;
+        // Chooses victims, and with them the price.
+        if store.pages_together() == u64::MAX && store.cleaning_is_due() {
+            assert_eq!(store.clean_if_due(), Ok(Some(Cleaning::Working)));
+        }
+    }
+    let barrier = std::sync::Barrier::new(4);
+    let pay = || {
+        barrier.wait();
+        std::iter::from_fn(|| store.clean_if_due().expect("a sound disk")).take(1000).count()
+    };
+    std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(pay))));
+    assert!(!store.cleaning_is_due());
+    let moved = store.counters().pages_cleaned;
+    (0..10).for_each(|_| assert_eq!(store.clean_if_due(), Ok(None)));
+    assert_eq!(store.counters().pages_cleaned, moved);
+    // There would be more to do.
+    assert!(store.clean().is_ok() && store.counters().pages_cleaned > moved);
+}
+
+#[test]
+fn what_a_round_has_emptied_is_not_cleaned_for_again_while_checkpoints_give_it_back() {
+    let (_power, _disk, store) = fresh(400, 1);
+    write(&store, 0..1000, 1);
+    write(&store, (0..1000).step_by(2), 2000);
+    let mut number = 2000;
+    while !store.cleaning_is_due() {
+        write(&store, number..number + 1, 1);
+        number += 1;
+    }
+    let free = store.space().free;
+    assert!(emptied(&store) > 2);
+    assert!(store.space().free < free, "its copies took some, and nothing is free yet");
+    // Whoever writes now would begin the next round, and make haste for what is as good as free.
+    assert!(!store.cleaning_is_due());
+    (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
+    assert!(!store.cleaning_is_due() && store.space().free > free);
+}
+
+#[test]
+fn cleaning_starts_before_nothing_more_can_be_reserved() {
+    let (_power, _disk, store) = fresh(400, 1);
+    write(&store, 0..1000, 1);
+    write(&store, (0..1000).step_by(2), 2000);
+    let mut number = 2000;
+    // 32 free segments more than those with which cleaning starts where nothing is reserved.
+    while !store.is_short_of_space() {
+        write(&store, number..number + 1, 1);
+        number += 1;
+    }
+    let short = store.space().free / u64::from(SEGMENT);
+    while store.space().free / u64::from(SEGMENT) < short + 32 {
+        store
+            .apply(&[Change::Cut {
+                object: FILE,
+                pages: PageNo(number - 10)..PageNo(number),
+                lsn: Lsn(1 << 40),
+            }])
+            .expect("space");
+        number -= 10;
+        (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
+    }
+    assert!(!store.cleaning_is_due());
+    let mut reserved = 0;
+    while !store.cleaning_is_due() {
+        store.reserve(1).expect("cleaning starts before nothing can be reserved");
+        reserved += 1;
+    }
+    assert!(reserved > 0);
+    store.release(reserved);
+    assert!(!store.cleaning_is_due());
+}
+
+#[test]
+fn what_can_be_reserved_does_not_go_with_the_copies_of_a_round() {
+    let (_power, _disk, store) = fresh(400, 1);
+    write(&store, 0..1000, 1);
+    write(&store, (0..1000).step_by(2), 2000);
+    let taken = |store: &Store| store.counters().pages_cleaned.div_ceil(u64::from(SEGMENT));
+    let before = store.reservable_blocks();
+    let mut least = before;
+    while !matches!(store.clean_step().expect("sound media"), Cleaning::Emptied(_)) {
+        least = least.min(store.reservable_blocks());
+    }
+    assert!(taken(&store) >= 2, "{} segments for copies", taken(&store));
+    // The nodes that are repointed count as dirty.
+    assert!(least + u64::from(SEGMENT) >= before, "{least} of {before}");
+    (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
+    assert!(store.reservable_blocks() > before, "{} of {before}", store.reservable_blocks());
+}
+
+#[test]
+fn a_round_is_told_with_the_segments_that_died_in_it() {
+    let (_power, _disk, store) = fresh(200, 1);
+    write(&store, 0..300, 1);
+    write(&store, (0..300).step_by(2), 1000);
+    let before = store.counters();
+    let emptied = emptied(&store);
+    let after = store.counters();
+    assert!(emptied > 0);
+    assert_eq!(after.segments_cleaned - before.segments_cleaned, emptied);
+    assert_eq!(after.walks - before.walks, 1);
+    let moved = after.pages_cleaned - before.pages_cleaned;
+    assert_eq!(after.entries_repointed - before.entries_repointed, moved, "each has one entry");
+    // Half of each victim is live, with its block of log entries for each block of data.
+    assert!(moved > 0 && moved <= emptied * 8, "{moved} blocks of {emptied} segments");
+    assert_eq!(findings(&store), []);
+}
+
+#[test]
+fn a_walk_tells_how_many_segments_hold_less_than_was_thought() {
+    let (_power, _disk, store) = fresh(400, 1);
+    write(&store, 0..1000, 1);
+    store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::ReadOnly, Lsn(2000)).expect("space");
+    while store.clean() == Ok(true) {
+        (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
+    }
+    // What the copy holds is shared, so nobody knows whether it is dead before all of the map was looked at.
+    write(&store, 0..1, 3000);
+    let walks = store.counters().walks;
+    assert_eq!(store.clean(), Ok(false), "the copy needs it");
+    assert_eq!(store.counters().walks, walks + 1);
+    write(&store, 0..1000, 4000);
+    store.delete_volume(VolumeId(1), Lsn(6000)).expect("it is there");
+    while store.free_step().expect("freeing") {}
+    let free = store.space().free;
+    let told = emptied(&store);
+    assert!(told > 60, "{told} segments of which the copy held most");
+    (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
+    assert!(store.space().free > free + 900, "{} blocks of {free}", store.space().free);
+    assert_eq!(findings(&store), []);
+}
+
+#[test]
+fn a_round_that_is_given_up_leaves_its_victims_alone_until_more_of_them_has_died() {
+    let (_power, _disk, store) = fresh(200, 1);
+    write(&store, 0..100, 1);
+    write(&store, (0..100).step_by(2), 1000);
+    let mut given_up = 0;
+    while store.clean_step() == Ok(Cleaning::Working) {
+        given_up += 1;
+        assert!(given_up < 100, "it begins the same round again");
+        store.end_round();
+    }
+    assert!(given_up > 2, "four segments each time, {given_up} times");
+    assert_eq!(store.clean_step(), Ok(Cleaning::Idle));
+    assert_eq!(store.counters().pages_cleaned, 0);
+    write(&store, (1..100).step_by(4), 2000);
+    assert_eq!(store.clean(), Ok(true));
+    assert!(store.counters().pages_cleaned > 0, "of these more has died");
+    assert_eq!(findings(&store), []);
+}
+
+/// A store whose segments have 512 blocks.
+fn large_segments() -> Store {
+    let disk: Arc<SimDisk> = disk(4 + 64 * 512, &Power::new(), 1);
+    let layout = Layout { id: StoreId([1; 16]), segment_blocks: Some(512) };
+    Store::format(&*disk, &layout).expect("large enough");
+    let store = Store::open(disk as Arc<dyn Device>).expect("a new store");
+    store.begin(Incarnation(1)).expect("the first");
+    store
+}
+
+/// What each step that moves anything moves: blocks, and entries that are pointed at them.
+fn steps(store: &Store) -> Vec<(u64, u64)> {
+    let mut steps = Vec::new();
+    let mut before = store.counters();
+    loop {
+        let step = store.clean_step().expect("cleaning");
+        let after = store.counters();
+        let blocks = after.pages_cleaned - before.pages_cleaned;
+        steps.extend((blocks > 0).then_some((blocks, after.entries_repointed - before.entries_repointed)));
+        if step != Cleaning::Working {
+            return steps;
+        }
+        before = after;
+    }
+}
+
+#[test]
+fn a_step_moves_no_more_than_an_eighth_of_a_segment() {
+    let store = large_segments();
+    let vector: Vec<Change> = (0..400)
+        .map(|number| Change::Write {
+            object: FILE,
+            page: PageNo(number),
+            bytes: page(number),
+            page_lsn: Lsn(number + 1),
+        })
+        .collect();
+    store.apply(&vector).expect("space");
+    let cut = Change::Cut { object: FILE, pages: PageNo(0)..PageNo(100), lsn: Lsn(1000) };
+    store.apply(&[cut]).expect("space");
+    // The segment is closed once the log is in the next one.
+    write(&store, 1000..1200, 1000);
+    let steps = steps(&store);
+    assert!(steps.len() > 1 && steps[0] == (64, 64), "{steps:?}");
+    assert!(steps.iter().all(|&(blocks, entries)| blocks <= 64 && entries == blocks), "{steps:?}");
+    assert_eq!(findings(&store), []);
+}
+
+/// The steps in which eight blocks are moved that have `holders` each, with others of their segment dead.
+fn steps_for(holders: u64) -> Vec<(u64, u64)> {
+    let store = large_segments();
+    let file = |slot| ObjectId { slot, generation: 1 };
+    let write_at =
+        |number| Change::Write { object: FILE, page: PageNo(number), bytes: page(number), page_lsn: Lsn(1) };
+    store.apply(&(0..8).map(write_at).collect::<Vec<_>>()).expect("space");
+    for slot in 100..100 + holders - 1 {
+        let (to, lsn) = (file(slot), Lsn(slot));
+        store.apply(&[Change::Clone { from: FILE, to, lsn }]).expect("space");
+    }
+    for number in 1000..1600 {
+        let (object, bytes) = (file(8), page(number));
+        let (at, page_lsn) = (PageNo(number % 4), Lsn(number + 10_000));
+        store.apply(&[Change::Write { object, page: at, bytes, page_lsn }]).expect("space");
+    }
+    let steps = steps(&store);
+    assert_eq!(findings(&store), []);
+    for slot in [FILE.slot, 100, 100 + holders - 2] {
+        assert_eq!(store.page_lsn(file(slot), PageNo(7)), Ok(Some(Lsn(1))));
+    }
+    steps
+}
+
+#[test]
+fn a_step_repoints_no_more_than_1024_entries_but_for_one_block_that_has_more() {
+    assert_eq!(steps_for(256)[..2], [(4, 1024), (4, 1024)]);
+    assert_eq!(steps_for(1100)[..8], [(1, 1100); 8]);
+}

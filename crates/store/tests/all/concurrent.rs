@@ -1,0 +1,50 @@
+//! Readers beside a writer, checkpoints and the cleaner.
+
+use crate::common::*;
+use device::{Lsn, ObjectId, PageNo, Random};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use store::{Change, Found, Want};
+
+#[test]
+fn readers_always_see_whole_pages_no_older_than_what_was_acknowledged() {
+    let (_power, _disk, store) = fresh(128, 1);
+    store.keep_nodes(1);
+    let object = ObjectId { slot: 1, generation: 1 };
+    let pages = 300;
+    let acknowledged: Vec<AtomicU64> = (0..pages).map(|_| AtomicU64::new(0)).collect();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for seed in 0..3 {
+            let (store, acknowledged, done) = (&store, &acknowledged, &done);
+            scope.spawn(move || {
+                let mut random = Random::new(seed);
+                while !done.load(Ordering::Acquire) {
+                    let number = random.below(pages);
+                    let least = acknowledged[number as usize].load(Ordering::Acquire);
+                    let mut wants = [Want::new(object, PageNo(number))];
+                    store.read(&mut wants);
+                    let found = match &wants[0].found {
+                        Ok(Found::Hole) => 0,
+                        Ok(Found::Page { bytes, .. }) => stamp(bytes),
+                        Err(error) => panic!("page {number}: {error}"),
+                    };
+                    assert!(found >= least, "page {number}: {found} is older than {least}");
+                }
+            });
+        }
+        let mut random = Random::new(9);
+        for page_lsn in 1..1500 {
+            let number = random.below(pages);
+            let (bytes, lsn) = (page(page_lsn), Lsn(page_lsn));
+            let change = Change::Write { object, page: PageNo(number), bytes, page_lsn: lsn };
+            store.apply(&[change]).expect("space");
+            acknowledged[number as usize].store(page_lsn, Ordering::Release);
+            if page_lsn % 20 == 0 {
+                store.clean().expect("cleaning");
+                store.checkpoint().expect("a checkpoint");
+            }
+        }
+        done.store(true, Ordering::Release);
+    });
+    assert_eq!(findings(&store), []);
+}

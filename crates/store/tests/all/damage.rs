@@ -1,0 +1,369 @@
+//! Rot, devices that fail, and a store that is full.
+
+use crate::common::*;
+use device::{Device, Lsn, ObjectId, PageNo, Random};
+use sim::{Faults, Scratched, SimDisk};
+use std::sync::Arc;
+use store::{Change, Cleaning, Found, Store, StoreError, VolumeId, Want};
+
+const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
+
+fn write(number: u64, page_lsn: u64) -> Change {
+    Change::Write { object: FILE, page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
+}
+
+/// Works for a while; the log's end is covered by a checkpoint.
+fn busy(seed: u64) -> (Arc<SimDisk>, Model) {
+    let (_power, disk, store) = fresh(200, seed);
+    let (mut model, mut work) = (Model::default(), Work::new(seed));
+    for step in 0..40 {
+        let vector = work.vector(&model);
+        store.apply(&vector).expect("space");
+        model.apply(&vector);
+        if step % 13 == 0 || step == 38 {
+            store.checkpoint().expect("a checkpoint");
+        }
+    }
+    store.checkpoint().expect("a checkpoint");
+    (disk, model)
+}
+
+/// Whether all reads give the right bytes or an error; counts the errors.
+fn errors_but_no_lies(store: &Store, model: &Model, when: &str) -> u64 {
+    let mut errors = 0;
+    for (&slot, (generation, held)) in &model.objects {
+        let object = ObjectId { slot, generation: *generation };
+        let mut wants: Vec<Want> = domain().into_iter().map(|page| Want::new(object, PageNo(page))).collect();
+        store.read(&mut wants);
+        assert_same_in_bulk(store, &wants, when);
+        for want in wants {
+            let found = match want.found {
+                Ok(Found::Hole) => None,
+                Ok(Found::Page { bytes, page_lsn }) => Some((stamp(&bytes), page_lsn.0)),
+                Err(StoreError::Corrupt { .. }) => {
+                    errors += 1;
+                    continue;
+                }
+                Err(error) => panic!("{when}: {error}"),
+            };
+            assert_eq!(found, held.get(&want.page.0).copied(), "{when}: wrong bytes");
+        }
+    }
+    errors
+}
+
+/// What is read in bulk is what is read page by page.
+fn assert_same_in_bulk(store: &Store, wants: &[Want], when: &str) {
+    let pages: Vec<(ObjectId, PageNo)> = wants.iter().map(|want| (want.object, want.page)).collect();
+    let mut told = vec![0; wants.len()];
+    store.read_all(VolumeId::MAIN, &pages, &mut |index, found| {
+        told[index] += 1;
+        match (found, &wants[index].found) {
+            (Ok(None), Ok(Found::Hole)) => {}
+            (Ok(Some((page, at))), Ok(Found::Page { bytes, page_lsn })) => {
+                assert!(page.0 == bytes.0 && at == *page_lsn, "{when}: page {index}");
+            }
+            (Err(bulk), Err(single)) => assert_eq!(bulk.to_string(), single.to_string(), "{when}"),
+            (bulk, single) => panic!("{when}: page {index}: {bulk:?} in bulk, {single:?} alone"),
+        }
+    });
+    assert!(told.iter().all(|&times| times == 1), "{when}: each is told once: {told:?}");
+}
+
+#[test]
+fn many_pages_come_with_few_reads_and_where_one_fails_each_page_is_read_by_itself() {
+    let (_power, disk, store) = fresh(64, 1);
+    let vector: Vec<Change> = (0..200).map(|number| write(number, number + 1)).collect();
+    vector.chunks(20).for_each(|some| store.apply(some).expect("space"));
+    let pages: Vec<(ObjectId, PageNo)> = (0..201).rev().map(|number| (FILE, PageNo(number))).collect();
+    for fails in [false, true] {
+        disk.set_faults(Faults { once_after: fails.then_some(0), ..Faults::default() });
+        let before = store.counters().device_reads;
+        let mut right = 0;
+        store.read_all(VolumeId::MAIN, &pages, &mut |index, found| {
+            let number = pages[index].1.0;
+            let found = found.expect("it can be read").map(|(page, page_lsn)| (stamp(page), page_lsn.0));
+            assert_eq!(found, (number < 200).then_some((number + 1, number + 1)));
+            right += 1;
+        });
+        assert_eq!(right, 201);
+        let reads = store.counters().device_reads - before;
+        assert!(reads < 10, "{reads} reads");
+    }
+}
+
+#[test]
+fn rot_in_any_block_is_an_error_or_harmless_and_never_wrong_bytes() {
+    let (disk, model) = busy(1);
+    let (mut refused, mut errors, mut found) = (0, 0, 0);
+    let mut random = Random::new(1);
+    for at in disk.written_blocks() {
+        let fork = disk.fork(&sim::Power::new(), 1);
+        fork.rot(at, random.below(4096 * 8) as usize);
+        let Ok(store) = open(&fork) else {
+            refused += 1;
+            continue;
+        };
+        let lost = errors_but_no_lies(&store, &model, &format!("block {at}"));
+        errors += lost;
+        found += u64::from(lost > 0 && !findings(&store).is_empty());
+        assert!(lost == 0 || !findings(&store).is_empty(), "block {at}: check finds nothing");
+    }
+    assert!(refused > 0 && errors > 50 && found > 50, "{refused} refused, {errors} errors, {found} found");
+}
+
+/// Cleans all that can be cleaned, rounds with their checkpoints; how many segments died, or held less than was thought.
+fn clean_all(store: &Store, when: &str) -> u64 {
+    let mut emptied = 0;
+    for _ in 0..10_000 {
+        match store.clean_step() {
+            Ok(Cleaning::Working) => {}
+            Ok(Cleaning::Idle | Cleaning::Emptied(0)) => return emptied,
+            Ok(Cleaning::Emptied(segments)) => {
+                emptied += segments;
+                (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
+            }
+            other => panic!("{when}: {other:?}"),
+        }
+    }
+    panic!("{when}: cleaning does not end");
+}
+
+#[test]
+fn what_cannot_be_read_stays_where_it_is_and_the_cleaner_goes_on_with_the_rest() {
+    let (disk, model) = busy(8);
+    let sound = clean_all(&mount(&disk.fork(&sim::Power::new(), 1)).expect("it is sound"), "sound");
+    let (mut random, mut stuck) = (Random::new(1), 0);
+    for at in disk.written_blocks() {
+        let (fork, bit) = (disk.fork(&sim::Power::new(), 1), random.below(4096 * 8) as usize);
+        fork.rot(at, bit);
+        let Ok(store) = mount(&fork) else { continue };
+        let when = format!("block {at}");
+        let lost = errors_but_no_lies(&store, &model, &when);
+        drop(store);
+        // Nothing is in memory any more.
+        let store = mount(&fork).expect("a moment ago it could");
+        let emptied = clean_all(&store, &when);
+        assert!(lost > 1 || emptied + 2 >= sound, "{when}: {emptied} segments of {sound}");
+        assert_eq!(errors_but_no_lies(&store, &model, &when), lost, "{when}: cleaning lost some");
+        drop(store);
+        if lost > 0 {
+            stuck += 1;
+            // What was lost is still there, and so is all that it leads to.
+            fork.rot(at, bit);
+            assert_sound(&mount(&fork).expect("it is sound again"), &model, &when);
+        }
+    }
+    assert!(stuck > 50, "{stuck}");
+}
+
+#[test]
+fn what_can_be_read_no_more_when_it_is_to_be_moved_stays_where_it_is() {
+    let (disk, model) = busy(8);
+    let (mut random, mut stuck) = (Random::new(1), 0);
+    for at in disk.written_blocks() {
+        let (fork, bit) = (disk.fork(&sim::Power::new(), 1), random.below(4096 * 8) as usize);
+        let (store, when) = (mount(&fork).expect("it is sound"), format!("block {at}"));
+        while store.counters().walks == 0 {
+            assert_eq!(store.clean_step(), Ok(Cleaning::Working));
+        }
+        fork.rot(at, bit);
+        clean_all(&store, &when);
+        if errors_but_no_lies(&store, &model, &when) > 0 {
+            stuck += 1;
+            drop(store);
+            fork.rot(at, bit);
+            assert_sound(&mount(&fork).expect("it is sound again"), &model, &when);
+        }
+    }
+    assert!(stuck > 50, "{stuck}");
+}
+
+#[test]
+fn rot_in_the_log_before_its_last_batch_is_refused_and_named() {
+    let (_power, disk, store) = fresh(64, 1);
+    for page_lsn in 1..=5 {
+        store.apply(&[write(page_lsn, page_lsn)]).expect("space");
+    }
+    drop(store);
+    // Segment 3 is the log's since begin; a chunk here is a block of log entries and one of data.
+    let chunks: Vec<_> = disk.written_blocks().into_iter().filter(|&at| is_chunk(&disk, at)).collect();
+    assert_eq!(chunks.len(), 5);
+    for (index, &at) in chunks.iter().enumerate() {
+        let fork = disk.fork(&sim::Power::new(), 1);
+        fork.rot(at, 1000);
+        match open(&fork) {
+            Err(StoreError::Damaged { place, .. }) => assert_eq!(place, at),
+            Err(other) => panic!("{other}"),
+            Ok(_) => assert_eq!(index, 4, "only the last batch looks like a torn one"),
+        }
+    }
+}
+
+fn is_chunk(disk: &SimDisk, at: device::Block) -> bool {
+    let mut pages = device::pages(1);
+    disk.read(at, &mut pages).expect("a read in range");
+    pages[0].0.starts_with(b"weir.log")
+}
+
+#[test]
+fn after_a_failed_write_or_flush_the_log_goes_on_elsewhere_and_nothing_is_lost() {
+    for seed in 0..60 {
+        let (power, disk, store) = fresh(300, seed);
+        let (mut model, mut work) = (Model::default(), Work::new(seed));
+        disk.set_faults(Faults { read_one_in: 40, write_one_in: 12, flush_one_in: 12, ..Faults::default() });
+        let (mut failed, mut maybe) = (0, Vec::new());
+        for _ in 0..60 {
+            let vector = work.vector(&model);
+            let mut after = model.clone();
+            after.apply(&vector);
+            match store.apply(&vector) {
+                Ok(()) => (model, maybe) = (after, Vec::new()),
+                Err(StoreError::Device(_)) => {
+                    failed += 1;
+                    // Until the log has started anew, which may fail as well, an earlier one is in doubt, too.
+                    maybe.push(after);
+                }
+                Err(error) => panic!("seed {seed}: {error}"),
+            }
+            if work.random.once_in(8) && store.checkpoint().is_ok() {
+                // What failed is not in the map, and the log that may have it is not looked at any more.
+                maybe.clear();
+            }
+        }
+        assert!(failed > 0, "seed {seed}: no fault met an apply");
+        disk.set_faults(Faults::default());
+        assert_eq!(model.difference(&store), None, "seed {seed}");
+        drop(store);
+        power.cut();
+        disk.crash();
+        power.restore();
+        let store = open(&disk).expect("it opens");
+        let difference = model.difference(&store);
+        let all_of_it = maybe.iter().any(|maybe: &Model| maybe.difference(&store).is_none());
+        assert!(difference.is_none() || all_of_it, "seed {seed}: {difference:?}");
+        assert_eq!(findings(&store), [], "seed {seed}");
+    }
+}
+
+#[test]
+fn a_full_store_says_so_and_deleting_and_checkpoints_still_work() {
+    let (_power, disk, store) = fresh(64, 1);
+    let mut written = 0;
+    let error = loop {
+        match store.apply(&[write(written, written + 1)]) {
+            Ok(()) => written += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error, StoreError::Full);
+    assert_eq!(store.reserve(1), Err(StoreError::Full));
+    assert!(written > 200, "only {written} pages in 1024 blocks");
+    for round in 0..30 {
+        store.checkpoint().unwrap_or_else(|error| panic!("round {round}: {error}"));
+        let pages = PageNo(round)..PageNo(round + 1);
+        let cut = Change::Cut { object: FILE, pages, lsn: Lsn(u64::MAX) };
+        store.apply(&[cut]).unwrap_or_else(|error| panic!("round {round}: {error}: {:?}", store.space()));
+    }
+    store.apply(&[Change::Delete { object: FILE, lsn: Lsn(u64::MAX) }]).expect("deleting works");
+    store.checkpoint().expect("a checkpoint");
+    store.checkpoint().expect("a checkpoint");
+    store.reserve(20).expect("there is space again");
+    store.apply(&[write(1, 1)]).expect("there is space again");
+    assert_eq!(findings(&store), []);
+    drop(store);
+    assert_eq!(open(&disk).expect("it opens").page_lsn(FILE, PageNo(1)), Ok(Some(Lsn(1))));
+}
+
+#[test]
+fn a_full_store_can_be_mounted_any_number_of_times() {
+    let (power, disk, store) = fresh(64, 1);
+    let mut page_lsn = 0;
+    while store.apply(&[write(page_lsn % 700, page_lsn + 1)]).is_ok() {
+        page_lsn += 1;
+    }
+    drop(store);
+    for times in 0..40 {
+        let store = mount(&disk).unwrap_or_else(|error| panic!("mount {times}: {error}"));
+        let pages = PageNo(times)..PageNo(times + 1);
+        let cut = Change::Cut { object: FILE, pages, lsn: Lsn(u64::MAX) };
+        store.apply(&[cut]).unwrap_or_else(|error| panic!("mount {times}: {error}: {:?}", store.space()));
+        drop(store);
+        power.cut();
+        disk.crash();
+        power.restore();
+    }
+}
+
+#[test]
+fn starts_after_which_nothing_was_written_use_the_same_segments_again() {
+    let (_power, disk, store) = fresh(64, 1);
+    (0..20).for_each(|number| store.apply(&[write(number, number + 1)]).expect("space"));
+    drop(store);
+    let free = || mount(&disk).expect("it opens again").space().free;
+    let first = free();
+    for _ in 0..6 {
+        let now = free();
+        assert!(now >= first, "{now} blocks free, {first} after the first start");
+    }
+}
+
+#[test]
+fn a_reservation_is_kept() {
+    let (_power, _disk, store) = fresh(100, 1);
+    let (mut page_lsn, mut reserved) = (0, 0);
+    while store.reserve(8).is_ok() {
+        reserved += 8;
+    }
+    assert!(reserved > 0);
+    while reserved > 0 {
+        // One page a vector, each in a leaf of its own: the dearest way.
+        page_lsn += 1;
+        store.apply(&[write(page_lsn * 1000, page_lsn)]).expect("it was reserved");
+        store.release(1);
+        reserved -= 1;
+    }
+}
+
+#[test]
+fn overwriting_at_random_goes_on_for_ever_with_a_cleaner() {
+    let (_power, _disk, store) = fresh(128, 1);
+    let mut random = Random::new(1);
+    for page_lsn in 1..4000 {
+        let number = random.below(600);
+        store
+            .apply(&[write(number, page_lsn)])
+            .unwrap_or_else(|error| panic!("{page_lsn}: {error}: {:?}", store.space()));
+        if store.is_short_of_space() {
+            store.clean().expect("cleaning");
+            store.checkpoint().expect("a checkpoint");
+        }
+    }
+    assert!(store.counters().segments_cleaned > 10, "{:?}", store.counters());
+    assert_eq!(findings(&store), []);
+}
+
+#[test]
+fn one_root_that_cannot_be_read_is_no_reason_to_refuse_a_store_and_two_are() {
+    for checkpoints in 0..4 {
+        let (_power, disk, store) = fresh(64, 1);
+        let (mut model, mut work) = (Model::default(), Work::new(1));
+        for _ in 0..checkpoints {
+            store.checkpoint().expect("space");
+            let vector = work.vector(&model);
+            store.apply(&vector).expect("space");
+            model.apply(&vector);
+        }
+        drop(store);
+        for scratches in [vec![1], vec![2], vec![3], vec![1, 3]] {
+            let scratched = Scratched::new(&disk, &scratches);
+            let store =
+                Store::open(scratched).unwrap_or_else(|error| panic!("without {scratches:?}: {error}"));
+            assert_eq!(model.difference(&store), None, "without {scratches:?}");
+        }
+        for scratches in [vec![0], vec![1, 2]] {
+            let error = Store::open(Scratched::new(&disk, &scratches)).err();
+            assert!(matches!(error, Some(StoreError::Device(_))), "without {scratches:?}: {error:?}");
+        }
+    }
+}

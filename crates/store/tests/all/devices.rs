@@ -1,0 +1,296 @@
+//! Devices that fail in ways of their own: what was acknowledged stays, and the store goes on.
+
+use crate::common::*;
+use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Operation, Page, PageNo};
+use sim::{Faults, Power, Scratched, SimDisk};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+use store::{Change, Store, StoreError, Want};
+
+const FILE: ObjectId = ObjectId { slot: 1, generation: 1 };
+
+fn write(store: &Store, number: u64, stamp: u64) -> Result<(), StoreError> {
+    let (page_no, page_lsn) = (PageNo(number), Lsn(stamp));
+    store.apply(&[Change::Write { object: FILE, page: page_no, bytes: page(stamp), page_lsn }])
+}
+
+#[test]
+fn a_device_that_fails_trims_keeps_its_space() {
+    let (_power, disk, store) = fresh(120, 1);
+    // As some disks behind USB do.
+    disk.set_faults(Faults { trim_one_in: 1, ..Faults::default() });
+    // Many times the store's size, of which eight pages live.
+    for round in 1..=6_000 {
+        write(&store, round % 8, round).expect("there is space, as next to nothing is live");
+        if round % 20 == 0 {
+            store.checkpoint_twice().expect("the disk works");
+        }
+    }
+    let counters = store.counters();
+    assert_eq!(counters.trims_failed, 1, "after the first the device is asked for none");
+    assert!(counters.segments_freed > 200, "{counters:?}");
+    assert_eq!(findings(&store), Vec::new());
+}
+
+#[test]
+fn a_block_that_was_never_written_and_cannot_be_read_refuses_no_start() {
+    for is_checkpointed in [false, true] {
+        let (power, disk, store) = fresh_of(2048, 40, 1);
+        (1..6).for_each(|round| write(&store, round, round).expect("there is space"));
+        if is_checkpointed {
+            store.checkpoint_twice().expect("the disk works");
+        }
+        drop(store);
+        power.cut();
+        disk.crash();
+        power.restore();
+        let used = disk.written_blocks();
+        let unused: Vec<u64> = (4..disk.blocks()).filter(|&at| !used.contains(&Block(at))).collect();
+        // All of them at once, which is as if the medium ended where the log does; and each by itself where the log may go on.
+        let near: Vec<u64> = unused.iter().copied().take(300).collect();
+        let alone = near.iter().map(std::slice::from_ref);
+        for scratches in alone.chain([&unused[..]]) {
+            let scratched = Scratched::new(&disk, scratches);
+            let store = Store::open(scratched).expect("nothing that was written is missing");
+            for round in 1..6 {
+                let page_lsn = store.page_lsn(FILE, PageNo(round)).expect("its nodes can be read");
+                assert_eq!(page_lsn, Some(Lsn(round)), "with {} blocks unreadable", scratches.len());
+            }
+        }
+    }
+}
+
+/// What has happened around the flush that fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    Quiet,
+    /// The next flush fails.
+    Armed,
+    /// It was asked for, by one thread.
+    Asked,
+    /// Another thread has written something.
+    Written,
+    /// It has failed and dropped what was written; who asked for it does not know yet.
+    Failed,
+    /// The other thread has flushed.
+    Flushed,
+}
+
+/// A disk one of whose flushes fails and takes with it what another thread wrote, which hears nothing of it; and the thread that
+/// asked for it is slow to hear of it.
+struct ToldOnce {
+    disk: Arc<SimDisk>,
+    phase: Mutex<Phase>,
+    changed: Condvar,
+}
+
+/// Long enough for another thread to get further, if it can.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+impl ToldOnce {
+    /// Goes from one phase to the next; `false` if it is another one now.
+    fn step(&self, from: Phase, to: Phase) -> bool {
+        let mut phase = self.phase.lock().expect("no panic");
+        let is_it = *phase == from;
+        if is_it {
+            *phase = to;
+            self.changed.notify_all();
+        }
+        is_it
+    }
+
+    /// Waits for a phase, but not for ever, since it may not come.
+    fn await_phase(&self, wanted: Phase) {
+        let phase = self.phase.lock().expect("no panic");
+        drop(self.changed.wait_timeout_while(phase, PATIENCE, |phase| *phase < wanted));
+    }
+}
+
+impl Device for ToldOnce {
+    fn blocks(&self) -> u64 {
+        self.disk.blocks()
+    }
+
+    fn name(&self) -> &str {
+        self.disk.name()
+    }
+
+    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
+        self.disk.read(at, into)
+    }
+
+    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
+        let written = self.disk.write(at, from);
+        self.step(Phase::Asked, Phase::Written);
+        written
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        if self.step(Phase::Armed, Phase::Asked) {
+            self.await_phase(Phase::Written);
+            self.disk.set_faults(Faults { flush_one_in: 1, ..Faults::default() });
+            let failed = self.disk.flush();
+            self.disk.set_faults(Faults::default());
+            self.step(Phase::Written, Phase::Failed);
+            self.await_phase(Phase::Flushed);
+            return failed;
+        }
+        if *self.phase.lock().expect("no panic") == Phase::Written {
+            self.await_phase(Phase::Failed);
+        }
+        let flushed = self.disk.flush();
+        self.step(Phase::Failed, Phase::Flushed);
+        flushed
+    }
+
+    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
+        self.disk.trim(at, count)
+    }
+}
+
+/// A store in which the cleaner has work, on a disk that tells of a failed flush once.
+fn with_something_to_clean(seed: u64) -> (Arc<Power>, Arc<ToldOnce>, Arc<Store>) {
+    let (power, disk, store) = fresh(100, seed);
+    drop(store);
+    let (phase, changed) = (Mutex::new(Phase::Quiet), Condvar::new());
+    let told = Arc::new(ToldOnce { disk, phase, changed });
+    let store = Arc::new(Store::open(told.clone() as Arc<dyn Device>).expect("a sound store"));
+    store.begin(Incarnation(store.incarnation().0 + 1)).expect("the disk works");
+    for number in (0..200).chain((0..200).step_by(2)) {
+        write(&store, number, 1).expect("there is space");
+    }
+    store.checkpoint_twice().expect("the disk works");
+    (power, told, store)
+}
+
+#[test]
+fn a_failed_flush_fails_what_was_written_before_it_even_where_another_thread_hears_of_it_first() {
+    let mut refused = 0;
+    for seed in 0..10 {
+        let (power, told, store) = with_something_to_clean(seed);
+        assert!(told.step(Phase::Quiet, Phase::Armed));
+        let cleaning = store.clone();
+        let cleaner = std::thread::spawn(move || (0..100).any(|_| cleaning.clean_step().is_err()));
+        told.await_phase(Phase::Asked);
+        let written = write(&store, 7, 9999);
+        assert!(cleaner.join().expect("no panic"), "the cleaner's flush failed");
+        refused += u32::from(written.is_err());
+        drop(store);
+        power.cut();
+        told.disk.crash();
+        power.restore();
+        let store = Store::open(told.clone() as Arc<dyn Device>).expect("a sound store");
+        let page_lsn = store.page_lsn(FILE, PageNo(7)).expect("its nodes can be read");
+        assert!(written.is_err() || page_lsn == Some(Lsn(9999)), "acknowledged, and lost: seed {seed}");
+    }
+    assert!(refused > 0, "the write never came in time for the flush that failed");
+}
+
+/// A disk below a process that ends while it waits for a flush.
+struct KilledInFlush(Arc<SimDisk>, AtomicBool);
+
+impl Device for KilledInFlush {
+    fn blocks(&self) -> u64 {
+        self.0.blocks()
+    }
+
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
+        self.0.read(at, into)
+    }
+
+    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
+        self.0.write(at, from)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        if !self.1.load(Ordering::Relaxed) {
+            return self.0.flush();
+        }
+        let (device, operation, reason) = ("disk".to_owned(), Operation::Flush, "killed".to_owned());
+        Err(DeviceError { device, operation, at: Block(0), count: 0, errno: 5, reason })
+    }
+
+    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
+        self.0.trim(at, count)
+    }
+}
+
+#[test]
+fn a_start_whose_flush_took_away_what_it_had_read_does_not_go_on_as_if_it_were_there() {
+    let mut taken = 0;
+    for seed in 0..60 {
+        let (_power, disk, store) = fresh(120, seed);
+        drop(store);
+        let killed = Arc::new(KilledInFlush(disk.clone(), AtomicBool::new(false)));
+        let store = Store::open(killed.clone() as Arc<dyn Device>).expect("a sound store");
+        store.begin(Incarnation(store.incarnation().0 + 1)).expect("the disk works");
+        write(&store, 1, 1).expect("there is space");
+        killed.1.store(true, Ordering::Relaxed);
+        write(&store, 1, 2).expect_err("it ends in the flush");
+        drop(store);
+        // What it wrote is in the drive's cache, and read by the next start; that one's flush takes it away.
+        let store = Store::open(disk.clone()).expect("a sound store");
+        assert_eq!(store.page_lsn(FILE, PageNo(1)).expect("its nodes can be read"), Some(Lsn(2)));
+        let next = Incarnation(store.incarnation().0 + 1);
+        disk.set_faults(Faults { flush_one_in: 1, ..Faults::default() });
+        store.begin(next).expect_err("its flush fails");
+        disk.set_faults(Faults::default());
+        let is_refused = matches!(store.begin(next), Err(StoreError::Stopped { .. }));
+        let mut wants = [Want::new(FILE, PageNo(1))];
+        store.read(&mut wants);
+        assert!(is_refused || wants[0].found.is_ok(), "seed {seed}: {:?}", wants[0].found.as_ref().err());
+        drop(store);
+        let store = Store::open(disk).expect("what is on the medium is whole");
+        store.begin(Incarnation(next.0 + 1)).expect("the disk works");
+        assert_eq!(findings(&store), Vec::new(), "seed {seed}");
+        taken += u32::from(store.page_lsn(FILE, PageNo(1)).expect("its nodes can be read") == Some(Lsn(1)));
+    }
+    assert!(taken > 10, "the flush took the batch away in {taken} of 60 starts");
+}
+
+#[test]
+fn a_sparse_file_that_is_overwritten_asks_for_little_space_again_and_gives_back_what_is_deleted() {
+    let power = Power::new();
+    let disk = disk(4 + 2000 * u64::from(SEGMENT), &power, 1);
+    disk.set_space(u64::MAX);
+    format(&disk);
+    let store = mount(&disk).expect("a new store");
+    let begun = disk.space_taken();
+    let mut stamp = 0;
+    let mut overwrite = |pages: u64, rounds: u64| {
+        for _ in 0..rounds * pages / 8 {
+            let vector: Vec<Change> = (0..8)
+                .map(|_| {
+                    stamp += 1;
+                    let (page_no, page_lsn) = (PageNo(stamp % pages), Lsn(stamp));
+                    Change::Write { object: FILE, page: page_no, bytes: page(stamp), page_lsn }
+                })
+                .collect();
+            store.reserve(8).expect("space was asked for ahead");
+            store.apply(&vector).expect("it was reserved");
+            store.release(8);
+            if stamp % 512 == 0 {
+                store.checkpoint_twice().expect("a sound disk");
+            }
+            if store.allocation_is_due() {
+                assert_eq!(store.allocate_ahead(), Ok(true));
+            }
+        }
+    };
+    overwrite(8192, 1);
+    let (filled, asked) = (disk.space_taken(), store.counters().segments_allocated);
+    assert!(filled > 8192 && filled < 3 * 8192, "{filled} blocks for 8192 pages");
+    overwrite(8192, 4);
+    let again = store.counters().segments_allocated - asked;
+    assert!(again < 4 * 8192 / u64::from(SEGMENT) / 10, "{again} segments more for what was there");
+    let lsn = Lsn(1 << 40);
+    store.apply(&[Change::Delete { object: FILE, lsn }]).expect("deleting takes no space");
+    store.checkpoint_twice().expect("a sound disk");
+    let left = disk.space_taken();
+    assert!(left < filled / 2 && begun < filled / 4, "{begun}, {filled}, then {left} blocks");
+}

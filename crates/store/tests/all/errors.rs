@@ -1,0 +1,199 @@
+//! Errors of the device, one at every call in turn: what was acknowledged stays, and trying again is enough.
+
+use crate::common::*;
+use device::{Block, Device, DeviceError, Incarnation, Operation, Page};
+use sim::{Faults, Power, SimDisk};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use store::{Store, StoreError};
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// A read fails.
+    Read,
+    /// A write fails, and a part of it arrives.
+    ShortWrite,
+    /// A write fails for want of space below, as on a sparse file; nothing arrives.
+    NoSpace,
+    /// A flush fails, and some of what it should have made durable is dropped for good.
+    Flush,
+    /// The device is gone for twenty calls, and comes back.
+    Gone,
+}
+
+/// ENOSPC on every Linux.
+const ENOSPC: i32 = 28;
+/// Calls for which a device that is gone stays away.
+const AWAY: u64 = 20;
+
+/// A disk whose calls of one kind fail once, at one of them.
+struct Failing {
+    disk: Arc<SimDisk>,
+    fault: Fault,
+    at: u64,
+    calls: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl Failing {
+    fn fails(&self, faults: &[Fault]) -> bool {
+        if !faults.contains(&self.fault) {
+            return false;
+        }
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        let length = if self.fault == Fault::Gone { AWAY } else { 1 };
+        let fails = (self.at..self.at + length).contains(&call);
+        self.failed.fetch_add(u64::from(fails), Ordering::Relaxed);
+        fails
+    }
+
+    fn error(&self, operation: Operation, at: Block, count: u64, errno: i32) -> DeviceError {
+        let (device, reason) = (self.name().to_owned(), "made-up error".to_owned());
+        DeviceError { device, operation, at, count, errno, reason }
+    }
+}
+
+impl Device for Failing {
+    fn blocks(&self) -> u64 {
+        self.disk.blocks()
+    }
+
+    fn name(&self) -> &str {
+        self.disk.name()
+    }
+
+    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
+        if self.fails(&[Fault::Read, Fault::Gone]) {
+            return Err(self.error(Operation::Read, at, into.len() as u64, 5));
+        }
+        self.disk.read(at, into)
+    }
+
+    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
+        if !self.fails(&[Fault::ShortWrite, Fault::NoSpace, Fault::Gone]) {
+            return self.disk.write(at, from);
+        }
+        if self.fault == Fault::ShortWrite {
+            self.disk.write(at, &from[..from.len() / 2])?;
+        }
+        let errno = if self.fault == Fault::NoSpace { ENOSPC } else { 5 };
+        Err(self.error(Operation::Write, at, from.len() as u64, errno))
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        if !self.fails(&[Fault::Flush, Fault::Gone]) {
+            return self.disk.flush();
+        }
+        self.disk.set_faults(Faults { flush_one_in: 1, ..Faults::default() });
+        let failed = self.disk.flush();
+        self.disk.set_faults(Faults::default());
+        failed
+    }
+
+    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
+        self.disk.trim(at, count)
+    }
+}
+
+/// Tries until it succeeds; a device that is gone comes back after some calls.
+fn again<T>(when: &str, mut try_it: impl FnMut() -> Result<T, StoreError>) -> T {
+    for _ in 0..AWAY + 2 {
+        match try_it() {
+            Ok(done) => return done,
+            Err(StoreError::Device(_) | StoreError::Corrupt { .. }) => {}
+            Err(error) => panic!("{when}: {error}"),
+        }
+    }
+    panic!("{when}: it never succeeds")
+}
+
+/// Works on a store whose device fails at one call. Returns whether it came to that call.
+fn live(fault: Fault, at: u64, seed: u64) -> bool {
+    let when = format!("{fault:?} at call {at}, seed {seed}");
+    let (power, disk, store) = fresh(120, seed);
+    drop(store);
+    let (calls, failed) = (AtomicU64::new(0), AtomicU64::new(0));
+    let failing = Arc::new(Failing { disk: disk.clone(), fault, at, calls, failed });
+    let store = again(&when, || Store::open(failing.clone() as Arc<dyn Device>));
+    store.keep_nodes(1);
+    again(&when, || match store.begin(Incarnation(5)) {
+        // It had succeeded, and only the answer was an error.
+        Err(StoreError::OldIncarnation { .. }) => Ok(()),
+        outcome => outcome,
+    });
+    let (mut model, mut work) = (Model::default(), Work::new(seed));
+    for step in 0..30 {
+        let vector = work.vector(&model);
+        again(&when, || store.apply(&vector));
+        model.apply(&vector);
+        match step % 6 {
+            1 => again(&when, || store.checkpoint()),
+            2 => drop(again(&when, || store.clean())),
+            _ => drop(again(&when, || store.clean_step())),
+        }
+        if step % 10 == 9 {
+            let difference = again(&when, || match model.difference(&store) {
+                // A read that fails is an error of that read only.
+                Some(text) if text.contains("made-up") => {
+                    Err(failing.error(Operation::Read, Block(0), 0, 5).into())
+                }
+                other => Ok(other),
+            });
+            assert_eq!(difference, None, "{when} step {step}");
+        }
+    }
+    drop(store);
+    power.cut();
+    disk.crash();
+    power.restore();
+    let store = open(&disk).unwrap_or_else(|error| panic!("{when}: {error}"));
+    assert_sound(&store, &model, &when);
+    failing.failed.load(Ordering::Relaxed) > 0
+}
+
+/// Fails at each call in turn, until a run has fewer.
+fn at_every_call(fault: Fault, step: u64) {
+    let mut runs = 0;
+    while live(fault, runs * step, runs % 3) {
+        runs += 1;
+    }
+    println!("{fault:?}: {runs} runs");
+    assert!(runs > 20, "{fault:?}: only {runs} runs");
+}
+
+#[test]
+fn a_read_that_fails_at_any_call_costs_nothing_that_was_acknowledged() {
+    at_every_call(Fault::Read, 1);
+}
+
+#[test]
+fn a_short_write_at_any_call_costs_nothing_that_was_acknowledged() {
+    at_every_call(Fault::ShortWrite, 1);
+}
+
+#[test]
+fn no_space_below_at_any_write_costs_nothing_that_was_acknowledged() {
+    at_every_call(Fault::NoSpace, 1);
+}
+
+#[test]
+fn a_flush_that_fails_at_any_call_costs_nothing_that_was_acknowledged() {
+    at_every_call(Fault::Flush, 1);
+}
+
+#[test]
+fn a_device_that_vanishes_at_any_call_and_comes_back_costs_nothing_that_was_acknowledged() {
+    at_every_call(Fault::Gone, 3);
+}
+
+#[test]
+fn the_disk_of_these_tests_does_fail() {
+    let disk = disk(64, &Power::new(), 1);
+    let (calls, failed) = (AtomicU64::new(0), AtomicU64::new(0));
+    let failing = Failing { disk, fault: Fault::NoSpace, at: 1, calls, failed };
+    let page = [Page::clone(&page(1))];
+    assert!(failing.write(Block(0), &page).is_ok());
+    assert_eq!(failing.write(Block(0), &page).expect_err("the second").errno, ENOSPC);
+    assert!(failing.write(Block(0), &page).is_ok() && failing.flush().is_ok());
+}

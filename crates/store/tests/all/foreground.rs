@@ -1,0 +1,163 @@
+//! Nobody waits for the cleaner's, the scrubber's or the dying list's reads and writes: at each of them another thread writes and
+//! reads, and is done before the call goes on. A flush is everybody's: at one of theirs another thread reads.
+
+use crate::common::*;
+use device::{Block, Device, DeviceError, Lsn, ObjectId, Page, PageNo};
+use sim::SimDisk;
+use std::cell::Cell;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use store::{Change, Cleaning, Found, Store, VolumeId, VolumeMode, Want};
+
+const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
+/// Far longer than any call takes, on any machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+thread_local! {
+    /// Whether this thread's calls to the device let others go first.
+    static POLITE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A disk at whose calls others go first.
+struct Polite {
+    disk: Arc<SimDisk>,
+    others: Mutex<Option<(Sender<Turn>, Receiver<()>)>>,
+}
+
+/// What the other thread does at a call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Read,
+    WriteAndRead,
+}
+
+impl Polite {
+    fn after_you(&self, turn: Turn) {
+        if !POLITE.get() {
+            return;
+        }
+        let others = self.others.lock().expect("no panic while waiting");
+        let (go, gone) = others.as_ref().expect("somebody is there");
+        go.send(turn).expect("the other thread lives");
+        gone.recv_timeout(PATIENCE).expect("somebody waits for background I/O");
+    }
+}
+
+impl Device for Polite {
+    fn blocks(&self) -> u64 {
+        self.disk.blocks()
+    }
+
+    fn name(&self) -> &str {
+        self.disk.name()
+    }
+
+    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
+        self.after_you(Turn::WriteAndRead);
+        self.disk.read(at, into)
+    }
+
+    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
+        self.after_you(Turn::WriteAndRead);
+        self.disk.write(at, from)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.after_you(Turn::Read);
+        self.disk.flush()
+    }
+
+    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
+        self.disk.trim(at, count)
+    }
+}
+
+fn write(object: ObjectId, number: u64, page_lsn: u64) -> Change {
+    Change::Write { object, page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
+}
+
+/// Does background work while another thread writes and reads at each of its calls; how often that was.
+fn beside(store: &Store, disk: &Polite, work: impl FnOnce()) -> u64 {
+    let (go, asked) = channel();
+    let (answered, gone) = channel();
+    *disk.others.lock().expect("nobody else") = Some((go, gone));
+    std::thread::scope(|scope| {
+        let other = scope.spawn(move || {
+            let mut page_lsn = 1_000_000;
+            while let Ok(turn) = asked.recv() {
+                let other = ObjectId { slot: 900, generation: 1 };
+                if turn == Turn::WriteAndRead || page_lsn == 1_000_000 {
+                    page_lsn += 1;
+                    store.apply(&[write(other, page_lsn % 40, page_lsn)]).expect("space");
+                }
+                let mut wants = [Want::new(FILE, PageNo(3)), Want::new(other, PageNo(page_lsn % 40))];
+                store.read(&mut wants);
+                assert!(matches!(wants[1].found, Ok(Found::Page { .. })));
+                answered.send(()).expect("somebody waits");
+            }
+            page_lsn - 1_000_000
+        });
+        POLITE.set(true);
+        work();
+        POLITE.set(false);
+        *disk.others.lock().expect("nobody else") = None;
+        other.join().expect("no panic beside the work")
+    })
+}
+
+/// A store with segments to clean, and a volume to free.
+fn used() -> (Arc<Polite>, Store) {
+    // More nodes than memory holds.
+    let (_power, disk, store) = fresh(1600, 1);
+    drop(store);
+    let disk = Arc::new(Polite { disk, others: Mutex::new(None) });
+    let store = Store::open(disk.clone() as Arc<dyn Device>).expect("a sound store");
+    store.begin(device::Incarnation(7)).expect("a higher one");
+    store.keep_nodes(1);
+    let all: Vec<Change> = (0..12_000).map(|number| write(FILE, number, number + 1)).collect();
+    all.chunks(100).for_each(|some| store.apply(some).expect("space"));
+    store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, Lsn(15_000)).expect("space");
+    let some = (0..12_000).step_by(3).map(|number| write(FILE, number, 20_000 + number));
+    let some: Vec<Change> = some.collect();
+    some.chunks(100).for_each(|some| store.apply(some).expect("space"));
+    store.delete_volume(VolumeId(1), Lsn(40_000)).expect("space");
+    store.checkpoint().expect("a checkpoint");
+    (disk, store)
+}
+
+#[test]
+fn writers_and_readers_go_on_at_every_call_of_the_cleaner() {
+    let (disk, store) = used();
+    while store.free_step().expect("freeing") {}
+    // Each write makes more to clean, so it would go on for ever.
+    let mut emptied = 0;
+    let calls = beside(&store, &disk, || {
+        while emptied < 20 {
+            match store.clean_step().expect("a step") {
+                Cleaning::Emptied(segments) => emptied += segments,
+                Cleaning::Working => {}
+                Cleaning::Idle | Cleaning::NeedsCheckpoint => break,
+            }
+        }
+    });
+    assert!(calls > 50 && emptied > 10, "{calls} calls, {emptied} segments");
+    assert_eq!(findings(&store), []);
+}
+
+#[test]
+fn writers_and_readers_go_on_at_every_call_of_freeing() {
+    let (disk, store) = used();
+    let calls = beside(&store, &disk, || while store.free_step().expect("freeing") {});
+    assert!(calls > 0, "nothing was read");
+    assert_eq!(findings(&store), []);
+}
+
+#[test]
+fn writers_and_readers_go_on_while_nodes_and_data_are_scrubbed() {
+    let (disk, store) = used();
+    // The first step reads what lies at fixed places, and keeps roots from being written meanwhile.
+    store.scrub_step(&mut |finding| panic!("{finding}"));
+    let calls = beside(&store, &disk, || while !store.scrub_step(&mut |finding| panic!("{finding}")).done {});
+    assert!(calls > 20, "{calls} calls");
+}

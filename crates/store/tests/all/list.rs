@@ -1,0 +1,79 @@
+//! Listing the pages that are held, a piece at a time.
+
+use crate::common::*;
+use device::{Lsn, ObjectId, PageNo};
+use store::{Change, Listed, Store};
+
+const OBJECT: ObjectId = ObjectId { slot: 3, generation: 1 };
+
+fn write(number: u64) -> Change {
+    let (page_no, page_lsn) = (PageNo(number), Lsn(number % 1000 + 1));
+    Change::Write { object: OBJECT, page: page_no, bytes: page(number), page_lsn }
+}
+
+/// All pages in a range, by as many calls as it takes; the most pages of one call.
+fn list(store: &Store, from: u64, to: u64, leaves: usize) -> (Vec<u64>, usize) {
+    let (mut all, mut most, mut at) = (Vec::new(), 0, PageNo(from));
+    while at < PageNo(to) {
+        let Listed { pages, until } = store.list(OBJECT, at..PageNo(to), leaves).expect("a listing");
+        assert!(until > at, "it does not get on");
+        assert!(pages.iter().all(|&(page, _)| at <= page && page < until), "outside of {at:?}..{until:?}");
+        assert!(pages.iter().all(|&(page, page_lsn)| page_lsn == Lsn(page.0 % 1000 + 1)));
+        most = most.max(pages.len());
+        all.extend(pages.iter().map(|(page, _)| page.0));
+        at = until;
+    }
+    (all, most)
+}
+
+#[test]
+fn a_listing_is_every_page_once_in_order_however_small_its_pieces() {
+    let (_power, disk, store) = fresh(64, 1);
+    // Of no leaf, in one leaf's middle, over the ends of leaves, and far away.
+    let written: Vec<u64> =
+        [0, 5].into_iter().chain(100..300).chain([70_000, 1 << 33, (1 << 35) - 1]).collect();
+    let end = 1 << 35;
+    for inline in [2, written.len()] {
+        let vector: Vec<Change> = written[..inline].iter().map(|&number| write(number)).collect();
+        store.apply(&vector).expect("space");
+        let expected = &written[..inline];
+        for leaves in [0, 1, 2, 3, 100] {
+            assert_eq!(list(&store, 0, end, leaves).0, expected, "{leaves} leaves at once");
+            let part: Vec<u64> =
+                expected.iter().copied().filter(|page| (101..70_001).contains(page)).collect();
+            assert_eq!(list(&store, 101, 70_001, leaves).0, part, "{leaves} leaves at once");
+        }
+        assert!(list(&store, 0, end, 1).1 <= 128, "a piece is one leaf");
+        let before_a_gap = store.list(OBJECT, PageNo(0)..PageNo(69_000), 100).expect("a listing");
+        assert_eq!(before_a_gap.until, PageNo(69_000), "there is nothing more to ask for");
+    }
+    assert_eq!(store.list(OBJECT, PageNo(9)..PageNo(9), 1).expect("nothing").pages, []);
+    let other = ObjectId { generation: 2, ..OBJECT };
+    assert_eq!(store.list(other, PageNo(0)..PageNo(end), 1).expect("nothing").until, PageNo(end));
+    store.checkpoint().expect("a checkpoint");
+    drop(store);
+    // Now its nodes must be read.
+    let store = mount(&disk).expect("it opens again");
+    assert_eq!(list(&store, 0, end, 2).0, written);
+}
+
+#[test]
+fn writable_blocks_are_what_could_be_written_once_dead_space_is_given_back() {
+    let (_power, _disk, store) = fresh(200, 1);
+    let before = store.writable_blocks();
+    let vector: Vec<Change> = (0..500).map(write).collect();
+    store.apply(&vector).expect("space");
+    let written = store.writable_blocks();
+    assert!(before - written >= 500, "{before} before, {written} after 500 pages");
+    for _ in 0..3 {
+        store.apply(&vector).expect("space");
+    }
+    assert!(
+        store.writable_blocks() + 150 > written,
+        "what was written over counts as space: {} of {written}",
+        store.writable_blocks()
+    );
+    store.reserve(10).expect("space");
+    assert!(store.writable_blocks() < written, "what is reserved is no space");
+    store.release(10);
+}

@@ -1,0 +1,22 @@
+//! All tests of the store but the models of threads, in one program: each links but once.
+
+mod between;
+mod cleaner;
+mod common;
+mod concurrent;
+mod crash;
+mod damage;
+mod devices;
+mod errors;
+mod flips;
+mod foreground;
+mod full;
+mod list;
+mod lives;
+mod model;
+#[cfg(feature = "planted-bugs")]
+mod planted;
+mod refuse;
+mod reserve;
+mod start;
+mod volumes;

@@ -1,0 +1,143 @@
+//! Each planted bug is noticed by the tests' own means, and nothing is without one.
+
+use crate::common::*;
+use device::{Incarnation, Random};
+use sim::{Power, SimDisk};
+use std::sync::Arc;
+use store::{PlantedBug, Store};
+
+/// A life of one store, with crashes.
+struct Life {
+    power: Arc<Power>,
+    disk: Arc<SimDisk>,
+    store: Store,
+    model: Model,
+    work: Work,
+    dice: Random,
+    bug: Option<PlantedBug>,
+}
+
+impl Life {
+    fn new(seed: u64, bug: Option<PlantedBug>) -> Life {
+        let (power, disk, store) = fresh(90, seed);
+        let life = Life {
+            power,
+            disk,
+            store,
+            model: Model::default(),
+            work: Work::new(seed),
+            dice: Random::new(seed),
+            bug,
+        };
+        life.plant();
+        life
+    }
+
+    fn plant(&self) {
+        self.bug.into_iter().for_each(|bug| self.store.plant(bug));
+    }
+
+    /// One step; what is wrong after it, if anything is.
+    fn step(&mut self) -> Option<String> {
+        let failed = |error: store::StoreError| Some(error.to_string());
+        let vector = self.work.vector(&self.model);
+        self.model.apply(&vector);
+        if let Err(error) = self.store.apply(&vector) {
+            return failed(error);
+        }
+        let worked = match self.dice.below(12) {
+            0 => return self.crash(),
+            1 | 2 => self.store.checkpoint(),
+            3 => self.store.clean().map(drop),
+            4..8 => self.store.clean_step().map(drop),
+            _ => Ok(()),
+        };
+        if let Err(error) = worked {
+            return failed(error);
+        }
+        if self.store.is_short_of_space() {
+            let _ = self.store.clean();
+            let _ = self.store.checkpoint();
+        }
+        self.model.difference(&self.store)
+    }
+
+    fn crash(&mut self) -> Option<String> {
+        self.power.cut();
+        self.disk.crash();
+        self.power.restore();
+        let device = self.disk.clone() as Arc<dyn device::Device>;
+        let opened = match self.bug {
+            Some(bug) => Store::open_with_bug(device, bug),
+            None => Store::open(device),
+        };
+        let begun =
+            opened.and_then(|store| store.begin(Incarnation(store.incarnation().0 + 1)).map(|()| store));
+        match begun {
+            Ok(store) => self.store = store,
+            Err(error) => return Some(error.to_string()),
+        }
+        let wrong = self.model.difference(&self.store);
+        let wrong = wrong.or_else(|| findings(&self.store).first().map(|finding| finding.to_string()));
+        self.plant();
+        wrong
+    }
+}
+
+/// Lives on until something is wrong: what, and after how many steps.
+fn noticed(bug: Option<PlantedBug>) -> Option<(u64, String)> {
+    let mut steps = 0;
+    for seed in 0..20 {
+        let mut life = Life::new(seed, bug);
+        for _ in 0..150 {
+            steps += 1;
+            if let Some(wrong) = life.step() {
+                return Some((steps, wrong));
+            }
+        }
+    }
+    None
+}
+
+/// Sees `bug` noticed within so many steps.
+#[track_caller]
+fn assert_noticed(bug: PlantedBug, within: u64) {
+    let Some((steps, wrong)) = noticed(Some(bug)) else { panic!("{bug:?} goes unnoticed") };
+    println!("{bug:?}: after {steps} steps: {wrong}");
+    assert!(steps <= within, "{bug:?} is noticed after {steps} steps only");
+}
+
+#[test]
+fn without_a_bug_nothing_is_noticed() {
+    assert_eq!(noticed(None), None);
+}
+
+#[test]
+fn a_cut_that_ignores_page_lsns_is_noticed() {
+    assert_noticed(PlantedBug::CutIgnoresPageLsn, 3000);
+}
+
+#[test]
+fn a_segment_reused_before_it_may_be_is_noticed() {
+    assert_noticed(PlantedBug::ReusedBeforePins, 3000);
+}
+
+#[test]
+fn a_missing_flush_is_noticed() {
+    assert_noticed(PlantedBug::MissingFlush, 3000);
+}
+
+#[test]
+fn repointing_before_the_copy_is_durable_is_noticed() {
+    assert_noticed(PlantedBug::RepointBeforeCopy, 3000);
+}
+
+#[test]
+fn trimming_after_reuse_is_noticed() {
+    assert_noticed(PlantedBug::TrimAfterReuse, 3000);
+}
+
+#[test]
+fn a_log_entry_replayed_past_the_root_that_has_it_is_noticed() {
+    assert_noticed(PlantedBug::EntriesBeforeRoot, 3000);
+}

@@ -1,0 +1,444 @@
+//! Whatever happens, the store finds the segments that it needs to open, to checkpoint, to delete and to clean:
+//! decision 0018. Each state is built directly, and each cycle would take a segment for good if it could.
+
+use crate::common::*;
+use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Operation, Page, PageNo, Random};
+use sim::{Faults, Power, SimDisk};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use store::{Change, NewVolume, Space, Store, StoreError, VolumeId, VolumeMode};
+
+/// Files of which the store holds pages; each page of each may be overwritten.
+const FILES: u64 = 8;
+const PAGES: u64 = 160;
+/// Far more often than there are segments.
+const CYCLES: u64 = 300;
+
+fn file(slot: u64) -> ObjectId {
+    ObjectId { slot, generation: 1 }
+}
+
+fn write(random: &mut Random, page_lsn: u64) -> Change {
+    let (slot, number) = (random.below(FILES), random.below(PAGES));
+    Change::Write { object: file(slot), page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
+}
+
+/// A store whose files were written to until nothing more could be reserved, and what comes next.
+struct Full {
+    power: Arc<Power>,
+    disk: Arc<SimDisk>,
+    store: Store,
+    random: Random,
+    page_lsn: u64,
+}
+
+impl Full {
+    fn new(seed: u64) -> Full {
+        let (power, disk, store) = fresh(96, seed);
+        let mut full = Full { power, disk, store, random: Random::new(seed), page_lsn: 0 };
+        full.fill();
+        full
+    }
+
+    fn fill(&mut self) {
+        while self.write() == Ok(()) {}
+    }
+
+    /// One page, as the cache does it: reserved first.
+    fn write(&mut self) -> Result<(), StoreError> {
+        self.store.reserve(1)?;
+        self.page_lsn += 1;
+        let change = write(&mut self.random, self.page_lsn);
+        let outcome = self.store.apply(&[change]);
+        self.store.release(1);
+        outcome
+    }
+
+    fn crash(&mut self) {
+        self.power.cut();
+        self.disk.crash();
+        self.power.restore();
+    }
+
+    /// Everything that must go on does.
+    fn assert_lives(mut self, when: &str) {
+        self.store.checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
+        self.store.checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
+        for _ in 0..20 {
+            self.store.clean().unwrap_or_else(|error| panic!("{when}: cleaning: {error}"));
+            self.store.checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
+        }
+        let cleaned = self.store.counters().segments_cleaned;
+        assert!(cleaned > 0, "{when}: nothing could be cleaned: {:?}", self.store.space());
+        for slot in 0..FILES {
+            self.page_lsn += 1;
+            let delete = Change::Delete { object: file(slot), lsn: Lsn(self.page_lsn) };
+            self.store.apply(&[delete]).unwrap_or_else(|error| panic!("{when}: deleting: {error}"));
+        }
+        self.store.checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
+        self.store.checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
+        for _ in 0..200 {
+            self.write().unwrap_or_else(|error| panic!("{when}: {error}: {:?}", self.store.space()));
+        }
+        assert_eq!(findings(&self.store), [], "{when}");
+    }
+}
+
+#[test]
+fn recoveries_cut_off_anywhere_again_and_again_never_use_up_a_full_store() {
+    for seed in 0..30 {
+        let mut full = Full::new(seed);
+        full.crash();
+        for cycle in 0..CYCLES {
+            let store = open(&full.disk).unwrap_or_else(|error| panic!("seed {seed} cycle {cycle}: {error}"));
+            full.power.cut_after(full.random.below(12));
+            let begun = store.begin(Incarnation(store.incarnation().0 + 1));
+            match begun {
+                Ok(()) => full.power.cut(),
+                Err(_) if full.power.lost() => {}
+                Err(error) => panic!("seed {seed} cycle {cycle}: {error}"),
+            }
+            full.crash();
+        }
+        full.store = mount(&full.disk).expect("it opens");
+        full.assert_lives(&format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn a_page_written_between_crashes_never_uses_up_a_full_store() {
+    for seed in 0..10 {
+        let mut full = Full::new(seed);
+        for cycle in 0..CYCLES {
+            full.crash();
+            full.store =
+                mount(&full.disk).unwrap_or_else(|error| panic!("seed {seed} cycle {cycle}: {error}"));
+            match full.write() {
+                Ok(()) | Err(StoreError::Full) => {}
+                Err(error) => panic!("seed {seed} cycle {cycle}: {error}"),
+            }
+        }
+        full.assert_lives(&format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn a_page_written_without_a_reservation_between_crashes_never_uses_up_a_full_store() {
+    for seed in 0..10 {
+        let mut full = Full::new(seed);
+        for cycle in 0..CYCLES {
+            full.crash();
+            full.store =
+                mount(&full.disk).unwrap_or_else(|error| panic!("seed {seed} cycle {cycle}: {error}"));
+            full.page_lsn += 1;
+            // What a cache finds in its buffer is written back without one.
+            match full.store.apply(&[write(&mut full.random, full.page_lsn)]) {
+                Ok(()) | Err(StoreError::Full) => {}
+                Err(error) => panic!("seed {seed} cycle {cycle}: {error}"),
+            }
+        }
+        full.assert_lives(&format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn writes_that_fail_again_and_again_never_use_up_a_full_store() {
+    for seed in 0..10 {
+        let mut full = Full::new(seed);
+        for _ in 0..CYCLES {
+            full.disk.set_faults(Faults { once_after: Some(full.random.below(2)), ..Faults::default() });
+            let _ = full.write();
+            full.disk.set_faults(Faults::default());
+            match full.write() {
+                Ok(()) | Err(StoreError::Full) => {}
+                Err(error) => panic!("seed {seed}: {error}"),
+            }
+        }
+        full.assert_lives(&format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn checkpoints_that_fail_again_and_again_never_use_up_a_full_store() {
+    let faults = |seed| match seed % 3 {
+        0 => Faults { write_one_in: 1, ..Faults::default() },
+        1 => Faults { flush_one_in: 1, ..Faults::default() },
+        _ => Faults { write_one_in: 3, flush_one_in: 3, ..Faults::default() },
+    };
+    for seed in 0..12 {
+        let full = Full::new(seed);
+        full.disk.set_faults(faults(seed));
+        for _ in 0..CYCLES {
+            let _ = full.store.checkpoint();
+        }
+        full.disk.set_faults(Faults::default());
+        full.assert_lives(&format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn copies_that_fail_again_and_again_never_use_up_a_full_store() {
+    for seed in 0..6 {
+        let full = Full::new(seed);
+        full.disk.set_faults(Faults { write_one_in: 1, ..Faults::default() });
+        for _ in 0..CYCLES {
+            let _ = full.store.clean_step();
+        }
+        full.disk.set_faults(Faults::default());
+        full.assert_lives(&format!("seed {seed}"));
+    }
+}
+
+/// A disk on which writes of checkpoint roots fail, though they arrive.
+struct Rootless {
+    disk: Arc<SimDisk>,
+    /// Roots that fail, from now on.
+    fails: AtomicU64,
+}
+
+impl Device for Rootless {
+    fn blocks(&self) -> u64 {
+        self.disk.blocks()
+    }
+
+    fn name(&self) -> &str {
+        self.disk.name()
+    }
+
+    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
+        self.disk.read(at, into)
+    }
+
+    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
+        self.disk.write(at, from)?;
+        let less = |fails: u64| fails.checked_sub(1);
+        let fails = (1..3).contains(&at.0)
+            && self.fails.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok();
+        let (device, reason) = (self.name().to_owned(), "made-up error".to_owned());
+        let error = DeviceError { device, operation: Operation::Write, at, count: 1, errno: 5, reason };
+        if fails { Err(error) } else { Ok(()) }
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.disk.flush()
+    }
+
+    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
+        self.disk.trim(at, count)
+    }
+}
+
+#[test]
+fn roots_that_fail_again_and_again_never_use_up_a_full_store_and_may_be_what_a_crash_leaves() {
+    for seed in 0..10 {
+        let mut full = Full::new(seed);
+        full.crash();
+        let rootless = Arc::new(Rootless { disk: full.disk.clone(), fails: AtomicU64::new(0) });
+        full.store = Store::open(rootless.clone() as Arc<dyn Device>).expect("it opens");
+        full.store.begin(Incarnation(100)).expect("a higher one");
+        for cycle in 0..CYCLES {
+            rootless.fails.store(1 + full.random.below(3), Ordering::Relaxed);
+            while full.store.checkpoint().is_err() {}
+            match full.write() {
+                Ok(()) | Err(StoreError::Full) => {}
+                Err(error) => panic!("seed {seed} cycle {cycle}: {error}"),
+            }
+            let power = Power::new();
+            let fork = full.disk.fork(&power, seed * CYCLES + cycle);
+            fork.crash();
+            let store = mount(&fork).unwrap_or_else(|error| panic!("seed {seed} cycle {cycle}: {error}"));
+            assert_eq!(findings(&store), [], "seed {seed} cycle {cycle}");
+        }
+        rootless.fails.store(0, Ordering::Relaxed);
+        full.assert_lives(&format!("seed {seed}"));
+    }
+}
+
+/// A file of which each clone has changed each leaf, so that what they share is held by a node of each.
+const LEAVES: u64 = 32;
+const CLONES: u32 = 60;
+
+#[test]
+fn cleaning_what_many_clones_share_that_differ_leaves_space_to_delete() {
+    for seed in 0..6 {
+        let (_power, _disk, store) = fresh(640, seed);
+        let (mut random, mut page_lsn) = (Random::new(seed), 0);
+        let mut next = || {
+            page_lsn += 1;
+            page_lsn
+        };
+        let write = |slot, number, page_lsn| Change::Write {
+            object: file(slot),
+            page: PageNo(number),
+            bytes: page(page_lsn),
+            page_lsn: Lsn(page_lsn),
+        };
+        // Pages that are shared, among others that go.
+        let mut shared: Vec<u64> = (0..LEAVES * 8).map(|number| number / 8 * 128 + number % 8).collect();
+        (1..shared.len()).for_each(|at| shared.swap(at, random.below(at as u64 + 1) as usize));
+        for (number, at) in shared.into_iter().zip(0..) {
+            store.apply(&[write(0, number, next()), write(1, at, next())]).expect("space");
+        }
+        for clone in 1..=CLONES {
+            let volume = VolumeId(clone);
+            store.clone_volume(VolumeId::MAIN, volume, VolumeMode::Writable, Lsn(next())).expect("space");
+            let vector: Vec<Change> =
+                (0..LEAVES).map(|leaf| write(0, leaf * 128 + 20 + u64::from(clone), next())).collect();
+            store.apply_to(volume, &vector).expect("space");
+            store.checkpoint().expect("space");
+        }
+        store.apply(&[Change::Delete { object: file(1), lsn: Lsn(next()) }]).expect("space");
+        let mut number = 0;
+        for cycle in 0..60 {
+            while store.reserve(12).is_ok() {
+                let vector: Vec<Change> = (0..12).map(|one| write(2, number + one, next())).collect();
+                number += 12;
+                let written = store.apply(&vector);
+                store.release(12);
+                if written.is_err() {
+                    break;
+                }
+            }
+            store.clean().expect("no faults");
+            store.checkpoint_twice().expect("from every state there are enough segments");
+            // Some of what was written last goes, so that there is something to gain.
+            let at = random.below(number / 64) * 64;
+            let cut = Change::Cut { object: file(2), pages: PageNo(at)..PageNo(at + 24), lsn: Lsn(next()) };
+            assert_eq!(store.apply(&[cut]), Ok(()), "seed {seed}, cycle {cycle}: {:?}", store.space());
+        }
+        for clone in 1..=CLONES {
+            store.delete_volume(VolumeId(clone), Lsn(next())).expect("a clone can be deleted");
+        }
+        while store.free_step().expect("freeing") {}
+        while store.clean().expect("no faults") {
+            store.checkpoint_twice().expect("from every state there are enough segments");
+        }
+        store.reserve(500).expect("what only clones held is free");
+        store.release(500);
+        assert_eq!(findings(&store), []);
+    }
+}
+
+#[test]
+fn a_clone_can_be_deleted_after_everything_was_deleted_in_it() {
+    for seed in 0..10 {
+        for files in [100, 400, 900] {
+            let (_power, _disk, store) = fresh(256, seed);
+            let mut page_lsn = 0;
+            let mut next = || {
+                page_lsn += 1;
+                Lsn(page_lsn)
+            };
+            let write = |slot: u64, number, page_lsn: Lsn| Change::Write {
+                object: file(slot),
+                page: PageNo(number),
+                bytes: page(page_lsn.0),
+                page_lsn,
+            };
+            // Each in a leaf of its own.
+            for slot in 0..files {
+                store.apply(&[write(slot * 256, 0, next())]).expect("space");
+            }
+            store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, next()).expect("space");
+            let mut number = 0;
+            loop {
+                let pages = 1 + number % 7;
+                while store.reserve(pages).is_ok() {
+                    number += 1;
+                    let written = store.apply(&[write(7, number, next())]);
+                    store.release(pages);
+                    if written.is_err() {
+                        break;
+                    }
+                }
+                let cleaned = store.clean().expect("no faults");
+                store.checkpoint_twice().expect("segments");
+                if !cleaned {
+                    break;
+                }
+            }
+            let mut deleted = 0;
+            for slot in 0..files {
+                let delete = Change::Delete { object: file(slot * 256), lsn: next() };
+                if store.apply_to(VolumeId(1), &[delete]).is_err() {
+                    break;
+                }
+                deleted += 1;
+                if slot % (1 + seed) == 0 {
+                    store.checkpoint().expect("segments");
+                }
+            }
+            assert!(deleted > 0, "nothing could be deleted: {:?}", store.space());
+            store.delete_volume(VolumeId(1), next()).expect("a clone can be deleted");
+        }
+    }
+}
+
+/// A disk at whose next write something else is done.
+struct Meanwhile {
+    disk: Arc<SimDisk>,
+    work: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Device for Meanwhile {
+    fn blocks(&self) -> u64 {
+        self.disk.blocks()
+    }
+
+    fn name(&self) -> &str {
+        self.disk.name()
+    }
+
+    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
+        self.disk.read(at, into)
+    }
+
+    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
+        if let Some(work) = self.work.lock().expect("no panic").take() {
+            work();
+        }
+        self.disk.write(at, from)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.disk.flush()
+    }
+
+    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
+        self.disk.trim(at, count)
+    }
+}
+
+#[test]
+fn while_a_clone_is_made_nobody_can_reserve_what_it_takes() {
+    let (_power, disk, store) = fresh(400, 5);
+    drop(store);
+    let disk = Arc::new(Meanwhile { disk, work: Mutex::default() });
+    let store = Arc::new(Store::open(disk.clone() as Arc<dyn Device>).expect("a sound store"));
+    store.begin(Incarnation(9)).expect("a higher one");
+    let mut random = Random::new(5);
+    let vector: Vec<Change> = (1..40).map(|page_lsn| write(&mut random, page_lsn)).collect();
+    store.apply(&vector).expect("space");
+    let writers = store.clone();
+    let work = move || while writers.reserve(1).is_ok() {};
+    *disk.work.lock().expect("no panic") = Some(Box::new(work));
+    let new = NewVolume { name: "copy", mode: VolumeMode::Writable, created: 0 };
+    store.clone_beside_writers(VolumeId::MAIN, &new, Lsn(50)).expect("space, when it began");
+    assert!(disk.work.lock().expect("no panic").is_none(), "writers came between");
+    assert_eq!(store.blocks_per_page(), 8, "nodes are shared now");
+    let Space { free, reserved, .. } = store.space();
+    assert!(reserved <= free, "{reserved} blocks are reserved, {free} are free");
+    let new = NewVolume { name: "another", ..new };
+    store.clone_beside_writers(VolumeId::MAIN, &new, Lsn(51)).expect("that was paid for");
+}
+
+#[test]
+fn a_clone_is_refused_where_reservations_leave_no_space_for_what_it_takes() {
+    let (_power, _disk, store) = fresh(400, 6);
+    store.apply(&[write(&mut Random::new(6), 1)]).expect("space");
+    while store.reserve(1).is_ok() {}
+    let new = NewVolume { name: "copy", mode: VolumeMode::Writable, created: 0 };
+    let refused = store.clone_beside_writers(VolumeId::MAIN, &new, Lsn(50));
+    assert_eq!(refused, Err(StoreError::Full));
+    assert_eq!(store.blocks_per_page(), 6, "nothing is shared");
+}

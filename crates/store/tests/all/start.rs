@@ -1,0 +1,257 @@
+//! What a start reads: a stated number of reads for the log, however many chunks it has.
+
+use crate::common::*;
+use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, Random, Read};
+use sim::{Power, SimDisk};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use store::{Change, Store};
+
+/// 8 MiB: a stretch as long, and as much is read at once where there are no copies.
+const BLOCKS: u64 = 2048;
+const SEGMENTS: u64 = 64;
+const FILE: ObjectId = ObjectId { slot: 3, generation: 1 };
+
+/// Reads of a start beside those that `reads_since_checkpoint` says: superblock and roots, tables, the open stretch, the log's end and
+/// proof that it is, and the map nodes that the log changes, some for each level.
+const OTHERS: u64 = 12;
+
+/// A disk whose reads are counted, some of which may be wrong.
+struct Counted {
+    disk: Arc<SimDisk>,
+    reads: AtomicU64,
+    trims: AtomicU64,
+    spoiled: Mutex<Option<Spoil>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Spoil {
+    /// The second copy in each stretch: the first chunk was read in its place.
+    Copies,
+    /// The heads of all chunks but the first of each segment, and those of one segment.
+    ChunkIndex { but: u64 },
+}
+
+impl Counted {
+    fn of(disk: &Arc<SimDisk>) -> Arc<Counted> {
+        Arc::new(Counted {
+            disk: disk.clone(),
+            reads: AtomicU64::new(0),
+            trims: AtomicU64::new(0),
+            spoiled: Mutex::default(),
+        })
+    }
+
+    fn open(self: &Arc<Counted>) -> Store {
+        self.reads.store(0, Ordering::Relaxed);
+        let identified = Store::identify(self.clone()).expect("a good store");
+        assert_eq!(self.reads(), 1, "to know which store it is");
+        let id = identified.id();
+        let store = identified.open().expect("a good store");
+        assert_eq!(id, store.id());
+        store
+    }
+
+    fn spoil(&self, what: Spoil) {
+        *self.spoiled.lock().expect("one thread") = Some(what);
+    }
+
+    fn reads(&self) -> u64 {
+        self.reads.load(Ordering::Relaxed)
+    }
+}
+
+impl Device for Counted {
+    fn blocks(&self) -> u64 {
+        self.disk.blocks()
+    }
+
+    fn name(&self) -> &str {
+        "counted"
+    }
+
+    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.disk.read(at, into)?;
+        let Some(spoil) = *self.spoiled.lock().expect("one thread") else { return Ok(()) };
+        for (page, number) in into.iter_mut().zip(at.0..).filter(|&(_, number)| number >= 4) {
+            let is_head = page.0.starts_with(b"weir.log");
+            let spoils = match spoil {
+                // Its length is kept.
+                Spoil::Copies => page.0[8..].starts_with(b"weir.log"),
+                Spoil::ChunkIndex { but } => {
+                    let (segment, block) = ((number - 4) / BLOCKS, (number - 4) % BLOCKS);
+                    is_head && block > 0 && segment != but
+                }
+            };
+            page.0[300] ^= u8::from(spoils);
+        }
+        Ok(())
+    }
+
+    fn read_batch(&self, reads: &mut [Read]) {
+        reads.iter_mut().for_each(|read| read.result = self.read(read.at, &mut read.pages));
+    }
+
+    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
+        self.disk.write(at, from)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.disk.flush()
+    }
+
+    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
+        self.trims.fetch_add(1, Ordering::Relaxed);
+        self.disk.trim(at, count)
+    }
+}
+
+fn fresh_large(seed: u64) -> (Arc<Power>, Arc<SimDisk>, Store) {
+    fresh_of(BLOCKS as u32, SEGMENTS, seed)
+}
+
+/// Writes vectors of `sizes` pages in turn until the log has so many blocks, and says what each page is.
+fn write(store: &Store, sizes: &[u64], blocks: u64) -> Vec<u64> {
+    let mut stamps = vec![0; 2000];
+    let (mut random, mut page_lsn, mut sizes) = (Random::new(5), 0, sizes.iter().cycle());
+    while store.blocks_since_checkpoint() < blocks {
+        page_lsn += 1;
+        let first = random.below(1000);
+        let pages = first..first + sizes.next().expect("a cycle");
+        let change = |number: u64| Change::Write {
+            object: FILE,
+            page: PageNo(number),
+            bytes: page(page_lsn << 16 | number),
+            page_lsn: Lsn(page_lsn),
+        };
+        store.apply(&pages.clone().map(change).collect::<Vec<_>>()).expect("space");
+        pages.for_each(|number| stamps[number as usize] = page_lsn << 16 | number);
+    }
+    stamps
+}
+
+fn assert_holds(store: &Store, stamps: &[u64], when: &str) {
+    let wants = (0..stamps.len() as u64).map(|number| store::Want::new(FILE, PageNo(number)));
+    let mut wants: Vec<store::Want> = wants.collect();
+    store.read(&mut wants);
+    for (want, &expected) in wants.iter().zip(stamps) {
+        let found = match want.found.as_ref().unwrap_or_else(|error| panic!("{when}: {error}")) {
+            store::Found::Hole => 0,
+            store::Found::Page { bytes, .. } => stamp(bytes),
+        };
+        assert_eq!(found, expected, "{when}: page {:?}", want.page);
+    }
+    assert_eq!(findings(store), [], "{when}");
+}
+
+#[test]
+fn a_start_makes_one_read_for_each_stretch_of_the_log_however_small_its_chunks() {
+    for sizes in [&[1][..], &[3, 1, 9], &[200], &[700], &[600, 1, 1, 40]] {
+        let (_power, disk, store) = fresh_large(1);
+        let when = format!("vectors of {sizes:?} pages");
+        let stamps = write(&store, sizes, 8 * BLOCKS);
+        let stated = store.reads_since_checkpoint();
+        assert!((7..=9).contains(&stated), "{when}: {stated} reads are stated for 8 stretches");
+        drop(store);
+        let counted = Counted::of(&disk);
+        let store = counted.open();
+        let reads = counted.reads();
+        assert!(reads <= stated + OTHERS, "{when}: {reads} reads, {stated} are stated");
+        assert_holds(&store, &stamps, &when);
+        store.begin(Incarnation(9)).expect("a good disk");
+        assert_eq!(store.reads_since_checkpoint(), 0, "{when}: the log starts anew");
+        assert_holds(&store, &stamps, &when);
+    }
+}
+
+#[test]
+fn a_start_from_a_root_within_a_stretch_needs_no_more() {
+    let (_power, disk, store) = fresh_large(2);
+    write(&store, &[5], 3 * BLOCKS + 100);
+    store.checkpoint().expect("space");
+    let stamps = write(&store, &[7], 4 * BLOCKS);
+    let stated = store.reads_since_checkpoint();
+    assert!((3..=5).contains(&stated), "{stated}");
+    drop(store);
+    let counted = Counted::of(&disk);
+    let store = counted.open();
+    assert!(counted.reads() <= stated + OTHERS, "{} reads, {stated} are stated", counted.reads());
+    // What was written before the checkpoint has other stamps.
+    for (number, &expected) in stamps.iter().enumerate().filter(|&(_, &stamp)| stamp != 0) {
+        let mut want = [store::Want::new(FILE, PageNo(number as u64))];
+        store.read(&mut want);
+        let found = want[0].found.as_ref().expect("a good disk");
+        assert!(matches!(found, store::Found::Page { bytes, .. } if stamp(bytes) == expected));
+    }
+}
+
+#[test]
+fn copies_that_are_damaged_cost_reads_and_nothing_else() {
+    let (_power, disk, store) = fresh_large(3);
+    let stamps = write(&store, &[2], 4 * BLOCKS);
+    drop(store);
+    let counted = Counted::of(&disk);
+    let few = {
+        assert_holds(&counted.open(), &stamps, "with copies");
+        counted.open();
+        counted.reads()
+    };
+    counted.spoil(Spoil::Copies);
+    let store = counted.open();
+    let more = counted.reads();
+    assert!(more > few, "{few} reads with copies, {more} without one of each");
+    assert!(more <= few + 2 * 4, "{few} reads with copies, {more} without one of each");
+    assert_holds(&store, &stamps, "without copies");
+}
+
+#[test]
+fn heads_that_are_damaged_are_taken_from_their_copies() {
+    let (_power, disk, store) = fresh_large(4);
+    // Chunks so large that no copy happens to begin a block, where it would look like a head.
+    let stamps = write(&store, &[40], 4 * BLOCKS);
+    drop(store);
+    let number = |at: &Block| {
+        let mut pages = device::pages(1);
+        disk.read(*at, &mut pages).expect("a good disk");
+        let number = pages[0].0[56..64].try_into().expect("8 bytes");
+        pages[0].0.starts_with(b"weir.log").then_some(u64::from_le_bytes(number))
+    };
+    let last = disk.written_blocks().into_iter().max_by_key(|at| number(at)).expect("a log");
+    let open = (last.0 - 4) / BLOCKS;
+    let counted = Counted::of(&disk);
+    counted.spoil(Spoil::ChunkIndex { but: open });
+    assert_holds(&counted.open(), &stamps, "from copies");
+}
+
+/// Where it is not known to be durable.
+#[test]
+fn the_last_batch_is_written_again_with_one_read_for_each_mebibyte() {
+    let (_power, disk, store) = fresh_large(5);
+    let stamps = write(&store, &[600], 600);
+    drop(store);
+    let counted = Counted::of(&disk);
+    let store = counted.open();
+    let opened = counted.reads();
+    store.begin(Incarnation(9)).expect("a good disk");
+    let reads = counted.reads() - opened;
+    assert!((1..10).contains(&reads), "{reads} reads for 600 pages");
+    assert_holds(&store, &stamps, "written again");
+}
+
+/// A start that needs them takes them: the cycles in `reserve.rs`.
+#[test]
+fn a_start_leaves_trims_that_it_does_not_need_to_the_next_checkpoint() {
+    let (_power, disk, store) = fresh_large(6);
+    write(&store, &[200], 8 * BLOCKS);
+    drop(store);
+    let counted = Counted::of(&disk);
+    let store = counted.open();
+    let trims = || counted.trims.load(Ordering::Relaxed);
+    store.begin(Incarnation(9)).expect("a good disk");
+    assert_eq!(trims(), 0, "most segments are free");
+    let free = store.space().free;
+    store.checkpoint().expect("space");
+    assert!(trims() >= 6, "{} trims", trims());
+    assert!(store.space().free > free + (trims() - 1) * BLOCKS, "what was trimmed is free");
+}

@@ -1,0 +1,475 @@
+//! Volumes and their clones: instant, independent, deleted in any order, and their space comes back.
+
+use crate::common::*;
+use device::{Lsn, ObjectId, PageNo, Random};
+use sim::{Power, SimDisk};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use store::{Change, Found, NewVolume, Store, StoreError, VolumeId, VolumeMode, Want};
+
+const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
+const MAIN: VolumeId = VolumeId::MAIN;
+
+fn write(object: ObjectId, number: u64, page_lsn: u64) -> Change {
+    Change::Write { object, page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
+}
+
+fn stamp_of(store: &Store, volume: VolumeId, number: u64) -> Option<u64> {
+    let mut wants = [Want::new(FILE, PageNo(number))];
+    store.read_from(volume, &mut wants);
+    match &wants[0].found {
+        Ok(Found::Hole) => None,
+        Ok(Found::Page { bytes, .. }) => Some(stamp(bytes)),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Frees and cleans until nothing more comes back.
+fn settle(store: &Store) {
+    while store.free_step().expect("freeing") {}
+    while store.clean().expect("cleaning") {
+        store.checkpoint().expect("a checkpoint");
+    }
+    store.checkpoint().expect("a checkpoint");
+    store.checkpoint().expect("a checkpoint");
+}
+
+#[test]
+fn a_clone_and_its_source_do_not_see_each_other_s_changes() {
+    let (_power, disk, store) = fresh(100, 1);
+    let all: Vec<Change> = (0..200).map(|number| write(FILE, number, number + 1)).collect();
+    store.apply(&all).expect("space");
+    store.clone_volume(MAIN, VolumeId(1), VolumeMode::Writable, Lsn(300)).expect("space");
+    store.clone_volume(VolumeId(1), VolumeId(2), VolumeMode::ReadOnly, Lsn(301)).expect("space");
+    store.apply(&[write(FILE, 5, 1000)]).expect("space");
+    store.apply_to(VolumeId(1), &[write(FILE, 5, 2000)]).expect("space");
+    store.apply(&[Change::Delete { object: FILE, lsn: Lsn(3000) }]).expect("space");
+    let seen = |store: &Store| [0, 1, 2].map(|volume| stamp_of(store, VolumeId(volume), 5));
+    assert_eq!(seen(&store), [None, Some(2000), Some(6)]);
+    assert_eq!(stamp_of(&store, VolumeId(1), 150), Some(151));
+    drop(store);
+    let store = open(&disk).expect("it opens");
+    assert_eq!(seen(&store), [None, Some(2000), Some(6)]);
+    assert_eq!(findings(&store), []);
+    let modes = [VolumeMode::Writable, VolumeMode::Writable, VolumeMode::ReadOnly];
+    assert_eq!(store.volumes().into_iter().map(|(_, mode)| mode).collect::<Vec<_>>(), modes);
+}
+
+#[test]
+fn what_cannot_be_cloned_changed_or_deleted_is_refused_with_nothing_changed() {
+    let (_power, _disk, store) = fresh(64, 1);
+    let [one, two] = [VolumeId(1), VolumeId(2)];
+    let clone = |from, to| store.clone_volume(from, to, VolumeMode::ReadOnly, Lsn(1));
+    clone(MAIN, one).expect("space");
+    assert_eq!(clone(MAIN, one), Err(StoreError::VolumeExists { volume: one }));
+    assert_eq!(clone(two, VolumeId(3)), Err(StoreError::NoSuchVolume { volume: two }));
+    assert_eq!(store.apply_to(one, &[write(FILE, 1, 1)]), Err(StoreError::ReadOnlyVolume { volume: one }));
+    assert_eq!(store.apply_to(two, &[write(FILE, 1, 1)]), Err(StoreError::NoSuchVolume { volume: two }));
+    assert_eq!(store.delete_volume(two, Lsn(2)), Err(StoreError::NoSuchVolume { volume: two }));
+    assert_eq!(store.delete_volume(MAIN, Lsn(2)), Err(StoreError::MainVolume));
+    assert_eq!(store.volumes().len(), 2);
+    assert_eq!(findings(&store), []);
+}
+
+/// Volumes that a random life changes, clones and deletes, with what each should hold.
+struct Life {
+    power: Arc<Power>,
+    disk: Arc<SimDisk>,
+    store: Store,
+    volumes: BTreeMap<u32, BTreeMap<u64, u64>>,
+    next: u32,
+    lsn: u64,
+    random: Random,
+    #[cfg(feature = "planted-bugs")]
+    bug: Option<store::PlantedBug>,
+}
+
+/// The pages of the one file: in two leaves.
+const PAGES: u64 = 200;
+
+impl Life {
+    fn new(seed: u64) -> Life {
+        let (power, disk, store) = fresh(250, seed);
+        let all: Vec<Change> = (0..PAGES).map(|number| write(FILE, number, number + 1)).collect();
+        store.apply(&all).expect("space");
+        Life {
+            power,
+            disk,
+            store,
+            volumes: BTreeMap::from([(0, (0..PAGES).map(|number| (number, number + 1)).collect())]),
+            next: 1,
+            lsn: PAGES + 1,
+            random: Random::new(seed),
+            #[cfg(feature = "planted-bugs")]
+            bug: None,
+        }
+    }
+
+    fn some_volume(&mut self) -> u32 {
+        let all: Vec<u32> = self.volumes.keys().copied().collect();
+        all[self.random.below(all.len() as u64) as usize]
+    }
+
+    /// One change; each is acknowledged, so all of it must be there from now on.
+    fn change(&mut self) -> Result<(), StoreError> {
+        self.lsn += 1;
+        let (volume, lsn) = (self.some_volume(), Lsn(self.lsn));
+        match self.random.below(10) {
+            0..3 if self.volumes.len() < 12 => {
+                let to = self.next;
+                self.next += 1;
+                self.store.clone_volume(VolumeId(volume), VolumeId(to), VolumeMode::Writable, lsn)?;
+                let held = self.volumes[&volume].clone();
+                self.volumes.insert(to, held);
+            }
+            3 | 4 if volume != 0 => {
+                self.store.delete_volume(VolumeId(volume), lsn)?;
+                self.volumes.remove(&volume);
+            }
+            5 => {
+                let from = self.random.below(PAGES);
+                let pages = PageNo(from)..PageNo(from + self.random.below(40));
+                let cut = Change::Cut { object: FILE, pages: pages.clone(), lsn };
+                self.store.apply_to(VolumeId(volume), &[cut])?;
+                let held = self.volumes.get_mut(&volume).expect("chosen from them");
+                held.retain(|number, _| !pages.contains(&PageNo(*number)));
+            }
+            _ => {
+                let numbers: Vec<u64> =
+                    (0..1 + self.random.below(8)).map(|_| self.random.below(PAGES)).collect();
+                let mut vector = Vec::new();
+                for number in numbers {
+                    self.lsn += 1;
+                    vector.push(write(FILE, number, self.lsn));
+                    self.volumes.get_mut(&volume).expect("chosen").insert(number, self.lsn);
+                }
+                self.store.apply_to(VolumeId(volume), &vector)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn tend(&mut self) -> Result<(), StoreError> {
+        match self.random.below(10) {
+            0 => self.store.checkpoint()?,
+            1..4 => drop(self.store.free_step()?),
+            4..8 => drop(self.store.clean_step()?),
+            _ => {}
+        }
+        while self.store.is_short_of_space() {
+            let freed = self.store.free_step()?;
+            let cleaned = self.store.clean()?;
+            self.store.checkpoint()?;
+            if !freed && !cleaned {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn crash(&mut self) -> Result<(), StoreError> {
+        self.power.cut();
+        self.disk.crash();
+        self.power.restore();
+        self.store = mount(&self.disk)?;
+        Ok(())
+    }
+
+    fn difference(&self) -> Option<String> {
+        for (&volume, held) in &self.volumes {
+            let mut wants: Vec<Want> = (0..PAGES).map(|number| Want::new(FILE, PageNo(number))).collect();
+            self.store.read_from(VolumeId(volume), &mut wants);
+            for want in wants {
+                let found = match want.found {
+                    Ok(Found::Hole) => None,
+                    Ok(Found::Page { bytes, .. }) => Some(stamp(&bytes)),
+                    Err(error) => return Some(format!("volume {volume}: {error}")),
+                };
+                let expected = held.get(&want.page.0).copied();
+                if found != expected {
+                    return Some(format!(
+                        "volume {volume} page {}: {found:?}, expected {expected:?}",
+                        want.page
+                    ));
+                }
+            }
+        }
+        findings(&self.store).first().map(|finding| finding.to_string())
+    }
+
+    /// Lives for some steps; what was wrong, if anything was.
+    fn live(&mut self, steps: u64) -> Option<String> {
+        for step in 0..steps {
+            #[cfg(feature = "planted-bugs")]
+            self.bug.into_iter().for_each(|bug| self.store.plant(bug));
+            let outcome = self.change().and_then(|()| self.tend());
+            if let Err(error) = outcome {
+                return Some(format!("step {step}: {error}: {:?}", self.store.space()));
+            }
+            if self.random.once_in(15) {
+                if let Err(error) = self.crash() {
+                    return Some(format!("step {step}: {error}"));
+                }
+                if let Some(wrong) = self.difference() {
+                    return Some(format!("step {step} after a crash: {wrong}"));
+                }
+            }
+        }
+        self.difference().map(|wrong| format!("at the end: {wrong}"))
+    }
+}
+
+#[test]
+fn clones_changed_and_deleted_at_random_with_crashes_and_cleaning_hold_what_they_should() {
+    for seed in 0..40 {
+        assert_eq!(Life::new(seed).live(150), None, "seed {seed}");
+    }
+}
+
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn a_clone_s_node_freed_once_too_often_is_noticed() {
+    let noticed = (0..10).find_map(|seed| {
+        let mut life = Life::new(seed);
+        life.bug = Some(store::PlantedBug::FreedOnceTooOften);
+        life.live(150)
+    });
+    println!("{}", noticed.expect("the bug is noticed"));
+}
+
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn a_leaked_node_is_noticed_and_repaired() {
+    let life = (0..10).find_map(|seed| {
+        let mut life = Life::new(seed);
+        life.bug = Some(store::PlantedBug::LeakedNode);
+        life.live(150).map(|wrong| (life, wrong))
+    });
+    let (life, wrong) = life.expect("the bug is noticed");
+    println!("{wrong}");
+    // Opened anew, the store has no bug any more, and what the bug left.
+    let Life { disk, store, volumes, .. } = life;
+    store.checkpoint().expect("a checkpoint");
+    drop(store);
+    let store = mount(&disk).expect("it opens");
+    assert!(!findings(&store).is_empty());
+    let mut found = 0;
+    let repaired = store.repair(&mut |_| found += 1).expect("a repair");
+    assert!(repaired.references > 0 && found > 0, "{repaired:?}");
+    assert_eq!(findings(&store), []);
+    drop(store);
+    let store = open(&disk).expect("it opens");
+    assert_eq!(findings(&store), []);
+    for (volume, held) in volumes {
+        for number in 0..PAGES {
+            assert_eq!(stamp_of(&store, VolumeId(volume), number), held.get(&number).copied());
+        }
+    }
+}
+
+#[test]
+fn a_repair_of_what_is_right_changes_nothing_and_one_that_cannot_count_says_so() {
+    let (_power, disk, store) = fresh(64, 1);
+    let all: Vec<Change> = (0..PAGES).map(|number| write(FILE, number, number + 1)).collect();
+    store.apply(&all).expect("space");
+    store.checkpoint().expect("a checkpoint");
+    let repaired = store.repair(&mut |finding| panic!("{finding}")).expect("a repair");
+    assert_eq!((repaired.references, repaired.segments), (0, 0));
+    assert_eq!(findings(&store), []);
+    drop(store);
+    let mut page = device::pages(1);
+    let nodes = disk.written_blocks().into_iter().filter(|&at| {
+        device::Device::read(&*disk, at, &mut page).expect("readable");
+        page[0].0.starts_with(b"weir.nod")
+    });
+    nodes.collect::<Vec<_>>().into_iter().for_each(|at| disk.rot(at, 777));
+    let store = open(&disk).expect("it opens");
+    assert!(matches!(store.repair(&mut |_| {}), Err(StoreError::NotBegun)));
+    store.begin(device::Incarnation(9)).expect("a higher one");
+    assert!(matches!(store.repair(&mut |_| {}), Err(StoreError::CannotCount { .. })));
+}
+
+/// A thousand clones, each changed a little, deleted in random order with cleaning and crashes.
+#[test]
+fn a_thousand_clones_deleted_in_random_order_give_all_their_space_back() {
+    let (power, disk, mut store) = fresh(2000, 1);
+    let pages = 2000;
+    for from in (0..pages).step_by(100) {
+        let some: Vec<Change> = (from..from + 100).map(|number| write(FILE, number, number + 1)).collect();
+        store.apply(&some).expect("space");
+    }
+    settle(&store);
+    let before = store.space();
+    let mut random = Random::new(3);
+    let mut lsn = pages + 1;
+    let mut clones: Vec<(VolumeId, u64)> = Vec::new();
+    for number in 1..=1000 {
+        lsn += 2;
+        let from = match clones.is_empty() || random.once_in(2) {
+            true => MAIN,
+            false => clones[random.below(clones.len() as u64) as usize].0,
+        };
+        let volume = VolumeId(number);
+        store.clone_volume(from, volume, VolumeMode::Writable, Lsn(lsn)).expect("space");
+        store.apply_to(volume, &[write(FILE, 10, lsn + 1)]).expect("space");
+        clones.push((volume, lsn + 1));
+        if number % 50 == 0 {
+            store.checkpoint().expect("a checkpoint");
+        }
+    }
+    while !clones.is_empty() {
+        let (volume, _) = clones.swap_remove(random.below(clones.len() as u64) as usize);
+        lsn += 1;
+        store.delete_volume(volume, Lsn(lsn)).expect("deleting always works");
+        store.free_step().expect("freeing");
+        store.clean_step().expect("cleaning");
+        if random.once_in(100) {
+            store.checkpoint().expect("a checkpoint");
+        }
+        if random.once_in(50) {
+            drop(store);
+            power.cut();
+            disk.crash();
+            power.restore();
+            store = mount(&disk).expect("it opens");
+            for &(volume, stamp) in &clones {
+                assert_eq!(stamp_of(&store, volume, 10), Some(stamp), "volume {volume}");
+            }
+        }
+    }
+    settle(&store);
+    let after = store.space();
+    assert_eq!((after.live, after.nodes), (before.live, before.nodes), "{before:?} {after:?}");
+    assert!((0..pages).all(|number| stamp_of(&store, MAIN, number) == Some(number + 1)));
+    assert_eq!(findings(&store), []);
+}
+
+/// What cleaning a store costs in which some of one file is dead, after `clones` clones of it: blocks moved, entries
+/// repointed, nodes visited and device reads.
+fn cost_of_cleaning(clones: u32) -> [u64; 4] {
+    let (_power, _disk, store) = fresh(400, 1);
+    let pages = 1500;
+    let all: Vec<Change> = (0..pages).map(|number| write(FILE, number, number + 1)).collect();
+    all.chunks(100).for_each(|some| store.apply(some).expect("space"));
+    for round in 1..4 {
+        let some = (0..pages).step_by(7).map(|number| write(FILE, number, pages * round + number));
+        store.apply(&some.collect::<Vec<_>>()).expect("space");
+        store.checkpoint().expect("a checkpoint");
+    }
+    let lsn = |number: u32| Lsn(100_000 + u64::from(number));
+    for number in 1..=clones {
+        let to = VolumeId(number);
+        store.clone_volume(MAIN, to, VolumeMode::Writable, lsn(number)).expect("space");
+    }
+    store.checkpoint().expect("a checkpoint");
+    let before = store.counters();
+    while store.clean().expect("cleaning") {}
+    let after = store.counters();
+    assert!(after.segments_cleaned - before.segments_cleaned > 20);
+    store.checkpoint().expect("a checkpoint");
+    for volume in [MAIN, VolumeId(clones)] {
+        assert_eq!(stamp_of(&store, volume, 1), Some(2));
+        assert_eq!(stamp_of(&store, volume, 7), Some(3 * pages + 7));
+    }
+    assert_eq!(findings(&store), []);
+    [
+        after.pages_cleaned - before.pages_cleaned,
+        after.entries_repointed - before.entries_repointed,
+        after.nodes_visited - before.nodes_visited,
+        after.device_reads - before.device_reads,
+    ]
+}
+
+#[test]
+fn cleaning_what_a_thousand_clones_share_costs_what_cleaning_what_none_shares_does() {
+    let (alone, shared) = (cost_of_cleaning(0), cost_of_cleaning(1000));
+    println!("alone {alone:?}, shared by 1,000 {shared:?}");
+    for (alone, shared) in alone.into_iter().zip(shared) {
+        assert!(shared as f64 <= alone as f64 * 1.1, "{shared} instead of {alone}");
+    }
+}
+
+#[test]
+fn a_clone_writes_as_much_however_large_its_source_is() {
+    let cost = |pages: u64| {
+        let (_power, _disk, store) = fresh(600, 1);
+        let all: Vec<Change> = (0..pages).map(|number| write(FILE, number, number + 1)).collect();
+        all.chunks(100).for_each(|some| store.apply(some).expect("space"));
+        store.checkpoint().expect("a checkpoint");
+        let before = store.counters();
+        store.clone_volume(MAIN, VolumeId(1), VolumeMode::Writable, Lsn(pages + 1)).expect("space");
+        let after = store.counters();
+        (after.blocks_written - before.blocks_written, after.node_reads - before.node_reads)
+    };
+    assert_eq!(cost(10), (1, 0));
+    assert_eq!(cost(6000), (1, 0));
+}
+
+#[test]
+fn names_are_durable_with_their_volumes_and_go_with_them() {
+    let (power, disk, store) = fresh(64, 9);
+    store.apply(&[write(FILE, 0, 1)]).expect("space");
+    let long = "n".repeat(127);
+    fn clone(store: &Store, name: &str, at: u64) -> Result<VolumeId, StoreError> {
+        let new = NewVolume { name, mode: VolumeMode::ReadOnly, created: at };
+        store.clone_named(MAIN, &new, Lsn(at))
+    }
+    assert_eq!(clone(&store, "first", 2), Ok(VolumeId(1)));
+    store.checkpoint().expect("a checkpoint");
+    assert_eq!(clone(&store, &long, 3), Ok(VolumeId(2)));
+    assert_eq!(clone(&store, "first", 4), Err(StoreError::NameTaken { name: "first".into() }));
+    assert_eq!(clone(&store, "main", 4), Err(StoreError::NameTaken { name: "main".into() }));
+    for bad in ["", "-x", "a b", "a/b", "\u{e4}", &"n".repeat(128)] {
+        assert!(matches!(clone(&store, bad, 4), Err(StoreError::BadName { .. })), "{bad}");
+    }
+    let check = |store: &Store, names: &[&str]| {
+        let volumes = store.describe_volumes();
+        assert_eq!(volumes.iter().map(|volume| volume.name.as_str()).collect::<Vec<_>>(), names);
+        assert!(volumes.iter().skip(1).all(|volume| volume.from == Some(MAIN) && volume.created > 0));
+    };
+    check(&store, &["main", "first", &long]);
+    drop(store);
+    power.cut();
+    disk.crash();
+    power.restore();
+    let store = mount(&disk).expect("it opens");
+    check(&store, &["main", "first", &long]);
+    store.delete_volume(VolumeId(1), Lsn(5)).expect("it goes");
+    assert_eq!(store.volume_named("first"), None);
+    assert_eq!(clone(&store, "first", 6), Ok(VolumeId(3)));
+    store.checkpoint().expect("a checkpoint");
+    drop(store);
+    check(&mount(&disk).expect("it opens"), &["main", &long, "first"]);
+}
+
+#[test]
+fn usage_tells_what_each_volume_takes_alone_and_shares() {
+    let (_power, _disk, store) = fresh(128, 10);
+    let of = |store: &Store| {
+        let usage = store.usage().expect("every node can be read");
+        let each = usage.volumes.iter().map(|volume| (volume.exclusive, volume.shared));
+        (usage.data, usage.dying, each.collect::<Vec<_>>())
+    };
+    for number in 0..300 {
+        store.apply(&[write(FILE, number, number + 1)]).expect("space");
+    }
+    assert_eq!(of(&store), (300, 0, vec![(300, 0)]));
+    store.clone_volume(MAIN, VolumeId(1), VolumeMode::Writable, Lsn(400)).expect("space");
+    store.clone_volume(VolumeId(1), VolumeId(2), VolumeMode::Writable, Lsn(401)).expect("space");
+    assert_eq!(of(&store), (300, 0, vec![(0, 300); 3]));
+    // Seven pages of the first leaf, and one that there was not.
+    for number in (0..7).chain([500]) {
+        store.apply_to(VolumeId(1), &[write(FILE, number, 500 + number)]).expect("space");
+    }
+    assert_eq!(of(&store), (308, 0, vec![(0, 300), (8, 293), (0, 300)]));
+    store.delete_volume(VolumeId(2), Lsn(1001)).expect("it goes");
+    assert_eq!(
+        of(&store),
+        (308, 0, vec![(7, 293), (8, 293)]),
+        "what is dying shares nothing with the living"
+    );
+    store.delete_volume(VolumeId(1), Lsn(1002)).expect("it goes");
+    assert_eq!(of(&store), (300, 8, vec![(300, 0)]));
+    while store.free_step().expect("freeing") {}
+    assert_eq!(of(&store), (300, 0, vec![(300, 0)]));
+}

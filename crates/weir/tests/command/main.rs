@@ -1,0 +1,14 @@
+//! The command and its daemon: what they say, whom they obey, what they keep.
+
+mod bad_input;
+#[path = "../common/mod.rs"]
+mod common;
+mod daemon;
+mod integrity;
+mod messages;
+mod mounted;
+mod owners;
+mod private;
+mod replace_buffer;
+mod sparse;
+mod volumes;

@@ -1,0 +1,215 @@
+//! `weir replace-buffer`: a buffer on another device, a buffer that is lost, and one that comes back.
+
+use crate::common::{Mounted, Sandbox, can_mount, fails, succeeds, weir};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+
+fn replace(store: &Path) -> Command {
+    let mut command = weir();
+    command.arg("replace-buffer").arg(store);
+    command
+}
+
+/// Writes a file and syncs it, so that it is in the buffer at least.
+fn write_synced(mounted: &Mounted, name: &str) {
+    let mut file = File::create(mounted.path(name)).expect("a file");
+    file.write_all(name.repeat(1000).as_bytes()).and_then(|()| file.sync_all()).expect("a durable file");
+}
+
+#[track_caller]
+fn assert_there(mounted: &Mounted, name: &str) {
+    assert!(
+        fs::read_to_string(mounted.path(name)).expect("a file") == name.repeat(1000),
+        "{name} is not there"
+    );
+}
+
+/// A store with a file in the store, and one that is only in the buffer, whose daemon was killed.
+fn with_both() -> Sandbox {
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    write_synced(&mounted, "stored");
+    mounted.unmount();
+    let mounted = sandbox.mount();
+    write_synced(&mounted, "synced");
+    mounted.kill();
+    sandbox
+}
+
+fn assert_clean(store: &Path) {
+    succeeds(weir().arg("check").arg(store));
+}
+
+#[test]
+fn a_buffer_is_replaced_by_another_size_place_and_back_without_losing_what_it_holds() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_both();
+    let (store, elsewhere) = (sandbox.store(), sandbox.path("elsewhere"));
+    succeeds(replace(&store).args(["--buffer-size", "12MiB"]));
+    assert_eq!(fs::metadata(store.join("buffer")).expect("it").len(), 12 << 20);
+    let mounted = sandbox.mount();
+    assert_there(&mounted, "stored");
+    assert_there(&mounted, "synced");
+    write_synced(&mounted, "more");
+    mounted.kill();
+    // What a crash before the new one had taken its place has left.
+    std::os::unix::fs::symlink("/gone", store.join("buffer.new")).expect("a link");
+    succeeds(replace(&store).arg("--buffer").arg(&elsewhere));
+    assert_eq!(
+        fs::canonicalize(store.join("buffer")).expect("a link"),
+        fs::canonicalize(&elsewhere).expect("it")
+    );
+    assert_eq!(fs::metadata(&elsewhere).expect("it").len(), 12 << 20, "as the old one");
+    let mounted = sandbox.mount();
+    assert_there(&mounted, "more");
+    write_synced(&mounted, "last");
+    mounted.kill();
+    succeeds(&mut replace(&store));
+    let said =
+        fails(weir().args(["mount", "--buffer"]).arg(&elsewhere).arg(&store).arg(sandbox.mount_point()));
+    assert!(said.contains("not a weir buffer"), "the old one is none any more: {said}");
+    let mounted = sandbox.mount();
+    for name in ["stored", "synced", "more", "last"] {
+        assert_there(&mounted, name);
+    }
+    mounted.unmount();
+    assert_clean(&store);
+    assert_eq!(fs::read_dir(&store).expect("it").count(), 2, "nothing is left beside store and buffer");
+}
+
+#[test]
+fn a_lost_buffer_is_replaced_only_by_who_accepts_the_loss_and_is_refused_when_it_comes_back() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_both();
+    let (store, lost) = (sandbox.store(), sandbox.path("lost"));
+    fs::rename(store.join("buffer"), &lost).expect("the buffer goes away");
+    let said = fails(weir().arg("mount").arg(&store).arg(sandbox.mount_point()));
+    assert!(said.contains("missing") && said.contains("replace-buffer --accept-loss"), "{said}");
+    let said = fails(&mut replace(&store));
+    assert!(said.contains("--accept-loss"), "{said}");
+    assert_eq!(fs::read_dir(&store).expect("it").count(), 1, "a refusal changes nothing");
+
+    let said = succeeds(replace(&store).arg("--accept-loss"));
+    assert!(String::from_utf8_lossy(&said.stdout).contains("LOST"), "{said:?}");
+    let refuse_lost = || {
+        let said =
+            fails(weir().args(["mount", "--buffer"]).arg(&lost).arg(&store).arg(sandbox.mount_point()));
+        assert!(said.contains("used with another buffer"), "{said}");
+    };
+    refuse_lost();
+    let mounted = sandbox.mount();
+    assert_there(&mounted, "stored");
+    assert!(!mounted.path("synced").exists(), "it was in the buffer alone");
+    write_synced(&mounted, "new");
+    mounted.unmount();
+
+    refuse_lost();
+    let mounted = sandbox.mount();
+    assert_there(&mounted, "new");
+    mounted.unmount();
+    assert_clean(&store);
+}
+
+#[test]
+fn a_damaged_buffer_is_kept_beside_the_new_one() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_both();
+    let (store, buffer) = (sandbox.store(), sandbox.store().join("buffer"));
+    let mut bytes = fs::read(&buffer).expect("the buffer");
+    bytes[100] ^= 1;
+    fs::write(&buffer, &bytes).expect("a damaged buffer");
+    assert!(fails(&mut replace(&store)).contains("checksum"));
+    assert!(fs::read(&buffer).expect("it") == bytes, "a refusal changes nothing");
+    succeeds(replace(&store).arg("--accept-loss"));
+    assert!(fs::read(store.join("buffer.old")).expect("the old one") == bytes);
+    let mounted = sandbox.mount();
+    assert_there(&mounted, "stored");
+    mounted.unmount();
+    // A second loss does not lose the first one's buffer.
+    fs::write(&buffer, &bytes).expect("damaged again");
+    let said = fails(replace(&store).arg("--accept-loss"));
+    assert!(said.contains("buffer.old") && said.contains("move it away"), "{said}");
+    assert!(fs::read(&buffer).expect("it") == bytes, "a refusal changes nothing");
+    assert_eq!(fs::read_dir(&store).expect("it").count(), 3);
+}
+
+#[test]
+fn an_old_copy_of_the_buffer_is_refused_and_the_media_stay_as_they_are() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_both();
+    let (store, buffer) = (sandbox.store(), sandbox.store().join("buffer"));
+    let old = fs::read(&buffer).expect("the buffer");
+    let mounted = sandbox.mount();
+    write_synced(&mounted, "later");
+    mounted.unmount();
+    let newer = fs::read(&buffer).expect("the buffer");
+    fs::write(&buffer, &old).expect("a restored buffer");
+    let before = fs::read(store.join("store")).expect("the store");
+    let said = fails(weir().arg("mount").arg(&store).arg(sandbox.mount_point()));
+    assert!(said.contains("an old copy"), "{said}");
+    assert!(fs::read(store.join("store")).expect("it") == before && fs::read(&buffer).expect("it") == old);
+    fs::write(&buffer, newer).expect("the right one");
+    let mounted = sandbox.mount();
+    assert_there(&mounted, "later");
+    mounted.unmount();
+    assert_clean(&store);
+}
+
+#[test]
+fn the_buffer_of_a_mounted_store_stays() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    let said = fails(replace(&sandbox.store()).arg("--accept-loss"));
+    assert!(said.contains("in use"), "{said}");
+    assert_eq!(fs::read_dir(sandbox.store()).expect("it").count(), 2);
+    mounted.unmount();
+}
+
+#[test]
+fn who_goes_on_with_an_older_store_gets_a_buffer_of_the_old_size_and_hears_what_no_check_can_see() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_both();
+    let (dir, store) = (sandbox.store(), sandbox.store().join("store"));
+    let older = fs::read(&store).expect("the store");
+    for name in ["later", "last"] {
+        let mounted = sandbox.mount();
+        write_synced(&mounted, name);
+        mounted.unmount();
+    }
+    let newest = fs::read(&store).expect("the store");
+    fs::write(&store, &older).expect("a restored store");
+    let said = fails(&mut replace(&dir));
+    assert!(said.contains("an older copy") && said.contains("of the same moment"), "{said}");
+    let said = succeeds(replace(&dir).arg("--accept-loss"));
+    assert!(String::from_utf8_lossy(&said.stdout).contains("not the contents of files"), "{said:?}");
+    assert_eq!(fs::metadata(dir.join("buffer")).expect("it").len(), 8 << 20, "as the old one");
+    let mounted = sandbox.mount();
+    assert_there(&mounted, "stored");
+    assert!(!mounted.path("last").exists(), "the older store never had it");
+    mounted.unmount();
+    assert_clean(&dir);
+    // The newest store was found after all, and the old buffer was kept.
+    fs::write(&store, newest).expect("the store");
+    fs::rename(dir.join("buffer.old"), dir.join("buffer")).expect("the old buffer");
+    let mounted = sandbox.mount();
+    for name in ["stored", "synced", "later", "last"] {
+        assert_there(&mounted, name);
+    }
+    mounted.unmount();
+    assert_clean(&dir);
+}

@@ -1,0 +1,354 @@
+//! Volumes on a real mount: copies as of one moment, mounted one at a time, deleted with their space coming back.
+
+use crate::common::{self, Bytes, Mounted, Sandbox, can_mount, fails, succeeds, weir};
+use serde_json::Value;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A clone, or the wish for one.
+fn clone(dir: &Path, name: &str) -> Command {
+    let mut command = weir();
+    command.args(["volume", "clone"]).arg(dir).arg(name);
+    command
+}
+
+fn delete(dir: &Path, name: &str) -> Command {
+    let mut command = weir();
+    command.args(["volume", "delete"]).arg(dir).arg(name);
+    command
+}
+
+/// `weir volume list --json` of a mount or of a store.
+fn list(path: &Path) -> Vec<Value> {
+    let output = succeeds(weir().args(["volume", "list", "--json"]).arg(path));
+    serde_json::from_slice(&output.stdout).expect("list prints JSON")
+}
+
+fn names(path: &Path) -> Vec<String> {
+    list(path).iter().map(|volume| volume["name"].as_str().expect("a name").to_owned()).collect()
+}
+
+fn checked(sandbox: &Sandbox) -> String {
+    let output = succeeds(weir().arg("check").arg(sandbox.store()));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn pattern(seed: u32, len: usize) -> Vec<u8> {
+    (0..len as u32).map(|at| (at.wrapping_mul(seed * 2 + 7) >> 3) as u8).collect()
+}
+
+/// Bytes that the store thinks are live, once freeing is over and a checkpoint has said so.
+fn live_bytes(mounted: &Mounted) -> u64 {
+    mounted.status()["space"]["live_bytes_bound"].as_u64().expect("a number")
+}
+
+#[test]
+fn a_clone_is_what_was_there_and_the_source_goes_on() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    fs::create_dir(mounted.path("dir")).expect("a directory");
+    fs::write(mounted.path("dir/big"), pattern(1, 3_000_000)).expect("a file");
+    fs::write(mounted.path("small"), b"before").expect("a file");
+    succeeds(weir().arg("sync").arg(mounted.dir()));
+    // Written in part to a page that need not be in memory, and never synced: answered, so it is in the copy.
+    let file = OpenOptions::new().write(true).open(mounted.path("dir/big")).expect("it");
+    file.write_all_at(b"a delta", 123_456).expect("a write");
+    file.set_len(2_500_000).expect("shorter");
+    let before = Bytes::below(mounted.dir());
+    succeeds(&mut clone(mounted.dir(), "copy"));
+    succeeds(clone(mounted.dir(), "frozen").arg("--read-only"));
+
+    fs::write(mounted.path("small"), b"after").expect("a file");
+    file.write_all_at(b"another delta", 1_000_000).expect("a write");
+    fs::remove_file(mounted.path("dir/big")).expect("gone");
+    assert_eq!(names(mounted.dir()), ["main", "copy", "frozen"]);
+    drop(file);
+    let after = Bytes::below(mounted.dir());
+    mounted.unmount();
+    assert_eq!(names(&sandbox.store()), ["main", "copy", "frozen"]);
+
+    for name in ["copy", "frozen", "main"] {
+        let mounted = sandbox.mount_with(&["--volume", name]);
+        assert_eq!(mounted.status()["volume"], name);
+        if name == "main" { &after } else { &before }.assert_unchanged(mounted.dir());
+        let refused = fs::write(mounted.path("small"), b"changed").is_err();
+        assert_eq!(refused, name == "frozen", "{name}");
+        mounted.unmount();
+    }
+    let said = checked(&sandbox);
+    assert!(said.contains("volume copy: the file system"), "{said}");
+    assert!(said.contains("volume frozen: the file system"), "{said}");
+    let mounted = sandbox.mount_with(&["--volume", "copy"]);
+    assert_eq!(fs::read(mounted.path("small")).expect("it"), b"changed");
+    assert_eq!(fs::metadata(mounted.path("dir/big")).expect("it").len(), 2_500_000);
+    mounted.unmount();
+}
+
+#[test]
+fn a_clone_made_under_writers_is_the_state_of_one_moment() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted_with(&["--size", "200MiB", "--buffer-size", "16MiB"]);
+    let mounted = sandbox.mount_with(&["--memory", "64MiB"]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let answered = Arc::new(AtomicU64::new(0));
+    let (first, second) = (mounted.path("first"), mounted.path("second"));
+    let (stopping, counting) = (stop.clone(), answered.clone());
+    // Record n goes to the one file, then to the other: no moment has it in the second file only.
+    let writer = std::thread::spawn(move || {
+        let (first, second) = (File::create(first).expect("a file"), File::create(second).expect("a file"));
+        let mut number = 0u64;
+        while !stopping.load(Ordering::Relaxed) {
+            let record = number.to_le_bytes().repeat(64);
+            (&first).write_all(&record).expect("a write");
+            (&second).write_all(&record).expect("a write");
+            number += 1;
+            counting.store(number, Ordering::Release);
+        }
+    });
+    let mut least = Vec::new();
+    for round in 0..5 {
+        std::thread::sleep(Duration::from_millis(60));
+        least.push(answered.load(Ordering::Acquire));
+        succeeds(&mut clone(mounted.dir(), &format!("round{round}")));
+    }
+    stop.store(true, Ordering::Relaxed);
+    writer.join().expect("it wrote");
+    // What is durable now is not what the copies had: after a kill they are as they were.
+    mounted.kill();
+    for (round, &least) in least.iter().enumerate() {
+        let mounted = sandbox.mount_with(&["--volume", &format!("round{round}")]);
+        let read = |name: &str| fs::read(mounted.path(name)).unwrap_or_default();
+        let (first, second) = (read("first"), read("second"));
+        let whole = |bytes: &[u8]| {
+            bytes.chunks(512).zip(0u64..).all(|(record, n)| record == n.to_le_bytes().repeat(64))
+        };
+        assert!(whole(&first) && whole(&second), "round {round}: a record is not what was written");
+        let (firsts, seconds) = (first.len() as u64 / 512, second.len() as u64 / 512);
+        assert!(seconds >= least, "round {round}: {seconds} records, {least} were answered before");
+        assert!(firsts == seconds || firsts == seconds + 1, "round {round}: {firsts} and {seconds}");
+        mounted.unmount();
+    }
+    checked(&sandbox);
+}
+
+#[test]
+fn what_cannot_be_cloned_or_deleted_is_refused_with_the_reason() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    fs::write(mounted.path("file"), b"bytes").expect("a file");
+    succeeds(clone(mounted.dir(), "copy").arg("--read-only"));
+    let before = Bytes::below(mounted.dir());
+    let taken = fails(&mut clone(mounted.dir(), "copy"));
+    assert!(taken.contains("there is a volume copy already"), "{taken}");
+    assert!(fails(&mut clone(mounted.dir(), "main")).contains("there is a volume main already"));
+    for bad in ["", ".hidden", "two words", "a/b", &"n".repeat(128)] {
+        let said = fails(&mut clone(mounted.dir(), bad));
+        assert!(said.contains("cannot be a volume's name"), "{bad}: {said}");
+    }
+    let unknown = fails(&mut delete(mounted.dir(), "copi"));
+    assert!(unknown.contains("there is no volume copi"), "{unknown}");
+    let used = fails(&mut delete(mounted.dir(), "main"));
+    assert!(used.contains("volume main is mounted here"), "{used}");
+    before.assert_unchanged(mounted.dir());
+    assert_eq!(names(mounted.dir()), ["main", "copy"]);
+    let busy = fails(weir().args(["volume", "list"]).arg(sandbox.store()));
+    assert!(busy.contains("in use"), "{busy}");
+    mounted.unmount();
+
+    let nowhere = fails(&mut clone(&sandbox.mount_point(), "late"));
+    assert!(nowhere.contains("no weir store is mounted here"), "{nowhere}");
+    let arguments = ["mount", "--volume", "copi"];
+    let unknown = fails(weir().args(arguments).arg(sandbox.store()).arg(sandbox.mount_point()));
+    assert!(unknown.contains("there is no volume copi") && unknown.contains("main, copy"), "{unknown}");
+    let media = Bytes::below(&sandbox.store());
+    let mounted = sandbox.mount_with(&["--volume", "copy"]);
+    let refused = fails(&mut clone(mounted.dir(), "second"));
+    assert!(refused.contains("read-only"), "{refused}");
+    assert!(fails(&mut delete(mounted.dir(), "copy")).contains("read-only"));
+    mounted.unmount();
+    media.assert_unchanged(&sandbox.store());
+    let mounted = sandbox.mount();
+    succeeds(&mut delete(mounted.dir(), "copy"));
+    assert_eq!(names(mounted.dir()), ["main"]);
+    mounted.unmount();
+}
+
+#[test]
+fn another_volume_is_mounted_after_a_kill_and_each_has_its_own_writes() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    fs::write(mounted.path("file"), pattern(1, 100_000)).expect("a file");
+    succeeds(&mut clone(mounted.dir(), "other"));
+    mounted.unmount();
+    let mut expected = [pattern(1, 100_000), pattern(1, 100_000)];
+    for round in 0..8u32 {
+        let which = (round % 2) as usize;
+        let mounted = sandbox.mount_with(&["--volume", ["main", "other"][which]]);
+        assert!(fs::read(mounted.path("file")).expect("it") == expected[which], "round {round}");
+        let file = OpenOptions::new().write(true).open(mounted.path("file")).expect("it");
+        let (at, bytes) = (round as usize * 9000 + 17, pattern(round + 2, 7000));
+        file.write_all_at(&bytes, at as u64).expect("a write");
+        file.sync_all().expect("a sync");
+        expected[which][at..at + bytes.len()].copy_from_slice(&bytes);
+        mounted.kill();
+        if round % 3 == 1 {
+            checked(&sandbox);
+        }
+    }
+    // A look at the other one leaves the records in the buffer where they are.
+    let media = Bytes::below(&sandbox.store());
+    let mounted = sandbox.mount_with(&["--read-only"]);
+    assert!(fs::read(mounted.path("file")).expect("it") == expected[0]);
+    mounted.unmount();
+    media.assert_unchanged(&sandbox.store());
+}
+
+#[test]
+fn a_kill_while_the_buffer_is_handed_over_loses_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    fs::write(mounted.path("file"), b"0").expect("a file");
+    succeeds(&mut clone(mounted.dir(), "other"));
+    mounted.unmount();
+    for round in 1..20u32 {
+        let mounted = sandbox.mount();
+        let file = OpenOptions::new().write(true).open(mounted.path("file")).expect("it");
+        file.write_all_at(&pattern(round, 400_000), 0).expect("a write");
+        file.sync_all().expect("a sync");
+        mounted.kill();
+        // Writes the write back, gives the buffer to the other volume, begins to mount it; and is killed anywhere in that.
+        let mut daemon = weir()
+            .args(["mount", "--foreground", "--volume", "other"])
+            .args([sandbox.store(), sandbox.mount_point()])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        std::thread::sleep(Duration::from_millis(u64::from(round) * 4));
+        daemon.kill().and_then(|()| daemon.wait()).expect("a child of ours");
+        if common::is_mounted(&sandbox.mount_point()) {
+            let point = sandbox.mount_point();
+            rustix::mount::unmount(&point, rustix::mount::UnmountFlags::DETACH).expect("unmounted");
+        }
+        let mounted = sandbox.mount();
+        assert!(fs::read(mounted.path("file")).expect("it") == pattern(round, 400_000), "round {round}");
+        mounted.kill();
+    }
+    let mounted = sandbox.mount_with(&["--volume", "other"]);
+    assert_eq!(fs::read(mounted.path("file")).expect("it"), b"0");
+    mounted.unmount();
+    checked(&sandbox);
+}
+
+/// Waits until nothing is left to free.
+fn wait_freed(mounted: &Mounted) {
+    let begun = Instant::now();
+    while mounted.status()["space"]["freeing"] == true {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it is never done");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn the_space_of_a_deleted_volume_comes_back_to_the_byte() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted_with(&["--size", "200MiB", "--buffer-size", "8MiB"]);
+    let mounted = sandbox.mount();
+    fs::write(mounted.path("file"), pattern(3, 20_000_000)).expect("a file");
+    succeeds(&mut clone(mounted.dir(), "zero"));
+    mounted.unmount();
+    let exact = |mounted: &Mounted| {
+        let output = succeeds(weir().args(["space", "--json", "--exact"]).arg(mounted.dir()));
+        serde_json::from_slice::<Value>(&output.stdout).expect("JSON")
+    };
+    let mounted = sandbox.mount();
+    let before = exact(&mounted)["data_bytes"].as_u64().expect("a number");
+    for round in 0..3 {
+        succeeds(&mut clone(mounted.dir(), &format!("round{round}")));
+        let file = OpenOptions::new().write(true).open(mounted.path("file")).expect("it");
+        // The same bytes, so that the file is what it was and its blocks are new.
+        file.write_all_at(&pattern(3, 20_000_000)[..6_000_000], 0).expect("a write");
+        drop(file);
+    }
+    succeeds(&mut clone(mounted.dir(), "last"));
+    let full = exact(&mounted)["data_bytes"].as_u64().expect("a number");
+    assert!(full >= before + 3 * 6_000_000, "{before} bytes, then {full}");
+    for name in ["round1", "zero", "last", "round0", "round2"] {
+        succeeds(&mut delete(mounted.dir(), name));
+    }
+    wait_freed(&mounted);
+    assert_eq!(names(mounted.dir()), ["main"]);
+    assert_eq!(exact(&mounted)["data_bytes"].as_u64(), Some(before));
+    assert!(live_bytes(&mounted) >= before);
+    mounted.unmount();
+    checked(&sandbox);
+}
+
+#[test]
+fn clones_and_deletions_survive_kills_at_random_moments() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted_with(&["--size", "120MiB", "--buffer-size", "8MiB"]);
+    let mounted = sandbox.mount();
+    fs::write(mounted.path("file"), pattern(0, 1_000_000)).expect("a file");
+    mounted.unmount();
+    for round in 1..=12u32 {
+        let mounted = sandbox.mount();
+        fs::write(mounted.path("file"), pattern(round, 1_000_000)).expect("a file");
+        let synced = File::open(mounted.path("file")).and_then(|file| file.sync_all());
+        synced.expect("a sync");
+        let kept = names(mounted.dir());
+        let mut busy =
+            vec![clone(mounted.dir(), &format!("round{round}")).stderr(Stdio::null()).spawn().expect("runs")];
+        if round > 3 {
+            let old = format!("round{}", round - 3);
+            busy.push(delete(mounted.dir(), &old).stderr(Stdio::null()).spawn().expect("runs"));
+        }
+        std::thread::sleep(Duration::from_micros(u64::from(round) * 1700));
+        mounted.signal("KILL");
+        busy.iter_mut().for_each(|child| drop(child.wait()));
+        mounted.kill();
+        let now = names(&sandbox.store());
+        for name in kept.iter().filter(|name| **name != format!("round{}", i64::from(round) - 3)) {
+            assert!(now.contains(name), "round {round}: {name} is lost");
+        }
+        checked(&sandbox);
+    }
+    for name in names(&sandbox.store()).into_iter().filter(|name| name != "main") {
+        let round = name.trim_start_matches("round").parse().expect("a number");
+        let mounted = sandbox.mount_with(&["--volume", &name]);
+        assert!(fs::read(mounted.path("file")).expect("it") == pattern(round, 1_000_000), "{name}");
+        mounted.unmount();
+    }
+    let mounted = sandbox.mount();
+    assert!(fs::read(mounted.path("file")).expect("it") == pattern(12, 1_000_000));
+    names(mounted.dir()).iter().filter(|name| *name != "main").for_each(|name| {
+        succeeds(&mut delete(mounted.dir(), name));
+    });
+    wait_freed(&mounted);
+    mounted.unmount();
+    checked(&sandbox);
+}

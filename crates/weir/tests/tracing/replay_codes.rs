@@ -1,0 +1,169 @@
+//! Every exit code that the verbs of `weir trace` promise, each from a command that ends with it.
+
+use crate::common::{Sandbox, copy_program, weir};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+const OPEN: &str = "1 openat(AT_FDCWD, \"/f\", O_RDWR|O_CREAT, 0644) = 3";
+
+/// Compiles calls, one after the other.
+fn compiled(sandbox: &Sandbox, calls: &[String], options: &[&str]) -> PathBuf {
+    let (text, benchmark) = (sandbox.path("trace"), sandbox.path("benchmark"));
+    let line = |(number, call): (usize, &String)| {
+        let (thread, call) = call.split_once(' ').expect("a thread and a call");
+        format!("{thread} 1700000000.{:06} {call} <0.000001>\n", number * 2)
+    };
+    fs::write(&text, calls.iter().enumerate().map(line).collect::<String>()).expect("a trace");
+    let mut command = weir();
+    command.args(["trace", "compile"]).args(options).arg(&text).arg("-o").arg(&benchmark);
+    assert_eq!(code(&mut command).0, 0);
+    benchmark
+}
+
+/// How a command ends, and what it says to people.
+fn code(command: &mut Command) -> (i32, String) {
+    let output = command.output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code().expect("no signal ends it"), said)
+}
+
+fn clone_of(thread: usize) -> String {
+    format!("1 clone(child_stack=0x7f, flags=CLONE_VM|CLONE_FS|CLONE_FILES|CLONE_THREAD) = {thread}")
+}
+
+/// Two threads that take turns: each round, one finds what the other made before.
+fn turns() -> Vec<String> {
+    let mut calls = vec![clone_of(2)];
+    for round in 0..20 {
+        let (maker, finder) = if round % 2 == 0 { (1, 2) } else { (2, 1) };
+        for made in 0..50 {
+            calls.push(format!("{maker} mkdir(\"/{round}.{made}\", 0755) = 0"));
+        }
+        calls.push(format!("{finder} access(\"/{round}.49\", F_OK) = 0"));
+    }
+    calls
+}
+
+#[test]
+fn zero_is_done_whatever_differs_and_three_is_strict() {
+    let sandbox = Sandbox::new();
+    let benchmark = compiled(&sandbox, &turns(), &[]);
+    let replay = |options: &[&str]| {
+        let mut command = weir();
+        command.args(["trace", "replay"]).args(options).arg("--on").arg(sandbox.path("t")).arg(&benchmark);
+        code(&mut command).0
+    };
+    assert_eq!(replay(&["--strict"]), 0);
+    assert_eq!(replay(&["--order", "unconstrained"]), 0);
+    assert_eq!(replay(&["--order", "unconstrained", "--strict"]), 3);
+}
+
+#[test]
+fn verify_ends_with_three_if_an_order_changes_a_result_and_with_zero_if_none_does() {
+    let sandbox = Sandbox::new();
+    let verify = |options: &[&str]| {
+        let benchmark = compiled(&sandbox, &turns(), options);
+        code(weir().args(["trace", "verify", "--orders", "20"]).arg(benchmark)).0
+    };
+    assert_eq!(verify(&[]), 0);
+    assert_eq!(verify(&["--without", "name"]), 3);
+}
+
+#[test]
+fn one_is_failed_and_two_is_nonsense_for_every_verb() {
+    let sandbox = Sandbox::new();
+    let garbage = sandbox.path("garbage");
+    fs::write(&garbage, "no benchmark, no trace, no report\n".repeat(10)).expect("a file");
+    let (garbage, target) = (garbage.display().to_string(), sandbox.path("t").display().to_string());
+    let benchmark = compiled(&sandbox, &[OPEN.into()], &[]).display().to_string();
+    let missing = sandbox.path("missing/file").display().to_string();
+    let picture = sandbox.path("picture").display().to_string();
+    let failing: &[&[&str]] = &[
+        &["record", "-o", &missing, "--", "true"],
+        &["compile", &garbage, "-o", &picture],
+        &["compile", &missing, "-o", &picture],
+        &["compile", &garbage, "-o", &missing],
+        &["info", &garbage],
+        &["replay", &garbage, "--on", &target],
+        &["replay", &benchmark, &missing, "--on", &target],
+        &["compare", &garbage, &garbage],
+        &["explain", &benchmark, "1"],
+        &["picture", &benchmark, "--to", "1", "-o", &picture],
+        &["picture", &benchmark, "-o", &missing],
+        &["verify", &garbage],
+        &["verify", &benchmark, "--order", "temporal"],
+    ];
+    for arguments in failing {
+        let (found, said) = code(weir().arg("trace").args(*arguments));
+        assert!(
+            found == 1 && said.starts_with("error: ") && said.contains("  help: "),
+            "{arguments:?}: {said}"
+        );
+    }
+    for verb in ["record", "compile", "info", "replay", "compare", "explain", "picture", "verify"] {
+        assert_eq!(code(weir().args(["trace", verb, "--no-such-option"])).0, 2, "{verb}");
+        assert_eq!(code(weir().args(["trace", verb])).0, 2, "{verb}: what it needs is missing");
+    }
+    assert_eq!(code(weir().args(["trace", "calls"])).0, 0);
+    assert_eq!(code(weir().args(["trace", "picture", &benchmark, "-o", &picture])).0, 0);
+    assert!(fs::read_to_string(&picture).expect("a picture").contains("openat"));
+}
+
+#[test]
+fn four_is_a_target_that_cannot_hold_the_tree() {
+    let sandbox = Sandbox::new();
+    let benchmark = compiled(&sandbox, &[OPEN.into()], &[]);
+    let (found, said) = code(weir().args(["trace", "replay", "--on", "/proc/self/fdinfo"]).arg(&benchmark));
+    assert_eq!(found, 4, "{said}");
+}
+
+#[test]
+fn five_is_a_replay_that_cannot_go_on_and_does_nothing_without_all_of_its_threads() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root may become a user of whom nothing else runs");
+        return;
+    }
+    // A user who may have few threads. Nobody else is that one.
+    const USER: u32 = 3_141_592;
+    let sandbox = Sandbox::new();
+    let calls: Vec<String> = (2..80)
+        .map(clone_of)
+        .chain((2..80).map(|made| format!("{made} mkdir(\"/{made}\", 0755) = 0")))
+        .collect();
+    let benchmark = compiled(&sandbox, &calls, &[]);
+    let program = sandbox.path("weir");
+    copy_program(env!("CARGO_BIN_EXE_weir"), &program);
+    let target = sandbox.path("target");
+    fs::create_dir(&target).expect("a directory");
+    for path in [&sandbox.path(""), &target, &program, &benchmark] {
+        fs::set_permissions(path, Permissions::from_mode(0o777)).expect("it is ours");
+    }
+    let script = "ulimit -u 30; exec \"$0\" trace replay --no-single --on \"$1\" \"$2\"";
+    let mut shell = Command::new("bash");
+    shell.args(["-c", script]).arg(&program).arg(&target).arg(&benchmark).uid(USER).gid(USER);
+    let (found, said) = code(&mut shell);
+    if found == 4 && said.contains("cannot be confined") {
+        eprintln!("skipped: users may not make namespaces here");
+        return;
+    }
+    assert!(found == 5 && said.contains("threads could not be started"), "{found}: {said}");
+    assert_eq!((2..80).find(|made| target.join(made.to_string()).exists()), None);
+}
+
+#[test]
+fn a_recorded_program_keeps_its_own_code() {
+    if Command::new("strace").arg("-V").output().is_err() {
+        eprintln!("skipped: strace is not installed");
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let record = |script: &str| {
+        let mut command = weir();
+        command.args(["trace", "record", "-o"]).arg(sandbox.path("trace")).args(["--tree"]);
+        code(command.arg(sandbox.path("")).args(["--", "sh", "-c", script])).0
+    };
+    assert_eq!((record("exit 0"), record("exit 7"), record("exit 3")), (0, 7, 3));
+}
