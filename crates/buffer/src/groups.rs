@@ -12,9 +12,12 @@ use std::collections::VecDeque;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromZeros, IntoBytes};
 
-/// A group is sealed when the next transaction would take it beyond 1 MiB: long enough for the full speed of any
-/// device, short enough that what is copied in memory stays in its caches.
-const OPEN_BLOCKS_MAX: u64 = 256;
+/// The size of a commit group: it is sealed when the next transaction would take it beyond this, and worth a commit when it is that
+/// large. Long enough for the full speed of any device, short enough that what is copied in memory stays in its caches. A larger
+/// transaction is a group of its own; the format allows [8 MiB](crate::format::GROUP_BLOCKS_MAX), or a quarter of the ring.
+pub const GROUP_BYTES: u64 = 1 << 20;
+
+const OPEN_BLOCKS_MAX: u64 = GROUP_BYTES / BLOCK_BYTES as u64;
 
 /// A group that is being filled (owned by the state, under its lock) or written (owned by the writer, under its).
 /// Lost at a crash unless it was written.

@@ -10,7 +10,7 @@ use store::{Store, StoreError};
 
 /// Appended and not yet handed to the device; past it writers wait for the committer, so that memory stays bounded
 /// however slow the buffer's device is. A second's worth of a slow disk.
-const OPEN_BYTES_MAX: u64 = 8 << 20;
+const OPEN_BYTES_MAX: u64 = 8 * buffer::GROUP_BYTES;
 
 /// Cuts that may wait before they alone are reason enough for write-back: looking them up stays cheap.
 const CUTS_MAX: usize = 512;

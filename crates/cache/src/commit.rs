@@ -5,13 +5,11 @@ use crate::error::CacheError;
 use crate::shared::{ForSync, Shared, State};
 use crate::sync::{AtomicU64, Ordering};
 use crate::task::{Completion, Completions, Progress, Task};
+use buffer::GROUP_BYTES;
 use device::Lsn;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// A group's worth: past it, waiting longer shares no more flushes worth having.
-const COMMIT_BYTES: u64 = 1 << 20;
 
 /// Who waits for durability.
 #[derive(Default)]
@@ -178,7 +176,7 @@ impl Committer {
     /// The same, but for age, which the committer looks at by itself.
     pub(crate) fn is_pressed(&self, state: &State) -> bool {
         let wanted = !state.syncs.waiting.is_empty() || state.syncs.commit_wanted;
-        state.failed().is_none() && (wanted || self.shared.buffer().open_bytes() >= COMMIT_BYTES)
+        state.failed().is_none() && (wanted || self.shared.buffer().open_bytes() >= GROUP_BYTES)
     }
 
     pub(crate) fn step(&self) -> Progress {

@@ -6,7 +6,6 @@ use crate::pages::{Index, Key, Pages};
 use buffer::GroupNo;
 use device::{Lsn, PageNo};
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::mem;
 
 /// Pages that have one place in the hash, so that it stays in the processor's caches though a large file is written to at
@@ -18,7 +17,7 @@ const CLUSTER_PAGES: usize = 32;
 #[derive(Default)]
 pub(crate) struct Gathered {
     /// By the first page of each cluster.
-    places: HashMap<Key, Place, Seeded>,
+    places: HashMap<Key, Place>,
     /// For each cluster, where in `entries` its pages are.
     clusters: Vec<[u32; CLUSTER_PAGES]>,
     /// In the order in which the log first names them. All are there until they are put into the table.
@@ -101,46 +100,6 @@ fn number(len: usize) -> u32 {
     u32::try_from(len - 1).expect("fewer pages than bytes of a log")
 }
 
-/// A hash of so few instructions that the processor makes several look-ups at once (see `Recovery::warm`): a product of 128 bits for
-/// each number, folded. Seeded, so that no client can choose pages that collide.
-#[derive(Clone, Copy)]
-struct Seeded(u64);
-
-impl Default for Seeded {
-    fn default() -> Seeded {
-        Seeded(RandomState::new().hash_one(0))
-    }
-}
-
-impl BuildHasher for Seeded {
-    type Hasher = Seeded;
-
-    fn build_hasher(&self) -> Seeded {
-        *self
-    }
-}
-
-impl Hasher for Seeded {
-    fn write_u64(&mut self, number: u64) {
-        /// The golden ratio's bits.
-        const ODD: u128 = 0x9e37_79b9_7f4a_7c15;
-        let product = u128::from(self.0 ^ number) * ODD;
-        self.0 = (product >> 64) as u64 ^ product as u64;
-    }
-
-    fn write_u32(&mut self, number: u32) {
-        self.write_u64(number.into());
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,46 +156,5 @@ mod tests {
             gathered.settle(&mut state);
             assert_eq!(view(state), view(plain), "put into the table after each {settles}");
         }
-    }
-
-    #[test]
-    fn keys_that_lie_together_have_hashes_that_do_not() {
-        const KEYS: u64 = 1 << 14;
-        let key = |slot, generation: u64, page| {
-            let object = ObjectId { slot, generation: generation as u32 };
-            Key { object, page: PageNo(page * CLUSTER_PAGES as u64) }
-        };
-        let rows: [&dyn Fn(u64) -> Key; 4] = [
-            &|number| key(number, 1, 0),
-            &|number| key(7, number, 0),
-            &|number| key(7, 1, number),
-            &|number| key(number % 128, 1, number / 128),
-        ];
-        for (row, seed) in rows.into_iter().flat_map(|row| [(row, 0), (row, 0x5eed_5eed_5eed)]) {
-            let hashes: Vec<u64> = (0..KEYS).map(|number| Seeded(seed).hash_one(row(number))).collect();
-            let values = |of: &dyn Fn(u64) -> u64| {
-                hashes.iter().map(|&hash| of(hash)).collect::<std::collections::BTreeSet<u64>>().len()
-            };
-            // What a table looks at: low bits for the place, 7 high ones to tell those from each other that meet there. Of twice as
-            // many places as keys, chance fills 12,890.
-            let (places, tags) = (values(&|hash| hash % (2 * KEYS)), values(&|hash| hash >> 57));
-            assert!(places > 12_000 && tags == 128, "{places} places, {tags} tags");
-        }
-    }
-
-    #[test]
-    fn nobody_knows_which_keys_meet_since_no_two_seeds_give_the_same_hashes() {
-        let of = |seed: u64, bytes: &[u8]| {
-            let mut hash = Seeded(seed);
-            hash.write(bytes);
-            hash.finish()
-        };
-        let hashes = [of(1, b""), of(2, b""), of(1, b"ab"), of(1, b"ba"), of(2, b"ab"), of(1, b"a")];
-        assert_eq!(
-            hashes.iter().collect::<std::collections::BTreeSet<_>>().len(),
-            hashes.len(),
-            "{hashes:?}"
-        );
-        assert_ne!(Seeded::default().hash_one(1), Seeded::default().hash_one(1));
     }
 }

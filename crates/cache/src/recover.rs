@@ -8,7 +8,6 @@ use crate::pages::{Key, PageChange, Pages, PendingCut};
 use crate::shared::{Shared, State};
 use buffer::{Buffer, GroupNo, Record, Replayed};
 use device::{Clock, Device, Lsn, ObjectId, PageNo, StoreId};
-use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Store, StoreError, VolumeId};
@@ -135,19 +134,7 @@ impl Recovery {
 
     /// Takes the transactions of one group.
     fn replay(&mut self, transactions: &[Replayed<'_>]) {
-        self.warm(transactions);
         transactions.iter().for_each(|transaction| self.transaction(transaction));
-    }
-
-    /// Looks for each of the pages that are about to change. What a large file's pages are found by does not fit into the
-    /// processor's caches; these looks wait for memory together, and those that come after them do not wait.
-    fn warm(&self, transactions: &[Replayed<'_>]) {
-        let records = transactions.iter().flat_map(|transaction| transaction.records);
-        let known = records.filter(|record| match **record {
-            Record::Write { object, page, .. } => self.gathered.contains(Key { object, page }),
-            _ => false,
-        });
-        black_box(known.count());
     }
 
     fn transaction(&mut self, transaction: &Replayed<'_>) {
