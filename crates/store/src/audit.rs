@@ -105,7 +105,7 @@ pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(Met<'_>)) -> BTreeMap<N
 
 /// The blocks of nodes, of the node table's pages, and of the newest tables' stream.
 pub(crate) fn node_blocks(map: &Map, writer: &Writer) -> Blocks {
-    let mut blocks = Blocks::none(&map.nodes.segments.geometry());
+    let mut blocks = Blocks::none(map.nodes.segments.geometry());
     let nodes = map.nodes.table.iter().map(|(_, entry)| entry.place);
     let pages = map.nodes.table.pages().iter().map(|page| page.place);
     nodes.chain(pages).chain(writer.table_blocks()).filter(|&at| at != Block(0)).for_each(|at| {
