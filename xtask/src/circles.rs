@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const FILES_MAX: usize = 4;
 
 /// Crates that have larger ones still, and how large they may be: whoever makes one smaller lowers its figure here.
-const NOT_YET: [(&str, usize); 2] = [("crates/bench", 8), ("crates/trace", 16)];
+const NOT_YET: [(&str, usize); 1] = [("crates/trace", 16)];
 
 /// Path from the root, and text.
 type Files = BTreeMap<String, String>;
