@@ -5,9 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// As many files may be in one circle.
 const FILES_MAX: usize = 4;
 
-/// Crates that have larger ones still, and how large they may be: whoever makes one smaller lowers its figure here.
-const NOT_YET: [(&str, usize); 2] = [("crates/bench", 8), ("crates/trace", 16)];
-
 /// Path from the root, and text.
 type Files = BTreeMap<String, String>;
 
@@ -26,17 +23,12 @@ pub(crate) fn largest(files: &Files) -> BTreeMap<String, Vec<String>> {
 
 /// What is wrong, as `path:line: what`.
 pub(crate) fn findings(files: &Files) -> Vec<String> {
-    let too_large = largest(files).into_iter().filter_map(|(krate, circle)| {
-        let allowed = NOT_YET.iter().find(|(name, _)| *name == krate).map_or(FILES_MAX, |&(_, files)| files);
-        (circle.len() > allowed).then(|| {
-            let (first, names) = (&circle[0], circle.join(", "));
-            format!(
-                "{first}:1: {} files of {krate} import each other, more than {allowed}: {names}",
-                circle.len()
-            )
-        })
-    });
-    too_large.collect()
+    let too_large = largest(files).into_iter().filter(|(_, circle)| circle.len() > FILES_MAX);
+    let finding = |(krate, circle): (String, Vec<String>)| {
+        let (first, count, names) = (&circle[0], circle.len(), circle.join(", "));
+        format!("{first}:1: {count} files of {krate} import each other, more than {FILES_MAX}: {names}")
+    };
+    too_large.map(finding).collect()
 }
 
 /// A module's path below its crate's root, which is the empty one.

@@ -2,6 +2,8 @@
 
 mod action;
 mod benchmark;
+mod confine;
+mod coverage;
 mod decode;
 mod error;
 mod event;
@@ -12,6 +14,7 @@ mod model;
 mod names;
 mod op;
 mod order;
+mod overlay;
 mod parse;
 mod parts;
 mod record;
@@ -22,9 +25,9 @@ mod unseen;
 mod verify;
 
 pub use action::{Action, ActionId, Fate, Moment, Rule};
-pub use benchmark::{
-    About, Benchmark, CompileSettings, Inventory, OrderInventory, Overlay, compile, compile_to,
-};
+pub use benchmark::{About, Benchmark, CompileSettings, Inventory, OrderInventory, compile, compile_to};
+pub use confine::{Confined, Site, Stay, confine};
+pub use coverage::Coverage;
 pub use decode::{EMULATED, EXECUTED, MODELLED};
 pub use error::TraceError;
 #[cfg(any(test, feature = "generated"))]
@@ -34,11 +37,12 @@ pub use model::Repairs;
 pub use names::{Name, Names};
 pub use op::{Op, Outcome};
 pub use order::{Order, Switches, Wait};
-pub use parse::{Coverage, IBench, Merged, MobiGen, Source, Strace};
+pub use overlay::Overlay;
+pub use parse::{IBench, Merged, MobiGen, Source, Strace};
 pub use record::{RecordSettings, Recording, record};
 pub use replay::{
-    Baseline, Cache, CacheControl, Confined, Failure, Results, Run, Sample, Settings, Site, Speed, Stay,
-    Syncs, WriteOut, confine, replay, replay_onto_nothing, results_from_bytes, results_to_bytes,
+    Baseline, Cache, CacheControl, Failure, Results, Run, Sample, Settings, Speed, Syncs, WriteOut, replay,
+    replay_onto_nothing, results_from_bytes, results_to_bytes,
 };
 pub use report::{Comparison, Explanation, Report, Summary, explain, picture, write_time_line};
 use std::fs::File;

@@ -29,12 +29,12 @@ impl Awake {
 
 /// Busy threads, in a process of their own.
 #[derive(Debug, Args)]
-pub(in super::super) struct BusyArgs {
+pub(crate) struct BusyArgs {
     threads: usize,
 }
 
 /// Computes in so many threads until the benchmark ends it, or has ended.
-pub(in super::super) fn run_busy(args: &BusyArgs) {
+pub(crate) fn run_busy(args: &BusyArgs) {
     // Somebody else's program: schedulers that share processors out by session would else take it for the clients'.
     let _ = setsid();
     let benchmark = getppid();

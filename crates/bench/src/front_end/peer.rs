@@ -21,7 +21,7 @@ use super::mounted::KernelCache;
 
 /// Where and how to mount it.
 #[derive(Debug, Args)]
-pub(in super::super) struct PeerArgs {
+pub(crate) struct PeerArgs {
     directory: PathBuf,
     #[arg(long, default_value_t = 1)]
     threads: u8,
@@ -30,7 +30,7 @@ pub(in super::super) struct PeerArgs {
 }
 
 /// Serves until it is unmounted.
-pub(in super::super) fn run_peer(args: &PeerArgs) -> Result<(), BenchError> {
+pub(crate) fn run_peer(args: &PeerArgs) -> Result<(), BenchError> {
     // A daemon, as weir is. Schedulers that share processors out by session would else treat it as one with the client:
     // each switch between the two would cost less than weir's, and on a busy machine it would wait less.
     let _ = rustix::process::setsid();

@@ -14,7 +14,7 @@ const READ_BYTES: usize = 4096;
 
 /// What to read, and how.
 #[derive(Debug, Args)]
-pub(in super::super) struct LoadArgs {
+pub(crate) struct LoadArgs {
     directory: PathBuf,
     #[arg(long)]
     threads: u32,
@@ -54,7 +54,7 @@ pub(super) fn file(directory: &Path, thread: u32) -> PathBuf {
 }
 
 /// Reads, and ends.
-pub(in super::super) fn run_load(args: &LoadArgs) -> Result<(), BenchError> {
+pub(crate) fn run_load(args: &LoadArgs) -> Result<(), BenchError> {
     let read = |thread: u32| {
         let path = file(&args.directory, thread);
         reader(args, thread, &path).map_err(|error| BenchError::io("cannot read", &path, error))

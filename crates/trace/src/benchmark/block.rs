@@ -1,6 +1,6 @@
 //! Some thousand actions in a row, with what they wait for: the unit in which a benchmark is written and read.
 
-use super::Benchmark;
+use super::contents::Benchmark;
 use crate::action::{Action, Rule};
 use crate::op::Op;
 use crate::order::{Order, Wait};

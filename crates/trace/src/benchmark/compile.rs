@@ -1,15 +1,17 @@
 //! From a trace to a benchmark: parse, decode, learn, linearise, order.
 
 use super::block::{Block, Cutter, Tail};
+use super::contents::{About, Benchmark, Device, Initial, InitialKind};
 use super::format::Writer;
+use super::snapshot::read_snapshot;
 use super::spool::Spool;
-use super::{About, Benchmark, Device, Initial, InitialKind};
 use crate::action::{ActionId, Rule, Step};
+use crate::coverage::Coverage;
 use crate::error::TraceError;
 use crate::model::{Attribute, Kind, Lineariser, Links, World};
 use crate::names::{Name, Names};
 use crate::order::{Order, Orderer, Root, Switches, Wait, Weir};
-use crate::parse::{Coverage, Source};
+use crate::parse::Source;
 use crate::tracer::TracerCost;
 use crate::unseen::Unseen;
 use std::collections::BTreeMap;
@@ -107,7 +109,7 @@ impl FirstLook {
     ) -> Result<Tail, TraceError> {
         let mut world = World::new(self.names);
         if let Some((file, root)) = &settings.snapshot {
-            super::read_snapshot(&mut world, file, root)?;
+            read_snapshot(&mut world, file, root)?;
         }
         add_links(&mut world, self.links);
         let mut ordering = Ordering::new(&settings.switches, put);

@@ -2,9 +2,9 @@
 //! block, so that a long trace needs no more memory than a short one.
 
 use super::block::{Block, Cutter, Tail};
+use super::contents::{About, Benchmark, Initial};
 use super::section;
 use super::validate::Validator;
-use super::{About, Benchmark, Initial};
 use crate::action::Rule;
 use crate::error::TraceError;
 use crate::model::Inherited;
@@ -12,7 +12,8 @@ use crate::names::Names;
 use crate::order::Order;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
 pub(super) const MAGIC: [u8; 8] = *b"WEIRTRAC";
@@ -122,4 +123,24 @@ pub(super) fn read(
     let tail = Tail { rest: Benchmark { about, names, tree, inherited, actions, orders }, asked };
     validator.finish(&tail)?;
     Ok(tail)
+}
+
+impl Benchmark {
+    /// Reads a compiled benchmark and checks it: a file that is not as it was written is refused.
+    pub fn read(path: &Path) -> Result<Benchmark, TraceError> {
+        let mut benchmark = Benchmark::default();
+        let tail = read(&mut open(path)?, path, |_, block| benchmark.append(block))?;
+        Ok(benchmark.complete(tail))
+    }
+
+    /// Writes it. The same trace gives the same bytes.
+    pub fn write(&self, path: &Path) -> Result<(), TraceError> {
+        let wrong = |error| TraceError::io("writing", path)(error);
+        let file = File::create(path).map_err(TraceError::io("creating", path))?;
+        write(self, BufWriter::new(file)).map(drop).map_err(wrong)
+    }
+}
+
+pub(super) fn open(path: &Path) -> Result<BufReader<File>, TraceError> {
+    Ok(BufReader::with_capacity(1 << 20, File::open(path).map_err(TraceError::io("reading", path))?))
 }

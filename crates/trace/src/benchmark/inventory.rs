@@ -1,6 +1,7 @@
 //! What a benchmark holds, counted block by block.
 
-use super::{About, format};
+use super::contents::About;
+use super::format;
 use crate::action::{Fate, Rule};
 use crate::error::TraceError;
 use std::collections::BTreeMap;
@@ -50,7 +51,7 @@ impl Inventory {
         // When each action returned: edges may come from far back.
         let mut ends = Vec::new();
         let mut lengths = Vec::new();
-        let tail = format::read(&mut super::open(path)?, path, |_, block| {
+        let tail = format::read(&mut format::open(path)?, path, |_, block| {
             ends.extend(block.actions.iter().map(|action| action.end));
             inventory.actions += block.actions.len() as u64;
             for action in &block.actions {

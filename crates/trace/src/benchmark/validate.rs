@@ -1,7 +1,7 @@
 //! What a benchmark must hold to before anything trusts its numbers: a checksum does not stop a hostile author.
 
 use super::block::{Block, Tail};
-use super::{Benchmark, InitialKind};
+use super::contents::{Benchmark, InitialKind};
 use crate::action::Action;
 use crate::error::TraceError;
 use crate::model::TASKS_MAX;

@@ -1,9 +1,12 @@
 //! Typed access to printed arguments.
 
-use super::{Unusable, symbols};
+use super::symbols;
 use crate::event::Value;
 use crate::names::{Name, Names};
 use crate::op::{Fd, Outcome, Place};
+
+/// Why a call cannot be used: what is missing or strange in it.
+pub(super) type Unusable = &'static str;
 
 pub(super) struct Arguments<'a> {
     pub(super) values: &'a [Value],

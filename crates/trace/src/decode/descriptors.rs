@@ -1,7 +1,6 @@
 //! Calls that take a descriptor.
 
-use super::Unusable;
-use super::arguments::{Arguments, fd, number};
+use super::arguments::{Arguments, Unusable, fd, number};
 use crate::event::Value;
 use crate::op::{Ask, Fd, LockKind, LockOwner, Op, Request, RequestKind, SyncKind};
 

@@ -1,7 +1,6 @@
 //! Calls that take a path.
 
-use super::Unusable;
-use super::arguments::Arguments;
+use super::arguments::{Arguments, Unusable};
 use crate::event::Value;
 use crate::op::{Fd, Op, Place, Seen};
 

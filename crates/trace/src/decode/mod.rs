@@ -12,14 +12,11 @@ pub use calls::{EXECUTED, MODELLED};
 pub use platform::EMULATED;
 pub(crate) use symbols::errno_name;
 
+use crate::coverage::Coverage;
 use crate::event::{Event, Recorded, Value, What};
 use crate::names::{Name, Names};
 use crate::op::{Ask, Call, Fd, Outcome};
-use crate::parse::Coverage;
-use arguments::Arguments;
-
-/// Why a call cannot be used: what is missing or strange in it.
-pub(crate) type Unusable = &'static str;
+use arguments::{Arguments, Unusable};
 
 /// Why a call cannot be used of which nothing is known.
 const UNKNOWN: Unusable = "no replay of this call exists";

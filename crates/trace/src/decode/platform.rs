@@ -1,8 +1,7 @@
 //! Calls of other platforms, as the most similar call here. Parameters and options without a counterpart are ignored; those
 //! that only other platforms' kernels can answer become small accesses to metadata.
 
-use super::Unusable;
-use super::arguments::{Arguments, number};
+use super::arguments::{Arguments, Unusable, number};
 use crate::event::Value;
 use crate::names::Name;
 use crate::op::{Fd, Op, Place, SyncKind};

@@ -1,7 +1,6 @@
 //! Calls that make, change and end tasks, and calls that touch no file.
 
-use super::Unusable;
-use super::arguments::Arguments;
+use super::arguments::{Arguments, Unusable};
 use crate::event::Value;
 use crate::op::{Ask, Outcome, Share};
 

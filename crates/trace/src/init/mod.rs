@@ -3,8 +3,8 @@
 mod delta;
 
 use crate::benchmark::{Benchmark, Device, Initial, InitialKind};
+use crate::confine::Confined;
 use crate::error::TraceError;
-use crate::replay::Confined;
 use rustix::fs::{FileType, Mode};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

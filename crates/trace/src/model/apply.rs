@@ -1,8 +1,8 @@
 //! One call, applied: which part of the model it concerns.
 
-use super::infer::Want;
 use super::live::Target;
 use super::tree::Kind;
+use super::want::Want;
 use super::world::World;
 use crate::action::{Fate, How, Modelled, Resource, Role, Series, Skipped, Step};
 use crate::op::{Ask, Call, Fd, Op, Outcome, Seen};

@@ -1,8 +1,8 @@
 //! Calls that work on open files: bytes, sizes, positions, locks.
 
-use super::infer::Want;
 use super::live::Target;
 use super::tree::NodeId;
+use super::want::Want;
 use super::world::{Slot, World};
 use crate::action::{Fate, How, Modelled, Moment, Need, Resource, Role, Rule, Series, Step};
 use crate::names::Name;

@@ -2,19 +2,11 @@
 
 use super::live::Target;
 use super::tree::{End, Kind, Node, NodeId, ROOT, Walk, components};
+use super::want::Want;
 use super::world::{Inherited, World};
 use crate::names::{Name, Names};
 use crate::op::{Ask, Call, Fd, Handle, Op, Outcome, Seen};
-use std::collections::{BTreeSet, HashMap};
-
-/// What a successful call says about the file at the end of its path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Want {
-    Anything,
-    File,
-    Directory,
-    Link(Option<Name>),
-}
+use std::collections::BTreeSet;
 
 impl World {
     /// Adds what a snapshot or another source says was at `path`, with everything on the way.
@@ -143,7 +135,7 @@ impl World {
                     let walk = self.tree.walk(parent, &left, true, &mut self.names);
                     return self.believe(&walk, Outcome::Value(0), want).unwrap_or(parent);
                 }
-                None => self.add_child(at, *name, if last { want.kind() } else { directory() }),
+                None => self.add_child(at, *name, if last { want.kind() } else { Want::Directory.kind() }),
             };
         }
         at
@@ -266,21 +258,6 @@ impl World {
             None => self.describe(Target::Other, false),
         }
     }
-}
-
-impl Want {
-    fn kind(self) -> Kind {
-        match self {
-            Want::Anything => Kind::Undecided,
-            Want::File => Kind::File,
-            Want::Directory => directory(),
-            Want::Link(target) => Kind::Link(target),
-        }
-    }
-}
-
-fn directory() -> Kind {
-    Kind::Directory { entries: HashMap::new(), whole: false, parent: ROOT }
 }
 
 /// Results that only something that exists can give.

@@ -288,9 +288,10 @@ pub(super) fn changes(call: &Call) -> bool {
 mod tests {
     use super::*;
     use crate::action::Action;
+    use crate::coverage::Coverage;
     use crate::generated::GeneratedTrace;
     use crate::names::Names;
-    use crate::parse::{Coverage, Source, Strace};
+    use crate::parse::{Source, Strace};
     use std::io::{BufRead, BufReader};
 
     fn actions(text: impl BufRead, window: usize) -> (Vec<Action>, u64) {

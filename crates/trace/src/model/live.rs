@@ -110,8 +110,9 @@ impl Tree {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::coverage::Coverage;
     use crate::model::Lineariser;
-    use crate::parse::{Coverage, Source, Strace};
+    use crate::parse::{Source, Strace};
 
     /// Applies lines, the last of which must leave nothing behind.
     fn gone(lines: &str) -> (Vec<Vec<Gone>>, World) {

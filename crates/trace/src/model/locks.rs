@@ -4,8 +4,8 @@
 //! A replay is one process, where POSIX locks would exclude nobody. So a table's locks on a file are taken through one of its
 //! descriptions, the *carrier*, as locks of that description; they are given back as the kernel would have done it.
 
-use super::infer::Want;
 use super::tree::NodeId;
+use super::want::Want;
 use super::world::World;
 use crate::action::{Fate, How, Modelled, Resource, Role, Series, Step};
 use crate::op::{Call, Fd, Handle, LockKind, LockOwner, Op, Outcome};

@@ -18,6 +18,7 @@ mod sleep;
 mod tasks;
 mod tree;
 mod waiting;
+mod want;
 mod world;
 
 pub use infer::Links;

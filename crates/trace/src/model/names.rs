@@ -1,8 +1,8 @@
 //! Calls that work on names.
 
-use super::infer::Want;
 use super::live::Target;
 use super::tree::{End, Kind, Node, NodeId, Walk};
+use super::want::Want;
 use super::world::{Slot, World};
 use crate::action::{Fate, How, Modelled, Resource, Role, Series, Skipped, Step};
 use crate::names::Name;

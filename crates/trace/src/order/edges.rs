@@ -1,8 +1,8 @@
 //! Edges, reduced while they are added. A thread's actions run in order, so of all edges from one thread only the last
 //! matters, and none that an earlier action of the waiting thread has waited for already.
 
-use super::Switches;
-use crate::action::{ActionId, Moment, Rule};
+use super::switches::Switches;
+use crate::action::{ActionId, Moment, Need, Rule};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 
@@ -104,6 +104,19 @@ impl EdgeList {
     pub(super) fn add(&mut self, on: ActionId, moment: Moment, rule: Rule) {
         if on < self.next() && self.switches.is_on(rule) {
             self.wanted.push(Wait { on, moment, rule });
+        }
+    }
+
+    pub(super) fn add_needs(&mut self, needs: &[Need]) {
+        for need in needs {
+            self.add(need.on, need.moment, need.rule);
+        }
+    }
+
+    /// Waits for the ends of earlier actions.
+    pub(super) fn add_all(&mut self, earlier: impl IntoIterator<Item = ActionId>, rule: Rule) {
+        for action in earlier {
+            self.add(action, Moment::End, rule);
         }
     }
 

@@ -2,11 +2,15 @@
 //! each file would fill memory with them. What came last to any forgotten name of a directory then stands for all of them, so
 //! that edges which are not needed may follow, and none is lost.
 
-use super::THREADS_MAX;
 use crate::action::ActionId;
 use crate::names::Name;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
+
+/// Where actions of more threads than these come before what follows, the first action that follows stands for them to the others,
+/// which wait for that one alone. Otherwise each of a thousand threads that list a directory would wait for each of a thousand that
+/// made names in it. Edges that are not needed follow, and none is lost.
+pub(super) const THREADS_MAX: usize = 256;
 
 /// Names that are known, over all directories: about half a kilobyte each in both orders.
 pub(super) const NAMES_MAX: usize = 1 << 17;

@@ -1,7 +1,6 @@
 //! Who touched what last: for a whole resource, and for ranges of one.
 
-use super::THREADS_MAX;
-use super::paths::{Newest, Touched, note};
+use super::paths::{Newest, THREADS_MAX, Touched, note};
 use crate::action::{ActionId, How};
 use std::collections::BTreeMap;
 use std::rc::Rc;

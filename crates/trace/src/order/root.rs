@@ -5,8 +5,9 @@
 //! name ordering keeps it between its neighbours; and an open file description that processes share has a stage of its own.
 
 use super::edges::{EdgeList, Wait};
-use super::paths::{Newest, Paths, Touched, note};
-use super::{Orderer, Switches, THREADS_MAX, add_all, add_needs};
+use super::orderer::Orderer;
+use super::paths::{Newest, Paths, THREADS_MAX, Touched, note};
+use super::switches::Switches;
 use crate::action::{ActionId, Gone, Moment, Role, Rule, Series, Step};
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -72,7 +73,7 @@ impl Orderer for Root {
 
     fn add(&mut self, step: &Step, threads: &[u32]) -> &[Wait] {
         let made = (step.action.thread, self.edges.next());
-        add_needs(&mut self.edges, &step.needs);
+        self.edges.add_needs(&step.needs);
         for (series, role) in &step.series {
             let state = match series {
                 Series::Path(dir, name) => self.paths.of(*dir, *name, made),
@@ -130,11 +131,11 @@ impl State {
         match role {
             Role::Create => self.create = Some(made),
             Role::Use | Role::Absent => {
-                add_all(edges, actions(&self.create), rule);
+                edges.add_all(actions(&self.create), rule);
                 self.uses.retain(|(other, _)| *other != made.0);
                 self.uses.push(made);
             }
-            Role::Delete => add_all(edges, actions(self.create.iter().chain(&self.uses)), rule),
+            Role::Delete => edges.add_all(actions(self.create.iter().chain(&self.uses)), rule),
         }
     }
 
@@ -143,7 +144,7 @@ impl State {
     fn name(&mut self, edges: &mut EdgeList, made: Made, role: Role) {
         let absent = role == Role::Absent;
         if let Some(forgotten) = &self.forgotten {
-            add_all(edges, forgotten.values().copied(), Rule::PathName);
+            edges.add_all(forgotten.values().copied(), Rule::PathName);
             if matches!(role, Role::Create | Role::Delete) {
                 // Whatever comes later waits for this action.
                 self.forgotten = None;
@@ -156,7 +157,7 @@ impl State {
             self.before = self.uses.drain(..).chain(self.last).collect();
             (self.create, self.ended) = (None, false);
         }
-        add_all(edges, actions(&self.before), Rule::PathName);
+        edges.add_all(actions(&self.before), Rule::PathName);
         if self.before.len() > THREADS_MAX {
             self.before = vec![made];
         }

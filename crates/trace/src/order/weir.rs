@@ -2,9 +2,10 @@
 //! neither overlap nor change the size, and names made in one directory have none.
 
 use super::edges::{EdgeList, Wait};
+use super::orderer::Orderer;
 use super::paths::Paths;
 use super::ranges::{Last, Ranges};
-use super::{Orderer, Switches, add_all, add_needs};
+use super::switches::Switches;
 use crate::action::{Gone, Resource, Rule, Step};
 use std::collections::{BTreeMap, HashMap};
 
@@ -76,7 +77,7 @@ impl Orderer for Weir {
     fn add(&mut self, step: &Step, threads: &[u32]) -> &[Wait] {
         let action = self.edges.next();
         let thread = step.action.thread;
-        add_needs(&mut self.edges, &step.needs);
+        self.edges.add_needs(&step.needs);
         let mut found = Vec::new();
         for touch in &step.touches {
             let mut each = |other| found.push(other);
@@ -94,7 +95,7 @@ impl Orderer for Weir {
                 _ => self.whole.entry(touch.on).or_default().touch(thread, action, touch.how, &mut each),
             }
             found.retain(|other| *other != action);
-            add_all(&mut self.edges, found.drain(..), touch.on.rule());
+            self.edges.add_all(found.drain(..), touch.on.rule());
         }
         self.forget(step);
         self.names.limit();

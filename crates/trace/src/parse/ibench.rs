@@ -8,8 +8,9 @@
 //! ENTRY, ELAPSED and CPU are microseconds; arguments are as `dtruss` prints them, numbers in hex, with the flags and errors of
 //! macOS; an error is `Err#2`. Lines that begin with `#` say nothing. If a real trace differs, this file alone must change.
 
+use super::source::Source;
 use super::strace::read_call;
-use super::{Coverage, Source};
+use crate::coverage::Coverage;
 use crate::event::{Event, Recorded, Value, What};
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, BufRead, Read};

@@ -1,6 +1,7 @@
 //! Several files of one trace, as `strace -ff` writes them: one for each task, whose number is the file's ending.
 
-use super::{Coverage, Source};
+use super::source::Source;
+use crate::coverage::Coverage;
 use crate::event::Event;
 use crate::tracer::TracerCost;
 use std::io;

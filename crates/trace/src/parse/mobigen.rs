@@ -3,7 +3,8 @@
 //! They hold less than a trace: no durations, no error numbers, no sizes that reads and writes asked for, and only the first
 //! two components of most paths. Rules of names mean little on them.
 
-use super::{Coverage, Source};
+use super::source::Source;
+use crate::coverage::Coverage;
 use crate::event::{Event, Recorded, Value, What};
 use std::collections::VecDeque;
 use std::io::{self, BufRead, Read};

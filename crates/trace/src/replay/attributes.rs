@@ -1,8 +1,8 @@
 //! Calls on extended attributes. They take no directory to start from, so a relative path is opened first; the descriptor itself
 //! where the path is empty.
 
-use super::Buffer;
 use super::kernel::Kernel;
+use super::target::Buffer;
 use crate::op::{Handle, Op};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, XattrFlags};

@@ -1,7 +1,7 @@
 //! One system call for each operation, through safe wrappers.
 
-use super::Buffer;
 use super::kernel::Kernel;
+use super::target::Buffer;
 use crate::op::{Handle, LockKind, NO_HANDLE, Op, Place};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{

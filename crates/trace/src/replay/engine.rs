@@ -3,7 +3,8 @@
 use super::debt::Debt;
 use super::plan::Plan;
 use super::progress::{Progress, begun, done};
-use super::{Buffer, Run, Sample, Target};
+use super::results::{Run, Sample};
+use super::target::{Buffer, Target};
 use crate::action::{Fate, Moment, Rule};
 use crate::benchmark::Benchmark;
 use crate::error::TraceError;

@@ -1,7 +1,9 @@
 //! The kernel as a target: open files by handle, and who makes asynchronous requests.
 
 use super::aio::{Requests, depth};
-use super::{Buffer, Syncs, Target, calls};
+use super::calls;
+use super::syncs::Syncs;
+use super::target::{Buffer, Target};
 use crate::benchmark::Benchmark;
 use crate::error::TraceError;
 use crate::names::{Name, Names};

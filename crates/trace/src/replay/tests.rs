@@ -1,7 +1,8 @@
 use super::*;
-use crate::action::{Action, Fate, Moment, Nap};
+use crate::action::{Action, Fate, Moment, Nap, Rule};
 use crate::benchmark::About;
 use crate::names::Name;
+use crate::op::{Op, Outcome};
 use crate::order::{Order, Wait};
 use crate::tracer::TracerCost;
 

@@ -9,7 +9,8 @@ mod value;
 
 pub(super) use value::call as read_call;
 
-use super::{Coverage, Source};
+use super::source::Source;
+use crate::coverage::Coverage;
 use crate::event::{Event, Recorded, What};
 use crate::tracer::TracerCost;
 use line::{Body, Clock, Line};

@@ -1,6 +1,9 @@
 //! Keeps a replay inside of its target, by the kernel: no path of a trace is ever looked at to decide where it leads.
 
-use super::site::Site;
+mod site;
+
+pub use site::{Site, Stay};
+
 use crate::error::TraceError;
 use nix::sched::{CloneFlags, unshare};
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind_recursive, mount_change, unmount};
@@ -57,7 +60,7 @@ fn own_mounts(dir: &Path, root: bool) -> io::Result<()> {
 }
 
 /// A replay holds the files of all traced processes in one. If that is not allowed, opens fail, and are counted.
-pub(super) fn raise_descriptor_limit() {
+pub(crate) fn raise_descriptor_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if setrlimit(Resource::Nofile, limit).is_err() {

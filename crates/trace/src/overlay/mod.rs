@@ -1,13 +1,15 @@
 //! Several benchmarks as one: their trees in one target, their threads side by side, one clock for all.
 
-use super::renumber::Numbers;
-use super::{About, Benchmark, Initial, InitialKind};
+mod renumber;
+
 use crate::action::Nap;
+use crate::benchmark::{About, Benchmark, Initial, InitialKind};
 use crate::error::TraceError;
 use crate::names::{Name, Names};
 use crate::order::{Order, Wait};
 use crate::parts;
 use crate::replay::{Run, Sample};
+use renumber::Numbers;
 use std::collections::HashMap;
 
 /// Contradictions that are named; all are counted.
