@@ -13,7 +13,7 @@ use crate::record::{Order, Record};
 use crate::recover::{Readable, Replayed, Walk, Walked};
 use crate::ring::{GroupNo, Mark, Ring};
 use crate::sync::{Mutex, MutexGuard};
-use device::{BLOCK_BYTES, Device, Incarnation, Page, Sequence, StoreId, pages};
+use device::{BLOCK_BYTES, Device, Incarnation, Lsn, Page, StoreId, pages};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use std::sync::Arc;
 /// Where an appended transaction will lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Appended {
-    /// The sequence of the transaction's first record; the others follow without gaps.
-    pub first: Sequence,
-    /// The sequence of its last record; one below `first` if it has none.
-    pub last: Sequence,
+    /// The LSN of the transaction's first record; the others follow without gaps.
+    pub first: Lsn,
+    /// The LSN of its last record; one below `first` if it has none.
+    pub last: Lsn,
     /// The commit group that holds the whole of it.
     pub group: GroupNo,
 }
@@ -70,16 +70,16 @@ impl Buffer {
     /// so that later writes allocate nothing in a file system below, and makes it durable. After a crash in the
     /// middle there is no buffer.
     pub fn format(device: &dyn Device, id: StoreId) -> Result<(), BufferError> {
-        open::format(device, id, 0, Sequence(0))
+        open::format(device, id, 0, Lsn(0))
     }
 
     /// The same for a store that has been in use, without a buffer or with another one: its records will be `volume`'s,
-    /// and their sequences come after `newest`.
+    /// and their LSNs come after `newest`.
     pub fn format_after(
         device: &dyn Device,
         id: StoreId,
         volume: u32,
-        newest: Sequence,
+        newest: Lsn,
     ) -> Result<(), BufferError> {
         open::format(device, id, volume, newest)
     }
@@ -138,7 +138,7 @@ impl Buffer {
             end: head.position,
             oldest: tail.number,
             next: head.number,
-            newest: slot.newest.max(Sequence(head.sequence.0 - 1)),
+            newest: slot.newest.max(Lsn(head.lsn.0 - 1)),
             incarnation: slot.incarnation.max(head.incarnation),
             store_batch: slot.store_batch,
         };
@@ -179,7 +179,7 @@ impl Buffer {
             assert!(empty && state.released == state.open.number, "handed over with records that are needed");
         }
         let tail = writer.head();
-        let (durable_group, newest) = (GroupNo(tail.number.0 - 1), Sequence(tail.sequence.0 - 1));
+        let (durable_group, newest) = (GroupNo(tail.number.0 - 1), Lsn(tail.lsn.0 - 1));
         let store_batch = self.state().store_batch;
         for _ in 0..2 {
             self.write_slot(&mut writer, |slot| {
@@ -192,19 +192,19 @@ impl Buffer {
         Ok(())
     }
 
-    /// The highest sequence in the buffer.
-    pub fn newest_sequence(&self) -> Sequence {
+    /// The highest LSN in the buffer.
+    pub fn newest_lsn(&self) -> Lsn {
         self.state().newest
     }
 
-    /// Makes `incarnation`, which is higher than any before, durable; sequences go on after `newest`, or after the
+    /// Makes `incarnation`, which is higher than any before, durable; LSNs go on after `newest`, or after the
     /// highest in the buffer if that is higher. Before it, nothing may be appended. What recovery has read and is not known to
     /// be durable is written again first, since a flush that failed may have dropped it from a cache that still gives it to
     /// readers. The store has the incarnation durably by then: see [`store_batch`](Buffer::store_batch).
     ///
     /// # Panics
     /// If the incarnation is not higher than the one found.
-    pub fn begin(&self, incarnation: Incarnation, newest: Sequence) -> Result<(), BufferError> {
+    pub fn begin(&self, incarnation: Incarnation, newest: Lsn) -> Result<(), BufferError> {
         let mut writer = self.writer.lock().expect("no panic in a commit");
         let newest = {
             let state = self.state();
@@ -214,7 +214,7 @@ impl Buffer {
             newest.max(state.newest)
         };
         let mut head = writer.head();
-        (head.incarnation, head.sequence) = (incarnation, newest.plus(1));
+        (head.incarnation, head.lsn) = (incarnation, newest.plus(1));
         *writer.marks.back_mut().expect("at least one mark") = head;
         let tail = writer.tail();
         let (first_group, durable_group) = (head.number, GroupNo(head.number.0 - 1));
@@ -251,7 +251,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Adds a transaction to the open group, in memory: it gets the next sequences, and survives a crash as a
+    /// Adds a transaction to the open group, in memory: it gets the next LSNs, and survives a crash as a
     /// whole or not at all, and only if everything appended before it does. Never waits for the device. A
     /// transaction without records leaves no trace.
     ///
@@ -268,13 +268,13 @@ impl Buffer {
         Ok(Appended { first, last, group: state.open.number })
     }
 
-    /// Adds the surviving delta of one page again, under its own newest sequence, so that older groups can go.
+    /// Adds the surviving delta of one page again, under its own newest LSN, so that older groups can go.
     ///
     /// # Panics
     /// If `newest` was not given out yet.
-    pub fn append_merged(&self, newest: Sequence, records: &[Record<'_>]) -> Result<GroupNo, BufferError> {
+    pub fn append_merged(&self, newest: Lsn, records: &[Record<'_>]) -> Result<GroupNo, BufferError> {
         let mut state = self.appendable()?;
-        assert!(newest <= state.newest, "sequence {newest} was never given out");
+        assert!(newest <= state.newest, "LSN {newest} was never given out");
         if !records.is_empty() {
             state.append(Order::Merged(newest), records)?;
             self.gauges.show(&state);
@@ -282,9 +282,9 @@ impl Buffer {
         Ok(state.open.number)
     }
 
-    /// Makes everything appended before the call durable and returns the highest durable sequence. Callers at the
+    /// Makes everything appended before the call durable and returns the highest durable LSN. Callers at the
     /// same time share one flush. Also makes free what was released, if that is much or space is short.
-    pub fn commit(&self) -> Result<Sequence, BufferError> {
+    pub fn commit(&self) -> Result<Lsn, BufferError> {
         let wanted = {
             let state = self.state();
             state.check()?;
@@ -314,13 +314,13 @@ impl Buffer {
         self.writer.try_lock().is_ok()
     }
 
-    /// The highest durable sequence.
-    pub fn durable(&self) -> Sequence {
+    /// The highest durable LSN.
+    pub fn durable(&self) -> Lsn {
         self.gauges.durable()
     }
 
-    /// The highest appended sequence.
-    pub fn appended(&self) -> Sequence {
+    /// The highest appended LSN.
+    pub fn appended(&self) -> Lsn {
         self.gauges.newest()
     }
 
@@ -418,7 +418,7 @@ impl Buffer {
     fn write_batch(&self, writer: &mut Writer, new_tail: Option<(Mark, u64)>) -> Result<(), BufferError> {
         let durable_group = GroupNo(writer.head().number.0 - 1);
         if let Some((tail, store_batch)) = new_tail {
-            let newest = Sequence(writer.head().sequence.0 - 1);
+            let newest = Lsn(writer.head().lsn.0 - 1);
             self.write_slot(writer, |slot| {
                 *slot = Slot { durable_group, newest, tail, store_batch, ..*slot }
             })?;
@@ -437,14 +437,14 @@ impl Buffer {
     }
 
     /// Tells everybody what is durable now, and gives free what lies before the tail on media.
-    fn publish(&self, writer: &mut Writer) -> Sequence {
+    fn publish(&self, writer: &mut Writer) -> Lsn {
         let tail = writer.slot.tail;
         while writer.tail().number < tail.number {
             writer.marks.pop_front();
         }
         let head = writer.head();
         let mut state = self.state();
-        state.durable = Sequence(head.sequence.0 - 1);
+        state.durable = Lsn(head.lsn.0 - 1);
         state.durable_group = GroupNo(head.number.0 - 1);
         state.tail_moved(tail.position);
         state.counters = writer.counters;

@@ -4,7 +4,7 @@ use crate::record::{
     KIND_CLONE, KIND_CUT, KIND_DELETE, KIND_WRITE, KIND_ZERO, MERGED, Order, Record, RecordHeader,
     TRANSACTION_HEADER_BYTES, TransactionHeader,
 };
-use device::{BLOCK_BYTES, ObjectId, PageNo, Sequence};
+use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo};
 use zerocopy::FromBytes;
 
 /// A transaction, as it was appended.
@@ -58,7 +58,7 @@ impl TransactionHeader {
     }
 
     fn order(&self) -> Order {
-        let first = Sequence(self.first.get());
+        let first = Lsn(self.first.get());
         if self.records.get() & MERGED == 0 { Order::New(first) } else { Order::Merged(first) }
     }
 }
@@ -117,7 +117,7 @@ mod tests {
 
     /// Record `bytes` in a transaction that says it is `len` long, with the right checksum.
     fn made_up(count: u32, bytes: &[u8], len: usize) -> Vec<u8> {
-        let mut all = TransactionHeader::new(len as u32, Order::New(Sequence(1)), count).as_bytes().to_vec();
+        let mut all = TransactionHeader::new(len as u32, Order::New(Lsn(1)), count).as_bytes().to_vec();
         all.extend(bytes);
         let this = all.len().min(len.max(8));
         let sum = TransactionHeader::checksum(&all[..this]);
@@ -203,7 +203,7 @@ mod tests {
         ) {
             let page: Vec<u8> = (0..4096).map(|at| at as u8).collect();
             let records: Vec<Record<'_>> = seeds.iter().map(|seed| record_of(seed, &page)).collect();
-            let order = if merged { Order::Merged(Sequence(first)) } else { Order::New(Sequence(first)) };
+            let order = if merged { Order::Merged(Lsn(first)) } else { Order::New(Lsn(first)) };
             let mut bytes = vec![0; transaction_bytes(&records) as usize];
             encode(order, &records, &mut bytes);
             let mut rest = &bytes[..];

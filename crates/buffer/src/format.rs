@@ -1,7 +1,7 @@
 //! The bytes of superblock, header slots and group headers, as FORMAT.md describes them.
 
 use crate::ring::{GroupNo, Mark, Position, Ring};
-use device::{BLOCK_BYTES, Block, Incarnation, Page, Sequence, StoreId};
+use device::{BLOCK_BYTES, Block, Incarnation, Lsn, Page, StoreId};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -16,7 +16,7 @@ pub(crate) const MEDIUM_BLOCK: u16 = 1;
 pub(crate) const BYTES_MIN: u64 = 1 << 20;
 /// The longest group, in blocks (8 MiB). Every opening searches so far behind the log's end for signs of rot.
 pub(crate) const GROUP_BLOCKS_MAX: u64 = 2048;
-/// Group numbers and sequences stay below this: a million a second for a hundred thousand years. So sums never wrap.
+/// Group numbers and LSNs stay below this: a million a second for a hundred thousand years. So sums never wrap.
 pub(crate) const NUMBER_END: u64 = 1 << 62;
 /// The superblock and two header slots come before the ring.
 pub(crate) const RING_START: Block = Block(3);
@@ -63,7 +63,7 @@ pub(crate) struct SlotBytes {
     newest: U64,
     tail_block: U64,
     tail_number: U64,
-    tail_sequence: U64,
+    tail_lsn: U64,
     tail_incarnation: U64,
     tail_predecessor: U32,
     volume: U32,
@@ -106,8 +106,8 @@ pub(crate) struct Slot {
     pub(crate) first_group: GroupNo,
     /// No group up to this one can be torn.
     pub(crate) durable_group: GroupNo,
-    /// No sequence up to this one may be given out again.
-    pub(crate) newest: Sequence,
+    /// No LSN up to this one may be given out again.
+    pub(crate) newest: Lsn,
     /// The oldest group that is needed.
     pub(crate) tail: Mark,
     /// The volume whose records follow.
@@ -194,7 +194,7 @@ impl Slot {
             newest: self.newest.0.into(),
             tail_block: ring.block(self.tail.position).0.into(),
             tail_number: self.tail.number.0.into(),
-            tail_sequence: self.tail.sequence.0.into(),
+            tail_lsn: self.tail.lsn.0.into(),
             tail_incarnation: self.tail.incarnation.0.into(),
             tail_predecessor: self.tail.predecessor.into(),
             volume: self.volume.into(),
@@ -211,11 +211,11 @@ impl Slot {
             incarnation: Incarnation(bytes.incarnation.get()),
             first_group: GroupNo(bytes.first_group.get()),
             durable_group: GroupNo(bytes.durable_group.get()),
-            newest: Sequence(bytes.newest.get()),
+            newest: Lsn(bytes.newest.get()),
             tail: Mark {
                 position: Position(bytes.tail_block.get().checked_sub(ring.start.0)?),
                 number: GroupNo(bytes.tail_number.get()),
-                sequence: Sequence(bytes.tail_sequence.get()),
+                lsn: Lsn(bytes.tail_lsn.get()),
                 incarnation: Incarnation(bytes.tail_incarnation.get()),
                 predecessor: bytes.tail_predecessor.get(),
             },
@@ -238,7 +238,7 @@ impl Slot {
         self.tail.position.0 < ring.blocks
             && numbers.iter().all(|&number| number < NUMBER_END)
             && (1..NUMBER_END).contains(&self.tail.number.0)
-            && (1..NUMBER_END).contains(&self.tail.sequence.0)
+            && (1..NUMBER_END).contains(&self.tail.lsn.0)
             && self.tail.number <= self.durable_group.next()
     }
 }

@@ -7,7 +7,7 @@ use crate::format::{GROUP_HEADER_BYTES, GROUP_MAGIC, GroupHeader, RECORD_VERSION
 use crate::record::{self, Order, Record, transaction_bytes};
 use crate::ring::{GroupNo, Mark, Position, Ring, blocks_of};
 use crate::sync::{AtomicU64, Ordering};
-use device::{BLOCK_BYTES, Incarnation, Page, Sequence, StoreId};
+use device::{BLOCK_BYTES, Incarnation, Lsn, Page, StoreId};
 use std::collections::VecDeque;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromZeros, IntoBytes};
@@ -26,8 +26,8 @@ pub(crate) struct Draft {
     /// Bytes in use, the header's included.
     bytes: usize,
     pub(crate) number: GroupNo,
-    /// The sequence that its first new record has or will have.
-    pub(crate) first: Sequence,
+    /// The LSN that its first new record has or will have.
+    pub(crate) first: Lsn,
     /// New records in it.
     records: u32,
     transactions: u32,
@@ -37,7 +37,7 @@ pub(crate) struct Draft {
 
 impl Draft {
     /// An empty group that uses the memory of an old one.
-    pub(crate) fn new(pages: Vec<Page>, number: GroupNo, first: Sequence) -> Draft {
+    pub(crate) fn new(pages: Vec<Page>, number: GroupNo, first: Lsn) -> Draft {
         Draft { pages, bytes: GROUP_HEADER_BYTES, number, first, ..Draft::default() }
     }
 
@@ -105,7 +105,7 @@ impl Draft {
         Mark {
             position: self.at.plus(blocks),
             number: self.number.next(),
-            sequence: self.first.plus(u64::from(self.records)),
+            lsn: self.first.plus(u64::from(self.records)),
             incarnation: mark.incarnation,
             predecessor: checksum,
         }
@@ -142,10 +142,10 @@ pub(crate) struct State {
     pub(crate) store_batch: u64,
     /// The store relies on that to be in a header slot with the next commit.
     pub(crate) slot_wanted: bool,
-    /// The last sequence given out.
-    pub(crate) newest: Sequence,
-    /// The highest sequence on media.
-    pub(crate) durable: Sequence,
+    /// The last LSN given out.
+    pub(crate) newest: Lsn,
+    /// The highest LSN on media.
+    pub(crate) durable: Lsn,
     /// The last group on media.
     pub(crate) durable_group: GroupNo,
     pub(crate) incarnation: Incarnation,
@@ -164,7 +164,7 @@ pub(crate) struct Found {
     pub(crate) end: Position,
     pub(crate) oldest: GroupNo,
     pub(crate) next: GroupNo,
-    pub(crate) newest: Sequence,
+    pub(crate) newest: Lsn,
     pub(crate) incarnation: Incarnation,
     pub(crate) store_batch: u64,
 }
@@ -197,8 +197,8 @@ impl State {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// Begins an incarnation whose sequences go on behind `newest`.
-    pub(crate) fn begin(&mut self, incarnation: Incarnation, newest: Sequence) {
+    /// Begins an incarnation whose LSNs go on behind `newest`.
+    pub(crate) fn begin(&mut self, incarnation: Incarnation, newest: Lsn) {
         assert!(self.open.is_empty() && self.sealed.is_empty(), "nothing is appended before the beginning");
         self.incarnation = incarnation;
         self.newest = newest;
@@ -307,12 +307,12 @@ impl Gauges {
     }
 
     /// Never ahead of a `newest` that is read after it.
-    pub(crate) fn durable(&self) -> Sequence {
-        Sequence(self.durable.load(Ordering::Acquire))
+    pub(crate) fn durable(&self) -> Lsn {
+        Lsn(self.durable.load(Ordering::Acquire))
     }
 
-    pub(crate) fn newest(&self) -> Sequence {
-        Sequence(self.newest.load(Ordering::Acquire))
+    pub(crate) fn newest(&self) -> Lsn {
+        Lsn(self.newest.load(Ordering::Acquire))
     }
 
     pub(crate) fn free_blocks(&self) -> u64 {

@@ -6,18 +6,13 @@ use crate::format::{
     checksum, front,
 };
 use crate::ring::{GroupNo, Mark, Position, Ring};
-use device::{BLOCK_BYTES, Block, Device, Incarnation, Page, Sequence, StoreId, pages};
+use device::{BLOCK_BYTES, Block, Device, Incarnation, Lsn, Page, StoreId, pages};
 
 /// Blocks of one write while formatting: long enough for the speed of the device.
 const FORMAT_BLOCKS: u64 = 256;
 
 /// Writes an empty buffer. The superblock comes last, so that a crash leaves no half-made buffer.
-pub(crate) fn format(
-    device: &dyn Device,
-    id: StoreId,
-    volume: u32,
-    newest: Sequence,
-) -> Result<(), BufferError> {
+pub(crate) fn format(device: &dyn Device, id: StoreId, volume: u32, newest: Lsn) -> Result<(), BufferError> {
     let bytes = device.blocks().saturating_mul(BLOCK_BYTES as u64);
     if bytes < BYTES_MIN {
         return Err(BufferError::TooSmall { device: device.name().to_owned(), bytes, minimum: BYTES_MIN });
@@ -52,7 +47,7 @@ fn empty_slot(generation: u64) -> Slot {
     let tail = Mark {
         position: Position(0),
         number: GroupNo(1),
-        sequence: Sequence(1),
+        lsn: Lsn(1),
         incarnation: Incarnation(0),
         predecessor: 0,
     };
@@ -61,7 +56,7 @@ fn empty_slot(generation: u64) -> Slot {
         incarnation: Incarnation(0),
         first_group: GroupNo(1),
         durable_group: GroupNo(0),
-        newest: Sequence(0),
+        newest: Lsn(0),
         tail,
         volume: 0,
         store_batch: 0,

@@ -1,7 +1,7 @@
 //! Records and transactions as bytes. Nothing here knows where they lie: the format is the same on every medium.
 
 use crate::format::GROUP_HEADER_BYTES;
-use device::{BLOCK_BYTES, ObjectId, PageNo, Sequence};
+use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -70,10 +70,10 @@ pub fn footprint(records: u64, bytes: u64) -> u64 {
 /// Whether the records of a transaction count in the one order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// Each has the next sequence; the first this one.
-    New(Sequence),
-    /// They are one page's delta, re-logged; its newest sequence is this one.
-    Merged(Sequence),
+    /// Each has the next LSN; the first this one.
+    New(Lsn),
+    /// They are one page's delta, re-logged; its newest LSN is this one.
+    Merged(Lsn),
 }
 
 /// What starts every transaction.

@@ -8,7 +8,7 @@ use crate::format::{
 };
 use crate::record::{Order, Record};
 use crate::ring::{GroupNo, Mark, Position, Ring, blocks_of};
-use device::{BLOCK_BYTES, Device, DeviceError, Incarnation, Page, Sequence, StoreId};
+use device::{BLOCK_BYTES, Device, DeviceError, Incarnation, Lsn, Page, StoreId};
 use std::collections::VecDeque;
 use std::iter;
 use zerocopy::FromZeros;
@@ -16,9 +16,9 @@ use zerocopy::FromZeros;
 /// One transaction read back at recovery.
 #[derive(Debug)]
 pub struct Replayed<'a> {
-    /// Sequence of the first record.
-    pub first: Sequence,
-    /// Whether every record has the next sequence, or all of them are one page's delta, re-logged, with `first`.
+    /// LSN of the first record.
+    pub first: Lsn,
+    /// Whether every record has the next LSN, or all of them are one page's delta, re-logged, with `first`.
     pub merged: bool,
     /// The volume that it is about.
     pub volume: u32,
@@ -132,14 +132,14 @@ impl<'a> Walk<'a> {
             return fits;
         }
         let (number, incarnation) = (GroupNo(header.number.get()), Incarnation(header.incarnation.get()));
-        let first = Sequence(header.first.get());
+        let first = Lsn(header.first.get());
         let of_this_incarnation = number >= self.slot.first_group;
         fits && first.0 < NUMBER_END
             && number == head.number
             && header.predecessor.get() == head.predecessor
             && incarnation >= head.incarnation
             && (incarnation >= self.slot.incarnation) == of_this_incarnation
-            && (first == head.sequence || (first > head.sequence && incarnation > head.incarnation))
+            && (first == head.lsn || (first > head.lsn && incarnation > head.incarnation))
     }
 
     /// The header of the group at `at`, if there is a whole one of this store.
@@ -206,7 +206,7 @@ impl<'a> Walk<'a> {
         Ok(Mark {
             position: at.plus(blocks),
             number: number.next(),
-            sequence: Sequence(header.first.get()).plus(u64::from(header.records.get())),
+            lsn: Lsn(header.first.get()).plus(u64::from(header.records.get())),
             incarnation: Incarnation(header.incarnation.get()),
             predecessor: header.checksum.get(),
         })
@@ -257,19 +257,19 @@ fn transactions<'a>(
     header: &GroupHeader,
     mut content: &'a [u8],
 ) -> Result<Vec<Transaction<'a>>, &'static str> {
-    let mut next = Sequence(header.first.get());
+    let mut next = Lsn(header.first.get());
     let mut found = Vec::new();
     for _ in 0..header.transactions.get() {
         let one = transaction(&mut content)?;
         match one.order {
             Order::New(first) if first == next => next = next.plus(one.records.len() as u64),
-            Order::New(_) => return Err("a transaction's sequence is not the next"),
+            Order::New(_) => return Err("a transaction's LSN is not the next"),
             Order::Merged(newest) if newest < next => {}
             Order::Merged(_) => return Err("a merged delta is newer than the log"),
         }
         found.push(one);
     }
-    if !content.is_empty() || next != Sequence(header.first.get()).plus(u64::from(header.records.get())) {
+    if !content.is_empty() || next != Lsn(header.first.get()).plus(u64::from(header.records.get())) {
         return Err("its transactions are not those that its header counts");
     }
     Ok(found)

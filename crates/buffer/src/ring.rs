@@ -1,6 +1,6 @@
 //! Where groups go: pure arithmetic on a ring of blocks.
 
-use device::{BLOCK_BYTES, Block, Incarnation, Sequence};
+use device::{BLOCK_BYTES, Block, Incarnation, Lsn};
 use std::fmt;
 
 /// The number of a commit group: groups are numbered in the order of the log, without gaps, for ever.
@@ -38,8 +38,8 @@ pub(crate) struct Mark {
     pub(crate) position: Position,
     /// Its number.
     pub(crate) number: GroupNo,
-    /// The sequence after that of the last record before it.
-    pub(crate) sequence: Sequence,
+    /// The LSN after that of the last record before it.
+    pub(crate) lsn: Lsn,
     /// The incarnation of the group before it.
     pub(crate) incarnation: Incarnation,
     /// The checksum of the group before it; 0 before the first.

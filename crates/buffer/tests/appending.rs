@@ -1,11 +1,11 @@
-//! Appending and committing: limits, sequences, costs.
+//! Appending and committing: limits, LSNs, costs.
 
 mod model;
 
 use buffer::{
     Buffer, BufferError, GroupNo, RECORD_OVERHEAD_BYTES, Record, TRANSACTION_OVERHEAD_BYTES, footprint,
 };
-use device::{Block, Device, Incarnation, ObjectId, PageNo, Sequence};
+use device::{Block, Device, Incarnation, Lsn, ObjectId, PageNo};
 use model::{ID, open};
 use sim::{Faults, Power, SimDisk};
 use std::sync::Arc;
@@ -20,21 +20,21 @@ fn begun(blocks: u64) -> (Arc<SimDisk>, Buffer) {
     let disk = SimDisk::new("buffer", blocks, &Power::new(), 1);
     Buffer::format(&*disk, ID).expect("a device without faults");
     let (buffer, _) = open(disk.clone()).expect("an empty buffer");
-    buffer.begin(Incarnation(1), Sequence(100)).expect("a device without faults");
+    buffer.begin(Incarnation(1), Lsn(100)).expect("a device without faults");
     (disk, buffer)
 }
 
 #[test]
-fn sequences_go_on_after_what_begin_was_told_or_what_the_buffer_holds() {
+fn lsns_go_on_after_what_begin_was_told_or_what_the_buffer_holds() {
     let (disk, buffer) = begun(300);
     let appended = buffer.append(&[write(b"a"), write(b"b")]).expect("space");
-    assert_eq!((appended.first, appended.last), (Sequence(101), Sequence(102)));
-    assert_eq!(buffer.commit(), Ok(Sequence(102)));
+    assert_eq!((appended.first, appended.last), (Lsn(101), Lsn(102)));
+    assert_eq!(buffer.commit(), Ok(Lsn(102)));
     let (again, found) = open(disk).expect("a buffer");
-    assert_eq!((again.newest_sequence(), again.incarnation()), (Sequence(102), Incarnation(1)));
-    assert_eq!((found.len(), found[0].first, found[0].group), (1, Sequence(101), appended.group));
-    again.begin(Incarnation(2), Sequence(7)).expect("a device without faults");
-    assert_eq!(again.append(&[write(b"c")]).expect("space").first, Sequence(103));
+    assert_eq!((again.newest_lsn(), again.incarnation()), (Lsn(102), Incarnation(1)));
+    assert_eq!((found.len(), found[0].first, found[0].group), (1, Lsn(101), appended.group));
+    again.begin(Incarnation(2), Lsn(7)).expect("a device without faults");
+    assert_eq!(again.append(&[write(b"c")]).expect("space").first, Lsn(103));
 }
 
 #[test]
@@ -43,12 +43,9 @@ fn a_beginning_is_remembered_even_if_nothing_follows_it() {
     buffer.append(&[write(b"a")]).expect("space");
     buffer.commit().expect("no faults");
     let (again, _) = open(disk.clone()).expect("a buffer");
-    again.begin(Incarnation(5), Sequence(1000)).expect("no faults");
+    again.begin(Incarnation(5), Lsn(1000)).expect("no faults");
     let (last, found) = open(disk).expect("a buffer");
-    assert_eq!(
-        (last.incarnation(), last.newest_sequence(), found.len()),
-        (Incarnation(5), Sequence(1000), 1)
-    );
+    assert_eq!((last.incarnation(), last.newest_lsn(), found.len()), (Incarnation(5), Lsn(1000), 1));
 }
 
 #[test]
@@ -62,7 +59,7 @@ fn what_is_released_before_the_beginning_moves_no_header_slot() {
     again.release(again.groups().end, 0);
     again.commit().expect("nothing to do");
     assert_eq!(again.counters().header_writes, 0);
-    again.begin(Incarnation(2), Sequence(0)).expect("no faults");
+    again.begin(Incarnation(2), Lsn(0)).expect("no faults");
     again.commit().expect("no faults");
     assert_eq!(again.counters().header_writes, 2);
 }
@@ -71,9 +68,9 @@ fn what_is_released_before_the_beginning_moves_no_header_slot() {
 fn an_empty_transaction_leaves_no_trace() {
     let (disk, buffer) = begun(300);
     let appended = buffer.append(&[]).expect("space");
-    assert_eq!((appended.first, appended.last), (Sequence(101), Sequence(100)));
+    assert_eq!((appended.first, appended.last), (Lsn(101), Lsn(100)));
     let before = buffer.counters();
-    assert_eq!(buffer.commit(), Ok(Sequence(100)));
+    assert_eq!(buffer.commit(), Ok(Lsn(100)));
     assert_eq!(buffer.counters(), before, "an empty commit touched the device");
     assert!(open(disk).expect("a buffer").1.is_empty());
 }
@@ -219,10 +216,10 @@ fn a_failed_flush_is_told_until_the_buffer_is_opened_again() {
     disk.set_faults(Faults::default());
     assert_eq!(buffer.commit(), Err(error.clone()));
     assert_eq!(buffer.append(&[]), Err(error.clone()));
-    assert_eq!(buffer.begin(Incarnation(9), Sequence(0)), Err(error));
-    assert_eq!(buffer.durable(), Sequence(100));
+    assert_eq!(buffer.begin(Incarnation(9), Lsn(0)), Err(error));
+    assert_eq!(buffer.durable(), Lsn(100));
     let (again, _) = open(disk).expect("a buffer");
-    again.begin(Incarnation(2), Sequence(0)).expect("no faults any more");
+    again.begin(Incarnation(2), Lsn(0)).expect("no faults any more");
 }
 
 #[test]

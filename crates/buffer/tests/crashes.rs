@@ -3,7 +3,7 @@
 mod model;
 
 use buffer::{Buffer, Record};
-use device::{Incarnation, ObjectId, Sequence};
+use device::{Incarnation, Lsn, ObjectId};
 use model::{ID, Plan, Run, open};
 use sim::{Faults, Power, SimDisk};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,7 +46,7 @@ fn what_was_acknowledged_to_any_of_several_committers_survives() {
         let disk = SimDisk::new("buffer", 600, &power, seed);
         Buffer::format(&*disk, ID).expect("power is on");
         let (buffer, _) = open(disk.clone()).expect("an empty buffer");
-        buffer.begin(Incarnation(1), Sequence(0)).expect("power is on");
+        buffer.begin(Incarnation(1), Lsn(0)).expect("power is on");
         power.cut_after(seed * 3);
         let acknowledged = AtomicU64::new(0);
         std::thread::scope(|scope| {

@@ -3,7 +3,7 @@
 mod model;
 
 use buffer::{Buffer, BufferError, Record};
-use device::{BLOCK_BYTES, Block, Device, Incarnation, ObjectId, Page, PageNo, Sequence, StoreId, pages};
+use device::{BLOCK_BYTES, Block, Device, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId, pages};
 use sim::{Power, SimDisk};
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ fn the_example_is_what_is_written() {
     let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
     Buffer::format(&*disk, id()).expect("a device without faults");
     let buffer = Buffer::open(disk.clone(), id(), &mut |_| {}).expect("an empty buffer");
-    buffer.begin(Incarnation(1), Sequence(100)).expect("a device without faults");
+    buffer.begin(Incarnation(1), Lsn(100)).expect("a device without faults");
     buffer.append(&RECORDS).expect("space");
     buffer.commit().expect("a device without faults");
     for block in [0, 2, 3] {
@@ -69,7 +69,7 @@ fn put_example(disk: &SimDisk, change: impl Fn(&mut [u8])) {
 
 #[test]
 fn a_group_that_breaks_any_one_rule_does_not_follow() {
-    // Store id, incarnation lower and higher than the slot's, number, first sequence, predecessor.
+    // Store id, incarnation lower and higher than the slot's, number, first LSN, predecessor.
     let replayed = |at: usize, value: u8| {
         let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
         put_example(&disk, |bytes| bytes[at] = value);
@@ -85,7 +85,7 @@ fn a_group_that_breaks_any_one_rule_does_not_follow() {
 }
 
 #[test]
-fn a_group_of_a_later_incarnation_with_an_earlier_sequence_does_not_follow() {
+fn a_group_of_a_later_incarnation_with_an_earlier_lsn_does_not_follow() {
     let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
     put_example(&disk, |bytes| (bytes[32], bytes[56]) = (2, 0x64));
     Buffer::open(disk, id(), &mut |replayed| panic!("{replayed:?}")).expect("an empty log");
@@ -105,8 +105,8 @@ fn a_group_of_a_newer_version_is_refused_by_name_and_an_older_one_is_read() {
 }
 
 #[test]
-fn a_group_of_a_later_incarnation_with_a_later_sequence_follows() {
-    // As where the newer header slot is damaged: the transaction's sequence must be later too.
+fn a_group_of_a_later_incarnation_with_a_later_lsn_follows() {
+    // As where the newer header slot is damaged: the transaction's LSN must be later too.
     let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
     put_example(&disk, |bytes| {
         (bytes[32], bytes[56], bytes[80 + 12]) = (2, 0x70, 0x70);
@@ -115,7 +115,7 @@ fn a_group_of_a_later_incarnation_with_a_later_sequence_follows() {
     let mut found = Vec::new();
     let buffer = Buffer::open(disk, id(), &mut |replayed| found.extend(replayed.iter().map(|one| one.first)))
         .expect("a buffer");
-    assert_eq!((found, buffer.incarnation()), (vec![Sequence(0x70)], Incarnation(2)));
+    assert_eq!((found, buffer.incarnation()), (vec![Lsn(0x70)], Incarnation(2)));
 }
 
 #[test]
@@ -126,12 +126,12 @@ fn the_example_is_read_as_its_text_says() {
     let device: Arc<dyn Device> = disk;
     let buffer = Buffer::open(device, id(), &mut |all| {
         let [replayed] = all else { panic!("{all:?}") };
-        assert_eq!((replayed.first, replayed.merged, replayed.group.0), (Sequence(101), false, 1));
+        assert_eq!((replayed.first, replayed.merged, replayed.group.0), (Lsn(101), false, 1));
         assert_eq!(replayed.records, RECORDS);
         found += 1;
     })
     .expect("the example is a buffer");
-    assert_eq!((found, buffer.incarnation(), buffer.newest_sequence()), (1, Incarnation(1), Sequence(102)));
+    assert_eq!((found, buffer.incarnation(), buffer.newest_lsn()), (1, Incarnation(1), Lsn(102)));
 }
 
 type Change = fn(&mut [u8]);
@@ -157,7 +157,7 @@ fn a_group_that_is_whole_and_contradicts_itself_is_refused_by_name() {
     let older = |bytes: &mut [u8]| (bytes[91], bytes[92], bytes[76]) = (0x80, 100, 0);
     assert!(matches!(opened(older), Ok(1)), "a merged delta that is older than the log");
     let lies: [(&str, Change); 6] = [
-        ("a sequence that is not the next", |bytes| bytes[92] += 1),
+        ("an LSN that is not the next", |bytes| bytes[92] += 1),
         ("a merged delta as new as the log", |bytes| (bytes[91], bytes[76]) = (0x80, 0)),
         ("a record more than there are", |bytes| bytes[76] += 1),
         ("no transaction", |bytes| bytes[72] = 0),

@@ -3,7 +3,7 @@
 mod model;
 
 use buffer::{Buffer, BufferError, Record};
-use device::{BLOCK_BYTES, Block, Device, Incarnation, Page, PageNo, Random, Sequence, StoreId, pages};
+use device::{BLOCK_BYTES, Block, Device, Incarnation, Lsn, Page, PageNo, Random, StoreId, pages};
 use model::{ID, Plan, Run, open};
 use sim::{Faults, Power, SimDisk};
 use std::sync::Arc;
@@ -153,7 +153,7 @@ fn rot_is_refused_or_costs_nothing_but_the_last_commit() {
         let mut random = Random::new(seed);
         // What was found at the end may not be durable yet; beginning makes it so, and leaves evidence of it.
         let (buffer, _) = open(run.disk.clone()).expect("no rot yet");
-        buffer.begin(Incarnation(1_000), Sequence(0)).expect("no faults");
+        buffer.begin(Incarnation(1_000), Lsn(0)).expect("no faults");
         run.durable = run.all.len();
         for _ in 0..50 {
             let rotten = run.disk.fork(&Power::new(), seed);
@@ -188,7 +188,7 @@ fn a_group_as_long_as_any_and_one_that_ends_with_the_ring_are_found() {
     let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
     Buffer::format(&*disk, ID).expect("a device without faults");
     let (buffer, _) = open(disk.clone()).expect("an empty buffer");
-    buffer.begin(Incarnation(1), Sequence(0)).expect("no faults");
+    buffer.begin(Incarnation(1), Lsn(0)).expect("no faults");
     let object = device::ObjectId::default();
     let write = |page| Record::Write { object, page: PageNo(page), start: 0, bytes: &[7; BLOCK_BYTES] };
     let long: Vec<Record<'_>> = (0..62).map(write).collect();
@@ -250,7 +250,7 @@ fn bytes_that_somebody_made_up_with_right_checksums_never_make_it_panic() {
         let opened = open(disk);
         if let Ok((buffer, _)) = &opened {
             let next = Incarnation(buffer.incarnation().0.saturating_add(1));
-            if next > buffer.incarnation() && buffer.begin(next, Sequence(0)).is_ok() {
+            if next > buffer.incarnation() && buffer.begin(next, Lsn(0)).is_ok() {
                 let _ = buffer.append(&[Record::Delete { object: device::ObjectId::default() }]);
                 let _ = buffer.commit();
             }

@@ -2,7 +2,7 @@
 mod model;
 
 use buffer::{Buffer, BufferError, GroupNo, Record};
-use device::{BLOCK_BYTES, Block, Incarnation, ObjectId, PageNo, Sequence};
+use device::{BLOCK_BYTES, Block, Incarnation, Lsn, ObjectId, PageNo};
 use model::{ID, open};
 use sim::{Power, SimDisk};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ impl Log {
         let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
         Buffer::format(&*disk, ID).expect("a device without faults");
         let (buffer, _) = open(disk.clone()).expect("an empty buffer");
-        buffer.begin(Incarnation(1), Sequence(0)).expect("no faults");
+        buffer.begin(Incarnation(1), Lsn(0)).expect("no faults");
         Log { disk, buffer, end: 0, groups: Vec::new() }
     }
 

@@ -3,7 +3,7 @@
 mod model;
 
 use buffer::{BufferError, Record};
-use device::{Block, Device, DeviceError, Incarnation, ObjectId, Page, PageNo, Sequence};
+use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo};
 use model::{ID, open};
 use sim::{Power, Scratched, SimDisk};
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ fn with_a_record() -> Arc<SimDisk> {
     let disk = SimDisk::new("buffer", 300, &Power::new(), 1);
     buffer::Buffer::format(&*disk, ID).expect("a device without faults");
     let (buffer, _) = open(disk.clone()).expect("an empty buffer");
-    buffer.begin(Incarnation(1), Sequence(0)).expect("no faults");
+    buffer.begin(Incarnation(1), Lsn(0)).expect("no faults");
     buffer.append(&[Record::Delete { object: ObjectId::default() }]).expect("space");
     buffer.commit().expect("no faults");
     disk
@@ -75,7 +75,7 @@ fn a_long_log_is_read_from_one_end_to_the_other_each_block_once() {
     let disk = SimDisk::new("buffer", 4000, &Power::new(), 1);
     buffer::Buffer::format(&*disk, ID).expect("a device without faults");
     let (buffer, _) = open(disk.clone()).expect("an empty buffer");
-    buffer.begin(Incarnation(1), Sequence(0)).expect("no faults");
+    buffer.begin(Incarnation(1), Lsn(0)).expect("no faults");
     // Groups of three blocks, and some of 40 times as many.
     for number in 0..640 {
         let write = |page| Record::Write { object: ObjectId::default(), page, start: 0, bytes: &[7; 4096] };

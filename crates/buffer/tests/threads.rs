@@ -29,7 +29,7 @@ use shipped::*;
 use crate::buffer::Buffer;
 use crate::error::BufferError;
 use crate::record::Record;
-use device::{Block, Device, DeviceError, Incarnation, ObjectId, Page, PageNo, Sequence, StoreId};
+use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::RandomScheduler;
 use shuttle::{Config, Runner, thread};
@@ -105,18 +105,18 @@ static FORMATTED: LazyLock<Arc<SimDisk>> = LazyLock::new(|| {
 fn begun() -> (Arc<SimDisk>, Arc<Buffer>) {
     let disk = FORMATTED.fork(&Power::new(), 7);
     let buffer = Buffer::open(Arc::new(Slow(disk.clone())), ID, &mut |_| {}).expect("an empty buffer");
-    buffer.begin(Incarnation(1), Sequence(0)).expect("a sound disk");
+    buffer.begin(Incarnation(1), Lsn(0)).expect("a sound disk");
     (disk, Arc::new(buffer))
 }
 
-/// Whether a buffer would have this sequence if the power failed now.
-fn survives(disk: &SimDisk, sequence: Sequence) -> bool {
+/// Whether a buffer would have this LSN if the power failed now.
+fn survives(disk: &SimDisk, lsn: Lsn) -> bool {
     let left = disk.fork(&Power::new(), thread_rng().r#gen());
     left.set_faults(Faults::default());
     left.crash();
     let mut found = false;
     let recovered = Buffer::open(left, ID, &mut |group| {
-        found |= group.iter().any(|one| one.first == sequence);
+        found |= group.iter().any(|one| one.first == lsn);
     });
     recovered.expect("what a crash leaves is a buffer");
     found
@@ -127,10 +127,10 @@ fn record(committer: u64) -> Record<'static> {
     Record::Write { object, page: PageNo(0), start: 0, bytes: b"what was written" }
 }
 
-type Commit = fn(&Buffer) -> Result<Sequence, BufferError>;
+type Commit = fn(&Buffer) -> Result<Lsn, BufferError>;
 
 /// The wrong way: what another has taken to write it counts as written.
-fn hasty(buffer: &Buffer) -> Result<Sequence, BufferError> {
+fn hasty(buffer: &Buffer) -> Result<Lsn, BufferError> {
     if buffer.open_bytes() == 0 { Ok(buffer.appended()) } else { buffer.commit() }
 }
 
@@ -178,7 +178,7 @@ fn pause() {
 }
 
 /// Asks what is durable and what was appended while others append and commit.
-fn gauges(ask: fn(&Buffer) -> (Sequence, Sequence)) {
+fn gauges(ask: fn(&Buffer) -> (Lsn, Lsn)) {
     let (_disk, buffer) = begun();
     let committer = {
         let buffer = buffer.clone();

@@ -2,7 +2,7 @@
 //! them kept, it is one volume's or the other's, and no volume's records are ever given to the other.
 
 use buffer::{Buffer, BufferError, Record};
-use device::{Block, Device, Incarnation, ObjectId, Sequence, StoreId, pages};
+use device::{Block, Device, Incarnation, Lsn, ObjectId, StoreId, pages};
 use sim::{Faults, Power, SimDisk};
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ fn open(disk: &Arc<SimDisk>) -> Result<Found, BufferError> {
 }
 
 fn begin(buffer: &Buffer) {
-    let newest = buffer.newest_sequence();
+    let newest = buffer.newest_lsn();
     buffer.begin(Incarnation(buffer.incarnation().0 + 1), newest).expect("power is on");
 }
 
@@ -167,11 +167,11 @@ fn one_that_is_needed_is_not_handed_over() {
 }
 
 #[test]
-fn sequences_go_on_over_a_hand_over() {
+fn lsns_go_on_over_a_hand_over() {
     let (machine, buffer) = Machine::ready(4);
-    let newest = buffer.newest_sequence();
-    assert_eq!(newest, Sequence(4));
+    let newest = buffer.newest_lsn();
+    assert_eq!(newest, Lsn(4));
     buffer.hand_over(TAKER).expect("power is on");
     drop(buffer);
-    assert_eq!(open(&machine.disk).expect("sound").buffer.newest_sequence(), newest);
+    assert_eq!(open(&machine.disk).expect("sound").buffer.newest_lsn(), newest);
 }

@@ -20,7 +20,7 @@ use crate::task::{Completion, Completions, Progress, Task};
 use crate::volume::Volumes;
 use crate::write_back::{Why, WriteBack};
 use buffer::{Appended, Buffer, BufferError, Record};
-use device::{Clock, Device, Incarnation, ObjectId, PageNo, Sequence};
+use device::{Clock, Device, Incarnation, Lsn, ObjectId, PageNo};
 use std::cell::OnceCell;
 use std::ops::Range;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ impl Parts {
     }
 
     /// Appends and applies one transaction. Calls no completion: a reader that waits for a changed page looks again later.
-    fn apply(&self, reservation: &mut Reservation, changes: &[Change<'_>]) -> Result<Sequence, CacheError> {
+    fn apply(&self, reservation: &mut Reservation, changes: &[Change<'_>]) -> Result<Lsn, CacheError> {
         let records = records(changes);
         let mut state = self.shared.state();
         if let Some(why) = state.failed().cloned() {
@@ -135,14 +135,12 @@ impl Parts {
                 (Key { object, page }, usize::from(start), usize::from(len), None)
             }
             Record::Cut { object, from, to } => {
-                let cut =
-                    PendingCut { from, to, sequence: newest, group, whole_object: false, since: now.get() };
+                let cut = PendingCut { from, to, lsn: newest, group, whole_object: false, since: now.get() };
                 return self.cut(state, object, cut);
             }
             Record::Delete { object } => {
                 let (from, to) = (PageNo(0), PageNo(u64::MAX));
-                let cut =
-                    PendingCut { from, to, sequence: newest, group, whole_object: true, since: now.get() };
+                let cut = PendingCut { from, to, lsn: newest, group, whole_object: true, since: now.get() };
                 return self.cut(state, object, cut);
             }
             Record::Clone { .. } => unreachable!("no change becomes a clone record in version 1"),
@@ -235,7 +233,7 @@ impl Cache {
     ) -> Result<Cache, CacheError> {
         recovered.ensure_fits(&store)?;
         let (buffer, state, reserved) = recovered.into_parts();
-        let (newest_of_store, newest_of_buffer) = (store.newest_sequence(), buffer.newest_sequence());
+        let (newest_of_store, newest_of_buffer) = (store.newest_lsn(), buffer.newest_lsn());
         // Space was reserved before the crash. Should some be missing now (the log begins in another segment, the cleaner's last one
         // is hardly filled), no operation can reserve any before it is there again.
         store.reserve_unchecked(reserved);
@@ -268,11 +266,7 @@ impl Cache {
     /// Makes all of `changes` visible, in order, as one transaction: after a crash it is there as a whole or not
     /// at all, and only if every transaction before it is. Never waits, and calls no completion. The caller orders
     /// its own calls. On success what the reservation did not use is given back: it is good for one transaction.
-    pub fn apply(
-        &self,
-        reservation: &mut Reservation,
-        changes: &[Change<'_>],
-    ) -> Result<Sequence, CacheError> {
+    pub fn apply(&self, reservation: &mut Reservation, changes: &[Change<'_>]) -> Result<Lsn, CacheError> {
         self.parts.apply(reservation, changes)
     }
 

@@ -5,7 +5,7 @@ use crate::error::CacheError;
 use crate::shared::{ForSync, Shared, State};
 use crate::sync::{AtomicU64, Ordering};
 use crate::task::{Completion, Completions, Progress, Task};
-use device::Sequence;
+use device::Lsn;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ const COMMIT_BYTES: u64 = 1 << 20;
 /// Who waits for durability.
 #[derive(Default)]
 pub(crate) struct Syncs {
-    waiting: VecDeque<(Sequence, Completion<()>)>,
+    waiting: VecDeque<(Lsn, Completion<()>)>,
     /// When the oldest change that is not durable was made.
     uncommitted_since: Option<Duration>,
     /// Something needs a commit soon: a write-back, or released space.
@@ -27,7 +27,7 @@ pub(crate) struct Syncs {
 
 impl Syncs {
     /// Parks `then` until `target` is durable. True if no other thread waits or commits.
-    pub(crate) fn park(&mut self, target: Sequence, then: Completion<()>) -> bool {
+    pub(crate) fn park(&mut self, target: Lsn, then: Completion<()>) -> bool {
         let alone = self.committing == 0 && self.waiting.is_empty();
         self.waiting.push_back((target, then));
         alone
@@ -108,7 +108,7 @@ impl Committer {
     }
 
     /// Makes everything appended so far durable, in this thread, and tells the callers that waited for it.
-    pub(crate) fn commit_now(&self) -> Result<Sequence, CacheError> {
+    pub(crate) fn commit_now(&self) -> Result<Lsn, CacheError> {
         let mut state = self.shared.state();
         state.syncs.committing += 1;
         state.syncs.commit_wanted = false;
@@ -152,13 +152,7 @@ impl Committer {
     }
 
     /// Tells the callers that waited for what a commit that began at `begun` made durable.
-    fn settle_syncs(
-        &self,
-        state: &mut State,
-        durable: Sequence,
-        begun: Duration,
-        completions: &mut Completions,
-    ) {
+    fn settle_syncs(&self, state: &mut State, durable: Lsn, begun: Duration, completions: &mut Completions) {
         while state.syncs.waiting.front().is_some_and(|&(target, _)| target <= durable) {
             let Some((_, then)) = state.syncs.waiting.pop_front() else { return };
             completions.push(move || then(Ok(())));

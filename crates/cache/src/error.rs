@@ -1,7 +1,7 @@
 //! Why an operation failed.
 
 use buffer::BufferError;
-use device::Sequence;
+use device::Lsn;
 use std::borrow::Cow;
 use store::{StoreError, VolumeId};
 
@@ -36,9 +36,9 @@ pub enum CacheError {
     )]
     StaleBuffer {
         /// The newest change that the buffer knows of.
-        buffer: Sequence,
+        buffer: Lsn,
         /// The newest change in the store.
-        store: Sequence,
+        store: Lsn,
     },
     /// The store lacks what the buffer has let go because the store had it.
     #[error(

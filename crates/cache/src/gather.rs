@@ -4,7 +4,7 @@
 use crate::page::Entry;
 use crate::pages::{Index, Key, Pages};
 use buffer::GroupNo;
-use device::{PageNo, Sequence};
+use device::{Lsn, PageNo};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::mem;
@@ -53,7 +53,7 @@ impl Gathered {
     }
 
     /// Makes a change, the one at `at` and in `group`, of a page that is not in the table.
-    pub(crate) fn change(&mut self, key: Key, at: Sequence, group: GroupNo, with: impl FnOnce(&mut Entry)) {
+    pub(crate) fn change(&mut self, key: Key, at: Lsn, group: GroupNo, with: impl FnOnce(&mut Entry)) {
         let (first, within) = parts(key);
         let place = self.places.entry(first).or_insert_with(|| {
             self.clusters.push(Default::default());
@@ -148,7 +148,7 @@ mod tests {
     use device::{BLOCK_BYTES, ObjectId, Random};
     use std::time::Duration;
 
-    fn write(random: &mut Random, at: Sequence, group: GroupNo) -> (Key, impl FnOnce(&mut Entry) + use<>) {
+    fn write(random: &mut Random, at: Lsn, group: GroupNo) -> (Key, impl FnOnce(&mut Entry) + use<>) {
         let object = ObjectId { slot: random.below(3), generation: 1 };
         let base = [0, 1000, u64::MAX - 99][random.below(3) as usize];
         let key = Key { object, page: PageNo(base + random.below(100)) };
@@ -181,7 +181,7 @@ mod tests {
             let (mut random, mut gathered) = (Random::new(5), Gathered::default());
             let (mut plain, mut state) = (Pages::default(), Pages::default());
             for number in 1..3000 {
-                let (at, group) = (Sequence(number), GroupNo(number / 7));
+                let (at, group) = (Lsn(number), GroupNo(number / 7));
                 let mut again = random.clone();
                 let (key, change) = write(&mut again, at, group);
                 plain.change(key, change);

@@ -12,7 +12,7 @@
 use crate::delta::Delta;
 use crate::plant::{PlantedBug, is_planted};
 use buffer::GroupNo;
-use device::{BLOCK_BYTES, Page, Sequence, SharedPage};
+use device::{BLOCK_BYTES, Lsn, Page, SharedPage};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub(crate) struct Entry {
     /// Reads that wait for this page.
     waiters: Vec<u64>,
     /// Stands in the queue of dirty pages since this was its newest change.
-    queued: Option<Sequence>,
+    queued: Option<Lsn>,
     /// Used since the last sweep.
     used: bool,
 }
@@ -54,8 +54,8 @@ pub(crate) enum Body {
 /// Changes that are newer than the store.
 #[derive(Debug, Clone)]
 pub(crate) struct Dirt {
-    /// The sequence of the newest one.
-    pub(crate) newest: Sequence,
+    /// The LSN of the newest one.
+    pub(crate) newest: Lsn,
     /// The oldest commit group that holds one of them.
     pub(crate) group: GroupNo,
     /// The group that holds the newest one: how lately the page was written.
@@ -72,7 +72,7 @@ pub(crate) struct Dirt {
 
 impl Dirt {
     /// The first change of a page, for which the store counts space.
-    pub(crate) fn first(newest: Sequence, group: GroupNo, since: Duration, recovered: bool) -> Dirt {
+    pub(crate) fn first(newest: Lsn, group: GroupNo, since: Duration, recovered: bool) -> Dirt {
         Dirt { newest, group, latest: group, ranges: Default::default(), since, reserved: true, recovered }
     }
 }
@@ -133,7 +133,7 @@ impl Entry {
     }
 
     /// One without any bytes yet that counts as queued since a change.
-    pub(crate) fn queued_since(change: Sequence) -> Entry {
+    pub(crate) fn queued_since(change: Lsn) -> Entry {
         Entry { queued: Some(change), ..Entry::new(Body::Patch(Delta::default())) }
     }
 
@@ -237,7 +237,7 @@ impl Entry {
     }
 
     /// It stands in the queue from now on, if it is dirty: since its newest change.
-    pub(crate) fn queue(&mut self) -> Option<Sequence> {
+    pub(crate) fn queue(&mut self) -> Option<Lsn> {
         self.queued = self.dirt.as_ref().map(|dirt| dirt.newest);
         self.queued
     }
@@ -333,7 +333,7 @@ impl Entry {
     pub(crate) fn note(
         &mut self,
         range: Range<usize>,
-        newest: Sequence,
+        newest: Lsn,
         latest: GroupNo,
         first: impl FnOnce() -> Dirt,
     ) {
@@ -363,7 +363,7 @@ impl Entry {
     }
 
     /// Takes the changes for a write-back; later ones start anew. The page is whole and dirty.
-    pub(crate) fn begin_writing(&mut self) -> Option<(SharedPage, Sequence)> {
+    pub(crate) fn begin_writing(&mut self) -> Option<(SharedPage, Lsn)> {
         let Body::Whole(page) = &self.body else { return None };
         if self.writing.is_some() {
             return None;
@@ -404,7 +404,7 @@ mod tests {
     fn a_page_that_was_written_again_while_its_write_back_failed_needs_the_groups_of_both() {
         let mut entry = Entry::new(Body::Whole(Arc::new(Page::zeroed())));
         let write = |entry: &mut Entry, group: u64, range: Range<usize>| {
-            let (newest, group) = (Sequence(10 * group), GroupNo(group));
+            let (newest, group) = (Lsn(10 * group), GroupNo(group));
             entry.note(range, newest, group, || {
                 Dirt::first(newest, group, Duration::from_secs(group.0), false)
             });
@@ -415,7 +415,7 @@ mod tests {
         assert_eq!(entry.group(), Some(GroupNo(3)), "while it is on its way");
         assert_eq!(entry.abandon_writing(), 1, "of two reservations one is spare");
         let dirt = entry.dirt.as_ref().expect("it is dirty");
-        assert_eq!((dirt.group, dirt.newest, dirt.latest), (GroupNo(3), Sequence(70), GroupNo(7)));
+        assert_eq!((dirt.group, dirt.newest, dirt.latest), (GroupNo(3), Lsn(70), GroupNo(7)));
         assert_eq!(dirt.since, Duration::from_secs(3));
         let mut ranges = dirt.ranges.iter();
         assert_eq!((ranges.next(), ranges.next()), (Some(0..4096), None));

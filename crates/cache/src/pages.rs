@@ -7,7 +7,7 @@
 use crate::page::{Body, Dirt, Entry, FetchNo};
 use crate::plant::{PlantedBug, is_planted};
 use buffer::GroupNo;
-use device::{BLOCK_BYTES, ObjectId, PageNo, Sequence};
+use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo};
 use std::collections::btree_map::Entry as Place;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Bound, Range, RangeBounds};
@@ -28,12 +28,12 @@ pub(crate) struct Key {
 }
 
 /// Pages of an object that became holes and that the store may still hold. A page that is fetched with a page LSN below
-/// `sequence` is zeros.
+/// `lsn` is zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PendingCut {
     pub(crate) from: PageNo,
     pub(crate) to: PageNo,
-    pub(crate) sequence: Sequence,
+    pub(crate) lsn: Lsn,
     /// The oldest group that must stay until the cut is stored: its own, or that of a change that it took out of
     /// memory. Were the cut lost with a commit that fails, that change would be the newest again.
     pub(crate) group: GroupNo,
@@ -83,7 +83,7 @@ pub(crate) struct PageChange<'a> {
     pub(crate) range: Range<usize>,
     /// `None`: they become zeros.
     pub(crate) bytes: Option<&'a [u8]>,
-    pub(crate) newest: Sequence,
+    pub(crate) newest: Lsn,
     pub(crate) group: GroupNo,
 }
 
@@ -239,7 +239,7 @@ impl Pages {
     /// Pages that went and came back stand in the queue twice; it is made anew before that adds up.
     fn requeue(&mut self) {
         let dirty = self.table.iter_mut().filter_map(|(key, entry)| Some((entry.queue()?, key)));
-        let mut dirty: Vec<(Sequence, Key)> = dirty.collect();
+        let mut dirty: Vec<(Lsn, Key)> = dirty.collect();
         dirty.sort_unstable();
         self.by_write = dirty.into_iter().map(|(_, key)| key).collect();
     }
@@ -364,15 +364,15 @@ impl Pages {
     }
 
     /// Whether one is still pending.
-    pub(crate) fn is_pending(&self, object: ObjectId, cut: Sequence) -> bool {
-        self.cuts_of(object).iter().any(|one| one.sequence == cut)
+    pub(crate) fn is_pending(&self, object: ObjectId, cut: Lsn) -> bool {
+        self.cuts_of(object).iter().any(|one| one.lsn == cut)
     }
 
     /// The store has a cut.
-    pub(crate) fn cut_is_stored(&mut self, object: ObjectId, cut: Sequence) {
+    pub(crate) fn cut_is_stored(&mut self, object: ObjectId, cut: Lsn) {
         let Some(pending) = self.cuts.get_mut(&object) else { return };
         let before = pending.len();
-        pending.retain(|one| one.sequence != cut);
+        pending.retain(|one| one.lsn != cut);
         self.cuts_pending -= before - pending.len();
         if pending.is_empty() {
             self.cuts.remove(&object);
@@ -387,9 +387,9 @@ impl Pages {
     }
 
     /// The same for a cut.
-    pub(crate) fn cut_was_relogged(&mut self, object: ObjectId, cut: Sequence, group: GroupNo) {
+    pub(crate) fn cut_was_relogged(&mut self, object: ObjectId, cut: Lsn, group: GroupNo) {
         let pending = self.cuts.get_mut(&object).into_iter().flatten();
-        pending.filter(|one| one.sequence == cut).for_each(|one| one.group = group);
+        pending.filter(|one| one.lsn == cut).for_each(|one| one.group = group);
     }
 
     /// Whether pages that were cut still take memory.
@@ -430,7 +430,7 @@ impl Pages {
     /// The same for a cut that was written to the log again, after changes that are newer than it: those stay.
     pub(crate) fn cut_again(&mut self, object: ObjectId, cut: PendingCut) -> u64 {
         let is_older = |entry: &Entry| {
-            let older = entry.dirt().is_none_or(|dirt| dirt.newest < cut.sequence);
+            let older = entry.dirt().is_none_or(|dirt| dirt.newest < cut.lsn);
             older || is_planted(PlantedBug::MergedCutKills)
         };
         let older = self.table.range(object, cut.from..cut.to).filter(|(_, entry)| is_older(entry));
@@ -439,17 +439,17 @@ impl Pages {
         let reservations = dropped.filter(|entry| entry.dirt().is_some_and(|dirt| dirt.reserved)).count();
         let pending = self.cuts.entry(object).or_default();
         let before = pending.len();
-        pending.retain(|old| old.sequence != cut.sequence);
-        let at = pending.partition_point(|old| old.sequence < cut.sequence);
+        pending.retain(|old| old.lsn != cut.lsn);
+        let at = pending.partition_point(|old| old.lsn < cut.lsn);
         pending.insert(at, cut);
         self.cuts_pending = self.cuts_pending + pending.len() - before;
         reservations as u64
     }
 
     /// The newest pending cut that covers a page.
-    pub(crate) fn cut_of(&self, key: Key) -> Option<Sequence> {
+    pub(crate) fn cut_of(&self, key: Key) -> Option<Lsn> {
         let cuts = self.cuts.get(&key.object)?;
-        cuts.iter().filter(|cut| cut.from <= key.page && key.page < cut.to).map(|cut| cut.sequence).max()
+        cuts.iter().filter(|cut| cut.from <= key.page && key.page < cut.to).map(|cut| cut.lsn).max()
     }
 
     /// Takes at most so many of the pages that were cut off the books; their memory is the caller's to give back, best
@@ -482,7 +482,7 @@ impl Pages {
 
     /// Makes a page clean that was found in the buffer, if the store has it as of its newest change. Returns whether the store counts
     /// space for it that is not needed any more.
-    pub(crate) fn forget_if_stored(&mut self, key: Key, page_lsn: Sequence) -> bool {
+    pub(crate) fn forget_if_stored(&mut self, key: Key, page_lsn: Lsn) -> bool {
         let dirt = self.get(&key).and_then(|entry| entry.dirt());
         if dirt.is_none_or(|dirt| !dirt.recovered || dirt.newest > page_lsn) {
             return false;
@@ -689,8 +689,8 @@ mod tests {
             let was_found = number % 5 != 0;
             pages.change(key, |entry| {
                 entry.write(0, b"weir");
-                entry.note(0..4, Sequence(1), GroupNo(1), || {
-                    Dirt::first(Sequence(1), GroupNo(1), Duration::ZERO, was_found)
+                entry.note(0..4, Lsn(1), GroupNo(1), || {
+                    Dirt::first(Lsn(1), GroupNo(1), Duration::ZERO, was_found)
                 });
             });
             recovered.extend(was_found.then_some(key));

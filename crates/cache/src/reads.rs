@@ -8,7 +8,7 @@ use crate::pages::{Key, Pages, pages_of};
 use crate::plant::{PlantedBug, is_planted};
 use crate::status::Counters;
 use crate::task::{Completion, Completions};
-use device::{BLOCK_BYTES, ObjectId, Page, PageNo, Sequence};
+use device::{BLOCK_BYTES, Lsn, ObjectId, Page, PageNo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use store::{Found, StoreError, Want};
@@ -65,7 +65,7 @@ pub(crate) struct Fetch {
     number: FetchNo,
     cause: Cause,
     /// The newest cut that covered the page when the fetch began.
-    cut: Option<Sequence>,
+    cut: Option<Lsn>,
 }
 
 impl Fetch {

@@ -7,7 +7,7 @@ use crate::page::{Dirt, Entry};
 use crate::pages::{Key, PageChange, Pages, PendingCut};
 use crate::shared::{Shared, State};
 use buffer::{Buffer, GroupNo, Record, Replayed};
-use device::{Clock, Device, ObjectId, PageNo, Sequence, StoreId};
+use device::{Clock, Device, Lsn, ObjectId, PageNo, StoreId};
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,7 +79,7 @@ impl Recovered {
         }
         // A page is written back when its changes are durable in the buffer, never before. What was rescued when a buffer failed counts
         // as one change after its last.
-        let (of_store, of_buffer) = (store.newest_sequence(), self.buffer.newest_sequence());
+        let (of_store, of_buffer) = (store.newest_lsn(), self.buffer.newest_lsn());
         if of_buffer.plus(1) < of_store {
             return Err(CacheError::StaleBuffer { buffer: of_buffer, store: of_store });
         }
@@ -161,7 +161,7 @@ impl Recovery {
         }
     }
 
-    fn record(&mut self, record: &Record<'_>, at: Sequence, group: GroupNo) {
+    fn record(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
         match *record {
             Record::Write { object, page, start, bytes } => {
                 let start = usize::from(start);
@@ -179,13 +179,13 @@ impl Recovery {
     }
 
     /// One that was written to the log again, as it could not be written back: newer ones may stand before it.
-    fn merged_record(&mut self, record: &Record<'_>, at: Sequence, group: GroupNo) {
+    fn merged_record(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
         let (object, from, to, whole_object) = match *record {
             Record::Cut { object, from, to } => (object, from, to, false),
             Record::Delete { object } => (object, PageNo(0), PageNo(u64::MAX), true),
             _ => return self.record(record, at, group),
         };
-        let cut = PendingCut { from, to, sequence: at, group, whole_object, since: self.now };
+        let cut = PendingCut { from, to, lsn: at, group, whole_object, since: self.now };
         self.gathered.settle(&mut self.pages);
         self.reserved -= self.pages.cut_again(object, cut);
     }
@@ -197,7 +197,7 @@ impl Recovery {
         &mut self,
         key: Key,
         range: std::ops::Range<usize>,
-        at: Sequence,
+        at: Lsn,
         group: GroupNo,
         bytes: Option<&[u8]>,
     ) {
@@ -221,10 +221,10 @@ impl Recovery {
         from: PageNo,
         to: PageNo,
         whole_object: bool,
-        at: Sequence,
+        at: Lsn,
         group: GroupNo,
     ) {
-        let cut = PendingCut { from, to, sequence: at, group, whole_object, since: self.now };
+        let cut = PendingCut { from, to, lsn: at, group, whole_object, since: self.now };
         self.gathered.settle(&mut self.pages);
         let (reservations, _) = self.pages.cut(object, cut);
         self.reserved -= reservations;

@@ -11,7 +11,7 @@ use crate::plant::{PlantedBug, is_planted};
 use crate::retry::Victim;
 use crate::shared::{Shared, State};
 use buffer::{GroupNo, Record};
-use device::{ObjectId, Sequence};
+use device::{Lsn, ObjectId};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ const STEP: usize = 256;
 #[derive(Default)]
 struct Relogged {
     pages: Vec<(Key, GroupNo)>,
-    cuts: Vec<(ObjectId, Sequence, GroupNo)>,
+    cuts: Vec<(ObjectId, Lsn, GroupNo)>,
 }
 
 /// Writes again what holds up the log.
@@ -60,8 +60,8 @@ impl Relogger {
         }
         let mut state = self.shared.state();
         relogged.pages.into_iter().for_each(|(key, group)| state.pages.page_was_relogged(key, group));
-        for (object, sequence, group) in relogged.cuts {
-            state.pages.cut_was_relogged(object, sequence, group);
+        for (object, lsn, group) in relogged.cuts {
+            state.pages.cut_was_relogged(object, lsn, group);
         }
         self.committer.release_groups(&mut state);
         Ok(true)
@@ -103,11 +103,10 @@ impl Relogger {
         &self,
         state: &State,
         groups: &Range<GroupNo>,
-    ) -> Result<Vec<(ObjectId, Sequence, GroupNo)>, CacheError> {
+    ) -> Result<Vec<(ObjectId, Lsn, GroupNo)>, CacheError> {
         let span = groups.end.0 - groups.start.0;
         let stays = |object: ObjectId, cut: &PendingCut| {
-            cut.group.0 < groups.start.0 + span / 2
-                && state.retries.is_stuck(Victim::Cut(object, cut.sequence))
+            cut.group.0 < groups.start.0 + span / 2 && state.retries.is_stuck(Victim::Cut(object, cut.lsn))
         };
         let mut appended = Vec::new();
         for (object, cut) in state.pages.cuts().filter(|(object, cut)| stays(*object, cut)).take(STEP) {
@@ -115,8 +114,8 @@ impl Relogger {
                 true => Record::Delete { object },
                 false => Record::Cut { object, from: cut.from, to: cut.to },
             };
-            if let Some(group) = self.append_again(state, cut.sequence, &[record])? {
-                appended.push((object, cut.sequence, group));
+            if let Some(group) = self.append_again(state, cut.lsn, &[record])? {
+                appended.push((object, cut.lsn, group));
             }
         }
         Ok(appended)
@@ -126,7 +125,7 @@ impl Relogger {
     fn append_again(
         &self,
         state: &State,
-        newest: Sequence,
+        newest: Lsn,
         records: &[Record<'_>],
     ) -> Result<Option<GroupNo>, CacheError> {
         let bytes = records.iter().map(|record| match record {

@@ -2,7 +2,7 @@
 //!
 //! Nothing changes after the failure, and nothing is written back, so what is in memory is one moment: after every change that
 //! anybody was told of, synced or not. It is written over a clone of the cached volume, which itself stays as it was, so that the buffer still fits it
-//! should its device come back. Pages, and cuts that are not durable, get the sequence after the last durable change: above every page LSN
+//! should its device come back. Pages, and cuts that are not durable, get the LSN after the last durable change: above every page LSN
 //! that the clone has, and one more than the buffer knows, which a start allows for.
 //!
 //! After a crash in the middle there is a volume `rescuing-…` with some of the pages, which is no file system; the next start
@@ -18,7 +18,7 @@ use crate::shared::{Shared, State};
 use crate::sync::{Mutex, MutexGuard};
 use crate::task::Progress;
 use crate::write_back::{STEP_PAGES, Why, WriteBack, cut_change};
-use device::{Page, Sequence, SharedPage};
+use device::{Lsn, Page, SharedPage};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub const UNFINISHED: &str = "rescuing-";
 pub(crate) const RESCUED: &str = "rescued-";
 
 /// Deletes what crashes have left of rescues. What a device keeps from going now goes with the next start.
-pub(crate) fn delete_unfinished(store: &Store, newest: Sequence) {
+pub(crate) fn delete_unfinished(store: &Store, newest: Lsn) {
     for volume in store.describe_volumes().iter().filter(|volume| volume.name.starts_with(UNFINISHED)) {
         let _ = store.delete_volume(volume.id, newest);
     }
@@ -149,13 +149,13 @@ impl Rescuer {
 
     /// Returns how many objects could not be deleted, which no name leads to any more. A cut that cannot be made would let what it
     /// took away be read again, so without it nothing is whole.
-    fn rescue_cuts(&self, volume: VolumeId, sequence: Sequence) -> Result<u64, CacheError> {
+    fn rescue_cuts(&self, volume: VolumeId, lsn: Lsn) -> Result<u64, CacheError> {
         let mut cuts: Vec<_> = self.shared.state().pages.cuts().collect();
-        cuts.sort_by_key(|(_, cut)| cut.sequence);
+        cuts.sort_by_key(|(_, cut)| cut.lsn);
         // Its own place in the order: what was written after it, and is in the store already, stays.
         for (_, cut) in &mut cuts {
             let is_late = is_planted(PlantedBug::RescueCutsLate);
-            cut.sequence = if is_late { sequence } else { cut.sequence.min(sequence) };
+            cut.lsn = if is_late { lsn } else { cut.lsn.min(lsn) };
         }
         let vector: Vec<Change> = cuts.iter().map(|&(object, cut)| cut_change(object, cut)).collect();
         let mut refused = BTreeMap::new();
@@ -171,7 +171,7 @@ impl Rescuer {
 
     /// Pages whole, or what the store has with the changes over it. Those that are written have nothing reserved any more. Returns how
     /// many could not be: what is damaged stays damaged there, and is an error to its readers.
-    fn rescue_pages(&self, volume: VolumeId, keys: &[Key], page_lsn: Sequence) -> Result<u64, CacheError> {
+    fn rescue_pages(&self, volume: VolumeId, keys: &[Key], page_lsn: Lsn) -> Result<u64, CacheError> {
         let contents: Vec<(Key, Content)> = {
             let state = self.shared.state();
             keys.iter().filter_map(|&key| Some((key, Content::of(&state.pages, key)?))).collect()

@@ -3,7 +3,7 @@
 use crate::error::CacheError;
 use crate::pages::Key;
 use crate::status::Stuck;
-use device::{ObjectId, Sequence};
+use device::{Lsn, ObjectId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use store::StoreError;
@@ -19,7 +19,7 @@ const SHOWN: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Victim {
     Page(Key),
-    Cut(ObjectId, Sequence),
+    Cut(ObjectId, Lsn),
 }
 
 /// Under the cache's lock. After a crash: found out again.

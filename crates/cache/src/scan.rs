@@ -94,7 +94,7 @@ impl Scan {
 mod tests {
     use super::*;
     use crate::page::Dirt;
-    use device::Sequence;
+    use device::Lsn;
     use store::StoreError;
 
     fn key(page: u64) -> Key {
@@ -104,7 +104,7 @@ mod tests {
     /// Dirty pages, each in a group of its own.
     fn dirty(numbers: std::ops::Range<u64>, pages: &mut Pages) {
         for page in numbers {
-            let (newest, group) = (Sequence(page + 1), GroupNo(page + 1));
+            let (newest, group) = (Lsn(page + 1), GroupNo(page + 1));
             pages.change(key(page), |entry| {
                 entry.write(0, b"weir");
                 entry.note(0..4, newest, group, || Dirt::first(newest, group, Duration::ZERO, false));

@@ -8,7 +8,7 @@ use crate::error::CacheError;
 use crate::pages::{Pages, PendingCut};
 use crate::shared::Shared;
 use crate::task::{Completion, Completions, Task};
-use device::{ObjectId, PageNo, Sequence};
+use device::{Lsn, ObjectId, PageNo};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
@@ -83,8 +83,8 @@ impl Memory {
     }
 
     /// Whether a page that the store holds with this page LSN is a hole by now.
-    fn is_cut(&self, page: PageNo, page_lsn: Sequence) -> bool {
-        self.cuts.iter().any(|cut| cut.from <= page && page < cut.to && page_lsn < cut.sequence)
+    fn is_cut(&self, page: PageNo, page_lsn: Lsn) -> bool {
+        self.cuts.iter().any(|cut| cut.from <= page && page < cut.to && page_lsn < cut.lsn)
     }
 
     /// The pages with data below the place where both memory and the store were looked at, and that place.

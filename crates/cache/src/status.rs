@@ -1,6 +1,6 @@
 //! What the cache tells about itself.
 
-use device::{ObjectId, PageNo, Sequence};
+use device::{Lsn, ObjectId, PageNo};
 use std::time::Duration;
 
 /// Events since the mount.
@@ -57,9 +57,9 @@ pub struct Status {
     /// Events since the mount.
     pub counters: Counters,
     /// The newest change.
-    pub applied: Sequence,
+    pub applied: Lsn,
     /// The newest change that survives a crash.
-    pub durable: Sequence,
+    pub durable: Lsn,
     /// Pages newer than the store.
     pub dirty_pages: u64,
     /// Memory that these take, in bytes, about.

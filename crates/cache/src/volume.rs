@@ -20,7 +20,7 @@ use crate::scan::Scan;
 use crate::shared::Shared;
 use crate::task::{Progress, Task};
 use crate::write_back::{Frozen, FrozenPage, STEP_PAGES, Why, WriteBack};
-use device::{Page, Sequence};
+use device::{Lsn, Page};
 use std::sync::Arc;
 use store::{Change, Found, NewVolume, StoreError, VolumeId, Want};
 
@@ -30,7 +30,7 @@ const FEW_PAGES: usize = 4096;
 /// Everything that was newer than the store at one moment.
 struct Moment {
     /// The newest change then.
-    sequence: Sequence,
+    lsn: Lsn,
     whole: Frozen,
     patches: Vec<FrozenPatch>,
 }
@@ -39,7 +39,7 @@ struct Moment {
 struct FrozenPatch {
     key: Key,
     delta: Delta,
-    newest: Sequence,
+    newest: Lsn,
 }
 
 /// Makes volumes of the cached one, and deletes others.
@@ -80,10 +80,10 @@ impl Volumes {
         self.approach()?;
         let _turn = self.write_back.turn();
         self.shared.ensure_works()?;
-        let Moment { sequence, whole, mut patches } = self.freeze_all()?;
+        let Moment { lsn, whole, mut patches } = self.freeze_all()?;
         let reserved = patches.len() as u64;
         let written = self.write_back_whole(whole).and_then(|()| {
-            if self.shared.buffer().durable() < sequence {
+            if self.shared.buffer().durable() < lsn {
                 self.committer.commit_now()?;
             }
             if is_planted(PlantedBug::CloneTooEarly) {
@@ -94,7 +94,7 @@ impl Volumes {
         self.shared.store().release(reserved);
         written?;
         let volume = loop {
-            match self.shared.store_io().clone_beside_writers(self.shared.volume(), new, sequence) {
+            match self.shared.store_io().clone_beside_writers(self.shared.volume(), new, lsn) {
                 Err(error) if error.is_full() && self.checkpointer.allocate_more() => {}
                 outcome => break outcome?,
             }
@@ -133,11 +133,8 @@ impl Volumes {
         let is_patch = |key: &&Key| state.pages.get(key).is_some_and(|entry| !entry.is_whole());
         // A patch stays dirty if it changes meanwhile, and needs its own reservation then.
         self.shared.store().reserve(keys.iter().filter(is_patch).count() as u64)?;
-        let mut moment = Moment {
-            sequence: self.shared.buffer().appended(),
-            whole: Frozen::default(),
-            patches: Vec::new(),
-        };
+        let mut moment =
+            Moment { lsn: self.shared.buffer().appended(), whole: Frozen::default(), patches: Vec::new() };
         for key in keys {
             if let Some(page) = FrozenPage::begin(&mut state.pages, key) {
                 moment.whole.pages.push(page);

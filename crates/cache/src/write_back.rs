@@ -17,7 +17,7 @@ use crate::scan::{LOOKS_MAX, Scan};
 use crate::shared::{Shared, State};
 use crate::sync::{Mutex, MutexGuard};
 use crate::task::{Completions, Progress, Task};
-use device::{ObjectId, Sequence, SharedPage};
+use device::{Lsn, ObjectId, SharedPage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,13 +90,13 @@ impl Frozen {
     /// Neighbours next to each other; cuts in the one order.
     pub(crate) fn sort(&mut self) {
         self.pages.sort_by_key(|page| page.key);
-        self.cuts.sort_by_key(|(_, cut)| cut.sequence);
+        self.cuts.sort_by_key(|(_, cut)| cut.lsn);
     }
 
     /// What stands at `index` of the vector.
     fn victim(&self, index: usize) -> Victim {
         match self.cuts.get(index) {
-            Some((object, cut)) => Victim::Cut(*object, cut.sequence),
+            Some((object, cut)) => Victim::Cut(*object, cut.lsn),
             None => Victim::Page(self.pages[index - self.cuts.len()].key),
         }
     }
@@ -105,7 +105,7 @@ impl Frozen {
 pub(crate) struct FrozenPage {
     key: Key,
     page: SharedPage,
-    newest: Sequence,
+    newest: Lsn,
     reserved: bool,
 }
 
@@ -217,7 +217,7 @@ impl WriteBack {
         let State { retries, pages, .. } = &mut *state;
         retries.keep(|victim| match *victim {
             Victim::Page(key) => pages.get(&key).is_some_and(|entry| entry.group().is_some()),
-            Victim::Cut(object, sequence) => pages.is_pending(object, sequence),
+            Victim::Cut(object, lsn) => pages.is_pending(object, lsn),
         });
     }
 
@@ -280,7 +280,7 @@ impl WriteBack {
         let mut state = self.shared.state();
         let pages = victims.iter().filter_map(|&key| FrozenPage::begin(&mut state.pages, key)).collect();
         let free = |&(object, cut): &(ObjectId, PendingCut)| {
-            !scan.leaves_alone(&state.retries, Victim::Cut(object, cut.sequence), now)
+            !scan.leaves_alone(&state.retries, Victim::Cut(object, cut.lsn), now)
         };
         let mut frozen = Frozen { pages, cuts: state.pages.cuts().filter(free).collect() };
         frozen.sort();
@@ -291,7 +291,7 @@ impl WriteBack {
     /// waited for that. Returns what the store could not take.
     pub(crate) fn write_frozen(&self, frozen: Frozen) -> Result<Vec<(Victim, StoreError)>, CacheError> {
         let pages = frozen.pages.iter().map(|page| page.newest);
-        let newest = pages.chain(frozen.cuts.iter().map(|(_, cut)| cut.sequence)).max().unwrap_or_default();
+        let newest = pages.chain(frozen.cuts.iter().map(|(_, cut)| cut.lsn)).max().unwrap_or_default();
         let is_durable =
             self.shared.buffer().durable() >= newest || is_planted(PlantedBug::StoredBeforeDurable);
         let durable = if !is_durable { self.committer.commit_now().map(drop) } else { Ok(()) };
@@ -399,7 +399,7 @@ impl WriteBack {
                 continue;
             }
             cuts += 1;
-            state.pages.cut_is_stored(*object, cut.sequence);
+            state.pages.cut_is_stored(*object, cut.lsn);
         }
         state.counters.cuts_stored += cuts;
         state.counters.pages_stored += (frozen.len() - refused.len()) as u64 - cuts;
@@ -437,7 +437,7 @@ fn vector(frozen: &Frozen) -> Vec<Change> {
 /// What the store is asked for, for one cut.
 pub(crate) fn cut_change(object: ObjectId, cut: PendingCut) -> Change {
     match cut.whole_object {
-        true => Change::Delete { object, sequence: cut.sequence },
-        false => Change::Cut { object, pages: cut.from..cut.to, sequence: cut.sequence },
+        true => Change::Delete { object, lsn: cut.lsn },
+        false => Change::Cut { object, pages: cut.from..cut.to, lsn: cut.lsn },
     }
 }

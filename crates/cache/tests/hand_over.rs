@@ -50,7 +50,7 @@ use crate::task::{Completion, Progress, Task};
 
 use ::buffer::Buffer;
 use ::store::{Layout, Store};
-use device::{Clock, ObjectId, Sequence, StoreId};
+use device::{Clock, Lsn, ObjectId, StoreId};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::RandomScheduler;
 use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -108,14 +108,13 @@ impl Clock for Ticking {
     }
 }
 
-/// Whether a buffer would have this sequence if the power failed now.
-fn survives(buffer: &SimDisk, sequence: Sequence) -> bool {
+/// Whether a buffer would have this LSN if the power failed now.
+fn survives(buffer: &SimDisk, lsn: Lsn) -> bool {
     let left = buffer.fork(&Power::new(), thread_rng().r#gen());
     left.set_faults(Faults::default());
     left.crash();
     let mut found = false;
-    let recovered =
-        Buffer::open(left, ID, &mut |group| found |= group.iter().any(|one| one.first == sequence));
+    let recovered = Buffer::open(left, ID, &mut |group| found |= group.iter().any(|one| one.first == lsn));
     recovered.expect("what a crash leaves is a buffer");
     found
 }
@@ -140,7 +139,7 @@ fn told_by_any_commit(cache: &Cache, then: Completion<()>) {
         drop(state);
         return then(Err(why.into()));
     }
-    state.syncs.park(Sequence(0), then);
+    state.syncs.park(Lsn(0), then);
     let stopping = state.is_stopping();
     drop(state);
     cache.parts.shared.wake(Task::Commit);
@@ -155,7 +154,7 @@ fn client(number: u64, cache: &Cache, buffer: &Arc<SimDisk>, sync: Ask) {
     for offset in 0..SYNCS_EACH {
         let change = Change::Write { object, offset, bytes: b"w" };
         let Ok(Some(mut reservation)) = cache.admit_at_once(Cost::of(&[change])) else { return };
-        let Ok(sequence) = cache.apply(&mut reservation, &[change]) else { return };
+        let Ok(lsn) = cache.apply(&mut reservation, &[change]) else { return };
         // Others may commit, or stop, before it asks.
         let pause = if thread_rng().gen_bool(0.75) { 0 } else { thread_rng().gen_range(0..300) };
         (0..pause).for_each(|_| thread::yield_now());
@@ -164,10 +163,7 @@ fn client(number: u64, cache: &Cache, buffer: &Arc<SimDisk>, sync: Ask) {
         sync(
             cache,
             Box::new(move |outcome| {
-                assert!(
-                    outcome.is_err() || survives(&buffer, sequence),
-                    "told that it is durable, and it is not"
-                );
+                assert!(outcome.is_err() || survives(&buffer, lsn), "told that it is durable, and it is not");
                 let _ = sender.send(());
             }),
         );

@@ -311,9 +311,9 @@ fn what_nobody_synced_is_durable_after_the_interval_however_long_the_committer_m
             let changes = [Change::Write { object: object(1), offset: 0, bytes: &[round; 10] }];
             cache.admit(Cost::of(&changes), admitted.then());
             let mut reservation = admitted.take().expect("space at once").expect("space");
-            let sequence = cache.apply(&mut reservation, &changes).expect("power");
+            let lsn = cache.apply(&mut reservation, &changes).expect("power");
             drop(reservation);
-            assert!(soon(|| cache.status().durable >= sequence), "{:?}", cache.status());
+            assert!(soon(|| cache.status().durable >= lsn), "{:?}", cache.status());
         }
     });
 }

@@ -254,7 +254,7 @@ impl Machine {
     /// Uses up free segments behind the cache's back, as many short lives with a crash each may do.
     fn use_up_free_segments(&self, mut page: impl FnMut() -> u64) {
         let store = self.cache.store();
-        let page_lsn = store.newest_sequence();
+        let page_lsn = store.newest_lsn();
         let full = std::iter::repeat_with(|| {
             let bytes = Arc::new(Box::new(Page([3; BLOCK_BYTES])));
             store.apply(&[store::Change::Write { object: OTHER_FILE, page: PageNo(page()), bytes, page_lsn }])

@@ -269,7 +269,7 @@ fn a_sync_after_the_last_commit_of_a_stop_is_answered() {
     let mut reservation = admitted.expect("space at once").expect("space");
     cache.stop();
     cache.drain().expect("devices that work");
-    let sequence = cache.apply(&mut reservation, &change).expect("it was let in before");
+    let lsn = cache.apply(&mut reservation, &change).expect("it was let in before");
     let answered = Arc::new(Mutex::new(false));
     let answer = answered.clone();
     cache.sync(Box::new(move |outcome| {
@@ -277,7 +277,7 @@ fn a_sync_after_the_last_commit_of_a_stop_is_answered() {
         *answer.lock().expect("one thread") = true;
     }));
     assert!(*answered.lock().expect("one thread"), "nobody else will answer");
-    assert!(cache.status().durable >= sequence);
+    assert!(cache.status().durable >= lsn);
 }
 
 #[test]

@@ -18,7 +18,7 @@ pub struct PageNo(pub u64);
 
 /// A point in the one order of all visible changes. 0 is before the first change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Sequence(pub u64);
+pub struct Lsn(pub u64);
 
 /// An object: a sparse array of pages. Never used again once the object is deleted, because whoever reuses a
 /// slot raises the generation.
@@ -58,10 +58,10 @@ impl PageNo {
     }
 }
 
-impl Sequence {
-    /// The sequence `count` changes later.
-    pub fn plus(self, count: u64) -> Sequence {
-        Sequence(self.0 + count)
+impl Lsn {
+    /// The LSN `count` changes later.
+    pub fn plus(self, count: u64) -> Lsn {
+        Lsn(self.0 + count)
     }
 }
 
@@ -77,7 +77,7 @@ impl fmt::Display for PageNo {
     }
 }
 
-impl fmt::Display for Sequence {
+impl fmt::Display for Lsn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }

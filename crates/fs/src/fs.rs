@@ -17,7 +17,7 @@ use crate::types::{
 };
 use crate::xattr::{CAPABILITY, Key, Outcome, XattrChange};
 use cache::{Cache, CacheError, Cost, Reservation, Task};
-use device::{BLOCK_BYTES, Clock, Sequence};
+use device::{BLOCK_BYTES, Clock, Lsn};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -485,8 +485,8 @@ impl Fs {
         Usage { blocks: space.total, free, available, inodes: inodes + left, inodes_free: left }
     }
 
-    /// The newest sequence, for tests.
-    pub fn newest(&self) -> Sequence {
+    /// The newest LSN, for tests.
+    pub fn newest(&self) -> Lsn {
         self.core.cache.status().applied
     }
 

@@ -3,7 +3,7 @@
 //!
 //! `cargo run --release -p weir-store --example extents [EXTENTS]`
 
-use device::{Block, Device, DeviceError, Incarnation, ObjectId, Page, PageNo, Read, Sequence, StoreId};
+use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, Read, StoreId};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
@@ -95,7 +95,7 @@ fn write(store: &Store, pages: impl Iterator<Item = u64>, page_lsn: u64) {
         object: FILE,
         page: PageNo(page),
         bytes: bytes.clone(),
-        page_lsn: Sequence(page_lsn),
+        page_lsn: Lsn(page_lsn),
     };
     let mut vector: Vec<Change> = pages.map(change).collect();
     store.reserve(vector.len() as u64).expect("space");

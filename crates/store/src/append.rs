@@ -13,7 +13,7 @@ use crate::segments::Use;
 use crate::store::{Health, Store, Writer};
 use crate::stretch::{ChunkIndex, Stretches};
 use crate::volume::{VolumeId, VolumeMode};
-use device::{Page, Sequence};
+use device::{Lsn, Page};
 use std::sync::atomic::Ordering;
 
 impl Store {
@@ -291,14 +291,14 @@ impl Store {
     }
 }
 
-fn newest(entry: &LogEntry) -> Sequence {
+fn newest(entry: &LogEntry) -> Lsn {
     match entry {
         LogEntry::Write { page_lsn, .. } => *page_lsn,
-        LogEntry::NameVolume { .. } => Sequence(0),
-        LogEntry::Cut { sequence, .. }
-        | LogEntry::Delete { sequence, .. }
-        | LogEntry::Clone { sequence, .. }
-        | LogEntry::CloneVolume { sequence, .. }
-        | LogEntry::DeleteVolume { sequence } => *sequence,
+        LogEntry::NameVolume { .. } => Lsn(0),
+        LogEntry::Cut { lsn, .. }
+        | LogEntry::Delete { lsn, .. }
+        | LogEntry::Clone { lsn, .. }
+        | LogEntry::CloneVolume { lsn, .. }
+        | LogEntry::DeleteVolume { lsn } => *lsn,
     }
 }

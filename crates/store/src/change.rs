@@ -1,7 +1,7 @@
 //! What callers ask of the map.
 
 use crate::entry::LogEntry;
-use device::{Block, ObjectId, Page, PageNo, Sequence, SharedPage};
+use device::{Block, Lsn, ObjectId, Page, PageNo, SharedPage};
 use std::ops::Range;
 
 /// One change of the map, part of an atomic vector.
@@ -10,7 +10,7 @@ use std::ops::Range;
 /// and frees its pages; every change for an older one is ignored.
 #[derive(Debug, Clone)]
 pub enum Change {
-    /// The page's bytes from now on, and the highest sequence that they contain.
+    /// The page's bytes from now on, and the highest LSN that they contain.
     Write {
         /// The object; its slot is below 2^48.
         object: ObjectId,
@@ -18,24 +18,24 @@ pub enum Change {
         page: PageNo,
         /// All its bytes.
         bytes: SharedPage,
-        /// The highest sequence whose change these bytes contain.
-        page_lsn: Sequence,
+        /// The highest LSN whose change these bytes contain.
+        page_lsn: Lsn,
     },
-    /// Pages become holes, but only those whose page LSN is below `sequence`.
+    /// Pages become holes, but only those whose page LSN is below `lsn`.
     Cut {
         /// The object.
         object: ObjectId,
         /// Which pages.
         pages: Range<PageNo>,
         /// The cut's place in the one order.
-        sequence: Sequence,
+        lsn: Lsn,
     },
-    /// The object goes, with all its pages whose page LSN is below `sequence`. One that keeps pages stays.
+    /// The object goes, with all its pages whose page LSN is below `lsn`. One that keeps pages stays.
     Delete {
         /// The object.
         object: ObjectId,
         /// The deletion's place in the one order.
-        sequence: Sequence,
+        lsn: Lsn,
     },
     /// `to`, which has no pages, becomes what `from` is, page LSNs included. Ignored where `to` has pages, as when
     /// it was cloned before, and where both are in one slot.
@@ -45,7 +45,7 @@ pub enum Change {
         /// The new object.
         to: ObjectId,
         /// The clone's place in the one order.
-        sequence: Sequence,
+        lsn: Lsn,
     },
 }
 
@@ -60,13 +60,11 @@ impl Change {
                 place: Block(0),
                 crc: crc32c::crc32c(&bytes.0),
             },
-            Change::Cut { object, pages, sequence } => {
-                LogEntry::Cut { object: *object, pages: pages.clone(), sequence: *sequence }
+            Change::Cut { object, pages, lsn } => {
+                LogEntry::Cut { object: *object, pages: pages.clone(), lsn: *lsn }
             }
-            Change::Delete { object, sequence } => LogEntry::Delete { object: *object, sequence: *sequence },
-            Change::Clone { from, to, sequence } => {
-                LogEntry::Clone { from: *from, to: *to, sequence: *sequence }
-            }
+            Change::Delete { object, lsn } => LogEntry::Delete { object: *object, lsn: *lsn },
+            Change::Clone { from, to, lsn } => LogEntry::Clone { from: *from, to: *to, lsn: *lsn },
         }
     }
 

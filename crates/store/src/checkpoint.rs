@@ -15,7 +15,7 @@ use crate::policy::Compaction;
 use crate::root::{Cursor, EXTENTS_MAX, Extent, Root, Stream};
 use crate::segments::{Segment, Use};
 use crate::store::{Health, Store, Writer};
-use device::{Block, Page, Sequence};
+use device::{Block, Lsn, Page};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::atomic::Ordering;
@@ -59,15 +59,15 @@ impl Store {
         }
     }
 
-    /// Counts every change up to `sequence` as seen, durably on return: a buffer that does not know of it is behind this
+    /// Counts every change up to `lsn` as seen, durably on return: a buffer that does not know of it is behind this
     /// store from then on. Nothing is applied.
     ///
     /// # Errors
     /// As [`checkpoint`](Store::checkpoint).
-    pub fn fence(&self, sequence: Sequence) -> Result<(), StoreError> {
+    pub fn fence(&self, lsn: Lsn) -> Result<(), StoreError> {
         {
             let mut map = self.map_mut();
-            map.newest = map.newest.max(sequence);
+            map.newest = map.newest.max(lsn);
         }
         self.checkpoint()
     }

@@ -6,7 +6,7 @@ use crate::error::StoreError;
 use crate::read::Want;
 use crate::store::Store;
 use crate::volume::VolumeId;
-use device::{Block, DeviceError, ObjectId, Page, PageNo, Read, Sequence};
+use device::{Block, DeviceError, Lsn, ObjectId, Page, PageNo, Read};
 use std::ops::Range;
 use zerocopy::FromZeros;
 
@@ -28,7 +28,7 @@ const SPAN_BLOCKS_MAX: u64 = 4096;
 const BATCH_BLOCKS: usize = 4096;
 
 /// What is found of a page: its bytes and its page LSN, or `None` for a hole.
-pub type FoundPage<'a> = Result<Option<(&'a Page, Sequence)>, StoreError>;
+pub type FoundPage<'a> = Result<Option<(&'a Page, Lsn)>, StoreError>;
 
 /// One read of the device, for some of the blocks that are wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 
 use crate::format::*;
 use crate::volume::{VolumeId, VolumeMode};
-use device::{BLOCK_BYTES, Block, Incarnation, ObjectId, Page, PageNo, Sequence, StoreId};
+use device::{BLOCK_BYTES, Block, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId};
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -13,29 +13,29 @@ pub(crate) enum LogEntry {
     Write {
         object: ObjectId,
         page: PageNo,
-        page_lsn: Sequence,
+        page_lsn: Lsn,
         place: Block,
         crc: u32,
     },
     Cut {
         object: ObjectId,
         pages: Range<PageNo>,
-        sequence: Sequence,
+        lsn: Lsn,
     },
     Delete {
         object: ObjectId,
-        sequence: Sequence,
+        lsn: Lsn,
     },
     Clone {
         from: ObjectId,
         to: ObjectId,
-        sequence: Sequence,
+        lsn: Lsn,
     },
     /// The chunk's volume is the source.
     CloneVolume {
         to: VolumeId,
         mode: VolumeMode,
-        sequence: Sequence,
+        lsn: Lsn,
         /// When, in nanoseconds since 1970.
         created: u64,
     },
@@ -46,7 +46,7 @@ pub(crate) enum LogEntry {
     },
     /// The chunk's volume goes.
     DeleteVolume {
-        sequence: Sequence,
+        lsn: Lsn,
     },
 }
 
@@ -232,30 +232,28 @@ fn encode(entry: &LogEntry) -> LogEntryBytes {
             crc: (*crc).into(),
             ..of(WRITE, *object)
         },
-        LogEntry::Cut { object, pages, sequence } => LogEntryBytes {
+        LogEntry::Cut { object, pages, lsn } => LogEntryBytes {
             a: pages.start.0.into(),
-            b: sequence.0.into(),
+            b: lsn.0.into(),
             c: pages.end.0.into(),
             ..of(CUT, *object)
         },
-        LogEntry::Delete { object, sequence } => {
-            LogEntryBytes { b: sequence.0.into(), ..of(DELETE, *object) }
-        }
-        LogEntry::Clone { from, to, sequence } => LogEntryBytes {
+        LogEntry::Delete { object, lsn } => LogEntryBytes { b: lsn.0.into(), ..of(DELETE, *object) },
+        LogEntry::Clone { from, to, lsn } => LogEntryBytes {
             a: to.slot.into(),
-            b: sequence.0.into(),
+            b: lsn.0.into(),
             generation_to: to.generation.into(),
             ..of(CLONE, *from)
         },
-        LogEntry::CloneVolume { to, mode, sequence, created } => LogEntryBytes {
+        LogEntry::CloneVolume { to, mode, lsn, created } => LogEntryBytes {
             a: u64::from(to.0).into(),
-            b: sequence.0.into(),
+            b: lsn.0.into(),
             c: (*created).into(),
             generation_to: if *mode == VolumeMode::ReadOnly { READ_ONLY } else { 0 }.into(),
             ..of(CLONE_VOLUME, ObjectId::default())
         },
-        LogEntry::DeleteVolume { sequence } => {
-            LogEntryBytes { b: sequence.0.into(), ..of(DELETE_VOLUME, ObjectId::default()) }
+        LogEntry::DeleteVolume { lsn } => {
+            LogEntryBytes { b: lsn.0.into(), ..of(DELETE_VOLUME, ObjectId::default()) }
         }
         LogEntry::NameVolume { volume, part } => encode_name(*volume, part),
     }
@@ -282,20 +280,20 @@ fn decode(bytes: &[u8]) -> Option<LogEntry> {
     }
     let bytes = LogEntryBytes::read_from_bytes(bytes).ok()?;
     let object = ObjectId { slot: bytes.slot.get(), generation: bytes.generation.get() };
-    let sequence = Sequence(bytes.b.get());
+    let lsn = Lsn(bytes.b.get());
     Some(match bytes.kind {
         WRITE => LogEntry::Write {
             object,
             page: PageNo(bytes.a.get()),
-            page_lsn: sequence,
+            page_lsn: lsn,
             place: place_from_bits(bytes.c.get())?,
             crc: bytes.crc.get(),
         },
-        CUT => LogEntry::Cut { object, pages: PageNo(bytes.a.get())..PageNo(bytes.c.get()), sequence },
-        DELETE => LogEntry::Delete { object, sequence },
+        CUT => LogEntry::Cut { object, pages: PageNo(bytes.a.get())..PageNo(bytes.c.get()), lsn },
+        DELETE => LogEntry::Delete { object, lsn },
         CLONE => {
             let to = ObjectId { slot: bytes.a.get(), generation: bytes.generation_to.get() };
-            LogEntry::Clone { from: object, to, sequence }
+            LogEntry::Clone { from: object, to, lsn }
         }
         CLONE_VOLUME => LogEntry::CloneVolume {
             to: VolumeId(u32::try_from(bytes.a.get()).ok()?),
@@ -304,10 +302,10 @@ fn decode(bytes: &[u8]) -> Option<LogEntry> {
                 READ_ONLY => VolumeMode::ReadOnly,
                 _ => return None,
             },
-            sequence,
+            lsn,
             created: bytes.c.get(),
         },
-        DELETE_VOLUME => LogEntry::DeleteVolume { sequence },
+        DELETE_VOLUME => LogEntry::DeleteVolume { lsn },
         _ => return None,
     })
 }
@@ -321,19 +319,14 @@ mod tests {
         let store = StoreId([7; 16]);
         let object = ObjectId { slot: 5, generation: 6 };
         let entries = vec![
-            LogEntry::Write { object, page: PageNo(9), page_lsn: Sequence(8), place: Block(77), crc: 0xfeed },
-            LogEntry::Cut { object, pages: PageNo(1)..PageNo(u64::MAX), sequence: Sequence(11) },
-            LogEntry::Delete { object, sequence: Sequence(12) },
-            LogEntry::Clone { from: object, to: ObjectId { slot: 1, generation: 2 }, sequence: Sequence(13) },
-            LogEntry::CloneVolume {
-                to: VolumeId(9),
-                mode: VolumeMode::ReadOnly,
-                sequence: Sequence(14),
-                created: 16,
-            },
+            LogEntry::Write { object, page: PageNo(9), page_lsn: Lsn(8), place: Block(77), crc: 0xfeed },
+            LogEntry::Cut { object, pages: PageNo(1)..PageNo(u64::MAX), lsn: Lsn(11) },
+            LogEntry::Delete { object, lsn: Lsn(12) },
+            LogEntry::Clone { from: object, to: ObjectId { slot: 1, generation: 2 }, lsn: Lsn(13) },
+            LogEntry::CloneVolume { to: VolumeId(9), mode: VolumeMode::ReadOnly, lsn: Lsn(14), created: 16 },
             LogEntry::NameVolume { volume: VolumeId(9), part: b"a name".to_vec() },
             LogEntry::NameVolume { volume: VolumeId(9), part: vec![b'n'; NAME_PART] },
-            LogEntry::DeleteVolume { sequence: Sequence(15) },
+            LogEntry::DeleteVolume { lsn: Lsn(15) },
         ];
         let head = ChunkHead {
             incarnation: Incarnation(3),

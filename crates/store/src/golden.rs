@@ -8,7 +8,7 @@ use crate::root::{Cursor, Extent, Root, Stream, no_epoch};
 use crate::segments::{SegmentEntry, Segments, Use};
 use crate::superblock::Geometry;
 use crate::volume::{Volume, VolumeId, VolumeMode, main_only};
-use device::{Block, Incarnation, ObjectId, Page, PageNo, Sequence, StoreId};
+use device::{Block, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId};
 
 const ID: StoreId = StoreId(*b"0123456789abcdef");
 
@@ -20,7 +20,7 @@ fn root() -> Root {
     Root {
         generation: 7,
         incarnation: Incarnation(3),
-        newest: Sequence(500),
+        newest: Lsn(500),
         log: Cursor { segment: 5, offset: 9, next: 6, chunk: 12, batch: 11, chain: 0xc0ff_ee00 },
         tables: Stream { bytes: 240, crc: 0x1234_5678, extents: vec![Extent { at: Block(40), count: 1 }] },
     }
@@ -30,24 +30,18 @@ fn chunk() -> (ChunkHead, Vec<LogEntry>) {
     let object = ObjectId { slot: 5, generation: 6 };
     let to = ObjectId { slot: 8, generation: 1 };
     let entries = vec![
-        LogEntry::Write {
-            object,
-            page: PageNo(9),
-            page_lsn: Sequence(501),
-            place: Block(94),
-            crc: 0xfeed_beef,
-        },
-        LogEntry::Cut { object, pages: PageNo(10)..PageNo(20), sequence: Sequence(502) },
-        LogEntry::Delete { object, sequence: Sequence(503) },
-        LogEntry::Clone { from: object, to, sequence: Sequence(504) },
+        LogEntry::Write { object, page: PageNo(9), page_lsn: Lsn(501), place: Block(94), crc: 0xfeed_beef },
+        LogEntry::Cut { object, pages: PageNo(10)..PageNo(20), lsn: Lsn(502) },
+        LogEntry::Delete { object, lsn: Lsn(503) },
+        LogEntry::Clone { from: object, to, lsn: Lsn(504) },
         LogEntry::CloneVolume {
             to: VolumeId(9),
             mode: VolumeMode::ReadOnly,
-            sequence: Sequence(505),
+            lsn: Lsn(505),
             created: 1_234_567_890,
         },
         LogEntry::NameVolume { volume: VolumeId(9), part: b"nightly".to_vec() },
-        LogEntry::DeleteVolume { sequence: Sequence(506) },
+        LogEntry::DeleteVolume { lsn: Lsn(506) },
     ];
     let head = ChunkHead {
         incarnation: Incarnation(3),
@@ -69,7 +63,7 @@ fn chunk() -> (ChunkHead, Vec<LogEntry>) {
 fn page_leaf() -> Body {
     let mut leaf = Body::pages();
     let Body::Pages(entries) = &mut leaf else { unreachable!() };
-    entries[0] = PageEntry { place: Block(94), page_lsn: Sequence(501), crc: 0xfeed_beef, shared: true };
+    entries[0] = PageEntry { place: Block(94), page_lsn: Lsn(501), crc: 0xfeed_beef, shared: true };
     leaf
 }
 
@@ -87,7 +81,7 @@ fn object_leaf() -> Body {
         generation: 6,
         pages: crate::map::Pages::Inline(vec![(
             PageNo(9),
-            PageEntry { place: Block(94), page_lsn: Sequence(501), crc: 0xfeed_beef, shared: false },
+            PageEntry { place: Block(94), page_lsn: Lsn(501), crc: 0xfeed_beef, shared: false },
         )]),
     });
     leaf

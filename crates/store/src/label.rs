@@ -9,7 +9,7 @@ use crate::map::Map;
 use crate::policy::Class;
 use crate::store::{Store, Writer};
 use crate::volume::{VolumeId, VolumeMode};
-use device::Sequence;
+use device::Lsn;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -90,17 +90,12 @@ pub fn check_name(name: &str) -> Result<(), StoreError> {
 
 impl Store {
     /// Makes a new volume that is what `from` is now, whatever that holds, in one durable batch; returns its number.
-    /// `sequence` is the clone's place in the one order.
+    /// `lsn` is the clone's place in the one order.
     ///
     /// # Errors
     /// Those of [`check_clone`](Store::check_clone) and [`apply`](Store::apply).
-    pub fn clone_named(
-        &self,
-        from: VolumeId,
-        new: &NewVolume<'_>,
-        sequence: Sequence,
-    ) -> Result<VolumeId, StoreError> {
-        self.clone_by(&mut self.lock_writer(), from, new, sequence)
+    pub fn clone_named(&self, from: VolumeId, new: &NewVolume<'_>, lsn: Lsn) -> Result<VolumeId, StoreError> {
+        self.clone_by(&mut self.lock_writer(), from, new, lsn)
     }
 
     /// The same for a volume that others write to meanwhile: refused where there is no space for what their pages need beside
@@ -112,11 +107,11 @@ impl Store {
         &self,
         from: VolumeId,
         new: &NewVolume<'_>,
-        sequence: Sequence,
+        lsn: Lsn,
     ) -> Result<VolumeId, StoreError> {
         let mut writer = self.lock_writer();
         self.map_mut().expect_sharing()?;
-        let cloned = self.clone_by(&mut writer, from, new, sequence);
+        let cloned = self.clone_by(&mut writer, from, new, lsn);
         self.map_mut().expects_sharing = false;
         cloned
     }
@@ -126,13 +121,13 @@ impl Store {
         writer: &mut Writer,
         from: VolumeId,
         new: &NewVolume<'_>,
-        sequence: Sequence,
+        lsn: Lsn,
     ) -> Result<VolumeId, StoreError> {
         self.make_ready(writer)?;
         self.check_clone(from, new.name)?;
         let last = self.map().volumes.keys().next_back().map_or(0, |last| last.0);
         let to = VolumeId(last + 1);
-        let mut entries = vec![LogEntry::CloneVolume { to, mode: new.mode, sequence, created: new.created }];
+        let mut entries = vec![LogEntry::CloneVolume { to, mode: new.mode, lsn, created: new.created }];
         let parts = new.name.as_bytes().chunks(NAME_PART);
         entries.extend(parts.map(|part| LogEntry::NameVolume { volume: to, part: part.to_vec() }));
         self.append_entries(writer, from, entries, Class::Writer)?;

@@ -3,14 +3,14 @@
 use crate::error::StoreError;
 use crate::store::Store;
 use crate::volume::VolumeId;
-use device::{ObjectId, PageNo, Sequence};
+use device::{Lsn, ObjectId, PageNo};
 use std::ops::Range;
 
 /// Pages of an object that the store holds, from some page on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
     /// The pages, in order, each with its page LSN: the highest one whose change its bytes contain.
-    pub pages: Vec<(PageNo, Sequence)>,
+    pub pages: Vec<(PageNo, Lsn)>,
     /// The first page that was not looked at: nothing below it was left out.
     pub until: PageNo,
 }

@@ -169,14 +169,14 @@ pub(crate) fn to_pages(bytes: &[u8]) -> Vec<Page> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use device::{ObjectId, PageNo, Sequence};
+    use device::{Lsn, ObjectId, PageNo};
 
     fn writes(count: usize) -> Vec<LogEntry> {
         let object = ObjectId { slot: 1, generation: 1 };
         let write = |index| LogEntry::Write {
             object,
             page: PageNo(index),
-            page_lsn: Sequence(1),
+            page_lsn: Lsn(1),
             place: Block(0),
             crc: 0,
         };

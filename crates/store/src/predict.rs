@@ -8,7 +8,7 @@ use crate::log::{Piece, Place, plan};
 use crate::pace::{self, Pace};
 use crate::policy::{self, Budget, Candidate, Class, NodeUse};
 use crate::space::BLOCKS_PER_PAGE;
-use device::{Block, ObjectId, PageNo, Sequence};
+use device::{Block, Lsn, ObjectId, PageNo};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Sub;
 
@@ -457,7 +457,7 @@ impl Predicted {
 /// That a page was written: what it says does not matter here.
 fn log_entry(page: u64) -> LogEntry {
     let object = ObjectId { slot: 0, generation: 0 };
-    LogEntry::Write { object, page: PageNo(page), page_lsn: Sequence(0), place: Block(0), crc: 0 }
+    LogEntry::Write { object, page: PageNo(page), page_lsn: Lsn(0), place: Block(0), crc: 0 }
 }
 
 fn empty() -> Segment {

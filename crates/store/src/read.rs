@@ -7,7 +7,7 @@ use crate::format::sum;
 use crate::map::{Body, Missing, NodeEntry, NodeId, PageEntry, Peeked, Purpose, decode_node};
 use crate::store::Store;
 use crate::volume::VolumeId;
-use device::{Block, ObjectId, Page, PageNo, Read, Sequence};
+use device::{Block, Lsn, ObjectId, Page, PageNo, Read};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
@@ -16,12 +16,12 @@ use std::sync::atomic::Ordering;
 pub enum Found {
     /// Nothing: the page is zeros.
     Hole,
-    /// Its bytes, and the highest sequence they contain.
+    /// Its bytes, and the highest LSN they contain.
     Page {
         /// The bytes, verified.
         bytes: Box<Page>,
         /// Their page LSN.
-        page_lsn: Sequence,
+        page_lsn: Lsn,
     },
 }
 
@@ -151,7 +151,7 @@ impl Store {
     }
 
     /// The page LSN of a page; `None` for a hole. May read map nodes.
-    pub fn page_lsn(&self, object: ObjectId, page: PageNo) -> Result<Option<Sequence>, StoreError> {
+    pub fn page_lsn(&self, object: ObjectId, page: PageNo) -> Result<Option<Lsn>, StoreError> {
         self.page_lsn_in(VolumeId::MAIN, object, page)
     }
 
@@ -161,7 +161,7 @@ impl Store {
         volume: VolumeId,
         object: ObjectId,
         page: PageNo,
-    ) -> Result<Option<Sequence>, StoreError> {
+    ) -> Result<Option<Lsn>, StoreError> {
         let entry = self.resolve(|map| map.lookup(volume, object, page))?;
         Ok(entry.map(|entry| entry.page_lsn))
     }
@@ -171,7 +171,7 @@ impl Store {
         &self,
         volume: VolumeId,
         pages: &[(ObjectId, PageNo)],
-    ) -> Vec<Result<Option<Sequence>, StoreError>> {
+    ) -> Vec<Result<Option<Lsn>, StoreError>> {
         let mut wants: Vec<Want> = pages.iter().map(|&(object, page)| Want::new(object, page)).collect();
         let placed = self.lookup(volume, &mut wants);
         let mut page_lsns: Vec<_> = wants.into_iter().map(|want| want.found.map(|_| None)).collect();

@@ -4,7 +4,7 @@
 //! moment at least one is whole. A crash while one is written tears that one only.
 
 use crate::format::*;
-use device::{Block, Incarnation, Page, Sequence, StoreId};
+use device::{Block, Incarnation, Lsn, Page, StoreId};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Where the log's next chunk goes, and what it must say to belong there.
@@ -45,7 +45,7 @@ pub(crate) struct Root {
     /// +1 with each attempt to write one; the higher valid one counts.
     pub(crate) generation: u64,
     pub(crate) incarnation: Incarnation,
-    pub(crate) newest: Sequence,
+    pub(crate) newest: Lsn,
     pub(crate) log: Cursor,
     pub(crate) tables: Stream,
 }
@@ -127,7 +127,7 @@ impl Root {
         Some(Root {
             generation: bytes.generation.get(),
             incarnation: Incarnation(bytes.incarnation.get()),
-            newest: Sequence(bytes.newest.get()),
+            newest: Lsn(bytes.newest.get()),
             log: Cursor {
                 segment: bytes.segment.get(),
                 offset: bytes.offset.get(),

@@ -28,7 +28,7 @@ use crate::sync::{
     AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 use crate::volume;
-use device::{Block, Device, DeviceError, Incarnation, Operation, Page, Sequence, StoreId};
+use device::{Block, Device, DeviceError, Incarnation, Lsn, Operation, Page, StoreId};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -142,7 +142,7 @@ impl Store {
         };
         let log = Cursor { segment, offset: 0, next, chunk: 1, batch: 1, chain: 0 };
         let root = |generation| {
-            let (incarnation, newest) = (Incarnation(0), Sequence(0));
+            let (incarnation, newest) = (Incarnation(0), Lsn(0));
             Root { generation, incarnation, newest, log, tables: tables.clone() }.encode(geometry.id)
         };
         device.write(ROOTS[0], &[*root(1)])?;
@@ -208,8 +208,8 @@ impl Store {
         Incarnation(self.incarnation.load(Ordering::Acquire))
     }
 
-    /// The highest sequence that the store has seen.
-    pub fn newest_sequence(&self) -> Sequence {
+    /// The highest LSN that the store has seen.
+    pub fn newest_lsn(&self) -> Lsn {
         self.map().newest
     }
 

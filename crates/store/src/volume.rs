@@ -12,7 +12,7 @@ use crate::label::Label;
 use crate::map::{Body, Map, NodeId, Pages, Tree};
 use crate::policy::Class;
 use crate::store::Store;
-use device::Sequence;
+use device::Lsn;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -54,7 +54,7 @@ const VOLUMES_MAX: usize = 4096;
 const NODES_PER_STEP: usize = 256;
 
 impl Store {
-    /// Makes `to` what `from` is now, whatever that holds, in one durable log entry. `sequence` is the clone's place in
+    /// Makes `to` what `from` is now, whatever that holds, in one durable log entry. `lsn` is the clone's place in
     /// the one order.
     ///
     /// # Errors
@@ -65,7 +65,7 @@ impl Store {
         from: VolumeId,
         to: VolumeId,
         mode: VolumeMode,
-        sequence: Sequence,
+        lsn: Lsn,
     ) -> Result<(), StoreError> {
         let mut writer = self.lock_writer();
         self.make_ready(&mut writer)?;
@@ -80,7 +80,7 @@ impl Store {
         self.append_entries(
             &mut writer,
             from,
-            vec![LogEntry::CloneVolume { to, mode, sequence, created: 0 }],
+            vec![LogEntry::CloneVolume { to, mode, lsn, created: 0 }],
             Class::Writer,
         )
     }
@@ -89,14 +89,14 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::NoSuchVolume`], [`StoreError::MainVolume`], or those of [`apply`](Store::apply).
-    pub fn delete_volume(&self, volume: VolumeId, sequence: Sequence) -> Result<(), StoreError> {
+    pub fn delete_volume(&self, volume: VolumeId, lsn: Lsn) -> Result<(), StoreError> {
         let mut writer = self.lock_writer();
         self.make_ready(&mut writer)?;
         if volume == VolumeId::MAIN {
             return Err(StoreError::MainVolume);
         }
         self.map().volumes.get(&volume).ok_or(StoreError::NoSuchVolume { volume })?;
-        self.append_entries(&mut writer, volume, vec![LogEntry::DeleteVolume { sequence }], Class::Frees)
+        self.append_entries(&mut writer, volume, vec![LogEntry::DeleteVolume { lsn }], Class::Frees)
     }
 
     /// All volumes.

@@ -2,7 +2,7 @@
 mod common;
 
 use common::*;
-use device::{ObjectId, PageNo, Random, Sequence};
+use device::{Lsn, ObjectId, PageNo, Random};
 use sim::Power;
 use store::predict::{Predicted, Written};
 use store::{Change, Cleaning, Layout, Store};
@@ -82,7 +82,7 @@ fn observed(load: Load, pages: u64, times: u64) -> Observed {
                     object: FILE,
                     page: PageNo(number),
                     bytes: page(page_lsn),
-                    page_lsn: Sequence(page_lsn),
+                    page_lsn: Lsn(page_lsn),
                 }
             })
             .collect();
@@ -99,7 +99,7 @@ fn observed(load: Load, pages: u64, times: u64) -> Observed {
     assert_eq!(findings(&store), []);
     for (number, &stamp) in content.iter().enumerate() {
         let page_lsn = store.page_lsn(FILE, PageNo(number as u64)).expect("readable");
-        assert_eq!(page_lsn, Some(Sequence(stamp)), "page {number}");
+        assert_eq!(page_lsn, Some(Lsn(stamp)), "page {number}");
     }
     Observed {
         moved: after.pages_cleaned - filled.pages_cleaned,
@@ -162,7 +162,7 @@ fn the_log_is_as_long_as_predicted_with_its_entries_and_copies_of_heads() {
         for (page_lsn, count) in
             [1, 9, 9, 200, 600, 3, 1, 40, 64, 31, 30, 29, 254, 255, 256].into_iter().enumerate()
         {
-            let page_lsn = Sequence(1 + page_lsn as u64);
+            let page_lsn = Lsn(1 + page_lsn as u64);
             let write =
                 |number| Change::Write { object: FILE, page: PageNo(number), bytes: page(1), page_lsn };
             store.apply(&(0..count).map(write).collect::<Vec<Change>>()).expect("space");

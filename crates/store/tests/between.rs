@@ -2,7 +2,7 @@
 mod common;
 
 use common::*;
-use device::{Block, Device, DeviceError, Incarnation, ObjectId, Page, PageNo, Random, Sequence};
+use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, Random};
 use sim::SimDisk;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -78,7 +78,7 @@ impl Others {
                 object: FILE,
                 page: PageNo(number),
                 bytes: page(*page_lsn),
-                page_lsn: Sequence(*page_lsn),
+                page_lsn: Lsn(*page_lsn),
             }
         };
         let vector: Vec<Change> = numbers.map(write).collect();
@@ -120,7 +120,7 @@ fn a_block_on_its_way_arrives_though_its_segment_is_empty_while_others_checkpoin
         let pages = &others.state.lock().expect("no panic").2;
         for (&number, &stamp) in pages {
             let page_lsn = others.store.page_lsn(FILE, PageNo(number)).expect("readable");
-            assert_eq!(page_lsn, Some(Sequence(stamp)), "seed {seed} page {number}");
+            assert_eq!(page_lsn, Some(Lsn(stamp)), "seed {seed} page {number}");
         }
     }
     assert!(moved > 2000, "only {moved} blocks were moved");

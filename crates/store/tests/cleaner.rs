@@ -2,7 +2,7 @@
 mod common;
 
 use common::*;
-use device::{Device, Incarnation, ObjectId, PageNo, Sequence, StoreId};
+use device::{Device, Incarnation, Lsn, ObjectId, PageNo, StoreId};
 use sim::{Power, SimDisk};
 use std::sync::Arc;
 use store::{Change, Cleaning, Layout, Store, VolumeId, VolumeMode};
@@ -11,7 +11,7 @@ const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
 
 fn write(store: &Store, numbers: impl Iterator<Item = u64>, page_lsn: u64) {
     for number in numbers {
-        let (at, page_lsn) = (PageNo(number), Sequence(page_lsn + number));
+        let (at, page_lsn) = (PageNo(number), Lsn(page_lsn + number));
         store
             .apply(&[Change::Write { object: FILE, page: at, bytes: page(page_lsn.0), page_lsn }])
             .expect("space");
@@ -117,7 +117,7 @@ fn cleaning_starts_before_nothing_more_can_be_reserved() {
             .apply(&[Change::Cut {
                 object: FILE,
                 pages: PageNo(number - 10)..PageNo(number),
-                sequence: Sequence(1 << 40),
+                lsn: Lsn(1 << 40),
             }])
             .expect("space");
         number -= 10;
@@ -174,7 +174,7 @@ fn a_round_is_told_with_the_segments_that_died_in_it() {
 fn a_walk_tells_how_many_segments_hold_less_than_was_thought() {
     let (_power, _disk, store) = fresh(400, 1);
     write(&store, 0..1000, 1);
-    store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::ReadOnly, Sequence(2000)).expect("space");
+    store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::ReadOnly, Lsn(2000)).expect("space");
     while store.clean() == Ok(true) {
         (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
     }
@@ -184,7 +184,7 @@ fn a_walk_tells_how_many_segments_hold_less_than_was_thought() {
     assert_eq!(store.clean(), Ok(false), "the copy needs it");
     assert_eq!(store.counters().walks, walks + 1);
     write(&store, 0..1000, 4000);
-    store.delete_volume(VolumeId(1), Sequence(6000)).expect("it is there");
+    store.delete_volume(VolumeId(1), Lsn(6000)).expect("it is there");
     while store.free_step().expect("freeing") {}
     let free = store.space().free;
     let told = emptied(&store);
@@ -248,11 +248,11 @@ fn a_step_moves_no_more_than_an_eighth_of_a_segment() {
             object: FILE,
             page: PageNo(number),
             bytes: page(number),
-            page_lsn: Sequence(number + 1),
+            page_lsn: Lsn(number + 1),
         })
         .collect();
     store.apply(&vector).expect("space");
-    let cut = Change::Cut { object: FILE, pages: PageNo(0)..PageNo(100), sequence: Sequence(1000) };
+    let cut = Change::Cut { object: FILE, pages: PageNo(0)..PageNo(100), lsn: Lsn(1000) };
     store.apply(&[cut]).expect("space");
     // The segment is closed once the log is in the next one.
     write(&store, 1000..1200, 1000);
@@ -266,26 +266,22 @@ fn a_step_moves_no_more_than_an_eighth_of_a_segment() {
 fn steps_for(holders: u64) -> Vec<(u64, u64)> {
     let store = large_segments();
     let file = |slot| ObjectId { slot, generation: 1 };
-    let write_at = |number| Change::Write {
-        object: FILE,
-        page: PageNo(number),
-        bytes: page(number),
-        page_lsn: Sequence(1),
-    };
+    let write_at =
+        |number| Change::Write { object: FILE, page: PageNo(number), bytes: page(number), page_lsn: Lsn(1) };
     store.apply(&(0..8).map(write_at).collect::<Vec<_>>()).expect("space");
     for slot in 100..100 + holders - 1 {
-        let (to, sequence) = (file(slot), Sequence(slot));
-        store.apply(&[Change::Clone { from: FILE, to, sequence }]).expect("space");
+        let (to, lsn) = (file(slot), Lsn(slot));
+        store.apply(&[Change::Clone { from: FILE, to, lsn }]).expect("space");
     }
     for number in 1000..1600 {
         let (object, bytes) = (file(8), page(number));
-        let (at, page_lsn) = (PageNo(number % 4), Sequence(number + 10_000));
+        let (at, page_lsn) = (PageNo(number % 4), Lsn(number + 10_000));
         store.apply(&[Change::Write { object, page: at, bytes, page_lsn }]).expect("space");
     }
     let steps = steps(&store);
     assert_eq!(findings(&store), []);
     for slot in [FILE.slot, 100, 100 + holders - 2] {
-        assert_eq!(store.page_lsn(file(slot), PageNo(7)), Ok(Some(Sequence(1))));
+        assert_eq!(store.page_lsn(file(slot), PageNo(7)), Ok(Some(Lsn(1))));
     }
     steps
 }

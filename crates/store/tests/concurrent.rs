@@ -2,7 +2,7 @@
 mod common;
 
 use common::*;
-use device::{ObjectId, PageNo, Random, Sequence};
+use device::{Lsn, ObjectId, PageNo, Random};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use store::{Change, Found, Want};
 
@@ -36,7 +36,7 @@ fn readers_always_see_whole_pages_no_older_than_what_was_acknowledged() {
         let mut random = Random::new(9);
         for page_lsn in 1..1500 {
             let number = random.below(pages);
-            let (bytes, lsn) = (page(page_lsn), Sequence(page_lsn));
+            let (bytes, lsn) = (page(page_lsn), Lsn(page_lsn));
             let change = Change::Write { object, page: PageNo(number), bytes, page_lsn: lsn };
             store.apply(&[change]).expect("space");
             acknowledged[number as usize].store(page_lsn, Ordering::Release);

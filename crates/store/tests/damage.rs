@@ -2,7 +2,7 @@
 mod common;
 
 use common::*;
-use device::{Device, ObjectId, PageNo, Random, Sequence};
+use device::{Device, Lsn, ObjectId, PageNo, Random};
 use sim::{Faults, Scratched, SimDisk};
 use std::sync::Arc;
 use store::{Change, Cleaning, Found, Store, StoreError, VolumeId, Want};
@@ -10,7 +10,7 @@ use store::{Change, Cleaning, Found, Store, StoreError, VolumeId, Want};
 const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
 
 fn write(number: u64, page_lsn: u64) -> Change {
-    Change::Write { object: FILE, page: PageNo(number), bytes: page(page_lsn), page_lsn: Sequence(page_lsn) }
+    Change::Write { object: FILE, page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
 }
 
 /// Works for a while; the log's end is covered by a checkpoint.
@@ -263,17 +263,17 @@ fn a_full_store_says_so_and_deleting_and_checkpoints_still_work() {
     for round in 0..30 {
         store.checkpoint().unwrap_or_else(|error| panic!("round {round}: {error}"));
         let pages = PageNo(round)..PageNo(round + 1);
-        let cut = Change::Cut { object: FILE, pages, sequence: Sequence(u64::MAX) };
+        let cut = Change::Cut { object: FILE, pages, lsn: Lsn(u64::MAX) };
         store.apply(&[cut]).unwrap_or_else(|error| panic!("round {round}: {error}: {:?}", store.space()));
     }
-    store.apply(&[Change::Delete { object: FILE, sequence: Sequence(u64::MAX) }]).expect("deleting works");
+    store.apply(&[Change::Delete { object: FILE, lsn: Lsn(u64::MAX) }]).expect("deleting works");
     store.checkpoint().expect("a checkpoint");
     store.checkpoint().expect("a checkpoint");
     store.reserve(20).expect("there is space again");
     store.apply(&[write(1, 1)]).expect("there is space again");
     assert_eq!(findings(&store), []);
     drop(store);
-    assert_eq!(open(&disk).expect("it opens").page_lsn(FILE, PageNo(1)), Ok(Some(Sequence(1))));
+    assert_eq!(open(&disk).expect("it opens").page_lsn(FILE, PageNo(1)), Ok(Some(Lsn(1))));
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn a_full_store_can_be_mounted_any_number_of_times() {
     for times in 0..40 {
         let store = mount(&disk).unwrap_or_else(|error| panic!("mount {times}: {error}"));
         let pages = PageNo(times)..PageNo(times + 1);
-        let cut = Change::Cut { object: FILE, pages, sequence: Sequence(u64::MAX) };
+        let cut = Change::Cut { object: FILE, pages, lsn: Lsn(u64::MAX) };
         store.apply(&[cut]).unwrap_or_else(|error| panic!("mount {times}: {error}: {:?}", store.space()));
         drop(store);
         power.cut();

@@ -2,7 +2,7 @@
 mod common;
 
 use common::*;
-use device::{Block, Device, DeviceError, Incarnation, ObjectId, Operation, Page, PageNo, Sequence};
+use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Operation, Page, PageNo};
 use sim::{Faults, Power, Scratched, SimDisk};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -12,7 +12,7 @@ use store::{Change, Store, StoreError, Want};
 const FILE: ObjectId = ObjectId { slot: 1, generation: 1 };
 
 fn write(store: &Store, number: u64, stamp: u64) -> Result<(), StoreError> {
-    let (page_no, page_lsn) = (PageNo(number), Sequence(stamp));
+    let (page_no, page_lsn) = (PageNo(number), Lsn(stamp));
     store.apply(&[Change::Write { object: FILE, page: page_no, bytes: page(stamp), page_lsn }])
 }
 
@@ -56,7 +56,7 @@ fn a_block_that_was_never_written_and_cannot_be_read_refuses_no_start() {
             let store = Store::open(scratched).expect("nothing that was written is missing");
             for round in 1..6 {
                 let page_lsn = store.page_lsn(FILE, PageNo(round)).expect("its nodes can be read");
-                assert_eq!(page_lsn, Some(Sequence(round)), "with {} blocks unreadable", scratches.len());
+                assert_eq!(page_lsn, Some(Lsn(round)), "with {} blocks unreadable", scratches.len());
             }
         }
     }
@@ -183,7 +183,7 @@ fn a_failed_flush_fails_what_was_written_before_it_even_where_another_thread_hea
         power.restore();
         let store = Store::open(told.clone() as Arc<dyn Device>).expect("a sound store");
         let page_lsn = store.page_lsn(FILE, PageNo(7)).expect("its nodes can be read");
-        assert!(written.is_err() || page_lsn == Some(Sequence(9999)), "acknowledged, and lost: seed {seed}");
+        assert!(written.is_err() || page_lsn == Some(Lsn(9999)), "acknowledged, and lost: seed {seed}");
     }
     assert!(refused > 0, "the write never came in time for the flush that failed");
 }
@@ -236,7 +236,7 @@ fn a_start_whose_flush_took_away_what_it_had_read_does_not_go_on_as_if_it_were_t
         drop(store);
         // What it wrote is in the drive's cache, and read by the next start; that one's flush takes it away.
         let store = Store::open(disk.clone()).expect("a sound store");
-        assert_eq!(store.page_lsn(FILE, PageNo(1)).expect("its nodes can be read"), Some(Sequence(2)));
+        assert_eq!(store.page_lsn(FILE, PageNo(1)).expect("its nodes can be read"), Some(Lsn(2)));
         let next = Incarnation(store.incarnation().0 + 1);
         disk.set_faults(Faults { flush_one_in: 1, ..Faults::default() });
         store.begin(next).expect_err("its flush fails");
@@ -249,8 +249,7 @@ fn a_start_whose_flush_took_away_what_it_had_read_does_not_go_on_as_if_it_were_t
         let store = Store::open(disk).expect("what is on the medium is whole");
         store.begin(Incarnation(next.0 + 1)).expect("the disk works");
         assert_eq!(findings(&store), Vec::new(), "seed {seed}");
-        taken +=
-            u32::from(store.page_lsn(FILE, PageNo(1)).expect("its nodes can be read") == Some(Sequence(1)));
+        taken += u32::from(store.page_lsn(FILE, PageNo(1)).expect("its nodes can be read") == Some(Lsn(1)));
     }
     assert!(taken > 10, "the flush took the batch away in {taken} of 60 starts");
 }
@@ -269,7 +268,7 @@ fn a_sparse_file_that_is_overwritten_asks_for_little_space_again_and_gives_back_
             let vector: Vec<Change> = (0..8)
                 .map(|_| {
                     stamp += 1;
-                    let (page_no, page_lsn) = (PageNo(stamp % pages), Sequence(stamp));
+                    let (page_no, page_lsn) = (PageNo(stamp % pages), Lsn(stamp));
                     Change::Write { object: FILE, page: page_no, bytes: page(stamp), page_lsn }
                 })
                 .collect();
@@ -290,8 +289,8 @@ fn a_sparse_file_that_is_overwritten_asks_for_little_space_again_and_gives_back_
     overwrite(8192, 4);
     let again = store.counters().segments_allocated - asked;
     assert!(again < 4 * 8192 / u64::from(SEGMENT) / 10, "{again} segments more for what was there");
-    let sequence = Sequence(1 << 40);
-    store.apply(&[Change::Delete { object: FILE, sequence }]).expect("deleting takes no space");
+    let lsn = Lsn(1 << 40);
+    store.apply(&[Change::Delete { object: FILE, lsn }]).expect("deleting takes no space");
     store.checkpoint_twice().expect("a sound disk");
     let left = disk.space_taken();
     assert!(left < filled / 2 && begun < filled / 4, "{begun}, {filled}, then {left} blocks");

@@ -2,7 +2,7 @@
 mod common;
 
 use common::*;
-use device::{BLOCK_BYTES, Block, Device, ObjectId, PageNo, Random, Sequence};
+use device::{BLOCK_BYTES, Block, Device, Lsn, ObjectId, PageNo, Random};
 use sim::{Power, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,10 +49,8 @@ fn busy() -> (Arc<SimDisk>, Model, Model) {
         match step {
             10 | 20 | 45 => store.checkpoint().expect("a checkpoint"),
             30 => {
-                let sequence = Sequence(work.sequence);
-                store
-                    .clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::ReadOnly, sequence)
-                    .expect("space");
+                let lsn = Lsn(work.lsn);
+                store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::ReadOnly, lsn).expect("space");
                 cloned = model.clone();
             }
             40 => drop(store.clean().expect("cleaning")),
@@ -130,7 +128,7 @@ fn a_flip_anywhere_is_an_error_a_refusal_or_harmless_and_never_wrong_bytes() {
     let store = mount(&disk).expect("a sound store");
     let (mut model, mut before) = (model_of(&store), Model::default());
     let mut work = Work::new(77);
-    work.sequence = 10_000;
+    work.lsn = 10_000;
     for _ in 0..8 {
         before = model.clone();
         let vector = work.vector(&model);
@@ -195,7 +193,7 @@ fn a_scrub_of_a_store_in_use_finds_every_damaged_block_once_and_names_its_object
         object: file,
         page: PageNo(number),
         bytes: page(0xfeed),
-        page_lsn: Sequence(page_lsn),
+        page_lsn: Lsn(page_lsn),
     };
     let all: Vec<Change> = (0..300).map(|number| write(number, 20_000 + number)).collect();
     store.apply(&all).expect("space");
@@ -218,12 +216,7 @@ fn a_scrub_of_a_store_in_use_finds_every_damaged_block_once_and_names_its_object
         let object = ObjectId { slot: 2000, generation: 1 };
         let bytes = page(page_lsn);
         store
-            .apply(&[Change::Write {
-                object,
-                page: PageNo(page_lsn % 50),
-                bytes,
-                page_lsn: Sequence(page_lsn),
-            }])
+            .apply(&[Change::Write { object, page: PageNo(page_lsn % 50), bytes, page_lsn: Lsn(page_lsn) }])
             .expect("space");
         store.clean_step().expect("cleaning");
         if so_far.done {
@@ -249,7 +242,7 @@ fn a_node_that_rots_while_memory_has_it_is_written_again() {
             object: file,
             page: PageNo(number),
             bytes: page(number),
-            page_lsn: Sequence(number + 1),
+            page_lsn: Lsn(number + 1),
         })
         .collect();
     store.apply(&all).expect("space");
@@ -270,7 +263,7 @@ fn a_node_that_rots_while_memory_has_it_is_written_again() {
     drop(store);
     let store = open(&disk).expect("it opens");
     assert_eq!(findings(&store), []);
-    assert_eq!(store.page_lsn(file, PageNo(150)), Ok(Some(Sequence(151))));
+    assert_eq!(store.page_lsn(file, PageNo(150)), Ok(Some(Lsn(151))));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use device::{Block, Device, DeviceError, ObjectId, Page, PageNo, Sequence};
+use device::{Block, Device, DeviceError, Lsn, ObjectId, Page, PageNo};
 use sim::SimDisk;
 use std::cell::Cell;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -75,7 +75,7 @@ impl Device for Polite {
 }
 
 fn write(object: ObjectId, number: u64, page_lsn: u64) -> Change {
-    Change::Write { object, page: PageNo(number), bytes: page(page_lsn), page_lsn: Sequence(page_lsn) }
+    Change::Write { object, page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
 }
 
 /// Does background work while another thread writes and reads at each of its calls; how often that was.
@@ -118,11 +118,11 @@ fn used() -> (Arc<Polite>, Store) {
     store.keep_nodes(1);
     let all: Vec<Change> = (0..12_000).map(|number| write(FILE, number, number + 1)).collect();
     all.chunks(100).for_each(|some| store.apply(some).expect("space"));
-    store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, Sequence(15_000)).expect("space");
+    store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, Lsn(15_000)).expect("space");
     let some = (0..12_000).step_by(3).map(|number| write(FILE, number, 20_000 + number));
     let some: Vec<Change> = some.collect();
     some.chunks(100).for_each(|some| store.apply(some).expect("space"));
-    store.delete_volume(VolumeId(1), Sequence(40_000)).expect("space");
+    store.delete_volume(VolumeId(1), Lsn(40_000)).expect("space");
     store.checkpoint().expect("a checkpoint");
     (disk, store)
 }

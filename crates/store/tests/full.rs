@@ -2,7 +2,7 @@
 mod common;
 
 use common::*;
-use device::{ObjectId, PageNo, Random, Sequence};
+use device::{Lsn, ObjectId, PageNo, Random};
 use sim::{Power, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -64,7 +64,7 @@ impl Life {
         for _ in 0..count {
             self.page_lsn += 1;
             let number = self.random.below(PAGES);
-            let (object, page_lsn) = (file(slot), Sequence(self.page_lsn));
+            let (object, page_lsn) = (file(slot), Lsn(self.page_lsn));
             vector.push(Change::Write { object, page: PageNo(number), bytes: page(self.page_lsn), page_lsn });
             after.insert((slot, number), self.page_lsn);
         }
@@ -77,7 +77,7 @@ impl Life {
         self.page_lsn += 1;
         let mut after = self.pages.clone();
         after.retain(|&(there, _), _| there != slot);
-        self.apply(&[Change::Delete { object: file(slot), sequence: Sequence(self.page_lsn) }], after)
+        self.apply(&[Change::Delete { object: file(slot), lsn: Lsn(self.page_lsn) }], after)
     }
 
     fn apply(&mut self, vector: &[Change], after: BTreeMap<(u64, u64), u64>) -> Result<(), StoreError> {
@@ -234,7 +234,7 @@ fn a_forgotten_reservation_is_noticed() {
                 object,
                 page: PageNo(page_lsn * 1000),
                 bytes,
-                page_lsn: Sequence(page_lsn),
+                page_lsn: Lsn(page_lsn),
             }])
         })
     };

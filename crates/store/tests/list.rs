@@ -2,13 +2,13 @@
 mod common;
 
 use common::*;
-use device::{ObjectId, PageNo, Sequence};
+use device::{Lsn, ObjectId, PageNo};
 use store::{Change, Listed, Store};
 
 const OBJECT: ObjectId = ObjectId { slot: 3, generation: 1 };
 
 fn write(number: u64) -> Change {
-    let (page_no, page_lsn) = (PageNo(number), Sequence(number % 1000 + 1));
+    let (page_no, page_lsn) = (PageNo(number), Lsn(number % 1000 + 1));
     Change::Write { object: OBJECT, page: page_no, bytes: page(number), page_lsn }
 }
 
@@ -19,7 +19,7 @@ fn list(store: &Store, from: u64, to: u64, leaves: usize) -> (Vec<u64>, usize) {
         let Listed { pages, until } = store.list(OBJECT, at..PageNo(to), leaves).expect("a listing");
         assert!(until > at, "it does not get on");
         assert!(pages.iter().all(|&(page, _)| at <= page && page < until), "outside of {at:?}..{until:?}");
-        assert!(pages.iter().all(|&(page, page_lsn)| page_lsn == Sequence(page.0 % 1000 + 1)));
+        assert!(pages.iter().all(|&(page, page_lsn)| page_lsn == Lsn(page.0 % 1000 + 1)));
         most = most.max(pages.len());
         all.extend(pages.iter().map(|(page, _)| page.0));
         at = until;

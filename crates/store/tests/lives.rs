@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use device::{Device, Incarnation, ObjectId, PageNo, Random, Sequence};
+use device::{Device, Incarnation, Lsn, ObjectId, PageNo, Random};
 use sim::{Power, SimDisk};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -35,7 +35,7 @@ struct Life {
     /// With the change that was under way when the power failed.
     maybe: Option<World>,
     next: u32,
-    sequence: u64,
+    lsn: u64,
     /// Pages that the store has reserved space for, and that are not written yet.
     reserved: u64,
     random: Random,
@@ -61,7 +61,7 @@ impl Life {
             now: World::from([(0, BTreeMap::new())]),
             maybe: None,
             next: 1,
-            sequence: 0,
+            lsn: 0,
             reserved: 0,
             random,
             steps: 0,
@@ -103,8 +103,8 @@ impl Life {
         let count = self.reserved.min(1 + self.random.below(30));
         let (mut after, mut vector) = (self.now.clone(), Vec::new());
         for _ in 0..count {
-            self.sequence += 1;
-            let (number, page_lsn) = (self.random.below(PAGES), Sequence(self.sequence));
+            self.lsn += 1;
+            let (number, page_lsn) = (self.random.below(PAGES), Lsn(self.lsn));
             vector.push(Change::Write {
                 object: file(slot),
                 page: PageNo(number),
@@ -135,32 +135,32 @@ impl Life {
     }
 
     fn cut(&mut self, volume: u32, slot: u64) -> Result<(), StoreError> {
-        self.sequence += 1;
-        let (from, sequence) = (self.random.below(PAGES), Sequence(self.sequence));
+        self.lsn += 1;
+        let (from, lsn) = (self.random.below(PAGES), Lsn(self.lsn));
         let to = if self.random.once_in(2) { PAGES } else { from + self.random.below(60) };
         let mut after = self.now.clone();
         after.entry(volume).or_default().retain(|&(of, at), _| of != slot || !(from..to).contains(&at));
-        let cut = Change::Cut { object: file(slot), pages: PageNo(from)..PageNo(to), sequence };
+        let cut = Change::Cut { object: file(slot), pages: PageNo(from)..PageNo(to), lsn };
         self.change(after, |store| store.apply_to(VolumeId(volume), &[cut]))
     }
 
     fn clone_volume(&mut self, from: u32) -> Result<(), StoreError> {
-        self.sequence += 1;
-        let (to, sequence) = (self.next, Sequence(self.sequence));
+        self.lsn += 1;
+        let (to, lsn) = (self.next, Lsn(self.lsn));
         self.next += 1;
         let mut after = self.now.clone();
         after.insert(to, self.now[&from].clone());
         self.change(after, |store| {
-            store.clone_volume(VolumeId(from), VolumeId(to), VolumeMode::Writable, sequence)
+            store.clone_volume(VolumeId(from), VolumeId(to), VolumeMode::Writable, lsn)
         })
     }
 
     fn delete_volume(&mut self, volume: u32) -> Result<(), StoreError> {
-        self.sequence += 1;
-        let sequence = Sequence(self.sequence);
+        self.lsn += 1;
+        let lsn = Lsn(self.lsn);
         let mut after = self.now.clone();
         after.remove(&volume);
-        self.change(after, |store| store.delete_volume(VolumeId(volume), sequence))
+        self.change(after, |store| store.delete_volume(VolumeId(volume), lsn))
     }
 
     /// Whether all pages are what they should be, from the medium.

@@ -2,7 +2,7 @@
 mod common;
 
 use common::*;
-use device::{Incarnation, ObjectId, PageNo, Sequence};
+use device::{Incarnation, Lsn, ObjectId, PageNo};
 use proptest::prelude::*;
 use store::Change;
 
@@ -64,27 +64,27 @@ fn an_old_cut_or_delete_leaves_newer_pages_alone() {
         object,
         page: PageNo(number),
         bytes: page(number),
-        page_lsn: Sequence(page_lsn),
+        page_lsn: Lsn(page_lsn),
     };
     store.apply(&[write(1, 10), write(2, 20), write(300, 30)]).expect("space");
     let all = PageNo(0)..PageNo(u64::MAX);
-    store.apply(&[Change::Cut { object, pages: all, sequence: Sequence(20) }]).expect("space");
+    store.apply(&[Change::Cut { object, pages: all, lsn: Lsn(20) }]).expect("space");
     assert_eq!(store.page_lsn(object, PageNo(1)), Ok(None));
-    assert_eq!(store.page_lsn(object, PageNo(2)), Ok(Some(Sequence(20))));
-    store.apply(&[Change::Delete { object, sequence: Sequence(25) }]).expect("space");
+    assert_eq!(store.page_lsn(object, PageNo(2)), Ok(Some(Lsn(20))));
+    store.apply(&[Change::Delete { object, lsn: Lsn(25) }]).expect("space");
     assert_eq!(store.page_lsn(object, PageNo(2)), Ok(None));
-    assert_eq!(store.page_lsn(object, PageNo(300)), Ok(Some(Sequence(30))));
-    assert_eq!(store.newest_sequence(), Sequence(30));
+    assert_eq!(store.page_lsn(object, PageNo(300)), Ok(Some(Lsn(30))));
+    assert_eq!(store.newest_lsn(), Lsn(30));
     // Large or small, and as young as the deletion.
     let many: Vec<Change> = (200..300).map(|number| write(number, 30)).collect();
     store.apply(&many).expect("space");
-    store.apply(&[Change::Delete { object, sequence: Sequence(30) }]).expect("space");
-    assert_eq!(store.page_lsn(object, PageNo(300)), Ok(Some(Sequence(30))));
-    store.apply(&[Change::Delete { object, sequence: Sequence(31) }]).expect("space");
+    store.apply(&[Change::Delete { object, lsn: Lsn(30) }]).expect("space");
+    assert_eq!(store.page_lsn(object, PageNo(300)), Ok(Some(Lsn(30))));
+    store.apply(&[Change::Delete { object, lsn: Lsn(31) }]).expect("space");
     store.apply(&[write(1, 40)]).expect("space");
-    store.apply(&[Change::Delete { object, sequence: Sequence(40) }]).expect("space");
-    assert_eq!(store.page_lsn(object, PageNo(1)), Ok(Some(Sequence(40))));
-    store.apply(&[Change::Delete { object, sequence: Sequence(41) }]).expect("space");
+    store.apply(&[Change::Delete { object, lsn: Lsn(40) }]).expect("space");
+    assert_eq!(store.page_lsn(object, PageNo(1)), Ok(Some(Lsn(40))));
+    store.apply(&[Change::Delete { object, lsn: Lsn(41) }]).expect("space");
     assert_eq!([1, 300].map(|page| store.page_lsn(object, PageNo(page))), [Ok(None), Ok(None)]);
 }
 
@@ -92,7 +92,7 @@ fn an_old_cut_or_delete_leaves_newer_pages_alone() {
 fn nothing_is_applied_before_an_incarnation_begins_and_none_begins_twice() {
     let (_power, disk, store) = fresh(64, 1);
     let object = ObjectId { slot: 3, generation: 1 };
-    let cut = Change::Cut { object, pages: PageNo(0)..PageNo(1), sequence: Sequence(1) };
+    let cut = Change::Cut { object, pages: PageNo(0)..PageNo(1), lsn: Lsn(1) };
     drop(store);
     let store = open(&disk).expect("it opens");
     assert!(store.apply(std::slice::from_ref(&cut)).is_err());
@@ -107,15 +107,15 @@ fn nothing_is_applied_before_an_incarnation_begins_and_none_begins_twice() {
 fn what_is_left_behind_is_durable_and_changes_nothing_else() {
     let (power, disk, store) = fresh(64, 1);
     let object = ObjectId { slot: 3, generation: 1 };
-    let write = Change::Write { object, page: PageNo(1), bytes: page(1), page_lsn: Sequence(10) };
+    let write = Change::Write { object, page: PageNo(1), bytes: page(1), page_lsn: Lsn(10) };
     store.apply(&[write]).expect("space");
-    store.fence(Sequence(1000)).expect("a checkpoint");
-    store.fence(Sequence(7)).expect("a checkpoint");
+    store.fence(Lsn(1000)).expect("a checkpoint");
+    store.fence(Lsn(7)).expect("a checkpoint");
     drop(store);
     power.cut();
     disk.crash();
     power.restore();
     let store = open(&disk).expect("it opens");
-    assert_eq!(store.newest_sequence(), Sequence(1000));
-    assert_eq!(store.page_lsn(object, PageNo(1)), Ok(Some(Sequence(10))));
+    assert_eq!(store.newest_lsn(), Lsn(1000));
+    assert_eq!(store.page_lsn(object, PageNo(1)), Ok(Some(Lsn(10))));
 }

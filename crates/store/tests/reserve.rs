@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use device::{Block, Device, DeviceError, Incarnation, ObjectId, Operation, Page, PageNo, Random, Sequence};
+use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Operation, Page, PageNo, Random};
 use sim::{Faults, Power, SimDisk};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,12 +21,7 @@ fn file(slot: u64) -> ObjectId {
 
 fn write(random: &mut Random, page_lsn: u64) -> Change {
     let (slot, number) = (random.below(FILES), random.below(PAGES));
-    Change::Write {
-        object: file(slot),
-        page: PageNo(number),
-        bytes: page(page_lsn),
-        page_lsn: Sequence(page_lsn),
-    }
+    Change::Write { object: file(slot), page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
 }
 
 /// A store whose files were written to until nothing more could be reserved, and what comes next.
@@ -78,7 +73,7 @@ impl Full {
         assert!(cleaned > 0, "{when}: nothing could be cleaned: {:?}", self.store.space());
         for slot in 0..FILES {
             self.page_lsn += 1;
-            let delete = Change::Delete { object: file(slot), sequence: Sequence(self.page_lsn) };
+            let delete = Change::Delete { object: file(slot), lsn: Lsn(self.page_lsn) };
             self.store.apply(&[delete]).unwrap_or_else(|error| panic!("{when}: deleting: {error}"));
         }
         self.store.checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
@@ -277,7 +272,7 @@ fn cleaning_what_many_clones_share_that_differ_leaves_space_to_delete() {
             object: file(slot),
             page: PageNo(number),
             bytes: page(page_lsn),
-            page_lsn: Sequence(page_lsn),
+            page_lsn: Lsn(page_lsn),
         };
         // Pages that are shared, among others that go.
         let mut shared: Vec<u64> = (0..LEAVES * 8).map(|number| number / 8 * 128 + number % 8).collect();
@@ -287,15 +282,13 @@ fn cleaning_what_many_clones_share_that_differ_leaves_space_to_delete() {
         }
         for clone in 1..=CLONES {
             let volume = VolumeId(clone);
-            store
-                .clone_volume(VolumeId::MAIN, volume, VolumeMode::Writable, Sequence(next()))
-                .expect("space");
+            store.clone_volume(VolumeId::MAIN, volume, VolumeMode::Writable, Lsn(next())).expect("space");
             let vector: Vec<Change> =
                 (0..LEAVES).map(|leaf| write(0, leaf * 128 + 20 + u64::from(clone), next())).collect();
             store.apply_to(volume, &vector).expect("space");
             store.checkpoint().expect("space");
         }
-        store.apply(&[Change::Delete { object: file(1), sequence: Sequence(next()) }]).expect("space");
+        store.apply(&[Change::Delete { object: file(1), lsn: Lsn(next()) }]).expect("space");
         let mut number = 0;
         for cycle in 0..60 {
             while store.reserve(12).is_ok() {
@@ -311,15 +304,11 @@ fn cleaning_what_many_clones_share_that_differ_leaves_space_to_delete() {
             store.checkpoint_twice().expect("from every state there are enough segments");
             // Some of what was written last goes, so that there is something to gain.
             let at = random.below(number / 64) * 64;
-            let cut = Change::Cut {
-                object: file(2),
-                pages: PageNo(at)..PageNo(at + 24),
-                sequence: Sequence(next()),
-            };
+            let cut = Change::Cut { object: file(2), pages: PageNo(at)..PageNo(at + 24), lsn: Lsn(next()) };
             assert_eq!(store.apply(&[cut]), Ok(()), "seed {seed}, cycle {cycle}: {:?}", store.space());
         }
         for clone in 1..=CLONES {
-            store.delete_volume(VolumeId(clone), Sequence(next())).expect("a clone can be deleted");
+            store.delete_volume(VolumeId(clone), Lsn(next())).expect("a clone can be deleted");
         }
         while store.free_step().expect("freeing") {}
         while store.clean().expect("no faults") {
@@ -339,9 +328,9 @@ fn a_clone_can_be_deleted_after_everything_was_deleted_in_it() {
             let mut page_lsn = 0;
             let mut next = || {
                 page_lsn += 1;
-                Sequence(page_lsn)
+                Lsn(page_lsn)
             };
-            let write = |slot: u64, number, page_lsn: Sequence| Change::Write {
+            let write = |slot: u64, number, page_lsn: Lsn| Change::Write {
                 object: file(slot),
                 page: PageNo(number),
                 bytes: page(page_lsn.0),
@@ -371,7 +360,7 @@ fn a_clone_can_be_deleted_after_everything_was_deleted_in_it() {
             }
             let mut deleted = 0;
             for slot in 0..files {
-                let delete = Change::Delete { object: file(slot * 256), sequence: next() };
+                let delete = Change::Delete { object: file(slot * 256), lsn: next() };
                 if store.apply_to(VolumeId(1), &[delete]).is_err() {
                     break;
                 }
@@ -435,13 +424,13 @@ fn while_a_clone_is_made_nobody_can_reserve_what_it_takes() {
     let work = move || while writers.reserve(1).is_ok() {};
     *disk.work.lock().expect("no panic") = Some(Box::new(work));
     let new = NewVolume { name: "copy", mode: VolumeMode::Writable, created: 0 };
-    store.clone_beside_writers(VolumeId::MAIN, &new, Sequence(50)).expect("space, when it began");
+    store.clone_beside_writers(VolumeId::MAIN, &new, Lsn(50)).expect("space, when it began");
     assert!(disk.work.lock().expect("no panic").is_none(), "writers came between");
     assert_eq!(store.blocks_per_page(), 8, "nodes are shared now");
     let Space { free, reserved, .. } = store.space();
     assert!(reserved <= free, "{reserved} blocks are reserved, {free} are free");
     let new = NewVolume { name: "another", ..new };
-    store.clone_beside_writers(VolumeId::MAIN, &new, Sequence(51)).expect("that was paid for");
+    store.clone_beside_writers(VolumeId::MAIN, &new, Lsn(51)).expect("that was paid for");
 }
 
 #[test]
@@ -450,7 +439,7 @@ fn a_clone_is_refused_where_reservations_leave_no_space_for_what_it_takes() {
     store.apply(&[write(&mut Random::new(6), 1)]).expect("space");
     while store.reserve(1).is_ok() {}
     let new = NewVolume { name: "copy", mode: VolumeMode::Writable, created: 0 };
-    let refused = store.clone_beside_writers(VolumeId::MAIN, &new, Sequence(50));
+    let refused = store.clone_beside_writers(VolumeId::MAIN, &new, Lsn(50));
     assert_eq!(refused, Err(StoreError::Full));
     assert_eq!(store.blocks_per_page(), 6, "nothing is shared");
 }

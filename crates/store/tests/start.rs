@@ -2,7 +2,7 @@
 mod common;
 
 use common::*;
-use device::{Block, Device, DeviceError, Incarnation, ObjectId, Page, PageNo, Random, Read, Sequence};
+use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, Random, Read};
 use sim::{Power, SimDisk};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -124,7 +124,7 @@ fn write(store: &Store, sizes: &[u64], blocks: u64) -> Vec<u64> {
             object: FILE,
             page: PageNo(number),
             bytes: page(page_lsn << 16 | number),
-            page_lsn: Sequence(page_lsn),
+            page_lsn: Lsn(page_lsn),
         };
         store.apply(&pages.clone().map(change).collect::<Vec<_>>()).expect("space");
         pages.for_each(|number| stamps[number as usize] = page_lsn << 16 | number);
@@ -231,7 +231,7 @@ fn the_nodes_of_one_checkpoint_that_a_start_goes_down_come_with_one_read() {
     let (_power, disk, store) = fresh_large(5);
     let regions = (0..6).map(|region| PageNo(region << 30));
     let change =
-        |at: PageNo| Change::Write { object: FILE, page: at, bytes: page(at.0 + 1), page_lsn: Sequence(1) };
+        |at: PageNo| Change::Write { object: FILE, page: at, bytes: page(at.0 + 1), page_lsn: Lsn(1) };
     store.apply(&regions.clone().map(change).collect::<Vec<_>>()).expect("space");
     store.checkpoint().expect("space");
     drop(store);
@@ -240,7 +240,7 @@ fn the_nodes_of_one_checkpoint_that_a_start_goes_down_come_with_one_read() {
     let opened = counted.reads();
     let nodes_before = store.counters().node_reads;
     for at in regions {
-        assert_eq!(store.page_lsn(FILE, at).expect("a good disk"), Some(Sequence(1)), "page {at}");
+        assert_eq!(store.page_lsn(FILE, at).expect("a good disk"), Some(Lsn(1)), "page {at}");
     }
     let (reads, nodes) = (counted.reads() - opened, store.counters().node_reads - nodes_before);
     assert!(nodes > 20, "{nodes} nodes are no tree of several levels");

@@ -2,7 +2,7 @@
 mod common;
 
 use common::*;
-use device::{ObjectId, PageNo, Random, Sequence};
+use device::{Lsn, ObjectId, PageNo, Random};
 use sim::{Power, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
 const MAIN: VolumeId = VolumeId::MAIN;
 
 fn write(object: ObjectId, number: u64, page_lsn: u64) -> Change {
-    Change::Write { object, page: PageNo(number), bytes: page(page_lsn), page_lsn: Sequence(page_lsn) }
+    Change::Write { object, page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
 }
 
 fn stamp_of(store: &Store, volume: VolumeId, number: u64) -> Option<u64> {
@@ -40,11 +40,11 @@ fn a_clone_and_its_source_do_not_see_each_other_s_changes() {
     let (_power, disk, store) = fresh(100, 1);
     let all: Vec<Change> = (0..200).map(|number| write(FILE, number, number + 1)).collect();
     store.apply(&all).expect("space");
-    store.clone_volume(MAIN, VolumeId(1), VolumeMode::Writable, Sequence(300)).expect("space");
-    store.clone_volume(VolumeId(1), VolumeId(2), VolumeMode::ReadOnly, Sequence(301)).expect("space");
+    store.clone_volume(MAIN, VolumeId(1), VolumeMode::Writable, Lsn(300)).expect("space");
+    store.clone_volume(VolumeId(1), VolumeId(2), VolumeMode::ReadOnly, Lsn(301)).expect("space");
     store.apply(&[write(FILE, 5, 1000)]).expect("space");
     store.apply_to(VolumeId(1), &[write(FILE, 5, 2000)]).expect("space");
-    store.apply(&[Change::Delete { object: FILE, sequence: Sequence(3000) }]).expect("space");
+    store.apply(&[Change::Delete { object: FILE, lsn: Lsn(3000) }]).expect("space");
     let seen = |store: &Store| [0, 1, 2].map(|volume| stamp_of(store, VolumeId(volume), 5));
     assert_eq!(seen(&store), [None, Some(2000), Some(6)]);
     assert_eq!(stamp_of(&store, VolumeId(1), 150), Some(151));
@@ -60,14 +60,14 @@ fn a_clone_and_its_source_do_not_see_each_other_s_changes() {
 fn what_cannot_be_cloned_changed_or_deleted_is_refused_with_nothing_changed() {
     let (_power, _disk, store) = fresh(64, 1);
     let [one, two] = [VolumeId(1), VolumeId(2)];
-    let clone = |from, to| store.clone_volume(from, to, VolumeMode::ReadOnly, Sequence(1));
+    let clone = |from, to| store.clone_volume(from, to, VolumeMode::ReadOnly, Lsn(1));
     clone(MAIN, one).expect("space");
     assert_eq!(clone(MAIN, one), Err(StoreError::VolumeExists { volume: one }));
     assert_eq!(clone(two, VolumeId(3)), Err(StoreError::NoSuchVolume { volume: two }));
     assert_eq!(store.apply_to(one, &[write(FILE, 1, 1)]), Err(StoreError::ReadOnlyVolume { volume: one }));
     assert_eq!(store.apply_to(two, &[write(FILE, 1, 1)]), Err(StoreError::NoSuchVolume { volume: two }));
-    assert_eq!(store.delete_volume(two, Sequence(2)), Err(StoreError::NoSuchVolume { volume: two }));
-    assert_eq!(store.delete_volume(MAIN, Sequence(2)), Err(StoreError::MainVolume));
+    assert_eq!(store.delete_volume(two, Lsn(2)), Err(StoreError::NoSuchVolume { volume: two }));
+    assert_eq!(store.delete_volume(MAIN, Lsn(2)), Err(StoreError::MainVolume));
     assert_eq!(store.volumes().len(), 2);
     assert_eq!(findings(&store), []);
 }
@@ -79,7 +79,7 @@ struct Life {
     store: Store,
     volumes: BTreeMap<u32, BTreeMap<u64, u64>>,
     next: u32,
-    sequence: u64,
+    lsn: u64,
     random: Random,
     #[cfg(feature = "planted-bugs")]
     bug: Option<store::PlantedBug>,
@@ -99,7 +99,7 @@ impl Life {
             store,
             volumes: BTreeMap::from([(0, (0..PAGES).map(|number| (number, number + 1)).collect())]),
             next: 1,
-            sequence: PAGES + 1,
+            lsn: PAGES + 1,
             random: Random::new(seed),
             #[cfg(feature = "planted-bugs")]
             bug: None,
@@ -113,24 +113,24 @@ impl Life {
 
     /// One change; each is acknowledged, so all of it must be there from now on.
     fn change(&mut self) -> Result<(), StoreError> {
-        self.sequence += 1;
-        let (volume, sequence) = (self.some_volume(), Sequence(self.sequence));
+        self.lsn += 1;
+        let (volume, lsn) = (self.some_volume(), Lsn(self.lsn));
         match self.random.below(10) {
             0..3 if self.volumes.len() < 12 => {
                 let to = self.next;
                 self.next += 1;
-                self.store.clone_volume(VolumeId(volume), VolumeId(to), VolumeMode::Writable, sequence)?;
+                self.store.clone_volume(VolumeId(volume), VolumeId(to), VolumeMode::Writable, lsn)?;
                 let held = self.volumes[&volume].clone();
                 self.volumes.insert(to, held);
             }
             3 | 4 if volume != 0 => {
-                self.store.delete_volume(VolumeId(volume), sequence)?;
+                self.store.delete_volume(VolumeId(volume), lsn)?;
                 self.volumes.remove(&volume);
             }
             5 => {
                 let from = self.random.below(PAGES);
                 let pages = PageNo(from)..PageNo(from + self.random.below(40));
-                let cut = Change::Cut { object: FILE, pages: pages.clone(), sequence };
+                let cut = Change::Cut { object: FILE, pages: pages.clone(), lsn };
                 self.store.apply_to(VolumeId(volume), &[cut])?;
                 let held = self.volumes.get_mut(&volume).expect("chosen from them");
                 held.retain(|number, _| !pages.contains(&PageNo(*number)));
@@ -140,9 +140,9 @@ impl Life {
                     (0..1 + self.random.below(8)).map(|_| self.random.below(PAGES)).collect();
                 let mut vector = Vec::new();
                 for number in numbers {
-                    self.sequence += 1;
-                    vector.push(write(FILE, number, self.sequence));
-                    self.volumes.get_mut(&volume).expect("chosen").insert(number, self.sequence);
+                    self.lsn += 1;
+                    vector.push(write(FILE, number, self.lsn));
+                    self.volumes.get_mut(&volume).expect("chosen").insert(number, self.lsn);
                 }
                 self.store.apply_to(VolumeId(volume), &vector)?;
             }
@@ -302,26 +302,26 @@ fn a_thousand_clones_deleted_in_random_order_give_all_their_space_back() {
     settle(&store);
     let before = store.space();
     let mut random = Random::new(3);
-    let mut sequence = pages + 1;
+    let mut lsn = pages + 1;
     let mut clones: Vec<(VolumeId, u64)> = Vec::new();
     for number in 1..=1000 {
-        sequence += 2;
+        lsn += 2;
         let from = match clones.is_empty() || random.once_in(2) {
             true => MAIN,
             false => clones[random.below(clones.len() as u64) as usize].0,
         };
         let volume = VolumeId(number);
-        store.clone_volume(from, volume, VolumeMode::Writable, Sequence(sequence)).expect("space");
-        store.apply_to(volume, &[write(FILE, 10, sequence + 1)]).expect("space");
-        clones.push((volume, sequence + 1));
+        store.clone_volume(from, volume, VolumeMode::Writable, Lsn(lsn)).expect("space");
+        store.apply_to(volume, &[write(FILE, 10, lsn + 1)]).expect("space");
+        clones.push((volume, lsn + 1));
         if number % 50 == 0 {
             store.checkpoint().expect("a checkpoint");
         }
     }
     while !clones.is_empty() {
         let (volume, _) = clones.swap_remove(random.below(clones.len() as u64) as usize);
-        sequence += 1;
-        store.delete_volume(volume, Sequence(sequence)).expect("deleting always works");
+        lsn += 1;
+        store.delete_volume(volume, Lsn(lsn)).expect("deleting always works");
         store.free_step().expect("freeing");
         store.clean_step().expect("cleaning");
         if random.once_in(100) {
@@ -357,10 +357,10 @@ fn cost_of_cleaning(clones: u32) -> [u64; 4] {
         store.apply(&some.collect::<Vec<_>>()).expect("space");
         store.checkpoint().expect("a checkpoint");
     }
-    let sequence = |number: u32| Sequence(100_000 + u64::from(number));
+    let lsn = |number: u32| Lsn(100_000 + u64::from(number));
     for number in 1..=clones {
         let to = VolumeId(number);
-        store.clone_volume(MAIN, to, VolumeMode::Writable, sequence(number)).expect("space");
+        store.clone_volume(MAIN, to, VolumeMode::Writable, lsn(number)).expect("space");
     }
     store.checkpoint().expect("a checkpoint");
     let before = store.counters();
@@ -398,7 +398,7 @@ fn a_clone_writes_as_much_however_large_its_source_is() {
         all.chunks(100).for_each(|some| store.apply(some).expect("space"));
         store.checkpoint().expect("a checkpoint");
         let before = store.counters();
-        store.clone_volume(MAIN, VolumeId(1), VolumeMode::Writable, Sequence(pages + 1)).expect("space");
+        store.clone_volume(MAIN, VolumeId(1), VolumeMode::Writable, Lsn(pages + 1)).expect("space");
         let after = store.counters();
         (after.blocks_written - before.blocks_written, after.node_reads - before.node_reads)
     };
@@ -413,7 +413,7 @@ fn names_are_durable_with_their_volumes_and_go_with_them() {
     let long = "n".repeat(127);
     fn clone(store: &Store, name: &str, at: u64) -> Result<VolumeId, StoreError> {
         let new = NewVolume { name, mode: VolumeMode::ReadOnly, created: at };
-        store.clone_named(MAIN, &new, Sequence(at))
+        store.clone_named(MAIN, &new, Lsn(at))
     }
     assert_eq!(clone(&store, "first", 2), Ok(VolumeId(1)));
     store.checkpoint().expect("a checkpoint");
@@ -435,7 +435,7 @@ fn names_are_durable_with_their_volumes_and_go_with_them() {
     power.restore();
     let store = mount(&disk).expect("it opens");
     check(&store, &["main", "first", &long]);
-    store.delete_volume(VolumeId(1), Sequence(5)).expect("it goes");
+    store.delete_volume(VolumeId(1), Lsn(5)).expect("it goes");
     assert_eq!(store.volume_named("first"), None);
     assert_eq!(clone(&store, "first", 6), Ok(VolumeId(3)));
     store.checkpoint().expect("a checkpoint");
@@ -455,21 +455,21 @@ fn usage_tells_what_each_volume_takes_alone_and_shares() {
         store.apply(&[write(FILE, number, number + 1)]).expect("space");
     }
     assert_eq!(of(&store), (300, 0, vec![(300, 0)]));
-    store.clone_volume(MAIN, VolumeId(1), VolumeMode::Writable, Sequence(400)).expect("space");
-    store.clone_volume(VolumeId(1), VolumeId(2), VolumeMode::Writable, Sequence(401)).expect("space");
+    store.clone_volume(MAIN, VolumeId(1), VolumeMode::Writable, Lsn(400)).expect("space");
+    store.clone_volume(VolumeId(1), VolumeId(2), VolumeMode::Writable, Lsn(401)).expect("space");
     assert_eq!(of(&store), (300, 0, vec![(0, 300); 3]));
     // Seven pages of the first leaf, and one that there was not.
     for number in (0..7).chain([500]) {
         store.apply_to(VolumeId(1), &[write(FILE, number, 500 + number)]).expect("space");
     }
     assert_eq!(of(&store), (308, 0, vec![(0, 300), (8, 293), (0, 300)]));
-    store.delete_volume(VolumeId(2), Sequence(1001)).expect("it goes");
+    store.delete_volume(VolumeId(2), Lsn(1001)).expect("it goes");
     assert_eq!(
         of(&store),
         (308, 0, vec![(7, 293), (8, 293)]),
         "what is dying shares nothing with the living"
     );
-    store.delete_volume(VolumeId(1), Sequence(1002)).expect("it goes");
+    store.delete_volume(VolumeId(1), Lsn(1002)).expect("it goes");
     assert_eq!(of(&store), (300, 8, vec![(300, 0)]));
     while store.free_step().expect("freeing") {}
     assert_eq!(of(&store), (300, 0, vec![(300, 0)]));

@@ -41,7 +41,7 @@ impl Device for Blank {
 /// An empty buffer in memory for one volume of a store, to look at a volume that the store has as a whole.
 pub(crate) fn blank_buffer(store: &Store, volume: VolumeId) -> Result<Arc<dyn Device>, BufferError> {
     let device: Arc<dyn Device> = Arc::new(Overlay::new(Blank));
-    Buffer::format_after(&*device, store.id(), volume.0, store.newest_sequence())?;
+    Buffer::format_after(&*device, store.id(), volume.0, store.newest_lsn())?;
     Ok(device)
 }
 

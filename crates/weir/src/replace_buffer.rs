@@ -16,7 +16,7 @@ use crate::size::Size;
 use crate::stack::{begin_anew, write_back};
 use buffer::Buffer;
 use cache::UNFINISHED;
-use device::{Overlay, Sequence, StoreId};
+use device::{Lsn, Overlay, StoreId};
 use host::{Access, quoted};
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::{Store, VolumeId};
 
-/// Sequences that are left out. More than a lost buffer can have given out since the last page was written back; so the store, which
+/// LSNs that are left out. More than a lost buffer can have given out since the last page was written back; so the store, which
 /// is told of the new one's beginning, refuses the lost one, should it come back.
 const GAP: u64 = 1 << 40;
 
@@ -44,7 +44,7 @@ struct Old {
     /// What is in the store by now.
     store: StoreId,
     volume: VolumeId,
-    newest: Sequence,
+    newest: Lsn,
     /// The store's volumes. All but the one whose records the buffer held are whole.
     volumes: Vec<String>,
 }
@@ -113,7 +113,7 @@ fn look_at_old(args: &ReplaceBufferArgs) -> Result<Old, WeirError> {
         bytes: BUFFER_DEFAULT,
         store: store.id(),
         volume: VolumeId::MAIN,
-        newest: store.newest_sequence(),
+        newest: store.newest_lsn(),
         volumes: volumes
             .into_iter()
             .map(|volume| volume.name)
@@ -158,7 +158,7 @@ fn make(plan: &Plan, like: Option<Size>, old: &Old, undo: &mut Undo) -> Result<S
         }
         _ => make_buffer_disk(plan, undo)?,
     };
-    let newest = Sequence(old.newest.0 + GAP);
+    let newest = Lsn(old.newest.0 + GAP);
     Buffer::format_after(&disk, old.store, old.volume.0, newest)
         .map_err(|source| WeirError::Cache { path: plan.path().into(), source: source.into() })?;
     // The old one may go only after that.

@@ -7,7 +7,7 @@ use crate::media::{self, Media};
 use crate::overlay;
 use crate::volume;
 use cache::{Cache, Progress, Recovered, Settings, Task};
-use device::{Device, Overlay, Sequence};
+use device::{Device, Lsn, Overlay};
 use fs::{Caller, Fs, PreloadedArena};
 use host::{Access, SystemClock, random_bytes};
 use std::path::Path;
@@ -124,7 +124,7 @@ fn open_volume(
 /// What was written back from a buffer, and where its records end.
 pub(crate) struct WrittenBack {
     pub(crate) volume: VolumeId,
-    pub(crate) newest: Sequence,
+    pub(crate) newest: Lsn,
 }
 
 /// Writes back everything that the buffer of `media` holds, and only reads the buffer: a device that cannot be written any
@@ -149,7 +149,7 @@ pub(crate) fn write_back(media: &Media) -> Result<WrittenBack, WeirError> {
 pub(crate) fn begin_anew(media: &Media) -> Result<(), WeirError> {
     let Opened { store, cache, .. } = open_cache(media, Settings::default(), Access::Write, None)?;
     store
-        .fence(cache.buffer().newest_sequence())
+        .fence(cache.buffer().newest_lsn())
         .map_err(|source| WeirError::Store { path: media.name.clone(), source })
 }
 

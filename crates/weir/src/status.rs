@@ -204,7 +204,7 @@ impl Mounted {
             "not_rescued": cache.not_rescued,
             "stalled": cache.stalled,
             "stuck": stuck(&cache),
-            "sequences": { "applied": cache.applied.0, "durable": cache.durable.0 },
+            "lsns": { "applied": cache.applied.0, "durable": cache.durable.0 },
             "dirty": {
                 "pages": cache.dirty_pages,
                 "bytes": cache.dirty_bytes,

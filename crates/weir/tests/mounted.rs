@@ -67,7 +67,7 @@ fn weir_sync_makes_everything_durable() {
     fs::write(mounted.path("file"), b"not synced by its writer").expect("a file");
     succeeds(weir().arg("sync").arg(mounted.dir()));
     let status = mounted.status();
-    assert_eq!(status["sequences"]["applied"], status["sequences"]["durable"]);
+    assert_eq!(status["lsns"]["applied"], status["lsns"]["durable"]);
     mounted.kill();
     let mounted = sandbox.mount();
     assert_eq!(fs::read(mounted.path("file")).expect("durable"), b"not synced by its writer");

@@ -51,7 +51,7 @@ fn the_owner_of_the_files_may_look_and_sync_and_no_more() {
     fs::write(mounted.path("file"), b"not synced").expect("a file");
     succeeds(by(NOBODY, &program).arg("sync").arg(mounted.dir()));
     let status = mounted.status();
-    assert_eq!(status["sequences"]["applied"], status["sequences"]["durable"]);
+    assert_eq!(status["lsns"]["applied"], status["lsns"]["durable"]);
     succeeds(by(NOBODY, &program).arg("status").arg(mounted.dir()));
     let refused = [&["volume", "clone"][..], &["volume", "delete"], &["scrub"]];
     for command in refused {

@@ -5,12 +5,12 @@ use super::log::Role;
 use super::run::{Phase, Run};
 use super::stack::{ID, Media};
 use cache::{Cache, Recovered};
-use device::{Device, Overlay, Sequence};
+use device::{Device, Lsn, Overlay};
 use sim::SimDisk;
 use std::sync::Arc;
 use store::Store;
 
-/// Sequences that are left out, so that the store refuses the old buffer.
+/// LSNs that are left out, so that the store refuses the old buffer.
 const GAP: u64 = 1 << 40;
 /// Of so many starts, one has another buffer.
 const REPLACED_ONE_IN: u64 = 40;
@@ -54,13 +54,13 @@ impl Run {
         let blocks = media.buffer.blocks();
         let new = SimDisk::new("buffer", blocks, &media.power, seed);
         media.equip_buffer(&new);
-        buffer::Buffer::format_after(&*new, ID, volume, Sequence(newest.0 + GAP))
+        buffer::Buffer::format_after(&*new, ID, volume, Lsn(newest.0 + GAP))
             .map_err(|error| format!("format_after: {error}"))?;
         let old = std::mem::replace(&mut self.media.buffer, new);
         self.media.log.forget(Role::Buffer);
         buffer::Buffer::retire(&*old).map_err(|error| format!("retire: {error}"))?;
         let (cache, _) = self.media.open_cache()?;
-        cache.store().fence(cache.buffer().newest_sequence()).map_err(|error| format!("fence: {error}"))
+        cache.store().fence(cache.buffer().newest_lsn()).map_err(|error| format!("fence: {error}"))
     }
 
     /// Both media are opened through overlays: what is there may be there, and nothing of it changes.
@@ -86,7 +86,7 @@ impl Run {
 
 impl Media {
     /// Writes back what the buffer holds, and only reads that. Returns the volume that it was of, and its newest change.
-    fn write_back(&self) -> Result<(u32, Sequence), String> {
+    fn write_back(&self) -> Result<(u32, Lsn), String> {
         let buffer = self.watched(Role::Buffer);
         // What is written back must not be newer than what the buffer has after a crash.
         buffer.flush().map_err(|error| format!("the old buffer: {error}"))?;

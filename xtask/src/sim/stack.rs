@@ -197,7 +197,7 @@ impl Media {
         disk.heal();
         let store = Store::open(disk).map_err(|error| format!("Store::open: {error}"))?;
         let blank = SimDisk::new("blank", BUFFER_BLOCKS[0], &power, 0);
-        buffer::Buffer::format_after(&*blank, ID, volume.0, store.newest_sequence())
+        buffer::Buffer::format_after(&*blank, ID, volume.0, store.newest_lsn())
             .map_err(|error| format!("a blank buffer: {error}"))?;
         let cache = Cache::open(Arc::new(store), blank, self.clock.clone(), self.settings.clone());
         self.open_fs(Arc::new(cache.map_err(|error| format!("Cache::open: {error}"))?), None)

@@ -2,7 +2,7 @@
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
 use buffer::{Buffer, BufferError, GroupNo, Record, Replayed, footprint};
-use device::{Device, Incarnation, ObjectId, PageNo, Random, Sequence, StoreId};
+use device::{Device, Incarnation, Lsn, ObjectId, PageNo, Random, StoreId};
 use sim::{Faults, Power, SimDisk};
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ pub fn random_record(random: &mut Random) -> Owned {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transaction {
-    pub first: Sequence,
+    pub first: Lsn,
     pub merged: bool,
     pub group: GroupNo,
     pub records: Vec<Owned>,
@@ -181,8 +181,8 @@ impl Run {
         }
         let newest =
             self.all.iter().filter(|one| !one.merged).map(|one| one.first.0 + one.records.len() as u64);
-        if newest.max().is_some_and(|after| buffer.newest_sequence().0 + 1 < after) {
-            return Err("sequences would be given out twice".to_owned());
+        if newest.max().is_some_and(|after| buffer.newest_lsn().0 + 1 < after) {
+            return Err("LSNs would be given out twice".to_owned());
         }
         self.released = self.released.min(buffer.groups().end);
         Ok(buffer)
@@ -214,7 +214,7 @@ impl Run {
     fn work(&mut self, buffer: &Buffer, operations: u64) -> Result<(), String> {
         self.incarnation += 1 + self.random.below(2);
         if buffer
-            .begin(Incarnation(self.incarnation), buffer.newest_sequence().plus(self.random.below(3)))
+            .begin(Incarnation(self.incarnation), buffer.newest_lsn().plus(self.random.below(3)))
             .is_err()
         {
             return Ok(());
@@ -259,7 +259,7 @@ impl Run {
         match buffer.append(&borrowed) {
             Ok(appended) => {
                 if appended.first != newest.plus(1) || appended.last != newest.plus(count) {
-                    return Err("sequences are not contiguous".to_owned());
+                    return Err("LSNs are not contiguous".to_owned());
                 }
                 if count > 0 {
                     let (first, group) = (appended.first, appended.group);
@@ -280,7 +280,7 @@ impl Run {
     }
 
     fn merge(&mut self, buffer: &Buffer) -> Result<bool, String> {
-        let newest = Sequence(self.random.below(buffer.appended().0 + 1));
+        let newest = Lsn(self.random.below(buffer.appended().0 + 1));
         let records = vec![random_record(&mut self.random)];
         let borrowed: Vec<Record<'_>> = records.iter().map(Owned::as_record).collect();
         match buffer.append_merged(newest, &borrowed) {

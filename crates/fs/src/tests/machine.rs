@@ -377,7 +377,7 @@ fn metadata_are_read_again_where_they_are_of_another_volume_or_store_or_somethin
     assert!(!reads_again(&machine, read(&machine, VolumeId::MAIN)));
 
     let (store, copy) = (machine.store(), VolumeId(1));
-    let cloned = store.clone_volume(VolumeId::MAIN, copy, VolumeMode::Writable, store.newest_sequence());
+    let cloned = store.clone_volume(VolumeId::MAIN, copy, VolumeMode::Writable, store.newest_lsn());
     cloned.expect("space for a copy");
     assert!(reads_again(&machine, read(&machine, copy)));
 

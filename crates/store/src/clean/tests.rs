@@ -3,7 +3,7 @@
 use super::*;
 use crate::map::{Body, PageEntry};
 use crate::{Change, Layout};
-use device::{Incarnation, ObjectId, PageNo, Sequence, StoreId};
+use device::{Incarnation, Lsn, ObjectId, PageNo, StoreId};
 use sim::{Power, SimDisk};
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub(crate) fn half_dead() -> Store {
     let bytes = Arc::new(device::Page::zeroed());
     let write = |number, page_lsn| {
         let (page, bytes) = (PageNo(number), bytes.clone());
-        store.apply(&[Change::Write { object, page, bytes, page_lsn: Sequence(page_lsn) }]).expect("space");
+        store.apply(&[Change::Write { object, page, bytes, page_lsn: Lsn(page_lsn) }]).expect("space");
     };
     (0..300).for_each(|number| write(number, number + 1));
     (0..300).step_by(2).for_each(|number| write(number, number + 1000));

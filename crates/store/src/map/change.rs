@@ -7,7 +7,7 @@ use super::tree::{Leaf, Tree};
 use crate::entry::LogEntry;
 use crate::format::{LEAF_OBJECTS, LEAF_PAGES};
 use crate::volume::VolumeId;
-use device::{ObjectId, PageNo, Sequence};
+use device::{Lsn, ObjectId, PageNo};
 use std::ops::Range;
 
 impl Map {
@@ -56,8 +56,8 @@ impl Map {
                 let entry = PageEntry { place: *place, page_lsn: *page_lsn, crc: *crc, shared: false };
                 self.write(volume, *object, *page, entry);
             }
-            LogEntry::Cut { object, pages, sequence } => self.cut(volume, *object, pages, *sequence),
-            LogEntry::Delete { object, sequence } => self.delete(volume, *object, *sequence),
+            LogEntry::Cut { object, pages, lsn } => self.cut(volume, *object, pages, *lsn),
+            LogEntry::Delete { object, lsn } => self.delete(volume, *object, *lsn),
             LogEntry::Clone { from, to, .. } => self.clone_object(volume, *from, *to),
             LogEntry::CloneVolume { to, mode, created, .. } => {
                 self.clone_volume(volume, *to, *mode, *created)
@@ -112,14 +112,14 @@ impl Map {
         std::mem::replace(&mut entries[(page.0 % LEAF_PAGES) as usize], new)
     }
 
-    fn cut(&mut self, volume: VolumeId, object: ObjectId, range: &Range<PageNo>, sequence: Sequence) {
+    fn cut(&mut self, volume: VolumeId, object: ObjectId, range: &Range<PageNo>, lsn: Lsn) {
         self.unshare(volume, object.slot);
         let Some(old) = self.here(volume, object.slot).filter(|old| old.generation == object.generation)
         else {
             return;
         };
         let goes = |page: PageNo, entry: &PageEntry| {
-            range.contains(&page) && (entry.page_lsn < sequence || self.cut_ignores_page_lsn())
+            range.contains(&page) && (entry.page_lsn < lsn || self.cut_ignores_page_lsn())
         };
         let mut pages = old.pages.clone();
         match &mut pages {
@@ -162,24 +162,24 @@ impl Map {
         }
     }
 
-    fn delete(&mut self, volume: VolumeId, object: ObjectId, sequence: Sequence) {
+    fn delete(&mut self, volume: VolumeId, object: ObjectId, lsn: Lsn) {
         self.unshare(volume, object.slot);
         let Some(old) = self.here(volume, object.slot).filter(|old| old.generation == object.generation)
         else {
             return;
         };
         let all_older = match &old.pages {
-            Pages::Inline(pages) => pages.iter().all(|(_, entry)| entry.page_lsn < sequence),
+            Pages::Inline(pages) => pages.iter().all(|(_, entry)| entry.page_lsn < lsn),
             Pages::Tree(tree) => {
                 let leaves = self.leaves(*tree, 0..u64::MAX).expect("prepared");
-                leaves.iter().all(|leaf| self.pages_in(*leaf).all(|(_, entry)| entry.page_lsn < sequence))
+                leaves.iter().all(|leaf| self.pages_in(*leaf).all(|(_, entry)| entry.page_lsn < lsn))
             }
         };
         if all_older {
             self.drop_pages(&old.pages);
             self.put(volume, object.slot, Some(old), None);
         } else {
-            self.cut(volume, object, &(PageNo(0)..PageNo(u64::MAX)), sequence);
+            self.cut(volume, object, &(PageNo(0)..PageNo(u64::MAX)), lsn);
         }
     }
 

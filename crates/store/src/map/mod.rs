@@ -27,7 +27,7 @@ use crate::label::Label;
 use crate::pace::Pace;
 use crate::segments::Segments;
 use crate::volume::{Volume, VolumeId};
-use device::Sequence;
+use device::Lsn;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
@@ -44,8 +44,8 @@ pub(crate) struct Map {
     /// Nodes that deleted volumes referred to, and what these did: each has one reference from here.
     pub(crate) dying: Vec<NodeId>,
     pub(crate) segments: Segments,
-    /// The highest sequence of any log entry so far.
-    pub(crate) newest: Sequence,
+    /// The highest LSN of any log entry so far.
+    pub(crate) newest: Lsn,
     /// A clone is on its way to the log.
     pub(crate) expects_sharing: bool,
     /// How many rely on nodes to stay in memory now.
@@ -90,7 +90,7 @@ impl Map {
             labels: BTreeMap::new(),
             dying: Vec::new(),
             segments,
-            newest: Sequence(0),
+            newest: Lsn(0),
             expects_sharing: false,
             held: 0,
             cleaning: None,

@@ -2,7 +2,7 @@
 
 use super::object::ObjectEntry;
 use crate::format::*;
-use device::{Block, Page, Sequence, StoreId};
+use device::{Block, Lsn, Page, StoreId};
 use std::sync::atomic::AtomicBool;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -31,8 +31,8 @@ pub(crate) struct Missing(pub(crate) Vec<NodeId>);
 pub(crate) struct PageEntry {
     /// Its block; block 0 for a hole.
     pub(crate) place: Block,
-    /// The highest sequence that its bytes contain.
-    pub(crate) page_lsn: Sequence,
+    /// The highest LSN that its bytes contain.
+    pub(crate) page_lsn: Lsn,
     /// CRC32C of its bytes.
     pub(crate) crc: u32,
     /// Whether other entries may refer to the same block.
@@ -186,7 +186,7 @@ pub(crate) fn decode(page: &Page, id: NodeId, store: StoreId) -> Option<Body> {
                 let bytes = PageBytes::read_from_bytes(bytes).ok()?;
                 *entry = PageEntry {
                     place: place_from_bits(bytes.place.get())?,
-                    page_lsn: Sequence(bytes.page_lsn.get()),
+                    page_lsn: Lsn(bytes.page_lsn.get()),
                     crc: bytes.crc.get(),
                     shared: flags(bytes.flags.get())?,
                 };
@@ -215,8 +215,8 @@ mod tests {
         let Body::Inner(children) = &mut inner else { unreachable!() };
         (children[0], children[255]) = (NodeId(7), NodeId(u64::MAX));
         let Body::Pages(entries) = &mut pages else { unreachable!() };
-        entries[1] = PageEntry { place: Block(90), page_lsn: Sequence(4), crc: 5, shared: true };
-        entries[127] = PageEntry { place: Block(91), page_lsn: Sequence(6), crc: 7, shared: false };
+        entries[1] = PageEntry { place: Block(90), page_lsn: Lsn(4), crc: 5, shared: true };
+        entries[127] = PageEntry { place: Block(91), page_lsn: Lsn(6), crc: 7, shared: false };
         for body in [inner, pages] {
             assert!(!body.is_empty());
             let (page, crc) = encode(&body, NodeId(3), 2, store);

@@ -3,7 +3,7 @@
 use super::node::{FLAG_SHARED, NodeId, PageEntry, flags};
 use super::tree::Tree;
 use crate::format::*;
-use device::{PageNo, Sequence};
+use device::{Lsn, PageNo};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The object that lives in a slot.
@@ -134,7 +134,7 @@ fn decode_inline(object: &ObjectBytes) -> Option<Vec<(PageNo, PageEntry)>> {
         for index in 0..u64::from(extent.count.get()) {
             let entry = PageEntry {
                 place: place_from_bits(extent.place.get())?.plus(index),
-                page_lsn: Sequence(extent.page_lsn.get()),
+                page_lsn: Lsn(extent.page_lsn.get()),
                 crc: crcs.next()?.get(),
                 shared: flags(extent.flags.get())?,
             };
@@ -151,7 +151,7 @@ mod tests {
     use device::{Block, StoreId};
 
     fn entry(place: u64, page_lsn: u64) -> PageEntry {
-        PageEntry { place: Block(place), page_lsn: Sequence(page_lsn), crc: place as u32 * 7, shared: false }
+        PageEntry { place: Block(place), page_lsn: Lsn(page_lsn), crc: place as u32 * 7, shared: false }
     }
 
     #[test]

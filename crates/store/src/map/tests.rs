@@ -19,7 +19,7 @@ fn map() -> Map {
 }
 
 fn entry(place: u64) -> PageEntry {
-    PageEntry { place: Block(place), page_lsn: Sequence(place * 2), crc: place as u32 * 7, shared: false }
+    PageEntry { place: Block(place), page_lsn: Lsn(place * 2), crc: place as u32 * 7, shared: false }
 }
 
 /// Leaves that lie in trees of every height.
@@ -349,7 +349,7 @@ fn a_shared_entry_stays_so_unless_it_is_known_to_be_the_only_one() {
 fn pages_that_moved_apart_leave_their_object_s_entry_for_a_tree() {
     let mut map = map();
     let inline: Vec<(PageNo, PageEntry)> = (0..8)
-        .map(|at| (PageNo(LEAF_PAGES - 4 + at), PageEntry { page_lsn: Sequence(9), ..entry(4 + at) }))
+        .map(|at| (PageNo(LEAF_PAGES - 4 + at), PageEntry { page_lsn: Lsn(9), ..entry(4 + at) }))
         .collect();
     inline.iter().for_each(|(_, entry)| map.segments.inc_live(entry.place));
     let mut body = Body::objects();
@@ -404,7 +404,7 @@ fn a_leaf_that_got_pages_of_another_by_a_clone_is_visited_again() {
     write(&mut map, 21, 5, 41);
     map.begin_scan(Purpose::Clean, Wanted::Every);
     walk(&mut map, Purpose::Clean, 9);
-    let clone = LogEntry::Clone { from: object(0), to: object(20), sequence: Sequence(100) };
+    let clone = LogEntry::Clone { from: object(0), to: object(20), lsn: Lsn(100) };
     map.change(VolumeId::MAIN, &clone);
     let objects = map.volumes[&VolumeId::MAIN].objects;
     let leaf = map.leaf(objects, 1).expect("in memory").expect("it is there").id;
@@ -427,8 +427,8 @@ fn a_walk_finds_a_tree_that_was_cloned_behind_it_and_deleted_before_it() {
     let leaf = map.leaf(objects, 1).expect("in memory").expect("it is there").id;
     assert!(map.take_grey(Purpose::Clean, 9).contains(&leaf));
     map.visit(Purpose::Clean, leaf, None);
-    map.change(VolumeId::MAIN, &LogEntry::Clone { from: object(0), to: object(20), sequence: Sequence(100) });
-    map.change(VolumeId::MAIN, &LogEntry::Delete { object: object(0), sequence: Sequence(101) });
+    map.change(VolumeId::MAIN, &LogEntry::Clone { from: object(0), to: object(20), lsn: Lsn(100) });
+    map.change(VolumeId::MAIN, &LogEntry::Delete { object: object(0), lsn: Lsn(101) });
     let first = map.leaf(objects, 0).expect("in memory").map(|leaf| leaf.id);
     first.into_iter().for_each(|id| map.visit(Purpose::Clean, id, None));
     walk(&mut map, Purpose::Clean, 9);

@@ -6,7 +6,7 @@ use crate::policy::{Class, low_mark};
 use crate::segments::{SegmentEntry, Segments, Use};
 use crate::superblock::Geometry;
 use crate::volume::{Volume, VolumeId, VolumeMode};
-use device::{Block, ObjectId, PageNo, Random, Sequence, StoreId};
+use device::{Block, Lsn, ObjectId, PageNo, Random, StoreId};
 use std::collections::BTreeMap;
 
 /// Two pages in each of some leaves, of which the second stays: trees keep their height, with one node above the leaves. Those
@@ -18,7 +18,7 @@ const SLOTS: [u64; 6] = [0, 1, 2, 130, 260, 399];
 struct Life {
     map: Map,
     random: Random,
-    sequence: u64,
+    lsn: u64,
 }
 
 impl Life {
@@ -30,7 +30,7 @@ impl Life {
         let used = vec![SegmentEntry { usage: Use::Log, live: 0, age: 0 }; segments as usize];
         let volumes = BTreeMap::from([(VolumeId::MAIN, Volume::default())]);
         let map = Map::new(NodeTable::new(), volumes, Segments::new(geometry, used));
-        let mut life = Life { map, random: Random::new(seed), sequence: 3 };
+        let mut life = Life { map, random: Random::new(seed), lsn: 3 };
         for (slot, page) in SLOTS.into_iter().flat_map(|slot| PAGES.map(|page| (slot, page))) {
             let entry = life.write(slot, page);
             life.map.change(VolumeId::MAIN, &entry);
@@ -39,10 +39,10 @@ impl Life {
     }
 
     fn write(&mut self, slot: u64, page: u64) -> LogEntry {
-        self.sequence += 1;
-        let (object, place) = (ObjectId { slot, generation: 1 }, Block(4 + self.sequence));
+        self.lsn += 1;
+        let (object, place) = (ObjectId { slot, generation: 1 }, Block(4 + self.lsn));
         self.map.segments.inc_live(place);
-        LogEntry::Write { object, page: PageNo(page), page_lsn: Sequence(self.sequence), place, crc: 7 }
+        LogEntry::Write { object, page: PageNo(page), page_lsn: Lsn(self.lsn), place, crc: 7 }
     }
 
     fn volume(&mut self) -> VolumeId {
@@ -56,11 +56,11 @@ impl Life {
         if !self.random.once_in(4) {
             return self.write(slot, page);
         }
-        self.sequence += 1;
+        self.lsn += 1;
         // To the first page of a leaf, from that page or from some leaves before it.
         let (first, object) = (page & !1, ObjectId { slot, generation: 1 });
         let from = if first == 256 && self.random.once_in(2) { 100 } else { first };
-        LogEntry::Cut { object, pages: PageNo(from)..PageNo(first + 1), sequence: Sequence(self.sequence) }
+        LogEntry::Cut { object, pages: PageNo(from)..PageNo(first + 1), lsn: Lsn(self.lsn) }
     }
 
     /// What a checkpoint does to nodes.
@@ -78,11 +78,10 @@ fn a_vector_makes_no_more_nodes_dirty_than_were_counted_for_it_also_in_volumes_t
         for step in 0..300 {
             let volume = life.volume();
             if life.random.once_in(15) && life.map.volumes.len() < 6 {
-                let (to, mode, sequence) =
-                    (VolumeId(100 + step), VolumeMode::Writable, Sequence(life.sequence));
-                life.map.change(volume, &LogEntry::CloneVolume { to, mode, sequence, created: 0 });
+                let (to, mode, lsn) = (VolumeId(100 + step), VolumeMode::Writable, Lsn(life.lsn));
+                life.map.change(volume, &LogEntry::CloneVolume { to, mode, lsn, created: 0 });
             } else if life.random.once_in(40) && volume != VolumeId::MAIN {
-                life.map.change(volume, &LogEntry::DeleteVolume { sequence: Sequence(life.sequence) });
+                life.map.change(volume, &LogEntry::DeleteVolume { lsn: Lsn(life.lsn) });
             }
             if life.random.once_in(3) {
                 life.clean();

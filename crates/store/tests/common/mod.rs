@@ -1,9 +1,7 @@
 //! A plain model of the store, and random work for both.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
-use device::{
-    BLOCK_BYTES, Device, Incarnation, ObjectId, Page, PageNo, Random, Sequence, SharedPage, StoreId,
-};
+use device::{BLOCK_BYTES, Device, Incarnation, Lsn, ObjectId, Page, PageNo, Random, SharedPage, StoreId};
 use sim::{Power, SimDisk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -56,16 +54,14 @@ impl Model {
                     entry.1.insert(page.0, (stamp(bytes), page_lsn.0));
                 }
             }
-            Change::Cut { object, pages, sequence } => {
+            Change::Cut { object, pages, lsn } => {
                 if let Some(held) = self.held(*object) {
-                    held.retain(|page, (_, page_lsn)| {
-                        !pages.contains(&PageNo(*page)) || *page_lsn >= sequence.0
-                    });
+                    held.retain(|page, (_, page_lsn)| !pages.contains(&PageNo(*page)) || *page_lsn >= lsn.0);
                 }
             }
-            Change::Delete { object, sequence } => {
+            Change::Delete { object, lsn } => {
                 if let Some(held) = self.held(*object) {
-                    held.retain(|_, (_, page_lsn)| *page_lsn >= sequence.0);
+                    held.retain(|_, (_, page_lsn)| *page_lsn >= lsn.0);
                     if held.is_empty() {
                         self.objects.remove(&object.slot);
                     }
@@ -123,16 +119,16 @@ pub fn domain() -> BTreeSet<u64> {
     (0..24).chain(120..140).chain([32_767, 32_768, 32_769, 8_388_608, 1 << 40]).collect()
 }
 
-/// Random vectors with growing sequences.
+/// Random vectors with growing LSNs.
 pub struct Work {
     pub random: Random,
-    pub sequence: u64,
+    pub lsn: u64,
     stamps: u64,
 }
 
 impl Work {
     pub fn new(seed: u64) -> Work {
-        Work { random: Random::new(seed), sequence: 1, stamps: 0 }
+        Work { random: Random::new(seed), lsn: 1, stamps: 0 }
     }
 
     fn object(&mut self, model: &Model) -> ObjectId {
@@ -152,23 +148,23 @@ impl Work {
     }
 
     pub fn change(&mut self, model: &Model) -> Change {
-        self.sequence += 1;
+        self.lsn += 1;
         let object = self.object(model);
-        let sequence = Sequence(self.sequence);
+        let lsn = Lsn(self.lsn);
         // A replayed old cut must not touch newer pages.
-        let old = Sequence(self.sequence - self.random.below(self.sequence.min(50)));
+        let old = Lsn(self.lsn - self.random.below(self.lsn.min(50)));
         match self.random.below(20) {
-            0 => Change::Delete { object, sequence },
-            1 => Change::Clone { from: object, to: self.object(model), sequence },
+            0 => Change::Delete { object, lsn },
+            1 => Change::Clone { from: object, to: self.object(model), lsn },
             2 | 3 => {
                 let from = self.page();
                 let end = if self.random.once_in(2) { u64::MAX } else { from + self.random.below(20) };
-                Change::Cut { object, pages: PageNo(from)..PageNo(end), sequence: old }
+                Change::Cut { object, pages: PageNo(from)..PageNo(end), lsn: old }
             }
             _ => {
                 self.stamps += 1;
                 let stamp = self.stamps << 8 | 1;
-                Change::Write { object, page: PageNo(self.page()), bytes: page(stamp), page_lsn: sequence }
+                Change::Write { object, page: PageNo(self.page()), bytes: page(stamp), page_lsn: lsn }
             }
         }
     }

@@ -6,9 +6,7 @@ use crate::store::Store;
 use crate::superblock::Layout;
 use crate::volume::VolumeId;
 use crate::{check, failure};
-use device::{
-    BLOCK_BYTES, Block, Device, DeviceError, Incarnation, ObjectId, Page, PageNo, Sequence, StoreId,
-};
+use device::{BLOCK_BYTES, Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread;
 use sim::{Power, SimDisk};
@@ -66,10 +64,10 @@ impl Device for Slow {
     }
 }
 
-fn write(store: &Store, pages: std::ops::Range<u64>, sequence: u64) {
+fn write(store: &Store, pages: std::ops::Range<u64>, lsn: u64) {
     let page = |page| {
-        let bytes = Arc::new(Box::new(Page([sequence as u8; BLOCK_BYTES])));
-        Change::Write { object: OBJECT, page: PageNo(page), bytes, page_lsn: Sequence(sequence) }
+        let bytes = Arc::new(Box::new(Page([lsn as u8; BLOCK_BYTES])));
+        Change::Write { object: OBJECT, page: PageNo(page), bytes, page_lsn: Lsn(lsn) }
     };
     let changes: Vec<Change> = pages.map(page).collect();
     store.apply(&changes).expect("a sound device with space");
@@ -112,8 +110,8 @@ fn readers_and_a_writer(read: fn(&Store, &mut Want)) {
             })
         })
         .collect();
-    for sequence in 2..5 {
-        write(&store, 0..10, sequence);
+    for lsn in 2..5 {
+        write(&store, 0..10, lsn);
         store.checkpoint().expect("a sound device");
     }
     readers.into_iter().for_each(|reader| reader.join().unwrap());

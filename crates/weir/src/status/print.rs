@@ -25,8 +25,8 @@ pub(crate) fn print(report: &Value) {
         println!("  AT RISK    what is in memory could not be saved to the store yet: {why}");
     }
     print_problems(report);
-    let sequences = &report["sequences"];
-    println!("  sequences  {} applied, {} durable", sequences["applied"], sequences["durable"]);
+    let lsns = &report["lsns"];
+    println!("  LSNs       {} applied, {} durable", lsns["applied"], lsns["durable"]);
     let dirty = &report["dirty"];
     let seconds = dirty["age_ms"].as_u64().unwrap_or(0) as f64 / 1000.0;
     println!(

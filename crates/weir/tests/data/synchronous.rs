@@ -36,7 +36,7 @@ fn open(path: &Path, flags: OFlags) -> File {
 /// Whether everything that was changed is durable.
 fn is_durable(mounted: &Mounted) -> bool {
     let status = mounted.status();
-    status["sequences"]["applied"] == status["sequences"]["durable"]
+    status["lsns"]["applied"] == status["lsns"]["durable"]
 }
 
 #[test]
