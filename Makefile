@@ -12,7 +12,7 @@ demo:
 XTASK = $${CARGO_TARGET_DIR:-target}/debug/xtask
 test:
 	scripts/install-test-tools
-	cargo build --workspace --bins --tests
+	cargo build --workspace --all-targets
 	$(XTASK) check
 	$(XTASK) sim --seeds 10 --operations 20000 --crashes 500
 	$(XTASK) sim --exhaust 3 --programs 300
