@@ -7,12 +7,15 @@
 demo:
 	scripts/demo
 
-# One profile for the checks, all tests and the simulator, so that the workspace is built once.
+# One build for the checks, all tests and the simulator: `cargo xtask` by itself asks for fewer features of some dependencies than
+# the workspace does, and would have the stack compiled a second time.
+XTASK = $${CARGO_TARGET_DIR:-target}/debug/xtask
 test:
 	scripts/install-test-tools
-	cargo xtask check
-	cargo xtask sim --seeds 10 --operations 20000 --crashes 500
-	cargo xtask sim --exhaust 3 --programs 300
+	cargo build --workspace --all-targets
+	$(XTASK) check
+	$(XTASK) sim --seeds 10 --operations 20000 --crashes 500
+	$(XTASK) sim --exhaust 3 --programs 300
 
 # How long the clients of `make load` run: make load MINUTES=5
 MINUTES ?= 60

@@ -3,7 +3,7 @@
 use crate::model::{ID, open};
 use buffer::{BufferError, Record};
 use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo};
-use sim::{Power, Scratched, SimDisk};
+use sim::{Hooked, Hooks, Power, Scratched, SimDisk};
 use std::sync::{Arc, Mutex};
 
 /// A buffer of one record, which begins at block 3.
@@ -38,33 +38,13 @@ fn one_unreadable_header_slot_is_survived_and_two_are_an_error_of_the_device() {
 }
 
 /// A disk that remembers how often each block was read.
-struct Watched(Arc<SimDisk>, Mutex<Vec<u32>>);
+struct Watched(Mutex<Vec<u32>>);
 
-impl Device for Watched {
-    fn blocks(&self) -> u64 {
-        self.0.blocks()
-    }
-
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
-        let mut times = self.1.lock().expect("one thread");
+impl Hooks for Watched {
+    fn read(&self, disk: &SimDisk, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
+        let mut times = self.0.lock().expect("one thread");
         times[at.0 as usize..at.0 as usize + into.len()].iter_mut().for_each(|times| *times += 1);
-        self.0.read(at, into)
-    }
-
-    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
-        self.0.write(at, from)
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.0.flush()
-    }
-
-    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
-        self.0.trim(at, count)
+        disk.read(at, into)
     }
 }
 
@@ -83,10 +63,10 @@ fn a_long_log_is_read_from_one_end_to_the_other_each_block_once() {
         }
     }
     buffer.commit().expect("no faults");
-    let watched = Arc::new(Watched(disk, Mutex::new(vec![0; 4000])));
+    let watched = Hooked::new(&disk, Watched(Mutex::new(vec![0; 4000])));
     let (_, found) = open(watched.clone()).expect("a good log");
     assert_eq!(found.len(), 640);
-    let times = watched.1.lock().expect("one thread");
+    let times = watched.0.lock().expect("one thread");
     // A group that might follow is looked for behind its end. At the ring's start, where the log began, there can be none: what
     // is left of the lap is longer than any two groups.
     assert_eq!(times[3..1700].iter().position(|&times| times != 1), None, "{:?}", &times[3..1700]);

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, Random};
-use sim::SimDisk;
+use sim::{Hooked, Hooks, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -13,7 +13,6 @@ const PAGES: u64 = 150;
 
 /// A disk at whose calls others go first, while it is asked to let them.
 struct Between {
-    disk: Arc<SimDisk>,
     polite: AtomicBool,
     others: OnceLock<Weak<Others>>,
 }
@@ -27,33 +26,13 @@ impl Between {
     }
 }
 
-impl Device for Between {
-    fn blocks(&self) -> u64 {
-        self.disk.blocks()
-    }
-
-    fn name(&self) -> &str {
-        self.disk.name()
-    }
-
-    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
-        self.disk.read(at, into)
-    }
-
+impl Hooks for Between {
     /// Others go before it and behind it, which is before the flush that follows: during that one they would wait for it.
-    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
+    fn write(&self, disk: &SimDisk, at: Block, from: &[Page]) -> Result<(), DeviceError> {
         self.after_you();
-        self.disk.write(at, from)?;
+        disk.write(at, from)?;
         self.after_you();
         Ok(())
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.disk.flush()
-    }
-
-    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
-        self.disk.trim(at, count)
     }
 }
 
@@ -102,7 +81,7 @@ fn a_block_on_its_way_arrives_though_its_segment_is_empty_while_others_checkpoin
         let (_power, disk, store) = fresh(80, seed);
         drop(store);
         let polite = AtomicBool::new(false);
-        let between = Arc::new(Between { disk, polite, others: OnceLock::new() });
+        let between = Hooked::new(&disk, Between { polite, others: OnceLock::new() });
         let store = Store::open(between.clone() as Arc<dyn Device>).expect("a sound store");
         store.begin(Incarnation(7)).expect("a higher one");
         let others = Arc::new(Others { store, state: Mutex::new((Random::new(seed), 0, BTreeMap::new())) });

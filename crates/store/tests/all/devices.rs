@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Operation, Page, PageNo};
-use sim::{Faults, Power, Scratched, SimDisk};
+use sim::{Faults, Hooked, Hooks, Power, Scratched, SimDisk};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -80,7 +80,6 @@ enum Phase {
 /// A disk one of whose flushes fails and takes with it what another thread wrote, which hears nothing of it; and the thread that
 /// asked for it is slow to hear of it.
 struct ToldOnce {
-    disk: Arc<SimDisk>,
     phase: Mutex<Phase>,
     changed: Condvar,
 }
@@ -107,31 +106,19 @@ impl ToldOnce {
     }
 }
 
-impl Device for ToldOnce {
-    fn blocks(&self) -> u64 {
-        self.disk.blocks()
-    }
-
-    fn name(&self) -> &str {
-        self.disk.name()
-    }
-
-    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
-        self.disk.read(at, into)
-    }
-
-    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
-        let written = self.disk.write(at, from);
+impl Hooks for ToldOnce {
+    fn write(&self, disk: &SimDisk, at: Block, from: &[Page]) -> Result<(), DeviceError> {
+        let written = disk.write(at, from);
         self.step(Phase::Asked, Phase::Written);
         written
     }
 
-    fn flush(&self) -> Result<(), DeviceError> {
+    fn flush(&self, disk: &SimDisk) -> Result<(), DeviceError> {
         if self.step(Phase::Armed, Phase::Asked) {
             self.await_phase(Phase::Written);
-            self.disk.set_faults(Faults { flush_one_in: 1, ..Faults::default() });
-            let failed = self.disk.flush();
-            self.disk.set_faults(Faults::default());
+            disk.set_faults(Faults { flush_one_in: 1, ..Faults::default() });
+            let failed = disk.flush();
+            disk.set_faults(Faults::default());
             self.step(Phase::Written, Phase::Failed);
             self.await_phase(Phase::Flushed);
             return failed;
@@ -139,22 +126,18 @@ impl Device for ToldOnce {
         if *self.phase.lock().expect("no panic") == Phase::Written {
             self.await_phase(Phase::Failed);
         }
-        let flushed = self.disk.flush();
+        let flushed = disk.flush();
         self.step(Phase::Failed, Phase::Flushed);
         flushed
-    }
-
-    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
-        self.disk.trim(at, count)
     }
 }
 
 /// A store in which the cleaner has work, on a disk that tells of a failed flush once.
-fn with_something_to_clean(seed: u64) -> (Arc<Power>, Arc<ToldOnce>, Arc<Store>) {
+fn with_something_to_clean(seed: u64) -> (Arc<Power>, Arc<Hooked<ToldOnce>>, Arc<Store>) {
     let (power, disk, store) = fresh(100, seed);
     drop(store);
     let (phase, changed) = (Mutex::new(Phase::Quiet), Condvar::new());
-    let told = Arc::new(ToldOnce { disk, phase, changed });
+    let told = Hooked::new(&disk, ToldOnce { phase, changed });
     let store = Arc::new(Store::open(told.clone() as Arc<dyn Device>).expect("a sound store"));
     store.begin(Incarnation(store.incarnation().0 + 1)).expect("the disk works");
     for number in (0..200).chain((0..200).step_by(2)) {
@@ -188,35 +171,15 @@ fn a_failed_flush_fails_what_was_written_before_it_even_where_another_thread_hea
 }
 
 /// A disk below a process that ends while it waits for a flush.
-struct KilledInFlush(Arc<SimDisk>, AtomicBool);
+struct KilledInFlush(AtomicBool);
 
-impl Device for KilledInFlush {
-    fn blocks(&self) -> u64 {
-        self.0.blocks()
-    }
-
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
-        self.0.read(at, into)
-    }
-
-    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
-        self.0.write(at, from)
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        if !self.1.load(Ordering::Relaxed) {
-            return self.0.flush();
+impl Hooks for KilledInFlush {
+    fn flush(&self, disk: &SimDisk) -> Result<(), DeviceError> {
+        if !self.0.load(Ordering::Relaxed) {
+            return disk.flush();
         }
         let (device, operation, reason) = ("disk".to_owned(), Operation::Flush, "killed".to_owned());
         Err(DeviceError { device, operation, at: Block(0), count: 0, errno: 5, reason })
-    }
-
-    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
-        self.0.trim(at, count)
     }
 }
 
@@ -226,11 +189,11 @@ fn a_start_whose_flush_took_away_what_it_had_read_does_not_go_on_as_if_it_were_t
     for seed in 0..60 {
         let (_power, disk, store) = fresh(120, seed);
         drop(store);
-        let killed = Arc::new(KilledInFlush(disk.clone(), AtomicBool::new(false)));
+        let killed = Hooked::new(&disk, KilledInFlush(AtomicBool::new(false)));
         let store = Store::open(killed.clone() as Arc<dyn Device>).expect("a sound store");
         store.begin(Incarnation(store.incarnation().0 + 1)).expect("the disk works");
         write(&store, 1, 1).expect("there is space");
-        killed.1.store(true, Ordering::Relaxed);
+        killed.0.store(true, Ordering::Relaxed);
         write(&store, 1, 2).expect_err("it ends in the flush");
         drop(store);
         // What it wrote is in the drive's cache, and read by the next start; that one's flush takes it away.

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use device::{Block, Device, DeviceError, Incarnation, Operation, Page};
-use sim::{Faults, Power, SimDisk};
+use sim::{Faults, Hooked, Hooks, Power, SimDisk};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use store::{Store, StoreError};
@@ -29,7 +29,6 @@ const AWAY: u64 = 20;
 
 /// A disk whose calls of one kind fail once, at one of them.
 struct Failing {
-    disk: Arc<SimDisk>,
     fault: Fault,
     at: u64,
     calls: AtomicU64,
@@ -48,51 +47,39 @@ impl Failing {
         fails
     }
 
-    fn error(&self, operation: Operation, at: Block, count: u64, errno: i32) -> DeviceError {
-        let (device, reason) = (self.name().to_owned(), "made-up error".to_owned());
+    fn error(operation: Operation, at: Block, count: u64, errno: i32) -> DeviceError {
+        let (device, reason) = ("disk".to_owned(), "made-up error".to_owned());
         DeviceError { device, operation, at, count, errno, reason }
     }
 }
 
-impl Device for Failing {
-    fn blocks(&self) -> u64 {
-        self.disk.blocks()
-    }
-
-    fn name(&self) -> &str {
-        self.disk.name()
-    }
-
-    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
+impl Hooks for Failing {
+    fn read(&self, disk: &SimDisk, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
         if self.fails(&[Fault::Read, Fault::Gone]) {
-            return Err(self.error(Operation::Read, at, into.len() as u64, 5));
+            return Err(Failing::error(Operation::Read, at, into.len() as u64, 5));
         }
-        self.disk.read(at, into)
+        disk.read(at, into)
     }
 
-    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
+    fn write(&self, disk: &SimDisk, at: Block, from: &[Page]) -> Result<(), DeviceError> {
         if !self.fails(&[Fault::ShortWrite, Fault::NoSpace, Fault::Gone]) {
-            return self.disk.write(at, from);
+            return disk.write(at, from);
         }
         if self.fault == Fault::ShortWrite {
-            self.disk.write(at, &from[..from.len() / 2])?;
+            disk.write(at, &from[..from.len() / 2])?;
         }
         let errno = if self.fault == Fault::NoSpace { ENOSPC } else { 5 };
-        Err(self.error(Operation::Write, at, from.len() as u64, errno))
+        Err(Failing::error(Operation::Write, at, from.len() as u64, errno))
     }
 
-    fn flush(&self) -> Result<(), DeviceError> {
+    fn flush(&self, disk: &SimDisk) -> Result<(), DeviceError> {
         if !self.fails(&[Fault::Flush, Fault::Gone]) {
-            return self.disk.flush();
+            return disk.flush();
         }
-        self.disk.set_faults(Faults { flush_one_in: 1, ..Faults::default() });
-        let failed = self.disk.flush();
-        self.disk.set_faults(Faults::default());
+        disk.set_faults(Faults { flush_one_in: 1, ..Faults::default() });
+        let failed = disk.flush();
+        disk.set_faults(Faults::default());
         failed
-    }
-
-    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
-        self.disk.trim(at, count)
     }
 }
 
@@ -114,7 +101,7 @@ fn live(fault: Fault, at: u64, seed: u64) -> bool {
     let (power, disk, store) = fresh(120, seed);
     drop(store);
     let (calls, failed) = (AtomicU64::new(0), AtomicU64::new(0));
-    let failing = Arc::new(Failing { disk: disk.clone(), fault, at, calls, failed });
+    let failing = Hooked::new(&disk, Failing { fault, at, calls, failed });
     let store = again(&when, || Store::open(failing.clone() as Arc<dyn Device>));
     store.keep_nodes(1);
     again(&when, || match store.begin(Incarnation(5)) {
@@ -136,7 +123,7 @@ fn live(fault: Fault, at: u64, seed: u64) -> bool {
             let difference = again(&when, || match model.difference(&store) {
                 // A read that fails is an error of that read only.
                 Some(text) if text.contains("made-up") => {
-                    Err(failing.error(Operation::Read, Block(0), 0, 5).into())
+                    Err(Failing::error(Operation::Read, Block(0), 0, 5).into())
                 }
                 other => Ok(other),
             });
@@ -191,7 +178,7 @@ fn a_device_that_vanishes_at_any_call_and_comes_back_costs_nothing_that_was_ackn
 fn the_disk_of_these_tests_does_fail() {
     let disk = disk(64, &Power::new(), 1);
     let (calls, failed) = (AtomicU64::new(0), AtomicU64::new(0));
-    let failing = Failing { disk, fault: Fault::NoSpace, at: 1, calls, failed };
+    let failing = Hooked::new(&disk, Failing { fault: Fault::NoSpace, at: 1, calls, failed });
     let page = [Page::clone(&page(1))];
     assert!(failing.write(Block(0), &page).is_ok());
     assert_eq!(failing.write(Block(0), &page).expect_err("the second").errno, ENOSPC);

@@ -3,7 +3,7 @@
 
 use crate::common::*;
 use device::{Block, Device, DeviceError, Lsn, ObjectId, Page, PageNo};
-use sim::SimDisk;
+use sim::{Hooked, Hooks, SimDisk};
 use std::cell::Cell;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,6 @@ thread_local! {
 
 /// A disk at whose calls others go first.
 struct Polite {
-    disk: Arc<SimDisk>,
     others: Mutex<Option<(Sender<Turn>, Receiver<()>)>>,
 }
 
@@ -44,32 +43,20 @@ impl Polite {
     }
 }
 
-impl Device for Polite {
-    fn blocks(&self) -> u64 {
-        self.disk.blocks()
-    }
-
-    fn name(&self) -> &str {
-        self.disk.name()
-    }
-
-    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
+impl Hooks for Polite {
+    fn read(&self, disk: &SimDisk, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
         self.after_you(Turn::WriteAndRead);
-        self.disk.read(at, into)
+        disk.read(at, into)
     }
 
-    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
+    fn write(&self, disk: &SimDisk, at: Block, from: &[Page]) -> Result<(), DeviceError> {
         self.after_you(Turn::WriteAndRead);
-        self.disk.write(at, from)
+        disk.write(at, from)
     }
 
-    fn flush(&self) -> Result<(), DeviceError> {
+    fn flush(&self, disk: &SimDisk) -> Result<(), DeviceError> {
         self.after_you(Turn::Read);
-        self.disk.flush()
-    }
-
-    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
-        self.disk.trim(at, count)
+        disk.flush()
     }
 }
 
@@ -78,7 +65,7 @@ fn write(object: ObjectId, number: u64, page_lsn: u64) -> Change {
 }
 
 /// Does background work while another thread writes and reads at each of its calls; how often that was.
-fn beside(store: &Store, disk: &Polite, work: impl FnOnce()) -> u64 {
+fn beside(store: &Store, disk: &Hooked<Polite>, work: impl FnOnce()) -> u64 {
     let (go, asked) = channel();
     let (answered, gone) = channel();
     *disk.others.lock().expect("nobody else") = Some((go, gone));
@@ -107,11 +94,11 @@ fn beside(store: &Store, disk: &Polite, work: impl FnOnce()) -> u64 {
 }
 
 /// A store with segments to clean, and a volume to free.
-fn used() -> (Arc<Polite>, Store) {
+fn used() -> (Arc<Hooked<Polite>>, Store) {
     // More nodes than memory holds.
     let (_power, disk, store) = fresh(1600, 1);
     drop(store);
-    let disk = Arc::new(Polite { disk, others: Mutex::new(None) });
+    let disk = Hooked::new(&disk, Polite { others: Mutex::new(None) });
     let store = Store::open(disk.clone() as Arc<dyn Device>).expect("a sound store");
     store.begin(device::Incarnation(7)).expect("a higher one");
     store.keep_nodes(1);

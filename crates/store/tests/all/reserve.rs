@@ -3,7 +3,7 @@
 
 use crate::common::*;
 use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Operation, Page, PageNo, Random};
-use sim::{Faults, Power, SimDisk};
+use sim::{Faults, Hooked, Hooks, Power, SimDisk};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use store::{Change, NewVolume, Space, Store, StoreError, VolumeId, VolumeMode};
@@ -191,40 +191,19 @@ fn copies_that_fail_again_and_again_never_use_up_a_full_store() {
 
 /// A disk on which writes of checkpoint roots fail, though they arrive.
 struct Rootless {
-    disk: Arc<SimDisk>,
     /// Roots that fail, from now on.
     fails: AtomicU64,
 }
 
-impl Device for Rootless {
-    fn blocks(&self) -> u64 {
-        self.disk.blocks()
-    }
-
-    fn name(&self) -> &str {
-        self.disk.name()
-    }
-
-    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
-        self.disk.read(at, into)
-    }
-
-    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
-        self.disk.write(at, from)?;
+impl Hooks for Rootless {
+    fn write(&self, disk: &SimDisk, at: Block, from: &[Page]) -> Result<(), DeviceError> {
+        disk.write(at, from)?;
         let less = |fails: u64| fails.checked_sub(1);
         let fails = (1..3).contains(&at.0)
             && self.fails.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok();
-        let (device, reason) = (self.name().to_owned(), "made-up error".to_owned());
+        let (device, reason) = (disk.name().to_owned(), "made-up error".to_owned());
         let error = DeviceError { device, operation: Operation::Write, at, count: 1, errno: 5, reason };
         if fails { Err(error) } else { Ok(()) }
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.disk.flush()
-    }
-
-    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
-        self.disk.trim(at, count)
     }
 }
 
@@ -233,7 +212,7 @@ fn roots_that_fail_again_and_again_never_use_up_a_full_store_and_may_be_what_a_c
     for seed in 0..10 {
         let mut full = Full::new(seed);
         full.crash();
-        let rootless = Arc::new(Rootless { disk: full.disk.clone(), fails: AtomicU64::new(0) });
+        let rootless = Hooked::new(&full.disk, Rootless { fails: AtomicU64::new(0) });
         full.store = Store::open(rootless.clone() as Arc<dyn Device>).expect("it opens");
         full.store.begin(Incarnation(100)).expect("a higher one");
         for cycle in 0..CYCLES {
@@ -376,36 +355,15 @@ fn a_clone_can_be_deleted_after_everything_was_deleted_in_it() {
 
 /// A disk at whose next write something else is done.
 struct Meanwhile {
-    disk: Arc<SimDisk>,
     work: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
-impl Device for Meanwhile {
-    fn blocks(&self) -> u64 {
-        self.disk.blocks()
-    }
-
-    fn name(&self) -> &str {
-        self.disk.name()
-    }
-
-    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
-        self.disk.read(at, into)
-    }
-
-    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
+impl Hooks for Meanwhile {
+    fn write(&self, disk: &SimDisk, at: Block, from: &[Page]) -> Result<(), DeviceError> {
         if let Some(work) = self.work.lock().expect("no panic").take() {
             work();
         }
-        self.disk.write(at, from)
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.disk.flush()
-    }
-
-    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
-        self.disk.trim(at, count)
+        disk.write(at, from)
     }
 }
 
@@ -413,7 +371,7 @@ impl Device for Meanwhile {
 fn while_a_clone_is_made_nobody_can_reserve_what_it_takes() {
     let (_power, disk, store) = fresh(400, 5);
     drop(store);
-    let disk = Arc::new(Meanwhile { disk, work: Mutex::default() });
+    let disk = Hooked::new(&disk, Meanwhile { work: Mutex::default() });
     let store = Arc::new(Store::open(disk.clone() as Arc<dyn Device>).expect("a sound store"));
     store.begin(Incarnation(9)).expect("a higher one");
     let mut random = Random::new(5);

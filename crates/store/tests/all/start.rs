@@ -1,8 +1,8 @@
 //! What a start reads: a stated number of reads for the log, however many chunks it has.
 
 use crate::common::*;
-use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, Random, Read};
-use sim::{Power, SimDisk};
+use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, Random};
+use sim::{Hooked, Hooks, Power, SimDisk};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use store::{Change, Store};
@@ -17,8 +17,8 @@ const FILE: ObjectId = ObjectId { slot: 3, generation: 1 };
 const OTHERS: u64 = 12;
 
 /// A disk whose reads are counted, some of which may be wrong.
+#[derive(Default)]
 struct Counted {
-    disk: Arc<SimDisk>,
     reads: AtomicU64,
     trims: AtomicU64,
     spoiled: Mutex<Option<Spoil>>,
@@ -32,26 +32,21 @@ enum Spoil {
     ChunkIndex { but: u64 },
 }
 
+fn counted_disk(disk: &Arc<SimDisk>) -> Arc<Hooked<Counted>> {
+    Hooked::new(disk, Counted::default())
+}
+
+fn opened(counted: &Arc<Hooked<Counted>>) -> Store {
+    counted.reads.store(0, Ordering::Relaxed);
+    let identified = Store::identify(counted.clone()).expect("a good store");
+    assert_eq!(counted.reads(), 1, "to know which store it is");
+    let id = identified.id();
+    let store = identified.open().expect("a good store");
+    assert_eq!(id, store.id());
+    store
+}
+
 impl Counted {
-    fn of(disk: &Arc<SimDisk>) -> Arc<Counted> {
-        Arc::new(Counted {
-            disk: disk.clone(),
-            reads: AtomicU64::new(0),
-            trims: AtomicU64::new(0),
-            spoiled: Mutex::default(),
-        })
-    }
-
-    fn open(self: &Arc<Counted>) -> Store {
-        self.reads.store(0, Ordering::Relaxed);
-        let identified = Store::identify(self.clone()).expect("a good store");
-        assert_eq!(self.reads(), 1, "to know which store it is");
-        let id = identified.id();
-        let store = identified.open().expect("a good store");
-        assert_eq!(id, store.id());
-        store
-    }
-
     fn spoil(&self, what: Spoil) {
         *self.spoiled.lock().expect("one thread") = Some(what);
     }
@@ -61,18 +56,10 @@ impl Counted {
     }
 }
 
-impl Device for Counted {
-    fn blocks(&self) -> u64 {
-        self.disk.blocks()
-    }
-
-    fn name(&self) -> &str {
-        "counted"
-    }
-
-    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
+impl Hooks for Counted {
+    fn read(&self, disk: &SimDisk, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
         self.reads.fetch_add(1, Ordering::Relaxed);
-        self.disk.read(at, into)?;
+        disk.read(at, into)?;
         let Some(spoil) = *self.spoiled.lock().expect("one thread") else { return Ok(()) };
         for (page, number) in into.iter_mut().zip(at.0..).filter(|&(_, number)| number >= 4) {
             let is_head = page.0.starts_with(b"weir.log");
@@ -89,21 +76,9 @@ impl Device for Counted {
         Ok(())
     }
 
-    fn read_batch(&self, reads: &mut [Read]) {
-        reads.iter_mut().for_each(|read| read.result = self.read(read.at, &mut read.pages));
-    }
-
-    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
-        self.disk.write(at, from)
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.disk.flush()
-    }
-
-    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
+    fn trim(&self, disk: &SimDisk, at: Block, count: u64) -> Result<(), DeviceError> {
         self.trims.fetch_add(1, Ordering::Relaxed);
-        self.disk.trim(at, count)
+        disk.trim(at, count)
     }
 }
 
@@ -154,8 +129,8 @@ fn a_start_makes_one_read_for_each_stretch_of_the_log_however_small_its_chunks()
         let stated = store.reads_since_checkpoint();
         assert!((7..=9).contains(&stated), "{when}: {stated} reads are stated for 8 stretches");
         drop(store);
-        let counted = Counted::of(&disk);
-        let store = counted.open();
+        let counted = counted_disk(&disk);
+        let store = opened(&counted);
         let reads = counted.reads();
         assert!(reads <= stated + OTHERS, "{when}: {reads} reads, {stated} are stated");
         assert_holds(&store, &stamps, &when);
@@ -174,8 +149,8 @@ fn a_start_from_a_root_within_a_stretch_needs_no_more() {
     let stated = store.reads_since_checkpoint();
     assert!((3..=5).contains(&stated), "{stated}");
     drop(store);
-    let counted = Counted::of(&disk);
-    let store = counted.open();
+    let counted = counted_disk(&disk);
+    let store = opened(&counted);
     assert!(counted.reads() <= stated + OTHERS, "{} reads, {stated} are stated", counted.reads());
     // What was written before the checkpoint has other stamps.
     for (number, &expected) in stamps.iter().enumerate().filter(|&(_, &stamp)| stamp != 0) {
@@ -191,14 +166,14 @@ fn copies_that_are_damaged_cost_reads_and_nothing_else() {
     let (_power, disk, store) = fresh_large(3);
     let stamps = write(&store, &[2], 4 * BLOCKS);
     drop(store);
-    let counted = Counted::of(&disk);
+    let counted = counted_disk(&disk);
     let few = {
-        assert_holds(&counted.open(), &stamps, "with copies");
-        counted.open();
+        assert_holds(&opened(&counted), &stamps, "with copies");
+        opened(&counted);
         counted.reads()
     };
     counted.spoil(Spoil::Copies);
-    let store = counted.open();
+    let store = opened(&counted);
     let more = counted.reads();
     assert!(more > few, "{few} reads with copies, {more} without one of each");
     assert!(more <= few + 2 * 4, "{few} reads with copies, {more} without one of each");
@@ -219,9 +194,9 @@ fn heads_that_are_damaged_are_taken_from_their_copies() {
     };
     let last = disk.written_blocks().into_iter().max_by_key(|at| number(at)).expect("a log");
     let open = (last.0 - 4) / BLOCKS;
-    let counted = Counted::of(&disk);
+    let counted = counted_disk(&disk);
     counted.spoil(Spoil::ChunkIndex { but: open });
-    assert_holds(&counted.open(), &stamps, "from copies");
+    assert_holds(&opened(&counted), &stamps, "from copies");
 }
 
 /// Where it is not known to be durable.
@@ -230,8 +205,8 @@ fn the_last_batch_is_written_again_with_one_read_for_each_mebibyte() {
     let (_power, disk, store) = fresh_large(5);
     let stamps = write(&store, &[600], 600);
     drop(store);
-    let counted = Counted::of(&disk);
-    let store = counted.open();
+    let counted = counted_disk(&disk);
+    let store = opened(&counted);
     let opened = counted.reads();
     store.begin(Incarnation(9)).expect("a good disk");
     let reads = counted.reads() - opened;
@@ -245,8 +220,8 @@ fn a_start_leaves_trims_that_it_does_not_need_to_the_next_checkpoint() {
     let (_power, disk, store) = fresh_large(6);
     write(&store, &[200], 8 * BLOCKS);
     drop(store);
-    let counted = Counted::of(&disk);
-    let store = counted.open();
+    let counted = counted_disk(&disk);
+    let store = opened(&counted);
     let trims = || counted.trims.load(Ordering::Relaxed);
     store.begin(Incarnation(9)).expect("a good disk");
     assert_eq!(trims(), 0, "most segments are free");
