@@ -120,7 +120,7 @@ struct Row {
 struct PerPage {
     /// The page itself, and pages that the cleaner moved.
     data: f64,
-    /// With notes, nodes, tables and roots.
+    /// With log entries, nodes, tables and roots.
     all: f64,
 }
 

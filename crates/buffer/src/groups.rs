@@ -14,10 +14,10 @@ use zerocopy::{FromZeros, IntoBytes};
 
 /// The size of a commit group: it is sealed when the next transaction would take it beyond this, and worth a commit when it is that
 /// large. Long enough for the full speed of any device, short enough that what is copied in memory stays in its caches. A larger
-/// transaction is a group of its own; the format allows [8 MiB](crate::format::GROUP_BLOCKS_MAX), or a quarter of the ring.
+/// transaction is a group of its own; the format allows 8 MiB (`GROUP_BLOCKS_MAX`), or a quarter of the ring.
 pub const GROUP_BYTES: u64 = 1 << 20;
 
-const OPEN_BLOCKS_MAX: u64 = GROUP_BYTES / BLOCK_BYTES as u64;
+const GROUP_BLOCKS: u64 = GROUP_BYTES / BLOCK_BYTES as u64;
 
 /// A group that is being filled (owned by the state, under its lock) or written (owned by the writer, under its).
 /// Lost at a crash unless it was written.
@@ -75,7 +75,7 @@ impl Draft {
         if wanted > self.pages.len() {
             // Doubling, so that a group filled record by record moves its bytes only a few times; but not past what most
             // groups reach, so that the memory serves the next ones.
-            let doubled = (2 * self.pages.len()).min(OPEN_BLOCKS_MAX as usize);
+            let doubled = (2 * self.pages.len()).min(GROUP_BLOCKS as usize);
             let more = wanted.max(doubled) - self.pages.len();
             Page::extend_vec_zeroed(&mut self.pages, more).expect("memory for a commit group");
         }
@@ -219,7 +219,7 @@ impl State {
             return Err(BufferError::TooBig { bytes: alone, limit });
         }
         let together = self.open.bytes() + bytes;
-        let limit = limit.min(OPEN_BLOCKS_MAX * BLOCK_BYTES as u64);
+        let limit = limit.min(GROUP_BLOCKS * BLOCK_BYTES as u64);
         let new_group = !self.open.is_empty() && together > limit;
         let (from, bytes_of_group) = if new_group { (self.open_end(), alone) } else { (self.end, together) };
         let blocks = blocks_of(bytes_of_group);
@@ -250,7 +250,7 @@ impl State {
     /// Keeps the memory of a written group for a later one.
     pub(crate) fn recycle(&mut self, draft: Draft) {
         let pages = draft.into_pages();
-        if self.spares.len() < SPARES_MAX && pages.len() as u64 <= OPEN_BLOCKS_MAX {
+        if self.spares.len() < SPARES_MAX && pages.len() as u64 <= GROUP_BLOCKS {
             self.spares.push(pages);
         }
     }

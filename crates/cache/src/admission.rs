@@ -10,7 +10,7 @@ use store::{Store, StoreError};
 
 /// Appended and not yet handed to the device; past it writers wait for the committer, so that memory stays bounded
 /// however slow the buffer's device is. A second's worth of a slow disk.
-const OPEN_BYTES_MAX: u64 = 8 * buffer::GROUP_BYTES;
+const UNWRITTEN_BYTES_MAX: u64 = 8 * buffer::GROUP_BYTES;
 
 /// Cuts that may wait before they alone are reason enough for write-back: looking them up stays cheap.
 const CUTS_MAX: usize = 512;
@@ -276,7 +276,7 @@ impl Admission {
         let kept = self.shared.buffer().capacity_bytes() / if cost.frees { 16 } else { 8 };
         let space = self.shared.buffer().free_bytes().saturating_sub(state.admission.reserved_bytes);
         let crowded = !cost.frees && state.pages.dirty_bytes() > self.shared.settings().dirty_bytes_max;
-        if self.shared.buffer().open_bytes() > OPEN_BYTES_MAX {
+        if self.shared.buffer().open_bytes() > UNWRITTEN_BYTES_MAX {
             return Verdict::Wait;
         }
         if space < buffer_bytes + kept || crowded {

@@ -1,4 +1,4 @@
-//! The cache's face: it composes the parts, and applies changes.
+//! The public interface: it composes the parts, and applies changes.
 
 use crate::admission::{Admission, Reservation};
 use crate::bulk;

@@ -24,7 +24,7 @@ pub(crate) const ENTRY_BYTES: usize = 256;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FetchNo(pub(crate) u64);
 
-/// A page in memory. Owned by the table, changed under the table's lock only. After a crash: what of `dirt` and
+/// A page in memory. Owned by `Pages`, changed under the state's lock only. After a crash: what of `dirt` and
 /// `writing` was durable in the buffer is rebuilt from there.
 #[derive(Debug)]
 pub(crate) struct Entry {

@@ -6,7 +6,7 @@
 //! that the clone has, and one more than the buffer knows, which a start allows for.
 //!
 //! After a crash in the middle there is a volume `rescuing-…` with some of the pages, which is no file system; the next start
-//! deletes it. The one that is whole is called `rescued-…`, which one note in the store makes.
+//! deletes it. The one that is whole is called `rescued-…`, which one log entry in the store makes.
 
 use crate::delta::Delta;
 use crate::error::CacheError;

@@ -23,7 +23,7 @@ pub struct Settings {
     pub dirty_bytes_max: u64,
     /// What was not synced is durable after this long.
     pub commit_interval: Duration,
-    /// How far the store may lag behind the oldest change that is not stored.
+    /// Write-back begins when the oldest change that is not stored is older than this. No writer waits for it.
     pub dirty_age_max: Duration,
     /// How long writers that find no space wait while nothing can be written back, before they get the store's error.
     pub store_patience: Duration,

@@ -5,9 +5,9 @@
 //!    here on is newer than the copy.
 //! 3. What is frozen becomes durable in the buffer, then is written back; nothing newer is meanwhile, as no other thread has
 //!    the turn to write back.
-//! 4. One note in the store makes the copy.
+//! 4. One log entry in the store makes the copy.
 //!
-//! After a crash before the note there is no copy, and what was written back was on its way anyway.
+//! After a crash before that entry there is no copy, and what was written back was on its way anyway.
 
 use crate::checkpoint::Checkpointer;
 use crate::commit::Committer;

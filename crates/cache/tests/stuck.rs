@@ -295,7 +295,7 @@ fn a_damaged_node_of_a_deleted_volume_keeps_nobody_from_the_space_that_cleaning_
     drop(cache);
     machine.damage_map_of(copy, VICTIM);
     let cache = machine.open();
-    cache.delete_volume(copy).expect("a note");
+    cache.delete_volume(copy).expect("a log entry");
     let mut random = Random::new(5);
     for _ in 0..12_000 {
         machine.write(&cache, OTHER, random.below(5_600), &[3; BLOCK_BYTES]).expect("space after cleaning");

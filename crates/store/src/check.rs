@@ -42,7 +42,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What [`Store::repair`] put right.
+/// What [`Store::repair`](crate::Store::repair) put right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Repaired {
     /// Nodes whose number of references was wrong, those that nothing refers to included.
@@ -88,7 +88,7 @@ pub(crate) fn check(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Fin
     }
 }
 
-/// Repairs the counts of a store: see [`Store::repair`](crate::Store::repair).
+/// Repairs the counts of a store: see [`Store::repair`](crate::Store::repair)(crate::Store::repair).
 pub(crate) fn repair(
     shared: &Shared,
     writer: &mut Writer,

@@ -41,7 +41,7 @@ pub struct Place {
     pub copy_bytes: usize,
 }
 
-/// [`plan`] for a vector of so many writes of a page each.
+/// How the log cuts into chunks a vector of so many writes of a page each.
 pub fn plan_writes(writes: usize, from: Place, segment_blocks: u64) -> Vec<Piece> {
     // What an entry says does not matter for where it goes.
     let (object, page, page_lsn) = (ObjectId { slot: 0, generation: 0 }, PageNo(0), Lsn(0));

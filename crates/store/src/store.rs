@@ -1,4 +1,4 @@
-//! The face of the store: what callers may do with it, and what they may rely on. What does it lies in the types below.
+//! The public interface of the store: what callers may do with it, and what they may rely on. What does it lies in the types below.
 //!
 //! | state | owner | changed under | after a crash |
 //! | --- | --- | --- | --- |

@@ -143,7 +143,7 @@ pub(crate) struct Tuning {
     /// What nobody synced is durable after this many milliseconds
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     pub(crate) commit_interval: u64,
-    /// How many seconds the store may lag behind
+    /// Begin to write a change back to the store when it is so many seconds old
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) dirty_age: u64,
     /// Threads that take requests from the kernel: 1 is best for one or two programs that sync, 2 for many [default: 1 where

@@ -126,13 +126,13 @@ const SCHEDULES: [Schedule; 3] = [Schedule::SyncEach, Schedule::WriteBackEach, S
 
 /// What goes wrong in a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Trouble {
+enum Injected {
     PowerCut,
     StoreError,
     BufferError,
 }
 
-/// Troubles tried in one program: more operations of devices than any of them makes.
+/// Faults tried in one program: more operations of devices than any of them makes.
 const TROUBLES_MAX: u64 = 500;
 
 /// What was tried.
@@ -150,10 +150,10 @@ pub(crate) fn exhaust(options: &Options, length: usize, sample: u64) -> Result<T
     let mut run = |program: &[Step], schedules: &[Schedule]| {
         tried.programs += 1;
         let outcome = schedules.iter().try_for_each(|&schedule| {
-            tried.crashes += every_time(options, &before, program, schedule, Trouble::PowerCut)?;
+            tried.crashes += every_time(options, &before, program, schedule, Injected::PowerCut)?;
             if options.faults {
-                tried.errors += every_time(options, &before, program, schedule, Trouble::StoreError)?;
-                tried.errors += every_time(options, &before, program, schedule, Trouble::BufferError)?;
+                tried.errors += every_time(options, &before, program, schedule, Injected::StoreError)?;
+                tried.errors += every_time(options, &before, program, schedule, Injected::BufferError)?;
             }
             Ok(())
         });
@@ -197,22 +197,22 @@ fn every_time(
     before: &Run,
     program: &[Step],
     schedule: Schedule,
-    trouble: Trouble,
+    trouble: Injected,
 ) -> Result<u64, String> {
     for times in 0..TROUBLES_MAX {
         let mut run = before.fork(options.seed.wrapping_add(times))?;
         let fault = Faults { once_after: Some(times), ..Faults::default() };
         match trouble {
-            Trouble::PowerCut => run.media.power.cut_after(times),
-            Trouble::StoreError => run.media.store.set_faults(fault),
-            Trouble::BufferError => run.media.buffer.set_faults(fault),
+            Injected::PowerCut => run.media.power.cut_after(times),
+            Injected::StoreError => run.media.store.set_faults(fault),
+            Injected::BufferError => run.media.buffer.set_faults(fault),
         }
         let outcome = perform_all(&mut run, program, schedule);
         let came = run.media.power.lost() || run.media.log.errors_made_up() > 0;
         let outcome = outcome.and_then(|()| match trouble {
             _ if !came => Ok(()),
-            Trouble::PowerCut => run.die_now(),
-            Trouble::StoreError | Trouble::BufferError => run.stop_and_compare(),
+            Injected::PowerCut => run.die_now(),
+            Injected::StoreError | Injected::BufferError => run.stop_and_compare(),
         });
         outcome.map_err(|what| format!("{schedule:?}, {trouble:?} after {times}: {what}"))?;
         if !came {

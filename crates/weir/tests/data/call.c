@@ -49,7 +49,7 @@ static int map(char **arg) {
     if (strcmp(arg[5], "sync") == 0 && msync(bytes, len, MS_SYNC) != 0) return failed("msync");
     say("stored", 0);
     wait_for_the_end();
-    /* Whether what was stored can still go home. */
+    /* Whether what was stored can still be written back. */
     if (flags == MAP_SHARED && msync(bytes, len, MS_SYNC) != 0) return failed("msync");
     say("synced", 0);
     return 0;
