@@ -58,7 +58,11 @@ impl Identified {
         let Identified { device, geometry, first_blocks } = self;
         let mut first_error = None;
         let roots = roots(&first_blocks, &geometry);
-        let newest = roots.first().map_or(0, |(_, root)| root.generation);
+        // A root that is none may be one another time, and newer than the other.
+        let newest = match &roots[..] {
+            [(_, only)] => only.generation + 1,
+            all => all.first().map_or(0, |(_, root)| root.generation),
+        };
         for (slot, root) in roots {
             match read_map(&*device, &geometry, &root) {
                 Ok(map) => {

@@ -144,3 +144,29 @@ fn a_start_that_once_could_not_read_the_newest_checkpoint_loses_nothing_wherever
         }
     }
 }
+
+#[test]
+fn a_start_that_once_could_not_read_one_of_the_roots_loses_nothing_wherever_it_is_cut_off() {
+    for seed in 0..60 {
+        let (power, disk, store) = fresh(80, seed);
+        let left = work(&store, Model::default(), &mut Work::new(seed), 80);
+        drop(store);
+        power_back(&power, &disk);
+        for (root, cut) in [1, 2].into_iter().flat_map(|root| (0..12).map(move |cut| (root, cut))) {
+            let power = Power::new();
+            let fork = disk.fork(&power, seed);
+            fork.damage(device::Block(root), sim::Damage::Unreadable);
+            let store = open(&fork).expect("the other root");
+            fork.heal();
+            power.cut_after(cut);
+            let begun = store.begin(Incarnation(store.incarnation().0 + 1));
+            let _ = begun.and_then(|()| store.checkpoint());
+            drop(store);
+            power_back(&power, &fork);
+            let when = format!("seed {seed}, root {root}, cut after {cut}");
+            drop(recovered(&fork, &left, &when));
+            mount(&fork).unwrap_or_else(|error| panic!("{when}: {error}"));
+            drop(recovered(&fork, &left, &when));
+        }
+    }
+}
