@@ -176,18 +176,19 @@ impl AdmissionQueue {
     /// lets no other operation reserve anything before there is space for these pages.
     fn reserve(&mut self, store: &Store, pages: u64, frees: bool) -> Result<(), StoreError> {
         let more = pages.saturating_sub(self.spare_pages);
-        if more > 0 {
-            match store.reserve(more) {
-                Err(error) if error.is_full() && frees => store.reserve_unchecked(more),
-                Err(error) => {
-                    self.give_back_spare(store);
-                    return Err(error);
-                }
-                Ok(()) => {}
-            }
+        if more == 0 || store.reserve(more).is_ok() {
+            self.spare_pages -= pages - more;
+            return Ok(());
         }
-        self.spare_pages -= pages - more;
-        Ok(())
+        // All at once may fit where a part beside the spare does not: what both need of the node table is counted once.
+        self.give_back_spare(store);
+        match store.reserve(pages) {
+            Err(error) if error.is_full() && frees => {
+                store.reserve_unchecked(pages);
+                Ok(())
+            }
+            outcome => outcome,
+        }
     }
 }
 

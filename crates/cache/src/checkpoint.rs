@@ -255,25 +255,22 @@ impl Checkpointer {
     /// what fits is let in.
     fn make_space(&self) -> Result<(), CacheError> {
         let mut turn = self.making_space.lock().expect("no panic while making space");
-        let free = |shared: &Shared| {
-            let space = shared.store().space();
-            space.free as i64 - space.reserved as i64
+        let free = || {
+            let failures = {
+                let mut state = self.shared.state();
+                state.admission.give_back_spare(self.shared.store());
+                state.retries.failures()
+            };
+            let space = self.shared.store().space();
+            (space.free as i64 - space.reserved as i64, failures)
         };
         let attempt = turn.get_or_insert_with(|| {
-            let mut state = self.shared.state();
-            state.admission.give_back_spare(self.shared.store());
-            let scan = Scan::once(state.retries.failures());
-            MakingSpace {
-                before: free(&self.shared),
-                is_stored: false,
-                scan,
-                allocated_at: None,
-                rounds: 0,
-                asked: None,
-            }
+            let (before, failures) = free();
+            let scan = Scan::once(failures);
+            MakingSpace { before, is_stored: false, scan, allocated_at: None, rounds: 0, asked: None }
         });
         let outcome = self.make_some_space(attempt);
-        let now = free(&self.shared);
+        let (now, _) = free();
         let mut completions = Completions::default();
         let mut state = self.shared.state();
         let over = !matches!(outcome, Ok(Progress::Worked));

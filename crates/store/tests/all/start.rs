@@ -1,9 +1,10 @@
 //! What a start reads: a stated number of reads for the log, however many chunks it has.
 
 use crate::common::*;
-use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, Random};
+use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Operation, Page, PageNo, Random};
 use sim::{Hooked, Hooks, Power, SimDisk};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use store::{Change, Store};
 
@@ -22,6 +23,10 @@ struct Counted {
     reads: AtomicU64,
     trims: AtomicU64,
     spoiled: Mutex<Option<Spoil>>,
+    /// Reads of several blocks fail.
+    refuses_runs: AtomicBool,
+    /// What was written, block by block.
+    written: Mutex<BTreeMap<Block, Page>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +64,10 @@ impl Counted {
 impl Hooks for Counted {
     fn read(&self, disk: &SimDisk, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
         self.reads.fetch_add(1, Ordering::Relaxed);
+        if into.len() > 1 && self.refuses_runs.load(Ordering::Relaxed) {
+            let (device, operation, count) = (disk.name().to_owned(), Operation::Read, into.len() as u64);
+            return Err(DeviceError { device, operation, at, count, errno: 5, reason: "a bad block".into() });
+        }
         disk.read(at, into)?;
         let Some(spoil) = *self.spoiled.lock().expect("one thread") else { return Ok(()) };
         for (page, number) in into.iter_mut().zip(at.0..).filter(|&(_, number)| number >= 4) {
@@ -74,6 +83,12 @@ impl Hooks for Counted {
             page.0[300] ^= u8::from(spoils);
         }
         Ok(())
+    }
+
+    fn write(&self, disk: &SimDisk, at: Block, from: &[Page]) -> Result<(), DeviceError> {
+        let blocks = from.iter().zip(0..).map(|(page, index)| (at.plus(index), page.clone()));
+        self.written.lock().expect("one thread").extend(blocks);
+        disk.write(at, from)
     }
 
     fn trim(&self, disk: &SimDisk, at: Block, count: u64) -> Result<(), DeviceError> {
@@ -199,19 +214,31 @@ fn heads_that_are_damaged_are_taken_from_their_copies() {
     assert_holds(&opened(&counted), &stamps, "from copies");
 }
 
-/// Where it is not known to be durable.
+/// Where it is not known to be durable: all of it, with one read for each MiB, or block by block where these fail.
 #[test]
-fn the_last_batch_is_written_again_with_one_read_for_each_mebibyte() {
-    let (_power, disk, store) = fresh_large(5);
-    let stamps = write(&store, &[600], 600);
-    drop(store);
-    let counted = counted_disk(&disk);
-    let store = opened(&counted);
-    let opened = counted.reads();
-    store.begin(Incarnation(9)).expect("a good disk");
-    let reads = counted.reads() - opened;
-    assert!((1..10).contains(&reads), "{reads} reads for 600 pages");
-    assert_holds(&store, &stamps, "written again");
+fn the_last_batch_is_written_again_whole_a_mebibyte_at_a_time() {
+    for refuses_runs in [false, true] {
+        let (_power, disk, store) = fresh_large(5);
+        let stamps = write(&store, &[600], 600);
+        drop(store);
+        let counted = counted_disk(&disk);
+        let store = opened(&counted);
+        let opened = counted.reads();
+        counted.refuses_runs.store(refuses_runs, Ordering::Relaxed);
+        store.begin(Incarnation(9)).expect("a good disk");
+        counted.refuses_runs.store(false, Ordering::Relaxed);
+        let reads = counted.reads() - opened;
+        assert!(refuses_runs || (1..10).contains(&reads), "{reads} reads for 600 pages");
+        let written = counted.written.lock().expect("one thread");
+        let again: BTreeSet<&[u8]> = written.values().map(|page| &page.0[..]).collect();
+        let is_lost = |stamp: &&u64| **stamp != 0 && !again.contains(&page(**stamp).0[..]);
+        let lost = stamps.iter().filter(is_lost).count();
+        assert_eq!(lost, 0, "of 600 pages, where runs are refused: {refuses_runs}");
+        let heads = written.values().filter(|page| page.0.starts_with(b"weir.log")).count();
+        assert!(heads > 0, "nor heads");
+        drop(written);
+        assert_holds(&store, &stamps, "written again");
+    }
 }
 
 /// A start that needs them takes them: the cycles in `reserve.rs`.
