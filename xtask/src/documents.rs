@@ -11,7 +11,8 @@ const BUGS: &str = "xtask/src/sim/plant.rs";
 pub(crate) fn findings(files: &Files) -> Vec<String> {
     let documents = files.iter().filter(|(path, _)| path.ends_with(".md"));
     let mut findings: Vec<String> =
-        documents.flat_map(|(path, text)| broken_links(files, path, text)).collect();
+        documents.clone().flat_map(|(path, text)| broken_links(files, path, text)).collect();
+    findings.extend(documents.flat_map(|(path, text)| missing_sources(files, path, text)));
     findings.extend(files.get(INVARIANTS).into_iter().flat_map(|text| missing_proofs(files, text)));
     findings
 }
@@ -33,6 +34,21 @@ fn broken_links(files: &Files, path: &str, text: &str) -> Vec<String> {
     });
     let broken = links.filter(|(_, target)| !target.contains("://") && !leads_somewhere(files, path, target));
     broken.map(|(number, target)| format!("{path}:{number}: no such place: {target}")).collect()
+}
+
+/// Source files that a crate's README, the architecture or a page of the documents names in backquotes.
+fn missing_sources(files: &Files, path: &str, text: &str) -> Vec<String> {
+    let below = path.strip_suffix("README.md").filter(|folder| folder.starts_with("crates/")).unwrap_or("");
+    let is_there = |name: &str| {
+        let end = format!("/{name}");
+        files.keys().any(|file| file.starts_with(below) && (file.ends_with(&end) || file == name))
+    };
+    let names = |line: &str| line.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+    let named =
+        prose(text).flat_map(|(number, line)| names(line).into_iter().map(move |name| (number, name)));
+    let gone =
+        named.filter(|(_, name)| name.ends_with(".rs") && !name.contains(['*', ' ', '{']) && !is_there(name));
+    gone.map(|(number, name)| format!("{path}:{number}: no such source file: {name}")).collect()
 }
 
 fn leads_somewhere(files: &Files, from: &str, target: &str) -> bool {
@@ -137,5 +153,19 @@ mod tests {
         assert_eq!(findings(&there), [] as [&str; 0]);
         assert_eq!(findings(&of("fn what_is() {", "OneRoot,\nTwoRoots,\n")).len(), 1);
         assert_eq!(findings(&of("fn what_is_so_is_so() {", "OneRoot,\n")).len(), 1);
+    }
+
+    #[test]
+    fn a_source_file_that_is_named_and_not_there_is_found() {
+        let of = |named: &str| {
+            let text = format!("Read `{named}` first.\n");
+            findings(&files(&[
+                ("crates/a/README.md", &text),
+                ("crates/a/src/one.rs", ""),
+                ("crates/b/src/two.rs", ""),
+            ]))
+        };
+        assert_eq!(of("one.rs"), [] as [&str; 0]);
+        assert_eq!(of("two.rs").len(), 1, "it is another crate's");
     }
 }
