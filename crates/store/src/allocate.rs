@@ -1,9 +1,9 @@
 //! Space below: a store that is a sparse file asks the file system that holds it for a segment's space before the segment counts as
 //! free. So a file system that is full is a smaller store, to all that counts space.
 //!
-//! | free segments above what is [wanted](Map::wanted_below) | what is done |
+//! | free segments above what is [wanted](crate::map::Map::wanted_below) | what is done |
 //! | --- | --- |
-//! | fewer than [`ahead`] | more are asked for, until there are twice as many |
+//! | fewer than [`Map::ahead`](crate::map::Map::ahead) | more are asked for, until there are twice as many |
 //! | up to four times as many | dead ones are free without a trim |
 //! | more | dead ones are trimmed, and bare |
 

@@ -1,4 +1,4 @@
-//! From the text of a trace to [`Event`]s. One module per form; all yield the same events and keep the same account.
+//! From the text of a trace to [`Event`](crate::event::Event)s. One module per form; all yield the same events and keep the same account.
 
 mod ibench;
 mod merge;
