@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use cache::{Cache, CacheError, Progress, Settings, Task};
-use device::Device;
+use device::{Device, VolumeId};
 use fs::{Caller, Completion, Fs, FsError, Ino, Kind};
 use host::{Access, Account, Busy, Counted, Disk, SystemClock};
 use store::Store;
@@ -51,8 +51,10 @@ impl Stack {
         let clock = Arc::new(SystemClock::new());
         let cache = Cache::open(store.clone(), buffer_disk, clock.clone(), settings)
             .map_err(BenchError::opening(directory))?;
-        let fs =
-            Arc::new(Fs::open(Arc::new(cache.clone()), clock).map_err(|source| BenchError::Fs { source })?);
+        let fs = Arc::new(
+            Fs::open(Arc::new(cache.clone()), VolumeId::MAIN, clock)
+                .map_err(|source| BenchError::Fs { source })?,
+        );
         let stopping = Arc::new(AtomicBool::new(false));
         let worker = |task| {
             let (cache, stopping) = (cache.clone(), stopping.clone());

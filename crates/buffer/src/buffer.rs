@@ -70,18 +70,12 @@ impl Buffer {
     /// so that later writes allocate nothing in a file system below, and makes it durable. After a crash in the
     /// middle there is no buffer.
     pub fn format(device: &dyn Device, id: StoreId) -> Result<(), BufferError> {
-        open::format(device, id, 0, Lsn(0))
+        open::format(device, id, Lsn(0))
     }
 
-    /// The same for a store that has been in use, without a buffer or with another one: its records will be `volume`'s,
-    /// and their LSNs come after `newest`.
-    pub fn format_after(
-        device: &dyn Device,
-        id: StoreId,
-        volume: u32,
-        newest: Lsn,
-    ) -> Result<(), BufferError> {
-        open::format(device, id, volume, newest)
+    /// The same for a store that has been in use, without a buffer or with another one: its records' LSNs come after `newest`.
+    pub fn format_after(device: &dyn Device, id: StoreId, newest: Lsn) -> Result<(), BufferError> {
+        open::format(device, id, newest)
     }
 
     /// Makes the buffer on `device` none any more, durably: it is refused from then on. What it held must be stored.
@@ -156,40 +150,6 @@ impl Buffer {
     /// The store that it belongs to.
     pub fn store(&self) -> StoreId {
         self.id
-    }
-
-    /// The store's volume whose records it holds.
-    pub fn volume(&self) -> u32 {
-        self.writer.lock().expect("no panic in a commit").slot.volume
-    }
-
-    /// From now on it holds records of `volume`; durable on return. Everything in it was released, and committed.
-    ///
-    /// Both header slots say so in the end: were one of them damaged later, the other would else give the new
-    /// volume's groups to the old one. After a crash in between it is one volume's or the other's, and empty.
-    ///
-    /// # Panics
-    /// If something in it is still needed.
-    pub fn hand_over(&self, volume: u32) -> Result<(), BufferError> {
-        let mut writer = self.writer.lock().expect("no panic in a commit");
-        {
-            let state = self.state();
-            state.check()?;
-            let empty = state.open.is_empty() && state.sealed.is_empty();
-            assert!(empty && state.released == state.open.number, "handed over with records that are needed");
-        }
-        let tail = writer.head();
-        let (durable_group, newest) = (GroupNo(tail.number.0 - 1), Lsn(tail.lsn.0 - 1));
-        let store_batch = self.state().store_batch;
-        for _ in 0..2 {
-            self.write_slot(&mut writer, |slot| {
-                *slot = Slot { durable_group, newest, tail, volume, store_batch, ..*slot }
-            })
-            .and_then(|()| self.flush(&mut writer))
-            .map_err(|error| self.fail(error))?;
-        }
-        self.publish(&mut writer);
-        Ok(())
     }
 
     /// The highest LSN in the buffer.

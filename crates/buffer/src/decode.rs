@@ -1,10 +1,10 @@
 //! Records and transactions from bytes that may be anyone's: every number is checked before it is used.
 
 use crate::record::{
-    KIND_CLONE, KIND_CUT, KIND_DELETE, KIND_WRITE, KIND_ZERO, MERGED, Order, Record, RecordHeader,
-    TRANSACTION_HEADER_BYTES, TransactionHeader,
+    KIND_CLONE, KIND_CUT, KIND_DELETE, KIND_MOVE, KIND_WRITE, KIND_ZERO, MERGED, Order, Record, RecordHeader,
+    SLOT_END, TRANSACTION_HEADER_BYTES, Target, TransactionHeader,
 };
-use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo};
+use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo, Transfer, VolumeId};
 use zerocopy::FromBytes;
 
 /// A transaction, as it was appended.
@@ -66,7 +66,7 @@ impl TransactionHeader {
 /// Takes the record at the front of `bytes` off it.
 fn record<'a>(bytes: &mut &'a [u8]) -> Result<Record<'a>, &'static str> {
     let (head, rest) = RecordHeader::read_from_prefix(bytes).map_err(|_| "a record is cut off")?;
-    let object = ObjectId { slot: head.slot(), generation: head.generation.get() };
+    let object = VolumeId(head.volume.get()).object(head.slot(), head.generation.get());
     let page = PageNo(head.page.get());
     let (start, len) = (head.start.get(), head.len.get());
     if head.reserve != 0 {
@@ -78,6 +78,7 @@ fn record<'a>(bytes: &mut &'a [u8]) -> Result<Record<'a>, &'static str> {
     let taken = match head.kind {
         KIND_WRITE => usize::from(len),
         KIND_CUT => 8,
+        KIND_CLONE | KIND_MOVE => size_of::<Target>(),
         _ => 0,
     };
     let (body, rest) = rest.split_at_checked(taken).ok_or("a record is cut off")?;
@@ -90,13 +91,22 @@ fn record<'a>(bytes: &mut &'a [u8]) -> Result<Record<'a>, &'static str> {
             if page <= to { Ok(Record::Cut { object, from: page, to }) } else { Err("a cut goes backwards") }
         }
         KIND_DELETE => Ok(Record::Delete { object }),
-        KIND_CLONE if page.0 >= 1 << 48 => Err("a slot is over 48 bits"),
-        KIND_CLONE => {
-            let to = ObjectId { slot: page.0, generation: head.other_generation() };
-            Ok(Record::Clone { from: object, to })
-        }
+        KIND_CLONE => Ok(Record::Clone(transfer(object, page, body)?)),
+        KIND_MOVE => Ok(Record::Move(transfer(object, page, body)?)),
         _ => Err("a record is of an unknown kind"),
     }
+}
+
+/// Of a clone or a move whose source begins at a page.
+fn transfer(from: ObjectId, first: PageNo, body: &[u8]) -> Result<Transfer, &'static str> {
+    let target = Target::read_from_bytes(body).map_err(|_| "a record is cut off")?;
+    if target.slot.get() >= SLOT_END {
+        return Err("a slot is over 48 bits");
+    }
+    let to = VolumeId(target.volume.get()).object(target.slot.get(), target.generation.get());
+    let (end, at) = (PageNo(target.end.get()), PageNo(target.at.get()));
+    let transfer = Transfer { from, first, end, to, at };
+    if transfer.is_sensible() { Ok(transfer) } else { Err("a clone or a move goes backwards or onto itself") }
 }
 
 impl RecordHeader {
@@ -130,6 +140,7 @@ mod tests {
             kind,
             reserve: 0,
             slot: [0; 6],
+            volume: U32::ZERO,
             generation: U32::ZERO,
             page: page.into(),
             start: start.into(),
@@ -158,8 +169,20 @@ mod tests {
         let cut = |from, to: u64| of(1, &record_bytes(KIND_CUT, from, 0, 0, &to.to_le_bytes()));
         assert_eq!((cut(7, 8), cut(7, 7)), (Ok(1), Ok(1)));
         assert_eq!(cut(8, 7), Err("a cut goes backwards"));
-        let clone = |slot| of(1, &record_bytes(KIND_CLONE, slot, 0, 0, &[]));
-        assert_eq!((clone((1 << 48) - 1), clone(1 << 48)), (Ok(1), Err("a slot is over 48 bits")));
+        let clone = |kind, slot: u64, end: u64, at: u64| {
+            let (volume, generation) = (U32::ZERO, U32::ZERO);
+            let target = Target { end: end.into(), slot: slot.into(), volume, generation, at: at.into() };
+            of(1, &record_bytes(kind, 7, 0, 0, target.as_bytes()))
+        };
+        for kind in [KIND_CLONE, KIND_MOVE] {
+            let ends = (clone(kind, (1 << 48) - 1, u64::MAX, u64::MAX), clone(kind, 1 << 48, 8, 0));
+            assert_eq!(ends, (Ok(1), Err("a slot is over 48 bits")));
+            // From pages 7 and 8 of one object to others of it.
+            assert_eq!((clone(kind, 0, 9, 5), clone(kind, 0, 9, 9)), (Ok(1), Ok(1)));
+            for (end, at) in [(7, 0), (6, 0), (9, 6), (9, 7), (9, 8)] {
+                assert_eq!(clone(kind, 0, end, at), Err("a clone or a move goes backwards or onto itself"));
+            }
+        }
         let zero = |start, len| of(1, &record_bytes(KIND_ZERO, 0, start, len, &[]));
         assert_eq!((zero(4096, 0), zero(4000, 96), zero(0, 4096)), (Ok(1), Ok(1), Ok(1)));
         for (start, len) in [(4097, 0), (4000, 97), (1, 4096), (u16::MAX, u16::MAX)] {
@@ -175,14 +198,15 @@ mod tests {
     }
 
     fn object() -> impl Strategy<Value = ObjectId> {
-        (0u64..1 << 48, any::<u32>()).prop_map(|(slot, generation)| ObjectId { slot, generation })
+        (any::<u32>(), 0u64..1 << 48, any::<u32>())
+            .prop_map(|(volume, slot, generation)| VolumeId(volume).object(slot, generation))
     }
 
     /// Kind, objects, page, start, length.
     type Seed = (u8, ObjectId, ObjectId, u64, u16, u16);
 
     fn seed() -> impl Strategy<Value = Seed> {
-        (0u8..5, object(), object(), any::<u64>(), 0u16..=4096, 0u16..=4096)
+        (0u8..6, object(), object(), any::<u64>(), 0u16..=4096, 0u16..=4096)
     }
 
     fn record_of<'a>(&(kind, object, to, page, start, len): &Seed, bytes: &'a [u8]) -> Record<'a> {
@@ -192,7 +216,11 @@ mod tests {
             1 => Record::Zero { object, page: PageNo(page), start, len },
             2 => Record::Cut { object, from: PageNo(page / 2), to: PageNo(page) },
             3 => Record::Delete { object },
-            _ => Record::Clone { from: object, to },
+            _ => {
+                let (first, end, at) = (PageNo(page / 2), PageNo(page / 2 + 1), PageNo(page));
+                let transfer = Transfer { from: object, first, end, to, at };
+                if kind == 4 { Record::Clone(transfer) } else { Record::Move(transfer) }
+            }
         }
     }
 

@@ -66,7 +66,6 @@ pub(crate) struct SlotBytes {
     tail_lsn: U64,
     tail_incarnation: U64,
     tail_predecessor: U32,
-    volume: U32,
     store_batch: U64,
 }
 
@@ -92,7 +91,7 @@ pub(crate) struct GroupHeader {
 pub(crate) const GROUP_HEADER_BYTES: usize = size_of::<GroupHeader>();
 
 const _: () = assert!(size_of::<Superblock>() == 88);
-const _: () = assert!(size_of::<SlotBytes>() == 120);
+const _: () = assert!(size_of::<SlotBytes>() == 116);
 const _: () = assert!(GROUP_HEADER_BYTES == 80);
 
 /// A header slot, understood.
@@ -110,8 +109,6 @@ pub(crate) struct Slot {
     pub(crate) newest: Lsn,
     /// The oldest group that is needed.
     pub(crate) tail: Mark,
-    /// The volume whose records follow.
-    pub(crate) volume: u32,
     /// The store's newest batch when what lies before the tail was let go.
     pub(crate) store_batch: u64,
 }
@@ -197,7 +194,6 @@ impl Slot {
             tail_lsn: self.tail.lsn.0.into(),
             tail_incarnation: self.tail.incarnation.0.into(),
             tail_predecessor: self.tail.predecessor.into(),
-            volume: self.volume.into(),
             store_batch: self.store_batch.into(),
         };
         write_block(bytes.as_bytes(), page);
@@ -219,7 +215,6 @@ impl Slot {
                 incarnation: Incarnation(bytes.tail_incarnation.get()),
                 predecessor: bytes.tail_predecessor.get(),
             },
-            volume: bytes.volume.get(),
             store_batch: bytes.store_batch.get(),
         };
         let valid = bytes.magic == SLOT_MAGIC

@@ -18,6 +18,6 @@ pub use bug::Bug;
 pub use counters::Counters;
 pub use error::BufferError;
 pub use groups::GROUP_BYTES;
-pub use record::{RECORD_OVERHEAD_BYTES, Record, TRANSACTION_OVERHEAD_BYTES, footprint};
+pub use record::{RECORD_OVERHEAD_BYTES, Record, TRANSACTION_OVERHEAD_BYTES, TRANSFER_BYTES, footprint};
 pub use recover::Replayed;
 pub use ring::GroupNo;

@@ -12,7 +12,7 @@ use device::{BLOCK_BYTES, Block, Device, Incarnation, Lsn, Page, StoreId, pages}
 const FORMAT_BLOCKS: u64 = 256;
 
 /// Writes an empty buffer. The superblock comes last, so that a crash leaves no half-made buffer.
-pub(crate) fn format(device: &dyn Device, id: StoreId, volume: u32, newest: Lsn) -> Result<(), BufferError> {
+pub(crate) fn format(device: &dyn Device, id: StoreId, newest: Lsn) -> Result<(), BufferError> {
     let bytes = device.blocks().saturating_mul(BLOCK_BYTES as u64);
     if bytes < BYTES_MIN {
         return Err(BufferError::TooSmall { device: device.name().to_owned(), bytes, minimum: BYTES_MIN });
@@ -26,7 +26,7 @@ pub(crate) fn format(device: &dyn Device, id: StoreId, volume: u32, newest: Lsn)
     let superblock = Superblock::new(id, device.blocks());
     let mut page = pages(1);
     for generation in [1, 2] {
-        let slot = Slot { volume, newest, ..empty_slot(generation) };
+        let slot = Slot { newest, ..empty_slot(generation) };
         slot.write_to(id, &superblock.ring(), &mut page[0]);
         device.write(slot.block(), &page)?;
     }
@@ -58,7 +58,6 @@ fn empty_slot(generation: u64) -> Slot {
         durable_group: GroupNo(0),
         newest: Lsn(0),
         tail,
-        volume: 0,
         store_batch: 0,
     }
 }

@@ -1,7 +1,7 @@
 //! Records and transactions as bytes. Nothing here knows where they lie: the format is the same on every medium.
 
 use crate::format::GROUP_HEADER_BYTES;
-use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo};
+use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo, Transfer};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -44,14 +44,14 @@ pub enum Record<'a> {
         /// The object.
         object: ObjectId,
     },
-    /// `to` becomes what `from` is. Reserved in format version 1.
-    Clone {
-        /// The source.
-        from: ObjectId,
-        /// The new object.
-        to: ObjectId,
-    },
+    /// Pages become what others are, holes included.
+    Clone(Transfer),
+    /// The same, and the others become holes.
+    Move(Transfer),
 }
+
+/// What a clone or a move carries, as a write carries its bytes.
+pub const TRANSFER_BYTES: u64 = size_of::<Target>() as u64;
 
 /// The most that a record takes beside the bytes it writes.
 pub const RECORD_OVERHEAD_BYTES: u64 = size_of::<RecordHeader>() as u64 + 8;
@@ -95,17 +95,29 @@ pub(crate) struct RecordHeader {
     pub(crate) kind: u8,
     pub(crate) reserve: u8,
     pub(crate) slot: [u8; 6],
+    pub(crate) volume: U32,
     pub(crate) generation: U32,
     pub(crate) page: U64,
     pub(crate) start: U16,
     pub(crate) len: U16,
 }
 
+/// What follows a clone's or a move's header, which names the source and its first page.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct Target {
+    pub(crate) end: U64,
+    pub(crate) slot: U64,
+    pub(crate) volume: U32,
+    pub(crate) generation: U32,
+    pub(crate) at: U64,
+}
+
 pub(crate) const TRANSACTION_HEADER_BYTES: usize = size_of::<TransactionHeader>();
 pub(crate) const MERGED: u32 = 1 << 31;
 
 const _: () = assert!(TRANSACTION_HEADER_BYTES == 20);
-const _: () = assert!(size_of::<RecordHeader>() == 24);
+const _: () = assert!(size_of::<RecordHeader>() == 28 && size_of::<Target>() == 32);
 
 impl TransactionHeader {
     pub(crate) fn new(bytes: u32, order: Order, records: u32) -> TransactionHeader {
@@ -128,11 +140,15 @@ impl TransactionHeader {
     }
 }
 
+/// Slots have 48 bits.
+pub(crate) const SLOT_END: u64 = 1 << 48;
+
 pub(crate) const KIND_WRITE: u8 = 1;
 pub(crate) const KIND_ZERO: u8 = 2;
 pub(crate) const KIND_CUT: u8 = 3;
 pub(crate) const KIND_DELETE: u8 = 4;
 pub(crate) const KIND_CLONE: u8 = 5;
+pub(crate) const KIND_MOVE: u8 = 6;
 
 /// Bytes of the transaction with its frame.
 pub(crate) fn transaction_bytes(records: &[Record<'_>]) -> u64 {
@@ -166,6 +182,7 @@ fn put(into: &mut [u8], at: usize, bytes: &[u8]) -> usize {
 enum Body<'a> {
     Bytes(&'a [u8]),
     Number([u8; 8]),
+    Target(Target),
 }
 
 impl Body<'_> {
@@ -173,6 +190,7 @@ impl Body<'_> {
         match self {
             Body::Bytes(bytes) => bytes,
             Body::Number(bytes) => bytes,
+            Body::Target(target) => target.as_bytes(),
         }
     }
 
@@ -185,7 +203,17 @@ fn body<'a>(record: &Record<'a>) -> Body<'a> {
     match *record {
         Record::Write { bytes, .. } => Body::Bytes(bytes),
         Record::Cut { to, .. } => Body::Number(to.0.to_le_bytes()),
-        Record::Zero { .. } | Record::Delete { .. } | Record::Clone { .. } => Body::Bytes(&[]),
+        Record::Zero { .. } | Record::Delete { .. } => Body::Bytes(&[]),
+        Record::Clone(Transfer { end, to, at, .. }) | Record::Move(Transfer { end, to, at, .. }) => {
+            assert!(to.slot < SLOT_END, "slot {} does not fit 48 bits", to.slot);
+            Body::Target(Target {
+                end: end.0.into(),
+                slot: to.slot.into(),
+                volume: to.volume.0.into(),
+                generation: to.generation.into(),
+                at: at.0.into(),
+            })
+        }
     }
 }
 
@@ -205,19 +233,18 @@ fn header(record: &Record<'_>) -> RecordHeader {
             head.name(KIND_CUT, object, from);
         }
         Record::Delete { object } => head.name(KIND_DELETE, object, PageNo(0)),
-        Record::Clone { from, to } => {
-            head.name(KIND_CLONE, from, PageNo(to.slot));
-            head.set_other_generation(to.generation);
-        }
+        Record::Clone(transfer) => head.name(KIND_CLONE, transfer.from, transfer.first),
+        Record::Move(transfer) => head.name(KIND_MOVE, transfer.from, transfer.first),
     }
     head
 }
 
 impl RecordHeader {
     fn name(&mut self, kind: u8, object: ObjectId, page: PageNo) {
-        assert!(object.slot < 1 << 48, "slot {} does not fit 48 bits", object.slot);
+        assert!(object.slot < SLOT_END, "slot {} does not fit 48 bits", object.slot);
         self.kind = kind;
         self.slot.copy_from_slice(&object.slot.to_le_bytes()[..6]);
+        self.volume = object.volume.0.into();
         self.generation = object.generation.into();
         self.page = page.0.into();
     }
@@ -227,16 +254,5 @@ impl RecordHeader {
         assert!(end <= BLOCK_BYTES, "a record of bytes {start}..{end} leaves its page");
         self.start = start.into();
         self.len = U16::new(len as u16);
-    }
-
-    /// A clone has no range: its second generation takes that place.
-    fn set_other_generation(&mut self, generation: u32) {
-        let bytes = U32::new(generation).to_bytes();
-        self.start = U16::from_bytes([bytes[0], bytes[1]]);
-        self.len = U16::from_bytes([bytes[2], bytes[3]]);
-    }
-
-    pub(crate) fn other_generation(&self) -> u32 {
-        u32::from(self.start.get()) | u32::from(self.len.get()) << 16
     }
 }

@@ -20,8 +20,6 @@ pub struct Replayed<'a> {
     pub first: Lsn,
     /// Whether every record has the next LSN, or all of them are one page's delta, re-logged, with `first`.
     pub merged: bool,
-    /// The volume that it is about.
-    pub volume: u32,
     /// The group it was found in.
     pub group: GroupNo,
     /// Its records, in order.
@@ -29,12 +27,12 @@ pub struct Replayed<'a> {
 }
 
 impl<'a> Replayed<'a> {
-    fn of(Transaction { order, records }: &'a Transaction<'_>, volume: u32, group: GroupNo) -> Replayed<'a> {
+    fn of(Transaction { order, records }: &'a Transaction<'_>, group: GroupNo) -> Replayed<'a> {
         let (first, merged) = match *order {
             Order::New(first) => (first, false),
             Order::Merged(newest) => (newest, true),
         };
-        Replayed { first, merged, volume, group, records }
+        Replayed { first, merged, group, records }
     }
 }
 
@@ -201,7 +199,7 @@ impl<'a> Walk<'a> {
                     reason,
                 })?
             };
-        let replayed = transactions.iter().map(|one| Replayed::of(one, self.slot.volume, number));
+        let replayed = transactions.iter().map(|one| Replayed::of(one, number));
         replay(&replayed.collect::<Vec<_>>());
         Ok(Mark {
             position: at.plus(blocks),

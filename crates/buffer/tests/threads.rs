@@ -29,7 +29,7 @@ use shipped::*;
 use crate::buffer::Buffer;
 use crate::error::BufferError;
 use crate::record::Record;
-use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId};
+use device::{Block, Device, DeviceError, Incarnation, Lsn, Page, PageNo, StoreId, VolumeId};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::RandomScheduler;
 use shuttle::{Config, Runner, thread};
@@ -123,7 +123,7 @@ fn survives(disk: &SimDisk, lsn: Lsn) -> bool {
 }
 
 fn record(committer: u64) -> Record<'static> {
-    let object = ObjectId { slot: committer, generation: 1 };
+    let object = VolumeId::MAIN.object(committer, 1);
     Record::Write { object, page: PageNo(0), start: 0, bytes: b"what was written" }
 }
 

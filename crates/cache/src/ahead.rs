@@ -166,11 +166,12 @@ impl Ahead {
 mod tests {
     use super::*;
     use device::Random;
+    use device::VolumeId;
 
     const MAX: u64 = 64 << 20;
     const READ: u64 = 128 << 10;
-    const FILE: ObjectId = ObjectId { slot: 5, generation: 1 };
-    const OTHER: ObjectId = ObjectId { slot: 6, generation: 1 };
+    const FILE: ObjectId = VolumeId::MAIN.object(5, 1);
+    const OTHER: ObjectId = VolumeId::MAIN.object(6, 1);
 
     fn passage(object: ObjectId, start: u64, len: u64, end: u64) -> Passage {
         Passage { object, range: start..start + len, end }
@@ -282,7 +283,7 @@ mod tests {
         for _ in 0..5000 {
             let slot = random.below(8);
             let at = &mut next[slot as usize];
-            let object = ObjectId { slot, generation: 1 };
+            let object = VolumeId::MAIN.object(slot, 1);
             ahead.miss(&passage(object, *at, READ, 1 << 30), share);
             *at += READ;
             let total: u64 = ahead.streams.iter().map(Stream::ahead_bytes).sum();
@@ -295,10 +296,10 @@ mod tests {
     fn readers_who_went_away_keep_no_share_from_others() {
         let (mut ahead, end) = (Ahead::default(), 100 << 20);
         for slot in 0..20 {
-            let object = ObjectId { slot, generation: 1 };
+            let object = VolumeId::MAIN.object(slot, 1);
             (0..50).for_each(|number| drop(read(&mut ahead, object, number * READ, READ, end)));
         }
-        let object = ObjectId { slot: 99, generation: 1 };
+        let object = VolumeId::MAIN.object(99, 1);
         let queued: Vec<_> =
             (0..200).flat_map(|number| read(&mut ahead, object, number * READ, READ, end)).collect();
         assert!(queued.last().is_some_and(|queued| queued.end > 200 * READ), "{queued:?}");

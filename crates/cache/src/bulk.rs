@@ -5,7 +5,7 @@ use crate::pages::{Key, Pages, pages_of};
 use crate::shared::{Shared, State};
 use device::{BLOCK_BYTES, ObjectId, PageNo};
 use std::ops::Range;
-use store::{FoundPage, Store, StoreError, VolumeId};
+use store::{FoundPage, Store, StoreError};
 
 /// Reads ranges (offset, length) of an object as the store has it, holes as zeros: for a reader while the buffer is being
 /// [read](crate::Recovered::read), too, and has its changes [laid over](crate::Cache::lay_over) what he has read afterwards.
@@ -14,11 +14,10 @@ use store::{FoundPage, Store, StoreError, VolumeId};
 /// The first that the store had with one of the pages.
 pub fn read_stored(
     store: &Store,
-    volume: VolumeId,
     object: ObjectId,
     ranges: &[(u64, usize)],
 ) -> Result<Vec<Vec<u8>>, StoreError> {
-    read_ranges(store, volume, object, ranges, &mut |_, start, found, into| {
+    read_ranges(store, object, ranges, &mut |_, start, found, into| {
         if let Some((page, _)) = found? {
             into.copy_from_slice(&page.0[start..start + into.len()]);
         }
@@ -31,7 +30,6 @@ type Lay<'a> = &'a mut dyn FnMut(PageNo, usize, FoundPage<'_>, &mut [u8]) -> Res
 
 fn read_ranges(
     store: &Store,
-    volume: VolumeId,
     object: ObjectId,
     ranges: &[(u64, usize)],
     lay: Lay<'_>,
@@ -46,7 +44,7 @@ fn read_ranges(
         }
     }
     let mut outcome = Ok(());
-    store.read_all(volume, &pages, &mut |index, found| {
+    store.read_all(&pages, &mut |index, found| {
         let (number, start, range) = pieces[index].clone();
         let laid = lay(pages[index].1, start, found, &mut bytes[number][range]);
         if outcome.is_ok() {
@@ -81,7 +79,7 @@ pub(crate) fn read_all_now(
     let mut lay = |page, start, found: FoundPage<'_>, into: &mut [u8]| {
         lay_page(&mut shared.state(), Key { object, page }, start, found, into)
     };
-    Ok(read_ranges(shared.store_io(), shared.volume(), object, ranges, &mut lay)?)
+    Ok(read_ranges(shared.store_io(), object, ranges, &mut lay)?)
 }
 
 /// The bytes of a page from `start` on, into zeros: what the store has, unless it is cut, and over it what is in memory.

@@ -17,7 +17,7 @@ use crate::settings::{FetchMode, Settings};
 use crate::shared::{Shared, State};
 use crate::status::{Counters, Status};
 use crate::task::{Completion, Completions, Progress, Task};
-use crate::volume::Volumes;
+use crate::volume::{VolumeInUse, Volumes};
 use crate::write_back::{Why, WriteBack};
 use buffer::{Appended, Buffer, BufferError, Record};
 use device::{Clock, Device, Incarnation, Lsn, ObjectId, PageNo};
@@ -143,7 +143,7 @@ impl Parts {
                 let cut = PendingCut { from, to, lsn: newest, group, whole_object: true, since: now.get() };
                 return self.cut(state, object, cut);
             }
-            Record::Clone { .. } => unreachable!("no change becomes a clone record in version 1"),
+            Record::Clone(_) | Record::Move(_) => unreachable!("no change becomes one"),
         };
         let change = PageChange { key, range: start..start + len, bytes, newest, group };
         let changed = state.pages.write(change, || {
@@ -227,11 +227,12 @@ impl Cache {
     /// If the buffer is another store's.
     pub fn begin(
         store: Arc<Store>,
-        recovered: Recovered,
+        mut recovered: Recovered,
         clock: Arc<dyn Clock>,
         settings: Settings,
     ) -> Result<Cache, CacheError> {
         recovered.ensure_fits(&store)?;
+        recovered.forget_deleted(&store);
         let (buffer, state, reserved) = recovered.into_parts();
         let (newest_of_store, newest_of_buffer) = (store.newest_lsn(), buffer.newest_lsn());
         // Space was reserved before the crash. Should some be missing now (the log begins in another segment, the cleaner's last one
@@ -410,7 +411,12 @@ impl Cache {
         bulk::lay_over(&self.parts.shared.state().pages, object, offset, bytes)
     }
 
-    /// Makes a new volume that is what the cached one is at some moment during the call: with every change that was
+    /// From now on `volume` cannot be deleted, until what is returned is dropped.
+    pub fn use_volume(&self, volume: VolumeId) -> VolumeInUse {
+        self.parts.volumes.use_volume(volume)
+    }
+
+    /// Makes a new volume that is what `from` is at some moment during the call: with every change that was
     /// applied before it, and after each that it has, every one before that. Durable on return. In the caller's
     /// thread; others go on, and what they write during the call needs memory once more.
     ///
@@ -418,33 +424,16 @@ impl Cache {
     /// Those of [`Store::check_clone`](store::Store::check_clone), before anything is done; [`StoreError::Full`]; and
     /// what kept something from being written back. There is no new volume then, unless the last write to the store's log
     /// failed: that is not known until the next start.
-    pub fn clone_volume(&self, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
-        self.parts.volumes.make_clone(new)
+    pub fn clone_volume(&self, from: VolumeId, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
+        self.parts.volumes.make_clone(from, new)
     }
 
-    /// Deletes a volume that is not cached. Its space comes back in the background.
+    /// Deletes a volume that is not [in use](Cache::use_volume), with what was written to it. Its space comes back in the background.
     ///
     /// # Errors
     /// [`CacheError::InUse`], or those of [`Store::delete_volume`](store::Store::delete_volume).
     pub fn delete_volume(&self, volume: VolumeId) -> Result<(), CacheError> {
         self.parts.volumes.delete(volume)
-    }
-
-    /// Writes everything back and gives the buffer to another volume; this cache is of no use afterwards. After a crash
-    /// in between the buffer is still this volume's, or already the other's, with nothing in it.
-    ///
-    /// # Errors
-    /// Those of [`drain`](Cache::drain): what cannot be written back keeps the buffer.
-    pub fn hand_over(&self, volume: VolumeId) -> Result<(), CacheError> {
-        self.drain()?;
-        let Parts { shared, committer, .. } = &*self.parts;
-        committer.release_groups(&mut shared.state());
-        Ok(shared.buffer().hand_over(volume.0)?)
-    }
-
-    /// The volume that is cached.
-    pub fn volume(&self) -> VolumeId {
-        self.parts.shared.volume()
     }
 
     /// The store below: for its counters.

@@ -155,7 +155,7 @@ impl Fetcher {
         then: impl FnOnce(&mut State, &crate::settings::Settings),
     ) -> Vec<(Key, StoreError)> {
         let mut wants: Vec<Want> = fetches.iter().map(Fetch::want).collect();
-        self.shared.store_io().read_from(self.shared.volume(), &mut wants);
+        self.shared.store_io().read(&mut wants);
         let mut completions = Completions::default();
         let mut state = self.shared.state();
         let State { pages, reads, counters, .. } = &mut *state;

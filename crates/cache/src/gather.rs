@@ -104,11 +104,12 @@ fn number(len: usize) -> u32 {
 mod tests {
     use super::*;
     use crate::page::Dirt;
-    use device::{BLOCK_BYTES, ObjectId, Random};
+    use device::VolumeId;
+    use device::{BLOCK_BYTES, Random};
     use std::time::Duration;
 
     fn write(random: &mut Random, at: Lsn, group: GroupNo) -> (Key, impl FnOnce(&mut Entry) + use<>) {
-        let object = ObjectId { slot: random.below(3), generation: 1 };
+        let object = VolumeId::MAIN.object(random.below(3), 1);
         let base = [0, 1000, u64::MAX - 99][random.below(3) as usize];
         let key = Key { object, page: PageNo(base + random.below(100)) };
         let start = random.below(8) as usize * 512;

@@ -42,3 +42,4 @@ pub use seek::Wanted;
 pub use settings::{FetchMode, Settings};
 pub use status::{Counters, Status, Stuck};
 pub use task::{Completion, Progress, Task};
+pub use volume::VolumeInUse;

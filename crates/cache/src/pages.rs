@@ -7,7 +7,7 @@
 use crate::page::{Body, Dirt, Entry, FetchNo};
 use crate::plant::{PlantedBug, is_planted};
 use buffer::GroupNo;
-use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo};
+use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo, VolumeId};
 use std::collections::btree_map::Entry as Place;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Bound, Range, RangeBounds};
@@ -96,6 +96,17 @@ impl PageChange<'_> {
         }
         entry.note(self.range, self.newest, self.group, first);
     }
+}
+
+/// What pages had that were taken out of memory.
+#[derive(Default)]
+struct Taken {
+    /// The oldest group that they needed.
+    oldest: Option<GroupNo>,
+    /// The store's reservations that they held.
+    reservations: u64,
+    /// Reads that waited for them.
+    waiters: Vec<u64>,
 }
 
 /// What a change met.
@@ -400,21 +411,9 @@ impl Pages {
     /// Takes a range of pages out of memory and remembers the cut until the store has it. Returns how many of the
     /// store's reservations the pages held, and the reads that waited for them, which must look again.
     pub(crate) fn cut(&mut self, object: ObjectId, mut cut: PendingCut) -> (u64, Vec<u64>) {
-        let (mut reservations, mut waiters) = (0, Vec::new());
-        let mut taken = self.table.take(object, cut.from, cut.to);
-        for (&page, entry) in taken.iter_mut().filter(|(_, entry)| entry.is_busy()) {
-            let before = Account::of(entry);
-            let taken = before.group.filter(|_| !is_planted(PlantedBug::CutWithoutGroups));
-            cut.group = taken.map_or(cut.group, |group| group.min(cut.group));
-            // A write-back under way keeps its own reservation until it ends.
-            let discarded = entry.discard();
-            reservations += u64::from(discarded.was_reserved);
-            waiters.extend(discarded.waiters);
-            self.account(Key { object, page }, before, Account::of(entry));
-        }
-        if !taken.is_empty() {
-            self.discarded.push_back(taken);
-        }
+        let Taken { oldest, reservations, waiters } = self.take_out(object, cut.from, cut.to);
+        let taken = oldest.filter(|_| !is_planted(PlantedBug::CutWithoutGroups));
+        cut.group = taken.map_or(cut.group, |group| group.min(cut.group));
         let pending = self.cuts.entry(object).or_default();
         let before = pending.len();
         pending.retain(|old| {
@@ -424,6 +423,54 @@ impl Pages {
         });
         pending.push(cut);
         self.cuts_pending = self.cuts_pending + pending.len() - before;
+        (reservations, waiters)
+    }
+
+    /// Takes pages out of memory.
+    fn take_out(&mut self, object: ObjectId, from: PageNo, to: PageNo) -> Taken {
+        let mut taken = Taken::default();
+        let mut pages = self.table.take(object, from, to);
+        for (&page, entry) in pages.iter_mut().filter(|(_, entry)| entry.is_busy()) {
+            let before = Account::of(entry);
+            taken.oldest = taken.oldest.into_iter().chain(before.group).min();
+            // A write-back under way keeps its own reservation until it ends.
+            let discarded = entry.discard();
+            taken.reservations += u64::from(discarded.was_reserved);
+            taken.waiters.extend(discarded.waiters);
+            self.account(Key { object, page }, before, Account::of(entry));
+        }
+        if !pages.is_empty() {
+            self.discarded.push_back(pages);
+        }
+        taken
+    }
+
+    /// The volumes of which there are pages or cuts.
+    pub(crate) fn volumes(&self) -> BTreeSet<VolumeId> {
+        self.table.objects.keys().chain(self.cuts.keys()).map(|object| object.volume).collect()
+    }
+
+    /// Those of which something is newer than the store.
+    pub(crate) fn dirty_volumes(&self) -> BTreeSet<VolumeId> {
+        let pages = self.by_group.iter().map(|(_, key)| key.object.volume);
+        pages.chain(self.cuts.keys().map(|object| object.volume)).collect()
+    }
+
+    /// Takes all of a volume out of memory, which the store does not have any more. Returns what [`cut`](Pages::cut) does.
+    pub(crate) fn drop_volume(&mut self, volume: VolumeId) -> (u64, Vec<u64>) {
+        let (mut reservations, mut waiters) = (0, Vec::new());
+        let all = volume.object(0, 0)..=volume.object(u64::MAX, u32::MAX);
+        let objects: Vec<ObjectId> =
+            self.table.objects.range(all.clone()).map(|(&object, _)| object).collect();
+        for object in objects {
+            let taken = self.take_out(object, PageNo(0), PageNo(u64::MAX));
+            reservations += taken.reservations;
+            waiters.extend(taken.waiters);
+        }
+        let cut: Vec<ObjectId> = self.cuts.range(all).map(|(&object, _)| object).collect();
+        for object in cut {
+            self.cuts_pending -= self.cuts.remove(&object).map_or(0, |cuts| cuts.len());
+        }
         (reservations, waiters)
     }
 
@@ -684,7 +731,7 @@ mod tests {
         let mut pages = Pages::default();
         let mut recovered = Vec::new();
         for number in 0..3 * LOOK_PAGES as u64 {
-            let object = ObjectId { slot: number % 3, generation: 7 };
+            let object = VolumeId::MAIN.object(number % 3, 7);
             let key = Key { object, page: PageNo(number) };
             let was_found = number % 5 != 0;
             pages.change(key, |entry| {

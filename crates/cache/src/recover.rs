@@ -10,7 +10,7 @@ use buffer::{Buffer, GroupNo, Record, Replayed};
 use device::{Clock, Device, Lsn, ObjectId, PageNo, StoreId};
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Store, StoreError, VolumeId};
+use store::{Store, VolumeId};
 
 /// What a buffer holds, in memory. The store below it was not looked at yet: both may be read at the same time.
 pub struct Recovered {
@@ -65,17 +65,13 @@ impl Recovered {
     /// buffer asks first: afterwards it would look newer than it is.
     ///
     /// # Errors
-    /// A store that knows nothing of the buffer's volume, is [ahead](CacheError::StaleBuffer) of the buffer, or an [older
+    /// A store that is [ahead](CacheError::StaleBuffer) of the buffer, or an [older
     /// copy](CacheError::StaleStore).
     ///
     /// # Panics
     /// If the buffer is another store's.
     pub fn ensure_fits(&self, store: &Store) -> Result<(), CacheError> {
         assert_eq!(self.buffer.store(), store.id(), "a buffer above a store that is not its own");
-        let volume = self.volume();
-        if !store.volumes().iter().any(|&(id, _)| id == volume) {
-            return Err(StoreError::NoSuchVolume { volume }.into());
-        }
         // A page is written back when its changes are durable in the buffer, never before. What was rescued when a buffer failed counts
         // as one change after its last.
         let (of_store, of_buffer) = (store.newest_lsn(), self.buffer.newest_lsn());
@@ -93,6 +89,14 @@ impl Recovered {
         }
     }
 
+    /// Forgets what is about volumes that the store does not have: they were deleted.
+    pub(crate) fn forget_deleted(&mut self, store: &Store) {
+        let there: Vec<VolumeId> = store.volumes().into_iter().map(|(volume, _)| volume).collect();
+        for volume in self.pages.volumes().into_iter().filter(|volume| !there.contains(volume)) {
+            self.reserved -= self.pages.drop_volume(volume).0;
+        }
+    }
+
     /// The buffer, what was in it, and for how many pages the store has to keep space.
     pub(crate) fn into_parts(self) -> (Buffer, State, u64) {
         (self.buffer, State::recovered(self.pages, self.replayed), self.reserved)
@@ -101,11 +105,6 @@ impl Recovered {
     /// The last batch of the store of which the buffer knows that it was durable.
     pub fn store_batch(&self) -> u64 {
         self.buffer.store_batch()
-    }
-
-    /// The volume whose records the buffer holds.
-    pub fn volume(&self) -> VolumeId {
-        VolumeId(self.buffer.volume())
     }
 }
 
@@ -161,7 +160,7 @@ impl Recovery {
             Record::Cut { object, from, to } => self.cut(object, from, to, false, at, group),
             Record::Delete { object } => self.cut(object, PageNo(0), PageNo(u64::MAX), true, at, group),
             // Version 1 does not write these; a store that has them says so in its feature flags.
-            Record::Clone { .. } => {}
+            Record::Clone(_) | Record::Move(_) => {}
         }
     }
 
@@ -223,7 +222,7 @@ impl Recovery {
 pub(crate) fn ask_the_store(shared: &Shared, committer: &Committer) -> bool {
     let Some(keys) = shared.state().pages.next_recovered() else { return false };
     let asked: Vec<(ObjectId, PageNo)> = keys.iter().map(|key| (key.object, key.page)).collect();
-    let page_lsns = shared.store_io().page_lsns_in(shared.volume(), &asked);
+    let page_lsns = shared.store_io().page_lsns(&asked);
     let mut state = shared.state();
     for (key, page_lsn) in keys.into_iter().zip(page_lsns) {
         if let Ok(Some(page_lsn)) = page_lsn {

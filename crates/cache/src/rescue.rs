@@ -1,7 +1,7 @@
 //! What a buffer that fails takes with it: everything that is in memory and nowhere else becomes a volume of its own.
 //!
 //! Nothing changes after the failure, and nothing is written back, so what is in memory is one moment: after every change that
-//! anybody was told of, synced or not. It is written over a clone of the cached volume, which itself stays as it was, so that the buffer still fits it
+//! anybody was told of, synced or not. It is written over a clone of each volume of which there is something, which itself stays as it was, so that the buffer still fits it
 //! should its device come back. Pages, and cuts that are not durable, get the LSN after the last durable change: above every page LSN
 //! that the clone has, and one more than the buffer knows, which a start allows for.
 //!
@@ -120,47 +120,66 @@ impl Rescuer {
         Progress::Worked
     }
 
-    /// Returns the volume's name. What an attempt that failed has written is written again, which does no harm.
+    /// Returns the names of the volumes. What an attempt that failed has written is written again, which does no harm.
     fn rescue(&self) -> Result<String, CacheError> {
+        let number = self.shared.store().incarnation().0;
+        let volumes = self.shared.state().pages.dirty_volumes();
+        let (mut names, mut left_out) = (Vec::new(), 0);
+        for &of in &volumes {
+            let suffix = if volumes.len() == 1 { format!("{number}") } else { format!("{number}-{of}") };
+            left_out += self.rescue_one(of, &suffix)?;
+            names.push(format!("{RESCUED}{suffix}"));
+        }
+        self.outcome().left_out = left_out;
+        Ok(names.join(", "))
+    }
+
+    /// Makes a volume of what is in memory of one. Returns how many changes the store could not take.
+    fn rescue_one(&self, of: VolumeId, suffix: &str) -> Result<u64, CacheError> {
         let (store, durable) = (self.shared.store_io(), self.shared.buffer().durable());
-        let number = store.incarnation().0;
-        let (unfinished, name) = (format!("{UNFINISHED}{number}"), format!("{RESCUED}{number}"));
+        let (unfinished, name) = (format!("{UNFINISHED}{suffix}"), format!("{RESCUED}{suffix}"));
+        let mut left_out = 0;
         let created = u64::try_from(self.shared.clock().wall_nanos()).unwrap_or(0);
         let new = |name| NewVolume { name, mode: VolumeMode::Writable, created };
         if store.volume_named(&name).is_none() {
             let volume = match store.volume_named(&unfinished) {
                 Some(begun) => begun.id,
-                None => store.clone_named(self.shared.volume(), &new(&unfinished), durable)?,
+                None => store.clone_named(of, &new(&unfinished), durable)?,
             };
-            let mut left_out = self.rescue_cuts(volume, durable.plus(1))?;
-            let keys: Vec<Key> = self.shared.state().pages.by_group().map(|(_, key)| key).collect();
+            left_out = self.rescue_cuts(of, volume, durable.plus(1))?;
+            let keys: Vec<Key> = {
+                let state = self.shared.state();
+                let keys = state.pages.by_group().map(|(_, key)| key);
+                keys.filter(|key| key.object.volume == of).collect()
+            };
             for some in keys.chunks(STEP_PAGES) {
                 left_out += self.rescue_pages(volume, some, durable.plus(1))?;
             }
-            self.outcome().left_out = left_out;
             store.clone_named(volume, &new(&name), durable)?;
         }
         // It shares everything with the one that is whole.
         if let Some(done) = store.volume_named(&unfinished) {
             store.delete_volume(done.id, durable)?;
         }
-        Ok(name)
+        Ok(left_out)
     }
 
     /// Returns how many objects could not be deleted, which no name leads to any more. A cut that cannot be made would let what it
     /// took away be read again, so without it nothing is whole.
-    fn rescue_cuts(&self, volume: VolumeId, lsn: Lsn) -> Result<u64, CacheError> {
-        let mut cuts: Vec<_> = self.shared.state().pages.cuts().collect();
+    fn rescue_cuts(&self, of: VolumeId, volume: VolumeId, lsn: Lsn) -> Result<u64, CacheError> {
+        let all = self.shared.state().pages.cuts().collect::<Vec<_>>().into_iter();
+        let mut cuts: Vec<_> = all.filter(|(object, _)| object.volume == of).collect();
         cuts.sort_by_key(|(_, cut)| cut.lsn);
         // Its own place in the order: what was written after it, and is in the store already, stays.
         for (_, cut) in &mut cuts {
             let is_late = is_planted(PlantedBug::RescueCutsLate);
             cut.lsn = if is_late { lsn } else { cut.lsn.min(lsn) };
         }
-        let vector: Vec<Change> = cuts.iter().map(|&(object, cut)| cut_change(object, cut)).collect();
+        let vector: Vec<Change> =
+            cuts.iter().map(|&(object, cut)| cut_change(object.in_volume(volume), cut)).collect();
         let mut refused = BTreeMap::new();
         for (number, some) in vector.chunks(STEP_PAGES).enumerate() {
-            self.write_back.apply_part(volume, number * STEP_PAGES, some, &mut refused)?;
+            self.write_back.apply_part(number * STEP_PAGES, some, &mut refused)?;
         }
         let left = refused.len() as u64;
         match refused.into_iter().find(|(index, _)| !cuts[*index].1.whole_object) {
@@ -177,8 +196,9 @@ impl Rescuer {
             keys.iter().filter_map(|&key| Some((key, Content::of(&state.pages, key)?))).collect()
         };
         let patches = contents.iter().filter(|(_, content)| matches!(content, Content::Patch(_)));
-        let mut wants: Vec<Want> = patches.map(|(key, _)| Want::new(key.object, key.page)).collect();
-        self.shared.store_io().read_from(volume, &mut wants);
+        let mut wants: Vec<Want> =
+            patches.map(|(key, _)| Want::new(key.object.in_volume(volume), key.page)).collect();
+        self.shared.store_io().read(&mut wants);
         let mut bases = wants.into_iter().map(|want| want.found);
         let (mut vector, mut left_out) = (Vec::new(), 0);
         for (Key { object, page }, content) in contents {
@@ -198,12 +218,12 @@ impl Rescuer {
                     Arc::from(bytes)
                 }
             };
-            vector.push(Change::Write { object, page, bytes, page_lsn });
+            vector.push(Change::Write { object: object.in_volume(volume), page, bytes, page_lsn });
         }
         let mut refused = BTreeMap::new();
-        self.write_back.apply_part(volume, 0, &vector, &mut refused)?;
+        self.write_back.apply_part(0, &vector, &mut refused)?;
         left_out += refused.len() as u64;
-        self.ensure_unreadable(volume, &vector, refused)?;
+        self.ensure_unreadable(&vector, refused)?;
         let mut state = self.shared.state();
         let mut was_reserved = |key: &&Key| state.pages.change(**key, Entry::take_reservation);
         let reserved = keys.iter().filter(|key| was_reserved(key)).count();
@@ -214,14 +234,13 @@ impl Rescuer {
     /// What was refused because something is damaged must be an error to its readers, not what was there before.
     fn ensure_unreadable(
         &self,
-        volume: VolumeId,
         vector: &[Change],
         refused: BTreeMap<usize, StoreError>,
     ) -> Result<(), CacheError> {
         for (index, error) in refused {
             let Change::Write { object, page, .. } = vector[index] else { continue };
             let mut wants = [Want::new(object, page)];
-            self.shared.store_io().read_from(volume, &mut wants);
+            self.shared.store_io().read(&mut wants);
             if !matches!(wants[0].found, Err(StoreError::Corrupt { .. })) {
                 return Err(error.into());
             }

@@ -160,11 +160,12 @@ impl RetryList {
 mod tests {
     use super::*;
     use device::PageNo;
+    use device::VolumeId;
 
     const SECOND: Duration = Duration::from_secs(1);
 
     fn victim() -> Victim {
-        Victim::Page(Key { object: ObjectId { slot: 1, generation: 1 }, page: PageNo(3) })
+        Victim::Page(Key { object: VolumeId::MAIN.object(1, 1), page: PageNo(3) })
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use crate::pages::{Key, Pages};
 use crate::retry::{Failures, RETRY_AFTER, RetryList, Victim};
 use buffer::GroupNo;
-use device::{ObjectId, PageNo};
+use device::{PageNo, VolumeId};
 use std::time::Duration;
 
 /// Pages looked at under one hold of the lock: some milliseconds.
@@ -16,7 +16,7 @@ pub(crate) const LOOKS_MAX: usize = 4096;
 const STUCK_PER_WAIT: u32 = 40_000;
 
 /// Before all keys.
-const FIRST: Key = Key { object: ObjectId { slot: 0, generation: 0 }, page: PageNo(0) };
+const FIRST: Key = Key { object: VolumeId::MAIN.object(0, 0), page: PageNo(0) };
 
 /// How far a look-through has come. Owned by its caller; gone after a crash.
 #[derive(Debug, Default, Clone, Copy)]
@@ -98,7 +98,7 @@ mod tests {
     use store::StoreError;
 
     fn key(page: u64) -> Key {
-        Key { object: ObjectId { slot: 1, generation: 1 }, page: PageNo(page) }
+        Key { object: VolumeId::MAIN.object(1, 1), page: PageNo(page) }
     }
 
     /// Dirty pages, each in a group of its own.

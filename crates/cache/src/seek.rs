@@ -173,12 +173,7 @@ impl Seeker {
 
     /// Looks at what one step may look at, and takes it off what is left.
     fn look(&self, seek: &mut Seek, memory: Memory) -> Result<Option<PageNo>, CacheError> {
-        let listed = self.shared.store_io().list_in(
-            self.shared.volume(),
-            seek.object,
-            seek.left.clone(),
-            STEP_LEAVES,
-        )?;
+        let listed = self.shared.store_io().list(seek.object, seek.left.clone(), STEP_LEAVES)?;
         let (data, until) = memory.data(listed);
         let found = first(&data, seek.left.start..until, seek.wanted);
         seek.left.start = until;

@@ -16,14 +16,12 @@ use buffer::{Buffer, BufferError};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Store, VolumeId};
+use store::Store;
 
 /// Shared by all clones of a `Cache`, its reservations and its steps.
 pub(crate) struct Shared {
     store: Arc<Store>,
     buffer: Buffer,
-    /// The volume that is cached: the one whose records the buffer holds.
-    volume: VolumeId,
     clock: Arc<dyn device::Clock>,
     settings: Settings,
     store_io_for_syncs: AtomicU64,
@@ -108,7 +106,6 @@ impl Shared {
         state: State,
     ) -> Shared {
         Shared {
-            volume: VolumeId(buffer.volume()),
             store,
             buffer,
             clock,
@@ -163,10 +160,6 @@ impl Shared {
 
     pub(crate) fn buffer_is_half_full(&self) -> bool {
         self.buffer.free_bytes() < self.buffer.capacity_bytes() / 2
-    }
-
-    pub(crate) fn volume(&self) -> VolumeId {
-        self.volume
     }
 
     pub(crate) fn clock(&self) -> &dyn device::Clock {

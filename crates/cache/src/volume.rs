@@ -1,4 +1,4 @@
-//! Copies of the cached volume as of one moment, while everybody goes on.
+//! Copies of a volume as of one moment, while everybody goes on.
 //!
 //! 1. Ordinary write-back, until little is dirty or as much was written back as was dirty at the beginning.
 //! 2. The moment: under one hold of the lock, every dirty page and every cut is frozen as it is. What is written from
@@ -18,9 +18,12 @@ use crate::plant::{PlantedBug, is_planted};
 use crate::rescue::{RESCUED, UNFINISHED};
 use crate::scan::Scan;
 use crate::shared::Shared;
+use crate::sync::{Mutex, MutexGuard};
 use crate::task::{Progress, Task};
 use crate::write_back::{Frozen, FrozenPage, STEP_PAGES, Why, WriteBack};
 use device::{Lsn, Page};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use store::{Change, Found, NewVolume, StoreError, VolumeId, Want};
 
@@ -42,8 +45,10 @@ struct FrozenPatch {
     newest: Lsn,
 }
 
-/// Makes volumes of the cached one, and deletes others.
+/// Makes volumes of others, and deletes them.
 pub(crate) struct Volumes {
+    /// Those that are in use, and by how many. Taken for moments, and no other lock meanwhile.
+    used: Arc<Mutex<BTreeMap<VolumeId, u64>>>,
     shared: Arc<Shared>,
     committer: Arc<Committer>,
     write_back: Arc<WriteBack>,
@@ -57,22 +62,35 @@ impl Volumes {
         write_back: Arc<WriteBack>,
         checkpointer: Arc<Checkpointer>,
     ) -> Volumes {
-        Volumes { shared, committer, write_back, checkpointer }
+        Volumes { used: Arc::default(), shared, committer, write_back, checkpointer }
+    }
+
+    pub(crate) fn use_volume(&self, volume: VolumeId) -> VolumeInUse {
+        *lock(&self.used).entry(volume).or_default() += 1;
+        VolumeInUse { used: self.used.clone(), volume }
     }
 
     pub(crate) fn delete(&self, volume: VolumeId) -> Result<(), CacheError> {
-        if volume == self.shared.volume() {
+        if lock(&self.used).contains_key(&volume) {
             return Err(CacheError::InUse { volume });
         }
+        let _turn = self.write_back.turn();
         // Not what was appended: the store may name no change that the buffer may still lose.
         self.shared.store_io().delete_volume(volume, self.shared.buffer().durable())?;
         self.witness_store();
+        let mut state = self.shared.state();
+        let (reservations, waiters) = state.pages.drop_volume(volume);
+        self.shared.store().release(reservations);
+        state.reads.look_again(waiters);
+        self.committer.release_groups(&mut state);
+        drop(state);
+        self.shared.wake(Task::Fetch);
         self.shared.wake(Task::Checkpoint);
         Ok(())
     }
 
-    pub(crate) fn make_clone(&self, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
-        self.shared.store().check_clone(self.shared.volume(), new.name)?;
+    pub(crate) fn make_clone(&self, from: VolumeId, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
+        self.shared.store().check_clone(from, new.name)?;
         if let Some(prefix) = [UNFINISHED, RESCUED].into_iter().find(|&prefix| new.name.starts_with(prefix)) {
             let why = format!("names that begin with {prefix} are for what is saved when a buffer fails");
             return Err(StoreError::BadName { name: new.name.into(), why }.into());
@@ -80,7 +98,7 @@ impl Volumes {
         self.approach()?;
         let _turn = self.write_back.turn();
         self.shared.ensure_works()?;
-        let Moment { lsn, whole, mut patches } = self.freeze_all()?;
+        let Moment { lsn, whole, mut patches } = self.freeze_all(from)?;
         let reserved = patches.len() as u64;
         let written = self.write_back_whole(whole).and_then(|()| {
             if self.shared.buffer().durable() < lsn {
@@ -94,7 +112,7 @@ impl Volumes {
         self.shared.store().release(reserved);
         written?;
         let volume = loop {
-            match self.shared.store_io().clone_beside_writers(self.shared.volume(), new, lsn) {
+            match self.shared.store_io().clone_beside_writers(from, new, lsn) {
                 Err(error) if error.is_full() && self.checkpointer.allocate_more() => {}
                 outcome => break outcome?,
             }
@@ -125,10 +143,11 @@ impl Volumes {
         Ok(())
     }
 
-    /// The moment. The caller has the turn to write back, so nothing is being written back.
-    fn freeze_all(&self) -> Result<Moment, CacheError> {
+    /// The moment of a volume. The caller has the turn to write back, so nothing is being written back.
+    fn freeze_all(&self, volume: VolumeId) -> Result<Moment, CacheError> {
         let mut state = self.shared.state();
-        let keys: Vec<Key> = state.pages.by_group().map(|(_, key)| key).collect();
+        let keys: Vec<Key> =
+            state.pages.by_group().map(|(_, key)| key).filter(|key| key.object.volume == volume).collect();
         state.admission.give_back_spare(self.shared.store());
         let is_patch = |key: &&Key| state.pages.get(key).is_some_and(|entry| !entry.is_whole());
         // A patch stays dirty if it changes meanwhile, and needs its own reservation then.
@@ -142,7 +161,7 @@ impl Volumes {
                 moment.patches.push(patch);
             }
         }
-        moment.whole.cuts = state.pages.cuts().collect();
+        moment.whole.cuts = state.pages.cuts().filter(|(object, _)| object.volume == volume).collect();
         drop(state);
         moment.whole.sort();
         moment.patches.sort_by_key(|patch| patch.key);
@@ -179,7 +198,7 @@ impl Volumes {
     fn write_back_patches(&self, patches: &[FrozenPatch]) -> Result<(), CacheError> {
         let mut wants: Vec<Want> =
             patches.iter().map(|patch| Want::new(patch.key.object, patch.key.page)).collect();
-        self.shared.store_io().read_from(self.shared.volume(), &mut wants);
+        self.shared.store_io().read(&mut wants);
         let mut vector = Vec::new();
         for (patch, want) in patches.iter().zip(wants) {
             let mut bytes = match want.found? {
@@ -195,7 +214,7 @@ impl Volumes {
             let Key { object, page } = patch.key;
             vector.push(Change::Write { object, page, bytes: Arc::from(bytes), page_lsn: patch.newest });
         }
-        self.shared.store_io().apply_to(self.shared.volume(), &vector)?;
+        self.shared.store_io().apply(&vector)?;
         let mut state = self.shared.state();
         let mut spare = 0;
         for (patch, change) in patches.iter().zip(&vector) {
@@ -216,6 +235,28 @@ impl Volumes {
         self.shared.wake(Task::Commit);
         Ok(())
     }
+}
+
+/// A volume that somebody uses, until this is dropped: it cannot be deleted.
+pub struct VolumeInUse {
+    used: Arc<Mutex<BTreeMap<VolumeId, u64>>>,
+    volume: VolumeId,
+}
+
+impl Drop for VolumeInUse {
+    fn drop(&mut self) {
+        let mut used = lock(&self.used);
+        if let Entry::Occupied(mut users) = used.entry(self.volume) {
+            *users.get_mut() -= 1;
+            if *users.get() == 0 {
+                users.remove();
+            }
+        }
+    }
+}
+
+fn lock(used: &Mutex<BTreeMap<VolumeId, u64>>) -> MutexGuard<'_, BTreeMap<VolumeId, u64>> {
+    used.lock().expect("no panic while counting users")
 }
 
 impl FrozenPatch {

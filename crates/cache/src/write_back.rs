@@ -21,7 +21,7 @@ use device::{Lsn, ObjectId, SharedPage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Change, StoreError, VolumeId};
+use store::{Change, StoreError};
 
 /// Pages of one step: a MiB, so that a step is short on any device and its log entries are shared by many pages.
 pub(crate) const STEP_PAGES: usize = 256;
@@ -357,11 +357,11 @@ impl WriteBack {
         let vector = vector(frozen);
         let (cuts, pages) = vector.split_at(frozen.cuts.len());
         let mut refused = BTreeMap::new();
-        match self.apply_part(self.shared.volume(), 0, &vector, &mut refused) {
+        match self.apply_part(0, &vector, &mut refused) {
             Err(error) if error.is_full() && !cuts.is_empty() && !pages.is_empty() => {
                 refused.clear();
-                self.apply_part(self.shared.volume(), 0, cuts, &mut refused)?;
-                self.apply_part(self.shared.volume(), cuts.len(), pages, &mut refused)?;
+                self.apply_part(0, cuts, &mut refused)?;
+                self.apply_part(cuts.len(), pages, &mut refused)?;
             }
             outcome => outcome?,
         }
@@ -372,17 +372,16 @@ impl WriteBack {
     /// with one that needs it, so they go by halves until it alone is left.
     pub(crate) fn apply_part(
         &self,
-        volume: VolumeId,
         at: usize,
         part: &[Change],
         refused: &mut BTreeMap<usize, StoreError>,
     ) -> Result<(), StoreError> {
-        match self.shared.store_io().apply_to(volume, part) {
+        match self.shared.store_io().apply(part) {
             Err(error @ StoreError::Corrupt { .. }) if part.len() == 1 => drop(refused.insert(at, error)),
             Err(StoreError::Corrupt { .. }) => {
                 let half = part.len() / 2;
-                self.apply_part(volume, at, &part[..half], refused)?;
-                self.apply_part(volume, at + half, &part[half..], refused)?;
+                self.apply_part(at, &part[..half], refused)?;
+                self.apply_part(at + half, &part[half..], refused)?;
             }
             outcome => outcome?,
         }

@@ -3,12 +3,11 @@
 mod common;
 
 use common::{Machine, OBJECT_BYTES, OBJECTS, Run};
-use device::ObjectId;
+use device::{ObjectId, VolumeId};
 
 /// The bytes of an object from `offset` on, or `None` where it has to be read in the usual way.
 fn read(cache: &cache::Cache, object: ObjectId, offset: u64, len: usize) -> Option<Vec<u8>> {
-    let found =
-        cache::read_stored(cache.store(), cache.volume(), object, &[(offset, len), (offset + 1, len)]);
+    let found = cache::read_stored(cache.store(), object, &[(offset, len), (offset + 1, len)]);
     let [mut bytes, mut shifted] = found.expect("a store that works").try_into().expect("as many as wanted");
     let laid = cache.lay_over(object, offset, &mut bytes);
     assert_eq!(laid, cache.lay_over(object, offset + 1, &mut shifted));
@@ -32,7 +31,7 @@ fn what_is_read_now_or_in_the_store_with_what_is_newer_over_it_is_what_was_writt
             }
             let now = run.now();
             for slot in 0..OBJECTS {
-                let object = ObjectId { slot, generation: run.generations.get(&slot).copied().unwrap_or(0) };
+                let object = VolumeId::MAIN.object(slot, run.generations.get(&slot).copied().unwrap_or(0));
                 let at = run.random.below(OBJECT_BYTES as u64 - 2) as usize;
                 let len = (1 + run.random.below(9000) as usize).min(OBJECT_BYTES - 1 - at);
                 let zeros = vec![0; OBJECT_BYTES];

@@ -4,13 +4,13 @@ mod common;
 
 use cache::{Cache, Change, Cost, Progress, Settings, Task};
 use common::{Disks, Slot};
-use device::{BLOCK_BYTES, ObjectId};
+use device::{BLOCK_BYTES, ObjectId, VolumeId};
 use sim::SimClock;
 use std::sync::Arc;
 
 const PAGE: u64 = BLOCK_BYTES as u64;
-const FILE: ObjectId = ObjectId { slot: 5, generation: 1 };
-const OTHER: ObjectId = ObjectId { slot: 6, generation: 1 };
+const FILE: ObjectId = VolumeId::MAIN.object(5, 1);
+const OTHER: ObjectId = VolumeId::MAIN.object(6, 1);
 
 /// What a page takes in memory, beside its bytes.
 const ENTRY: u64 = 256;

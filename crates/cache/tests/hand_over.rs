@@ -50,7 +50,7 @@ use crate::task::{Completion, Progress, Task};
 
 use ::buffer::Buffer;
 use ::store::{Layout, Store};
-use device::{Clock, Lsn, ObjectId, StoreId};
+use device::{Clock, Lsn, StoreId, VolumeId};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::RandomScheduler;
 use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -150,7 +150,7 @@ fn told_by_any_commit(cache: &Cache, then: Completion<()>) {
 
 /// Changes a page and waits until that is durable, several times.
 fn client(number: u64, cache: &Cache, buffer: &Arc<SimDisk>, sync: Ask) {
-    let object = ObjectId { slot: number, generation: 1 };
+    let object = VolumeId::MAIN.object(number, 1);
     for offset in 0..SYNCS_EACH {
         let change = Change::Write { object, offset, bytes: b"w" };
         let Ok(Some(mut reservation)) = cache.admit_at_once(Cost::of(&[change])) else { return };

@@ -6,13 +6,13 @@ mod common;
 use buffer::Buffer;
 use cache::{Cache, CacheError, Task};
 use common::plain::Machine;
-use device::{BLOCK_BYTES, ObjectId};
+use device::{BLOCK_BYTES, ObjectId, VolumeId};
 use sim::{Damage, Dropped, Faults, SimDisk};
 use std::sync::Arc;
 use std::time::Duration;
 use store::{NewVolume, Store, VolumeMode};
 
-const FILE: ObjectId = ObjectId { slot: 1, generation: 1 };
+const FILE: ObjectId = VolumeId::MAIN.object(1, 1);
 const ONE_FLUSH: Faults =
     Faults { write_one_in: 0, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
 
@@ -180,7 +180,7 @@ fn a_store_whose_last_blocks_cannot_be_read_is_refused_where_they_deleted_a_volu
     let cache = machine.open();
     machine.write(&cache, FILE, 3, &[1; BLOCK_BYTES]).expect("space");
     let new = NewVolume { name: "copy", mode: VolumeMode::Writable, created: 1 };
-    let copy = cache.clone_volume(&new).expect("space");
+    let copy = cache.clone_volume(VolumeId::MAIN, &new).expect("space");
     cache.drain().expect("disks that work");
     let before = machine.store.written_blocks();
     cache.delete_volume(copy).expect("it is there");
@@ -203,7 +203,7 @@ fn a_store_whose_last_blocks_cannot_be_read_is_refused_where_they_held_what_only
     cache.drain().expect("disks that work");
     let before = machine.store.written_blocks();
     let new = NewVolume { name: "copy", mode: VolumeMode::Writable, created: 1 };
-    cache.clone_volume(&new).expect("space");
+    cache.clone_volume(VolumeId::MAIN, &new).expect("space");
     std::mem::forget(cache);
     let after = machine.store.written_blocks();
     let written: Vec<_> = after.into_iter().filter(|at| !before.contains(at)).collect();

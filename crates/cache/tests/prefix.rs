@@ -5,7 +5,7 @@ mod common;
 
 use cache::{Cache, Change, Cost, Progress, Reservation, Task};
 use common::{Machine, Run, Slot};
-use device::{BLOCK_BYTES, ObjectId, Random};
+use device::{BLOCK_BYTES, Random, VolumeId};
 use std::time::Duration;
 
 fn run(seed: u64, crashes: u64) {
@@ -75,7 +75,7 @@ fn what_was_drained_is_in_the_store_alone() {
 #[test]
 fn a_buffer_full_of_what_is_stored_already_is_free_after_a_restart() {
     let machine = Machine::new(3);
-    let object = ObjectId { slot: 1, generation: 1 };
+    let object = VolumeId::MAIN.object(1, 1);
     let cache = machine.open().expect("an empty store");
     let write = |cache: &Cache, page: u64, count: usize| {
         let bytes = vec![7; count * BLOCK_BYTES];
@@ -111,7 +111,7 @@ fn a_buffer_full_of_what_is_stored_already_is_free_after_a_restart() {
 fn a_read_larger_than_memory_ends() {
     let machine = Machine::new(0);
     let cache = machine.open().expect("an empty store");
-    let object = ObjectId { slot: 1, generation: 1 };
+    let object = VolumeId::MAIN.object(1, 1);
     let len = 4 * machine.dirty_pages_max as usize * BLOCK_BYTES;
     let slot = Slot::new();
     cache.read(object, 0, len, len as u64, slot.then());
@@ -121,7 +121,7 @@ fn a_read_larger_than_memory_ends() {
 #[test]
 fn a_start_tells_how_many_transactions_it_found_and_their_pages_keep_their_space() {
     let machine = Machine::new(1);
-    let object = ObjectId { slot: 1, generation: 1 };
+    let object = VolumeId::MAIN.object(1, 1);
     let cache = machine.open().expect("an empty store");
     for page in 0..30 {
         let bytes = [page as u8 + 1; 100];

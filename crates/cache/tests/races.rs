@@ -4,7 +4,7 @@ mod common;
 
 use cache::{Cache, CacheError, Change, Completion, Cost, Progress, Reservation, Settings, Task};
 use common::Disks;
-use device::{BLOCK_BYTES, Clock, Device, ObjectId};
+use device::{BLOCK_BYTES, Clock, Device, ObjectId, VolumeId};
 use sim::{Faults, SimClock};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -87,7 +87,7 @@ impl<T: Send + 'static> Answer<T> {
 }
 
 fn object(slot: u64) -> ObjectId {
-    ObjectId { slot, generation: 1 }
+    VolumeId::MAIN.object(slot, 1)
 }
 
 #[test]

@@ -5,14 +5,14 @@ mod common;
 
 use cache::{Cache, Change, Cost, Reservation, Settings, Task, Wanted};
 use common::Disks;
-use device::{BLOCK_BYTES, ObjectId, PageNo, Random};
+use device::{BLOCK_BYTES, ObjectId, PageNo, Random, VolumeId};
 use sim::SimClock;
 use std::collections::BTreeSet;
 use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-const OBJECT: ObjectId = ObjectId { slot: 3, generation: 1 };
+const OBJECT: ObjectId = VolumeId::MAIN.object(3, 1);
 /// More than two leaves of the store's map, so that a seek goes from one to the next.
 const PAGES: u64 = 300;
 const PAGE: u64 = BLOCK_BYTES as u64;

@@ -4,7 +4,7 @@ mod common;
 
 use cache::{Cache, CacheError, Change, Completion, Cost, Progress, Settings, Task};
 use common::Disks;
-use device::{BLOCK_BYTES, Clock, ObjectId, Page, PageNo, Random};
+use device::{BLOCK_BYTES, Clock, ObjectId, Page, PageNo, Random, VolumeId};
 use sim::SimClock;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,8 +15,8 @@ const SEGMENT_BLOCKS: u64 = 32;
 /// So that a step of the cleaner, eight blocks at least, is an eighth of one. Where segments are as small, a page that goes
 /// back may cost more than one of them once three quarters are full.
 const LARGE_SEGMENT_BLOCKS: u64 = 64;
-const FILE: ObjectId = ObjectId { slot: 5, generation: 1 };
-const OTHER_FILE: ObjectId = ObjectId { slot: 6, generation: 1 };
+const FILE: ObjectId = VolumeId::MAIN.object(5, 1);
+const OTHER_FILE: ObjectId = VolumeId::MAIN.object(6, 1);
 
 struct Machine {
     disks: Disks,

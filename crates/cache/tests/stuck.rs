@@ -15,12 +15,12 @@ const ALWAYS: Faults =
     Faults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
 
 impl Machine {
-    /// Damages the map's nodes that hold pages of `object` in `volume`, whatever they are, and leaves all others.
-    fn damage_map_of(&self, volume: VolumeId, object: ObjectId) {
+    /// Damages the map's nodes that hold pages of `object`, whatever they are, and leaves all others.
+    fn damage_map_of(&self, object: ObjectId) {
         let pages = 0..Store::open(self.store.clone()).expect("a sound store").space().total;
         let cannot_be_found = || {
             let store = Store::open(self.store.clone()).ok()?;
-            Some(store.page_lsns_in(volume, &[(object, device::PageNo(0))])[0].is_err())
+            Some(store.page_lsns(&[(object, device::PageNo(0))])[0].is_err())
         };
         let mut damaged = 0;
         for at in self.store.written_blocks().into_iter().filter(|at| pages.contains(&at.0)) {
@@ -40,8 +40,8 @@ impl Machine {
 }
 
 /// Far apart, so that they do not share a leaf of the map.
-const VICTIM: ObjectId = ObjectId { slot: 1, generation: 1 };
-const OTHER: ObjectId = ObjectId { slot: 1 << 40, generation: 1 };
+const VICTIM: ObjectId = VolumeId::MAIN.object(1, 1);
+const OTHER: ObjectId = VolumeId::MAIN.object(1 << 40, 1);
 
 /// A machine on which the map's node for `VICTIM` is damaged.
 fn damaged(seed: u64) -> Machine {
@@ -53,7 +53,7 @@ fn damaged(seed: u64) -> Machine {
     }
     cache.drain().expect("devices that work");
     drop(cache);
-    machine.damage_map_of(VolumeId::MAIN, VICTIM);
+    machine.damage_map_of(VICTIM);
     machine
 }
 
@@ -289,11 +289,11 @@ fn a_damaged_node_of_a_deleted_volume_keeps_nobody_from_the_space_that_cleaning_
         machine.write(&cache, OTHER, 2 * page, &[0xcd; BLOCK_BYTES]).expect("space");
     }
     let new = NewVolume { name: "copy", mode: VolumeMode::ReadOnly, created: 1 };
-    let copy = cache.clone_volume(&new).expect("space");
+    let copy = cache.clone_volume(VolumeId::MAIN, &new).expect("space");
     machine.apply(&cache, &[Change::Delete { object: VICTIM }]).expect("a deletion");
     cache.drain().expect("devices that work");
     drop(cache);
-    machine.damage_map_of(copy, VICTIM);
+    machine.damage_map_of(VICTIM.in_volume(copy));
     let cache = machine.open();
     cache.delete_volume(copy).expect("a log entry");
     let mut random = Random::new(5);
@@ -319,10 +319,10 @@ fn what_is_damaged_is_left_out_of_a_rescue_and_keeps_nobody_else_from_it() {
     let status = cache.status();
     assert_eq!((status.rescued.is_some(), status.left_out), (true, 1), "{status:?}");
     let volume = cache.store().volume_named(&status.rescued.expect("a name")).expect("the volume").id;
-    let pages = [VICTIM, OTHER].map(|object| Want::new(object, device::PageNo(8)));
+    let pages = [VICTIM, OTHER].map(|object| Want::new(object.in_volume(volume), device::PageNo(8)));
     let [victim, other] = {
         let mut wants = pages;
-        cache.store().read_from(volume, &mut wants);
+        cache.store().read(&mut wants);
         wants.map(|want| want.found)
     };
     assert!(matches!(victim, Err(StoreError::Corrupt { .. })), "an error, and no wrong bytes");
@@ -336,8 +336,9 @@ fn nobody_names_a_copy_like_what_is_rescued() {
     let cache = machine.open();
     for name in ["rescuing-7", "rescued-7"] {
         let new = NewVolume { name, mode: VolumeMode::Writable, created: 1 };
-        let refused =
-            cache.clone_volume(&new).expect_err("a start would delete it, or a rescue take it for its own");
+        let refused = cache
+            .clone_volume(VolumeId::MAIN, &new)
+            .expect_err("a start would delete it, or a rescue take it for its own");
         assert!(matches!(refused, CacheError::Store(StoreError::BadName { .. })), "{refused}");
     }
 }

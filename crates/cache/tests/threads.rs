@@ -5,7 +5,7 @@ mod common;
 
 use cache::{Cache, CacheError, Change, Completion, Cost, Progress, Reservation, Settings, Task};
 use common::Disks;
-use device::{BLOCK_BYTES, Clock, ObjectId, Random};
+use device::{BLOCK_BYTES, Clock, ObjectId, Random, VolumeId};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -56,7 +56,7 @@ struct Client {
 
 impl Client {
     fn new(number: u64, seed: u64) -> Client {
-        let object = ObjectId { slot: number, generation: 1 };
+        let object = VolumeId::MAIN.object(number, 1);
         let random = Random::new(seed * CLIENTS + number);
         Client { random, object, since: vec![(object, vec![0; OBJECT_BYTES])] }
     }

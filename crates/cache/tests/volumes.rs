@@ -1,11 +1,11 @@
-//! Copies of the cached volume, other volumes that get the buffer, and deleted ones, on a machine that loses power and
-//! every subset of what was not flushed. A copy is what some moment of the call left, or there is none; a volume that the
-//! buffer does not hold is what it was when it was given up; the buffer is one volume's or the other's, and empty.
+//! Copies of volumes, writes to one volume after the other, and deleted ones, on a machine that loses power and every subset of
+//! what was not flushed. A copy is what some moment of the call left, or there is none; a volume to which nothing is written
+//! any more is what it was, whatever of it only the buffer has.
 
 mod common;
 
 use cache::{Cache, CacheError, Change, Cost, Task};
-use common::{Machine, Model, OBJECT_BYTES, Run, Step, apply_to, change, delete_rescued, read_whole};
+use common::{Machine, Model, OBJECT_BYTES, Run, Step, apply_to, change, delete_rescued};
 use device::{Block, Device, DeviceError, ObjectId, Page, Random};
 use sim::{Faults, SimDisk};
 use std::collections::BTreeMap;
@@ -71,7 +71,6 @@ enum Pending {
     Nothing,
     /// One that may be there, and what it may be then.
     Clone(String, Vec<Model>),
-    HandOver(VolumeId),
     Delete(VolumeId),
 }
 
@@ -84,8 +83,7 @@ struct Tally {
     not_found: u64,
     /// Transactions applied during a clone's call.
     meddled: u64,
-    handed_over: u64,
-    handed_over_by_crash: u64,
+    switched: u64,
     deleted: u64,
     /// Operations for which there was no space.
     full: u64,
@@ -134,7 +132,6 @@ impl World {
         };
         self.machine.power.restore();
         self.settle(&cache);
-        assert_eq!(cache.volume(), self.mounted, "seed {}: the buffer is another volume's", self.seed);
         self.run.adopt(&cache);
         self.compare_others(&cache);
         cache
@@ -153,10 +150,6 @@ impl World {
                 }
                 None => self.tally.not_found += 1,
             },
-            Pending::HandOver(to) if cache.volume() == to => {
-                self.mount(to);
-                self.tally.handed_over_by_crash += 1;
-            }
             Pending::Delete(volume) if !found.contains(&volume) => drop(self.others.remove(&volume)),
             _ => {}
         }
@@ -165,13 +158,13 @@ impl World {
         assert_eq!(found, expected, "seed {}: other volumes than there should be", self.seed);
     }
 
-    /// The other volume is mounted from here on.
+    /// The other volume is written to from here on. All of this one is durable.
     fn mount(&mut self, to: VolumeId) {
         let now = self.run.now();
         self.others.insert(self.mounted, now);
         self.run.durable = self.others.remove(&to).expect("one that is there");
         self.run.begin_anew();
-        self.mounted = to;
+        (self.mounted, self.run.volume) = (to, to);
     }
 
     fn compare_others(&self, cache: &Cache) {
@@ -180,7 +173,7 @@ impl World {
         }
     }
 
-    /// Which of some models, the last of those that are alike, a volume that is in the store as a whole is.
+    /// Which of some models, the last of those that are alike, a volume is.
     fn which(&self, cache: &Cache, volume: VolumeId, models: &[Model]) -> usize {
         let mut candidates: Vec<usize> = (0..models.len()).collect();
         let all = models.iter().chain(self.others.values()).chain([&self.run.durable]);
@@ -188,7 +181,7 @@ impl World {
         objects.sort();
         objects.dedup();
         for object in objects {
-            let found = read_whole(cache, volume, object);
+            let found = cache.read_now(object.in_volume(volume), 0, OBJECT_BYTES).expect("a read with power");
             let zeros = vec![0; OBJECT_BYTES];
             candidates.retain(|&index| *models[index].get(&object).unwrap_or(&zeros) == found);
             assert!(
@@ -205,7 +198,7 @@ impl World {
     fn operate(&mut self, cache: &Cache) -> bool {
         let go_on = match self.run.random.below(40) {
             0 | 1 if self.others.len() < OTHERS_MAX => self.clone_volume(cache),
-            2 if !self.others.is_empty() => self.hand_over(cache),
+            2 if !self.others.is_empty() => self.switch(cache),
             3 if !self.others.is_empty() => self.delete(cache),
             4..8 => self.run.sync(&self.machine, cache) || self.needs_power(),
             8..12 => self.run.read(&self.machine, cache) || self.needs_power(),
@@ -237,7 +230,7 @@ impl World {
         let faulty = self.begin_faults();
         let meddled = self.meddle(cache);
         let new = NewVolume { name: &name, mode: VolumeMode::Writable, created: 1 };
-        let cloned = cache.clone_volume(&new);
+        let cloned = cache.clone_volume(self.mounted, &new);
         self.meddler.lock().expect("one thread").take();
         self.end_faults();
         for steps in std::mem::take(&mut *meddled.lock().expect("one thread")) {
@@ -286,13 +279,13 @@ impl World {
         waiting.reverse();
         let every = 1 + self.run.random.below(6);
         let mut random = Random::new(self.run.random.next_u64());
-        let (cache, done) = (cache.clone(), applied.clone());
+        let (cache, done, volume) = (cache.clone(), applied.clone(), self.mounted);
         *self.meddler.lock().expect("one thread") = Some(Box::new(move || {
             if !random.once_in(every) {
                 return;
             }
             let Some(steps) = waiting.pop() else { return };
-            let changes: Vec<Change<'_>> = steps.iter().map(change).collect();
+            let changes: Vec<Change<'_>> = steps.iter().map(|step| change(step, volume)).collect();
             let reservation = cache.admit_at_once(Cost::of(&changes)).ok().flatten();
             if reservation.is_some_and(|mut reservation| cache.apply(&mut reservation, &changes).is_ok()) {
                 done.lock().expect("one thread").push(steps);
@@ -337,23 +330,14 @@ impl World {
         *self.others.keys().nth(index).expect("there is one")
     }
 
-    fn hand_over(&mut self, cache: &Cache) -> bool {
-        let to = self.some_other();
-        let faulty = self.begin_faults();
-        let outcome = cache.hand_over(to);
-        self.end_faults();
-        match outcome {
-            Ok(()) => {
-                assert_eq!(cache.store().space().reserved, 0, "seed {}: reservations are left", self.seed);
-                self.mount(to);
-                self.tally.handed_over += 1;
-            }
-            Err(error) => {
-                self.allow(faulty, &error);
-                self.pending = Pending::HandOver(to);
-            }
+    fn switch(&mut self, cache: &Cache) -> bool {
+        if !self.run.sync(&self.machine, cache) {
+            return self.needs_power();
         }
-        false
+        let to = self.some_other();
+        self.mount(to);
+        self.tally.switched += 1;
+        true
     }
 
     fn delete(&mut self, cache: &Cache) -> bool {
@@ -386,7 +370,7 @@ impl World {
             while self.operate(&cache) {}
             self.meddler.lock().expect("one thread").take();
             drop(cache);
-            // After a hand-over the next start may come without a crash.
+            // The next start may come without a crash.
             if self.machine.power.lost() || self.run.random.once_in(2) {
                 self.machine.crash();
             }
@@ -429,9 +413,9 @@ fn after_a_crash_at_any_moment_every_volume_is_what_it_was_or_became() {
         world.go(25);
         tally = world.tally;
     }
-    let Tally { cloned, found, not_found, meddled, handed_over, handed_over_by_crash, deleted, full } = tally;
-    let seldom = [found, handed_over_by_crash].contains(&0)
-        || [cloned, not_found, meddled, handed_over, deleted].iter().any(|&count| count < 50);
+    let Tally { cloned, found, not_found, meddled, switched, deleted, full } = tally;
+    let seldom =
+        found == 0 || [cloned, not_found, meddled, switched, deleted].iter().any(|&count| count < 50);
     assert!(!seldom && full == 0, "{tally:?}: the run tests little");
 }
 

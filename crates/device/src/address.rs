@@ -1,6 +1,7 @@
 //! Addresses and identities. An address is never a bare integer.
 
 use std::fmt;
+use std::ops::Range;
 
 /// Bytes of a block on media and of a page in memory.
 ///
@@ -20,14 +21,36 @@ pub struct PageNo(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lsn(pub u64);
 
-/// An object: a sparse array of pages. Never used again once the object is deleted, because whoever reuses a
+/// A volume of a store: a name space of objects. Its number is never used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct VolumeId(pub u32);
+
+/// An object: a sparse array of pages in a volume. Never used again once the object is deleted, because whoever reuses a
 /// slot raises the generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ObjectId {
+    /// The volume.
+    pub volume: VolumeId,
     /// The place in the volume's object table; below 2^48.
     pub slot: u64,
     /// Which of the objects that have lived in this slot.
     pub generation: u32,
+}
+
+/// Pages of an object that become pages of another one, or of another place in the same one: what a clone copies and a move
+/// moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transfer {
+    /// Whose pages.
+    pub from: ObjectId,
+    /// The first of them.
+    pub first: PageNo,
+    /// The page after the last.
+    pub end: PageNo,
+    /// Whose they become.
+    pub to: ObjectId,
+    /// Where the first comes to lie.
+    pub at: PageNo,
 }
 
 /// One mount of a store. Every mount makes a higher one durable on both media before it acknowledges anything,
@@ -46,6 +69,23 @@ impl Block {
     }
 }
 
+impl VolumeId {
+    /// The volume that every store has: the file system that was formatted.
+    pub const MAIN: VolumeId = VolumeId(0);
+
+    /// An object of this volume.
+    pub const fn object(self, slot: u64, generation: u32) -> ObjectId {
+        ObjectId { volume: self, slot, generation }
+    }
+}
+
+impl ObjectId {
+    /// What is in the same slot of another volume.
+    pub fn in_volume(self, volume: VolumeId) -> ObjectId {
+        ObjectId { volume, ..self }
+    }
+}
+
 impl PageNo {
     /// The page that holds the byte at `offset`.
     pub fn of(offset: u64) -> PageNo {
@@ -58,10 +98,50 @@ impl PageNo {
     }
 }
 
+impl Transfer {
+    /// All pages of an object.
+    pub fn whole(from: ObjectId, to: ObjectId) -> Transfer {
+        Transfer { from, first: PageNo(0), end: PageNo(u64::MAX), to, at: PageNo(0) }
+    }
+
+    /// The pages of the source.
+    pub fn source(&self) -> Range<PageNo> {
+        self.first..self.end
+    }
+
+    /// The pages of the target.
+    pub fn target(&self) -> Range<PageNo> {
+        self.at..PageNo(self.at.0.saturating_add(self.end.0.saturating_sub(self.first.0)))
+    }
+
+    /// Whether it goes forward, and from one place to another.
+    pub fn is_sensible(&self) -> bool {
+        let (source, target) = (self.source(), self.target());
+        let apart = self.from != self.to || source.end <= target.start || target.end <= source.start;
+        self.first < self.end && apart
+    }
+
+    /// The page of the target that a page of the source becomes.
+    pub fn target_of(&self, page: PageNo) -> PageNo {
+        PageNo(page.0 - self.first.0 + self.at.0)
+    }
+
+    /// The page of the source that a page of the target is.
+    pub fn source_of(&self, page: PageNo) -> PageNo {
+        PageNo(page.0 - self.at.0 + self.first.0)
+    }
+}
+
 impl Lsn {
     /// The LSN `count` changes later.
     pub fn plus(self, count: u64) -> Lsn {
         Lsn(self.0 + count)
+    }
+}
+
+impl fmt::Display for VolumeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 
@@ -91,6 +171,9 @@ impl fmt::Display for Incarnation {
 
 impl fmt::Display for ObjectId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.volume != VolumeId::MAIN {
+            write!(f, "{}/", self.volume)?;
+        }
         write!(f, "{}.{}", self.slot, self.generation)
     }
 }

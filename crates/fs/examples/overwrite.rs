@@ -13,7 +13,7 @@
 
 use buffer::Buffer;
 use cache::{Cache, Progress, Settings, Task};
-use device::StoreId;
+use device::{StoreId, VolumeId};
 use fs::{Caller, Fs, Ino, Kind};
 use sim::{Power, SimClock, SimDisk};
 use std::sync::mpsc::channel;
@@ -45,8 +45,9 @@ fn main() {
     let store = Arc::new(Store::open(store).expect("a store"));
     let cache = Cache::open(store, buffer, clock.clone(), Settings::default()).expect("a cache");
     let cache = Arc::new(cache);
-    Fs::create(&cache, &*clock, Caller { uid: 0, gid: 0, umask: 0 }, [3; 16]).expect("a new file system");
-    let fs = Fs::open(cache.clone(), clock.clone()).expect("a file system");
+    Fs::create(&cache, VolumeId::MAIN, &*clock, Caller { uid: 0, gid: 0, umask: 0 }, [3; 16])
+        .expect("a new file system");
+    let fs = Fs::open(cache.clone(), VolumeId::MAIN, clock.clone()).expect("a file system");
 
     let made = Arc::new(OnceLock::new());
     let into = made.clone();

@@ -10,7 +10,6 @@ use crate::error::FsError;
 use crate::format::FILE_BYTES_MAX;
 use crate::fs::Core;
 use crate::fs::Fs;
-use crate::inode::object;
 use crate::types::{Completion, Ino};
 use cache::{CacheError, Change, Wanted};
 use device::{BLOCK_BYTES, ObjectId, PageNo};
@@ -82,7 +81,7 @@ impl Transaction<'_> {
         // What lies behind the end is zeros already, so the last page can go as a whole.
         let last = if end >= hot.size() { hot.size().next_multiple_of(PAGE) } else { end };
         if what != Allocate::Space && hot.is_written() && offset < last {
-            self.also(Change::Zero { object: object(slot, &hot), offset, len: last - offset });
+            self.also(Change::Zero { object: self.object(slot, &hot), offset, len: last - offset });
             hot.charge_without(offset, last);
         }
         if size == Size::Grows && what != Allocate::Hole {
@@ -145,7 +144,7 @@ impl Fs {
         let found = end_of(offset, len).and_then(|end| {
             let state = self.core().read();
             let (slot, hot) = state.find_file(ino)?;
-            Ok((object(slot, &hot), pages(offset..end)))
+            Ok((state.object(slot, &hot), pages(offset..end)))
         });
         let (object, pages) = match found {
             Ok(found) => found,
@@ -174,7 +173,7 @@ impl Fs {
     pub fn seek(&self, ino: Ino, offset: u64, what: Seek, done: Completion<u64>) {
         let state = self.core().read();
         let found =
-            state.find_file(ino).map(|(slot, hot)| (object(slot, &hot), hot.size(), hot.is_written()));
+            state.find_file(ino).map(|(slot, hot)| (state.object(slot, &hot), hot.size(), hot.is_written()));
         drop(state);
         let (object, size, is_written) = match found {
             Ok(found) => found,

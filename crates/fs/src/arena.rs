@@ -3,14 +3,14 @@
 
 use crate::error::FsError;
 use crate::format::{
-    ARENA, Cold, HEAP_LOG2_MIN, Header, Hot, INCOMPATIBLE_KNOWN, INODES_MAX, MAGIC, Owner, REGION_BYTES,
-    Region, VERSION,
+    Cold, HEAP_LOG2_MIN, Header, Hot, INCOMPATIBLE_KNOWN, INODES_MAX, MAGIC, Owner, REGION_BYTES, Region,
+    Slot, VERSION, arena_of,
 };
 use crate::inode::Numbers;
 use crate::owners::OwnerIndex;
 use crate::plant::never_undoes;
 use cache::{Change, Cost};
-use device::BLOCK_BYTES;
+use device::{BLOCK_BYTES, ObjectId, VolumeId};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::ops::{Deref, Range};
@@ -170,6 +170,7 @@ pub(crate) struct Opens {
 
 /// Everything under the file system's one lock.
 pub(crate) struct State {
+    volume: VolumeId,
     arena: Arena,
     /// Derived from the arena.
     owners: OwnerIndex,
@@ -180,14 +181,19 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(arena: Arena) -> Result<State, FsError> {
+    pub(crate) fn new(volume: VolumeId, arena: Arena) -> Result<State, FsError> {
         let owners = OwnerIndex::of(&arena)?;
         let numbers = Numbers::new(&arena.header().secret);
-        Ok(State { arena, owners, numbers, opens: Mutex::default() })
+        Ok(State { volume, arena, owners, numbers, opens: Mutex::default() })
     }
 
     pub(crate) fn arena(&self) -> &Arena {
         &self.arena
+    }
+
+    /// The object that holds a file's data.
+    pub(crate) fn object(&self, slot: Slot, hot: &Hot) -> ObjectId {
+        self.volume.object(u64::from(slot.0), hot.generation.get())
     }
 }
 
@@ -305,7 +311,7 @@ impl<'a> Transaction<'a> {
         self.data.iter().for_each(|change| changes.push(*change));
         for &(from, to) in &self.ranges() {
             let bytes = self.state.arena.bytes(from, (to - from) as usize).expect("it was just written");
-            changes.push(Change::Write { object: ARENA, offset: from, bytes });
+            changes.push(Change::Write { object: arena_of(self.state.volume), offset: from, bytes });
         }
         changes
     }

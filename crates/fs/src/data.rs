@@ -8,7 +8,6 @@
 use crate::arena::{State, Transaction};
 use crate::error::FsError;
 use crate::format::{FILE_BYTES_MAX, Hot, Slot};
-use crate::inode::object;
 use crate::types::Ino;
 use cache::{Change, Cost};
 use device::{BLOCK_BYTES, ObjectId};
@@ -43,20 +42,26 @@ impl State {
     pub(crate) fn clip(&self, ino: Ino, offset: u64, len: usize) -> Result<(ObjectId, usize, u64), FsError> {
         let (slot, hot) = self.find_file(ino)?;
         let left = hot.size().saturating_sub(offset);
-        Ok((object(slot, &hot), len.min(usize::try_from(left).unwrap_or(usize::MAX)), hot.size()))
+        Ok((self.object(slot, &hot), len.min(usize::try_from(left).unwrap_or(usize::MAX)), hot.size()))
     }
 
     /// The object that a write goes to.
     pub(crate) fn written_object(&self, ino: Ino, offset: u64, len: usize) -> Result<ObjectId, FsError> {
         let (slot, hot) = self.find_file(ino)?;
-        object_within_limit(slot, &hot, offset, len)
+        self.object_within_limit(slot, &hot, offset, len)
     }
-}
 
-fn object_within_limit(slot: Slot, hot: &Hot, offset: u64, len: usize) -> Result<ObjectId, FsError> {
-    match offset.checked_add(len as u64) {
-        Some(end) if end <= FILE_BYTES_MAX => Ok(object(slot, hot)),
-        _ => Err(FsError::TooLarge),
+    fn object_within_limit(
+        &self,
+        slot: Slot,
+        hot: &Hot,
+        offset: u64,
+        len: usize,
+    ) -> Result<ObjectId, FsError> {
+        match offset.checked_add(len as u64) {
+            Some(end) if end <= FILE_BYTES_MAX => Ok(self.object(slot, hot)),
+            _ => Err(FsError::TooLarge),
+        }
     }
 }
 
@@ -74,7 +79,7 @@ impl Transaction<'_> {
         let bytes = self.bytes_to_write();
         let len = bytes.len();
         let (slot, mut hot) = self.find_file(ino)?;
-        let object = object_within_limit(slot, &hot, offset, len)?;
+        let object = self.object_within_limit(slot, &hot, offset, len)?;
         hot.set_size(hot.size().max(offset + len as u64));
         hot.set_written();
         hot.charge(offset, len);
@@ -91,7 +96,11 @@ impl Transaction<'_> {
             return Err(FsError::TooLarge);
         }
         if size < hot.size() && hot.is_written() {
-            self.also(Change::Zero { object: object(slot, &hot), offset: size, len: FILE_BYTES_MAX - size });
+            self.also(Change::Zero {
+                object: self.object(slot, &hot),
+                offset: size,
+                len: FILE_BYTES_MAX - size,
+            });
             hot.charge_without(size, hot.size().next_multiple_of(BLOCK_BYTES as u64));
         }
         hot.set_size(size);

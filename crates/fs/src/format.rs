@@ -1,7 +1,7 @@
 //! The bytes of the arena, as FORMAT.md describes them.
 
 use crate::types::Kind;
-use device::{BLOCK_BYTES, ObjectId};
+use device::{BLOCK_BYTES, ObjectId, VolumeId};
 use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -21,7 +21,9 @@ pub const NAME_BYTES_MAX: usize = 255;
 pub const LINK_BYTES_MAX: usize = 4095;
 
 /// The object that holds the arena.
-pub(crate) const ARENA: ObjectId = ObjectId { slot: 0, generation: 0 };
+pub(crate) const fn arena_of(volume: VolumeId) -> ObjectId {
+    volume.object(0, 0)
+}
 
 pub(crate) const MAGIC: [u8; 8] = *b"weir-fs\0";
 pub(crate) const VERSION: u32 = 1;

@@ -9,15 +9,14 @@ use crate::directory::Tree;
 use crate::error::FsError;
 use crate::format::{FILE_BYTES_MAX, Hot, INODES_MAX, Slot};
 use crate::gone::Gone;
-use crate::inode::object;
 use crate::nearby::{Nearby, SMALL_BYTES_MAX};
 use crate::preload::{self, PreloadedArena};
 use crate::types::{
     Attributes, Caller, Completion, Entry, Ino, Kind, Privileges, SetAttributes, SetXattr, Usage,
 };
 use crate::xattr::{CAPABILITY, Key, Outcome, XattrChange};
-use cache::{Cache, CacheError, Cost, Reservation, Task};
-use device::{BLOCK_BYTES, Clock, Lsn};
+use cache::{Cache, CacheError, Cost, Reservation, Task, VolumeInUse};
+use device::{BLOCK_BYTES, Clock, Lsn, VolumeId};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -47,11 +46,12 @@ impl Fs {
     /// Whatever object 0 held is written over, so the volume must be new. Durable on return.
     pub fn create(
         cache: &Arc<Cache>,
+        volume: VolumeId,
         clock: &dyn Clock,
         owner: Caller,
         secret: [u8; 16],
     ) -> Result<(), FsError> {
-        let mut state = State::blank(secret)?;
+        let mut state = State::blank(volume, secret)?;
         let mut tx = Transaction::begin(&mut state, clock.wall_nanos(), &[]);
         tx.create(owner, secret)?;
         let changes = tx.changes();
@@ -76,14 +76,14 @@ impl Fs {
         Ok(cache.drain()?)
     }
 
-    /// Opens the file system in `cache`, reading all its metadata; deletes what was unlinked but open at the last
+    /// Opens the file system that `volume` of the store below `cache` is, reading all its metadata; deletes what was unlinked but open at the last
     /// stop, in the background where there is no space at once.
     ///
     /// # Errors
     /// [`FsError::Corrupt`] where the volume holds no file system, a newer one, or a damaged one; nothing is changed
     /// then.
-    pub fn open(cache: Arc<Cache>, clock: Arc<dyn Clock>) -> Result<Fs, FsError> {
-        Fs::open_over(None, cache, clock)
+    pub fn open(cache: Arc<Cache>, volume: VolumeId, clock: Arc<dyn Clock>) -> Result<Fs, FsError> {
+        Fs::open_over(None, cache, volume, clock)
     }
 
     /// [`open`](Fs::open), with the longest part of it, reading, done before.
@@ -93,11 +93,13 @@ impl Fs {
     pub fn open_over(
         preloaded: Option<PreloadedArena>,
         cache: Arc<Cache>,
+        volume: VolumeId,
         clock: Arc<dyn Clock>,
     ) -> Result<Fs, FsError> {
-        let state = State::new(preload::load(preloaded, &cache)?)?;
+        let in_use = cache.use_volume(volume);
+        let state = State::new(volume, preload::load(preloaded, &cache, volume)?)?;
         let orphans = state.orphans()?;
-        let core = Arc::new(Core::new(cache, clock, state));
+        let core = Arc::new(Core::new(cache, clock, state, in_use));
         for (slot, generation) in orphans {
             // One that fails stays in the list, for the next opening.
             core.enter(cost::free(1), move |tx| tx.free_unheld(slot, generation), Box::new(|_| {}));
@@ -507,6 +509,8 @@ impl Fs {
 
 /// The file system behind its handle.
 pub(crate) struct Core {
+    /// As long as the file system is there.
+    _in_use: VolumeInUse,
     pub(crate) cache: Arc<Cache>,
     clock: Arc<dyn Clock>,
     /// Look-ups share it, changes take it alone. Never held while anything is waited for or called back: it covers
@@ -525,8 +529,8 @@ impl From<CacheError> for FsError {
 }
 
 impl Core {
-    pub(crate) fn new(cache: Arc<Cache>, clock: Arc<dyn Clock>, state: State) -> Core {
-        Core { cache, clock, state: RwLock::new(state), nearby: Nearby::default() }
+    pub(crate) fn new(cache: Arc<Cache>, clock: Arc<dyn Clock>, state: State, in_use: VolumeInUse) -> Core {
+        Core { _in_use: in_use, cache, clock, state: RwLock::new(state), nearby: Nearby::default() }
     }
 
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, State> {
@@ -621,7 +625,7 @@ impl Core {
         let small = used.filter_map(|slot| {
             let hot = state.hot(Slot(slot)).ok()?;
             let is_small = hot.kind() == Some(Kind::File) && (1..=SMALL_BYTES_MAX).contains(&hot.size());
-            is_small.then(|| (object(Slot(slot), &hot), hot.size()))
+            is_small.then(|| (state.object(Slot(slot), &hot), hot.size()))
         });
         let small: Vec<_> = small.collect();
         drop(state);

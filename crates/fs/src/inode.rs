@@ -8,16 +8,11 @@ use crate::heap::class_log2;
 use crate::owners::Rights;
 use crate::types::{Attributes, Ino, Kind};
 use cache::Change;
-use device::{BLOCK_BYTES, ObjectId};
+use device::BLOCK_BYTES;
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{I64, U32};
-
-/// The object that holds a file's data.
-pub(crate) fn object(slot: Slot, hot: &Hot) -> ObjectId {
-    ObjectId { slot: u64::from(slot.0), generation: hot.generation.get() }
-}
 
 /// Numbers have 52 bits, so that programs that keep numbers as floating point (JSON, JavaScript) hold them exactly.
 const BITS: u32 = 52;
@@ -299,7 +294,7 @@ impl Transaction<'_> {
     fn free_inode(&mut self, slot: Slot) -> Result<(), FsError> {
         let (hot, kind) = self.used(slot)?;
         match kind {
-            Kind::File if hot.is_written() => self.also(Change::Delete { object: object(slot, &hot) }),
+            Kind::File if hot.is_written() => self.also(Change::Delete { object: self.object(slot, &hot) }),
             Kind::File => {}
             Kind::Symlink => self.give_block(hot.root(), class_log2(hot.size() as usize)),
             Kind::Directory => assert!(hot.root().is_none(), "only an empty directory goes"),

@@ -5,6 +5,7 @@ use crate::error::FsError;
 use crate::format::{HEAP_UNITS_PER_PAGE, MAGIC, ROOT, VERSION};
 use crate::owners::Rights;
 use crate::types::{Caller, Kind};
+use device::VolumeId;
 use zerocopy::little_endian::U32;
 
 /// Everybody reads and searches the root; its owner writes.
@@ -12,11 +13,11 @@ const ROOT_MODE: u16 = 0o755;
 
 impl State {
     /// The state from which [`Transaction::create`] starts.
-    pub(crate) fn blank(secret: [u8; 16]) -> Result<State, FsError> {
+    pub(crate) fn blank(volume: VolumeId, secret: [u8; 16]) -> Result<State, FsError> {
         let mut arena = Arena::empty();
         // The numbers need the secret before there is a header.
         arena.bytes_mut(24, 16).copy_from_slice(&secret);
-        State::new(arena)
+        State::new(volume, arena)
     }
 }
 

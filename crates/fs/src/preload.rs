@@ -2,7 +2,7 @@
 
 use crate::arena::Arena;
 use crate::error::FsError;
-use crate::format::ARENA;
+use crate::format::arena_of;
 use cache::{Cache, CacheError};
 use std::sync::Arc;
 use store::{Store, VolumeId};
@@ -25,9 +25,9 @@ impl AsOf {
         AsOf { store: store.clone(), volume, batches: store.counters().batches }
     }
 
-    fn is_what_is_below(&self, cache: &Cache) -> bool {
+    fn is_what_is_below(&self, cache: &Cache, volume: VolumeId) -> bool {
         Arc::ptr_eq(&self.store, cache.store())
-            && self.volume == cache.volume()
+            && self.volume == volume
             && self.batches == self.store.counters().batches
     }
 }
@@ -41,18 +41,24 @@ impl PreloadedArena {
     pub fn read(store: &Arc<Store>, volume: VolumeId) -> Result<PreloadedArena, FsError> {
         let as_of = AsOf::now(store, volume);
         let mut read = |ranges: &[(u64, usize)]| {
-            cache::read_stored(store, volume, ARENA, ranges).map_err(|error| CacheError::from(error).into())
+            cache::read_stored(store, arena_of(volume), ranges)
+                .map_err(|error| CacheError::from(error).into())
         };
         Ok(PreloadedArena { arena: Arena::load(&mut read)?, as_of })
     }
 }
 
-/// The arena of the volume in `cache`, which takes no changes yet. What was read before is used if it still can be.
-pub(crate) fn load(preloaded: Option<PreloadedArena>, cache: &Cache) -> Result<Arena, FsError> {
-    let mut read = |ranges: &[(u64, usize)]| Ok(cache.read_all_now(ARENA, ranges)?);
-    let mut lay = |offset, bytes: &mut [u8]| cache.lay_over(ARENA, offset, bytes);
+/// The arena of `volume` in `cache`, which takes no changes yet. What was read before is used if it still can be.
+pub(crate) fn load(
+    preloaded: Option<PreloadedArena>,
+    cache: &Cache,
+    volume: VolumeId,
+) -> Result<Arena, FsError> {
+    let object = arena_of(volume);
+    let mut read = |ranges: &[(u64, usize)]| Ok(cache.read_all_now(object, ranges)?);
+    let mut lay = |offset, bytes: &mut [u8]| cache.lay_over(object, offset, bytes);
     if let Some(PreloadedArena { arena, .. }) =
-        preloaded.filter(|preloaded| preloaded.as_of.is_what_is_below(cache))
+        preloaded.filter(|preloaded| preloaded.as_of.is_what_is_below(cache, volume))
         && let Some(arena) = arena.brought_up_to_date(&mut lay, &mut read)?
     {
         return Ok(arena);

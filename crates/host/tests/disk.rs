@@ -1,6 +1,6 @@
 //! Files and block devices as disks.
 
-use device::{Block, Device, Operation, Read, check_contract, pages};
+use device::{Block, Device, Operation, Overlay, Read, check_contract, pages};
 use host::{Access, Disk, HostError, Overwrite};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -230,4 +230,17 @@ fn a_file_that_was_preallocated_keeps_its_space_when_it_is_trimmed() {
     assert_eq!((disk.allocated(), disk.spare_blocks()), (None, None));
     disk.trim(Block(0), 256).and_then(|()| disk.flush()).expect("a trim");
     assert!(taken() >= BYTES);
+}
+
+#[test]
+fn an_overlay_over_a_file_is_a_device_and_the_file_stays_as_it_was() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("below");
+    let disk = Disk::create(&path, 64 * 4096, Overwrite::No).expect("a file");
+    let mut full = pages(64);
+    full.iter_mut().for_each(|page| page.0.fill(0xa5));
+    disk.write(Block(0), &full).and_then(|()| disk.flush()).expect("filled");
+    drop(disk);
+    check_contract(&Overlay::new(Disk::open(&path, Access::Read).expect("to look")));
+    assert!(std::fs::read(&path).expect("it").iter().all(|&byte| byte == 0xa5));
 }

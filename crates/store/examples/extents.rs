@@ -3,7 +3,7 @@
 //!
 //! `cargo run --release -p weir-store --example extents [EXTENTS]`
 
-use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, Read, StoreId};
+use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, Read, StoreId, VolumeId};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
@@ -19,7 +19,7 @@ const CHECKPOINT_BLOCKS: u64 = 65_536;
 /// What all data pages hold: the device need not keep them.
 const FILLER: Page = Page([0x5a; device::BLOCK_BYTES]);
 
-const FILE: ObjectId = ObjectId { slot: 1, generation: 1 };
+const FILE: ObjectId = VolumeId::MAIN.object(1, 1);
 
 /// Blocks in memory, but for those that are filler.
 struct Memory {

@@ -88,7 +88,7 @@ pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(Met<'_>)) -> BTreeMap<N
                 for (entry, number) in entries.iter().zip(0..) {
                     let Some(entry) = entry else { continue };
                     let slot = at.index * LEAF_OBJECTS + number;
-                    let object = ObjectId { slot, generation: entry.generation };
+                    let object = at.volume.object(slot, entry.generation);
                     match &entry.pages {
                         Pages::Tree(tree) => todo.push(root(*tree, at.volume, Some(object))),
                         Pages::Inline(pages) => {

@@ -1,7 +1,7 @@
 //! What callers ask of the map.
 
 use crate::entry::LogEntry;
-use device::{Block, Lsn, ObjectId, Page, PageNo, SharedPage};
+use device::{Block, Lsn, ObjectId, Page, PageNo, SharedPage, VolumeId};
 use std::ops::Range;
 
 /// One change of the map, part of an atomic vector.
@@ -50,6 +50,17 @@ pub enum Change {
 }
 
 impl Change {
+    /// The same change of what is in the same slots of another volume.
+    pub fn in_volume(mut self, volume: VolumeId) -> Change {
+        match &mut self {
+            Change::Write { object, .. } | Change::Cut { object, .. } | Change::Delete { object, .. } => {
+                object.volume = volume;
+            }
+            Change::Clone { from, to, .. } => (from.volume, to.volume) = (volume, volume),
+        }
+        self
+    }
+
     /// The log entry for this change; a write's block is not known yet.
     pub(crate) fn log_entry(&self) -> LogEntry {
         match self {
@@ -74,6 +85,18 @@ impl Change {
             Change::Write { bytes, .. } => Some(bytes),
             _ => None,
         }
+    }
+
+    /// The volumes that it changes.
+    pub(crate) fn volumes(&self) -> impl Iterator<Item = VolumeId> + use<> {
+        let (one, other) = match self {
+            Change::Write { object, .. } | Change::Cut { object, .. } | Change::Delete { object, .. } => {
+                (object.volume, None)
+            }
+            // Of the source no more is changed than that it shares.
+            Change::Clone { from, to, .. } => (from.volume, Some(to.volume)),
+        };
+        std::iter::once(one).chain(other)
     }
 
     /// Whether it can only give space back.

@@ -44,7 +44,7 @@ pub struct Place {
 /// How the log cuts into chunks a vector of so many writes of a page each.
 pub fn plan_writes(writes: usize, from: Place, segment_blocks: u64) -> Vec<Piece> {
     // What an entry says does not matter for where it goes.
-    let (object, page, page_lsn) = (ObjectId { slot: 0, generation: 0 }, PageNo(0), Lsn(0));
+    let (object, page, page_lsn) = (ObjectId::default(), PageNo(0), Lsn(0));
     let write = LogEntry::Write { object, page, page_lsn, place: Block(0), crc: 0 };
     plan(&vec![write; writes], from, segment_blocks)
 }
@@ -180,9 +180,10 @@ pub(crate) fn to_pages(bytes: &[u8]) -> Vec<Page> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use device::VolumeId;
 
     fn writes(count: usize) -> Vec<LogEntry> {
-        let object = ObjectId { slot: 1, generation: 1 };
+        let object = VolumeId::MAIN.object(1, 1);
         let write = |index| LogEntry::Write {
             object,
             page: PageNo(index),

@@ -31,8 +31,8 @@ pub(crate) enum LogEntry {
         to: ObjectId,
         lsn: Lsn,
     },
-    /// The chunk's volume is the source.
     CloneVolume {
+        from: VolumeId,
         to: VolumeId,
         mode: VolumeMode,
         lsn: Lsn,
@@ -44,8 +44,8 @@ pub(crate) enum LogEntry {
         volume: VolumeId,
         part: Vec<u8>,
     },
-    /// The chunk's volume goes.
     DeleteVolume {
+        volume: VolumeId,
         lsn: Lsn,
     },
 }
@@ -60,7 +60,7 @@ impl LogEntry {
             | LogEntry::Delete { lsn, .. }
             | LogEntry::Clone { lsn, .. }
             | LogEntry::CloneVolume { lsn, .. }
-            | LogEntry::DeleteVolume { lsn } => *lsn,
+            | LogEntry::DeleteVolume { lsn, .. } => *lsn,
         }
     }
 }
@@ -69,8 +69,6 @@ impl LogEntry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChunkHead {
     pub(crate) incarnation: Incarnation,
-    /// The volume that the log entries are about.
-    pub(crate) volume: VolumeId,
     /// The chunk's own number.
     pub(crate) chunk: u64,
     /// The batch of which it is a part.
@@ -112,7 +110,7 @@ const DELETE_VOLUME: u8 = 7;
 const NAME_VOLUME: u8 = 8;
 
 /// Bytes of a name in a log entry.
-pub(crate) const NAME_PART: usize = 40;
+pub(crate) const NAME_PART: usize = 56;
 
 /// In a clone's log entry: it may not be changed.
 const READ_ONLY: u32 = 1;
@@ -132,8 +130,8 @@ struct ChunkBytes {
     durable: U64,
     chain: U32,
     next: U32,
-    volume: U32,
     copy_blocks: U32,
+    reserved: U32,
 }
 
 #[derive(Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -141,18 +139,22 @@ struct ChunkBytes {
 struct LogEntryBytes {
     kind: u8,
     reserved: [u8; 3],
+    crc: U32,
+    volume: U32,
     generation: U32,
     slot: U64,
-    a: U64,
-    b: U64,
-    c: U64,
-    crc: U32,
+    page: U64,
+    lsn: U64,
+    /// The page after the last, or a place, or a time.
+    other: U64,
+    volume_to: U32,
     generation_to: U32,
+    slot_to: U64,
 }
 
 const HEAD_BYTES: usize = size_of::<ChunkBytes>();
 const ENTRY_BYTES: usize = size_of::<LogEntryBytes>();
-const _: () = assert!(HEAD_BYTES == 96 && ENTRY_BYTES == 48);
+const _: () = assert!(HEAD_BYTES == 96 && ENTRY_BYTES == 64);
 
 /// The bytes of a header and `entries` log entries.
 pub(crate) const fn head_bytes(entries: usize) -> usize {
@@ -182,8 +184,8 @@ pub(crate) fn encode_chunk(head: &ChunkHead, entries: &[LogEntry], store: StoreI
         durable: head.durable.into(),
         chain: head.chain.into(),
         next: head.next.into(),
-        volume: head.volume.0.into(),
         copy_blocks: (head.copy_blocks as u32).into(),
+        reserved: 0.into(),
     };
     header.write_to_prefix(bytes).expect("smaller than a page");
     for (entry, bytes) in entries.iter().zip(bytes[HEAD_BYTES..].chunks_exact_mut(ENTRY_BYTES)) {
@@ -217,7 +219,6 @@ pub(crate) fn decode_chunk(pages: &[Page], store: StoreId) -> Option<(ChunkHead,
     let entries = rest.chunks_exact(ENTRY_BYTES).take(count).map(decode).collect::<Option<Vec<_>>>()?;
     let head = ChunkHead {
         incarnation: Incarnation(header.incarnation.get()),
-        volume: VolumeId(header.volume.get()),
         chunk: header.chunk.get(),
         batch: header.batch.get(),
         durable: header.durable.get(),
@@ -233,43 +234,38 @@ pub(crate) fn decode_chunk(pages: &[Page], store: StoreId) -> Option<(ChunkHead,
 }
 
 fn encode(entry: &LogEntry) -> LogEntryBytes {
-    let of = |kind, object: ObjectId| LogEntryBytes {
+    let of = |kind, object: ObjectId, lsn: Lsn| LogEntryBytes {
         kind,
+        volume: object.volume.0.into(),
         generation: object.generation.into(),
         slot: object.slot.into(),
+        lsn: lsn.0.into(),
         ..LogEntryBytes::default()
     };
     match entry {
         LogEntry::Write { object, page, page_lsn, place, crc } => LogEntryBytes {
-            a: page.0.into(),
-            b: page_lsn.0.into(),
-            c: place_to_bits(*place).into(),
+            page: page.0.into(),
+            other: place_to_bits(*place).into(),
             crc: (*crc).into(),
-            ..of(WRITE, *object)
+            ..of(WRITE, *object, *page_lsn)
         },
-        LogEntry::Cut { object, pages, lsn } => LogEntryBytes {
-            a: pages.start.0.into(),
-            b: lsn.0.into(),
-            c: pages.end.0.into(),
-            ..of(CUT, *object)
-        },
-        LogEntry::Delete { object, lsn } => LogEntryBytes { b: lsn.0.into(), ..of(DELETE, *object) },
-        LogEntry::Clone { from, to, lsn } => LogEntryBytes {
-            a: to.slot.into(),
-            b: lsn.0.into(),
-            generation_to: to.generation.into(),
-            ..of(CLONE, *from)
-        },
-        LogEntry::CloneVolume { to, mode, lsn, created } => LogEntryBytes {
-            a: u64::from(to.0).into(),
-            b: lsn.0.into(),
-            c: (*created).into(),
-            generation_to: if *mode == VolumeMode::ReadOnly { READ_ONLY } else { 0 }.into(),
-            ..of(CLONE_VOLUME, ObjectId::default())
-        },
-        LogEntry::DeleteVolume { lsn } => {
-            LogEntryBytes { b: lsn.0.into(), ..of(DELETE_VOLUME, ObjectId::default()) }
+        LogEntry::Cut { object, pages, lsn } => {
+            LogEntryBytes { page: pages.start.0.into(), other: pages.end.0.into(), ..of(CUT, *object, *lsn) }
         }
+        LogEntry::Delete { object, lsn } => of(DELETE, *object, *lsn),
+        LogEntry::Clone { from, to, lsn } => LogEntryBytes {
+            volume_to: to.volume.0.into(),
+            generation_to: to.generation.into(),
+            slot_to: to.slot.into(),
+            ..of(CLONE, *from, *lsn)
+        },
+        LogEntry::CloneVolume { from, to, mode, lsn, created } => LogEntryBytes {
+            volume_to: to.0.into(),
+            other: (*created).into(),
+            generation_to: if *mode == VolumeMode::ReadOnly { READ_ONLY } else { 0 }.into(),
+            ..of(CLONE_VOLUME, from.object(0, 0), *lsn)
+        },
+        LogEntry::DeleteVolume { volume, lsn } => of(DELETE_VOLUME, volume.object(0, 0), *lsn),
         LogEntry::NameVolume { volume, part } => encode_name(*volume, part),
     }
 }
@@ -294,33 +290,33 @@ fn decode(bytes: &[u8]) -> Option<LogEntry> {
         return decode_name(bytes);
     }
     let bytes = LogEntryBytes::read_from_bytes(bytes).ok()?;
-    let object = ObjectId { slot: bytes.slot.get(), generation: bytes.generation.get() };
-    let lsn = Lsn(bytes.b.get());
+    let volume = VolumeId(bytes.volume.get());
+    let object = volume.object(bytes.slot.get(), bytes.generation.get());
+    let (page, other, lsn) = (PageNo(bytes.page.get()), bytes.other.get(), Lsn(bytes.lsn.get()));
+    let volume_to = VolumeId(bytes.volume_to.get());
     Some(match bytes.kind {
-        WRITE => LogEntry::Write {
-            object,
-            page: PageNo(bytes.a.get()),
-            page_lsn: lsn,
-            place: place_from_bits(bytes.c.get())?,
-            crc: bytes.crc.get(),
-        },
-        CUT => LogEntry::Cut { object, pages: PageNo(bytes.a.get())..PageNo(bytes.c.get()), lsn },
+        WRITE => {
+            let (place, crc) = (place_from_bits(other)?, bytes.crc.get());
+            LogEntry::Write { object, page, page_lsn: lsn, place, crc }
+        }
+        CUT => LogEntry::Cut { object, pages: page..PageNo(other), lsn },
         DELETE => LogEntry::Delete { object, lsn },
         CLONE => {
-            let to = ObjectId { slot: bytes.a.get(), generation: bytes.generation_to.get() };
+            let to = volume_to.object(bytes.slot_to.get(), bytes.generation_to.get());
             LogEntry::Clone { from: object, to, lsn }
         }
         CLONE_VOLUME => LogEntry::CloneVolume {
-            to: VolumeId(u32::try_from(bytes.a.get()).ok()?),
+            from: volume,
+            to: volume_to,
             mode: match bytes.generation_to.get() {
                 0 => VolumeMode::Writable,
                 READ_ONLY => VolumeMode::ReadOnly,
                 _ => return None,
             },
             lsn,
-            created: bytes.c.get(),
+            created: other,
         },
-        DELETE_VOLUME => LogEntry::DeleteVolume { lsn },
+        DELETE_VOLUME => LogEntry::DeleteVolume { volume, lsn },
         _ => return None,
     })
 }
@@ -332,20 +328,25 @@ mod tests {
     #[test]
     fn a_chunk_reads_back_as_it_was_written() {
         let store = StoreId([7; 16]);
-        let object = ObjectId { slot: 5, generation: 6 };
+        let object = VolumeId::MAIN.object(5, 6);
         let entries = vec![
             LogEntry::Write { object, page: PageNo(9), page_lsn: Lsn(8), place: Block(77), crc: 0xfeed },
             LogEntry::Cut { object, pages: PageNo(1)..PageNo(u64::MAX), lsn: Lsn(11) },
             LogEntry::Delete { object, lsn: Lsn(12) },
-            LogEntry::Clone { from: object, to: ObjectId { slot: 1, generation: 2 }, lsn: Lsn(13) },
-            LogEntry::CloneVolume { to: VolumeId(9), mode: VolumeMode::ReadOnly, lsn: Lsn(14), created: 16 },
+            LogEntry::Clone { from: object, to: VolumeId::MAIN.object(1, 2), lsn: Lsn(13) },
+            LogEntry::CloneVolume {
+                from: VolumeId(3),
+                to: VolumeId(9),
+                mode: VolumeMode::ReadOnly,
+                lsn: Lsn(14),
+                created: 16,
+            },
             LogEntry::NameVolume { volume: VolumeId(9), part: b"a name".to_vec() },
             LogEntry::NameVolume { volume: VolumeId(9), part: vec![b'n'; NAME_PART] },
-            LogEntry::DeleteVolume { lsn: Lsn(15) },
+            LogEntry::DeleteVolume { volume: VolumeId(9), lsn: Lsn(15) },
         ];
         let head = ChunkHead {
             incarnation: Incarnation(3),
-            volume: VolumeId(5),
             chunk: 10,
             batch: 4,
             durable: 3,

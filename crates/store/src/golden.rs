@@ -11,7 +11,7 @@ use crate::segments::{SegmentEntry, Segments, Use};
 use crate::superblock::Geometry;
 use crate::tables::encode_tables;
 use crate::volume::{VolumeId, VolumeMode};
-use device::{Block, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId};
+use device::{Block, Incarnation, Lsn, Page, PageNo, StoreId};
 use std::collections::BTreeMap;
 
 const ID: StoreId = StoreId(*b"0123456789abcdef");
@@ -31,25 +31,25 @@ fn root() -> Root {
 }
 
 fn chunk() -> (ChunkHead, Vec<LogEntry>) {
-    let object = ObjectId { slot: 5, generation: 6 };
-    let to = ObjectId { slot: 8, generation: 1 };
+    let object = VolumeId(2).object(5, 6);
+    let to = VolumeId::MAIN.object(8, 1);
     let entries = vec![
         LogEntry::Write { object, page: PageNo(9), page_lsn: Lsn(501), place: Block(94), crc: 0xfeed_beef },
         LogEntry::Cut { object, pages: PageNo(10)..PageNo(20), lsn: Lsn(502) },
         LogEntry::Delete { object, lsn: Lsn(503) },
         LogEntry::Clone { from: object, to, lsn: Lsn(504) },
         LogEntry::CloneVolume {
+            from: VolumeId(2),
             to: VolumeId(9),
             mode: VolumeMode::ReadOnly,
             lsn: Lsn(505),
             created: 1_234_567_890,
         },
         LogEntry::NameVolume { volume: VolumeId(9), part: b"nightly".to_vec() },
-        LogEntry::DeleteVolume { lsn: Lsn(506) },
+        LogEntry::DeleteVolume { volume: VolumeId(2), lsn: Lsn(506) },
     ];
     let head = ChunkHead {
         incarnation: Incarnation(3),
-        volume: VolumeId(2),
         chunk: 12,
         batch: 11,
         durable: 10,
@@ -107,7 +107,7 @@ fn tables() -> Vec<u8> {
         (VolumeId(3), Volume { objects, mode: VolumeMode::ReadOnly }),
     ]);
     let label = Label { name: "nightly".to_owned(), created: 1_234_567_890, from: VolumeId::MAIN };
-    let volumes = Volumes::new(all, BTreeMap::from([(VolumeId(3), label)]), vec![NodeId(1)]);
+    let volumes = Volumes::new(all, BTreeMap::from([(VolumeId(3), label)]), VolumeId(5), vec![NodeId(1)]);
     let nodes = Nodes::new(table(), Segments::new(geometry(), used));
     encode_tables(&mut Map::new(nodes, volumes, Lsn(0)), |_| Block(40)).0
 }

@@ -11,7 +11,6 @@ use crate::root::Cursor;
 use crate::segments::Use;
 use crate::shared::Shared;
 use crate::stretch::{ChunkIndex, Stretches};
-use crate::volume::VolumeId;
 use device::{Block, Page};
 
 /// Blocks that are read and written together where recovery's last batch is written again: a MiB.
@@ -100,7 +99,6 @@ impl Log {
     pub(crate) fn write_batch(
         &mut self,
         shared: &Shared,
-        volume: VolumeId,
         data: &[Option<&Page>],
         entries: &mut [LogEntry],
     ) -> Result<(), StoreError> {
@@ -121,7 +119,7 @@ impl Log {
             let last = index + 1 == pieces.len();
             let range = piece.entries.clone();
             written = written.and_then(|()| {
-                let head = ChunkHead { volume, ..self.head(shared, piece, last) };
+                let head = self.head(shared, piece, last);
                 self.write_chunk(&shared.medium, head, &copies, &data[range.clone()], &mut entries[range])
             });
         }
@@ -155,7 +153,6 @@ impl Log {
     fn head(&self, shared: &Shared, piece: &Piece, last: bool) -> ChunkHead {
         ChunkHead {
             incarnation: shared.incarnation(),
-            volume: VolumeId::MAIN,
             chunk: self.cursor.chunk,
             batch: self.cursor.batch,
             durable: shared.progress.durable_batch(),

@@ -56,8 +56,7 @@ impl Store {
             && let Some(chunk) = log.in_place(end.segment, offset, ENTRY_BLOCKS_AHEAD)
         {
             offset += chunk.blocks();
-            self.shared
-                .holding_nodes(|| writer.apply_to_map(&self.shared, chunk.head.volume, &chunk.entries))?;
+            self.shared.holding_nodes(|| writer.apply_to_map(&self.shared, &chunk.entries))?;
         }
         Ok(())
     }

@@ -176,8 +176,7 @@ impl Recovery {
 
     fn replay_chunks(&self, chunks: &[Chunk]) -> Result<(), StoreError> {
         self.shared.holding_nodes(|| {
-            let entries =
-                chunks.iter().flat_map(|chunk| chunk.entries.iter().map(|entry| (chunk.head.volume, entry)));
+            let entries = chunks.iter().flat_map(|chunk| &chunk.entries);
             self.shared.load_for(&entries.collect::<Vec<_>>())?;
             chunks.iter().try_for_each(|chunk| self.replay_chunk(chunk))
         })
@@ -193,7 +192,7 @@ impl Recovery {
             }
         }
         self.shared.progress.add(LogLength { blocks: chunk.blocks(), reads: 0 });
-        self.shared.apply(chunk.head.volume, &chunk.entries)?;
+        self.shared.apply(&chunk.entries)?;
         self.shared.progress.set_durable_batch(chunk.head.batch);
         Ok(())
     }

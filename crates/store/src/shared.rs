@@ -11,7 +11,7 @@ use crate::medium::{Medium, RUN_BLOCKS_MAX};
 use crate::progress::LogProgress;
 use crate::space::Space;
 use crate::sync::{AtomicU64, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use crate::volume::{Listed, VolumeId};
+use crate::volume::Listed;
 use device::{Block, Incarnation, Lsn, ObjectId, Page, PageNo, Read};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -113,17 +113,17 @@ impl Shared {
     }
 
     /// Reads the nodes that log entries will change, so that no read can fail once the log has them.
-    pub(crate) fn load_for(&self, entries: &[(VolumeId, &LogEntry)]) -> Result<(), StoreError> {
+    pub(crate) fn load_for(&self, entries: &[&LogEntry]) -> Result<(), StoreError> {
         self.resolve(|map| {
-            let missing = entries.iter().filter_map(|&(volume, entry)| map.prepare(volume, entry).err());
+            let missing = entries.iter().filter_map(|entry| map.prepare(entry).err());
             let missing: Vec<_> = missing.flat_map(|Missing(ids)| ids).collect();
             if missing.is_empty() { Ok(()) } else { Err(Missing(missing)) }
         })
     }
 
-    /// See [`Store::read_from`](crate::Store::read_from).
-    pub(crate) fn read_from(&self, volume: VolumeId, wants: &mut [Want]) {
-        let mut placed = self.lookup(volume, wants);
+    /// See [`Store::read`](crate::Store::read).
+    pub(crate) fn read(&self, wants: &mut [Want]) {
+        let mut placed = self.lookup(wants);
         placed.sort_by_key(|placed| placed.entry.place);
         count(&self.medium.counting().page_reads, placed.len() as u64);
         let mut runs: Vec<Read> = Vec::new();
@@ -182,23 +182,23 @@ impl Shared {
     ///
     /// # Errors
     /// Where a node cannot be read: then the map is not that of the log.
-    pub(crate) fn apply(&self, volume: VolumeId, entries: &[LogEntry]) -> Result<(), StoreError> {
+    pub(crate) fn apply(&self, entries: &[LogEntry]) -> Result<(), StoreError> {
         let mut map = self.map_mut();
         for entry in entries {
-            while let Err(Missing(ids)) = map.prepare(volume, entry) {
+            while let Err(Missing(ids)) = map.prepare(entry) {
                 drop(map);
                 if let Some((_, error)) = self.load(ids).pop_first() {
                     return Err(error);
                 }
                 map = self.map_mut();
             }
-            map.change(volume, entry);
+            map.change(entry);
         }
         Ok(())
     }
 
     /// Finds and pins the places of all wants that are no holes, and answers the others.
-    pub(crate) fn lookup(&self, volume: VolumeId, wants: &mut [Want]) -> Vec<Placed> {
+    pub(crate) fn lookup(&self, wants: &mut [Want]) -> Vec<Placed> {
         let (mut placed, mut failed) = (Vec::new(), BTreeMap::new());
         let mut open: Vec<usize> = (0..wants.len()).collect();
         while !open.is_empty() {
@@ -206,7 +206,7 @@ impl Shared {
             let map = self.map();
             open.retain(|&index| {
                 let want = &mut wants[index];
-                match map.lookup(volume, want.object, want.page) {
+                match map.lookup(want.object, want.page) {
                     Ok(None) => want.found = Ok(Found::Hole),
                     Ok(Some(entry)) => {
                         map.nodes.segments.pin(entry.place);
@@ -230,25 +230,16 @@ impl Shared {
         placed
     }
 
-    /// See [`Store::page_lsn_in`](crate::Store::page_lsn_in).
-    pub(crate) fn page_lsn_in(
-        &self,
-        volume: VolumeId,
-        object: ObjectId,
-        page: PageNo,
-    ) -> Result<Option<Lsn>, StoreError> {
-        let entry = self.resolve(|map| map.lookup(volume, object, page))?;
+    /// See [`Store::page_lsn`](crate::Store::page_lsn).
+    pub(crate) fn page_lsn(&self, object: ObjectId, page: PageNo) -> Result<Option<Lsn>, StoreError> {
+        let entry = self.resolve(|map| map.lookup(object, page))?;
         Ok(entry.map(|entry| entry.page_lsn))
     }
 
-    /// See [`Store::page_lsns_in`](crate::Store::page_lsns_in).
-    pub(crate) fn page_lsns_in(
-        &self,
-        volume: VolumeId,
-        pages: &[(ObjectId, PageNo)],
-    ) -> Vec<Result<Option<Lsn>, StoreError>> {
+    /// See [`Store::page_lsns`](crate::Store::page_lsns).
+    pub(crate) fn page_lsns(&self, pages: &[(ObjectId, PageNo)]) -> Vec<Result<Option<Lsn>, StoreError>> {
         let mut wants: Vec<Want> = pages.iter().map(|&(object, page)| Want::new(object, page)).collect();
-        let placed = self.lookup(volume, &mut wants);
+        let placed = self.lookup(&mut wants);
         let mut page_lsns: Vec<_> = wants.into_iter().map(|want| want.found.map(|_| None)).collect();
         let map = self.map();
         for Placed { want, entry } in placed {
@@ -339,14 +330,9 @@ impl Shared {
     }
 
     /// See [`Store::read_all`](crate::Store::read_all).
-    pub(crate) fn read_all(
-        &self,
-        volume: VolumeId,
-        pages: &[(ObjectId, PageNo)],
-        take: &mut dyn FnMut(usize, FoundPage<'_>),
-    ) {
+    pub(crate) fn read_all(&self, pages: &[(ObjectId, PageNo)], take: &mut dyn FnMut(usize, FoundPage<'_>)) {
         let mut wants: Vec<Want> = pages.iter().map(|&(object, page)| Want::new(object, page)).collect();
-        let mut placed = self.lookup(volume, &mut wants);
+        let mut placed = self.lookup(&mut wants);
         placed.sort_by_key(|placed| placed.entry.place);
         count(&self.medium.counting().page_reads, placed.len() as u64);
         let places: Vec<Block> = placed.iter().map(|placed| placed.entry.place).collect();
@@ -376,11 +362,10 @@ impl Shared {
     /// Lists the pages of `object` within `range`, of at most `leaves_max` leaves.
     pub(crate) fn list(
         &self,
-        volume: VolumeId,
         object: ObjectId,
         range: Range<PageNo>,
         leaves_max: usize,
     ) -> Result<Listed, StoreError> {
-        self.resolve(|map| map.list(volume, object, range.clone(), leaves_max.max(1)))
+        self.resolve(|map| map.list(object, range.clone(), leaves_max.max(1)))
     }
 }

@@ -109,39 +109,39 @@ impl Map {
 
     /// Nodes that a vector may make dirty, at most as many as a reservation counts. A cut that leaves newer pages in leaves
     /// between its ends changes more: such pages have been written back before it, and their leaves have been counted then.
-    pub(crate) fn nodes_for(&self, volume: VolumeId, log_entries: &[LogEntry]) -> u64 {
+    pub(crate) fn nodes_for(&self, log_entries: &[LogEntry]) -> u64 {
         let mut nodes = BTreeSet::new();
-        let mut path = |slot: Option<u64>, leaf: u64, height: u8| {
+        let mut path = |of: (VolumeId, Option<u64>), leaf: u64, height: u8| {
             let level = |level: u8| leaf.checked_shr(8 * u32::from(level)).unwrap_or(0);
             let heights = (0..=8).take_while(|&at| at <= height || level(at) > 0);
-            nodes.extend(heights.map(|at| (slot, at, level(at))));
+            nodes.extend(heights.map(|at| (of, at, level(at))));
         };
         let mut pages = 0;
-        let objects = self.volumes.get(volume).map_or(0, |volume| volume.objects.height);
         for log_entry in log_entries {
-            let mut object = |slot: u64| {
-                path(None, slot / LEAF_OBJECTS, objects);
-                match self.slot(volume, slot) {
+            let mut object = |ObjectId { volume, slot, .. }: &ObjectId| {
+                let objects = self.volumes.get(*volume).map_or(0, |volume| volume.objects.height);
+                path((*volume, None), slot / LEAF_OBJECTS, objects);
+                match self.slot(*volume, *slot) {
                     Ok(Some(ObjectEntry { pages: Pages::Tree(tree), .. })) => tree.height,
                     _ => 0,
                 }
             };
             match log_entry {
-                LogEntry::Write { object: ObjectId { slot, .. }, page, .. } => {
-                    let height = object(*slot);
-                    path(Some(*slot), page.0 / LEAF_PAGES, height);
+                LogEntry::Write { object: of, page, .. } => {
+                    let height = object(of);
+                    path((of.volume, Some(of.slot)), page.0 / LEAF_PAGES, height);
                     pages += 1;
                 }
-                LogEntry::Cut { object: ObjectId { slot, .. }, pages, .. } => {
-                    let height = object(*slot);
-                    path(Some(*slot), pages.start.0 / LEAF_PAGES, height);
+                LogEntry::Cut { object: of, pages, .. } => {
+                    let height = object(of);
+                    path((of.volume, Some(of.slot)), pages.start.0 / LEAF_PAGES, height);
                     let last = pages.end.0.saturating_sub(1) / LEAF_PAGES;
                     if last.checked_shr(8 * u32::from(height)).unwrap_or(0) == 0 {
-                        path(Some(*slot), last, height);
+                        path((of.volume, Some(of.slot)), last, height);
                     }
                 }
-                LogEntry::Delete { object: ObjectId { slot, .. }, .. } => drop(object(*slot)),
-                LogEntry::Clone { from, to, .. } => drop((object(from.slot), object(to.slot))),
+                LogEntry::Delete { object: of, .. } => drop(object(of)),
+                LogEntry::Clone { from, to, .. } => drop((object(from), object(to))),
                 LogEntry::CloneVolume { .. }
                 | LogEntry::NameVolume { .. }
                 | LogEntry::DeleteVolume { .. } => {}

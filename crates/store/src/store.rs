@@ -215,15 +215,7 @@ impl Store {
     /// [`StoreError::Full`] before anything is written, where a checkpoint did not help; the device's;
     /// [`StoreError::Corrupt`] if a map node that it must change is damaged; [`StoreError::NotBegun`].
     pub fn apply(&self, vector: &[Change]) -> Result<(), StoreError> {
-        self.apply_to(VolumeId::MAIN, vector)
-    }
-
-    /// As [`apply`](Store::apply), to any volume.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSuchVolume`], [`StoreError::ReadOnlyVolume`], or those of `apply`.
-    pub fn apply_to(&self, volume: VolumeId, vector: &[Change]) -> Result<(), StoreError> {
-        self.writer.lock().apply(&self.shared, volume, vector)
+        self.writer.lock().apply(&self.shared, vector)
     }
 
     /// Makes the map durable so that recovery starts here, and frees segments that no root needs any more: those
@@ -262,47 +254,23 @@ impl Store {
     ///
     /// Waits for reads of its own only, never for a write, a flush or a checkpoint.
     pub fn read(&self, wants: &mut [Want]) {
-        self.read_from(VolumeId::MAIN, wants);
-    }
-
-    /// As [`read`](Store::read), from any volume; what a volume does not have, or one that does not exist, is holes.
-    pub fn read_from(&self, volume: VolumeId, wants: &mut [Want]) {
-        self.shared.read_from(volume, wants);
+        self.shared.read(wants);
     }
 
     /// Reads many pages in the order in which they lie on the device, with few reads, and hands each to `take` by its
-    /// number. Like [`read_from`](Store::read_from), for whoever reads much and keeps the bytes in a place of his own.
-    pub fn read_all(
-        &self,
-        volume: VolumeId,
-        pages: &[(ObjectId, PageNo)],
-        take: &mut dyn FnMut(usize, FoundPage<'_>),
-    ) {
-        self.shared.read_all(volume, pages, take);
+    /// number. Like [`read`](Store::read), for whoever reads much and keeps the bytes in a place of his own.
+    pub fn read_all(&self, pages: &[(ObjectId, PageNo)], take: &mut dyn FnMut(usize, FoundPage<'_>)) {
+        self.shared.read_all(pages, take);
     }
 
     /// The page LSN of a page; `None` for a hole. May read map nodes.
     pub fn page_lsn(&self, object: ObjectId, page: PageNo) -> Result<Option<Lsn>, StoreError> {
-        self.page_lsn_in(VolumeId::MAIN, object, page)
-    }
-
-    /// As [`page_lsn`](Store::page_lsn), in any volume.
-    pub fn page_lsn_in(
-        &self,
-        volume: VolumeId,
-        object: ObjectId,
-        page: PageNo,
-    ) -> Result<Option<Lsn>, StoreError> {
-        self.shared.page_lsn_in(volume, object, page)
+        self.shared.page_lsn(object, page)
     }
 
     /// The page LSN of each of many pages, with many reads of map nodes in flight.
-    pub fn page_lsns_in(
-        &self,
-        volume: VolumeId,
-        pages: &[(ObjectId, PageNo)],
-    ) -> Vec<Result<Option<Lsn>, StoreError>> {
-        self.shared.page_lsns_in(volume, pages)
+    pub fn page_lsns(&self, pages: &[(ObjectId, PageNo)]) -> Vec<Result<Option<Lsn>, StoreError>> {
+        self.shared.page_lsns(pages)
     }
 
     /// Lists the pages that the store holds of `object` within `range`, of at most `leaves_max` leaves of its map
@@ -316,21 +284,7 @@ impl Store {
         range: Range<PageNo>,
         leaves_max: usize,
     ) -> Result<Listed, StoreError> {
-        self.list_in(VolumeId::MAIN, object, range, leaves_max)
-    }
-
-    /// As [`list`](Store::list), in any volume.
-    ///
-    /// # Errors
-    /// Those of `list`.
-    pub fn list_in(
-        &self,
-        volume: VolumeId,
-        object: ObjectId,
-        range: Range<PageNo>,
-        leaves_max: usize,
-    ) -> Result<Listed, StoreError> {
-        self.shared.list(volume, object, range, leaves_max)
+        self.shared.list(object, range, leaves_max)
     }
 }
 

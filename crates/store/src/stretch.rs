@@ -21,7 +21,7 @@ const COPIED_SEGMENT_MIN: u64 = 256;
 const COPIES_PART: u64 = 32;
 
 /// Blocks read where copies may lie: the log entries and copies of any chunk fit.
-pub(crate) const COPIES_AHEAD: u64 = 160;
+pub(crate) const COPIES_AHEAD: u64 = 176;
 
 /// Blocks read at once where there are none: 8 MiB, so that an open stretch takes two or three reads.
 pub(crate) const WINDOW_BLOCKS: u64 = 2048;

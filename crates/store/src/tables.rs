@@ -23,7 +23,9 @@ struct StreamHead {
     dying: U32,
     /// Volumes that have a label.
     labels: U32,
-    reserved: [u8; 40],
+    /// The number of the next volume.
+    next_volume: U32,
+    reserved: [u8; 36],
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -78,7 +80,8 @@ pub(crate) fn encode_tables(map: &mut Map, mut place: impl FnMut(&mut Map) -> Bl
         volumes: (map.volumes.len() as u32).into(),
         dying: (map.volumes.dying().len() as u32).into(),
         labels: (map.volumes.labels() as u32).into(),
-        reserved: [0; 40],
+        next_volume: map.volumes.next_id().0.into(),
+        reserved: [0; 36],
     };
     let mut bytes = head.as_bytes().to_vec();
     for page in map.nodes.table.pages() {
@@ -121,7 +124,7 @@ pub(crate) fn read_map(device: &dyn Device, geometry: &Geometry, root: &Root) ->
     let table = NodeTable::from_pages(decoded.pages, entries);
     let mut segments = Segments::new(*geometry, decoded.segments);
     segments.dead_at_root(root.generation, [root.log.segment, root.log.next]);
-    let volumes = Volumes::new(decoded.volumes, decoded.labels, decoded.dying);
+    let volumes = Volumes::new(decoded.volumes, decoded.labels, decoded.next, decoded.dying);
     Ok(Map::new(Nodes::new(table, segments), volumes, root.newest))
 }
 
@@ -163,6 +166,7 @@ struct Decoded {
     volumes: BTreeMap<VolumeId, Volume>,
     dying: Vec<NodeId>,
     labels: BTreeMap<VolumeId, Label>,
+    next: VolumeId,
 }
 
 /// `None` if the stream, whose checksum is right, says what version 1 never does.
@@ -216,7 +220,9 @@ fn decode_stream(bytes: &[u8], geometry: &Geometry) -> Option<Decoded> {
         (volume, label, rest) = decode_label(rest)?;
         labels.insert(volume, label);
     }
-    volumes.contains_key(&VolumeId::MAIN).then_some(Decoded { pages, segments, volumes, dying, labels })
+    let next = VolumeId(head.next_volume.get());
+    let is_sensible = volumes.contains_key(&VolumeId::MAIN) && volumes.keys().all(|&volume| volume < next);
+    is_sensible.then_some(Decoded { pages, segments, volumes, dying, labels, next })
 }
 
 /// Reads the pages of the node table, many at a time.

@@ -2,22 +2,8 @@
 
 use crate::error::StoreError;
 use device::{Lsn, PageNo};
-use std::fmt;
 
-/// A volume's number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct VolumeId(pub u32);
-
-impl VolumeId {
-    /// The volume that every store has: the file system.
-    pub const MAIN: VolumeId = VolumeId(0);
-}
-
-impl fmt::Display for VolumeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+pub use device::VolumeId;
 
 /// Whether a volume may be changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -36,8 +36,8 @@ pub(crate) fn clone_volume(
         }
         map.volumes.ensure_one_more()?;
     }
-    let entry = LogEntry::CloneVolume { to, mode, lsn, created: 0 };
-    writer.append_entries(shared, from, vec![entry], Class::Writer)
+    let entry = LogEntry::CloneVolume { from, to, mode, lsn, created: 0 };
+    writer.append_entries(shared, vec![entry], Class::Writer)
 }
 
 /// See [`Store::clone_named`](crate::Store::clone_named).
@@ -51,10 +51,10 @@ pub(crate) fn clone_named(
     writer.make_ready(shared)?;
     check_clone(shared, from, new.name)?;
     let to = shared.map().volumes.next_id();
-    let mut entries = vec![LogEntry::CloneVolume { to, mode: new.mode, lsn, created: new.created }];
+    let mut entries = vec![LogEntry::CloneVolume { from, to, mode: new.mode, lsn, created: new.created }];
     let parts = new.name.as_bytes().chunks(NAME_PART);
     entries.extend(parts.map(|part| LogEntry::NameVolume { volume: to, part: part.to_vec() }));
-    writer.append_entries(shared, from, entries, Class::Writer)?;
+    writer.append_entries(shared, entries, Class::Writer)?;
     Ok(to)
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn delete_volume(
         return Err(StoreError::MainVolume);
     }
     shared.map().volumes.get(volume).ok_or(StoreError::NoSuchVolume { volume })?;
-    writer.append_entries(shared, volume, vec![LogEntry::DeleteVolume { lsn }], Class::Frees)
+    writer.append_entries(shared, vec![LogEntry::DeleteVolume { volume, lsn }], Class::Frees)
 }
 
 /// See [`Store::free_step`](crate::Store::free_step).

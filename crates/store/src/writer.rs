@@ -10,7 +10,7 @@ use crate::policy::Class;
 use crate::segments::Use;
 use crate::shared::Shared;
 use crate::sync::{Mutex, MutexGuard};
-use crate::volume::{VolumeId, VolumeMode};
+use crate::volume::VolumeMode;
 use device::{Block, Incarnation, Page};
 
 /// Whether changes may be made.
@@ -126,42 +126,31 @@ impl Writer {
     }
 
     /// Applies all of `vector` or nothing: see [`Store::apply`](crate::Store::apply).
-    pub(crate) fn apply(
-        &mut self,
-        shared: &Shared,
-        volume: VolumeId,
-        vector: &[Change],
-    ) -> Result<(), StoreError> {
+    pub(crate) fn apply(&mut self, shared: &Shared, vector: &[Change]) -> Result<(), StoreError> {
         self.make_ready(shared)?;
-        match shared.map().volumes.get(volume).map(|volume| volume.mode) {
-            Some(VolumeMode::Writable) => {}
-            Some(VolumeMode::ReadOnly) => return Err(StoreError::ReadOnlyVolume { volume }),
-            None => return Err(StoreError::NoSuchVolume { volume }),
-        }
+        ensure_writable(shared, vector)?;
         let frees = vector.iter().all(Change::frees);
         let class = if frees { Class::Frees } else { Class::Writer };
         let entries: Vec<LogEntry> = vector.iter().map(Change::log_entry).collect();
         let data: Vec<Option<&Page>> = vector.iter().map(Change::data).collect();
-        self.append(shared, volume, entries, &data, class)
+        self.append(shared, entries, &data, class)
     }
 
     /// Log entries that have no data.
     pub(crate) fn append_entries(
         &mut self,
         shared: &Shared,
-        volume: VolumeId,
         entries: Vec<LogEntry>,
         class: Class,
     ) -> Result<(), StoreError> {
         let data = vec![None; entries.len()];
-        self.append(shared, volume, entries, &data, class)
+        self.append(shared, entries, &data, class)
     }
 
     /// Writes log entries with their data to the log, flushes, and changes the map.
     fn append(
         &mut self,
         shared: &Shared,
-        volume: VolumeId,
         mut entries: Vec<LogEntry>,
         data: &[Option<&Page>],
         class: Class,
@@ -170,40 +159,27 @@ impl Writer {
             return Ok(());
         }
         shared.holding_nodes(|| {
-            shared.load_for(&entries.iter().map(|entry| (volume, entry)).collect::<Vec<_>>())?;
-            self.make_space(shared, volume, &entries, class)?;
-            self.log
-                .write_batch(shared, volume, data, &mut entries)
-                .inspect_err(|_| self.health = Health::Unsure)?;
-            self.apply_to_map(shared, volume, &entries)
+            shared.load_for(&entries.iter().collect::<Vec<_>>())?;
+            self.make_space(shared, &entries, class)?;
+            self.log.write_batch(shared, data, &mut entries).inspect_err(|_| self.health = Health::Unsure)?;
+            self.apply_to_map(shared, &entries)
         })
     }
 
     /// Changes the map as durable log entries say.
-    pub(crate) fn apply_to_map(
-        &mut self,
-        shared: &Shared,
-        volume: VolumeId,
-        entries: &[LogEntry],
-    ) -> Result<(), StoreError> {
-        shared.apply(volume, entries).inspect_err(|_| self.health = Health::Stopped)
+    pub(crate) fn apply_to_map(&mut self, shared: &Shared, entries: &[LogEntry]) -> Result<(), StoreError> {
+        shared.apply(entries).inspect_err(|_| self.health = Health::Stopped)
     }
 
     /// Checks that the log has space for these log entries above the reserve of others, also where they need no segment: what
     /// they change must be written by a checkpoint. Two checkpoints may make some.
-    fn make_space(
-        &mut self,
-        shared: &Shared,
-        volume: VolumeId,
-        entries: &[LogEntry],
-        class: Class,
-    ) -> Result<(), StoreError> {
+    fn make_space(&mut self, shared: &Shared, entries: &[LogEntry], class: Class) -> Result<(), StoreError> {
         for attempt in 0..3 {
             let pieces = self.log.plan(entries, shared.medium.geometry().segment_blocks);
             let segments = pieces.iter().filter(|piece| piece.moves_on).count() as u64;
             let class = if segments == 0 && class == Class::Writer { Class::OpenSegment } else { class };
             let map = shared.map();
-            let dirtied = map.nodes_for(volume, entries);
+            let dirtied = map.nodes_for(entries);
             let needed = segments + map.floor_after(class, dirtied);
             if map.nodes.segments.free_count() >= needed {
                 return Ok(());
@@ -266,6 +242,23 @@ impl Writer {
         self.health = Health::Good;
         Ok(())
     }
+}
+
+/// Refuses changes of volumes that are read-only, or not there.
+fn ensure_writable(shared: &Shared, vector: &[Change]) -> Result<(), StoreError> {
+    let map = shared.map();
+    let mut last = None;
+    for volume in vector.iter().flat_map(Change::volumes) {
+        if last.replace(volume) == Some(volume) {
+            continue;
+        }
+        match map.volumes.get(volume).map(|volume| volume.mode) {
+            Some(VolumeMode::Writable) => {}
+            Some(VolumeMode::ReadOnly) => return Err(StoreError::ReadOnlyVolume { volume }),
+            None => return Err(StoreError::NoSuchVolume { volume }),
+        }
+    }
+    Ok(())
 }
 
 fn stopped(shared: &Shared) -> StoreError {

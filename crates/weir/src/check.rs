@@ -6,7 +6,6 @@
 use crate::cli::CheckArgs;
 use crate::error::WeirError;
 use crate::media::Media;
-use crate::overlay;
 use cache::{Cache, CacheError, Recovered, Settings};
 use device::{Device, Incarnation, Overlay};
 use fs::Fs;
@@ -15,7 +14,7 @@ use serde_json::json;
 use std::borrow::Cow;
 use std::process::ExitCode;
 use std::sync::Arc;
-use store::{Store, VolumeInfo};
+use store::{Store, VolumeId};
 
 /// Findings that are listed; a broken disk can give millions, and nobody reads them.
 const FINDINGS_MAX: usize = 1000;
@@ -104,7 +103,7 @@ fn check(args: &CheckArgs) -> Result<Findings, WeirError> {
             let waiting = cache.status().counters.replayed;
             let log = format!("the buffer's log: {waiting} transactions, all of this store");
             findings.checked.push(log);
-            check_volumes(&store, cache, &mut findings);
+            check_volumes(&store, &Arc::new(cache), &mut findings);
         }
         Err(error) => {
             let (source, path) = (error.clone(), media.buffer.clone());
@@ -142,27 +141,17 @@ fn open_cache(store: &Arc<Store>, buffer: Arc<dyn Device>) -> Result<Cache, Cach
     Cache::open(store.clone(), buffer, Arc::new(SystemClock::new()), Settings::default())
 }
 
-/// Checks the file system of every volume: of the one that was mounted last with the buffer's records applied, of the
-/// others as the store has them.
-fn check_volumes(store: &Arc<Store>, cache: Cache, findings: &mut Findings) {
-    let last = cache.volume();
+/// Checks the file system of every volume, with the buffer's records applied.
+fn check_volumes(store: &Store, cache: &Arc<Cache>, findings: &mut Findings) {
     let volumes = store.describe_volumes();
-    let name =
-        |of: &VolumeInfo| if volumes.len() > 1 { format!("volume {}: ", of.name) } else { String::new() };
-    if let Some(mounted) = volumes.iter().find(|volume| volume.id == last) {
-        check_fs(cache, &name(mounted), findings);
-    }
-    for volume in volumes.iter().filter(|volume| volume.id != last) {
-        let opened = overlay::blank_buffer(store, volume.id).map_err(CacheError::from);
-        match opened.and_then(|buffer| open_cache(store, buffer)) {
-            Ok(cache) => check_fs(cache, &name(volume), findings),
-            Err(error) => findings.add_error(format!("{}{error}", name(volume)), error.help()),
-        }
+    for volume in &volumes {
+        let name = if volumes.len() > 1 { format!("volume {}: ", volume.name) } else { String::new() };
+        check_fs(cache, volume.id, &name, findings);
     }
 }
 
-fn check_fs(cache: Cache, volume: &str, findings: &mut Findings) {
-    match Fs::open(Arc::new(cache), Arc::new(SystemClock::new())) {
+fn check_fs(cache: &Arc<Cache>, id: VolumeId, volume: &str, findings: &mut Findings) {
+    match Fs::open(cache.clone(), id, Arc::new(SystemClock::new())) {
         Ok(fs) => {
             fs.check(&mut |finding| findings.add(format!("{volume}{}", describe(&finding))));
             findings

@@ -16,7 +16,6 @@ mod man;
 mod media;
 mod mount;
 mod mount_point;
-mod overlay;
 mod replace_buffer;
 mod scrub;
 mod signals;

@@ -22,7 +22,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use store::{Store, VolumeId};
+use store::Store;
 
 /// LSNs that are left out. More than a lost buffer can have given out since the last page was written back; so the store, which
 /// is told of the new one's beginning, refuses the lost one, should it come back.
@@ -43,7 +43,6 @@ struct Old {
     bytes: Size,
     /// What is in the store by now.
     store: StoreId,
-    volume: VolumeId,
     newest: Lsn,
     /// The store's volumes. All but the one whose records the buffer held are whole.
     volumes: Vec<String>,
@@ -112,7 +111,6 @@ fn look_at_old(args: &ReplaceBufferArgs) -> Result<Old, WeirError> {
         lost: None,
         bytes: BUFFER_DEFAULT,
         store: store.id(),
-        volume: VolumeId::MAIN,
         newest: store.newest_lsn(),
         volumes: volumes
             .into_iter()
@@ -140,7 +138,7 @@ fn look_at_old(args: &ReplaceBufferArgs) -> Result<Old, WeirError> {
     let bytes = media::open(&media.buffer, Access::Read).map(|disk| bytes_of(&disk));
     old.bytes = bytes.ok().filter(|bytes| *bytes >= BUFFER_MIN).unwrap_or(old.bytes);
     match written {
-        Ok(written) => (old.volume, old.newest) = (written.volume, written.newest),
+        Ok(newest) => old.newest = newest,
         Err(error) if args.old.is_some() && error.is_of_another_buffer() => {
             return Err(error.not_its_buffer());
         }
@@ -159,7 +157,7 @@ fn make(plan: &Plan, like: Option<Size>, old: &Old, undo: &mut Undo) -> Result<S
         _ => make_buffer_disk(plan, undo)?,
     };
     let newest = Lsn(old.newest.0 + GAP);
-    Buffer::format_after(&disk, old.store, old.volume.0, newest)
+    Buffer::format_after(&disk, old.store, newest)
         .map_err(|source| WeirError::Cache { path: plan.path().into(), source: source.into() })?;
     // The old one may go only after that.
     sync_names_beside(&absolute(plan.path())?)?;
@@ -226,6 +224,6 @@ fn tell(args: &ReplaceBufferArgs, old: &Old, bytes: Size, not_retired: Option<We
     );
     match &old.volumes[..] {
         [_] => println!("the store has no other volume than the one that was mounted"),
-        all => println!("whole, but for the one that was mounted last: the volumes {}", all.join(", ")),
+        all => println!("whole, but for those that were mounted lately: the volumes {}", all.join(", ")),
     }
 }

@@ -3,7 +3,6 @@
 use crate::ahead::Ahead;
 use crate::error::WeirError;
 use crate::media::{self, Media};
-use crate::overlay;
 use crate::volume;
 use cache::{Cache, Progress, Recovered, Settings, Task};
 use device::{Device, Lsn, Overlay};
@@ -49,7 +48,7 @@ pub(crate) struct Start {
     pub(crate) store: Duration,
     /// After that, reading the metadata of all files as the store has it.
     pub(crate) preload: Duration,
-    /// Reading the buffer, while both are done; for another volume than the buffer's, writing everything back, too.
+    /// Reading the buffer, while both are done.
     pub(crate) buffer: Duration,
     /// Then: making a new incarnation durable on both media.
     pub(crate) beginning: Duration,
@@ -72,10 +71,11 @@ impl Stack {
         access: Access,
         name: &str,
     ) -> Result<Stack, WeirError> {
-        let (opened, volume) = open_volume(&media, settings, access, name)?;
-        let Opened { store, cache, metadata, mut start, disks } = opened;
+        let Opened { store, cache, metadata, mut start, disks } =
+            open_cache(&media, settings, access, Some(name))?;
+        let volume = volume::named(&store, &media.name, name)?;
         let begun = Instant::now();
-        let fs = Fs::open_over(metadata, Arc::new(cache.clone()), Arc::new(SystemClock::new()))
+        let fs = Fs::open_over(metadata, Arc::new(cache.clone()), volume.id, Arc::new(SystemClock::new()))
             .map_err(|source| WeirError::Fs { path: media.name.clone(), source })?;
         (start.metadata, start.reads) = (begun.elapsed(), disks.store.reads.now());
         Ok(Stack { media, store, cache, fs: Arc::new(fs), volume, access, start, disks })
@@ -84,51 +84,16 @@ impl Stack {
     /// Makes an empty file system, owned by `owner`, on media that were just formatted, and writes it back.
     pub(crate) fn create(media: &Media, owner: Caller) -> Result<(), WeirError> {
         let Opened { cache, .. } = open_cache(media, Settings::default(), Access::Write, None)?;
-        Fs::create(&Arc::new(cache.clone()), &SystemClock::new(), owner, random_bytes())
+        Fs::create(&Arc::new(cache.clone()), VolumeId::MAIN, &SystemClock::new(), owner, random_bytes())
             .map_err(|source| WeirError::Fs { path: media.name.clone(), source })?;
         cache.drain().map_err(|source| WeirError::Cache { path: media.name.clone(), source })
     }
 }
 
-/// The buffer holds records of one volume, the one that was mounted last: to mount another, these are written back first, and
-/// then the buffer is the other's. To look only, that volume's records are of no interest: all that the other one has is
-/// in the store.
-fn open_volume(
-    media: &Media,
-    settings: Settings,
-    access: Access,
-    name: &str,
-) -> Result<(Opened, VolumeInfo), WeirError> {
-    let mut opened = open_cache(media, settings.clone(), access, Some(name))?;
-    let volume = volume::named(&opened.store, &media.name, name)?;
-    if opened.cache.volume() == volume.id {
-        return Ok((opened, volume));
-    }
-    let begun = Instant::now();
-    let failed = |source| WeirError::Cache { path: media.name.clone(), source };
-    if access == Access::Read {
-        let store = opened.store.clone();
-        let buffer = overlay::blank_buffer(&store, volume.id).map_err(|error| failed(error.into()))?;
-        opened.cache = Cache::open(store, buffer, Arc::new(SystemClock::new()), settings).map_err(failed)?;
-    } else {
-        opened.cache.hand_over(volume.id).map_err(failed)?;
-        // The media are locked while they are open.
-        drop(opened);
-        opened = open_cache(media, settings, access, Some(name))?;
-    }
-    opened.start.buffer = opened.start.buffer.max(begun.elapsed());
-    Ok((opened, volume))
-}
-
-/// What was written back from a buffer, and where its records end.
-pub(crate) struct WrittenBack {
-    pub(crate) volume: VolumeId,
-    pub(crate) newest: Lsn,
-}
-
 /// Writes back everything that the buffer of `media` holds, and only reads the buffer: a device that cannot be written any
-/// more, as at the end of its life, loses nothing. After a crash it holds what it did, and may be written back again.
-pub(crate) fn write_back(media: &Media) -> Result<WrittenBack, WeirError> {
+/// more, as at the end of its life, loses nothing. After a crash it holds what it did, and may be written back again. Returns where
+/// its records end.
+pub(crate) fn write_back(media: &Media) -> Result<Lsn, WeirError> {
     let buffer = media::open(&media.buffer, Access::Read)?;
     // What is written back must not be newer than what the buffer has after a crash. Where this fails, too, there is nothing better
     // to do than to go on: should the power fail meanwhile, the store is ahead of the buffer, and the next start says so.
@@ -141,7 +106,7 @@ pub(crate) fn write_back(media: &Media) -> Result<WrittenBack, WeirError> {
         None,
     )?;
     cache.drain().map_err(|source| WeirError::Cache { path: media.name.clone(), source })?;
-    Ok(WrittenBack { volume: cache.volume(), newest: cache.status().applied })
+    Ok(cache.status().applied)
 }
 
 /// Begins with the new buffer of `media`, which is empty. The store refuses every other one from then on.

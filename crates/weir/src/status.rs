@@ -153,7 +153,7 @@ impl Mounted {
         let mode = if read_only { VolumeMode::ReadOnly } else { VolumeMode::Writable };
         let begun = Instant::now();
         let created = u64::try_from(SystemClock::new().wall_nanos()).unwrap_or(0);
-        let cloned = self.stack.cache.clone_volume(&NewVolume { name, mode, created });
+        let cloned = self.stack.cache.clone_volume(self.stack.volume.id, &NewVolume { name, mode, created });
         cloned.map_err(|error| Refusal::new(&error, error.help()))?;
         Ok(json!({ "from": self.stack.volume.name, "ms": millis(begun.elapsed()) }))
     }

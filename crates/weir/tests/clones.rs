@@ -412,7 +412,6 @@ fn go(size: Size) {
         kills += 1;
         if !world.copies.is_empty() {
             let which = world.below(world.copies.len());
-            // To look only, the buffer is left alone; to write, it is handed over.
             let options = if world.below(2) == 0 { &["--read-only"][..] } else { &[] };
             world.check_copy(which, options, kills <= READ_WHOLE + 1);
         }

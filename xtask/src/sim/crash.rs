@@ -13,8 +13,6 @@ use store::StoreError;
 const CUT_AFTER_HEADER_WITHIN: u64 = 3;
 /// Recovery itself writes little.
 const CUT_RECOVERY_WITHIN: u64 = 10;
-/// A hand-over writes everything back first.
-const CUT_HAND_OVER_WITHIN: u64 = 60;
 /// Cuts in one recovery: each is one deeper.
 const RECOVERY_DEPTH_MAX: u32 = 3;
 
@@ -112,7 +110,6 @@ impl Run {
             (Phase::Drain, _) => "drain",
             (Phase::Copy, _) => "copy of a volume",
             (Phase::Deletion, _) => "deletion of a volume",
-            (Phase::HandOver, _) => "hand-over",
             (Phase::Replacement, _) => "replacement of the buffer",
             (Phase::Recovery(1), _) => "recovery, depth 1",
             (Phase::Recovery(2), _) => "recovery, depth 2",
@@ -120,8 +117,7 @@ impl Run {
         }
     }
 
-    /// Ends this life of the stack and opens the next, through up to three power cuts in the recovery, and in the
-    /// hand-over if the next one is another volume's.
+    /// Ends this life of the stack and opens the next, perhaps another volume, through up to three power cuts in the recovery.
     fn reopen(&mut self, end: End, mount: Mount) -> Result<(), String> {
         self.expect_rescued();
         self.lose_power(end);
@@ -139,12 +135,8 @@ impl Run {
                 Mount::Same => self.volumes.mounted(),
                 Mount::Any => self.volumes.next_to_mount(&mut self.random),
             };
-            let (one_in, within) = match volume == self.volumes.mounted() {
-                true => (4, CUT_RECOVERY_WITHIN),
-                false => (2, CUT_HAND_OVER_WITHIN),
-            };
-            if depth <= RECOVERY_DEPTH_MAX && self.random.once_in(one_in) {
-                let operations = self.random.below(within);
+            if depth <= RECOVERY_DEPTH_MAX && self.random.once_in(4) {
+                let operations = self.random.below(CUT_RECOVERY_WITHIN);
                 match self.random.once_in(2) {
                     true => self.media.power.cut_after_header(operations % CUT_AFTER_HEADER_WITHIN),
                     false => self.media.power.cut_after(operations),

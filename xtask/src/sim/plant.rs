@@ -63,6 +63,8 @@ pub(crate) enum Plant {
     CloneTooEarly,
     /// A volume that is rescued lacks what was written after a cut.
     RescueCutsLate,
+    /// The number of a deleted volume is given to another.
+    VolumeNumberUsedAgain,
     /// A transaction that fails is not undone in memory.
     NotUndone,
 }
@@ -89,6 +91,7 @@ impl Plant {
             Plant::OneRoot => Some(store::PlantedBug::OneRoot),
             Plant::SettledEarly => Some(store::PlantedBug::SettledEarly),
             Plant::StoreRotTakenForTorn => Some(store::PlantedBug::RotTakenForTorn),
+            Plant::VolumeNumberUsedAgain => Some(store::PlantedBug::VolumeNumberUsedAgain),
             _ => None,
         }
     }

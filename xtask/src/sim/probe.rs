@@ -65,11 +65,9 @@ impl Run {
 
     /// Opens what is on `media`, and looks whether it may be there.
     fn is_right_or_refused(&self, media: &Media, reads: Reads) -> Result<(), String> {
-        let Ok((cache, preloaded)) = media.open_cache() else { return Ok(()) };
-        if cache.volume() != self.volumes.mounted() {
-            return Ok(());
-        }
-        let seen = media.open_fs(cache, preloaded).and_then(|stack| stack.look());
+        let volume = self.volumes.mounted();
+        let Ok((cache, preloaded)) = media.open_cache(volume) else { return Ok(()) };
+        let seen = media.open_fs(cache, volume, preloaded).and_then(|stack| stack.look());
         match (seen, reads) {
             (Ok(seen), _) => {
                 let outstanding = self.describe_outstanding();

@@ -50,16 +50,16 @@ impl Run {
 
     fn replace_buffer(&mut self, seed: u64) -> Result<(), String> {
         let media = &self.media;
-        let (volume, newest) = media.write_back()?;
+        let newest = media.write_back()?;
         let blocks = media.buffer.blocks();
         let new = SimDisk::new("buffer", blocks, &media.power, seed);
         media.equip_buffer(&new);
-        buffer::Buffer::format_after(&*new, ID, volume, Lsn(newest.0 + GAP))
+        buffer::Buffer::format_after(&*new, ID, Lsn(newest.0 + GAP))
             .map_err(|error| format!("format_after: {error}"))?;
         let old = std::mem::replace(&mut self.media.buffer, new);
         self.media.log.forget(Role::Buffer);
         buffer::Buffer::retire(&*old).map_err(|error| format!("retire: {error}"))?;
-        let (cache, _) = self.media.open_cache()?;
+        let (cache, _) = self.media.open_cache(self.volumes.mounted())?;
         cache.store().fence(cache.buffer().newest_lsn()).map_err(|error| format!("fence: {error}"))
     }
 
@@ -70,13 +70,13 @@ impl Run {
             Arc::new(Overlay::new(self.media.watched(Role::Store))),
             Arc::new(Overlay::new(self.media.watched(Role::Buffer))),
         );
-        let cache = self.media.open_cache_on(store, buffer).map_err(|what| format!("read-only: {what}"))?;
-        if cache.0.volume() == self.volumes.mounted() {
-            let stack = self.media.open_fs(cache.0, cache.1)?;
-            let (found, outstanding) = (stack.look()?, self.describe_outstanding());
-            let outcome = self.oracle.clone().recovered(&found, &outstanding);
-            outcome.map_err(|what| format!("read-only: {what}"))?;
-        }
+        let volume = self.volumes.mounted();
+        let cache = self.media.open_cache_on(volume, store, buffer);
+        let cache = cache.map_err(|what| format!("read-only: {what}"))?;
+        let stack = self.media.open_fs(cache.0, volume, cache.1)?;
+        let (found, outstanding) = (stack.look()?, self.describe_outstanding());
+        let outcome = self.oracle.clone().recovered(&found, &outstanding);
+        outcome.map_err(|what| format!("read-only: {what}"))?;
         match self.media.power.seen() == seen {
             true => Ok(()),
             false => Err("a look at the media has written to them".to_owned()),
@@ -85,8 +85,8 @@ impl Run {
 }
 
 impl Media {
-    /// Writes back what the buffer holds, and only reads that. Returns the volume that it was of, and its newest change.
-    fn write_back(&self) -> Result<(u32, Lsn), String> {
+    /// Writes back what the buffer holds, and only reads that. Returns its newest change.
+    fn write_back(&self) -> Result<Lsn, String> {
         let buffer = self.watched(Role::Buffer);
         // What is written back must not be newer than what the buffer has after a crash.
         buffer.flush().map_err(|error| format!("the old buffer: {error}"))?;
@@ -97,6 +97,6 @@ impl Media {
         let cache = Cache::begin(Arc::new(store), recovered, self.clock.clone(), self.settings.clone());
         let cache = cache.map_err(|error| format!("Cache::begin: {error}"))?;
         cache.drain().map_err(|error| format!("drain: {error}"))?;
-        Ok((cache.volume().0, cache.status().applied))
+        Ok(cache.status().applied)
     }
 }

@@ -4,10 +4,13 @@ use super::change::Change;
 use super::oracle::Oracle;
 use super::run::Run;
 use super::stack::delete_rescued;
+use store::VolumeId;
 
 /// The volume that a life may leave whose buffer failed.
 pub(crate) struct Rescued {
     name: String,
+    /// What was mounted: where others were dirty, too, its number follows the name.
+    of: VolumeId,
     /// Somebody was told that it is there.
     told: bool,
     oracle: Oracle,
@@ -24,6 +27,7 @@ impl Run {
         }
         self.rescued = Some(Rescued {
             name: format!("rescued-{}", stack.cache.store().incarnation().0),
+            of: stack.volume,
             told: status.rescued.is_some(),
             oracle: self.oracle.as_of_now(),
             outstanding: self.describe_outstanding(),
@@ -33,8 +37,9 @@ impl Run {
     /// The next life has begun: looks at what was rescued, then deletes it, as somebody would who needs the space.
     pub(crate) fn look_at_rescued(&mut self) -> Result<(), String> {
         let cache = self.stack().cache.clone();
-        if let Some(Rescued { name, told, mut oracle, outstanding }) = self.rescued.take() {
-            match cache.store().volume_named(&name) {
+        if let Some(Rescued { name, of, told, mut oracle, outstanding }) = self.rescued.take() {
+            let store = cache.store();
+            match store.volume_named(&name).or_else(|| store.volume_named(&format!("{name}-{of}"))) {
                 None if told => return Err(format!("{name} was rescued, and is not there")),
                 None => {}
                 Some(volume) => {

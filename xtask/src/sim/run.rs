@@ -71,8 +71,6 @@ pub(crate) enum Phase {
     Copy,
     /// Another volume's.
     Deletion,
-    /// Of the buffer, to another volume.
-    HandOver,
     /// Of the buffer by another one.
     Replacement,
     Recovery(u32),
@@ -127,7 +125,7 @@ impl Run {
         let mut random = Random::new(options.seed);
         let media = Media::new(random.next_u64(), options);
         media.format()?;
-        Run::open(options, random, media, Oracle::new())
+        Run::open(options, random, media, Volumes::new(), Oracle::new())
     }
 
     /// Another run that begins with what this one has durable.
@@ -135,11 +133,17 @@ impl Run {
         let mut random = Random::new(seed);
         let media = self.media.fork(random.next_u64(), &self.options);
         let volumes = self.volumes.clone();
-        Ok(Run { volumes, ..Run::open(&self.options, random, media, self.oracle.clone())? })
+        Run::open(&self.options, random, media, volumes, self.oracle.clone())
     }
 
-    fn open(options: &Options, mut random: Random, media: Media, oracle: Oracle) -> Result<Run, String> {
-        let stack = media.open()?;
+    fn open(
+        options: &Options,
+        mut random: Random,
+        media: Media,
+        volumes: Volumes,
+        oracle: Oracle,
+    ) -> Result<Run, String> {
+        let stack = media.open(volumes.mounted())?;
         Ok(Run {
             options: options.clone(),
             workload: Workload::new(random.next_u64(), Temper::of(options.seed)),
@@ -147,7 +151,7 @@ impl Run {
             life: Life::default(),
             stack: Some(stack),
             oracle,
-            volumes: Volumes::new(),
+            volumes,
             clients: Clients::new(random.pick(&CLIENTS)),
             counts: Counts::default(),
             phase: Phase::Request,

@@ -148,20 +148,24 @@ impl Media {
         Store::format(&*self.device(Role::Store), &layout).map_err(|error| format!("format: {error}"))?;
         buffer::Buffer::format(&*self.device(Role::Buffer), ID)
             .map_err(|error| format!("format: {error}"))?;
-        let (cache, _) = self.open_cache()?;
-        Fs::create(&cache, &*self.clock, CALLER, *b"not a secret at ")
+        let (cache, _) = self.open_cache(VolumeId::MAIN)?;
+        Fs::create(&cache, VolumeId::MAIN, &*self.clock, CALLER, *b"not a secret at ")
             .map_err(|error| format!("create: {error}"))?;
         cache.drain().map_err(|error| format!("drain: {error}"))
     }
 
-    /// Opens, and with it recovers, what is below the file system; the second is what is mounted, as the store has it.
-    pub(crate) fn open_cache(&self) -> Result<(Arc<Cache>, Option<PreloadedArena>), String> {
-        self.open_cache_on(self.device(Role::Store), self.device(Role::Buffer))
+    /// Opens, and with it recovers, what is below the file system; the second is what `volume` is, as the store has it.
+    pub(crate) fn open_cache(
+        &self,
+        volume: VolumeId,
+    ) -> Result<(Arc<Cache>, Option<PreloadedArena>), String> {
+        self.open_cache_on(volume, self.device(Role::Store), self.device(Role::Buffer))
     }
 
     /// The same, on devices that may stand before the disks.
     pub(crate) fn open_cache_on(
         &self,
+        volume: VolumeId,
         store: Arc<dyn Device>,
         buffer: Arc<dyn Device>,
     ) -> Result<(Arc<Cache>, Option<PreloadedArena>), String> {
@@ -176,42 +180,44 @@ impl Media {
             None => Recovered::read(buffer, ID, &*self.clock),
         };
         let recovered = recovered.map_err(|error| format!("Recovered::read: {error}"))?;
-        let preloaded = PreloadedArena::read(&store, recovered.volume()).ok();
+        let preloaded = PreloadedArena::read(&store, volume).ok();
         let cache = Cache::begin(store, recovered, self.clock.clone(), self.settings.clone());
         let cache = cache.map_err(|error| format!("Cache::begin: {error}"))?;
         Ok((Arc::new(cache), preloaded))
     }
 
-    /// Opens what is on the media, whichever volume it is.
-    pub(crate) fn open(&self) -> Result<Stack, String> {
-        let (cache, preloaded) = self.open_cache()?;
+    /// Opens a volume that is on the media.
+    pub(crate) fn open(&self, volume: VolumeId) -> Result<Stack, String> {
+        let (cache, preloaded) = self.open_cache(volume)?;
         delete_rescued(&cache);
-        self.open_fs(cache, preloaded)
+        self.open_fs(cache, volume, preloaded)
     }
 
-    /// A volume that is not mounted, from what the store's disk holds now. Nothing that this does reaches the media.
+    /// A volume that is not mounted, from what the disks hold now. Nothing that this does reaches the media.
     pub(crate) fn open_to_look(&self, volume: VolumeId) -> Result<Stack, String> {
         let power = Power::new();
-        let disk = self.store.fork(&power, 0);
-        disk.set_faults(Faults::default());
-        disk.heal();
-        let store = Store::open(disk).map_err(|error| format!("Store::open: {error}"))?;
-        let blank = SimDisk::new("blank", BUFFER_BLOCKS[0], &power, 0);
-        buffer::Buffer::format_after(&*blank, ID, volume.0, store.newest_lsn())
-            .map_err(|error| format!("a blank buffer: {error}"))?;
-        let cache = Cache::open(Arc::new(store), blank, self.clock.clone(), self.settings.clone());
-        self.open_fs(Arc::new(cache.map_err(|error| format!("Cache::open: {error}"))?), None)
+        let sound = |disk: &Arc<SimDisk>| {
+            let disk = disk.fork(&power, 0);
+            disk.set_faults(Faults::default());
+            disk.heal();
+            disk
+        };
+        let store = Store::open(sound(&self.store)).map_err(|error| format!("Store::open: {error}"))?;
+        let buffer = sound(&self.buffer);
+        let cache = Cache::open(Arc::new(store), buffer, self.clock.clone(), self.settings.clone());
+        self.open_fs(Arc::new(cache.map_err(|error| format!("Cache::open: {error}"))?), volume, None)
     }
 
     /// The file system above a cache.
     pub(crate) fn open_fs(
         &self,
         cache: Arc<Cache>,
+        volume: VolumeId,
         preloaded: Option<PreloadedArena>,
     ) -> Result<Stack, String> {
-        let fs = Fs::open_over(preloaded, cache.clone(), self.clock.clone());
+        let fs = Fs::open_over(preloaded, cache.clone(), volume, self.clock.clone());
         let fs = fs.map_err(|error| format!("Fs::open: {error}"))?;
-        Ok(Stack { fs: Arc::new(fs), cache })
+        Ok(Stack { fs: Arc::new(fs), cache, volume })
     }
 }
 
@@ -260,6 +266,8 @@ impl Pick for Random {
 pub(crate) struct Stack {
     pub(crate) fs: Arc<Fs>,
     pub(crate) cache: Arc<Cache>,
+    /// What is mounted.
+    pub(crate) volume: VolumeId,
 }
 
 /// Everything that can be seen of a file system.

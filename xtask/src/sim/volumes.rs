@@ -35,7 +35,7 @@ pub(crate) struct Volumes {
     names: u64,
 }
 
-/// A volume that is not mounted: all of it is in the store.
+/// A volume that is not mounted: all of it is durable.
 #[derive(Clone)]
 struct Other {
     name: String,
@@ -234,7 +234,10 @@ impl Run {
         let moment = self.oracle.moment();
         self.oracle.begin_copy();
         let dirty = self.stack().cache.status().dirty_pages;
-        let outcome = self.stack().cache.clone_volume(&NewVolume { name: &name, mode, created: 1 });
+        let outcome = self
+            .stack()
+            .cache
+            .clone_volume(self.volumes.mounted, &NewVolume { name: &name, mode, created: 1 });
         let reservable = Reservable::of(self.stack().cache.settled_store());
         self.deliver()?;
         let (oracle, meanwhile) = self.oracle.end_copy();
@@ -324,7 +327,10 @@ impl Run {
         let nobody = VolumeId(u32::MAX);
         let mut answers = vec![
             (
-                matches!(cache.clone_volume(&new), Err(CacheError::Store(StoreError::NameTaken { .. }))),
+                matches!(
+                    cache.clone_volume(mounted, &new),
+                    Err(CacheError::Store(StoreError::NameTaken { .. }))
+                ),
                 "a second",
             ),
             (
@@ -350,40 +356,20 @@ impl Run {
         }
     }
 
-    /// The stack of one volume, on what is on the media, through a hand-over if the buffer holds another one's records.
-    pub(crate) fn open_volume(&mut self, volume: VolumeId) -> Result<Stack, String> {
-        let (mut cache, mut preloaded) = self.media.open_cache()?;
-        let is_there = cache.store().volumes().iter().any(|&(id, _)| id == volume);
-        if cache.volume() != volume && is_there {
-            self.phase = Phase::HandOver;
-            match cache.hand_over(volume) {
-                // The buffer is kept by what has no space in the store; copies may be deleted.
-                Err(CacheError::Store(StoreError::Full)) => {
-                    Reservable::of(cache.settled_store()).is_full_for(cache.status().dirty_pages)?;
-                    self.counts.no_space += 1;
-                    drop(cache);
-                    return self.media.open();
-                }
-                outcome => outcome.map_err(|error| format!("hand_over: {error}"))?,
-            }
-            let reserved = cache.store().space().reserved;
-            if reserved > 0 {
-                return Err(format!("a cache that was handed over leaves {reserved} blocks reserved"));
-            }
-            drop(cache);
-            (cache, preloaded) = self.media.open_cache()?;
-            if cache.volume() != volume {
-                return Err(format!("volume {} is mounted, {volume} was to be", cache.volume()));
-            }
+    /// The stack of one volume, on what is on the media; where it was never made, that of the one that was mounted.
+    pub(crate) fn open_volume(&self, volume: VolumeId) -> Result<Stack, String> {
+        let (cache, preloaded) = self.media.open_cache(volume)?;
+        match cache.store().volumes().iter().any(|&(id, _)| id == volume) {
+            true => self.media.open_fs(cache, volume, preloaded),
+            false => self.media.open_fs(cache, self.volumes.mounted, None),
         }
-        self.media.open_fs(cache, preloaded)
     }
 
     /// After an open: decides what was undecided, and goes on with the volume that is mounted now.
     pub(crate) fn adopt_volumes(&mut self) -> Result<(), String> {
         let cache = self.stack().cache.clone();
         self.volumes.settle(&cache, &mut self.counts.volumes)?;
-        let now = cache.volume();
+        let now = self.stack().volume;
         if now == self.volumes.mounted {
             return Ok(());
         }

@@ -1,12 +1,12 @@
 //! A store that is overwritten for ten times its size: it goes on, and costs what its policy predicts.
 
 use super::{Predicted, Written};
-use device::{BLOCK_BYTES, Incarnation, Lsn, ObjectId, Page, PageNo, Random, SharedPage, StoreId};
+use device::{BLOCK_BYTES, Incarnation, Lsn, ObjectId, Page, PageNo, Random, SharedPage, StoreId, VolumeId};
 use sim::{Power, SimDisk};
 use std::sync::Arc;
 use store::{Change, Cleaning, Layout, Store};
 
-const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
+const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 const SEGMENTS: u32 = 512;
 const SEGMENT_BLOCKS: u64 = 32;
 /// Pages of a vector at most: a quarter of what write-back writes at once, as the segments are smaller, too.

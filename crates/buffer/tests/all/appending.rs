@@ -4,11 +4,11 @@ use crate::model::{ID, open};
 use buffer::{
     Buffer, BufferError, GroupNo, RECORD_OVERHEAD_BYTES, Record, TRANSACTION_OVERHEAD_BYTES, footprint,
 };
-use device::{Block, Device, Incarnation, Lsn, ObjectId, PageNo};
+use device::{Block, Device, Incarnation, Lsn, ObjectId, PageNo, VolumeId};
 use sim::{Faults, Power, SimDisk};
 use std::sync::Arc;
 
-const OBJECT: ObjectId = ObjectId { slot: 5, generation: 6 };
+const OBJECT: ObjectId = VolumeId::MAIN.object(5, 6);
 
 fn write(bytes: &[u8]) -> Record<'_> {
     Record::Write { object: OBJECT, page: PageNo(9), start: 0, bytes }
@@ -83,7 +83,7 @@ fn a_small_commit_is_one_block_and_one_flush() {
     let after = buffer.counters();
     assert_eq!(after.bytes_written - before.bytes_written, 4096);
     assert_eq!((after.flushes - before.flushes, after.commits, after.groups), (1, 1, 1));
-    assert_eq!(after.bytes_appended, 512 + 44, "the frame of a small write grew");
+    assert_eq!(after.bytes_appended, 512 + 48, "the frame of a small write grew");
     assert_eq!(buffer.open_bytes(), 0);
 }
 
@@ -92,7 +92,7 @@ fn a_group_may_fill_its_blocks_to_the_last_byte() {
     // Records whose group is one byte short of two pages, two pages, and one byte more.
     for (extra, blocks) in [(0, 2), (1, 2), (2, 3)] {
         let (disk, buffer) = begun(300);
-        let bytes = vec![3; 2 * 4096 - 80 - 20 - 2 * 24 - 4096 + extra - 1];
+        let bytes = vec![3; 2 * 4096 - 80 - 20 - 2 * 28 - 4096 + extra - 1];
         buffer.append(&[write(&[7; 4096]), write(&bytes)]).expect("space");
         let before = buffer.counters().bytes_written;
         buffer.commit().expect("no faults");
@@ -111,7 +111,7 @@ fn padding_is_zeros_and_not_what_an_older_group_held() {
     }
     let mut group = device::pages(1);
     disk.read(Block(5), &mut group).expect("power is on");
-    let used = TRANSACTION_OVERHEAD_BYTES as usize + 24 + 5;
+    let used = TRANSACTION_OVERHEAD_BYTES as usize + 28 + 5;
     assert!(group[0].0[used - 1] == b't' && group[0].0[used..].iter().all(|&byte| byte == 0));
 }
 

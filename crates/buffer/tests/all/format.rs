@@ -1,13 +1,15 @@
 //! FORMAT.md is the text; this parses its hex.
 
 use buffer::{Buffer, BufferError, Record};
-use device::{BLOCK_BYTES, Block, Device, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId, pages};
+use device::{
+    BLOCK_BYTES, Block, Device, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId, VolumeId, pages,
+};
 use sim::{Power, SimDisk};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 const TEXT: &str = include_str!("../../FORMAT.md");
-const OBJECT: ObjectId = ObjectId { slot: 5, generation: 1 };
+const OBJECT: ObjectId = VolumeId::MAIN.object(5, 1);
 const RECORDS: [Record<'_>; 2] = [
     Record::Write { object: OBJECT, page: PageNo(3), start: 16, bytes: b"weir" },
     Record::Cut { object: OBJECT, from: PageNo(7), to: PageNo(10) },
@@ -136,7 +138,7 @@ type Change = fn(&mut [u8]);
 
 /// Puts the right checksum on the example's transaction.
 fn seal_transaction(bytes: &mut [u8]) {
-    let sum = crc32c::crc32c_append(crc32c::crc32c(&bytes[80..84]), &bytes[88..160]);
+    let sum = crc32c::crc32c_append(crc32c::crc32c(&bytes[80..84]), &bytes[88..168]);
     bytes[84..88].copy_from_slice(&sum.to_le_bytes());
 }
 

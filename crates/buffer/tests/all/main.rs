@@ -9,4 +9,3 @@ mod opening;
 mod planted;
 mod rot;
 mod scratches;
-mod volumes;

@@ -2,7 +2,7 @@
 
 use crate::common::{Disks, Slot};
 use cache::{Cache, CacheError, Change, Cost, Progress, Settings, Task};
-use device::{BLOCK_BYTES, Block, Device, DeviceError, ObjectId, Page, Read};
+use device::{BLOCK_BYTES, Block, Device, DeviceError, ObjectId, Page, Read, VolumeId};
 use sim::{SimClock, SimDisk};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,8 +11,8 @@ use store::Store;
 pub const PAGE: u64 = BLOCK_BYTES as u64;
 /// What the kernel's read-ahead asks for.
 pub const READ_PAGES: u64 = 32;
-pub const FILE: ObjectId = ObjectId { slot: 5, generation: 1 };
-pub const OTHER: ObjectId = ObjectId { slot: 6, generation: 1 };
+pub const FILE: ObjectId = VolumeId::MAIN.object(5, 1);
+pub const OTHER: ObjectId = VolumeId::MAIN.object(6, 1);
 /// Pages of each file.
 pub const PAGES: u64 = 1024;
 

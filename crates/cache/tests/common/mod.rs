@@ -127,6 +127,8 @@ impl<T: Send + 'static> Slot<T> {
 
 pub struct Run {
     pub random: Random,
+    /// The volume that is written to. Models name the objects of all volumes as those of the main one.
+    pub volume: VolumeId,
     pub generations: BTreeMap<u64, u32>,
     highest: BTreeMap<u64, u32>,
     /// What is surely durable, and every transaction since.
@@ -138,6 +140,7 @@ impl Run {
     pub fn new(seed: u64) -> Run {
         Run {
             random: Random::new(seed),
+            volume: VolumeId::MAIN,
             generations: BTreeMap::new(),
             highest: BTreeMap::new(),
             durable: Model::new(),
@@ -147,7 +150,7 @@ impl Run {
 
     pub fn object(&mut self) -> ObjectId {
         let slot = self.random.below(OBJECTS);
-        ObjectId { slot, generation: *self.generations.entry(slot).or_default() }
+        VolumeId::MAIN.object(slot, *self.generations.entry(slot).or_default())
     }
 
     pub fn transaction(&mut self) -> Vec<Step> {
@@ -181,11 +184,11 @@ impl Run {
     /// Applies one transaction; `false` if the power failed.
     pub fn apply(&mut self, machine: &Machine, cache: &Cache) -> bool {
         let steps = self.transaction();
-        let changes: Vec<Change<'_>> = steps.iter().map(change).collect();
+        let changes: Vec<Change<'_>> = steps.iter().map(|step| change(step, self.volume)).collect();
         for step in &steps {
             if let Step::Write(object, at, bytes) = step {
                 let slot = Slot::new();
-                cache.prepare_write(*object, *at as u64, bytes.len(), slot.then());
+                cache.prepare_write(object.in_volume(self.volume), *at as u64, bytes.len(), slot.then());
                 if slot.wait(machine, cache, &mut self.random).is_err() {
                     return false;
                 }
@@ -226,7 +229,7 @@ impl Run {
 
     fn read_at(&mut self, machine: &Machine, cache: &Cache, object: ObjectId, at: usize, len: usize) -> bool {
         let slot = Slot::new();
-        cache.read(object, at as u64, len, OBJECT_BYTES as u64, slot.then());
+        cache.read(object.in_volume(self.volume), at as u64, len, OBJECT_BYTES as u64, slot.then());
         let Ok(found) = slot.wait(machine, cache, &mut self.random) else { return false };
         let zeros = vec![0; OBJECT_BYTES];
         assert!(
@@ -248,7 +251,8 @@ impl Run {
         objects.sort();
         objects.dedup();
         for &object in &objects {
-            let found = cache.read_now(object, 0, OBJECT_BYTES).expect("a read with power");
+            let found =
+                cache.read_now(object.in_volume(self.volume), 0, OBJECT_BYTES).expect("a read with power");
             let zeros = vec![0; OBJECT_BYTES];
             candidates.retain(|model| *model.get(&object).unwrap_or(&zeros) == found);
             assert!(
@@ -282,15 +286,18 @@ impl Run {
     }
 }
 
-pub fn change(step: &Step) -> Change<'_> {
+pub fn change(step: &Step, volume: VolumeId) -> Change<'_> {
     match step {
-        Step::Write(object, at, bytes) => Change::Write { object: *object, offset: *at as u64, bytes },
-        Step::Zero(object, at, len) => Change::Zero { object: *object, offset: *at as u64, len: *len as u64 },
-        Step::Delete(object) => Change::Delete { object: *object },
+        Step::Write(object, at, bytes) => {
+            Change::Write { object: object.in_volume(volume), offset: *at as u64, bytes }
+        }
+        Step::Zero(object, at, len) => {
+            Change::Zero { object: object.in_volume(volume), offset: *at as u64, len: *len as u64 }
+        }
+        Step::Delete(object) => Change::Delete { object: object.in_volume(volume) },
     }
 }
 
-/// An object of a volume, from the store alone.
 /// Deletes what was rescued from a buffer that failed and is well again.
 pub fn delete_rescued(cache: &Cache) {
     for volume in cache.store().describe_volumes() {
@@ -300,10 +307,11 @@ pub fn delete_rescued(cache: &Cache) {
     }
 }
 
-pub fn read_whole(cache: &Cache, volume: VolumeId, object: ObjectId) -> Vec<u8> {
+/// An object, from the store alone.
+pub fn read_whole(cache: &Cache, object: ObjectId) -> Vec<u8> {
     let pages = (OBJECT_BYTES / BLOCK_BYTES) as u64;
     let mut wants: Vec<Want> = (0..pages).map(|page| Want::new(object, PageNo(page))).collect();
-    cache.store().read_from(volume, &mut wants);
+    cache.store().read(&mut wants);
     let page = |want: Want| match want.found.expect("a read with power") {
         Found::Hole => vec![0; BLOCK_BYTES],
         Found::Page { bytes, .. } => bytes.0.to_vec(),

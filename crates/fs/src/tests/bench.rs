@@ -9,13 +9,16 @@ use crate::create::New;
 use crate::data::write_cost;
 use crate::directory::Tree;
 use crate::error::FsError;
-use crate::format::{ARENA, Region};
+use crate::format::{Region, arena_of};
 use crate::types::{Attributes, Caller, Ino, Kind};
 use crate::xattr::{Key, Outcome, XattrChange};
 use cache::{Change, Cost};
-use device::{BLOCK_BYTES, ObjectId};
+use device::{BLOCK_BYTES, ObjectId, VolumeId};
 use std::collections::BTreeMap;
 use std::ops::Range;
+
+/// The metadata of the volume.
+pub(super) const ARENA: ObjectId = arena_of(VolumeId::MAIN);
 
 pub(crate) const SECRET: [u8; 16] = *b"a secret of 16 b";
 pub(crate) const OWNER: Caller = Caller { uid: 1000, gid: 100, umask: 0 };
@@ -88,7 +91,7 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new() -> Bench {
-        let state = State::blank(SECRET).expect("a blank state");
+        let state = State::blank(VolumeId::MAIN, SECRET).expect("a blank state");
         let mut bench = Bench { state, objects: Objects::default(), now: 0, arena_bytes: 0, gives_up: false };
         let cost = Cost { pages: 10, bytes: 4096, records: 100, frees: false };
         bench.run(cost, |tx| tx.create(OWNER, SECRET)).expect("a new file system");
@@ -333,7 +336,7 @@ impl Subject for Bench {
 
     fn reopen(&mut self) {
         self.verify();
-        self.state = State::new(self.load()).expect("a state");
+        self.state = State::new(VolumeId::MAIN, self.load()).expect("a state");
         for (slot, generation) in self.state.orphans().expect("orphans") {
             self.run(cost::free(1), |tx| tx.free_unheld(slot, generation)).expect("an orphan goes");
         }

@@ -106,7 +106,7 @@ fn a_directory_of_200_000_names_costs_small_changes_and_shrinks_with_them() {
     assert!(small < full / 60, "{small} bytes for 1000 names, {full} for 200,000");
     assert_eq!(bench.levels(directory), 1);
     assert_eq!(bench.list(directory).expect("a listing").len(), 1000);
-    bench.state = crate::arena::State::new(bench.load()).expect("reopened");
+    bench.state = crate::arena::State::new(device::VolumeId::MAIN, bench.load()).expect("reopened");
     bench.verify();
     for at in left.drain(3..) {
         unlink(&mut bench, directory, &format!("message-{at}.eml"));

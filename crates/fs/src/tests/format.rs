@@ -52,9 +52,9 @@ fn what_is_not_ours_or_newer_is_refused_by_name() {
     let bench = Bench::new();
     let open = |at: usize, byte: u8| {
         let mut objects = bench.objects.clone();
-        objects.write(crate::format::ARENA, at as u64, &[byte]);
+        objects.write(super::bench::ARENA, at as u64, &[byte]);
         let loaded = crate::arena::Arena::load(&mut |ranges| {
-            let read = |&(offset, len): &(u64, usize)| objects.read(crate::format::ARENA, offset, len);
+            let read = |&(offset, len): &(u64, usize)| objects.read(super::bench::ARENA, offset, len);
             Ok(ranges.iter().map(read).collect())
         });
         match loaded {

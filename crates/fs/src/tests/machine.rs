@@ -55,7 +55,7 @@ impl Machine {
             pages_read_anew: 0,
         };
         let cache = machine.cache();
-        Fs::create(&cache, &*machine.clock, OWNER, SECRET).expect("a new file system");
+        Fs::create(&cache, VolumeId::MAIN, &*machine.clock, OWNER, SECRET).expect("a new file system");
         drop(cache);
         machine.start();
         machine
@@ -86,12 +86,12 @@ impl Machine {
         assert!(preloaded.is_some(), "they were written back when they were made");
         let reads = || cache.store().counters().page_reads;
         let before = reads();
-        let early = preload::load(preloaded, &cache).expect("metadata");
+        let early = preload::load(preloaded, &cache, VolumeId::MAIN).expect("metadata");
         self.pages_read_late = reads() - before;
-        let anew = preload::load(None, &cache).expect("metadata");
+        let anew = preload::load(None, &cache, VolumeId::MAIN).expect("metadata");
         self.pages_read_anew = reads() - before - self.pages_read_late;
         assert!(early == anew, "what was read before is as good");
-        let fs = Fs::open(cache.clone(), self.clock.clone()).expect("a file system");
+        let fs = Fs::open(cache.clone(), VolumeId::MAIN, self.clock.clone()).expect("a file system");
         self.open = Some((cache, fs));
     }
 
@@ -361,7 +361,7 @@ fn metadata_are_read_again_where_they_are_of_another_volume_or_store_or_somethin
         let (cache, _) = machine.open.as_ref().expect("it is open");
         let load = |preloaded| {
             let before = cache.store().counters().page_reads;
-            let arena = preload::load(preloaded, cache).expect("metadata");
+            let arena = preload::load(preloaded, cache, VolumeId::MAIN).expect("metadata");
             (arena, cache.store().counters().page_reads - before)
         };
         let (plain, of_all) = load(None);
@@ -472,6 +472,6 @@ fn a_volume_without_a_file_system_is_refused() {
     buffer::Buffer::format(&*buffer, id).expect("a format");
     let store = Arc::new(Store::open(store).expect("a store"));
     let cache = Cache::open(store, buffer, machine.clock.clone(), Settings::default()).expect("a cache");
-    let error = Fs::open(Arc::new(cache), machine.clock.clone()).err().expect("refused");
+    let error = Fs::open(Arc::new(cache), VolumeId::MAIN, machine.clock.clone()).err().expect("refused");
     assert!(error.to_string().contains("no file system"), "{error}");
 }

@@ -4,11 +4,11 @@ use super::*;
 use crate::change::Change;
 use crate::store::Store;
 use crate::superblock::Layout;
-use device::{Incarnation, Lsn, ObjectId, PageNo, Random, StoreId};
+use device::{Incarnation, Lsn, ObjectId, PageNo, Random, StoreId, VolumeId};
 use sim::{Power, SimDisk};
 use std::sync::Arc;
 
-const FILE: ObjectId = ObjectId { slot: 1, generation: 1 };
+const FILE: ObjectId = VolumeId::MAIN.object(1, 1);
 const SEGMENT_BLOCKS: u32 = 16;
 /// Pages whose entries lie in one leaf.
 const LEAF_PAGES: u64 = 128;

@@ -5,7 +5,7 @@ use crate::change::Change;
 use crate::map::{Body, PageEntry};
 use crate::store::Store;
 use crate::superblock::Layout;
-use device::{Incarnation, Lsn, ObjectId, PageNo, StoreId};
+use device::{Incarnation, Lsn, PageNo, StoreId, VolumeId};
 use sim::{Power, SimDisk};
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub(crate) fn half_dead() -> Store {
     Store::format(&*disk, &Layout { id: StoreId([1; 16]), segment_blocks: Some(16) }).expect("large enough");
     let store = Store::open(disk).expect("a new store");
     store.begin(Incarnation(1)).expect("the first");
-    let object = ObjectId { slot: 1, generation: 1 };
+    let object = VolumeId::MAIN.object(1, 1);
     let bytes = Arc::new(device::Page::zeroed());
     let write = |number, page_lsn| {
         let (page, bytes) = (PageNo(number), bytes.clone());

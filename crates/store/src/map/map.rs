@@ -107,18 +107,13 @@ impl Map {
     }
 
     /// The object, if it is the one that lives in its slot.
-    pub(crate) fn object(&self, volume: VolumeId, object: ObjectId) -> Result<Option<&ObjectEntry>, Missing> {
-        Ok(self.slot(volume, object.slot)?.filter(|entry| entry.generation == object.generation))
+    pub(crate) fn object(&self, object: ObjectId) -> Result<Option<&ObjectEntry>, Missing> {
+        Ok(self.slot(object.volume, object.slot)?.filter(|entry| entry.generation == object.generation))
     }
 
     /// Where a page is; `None` for a hole.
-    pub(crate) fn lookup(
-        &self,
-        volume: VolumeId,
-        object: ObjectId,
-        page: PageNo,
-    ) -> Result<Option<PageEntry>, Missing> {
-        let Some(entry) = self.object(volume, object)? else { return Ok(None) };
+    pub(crate) fn lookup(&self, object: ObjectId, page: PageNo) -> Result<Option<PageEntry>, Missing> {
+        let Some(entry) = self.object(object)? else { return Ok(None) };
         let found = match &entry.pages {
             Pages::Inline(pages) => match pages.binary_search_by_key(&page, |(page, _)| *page) {
                 Ok(found) => pages[found].1,
@@ -147,9 +142,9 @@ impl Map {
     }
 
     /// Whether every node that [`change`](Map::change) would need for this log entry is in memory.
-    pub(crate) fn prepare(&self, volume: VolumeId, log_entry: &LogEntry) -> Result<(), Missing> {
+    pub(crate) fn prepare(&self, log_entry: &LogEntry) -> Result<(), Missing> {
         match log_entry {
-            LogEntry::Write { object, page, .. } => match self.slot(volume, object.slot)? {
+            LogEntry::Write { object, page, .. } => match self.slot(object.volume, object.slot)? {
                 Some(entry) if entry.generation < object.generation => self.prepare_all(entry),
                 Some(ObjectEntry { generation, pages: Pages::Tree(tree) })
                     if *generation == object.generation =>
@@ -158,18 +153,16 @@ impl Map {
                 }
                 _ => Ok(()),
             },
-            LogEntry::Cut { object, pages, .. } => match self.object(volume, *object)? {
+            LogEntry::Cut { object, pages, .. } => match self.object(*object)? {
                 Some(ObjectEntry { pages: Pages::Tree(tree), .. }) => {
                     tree.leaves(&self.nodes, leaf_range(pages)).map(drop)
                 }
                 _ => Ok(()),
             },
-            LogEntry::Delete { object, .. } => {
-                self.object(volume, *object)?.map_or(Ok(()), |e| self.prepare_all(e))
-            }
+            LogEntry::Delete { object, .. } => self.object(*object)?.map_or(Ok(()), |e| self.prepare_all(e)),
             LogEntry::Clone { from, to, .. } => {
-                self.slot(volume, from.slot)?;
-                self.slot(volume, to.slot)?.map_or(Ok(()), |entry| self.prepare_all(entry))
+                self.slot(from.volume, from.slot)?;
+                self.slot(to.volume, to.slot)?.map_or(Ok(()), |entry| self.prepare_all(entry))
             }
             LogEntry::CloneVolume { .. } | LogEntry::NameVolume { .. } | LogEntry::DeleteVolume { .. } => {
                 Ok(())
@@ -185,28 +178,28 @@ impl Map {
     }
 
     /// Does what a log entry says. Its nodes must be in memory.
-    pub(crate) fn change(&mut self, volume: VolumeId, log_entry: &LogEntry) {
+    pub(crate) fn change(&mut self, log_entry: &LogEntry) {
         self.newest = self.newest.max(log_entry.lsn());
         match log_entry {
             LogEntry::Write { object, page, page_lsn, place, crc } => {
                 let entry = PageEntry { place: *place, page_lsn: *page_lsn, crc: *crc, shared: false };
-                self.write(volume, *object, *page, entry);
+                self.write(*object, *page, entry);
             }
-            LogEntry::Cut { object, pages, lsn } => self.cut(volume, *object, pages, *lsn),
-            LogEntry::Delete { object, lsn } => self.delete(volume, *object, *lsn),
-            LogEntry::Clone { from, to, .. } => self.clone_object(volume, *from, *to),
-            LogEntry::CloneVolume { to, mode, created, .. } => {
-                let root = self.volumes.clone_volume(volume, *to, *mode, *created);
+            LogEntry::Cut { object, pages, lsn } => self.cut(*object, pages, *lsn),
+            LogEntry::Delete { object, lsn } => self.delete(*object, *lsn),
+            LogEntry::Clone { from, to, .. } => self.clone_object(*from, *to),
+            LogEntry::CloneVolume { from, to, mode, created, .. } => {
+                let root = self.volumes.clone_volume(*from, *to, *mode, *created);
                 root.into_iter().for_each(|root| self.nodes.refer(root));
             }
             LogEntry::NameVolume { volume, part } => self.volumes.name(*volume, part),
-            LogEntry::DeleteVolume { .. } => self.volumes.delete(volume),
+            LogEntry::DeleteVolume { volume, .. } => self.volumes.delete(*volume),
         }
     }
 
-    fn write(&mut self, volume: VolumeId, object: ObjectId, page: PageNo, new: PageEntry) {
-        self.unshare(volume, object.slot);
-        let old = self.here(volume, object.slot);
+    fn write(&mut self, object: ObjectId, page: PageNo, new: PageEntry) {
+        self.unshare(object.volume, object.slot);
+        let old = self.here(object.volume, object.slot);
         let mut pages = match &old {
             Some(entry) if entry.generation > object.generation => return,
             Some(entry) if entry.generation < object.generation => {
@@ -217,7 +210,7 @@ impl Map {
             None => Pages::Inline(Vec::new()),
         };
         self.set_page(&mut pages, page, new);
-        self.put(volume, object.slot, old, Some(ObjectEntry { generation: object.generation, pages }));
+        self.put(object.volume, object.slot, old, Some(ObjectEntry { generation: object.generation, pages }));
     }
 
     fn set_page(&mut self, pages: &mut Pages, page: PageNo, new: PageEntry) {
@@ -251,9 +244,10 @@ impl Map {
         std::mem::replace(&mut entries[(page.0 % LEAF_PAGES) as usize], new)
     }
 
-    fn cut(&mut self, volume: VolumeId, object: ObjectId, range: &Range<PageNo>, lsn: Lsn) {
-        self.unshare(volume, object.slot);
-        let Some(old) = self.here(volume, object.slot).filter(|old| old.generation == object.generation)
+    fn cut(&mut self, object: ObjectId, range: &Range<PageNo>, lsn: Lsn) {
+        self.unshare(object.volume, object.slot);
+        let Some(old) =
+            self.here(object.volume, object.slot).filter(|old| old.generation == object.generation)
         else {
             return;
         };
@@ -286,7 +280,7 @@ impl Map {
             }
         }
         let new = ObjectEntry { generation: object.generation, pages };
-        self.put(volume, object.slot, Some(old), Some(new));
+        self.put(object.volume, object.slot, Some(old), Some(new));
     }
 
     /// Makes holes of some pages in a leaf that holds `held`.
@@ -301,9 +295,10 @@ impl Map {
         }
     }
 
-    fn delete(&mut self, volume: VolumeId, object: ObjectId, lsn: Lsn) {
-        self.unshare(volume, object.slot);
-        let Some(old) = self.here(volume, object.slot).filter(|old| old.generation == object.generation)
+    fn delete(&mut self, object: ObjectId, lsn: Lsn) {
+        self.unshare(object.volume, object.slot);
+        let Some(old) =
+            self.here(object.volume, object.slot).filter(|old| old.generation == object.generation)
         else {
             return;
         };
@@ -316,38 +311,38 @@ impl Map {
         };
         if all_older {
             self.drop_pages(&old.pages);
-            self.put(volume, object.slot, Some(old), None);
+            self.put(object.volume, object.slot, Some(old), None);
         } else {
-            self.cut(volume, object, &(PageNo(0)..PageNo(u64::MAX)), lsn);
+            self.cut(object, &(PageNo(0)..PageNo(u64::MAX)), lsn);
         }
     }
 
     /// Both become one: the tree gets a second reference, entries inline are marked as shared.
-    fn clone_object(&mut self, volume: VolumeId, from: ObjectId, to: ObjectId) {
-        self.unshare(volume, from.slot);
-        self.unshare(volume, to.slot);
-        let target = self.here(volume, to.slot);
+    fn clone_object(&mut self, from: ObjectId, to: ObjectId) {
+        self.unshare(from.volume, from.slot);
+        self.unshare(to.volume, to.slot);
+        let target = self.here(to.volume, to.slot);
         let done = |there: &ObjectEntry| {
             there.generation > to.generation
                 || there.generation == to.generation && there.pages != Pages::Inline(Vec::new())
         };
-        if from.slot == to.slot || target.as_ref().is_some_and(done) {
+        if (from.volume, from.slot) == (to.volume, to.slot) || target.as_ref().is_some_and(done) {
             return;
         }
         if let Some(there) = &target {
             self.drop_pages(&there.pages);
         }
-        let source = self.here(volume, from.slot).filter(|source| source.generation == from.generation);
-        let Some(source) = source else { return self.put(volume, to.slot, target, None) };
+        let source = self.here(from.volume, from.slot).filter(|source| source.generation == from.generation);
+        let Some(source) = source else { return self.put(to.volume, to.slot, target, None) };
         let mut pages = source.pages.clone();
         match &mut pages {
             Pages::Tree(tree) => self.nodes.refer(tree.root),
             Pages::Inline(inline) => inline.iter_mut().for_each(|(_, entry)| entry.shared = true),
         }
         let marked = ObjectEntry { generation: from.generation, pages: pages.clone() };
-        self.put(volume, from.slot, Some(source), Some(marked));
-        self.put(volume, to.slot, target, Some(ObjectEntry { generation: to.generation, pages }));
-        let objects = self.volumes.get(volume).map_or(Tree::default(), |volume| volume.objects);
+        self.put(from.volume, from.slot, Some(source), Some(marked));
+        self.put(to.volume, to.slot, target, Some(ObjectEntry { generation: to.generation, pages }));
+        let objects = self.volumes.get(to.volume).map_or(Tree::default(), |volume| volume.objects);
         let leaf = objects.leaf(&self.nodes, to.slot / LEAF_OBJECTS).expect("prepared");
         // Pages inline that another leaf had.
         leaf.into_iter().for_each(|leaf| self.nodes.revisit(leaf.id));
@@ -397,7 +392,6 @@ impl Map {
     /// The pages of `object` within `range`, of at most `leaves_max` leaves.
     pub(crate) fn list(
         &self,
-        volume: VolumeId,
         object: ObjectId,
         range: Range<PageNo>,
         leaves_max: usize,
@@ -406,7 +400,7 @@ impl Map {
         if range.is_empty() {
             return Ok(nothing);
         }
-        match self.object(volume, object)?.map(|entry| &entry.pages) {
+        match self.object(object)?.map(|entry| &entry.pages) {
             None => Ok(nothing),
             Some(Pages::Inline(pages)) => {
                 let within = pages.iter().filter(|(page, _)| range.contains(page));

@@ -403,14 +403,14 @@ fn with_volume() -> Map {
 }
 
 fn object(slot: u64) -> ObjectId {
-    ObjectId { slot, generation: 1 }
+    VolumeId::MAIN.object(slot, 1)
 }
 
 fn write(map: &mut Map, slot: u64, page: u64, place: u64) {
     let PageEntry { place, page_lsn, crc, .. } = entry(place);
     let entry = LogEntry::Write { object: object(slot), page: PageNo(page), page_lsn, place, crc };
-    map.prepare(VolumeId::MAIN, &entry).expect("in memory");
-    map.change(VolumeId::MAIN, &entry);
+    map.prepare(&entry).expect("in memory");
+    map.change(&entry);
 }
 
 #[test]
@@ -421,7 +421,7 @@ fn a_leaf_that_got_pages_of_another_by_a_clone_is_visited_again() {
     map.begin_scan(Purpose::Clean, Wanted::Every);
     walk(&mut map, Purpose::Clean, 9);
     let clone = LogEntry::Clone { from: object(0), to: object(20), lsn: Lsn(100) };
-    map.change(VolumeId::MAIN, &clone);
+    map.change(&clone);
     let objects = map.volumes.get(VolumeId::MAIN).expect("it is there").objects;
     let leaf = objects.leaf(&map.nodes, 1).expect("in memory").expect("it is there").id;
     assert_eq!(map.nodes.take_grey(Purpose::Clean, 9), [leaf]);
@@ -443,8 +443,8 @@ fn a_walk_finds_a_tree_that_was_cloned_behind_it_and_deleted_before_it() {
     let leaf = objects.leaf(&map.nodes, 1).expect("in memory").expect("it is there").id;
     assert!(map.nodes.take_grey(Purpose::Clean, 9).contains(&leaf));
     map.nodes.visit(Purpose::Clean, leaf, None);
-    map.change(VolumeId::MAIN, &LogEntry::Clone { from: object(0), to: object(20), lsn: Lsn(100) });
-    map.change(VolumeId::MAIN, &LogEntry::Delete { object: object(0), lsn: Lsn(101) });
+    map.change(&LogEntry::Clone { from: object(0), to: object(20), lsn: Lsn(100) });
+    map.change(&LogEntry::Delete { object: object(0), lsn: Lsn(101) });
     let first = objects.leaf(&map.nodes, 0).expect("in memory").map(|leaf| leaf.id);
     first.into_iter().for_each(|id| map.nodes.visit(Purpose::Clean, id, None));
     walk(&mut map, Purpose::Clean, 9);

@@ -1,6 +1,7 @@
 //! The volumes of a map: what each is called and where its tree of objects begins; and the nodes that deleted ones left.
 
 use super::node::{NodeId, Tree};
+use crate::bug::{PlantedBug, is_planted};
 use crate::error::StoreError;
 use crate::volume::{MAIN_NAME, VolumeId, VolumeInfo, VolumeMode};
 use std::collections::BTreeMap;
@@ -43,6 +44,9 @@ pub(crate) struct Volumes {
     all: BTreeMap<VolumeId, Volume>,
     /// What they are called.
     labels: BTreeMap<VolumeId, Label>,
+    /// The number that the next one gets: higher than any that there ever was, because the buffer may have records of a
+    /// deleted one.
+    next: VolumeId,
     /// Nodes that deleted volumes referred to, and what these did: each has one reference from here.
     dying: Vec<NodeId>,
 }
@@ -51,15 +55,16 @@ impl Volumes {
     /// Those of a new store.
     pub(crate) fn main_only(objects: Tree) -> Volumes {
         let main = Volume { objects, mode: VolumeMode::Writable };
-        Volumes::new(BTreeMap::from([(VolumeId::MAIN, main)]), BTreeMap::new(), Vec::new())
+        Volumes::new(BTreeMap::from([(VolumeId::MAIN, main)]), BTreeMap::new(), VolumeId(1), Vec::new())
     }
 
     pub(crate) fn new(
         all: BTreeMap<VolumeId, Volume>,
         labels: BTreeMap<VolumeId, Label>,
+        next: VolumeId,
         dying: Vec<NodeId>,
     ) -> Volumes {
-        Volumes { all, labels, dying }
+        Volumes { all, labels, next, dying }
     }
 
     pub(crate) fn get(&self, volume: VolumeId) -> Option<&Volume> {
@@ -74,9 +79,12 @@ impl Volumes {
         self.all.len()
     }
 
-    /// A number that none has.
+    /// A number that none ever had.
     pub(crate) fn next_id(&self) -> VolumeId {
-        VolumeId(self.all.keys().next_back().map_or(0, |last| last.0) + 1)
+        match is_planted(PlantedBug::VolumeNumberUsedAgain) {
+            true => VolumeId(self.all.keys().next_back().map_or(0, |last| last.0) + 1),
+            false => self.next,
+        }
     }
 
     /// The roots of all trees, of deleted ones, too.
@@ -108,6 +116,7 @@ impl Volumes {
     ) -> Option<NodeId> {
         let source = self.all.get(&volume).copied().filter(|_| !self.all.contains_key(&to))?;
         self.all.insert(to, Volume { objects: source.objects, mode });
+        self.next = self.next.max(VolumeId(to.0.saturating_add(1)));
         self.labels.insert(to, Label { name: String::new(), created, from: volume });
         Some(source.objects.root).filter(|root| root.is_some())
     }

@@ -8,7 +8,7 @@ use crate::segments::{SegmentEntry, Segments, Use};
 use crate::store::Store;
 use crate::superblock::Geometry;
 use crate::volume::{VolumeId, VolumeMode};
-use device::{Block, Lsn, ObjectId, PageNo, Random, StoreId};
+use device::{Block, Lsn, PageNo, Random, StoreId};
 
 /// Two pages in each of some leaves, of which the second stays: trees keep their height, with one node above the leaves. Those
 /// further up, and what a tree grows by, are counted in the margin of reservations only.
@@ -36,15 +36,15 @@ impl Life {
         );
         let mut life = Life { map, random: Random::new(seed), lsn: 3 };
         for (slot, page) in SLOTS.into_iter().flat_map(|slot| PAGES.map(|page| (slot, page))) {
-            let entry = life.write(slot, page);
-            life.map.change(VolumeId::MAIN, &entry);
+            let entry = life.write(VolumeId::MAIN, slot, page);
+            life.map.change(&entry);
         }
         life
     }
 
-    fn write(&mut self, slot: u64, page: u64) -> LogEntry {
+    fn write(&mut self, volume: VolumeId, slot: u64, page: u64) -> LogEntry {
         self.lsn += 1;
-        let (object, place) = (ObjectId { slot, generation: 1 }, Block(4 + self.lsn));
+        let (object, place) = (volume.object(slot, 1), Block(4 + self.lsn));
         self.map.nodes.segments.inc_live(place);
         LogEntry::Write { object, page: PageNo(page), page_lsn: Lsn(self.lsn), place, crc: 7 }
     }
@@ -54,15 +54,15 @@ impl Life {
         all[self.random.below(all.len() as u64) as usize]
     }
 
-    fn log_entry(&mut self) -> LogEntry {
+    fn log_entry(&mut self, volume: VolumeId) -> LogEntry {
         let slot = SLOTS[self.random.below(6) as usize];
         let page = PAGES[self.random.below(8) as usize];
         if !self.random.once_in(4) {
-            return self.write(slot, page);
+            return self.write(volume, slot, page);
         }
         self.lsn += 1;
         // To the first page of a leaf, from that page or from some leaves before it.
-        let (first, object) = (page & !1, ObjectId { slot, generation: 1 });
+        let (first, object) = (page & !1, volume.object(slot, 1));
         let from = if first == 256 && self.random.once_in(2) { 100 } else { first };
         LogEntry::Cut { object, pages: PageNo(from)..PageNo(first + 1), lsn: Lsn(self.lsn) }
     }
@@ -82,17 +82,21 @@ fn a_vector_makes_no_more_nodes_dirty_than_were_counted_for_it_also_in_volumes_t
             let volume = life.volume();
             if life.random.once_in(15) && life.map.volumes.len() < 6 {
                 let (to, mode, lsn) = (VolumeId(100 + step), VolumeMode::Writable, Lsn(life.lsn));
-                life.map.change(volume, &LogEntry::CloneVolume { to, mode, lsn, created: 0 });
+                life.map.change(&LogEntry::CloneVolume { from: volume, to, mode, lsn, created: 0 });
             } else if life.random.once_in(40) && volume != VolumeId::MAIN {
-                life.map.change(volume, &LogEntry::DeleteVolume { lsn: Lsn(life.lsn) });
+                life.map.change(&LogEntry::DeleteVolume { volume, lsn: Lsn(life.lsn) });
             }
             if life.random.once_in(3) {
                 life.clean();
             }
-            let volume = life.volume();
-            let entries: Vec<LogEntry> = (0..1 + life.random.below(6)).map(|_| life.log_entry()).collect();
-            let (before, counted) = (life.map.nodes.dirty(), life.map.nodes_for(volume, &entries));
-            entries.iter().for_each(|entry| life.map.change(volume, entry));
+            let entries: Vec<LogEntry> = (0..1 + life.random.below(6))
+                .map(|_| {
+                    let volume = life.volume();
+                    life.log_entry(volume)
+                })
+                .collect();
+            let (before, counted) = (life.map.nodes.dirty(), life.map.nodes_for(&entries));
+            entries.iter().for_each(|entry| life.map.change(entry));
             let made = life.map.nodes.dirty().saturating_sub(before);
             assert!(
                 made <= counted,

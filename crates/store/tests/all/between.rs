@@ -1,14 +1,14 @@
 //! Vectors and checkpoints between the cleaner's calls to the device: whatever they change, blocks on their way arrive.
 
 use crate::common::*;
-use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, Random};
+use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, Random, VolumeId};
 use sim::{Hooked, Hooks, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use store::{Change, Store, StoreError};
 
-const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
+const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 const PAGES: u64 = 150;
 
 /// A disk at whose calls others go first, while it is asked to let them.

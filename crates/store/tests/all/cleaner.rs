@@ -6,7 +6,7 @@ use sim::{Power, SimDisk};
 use std::sync::Arc;
 use store::{Change, Cleaning, Layout, Store, VolumeId, VolumeMode};
 
-const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
+const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 
 fn write(store: &Store, numbers: impl Iterator<Item = u64>, page_lsn: u64) {
     for number in numbers {
@@ -264,7 +264,7 @@ fn a_step_moves_no_more_than_an_eighth_of_a_segment() {
 /// The steps in which eight blocks are moved that have `holders` each, with others of their segment dead.
 fn steps_for(holders: u64) -> Vec<(u64, u64)> {
     let store = large_segments();
-    let file = |slot| ObjectId { slot, generation: 1 };
+    let file = |slot| VolumeId::MAIN.object(slot, 1);
     let write_at =
         |number| Change::Write { object: FILE, page: PageNo(number), bytes: page(number), page_lsn: Lsn(1) };
     store.apply(&(0..8).map(write_at).collect::<Vec<_>>()).expect("space");

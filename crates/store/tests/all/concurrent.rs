@@ -1,7 +1,7 @@
 //! Readers beside a writer, checkpoints and the cleaner.
 
 use crate::common::*;
-use device::{Lsn, ObjectId, PageNo, Random};
+use device::{Lsn, PageNo, Random, VolumeId};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use store::{Change, Found, Want};
 
@@ -9,7 +9,7 @@ use store::{Change, Found, Want};
 fn readers_always_see_whole_pages_no_older_than_what_was_acknowledged() {
     let (_power, _disk, store) = fresh(128, 1);
     store.keep_nodes(1);
-    let object = ObjectId { slot: 1, generation: 1 };
+    let object = VolumeId::MAIN.object(1, 1);
     let pages = 300;
     let acknowledged: Vec<AtomicU64> = (0..pages).map(|_| AtomicU64::new(0)).collect();
     let done = AtomicBool::new(false);

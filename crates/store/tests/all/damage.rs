@@ -6,7 +6,7 @@ use sim::{Faults, Scratched, SimDisk};
 use std::sync::Arc;
 use store::{Change, Cleaning, Found, Store, StoreError, VolumeId, Want};
 
-const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
+const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 
 fn write(number: u64, page_lsn: u64) -> Change {
     Change::Write { object: FILE, page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
@@ -32,7 +32,7 @@ fn busy(seed: u64) -> (Arc<SimDisk>, Model) {
 fn errors_but_no_lies(store: &Store, model: &Model, when: &str) -> u64 {
     let mut errors = 0;
     for (&slot, (generation, held)) in &model.objects {
-        let object = ObjectId { slot, generation: *generation };
+        let object = VolumeId::MAIN.object(slot, *generation);
         let mut wants: Vec<Want> = domain().into_iter().map(|page| Want::new(object, PageNo(page))).collect();
         store.read(&mut wants);
         assert_same_in_bulk(store, &wants, when);
@@ -56,7 +56,7 @@ fn errors_but_no_lies(store: &Store, model: &Model, when: &str) -> u64 {
 fn assert_same_in_bulk(store: &Store, wants: &[Want], when: &str) {
     let pages: Vec<(ObjectId, PageNo)> = wants.iter().map(|want| (want.object, want.page)).collect();
     let mut told = vec![0; wants.len()];
-    store.read_all(VolumeId::MAIN, &pages, &mut |index, found| {
+    store.read_all(&pages, &mut |index, found| {
         told[index] += 1;
         match (found, &wants[index].found) {
             (Ok(None), Ok(Found::Hole)) => {}
@@ -80,7 +80,7 @@ fn many_pages_come_with_few_reads_and_where_one_fails_each_page_is_read_by_itsel
         disk.set_faults(Faults { once_after: fails.then_some(0), ..Faults::default() });
         let before = store.counters().device_reads;
         let mut right = 0;
-        store.read_all(VolumeId::MAIN, &pages, &mut |index, found| {
+        store.read_all(&pages, &mut |index, found| {
             let number = pages[index].1.0;
             let found = found.expect("it can be read").map(|(page, page_lsn)| (stamp(page), page_lsn.0));
             assert_eq!(found, (number < 200).then_some((number + 1, number + 1)));

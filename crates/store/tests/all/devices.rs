@@ -1,14 +1,14 @@
 //! Devices that fail in ways of their own: what was acknowledged stays, and the store goes on.
 
 use crate::common::*;
-use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Operation, Page, PageNo};
+use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Operation, Page, PageNo, VolumeId};
 use sim::{Faults, Hooked, Hooks, Power, Scratched, SimDisk};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use store::{Change, Store, StoreError, Want};
 
-const FILE: ObjectId = ObjectId { slot: 1, generation: 1 };
+const FILE: ObjectId = VolumeId::MAIN.object(1, 1);
 
 fn write(store: &Store, number: u64, stamp: u64) -> Result<(), StoreError> {
     let (page_no, page_lsn) = (PageNo(number), Lsn(stamp));

@@ -1,7 +1,7 @@
 //! One bit flipped anywhere: an error, a repair or a refusal that names the place; never wrong bytes.
 
 use crate::common::*;
-use device::{BLOCK_BYTES, Block, Device, Lsn, ObjectId, PageNo, Random};
+use device::{BLOCK_BYTES, Block, Device, Lsn, PageNo, Random};
 use sim::{Power, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -63,9 +63,9 @@ fn busy() -> (Arc<SimDisk>, Model, Model) {
 fn errors(store: &Store, volume: VolumeId, model: &Model, when: &str) -> u64 {
     let mut errors = 0;
     for (&slot, (generation, held)) in &model.objects {
-        let object = ObjectId { slot, generation: *generation };
+        let object = volume.object(slot, *generation);
         let mut wants: Vec<Want> = domain().into_iter().map(|page| Want::new(object, PageNo(page))).collect();
-        store.read_from(volume, &mut wants);
+        store.read(&mut wants);
         for want in wants {
             let found = match want.found {
                 Ok(Found::Hole) => None,
@@ -168,7 +168,7 @@ fn model_of(store: &Store) -> Model {
     let mut model = Model::default();
     for slot in 0..SLOTS {
         for generation in 0..60 {
-            let object = ObjectId { slot, generation };
+            let object = VolumeId::MAIN.object(slot, generation);
             let pages = domain().into_iter().map(PageNo);
             let mut wants: Vec<Want> = pages.map(|page| Want::new(object, page)).collect();
             store.read(&mut wants);
@@ -187,7 +187,7 @@ fn model_of(store: &Store) -> Model {
 fn a_scrub_of_a_store_in_use_finds_every_damaged_block_once_and_names_its_object() {
     let (disk, ..) = busy();
     let store = mount(&disk).expect("a sound store");
-    let file = ObjectId { slot: 1000, generation: 1 };
+    let file = VolumeId::MAIN.object(1000, 1);
     let write = |number: u64, page_lsn: u64| Change::Write {
         object: file,
         page: PageNo(number),
@@ -212,7 +212,7 @@ fn a_scrub_of_a_store_in_use_finds_every_damaged_block_once_and_names_its_object
         steps += 1;
         // Somebody else's work goes on.
         page_lsn += 1;
-        let object = ObjectId { slot: 2000, generation: 1 };
+        let object = VolumeId::MAIN.object(2000, 1);
         let bytes = page(page_lsn);
         store
             .apply(&[Change::Write { object, page: PageNo(page_lsn % 50), bytes, page_lsn: Lsn(page_lsn) }])
@@ -235,7 +235,7 @@ fn a_scrub_of_a_store_in_use_finds_every_damaged_block_once_and_names_its_object
 #[test]
 fn a_node_that_rots_while_memory_has_it_is_written_again() {
     let (_power, disk, store) = fresh(64, 1);
-    let file = ObjectId { slot: 1, generation: 1 };
+    let file = VolumeId::MAIN.object(1, 1);
     let all: Vec<Change> = (0..200)
         .map(|number| Change::Write {
             object: file,

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::{Change, Cleaning, Found, Store, VolumeId, VolumeMode, Want};
 
-const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
+const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 /// Far longer than any call takes, on any machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -73,7 +73,7 @@ fn beside(store: &Store, disk: &Hooked<Polite>, work: impl FnOnce()) -> u64 {
         let other = scope.spawn(move || {
             let mut page_lsn = 1_000_000;
             while let Ok(turn) = asked.recv() {
-                let other = ObjectId { slot: 900, generation: 1 };
+                let other = VolumeId::MAIN.object(900, 1);
                 if turn == Turn::WriteAndRead || page_lsn == 1_000_000 {
                     page_lsn += 1;
                     store.apply(&[write(other, page_lsn % 40, page_lsn)]).expect("space");

@@ -1,7 +1,7 @@
 //! A store that is full, a hundred times, with crashes: writes are refused early, and what gives space back goes on.
 
 use crate::common::*;
-use device::{Lsn, ObjectId, PageNo, Random};
+use device::{Lsn, ObjectId, PageNo, Random, VolumeId};
 use sim::{Power, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ struct Life {
 }
 
 fn file(slot: u64) -> ObjectId {
-    ObjectId { slot, generation: 1 }
+    VolumeId::MAIN.object(slot, 1)
 }
 
 impl Life {

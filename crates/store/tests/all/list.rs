@@ -1,10 +1,10 @@
 //! Listing the pages that are held, a piece at a time.
 
 use crate::common::*;
-use device::{Lsn, ObjectId, PageNo};
+use device::{Lsn, ObjectId, PageNo, VolumeId};
 use store::{Change, Listed, Store};
 
-const OBJECT: ObjectId = ObjectId { slot: 3, generation: 1 };
+const OBJECT: ObjectId = VolumeId::MAIN.object(3, 1);
 
 fn write(number: u64) -> Change {
     let (page_no, page_lsn) = (PageNo(number), Lsn(number % 1000 + 1));

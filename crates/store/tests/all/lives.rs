@@ -23,7 +23,7 @@ const DEPTH_MAX: u64 = 5;
 type World = BTreeMap<u32, BTreeMap<(u64, u64), u64>>;
 
 fn file(slot: u64) -> ObjectId {
-    ObjectId { slot, generation: 1 }
+    VolumeId::MAIN.object(slot, 1)
 }
 
 struct Life {
@@ -105,14 +105,14 @@ impl Life {
             self.lsn += 1;
             let (number, page_lsn) = (self.random.below(PAGES), Lsn(self.lsn));
             vector.push(Change::Write {
-                object: file(slot),
+                object: file(slot).in_volume(VolumeId(volume)),
                 page: PageNo(number),
                 bytes: page(page_lsn.0),
                 page_lsn,
             });
             after.entry(volume).or_default().insert((slot, number), page_lsn.0);
         }
-        let outcome = self.change(after, |store| store.apply_to(VolumeId(volume), &vector));
+        let outcome = self.change(after, |store| store.apply(&vector));
         assert_ne!(outcome, Err(StoreError::Full), "a reservation is not kept: {:?}", self.store().space());
         self.store().release(count);
         self.reserved -= count;
@@ -139,8 +139,12 @@ impl Life {
         let to = if self.random.once_in(2) { PAGES } else { from + self.random.below(60) };
         let mut after = self.now.clone();
         after.entry(volume).or_default().retain(|&(of, at), _| of != slot || !(from..to).contains(&at));
-        let cut = Change::Cut { object: file(slot), pages: PageNo(from)..PageNo(to), lsn };
-        self.change(after, |store| store.apply_to(VolumeId(volume), &[cut]))
+        let cut = Change::Cut {
+            object: file(slot).in_volume(VolumeId(volume)),
+            pages: PageNo(from)..PageNo(to),
+            lsn,
+        };
+        self.change(after, |store| store.apply(&[cut]))
     }
 
     fn clone_volume(&mut self, from: u32) -> Result<(), StoreError> {
@@ -299,9 +303,10 @@ fn difference(world: &World, store: &Store) -> Option<Wrong> {
     }
     for (&volume, held) in world {
         for slot in 0..FILES {
-            let all = (0..PAGES).map(|number| store::Want::new(file(slot), PageNo(number)));
+            let object = file(slot).in_volume(VolumeId(volume));
+            let all = (0..PAGES).map(|number| store::Want::new(object, PageNo(number)));
             let mut wants: Vec<store::Want> = all.collect();
-            store.read_from(VolumeId(volume), &mut wants);
+            store.read(&mut wants);
             for want in wants {
                 let found = match want.found {
                     Ok(store::Found::Hole) => None,

@@ -1,7 +1,7 @@
 //! Random changes, checkpoints, cleaning and reopening, against a plain model.
 
 use crate::common::*;
-use device::{Incarnation, Lsn, ObjectId, PageNo};
+use device::{Incarnation, Lsn, PageNo, VolumeId};
 use proptest::prelude::*;
 use store::Change;
 
@@ -58,7 +58,7 @@ fn a_long_life_on_a_small_device_reuses_and_cleans_segments() {
 #[test]
 fn an_old_cut_or_delete_leaves_newer_pages_alone() {
     let (_power, _disk, store) = fresh(64, 1);
-    let object = ObjectId { slot: 3, generation: 1 };
+    let object = VolumeId::MAIN.object(3, 1);
     let write = |number, page_lsn| Change::Write {
         object,
         page: PageNo(number),
@@ -90,7 +90,7 @@ fn an_old_cut_or_delete_leaves_newer_pages_alone() {
 #[test]
 fn nothing_is_applied_before_an_incarnation_begins_and_none_begins_twice() {
     let (_power, disk, store) = fresh(64, 1);
-    let object = ObjectId { slot: 3, generation: 1 };
+    let object = VolumeId::MAIN.object(3, 1);
     let cut = Change::Cut { object, pages: PageNo(0)..PageNo(1), lsn: Lsn(1) };
     drop(store);
     let store = open(&disk).expect("it opens");
@@ -105,7 +105,7 @@ fn nothing_is_applied_before_an_incarnation_begins_and_none_begins_twice() {
 #[test]
 fn what_is_left_behind_is_durable_and_changes_nothing_else() {
     let (power, disk, store) = fresh(64, 1);
-    let object = ObjectId { slot: 3, generation: 1 };
+    let object = VolumeId::MAIN.object(3, 1);
     let write = Change::Write { object, page: PageNo(1), bytes: page(1), page_lsn: Lsn(10) };
     store.apply(&[write]).expect("space");
     store.fence(Lsn(1000)).expect("a checkpoint");

@@ -15,7 +15,7 @@ const PAGES: u64 = 160;
 const CYCLES: u64 = 300;
 
 fn file(slot: u64) -> ObjectId {
-    ObjectId { slot, generation: 1 }
+    VolumeId::MAIN.object(slot, 1)
 }
 
 fn write(random: &mut Random, page_lsn: u64) -> Change {
@@ -261,9 +261,10 @@ fn cleaning_what_many_clones_share_that_differ_leaves_space_to_delete() {
         for clone in 1..=CLONES {
             let volume = VolumeId(clone);
             store.clone_volume(VolumeId::MAIN, volume, VolumeMode::Writable, Lsn(next())).expect("space");
-            let vector: Vec<Change> =
-                (0..LEAVES).map(|leaf| write(0, leaf * 128 + 20 + u64::from(clone), next())).collect();
-            store.apply_to(volume, &vector).expect("space");
+            let vector: Vec<Change> = (0..LEAVES)
+                .map(|leaf| write(0, leaf * 128 + 20 + u64::from(clone), next()).in_volume(volume))
+                .collect();
+            store.apply(&vector).expect("space");
             store.checkpoint().expect("space");
         }
         store.apply(&[Change::Delete { object: file(1), lsn: Lsn(next()) }]).expect("space");
@@ -338,8 +339,8 @@ fn a_clone_can_be_deleted_after_everything_was_deleted_in_it() {
             }
             let mut deleted = 0;
             for slot in 0..files {
-                let delete = Change::Delete { object: file(slot * 256), lsn: next() };
-                if store.apply_to(VolumeId(1), &[delete]).is_err() {
+                let delete = Change::Delete { object: file(slot * 256).in_volume(VolumeId(1)), lsn: next() };
+                if store.apply(&[delete]).is_err() {
                     break;
                 }
                 deleted += 1;

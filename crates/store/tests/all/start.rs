@@ -1,7 +1,9 @@
 //! What a start reads: a stated number of reads for the log, however many chunks it has.
 
 use crate::common::*;
-use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Operation, Page, PageNo, Random};
+use device::{
+    Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Operation, Page, PageNo, Random, VolumeId,
+};
 use sim::{Hooked, Hooks, Power, SimDisk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +13,7 @@ use store::{Change, Store};
 /// 8 MiB: a stretch as long, and as much is read at once where there are no copies.
 const BLOCKS: u64 = 2048;
 const SEGMENTS: u64 = 64;
-const FILE: ObjectId = ObjectId { slot: 3, generation: 1 };
+const FILE: ObjectId = VolumeId::MAIN.object(3, 1);
 
 /// Reads of a start beside those that `reads_since_checkpoint` says: superblock and roots, tables, the open stretch, the log's end and
 /// proof that it is, and the map nodes that the log changes, some for each level.

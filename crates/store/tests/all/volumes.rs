@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::{Change, Found, NewVolume, Store, StoreError, VolumeId, VolumeMode, Want};
 
-const FILE: ObjectId = ObjectId { slot: 7, generation: 1 };
+const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 const MAIN: VolumeId = VolumeId::MAIN;
 
 fn write(object: ObjectId, number: u64, page_lsn: u64) -> Change {
@@ -15,8 +15,8 @@ fn write(object: ObjectId, number: u64, page_lsn: u64) -> Change {
 }
 
 fn stamp_of(store: &Store, volume: VolumeId, number: u64) -> Option<u64> {
-    let mut wants = [Want::new(FILE, PageNo(number))];
-    store.read_from(volume, &mut wants);
+    let mut wants = [Want::new(FILE.in_volume(volume), PageNo(number))];
+    store.read(&mut wants);
     match &wants[0].found {
         Ok(Found::Hole) => None,
         Ok(Found::Page { bytes, .. }) => Some(stamp(bytes)),
@@ -42,7 +42,7 @@ fn a_clone_and_its_source_do_not_see_each_other_s_changes() {
     store.clone_volume(MAIN, VolumeId(1), VolumeMode::Writable, Lsn(300)).expect("space");
     store.clone_volume(VolumeId(1), VolumeId(2), VolumeMode::ReadOnly, Lsn(301)).expect("space");
     store.apply(&[write(FILE, 5, 1000)]).expect("space");
-    store.apply_to(VolumeId(1), &[write(FILE, 5, 2000)]).expect("space");
+    store.apply(&[write(FILE.in_volume(VolumeId(1)), 5, 2000)]).expect("space");
     store.apply(&[Change::Delete { object: FILE, lsn: Lsn(3000) }]).expect("space");
     let seen = |store: &Store| [0, 1, 2].map(|volume| stamp_of(store, VolumeId(volume), 5));
     assert_eq!(seen(&store), [None, Some(2000), Some(6)]);
@@ -63,8 +63,14 @@ fn what_cannot_be_cloned_changed_or_deleted_is_refused_with_nothing_changed() {
     clone(MAIN, one).expect("space");
     assert_eq!(clone(MAIN, one), Err(StoreError::VolumeExists { volume: one }));
     assert_eq!(clone(two, VolumeId(3)), Err(StoreError::NoSuchVolume { volume: two }));
-    assert_eq!(store.apply_to(one, &[write(FILE, 1, 1)]), Err(StoreError::ReadOnlyVolume { volume: one }));
-    assert_eq!(store.apply_to(two, &[write(FILE, 1, 1)]), Err(StoreError::NoSuchVolume { volume: two }));
+    assert_eq!(
+        store.apply(&[write(FILE.in_volume(one), 1, 1)]),
+        Err(StoreError::ReadOnlyVolume { volume: one })
+    );
+    assert_eq!(
+        store.apply(&[write(FILE.in_volume(two), 1, 1)]),
+        Err(StoreError::NoSuchVolume { volume: two })
+    );
     assert_eq!(store.delete_volume(two, Lsn(2)), Err(StoreError::NoSuchVolume { volume: two }));
     assert_eq!(store.delete_volume(MAIN, Lsn(2)), Err(StoreError::MainVolume));
     assert_eq!(store.volumes().len(), 2);
@@ -129,8 +135,8 @@ impl Life {
             5 => {
                 let from = self.random.below(PAGES);
                 let pages = PageNo(from)..PageNo(from + self.random.below(40));
-                let cut = Change::Cut { object: FILE, pages: pages.clone(), lsn };
-                self.store.apply_to(VolumeId(volume), &[cut])?;
+                let cut = Change::Cut { object: FILE.in_volume(VolumeId(volume)), pages: pages.clone(), lsn };
+                self.store.apply(&[cut])?;
                 let held = self.volumes.get_mut(&volume).expect("chosen from them");
                 held.retain(|number, _| !pages.contains(&PageNo(*number)));
             }
@@ -140,10 +146,10 @@ impl Life {
                 let mut vector = Vec::new();
                 for number in numbers {
                     self.lsn += 1;
-                    vector.push(write(FILE, number, self.lsn));
+                    vector.push(write(FILE.in_volume(VolumeId(volume)), number, self.lsn));
                     self.volumes.get_mut(&volume).expect("chosen").insert(number, self.lsn);
                 }
-                self.store.apply_to(VolumeId(volume), &vector)?;
+                self.store.apply(&vector)?;
             }
         }
         Ok(())
@@ -177,8 +183,9 @@ impl Life {
 
     fn difference(&self) -> Option<String> {
         for (&volume, held) in &self.volumes {
-            let mut wants: Vec<Want> = (0..PAGES).map(|number| Want::new(FILE, PageNo(number))).collect();
-            self.store.read_from(VolumeId(volume), &mut wants);
+            let object = FILE.in_volume(VolumeId(volume));
+            let mut wants: Vec<Want> = (0..PAGES).map(|number| Want::new(object, PageNo(number))).collect();
+            self.store.read(&mut wants);
             for want in wants {
                 let found = match want.found {
                     Ok(Found::Hole) => None,
@@ -311,7 +318,7 @@ fn a_thousand_clones_deleted_in_random_order_give_all_their_space_back() {
         };
         let volume = VolumeId(number);
         store.clone_volume(from, volume, VolumeMode::Writable, Lsn(lsn)).expect("space");
-        store.apply_to(volume, &[write(FILE, 10, lsn + 1)]).expect("space");
+        store.apply(&[write(FILE.in_volume(volume), 10, lsn + 1)]).expect("space");
         clones.push((volume, lsn + 1));
         if number % 50 == 0 {
             store.checkpoint().expect("a checkpoint");
@@ -459,7 +466,7 @@ fn usage_tells_what_each_volume_takes_alone_and_shares() {
     assert_eq!(of(&store), (300, 0, vec![(0, 300); 3]));
     // Seven pages of the first leaf, and one that there was not.
     for number in (0..7).chain([500]) {
-        store.apply_to(VolumeId(1), &[write(FILE, number, 500 + number)]).expect("space");
+        store.apply(&[write(FILE.in_volume(VolumeId(1)), number, 500 + number)]).expect("space");
     }
     assert_eq!(of(&store), (308, 0, vec![(0, 300), (8, 293), (0, 300)]));
     store.delete_volume(VolumeId(2), Lsn(1001)).expect("it goes");

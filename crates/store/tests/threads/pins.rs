@@ -23,7 +23,7 @@ pub(crate) const TESTS: [(&str, fn()); 2] = [
     ),
 ];
 
-const OBJECT: ObjectId = ObjectId { slot: 1, generation: 1 };
+const OBJECT: ObjectId = VolumeId::MAIN.object(1, 1);
 const READERS: usize = 2;
 /// The smallest segments, and some more than the fewest of them.
 const SEGMENT_BLOCKS: u32 = 16;
@@ -80,7 +80,7 @@ fn pinned(store: &Store, want: &mut Want) {
 
 /// The wrong way: nothing holds the segment while its block is read.
 fn unpinned(store: &Store, want: &mut Want) {
-    let placed = store.shared.lookup(VolumeId::MAIN, std::slice::from_mut(want));
+    let placed = store.shared.lookup(std::slice::from_mut(want));
     let entry = placed[0].entry;
     store.shared.map().nodes.segments.unpin(entry.place);
     let mut bytes = Page::zeroed();

@@ -1,8 +1,8 @@
 //! The buffer beside a plain model, a list of transactions, through commits, releases, crashes and faults.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
-use buffer::{Buffer, BufferError, GroupNo, Record, Replayed, footprint};
-use device::{Device, Incarnation, Lsn, ObjectId, PageNo, Random, StoreId};
+use buffer::{Buffer, BufferError, GroupNo, Record, Replayed, TRANSFER_BYTES, footprint};
+use device::{Device, Incarnation, Lsn, ObjectId, PageNo, Random, StoreId, Transfer, VolumeId};
 use sim::{Faults, Power, SimDisk};
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ pub enum Owned {
     Zero(ObjectId, u64, u16, u16),
     Cut(ObjectId, u64, u64),
     Delete(ObjectId),
-    Clone(ObjectId, ObjectId),
+    Clone(Transfer),
+    Move(Transfer),
 }
 
 impl Owned {
@@ -27,7 +28,8 @@ impl Owned {
             Record::Zero { object, page, start, len } => Owned::Zero(object, page.0, start, len),
             Record::Cut { object, from, to } => Owned::Cut(object, from.0, to.0),
             Record::Delete { object } => Owned::Delete(object),
-            Record::Clone { from, to } => Owned::Clone(from, to),
+            Record::Clone(transfer) => Owned::Clone(transfer),
+            Record::Move(transfer) => Owned::Move(transfer),
         }
     }
 
@@ -39,17 +41,34 @@ impl Owned {
             Owned::Zero(object, page, start, len) => Record::Zero { object, page: PageNo(page), start, len },
             Owned::Cut(object, from, to) => Record::Cut { object, from: PageNo(from), to: PageNo(to) },
             Owned::Delete(object) => Record::Delete { object },
-            Owned::Clone(from, to) => Record::Clone { from, to },
+            Owned::Clone(transfer) => Record::Clone(transfer),
+            Owned::Move(transfer) => Record::Move(transfer),
         }
     }
 
     fn bytes(&self) -> u64 {
-        if let Owned::Write(_, _, _, bytes) = self { bytes.len() as u64 } else { 0 }
+        match self {
+            Owned::Write(_, _, _, bytes) => bytes.len() as u64,
+            Owned::Clone(_) | Owned::Move(_) => TRANSFER_BYTES,
+            _ => 0,
+        }
     }
 }
 
 pub fn random_object(random: &mut Random) -> ObjectId {
-    ObjectId { slot: random.below(1 << 48), generation: random.next_u64() as u32 }
+    VolumeId(random.next_u64() as u32).object(random.below(1 << 48), random.next_u64() as u32)
+}
+
+fn random_transfer(from: ObjectId, random: &mut Random) -> Transfer {
+    let first = random.next_u64() >> 12;
+    let end = first + 1 + (random.next_u64() >> 12);
+    Transfer {
+        from,
+        first: PageNo(first),
+        end: PageNo(end),
+        to: random_object(random),
+        at: PageNo(random.next_u64()),
+    }
 }
 
 pub fn random_record(random: &mut Random) -> Owned {
@@ -61,7 +80,8 @@ pub fn random_record(random: &mut Random) -> Owned {
         0 => Owned::Zero(object, page, start, len),
         1 => Owned::Cut(object, page / 2, page),
         2 => Owned::Delete(object),
-        3 => Owned::Clone(object, random_object(random)),
+        3 => Owned::Clone(random_transfer(object, random)),
+        4 => Owned::Move(random_transfer(object, random)),
         _ => {
             let byte = random.next_u64() as u8;
             Owned::Write(object, page, start, (0..len).map(|at| byte.wrapping_add(at as u8)).collect())

@@ -1,7 +1,9 @@
 //! A plain model of the store, and random work for both.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
-use device::{BLOCK_BYTES, Device, Incarnation, Lsn, ObjectId, Page, PageNo, Random, SharedPage, StoreId};
+use device::{
+    BLOCK_BYTES, Device, Incarnation, Lsn, ObjectId, Page, PageNo, Random, SharedPage, StoreId, VolumeId,
+};
 use sim::{Power, SimDisk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -89,9 +91,9 @@ impl Model {
         for slot in 0..SLOTS {
             let now = self.objects.get(&slot).map_or(1, |(generation, _)| *generation);
             let pages = domain().into_iter().map(PageNo);
-            wants.extend(pages.map(|page| Want::new(ObjectId { slot, generation: now }, page)));
+            wants.extend(pages.map(|page| Want::new(VolumeId::MAIN.object(slot, now), page)));
             for generation in [now.saturating_sub(1), now + 1] {
-                wants.push(Want::new(ObjectId { slot, generation }, PageNo(slot)));
+                wants.push(Want::new(VolumeId::MAIN.object(slot, generation), PageNo(slot)));
             }
         }
         store.read(&mut wants);
@@ -139,7 +141,7 @@ impl Work {
             1 => now - u32::from(now > 1),
             _ => now,
         };
-        ObjectId { slot, generation }
+        VolumeId::MAIN.object(slot, generation)
     }
 
     fn page(&mut self) -> u64 {
