@@ -39,6 +39,8 @@ pub enum PlantedBug {
     OneRoot,
     /// The cleaner settles a victim though its walk has more to visit.
     SettledEarly,
+    /// A cut, clone or move that an object has had is made again.
+    RangeRepeated,
     /// The number of a deleted volume is another's.
     VolumeNumberUsedAgain,
     /// What a later chunk knows to have been durable, and is damaged, counts as torn.

@@ -1,12 +1,12 @@
 //! What callers ask of the map.
 
 use crate::entry::LogEntry;
-use device::{Block, Lsn, ObjectId, Page, PageNo, SharedPage, VolumeId};
+use device::{Block, Lsn, ObjectId, Page, PageNo, SharedPage, Transfer, VolumeId};
 use std::ops::Range;
 
 /// One change of the map, part of an atomic vector.
 ///
-/// An object's slot holds one generation. A `Write` or `Clone` for a newer one replaces the object in the slot
+/// An object's slot holds one generation. A `Write`, `Clone` or `Move` for a newer one replaces the object in the slot
 /// and frees its pages; every change for an older one is ignored.
 #[derive(Debug, Clone)]
 pub enum Change {
@@ -37,14 +37,20 @@ pub enum Change {
         /// The deletion's place in the one order.
         lsn: Lsn,
     },
-    /// `to`, which has no pages, becomes what `from` is, page LSNs included. Ignored where `to` has pages, as when
-    /// it was cloned before, and where both are in one slot.
+    /// Pages of the target become what those of the source are, holes and page LSNs included. Ignored where either object has had
+    /// this clone, or a later cut, clone or move: those of an object come in the order of their LSNs, and before any page of source
+    /// or target that is newer than they are.
     Clone {
-        /// The source.
-        from: ObjectId,
-        /// The new object.
-        to: ObjectId,
+        /// Which pages.
+        transfer: Transfer,
         /// The clone's place in the one order.
+        lsn: Lsn,
+    },
+    /// The same, and the source's become holes.
+    Move {
+        /// Which pages.
+        transfer: Transfer,
+        /// The move's place in the one order.
         lsn: Lsn,
     },
 }
@@ -56,7 +62,9 @@ impl Change {
             Change::Write { object, .. } | Change::Cut { object, .. } | Change::Delete { object, .. } => {
                 object.volume = volume;
             }
-            Change::Clone { from, to, .. } => (from.volume, to.volume) = (volume, volume),
+            Change::Clone { transfer, .. } | Change::Move { transfer, .. } => {
+                (transfer.from.volume, transfer.to.volume) = (volume, volume);
+            }
         }
         self
     }
@@ -75,7 +83,8 @@ impl Change {
                 LogEntry::Cut { object: *object, pages: pages.clone(), lsn: *lsn }
             }
             Change::Delete { object, lsn } => LogEntry::Delete { object: *object, lsn: *lsn },
-            Change::Clone { from, to, lsn } => LogEntry::Clone { from: *from, to: *to, lsn: *lsn },
+            Change::Clone { transfer, lsn } => LogEntry::Clone { transfer: *transfer, lsn: *lsn },
+            Change::Move { transfer, lsn } => LogEntry::Move { transfer: *transfer, lsn: *lsn },
         }
     }
 
@@ -94,7 +103,8 @@ impl Change {
                 (object.volume, None)
             }
             // Of the source no more is changed than that it shares.
-            Change::Clone { from, to, .. } => (from.volume, Some(to.volume)),
+            Change::Clone { transfer, .. } => (transfer.to.volume, None),
+            Change::Move { transfer, .. } => (transfer.from.volume, Some(transfer.to.volume)),
         };
         std::iter::once(one).chain(other)
     }

@@ -3,7 +3,7 @@
 
 use crate::format::*;
 use crate::volume::{VolumeId, VolumeMode};
-use device::{BLOCK_BYTES, Block, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId};
+use device::{BLOCK_BYTES, Block, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId, Transfer};
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -27,8 +27,11 @@ pub(crate) enum LogEntry {
         lsn: Lsn,
     },
     Clone {
-        from: ObjectId,
-        to: ObjectId,
+        transfer: Transfer,
+        lsn: Lsn,
+    },
+    Move {
+        transfer: Transfer,
         lsn: Lsn,
     },
     CloneVolume {
@@ -59,6 +62,7 @@ impl LogEntry {
             LogEntry::Cut { lsn, .. }
             | LogEntry::Delete { lsn, .. }
             | LogEntry::Clone { lsn, .. }
+            | LogEntry::Move { lsn, .. }
             | LogEntry::CloneVolume { lsn, .. }
             | LogEntry::DeleteVolume { lsn, .. } => *lsn,
         }
@@ -104,13 +108,14 @@ const WRITE: u8 = 1;
 const CUT: u8 = 2;
 const DELETE: u8 = 3;
 const CLONE: u8 = 4;
+const MOVE: u8 = 5;
 // 5 is reserved: a stored delta, the bytes of which follow as data. See FORMAT.md.
 const CLONE_VOLUME: u8 = 6;
 const DELETE_VOLUME: u8 = 7;
 const NAME_VOLUME: u8 = 8;
 
 /// Bytes of a name in a log entry.
-pub(crate) const NAME_PART: usize = 56;
+pub(crate) const NAME_PART: usize = 64;
 
 /// In a clone's log entry: it may not be changed.
 const READ_ONLY: u32 = 1;
@@ -150,11 +155,12 @@ struct LogEntryBytes {
     volume_to: U32,
     generation_to: U32,
     slot_to: U64,
+    at: U64,
 }
 
 const HEAD_BYTES: usize = size_of::<ChunkBytes>();
 const ENTRY_BYTES: usize = size_of::<LogEntryBytes>();
-const _: () = assert!(HEAD_BYTES == 96 && ENTRY_BYTES == 64);
+const _: () = assert!(HEAD_BYTES == 96 && ENTRY_BYTES == 72);
 
 /// The bytes of a header and `entries` log entries.
 pub(crate) const fn head_bytes(entries: usize) -> usize {
@@ -253,12 +259,8 @@ fn encode(entry: &LogEntry) -> LogEntryBytes {
             LogEntryBytes { page: pages.start.0.into(), other: pages.end.0.into(), ..of(CUT, *object, *lsn) }
         }
         LogEntry::Delete { object, lsn } => of(DELETE, *object, *lsn),
-        LogEntry::Clone { from, to, lsn } => LogEntryBytes {
-            volume_to: to.volume.0.into(),
-            generation_to: to.generation.into(),
-            slot_to: to.slot.into(),
-            ..of(CLONE, *from, *lsn)
-        },
+        LogEntry::Clone { transfer, lsn } => encode_transfer(transfer, of(CLONE, transfer.from, *lsn)),
+        LogEntry::Move { transfer, lsn } => encode_transfer(transfer, of(MOVE, transfer.from, *lsn)),
         LogEntry::CloneVolume { from, to, mode, lsn, created } => LogEntryBytes {
             volume_to: to.0.into(),
             other: (*created).into(),
@@ -267,6 +269,19 @@ fn encode(entry: &LogEntry) -> LogEntryBytes {
         },
         LogEntry::DeleteVolume { volume, lsn } => of(DELETE_VOLUME, volume.object(0, 0), *lsn),
         LogEntry::NameVolume { volume, part } => encode_name(*volume, part),
+    }
+}
+
+fn encode_transfer(transfer: &Transfer, source: LogEntryBytes) -> LogEntryBytes {
+    let Transfer { first, end, to, at, .. } = transfer;
+    LogEntryBytes {
+        page: first.0.into(),
+        other: end.0.into(),
+        volume_to: to.volume.0.into(),
+        generation_to: to.generation.into(),
+        slot_to: to.slot.into(),
+        at: at.0.into(),
+        ..source
     }
 }
 
@@ -301,9 +316,15 @@ fn decode(bytes: &[u8]) -> Option<LogEntry> {
         }
         CUT => LogEntry::Cut { object, pages: page..PageNo(other), lsn },
         DELETE => LogEntry::Delete { object, lsn },
-        CLONE => {
+        CLONE | MOVE => {
             let to = volume_to.object(bytes.slot_to.get(), bytes.generation_to.get());
-            LogEntry::Clone { from: object, to, lsn }
+            let (end, at) = (PageNo(other), PageNo(bytes.at.get()));
+            let transfer = Transfer { from: object, first: page, end, to, at };
+            match bytes.kind {
+                _ if !transfer.is_sensible() => return None,
+                CLONE => LogEntry::Clone { transfer, lsn },
+                _ => LogEntry::Move { transfer, lsn },
+            }
         }
         CLONE_VOLUME => LogEntry::CloneVolume {
             from: volume,
@@ -333,7 +354,17 @@ mod tests {
             LogEntry::Write { object, page: PageNo(9), page_lsn: Lsn(8), place: Block(77), crc: 0xfeed },
             LogEntry::Cut { object, pages: PageNo(1)..PageNo(u64::MAX), lsn: Lsn(11) },
             LogEntry::Delete { object, lsn: Lsn(12) },
-            LogEntry::Clone { from: object, to: VolumeId::MAIN.object(1, 2), lsn: Lsn(13) },
+            LogEntry::Clone { transfer: Transfer::whole(object, VolumeId::MAIN.object(1, 2)), lsn: Lsn(13) },
+            LogEntry::Move {
+                transfer: Transfer {
+                    from: object,
+                    first: PageNo(4),
+                    end: PageNo(6),
+                    to: object,
+                    at: PageNo(6),
+                },
+                lsn: Lsn(17),
+            },
             LogEntry::CloneVolume {
                 from: VolumeId(3),
                 to: VolumeId(9),

@@ -11,7 +11,7 @@ use crate::segments::{SegmentEntry, Segments, Use};
 use crate::superblock::Geometry;
 use crate::tables::encode_tables;
 use crate::volume::{VolumeId, VolumeMode};
-use device::{Block, Incarnation, Lsn, Page, PageNo, StoreId};
+use device::{Block, Incarnation, Lsn, Page, PageNo, StoreId, Transfer};
 use std::collections::BTreeMap;
 
 const ID: StoreId = StoreId(*b"0123456789abcdef");
@@ -37,7 +37,11 @@ fn chunk() -> (ChunkHead, Vec<LogEntry>) {
         LogEntry::Write { object, page: PageNo(9), page_lsn: Lsn(501), place: Block(94), crc: 0xfeed_beef },
         LogEntry::Cut { object, pages: PageNo(10)..PageNo(20), lsn: Lsn(502) },
         LogEntry::Delete { object, lsn: Lsn(503) },
-        LogEntry::Clone { from: object, to, lsn: Lsn(504) },
+        LogEntry::Clone { transfer: Transfer::whole(object, to), lsn: Lsn(504) },
+        LogEntry::Move {
+            transfer: Transfer { from: object, first: PageNo(3), end: PageNo(5), to, at: PageNo(7) },
+            lsn: Lsn(507),
+        },
         LogEntry::CloneVolume {
             from: VolumeId(2),
             to: VolumeId(9),
@@ -83,6 +87,7 @@ fn object_leaf() -> Body {
     let Body::Objects(entries) = &mut leaf else { unreachable!() };
     entries[0] = Some(crate::map::ObjectEntry {
         generation: 6,
+        range_lsn: Lsn(502),
         pages: crate::map::Pages::Inline(vec![(
             PageNo(9),
             PageEntry { place: Block(94), page_lsn: Lsn(501), crc: 0xfeed_beef, shared: false },

@@ -23,6 +23,7 @@ impl Store {
         match bug {
             PlantedBug::CutIgnoresPageLsn
             | PlantedBug::LeakedNode
+            | PlantedBug::RangeRepeated
             | PlantedBug::ForgottenReservation
             | PlantedBug::FreedOnceTooOften => self.shared.map_mut().plant(bug),
             PlantedBug::ReusedBeforePins => self.shared.map_mut().nodes.segments.plant_reuse_at_once(),

@@ -116,7 +116,7 @@ impl Map {
             let heights = (0..=8).take_while(|&at| at <= height || level(at) > 0);
             nodes.extend(heights.map(|at| (of, at, level(at))));
         };
-        let mut pages = 0;
+        let (mut pages, mut ranges) = (0, 0);
         for log_entry in log_entries {
             let mut object = |ObjectId { volume, slot, .. }: &ObjectId| {
                 let objects = self.volumes.get(*volume).map_or(0, |volume| volume.objects.height);
@@ -141,14 +141,18 @@ impl Map {
                     }
                 }
                 LogEntry::Delete { object: of, .. } => drop(object(of)),
-                LogEntry::Clone { from, to, .. } => drop((object(from), object(to))),
+                LogEntry::Clone { transfer, .. } | LogEntry::Move { transfer, .. } => {
+                    object(&transfer.from);
+                    object(&transfer.to);
+                    ranges += self.nodes_for_transfer(transfer);
+                }
                 LogEntry::CloneVolume { .. }
                 | LogEntry::NameVolume { .. }
                 | LogEntry::DeleteVolume { .. } => {}
             }
         }
         let others = log_entries.len() as u64 - pages;
-        let own = (nodes.len() as u64).min(NODES_PER_PAGE * pages + NODES_PER_CHANGE * others);
+        let own = ranges + (nodes.len() as u64).min(NODES_PER_PAGE * pages + NODES_PER_CHANGE * others);
         if !self.shares_nodes() {
             return own;
         }

@@ -7,6 +7,7 @@
 use super::node::{Body, Missing, NodeId, PageEntry, Tree};
 use super::nodes::Nodes;
 use super::object::{ObjectEntry, Pages, fits_inline};
+use super::ranges::Source;
 use super::scan::{Purpose, Wanted};
 use super::tree::{Leaf, below};
 use super::volumes::Volumes;
@@ -146,7 +147,7 @@ impl Map {
         match log_entry {
             LogEntry::Write { object, page, .. } => match self.slot(object.volume, object.slot)? {
                 Some(entry) if entry.generation < object.generation => self.prepare_all(entry),
-                Some(ObjectEntry { generation, pages: Pages::Tree(tree) })
+                Some(ObjectEntry { generation, pages: Pages::Tree(tree), .. })
                     if *generation == object.generation =>
                 {
                     tree.leaf(&self.nodes, page.0 / LEAF_PAGES).map(drop)
@@ -160,9 +161,8 @@ impl Map {
                 _ => Ok(()),
             },
             LogEntry::Delete { object, .. } => self.object(*object)?.map_or(Ok(()), |e| self.prepare_all(e)),
-            LogEntry::Clone { from, to, .. } => {
-                self.slot(from.volume, from.slot)?;
-                self.slot(to.volume, to.slot)?.map_or(Ok(()), |entry| self.prepare_all(entry))
+            LogEntry::Clone { transfer, .. } | LogEntry::Move { transfer, .. } => {
+                self.prepare_transfer(transfer)
             }
             LogEntry::CloneVolume { .. } | LogEntry::NameVolume { .. } | LogEntry::DeleteVolume { .. } => {
                 Ok(())
@@ -170,7 +170,7 @@ impl Map {
         }
     }
 
-    fn prepare_all(&self, entry: &ObjectEntry) -> Result<(), Missing> {
+    pub(super) fn prepare_all(&self, entry: &ObjectEntry) -> Result<(), Missing> {
         match &entry.pages {
             Pages::Tree(tree) => tree.leaves(&self.nodes, 0..u64::MAX).map(drop),
             Pages::Inline(_) => Ok(()),
@@ -187,7 +187,8 @@ impl Map {
             }
             LogEntry::Cut { object, pages, lsn } => self.cut(*object, pages, *lsn),
             LogEntry::Delete { object, lsn } => self.delete(*object, *lsn),
-            LogEntry::Clone { from, to, .. } => self.clone_object(*from, *to),
+            LogEntry::Clone { transfer, lsn } => self.transfer(transfer, *lsn, Source::Stays),
+            LogEntry::Move { transfer, lsn } => self.transfer(transfer, *lsn, Source::Goes),
             LogEntry::CloneVolume { from, to, mode, created, .. } => {
                 let root = self.volumes.clone_volume(*from, *to, *mode, *created);
                 root.into_iter().for_each(|root| self.nodes.refer(root));
@@ -200,21 +201,23 @@ impl Map {
     fn write(&mut self, object: ObjectId, page: PageNo, new: PageEntry) {
         self.unshare(object.volume, object.slot);
         let old = self.here(object.volume, object.slot);
-        let mut pages = match &old {
+        let (mut pages, range_lsn) = match &old {
             Some(entry) if entry.generation > object.generation => return,
             Some(entry) if entry.generation < object.generation => {
                 self.drop_pages(&entry.pages);
-                Pages::Inline(Vec::new())
+                (Pages::Inline(Vec::new()), Lsn(0))
             }
-            Some(entry) => entry.pages.clone(),
-            None => Pages::Inline(Vec::new()),
+            Some(entry) => (entry.pages.clone(), entry.range_lsn),
+            None => (Pages::Inline(Vec::new()), Lsn(0)),
         };
-        self.set_page(&mut pages, page, new);
-        self.put(object.volume, object.slot, old, Some(ObjectEntry { generation: object.generation, pages }));
+        self.nodes.segments.inc_live(new.place);
+        self.put_page(&mut pages, page, new);
+        let new = ObjectEntry { generation: object.generation, range_lsn, pages };
+        self.put(object.volume, object.slot, old, Some(new));
     }
 
-    fn set_page(&mut self, pages: &mut Pages, page: PageNo, new: PageEntry) {
-        self.nodes.segments.inc_live(new.place);
+    /// Its block is live already.
+    pub(super) fn put_page(&mut self, pages: &mut Pages, page: PageNo, new: PageEntry) {
         match pages {
             Pages::Tree(tree) => {
                 let old = self.set_in_tree(tree, page, new);
@@ -251,6 +254,9 @@ impl Map {
         else {
             return;
         };
+        if lsn < old.range_lsn && !self.repeats_ranges() {
+            return;
+        }
         let goes = |page: PageNo, entry: &PageEntry| {
             range.contains(&page) && (entry.page_lsn < lsn || self.is_planted(PlantedBug::CutIgnoresPageLsn))
         };
@@ -279,7 +285,7 @@ impl Map {
                 }
             }
         }
-        let new = ObjectEntry { generation: object.generation, pages };
+        let new = ObjectEntry { generation: object.generation, range_lsn: lsn, pages };
         self.put(object.volume, object.slot, Some(old), Some(new));
     }
 
@@ -302,6 +308,9 @@ impl Map {
         else {
             return;
         };
+        if lsn < old.range_lsn && !self.repeats_ranges() {
+            return;
+        }
         let all_older = match &old.pages {
             Pages::Inline(pages) => pages.iter().all(|(_, entry)| entry.page_lsn < lsn),
             Pages::Tree(tree) => {
@@ -317,38 +326,19 @@ impl Map {
         }
     }
 
-    /// Both become one: the tree gets a second reference, entries inline are marked as shared.
-    fn clone_object(&mut self, from: ObjectId, to: ObjectId) {
-        self.unshare(from.volume, from.slot);
-        self.unshare(to.volume, to.slot);
-        let target = self.here(to.volume, to.slot);
-        let done = |there: &ObjectEntry| {
-            there.generation > to.generation
-                || there.generation == to.generation && there.pages != Pages::Inline(Vec::new())
-        };
-        if (from.volume, from.slot) == (to.volume, to.slot) || target.as_ref().is_some_and(done) {
-            return;
-        }
-        if let Some(there) = &target {
-            self.drop_pages(&there.pages);
-        }
-        let source = self.here(from.volume, from.slot).filter(|source| source.generation == from.generation);
-        let Some(source) = source else { return self.put(to.volume, to.slot, target, None) };
-        let mut pages = source.pages.clone();
-        match &mut pages {
-            Pages::Tree(tree) => self.nodes.refer(tree.root),
-            Pages::Inline(inline) => inline.iter_mut().for_each(|(_, entry)| entry.shared = true),
-        }
-        let marked = ObjectEntry { generation: from.generation, pages: pages.clone() };
-        self.put(from.volume, from.slot, Some(source), Some(marked));
-        self.put(to.volume, to.slot, target, Some(ObjectEntry { generation: to.generation, pages }));
-        let objects = self.volumes.get(to.volume).map_or(Tree::default(), |volume| volume.objects);
-        let leaf = objects.leaf(&self.nodes, to.slot / LEAF_OBJECTS).expect("prepared");
-        // Pages inline that another leaf had.
+    /// The leaf of an object has pages inline that another one had.
+    pub(super) fn revisit_object(&mut self, object: ObjectId) {
+        let objects = self.volumes.get(object.volume).map_or(Tree::default(), |volume| volume.objects);
+        let leaf = objects.leaf(&self.nodes, object.slot / LEAF_OBJECTS).expect("prepared");
         leaf.into_iter().for_each(|leaf| self.nodes.revisit(leaf.id));
     }
 
-    fn drop_pages(&mut self, pages: &Pages) {
+    /// Whether a range that an object has had is changed once more: a planted bug.
+    pub(super) fn repeats_ranges(&self) -> bool {
+        self.is_planted(PlantedBug::RangeRepeated)
+    }
+
+    pub(super) fn drop_pages(&mut self, pages: &Pages) {
         match pages {
             Pages::Inline(inline) => inline.iter().for_each(|(_, entry)| self.nodes.forget(entry)),
             Pages::Tree(tree) => self.nodes.release(tree.root),
@@ -357,7 +347,7 @@ impl Map {
 
     /// Takes a copy of the leaf that holds a slot, and of the nodes above it, if others share it: what an object in
     /// it refers to has a reference for each leaf that says so, only then.
-    fn unshare(&mut self, volume: VolumeId, slot: u64) {
+    pub(super) fn unshare(&mut self, volume: VolumeId, slot: u64) {
         let Some(mut tree) = self.volumes.get(volume).map(|volume| volume.objects) else { return };
         let index = slot / LEAF_OBJECTS;
         if !tree.is_shared(&self.nodes, index).expect("prepared") {
@@ -368,12 +358,18 @@ impl Map {
     }
 
     /// A copy of the entry in a slot, whose leaf is in memory.
-    fn here(&self, volume: VolumeId, slot: u64) -> Option<ObjectEntry> {
+    pub(super) fn here(&self, volume: VolumeId, slot: u64) -> Option<ObjectEntry> {
         self.slot(volume, slot).expect("prepared").cloned()
     }
 
     /// Replaces the entry in a slot.
-    fn put(&mut self, volume: VolumeId, slot: u64, old: Option<ObjectEntry>, new: Option<ObjectEntry>) {
+    pub(super) fn put(
+        &mut self,
+        volume: VolumeId,
+        slot: u64,
+        old: Option<ObjectEntry>,
+        new: Option<ObjectEntry>,
+    ) {
         if old == new {
             return;
         }
@@ -492,7 +488,7 @@ impl Map {
     }
 
     /// The dying list takes over a reference from a node that goes. A walk may have meant to find it there.
-    fn condemn(&mut self, id: NodeId) {
+    pub(super) fn condemn(&mut self, id: NodeId) {
         if self.is_planted(PlantedBug::LeakedNode) && id.0.is_multiple_of(3) {
             return;
         }

@@ -5,6 +5,7 @@ mod map;
 mod node;
 mod nodes;
 mod object;
+mod ranges;
 mod repoint;
 mod scan;
 mod table;

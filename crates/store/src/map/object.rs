@@ -9,6 +9,8 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ObjectEntry {
     pub(crate) generation: u32,
+    /// The last cut, clone or move of its pages: none up to it is made again.
+    pub(crate) range_lsn: Lsn,
     pub(crate) pages: Pages,
 }
 
@@ -37,7 +39,8 @@ struct ObjectBytes {
     root: U64,
     table: [ExtentBytes; INLINE_EXTENTS_MAX],
     crcs: [U32; INLINE_PAGES_MAX],
-    reserved_2: [u8; 40],
+    range_lsn: U64,
+    reserved_2: [u8; 32],
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -77,6 +80,7 @@ pub(super) fn encode(entries: &[Option<ObjectEntry>; LEAF_OBJECTS as usize], int
         let Some(entry) = entry else { continue };
         let mut object = ObjectBytes::new_zeroed();
         object.generation = entry.generation.into();
+        object.range_lsn = entry.range_lsn.0.into();
         match &entry.pages {
             Pages::Tree(tree) => {
                 object.kind = KIND_TREE;
@@ -121,7 +125,8 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Box<[Option<ObjectEntry>; LEAF_OBJE
             KIND_TREE => Pages::Tree(Tree { root: NodeId(object.root.get()), height: object.height }),
             _ => return None,
         };
-        *entry = Some(ObjectEntry { generation: object.generation.get(), pages });
+        let (generation, range_lsn) = (object.generation.get(), Lsn(object.range_lsn.get()));
+        *entry = Some(ObjectEntry { generation, range_lsn, pages });
     }
     Some(entries)
 }
@@ -164,9 +169,9 @@ mod tests {
             (PageNo(3), entry(52, 4)),
             (PageNo(9), PageEntry { shared: true, ..entry(60, 4) }),
         ];
-        entries[3] = Some(ObjectEntry { generation: 8, pages: Pages::Inline(inline) });
+        entries[3] = Some(ObjectEntry { generation: 8, range_lsn: Lsn(9), pages: Pages::Inline(inline) });
         let tree = Tree { root: NodeId(77), height: 2 };
-        entries[15] = Some(ObjectEntry { generation: 0, pages: Pages::Tree(tree) });
+        entries[15] = Some(ObjectEntry { generation: 0, range_lsn: Lsn(u64::MAX), pages: Pages::Tree(tree) });
         let (page, _) = node::encode(&leaf, NodeId(5), 2, store);
         assert_eq!(node::decode(&page, NodeId(5), store), Some(leaf));
         assert_eq!(node::decode(&page, NodeId(6), store), None, "another node's bytes");

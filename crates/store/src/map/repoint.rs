@@ -8,7 +8,7 @@ use super::object::{INLINE_EXTENTS_MAX, Pages, fits_inline};
 use super::scan::Holder;
 use crate::format::LEAF_PAGES;
 use crate::policy::Class;
-use device::Block;
+use device::{Block, PageNo};
 use std::collections::BTreeSet;
 
 /// A block that was moved.
@@ -53,9 +53,10 @@ impl Nodes {
             Body::Objects(objects) => {
                 let pages = objects[index].as_mut().map(|object| &mut object.pages);
                 let Some(Pages::Inline(pages)) = pages else { unreachable!("the entry was found inline") };
-                for (_, entry) in pages.iter_mut().filter(|(_, entry)| entry.place == moved.from) {
-                    *entry = new;
-                }
+                let held = |(_, entry): &&mut (PageNo, PageEntry)| entry.place == moved.from;
+                // An object may have a block twice, as a part of it that was copied.
+                let shared = old.shared && (!moved.sole || pages.iter_mut().filter(held).count() > 1);
+                pages.iter_mut().filter(held).for_each(|(_, entry)| *entry = PageEntry { shared, ..new });
                 if !fits_inline(pages) {
                     self.outgrow(holder.node, index);
                 }

@@ -26,6 +26,11 @@ fn span(height: u8) -> u64 {
     INNER_CHILDREN.checked_pow(u32::from(height)).unwrap_or(u64::MAX)
 }
 
+/// The pages below a node at `height`.
+pub(super) fn pages_below(height: u8) -> u64 {
+    span(height).saturating_mul(LEAF_PAGES)
+}
+
 /// Which child of an inner node at `height` leads to a leaf.
 fn slot(index: u64, height: u8) -> usize {
     (index / span(height - 1) % INNER_CHILDREN) as usize
@@ -95,15 +100,7 @@ impl Tree {
     /// The leaf with this index, for changing: made if it did not exist, copied if it was shared. The nodes on
     /// the way must be in memory.
     pub(crate) fn leaf_for_change(&mut self, nodes: &mut Nodes, index: u64, empty: fn() -> Body) -> NodeId {
-        if !self.root.is_some() {
-            self.height = (0..HEIGHT_MAX).find(|&height| index < span(height)).unwrap_or(HEIGHT_MAX);
-        }
-        while index >= span(self.height) && self.height < HEIGHT_MAX {
-            let below = self.root;
-            self.root = nodes.add(Body::inner());
-            self.height += 1;
-            set_child(nodes, self.root, 0, below);
-        }
+        self.grow(nodes, index, 0);
         self.root = own(nodes, self.root, self.height, empty);
         let mut id = self.root;
         for height in (1..=self.height).rev() {
@@ -118,6 +115,45 @@ impl Tree {
         }
         nodes.node_mut(id);
         id
+    }
+
+    /// Makes it at least so high, and so high that it reaches to a leaf.
+    fn grow(&mut self, nodes: &mut Nodes, index: u64, least: u8) {
+        if !self.root.is_some() {
+            let fits = |&height: &u8| index < span(height) && height >= least;
+            self.height = (0..HEIGHT_MAX).find(fits).unwrap_or(HEIGHT_MAX);
+        }
+        while (index >= span(self.height) || self.height < least) && self.height < HEIGHT_MAX {
+            let below = self.root;
+            self.root = nodes.add(Body::inner());
+            self.height += 1;
+            set_child(nodes, self.root, 0, below);
+        }
+    }
+
+    /// Puts in a subtree of some height whose first leaf gets this index, where there is none. The reference to it is the tree's.
+    pub(super) fn put_subtree(&mut self, nodes: &mut Nodes, height: u8, index: u64, subtree: NodeId) {
+        self.grow(nodes, index, height);
+        if self.height == height {
+            self.root = subtree;
+            return;
+        }
+        self.root = own(nodes, self.root, self.height, Body::inner);
+        let mut id = self.root;
+        for above in (height + 1..=self.height).rev() {
+            let slot = slot(index, above);
+            if above == height + 1 {
+                set_child(nodes, id, slot, subtree);
+                return;
+            }
+            let Body::Inner(children) = nodes.cached(id) else { unreachable!("above a leaf") };
+            let child = children[slot];
+            let own = own(nodes, child, above - 1, Body::inner);
+            if own != child {
+                set_child(nodes, id, slot, own);
+            }
+            id = own;
+        }
     }
 
     /// Takes the leaf with this index out of the tree, and with it every inner node that becomes empty.
@@ -175,13 +211,13 @@ fn without(nodes: &mut Nodes, id: NodeId, height: u8, index: u64) -> NodeId {
     id
 }
 
-fn set_child(nodes: &mut Nodes, parent: NodeId, slot: usize, child: NodeId) {
+pub(super) fn set_child(nodes: &mut Nodes, parent: NodeId, slot: usize, child: NodeId) {
     let Body::Inner(children) = &mut nodes.node_mut(parent).body else { unreachable!("above a leaf") };
     children[slot] = child;
 }
 
 /// A node that only this parent holds: the one it has, a copy of a shared one, or a new one.
-fn own(nodes: &mut Nodes, id: NodeId, height: u8, empty: fn() -> Body) -> NodeId {
+pub(super) fn own(nodes: &mut Nodes, id: NodeId, height: u8, empty: fn() -> Body) -> NodeId {
     if !id.is_some() {
         return nodes.add(if height == 0 { empty() } else { Body::inner() });
     }

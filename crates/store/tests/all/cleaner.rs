@@ -1,7 +1,7 @@
 //! What a cleaner says of itself.
 
 use crate::common::*;
-use device::{Device, Incarnation, Lsn, ObjectId, PageNo, StoreId};
+use device::{Device, Incarnation, Lsn, ObjectId, PageNo, StoreId, Transfer};
 use sim::{Power, SimDisk};
 use std::sync::Arc;
 use store::{Change, Cleaning, Layout, Store, VolumeId, VolumeMode};
@@ -270,7 +270,7 @@ fn steps_for(holders: u64) -> Vec<(u64, u64)> {
     store.apply(&(0..8).map(write_at).collect::<Vec<_>>()).expect("space");
     for slot in 100..100 + holders - 1 {
         let (to, lsn) = (file(slot), Lsn(slot));
-        store.apply(&[Change::Clone { from: FILE, to, lsn }]).expect("space");
+        store.apply(&[Change::Clone { transfer: Transfer::whole(FILE, to), lsn }]).expect("space");
     }
     for number in 1000..1600 {
         let (object, bytes) = (file(8), page(number));

@@ -3,6 +3,7 @@
 use crate::common::*;
 use device::{Device, Lsn, ObjectId, PageNo, Random};
 use sim::{Faults, Scratched, SimDisk};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use store::{Change, Cleaning, Found, Store, StoreError, VolumeId, Want};
 
@@ -24,6 +25,8 @@ fn busy(seed: u64) -> (Arc<SimDisk>, Model) {
             store.checkpoint().expect("a checkpoint");
         }
     }
+    // Damage of what is dying hurts nobody, and keeps the cleaner from knowing everything.
+    while store.free_step().expect("no faults") {}
     store.checkpoint().expect("a checkpoint");
     (disk, model)
 }
@@ -33,7 +36,8 @@ fn errors_but_no_lies(store: &Store, model: &Model, when: &str) -> u64 {
     let mut errors = 0;
     for (&slot, (generation, held)) in &model.objects {
         let object = VolumeId::MAIN.object(slot, *generation);
-        let mut wants: Vec<Want> = domain().into_iter().map(|page| Want::new(object, PageNo(page))).collect();
+        let pages: BTreeSet<u64> = domain().into_iter().chain(held.keys().copied()).collect();
+        let mut wants: Vec<Want> = pages.into_iter().map(|page| Want::new(object, PageNo(page))).collect();
         store.read(&mut wants);
         assert_same_in_bulk(store, &wants, when);
         for want in wants {
@@ -144,7 +148,11 @@ fn what_cannot_be_read_stays_where_it_is_and_the_cleaner_goes_on_with_the_rest()
         // Nothing is in memory any more.
         let store = mount(&fork).expect("a moment ago it could");
         let emptied = clean_all(&store, &when);
-        assert!(lost > 1 || emptied + 2 >= sound, "{when}: {emptied} segments of {sound}");
+        // What a node leads to is not known without it.
+        let mut block = device::pages(1);
+        disk.read(at, &mut block).expect("no faults");
+        let is_node = block[0].0.starts_with(b"weir.nod");
+        assert!(is_node || emptied + 2 >= sound, "{when}: {emptied} segments of {sound}, {lost} pages lost");
         assert_eq!(errors_but_no_lies(&store, &model, &when), lost, "{when}: cleaning lost some");
         drop(store);
         if lost > 0 {

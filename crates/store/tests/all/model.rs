@@ -1,7 +1,7 @@
 //! Random changes, checkpoints, cleaning and reopening, against a plain model.
 
 use crate::common::*;
-use device::{Incarnation, Lsn, PageNo, VolumeId};
+use device::{Incarnation, Lsn, PageNo, Transfer, VolumeId};
 use proptest::prelude::*;
 use store::Change;
 
@@ -117,4 +117,98 @@ fn what_is_left_behind_is_durable_and_changes_nothing_else() {
     let store = open(&disk).expect("it opens");
     assert_eq!(store.newest_lsn(), Lsn(1000));
     assert_eq!(store.page_lsn(object, PageNo(1)), Ok(Some(Lsn(10))));
+}
+
+/// Clones, moves and cuts of ranges, replayed after everything is stored: what a crash makes of a buffer that has them still.
+#[test]
+fn what_an_object_has_had_is_not_made_again() {
+    let (_power, _disk, store) = fresh(64, 1);
+    let [source, target] = [3, 4].map(|slot| VolumeId::MAIN.object(slot, 1));
+    let write = |object, number, page_lsn| Change::Write {
+        object,
+        page: PageNo(number),
+        bytes: page(page_lsn),
+        page_lsn: Lsn(page_lsn),
+    };
+    let transfer = |pages: u64, at| Transfer {
+        from: source,
+        first: PageNo(0),
+        end: PageNo(pages),
+        to: target,
+        at: PageNo(at),
+    };
+    let found = |object, page| store.page_lsn(object, PageNo(page)).expect("no faults").map(|lsn| lsn.0);
+
+    // A clone, its target cut and its source written to.
+    let clone = Change::Clone { transfer: transfer(300, 0), lsn: Lsn(10) };
+    let cut = Change::Cut { object: target, pages: PageNo(0)..PageNo(200), lsn: Lsn(11) };
+    store.apply(&[write(source, 1, 5), write(source, 250, 6)]).expect("space");
+    store.apply(&[clone.clone(), cut.clone(), write(source, 250, 12)]).expect("space");
+    for change in [clone, cut] {
+        store.apply(&[change]).expect("space");
+        assert_eq!((found(target, 1), found(target, 250), found(source, 250)), (None, Some(6), Some(12)));
+    }
+
+    // A cut, and a clone of older pages into what it has made free.
+    let cut = Change::Cut { object: target, pages: PageNo(0)..PageNo(1000), lsn: Lsn(17) };
+    let clone = Change::Clone { transfer: transfer(300, 0), lsn: Lsn(20) };
+    store.apply(&[cut.clone(), clone]).expect("space");
+    store.apply(&[cut]).expect("space");
+    assert_eq!((found(target, 1), found(target, 250)), (Some(5), Some(12)), "the clone is killed");
+
+    // A move, and newer pages where it came from and where it went to.
+    let moved = Change::Move { transfer: transfer(300, 1000), lsn: Lsn(30) };
+    store.apply(std::slice::from_ref(&moved)).expect("space");
+    assert_eq!((found(source, 1), found(target, 1001)), (None, Some(5)));
+    store.apply(&[write(source, 1, 31), write(target, 1001, 32)]).expect("space");
+    store.apply(&[moved]).expect("space");
+    assert_eq!((found(source, 1), found(target, 1001)), (Some(31), Some(32)));
+
+    // A clone whose target is deleted: of the two the source remembers.
+    let clone = Change::Clone { transfer: transfer(300, 5000), lsn: Lsn(40) };
+    let delete = Change::Delete { object: target, lsn: Lsn(41) };
+    store.apply(&[clone.clone(), delete, write(source, 2, 42)]).expect("space");
+    store.apply(&[clone]).expect("space");
+    assert_eq!((found(target, 5001), found(target, 1001)), (None, None));
+    assert_eq!(findings(&store), []);
+}
+
+#[test]
+fn pages_go_from_one_volume_to_another_in_one_batch() {
+    let (_power, disk, store) = fresh(64, 1);
+    let other = VolumeId(1);
+    store.clone_volume(VolumeId::MAIN, other, store::VolumeMode::Writable, Lsn(1)).expect("space");
+    let (source, target) = (VolumeId::MAIN.object(3, 1), other.object(9, 2));
+    let write = |object, number, page_lsn| Change::Write {
+        object,
+        page: PageNo(number),
+        bytes: page(page_lsn),
+        page_lsn: Lsn(page_lsn),
+    };
+    let all: Vec<Change> = (0..400).map(|number| write(source, number, 5 + number)).collect();
+    store.apply(&all).expect("space");
+    let to_target = |first, end, at| Transfer {
+        from: source,
+        first: PageNo(first),
+        end: PageNo(end),
+        to: target,
+        at: PageNo(at),
+    };
+    store
+        .apply(&[
+            Change::Clone { transfer: to_target(0, 128, 256), lsn: Lsn(500) },
+            Change::Move { transfer: to_target(200, 300, 0), lsn: Lsn(501) },
+            write(target, 1, 502),
+        ])
+        .expect("space");
+    let found = |store: &store::Store| {
+        let lsn = |object, page| store.page_lsn(object, PageNo(page)).expect("no faults").map(|lsn| lsn.0);
+        [lsn(source, 5), lsn(source, 250), lsn(target, 261), lsn(target, 0), lsn(target, 1), lsn(target, 99)]
+    };
+    let expected = [Some(10), None, Some(10), Some(205), Some(502), Some(304)];
+    assert_eq!(found(&store), expected);
+    drop(store);
+    let store = open(&disk).expect("it opens");
+    assert_eq!(found(&store), expected);
+    assert_eq!(findings(&store), []);
 }

@@ -201,7 +201,7 @@ fn copies_that_are_damaged_cost_reads_and_nothing_else() {
 fn heads_that_are_damaged_are_taken_from_their_copies() {
     let (_power, disk, store) = fresh_large(4);
     // Chunks so large that no copy happens to begin a block, where it would look like a head.
-    let stamps = write(&store, &[40], 4 * BLOCKS);
+    let stamps = write(&store, &[41], 4 * BLOCKS);
     drop(store);
     let number = |at: &Block| {
         let mut pages = device::pages(1);

@@ -2,7 +2,8 @@
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
 use device::{
-    BLOCK_BYTES, Device, Incarnation, Lsn, ObjectId, Page, PageNo, Random, SharedPage, StoreId, VolumeId,
+    BLOCK_BYTES, Device, Incarnation, Lsn, ObjectId, Page, PageNo, Random, SharedPage, StoreId, Transfer,
+    VolumeId,
 };
 use sim::{Power, SimDisk};
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +31,8 @@ pub fn stamp(page: &Page) -> u64 {
 pub struct Model {
     /// Slot to generation and pages; a page is its stamp and its page LSN.
     pub objects: BTreeMap<u64, (u32, Held)>,
+    /// The last cut, clone or move of each object, by slot and generation.
+    pub ranges: BTreeMap<(u64, u32), u64>,
 }
 
 /// Pages with their stamps and page LSNs.
@@ -56,33 +59,69 @@ impl Model {
                     entry.1.insert(page.0, (stamp(bytes), page_lsn.0));
                 }
             }
+            Change::Cut { object, .. } | Change::Delete { object, .. } if self.is_old(*object, change) => {}
             Change::Cut { object, pages, lsn } => {
+                if self.has(*object) {
+                    self.ranges.insert((object.slot, object.generation), lsn.0);
+                }
                 if let Some(held) = self.held(*object) {
                     held.retain(|page, (_, page_lsn)| !pages.contains(&PageNo(*page)) || *page_lsn >= lsn.0);
                 }
             }
             Change::Delete { object, lsn } => {
+                if self.has(*object) {
+                    self.ranges.insert((object.slot, object.generation), lsn.0);
+                }
                 if let Some(held) = self.held(*object) {
                     held.retain(|_, (_, page_lsn)| *page_lsn >= lsn.0);
                     if held.is_empty() {
                         self.objects.remove(&object.slot);
+                        self.ranges.remove(&(object.slot, object.generation));
                     }
                 }
             }
-            Change::Clone { from, to, .. } => {
-                let target = self.objects.get(&to.slot);
-                let done = target.is_some_and(|(generation, held)| {
-                    *generation > to.generation || *generation == to.generation && !held.is_empty()
-                });
-                if from.slot == to.slot || done {
-                    return;
-                }
-                match self.objects.get(&from.slot).filter(|source| source.0 == from.generation).cloned() {
-                    Some((_, held)) => drop(self.objects.insert(to.slot, (to.generation, held))),
-                    None => drop(self.objects.remove(&to.slot)),
-                }
-            }
+            Change::Clone { transfer, lsn } => self.transfer(transfer, lsn.0, true),
+            Change::Move { transfer, lsn } => self.transfer(transfer, lsn.0, false),
         }
+    }
+
+    /// Whether the object has had a later range than this cut or deletion.
+    fn is_old(&self, object: ObjectId, change: &Change) -> bool {
+        let (Change::Cut { lsn, .. } | Change::Delete { lsn, .. }) = change else { return false };
+        lsn.0 < self.range_lsn(object)
+    }
+
+    /// Which cut, clone or move an object had last.
+    fn range_lsn(&self, object: ObjectId) -> u64 {
+        let found = self.ranges.get(&(object.slot, object.generation));
+        found.copied().filter(|_| self.has(object)).unwrap_or(0)
+    }
+
+    fn has(&self, object: ObjectId) -> bool {
+        self.objects.get(&object.slot).is_some_and(|found| found.0 == object.generation)
+    }
+
+    fn transfer(&mut self, transfer: &Transfer, lsn: u64, stays: bool) {
+        let Transfer { from, to, .. } = *transfer;
+        let newer = self.objects.get(&to.slot).is_some_and(|found| found.0 > to.generation);
+        if newer || self.range_lsn(from) >= lsn || self.range_lsn(to) >= lsn {
+            return;
+        }
+        let mut taken = Vec::new();
+        if let Some(held) = self.held(from) {
+            let within = |page: &u64| transfer.source().contains(&PageNo(*page));
+            let pages = held.iter().filter(|(page, _)| within(page));
+            taken.extend(pages.map(|(page, found)| (transfer.target_of(PageNo(*page)).0, *found)));
+            held.retain(|page, _| stays || !within(page));
+            self.ranges.insert((from.slot, from.generation), lsn);
+        }
+        let entry = self.objects.entry(to.slot).or_insert((to.generation, BTreeMap::new()));
+        if entry.0 < to.generation {
+            *entry = (to.generation, BTreeMap::new());
+        }
+        entry.1.retain(|page, _| !transfer.target().contains(&PageNo(*page)));
+        entry.1.extend(taken);
+        self.ranges.insert((to.slot, to.generation), lsn);
     }
 
     /// Says how the store differs; `None` if it does not.
@@ -91,7 +130,9 @@ impl Model {
         for slot in 0..SLOTS {
             let now = self.objects.get(&slot).map_or(1, |(generation, _)| *generation);
             let pages = domain().into_iter().map(PageNo);
-            wants.extend(pages.map(|page| Want::new(VolumeId::MAIN.object(slot, now), page)));
+            let held =
+                self.objects.get(&slot).into_iter().flat_map(|(_, held)| held.keys().copied().map(PageNo));
+            wants.extend(pages.chain(held).map(|page| Want::new(VolumeId::MAIN.object(slot, now), page)));
             for generation in [now.saturating_sub(1), now + 1] {
                 wants.push(Want::new(VolumeId::MAIN.object(slot, generation), PageNo(slot)));
             }
@@ -149,6 +190,35 @@ impl Work {
         domain[self.random.below(domain.len() as u64) as usize]
     }
 
+    /// All of an object, or some of it: to the same place, to one that agrees modulo leaves, or to any.
+    fn transfer(&mut self, from: ObjectId, model: &Model) -> Transfer {
+        let to = self.object(model);
+        if from != to && self.random.once_in(3) {
+            return Transfer::whole(from, to);
+        }
+        let first = self.page();
+        let len = match self.random.below(4) {
+            0 => 1 + self.random.below(20),
+            1 => 128 * (1 + self.random.below(4)) + self.random.below(3),
+            2 => 32_768 + self.random.below(300),
+            _ => 1 << 41,
+        };
+        let at = match self.random.below(4) {
+            0 if from != to => first,
+            0 | 1 => first % 128 + 128 * self.random.below(300),
+            2 => self.page() / 128 * 128 + first % 128,
+            _ => self.page(),
+        };
+        let transfer =
+            |len| Transfer { from, first: PageNo(first), end: PageNo(first + len), to, at: PageNo(at) };
+        match transfer(len).is_sensible() {
+            true => transfer(len),
+            // Onto itself.
+            false if first.abs_diff(at) > 0 => transfer(1),
+            false => Transfer { at: PageNo(first + 7), ..transfer(1) },
+        }
+    }
+
     pub fn change(&mut self, model: &Model) -> Change {
         self.lsn += 1;
         let object = self.object(model);
@@ -157,7 +227,8 @@ impl Work {
         let old = Lsn(self.lsn - self.random.below(self.lsn.min(50)));
         match self.random.below(20) {
             0 => Change::Delete { object, lsn },
-            1 => Change::Clone { from: object, to: self.object(model), lsn },
+            1 => Change::Clone { transfer: self.transfer(object, model), lsn },
+            4 => Change::Move { transfer: self.transfer(object, model), lsn },
             2 | 3 => {
                 let from = self.page();
                 let end = if self.random.once_in(2) { u64::MAX } else { from + self.random.below(20) };
