@@ -191,6 +191,11 @@ impl Run {
         let moment = self.oracle.moment();
         match self.stack().cache.drain() {
             Ok(()) => {
+                let cache = &self.stack().cache;
+                let reserved = cache.settled_store().space().reserved;
+                if reserved > 0 && cache.status().dirty_pages == 0 {
+                    return Err(format!("everything is written back, and {reserved} blocks stay reserved"));
+                }
                 self.deliver()?;
                 self.oracle.synced(moment);
             }
