@@ -21,7 +21,7 @@ pub enum Change {
         /// The highest LSN whose change these bytes contain.
         page_lsn: Lsn,
     },
-    /// Pages become holes, but only those whose page LSN is below `lsn`.
+    /// Pages become holes, but only those whose page LSN is below `lsn`; none, if the object has had a later clone or move.
     Cut {
         /// The object.
         object: ObjectId,
@@ -38,8 +38,8 @@ pub enum Change {
         lsn: Lsn,
     },
     /// Pages of the target become what those of the source are, holes and page LSNs included. Ignored where either object has had
-    /// this clone, or a later cut, clone or move: those of an object come in the order of their LSNs, and before any page of source
-    /// or target that is newer than they are.
+    /// this clone, or a later clone or move: these and cuts of an object come in the order of their LSNs, but for cuts among
+    /// themselves, and before any page of source or target that is newer than they are.
     Clone {
         /// Which pages.
         transfer: Transfer,

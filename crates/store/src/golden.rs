@@ -87,7 +87,7 @@ fn object_leaf() -> Body {
     let Body::Objects(entries) = &mut leaf else { unreachable!() };
     entries[0] = Some(crate::map::ObjectEntry {
         generation: 6,
-        range_lsn: Lsn(502),
+        transfer_lsn: Lsn(502),
         pages: crate::map::Pages::Inline(vec![(
             PageNo(9),
             PageEntry { place: Block(94), page_lsn: Lsn(501), crc: 0xfeed_beef, shared: false },

@@ -201,18 +201,18 @@ impl Map {
     fn write(&mut self, object: ObjectId, page: PageNo, new: PageEntry) {
         self.unshare(object.volume, object.slot);
         let old = self.here(object.volume, object.slot);
-        let (mut pages, range_lsn) = match &old {
+        let (mut pages, transfer_lsn) = match &old {
             Some(entry) if entry.generation > object.generation => return,
             Some(entry) if entry.generation < object.generation => {
                 self.drop_pages(&entry.pages);
                 (Pages::Inline(Vec::new()), Lsn(0))
             }
-            Some(entry) => (entry.pages.clone(), entry.range_lsn),
+            Some(entry) => (entry.pages.clone(), entry.transfer_lsn),
             None => (Pages::Inline(Vec::new()), Lsn(0)),
         };
         self.nodes.segments.inc_live(new.place);
         self.put_page(&mut pages, page, new);
-        let new = ObjectEntry { generation: object.generation, range_lsn, pages };
+        let new = ObjectEntry { generation: object.generation, transfer_lsn, pages };
         self.put(object.volume, object.slot, old, Some(new));
     }
 
@@ -254,7 +254,7 @@ impl Map {
         else {
             return;
         };
-        if lsn < old.range_lsn && !self.repeats_ranges() {
+        if lsn < old.transfer_lsn && !self.repeats_ranges() {
             return;
         }
         let goes = |page: PageNo, entry: &PageEntry| {
@@ -285,7 +285,7 @@ impl Map {
                 }
             }
         }
-        let new = ObjectEntry { generation: object.generation, range_lsn: lsn, pages };
+        let new = ObjectEntry { pages, ..old };
         self.put(object.volume, object.slot, Some(old), Some(new));
     }
 
@@ -308,7 +308,7 @@ impl Map {
         else {
             return;
         };
-        if lsn < old.range_lsn && !self.repeats_ranges() {
+        if lsn < old.transfer_lsn && !self.repeats_ranges() {
             return;
         }
         let all_older = match &old.pages {

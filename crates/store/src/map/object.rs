@@ -9,8 +9,8 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ObjectEntry {
     pub(crate) generation: u32,
-    /// The last cut, clone or move of its pages: none up to it is made again.
-    pub(crate) range_lsn: Lsn,
+    /// The last clone or move that it was source or target of: no cut, clone or move up to it is made again.
+    pub(crate) transfer_lsn: Lsn,
     pub(crate) pages: Pages,
 }
 
@@ -39,7 +39,7 @@ struct ObjectBytes {
     root: U64,
     table: [ExtentBytes; INLINE_EXTENTS_MAX],
     crcs: [U32; INLINE_PAGES_MAX],
-    range_lsn: U64,
+    transfer_lsn: U64,
     reserved_2: [u8; 32],
 }
 
@@ -80,7 +80,7 @@ pub(super) fn encode(entries: &[Option<ObjectEntry>; LEAF_OBJECTS as usize], int
         let Some(entry) = entry else { continue };
         let mut object = ObjectBytes::new_zeroed();
         object.generation = entry.generation.into();
-        object.range_lsn = entry.range_lsn.0.into();
+        object.transfer_lsn = entry.transfer_lsn.0.into();
         match &entry.pages {
             Pages::Tree(tree) => {
                 object.kind = KIND_TREE;
@@ -125,8 +125,8 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Box<[Option<ObjectEntry>; LEAF_OBJE
             KIND_TREE => Pages::Tree(Tree { root: NodeId(object.root.get()), height: object.height }),
             _ => return None,
         };
-        let (generation, range_lsn) = (object.generation.get(), Lsn(object.range_lsn.get()));
-        *entry = Some(ObjectEntry { generation, range_lsn, pages });
+        let (generation, transfer_lsn) = (object.generation.get(), Lsn(object.transfer_lsn.get()));
+        *entry = Some(ObjectEntry { generation, transfer_lsn, pages });
     }
     Some(entries)
 }
@@ -169,9 +169,10 @@ mod tests {
             (PageNo(3), entry(52, 4)),
             (PageNo(9), PageEntry { shared: true, ..entry(60, 4) }),
         ];
-        entries[3] = Some(ObjectEntry { generation: 8, range_lsn: Lsn(9), pages: Pages::Inline(inline) });
+        entries[3] = Some(ObjectEntry { generation: 8, transfer_lsn: Lsn(9), pages: Pages::Inline(inline) });
         let tree = Tree { root: NodeId(77), height: 2 };
-        entries[15] = Some(ObjectEntry { generation: 0, range_lsn: Lsn(u64::MAX), pages: Pages::Tree(tree) });
+        entries[15] =
+            Some(ObjectEntry { generation: 0, transfer_lsn: Lsn(u64::MAX), pages: Pages::Tree(tree) });
         let (page, _) = node::encode(&leaf, NodeId(5), 2, store);
         assert_eq!(node::decode(&page, NodeId(5), store), Some(leaf));
         assert_eq!(node::decode(&page, NodeId(6), store), None, "another node's bytes");

@@ -251,7 +251,7 @@ impl Map {
         self.unshare(to.volume, to.slot);
         let has_had = |map: &Map, object| {
             let entry = map.object(object).expect("prepared");
-            entry.is_some_and(|entry| entry.range_lsn >= lsn) && !map.repeats_ranges()
+            entry.is_some_and(|entry| entry.transfer_lsn >= lsn) && !map.repeats_ranges()
         };
         let newer = self.here(to.volume, to.slot).is_some_and(|there| there.generation > to.generation);
         if newer || has_had(self, from) || has_had(self, to) {
@@ -262,7 +262,7 @@ impl Map {
         if let Some(old) = old {
             let mut pages = old.pages.clone();
             pieces = self.take(&mut pages, transfer, source);
-            let new = ObjectEntry { range_lsn: lsn, pages, ..old };
+            let new = ObjectEntry { transfer_lsn: lsn, pages, ..old };
             self.put(from.volume, from.slot, Some(old), Some(new));
         }
         let old = self.here(to.volume, to.slot);
@@ -276,7 +276,7 @@ impl Map {
         };
         self.make_hole(&mut pages, &transfer.target());
         self.put_pieces(&mut pages, pieces);
-        let new = ObjectEntry { generation: to.generation, range_lsn: lsn, pages };
+        let new = ObjectEntry { generation: to.generation, transfer_lsn: lsn, pages };
         self.put(to.volume, to.slot, old, Some(new));
         self.revisit_object(to);
     }

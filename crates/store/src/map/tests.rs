@@ -370,7 +370,8 @@ fn pages_that_moved_apart_leave_their_object_s_entry_for_a_tree() {
     inline.iter().for_each(|(_, entry)| map.nodes.segments.inc_live(entry.place));
     let mut body = Body::objects();
     let Body::Objects(objects) = &mut body else { panic!("a leaf of objects") };
-    objects[5] = Some(ObjectEntry { generation: 2, range_lsn: Lsn(0), pages: Pages::Inline(inline.clone()) });
+    objects[5] =
+        Some(ObjectEntry { generation: 2, transfer_lsn: Lsn(0), pages: Pages::Inline(inline.clone()) });
     let node = map.nodes.add(body);
     let repoint = |map: &mut Map, at: u64, to: u64| {
         let holder = Holder { node, crc: entry(4 + at).crc, index: 5 };

@@ -31,8 +31,8 @@ pub fn stamp(page: &Page) -> u64 {
 pub struct Model {
     /// Slot to generation and pages; a page is its stamp and its page LSN.
     pub objects: BTreeMap<u64, (u32, Held)>,
-    /// The last cut, clone or move of each object, by slot and generation.
-    pub ranges: BTreeMap<(u64, u32), u64>,
+    /// The last clone or move of each object, by slot and generation.
+    pub transfers: BTreeMap<(u64, u32), u64>,
 }
 
 /// Pages with their stamps and page LSNs.
@@ -61,22 +61,16 @@ impl Model {
             }
             Change::Cut { object, .. } | Change::Delete { object, .. } if self.is_old(*object, change) => {}
             Change::Cut { object, pages, lsn } => {
-                if self.has(*object) {
-                    self.ranges.insert((object.slot, object.generation), lsn.0);
-                }
                 if let Some(held) = self.held(*object) {
                     held.retain(|page, (_, page_lsn)| !pages.contains(&PageNo(*page)) || *page_lsn >= lsn.0);
                 }
             }
             Change::Delete { object, lsn } => {
-                if self.has(*object) {
-                    self.ranges.insert((object.slot, object.generation), lsn.0);
-                }
                 if let Some(held) = self.held(*object) {
                     held.retain(|_, (_, page_lsn)| *page_lsn >= lsn.0);
                     if held.is_empty() {
                         self.objects.remove(&object.slot);
-                        self.ranges.remove(&(object.slot, object.generation));
+                        self.transfers.remove(&(object.slot, object.generation));
                     }
                 }
             }
@@ -85,15 +79,15 @@ impl Model {
         }
     }
 
-    /// Whether the object has had a later range than this cut or deletion.
+    /// Whether the object has had a later clone or move than this cut or deletion.
     fn is_old(&self, object: ObjectId, change: &Change) -> bool {
         let (Change::Cut { lsn, .. } | Change::Delete { lsn, .. }) = change else { return false };
-        lsn.0 < self.range_lsn(object)
+        lsn.0 < self.transfer_lsn(object)
     }
 
-    /// Which cut, clone or move an object had last.
-    fn range_lsn(&self, object: ObjectId) -> u64 {
-        let found = self.ranges.get(&(object.slot, object.generation));
+    /// Which clone or move an object had last.
+    fn transfer_lsn(&self, object: ObjectId) -> u64 {
+        let found = self.transfers.get(&(object.slot, object.generation));
         found.copied().filter(|_| self.has(object)).unwrap_or(0)
     }
 
@@ -104,7 +98,7 @@ impl Model {
     fn transfer(&mut self, transfer: &Transfer, lsn: u64, stays: bool) {
         let Transfer { from, to, .. } = *transfer;
         let newer = self.objects.get(&to.slot).is_some_and(|found| found.0 > to.generation);
-        if newer || self.range_lsn(from) >= lsn || self.range_lsn(to) >= lsn {
+        if newer || self.transfer_lsn(from) >= lsn || self.transfer_lsn(to) >= lsn {
             return;
         }
         let mut taken = Vec::new();
@@ -113,7 +107,7 @@ impl Model {
             let pages = held.iter().filter(|(page, _)| within(page));
             taken.extend(pages.map(|(page, found)| (transfer.target_of(PageNo(*page)).0, *found)));
             held.retain(|page, _| stays || !within(page));
-            self.ranges.insert((from.slot, from.generation), lsn);
+            self.transfers.insert((from.slot, from.generation), lsn);
         }
         let entry = self.objects.entry(to.slot).or_insert((to.generation, BTreeMap::new()));
         if entry.0 < to.generation {
@@ -121,7 +115,7 @@ impl Model {
         }
         entry.1.retain(|page, _| !transfer.target().contains(&PageNo(*page)));
         entry.1.extend(taken);
-        self.ranges.insert((to.slot, to.generation), lsn);
+        self.transfers.insert((to.slot, to.generation), lsn);
     }
 
     /// Says how the store differs; `None` if it does not.
