@@ -175,11 +175,11 @@ mod tests {
             of(1, &record_bytes(kind, 7, 0, 0, target.as_bytes()))
         };
         for kind in [KIND_CLONE, KIND_MOVE] {
-            let ends = (clone(kind, (1 << 48) - 1, u64::MAX, u64::MAX), clone(kind, 1 << 48, 8, 0));
+            let ends = (clone(kind, (1 << 48) - 1, u64::MAX, 7), clone(kind, 1 << 48, 8, 0));
             assert_eq!(ends, (Ok(1), Err("a slot is over 48 bits")));
             // From pages 7 and 8 of one object to others of it.
             assert_eq!((clone(kind, 0, 9, 5), clone(kind, 0, 9, 9)), (Ok(1), Ok(1)));
-            for (end, at) in [(7, 0), (6, 0), (9, 6), (9, 7), (9, 8)] {
+            for (end, at) in [(7, 0), (6, 0), (9, 6), (9, 7), (9, 8), (9, u64::MAX - 1)] {
                 assert_eq!(clone(kind, 0, end, at), Err("a clone or a move goes backwards or onto itself"));
             }
         }
@@ -217,7 +217,7 @@ mod tests {
             2 => Record::Cut { object, from: PageNo(page / 2), to: PageNo(page) },
             3 => Record::Delete { object },
             _ => {
-                let (first, end, at) = (PageNo(page / 2), PageNo(page / 2 + 1), PageNo(page));
+                let (first, end, at) = (PageNo(page / 2), PageNo(page / 2 + 1), PageNo(page / 3));
                 let transfer = Transfer { from: object, first, end, to, at };
                 if kind == 4 { Record::Clone(transfer) } else { Record::Move(transfer) }
             }

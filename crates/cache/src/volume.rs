@@ -82,8 +82,10 @@ impl Volumes {
         let (reservations, waiters) = state.pages.drop_volume(volume);
         self.shared.store().release(reservations);
         state.reads.look_again(waiters);
+        state.admission.may_have_space();
         self.committer.release_groups(&mut state);
         drop(state);
+        self.shared.wake(Task::Commit);
         self.shared.wake(Task::Fetch);
         self.shared.wake(Task::Checkpoint);
         Ok(())

@@ -114,11 +114,12 @@ impl Transfer {
         self.at..PageNo(self.at.0.saturating_add(self.end.0.saturating_sub(self.first.0)))
     }
 
-    /// Whether it goes forward, and from one place to another.
+    /// Whether it goes forward, not past the last page, and from one place to another.
     pub fn is_sensible(&self) -> bool {
         let (source, target) = (self.source(), self.target());
         let apart = self.from != self.to || source.end <= target.start || target.end <= source.start;
-        self.first < self.end && apart
+        let len = self.end.0.checked_sub(self.first.0).filter(|&len| len > 0);
+        apart && len.is_some_and(|len| self.at.0.checked_add(len).is_some())
     }
 
     /// The page of the target that a page of the source becomes.

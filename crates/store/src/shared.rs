@@ -112,7 +112,16 @@ impl Shared {
         done
     }
 
-    /// Reads the nodes that log entries will change, so that no read can fail once the log has them.
+    /// Reads the nodes that the log entries of a vector will change, so that no read can fail once the log has them.
+    pub(crate) fn load_for_vector(&self, entries: &[LogEntry]) -> Result<(), StoreError> {
+        self.load_for(&entries.iter().collect::<Vec<_>>())?;
+        match entries {
+            [_] => Ok(()),
+            several => several.iter().try_for_each(|entry| self.resolve(|map| map.prepare_below(entry))),
+        }
+    }
+
+    /// Reads the nodes that log entries will change, each by itself.
     pub(crate) fn load_for(&self, entries: &[&LogEntry]) -> Result<(), StoreError> {
         self.resolve(|map| {
             let missing = entries.iter().filter_map(|entry| map.prepare(entry).err());

@@ -134,6 +134,7 @@ impl Map {
                 }
                 LogEntry::Cut { object: of, pages, .. } => {
                     let height = object(of);
+                    ranges += self.nodes_if_apart(of);
                     path((of.volume, Some(of.slot)), pages.start.0 / LEAF_PAGES, height);
                     let last = pages.end.0.saturating_sub(1) / LEAF_PAGES;
                     if last.checked_shr(8 * u32::from(height)).unwrap_or(0) == 0 {
@@ -158,6 +159,14 @@ impl Map {
         }
         let leaves = nodes.iter().filter(|&&(_, level, _)| level == 0).count() as u64;
         own + leaves.min(SHARED_PER_PAGE * pages + SHARED_PER_CHANGE * others)
+    }
+
+    /// Nodes that an object needs when its pages do not fit into its entry any more.
+    fn nodes_if_apart(&self, object: &ObjectId) -> u64 {
+        match self.object(*object) {
+            Ok(Some(entry)) => entry.nodes_if_outgrown(),
+            _ => 0,
+        }
     }
 
     pub(crate) fn reserved_segments(&self) -> u64 {

@@ -159,7 +159,7 @@ impl Writer {
             return Ok(());
         }
         shared.holding_nodes(|| {
-            shared.load_for(&entries.iter().collect::<Vec<_>>())?;
+            shared.load_for_vector(&entries)?;
             self.make_space(shared, &entries, class)?;
             self.log.write_batch(shared, data, &mut entries).inspect_err(|_| self.health = Health::Unsure)?;
             self.apply_to_map(shared, &entries)

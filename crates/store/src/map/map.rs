@@ -177,6 +177,17 @@ impl Map {
         }
     }
 
+    /// The same for all that is below what a transfer takes: what comes behind it in a vector may need that.
+    pub(crate) fn prepare_below(&self, log_entry: &LogEntry) -> Result<(), Missing> {
+        let (LogEntry::Clone { transfer, .. } | LogEntry::Move { transfer, .. }) = log_entry else {
+            return Ok(());
+        };
+        for object in [transfer.from, transfer.to] {
+            self.object(object)?.map_or(Ok(()), |entry| self.prepare_all(entry))?;
+        }
+        Ok(())
+    }
+
     /// Does what a log entry says. Its nodes must be in memory.
     pub(crate) fn change(&mut self, log_entry: &LogEntry) {
         self.newest = self.newest.max(log_entry.lsn());
@@ -362,6 +373,16 @@ impl Map {
         self.slot(volume, slot).expect("prepared").cloned()
     }
 
+    /// Pages inline that were cut apart, or that are shared in part, may be more extents than an entry has.
+    fn fitting(&mut self, mut entry: ObjectEntry) -> ObjectEntry {
+        if let Pages::Inline(inline) = &entry.pages
+            && !fits_inline(inline)
+        {
+            entry.pages = Pages::Tree(Tree::of(&mut self.nodes, inline));
+        }
+        entry
+    }
+
     /// Replaces the entry in a slot.
     pub(super) fn put(
         &mut self,
@@ -373,6 +394,7 @@ impl Map {
         if old == new {
             return;
         }
+        let new = new.map(|new| self.fitting(new));
         let index = slot / LEAF_OBJECTS;
         let Some(mut tree) = self.volumes.get(volume).map(|volume| volume.objects) else { return };
         let leaf = tree.leaf_for_change(&mut self.nodes, index, Body::objects);

@@ -65,7 +65,7 @@ impl At {
 
     /// The entries of a leaf within a range.
     fn entries(self, range: &Range<PageNo>) -> Range<usize> {
-        let within = |page: u64| (page.clamp(self.first, self.first + LEAF_PAGES) - self.first) as usize;
+        let within = |page: u64| page.saturating_sub(self.first).min(LEAF_PAGES) as usize;
         within(range.start.0)..within(range.end.0)
     }
 }

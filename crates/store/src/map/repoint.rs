@@ -4,7 +4,7 @@
 use super::map::Map;
 use super::node::{Body, NodeId, PageEntry, Tree};
 use super::nodes::Nodes;
-use super::object::{INLINE_EXTENTS_MAX, Pages, fits_inline};
+use super::object::{INLINE_EXTENTS_MAX, ObjectEntry, Pages, fits_inline};
 use super::scan::Holder;
 use crate::format::LEAF_PAGES;
 use crate::policy::Class;
@@ -109,8 +109,15 @@ impl Body {
     /// one above.
     fn nodes_if_outgrown(&self, index: usize) -> u64 {
         let Body::Objects(objects) = self else { return 0 };
-        match objects.get(index).and_then(|object| object.as_ref()).map(|object| &object.pages) {
-            Some(Pages::Inline(pages)) if pages.len() > INLINE_EXTENTS_MAX => {
+        objects.get(index).and_then(|object| object.as_ref()).map_or(0, ObjectEntry::nodes_if_outgrown)
+    }
+}
+
+impl ObjectEntry {
+    /// Nodes that it may need when its pages no longer fit into it.
+    pub(crate) fn nodes_if_outgrown(&self) -> u64 {
+        match &self.pages {
+            Pages::Inline(pages) if pages.len() > INLINE_EXTENTS_MAX => {
                 let leaves: BTreeSet<u64> = pages.iter().map(|(page, _)| page.0 / LEAF_PAGES).collect();
                 leaves.len() as u64 + 1
             }

@@ -122,10 +122,10 @@ fn look(disk: &Arc<SimDisk>, models: &[(VolumeId, &Model)], before_last: &Model,
 
 #[test]
 fn a_flip_anywhere_is_an_error_a_refusal_or_harmless_and_never_wrong_bytes() {
-    let (disk, _, cloned) = busy();
+    let (disk, mut model, cloned) = busy();
     // A log of several batches, and what there is without the last.
     let store = mount(&disk).expect("a sound store");
-    let (mut model, mut before) = (model_of(&store), Model::default());
+    let mut before = Model::default();
     let mut work = Work::new(77);
     work.lsn = 10_000;
     for _ in 0..8 {
@@ -161,26 +161,6 @@ fn a_flip_anywhere_is_an_error_a_refusal_or_harmless_and_never_wrong_bytes() {
     assert_eq!(seen(Class::Root, Outcome::Errors) + seen(Class::Root, Outcome::Refused), 0);
     assert!(seen(Class::Entries, Outcome::Refused) > 0 && seen(Class::Node, Outcome::Errors) > 0);
     assert!(seen(Class::Other, Outcome::Errors) > 0);
-}
-
-/// What a store holds, as a model.
-fn model_of(store: &Store) -> Model {
-    let mut model = Model::default();
-    for slot in 0..SLOTS {
-        for generation in 0..60 {
-            let object = VolumeId::MAIN.object(slot, generation);
-            let pages = domain().into_iter().map(PageNo);
-            let mut wants: Vec<Want> = pages.map(|page| Want::new(object, page)).collect();
-            store.read(&mut wants);
-            for want in wants {
-                if let Ok(Found::Page { bytes, page_lsn }) = want.found {
-                    let entry = model.objects.entry(slot).or_insert((generation, BTreeMap::new()));
-                    entry.1.insert(want.page.0, (stamp(&bytes), page_lsn.0));
-                }
-            }
-        }
-    }
-    model
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Random changes, checkpoints, cleaning and reopening, against a plain model.
 
 use crate::common::*;
-use device::{Incarnation, Lsn, PageNo, Transfer, VolumeId};
+use device::{Incarnation, Lsn, ObjectId, PageNo, Transfer, VolumeId};
 use proptest::prelude::*;
 use store::Change;
 
@@ -52,7 +52,7 @@ proptest! {
 
 #[test]
 fn a_long_life_on_a_small_device_reuses_and_cleans_segments() {
-    run(1, 1_500, 260);
+    run(1, 1_500, 400);
 }
 
 #[test]
@@ -211,4 +211,112 @@ fn pages_go_from_one_volume_to_another_in_one_batch() {
     let store = open(&disk).expect("it opens");
     assert_eq!(found(&store), expected);
     assert_eq!(findings(&store), []);
+}
+
+const A: ObjectId = VolumeId::MAIN.object(3, 1);
+const B: ObjectId = VolumeId::MAIN.object(70, 1);
+
+fn write(object: ObjectId, number: u64, page_lsn: u64) -> Change {
+    let bytes = page(page_lsn << 20 | number & 0xfffff);
+    Change::Write { object, page: PageNo(number), bytes, page_lsn: Lsn(page_lsn) }
+}
+
+#[test]
+fn a_small_object_of_few_extents_that_are_cut_apart_is_written_and_read() {
+    let part = |from, to, first, at| Transfer {
+        from,
+        first: PageNo(first),
+        end: PageNo(first + 1),
+        to,
+        at: PageNo(at),
+    };
+    let lsn = Lsn(9);
+    let apart = [
+        Change::Cut { object: A, pages: PageNo(11)..PageNo(12), lsn },
+        Change::Clone { transfer: part(A, B, 11, 0), lsn },
+        Change::Move { transfer: part(A, B, 11, 0), lsn },
+        // A hole in the target.
+        Change::Clone { transfer: part(B, A, 11, 11), lsn },
+    ];
+    for change in apart {
+        let (_power, disk, store) = fresh(64, 1);
+        // Pages of one LSN, as a rescue writes them: four extents of three pages.
+        let all = [0, 1, 2, 10, 11, 12, 20, 21, 22, 30, 31, 32].map(|number| write(A, number, 5));
+        store.apply(&all).expect("space");
+        store.checkpoint().expect("they are inline");
+        store.apply(std::slice::from_ref(&change)).expect("space");
+        store.checkpoint().expect("a checkpoint");
+        drop(store);
+        let store = open(&disk).expect("it opens");
+        assert_eq!(store.page_lsn(A, PageNo(12)), Ok(Some(Lsn(5))), "{change:?}");
+        assert_eq!(findings(&store), [], "{change:?}");
+    }
+}
+
+#[test]
+fn a_cut_that_comes_after_a_later_one_of_other_pages_is_made() {
+    let (_power, _disk, store) = fresh(64, 1);
+    store.apply(&[write(A, 1, 5), write(A, 1000, 6)]).expect("space");
+    let cut = |pages: std::ops::Range<u64>, lsn| Change::Cut {
+        object: A,
+        pages: PageNo(pages.start)..PageNo(pages.end),
+        lsn: Lsn(lsn),
+    };
+    store.apply(&[cut(1000..1001, 12)]).expect("space");
+    store.apply(&[cut(0..2, 10)]).expect("space");
+    assert_eq!([1, 1000].map(|number| store.page_lsn(A, PageNo(number))), [Ok(None), Ok(None)]);
+}
+
+#[test]
+fn the_last_pages_of_an_object_go_where_they_have_a_place_and_nowhere_else() {
+    let (_power, _disk, store) = fresh(64, 1);
+    let far = u64::MAX - 5;
+    let all: Vec<Change> = (0..20).map(|number| write(A, number * 2, 5)).chain([write(A, far, 5)]).collect();
+    store.apply(&all).expect("space");
+    let transfer = Transfer { from: A, first: PageNo(3), end: PageNo(u64::MAX), to: B, at: PageNo(0) };
+    store.apply(&[Change::Clone { transfer, lsn: Lsn(9) }]).expect("space");
+    assert_eq!(store.page_lsn(B, PageNo(far - 3)), Ok(Some(Lsn(5))));
+    assert!(!Transfer { at: PageNo(1 << 63), first: PageNo(0), ..transfer }.is_sensible());
+}
+
+/// A leaf is damaged; a vector clones all of its object, and writes to the clone.
+#[test]
+fn a_vector_that_needs_what_lies_below_a_clone_is_refused_before_the_log_has_it() {
+    let (_power, disk, store) = fresh(100, 1);
+    let all: Vec<Change> = (0..300).map(|number| write(A, number, 5 + number)).collect();
+    store.apply(&all).expect("space");
+    store.apply(&[write(B, 0, 400)]).expect("space");
+    (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
+    drop(store);
+    let mut tried = 0;
+    for at in disk.written_blocks() {
+        let fork = disk.fork(&sim::Power::new(), 1);
+        fork.rot(at, 77);
+        let Ok(store) = mount(&fork) else { continue };
+        // Only the leaf of pages 128 to 255.
+        let is_there = |object, number| store.page_lsn(object, PageNo(number)).is_ok();
+        if is_there(A, 130) || !is_there(A, 0) || !is_there(A, 260) || !is_there(B, 0) {
+            continue;
+        }
+        tried += 1;
+        let clone = VolumeId::MAIN.object(5, 1);
+        let transfer = Transfer::whole(A, clone);
+        let vector = [Change::Clone { transfer, lsn: Lsn(500) }, write(clone, 130, 501)];
+        assert!(matches!(store.apply(&vector), Err(store::StoreError::Corrupt { .. })));
+        store.apply(&[write(B, 1, 502)]).expect("others go on");
+        drop(store);
+        open(&fork).expect("it opens");
+    }
+    assert!(tried > 0);
+}
+
+#[test]
+fn the_number_of_a_deleted_volume_is_given_to_no_other() {
+    let (_power, _disk, store) = fresh(64, 1);
+    let clone =
+        |to, lsn| store.clone_volume(VolumeId::MAIN, VolumeId(to), store::VolumeMode::Writable, Lsn(lsn));
+    clone(1, 1).expect("space");
+    store.delete_volume(VolumeId(1), Lsn(2)).expect("it goes");
+    assert_eq!(clone(1, 3), Err(store::StoreError::VolumeExists { volume: VolumeId(1) }));
+    clone(2, 4).expect("space");
 }

@@ -67,7 +67,7 @@ fn random_transfer(from: ObjectId, random: &mut Random) -> Transfer {
         first: PageNo(first),
         end: PageNo(end),
         to: random_object(random),
-        at: PageNo(random.next_u64()),
+        at: PageNo(random.next_u64() >> 1),
     }
 }
 

@@ -243,7 +243,22 @@ impl Work {
         for _ in 0..count {
             let change = self.change(&model);
             model.apply(std::slice::from_ref(&change));
+            // Pages of one LSN, as a rescue writes them, at times.
+            let more = if self.random.once_in(3) { self.random.below(4) } else { 0 };
+            let next = match &change {
+                Change::Write { object, page, page_lsn, .. } => Some((*object, page.0 + 1, *page_lsn)),
+                _ => None,
+            };
             vector.push(change);
+            if let Some((object, first, page_lsn)) = next {
+                for number in first..first + more {
+                    self.stamps += 1;
+                    let bytes = page(self.stamps << 8 | 1);
+                    let change = Change::Write { object, page: PageNo(number), bytes, page_lsn };
+                    model.apply(std::slice::from_ref(&change));
+                    vector.push(change);
+                }
+            }
         }
         vector
     }
