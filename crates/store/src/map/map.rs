@@ -7,9 +7,8 @@
 use super::node::{Body, Missing, NodeId, PageEntry, Tree};
 use super::nodes::Nodes;
 use super::object::{ObjectEntry, Pages, fits_inline};
-use super::ranges::Source;
 use super::scan::{Purpose, Wanted};
-use super::tree::{Leaf, below};
+use super::tree::{Leaf, Source, below};
 use super::volumes::Volumes;
 use crate::bug::PlantedBug;
 use crate::entry::LogEntry;

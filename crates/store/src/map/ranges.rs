@@ -5,19 +5,10 @@ use super::map::Map;
 use super::node::{Body, Missing, NodeId, PageEntry, Tree};
 use super::nodes::Nodes;
 use super::object::{ObjectEntry, Pages};
-use super::tree::{own, pages_below, set_child};
+use super::tree::{Source, own, pages_below, set_child};
 use crate::format::{INNER_CHILDREN, LEAF_PAGES};
 use device::{Lsn, ObjectId, PageNo, Transfer};
 use std::ops::Range;
-
-/// What a transfer does to its source.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Source {
-    /// A clone's: both share it afterwards.
-    Stays,
-    /// A move's: it becomes holes.
-    Goes,
-}
 
 /// A part of what a transfer takes.
 enum Piece {

@@ -18,6 +18,15 @@ pub(crate) struct Leaf {
     pub(crate) id: NodeId,
 }
 
+/// What a transfer does to its source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A clone's: both share it afterwards.
+    Stays,
+    /// A move's: it becomes holes.
+    Goes,
+}
+
 /// 256^7 leaves of 128 pages are 2^63 pages; no 64-bit key needs more.
 const HEIGHT_MAX: u8 = 8;
 
