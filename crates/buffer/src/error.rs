@@ -65,6 +65,16 @@ pub enum BufferError {
         /// The newest that this weir reads.
         supported: u32,
     },
+    /// An earlier weir wrote this.
+    #[error("{device}: format {found} is weir 0.1's, and this weir reads {supported} only")]
+    OlderVersion {
+        /// The device.
+        device: String,
+        /// The version found.
+        found: u32,
+        /// The one that this weir reads.
+        supported: u32,
+    },
     /// The buffer uses features that this weir does not know.
     #[error("{device}: block 0: unknown incompatible features {features:#x}")]
     Features {
@@ -140,6 +150,10 @@ impl BufferError {
                 "restore it from a copy, or accept the loss with `weir replace-buffer --accept-loss`".into()
             }
             BufferError::Nonsense { .. } => "format the buffer again".into(),
+            BufferError::OlderVersion { .. } => {
+                "mount it with weir 0.1, format a new store with this one, and copy the files with rsync"
+                    .into()
+            }
             BufferError::Version { .. } | BufferError::Features { .. } => "upgrade weir to read it".into(),
             BufferError::OtherStore { .. } => "give the path of this store's buffer".into(),
             BufferError::Truncated { .. } => "restore the missing end".into(),

@@ -6,9 +6,9 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The newest format that this code writes and reads.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// The newest record format. The same on every medium.
-pub(crate) const RECORD_VERSION: u16 = 1;
+pub(crate) const RECORD_VERSION: u16 = 2;
 /// The medium is addressed in blocks.
 pub(crate) const MEDIUM_BLOCK: u16 = 1;
 

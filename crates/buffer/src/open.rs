@@ -82,6 +82,10 @@ pub(crate) fn read_ring(device: &dyn Device, id: StoreId) -> Result<Ring, Buffer
         let (found, supported) = (superblock.version.get(), VERSION);
         return Err(BufferError::Version { device: name(), block: Block(0), found, supported });
     }
+    if superblock.version.get() < VERSION {
+        let (found, supported) = (superblock.version.get(), VERSION);
+        return Err(BufferError::OlderVersion { device: name(), found, supported });
+    }
     if superblock.incompatible.get() != 0 {
         return Err(BufferError::Features { device: name(), features: superblock.incompatible.get() });
     }
@@ -104,7 +108,6 @@ fn nonsense(superblock: &Superblock) -> Option<(&'static str, u64)> {
     let end = ring.start.0.checked_add(ring.blocks);
     let group_blocks = ring.group_blocks_max;
     [
-        ("version", u64::from(superblock.version.get()), superblock.version.get() == VERSION),
         ("medium", superblock.medium.get().into(), superblock.medium.get() == MEDIUM_BLOCK),
         (
             "block size",

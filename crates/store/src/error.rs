@@ -48,6 +48,14 @@ pub enum StoreError {
         /// The version of the store.
         found: u32,
     },
+    /// An earlier weir wrote this store.
+    #[error("{device}: format version {found} is weir 0.1's, and this weir reads version {VERSION} only")]
+    OlderVersion {
+        /// Which device.
+        device: String,
+        /// The version of the store.
+        found: u32,
+    },
     /// The store uses something that this weir does not know and must not ignore.
     #[error("{device}: the store uses unknown features {flags:#x}")]
     UnknownFeature {
@@ -177,6 +185,9 @@ impl StoreError {
                 "free some space in that file system; in the store nothing is lost"
             }
             StoreError::NotAStore { .. } => "give the directory or device that was formatted",
+            StoreError::OlderVersion { .. } => {
+                "mount it with weir 0.1, format a new store with this one, and copy the files with rsync"
+            }
             StoreError::NewerVersion { .. } | StoreError::UnknownFeature { .. } => "upgrade weir to use it",
             StoreError::Damaged { .. } => "restore the device from a copy",
             StoreError::Truncated { .. } => {

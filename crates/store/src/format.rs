@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub(crate) use zerocopy::little_endian::{U16, U32, U64};
 
 /// The version of all structures.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// Pages that a page leaf covers: 24 bytes each leave a quarter of the node for later fields.
 pub(crate) const LEAF_PAGES: u64 = 128;

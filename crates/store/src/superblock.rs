@@ -183,6 +183,9 @@ fn decode(device: &dyn Device, pages: &[Page]) -> Result<Geometry, StoreError> {
     if block.head.version.get() > VERSION {
         return Err(StoreError::NewerVersion { device: name(), found: block.head.version.get() });
     }
+    if block.head.version.get() < VERSION {
+        return Err(StoreError::OlderVersion { device: name(), found: block.head.version.get() });
+    }
     let unknown = block.incompatible.get() & !NAMED_VOLUMES;
     if unknown != 0 {
         return Err(StoreError::UnknownFeature { device: name(), flags: unknown });
@@ -207,7 +210,6 @@ fn check_sizes(block: &Superblock) -> Result<(), String> {
         ("table_nodes", u64::from(block.table_nodes.get()), TABLE_NODES),
         ("device", u64::from(block.device.get()), u64::from(DEVICE)),
         ("devices", u64::from(block.devices.get()), 1),
-        ("version", u64::from(block.head.version.get()), u64::from(VERSION)),
     ];
     for (what, found, expected) in fixed {
         if found != expected {

@@ -64,10 +64,12 @@ fn a_superblock_with_any_bit_flipped_is_damaged() {
 }
 
 #[test]
-fn a_newer_version_and_an_unknown_feature_are_refused_and_an_optional_one_is_not() {
+fn another_version_and_an_unknown_feature_are_refused_and_an_optional_one_is_not() {
     let disk = with_store();
-    superblock_with(&disk, 8, &2_u32.to_le_bytes());
-    assert!(matches!(refused(&disk), StoreError::NewerVersion { found: 2, .. }));
+    superblock_with(&disk, 8, &3_u32.to_le_bytes());
+    assert!(matches!(refused(&disk), StoreError::NewerVersion { found: 3, .. }));
+    superblock_with(&disk, 8, &1_u32.to_le_bytes());
+    assert!(matches!(refused(&disk), StoreError::OlderVersion { found: 1, .. }));
     let disk = with_store();
     superblock_with(&disk, 40, &4_u64.to_le_bytes());
     assert!(matches!(refused(&disk), StoreError::UnknownFeature { flags: 4, .. }));

@@ -85,13 +85,19 @@ fn with_zeros_in_its_place(block: &[u8], at: usize) -> u32 {
     crc32c::crc32c(&[&block[..at], &[0; 4], &block[at + 4..]].concat())
 }
 
-/// Makes the medium one of a later version, with a checksum that is right: what a later weir would leave there.
-fn make_newer(path: &Path, version_at: usize, checksum_at: usize, checksum: fn(&[u8], usize) -> u32) {
+/// Makes the medium one of another version, with a checksum that is right: what another weir would leave there.
+fn make_other(
+    path: &Path,
+    version: u8,
+    version_at: usize,
+    checksum_at: usize,
+    checksum: fn(&[u8], usize) -> u32,
+) {
     let mut block = fs::read(path).expect("the medium")[..4096].to_vec();
-    assert_eq!(block[version_at..version_at + 4], 1u32.to_le_bytes(), "the version is elsewhere");
+    assert_eq!(block[version_at..version_at + 4], 2u32.to_le_bytes(), "the version is elsewhere");
     let carried = block[checksum_at..checksum_at + 4].to_vec();
     assert_eq!(carried, checksum(&block, checksum_at).to_le_bytes(), "the checksum is elsewhere");
-    block[version_at] = 2;
+    block[version_at] = version;
     let sum = checksum(&block, checksum_at).to_le_bytes();
     block[checksum_at..checksum_at + 4].copy_from_slice(&sum);
     overwrite(path, 0, &block);
@@ -100,15 +106,24 @@ fn make_newer(path: &Path, version_at: usize, checksum_at: usize, checksum: fn(&
 #[test]
 fn a_store_of_a_newer_version_is_refused() {
     let sandbox = Sandbox::formatted();
-    make_newer(&sandbox.store().join("store"), 8, 12, with_zeros_in_its_place);
-    mount_fails(&sandbox, "format version 2 is newer");
+    make_other(&sandbox.store().join("store"), 3, 8, 12, with_zeros_in_its_place);
+    mount_fails(&sandbox, "format version 3 is newer");
+}
+
+#[test]
+fn a_store_or_a_buffer_of_the_first_release_is_refused_with_the_way_out() {
+    let sandbox = Sandbox::formatted();
+    make_other(&sandbox.store().join("buffer"), 1, 12, 8, without_its_place);
+    mount_fails(&sandbox, "mount it with weir 0.1");
+    make_other(&sandbox.store().join("store"), 1, 8, 12, with_zeros_in_its_place);
+    mount_fails(&sandbox, "mount it with weir 0.1");
 }
 
 #[test]
 fn a_buffer_of_a_newer_version_is_refused() {
     let sandbox = Sandbox::formatted();
-    make_newer(&sandbox.store().join("buffer"), 12, 8, without_its_place);
-    mount_fails(&sandbox, "format 2 is newer");
+    make_other(&sandbox.store().join("buffer"), 3, 12, 8, without_its_place);
+    mount_fails(&sandbox, "format 3 is newer");
 }
 
 #[test]
