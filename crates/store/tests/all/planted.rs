@@ -19,7 +19,7 @@ struct Life {
 
 impl Life {
     fn new(seed: u64, bug: Option<PlantedBug>) -> Life {
-        let (power, disk, store) = fresh(90, seed);
+        let (power, disk, store) = fresh(125, seed);
         let life = Life {
             power,
             disk,
