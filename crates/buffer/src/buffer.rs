@@ -6,14 +6,14 @@
 use crate::bug::{Bug, Planted};
 use crate::counters::Counters;
 use crate::error::BufferError;
-use crate::format::Slot;
+use crate::format::{Identity, Slot};
 use crate::groups::{Draft, Found, Gauges, State};
 use crate::open;
 use crate::record::{Order, Record};
 use crate::recover::{Readable, Replayed, Walk, Walked};
 use crate::ring::{GroupNo, Mark, Ring};
 use crate::sync::{Mutex, MutexGuard};
-use device::{BLOCK_BYTES, Device, Incarnation, Lsn, Page, StoreId, pages};
+use device::{BLOCK_BYTES, BufferId, Device, Incarnation, Lsn, Page, StoreId, pages};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub struct Appended {
 /// The non-volatile place of records whose changes are not stored yet.
 pub struct Buffer {
     device: Arc<dyn Device>,
-    id: StoreId,
+    identity: Identity,
     ring: Ring,
     planted: Planted,
     writer: Mutex<Writer>,
@@ -66,16 +66,20 @@ impl Writer {
 }
 
 impl Buffer {
-    /// Lays out an empty buffer for store `id` on the whole of `device`, at least 1 MiB, writing every block once
+    /// Lays out an empty buffer with this identity on the whole of `device`, at least 1 MiB, writing every block once
     /// so that later writes allocate nothing in a file system below, and makes it durable. After a crash in the
     /// middle there is no buffer.
-    pub fn format(device: &dyn Device, id: StoreId) -> Result<(), BufferError> {
-        open::format(device, id, Lsn(0))
+    pub fn format(device: &dyn Device, identity: impl Into<Identity>) -> Result<(), BufferError> {
+        open::format(device, identity.into(), Lsn(0))
     }
 
     /// The same for a store that has been in use, without a buffer or with another one: its records' LSNs come after `newest`.
-    pub fn format_after(device: &dyn Device, id: StoreId, newest: Lsn) -> Result<(), BufferError> {
-        open::format(device, id, newest)
+    pub fn format_after(
+        device: &dyn Device,
+        identity: impl Into<Identity>,
+        newest: Lsn,
+    ) -> Result<(), BufferError> {
+        open::format(device, identity.into(), newest)
     }
 
     /// Makes the buffer on `device` none any more, durably: it is refused from then on. What it held must be stored.
@@ -121,7 +125,7 @@ impl Buffer {
         replay: &mut dyn FnMut(&[Replayed<'_>]),
         planted: Planted,
     ) -> Result<Buffer, BufferError> {
-        let ring = open::read_ring(reader, id)?;
+        let (identity, ring) = open::read_ring(reader, id)?;
         let slot = open::read_slot(reader, id, &ring)?;
         let Walked { marks, readable } = Walk::new(reader, id, ring, slot, planted).run(replay)?;
         let (batch, page, counters) = (Vec::new(), pages(1), Counters::default());
@@ -139,7 +143,7 @@ impl Buffer {
         let state = State::new(ring, found);
         let gauges = Gauges::of(&state);
         let (writer, state) = (Mutex::new(writer), Mutex::new(state));
-        Ok(Buffer { device, id, ring, planted, writer, state, gauges })
+        Ok(Buffer { device, identity, ring, planted, writer, state, gauges })
     }
 
     /// The incarnation found at opening, or the one begun since.
@@ -147,9 +151,22 @@ impl Buffer {
         self.state().incarnation
     }
 
+    /// Which buffer is on `device`. Reads one block.
+    ///
+    /// # Errors
+    /// What [`open`](Buffer::open) says of one that is missing, damaged, cut off or of another version.
+    pub fn identify(device: &dyn Device) -> Result<Identity, BufferError> {
+        open::read_superblock(device).map(|(identity, _)| identity)
+    }
+
     /// The store that it belongs to.
     pub fn store(&self) -> StoreId {
-        self.id
+        self.identity.store
+    }
+
+    /// Which of the buffers it is that the store may have had.
+    pub fn buffer_id(&self) -> BufferId {
+        self.identity.id
     }
 
     /// The highest LSN in the buffer.
@@ -385,7 +402,7 @@ impl Buffer {
         }
         let mut head = writer.head();
         for draft in &mut writer.batch {
-            head = draft.finish(self.id, &head, durable_group);
+            head = draft.finish(self.identity.store, &head, durable_group);
             self.device.write(self.ring.block(draft.at), draft.pages())?;
             writer.counters.groups += 1;
             writer.counters.bytes_written += draft.blocks() * BLOCK_BYTES as u64;
@@ -417,7 +434,7 @@ impl Buffer {
     fn write_slot(&self, writer: &mut Writer, change: impl FnOnce(&mut Slot)) -> Result<(), BufferError> {
         change(&mut writer.slot);
         writer.slot.generation += 1;
-        writer.slot.write_to(self.id, &self.ring, &mut writer.page[0]);
+        writer.slot.write_to(self.identity.store, &self.ring, &mut writer.page[0]);
         self.device.write(writer.slot.block(), &writer.page)?;
         writer.counters.header_writes += 1;
         writer.counters.bytes_written += BLOCK_BYTES as u64;

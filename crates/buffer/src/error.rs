@@ -1,5 +1,6 @@
 //! What can go wrong, and what to do next.
 
+use crate::format::VERSION;
 use crate::ring::GroupNo;
 use device::{Block, DeviceError, StoreId};
 use std::borrow::Cow;
@@ -65,23 +66,15 @@ pub enum BufferError {
         /// The newest that this weir reads.
         supported: u32,
     },
-    /// An earlier weir wrote this.
-    #[error("{device}: format {found} is weir 0.1's, and this weir reads {supported} only")]
-    OlderVersion {
+    /// A weir before this format wrote this.
+    #[error(
+        "{device}: a buffer of format {found}, which weir 0.1 made; this weir knows format {VERSION} only; nothing was changed"
+    )]
+    OldVersion {
         /// The device.
         device: String,
         /// The version found.
         found: u32,
-        /// The one that this weir reads.
-        supported: u32,
-    },
-    /// The buffer uses features that this weir does not know.
-    #[error("{device}: block 0: unknown incompatible features {features:#x}")]
-    Features {
-        /// The device.
-        device: String,
-        /// The unknown bits.
-        features: u64,
     },
     /// The buffer is of another store.
     #[error("{device}: the buffer of store {found}, not of {wanted}")]
@@ -150,11 +143,12 @@ impl BufferError {
                 "restore it from a copy, or accept the loss with `weir replace-buffer --accept-loss`".into()
             }
             BufferError::Nonsense { .. } => "format the buffer again".into(),
-            BufferError::OlderVersion { .. } => {
-                "mount it with weir 0.1, format a new store with this one, and copy the files with rsync"
+            BufferError::Version { .. } => "upgrade weir to read it".into(),
+            BufferError::OldVersion { .. } => {
+                "mount its store with weir 0.1, and copy the files with rsync into a new store; or give the path of this \
+                 store's buffer"
                     .into()
             }
-            BufferError::Version { .. } | BufferError::Features { .. } => "upgrade weir to read it".into(),
             BufferError::OtherStore { .. } => "give the path of this store's buffer".into(),
             BufferError::Truncated { .. } => "restore the missing end".into(),
             BufferError::TooSmall { minimum, .. } => format!("give it at least {minimum} bytes").into(),

@@ -1,7 +1,7 @@
 //! The bytes of superblock, header slots and group headers, as FORMAT.md describes them.
 
 use crate::ring::{GroupNo, Mark, Position, Ring};
-use device::{BLOCK_BYTES, Block, Incarnation, Lsn, Page, StoreId};
+use device::{BLOCK_BYTES, Block, BufferId, Incarnation, Lsn, Page, StoreId};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -28,6 +28,22 @@ pub(crate) const GROUP_MAGIC: [u8; 8] = *b"weirgrup";
 /// Where every one of these structures keeps its checksum, in all versions.
 const CHECKSUM: std::ops::Range<usize> = 8..12;
 
+/// Which buffer it is, and of which store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// The store whose changes it holds.
+    pub store: StoreId,
+    /// Drawn when it was formatted, so that a store can tell its buffer from those that it had before.
+    pub id: BufferId,
+}
+
+/// Of a buffer that no store needs to know again.
+impl From<StoreId> for Identity {
+    fn from(store: StoreId) -> Identity {
+        Identity { store, id: BufferId::default() }
+    }
+}
+
 /// Block 0. Written by format only.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -35,8 +51,7 @@ pub(crate) struct Superblock {
     pub(crate) magic: [u8; 8],
     pub(crate) checksum: U32,
     pub(crate) version: U32,
-    pub(crate) compatible: U64,
-    pub(crate) incompatible: U64,
+    pub(crate) id: [u8; 16],
     pub(crate) store: [u8; 16],
     pub(crate) block_bytes: U32,
     pub(crate) medium: U16,
@@ -138,16 +153,15 @@ pub(crate) fn front<T: FromBytes>(page: &Page) -> T {
 
 impl Superblock {
     /// The superblock of a new buffer on a device of `blocks` blocks.
-    pub(crate) fn new(id: StoreId, blocks: u64) -> Superblock {
+    pub(crate) fn new(Identity { store, id }: Identity, blocks: u64) -> Superblock {
         let ring_blocks = blocks - RING_START.0;
         let group_blocks_max = (ring_blocks / 4).min(GROUP_BLOCKS_MAX);
         Superblock {
             magic: SUPERBLOCK_MAGIC,
             checksum: U32::ZERO,
             version: VERSION.into(),
-            compatible: U64::ZERO,
-            incompatible: U64::ZERO,
-            store: id.0,
+            id: id.0,
+            store: store.0,
             block_bytes: (BLOCK_BYTES as u32).into(),
             medium: MEDIUM_BLOCK.into(),
             reserve: U16::ZERO,
@@ -157,6 +171,10 @@ impl Superblock {
             group_blocks_max: (group_blocks_max as u32).into(),
             reserve_too: U32::ZERO,
         }
+    }
+
+    pub(crate) fn identity(&self) -> Identity {
+        Identity { store: StoreId(self.store), id: BufferId(self.id) }
     }
 
     pub(crate) fn ring(&self) -> Ring {

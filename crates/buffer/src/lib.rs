@@ -17,6 +17,7 @@ pub use buffer::{Appended, Buffer};
 pub use bug::Bug;
 pub use counters::Counters;
 pub use error::BufferError;
+pub use format::Identity;
 pub use groups::GROUP_BYTES;
 pub use record::{RECORD_OVERHEAD_BYTES, Record, TRANSACTION_OVERHEAD_BYTES, TRANSFER_BYTES, footprint};
 pub use recover::Replayed;

@@ -2,8 +2,8 @@
 
 use crate::error::BufferError;
 use crate::format::{
-    BYTES_MIN, MEDIUM_BLOCK, RING_START, SUPERBLOCK_MAGIC, Slot, Superblock, VERSION, carried_checksum,
-    checksum, front,
+    BYTES_MIN, Identity, MEDIUM_BLOCK, RING_START, SUPERBLOCK_MAGIC, Slot, Superblock, VERSION,
+    carried_checksum, checksum, front,
 };
 use crate::ring::{GroupNo, Mark, Position, Ring};
 use device::{BLOCK_BYTES, Block, Device, Incarnation, Lsn, Page, StoreId, pages};
@@ -12,7 +12,7 @@ use device::{BLOCK_BYTES, Block, Device, Incarnation, Lsn, Page, StoreId, pages}
 const FORMAT_BLOCKS: u64 = 256;
 
 /// Writes an empty buffer. The superblock comes last, so that a crash leaves no half-made buffer.
-pub(crate) fn format(device: &dyn Device, id: StoreId, newest: Lsn) -> Result<(), BufferError> {
+pub(crate) fn format(device: &dyn Device, identity: Identity, newest: Lsn) -> Result<(), BufferError> {
     let bytes = device.blocks().saturating_mul(BLOCK_BYTES as u64);
     if bytes < BYTES_MIN {
         return Err(BufferError::TooSmall { device: device.name().to_owned(), bytes, minimum: BYTES_MIN });
@@ -23,11 +23,11 @@ pub(crate) fn format(device: &dyn Device, id: StoreId, newest: Lsn) -> Result<()
         device.write(Block(at), &zeros[..count as usize])?;
     }
     device.flush()?;
-    let superblock = Superblock::new(id, device.blocks());
+    let superblock = Superblock::new(identity, device.blocks());
     let mut page = pages(1);
     for generation in [1, 2] {
         let slot = Slot { newest, ..empty_slot(generation) };
-        slot.write_to(id, &superblock.ring(), &mut page[0]);
+        slot.write_to(identity.store, &superblock.ring(), &mut page[0]);
         device.write(slot.block(), &page)?;
     }
     device.flush()?;
@@ -62,43 +62,54 @@ fn empty_slot(generation: u64) -> Slot {
     }
 }
 
-/// Reads the superblock and believes nothing in it.
-pub(crate) fn read_ring(device: &dyn Device, id: StoreId) -> Result<Ring, BufferError> {
-    let name = || device.name().to_owned();
+/// Reads the superblock and believes nothing in it. Which buffer it is, and its ring.
+pub(crate) fn read_superblock(device: &dyn Device) -> Result<(Identity, Ring), BufferError> {
     if device.blocks() == 0 {
-        return Err(BufferError::NotABuffer { device: name() });
+        return Err(BufferError::NotABuffer { device: device.name().to_owned() });
     }
     let mut page = pages(1);
     device.read(Block(0), &mut page)?;
-    let superblock: Superblock = front(&page[0]);
+    let superblock = believe(&page[0], device.name(), device.blocks())?;
+    Ok((superblock.identity(), superblock.ring()))
+}
+
+/// Reads the ring of the buffer of store `id`.
+pub(crate) fn read_ring(device: &dyn Device, wanted: StoreId) -> Result<(Identity, Ring), BufferError> {
+    let (identity, ring) = read_superblock(device)?;
+    match identity.store == wanted {
+        true => Ok((identity, ring)),
+        false => {
+            let device = device.name().to_owned();
+            Err(BufferError::OtherStore { device, found: identity.store, wanted })
+        }
+    }
+}
+
+/// The superblock in the first block of the device `name`, which has so many blocks.
+fn believe(page: &Page, name: &str, blocks: u64) -> Result<Superblock, BufferError> {
+    let name = || name.to_owned();
+    let superblock: Superblock = front(page);
     if superblock.magic != SUPERBLOCK_MAGIC {
         return Err(BufferError::NotABuffer { device: name() });
     }
-    let (found, expected) = (checksum(&page[0].0), carried_checksum(&page[0].0));
+    let (found, expected) = (checksum(&page.0), carried_checksum(&page.0));
     if found != expected {
         return Err(BufferError::SuperblockDamaged { device: name(), found, expected });
     }
-    if superblock.version.get() > VERSION {
-        let (found, supported) = (superblock.version.get(), VERSION);
-        return Err(BufferError::Version { device: name(), block: Block(0), found, supported });
+    match superblock.version.get() {
+        VERSION => {}
+        found if found > VERSION => {
+            return Err(BufferError::Version { device: name(), block: Block(0), found, supported: VERSION });
+        }
+        found => return Err(BufferError::OldVersion { device: name(), found }),
     }
-    if superblock.version.get() < VERSION {
-        let (found, supported) = (superblock.version.get(), VERSION);
-        return Err(BufferError::OlderVersion { device: name(), found, supported });
-    }
-    if superblock.incompatible.get() != 0 {
-        return Err(BufferError::Features { device: name(), features: superblock.incompatible.get() });
-    }
-    if superblock.store != id.0 {
-        return Err(BufferError::OtherStore { device: name(), found: StoreId(superblock.store), wanted: id });
-    }
-    if device.blocks() < superblock.blocks.get() {
-        let (blocks, expected) = (device.blocks(), superblock.blocks.get());
+    if blocks < superblock.blocks.get() {
+        let expected = superblock.blocks.get();
         return Err(BufferError::Truncated { device: name(), blocks, expected });
     }
     match nonsense(&superblock) {
         Some((field, found)) => Err(BufferError::Nonsense { device: name(), field, found }),
-        None => Ok(superblock.ring()),
+        None => Ok(superblock),
     }
 }
 

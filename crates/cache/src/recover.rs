@@ -7,7 +7,7 @@ use crate::page::{Dirt, Entry};
 use crate::pages::{Key, PageChange, Pages, PendingCut};
 use crate::shared::{Shared, State};
 use buffer::{Buffer, GroupNo, Record, Replayed};
-use device::{Clock, Device, Lsn, ObjectId, PageNo, StoreId};
+use device::{BufferId, Clock, Device, Lsn, ObjectId, PageNo, StoreId};
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Store, VolumeId};
@@ -100,6 +100,11 @@ impl Recovered {
     /// The buffer, what was in it, and for how many pages the store has to keep space.
     pub(crate) fn into_parts(self) -> (Buffer, State, u64) {
         (self.buffer, State::recovered(self.pages, self.replayed), self.reserved)
+    }
+
+    /// Which buffer it is.
+    pub fn buffer_id(&self) -> BufferId {
+        self.buffer.buffer_id()
     }
 
     /// The last batch of the store of which the buffer knows that it was durable.

@@ -195,20 +195,20 @@ const SECOND: u64 = 1000;
 const OTHER: u64 = 5000;
 const FILE: ObjectId = VolumeId::MAIN.object(1, 1);
 
-/// Damages the one node of the map that only `FIRST` is below; damaging it again heals it.
-fn damage_leaf(machine: &plain::Machine) -> Block {
+/// Damages both copies of the one node of the map that only `FIRST` is below; damaging them again heals it.
+fn damage_leaf(machine: &plain::Machine) -> [Block; 2] {
     let page_lsns = || {
         let store = Store::open(machine.store.clone()).ok()?;
         Some([FIRST, SECOND].map(|page| store.page_lsn(FILE, PageNo(page)).is_ok()))
     };
-    let found = machine.store.written_blocks().into_iter().find(|&at| {
-        machine.store.rot(at, 77);
+    let found = machine.pairs().into_iter().find(|&pair| {
+        machine.rot_both(pair);
         let is_it = page_lsns() == Some([false, true]);
-        machine.store.rot(at, 77);
+        machine.rot_both(pair);
         is_it
     });
     let leaf = found.expect("each page has a leaf");
-    machine.store.rot(leaf, 77);
+    machine.rot_both(leaf);
     leaf
 }
 
@@ -230,7 +230,7 @@ fn a_page_that_was_written_after_a_cut_that_is_stuck_and_is_stored_is_in_the_res
     cache.drain().expect_err("the cut is stuck");
     let status = cache.status();
     assert_eq!((status.dirty_pages, status.pending_cuts), (0, 1), "the page is stored: {status:?}");
-    machine.store.rot(leaf, 77);
+    machine.rot_both(leaf);
     machine.buffer.set_faults(ALWAYS);
     let _ = machine.write(&cache, FILE, OTHER, &[3; 100]);
     machine.sync(&cache).expect_err("the buffer fails");

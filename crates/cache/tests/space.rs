@@ -14,7 +14,7 @@ const SEGMENTS: u64 = 128;
 const SEGMENT_BLOCKS: u64 = 32;
 /// So that a step of the cleaner, eight blocks at least, is an eighth of one. Where segments are as small, a page that goes
 /// back may cost more than one of them once three quarters are full.
-const LARGE_SEGMENT_BLOCKS: u64 = 64;
+const LARGE_SEGMENT_BLOCKS: u64 = 128;
 const FILE: ObjectId = VolumeId::MAIN.object(5, 1);
 const OTHER_FILE: ObjectId = VolumeId::MAIN.object(6, 1);
 
@@ -180,7 +180,7 @@ fn a_full_store_that_nobody_writes_to_is_left_alone() {
 }
 
 /// What the store counts for each dirty page.
-const BLOCKS_RESERVED: u64 = 6;
+const BLOCKS_RESERVED: u64 = 10;
 
 impl Machine {
     /// Lets in writes of new pages, without any work in between, until one has to wait.

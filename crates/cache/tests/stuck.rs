@@ -15,19 +15,18 @@ const ALWAYS: Faults =
     Faults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
 
 impl Machine {
-    /// Damages the map's nodes that hold pages of `object`, whatever they are, and leaves all others.
+    /// Damages both copies of the map's nodes that hold pages of `object`, whatever they are, and leaves all others.
     fn damage_map_of(&self, object: ObjectId) {
-        let pages = 0..Store::open(self.store.clone()).expect("a sound store").space().total;
         let cannot_be_found = || {
             let store = Store::open(self.store.clone()).ok()?;
             Some(store.page_lsns(&[(object, device::PageNo(0))])[0].is_err())
         };
         let mut damaged = 0;
-        for at in self.store.written_blocks().into_iter().filter(|at| pages.contains(&at.0)) {
-            self.store.rot(at, 77);
+        for pair in self.disks.pairs() {
+            self.disks.rot_both(pair);
             match cannot_be_found() {
                 Some(true) if self.others_are_found() => damaged += 1,
-                _ => self.store.rot(at, 77),
+                _ => self.disks.rot_both(pair),
             }
         }
         assert!(damaged > 0, "there is a node for {object}");

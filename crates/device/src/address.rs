@@ -62,6 +62,10 @@ pub struct Incarnation(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct StoreId(pub [u8; 16]);
 
+/// The identity of a buffer, chosen at random when it is formatted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct BufferId(pub [u8; 16]);
+
 impl Block {
     /// The block `count` further on.
     pub fn plus(self, count: u64) -> Block {
@@ -180,6 +184,12 @@ impl fmt::Display for ObjectId {
 }
 
 impl fmt::Display for StoreId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Display for BufferId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }

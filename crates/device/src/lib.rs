@@ -6,7 +6,9 @@ mod machine;
 mod overlay;
 mod page;
 
-pub use address::{BLOCK_BYTES, Block, Incarnation, Lsn, ObjectId, PageNo, StoreId, Transfer, VolumeId};
+pub use address::{
+    BLOCK_BYTES, Block, BufferId, Incarnation, Lsn, ObjectId, PageNo, StoreId, Transfer, VolumeId,
+};
 pub use contract::check_contract;
 pub use device::{Device, DeviceError, Operation, Read};
 pub use machine::{Clock, Random, nanos_since_epoch};

@@ -60,6 +60,13 @@ impl Disk {
         Disk::of(path, file)
     }
 
+    /// Opens a file or block device to look at it beside whoever has it open, with no lock: what is read may be changed meanwhile.
+    pub fn look(path: &Path) -> Result<Disk, HostError> {
+        let stat = rustix::fs::stat(path).map_err(|errno| HostError::of(path, "looking at it", errno))?;
+        kind_of(path, stat.st_mode)?;
+        Disk::of(path, open_direct(path, OFlags::RDONLY)?)
+    }
+
     /// Gives the whole file space, for good. After an error it is as sparse as it was.
     pub fn preallocate(self) -> Result<Disk, DeviceError> {
         self.allocate(Block(0), self.blocks())?;

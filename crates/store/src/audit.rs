@@ -2,7 +2,7 @@
 
 use crate::blocks::Blocks;
 use crate::error::StoreError;
-use crate::format::{INNER_CHILDREN, LEAF_OBJECTS, LEAF_PAGES};
+use crate::format::{INNER_CHILDREN, LEAF_OBJECTS, LEAF_PAGES, LEAF_VOLUMES};
 use crate::map::{Body, Map, NodeId, PageEntry, Pages, Tree};
 use crate::shared::Shared;
 use crate::volume::VolumeId;
@@ -50,8 +50,7 @@ pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(Met<'_>)) -> BTreeMap<N
         // What is dying has lost its place in any object; its height matters to nobody.
         let dying = |id: NodeId| root(Tree { root: id, height: 0 }, VolumeId::MAIN, None);
         todo.extend(map.volumes.dying().map(dying));
-        let trees = map.volumes.iter().rev();
-        todo.extend(trees.map(|(id, volume)| root(volume.objects, id, None)));
+        todo.push(root(map.volumes.tree(), VolumeId::MAIN, None));
     }
     while let Some(at) = todo.pop() {
         if !at.id.is_some() {
@@ -73,7 +72,8 @@ pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(Met<'_>)) -> BTreeMap<N
                     volume: at.volume,
                     object: at.object,
                 });
-                todo.extend(below.filter(|visit| visit.id.is_some()));
+                let below: Vec<Visit> = below.filter(|visit| visit.id.is_some()).collect();
+                todo.extend(below.into_iter().rev());
             }
             Ok(Body::Pages(entries)) => {
                 let owner = at.owner().unwrap_or_default();
@@ -82,6 +82,14 @@ pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(Met<'_>)) -> BTreeMap<N
                         let page = at.index.saturating_mul(LEAF_PAGES).saturating_add(number);
                         meet(Met::Page(owner, PageNo(page), entry));
                     }
+                }
+            }
+            Ok(Body::Volumes(entries)) => {
+                // The first one first, as it is what its clones share.
+                for (number, entry) in entries.iter().enumerate().rev() {
+                    let Some(entry) = entry else { continue };
+                    let volume = VolumeId((at.index * LEAF_VOLUMES) as u32 + number as u32);
+                    todo.push(root(entry.objects, volume, None));
                 }
             }
             Ok(Body::Objects(entries)) => {
@@ -103,13 +111,15 @@ pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(Met<'_>)) -> BTreeMap<N
     references
 }
 
-/// The blocks of nodes, of the node table's pages, and of the newest tables' stream.
+/// The blocks of nodes, of the node table's pages, and of the newest tables' stream, with their copies.
 pub(crate) fn node_blocks(map: &Map, writer: &Writer) -> Blocks {
     let mut blocks = Blocks::none(map.nodes.segments.geometry());
     let nodes = map.nodes.table.iter().map(|(_, entry)| entry.place);
     let pages = map.nodes.table.pages().iter().map(|page| page.place);
     nodes.chain(pages).chain(writer.table_blocks()).filter(|&at| at != Block(0)).for_each(|at| {
-        blocks.add(at);
+        for place in [Some(at), map.nodes.segments.copy_of(at)].into_iter().flatten() {
+            blocks.add(place);
+        }
     });
     blocks
 }

@@ -43,8 +43,16 @@ pub enum PlantedBug {
     RangeRepeated,
     /// The number of a deleted volume is another's.
     VolumeNumberUsedAgain,
+    /// A volume's new tree of objects is known in memory only, not in its leaf.
+    VolumeLeafForgotten,
     /// What a later chunk knows to have been durable, and is damaged, counts as torn.
     RotTakenForTorn,
+    /// Of a block of metadata that is damaged, the copy is overwritten with it.
+    RepairFromWrongCopy,
+    /// The copy of a block of metadata is written next to it.
+    CopiesInOneSegment,
+    /// A superblock is restored from a copy that the roots know nothing of.
+    AnyCopyRestored,
 }
 
 #[cfg(feature = "planted-bugs")]

@@ -4,12 +4,13 @@ use crate::audit::{Met, Owner, node_blocks, walk};
 use crate::blocks::Blocks;
 use crate::error::StoreError;
 use crate::map::{NodeId, PageEntry};
+use crate::repair::{Compared, NodeRead};
 use crate::segments::Use;
 use crate::shared::Shared;
 use crate::volume::VolumeId;
 use crate::writer::Writer;
 use device::{Block, ObjectId, PageNo, Read};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// Something wrong in a store.
@@ -78,13 +79,53 @@ impl Finding {
     }
 }
 
+impl Finding {
+    /// What was found of a block of metadata that is there twice, if anything is wrong.
+    pub(crate) fn compared(compared: &Compared) -> Option<Finding> {
+        let (place, what) = match compared {
+            Compared::Whole => return None,
+            Compared::Damaged { place, error, repaired: true } => {
+                (Some(*place), format!("{error}; it was written again from its copy"))
+            }
+            Compared::Damaged { place, error, repaired: false } => {
+                (Some(*place), format!("{error}; its copy is whole"))
+            }
+            Compared::Lost { place, error } => (Some(*place), format!("{error}; its copy is damaged, too")),
+        };
+        Some(Finding { place, ..Finding::about(what) })
+    }
+}
+
 /// Checks all of a store: see [`Store::check`](crate::Store::check).
 pub(crate) fn check(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Finding)) {
-    let audit = audit(shared, report);
+    let copy = shared.medium.geometry().copy_damage(shared.medium.device());
+    copy.into_iter().for_each(|what| {
+        let place = Some(shared.medium.geometry().copy_at());
+        report(Finding { place, ..Finding::about(format!("{what}; `weir check --repair` writes it again")) });
+    });
+    let audit = audit(shared, writer, report);
     // With a node lost, what is below it cannot be counted.
     if !audit.lost {
         check_references(shared, &audit.references, report);
         check_live(shared, writer, &audit.data, report);
+        check_volumes(shared, report);
+    }
+}
+
+/// The leaves of volumes say what memory does.
+fn check_volumes(shared: &Shared, report: &mut dyn FnMut(Finding)) {
+    let stored = shared.holding_nodes(|| shared.resolve(|map| map.volumes.stored(&map.nodes)));
+    let Ok(Some(mut stored)) = stored else {
+        return report(Finding::about("the tree of volumes cannot be one".to_owned()));
+    };
+    // Of the main one nothing is written as long as there is nothing to say.
+    stored.entry(VolumeId::MAIN).or_default();
+    let map = shared.map();
+    let known: BTreeSet<VolumeId> =
+        stored.keys().copied().chain(map.volumes.iter().map(|(id, _)| id)).collect();
+    for volume in known.into_iter().filter(|volume| stored.get(volume) != map.volumes.get(*volume)) {
+        let what = "its leaf in the tree of volumes says something else than memory".to_owned();
+        report(Finding { volume: Some(volume), ..Finding::about(what) });
     }
 }
 
@@ -96,7 +137,7 @@ pub(crate) fn repair(
 ) -> Result<Repaired, StoreError> {
     writer.make_ready(shared)?;
     let mut first_lost = None;
-    let audit = audit(shared, &mut |finding| {
+    let audit = audit(shared, writer, &mut |finding| {
         if finding.page.is_none() {
             first_lost.get_or_insert(finding.what.clone());
         }
@@ -125,7 +166,8 @@ pub(crate) fn repair(
 }
 
 /// Walks everything and compares every checksum.
-fn audit(shared: &Shared, report: &mut dyn FnMut(Finding)) -> Audit {
+fn audit(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Finding)) -> Audit {
+    check_copies(shared, writer, report);
     let mut data = Blocks::none(shared.medium.geometry());
     let mut batch: Vec<Entry> = Vec::new();
     let mut lost = false;
@@ -161,7 +203,21 @@ fn misplaced(shared: &Shared, place: Block, right: impl Fn(Use) -> bool) -> Opti
     (!right(usage)).then(|| format!("block {place} is in segment {segment}, which is for {usage:?}"))
 }
 
-/// Nodes and pages of their table lie in segments for nodes, each in a block of its own.
+/// Compares both copies of all metadata. Nodes of which both are damaged are for the walk to tell, unless memory has them.
+fn check_copies(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Finding)) {
+    shared.compare_tables(writer).iter().filter_map(Finding::compared).for_each(&mut *report);
+    let nodes: Vec<NodeRead> = {
+        let map = shared.map();
+        let written = map.nodes.table.iter().filter(|(_, entry)| entry.place != Block(0));
+        written.map(|(id, &entry)| NodeRead::of(&map, id, entry)).collect()
+    };
+    for (node, compared) in nodes.iter().zip(shared.compare_nodes(&nodes)) {
+        let is_told = matches!(compared, Compared::Lost { .. }) && !shared.map().nodes.is_cached(node.id);
+        Finding::compared(&compared).filter(|_| !is_told).into_iter().for_each(&mut *report);
+    }
+}
+
+/// Nodes and pages of their table lie in segments for nodes, each in a block of its own, and their copies in the segments' twins.
 fn check_places(shared: &Shared, report: &mut dyn FnMut(Finding)) {
     let nodes: Vec<(String, Block)> = {
         let map = shared.map();
@@ -173,10 +229,19 @@ fn check_places(shared: &Shared, report: &mut dyn FnMut(Finding)) {
     let mut taken = Blocks::none(shared.medium.geometry());
     for (name, place) in nodes {
         let twice = (!taken.add(place)).then(|| format!("block {place} is another's, too"));
-        if let Some(what) = misplaced(shared, place, |usage| usage == Use::Nodes).or(twice) {
+        let copy = misplaced_copy(shared, place);
+        if let Some(what) = misplaced(shared, place, |usage| usage == Use::Nodes).or(twice).or(copy) {
             report(Finding { place: Some(place), ..Finding::about(format!("{name}: {what}")) });
         }
     }
+}
+
+/// Why the copy of a block cannot lie where it does, if it cannot.
+fn misplaced_copy(shared: &Shared, place: Block) -> Option<String> {
+    let Some(copy) = shared.map().nodes.segments.copy_of(place) else {
+        return Some(format!("block {place} has no copy"));
+    };
+    misplaced(shared, copy, |usage| usage == Use::Copies)
 }
 
 fn check_data(shared: &Shared, batch: &mut Vec<Entry>, report: &mut dyn FnMut(Finding)) {

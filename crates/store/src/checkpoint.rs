@@ -1,6 +1,6 @@
 //! Checkpoints: the changed nodes, the tables, then a root that names them.
 //!
-//! Nodes go to segments of their own, so that these die as wholes. Everything that a root names is durable before the root is
+//! Nodes go to segments of their own, so that these die as wholes, and to both of a pair. Everything that a root names is durable before the root is
 //! written, over the older one. After an error the nodes are still dirty and the newer root still stands, so trying again is always
 //! right:
 //!
@@ -12,7 +12,6 @@
 //! So no number of failures uses up segments.
 
 use crate::bug::{PlantedBug, is_planted};
-use crate::chunk::to_pages;
 use crate::counters::count;
 use crate::error::StoreError;
 use crate::format::ROOTS;
@@ -22,6 +21,8 @@ use crate::progress::LogLength;
 use crate::root::{Cursor, EXTENTS_MAX, Extent, Root, Stream};
 use crate::segments::{Segment, Use};
 use crate::shared::Shared;
+use crate::stream;
+use crate::superblock::Geometry;
 use crate::tables::encode_tables;
 use device::{Block, Page, StoreId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,7 +45,7 @@ struct CheckpointInProgress {
     pages: Vec<usize>,
     /// Whether `Checkpointer::tables` is its stream.
     stream: bool,
-    /// Segments that it opened.
+    /// Segments that it opened, without their twins.
     taken: Vec<u32>,
     /// Segments in which nothing was live when the tables were made.
     dead: Vec<u32>,
@@ -90,7 +91,7 @@ pub(crate) struct Checkpointer {
     /// The open segment for nodes, and the next block in it.
     nodes_at: Option<(u32, u64)>,
     /// The newest tables' stream, whose blocks count as live.
-    tables: Vec<Extent>,
+    tables: Stream,
     /// A root that may be on the medium or not.
     pending: Option<PendingRoot>,
 }
@@ -98,13 +99,18 @@ pub(crate) struct Checkpointer {
 impl Checkpointer {
     /// After `root`, which lies in `slot`.
     pub(crate) fn after(root: &Root, slot: usize) -> Checkpointer {
-        let (generation, tables) = (root.generation, root.tables.extents.clone());
+        let (generation, tables) = (root.generation, root.tables.clone());
         Checkpointer { generation, root_slot: slot, nodes_at: None, tables, pending: None }
     }
 
     /// The blocks of the newest tables' stream.
     pub(crate) fn table_blocks(&self) -> impl Iterator<Item = Block> + '_ {
-        self.tables.iter().flat_map(|extent| (0..extent.count).map(|index| extent.at.plus(index)))
+        stream::places(&self.tables.extents).map(|(at, _)| at)
+    }
+
+    /// The newest tables' stream.
+    pub(crate) fn tables(&self) -> &Stream {
+        &self.tables
     }
 
     /// Recovery begins at `root`, because what the one of generation `newest` names could not be read. It may be readable another
@@ -157,7 +163,8 @@ impl Checkpointer {
         shared.medium.flush_since(since)?;
         let generation = self.generation;
         let (incarnation, newest) = (shared.incarnation(), shared.map().newest());
-        let page = Root { generation, incarnation, newest, log, tables }.encode(shared.medium.geometry().id);
+        let Geometry { id, total_blocks, .. } = *shared.medium.geometry();
+        let page = Root { total_blocks, generation, incarnation, newest, log, tables }.encode(id);
         let log = shared.progress.length();
         Ok(PendingRoot { generation, page, log, in_progress: std::mem::take(in_progress) })
     }
@@ -196,12 +203,14 @@ impl Checkpointer {
             let mut blocks = Vec::new();
             for &id in &some {
                 let place = self.place_node(&mut map, in_progress)?;
-                let page = map.nodes.write_to(id, place, self.generation, shared.medium.geometry().id);
+                let page = map.nodes.write_to(id, place, shared.medium.geometry().id);
                 in_progress.nodes.push(id);
                 blocks.push((place, page));
             }
+            let copies = copies(&map, &blocks);
             drop(map);
-            shared.medium.write_blocks(blocks)?;
+            shared.medium.write_blocks(&blocks)?;
+            shared.medium.write_blocks(&copies)?;
             last = highest;
         }
     }
@@ -231,8 +240,10 @@ impl Checkpointer {
                 map.nodes.segments.inc_live(place);
                 blocks.push((place, page));
             }
+            let copies = copies(&map, &blocks);
             drop(map);
-            shared.medium.write_blocks(blocks)?;
+            shared.medium.write_blocks(&blocks)?;
+            shared.medium.write_blocks(&copies)?;
         }
         Ok(())
     }
@@ -249,26 +260,32 @@ impl Checkpointer {
         for _ in 0..blocks {
             places.push(self.place_node(&mut map, in_progress)?);
         }
-        let extents = extents(&places);
+        let extents = extents(&places, &map);
         if extents.len() > EXTENTS_MAX {
             return Err(StoreError::Full);
         }
-        for extent in std::mem::replace(&mut self.tables, extents.clone()) {
-            (0..extent.count).for_each(|index| map.nodes.segments.dec_live(extent.at.plus(index)));
-        }
+        self.drop_tables(&mut map);
         let mut next = places.iter().copied();
         let (bytes, _) = encode_tables(&mut map, |_| next.next().expect("one for each"));
         in_progress.stream = true;
         in_progress.dead = map.nodes.segments.dead();
         drop(map);
-        let pages: Vec<Page> = to_pages(&bytes);
+        let (pages, crc) = stream::encode(&bytes);
+        self.tables = Stream { bytes: bytes.len() as u64, crc, extents };
         let mut rest = &pages[..];
-        for extent in &extents {
+        for extent in &self.tables.extents {
             let (now, later) = rest.split_at(extent.count as usize);
             shared.medium.write(extent.at, now)?;
+            shared.medium.write(extent.copy, now)?;
             rest = later;
         }
-        Ok(Stream { bytes: bytes.len() as u64, crc: crc32c::crc32c(&bytes), extents })
+        Ok(self.tables.clone())
+    }
+
+    /// Nothing of the newest tables' stream is live any more.
+    fn drop_tables(&mut self, map: &mut Map) {
+        let gone = std::mem::take(&mut self.tables);
+        stream::places(&gone.extents).for_each(|(at, _)| map.nodes.segments.dec_live(at));
     }
 
     /// Nodes that rarely change would keep whole segments alive. While the node segments are less than half live, or two thirds
@@ -328,7 +345,7 @@ impl Checkpointer {
         let (segment, offset) = match self.nodes_at {
             Some((segment, offset)) if offset < segment_blocks => (segment, offset),
             full => {
-                let fresh = map.nodes.segments.take(Use::Nodes).ok_or(StoreError::Full)?;
+                let fresh = map.nodes.segments.take_pair().ok_or(StoreError::Full)?;
                 if let Some((segment, _)) = full {
                     map.nodes.segments.close(segment);
                 }
@@ -336,7 +353,8 @@ impl Checkpointer {
                 (fresh, 0)
             }
         };
-        self.nodes_at = Some((segment, offset + 1));
+        let blocks = if is_planted(PlantedBug::CopiesInOneSegment) { 2 } else { 1 };
+        self.nodes_at = Some((segment, offset + blocks));
         Ok(map.nodes.segments.geometry().start(segment).plus(offset))
     }
 
@@ -349,9 +367,7 @@ impl Checkpointer {
             map.nodes.segments.dec_live(place);
         }
         if in_progress.stream {
-            for extent in std::mem::take(&mut self.tables) {
-                (0..extent.count).for_each(|index| map.nodes.segments.dec_live(extent.at.plus(index)));
-            }
+            self.drop_tables(map);
         }
         if let Some((segment, _)) = self.nodes_at.take() {
             map.nodes.segments.close(segment);
@@ -420,7 +436,7 @@ fn do_what_is_delayed(shared: &Shared) -> Result<(), StoreError> {
             crate::bug::Delayed::Copy(blocks, false) => {
                 planted.delay(crate::bug::Delayed::Copy(blocks, true))
             }
-            crate::bug::Delayed::Copy(blocks, true) => shared.medium.write_blocks(blocks)?,
+            crate::bug::Delayed::Copy(blocks, true) => shared.medium.write_blocks(&blocks)?,
             crate::bug::Delayed::Trim(segments) => {
                 let (reused, waiting): (Vec<u32>, Vec<u32>) = segments
                     .into_iter()
@@ -436,10 +452,18 @@ fn do_what_is_delayed(shared: &Shared) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Consecutive blocks put together.
-fn extents(places: &[Block]) -> Vec<Extent> {
-    let runs = places.chunk_by(|at, next| at.0 + 1 == next.0);
-    runs.map(|run| Extent { at: run[0], count: run.len() as u64 }).collect()
+/// What goes to the second segments of pairs.
+fn copies(map: &Map, blocks: &[(Block, Box<Page>)]) -> Vec<(Block, Box<Page>)> {
+    let copy = |at: &Block| map.nodes.segments.copy_of(*at).expect("nodes go to pairs");
+    blocks.iter().map(|(at, page)| (copy(at), page.clone())).collect()
+}
+
+/// Consecutive blocks put together, where their copies are consecutive, too.
+fn extents(places: &[Block], map: &Map) -> Vec<Extent> {
+    let copy = |at: &Block| map.nodes.segments.copy_of(*at).expect("the stream goes to pairs");
+    let follows = |at: &Block, next: &Block| at.0 + 1 == next.0 && copy(at).0 + 1 == copy(next).0;
+    let runs = places.chunk_by(follows);
+    runs.map(|run| Extent { at: run[0], copy: copy(&run[0]), count: run.len() as u64 }).collect()
 }
 
 #[cfg(test)]

@@ -361,10 +361,10 @@ fn still_held<'a>(shared: &Shared, some: impl Iterator<Item = (&'a Block, &'a Ve
 }
 
 fn copy(shared: &Shared, places: &[Block], pages: Vec<Page>) -> Result<(), StoreError> {
-    let boxed = places.iter().zip(pages).map(|(&at, page)| (at, Box::new(page))).collect();
+    let boxed: Vec<_> = places.iter().zip(pages).map(|(&at, page)| (at, Box::new(page))).collect();
     #[cfg(feature = "planted-bugs")]
     let Some(boxed) = shared.medium.planted().copy_later(boxed) else { return Ok(()) };
-    shared.medium.write_blocks(boxed)
+    shared.medium.write_blocks(&boxed)
 }
 
 /// Points all holders at the copies, which are durable; none of them, and `false`, if others have used the space for the nodes

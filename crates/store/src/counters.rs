@@ -9,6 +9,8 @@ pub struct Counters {
     pub page_reads: u64,
     /// Map nodes read from the device.
     pub node_reads: u64,
+    /// Blocks of metadata that were damaged or unreadable, and were written again from their copy.
+    pub metadata_repaired: u64,
     /// Reads of the device for pages; consecutive pages share one.
     pub device_reads: u64,
     /// Vectors applied.
@@ -48,6 +50,7 @@ pub struct Counters {
 pub(crate) struct Counting {
     pub(crate) page_reads: AtomicU64,
     pub(crate) node_reads: AtomicU64,
+    pub(crate) metadata_repaired: AtomicU64,
     pub(crate) device_reads: AtomicU64,
     pub(crate) batches: AtomicU64,
     pub(crate) pages_written: AtomicU64,
@@ -77,6 +80,7 @@ impl Counting {
         Counters {
             page_reads: get(&self.page_reads),
             node_reads: get(&self.node_reads),
+            metadata_repaired: get(&self.metadata_repaired),
             device_reads: get(&self.device_reads),
             batches: get(&self.batches),
             pages_written: get(&self.pages_written),

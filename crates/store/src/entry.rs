@@ -67,6 +67,21 @@ impl LogEntry {
             | LogEntry::DeleteVolume { lsn, .. } => *lsn,
         }
     }
+
+    /// The volumes that it changes.
+    pub(crate) fn changed_volumes(&self) -> impl Iterator<Item = VolumeId> + use<> {
+        let (one, other) = match self {
+            LogEntry::Write { object, .. }
+            | LogEntry::Cut { object, .. }
+            | LogEntry::Delete { object, .. } => (object.volume, None),
+            LogEntry::Clone { transfer, .. } | LogEntry::Move { transfer, .. } => {
+                (transfer.from.volume, Some(transfer.to.volume))
+            }
+            LogEntry::CloneVolume { to, .. } => (*to, None),
+            LogEntry::NameVolume { volume, .. } | LogEntry::DeleteVolume { volume, .. } => (*volume, None),
+        };
+        std::iter::once(one).chain(other)
+    }
 }
 
 /// A chunk's header.
@@ -109,7 +124,6 @@ const CUT: u8 = 2;
 const DELETE: u8 = 3;
 const CLONE: u8 = 4;
 const MOVE: u8 = 5;
-// 5 is reserved: a stored delta, the bytes of which follow as data. See FORMAT.md.
 const CLONE_VOLUME: u8 = 6;
 const DELETE_VOLUME: u8 = 7;
 const NAME_VOLUME: u8 = 8;

@@ -1,6 +1,6 @@
 //! Everything that can go wrong in the store, said so that an operator knows what to do next.
 
-use crate::format::VERSION;
+use crate::format::{DRAFT, VERSION};
 use crate::volume::VolumeId;
 use device::{Block, DeviceError, Incarnation};
 use std::borrow::Cow;
@@ -48,23 +48,45 @@ pub enum StoreError {
         /// The version of the store.
         found: u32,
     },
-    /// An earlier weir wrote this store.
-    #[error("{device}: format version {found} is weir 0.1's, and this weir reads version {VERSION} only")]
-    OlderVersion {
+    /// A weir before this format wrote this store.
+    #[error(
+        "{device}: a store of format {found}, which weir 0.1 made; this weir knows format {VERSION} only; nothing was changed"
+    )]
+    OldVersion {
         /// Which device.
         device: String,
         /// The version of the store.
         found: u32,
     },
-    /// The store uses something that this weir does not know and must not ignore.
-    #[error("{device}: the store uses unknown features {flags:#x}")]
-    UnknownFeature {
+    /// Another build of this weir, which is not released yet, wrote this store.
+    #[error(
+        "{device}: a store of draft {found} of format {VERSION}, which another build of weir made; this one has draft {DRAFT}"
+    )]
+    OtherDraft {
         /// Which device.
         device: String,
-        /// The incompatible feature flags that are not known, one bit each.
-        flags: u64,
+        /// The draft of the store.
+        found: u32,
     },
-    /// The superblock, or every checkpoint root, or the log is not what was written: nothing was changed.
+    /// The superblock is not what was written, or cannot be read; the roots say that it was one.
+    #[error("{device}: block 0: the superblock is damaged{why}; nothing was changed")]
+    SuperblockDamaged {
+        /// Which device.
+        device: String,
+        /// Why it cannot be read, if that is it.
+        why: String,
+    },
+    /// The superblock is damaged, and cannot be restored from its copy in the store's last block.
+    #[error("{device}: block {place}: {why}; nothing was changed")]
+    NoGoodCopy {
+        /// Which device.
+        device: String,
+        /// Where the copy is, or what should say so.
+        place: Block,
+        /// What is there instead.
+        why: String,
+    },
+    /// Every checkpoint root, or the log is not what was written: nothing was changed.
     #[error("{device}: block {place}: {what} is damaged; nothing was changed")]
     Damaged {
         /// Which device.
@@ -126,12 +148,6 @@ pub enum StoreError {
         /// The name.
         name: String,
     },
-    /// The store was formatted when volumes had no names.
-    #[error("{device}: this store was made before volumes had names")]
-    NamelessStore {
-        /// Which device.
-        device: String,
-    },
     /// The volume may not be changed.
     #[error("volume {volume} is read-only")]
     ReadOnlyVolume {
@@ -185,11 +201,23 @@ impl StoreError {
                 "free some space in that file system; in the store nothing is lost"
             }
             StoreError::NotAStore { .. } => "give the directory or device that was formatted",
-            StoreError::OlderVersion { .. } => {
-                "mount it with weir 0.1, format a new store with this one, and copy the files with rsync"
+            StoreError::NewerVersion { .. } => "upgrade weir to use it",
+            StoreError::OldVersion { .. } => {
+                "mount it with weir 0.1, make a new store elsewhere with this weir's `weir format`, and copy the files: \
+                 `rsync -aHAX --sparse OLD/ NEW/`"
             }
-            StoreError::NewerVersion { .. } | StoreError::UnknownFeature { .. } => "upgrade weir to use it",
+            StoreError::OtherDraft { .. } => {
+                "mount it with the build of weir that made it, and copy the files with rsync into a new store: format 2 may \
+                 change until it is released"
+            }
             StoreError::Damaged { .. } => "restore the device from a copy",
+            StoreError::SuperblockDamaged { device, .. } => {
+                return Some(
+                    format!("`weir check --repair {device}` restores it from its copy at the store's end")
+                        .into(),
+                );
+            }
+            StoreError::NoGoodCopy { .. } => "restore the first block, or the whole device, from a backup",
             StoreError::Truncated { .. } => {
                 "look whether the file or partition was cut off, and restore its end"
             }
@@ -197,12 +225,13 @@ impl StoreError {
             StoreError::VolumeExists { .. } => "delete it first, or choose another number",
             StoreError::BadName { .. } => "a name is made of letters, digits and . _ - + : @",
             StoreError::NameTaken { .. } => "choose another name, or delete that volume first",
-            StoreError::NamelessStore { .. } => "copy it into a new one, made by `weir format`",
             StoreError::ReadOnlyVolume { .. } => "change a writable clone of it instead",
             StoreError::TooManyVolumes { .. } => "delete some first",
             StoreError::Stopped { .. } => "open the store again: unmount it, and mount it again",
+            StoreError::BadSizes { .. } => {
+                "use a device or file of another size, or other segments (`weir format --help`)"
+            }
             StoreError::Corrupt { .. }
-            | StoreError::BadSizes { .. }
             | StoreError::NoSuchVolume { .. }
             | StoreError::MainVolume
             | StoreError::NotBegun

@@ -7,30 +7,30 @@ pub(crate) use zerocopy::little_endian::{U16, U32, U64};
 
 /// The version of all structures.
 pub(crate) const VERSION: u32 = 2;
+/// Version 2 is not released yet: it may change without a new version, and then this goes up, for changes of the buffer's
+/// format, too. A store of another draft is refused.
+pub(crate) const DRAFT: u32 = 1;
 
 /// Pages that a page leaf covers: 24 bytes each leave a quarter of the node for later fields.
 pub(crate) const LEAF_PAGES: u64 = 128;
 /// Slots that an object leaf covers: what fits with four extents inline each.
 pub(crate) const LEAF_OBJECTS: u64 = 16;
+/// Volumes that a leaf of volumes covers: what fits with a name of 127 bytes each.
+pub(crate) const LEAF_VOLUMES: u64 = 16;
 /// Children of an inner node: a power of two, half a node.
 pub(crate) const INNER_CHILDREN: u64 = 256;
-/// Nodes that a page of the node table covers.
-pub(crate) const TABLE_NODES: u64 = 128;
-
-/// The device that version 1 knows.
-pub(crate) const DEVICE: u16 = 0;
+/// Nodes that a page of the node table covers: 16 bytes each behind its head.
+pub(crate) const TABLE_NODES: u64 = 252;
 
 pub(crate) const SUPERBLOCK: Block = Block(0);
 /// The two checkpoint roots.
 pub(crate) const ROOTS: [Block; 2] = [Block(1), Block(2)];
-pub(crate) const EPOCH_ROOT: Block = Block(3);
 /// Where the first segment starts.
-pub(crate) const SEGMENTS_AT: u64 = 4;
+pub(crate) const SEGMENTS_AT: u64 = 3;
 
 pub(crate) type Magic = [u8; 8];
 pub(crate) const MAGIC_SUPERBLOCK: Magic = *b"weir.sup";
 pub(crate) const MAGIC_ROOT: Magic = *b"weir.cpr";
-pub(crate) const MAGIC_EPOCH: Magic = *b"weir.epr";
 pub(crate) const MAGIC_CHUNK: Magic = *b"weir.log";
 pub(crate) const MAGIC_NODE: Magic = *b"weir.nod";
 pub(crate) const MAGIC_TABLE: Magic = *b"weir.tab";
@@ -78,23 +78,21 @@ pub(crate) fn sealed(bytes: &[u8], magic: Magic, store: StoreId) -> Option<Head>
     (ours && head.crc.get() == sum(bytes)).then_some(head)
 }
 
-/// A place as it lies on the medium: the device's number and the block's. 0 is no place, as block 0 is the
-/// superblock.
+/// A place as it lies on the medium: a block's number. 0 is no place, as block 0 is the superblock.
 pub(crate) fn place_to_bits(place: Block) -> u64 {
     assert!(place.0 < 1 << 48, "a block's number has 48 bits");
-    u64::from(DEVICE) << 48 | place.0
+    place.0
 }
 
-/// The block of a place; `None` for a device that version 1 does not have.
+/// The block of a place; `None` if it has more than 48 bits.
 pub(crate) fn place_from_bits(bits: u64) -> Option<Block> {
-    (bits >> 48 == u64::from(DEVICE)).then_some(Block(bits & ((1 << 48) - 1)))
+    (bits < 1 << 48).then_some(Block(bits))
 }
 
-/// Bytes of a table in a checkpoint's stream: its head, then for each page of the node table, segment, volume, and dying node.
+/// Bytes of a table in a checkpoint's stream: its head, then for each page of the node table, segment and dying node.
 pub(crate) const STREAM_HEAD_BYTES: usize = 64;
 pub(crate) const DIRECTORY_BYTES: usize = 16;
-pub(crate) const SEGMENT_BYTES: usize = 8;
-pub(crate) const VOLUME_BYTES: usize = 32;
+pub(crate) const SEGMENT_BYTES: usize = 12;
 pub(crate) const DYING_BYTES: usize = 8;
 
 /// The blocks that `bytes` bytes need.

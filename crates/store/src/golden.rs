@@ -1,32 +1,35 @@
 //! FORMAT.md's examples are what the code writes, and the code reads what FORMAT.md shows.
 
 use crate::entry::{ChunkHead, LogEntry, decode_chunk, encode_chunk};
-use crate::format::*;
 use crate::map::{
-    Body, Label, Map, NodeId, NodeTable, Nodes, PageEntry, Tree, Volume, Volumes, decode_node,
-    decode_table_page, encode_node,
+    Body, Map, NodeId, NodeTable, Nodes, PageEntry, Tree, Volume, Volumes, decode_node, decode_table_page,
+    encode_node,
 };
-use crate::root::{Cursor, Extent, Root, Stream, no_epoch};
+use crate::root::{Cursor, Extent, Root, Stream};
 use crate::segments::{SegmentEntry, Segments, Use};
 use crate::superblock::Geometry;
 use crate::tables::encode_tables;
 use crate::volume::{VolumeId, VolumeMode};
-use device::{Block, Incarnation, Lsn, Page, PageNo, StoreId, Transfer};
-use std::collections::BTreeMap;
+use device::{Block, BufferId, Incarnation, Lsn, Page, PageNo, StoreId, Transfer};
 
 const ID: StoreId = StoreId(*b"0123456789abcdef");
 
 fn geometry() -> Geometry {
-    Geometry { id: ID, total_blocks: 4 + 32 * 16, segment_blocks: 16, segments: 32, has_names: true }
+    Geometry { id: ID, total_blocks: 4 + 32 * 16, segment_blocks: 16, segments: 32 }
 }
 
 fn root() -> Root {
     Root {
+        total_blocks: 4 + 32 * 16,
         generation: 7,
         incarnation: Incarnation(3),
         newest: Lsn(500),
         log: Cursor { segment: 5, offset: 9, next: 6, chunk: 12, batch: 11, chain: 0xc0ff_ee00 },
-        tables: Stream { bytes: 240, crc: 0x1234_5678, extents: vec![Extent { at: Block(40), count: 1 }] },
+        tables: Stream {
+            bytes: 240,
+            crc: 0x1234_5678,
+            extents: vec![Extent { at: Block(52), copy: Block(116), count: 1 }],
+        },
     }
 }
 
@@ -96,25 +99,37 @@ fn object_leaf() -> Body {
     leaf
 }
 
+fn volume_leaf() -> Body {
+    let mut leaf = Body::volumes();
+    let Body::Volumes(entries) = &mut leaf else { unreachable!() };
+    entries[3] = Some(Volume {
+        objects: Tree { root: NodeId(0x77), height: 2 },
+        mode: VolumeMode::ReadOnly,
+        name: "nightly".to_owned(),
+        created: 1_234_567_890,
+        from: VolumeId(2),
+    });
+    leaf
+}
+
 fn table() -> NodeTable {
     let mut table = NodeTable::new();
     let id = table.add();
-    table.moved(id, Block(41), 0x5151_5151, 7);
+    table.moved(id, Block(41), 0x5151_5151);
     table
 }
 
 fn tables() -> Vec<u8> {
     let mut used = vec![SegmentEntry::default(); 32];
-    used[1] = SegmentEntry { usage: Use::Log, live: 2, age: 9 };
-    let objects = Tree { root: NodeId(1), height: 0 };
-    let all = BTreeMap::from([
-        (VolumeId::MAIN, Volume { objects, mode: VolumeMode::Writable }),
-        (VolumeId(3), Volume { objects, mode: VolumeMode::ReadOnly }),
-    ]);
-    let label = Label { name: "nightly".to_owned(), created: 1_234_567_890, from: VolumeId::MAIN };
-    let volumes = Volumes::new(all, BTreeMap::from([(VolumeId(3), label)]), VolumeId(5), vec![NodeId(1)]);
+    used[1] = SegmentEntry { usage: Use::Log, live: 2, age: 9, twin: None };
+    used[3] = SegmentEntry { usage: Use::Nodes, live: 1, age: 0, twin: Some(7) };
+    used[7] = SegmentEntry { usage: Use::Copies, live: 1, age: 0, twin: Some(3) };
+    let volumes = Volumes::unread(Tree { root: NodeId(1), height: 0 }, VolumeId(5), vec![NodeId(1)]);
     let nodes = Nodes::new(table(), Segments::new(geometry(), used));
-    encode_tables(&mut Map::new(nodes, volumes, Lsn(0)), |_| Block(40)).0
+    let mut map = Map::new(nodes, volumes, Lsn(0));
+    map.settings.buffer = Some(BufferId(*b"fedcba9876543210"));
+    map.settings.commit_interval_ms = Some(250);
+    encode_tables(&mut map, |_| Block(52)).0
 }
 
 /// Every structure by its name in FORMAT.md.
@@ -122,15 +137,15 @@ fn examples() -> Vec<(&'static str, Vec<u8>)> {
     let (head, entries) = chunk();
     let mut pages = device::pages(1);
     encode_chunk(&head, &entries, ID, &mut pages);
-    let node = |body: Body| encode_node(&body, NodeId(1), 7, ID).0.0.to_vec();
+    let node = |body: Body| encode_node(&body, NodeId(1), ID).0.0.to_vec();
     vec![
         ("superblock", geometry().encode().0.to_vec()),
         ("root", root().encode(ID).0.to_vec()),
-        ("epoch root", no_epoch(ID).0.to_vec()),
         ("chunk", pages[0].0.to_vec()),
         ("inner node", node(inner())),
         ("page leaf", node(page_leaf())),
         ("object leaf", node(object_leaf())),
+        ("volume leaf", node(volume_leaf())),
         ("node table page", table().encode(0, ID).0.0.to_vec()),
         ("tables", tables()),
     ]
@@ -178,11 +193,10 @@ fn the_examples_in_format_md_are_read_back() {
     let (head, entries) = chunk();
     let (found, found_entries, _) = decode_chunk(&[*page("chunk")], ID).expect("a whole chunk");
     assert_eq!((found, found_entries), (head, entries));
-    for (name, body) in [("inner node", inner()), ("page leaf", page_leaf()), ("object leaf", object_leaf())]
-    {
+    let leaves = [("page leaf", page_leaf()), ("object leaf", object_leaf()), ("volume leaf", volume_leaf())];
+    for (name, body) in leaves.into_iter().chain([("inner node", inner())]) {
         assert_eq!(decode_node(&page(name), NodeId(1), ID), Some(body), "{name}");
     }
     let entries = decode_table_page(&page("node table page"), 0, ID).expect("a page of the node table");
     assert_eq!(entries[1], *table().get(NodeId(1)).expect("added"));
-    assert!(sealed(&page("epoch root").0, MAGIC_EPOCH, ID).is_some());
 }

@@ -104,7 +104,7 @@ impl Medium {
     }
 
     /// Writes single blocks, consecutive ones together.
-    pub(crate) fn write_blocks(&self, blocks: Vec<(Block, Box<Page>)>) -> Result<(), StoreError> {
+    pub(crate) fn write_blocks(&self, blocks: &[(Block, Box<Page>)]) -> Result<(), StoreError> {
         for run in blocks.chunk_by(|(at, _), (next, _)| at.0 + 1 == next.0) {
             let pages: Vec<Page> = run.iter().map(|(_, page)| (**page).clone()).collect();
             self.write(run[0].0, &pages)?;

@@ -19,7 +19,8 @@ pub enum Class {
     Frees,
 }
 
-/// What the segments of nodes hold, and what the next checkpoint writes to them, in blocks.
+/// What the segments of nodes hold, and what the next checkpoint writes to them, in blocks. All of it is there [twice](COPIES): here
+/// each block and each pair of segments counts once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeUse {
     /// Blocks of a segment.
@@ -97,7 +98,8 @@ impl NodeUse {
     /// How a checkpoint compacts, where so many segments are free; not at all below the least.
     pub fn compaction(&self, free: u64, short: bool) -> Option<Compaction> {
         // What compaction may write for the pages of the table alone.
-        let spare = free >= floor(Class::Reservation, self) + self.tables.div_ceil(self.segment_blocks);
+        let spare =
+            free >= floor(Class::Reservation, self) + COPIES * self.tables.div_ceil(self.segment_blocks);
         let is_wanted = free >= floor(Class::Frees, self) && (short && spare || self.is_sparse(short, 0));
         is_wanted.then_some(Compaction { short, spare })
     }
@@ -112,15 +114,18 @@ pub struct Compaction {
     pub spare: bool,
 }
 
+/// How often metadata is written: a segment of nodes has a twin.
+pub const COPIES: u64 = 2;
+
 /// Segments that a log takes which starts anew.
 const LOG_SEGMENTS: u64 = 2;
 
-/// Recoveries, each cut off after its first root, that have a segment of nodes each which is barely filled, until the
-/// first of them comes back.
+/// Recoveries, each cut off after its first root, that have a pair of segments of nodes each which is barely filled, until
+/// the first of them comes back.
 const RECOVERIES: u64 = 3;
 
-/// Segments that compacting two segments of nodes takes before it gives two back.
-const COMPACTION_SEGMENTS: u64 = 2;
+/// Pairs of segments that compacting two pairs takes before it gives two back.
+const COMPACTION_PAIRS: u64 = 2;
 
 /// Segments for vectors that only give space back: such a segment is dead when it is full, and free again two
 /// checkpoints later.
@@ -139,11 +144,11 @@ const RESERVATION_SEGMENTS: u64 = 2;
 
 /// Free segments that `class` must leave alone. Why it is enough: decision 0018.
 pub fn floor(class: Class, nodes: &NodeUse) -> u64 {
-    let segments = |blocks: u64| blocks.div_ceil(nodes.segment_blocks);
-    let tables = segments(nodes.tables);
-    let checkpoints = segments(nodes.dirty + nodes.tables) + RECOVERIES * tables;
-    let sparse = segments(nodes.until_compacted());
-    let least = LOG_SEGMENTS + checkpoints + COMPACTION_SEGMENTS.max(tables) + sparse;
+    let pairs = |blocks: u64| blocks.div_ceil(nodes.segment_blocks);
+    let tables = pairs(nodes.tables);
+    let checkpoints = pairs(nodes.dirty + nodes.tables) + RECOVERIES * tables;
+    let sparse = pairs(nodes.until_compacted());
+    let least = LOG_SEGMENTS + COPIES * (checkpoints + COMPACTION_PAIRS.max(tables) + sparse);
     match class {
         Class::Frees => least,
         Class::Cleaner => least + FREES_SEGMENTS,
@@ -259,14 +264,14 @@ mod tests {
     fn each_class_leaves_the_next_one_s_segments_alone_and_the_least_grows_with_what_checkpoints_write() {
         let nodes = NodeUse { segment_blocks: 16, dirty: 20, nodes: 0, tables: 3, live: 60, held: 160 };
         let floors = [Class::Frees, Class::Cleaner, Class::OpenSegment, Class::Writer, Class::Reservation];
-        // 2 for the log, 2 for 23 blocks, 3 for recoveries cut off, 2 for compaction.
-        assert_eq!(floors.map(|class| floor(class, &nodes)), [9, 11, 15, 17, 19]);
+        // 2 for the log; in pairs 2 for 23 blocks, 3 for recoveries cut off, 2 for compaction.
+        assert_eq!(floors.map(|class| floor(class, &nodes)), [16, 18, 22, 24, 26]);
         let more = NodeUse { dirty: 36, ..nodes };
-        assert_eq!(floor(Class::Frees, &more), 10);
-        // Six segments hold 60 live nodes; before they are compacted, they may be seven.
-        assert_eq!(floor(Class::Frees, &NodeUse { held: 96, ..nodes }), 10);
-        // 2 + 2 + 3 + 2 as before. The checkpoint leaves 123 live blocks in 180, and 200 are held before they are compacted.
-        assert_eq!(floor(Class::Frees, &NodeUse { nodes: 120, ..nodes }), 11);
+        assert_eq!(floor(Class::Frees, &more), 18);
+        // Six pairs hold 60 live nodes; before they are compacted, they may be seven.
+        assert_eq!(floor(Class::Frees, &NodeUse { held: 96, ..nodes }), 18);
+        // As before. The checkpoint leaves 123 live blocks in 180, and 200 are held before they are compacted.
+        assert_eq!(floor(Class::Frees, &NodeUse { nodes: 120, ..nodes }), 20);
     }
 
     #[test]
@@ -311,11 +316,11 @@ mod tests {
         assert_eq!(nodes(256).nodes_to_compact(scarce, &[(1, 1), (2, 1), (3, 1)]), [1, 2]);
         assert_eq!(nodes(128).nodes_to_compact(scarce, &[(1, 9), (2, 0)]), [1]);
         assert_eq!(nodes(128).nodes_to_compact(SPARE, &[(1, 9), (2, 0)]), []);
-        // The table's pages take two segments.
+        // The table's pages take two pairs.
         let (least, reservation) = (floor(Class::Frees, &nodes(96)), floor(Class::Reservation, &nodes(96)));
-        assert_eq!(nodes(96).compaction(reservation + 2, true), Some(SPARE));
-        assert_eq!(nodes(96).compaction(reservation + 1, true), None, "they are dense enough");
-        assert_eq!(nodes(96).compaction(reservation + 2, false), None, "nor is space short");
+        assert_eq!(nodes(96).compaction(reservation + 4, true), Some(SPARE));
+        assert_eq!(nodes(96).compaction(reservation + 3, true), None, "they are dense enough");
+        assert_eq!(nodes(96).compaction(reservation + 4, false), None, "nor is space short");
         assert_eq!(nodes(128).compaction(least, true), Some(scarce));
         assert_eq!(nodes(128).compaction(least - 1, true), None);
     }
@@ -383,8 +388,8 @@ mod tests {
     #[test]
     fn three_recoveries_and_compaction_take_a_segment_for_each_of_the_tables_segments() {
         let nodes = NodeUse { segment_blocks: 16, dirty: 0, nodes: 0, tables: 40, live: 40, held: 80 };
-        // 2 for the log, 3 for 40 blocks, 3 times as many for recoveries cut off, 3 for compaction.
-        assert_eq!(floor(Class::Frees, &nodes), 2 + 3 + 9 + 3);
+        // 2 for the log; in pairs 3 for 40 blocks, 3 times as many for recoveries cut off, 3 for compaction.
+        assert_eq!(floor(Class::Frees, &nodes), 2 + 2 * (3 + 9 + 3));
     }
 
     #[test]

@@ -10,13 +10,15 @@ use crate::log::Log;
 use crate::map::Map;
 use crate::medium::Medium;
 use crate::progress::LogLength;
+use crate::repair::Repairs;
 use crate::root::{Cursor, Root};
+use crate::settings::StoreSettings;
 use crate::shared::Shared;
 use crate::store::Store;
 use crate::superblock::Geometry;
-use crate::tables::read_map;
+use crate::tables::{read_map, read_settings};
 use crate::writer::Writer;
-use device::{Device, Incarnation, Page, StoreId};
+use device::{Block, Device, Incarnation, Page, StoreId};
 use std::sync::Arc;
 
 /// Log entries that are applied together: twice what 256 MiB of pages have, in 10 MB of memory. The nodes that they
@@ -46,6 +48,21 @@ impl Identified {
         self.geometry.id
     }
 
+    /// The settings in it, and what is wrong with them, in words. Reads the newest checkpoint's tables and nothing else.
+    ///
+    /// # Errors
+    /// Those of `Store::open` where no root's tables can be read; the device's.
+    pub fn settings(&self) -> Result<(StoreSettings, Vec<String>), StoreError> {
+        let mut first_error = None;
+        for (_, root) in roots(&self.first_blocks, &self.geometry) {
+            match read_settings(&*self.device, &self.geometry, &root) {
+                Ok(settings) => return Ok(settings),
+                Err(error) => drop(first_error.get_or_insert(error)),
+            }
+        }
+        Err(first_error.unwrap_or_else(|| no_root(&*self.device)))
+    }
+
     /// [`Store::open`]s it.
     ///
     /// # Errors
@@ -64,24 +81,28 @@ impl Identified {
             all => all.first().map_or(0, |(_, root)| root.generation),
         };
         for (slot, root) in roots {
-            match read_map(&*device, &geometry, &root) {
-                Ok(map) => {
+            let opened = read_map(&*device, &geometry, &root).and_then(|(map, damaged)| {
+                Recovery::begin(Medium::new(device.clone(), geometry), map, &root, Repairs::new(damaged))
+            });
+            match opened {
+                Ok(recovery) => {
                     let mut checkpointer = Checkpointer::after(&root, slot);
                     checkpointer.supersede(newest, &root, geometry.id);
-                    let recovery = Recovery::begin(Medium::new(device, geometry), map, &root);
                     let log = recovery.replay(root.log)?;
+                    recovery.shared.map_mut().nodes.let_go();
                     return Ok(Recovered { shared: recovery.shared, writer: Writer::new(log, checkpointer) });
                 }
                 // The other root names a map of its own, and the same log reaches further from it.
                 Err(error) => drop(first_error.get_or_insert(error)),
             }
         }
-        Err(first_error.unwrap_or_else(|| StoreError::Damaged {
-            device: device.name().to_owned(),
-            place: ROOTS[0],
-            what: "each of the two checkpoint roots".to_owned(),
-        }))
+        Err(first_error.unwrap_or_else(|| no_root(&*device)))
     }
+}
+
+fn no_root(device: &dyn Device) -> StoreError {
+    let what = "each of the two checkpoint roots".to_owned();
+    StoreError::Damaged { device: device.name().to_owned(), place: ROOTS[0], what }
 }
 
 /// A store in memory, as a root has it and then as the log after it goes on.
@@ -90,9 +111,19 @@ struct Recovery {
 }
 
 impl Recovery {
-    fn begin(medium: Medium, map: Map, root: &Root) -> Recovery {
-        let shared = Shared::new(medium, map, root.incarnation, root.log.batch - 1);
-        Recovery { shared }
+    /// With all volumes, but nothing of what is in them.
+    fn begin(medium: Medium, map: Map, root: &Root, repairs: Repairs) -> Result<Recovery, StoreError> {
+        let shared = Shared::new(medium, map, root.incarnation, root.log.batch - 1, repairs);
+        // Until the log is replayed: it may change any volume.
+        shared.map_mut().nodes.hold();
+        let stored = shared.resolve(|map| map.volumes.stored(&map.nodes))?;
+        let volumes = stored.ok_or_else(|| StoreError::Damaged {
+            device: shared.medium.name(),
+            place: root.tables.extents.first().map_or(Block(0), |extent| extent.at),
+            what: "the tree of volumes".to_owned(),
+        })?;
+        shared.map_mut().volumes.found(volumes);
+        Ok(Recovery { shared })
     }
 
     /// Applies the whole batches after `start`.
@@ -112,7 +143,7 @@ impl Recovery {
                 sure.append(&mut held);
             }
             if entries >= ENTRIES_AT_ONCE {
-                self.replay_chunks(&std::mem::take(&mut sure))?;
+                self.replay_chunks(&std::mem::take(&mut sure));
                 entries = 0;
             }
             let last = chunk.head.last;
@@ -136,7 +167,7 @@ impl Recovery {
                 sure.append(&mut held);
             }
         }
-        self.replay_chunks(&sure)?;
+        self.replay_chunks(&sure);
         // The next incarnation's log starts elsewhere; numbers only grow.
         end.found_end(Cursor { chunk: cursor.chunk + 1, batch: cursor.batch + 1, ..cursor });
         if start.offset == 0 && cursor == start {
@@ -174,15 +205,16 @@ impl Recovery {
         log.keep_fresh();
     }
 
-    fn replay_chunks(&self, chunks: &[Chunk]) -> Result<(), StoreError> {
+    fn replay_chunks(&self, chunks: &[Chunk]) {
         self.shared.holding_nodes(|| {
             let entries = chunks.iter().flat_map(|chunk| &chunk.entries);
-            self.shared.load_for(&entries.collect::<Vec<_>>())?;
-            chunks.iter().try_for_each(|chunk| self.replay_chunk(chunk))
-        })
+            // Those that cannot be read are met again below.
+            let _ = self.shared.load_for(&entries.collect::<Vec<_>>());
+            chunks.iter().for_each(|chunk| self.replay_chunk(chunk));
+        });
     }
 
-    fn replay_chunk(&self, chunk: &Chunk) -> Result<(), StoreError> {
+    fn replay_chunk(&self, chunk: &Chunk) {
         {
             let mut map = self.shared.map_mut();
             let segment = self.shared.medium.geometry().segment(chunk.at).expect("found inside a segment");
@@ -192,9 +224,8 @@ impl Recovery {
             }
         }
         self.shared.progress.add(LogLength { blocks: chunk.blocks(), reads: 0 });
-        self.shared.apply(&chunk.entries)?;
+        self.shared.apply_what_can_be(&chunk.entries);
         self.shared.progress.set_durable_batch(chunk.head.batch);
-        Ok(())
     }
 }
 
@@ -213,7 +244,10 @@ fn roots(first_blocks: &[Page], geometry: &Geometry) -> Vec<(usize, Root)> {
     let mut found = Vec::new();
     for (slot, at) in ROOTS.into_iter().enumerate() {
         let page = &first_blocks[at.0 as usize];
-        let sane = |root: &Root| root.log.segment < geometry.segments && root.log.next < geometry.segments;
+        let sane = |root: &Root| {
+            let inside = root.log.segment < geometry.segments && root.log.next < geometry.segments;
+            inside && root.total_blocks == geometry.total_blocks
+        };
         found.extend(Root::decode(page, geometry.id).filter(sane).map(|root| (slot, root)));
     }
     found.sort_by_key(|(_, root)| std::cmp::Reverse(root.generation));

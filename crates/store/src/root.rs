@@ -24,10 +24,11 @@ pub(crate) struct Cursor {
     pub(crate) chain: u32,
 }
 
-/// Consecutive blocks of the tables' stream.
+/// Consecutive blocks of the tables' stream, and where their copies lie, as consecutive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub(crate) at: Block,
+    pub(crate) copy: Block,
     pub(crate) count: u64,
 }
 
@@ -42,6 +43,8 @@ pub(crate) struct Stream {
 /// A checkpoint root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Root {
+    /// Blocks of the store, so that the superblock's copy in the last one is found without the superblock.
+    pub(crate) total_blocks: u64,
     /// +1 with each attempt to write one; the higher valid one counts.
     pub(crate) generation: u64,
     pub(crate) incarnation: Incarnation,
@@ -50,9 +53,9 @@ pub(crate) struct Root {
     pub(crate) tables: Stream,
 }
 
-/// What a root block holds after its fixed fields. A stream has an extent per segment that it touches, and at
-/// the smallest segments this is 3.5 MB of tables, which is a store of 28 million nodes.
-pub(crate) const EXTENTS_MAX: usize = 240;
+/// What a root block holds after its fixed fields. A stream has an extent per segment that it touches: at the
+/// smallest segments this is 2.4 MB of tables, which is a store of 19 million nodes.
+pub(crate) const EXTENTS_MAX: usize = 160;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -70,7 +73,9 @@ struct RootBytes {
     tables_crc: U32,
     tables_bytes: U64,
     extents: U32,
-    reserved: [u8; 116],
+    reserved: U32,
+    total_blocks: U64,
+    reserved_too: [u8; 104],
     table: [ExtentBytes; EXTENTS_MAX],
 }
 
@@ -78,17 +83,19 @@ struct RootBytes {
 #[repr(C)]
 struct ExtentBytes {
     place: U64,
+    copy: U64,
     count: U64,
 }
 
-const _: () = assert!(size_of::<RootBytes>() == 224 + 16 * EXTENTS_MAX && size_of::<RootBytes>() <= 4096);
+const _: () = assert!(size_of::<RootBytes>() == 224 + 24 * EXTENTS_MAX && size_of::<RootBytes>() <= 4096);
 
 impl Root {
     pub(crate) fn encode(&self, store: StoreId) -> Box<Page> {
         assert!(self.tables.extents.len() <= EXTENTS_MAX, "the checkpoint counted them");
-        let mut table = [ExtentBytes { place: 0.into(), count: 0.into() }; EXTENTS_MAX];
+        let mut table = [ExtentBytes { place: 0.into(), copy: 0.into(), count: 0.into() }; EXTENTS_MAX];
         for (bytes, extent) in table.iter_mut().zip(&self.tables.extents) {
-            *bytes = ExtentBytes { place: place_to_bits(extent.at).into(), count: extent.count.into() };
+            let (place, copy) = (place_to_bits(extent.at).into(), place_to_bits(extent.copy).into());
+            *bytes = ExtentBytes { place, copy, count: extent.count.into() };
         }
         let bytes = RootBytes {
             head: Head::new(MAGIC_ROOT, store),
@@ -104,7 +111,9 @@ impl Root {
             tables_crc: self.tables.crc.into(),
             tables_bytes: self.tables.bytes.into(),
             extents: (self.tables.extents.len() as u32).into(),
-            reserved: [0; 116],
+            reserved: 0.into(),
+            total_blocks: self.total_blocks.into(),
+            reserved_too: [0; 104],
             table,
         };
         let mut page = Page::zeroed();
@@ -121,10 +130,12 @@ impl Root {
         let extents = extents
             .iter()
             .map(|extent| {
-                Some(Extent { at: place_from_bits(extent.place.get())?, count: extent.count.get() })
+                let (at, copy) = (place_from_bits(extent.place.get())?, place_from_bits(extent.copy.get())?);
+                Some(Extent { at, copy, count: extent.count.get() })
             })
             .collect::<Option<Vec<_>>>()?;
         Some(Root {
+            total_blocks: bytes.total_blocks.get(),
             generation: bytes.generation.get(),
             incarnation: Incarnation(bytes.incarnation.get()),
             newest: Lsn(bytes.newest.get()),
@@ -139,13 +150,4 @@ impl Root {
             tables: Stream { bytes: bytes.tables_bytes.get(), crc: bytes.tables_crc.get(), extents },
         })
     }
-}
-
-/// The epoch root of version 1: one that names no epoch. Later versions put an image there that is valid alone,
-/// without a buffer.
-pub(crate) fn no_epoch(store: StoreId) -> Box<Page> {
-    let mut page = Page::zeroed();
-    Head::new(MAGIC_EPOCH, store).write_to_prefix(&mut page.0).expect("smaller than a page");
-    seal(&mut page.0);
-    page
 }

@@ -1,19 +1,20 @@
 //! Reading everything that is live, to find rot while there is a copy elsewhere to restore from. A bounded step at
 //! a time, on a store in use; whoever calls sets the pace.
 //!
-//! A scrub reads the superblock and both roots, every page of the node table, every node as the medium has it, and
-//! every block of data once, however many share it. What is changed meanwhile was written just now, and is not read.
+//! A scrub reads both superblocks and both roots, both copies of the tables' stream, of every page of the node table and of every
+//! node, and every block of data once, however many share it. What is changed meanwhile was written just now, and is not read.
 
 use crate::audit::{Met, walk};
 use crate::check::Finding;
 use crate::error::StoreError;
-use crate::format::{ROOTS, sum};
+use crate::format::{ROOTS, SUPERBLOCK};
 use crate::map::{Holder, NodeId, PageEntry, Purpose, Wanted};
+use crate::repair::{Compared, NodeRead};
 use crate::root::Root;
 use crate::shared::Shared;
 use crate::superblock::Geometry;
 use crate::writer::WriterLock;
-use device::{Block, Read};
+use device::Block;
 use std::collections::BTreeMap;
 
 /// Nodes that a step visits: four leaves refer to 2 MiB of data at most.
@@ -28,7 +29,9 @@ pub struct Scrubbed {
     pub of_blocks: u64,
     /// Blocks that are not what was written, or could not be read.
     pub damaged: u64,
-    /// Map nodes that were damaged on the medium and whole in memory: the next checkpoint writes them elsewhere.
+    /// Of these, metadata of which the copy is whole: it was written over them. The superblock's copy, too.
+    pub repaired: u64,
+    /// Map nodes of which both copies were damaged, and which memory has: the next checkpoint writes them elsewhere.
     pub healed: u64,
     /// It has read everything; the next step begins a new one.
     pub done: bool,
@@ -73,15 +76,22 @@ impl Scrub {
         done
     }
 
-    /// The superblock, the roots, the node table.
+    /// The superblocks, the roots, the tables' stream, the node table.
     fn scrub_fixed(&mut self, shared: &Shared, writer: &WriterLock, report: &mut dyn FnMut(Finding)) {
         let mut bad = |place: Block, what: String| {
             self.so_far.damaged += 1;
             report(Finding { place: Some(place), ..Finding::about(what) });
         };
-        if let Err(error) = Geometry::read(shared.medium.device()) {
-            bad(Block(0), error.to_string());
+        let geometry = shared.medium.geometry();
+        let first = Geometry::read(shared.medium.device());
+        if let Err(error) = &first {
+            bad(SUPERBLOCK, error.to_string());
         }
+        let copy = geometry.copy_damage(shared.medium.device());
+        if let Some(what) = &copy {
+            bad(geometry.copy_at(), what.clone());
+        }
+        let mends = copy.is_some() && first.is_ok() && geometry.write_copy(shared.medium.device()).is_ok();
         // No root is written while the writer's lock is held.
         let writer = writer.lock();
         for (at, page) in ROOTS.into_iter().zip(shared.medium.read_blocks(&ROOTS)) {
@@ -91,24 +101,23 @@ impl Scrub {
                 Err(error) => bad(at, error.to_string()),
             }
         }
-        let pages = shared.map().nodes.table.pages().to_vec();
-        let written = pages.iter().filter(|page| page.place != Block(0) && !page.dirty);
-        let wanted: Vec<_> = written.collect();
-        let mut reads: Vec<Read> = wanted.iter().map(|page| Read::new(page.place, 1)).collect();
-        shared.medium.device().read_batch(&mut reads);
-        for (page, read) in wanted.iter().zip(&reads) {
-            let found = sum(&read.pages[0].0);
-            if read.result.is_err() || found != page.crc {
-                let error =
-                    shared.medium.corrupt(page.place, "a page of the node table".to_owned(), page.crc, found);
-                bad(page.place, error.to_string());
-            }
-        }
+        let tables = shared.compare_tables(&writer);
         drop(writer);
-        self.so_far.blocks += 3 + wanted.len() as u64;
+        self.so_far.repaired += u64::from(mends);
+        self.so_far.blocks += 4 + 2 * tables.len() as u64;
+        tables.into_iter().for_each(|compared| self.tell(compared, report));
     }
 
-    /// Compares nodes on the medium with the node table. Those that memory has whole are written again.
+    /// Counts and reports what was found of a block of metadata.
+    fn tell(&mut self, compared: Compared, report: &mut dyn FnMut(Finding)) {
+        self.so_far.repaired += u64::from(matches!(compared, Compared::Damaged { repaired: true, .. }));
+        if let Some(finding) = Finding::compared(&compared) {
+            self.so_far.damaged += 1;
+            report(finding);
+        }
+    }
+
+    /// Compares both copies of nodes with the node table. Of those that are lost, what memory has is written again.
     fn scrub_nodes(
         &mut self,
         ids: &[NodeId],
@@ -116,32 +125,29 @@ impl Scrub {
         writer: &WriterLock,
         report: &mut dyn FnMut(Finding),
     ) {
-        let entries: Vec<_> = {
+        let nodes: Vec<NodeRead> = {
             let map = shared.map();
             let clean = |id: &&NodeId| map.nodes.is_clean(**id);
-            let entry = |&id: &NodeId| map.nodes.table.get(id).map(|entry| (id, *entry));
-            let entries = ids.iter().filter(clean).filter_map(entry);
-            let written: Vec<_> = entries.filter(|(_, entry)| entry.place != Block(0)).collect();
-            written.iter().for_each(|(_, entry)| map.nodes.segments.pin(entry.place));
+            let read = |&id: &NodeId| map.nodes.table.get(id).map(|&entry| NodeRead::of(&map, id, entry));
+            let nodes = ids.iter().filter(clean).filter_map(read);
+            let written: Vec<NodeRead> = nodes.filter(|node| node.entry.place != Block(0)).collect();
+            written.iter().for_each(|node| map.nodes.segments.pin(node.entry.place));
             written
         };
-        let mut reads: Vec<Read> = entries.iter().map(|(_, entry)| Read::new(entry.place, 1)).collect();
-        shared.medium.device().read_batch(&mut reads);
-        self.so_far.blocks += entries.len() as u64;
+        self.so_far.blocks += 2 * nodes.len() as u64;
+        let compared = shared.compare_nodes(&nodes);
         let _writer = writer.lock();
         let mut map = shared.map_mut();
-        for ((id, entry), read) in entries.iter().zip(&reads) {
-            map.nodes.segments.unpin(entry.place);
-            let moved = map.nodes.table.get(*id).is_none_or(|now| now.place != entry.place);
-            let read = read.result.clone().map(|()| &read.pages[0]).map_err(StoreError::from);
-            let Err(error) = read.and_then(|page| shared.node_in(page, *id, entry)) else { continue };
-            if moved {
+        for (node, compared) in nodes.iter().zip(compared) {
+            map.nodes.segments.unpin(node.entry.place);
+            let moved = map.nodes.table.get(node.id).is_none_or(|now| now.place != node.entry.place);
+            let is_lost = matches!(compared, Compared::Lost { .. });
+            if is_lost && moved {
                 continue;
             }
-            self.so_far.damaged += 1;
-            report(Finding { place: Some(entry.place), ..Finding::about(error.to_string()) });
-            if map.nodes.is_cached(*id) {
-                map.nodes.node_mut(*id);
+            self.tell(compared, report);
+            if is_lost && map.nodes.is_cached(node.id) {
+                map.nodes.node_mut(node.id);
                 self.so_far.healed += 1;
             }
         }

@@ -11,6 +11,10 @@
 //!
 //! Two checkpoints, because both roots must do without it: what was closed before the older root's checkpoint
 //! holds none of the log after it, and what had nothing live in either is named by neither.
+//!
+//! Metadata lies in **pairs**: two segments, of which the second, the *twin*, holds at each offset a copy of what the first does. A place
+//! names the block in the first. Both are taken, filled, counted, closed, dead and free together; what counts or chooses segments of
+//! nodes looks at the first one only.
 
 use crate::blocks::Blocks;
 use crate::bug::{PlantedBug, is_planted};
@@ -32,6 +36,8 @@ pub(crate) enum Use {
     Moved,
     /// Map nodes, pages of the node table, the tables' stream.
     Nodes,
+    /// Copies of what its twin, a segment of nodes, holds.
+    Copies,
 }
 
 #[derive(Debug, Default)]
@@ -41,6 +47,8 @@ pub(crate) struct Segment {
     pub(crate) open: bool,
     /// Blocks to which the map or the newest tables refer; an upper bound where blocks are shared.
     pub(crate) live: u32,
+    /// The other one of a pair.
+    pub(crate) twin: Option<u32>,
     /// When the youngest of its data was written, in segments of log.
     pub(crate) written: u64,
     /// The first durable checkpoint in which it was dead.
@@ -68,12 +76,14 @@ pub(crate) struct SegmentEntry {
     pub(crate) live: u32,
     /// Segments of log written since the youngest of its data, as far as it is known.
     pub(crate) age: u32,
+    /// The other one of a pair.
+    pub(crate) twin: Option<u32>,
 }
 
-/// Ages are kept in 24 bits: older than this is as old.
-pub(crate) const AGE_MAX: u32 = (1 << 24) - 1;
+/// Ages are kept in 32 bits: older than this is as old.
+pub(crate) const AGE_MAX: u32 = u32::MAX;
 
-/// What segments of nodes are there.
+/// What segments of nodes are there, without their twins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct OfNodes {
     pub(crate) segments: u64,
@@ -137,9 +147,9 @@ impl Segments {
     pub(crate) fn new(geometry: Geometry, used: Vec<SegmentEntry>) -> Segments {
         assert_eq!(used.len(), geometry.segments as usize, "one entry for each segment");
         let clock = u64::from(AGE_MAX);
-        let segment = |SegmentEntry { usage, live, age }| {
+        let segment = |SegmentEntry { usage, live, age, twin }| {
             let written = clock.saturating_sub(u64::from(age));
-            Segment { usage, live, written, ..Segment::default() }
+            Segment { usage, live, written, twin, ..Segment::default() }
         };
         let list: Vec<Segment> = used.into_iter().map(segment).collect();
         let free = |(_, segment): &(u32, &Segment)| segment.usage == Use::Free;
@@ -301,11 +311,32 @@ impl Segments {
         trimmed
     }
 
-    /// Opens a free segment; `None` if there is none.
+    /// Opens two free segments for nodes and their copies, and returns the first; `None` if there are not two.
+    pub(crate) fn take_pair(&mut self) -> Option<u32> {
+        if self.free.len() < 2 {
+            return None;
+        }
+        let (first, second) = (self.take(Use::Nodes)?, self.take(Use::Copies)?);
+        self.of_nodes.segments += 1;
+        self.list[first as usize].twin = Some(second);
+        self.list[second as usize].twin = Some(first);
+        Some(first)
+    }
+
+    /// Where the copy of a block of metadata lies; of a copy, what it is a copy of. `None` for what has none.
+    pub(crate) fn copy_of(&self, place: Block) -> Option<Block> {
+        if is_planted(PlantedBug::CopiesInOneSegment) {
+            return Some(place.plus(1));
+        }
+        let number = self.geometry.segment(place)?;
+        let twin = self.get(number).twin?;
+        Some(self.geometry.start(twin).plus(place.0 - self.geometry.start(number).0))
+    }
+
+    /// Opens a free segment for the log or for what the cleaner moves; `None` if there is none.
     pub(crate) fn take(&mut self, usage: Use) -> Option<u32> {
         let number = self.free.pop_front()?;
         self.clock += u64::from(usage == Use::Log);
-        self.of_nodes.segments += u64::from(usage == Use::Nodes);
         self.pending_free.taken += u64::from(usage == Use::Moved);
         // Moved data is as old as what it was moved from.
         let written = if usage == Use::Moved { 0 } else { self.clock };
@@ -395,9 +426,22 @@ impl Segments {
     /// Opens a segment that the log turned out to go on in, free or dead at the root where recovery began.
     pub(crate) fn found_in_log(&mut self, number: u32) {
         self.free.retain(|&free| free != number);
+        self.part(number);
         let segment = &mut self.list[number as usize];
         self.of_nodes.segments -= u64::from(segment.usage == Use::Nodes);
         (segment.usage, segment.open, segment.dead_since) = (Use::Log, true, None);
+    }
+
+    /// A dead segment, which is used for something else, is no pair with its twin any more; that one is dead, too, and waits alone.
+    fn part(&mut self, number: u32) {
+        if let Some(twin) = self.list[number as usize].twin.take() {
+            self.list[twin as usize].twin = None;
+        }
+    }
+
+    /// A segment, and its twin if it has one.
+    fn with_twin(&self, number: u32) -> impl Iterator<Item = u32> + use<> {
+        [Some(number), self.get(number).twin].into_iter().flatten()
     }
 
     /// Recovery begins at the root of checkpoint `generation`: what was dead then is free after the next one. If
@@ -409,8 +453,9 @@ impl Segments {
         self.iter_mut().filter(dead).for_each(|(_, segment)| segment.dead_since = Some(generation));
     }
 
+    /// Nothing more is written to a segment, nor to its twin.
     pub(crate) fn close(&mut self, number: u32) {
-        self.list[number as usize].open = false;
+        self.with_twin(number).for_each(|one| self.list[one as usize].open = false);
         self.reuse_if_planted(number);
     }
 
@@ -418,19 +463,20 @@ impl Segments {
     pub(crate) fn inc_live(&mut self, place: Block) {
         self.mark(place);
         if let Some(number) = self.geometry.segment(place) {
-            let segment = &mut self.list[number as usize];
-            segment.live += 1;
-            self.of_nodes.live += u64::from(segment.usage == Use::Nodes);
+            self.with_twin(number).for_each(|one| self.list[one as usize].live += 1);
+            self.of_nodes.live += u64::from(self.get(number).usage == Use::Nodes);
         }
     }
 
     /// A block is no longer referred to.
     pub(crate) fn dec_live(&mut self, place: Block) {
         let Some(number) = self.geometry.segment(place) else { return };
-        let segment = &mut self.list[number as usize];
-        assert!(segment.live > 0, "segment {number}: more blocks went dead than were live");
-        segment.live -= 1;
-        self.of_nodes.live -= u64::from(segment.usage == Use::Nodes);
+        for one in self.with_twin(number) {
+            let segment = &mut self.list[one as usize];
+            assert!(segment.live > 0, "segment {one}: more blocks went dead than were live");
+            segment.live -= 1;
+        }
+        self.of_nodes.live -= u64::from(self.get(number).usage == Use::Nodes);
         self.reuse_if_planted(number);
     }
 
@@ -448,12 +494,15 @@ impl Segments {
     pub(crate) fn reclaim(&mut self, generation: u64, dead: &[u32]) -> Vec<u32> {
         let mut dead_twice = Vec::new();
         for &number in dead {
+            // Who reads from one of a pair may go on to the other.
+            let pins =
+                self.with_twin(number).map(|one| self.get(one).pins.load(Ordering::Acquire)).sum::<u32>();
             let segment = &mut self.list[number as usize];
             if !Segments::is_dead(segment) {
                 continue;
             }
             let since = *segment.dead_since.get_or_insert(generation);
-            let pinned = segment.pins.load(Ordering::Acquire) > 0 && !is_planted(PlantedBug::PinsIgnored);
+            let pinned = pins > 0 && !is_planted(PlantedBug::PinsIgnored);
             if since < generation && !pinned {
                 dead_twice.push(number);
             }
@@ -461,11 +510,12 @@ impl Segments {
         dead_twice
     }
 
-    /// A segment that was taken and that no root names, nor ever will, is free again, after all others.
+    /// A segment that was taken and that no root names, nor ever will, is free again, after all others, and with it its twin.
     pub(crate) fn untake(&mut self, number: u32) {
         self.close(number);
         if Segments::is_dead(self.get(number)) {
-            self.freed(&[number]);
+            let both: Vec<u32> = self.with_twin(number).collect();
+            self.freed(&both);
         }
     }
 
@@ -481,6 +531,7 @@ impl Segments {
 
     /// Nothing is in a segment any more.
     fn leave(&mut self, number: u32) {
+        self.part(number);
         let was = std::mem::take(&mut self.list[number as usize]);
         self.of_nodes.segments -= u64::from(was.usage == Use::Nodes);
         if was.emptied {
@@ -489,7 +540,7 @@ impl Segments {
         }
     }
 
-    /// A reader will read this block: its segment is not used again until [`unpin`](Segments::unpin).
+    /// A reader will read this block, or its copy: no segment of the two is used again until [`unpin`](Segments::unpin).
     pub(crate) fn pin(&self, place: Block) {
         if let Some(number) = self.geometry.segment(place) {
             self.list[number as usize].pins.fetch_add(1, Ordering::AcqRel);
@@ -511,9 +562,11 @@ impl Segments {
     /// and the readers still need.
     #[cfg(feature = "planted-bugs")]
     fn reuse_if_planted(&mut self, number: u32) {
-        if self.reuse_at_once && Segments::is_dead(self.get(number)) {
-            self.leave(number);
-            self.free.push_front(number);
+        for one in self.with_twin(number) {
+            if self.reuse_at_once && Segments::is_dead(self.get(one)) {
+                self.leave(one);
+                self.free.push_front(one);
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::format::sum;
 use crate::map::{Body, Map, Missing, NodeEntry, NodeId, PageEntry, Peeked, Purpose, decode_node};
 use crate::medium::{Medium, RUN_BLOCKS_MAX};
 use crate::progress::LogProgress;
+use crate::repair::{NodeRead, Repairs};
 use crate::space::Space;
 use crate::sync::{AtomicU64, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::volume::Listed;
@@ -62,14 +63,21 @@ pub(crate) struct Shared {
     pub(crate) medium: Medium,
     map: RwLock<Map>,
     pub(crate) progress: LogProgress,
+    pub(crate) repairs: Repairs,
     incarnation: AtomicU64,
 }
 
 impl Shared {
     /// With the map as a root has it, whose log begins after batch `durable`.
-    pub(crate) fn new(medium: Medium, map: Map, incarnation: Incarnation, durable: u64) -> Shared {
+    pub(crate) fn new(
+        medium: Medium,
+        map: Map,
+        incarnation: Incarnation,
+        durable: u64,
+        repairs: Repairs,
+    ) -> Shared {
         let incarnation = AtomicU64::new(incarnation.0);
-        Shared { medium, map: RwLock::new(map), progress: LogProgress::new(durable), incarnation }
+        Shared { medium, map: RwLock::new(map), progress: LogProgress::new(durable), repairs, incarnation }
     }
 
     pub(crate) fn map(&self) -> RwLockReadGuard<'_, Map> {
@@ -206,6 +214,27 @@ impl Shared {
         Ok(())
     }
 
+    /// As [`apply`](Shared::apply), for recovery: where a node cannot be read that an entry needs, it is left out, and what it is about
+    /// cannot be read either.
+    pub(crate) fn apply_what_can_be(&self, entries: &[LogEntry]) {
+        let mut map = self.map_mut();
+        for entry in entries {
+            loop {
+                let Err(Missing(ids)) = map.prepare(entry) else {
+                    map.change(entry);
+                    break;
+                };
+                drop(map);
+                let failed = self.load(ids);
+                map = self.map_mut();
+                if !failed.is_empty() {
+                    map.leave_out(entry, failed);
+                    break;
+                }
+            }
+        }
+    }
+
     /// Finds and pins the places of all wants that are no holes, and answers the others.
     pub(crate) fn lookup(&self, wants: &mut [Want]) -> Vec<Placed> {
         let (mut placed, mut failed) = (Vec::new(), BTreeMap::new());
@@ -262,15 +291,19 @@ impl Shared {
     pub(crate) fn load(&self, mut ids: Vec<NodeId>) -> BTreeMap<NodeId, StoreError> {
         ids.sort();
         ids.dedup();
-        let mut failed = BTreeMap::new();
-        let mut wanted: Vec<(NodeId, NodeEntry)> = Vec::new();
+        let (mut failed, mut damaged) = (BTreeMap::new(), Vec::new());
+        let mut wanted: Vec<NodeRead> = Vec::new();
         {
             let map = self.map();
             for id in ids.into_iter().filter(|&id| !map.nodes.is_cached(id)) {
+                if let Some(error) = map.nodes.lost.get(&id) {
+                    failed.insert(id, error.clone());
+                    continue;
+                }
                 match map.nodes.table.get(id) {
                     Some(entry) => {
                         map.nodes.segments.pin(entry.place);
-                        wanted.push((id, *entry));
+                        wanted.push(NodeRead::of(&map, id, *entry));
                     }
                     None => {
                         let what = format!("node {} of the map, which the node table lacks", id.0);
@@ -281,23 +314,38 @@ impl Shared {
         }
         count(&self.medium.counting().node_reads, wanted.len() as u64);
         // Those of one checkpoint lie together.
-        wanted.sort_by_key(|(_, entry)| entry.place);
-        let places: Vec<Block> = wanted.iter().map(|(_, entry)| entry.place).collect();
+        wanted.sort_by_key(|node| node.entry.place);
+        let places: Vec<Block> = wanted.iter().map(|node| node.entry.place).collect();
         self.medium.read_coalesced(&places, GAP_BLOCKS_MAX, &mut |index, found| {
-            let (id, entry) = wanted[index];
-            let found = found.map_err(StoreError::from).and_then(|page| self.node_in(page, id, &entry));
-            let mut map = self.map_mut();
-            map.nodes.segments.unpin(entry.place);
-            match found {
-                // While it was read, it may have been written elsewhere, or its id used again.
-                Ok(body) if map.nodes.table.get(id).is_some_and(|now| now.place == entry.place) => {
-                    map.nodes.loaded(id, body);
-                }
-                Ok(_) => {}
-                Err(error) => drop(failed.insert(id, error)),
+            let node = wanted[index];
+            let found = found.map_err(StoreError::from);
+            match found.and_then(|page| self.node_in(page, node.id, &node.entry)) {
+                Ok(body) => self.loaded(&node, Some(body)),
+                Err(error) => damaged.push((node, error)),
             }
         });
+        for (node, found) in self.read_copies(damaged, true) {
+            match found {
+                Ok(body) => self.loaded(&node, Some(body)),
+                Err(error) => {
+                    self.loaded(&node, None);
+                    failed.insert(node.id, error);
+                }
+            }
+        }
         failed
+    }
+
+    /// A node was read, or could not be.
+    fn loaded(&self, node: &NodeRead, body: Option<Body>) {
+        let mut map = self.map_mut();
+        map.nodes.segments.unpin(node.entry.place);
+        // While it was read, it may have been written elsewhere, or its id used again.
+        if let Some(body) = body
+            && map.nodes.table.get(node.id).is_some_and(|now| now.place == node.entry.place)
+        {
+            map.nodes.loaded(node.id, body);
+        }
     }
 
     /// Visits some nodes of a walk; returns which, none if there were none to visit. Nodes that are not in memory
@@ -307,22 +355,28 @@ impl Shared {
             let mut map = self.map_mut();
             let ids = map.nodes.take_grey(purpose, max);
             let absent = ids.iter().filter(|&&id| !map.nodes.is_cached(id));
-            let entries = absent.filter_map(|&id| map.nodes.table.get(id).map(|entry| (id, *entry)));
-            let wanted: Vec<(NodeId, NodeEntry)> = entries.collect();
-            wanted.iter().for_each(|(_, entry)| map.nodes.segments.pin(entry.place));
+            let read = |&id: &NodeId| map.nodes.table.get(id).map(|&entry| NodeRead::of(&map, id, entry));
+            let wanted: Vec<NodeRead> = absent.filter_map(read).collect();
+            wanted.iter().for_each(|node| map.nodes.segments.pin(node.entry.place));
             (ids, wanted)
         };
         count(&self.medium.counting().node_reads, wanted.len() as u64);
-        let mut reads: Vec<Read> = wanted.iter().map(|(_, entry)| Read::new(entry.place, 1)).collect();
+        let mut reads: Vec<Read> = wanted.iter().map(|node| Read::new(node.entry.place, 1)).collect();
         self.medium.device().read_batch(&mut reads);
-        let mut peeked: BTreeMap<NodeId, Peeked> = BTreeMap::new();
-        for ((id, entry), read) in wanted.iter().zip(&reads) {
-            let page = read.result.is_ok().then(|| &read.pages[0]);
-            let body = page.and_then(|page| self.node_in(page, *id, entry).ok());
-            peeked.insert(*id, (entry.place, body));
+        let (mut peeked, mut damaged): (BTreeMap<NodeId, Peeked>, _) = (BTreeMap::new(), Vec::new());
+        for (node, read) in wanted.iter().zip(&reads) {
+            let page = read.result.clone().map(|()| &read.pages[0]).map_err(StoreError::from);
+            match page.and_then(|page| self.node_in(page, node.id, &node.entry)) {
+                Ok(body) => drop(peeked.insert(node.id, (node.entry.place, Some(body)))),
+                Err(error) => damaged.push((*node, error)),
+            }
+        }
+        // A scrub compares and repairs them next, and tells.
+        for (node, found) in self.read_copies(damaged, purpose == Purpose::Clean) {
+            peeked.insert(node.id, (node.entry.place, found.ok()));
         }
         let mut map = self.map_mut();
-        wanted.iter().for_each(|(_, entry)| map.nodes.segments.unpin(entry.place));
+        wanted.iter().for_each(|node| map.nodes.segments.unpin(node.entry.place));
         for &id in &ids {
             map.nodes.visit(purpose, id, peeked.remove(&id));
         }

@@ -6,7 +6,7 @@ use crate::error::StoreError;
 use crate::format::{LEAF_OBJECTS, LEAF_PAGES, TABLE_NODES};
 use crate::map::{Map, ObjectEntry, Pages};
 use crate::pace::{Pace, Round};
-use crate::policy::{self, Class, NodeUse, ahead, low_mark};
+use crate::policy::{self, COPIES, Class, NodeUse, ahead, low_mark};
 use crate::stretch::Stretches;
 use crate::volume::VolumeId;
 use device::ObjectId;
@@ -19,7 +19,7 @@ pub struct Space {
     pub total: u64,
     /// Blocks that a map entry, a node or a root needs: an upper bound.
     pub live: u64,
-    /// Of these, nodes of the map: exact.
+    /// Of these, nodes of the map and their copies: exact.
     pub nodes: u64,
     /// Blocks in free segments and the unwritten rest of the log's open one.
     pub free: u64,
@@ -47,8 +47,8 @@ const SHARED_PER_PAGE: u64 = 2;
 const NODES_PER_CHANGE: u64 = 6;
 const SHARED_PER_CHANGE: u64 = 3;
 /// Blocks that one page being written back may cost until the next checkpoint but one, beside the node table's pages, where there are
-/// no clones: itself, a log entry of its own, its nodes.
-pub const BLOCKS_PER_PAGE: u64 = 2 + NODES_PER_PAGE;
+/// no clones: itself, a log entry of its own, its nodes and their copies.
+pub const BLOCKS_PER_PAGE: u64 = 2 + COPIES * NODES_PER_PAGE;
 
 /// What is reserved for pages that will be written back, and how fast the round of cleaning under way goes. Owned by the map, under its
 /// lock. Gone after a crash: the caller reserves anew.
@@ -62,7 +62,7 @@ pub(crate) struct Reservations {
 }
 
 impl Map {
-    /// What the segments of nodes hold, and the next checkpoint writes to them.
+    /// What the segments of nodes hold, and the next checkpoint writes to them, each block counted once.
     pub(crate) fn node_use(&self) -> NodeUse {
         let table = self.nodes.table.pages().len() as u64;
         let segment_blocks = self.nodes.segments.geometry().segment_blocks;
@@ -89,7 +89,9 @@ impl Map {
     /// The same, if so many of them are new.
     pub(crate) fn floor_with(&self, class: Class, dirtied: u64, new: u64) -> u64 {
         let now = self.node_use();
-        let (dirty, nodes) = (now.dirty + dirtied, now.nodes + new);
+        // Volumes whose objects are shared, or that were empty, change with their first page.
+        let volumes = if class == Class::Reservation { self.volumes.nodes_max() } else { 0 };
+        let (dirty, nodes) = (now.dirty + dirtied + volumes, now.nodes + new);
         policy::floor(class, &NodeUse { dirty, nodes, tables: now.tables + new.div_ceil(TABLE_NODES), ..now })
     }
 
@@ -99,7 +101,7 @@ impl Map {
 
     /// What is reserved for a page.
     pub(crate) fn blocks_per_page(&self) -> u64 {
-        2 + self.nodes_per_page()
+        2 + COPIES * self.nodes_per_page()
     }
 
     /// What is reserved for all pages that have a reservation.
@@ -107,7 +109,7 @@ impl Map {
         self.reservations.pages * self.blocks_per_page()
     }
 
-    /// Nodes that a vector may make dirty, at most as many as a reservation counts. A cut that leaves newer pages in leaves
+    /// Nodes that a vector may make dirty, at most as many as a reservation counts: those of the volumes' tree it counts as a whole. A cut that leaves newer pages in leaves
     /// between its ends changes more: such pages have been written back before it, and their leaves have been counted then.
     pub(crate) fn nodes_for(&self, log_entries: &[LogEntry]) -> u64 {
         let mut nodes = BTreeSet::new();
@@ -116,8 +118,15 @@ impl Map {
             let heights = (0..=8).take_while(|&at| at <= height || level(at) > 0);
             nodes.extend(heights.map(|at| (of, at, level(at))));
         };
-        let (mut pages, mut ranges) = (0, 0);
+        let (mut pages, mut ranges, mut of_volumes) = (0, 0, BTreeSet::new());
         for log_entry in log_entries {
+            let of_objects = !matches!(
+                log_entry,
+                LogEntry::CloneVolume { .. } | LogEntry::NameVolume { .. } | LogEntry::DeleteVolume { .. }
+            );
+            let settled = |volume: &VolumeId| of_objects && self.volumes.is_settled(&self.nodes, *volume);
+            let changed = log_entry.changed_volumes().filter(|volume| !settled(volume));
+            of_volumes.extend(changed.flat_map(|volume| self.volumes.path(volume)));
             let mut object = |ObjectId { volume, slot, .. }: &ObjectId| {
                 let objects = self.volumes.get(*volume).map_or(0, |volume| volume.objects.height);
                 path((*volume, None), slot / LEAF_OBJECTS, objects);
@@ -154,6 +163,7 @@ impl Map {
         }
         let others = log_entries.len() as u64 - pages;
         let own = ranges + (nodes.len() as u64).min(NODES_PER_PAGE * pages + NODES_PER_CHANGE * others);
+        let own = own + of_volumes.len() as u64;
         if !self.shares_nodes() {
             return own;
         }
@@ -180,7 +190,7 @@ impl Map {
 
     /// Counts nodes as shared from now on, as a clone will make them, if there is space for what that adds to the reservations.
     pub(crate) fn expect_sharing(&mut self) -> Result<(), StoreError> {
-        if !self.shares_nodes() && self.reservations.pages * SHARED_PER_PAGE > self.reservable() {
+        if !self.shares_nodes() && self.reservations.pages * COPIES * SHARED_PER_PAGE > self.reservable() {
             return Err(StoreError::Full);
         }
         self.reservations.expects_sharing = true;
@@ -196,10 +206,10 @@ impl Map {
         let has_copies = Stretches::of(self.nodes.segments.geometry().segment_blocks).has_copies();
         let blocks = blocks - if has_copies { blocks / 16 } else { 0 };
         let reserved = self.reservations.pages;
-        // Pages of the node table that their nodes may change: all there are, and those for new nodes.
+        // Pages of the node table that their nodes may change: all there are, and those for new nodes; and copies.
         let nodes = self.nodes_per_page() * reserved;
         let table = nodes.min(self.nodes.table.pages().len() as u64 + nodes / TABLE_NODES + 1);
-        blocks.saturating_sub(self.reserved_blocks() + table)
+        blocks.saturating_sub(self.reserved_blocks() + COPIES * table)
     }
 
     /// Blocks that can be written once dead space is given back, above the reserves and what is reserved.
@@ -238,7 +248,7 @@ impl Map {
             bare: bare * geometry.segment_blocks,
             kept: self.floor(Class::Reservation) * geometry.segment_blocks,
             live: self.nodes.segments.iter().map(|(_, segment)| u64::from(segment.live)).sum(),
-            nodes: self.nodes.table.used(),
+            nodes: COPIES * self.nodes.table.used(),
             free: self.nodes.segments.free_count() * geometry.segment_blocks + self.nodes.segments.log_rest(),
             reserved: self.reserved_blocks(),
         }

@@ -16,19 +16,20 @@
 use crate::allocate;
 use crate::change::Change;
 use crate::check::{self, Finding, Repaired};
-use crate::chunk::to_pages;
 use crate::clean::{Cleaner, Cleaning};
 use crate::counters::Counters;
 use crate::error::StoreError;
-use crate::format::{EPOCH_ROOT, ROOTS, SUPERBLOCK};
-use crate::map::{Map, NodeTable, Nodes, Purpose, Tree, Volumes};
+use crate::format::{ROOTS, SEGMENTS_AT, SUPERBLOCK};
+use crate::map::{Map, NodeTable, Nodes, Purpose, Volumes};
 use crate::recover::{Identified, Recovered};
-use crate::root::{Cursor, Extent, Root, no_epoch};
+use crate::root::{Cursor, Extent, Root, Stream};
 use crate::scrub::{Scrub, Scrubbed};
 use crate::segments::{SegmentEntry, Segments, Use};
+use crate::settings::StoreSettings;
 use crate::shared::{FoundPage, Shared, Want};
 use crate::space::Space;
-use crate::superblock::{Geometry, Layout};
+use crate::stream;
+use crate::superblock::{self, Geometry, Layout, Mended};
 use crate::sync::{Mutex, MutexGuard};
 use crate::tables::encode_tables;
 use crate::usage::{self, Usage};
@@ -68,11 +69,13 @@ impl Store {
     pub fn format(device: &dyn Device, layout: &Layout) -> Result<(), StoreError> {
         let geometry = Geometry::plan(device, layout)?;
         let mut segments = Segments::new(geometry, vec![SegmentEntry::default(); geometry.segments as usize]);
-        let mut take = |usage| segments.take(usage).expect("a new store has free segments");
-        let (segment, next, nodes) = (take(Use::Log), take(Use::Log), take(Use::Nodes));
+        let mut take = || segments.take(Use::Log).expect("a new store has free segments");
+        let (segment, next) = (take(), take());
+        let nodes = segments.take_pair().expect("a new store has free segments");
         let nodes_of = Nodes::new(NodeTable::new(), segments);
-        let mut map = Map::new(nodes_of, Volumes::main_only(Tree::default()), Lsn(0));
+        let mut map = Map::new(nodes_of, Volumes::main_only(), Lsn(0));
         let at = geometry.start(nodes);
+        let copy = map.nodes.segments.copy_of(at).expect("taken as a pair");
         let needed = map.stream_blocks(0);
         if needed > geometry.segment_blocks {
             let (segments, has) = (geometry.segments, geometry.segment_blocks);
@@ -81,27 +84,28 @@ impl Store {
             );
             return Err(StoreError::BadSizes { device: device.name().to_owned(), why });
         }
-        device.write(SUPERBLOCK, &device::pages(1))?;
-        for segment in [segment, next, nodes] {
-            device.allocate(geometry.start(segment), geometry.segment_blocks)?;
+        // With an older store's roots its superblock could be taken for damaged, and be restored.
+        device.write(SUPERBLOCK, &device::pages(SEGMENTS_AT as usize))?;
+        for start in [geometry.start(segment), geometry.start(next), at, copy] {
+            device.allocate(start, geometry.segment_blocks)?;
         }
         device.flush()?;
         let (bytes, blocks) = encode_tables(&mut map, |_| at);
-        device.write(at, &to_pages(&bytes))?;
+        let (pages, crc) = stream::encode(&bytes);
+        device.write(at, &pages)?;
+        device.write(copy, &pages)?;
         device.flush()?;
-        let tables = crate::root::Stream {
-            bytes: bytes.len() as u64,
-            crc: crc32c::crc32c(&bytes),
-            extents: vec![Extent { at, count: blocks }],
-        };
+        let extents = vec![Extent { at, copy, count: blocks }];
+        let tables = Stream { bytes: bytes.len() as u64, crc, extents };
         let log = Cursor { segment, offset: 0, next, chunk: 1, batch: 1, chain: 0 };
         let root = |generation| {
             let (incarnation, newest) = (Incarnation(0), Lsn(0));
-            Root { generation, incarnation, newest, log, tables: tables.clone() }.encode(geometry.id)
+            let (total_blocks, tables) = (geometry.total_blocks, tables.clone());
+            Root { total_blocks, generation, incarnation, newest, log, tables }.encode(geometry.id)
         };
         device.write(ROOTS[0], &[*root(1)])?;
         device.write(ROOTS[1], &[*root(2)])?;
-        device.write(EPOCH_ROOT, &[*no_epoch(geometry.id)])?;
+        device.write(geometry.copy_at(), &[*geometry.encode()])?;
         device.flush()?;
         device.write(SUPERBLOCK, &[*geometry.encode()])?;
         device.flush()?;
@@ -111,7 +115,9 @@ impl Store {
     /// Opens and recovers the store on `device`. Writes nothing: what is damaged stays as it was.
     ///
     /// Everything that was acknowledged is there. The last batch of the log, if it is torn, never happened; a
-    /// batch that a later one knows to have been durable is not torn but rotten, and refused.
+    /// batch that a later one knows to have been durable is not torn but rotten, and refused. Where both copies of a
+    /// node are damaged, what is below it is an error when it is read; if the log has changes of that, the store can
+    /// be read only.
     ///
     /// # Errors
     /// One variant for each reason not to open, see [`StoreError`]; the device's.
@@ -128,9 +134,30 @@ impl Store {
         Ok(Identified::new(device, geometry, first_blocks))
     }
 
+    /// Makes both superblocks of the store on `device` whole: a damaged first one from its copy in the store's last block, where the
+    /// roots say the same store and size; a damaged copy from the first one. The store must not be open.
+    ///
+    /// # Errors
+    /// [`StoreError::NoGoodCopy`]; those of [`identify`](Store::identify) for another reason than a damaged superblock; the device's.
+    /// Nothing was written then, unless it is the device's.
+    pub fn mend_superblocks(device: &dyn Device) -> Result<Mended, StoreError> {
+        superblock::mend(device)
+    }
+
     /// Which store this is.
     pub fn id(&self) -> StoreId {
         self.shared.medium.geometry().id
+    }
+
+    /// What is kept in it for who mounts it.
+    pub fn settings(&self) -> StoreSettings {
+        self.shared.map().settings.clone()
+    }
+
+    /// Keeps these settings from now on. They are durable with the next checkpoint, which [`begin_after`](Store::begin_after) makes.
+    pub fn set_settings(&self, settings: StoreSettings) {
+        let _writer = self.writer.lock();
+        self.shared.map_mut().settings = settings;
     }
 
     /// Blocks of a segment.
@@ -170,7 +197,8 @@ impl Store {
     /// before or with the new one.
     ///
     /// # Errors
-    /// [`StoreError::OldIncarnation`], or the device's: then it may be tried again, unless what recovery read could not be written
+    /// [`StoreError::OldIncarnation`]; [`StoreError::Corrupt`] where a change in the log needs a node that is damaged;
+    /// or the device's: then it may be tried again, unless what recovery read could not be written
     /// again, which leaves the store [`StoreError::Stopped`].
     pub fn begin_after(&self, incarnation: Incarnation, known_durable: u64) -> Result<(), StoreError> {
         self.writer.lock().begin_after(&self.shared, incarnation, known_durable)
@@ -317,7 +345,7 @@ impl Store {
         self.shared.map().reservable()
     }
 
-    /// Blocks that are reserved for a page: six, or eight where something was cloned.
+    /// Blocks that are reserved for a page: ten, or fourteen where something was cloned.
     pub fn blocks_per_page(&self) -> u64 {
         self.shared.map().blocks_per_page()
     }
@@ -415,7 +443,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::BadName`], [`StoreError::NameTaken`], [`StoreError::NoSuchVolume`],
-    /// [`StoreError::TooManyVolumes`], [`StoreError::NamelessStore`].
+    /// [`StoreError::TooManyVolumes`].
     pub fn check_clone(&self, from: VolumeId, name: &str) -> Result<(), StoreError> {
         volume_changes::check_clone(&self.shared, from, name)
     }
@@ -440,7 +468,7 @@ impl Store {
 
     /// The volume of this name; one that has none is `#` and its number.
     pub fn volume_named(&self, name: &str) -> Option<VolumeInfo> {
-        self.describe_volumes().into_iter().find(|volume| volume.name == name)
+        self.shared.map().volumes.named(name)
     }
 
     /// Frees some of what deleted volumes held: at most 256 nodes. Returns whether there was anything to free. The

@@ -1,7 +1,12 @@
-//! Block 0: which store this is, and its sizes. Written when the store is formatted, and never again.
+//! Block 0: which store this is, and its sizes. Written when the store is formatted, and never again, but for a repair.
+//!
+//! A copy of it is the store's last block. Only repairs read it: a store whose first block is damaged is refused until somebody
+//! has that made right, so that a disk that fails is noticed. The roots say where the copy is, and whose it must be.
 
+use crate::bug::{PlantedBug, is_planted};
 use crate::error::StoreError;
 use crate::format::*;
+use crate::root::Root;
 use device::{BLOCK_BYTES, Block, Device, Page, StoreId};
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -23,9 +28,7 @@ const SEGMENT_BLOCKS_MAX: u64 = 32_768;
 /// The simulator's segments: a chunk of a few pages must fit. Users are offered no less than `SEGMENT_BLOCKS_MIN`.
 const SEGMENT_BLOCKS_SMALLEST: u64 = 16;
 /// Half of them for the log, the reserves and two checkpoints, half to store something.
-const SEGMENTS_MIN: u64 = 32;
-/// An incompatible feature: volumes have names, and a buffer says whose records it holds.
-const NAMED_VOLUMES: u64 = 1;
+const SEGMENTS_MIN: u64 = 48;
 /// A segment's number has 32 bits.
 const SEGMENTS_MAX: u64 = u32::MAX as u64;
 
@@ -36,18 +39,12 @@ pub(crate) struct Geometry {
     pub(crate) total_blocks: u64,
     pub(crate) segment_blocks: u64,
     pub(crate) segments: u32,
-    /// Volumes may have names.
-    pub(crate) has_names: bool,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Superblock {
     head: Head,
-    /// Features that a program that does not know them may ignore.
-    compatible: U64,
-    /// Features of a store that a program that does not know them must not touch.
-    incompatible: U64,
     total_blocks: U64,
     segments_at: U64,
     segment_blocks: U32,
@@ -57,11 +54,10 @@ struct Superblock {
     leaf_objects: U32,
     inner_children: U32,
     table_nodes: U32,
-    device: U16,
-    devices: U16,
+    draft: U32,
 }
 
-const _: () = assert!(size_of::<Superblock>() == 96);
+const _: () = assert!(size_of::<Superblock>() == 80);
 
 impl Geometry {
     /// The sizes of a new store on `device`.
@@ -75,22 +71,20 @@ impl Geometry {
             let range = format!("{SEGMENT_BLOCKS_SMALLEST} to {SEGMENT_BLOCKS_MAX}");
             return Err(bad(format!("a segment of {segment_blocks} blocks: it may have {range}")));
         }
-        let segments = device.blocks().saturating_sub(SEGMENTS_AT) / segment_blocks;
+        let segments = device.blocks().saturating_sub(total_blocks(0, 0)) / segment_blocks;
         if segments < SEGMENTS_MIN {
-            let least = SEGMENTS_AT + SEGMENTS_MIN * segment_blocks;
+            let least = total_blocks(SEGMENTS_MIN, segment_blocks);
             let (has, needs) = (device.blocks() * BLOCK_BYTES as u64, least * BLOCK_BYTES as u64);
             return Err(bad(format!("{has} bytes are too small for a store: give it at least {needs}")));
         }
         let segments = u32::try_from(segments.min(SEGMENTS_MAX)).expect("limited just now");
-        let total_blocks = SEGMENTS_AT + u64::from(segments) * segment_blocks;
-        Ok(Geometry { id: layout.id, total_blocks, segment_blocks, segments, has_names: true })
+        let total_blocks = total_blocks(u64::from(segments), segment_blocks);
+        Ok(Geometry { id: layout.id, total_blocks, segment_blocks, segments })
     }
 
     pub(crate) fn encode(&self) -> Box<Page> {
         let bytes = Superblock {
             head: Head::new(MAGIC_SUPERBLOCK, self.id),
-            compatible: 0.into(),
-            incompatible: if self.has_names { NAMED_VOLUMES } else { 0 }.into(),
             total_blocks: self.total_blocks.into(),
             segments_at: SEGMENTS_AT.into(),
             segment_blocks: (self.segment_blocks as u32).into(),
@@ -100,8 +94,7 @@ impl Geometry {
             leaf_objects: (LEAF_OBJECTS as u32).into(),
             inner_children: (INNER_CHILDREN as u32).into(),
             table_nodes: (TABLE_NODES as u32).into(),
-            device: DEVICE.into(),
-            devices: 1.into(),
+            draft: DRAFT.into(),
         };
         let mut page = Page::zeroed();
         bytes.write_to_prefix(&mut page.0).expect("smaller than a page");
@@ -127,6 +120,27 @@ impl Geometry {
         Ok((geometry, pages))
     }
 
+    /// Where the copy of the superblock lies.
+    pub(crate) fn copy_at(&self) -> Block {
+        Block(self.total_blocks - 1)
+    }
+
+    /// What is wrong with the superblock's copy, if anything is.
+    pub(crate) fn copy_damage(&self, device: &dyn Device) -> Option<String> {
+        let (at, mut page) = (self.copy_at(), Page::zeroed());
+        match device.read(at, std::slice::from_mut(&mut *page)) {
+            Ok(()) if page == self.encode() => None,
+            Ok(()) => Some(format!("block {at}: the superblock's copy is not what was written")),
+            Err(error) => Some(format!("the superblock's copy: {error}")),
+        }
+    }
+
+    /// Writes the superblock's copy again, durably.
+    pub(crate) fn write_copy(&self, device: &dyn Device) -> Result<(), StoreError> {
+        device.write(self.copy_at(), &[*self.encode()])?;
+        Ok(device.flush()?)
+    }
+
     /// The first block of a segment.
     pub(crate) fn start(&self, segment: u32) -> Block {
         Block(SEGMENTS_AT + u64::from(segment) * self.segment_blocks)
@@ -145,59 +159,149 @@ impl Geometry {
     }
 }
 
-/// One root stands in for the other, and the epoch root is not read at all: where only one of them is unreadable it counts as one
-/// that was torn while it was written.
+/// Blocks of a store: the first ones, the segments, the superblock's copy.
+fn total_blocks(segments: u64, segment_blocks: u64) -> u64 {
+    SEGMENTS_AT + segments * segment_blocks + 1
+}
+
+/// One root stands in for the other: where only one of them is unreadable it counts as one that was torn while it was written.
 fn read_one_by_one(device: &dyn Device, pages: &mut [Page]) -> Result<(), StoreError> {
-    device.read(SUPERBLOCK, &mut pages[..1])?;
-    let (mut roots, mut unreadable) = (ROOTS.len(), None);
-    for (page, at) in pages.iter_mut().zip(0..).skip(1) {
+    let mut unreadable = Vec::new();
+    for (page, at) in pages.iter_mut().zip(0..) {
         if let Err(error) = device.read(Block(at), std::slice::from_mut(page)) {
             page.0.fill(0);
-            roots -= usize::from(ROOTS.contains(&Block(at)));
-            unreadable = Some(error);
+            unreadable.push((Block(at), error));
         }
     }
-    match unreadable.filter(|_| roots == 0) {
-        Some(error) => Err(error.into()),
-        None => Ok(()),
+    let roots = unreadable.iter().filter(|(at, _)| ROOTS.contains(at)).count();
+    match unreadable.into_iter().next() {
+        Some((SUPERBLOCK, error)) if witnesses(pages).next().is_some() => {
+            let why = format!(": {error}");
+            Err(StoreError::SuperblockDamaged { device: device.name().to_owned(), why })
+        }
+        Some((at, error)) if at == SUPERBLOCK || roots == ROOTS.len() => Err(error.into()),
+        _ => Ok(()),
     }
+}
+
+/// The roots that are whole, with the store that each says it is of.
+fn witnesses(pages: &[Page]) -> impl Iterator<Item = (StoreId, Root)> + '_ {
+    ROOTS.into_iter().filter_map(|at| {
+        let page = &pages[at.0 as usize];
+        let (head, _) = Head::read_from_prefix(&page.0).expect("smaller than a page");
+        let id = StoreId(head.store);
+        Some((id, Root::decode(page, id)?))
+    })
 }
 
 /// Believes the first blocks of a device: its superblock, and the roots as witnesses that there was one.
 fn decode(device: &dyn Device, pages: &[Page]) -> Result<Geometry, StoreError> {
     let name = || device.name().to_owned();
-    let damaged =
-        || StoreError::Damaged { device: name(), place: SUPERBLOCK, what: "the superblock".to_owned() };
+    let damaged = || StoreError::SuperblockDamaged { device: name(), why: String::new() };
     let (block, _) = Superblock::read_from_prefix(&pages[0].0).expect("smaller than a page");
     if block.head.magic != MAGIC_SUPERBLOCK {
-        let witness = |at: Block| {
-            let (head, _) = Head::read_from_prefix(&pages[at.0 as usize].0).expect("smaller than a page");
-            sealed(&pages[at.0 as usize].0, MAGIC_ROOT, StoreId(head.store)).is_some()
-        };
-        let was_one = ROOTS.into_iter().any(witness);
+        let was_one = witnesses(pages).next().is_some();
         return Err(if was_one { damaged() } else { StoreError::NotAStore { device: name() } });
     }
     if block.head.crc.get() != sum(&pages[0].0) {
         return Err(damaged());
     }
-    if block.head.version.get() > VERSION {
-        return Err(StoreError::NewerVersion { device: name(), found: block.head.version.get() });
+    believe(device, &block)
+}
+
+/// Believes a superblock whose checksum is right.
+fn believe(device: &dyn Device, block: &Superblock) -> Result<Geometry, StoreError> {
+    let name = || device.name().to_owned();
+    let draft = block.draft.get();
+    match block.head.version.get() {
+        VERSION if draft == DRAFT => {}
+        VERSION => return Err(StoreError::OtherDraft { device: name(), found: draft }),
+        found if found > VERSION => return Err(StoreError::NewerVersion { device: name(), found }),
+        found => return Err(StoreError::OldVersion { device: name(), found }),
     }
-    if block.head.version.get() < VERSION {
-        return Err(StoreError::OlderVersion { device: name(), found: block.head.version.get() });
-    }
-    let unknown = block.incompatible.get() & !NAMED_VOLUMES;
-    if unknown != 0 {
-        return Err(StoreError::UnknownFeature { device: name(), flags: unknown });
-    }
-    check_sizes(&block).map_err(|why| StoreError::BadSizes { device: name(), why })?;
+    check_sizes(block).map_err(|why| StoreError::BadSizes { device: name(), why })?;
     Ok(Geometry {
         id: StoreId(block.head.store),
         total_blocks: block.total_blocks.get(),
         segment_blocks: u64::from(block.segment_blocks.get()),
         segments: block.segments.get(),
-        has_names: block.incompatible.get() & NAMED_VOLUMES != 0,
     })
+}
+
+/// What [`Store::mend_superblocks`](crate::Store::mend_superblocks) has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mended {
+    /// Nothing: both were whole.
+    Neither,
+    /// The first one was restored from its copy, which lies in this block.
+    First(Block),
+    /// The copy, which lies in this block, was written again.
+    Copy(Block),
+}
+
+/// See [`Store::mend_superblocks`](crate::Store::mend_superblocks).
+pub(crate) fn mend(device: &dyn Device) -> Result<Mended, StoreError> {
+    match Geometry::read(device) {
+        Ok((geometry, _)) if geometry.copy_damage(device).is_none() => Ok(Mended::Neither),
+        Ok((geometry, _)) => geometry.write_copy(device).map(|()| Mended::Copy(geometry.copy_at())),
+        Err(StoreError::SuperblockDamaged { .. }) => {
+            let geometry = from_copy(device)?;
+            device.write(SUPERBLOCK, &[*geometry.encode()])?;
+            device.flush()?;
+            Ok(Mended::First(geometry.copy_at()))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// What the superblock's copy says, if the roots agree with it.
+fn from_copy(device: &dyn Device) -> Result<Geometry, StoreError> {
+    let bad =
+        |place, why: String| Err(StoreError::NoGoodCopy { device: device.name().to_owned(), place, why });
+    let mut pages = device::pages(SEGMENTS_AT as usize);
+    for at in ROOTS {
+        // What cannot be read is no witness.
+        let _ = device.read(at, std::slice::from_mut(&mut pages[at.0 as usize]));
+    }
+    let mut said: Vec<(StoreId, u64)> = witnesses(&pages).map(|(id, root)| (id, root.total_blocks)).collect();
+    said.dedup();
+    let (id, blocks) = match said[..] {
+        [one] => one,
+        [] => {
+            return bad(
+                ROOTS[0],
+                "both checkpoint roots are damaged, too: nothing says where the copy is".into(),
+            );
+        }
+        _ => return bad(ROOTS[0], "the checkpoint roots are of two stores".into()),
+    };
+    if blocks > device.blocks() {
+        let (device, found) = (device.name().to_owned(), device.blocks());
+        return Err(StoreError::Truncated { device, expected: blocks, found });
+    }
+    let (at, mut page) = (Block(blocks.saturating_sub(1)), Page::zeroed());
+    device.read(at, std::slice::from_mut(&mut *page))?;
+    let (block, _) = Superblock::read_from_prefix(&page.0).expect("smaller than a page");
+    if block.head.magic != MAGIC_SUPERBLOCK {
+        return bad(at, "there is no copy of the superblock".into());
+    }
+    if block.head.crc.get() != sum(&page.0) {
+        return bad(at, "the copy of the superblock is damaged, too".into());
+    }
+    let copy = believe(device, &block)?;
+    let trusted = is_planted(PlantedBug::AnyCopyRestored);
+    match (copy.id, copy.total_blocks) {
+        (found, _) if found != id && !trusted => {
+            bad(at, format!("the copy of the superblock is of store {found}, the roots are of {id}"))
+        }
+        (_, found) if found != blocks && !trusted => bad(
+            at,
+            format!(
+                "the copy of the superblock is of a store of {found} blocks, the roots of one of {blocks}"
+            ),
+        ),
+        _ => Ok(copy),
+    }
 }
 
 fn check_sizes(block: &Superblock) -> Result<(), String> {
@@ -208,8 +312,6 @@ fn check_sizes(block: &Superblock) -> Result<(), String> {
         ("leaf_objects", u64::from(block.leaf_objects.get()), LEAF_OBJECTS),
         ("inner_children", u64::from(block.inner_children.get()), INNER_CHILDREN),
         ("table_nodes", u64::from(block.table_nodes.get()), TABLE_NODES),
-        ("device", u64::from(block.device.get()), u64::from(DEVICE)),
-        ("devices", u64::from(block.devices.get()), 1),
     ];
     for (what, found, expected) in fixed {
         if found != expected {
@@ -217,7 +319,7 @@ fn check_sizes(block: &Superblock) -> Result<(), String> {
         }
     }
     let (blocks, segments) = (u64::from(block.segment_blocks.get()), u64::from(block.segments.get()));
-    let total = SEGMENTS_AT + segments * blocks;
+    let total = total_blocks(segments, blocks);
     let sane = (SEGMENT_BLOCKS_SMALLEST..=SEGMENT_BLOCKS_MAX).contains(&blocks) && segments >= SEGMENTS_MIN;
     if !sane || total != block.total_blocks.get() {
         let all = block.total_blocks.get();

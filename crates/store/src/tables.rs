@@ -1,16 +1,15 @@
-//! The tables' stream of a checkpoint: the node table's directory, the segment table, the volume table.
+//! The tables' stream of a checkpoint: the node table's directory, the segment table, the root of the volumes' tree.
 
 use crate::error::StoreError;
 use crate::format::*;
-use crate::map::{
-    Label, Map, NodeId, NodeTable, Nodes, TablePage, Tree, Volume, Volumes, decode_label, decode_table_page,
-};
-use crate::root::{Root, Stream};
+use crate::map::{Map, NodeEntry, NodeId, NodeTable, Nodes, TablePage, Tree, Volumes, decode_table_page};
+use crate::root::Root;
 use crate::segments::{AGE_MAX, SegmentEntry, Segments, Use};
+use crate::settings::StoreSettings;
+use crate::stream::{self, stream_blocks};
 use crate::superblock::Geometry;
-use crate::volume::{VolumeId, VolumeMode};
+use crate::volume::VolumeId;
 use device::{Block, Device, Page, Read};
-use std::collections::BTreeMap;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -18,14 +17,17 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 struct StreamHead {
     table_pages: U64,
     segments: U32,
-    volumes: U32,
     /// Nodes on the dying list.
     dying: U32,
-    /// Volumes that have a label.
-    labels: U32,
+    /// The root of the volumes' tree.
+    volumes: U64,
     /// The number of the next volume.
     next_volume: U32,
-    reserved: [u8; 36],
+    /// Bytes of the settings.
+    settings: U32,
+    /// The height of the volumes' tree.
+    volumes_height: u8,
+    reserved: [u8; 31],
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -40,22 +42,16 @@ struct DirectoryBytes {
 #[repr(C)]
 struct SegmentBytes {
     usage: u8,
-    age: [u8; 3],
+    reserved: [u8; 3],
     live: U32,
+    /// Of data its age, of metadata the other segment of the pair.
+    age_or_twin: U32,
 }
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct VolumeBytes {
-    number: U64,
-    root: U64,
-    height: u8,
-    read_only: u8,
-    reserved: [u8; 14],
-}
+/// Of the volumes' tree: 16 * 256^4 volumes are more than there are numbers.
+const VOLUMES_HEIGHT_MAX: u8 = 4;
 
-const _: () =
-    assert!(size_of::<StreamHead>() == STREAM_HEAD_BYTES && size_of::<VolumeBytes>() == VOLUME_BYTES);
+const _: () = assert!(size_of::<StreamHead>() == STREAM_HEAD_BYTES);
 const _: () =
     assert!(size_of::<DirectoryBytes>() == DIRECTORY_BYTES && size_of::<SegmentBytes>() == SEGMENT_BYTES);
 
@@ -65,6 +61,7 @@ const TABLE_PAGES_AT_ONCE: usize = 2048;
 const FREE: u8 = 0;
 const LOG: u8 = 1;
 const NODES: u8 = 2;
+const COPIES: u8 = 3;
 
 /// The tables' stream, and how many blocks it has. `place` gives a block to each; it is asked before the
 /// bytes are made, because they say how much of which segment is live.
@@ -74,14 +71,16 @@ pub(crate) fn encode_tables(map: &mut Map, mut place: impl FnMut(&mut Map) -> Bl
         let at = place(map);
         map.nodes.segments.inc_live(at);
     }
+    let settings = map.settings.encode();
     let head = StreamHead {
         table_pages: (map.nodes.table.pages().len() as u64).into(),
         segments: map.nodes.segments.geometry().segments.into(),
-        volumes: (map.volumes.len() as u32).into(),
         dying: (map.volumes.dying().len() as u32).into(),
-        labels: (map.volumes.labels() as u32).into(),
+        volumes: map.volumes.tree().root.0.into(),
         next_volume: map.volumes.next_id().0.into(),
-        reserved: [0; 36],
+        settings: (settings.len() as u32).into(),
+        volumes_height: map.volumes.tree().height,
+        reserved: [0; 31],
     };
     let mut bytes = head.as_bytes().to_vec();
     for page in map.nodes.table.pages() {
@@ -96,80 +95,73 @@ pub(crate) fn encode_tables(map: &mut Map, mut place: impl FnMut(&mut Map) -> Bl
             Use::Free => FREE,
             Use::Log | Use::Moved => LOG,
             Use::Nodes => NODES,
+            Use::Copies => COPIES,
         };
-        let age = map.nodes.segments.age(segment).min(u64::from(AGE_MAX)) as u32;
-        let [one, two, three, _] = if usage == LOG { age.to_le_bytes() } else { [0; 4] };
-        let live = segment.live.into();
-        bytes.extend(SegmentBytes { usage, age: [one, two, three], live }.as_bytes());
-    }
-    for (number, volume) in map.volumes.iter() {
-        let Tree { root, height } = volume.objects;
-        let (number, root) = (u64::from(number.0).into(), root.0.into());
-        let read_only = u8::from(volume.mode == VolumeMode::ReadOnly);
-        bytes.extend(VolumeBytes { number, root, height, read_only, reserved: [0; 14] }.as_bytes());
+        let age_or_twin = match usage {
+            FREE => 0,
+            LOG => map.nodes.segments.age(segment).min(u64::from(AGE_MAX)) as u32,
+            // Without its twin it is dead, and free here.
+            _ => segment.twin.unwrap_or_default(),
+        };
+        let (live, age_or_twin) = (segment.live.into(), age_or_twin.into());
+        bytes.extend(SegmentBytes { usage, reserved: [0; 3], live, age_or_twin }.as_bytes());
     }
     map.volumes.dying().for_each(|id| bytes.extend(id.0.to_le_bytes()));
-    map.volumes.encode_labels(&mut bytes);
-    assert_eq!(blocks_for(bytes.len()) as u64, blocks, "as long as it was thought to be");
+    bytes.extend(settings);
+    assert_eq!(stream_blocks(bytes.len()), blocks, "as long as it was thought to be");
     (bytes, blocks)
 }
 
-/// Reads the map that a root names, without its nodes.
-pub(crate) fn read_map(device: &dyn Device, geometry: &Geometry, root: &Root) -> Result<Map, StoreError> {
-    let bytes = read_stream(device, geometry, &root.tables)?;
+/// Reads the map that a root names, without its nodes, so that its volumes are not known yet. Says how many blocks were
+/// damaged, of which there was a copy.
+pub(crate) fn read_map(
+    device: &dyn Device,
+    geometry: &Geometry,
+    root: &Root,
+) -> Result<(Map, u64), StoreError> {
+    let (bytes, damaged_blocks) = stream::read(device, geometry, &root.tables)?;
     let first = root.tables.extents.first().map_or(Block(0), |extent| extent.at);
     let damaged = || damaged(device, first, "the checkpoint's tables");
-    let decoded = decode_stream(&bytes, geometry).ok_or_else(damaged)?;
-    let entries = read_table(device, geometry, &decoded.pages)?;
-    let table = NodeTable::from_pages(decoded.pages, entries);
+    let mut decoded = decode_stream(&bytes, geometry).ok_or_else(damaged)?;
     let mut segments = Segments::new(*geometry, decoded.segments);
+    let entries = read_table(device, geometry, &mut decoded.pages, &segments)?;
+    // The next checkpoint writes them elsewhere.
+    let damaged_pages = decoded.pages.iter().filter(|page| page.dirty).count() as u64;
+    let table = NodeTable::from_pages(decoded.pages, entries);
     segments.dead_at_root(root.generation, [root.log.segment, root.log.next]);
-    let volumes = Volumes::new(decoded.volumes, decoded.labels, decoded.next, decoded.dying);
-    Ok(Map::new(Nodes::new(table, segments), volumes, root.newest))
+    let volumes = Volumes::unread(decoded.volumes, decoded.next, decoded.dying);
+    let mut map = Map::new(Nodes::new(table, segments), volumes, root.newest);
+    (map.settings, _) = decoded.settings;
+    Ok((map, damaged_blocks + damaged_pages))
+}
+
+/// Reads the settings that a root names, and what is wrong with them.
+pub(crate) fn read_settings(
+    device: &dyn Device,
+    geometry: &Geometry,
+    root: &Root,
+) -> Result<(StoreSettings, Vec<String>), StoreError> {
+    let (bytes, _) = stream::read(device, geometry, &root.tables)?;
+    let first = root.tables.extents.first().map_or(Block(0), |extent| extent.at);
+    let decoded = decode_stream(&bytes, geometry);
+    Ok(decoded.ok_or_else(|| damaged(device, first, "the checkpoint's tables"))?.settings)
 }
 
 fn damaged(device: &dyn Device, place: Block, what: &str) -> StoreError {
     StoreError::Damaged { device: device.name().to_owned(), place, what: what.to_owned() }
 }
 
-/// Reads the blocks of a stream and compares its checksum.
-fn read_stream(device: &dyn Device, geometry: &Geometry, stream: &Stream) -> Result<Vec<u8>, StoreError> {
-    let mut bytes = Vec::new();
-    for extent in &stream.extents {
-        // It may reach from one segment into the next.
-        let last = extent.at.0.saturating_add(extent.count.saturating_sub(1));
-        let inside = geometry.segment(extent.at).is_some() && geometry.segment(Block(last)).is_some();
-        let fits = (1..=blocks_for(stream.bytes as usize) as u64).contains(&extent.count);
-        if !inside || !fits {
-            return Err(damaged(device, extent.at, "a checkpoint root's extent"));
-        }
-        let mut pages = device::pages(extent.count as usize);
-        device.read(extent.at, &mut pages)?;
-        bytes.extend_from_slice(Page::bytes(&pages));
-    }
-    let first = stream.extents.first().map_or(Block(0), |extent| extent.at);
-    if stream.bytes > bytes.len() as u64 {
-        return Err(damaged(device, first, "the checkpoint's tables"));
-    }
-    bytes.truncate(stream.bytes as usize);
-    let found = crc32c::crc32c(&bytes);
-    if found != stream.crc {
-        let (device, what) = (device.name().to_owned(), "the checkpoint's tables".to_owned());
-        return Err(StoreError::Corrupt { device, place: first, what, expected: stream.crc, found });
-    }
-    Ok(bytes)
-}
-
 struct Decoded {
     pages: Vec<TablePage>,
     segments: Vec<SegmentEntry>,
-    volumes: BTreeMap<VolumeId, Volume>,
+    volumes: Tree,
     dying: Vec<NodeId>,
-    labels: BTreeMap<VolumeId, Label>,
+    /// And what is wrong with them.
+    settings: (StoreSettings, Vec<String>),
     next: VolumeId,
 }
 
-/// `None` if the stream, whose checksum is right, says what version 1 never does.
+/// `None` if the stream, whose checksum is right, says what no weir writes.
 fn decode_stream(bytes: &[u8], geometry: &Geometry) -> Option<Decoded> {
     let (head, mut rest) = StreamHead::read_from_prefix(bytes).ok()?;
     if head.segments.get() != geometry.segments {
@@ -190,23 +182,17 @@ fn decode_stream(bytes: &[u8], geometry: &Geometry) -> Option<Decoded> {
             FREE => Use::Free,
             LOG => Use::Log,
             NODES => Use::Nodes,
+            COPIES => Use::Copies,
             _ => return None,
         };
-        let [one, two, three] = segment.age;
-        let age = u32::from_le_bytes([one, two, three, 0]);
-        segments.push(SegmentEntry { usage, live: segment.live.get(), age });
+        let (live, other) = (segment.live.get(), segment.age_or_twin.get());
+        segments.push(match usage {
+            Use::Nodes | Use::Copies => SegmentEntry { usage, live, twin: Some(other), age: 0 },
+            _ => SegmentEntry { usage, live, twin: None, age: other },
+        });
     }
-    let mut volumes = BTreeMap::new();
-    for _ in 0..head.volumes.get() {
-        let volume;
-        (volume, rest) = VolumeBytes::read_from_prefix(rest).ok()?;
-        let objects = Tree { root: NodeId(volume.root.get()), height: volume.height };
-        let mode = match volume.read_only {
-            0 => VolumeMode::Writable,
-            1 => VolumeMode::ReadOnly,
-            _ => return None,
-        };
-        volumes.insert(VolumeId(u32::try_from(volume.number.get()).ok()?), Volume { objects, mode });
+    if !are_pairs(&segments) {
+        return None;
     }
     let mut dying = Vec::new();
     for _ in 0..head.dying.get() {
@@ -214,42 +200,78 @@ fn decode_stream(bytes: &[u8], geometry: &Geometry) -> Option<Decoded> {
         (id, rest) = U64::read_from_prefix(rest).ok()?;
         dying.push(NodeId(id.get()));
     }
-    let mut labels = BTreeMap::new();
-    for _ in 0..head.labels.get() {
-        let (volume, label);
-        (volume, label, rest) = decode_label(rest)?;
-        labels.insert(volume, label);
-    }
+    let settings = StoreSettings::decode(rest.get(..head.settings.get() as usize)?);
+    let volumes = Tree { root: NodeId(head.volumes.get()), height: head.volumes_height };
     let next = VolumeId(head.next_volume.get());
-    let is_sensible = volumes.contains_key(&VolumeId::MAIN) && volumes.keys().all(|&volume| volume < next);
-    is_sensible.then_some(Decoded { pages, segments, volumes, dying, labels, next })
+    let is_sensible = volumes.height <= VOLUMES_HEIGHT_MAX && next > VolumeId::MAIN;
+    is_sensible.then_some(Decoded { pages, segments, volumes, dying, settings, next })
 }
 
-/// Reads the pages of the node table, many at a time.
+/// Whether each segment of nodes has a twin of its own that holds copies, and each of those one of nodes.
+fn are_pairs(segments: &[SegmentEntry]) -> bool {
+    let twin = |number: u32| segments.get(number as usize);
+    let partner = |usage| if usage == Use::Nodes { Use::Copies } else { Use::Nodes };
+    segments.iter().zip(0..).all(|(one, number)| {
+        one.twin.is_none_or(|other| {
+            twin(other).is_some_and(|twin| {
+                twin.twin == Some(number) && twin.usage == partner(one.usage) && twin.live == one.live
+            })
+        })
+    })
+}
+
+/// Reads the pages of the node table, many at a time, and the copies of those that are damaged, which are dirty then.
 fn read_table(
     device: &dyn Device,
     geometry: &Geometry,
-    pages: &[TablePage],
-) -> Result<Vec<crate::map::NodeEntry>, StoreError> {
+    pages: &mut [TablePage],
+    segments: &Segments,
+) -> Result<Vec<NodeEntry>, StoreError> {
     let mut entries = Vec::new();
     // Checkpoints keep most of the table's pages next to each other.
-    for (group, pages) in pages.chunks(TABLE_PAGES_AT_ONCE).enumerate() {
+    for (group, pages) in pages.chunks_mut(TABLE_PAGES_AT_ONCE).enumerate() {
         let runs = pages.chunk_by(|page, next| page.place.0 + 1 == next.place.0);
         let mut reads: Vec<Read> = runs.map(|run| Read::new(run[0].place, run.len())).collect();
         device.read_batch(&mut reads);
         let found = reads.iter().flat_map(|read| read.pages.iter().map(|page| (&read.result, page)));
         for (index, ((result, bytes), page)) in found.zip(pages).enumerate() {
-            result.clone()?;
             let number = group * TABLE_PAGES_AT_ONCE + index;
-            let what = format!("page {number} of the node table");
-            let found = sum(&bytes.0);
-            if found != page.crc {
-                let (device, expected) = (device.name().to_owned(), page.crc);
-                return Err(StoreError::Corrupt { device, place: page.place, what, expected, found });
-            }
-            let decoded = decode_table_page(bytes, number, geometry.id);
-            entries.extend(decoded.ok_or_else(|| damaged(device, page.place, &what))?);
+            let decode = |place, bytes: &Page| {
+                table_page(device, geometry, number, TablePage { place, ..*page }, bytes)
+            };
+            let one = |place| {
+                let mut alone = Page::zeroed();
+                device.read(place, std::slice::from_mut(&mut *alone))?;
+                decode(place, &alone)
+            };
+            // Where a run cannot be read, some of it may.
+            let found = if result.is_ok() { decode(page.place, bytes) } else { one(page.place) };
+            entries.extend(match (found, segments.copy_of(page.place)) {
+                (Err(error), Some(copy)) => {
+                    let copied = one(copy).map_err(|_| error)?;
+                    page.dirty = true;
+                    copied
+                }
+                (found, _) => found?,
+            });
         }
     }
     Ok(entries)
+}
+
+/// The entries of page `number` of the node table, if `bytes` are what was written.
+pub(crate) fn table_page(
+    device: &dyn Device,
+    geometry: &Geometry,
+    number: usize,
+    page: TablePage,
+    bytes: &Page,
+) -> Result<Vec<NodeEntry>, StoreError> {
+    let what = format!("page {number} of the node table");
+    let found = sum(&bytes.0);
+    if found != page.crc {
+        let (device, expected) = (device.name().to_owned(), page.crc);
+        return Err(StoreError::Corrupt { device, place: page.place, what, expected, found });
+    }
+    decode_table_page(bytes, number, geometry.id).ok_or_else(|| damaged(device, page.place, &what))
 }

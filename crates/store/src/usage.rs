@@ -115,6 +115,7 @@ fn see(shared: &Shared, id: NodeId, owner: Owner) -> Result<Seen, StoreError> {
                 }
             }
         }
+        Body::Volumes(volumes) => children.extend(volumes.iter().flatten().map(|volume| volume.objects.root)),
     }
     Ok(Seen { owner, children: children.into(), alone, marked: marked.into() })
 }

@@ -19,7 +19,11 @@ pub enum VolumeMode {
 pub const MAIN_NAME: &str = "main";
 
 /// Bytes of a name at most, as other volume managers have it.
-const NAME_BYTES_MAX: usize = 127;
+pub(crate) const NAME_BYTES_MAX: usize = 127;
+
+/// Volumes at most: a start reads a node for each 16 of them, and all of them are in memory, about 200 bytes each. Their nodes are
+/// counted as reserved, too.
+pub(crate) const VOLUMES_MAX: usize = 65_536;
 
 /// A volume to be made.
 #[derive(Debug, Clone, Copy)]
@@ -43,7 +47,7 @@ pub struct VolumeInfo {
     pub name: String,
     /// When it was made, in nanoseconds since 1970; 0 if nobody said.
     pub created: u64,
-    /// What it was cloned from, which may be gone, and its number used again; `None` for the volume that every store has.
+    /// What it was cloned from, which may be gone; `None` for the volume that every store has.
     pub from: Option<VolumeId>,
 }
 

@@ -76,11 +76,8 @@ pub(crate) fn clone_beside_writers(
 /// See [`Store::check_clone`](crate::Store::check_clone).
 pub(crate) fn check_clone(shared: &Shared, from: VolumeId, name: &str) -> Result<(), StoreError> {
     check_name(name)?;
-    if !shared.medium.geometry().has_names {
-        return Err(StoreError::NamelessStore { device: shared.medium.name() });
-    }
     let map = shared.map();
-    if map.volumes.describe_all().iter().any(|volume| volume.name == name) {
+    if map.volumes.named(name).is_some() {
         return Err(StoreError::NameTaken { name: name.to_owned() });
     }
     map.volumes.get(from).ok_or(StoreError::NoSuchVolume { volume: from })?;
@@ -124,3 +121,6 @@ pub(crate) fn free_step(shared: &Shared, writer: &WriterLock) -> Result<bool, St
         }
     })
 }
+
+#[cfg(test)]
+mod tests;

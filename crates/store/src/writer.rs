@@ -7,6 +7,7 @@ use crate::entry::LogEntry;
 use crate::error::StoreError;
 use crate::log::Log;
 use crate::policy::Class;
+use crate::root::Stream;
 use crate::segments::Use;
 use crate::shared::Shared;
 use crate::sync::{Mutex, MutexGuard};
@@ -69,6 +70,11 @@ impl Writer {
         self.checkpointer.table_blocks()
     }
 
+    /// The newest tables' stream.
+    pub(crate) fn tables(&self) -> &Stream {
+        self.checkpointer.tables()
+    }
+
     /// Makes `incarnation` durable: see [`Store::begin_after`](crate::Store::begin_after).
     pub(crate) fn begin_after(
         &mut self,
@@ -83,6 +89,9 @@ impl Writer {
         if self.health == Health::Stopped {
             return Err(stopped(shared));
         }
+        if let Some(error) = shared.map().left_out() {
+            return Err(error.clone());
+        }
         if known_durable >= shared.progress.durable_batch() {
             self.log.is_durable();
         }
@@ -96,6 +105,7 @@ impl Writer {
             }
             return Err(error);
         }
+        shared.begin_repairs();
         Ok(())
     }
 

@@ -48,11 +48,19 @@ fn found_in(head: &[u8]) -> Option<&'static str> {
     let known = MAGICS.iter().find(|(_, at, magic)| head.get(*at..at + magic.len()) == Some(*magic));
     Some(match known {
         Some((name, ..)) => name,
+        None if is_version_1(head) => "a store or buffer of weir 0.1, which weir 0.1 mounts",
         None if head.windows(4).take(64).any(|bytes| bytes.eq_ignore_ascii_case(b"weir")) => {
             "a weir store or buffer"
         }
         None => "data of an unknown kind",
     })
+}
+
+/// Whether a superblock of weir 0.1 is there. Those of stores and buffers have their version in different places.
+fn is_version_1(head: &[u8]) -> bool {
+    [(b"weir.sup", 8), (b"weirbuff", 12)]
+        .iter()
+        .any(|(magic, at)| head.starts_with(*magic) && head.get(*at..at + 4) == Some(&[1, 0, 0, 0]))
 }
 
 #[cfg(test)]

@@ -5,16 +5,17 @@
 
 use crate::cli::CheckArgs;
 use crate::error::WeirError;
-use crate::media::Media;
+use crate::media::{self, Media, store_of};
 use cache::{Cache, CacheError, Recovered, Settings};
 use device::{Device, Incarnation, Overlay};
 use fs::Fs;
 use host::{Access, SystemClock};
 use serde_json::json;
 use std::borrow::Cow;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use store::{Store, VolumeId};
+use store::{Mended, Store, VolumeId};
 
 /// Findings that are listed; a broken disk can give millions, and nobody reads them.
 const FINDINGS_MAX: usize = 1000;
@@ -78,6 +79,9 @@ fn print(findings: &Findings) {
 }
 
 fn check(args: &CheckArgs) -> Result<Findings, WeirError> {
+    if args.repair {
+        mend_superblocks(&args.path)?;
+    }
     let media = Media::find(&args.path, args.buffer.as_deref())?;
     if args.repair {
         repair(&media)?;
@@ -97,7 +101,7 @@ fn check(args: &CheckArgs) -> Result<Findings, WeirError> {
     store.check(&mut |finding| findings.add(finding.to_string()));
     findings
         .checked
-        .push("the store: superblock, roots, log, map, reference counts, every block of data".into());
+        .push("the store: superblocks, roots, log, map, reference counts, every block of data".into());
     match open_cache(&store, Arc::new(Overlay::new(buffer_disk))) {
         Ok(cache) => {
             let waiting = cache.status().counters.replayed;
@@ -117,6 +121,18 @@ fn check(args: &CheckArgs) -> Result<Findings, WeirError> {
         }
     }
     Ok(findings)
+}
+
+/// Makes both superblocks right: without one of them nothing else can be looked at.
+fn mend_superblocks(path: &Path) -> Result<(), WeirError> {
+    let disk = media::open(&store_of(path)?, Access::Write)?;
+    let mended = Store::mend_superblocks(&disk);
+    match mended.map_err(|source| WeirError::Store { path: path.into(), source })? {
+        Mended::Neither => {}
+        Mended::First(from) => eprintln!("repaired  the superblock, from its copy in block {from}"),
+        Mended::Copy(at) => eprintln!("repaired  the superblock's copy in block {at}"),
+    }
+    Ok(())
 }
 
 /// Makes the store's counts right, and says what was wrong; what is wrong still is found afterwards.

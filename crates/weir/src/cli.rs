@@ -94,13 +94,13 @@ pub(crate) struct FormatArgs {
 Examples:
   weir mount /var/lib/weir/demo /mnt/demo
   weir mount --allow-other --memory 4GiB /var/lib/weir/demo /mnt/demo
-  weir mount --buffer /dev/nvme0n1p3 /dev/vdb /mnt/db")]
+  weir mount /dev/vdb /mnt/db")]
 pub(crate) struct MountArgs {
     /// The directory or device that was formatted
     pub(crate) path: PathBuf,
     /// An empty directory
     pub(crate) dir: PathBuf,
-    /// The buffer, where it is not the entry `buffer` of PATH
+    /// The buffer, where weir does not find it: in its last place, beside the store, or on a block device
     #[arg(long, value_name = "PATH")]
     pub(crate) buffer: Option<PathBuf>,
     /// The volume to mount, as `weir volume list` names it; one that is read-only is mounted read-only
@@ -140,9 +140,9 @@ pub(crate) struct Tuning {
     /// Of it, how much may be newer than the store: at least 8MiB [default: half of --memory]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) dirty: Option<Size>,
-    /// What nobody synced is durable after this many milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
-    pub(crate) commit_interval: u64,
+    /// What nobody synced is durable after this many milliseconds. The store keeps it for later mounts [default: 1000]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(store::COMMIT_INTERVALS_MS))]
+    pub(crate) commit_interval: Option<u64>,
     /// Begin to write a change back to the store when it is so many seconds old
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) dirty_age: u64,
@@ -236,7 +236,7 @@ pub(crate) struct SpaceArgs {
 Examples:
   weir replace-buffer --buffer /dev/nvme1n1p3 /var/lib/weir/db
   weir replace-buffer --accept-loss /var/lib/weir/db
-  weir replace-buffer --old /dev/nvme0n1p3 --buffer /dev/nvme1n1p3 /dev/vdb")]
+  weir replace-buffer --buffer /dev/nvme1n1p3 /dev/vdb")]
 pub(crate) struct ReplaceBufferArgs {
     /// The directory or device that was formatted
     pub(crate) path: PathBuf,
@@ -246,7 +246,7 @@ pub(crate) struct ReplaceBufferArgs {
     /// Size of a new buffer file; a block device is used whole [default: as the old one]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) buffer_size: Option<Size>,
-    /// The old buffer, where it is not the entry `buffer` of PATH
+    /// The old buffer, where weir does not find it
     #[arg(long, value_name = "PATH")]
     pub(crate) old: Option<PathBuf>,
     /// Go on if the old buffer cannot be read, and lose what was only there
@@ -320,7 +320,7 @@ pub(crate) struct VolumeDeleteArgs {
 /// Read everything that a mounted store holds, and compare every checksum
 ///
 /// Goes on beside all other work. What is wrong is listed with the object that it hits; map nodes that memory still has
-/// whole are written again. Exit codes: 0 clean, 1 findings.
+/// whole, and the copy of the superblock, are written again. Exit codes: 0 clean, 1 findings.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -344,13 +344,13 @@ pub(crate) struct ScrubArgs {
 pub(crate) struct CheckArgs {
     /// The directory or device that was formatted
     pub(crate) path: PathBuf,
-    /// The buffer, where it is not the entry `buffer` of PATH
+    /// The buffer, where weir does not find it: in its last place, beside the store, or on a block device
     #[arg(long, value_name = "PATH")]
     pub(crate) buffer: Option<PathBuf>,
     /// As one JSON object, for scripts
     #[arg(long)]
     pub(crate) json: bool,
-    /// First make right what can be counted anew: references, live blocks, both roots. Bytes that are gone stay gone
+    /// First make right what can be: a superblock from the other one, references, live blocks, both roots. Bytes that are gone stay gone
     #[arg(long)]
     pub(crate) repair: bool,
 }

@@ -39,8 +39,13 @@ const MEMORY_MIN: Size = Size(16 << 20);
 pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     abort_on_panic();
     let front = Front::of(&args.tuning);
-    let settings = settings(&args.tuning, front.threads)?;
-    let media = Media::find(&args.path, args.buffer.as_deref())?;
+    let mut settings = settings(&args.tuning, front.threads)?;
+    let mut media = Media::find(&args.path, args.buffer.as_deref())?;
+    // What is said now counts at the next mount, too.
+    media.settings.commit_interval_ms = args.tuning.commit_interval.or(media.settings.commit_interval_ms);
+    if let Some(ms) = media.settings.commit_interval_ms {
+        settings.commit_interval = Duration::from_millis(ms);
+    }
     let point = MountPoint::check(args, &media)?;
     media.ensure_not_below(&point.dir)?;
     let logs = if args.daemon { Some(logs::directory()?) } else { None };
@@ -182,7 +187,6 @@ fn settings(tuning: &Tuning, threads: u8) -> Result<Settings, WeirError> {
         },
         memory_bytes_max: memory.0,
         dirty_bytes_max: dirty.0,
-        commit_interval: Duration::from_millis(tuning.commit_interval),
         dirty_age_max: Duration::from_secs(tuning.dirty_age),
         // With one thread at the front end a commit there holds up everybody: worth it where that is no longer than an NVMe
         // disk's flush. With more the others serve meanwhile: worth it up to a disk's seek (decision 0005).

@@ -37,8 +37,12 @@ pub(crate) enum WeirError {
     NotMedia { path: PathBuf },
     #[error("{}: a store that is a device needs a buffer of its own", path.display())]
     BufferWanted { path: PathBuf },
-    #[error("{}: the buffer is missing{}", path.display(), leading(link))]
-    BufferMissing { path: PathBuf, link: Option<PathBuf> },
+    #[error("{}: the buffer is missing{looked}", path.display())]
+    BufferMissing { path: PathBuf, looked: String },
+    #[error("{}: two buffers say to be its last one: {} and {}", store.display(), one.display(), other.display())]
+    TwoBuffers { store: PathBuf, one: PathBuf, other: PathBuf },
+    #[error("{}: a buffer of this store, but the store was used with another buffer since", path.display())]
+    OtherBuffer { path: PathBuf },
     #[error("not the buffer of this store: {why}")]
     NotItsBuffer { why: String },
     #[error("{}: an earlier buffer is kept here, and is not overwritten", path.display())]
@@ -155,7 +159,7 @@ impl WeirError {
                         | CacheError::StaleStore { .. }
                 )
             }
-            WeirError::Host { path, .. } => path == buffer,
+            WeirError::Host { path, .. } | WeirError::OtherBuffer { path } => path == buffer,
             _ => false,
         }
     }
@@ -211,6 +215,12 @@ impl WeirError {
                 "attach its device, or say where it is with `--buffer PATH`; if it is gone for good, what was synced last \
                  is lost, and `weir replace-buffer --accept-loss` gives the store a new one"
             }
+            WeirError::TwoBuffers { .. } => {
+                "one is a copy: detach it, or say which one counts with `--buffer PATH`"
+            }
+            WeirError::OtherBuffer { .. } => {
+                "attach the other one; if that is gone for good, see `weir replace-buffer --help`"
+            }
             WeirError::BufferNotWritable { .. } => {
                 "if its device can be read and not be written any more, `weir replace-buffer` writes back what it holds, \
                  without writing to it, and gives the store another one; nothing is lost"
@@ -220,6 +230,9 @@ impl WeirError {
                  --accept-loss, and see `weir replace-buffer --help` for what that means"
             }
             WeirError::EarlierBuffer { .. } => "move it away, or remove it if nobody wants what it holds",
+            WeirError::Size { .. } => {
+                "a number without a unit counts bytes; write 512MiB, 1.5GiB or 8GB, and see the command's --help"
+            }
             WeirError::SameMedia { .. } => "give the buffer a device or file of its own with `--buffer PATH`",
             _ => return None,
         })
@@ -316,18 +329,18 @@ impl WeirError {
             | WeirError::BelowMountPoint { .. }
             | WeirError::BufferWanted { .. }
             | WeirError::BufferMissing { .. }
+            | WeirError::TwoBuffers { .. }
+            | WeirError::OtherBuffer { .. }
             | WeirError::BufferNotWritable { .. }
             | WeirError::BufferLost { .. }
             | WeirError::EarlierBuffer { .. }
+            | WeirError::Size { .. }
             | WeirError::SameMedia { .. } => return self.help_about_media().map(Cow::from),
-            WeirError::Size { .. } => {
-                "a number without a unit counts bytes; write 512MiB, 1.5GiB or 8GB, and see the command's --help".into()
-            }
             WeirError::NoSpace { .. } => "free some space there, or choose less (--size, --segment-size, --buffer-size)".into(),
             WeirError::FixedSize { option, .. } => format!("leave out {option}: a device or existing file is used whole").into(),
             WeirError::Busy { .. } => "find its mount with `findmnt -t fuse.weir`, and `weir unmount` it".into(),
             WeirError::Host { source, .. } => return source.help(),
-            WeirError::Store { source, .. } => return source.help(),
+            WeirError::Store { path, source } => return help_about_store(path, source),
             WeirError::Cache { source, .. } => return source.help(),
             WeirError::Fs { source, .. } => return source.help(),
             WeirError::MountPointMissing { .. }
@@ -369,15 +382,20 @@ impl WeirError {
     }
 }
 
+/// The next step about a store, which the user calls `path`.
+fn help_about_store(path: &Path, error: &StoreError) -> Option<Cow<'static, str>> {
+    let repair =
+        || format!("`weir check --repair {}` restores it from its copy at the store's end", quoted(path));
+    match error {
+        StoreError::SuperblockDamaged { .. } => Some(repair().into()),
+        other => other.help(),
+    }
+}
+
 /// An error of a layer below, with `path`, unless it begins with that itself.
 fn about(path: &Path, error: &dyn Display) -> String {
     let (path, error) = (path.display().to_string(), error.to_string());
     if error.starts_with(&path) { error } else { format!("{path}: {error}") }
-}
-
-/// Where a symbolic link leads that leads nowhere.
-fn leading(link: &Option<PathBuf>) -> String {
-    link.as_ref().map(|to| format!(": it leads to {}, which is not there", to.display())).unwrap_or_default()
 }
 
 fn io_help(source: &io::Error) -> Option<Cow<'static, str>> {

@@ -9,9 +9,9 @@ use crate::media::{
 };
 use crate::size::Size;
 use crate::stack::Stack;
-use buffer::Buffer;
+use buffer::{Buffer, Identity};
 use cache::CacheError;
-use device::{BLOCK_BYTES, Device, StoreId};
+use device::{BLOCK_BYTES, BufferId, Device, StoreId};
 use fs::{Caller, FsError};
 use host::{Access, Disk, Mounts, Overwrite, random_bytes, spare_bytes};
 use std::ffi::{OsStr, OsString};
@@ -24,8 +24,8 @@ use store::{Layout, Store, StoreError};
 const STORE_DEFAULT: Size = Size(8 << 30);
 pub(crate) const BUFFER_DEFAULT: Size = Size(256 << 20);
 
-/// 32 segments, the store's least, of the smallest size that it chooses by itself, its first blocks, and some use.
-const STORE_MIN: Size = Size(40 << 20);
+/// 48 segments, the store's least, of the smallest size that it chooses by itself, its first blocks, and some use.
+const STORE_MIN: Size = Size(64 << 20);
 
 /// Below it a page that is written back costs a segment of cleaning or more in a store that is nearly full, for which a write would wait.
 const SEGMENT_MIN: Size = Size(1 << 20);
@@ -244,7 +244,7 @@ fn make(args: &FormatArgs, plans: &Plans, undo: &mut Undo) -> Result<(), WeirErr
     let id = StoreId(random_bytes());
     let segment_blocks = args.segment_size.map(|size| (size.0 / BLOCK_BYTES as u64) as u32);
     Store::format(&store_disk, &Layout { id, segment_blocks }).map_err(|source| no_space(args, source))?;
-    Buffer::format(&buffer_disk, id)
+    Buffer::format(&buffer_disk, Identity { store: id, id: BufferId(random_bytes()) })
         .map_err(|source| WeirError::Cache { path: args.path.clone(), source: source.into() })?;
     let (store_bytes, buffer_bytes) = (bytes_of(&store_disk), bytes_of(&buffer_disk));
     // The stack opens them again, and they are locked while they are open.

@@ -10,6 +10,7 @@ mod client;
 mod control;
 mod daemon;
 mod error;
+mod find_buffer;
 mod format;
 mod logs;
 mod man;

@@ -1,14 +1,14 @@
 //! Where a store and its buffer lie, and whether they may be touched.
 
 use crate::error::WeirError;
+use crate::find_buffer;
 use crate::tell;
 use host::{Access, Disk, HostError, Mounts, quoted};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use store::Store;
+use store::StoreSettings;
 
 /// The file that is the store, in a directory that was formatted.
 pub(crate) const STORE_FILE: &str = "store";
@@ -26,6 +26,8 @@ pub(crate) struct Media {
     pub(crate) name: PathBuf,
     pub(crate) store: PathBuf,
     pub(crate) buffer: PathBuf,
+    /// What the store keeps for who mounts it, and is to keep from now on.
+    pub(crate) settings: StoreSettings,
 }
 
 /// What a path is.
@@ -57,20 +59,21 @@ impl Media {
     pub(crate) fn find(path: &Path, buffer: Option<&Path>) -> Result<Media, WeirError> {
         let store = store_of(path)?;
         let name = absolute(path)?;
-        let is_directory = store != name;
+        // What is wrong with it, who opens it says.
+        let known = find_buffer::look_at(&store);
+        let wrong = known.as_ref().map_or(&[][..], |known| &known.wrong);
+        wrong.iter().for_each(|what| tell(&format!("warning: {}: {what}", name.display())));
+        let settings = known.as_ref().map(|known| known.settings.clone()).unwrap_or_default();
         let buffer = match buffer {
             Some(buffer) => buffer.to_path_buf(),
-            None if is_directory => name.join(BUFFER_FILE),
-            None => {
-                ensure_is_store(&store)?;
-                return Err(WeirError::BufferWanted { path: path.into() });
-            }
+            None => find_buffer::find(&name, &store, known)?,
         };
         if what_is(&buffer)? == What::Absent {
-            let link = buffer.read_link().ok();
-            return Err(WeirError::BufferMissing { path: buffer, link });
+            let looked =
+                buffer.read_link().map(|to| format!(": it leads to {}, which is not there", to.display()));
+            return Err(WeirError::BufferMissing { path: buffer, looked: looked.unwrap_or_default() });
         }
-        let media = Media { name, store: absolute(&store)?, buffer: absolute(&buffer)? };
+        let media = Media { name, store: absolute(&store)?, buffer: absolute(&buffer)?, settings };
         media.ensure_separate()?;
         media.ensure_not_on_weir()?;
         Ok(media)
@@ -139,12 +142,6 @@ pub(crate) fn ensure_leads_somewhere(path: &Path) -> Result<(), WeirError> {
         Ok(to) if what_is(path)? == What::Absent => Err(WeirError::LeadsNowhere { path: path.into(), to }),
         _ => Ok(()),
     }
-}
-
-/// Refuses what does not begin as a store does.
-fn ensure_is_store(path: &Path) -> Result<(), WeirError> {
-    let disk = Arc::new(open(path, Access::Read)?);
-    Store::identify(disk).map(drop).map_err(|source| WeirError::Store { path: path.into(), source })
 }
 
 /// Warns where others can read the medium at `path`.

@@ -1,12 +1,13 @@
 //! `weir replace-buffer`: another buffer for a store, because of a better device, or because the old one is lost.
 //!
 //! In this order, so that a crash or an error at any point leaves one buffer that is whole, and a name that leads to it:
-//! what the old one holds is written back, the new one is laid out, the store's entry `buffer` leads to the new one, the old
-//! one is a buffer no more, and the store refuses all but the new one. The old one is only read until then, so it need not
+//! what the old one holds is written back, the new one is laid out, the store knows it and refuses all others, the store's entry
+//! `buffer` leads to it, and the old one is a buffer no more. The old one is only read until then, so it need not
 //! be writable. One that cannot be read stays as it is, under another name if need be.
 
 use crate::cli::ReplaceBufferArgs;
 use crate::error::WeirError;
+use crate::find_buffer::look_at;
 use crate::format::{
     BUFFER_DEFAULT, BUFFER_MIN, Plan, Undo, bytes_of, ensure_allowed, make_buffer_disk, plan_buffer,
     sync_names_beside,
@@ -14,10 +15,10 @@ use crate::format::{
 use crate::media::{self, BUFFER_FILE, Media, What, absolute, store_of, what_is};
 use crate::size::Size;
 use crate::stack::{begin_anew, write_back};
-use buffer::Buffer;
+use buffer::{Buffer, Identity};
 use cache::UNFINISHED;
-use device::{Lsn, Overlay, StoreId};
-use host::{Access, quoted};
+use device::{BufferId, Lsn, Overlay, StoreId};
+use host::{Access, quoted, random_bytes};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -57,27 +58,29 @@ pub(crate) fn run(args: &ReplaceBufferArgs) -> Result<(), WeirError> {
         return Err(WeirError::BufferLost { path: args.path.clone(), why: why.to_string() });
     }
     let mut undo = Undo::default();
-    let made = make(&plan, args.buffer_size.is_none().then_some(old.bytes), &old, &mut undo);
-    let switched = made.and_then(|bytes| {
-        if let Some(entry) = &directory {
-            switch(entry, plan.path(), &old)?;
-        }
-        Ok(bytes)
-    });
-    let bytes = match switched {
+    let identity = Identity { store: old.store, id: BufferId(random_bytes()) };
+    let like = args.buffer_size.is_none().then_some(old.bytes);
+    let made = ensure_kept(directory.as_deref(), &old)
+        .and_then(|()| make(&plan, like, identity, &old, &mut undo))
+        .and_then(|bytes| Media::find(&args.path, Some(plan.path())).map(|media| (bytes, media)))
+        .and_then(|(bytes, media)| begin_anew(&media).map(|()| bytes));
+    let bytes = match made {
         Ok(bytes) => bytes,
         Err(error) => {
-            undo.run();
+            // Once the store knows the new one, it must not be taken away.
+            let known = store_of(&args.path).and_then(|store| look_at(&store));
+            if known.is_ok_and(|known| known.settings.buffer != Some(identity.id)) {
+                undo.run();
+            }
             return Err(error);
         }
     };
-    // From here on the new one is the store's: an error must not take it away.
     if let Some(entry) = &directory {
+        switch(entry, plan.path(), &old)?;
         sync_names_beside(entry)?;
     }
     let new = directory.as_deref().unwrap_or(plan.path());
     let retired = retire(&old, new);
-    begin_anew(&Media::find(&args.path, args.buffer.as_deref())?)?;
     tell(args, &old, bytes, retired.err());
     media::warn_of_readers(new);
     Ok(())
@@ -126,7 +129,7 @@ fn look_at_old(args: &ReplaceBufferArgs) -> Result<Old, WeirError> {
         Err(error @ WeirError::BufferMissing { .. }) if args.old.is_some() => {
             return Err(error.not_its_buffer());
         }
-        Err(error @ (WeirError::BufferMissing { .. } | WeirError::BufferWanted { .. })) => {
+        Err(error @ WeirError::BufferMissing { .. }) => {
             old.lost = Some(error);
             return Ok(old);
         }
@@ -149,7 +152,13 @@ fn look_at_old(args: &ReplaceBufferArgs) -> Result<Old, WeirError> {
 }
 
 /// Lays out the new one.
-fn make(plan: &Plan, like: Option<Size>, old: &Old, undo: &mut Undo) -> Result<Size, WeirError> {
+fn make(
+    plan: &Plan,
+    like: Option<Size>,
+    identity: Identity,
+    old: &Old,
+    undo: &mut Undo,
+) -> Result<Size, WeirError> {
     let disk = match (plan, like) {
         (Plan::Create { path, .. }, Some(Size(bytes))) => {
             make_buffer_disk(&Plan::Create { path: path.clone(), bytes }, undo)?
@@ -157,11 +166,23 @@ fn make(plan: &Plan, like: Option<Size>, old: &Old, undo: &mut Undo) -> Result<S
         _ => make_buffer_disk(plan, undo)?,
     };
     let newest = Lsn(old.newest.0 + GAP);
-    Buffer::format_after(&disk, old.store, newest)
+    Buffer::format_after(&disk, identity, newest)
         .map_err(|source| WeirError::Cache { path: plan.path().into(), source: source.into() })?;
     // The old one may go only after that.
     sync_names_beside(&absolute(plan.path())?)?;
     Ok(bytes_of(&disk))
+}
+
+/// Refuses to go on where an old buffer that could not be read would have to go.
+fn ensure_kept(entry: Option<&Path>, old: &Old) -> Result<(), WeirError> {
+    let Some(entry) = entry.filter(|entry| old.lost.is_some() && entry.symlink_metadata().is_ok()) else {
+        return Ok(());
+    };
+    let kept = entry.with_extension(OLD);
+    match kept.symlink_metadata() {
+        Ok(_) => Err(WeirError::EarlierBuffer { path: kept }),
+        Err(_) => Ok(()),
+    }
 }
 
 /// Lets the store's entry lead to the new buffer, at once. After an error it leads to the old one.
@@ -172,9 +193,6 @@ fn switch(entry: &Path, new: &Path, old: &Old) -> Result<(), WeirError> {
     }
     if old.lost.is_some() && entry.symlink_metadata().is_ok() {
         let kept = entry.with_extension(OLD);
-        if kept.symlink_metadata().is_ok() {
-            return Err(WeirError::EarlierBuffer { path: kept });
-        }
         // A second name: the first one leads to a buffer at every moment.
         fs::hard_link(entry, &kept).map_err(WeirError::io("keeping the old buffer as buffer.old", entry))?;
     }

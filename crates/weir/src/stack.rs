@@ -2,10 +2,11 @@
 
 use crate::ahead::Ahead;
 use crate::error::WeirError;
+use crate::find_buffer;
 use crate::media::{self, Media};
 use crate::volume;
 use cache::{Cache, Progress, Recovered, Settings, Task};
-use device::{Device, Lsn, Overlay};
+use device::{BufferId, Device, Lsn, Overlay};
 use fs::{Caller, Fs, PreloadedArena};
 use host::{Access, Account, Busy, Counted, ReadsNow, SystemClock, random_bytes};
 use std::path::Path;
@@ -72,7 +73,7 @@ impl Stack {
         name: &str,
     ) -> Result<Stack, WeirError> {
         let Opened { store, cache, metadata, mut start, disks } =
-            open_cache(&media, settings, access, Some(name))?;
+            open_cache(&media, settings, access, Some(name), Which::Last)?;
         let volume = volume::named(&store, &media.name, name)?;
         let begun = Instant::now();
         let fs = Fs::open_over(metadata, Arc::new(cache.clone()), volume.id, Arc::new(SystemClock::new()))
@@ -83,7 +84,7 @@ impl Stack {
 
     /// Makes an empty file system, owned by `owner`, on media that were just formatted, and writes it back.
     pub(crate) fn create(media: &Media, owner: Caller) -> Result<(), WeirError> {
-        let Opened { cache, .. } = open_cache(media, Settings::default(), Access::Write, None)?;
+        let Opened { cache, .. } = open_cache(media, Settings::default(), Access::Write, None, Which::New)?;
         Fs::create(&Arc::new(cache.clone()), VolumeId::MAIN, &SystemClock::new(), owner, random_bytes())
             .map_err(|source| WeirError::Fs { path: media.name.clone(), source })?;
         cache.drain().map_err(|source| WeirError::Cache { path: media.name.clone(), source })
@@ -104,6 +105,7 @@ pub(crate) fn write_back(media: &Media) -> Result<Lsn, WeirError> {
         Arc::new(Overlay::new(buffer)),
         Settings::default(),
         None,
+        Which::Last,
     )?;
     cache.drain().map_err(|source| WeirError::Cache { path: media.name.clone(), source })?;
     Ok(cache.status().applied)
@@ -111,7 +113,8 @@ pub(crate) fn write_back(media: &Media) -> Result<Lsn, WeirError> {
 
 /// Begins with the new buffer of `media`, which is empty. The store refuses every other one from then on.
 pub(crate) fn begin_anew(media: &Media) -> Result<(), WeirError> {
-    let Opened { store, cache, .. } = open_cache(media, Settings::default(), Access::Write, None)?;
+    let Opened { store, cache, .. } =
+        open_cache(media, Settings::default(), Access::Write, None, Which::New)?;
     store
         .fence(cache.buffer().newest_lsn())
         .map_err(|source| WeirError::Store { path: media.name.clone(), source })
@@ -127,16 +130,26 @@ struct Opened {
     disks: Disks,
 }
 
+/// Which buffer it must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Which {
+    /// The one that the store was used with last, if it knows.
+    Last,
+    /// One that it is to be used with from now on.
+    New,
+}
+
 /// Opens both media. The volume called `to_mount` is to be mounted afterwards.
 fn open_cache(
     media: &Media,
     settings: Settings,
     access: Access,
     to_mount: Option<&str>,
+    which: Which,
 ) -> Result<Opened, WeirError> {
     let store = open_disk(&media.store, access)?;
     let buffer = open_disk(&media.buffer, access);
-    let opened = buffer.and_then(|buffer| open_on(media, store, buffer, settings, to_mount));
+    let opened = buffer.and_then(|buffer| open_on(media, store, buffer, settings, to_mount, which));
     opened.map_err(|error| match error.is_not_writable(&media.buffer) {
         true => WeirError::BufferNotWritable { path: media.buffer.clone(), why: error.to_string() },
         false => error,
@@ -151,6 +164,7 @@ fn open_on(
     buffer: Arc<dyn Device>,
     settings: Settings,
     to_mount: Option<&str>,
+    which: Which,
 ) -> Result<Opened, WeirError> {
     let busy = Arc::new(Busy::default());
     let (store_disk, of_store) = Counted::over(store, &busy);
@@ -173,12 +187,26 @@ fn open_on(
     )?;
     let FromStore { store, metadata, mut start } = from_store?;
     let recovered = recovered?;
+    keep_settings(media, &store, recovered.buffer_id(), which)?;
     let blocks = |disk: &Account| disk.reads.now().blocks;
     (start.media, start.media_blocks) = (busy.time(), blocks(&disks.store) + blocks(&disks.buffer));
     let (cache, beginning) =
         timed(|| Cache::begin(store.clone(), recovered, clock, settings).map_err(cache_failed));
     (start.buffer, start.beginning) = (replaying, beginning);
     Ok(Opened { store, cache: cache?, metadata, start, disks })
+}
+
+/// Lets the store keep what is to be known at the next mount: durable when the cache begins.
+fn keep_settings(media: &Media, store: &Store, buffer: BufferId, which: Which) -> Result<(), WeirError> {
+    let mut kept = store.settings();
+    if which == Which::Last && kept.buffer.is_some_and(|last| last != buffer) {
+        return Err(WeirError::OtherBuffer { path: media.buffer.clone() });
+    }
+    kept.buffer = Some(buffer);
+    kept.buffer_place = Some(find_buffer::place_of(&media.buffer, &media.store));
+    kept.commit_interval_ms = media.settings.commit_interval_ms.or(kept.commit_interval_ms);
+    store.set_settings(kept);
+    Ok(())
 }
 
 /// What the store alone gives.

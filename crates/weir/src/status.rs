@@ -135,7 +135,7 @@ impl Mounted {
             "blocks": so_far.blocks,
             "of_blocks": so_far.of_blocks,
             "damaged": so_far.damaged,
-            "healed": so_far.healed,
+            "healed": so_far.repaired + so_far.healed,
             "done": so_far.done,
             "findings": findings,
         })
@@ -276,6 +276,7 @@ impl Mounted {
             "store": {
                 "page_reads": store.page_reads,
                 "node_reads": store.node_reads,
+                "metadata_repaired": store.metadata_repaired,
                 "batches": store.batches,
                 "pages_written": store.pages_written,
                 "flushes": store.flushes,

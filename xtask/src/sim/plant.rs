@@ -41,6 +41,10 @@ pub(crate) enum Plant {
     SettledEarly,
     /// Damage in the store's log counts as its torn end.
     StoreRotTakenForTorn,
+    /// The store repairs metadata from the copy that is damaged.
+    RepairFromWrongCopy,
+    /// The store writes both copies of metadata to one segment.
+    CopiesInOneSegment,
     /// The buffer begins without a flush of what the mount before left in the device's cache.
     BeginWithoutFlush,
     /// Damage in the buffer's log counts as its torn end.
@@ -90,6 +94,8 @@ impl Plant {
             Plant::OthersFlushesIgnored => Some(store::PlantedBug::OthersFlushesIgnored),
             Plant::OneRoot => Some(store::PlantedBug::OneRoot),
             Plant::SettledEarly => Some(store::PlantedBug::SettledEarly),
+            Plant::RepairFromWrongCopy => Some(store::PlantedBug::RepairFromWrongCopy),
+            Plant::CopiesInOneSegment => Some(store::PlantedBug::CopiesInOneSegment),
             Plant::StoreRotTakenForTorn => Some(store::PlantedBug::RotTakenForTorn),
             Plant::VolumeNumberUsedAgain => Some(store::PlantedBug::VolumeNumberUsedAgain),
             _ => None,

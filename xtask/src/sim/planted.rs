@@ -31,6 +31,8 @@ const BOUNDS: &[(Plant, u64)] = &[
     (Plant::OneRoot, 40_000),
     (Plant::SettledEarly, 300_000),
     (Plant::StoreRotTakenForTorn, 300_000),
+    (Plant::RepairFromWrongCopy, 300_000),
+    (Plant::CopiesInOneSegment, 10_000),
     (Plant::BeginWithoutFlush, 300_000),
     (Plant::BufferRotTakenForTorn, 300_000),
     (Plant::CutForgotten, 400_000),

@@ -23,7 +23,7 @@ const STORE_BLOCKS: [u64; 4] = [1536, 2048, 4096, 8192];
 const SEGMENT_BLOCKS: u32 = 16;
 /// In one run in four, of those that do not keep the store full: segments of 1 MiB, whose stretches of log have copies.
 const LARGE_SEGMENT_BLOCKS: u32 = 256;
-const LARGE_SEGMENTS: [u64; 2] = [36, 48];
+const LARGE_SEGMENTS: [u64; 2] = [54, 72];
 /// Nodes of the map that stay in memory in one run in four: the fewest that a store keeps.
 const FEW_NODES: usize = 64;
 /// A ring that comes round after a few hundred operations: 1 or 2 MiB.

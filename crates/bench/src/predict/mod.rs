@@ -31,6 +31,8 @@ struct Segment {
     written: u64,
     dead_since: Option<u64>,
     stuck_at: Option<u64>,
+    /// Of nodes, the segment that holds their copies, of which nothing else is known here.
+    twin: Option<u32>,
     /// What was written there, by its offset; some of it elsewhere by now.
     holds: Vec<Unit>,
 }
@@ -134,7 +136,7 @@ impl Predicted {
     pub(crate) fn new(segments: u32, segment_blocks: u64, pages: u64) -> Predicted {
         let leaves = pages.div_ceil(LEAF_PAGES);
         let tables = (leaves + NODES_ABOVE_LEAVES as u64).div_ceil(TABLE_NODES);
-        let stream = (64 + 16 * tables + 8 * u64::from(segments) + 32).div_ceil(4096);
+        let stream = (64 + 16 * tables + 12 * u64::from(segments) + 32).div_ceil(4092);
         let none = |count: u64| vec![None; count as usize];
         let mut this = Predicted {
             segment_blocks,
@@ -289,13 +291,14 @@ impl Predicted {
             full => {
                 full.iter().for_each(|(segment, _)| self.segments[*segment as usize].open = false);
                 let fresh = self.take(Use::Nodes, false);
+                self.segments[fresh as usize].twin = self.free.pop_front();
                 self.nodes_at = Some((fresh, 0));
                 fresh
             }
         };
         self.nodes_at = self.nodes_at.map(|(segment, offset)| (segment, offset + 1));
         self.put(unit, segment);
-        self.written.nodes += 1;
+        self.written.nodes += policy::COPIES;
     }
 
     /// What a checkpoint writes, and frees.
@@ -318,8 +321,9 @@ impl Predicted {
                 continue;
             }
             if *segment.dead_since.get_or_insert(generation) < generation {
+                let both = [Some(number as u32), segment.twin];
                 *segment = empty();
-                self.free.push_back(number as u32);
+                self.free.extend(both.into_iter().flatten());
             }
         }
     }
@@ -460,6 +464,7 @@ fn empty() -> Segment {
         written: 0,
         dead_since: None,
         stuck_at: None,
+        twin: None,
         holds: Vec::new(),
     }
 }

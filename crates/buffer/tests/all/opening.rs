@@ -1,8 +1,8 @@
 //! What opening does with a device that is not a whole buffer of this store, and with rot.
 
 use crate::model::{ID, Plan, Run, open};
-use buffer::{Buffer, BufferError, Record};
-use device::{BLOCK_BYTES, Block, Device, Incarnation, Lsn, Page, PageNo, Random, StoreId, pages};
+use buffer::{Buffer, BufferError, Identity, Record};
+use device::{BLOCK_BYTES, Block, BufferId, Device, Incarnation, Lsn, Page, PageNo, Random, StoreId, pages};
 use sim::{Faults, Power, SimDisk};
 use std::sync::Arc;
 
@@ -74,14 +74,24 @@ fn the_buffer_of_another_store_is_refused() {
 }
 
 #[test]
-fn another_version_and_unknown_features_are_refused_and_compatible_ones_are_not() {
+fn a_newer_version_and_an_older_one_are_refused_and_the_way_out_is_said() {
     let newer = refusal(with_superblock(|bytes| bytes[12] = 3));
     assert!(matches!(newer, BufferError::Version { found: 3, supported: 2, .. }), "{newer}");
     let older = refusal(with_superblock(|bytes| bytes[12] = 1));
-    assert!(matches!(older, BufferError::OlderVersion { found: 1, supported: 2, .. }), "{older}");
-    let features = refusal(with_superblock(|bytes| bytes[24] = 4));
-    assert!(matches!(features, BufferError::Features { features: 4, .. }), "{features}");
-    assert!(open(with_superblock(|bytes| bytes[16] = 4)).is_ok());
+    assert!(matches!(older, BufferError::OldVersion { found: 1, .. }), "{older}");
+    let help = older.help().expect("the way out");
+    assert!(help.contains("weir 0.1") && help.contains("rsync"), "{help}");
+}
+
+#[test]
+fn a_buffer_says_which_it_is_and_whose() {
+    let identity = Identity { store: ID, id: BufferId(*b"0123456789abcdef") };
+    let disk = SimDisk::new("buffer", 300, &Power::new(), 1);
+    assert!(matches!(Buffer::identify(&*disk), Err(BufferError::NotABuffer { .. })));
+    Buffer::format(&*disk, identity).expect("a device without faults");
+    assert_eq!(Buffer::identify(&*disk), Ok(identity));
+    let (buffer, _) = open(disk).expect("a buffer");
+    assert_eq!((buffer.store(), buffer.buffer_id()), (ID, identity.id));
 }
 
 #[test]

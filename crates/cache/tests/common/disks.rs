@@ -1,6 +1,7 @@
 use cache::{Cache, CacheError, Settings};
-use device::{Clock, StoreId};
+use device::{BLOCK_BYTES, Block, Clock, Device, Page, StoreId};
 use sim::{Power, SimDisk};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::{Layout, Store};
 
@@ -27,6 +28,22 @@ impl Disks {
     pub fn open(&self, clock: Arc<dyn Clock>, settings: Settings) -> Result<Cache, CacheError> {
         let store = Arc::new(Store::open(self.store.clone())?);
         Cache::open(store, self.buffer.clone(), clock, settings)
+    }
+
+    /// The two copies of each block of metadata, as far as any two blocks with equal bytes are that.
+    pub fn pairs(&self) -> Vec<[Block; 2]> {
+        let mut same: BTreeMap<[u8; BLOCK_BYTES], Vec<Block>> = BTreeMap::new();
+        for at in self.store.written_blocks() {
+            let mut page = [Page([0; BLOCK_BYTES])];
+            self.store.read(at, &mut page).expect("a sound disk");
+            same.entry(page[0].0).or_default().push(at);
+        }
+        same.into_values().filter_map(|blocks| blocks.try_into().ok()).collect()
+    }
+
+    /// Damages both, or heals both that were damaged.
+    pub fn rot_both(&self, pair: [Block; 2]) {
+        pair.into_iter().for_each(|at| self.store.rot(at, 77));
     }
 
     pub fn crash(&self) {

@@ -26,7 +26,7 @@ impl Deref for Machine {
 
 impl Machine {
     pub fn new(seed: u64) -> Machine {
-        Machine { disks: Disks::new(seed, 8192, 1024, 32), clock: Arc::new(SimClock::new()) }
+        Machine { disks: Disks::new(seed, 16384, 1024, 32), clock: Arc::new(SimClock::new()) }
     }
 
     pub fn open(&self) -> Cache {

@@ -151,17 +151,17 @@ fn allocating_grows_the_file_or_not_and_keeps_what_is_there() {
 
 #[test]
 fn what_there_is_no_space_for_is_refused_as_a_whole() {
-    // 3072 blocks of 4 KiB.
-    let machine = Machine::new(4, FetchMode::Lazy, 3072);
+    // 4096 blocks of 4 KiB.
+    let machine = Machine::new(4, FetchMode::Lazy, 4096);
     let ino = file(&machine, b"file");
     write(&machine, ino, 0, &[7; 100_000]);
     let before = machine.attributes(ino).expect("it is there");
-    for len in [12 << 20, 1 << 30, FILE_BYTES_MAX] {
+    for len in [16 << 20, 1 << 30, FILE_BYTES_MAX] {
         let refused = allocate(&machine, ino, Allocate::Space, (0, len), Size::Grows);
         assert!(matches!(refused, Err(FsError::NoSpace)), "{len}: {refused:?}");
     }
     assert_eq!(machine.attributes(ino).expect("it is there"), before, "a refusal left a trace");
-    allocate(&machine, ino, Allocate::Space, (0, 2 << 20), Size::Grows).expect("two of twelve MiB");
+    allocate(&machine, ino, Allocate::Space, (0, 2 << 20), Size::Grows).expect("two of sixteen MiB");
     // Holes cost nothing.
     allocate(&machine, ino, Allocate::Zeros, (0, FILE_BYTES_MAX), Size::Grows).expect("a hole");
     assert_eq!(size(&machine, ino), FILE_BYTES_MAX);
@@ -169,7 +169,7 @@ fn what_there_is_no_space_for_is_refused_as_a_whole() {
 
 #[test]
 fn what_is_there_already_needs_no_space() {
-    let machine = Machine::new(5, FetchMode::Lazy, 3072);
+    let machine = Machine::new(5, FetchMode::Lazy, 4096);
     let ino = file(&machine, b"file");
     let space = || machine.store().writable_blocks() * PAGE;
     // Half of what there is, so that the whole does not fit a second time.

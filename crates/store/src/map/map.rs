@@ -9,16 +9,20 @@ use super::nodes::Nodes;
 use super::object::{ObjectEntry, Pages, fits_inline};
 use super::scan::{Purpose, Wanted};
 use super::tree::{Leaf, Source, below};
+use super::volume::Volume;
 use super::volumes::Volumes;
 use crate::bug::PlantedBug;
 use crate::entry::LogEntry;
+use crate::error::StoreError;
 use crate::format::{
-    DIRECTORY_BYTES, DYING_BYTES, LEAF_OBJECTS, LEAF_PAGES, SEGMENT_BYTES, STREAM_HEAD_BYTES, VOLUME_BYTES,
-    blocks_for,
+    DIRECTORY_BYTES, DYING_BYTES, LEAF_OBJECTS, LEAF_PAGES, SEGMENT_BYTES, STREAM_HEAD_BYTES,
 };
+use crate::settings::StoreSettings;
 use crate::space::Reservations;
+use crate::stream::stream_blocks;
 use crate::volume::{Listed, VolumeId};
 use device::{Lsn, ObjectId, PageNo};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// The map of all volumes, and what is reserved for changes of it.
@@ -26,8 +30,12 @@ pub(crate) struct Map {
     pub(crate) nodes: Nodes,
     pub(crate) volumes: Volumes,
     pub(crate) reservations: Reservations,
+    /// Written with every checkpoint.
+    pub(crate) settings: StoreSettings,
     /// The highest LSN of any log entry so far.
     newest: Lsn,
+    /// Slots of objects of which recovery could not apply a log entry, each with the node that it lacked.
+    unapplied: BTreeMap<(VolumeId, u64), NodeId>,
     #[cfg(feature = "planted-bugs")]
     planted: Option<PlantedBug>,
 }
@@ -53,7 +61,9 @@ impl Map {
             nodes,
             volumes,
             reservations: Reservations::default(),
+            settings: StoreSettings::default(),
             newest,
+            unapplied: BTreeMap::new(),
             #[cfg(feature = "planted-bugs")]
             planted: None,
         }
@@ -88,18 +98,51 @@ impl Map {
     /// Blocks of a checkpoint's tables, for a node table of this many pages.
     pub(crate) fn stream_blocks(&self, table_pages: usize) -> u64 {
         let segments = SEGMENT_BYTES * self.nodes.segments.geometry().segments as usize;
-        let volumes = VOLUME_BYTES * self.volumes.len() + DYING_BYTES * self.volumes.dying().len();
-        let tables = DIRECTORY_BYTES * table_pages + segments + volumes + self.volumes.label_bytes();
-        blocks_for(STREAM_HEAD_BYTES + tables) as u64
+        let dying = DYING_BYTES * self.volumes.dying().len();
+        let tables = DIRECTORY_BYTES * table_pages + segments + dying;
+        stream_blocks(STREAM_HEAD_BYTES + tables + self.settings.encode().len())
     }
 
-    /// Begins a walk at all roots.
+    /// Begins a walk at all roots; the cleaner's need not visit the volumes' leaves, as memory says what these do.
     pub(crate) fn begin_scan(&mut self, purpose: Purpose, wanted: Wanted) {
-        self.nodes.begin_scan(purpose, wanted, self.volumes.roots());
+        match purpose {
+            Purpose::Clean => self.nodes.begin_scan(purpose, wanted, self.volumes.roots_of_data()),
+            Purpose::Scrub => self.nodes.begin_scan(purpose, wanted, self.volumes.roots()),
+        }
+    }
+
+    /// Leaves out a log entry that recovery cannot apply, since nodes that it needs are lost. What it is about cannot be read from now
+    /// on: nobody knows what it would be.
+    pub(crate) fn leave_out(&mut self, entry: &LogEntry, failed: BTreeMap<NodeId, StoreError>) {
+        self.newest = self.newest.max(entry.lsn());
+        let objects = match entry {
+            LogEntry::Write { object, .. }
+            | LogEntry::Cut { object, .. }
+            | LogEntry::Delete { object, .. } => {
+                vec![object]
+            }
+            LogEntry::Clone { transfer, .. } => vec![&transfer.to],
+            LogEntry::Move { transfer, .. } => vec![&transfer.from, &transfer.to],
+            LogEntry::CloneVolume { .. } | LogEntry::NameVolume { .. } | LogEntry::DeleteVolume { .. } => {
+                unreachable!("these need no nodes")
+            }
+        };
+        if let Some((&node, _)) = failed.first_key_value() {
+            self.unapplied.extend(objects.into_iter().map(|object| ((object.volume, object.slot), node)));
+        }
+        self.nodes.lost.extend(failed);
+    }
+
+    /// The first error for which a log entry was [left out](Map::leave_out): a root must not say that the log before it is in the map.
+    pub(crate) fn left_out(&self) -> Option<&StoreError> {
+        self.unapplied.values().find_map(|id| self.nodes.lost.get(id))
     }
 
     /// The object that lives in this slot now, whatever its generation.
     pub(crate) fn slot(&self, volume: VolumeId, slot: u64) -> Result<Option<&ObjectEntry>, Missing> {
+        if let Some(&node) = self.unapplied.get(&(volume, slot)) {
+            return Err(Missing(vec![node]));
+        }
         let Some(volume) = self.volumes.get(volume) else { return Ok(None) };
         let Some(leaf) = volume.objects.leaf(&self.nodes, slot / LEAF_OBJECTS)? else { return Ok(None) };
         let Body::Objects(entries) = &self.nodes.node(leaf.id)?.body else { return Ok(None) };
@@ -143,6 +186,7 @@ impl Map {
 
     /// Whether every node that [`change`](Map::change) would need for this log entry is in memory.
     pub(crate) fn prepare(&self, log_entry: &LogEntry) -> Result<(), Missing> {
+        log_entry.changed_volumes().try_for_each(|volume| self.volumes.prepare(&self.nodes, volume))?;
         match log_entry {
             LogEntry::Write { object, page, .. } => match self.slot(object.volume, object.slot)? {
                 Some(entry) if entry.generation < object.generation => self.prepare_all(entry),
@@ -200,11 +244,14 @@ impl Map {
             LogEntry::Clone { transfer, lsn } => self.transfer(transfer, *lsn, Source::Stays),
             LogEntry::Move { transfer, lsn } => self.transfer(transfer, *lsn, Source::Goes),
             LogEntry::CloneVolume { from, to, mode, created, .. } => {
-                let root = self.volumes.clone_volume(*from, *to, *mode, *created);
-                root.into_iter().for_each(|root| self.nodes.refer(root));
+                let new = Volume { mode: *mode, created: *created, ..Volume::default() };
+                self.volumes.clone_volume(&mut self.nodes, *from, *to, new);
+                let unapplied = self.unapplied.range((*from, 0)..=(*from, u64::MAX));
+                let same: Vec<_> = unapplied.map(|(&(_, slot), &node)| ((*to, slot), node)).collect();
+                self.unapplied.extend(same);
             }
-            LogEntry::NameVolume { volume, part } => self.volumes.name(*volume, part),
-            LogEntry::DeleteVolume { volume, .. } => self.volumes.delete(*volume),
+            LogEntry::NameVolume { volume, part } => self.volumes.name(&mut self.nodes, *volume, part),
+            LogEntry::DeleteVolume { volume, .. } => self.volumes.delete(&mut self.nodes, *volume),
         }
     }
 
@@ -358,13 +405,14 @@ impl Map {
     /// Takes a copy of the leaf that holds a slot, and of the nodes above it, if others share it: what an object in
     /// it refers to has a reference for each leaf that says so, only then.
     pub(super) fn unshare(&mut self, volume: VolumeId, slot: u64) {
+        self.volumes.unshare(&mut self.nodes, volume);
         let Some(mut tree) = self.volumes.get(volume).map(|volume| volume.objects) else { return };
         let index = slot / LEAF_OBJECTS;
         if !tree.is_shared(&self.nodes, index).expect("prepared") {
             return;
         }
         tree.leaf_for_change(&mut self.nodes, index, Body::objects);
-        self.volumes.set_objects(volume, tree);
+        self.volumes.set_objects(&mut self.nodes, volume, tree);
     }
 
     /// A copy of the entry in a slot, whose leaf is in memory.
@@ -403,7 +451,7 @@ impl Map {
         if body.is_empty() {
             tree.remove_leaf(&mut self.nodes, index);
         }
-        self.volumes.set_objects(volume, tree);
+        self.volumes.set_objects(&mut self.nodes, volume, tree);
     }
 
     /// The pages of `object` within `range`, of at most `leaves_max` leaves.
@@ -497,6 +545,10 @@ impl Map {
                 children.iter().filter(|child| child.is_some()).for_each(|&child| self.condemn(child));
             }
             Body::Pages(entries) => entries.iter().for_each(|entry| self.nodes.forget(entry)),
+            Body::Volumes(volumes) => {
+                let roots = volumes.iter().flatten().map(|volume| volume.objects.root);
+                roots.filter(|root| root.is_some()).for_each(|root| self.condemn(root));
+            }
             Body::Objects(objects) => {
                 for object in objects.iter().flatten() {
                     match &object.pages {

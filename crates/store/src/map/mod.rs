@@ -12,6 +12,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod volume;
 mod volumes;
 
 pub(crate) use map::Map;
@@ -23,4 +24,6 @@ pub(crate) use object::{ObjectEntry, Pages};
 pub(crate) use repoint::Move;
 pub(crate) use scan::{Holder, Peeked, Purpose, Wanted};
 pub(crate) use table::{NodeEntry, NodeTable, TablePage, decode as decode_table_page};
-pub(crate) use volumes::{Label, Volume, Volumes, decode_label};
+#[cfg(test)]
+pub(crate) use volume::Volume;
+pub(crate) use volumes::Volumes;

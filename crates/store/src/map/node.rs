@@ -1,6 +1,7 @@
 //! Nodes of the map: 4 KiB each on the medium, decoded in memory.
 
 use super::object::ObjectEntry;
+use super::volume::{self, VolumeEntries};
 use crate::format::*;
 use device::{Block, Lsn, Page, StoreId};
 use std::sync::atomic::AtomicBool;
@@ -61,6 +62,8 @@ pub(crate) enum Body {
     Pages(Box<[PageEntry; LEAF_PAGES as usize]>),
     /// Objects of a volume.
     Objects(Box<[Option<ObjectEntry>; LEAF_OBJECTS as usize]>),
+    /// Volumes.
+    Volumes(Box<VolumeEntries>),
 }
 
 impl Body {
@@ -76,11 +79,16 @@ impl Body {
         Body::Objects(Box::new([const { None }; LEAF_OBJECTS as usize]))
     }
 
+    pub(crate) fn volumes() -> Body {
+        Body::Volumes(Box::new([const { None }; LEAF_VOLUMES as usize]))
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         match self {
             Body::Inner(children) => !children.iter().any(|child| child.is_some()),
             Body::Pages(entries) => entries.iter().all(PageEntry::is_hole),
             Body::Objects(entries) => entries.iter().all(Option::is_none),
+            Body::Volumes(entries) => entries.iter().all(Option::is_none),
         }
     }
 }
@@ -108,9 +116,8 @@ impl Node {
 struct NodeHead {
     head: Head,
     id: U64,
-    version: U64,
     kind: u8,
-    reserved: [u8; 15],
+    reserved: [u8; 23],
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -131,21 +138,22 @@ const _: () = assert!(HEAD_BYTES + 8 * INNER_CHILDREN as usize <= 4096);
 const KIND_INNER: u8 = 1;
 const KIND_PAGES: u8 = 2;
 const KIND_OBJECTS: u8 = 3;
+const KIND_VOLUMES: u8 = 4;
 
 /// The block may have other references.
 pub(crate) const FLAG_SHARED: u32 = 1;
-// 2 is reserved: the entry is an older block plus newer bytes in the log. See FORMAT.md.
 
-/// A node's bytes, and their checksum. `version` is the checkpoint that writes it.
-pub(crate) fn encode(body: &Body, id: NodeId, version: u64, store: StoreId) -> (Box<Page>, u32) {
+/// A node's bytes, and their checksum.
+pub(crate) fn encode(body: &Body, id: NodeId, store: StoreId) -> (Box<Page>, u32) {
     let mut page = Page::zeroed();
     let kind = match body {
         Body::Inner(_) => KIND_INNER,
         Body::Pages(_) => KIND_PAGES,
         Body::Objects(_) => KIND_OBJECTS,
+        Body::Volumes(_) => KIND_VOLUMES,
     };
     let head = Head::new(MAGIC_NODE, store);
-    let head = NodeHead { head, id: id.0.into(), version: version.into(), kind, reserved: [0; 15] };
+    let head = NodeHead { head, id: id.0.into(), kind, reserved: [0; 23] };
     head.write_to_prefix(&mut page.0).expect("smaller than a page");
     let rest = &mut page.0[HEAD_BYTES..];
     match body {
@@ -167,6 +175,7 @@ pub(crate) fn encode(body: &Body, id: NodeId, version: u64, store: StoreId) -> (
             }
         }
         Body::Objects(entries) => super::object::encode(entries, rest),
+        Body::Volumes(entries) => volume::encode(entries, rest),
     }
     let crc = seal(&mut page.0);
     (page, crc)
@@ -201,11 +210,12 @@ pub(crate) fn decode(page: &Page, id: NodeId, store: StoreId) -> Option<Body> {
             Some(Body::Pages(body))
         }
         KIND_OBJECTS => super::object::decode(rest).map(Body::Objects),
+        KIND_VOLUMES => volume::decode(rest).map(Body::Volumes),
         _ => None,
     }
 }
 
-/// Whether the shared flag is set; `None` if there are flags that version 1 does not have.
+/// Whether the shared flag is set; `None` if there are flags that nobody sets.
 pub(super) fn flags(flags: u32) -> Option<bool> {
     (flags & !FLAG_SHARED == 0).then_some(flags & FLAG_SHARED != 0)
 }
@@ -226,12 +236,12 @@ mod tests {
         entries[127] = PageEntry { place: Block(91), page_lsn: Lsn(6), crc: 7, shared: false };
         for body in [inner, pages] {
             assert!(!body.is_empty());
-            let (page, crc) = encode(&body, NodeId(3), 2, store);
+            let (page, crc) = encode(&body, NodeId(3), store);
             assert_eq!(sealed(&page.0, MAGIC_NODE, store).expect("whole").crc.get(), crc);
             assert_eq!(decode(&page, NodeId(3), store), Some(body));
             assert_eq!(decode(&page, NodeId(4), store), None, "another node's bytes");
             let mut other = page.clone();
-            other.0[48] = 9;
+            other.0[40] = 9;
             seal(&mut other.0);
             assert_eq!(decode(&other, NodeId(3), store), None, "an unknown kind");
         }

@@ -6,6 +6,7 @@
 use super::node::{Body, Missing, Node, NodeId, PageEntry, encode};
 use super::scan::{Colour, Peeked, Purpose, Scan, Wanted};
 use super::table::NodeTable;
+use crate::error::StoreError;
 use crate::segments::Segments;
 use device::{Block, Page, StoreId};
 use std::collections::BTreeMap;
@@ -27,6 +28,8 @@ pub(crate) struct Nodes {
     held: u32,
     pub(crate) table: NodeTable,
     pub(crate) segments: Segments,
+    /// Nodes that recovery needed and could not read. They are not read again: as what they were then, nobody needs them.
+    pub(crate) lost: BTreeMap<NodeId, StoreError>,
     /// The cleaner's walk.
     cleaning: Option<Scan>,
     /// The scrubber's walk.
@@ -48,6 +51,7 @@ impl Nodes {
             held: 0,
             table,
             segments,
+            lost: BTreeMap::new(),
             cleaning: None,
             scrubbing: None,
         }
@@ -79,12 +83,12 @@ impl Nodes {
         behind.filter(|(_, node)| node.dirty).map(|(&id, _)| id)
     }
 
-    /// A checkpoint of number `version` writes a dirty node to `place`; it stays dirty until [`written`](Nodes::written).
-    pub(crate) fn write_to(&mut self, id: NodeId, place: Block, version: u64, store: StoreId) -> Box<Page> {
+    /// A checkpoint writes a dirty node to `place`; it stays dirty until [`written`](Nodes::written).
+    pub(crate) fn write_to(&mut self, id: NodeId, place: Block, store: StoreId) -> Box<Page> {
         let node = self.cached.get_mut(&id).expect("dirty nodes stay in memory");
         node.changed = false;
-        let (page, crc) = encode(&node.body, id, version, store);
-        if let Some(old) = self.table.moved(id, place, crc, version) {
+        let (page, crc) = encode(&node.body, id, store);
+        if let Some(old) = self.table.moved(id, place, crc) {
             self.segments.dec_live(old);
         }
         self.segments.inc_live(place);
@@ -101,7 +105,7 @@ impl Nodes {
 
     /// The checkpoint that wrote a node failed: it has no place, as if it were new.
     pub(crate) fn not_written(&mut self, id: NodeId) {
-        if let Some(place) = self.table.moved(id, Block(0), 0, 0) {
+        if let Some(place) = self.table.moved(id, Block(0), 0) {
             self.segments.dec_live(place);
         }
     }
@@ -217,7 +221,8 @@ impl Nodes {
                 children.iter().filter(|child| child.is_some()).for_each(|&child| self.release(child));
             }
             Body::Pages(entries) => entries.iter().for_each(|entry| self.forget(entry)),
-            Body::Objects(_) => {}
+            // Empty, when its tree loses it.
+            Body::Objects(_) | Body::Volumes(_) => {}
         }
     }
 

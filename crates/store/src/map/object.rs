@@ -173,7 +173,7 @@ mod tests {
         let tree = Tree { root: NodeId(77), height: 2 };
         entries[15] =
             Some(ObjectEntry { generation: 0, transfer_lsn: Lsn(u64::MAX), pages: Pages::Tree(tree) });
-        let (page, _) = node::encode(&leaf, NodeId(5), 2, store);
+        let (page, _) = node::encode(&leaf, NodeId(5), store);
         assert_eq!(node::decode(&page, NodeId(5), store), Some(leaf));
         assert_eq!(node::decode(&page, NodeId(6), store), None, "another node's bytes");
     }
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_with_a_flag_that_version_1_does_not_have_is_not_understood() {
+    fn an_entry_with_a_flag_that_nobody_sets_is_not_understood() {
         assert_eq!([0, 1, 2, 3, 1 << 31].map(flags), [Some(false), Some(true), None, None, None]);
     }
 

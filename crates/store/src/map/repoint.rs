@@ -36,7 +36,7 @@ impl Nodes {
                 }
                 Pages::Tree(_) => None,
             },
-            Body::Inner(_) => None,
+            Body::Inner(_) | Body::Volumes(_) => None,
         }
     }
 
@@ -61,7 +61,7 @@ impl Nodes {
                     self.outgrow(holder.node, index);
                 }
             }
-            Body::Inner(_) => unreachable!("the entry was found in a leaf"),
+            Body::Inner(_) | Body::Volumes(_) => unreachable!("the entry was found in a leaf"),
         }
         if !old.shared {
             self.segments.dec_live(moved.from);

@@ -177,6 +177,9 @@ impl Scan {
                     }
                 }
             }
+            Body::Volumes(volumes) => {
+                volumes.iter().flatten().for_each(|volume| self.met(volume.objects.root));
+            }
         }
     }
 }

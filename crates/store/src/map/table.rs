@@ -1,4 +1,4 @@
-//! The node table: from a node's id to its place, checksum, number of references and version.
+//! The node table: from a node's id to its place, checksum and number of references.
 
 use super::node::NodeId;
 use crate::format::*;
@@ -15,8 +15,6 @@ pub(crate) struct NodeEntry {
     pub(crate) crc: u32,
     /// Parents and roots that hold its id; 0 for an id that is not in use.
     pub(crate) references: u32,
-    /// The checkpoint that wrote it.
-    pub(crate) version: u64,
 }
 
 /// A page of the table on the medium.
@@ -30,7 +28,7 @@ pub(crate) struct TablePage {
     pub(crate) changed: bool,
 }
 
-/// All nodes, in memory as a whole: 24 bytes each, 48 MB for a TiB of pages.
+/// All nodes, in memory as a whole: 16 bytes each, 32 MB for a TiB of pages.
 #[derive(Debug)]
 pub(crate) struct NodeTable {
     entries: Vec<NodeEntry>,
@@ -54,12 +52,11 @@ struct PageBytes {
 #[repr(C)]
 struct EntryBytes {
     place: U64,
-    version: U64,
     crc: U32,
     references: U32,
 }
 
-const _: () = assert!(size_of::<PageBytes>() == 64 + 24 * TABLE_NODES as usize);
+const _: () = assert!(size_of::<PageBytes>() == 64 + 16 * TABLE_NODES as usize);
 
 impl NodeTable {
     /// The table of an empty store: id 0 is taken, for none.
@@ -227,10 +224,10 @@ impl NodeTable {
     }
 
     /// The node is now written elsewhere; returns the block that it had.
-    pub(crate) fn moved(&mut self, id: NodeId, place: Block, crc: u32, version: u64) -> Option<Block> {
+    pub(crate) fn moved(&mut self, id: NodeId, place: Block, crc: u32) -> Option<Block> {
         let entry = self.change(id);
         let old = std::mem::replace(&mut entry.place, place);
-        (entry.crc, entry.version) = (crc, version);
+        entry.crc = crc;
         (old != Block(0)).then_some(old)
     }
 
@@ -261,7 +258,7 @@ impl NodeTable {
 
     /// The bytes of page `number`, and their checksum.
     pub(crate) fn encode(&self, number: usize, store: StoreId) -> (Box<Page>, u32) {
-        let none = EntryBytes { place: 0.into(), version: 0.into(), crc: 0.into(), references: 0.into() };
+        let none = EntryBytes { place: 0.into(), crc: 0.into(), references: 0.into() };
         let mut bytes = PageBytes {
             head: Head::new(MAGIC_TABLE, store),
             number: (number as u64).into(),
@@ -272,7 +269,6 @@ impl NodeTable {
         for (bytes, entry) in bytes.entries.iter_mut().zip(&self.entries[from..]) {
             *bytes = EntryBytes {
                 place: place_to_bits(entry.place).into(),
-                version: entry.version.into(),
                 crc: entry.crc.into(),
                 references: entry.references.into(),
             };
@@ -293,7 +289,6 @@ pub(crate) fn decode(page: &Page, number: usize, store: StoreId) -> Option<Vec<N
             place: place_from_bits(bytes.place.get())?,
             crc: bytes.crc.get(),
             references: bytes.references.get(),
-            version: bytes.version.get(),
         })
     };
     let ours = bytes.number.get() == number as u64;
@@ -311,7 +306,7 @@ mod tests {
         let mut table = NodeTable::new();
         for number in 1..=nodes {
             assert_eq!(table.add(), NodeId(number));
-            assert_eq!(table.moved(NodeId(number), Block(1000 + number), number as u32, 7), None);
+            assert_eq!(table.moved(NodeId(number), Block(1000 + number), number as u32), None);
         }
         table
     }
@@ -343,8 +338,8 @@ mod tests {
         assert_eq!((table.used(), table.references(NodeId(1))), (4, 1));
         table.drop_reference(NodeId(4));
         assert_eq!(table.remove(NodeId(4)), None, "no checkpoint wrote it");
-        assert_eq!(table.moved(NodeId(3), Block(9), 5, 8), Some(Block(1003)));
-        let entry = NodeEntry { place: Block(9), crc: 5, references: 1, version: 8 };
+        assert_eq!(table.moved(NodeId(3), Block(9), 5), Some(Block(1003)));
+        let entry = NodeEntry { place: Block(9), crc: 5, references: 1 };
         assert_eq!(table.get(NodeId(3)), Some(&entry));
         assert_eq!(table.get(NodeId::NONE), None);
     }

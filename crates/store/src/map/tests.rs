@@ -14,9 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Segments of 16 blocks from block 4 on, all of them data's.
 fn map() -> Map {
     let id = StoreId([1; 16]);
-    let geometry =
-        Geometry { id, total_blocks: 4 + 32 * 16, segment_blocks: 16, segments: 32, has_names: true };
-    let used = vec![SegmentEntry { usage: Use::Log, live: 0, age: 0 }; 32];
+    let geometry = Geometry { id, total_blocks: 4 + 32 * 16, segment_blocks: 16, segments: 32 };
+    let used = vec![SegmentEntry { usage: Use::Log, ..SegmentEntry::default() }; 32];
     Map::new(Nodes::new(NodeTable::new(), Segments::new(geometry, used)), Volumes::default(), Lsn(0))
 }
 
@@ -286,7 +285,7 @@ fn what_was_read_for_a_walk_counts_only_where_the_node_lies_there_still() {
     let tree = tree_of(&mut map, &[0, 1]);
     [tree.root].into_iter().for_each(|id| map.volumes.push_dying(id));
     let leaf = tree.leaf(&map.nodes, 1).expect("in memory").expect("it is there").id;
-    map.nodes.table.moved(leaf, Block(100), 1, 1);
+    map.nodes.table.moved(leaf, Block(100), 1);
     let body = map.nodes.cached(leaf).clone();
     map.nodes.drop_cached(leaf);
     map.begin_scan(Purpose::Clean, Wanted::Every);
@@ -399,7 +398,7 @@ fn pages_that_moved_apart_leave_their_object_s_entry_for_a_tree() {
 /// The main volume, empty.
 fn with_volume() -> Map {
     let mut map = map();
-    map.volumes = Volumes::main_only(Tree::default());
+    map.volumes = Volumes::main_only();
     map
 }
 

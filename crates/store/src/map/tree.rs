@@ -1,4 +1,4 @@
-//! Radix trees over leaves of a fixed span: objects by slot, pages by number.
+//! Radix trees over leaves of a fixed span: volumes by number, objects by slot, pages by number.
 //!
 //! A parent holds its children's ids. A node with more than one reference is shared and never changed: a change that
 //! changes a shared tree first takes a copy of each node on the way down, whose children then have one reference
@@ -165,6 +165,19 @@ impl Tree {
         }
     }
 
+    /// Takes away roots that have no other child than the first, as far as nodes are in memory. Nobody shares them.
+    pub(super) fn lower(&mut self, nodes: &mut Nodes) {
+        while let Some(Body::Inner(children)) = nodes.peek(self.root) {
+            let first = children[0];
+            if !first.is_some() || children[1..].iter().any(|child| child.is_some()) {
+                break;
+            }
+            nodes.remove_node(self.root);
+            nodes.still_referred(first);
+            (self.root, self.height) = (first, self.height - 1);
+        }
+    }
+
     /// Takes the leaf with this index out of the tree, and with it every inner node that becomes empty.
     pub(crate) fn remove_leaf(&mut self, nodes: &mut Nodes, index: u64) {
         self.root = without(nodes, self.root, self.height, index);
@@ -250,6 +263,10 @@ pub(super) fn own(nodes: &mut Nodes, id: NodeId, height: u8, empty: fn() -> Body
                 }
             }
             nodes.node_mut(id).body = copy.clone();
+        }
+        Body::Volumes(entries) => {
+            let roots = entries.iter().flatten().map(|volume| volume.objects.root);
+            roots.filter(|root| root.is_some()).for_each(|root| nodes.refer(root));
         }
     }
     nodes.table.drop_reference(id);

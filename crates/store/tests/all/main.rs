@@ -19,4 +19,5 @@ mod planted;
 mod refuse;
 mod reserve;
 mod start;
+mod twice;
 mod volumes;

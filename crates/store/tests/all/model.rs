@@ -1,7 +1,7 @@
 //! Random changes, checkpoints, cleaning and reopening, against a plain model.
 
 use crate::common::*;
-use device::{Incarnation, Lsn, ObjectId, PageNo, Transfer, VolumeId};
+use device::{Block, Device, Incarnation, Lsn, ObjectId, PageNo, Transfer, VolumeId};
 use proptest::prelude::*;
 use store::Change;
 
@@ -22,8 +22,7 @@ fn run(seed: u64, steps: u64, segments: u64) {
             4..7 => drop(store.clean_step().expect("a step of cleaning")),
             _ => {
                 let vector = work.vector(&model);
-                store
-                    .apply(&vector)
+                apply_with_cleaning(&store, &vector)
                     .unwrap_or_else(|error| panic!("seed {seed} step {step}: {error}: {:?}", store.space()));
                 model.apply(&vector);
             }
@@ -52,7 +51,7 @@ proptest! {
 
 #[test]
 fn a_long_life_on_a_small_device_reuses_and_cleans_segments() {
-    run(1, 1_500, 400);
+    run(1, 1_500, 600);
 }
 
 #[test]
@@ -175,7 +174,7 @@ fn what_an_object_has_had_is_not_made_again() {
 
 #[test]
 fn pages_go_from_one_volume_to_another_in_one_batch() {
-    let (_power, disk, store) = fresh(64, 1);
+    let (_power, disk, store) = fresh(96, 1);
     let other = VolumeId(1);
     store.clone_volume(VolumeId::MAIN, other, store::VolumeMode::Writable, Lsn(1)).expect("space");
     let (source, target) = (VolumeId::MAIN.object(3, 1), other.object(9, 2));
@@ -279,7 +278,7 @@ fn the_last_pages_of_an_object_go_where_they_have_a_place_and_nowhere_else() {
     assert!(!Transfer { at: PageNo(1 << 63), first: PageNo(0), ..transfer }.is_sensible());
 }
 
-/// A leaf is damaged; a vector clones all of its object, and writes to the clone.
+/// A leaf is damaged, in both copies; a vector clones all of its object, and writes to the clone.
 #[test]
 fn a_vector_that_needs_what_lies_below_a_clone_is_refused_before_the_log_has_it() {
     let (_power, disk, store) = fresh(100, 1);
@@ -288,24 +287,35 @@ fn a_vector_that_needs_what_lies_below_a_clone_is_refused_before_the_log_has_it(
     store.apply(&[write(B, 0, 400)]).expect("space");
     (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
     drop(store);
+    let nodes: Vec<Block> = disk
+        .written_blocks()
+        .into_iter()
+        .filter(|&at| {
+            let mut block = device::pages(1);
+            disk.read(at, &mut block).expect("no faults");
+            block[0].0.starts_with(b"weir.nod")
+        })
+        .collect();
     let mut tried = 0;
-    for at in disk.written_blocks() {
-        let fork = disk.fork(&sim::Power::new(), 1);
-        fork.rot(at, 77);
-        let Ok(store) = mount(&fork) else { continue };
-        // Only the leaf of pages 128 to 255.
-        let is_there = |object, number| store.page_lsn(object, PageNo(number)).is_ok();
-        if is_there(A, 130) || !is_there(A, 0) || !is_there(A, 260) || !is_there(B, 0) {
-            continue;
+    for (index, &one) in nodes.iter().enumerate() {
+        for &other in &nodes[index + 1..] {
+            let fork = disk.fork(&sim::Power::new(), 1);
+            [one, other].into_iter().for_each(|at| fork.rot(at, 77));
+            let Ok(store) = mount(&fork) else { continue };
+            // Only the leaf of pages 128 to 255.
+            let is_there = |object, number| store.page_lsn(object, PageNo(number)).is_ok();
+            if is_there(A, 130) || !is_there(A, 0) || !is_there(A, 260) || !is_there(B, 0) {
+                continue;
+            }
+            tried += 1;
+            let clone = VolumeId::MAIN.object(5, 1);
+            let transfer = Transfer::whole(A, clone);
+            let vector = [Change::Clone { transfer, lsn: Lsn(500) }, write(clone, 130, 501)];
+            assert!(matches!(store.apply(&vector), Err(store::StoreError::Corrupt { .. })));
+            store.apply(&[write(B, 1, 502)]).expect("others go on");
+            drop(store);
+            open(&fork).expect("it opens");
         }
-        tried += 1;
-        let clone = VolumeId::MAIN.object(5, 1);
-        let transfer = Transfer::whole(A, clone);
-        let vector = [Change::Clone { transfer, lsn: Lsn(500) }, write(clone, 130, 501)];
-        assert!(matches!(store.apply(&vector), Err(store::StoreError::Corrupt { .. })));
-        store.apply(&[write(B, 1, 502)]).expect("others go on");
-        drop(store);
-        open(&fork).expect("it opens");
     }
     assert!(tried > 0);
 }

@@ -19,7 +19,7 @@ struct Life {
 
 impl Life {
     fn new(seed: u64, bug: Option<PlantedBug>) -> Life {
-        let (power, disk, store) = fresh(125, seed);
+        let (power, disk, store) = fresh(120, seed);
         let life = Life {
             power,
             disk,
@@ -41,9 +41,11 @@ impl Life {
     fn step(&mut self) -> Option<String> {
         let failed = |error: store::StoreError| Some(error.to_string());
         let vector = self.work.vector(&self.model);
-        self.model.apply(&vector);
-        if let Err(error) = self.store.apply(&vector) {
-            return failed(error);
+        match apply_with_cleaning(&self.store, &vector) {
+            Ok(()) => self.model.apply(&vector),
+            // Nothing of it was done: it may change more than so small a store has space for.
+            Err(error) if error.is_full() => {}
+            Err(error) => return failed(error),
         }
         let worked = match self.dice.below(12) {
             0 => return self.crash(),

@@ -4,7 +4,10 @@ use crate::common::*;
 use device::{BLOCK_BYTES, Block, Device, Page, StoreId};
 use sim::{Power, SimDisk};
 use std::sync::Arc;
-use store::{Layout, Store, StoreError};
+use store::{Layout, Mended, Store, StoreError};
+
+/// Where the superblock has the number of the format's draft.
+const DRAFT_AT: usize = 76;
 
 fn read(disk: &SimDisk, at: u64) -> Page {
     let mut pages = device::pages(1);
@@ -39,7 +42,7 @@ fn refused(disk: &Arc<SimDisk>) -> StoreError {
 }
 
 fn with_store() -> Arc<SimDisk> {
-    let (_power, disk, store) = fresh(32, 1);
+    let (_power, disk, store) = fresh(48, 1);
     drop(store);
     disk
 }
@@ -56,31 +59,32 @@ fn a_device_without_a_store_is_not_one() {
 
 #[test]
 fn a_superblock_with_any_bit_flipped_is_damaged() {
-    for bit in (0..96 * 8).step_by(7).chain([20_000]) {
+    for bit in (0..80 * 8).step_by(7).chain([20_000]) {
         let disk = with_store();
         disk.rot(Block(0), bit);
-        assert!(matches!(refused(&disk), StoreError::Damaged { place: Block(0), .. }), "bit {bit}");
+        assert!(matches!(refused(&disk), StoreError::SuperblockDamaged { .. }), "bit {bit}");
     }
 }
 
 #[test]
-fn another_version_and_an_unknown_feature_are_refused_and_an_optional_one_is_not() {
+fn an_older_version_a_newer_one_and_another_draft_are_refused_each_with_its_own_way_out() {
+    let disk = with_store();
+    superblock_with(&disk, 8, &1_u32.to_le_bytes());
+    let old = refused(&disk);
+    assert!(matches!(old, StoreError::OldVersion { found: 1, .. }), "{old}");
+    let help = old.help().expect("the way out");
+    assert!(help.contains("weir 0.1") && help.contains("rsync"), "{help}");
     let disk = with_store();
     superblock_with(&disk, 8, &3_u32.to_le_bytes());
     assert!(matches!(refused(&disk), StoreError::NewerVersion { found: 3, .. }));
-    superblock_with(&disk, 8, &1_u32.to_le_bytes());
-    assert!(matches!(refused(&disk), StoreError::OlderVersion { found: 1, .. }));
     let disk = with_store();
-    superblock_with(&disk, 40, &4_u64.to_le_bytes());
-    assert!(matches!(refused(&disk), StoreError::UnknownFeature { flags: 4, .. }));
-    let disk = with_store();
-    superblock_with(&disk, 32, &4_u64.to_le_bytes());
-    assert!(open(&disk).is_ok());
+    superblock_with(&disk, DRAFT_AT, &9_u32.to_le_bytes());
+    assert!(matches!(refused(&disk), StoreError::OtherDraft { found: 9, .. }));
 }
 
 #[test]
 fn sizes_that_make_no_sense_are_refused() {
-    for (at, value) in [(64, 0_u32), (64, 17), (68, 1_000_000), (72, 512), (76, 99)] {
+    for (at, value) in [(48, 0_u32), (48, 17), (52, 1_000_000), (56, 512), (60, 99)] {
         let disk = with_store();
         superblock_with(&disk, at, &value.to_le_bytes());
         assert!(matches!(refused(&disk), StoreError::BadSizes { .. }), "{value} at byte {at}");
@@ -107,8 +111,8 @@ fn one_damaged_root_is_survived_and_two_are_refused() {
 
 #[test]
 fn a_root_whose_log_is_in_a_segment_that_is_not_there_does_not_count() {
-    // The segment that the log is in, and the one in which it goes on; 32 are there.
-    for (at, segment) in [(80, 32_u32), (80, u32::MAX), (84, 32), (84, u32::MAX)] {
+    // The segment that the log is in, and the one in which it goes on; 48 are there.
+    for (at, segment) in [(80, 48_u32), (80, u32::MAX), (84, 48), (84, u32::MAX)] {
         let disk = with_store();
         for block in [1, 2] {
             assert!(open(&disk).is_ok(), "one of the two is right");
@@ -127,7 +131,7 @@ fn a_device_too_small_is_not_formatted_and_the_least_size_is_named() {
         let error = Store::format(&*disk, &layout).expect_err("too small");
         assert!(matches!(error, StoreError::BadSizes { .. }), "{error}");
         if segment_blocks == Some(SEGMENT) {
-            assert!(error.to_string().contains(&(516 * BLOCK_BYTES).to_string()), "{error}");
+            assert!(error.to_string().contains(&(772 * BLOCK_BYTES).to_string()), "{error}");
         }
         assert_eq!(read(&disk, 0), Page([7; BLOCK_BYTES]), "bytes changed");
     }
@@ -141,4 +145,115 @@ fn segments_whose_table_would_fill_more_than_one_of_them_are_not_laid_out() {
     assert!(matches!(error, StoreError::BadSizes { .. }), "{error}");
     Store::format(&*disk, &layout(32)).expect("half as many, twice as large");
     assert!(open(&disk).is_ok());
+}
+
+/// Mends, which is refused: why. No byte changes.
+fn not_mended(disk: &Arc<SimDisk>) -> StoreError {
+    let before: Vec<Page> = (0..disk.blocks()).map(|at| read(disk, at)).collect();
+    let error = Store::mend_superblocks(&**disk).expect_err("it is refused");
+    assert!((0..disk.blocks()).all(|at| read(disk, at) == before[at as usize]), "{error}: bytes changed");
+    error
+}
+
+#[test]
+fn a_damaged_superblock_is_restored_from_its_copy_also_where_the_device_has_grown() {
+    for more in [0, 1, 500] {
+        let disk = with_store();
+        let (last, grown) =
+            (disk.blocks() - 1, SimDisk::new("grown", disk.blocks() + more, &Power::new(), 1));
+        (0..disk.blocks()).for_each(|at| write(&grown, at, read(&disk, at)));
+        assert_eq!(read(&grown, 0), read(&grown, last));
+        for damage in [Page([0; BLOCK_BYTES]), Page([0xa5; BLOCK_BYTES])] {
+            write(&grown, 0, damage);
+            let error = refused(&grown);
+            assert!(error.help().is_some_and(|help| help.contains("check --repair")), "{error}");
+            assert_eq!(Store::mend_superblocks(&*grown), Ok(Mended::First(Block(last))));
+            assert_eq!(Store::mend_superblocks(&*grown), Ok(Mended::Neither));
+            assert_eq!(findings(&open(&grown).expect("it is whole")), []);
+        }
+    }
+}
+
+#[test]
+fn a_damaged_copy_is_found_by_check_and_mended_from_the_first_also_by_scrub() {
+    let disk = with_store();
+    let last = disk.blocks() - 1;
+    disk.rot(Block(last), 300);
+    assert_eq!(findings(&open(&disk).expect("nobody needs it")).len(), 1);
+    assert_eq!(Store::mend_superblocks(&*disk), Ok(Mended::Copy(Block(last))));
+    disk.rot(Block(last), 300);
+    let store = open(&disk).expect("nobody needs it");
+    let mut found = Vec::new();
+    let scrubbed = store.scrub_step(&mut |finding| found.push(finding));
+    assert_eq!((scrubbed.damaged, scrubbed.repaired, found.len()), (1, 1, 1), "{found:?}");
+    assert_eq!((read(&disk, last), findings(&store)), (read(&disk, 0), vec![]));
+}
+
+/// A store whose superblock is damaged, and its copy this, changed so.
+fn with_copy(change: impl FnOnce(&SimDisk, u64)) -> Arc<SimDisk> {
+    let disk = with_store();
+    change(&disk, disk.blocks() - 1);
+    disk.rot(Block(0), 300);
+    disk
+}
+
+#[test]
+fn a_copy_that_is_missing_damaged_anothers_or_of_another_size_restores_nothing() {
+    let says = |disk: &Arc<SimDisk>, part: &str| {
+        let (error, place) = (not_mended(disk), disk.blocks() - 1);
+        let named = error.to_string().contains(&format!("block {place}"));
+        assert!(named && error.to_string().contains(part), "{error}: not {part:?}");
+    };
+    says(&with_copy(|disk, last| write(disk, last, Page([0; BLOCK_BYTES]))), "no copy");
+    says(&with_copy(|disk, last| disk.rot(Block(last), 300)), "damaged, too");
+    says(&with_copy(|disk, last| block_with(disk, last, 16, b"another")), "is of store 616e6f74686572");
+    let larger = |disk: &SimDisk, last: u64| {
+        block_with(disk, last, 32, &(4 + 49 * u64::from(SEGMENT)).to_le_bytes());
+        block_with(disk, last, 52, &49_u32.to_le_bytes());
+    };
+    says(&with_copy(larger), &format!("a store of {} blocks", 4 + 49 * u64::from(SEGMENT)));
+    let draft = with_copy(|disk, last| block_with(disk, last, DRAFT_AT, &9_u32.to_le_bytes()));
+    assert!(matches!(not_mended(&draft), StoreError::OtherDraft { found: 9, .. }));
+    let no_roots = with_copy(|disk, _| [1, 2].iter().for_each(|&at| disk.rot(Block(at), 300)));
+    assert!(matches!(not_mended(&no_roots), StoreError::NoGoodCopy { place: Block(1), .. }));
+    let two = with_copy(|disk, _| block_with(disk, 2, 16, b"another"));
+    assert!(not_mended(&two).to_string().contains("of two stores"));
+}
+
+#[test]
+#[cfg(feature = "planted-bugs")]
+fn a_superblock_restored_from_any_copy_is_noticed() {
+    let disk = with_copy(|disk, last| block_with(disk, last, 16, b"another"));
+    store::plant(Some(store::PlantedBug::AnyCopyRestored));
+    let mended = Store::mend_superblocks(&*disk);
+    store::plant(None);
+    assert!(mended.is_ok() && open(&disk).is_err(), "a store of nobody: {mended:?}");
+}
+
+#[test]
+fn a_format_that_is_cut_off_leaves_the_older_store_none_or_the_new_one_and_nothing_to_restore() {
+    let new = Layout { id: StoreId(*b"the new one's id"), segment_blocks: Some(SEGMENT) };
+    let mut none = 0;
+    for cut in 0..40 {
+        let (power, disk, store) = fresh(48, cut);
+        let old = store.id();
+        drop(store);
+        power.cut_after(cut);
+        let done = Store::format(&*disk, &new).is_ok();
+        power.cut();
+        disk.crash();
+        power.restore();
+        match Store::mend_superblocks(&*disk) {
+            Ok(_) => {
+                let store = open(&disk).expect("a whole one");
+                assert!(store.id() == new.id || (store.id() == old && !done), "cut at {cut}");
+                assert_eq!(findings(&store), [], "cut at {cut}");
+            }
+            Err(error) => {
+                assert!(!done && !matches!(error, StoreError::Corrupt { .. }), "cut at {cut}: {error}");
+                none += 1;
+            }
+        }
+    }
+    assert!(none > 0, "no crash was in the middle");
 }

@@ -8,7 +8,7 @@ use sim::{Hooked, Hooks, Power, SimDisk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use store::{Change, Store};
+use store::{Change, Store, VolumeMode};
 
 /// 8 MiB: a stretch as long, and as much is read at once where there are no copies.
 const BLOCKS: u64 = 2048;
@@ -72,13 +72,13 @@ impl Hooks for Counted {
         }
         disk.read(at, into)?;
         let Some(spoil) = *self.spoiled.lock().expect("one thread") else { return Ok(()) };
-        for (page, number) in into.iter_mut().zip(at.0..).filter(|&(_, number)| number >= 4) {
+        for (page, number) in into.iter_mut().zip(at.0..).filter(|&(_, number)| number >= 3) {
             let is_head = page.0.starts_with(b"weir.log");
             let spoils = match spoil {
                 // Its length is kept.
                 Spoil::Copies => page.0[8..].starts_with(b"weir.log"),
                 Spoil::ChunkIndex { but } => {
-                    let (segment, block) = ((number - 4) / BLOCKS, (number - 4) % BLOCKS);
+                    let (segment, block) = ((number - 3) / BLOCKS, (number - 3) % BLOCKS);
                     is_head && block > 0 && segment != but
                 }
             };
@@ -210,7 +210,7 @@ fn heads_that_are_damaged_are_taken_from_their_copies() {
         pages[0].0.starts_with(b"weir.log").then_some(u64::from_le_bytes(number))
     };
     let last = disk.written_blocks().into_iter().max_by_key(|at| number(at)).expect("a log");
-    let open = (last.0 - 4) / BLOCKS;
+    let open = (last.0 - 3) / BLOCKS;
     let counted = counted_disk(&disk);
     counted.spoil(Spoil::ChunkIndex { but: open });
     assert_holds(&opened(&counted), &stamps, "from copies");
@@ -258,4 +258,32 @@ fn a_start_leaves_trims_that_it_does_not_need_to_the_next_checkpoint() {
     store.checkpoint().expect("space");
     assert!(trims() >= 6, "{} trims", trims());
     assert!(store.space().free > free + (trims() - 1) * BLOCKS, "what was trimmed is free");
+}
+
+#[test]
+fn a_start_reads_ten_thousand_volumes_at_once_and_nothing_of_what_is_in_them() {
+    let cost = |clones: u32| {
+        let (_power, disk, store) = fresh_of(1024, 64, 1);
+        let write = |number| {
+            let (page, bytes) = (PageNo(number), page(number + 1));
+            Change::Write { object: FILE, page, bytes, page_lsn: Lsn(number + 1) }
+        };
+        store.apply(&(0..1000).map(write).collect::<Vec<_>>()).expect("space");
+        for number in 1..=clones {
+            let (to, lsn) = (VolumeId(number), Lsn(2000 + u64::from(number)));
+            store.clone_volume(VolumeId::MAIN, to, VolumeMode::Writable, lsn).expect("space");
+        }
+        store.checkpoint().expect("a checkpoint");
+        store.checkpoint().expect("a checkpoint");
+        drop(store);
+        let counted = counted_disk(&disk);
+        let store = opened(&counted);
+        assert_eq!(store.volumes().len() as u32, clones + 1);
+        (counted.reads(), store.counters().node_reads)
+    };
+    let (alone, many) = (cost(0), cost(10_000));
+    println!("alone {alone:?}, with 10,000 {many:?} reads and nodes");
+    // 626 leaves, 3 nodes above them and the root.
+    assert_eq!((alone.1, many.1), (1, 630));
+    assert!(many.0 <= alone.0 + 6, "{} reads instead of {}", many.0, alone.0);
 }

@@ -42,12 +42,15 @@ mod shipped {
     pub(crate) mod policy;
     pub(crate) mod progress;
     pub(crate) mod recover;
+    pub(crate) mod repair;
     pub(crate) mod root;
     pub(crate) mod scrub;
     pub(crate) mod segments;
+    pub(crate) mod settings;
     pub(crate) mod shared;
     pub(crate) mod space;
     pub(crate) mod store;
+    pub(crate) mod stream;
     pub(crate) mod stretch;
     pub(crate) mod superblock;
     pub(crate) mod tables;

@@ -27,7 +27,7 @@ const OBJECT: ObjectId = VolumeId::MAIN.object(1, 1);
 const READERS: usize = 2;
 /// The smallest segments, and some more than the fewest of them.
 const SEGMENT_BLOCKS: u32 = 16;
-const BLOCKS: u64 = 40 * SEGMENT_BLOCKS as u64;
+const BLOCKS: u64 = 56 * SEGMENT_BLOCKS as u64;
 /// A read may take as long as all that the writer does.
 const SLOWEST: u32 = 600;
 

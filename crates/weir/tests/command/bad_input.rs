@@ -73,6 +73,53 @@ fn a_store_with_a_corrupted_superblock_is_refused() {
     let sandbox = Sandbox::formatted();
     overwrite(&sandbox.store().join("store"), 40, &[0xff; 8]);
     mount_fails(&sandbox, "damaged");
+    mount_fails(&sandbox, "weir check --repair");
+    let check =
+        |options: &[&str]| weir().arg("check").args(options).arg(sandbox.store()).output().expect("runs");
+    assert_eq!(check(&[]).status.code(), Some(1));
+    let repaired = check(&["--repair"]);
+    assert_says(&String::from_utf8_lossy(&repaired.stderr), "the superblock, from its copy in block");
+    assert!(repaired.status.success() && check(&[]).status.success(), "{repaired:?}");
+}
+
+#[test]
+fn a_superblock_without_a_good_copy_is_not_repaired() {
+    let (sandbox, other) = (Sandbox::formatted(), Sandbox::formatted());
+    let store = sandbox.store().join("store");
+    let last =
+        fs::read(&store).expect("the store").chunks(4096).rposition(|block| block.starts_with(b"weir.sup"));
+    let last = last.expect("a copy") as u64 * 4096;
+    overwrite(&store, 0, &[0; 4096]);
+    for (copy, part) in [
+        (vec![0; 4096], "there is no copy"),
+        (fs::read(other.store().join("store")).expect("another store")[..4096].to_vec(), "is of store"),
+    ] {
+        overwrite(&store, last, &copy);
+        let before = Bytes::below(&sandbox.store());
+        let output = weir().args(["check", "--repair"]).arg(sandbox.store()).output().expect("runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert_says(&said, part);
+        assert_says(&said, "  help: ");
+        before.assert_unchanged(&sandbox.store());
+    }
+}
+
+#[test]
+fn a_damaged_copy_of_the_superblock_is_found_by_check_and_repaired() {
+    let sandbox = Sandbox::formatted();
+    let store = sandbox.store().join("store");
+    let blocks = fs::read(&store).expect("the store");
+    let last = blocks.chunks(4096).rposition(|block| block.starts_with(b"weir.sup")).expect("a copy");
+    overwrite(&store, last as u64 * 4096 + 40, &[0xff; 8]);
+    let check =
+        |options: &[&str]| weir().arg("check").args(options).arg(sandbox.store()).output().expect("runs");
+    let found = check(&[]);
+    assert_eq!(found.status.code(), Some(1));
+    assert_says(&String::from_utf8_lossy(&found.stdout), &format!("block {last}: the superblock's copy"));
+    assert_says(&String::from_utf8_lossy(&found.stdout), "check --repair");
+    succeeds(weir().args(["check", "--repair"]).arg(sandbox.store()));
+    assert!(fs::read(&store).expect("it")[last * 4096..][..4096] == blocks[..4096]);
 }
 
 /// The checksum of a block that carries it at `at`: over everything else.
@@ -85,14 +132,23 @@ fn with_zeros_in_its_place(block: &[u8], at: usize) -> u32 {
     crc32c::crc32c(&[&block[..at], &[0; 4], &block[at + 4..]].concat())
 }
 
-/// Makes the medium one of another version, with a checksum that is right: what another weir would leave there.
-fn make_other(
-    path: &Path,
-    version: u8,
+/// What makes a medium one of another version.
+struct Versioned {
+    name: &'static str,
     version_at: usize,
     checksum_at: usize,
     checksum: fn(&[u8], usize) -> u32,
-) {
+}
+
+const STORE: Versioned =
+    Versioned { name: "store", version_at: 8, checksum_at: 12, checksum: with_zeros_in_its_place };
+const BUFFER: Versioned =
+    Versioned { name: "buffer", version_at: 12, checksum_at: 8, checksum: without_its_place };
+
+/// Makes the medium one of another version, with a checksum that is right: what another weir would leave there.
+fn make_version(directory: &Path, medium: &Versioned, version: u8) {
+    let Versioned { name, version_at, checksum_at, checksum } = *medium;
+    let path = &directory.join(name);
     let mut block = fs::read(path).expect("the medium")[..4096].to_vec();
     assert_eq!(block[version_at..version_at + 4], 2u32.to_le_bytes(), "the version is elsewhere");
     let carried = block[checksum_at..checksum_at + 4].to_vec();
@@ -106,24 +162,40 @@ fn make_other(
 #[test]
 fn a_store_of_a_newer_version_is_refused() {
     let sandbox = Sandbox::formatted();
-    make_other(&sandbox.store().join("store"), 3, 8, 12, with_zeros_in_its_place);
+    make_version(&sandbox.store(), &STORE, 3);
     mount_fails(&sandbox, "format version 3 is newer");
-}
-
-#[test]
-fn a_store_or_a_buffer_of_the_first_release_is_refused_with_the_way_out() {
-    let sandbox = Sandbox::formatted();
-    make_other(&sandbox.store().join("buffer"), 1, 12, 8, without_its_place);
-    mount_fails(&sandbox, "mount it with weir 0.1");
-    make_other(&sandbox.store().join("store"), 1, 8, 12, with_zeros_in_its_place);
-    mount_fails(&sandbox, "mount it with weir 0.1");
 }
 
 #[test]
 fn a_buffer_of_a_newer_version_is_refused() {
     let sandbox = Sandbox::formatted();
-    make_other(&sandbox.store().join("buffer"), 3, 12, 8, without_its_place);
+    make_version(&sandbox.store(), &BUFFER, 3);
     mount_fails(&sandbox, "format 3 is newer");
+}
+
+#[test]
+fn a_store_and_a_buffer_of_weir_0_1_are_refused_with_the_way_out_and_left_as_they_are() {
+    for media in [&[STORE, BUFFER][..], &[STORE], &[BUFFER]] {
+        let sandbox = Sandbox::formatted();
+        media.iter().for_each(|medium| make_version(&sandbox.store(), medium, 1));
+        mount_fails(&sandbox, "format 1, which weir 0.1 made");
+        mount_fails(&sandbox, "mount it");
+        mount_fails(&sandbox, "rsync");
+        let before = Bytes::below(&sandbox.store());
+        for (options, code) in [(&["check"][..], 1), (&["check", "--repair"], 2), (&["format"], 1)] {
+            if options[0] == "format" && media.len() == 1 && media[0].name == "buffer" {
+                continue;
+            }
+            let output = weir().args(options).arg(sandbox.store()).output().expect("runs");
+            let said = [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said)).concat();
+            assert_eq!(output.status.code(), Some(code), "{options:?}: {said}");
+            assert_says(&said, "weir 0.1");
+            before.assert_unchanged(&sandbox.store());
+        }
+        let said = fails(weir().arg("replace-buffer").arg(sandbox.store()));
+        assert_says(&said, "weir 0.1");
+        before.assert_unchanged(&sandbox.store());
+    }
 }
 
 #[test]

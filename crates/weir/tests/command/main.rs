@@ -4,6 +4,7 @@ mod bad_input;
 #[path = "../common/mod.rs"]
 mod common;
 mod daemon;
+mod find_buffer;
 mod integrity;
 mod messages;
 mod mounted;

@@ -230,7 +230,7 @@ fn a_buffer_is_as_large_as_format_makes_one_wherever_it_comes_from() {
     replace("--buffer-size", Path::new("1MiB"));
     replace("--buffer", &small);
     let said =
-        fails(weir().args(["format", "--size", "40MiB", "--buffer"]).arg(&small).arg(sandbox.path("new")));
+        fails(weir().args(["format", "--size", "64MiB", "--buffer"]).arg(&small).arg(sandbox.path("new")));
     assert_says(&said, "less than 8 MiB");
     assert!(!sandbox.path("new").exists());
     assert!(fs::read(&small).expect("ours").iter().all(|byte| *byte == 0), "it was written to");

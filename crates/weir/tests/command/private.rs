@@ -41,7 +41,7 @@ fn mode(path: &Path) -> u32 {
 #[test]
 fn files_that_become_a_store_are_closed_to_others() {
     let sandbox = Sandbox::new();
-    let store = open_to_all(sandbox.path("store"), 40 << 20);
+    let store = open_to_all(sandbox.path("store"), 64 << 20);
     let buffer = open_to_all(sandbox.path("buffer"), 8 << 20);
     succeeds(weir().arg("format").arg("--buffer").arg(&buffer).arg(&store));
     assert_eq!((mode(&store), mode(&buffer)), (0o600, 0o600));
@@ -61,7 +61,7 @@ fn a_file_that_cannot_be_closed_to_others_is_refused_with_the_command() {
         return;
     }
     let sandbox = Sandbox::new();
-    let store = open_to_all(sandbox.path("the store"), 40 << 20);
+    let store = open_to_all(sandbox.path("the store"), 64 << 20);
     let buffer = open_to_all(sandbox.path("buffer"), 8 << 20);
     chown(&store, Some(0), Some(65534)).expect("we are root");
     fs::set_permissions(&store, Permissions::from_mode(0o664)).expect("it is ours");
@@ -81,7 +81,7 @@ fn a_block_device_keeps_its_mode_and_is_warned_of_where_all_may_read_it() {
         return;
     }
     let sandbox = Sandbox::new();
-    let (image, buffer) = (open_to_all(sandbox.path("image"), 40 << 20), sandbox.path("buffer"));
+    let (image, buffer) = (open_to_all(sandbox.path("image"), 64 << 20), sandbox.path("buffer"));
     let device = LoopDevice::over(&image);
     let before = mode(&device.0);
     let mut format = weir();

@@ -13,7 +13,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Sizes for tests: small enough to compare byte by byte.
-pub const SMALL: [&str; 4] = ["--size", "40MiB", "--buffer-size", "8MiB"];
+pub const SMALL: [&str; 4] = ["--size", "64MiB", "--buffer-size", "8MiB"];
 
 /// A user who owns nothing.
 pub const NOBODY: u32 = 65534;

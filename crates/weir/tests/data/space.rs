@@ -146,7 +146,7 @@ fn what_fallocate_and_lseek_refuse_they_refuse_by_the_right_name() {
     assert_eq!(fallocate(&file, none, largest, 1), Err(Errno::FBIG));
     assert_eq!(fallocate(&file, FallocateFlags::ZERO_RANGE, 1, largest), Err(Errno::FBIG));
     assert_eq!(fallocate(&file, none, i64::MAX as u64, 1), Err(Errno::FBIG));
-    // 40 MiB of store.
+    // 64 MiB of store.
     assert_eq!(fallocate(&file, none, 0, 1 << 30), Err(Errno::NOSPC));
     assert_eq!(fallocate(&file, KEEP, 0, largest), Err(Errno::NOSPC));
     let (read, _write) = rustix_pipe();

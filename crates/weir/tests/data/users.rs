@@ -111,7 +111,7 @@ fn a_user_mounts_for_himself_with_fusermount3() {
         mount --bind "$HOME/../fuse" /dev/fuse
         exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -euc '
             cd "$HOME"
-            "$WEIR" format --size 40MiB --buffer-size 8MiB store
+            "$WEIR" format --size 64MiB --buffer-size 8MiB store
             mkdir mnt
             "$WEIR" mount store mnt
             echo mine > mnt/file

@@ -299,6 +299,19 @@ pub fn fresh_of(blocks: u32, segments: u64, seed: u64) -> (Arc<Power>, Arc<SimDi
     (power, disk, store)
 }
 
+/// Applies a vector for which nothing was reserved: where there is no space for all that it may change, cleaning makes some.
+pub fn apply_with_cleaning(store: &Store, vector: &[Change]) -> Result<(), StoreError> {
+    for _ in 0..20 {
+        match store.apply(vector) {
+            Err(StoreError::Full) => {}
+            other => return other,
+        }
+        store.clean()?;
+        store.checkpoint_twice()?;
+    }
+    store.apply(vector)
+}
+
 pub fn findings(store: &Store) -> Vec<Finding> {
     let mut findings = Vec::new();
     store.check(&mut |finding| findings.push(finding));

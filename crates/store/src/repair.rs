@@ -1,0 +1,207 @@
+//! Metadata is written twice: what is damaged or unreadable is read from its copy, and written again.
+//!
+//! In its place, whose bytes never change while its segment is in use; and its segment is pinned meanwhile, or the writer's lock is
+//! held, so that nothing else is written there. The copy lies in another segment and is not touched. Nothing waits for a flush: what
+//! is lost once more is repaired once more. Until an incarnation has begun nothing is written, and what was found is repaired then.
+
+use crate::bug::{PlantedBug, is_planted};
+use crate::counters::count;
+use crate::error::StoreError;
+use crate::map::{Body, Map, NodeEntry, NodeId, TablePage};
+use crate::shared::Shared;
+use crate::stream;
+use crate::sync::Mutex;
+use crate::tables::table_page;
+use crate::writer::Writer;
+use device::{Block, Page, Read};
+use std::collections::BTreeSet;
+
+/// Blocks whose copies are compared at once: 8 MiB.
+const PAIRS_AT_ONCE: usize = 1024;
+
+/// What is to be repaired when an incarnation begins; none any more once one has.
+pub(crate) struct Repairs(Mutex<Option<Waiting>>);
+
+#[derive(Default)]
+struct Waiting {
+    /// Nodes of which one copy is damaged.
+    nodes: BTreeSet<NodeId>,
+    /// Damaged blocks that the checkpoint writes elsewhere with which the incarnation begins.
+    others: u64,
+}
+
+/// A node that is read from the medium, and where both of it lie. Its segment is pinned.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NodeRead {
+    pub(crate) id: NodeId,
+    pub(crate) entry: NodeEntry,
+    copy: Option<Block>,
+}
+
+/// A block of metadata, and where its copy lies.
+pub(crate) type Pair = (Block, Option<Block>);
+
+/// What two copies are found to be.
+#[derive(Debug)]
+pub(crate) enum Compared {
+    Whole,
+    /// One is not what was written, or could not be read, and was repaired, or not yet.
+    Damaged {
+        place: Block,
+        error: StoreError,
+        repaired: bool,
+    },
+    /// Neither is whole: what is wrong with the first.
+    Lost {
+        place: Block,
+        error: StoreError,
+    },
+}
+
+impl Repairs {
+    /// Before an incarnation begins, with so many damaged blocks that its first checkpoint writes elsewhere.
+    pub(crate) fn new(others: u64) -> Repairs {
+        Repairs(Mutex::new(Some(Waiting { others, ..Waiting::default() })))
+    }
+
+    /// Whether it may be repaired now. Remembers it, if not.
+    fn may_write(&self, node: Option<NodeId>) -> bool {
+        match &mut *self.0.lock().expect("no panic while remembering") {
+            None => true,
+            Some(waiting) => {
+                waiting.nodes.extend(node);
+                false
+            }
+        }
+    }
+}
+
+impl NodeRead {
+    pub(crate) fn of(map: &Map, id: NodeId, entry: NodeEntry) -> NodeRead {
+        NodeRead { id, entry, copy: map.nodes.segments.copy_of(entry.place) }
+    }
+
+    pub(crate) fn pair(&self) -> Pair {
+        (self.entry.place, self.copy)
+    }
+}
+
+impl Shared {
+    /// The copies of nodes that are damaged, which are repaired, or the first error of each; with `repairs` false nothing is written.
+    pub(crate) fn read_copies(
+        &self,
+        damaged: Vec<(NodeRead, StoreError)>,
+        repairs: bool,
+    ) -> Vec<(NodeRead, Result<Body, StoreError>)> {
+        let copies = damaged.iter().map(|(node, _)| node.copy.unwrap_or(node.entry.place));
+        let mut reads: Vec<Read> = copies.map(|copy| Read::new(copy, 1)).collect();
+        self.medium.device().read_batch(&mut reads);
+        let mut found = Vec::new();
+        for ((node, error), read) in damaged.into_iter().zip(reads) {
+            let page = &read.pages[0];
+            let body = match &read.result {
+                Ok(()) => self.node_in(page, node.id, &node.entry).map_err(|_| error),
+                Err(_) => Err(error),
+            };
+            if body.is_ok() && repairs && self.repairs.may_write(Some(node.id)) {
+                self.write_over(node.entry.place, read.at, page);
+            }
+            found.push((node, body));
+        }
+        found
+    }
+
+    /// Reads both copies of blocks of metadata, which stay where they are meanwhile; `intact` gets each one's number, place and bytes.
+    /// Repairs where one is damaged.
+    pub(crate) fn compare(
+        &self,
+        pairs: &[Pair],
+        intact: &dyn Fn(usize, Block, &Page) -> Result<(), StoreError>,
+    ) -> Vec<Compared> {
+        let mut compared = Vec::new();
+        for pairs in pairs.chunks(PAIRS_AT_ONCE) {
+            let places = pairs.iter().flat_map(|&(at, copy)| [at, copy.unwrap_or(at)]);
+            let mut reads: Vec<Read> = places.map(|at| Read::new(at, 1)).collect();
+            self.medium.device().read_batch(&mut reads);
+            for both in reads.chunks(2) {
+                let number = compared.len();
+                let state = |read: &Read| {
+                    read.result.clone()?;
+                    intact(number, read.at, &read.pages[0])
+                };
+                let (first, second) = (&both[0], &both[1]);
+                let damaged = |bad: &Read, good: &Read, error| {
+                    let repaired =
+                        self.repairs.may_write(None) && self.write_over(bad.at, good.at, &good.pages[0]);
+                    Compared::Damaged { place: bad.at, error, repaired }
+                };
+                compared.push(match (state(first), state(second)) {
+                    (Ok(()), Ok(())) => Compared::Whole,
+                    (Err(error), Ok(())) => damaged(first, second, error),
+                    (Ok(()), Err(error)) => damaged(second, first, error),
+                    (Err(error), Err(_)) => Compared::Lost { place: first.at, error },
+                });
+            }
+        }
+        compared
+    }
+
+    /// As [`compare`](Shared::compare), of nodes.
+    pub(crate) fn compare_nodes(&self, nodes: &[NodeRead]) -> Vec<Compared> {
+        let pairs: Vec<Pair> = nodes.iter().map(NodeRead::pair).collect();
+        self.compare(&pairs, &|number, place, page| {
+            let NodeRead { id, entry, .. } = nodes[number];
+            self.node_in(page, id, &NodeEntry { place, ..entry }).map(drop)
+        })
+    }
+
+    /// As [`compare`](Shared::compare), of the newest tables' stream and the pages of the node table.
+    pub(crate) fn compare_tables(&self, writer: &Writer) -> Vec<Compared> {
+        let stream = writer.tables();
+        let pairs: Vec<Pair> = stream::places(&stream.extents).map(|(at, copy)| (at, Some(copy))).collect();
+        let device = self.medium.device();
+        let mut compared = self.compare(&pairs, &|number, place, page| {
+            stream::intact(device, place, page, stream.crc, number as u64)
+        });
+        let pages: Vec<(usize, TablePage, Pair)> = {
+            let map = self.map();
+            let pages = map.nodes.table.pages().iter().copied().enumerate();
+            let written = pages.filter(|(_, page)| page.place != Block(0));
+            let pair = |page: &TablePage| (page.place, map.nodes.segments.copy_of(page.place));
+            written.map(|(number, page)| (number, page, pair(&page))).collect()
+        };
+        let pairs: Vec<Pair> = pages.iter().map(|(.., pair)| *pair).collect();
+        compared.extend(self.compare(&pairs, &|index, place, page| {
+            let (number, entry, _) = pages[index];
+            table_page(device, self.medium.geometry(), number, TablePage { place, ..entry }, page).map(drop)
+        }));
+        compared
+    }
+
+    /// Writes `page`, which was read at `good`, over what is damaged at `bad`. Whether that was done.
+    fn write_over(&self, bad: Block, good: Block, page: &Page) -> bool {
+        if is_planted(PlantedBug::RepairFromWrongCopy) {
+            let mut damaged = Page::zeroed();
+            let _ = self.medium.device().read(bad, std::slice::from_mut(&mut *damaged));
+            return self.medium.write(good, std::slice::from_ref(&damaged)).is_ok();
+        }
+        // Where it fails, the next who reads it tries again.
+        let written = self.medium.write(bad, std::slice::from_ref(page)).is_ok();
+        count(&self.medium.counting().metadata_repaired, u64::from(written));
+        written
+    }
+
+    /// An incarnation has begun: from now on what is damaged is repaired at once, and now what was found until then. The caller holds
+    /// the writer's lock.
+    pub(crate) fn begin_repairs(&self) {
+        let Some(waiting) = self.repairs.0.lock().expect("no panic while remembering").take() else { return };
+        let nodes: Vec<NodeRead> = {
+            let map = self.map();
+            let read = |&id: &NodeId| map.nodes.table.get(id).map(|&entry| NodeRead::of(&map, id, entry));
+            waiting.nodes.iter().filter_map(read).collect()
+        };
+        // Those that are whole were written elsewhere.
+        let whole = self.compare_nodes(&nodes).iter().filter(|one| matches!(one, Compared::Whole)).count();
+        count(&self.medium.counting().metadata_repaired, whole as u64 + waiting.others);
+    }
+}

@@ -1,0 +1,164 @@
+//! What a store keeps for who mounts it: where its buffer is, and what was chosen for it.
+//!
+//! A record of its own in the tables' stream, which every checkpoint writes. What makes no sense counts as not there; what a later
+//! weir has put there is kept.
+
+use device::BufferId;
+use std::ops::RangeInclusive;
+
+/// Settings that belong to a store, whatever machine mounts it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StoreSettings {
+    /// Which buffer it was used with last.
+    pub buffer: Option<BufferId>,
+    /// The path of that buffer; one that is not absolute begins in the directory of the store.
+    pub buffer_place: Option<Vec<u8>>,
+    /// What nobody synced is durable after so many milliseconds.
+    pub commit_interval_ms: Option<u64>,
+    /// What this weir does not know, by its key.
+    others: Vec<(u16, Vec<u8>)>,
+}
+
+/// How many milliseconds [`StoreSettings::commit_interval_ms`] may be.
+pub const COMMIT_INTERVALS_MS: RangeInclusive<u64> = 1..=3_600_000;
+
+/// The longest path that Linux takes.
+const PLACE_BYTES_MAX: usize = 4095;
+
+const BUFFER: u16 = 1;
+const BUFFER_PLACE: u16 = 2;
+const COMMIT_INTERVAL_MS: u16 = 3;
+
+/// The record's checksum, and before each value its key and length.
+const CRC_BYTES: usize = 4;
+const ITEM_HEAD_BYTES: usize = 4;
+
+impl StoreSettings {
+    /// The record: CRC32C of the rest, then the items.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![0; CRC_BYTES];
+        let mut put = |key: u16, value: &[u8]| {
+            bytes.extend(key.to_le_bytes());
+            bytes.extend((value.len() as u16).to_le_bytes());
+            bytes.extend(value);
+        };
+        self.buffer.iter().for_each(|id| put(BUFFER, &id.0));
+        self.buffer_place.iter().filter(|place| is_place(place)).for_each(|place| put(BUFFER_PLACE, place));
+        self.commit_interval_ms.iter().for_each(|ms| put(COMMIT_INTERVAL_MS, &ms.to_le_bytes()));
+        self.others.iter().for_each(|(key, value)| put(*key, value));
+        let crc = crc32c::crc32c(&bytes[CRC_BYTES..]);
+        bytes[..CRC_BYTES].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// What a record says, and what is wrong with it, in words.
+    pub(crate) fn decode(bytes: &[u8]) -> (StoreSettings, Vec<String>) {
+        let mut settings = StoreSettings::default();
+        let Some((crc, mut rest)) = bytes.split_first_chunk() else { return (settings, Vec::new()) };
+        if u32::from_le_bytes(*crc) != crc32c::crc32c(rest) {
+            return (settings, vec!["its settings are damaged: each has its default".to_owned()]);
+        }
+        let mut wrong = Vec::new();
+        while !rest.is_empty() {
+            let Some((key, value, after)) = item(rest) else {
+                wrong.push("its settings end in the middle of one".to_owned());
+                break;
+            };
+            rest = after;
+            if let Err(what) = settings.take(key, value) {
+                wrong.push(format!("its setting of {what} makes no sense: the default counts"));
+            }
+        }
+        (settings, wrong)
+    }
+
+    /// Takes a value, or says of what it is that it cannot be one of.
+    fn take(&mut self, key: u16, value: &[u8]) -> Result<(), &'static str> {
+        match key {
+            BUFFER => {
+                let id = value.try_into().map_err(|_| "the buffer's identity")?;
+                self.buffer = Some(BufferId(id));
+            }
+            BUFFER_PLACE if is_place(value) => self.buffer_place = Some(value.to_vec()),
+            BUFFER_PLACE => return Err("the buffer's place"),
+            COMMIT_INTERVAL_MS => {
+                let ms = value.try_into().map(u64::from_le_bytes).ok();
+                let sane = ms.filter(|ms| COMMIT_INTERVALS_MS.contains(ms));
+                self.commit_interval_ms = Some(sane.ok_or("the commit interval")?);
+            }
+            _ => self.others.push((key, value.to_vec())),
+        }
+        Ok(())
+    }
+}
+
+/// Whether these bytes can be a path.
+fn is_place(bytes: &[u8]) -> bool {
+    (1..=PLACE_BYTES_MAX).contains(&bytes.len()) && !bytes.contains(&0)
+}
+
+/// The first item: its key, its value, and what follows.
+fn item(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
+    let (head, rest) = bytes.split_first_chunk::<ITEM_HEAD_BYTES>()?;
+    let [key, key_too, length, length_too] = *head;
+    let (value, rest) = rest.split_at_checked(u16::from_le_bytes([length, length_too]).into())?;
+    Some((u16::from_le_bytes([key, key_too]), value, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> StoreSettings {
+        StoreSettings {
+            buffer: Some(BufferId([7; 16])),
+            buffer_place: Some(b"/dev/vdb".to_vec()),
+            commit_interval_ms: Some(250),
+            others: vec![(77, b"of a later weir".to_vec())],
+        }
+    }
+
+    #[test]
+    fn settings_read_back_as_they_were_written_with_those_that_nobody_knows() {
+        for settings in [all(), StoreSettings::default()] {
+            assert_eq!(StoreSettings::decode(&settings.encode()), (settings, vec![]));
+        }
+        assert_eq!(StoreSettings::decode(&[]), (StoreSettings::default(), vec![]));
+    }
+
+    #[test]
+    fn a_record_with_any_bit_flipped_gives_defaults_and_says_so() {
+        let bytes = all().encode();
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            let (settings, wrong) = StoreSettings::decode(&flipped);
+            assert_eq!((settings, wrong.len()), (StoreSettings::default(), 1), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_value_that_makes_no_sense_is_named_and_the_others_count() {
+        let senseless: [(u16, &[u8], &str); 6] = [
+            (BUFFER, b"short", "identity"),
+            (BUFFER_PLACE, b"", "place"),
+            (BUFFER_PLACE, b"a\0b", "place"),
+            (COMMIT_INTERVAL_MS, &0_u64.to_le_bytes(), "commit interval"),
+            (COMMIT_INTERVAL_MS, &3_600_001_u64.to_le_bytes(), "commit interval"),
+            (COMMIT_INTERVAL_MS, &[1], "commit interval"),
+        ];
+        for (key, value, what) in senseless {
+            // Written as one that nobody knows.
+            let written = StoreSettings { others: vec![(key, value.to_vec())], ..StoreSettings::default() };
+            let (settings, wrong) = StoreSettings::decode(&written.encode());
+            assert_eq!(settings, StoreSettings::default());
+            assert!(wrong.len() == 1 && wrong[0].contains(what), "{wrong:?}");
+        }
+        let mut cut = all().encode();
+        cut.truncate(cut.len() - 1);
+        let crc = crc32c::crc32c(&cut[CRC_BYTES..]);
+        cut[..CRC_BYTES].copy_from_slice(&crc.to_le_bytes());
+        let (settings, wrong) = StoreSettings::decode(&cut);
+        assert_eq!((settings.commit_interval_ms, wrong.len()), (Some(250), 1));
+    }
+}

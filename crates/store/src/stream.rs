@@ -1,0 +1,107 @@
+//! The blocks of the tables' stream: each says itself whether it is what was written, so that of each block either copy will do.
+
+use crate::error::StoreError;
+use crate::root::{Extent, Stream};
+use crate::superblock::Geometry;
+use device::{BLOCK_BYTES, Block, Device, Page};
+
+/// Bytes of the stream in a block; its checksum follows.
+const BYTES: usize = BLOCK_BYTES - 4;
+
+/// The blocks that so many bytes of a stream take.
+pub(crate) fn stream_blocks(bytes: usize) -> u64 {
+    bytes.div_ceil(BYTES) as u64
+}
+
+/// A checksum of the stream as a whole, of the block's number in it, and of what the block holds: no block of another stream has it.
+fn block_sum(stream: u32, number: u64, bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c_append(stream, &number.to_le_bytes()), bytes)
+}
+
+/// The blocks of a stream, and its checksum.
+pub(crate) fn encode(bytes: &[u8]) -> (Vec<Page>, u32) {
+    let crc = crc32c::crc32c(bytes);
+    let mut pages = device::pages(stream_blocks(bytes.len()) as usize);
+    for ((page, part), number) in pages.iter_mut().zip(bytes.chunks(BYTES)).zip(0..) {
+        page.0[..part.len()].copy_from_slice(part);
+        let sum = block_sum(crc, number, &page.0[..BYTES]);
+        page.0[BYTES..].copy_from_slice(&sum.to_le_bytes());
+    }
+    (pages, crc)
+}
+
+/// Each block of a stream in order, and where its copy lies.
+pub(crate) fn places(extents: &[Extent]) -> impl Iterator<Item = (Block, Block)> + '_ {
+    let blocks = |extent: &Extent| {
+        let Extent { at, copy, count } = *extent;
+        (0..count).map(move |index| (at.plus(index), copy.plus(index)))
+    };
+    extents.iter().flat_map(blocks)
+}
+
+/// Whether the bytes at `place` are block `number` of the stream with this checksum.
+pub(crate) fn intact(
+    device: &dyn Device,
+    place: Block,
+    page: &Page,
+    stream: u32,
+    number: u64,
+) -> Result<(), StoreError> {
+    let (bytes, sum) = page.0.split_at(BYTES);
+    let (expected, found) =
+        (u32::from_le_bytes([sum[0], sum[1], sum[2], sum[3]]), block_sum(stream, number, bytes));
+    if expected == found {
+        return Ok(());
+    }
+    let (device, what) = (device.name().to_owned(), "the checkpoint's tables".to_owned());
+    Err(StoreError::Corrupt { device, place, what, expected, found })
+}
+
+/// Reads a stream, of each block the copy where the block itself is damaged. Returns its bytes, and how many blocks were.
+pub(crate) fn read(
+    device: &dyn Device,
+    geometry: &Geometry,
+    stream: &Stream,
+) -> Result<(Vec<u8>, u64), StoreError> {
+    let damaged = |place, what: &str| {
+        let (device, what) = (device.name().to_owned(), what.to_owned());
+        StoreError::Damaged { device, place, what }
+    };
+    let (mut bytes, mut number, mut bad) = (Vec::new(), 0, 0);
+    for extent in &stream.extents {
+        // It may reach from one segment into the next.
+        let is_inside = |at: Block| {
+            let last = Block(at.0.saturating_add(extent.count.saturating_sub(1)));
+            geometry.segment(at).is_some() && geometry.segment(last).is_some()
+        };
+        let fits = (1..=stream_blocks(stream.bytes as usize)).contains(&extent.count);
+        if !(is_inside(extent.at) && is_inside(extent.copy) && fits) {
+            return Err(damaged(extent.at, "a checkpoint root's extent"));
+        }
+        let mut pages = device::pages(extent.count as usize);
+        let all = device.read(extent.at, &mut pages);
+        for (page, index) in pages.iter_mut().zip(0..) {
+            let (at, copy) = (extent.at.plus(index), extent.copy.plus(index));
+            // Where not all of them can be read, some may.
+            let read = if all.is_ok() { Ok(()) } else { read_one(device, at, page) };
+            let whole = read.and_then(|()| intact(device, at, page, stream.crc, number));
+            if let Err(error) = whole {
+                let copied = read_one(device, copy, page);
+                copied.and_then(|()| intact(device, copy, page, stream.crc, number)).map_err(|_| error)?;
+                bad += 1;
+            }
+            bytes.extend_from_slice(&page.0[..BYTES]);
+            number += 1;
+        }
+    }
+    bytes.truncate(stream.bytes as usize);
+    if stream.bytes > bytes.len() as u64 || crc32c::crc32c(&bytes) != stream.crc {
+        let first = stream.extents.first().map_or(Block(0), |extent| extent.at);
+        return Err(damaged(first, "the checkpoint's tables"));
+    }
+    Ok((bytes, bad))
+}
+
+fn read_one(device: &dyn Device, at: Block, page: &mut Page) -> Result<(), StoreError> {
+    Ok(device.read(at, std::slice::from_mut(page))?)
+}

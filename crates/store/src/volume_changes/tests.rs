@@ -1,0 +1,130 @@
+//! All volumes cloned at once, by a reference to the root of their tree.
+
+use crate::audit::{Met, walk};
+use crate::change::Change;
+use crate::check::Finding;
+use crate::map::{Body, NodeId, Pages};
+use crate::store::Store;
+use crate::superblock::Layout;
+use crate::volume::{VolumeId, VolumeMode};
+use device::{Block, Incarnation, Lsn, PageNo, StoreId};
+use sim::{Power, SimDisk};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+const PAGES: u64 = 300;
+
+fn write(store: &Store, volume: u32, slot: u64, page: u64, lsn: u64) {
+    let (object, bytes) = (VolumeId(volume).object(slot, 1), Arc::new(device::Page::zeroed()));
+    let change = Change::Write { object, page: PageNo(page), bytes, page_lsn: Lsn(lsn) };
+    store.apply(&[change]).expect("space");
+}
+
+fn clone(store: &Store, from: u32, to: u32, lsn: u64) {
+    let (from, to) = (VolumeId(from), VolumeId(to));
+    store.clone_volume(from, to, VolumeMode::Writable, Lsn(lsn)).expect("space");
+}
+
+fn findings(store: &Store) -> Vec<Finding> {
+    let mut found = Vec::new();
+    store.check(&mut |finding| found.push(finding));
+    found
+}
+
+/// All blocks of data below a node, and the names of volumes, as often as they are met.
+fn below(store: &Store, root: NodeId) -> (Vec<Block>, Vec<String>) {
+    let (mut places, mut names, mut todo) = (Vec::new(), Vec::new(), vec![root]);
+    while let Some(id) = todo.pop().filter(|id| id.is_some()) {
+        match store.shared.resolve(|map| map.nodes.node(id).map(|node| node.body.clone())).expect("readable")
+        {
+            Body::Inner(children) => todo.extend(children.iter().filter(|child| child.is_some())),
+            Body::Pages(entries) => {
+                places.extend(entries.iter().filter(|entry| !entry.is_hole()).map(|entry| entry.place));
+            }
+            Body::Objects(objects) => {
+                for object in objects.iter().flatten() {
+                    match &object.pages {
+                        Pages::Tree(tree) => todo.push(tree.root),
+                        Pages::Inline(pages) => places.extend(pages.iter().map(|(_, entry)| entry.place)),
+                    }
+                }
+            }
+            Body::Volumes(volumes) => {
+                for volume in volumes.iter().flatten() {
+                    names.push(format!("{} {:?}", volume.name, volume.mode));
+                    todo.extend(Some(volume.objects.root).filter(|root| root.is_some()));
+                }
+            }
+        }
+    }
+    places.sort();
+    (places, names)
+}
+
+#[test]
+fn a_reference_to_the_root_of_all_volumes_keeps_them_as_they_were_until_it_is_released() {
+    let disk = SimDisk::new("disk", 4 + 1000 * 16, &Power::new(), 1);
+    Store::format(&*disk, &Layout { id: StoreId([1; 16]), segment_blocks: Some(16) }).expect("large enough");
+    let mut store = Store::open(disk.clone()).expect("a new store");
+    store.begin(Incarnation(1)).expect("the first");
+    (0..PAGES).for_each(|page| write(&store, 0, 1, page, page + 1));
+    (0..40).for_each(|slot| write(&store, 0, 100 + slot, 0, 1000 + slot));
+    (1..=40).for_each(|to| clone(&store, (to - 1) / 2, to, 2000 + u64::from(to)));
+    (1..=40).for_each(|volume| write(&store, volume, 1, u64::from(volume), 3000 + u64::from(volume)));
+    assert_eq!(findings(&store), []);
+    // The dying list has one more reference to the root: who holds a clone of all, until he gives it up.
+    let held = {
+        let mut map = store.shared.map_mut();
+        let root = map.volumes.tree().root;
+        map.nodes.refer(root);
+        map.volumes.push_dying(root);
+        root
+    };
+    let before = below(&store, held);
+    assert!(
+        before.0.len() > 41 * PAGES as usize && before.1.len() == 41,
+        "{} {:?}",
+        before.0.len(),
+        before.1
+    );
+    let unchanged = |store: &Store, when: &str| {
+        assert_eq!(findings(store), [], "{when}");
+        assert_eq!(below(store, held), before, "{when}");
+    };
+    unchanged(&store, "referred to");
+    write(&store, 7, 1, 200, 4000);
+    unchanged(&store, "a page written");
+    (3..20).for_each(|volume| {
+        let lsn = Lsn(4100 + u64::from(volume));
+        store.delete_volume(VolumeId(volume), lsn).expect("it goes");
+    });
+    unchanged(&store, "volumes deleted");
+    (41..=300).for_each(|to| clone(&store, [0, 2, 25, 40][to as usize % 4], to, 5000 + u64::from(to)));
+    (200..=220).for_each(|volume| write(&store, volume, 9, 5, 6000 + u64::from(volume)));
+    unchanged(&store, "a higher tree");
+    let object = VolumeId(30).object(1, 1);
+    store.apply(&[Change::Delete { object, lsn: Lsn(7000) }]).expect("space");
+    store.checkpoint().expect("a checkpoint");
+    unchanged(&store, "a checkpoint");
+    drop(store);
+    store = Store::open(disk.clone()).expect("it opens");
+    store.begin(Incarnation(2)).expect("a higher one");
+    unchanged(&store, "opened again");
+    assert_eq!(store.volumes().len(), 41 - 17 + 260);
+    while store.free_step().expect("freeing") {}
+    assert_eq!(findings(&store), [], "released");
+    // Nothing is left of it that no volume has.
+    let live = {
+        let root = store.shared.map().volumes.tree().root;
+        below(&store, root)
+    };
+    let mut met = BTreeSet::new();
+    let _writer = store.writer.lock();
+    let counted = walk(&store.shared, &mut |one| {
+        if let Met::Page(_, _, entry) = one {
+            met.insert(entry.place);
+        }
+    });
+    assert_eq!(met, live.0.into_iter().collect());
+    assert_eq!(counted.len() as u64, store.shared.map().nodes.table.used());
+}
