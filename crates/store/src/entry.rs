@@ -84,6 +84,15 @@ impl LogEntry {
     }
 }
 
+/// Whether the buffer has, or had, records of the changes in a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// It has: a buffer that ends before their LSNs is an older copy.
+    Logged,
+    /// It has none: they went past it.
+    Direct,
+}
+
 /// A chunk's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChunkHead {
@@ -100,6 +109,7 @@ pub(crate) struct ChunkHead {
     pub(crate) next: u32,
     /// Whether the batch ends here. A batch without an end never happened.
     pub(crate) last: bool,
+    pub(crate) origin: Origin,
     pub(crate) entry_blocks: u64,
     /// Blocks behind the log entries: copies and pages.
     pub(crate) data_blocks: u64,
@@ -118,6 +128,7 @@ pub(crate) const CHUNK_BLOCKS_MAX: u64 = (entry_blocks(ENTRIES_MAX) + DATA_MAX) 
 
 const KIND_VECTOR: u16 = 1;
 const FLAG_LAST: u16 = 1;
+const FLAG_DIRECT: u16 = 2;
 
 const WRITE: u8 = 1;
 const CUT: u8 = 2;
@@ -186,6 +197,11 @@ pub(crate) const fn entry_blocks(entries: usize) -> usize {
     head_bytes(entries).div_ceil(BLOCK_BYTES)
 }
 
+fn flags(head: &ChunkHead) -> u16 {
+    let direct = if head.origin == Origin::Direct { FLAG_DIRECT } else { 0 };
+    direct | if head.last { FLAG_LAST } else { 0 }
+}
+
 /// Fills `into`, as many zeroed blocks as `head.entry_blocks`, with the chunk's header and log entries. Returns its
 /// checksum.
 pub(crate) fn encode_chunk(head: &ChunkHead, entries: &[LogEntry], store: StoreId, into: &mut [Page]) -> u32 {
@@ -194,7 +210,7 @@ pub(crate) fn encode_chunk(head: &ChunkHead, entries: &[LogEntry], store: StoreI
     let header = ChunkBytes {
         head: Head::new(MAGIC_CHUNK, store),
         kind: KIND_VECTOR.into(),
-        flags: if head.last { FLAG_LAST } else { 0 }.into(),
+        flags: flags(head).into(),
         entry_blocks: (head.entry_blocks as u32).into(),
         data_blocks: (head.data_blocks as u32).into(),
         entries: (head.entries as u32).into(),
@@ -245,6 +261,7 @@ pub(crate) fn decode_chunk(pages: &[Page], store: StoreId) -> Option<(ChunkHead,
         chain: header.chain.get(),
         next: header.next.get(),
         last: header.flags.get() & FLAG_LAST != 0,
+        origin: if header.flags.get() & FLAG_DIRECT != 0 { Origin::Direct } else { Origin::Logged },
         entry_blocks: pages.len() as u64,
         data_blocks: u64::from(header.data_blocks.get()),
         copy_blocks: u64::from(header.copy_blocks.get()),
@@ -398,6 +415,7 @@ mod tests {
             chain: 99,
             next: 12,
             last: true,
+            origin: Origin::Direct,
             entry_blocks: 1,
             data_blocks: 5,
             copy_blocks: 4,

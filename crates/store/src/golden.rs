@@ -1,11 +1,11 @@
 //! FORMAT.md's examples are what the code writes, and the code reads what FORMAT.md shows.
 
-use crate::entry::{ChunkHead, LogEntry, decode_chunk, encode_chunk};
+use crate::entry::{ChunkHead, LogEntry, Origin, decode_chunk, encode_chunk};
 use crate::map::{
     Body, Map, NodeId, NodeTable, Nodes, PageEntry, Tree, Volume, Volumes, decode_node, decode_table_page,
     encode_node,
 };
-use crate::root::{Cursor, Extent, Root, Stream};
+use crate::root::{Cursor, Extent, Newest, Root, Stream};
 use crate::segments::{SegmentEntry, Segments, Use};
 use crate::superblock::Geometry;
 use crate::tables::encode_tables;
@@ -23,7 +23,7 @@ fn root() -> Root {
         total_blocks: 4 + 32 * 16,
         generation: 7,
         incarnation: Incarnation(3),
-        newest: Lsn(500),
+        newest: Newest { any: Lsn(500), logged: Lsn(499) },
         log: Cursor { segment: 5, offset: 9, next: 6, chunk: 12, batch: 11, chain: 0xc0ff_ee00 },
         tables: Stream {
             bytes: 240,
@@ -63,6 +63,7 @@ fn chunk() -> (ChunkHead, Vec<LogEntry>) {
         chain: 0xc0ff_ee00,
         next: 6,
         last: true,
+        origin: Origin::Logged,
         entry_blocks: 1,
         data_blocks: 3,
         copy_blocks: 2,
@@ -126,7 +127,7 @@ fn tables() -> Vec<u8> {
     used[7] = SegmentEntry { usage: Use::Copies, live: 1, age: 0, twin: Some(3) };
     let volumes = Volumes::unread(Tree { root: NodeId(1), height: 0 }, VolumeId(5), vec![NodeId(1)]);
     let nodes = Nodes::new(table(), Segments::new(geometry(), used));
-    let mut map = Map::new(nodes, volumes, Lsn(0));
+    let mut map = Map::new(nodes, volumes, Newest::default());
     map.settings.buffer = Some(BufferId(*b"fedcba9876543210"));
     map.settings.commit_interval_ms = Some(250);
     encode_tables(&mut map, |_| Block(52)).0

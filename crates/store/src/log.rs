@@ -2,7 +2,7 @@
 
 use crate::chunk::{Piece, Place, plan, read_patiently};
 use crate::counters::count;
-use crate::entry::{ChunkHead, LogEntry, encode_chunk};
+use crate::entry::{ChunkHead, LogEntry, Origin, encode_chunk};
 use crate::error::StoreError;
 use crate::flushes::FailedFlushes;
 use crate::medium::Medium;
@@ -101,6 +101,7 @@ impl Log {
         shared: &Shared,
         data: &[Option<&Page>],
         entries: &mut [LogEntry],
+        origin: Origin,
     ) -> Result<(), StoreError> {
         let segment_blocks = shared.medium.geometry().segment_blocks;
         let pieces = self.plan(entries, segment_blocks);
@@ -119,7 +120,7 @@ impl Log {
             let last = index + 1 == pieces.len();
             let range = piece.entries.clone();
             written = written.and_then(|()| {
-                let head = self.head(shared, piece, last);
+                let head = ChunkHead { last, origin, ..self.head(shared, piece) };
                 self.write_chunk(&shared.medium, head, &copies, &data[range.clone()], &mut entries[range])
             });
         }
@@ -150,7 +151,7 @@ impl Log {
         self.cursor = Cursor { segment: self.cursor.next, offset: 0, next, ..self.cursor };
     }
 
-    fn head(&self, shared: &Shared, piece: &Piece, last: bool) -> ChunkHead {
+    fn head(&self, shared: &Shared, piece: &Piece) -> ChunkHead {
         ChunkHead {
             incarnation: shared.incarnation(),
             chunk: self.cursor.chunk,
@@ -158,7 +159,8 @@ impl Log {
             durable: shared.progress.durable_batch(),
             chain: self.cursor.chain,
             next: self.cursor.next,
-            last,
+            last: false,
+            origin: Origin::Logged,
             entry_blocks: piece.entry_blocks,
             data_blocks: piece.copy_blocks + piece.page_blocks,
             copy_blocks: piece.copy_blocks,

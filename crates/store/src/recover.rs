@@ -225,6 +225,7 @@ impl Recovery {
         }
         self.shared.progress.add(LogLength { blocks: chunk.blocks(), reads: 0 });
         self.shared.apply_what_can_be(&chunk.entries);
+        self.shared.map_mut().saw(&chunk.entries, chunk.head.origin);
         self.shared.progress.set_durable_batch(chunk.head.batch);
     }
 }

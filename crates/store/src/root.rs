@@ -40,6 +40,15 @@ pub(crate) struct Stream {
     pub(crate) extents: Vec<Extent>,
 }
 
+/// How far the one order of changes has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Newest {
+    /// The highest LSN of any change.
+    pub(crate) any: Lsn,
+    /// The highest LSN of a change of which the buffer has, or had, a record.
+    pub(crate) logged: Lsn,
+}
+
 /// A checkpoint root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Root {
@@ -48,7 +57,7 @@ pub(crate) struct Root {
     /// +1 with each attempt to write one; the higher valid one counts.
     pub(crate) generation: u64,
     pub(crate) incarnation: Incarnation,
-    pub(crate) newest: Lsn,
+    pub(crate) newest: Newest,
     pub(crate) log: Cursor,
     pub(crate) tables: Stream,
 }
@@ -75,7 +84,8 @@ struct RootBytes {
     extents: U32,
     reserved: U32,
     total_blocks: U64,
-    reserved_too: [u8; 104],
+    newest_logged: U64,
+    reserved_too: [u8; 96],
     table: [ExtentBytes; EXTENTS_MAX],
 }
 
@@ -101,7 +111,7 @@ impl Root {
             head: Head::new(MAGIC_ROOT, store),
             generation: self.generation.into(),
             incarnation: self.incarnation.0.into(),
-            newest: self.newest.0.into(),
+            newest: self.newest.any.0.into(),
             chunk: self.log.chunk.into(),
             batch: self.log.batch.into(),
             offset: self.log.offset.into(),
@@ -113,7 +123,8 @@ impl Root {
             extents: (self.tables.extents.len() as u32).into(),
             reserved: 0.into(),
             total_blocks: self.total_blocks.into(),
-            reserved_too: [0; 104],
+            newest_logged: self.newest.logged.0.into(),
+            reserved_too: [0; 96],
             table,
         };
         let mut page = Page::zeroed();
@@ -138,7 +149,7 @@ impl Root {
             total_blocks: bytes.total_blocks.get(),
             generation: bytes.generation.get(),
             incarnation: Incarnation(bytes.incarnation.get()),
-            newest: Lsn(bytes.newest.get()),
+            newest: Newest { any: Lsn(bytes.newest.get()), logged: Lsn(bytes.newest_logged.get()) },
             log: Cursor {
                 segment: bytes.segment.get(),
                 offset: bytes.offset.get(),

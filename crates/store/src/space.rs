@@ -57,7 +57,7 @@ pub(crate) struct Reservations {
     /// Pages that writers have a reservation for.
     pages: u64,
     /// A clone is on its way to the log.
-    expects_sharing: bool,
+    expects_sharing: u64,
     pace: Option<Pace>,
 }
 
@@ -185,7 +185,7 @@ impl Map {
 
     /// Whether nodes have several references, or are about to.
     fn shares_nodes(&self) -> bool {
-        self.nodes.table.has_shared() || self.reservations.expects_sharing
+        self.nodes.table.has_shared() || self.reservations.expects_sharing > 0
     }
 
     /// Counts nodes as shared from now on, as a clone will make them, if there is space for what that adds to the reservations.
@@ -193,7 +193,7 @@ impl Map {
         if !self.shares_nodes() && self.reservations.pages * COPIES * SHARED_PER_PAGE > self.reservable() {
             return Err(StoreError::Full);
         }
-        self.reservations.expects_sharing = true;
+        self.reservations.expects_sharing += 1;
         Ok(())
     }
 
@@ -280,9 +280,14 @@ impl Map {
         self.reservations.pages -= pages;
     }
 
-    /// The clone that was expected is there, or will not be.
+    /// The same for a clone that was acknowledged already, before a crash.
+    pub(crate) fn expect_sharing_in_any_case(&mut self) {
+        self.reservations.expects_sharing += 1;
+    }
+
+    /// A clone that was expected is there, or will not be.
     pub(crate) fn end_expecting_sharing(&mut self) {
-        self.reservations.expects_sharing = false;
+        self.reservations.expects_sharing -= 1;
     }
 
     /// Pages that may be written back before the next look at whether cleaning is due.

@@ -18,11 +18,12 @@ use crate::change::Change;
 use crate::check::{self, Finding, Repaired};
 use crate::clean::{Cleaner, Cleaning};
 use crate::counters::Counters;
+use crate::entry::Origin;
 use crate::error::StoreError;
 use crate::format::{ROOTS, SEGMENTS_AT, SUPERBLOCK};
 use crate::map::{Map, NodeTable, Nodes, Purpose, Volumes};
 use crate::recover::{Identified, Recovered};
-use crate::root::{Cursor, Extent, Root, Stream};
+use crate::root::{Cursor, Extent, Newest, Root, Stream};
 use crate::scrub::{Scrub, Scrubbed};
 use crate::segments::{SegmentEntry, Segments, Use};
 use crate::settings::StoreSettings;
@@ -36,7 +37,7 @@ use crate::usage::{self, Usage};
 use crate::volume::{Listed, NewVolume, VolumeId, VolumeInfo, VolumeMode};
 use crate::volume_changes;
 use crate::writer::WriterLock;
-use device::{Device, Incarnation, Lsn, ObjectId, PageNo, StoreId};
+use device::{Device, Incarnation, Lsn, ObjectId, PageNo, StoreId, Transfer};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -73,7 +74,7 @@ impl Store {
         let (segment, next) = (take(), take());
         let nodes = segments.take_pair().expect("a new store has free segments");
         let nodes_of = Nodes::new(NodeTable::new(), segments);
-        let mut map = Map::new(nodes_of, Volumes::main_only(), Lsn(0));
+        let mut map = Map::new(nodes_of, Volumes::main_only(), Newest::default());
         let at = geometry.start(nodes);
         let copy = map.nodes.segments.copy_of(at).expect("taken as a pair");
         let needed = map.stream_blocks(0);
@@ -99,7 +100,7 @@ impl Store {
         let tables = Stream { bytes: bytes.len() as u64, crc, extents };
         let log = Cursor { segment, offset: 0, next, chunk: 1, batch: 1, chain: 0 };
         let root = |generation| {
-            let (incarnation, newest) = (Incarnation(0), Lsn(0));
+            let (incarnation, newest) = (Incarnation(0), Newest::default());
             let (total_blocks, tables) = (geometry.total_blocks, tables.clone());
             Root { total_blocks, generation, incarnation, newest, log, tables }.encode(geometry.id)
         };
@@ -172,7 +173,13 @@ impl Store {
 
     /// The highest LSN that the store has seen.
     pub fn newest_lsn(&self) -> Lsn {
-        self.shared.map().newest()
+        self.shared.map().newest().any
+    }
+
+    /// The highest LSN that the store has seen of a change that is, or was, in the buffer, or of a [fence](Store::fence): a buffer
+    /// that ends before it is an older copy.
+    pub fn newest_logged_lsn(&self) -> Lsn {
+        self.shared.map().newest().logged
     }
 
     /// The number of the last batch of the log that was found, or made durable since. Numbers only grow in the life of a store.
@@ -243,7 +250,16 @@ impl Store {
     /// [`StoreError::Full`] before anything is written, where a checkpoint did not help; the device's;
     /// [`StoreError::Corrupt`] if a map node that it must change is damaged; [`StoreError::NotBegun`].
     pub fn apply(&self, vector: &[Change]) -> Result<(), StoreError> {
-        self.writer.lock().apply(&self.shared, vector)
+        self.writer.lock().apply(&self.shared, vector, Origin::Logged)
+    }
+
+    /// The same for changes of which the buffer has no record: their LSNs do not count as
+    /// [logged](Store::newest_logged_lsn), so that a buffer that ends before them is none that is behind.
+    ///
+    /// # Errors
+    /// As [`apply`](Store::apply).
+    pub fn apply_direct(&self, vector: &[Change]) -> Result<(), StoreError> {
+        self.writer.lock().apply(&self.shared, vector, Origin::Direct)
     }
 
     /// Makes the map durable so that recovery starts here, and frees segments that no root needs any more: those
@@ -296,6 +312,15 @@ impl Store {
         self.shared.page_lsn(object, page)
     }
 
+    /// Whether a clone or a move is not to be made again: one of its objects has had it, or a later one, or a newer object took the
+    /// target's place. May read map nodes.
+    ///
+    /// # Errors
+    /// Where one of those cannot be read.
+    pub fn has_had(&self, transfer: &Transfer, lsn: Lsn) -> Result<bool, StoreError> {
+        self.shared.resolve(|map| map.has_had(transfer, lsn))
+    }
+
     /// The page LSN of each of many pages, with many reads of map nodes in flight.
     pub fn page_lsns(&self, pages: &[(ObjectId, PageNo)]) -> Vec<Result<Option<Lsn>, StoreError>> {
         self.shared.page_lsns(pages)
@@ -338,6 +363,25 @@ impl Store {
     /// something that gives space back, and will be written back. Nobody else can reserve anything before there is space for these.
     pub fn reserve_unchecked(&self, pages: u64) {
         self.shared.map_mut().reserve_in_any_case(pages);
+    }
+
+    /// A clone of pages, or of a volume, will come: what is reserved must suffice where nodes are shared, too. Until
+    /// [`end_expecting_sharing`](Store::end_expecting_sharing), once for each.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`] where there is not so much space.
+    pub fn expect_sharing(&self) -> Result<(), StoreError> {
+        self.shared.map_mut().expect_sharing()
+    }
+
+    /// The same for a clone that was acknowledged already, whether there is space or not.
+    pub fn expect_sharing_unchecked(&self) {
+        self.shared.map_mut().expect_sharing_in_any_case();
+    }
+
+    /// A clone that was expected is there, or will not be.
+    pub fn end_expecting_sharing(&self) {
+        self.shared.map_mut().end_expecting_sharing();
     }
 
     /// Blocks that can still be reserved.

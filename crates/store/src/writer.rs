@@ -3,7 +3,7 @@
 use crate::allocate::{allocate_up_to, full, take_stock};
 use crate::change::Change;
 use crate::checkpoint::{Checkpointer, Occasion};
-use crate::entry::LogEntry;
+use crate::entry::{LogEntry, Origin};
 use crate::error::StoreError;
 use crate::log::Log;
 use crate::policy::Class;
@@ -136,14 +136,19 @@ impl Writer {
     }
 
     /// Applies all of `vector` or nothing: see [`Store::apply`](crate::Store::apply).
-    pub(crate) fn apply(&mut self, shared: &Shared, vector: &[Change]) -> Result<(), StoreError> {
+    pub(crate) fn apply(
+        &mut self,
+        shared: &Shared,
+        vector: &[Change],
+        origin: Origin,
+    ) -> Result<(), StoreError> {
         self.make_ready(shared)?;
         ensure_writable(shared, vector)?;
         let frees = vector.iter().all(Change::frees);
         let class = if frees { Class::Frees } else { Class::Writer };
         let entries: Vec<LogEntry> = vector.iter().map(Change::log_entry).collect();
         let data: Vec<Option<&Page>> = vector.iter().map(Change::data).collect();
-        self.append(shared, entries, &data, class)
+        self.append(shared, entries, &data, class, origin)
     }
 
     /// Log entries that have no data.
@@ -154,7 +159,7 @@ impl Writer {
         class: Class,
     ) -> Result<(), StoreError> {
         let data = vec![None; entries.len()];
-        self.append(shared, entries, &data, class)
+        self.append(shared, entries, &data, class, Origin::Logged)
     }
 
     /// Writes log entries with their data to the log, flushes, and changes the map.
@@ -164,6 +169,7 @@ impl Writer {
         mut entries: Vec<LogEntry>,
         data: &[Option<&Page>],
         class: Class,
+        origin: Origin,
     ) -> Result<(), StoreError> {
         if entries.is_empty() {
             return Ok(());
@@ -171,8 +177,11 @@ impl Writer {
         shared.holding_nodes(|| {
             shared.load_for_vector(&entries)?;
             self.make_space(shared, &entries, class)?;
-            self.log.write_batch(shared, data, &mut entries).inspect_err(|_| self.health = Health::Unsure)?;
-            self.apply_to_map(shared, &entries)
+            let written = self.log.write_batch(shared, data, &mut entries, origin);
+            written.inspect_err(|_| self.health = Health::Unsure)?;
+            self.apply_to_map(shared, &entries)?;
+            shared.map_mut().saw(&entries, origin);
+            Ok(())
         })
     }
 

@@ -12,11 +12,12 @@ use super::tree::{Leaf, Source, below};
 use super::volume::Volume;
 use super::volumes::Volumes;
 use crate::bug::PlantedBug;
-use crate::entry::LogEntry;
+use crate::entry::{LogEntry, Origin};
 use crate::error::StoreError;
 use crate::format::{
     DIRECTORY_BYTES, DYING_BYTES, LEAF_OBJECTS, LEAF_PAGES, SEGMENT_BYTES, STREAM_HEAD_BYTES,
 };
+use crate::root::Newest;
 use crate::settings::StoreSettings;
 use crate::space::Reservations;
 use crate::stream::stream_blocks;
@@ -32,8 +33,8 @@ pub(crate) struct Map {
     pub(crate) reservations: Reservations,
     /// Written with every checkpoint.
     pub(crate) settings: StoreSettings,
-    /// The highest LSN of any log entry so far.
-    newest: Lsn,
+    /// Of the log entries so far.
+    newest: Newest,
     /// Slots of objects of which recovery could not apply a log entry, each with the node that it lacked.
     unapplied: BTreeMap<(VolumeId, u64), NodeId>,
     #[cfg(feature = "planted-bugs")]
@@ -56,7 +57,7 @@ impl Found {
 
 impl Map {
     /// The map of a store whose log entries up to `newest` are in it.
-    pub(crate) fn new(nodes: Nodes, volumes: Volumes, newest: Lsn) -> Map {
+    pub(crate) fn new(nodes: Nodes, volumes: Volumes, newest: Newest) -> Map {
         Map {
             nodes,
             volumes,
@@ -69,14 +70,23 @@ impl Map {
         }
     }
 
-    /// The highest LSN of any log entry so far, or of a [fence](Map::fence).
-    pub(crate) fn newest(&self) -> Lsn {
+    /// The highest LSNs of any log entry so far, or of a [fence](Map::fence).
+    pub(crate) fn newest(&self) -> Newest {
         self.newest
     }
 
     /// Counts every change up to `lsn` as seen.
     pub(crate) fn fence(&mut self, lsn: Lsn) {
-        self.newest = self.newest.max(lsn);
+        self.newest.any = self.newest.any.max(lsn);
+        self.newest.logged = self.newest.logged.max(lsn);
+    }
+
+    /// A batch of the log that is in the map from now on: whether the buffer has, or had, records of its changes.
+    pub(crate) fn saw(&mut self, batch: &[LogEntry], origin: Origin) {
+        if origin == Origin::Logged {
+            let newest = batch.iter().map(LogEntry::lsn).max().unwrap_or_default();
+            self.newest.logged = self.newest.logged.max(newest);
+        }
     }
 
     /// Breaks a rule from now on.
@@ -114,7 +124,7 @@ impl Map {
     /// Leaves out a log entry that recovery cannot apply, since nodes that it needs are lost. What it is about cannot be read from now
     /// on: nobody knows what it would be.
     pub(crate) fn leave_out(&mut self, entry: &LogEntry, failed: BTreeMap<NodeId, StoreError>) {
-        self.newest = self.newest.max(entry.lsn());
+        self.newest.any = self.newest.any.max(entry.lsn());
         let objects = match entry {
             LogEntry::Write { object, .. }
             | LogEntry::Cut { object, .. }
@@ -233,7 +243,7 @@ impl Map {
 
     /// Does what a log entry says. Its nodes must be in memory.
     pub(crate) fn change(&mut self, log_entry: &LogEntry) {
-        self.newest = self.newest.max(log_entry.lsn());
+        self.newest.any = self.newest.any.max(log_entry.lsn());
         match log_entry {
             LogEntry::Write { object, page, page_lsn, place, crc } => {
                 let entry = PageEntry { place: *place, page_lsn: *page_lsn, crc: *crc, shared: false };

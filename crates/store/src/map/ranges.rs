@@ -240,12 +240,7 @@ impl Map {
         let Transfer { from, to, .. } = *transfer;
         self.unshare(from.volume, from.slot);
         self.unshare(to.volume, to.slot);
-        let has_had = |map: &Map, object| {
-            let entry = map.object(object).expect("prepared");
-            entry.is_some_and(|entry| entry.transfer_lsn >= lsn) && !map.repeats_ranges()
-        };
-        let newer = self.here(to.volume, to.slot).is_some_and(|there| there.generation > to.generation);
-        if newer || has_had(self, from) || has_had(self, to) {
+        if self.has_had(transfer, lsn).expect("prepared") {
             return;
         }
         let mut pieces = Vec::new();
@@ -270,6 +265,17 @@ impl Map {
         let new = ObjectEntry { generation: to.generation, transfer_lsn: lsn, pages };
         self.put(to.volume, to.slot, old, Some(new));
         self.revisit_object(to);
+    }
+
+    /// Whether a clone or a move is not to be made again: one of its objects has had it, or a later one, or a newer object took the
+    /// target's place.
+    pub(crate) fn has_had(&self, transfer: &Transfer, lsn: Lsn) -> Result<bool, Missing> {
+        let Transfer { from, to, .. } = *transfer;
+        let had = |entry: Option<&ObjectEntry>| {
+            entry.is_some_and(|entry| entry.transfer_lsn >= lsn) && !self.repeats_ranges()
+        };
+        let newer = self.slot(to.volume, to.slot)?.is_some_and(|there| there.generation > to.generation);
+        Ok(newer || had(self.object(from)?) || had(self.object(to)?))
     }
 
     fn take(&mut self, pages: &mut Pages, transfer: &Transfer, source: Source) -> Vec<Piece> {

@@ -5,6 +5,7 @@ use super::tree::Leaf;
 use super::*;
 use crate::entry::LogEntry;
 use crate::format::LEAF_PAGES;
+use crate::root::Newest;
 use crate::segments::{SegmentEntry, Segments, Use};
 use crate::superblock::Geometry;
 use crate::volume::VolumeId;
@@ -16,7 +17,7 @@ fn map() -> Map {
     let id = StoreId([1; 16]);
     let geometry = Geometry { id, total_blocks: 4 + 32 * 16, segment_blocks: 16, segments: 32 };
     let used = vec![SegmentEntry { usage: Use::Log, ..SegmentEntry::default() }; 32];
-    Map::new(Nodes::new(NodeTable::new(), Segments::new(geometry, used)), Volumes::default(), Lsn(0))
+    Map::new(Nodes::new(NodeTable::new(), Segments::new(geometry, used)), Volumes::default(), Newest::default())
 }
 
 fn entry(place: u64) -> PageEntry {

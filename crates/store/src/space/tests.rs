@@ -31,7 +31,7 @@ impl Life {
         let map = Map::new(
             Nodes::new(NodeTable::new(), Segments::new(geometry, used)),
             Volumes::main_only(),
-            Lsn(0),
+            crate::root::Newest::default(),
         );
         let mut life = Life { map, random: Random::new(seed), lsn: 3 };
         for (slot, page) in SLOTS.into_iter().flat_map(|slot| PAGES.map(|page| (slot, page))) {
