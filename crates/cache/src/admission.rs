@@ -70,9 +70,9 @@ impl Reservation {
         Ok(())
     }
 
-    /// A page that was clean takes over a part of it.
-    pub(crate) fn take_page(&mut self) {
-        self.pages -= 1;
+    /// A page that was clean, or a clone or a move, takes over a part of it.
+    pub(crate) fn take_pages(&mut self, pages: u64) {
+        self.pages -= pages;
     }
 
     /// Gives back what was not used, under the lock. Dropping it does nothing more then. True if the committer must be

@@ -57,7 +57,7 @@ fn read_ranges(
 
 /// What is in memory over bytes of an object from `offset` on that were read from the store; `false` where that is not enough.
 pub(crate) fn lay_over(pages: &Pages, object: ObjectId, offset: u64, bytes: &mut [u8]) -> bool {
-    if !pages.cuts_of(object).is_empty() {
+    if !pages.cuts_of(object).is_empty() || pages.transfers().are_about(object) {
         return false;
     }
     let end = offset + bytes.len() as u64;

@@ -17,6 +17,7 @@ use crate::settings::{FetchMode, Settings};
 use crate::shared::{Shared, State};
 use crate::status::{Counters, Status};
 use crate::task::{Completion, Completions, Progress, Task};
+use crate::transfers::{Kind, Ordered, Pending, TRANSFER_PAGES_MAX, pages_reserved};
 use crate::volume::{VolumeInUse, Volumes};
 use crate::write_back::{Why, WriteBack};
 use buffer::{Appended, Buffer, BufferError, Record};
@@ -69,7 +70,10 @@ impl Parts {
         match task {
             Task::Commit => self.committer.is_due(state),
             Task::Fetch => Fetcher::has_work(state),
-            Task::WriteBack => self.write_back.is_due(state) || self.rescuer.is_due(state),
+            Task::WriteBack => {
+                let due = self.write_back.is_due(state) || self.write_back.transfers_are_due(state);
+                due || self.rescuer.is_due(state)
+            }
             Task::Checkpoint => self.checkpointer.is_due(state),
         }
     }
@@ -77,6 +81,9 @@ impl Parts {
     /// Appends and applies one transaction. Calls no completion: a reader that waits for a changed page looks again later.
     fn apply(&self, reservation: &mut Reservation, changes: &[Change<'_>]) -> Result<Lsn, CacheError> {
         let records = records(changes);
+        if let Some(pages) = changes.iter().find_map(Change::too_many) {
+            return Err(CacheError::TransferTooLong { pages, limit: TRANSFER_PAGES_MAX });
+        }
         let mut state = self.shared.state();
         if let Some(why) = state.failed().cloned() {
             return Err(CacheError::ReadOnly { why });
@@ -85,13 +92,16 @@ impl Parts {
             return Err(StoreError::Full.into());
         }
         reservation.grow_to(changes.iter().map(Change::pages).sum(), &mut state)?;
+        let clones = records.iter().filter(|record| matches!(record, Record::Clone(_))).count();
+        self.expect_clones(clones)?;
         let appended = match self.shared.buffer().append(&records) {
             Ok(appended) => appended,
-            Err(why @ BufferError::Device(_)) => {
-                state.fail(&why);
-                return Err(CacheError::ReadOnly { why });
+            Err(error) => {
+                (0..clones).for_each(|_| self.shared.store().end_expecting_sharing());
+                let BufferError::Device(_) = error else { return Err(error.into()) };
+                state.fail(&error);
+                return Err(CacheError::ReadOnly { why: error });
             }
-            Err(error) => return Err(error.into()),
         };
         let now = Now::new(self.shared.clock());
         state.counters.transactions += 1;
@@ -105,15 +115,28 @@ impl Parts {
             }
         }
         let awaited = reservation.settle(&mut state);
+        let transfers =
+            changes.iter().any(|change| matches!(change, Change::Clone { .. } | Change::Move { .. }));
         let wakes = [
             (Task::Commit, awaited || self.committer.is_pressed(&state)),
             (Task::Fetch, readers_may_go_on || state.pages.has_discarded()),
-            (Task::WriteBack, self.admission.presses_for_write_back(&state)),
+            (Task::WriteBack, transfers || self.admission.presses_for_write_back(&state)),
         ];
         state.evict(self.shared.settings());
         drop(state);
         wakes.iter().filter(|(_, work)| *work).for_each(|&(task, _)| self.shared.wake(task));
         Ok(appended.last)
+    }
+
+    /// Has the store count with so many clones, or with none.
+    fn expect_clones(&self, clones: usize) -> Result<(), StoreError> {
+        let store = self.shared.store();
+        for expected in 0..clones {
+            store.expect_sharing().inspect_err(|_| {
+                (0..expected).for_each(|_| store.end_expecting_sharing());
+            })?;
+        }
+        Ok(())
     }
 
     /// Returns reads that must look again.
@@ -143,20 +166,39 @@ impl Parts {
                 let cut = PendingCut { from, to, lsn: newest, group, whole_object: true, since: now.get() };
                 return self.cut(state, object, cut);
             }
-            Record::Clone(_) | Record::Move(_) => unreachable!("no change becomes one"),
+            Record::Clone(transfer) | Record::Move(transfer) => {
+                let what = Ordered::of(record, newest).expect("it is one");
+                reservation.take_pages(pages_reserved(&transfer));
+                return self.transfer(state, Pending::new(what, group, now.get(), false));
+            }
         };
         let change = PageChange { key, range: start..start + len, bytes, newest, group };
         let changed = state.pages.write(change, || {
-            reservation.take_page();
+            reservation.take_pages(1);
             Dirt::first(newest, group, now.get(), false)
         });
         state.counters.writes_to_absent_pages += u64::from(changed.was_absent);
         changed.waiters
     }
 
+    fn transfer(&self, state: &mut State, pending: Pending) -> Vec<u64> {
+        let Ordered { kind, transfer, .. } = pending.what;
+        state.reads.cut(transfer.to, transfer.target());
+        if kind == Kind::Move {
+            state.reads.cut(transfer.from, transfer.source());
+        }
+        let taken = state.pages.transfer(pending);
+        self.taken_out(state, taken)
+    }
+
     fn cut(&self, state: &mut State, object: ObjectId, cut: PendingCut) -> Vec<u64> {
         state.reads.cut(object, cut.from..cut.to);
-        let (reservations, waiters) = state.pages.cut(object, cut);
+        let taken = state.pages.cut(object, cut);
+        self.taken_out(state, taken)
+    }
+
+    /// Pages were taken out of memory that had so many reservations, and for which these reads waited.
+    fn taken_out(&self, state: &mut State, (reservations, waiters): (u64, Vec<u64>)) -> Vec<u64> {
         if reservations > 0 {
             self.shared.store().release(reservations);
         }
@@ -172,7 +214,9 @@ impl Parts {
 
     fn write_back_step(&self) -> Progress {
         let state = self.shared.state();
-        let (has_failed, is_due) = (state.failed().is_some(), self.write_back.is_due(&state));
+        let has_failed = state.failed().is_some();
+        // Readers wait for clones and moves.
+        let is_due = self.write_back.is_due(&state) && !self.write_back.transfers_are_due(&state);
         drop(state);
         if has_failed {
             return self.rescuer.step(Why::Due);
@@ -233,7 +277,9 @@ impl Cache {
     ) -> Result<Cache, CacheError> {
         recovered.ensure_fits(&store)?;
         recovered.forget_deleted(&store);
+        let clones = recovered.clones();
         let (buffer, state, reserved) = recovered.into_parts();
+        (0..clones).for_each(|_| store.expect_sharing_unchecked());
         let (newest_of_store, newest_of_buffer) = (store.newest_lsn(), buffer.newest_lsn());
         // Space was reserved before the crash. Should some be missing now (the log begins in another segment, the cleaner's last one
         // is hardly filled), no operation can reserve any before it is there again.
@@ -401,6 +447,7 @@ impl Cache {
         object: ObjectId,
         ranges: &[(u64, usize)],
     ) -> Result<Vec<Vec<u8>>, CacheError> {
+        self.parts.write_back.store_transfers(&|what| what.is_about(object))?;
         bulk::read_all_now(&self.parts.shared, object, ranges)
     }
 
@@ -477,6 +524,7 @@ impl Cache {
             dirty_bytes: pages.dirty_bytes(),
             dirty_age: pages.oldest_since().map_or(Duration::ZERO, |since| now.saturating_sub(since)),
             pending_cuts: pages.cuts_pending() as u64,
+            pending_transfers: pages.transfers().len() as u64,
             pages: pages.len() as u64,
             memory_bytes: pages.memory_bytes(),
             parked_reads: reads.parked(),

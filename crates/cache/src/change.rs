@@ -1,8 +1,9 @@
 //! What callers say: changes and their costs; and what becomes of changes in the buffer, records page by page.
 
 use crate::pages::pages_of;
-use buffer::Record;
-use device::{BLOCK_BYTES, ObjectId, PageNo};
+use crate::transfers::{pages_reserved, too_many};
+use buffer::{Record, TRANSFER_BYTES};
+use device::{BLOCK_BYTES, ObjectId, PageNo, Transfer};
 use smallvec::SmallVec;
 
 /// A change of one object's bytes, part of an atomic transaction.
@@ -31,6 +32,18 @@ pub enum Change<'a> {
         /// The object.
         object: ObjectId,
     },
+    /// Pages of one object become what those of another are at this moment, holes included. Nothing is read or copied: both share
+    /// what they have. At most [`TRANSFER_PAGES_MAX`](crate::TRANSFER_PAGES_MAX) pages, unless the first ones' numbers are the same
+    /// modulo 128. Reads of them wait until the store has it, which it gets next.
+    Clone {
+        /// Which pages: of two objects, or ranges of one that lie apart.
+        transfer: Transfer,
+    },
+    /// The same, and the source's pages become holes.
+    Move {
+        /// Which pages.
+        transfer: Transfer,
+    },
 }
 
 impl Change<'_> {
@@ -44,6 +57,8 @@ impl Change<'_> {
             }
             // Only the two edges can be pages that are zeroed in part.
             Change::Zero { .. } => 2,
+            // As many as its nodes take.
+            Change::Clone { transfer } | Change::Move { transfer } => pages_reserved(&transfer),
         }
     }
 
@@ -52,6 +67,23 @@ impl Change<'_> {
         match self {
             Change::Write { bytes, .. } => bytes.len() as u64,
             Change::Zero { .. } | Change::Delete { .. } => 0,
+            Change::Clone { .. } | Change::Move { .. } => TRANSFER_BYTES,
+        }
+    }
+
+    /// Its records: one for each page that it touches, and one for a range.
+    fn records(&self) -> u64 {
+        match self {
+            Change::Clone { .. } | Change::Move { .. } => 1,
+            other => other.pages() + 1,
+        }
+    }
+
+    /// The pages that a clone or a move has, if they are too many.
+    pub(crate) fn too_many(&self) -> Option<u64> {
+        match self {
+            Change::Clone { transfer } | Change::Move { transfer } => too_many(transfer),
+            _ => None,
         }
     }
 }
@@ -75,7 +107,7 @@ impl Cost {
         changes.iter().fold(Cost::default(), |cost, change| Cost {
             pages: cost.pages + change.pages(),
             bytes: cost.bytes + change.bytes(),
-            records: cost.records + change.pages() + 1,
+            records: cost.records + change.records(),
             frees: false,
         })
     }
@@ -96,6 +128,8 @@ pub(crate) fn records<'a>(changes: &[Change<'a>]) -> Records<'a> {
             }
             Change::Zero { object, offset, len } => zero_records(object, offset, len, &mut records),
             Change::Delete { object } => records.push(Record::Delete { object }),
+            Change::Clone { transfer } => records.push(Record::Clone(transfer)),
+            Change::Move { transfer } => records.push(Record::Move(transfer)),
         }
     }
     records

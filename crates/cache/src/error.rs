@@ -67,6 +67,16 @@ pub enum CacheError {
         /// The limit.
         limit: u64,
     },
+    /// A clone or a move has too many pages whose numbers do not agree.
+    #[error(
+        "a clone or a move of {pages} pages whose source and target are not at the same place modulo 128 pages: {limit} at most"
+    )]
+    TransferTooLong {
+        /// How many.
+        pages: u64,
+        /// The limit.
+        limit: u64,
+    },
     /// The mount is going away.
     #[error("the stack is stopping")]
     Stopping,
@@ -93,7 +103,7 @@ impl CacheError {
                  without what only the buffer has, run `weir replace-buffer --accept-loss`"
             }
             CacheError::InUse { .. } => "unmount it, and mount another one, to delete it",
-            CacheError::TooBig { .. } => "split it",
+            CacheError::TooBig { .. } | CacheError::TransferTooLong { .. } => "split it",
             CacheError::Stopping => return None,
         };
         Some(help.into())

@@ -25,6 +25,7 @@ mod shared;
 mod status;
 mod sync;
 mod task;
+mod transfers;
 mod volume;
 mod write_back;
 
@@ -42,4 +43,5 @@ pub use seek::Wanted;
 pub use settings::{FetchMode, Settings};
 pub use status::{Counters, Status, Stuck};
 pub use task::{Completion, Progress, Task};
+pub use transfers::TRANSFER_PAGES_MAX;
 pub use volume::VolumeInUse;

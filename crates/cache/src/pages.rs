@@ -1,11 +1,12 @@
-//! The page table: pages and deltas in memory, by object, the indexes and sums that are kept of them, and the cuts that have not been
-//! written back.
+//! The page table: pages and deltas in memory, by object, the indexes and sums that are kept of them, and the cuts, clones and moves
+//! that have not been written back.
 //!
 //! Pages that become holes are out of the table at once; the store hears of it later, and their memory is given back a bounded piece at
 //! a time, since a file of a gigabyte has a quarter of a million of them.
 
 use crate::page::{Body, Dirt, Entry, FetchNo};
 use crate::plant::{PlantedBug, is_planted};
+use crate::transfers::{Belongs, Kind, Ordered, Pending, Transfers, pages_reserved};
 use buffer::GroupNo;
 use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo, VolumeId};
 use std::collections::btree_map::Entry as Place;
@@ -58,6 +59,8 @@ pub(crate) struct Pages {
     cuts: BTreeMap<ObjectId, Vec<PendingCut>>,
     /// How many there are in all.
     cuts_pending: usize,
+    /// Clones and moves.
+    transfers: Transfers,
     /// From which page on the store must be asked whether pages that were found in the buffer are stored; `None` once it was
     /// asked about all.
     recovery_cursor: Option<Key>,
@@ -99,7 +102,7 @@ impl PageChange<'_> {
 }
 
 /// What pages had that were taken out of memory.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Taken {
     /// The oldest group that they needed.
     oldest: Option<GroupNo>,
@@ -284,7 +287,8 @@ impl Pages {
     pub(crate) fn oldest_group(&self) -> Option<GroupNo> {
         let pages = self.by_group.first().map(|&(group, _)| group);
         let cuts = self.cuts.values().flatten().map(|cut| cut.group).min();
-        pages.into_iter().chain(cuts).min()
+        let transfers = self.transfers.iter().map(|one| one.group).min();
+        pages.into_iter().chain(cuts).chain(transfers).min()
     }
 
     /// Pages that need the buffer, those that need its oldest groups first.
@@ -306,12 +310,12 @@ impl Pages {
 
     /// Whether anything is newer than the store.
     pub(crate) fn is_dirty(&self) -> bool {
-        self.dirty_pages() > 0 || !self.cuts.is_empty()
+        self.dirty_pages() > 0 || !self.cuts.is_empty() || !self.transfers.is_empty()
     }
 
-    /// How many pages are newer than the store.
+    /// How many pages are newer than the store; those that lie beside a clone or a move count, too.
     pub(crate) fn dirty_pages(&self) -> usize {
-        self.by_group.len()
+        self.by_group.len() + self.transfers.iter().map(|one| one.before().count()).sum::<usize>()
     }
 
     /// When the oldest change that is not stored was made, about: of the page or cut that needs the oldest group.
@@ -319,7 +323,8 @@ impl Pages {
         let page = self.by_group.first().and_then(|(_, key)| self.table.get(key));
         let page = page.and_then(Entry::since);
         let cut = self.cuts.values().flatten().map(|cut| cut.since).min();
-        page.into_iter().chain(cut).min()
+        let transfer = self.transfers.iter().map(|one| one.since).min();
+        page.into_iter().chain(cut).chain(transfer).min()
     }
 
     /// Drops clean pages that were not used lately while memory is over `bytes_max`: a bounded piece of that work. Returns how many.
@@ -416,8 +421,11 @@ impl Pages {
         cut.group = taken.map_or(cut.group, |group| group.min(cut.group));
         let pending = self.cuts.entry(object).or_default();
         let before = pending.len();
+        let transfers = &self.transfers;
         pending.retain(|old| {
-            let stays = old.from < cut.from || old.to > cut.to;
+            // What came between them needs the older one.
+            let parted = transfers.any_between(object, old.lsn..cut.lsn);
+            let stays = old.from < cut.from || old.to > cut.to || parted;
             cut.group = if stays { cut.group } else { cut.group.min(old.group) };
             stays
         });
@@ -445,15 +453,17 @@ impl Pages {
         taken
     }
 
-    /// The volumes of which there are pages or cuts.
+    /// The volumes of which there are pages, cuts, clones or moves.
     pub(crate) fn volumes(&self) -> BTreeSet<VolumeId> {
-        self.table.objects.keys().chain(self.cuts.keys()).map(|object| object.volume).collect()
+        let objects = self.table.objects.keys().chain(self.cuts.keys()).map(|object| object.volume);
+        objects.chain(self.transfers.iter().flat_map(|one| one.what.volumes())).collect()
     }
 
     /// Those of which something is newer than the store.
     pub(crate) fn dirty_volumes(&self) -> BTreeSet<VolumeId> {
         let pages = self.by_group.iter().map(|(_, key)| key.object.volume);
-        pages.chain(self.cuts.keys().map(|object| object.volume)).collect()
+        let cuts = self.cuts.keys().map(|object| object.volume);
+        pages.chain(cuts).chain(self.transfers.iter().flat_map(|one| one.what.volumes())).collect()
     }
 
     /// Takes all of a volume out of memory, which the store does not have any more. Returns what [`cut`](Pages::cut) does.
@@ -471,7 +481,151 @@ impl Pages {
         for object in cut {
             self.cuts_pending -= self.cuts.remove(&object).map_or(0, |cuts| cuts.len());
         }
+        let about = self.transfers.iter().filter(|one| one.what.volumes().contains(&volume));
+        let about: Vec<Lsn> = about.map(|one| one.what.lsn).collect();
+        reservations += about.into_iter().map(|lsn| self.drop_transfer(lsn)).sum::<u64>();
         (reservations, waiters)
+    }
+
+    /// Whether what the table has of a page must not be stored yet.
+    pub(crate) fn holds_back(&self, key: &Key) -> bool {
+        self.transfers.hold_back(key.object, key.page) && !is_planted(PlantedBug::TransferOvertaken)
+    }
+
+    /// Clones and moves that are not stored.
+    pub(crate) fn transfers(&self) -> &Transfers {
+        &self.transfers
+    }
+
+    /// Makes a clone or a move: its target is taken out of memory, and what the source has that is newer than the store is laid beside
+    /// it. Returns what [`cut`](Pages::cut) does; it has its own reservations.
+    pub(crate) fn transfer(&mut self, mut pending: Pending) -> (u64, Vec<u64>) {
+        let Ordered { kind, transfer, .. } = pending.what;
+        let (source, target) = (transfer.source(), transfer.target());
+        let mut taken = self.take_out(transfer.to, target.start, target.end);
+        let is_newer = |entry: &Entry| entry.group().is_some();
+        let newer = self.table.range(transfer.from, source.clone()).filter(|(_, entry)| is_newer(entry));
+        for key in newer.map(|(key, _)| key).collect::<Vec<_>>() {
+            let Some(mut entry) = self.table.remove(&key) else { continue };
+            let before = Account::of(&entry);
+            self.account(key, before, Account::default());
+            taken.waiters.extend(entry.take_waiters());
+            entry.end_fetch();
+            if kind == Kind::Clone {
+                self.keep_bytes(key, &entry);
+            }
+            self.account_beside(&Account::default(), &Account::of(&entry));
+            pending.keep(key.page, entry);
+        }
+        if kind == Kind::Move {
+            let gone = self.take_out(transfer.from, source.start, source.end);
+            taken.waiters.extend(gone.waiters);
+        }
+        pending.group = taken.oldest.into_iter().fold(pending.group, GroupNo::min);
+        self.transfers.insert(pending);
+        (taken.reservations, taken.waiters)
+    }
+
+    /// The same for one that was written to the log again, after changes that are newer than it: those stay.
+    pub(crate) fn transfer_again(&mut self, pending: Pending) {
+        self.transfers.insert(pending);
+    }
+
+    /// A page whose changes lie elsewhere from now on stays in memory, clean, if all of it was there.
+    fn keep_bytes(&mut self, key: Key, entry: &Entry) {
+        if let Body::Whole(page) = entry.body() {
+            let copy = Entry::new(Body::Whole(page.clone()));
+            let account = Account::of(&copy);
+            self.table.insert(key, Box::new(copy));
+            self.account(key, Account::default(), account);
+        }
+    }
+
+    /// For what lies beside a clone or a move, which is in no index.
+    fn account_beside(&mut self, before: &Account, after: &Account) {
+        self.memory_bytes = self.memory_bytes + after.memory - before.memory;
+        self.dirty_bytes = self.dirty_bytes + after.dirty - before.dirty;
+    }
+
+    /// Where a change that recovery found belongs, if not into the table.
+    pub(crate) fn place_of(&self, key: Key, lsn: Lsn) -> Option<Belongs> {
+        self.transfers.place_of(key.object, key.page, lsn)
+    }
+
+    /// Changes a page that lies beside a clone or a move.
+    pub(crate) fn change_beside<T>(
+        &mut self,
+        lsn: Lsn,
+        page: PageNo,
+        with: impl FnOnce(&mut Entry) -> T,
+    ) -> Option<T> {
+        let pending = self.transfers.get_mut(lsn)?;
+        let is_there = pending.has(page);
+        let entry = pending.page_mut(page, || Entry::new(Body::Patch(Default::default())));
+        let before = if is_there { Account::of(entry) } else { Account::default() };
+        let result = with(entry);
+        let after = Account::of(entry);
+        pending.group = after.group.into_iter().fold(pending.group, GroupNo::min);
+        self.account_beside(&before, &after);
+        Some(result)
+    }
+
+    /// Changes the page of which a write-back with this newest change is under way, wherever it lies by now; `None` if it is nowhere.
+    pub(crate) fn change_written<T>(
+        &mut self,
+        key: Key,
+        newest: Lsn,
+        with: impl FnOnce(&mut Entry) -> T,
+    ) -> Option<T> {
+        let is_it = |entry: &Entry| entry.writing().is_some_and(|writing| writing.newest == newest);
+        if self.get(&key).is_some_and(is_it) {
+            return Some(self.change(key, with));
+        }
+        let lsn = self.transfers.writing(key.object, key.page, newest)?;
+        let (result, is_stored) = self.change_beside(lsn, key.page, |entry| {
+            let result = with(entry);
+            (result, entry.group().is_none())
+        })?;
+        if is_stored {
+            self.beside_is_stored(lsn, key.page);
+        }
+        Some(result)
+    }
+
+    /// The store has a page that lies beside a clone or a move. Whether anything was reserved for it.
+    pub(crate) fn beside_is_stored(&mut self, lsn: Lsn, page: PageNo) -> bool {
+        let Some(mut entry) = self.transfers.get_mut(lsn).and_then(|pending| pending.take(page)) else {
+            return false;
+        };
+        self.account_beside(&Account::of(&entry), &Account::default());
+        entry.take_dirt().is_some_and(|dirt| dirt.reserved)
+    }
+
+    /// The store has a clone or a move, or nobody needs it. Returns how many of its reservations, and of those of the pages beside it,
+    /// there were.
+    pub(crate) fn drop_transfer(&mut self, lsn: Lsn) -> u64 {
+        let Some(pending) = self.transfers.get(lsn) else { return 0 };
+        let reserved = pages_reserved(&pending.what.transfer);
+        let beside: Vec<PageNo> = pending.before().map(|(page, _)| page).collect();
+        let pages = beside.into_iter().filter(|&page| self.beside_is_stored(lsn, page)).count();
+        self.transfers.remove(lsn);
+        reserved + pages as u64
+    }
+
+    /// The store was asked about one that was found in the buffer, and has it not.
+    pub(crate) fn transfer_is_new(&mut self, lsn: Lsn) {
+        self.transfers.get_mut(lsn).into_iter().for_each(|one| one.recovered = false);
+    }
+
+    /// What it needs is in a newer group, too, and durable there.
+    pub(crate) fn transfer_was_relogged(&mut self, lsn: Lsn, group: GroupNo) {
+        self.transfers.get_mut(lsn).into_iter().for_each(|one| one.was_relogged(group));
+    }
+
+    /// Cuts of the objects of a clone or a move that are older.
+    pub(crate) fn cuts_before(&self, what: &Ordered) -> Vec<(ObjectId, PendingCut)> {
+        let older = |(object, cut): &(ObjectId, PendingCut)| cut.lsn < what.lsn && what.is_about(*object);
+        self.cuts().filter(older).collect()
     }
 
     /// The same for a cut that was written to the log again, after changes that are newer than it: those stay.

@@ -28,6 +28,12 @@ pub enum PlantedBug {
     CloneTooEarly,
     /// A rescue makes each cut as if it were the newest change of all.
     RescueCutsLate,
+    /// A page is stored before the clone or move of it that is older.
+    TransferOvertaken,
+    /// Recovery makes a clone or a move again that the store has.
+    TransferRepeated,
+    /// What was written to the log again goes where it stands there, whatever came before it.
+    MergedByPlace,
 }
 
 #[cfg(feature = "planted-bugs")]

@@ -26,6 +26,8 @@ pub(crate) struct Reads {
     next: u64,
     /// Wanted and not yet asked for, in the order of the store's addresses, roughly.
     queue: BTreeMap<Key, Cause>,
+    /// Wanted, and hidden by clones or moves: until these are stored nobody knows what the store has of them.
+    hidden: BTreeMap<Key, Cause>,
     /// What streams will read. It comes after what a reader waits for.
     ahead: Ahead,
     /// Parked reads that may be able to go on.
@@ -39,7 +41,7 @@ struct Parked {
     /// What it still lacks: (page, position in the page, range of the answer).
     lacks: Vec<(PageNo, usize, Range<usize>)>,
     asker: Asker,
-    error: Option<StoreError>,
+    error: Option<CacheError>,
 }
 
 pub(crate) enum Asker {
@@ -81,7 +83,7 @@ impl Reads {
     }
 
     pub(crate) fn fetching(&self) -> u64 {
-        self.queue.len() as u64 + self.in_flight
+        self.queue.len() as u64 + self.hidden.len() as u64 + self.in_flight
     }
 
     pub(crate) fn has_work(&self) -> bool {
@@ -91,6 +93,25 @@ impl Reads {
     /// Something happened to pages that these reads wait for: they must look again.
     pub(crate) fn look_again(&mut self, reads: Vec<u64>) {
         self.ready.extend(reads);
+    }
+
+    /// A clone or a move is stored, or is none any more.
+    pub(crate) fn look_behind(&mut self) {
+        self.queue.append(&mut self.hidden);
+    }
+
+    /// Tells the readers of pages that are hidden for good, as far as `why` has a reason.
+    pub(crate) fn fail_hidden(
+        &mut self,
+        pages: &mut Pages,
+        why: impl Fn(&Pages, &Key) -> Option<CacheError>,
+    ) {
+        let failed: Vec<(Key, CacheError)> =
+            self.hidden.keys().filter_map(|key| Some((*key, why(pages, key)?))).collect();
+        for (key, error) in failed {
+            self.hidden.remove(&key);
+            self.fail(pages, key, Some(&error));
+        }
     }
 
     /// Notes a read for the sake of what comes behind it; true if there is work for a fetcher. Streams together are at most
@@ -167,7 +188,6 @@ impl Reads {
             let Some(mut read) = self.parked.remove(&id) else { continue };
             any = true;
             if let Some(error) = read.error.take() {
-                let error = CacheError::from(error);
                 match read.asker {
                     Asker::Reader(_, then) => completions.push(move || then(Err(error))),
                     Asker::Writer(then) => completions.push(move || then(Err(error))),
@@ -190,6 +210,10 @@ impl Reads {
             let Some((key, cause)) = self.queue.pop_first() else { break };
             // Overwritten in full, cut or deleted meanwhile: it is not needed any more.
             let Some(number) = pages.get(&key).and_then(Entry::fetch) else { continue };
+            if pages.transfers().hiding(key.object, key.page).is_some() {
+                self.hidden.insert(key, cause);
+                continue;
+            }
             fetches.push(Fetch { key, number, cause, cut: pages.cut_of(key) });
         }
         if fetches.is_empty() {
@@ -207,7 +231,9 @@ impl Reads {
             }
             let Some(key) = self.ahead.pop() else { break };
             let there = pages.get(&key);
-            if there.is_some_and(|entry| entry.fetch().is_some() || entry.covers(0..BLOCK_BYTES)) {
+            if there.is_some_and(|entry| entry.fetch().is_some() || entry.covers(0..BLOCK_BYTES))
+                || pages.transfers().hiding(key.object, key.page).is_some()
+            {
                 continue;
             }
             let number = pages.next_fetch();
@@ -253,7 +279,8 @@ impl Reads {
                 }
                 Err(error) => {
                     counters.fetch_errors += 1;
-                    self.fail(pages, key, Some(&error).filter(|_| fetch.cause != Cause::Ahead));
+                    let told = CacheError::from(error.clone());
+                    self.fail(pages, key, Some(&told).filter(|_| fetch.cause != Cause::Ahead));
                     failed.push((key, error));
                 }
             }
@@ -263,7 +290,7 @@ impl Reads {
 
     /// Tells the readers of a page that it cannot be read. What was written to it stays. Without an error they look again: a page that
     /// was fetched ahead may have failed with a neighbour that was not asked for, since a device reads many as one.
-    fn fail(&mut self, pages: &mut Pages, key: Key, error: Option<&StoreError>) {
+    fn fail(&mut self, pages: &mut Pages, key: Key, error: Option<&CacheError>) {
         let (waiters, empty) = pages.change(key, |entry| {
             entry.end_fetch();
             (entry.take_waiters(), entry.group().is_none())

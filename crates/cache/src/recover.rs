@@ -5,7 +5,9 @@ use crate::error::CacheError;
 use crate::gather::Gathered;
 use crate::page::{Dirt, Entry};
 use crate::pages::{Key, PageChange, Pages, PendingCut};
+use crate::plant::{PlantedBug, is_planted};
 use crate::shared::{Shared, State};
+use crate::transfers::{Belongs, Kind, Ordered, Pending, pages_reserved};
 use buffer::{Buffer, GroupNo, Record, Replayed};
 use device::{BufferId, Clock, Device, Lsn, ObjectId, PageNo, StoreId};
 use std::sync::Arc;
@@ -72,10 +74,9 @@ impl Recovered {
     /// If the buffer is another store's.
     pub fn ensure_fits(&self, store: &Store) -> Result<(), CacheError> {
         assert_eq!(self.buffer.store(), store.id(), "a buffer above a store that is not its own");
-        // A page is written back when its changes are durable in the buffer, never before. What was rescued when a buffer failed counts
-        // as one change after its last.
-        let (of_store, of_buffer) = (store.newest_lsn(), self.buffer.newest_lsn());
-        if of_buffer.plus(1) < of_store {
+        // A page is written back when its changes are durable in the buffer, never before.
+        let (of_store, of_buffer) = (store.newest_logged_lsn(), self.buffer.newest_lsn());
+        if of_buffer < of_store {
             return Err(CacheError::StaleBuffer { buffer: of_buffer, store: of_store });
         }
         // Each mount is durable in the store first; and within one, what was let go names the batch of the store that had it.
@@ -100,6 +101,11 @@ impl Recovered {
     /// The buffer, what was in it, and for how many pages the store has to keep space.
     pub(crate) fn into_parts(self) -> (Buffer, State, u64) {
         (self.buffer, State::recovered(self.pages, self.replayed), self.reserved)
+    }
+
+    /// Clones that were found.
+    pub(crate) fn clones(&self) -> usize {
+        self.pages.transfers().iter().filter(|one| one.what.kind == Kind::Clone).count()
     }
 
     /// Which buffer it is.
@@ -164,8 +170,7 @@ impl Recovery {
             }
             Record::Cut { object, from, to } => self.cut(object, from, to, false, at, group),
             Record::Delete { object } => self.cut(object, PageNo(0), PageNo(u64::MAX), true, at, group),
-            // Version 1 does not write these; a store that has them says so in its feature flags.
-            Record::Clone(_) | Record::Move(_) => {}
+            Record::Clone(_) | Record::Move(_) => self.transfer(record, at, group),
         }
     }
 
@@ -174,6 +179,9 @@ impl Recovery {
         let (object, from, to, whole_object) = match *record {
             Record::Cut { object, from, to } => (object, from, to, false),
             Record::Delete { object } => (object, PageNo(0), PageNo(u64::MAX), true),
+            // The first copy of it counts, and the groups that it needs.
+            Record::Clone(_) | Record::Move(_) if self.pages.transfers().get(at).is_some() => return,
+            Record::Clone(_) | Record::Move(_) => return self.merged_transfer(record, at, group),
             _ => return self.record(record, at, group),
         };
         let cut = PendingCut { from, to, lsn: at, group, whole_object, since: self.now };
@@ -199,11 +207,39 @@ impl Recovery {
                 Dirt::first(at, group, now, true)
             });
         };
+        match self.pages.place_of(key, at).filter(|_| !is_planted(PlantedBug::MergedByPlace)) {
+            Some(Belongs::Before(transfer)) => {
+                self.pages.change_beside(transfer, key.page, change);
+                return;
+            }
+            Some(Belongs::Nowhere) => return,
+            None => {}
+        }
         if self.gathered.contains(key) || self.pages.get(&key).is_none() {
             self.gathered.change(key, at, group, change);
         } else {
             self.pages.change(key, change);
         }
+    }
+
+    /// Once the store can be asked, it is, whether it has it.
+    fn transfer(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
+        let Some(what) = Ordered::of(record, at) else { return };
+        self.gathered.settle(&mut self.pages);
+        self.reserved += pages_reserved(&what.transfer);
+        let (reservations, _) = self.pages.transfer(Pending::new(what, group, self.now, true));
+        self.reserved -= reservations;
+    }
+
+    /// One that was written to the log again: what it is newer than comes behind it, and what stands before it is newer.
+    fn merged_transfer(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
+        let Some(what) = Ordered::of(record, at) else { return };
+        if is_planted(PlantedBug::MergedByPlace) {
+            return self.transfer(record, at, group);
+        }
+        self.gathered.settle(&mut self.pages);
+        self.reserved += pages_reserved(&what.transfer);
+        self.pages.transfer_again(Pending::new(what, group, self.now, true));
     }
 
     fn cut(

@@ -10,7 +10,8 @@ use crate::pages::{Key, PendingCut};
 use crate::plant::{PlantedBug, is_planted};
 use crate::retry::Victim;
 use crate::shared::{Shared, State};
-use buffer::{GroupNo, Record};
+use crate::transfers::{Ordered, Pending};
+use buffer::{GroupNo, Record, TRANSFER_BYTES};
 use device::{Lsn, ObjectId};
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,8 +23,9 @@ const STEP: usize = 256;
 /// What was appended again, and where.
 #[derive(Default)]
 struct Relogged {
-    pages: Vec<(Key, GroupNo)>,
+    transfers: Vec<(Lsn, GroupNo)>,
     cuts: Vec<(ObjectId, Lsn, GroupNo)>,
+    pages: Vec<(Key, GroupNo)>,
 }
 
 /// Writes again what holds up the log.
@@ -44,11 +46,11 @@ impl Relogger {
         }
         let mut state = self.shared.state();
         let groups = self.shared.buffer().groups();
-        let relogged = Relogged {
-            pages: self.append_pages(&state, &groups, now)?,
-            cuts: self.append_cuts(&state, &groups)?,
-        };
-        let count = relogged.pages.len() + relogged.cuts.len();
+        let mut relogged = Relogged::default();
+        self.append_transfers(&state, &groups, &mut relogged)?;
+        relogged.cuts.extend(self.append_cuts(&state, &groups)?);
+        relogged.pages = self.append_pages(&state, &groups, now)?;
+        let count = relogged.transfers.len() + relogged.pages.len() + relogged.cuts.len();
         if count == 0 {
             return Ok(false);
         }
@@ -59,12 +61,53 @@ impl Relogger {
             self.committer.commit_now()?;
         }
         let mut state = self.shared.state();
+        for (lsn, group) in relogged.transfers {
+            state.pages.transfer_was_relogged(lsn, group);
+        }
         relogged.pages.into_iter().for_each(|(key, group)| state.pages.page_was_relogged(key, group));
         for (object, lsn, group) in relogged.cuts {
             state.pages.cut_was_relogged(object, lsn, group);
         }
         self.committer.release_groups(&mut state);
         Ok(true)
+    }
+
+    /// Clones and moves that cannot be stored, and those that wait for them. In this order, which recovery counts on: one of them, the
+    /// older pages beside it, the newer cuts and deletions of its objects; were those let go first, it would bring back what they took.
+    fn append_transfers(
+        &self,
+        state: &State,
+        groups: &Range<GroupNo>,
+        relogged: &mut Relogged,
+    ) -> Result<(), CacheError> {
+        let span = groups.end.0 - groups.start.0;
+        let transfers = state.pages.transfers();
+        let is_stuck =
+            |lsn| transfers.get(lsn).is_some_and(|one| state.retries.is_stuck(Victim::of(&one.what)));
+        let stays = |one: &&Pending| {
+            one.group.0 < groups.start.0 + span / 2
+                && transfers.stuck_before(one.what.lsn, is_stuck).is_some()
+        };
+        for one in transfers.iter().filter(stays).take(STEP) {
+            let Ordered { transfer, lsn, .. } = one.what;
+            let Some(group) = self.append_again(state, lsn, &[one.what.record()])? else { return Ok(()) };
+            for (page, entry) in one.before() {
+                let Some(dirt) = entry.dirt() else { return Ok(()) };
+                let records = records(entry, Key { object: transfer.from, page }, &dirt.ranges);
+                if self.append_again(state, dirt.newest, &records)?.is_none() {
+                    return Ok(());
+                }
+            }
+            let newer = |(object, cut): &(ObjectId, PendingCut)| cut.lsn > lsn && one.what.is_about(*object);
+            for (object, cut) in state.pages.cuts().filter(newer) {
+                let Some(group) = self.append_again(state, cut.lsn, &[cut_record(object, &cut)])? else {
+                    return Ok(());
+                };
+                relogged.cuts.push((object, cut.lsn, group));
+            }
+            relogged.transfers.push((lsn, group));
+        }
+        Ok(())
     }
 
     fn append_pages(
@@ -79,7 +122,8 @@ impl Relogger {
             // Written again in the last eighth of the log, and first written in its older half.
             dirt.is_some_and(|dirt| {
                 let hot = dirt.latest.0 >= groups.end.0 - span / 8;
-                let stays = hot || state.retries.is_backed_off(Victim::Page(*key), now);
+                let waits = state.pages.holds_back(key);
+                let stays = hot || waits || state.retries.is_backed_off(Victim::Page(*key), now);
                 stays && dirt.group.0 < groups.start.0 + span / 2
             })
         };
@@ -106,15 +150,13 @@ impl Relogger {
     ) -> Result<Vec<(ObjectId, Lsn, GroupNo)>, CacheError> {
         let span = groups.end.0 - groups.start.0;
         let stays = |object: ObjectId, cut: &PendingCut| {
-            cut.group.0 < groups.start.0 + span / 2 && state.retries.is_stuck(Victim::Cut(object, cut.lsn))
+            let waits = state.pages.transfers().hold_back_range(object, cut.lsn);
+            let is_stuck = waits || state.retries.is_stuck(Victim::Cut(object, cut.lsn));
+            cut.group.0 < groups.start.0 + span / 2 && is_stuck
         };
         let mut appended = Vec::new();
         for (object, cut) in state.pages.cuts().filter(|(object, cut)| stays(*object, cut)).take(STEP) {
-            let record = match cut.whole_object {
-                true => Record::Delete { object },
-                false => Record::Cut { object, from: cut.from, to: cut.to },
-            };
-            if let Some(group) = self.append_again(state, cut.lsn, &[record])? {
+            if let Some(group) = self.append_again(state, cut.lsn, &[cut_record(object, &cut)])? {
                 appended.push((object, cut.lsn, group));
             }
         }
@@ -130,6 +172,7 @@ impl Relogger {
     ) -> Result<Option<GroupNo>, CacheError> {
         let bytes = records.iter().map(|record| match record {
             Record::Write { bytes, .. } => bytes.len() as u64,
+            Record::Clone(_) | Record::Move(_) => TRANSFER_BYTES,
             _ => 0,
         });
         let footprint = buffer::footprint(records.len() as u64, bytes.sum());
@@ -138,6 +181,14 @@ impl Relogger {
             return Ok(None);
         }
         Ok(Some(self.shared.buffer().append_merged(newest, records)?))
+    }
+}
+
+/// A cut or a deletion, as the buffer has it.
+fn cut_record(object: ObjectId, cut: &PendingCut) -> Record<'static> {
+    match cut.whole_object {
+        true => Record::Delete { object },
+        false => Record::Cut { object, from: cut.from, to: cut.to },
     }
 }
 

@@ -1,28 +1,29 @@
 //! What a buffer that fails takes with it: everything that is in memory and nowhere else becomes a volume of its own.
 //!
 //! Nothing changes after the failure, and nothing is written back, so what is in memory is one moment: after every change that
-//! anybody was told of, synced or not. It is written over a clone of each volume of which there is something, which itself stays as it was, so that the buffer still fits it
-//! should its device come back. Pages, and cuts that are not durable, get the LSN after the last durable change: above every page LSN
-//! that the clone has, and one more than the buffer knows, which a start allows for.
+//! anybody was told of, synced or not. It is written over a clone of each volume of which there is something, which itself stays as it
+//! was, so that the buffer still fits it should its device come back. Every change keeps its LSN and its place in the order; those that
+//! the buffer may not have do not count when it is compared with the store.
 //!
 //! After a crash in the middle there is a volume `rescuing-…` with some of the pages, which is no file system; the next start
 //! deletes it. The one that is whole is called `rescued-…`, which one log entry in the store makes.
 
-use crate::delta::Delta;
 use crate::error::CacheError;
-use crate::page::{Body, Entry};
-use crate::pages::{Key, Pages};
+use crate::page::Entry;
+use crate::pages::Key;
 use crate::plant::{PlantedBug, is_planted};
 use crate::retry::RETRY_AFTER;
 use crate::shared::{Shared, State};
 use crate::sync::{Mutex, MutexGuard};
 use crate::task::Progress;
-use crate::write_back::{STEP_PAGES, Why, WriteBack, cut_change};
-use device::{Lsn, Page, SharedPage};
+use crate::transfers::{Ordered, Pending};
+use crate::write_back::{Dirty, STEP_PAGES, Why, WriteBack, apply_halves, cut_change, with_bases};
+use device::{Lsn, ObjectId, PageNo};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Change, Found, NewVolume, Store, StoreError, VolumeId, VolumeMode, Want};
+use store::{Change, NewVolume, Store, StoreError, VolumeId, VolumeMode, Want};
 
 /// How the names of volumes begin that are not whole yet. Users may not choose them.
 pub const UNFINISHED: &str = "rescuing-";
@@ -72,11 +73,8 @@ pub(crate) struct Rescuer {
     outcome: Mutex<Outcome>,
 }
 
-/// A dirty page as it is in memory.
-enum Content {
-    Whole(SharedPage),
-    Patch(Delta),
-}
+/// The copy of each volume.
+type Copies = BTreeMap<VolumeId, VolumeId>;
 
 impl Rescuer {
     pub(crate) fn new(shared: Arc<Shared>, write_back: Arc<WriteBack>) -> Rescuer {
@@ -122,65 +120,93 @@ impl Rescuer {
 
     /// Returns the names of the volumes. What an attempt that failed has written is written again, which does no harm.
     fn rescue(&self) -> Result<String, CacheError> {
-        let number = self.shared.store().incarnation().0;
+        let (store, durable) = (self.shared.store_io(), self.shared.buffer().durable());
+        let number = store.incarnation().0;
         let volumes = self.shared.state().pages.dirty_volumes();
-        let (mut names, mut left_out) = (Vec::new(), 0);
-        for &of in &volumes {
-            let suffix = if volumes.len() == 1 { format!("{number}") } else { format!("{number}-{of}") };
-            left_out += self.rescue_one(of, &suffix)?;
-            names.push(format!("{RESCUED}{suffix}"));
+        let suffix =
+            |of: &VolumeId| if volumes.len() == 1 { format!("{number}") } else { format!("{number}-{of}") };
+        let created = u64::try_from(self.shared.clock().wall_nanos()).unwrap_or(0);
+        let find = |prefix: &str, of: &VolumeId| store.volume_named(&format!("{prefix}{}", suffix(of)));
+        let clone = |from, prefix: &str, of: &VolumeId| {
+            let name = &*format!("{prefix}{}", suffix(of));
+            store.clone_named(from, &NewVolume { name, mode: VolumeMode::Writable, created }, durable)
+        };
+        // Once one of them is whole, all were.
+        if !volumes.iter().any(|of| find(RESCUED, of).is_some()) {
+            let mut copies = BTreeMap::new();
+            for of in &volumes {
+                let begun = find(UNFINISHED, of).map(|begun| begun.id);
+                copies.insert(*of, begun.map_or_else(|| clone(*of, UNFINISHED, of), Ok)?);
+            }
+            self.outcome().left_out = self.write_into(&copies)?;
+            for (of, &copy) in &copies {
+                clone(copy, RESCUED, of)?;
+            }
         }
-        self.outcome().left_out = left_out;
+        for of in &volumes {
+            // One that shares everything with the one that is whole.
+            if let Some(begun) = find(UNFINISHED, of) {
+                if find(RESCUED, of).is_none() {
+                    clone(begun.id, RESCUED, of)?;
+                }
+                store.delete_volume(begun.id, durable)?;
+            }
+        }
+        let names: Vec<String> = volumes.iter().map(|of| format!("{RESCUED}{}", suffix(of))).collect();
         Ok(names.join(", "))
     }
 
-    /// Makes a volume of what is in memory of one. Returns how many changes the store could not take.
-    fn rescue_one(&self, of: VolumeId, suffix: &str) -> Result<u64, CacheError> {
-        let (store, durable) = (self.shared.store_io(), self.shared.buffer().durable());
-        let (unfinished, name) = (format!("{UNFINISHED}{suffix}"), format!("{RESCUED}{suffix}"));
+    /// Writes all that is in memory into copies of its volumes. Returns how many changes the store could not take.
+    fn write_into(&self, copies: &Copies) -> Result<u64, CacheError> {
         let mut left_out = 0;
-        let created = u64::try_from(self.shared.clock().wall_nanos()).unwrap_or(0);
-        let new = |name| NewVolume { name, mode: VolumeMode::Writable, created };
-        if store.volume_named(&name).is_none() {
-            let volume = match store.volume_named(&unfinished) {
-                Some(begun) => begun.id,
-                None => store.clone_named(of, &new(&unfinished), durable)?,
-            };
-            left_out = self.rescue_cuts(of, volume, durable.plus(1))?;
-            let keys: Vec<Key> = {
-                let state = self.shared.state();
-                let keys = state.pages.by_group().map(|(_, key)| key);
-                keys.filter(|key| key.object.volume == of).collect()
-            };
-            for some in keys.chunks(STEP_PAGES) {
-                left_out += self.rescue_pages(volume, some, durable.plus(1))?;
-            }
-            store.clone_named(volume, &new(&name), durable)?;
+        let mut transfers: Vec<Ordered> = {
+            let state = self.shared.state();
+            state.pages.transfers().iter().map(|one| one.what).collect()
+        };
+        transfers.sort_by_key(|what| what.lsn);
+        let mut since = Lsn(0);
+        for what in &transfers {
+            left_out += self.rescue_cuts(since..what.lsn, copies)?;
+            left_out += self.rescue_transfer(what, copies)?;
+            since = what.lsn;
         }
-        // It shares everything with the one that is whole.
-        if let Some(done) = store.volume_named(&unfinished) {
-            store.delete_volume(done.id, durable)?;
+        left_out += self.rescue_cuts(since..Lsn(u64::MAX), copies)?;
+        let keys: Vec<Key> = self.shared.state().pages.by_group().map(|(_, key)| key).collect();
+        let mut by_object: BTreeMap<ObjectId, Vec<PageNo>> = BTreeMap::new();
+        keys.into_iter().for_each(|key| by_object.entry(key.object).or_default().push(key.page));
+        for (object, pages) in by_object {
+            for some in pages.chunks(STEP_PAGES) {
+                let dirty: Vec<Dirty> = {
+                    let state = self.shared.state();
+                    let entry = |&page: &PageNo| Some((page, state.pages.get(&Key { object, page })?));
+                    some.iter().filter_map(entry).filter_map(Dirty::of).collect()
+                };
+                left_out += self.rescue_pages(object.in_volume(copies[&object.volume]), &dirty)?;
+                let mut state = self.shared.state();
+                let mut was_reserved = |page: &&PageNo| {
+                    state.pages.change(Key { object, page: **page }, Entry::take_reservation)
+                };
+                let reserved = some.iter().filter(|page| was_reserved(page)).count();
+                self.shared.store().release(reserved as u64);
+            }
         }
         Ok(left_out)
     }
 
+    /// Cuts with LSNs in a range, each with its own place in the order: what was written after it, and is in the store already, stays.
     /// Returns how many objects could not be deleted, which no name leads to any more. A cut that cannot be made would let what it
     /// took away be read again, so without it nothing is whole.
-    fn rescue_cuts(&self, of: VolumeId, volume: VolumeId, lsn: Lsn) -> Result<u64, CacheError> {
+    fn rescue_cuts(&self, lsns: Range<Lsn>, copies: &Copies) -> Result<u64, CacheError> {
         let all = self.shared.state().pages.cuts().collect::<Vec<_>>().into_iter();
-        let mut cuts: Vec<_> = all.filter(|(object, _)| object.volume == of).collect();
+        let mut cuts: Vec<_> = all.filter(|(_, cut)| lsns.contains(&cut.lsn)).collect();
         cuts.sort_by_key(|(_, cut)| cut.lsn);
-        // Its own place in the order: what was written after it, and is in the store already, stays.
-        for (_, cut) in &mut cuts {
-            let is_late = is_planted(PlantedBug::RescueCutsLate);
-            cut.lsn = if is_late { lsn } else { cut.lsn.min(lsn) };
+        if is_planted(PlantedBug::RescueCutsLate) {
+            let late = self.shared.buffer().appended().plus(1);
+            cuts.iter_mut().for_each(|(_, cut)| cut.lsn = late);
         }
-        let vector: Vec<Change> =
-            cuts.iter().map(|&(object, cut)| cut_change(object.in_volume(volume), cut)).collect();
-        let mut refused = BTreeMap::new();
-        for (number, some) in vector.chunks(STEP_PAGES).enumerate() {
-            self.write_back.apply_part(number * STEP_PAGES, some, &mut refused)?;
-        }
+        let copy = |object: ObjectId| object.in_volume(copies[&object.volume]);
+        let vector: Vec<Change> = cuts.iter().map(|&(object, cut)| cut_change(copy(object), cut)).collect();
+        let refused = self.apply(&vector)?;
         let left = refused.len() as u64;
         match refused.into_iter().find(|(index, _)| !cuts[*index].1.whole_object) {
             Some((_, error)) => Err(error.into()),
@@ -188,47 +214,60 @@ impl Rescuer {
         }
     }
 
-    /// Pages whole, or what the store has with the changes over it. Those that are written have nothing reserved any more. Returns how
-    /// many could not be: what is damaged stays damaged there, and is an error to its readers.
-    fn rescue_pages(&self, volume: VolumeId, keys: &[Key], page_lsn: Lsn) -> Result<u64, CacheError> {
-        let contents: Vec<(Key, Content)> = {
-            let state = self.shared.state();
-            keys.iter().filter_map(|&key| Some((key, Content::of(&state.pages, key)?))).collect()
-        };
-        let patches = contents.iter().filter(|(_, content)| matches!(content, Content::Patch(_)));
-        let mut wants: Vec<Want> =
-            patches.map(|(key, _)| Want::new(key.object.in_volume(volume), key.page)).collect();
-        self.shared.store_io().read(&mut wants);
-        let mut bases = wants.into_iter().map(|want| want.found);
-        let (mut vector, mut left_out) = (Vec::new(), 0);
-        for (Key { object, page }, content) in contents {
-            let bytes = match content {
-                Content::Whole(page) => page,
-                Content::Patch(delta) => {
-                    let mut bytes = match bases.next().expect("one for each patch") {
-                        Ok(Found::Hole) => Page::zeroed(),
-                        Ok(Found::Page { bytes, .. }) => bytes,
-                        Err(StoreError::Corrupt { .. }) => {
-                            left_out += 1;
-                            continue;
-                        }
-                        Err(error) => return Err(error.into()),
-                    };
-                    delta.apply(&mut bytes);
-                    Arc::from(bytes)
-                }
-            };
-            vector.push(Change::Write { object: object.in_volume(volume), page, bytes, page_lsn });
+    /// A clone or a move, after what its source had before it, unless the copies have had it: from the store, or an earlier attempt.
+    fn rescue_transfer(&self, what: &Ordered, copies: &Copies) -> Result<u64, CacheError> {
+        let mut transfer = what.transfer;
+        let copy = |object: ObjectId| object.in_volume(copies[&object.volume]);
+        (transfer.from, transfer.to) = (copy(transfer.from), copy(transfer.to));
+        if self.shared.store_io().has_had(&transfer, what.lsn)? {
+            return Ok(0);
         }
-        let mut refused = BTreeMap::new();
-        self.write_back.apply_part(0, &vector, &mut refused)?;
+        let dirty: Vec<Dirty> = {
+            let state = self.shared.state();
+            let pending = state.pages.transfers().get(what.lsn).into_iter();
+            pending.flat_map(Pending::before).filter_map(Dirty::of).collect()
+        };
+        let mut left_out = 0;
+        for some in dirty.chunks(STEP_PAGES) {
+            left_out += self.rescue_pages(transfer.from, some)?;
+        }
+        // Where it cannot be made, its target would be what it was before.
+        match self.apply(&[Ordered { transfer, ..*what }.change()])?.pop_first() {
+            Some((_, error)) => Err(error.into()),
+            None => Ok(left_out),
+        }
+    }
+
+    /// Pages whole, or what the store has with the changes over it. Returns how many could not be: what is damaged stays damaged there,
+    /// and is an error to its readers.
+    fn rescue_pages(&self, object: ObjectId, pages: &[Dirty]) -> Result<u64, CacheError> {
+        let (mut vector, mut left_out) = (Vec::new(), 0);
+        for (page, whole) in with_bases(self.shared.store_io(), object, pages) {
+            match whole {
+                Ok((bytes, page_lsn)) => vector.push(Change::Write { object, page, bytes, page_lsn }),
+                Err(StoreError::Corrupt { .. }) => left_out += 1,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let refused = self.apply(&vector)?;
         left_out += refused.len() as u64;
         self.ensure_unreadable(&vector, refused)?;
-        let mut state = self.shared.state();
-        let mut was_reserved = |key: &&Key| state.pages.change(**key, Entry::take_reservation);
-        let reserved = keys.iter().filter(|key| was_reserved(key)).count();
-        self.shared.store().release(reserved as u64);
         Ok(left_out)
+    }
+
+    /// Applies changes of which not all are durable in the buffer, and of some of which it may not even have a record: their LSNs do not
+    /// count when the two are compared. Returns those that the store could not take.
+    fn apply(&self, vector: &[Change]) -> Result<BTreeMap<usize, StoreError>, CacheError> {
+        let mut refused = BTreeMap::new();
+        for (number, some) in vector.chunks(STEP_PAGES).enumerate() {
+            apply_halves(
+                &|part| self.shared.store_io().apply_direct(part),
+                number * STEP_PAGES,
+                some,
+                &mut refused,
+            )?;
+        }
+        Ok(refused)
     }
 
     /// What was refused because something is damaged must be an error to its readers, not what was there before.
@@ -246,14 +285,5 @@ impl Rescuer {
             }
         }
         Ok(())
-    }
-}
-
-impl Content {
-    fn of(pages: &Pages, key: Key) -> Option<Content> {
-        Some(match pages.get(&key)?.body() {
-            Body::Whole(page) => Content::Whole(page.clone()),
-            Body::Patch(delta) => Content::Patch(delta.clone()),
-        })
     }
 }

@@ -3,6 +3,7 @@
 use crate::error::CacheError;
 use crate::pages::Key;
 use crate::status::Stuck;
+use crate::transfers::Ordered;
 use device::{Lsn, ObjectId};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,6 +21,15 @@ const SHOWN: usize = 8;
 pub(crate) enum Victim {
     Page(Key),
     Cut(ObjectId, Lsn),
+    /// A clone or a move, by its target.
+    Transfer(ObjectId, Lsn),
+}
+
+impl Victim {
+    /// A clone or a move.
+    pub(crate) fn of(what: &Ordered) -> Victim {
+        Victim::Transfer(what.transfer.to, what.lsn)
+    }
 }
 
 /// Under the cache's lock. After a crash: found out again.
@@ -88,6 +98,11 @@ impl RetryList {
         self.backed_off.contains_key(&victim)
     }
 
+    /// Why it did.
+    pub(crate) fn why(&self, victim: Victim) -> Option<&StoreError> {
+        self.backed_off.get(&victim).map(|one| &one.error)
+    }
+
     /// Forgets one that was written back.
     pub(crate) fn stored(&mut self, victim: Victim) {
         self.backed_off.remove(&victim);
@@ -141,7 +156,7 @@ impl RetryList {
         let shown = self.backed_off.iter().take(SHOWN).map(|(victim, one)| {
             let (object, page) = match *victim {
                 Victim::Page(key) => (key.object, Some(key.page)),
-                Victim::Cut(object, _) => (object, None),
+                Victim::Cut(object, _) | Victim::Transfer(object, _) => (object, None),
             };
             Stuck { object, page, why: one.error.to_string() }
         });

@@ -6,7 +6,8 @@
 
 use crate::error::CacheError;
 use crate::pages::{Pages, PendingCut};
-use crate::shared::Shared;
+use crate::retry::Victim;
+use crate::shared::{Shared, State};
 use crate::task::{Completion, Completions, Task};
 use device::{Lsn, ObjectId, PageNo};
 use std::collections::{BTreeSet, VecDeque};
@@ -33,6 +34,8 @@ pub enum Wanted {
 #[derive(Default)]
 pub(crate) struct Seeks {
     queue: VecDeque<Seek>,
+    /// Those of objects with clones or moves that are not stored: until they are, nobody knows what the store has.
+    hidden: VecDeque<Seek>,
     /// A worker is at one. The others go on fetching, however much there is to look at.
     busy: bool,
 }
@@ -50,9 +53,14 @@ impl Seeks {
         !self.busy && !self.queue.is_empty()
     }
 
+    /// A clone or a move is stored, or is none any more, or cannot be.
+    pub(crate) fn look_behind(&mut self) {
+        self.queue.append(&mut self.hidden);
+    }
+
     /// Fails every seek that waits: it will not be answered any more.
     pub(crate) fn refuse_all(&mut self, completions: &mut Completions) {
-        for Seek { then, .. } in self.queue.drain(..) {
+        for Seek { then, .. } in self.queue.drain(..).chain(self.hidden.drain(..)) {
             completions.push(move || then(Err(CacheError::Stopping)));
         }
     }
@@ -96,6 +104,15 @@ impl Memory {
         self.dirty.split_off(&until);
         (self.dirty, until)
     }
+}
+
+/// Why the store cannot get the clones and moves of an object, if that is so.
+fn why_hidden(state: &State, object: ObjectId) -> Option<CacheError> {
+    if let Some(why) = state.failed() {
+        return Some(CacheError::ReadOnly { why: why.clone() });
+    }
+    let about = state.pages.transfers().iter().filter(|one| one.what.is_about(object));
+    about.filter_map(|one| state.retries.why(Victim::of(&one.what))).next().cloned().map(CacheError::from)
 }
 
 /// The first page of `looked` that is what is wanted, where `data` are its pages with data.
@@ -146,6 +163,16 @@ impl Seeker {
             return false;
         }
         let Some(mut seek) = state.seeks.queue.pop_front() else { return false };
+        if state.pages.transfers().are_about(seek.object) {
+            match why_hidden(&state, seek.object) {
+                Some(why) => {
+                    drop(state);
+                    (seek.then)(Err(why));
+                }
+                None => state.seeks.hidden.push_back(seek),
+            }
+            return true;
+        }
         state.seeks.busy = true;
         let memory = Memory::of(&state.pages, seek.object, seek.left.clone());
         drop(state);

@@ -34,6 +34,8 @@ pub struct Counters {
     pub pages_relogged: u64,
     /// Cuts and deletions written back.
     pub cuts_stored: u64,
+    /// Clones and moves of pages written back.
+    pub transfers_stored: u64,
     /// Pages dropped from memory.
     pub evicted: u64,
     /// Operations that had to wait for space.
@@ -68,6 +70,8 @@ pub struct Status {
     pub dirty_age: Duration,
     /// Cuts and deletions that are not stored.
     pub pending_cuts: u64,
+    /// Clones and moves of pages that are not stored: reads of these wait.
+    pub pending_transfers: u64,
     /// Pages in memory.
     pub pages: u64,
     /// Memory that these take, in bytes, about.

@@ -20,6 +20,7 @@ use crate::scan::Scan;
 use crate::shared::Shared;
 use crate::sync::{Mutex, MutexGuard};
 use crate::task::{Progress, Task};
+use crate::transfers::Ordered;
 use crate::write_back::{Frozen, FrozenPage, STEP_PAGES, Why, WriteBack};
 use device::{Lsn, Page};
 use std::collections::BTreeMap;
@@ -75,6 +76,8 @@ impl Volumes {
             return Err(CacheError::InUse { volume });
         }
         let _turn = self.write_back.turn();
+        // What other volumes get of it, or it of them.
+        self.write_back.store_transfers_in_turn(&|what| what.volumes().contains(&volume))?;
         // Not what was appended: the store may name no change that the buffer may still lose.
         self.shared.store_io().delete_volume(volume, self.shared.buffer().durable())?;
         self.witness_store();
@@ -102,7 +105,10 @@ impl Volumes {
         self.shared.ensure_works()?;
         let Moment { lsn, whole, mut patches } = self.freeze_all(from)?;
         let reserved = patches.len() as u64;
-        let written = self.write_back_whole(whole).and_then(|()| {
+        let before = |what: &Ordered| what.lsn <= lsn && what.volumes().contains(&from);
+        let written = self.write_back.store_transfers_in_turn(&before);
+        let written = written.inspect_err(|_| self.abandon(&whole)).and_then(|()| {
+            self.write_back_whole(whole)?;
             if self.shared.buffer().durable() < lsn {
                 self.committer.commit_now()?;
             }
@@ -187,12 +193,16 @@ impl Volumes {
                     None => Ok(()),
                 });
             if let Err(error) = taken {
-                let left = Frozen { pages, cuts: Vec::new() };
-                self.write_back.settle(&mut self.shared.state(), &left, |_| false);
+                self.abandon(&Frozen { pages, cuts: Vec::new() });
                 return Err(error);
             }
             piece = Frozen::default();
         }
+    }
+
+    /// What was frozen is dirty again.
+    fn abandon(&self, frozen: &Frozen) {
+        self.write_back.settle(&mut self.shared.state(), frozen, |_| false);
     }
 
     /// Writes back pages of which only some bytes are in memory: what the store has, with these over it. All cuts that

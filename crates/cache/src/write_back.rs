@@ -2,12 +2,15 @@
 //!
 //! The order is the promise: (1) a partly written page gets its base, (2) the page is frozen, (3) everything frozen is
 //! durable in the buffer, (4) the store has it durably, (5) the buffer forgets it.
+//!
+//! Clones and moves go first, each after what it is newer than and before what is newer than it (`transfers.rs`).
 
 use crate::admission::Admission;
 use crate::commit::Committer;
+use crate::delta::Delta;
 use crate::error::CacheError;
 use crate::fetch::Fetcher;
-use crate::page::Entry;
+use crate::page::{Body, Entry};
 use crate::pages::{Key, Pages, PendingCut};
 use crate::plant::{PlantedBug, is_planted};
 use crate::recover::ask_the_store;
@@ -17,11 +20,12 @@ use crate::scan::{LOOKS_MAX, Scan};
 use crate::shared::{Shared, State};
 use crate::sync::{Mutex, MutexGuard};
 use crate::task::{Completions, Progress, Task};
-use device::{Lsn, ObjectId, SharedPage};
+use crate::transfers::{Kind, Ordered, Pending};
+use device::{Lsn, ObjectId, Page, PageNo, SharedPage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Change, StoreError};
+use store::{Change, Found, Store, StoreError, Want};
 
 /// Pages of one step: a MiB, so that a step is short on any device and its log entries are shared by many pages.
 pub(crate) const STEP_PAGES: usize = 256;
@@ -168,6 +172,9 @@ impl WriteBack {
         if ask_the_store(&self.shared, &self.committer) {
             return Ok(Progress::Worked);
         }
+        if let Some(progress) = self.transfer_in_turn(turn, scan, now)? {
+            return Ok(progress);
+        }
         let idle =
             if why == Why::Due && self.relogger.step(now)? { Progress::Worked } else { Progress::Idle };
         let Some(Victims { pages, reached_newest }) = self.victims(why, scan, now) else { return Ok(idle) };
@@ -184,20 +191,8 @@ impl WriteBack {
         }
         let tried = frozen.len();
         let outcome = if frozen.is_empty() { Ok(Vec::new()) } else { self.write_frozen(frozen) };
+        let refused = outcome.inspect_err(|error| self.failed(turn, scan, error, now))?;
         let mut state = self.shared.state();
-        let refused = match outcome {
-            Ok(refused) => refused,
-            Err(error) => {
-                turn.not_before = now + RETRY_AFTER;
-                scan.begin_anew();
-                state.retries.failed(error.clone(), now);
-                // No more is owed of the cleaning when nothing can be written.
-                if state.retries.needs_space() && state.admission.ask_for_space() {
-                    self.shared.wake(Task::Checkpoint);
-                }
-                return Err(error);
-            }
-        };
         let some_stored = refused.len() < tried;
         stuck.extend(refused);
         if !some_stored && let Some((_, error)) = stuck.first() {
@@ -205,6 +200,198 @@ impl WriteBack {
         }
         stuck.into_iter().for_each(|(victim, error)| state.retries.back_off(victim, error, now));
         Ok(Progress::Worked)
+    }
+
+    /// Nothing could be written back.
+    fn failed(&self, turn: &mut Turn, scan: &mut Scan, error: &CacheError, now: Duration) {
+        turn.not_before = now + RETRY_AFTER;
+        scan.begin_anew();
+        let mut state = self.shared.state();
+        state.retries.failed(error.clone(), now);
+        // No more is owed of the cleaning when nothing can be written.
+        if state.retries.needs_space() && state.admission.ask_for_space() {
+            self.shared.wake(Task::Checkpoint);
+        }
+    }
+
+    /// A step towards storing the oldest clone or move that has its turn; `None` if there is none.
+    fn transfer_in_turn(
+        &self,
+        turn: &mut Turn,
+        scan: &mut Scan,
+        now: Duration,
+    ) -> Result<Option<Progress>, CacheError> {
+        let what = {
+            let state = self.shared.state();
+            let free = |one: &&Pending| !scan.leaves_alone(&state.retries, Victim::of(&one.what), now);
+            state.pages.transfers().first().find(free).map(|one| one.what)
+        };
+        let Some(what) = what else { return Ok(None) };
+        let stuck = self.transfer_step(&what).inspect_err(|error| self.failed(turn, scan, error, now))?;
+        if let Some(error) = stuck {
+            let mut state = self.shared.state();
+            state.retries.failed(error.clone().into(), now);
+            state.retries.back_off(Victim::of(&what), error, now);
+            // Those who wait for it are told.
+            state.seeks.look_behind();
+            drop(state);
+            self.shared.wake(Task::Fetch);
+        }
+        Ok(Some(Progress::Worked))
+    }
+
+    /// One bounded piece of storing a clone or a move that waits for no other: what it is newer than, then itself. Returns why it
+    /// cannot be stored, if that is so.
+    fn transfer_step(&self, what: &Ordered) -> Result<Option<StoreError>, CacheError> {
+        if let Some(error) = self.ask_about_transfers(what) {
+            return Ok(Some(error));
+        }
+        if self.shared.state().pages.transfers().get(what.lsn).is_none() {
+            return Ok(None);
+        }
+        let mut cuts = self.shared.state().pages.cuts_before(what);
+        if !cuts.is_empty() {
+            cuts.sort_by_key(|(_, cut)| cut.lsn);
+            let refused = self.write_frozen(Frozen { pages: Vec::new(), cuts })?;
+            return Ok(refused.into_iter().next().map(|(_, error)| error));
+        }
+        let beside: Vec<Dirty> = {
+            let state = self.shared.state();
+            let pending = state.pages.transfers().get(what.lsn).into_iter();
+            pending.flat_map(Pending::before).take(STEP_PAGES).filter_map(Dirty::of).collect()
+        };
+        self.commit_up_to(what.lsn)?;
+        match beside.is_empty() {
+            false => self.store_beside(what, &beside),
+            true => {
+                let mut refused = BTreeMap::new();
+                self.apply_part(0, &[what.change()], &mut refused)?;
+                if refused.is_empty() {
+                    self.shared.state().counters.transfers_stored += 1;
+                    self.transfer_is_done(what);
+                }
+                Ok(refused.into_values().next())
+            }
+        }
+    }
+
+    /// Asks the store which of the clones and moves that were found in the buffer it has, before it gets any. They are stored in their
+    /// order, so it has those, too, that come before one that it has and share an object's slot with it; if both objects of one are gone,
+    /// nothing else tells. Returns why it cannot tell of `what`, if that is so.
+    fn ask_about_transfers(&self, what: &Ordered) -> Option<StoreError> {
+        let recovered: Vec<Ordered> = {
+            let state = self.shared.state();
+            let recovered = state.pages.transfers().iter().filter(|one| one.recovered);
+            recovered.map(|one| one.what).collect()
+        };
+        let (mut had, mut unknown): (Vec<Ordered>, Vec<(Ordered, StoreError)>) = (Vec::new(), Vec::new());
+        for one in recovered.into_iter().rev() {
+            if had.iter().any(|later| later.shares_slot(&one)) {
+                had.push(one);
+                continue;
+            }
+            let stored = self.shared.store_io().has_had(&one.transfer, one.lsn);
+            if stored == Ok(true) && !is_planted(PlantedBug::TransferRepeated) {
+                had.push(one);
+                continue;
+            }
+            let later = || unknown.iter().find(|(later, _)| later.shares_slot(&one));
+            match stored.err().or_else(|| later().map(|(_, error)| error.clone())) {
+                Some(error) => unknown.push((one, error)),
+                None => self.shared.state().pages.transfer_is_new(one.lsn),
+            }
+        }
+        had.iter().rev().for_each(|one| self.transfer_is_done(one));
+        unknown.into_iter().find(|(one, _)| one == what).map(|(_, error)| error)
+    }
+
+    /// Makes everything up to a change durable in the buffer.
+    fn commit_up_to(&self, newest: Lsn) -> Result<(), CacheError> {
+        let is_durable =
+            self.shared.buffer().durable() >= newest || is_planted(PlantedBug::StoredBeforeDurable);
+        if is_durable { Ok(()) } else { self.committer.commit_now().map(drop) }
+    }
+
+    /// Stores pages that are older than a clone or a move of them. Returns why they cannot be, if that is so.
+    fn store_beside(&self, what: &Ordered, beside: &[Dirty]) -> Result<Option<StoreError>, CacheError> {
+        let source = what.transfer.from;
+        let (mut vector, mut refused) = (Vec::new(), BTreeMap::new());
+        for (page, whole) in with_bases(self.shared.store_io(), source, beside) {
+            match whole {
+                Ok((bytes, page_lsn)) => vector.push(Change::Write { object: source, page, bytes, page_lsn }),
+                Err(error) => return Ok(Some(error)),
+            }
+        }
+        self.apply_part(0, &vector, &mut refused)?;
+        let mut state = self.shared.state();
+        let stored = beside.iter().enumerate().filter(|(index, _)| !refused.contains_key(index));
+        let spare = stored.filter(|(_, one)| state.pages.beside_is_stored(what.lsn, one.page)).count();
+        self.shared.store().release(spare as u64);
+        state.counters.pages_stored += (beside.len() - refused.len()) as u64;
+        Ok(refused.into_values().next())
+    }
+
+    /// The store has a clone or a move, or had it before.
+    fn transfer_is_done(&self, what: &Ordered) {
+        let mut completions = Completions::default();
+        let mut state = self.shared.state();
+        // After a start: the store has what came before it, too, and would have it take away what it brought.
+        for (object, cut) in state.pages.cuts_before(what) {
+            state.pages.cut_is_stored(object, cut.lsn);
+        }
+        let reserved = state.pages.drop_transfer(what.lsn);
+        self.shared.store().release(reserved);
+        if what.kind == Kind::Clone {
+            self.shared.store().end_expecting_sharing();
+        }
+        state.retries.stored(Victim::of(what));
+        state.retries.worked();
+        state.reads.look_behind();
+        state.seeks.look_behind();
+        state.admission.may_have_space();
+        self.committer.release_groups(&mut state);
+        self.admission.admit_waiting(&mut state, &mut completions);
+        drop(state);
+        completions.deliver();
+        self.shared.wake(Task::Fetch);
+        self.shared.wake(Task::Commit);
+    }
+
+    /// Stores all clones and moves that are wanted, with those that are older.
+    pub(crate) fn store_transfers(&self, is_wanted: &dyn Fn(&Ordered) -> bool) -> Result<(), CacheError> {
+        if !self.shared.state().pages.transfers().iter().any(|one| is_wanted(&one.what)) {
+            return Ok(());
+        }
+        let _turn = self.turn();
+        self.store_transfers_in_turn(is_wanted)
+    }
+
+    /// The same for a caller who has the turn to write back.
+    pub(crate) fn store_transfers_in_turn(
+        &self,
+        is_wanted: &dyn Fn(&Ordered) -> bool,
+    ) -> Result<(), CacheError> {
+        loop {
+            self.shared.ensure_works()?;
+            let first = {
+                let state = self.shared.state();
+                let transfers = state.pages.transfers();
+                let last = transfers.iter().filter(|one| is_wanted(&one.what)).map(|one| one.what.lsn).last();
+                let Some(last) = last else { return Ok(()) };
+                transfers.first().map(|one| one.what).find(|what| what.lsn <= last)
+            };
+            let what = first.expect("the oldest of all waits for no other");
+            if let Some(error) = self.transfer_step(&what)? {
+                return Err(error.into());
+            }
+        }
+    }
+
+    /// True if a clone or a move may be stored now: others wait for it.
+    pub(crate) fn transfers_are_due(&self, state: &State) -> bool {
+        let now = self.shared.now();
+        let free = |one: &Pending| !state.retries.is_backed_off(Victim::of(&one.what), now);
+        state.failed().is_none() && state.pages.transfers().first().any(free)
     }
 
     /// Forgets what was stuck and is no more, now and then.
@@ -218,6 +405,7 @@ impl WriteBack {
         retries.keep(|victim| match *victim {
             Victim::Page(key) => pages.get(&key).is_some_and(|entry| entry.group().is_some()),
             Victim::Cut(object, lsn) => pages.is_pending(object, lsn),
+            Victim::Transfer(_, lsn) => pages.transfers().get(lsn).is_some(),
         });
     }
 
@@ -243,7 +431,10 @@ impl WriteBack {
         let limit = self.step_pages(why);
         scan.begin_anew_now_and_then(now, state.retries.count());
         let filter = *scan;
-        let free = |state: &State, key: &Key| !filter.leaves_alone(&state.retries, Victim::Page(*key), now);
+        let free = |state: &State, key: &Key| {
+            let held = state.pages.holds_back(key);
+            !held && !filter.leaves_alone(&state.retries, Victim::Page(*key), now)
+        };
         let mut pages = BTreeSet::new();
         // False once there are enough.
         let mut take = |state: &State, seed: Key| {
@@ -278,9 +469,14 @@ impl WriteBack {
     /// Freezes those of the victims that are whole, and all pending cuts but those that just failed, as they are now.
     fn freeze(&self, victims: &[Key], scan: &Scan, now: Duration) -> Frozen {
         let mut state = self.shared.state();
-        let pages = victims.iter().filter_map(|&key| FrozenPage::begin(&mut state.pages, key)).collect();
+        let pages = victims.iter().filter_map(|&key| {
+            let held = state.pages.holds_back(&key);
+            if held { None } else { FrozenPage::begin(&mut state.pages, key) }
+        });
+        let pages = pages.collect();
         let free = |&(object, cut): &(ObjectId, PendingCut)| {
-            !scan.leaves_alone(&state.retries, Victim::Cut(object, cut.lsn), now)
+            let held = state.pages.transfers().hold_back_range(object, cut.lsn);
+            !held && !scan.leaves_alone(&state.retries, Victim::Cut(object, cut.lsn), now)
         };
         let mut frozen = Frozen { pages, cuts: state.pages.cuts().filter(free).collect() };
         frozen.sort();
@@ -292,10 +488,7 @@ impl WriteBack {
     pub(crate) fn write_frozen(&self, frozen: Frozen) -> Result<Vec<(Victim, StoreError)>, CacheError> {
         let pages = frozen.pages.iter().map(|page| page.newest);
         let newest = pages.chain(frozen.cuts.iter().map(|(_, cut)| cut.lsn)).max().unwrap_or_default();
-        let is_durable =
-            self.shared.buffer().durable() >= newest || is_planted(PlantedBug::StoredBeforeDurable);
-        let durable = if !is_durable { self.committer.commit_now().map(drop) } else { Ok(()) };
-        let outcome = durable.and_then(|()| Ok(self.store_frozen(&frozen)?));
+        let outcome = self.commit_up_to(newest).and_then(|()| Ok(self.store_frozen(&frozen)?));
 
         let mut state = self.shared.state();
         let is_stored = |index| outcome.as_ref().is_ok_and(|refused| !refused.contains_key(&index));
@@ -329,20 +522,17 @@ impl WriteBack {
         let mut spare = 0;
         for (index, page) in frozen.pages.iter().enumerate() {
             let is_stored = is_stored(frozen.cuts.len() + index);
-            let mine = |entry: &Entry| entry.writing().is_some_and(|writing| writing.newest == page.newest);
-            // One that was cut while it was on its way: its reservation has no owner any more.
-            let gone = !state.pages.get(&page.key).is_some_and(mine);
-            spare += u64::from(page.reserved && (gone || is_stored));
-            if gone {
-                continue;
-            }
-            spare += state.pages.change(page.key, |entry| match is_stored {
+            let ended = state.pages.change_written(page.key, page.newest, |entry| match is_stored {
                 true => {
                     entry.end_writing();
                     0
                 }
                 false => entry.abandon_writing(),
             });
+            // One that was cut while it was on its way: its reservation has no owner any more.
+            spare += u64::from(page.reserved && (ended.is_none() || is_stored));
+            let Some(more) = ended else { continue };
+            spare += more;
             if is_planted(PlantedBug::NewerBytesLostAtMerge) {
                 let dirt = state.pages.change(page.key, Entry::take_dirt);
                 spare += u64::from(dirt.is_some_and(|dirt| dirt.reserved));
@@ -368,24 +558,13 @@ impl WriteBack {
         Ok(refused)
     }
 
-    /// Applies the part of a vector that begins at `at`. A damaged node of the store's map fails all changes that come
-    /// with one that needs it, so they go by halves until it alone is left.
-    pub(crate) fn apply_part(
+    fn apply_part(
         &self,
         at: usize,
         part: &[Change],
         refused: &mut BTreeMap<usize, StoreError>,
     ) -> Result<(), StoreError> {
-        match self.shared.store_io().apply(part) {
-            Err(error @ StoreError::Corrupt { .. }) if part.len() == 1 => drop(refused.insert(at, error)),
-            Err(StoreError::Corrupt { .. }) => {
-                let half = part.len() / 2;
-                self.apply_part(at, &part[..half], refused)?;
-                self.apply_part(at + half, &part[half..], refused)?;
-            }
-            outcome => outcome?,
-        }
-        Ok(())
+        apply_halves(&|part| self.shared.store_io().apply(part), at, part, refused)
     }
 
     /// What is stored does not need its place in the buffer.
@@ -418,6 +597,81 @@ impl WriteBack {
         drop(state);
         completions.deliver();
     }
+}
+
+/// Applies the part of a vector that begins at `at`. A damaged node of the store's map fails all changes that come
+/// with one that needs it, so they go by halves until it alone is left.
+pub(crate) fn apply_halves(
+    apply: &dyn Fn(&[Change]) -> Result<(), StoreError>,
+    at: usize,
+    part: &[Change],
+    refused: &mut BTreeMap<usize, StoreError>,
+) -> Result<(), StoreError> {
+    match apply(part) {
+        Err(error @ StoreError::Corrupt { .. }) if part.len() == 1 => drop(refused.insert(at, error)),
+        Err(StoreError::Corrupt { .. }) => {
+            let half = part.len() / 2;
+            apply_halves(apply, at, &part[..half], refused)?;
+            apply_halves(apply, at + half, &part[half..], refused)?;
+        }
+        outcome => outcome?,
+    }
+    Ok(())
+}
+
+/// A page of which something is newer than the store, as it is in memory.
+pub(crate) struct Dirty {
+    pub(crate) page: PageNo,
+    content: Content,
+    newest: Lsn,
+}
+
+/// A dirty page as it is in memory.
+pub(crate) enum Content {
+    Whole(SharedPage),
+    Patch(Delta),
+}
+
+impl Content {
+    pub(crate) fn of(entry: &Entry) -> Content {
+        match entry.body() {
+            Body::Whole(page) => Content::Whole(page.clone()),
+            Body::Patch(delta) => Content::Patch(delta.clone()),
+        }
+    }
+}
+
+impl Dirty {
+    pub(crate) fn of((page, entry): (PageNo, &Entry)) -> Option<Dirty> {
+        let newest = entry.dirt().or(entry.writing())?.newest;
+        Some(Dirty { page, content: Content::of(entry), newest })
+    }
+}
+
+/// Pages of an object whole, and their page LSNs: what the store has, with what is newer over it.
+pub(crate) fn with_bases<'a>(
+    store: &Store,
+    object: ObjectId,
+    pages: &'a [Dirty],
+) -> impl Iterator<Item = (PageNo, Result<(SharedPage, Lsn), StoreError>)> + use<'a> {
+    let patches = pages.iter().filter(|one| matches!(one.content, Content::Patch(_)));
+    let mut wants: Vec<Want> = patches.map(|one| Want::new(object, one.page)).collect();
+    store.read(&mut wants);
+    let mut bases = wants.into_iter().map(|want| want.found);
+    pages.iter().map(move |one| {
+        let bytes = match &one.content {
+            Content::Whole(page) => Ok(page.clone()),
+            Content::Patch(delta) => bases.next().expect("one for each patch").map(|base| {
+                let mut bytes = match base {
+                    Found::Hole => Page::zeroed(),
+                    Found::Page { bytes, .. } => bytes,
+                };
+                delta.apply(&mut bytes);
+                Arc::from(bytes)
+            }),
+        };
+        (one.page, bytes.map(|bytes| (bytes, one.newest)))
+    })
 }
 
 /// What the store is asked for: cuts first, in the one order. A page that was cut after it was frozen has a page LSN below

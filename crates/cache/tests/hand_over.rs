@@ -37,6 +37,7 @@ mod shipped {
     pub(crate) mod shared;
     pub(crate) mod status;
     pub(crate) mod task;
+    pub(crate) mod transfers;
     pub(crate) mod volume;
     pub(crate) mod write_back;
 }

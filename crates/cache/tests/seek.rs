@@ -5,7 +5,7 @@ mod common;
 
 use cache::{Cache, Change, Cost, Reservation, Settings, Task, Wanted};
 use common::Disks;
-use device::{BLOCK_BYTES, ObjectId, PageNo, Random, VolumeId};
+use device::{BLOCK_BYTES, ObjectId, PageNo, Random, Transfer, VolumeId};
 use sim::SimClock;
 use std::collections::BTreeSet;
 use std::ops::{Deref, Range};
@@ -95,13 +95,35 @@ fn note(written: &mut BTreeSet<u64>, change: &Change<'_>) {
             written.retain(|page| !(first..last).contains(page));
         }
         Change::Delete { .. } => written.clear(),
+        Change::Clone { transfer } | Change::Move { transfer } => {
+            let numbers = |pages: Range<PageNo>| pages.start.0..pages.end.0;
+            let (source, target) = (numbers(transfer.source()), numbers(transfer.target()));
+            let there: Vec<u64> = written.range(source.clone()).copied().collect();
+            written.retain(|page| !target.contains(page));
+            if matches!(change, Change::Move { .. }) {
+                written.retain(|page| !source.contains(page));
+            }
+            written.extend(there.into_iter().map(|page| transfer.target_of(PageNo(page)).0));
+        }
     }
+}
+
+/// Pages that go to another place of the object, from one half of it to the other.
+fn transfer(random: &mut Random) -> Transfer {
+    let (half, len) = (PAGES / 2, 1 + random.below(50));
+    let places = [random.below(half - len), half + random.below(half - len)];
+    let forth = random.once_in(2);
+    let (first, at) = if forth { (places[0], places[1]) } else { (places[1], places[0]) };
+    let (first, end, at) = (PageNo(first), PageNo(first + len), PageNo(at));
+    Transfer { from: OBJECT, first, end, to: OBJECT, at }
 }
 
 fn change<'a>(random: &mut Random, bytes: &'a [u8]) -> Change<'a> {
     let at = random.below(PAGES * PAGE - 1);
     let left = PAGES * PAGE - at;
-    match random.below(10) {
+    match random.below(11) {
+        10 if random.once_in(2) => Change::Clone { transfer: transfer(random) },
+        10 => Change::Move { transfer: transfer(random) },
         0..7 => {
             let limit = if random.once_in(4) { 9 * PAGE } else { 700 };
             let len = (1 + random.below(limit)).min(left);
@@ -123,7 +145,7 @@ fn a_seek_finds_exactly_what_was_written_and_not_cut() {
         let (machine, mut random) = (Machine::new(seed), Random::new(seed));
         let (mut cache, mut written) = (machine.open(), BTreeSet::new());
         let mut page_lsns = 0;
-        for step in 0..600 {
+        for step in 0..800 {
             match random.below(12) {
                 0 => {
                     machine.wait(&cache, &mut random, |then| cache.sync(then));

@@ -312,8 +312,8 @@ impl Store {
         self.shared.page_lsn(object, page)
     }
 
-    /// Whether a clone or a move is not to be made again: one of its objects has had it, or a later one, or a newer object took the
-    /// target's place. May read map nodes.
+    /// Whether one of a clone's or a move's objects has had it, or a later one: then all that came before it is stored, too. May read
+    /// map nodes.
     ///
     /// # Errors
     /// Where one of those cannot be read.

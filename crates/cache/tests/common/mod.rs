@@ -5,11 +5,11 @@ mod disks;
 pub mod plain;
 
 use cache::{Cache, CacheError, Change, Cost, FetchMode, Reservation, Settings, Task};
-use device::{BLOCK_BYTES, Device, ObjectId, PageNo, Random};
+use device::{BLOCK_BYTES, Device, ObjectId, PageNo, Random, Transfer};
 pub use disks::Disks;
 use sim::SimClock;
 use std::collections::BTreeMap;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::{Found, Store, VolumeId, Want};
@@ -23,6 +23,8 @@ pub enum Step {
     Write(ObjectId, usize, Vec<u8>),
     Zero(ObjectId, usize, usize),
     Delete(ObjectId),
+    Clone(Transfer),
+    Move(Transfer),
 }
 
 pub type Model = BTreeMap<ObjectId, Vec<u8>>;
@@ -41,8 +43,24 @@ pub fn apply_to(model: &mut Model, steps: &[Step]) {
                 }
             }
             Step::Delete(object) => drop(model.remove(object)),
+            Step::Clone(transfer) => drop(copy(model, transfer)),
+            Step::Move(transfer) => {
+                let range = copy(model, transfer);
+                model.entry(transfer.from).and_modify(|content| content[range].fill(0));
+            }
         }
     }
+}
+
+/// What a clone does. Returns the source's bytes' positions.
+fn copy(model: &mut Model, transfer: &Transfer) -> Range<usize> {
+    let bytes = |pages: Range<PageNo>| pages.start.offset() as usize..pages.end.offset() as usize;
+    let (from, to) = (bytes(transfer.source()), bytes(transfer.target()));
+    let content = model.get(&transfer.from).map(|content| content[from.clone()].to_vec());
+    let content = content.unwrap_or_else(|| vec![0; from.len()]);
+    let target = model.entry(transfer.to).or_insert_with(|| vec![0; OBJECT_BYTES]);
+    target[to].copy_from_slice(&content);
+    from
 }
 
 pub struct Machine {
@@ -157,7 +175,23 @@ impl Run {
         (0..1 + self.random.below(3)).map(|_| self.step()).collect()
     }
 
+    /// Some pages of an object for another place, mostly the same of another object.
+    fn transfer(&mut self) -> Option<Transfer> {
+        let (from, to) = (self.object(), self.object());
+        let pages = (OBJECT_BYTES / BLOCK_BYTES) as u64;
+        let first = if self.random.once_in(2) { 0 } else { self.random.below(pages) };
+        let len = 1 + self.random.below(pages - first);
+        let at = if self.random.once_in(3) { self.random.below(pages - len + 1) } else { first };
+        let transfer = Transfer { from, first: PageNo(first), end: PageNo(first + len), to, at: PageNo(at) };
+        transfer.is_sensible().then_some(transfer)
+    }
+
     pub fn step(&mut self) -> Step {
+        if self.random.once_in(12)
+            && let Some(transfer) = self.transfer()
+        {
+            return if self.random.once_in(3) { Step::Move(transfer) } else { Step::Clone(transfer) };
+        }
         let object = self.object();
         let at = self.random.below(OBJECT_BYTES as u64) as usize;
         match self.random.below(20) {
@@ -295,7 +329,13 @@ pub fn change(step: &Step, volume: VolumeId) -> Change<'_> {
             Change::Zero { object: object.in_volume(volume), offset: *at as u64, len: *len as u64 }
         }
         Step::Delete(object) => Change::Delete { object: object.in_volume(volume) },
+        Step::Clone(transfer) => Change::Clone { transfer: in_volume(transfer, volume) },
+        Step::Move(transfer) => Change::Move { transfer: in_volume(transfer, volume) },
     }
+}
+
+fn in_volume(transfer: &Transfer, volume: VolumeId) -> Transfer {
+    Transfer { from: transfer.from.in_volume(volume), to: transfer.to.in_volume(volume), ..*transfer }
 }
 
 /// Deletes what was rescued from a buffer that failed and is well again.

@@ -29,7 +29,8 @@ fn on_disk(segments: u64) -> (Arc<SimDisk>, Store) {
 fn write(store: &Store, numbers: impl IntoIterator<Item = u64>) {
     let bytes = Arc::new(Page::zeroed());
     for number in numbers {
-        let (page, bytes, page_lsn) = (PageNo(number), bytes.clone(), Lsn(store.shared.map().newest().any.0 + 1));
+        let (page, bytes, page_lsn) =
+            (PageNo(number), bytes.clone(), Lsn(store.shared.map().newest().any.0 + 1));
         store.apply(&[Change::Write { object: FILE, page, bytes, page_lsn }]).expect("space");
     }
 }

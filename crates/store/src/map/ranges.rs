@@ -240,7 +240,8 @@ impl Map {
         let Transfer { from, to, .. } = *transfer;
         self.unshare(from.volume, from.slot);
         self.unshare(to.volume, to.slot);
-        if self.has_had(transfer, lsn).expect("prepared") {
+        let newer = self.here(to.volume, to.slot).is_some_and(|there| there.generation > to.generation);
+        if newer || self.has_had(transfer, lsn).expect("prepared") {
             return;
         }
         let mut pieces = Vec::new();
@@ -267,15 +268,13 @@ impl Map {
         self.revisit_object(to);
     }
 
-    /// Whether a clone or a move is not to be made again: one of its objects has had it, or a later one, or a newer object took the
-    /// target's place.
+    /// Whether one of a clone's or a move's objects has had it, or a later one.
     pub(crate) fn has_had(&self, transfer: &Transfer, lsn: Lsn) -> Result<bool, Missing> {
         let Transfer { from, to, .. } = *transfer;
         let had = |entry: Option<&ObjectEntry>| {
             entry.is_some_and(|entry| entry.transfer_lsn >= lsn) && !self.repeats_ranges()
         };
-        let newer = self.slot(to.volume, to.slot)?.is_some_and(|there| there.generation > to.generation);
-        Ok(newer || had(self.object(from)?) || had(self.object(to)?))
+        Ok(had(self.object(from)?) || had(self.object(to)?))
     }
 
     fn take(&mut self, pages: &mut Pages, transfer: &Transfer, source: Source) -> Vec<Piece> {

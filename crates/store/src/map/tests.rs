@@ -17,7 +17,11 @@ fn map() -> Map {
     let id = StoreId([1; 16]);
     let geometry = Geometry { id, total_blocks: 4 + 32 * 16, segment_blocks: 16, segments: 32 };
     let used = vec![SegmentEntry { usage: Use::Log, ..SegmentEntry::default() }; 32];
-    Map::new(Nodes::new(NodeTable::new(), Segments::new(geometry, used)), Volumes::default(), Newest::default())
+    Map::new(
+        Nodes::new(NodeTable::new(), Segments::new(geometry, used)),
+        Volumes::default(),
+        Newest::default(),
+    )
 }
 
 fn entry(place: u64) -> PageEntry {
