@@ -53,9 +53,16 @@ pub struct Reservation {
     /// It is for something that gives space back.
     frees: bool,
     buffer_bytes: u64,
+    /// Clones that the store expects, and that have not been made.
+    clones: u64,
 }
 
 impl Reservation {
+    /// A clone was made: that the store expects it is its own business now.
+    pub(crate) fn take_clone(&mut self) {
+        self.clones = self.clones.checked_sub(1).expect("as many clones as were let in");
+    }
+
     /// Whether it is for something that gives space back.
     pub(crate) fn frees(&self) -> bool {
         self.frees
@@ -83,6 +90,7 @@ impl Reservation {
             self.give_back(pages, state);
         }
         state.admission.reserved_bytes -= std::mem::take(&mut self.buffer_bytes);
+        (0..std::mem::take(&mut self.clones)).for_each(|_| self.shared.store().end_expecting_sharing());
         // What was given back may be all that an operation waits for.
         let awaited = state.admission.is_waiting();
         if awaited {
@@ -111,7 +119,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        if self.pages == 0 && self.buffer_bytes == 0 {
+        if self.pages == 0 && self.buffer_bytes == 0 && self.clones == 0 {
             return;
         }
         let shared = self.shared.clone();
@@ -170,6 +178,19 @@ impl AdmissionQueue {
         if self.spare_pages > 0 {
             store.release(std::mem::take(&mut self.spare_pages));
         }
+    }
+
+    /// The same, and has it count with so many clones.
+    fn reserve_for(&mut self, store: &Store, cost: &Cost) -> Result<(), StoreError> {
+        self.reserve(store, cost.pages, cost.frees)?;
+        for expected in 0..cost.clones {
+            if let Err(error) = store.expect_sharing() {
+                (0..expected).for_each(|_| store.end_expecting_sharing());
+                store.release(cost.pages);
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     /// Free space in the store for so many pages. What gives space back gets it in any case: the store keeps a reserve for that, and
@@ -289,7 +310,7 @@ impl Admission {
             return told.map_or(Verdict::Wait, |error| Verdict::Refuse(error.clone()));
         }
         state.retries.has_space();
-        match state.admission.reserve(self.shared.store(), cost.pages, cost.frees) {
+        match state.admission.reserve_for(self.shared.store(), &cost) {
             Ok(()) => {
                 state.admission.reserved_bytes += buffer_bytes;
                 Verdict::Go(Reservation {
@@ -297,6 +318,7 @@ impl Admission {
                     pages: cost.pages,
                     frees: cost.frees,
                     buffer_bytes,
+                    clones: cost.clones,
                 })
             }
             Err(error) if error.is_full() && !state.admission.exhausted => {

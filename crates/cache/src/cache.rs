@@ -92,16 +92,13 @@ impl Parts {
             return Err(StoreError::Full.into());
         }
         reservation.grow_to(changes.iter().map(Change::pages).sum(), &mut state)?;
-        let clones = records.iter().filter(|record| matches!(record, Record::Clone(_))).count();
-        self.expect_clones(clones)?;
         let appended = match self.shared.buffer().append(&records) {
             Ok(appended) => appended,
-            Err(error) => {
-                (0..clones).for_each(|_| self.shared.store().end_expecting_sharing());
-                let BufferError::Device(_) = error else { return Err(error.into()) };
-                state.fail(&error);
-                return Err(CacheError::ReadOnly { why: error });
+            Err(why @ BufferError::Device(_)) => {
+                state.fail(&why);
+                return Err(CacheError::ReadOnly { why });
             }
+            Err(error) => return Err(error.into()),
         };
         let now = Now::new(self.shared.clock());
         state.counters.transactions += 1;
@@ -126,17 +123,6 @@ impl Parts {
         drop(state);
         wakes.iter().filter(|(_, work)| *work).for_each(|&(task, _)| self.shared.wake(task));
         Ok(appended.last)
-    }
-
-    /// Has the store count with so many clones, or with none.
-    fn expect_clones(&self, clones: usize) -> Result<(), StoreError> {
-        let store = self.shared.store();
-        for expected in 0..clones {
-            store.expect_sharing().inspect_err(|_| {
-                (0..expected).for_each(|_| store.end_expecting_sharing());
-            })?;
-        }
-        Ok(())
     }
 
     /// Returns reads that must look again.
@@ -169,6 +155,9 @@ impl Parts {
             Record::Clone(transfer) | Record::Move(transfer) => {
                 let what = Ordered::of(record, newest).expect("it is one");
                 reservation.take_pages(pages_reserved(&transfer));
+                if what.kind == Kind::Clone {
+                    reservation.take_clone();
+                }
                 return self.transfer(state, Pending::new(what, group, now.get(), false));
             }
         };

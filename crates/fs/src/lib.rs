@@ -22,6 +22,7 @@ mod plant;
 mod preload;
 mod remove;
 mod rename;
+mod share;
 #[cfg(test)]
 mod tests;
 mod types;

@@ -18,10 +18,10 @@ use fs::{
     Attributes, Completion, FILE_BYTES_MAX, Fs, FsError, IfExists, Ino, Kind, Privileges, SetAttributes,
 };
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig, LockOwner,
-    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
-    WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::io;
@@ -411,6 +411,36 @@ impl Filesystem for Server {
         }
     }
 
+    fn copy_file_range(
+        &self,
+        _request: &Request,
+        from: INodeNo,
+        _from_handle: FileHandle,
+        offset: u64,
+        to: INodeNo,
+        _to_handle: FileHandle,
+        at: u64,
+        len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let (timer, fs) = (self.timer(Class::Write), self.fs.clone());
+        let reply = move |copied: Result<u64, FsError>| {
+            let _timer = timer;
+            match copied {
+                Ok(copied) => reply.written(copied as u32),
+                // Where pages cannot be shared, EOPNOTSUPP has the kernel read and write.
+                Err(error) => reply.error(refused(&error)),
+            }
+        };
+        // Nothing tells whether the target was opened with O_SYNC: so it is durable in any case.
+        let copied = move |copied: Result<u64, FsError>| match copied {
+            Ok(copied) => fs.sync(Box::new(move |synced| reply(synced.map(|()| copied)))),
+            Err(error) => reply(Err(error)),
+        };
+        self.fs.copy_range(ino(from), (offset, len.min(COPY_BYTES_MAX)), ino(to), at, Box::new(copied));
+    }
+
     fn lseek(
         &self,
         _request: &Request,
@@ -473,9 +503,11 @@ impl Filesystem for Server {
     }
 
     // What is not here is refused by name, once: ENOSYS tells the kernel not to ask again, and it then does the operation
-    // by itself, as with locks, and with `copy_file_range`, where nothing would tell us that the target was opened with
-    // O_SYNC.
+    // by itself, as with locks.
 }
+
+/// Bytes of one copy: its reply has 32 bits.
+const COPY_BYTES_MAX: u64 = 1 << 30;
 
 /// Bytes of the longest name, as `statfs` tells it.
 const NAME_BYTES_MAX: u32 = 255;

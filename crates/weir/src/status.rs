@@ -209,6 +209,7 @@ impl Mounted {
                 "bytes": cache.dirty_bytes,
                 "age_ms": millis(cache.dirty_age),
                 "cuts": cache.pending_cuts,
+                "clones": cache.pending_transfers,
             },
             "in_flight": {
                 "reads": cache.parked_reads,
@@ -269,6 +270,7 @@ impl Mounted {
             "pages_stored": cache.pages_stored,
             "pages_relogged": cache.pages_relogged,
             "cuts_stored": cache.cuts_stored,
+            "clones_stored": cache.transfers_stored,
             "pages_evicted": cache.evicted,
             "admissions_parked": cache.admissions_parked,
             "cleaned_while_parked": cache.cleaned_while_parked,

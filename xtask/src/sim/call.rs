@@ -168,6 +168,11 @@ impl Call<'_> {
                 let file = inode(file);
                 Box::new(move |fs| fs.allocate(file, what, (offset, len), size, done))
             }
+            Change::Copy { from, offset, len, to, at } => {
+                let (from, to) = (inode(from), inode(to));
+                let done = move |copied: Result<u64, FsError>| done(copied.map(drop));
+                Box::new(move |fs| fs.copy_range(from, (offset, len), to, at, Box::new(done)))
+            }
             Change::DropPowers { inode: id } => {
                 let id = inode(id);
                 Box::new(move |fs| fs.drop_privileges(id, attributes))

@@ -72,6 +72,14 @@ pub(crate) enum Change {
         len: u64,
         size: Size,
     },
+    /// A copy of a range that shares its pages.
+    Copy {
+        from: Id,
+        offset: u64,
+        len: u64,
+        to: Id,
+        at: u64,
+    },
     SetMode {
         inode: Id,
         mode: u16,
@@ -152,6 +160,7 @@ impl Change {
             Change::Rename { from: one, to: other, .. }
             | Change::WhiteOut { from: one, to: other, .. }
             | Change::Exchange { one, other } => vec![one.0, other.0],
+            Change::Copy { from, to, .. } => vec![*from, *to],
             _ => self.touches().into_iter().collect(),
         };
         needed.into_iter().filter(|id| model.inodes.contains_key(id)).collect()
@@ -163,6 +172,7 @@ impl Change {
             Change::Write { file, .. }
             | Change::SetSize { file, .. }
             | Change::Allocate { file, .. }
+            | Change::Copy { to: file, .. }
             | Change::Link { file, .. } => Some(*file),
             Change::SetMode { inode, .. }
             | Change::SetOwner { inode, .. }
@@ -231,6 +241,7 @@ impl Change {
             }
             Change::SetSize { .. }
             | Change::Allocate { .. }
+            | Change::Copy { .. }
             | Change::DropPowers { .. }
             | Change::SetMode { .. }
             | Change::SetOwner { .. }

@@ -33,6 +33,8 @@ enum Step {
     Device(&'static str),
     Exchange(&'static str, &'static str),
     Allocate(&'static str, Allocate, u64, u64),
+    /// The second gets the pages of the first.
+    Share(&'static str, &'static str),
     SetXattr(&'static str, usize),
     RemoveXattr(&'static str),
     /// An access list that names somebody; on a directory, a default list.
@@ -100,6 +102,8 @@ const STEPS: &[Step] = &[
     Step::Allocate("a", Allocate::Space, 8000, 20_000),
     Step::Allocate("a", Allocate::Zeros, 100, 9000),
     Step::Allocate("k", Allocate::Hole, 4096, 8192),
+    Step::Share("k", "a"),
+    Step::Share("a", "d/x"),
     Step::SetXattr("a", 10),
     Step::SetXattr("k", 5000),
     Step::RemoveXattr("k"),
@@ -319,6 +323,9 @@ fn change(model: &Model, step: Step) -> Option<Change> {
         }
         Step::Allocate(path, what, offset, len) => {
             Change::Allocate { file: file(path)?, what, offset, len, size: Size::Grows }
+        }
+        Step::Share(from, to) => {
+            Change::Copy { from: file(from)?, offset: 0, len: 1 << 20, to: file(to)?, at: 0 }
         }
         Step::SetXattr(path, len) => {
             let value = Arc::new((0..len).map(|at| 1 + (at % 241) as u8).collect());

@@ -231,6 +231,7 @@ impl Model {
             Change::Allocate { file, what, offset, len, size } => {
                 self.allocate(*file, *what, *offset..*offset + *len, *size, now)?;
             }
+            Change::Copy { from, offset, len, to, at } => self.copy(*from, *offset, *len, (*to, *at), now)?,
             Change::SetMode { inode, mode } => self.set_mode(*inode, *mode, now),
             Change::SetOwner { inode, uid, gid } => self.set_owner(*inode, *uid, *gid, now),
             Change::DropPowers { inode } => self.drop_powers(*inode, now),
@@ -417,6 +418,34 @@ impl Model {
         }
         self.get_mut(file).modify(now);
         Ok(())
+    }
+
+    fn copy(
+        &mut self,
+        from: Id,
+        offset: u64,
+        len: u64,
+        (to, at): (Id, u64),
+        now: Option<i64>,
+    ) -> Result<(), Refusal> {
+        if !(offset | at).is_multiple_of(4096) {
+            return Err(Refusal::Unsupported);
+        }
+        if from == to && offset.abs_diff(at) < len {
+            return Err(Refusal::Invalid);
+        }
+        let size = self.content_mut(from)?.len() as u64;
+        let end = (offset + len).min(size);
+        let there = self.content_mut(to)?.len() as u64;
+        if end <= offset {
+            return Ok(());
+        }
+        let len = end - offset;
+        if !len.is_multiple_of(4096) && !(end == size && at + len >= there) {
+            return Err(Refusal::Unsupported);
+        }
+        let bytes = self.get(from).content()[offset as usize..end as usize].to_vec();
+        self.write(to, at, &bytes, now)
     }
 
     fn write(&mut self, file: Id, offset: u64, bytes: &[u8], now: Option<i64>) -> Result<(), Refusal> {

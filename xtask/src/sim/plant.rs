@@ -45,6 +45,12 @@ pub(crate) enum Plant {
     RepairFromWrongCopy,
     /// The store writes both copies of metadata to one segment.
     CopiesInOneSegment,
+    /// The store makes a clone, a cut or a deletion again that an object has had.
+    RangeRepeated,
+    /// A page is stored before the clone of it that is older.
+    RangeOvertaken,
+    /// Recovery makes a clone again that the store has.
+    RangeRecoveredTwice,
     /// The buffer begins without a flush of what the mount before left in the device's cache.
     BeginWithoutFlush,
     /// Damage in the buffer's log counts as its torn end.
@@ -97,6 +103,7 @@ impl Plant {
             Plant::RepairFromWrongCopy => Some(store::PlantedBug::RepairFromWrongCopy),
             Plant::CopiesInOneSegment => Some(store::PlantedBug::CopiesInOneSegment),
             Plant::StoreRotTakenForTorn => Some(store::PlantedBug::RotTakenForTorn),
+            Plant::RangeRepeated => Some(store::PlantedBug::RangeRepeated),
             Plant::VolumeNumberUsedAgain => Some(store::PlantedBug::VolumeNumberUsedAgain),
             _ => None,
         }
@@ -125,6 +132,8 @@ impl Plant {
             Plant::CloneTooLate => Some(cache::PlantedBug::CloneTooLate),
             Plant::CloneTooEarly => Some(cache::PlantedBug::CloneTooEarly),
             Plant::RescueCutsLate => Some(cache::PlantedBug::RescueCutsLate),
+            Plant::RangeOvertaken => Some(cache::PlantedBug::TransferOvertaken),
+            Plant::RangeRecoveredTwice => Some(cache::PlantedBug::TransferRepeated),
             _ => None,
         }
     }

@@ -44,6 +44,9 @@ const BOUNDS: &[(Plant, u64)] = &[
     (Plant::CloneTooLate, 30_000),
     (Plant::CloneTooEarly, 30_000),
     (Plant::RescueCutsLate, 1_000_000),
+    (Plant::RangeRepeated, 20_000),
+    (Plant::RangeOvertaken, 1_000_000),
+    (Plant::RangeRecoveredTwice, 200_000),
     (Plant::VolumeNumberUsedAgain, 2_000_000),
     (Plant::NotUndone, 10_000),
 ];

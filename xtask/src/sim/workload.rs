@@ -249,6 +249,11 @@ impl Workload {
         if self.random.once_in(3) {
             return self.allocate(model, file);
         }
+        if self.random.once_in(4)
+            && let Some(to) = self.some_file(model, handles)
+        {
+            return self.copy(model, file, to);
+        }
         let old = model.get(file).content().len() as u64;
         let size = match self.random.below(8) {
             0 => 0,
@@ -268,6 +273,18 @@ impl Workload {
         let what = [Allocate::Space, Allocate::Zeros, Allocate::Hole][self.random.below(3) as usize];
         let size = if self.random.once_in(2) { Size::Grows } else { Size::Stays };
         Request::Change(Change::Allocate { file, what, offset, len, size })
+    }
+
+    /// Mostly the same place of another file, and to the end.
+    fn copy(&mut self, model: &Model, from: Id, to: Id) -> Request {
+        let pages = |id: Id| model.get(id).content().len() as u64 / PAGE + 1;
+        let (source, target) = (pages(from), pages(to));
+        let offset = if self.random.once_in(2) { 0 } else { PAGE * self.random.below(source) };
+        let at = if self.random.once_in(3) { PAGE * self.random.below(target) } else { offset };
+        let some = self.random.once_in(2).then(|| PAGE * (1 + self.random.below(8)));
+        let len = some.unwrap_or(BIG_FILE_BYTES_MAX);
+        let at = if self.random.once_in(20) { at + 100 } else { at };
+        Request::Change(Change::Copy { from, offset, len, to, at })
     }
 
     fn xattr(&mut self, model: &Model, inode: Id) -> Change {

@@ -13,7 +13,7 @@ use crate::format::{Region, arena_of};
 use crate::types::{Attributes, Caller, Ino, Kind};
 use crate::xattr::{Key, Outcome, XattrChange};
 use cache::{Change, Cost};
-use device::{BLOCK_BYTES, ObjectId, VolumeId};
+use device::{BLOCK_BYTES, ObjectId, PageNo, Transfer, VolumeId};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -57,7 +57,19 @@ impl Objects {
                 }
             }
             Change::Delete { object } => self.0.retain(|&(of, _), _| of != object),
+            Change::Clone { transfer } => self.copy(&transfer),
+            Change::Move { .. } => unreachable!("no operation moves pages"),
         }
+    }
+
+    fn copy(&mut self, transfer: &Transfer) {
+        let (source, target) = (transfer.source(), transfer.target());
+        let pages = self.0.range((transfer.from, source.start.0)..(transfer.from, source.end.0));
+        let copies: Vec<_> = pages
+            .map(|(&(_, page), bytes)| ((transfer.to, transfer.target_of(PageNo(page)).0), bytes.clone()))
+            .collect();
+        self.0.retain(|&(of, page), _| of != transfer.to || !target.contains(&PageNo(page)));
+        self.0.extend(copies);
     }
 
     /// Objects other than the arena that have pages.
@@ -93,7 +105,7 @@ impl Bench {
     pub(crate) fn new() -> Bench {
         let state = State::blank(VolumeId::MAIN, SECRET).expect("a blank state");
         let mut bench = Bench { state, objects: Objects::default(), now: 0, arena_bytes: 0, gives_up: false };
-        let cost = Cost { pages: 10, bytes: 4096, records: 100, frees: false };
+        let cost = Cost { pages: 10, bytes: 4096, records: 100, frees: false, clones: 0 };
         bench.run(cost, |tx| tx.create(OWNER, SECRET)).expect("a new file system");
         bench
     }

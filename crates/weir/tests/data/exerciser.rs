@@ -146,8 +146,18 @@ impl Exerciser {
         let (mut from, mut into) = (at, to);
         let copied = copy_file_range(&self.file, Some(&mut from), &self.file, Some(&mut into), len as usize)
             .expect("a copy");
-        let bytes = self.model.bytes[at as usize..at as usize + copied].to_vec();
+        let (end, size) = (at + copied as u64, self.model.bytes.len() as u64);
+        let bytes = self.model.bytes[at as usize..end as usize].to_vec();
+        let whole = (copied as u64).is_multiple_of(PAGE) || end == size && to + copied as u64 >= size;
+        let is_shared = (at | to).is_multiple_of(PAGE) && whole;
+        let holes: Vec<u64> =
+            (at / PAGE..end.div_ceil(PAGE)).filter(|page| !self.model.data.contains(page)).collect();
         self.model.write(to, &bytes);
+        if is_shared {
+            // The kernel would have written zeros there.
+            let holes: BTreeSet<u64> = holes.into_iter().map(|page| page - at / PAGE + to / PAGE).collect();
+            self.model.data.retain(|page| !holes.contains(page));
+        }
     }
 
     fn check(&mut self) {

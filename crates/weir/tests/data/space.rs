@@ -249,3 +249,46 @@ fn cp_makes_a_sparse_copy_of_a_sparse_file() {
     copied.read_exact_at(&mut bytes, 1 << 39).expect("a read");
     assert_eq!(&bytes, b"far");
 }
+
+#[test]
+fn a_copy_shares_its_pages_and_is_a_copy_whatever_becomes_of_either() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    let bytes: Vec<u8> = (0..6 << 20).map(|at: u32| (at / 7 % 251) as u8).collect();
+    let bytes = &bytes[..bytes.len() - 100];
+    let source = create(&mounted.path("source"));
+    source.write_all_at(bytes, 0).expect("space");
+    let copies = ["one", "other"].map(|name| create(&mounted.path(name)));
+    for copy in &copies {
+        let (mut from, mut to) = (0, 0);
+        while copy_file_range(&source, Some(&mut from), copy, Some(&mut to), usize::MAX >> 1).expect("a copy")
+            > 0
+        {}
+    }
+    let status = mounted.status();
+    let of = |what: &str| status["counters"]["cache"][what].as_u64().expect("a number");
+    let clones = [&status["counters"]["clones_stored"], &status["dirty"]["clones"]];
+    assert!(clones.map(|count| count.as_u64().expect("a number")).iter().sum::<u64>() >= 2, "{status:#}");
+    source.write_all_at(b"source", 5000).expect("space");
+    copies[0].write_all_at(b"copy", 1 << 20).expect("space");
+    fs::remove_file(mounted.path("source")).expect("ours");
+    let expected = |change: Option<(&[u8], usize)>| {
+        let mut expected = bytes.to_vec();
+        change.into_iter().for_each(|(bytes, at)| expected[at..at + bytes.len()].copy_from_slice(bytes));
+        expected
+    };
+    let read = |name: &str| fs::read(mounted.path(name)).expect("it is there");
+    assert!(read("one") == expected(Some((b"copy", 1 << 20))) && read("other") == expected(None));
+    // What begins in the middle of a page is read and written by the kernel.
+    let (mut from, mut to) = (100, 200);
+    copy_file_range(&copies[0], Some(&mut from), &copies[1], Some(&mut to), 10_000).expect("a copy");
+    let moved = &expected(None)[100..10_100];
+    assert!(read("other") == expected(Some((moved, 200))));
+    mounted.unmount();
+    let mounted = sandbox.mount();
+    assert!(fs::read(mounted.path("other")).expect("it is there") == expected(Some((moved, 200))));
+    mounted.unmount();
+}
