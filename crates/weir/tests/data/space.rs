@@ -287,6 +287,7 @@ fn a_copy_shares_its_pages_and_is_a_copy_whatever_becomes_of_either() {
     copy_file_range(&copies[0], Some(&mut from), &copies[1], Some(&mut to), 10_000).expect("a copy");
     let moved = &expected(None)[100..10_100];
     assert!(read("other") == expected(Some((moved, 200))));
+    drop((source, copies));
     mounted.unmount();
     let mounted = sandbox.mount();
     assert!(fs::read(mounted.path("other")).expect("it is there") == expected(Some((moved, 200))));
