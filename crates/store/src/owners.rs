@@ -265,7 +265,7 @@ impl OwnerScan {
         let first = &reader.get(at, 1, ahead.min(space)).ok_or(Unreadable)?[0];
         if let Some(list) = OwnerList::decode(first, geometry.id) {
             // A copy of a list, as it may be among a user's bytes, says where it was.
-            let fits = list.place == at && 1 + list.owners.len() as u64 <= space;
+            let fits = list.place == at && (list.owners.len() as u64) < space;
             return Ok(fits.then(|| OwnerHead::of_list(&list)));
         }
         let claimed = claimed_entry_blocks(first, geometry.id).filter(|&blocks| blocks <= space);
