@@ -21,10 +21,19 @@ impl Blocks {
         new
     }
 
+    pub(crate) fn has(&self, at: Block) -> bool {
+        self.0.get((at.0 / 64) as usize).is_some_and(|word| word >> (at.0 % 64) & 1 == 1)
+    }
+
     /// How many of a segment's blocks are there.
     pub(crate) fn in_segment(&self, geometry: &Geometry, segment: u32) -> u32 {
         let start = geometry.start(segment).0;
-        let has = |at: &u64| self.0[(at / 64) as usize] >> (at % 64) & 1 == 1;
-        (start..start + geometry.segment_blocks).filter(has).count() as u32
+        (start..start + geometry.segment_blocks).filter(|&at| self.has(Block(at))).count() as u32
+    }
+
+    /// The last of a segment's blocks that are there.
+    pub(crate) fn last_in(&self, geometry: &Geometry, segment: u32) -> Option<Block> {
+        let start = geometry.start(segment).0;
+        (start..start + geometry.segment_blocks).rev().map(Block).find(|&at| self.has(at))
     }
 }

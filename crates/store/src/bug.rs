@@ -51,6 +51,8 @@ pub enum PlantedBug {
     RepairFromWrongCopy,
     /// The copy of a block of metadata is written next to it.
     CopiesInOneSegment,
+    /// The cleaner writes no list of the owners of what it moves.
+    OwnerListForgotten,
     /// A superblock is restored from a copy that the roots know nothing of.
     AnyCopyRestored,
 }

@@ -4,14 +4,16 @@ use crate::audit::{Met, Owner, node_blocks, walk};
 use crate::blocks::Blocks;
 use crate::error::StoreError;
 use crate::map::{NodeId, PageEntry};
+use crate::owners::{BlockOwner, owners};
 use crate::repair::{Compared, NodeRead};
 use crate::segments::Use;
 use crate::shared::Shared;
 use crate::volume::VolumeId;
 use crate::writer::Writer;
-use device::{Block, ObjectId, PageNo, Read};
+use device::{Block, Lsn, ObjectId, PageNo, Read};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Something wrong in a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +58,8 @@ pub struct Repaired {
 struct Audit {
     /// Blocks of data to which something refers.
     data: Blocks,
+    /// Of each segment, the [sum](owner_sum) of what the map says of its live data.
+    owners: Vec<u64>,
     /// How many references each node has.
     references: BTreeMap<NodeId, u32>,
     /// A node could not be read.
@@ -64,6 +68,8 @@ struct Audit {
 
 /// Data blocks read at once: 4 MiB.
 const BLOCKS_AT_ONCE: usize = 1024;
+/// Blocks whose owners are compared one by one, at most, or one segment: 20 MB. Of segments beyond that only the number is told.
+const OWNERS_NAMED: u64 = 1 << 18;
 
 type Entry = (Owner, PageNo, PageEntry);
 
@@ -104,6 +110,7 @@ pub(crate) fn check(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Fin
         report(Finding { place, ..Finding::about(format!("{what}; `weir check --repair` writes it again")) });
     });
     let audit = audit(shared, writer, report);
+    check_owners(shared, &audit, report);
     // With a node lost, what is below it cannot be counted.
     if !audit.lost {
         check_references(shared, &audit.references, report);
@@ -170,6 +177,7 @@ fn audit(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Finding)) -> A
     check_copies(shared, writer, report);
     let mut data = Blocks::none(shared.medium.geometry());
     let mut batch: Vec<Entry> = Vec::new();
+    let mut owners = vec![0; shared.medium.geometry().segments as usize];
     let mut lost = false;
     let references = walk(shared, &mut |met| match met {
         Met::Lost(owner, error) => {
@@ -182,6 +190,9 @@ fn audit(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Finding)) -> A
                 let (page, place) = (Some(page), Some(entry.place));
                 report(Finding { page, place, ..Finding::of(Some(owner), what) });
             } else if data.add(entry.place) {
+                let segment = shared.medium.geometry().segment(entry.place).expect("it lies in one");
+                let sum = &mut owners[segment as usize];
+                *sum = owner_sum(*sum, entry.place, entry.crc, entry.page_lsn);
                 batch.push((owner, page, *entry));
             }
             if batch.len() == BLOCKS_AT_ONCE {
@@ -191,7 +202,7 @@ fn audit(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Finding)) -> A
     });
     check_data(shared, &mut batch, report);
     check_places(shared, report);
-    Audit { data, references, lost }
+    Audit { data, owners, references, lost }
 }
 
 /// Why a block cannot lie where it does, if it cannot.
@@ -258,6 +269,64 @@ fn check_data(shared: &Shared, batch: &mut Vec<Entry>, report: &mut dyn FnMut(Fi
         let (place, what) = (Some(entry.place), error.to_string());
         report(Finding { page: Some(page), place, ..Finding::of(Some(owner), what) });
     }
+}
+
+/// Adds to a sum what is known of a block. Where two sums are the same, so is what was added, in whatever order: so each segment's owners
+/// are compared with the map in one walk, with eight bytes for a segment.
+fn owner_sum(sum: u64, at: Block, crc: u32, page_lsn: Lsn) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (at.0, crc, page_lsn.0).hash(&mut hasher);
+    sum.wrapping_add(hasher.finish())
+}
+
+/// Each block of data has its owner in its segment, with the checksum and the page LSN that the map has. For which page it was written
+/// need not be where it is now.
+fn check_owners(shared: &Shared, audit: &Audit, report: &mut dyn FnMut(Finding)) {
+    let (device, geometry) = (shared.medium.device(), shared.medium.geometry());
+    let found = |segment: u32| match audit.data.last_in(geometry, segment) {
+        Some(last) => owners(device, geometry, segment, last),
+        None => BTreeMap::new(),
+    };
+    let is_wrong = |&segment: &u32| {
+        let live = found(segment).into_iter().filter(|(at, _)| audit.data.has(*at));
+        let sum = live.fold(0, |sum, (at, owner)| owner_sum(sum, at, owner.crc, owner.page_lsn));
+        sum != audit.owners[segment as usize]
+    };
+    let wrong: Vec<u32> = (0..geometry.segments).filter(is_wrong).collect();
+    let named = (OWNERS_NAMED / geometry.segment_blocks).max(1) as usize;
+    let (named, others) = wrong.split_at(named.min(wrong.len()));
+    name_owners(shared, &named.iter().map(|&segment| (segment, found(segment))).collect(), report);
+    for segment in others {
+        let what = format!("segment {segment}: it does not say whose all of its live blocks are");
+        report(Finding { place: Some(geometry.start(*segment)), ..Finding::about(what) });
+    }
+}
+
+/// Names the live blocks of these segments whose owners are not those that the map knows.
+fn name_owners(
+    shared: &Shared,
+    segments: &BTreeMap<u32, BTreeMap<Block, BlockOwner>>,
+    report: &mut dyn FnMut(Finding),
+) {
+    if segments.is_empty() {
+        return;
+    }
+    let mut told = Blocks::none(shared.medium.geometry());
+    walk(shared, &mut |met| {
+        let Met::Page(_, _, &PageEntry { place, crc, page_lsn, .. }) = met else { return };
+        let Some(segment) = shared.medium.geometry().segment(place) else { return };
+        let Some(found) = segments.get(&segment).filter(|_| told.add(place)) else { return };
+        let what = match found.get(&place) {
+            Some(owner) if (owner.crc, owner.page_lsn) == (crc, page_lsn) => return,
+            Some(owner) => format!(
+                "its owner there has page LSN {} and checksum {:08x}, the map has {page_lsn} and {crc:08x}",
+                owner.page_lsn, owner.crc
+            ),
+            None => "it does not say whose it is: the head that would is damaged, or not there".to_owned(),
+        };
+        let what = format!("block {place}, in segment {segment}: {what}");
+        report(Finding { place: Some(place), ..Finding::about(what) });
+    });
 }
 
 fn check_references(shared: &Shared, counted: &BTreeMap<NodeId, u32>, report: &mut dyn FnMut(Finding)) {

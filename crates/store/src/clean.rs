@@ -4,6 +4,7 @@
 //! | --- | --- | --- |
 //! | none | chooses victims, and pins them | the map's lock |
 //! | walking | visits some nodes, and notes who holds the victims' blocks | nothing during reads |
+//! | owners | looks whose a victim's blocks are | nothing |
 //! | moving | copies some blocks, makes the copies durable, repoints their holders | the writer's lock for the repointing only |
 //! | settling | a victim whose holders are all gone is dead | the map's lock |
 //!
@@ -11,17 +12,23 @@
 //! that was changed since is left alone. It is durable with the next checkpoint, and a victim is trimmed and used
 //! again only when two checkpoints do without it and no reader pins it; so a crash at any moment finds either the
 //! block that was moved or its copy. No log entry is written for any of this.
+//!
+//! Where copies go, lists say whose they are ([`owners`](crate::owners)): in front of those that they name, and durable with them or
+//! before. A list names more than a step moves, so that it is one block in a hundred: the victim's next blocks, which have the places
+//! behind it. The place of one that nobody holds any more when it is its turn stays empty.
 
 use crate::bug::{PlantedBug, is_planted};
 use crate::counters::count;
 use crate::error::StoreError;
-use crate::map::{Holder, Move, NodeId, Purpose, Wanted};
-use crate::policy::{Budget, Class, blocks_per_step, choose, segments_per_round};
+use crate::format::LIST_OWNERS;
+use crate::map::{Holder, Map, Move, NodeId, Purpose, Wanted};
+use crate::owners::{BlockOwner, OwnerList, OwnerScan};
+use crate::policy::{Budget, Class, blocks_per_step, choose, fit_with_lists, listed, segments_per_round};
 use crate::segments::Use;
 use crate::shared::Shared;
 use crate::writer::WriterLock;
 use device::{Block, Page};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Nodes that a step visits: a quarter of a MiB of reads, and 50 us under the map's lock.
 const NODES_PER_STEP: usize = 64;
@@ -57,13 +64,32 @@ pub(crate) struct Cleaner {
 struct Copies {
     /// A segment that is open for them, and the next block in it.
     at: Option<(u32, u64)>,
+    /// Segments that were opened for them.
+    segments: u64,
+    /// Blocks of a victim that the last list names and that were not moved yet: the next places are theirs, in order.
+    listed: VecDeque<Block>,
 }
+
+/// Places for moved blocks.
+#[derive(Default)]
+struct Placed {
+    places: Vec<Block>,
+    /// The lists that begin between them.
+    lists: Vec<(Block, Box<Page>)>,
+    /// Segments that are full then, to be closed.
+    filled: Vec<u32>,
+}
+
+/// Blocks that are moved next, with their owners where these are known.
+type Coming = BTreeMap<Block, Option<BlockOwner>>;
 
 struct Round {
     /// What is not settled yet, in order.
     victims: Vec<u32>,
     /// The walk has been complete once, and the counts are exact.
     counted: bool,
+    /// Whose the blocks of the victim are that is worked on.
+    owners: Option<OwnerScan>,
     /// Blocks that cannot be moved, because they or their holders cannot be read.
     stuck: BTreeSet<Block>,
     /// Segments that died, or held less than was thought.
@@ -106,12 +132,14 @@ impl Cleaner {
         map.nodes.segments.end_turn();
         let emptied = current.emptied;
         *round = None;
+        copies.leave_list();
         Ok(Cleaning::Emptied(emptied))
     }
 
     /// Ends a round for which there is no space: its victims are left alone until more of them has died.
     pub(crate) fn give_up(&mut self, shared: &Shared) {
         let Some(round) = self.round.take() else { return };
+        self.copies.leave_list();
         let mut map = shared.map_mut();
         map.nodes.end_scan(Purpose::Clean);
         map.nodes.segments.end_turn();
@@ -142,7 +170,7 @@ impl Round {
         victims.iter().for_each(|&victim| map.nodes.segments.pin(geometry.start(victim)));
         map.begin_scan(Purpose::Clean, Wanted::In(victims.iter().copied().collect()));
         map.begin_pace(&victims);
-        Some(Round { victims, counted: false, stuck: BTreeSet::new(), emptied: 0 })
+        Some(Round { victims, counted: false, owners: None, stuck: BTreeSet::new(), emptied: 0 })
     }
 
     /// Lets the last victims go while there are more holders than fit.
@@ -169,6 +197,9 @@ impl Round {
         let some = self.some_held(victim, shared);
         if some.is_empty() {
             return Ok(self.settle(victim, shared));
+        }
+        if !self.owners_are_known(victim, shared) {
+            return Ok(Cleaning::Working);
         }
         shared.holding_nodes(|| {
             let failed = shared.load(existing(shared, some.values().flatten()));
@@ -203,6 +234,42 @@ impl Round {
         some
     }
 
+    /// Looks for the owners of a victim's blocks; whether all that can be known of those that are held is. Where that may be a matter of
+    /// time, as a block cannot be read, they stay where they are.
+    fn owners_are_known(&mut self, victim: u32, shared: &Shared) -> bool {
+        let geometry = shared.medium.geometry();
+        let held: Vec<Block> = {
+            let mut map = shared.map_mut();
+            let scan = map.nodes.scan(Purpose::Clean).as_ref();
+            let held = scan.map(|scan| scan.held.range(geometry.blocks(victim)));
+            held.into_iter().flatten().map(|(&at, _)| at).collect()
+        };
+        if self.owners.as_ref().is_none_or(|scan| scan.segment() != victim) {
+            self.owners = Some(OwnerScan::new(victim));
+        }
+        let (Some(owners), Some(&last)) = (&mut self.owners, held.last()) else { return true };
+        let known = owners.read_some(shared.medium.device(), geometry, last);
+        if known.is_err() {
+            self.stuck.extend(held);
+        }
+        known == Ok(true)
+    }
+
+    /// What is moved now, and what of the victim will be after it, as much as lists may name.
+    fn coming(&self, victim: u32, now: &[(Moving, Page)], shared: &Shared) -> Coming {
+        let mut coming: BTreeMap<Block, u32> = now.iter().map(|(one, _)| (one.from, one.crc)).collect();
+        if let Some((&last, _)) = coming.last_key_value() {
+            let mut map = shared.map_mut();
+            let scan = map.nodes.scan(Purpose::Clean).as_ref();
+            let held =
+                scan.map(|scan| scan.held.range(last.plus(1)..shared.medium.geometry().blocks(victim).end));
+            let held = held.into_iter().flatten().filter(|(at, _)| !self.stuck.contains(at));
+            coming.extend(held.take(LIST_OWNERS as usize).map(|(&at, holders)| (at, holders[0].crc)));
+        }
+        let owner = |at: Block, crc: u32| self.owners.as_ref().and_then(|scan| scan.owner(at, crc));
+        coming.into_iter().map(|(at, crc)| (at, owner(at, crc))).collect()
+    }
+
     fn move_blocks(
         &mut self,
         victim: u32,
@@ -215,15 +282,16 @@ impl Round {
         if pages.is_empty() {
             return Ok(Cleaning::Working);
         }
-        let taken = u64::from(copies.blocks_left(shared) < pages.len() as u64);
+        let taken = u64::from(!copies.have_space(&pages, shared));
         let holders = pages.iter().map(|(one, _)| &one.holders[..]);
         pages.truncate(shared.map().moves_that_fit(holders, taken));
-        let Some((places, filled)) = copies.places(victim, pages.len(), shared) else {
+        let coming = self.coming(victim, &pages, shared);
+        let Some(Placed { places, lists, filled }) = copies.places(victim, &pages, &coming, shared) else {
             return Ok(Cleaning::NeedsCheckpoint);
         };
         let since = shared.medium.failed_flushes();
         let (moving, pages): (Vec<Moving>, Vec<Page>) = pages.into_iter().unzip();
-        let copied = copy(shared, &places, pages).and_then(|()| shared.medium.flush_since(since));
+        let copied = copy(shared, lists, &places, pages).and_then(|()| shared.medium.flush_since(since));
         let repointed = match &copied {
             Ok(()) => repoint(shared, writer, &moving, &places),
             Err(_) => {
@@ -284,41 +352,89 @@ impl Round {
 }
 
 impl Copies {
-    /// Blocks that fit into the open segment.
-    fn blocks_left(&self, shared: &Shared) -> u64 {
-        self.at.map_or(0, |(_, offset)| shared.medium.geometry().segment_blocks - offset)
+    /// Whether these blocks of a victim fit into the open segment.
+    fn have_space(&self, pages: &[(Moving, Page)], shared: &Shared) -> bool {
+        let listed = pages.iter().filter(|(one, _)| self.listed.contains(&one.from)).count();
+        let left = self.at.map_or(0, |(_, offset)| shared.medium.geometry().segment_blocks - offset);
+        (pages.len() - listed) as u64 <= fit_with_lists(left - self.listed.len() as u64)
     }
 
     /// Goes on elsewhere.
     fn abandon(&mut self, shared: &Shared) {
+        self.listed.clear();
         if let Some((segment, _)) = self.at.take() {
             shared.map_mut().nodes.segments.close(segment);
         }
     }
 
-    /// Where blocks of `victim` may go, and the segments that are full then, to be closed; `None` where there is no
-    /// segment.
-    fn places(&mut self, victim: u32, wanted: usize, shared: &Shared) -> Option<(Vec<Block>, Vec<u32>)> {
-        let mut map = shared.map_mut();
-        let segment_blocks = shared.medium.geometry().segment_blocks;
-        let (mut places, mut filled) = (Vec::new(), Vec::new());
-        while places.len() < wanted {
-            let (segment, offset) = match self.at {
-                Some((segment, offset)) if offset < segment_blocks => (segment, offset),
-                full => {
-                    if map.nodes.segments.free_count() <= map.floor(Class::Cleaner) {
-                        break;
-                    }
-                    filled.extend(full.map(|(segment, _)| segment));
-                    self.at = None;
-                    (map.nodes.segments.take(Use::Moved)?, 0)
+    /// What the last list names and was not moved will not be, or is in another list. When a round ends: the next one may find other
+    /// bytes there.
+    fn leave_list(&mut self) {
+        let skipped = std::mem::take(&mut self.listed).len() as u64;
+        self.at = self.at.map(|(segment, offset)| (segment, offset + skipped));
+    }
+
+    /// Where these blocks of a victim may go; `None` where there is no segment.
+    fn places(
+        &mut self,
+        victim: u32,
+        pages: &[(Moving, Page)],
+        coming: &Coming,
+        shared: &Shared,
+    ) -> Option<Placed> {
+        let (mut map, geometry) = (shared.map_mut(), shared.medium.geometry());
+        let mut placed = Placed::default();
+        for (Moving { from, .. }, _) in pages {
+            if !self.listed.contains(from) {
+                self.leave_list();
+                if !self.begin_list(coming.range(from..), &mut map, shared, &mut placed) {
+                    break;
                 }
-            };
-            self.at = Some((segment, offset + 1));
-            places.push(shared.medium.geometry().start(segment).plus(offset));
-            map.nodes.segments.inherit_age(victim, segment);
+            }
+            while let Some((segment, offset)) = self.at
+                && let Some(next) = self.listed.pop_front()
+            {
+                self.at = Some((segment, offset + 1));
+                if next == *from {
+                    placed.places.push(geometry.start(segment).plus(offset));
+                    map.nodes.segments.inherit_age(victim, segment);
+                    break;
+                }
+            }
         }
-        (!places.is_empty()).then_some((places, filled))
+        (!placed.places.is_empty()).then_some(placed)
+    }
+
+    /// Begins a list of the owners of what is coming; `false` where there is no segment for it.
+    fn begin_list<'a>(
+        &mut self,
+        coming: impl Iterator<Item = (&'a Block, &'a Option<BlockOwner>)>,
+        map: &mut Map,
+        shared: &Shared,
+        placed: &mut Placed,
+    ) -> bool {
+        let geometry = shared.medium.geometry();
+        let fits = |offset: u64| listed(LIST_OWNERS, geometry.segment_blocks - offset);
+        let (segment, offset) = match self.at {
+            Some((segment, offset)) if fits(offset) > 0 => (segment, offset),
+            full => {
+                if map.nodes.segments.free_count() <= map.floor(Class::Cleaner) {
+                    return false;
+                }
+                placed.filled.extend(full.map(|(segment, _)| segment));
+                self.segments += 1;
+                (map.nodes.segments.take(Use::Moved).expect("some are free"), 0)
+            }
+        };
+        let coming = coming.take(fits(offset) as usize).map(|(&at, &owner)| (at, owner));
+        let (blocks, owners) = coming.unzip();
+        let place = geometry.start(segment).plus(offset);
+        let list = OwnerList { incarnation: shared.incarnation(), number: self.segments, place, owners };
+        if !is_planted(PlantedBug::OwnerListForgotten) {
+            placed.lists.push((place, list.encode(geometry.id)));
+        }
+        (self.at, self.listed) = (Some((segment, offset + 1)), blocks);
+        true
     }
 }
 
@@ -360,8 +476,17 @@ fn still_held<'a>(shared: &Shared, some: impl Iterator<Item = (&'a Block, &'a Ve
     moving
 }
 
-fn copy(shared: &Shared, places: &[Block], pages: Vec<Page>) -> Result<(), StoreError> {
-    let boxed: Vec<_> = places.iter().zip(pages).map(|(&at, page)| (at, Box::new(page))).collect();
+/// Writes copies, and the lists of their owners.
+fn copy(
+    shared: &Shared,
+    lists: Vec<(Block, Box<Page>)>,
+    places: &[Block],
+    pages: Vec<Page>,
+) -> Result<(), StoreError> {
+    let mut boxed = lists;
+    boxed.extend(places.iter().zip(pages).map(|(&at, page)| (at, Box::new(page))));
+    // In one write where they follow each other.
+    boxed.sort_by_key(|&(at, _)| at);
     #[cfg(feature = "planted-bugs")]
     let Some(boxed) = shared.medium.planted().copy_later(boxed) else { return Ok(()) };
     shared.medium.write_blocks(&boxed)

@@ -113,7 +113,7 @@ impl<'a> LogReader<'a> {
     }
 
     /// `count` blocks, read together with those behind them unless they are here; `None` if they cannot be read.
-    fn get(&mut self, at: Block, count: u64, ahead: u64) -> Option<&[Page]> {
+    pub(crate) fn get(&mut self, at: Block, count: u64, ahead: u64) -> Option<&[Page]> {
         if self.held(at, count).is_none() {
             let mut pages = device::pages(ahead as usize);
             if self.device.read(at, &mut pages).is_err() {

@@ -21,6 +21,8 @@ pub(crate) const LEAF_VOLUMES: u64 = 16;
 pub(crate) const INNER_CHILDREN: u64 = 256;
 /// Nodes that a page of the node table covers: 16 bytes each behind its head.
 pub(crate) const TABLE_NODES: u64 = 252;
+/// Blocks of which a list names the owners: 40 bytes each behind its head.
+pub(crate) const LIST_OWNERS: u64 = 100;
 
 pub(crate) const SUPERBLOCK: Block = Block(0);
 /// The two checkpoint roots.
@@ -34,6 +36,7 @@ pub(crate) const MAGIC_ROOT: Magic = *b"weir.cpr";
 pub(crate) const MAGIC_CHUNK: Magic = *b"weir.log";
 pub(crate) const MAGIC_NODE: Magic = *b"weir.nod";
 pub(crate) const MAGIC_TABLE: Magic = *b"weir.tab";
+pub(crate) const MAGIC_OWNERS: Magic = *b"weir.own";
 
 /// The first bytes of every structure except data blocks and the tables' stream.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

@@ -5,6 +5,7 @@ use crate::map::{
     Body, Map, NodeId, NodeTable, Nodes, PageEntry, Tree, Volume, Volumes, decode_node, decode_table_page,
     encode_node,
 };
+use crate::owners::{BlockOwner, OwnerList};
 use crate::root::{Cursor, Extent, Newest, Root, Stream};
 use crate::segments::{SegmentEntry, Segments, Use};
 use crate::superblock::Geometry;
@@ -70,6 +71,17 @@ fn chunk() -> (ChunkHead, Vec<LogEntry>) {
         entries: entries.len(),
     };
     (head, entries)
+}
+
+fn owner_list() -> OwnerList {
+    let (object, page, page_lsn) = (VolumeId(2).object(5, 6), PageNo(9), Lsn(501));
+    let owner = BlockOwner { object, page, page_lsn, crc: 0xfeed_beef };
+    OwnerList {
+        incarnation: Incarnation(3),
+        number: 4,
+        place: Block(115),
+        owners: vec![Some(owner), None, Some(BlockOwner { page: PageNo(10), ..owner })],
+    }
 }
 
 fn page_leaf() -> Body {
@@ -143,6 +155,7 @@ fn examples() -> Vec<(&'static str, Vec<u8>)> {
         ("superblock", geometry().encode().0.to_vec()),
         ("root", root().encode(ID).0.to_vec()),
         ("chunk", pages[0].0.to_vec()),
+        ("list of owners", owner_list().encode(ID).0.to_vec()),
         ("inner node", node(inner())),
         ("page leaf", node(page_leaf())),
         ("object leaf", node(object_leaf())),
@@ -194,6 +207,7 @@ fn the_examples_in_format_md_are_read_back() {
     let (head, entries) = chunk();
     let (found, found_entries, _) = decode_chunk(&[*page("chunk")], ID).expect("a whole chunk");
     assert_eq!((found, found_entries), (head, entries));
+    assert_eq!(OwnerList::decode(&page("list of owners"), ID), Some(owner_list()));
     let leaves = [("page leaf", page_leaf()), ("object leaf", object_leaf()), ("volume leaf", volume_leaf())];
     for (name, body) in leaves.into_iter().chain([("inner node", inner())]) {
         assert_eq!(decode_node(&page(name), NodeId(1), ID), Some(body), "{name}");

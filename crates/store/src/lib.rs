@@ -20,6 +20,7 @@ mod golden;
 mod log;
 mod map;
 mod medium;
+mod owners;
 mod pace;
 #[cfg(feature = "planted-bugs")]
 mod plant;

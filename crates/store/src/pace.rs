@@ -31,6 +31,8 @@ pub struct Round {
     pub victims: u64,
     /// Live blocks in them.
     pub live: u64,
+    /// Blocks that these take where they are moved to, with the lists of their owners.
+    pub copies: u64,
     /// Nodes to visit first.
     pub nodes: u64,
     /// Segments of the store.
@@ -43,7 +45,7 @@ impl Pace {
     /// For a round that begins.
     pub fn new(round: &Round) -> Pace {
         let low = low_mark(round.segments);
-        let gain = (round.victims * round.segment_blocks).saturating_sub(round.live);
+        let gain = (round.victims * round.segment_blocks).saturating_sub(round.copies);
         Pace {
             segment_blocks: round.segment_blocks,
             work: round.nodes + round.live,
@@ -101,8 +103,15 @@ mod tests {
     use super::*;
 
     /// Four segments of 64 blocks, three quarters live, in a store of a hundred: 16 nodes and 192 blocks for 64.
-    const ROUND: Round =
-        Round { segment_blocks: 64, victims: 4, live: 192, nodes: 16, segments: 100, missing: 0 };
+    const ROUND: Round = Round {
+        segment_blocks: 64,
+        victims: 4,
+        live: 192,
+        copies: 192,
+        nodes: 16,
+        segments: 100,
+        missing: 0,
+    };
     const WORK: u64 = 208;
 
     #[test]
@@ -154,7 +163,7 @@ mod tests {
     fn what_is_written_together_costs_at_most_one_payment_however_full_the_victims_are() {
         // The smallest segments that are made by themselves have 256 blocks; a round takes none that is more than 31/32 live.
         for (live, missing) in [(256, 0), (768, 0), (768, 3), (900, 8), (992, 8)] {
-            let round = Round { segment_blocks: 256, live, missing, nodes: 0, ..ROUND };
+            let round = Round { segment_blocks: 256, live, copies: live, missing, nodes: 0, ..ROUND };
             let mut pace = Pace::new(&round);
             let together = pace.together();
             // With a block of log entries.
@@ -168,7 +177,7 @@ mod tests {
     fn a_single_page_is_paid_for_in_full_however_much_that_is_and_with_urgency_for_an_eighth_of_a_segment_more()
      {
         for (missing, paid) in [(0, 126), (1, 134), (8, 134)] {
-            let mut pace = Pace::new(&Round { live: 252, nodes: 0, missing, ..ROUND });
+            let mut pace = Pace::new(&Round { live: 252, copies: 252, nodes: 0, missing, ..ROUND });
             assert_eq!(pace.together(), 1);
             pace.wrote(2, 252);
             assert_eq!(pace.debt(252), paid, "{missing} missing");
@@ -177,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_walk_without_victims_is_done_before_what_cleaning_has_in_hand_is_written() {
-        let mut pace = Pace::new(&Round { victims: 0, live: 0, ..ROUND });
+        let mut pace = Pace::new(&Round { victims: 0, live: 0, copies: 0, ..ROUND });
         // Eight segments.
         pace.wrote(256, 16);
         assert_eq!(pace.debt(16), 8);

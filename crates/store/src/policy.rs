@@ -4,6 +4,8 @@
 //! The choice is by cost and benefit (*LFS*, SOSP'91, section 3.6): what cleaning a segment frees, times how long
 //! that will stay free, over what it costs to read all of it and write what lives.
 
+use crate::format::LIST_OWNERS;
+
 /// Who asks for space. Each leaves the reserve of those after it alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
@@ -182,7 +184,24 @@ pub struct Budget {
 
 /// Whether cleaning a segment with this many live blocks frees more than its nodes cost: at least one block in 32.
 pub fn is_worth_it(live: u64, segment_blocks: u64) -> bool {
-    live + (segment_blocks / 32).max(1) <= segment_blocks
+    with_lists(live) + (segment_blocks / 32).max(1) <= segment_blocks
+}
+
+/// Blocks that the `moved` blocks of one segment take at most, with the lists of their owners: one for each hundred; and one more where
+/// the segment ends to which they go, or a block that is left over there. A segment that is [worth it](is_worth_it) meets one such end.
+pub fn with_lists(moved: u64) -> u64 {
+    moved + moved.div_ceil(LIST_OWNERS) + 1
+}
+
+/// Moved blocks that fit into so many blocks at a segment's end, with the lists of their owners.
+pub fn fit_with_lists(blocks: u64) -> u64 {
+    blocks - blocks.div_ceil(LIST_OWNERS + 1)
+}
+
+/// Blocks that one list names where `blocks` blocks of a victim are to be moved, and so many are left in the segment to which they
+/// go; 0 where nothing fits behind a list.
+pub fn listed(blocks: u64, left: u64) -> u64 {
+    blocks.min(LIST_OWNERS).min(left.saturating_sub(1))
 }
 
 /// Segments that a round looks for the holders of: enough that walking the map is shared by many, few enough that
@@ -233,7 +252,7 @@ pub fn choose(candidates: &[Candidate], budget: &Budget) -> Vec<u32> {
     let mut blocks = 0;
     let mut chosen: Vec<&Candidate> = Vec::new();
     for one in best {
-        blocks += one.live;
+        blocks += with_lists(one.live);
         if chosen.len() == budget.segments || (blocks > budget.blocks && !chosen.is_empty()) {
             break;
         }
@@ -351,8 +370,9 @@ mod tests {
     #[test]
     fn full_segments_are_never_chosen() {
         assert_eq!(choose(&[candidate(1, 64, 1000), candidate(2, 63, 1000)], &BUDGET), []);
-        assert_eq!(choose(&[candidate(1, 62, 1)], &BUDGET), [1]);
-        assert!(is_worth_it(15, 16) && !is_worth_it(16, 16));
+        assert_eq!(choose(&[candidate(1, 61, 1)], &BUDGET), []);
+        assert_eq!(choose(&[candidate(1, 60, 1)], &BUDGET), [1]);
+        assert!(is_worth_it(13, 16) && !is_worth_it(14, 16));
     }
 
     #[test]
@@ -380,9 +400,9 @@ mod tests {
         assert_eq!([0, 320, 640, 16_448, 1 << 20].map(segments_per_round), [4, 5, 10, 256, 256]);
         assert_eq!([0, 640].map(low_mark), [8, 14]);
         assert_eq!([0, 4, 10, 80, 81].map(|reserved| starts_below(640, reserved)), [14, 14, 20, 90, 90]);
-        // A segment of 64 blocks must free two, one of 256 eight.
-        assert_eq!([62, 63].map(|live| is_worth_it(live, 64)), [true, false]);
-        assert_eq!([248, 249].map(|live| is_worth_it(live, 256)), [true, false]);
+        // A segment of 64 blocks must free two beside two for lists, one of 256 eight beside four.
+        assert_eq!([60, 61].map(|live| is_worth_it(live, 64)), [true, false]);
+        assert_eq!([244, 245].map(|live| is_worth_it(live, 256)), [true, false]);
     }
 
     #[test]
@@ -407,7 +427,50 @@ mod tests {
     #[test]
     fn a_round_moves_as_many_blocks_as_there_is_space_for_and_not_one_more() {
         let many = [candidate(1, 40, 5), candidate(2, 40, 5), candidate(3, 40, 5)];
-        assert_eq!(choose(&many, &Budget { blocks: 80, ..BUDGET }), [1, 2]);
-        assert_eq!(choose(&many, &Budget { blocks: 79, ..BUDGET }), [1]);
+        // With two blocks for lists each.
+        assert_eq!(choose(&many, &Budget { blocks: 84, ..BUDGET }), [1, 2]);
+        assert_eq!(choose(&many, &Budget { blocks: 83, ..BUDGET }), [1]);
+    }
+
+    /// Where a victim's blocks go, as the cleaner places them from `offset` in a segment on: the blocks that this takes.
+    fn taken(live: u64, offset: u64, segment_blocks: u64) -> u64 {
+        let (mut rest, mut at) = (live, offset);
+        while rest > 0 {
+            let left = segment_blocks - at % segment_blocks;
+            let count = listed(rest, left);
+            at += if count == 0 { left } else { 1 + count };
+            rest -= count;
+        }
+        at - offset
+    }
+
+    #[test]
+    fn moving_what_is_worth_it_takes_less_than_it_frees_wherever_it_goes() {
+        for segment_blocks in [16, 17, 32, 64, 100, 101, 102, 103, 256, 512, 2048] {
+            for live in (1..=segment_blocks).filter(|&live| is_worth_it(live, segment_blocks)) {
+                let most = (0..segment_blocks).map(|offset| taken(live, offset, segment_blocks)).max();
+                let most = most.expect("some offset");
+                assert!(most <= with_lists(live), "{live} of {segment_blocks}: {most}");
+                assert!(most + (segment_blocks / 32).max(1) <= segment_blocks, "{live} of {segment_blocks}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_fits_with_lists_is_what_is_placed() {
+        for segment_blocks in [16, 100, 101, 102, 202, 203, 256, 512] {
+            for offset in 0..segment_blocks {
+                let fit = fit_with_lists(segment_blocks - offset);
+                assert!(offset + taken(fit, offset, segment_blocks) <= segment_blocks);
+                assert!(offset + taken(fit + 1, offset, segment_blocks) > segment_blocks);
+            }
+        }
+    }
+
+    #[test]
+    fn lists_are_a_hundredth_of_what_is_moved() {
+        let share = |live: u64| (with_lists(live) - live) as f64 / live as f64;
+        // Half of a segment of 1 MiB, of 8 MiB, of 128 MiB.
+        assert_eq!([128, 1024, 16_384].map(|live| (share(live) * 1000.0) as u64), [23, 11, 10]);
     }
 }

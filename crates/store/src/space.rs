@@ -316,10 +316,12 @@ impl Map {
     pub(crate) fn begin_pace(&mut self, victims: &[u32]) {
         let geometry = self.nodes.segments.geometry();
         let segments = self.nodes.segments.held();
+        let live = |&victim: &u32| u64::from(self.nodes.segments.get(victim).live);
         self.reservations.pace = Some(Pace::new(&Round {
             segment_blocks: geometry.segment_blocks,
             victims: victims.len() as u64,
-            live: victims.iter().map(|&victim| u64::from(self.nodes.segments.get(victim).live)).sum(),
+            live: victims.iter().map(live).sum(),
+            copies: victims.iter().map(|victim| policy::with_lists(live(victim))).sum(),
             nodes: self.nodes.table.used(),
             segments,
             missing: self.missing(),

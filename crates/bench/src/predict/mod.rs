@@ -44,7 +44,7 @@ enum Unit {
     Leaf(u64),
     Table(u64),
     Stream(u64),
-    /// Log entries, and copies of heads: dead once written.
+    /// Log entries, copies of heads, and lists of owners: dead once written.
     LogEntry,
 }
 
@@ -70,6 +70,8 @@ pub(crate) struct Written {
     pub(crate) entries: u64,
     /// Pages that the cleaner moved.
     pub(crate) moved: u64,
+    /// Lists of the owners of these.
+    pub(crate) lists: u64,
     /// Nodes, tables and roots.
     pub(crate) nodes: u64,
 }
@@ -77,7 +79,7 @@ pub(crate) struct Written {
 impl Written {
     /// All of them.
     pub(crate) fn all(&self) -> u64 {
-        self.user + self.entries + self.moved + self.nodes
+        self.user + self.entries + self.moved + self.lists + self.nodes
     }
 }
 
@@ -89,6 +91,7 @@ impl Sub for Written {
             user: self.user - before.user,
             entries: self.entries - before.entries,
             moved: self.moved - before.moved,
+            lists: self.lists - before.lists,
             nodes: self.nodes - before.nodes,
         }
     }
@@ -122,6 +125,8 @@ pub(crate) struct Predicted {
     log: OpenLog,
     nodes_at: Option<(u32, u64)>,
     moved_at: Option<(u32, u64)>,
+    /// Pages that the last list names, and that were not moved yet: the next places are theirs.
+    listed: VecDeque<u64>,
     clock: u64,
     generation: u64,
     log_blocks: u64,
@@ -147,6 +152,7 @@ impl Predicted {
             log: OpenLog::default(),
             nodes_at: None,
             moved_at: None,
+            listed: VecDeque::new(),
             clock: 0,
             generation: 0,
             log_blocks: 0,
@@ -376,10 +382,12 @@ impl Predicted {
             return false;
         }
         let nodes = (self.places[1].len() + NODES_ABOVE_LEAVES) as u64;
+        let live = |&victim: &u32| self.segments[victim as usize].live;
         let pace = Pace::new(&decide::Round {
             segment_blocks: self.segment_blocks,
             victims: victims.len() as u64,
-            live: victims.iter().map(|&victim| self.segments[victim as usize].live).sum(),
+            live: victims.iter().map(live).sum(),
+            copies: victims.iter().map(|victim| policy::with_lists(live(victim))).sum(),
             nodes,
             segments,
             missing: self.cleaning_starts_below().saturating_sub(free),
@@ -400,20 +408,20 @@ impl Predicted {
             return Some(round);
         }
         let Some(&victim) = round.victims.front() else {
+            self.leave_list();
             (0..2).for_each(|_| self.checkpoint());
             return None;
         };
-        let some = self.lives(victim).into_iter().take(policy::blocks_per_step(self.segment_blocks));
-        let pages: Vec<u64> =
-            some.filter_map(|unit| if let Unit::Page(page) = unit { Some(page) } else { None }).collect();
+        let page = |unit| if let Unit::Page(page) = unit { Some(page) } else { None };
+        let pages: Vec<u64> = self.lives(victim).into_iter().filter_map(page).collect();
         if pages.is_empty() {
             round.victims.pop_front();
         }
-        for page in pages {
-            if !self.has_space_to_move() {
+        for index in 0..pages.len().min(policy::blocks_per_step(self.segment_blocks)) {
+            if !self.find_place(&pages[index..]) {
                 return self.find_space(round);
             }
-            self.move_page(page, victim);
+            self.move_page(pages[index], victim);
         }
         Some(round)
     }
@@ -424,6 +432,7 @@ impl Predicted {
             (0..2).for_each(|_| self.checkpoint());
             return Some(round);
         }
+        self.leave_list();
         for victim in round.victims {
             let segment = &mut self.segments[victim as usize];
             segment.stuck_at = Some(segment.live);
@@ -431,26 +440,57 @@ impl Predicted {
         None
     }
 
-    fn has_space_to_move(&self) -> bool {
-        let open = self.moved_at.is_some_and(|(_, offset)| offset < self.segment_blocks);
-        open || self.free.len() as u64 > self.floor(Class::Cleaner)
+    /// Goes to where the first of these pages may be moved, behind a list that names it.
+    fn find_place(&mut self, coming: &[u64]) -> bool {
+        if !self.listed.contains(&coming[0]) {
+            self.leave_list();
+            return self.begin_list(coming);
+        }
+        // Written again since they were named.
+        while self.listed.pop_front().is_some_and(|page| page != coming[0]) {
+            self.put_moved(Unit::LogEntry);
+        }
+        true
+    }
+
+    fn begin_list(&mut self, coming: &[u64]) -> bool {
+        let count = coming.len() as u64;
+        let left = self.moved_at.map_or(0, |(_, offset)| self.segment_blocks - offset);
+        if policy::listed(count, left) == 0 {
+            if self.free.len() as u64 <= self.floor(Class::Cleaner) {
+                return false;
+            }
+            let fresh = self.take(Use::Data, false);
+            if let Some((full, _)) = self.moved_at.replace((fresh, 0)) {
+                self.segments[full as usize].open = false;
+            }
+        }
+        let left = self.moved_at.map_or(0, |(_, offset)| self.segment_blocks - offset);
+        self.listed = coming[1..policy::listed(count, left) as usize].iter().copied().collect();
+        self.put_moved(Unit::LogEntry);
+        self.written.lists += 1;
+        true
+    }
+
+    /// The places of pages that the last list names stay empty.
+    fn leave_list(&mut self) {
+        for _ in std::mem::take(&mut self.listed) {
+            self.put_moved(Unit::LogEntry);
+        }
+    }
+
+    fn put_moved(&mut self, unit: Unit) -> u32 {
+        let (segment, offset) = self.moved_at.expect("a list was begun");
+        self.moved_at = Some((segment, offset + 1));
+        self.put(unit, segment);
+        segment
     }
 
     fn move_page(&mut self, page: u64, victim: u32) {
-        let segment = match self.moved_at {
-            Some((segment, offset)) if offset < self.segment_blocks => segment,
-            full => {
-                full.iter().for_each(|(segment, _)| self.segments[*segment as usize].open = false);
-                let fresh = self.take(Use::Data, false);
-                self.moved_at = Some((fresh, 0));
-                fresh
-            }
-        };
-        self.moved_at = self.moved_at.map(|(segment, offset)| (segment, offset + 1));
+        let segment = self.put_moved(Unit::Page(page));
         let written = self.segments[victim as usize].written;
         let target = &mut self.segments[segment as usize];
         target.written = target.written.max(written);
-        self.put(Unit::Page(page), segment);
         self.dirty.insert(page / LEAF_PAGES);
         self.written.moved += 1;
     }

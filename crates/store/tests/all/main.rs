@@ -14,6 +14,7 @@ mod full;
 mod list;
 mod lives;
 mod model;
+mod owners;
 #[cfg(feature = "planted-bugs")]
 mod planted;
 mod refuse;

@@ -143,3 +143,9 @@ fn trimming_after_reuse_is_noticed() {
 fn a_log_entry_replayed_past_the_root_that_has_it_is_noticed() {
     assert_noticed(PlantedBug::EntriesBeforeRoot, 3000);
 }
+
+#[test]
+fn a_cleaner_that_writes_no_lists_of_owners_is_noticed() {
+    assert_noticed(PlantedBug::OwnerListForgotten, 3000);
+    store::plant(None);
+}

@@ -124,6 +124,11 @@ fn write(store: &Store, sizes: &[u64], blocks: u64) -> Vec<u64> {
 }
 
 fn assert_holds(store: &Store, stamps: &[u64], when: &str) {
+    assert_reads(store, stamps, when);
+    assert_eq!(findings(store), [], "{when}");
+}
+
+fn assert_reads(store: &Store, stamps: &[u64], when: &str) {
     let wants = (0..stamps.len() as u64).map(|number| store::Want::new(FILE, PageNo(number)));
     let mut wants: Vec<store::Want> = wants.collect();
     store.read(&mut wants);
@@ -134,7 +139,6 @@ fn assert_holds(store: &Store, stamps: &[u64], when: &str) {
         };
         assert_eq!(found, expected, "{when}: page {:?}", want.page);
     }
-    assert_eq!(findings(store), [], "{when}");
 }
 
 #[test]
@@ -213,7 +217,15 @@ fn heads_that_are_damaged_are_taken_from_their_copies() {
     let open = (last.0 - 3) / BLOCKS;
     let counted = counted_disk(&disk);
     counted.spoil(Spoil::ChunkIndex { but: open });
-    assert_holds(&opened(&counted), &stamps, "from copies");
+    let store = opened(&counted);
+    assert_reads(&store, &stamps, "from copies");
+    // Whose the blocks are is looked for in the heads themselves.
+    let findings = findings(&store);
+    assert!(findings.len() > 500, "{} findings", findings.len());
+    for finding in findings {
+        let of_data = finding.place.is_some_and(|at| (at.0 - 3) / BLOCKS != open);
+        assert!(of_data && finding.what.contains("does not say whose it is"), "{finding}");
+    }
 }
 
 /// Where it is not known to be durable: all of it, with one read for each MiB, or block by block where these fail.

@@ -36,6 +36,7 @@ mod shipped {
     pub(crate) mod log;
     pub(crate) mod map;
     pub(crate) mod medium;
+    pub(crate) mod owners;
     pub(crate) mod pace;
     #[cfg(feature = "planted-bugs")]
     pub(crate) mod plant;

@@ -1,0 +1,291 @@
+//! Whose the blocks of a segment are: each block of data was written for one page of one object. A segment of log says so in its
+//! chunks' entries; one that the cleaner fills in lists, each in front of the blocks that it names.
+//!
+//! Nothing that the store does for its callers depends on it: it is for who has lost the map, or a part of it. What is damaged costs
+//! the owners of its own blocks. The map alone says what is live, and who else holds a block.
+//!
+//! What an earlier use of a segment left lies behind all that was written since, as a segment is written from its start on. So nothing
+//! that is live can be taken for another's; and of two heads in one segment the reader believes the first one, and those of its [`Life`].
+
+use crate::chunk::{Chunk, parse};
+use crate::entry::{LogEntry, claimed_entry_blocks};
+use crate::follow::{ENTRY_BLOCKS_AHEAD, LogReader};
+use crate::format::*;
+use crate::superblock::Geometry;
+use device::{Block, Device, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId, VolumeId};
+use std::collections::BTreeMap;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Heads that a step looks at: the reads of one step of the cleaner, at most.
+const HEADS_PER_STEP: usize = 32;
+/// Blocks read where heads lie close together, and how close that is: 256 KiB.
+const DENSE_AHEAD: u64 = 64;
+
+/// For which page a block was written first; others may hold it, and this one no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BlockOwner {
+    pub(crate) object: ObjectId,
+    pub(crate) page: PageNo,
+    pub(crate) page_lsn: Lsn,
+    /// The checksum of the bytes that this is said of. If the block has another, it is not said of this block.
+    pub(crate) crc: u32,
+}
+
+/// The owners of blocks that the cleaner moved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OwnerList {
+    pub(crate) incarnation: Incarnation,
+    /// The number of the segment among those that the cleaner filled in this incarnation.
+    pub(crate) number: u64,
+    /// The block that it is itself.
+    pub(crate) place: Block,
+    /// Of the blocks behind it, in order, where they are known.
+    pub(crate) owners: Vec<Option<BlockOwner>>,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct ListBytes {
+    head: Head,
+    incarnation: U64,
+    number: U64,
+    place: U64,
+    owners: U32,
+    reserved: U32,
+}
+
+/// As a log entry of a write begins.
+#[derive(Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct OwnerBytes {
+    kind: u8,
+    reserved: [u8; 3],
+    crc: U32,
+    volume: U32,
+    generation: U32,
+    slot: U64,
+    page: U64,
+    page_lsn: U64,
+}
+
+const HEAD_BYTES: usize = size_of::<ListBytes>();
+const OWNER_BYTES: usize = size_of::<OwnerBytes>();
+const _: () = assert!(HEAD_BYTES == 64 && OWNER_BYTES == 40);
+const _: () = assert!(HEAD_BYTES + LIST_OWNERS as usize * OWNER_BYTES <= device::BLOCK_BYTES);
+
+const UNKNOWN: u8 = 0;
+const KNOWN: u8 = 1;
+
+impl OwnerList {
+    pub(crate) fn encode(&self, store: StoreId) -> Box<Page> {
+        assert!(self.owners.len() as u64 <= LIST_OWNERS, "more owners than a list has space for");
+        let header = ListBytes {
+            head: Head::new(MAGIC_OWNERS, store),
+            incarnation: self.incarnation.0.into(),
+            number: self.number.into(),
+            place: place_to_bits(self.place).into(),
+            owners: (self.owners.len() as u32).into(),
+            reserved: 0.into(),
+        };
+        let mut page = Page::zeroed();
+        header.write_to_prefix(&mut page.0).expect("smaller than a page");
+        for (owner, bytes) in self.owners.iter().zip(page.0[HEAD_BYTES..].chunks_exact_mut(OWNER_BYTES)) {
+            let owner = owner.as_ref().map_or_else(OwnerBytes::default, encode);
+            owner.write_to(bytes).expect("exactly as long");
+        }
+        seal(&mut page.0);
+        page
+    }
+
+    /// The list that a block is; `None` if it is none, or damaged.
+    pub(crate) fn decode(page: &Page, store: StoreId) -> Option<OwnerList> {
+        sealed(&page.0, MAGIC_OWNERS, store)?;
+        let (header, rest) = ListBytes::read_from_prefix(&page.0).ok()?;
+        let count = header.owners.get() as usize;
+        if count as u64 > LIST_OWNERS {
+            return None;
+        }
+        Some(OwnerList {
+            incarnation: Incarnation(header.incarnation.get()),
+            number: header.number.get(),
+            place: place_from_bits(header.place.get())?,
+            owners: rest.chunks_exact(OWNER_BYTES).take(count).map(decode).collect::<Option<_>>()?,
+        })
+    }
+}
+
+fn encode(owner: &BlockOwner) -> OwnerBytes {
+    OwnerBytes {
+        kind: KNOWN,
+        reserved: [0; 3],
+        crc: owner.crc.into(),
+        volume: owner.object.volume.0.into(),
+        generation: owner.object.generation.into(),
+        slot: owner.object.slot.into(),
+        page: owner.page.0.into(),
+        page_lsn: owner.page_lsn.0.into(),
+    }
+}
+
+/// One owner, if it is known; `None` for bytes that are none.
+fn decode(bytes: &[u8]) -> Option<Option<BlockOwner>> {
+    let bytes = OwnerBytes::read_from_bytes(bytes).ok()?;
+    match bytes.kind {
+        UNKNOWN => Some(None),
+        KNOWN => Some(Some(BlockOwner {
+            object: VolumeId(bytes.volume.get()).object(bytes.slot.get(), bytes.generation.get()),
+            page: PageNo(bytes.page.get()),
+            page_lsn: Lsn(bytes.page_lsn.get()),
+            crc: bytes.crc.get(),
+        })),
+        _ => None,
+    }
+}
+
+/// What one use of a segment has in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    /// Chunks of one incarnation, in the order of their numbers.
+    Log(Incarnation, u64),
+    /// Lists of one incarnation, with one number.
+    Moved(Incarnation, u64),
+}
+
+impl Life {
+    /// Whether a head that lies behind this one was written after it, and not before it in an earlier use of the segment.
+    fn goes_on_with(self, later: Life) -> bool {
+        match (self, later) {
+            (Life::Log(of, chunk), Life::Log(same, next)) => of == same && chunk < next,
+            (one, other) => one == other,
+        }
+    }
+}
+
+/// A block cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Unreadable;
+
+/// What says whose the blocks behind it are.
+struct OwnerHead {
+    life: Life,
+    /// Blocks of it, and of what it names.
+    blocks: u64,
+    owners: Vec<(Block, BlockOwner)>,
+}
+
+impl OwnerHead {
+    fn of_list(list: &OwnerList) -> OwnerHead {
+        let owners = (1..).zip(&list.owners);
+        OwnerHead {
+            life: Life::Moved(list.incarnation, list.number),
+            blocks: 1 + list.owners.len() as u64,
+            owners: owners.filter_map(|(at, owner)| Some((list.place.plus(at), (*owner)?))).collect(),
+        }
+    }
+
+    fn of_chunk(chunk: &Chunk) -> OwnerHead {
+        let owner = |entry: &LogEntry| match *entry {
+            LogEntry::Write { object, page, page_lsn, place, crc } => {
+                Some((place, BlockOwner { object, page, page_lsn, crc }))
+            }
+            _ => None,
+        };
+        OwnerHead {
+            life: Life::Log(chunk.head.incarnation, chunk.head.chunk),
+            blocks: chunk.blocks(),
+            owners: chunk.entries.iter().filter_map(owner).collect(),
+        }
+    }
+}
+
+/// Finding the owners of a segment's blocks, from its start on. Nothing is written there meanwhile. Of the segment no more is read than
+/// the heads, and what lies close to them.
+#[derive(Debug)]
+pub(crate) struct OwnerScan {
+    segment: u32,
+    /// Where the next head is looked for.
+    offset: u64,
+    life: Option<Life>,
+    /// Blocks of the last head and of what it names; 1 where there was none.
+    step: u64,
+    found: BTreeMap<Block, BlockOwner>,
+}
+
+impl OwnerScan {
+    pub(crate) fn new(segment: u32) -> OwnerScan {
+        OwnerScan { segment, offset: 0, life: None, step: 1, found: BTreeMap::new() }
+    }
+
+    pub(crate) fn segment(&self) -> u32 {
+        self.segment
+    }
+
+    /// Looks at some heads; whether all are known now that can name the block `last` or one before it. A block that cannot be read may
+    /// be a head: it is an error, and counts as none if the caller goes on.
+    pub(crate) fn read_some(
+        &mut self,
+        device: &dyn Device,
+        geometry: &Geometry,
+        last: Block,
+    ) -> Result<bool, Unreadable> {
+        let mut reader = LogReader::new(device, geometry);
+        let blocks = last.0 - geometry.start(self.segment).0;
+        for _ in 0..HEADS_PER_STEP {
+            if self.offset >= blocks {
+                return Ok(true);
+            }
+            let head = self.head(&mut reader, geometry);
+            let step = match &head {
+                Ok(Some(head)) if self.goes_on_with(head) => head.blocks,
+                _ => 1,
+            };
+            (self.offset, self.step) = (self.offset + step, step);
+            if let Some(head) = head?.filter(|head| self.goes_on_with(head)) {
+                self.life = Some(head.life);
+                self.found.extend(head.owners);
+            }
+        }
+        Ok(self.offset >= blocks)
+    }
+
+    /// What is known of a block whose bytes have this checksum.
+    pub(crate) fn owner(&self, at: Block, crc: u32) -> Option<BlockOwner> {
+        self.found.get(&at).copied().filter(|owner| owner.crc == crc)
+    }
+
+    fn goes_on_with(&self, head: &OwnerHead) -> bool {
+        self.life.is_none_or(|life| life.goes_on_with(head.life))
+    }
+
+    /// The head that the next block begins, if it does.
+    fn head(&self, reader: &mut LogReader<'_>, geometry: &Geometry) -> Result<Option<OwnerHead>, Unreadable> {
+        let at = geometry.start(self.segment).plus(self.offset);
+        let space = geometry.segment_blocks - self.offset;
+        let ahead = if self.step < DENSE_AHEAD { DENSE_AHEAD } else { ENTRY_BLOCKS_AHEAD };
+        let first = &reader.get(at, 1, ahead.min(space)).ok_or(Unreadable)?[0];
+        if let Some(list) = OwnerList::decode(first, geometry.id) {
+            // A copy of a list, as it may be among a user's bytes, says where it was.
+            let fits = list.place == at && (list.owners.len() as u64) < space;
+            return Ok(fits.then(|| OwnerHead::of_list(&list)));
+        }
+        let claimed = claimed_entry_blocks(first, geometry.id).filter(|&blocks| blocks <= space);
+        let Some(claimed) = claimed else { return Ok(None) };
+        let pages = reader.get(at, claimed, ahead.max(claimed).min(space)).ok_or(Unreadable)?;
+        Ok(parse(geometry, at, pages).as_ref().map(OwnerHead::of_chunk))
+    }
+}
+
+/// The owners of the blocks of a segment up to `last`, as far as they are known.
+pub(crate) fn owners(
+    device: &dyn Device,
+    geometry: &Geometry,
+    segment: u32,
+    last: Block,
+) -> BTreeMap<Block, BlockOwner> {
+    let mut scan = OwnerScan::new(segment);
+    while scan.read_some(device, geometry, last) != Ok(true) {}
+    scan.found
+}
+
+#[cfg(test)]
+mod tests;
