@@ -52,6 +52,7 @@ fn write_chunk(disk: &SimDisk, chunk: u64, place: Block, pages: std::ops::Range<
         chain: 0,
         next: 2,
         last: true,
+        origin: crate::entry::Origin::Logged,
         entry_blocks: 1,
         data_blocks: entries.len() as u64,
         copy_blocks: 0,

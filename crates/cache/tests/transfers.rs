@@ -1,0 +1,166 @@
+//! Clones and moves of pages: in which order the store gets them and what they are about, and who waits. Their random lives are those of
+//! `prefix.rs`, `volumes.rs`, `rescue.rs` and `seek.rs`.
+
+mod common;
+
+use cache::{Cache, CacheError, Change, TRANSFER_PAGES_MAX, Task};
+use common::plain::Machine;
+use device::{BLOCK_BYTES, Block, ObjectId, PageNo, Transfer, VolumeId};
+use sim::Faults;
+use std::time::Duration;
+use store::{NewVolume, Store, VolumeMode};
+
+const ALWAYS: Faults =
+    Faults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
+/// Far apart, so that they do not share a leaf of the map.
+const SOURCE: ObjectId = VolumeId::MAIN.object(1, 1);
+const OTHER: ObjectId = VolumeId::MAIN.object(1 << 40, 1);
+const TARGET: ObjectId = VolumeId::MAIN.object(1 << 20, 1);
+
+fn clone(from: ObjectId, to: ObjectId) -> Change<'static> {
+    Change::Clone { transfer: Transfer::whole(from, to) }
+}
+
+fn page(cache: &Cache, object: ObjectId, page: u64) -> Result<u8, CacheError> {
+    let bytes = cache.read_now(object, page * BLOCK_BYTES as u64, BLOCK_BYTES)?;
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "one write's bytes, or none");
+    Ok(bytes[0])
+}
+
+fn write(machine: &Machine, cache: &Cache, object: ObjectId, page: u64, byte: u8) {
+    machine.write(cache, object, page, &[byte; BLOCK_BYTES]).expect("space");
+}
+
+/// Damages both copies of the nodes that only `SOURCE` is below; damaging them again heals them.
+fn damage_source(machine: &Machine) -> Vec<[Block; 2]> {
+    let is_found = |object| {
+        let store = Store::open(machine.store.clone()).ok()?;
+        Some(store.page_lsn(object, PageNo(0)).is_ok())
+    };
+    let mut damaged = Vec::new();
+    for pair in machine.pairs() {
+        machine.rot_both(pair);
+        match (is_found(SOURCE), is_found(OTHER)) {
+            (Some(false), Some(true)) => damaged.push(pair),
+            _ => machine.rot_both(pair),
+        }
+    }
+    assert!(!damaged.is_empty(), "there is a node for it");
+    damaged
+}
+
+#[test]
+fn a_clone_that_is_stuck_holds_up_nobody_tells_its_readers_and_is_made_when_it_can_be() {
+    let machine = Machine::new(1);
+    let cache = machine.open();
+    (0..8).for_each(|number| write(&machine, &cache, SOURCE, 2 * number, 1));
+    (0..8).for_each(|number| write(&machine, &cache, OTHER, 2 * number, 9));
+    cache.drain().expect("devices that work");
+    drop(cache);
+    let damaged = damage_source(&machine);
+    let cache = machine.open();
+    write(&machine, &cache, SOURCE, 0, 2);
+    machine.apply(&cache, &[clone(SOURCE, TARGET)]).expect("space");
+    write(&machine, &cache, SOURCE, 0, 3);
+    write(&machine, &cache, TARGET, 4, 4);
+    machine.apply(&cache, &[Change::Delete { object: SOURCE }]).expect("space");
+    machine.fill(&cache, OTHER).expect("it does not concern them");
+    let status = cache.status();
+    assert_eq!(status.pending_transfers, 1, "{status:?}");
+    assert!(status.counters.pages_relogged > 0, "the buffer has come round");
+    let told = machine.wait(&cache, |then| drop(cache.read(TARGET, 0, 10, 1 << 20, then)));
+    assert!(matches!(told, Err(CacheError::Store(_))), "{told:?}");
+    assert_eq!(page(&cache, SOURCE, 0).ok(), None, "nobody knows what there is");
+    machine.sync(&cache).expect("a buffer that works");
+    drop(cache);
+    machine.crash();
+
+    damaged.into_iter().for_each(|pair| machine.rot_both(pair));
+    let cache = machine.open();
+    assert_eq!(cache.status().pending_transfers, 1, "it was not stored");
+    let found = [0, 2, 4, 6, 7].map(|number| page(&cache, TARGET, number).expect("all is whole"));
+    assert_eq!(found, [2, 1, 4, 1, 0]);
+    cache.drain().expect("devices that work");
+    drop(cache);
+    let cache = machine.open();
+    assert_eq!(cache.status().pending_transfers, 0);
+    let found = [0, 2, 4, 6, 7].map(|number| page(&cache, TARGET, number).expect("all is whole"));
+    assert_eq!(found, [2, 1, 4, 1, 0], "from the store");
+    assert_eq!(
+        [0, 2].map(|number| page(&cache, SOURCE, number).expect("all is whole")),
+        [0, 0],
+        "it was deleted"
+    );
+    cache.store().check(&mut |finding| panic!("{finding}"));
+}
+
+#[test]
+fn the_source_s_slot_used_again_before_a_clone_is_stored_takes_nothing_from_it() {
+    let machine = Machine::new(2);
+    let cache = machine.open();
+    (0..4).for_each(|number| write(&machine, &cache, SOURCE, number, 1));
+    cache.drain().expect("devices that work");
+    machine.store.set_faults(ALWAYS);
+    machine.apply(&cache, &[clone(SOURCE, TARGET)]).expect("space");
+    machine.apply(&cache, &[Change::Delete { object: SOURCE }]).expect("space");
+    let next = ObjectId { generation: SOURCE.generation + 1, ..SOURCE };
+    write(&machine, &cache, next, 0, 7);
+    (0..20).for_each(|_| drop(cache.step(Task::WriteBack)));
+    machine.store.set_faults(Faults::default());
+    machine.clock.advance(Duration::from_secs(100));
+    cache.drain().expect("devices that work");
+    assert_eq!([0, 3].map(|number| page(&cache, TARGET, number).expect("stored")), [1, 1]);
+    assert_eq!([0, 3].map(|number| page(&cache, next, number).expect("stored")), [7, 0]);
+    assert_eq!(cache.store().space().reserved, 0, "what is stored needs no reservation");
+}
+
+#[test]
+fn one_transaction_clones_and_writes_in_several_volumes_and_is_there_as_a_whole() {
+    for is_stored in [false, true] {
+        let machine = Machine::new(3);
+        let cache = machine.open();
+        (0..4).for_each(|number| write(&machine, &cache, SOURCE, number, 1));
+        let new = NewVolume { name: "copy", mode: VolumeMode::Writable, created: 1 };
+        let copy = cache.clone_volume(VolumeId::MAIN, &new).expect("space");
+        let target = TARGET.in_volume(copy);
+        let back = Transfer { from: target, first: PageNo(0), end: PageNo(2), to: OTHER, at: PageNo(9) };
+        let changes = [
+            Change::Write { object: SOURCE, offset: 0, bytes: &[2; BLOCK_BYTES] },
+            clone(SOURCE, target),
+            Change::Write { object: SOURCE, offset: 0, bytes: &[3; BLOCK_BYTES] },
+            Change::Write { object: target, offset: BLOCK_BYTES as u64, bytes: &[4; BLOCK_BYTES] },
+            Change::Move { transfer: back },
+            Change::Write { object: target, offset: 0, bytes: &[5; BLOCK_BYTES] },
+        ];
+        machine.apply(&cache, &changes).expect("space");
+        machine.sync(&cache).expect("a buffer that works");
+        if is_stored {
+            cache.drain().expect("devices that work");
+        }
+        drop(cache);
+        machine.crash();
+        let cache = machine.open();
+        let found =
+            [(SOURCE, 0), (SOURCE, 1), (target, 0), (target, 1), (target, 2), (OTHER, 9), (OTHER, 10)];
+        let found = found.map(|(object, number)| page(&cache, object, number).expect("all is whole"));
+        assert_eq!(found, [3, 1, 5, 0, 1, 2, 4], "stored before: {is_stored}");
+        cache.delete_volume(copy).expect("a log entry");
+        assert_eq!([9, 10].map(|number| page(&cache, OTHER, number).expect("its own")), [2, 4]);
+    }
+}
+
+#[test]
+fn a_clone_of_too_many_pages_whose_places_do_not_agree_is_refused_before_anything_is_logged() {
+    let machine = Machine::new(4);
+    let cache = machine.open();
+    let transfer = |pages, at| {
+        let (first, end, at) = (PageNo(0), PageNo(pages), PageNo(at));
+        [Change::Clone { transfer: Transfer { from: SOURCE, first, end, to: TARGET, at } }]
+    };
+    machine.apply(&cache, &transfer(1 << 40, 128)).expect("subtrees are shared");
+    machine.apply(&cache, &transfer(TRANSFER_PAGES_MAX, 1)).expect("as many as may be");
+    let before = cache.status().applied;
+    let refused = machine.apply(&cache, &transfer(TRANSFER_PAGES_MAX + 1, 1));
+    assert!(matches!(refused, Err(CacheError::TransferTooLong { .. })), "{refused:?}");
+    assert_eq!(cache.status().applied, before);
+}
