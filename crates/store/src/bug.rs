@@ -51,6 +51,10 @@ pub enum PlantedBug {
     RepairFromWrongCopy,
     /// The copy of a block of metadata is written next to it.
     CopiesInOneSegment,
+    /// The second copy of a page of metadata is not written.
+    PageCopyForgotten,
+    /// Recovery believes a batch of whose blocks some are missing that lie in pairs of segments.
+    MissingPairBelieved,
     /// A superblock is restored from a copy that the roots know nothing of.
     AnyCopyRestored,
 }

@@ -2,6 +2,7 @@
 
 use crate::audit::{Met, Owner, node_blocks, walk};
 use crate::blocks::Blocks;
+use crate::entry::Paired;
 use crate::error::StoreError;
 use crate::map::{NodeId, PageEntry};
 use crate::repair::{Compared, NodeRead};
@@ -177,19 +178,26 @@ fn audit(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Finding)) -> A
             report(Finding::of(owner, error.to_string()));
         }
         Met::Page(owner, page, entry) => {
-            let misplaced = misplaced(shared, entry.place, |usage| matches!(usage, Use::Log | Use::Moved));
-            if let Some(what) = misplaced {
+            let misplaced = misplaced(shared, entry.place, Use::is_data);
+            let in_pair = |at| shared.map().nodes.segments.get(at).usage == Use::Arena;
+            let is_paired = shared.medium.geometry().segment(entry.place).is_some_and(in_pair);
+            let without_copy = || misplaced_copy(shared, entry.place).filter(|_| is_paired);
+            if let Some(what) = misplaced.or_else(without_copy) {
                 let (page, place) = (Some(page), Some(entry.place));
                 report(Finding { page, place, ..Finding::of(Some(owner), what) });
             } else if data.add(entry.place) {
+                let copy = shared.map().nodes.segments.copy_of(entry.place);
+                if let Some(copy) = copy {
+                    data.add(copy);
+                }
                 batch.push((owner, page, *entry));
             }
             if batch.len() == BLOCKS_AT_ONCE {
-                check_data(shared, &mut batch, report);
+                check_data(shared, writer, &mut batch, report);
             }
         }
     });
-    check_data(shared, &mut batch, report);
+    check_data(shared, writer, &mut batch, report);
     check_places(shared, report);
     Audit { data, references, lost }
 }
@@ -244,8 +252,11 @@ fn misplaced_copy(shared: &Shared, place: Block) -> Option<String> {
     misplaced(shared, copy, |usage| usage == Use::Copies)
 }
 
-fn check_data(shared: &Shared, batch: &mut Vec<Entry>, report: &mut dyn FnMut(Finding)) {
+fn check_data(shared: &Shared, writer: &Writer, batch: &mut Vec<Entry>, report: &mut dyn FnMut(Finding)) {
     batch.sort_by_key(|(_, _, entry)| entry.place);
+    let (twice, mut batch): (Vec<Entry>, Vec<Entry>) =
+        batch.drain(..).partition(|(_, _, entry)| shared.map().paired(entry).is_some());
+    check_pairs(shared, writer, &twice, report);
     let mut reads: Vec<Read> = batch.iter().map(|(_, _, entry)| Read::new(entry.place, 1)).collect();
     shared.medium.device().read_batch(&mut reads);
     for ((owner, page, entry), read) in batch.drain(..).zip(reads) {
@@ -257,6 +268,19 @@ fn check_data(shared: &Shared, batch: &mut Vec<Entry>, report: &mut dyn FnMut(Fi
         };
         let (place, what) = (Some(entry.place), error.to_string());
         report(Finding { page: Some(page), place, ..Finding::of(Some(owner), what) });
+    }
+}
+
+/// Compares both copies of pages of metadata. One of the last batch may never have been written: that is no damage.
+fn check_pairs(shared: &Shared, writer: &Writer, entries: &[Entry], report: &mut dyn FnMut(Finding)) {
+    let pairs: Vec<Paired> = entries.iter().filter_map(|(_, _, entry)| shared.map().paired(entry)).collect();
+    for ((owner, page, _), compared) in entries.iter().zip(shared.compare_pages(&pairs)) {
+        let is_unwritten =
+            matches!(compared, Compared::Damaged { place, .. } if writer.log().will_write_again(place));
+        if let Some(finding) = Finding::compared(&compared).filter(|_| !is_unwritten) {
+            let Finding { volume, object, .. } = Finding::of(Some(*owner), String::new());
+            report(Finding { volume, object, page: Some(*page), ..finding });
+        }
     }
 }
 
@@ -278,7 +302,8 @@ fn check_live(shared: &Shared, writer: &Writer, data: &Blocks, report: &mut dyn 
         let found = data.in_segment(shared.medium.geometry(), number)
             + nodes.in_segment(shared.medium.geometry(), number);
         // Shared blocks that were overwritten still count until the next recount.
-        let too_high_is_right = matches!(segment.usage, Use::Log | Use::Moved);
+        let of_pair = |twin| map.nodes.segments.get(twin).usage == Use::Arena;
+        let too_high_is_right = segment.usage.is_data() || segment.twin.is_some_and(of_pair);
         if found > segment.live || found < segment.live && !too_high_is_right {
             let what = format!("segment {number}: {found} live blocks, the table says {}", segment.live);
             report(Finding::about(what));

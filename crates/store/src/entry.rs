@@ -15,6 +15,8 @@ pub(crate) enum LogEntry {
         page: PageNo,
         page_lsn: Lsn,
         place: Block,
+        /// Where the block's copy lies, if the object is metadata: then both lie in a pair of segments, and not in the chunk.
+        copy: Option<Block>,
         crc: u32,
     },
     Cut {
@@ -68,6 +70,24 @@ impl LogEntry {
         }
     }
 
+    /// Whether the chunk has a block that belongs to it.
+    pub(crate) fn has_data(&self) -> bool {
+        matches!(self, LogEntry::Write { object, .. } if !object.is_metadata())
+    }
+
+    /// Whether a block belongs to it that is written twice, in a pair of segments.
+    pub(crate) fn is_paired(&self) -> bool {
+        matches!(self, LogEntry::Write { object, .. } if object.is_metadata())
+    }
+
+    /// Where its block and the copy lie that are in a pair of segments.
+    pub(crate) fn paired(&self) -> Option<Paired> {
+        match *self {
+            LogEntry::Write { place: at, copy: Some(copy), crc, .. } => Some(Paired { at, copy, crc }),
+            _ => None,
+        }
+    }
+
     /// The volumes that it changes.
     pub(crate) fn changed_volumes(&self) -> impl Iterator<Item = VolumeId> + use<> {
         let (one, other) = match self {
@@ -81,6 +101,21 @@ impl LogEntry {
             LogEntry::NameVolume { volume, .. } | LogEntry::DeleteVolume { volume, .. } => (*volume, None),
         };
         std::iter::once(one).chain(other)
+    }
+}
+
+/// A block of data that is there twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Paired {
+    pub(crate) at: Block,
+    pub(crate) copy: Block,
+    pub(crate) crc: u32,
+}
+
+impl Paired {
+    /// Whether a page is what was written to both.
+    pub(crate) fn is(&self, page: &Page) -> bool {
+        crc32c::crc32c(&page.0) == self.crc
     }
 }
 
@@ -168,6 +203,7 @@ struct LogEntryBytes {
     other: U64,
     volume_to: U32,
     generation_to: U32,
+    /// Or where a block's copy lies.
     slot_to: U64,
     at: U64,
 }
@@ -263,9 +299,10 @@ fn encode(entry: &LogEntry) -> LogEntryBytes {
         ..LogEntryBytes::default()
     };
     match entry {
-        LogEntry::Write { object, page, page_lsn, place, crc } => LogEntryBytes {
+        LogEntry::Write { object, page, page_lsn, place, copy, crc } => LogEntryBytes {
             page: page.0.into(),
             other: place_to_bits(*place).into(),
+            slot_to: copy.map_or(0, place_to_bits).into(),
             crc: (*crc).into(),
             ..of(WRITE, *object, *page_lsn)
         },
@@ -326,7 +363,11 @@ fn decode(bytes: &[u8]) -> Option<LogEntry> {
     Some(match bytes.kind {
         WRITE => {
             let (place, crc) = (place_from_bits(other)?, bytes.crc.get());
-            LogEntry::Write { object, page, page_lsn: lsn, place, crc }
+            let copy = Some(place_from_bits(bytes.slot_to.get())?).filter(|&copy| copy != Block(0));
+            if copy.is_some() != object.is_metadata() {
+                return None;
+            }
+            LogEntry::Write { object, page, page_lsn: lsn, place, copy, crc }
         }
         CUT => LogEntry::Cut { object, pages: page..PageNo(other), lsn },
         DELETE => LogEntry::Delete { object, lsn },
@@ -365,7 +406,22 @@ mod tests {
         let store = StoreId([7; 16]);
         let object = VolumeId::MAIN.object(5, 6);
         let entries = vec![
-            LogEntry::Write { object, page: PageNo(9), page_lsn: Lsn(8), place: Block(77), crc: 0xfeed },
+            LogEntry::Write {
+                object,
+                page: PageNo(9),
+                page_lsn: Lsn(8),
+                place: Block(77),
+                copy: None,
+                crc: 0xfeed,
+            },
+            LogEntry::Write {
+                object: VolumeId(4).object(0, 1),
+                page: PageNo(9),
+                page_lsn: Lsn(8),
+                place: Block(77),
+                copy: Some(Block(99)),
+                crc: 0xfeed,
+            },
             LogEntry::Cut { object, pages: PageNo(1)..PageNo(u64::MAX), lsn: Lsn(11) },
             LogEntry::Delete { object, lsn: Lsn(12) },
             LogEntry::Clone { transfer: Transfer::whole(object, VolumeId::MAIN.object(1, 2)), lsn: Lsn(13) },
@@ -411,6 +467,14 @@ mod tests {
         let more = ChunkHead { data_blocks: 3, ..head };
         encode_chunk(&more, &entries, store, &mut pages);
         assert_eq!(decode_chunk(&pages, store), None, "more copies than blocks");
+        for (slot, copy) in [(0, None), (1, Some(Block(99)))] {
+            let object = VolumeId::MAIN.object(slot, 1);
+            let wrong =
+                LogEntry::Write { object, page: PageNo(1), page_lsn: Lsn(1), place: Block(77), copy, crc: 1 };
+            pages[0] = Page::ZERO;
+            encode_chunk(&ChunkHead { entries: 1, ..head }, &[wrong], store, &mut pages);
+            assert_eq!(decode_chunk(&pages, store), None, "metadata without a copy, or data with one");
+        }
         pages[0] = Page::ZERO;
         encode_chunk(&head, &entries, store, &mut pages);
         pages[0].0[200] ^= 1;

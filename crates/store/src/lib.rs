@@ -21,6 +21,7 @@ mod log;
 mod map;
 mod medium;
 mod pace;
+mod pairs;
 #[cfg(feature = "planted-bugs")]
 mod plant;
 pub mod policy;

@@ -71,7 +71,7 @@ impl Store {
         let mut segments = Segments::new(geometry, vec![SegmentEntry::default(); geometry.segments as usize]);
         let mut take = || segments.take(Use::Log).expect("a new store has free segments");
         let (segment, next) = (take(), take());
-        let nodes = segments.take_pair().expect("a new store has free segments");
+        let nodes = segments.take_pair(Use::Nodes).expect("a new store has free segments");
         let nodes_of = Nodes::new(NodeTable::new(), segments);
         let mut map = Map::new(nodes_of, Volumes::main_only(), Lsn(0));
         let at = geometry.start(nodes);
@@ -345,7 +345,7 @@ impl Store {
         self.shared.map().reservable()
     }
 
-    /// Blocks that are reserved for a page: ten, or fourteen where something was cloned.
+    /// Blocks that are reserved for a page: eleven, or fifteen where something was cloned.
     pub fn blocks_per_page(&self) -> u64 {
         self.shared.map().blocks_per_page()
     }

@@ -37,6 +37,7 @@ mod shipped {
     pub(crate) mod map;
     pub(crate) mod medium;
     pub(crate) mod pace;
+    pub(crate) mod pairs;
     #[cfg(feature = "planted-bugs")]
     pub(crate) mod plant;
     pub(crate) mod policy;
