@@ -213,7 +213,7 @@ fn misplaced(shared: &Shared, place: Block, right: impl Fn(Use) -> bool) -> Opti
 
 /// Compares both copies of all metadata. Nodes of which both are damaged are for the walk to tell, unless memory has them.
 fn check_copies(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Finding)) {
-    shared.compare_tables(writer).iter().filter_map(Finding::compared).for_each(&mut *report);
+    shared.compare_tables(writer.tables()).iter().filter_map(Finding::compared).for_each(&mut *report);
     let nodes: Vec<NodeRead> = {
         let map = shared.map();
         let written = map.nodes.table.iter().filter(|(_, entry)| entry.place != Block(0));

@@ -467,17 +467,37 @@ mod tests {
         let more = ChunkHead { data_blocks: 3, ..head };
         encode_chunk(&more, &entries, store, &mut pages);
         assert_eq!(decode_chunk(&pages, store), None, "more copies than blocks");
-        for (slot, copy) in [(0, None), (1, Some(Block(99)))] {
-            let object = VolumeId::MAIN.object(slot, 1);
-            let wrong =
-                LogEntry::Write { object, page: PageNo(1), page_lsn: Lsn(1), place: Block(77), copy, crc: 1 };
-            pages[0] = Page::ZERO;
-            encode_chunk(&ChunkHead { entries: 1, ..head }, &[wrong], store, &mut pages);
-            assert_eq!(decode_chunk(&pages, store), None, "metadata without a copy, or data with one");
-        }
         pages[0] = Page::ZERO;
         encode_chunk(&head, &entries, store, &mut pages);
         pages[0].0[200] ^= 1;
         assert_eq!(decode_chunk(&pages, store), None, "a damaged chunk");
+    }
+
+    #[test]
+    fn metadata_without_a_copy_is_refused_and_so_is_other_data_with_one() {
+        let store = StoreId([7; 16]);
+        for (slot, copy, sound) in
+            [(0, None, false), (0, Some(9), true), (1, Some(9), false), (1, None, true)]
+        {
+            let (object, copy) = (VolumeId::MAIN.object(slot, 1), copy.map(Block));
+            let (page, page_lsn, place) = (PageNo(1), Lsn(1), Block(77));
+            let entry = LogEntry::Write { object, page, page_lsn, place, copy, crc: 1 };
+            let head = ChunkHead {
+                incarnation: Incarnation(3),
+                chunk: 10,
+                batch: 4,
+                durable: 3,
+                chain: 99,
+                next: 12,
+                last: true,
+                entry_blocks: 1,
+                data_blocks: 0,
+                copy_blocks: 0,
+                entries: 1,
+            };
+            let mut pages = device::pages(1);
+            encode_chunk(&head, &[entry], store, &mut pages);
+            assert_eq!(decode_chunk(&pages, store).is_some(), sound, "slot {slot}, copy {copy:?}");
+        }
     }
 }

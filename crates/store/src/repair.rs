@@ -9,11 +9,11 @@ use crate::counters::count;
 use crate::entry::Paired;
 use crate::error::StoreError;
 use crate::map::{Body, Map, NodeEntry, NodeId, PageEntry, TablePage};
+use crate::root::Stream;
 use crate::shared::Shared;
 use crate::stream;
 use crate::sync::Mutex;
 use crate::tables::table_page;
-use crate::writer::Writer;
 use device::{Block, Page, Read};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -202,9 +202,8 @@ impl Shared {
         })
     }
 
-    /// As [`compare`](Shared::compare), of the newest tables' stream and the pages of the node table.
-    pub(crate) fn compare_tables(&self, writer: &Writer) -> Vec<Compared> {
-        let stream = writer.tables();
+    /// As [`compare`](Shared::compare), of the newest tables' `stream` and the pages of the node table. The caller holds the writer's lock.
+    pub(crate) fn compare_tables(&self, stream: &Stream) -> Vec<Compared> {
         let pairs: Vec<Pair> = stream::places(&stream.extents).map(|(at, copy)| (at, Some(copy))).collect();
         let device = self.medium.device();
         let mut compared = self.compare(&pairs, &|number, place, page| {

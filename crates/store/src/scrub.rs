@@ -102,7 +102,7 @@ impl Scrub {
                 Err(error) => bad(at, error.to_string()),
             }
         }
-        let tables = shared.compare_tables(&writer);
+        let tables = shared.compare_tables(writer.tables());
         drop(writer);
         self.so_far.repaired += u64::from(mends);
         self.so_far.blocks += 4 + 2 * tables.len() as u64;

@@ -240,7 +240,7 @@ const CLONES: u32 = 60;
 #[test]
 fn cleaning_what_many_clones_share_that_differ_leaves_space_to_delete() {
     for seed in 0..6 {
-        let (_power, _disk, store) = fresh(640, seed);
+        let (_power, _disk, store) = fresh(780, seed);
         let (mut random, mut page_lsn) = (Random::new(seed), 0);
         let mut next = || {
             page_lsn += 1;
