@@ -180,7 +180,7 @@ fn a_full_store_that_nobody_writes_to_is_left_alone() {
 }
 
 /// What the store counts for each dirty page.
-const BLOCKS_RESERVED: u64 = 10;
+const BLOCKS_RESERVED: u64 = 11;
 
 impl Machine {
     /// Lets in writes of new pages, without any work in between, until one has to wait.
