@@ -409,7 +409,7 @@ fn goes_on(cache: &Cache) -> bool {
 fn after_a_crash_at_any_moment_every_volume_is_what_it_was_or_became() {
     let mut tally = Tally::default();
     for seed in 0..16 {
-        let mut world = World { tally, ..World::new(seed, 4096) };
+        let mut world = World { tally, ..World::new(seed, 5120) };
         world.go(25);
         tally = world.tally;
     }

@@ -7,6 +7,8 @@
 //! | moving | copies some blocks, makes the copies durable, repoints their holders | the writer's lock for the repointing only |
 //! | settling | a victim whose holders are all gone is dead | the map's lock |
 //!
+//! What lies in a pair goes to a pair of the cleaner's, and is copied to both of its segments.
+//!
 //! A node is visited and repointed once, under its id, however many share it. Repointing is conditional: an entry
 //! that was changed since is left alone. It is durable with the next checkpoint, and a victim is trimmed and used
 //! again only when two checkpoints do without it and no reader pins it; so a crash at any moment finds either the

@@ -1,4 +1,5 @@
-//! Metadata is written twice: what is damaged or unreadable is read from its copy, and written again.
+//! Metadata is written twice, that of the map and the pages of arenas: what is damaged or unreadable is read from its copy, and written
+//! again.
 //!
 //! In its place, whose bytes never change while its segment is in use; and its segment is pinned meanwhile, or the writer's lock is
 //! held, so that nothing else is written there. The copy lies in another segment and is not touched. Nothing waits for a flush: what

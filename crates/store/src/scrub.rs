@@ -2,7 +2,8 @@
 //! a time, on a store in use; whoever calls sets the pace.
 //!
 //! A scrub reads both superblocks and both roots, both copies of the tables' stream, of every page of the node table, of every node and
-//! of every page of metadata, and every other block of data once, however many share it. What is changed meanwhile was written just now, and is not read.
+//! of every page of metadata, and every other block of data once, however many share it. What is changed meanwhile was written just
+//! now, and is not read.
 
 use crate::audit::{Met, walk};
 use crate::check::Finding;

@@ -624,3 +624,75 @@ impl Segments {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use device::StoreId;
+
+    /// Segments 0 and 1 of log, 2 and 3 a pair of nodes, 4 and 5 one of arenas, 6 and 7 one of which nothing is live, others free;
+    /// as a root of generation 9 has them, after which the log goes on in 0.
+    fn at_root() -> Segments {
+        let geometry =
+            Geometry { id: StoreId([1; 16]), total_blocks: 4 + 48 * 16, segment_blocks: 16, segments: 48 };
+        let mut used = vec![SegmentEntry::default(); 48];
+        let of = |usage, live, twin| SegmentEntry { usage, live, age: 0, twin };
+        (used[0], used[1]) = (of(Use::Log, 0, None), of(Use::Log, 3, None));
+        (used[2], used[3]) = (of(Use::Nodes, 2, Some(3)), of(Use::Copies, 2, Some(2)));
+        (used[4], used[5]) = (of(Use::Arena, 1, Some(5)), of(Use::Copies, 1, Some(4)));
+        (used[6], used[7]) = (of(Use::Nodes, 0, Some(7)), of(Use::Copies, 0, Some(6)));
+        let mut segments = Segments::new(geometry, used);
+        segments.dead_at_root(9, [0, 8]);
+        segments
+    }
+
+    #[test]
+    fn what_was_free_or_dead_at_the_root_or_a_pair_already_is_found_to_be_a_pair() {
+        for (first, second) in [(4, 5), (6, 7), (7, 6), (9, 10), (10, 9), (7, 9), (12, 6)] {
+            let mut segments = at_root();
+            for _ in 0..2 {
+                assert!(segments.found_pair(first, second), "{first} {second}");
+            }
+            let place = segments.geometry().start(first).plus(3);
+            let copy = segments.geometry().start(second).plus(3);
+            segments.inc_live(place);
+            assert_eq!(segments.copy_of(place), Some(copy));
+            let live = |number: u32, segments: &Segments| segments.get(number).live;
+            assert_eq!(live(first, &segments), live(second, &segments));
+            let (one, other) = (segments.get(first), segments.get(second));
+            assert_eq!((one.usage, other.usage, one.open), (Use::Arena, Use::Copies, false));
+            let free: Vec<u32> = std::iter::from_fn(|| segments.take(Use::Log)).collect();
+            assert!(!free.contains(&first) && !free.contains(&second), "nobody else gets them");
+            let gone = u64::from([first, second].contains(&6));
+            assert_eq!(segments.of_nodes().segments, 2 - gone);
+        }
+    }
+
+    #[test]
+    fn what_was_something_else_is_found_to_be_no_pair() {
+        for (first, second) in [(5, 4), (4, 9), (9, 5), (2, 3), (1, 9), (9, 1), (0, 9), (6, 4), (4, 7)] {
+            assert!(!at_root().found_pair(first, second), "{first} {second}");
+        }
+        let mut segments = at_root();
+        assert!(segments.found_pair(9, 10));
+        for (first, second) in [(9, 11), (11, 10), (10, 9)] {
+            assert!(!segments.found_pair(first, second), "{first} {second}");
+        }
+        segments.found_in_log(11);
+        assert!(!segments.found_pair(11, 12) && !segments.found_pair(12, 11));
+    }
+
+    #[test]
+    fn a_pair_that_was_found_is_used_again_after_two_checkpoints_in_which_nothing_of_it_is_live() {
+        let mut segments = at_root();
+        assert!(segments.found_pair(6, 7));
+        let both = [6, 7];
+        assert!(both.iter().all(|one| segments.dead().contains(one)));
+        assert_eq!(
+            segments.reclaim(10, &both),
+            [],
+            "the root from which it was found names it, with its log"
+        );
+        assert_eq!(segments.reclaim(11, &both), both);
+    }
+}

@@ -6,6 +6,7 @@
 //! | reservations | `space::Reservations` in the map | the map's write lock | gone; the caller reserves anew |
 //! | pins | `segments::Segments` in the map | the map's read lock | gone, as the readers are |
 //! | the log's end | `log::Log` in `Writer` | the writer's lock | from the newest root and the log |
+//! | the open pair for pages of metadata | `pairs::OpenPair` in `Writer` | the writer's lock | gone: it is closed, with what log entries name |
 //! | roots, generations | `checkpoint::Checkpointer` in `Writer` | the writer's lock | from the newest root |
 //! | a round of cleaning | `clean::Cleaner` | the cleaner's lock, taken before the writer's | gone |
 //! | a scrub | `scrub::Scrub` | the scrubber's lock, taken before the writer's | gone |
