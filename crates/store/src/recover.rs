@@ -273,3 +273,6 @@ fn roots(first_blocks: &[Page], geometry: &Geometry) -> Vec<(usize, Root)> {
     found.sort_by_key(|(_, root)| std::cmp::Reverse(root.generation));
     found
 }
+
+#[cfg(test)]
+mod tests;
