@@ -154,7 +154,7 @@ fn the_front_end_is_measured_under_load() {
 
 #[test]
 fn overwrites_of_a_nearly_full_store_are_measured_beside_what_the_policy_predicts() {
-    let report = bench(&["cleaning", "--size", "64", "--full", "30,100", "--times", "2"]);
+    let report = bench(&["cleaning", "--size", "96", "--full", "30,100", "--times", "2"]);
     let rows = report["rows"].as_array().expect("rows");
     assert_eq!(rows.len(), 2 * 2, "each load on each store: {report}");
     for row in rows {

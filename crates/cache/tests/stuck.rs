@@ -296,8 +296,8 @@ fn a_damaged_node_of_a_deleted_volume_keeps_nobody_from_the_space_that_cleaning_
     let cache = machine.open();
     cache.delete_volume(copy).expect("a log entry");
     let mut random = Random::new(5);
-    for _ in 0..12_000 {
-        machine.write(&cache, OTHER, random.below(5_600), &[3; BLOCK_BYTES]).expect("space after cleaning");
+    for _ in 0..16_000 {
+        machine.write(&cache, OTHER, random.below(8_000), &[3; BLOCK_BYTES]).expect("space after cleaning");
     }
     assert!(cache.store().is_freeing(), "the damaged node stays");
     assert!(cache.store().counters().segments_cleaned > 0, "nothing had to be cleaned");

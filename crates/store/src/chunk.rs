@@ -175,10 +175,14 @@ fn pairs_are_whole(device: &dyn Device, chunk: &Chunk) -> bool {
         return true;
     }
     let pairs: Vec<Paired> = chunk.entries.iter().filter_map(LogEntry::paired).collect();
-    let mut reads: Vec<Read> = pairs.iter().map(|one| Read::new(one.at, 1)).collect();
+    let runs: Vec<&[Paired]> = pairs.chunk_by(|one, next| one.at.0 + 1 == next.at.0).collect();
+    let mut reads: Vec<Read> = runs.iter().map(|run| Read::new(run[0].at, run.len())).collect();
     device.read_batch(&mut reads);
-    let is_whole = |read: &Read, one: &Paired| read.result.is_ok() && one.is(&read.pages[0]);
-    pairs.iter().zip(&reads).all(|(one, read)| is_whole(read, one) || read_either(device, one).is_some())
+    reads.iter().zip(runs).all(|(read, run)| {
+        // Where a run cannot be read, some of it may.
+        let whole = |one: &Paired, page: &Page| read.result.is_ok() && one.is(page);
+        run.iter().zip(&read.pages).all(|(one, page)| whole(one, page) || read_either(device, one).is_some())
+    })
 }
 
 /// The one of two copies that is what was written.

@@ -143,7 +143,8 @@ impl Shared {
                 {
                     self.write_over(one.at, one.copy, page);
                 }
-                take(group * PAIRS_AT_ONCE + index, page.ok_or_else(|| error.clone()));
+                let alone = both[0].result.clone().err().map_or_else(|| error.clone(), StoreError::from);
+                take(group * PAIRS_AT_ONCE + index, page.ok_or(alone));
             }
         }
     }

@@ -193,22 +193,22 @@ impl Writer {
         if paired.is_empty() {
             return Ok(());
         }
-        let mut blocks = Vec::new();
-        {
+        let places: Vec<(Block, Option<Block>)> = {
             let mut map = shared.map_mut();
             let (places, filled) = self.pair.places(paired.len(), &mut map.nodes.segments, 0);
             assert_eq!(places.len(), paired.len(), "space was checked");
             // As with the log's: nobody gives them to others before the batch is applied, since the writer's lock is held.
             filled.into_iter().for_each(|pair| map.nodes.segments.close(pair));
-            for ((entry, data), at) in paired.into_iter().zip(places) {
-                let copied = map.nodes.segments.copy_of(at);
-                if let (LogEntry::Write { place, copy, .. }, Some(bytes)) = (entry, data) {
-                    (*place, *copy) = (at, copied);
-                    blocks.push((at, Box::new(Page::clone(bytes))));
-                }
-                map.nodes.segments.has_young(at);
+            places.iter().for_each(|&at| map.nodes.segments.has_young(at));
+            map.pay_for(COPIES * places.len() as u64);
+            places.into_iter().map(|at| (at, map.nodes.segments.copy_of(at))).collect()
+        };
+        let mut blocks = Vec::new();
+        for ((entry, data), (at, copied)) in paired.into_iter().zip(places) {
+            if let (LogEntry::Write { place, copy, .. }, Some(bytes)) = (entry, data) {
+                (*place, *copy) = (at, copied);
+                blocks.push((at, Box::new(Page::clone(bytes))));
             }
-            map.pay_for(COPIES * blocks.len() as u64);
         }
         write_twice(shared, &blocks)
     }

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use device::{BLOCK_BYTES, Block, Device, Incarnation, Lsn, ObjectId, Page, PageNo, Random};
-use sim::{Damage, Power, SimDisk};
+use sim::{Damage, Dropped, Faults, Power, SimDisk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::{Change, Found, Store, StoreError, VolumeId, VolumeMode, Want};
@@ -615,6 +615,41 @@ fn of_a_vector_with_pages_of_metadata_a_crash_leaves_all_or_nothing() {
     println!("{whole} times whole, {nothing} times nothing");
     // Each seed ends with one that is not cut off.
     assert!(whole >= 60 + 10 && nothing > 100);
+}
+
+#[test]
+fn pages_of_metadata_that_only_a_cache_has_are_written_again_by_the_start_that_reads_them() {
+    let mut seen = 0;
+    for seed in 0..40 {
+        let (power, disk, store) = fresh(100, seed);
+        disk.set_dropped(Dropped::AtPowerLoss);
+        let (mut model, mut work) = (Model::default(), Work::of_metadata(seed));
+        for _ in 0..3 {
+            let vector = work.vector(&model);
+            store.apply(&vector).expect("space");
+            model.apply(&vector);
+        }
+        let vector = work.vector(&model);
+        disk.set_faults(Faults { flush_one_in: 1, ..Faults::default() });
+        store.apply(&vector).expect_err("its flush fails");
+        disk.set_faults(Faults::default());
+        // The process ends, and another one comes. The power stays.
+        drop(store);
+        let store = mount(&disk).expect("it opens");
+        if model.difference(&store).is_some() {
+            model.apply(&vector);
+            seen += 1;
+        }
+        assert_sound(&store, &model, &format!("seed {seed}"));
+        drop(store);
+        power.cut();
+        disk.crash();
+        power.restore();
+        let store = open(&disk).expect("it opens");
+        assert_sound(&store, &model, &format!("seed {seed}, after the power failed"));
+        assert_eq!((scrub(&store), store.counters().metadata_repaired), (0, 0), "seed {seed}");
+    }
+    assert!(seen > 20, "{seen} were read");
 }
 
 #[cfg(feature = "planted-bugs")]
