@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::StoreError;
 
-const SEGMENTS: u64 = 128;
+const SEGMENTS: u64 = 144;
 const SEGMENT_BLOCKS: u64 = 32;
 /// So that a step of the cleaner, eight blocks at least, is an eighth of one. Where segments are as small, a page that goes
 /// back may cost more than one of them once three quarters are full.
@@ -180,7 +180,7 @@ fn a_full_store_that_nobody_writes_to_is_left_alone() {
 }
 
 /// What the store counts for each dirty page.
-const BLOCKS_RESERVED: u64 = 10;
+const BLOCKS_RESERVED: u64 = 11;
 
 impl Machine {
     /// Lets in writes of new pages, without any work in between, until one has to wait.

@@ -68,7 +68,9 @@ fn a_clone_that_is_stuck_holds_up_nobody_tells_its_readers_and_is_made_when_it_c
     let status = cache.status();
     assert_eq!(status.pending_transfers, 1, "{status:?}");
     assert!(status.counters.pages_relogged > 0, "the buffer has come round");
-    let told = machine.wait(&cache, |then| drop(cache.read(TARGET, 0, 10, 1 << 20, then)));
+    let told = machine.wait(&cache, |then| {
+        cache.read(TARGET, 0, 10, 1 << 20, then);
+    });
     assert!(matches!(told, Err(CacheError::Store(_))), "{told:?}");
     assert_eq!(page(&cache, SOURCE, 0).ok(), None, "nobody knows what there is");
     machine.sync(&cache).expect("a buffer that works");
@@ -105,7 +107,9 @@ fn the_source_s_slot_used_again_before_a_clone_is_stored_takes_nothing_from_it()
     machine.apply(&cache, &[Change::Delete { object: SOURCE }]).expect("space");
     let next = ObjectId { generation: SOURCE.generation + 1, ..SOURCE };
     write(&machine, &cache, next, 0, 7);
-    (0..20).for_each(|_| drop(cache.step(Task::WriteBack)));
+    for _ in 0..20 {
+        cache.step(Task::WriteBack);
+    }
     machine.store.set_faults(Faults::default());
     machine.clock.advance(Duration::from_secs(100));
     cache.drain().expect("devices that work");

@@ -84,6 +84,12 @@ impl VolumeId {
 }
 
 impl ObjectId {
+    /// Whether its pages are metadata, which the store writes twice: those in slot 0 of each volume, where a file system keeps its
+    /// arena.
+    pub const fn is_metadata(self) -> bool {
+        self.slot == 0
+    }
+
     /// What is in the same slot of another volume.
     pub fn in_volume(self, volume: VolumeId) -> ObjectId {
         ObjectId { volume, ..self }

@@ -53,6 +53,10 @@ pub enum PlantedBug {
     CopiesInOneSegment,
     /// The cleaner writes no list of the owners of what it moves.
     OwnerListForgotten,
+    /// The second copy of a page of metadata is not written.
+    PageCopyForgotten,
+    /// Recovery believes a batch of whose blocks some are missing that lie in pairs of segments.
+    MissingPairBelieved,
     /// A superblock is restored from a copy that the roots know nothing of.
     AnyCopyRestored,
 }

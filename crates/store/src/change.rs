@@ -10,7 +10,8 @@ use std::ops::Range;
 /// and frees its pages; every change for an older one is ignored.
 #[derive(Debug, Clone)]
 pub enum Change {
-    /// The page's bytes from now on, and the highest LSN that they contain.
+    /// The page's bytes from now on, and the highest LSN that they contain. Written twice where the object [is
+    /// metadata](ObjectId::is_metadata).
     Write {
         /// The object; its slot is below 2^48.
         object: ObjectId,
@@ -69,7 +70,7 @@ impl Change {
         self
     }
 
-    /// The log entry for this change; a write's block is not known yet.
+    /// The log entry for this change; a write's block is not known yet, nor its copy.
     pub(crate) fn log_entry(&self) -> LogEntry {
         match self {
             Change::Write { object, page, bytes, page_lsn } => LogEntry::Write {
@@ -77,6 +78,7 @@ impl Change {
                 page: *page,
                 page_lsn: *page_lsn,
                 place: Block(0),
+                copy: None,
                 crc: crc32c::crc32c(&bytes.0),
             },
             Change::Cut { object, pages, lsn } => {

@@ -2,6 +2,7 @@
 
 use crate::audit::{Met, Owner, node_blocks, walk};
 use crate::blocks::Blocks;
+use crate::entry::Paired;
 use crate::error::StoreError;
 use crate::map::{NodeId, PageEntry};
 use crate::owners::{BlockOwner, owners};
@@ -185,22 +186,30 @@ fn audit(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Finding)) -> A
             report(Finding::of(owner, error.to_string()));
         }
         Met::Page(owner, page, entry) => {
-            let misplaced = misplaced(shared, entry.place, |usage| matches!(usage, Use::Log | Use::Moved));
-            if let Some(what) = misplaced {
+            let misplaced = misplaced(shared, entry.place, Use::is_data);
+            let in_pair = |at| shared.map().nodes.segments.get(at).usage == Use::Arena;
+            let is_paired = shared.medium.geometry().segment(entry.place).is_some_and(in_pair);
+            let without_copy = || misplaced_copy(shared, entry.place).filter(|_| is_paired);
+            if let Some(what) = misplaced.or_else(without_copy) {
                 let (page, place) = (Some(page), Some(entry.place));
                 report(Finding { page, place, ..Finding::of(Some(owner), what) });
             } else if data.add(entry.place) {
-                let segment = shared.medium.geometry().segment(entry.place).expect("it lies in one");
-                let sum = &mut owners[segment as usize];
-                *sum = owner_sum(*sum, entry.place, entry.crc, entry.page_lsn);
+                match shared.map().nodes.segments.copy_of(entry.place) {
+                    Some(copy) => drop(data.add(copy)),
+                    None => {
+                        let segment = shared.medium.geometry().segment(entry.place).expect("it lies in one");
+                        let sum = &mut owners[segment as usize];
+                        *sum = owner_sum(*sum, entry.place, entry.crc, entry.page_lsn);
+                    }
+                }
                 batch.push((owner, page, *entry));
             }
             if batch.len() == BLOCKS_AT_ONCE {
-                check_data(shared, &mut batch, report);
+                check_data(shared, writer, &mut batch, report);
             }
         }
     });
-    check_data(shared, &mut batch, report);
+    check_data(shared, writer, &mut batch, report);
     check_places(shared, report);
     Audit { data, owners, references, lost }
 }
@@ -216,7 +225,7 @@ fn misplaced(shared: &Shared, place: Block, right: impl Fn(Use) -> bool) -> Opti
 
 /// Compares both copies of all metadata. Nodes of which both are damaged are for the walk to tell, unless memory has them.
 fn check_copies(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Finding)) {
-    shared.compare_tables(writer).iter().filter_map(Finding::compared).for_each(&mut *report);
+    shared.compare_tables(writer.tables()).iter().filter_map(Finding::compared).for_each(&mut *report);
     let nodes: Vec<NodeRead> = {
         let map = shared.map();
         let written = map.nodes.table.iter().filter(|(_, entry)| entry.place != Block(0));
@@ -255,8 +264,11 @@ fn misplaced_copy(shared: &Shared, place: Block) -> Option<String> {
     misplaced(shared, copy, |usage| usage == Use::Copies)
 }
 
-fn check_data(shared: &Shared, batch: &mut Vec<Entry>, report: &mut dyn FnMut(Finding)) {
+fn check_data(shared: &Shared, writer: &Writer, batch: &mut Vec<Entry>, report: &mut dyn FnMut(Finding)) {
     batch.sort_by_key(|(_, _, entry)| entry.place);
+    let (twice, mut batch): (Vec<Entry>, Vec<Entry>) =
+        batch.drain(..).partition(|(_, _, entry)| shared.map().paired(entry).is_some());
+    check_pairs(shared, writer, &twice, report);
     let mut reads: Vec<Read> = batch.iter().map(|(_, _, entry)| Read::new(entry.place, 1)).collect();
     shared.medium.device().read_batch(&mut reads);
     for ((owner, page, entry), read) in batch.drain(..).zip(reads) {
@@ -288,6 +300,9 @@ fn check_owners(shared: &Shared, audit: &Audit, report: &mut dyn FnMut(Finding))
         None => BTreeMap::new(),
     };
     let is_wrong = |&segment: &u32| {
+        if !matches!(shared.map().nodes.segments.get(segment).usage, Use::Log | Use::Moved) {
+            return false;
+        }
         let live = found(segment).into_iter().filter(|(at, _)| audit.data.has(*at));
         let sum = live.fold(0, |sum, (at, owner)| owner_sum(sum, at, owner.crc, owner.page_lsn));
         sum != audit.owners[segment as usize]
@@ -329,6 +344,19 @@ fn name_owners(
     });
 }
 
+/// Compares both copies of pages of metadata. One of the last batch may never have been written: that is no damage.
+fn check_pairs(shared: &Shared, writer: &Writer, entries: &[Entry], report: &mut dyn FnMut(Finding)) {
+    let pairs: Vec<Paired> = entries.iter().filter_map(|(_, _, entry)| shared.map().paired(entry)).collect();
+    for ((owner, page, _), compared) in entries.iter().zip(shared.compare_pages(&pairs)) {
+        let is_unwritten =
+            matches!(compared, Compared::Damaged { place, .. } if writer.log().will_write_again(place));
+        if let Some(finding) = Finding::compared(&compared).filter(|_| !is_unwritten) {
+            let Finding { volume, object, .. } = Finding::of(Some(*owner), String::new());
+            report(Finding { volume, object, page: Some(*page), ..finding });
+        }
+    }
+}
+
 fn check_references(shared: &Shared, counted: &BTreeMap<NodeId, u32>, report: &mut dyn FnMut(Finding)) {
     let map = shared.map();
     for (id, entry) in map.nodes.table.iter() {
@@ -347,7 +375,8 @@ fn check_live(shared: &Shared, writer: &Writer, data: &Blocks, report: &mut dyn 
         let found = data.in_segment(shared.medium.geometry(), number)
             + nodes.in_segment(shared.medium.geometry(), number);
         // Shared blocks that were overwritten still count until the next recount.
-        let too_high_is_right = matches!(segment.usage, Use::Log | Use::Moved);
+        let of_pair = |twin| map.nodes.segments.get(twin).usage == Use::Arena;
+        let too_high_is_right = segment.usage.is_data() || segment.twin.is_some_and(of_pair);
         if found > segment.live || found < segment.live && !too_high_is_right {
             let what = format!("segment {number}: {found} live blocks, the table says {}", segment.live);
             report(Finding::about(what));

@@ -345,7 +345,7 @@ impl Checkpointer {
         let (segment, offset) = match self.nodes_at {
             Some((segment, offset)) if offset < segment_blocks => (segment, offset),
             full => {
-                let fresh = map.nodes.segments.take_pair().ok_or(StoreError::Full)?;
+                let fresh = map.nodes.segments.take_pair(Use::Nodes).ok_or(StoreError::Full)?;
                 if let Some((segment, _)) = full {
                     map.nodes.segments.close(segment);
                 }

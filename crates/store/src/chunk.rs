@@ -1,11 +1,12 @@
 //! The log: how a vector becomes chunks, and how chunks are found again.
 
+use crate::bug::{PlantedBug, is_planted};
 use crate::entry::*;
 use crate::format::blocks_for;
 use crate::root::Cursor;
 use crate::stretch::{self, Stretches};
 use crate::superblock::Geometry;
-use device::{BLOCK_BYTES, Block, Device, Lsn, ObjectId, Page, PageNo};
+use device::{BLOCK_BYTES, Block, Device, Lsn, ObjectId, Page, PageNo, Read};
 use std::ops::Range;
 
 /// A chunk to write: which log entries go into it, and what it needs.
@@ -41,11 +42,11 @@ pub struct Place {
     pub copy_bytes: usize,
 }
 
-/// How the log cuts into chunks a vector of so many writes of a page each.
+/// How the log cuts into chunks a vector of so many writes of a page of data each.
 pub fn plan_writes(writes: usize, from: Place, segment_blocks: u64) -> Vec<Piece> {
     // What an entry says does not matter for where it goes.
-    let (object, page, page_lsn) = (ObjectId::default(), PageNo(0), Lsn(0));
-    let write = LogEntry::Write { object, page, page_lsn, place: Block(0), crc: 0 };
+    let (object, page, page_lsn) = (ObjectId { slot: 1, ..ObjectId::default() }, PageNo(0), Lsn(0));
+    let write = LogEntry::Write { object, page, page_lsn, place: Block(0), copy: None, crc: 0 };
     plan(&vec![write; writes], from, segment_blocks)
 }
 
@@ -80,14 +81,14 @@ pub(crate) fn plan(entries: &[LogEntry], from: Place, segment_blocks: u64) -> Ve
 
 /// Blocks that a chunk takes at least which begins with this log entry.
 fn least(entry: &LogEntry) -> u64 {
-    1 + u64::from(matches!(entry, LogEntry::Write { .. }))
+    1 + u64::from(entry.has_data())
 }
 
 /// As many log entries as fit into `space` blocks and into a chunk, with the copies.
 fn fill(entries: &[LogEntry], at: usize, space: u64, copy_blocks: u64) -> Piece {
     let (mut count, mut pages) = (0, 0);
     for entry in entries.iter().take(ENTRIES_MAX) {
-        let more = pages + u64::from(matches!(entry, LogEntry::Write { .. }));
+        let more = pages + u64::from(entry.has_data());
         let data = copy_blocks + more;
         if data > DATA_MAX as u64 || entry_blocks(count + 1) as u64 + data > space {
             break;
@@ -139,15 +140,21 @@ pub(crate) fn parse(geometry: &Geometry, at: Block, pages: &[Page]) -> Option<Ch
     let (head, entries, crc) = decode_chunk(pages, geometry.id)?;
     let chunk = Chunk { head, entries, crc, at };
     let inside = |entry: &LogEntry| match entry {
-        LogEntry::Write { place, .. } => chunk.data().contains(&place.0),
+        LogEntry::Write { place, copy: None, .. } => chunk.data().contains(&place.0),
+        LogEntry::Write { place, copy: Some(copy), .. } => geometry.are_opposite(*place, *copy),
         _ => true,
     };
     let whole = chunk.blocks() <= space && chunk.entries.iter().all(inside);
     whole.then_some(chunk)
 }
 
-/// Whether a chunk's data blocks are what its log entries say. What cannot be read is not.
+/// Whether the blocks that belong to a chunk are what its log entries say, its own and those in pairs of segments, of which either copy
+/// will do. What cannot be read is not.
 pub(crate) fn data_is_whole(device: &dyn Device, chunk: &Chunk) -> bool {
+    own_data_is_whole(device, chunk) && pairs_are_whole(device, chunk)
+}
+
+fn own_data_is_whole(device: &dyn Device, chunk: &Chunk) -> bool {
     if chunk.head.data_blocks == 0 {
         return true;
     }
@@ -155,10 +162,37 @@ pub(crate) fn data_is_whole(device: &dyn Device, chunk: &Chunk) -> bool {
     let start = chunk.at.plus(chunk.head.entry_blocks);
     let is_read = read_patiently(device, start, &mut pages);
     let is_whole = |entry: &LogEntry| match entry {
-        LogEntry::Write { place, crc, .. } => crc32c::crc32c(&pages[(place.0 - start.0) as usize].0) == *crc,
+        LogEntry::Write { place, copy: None, crc, .. } => {
+            crc32c::crc32c(&pages[(place.0 - start.0) as usize].0) == *crc
+        }
         _ => true,
     };
     is_read && chunk.entries.iter().all(is_whole)
+}
+
+fn pairs_are_whole(device: &dyn Device, chunk: &Chunk) -> bool {
+    if is_planted(PlantedBug::MissingPairBelieved) {
+        return true;
+    }
+    let pairs: Vec<Paired> = chunk.entries.iter().filter_map(LogEntry::paired).collect();
+    let runs: Vec<&[Paired]> = pairs.chunk_by(|one, next| one.at.0 + 1 == next.at.0).collect();
+    let mut reads: Vec<Read> = runs.iter().map(|run| Read::new(run[0].at, run.len())).collect();
+    device.read_batch(&mut reads);
+    reads.iter().zip(runs).all(|(read, run)| {
+        // Where a run cannot be read, some of it may.
+        let whole = |one: &Paired, page: &Page| read.result.is_ok() && one.is(page);
+        run.iter().zip(&read.pages).all(|(one, page)| whole(one, page) || read_either(device, one).is_some())
+    })
+}
+
+/// The one of two copies that is what was written.
+pub(crate) fn read_either(device: &dyn Device, one: &Paired) -> Option<Box<Page>> {
+    let mut page = Page::zeroed();
+    let places = [one.at, one.copy];
+    let mut whole =
+        |at: &Block| read_patiently(device, *at, std::slice::from_mut(&mut *page)) && one.is(&page);
+    let is_there = places.iter().any(&mut whole);
+    is_there.then_some(page)
 }
 
 /// Attempts to read a block of the log before it counts as unreadable: a path that fails over takes one or two.
@@ -189,6 +223,7 @@ mod tests {
             page: PageNo(index),
             page_lsn: Lsn(1),
             place: Block(0),
+            copy: None,
             crc: 0,
         };
         (0..count as u64).map(write).collect()

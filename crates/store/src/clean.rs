@@ -8,6 +8,8 @@
 //! | moving | copies some blocks, makes the copies durable, repoints their holders | the writer's lock for the repointing only |
 //! | settling | a victim whose holders are all gone is dead | the map's lock |
 //!
+//! What lies in a pair goes to a pair of the cleaner's, and is copied to both of its segments.
+//!
 //! A node is visited and repointed once, under its id, however many share it. Repointing is conditional: an entry
 //! that was changed since is left alone. It is durable with the next checkpoint, and a victim is trimmed and used
 //! again only when two checkpoints do without it and no reader pins it; so a crash at any moment finds either the
@@ -19,10 +21,12 @@
 
 use crate::bug::{PlantedBug, is_planted};
 use crate::counters::count;
+use crate::entry::Paired;
 use crate::error::StoreError;
 use crate::format::LIST_OWNERS;
 use crate::map::{Holder, Map, Move, NodeId, Purpose, Wanted};
 use crate::owners::{BlockOwner, OwnerList, OwnerScan};
+use crate::pairs::{OpenPair, write_twice};
 use crate::policy::{Budget, Class, blocks_per_step, choose, fit_with_lists, listed, segments_per_round};
 use crate::segments::Use;
 use crate::shared::Shared;
@@ -56,7 +60,14 @@ pub enum Cleaning {
 #[derive(Default)]
 pub(crate) struct Cleaner {
     round: Option<Round>,
+    to: Targets,
+}
+
+/// Where moved blocks go: those of pairs to a pair, others to a segment.
+#[derive(Default)]
+struct Targets {
     copies: Copies,
+    pair: OpenPair,
 }
 
 /// Where moved blocks go.
@@ -107,7 +118,7 @@ impl Cleaner {
     /// One bounded step: see [`Store::clean_step`](crate::Store::clean_step).
     pub(crate) fn step(&mut self, shared: &Shared, writer: &WriterLock) -> Result<Cleaning, StoreError> {
         writer.lock().make_ready(shared)?;
-        let Cleaner { round, copies } = self;
+        let Cleaner { round, to } = self;
         let Some(current) = round else {
             *round = Round::begin(shared);
             return Ok(if round.is_some() { Cleaning::Working } else { Cleaning::Idle });
@@ -125,21 +136,21 @@ impl Cleaner {
             return Ok(Cleaning::Working);
         }
         if let Some(&victim) = current.victims.first() {
-            return current.work_on(victim, shared, writer, copies);
+            return current.work_on(victim, shared, writer, to);
         }
         let mut map = shared.map_mut();
         map.nodes.end_scan(Purpose::Clean);
         map.nodes.segments.end_turn();
         let emptied = current.emptied;
         *round = None;
-        copies.leave_list();
+        to.copies.leave_list();
         Ok(Cleaning::Emptied(emptied))
     }
 
     /// Ends a round for which there is no space: its victims are left alone until more of them has died.
     pub(crate) fn give_up(&mut self, shared: &Shared) {
         let Some(round) = self.round.take() else { return };
-        self.copies.leave_list();
+        self.to.copies.leave_list();
         let mut map = shared.map_mut();
         map.nodes.end_scan(Purpose::Clean);
         map.nodes.segments.end_turn();
@@ -192,7 +203,7 @@ impl Round {
         victim: u32,
         shared: &Shared,
         writer: &WriterLock,
-        copies: &mut Copies,
+        to: &mut Targets,
     ) -> Result<Cleaning, StoreError> {
         let some = self.some_held(victim, shared);
         if some.is_empty() {
@@ -208,7 +219,7 @@ impl Round {
             };
             self.stuck.extend(some.iter().filter(|one| !reachable(one)).map(|(&from, _)| from));
             let moving = still_held(shared, some.iter().filter(reachable));
-            self.move_blocks(victim, moving, shared, writer, copies)
+            self.move_blocks(victim, moving, shared, writer, to)
         })
     }
 
@@ -237,6 +248,10 @@ impl Round {
     /// Looks for the owners of a victim's blocks; whether all that can be known of those that are held is. Where that may be a matter of
     /// time, as a block cannot be read, they stay where they are.
     fn owners_are_known(&mut self, victim: u32, shared: &Shared) -> bool {
+        // Pairs have no lists: their slot says what they are.
+        if is_pair(victim, shared) {
+            return true;
+        }
         let geometry = shared.medium.geometry();
         let held: Vec<Block> = {
             let mut map = shared.map_mut();
@@ -276,17 +291,17 @@ impl Round {
         moving: Vec<Moving>,
         shared: &Shared,
         writer: &WriterLock,
-        copies: &mut Copies,
+        to: &mut Targets,
     ) -> Result<Cleaning, StoreError> {
         let mut pages = self.read_moving(moving, shared);
         if pages.is_empty() {
             return Ok(Cleaning::Working);
         }
-        let taken = u64::from(!copies.have_space(&pages, shared));
+        let taken = to.segments_for(victim, &pages, shared);
         let holders = pages.iter().map(|(one, _)| &one.holders[..]);
         pages.truncate(shared.map().moves_that_fit(holders, taken));
         let coming = self.coming(victim, &pages, shared);
-        let Some(Placed { places, lists, filled }) = copies.places(victim, &pages, &coming, shared) else {
+        let Some(Placed { places, lists, filled }) = to.places(victim, &pages, &coming, shared) else {
             return Ok(Cleaning::NeedsCheckpoint);
         };
         let since = shared.medium.failed_flushes();
@@ -296,7 +311,7 @@ impl Round {
             Ok(()) => repoint(shared, writer, &moving, &places),
             Err(_) => {
                 // Nobody knows what of it is on the medium: it is copied again, elsewhere.
-                copies.abandon(shared);
+                to.abandon(victim, shared);
                 false
             }
         };
@@ -313,13 +328,29 @@ impl Round {
     /// Reads blocks, and finds out which are not what was written.
     fn read_moving(&mut self, moving: Vec<Moving>, shared: &Shared) -> Vec<(Moving, Page)> {
         let places: Vec<Block> = moving.iter().map(|one| one.from).collect();
-        let mut pages = Vec::new();
+        let (mut pages, mut damaged, mut twice) = (Vec::new(), Vec::new(), Vec::new());
         for (one, page) in moving.into_iter().zip(shared.medium.read_blocks(&places)) {
-            match page.ok().filter(|page| crc32c::crc32c(&page.0) == one.crc) {
-                Some(page) => pages.push((one, page)),
+            let found = page.as_ref().map_or(0, |page| crc32c::crc32c(&page.0));
+            let error = match page {
+                Ok(page) if found == one.crc => {
+                    pages.push((one, page));
+                    continue;
+                }
+                Ok(_) => shared.medium.corrupt(one.from, "data".to_owned(), one.crc, found),
+                Err(error) => error,
+            };
+            match shared.map().nodes.segments.copy_of(one.from) {
+                Some(copy) => {
+                    damaged.push((Paired { at: one.from, copy, crc: one.crc }, error));
+                    twice.push(Some(one));
+                }
                 None => drop(self.stuck.insert(one.from)),
             }
         }
+        shared.read_page_copies(&damaged, &mut |number, page| match (twice[number].take(), page) {
+            (Some(one), Ok(page)) => pages.push((one, page.clone())),
+            _ => drop(self.stuck.insert(damaged[number].0.at)),
+        });
         pages
     }
 
@@ -341,14 +372,60 @@ impl Round {
         }
         map.nodes.segments.unpin(shared.medium.geometry().start(victim));
         if map.nodes.segments.get(victim).live == 0 {
-            self.emptied += 1;
-            map.nodes.segments.emptied(victim);
-            count(&shared.medium.counting().segments_cleaned, 1);
+            let segments = map.nodes.segments.emptied(victim);
+            self.emptied += segments;
+            count(&shared.medium.counting().segments_cleaned, segments);
         } else {
             map.nodes.segments.stuck(victim);
         }
         Cleaning::Working
     }
+}
+
+impl Targets {
+    /// Segments that these blocks of `victim` take.
+    fn segments_for(&self, victim: u32, pages: &[(Moving, Page)], shared: &Shared) -> u64 {
+        if is_pair(victim, shared) {
+            return self.pair.segments_for(pages.len() as u64, shared.medium.geometry().segment_blocks);
+        }
+        u64::from(!self.copies.have_space(pages, shared))
+    }
+
+    /// Goes on elsewhere with what comes from `victim`.
+    fn abandon(&mut self, victim: u32, shared: &Shared) {
+        if is_pair(victim, shared) {
+            self.pair.abandon(&mut shared.map_mut().nodes.segments);
+        } else {
+            self.copies.abandon(shared);
+        }
+    }
+
+    /// Where these blocks of `victim` may go; `None` where there is no segment.
+    fn places(
+        &mut self,
+        victim: u32,
+        pages: &[(Moving, Page)],
+        coming: &Coming,
+        shared: &Shared,
+    ) -> Option<Placed> {
+        if !is_pair(victim, shared) {
+            return self.copies.places(victim, pages, coming, shared);
+        }
+        let mut map = shared.map_mut();
+        let floor = map.floor(Class::Cleaner);
+        let segments = &mut map.nodes.segments;
+        let free = segments.free_count();
+        let (places, filled) = self.pair.places(pages.len(), segments, floor);
+        segments.taken_by_cleaner(free - segments.free_count());
+        let targets: BTreeSet<u32> =
+            places.iter().filter_map(|&at| shared.medium.geometry().segment(at)).collect();
+        targets.into_iter().for_each(|target| segments.inherit_age(victim, target));
+        (!places.is_empty()).then_some(Placed { places, filled, ..Placed::default() })
+    }
+}
+
+fn is_pair(victim: u32, shared: &Shared) -> bool {
+    shared.map().nodes.segments.get(victim).usage == Use::Arena
 }
 
 impl Copies {
@@ -487,6 +564,10 @@ fn copy(
     boxed.extend(places.iter().zip(pages).map(|(&at, page)| (at, Box::new(page))));
     // In one write where they follow each other.
     boxed.sort_by_key(|&(at, _)| at);
+    let is_pair = places.first().is_some_and(|&at| shared.map().nodes.segments.copy_of(at).is_some());
+    if is_pair {
+        return write_twice(shared, &boxed);
+    }
     #[cfg(feature = "planted-bugs")]
     let Some(boxed) = shared.medium.planted().copy_later(boxed) else { return Ok(()) };
     shared.medium.write_blocks(&boxed)

@@ -15,7 +15,7 @@ pub struct Counters {
     pub device_reads: u64,
     /// Vectors applied.
     pub batches: u64,
-    /// Pages of these, written to the log; what the cleaner moves is counted apart.
+    /// Pages of these, once each; what the cleaner moves is counted apart.
     pub pages_written: u64,
     /// Blocks written to the device, whatever they hold.
     pub blocks_written: u64,

@@ -15,6 +15,8 @@ pub(crate) enum LogEntry {
         page: PageNo,
         page_lsn: Lsn,
         place: Block,
+        /// Where the block's copy lies, if the object is metadata: then both lie in a pair of segments, and not in the chunk.
+        copy: Option<Block>,
         crc: u32,
     },
     Cut {
@@ -68,6 +70,24 @@ impl LogEntry {
         }
     }
 
+    /// Whether the chunk has a block that belongs to it.
+    pub(crate) fn has_data(&self) -> bool {
+        matches!(self, LogEntry::Write { object, .. } if !object.is_metadata())
+    }
+
+    /// Whether a block belongs to it that is written twice, in a pair of segments.
+    pub(crate) fn is_paired(&self) -> bool {
+        matches!(self, LogEntry::Write { object, .. } if object.is_metadata())
+    }
+
+    /// Where its block and the copy lie that are in a pair of segments.
+    pub(crate) fn paired(&self) -> Option<Paired> {
+        match *self {
+            LogEntry::Write { place: at, copy: Some(copy), crc, .. } => Some(Paired { at, copy, crc }),
+            _ => None,
+        }
+    }
+
     /// The volumes that it changes.
     pub(crate) fn changed_volumes(&self) -> impl Iterator<Item = VolumeId> + use<> {
         let (one, other) = match self {
@@ -91,6 +111,21 @@ pub(crate) enum Origin {
     Logged,
     /// It has none: they went past it.
     Direct,
+}
+
+/// A block of data that is there twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Paired {
+    pub(crate) at: Block,
+    pub(crate) copy: Block,
+    pub(crate) crc: u32,
+}
+
+impl Paired {
+    /// Whether a page is what was written to both.
+    pub(crate) fn is(&self, page: &Page) -> bool {
+        crc32c::crc32c(&page.0) == self.crc
+    }
 }
 
 /// A chunk's header.
@@ -179,6 +214,7 @@ struct LogEntryBytes {
     other: U64,
     volume_to: U32,
     generation_to: U32,
+    /// Or where a block's copy lies.
     slot_to: U64,
     at: U64,
 }
@@ -280,9 +316,10 @@ fn encode(entry: &LogEntry) -> LogEntryBytes {
         ..LogEntryBytes::default()
     };
     match entry {
-        LogEntry::Write { object, page, page_lsn, place, crc } => LogEntryBytes {
+        LogEntry::Write { object, page, page_lsn, place, copy, crc } => LogEntryBytes {
             page: page.0.into(),
             other: place_to_bits(*place).into(),
+            slot_to: copy.map_or(0, place_to_bits).into(),
             crc: (*crc).into(),
             ..of(WRITE, *object, *page_lsn)
         },
@@ -343,7 +380,11 @@ fn decode(bytes: &[u8]) -> Option<LogEntry> {
     Some(match bytes.kind {
         WRITE => {
             let (place, crc) = (place_from_bits(other)?, bytes.crc.get());
-            LogEntry::Write { object, page, page_lsn: lsn, place, crc }
+            let copy = Some(place_from_bits(bytes.slot_to.get())?).filter(|&copy| copy != Block(0));
+            if copy.is_some() != object.is_metadata() {
+                return None;
+            }
+            LogEntry::Write { object, page, page_lsn: lsn, place, copy, crc }
         }
         CUT => LogEntry::Cut { object, pages: page..PageNo(other), lsn },
         DELETE => LogEntry::Delete { object, lsn },
@@ -382,7 +423,22 @@ mod tests {
         let store = StoreId([7; 16]);
         let object = VolumeId::MAIN.object(5, 6);
         let entries = vec![
-            LogEntry::Write { object, page: PageNo(9), page_lsn: Lsn(8), place: Block(77), crc: 0xfeed },
+            LogEntry::Write {
+                object,
+                page: PageNo(9),
+                page_lsn: Lsn(8),
+                place: Block(77),
+                copy: None,
+                crc: 0xfeed,
+            },
+            LogEntry::Write {
+                object: VolumeId(4).object(0, 1),
+                page: PageNo(9),
+                page_lsn: Lsn(8),
+                place: Block(77),
+                copy: Some(Block(99)),
+                crc: 0xfeed,
+            },
             LogEntry::Cut { object, pages: PageNo(1)..PageNo(u64::MAX), lsn: Lsn(11) },
             LogEntry::Delete { object, lsn: Lsn(12) },
             LogEntry::Clone { transfer: Transfer::whole(object, VolumeId::MAIN.object(1, 2)), lsn: Lsn(13) },
@@ -433,5 +489,34 @@ mod tests {
         encode_chunk(&head, &entries, store, &mut pages);
         pages[0].0[200] ^= 1;
         assert_eq!(decode_chunk(&pages, store), None, "a damaged chunk");
+    }
+
+    #[test]
+    fn metadata_without_a_copy_is_refused_and_so_is_other_data_with_one() {
+        let store = StoreId([7; 16]);
+        for (slot, copy, sound) in
+            [(0, None, false), (0, Some(9), true), (1, Some(9), false), (1, None, true)]
+        {
+            let (object, copy) = (VolumeId::MAIN.object(slot, 1), copy.map(Block));
+            let (page, page_lsn, place) = (PageNo(1), Lsn(1), Block(77));
+            let entry = LogEntry::Write { object, page, page_lsn, place, copy, crc: 1 };
+            let head = ChunkHead {
+                incarnation: Incarnation(3),
+                chunk: 10,
+                batch: 4,
+                durable: 3,
+                chain: 99,
+                next: 12,
+                last: true,
+                origin: Origin::Logged,
+                entry_blocks: 1,
+                data_blocks: 0,
+                copy_blocks: 0,
+                entries: 1,
+            };
+            let mut pages = device::pages(1);
+            encode_chunk(&head, &[entry], store, &mut pages);
+            assert_eq!(decode_chunk(&pages, store).is_some(), sound, "slot {slot}, copy {copy:?}");
+        }
     }
 }

@@ -38,7 +38,14 @@ fn chunk() -> (ChunkHead, Vec<LogEntry>) {
     let object = VolumeId(2).object(5, 6);
     let to = VolumeId::MAIN.object(8, 1);
     let entries = vec![
-        LogEntry::Write { object, page: PageNo(9), page_lsn: Lsn(501), place: Block(94), crc: 0xfeed_beef },
+        LogEntry::Write {
+            object,
+            page: PageNo(9),
+            page_lsn: Lsn(501),
+            place: Block(94),
+            copy: None,
+            crc: 0xfeed_beef,
+        },
         LogEntry::Cut { object, pages: PageNo(10)..PageNo(20), lsn: Lsn(502) },
         LogEntry::Delete { object, lsn: Lsn(503) },
         LogEntry::Clone { transfer: Transfer::whole(object, to), lsn: Lsn(504) },
@@ -55,6 +62,14 @@ fn chunk() -> (ChunkHead, Vec<LogEntry>) {
         },
         LogEntry::NameVolume { volume: VolumeId(9), part: b"nightly".to_vec() },
         LogEntry::DeleteVolume { volume: VolumeId(2), lsn: Lsn(506) },
+        LogEntry::Write {
+            object: VolumeId(2).object(0, 1),
+            page: PageNo(3),
+            page_lsn: Lsn(508),
+            place: Block(132),
+            copy: Some(Block(148)),
+            crc: 0xdada_cafe,
+        },
     ];
     let head = ChunkHead {
         incarnation: Incarnation(3),
@@ -137,6 +152,8 @@ fn tables() -> Vec<u8> {
     used[1] = SegmentEntry { usage: Use::Log, live: 2, age: 9, twin: None };
     used[3] = SegmentEntry { usage: Use::Nodes, live: 1, age: 0, twin: Some(7) };
     used[7] = SegmentEntry { usage: Use::Copies, live: 1, age: 0, twin: Some(3) };
+    used[8] = SegmentEntry { usage: Use::Arena, live: 4, age: 0, twin: Some(9) };
+    used[9] = SegmentEntry { usage: Use::Copies, live: 4, age: 0, twin: Some(8) };
     let volumes = Volumes::unread(Tree { root: NodeId(1), height: 0 }, VolumeId(5), vec![NodeId(1)]);
     let nodes = Nodes::new(table(), Segments::new(geometry(), used));
     let mut map = Map::new(nodes, volumes, Newest::default());

@@ -22,6 +22,7 @@ mod map;
 mod medium;
 mod owners;
 mod pace;
+mod pairs;
 #[cfg(feature = "planted-bugs")]
 mod plant;
 pub mod policy;

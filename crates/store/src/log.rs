@@ -1,8 +1,8 @@
 //! The log: where the next batch goes, and how far it is durable.
 
-use crate::chunk::{Piece, Place, plan, read_patiently};
+use crate::chunk::{Piece, Place, plan, read_either, read_patiently};
 use crate::counters::count;
-use crate::entry::{ChunkHead, LogEntry, Origin, encode_chunk};
+use crate::entry::{ChunkHead, LogEntry, Origin, Paired, encode_chunk};
 use crate::error::StoreError;
 use crate::flushes::FailedFlushes;
 use crate::medium::Medium;
@@ -25,11 +25,19 @@ pub(crate) struct Log {
     is_fresh: bool,
     /// Blocks that recovery has read, and that are not known to be durable: first and number.
     readable: Vec<(Block, u64)>,
+    /// The same, in pairs of segments: one of the two is whole.
+    readable_pairs: Vec<Paired>,
 }
 
 impl Log {
     pub(crate) fn at(cursor: Cursor) -> Log {
-        Log { cursor, index: ChunkIndex::default(), is_fresh: false, readable: Vec::new() }
+        Log {
+            cursor,
+            index: ChunkIndex::default(),
+            is_fresh: false,
+            readable: Vec::new(),
+            readable_pairs: Vec::new(),
+        }
     }
 
     pub(crate) fn cursor(&self) -> Cursor {
@@ -42,13 +50,20 @@ impl Log {
     }
 
     /// Recovery has read these blocks, and nothing shows that they are durable.
-    pub(crate) fn found_readable(&mut self, blocks: Vec<(Block, u64)>) {
-        self.readable = blocks;
+    pub(crate) fn found_readable(&mut self, blocks: Vec<(Block, u64)>, pairs: Vec<Paired>) {
+        (self.readable, self.readable_pairs) = (blocks, pairs);
     }
 
     /// Everything that was read is known to be durable.
     pub(crate) fn is_durable(&mut self) {
         self.readable.clear();
+        self.readable_pairs.clear();
+    }
+
+    /// Whether this block will be [written again](Log::write_readable_again): then it is not damaged if it is not what it should be,
+    /// but was perhaps never written.
+    pub(crate) fn will_write_again(&self, at: Block) -> bool {
+        self.readable_pairs.iter().any(|one| one.at == at || one.copy == at)
     }
 
     pub(crate) fn has_readable(&self) -> bool {
@@ -83,7 +98,7 @@ impl Log {
     }
 
     /// Writes again what recovery has read and what is not known to be durable: a flush that failed before may have dropped it from
-    /// a cache that still gives it to readers. The caller flushes.
+    /// a cache that still gives it to readers. Of what is there twice one may never have been written. The caller flushes.
     pub(crate) fn write_readable_again(&self, medium: &Medium) -> Result<(), StoreError> {
         for &(start, count) in &self.readable {
             for first in (0..count).step_by(RUN_BLOCKS) {
@@ -91,14 +106,21 @@ impl Log {
                 write_again(medium, &run.collect::<Vec<_>>())?;
             }
         }
+        for one in &self.readable_pairs {
+            if let Some(page) = read_either(medium.device(), one) {
+                medium.write(one.at, std::slice::from_ref(&page))?;
+                medium.write(one.copy, std::slice::from_ref(&page))?;
+            }
+        }
         Ok(())
     }
 
-    /// Writes a batch and makes it durable. The places of the writes are known afterwards. After an error it is not known what of it
-    /// is on the medium.
+    /// Writes a batch and makes it durable, with what was written in pairs of segments since `since`. The places of the writes are known
+    /// afterwards. After an error it is not known what of it is on the medium.
     pub(crate) fn write_batch(
         &mut self,
         shared: &Shared,
+        since: FailedFlushes,
         data: &[Option<&Page>],
         entries: &mut [LogEntry],
         origin: Origin,
@@ -106,7 +128,7 @@ impl Log {
         let segment_blocks = shared.medium.geometry().segment_blocks;
         let pieces = self.plan(entries, segment_blocks);
         let stretches = Stretches::of(segment_blocks);
-        let (since, mut written, mut length) = (shared.medium.failed_flushes(), Ok(()), LogLength::default());
+        let (mut written, mut length) = (Ok(()), LogLength::default());
         for (index, piece) in pieces.iter().enumerate() {
             if piece.moves_on {
                 self.move_on(shared);
@@ -138,7 +160,7 @@ impl Log {
         shared.progress.set_durable_batch(batch);
         shared.progress.add(length);
         let counting = shared.medium.counting();
-        count(&counting.pages_written, pieces.iter().map(|piece| piece.page_blocks).sum());
+        count(&counting.pages_written, data.iter().flatten().count() as u64);
         count(&counting.batches, 1);
         Ok(())
     }
@@ -185,7 +207,7 @@ impl Log {
         if head.copy_blocks > 0 {
             copies.write(&mut pages[head.entry_blocks as usize..next as usize]);
         }
-        for (entry, data) in entries.iter_mut().zip(data) {
+        for (entry, data) in entries.iter_mut().zip(data).filter(|(entry, _)| entry.has_data()) {
             if let (LogEntry::Write { place, .. }, Some(bytes)) = (entry, data) {
                 *place = at.plus(next);
                 pages[next as usize].0.copy_from_slice(&bytes.0);

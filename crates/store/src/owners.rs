@@ -185,7 +185,7 @@ impl OwnerHead {
 
     fn of_chunk(chunk: &Chunk) -> OwnerHead {
         let owner = |entry: &LogEntry| match *entry {
-            LogEntry::Write { object, page, page_lsn, place, crc } => {
+            LogEntry::Write { object, page, page_lsn, place, crc, copy: None } => {
                 Some((place, BlockOwner { object, page, page_lsn, crc }))
             }
             _ => None,

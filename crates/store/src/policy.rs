@@ -134,15 +134,15 @@ const COMPACTION_PAIRS: u64 = 2;
 const FREES_SEGMENTS: u64 = 2;
 
 /// Segments for the cleaner, above that: it must be able to empty some when everybody else has used theirs, and each
-/// crash may leave it one that is hardly filled, as it may the log and the nodes.
-const CLEANER_SEGMENTS: u64 = 6;
+/// crash may leave it one that is hardly filled, and a pair, as it may the log and the nodes.
+const CLEANER_SEGMENTS: u64 = 6 + COPIES;
 
 /// Of these, those that must not be used up by writing the first page to the log of one incarnation after the other.
-const KEPT_FROM_WRITERS: u64 = 4;
+const KEPT_FROM_WRITERS: u64 = 4 + COPIES;
 
-/// Segments above those that writers leave alone: what is reserved is not whole segments, and the one that the cleaner's copies
-/// went to counts as if it were free already.
-const RESERVATION_SEGMENTS: u64 = 2;
+/// Segments above those that writers leave alone: what is reserved is not whole segments, nor whole pairs; and the one that the
+/// cleaner's copies went to counts as if it were free already.
+const RESERVATION_SEGMENTS: u64 = 2 + COPIES;
 
 /// Free segments that `class` must leave alone. Why it is enough: decision 0018.
 pub fn floor(class: Class, nodes: &NodeUse) -> u64 {
@@ -167,8 +167,18 @@ pub struct Candidate {
     pub segment: u32,
     /// Its live blocks, or an upper bound of them; not 0.
     pub live: u64,
+    /// How often each of them is written: those of arenas twice.
+    pub copies: u64,
     /// Segments of log written since the youngest of its data.
     pub age: u64,
+}
+
+impl Candidate {
+    /// Blocks that moving it takes at most.
+    fn moved_blocks(&self) -> u64 {
+        // Pairs have no lists of owners.
+        if self.copies > 1 { self.copies * self.live } else { with_lists(self.live) }
+    }
 }
 
 /// What one round of cleaning may do.
@@ -252,7 +262,7 @@ pub fn choose(candidates: &[Candidate], budget: &Budget) -> Vec<u32> {
     let mut blocks = 0;
     let mut chosen: Vec<&Candidate> = Vec::new();
     for one in best {
-        blocks += with_lists(one.live);
+        blocks += one.moved_blocks();
         if chosen.len() == budget.segments || (blocks > budget.blocks && !chosen.is_empty()) {
             break;
         }
@@ -276,7 +286,7 @@ mod tests {
     const BUDGET: Budget = Budget { segment_blocks: 64, segments: 4, blocks: 128 };
 
     fn candidate(segment: u32, live: u64, age: u64) -> Candidate {
-        Candidate { segment, live, age }
+        Candidate { segment, live, copies: 1, age }
     }
 
     #[test]
@@ -284,7 +294,7 @@ mod tests {
         let nodes = NodeUse { segment_blocks: 16, dirty: 20, nodes: 0, tables: 3, live: 60, held: 160 };
         let floors = [Class::Frees, Class::Cleaner, Class::OpenSegment, Class::Writer, Class::Reservation];
         // 2 for the log; in pairs 2 for 23 blocks, 3 for recoveries cut off, 2 for compaction.
-        assert_eq!(floors.map(|class| floor(class, &nodes)), [16, 18, 22, 24, 26]);
+        assert_eq!(floors.map(|class| floor(class, &nodes)), [16, 18, 24, 26, 30]);
         let more = NodeUse { dirty: 36, ..nodes };
         assert_eq!(floor(Class::Frees, &more), 18);
         // Six pairs hold 60 live nodes; before they are compacted, they may be seven.

@@ -3,6 +3,7 @@
 use crate::bug::{PlantedBug, is_planted};
 use crate::checkpoint::Checkpointer;
 use crate::chunk::{Chunk, data_is_whole};
+use crate::entry::{LogEntry, Paired};
 use crate::error::StoreError;
 use crate::follow::LogReader;
 use crate::format::ROOTS;
@@ -143,7 +144,7 @@ impl Recovery {
                 sure.append(&mut held);
             }
             if entries >= ENTRIES_AT_ONCE {
-                self.replay_chunks(&std::mem::take(&mut sure));
+                self.replay_chunks(&std::mem::take(&mut sure))?;
                 entries = 0;
             }
             let last = chunk.head.last;
@@ -163,11 +164,13 @@ impl Recovery {
             LastBatch::Torn => {}
             LastBatch::Durable => sure.append(&mut held),
             LastBatch::Readable => {
-                end.found_readable(held.iter().map(|chunk| (chunk.at, chunk.blocks())).collect());
+                let pairs = held.iter().flat_map(|chunk| chunk.entries.iter().filter_map(LogEntry::paired));
+                let blocks = held.iter().map(|chunk| (chunk.at, chunk.blocks()));
+                end.found_readable(blocks.collect(), pairs.collect());
                 sure.append(&mut held);
             }
         }
-        self.replay_chunks(&sure);
+        self.replay_chunks(&sure)?;
         // The next incarnation's log starts elsewhere; numbers only grow.
         end.found_end(Cursor { chunk: cursor.chunk + 1, batch: cursor.batch + 1, ..cursor });
         if start.offset == 0 && cursor == start {
@@ -205,16 +208,16 @@ impl Recovery {
         log.keep_fresh();
     }
 
-    fn replay_chunks(&self, chunks: &[Chunk]) {
+    fn replay_chunks(&self, chunks: &[Chunk]) -> Result<(), StoreError> {
         self.shared.holding_nodes(|| {
             let entries = chunks.iter().flat_map(|chunk| &chunk.entries);
             // Those that cannot be read are met again below.
             let _ = self.shared.load_for(&entries.collect::<Vec<_>>());
-            chunks.iter().for_each(|chunk| self.replay_chunk(chunk));
-        });
+            chunks.iter().try_for_each(|chunk| self.replay_chunk(chunk))
+        })
     }
 
-    fn replay_chunk(&self, chunk: &Chunk) {
+    fn replay_chunk(&self, chunk: &Chunk) -> Result<(), StoreError> {
         {
             let mut map = self.shared.map_mut();
             let segment = self.shared.medium.geometry().segment(chunk.at).expect("found inside a segment");
@@ -223,10 +226,27 @@ impl Recovery {
                 map.nodes.segments.found_in_log(chunk.head.next);
             }
         }
+        self.find_pairs(chunk)?;
         self.shared.progress.add(LogLength { blocks: chunk.blocks(), reads: 0 });
         self.shared.apply_what_can_be(&chunk.entries);
         self.shared.map_mut().saw(&chunk.entries, chunk.head.origin);
         self.shared.progress.set_durable_batch(chunk.head.batch);
+        Ok(())
+    }
+
+    /// The segments in which the chunk's pages of metadata lie are pairs.
+    fn find_pairs(&self, chunk: &Chunk) -> Result<(), StoreError> {
+        let mut map = self.shared.map_mut();
+        for Paired { at, copy, .. } in chunk.entries.iter().filter_map(LogEntry::paired) {
+            let segment = |at| self.shared.medium.geometry().segment(at).expect("believed when it was read");
+            if !map.nodes.segments.found_pair(segment(at), segment(copy)) {
+                let (device, place) = (self.shared.medium.name(), chunk.at);
+                let what =
+                    format!("the log's chunk {}, by which {at} and {copy} lie in a pair,", chunk.head.chunk);
+                return Err(StoreError::Damaged { device, place, what });
+            }
+        }
+        Ok(())
     }
 }
 
@@ -254,3 +274,6 @@ fn roots(first_blocks: &[Page], geometry: &Geometry) -> Vec<(usize, Root)> {
     found.sort_by_key(|(_, root)| std::cmp::Reverse(root.generation));
     found
 }
+
+#[cfg(test)]
+mod tests;

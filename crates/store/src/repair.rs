@@ -1,4 +1,5 @@
-//! Metadata is written twice: what is damaged or unreadable is read from its copy, and written again.
+//! Metadata is written twice, that of the map and the pages of arenas: what is damaged or unreadable is read from its copy, and written
+//! again.
 //!
 //! In its place, whose bytes never change while its segment is in use; and its segment is pinned meanwhile, or the writer's lock is
 //! held, so that nothing else is written there. The copy lies in another segment and is not touched. Nothing waits for a flush: what
@@ -6,15 +7,16 @@
 
 use crate::bug::{PlantedBug, is_planted};
 use crate::counters::count;
+use crate::entry::Paired;
 use crate::error::StoreError;
-use crate::map::{Body, Map, NodeEntry, NodeId, TablePage};
+use crate::map::{Body, Map, NodeEntry, NodeId, PageEntry, TablePage};
+use crate::root::Stream;
 use crate::shared::Shared;
 use crate::stream;
 use crate::sync::Mutex;
 use crate::tables::table_page;
-use crate::writer::Writer;
 use device::{Block, Page, Read};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Blocks whose copies are compared at once: 8 MiB.
 const PAIRS_AT_ONCE: usize = 1024;
@@ -26,6 +28,8 @@ pub(crate) struct Repairs(Mutex<Option<Waiting>>);
 struct Waiting {
     /// Nodes of which one copy is damaged.
     nodes: BTreeSet<NodeId>,
+    /// Pages of which one copy is, by their places.
+    pages: BTreeMap<Block, Paired>,
     /// Damaged blocks that the checkpoint writes elsewhere with which the incarnation begins.
     others: u64,
 }
@@ -65,11 +69,11 @@ impl Repairs {
     }
 
     /// Whether it may be repaired now. Remembers it, if not.
-    fn may_write(&self, node: Option<NodeId>) -> bool {
+    fn may_write(&self, remember: impl FnOnce(&mut Waiting)) -> bool {
         match &mut *self.0.lock().expect("no panic while remembering") {
             None => true,
             Some(waiting) => {
-                waiting.nodes.extend(node);
+                remember(waiting);
                 false
             }
         }
@@ -83,6 +87,14 @@ impl NodeRead {
 
     pub(crate) fn pair(&self) -> Pair {
         (self.entry.place, self.copy)
+    }
+}
+
+impl Map {
+    /// A page that is there twice.
+    pub(crate) fn paired(&self, entry: &PageEntry) -> Option<Paired> {
+        let copy = self.nodes.segments.copy_of(entry.place)?;
+        Some(Paired { at: entry.place, copy, crc: entry.crc })
     }
 }
 
@@ -103,12 +115,49 @@ impl Shared {
                 Ok(()) => self.node_in(page, node.id, &node.entry).map_err(|_| error),
                 Err(_) => Err(error),
             };
-            if body.is_ok() && repairs && self.repairs.may_write(Some(node.id)) {
+            if body.is_ok() && repairs && self.repairs.may_write(|waiting| waiting.nodes.extend([node.id])) {
                 self.write_over(node.entry.place, read.at, page);
             }
             found.push((node, body));
         }
         found
+    }
+
+    /// Reads the copies of pages that are damaged, which are repaired, and hands each to `take` with its number in the list; or its error,
+    /// where the copy is damaged, too. Their segments are pinned.
+    pub(crate) fn read_page_copies(
+        &self,
+        damaged: &[(Paired, StoreError)],
+        take: &mut dyn FnMut(usize, Result<&Page, StoreError>),
+    ) {
+        for (group, damaged) in damaged.chunks(PAIRS_AT_ONCE).enumerate() {
+            // What could not be read with others may be read by itself.
+            let places = damaged.iter().flat_map(|(one, _)| [one.at, one.copy]);
+            let mut reads: Vec<Read> = places.map(|at| Read::new(at, 1)).collect();
+            self.medium.device().read_batch(&mut reads);
+            for (index, ((one, error), both)) in damaged.iter().zip(reads.chunks(2)).enumerate() {
+                let whole = both.iter().find(|read| read.result.is_ok() && one.is(&read.pages[0]));
+                let page = whole.map(|read| &read.pages[0]);
+                if let Some(page) = page.filter(|_| whole.is_some_and(|read| read.at != one.at))
+                    && self.repairs.may_write(|waiting| waiting.pages.extend([(one.at, *one)]))
+                {
+                    self.write_over(one.at, one.copy, page);
+                }
+                let alone = both[0].result.clone().err().map_or_else(|| error.clone(), StoreError::from);
+                take(group * PAIRS_AT_ONCE + index, page.ok_or(alone));
+            }
+        }
+    }
+
+    /// As [`compare`](Shared::compare), of pages that are there twice.
+    pub(crate) fn compare_pages(&self, pages: &[Paired]) -> Vec<Compared> {
+        let pairs: Vec<Pair> = pages.iter().map(|one| (one.at, Some(one.copy))).collect();
+        self.compare(&pairs, &|number, place, page| {
+            let expected = pages[number].crc;
+            let found = crc32c::crc32c(&page.0);
+            let error = || self.medium.corrupt(place, "data".to_owned(), expected, found);
+            if found == expected { Ok(()) } else { Err(error()) }
+        })
     }
 
     /// Reads both copies of blocks of metadata, which stay where they are meanwhile; `intact` gets each one's number, place and bytes.
@@ -132,7 +181,7 @@ impl Shared {
                 let (first, second) = (&both[0], &both[1]);
                 let damaged = |bad: &Read, good: &Read, error| {
                     let repaired =
-                        self.repairs.may_write(None) && self.write_over(bad.at, good.at, &good.pages[0]);
+                        self.repairs.may_write(|_| {}) && self.write_over(bad.at, good.at, &good.pages[0]);
                     Compared::Damaged { place: bad.at, error, repaired }
                 };
                 compared.push(match (state(first), state(second)) {
@@ -155,9 +204,8 @@ impl Shared {
         })
     }
 
-    /// As [`compare`](Shared::compare), of the newest tables' stream and the pages of the node table.
-    pub(crate) fn compare_tables(&self, writer: &Writer) -> Vec<Compared> {
-        let stream = writer.tables();
+    /// As [`compare`](Shared::compare), of the newest tables' `stream` and the pages of the node table. The caller holds the writer's lock.
+    pub(crate) fn compare_tables(&self, stream: &Stream) -> Vec<Compared> {
         let pairs: Vec<Pair> = stream::places(&stream.extents).map(|(at, copy)| (at, Some(copy))).collect();
         let device = self.medium.device();
         let mut compared = self.compare(&pairs, &|number, place, page| {
@@ -200,6 +248,8 @@ impl Shared {
             let read = |&id: &NodeId| map.nodes.table.get(id).map(|&entry| NodeRead::of(&map, id, entry));
             waiting.nodes.iter().filter_map(read).collect()
         };
+        // Of these each is where it was.
+        self.compare_pages(&waiting.pages.into_values().collect::<Vec<_>>());
         // Those that are whole were written elsewhere.
         let whole = self.compare_nodes(&nodes).iter().filter(|one| matches!(one, Compared::Whole)).count();
         count(&self.medium.counting().metadata_repaired, whole as u64 + waiting.others);

@@ -1,11 +1,13 @@
 //! Reading everything that is live, to find rot while there is a copy elsewhere to restore from. A bounded step at
 //! a time, on a store in use; whoever calls sets the pace.
 //!
-//! A scrub reads both superblocks and both roots, both copies of the tables' stream, of every page of the node table and of every
-//! node, and every block of data once, however many share it. What is changed meanwhile was written just now, and is not read.
+//! A scrub reads both superblocks and both roots, both copies of the tables' stream, of every page of the node table, of every node and
+//! of every page of metadata, and every other block of data once, however many share it. What is changed meanwhile was written just
+//! now, and is not read.
 
 use crate::audit::{Met, walk};
 use crate::check::Finding;
+use crate::entry::Paired;
 use crate::error::StoreError;
 use crate::format::{ROOTS, SUPERBLOCK};
 use crate::map::{Holder, NodeId, PageEntry, Purpose, Wanted};
@@ -66,7 +68,7 @@ impl Scrub {
         let visited = shared.visit_some(Purpose::Scrub, NODES_PER_STEP);
         if !visited.is_empty() {
             current.scrub_nodes(&visited, shared, writer, report);
-            current.scrub_data(shared);
+            current.scrub_data(shared, report);
             return current.so_far;
         }
         shared.map_mut().nodes.end_scan(Purpose::Scrub);
@@ -101,7 +103,7 @@ impl Scrub {
                 Err(error) => bad(at, error.to_string()),
             }
         }
-        let tables = shared.compare_tables(&writer);
+        let tables = shared.compare_tables(writer.tables());
         drop(writer);
         self.so_far.repaired += u64::from(mends);
         self.so_far.blocks += 4 + 2 * tables.len() as u64;
@@ -153,9 +155,9 @@ impl Scrub {
         }
     }
 
-    /// Reads the blocks that the nodes visited refer to.
-    fn scrub_data(&mut self, shared: &Shared) {
-        let held: Vec<(Block, Vec<Holder>)> = {
+    /// Reads the blocks that the nodes visited refer to; pages of metadata twice.
+    fn scrub_data(&mut self, shared: &Shared, report: &mut dyn FnMut(Finding)) {
+        let (held, pairs) = {
             let mut map = shared.map_mut();
             let held = map.nodes.scan(Purpose::Scrub).as_mut().map(|scan| {
                 scan.holders = 0;
@@ -163,10 +165,23 @@ impl Scrub {
             });
             let held: Vec<_> = held.unwrap_or_default().into_iter().collect();
             held.iter().for_each(|(at, _)| map.nodes.segments.pin(*at));
-            held
+            let is_paired = |(at, _): &(Block, Vec<Holder>)| map.nodes.segments.copy_of(*at).is_some();
+            let (paired, held): (Vec<_>, Vec<_>) = held.into_iter().partition(is_paired);
+            let pair = |(at, holders): (Block, Vec<Holder>)| {
+                let (copy, crc) = (map.nodes.segments.copy_of(at)?, holders[0].crc);
+                Some(Paired { at, copy, crc })
+            };
+            (held, paired.into_iter().filter_map(pair).collect::<Vec<_>>())
         };
         let places: Vec<Block> = held.iter().map(|(at, _)| *at).collect();
-        self.so_far.blocks += places.len() as u64;
+        self.so_far.blocks += places.len() as u64 + 2 * pairs.len() as u64;
+        for compared in shared.compare_pages(&pairs) {
+            match compared {
+                // Whose it is is told in the end.
+                Compared::Lost { place, error } => drop(self.damaged.insert(place, error)),
+                other => self.tell(other, report),
+            }
+        }
         for ((at, holders), page) in held.iter().zip(shared.medium.read_blocks(&places)) {
             let expected = holders[0].crc;
             let error = match page {
@@ -177,7 +192,8 @@ impl Scrub {
             self.damaged.insert(*at, error);
         }
         let map = shared.map();
-        places.iter().for_each(|&at| map.nodes.segments.unpin(at));
+        let pinned = places.iter().copied().chain(pairs.iter().map(|one| one.at));
+        pinned.for_each(|at| map.nodes.segments.unpin(at));
     }
 
     /// Whose the damaged blocks are. What nobody refers to any more was overwritten meanwhile, and is no loss.

@@ -4,21 +4,23 @@
 //! | --- | --- | --- |
 //! | free | open | the log or a checkpoint takes it |
 //! | bare | free | the file system that holds the store has given it space |
-//! | open | closed | it is full, or the log starts anew elsewhere |
+//! | open | closed | it is full, or the log starts anew elsewhere, or nobody knows its end any more, as after a crash |
 //! | closed | dead | a checkpoint becomes durable in which nothing in it is live |
 //! | dead | free | the next checkpoint is durable too, no reader pins it, and it is trimmed, or that would be undone in a moment |
 //! | dead | bare | the same, where the store is a sparse file and a trim gives the space back |
 //!
 //! Two checkpoints, because both roots must do without it: what was closed before the older root's checkpoint
-//! holds none of the log after it, and what had nothing live in either is named by neither.
+//! holds none of the log after it nor is named by it, and what had nothing live in either is named by neither.
 //!
 //! Metadata lies in **pairs**: two segments, of which the second, the *twin*, holds at each offset a copy of what the first does. A place
-//! names the block in the first. Both are taken, filled, counted, closed, dead and free together; what counts or chooses segments of
-//! nodes looks at the first one only.
+//! names the block in the first. Both are taken, filled, counted, closed, dead and free together; what counts or chooses segments
+//! looks at the first one only. A pair holds nodes or pages of the arena, which are data: as the log's, they have places that log
+//! entries name. A root does not say which pair was open: recovery takes all for closed, and where log entries after the root
+//! name one that was free or dead there, it was [taken since](Segments::found_pair).
 
 use crate::blocks::Blocks;
 use crate::bug::{PlantedBug, is_planted};
-use crate::policy::Candidate;
+use crate::policy::{COPIES, Candidate};
 use crate::superblock::Geometry;
 use crate::sync::{AtomicU32, Ordering};
 use device::Block;
@@ -36,8 +38,17 @@ pub(crate) enum Use {
     Moved,
     /// Map nodes, pages of the node table, the tables' stream.
     Nodes,
-    /// Copies of what its twin, a segment of nodes, holds.
+    /// Data that is metadata to who wrote it: the pages of arenas.
+    Arena,
+    /// Copies of what its twin, a segment of nodes or of arenas, holds.
     Copies,
+}
+
+impl Use {
+    /// Whether pages lie in it to which entries of the map refer.
+    pub(crate) fn is_data(self) -> bool {
+        matches!(self, Use::Log | Use::Moved | Use::Arena)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -49,7 +60,7 @@ pub(crate) struct Segment {
     pub(crate) live: u32,
     /// The other one of a pair.
     pub(crate) twin: Option<u32>,
-    /// When the youngest of its data was written, in segments of log.
+    /// When the youngest of its data was written, in segments of log. Of arenas not known before this start.
     pub(crate) written: u64,
     /// The first durable checkpoint in which it was dead.
     pub(crate) dead_since: Option<u64>,
@@ -311,24 +322,28 @@ impl Segments {
         trimmed
     }
 
-    /// Opens two free segments for nodes and their copies, and returns the first; `None` if there are not two.
-    pub(crate) fn take_pair(&mut self) -> Option<u32> {
+    /// Opens two free segments for nodes or pages of arenas and their copies, and returns the first; `None` if there are not two.
+    pub(crate) fn take_pair(&mut self, usage: Use) -> Option<u32> {
         if self.free.len() < 2 {
             return None;
         }
-        let (first, second) = (self.take(Use::Nodes)?, self.take(Use::Copies)?);
-        self.of_nodes.segments += 1;
+        let (first, second) = (self.take(usage)?, self.take(Use::Copies)?);
+        self.of_nodes.segments += u64::from(usage == Use::Nodes);
+        self.join(first, second);
+        Some(first)
+    }
+
+    fn join(&mut self, first: u32, second: u32) {
         self.list[first as usize].twin = Some(second);
         self.list[second as usize].twin = Some(first);
-        Some(first)
     }
 
     /// Where the copy of a block of metadata lies; of a copy, what it is a copy of. `None` for what has none.
     pub(crate) fn copy_of(&self, place: Block) -> Option<Block> {
-        if is_planted(PlantedBug::CopiesInOneSegment) {
+        let number = self.geometry.segment(place)?;
+        if is_planted(PlantedBug::CopiesInOneSegment) && self.get(number).usage == Use::Nodes {
             return Some(place.plus(1));
         }
-        let number = self.geometry.segment(place)?;
         let twin = self.get(number).twin?;
         Some(self.geometry.start(twin).plus(place.0 - self.geometry.start(number).0))
     }
@@ -338,10 +353,22 @@ impl Segments {
         let number = self.free.pop_front()?;
         self.clock += u64::from(usage == Use::Log);
         self.pending_free.taken += u64::from(usage == Use::Moved);
-        // Moved data is as old as what it was moved from.
-        let written = if usage == Use::Moved { 0 } else { self.clock };
+        // Moved data is as old as what it was moved from; of arenas each block says it.
+        let written = if matches!(usage, Use::Moved | Use::Arena) { 0 } else { self.clock };
         self.list[number as usize] = Segment { usage, open: true, written, ..Segment::default() };
         Some(number)
+    }
+
+    /// The cleaner took so many segments of pairs for what it moves.
+    pub(crate) fn taken_by_cleaner(&mut self, segments: u64) {
+        self.pending_free.taken += segments;
+    }
+
+    /// Something is written to this block now, for the first time.
+    pub(crate) fn has_young(&mut self, place: Block) {
+        if let Some(number) = self.geometry.segment(place) {
+            self.list[number as usize].written = self.clock;
+        }
     }
 
     /// How old the youngest data of a segment is, in segments of log.
@@ -359,12 +386,12 @@ impl Segments {
     /// The segments that cleaning may help, of data only.
     pub(crate) fn candidates(&self) -> Vec<Candidate> {
         let fits = |(_, segment): &(u32, &Segment)| {
-            let data = matches!(segment.usage, Use::Log | Use::Moved);
-            data && !segment.open && !segment.is_stuck() && segment.live > 0
+            segment.usage.is_data() && !segment.open && !segment.is_stuck() && segment.live > 0
         };
         let candidate = |(number, segment): (u32, &Segment)| Candidate {
             segment: number,
             live: u64::from(segment.live),
+            copies: if segment.usage == Use::Arena { COPIES } else { 1 },
             age: self.age(segment),
         };
         self.iter().filter(fits).map(candidate).collect()
@@ -376,10 +403,12 @@ impl Segments {
         segment.stuck_at = Some(segment.live);
     }
 
-    /// Cleaning left nothing in this segment.
-    pub(crate) fn emptied(&mut self, number: u32) {
-        self.list[number as usize].emptied = true;
-        self.pending_free.emptied += 1;
+    /// Cleaning left nothing in this segment, nor in its twin. Returns how many they are.
+    pub(crate) fn emptied(&mut self, number: u32) -> u64 {
+        let both: Vec<u32> = self.with_twin(number).collect();
+        both.iter().for_each(|&one| self.list[one as usize].emptied = true);
+        self.pending_free.emptied += both.len() as u64;
+        both.len() as u64
     }
 
     /// A round of cleaning is over: what it took and did not make up for is gone.
@@ -402,14 +431,11 @@ impl Segments {
     /// The walk met everything: where a count was higher than what it met, it was too high. Returns how many were.
     pub(crate) fn believe_marks(&mut self) -> u64 {
         let Some(marks) = &self.marks else { return 0 };
-        let mut too_high = 0;
-        for (segment, number) in self.list.iter_mut().zip(0..) {
-            if matches!(segment.usage, Use::Log | Use::Moved) {
-                let found = marks.in_segment(&self.geometry, number);
-                too_high += u64::from(found < segment.live);
-                segment.live = segment.live.min(found);
-            }
-        }
+        let data = self.iter().filter(|(_, segment)| segment.usage.is_data());
+        let found: Vec<_> =
+            data.map(|(number, _)| (number, marks.in_segment(&self.geometry, number))).collect();
+        let too_high = found.iter().filter(|&&(number, live)| live < self.get(number).live).count() as u64;
+        found.into_iter().for_each(|(number, live)| self.settle(number, live));
         too_high
     }
 
@@ -419,8 +445,10 @@ impl Segments {
 
     /// All references to a segment's blocks are known: only `live` blocks have any.
     pub(crate) fn settle(&mut self, number: u32, live: u32) {
-        let segment = &mut self.list[number as usize];
-        segment.live = segment.live.min(live);
+        for one in self.with_twin(number) {
+            let segment = &mut self.list[one as usize];
+            segment.live = segment.live.min(live);
+        }
     }
 
     /// Opens a segment that the log turned out to go on in, free or dead at the root where recovery began.
@@ -430,6 +458,32 @@ impl Segments {
         let segment = &mut self.list[number as usize];
         self.of_nodes.segments -= u64::from(segment.usage == Use::Nodes);
         (segment.usage, segment.open, segment.dead_since) = (Use::Log, true, None);
+    }
+
+    /// A log entry after the root where recovery began names blocks of these two: they are a pair for pages of arenas, or become one if
+    /// both were free or dead at that root. `false` if they can be neither: then the entry is not what was written, or the root's tables
+    /// are not. Nobody goes on in it.
+    pub(crate) fn found_pair(&mut self, first: u32, second: u32) -> bool {
+        let unused = |number| {
+            let segment = self.get(number);
+            segment.usage == Use::Free || Segments::is_dead(segment) && segment.dead_since.is_some()
+        };
+        match (unused(first), unused(second)) {
+            (false, false) => {
+                let segment = self.get(first);
+                return segment.usage == Use::Arena && segment.twin == Some(second);
+            }
+            (true, true) => {}
+            _ => return false,
+        }
+        self.free.retain(|&free| free != first && free != second);
+        for (number, usage) in [(first, Use::Arena), (second, Use::Copies)] {
+            self.leave(number);
+            let segment = &mut self.list[number as usize];
+            (segment.usage, segment.written) = (usage, self.clock);
+        }
+        self.join(first, second);
+        true
     }
 
     /// A dead segment, which is used for something else, is no pair with its twin any more; that one is dead, too, and waits alone.
@@ -568,5 +622,77 @@ impl Segments {
                 self.free.push_front(one);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use device::StoreId;
+
+    /// Segments 0 and 1 of log, 2 and 3 a pair of nodes, 4 and 5 one of arenas, 6 and 7 one of which nothing is live, others free;
+    /// as a root of generation 9 has them, after which the log goes on in 0.
+    fn at_root() -> Segments {
+        let geometry =
+            Geometry { id: StoreId([1; 16]), total_blocks: 4 + 48 * 16, segment_blocks: 16, segments: 48 };
+        let mut used = vec![SegmentEntry::default(); 48];
+        let of = |usage, live, twin| SegmentEntry { usage, live, age: 0, twin };
+        (used[0], used[1]) = (of(Use::Log, 0, None), of(Use::Log, 3, None));
+        (used[2], used[3]) = (of(Use::Nodes, 2, Some(3)), of(Use::Copies, 2, Some(2)));
+        (used[4], used[5]) = (of(Use::Arena, 1, Some(5)), of(Use::Copies, 1, Some(4)));
+        (used[6], used[7]) = (of(Use::Nodes, 0, Some(7)), of(Use::Copies, 0, Some(6)));
+        let mut segments = Segments::new(geometry, used);
+        segments.dead_at_root(9, [0, 8]);
+        segments
+    }
+
+    #[test]
+    fn what_was_free_or_dead_at_the_root_or_a_pair_already_is_found_to_be_a_pair() {
+        for (first, second) in [(4, 5), (6, 7), (7, 6), (9, 10), (10, 9), (7, 9), (12, 6)] {
+            let mut segments = at_root();
+            for _ in 0..2 {
+                assert!(segments.found_pair(first, second), "{first} {second}");
+            }
+            let place = segments.geometry().start(first).plus(3);
+            let copy = segments.geometry().start(second).plus(3);
+            segments.inc_live(place);
+            assert_eq!(segments.copy_of(place), Some(copy));
+            let live = |number: u32, segments: &Segments| segments.get(number).live;
+            assert_eq!(live(first, &segments), live(second, &segments));
+            let (one, other) = (segments.get(first), segments.get(second));
+            assert_eq!((one.usage, other.usage, one.open), (Use::Arena, Use::Copies, false));
+            let free: Vec<u32> = std::iter::from_fn(|| segments.take(Use::Log)).collect();
+            assert!(!free.contains(&first) && !free.contains(&second), "nobody else gets them");
+            let gone = u64::from([first, second].contains(&6));
+            assert_eq!(segments.of_nodes().segments, 2 - gone);
+        }
+    }
+
+    #[test]
+    fn what_was_something_else_is_found_to_be_no_pair() {
+        for (first, second) in [(5, 4), (4, 9), (9, 5), (2, 3), (1, 9), (9, 1), (0, 9), (6, 4), (4, 7)] {
+            assert!(!at_root().found_pair(first, second), "{first} {second}");
+        }
+        let mut segments = at_root();
+        assert!(segments.found_pair(9, 10));
+        for (first, second) in [(9, 11), (11, 10), (10, 9)] {
+            assert!(!segments.found_pair(first, second), "{first} {second}");
+        }
+        segments.found_in_log(11);
+        assert!(!segments.found_pair(11, 12) && !segments.found_pair(12, 11));
+    }
+
+    #[test]
+    fn a_pair_that_was_found_is_used_again_after_two_checkpoints_in_which_nothing_of_it_is_live() {
+        let mut segments = at_root();
+        assert!(segments.found_pair(6, 7));
+        let both = [6, 7];
+        assert!(both.iter().all(|one| segments.dead().contains(one)));
+        assert_eq!(
+            segments.reclaim(10, &both),
+            [],
+            "the root from which it was found names it, with its log"
+        );
+        assert_eq!(segments.reclaim(11, &both), both);
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::coalesce::GAP_BLOCKS_MAX;
 use crate::counters::count;
-use crate::entry::LogEntry;
+use crate::entry::{LogEntry, Paired};
 use crate::error::StoreError;
 use crate::format::sum;
 use crate::map::{Body, Map, Missing, NodeEntry, NodeId, PageEntry, Peeked, Purpose, decode_node};
@@ -56,6 +56,14 @@ pub type FoundPage<'a> = Result<Option<(&'a Page, Lsn)>, StoreError>;
 pub(crate) struct Placed {
     pub(crate) want: usize,
     pub(crate) entry: PageEntry,
+    /// Where it lies twice, if it does.
+    pub(crate) pair: Option<Paired>,
+}
+
+fn found(page: &Page, entry: &PageEntry) -> Found {
+    let mut bytes = Page::zeroed();
+    bytes.0.copy_from_slice(&page.0);
+    Found::Page { bytes, page_lsn: entry.page_lsn }
 }
 
 /// The medium and the map. Owned by the store; the map is changed under its write lock only by who holds the writer's, too.
@@ -159,12 +167,21 @@ impl Shared {
         }
         count(&self.medium.counting().device_reads, runs.len() as u64);
         self.medium.device().read_batch(&mut runs);
+        let (mut damaged, mut of) = (Vec::new(), Vec::new());
         for one in &placed {
             let place = one.entry.place;
             let run = runs.partition_point(|run| run.at <= place) - 1;
             let want = &mut wants[one.want];
             want.found = self.answer(want, &one.entry, &runs[run]);
+            if let (Err(error), Some(pair)) = (&want.found, one.pair) {
+                damaged.push((pair, error.clone()));
+                of.push(one);
+            }
         }
+        self.read_page_copies(&damaged, &mut |number, page| {
+            let Placed { want, entry, .. } = of[number];
+            wants[*want].found = page.map(|page| found(page, entry));
+        });
         let map = self.map();
         placed.iter().for_each(|placed| map.nodes.segments.unpin(placed.entry.place));
     }
@@ -173,9 +190,7 @@ impl Shared {
         run.result.clone()?;
         let bytes = &run.pages[(entry.place.0 - run.at.0) as usize];
         self.intact(want.object, want.page, entry, bytes)?;
-        let mut copy = Page::zeroed();
-        copy.0.copy_from_slice(&bytes.0);
-        Ok(Found::Page { bytes: copy, page_lsn: entry.page_lsn })
+        Ok(found(bytes, entry))
     }
 
     /// An error unless the bytes are those that were written.
@@ -248,7 +263,7 @@ impl Shared {
                     Ok(None) => want.found = Ok(Found::Hole),
                     Ok(Some(entry)) => {
                         map.nodes.segments.pin(entry.place);
-                        placed.push(Placed { want: index, entry });
+                        placed.push(Placed { want: index, entry, pair: map.paired(&entry) });
                     }
                     Err(Missing(ids)) => match ids.iter().find_map(|id| failed.get(id)) {
                         Some(error) => want.found = Err(StoreError::clone(error)),
@@ -280,7 +295,7 @@ impl Shared {
         let placed = self.lookup(&mut wants);
         let mut page_lsns: Vec<_> = wants.into_iter().map(|want| want.found.map(|_| None)).collect();
         let map = self.map();
-        for Placed { want, entry } in placed {
+        for Placed { want, entry, .. } in placed {
             map.nodes.segments.unpin(entry.place);
             page_lsns[want] = Ok(Some(entry.page_lsn));
         }
@@ -400,13 +415,24 @@ impl Shared {
         count(&self.medium.counting().page_reads, placed.len() as u64);
         let places: Vec<Block> = placed.iter().map(|placed| placed.entry.place).collect();
         let mut absent = vec![true; pages.len()];
+        let (mut damaged, mut of) = (Vec::new(), Vec::new());
         self.medium.read_coalesced(&places, GAP_BLOCKS_MAX, &mut |number, found| {
-            let (want, entry) = (placed[number].want, &placed[number].entry);
+            let Placed { want, ref entry, pair } = placed[number];
             let (object, page) = pages[want];
             absent[want] = false;
             let intact =
                 |bytes| self.intact(object, page, entry, bytes).map(|()| Some((bytes, entry.page_lsn)));
-            take(want, found.map_err(StoreError::from).and_then(intact));
+            match (found.map_err(StoreError::from).and_then(intact), pair) {
+                (Err(error), Some(pair)) => {
+                    damaged.push((pair, error));
+                    of.push(number);
+                }
+                (found, _) => take(want, found),
+            }
+        });
+        self.read_page_copies(&damaged, &mut |number, page| {
+            let Placed { want, ref entry, .. } = placed[of[number]];
+            take(want, page.map(|page| Some((page, entry.page_lsn))));
         });
         let map = self.map();
         placed.iter().for_each(|placed| map.nodes.segments.unpin(placed.entry.place));

@@ -46,9 +46,11 @@ const SHARED_PER_PAGE: u64 = 2;
 /// The same for another change: an object leaf, two page leaves, and those above them.
 const NODES_PER_CHANGE: u64 = 6;
 const SHARED_PER_CHANGE: u64 = 3;
+/// What it may cost itself: a log entry of its own, and two blocks, as it may be metadata.
+const BLOCKS_OF_PAGE: u64 = 1 + COPIES;
 /// Blocks that one page being written back may cost until the next checkpoint but one, beside the node table's pages, where there are
-/// no clones: itself, a log entry of its own, its nodes and their copies.
-pub const BLOCKS_PER_PAGE: u64 = 2 + COPIES * NODES_PER_PAGE;
+/// no clones: itself, its nodes and their copies.
+pub const BLOCKS_PER_PAGE: u64 = BLOCKS_OF_PAGE + COPIES * NODES_PER_PAGE;
 
 /// What is reserved for pages that will be written back, and how fast the round of cleaning under way goes. Owned by the map, under its
 /// lock. Gone after a crash: the caller reserves anew.
@@ -101,7 +103,7 @@ impl Map {
 
     /// What is reserved for a page.
     pub(crate) fn blocks_per_page(&self) -> u64 {
-        2 + COPIES * self.nodes_per_page()
+        BLOCKS_OF_PAGE + COPIES * self.nodes_per_page()
     }
 
     /// What is reserved for all pages that have a reservation.

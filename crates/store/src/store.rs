@@ -6,6 +6,7 @@
 //! | reservations | `space::Reservations` in the map | the map's write lock | gone; the caller reserves anew |
 //! | pins | `segments::Segments` in the map | the map's read lock | gone, as the readers are |
 //! | the log's end | `log::Log` in `Writer` | the writer's lock | from the newest root and the log |
+//! | the open pair for pages of metadata | `pairs::OpenPair` in `Writer` | the writer's lock | gone: it is closed, with what log entries name |
 //! | roots, generations | `checkpoint::Checkpointer` in `Writer` | the writer's lock | from the newest root |
 //! | a round of cleaning | `clean::Cleaner` | the cleaner's lock, taken before the writer's | gone |
 //! | a scrub | `scrub::Scrub` | the scrubber's lock, taken before the writer's | gone |
@@ -72,7 +73,7 @@ impl Store {
         let mut segments = Segments::new(geometry, vec![SegmentEntry::default(); geometry.segments as usize]);
         let mut take = || segments.take(Use::Log).expect("a new store has free segments");
         let (segment, next) = (take(), take());
-        let nodes = segments.take_pair().expect("a new store has free segments");
+        let nodes = segments.take_pair(Use::Nodes).expect("a new store has free segments");
         let nodes_of = Nodes::new(NodeTable::new(), segments);
         let mut map = Map::new(nodes_of, Volumes::main_only(), Newest::default());
         let at = geometry.start(nodes);
@@ -217,7 +218,7 @@ impl Store {
     }
 
     /// Reads of the device that a recovery makes to follow the log up to its open stretch, at most. For that one, the log's
-    /// end and what shows that it is the end, it makes ten more at most.
+    /// end and what shows that it is the end, it makes ten more at most; and those of pages of metadata in the last batch.
     pub fn reads_since_checkpoint(&self) -> u64 {
         self.shared.progress.length().reads
     }
@@ -389,7 +390,7 @@ impl Store {
         self.shared.map().reservable()
     }
 
-    /// Blocks that are reserved for a page: ten, or fourteen where something was cloned.
+    /// Blocks that are reserved for a page: eleven, or fifteen where something was cloned.
     pub fn blocks_per_page(&self) -> u64 {
         self.shared.map().blocks_per_page()
     }

@@ -157,6 +157,14 @@ impl Geometry {
         let segment = at.0.checked_sub(SEGMENTS_AT)? / self.segment_blocks;
         (segment < u64::from(self.segments)).then_some(segment as u32)
     }
+
+    /// Whether two blocks lie at the same offset of different segments.
+    pub(crate) fn are_opposite(&self, one: Block, other: Block) -> bool {
+        let both = self.segment(one).zip(self.segment(other));
+        both.is_some_and(|(first, second)| {
+            first != second && one.0 - self.start(first).0 == other.0 - self.start(second).0
+        })
+    }
 }
 
 /// Blocks of a store: the first ones, the segments, the superblock's copy.

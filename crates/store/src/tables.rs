@@ -44,7 +44,7 @@ struct SegmentBytes {
     usage: u8,
     reserved: [u8; 3],
     live: U32,
-    /// Of data its age, of metadata the other segment of the pair.
+    /// Of data its age, of pairs the other segment.
     age_or_twin: U32,
 }
 
@@ -62,6 +62,7 @@ const FREE: u8 = 0;
 const LOG: u8 = 1;
 const NODES: u8 = 2;
 const COPIES: u8 = 3;
+const ARENA: u8 = 4;
 
 /// The tables' stream, and how many blocks it has. `place` gives a block to each; it is asked before the
 /// bytes are made, because they say how much of which segment is live.
@@ -96,6 +97,7 @@ pub(crate) fn encode_tables(map: &mut Map, mut place: impl FnMut(&mut Map) -> Bl
             Use::Log | Use::Moved => LOG,
             Use::Nodes => NODES,
             Use::Copies => COPIES,
+            Use::Arena => ARENA,
         };
         let age_or_twin = match usage {
             FREE => 0,
@@ -183,11 +185,12 @@ fn decode_stream(bytes: &[u8], geometry: &Geometry) -> Option<Decoded> {
             LOG => Use::Log,
             NODES => Use::Nodes,
             COPIES => Use::Copies,
+            ARENA => Use::Arena,
             _ => return None,
         };
         let (live, other) = (segment.live.get(), segment.age_or_twin.get());
         segments.push(match usage {
-            Use::Nodes | Use::Copies => SegmentEntry { usage, live, twin: Some(other), age: 0 },
+            Use::Nodes | Use::Copies | Use::Arena => SegmentEntry { usage, live, twin: Some(other), age: 0 },
             _ => SegmentEntry { usage, live, twin: None, age: other },
         });
     }
@@ -207,14 +210,14 @@ fn decode_stream(bytes: &[u8], geometry: &Geometry) -> Option<Decoded> {
     is_sensible.then_some(Decoded { pages, segments, volumes, dying, settings, next })
 }
 
-/// Whether each segment of nodes has a twin of its own that holds copies, and each of those one of nodes.
+/// Whether each segment of nodes or of arenas has a twin of its own that holds copies, and each of those one of nodes or of arenas.
 fn are_pairs(segments: &[SegmentEntry]) -> bool {
     let twin = |number: u32| segments.get(number as usize);
-    let partner = |usage| if usage == Use::Nodes { Use::Copies } else { Use::Nodes };
+    let are_partners = |one, other| (one == Use::Copies) != (other == Use::Copies);
     segments.iter().zip(0..).all(|(one, number)| {
         one.twin.is_none_or(|other| {
             twin(other).is_some_and(|twin| {
-                twin.twin == Some(number) && twin.usage == partner(one.usage) && twin.live == one.live
+                twin.twin == Some(number) && are_partners(one.usage, twin.usage) && twin.live == one.live
             })
         })
     })

@@ -6,7 +6,8 @@ use crate::checkpoint::{Checkpointer, Occasion};
 use crate::entry::{LogEntry, Origin};
 use crate::error::StoreError;
 use crate::log::Log;
-use crate::policy::Class;
+use crate::pairs::{OpenPair, write_twice};
+use crate::policy::{COPIES, Class};
 use crate::root::Stream;
 use crate::segments::Use;
 use crate::shared::Shared;
@@ -32,6 +33,8 @@ enum Health {
 pub(crate) struct Writer {
     health: Health,
     log: Log,
+    /// Where pages of metadata go.
+    pair: OpenPair,
     checkpointer: Checkpointer,
 }
 
@@ -57,10 +60,9 @@ impl WriterLock {
 impl Writer {
     /// Before any incarnation begins.
     pub(crate) fn new(log: Log, checkpointer: Checkpointer) -> Writer {
-        Writer { health: Health::NotBegun, log, checkpointer }
+        Writer { health: Health::NotBegun, log, pair: OpenPair::default(), checkpointer }
     }
 
-    #[cfg(feature = "planted-bugs")]
     pub(crate) fn log(&self) -> &Log {
         &self.log
     }
@@ -177,12 +179,46 @@ impl Writer {
         shared.holding_nodes(|| {
             shared.load_for_vector(&entries)?;
             self.make_space(shared, &entries, class)?;
-            let written = self.log.write_batch(shared, data, &mut entries, origin);
-            written.inspect_err(|_| self.health = Health::Unsure)?;
+            // One flush for both.
+            let since = shared.medium.failed_flushes();
+            self.write_pairs(shared, data, &mut entries)
+                .and_then(|()| self.log.write_batch(shared, since, data, &mut entries, origin))
+                .inspect_err(|_| self.health = Health::Unsure)?;
             self.apply_to_map(shared, &entries)?;
             shared.map_mut().saw(&entries, origin);
             Ok(())
         })
+    }
+
+    /// Writes the pages of metadata of a vector to both segments of the open pair, and notes in their log entries where they are.
+    fn write_pairs(
+        &mut self,
+        shared: &Shared,
+        data: &[Option<&Page>],
+        entries: &mut [LogEntry],
+    ) -> Result<(), StoreError> {
+        let paired: Vec<_> = entries.iter_mut().zip(data).filter(|(entry, _)| entry.is_paired()).collect();
+        if paired.is_empty() {
+            return Ok(());
+        }
+        let places: Vec<(Block, Option<Block>)> = {
+            let mut map = shared.map_mut();
+            let (places, filled) = self.pair.places(paired.len(), &mut map.nodes.segments, 0);
+            assert_eq!(places.len(), paired.len(), "space was checked");
+            // As with the log's: nobody gives them to others before the batch is applied, since the writer's lock is held.
+            filled.into_iter().for_each(|pair| map.nodes.segments.close(pair));
+            places.iter().for_each(|&at| map.nodes.segments.has_young(at));
+            map.pay_for(COPIES * places.len() as u64);
+            places.into_iter().map(|at| (at, map.nodes.segments.copy_of(at))).collect()
+        };
+        let mut blocks = Vec::new();
+        for ((entry, data), (at, copied)) in paired.into_iter().zip(places) {
+            if let (LogEntry::Write { place, copy, .. }, Some(bytes)) = (entry, data) {
+                (*place, *copy) = (at, copied);
+                blocks.push((at, Box::new(Page::clone(bytes))));
+            }
+        }
+        write_twice(shared, &blocks)
     }
 
     /// Changes the map as durable log entries say.
@@ -190,12 +226,14 @@ impl Writer {
         shared.apply(entries).inspect_err(|_| self.health = Health::Stopped)
     }
 
-    /// Checks that the log has space for these log entries above the reserve of others, also where they need no segment: what
-    /// they change must be written by a checkpoint. Two checkpoints may make some.
+    /// Checks that the log has space for these log entries above the reserve of others, and for their pages of metadata, also where they
+    /// need no segment: what they change must be written by a checkpoint. Two checkpoints may make some.
     fn make_space(&mut self, shared: &Shared, entries: &[LogEntry], class: Class) -> Result<(), StoreError> {
+        let paired = entries.iter().filter(|entry| entry.is_paired()).count() as u64;
+        let pairs = self.pair.segments_for(paired, shared.medium.geometry().segment_blocks);
         for attempt in 0..3 {
             let pieces = self.log.plan(entries, shared.medium.geometry().segment_blocks);
-            let segments = pieces.iter().filter(|piece| piece.moves_on).count() as u64;
+            let segments = pieces.iter().filter(|piece| piece.moves_on).count() as u64 + pairs;
             let class = if segments == 0 && class == Class::Writer { Class::OpenSegment } else { class };
             let map = shared.map();
             let dirtied = map.nodes_for(entries);

@@ -51,6 +51,10 @@ pub(crate) enum Plant {
     RangeOvertaken,
     /// Recovery makes a clone again that the store has.
     RangeRecoveredTwice,
+    /// The store writes pages of metadata once.
+    PageCopyForgotten,
+    /// The store's recovery believes a batch of whose pages of metadata some are missing.
+    MissingPairBelieved,
     /// The buffer begins without a flush of what the mount before left in the device's cache.
     BeginWithoutFlush,
     /// Damage in the buffer's log counts as its torn end.
@@ -102,6 +106,8 @@ impl Plant {
             Plant::SettledEarly => Some(store::PlantedBug::SettledEarly),
             Plant::RepairFromWrongCopy => Some(store::PlantedBug::RepairFromWrongCopy),
             Plant::CopiesInOneSegment => Some(store::PlantedBug::CopiesInOneSegment),
+            Plant::PageCopyForgotten => Some(store::PlantedBug::PageCopyForgotten),
+            Plant::MissingPairBelieved => Some(store::PlantedBug::MissingPairBelieved),
             Plant::StoreRotTakenForTorn => Some(store::PlantedBug::RotTakenForTorn),
             Plant::RangeRepeated => Some(store::PlantedBug::RangeRepeated),
             Plant::VolumeNumberUsedAgain => Some(store::PlantedBug::VolumeNumberUsedAgain),

@@ -33,6 +33,8 @@ const BOUNDS: &[(Plant, u64)] = &[
     (Plant::StoreRotTakenForTorn, 300_000),
     (Plant::RepairFromWrongCopy, 300_000),
     (Plant::CopiesInOneSegment, 10_000),
+    (Plant::PageCopyForgotten, 10_000),
+    (Plant::MissingPairBelieved, 300_000),
     (Plant::BeginWithoutFlush, 300_000),
     (Plant::BufferRotTakenForTorn, 300_000),
     (Plant::CutForgotten, 400_000),

@@ -367,6 +367,7 @@ impl Predicted {
         let candidate = |(number, segment): (u32, &Segment)| Candidate {
             segment: number,
             live: segment.live,
+            copies: 1,
             age: self.clock - segment.written,
         };
         let all = (0..).zip(&self.segments).filter(|(_, segment)| fits(segment));

@@ -245,7 +245,7 @@ impl Map {
     pub(crate) fn change(&mut self, log_entry: &LogEntry) {
         self.newest.any = self.newest.any.max(log_entry.lsn());
         match log_entry {
-            LogEntry::Write { object, page, page_lsn, place, crc } => {
+            LogEntry::Write { object, page, page_lsn, place, crc, .. } => {
                 let entry = PageEntry { place: *place, page_lsn: *page_lsn, crc: *crc, shared: false };
                 self.write(*object, *page, entry);
             }

@@ -413,7 +413,8 @@ fn object(slot: u64) -> ObjectId {
 
 fn write(map: &mut Map, slot: u64, page: u64, place: u64) {
     let PageEntry { place, page_lsn, crc, .. } = entry(place);
-    let entry = LogEntry::Write { object: object(slot), page: PageNo(page), page_lsn, place, crc };
+    let entry =
+        LogEntry::Write { object: object(slot), page: PageNo(page), page_lsn, place, copy: None, crc };
     map.prepare(&entry).expect("in memory");
     map.change(&entry);
 }

@@ -41,7 +41,14 @@ fn write_list(disk: &SimDisk, list: &OwnerList) {
 fn write_chunk(disk: &SimDisk, chunk: u64, place: Block, pages: std::ops::Range<u64>) {
     let entry = |number: u64| {
         let BlockOwner { object, page, page_lsn, crc } = owner(number);
-        LogEntry::Write { object, page, page_lsn, place: place.plus(1 + number - pages.start), crc }
+        LogEntry::Write {
+            object,
+            page,
+            page_lsn,
+            place: place.plus(1 + number - pages.start),
+            crc,
+            copy: None,
+        }
     };
     let entries: Vec<LogEntry> = pages.clone().map(entry).collect();
     let head = ChunkHead {

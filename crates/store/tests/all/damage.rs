@@ -152,7 +152,8 @@ fn what_cannot_be_read_stays_where_it_is_and_the_cleaner_goes_on_with_the_rest()
         let mut block = device::pages(1);
         disk.read(at, &mut block).expect("no faults");
         let is_node = block[0].0.starts_with(b"weir.nod");
-        assert!(is_node || emptied + 2 >= sound, "{when}: {emptied} segments of {sound}, {lost} pages lost");
+        // A pair is two, and what does not go from it may leave another one less full.
+        assert!(is_node || emptied + 3 >= sound, "{when}: {emptied} segments of {sound}, {lost} pages lost");
         assert_eq!(errors_but_no_lies(&store, &model, &when), lost, "{when}: cleaning lost some");
         drop(store);
         if lost > 0 {

@@ -7,12 +7,18 @@ use store::Change;
 
 /// Runs `steps` random steps from a seed; small stores are cleaned all the time.
 fn run(seed: u64, steps: u64, segments: u64) {
+    run_with(Work::new(seed), seed, steps, segments);
+}
+
+/// Returns how many segments were cleaned.
+fn run_with(mut work: Work, seed: u64, steps: u64, segments: u64) -> u64 {
     let (_power, disk, mut store) = fresh(segments, seed);
     store.keep_nodes(1);
-    let (mut model, mut work) = (Model::default(), Work::new(seed));
+    let (mut model, mut cleaned) = (Model::default(), 0);
     for step in 0..steps {
         match work.random.below(20) {
             0 => {
+                cleaned += store.counters().segments_cleaned;
                 drop(store);
                 store = mount(&disk).expect("it opens again");
                 store.keep_nodes(1);
@@ -35,9 +41,11 @@ fn run(seed: u64, steps: u64, segments: u64) {
         }
     }
     assert_sound(&store, &model, &format!("seed {seed} at the end"));
+    cleaned += store.counters().segments_cleaned;
     drop(store);
     let store = open(&disk).expect("it opens");
     assert_sound(&store, &model, &format!("seed {seed} after the end"));
+    cleaned
 }
 
 proptest! {
@@ -52,6 +60,14 @@ proptest! {
 #[test]
 fn a_long_life_on_a_small_device_reuses_and_cleans_segments() {
     run(1, 1_500, 600);
+}
+
+#[test]
+fn a_long_life_of_pages_of_metadata_on_a_small_device_reuses_and_cleans_pairs() {
+    for seed in 0..4 {
+        let cleaned = run_with(Work::of_metadata(seed), seed, 1_500, 160);
+        assert!(cleaned > 20, "seed {seed}: {cleaned} segments were cleaned");
+    }
 }
 
 #[test]

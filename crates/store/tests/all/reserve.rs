@@ -19,7 +19,12 @@ fn file(slot: u64) -> ObjectId {
 }
 
 fn write(random: &mut Random, page_lsn: u64) -> Change {
-    let (slot, number) = (random.below(FILES), random.below(PAGES));
+    write_below(FILES, random, page_lsn)
+}
+
+/// To one of so many files: the pages of the first one are metadata.
+fn write_below(files: u64, random: &mut Random, page_lsn: u64) -> Change {
+    let (slot, number) = (random.below(files), random.below(PAGES * FILES / files));
     Change::Write { object: file(slot), page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
 }
 
@@ -30,14 +35,25 @@ struct Full {
     store: Store,
     random: Random,
     page_lsn: u64,
+    files: u64,
 }
 
 impl Full {
     fn new(seed: u64) -> Full {
+        Full::of(FILES, seed)
+    }
+
+    /// With so many files.
+    fn of(files: u64, seed: u64) -> Full {
         let (power, disk, store) = fresh(96, seed);
-        let mut full = Full { power, disk, store, random: Random::new(seed), page_lsn: 0 };
+        let mut full = Full { power, disk, store, random: Random::new(seed), page_lsn: 0, files };
         full.fill();
         full
+    }
+
+    fn next(&mut self) -> Change {
+        self.page_lsn += 1;
+        write_below(self.files, &mut self.random, self.page_lsn)
     }
 
     fn fill(&mut self) {
@@ -47,8 +63,7 @@ impl Full {
     /// One page, as the cache does it: reserved first.
     fn write(&mut self) -> Result<(), StoreError> {
         self.store.reserve(1)?;
-        self.page_lsn += 1;
-        let change = write(&mut self.random, self.page_lsn);
+        let change = self.next();
         let outcome = self.store.apply(&[change]);
         self.store.release(1);
         outcome
@@ -107,8 +122,8 @@ fn recoveries_cut_off_anywhere_again_and_again_never_use_up_a_full_store() {
 
 #[test]
 fn a_page_written_between_crashes_never_uses_up_a_full_store() {
-    for seed in 0..10 {
-        let mut full = Full::new(seed);
+    for seed in 0..20 {
+        let mut full = Full::of(if seed < 10 { FILES } else { 1 }, seed);
         for cycle in 0..CYCLES {
             full.crash();
             full.store =
@@ -124,15 +139,15 @@ fn a_page_written_between_crashes_never_uses_up_a_full_store() {
 
 #[test]
 fn a_page_written_without_a_reservation_between_crashes_never_uses_up_a_full_store() {
-    for seed in 0..10 {
-        let mut full = Full::new(seed);
+    for seed in 0..20 {
+        let mut full = Full::of(if seed < 10 { FILES } else { 1 }, seed);
         for cycle in 0..CYCLES {
             full.crash();
             full.store =
                 mount(&full.disk).unwrap_or_else(|error| panic!("seed {seed} cycle {cycle}: {error}"));
-            full.page_lsn += 1;
             // What a cache finds in its buffer is written back without one.
-            match full.store.apply(&[write(&mut full.random, full.page_lsn)]) {
+            let change = full.next();
+            match full.store.apply(&[change]) {
                 Ok(()) | Err(StoreError::Full) => {}
                 Err(error) => panic!("seed {seed} cycle {cycle}: {error}"),
             }
@@ -143,10 +158,10 @@ fn a_page_written_without_a_reservation_between_crashes_never_uses_up_a_full_sto
 
 #[test]
 fn writes_that_fail_again_and_again_never_use_up_a_full_store() {
-    for seed in 0..10 {
-        let mut full = Full::new(seed);
+    for seed in 0..20 {
+        let mut full = Full::of(if seed < 10 { FILES } else { 1 }, seed);
         for _ in 0..CYCLES {
-            full.disk.set_faults(Faults { once_after: Some(full.random.below(2)), ..Faults::default() });
+            full.disk.set_faults(Faults { once_after: Some(full.random.below(4)), ..Faults::default() });
             let _ = full.write();
             full.disk.set_faults(Faults::default());
             match full.write() {
@@ -178,8 +193,8 @@ fn checkpoints_that_fail_again_and_again_never_use_up_a_full_store() {
 
 #[test]
 fn copies_that_fail_again_and_again_never_use_up_a_full_store() {
-    for seed in 0..6 {
-        let full = Full::new(seed);
+    for seed in 0..12 {
+        let full = Full::of(if seed < 6 { FILES } else { 1 }, seed);
         full.disk.set_faults(Faults { write_one_in: 1, ..Faults::default() });
         for _ in 0..CYCLES {
             let _ = full.store.clean_step();
@@ -240,7 +255,7 @@ const CLONES: u32 = 60;
 #[test]
 fn cleaning_what_many_clones_share_that_differ_leaves_space_to_delete() {
     for seed in 0..6 {
-        let (_power, _disk, store) = fresh(640, seed);
+        let (_power, _disk, store) = fresh(780, seed);
         let (mut random, mut page_lsn) = (Random::new(seed), 0);
         let mut next = || {
             page_lsn += 1;
@@ -384,7 +399,7 @@ fn while_a_clone_is_made_nobody_can_reserve_what_it_takes() {
     let new = NewVolume { name: "copy", mode: VolumeMode::Writable, created: 0 };
     store.clone_beside_writers(VolumeId::MAIN, &new, Lsn(50)).expect("space, when it began");
     assert!(disk.work.lock().expect("no panic").is_none(), "writers came between");
-    assert_eq!(store.blocks_per_page(), 14, "nodes are shared now");
+    assert_eq!(store.blocks_per_page(), 15, "nodes are shared now");
     let Space { free, reserved, .. } = store.space();
     assert!(reserved <= free, "{reserved} blocks are reserved, {free} are free");
     let new = NewVolume { name: "another", ..new };
@@ -399,5 +414,5 @@ fn a_clone_is_refused_where_reservations_leave_no_space_for_what_it_takes() {
     let new = NewVolume { name: "copy", mode: VolumeMode::Writable, created: 0 };
     let refused = store.clone_beside_writers(VolumeId::MAIN, &new, Lsn(50));
     assert_eq!(refused, Err(StoreError::Full));
-    assert_eq!(store.blocks_per_page(), 10, "nothing is shared");
+    assert_eq!(store.blocks_per_page(), 11, "nothing is shared");
 }

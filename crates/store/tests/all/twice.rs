@@ -2,10 +2,10 @@
 
 use crate::common::*;
 use device::{BLOCK_BYTES, Block, Device, Incarnation, Lsn, ObjectId, Page, PageNo, Random};
-use sim::{Damage, Power, SimDisk};
-use std::collections::BTreeMap;
+use sim::{Damage, Dropped, Faults, Power, SimDisk};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use store::{Found, Store, StoreError, VolumeId, VolumeMode, Want};
+use store::{Change, Found, Store, StoreError, VolumeId, VolumeMode, Want};
 
 /// A store with trees of several nodes, a clone, nodes that were compacted and a log to replay.
 struct Busy {
@@ -166,6 +166,16 @@ fn while_open(busy: &Busy, index: usize, damage: Damage) -> Result<bool, String>
     let disk = busy.fork(8);
     let store = mount(&disk).map_err(|error| format!("refused: {error}"))?;
     let Some(&at) = metadata(&disk).get(index) else { return Ok(false) };
+    damaged_while_open(busy, (&disk, store), at, damage).map(|()| true)
+}
+
+/// Damages a block while a store is open, and reads all. What is wrong, if anything is.
+fn damaged_while_open(
+    busy: &Busy,
+    (disk, store): (&Arc<SimDisk>, Store),
+    at: Block,
+    damage: Damage,
+) -> Result<(), String> {
     disk.damage(at, damage);
     let told = |when: &str, wrong: String| format!("block {at}, {when}: {wrong}");
     let looked = |when| busy.missing(&store).map_or(Ok(()), |wrong| Err(told(when, wrong)));
@@ -173,10 +183,10 @@ fn while_open(busy: &Busy, index: usize, damage: Damage) -> Result<bool, String>
     scrub(&store);
     // What is cached is read no more.
     drop(store);
-    let store = open(&disk).map_err(|error| told("opened again", error.to_string()))?;
+    let store = open(disk).map_err(|error| told("opened again", error.to_string()))?;
     busy.missing(&store).map_or(Ok(()), |wrong| Err(told("opened again", wrong)))?;
     let found = findings(&store);
-    found.first().map_or(Ok(true), |finding| Err(told("checked", finding.to_string())))
+    found.first().map_or(Ok(()), |finding| Err(told("checked", finding.to_string())))
 }
 
 #[test]
@@ -299,4 +309,367 @@ fn copies_in_one_segment_are_noticed() {
     store::plant(None);
     println!("{}", lost.expect_err("it goes unnoticed"));
     println!("{}", checked.first().expect("check does not notice"));
+}
+
+/// The file system's metadata: pages of slot 0, some of them cut, overwritten and shared; other objects among them. What each page of
+/// slot 0 holds is written to pairs, and to nothing else.
+struct Arena {
+    busy: Busy,
+    /// What slot 0 was written with, but for the last vector.
+    stamps: BTreeSet<u64>,
+    /// The blocks that hold it, two for each.
+    blocks: BTreeMap<u64, Vec<Block>>,
+}
+
+/// What a vector writes to slot 0.
+fn metadata_of(vector: &[Change]) -> impl Iterator<Item = u64> {
+    vector.iter().filter_map(|change| match change {
+        Change::Write { object, bytes, .. } if object.is_metadata() => Some(stamp(bytes)),
+        _ => None,
+    })
+}
+
+impl Arena {
+    fn new(seed: u64) -> Arena {
+        let (_power, disk, store) = fresh(140, seed);
+        let (mut model, mut work, mut stamps) = (Model::default(), Work::below(3, seed), BTreeSet::new());
+        let mut cloned = Model::default();
+        for step in 0..36 {
+            let vector = work.vector(&model);
+            store.apply(&vector).expect("space");
+            model.apply(&vector);
+            stamps.extend(metadata_of(&vector));
+            match step {
+                8 | 18 | 30 => store.checkpoint().expect("a checkpoint"),
+                // Some of it lies where the cleaner moved it.
+                12 => drop(store.clean().expect("cleaning")),
+                24 => {
+                    let lsn = Lsn(work.lsn);
+                    store.clone_volume(VolumeId::MAIN, CLONE, VolumeMode::ReadOnly, lsn).expect("space");
+                    cloned = model.clone();
+                }
+                _ => {}
+            }
+        }
+        // What may be torn.
+        let object = VolumeId::MAIN.object(2, 100);
+        let change = Change::Write { object, page: PageNo(0), bytes: page(7), page_lsn: Lsn(work.lsn + 1) };
+        store.apply(std::slice::from_ref(&change)).expect("space");
+        model.apply(&[change]);
+        drop(store);
+        let mut blocks: BTreeMap<u64, Vec<Block>> = BTreeMap::new();
+        for at in disk.written_blocks() {
+            let found = read(&disk, at);
+            let first = number(&found, 0);
+            if stamps.contains(&first) && found == **page(first) {
+                blocks.entry(first).or_default().push(at);
+            }
+        }
+        Arena { busy: Busy { disk, model, cloned }, stamps, blocks }
+    }
+
+    fn all(&self) -> Vec<Block> {
+        let mut all: Vec<Block> = self.blocks.values().flatten().copied().collect();
+        all.sort();
+        all
+    }
+}
+
+#[test]
+fn each_page_of_metadata_is_written_to_the_same_place_of_two_segments() {
+    for seed in 0..4 {
+        let arena = Arena::new(seed);
+        let (written, found) = (arena.stamps.len(), arena.blocks.len());
+        assert!(written > 40 && found > written / 2, "{found} of {written} are there still");
+        for (stamp, blocks) in &arena.blocks {
+            let offset = |at: &Block| (at.0 - 3) % u64::from(SEGMENT);
+            let segment = |at: &Block| (at.0 - 3) / u64::from(SEGMENT);
+            // Moved: four.
+            assert!(blocks.len() % 2 == 0, "{stamp}: {blocks:?}");
+            let has_twin = |one: &Block| {
+                blocks.iter().any(|other| offset(one) == offset(other) && segment(one) != segment(other))
+            };
+            assert!(blocks.iter().all(has_twin), "{stamp}: {blocks:?}");
+        }
+    }
+}
+
+#[test]
+fn any_block_of_the_arena_that_is_damaged_at_rest_loses_nothing_and_is_repaired() {
+    let (mut in_use, mut repaired) = (0, 0);
+    for seed in 0..3 {
+        let arena = Arena::new(seed);
+        for at in arena.all() {
+            for damage in [Damage::Rot(at.0 as usize * 997), Damage::Unreadable] {
+                let told = at_rest(&arena.busy, &[at], damage);
+                let (used, blocks) =
+                    told.unwrap_or_else(|wrong| panic!("seed {seed}, block {at}, {damage:?}: {wrong}"));
+                in_use += u64::from(used);
+                repaired += blocks;
+                assert_eq!(u64::from(used), blocks, "what is in use is repaired, nothing else is");
+            }
+        }
+    }
+    println!("{in_use} in use, {repaired} repaired");
+    assert!(in_use > 100, "{in_use}: the test tests little");
+}
+
+#[test]
+fn any_block_of_the_arena_that_is_damaged_while_a_store_is_open_loses_nothing_and_is_repaired() {
+    let arena = Arena::new(4);
+    for damage in [Damage::Rot(12_345), Damage::Unreadable] {
+        for at in arena.all() {
+            let disk = arena.busy.fork(8);
+            let store = mount(&disk).expect("a sound store");
+            damaged_while_open(&arena.busy, (&disk, store), at, damage)
+                .unwrap_or_else(|wrong| panic!("{damage:?}: {wrong}"));
+        }
+    }
+}
+
+#[test]
+fn a_read_repairs_a_page_of_the_arena_once_and_only_what_is_damaged() {
+    let arena = Arena::new(5);
+    for (&stamp, blocks) in &arena.blocks {
+        let [at, _] = blocks[..] else { continue };
+        for damage in [Damage::Rot(stamp as usize), Damage::Unreadable] {
+            let disk = arena.busy.fork(9);
+            let store = mount(&disk).expect("a sound store");
+            let in_use =
+                arena.busy.model.objects.values().any(|(_, held)| held.values().any(|one| one.0 == stamp));
+            disk.damage(at, damage);
+            for _ in 0..2 {
+                assert_eq!(arena.busy.missing(&store), None, "block {at}");
+            }
+            let repaired = store.counters().metadata_repaired;
+            assert!(
+                repaired <= 1 && (repaired == 1 || !in_use || at > blocks[0]),
+                "block {at}: {repaired} repaired"
+            );
+        }
+    }
+}
+
+#[test]
+fn pages_of_the_arena_are_read_from_their_copies_by_who_reads_many_too() {
+    let arena = Arena::new(6);
+    let disk = arena.busy.fork(10);
+    let store = mount(&disk).expect("a sound store");
+    // All first ones: those that lie lower may be the copies.
+    let firsts: BTreeSet<Block> = arena.blocks.values().map(|blocks| blocks[0]).collect();
+    firsts.iter().for_each(|&at| disk.damage(at, Damage::Rot(99)));
+    let (generation, held) = &arena.busy.model.objects[&0];
+    let object = VolumeId::MAIN.object(0, *generation);
+    let pages: Vec<(ObjectId, PageNo)> = held.keys().map(|&number| (object, PageNo(number))).collect();
+    assert!(pages.len() > 5);
+    let mut found = BTreeMap::new();
+    store.read_all(&pages, &mut |index, page| {
+        let (bytes, page_lsn) = page.expect("its copy is whole").expect("no hole");
+        assert!(found.insert(pages[index].1.0, (stamp(bytes), page_lsn.0)).is_none(), "each once");
+    });
+    assert_eq!(&found, held);
+    assert!(store.counters().metadata_repaired > 0);
+}
+
+#[test]
+fn a_page_of_the_arena_that_is_lost_in_both_copies_is_an_error_with_its_place_and_all_others_are_there() {
+    let mut errors = 0;
+    for seed in 0..3 {
+        let arena = Arena::new(seed);
+        for (stamp, blocks) in &arena.blocks {
+            let disk = arena.busy.fork(11);
+            let damage = if stamp % 512 < 256 { Damage::Unreadable } else { Damage::Rot(5) };
+            blocks.iter().for_each(|&at| disk.damage(at, damage));
+            let store = mount(&disk).expect("nothing is refused");
+            errors += lost_only(&arena.busy, &store, *stamp, blocks)
+                .unwrap_or_else(|wrong| panic!("seed {seed}, blocks {blocks:?}: {wrong}"));
+            while store.clean().expect("others are cleaned") {
+                store.checkpoint_twice().expect("checkpoints");
+            }
+            lost_only(&arena.busy, &store, *stamp, blocks)
+                .unwrap_or_else(|wrong| panic!("seed {seed}, blocks {blocks:?}, cleaned: {wrong}"));
+        }
+    }
+    assert!(errors > 30, "{errors} errors: the test tests little");
+}
+
+/// How many pages are errors: those that hold `stamp`, and each names one of `blocks`.
+fn lost_only(busy: &Busy, store: &Store, stamp_lost: u64, blocks: &[Block]) -> Result<u64, String> {
+    let mut errors = 0;
+    for (volume, model) in [(VolumeId::MAIN, &busy.model), (CLONE, &busy.cloned)] {
+        for (&slot, (generation, held)) in &model.objects {
+            let object = ObjectId { volume, slot, generation: *generation };
+            for (&number, &(expected, _)) in held {
+                let mut wants = [Want::new(object, PageNo(number))];
+                store.read(&mut wants);
+                match &wants[0].found {
+                    Ok(Found::Page { bytes, .. }) if stamp(bytes) == expected && expected != stamp_lost => {}
+                    Err(error) if expected == stamp_lost => {
+                        let text = error.to_string();
+                        if !blocks.iter().any(|at| text.contains(&at.to_string())) {
+                            return Err(format!("an error that names no place: {text}"));
+                        }
+                        errors += 1;
+                    }
+                    other => return Err(format!("object {object} page {number}: {other:?}")),
+                }
+            }
+        }
+    }
+    let found = findings(store);
+    let is_told = found.iter().any(|one| one.page.is_some() && one.object.is_some());
+    // Something deleted may hold it still.
+    if is_told || errors == 0 { Ok(errors) } else { Err(format!("{errors} errors, and {found:?}")) }
+}
+
+#[test]
+fn the_cleaner_moves_a_page_of_the_arena_of_which_one_copy_is_damaged_to_a_pair() {
+    let mut moved = 0;
+    for seed in 0..4 {
+        let arena = Arena::new(seed);
+        for damage in [Damage::Rot(3), Damage::Unreadable] {
+            let disk = arena.busy.fork(12);
+            let store = mount(&disk).expect("a sound store");
+            // One of each two.
+            arena.blocks.values().for_each(|blocks| disk.damage(blocks[seed as usize % 2], damage));
+            while store.clean().expect("cleaning") {
+                store.checkpoint_twice().expect("checkpoints");
+            }
+            moved += store.counters().pages_cleaned;
+            assert_eq!(arena.busy.missing(&store), None, "seed {seed}");
+            scrub(&store);
+            assert_eq!(findings(&store), [], "seed {seed}");
+        }
+    }
+    assert!(moved > 100, "{moved} pages were moved");
+}
+
+/// Applies a vector with pages of metadata and of data, with the power cut at each write and flush. What is wrong, if anything is; else
+/// how often all of it was there and how often nothing.
+fn torn_vectors(seed: u64) -> Result<(u64, u64), String> {
+    let (_power, disk, store) = fresh(100, seed);
+    let write = |slot, number, page_lsn: u64| Change::Write {
+        object: VolumeId::MAIN.object(slot, 1),
+        page: PageNo(number),
+        bytes: page(page_lsn),
+        page_lsn: Lsn(page_lsn),
+    };
+    let old: Vec<Change> = (0..10).map(|number| write(0, number, 10 + number)).collect();
+    store.apply(&old).expect("space");
+    drop(store);
+    let mut model = Model::default();
+    model.apply(&old);
+    // More than a pair holds, in two chunks or more, some with data.
+    let data = if seed.is_multiple_of(2) { 12 } else { 0 };
+    let new: Vec<Change> = (0..20)
+        .map(|number| write(0, number, 100 + number))
+        .chain((0..data).map(|number| write(1, number, 200 + number)))
+        .collect();
+    let mut after = model.clone();
+    after.apply(&new);
+    let (mut whole, mut nothing) = (0, 0);
+    for cut in 0.. {
+        let power = Power::new();
+        let disk = disk.fork(&power, seed << 10 | cut);
+        let store = mount(&disk).map_err(|error| error.to_string())?;
+        power.cut_after(cut);
+        let acknowledged = store.apply(&new).is_ok();
+        let cut_short = power.lost();
+        drop(store);
+        power.cut();
+        disk.crash();
+        power.restore();
+        let store = open(&disk).map_err(|error| format!("cut after {cut}: {error}"))?;
+        let expected = match after.difference(&store) {
+            None => &after,
+            Some(wrong) if acknowledged => return Err(format!("cut after {cut}: {wrong}")),
+            Some(_) => &model,
+        };
+        (whole, nothing) = (whole + u64::from(expected == &after), nothing + u64::from(expected == &model));
+        for when in ["opened", "begun"] {
+            let wrong = expected.difference(&store);
+            let wrong = wrong.or_else(|| findings(&store).first().map(|finding| finding.to_string()));
+            wrong.map_or(Ok(()), |wrong| Err(format!("cut after {cut}, {when}: {wrong}")))?;
+            if when == "opened" {
+                begin(&store).map_err(|error| format!("cut after {cut}: {error}"))?;
+            }
+        }
+        // Both copies are whole again.
+        if scrub(&store) + store.counters().metadata_repaired > 0 {
+            return Err(format!("cut after {cut}: a crash counts as damage"));
+        }
+        if !cut_short {
+            return Ok((whole, nothing));
+        }
+    }
+    unreachable!("the power fails no more")
+}
+
+#[test]
+fn of_a_vector_with_pages_of_metadata_a_crash_leaves_all_or_nothing() {
+    let (mut whole, mut nothing) = (0, 0);
+    for seed in 0..60 {
+        let (all, none) = torn_vectors(seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        (whole, nothing) = (whole + all, nothing + none);
+    }
+    println!("{whole} times whole, {nothing} times nothing");
+    // Each seed ends with one that is not cut off.
+    assert!(whole >= 60 + 10 && nothing > 100);
+}
+
+#[test]
+fn pages_of_metadata_that_only_a_cache_has_are_written_again_by_the_start_that_reads_them() {
+    let mut seen = 0;
+    for seed in 0..40 {
+        let (power, disk, store) = fresh(100, seed);
+        disk.set_dropped(Dropped::AtPowerLoss);
+        let (mut model, mut work) = (Model::default(), Work::of_metadata(seed));
+        for _ in 0..3 {
+            let vector = work.vector(&model);
+            store.apply(&vector).expect("space");
+            model.apply(&vector);
+        }
+        let vector = work.vector(&model);
+        disk.set_faults(Faults { flush_one_in: 1, ..Faults::default() });
+        store.apply(&vector).expect_err("its flush fails");
+        disk.set_faults(Faults::default());
+        // The process ends, and another one comes. The power stays.
+        drop(store);
+        let store = mount(&disk).expect("it opens");
+        if model.difference(&store).is_some() {
+            model.apply(&vector);
+            seen += 1;
+        }
+        assert_sound(&store, &model, &format!("seed {seed}"));
+        drop(store);
+        power.cut();
+        disk.crash();
+        power.restore();
+        let store = open(&disk).expect("it opens");
+        assert_sound(&store, &model, &format!("seed {seed}, after the power failed"));
+        assert_eq!((scrub(&store), store.counters().metadata_repaired), (0, 0), "seed {seed}");
+    }
+    assert!(seen > 20, "{seen} were read");
+}
+
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn a_batch_that_is_believed_without_its_pages_of_metadata_is_noticed() {
+    store::plant(Some(store::PlantedBug::MissingPairBelieved));
+    let wrong = (0..20).find_map(|seed| torn_vectors(seed).err());
+    store::plant(None);
+    println!("{}", wrong.expect("it goes unnoticed"));
+}
+
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn a_copy_of_a_page_of_metadata_that_is_not_written_is_noticed() {
+    store::plant(Some(store::PlantedBug::PageCopyForgotten));
+    let busy = Busy::new(4);
+    let checked = findings(&open(&busy.disk).expect("it opens"));
+    let arena = Arena::new(4);
+    let lost = arena.all().into_iter().find_map(|at| at_rest(&arena.busy, &[at], Damage::Rot(5)).err());
+    store::plant(None);
+    println!("{}", checked.first().expect("check does not notice"));
+    println!("{}", lost.expect("it goes unnoticed"));
 }

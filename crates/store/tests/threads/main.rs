@@ -38,6 +38,7 @@ mod shipped {
     pub(crate) mod medium;
     pub(crate) mod owners;
     pub(crate) mod pace;
+    pub(crate) mod pairs;
     #[cfg(feature = "planted-bugs")]
     pub(crate) mod plant;
     pub(crate) mod policy;

@@ -269,7 +269,6 @@ fn a_copy_shares_its_pages_and_is_a_copy_whatever_becomes_of_either() {
         {}
     }
     let status = mounted.status();
-    let of = |what: &str| status["counters"]["cache"][what].as_u64().expect("a number");
     let clones = [&status["counters"]["clones_stored"], &status["dirty"]["clones"]];
     assert!(clones.map(|count| count.as_u64().expect("a number")).iter().sum::<u64>() >= 2, "{status:#}");
     source.write_all_at(b"source", 5000).expect("space");

@@ -160,16 +160,29 @@ pub fn domain() -> BTreeSet<u64> {
 pub struct Work {
     pub random: Random,
     pub lsn: u64,
+    /// The slots of its objects are below; the pages of what is in slot 0 are metadata.
+    slots: u64,
     stamps: u64,
 }
 
 impl Work {
     pub fn new(seed: u64) -> Work {
-        Work { random: Random::new(seed), lsn: 1, stamps: 0 }
+        Work { random: Random::new(seed), lsn: 1, slots: SLOTS, stamps: 0 }
+    }
+
+    /// Of one object only, whose pages are metadata.
+    pub fn of_metadata(seed: u64) -> Work {
+        Work::below(1, seed)
+    }
+
+    /// Of objects in so many slots.
+    pub fn below(slots: u64, seed: u64) -> Work {
+        Work { slots, ..Work::new(seed) }
     }
 
     fn object(&mut self, model: &Model) -> ObjectId {
-        let slot = if self.random.once_in(2) { self.random.below(4) } else { self.random.below(SLOTS) };
+        let below = if self.random.once_in(2) { self.slots.min(4) } else { self.slots };
+        let slot = self.random.below(below);
         let now = model.objects.get(&slot).map_or(1, |(generation, _)| *generation);
         let generation = match self.random.below(30) {
             0 => now + 1,

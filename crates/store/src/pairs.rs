@@ -1,0 +1,77 @@
+//! Data that is written twice: pages of metadata, which lie in pairs of segments, outside the log's chunks.
+//!
+//! | pair | owner | changed under | after a crash |
+//! | --- | --- | --- | --- |
+//! | of what vectors write | the writer | the writer's lock | what log entries name is found by these; nobody goes on in it |
+//! | of what the cleaner moves | the cleaner | the cleaner's lock | as the newest root has it; nobody goes on in it |
+
+use crate::bug::{PlantedBug, is_planted};
+use crate::error::StoreError;
+use crate::policy::COPIES;
+use crate::segments::{Segments, Use};
+use crate::shared::Shared;
+use device::{Block, Page};
+
+/// The pair of segments that is being filled.
+#[derive(Debug, Default)]
+pub(crate) struct OpenPair {
+    /// Its first segment, and the next block in both.
+    at: Option<(u32, u64)>,
+}
+
+impl OpenPair {
+    /// Segments that so many more blocks take.
+    pub(crate) fn segments_for(&self, blocks: u64, segment_blocks: u64) -> u64 {
+        let left = self.at.map_or(0, |(_, offset)| segment_blocks - offset);
+        COPIES * blocks.saturating_sub(left).div_ceil(segment_blocks)
+    }
+
+    /// Where blocks go, `wanted` or as many as there is space for while `floor` free segments are left alone; and the pairs that are full
+    /// then, to be [closed](Segments::close).
+    pub(crate) fn places(
+        &mut self,
+        wanted: usize,
+        segments: &mut Segments,
+        floor: u64,
+    ) -> (Vec<Block>, Vec<u32>) {
+        let segment_blocks = segments.geometry().segment_blocks;
+        let (mut places, mut filled) = (Vec::new(), Vec::new());
+        while places.len() < wanted {
+            let (segment, offset) = match self.at {
+                Some((segment, offset)) if offset < segment_blocks => (segment, offset),
+                full => {
+                    if segments.free_count() < floor + COPIES {
+                        break;
+                    }
+                    let Some(fresh) = segments.take_pair(Use::Arena) else { break };
+                    filled.extend(full.map(|(segment, _)| segment));
+                    (fresh, 0)
+                }
+            };
+            self.at = Some((segment, offset + 1));
+            places.push(segments.geometry().start(segment).plus(offset));
+        }
+        (places, filled)
+    }
+
+    /// Goes on elsewhere.
+    pub(crate) fn abandon(&mut self, segments: &mut Segments) {
+        if let Some((segment, _)) = self.at.take() {
+            segments.close(segment);
+        }
+    }
+}
+
+/// Writes blocks to pairs of segments, to both of each. The caller flushes.
+pub(crate) fn write_twice(shared: &Shared, blocks: &[(Block, Box<Page>)]) -> Result<(), StoreError> {
+    shared.medium.write_blocks(blocks)?;
+    if is_planted(PlantedBug::PageCopyForgotten) {
+        return Ok(());
+    }
+    let copies: Vec<(Block, Box<Page>)> = {
+        let map = shared.map();
+        let copy = |at: Block| map.nodes.segments.copy_of(at).expect("a pair");
+        blocks.iter().map(|(at, page)| (copy(*at), page.clone())).collect()
+    };
+    shared.medium.write_blocks(&copies)
+}
