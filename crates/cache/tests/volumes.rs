@@ -14,7 +14,7 @@ use std::time::Duration;
 use store::{NewVolume, StoreError, VolumeId, VolumeMode};
 
 /// Blocks of a store that fills up.
-const SMALL: u64 = 1280;
+const SMALL: u64 = 1440;
 /// Volumes beside the mounted one, at most.
 const OTHERS_MAX: usize = 3;
 
