@@ -478,9 +478,8 @@ mod tests {
             entries: entries.len(),
         };
         let mut pages = device::pages(1);
-        let crc = encode_chunk(&head, &entries, store, &mut pages);
-        assert_eq!(claimed_entry_blocks(&pages[0], store), Some(1));
-        assert_eq!(decode_chunk(&pages, store), Some((head, entries.clone(), crc)));
+        let whole = Some((head, entries.clone(), encode_chunk(&head, &entries, store, &mut pages)));
+        assert_eq!((claimed_entry_blocks(&pages[0], store), decode_chunk(&pages, store)), (Some(1), whole));
         assert_eq!(decode_chunk(&pages, StoreId([8; 16])), None, "a chunk of another store");
         let more = ChunkHead { data_blocks: 3, ..head };
         encode_chunk(&more, &entries, store, &mut pages);

@@ -94,13 +94,11 @@ impl Run {
     /// Lets `client` ask for something.
     pub(crate) fn issue(&mut self, client: usize, when: When) -> Result<(), String> {
         let request = self.draw_request(client, when);
-        match request {
-            Request::Change(
-                Change::Allocate { file, offset, .. } | Change::Copy { to: file, at: offset, .. },
-            ) => {
-                self.clients.cut = Some((file, offset));
-            }
-            _ => {}
+        if let Request::Change(
+            Change::Allocate { file, offset, .. } | Change::Copy { to: file, at: offset, .. },
+        ) = request
+        {
+            self.clients.cut = Some((file, offset));
         }
         self.ask(client, when, request)
     }

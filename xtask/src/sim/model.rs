@@ -441,7 +441,8 @@ impl Model {
             return Ok(());
         }
         let len = end - offset;
-        if !len.is_multiple_of(4096) && !(end == size && at + len >= there) {
+        let ends = end == size && at + len >= there;
+        if !len.is_multiple_of(4096) && !ends {
             return Err(Refusal::Unsupported);
         }
         let bytes = self.get(from).content()[offset as usize..end as usize].to_vec();
