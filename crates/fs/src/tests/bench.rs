@@ -66,7 +66,7 @@ impl Objects {
         let (source, target) = (transfer.source(), transfer.target());
         let pages = self.0.range((transfer.from, source.start.0)..(transfer.from, source.end.0));
         let copies: Vec<_> = pages
-            .map(|(&(_, page), bytes)| ((transfer.to, transfer.target_of(PageNo(page)).0), bytes.clone()))
+            .map(|(&(_, page), bytes)| ((transfer.to, transfer.target_of(PageNo(page)).0), *bytes))
             .collect();
         self.0.retain(|&(of, page), _| of != transfer.to || !target.contains(&PageNo(page)));
         self.0.extend(copies);
