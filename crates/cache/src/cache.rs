@@ -81,6 +81,9 @@ impl Parts {
     /// Appends and applies one transaction. Calls no completion: a reader that waits for a changed page looks again later.
     fn apply(&self, reservation: &mut Reservation, changes: &[Change<'_>]) -> Result<Lsn, CacheError> {
         let records = records(changes);
+        if !changes.iter().all(Change::is_sensible) {
+            return Err(CacheError::BadTransfer);
+        }
         if let Some(pages) = changes.iter().find_map(Change::too_many) {
             return Err(CacheError::TransferTooLong { pages, limit: TRANSFER_PAGES_MAX });
         }
@@ -144,12 +147,28 @@ impl Parts {
                 (Key { object, page }, usize::from(start), usize::from(len), None)
             }
             Record::Cut { object, from, to } => {
-                let cut = PendingCut { from, to, lsn: newest, group, whole_object: false, since: now.get() };
+                let cut = PendingCut {
+                    from,
+                    to,
+                    lsn: newest,
+                    group,
+                    whole_object: false,
+                    since: now.get(),
+                    logged_again: false,
+                };
                 return self.cut(state, object, cut);
             }
             Record::Delete { object } => {
                 let (from, to) = (PageNo(0), PageNo(u64::MAX));
-                let cut = PendingCut { from, to, lsn: newest, group, whole_object: true, since: now.get() };
+                let cut = PendingCut {
+                    from,
+                    to,
+                    lsn: newest,
+                    group,
+                    whole_object: true,
+                    since: now.get(),
+                    logged_again: false,
+                };
                 return self.cut(state, object, cut);
             }
             Record::Clone(transfer) | Record::Move(transfer) => {
@@ -278,6 +297,7 @@ impl Cache {
         buffer.begin(incarnation, newest_of_buffer.max(newest_of_store))?;
         delete_unfinished(&store, newest_of_buffer);
         let parts = Parts::of(Shared::new(store, buffer, clock, settings, state));
+        parts.write_back.store_recovered();
         // What recovery found stored already needs the buffer no more, and no write-back will come to say so.
         parts.committer.release_groups(&mut parts.shared.state());
         Ok(Cache { parts: Arc::new(parts) })
@@ -412,11 +432,13 @@ impl Cache {
     }
 
     fn write_all_back(&self) -> Result<(), CacheError> {
-        let Parts { shared, committer, fetcher, checkpointer, rescuer, .. } = &*self.parts;
+        let Parts { shared, committer, fetcher, write_back, checkpointer, rescuer, .. } = &*self.parts;
         if let Err(error) = committer.commit_now() {
             rescuer.step(Why::All);
             return Err(rescuer.rescued().unwrap_or(error));
         }
+        // What they hide is fetched, and dirty pages of it stored, after that. One that cannot be stored is told of below.
+        let _ = write_back.store_transfers(&|_| true);
         // A page that a fetch is queued for waits for that; the workers that would do it may have ended.
         while fetcher.step() == Progress::Worked {}
         checkpointer.write_all_back()?;

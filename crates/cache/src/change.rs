@@ -79,6 +79,14 @@ impl Change<'_> {
         }
     }
 
+    /// Whether a clone or a move is one of pages to another place.
+    pub(crate) fn is_sensible(&self) -> bool {
+        match self {
+            Change::Clone { transfer } | Change::Move { transfer } => transfer.is_sensible(),
+            _ => true,
+        }
+    }
+
     /// The pages that a clone or a move has, if they are too many.
     pub(crate) fn too_many(&self) -> Option<u64> {
         match self {

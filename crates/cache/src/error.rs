@@ -67,6 +67,9 @@ pub enum CacheError {
         /// The limit.
         limit: u64,
     },
+    /// A clone or a move that has no pages, or whose target is a part of its source.
+    #[error("a clone or a move of no pages, or of pages onto themselves")]
+    BadTransfer,
     /// A clone or a move has too many pages whose numbers do not agree.
     #[error(
         "a clone or a move of {pages} pages whose source and target are not at the same place modulo 128 pages: {limit} at most"
@@ -104,7 +107,7 @@ impl CacheError {
             }
             CacheError::InUse { .. } => "unmount it, and mount another one, to delete it",
             CacheError::TooBig { .. } | CacheError::TransferTooLong { .. } => "split it",
-            CacheError::Stopping => return None,
+            CacheError::BadTransfer | CacheError::Stopping => return None,
         };
         Some(help.into())
     }

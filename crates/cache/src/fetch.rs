@@ -5,7 +5,7 @@ use crate::error::CacheError;
 use crate::page::Body;
 use crate::pages::{Key, Pages, pages_of};
 use crate::reads::{Asker, Fetch};
-use crate::retry::{RetryList, Victim};
+use crate::retry::Victim;
 use crate::seek::Seeker;
 use crate::shared::{Shared, State};
 use crate::task::{Completion, Completions, Progress, Task};
@@ -105,13 +105,22 @@ impl Fetcher {
         let mut completions = Completions::default();
         let mut state = self.shared.state();
         let failed = state.failed().cloned();
+        let given_up =
+            state.retries.given_up(self.shared.now(), self.shared.settings().store_patience).cloned();
+        if failed.is_some() || given_up.is_some() {
+            state.seeks.look_behind();
+        }
         let State { pages, reads, retries, .. } = &mut *state;
         let mut retried = reads.retry_ready(pages, &mut completions);
         let fetches = reads.begin_fetches(pages);
         reads.fail_hidden(pages, |pages, key| match &failed {
             // Nothing that is not stored will be.
             Some(why) => Some(CacheError::ReadOnly { why: why.clone() }),
-            None => why_hidden(pages, retries, key).cloned().map(CacheError::from),
+            None => {
+                let hiding = pages.transfers().hiding(key.object, key.page);
+                let stuck = hiding.and_then(|lsn| retries.why_stuck(pages.transfers(), lsn));
+                stuck.or(given_up.clone())
+            }
         });
         retried |= reads.retry_ready(pages, &mut completions);
         // No reader waits for memory that is given back.
@@ -174,15 +183,6 @@ impl Fetcher {
         completions.deliver();
         unreadable
     }
-}
-
-/// Why the store cannot get the clone or move that hides a page, if that is so.
-pub(crate) fn why_hidden<'a>(pages: &Pages, retries: &'a RetryList, key: &Key) -> Option<&'a StoreError> {
-    let victim = |lsn| pages.transfers().get(lsn).map(|one| Victim::of(&one.what));
-    let hiding = pages.transfers().hiding(key.object, key.page)?;
-    let is_stuck = |lsn| victim(lsn).is_some_and(|victim| retries.is_stuck(victim));
-    let stuck = pages.transfers().stuck_before(hiding, is_stuck)?;
-    retries.why(victim(stuck)?)
 }
 
 /// Bytes of one page, as they were under the lock.

@@ -40,6 +40,8 @@ pub(crate) struct PendingCut {
     pub(crate) group: GroupNo,
     pub(crate) whole_object: bool,
     pub(crate) since: Duration,
+    /// It was found in the buffer as one that was logged again: the store may have it, and what a later clone brought.
+    pub(crate) logged_again: bool,
 }
 
 /// The page table and what is kept of it. Under the cache's lock; after a crash rebuilt from the buffer's records.

@@ -244,7 +244,8 @@ impl Reads {
 
     /// Makes a fetch for a page that a write-back needs whole; `None` if one is under way, or there is no such page.
     pub(crate) fn begin_fetch_for_write_back(&mut self, pages: &mut Pages, key: Key) -> Option<Fetch> {
-        pages.get(&key)?;
+        // It may be hidden since it was chosen.
+        pages.get(&key).filter(|_| pages.transfers().hiding(key.object, key.page).is_none())?;
         let (number, cut) = (pages.next_fetch(), pages.cut_of(key));
         if !pages.change(key, |entry| entry.begin_fetch(number)) {
             return None;

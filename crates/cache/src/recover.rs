@@ -150,6 +150,16 @@ impl Recovery {
     fn transaction(&mut self, transaction: &Replayed<'_>) {
         self.replayed += 1;
         let (first, group) = (transaction.first, transaction.group);
+        if let [Record::Clone(_) | Record::Move(_), pages @ ..] = transaction.records
+            && transaction.merged
+            && !pages.is_empty()
+        {
+            // Older pages of the source. Where the log begins behind what they belong to, the store has that, and them.
+            if self.pages.transfers().get(first).is_some() {
+                pages.iter().for_each(|record| self.record(record, Lsn(first.0 - 1), group));
+            }
+            return;
+        }
         for (record, index) in transaction.records.iter().zip(0..) {
             match transaction.merged {
                 true => self.merged_record(record, first, group),
@@ -184,7 +194,7 @@ impl Recovery {
             Record::Clone(_) | Record::Move(_) => return self.merged_transfer(record, at, group),
             _ => return self.record(record, at, group),
         };
-        let cut = PendingCut { from, to, lsn: at, group, whole_object, since: self.now };
+        let cut = PendingCut { from, to, lsn: at, group, whole_object, since: self.now, logged_again: true };
         self.gathered.settle(&mut self.pages);
         self.reserved -= self.pages.cut_again(object, cut);
     }
@@ -251,7 +261,7 @@ impl Recovery {
         at: Lsn,
         group: GroupNo,
     ) {
-        let cut = PendingCut { from, to, lsn: at, group, whole_object, since: self.now };
+        let cut = PendingCut { from, to, lsn: at, group, whole_object, since: self.now, logged_again: false };
         self.gathered.settle(&mut self.pages);
         let (reservations, _) = self.pages.cut(object, cut);
         self.reserved -= reservations;

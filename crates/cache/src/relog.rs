@@ -73,7 +73,8 @@ impl Relogger {
     }
 
     /// Clones and moves that cannot be stored, and those that wait for them. In this order, which recovery counts on: one of them, the
-    /// older pages beside it, the newer cuts and deletions of its objects; were those let go first, it would bring back what they took.
+    /// older pages beside it, the cuts and deletions of its objects; were newer ones let go first, it would bring back what they took, and
+    /// an older one that stood before it could be taken for a part of a newer one.
     fn append_transfers(
         &self,
         state: &State,
@@ -85,21 +86,23 @@ impl Relogger {
         let is_stuck =
             |lsn| transfers.get(lsn).is_some_and(|one| state.retries.is_stuck(Victim::of(&one.what)));
         let stays = |one: &&Pending| {
-            one.group.0 < groups.start.0 + span / 2
-                && transfers.stuck_before(one.what.lsn, is_stuck).is_some()
+            let cuts = state.pages.cuts_before(&one.what);
+            let oldest = cuts.iter().map(|(_, cut)| cut.group).fold(one.group, GroupNo::min);
+            oldest.0 < groups.start.0 + span / 2 && transfers.stuck_before(one.what.lsn, is_stuck).is_some()
         };
         for one in transfers.iter().filter(stays).take(STEP) {
             let Ordered { transfer, lsn, .. } = one.what;
             let Some(group) = self.append_again(state, lsn, &[one.what.record()])? else { return Ok(()) };
             for (page, entry) in one.before() {
                 let Some(dirt) = entry.dirt() else { return Ok(()) };
-                let records = records(entry, Key { object: transfer.from, page }, &dirt.ranges);
-                if self.append_again(state, dirt.newest, &records)?.is_none() {
+                // Each says whose it is: should the log begin behind that, the store has all of them.
+                let mut records = records(entry, Key { object: transfer.from, page }, &dirt.ranges);
+                records.insert(0, one.what.record());
+                if self.append_again(state, lsn, &records)?.is_none() {
                     return Ok(());
                 }
             }
-            let newer = |(object, cut): &(ObjectId, PendingCut)| cut.lsn > lsn && one.what.is_about(*object);
-            for (object, cut) in state.pages.cuts().filter(newer) {
+            for (object, cut) in state.pages.cuts().filter(|(object, _)| one.what.is_about(*object)) {
                 let Some(group) = self.append_again(state, cut.lsn, &[cut_record(object, &cut)])? else {
                     return Ok(());
                 };
@@ -155,7 +158,11 @@ impl Relogger {
             cut.group.0 < groups.start.0 + span / 2 && is_stuck
         };
         let mut appended = Vec::new();
-        for (object, cut) in state.pages.cuts().filter(|(object, cut)| stays(*object, cut)).take(STEP) {
+        let parted = |object: ObjectId, cut: &PendingCut| {
+            state.pages.transfers().any_between(object, cut.lsn..Lsn(u64::MAX))
+        };
+        let alone = |(object, cut): &(ObjectId, PendingCut)| stays(*object, cut) && !parted(*object, cut);
+        for (object, cut) in state.pages.cuts().filter(alone).take(STEP) {
             if let Some(group) = self.append_again(state, cut.lsn, &[cut_record(object, &cut)])? {
                 appended.push((object, cut.lsn, group));
             }

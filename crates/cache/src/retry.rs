@@ -3,7 +3,7 @@
 use crate::error::CacheError;
 use crate::pages::Key;
 use crate::status::Stuck;
-use crate::transfers::Ordered;
+use crate::transfers::{Ordered, Transfers};
 use device::{Lsn, ObjectId};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -98,9 +98,19 @@ impl RetryList {
         self.backed_off.contains_key(&victim)
     }
 
-    /// Why it did.
-    pub(crate) fn why(&self, victim: Victim) -> Option<&StoreError> {
-        self.backed_off.get(&victim).map(|one| &one.error)
+    /// Why a clone or a move cannot be stored, as it or one that it waits for failed the last time; if that is so.
+    pub(crate) fn why_stuck(&self, transfers: &Transfers, lsn: Lsn) -> Option<CacheError> {
+        let failed = |lsn| {
+            let victim = transfers.get(lsn).map(|one| Victim::of(&one.what))?;
+            self.backed_off.get(&victim).map(|one| &one.error)
+        };
+        let stuck = transfers.stuck_before(lsn, |lsn| failed(lsn).is_some())?;
+        failed(stuck).cloned().map(CacheError::from)
+    }
+
+    /// Why nothing is written back, if that is so for longer than somebody waits.
+    pub(crate) fn given_up(&self, now: Duration, patience: Duration) -> Option<&CacheError> {
+        self.stall.as_ref().filter(|stall| now >= stall.since + patience).map(|stall| &stall.error)
     }
 
     /// Forgets one that was written back.

@@ -6,9 +6,9 @@
 
 use crate::error::CacheError;
 use crate::pages::{Pages, PendingCut};
-use crate::retry::Victim;
 use crate::shared::{Shared, State};
 use crate::task::{Completion, Completions, Task};
+use crate::transfers::Pending;
 use device::{Lsn, ObjectId, PageNo};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -107,12 +107,13 @@ impl Memory {
 }
 
 /// Why the store cannot get the clones and moves of an object, if that is so.
-fn why_hidden(state: &State, object: ObjectId) -> Option<CacheError> {
+fn why_hidden(state: &State, object: ObjectId, given_up: Option<CacheError>) -> Option<CacheError> {
     if let Some(why) = state.failed() {
         return Some(CacheError::ReadOnly { why: why.clone() });
     }
     let about = state.pages.transfers().iter().filter(|one| one.what.is_about(object));
-    about.filter_map(|one| state.retries.why(Victim::of(&one.what))).next().cloned().map(CacheError::from)
+    let why = |one: &Pending| state.retries.why_stuck(state.pages.transfers(), one.what.lsn);
+    about.filter_map(why).next().or(given_up)
 }
 
 /// The first page of `looked` that is what is wanted, where `data` are its pages with data.
@@ -164,7 +165,9 @@ impl Seeker {
         }
         let Some(mut seek) = state.seeks.queue.pop_front() else { return false };
         if state.pages.transfers().are_about(seek.object) {
-            match why_hidden(&state, seek.object) {
+            let patience = self.shared.settings().store_patience;
+            let given_up = state.retries.given_up(self.shared.now(), patience).cloned();
+            match why_hidden(&state, seek.object, given_up) {
                 Some(why) => {
                     drop(state);
                     (seek.then)(Err(why));

@@ -20,7 +20,7 @@ use crate::scan::Scan;
 use crate::shared::Shared;
 use crate::sync::{Mutex, MutexGuard};
 use crate::task::{Progress, Task};
-use crate::transfers::Ordered;
+use crate::transfers::{Kind, Ordered};
 use crate::write_back::{Frozen, FrozenPage, STEP_PAGES, Why, WriteBack};
 use device::{Lsn, Page};
 use std::collections::BTreeMap;
@@ -77,13 +77,19 @@ impl Volumes {
         }
         let _turn = self.write_back.turn();
         // What other volumes get of it, or it of them.
-        self.write_back.store_transfers_in_turn(&|what| what.volumes().contains(&volume))?;
+        let of_others = |what: &Ordered| what.volumes().contains(&volume) && what.volumes() != [volume; 2];
+        self.write_back.store_transfers_in_turn(&of_others)?;
         // Not what was appended: the store may name no change that the buffer may still lose.
         self.shared.store_io().delete_volume(volume, self.shared.buffer().durable())?;
         self.witness_store();
         let mut state = self.shared.state();
+        let gone = state.pages.transfers().iter().filter(|one| one.what.volumes().contains(&volume));
+        let clones = gone.filter(|one| one.what.kind == Kind::Clone).count();
         let (reservations, waiters) = state.pages.drop_volume(volume);
         self.shared.store().release(reservations);
+        (0..clones).for_each(|_| self.shared.store().end_expecting_sharing());
+        state.reads.look_behind();
+        state.seeks.look_behind();
         state.reads.look_again(waiters);
         state.admission.may_have_space();
         self.committer.release_groups(&mut state);

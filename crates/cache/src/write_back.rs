@@ -212,6 +212,30 @@ impl WriteBack {
         if state.retries.needs_space() && state.admission.ask_for_space() {
             self.shared.wake(Task::Checkpoint);
         }
+        // Who waits for a clone or a move is told after a while.
+        if !state.pages.transfers().is_empty() {
+            self.shared.wake(Task::Fetch);
+        }
+    }
+
+    /// Stores the clones and moves that were found in the buffer, before anybody asks for what they brought: a mount that only looks
+    /// writes nothing back later. Those that are stuck are tried again, where it does.
+    pub(crate) fn store_recovered(&self) {
+        let mut turn = self.turn();
+        let (now, mut scan) = (self.shared.now(), Scan::once(self.shared.state().retries.failures()));
+        while let Ok(Some(_)) = self.transfer_in_turn(&mut turn, &mut scan, now) {}
+        turn.not_before = Duration::ZERO;
+        self.forget_stored_cuts();
+    }
+
+    /// The log may begin behind a clone or a move, and before an older cut that was logged again: what the store has is newer than that.
+    fn forget_stored_cuts(&self) {
+        let cuts: Vec<_> = self.shared.state().pages.cuts().filter(|(_, cut)| cut.logged_again).collect();
+        for (object, cut) in cuts {
+            if matches!(self.shared.store_io().has_had_later(object, cut.lsn), Ok(true)) {
+                self.shared.state().pages.cut_is_stored(object, cut.lsn);
+            }
+        }
     }
 
     /// A step towards storing the oldest clone or move that has its turn; `None` if there is none.

@@ -317,9 +317,21 @@ impl Store {
     /// map nodes.
     ///
     /// # Errors
-    /// Where one of those cannot be read.
+    /// Where one of those cannot be read, and the other object does not say that it has.
     pub fn has_had(&self, transfer: &Transfer, lsn: Lsn) -> Result<bool, StoreError> {
-        self.shared.resolve(|map| map.has_had(transfer, lsn))
+        let target = self.shared.resolve(|map| map.has_had(transfer.to, lsn));
+        match target {
+            Ok(true) => target,
+            _ => Ok(self.shared.resolve(|map| map.has_had(transfer.from, lsn))? || target?),
+        }
+    }
+
+    /// Whether an object has had a clone or a move that is later: then it has every cut before that. May read map nodes.
+    ///
+    /// # Errors
+    /// Where one of those cannot be read.
+    pub fn has_had_later(&self, object: ObjectId, lsn: Lsn) -> Result<bool, StoreError> {
+        self.shared.resolve(|map| map.has_had(object, lsn.plus(1)))
     }
 
     /// The page LSN of each of many pages, with many reads of map nodes in flight.

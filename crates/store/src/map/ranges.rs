@@ -223,8 +223,14 @@ fn unless_empty(nodes: &mut Nodes, id: NodeId) -> NodeId {
 impl Map {
     /// Whether the nodes are in memory that [`transfer`](Map::transfer) changes.
     pub(super) fn prepare_transfer(&self, transfer: &Transfer) -> Result<(), Missing> {
-        if let Some(Pages::Tree(tree)) = self.object(transfer.from)?.map(|entry| &entry.pages) {
-            tree.prepare_range(&self.nodes, &transfer.source(), &|height| agrees(transfer, height))?;
+        match self.slot(transfer.from.volume, transfer.from.slot)? {
+            Some(old) if old.generation < transfer.from.generation => self.prepare_all(old)?,
+            Some(ObjectEntry { generation, pages: Pages::Tree(tree), .. })
+                if *generation == transfer.from.generation =>
+            {
+                tree.prepare_range(&self.nodes, &transfer.source(), &|height| agrees(transfer, height))?;
+            }
+            _ => {}
         }
         match self.slot(transfer.to.volume, transfer.to.slot)? {
             Some(old) if old.generation < transfer.to.generation => self.prepare_all(old),
@@ -240,17 +246,13 @@ impl Map {
         let Transfer { from, to, .. } = *transfer;
         self.unshare(from.volume, from.slot);
         self.unshare(to.volume, to.slot);
-        let newer = self.here(to.volume, to.slot).is_some_and(|there| there.generation > to.generation);
-        if newer || self.has_had(transfer, lsn).expect("prepared") {
+        if [from, to].iter().any(|&object| self.has_had(object, lsn).expect("prepared")) {
             return;
         }
-        let mut pieces = Vec::new();
-        let old = self.here(from.volume, from.slot).filter(|old| old.generation == from.generation);
-        if let Some(old) = old {
-            let mut pages = old.pages.clone();
-            pieces = self.take(&mut pages, transfer, source);
-            let new = ObjectEntry { transfer_lsn: lsn, pages, ..old };
-            self.put(from.volume, from.slot, Some(old), Some(new));
+        let newer = self.here(to.volume, to.slot).is_some_and(|there| there.generation > to.generation);
+        let pieces = self.take_from(transfer, lsn, source, newer);
+        if newer {
+            return;
         }
         let old = self.here(to.volume, to.slot);
         let mut pages = match &old {
@@ -268,13 +270,37 @@ impl Map {
         self.revisit_object(to);
     }
 
-    /// Whether one of a clone's or a move's objects has had it, or a later one.
-    pub(crate) fn has_had(&self, transfer: &Transfer, lsn: Lsn) -> Result<bool, Missing> {
-        let Transfer { from, to, .. } = *transfer;
-        let had = |entry: Option<&ObjectEntry>| {
-            entry.is_some_and(|entry| entry.transfer_lsn >= lsn) && !self.repeats_ranges()
+    /// Takes what the source has, or makes a hole of it where nobody gets what a move takes. It remembers the clone or move also where
+    /// it had nothing: with the target gone nothing else would tell, and what it got later would go, too.
+    fn take_from(&mut self, transfer: &Transfer, lsn: Lsn, source: Source, is_lost: bool) -> Vec<Piece> {
+        let from = transfer.from;
+        let old = self.here(from.volume, from.slot);
+        let mut pages = match &old {
+            Some(newer) if newer.generation > from.generation => return Vec::new(),
+            Some(same) if same.generation == from.generation => same.pages.clone(),
+            Some(older) => {
+                self.drop_pages(&older.pages);
+                Pages::Inline(Vec::new())
+            }
+            None => Pages::Inline(Vec::new()),
         };
-        Ok(had(self.object(from)?) || had(self.object(to)?))
+        let pieces = match (is_lost, source) {
+            (false, _) => self.take(&mut pages, transfer, source),
+            (true, Source::Goes) => {
+                self.make_hole(&mut pages, &transfer.source());
+                Vec::new()
+            }
+            (true, Source::Stays) => Vec::new(),
+        };
+        let new = ObjectEntry { generation: from.generation, transfer_lsn: lsn, pages };
+        self.put(from.volume, from.slot, old, Some(new));
+        pieces
+    }
+
+    /// Whether an object has had the clone or move with this LSN, or a later one.
+    pub(crate) fn has_had(&self, object: ObjectId, lsn: Lsn) -> Result<bool, Missing> {
+        let had = |entry: &ObjectEntry| entry.transfer_lsn >= lsn && !self.repeats_ranges();
+        Ok(self.object(object)?.is_some_and(had))
     }
 
     fn take(&mut self, pages: &mut Pages, transfer: &Transfer, source: Source) -> Vec<Piece> {
