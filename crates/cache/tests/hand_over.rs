@@ -70,13 +70,13 @@ const BUFFER_BLOCKS: u64 = 256;
 const STORE_BLOCKS: u64 = 1024;
 const SEGMENT_BLOCKS: u32 = 16;
 
-/// Runs a model in 2,000 orders of its threads. What repeats one that fails is printed.
+/// Runs a model in 20,000 orders of its threads. What repeats one that fails is printed.
 fn check(model: impl Fn() + Send + Sync + 'static) {
     let mut config = Config::new();
     // Recovery's frames are larger than what shuttle gives a thread.
     config.stack_size = 1 << 20;
     config.silence_warnings = true;
-    Runner::new(RandomScheduler::new_from_seed(19, 2_000), config).run(model);
+    Runner::new(RandomScheduler::new_from_seed(19, 20_000), config).run(model);
 }
 
 /// What a model of a wrong way fails with in one of as many orders.
