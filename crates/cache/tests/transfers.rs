@@ -79,7 +79,7 @@ fn a_clone_that_is_stuck_holds_up_nobody_tells_its_readers_and_is_made_when_it_c
 
     damaged.into_iter().for_each(|pair| machine.rot_both(pair));
     let cache = machine.open();
-    assert_eq!(cache.status().pending_transfers, 1, "it was not stored");
+    assert_eq!(cache.status().pending_transfers, 0, "the start stores what it found");
     let found = [0, 2, 4, 6, 7].map(|number| page(&cache, TARGET, number).expect("all is whole"));
     assert_eq!(found, [2, 1, 4, 1, 0]);
     cache.drain().expect("devices that work");

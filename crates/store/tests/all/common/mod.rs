@@ -97,17 +97,25 @@ impl Model {
 
     fn transfer(&mut self, transfer: &Transfer, lsn: u64, stays: bool) {
         let Transfer { from, to, .. } = *transfer;
-        let newer = self.objects.get(&to.slot).is_some_and(|found| found.0 > to.generation);
-        if newer || self.transfer_lsn(from) >= lsn || self.transfer_lsn(to) >= lsn {
+        let there = self.objects.get(&to.slot).map_or(0, |found| found.0);
+        let newer = there > to.generation;
+        if self.transfer_lsn(from) >= lsn || self.transfer_lsn(to) >= lsn {
             return;
         }
         let mut taken = Vec::new();
-        if let Some(held) = self.held(from) {
+        let source = self.objects.entry(from.slot).or_insert((from.generation, BTreeMap::new()));
+        if source.0 < from.generation {
+            *source = (from.generation, BTreeMap::new());
+        }
+        if source.0 == from.generation {
             let within = |page: &u64| transfer.source().contains(&PageNo(*page));
-            let pages = held.iter().filter(|(page, _)| within(page));
+            let pages = source.1.iter().filter(|(page, _)| within(page));
             taken.extend(pages.map(|(page, found)| (transfer.target_of(PageNo(*page)).0, *found)));
-            held.retain(|page, _| stays || !within(page));
+            source.1.retain(|page, _| stays || !within(page));
             self.transfers.insert((from.slot, from.generation), lsn);
+        }
+        if newer {
+            return;
         }
         let entry = self.objects.entry(to.slot).or_insert((to.generation, BTreeMap::new()));
         if entry.0 < to.generation {
@@ -199,7 +207,8 @@ impl Work {
 
     /// All of an object, or some of it: to the same place, to one that agrees modulo leaves, or to any.
     fn transfer(&mut self, from: ObjectId, model: &Model) -> Transfer {
-        let to = self.object(model);
+        // Nothing is taken from an object to the next of its slot: only one of them is there.
+        let to = Some(self.object(model)).filter(|to| to.slot != from.slot).unwrap_or(from);
         if from != to && self.random.once_in(3) {
             return Transfer::whole(from, to);
         }
