@@ -3,7 +3,7 @@
 use crate::blocks::Blocks;
 use crate::error::StoreError;
 use crate::format::{INNER_CHILDREN, LEAF_OBJECTS, LEAF_PAGES, LEAF_VOLUMES};
-use crate::map::{Body, Map, NodeId, PageEntry, Pages, Tree};
+use crate::map::{BlockEntry, Body, Map, NodeId, Pages, Tree};
 use crate::shared::Shared;
 use crate::volume::VolumeId;
 use crate::writer::Writer;
@@ -18,8 +18,9 @@ pub(crate) struct Owner {
 }
 
 /// What a walk meets.
-pub(crate) enum Met<'a> {
-    Page(Owner, PageNo, &'a PageEntry),
+pub(crate) enum Met {
+    /// A block of data, and the page whose base it is, or the first one of which it has a delta.
+    Block(Owner, PageNo, BlockEntry),
     /// A node that could not be read, and whose it is, unless it holds objects itself.
     Lost(Option<Owner>, StoreError),
 }
@@ -40,7 +41,7 @@ impl Visit {
 }
 
 /// Visits every node once. Returns how many references each has. The caller holds the writer's lock.
-pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(Met<'_>)) -> BTreeMap<NodeId, u32> {
+pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(Met)) -> BTreeMap<NodeId, u32> {
     let mut references = BTreeMap::new();
     let mut todo = Vec::new();
     let root =
@@ -75,13 +76,15 @@ pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(Met<'_>)) -> BTreeMap<N
                 let below: Vec<Visit> = below.filter(|visit| visit.id.is_some()).collect();
                 todo.extend(below.into_iter().rev());
             }
-            Ok(Body::Pages(entries)) => {
+            Ok(Body::Pages(leaf)) => {
                 let owner = at.owner().unwrap_or_default();
-                for (entry, number) in entries.iter().zip(0..) {
-                    if !entry.is_hole() {
-                        let page = at.index.saturating_mul(LEAF_PAGES).saturating_add(number);
-                        meet(Met::Page(owner, PageNo(page), entry));
-                    }
+                let page = |number: u64| PageNo(at.index.saturating_mul(LEAF_PAGES).saturating_add(number));
+                for (number, base) in leaf.bases() {
+                    meet(Met::Block(owner, page(number as u64), base));
+                }
+                for delta in leaf.deltas() {
+                    let first = u64::from(delta.pages.trailing_zeros());
+                    meet(Met::Block(owner, page(first), delta.block));
                 }
             }
             Ok(Body::Volumes(entries)) => {
@@ -101,7 +104,8 @@ pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(Met<'_>)) -> BTreeMap<N
                         Pages::Tree(tree) => todo.push(root(*tree, at.volume, Some(object))),
                         Pages::Inline(pages) => {
                             let owner = Owner { volume: at.volume, object };
-                            pages.iter().for_each(|(page, entry)| meet(Met::Page(owner, *page, entry)));
+                            let bases = pages.iter().filter_map(|(page, entry)| Some((*page, entry.base()?)));
+                            bases.for_each(|(page, base)| meet(Met::Block(owner, page, base)));
                         }
                     }
                 }

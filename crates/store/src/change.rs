@@ -1,5 +1,6 @@
 //! What callers ask of the map.
 
+use crate::delta::DeltaBlock;
 use crate::entry::LogEntry;
 use device::{Block, Lsn, ObjectId, Page, PageNo, SharedPage, Transfer, VolumeId};
 use std::ops::Range;
@@ -20,6 +21,16 @@ pub enum Change {
         /// All its bytes.
         bytes: SharedPage,
         /// The highest LSN whose change these bytes contain.
+        page_lsn: Lsn,
+    },
+    /// What changed in some pages of an object that is no metadata, over what they are. No page may get more deltas than
+    /// [`takes_deltas`](crate::Store::takes_deltas) says; a `Write` of it ends them. A vector with deltas has no clone and no move.
+    Deltas {
+        /// The object; its slot is below 2^48.
+        object: ObjectId,
+        /// The deltas.
+        block: DeltaBlock,
+        /// The highest LSN that any of them contains: all of them contain every change of their page up to it.
         page_lsn: Lsn,
     },
     /// Pages become holes, but only those whose page LSN is below `lsn`; none, if the object has had a later clone or move.
@@ -60,7 +71,10 @@ impl Change {
     /// The same change of what is in the same slots of another volume.
     pub fn in_volume(mut self, volume: VolumeId) -> Change {
         match &mut self {
-            Change::Write { object, .. } | Change::Cut { object, .. } | Change::Delete { object, .. } => {
+            Change::Write { object, .. }
+            | Change::Deltas { object, .. }
+            | Change::Cut { object, .. }
+            | Change::Delete { object, .. } => {
                 object.volume = volume;
             }
             Change::Clone { transfer, .. } | Change::Move { transfer, .. } => {
@@ -81,6 +95,14 @@ impl Change {
                 copy: None,
                 crc: crc32c::crc32c(&bytes.0),
             },
+            Change::Deltas { object, block, page_lsn } => LogEntry::Deltas {
+                object: *object,
+                first: block.first(),
+                pages: block.bits(),
+                page_lsn: *page_lsn,
+                place: Block(0),
+                crc: crc32c::crc32c(&block.bytes().0),
+            },
             Change::Cut { object, pages, lsn } => {
                 LogEntry::Cut { object: *object, pages: pages.clone(), lsn: *lsn }
             }
@@ -94,6 +116,7 @@ impl Change {
     pub(crate) fn data(&self) -> Option<&Page> {
         match self {
             Change::Write { bytes, .. } => Some(bytes),
+            Change::Deltas { block, .. } => Some(block.bytes()),
             _ => None,
         }
     }
@@ -101,9 +124,10 @@ impl Change {
     /// The volumes that it changes.
     pub(crate) fn volumes(&self) -> impl Iterator<Item = VolumeId> + use<> {
         let (one, other) = match self {
-            Change::Write { object, .. } | Change::Cut { object, .. } | Change::Delete { object, .. } => {
-                (object.volume, None)
-            }
+            Change::Write { object, .. }
+            | Change::Deltas { object, .. }
+            | Change::Cut { object, .. }
+            | Change::Delete { object, .. } => (object.volume, None),
             // Of the source no more is changed than that it shares.
             Change::Clone { transfer, .. } => (transfer.to.volume, None),
             Change::Move { transfer, .. } => (transfer.from.volume, Some(transfer.to.volume)),

@@ -4,14 +4,14 @@ use crate::audit::{Met, Owner, node_blocks, walk};
 use crate::blocks::Blocks;
 use crate::entry::Paired;
 use crate::error::StoreError;
-use crate::map::{NodeId, PageEntry};
+use crate::map::{BlockEntry, NodeId};
 use crate::owners::{BlockOwner, owners};
 use crate::repair::{Compared, NodeRead};
 use crate::segments::Use;
 use crate::shared::Shared;
 use crate::volume::VolumeId;
 use crate::writer::Writer;
-use device::{Block, Lsn, ObjectId, PageNo, Read};
+use device::{Block, ObjectId, PageNo, Read};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -72,7 +72,7 @@ const BLOCKS_AT_ONCE: usize = 1024;
 /// Blocks whose owners are compared one by one, at most, or one segment: 20 MB. Of segments beyond that only the number is told.
 const OWNERS_NAMED: u64 = 1 << 18;
 
-type Entry = (Owner, PageNo, PageEntry);
+type Entry = (Owner, PageNo, BlockEntry);
 
 impl Finding {
     /// Something wrong that concerns no volume in particular.
@@ -185,7 +185,7 @@ fn audit(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Finding)) -> A
             lost = true;
             report(Finding::of(owner, error.to_string()));
         }
-        Met::Page(owner, page, entry) => {
+        Met::Block(owner, page, entry) => {
             let misplaced = misplaced(shared, entry.place, Use::is_data);
             let in_pair = |at| shared.map().nodes.segments.get(at).usage == Use::Arena;
             let is_paired = shared.medium.geometry().segment(entry.place).is_some_and(in_pair);
@@ -199,10 +199,10 @@ fn audit(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Finding)) -> A
                     None => {
                         let segment = shared.medium.geometry().segment(entry.place).expect("it lies in one");
                         let sum = &mut owners[segment as usize];
-                        *sum = owner_sum(*sum, entry.place, entry.crc, entry.page_lsn);
+                        *sum = owner_sum(*sum, entry.place, entry.crc);
                     }
                 }
-                batch.push((owner, page, *entry));
+                batch.push((owner, page, entry));
             }
             if batch.len() == BLOCKS_AT_ONCE {
                 check_data(shared, writer, &mut batch, report);
@@ -285,14 +285,14 @@ fn check_data(shared: &Shared, writer: &Writer, batch: &mut Vec<Entry>, report: 
 
 /// Adds to a sum what is known of a block. Where two sums are the same, so is what was added, in whatever order: so each segment's owners
 /// are compared with the map in one walk, with eight bytes for a segment.
-fn owner_sum(sum: u64, at: Block, crc: u32, page_lsn: Lsn) -> u64 {
+fn owner_sum(sum: u64, at: Block, crc: u32) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (at.0, crc, page_lsn.0).hash(&mut hasher);
+    (at.0, crc).hash(&mut hasher);
     sum.wrapping_add(hasher.finish())
 }
 
-/// Each block of data has its owner in its segment, with the checksum and the page LSN that the map has. For which page it was written
-/// need not be where it is now.
+/// Each block of data has its owner in its segment, with the checksum that the map has. For which page it was written need not be where
+/// it is now, and its page LSN is that of the block, without later deltas.
 fn check_owners(shared: &Shared, audit: &Audit, report: &mut dyn FnMut(Finding)) {
     let (device, geometry) = (shared.medium.device(), shared.medium.geometry());
     let found = |segment: u32| match audit.data.last_in(geometry, segment) {
@@ -304,7 +304,7 @@ fn check_owners(shared: &Shared, audit: &Audit, report: &mut dyn FnMut(Finding))
             return false;
         }
         let live = found(segment).into_iter().filter(|(at, _)| audit.data.has(*at));
-        let sum = live.fold(0, |sum, (at, owner)| owner_sum(sum, at, owner.crc, owner.page_lsn));
+        let sum = live.fold(0, |sum, (at, owner)| owner_sum(sum, at, owner.crc));
         sum != audit.owners[segment as usize]
     };
     let wrong: Vec<u32> = (0..geometry.segments).filter(is_wrong).collect();
@@ -328,15 +328,12 @@ fn name_owners(
     }
     let mut told = Blocks::none(shared.medium.geometry());
     walk(shared, &mut |met| {
-        let Met::Page(_, _, &PageEntry { place, crc, page_lsn, .. }) = met else { return };
+        let Met::Block(_, _, BlockEntry { place, crc, .. }) = met else { return };
         let Some(segment) = shared.medium.geometry().segment(place) else { return };
         let Some(found) = segments.get(&segment).filter(|_| told.add(place)) else { return };
         let what = match found.get(&place) {
-            Some(owner) if (owner.crc, owner.page_lsn) == (crc, page_lsn) => return,
-            Some(owner) => format!(
-                "its owner there has page LSN {} and checksum {:08x}, the map has {page_lsn} and {crc:08x}",
-                owner.page_lsn, owner.crc
-            ),
+            Some(owner) if owner.crc == crc => return,
+            Some(owner) => format!("its owner there has checksum {:08x}, the map has {crc:08x}", owner.crc),
             None => "it does not say whose it is: the head that would is damaged, or not there".to_owned(),
         };
         let what = format!("block {place}, in segment {segment}: {what}");

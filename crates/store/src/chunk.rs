@@ -140,9 +140,8 @@ pub(crate) fn parse(geometry: &Geometry, at: Block, pages: &[Page]) -> Option<Ch
     let (head, entries, crc) = decode_chunk(pages, geometry.id)?;
     let chunk = Chunk { head, entries, crc, at };
     let inside = |entry: &LogEntry| match entry {
-        LogEntry::Write { place, copy: None, .. } => chunk.data().contains(&place.0),
         LogEntry::Write { place, copy: Some(copy), .. } => geometry.are_opposite(*place, *copy),
-        _ => true,
+        other => other.own_block().is_none_or(|(place, _)| chunk.data().contains(&place.0)),
     };
     let whole = chunk.blocks() <= space && chunk.entries.iter().all(inside);
     whole.then_some(chunk)
@@ -161,13 +160,8 @@ fn own_data_is_whole(device: &dyn Device, chunk: &Chunk) -> bool {
     let mut pages = device::pages(chunk.head.data_blocks as usize);
     let start = chunk.at.plus(chunk.head.entry_blocks);
     let is_read = read_patiently(device, start, &mut pages);
-    let is_whole = |entry: &LogEntry| match entry {
-        LogEntry::Write { place, copy: None, crc, .. } => {
-            crc32c::crc32c(&pages[(place.0 - start.0) as usize].0) == *crc
-        }
-        _ => true,
-    };
-    is_read && chunk.entries.iter().all(is_whole)
+    let is_whole = |(place, crc): (Block, u32)| crc32c::crc32c(&pages[(place.0 - start.0) as usize].0) == crc;
+    is_read && chunk.entries.iter().filter_map(LogEntry::own_block).all(is_whole)
 }
 
 fn pairs_are_whole(device: &dyn Device, chunk: &Chunk) -> bool {

@@ -17,6 +17,10 @@ pub struct Counters {
     pub batches: u64,
     /// Pages of these, once each; what the cleaner moves is counted apart.
     pub pages_written: u64,
+    /// Of these pages, those that were blocks of deltas.
+    pub delta_blocks_written: u64,
+    /// Pages that were written whole in the place of their bases and deltas; they count as written, too.
+    pub pages_folded: u64,
     /// Blocks written to the device, whatever they hold.
     pub blocks_written: u64,
     /// Flushes asked of the device.
@@ -54,6 +58,8 @@ pub(crate) struct Counting {
     pub(crate) device_reads: AtomicU64,
     pub(crate) batches: AtomicU64,
     pub(crate) pages_written: AtomicU64,
+    pub(crate) delta_blocks_written: AtomicU64,
+    pub(crate) pages_folded: AtomicU64,
     pub(crate) blocks_written: AtomicU64,
     pub(crate) flushes: AtomicU64,
     pub(crate) checkpoints: AtomicU64,
@@ -84,6 +90,8 @@ impl Counting {
             device_reads: get(&self.device_reads),
             batches: get(&self.batches),
             pages_written: get(&self.pages_written),
+            delta_blocks_written: get(&self.delta_blocks_written),
+            pages_folded: get(&self.pages_folded),
             blocks_written: get(&self.blocks_written),
             flushes: get(&self.flushes),
             checkpoints: get(&self.checkpoints),

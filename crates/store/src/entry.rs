@@ -19,6 +19,18 @@ pub(crate) enum LogEntry {
         copy: Option<Block>,
         crc: u32,
     },
+    /// A block of deltas of pages in one leaf.
+    Deltas {
+        object: ObjectId,
+        /// The leaf's first page.
+        first: PageNo,
+        /// The leaf's pages of which it has some, by bits.
+        pages: u128,
+        /// The highest of those pages' LSNs.
+        page_lsn: Lsn,
+        place: Block,
+        crc: u32,
+    },
     Cut {
         object: ObjectId,
         pages: Range<PageNo>,
@@ -59,7 +71,7 @@ impl LogEntry {
     /// The highest LSN that it tells of.
     pub(crate) fn lsn(&self) -> Lsn {
         match self {
-            LogEntry::Write { page_lsn, .. } => *page_lsn,
+            LogEntry::Write { page_lsn, .. } | LogEntry::Deltas { page_lsn, .. } => *page_lsn,
             LogEntry::NameVolume { .. } => Lsn(0),
             LogEntry::Cut { lsn, .. }
             | LogEntry::Delete { lsn, .. }
@@ -72,7 +84,23 @@ impl LogEntry {
 
     /// Whether the chunk has a block that belongs to it.
     pub(crate) fn has_data(&self) -> bool {
-        matches!(self, LogEntry::Write { object, .. } if !object.is_metadata())
+        self.own_block().is_some()
+    }
+
+    /// The block in the chunk that belongs to it, and its checksum.
+    pub(crate) fn own_block(&self) -> Option<(Block, u32)> {
+        match *self {
+            LogEntry::Write { object, place, crc, .. } if !object.is_metadata() => Some((place, crc)),
+            LogEntry::Deltas { place, crc, .. } => Some((place, crc)),
+            _ => None,
+        }
+    }
+
+    /// Its own block lies here.
+    pub(crate) fn set_own_block(&mut self, at: Block) {
+        if let LogEntry::Write { place, .. } | LogEntry::Deltas { place, .. } = self {
+            *place = at;
+        }
     }
 
     /// Whether a block belongs to it that is written twice, in a pair of segments.
@@ -92,6 +120,7 @@ impl LogEntry {
     pub(crate) fn changed_volumes(&self) -> impl Iterator<Item = VolumeId> + use<> {
         let (one, other) = match self {
             LogEntry::Write { object, .. }
+            | LogEntry::Deltas { object, .. }
             | LogEntry::Cut { object, .. }
             | LogEntry::Delete { object, .. } => (object.volume, None),
             LogEntry::Clone { transfer, .. } | LogEntry::Move { transfer, .. } => {
@@ -173,6 +202,7 @@ const MOVE: u8 = 5;
 const CLONE_VOLUME: u8 = 6;
 const DELETE_VOLUME: u8 = 7;
 const NAME_VOLUME: u8 = 8;
+const DELTAS: u8 = 9;
 
 /// Bytes of a name in a log entry.
 pub(crate) const NAME_PART: usize = 64;
@@ -214,8 +244,9 @@ struct LogEntryBytes {
     other: U64,
     volume_to: U32,
     generation_to: U32,
-    /// Or where a block's copy lies.
+    /// Or where a block's copy lies, or the first of a leaf's pages by bits.
     slot_to: U64,
+    /// Or the others.
     at: U64,
 }
 
@@ -323,6 +354,14 @@ fn encode(entry: &LogEntry) -> LogEntryBytes {
             crc: (*crc).into(),
             ..of(WRITE, *object, *page_lsn)
         },
+        LogEntry::Deltas { object, first, pages, page_lsn, place, crc } => LogEntryBytes {
+            page: first.0.into(),
+            other: place_to_bits(*place).into(),
+            slot_to: (*pages as u64).into(),
+            at: ((pages >> 64) as u64).into(),
+            crc: (*crc).into(),
+            ..of(DELTAS, *object, *page_lsn)
+        },
         LogEntry::Cut { object, pages, lsn } => {
             LogEntryBytes { page: pages.start.0.into(), other: pages.end.0.into(), ..of(CUT, *object, *lsn) }
         }
@@ -385,6 +424,14 @@ fn decode(bytes: &[u8]) -> Option<LogEntry> {
                 return None;
             }
             LogEntry::Write { object, page, page_lsn: lsn, place, copy, crc }
+        }
+        DELTAS => {
+            let pages = u128::from(bytes.at.get()) << 64 | u128::from(bytes.slot_to.get());
+            if object.is_metadata() || pages == 0 || !page.0.is_multiple_of(LEAF_PAGES) {
+                return None;
+            }
+            let (place, crc) = (place_from_bits(other)?, bytes.crc.get());
+            LogEntry::Deltas { object, first: page, pages, page_lsn: lsn, place, crc }
         }
         CUT => LogEntry::Cut { object, pages: page..PageNo(other), lsn },
         DELETE => LogEntry::Delete { object, lsn },

@@ -2,7 +2,7 @@
 
 use crate::format::{DRAFT, VERSION};
 use crate::volume::VolumeId;
-use device::{Block, DeviceError, Incarnation};
+use device::{Block, DeviceError, Incarnation, ObjectId, PageNo};
 use std::borrow::Cow;
 
 /// Why the store could not do what it was asked.
@@ -14,6 +14,14 @@ pub enum StoreError {
     /// No space. Nothing was changed. A checkpoint, or cleaning and two checkpoints, may find some.
     #[error("the store is full")]
     Full,
+    /// A page has as many deltas as it may have, or its leaf has no space for more. Nothing was changed: it must be written whole.
+    #[error("pages from {page} of object {object} on have as many deltas as they may have")]
+    DeltasFull {
+        /// Which object.
+        object: ObjectId,
+        /// The first page of the leaf.
+        page: PageNo,
+    },
     /// No space either, because the file system that holds the store has none to give. Nothing was changed.
     #[error("{device}: the file system that holds the store is full")]
     FullBelow {
@@ -232,6 +240,7 @@ impl StoreError {
                 "use a device or file of another size, or other segments (`weir format --help`)"
             }
             StoreError::Corrupt { .. }
+            | StoreError::DeltasFull { .. }
             | StoreError::NoSuchVolume { .. }
             | StoreError::MainVolume
             | StoreError::NotBegun

@@ -9,10 +9,14 @@ pub(crate) use zerocopy::little_endian::{U16, U32, U64};
 pub(crate) const VERSION: u32 = 2;
 /// Version 2 is not released yet: it may change without a new version, and then this goes up, for changes of the buffer's
 /// format, too. A store of another draft is refused.
-pub(crate) const DRAFT: u32 = 1;
+pub(crate) const DRAFT: u32 = 2;
 
-/// Pages that a page leaf covers: 24 bytes each leave a quarter of the node for later fields.
+/// Pages that a page leaf covers: 20 bytes each leave a third of the node for blocks of deltas.
 pub(crate) const LEAF_PAGES: u64 = 128;
+/// Blocks of deltas in a page leaf: what fits with 28 bytes each.
+pub(crate) const LEAF_DELTAS: usize = 52;
+/// Deltas of a page: with its base, what a read of it may have to wait for at once.
+pub(crate) const PAGE_DELTAS: usize = 4;
 /// Slots that an object leaf covers: what fits with four extents inline each.
 pub(crate) const LEAF_OBJECTS: u64 = 16;
 /// Volumes that a leaf of volumes covers: what fits with a name of 127 bytes each.
@@ -37,6 +41,7 @@ pub(crate) const MAGIC_CHUNK: Magic = *b"weir.log";
 pub(crate) const MAGIC_NODE: Magic = *b"weir.nod";
 pub(crate) const MAGIC_TABLE: Magic = *b"weir.tab";
 pub(crate) const MAGIC_OWNERS: Magic = *b"weir.own";
+pub(crate) const MAGIC_DELTAS: Magic = *b"weir.dlt";
 
 /// The first bytes of every structure except data blocks and the tables' stream.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

@@ -1,9 +1,10 @@
 //! FORMAT.md's examples are what the code writes, and the code reads what FORMAT.md shows.
 
+use crate::delta::{DeltaBlock, DeltaPacker, Piece, lay_over};
 use crate::entry::{ChunkHead, LogEntry, Origin, decode_chunk, encode_chunk};
 use crate::map::{
-    Body, Map, NodeId, NodeTable, Nodes, PageEntry, Tree, Volume, Volumes, decode_node, decode_table_page,
-    encode_node,
+    BlockEntry, Body, DeltaEntry, Map, NodeId, NodeTable, Nodes, PageEntry, Tree, Volume, Volumes,
+    decode_node, decode_table_page, encode_node,
 };
 use crate::owners::{BlockOwner, OwnerList};
 use crate::root::{Cursor, Extent, Newest, Root, Stream};
@@ -70,6 +71,14 @@ fn chunk() -> (ChunkHead, Vec<LogEntry>) {
             copy: Some(Block(148)),
             crc: 0xdada_cafe,
         },
+        LogEntry::Deltas {
+            object,
+            first: PageNo(128),
+            pages: 1 | 1 << 9 | 1 << 127,
+            page_lsn: Lsn(509),
+            place: Block(95),
+            crc: 0xdede_1ade,
+        },
     ];
     let head = ChunkHead {
         incarnation: Incarnation(3),
@@ -81,7 +90,7 @@ fn chunk() -> (ChunkHead, Vec<LogEntry>) {
         last: true,
         origin: Origin::Logged,
         entry_blocks: 1,
-        data_blocks: 3,
+        data_blocks: 4,
         copy_blocks: 2,
         entries: entries.len(),
     };
@@ -99,10 +108,19 @@ fn owner_list() -> OwnerList {
     }
 }
 
+fn deltas() -> DeltaBlock {
+    let mut packer = DeltaPacker::new(ID);
+    assert!(packer.add(PageNo(128), [Piece::Bytes(100, b"weir"), Piece::Zeros(600, 50)].into_iter()));
+    assert!(packer.add(PageNo(137), [Piece::Bytes(0, b"delta")].into_iter()));
+    packer.finish().remove(0)
+}
+
 fn page_leaf() -> Body {
     let mut leaf = Body::pages();
-    let Body::Pages(entries) = &mut leaf else { unreachable!() };
-    entries[0] = PageEntry { place: Block(94), page_lsn: Lsn(501), crc: 0xfeed_beef, shared: true };
+    let Body::Pages(pages) = &mut leaf else { unreachable!() };
+    pages.set(0, PageEntry { place: Block(94), page_lsn: Lsn(501), crc: 0xfeed_beef, shared: true });
+    let block = BlockEntry { place: Block(95), crc: 0xdede_1ade, shared: true };
+    pages.add_delta(DeltaEntry { block, pages: 1 | 1 << 9 }, Lsn(509));
     leaf
 }
 
@@ -173,6 +191,7 @@ fn examples() -> Vec<(&'static str, Vec<u8>)> {
         ("root", root().encode(ID).0.to_vec()),
         ("chunk", pages[0].0.to_vec()),
         ("list of owners", owner_list().encode(ID).0.to_vec()),
+        ("block of deltas", deltas().bytes().0.to_vec()),
         ("inner node", node(inner())),
         ("page leaf", node(page_leaf())),
         ("object leaf", node(object_leaf())),
@@ -225,6 +244,8 @@ fn the_examples_in_format_md_are_read_back() {
     let (found, found_entries, _) = decode_chunk(&[*page("chunk")], ID).expect("a whole chunk");
     assert_eq!((found, found_entries), (head, entries));
     assert_eq!(OwnerList::decode(&page("list of owners"), ID), Some(owner_list()));
+    let mut laid = Page::zeroed();
+    assert!(lay_over(&page("block of deltas"), 9, ID, &mut laid).is_some() && laid.0.starts_with(b"delta"));
     let leaves = [("page leaf", page_leaf()), ("object leaf", object_leaf()), ("volume leaf", volume_leaf())];
     for (name, body) in leaves.into_iter().chain([("inner node", inner())]) {
         assert_eq!(decode_node(&page(name), NodeId(1), ID), Some(body), "{name}");

@@ -161,6 +161,8 @@ impl Log {
         shared.progress.add(length);
         let counting = shared.medium.counting();
         count(&counting.pages_written, data.iter().flatten().count() as u64);
+        let deltas = entries.iter().filter(|entry| matches!(entry, LogEntry::Deltas { .. })).count();
+        count(&counting.delta_blocks_written, deltas as u64);
         count(&counting.batches, 1);
         Ok(())
     }
@@ -208,8 +210,8 @@ impl Log {
             copies.write(&mut pages[head.entry_blocks as usize..next as usize]);
         }
         for (entry, data) in entries.iter_mut().zip(data).filter(|(entry, _)| entry.has_data()) {
-            if let (LogEntry::Write { place, .. }, Some(bytes)) = (entry, data) {
-                *place = at.plus(next);
+            if let Some(bytes) = data {
+                entry.set_own_block(at.plus(next));
                 pages[next as usize].0.copy_from_slice(&bytes.0);
                 next += 1;
             }

@@ -21,7 +21,8 @@ const HEADS_PER_STEP: usize = 32;
 /// Blocks read where heads lie close together, and how close that is: 256 KiB.
 const DENSE_AHEAD: u64 = 64;
 
-/// For which page a block was written first; others may hold it, and this one no more.
+/// For which page a block was written first, or for which leaf, by its first page, if it has deltas; others may hold it, and this one no
+/// more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BlockOwner {
     pub(crate) object: ObjectId,
@@ -186,6 +187,9 @@ impl OwnerHead {
     fn of_chunk(chunk: &Chunk) -> OwnerHead {
         let owner = |entry: &LogEntry| match *entry {
             LogEntry::Write { object, page, page_lsn, place, crc, copy: None } => {
+                Some((place, BlockOwner { object, page, page_lsn, crc }))
+            }
+            LogEntry::Deltas { object, first: page, page_lsn, place, crc, .. } => {
                 Some((place, BlockOwner { object, page, page_lsn, crc }))
             }
             _ => None,

@@ -9,7 +9,7 @@ use crate::bug::{PlantedBug, is_planted};
 use crate::counters::count;
 use crate::entry::Paired;
 use crate::error::StoreError;
-use crate::map::{Body, Map, NodeEntry, NodeId, PageEntry, TablePage};
+use crate::map::{BlockEntry, Body, Map, NodeEntry, NodeId, TablePage};
 use crate::root::Stream;
 use crate::shared::Shared;
 use crate::stream;
@@ -92,7 +92,7 @@ impl NodeRead {
 
 impl Map {
     /// A page that is there twice.
-    pub(crate) fn paired(&self, entry: &PageEntry) -> Option<Paired> {
+    pub(crate) fn paired(&self, entry: &BlockEntry) -> Option<Paired> {
         let copy = self.nodes.segments.copy_of(entry.place)?;
         Some(Paired { at: entry.place, copy, crc: entry.crc })
     }

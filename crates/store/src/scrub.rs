@@ -10,7 +10,7 @@ use crate::check::Finding;
 use crate::entry::Paired;
 use crate::error::StoreError;
 use crate::format::{ROOTS, SUPERBLOCK};
-use crate::map::{Holder, NodeId, PageEntry, Purpose, Wanted};
+use crate::map::{BlockEntry, Holder, NodeId, Purpose, Wanted};
 use crate::repair::{Compared, NodeRead};
 use crate::root::Root;
 use crate::shared::Shared;
@@ -203,12 +203,12 @@ impl Scrub {
         }
         let _writer = writer.lock();
         walk(shared, &mut |met| {
-            let Met::Page(owner, page, PageEntry { place, .. }) = met else { return };
-            let Some(error) = self.damaged.remove(place) else { return };
+            let Met::Block(owner, page, BlockEntry { place, .. }) = met else { return };
+            let Some(error) = self.damaged.remove(&place) else { return };
             self.so_far.damaged += 1;
             let what = error.to_string();
             let (volume, object) = (Some(owner.volume), Some(owner.object));
-            report(Finding { volume, object, page: Some(page), place: Some(*place), what });
+            report(Finding { volume, object, page: Some(page), place: Some(place), what });
         });
     }
 }

@@ -3,10 +3,11 @@
 
 use crate::coalesce::GAP_BLOCKS_MAX;
 use crate::counters::count;
+use crate::delta::lay_over;
 use crate::entry::{LogEntry, Paired};
 use crate::error::StoreError;
-use crate::format::sum;
-use crate::map::{Body, Map, Missing, NodeEntry, NodeId, PageEntry, Peeked, Purpose, decode_node};
+use crate::format::{LEAF_PAGES, sum};
+use crate::map::{BlockEntry, Body, Located, Map, Missing, NodeEntry, NodeId, Peeked, Purpose, decode_node};
 use crate::medium::{Medium, RUN_BLOCKS_MAX};
 use crate::progress::LogProgress;
 use crate::repair::{NodeRead, Repairs};
@@ -55,15 +56,21 @@ pub type FoundPage<'a> = Result<Option<(&'a Page, Lsn)>, StoreError>;
 /// A want whose page is known, and its segment pinned.
 pub(crate) struct Placed {
     pub(crate) want: usize,
-    pub(crate) entry: PageEntry,
+    pub(crate) located: Located,
     /// Where it lies twice, if it does.
     pub(crate) pair: Option<Paired>,
 }
 
-fn found(page: &Page, entry: &PageEntry) -> Found {
-    let mut bytes = Page::zeroed();
-    bytes.0.copy_from_slice(&page.0);
-    Found::Page { bytes, page_lsn: entry.page_lsn }
+impl Placed {
+    /// The blocks that it is in: its base, and its deltas.
+    fn blocks(&self) -> impl Iterator<Item = BlockEntry> + '_ {
+        self.located.page.base().into_iter().chain(self.located.deltas.iter().copied())
+    }
+
+    /// Where to look for it among others.
+    fn place(&self) -> Block {
+        self.blocks().next().map_or(Block(0), |block| block.place)
+    }
 }
 
 /// The medium and the map. Owned by the store; the map is changed under its write lock only by who holds the writer's, too.
@@ -148,12 +155,13 @@ impl Shared {
 
     /// See [`Store::read`](crate::Store::read).
     pub(crate) fn read(&self, wants: &mut [Want]) {
-        let mut placed = self.lookup(wants);
-        placed.sort_by_key(|placed| placed.entry.place);
+        let placed = self.lookup(wants);
+        let mut places: Vec<Block> =
+            placed.iter().flat_map(Placed::blocks).map(|block| block.place).collect();
+        places.sort();
         count(&self.medium.counting().page_reads, placed.len() as u64);
         let mut runs: Vec<Read> = Vec::new();
-        for one in &placed {
-            let place = one.entry.place;
+        for place in places {
             match runs.last_mut() {
                 Some(run) if run.at.0 + run.pages.len() as u64 > place.0 => {}
                 Some(run)
@@ -169,41 +177,61 @@ impl Shared {
         self.medium.device().read_batch(&mut runs);
         let (mut damaged, mut of) = (Vec::new(), Vec::new());
         for one in &placed {
-            let place = one.entry.place;
-            let run = runs.partition_point(|run| run.at <= place) - 1;
             let want = &mut wants[one.want];
-            want.found = self.answer(want, &one.entry, &runs[run]);
+            want.found = self.answer(want, one, &runs);
             if let (Err(error), Some(pair)) = (&want.found, one.pair) {
                 damaged.push((pair, error.clone()));
                 of.push(one);
             }
         }
         self.read_page_copies(&damaged, &mut |number, page| {
-            let Placed { want, entry, .. } = of[number];
-            wants[*want].found = page.map(|page| found(page, entry));
+            let Placed { want, located, .. } = of[number];
+            let page_lsn = located.page.page_lsn;
+            wants[*want].found = page.map(|page| Found::Page { bytes: Box::new(page.clone()), page_lsn });
         });
-        let map = self.map();
-        placed.iter().for_each(|placed| map.nodes.segments.unpin(placed.entry.place));
+        self.unpin(&placed);
     }
 
-    fn answer(&self, want: &Want, entry: &PageEntry, run: &Read) -> Result<Found, StoreError> {
-        run.result.clone()?;
-        let bytes = &run.pages[(entry.place.0 - run.at.0) as usize];
-        self.intact(want.object, want.page, entry, bytes)?;
-        Ok(found(bytes, entry))
+    fn unpin(&self, placed: &[Placed]) {
+        let map = self.map();
+        placed.iter().flat_map(Placed::blocks).for_each(|block| map.nodes.segments.unpin(block.place));
+    }
+
+    /// A page from what was read: its base, with its deltas laid over it, the oldest first.
+    fn answer(&self, want: &Want, one: &Placed, runs: &[Read]) -> Result<Found, StoreError> {
+        let block = |entry: &BlockEntry, of: &str| {
+            let run = &runs[runs.partition_point(|run| run.at <= entry.place) - 1];
+            run.result.clone()?;
+            let bytes = &run.pages[(entry.place.0 - run.at.0) as usize];
+            self.intact((want.object, want.page), of, entry, bytes)?;
+            Ok::<&Page, StoreError>(bytes)
+        };
+        let mut bytes = match one.located.page.base() {
+            Some(base) => Box::new(block(&base, "")?.clone()),
+            None => Page::zeroed(),
+        };
+        let (index, store) = ((want.page.0 % LEAF_PAGES) as usize, self.medium.geometry().id);
+        for delta in &one.located.deltas {
+            let found = block(delta, "a delta of ")?;
+            lay_over(found, index, store, &mut bytes).ok_or_else(|| {
+                let what = format!("no delta of page {} of object {}", want.page, want.object);
+                self.medium.corrupt(delta.place, what, delta.crc, delta.crc)
+            })?;
+        }
+        Ok(Found::Page { bytes, page_lsn: one.located.page.page_lsn })
     }
 
     /// An error unless the bytes are those that were written.
     pub(crate) fn intact(
         &self,
-        object: ObjectId,
-        page: PageNo,
-        entry: &PageEntry,
+        (object, page): (ObjectId, PageNo),
+        of: &str,
+        entry: &BlockEntry,
         bytes: &Page,
     ) -> Result<(), StoreError> {
         let found = crc32c::crc32c(&bytes.0);
         if found != entry.crc {
-            let what = format!("page {page} of object {object}");
+            let what = format!("{of}page {page} of object {object}");
             return Err(self.medium.corrupt(entry.place, what, entry.crc, found));
         }
         Ok(())
@@ -261,9 +289,11 @@ impl Shared {
                 let want = &mut wants[index];
                 match map.lookup(want.object, want.page) {
                     Ok(None) => want.found = Ok(Found::Hole),
-                    Ok(Some(entry)) => {
-                        map.nodes.segments.pin(entry.place);
-                        placed.push(Placed { want: index, entry, pair: map.paired(&entry) });
+                    Ok(Some(located)) => {
+                        let pair = located.page.base().and_then(|base| map.paired(&base));
+                        let one = Placed { want: index, located, pair };
+                        one.blocks().for_each(|block| map.nodes.segments.pin(block.place));
+                        placed.push(one);
                     }
                     Err(Missing(ids)) => match ids.iter().find_map(|id| failed.get(id)) {
                         Some(error) => want.found = Err(StoreError::clone(error)),
@@ -285,8 +315,8 @@ impl Shared {
 
     /// See [`Store::page_lsn`](crate::Store::page_lsn).
     pub(crate) fn page_lsn(&self, object: ObjectId, page: PageNo) -> Result<Option<Lsn>, StoreError> {
-        let entry = self.resolve(|map| map.lookup(object, page))?;
-        Ok(entry.map(|entry| entry.page_lsn))
+        let located = self.resolve(|map| map.lookup(object, page))?;
+        Ok(located.map(|located| located.page.page_lsn))
     }
 
     /// See [`Store::page_lsns`](crate::Store::page_lsns).
@@ -294,10 +324,9 @@ impl Shared {
         let mut wants: Vec<Want> = pages.iter().map(|&(object, page)| Want::new(object, page)).collect();
         let placed = self.lookup(&mut wants);
         let mut page_lsns: Vec<_> = wants.into_iter().map(|want| want.found.map(|_| None)).collect();
-        let map = self.map();
-        for Placed { want, entry, .. } in placed {
-            map.nodes.segments.unpin(entry.place);
-            page_lsns[want] = Ok(Some(entry.page_lsn));
+        self.unpin(&placed);
+        for Placed { want, located, .. } in placed {
+            page_lsns[want] = Ok(Some(located.page.page_lsn));
         }
         page_lsns
     }
@@ -410,18 +439,21 @@ impl Shared {
     /// See [`Store::read_all`](crate::Store::read_all).
     pub(crate) fn read_all(&self, pages: &[(ObjectId, PageNo)], take: &mut dyn FnMut(usize, FoundPage<'_>)) {
         let mut wants: Vec<Want> = pages.iter().map(|&(object, page)| Want::new(object, page)).collect();
-        let mut placed = self.lookup(&mut wants);
-        placed.sort_by_key(|placed| placed.entry.place);
+        let (mut placed, laid): (Vec<Placed>, Vec<Placed>) =
+            self.lookup(&mut wants).into_iter().partition(|placed| placed.located.deltas.is_empty());
+        placed.sort_by_key(Placed::place);
         count(&self.medium.counting().page_reads, placed.len() as u64);
-        let places: Vec<Block> = placed.iter().map(|placed| placed.entry.place).collect();
+        let places: Vec<Block> = placed.iter().map(Placed::place).collect();
         let mut absent = vec![true; pages.len()];
         let (mut damaged, mut of) = (Vec::new(), Vec::new());
         self.medium.read_coalesced(&places, GAP_BLOCKS_MAX, &mut |number, found| {
-            let Placed { want, ref entry, pair } = placed[number];
-            let (object, page) = pages[want];
+            let Placed { want, ref located, pair } = placed[number];
             absent[want] = false;
-            let intact =
-                |bytes| self.intact(object, page, entry, bytes).map(|()| Some((bytes, entry.page_lsn)));
+            let base = located.page.base().expect("without one it is a hole");
+            let intact = |bytes| {
+                let intact = self.intact(pages[want], "", &base, bytes);
+                intact.map(|()| Some((bytes, located.page.page_lsn)))
+            };
             match (found.map_err(StoreError::from).and_then(intact), pair) {
                 (Err(error), Some(pair)) => {
                     damaged.push((pair, error));
@@ -431,12 +463,28 @@ impl Shared {
             }
         });
         self.read_page_copies(&damaged, &mut |number, page| {
-            let Placed { want, ref entry, .. } = placed[of[number]];
-            take(want, page.map(|page| Some((page, entry.page_lsn))));
+            let Placed { want, ref located, .. } = placed[of[number]];
+            take(want, page.map(|page| Some((page, located.page.page_lsn))));
         });
-        let map = self.map();
-        placed.iter().for_each(|placed| map.nodes.segments.unpin(placed.entry.place));
-        drop(map);
+        self.unpin(&placed);
+        self.unpin(&laid);
+        // Those with deltas are put together from several blocks, some of which many have in common.
+        for some in laid.chunks(RUN_BLOCKS_MAX as usize) {
+            let mut of_several: Vec<Want> =
+                some.iter().map(|one| Want::new(pages[one.want].0, pages[one.want].1)).collect();
+            self.read(&mut of_several);
+            for (one, want) in some.iter().zip(&of_several) {
+                absent[one.want] = false;
+                take(
+                    one.want,
+                    match &want.found {
+                        Ok(Found::Hole) => Ok(None),
+                        Ok(Found::Page { bytes, page_lsn }) => Ok(Some((bytes, *page_lsn))),
+                        Err(error) => Err(error.clone()),
+                    },
+                );
+            }
+        }
         for (index, want) in wants.into_iter().enumerate().filter(|&(index, _)| absent[index]) {
             take(index, want.found.map(|_| None));
         }

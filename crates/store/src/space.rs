@@ -143,6 +143,12 @@ impl Map {
                     path((of.volume, Some(of.slot)), page.0 / LEAF_PAGES, height);
                     pages += 1;
                 }
+                LogEntry::Deltas { object: of, first, .. } => {
+                    let height = object(of);
+                    path((of.volume, Some(of.slot)), first.0 / LEAF_PAGES, height);
+                    ranges += self.nodes_as_tree(of);
+                    pages += 1;
+                }
                 LogEntry::Cut { object: of, pages, .. } => {
                     let height = object(of);
                     ranges += self.nodes_if_apart(of);
@@ -177,6 +183,20 @@ impl Map {
     fn nodes_if_apart(&self, object: &ObjectId) -> u64 {
         match self.object(*object) {
             Ok(Some(entry)) => entry.nodes_if_outgrown(),
+            _ => 0,
+        }
+    }
+
+    /// Nodes that an object needs when its pages may not lie in its entry any more.
+    fn nodes_as_tree(&self, object: &ObjectId) -> u64 {
+        match self.object(*object) {
+            Ok(Some(ObjectEntry { pages: Pages::Inline(pages), .. })) => {
+                let leaves: BTreeSet<u64> = pages.iter().map(|(page, _)| page.0 / LEAF_PAGES).collect();
+                let heights = leaves
+                    .last()
+                    .map_or(0, |&last| u64::from((u64::BITS - last.leading_zeros()).div_ceil(8)));
+                leaves.len() as u64 * (1 + heights)
+            }
             _ => 0,
         }
     }

@@ -19,6 +19,7 @@ use crate::change::Change;
 use crate::check::{self, Finding, Repaired};
 use crate::clean::{Cleaner, Cleaning};
 use crate::counters::Counters;
+use crate::delta::DeltaBlock;
 use crate::entry::Origin;
 use crate::error::StoreError;
 use crate::format::{ROOTS, SEGMENTS_AT, SUPERBLOCK};
@@ -261,6 +262,26 @@ impl Store {
     /// As [`apply`](Store::apply).
     pub fn apply_direct(&self, vector: &[Change]) -> Result<(), StoreError> {
         self.writer.lock().apply(&self.shared, vector, Origin::Direct)
+    }
+
+    /// Whether a page's leaf takes these blocks of deltas more, none of which has more than the leaf's: each page has at most four deltas,
+    /// and a leaf at most 52 blocks of them. If not, its pages must be [folded](Store::fold), or written whole. May read map nodes.
+    ///
+    /// # Errors
+    /// Where one of those cannot be read.
+    pub fn takes_deltas(&self, object: ObjectId, blocks: &[DeltaBlock]) -> Result<bool, StoreError> {
+        let Some(first) = blocks.first().map(DeltaBlock::first) else { return Ok(true) };
+        let pages = blocks.iter().fold(0, |pages, block| pages | block.bits());
+        self.shared.resolve(|map| map.takes_deltas(object, first, blocks.len(), pages))
+    }
+
+    /// Writes all pages of a leaf whole that have deltas, the leaf in which `page` lies, but for those that may be another's, too. What is
+    /// read of them stays the same. Returns how many. Nothing is reserved for it.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`]; what a page cannot be read for; the device's. As after an error of [`apply`](Store::apply).
+    pub fn fold(&self, object: ObjectId, page: PageNo) -> Result<u64, StoreError> {
+        self.writer.lock().fold_leaf(&self.shared, object, page)
     }
 
     /// Makes the map durable so that recovery starts here, and frees segments that no root needs any more: those

@@ -5,7 +5,7 @@
 //! one, as two leaves may refer to the same block.
 
 use crate::error::StoreError;
-use crate::map::{Body, NodeId, PageEntry, Pages};
+use crate::map::{BlockEntry, Body, NodeId, Pages};
 use crate::shared::Shared;
 use crate::volume::VolumeId;
 use device::Block;
@@ -99,18 +99,19 @@ pub(crate) fn usage(shared: &Shared) -> Result<Usage, StoreError> {
 fn see(shared: &Shared, id: NodeId, owner: Owner) -> Result<Seen, StoreError> {
     let body = shared.resolve(|map| map.nodes.node(id).map(|node| node.body.clone()))?;
     let (mut children, mut alone, mut marked) = (Vec::new(), 0, Vec::new());
-    let mut page = |entry: &PageEntry| match entry.shared {
-        _ if entry.is_hole() => {}
-        true => marked.push(entry.place),
+    let mut add = |block: BlockEntry| match block.shared {
+        true => marked.push(block.place),
         false => alone += 1,
     };
     match &body {
         Body::Inner(ids) => children.extend(ids.iter().copied().filter(|id| id.is_some())),
-        Body::Pages(entries) => entries.iter().for_each(page),
+        Body::Pages(leaf) => leaf.blocks().for_each(|(_, block)| add(block)),
         Body::Objects(objects) => {
             for object in objects.iter().flatten() {
                 match &object.pages {
-                    Pages::Inline(pages) => pages.iter().for_each(|(_, entry)| page(entry)),
+                    Pages::Inline(pages) => {
+                        pages.iter().filter_map(|(_, entry)| entry.base()).for_each(&mut add);
+                    }
                     Pages::Tree(tree) => children.push(tree.root),
                 }
             }

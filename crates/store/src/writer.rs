@@ -146,6 +146,12 @@ impl Writer {
     ) -> Result<(), StoreError> {
         self.make_ready(shared)?;
         ensure_writable(shared, vector)?;
+        let ranges = vector.iter().any(|change| matches!(change, Change::Clone { .. } | Change::Move { .. }));
+        if ranges {
+            let deltas = vector.iter().any(|change| matches!(change, Change::Deltas { .. }));
+            assert!(!deltas, "deltas come in a vector without clones and moves");
+            self.fold_for_transfers(shared, vector)?;
+        }
         let frees = vector.iter().all(Change::frees);
         let class = if frees { Class::Frees } else { Class::Writer };
         let entries: Vec<LogEntry> = vector.iter().map(Change::log_entry).collect();
@@ -165,7 +171,7 @@ impl Writer {
     }
 
     /// Writes log entries with their data to the log, flushes, and changes the map.
-    fn append(
+    pub(crate) fn append(
         &mut self,
         shared: &Shared,
         mut entries: Vec<LogEntry>,
@@ -178,6 +184,9 @@ impl Writer {
         }
         shared.holding_nodes(|| {
             shared.load_for_vector(&entries)?;
+            if let Some((object, page)) = shared.map().deltas_that_do_not_fit(&entries) {
+                return Err(StoreError::DeltasFull { object, page });
+            }
             self.make_space(shared, &entries, class)?;
             // One flush for both.
             let since = shared.medium.failed_flushes();

@@ -61,10 +61,8 @@ fn shared_after_moving(lost: Option<NodeId>) -> Vec<bool> {
         scan.lost.extend(lost);
         let holders: Vec<Holder> = scan.held.values().flatten().copied().collect();
         for holder in holders {
-            let Body::Pages(entries) = &mut map.nodes.node_mut(holder.node).body else {
-                panic!("a large file")
-            };
-            entries[usize::from(holder.index)].shared = true;
+            let Body::Pages(leaf) = &mut map.nodes.node_mut(holder.node).body else { panic!("a large file") };
+            leaf.share(usize::from(holder.index));
         }
     }
     let before: BTreeSet<Block> = entries(&store).map(|entry| entry.place).collect();
@@ -76,7 +74,7 @@ fn entries(store: &Store) -> impl Iterator<Item = PageEntry> {
     let map = store.shared.map();
     let leaves =
         map.nodes.table.iter().filter_map(|(id, _)| map.nodes.peek(id)).filter_map(|body| match body {
-            Body::Pages(entries) => Some(entries.iter().copied().filter(|entry| !entry.is_hole())),
+            Body::Pages(leaf) => Some(leaf.pages().iter().copied().filter(|entry| !entry.is_hole())),
             _ => None,
         });
     leaves.flatten().collect::<Vec<_>>().into_iter()

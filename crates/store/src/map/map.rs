@@ -4,7 +4,8 @@
 //! that they have read. After a crash: the nodes of the newest root, and the log entries after it, for which the same code runs as
 //! after an append.
 
-use super::node::{Body, Missing, NodeId, PageEntry, Tree};
+use super::leaf::{BlockEntry, DeltaEntry, Gone, PageEntry};
+use super::node::{Body, Missing, NodeId, Tree};
 use super::nodes::Nodes;
 use super::object::{ObjectEntry, Pages, fits_inline};
 use super::scan::{Purpose, Wanted};
@@ -15,7 +16,7 @@ use crate::bug::PlantedBug;
 use crate::entry::{LogEntry, Origin};
 use crate::error::StoreError;
 use crate::format::{
-    DIRECTORY_BYTES, DYING_BYTES, LEAF_OBJECTS, LEAF_PAGES, SEGMENT_BYTES, STREAM_HEAD_BYTES,
+    DIRECTORY_BYTES, DYING_BYTES, LEAF_DELTAS, LEAF_OBJECTS, LEAF_PAGES, SEGMENT_BYTES, STREAM_HEAD_BYTES,
 };
 use crate::root::Newest;
 use crate::settings::StoreSettings;
@@ -23,6 +24,7 @@ use crate::space::Reservations;
 use crate::stream::stream_blocks;
 use crate::volume::{Listed, VolumeId};
 use device::{Lsn, ObjectId, PageNo};
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -39,6 +41,14 @@ pub(crate) struct Map {
     unapplied: BTreeMap<(VolumeId, u64), NodeId>,
     #[cfg(feature = "planted-bugs")]
     planted: Option<PlantedBug>,
+}
+
+/// Where a page is.
+#[derive(Debug, Clone)]
+pub(crate) struct Located {
+    pub(crate) page: PageEntry,
+    /// The blocks that have its deltas, the oldest first.
+    pub(crate) deltas: SmallVec<[BlockEntry; 1]>,
 }
 
 /// A listing under way.
@@ -127,6 +137,7 @@ impl Map {
         self.newest.any = self.newest.any.max(entry.lsn());
         let objects = match entry {
             LogEntry::Write { object, .. }
+            | LogEntry::Deltas { object, .. }
             | LogEntry::Cut { object, .. }
             | LogEntry::Delete { object, .. } => {
                 vec![object]
@@ -165,26 +176,27 @@ impl Map {
     }
 
     /// Where a page is; `None` for a hole.
-    pub(crate) fn lookup(&self, object: ObjectId, page: PageNo) -> Result<Option<PageEntry>, Missing> {
+    pub(crate) fn lookup(&self, object: ObjectId, page: PageNo) -> Result<Option<Located>, Missing> {
         let Some(entry) = self.object(object)? else { return Ok(None) };
         let found = match &entry.pages {
             Pages::Inline(pages) => match pages.binary_search_by_key(&page, |(page, _)| *page) {
-                Ok(found) => pages[found].1,
+                Ok(found) => Located { page: pages[found].1, deltas: SmallVec::new() },
                 Err(_) => return Ok(None),
             },
             Pages::Tree(tree) => {
                 let Some(leaf) = tree.leaf(&self.nodes, page.0 / LEAF_PAGES)? else { return Ok(None) };
-                let Body::Pages(entries) = &self.nodes.node(leaf.id)?.body else { return Ok(None) };
-                entries[(page.0 % LEAF_PAGES) as usize]
+                let Body::Pages(leaf) = &self.nodes.node(leaf.id)?.body else { return Ok(None) };
+                let index = (page.0 % LEAF_PAGES) as usize;
+                Located { page: leaf.pages()[index], deltas: leaf.deltas_of(index).collect() }
             }
         };
-        Ok((!found.is_hole()).then_some(found))
+        Ok((!found.page.is_hole()).then_some(found))
     }
 
     /// The pages in a leaf, without its holes.
     pub(crate) fn pages_in(&self, leaf: Leaf) -> impl Iterator<Item = (PageNo, &PageEntry)> {
         let entries: &[PageEntry] = match self.nodes.node(leaf.id).ok().map(|node| &node.body) {
-            Some(Body::Pages(entries)) => &**entries,
+            Some(Body::Pages(leaf)) => leaf.pages(),
             _ => &[],
         };
         let first = leaf.index * LEAF_PAGES;
@@ -198,15 +210,17 @@ impl Map {
     pub(crate) fn prepare(&self, log_entry: &LogEntry) -> Result<(), Missing> {
         log_entry.changed_volumes().try_for_each(|volume| self.volumes.prepare(&self.nodes, volume))?;
         match log_entry {
-            LogEntry::Write { object, page, .. } => match self.slot(object.volume, object.slot)? {
-                Some(entry) if entry.generation < object.generation => self.prepare_all(entry),
-                Some(ObjectEntry { generation, pages: Pages::Tree(tree), .. })
-                    if *generation == object.generation =>
-                {
-                    tree.leaf(&self.nodes, page.0 / LEAF_PAGES).map(drop)
+            LogEntry::Write { object, page, .. } | LogEntry::Deltas { object, first: page, .. } => {
+                match self.slot(object.volume, object.slot)? {
+                    Some(entry) if entry.generation < object.generation => self.prepare_all(entry),
+                    Some(ObjectEntry { generation, pages: Pages::Tree(tree), .. })
+                        if *generation == object.generation =>
+                    {
+                        tree.leaf(&self.nodes, page.0 / LEAF_PAGES).map(drop)
+                    }
+                    _ => Ok(()),
                 }
-                _ => Ok(()),
-            },
+            }
             LogEntry::Cut { object, pages, .. } => match self.object(*object)? {
                 Some(ObjectEntry { pages: Pages::Tree(tree), .. }) => {
                     tree.leaves(&self.nodes, leaf_range(pages)).map(drop)
@@ -249,6 +263,10 @@ impl Map {
                 let entry = PageEntry { place: *place, page_lsn: *page_lsn, crc: *crc, shared: false };
                 self.write(*object, *page, entry);
             }
+            LogEntry::Deltas { object, first, pages, page_lsn, place, crc } => {
+                let block = BlockEntry { place: *place, crc: *crc, shared: false };
+                self.write_deltas(*object, *first, DeltaEntry { block, pages: *pages }, *page_lsn);
+            }
             LogEntry::Cut { object, pages, lsn } => self.cut(*object, pages, *lsn),
             LogEntry::Delete { object, lsn } => self.delete(*object, *lsn),
             LogEntry::Clone { transfer, lsn } => self.transfer(transfer, *lsn, Source::Stays),
@@ -266,6 +284,14 @@ impl Map {
     }
 
     fn write(&mut self, object: ObjectId, page: PageNo, new: PageEntry) {
+        self.change_pages(object, |map, pages| {
+            map.nodes.segments.inc_live(new.place);
+            map.put_page(pages, page, new);
+        });
+    }
+
+    /// Changes pages of an object, which replaces an older one in its slot; one that is older than that changes nothing.
+    fn change_pages(&mut self, object: ObjectId, change: impl FnOnce(&mut Map, &mut Pages)) {
         self.unshare(object.volume, object.slot);
         let old = self.here(object.volume, object.slot);
         let (mut pages, transfer_lsn) = match &old {
@@ -277,24 +303,73 @@ impl Map {
             Some(entry) => (entry.pages.clone(), entry.transfer_lsn),
             None => (Pages::Inline(Vec::new()), Lsn(0)),
         };
-        self.nodes.segments.inc_live(new.place);
-        self.put_page(&mut pages, page, new);
+        change(self, &mut pages);
         let new = ObjectEntry { generation: object.generation, transfer_lsn, pages };
         self.put(object.volume, object.slot, old, Some(new));
+    }
+
+    /// Pages that have deltas lie in a leaf, however few they are.
+    fn write_deltas(&mut self, object: ObjectId, first: PageNo, new: DeltaEntry, page_lsn: Lsn) {
+        self.change_pages(object, |map, pages| {
+            map.nodes.segments.inc_live(new.block.place);
+            let mut tree = match &*pages {
+                Pages::Tree(tree) => *tree,
+                Pages::Inline(inline) => Tree::of(&mut map.nodes, inline),
+            };
+            let leaf = tree.leaf_for_change(&mut map.nodes, first.0 / LEAF_PAGES, Body::pages);
+            let Body::Pages(leaf) = &mut map.nodes.node_mut(leaf).body else {
+                unreachable!("a leaf of pages")
+            };
+            leaf.add_delta(new, page_lsn);
+            *pages = Pages::Tree(tree);
+        });
+    }
+
+    /// The first block of deltas in a vector for which a leaf has no space, or one of its pages no place. Its nodes are in memory.
+    pub(crate) fn deltas_that_do_not_fit(&self, entries: &[LogEntry]) -> Option<(ObjectId, PageNo)> {
+        let mut wanted: BTreeMap<(ObjectId, PageNo), (usize, u128)> = BTreeMap::new();
+        for entry in entries {
+            if let LogEntry::Deltas { object, first, pages, .. } = entry {
+                let (blocks, all) = wanted.entry((*object, *first)).or_default();
+                (*blocks, *all) = (*blocks + 1, *all | pages);
+            }
+        }
+        let fits = |(object, first): (ObjectId, PageNo), (blocks, pages): (usize, u128)| {
+            self.takes_deltas(object, first, blocks, pages).unwrap_or(false)
+        };
+        wanted.into_iter().find(|&(leaf, what)| !fits(leaf, what)).map(|(leaf, _)| leaf)
+    }
+
+    /// Whether a leaf, by its first page, takes so many blocks of deltas for these of its pages.
+    pub(crate) fn takes_deltas(
+        &self,
+        object: ObjectId,
+        first: PageNo,
+        blocks: usize,
+        pages: u128,
+    ) -> Result<bool, Missing> {
+        let Some(ObjectEntry { pages: Pages::Tree(tree), .. }) = self.object(object)? else {
+            return Ok(blocks <= LEAF_DELTAS);
+        };
+        let Some(leaf) = tree.leaf(&self.nodes, first.0 / LEAF_PAGES)? else {
+            return Ok(blocks <= LEAF_DELTAS);
+        };
+        let Body::Pages(leaf) = &self.nodes.node(leaf.id)?.body else { return Ok(false) };
+        Ok(leaf.takes_deltas(blocks, pages))
     }
 
     /// Its block is live already.
     pub(super) fn put_page(&mut self, pages: &mut Pages, page: PageNo, new: PageEntry) {
         match pages {
             Pages::Tree(tree) => {
-                let old = self.set_in_tree(tree, page, new);
-                self.nodes.forget(&old);
+                let gone = self.set_in_tree(tree, page, new);
+                self.nodes.forget_all(&gone);
             }
             Pages::Inline(inline) => {
                 match inline.binary_search_by_key(&page, |(page, _)| *page) {
                     Ok(at) => {
                         let old = std::mem::replace(&mut inline[at].1, new);
-                        self.nodes.forget(&old);
+                        old.base().iter().for_each(|base| self.nodes.forget(base));
                     }
                     Err(at) => inline.insert(at, (page, new)),
                 }
@@ -305,13 +380,11 @@ impl Map {
         }
     }
 
-    /// Returns the entry that was there.
-    fn set_in_tree(&mut self, tree: &mut Tree, page: PageNo, new: PageEntry) -> PageEntry {
+    /// Returns what was there.
+    fn set_in_tree(&mut self, tree: &mut Tree, page: PageNo, new: PageEntry) -> Gone {
         let leaf = tree.leaf_for_change(&mut self.nodes, page.0 / LEAF_PAGES, Body::pages);
-        let Body::Pages(entries) = &mut self.nodes.node_mut(leaf).body else {
-            unreachable!("a leaf of pages")
-        };
-        std::mem::replace(&mut entries[(page.0 % LEAF_PAGES) as usize], new)
+        let Body::Pages(leaf) = &mut self.nodes.node_mut(leaf).body else { unreachable!("a leaf of pages") };
+        leaf.set((page.0 % LEAF_PAGES) as usize, new)
     }
 
     fn cut(&mut self, object: ObjectId, range: &Range<PageNo>, lsn: Lsn) {
@@ -333,7 +406,8 @@ impl Map {
                 let (gone, rest) = inline.drain(..).partition(|(page, entry)| goes(*page, entry));
                 *inline = rest;
                 let gone: Vec<(PageNo, PageEntry)> = gone;
-                gone.iter().for_each(|(_, entry)| self.nodes.forget(entry));
+                let gone = gone.iter().filter_map(|(_, entry)| entry.base());
+                gone.for_each(|base| self.nodes.forget(&base));
             }
             Pages::Tree(tree) => {
                 let leaves = tree.leaves(&self.nodes, leaf_range(range)).expect("prepared");
@@ -363,8 +437,8 @@ impl Map {
             return;
         }
         for page in gone {
-            let old = self.set_in_tree(tree, *page, PageEntry::default());
-            self.nodes.forget(&old);
+            let gone = self.set_in_tree(tree, *page, PageEntry::default());
+            self.nodes.forget_all(&gone);
         }
     }
 
@@ -407,7 +481,9 @@ impl Map {
 
     pub(super) fn drop_pages(&mut self, pages: &Pages) {
         match pages {
-            Pages::Inline(inline) => inline.iter().for_each(|(_, entry)| self.nodes.forget(entry)),
+            Pages::Inline(inline) => {
+                inline.iter().filter_map(|(_, entry)| entry.base()).for_each(|base| self.nodes.forget(&base));
+            }
             Pages::Tree(tree) => self.nodes.release(tree.root),
         }
     }
@@ -554,7 +630,7 @@ impl Map {
             Body::Inner(children) => {
                 children.iter().filter(|child| child.is_some()).for_each(|&child| self.condemn(child));
             }
-            Body::Pages(entries) => entries.iter().for_each(|entry| self.nodes.forget(entry)),
+            Body::Pages(leaf) => leaf.blocks().for_each(|(_, block)| self.nodes.forget(&block)),
             Body::Volumes(volumes) => {
                 let roots = volumes.iter().flatten().map(|volume| volume.objects.root);
                 roots.filter(|root| root.is_some()).for_each(|root| self.condemn(root));
@@ -562,7 +638,10 @@ impl Map {
             Body::Objects(objects) => {
                 for object in objects.iter().flatten() {
                     match &object.pages {
-                        Pages::Inline(pages) => pages.iter().for_each(|(_, entry)| self.nodes.forget(entry)),
+                        Pages::Inline(pages) => {
+                            let bases = pages.iter().filter_map(|(_, entry)| entry.base());
+                            bases.for_each(|base| self.nodes.forget(&base));
+                        }
                         Pages::Tree(tree) => self.condemn(tree.root),
                     }
                 }

@@ -1,5 +1,6 @@
 //! The map in memory: which block holds which page of which object.
 
+mod leaf;
 #[allow(clippy::module_inception)]
 mod map;
 mod node;
@@ -15,10 +16,13 @@ mod tree;
 mod volume;
 mod volumes;
 
-pub(crate) use map::Map;
+pub(crate) use leaf::BlockEntry;
+#[cfg(test)]
+pub(crate) use leaf::{DeltaEntry, PageEntry};
+pub(crate) use map::{Located, Map};
 #[cfg(test)]
 pub(crate) use node::encode as encode_node;
-pub(crate) use node::{Body, Missing, NodeId, PageEntry, Tree, decode as decode_node};
+pub(crate) use node::{Body, Missing, NodeId, Tree, decode as decode_node};
 pub(crate) use nodes::Nodes;
 pub(crate) use object::{ObjectEntry, Pages};
 pub(crate) use repoint::Move;

@@ -1,9 +1,10 @@
 //! Nodes of the map: 4 KiB each on the medium, decoded in memory.
 
+use super::leaf::PageLeaf;
 use super::object::ObjectEntry;
 use super::volume::{self, VolumeEntries};
 use crate::format::*;
-use device::{Block, Lsn, Page, StoreId};
+use device::{Page, StoreId};
 use std::sync::atomic::AtomicBool;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -34,32 +35,13 @@ pub(crate) struct Tree {
 #[derive(Debug)]
 pub(crate) struct Missing(pub(crate) Vec<NodeId>);
 
-/// Where a page of an object lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct PageEntry {
-    /// Its block; block 0 for a hole.
-    pub(crate) place: Block,
-    /// The highest LSN that its bytes contain.
-    pub(crate) page_lsn: Lsn,
-    /// CRC32C of its bytes.
-    pub(crate) crc: u32,
-    /// Whether other entries may refer to the same block.
-    pub(crate) shared: bool,
-}
-
-impl PageEntry {
-    pub(crate) fn is_hole(&self) -> bool {
-        self.place == Block(0)
-    }
-}
-
 /// What a node says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Body {
     /// Ids of the nodes below.
     Inner(Box<[NodeId; INNER_CHILDREN as usize]>),
     /// Pages of an object.
-    Pages(Box<[PageEntry; LEAF_PAGES as usize]>),
+    Pages(Box<PageLeaf>),
     /// Objects of a volume.
     Objects(Box<[Option<ObjectEntry>; LEAF_OBJECTS as usize]>),
     /// Volumes.
@@ -72,7 +54,7 @@ impl Body {
     }
 
     pub(crate) fn pages() -> Body {
-        Body::Pages(Box::new([PageEntry::default(); LEAF_PAGES as usize]))
+        Body::Pages(Box::new(PageLeaf::new()))
     }
 
     pub(crate) fn objects() -> Body {
@@ -86,7 +68,7 @@ impl Body {
     pub(crate) fn is_empty(&self) -> bool {
         match self {
             Body::Inner(children) => !children.iter().any(|child| child.is_some()),
-            Body::Pages(entries) => entries.iter().all(PageEntry::is_hole),
+            Body::Pages(leaf) => leaf.is_empty(),
             Body::Objects(entries) => entries.iter().all(Option::is_none),
             Body::Volumes(entries) => entries.iter().all(Option::is_none),
         }
@@ -117,22 +99,13 @@ struct NodeHead {
     head: Head,
     id: U64,
     kind: u8,
-    reserved: [u8; 23],
-}
-
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct PageBytes {
-    place: U64,
-    page_lsn: U64,
-    crc: U32,
-    flags: U32,
+    /// Blocks of deltas in a leaf of pages.
+    deltas: u8,
+    reserved: [u8; 22],
 }
 
 const HEAD_BYTES: usize = size_of::<NodeHead>();
-const PAGE_BYTES: usize = size_of::<PageBytes>();
-const _: () = assert!(HEAD_BYTES == 64 && PAGE_BYTES == 24);
-const _: () = assert!(HEAD_BYTES + PAGE_BYTES * LEAF_PAGES as usize <= 4096);
+const _: () = assert!(HEAD_BYTES == 64);
 const _: () = assert!(HEAD_BYTES + 8 * INNER_CHILDREN as usize <= 4096);
 
 const KIND_INNER: u8 = 1;
@@ -153,7 +126,11 @@ pub(crate) fn encode(body: &Body, id: NodeId, store: StoreId) -> (Box<Page>, u32
         Body::Volumes(_) => KIND_VOLUMES,
     };
     let head = Head::new(MAGIC_NODE, store);
-    let head = NodeHead { head, id: id.0.into(), kind, reserved: [0; 23] };
+    let deltas = match body {
+        Body::Pages(leaf) => leaf.deltas_len(),
+        Body::Inner(_) | Body::Objects(_) | Body::Volumes(_) => 0,
+    };
+    let head = NodeHead { head, id: id.0.into(), kind, deltas, reserved: [0; 22] };
     head.write_to_prefix(&mut page.0).expect("smaller than a page");
     let rest = &mut page.0[HEAD_BYTES..];
     match body {
@@ -162,18 +139,7 @@ pub(crate) fn encode(body: &Body, id: NodeId, store: StoreId) -> (Box<Page>, u32
                 bytes.copy_from_slice(&child.0.to_le_bytes());
             }
         }
-        Body::Pages(entries) => {
-            for (entry, bytes) in entries.iter().zip(rest.chunks_exact_mut(PAGE_BYTES)) {
-                let flags = if entry.shared { FLAG_SHARED } else { 0 };
-                let entry = PageBytes {
-                    place: place_to_bits(entry.place).into(),
-                    page_lsn: entry.page_lsn.0.into(),
-                    crc: entry.crc.into(),
-                    flags: flags.into(),
-                };
-                entry.write_to(bytes).expect("exactly as long");
-            }
-        }
+        Body::Pages(leaf) => leaf.encode(rest),
         Body::Objects(entries) => super::object::encode(entries, rest),
         Body::Volumes(entries) => volume::encode(entries, rest),
     }
@@ -196,19 +162,7 @@ pub(crate) fn decode(page: &Page, id: NodeId, store: StoreId) -> Option<Body> {
             }
             Some(Body::Inner(body))
         }
-        KIND_PAGES => {
-            let mut body = Box::new([PageEntry::default(); LEAF_PAGES as usize]);
-            for (entry, bytes) in body.iter_mut().zip(rest.chunks_exact(PAGE_BYTES)) {
-                let bytes = PageBytes::read_from_bytes(bytes).ok()?;
-                *entry = PageEntry {
-                    place: place_from_bits(bytes.place.get())?,
-                    page_lsn: Lsn(bytes.page_lsn.get()),
-                    crc: bytes.crc.get(),
-                    shared: flags(bytes.flags.get())?,
-                };
-            }
-            Some(Body::Pages(body))
-        }
+        KIND_PAGES => PageLeaf::decode(rest, head.deltas).map(|leaf| Body::Pages(Box::new(leaf))),
         KIND_OBJECTS => super::object::decode(rest).map(Body::Objects),
         KIND_VOLUMES => volume::decode(rest).map(Body::Volumes),
         _ => None,
@@ -222,7 +176,9 @@ pub(super) fn flags(flags: u32) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::leaf::{BlockEntry, DeltaEntry, PageEntry};
     use super::*;
+    use device::{Block, Lsn};
 
     #[test]
     fn nodes_read_back_as_they_were_written_and_only_under_their_own_name() {
@@ -231,9 +187,13 @@ mod tests {
         assert!(inner.is_empty() && pages.is_empty() && Body::objects().is_empty());
         let Body::Inner(children) = &mut inner else { unreachable!() };
         (children[0], children[255]) = (NodeId(7), NodeId(u64::MAX));
-        let Body::Pages(entries) = &mut pages else { unreachable!() };
-        entries[1] = PageEntry { place: Block(90), page_lsn: Lsn(4), crc: 5, shared: true };
-        entries[127] = PageEntry { place: Block(91), page_lsn: Lsn(6), crc: 7, shared: false };
+        let Body::Pages(leaf) = &mut pages else { unreachable!() };
+        leaf.set(1, PageEntry { place: Block(90), page_lsn: Lsn(4), crc: 5, shared: true });
+        leaf.set(127, PageEntry { place: Block(91), page_lsn: Lsn(6), crc: 7, shared: false });
+        for place in 0..LEAF_DELTAS as u64 {
+            let block = BlockEntry { place: Block(1000 + place), crc: 8, shared: place == 3 };
+            leaf.add_delta(DeltaEntry { block, pages: 1 | 1 << (place + 70) }, Lsn(7 + place));
+        }
         for body in [inner, pages] {
             assert!(!body.is_empty());
             let (page, crc) = encode(&body, NodeId(3), store);

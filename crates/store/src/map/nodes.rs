@@ -3,7 +3,8 @@
 //! A node is added with one reference. With the last one it goes, and with it what it refers to: so the blocks that are live, the
 //! references and the walks under way are always changed together, here.
 
-use super::node::{Body, Missing, Node, NodeId, PageEntry, encode};
+use super::leaf::{BlockEntry, Gone};
+use super::node::{Body, Missing, Node, NodeId, encode};
 use super::scan::{Colour, Peeked, Purpose, Scan, Wanted};
 use super::table::NodeTable;
 use crate::error::StoreError;
@@ -220,7 +221,7 @@ impl Nodes {
             Body::Inner(children) => {
                 children.iter().filter(|child| child.is_some()).for_each(|&child| self.release(child));
             }
-            Body::Pages(entries) => entries.iter().for_each(|entry| self.forget(entry)),
+            Body::Pages(leaf) => leaf.blocks().for_each(|(_, block)| self.forget(&block)),
             // Empty, when its tree loses it.
             Body::Objects(_) | Body::Volumes(_) => {}
         }
@@ -258,14 +259,16 @@ impl Nodes {
     }
 
     /// An entry no longer refers to its block. A shared one may have other references: only a recount tells.
-    pub(crate) fn forget(&mut self, entry: &PageEntry) {
-        if entry.is_hole() {
-            return;
-        }
-        match entry.shared {
-            false => self.segments.dec_live(entry.place),
+    pub(crate) fn forget(&mut self, block: &BlockEntry) {
+        match block.shared {
+            false => self.segments.dec_live(block.place),
             true => self.segments.doubt_counts(),
         }
+    }
+
+    /// The same for what a leaf referred to.
+    pub(super) fn forget_all(&mut self, gone: &Gone) {
+        gone.blocks().for_each(|block| self.forget(block));
     }
 
     pub(crate) fn scan(&mut self, purpose: Purpose) -> &mut Option<Scan> {

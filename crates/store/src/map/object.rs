@@ -1,6 +1,7 @@
 //! An object's entry: its generation, and its pages, inline while they are few.
 
-use super::node::{FLAG_SHARED, NodeId, PageEntry, Tree, flags};
+use super::leaf::PageEntry;
+use super::node::{FLAG_SHARED, NodeId, Tree, flags};
 use crate::format::*;
 use device::{Lsn, PageNo};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};

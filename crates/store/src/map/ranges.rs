@@ -1,11 +1,12 @@
 //! Ranges of pages that go from one object to another, or go altogether: what lies wholly inside a range is taken as whole
 //! subtrees, where source and target agree modulo their span, and only nodes at its edges are looked into.
 
+use super::leaf::{Gone, PageEntry};
 use super::map::Map;
-use super::node::{Body, Missing, NodeId, PageEntry, Tree};
+use super::node::{Body, Missing, NodeId, Tree};
 use super::nodes::Nodes;
 use super::object::{ObjectEntry, Pages};
-use super::tree::{Source, own, pages_below, set_child};
+use super::tree::{Leaf, Source, own, pages_below, set_child};
 use crate::format::{INNER_CHILDREN, LEAF_PAGES};
 use device::{Lsn, ObjectId, PageNo, Transfer};
 use std::ops::Range;
@@ -146,9 +147,9 @@ fn remove_range(nodes: &mut Nodes, at: At, range: &Range<PageNo>, gone: &mut Vec
             set_child(nodes, at.id, slot, left);
         }
     }
-    if let Body::Pages(entries) = &mut nodes.node_mut(at.id).body {
-        let old: Vec<PageEntry> = entries[at.entries(range)].iter_mut().map(std::mem::take).collect();
-        old.iter().for_each(|entry| nodes.forget(entry));
+    if let Body::Pages(leaf) = &mut nodes.node_mut(at.id).body {
+        let gone: Vec<Gone> = at.entries(range).map(|index| leaf.set(index, PageEntry::default())).collect();
+        gone.iter().for_each(|gone| nodes.forget_all(gone));
     }
     unless_empty(nodes, at.id)
 }
@@ -189,25 +190,26 @@ fn take_range(
     if source == Source::Stays { at.id } else { unless_empty(nodes, at.id) }
 }
 
-/// Takes entries of a leaf. Those of a clone say on both sides that they are shared; a leaf that others share says so for all of
+/// Takes entries of a leaf, which have no deltas: these are folded before, as they belong to their leaf. Those of a clone say on both sides that they are shared; a leaf that others share says so for all of
 /// them, in its place.
 fn take_entries(nodes: &mut Nodes, at: At, transfer: &Transfer, source: Source, pieces: &mut Vec<Piece>) {
     let within = at.entries(&transfer.source());
-    let Body::Pages(entries) = nodes.cached(at.id) else { return };
-    if entries[within.clone()].iter().all(PageEntry::is_hole) {
+    let Body::Pages(leaf) = nodes.cached(at.id) else { return };
+    let taken: Vec<usize> = within.filter(|&index| !leaf.pages()[index].is_hole()).collect();
+    if taken.is_empty() {
         return;
     }
-    let Body::Pages(entries) = &mut nodes.node_mut(at.id).body else { unreachable!("a leaf of pages") };
-    for (index, entry) in within.clone().zip(&mut entries[within]).filter(|(_, entry)| !entry.is_hole()) {
+    let Body::Pages(leaf) = &mut nodes.node_mut(at.id).body else { unreachable!("a leaf of pages") };
+    for index in taken {
         let page = transfer.target_of(PageNo(at.first + index as u64));
-        let taken = match source {
-            Source::Goes => std::mem::take(entry),
-            Source::Stays => {
-                entry.shared = true;
-                *entry
-            }
-        };
-        pieces.push(Piece::Page(page, taken));
+        if source == Source::Stays {
+            leaf.share(index);
+        }
+        let entry = leaf.pages()[index];
+        if source == Source::Goes {
+            leaf.take(index);
+        }
+        pieces.push(Piece::Page(page, entry));
     }
 }
 
@@ -239,6 +241,47 @@ impl Map {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The pages with deltas that a clone or a move takes out of leaves which it does not take whole, or all that it takes.
+    pub(crate) fn deltas_taken(&self, transfer: &Transfer, all: bool) -> Result<Vec<PageNo>, Missing> {
+        let Some(ObjectEntry { pages: Pages::Tree(tree), .. }) = self.object(transfer.from)? else {
+            return Ok(Vec::new());
+        };
+        let range = transfer.source();
+        let leaves = if all || !agrees(transfer, 0) {
+            tree.leaves(&self.nodes, range.start.0 / LEAF_PAGES..range.end.0.div_ceil(LEAF_PAGES))?
+        } else {
+            let ends = [range.start.0, range.end.0].into_iter().filter(|end| !end.is_multiple_of(LEAF_PAGES));
+            let leaf = |end: u64| tree.leaf(&self.nodes, end / LEAF_PAGES).transpose();
+            let mut leaves: Vec<Leaf> = ends.filter_map(leaf).collect::<Result<_, Missing>>()?;
+            leaves.dedup_by_key(|leaf| leaf.index);
+            leaves
+        };
+        let deltas = leaves.iter().flat_map(|&leaf| self.deltas_in(leaf, false));
+        Ok(deltas.filter(|page| range.contains(page)).collect())
+    }
+
+    /// The pages of the leaf in which `page` lies that have deltas, but those that others may share.
+    pub(crate) fn foldable(&self, object: ObjectId, page: PageNo) -> Result<Vec<PageNo>, Missing> {
+        let Some(ObjectEntry { pages: Pages::Tree(tree), .. }) = self.object(object)? else {
+            return Ok(Vec::new());
+        };
+        let leaf = tree.leaf(&self.nodes, page.0 / LEAF_PAGES)?;
+        let is_shared = tree.is_shared(&self.nodes, page.0 / LEAF_PAGES)?;
+        Ok(leaf.filter(|_| !is_shared).map_or(Vec::new(), |leaf| self.deltas_in(leaf, true)))
+    }
+
+    /// The pages with deltas in a leaf that is in memory; all, or those that are marked as shared nowhere.
+    fn deltas_in(&self, leaf: Leaf, unshared: bool) -> Vec<PageNo> {
+        let Body::Pages(pages) = self.nodes.cached(leaf.id) else { return Vec::new() };
+        let takes = |index: &usize| {
+            let mut deltas = pages.deltas_of(*index).peekable();
+            let base = pages.pages()[*index].base();
+            deltas.peek().is_some() && !(unshared && base.into_iter().chain(deltas).any(|block| block.shared))
+        };
+        let first = leaf.index * LEAF_PAGES;
+        (0..LEAF_PAGES as usize).filter(takes).map(|index| PageNo(first + index as u64)).collect()
     }
 
     /// A clone or a move, unless one of its objects has had it: both remember it, in one batch of the log.
@@ -332,7 +375,7 @@ impl Map {
         match pages {
             Pages::Inline(inline) => {
                 let gone = inline.iter().filter(|(page, _)| range.contains(page));
-                gone.for_each(|(_, entry)| self.nodes.forget(entry));
+                gone.filter_map(|(_, entry)| entry.base()).for_each(|base| self.nodes.forget(&base));
                 inline.retain(|(page, _)| !range.contains(page));
             }
             Pages::Tree(tree) => {

@@ -1,8 +1,9 @@
 //! Pointing entries at where the cleaner moved their blocks. What a node says does not change by that, only where
 //! it lies: so a node that many share is repointed once, under its id, for all of them.
 
+use super::leaf::{BlockEntry, PageEntry};
 use super::map::Map;
-use super::node::{Body, NodeId, PageEntry, Tree};
+use super::node::{Body, NodeId, Tree};
 use super::nodes::Nodes;
 use super::object::{INLINE_EXTENTS_MAX, ObjectEntry, Pages, fits_inline};
 use super::scan::Holder;
@@ -25,14 +26,12 @@ pub(crate) struct Move {
 impl Nodes {
     /// The entry that a holder was found to be, if it refers to `from` still; the node's id may have been used again
     /// for anything. The node must be in memory.
-    pub(crate) fn held_entry(&self, holder: Holder, from: Block) -> Option<PageEntry> {
+    pub(crate) fn held_entry(&self, holder: Holder, from: Block) -> Option<BlockEntry> {
         match self.peek(holder.node)? {
-            Body::Pages(entries) => {
-                entries.get(usize::from(holder.index)).copied().filter(|entry| entry.place == from)
-            }
+            Body::Pages(leaf) => leaf.block(usize::from(holder.index), from),
             Body::Objects(objects) => match &objects.get(usize::from(holder.index))?.as_ref()?.pages {
                 Pages::Inline(pages) => {
-                    pages.iter().map(|(_, entry)| *entry).find(|entry| entry.place == from)
+                    pages.iter().filter_map(|(_, entry)| entry.base()).find(|base| base.place == from)
                 }
                 Pages::Tree(_) => None,
             },
@@ -46,17 +45,21 @@ impl Nodes {
         let Some(old) = self.held_entry(holder, moved.from).filter(|entry| entry.crc == moved.crc) else {
             return false;
         };
-        let new = PageEntry { place: moved.to, shared: old.shared && !moved.sole, ..old };
         let index = usize::from(holder.index);
         match &mut self.node_mut(holder.node).body {
-            Body::Pages(entries) => entries[index] = new,
+            Body::Pages(leaf) => {
+                let found = leaf.found(index, moved.from).expect("found just now");
+                found.moved(moved.to, old.shared && !moved.sole);
+            }
             Body::Objects(objects) => {
                 let pages = objects[index].as_mut().map(|object| &mut object.pages);
                 let Some(Pages::Inline(pages)) = pages else { unreachable!("the entry was found inline") };
                 let held = |(_, entry): &&mut (PageNo, PageEntry)| entry.place == moved.from;
                 // An object may have a block twice, as a part of it that was copied.
                 let shared = old.shared && (!moved.sole || pages.iter_mut().filter(held).count() > 1);
-                pages.iter_mut().filter(held).for_each(|(_, entry)| *entry = PageEntry { shared, ..new });
+                for (_, entry) in pages.iter_mut().filter(held) {
+                    (entry.place, entry.shared) = (moved.to, shared);
+                }
                 if !fits_inline(pages) {
                     self.outgrow(holder.node, index);
                 }

@@ -7,7 +7,8 @@
 //!
 //! Gone after a crash, as everything that it is for.
 
-use super::node::{Body, NodeId, PageEntry};
+use super::leaf::BlockEntry;
+use super::node::{Body, NodeId};
 use super::object::Pages;
 use crate::segments::Segments;
 use device::Block;
@@ -20,7 +21,7 @@ pub(crate) struct Holder {
     pub(crate) node: NodeId,
     /// The checksum of the block.
     pub(crate) crc: u32,
-    /// The entry's number in the node.
+    /// The entry's number in the node; behind the last page's for a block of deltas.
     pub(crate) index: u16,
 }
 
@@ -149,8 +150,7 @@ impl Scan {
     /// Notes what a node refers to.
     pub(super) fn look_into(&mut self, purpose: Purpose, id: NodeId, body: &Body, segments: &mut Segments) {
         self.visited += 1;
-        let mut entry = |scan: &mut Scan, page: &PageEntry, index: usize| {
-            let (place, crc) = (page.place, page.crc);
+        let mut entry = |scan: &mut Scan, BlockEntry { place, crc, .. }: BlockEntry, index: usize| {
             if purpose == Purpose::Clean {
                 segments.mark(place);
             }
@@ -161,16 +161,13 @@ impl Scan {
         };
         match body {
             Body::Inner(children) => children.iter().for_each(|&child| self.met(child)),
-            Body::Pages(entries) => {
-                for (index, page) in entries.iter().enumerate().filter(|(_, page)| !page.is_hole()) {
-                    entry(self, page, index);
-                }
-            }
+            Body::Pages(leaf) => leaf.blocks().for_each(|(index, block)| entry(self, block, index)),
             Body::Objects(objects) => {
                 for (index, object) in objects.iter().enumerate() {
                     match object.as_ref().map(|object| &object.pages) {
                         Some(Pages::Inline(pages)) => {
-                            pages.iter().for_each(|(_, page)| entry(self, page, index));
+                            let bases = pages.iter().filter_map(|(_, page)| page.base());
+                            bases.for_each(|base| entry(self, base, index));
                         }
                         Some(Pages::Tree(tree)) => self.met(tree.root),
                         None => {}

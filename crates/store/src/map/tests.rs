@@ -36,8 +36,8 @@ fn tree_of(map: &mut Map, indexes: &[u64]) -> Tree {
     let mut tree = Tree::default();
     for (&index, place) in indexes.iter().zip(4..) {
         let leaf = tree.leaf_for_change(&mut map.nodes, index, Body::pages);
-        let Body::Pages(entries) = &mut map.nodes.node_mut(leaf).body else { panic!("a leaf of pages") };
-        entries[3] = entry(place);
+        let Body::Pages(pages) = &mut map.nodes.node_mut(leaf).body else { panic!("a leaf of pages") };
+        pages.set(3, entry(place));
         map.nodes.segments.inc_live(Block(place));
     }
     tree
@@ -153,7 +153,8 @@ fn whoever_changes_a_shared_tree_copies_the_way_and_shares_the_rest() {
     assert_eq!(reachable(&map, &[tree.root, copy.root]).len(), 10);
     let old = tree.leaf(&map.nodes, 255).expect("in memory").expect("it is there").id;
     for id in [old, leaf] {
-        let Body::Pages(entries) = map.nodes.cached(id) else { panic!("a leaf of pages") };
+        let Body::Pages(leaf) = map.nodes.cached(id) else { panic!("a leaf of pages") };
+        let entries = leaf.pages();
         assert_eq!(entries[3], PageEntry { shared: true, ..entry(6) }, "its block has two entries now");
         assert_eq!(entries[4], PageEntry::default(), "a hole is nobody's");
     }
@@ -236,8 +237,8 @@ fn a_walk_for_some_segments_holds_their_blocks_only_until_they_are_resolved_or_u
     // Two blocks in segment 2, of which one has two entries.
     for index in [0, 1, 255] {
         let leaf = tree.leaf_for_change(&mut map.nodes, index, Body::pages);
-        let Body::Pages(entries) = &mut map.nodes.node_mut(leaf).body else { panic!("a leaf of pages") };
-        entries[9] = entry(4 + 2 * 16 + index % 255);
+        let Body::Pages(pages) = &mut map.nodes.node_mut(leaf).body else { panic!("a leaf of pages") };
+        pages.set(9, entry(4 + 2 * 16 + index % 255));
     }
     [tree.root].into_iter().for_each(|id| map.volumes.push_dying(id));
     map.begin_scan(Purpose::Clean, Wanted::In([2].into()));
@@ -347,7 +348,7 @@ fn an_entry_is_repointed_if_it_refers_to_these_very_bytes_still() {
     assert!(!map.nodes.repoint(&moved(4, 36, true), Holder { index: 999, ..holder }), "no entry");
     assert_eq!((now(&map), map.nodes.segments.get(0).live), (None, 1));
     assert!(map.nodes.repoint(&moved(4, 36, false), holder));
-    assert_eq!(now(&map), Some(PageEntry { place: Block(36), ..entry(4) }));
+    assert_eq!(now(&map), Some(BlockEntry { place: Block(36), crc: entry(4).crc, shared: false }));
     assert_eq!(map.nodes.segments.get(0).live, 0, "the block that it had is dead");
 }
 
@@ -356,8 +357,8 @@ fn a_shared_entry_stays_so_unless_it_is_known_to_be_the_only_one() {
     for sole in [false, true] {
         let mut map = map();
         let tree = tree_of(&mut map, &[0]);
-        let Body::Pages(entries) = &mut map.nodes.node_mut(tree.root).body else { panic!("a leaf of pages") };
-        entries[3].shared = true;
+        let Body::Pages(leaf) = &mut map.nodes.node_mut(tree.root).body else { panic!("a leaf of pages") };
+        leaf.share(3);
         let holder = Holder { node: tree.root, crc: entry(4).crc, index: 3 };
         assert!(map.nodes.repoint(&moved(4, 36, sole), holder));
         let found = map.nodes.held_entry(holder, Block(36)).expect("it was repointed");

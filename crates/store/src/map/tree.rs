@@ -4,7 +4,8 @@
 //! changes a shared tree first takes a copy of each node on the way down, whose children then have one reference
 //! more.
 
-use super::node::{Body, Missing, NodeId, PageEntry, Tree};
+use super::leaf::PageEntry;
+use super::node::{Body, Missing, NodeId, Tree};
 use super::nodes::Nodes;
 use super::object::Pages;
 use crate::format::{INNER_CHILDREN, LEAF_PAGES};
@@ -58,10 +59,8 @@ impl Tree {
         let mut tree = Tree::default();
         for (page, entry) in pages {
             let leaf = tree.leaf_for_change(nodes, page.0 / LEAF_PAGES, Body::pages);
-            let Body::Pages(entries) = &mut nodes.node_mut(leaf).body else {
-                unreachable!("a leaf of pages")
-            };
-            entries[(page.0 % LEAF_PAGES) as usize] = *entry;
+            let Body::Pages(leaf) = &mut nodes.node_mut(leaf).body else { unreachable!("a leaf of pages") };
+            leaf.set((page.0 % LEAF_PAGES) as usize, *entry);
         }
         tree
     }
@@ -251,8 +250,8 @@ pub(super) fn own(nodes: &mut Nodes, id: NodeId, height: u8, empty: fn() -> Body
         Body::Inner(children) => {
             children.iter().filter(|child| child.is_some()).for_each(|&child| nodes.refer(child));
         }
-        Body::Pages(entries) => {
-            entries.iter_mut().for_each(|entry| entry.shared = !entry.is_hole());
+        Body::Pages(leaf) => {
+            leaf.share_all();
             nodes.node_mut(id).body = copy.clone();
         }
         Body::Objects(entries) => {

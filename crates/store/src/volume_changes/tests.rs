@@ -38,9 +38,7 @@ fn below(store: &Store, root: NodeId) -> (Vec<Block>, Vec<String>) {
         match store.shared.resolve(|map| map.nodes.node(id).map(|node| node.body.clone())).expect("readable")
         {
             Body::Inner(children) => todo.extend(children.iter().filter(|child| child.is_some())),
-            Body::Pages(entries) => {
-                places.extend(entries.iter().filter(|entry| !entry.is_hole()).map(|entry| entry.place));
-            }
+            Body::Pages(leaf) => places.extend(leaf.blocks().map(|(_, block)| block.place)),
             Body::Objects(objects) => {
                 for object in objects.iter().flatten() {
                     match &object.pages {
@@ -121,7 +119,7 @@ fn a_reference_to_the_root_of_all_volumes_keeps_them_as_they_were_until_it_is_re
     let mut met = BTreeSet::new();
     let _writer = store.writer.lock();
     let counted = walk(&store.shared, &mut |one| {
-        if let Met::Page(_, _, entry) = one {
+        if let Met::Block(_, _, entry) = one {
             met.insert(entry.place);
         }
     });

@@ -21,9 +21,10 @@ fn work(store: &Store, model: Model, work: &mut Work, steps: u64) -> Left {
             1 => store.clean().map(drop),
             2 | 3 => store.clean_step().map(drop),
             _ => {
-                let vector = work.vector(&left.acknowledged);
-                left.maybe.apply(&vector);
-                let done = store.apply(&vector);
+                let done = work.vector_for(&left.acknowledged, store).and_then(|vector| {
+                    left.maybe.apply(&vector);
+                    store.apply(&vector)
+                });
                 if done.is_ok() {
                     left.acknowledged = left.maybe.clone();
                 }

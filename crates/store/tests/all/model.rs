@@ -27,7 +27,7 @@ fn run_with(mut work: Work, seed: u64, steps: u64, segments: u64) -> u64 {
             3 => drop(store.clean().expect("cleaning")),
             4..7 => drop(store.clean_step().expect("a step of cleaning")),
             _ => {
-                let vector = work.vector(&model);
+                let vector = work.vector_for(&model, &store).expect("folding");
                 apply_with_cleaning(&store, &vector)
                     .unwrap_or_else(|error| panic!("seed {seed} step {step}: {error}: {:?}", store.space()));
                 model.apply(&vector);

@@ -28,9 +28,11 @@ mod shipped {
     pub(crate) mod clean;
     pub(crate) mod coalesce;
     pub(crate) mod counters;
+    pub(crate) mod delta;
     pub(crate) mod entry;
     pub(crate) mod error;
     pub(crate) mod flushes;
+    pub(crate) mod fold;
     pub(crate) mod follow;
     pub(crate) mod format;
     pub(crate) mod log;

@@ -81,13 +81,15 @@ fn pinned(store: &Store, want: &mut Want) {
 /// The wrong way: nothing holds the segment while its block is read.
 fn unpinned(store: &Store, want: &mut Want) {
     let placed = store.shared.lookup(std::slice::from_mut(want));
-    let entry = placed[0].entry;
+    let page_lsn = placed[0].located.page.page_lsn;
+    let entry = placed[0].located.page.base().expect("it was written");
     store.shared.map().nodes.segments.unpin(entry.place);
     let mut bytes = Page::zeroed();
     let read = store.shared.medium.device().read(entry.place, std::slice::from_mut(&mut bytes));
-    let intact =
-        read.map_err(Into::into).and_then(|()| store.shared.intact(want.object, want.page, &entry, &bytes));
-    want.found = intact.map(|()| Found::Page { bytes, page_lsn: entry.page_lsn });
+    let intact = read
+        .map_err(Into::into)
+        .and_then(|()| store.shared.intact((want.object, want.page), "", &entry, &bytes));
+    want.found = intact.map(|()| Found::Page { bytes, page_lsn });
 }
 
 fn readers_and_a_writer(read: fn(&Store, &mut Want)) {

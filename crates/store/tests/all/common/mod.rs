@@ -8,7 +8,7 @@ use device::{
 use sim::{Power, SimDisk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use store::{Change, Finding, Found, Layout, Store, StoreError, Want};
+use store::{Change, DeltaBlock, DeltaPacker, Finding, Found, Layout, Piece, Store, StoreError, Want};
 
 pub const ID: StoreId = StoreId([0x5a; 16]);
 /// 64 KiB, so that segments fill, die and are cleaned within a few vectors.
@@ -21,10 +21,30 @@ pub fn page(stamp: u64) -> SharedPage {
     Arc::new(Box::new(page))
 }
 
+/// The stamp of a page; of one with deltas, what its four quarters come to.
 pub fn stamp(page: &Page) -> u64 {
-    let first: [u8; 8] = page.0[..8].try_into().expect("8 bytes");
-    assert!(page.0.chunks_exact(8).all(|bytes| bytes == first), "a torn page was returned");
-    u64::from_le_bytes(first)
+    stamp_of(quarters(page))
+}
+
+const QUARTER: usize = BLOCK_BYTES / 4;
+
+/// The stamps of the quarters of a page.
+fn quarters(page: &Page) -> [u64; 4] {
+    let mut quarters = page.0.chunks_exact(QUARTER).map(|quarter| {
+        let first: [u8; 8] = quarter[..8].try_into().expect("8 bytes");
+        assert!(quarter.chunks_exact(8).all(|bytes| bytes == first), "a torn page was returned");
+        u64::from_le_bytes(first)
+    });
+    std::array::from_fn(|_| quarters.next().expect("four"))
+}
+
+fn stamp_of(quarters: [u64; 4]) -> u64 {
+    if quarters.iter().all(|&one| one == quarters[0]) {
+        return quarters[0];
+    }
+    quarters
+        .iter()
+        .fold(1, |mixed: u64, &one| (mixed.rotate_left(17) ^ one).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -33,6 +53,8 @@ pub struct Model {
     pub objects: BTreeMap<u64, (u32, Held)>,
     /// The last clone or move of each object, by slot and generation.
     pub transfers: BTreeMap<(u64, u32), u64>,
+    /// The quarters of pages that have deltas, by their stamps.
+    pub quarters: BTreeMap<u64, [u64; 4]>,
 }
 
 /// Pages with their stamps and page LSNs.
@@ -57,6 +79,28 @@ impl Model {
                 }
                 if entry.0 == object.generation {
                     entry.1.insert(page.0, (stamp(bytes), page_lsn.0));
+                }
+            }
+            Change::Deltas { object, block, page_lsn } => {
+                let entry = self.objects.entry(object.slot).or_insert((object.generation, BTreeMap::new()));
+                if entry.0 < object.generation {
+                    *entry = (object.generation, BTreeMap::new());
+                }
+                if entry.0 != object.generation {
+                    return;
+                }
+                for number in block.pages() {
+                    let old = entry.1.get(&number.0).map_or(0, |page| page.0);
+                    let mut bytes = Page([0; BLOCK_BYTES]);
+                    let parts = self.quarters.get(&old).copied().unwrap_or([old; 4]);
+                    for (quarter, part) in bytes.0.chunks_exact_mut(QUARTER).zip(parts) {
+                        quarter
+                            .chunks_exact_mut(8)
+                            .for_each(|word| word.copy_from_slice(&part.to_le_bytes()));
+                    }
+                    assert!(block.lay_over(number, &mut bytes), "it has one");
+                    self.quarters.insert(stamp(&bytes), quarters(&bytes));
+                    entry.1.insert(number.0, (stamp(&bytes), page_lsn.0));
                 }
             }
             Change::Cut { object, .. } | Change::Delete { object, .. } if self.is_old(*object, change) => {}
@@ -258,6 +302,59 @@ impl Work {
         }
     }
 
+    /// Deltas of a few pages that lie near each other, each of a quarter of its page, or of two.
+    fn deltas(&mut self, object: ObjectId) -> Vec<Change> {
+        self.lsn += 1;
+        let (first, mut packer) = (self.page(), DeltaPacker::new(ID));
+        for number in first..first + 1 + self.random.below(9) {
+            self.stamps += 1;
+            let bytes = page(self.stamps << 8 | 1);
+            let start = self.random.below(4) as usize;
+            let piece = match self.random.below(4) {
+                0 => Piece::Zeros((start * QUARTER) as u16, QUARTER as u16),
+                more => {
+                    let end = BLOCK_BYTES.min((start + 1 + more as usize / 3) * QUARTER);
+                    Piece::Bytes((start * QUARTER) as u16, &bytes.0[start * QUARTER..end])
+                }
+            };
+            if self.random.below(4) > 0 {
+                assert!(packer.add(PageNo(number), [piece].into_iter()), "it fits into a block");
+            }
+        }
+        let deltas = |block| Change::Deltas { object, block, page_lsn: Lsn(self.lsn) };
+        packer.finish().into_iter().map(deltas).collect()
+    }
+
+    /// A vector for a store that is as its model says, with deltas, for which it makes space by folding.
+    pub fn vector_for(&mut self, model: &Model, store: &Store) -> Result<Vec<Change>, StoreError> {
+        let mut vector = self.vector(model);
+        let has_range = |change: &Change| matches!(change, Change::Clone { .. } | Change::Move { .. });
+        if vector.iter().any(has_range) || self.slots == 1 {
+            return Ok(vector);
+        }
+        for _ in 0..self.random.below(4) {
+            let object = self.object(model);
+            let deltas = if object.is_metadata() { Vec::new() } else { self.deltas(object) };
+            for blocks in deltas.chunk_by(|one, other| leaf_of_deltas(one) == leaf_of_deltas(other)) {
+                let wanted: Vec<DeltaBlock> = vector.iter().chain(blocks).filter_map(delta_block).collect();
+                let leaf = leaf_of_deltas(&blocks[0]);
+                let in_leaf = |block: &DeltaBlock| Some((object, block.first())) == leaf;
+                let wanted: Vec<DeltaBlock> = wanted.into_iter().filter(in_leaf).collect();
+                if !store.takes_deltas(object, &wanted)? {
+                    match store.fold(object, wanted[0].first()) {
+                        Err(StoreError::Full) => continue,
+                        other => drop(other?),
+                    }
+                }
+                if store.takes_deltas(object, &wanted)? {
+                    let at = self.random.below(vector.len() as u64 + 1) as usize;
+                    vector.splice(at..at, blocks.iter().cloned());
+                }
+            }
+        }
+        Ok(vector)
+    }
+
     pub fn vector(&mut self, model: &Model) -> Vec<Change> {
         let count = 1 + self.random.below(12);
         let mut model = model.clone();
@@ -283,6 +380,20 @@ impl Work {
             }
         }
         vector
+    }
+}
+
+fn delta_block(change: &Change) -> Option<DeltaBlock> {
+    match change {
+        Change::Deltas { block, .. } => Some(block.clone()),
+        _ => None,
+    }
+}
+
+fn leaf_of_deltas(change: &Change) -> Option<(ObjectId, PageNo)> {
+    match change {
+        Change::Deltas { object, block, .. } => Some((*object, block.first())),
+        _ => None,
     }
 }
 

@@ -1,0 +1,66 @@
+//! Folding: pages are written whole in the place of their bases and deltas. What is in them stays as it is, and so does their page LSN.
+//!
+//! A fold is one batch of the log, of pages of one leaf, so that it reads and writes long runs. After a crash each page is there as it was
+//! or whole, which is the same to whoever reads it.
+
+use crate::change::Change;
+use crate::counters::count;
+use crate::entry::{LogEntry, Origin};
+use crate::error::StoreError;
+use crate::policy::Class;
+use crate::shared::{Found, Shared, Want};
+use crate::writer::Writer;
+use device::{ObjectId, Page, PageNo, SharedPage};
+use std::sync::Arc;
+
+impl Writer {
+    /// Folds all pages of the leaf in which `page` lies that nobody else shares. Returns how many.
+    pub(crate) fn fold_leaf(
+        &mut self,
+        shared: &Shared,
+        object: ObjectId,
+        page: PageNo,
+    ) -> Result<u64, StoreError> {
+        self.make_ready(shared)?;
+        let pages = shared.resolve(|map| map.foldable(object, page))?;
+        self.fold(shared, object, &pages)
+    }
+
+    /// Folds those pages that a clone or a move takes out of leaves which it does not take whole: a block of deltas belongs to one leaf.
+    /// Where one of several changes may bring deltas to another's source, all that they take.
+    pub(crate) fn fold_for_transfers(
+        &mut self,
+        shared: &Shared,
+        vector: &[Change],
+    ) -> Result<(), StoreError> {
+        for change in vector {
+            let (Change::Clone { transfer, .. } | Change::Move { transfer, .. }) = change else { continue };
+            let pages = shared.resolve(|map| map.deltas_taken(transfer, vector.len() > 1))?;
+            self.fold(shared, transfer.from, &pages)?;
+        }
+        Ok(())
+    }
+
+    fn fold(&mut self, shared: &Shared, object: ObjectId, pages: &[PageNo]) -> Result<u64, StoreError> {
+        for some in pages.chunks(FOLD_PAGES) {
+            let mut wants: Vec<Want> = some.iter().map(|&page| Want::new(object, page)).collect();
+            shared.read(&mut wants);
+            let (mut entries, mut bytes): (Vec<LogEntry>, Vec<SharedPage>) = (Vec::new(), Vec::new());
+            for Want { object, page, found } in wants {
+                if let Found::Page { bytes: whole, page_lsn } = found? {
+                    let whole: SharedPage = Arc::from(whole);
+                    entries.push(Change::Write { object, page, bytes: whole.clone(), page_lsn }.log_entry());
+                    bytes.push(whole);
+                }
+            }
+            let data: Vec<Option<&Page>> = bytes.iter().map(|page| Some(page as &Page)).collect();
+            // The buffer knows their LSNs since they were stored as deltas.
+            self.append(shared, entries, &data, Class::Writer, Origin::Direct)?;
+        }
+        count(&shared.medium.counting().pages_folded, pages.len() as u64);
+        Ok(pages.len() as u64)
+    }
+}
+
+/// Pages of one batch: two MiB.
+const FOLD_PAGES: usize = 512;
