@@ -55,8 +55,7 @@ impl Parts {
         let admission = Admission::new(shared.clone());
         let committer = Arc::new(Committer::new(shared.clone(), admission.clone()));
         let fetcher = Arc::new(Fetcher::new(shared.clone()));
-        let write_back =
-            WriteBack::new(shared.clone(), admission.clone(), committer.clone(), fetcher.clone());
+        let write_back = WriteBack::new(shared.clone(), admission.clone(), committer.clone());
         let write_back = Arc::new(write_back);
         let checkpointer = Checkpointer::new(shared.clone(), admission.clone(), write_back.clone());
         let checkpointer = Arc::new(checkpointer);

@@ -25,6 +25,7 @@ struct MakingSpace {
     /// Free blocks that were not reserved when it began; fewer than none where more is reserved than there is.
     before: i64,
     is_stored: bool,
+    is_folded: bool,
     /// Blocks that were reserved when the file system below was last asked for more space: as long as no operation gets a reservation, more
     /// would be of no use.
     allocated_at: Option<u64>,
@@ -267,7 +268,15 @@ impl Checkpointer {
         let attempt = turn.get_or_insert_with(|| {
             let (before, failures) = free();
             let scan = Scan::once(failures);
-            MakingSpace { before, is_stored: false, scan, allocated_at: None, rounds: 0, asked: None }
+            MakingSpace {
+                before,
+                is_stored: false,
+                is_folded: false,
+                scan,
+                allocated_at: None,
+                rounds: 0,
+                asked: None,
+            }
         });
         let outcome = self.make_some_space(attempt);
         let (now, _) = free();
@@ -316,6 +325,11 @@ impl Checkpointer {
         let freeing = self.freeing_due();
         // A node that cannot be read holds up what is below it, and not what cleaning gives.
         if freeing && self.free_some().is_ok() {
+            return Ok(Progress::Worked);
+        }
+        if !attempt.is_folded {
+            // Deltas take space that their pages, once whole, do not. What cannot be folded is no reason to stop.
+            attempt.is_folded = !self.shared.store_io().fold_step().unwrap_or(false);
             return Ok(Progress::Worked);
         }
         if attempt.rounds == ROUNDS_MAX {

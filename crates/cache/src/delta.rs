@@ -3,6 +3,7 @@
 use device::{BLOCK_BYTES, Page};
 use smallvec::SmallVec;
 use std::ops::Range;
+use store::Piece;
 
 /// Disjoint, sorted, never adjacent-and-alike ranges of one page. Its memory is the number of distinct bytes that
 /// changed, not of bytes written (*Non-blocking Writes to Files*, section 3.1).
@@ -24,26 +25,6 @@ struct Run {
 enum Content {
     Bytes(Vec<u8>),
     Zeros(u16),
-}
-
-/// One range of a delta, for the code that writes it down.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Piece<'a> {
-    /// Bytes.
-    Bytes(u16, &'a [u8]),
-    /// Zeros.
-    Zeros(u16, u16),
-}
-
-impl Piece<'_> {
-    /// The positions that it changes.
-    pub(crate) fn range(&self) -> Range<usize> {
-        let (start, len) = match *self {
-            Piece::Bytes(start, bytes) => (start, bytes.len()),
-            Piece::Zeros(start, len) => (start, usize::from(len)),
-        };
-        usize::from(start)..usize::from(start) + len
-    }
 }
 
 impl Run {

@@ -5,7 +5,6 @@ use crate::error::CacheError;
 use crate::page::Body;
 use crate::pages::{Key, Pages, pages_of};
 use crate::reads::{Asker, Fetch};
-use crate::retry::Victim;
 use crate::seek::Seeker;
 use crate::shared::{Shared, State};
 use crate::task::{Completion, Completions, Progress, Task};
@@ -13,7 +12,7 @@ use device::{ObjectId, SharedPage};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
-use store::{StoreError, Want};
+use store::Want;
 
 /// Of the memory, how much of it may be what streams will read: one part in so many.
 const AHEAD_SHARE: u64 = 8;
@@ -141,47 +140,24 @@ impl Fetcher {
                 Progress::Idle
             };
         }
-        self.fetch(fetches, State::evict);
+        self.fetch(fetches);
         // However much there is to fetch, seeks go on.
         self.seeker.step();
         Progress::Worked
     }
 
-    /// Brings pages that are needed whole to be written back, and are not. Returns those that could not be read.
-    pub(crate) fn fetch_for_write_back(&self, keys: &[Key]) -> Vec<(Victim, StoreError)> {
-        let mut state = self.shared.state();
-        let State { pages, reads, .. } = &mut *state;
-        let is_patch = |key: &&Key| pages.get(key).is_some_and(|entry| !entry.is_whole());
-        let mut needed: Vec<Key> = keys.iter().filter(is_patch).copied().collect();
-        needed.sort();
-        let begin = |key| reads.begin_fetch_for_write_back(pages, key);
-        let fetches: Vec<Fetch> = needed.into_iter().filter_map(begin).collect();
-        drop(state);
-        if fetches.is_empty() {
-            return Vec::new();
-        }
-        let unreadable = self.fetch(fetches, |_, _| {});
-        unreadable.into_iter().map(|(key, error)| (Victim::Page(key), error)).collect()
-    }
-
-    /// Reads pages from the store, answers the reads that waited for them, and does `then` under the lock. Returns the pages that could
-    /// not be read.
-    fn fetch(
-        &self,
-        fetches: Vec<Fetch>,
-        then: impl FnOnce(&mut State, &crate::settings::Settings),
-    ) -> Vec<(Key, StoreError)> {
+    /// Reads pages from the store, and answers the reads that waited for them.
+    fn fetch(&self, fetches: Vec<Fetch>) {
         let mut wants: Vec<Want> = fetches.iter().map(Fetch::want).collect();
         self.shared.store_io().read(&mut wants);
         let mut completions = Completions::default();
         let mut state = self.shared.state();
         let State { pages, reads, counters, .. } = &mut *state;
-        let unreadable = reads.complete(pages, counters, fetches, wants);
+        reads.complete(pages, counters, fetches, wants);
         reads.retry_ready(pages, &mut completions);
-        then(&mut state, self.shared.settings());
+        state.evict(self.shared.settings());
         drop(state);
         completions.deliver();
-        unreadable
     }
 }
 

@@ -7,6 +7,7 @@ mod change;
 mod checkpoint;
 mod commit;
 mod delta;
+mod deltas;
 mod error;
 mod fetch;
 mod gather;

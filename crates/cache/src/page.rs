@@ -3,11 +3,13 @@
 //! | state        | `body`                     | `dirt` | `writing` | `fetch` |
 //! | ------------ | -------------------------- | ------ | --------- | -------- |
 //! | absent       | no entry                   |        |           |          |
-//! | outdated     | `Patch`                    | yes    | no        | no       |
-//! | fetching     | `Patch`, empty if unwritten| maybe  | no        | yes      |
+//! | partial      | `Patch`                    | yes    | no        | no       |
+//! | fetching     | `Patch`, empty if unwritten| maybe  | maybe     | yes      |
 //! | clean        | `Whole`                    | no     | no        | no       |
 //! | dirty        | `Whole`                    | yes    | no        | no       |
-//! | writing back | `Whole`                    | maybe  | yes       | no       |
+//! | writing back | either                     | maybe  | yes       | maybe    |
+//!
+//! A patch that is being written back, or was and is waited for, stays in memory with what is written to it meanwhile.
 
 use crate::delta::Delta;
 use crate::plant::{PlantedBug, is_planted};
@@ -362,14 +364,23 @@ impl Entry {
         }
     }
 
-    /// Takes the changes for a write-back; later ones start anew. The page is whole and dirty.
-    pub(crate) fn begin_writing(&mut self) -> Option<(SharedPage, Lsn)> {
-        let Body::Whole(page) = &self.body else { return None };
+    /// Takes the changes for a write-back; later ones start anew. `None` if it is not dirty, or is being written back.
+    pub(crate) fn begin_writing(&mut self) -> Option<&Dirt> {
         if self.writing.is_some() {
             return None;
         }
-        self.writing = self.dirt.take().map(Box::new);
-        self.writing.as_ref().map(|dirt| (page.clone(), dirt.newest))
+        let mut dirt = Box::new(self.dirt.take()?);
+        if let Body::Patch(delta) = &self.body {
+            // Should the page be fetched meanwhile, and the write-back fail, nothing else would tell.
+            dirt.ranges = Ranges::of(delta);
+        }
+        self.writing = Some(dirt);
+        self.writing()
+    }
+
+    /// Nobody needs it: it has no more than the store has, and not all of that.
+    pub(crate) fn is_needless(&self) -> bool {
+        !self.is_whole() && !self.is_busy() && self.fetch.is_none()
     }
 
     /// After a write-back that succeeded.
@@ -410,7 +421,7 @@ mod tests {
             });
         };
         write(&mut entry, 3, 0..4096);
-        entry.begin_writing().expect("it is whole and dirty");
+        entry.begin_writing().expect("it is dirty");
         write(&mut entry, 7, 100..200);
         assert_eq!(entry.group(), Some(GroupNo(3)), "while it is on its way");
         assert_eq!(entry.abandon_writing(), 1, "of two reservations one is spare");

@@ -581,7 +581,9 @@ impl Pages {
     ) -> Option<T> {
         let is_it = |entry: &Entry| entry.writing().is_some_and(|writing| writing.newest == newest);
         if self.get(&key).is_some_and(is_it) {
-            return Some(self.change(key, with));
+            let result = self.change(key, with);
+            self.drop_needless(key);
+            return Some(result);
         }
         let lsn = self.transfers.writing(key.object, key.page, newest)?;
         let (result, is_stored) = self.change_beside(lsn, key.page, |entry| {
@@ -690,14 +692,16 @@ impl Pages {
         if dirt.is_none_or(|dirt| !dirt.recovered || dirt.newest > page_lsn) {
             return false;
         }
-        let (was_reserved, is_needless) = self.change(key, |entry| {
-            let was_reserved = entry.take_dirt().is_some_and(|dirt| dirt.reserved);
-            (was_reserved, !entry.is_whole() && entry.fetch().is_none())
-        });
-        if is_needless {
+        let was_reserved = self.change(key, |entry| entry.take_dirt().is_some_and(|dirt| dirt.reserved));
+        self.drop_needless(key);
+        was_reserved
+    }
+
+    /// Drops a page of which there is only a part that is stored.
+    fn drop_needless(&mut self, key: Key) {
+        if self.get(&key).is_some_and(Entry::is_needless) {
             self.remove(key);
         }
-        was_reserved
     }
 
     /// The next of the pages that were found in the buffer and that the store was not asked about; `None` when there are no more.

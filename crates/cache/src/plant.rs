@@ -32,6 +32,8 @@ pub enum PlantedBug {
     TransferOvertaken,
     /// Recovery makes a clone or a move again that the store has.
     TransferRepeated,
+    /// A delta of a page that was cut is stored over what the store has of it, which the cut finds newer.
+    DeltaOverCut,
     /// What was written to the log again goes where it stands there, whatever came before it.
     MergedByPlace,
 }

@@ -11,7 +11,7 @@ use crate::task::{Completion, Completions};
 use device::{BLOCK_BYTES, Lsn, ObjectId, Page, PageNo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use store::{Found, StoreError, Want};
+use store::{Found, Want};
 
 /// Pages of one fetch step: enough to keep any device's queue full.
 const FETCH_PAGES: usize = 64;
@@ -56,7 +56,6 @@ pub(crate) enum Asker {
 enum Cause {
     Read,
     Write,
-    WriteBack,
     /// It will be read. An error is told to no reader: a read that waits for it fetches it again.
     Ahead,
 }
@@ -242,27 +241,14 @@ impl Reads {
         }
     }
 
-    /// Makes a fetch for a page that a write-back needs whole; `None` if one is under way, or there is no such page.
-    pub(crate) fn begin_fetch_for_write_back(&mut self, pages: &mut Pages, key: Key) -> Option<Fetch> {
-        // It may be hidden since it was chosen.
-        pages.get(&key).filter(|_| pages.transfers().hiding(key.object, key.page).is_none())?;
-        let (number, cut) = (pages.next_fetch(), pages.cut_of(key));
-        if !pages.change(key, |entry| entry.begin_fetch(number)) {
-            return None;
-        }
-        self.in_flight += 1;
-        Some(Fetch { key, number, cause: Cause::WriteBack, cut })
-    }
-
-    /// Puts what the store answered into the table. Returns the pages that could not be read.
+    /// Puts what the store answered into the table.
     pub(crate) fn complete(
         &mut self,
         pages: &mut Pages,
         counters: &mut Counters,
         fetches: Vec<Fetch>,
         wants: Vec<Want>,
-    ) -> Vec<(Key, StoreError)> {
-        let mut failed = Vec::new();
+    ) {
         for (fetch, want) in fetches.into_iter().zip(wants) {
             self.in_flight -= 1;
             let key = fetch.key;
@@ -280,13 +266,11 @@ impl Reads {
                 }
                 Err(error) => {
                     counters.fetch_errors += 1;
-                    let told = CacheError::from(error.clone());
+                    let told = CacheError::from(error);
                     self.fail(pages, key, Some(&told).filter(|_| fetch.cause != Cause::Ahead));
-                    failed.push((key, error));
                 }
             }
         }
-        failed
     }
 
     /// Tells the readers of a page that it cannot be read. What was written to it stays. Without an error they look again: a page that
@@ -348,7 +332,6 @@ fn base(pages: &Pages, counters: &mut Counters, fetch: &Fetch, found: Found) -> 
             match fetch.cause {
                 Cause::Read => counters.fetched_for_reads += 1,
                 Cause::Write => counters.fetched_for_writes += 1,
-                Cause::WriteBack => counters.fetched_for_write_back += 1,
                 Cause::Ahead => counters.fetched_ahead += 1,
             }
             // The store has not heard of the cut yet.

@@ -3,7 +3,6 @@
 //! everybody else.
 
 use crate::commit::Committer;
-use crate::delta::Piece;
 use crate::error::CacheError;
 use crate::page::{Body, Entry, Ranges};
 use crate::pages::{Key, PendingCut};
@@ -16,6 +15,7 @@ use device::{Lsn, ObjectId};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
+use store::Piece;
 
 /// Pages and cuts of one step: it is done under the lock.
 const STEP: usize = 256;

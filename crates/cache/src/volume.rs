@@ -11,9 +11,8 @@
 
 use crate::checkpoint::Checkpointer;
 use crate::commit::Committer;
-use crate::delta::Delta;
 use crate::error::CacheError;
-use crate::pages::{Key, Pages};
+use crate::pages::Key;
 use crate::plant::{PlantedBug, is_planted};
 use crate::rescue::{RESCUED, UNFINISHED};
 use crate::scan::Scan;
@@ -22,29 +21,14 @@ use crate::sync::{Mutex, MutexGuard};
 use crate::task::{Progress, Task};
 use crate::transfers::{Kind, Ordered};
 use crate::write_back::{Frozen, FrozenPage, STEP_PAGES, Why, WriteBack};
-use device::{Lsn, Page};
+use device::Lsn;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
-use store::{Change, Found, NewVolume, StoreError, VolumeId, Want};
+use store::{NewVolume, StoreError, VolumeId};
 
 /// Dirty pages that may be frozen under one hold of the lock: some milliseconds of it.
 const FEW_PAGES: usize = 4096;
-
-/// Everything that was newer than the store at one moment.
-struct Moment {
-    /// The newest change then.
-    lsn: Lsn,
-    whole: Frozen,
-    patches: Vec<FrozenPatch>,
-}
-
-/// A page of which only some bytes are in memory.
-struct FrozenPatch {
-    key: Key,
-    delta: Delta,
-    newest: Lsn,
-}
 
 /// Makes volumes of others, and deletes them.
 pub(crate) struct Volumes {
@@ -109,22 +93,13 @@ impl Volumes {
         self.approach()?;
         let _turn = self.write_back.turn();
         self.shared.ensure_works()?;
-        let Moment { lsn, whole, mut patches } = self.freeze_all(from)?;
-        let reserved = patches.len() as u64;
+        let (lsn, frozen) = self.freeze_all(from);
         let before = |what: &Ordered| what.lsn <= lsn && what.volumes().contains(&from);
         let written = self.write_back.store_transfers_in_turn(&before);
-        let written = written.inspect_err(|_| self.abandon(&whole)).and_then(|()| {
-            self.write_back_whole(whole)?;
-            if self.shared.buffer().durable() < lsn {
-                self.committer.commit_now()?;
-            }
-            if is_planted(PlantedBug::CloneTooEarly) {
-                patches.retain(|patch| patch.is_unchanged(&self.shared.state().pages));
-            }
-            patches.chunks(STEP_PAGES).try_for_each(|some| self.write_back_patches(some))
-        });
-        self.shared.store().release(reserved);
-        written?;
+        written.inspect_err(|_| self.write_back.abandon(&frozen)).and_then(|()| {
+            self.write_back_frozen(frozen)?;
+            if self.shared.buffer().durable() < lsn { self.committer.commit_now().map(drop) } else { Ok(()) }
+        })?;
         let volume = loop {
             match self.shared.store_io().clone_beside_writers(from, new, lsn) {
                 Err(error) if error.is_full() && self.checkpointer.allocate_more() => {}
@@ -157,33 +132,27 @@ impl Volumes {
         Ok(())
     }
 
-    /// The moment of a volume. The caller has the turn to write back, so nothing is being written back.
-    fn freeze_all(&self, volume: VolumeId) -> Result<Moment, CacheError> {
+    /// The moment of a volume: its newest change, and what is newer than the store. The caller has the turn to write back, so nothing is
+    /// being written back.
+    fn freeze_all(&self, volume: VolumeId) -> (Lsn, Frozen) {
         let mut state = self.shared.state();
         let keys: Vec<Key> =
             state.pages.by_group().map(|(_, key)| key).filter(|key| key.object.volume == volume).collect();
-        state.admission.give_back_spare(self.shared.store());
-        let is_patch = |key: &&Key| state.pages.get(key).is_some_and(|entry| !entry.is_whole());
-        // A patch stays dirty if it changes meanwhile, and needs its own reservation then.
-        self.shared.store().reserve(keys.iter().filter(is_patch).count() as u64)?;
-        let mut moment =
-            Moment { lsn: self.shared.buffer().appended(), whole: Frozen::default(), patches: Vec::new() };
-        for key in keys {
-            if let Some(page) = FrozenPage::begin(&mut state.pages, key) {
-                moment.whole.pages.push(page);
-            } else if let Some(patch) = FrozenPatch::of(&state.pages, key) {
-                moment.patches.push(patch);
-            }
-        }
-        moment.whole.cuts = state.pages.cuts().filter(|(object, _)| object.volume == volume).collect();
-        drop(state);
-        moment.whole.sort();
-        moment.patches.sort_by_key(|patch| patch.key);
-        Ok(moment)
+        let pages = keys.into_iter().filter_map(|key| FrozenPage::begin(&mut state.pages, key)).collect();
+        let cuts = state.pages.cuts().filter(|(object, _)| object.volume == volume).collect();
+        let mut frozen = Frozen { pages, cuts };
+        frozen.sort();
+        (self.shared.buffer().appended(), frozen)
     }
 
     /// Writes back what is frozen in pieces, cuts first.
-    fn write_back_whole(&self, mut frozen: Frozen) -> Result<(), CacheError> {
+    fn write_back_frozen(&self, mut frozen: Frozen) -> Result<(), CacheError> {
+        if is_planted(PlantedBug::CloneTooEarly) {
+            let (pages, newer) =
+                frozen.pages.into_iter().partition(|page| !page.is_newer(&self.shared.state().pages));
+            self.write_back.abandon(&Frozen { pages: newer, cuts: Vec::new() });
+            frozen.pages = pages;
+        }
         let mut pages = std::mem::take(&mut frozen.pages);
         let mut piece = frozen;
         loop {
@@ -193,65 +162,22 @@ impl Volumes {
             if piece.is_empty() {
                 return Ok(());
             }
+            if is_planted(PlantedBug::CloneTooLate) {
+                // Others get on meanwhile.
+                let _ = self.committer.commit_now();
+                piece.pages.iter_mut().for_each(|page| page.freeze_again(&self.shared.state().pages));
+            }
             let taken =
                 self.write_back.write_frozen(piece).and_then(|refused| match refused.into_iter().next() {
                     Some((_, error)) => Err(error.into()),
                     None => Ok(()),
                 });
             if let Err(error) = taken {
-                self.abandon(&Frozen { pages, cuts: Vec::new() });
+                self.write_back.abandon(&Frozen { pages, cuts: Vec::new() });
                 return Err(error);
             }
             piece = Frozen::default();
         }
-    }
-
-    /// What was frozen is dirty again.
-    fn abandon(&self, frozen: &Frozen) {
-        self.write_back.settle(&mut self.shared.state(), frozen, |_| false);
-    }
-
-    /// Writes back pages of which only some bytes are in memory: what the store has, with these over it. All cuts that
-    /// were before them are stored.
-    fn write_back_patches(&self, patches: &[FrozenPatch]) -> Result<(), CacheError> {
-        let mut wants: Vec<Want> =
-            patches.iter().map(|patch| Want::new(patch.key.object, patch.key.page)).collect();
-        self.shared.store_io().read(&mut wants);
-        let mut vector = Vec::new();
-        for (patch, want) in patches.iter().zip(wants) {
-            let mut bytes = match want.found? {
-                Found::Hole => Page::zeroed(),
-                Found::Page { bytes, .. } => bytes,
-            };
-            patch.delta.apply(&mut bytes);
-            if is_planted(PlantedBug::CloneTooLate)
-                && let Some(now) = FrozenPatch::of(&self.shared.state().pages, patch.key)
-            {
-                now.delta.apply(&mut bytes);
-            }
-            let Key { object, page } = patch.key;
-            vector.push(Change::Write { object, page, bytes: Arc::from(bytes), page_lsn: patch.newest });
-        }
-        self.shared.store_io().apply(&vector)?;
-        let mut state = self.shared.state();
-        let mut spare = 0;
-        for (patch, change) in patches.iter().zip(&vector) {
-            if let Change::Write { bytes, .. } = change
-                && patch.is_unchanged(&state.pages)
-            {
-                spare += state.pages.change(patch.key, |entry| {
-                    entry.become_whole(Box::new(Page::clone(bytes)));
-                    u64::from(entry.take_dirt().is_some_and(|dirt| dirt.reserved))
-                });
-            }
-        }
-        self.shared.store().release(spare);
-        state.counters.pages_stored += patches.len() as u64;
-        self.committer.release_groups(&mut state);
-        state.evict(self.shared.settings());
-        drop(state);
-        self.shared.wake(Task::Commit);
-        Ok(())
     }
 }
 
@@ -275,19 +201,4 @@ impl Drop for VolumeInUse {
 
 fn lock(used: &Mutex<BTreeMap<VolumeId, u64>>) -> MutexGuard<'_, BTreeMap<VolumeId, u64>> {
     used.lock().expect("no panic while counting users")
-}
-
-impl FrozenPatch {
-    fn of(pages: &Pages, key: Key) -> Option<FrozenPatch> {
-        let entry = pages.get(&key)?;
-        Some(FrozenPatch { key, delta: entry.patch()?.clone(), newest: entry.dirt()?.newest })
-    }
-
-    /// Whether nothing was written to the page since, and no reader waits for it.
-    fn is_unchanged(&self, pages: &Pages) -> bool {
-        pages.get(&self.key).is_some_and(|entry| {
-            let same = entry.dirt().is_some_and(|dirt| dirt.newest == self.newest);
-            same && entry.fetch().is_none() && !entry.is_whole()
-        })
-    }
 }

@@ -1,15 +1,17 @@
 //! Writing pages back: which, when, in what order, and what may be forgotten afterwards.
 //!
-//! The order is the promise: (1) a partly written page gets its base, (2) the page is frozen, (3) everything frozen is
-//! durable in the buffer, (4) the store has it durably, (5) the buffer forgets it.
+//! The order is the promise: (1) the page is frozen, as it is, (2) everything frozen is durable in the buffer, (3) the store has it
+//! durably, (4) the buffer forgets it.
+//!
+//! A partly written page is stored as a delta (`deltas.rs`): nothing is fetched for it.
 //!
 //! Clones and moves go first, each after what it is newer than and before what is newer than it (`transfers.rs`).
 
 use crate::admission::Admission;
 use crate::commit::Committer;
 use crate::delta::Delta;
+use crate::deltas::{Plan, ToStore};
 use crate::error::CacheError;
-use crate::fetch::Fetcher;
 use crate::page::{Body, Entry};
 use crate::pages::{Key, Pages, PendingCut};
 use crate::plant::{PlantedBug, is_planted};
@@ -40,7 +42,6 @@ pub(crate) struct WriteBack {
     shared: Arc<Shared>,
     admission: Admission,
     committer: Arc<Committer>,
-    fetcher: Arc<Fetcher>,
     relogger: Relogger,
     /// Held for a whole write-back, over device I/O; taken before the state, never while holding it.
     turn: Mutex<Turn>,
@@ -108,32 +109,54 @@ impl Frozen {
 
 pub(crate) struct FrozenPage {
     key: Key,
-    page: SharedPage,
+    content: Content,
     newest: Lsn,
     reserved: bool,
+    /// The newest cut that covers it and is not stored: an older page that the store has is zeros.
+    cut: Option<Lsn>,
 }
 
 impl FrozenPage {
-    /// Freezes a dirty page that is whole and not being written back.
+    /// Freezes a dirty page that is not being written back.
     pub(crate) fn begin(pages: &mut Pages, key: Key) -> Option<FrozenPage> {
         pages.get(&key)?;
+        let cut = pages.cut_of(key);
         pages.change(key, |entry| {
-            let (page, newest) = entry.begin_writing()?;
-            let reserved = entry.writing().is_some_and(|dirt| dirt.reserved);
-            Some(FrozenPage { key, page, newest, reserved })
+            let content = Content::of(entry);
+            let dirt = entry.begin_writing()?;
+            Some(FrozenPage { key, content, newest: dirt.newest, reserved: dirt.reserved, cut })
         })
     }
 }
 
+/// Wrong ways, for planted bugs.
+impl FrozenPage {
+    /// Whether it was written to since.
+    pub(crate) fn is_newer(&self, pages: &Pages) -> bool {
+        pages.get(&self.key).is_some_and(Entry::is_dirty)
+    }
+
+    /// Takes what was written to it since, too.
+    pub(crate) fn freeze_again(&mut self, pages: &Pages) {
+        if let Some(entry) = pages.get(&self.key) {
+            self.content = Content::of(entry);
+        }
+    }
+}
+
+/// What became of frozen pages and cuts, by their places in [`Frozen`].
+#[derive(Default)]
+struct Stored {
+    /// What could not be stored.
+    refused: BTreeMap<usize, StoreError>,
+    /// All bytes of pages of which only some were in memory, where the store was asked for the others.
+    whole: BTreeMap<usize, SharedPage>,
+}
+
 impl WriteBack {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        admission: Admission,
-        committer: Arc<Committer>,
-        fetcher: Arc<Fetcher>,
-    ) -> WriteBack {
+    pub(crate) fn new(shared: Arc<Shared>, admission: Admission, committer: Arc<Committer>) -> WriteBack {
         let relogger = Relogger::new(shared.clone(), committer.clone());
-        WriteBack { shared, admission, committer, fetcher, relogger, turn: Mutex::default() }
+        WriteBack { shared, admission, committer, relogger, turn: Mutex::default() }
     }
 
     /// The turn to write back: while it is held no other thread writes anything back.
@@ -178,11 +201,9 @@ impl WriteBack {
         let idle =
             if why == Why::Due && self.relogger.step(now)? { Progress::Worked } else { Progress::Idle };
         let Some(Victims { pages, reached_newest }) = self.victims(why, scan, now) else { return Ok(idle) };
-        let mut stuck = self.fetcher.fetch_for_write_back(&pages);
         let frozen = self.freeze(&pages, scan, now);
-        let found = !frozen.is_empty() || !stuck.is_empty();
-        let is_over = scan.is_over(reached_newest, found);
-        if !found {
+        let is_over = scan.is_over(reached_newest, !frozen.is_empty());
+        if frozen.is_empty() {
             // Where nothing is stuck, a look at more of the queue of dirty pages finds some.
             if is_over && pages.is_empty() && self.shared.state().retries.first().is_some() {
                 turn.not_before = now + LOOK_AGAIN;
@@ -190,12 +211,11 @@ impl WriteBack {
             return Ok(if is_over { idle } else { Progress::Worked });
         }
         let tried = frozen.len();
-        let outcome = if frozen.is_empty() { Ok(Vec::new()) } else { self.write_frozen(frozen) };
-        let refused = outcome.inspect_err(|error| self.failed(turn, scan, error, now))?;
+        let stuck = self.write_frozen(frozen).inspect_err(|error| self.failed(turn, scan, error, now))?;
         let mut state = self.shared.state();
-        let some_stored = refused.len() < tried;
-        stuck.extend(refused);
-        if !some_stored && let Some((_, error)) = stuck.first() {
+        if stuck.len() == tried
+            && let Some((_, error)) = stuck.first()
+        {
             state.retries.failed(error.clone().into(), now);
         }
         stuck.into_iter().for_each(|(victim, error)| state.retries.back_off(victim, error, now));
@@ -339,14 +359,17 @@ impl WriteBack {
     /// Stores pages that are older than a clone or a move of them. Returns why they cannot be, if that is so.
     fn store_beside(&self, what: &Ordered, beside: &[Dirty]) -> Result<Option<StoreError>, CacheError> {
         let source = what.transfer.from;
-        let (mut vector, mut refused) = (Vec::new(), BTreeMap::new());
-        for (page, whole) in with_bases(self.shared.store_io(), source, beside) {
-            match whole {
-                Ok((bytes, page_lsn)) => vector.push(Change::Write { object: source, page, bytes, page_lsn }),
-                Err(error) => return Ok(Some(error)),
-            }
+        let pages = beside.iter().map(|one| {
+            let key = Key { object: source, page: one.page };
+            ToStore { key, content: &one.content, newest: one.newest, cut: None }
+        });
+        let mut plan = Plan::of(self.shared.store_io(), pages)?;
+        if let Some((_, error)) = plan.refused.pop_first() {
+            return Ok(Some(error));
         }
-        self.apply_part(0, &vector, &mut refused)?;
+        let mut of_vector = BTreeMap::new();
+        self.apply_part(0, &plan.vector, &mut of_vector)?;
+        let refused = plan.by_page(of_vector);
         let mut state = self.shared.state();
         let stored = beside.iter().enumerate().filter(|(index, _)| !refused.contains_key(index));
         let spare = stored.filter(|(_, one)| state.pages.beside_is_stored(what.lsn, one.page)).count();
@@ -490,7 +513,7 @@ impl WriteBack {
         }
     }
 
-    /// Freezes those of the victims that are whole, and all pending cuts but those that just failed, as they are now.
+    /// Freezes the victims, and all pending cuts but those that just failed, as they are now.
     fn freeze(&self, victims: &[Key], scan: &Scan, now: Duration) -> Frozen {
         let mut state = self.shared.state();
         let pages = victims.iter().filter_map(|&key| {
@@ -515,10 +538,12 @@ impl WriteBack {
         let outcome = self.commit_up_to(newest).and_then(|()| Ok(self.store_frozen(&frozen)?));
 
         let mut state = self.shared.state();
-        let is_stored = |index| outcome.as_ref().is_ok_and(|refused| !refused.contains_key(&index));
-        self.settle(&mut state, &frozen, is_stored);
+        self.settle(&mut state, &frozen, outcome.as_ref().ok());
         let refused = match outcome {
-            Ok(refused) => refused,
+            Ok(stored) => {
+                state.counters.fetched_for_write_back += stored.whole.len() as u64;
+                stored.refused
+            }
             Err(error) => {
                 state.counters.write_back_errors += 1;
                 return Err(error);
@@ -540,15 +565,23 @@ impl WriteBack {
         Ok(refused.into_iter().map(|(index, error)| (frozen.victim(index), error)).collect())
     }
 
-    /// Ends the write-back of frozen pages: those that are stored are clean, the others dirty again. `is_stored` is asked by
-    /// their places in the vector.
-    pub(crate) fn settle(&self, state: &mut State, frozen: &Frozen, is_stored: impl Fn(usize) -> bool) {
+    /// Frozen pages will not be written back: they are dirty again.
+    pub(crate) fn abandon(&self, frozen: &Frozen) {
+        self.settle(&mut self.shared.state(), frozen, None);
+    }
+
+    /// Ends the write-back of frozen pages: those that are stored are clean, the others dirty again.
+    fn settle(&self, state: &mut State, frozen: &Frozen, stored: Option<&Stored>) {
         let mut spare = 0;
-        for (index, page) in frozen.pages.iter().enumerate() {
-            let is_stored = is_stored(frozen.cuts.len() + index);
+        for (index, page) in (frozen.cuts.len()..).zip(&frozen.pages) {
+            let is_stored = stored.is_some_and(|stored| !stored.refused.contains_key(&index));
+            let whole = stored.and_then(|stored| stored.whole.get(&index));
             let ended = state.pages.change_written(page.key, page.newest, |entry| match is_stored {
                 true => {
                     entry.end_writing();
+                    if let Some(whole) = whole.filter(|_| entry.fetch().is_none()) {
+                        entry.become_whole(Box::new(Page::clone(whole)));
+                    }
                     0
                 }
                 false => entry.abandon_writing(),
@@ -567,8 +600,16 @@ impl WriteBack {
 
     /// In one vector. Where that does not fit, what gives space back goes first, from the reserve that it has; it may
     /// go again with the next vector without harm. Returns what alone could not go, by its place in the vector.
-    fn store_frozen(&self, frozen: &Frozen) -> Result<BTreeMap<usize, StoreError>, StoreError> {
-        let vector = vector(frozen);
+    fn store_frozen(&self, frozen: &Frozen) -> Result<Stored, StoreError> {
+        let cuts: Vec<Change> = frozen.cuts.iter().map(|&(object, cut)| cut_change(object, cut)).collect();
+        let pages = frozen.pages.iter().map(|page| {
+            let FrozenPage { key, ref content, newest, cut, .. } = *page;
+            ToStore { key, content, newest, cut }
+        });
+        let mut plan = Plan::of(self.shared.store_io(), pages)?;
+        // Cuts first, in the one order. A page that was cut after it was frozen has a page LSN below its cut, so the cut, which is
+        // written back later, takes it out again.
+        let vector: Vec<Change> = cuts.into_iter().chain(std::mem::take(&mut plan.vector)).collect();
         let (cuts, pages) = vector.split_at(frozen.cuts.len());
         let mut refused = BTreeMap::new();
         match self.apply_part(0, &vector, &mut refused) {
@@ -579,7 +620,14 @@ impl WriteBack {
             }
             outcome => outcome?,
         }
-        Ok(refused)
+        let at = frozen.cuts.len();
+        let mut stored = Stored::default();
+        let of_pages = refused.split_off(&at).into_iter().map(|(index, error)| (index - at, error)).collect();
+        stored.whole =
+            std::mem::take(&mut plan.whole).into_iter().map(|(page, bytes)| (at + page, bytes)).collect();
+        stored.refused = plan.by_page(of_pages).into_iter().map(|(page, error)| (at + page, error)).collect();
+        stored.refused.append(&mut refused);
+        Ok(stored)
     }
 
     fn apply_part(
@@ -696,19 +744,6 @@ pub(crate) fn with_bases<'a>(
         };
         (one.page, bytes.map(|bytes| (bytes, one.newest)))
     })
-}
-
-/// What the store is asked for: cuts first, in the one order. A page that was cut after it was frozen has a page LSN below
-/// its cut, so the cut, which is written back later, takes it out again.
-fn vector(frozen: &Frozen) -> Vec<Change> {
-    let cuts = frozen.cuts.iter().map(|&(object, cut)| cut_change(object, cut));
-    let pages = frozen.pages.iter().map(|frozen| Change::Write {
-        object: frozen.key.object,
-        page: frozen.key.page,
-        bytes: frozen.page.clone(),
-        page_lsn: frozen.newest,
-    });
-    cuts.chain(pages).collect()
 }
 
 /// What the store is asked for, for one cut.

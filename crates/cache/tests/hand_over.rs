@@ -20,6 +20,7 @@ mod shipped {
     pub(crate) mod checkpoint;
     pub(crate) mod commit;
     pub(crate) mod delta;
+    pub(crate) mod deltas;
     pub(crate) mod error;
     pub(crate) mod fetch;
     pub(crate) mod gather;

@@ -57,6 +57,14 @@ pub enum PlantedBug {
     PageCopyForgotten,
     /// Recovery believes a batch of whose blocks some are missing that lie in pairs of segments.
     MissingPairBelieved,
+    /// Of a page's deltas the oldest one is laid over the others.
+    DeltasInWrongOrder,
+    /// A block of deltas counts as dead once one of its pages needs it no more.
+    DeltaBlockFreedEarly,
+    /// The base of a page counts as dead once it has a delta.
+    BaseFreedEarly,
+    /// A page is folded without its deltas.
+    FoldWithoutDeltas,
     /// A superblock is restored from a copy that the roots know nothing of.
     AnyCopyRestored,
 }

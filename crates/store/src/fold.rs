@@ -3,15 +3,52 @@
 //! A fold is one batch of the log, of pages of one leaf, so that it reads and writes long runs. After a crash each page is there as it was
 //! or whole, which is the same to whoever reads it.
 
+use crate::bug::{PlantedBug, is_planted};
 use crate::change::Change;
 use crate::counters::count;
 use crate::entry::{LogEntry, Origin};
 use crate::error::StoreError;
+use crate::map::FoldCursor;
 use crate::policy::Class;
 use crate::shared::{Found, Shared, Want};
 use crate::writer::Writer;
 use device::{ObjectId, Page, PageNo, SharedPage};
 use std::sync::Arc;
+
+/// A round of folding everything. Owned by the store, behind the writer's lock. Gone after a crash: it begins anew.
+#[derive(Debug, Default)]
+pub(crate) struct Folding {
+    /// Where it goes on; `None` between rounds.
+    cursor: Option<FoldCursor>,
+    /// Blocks of deltas that had been written when the round began.
+    began: u64,
+    /// The same of the last round that came to its end: if there are no more, there is nothing to fold.
+    ended: Option<u64>,
+}
+
+impl Folding {
+    /// See [`Store::fold_step`](crate::Store::fold_step).
+    pub(crate) fn step(&mut self, shared: &Shared, writer: &mut Writer) -> Result<bool, StoreError> {
+        let written = shared.medium.counting().now().delta_blocks_written;
+        let from = match self.cursor {
+            None if self.ended == Some(written) => return Ok(false),
+            None => {
+                self.began = written;
+                FoldCursor::default()
+            }
+            Some(cursor) => cursor,
+        };
+        let (found, next) = shared.resolve(|map| map.next_to_fold(from))?;
+        self.cursor = next;
+        if next.is_none() {
+            self.ended = Some(self.began);
+        }
+        if let Some((object, page)) = found {
+            writer.fold_leaf(shared, object, page)?;
+        }
+        Ok(next.is_some())
+    }
+}
 
 impl Writer {
     /// Folds all pages of the leaf in which `page` lies that nobody else shares. Returns how many.
@@ -47,7 +84,10 @@ impl Writer {
             shared.read(&mut wants);
             let (mut entries, mut bytes): (Vec<LogEntry>, Vec<SharedPage>) = (Vec::new(), Vec::new());
             for Want { object, page, found } in wants {
-                if let Found::Page { bytes: whole, page_lsn } = found? {
+                if let Found::Page { bytes: mut whole, page_lsn } = found? {
+                    if is_planted(PlantedBug::FoldWithoutDeltas) {
+                        whole = base_of(shared, object, page)?;
+                    }
                     let whole: SharedPage = Arc::from(whole);
                     entries.push(Change::Write { object, page, bytes: whole.clone(), page_lsn }.log_entry());
                     bytes.push(whole);
@@ -55,11 +95,21 @@ impl Writer {
             }
             let data: Vec<Option<&Page>> = bytes.iter().map(|page| Some(page as &Page)).collect();
             // The buffer knows their LSNs since they were stored as deltas.
-            self.append(shared, entries, &data, Class::Writer, Origin::Direct)?;
+            self.append(shared, entries, &data, Class::Cleaner, Origin::Direct)?;
         }
         count(&shared.medium.counting().pages_folded, pages.len() as u64);
         Ok(pages.len() as u64)
     }
+}
+
+/// A page without its deltas: for a planted bug.
+fn base_of(shared: &Shared, object: ObjectId, page: PageNo) -> Result<Box<Page>, StoreError> {
+    let located = shared.resolve(|map| map.lookup(object, page))?;
+    let mut bytes = Page::zeroed();
+    if let Some(base) = located.and_then(|located| located.page.base()) {
+        shared.medium.device().read(base.place, std::slice::from_mut(&mut *bytes))?;
+    }
+    Ok(bytes)
 }
 
 /// Pages of one batch: two MiB.

@@ -1,6 +1,7 @@
 //! What all parts of the store share: the medium, and the map above it, whose nodes are read when somebody needs them.
 //! No lock is held while the device works.
 
+use crate::bug::{PlantedBug, is_planted};
 use crate::coalesce::GAP_BLOCKS_MAX;
 use crate::counters::count;
 use crate::delta::lay_over;
@@ -211,7 +212,11 @@ impl Shared {
             None => Page::zeroed(),
         };
         let (index, store) = ((want.page.0 % LEAF_PAGES) as usize, self.medium.geometry().id);
-        for delta in &one.located.deltas {
+        let mut deltas = one.located.deltas.clone();
+        if is_planted(PlantedBug::DeltasInWrongOrder) {
+            deltas.reverse();
+        }
+        for delta in &deltas {
             let found = block(delta, "a delta of ")?;
             lay_over(found, index, store, &mut bytes).ok_or_else(|| {
                 let what = format!("no delta of page {} of object {}", want.page, want.object);

@@ -9,6 +9,7 @@
 //! | the open pair for pages of metadata | `pairs::OpenPair` in `Writer` | the writer's lock | gone: it is closed, with what log entries name |
 //! | roots, generations | `checkpoint::Checkpointer` in `Writer` | the writer's lock | from the newest root |
 //! | a round of cleaning | `clean::Cleaner` | the cleaner's lock, taken before the writer's | gone |
+//! | a round of folding | `fold::Folding` in `Store` | the writer's lock | gone: it begins anew |
 //! | a scrub | `scrub::Scrub` | the scrubber's lock, taken before the writer's | gone |
 //!
 //! The writer's lock is held during I/O: one apply, checkpoint or repointing at a time. The map's is never held during I/O, so readers
@@ -22,6 +23,7 @@ use crate::counters::Counters;
 use crate::delta::DeltaBlock;
 use crate::entry::Origin;
 use crate::error::StoreError;
+use crate::fold::Folding;
 use crate::format::{ROOTS, SEGMENTS_AT, SUPERBLOCK};
 use crate::map::{Map, NodeTable, Nodes, Purpose, Volumes};
 use crate::recover::{Identified, Recovered};
@@ -50,6 +52,8 @@ pub struct Store {
     /// Taken before the writer's lock, where both are.
     pub(crate) cleaner: Mutex<Cleaner>,
     scrub: Mutex<Option<Scrub>>,
+    /// Taken after the writer's lock.
+    folding: Mutex<Folding>,
 }
 
 /// Life: formatting, opening, beginning.
@@ -57,7 +61,13 @@ impl Store {
     /// What recovery has found.
     pub(crate) fn new(recovered: Recovered) -> Store {
         let Recovered { shared, writer } = recovered;
-        Store { shared, writer: WriterLock::new(writer), cleaner: Mutex::default(), scrub: Mutex::default() }
+        Store {
+            shared,
+            writer: WriterLock::new(writer),
+            cleaner: Mutex::default(),
+            scrub: Mutex::default(),
+            folding: Mutex::default(),
+        }
     }
 
     pub(crate) fn lock_cleaner(&self) -> MutexGuard<'_, Cleaner> {
@@ -282,6 +292,16 @@ impl Store {
     /// [`StoreError::Full`]; what a page cannot be read for; the device's. As after an error of [`apply`](Store::apply).
     pub fn fold(&self, object: ObjectId, page: PageNo) -> Result<u64, StoreError> {
         self.writer.lock().fold_leaf(&self.shared, object, page)
+    }
+
+    /// A bounded piece of folding everything, from where the last call stopped. `false` once the end was reached, or
+    /// if nothing was stored as a delta since the last round began that came to its end.
+    ///
+    /// # Errors
+    /// Those of [`fold`](Store::fold); the next call goes on behind what could not be folded.
+    pub fn fold_step(&self) -> Result<bool, StoreError> {
+        let mut writer = self.writer.lock();
+        self.folding.lock().expect("no panic while folding").step(&self.shared, &mut writer)
     }
 
     /// Makes the map durable so that recovery starts here, and frees segments that no root needs any more: those

@@ -281,6 +281,8 @@ impl Mounted {
                 "metadata_repaired": store.metadata_repaired,
                 "batches": store.batches,
                 "pages_written": store.pages_written,
+                "delta_blocks_written": store.delta_blocks_written,
+                "pages_folded": store.pages_folded,
                 "flushes": store.flushes,
                 "checkpoints": store.checkpoints,
                 "pages_cleaned": store.pages_cleaned,

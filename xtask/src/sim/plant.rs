@@ -77,6 +77,16 @@ pub(crate) enum Plant {
     CloneTooEarly,
     /// A volume that is rescued lacks what was written after a cut.
     RescueCutsLate,
+    /// The store lays the oldest delta of a page over the others.
+    DeltasInWrongOrder,
+    /// The store frees a block of deltas that some page needs still.
+    DeltaBlockFreedEarly,
+    /// The store frees the base of a page that has a delta.
+    BaseFreedEarly,
+    /// The store folds a page without its deltas.
+    FoldWithoutDeltas,
+    /// A delta is stored over what a cut takes away.
+    DeltaOverCut,
     /// The number of a deleted volume is given to another.
     VolumeNumberUsedAgain,
     /// A transaction that fails is not undone in memory.
@@ -109,6 +119,10 @@ impl Plant {
             Plant::PageCopyForgotten => Some(store::PlantedBug::PageCopyForgotten),
             Plant::MissingPairBelieved => Some(store::PlantedBug::MissingPairBelieved),
             Plant::StoreRotTakenForTorn => Some(store::PlantedBug::RotTakenForTorn),
+            Plant::DeltasInWrongOrder => Some(store::PlantedBug::DeltasInWrongOrder),
+            Plant::DeltaBlockFreedEarly => Some(store::PlantedBug::DeltaBlockFreedEarly),
+            Plant::BaseFreedEarly => Some(store::PlantedBug::BaseFreedEarly),
+            Plant::FoldWithoutDeltas => Some(store::PlantedBug::FoldWithoutDeltas),
             Plant::RangeRepeated => Some(store::PlantedBug::RangeRepeated),
             Plant::VolumeNumberUsedAgain => Some(store::PlantedBug::VolumeNumberUsedAgain),
             _ => None,
@@ -139,6 +153,7 @@ impl Plant {
             Plant::CloneTooEarly => Some(cache::PlantedBug::CloneTooEarly),
             Plant::RescueCutsLate => Some(cache::PlantedBug::RescueCutsLate),
             Plant::RangeOvertaken => Some(cache::PlantedBug::TransferOvertaken),
+            Plant::DeltaOverCut => Some(cache::PlantedBug::DeltaOverCut),
             Plant::RangeRecoveredTwice => Some(cache::PlantedBug::TransferRepeated),
             _ => None,
         }

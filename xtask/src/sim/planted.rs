@@ -49,6 +49,11 @@ const BOUNDS: &[(Plant, u64)] = &[
     (Plant::RangeRepeated, 20_000),
     (Plant::RangeOvertaken, 1_000_000),
     (Plant::RangeRecoveredTwice, 200_000),
+    (Plant::DeltasInWrongOrder, 300_000),
+    (Plant::DeltaBlockFreedEarly, 300_000),
+    (Plant::BaseFreedEarly, 300_000),
+    (Plant::FoldWithoutDeltas, 300_000),
+    (Plant::DeltaOverCut, 300_000),
     (Plant::VolumeNumberUsedAgain, 2_000_000),
     (Plant::NotUndone, 10_000),
 ];

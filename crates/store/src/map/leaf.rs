@@ -4,6 +4,7 @@
 //! may have some for each of its pages. The whole pages of a leaf are found without any of its deltas, in 20 bytes each; what is left of
 //! the node is for the deltas, in 28 bytes for each block of them (decision 0045).
 
+use crate::bug::{PlantedBug, is_planted};
 use crate::format::*;
 use device::{Block, Lsn};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -54,7 +55,7 @@ pub(crate) struct DeltaEntry {
 }
 
 impl DeltaEntry {
-    fn has(&self, index: usize) -> bool {
+    pub(super) fn has(&self, index: usize) -> bool {
         self.pages >> index & 1 == 1
     }
 }
@@ -101,6 +102,9 @@ const DELTA_BYTES: usize = size_of::<DeltaBytes>();
 const PAGES_BYTES: usize = PAGE_BYTES * LEAF_PAGES as usize;
 const _: () = assert!(PAGE_BYTES == 20 && DELTA_BYTES == 28);
 const _: () = assert!(64 + PAGES_BYTES + DELTA_BYTES * LEAF_DELTAS <= 4096);
+
+/// Blocks of deltas that a leaf gets where space is short.
+pub(super) const LEAF_DELTAS_TIGHT: usize = 8;
 
 /// In the bits above a place: the block may have other references.
 const SHARED: u64 = 1 << 63;
@@ -170,7 +174,11 @@ impl PageLeaf {
     fn drop_deltas(&mut self, pages: u128) -> Vec<BlockEntry> {
         let mut gone = Vec::new();
         self.deltas.retain_mut(|delta| {
+            let before = delta.pages;
             delta.pages &= !pages;
+            if before != delta.pages && is_planted(PlantedBug::DeltaBlockFreedEarly) {
+                delta.pages = 0;
+            }
             if delta.pages == 0 {
                 gone.push(delta.block);
             }
@@ -203,11 +211,11 @@ impl PageLeaf {
         self.deltas.push(new);
     }
 
-    /// Whether it has space for so many blocks of deltas more, and none of these pages has as many deltas as a page may.
-    pub(crate) fn takes_deltas(&self, blocks: usize, pages: u128) -> bool {
-        let most = |index: usize| self.deltas_of(index).count() >= PAGE_DELTAS;
-        self.deltas.len() + blocks <= LEAF_DELTAS
-            && (0..LEAF_PAGES as usize).filter(|index| pages >> index & 1 == 1).all(|index| !most(index))
+    /// Whether it has space for so many blocks of deltas more, of at most `most`, and none of these pages has as many deltas as a page may.
+    pub(crate) fn takes_deltas(&self, blocks: usize, most: usize, pages: u128) -> bool {
+        let is_full = |index: usize| self.deltas_of(index).count() >= PAGE_DELTAS;
+        self.deltas.len() + blocks <= most
+            && (0..LEAF_PAGES as usize).filter(|index| pages >> index & 1 == 1).all(|index| !is_full(index))
     }
 
     /// How many of them it has, for the head of the node.

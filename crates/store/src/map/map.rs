@@ -12,11 +12,11 @@ use super::scan::{Purpose, Wanted};
 use super::tree::{Leaf, Source, below};
 use super::volume::Volume;
 use super::volumes::Volumes;
-use crate::bug::PlantedBug;
+use crate::bug::{PlantedBug, is_planted};
 use crate::entry::{LogEntry, Origin};
 use crate::error::StoreError;
 use crate::format::{
-    DIRECTORY_BYTES, DYING_BYTES, LEAF_DELTAS, LEAF_OBJECTS, LEAF_PAGES, SEGMENT_BYTES, STREAM_HEAD_BYTES,
+    DIRECTORY_BYTES, DYING_BYTES, LEAF_OBJECTS, LEAF_PAGES, SEGMENT_BYTES, STREAM_HEAD_BYTES,
 };
 use crate::root::Newest;
 use crate::settings::StoreSettings;
@@ -52,11 +52,11 @@ pub(crate) struct Located {
 }
 
 /// A listing under way.
-struct Found {
-    leaves: Vec<Leaf>,
-    leaves_max: usize,
+pub(super) struct Found {
+    pub(super) leaves: Vec<Leaf>,
+    pub(super) leaves_max: usize,
     /// What must be read before it can go on.
-    missing: Vec<super::NodeId>,
+    pub(super) missing: Vec<super::NodeId>,
 }
 
 impl Found {
@@ -321,41 +321,13 @@ impl Map {
                 unreachable!("a leaf of pages")
             };
             leaf.add_delta(new, page_lsn);
+            if is_planted(PlantedBug::BaseFreedEarly) {
+                let bases: Vec<_> = leaf.bases().filter(|(index, _)| new.has(*index)).collect();
+                bases.iter().for_each(|&(index, _)| leaf.share(index));
+                bases.iter().for_each(|(_, base)| map.nodes.forget(base));
+            }
             *pages = Pages::Tree(tree);
         });
-    }
-
-    /// The first block of deltas in a vector for which a leaf has no space, or one of its pages no place. Its nodes are in memory.
-    pub(crate) fn deltas_that_do_not_fit(&self, entries: &[LogEntry]) -> Option<(ObjectId, PageNo)> {
-        let mut wanted: BTreeMap<(ObjectId, PageNo), (usize, u128)> = BTreeMap::new();
-        for entry in entries {
-            if let LogEntry::Deltas { object, first, pages, .. } = entry {
-                let (blocks, all) = wanted.entry((*object, *first)).or_default();
-                (*blocks, *all) = (*blocks + 1, *all | pages);
-            }
-        }
-        let fits = |(object, first): (ObjectId, PageNo), (blocks, pages): (usize, u128)| {
-            self.takes_deltas(object, first, blocks, pages).unwrap_or(false)
-        };
-        wanted.into_iter().find(|&(leaf, what)| !fits(leaf, what)).map(|(leaf, _)| leaf)
-    }
-
-    /// Whether a leaf, by its first page, takes so many blocks of deltas for these of its pages.
-    pub(crate) fn takes_deltas(
-        &self,
-        object: ObjectId,
-        first: PageNo,
-        blocks: usize,
-        pages: u128,
-    ) -> Result<bool, Missing> {
-        let Some(ObjectEntry { pages: Pages::Tree(tree), .. }) = self.object(object)? else {
-            return Ok(blocks <= LEAF_DELTAS);
-        };
-        let Some(leaf) = tree.leaf(&self.nodes, first.0 / LEAF_PAGES)? else {
-            return Ok(blocks <= LEAF_DELTAS);
-        };
-        let Body::Pages(leaf) = &self.nodes.node(leaf.id)?.body else { return Ok(false) };
-        Ok(leaf.takes_deltas(blocks, pages))
     }
 
     /// Its block is live already.
@@ -580,7 +552,7 @@ impl Map {
     }
 
     /// Gathers leaves in order, until there are enough.
-    fn find_leaves(&self, at: Leaf, height: u8, wanted: &Range<u64>, found: &mut Found) {
+    pub(super) fn find_leaves(&self, at: Leaf, height: u8, wanted: &Range<u64>, found: &mut Found) {
         let node = match self.nodes.node(at.id) {
             Ok(node) => node,
             Err(Missing(ids)) => return found.missing.extend(ids),

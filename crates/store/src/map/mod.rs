@@ -1,5 +1,6 @@
 //! The map in memory: which block holds which page of which object.
 
+mod fold;
 mod leaf;
 #[allow(clippy::module_inception)]
 mod map;
@@ -16,6 +17,7 @@ mod tree;
 mod volume;
 mod volumes;
 
+pub(crate) use fold::FoldCursor;
 pub(crate) use leaf::BlockEntry;
 #[cfg(test)]
 pub(crate) use leaf::{DeltaEntry, PageEntry};

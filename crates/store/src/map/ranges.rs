@@ -6,7 +6,7 @@ use super::map::Map;
 use super::node::{Body, Missing, NodeId, Tree};
 use super::nodes::Nodes;
 use super::object::{ObjectEntry, Pages};
-use super::tree::{Leaf, Source, own, pages_below, set_child};
+use super::tree::{Source, own, pages_below, set_child};
 use crate::format::{INNER_CHILDREN, LEAF_PAGES};
 use device::{Lsn, ObjectId, PageNo, Transfer};
 use std::ops::Range;
@@ -72,7 +72,7 @@ fn below(at: At, children: &[NodeId; INNER_CHILDREN as usize]) -> Vec<(usize, At
 }
 
 /// Whether a transfer can take a node at this height as a whole.
-fn agrees(transfer: &Transfer, height: u8) -> bool {
+pub(super) fn agrees(transfer: &Transfer, height: u8) -> bool {
     let (first, at, span) = (transfer.first.0, transfer.at.0, pages_below(height));
     first.abs_diff(at).is_multiple_of(span)
 }
@@ -241,47 +241,6 @@ impl Map {
             }
             _ => Ok(()),
         }
-    }
-
-    /// The pages with deltas that a clone or a move takes out of leaves which it does not take whole, or all that it takes.
-    pub(crate) fn deltas_taken(&self, transfer: &Transfer, all: bool) -> Result<Vec<PageNo>, Missing> {
-        let Some(ObjectEntry { pages: Pages::Tree(tree), .. }) = self.object(transfer.from)? else {
-            return Ok(Vec::new());
-        };
-        let range = transfer.source();
-        let leaves = if all || !agrees(transfer, 0) {
-            tree.leaves(&self.nodes, range.start.0 / LEAF_PAGES..range.end.0.div_ceil(LEAF_PAGES))?
-        } else {
-            let ends = [range.start.0, range.end.0].into_iter().filter(|end| !end.is_multiple_of(LEAF_PAGES));
-            let leaf = |end: u64| tree.leaf(&self.nodes, end / LEAF_PAGES).transpose();
-            let mut leaves: Vec<Leaf> = ends.filter_map(leaf).collect::<Result<_, Missing>>()?;
-            leaves.dedup_by_key(|leaf| leaf.index);
-            leaves
-        };
-        let deltas = leaves.iter().flat_map(|&leaf| self.deltas_in(leaf, false));
-        Ok(deltas.filter(|page| range.contains(page)).collect())
-    }
-
-    /// The pages of the leaf in which `page` lies that have deltas, but those that others may share.
-    pub(crate) fn foldable(&self, object: ObjectId, page: PageNo) -> Result<Vec<PageNo>, Missing> {
-        let Some(ObjectEntry { pages: Pages::Tree(tree), .. }) = self.object(object)? else {
-            return Ok(Vec::new());
-        };
-        let leaf = tree.leaf(&self.nodes, page.0 / LEAF_PAGES)?;
-        let is_shared = tree.is_shared(&self.nodes, page.0 / LEAF_PAGES)?;
-        Ok(leaf.filter(|_| !is_shared).map_or(Vec::new(), |leaf| self.deltas_in(leaf, true)))
-    }
-
-    /// The pages with deltas in a leaf that is in memory; all, or those that are marked as shared nowhere.
-    fn deltas_in(&self, leaf: Leaf, unshared: bool) -> Vec<PageNo> {
-        let Body::Pages(pages) = self.nodes.cached(leaf.id) else { return Vec::new() };
-        let takes = |index: &usize| {
-            let mut deltas = pages.deltas_of(*index).peekable();
-            let base = pages.pages()[*index].base();
-            deltas.peek().is_some() && !(unshared && base.into_iter().chain(deltas).any(|block| block.shared))
-        };
-        let first = leaf.index * LEAF_PAGES;
-        (0..LEAF_PAGES as usize).filter(takes).map(|index| PageNo(first + index as u64)).collect()
     }
 
     /// A clone or a move, unless one of its objects has had it: both remember it, in one batch of the log.

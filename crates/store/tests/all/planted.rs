@@ -40,7 +40,10 @@ impl Life {
     /// One step; what is wrong after it, if anything is.
     fn step(&mut self) -> Option<String> {
         let failed = |error: store::StoreError| Some(error.to_string());
-        let vector = self.work.vector(&self.model);
+        let vector = match self.work.vector_for(&self.model, &self.store) {
+            Ok(vector) => vector,
+            Err(error) => return failed(error),
+        };
         match apply_with_cleaning(&self.store, &vector) {
             Ok(()) => self.model.apply(&vector),
             // Nothing of it was done: it may change more than so small a store has space for.
@@ -148,4 +151,17 @@ fn a_log_entry_replayed_past_the_root_that_has_it_is_noticed() {
 fn a_cleaner_that_writes_no_lists_of_owners_is_noticed() {
     assert_noticed(PlantedBug::OwnerListForgotten, 3000);
     store::plant(None);
+}
+
+#[test]
+fn what_is_wrong_with_deltas_is_noticed() {
+    for bug in [
+        PlantedBug::DeltasInWrongOrder,
+        PlantedBug::DeltaBlockFreedEarly,
+        PlantedBug::BaseFreedEarly,
+        PlantedBug::FoldWithoutDeltas,
+    ] {
+        assert_noticed(bug, 3000);
+        store::plant(None);
+    }
 }

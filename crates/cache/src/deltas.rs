@@ -1,0 +1,167 @@
+//! How changed pages go to the store: whole ones whole, others as deltas, of which the store puts many into one block. For a delta
+//! nothing is read.
+//!
+//! Where a page has as many deltas as it may have, or its leaf of the map has no space for more, the leaf is folded first: that is
+//! paid for by all the deltas that went there since the last time. Where that does not help, since clones share what would be folded, or
+//! there is no space for it, the page is read and written whole.
+
+use crate::pages::Key;
+use crate::plant::{PlantedBug, is_planted};
+use crate::write_back::Content;
+use device::{Lsn, ObjectId, Page, PageNo, SharedPage};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use store::{Change, DeltaBlock, DeltaPacker, Found, Store, StoreError, Want, leaf_of};
+
+/// A page to store. Together with others it holds every change of the page up to the newest one of all of them.
+#[derive(Clone, Copy)]
+pub(crate) struct ToStore<'a> {
+    pub(crate) key: Key,
+    pub(crate) content: &'a Content,
+    pub(crate) newest: Lsn,
+    /// A cut that the store may not have: what is older there is zeros.
+    pub(crate) cut: Option<Lsn>,
+}
+
+/// What the store is asked for.
+#[derive(Default)]
+pub(crate) struct Plan {
+    pub(crate) vector: Vec<Change>,
+    /// Which of the pages each change is about.
+    of: Vec<Vec<usize>>,
+    /// Pages that cannot be read, and must be.
+    pub(crate) refused: BTreeMap<usize, StoreError>,
+    /// All bytes of pages that were read.
+    pub(crate) whole: BTreeMap<usize, SharedPage>,
+}
+
+impl Plan {
+    /// For pages in the order of their keys.
+    pub(crate) fn of<'a>(
+        store: &Store,
+        pages: impl Iterator<Item = ToStore<'a>>,
+    ) -> Result<Plan, StoreError> {
+        let pages: Vec<ToStore<'a>> = pages.collect();
+        let (mut plan, mut read) = (Plan::default(), Vec::new());
+        let mut patches: BTreeMap<(ObjectId, PageNo), Vec<usize>> = BTreeMap::new();
+        let cut = over_a_cut(store, &pages);
+        for (index, ToStore { key: Key { object, page }, content, .. }) in pages.iter().enumerate() {
+            match content {
+                Content::Whole(bytes) => plan.write(index, &pages[index], bytes.clone()),
+                Content::Patch(_) if object.is_metadata() => read.push(index),
+                Content::Patch(delta) => match cut.get(&index) {
+                    None => patches.entry((*object, leaf_of(*page))).or_default().push(index),
+                    Some(Ok(())) => {
+                        let mut bytes = Page::zeroed();
+                        delta.apply(&mut bytes);
+                        plan.write_read(index, &pages[index], bytes);
+                    }
+                    Some(Err(error)) => drop(plan.refused.insert(index, error.clone())),
+                },
+            }
+        }
+        for ((object, _), members) in patches {
+            plan.add_deltas(store, object, &pages, &members, &mut read);
+        }
+        plan.read_and_write(store, &pages, &read);
+        Ok(plan)
+    }
+
+    fn write(&mut self, index: usize, page: &ToStore<'_>, bytes: SharedPage) {
+        let Key { object, page: number } = page.key;
+        self.vector.push(Change::Write { object, page: number, bytes, page_lsn: page.newest });
+        self.of.push(vec![index]);
+    }
+
+    fn write_read(&mut self, index: usize, page: &ToStore<'_>, bytes: Box<Page>) {
+        let bytes: SharedPage = Arc::new(bytes);
+        self.whole.insert(index, bytes.clone());
+        self.write(index, page, bytes);
+    }
+
+    /// Packs the deltas of pages in one leaf. Those that cannot be stored as deltas are to be read.
+    fn add_deltas(
+        &mut self,
+        store: &Store,
+        object: ObjectId,
+        pages: &[ToStore<'_>],
+        members: &[usize],
+        read: &mut Vec<usize>,
+    ) {
+        let mut packer = DeltaPacker::new(store.id());
+        for &index in members {
+            let Content::Patch(delta) = pages[index].content else { continue };
+            if !packer.add(pages[index].key.page, delta.pieces()) {
+                read.push(index);
+            }
+        }
+        let blocks = packer.finish();
+        if !takes(store, object, &blocks) {
+            return read
+                .extend(members.iter().filter(|index| !read.contains(index)).copied().collect::<Vec<_>>());
+        }
+        for block in blocks {
+            let of: Vec<usize> = {
+                let has = |index: &usize| block.pages().any(|page| page == pages[*index].key.page);
+                members.iter().copied().filter(has).collect()
+            };
+            let page_lsn = of.iter().map(|&index| pages[index].newest).max().unwrap_or_default();
+            self.vector.push(Change::Deltas { object, block, page_lsn });
+            self.of.push(of);
+        }
+    }
+
+    /// Lays deltas over what the store has.
+    fn read_and_write(&mut self, store: &Store, pages: &[ToStore<'_>], read: &[usize]) {
+        let want = |&index: &usize| Want::new(pages[index].key.object, pages[index].key.page);
+        let mut wants: Vec<Want> = read.iter().map(want).collect();
+        store.read(&mut wants);
+        for (&index, want) in read.iter().zip(wants) {
+            let Content::Patch(delta) = pages[index].content else { continue };
+            let mut bytes = match want.found {
+                Ok(Found::Page { bytes, page_lsn }) if pages[index].cut.is_none_or(|cut| page_lsn >= cut) => {
+                    bytes
+                }
+                Ok(_) => Page::zeroed(),
+                Err(error) => {
+                    self.refused.insert(index, error);
+                    continue;
+                }
+            };
+            delta.apply(&mut bytes);
+            self.write_read(index, &pages[index], bytes);
+        }
+    }
+
+    /// What was refused of the vector, and before, by pages.
+    pub(crate) fn by_page(mut self, of_vector: BTreeMap<usize, StoreError>) -> BTreeMap<usize, StoreError> {
+        for (change, error) in of_vector {
+            self.refused.extend(self.of[change].iter().map(|&page| (page, error.clone())));
+        }
+        self.refused
+    }
+}
+
+/// Whether these blocks of one leaf can be stored, after folding if it must be. An error is for the reads and writes that follow to tell.
+fn takes(store: &Store, object: ObjectId, blocks: &[DeltaBlock]) -> bool {
+    let Some(first) = blocks.first().map(DeltaBlock::first) else { return true };
+    let takes = || store.takes_deltas(object, blocks) == Ok(true);
+    takes() || store.fold(object, first).is_ok_and(|folded| folded > 0) && takes()
+}
+
+/// Those of the partly written pages of which the store has what a pending cut takes away: what is not in memory of them is zeros.
+fn over_a_cut(store: &Store, pages: &[ToStore<'_>]) -> BTreeMap<usize, Result<(), StoreError>> {
+    let is_cut = |page: &ToStore<'_>| {
+        let is_patch = matches!(page.content, Content::Patch(_));
+        is_patch && page.cut.is_some() && !is_planted(PlantedBug::DeltaOverCut)
+    };
+    let cut: Vec<usize> = (0..pages.len()).filter(|&index| is_cut(&pages[index])).collect();
+    let keys: Vec<(ObjectId, PageNo)> =
+        cut.iter().map(|&index| (pages[index].key.object, pages[index].key.page)).collect();
+    let found = cut.into_iter().zip(store.page_lsns(&keys));
+    let older = found.filter_map(|(index, found)| match found {
+        Ok(page_lsn) => (page_lsn < pages[index].cut).then_some((index, Ok(()))),
+        Err(error) => Some((index, Err(error))),
+    });
+    older.collect()
+}
