@@ -23,6 +23,7 @@ mod report;
 mod scaling;
 mod slow_device;
 mod start;
+mod steady_writes;
 mod system;
 mod trace_memory;
 mod undo;
@@ -54,6 +55,8 @@ enum Experiment {
     Overview(overview::OverviewArgs),
     /// Small overwrites of un-cached pages, beside ext4 on the same modelled device.
     NonblockingWrites(nonblocking_writes::NonblockingWritesArgs),
+    /// Small overwrites for so long that what is written back sets the pace, beside ext4 on the same modelled device.
+    SteadyWrites(steady_writes::SteadyWritesArgs),
     /// Store reads that partial writes cause, and store I/O that fsync causes.
     Counters(counters::CountersArgs),
     /// Overwrites of a store that is nearly full: what is written for each page, and how long the slowest write waits.
@@ -105,6 +108,7 @@ fn run(experiment: &Experiment) -> Result<(), BenchError> {
     match experiment {
         Experiment::Overview(args) => overview::run_benchmark(args),
         Experiment::NonblockingWrites(args) => nonblocking_writes::run_benchmark(args),
+        Experiment::SteadyWrites(args) => steady_writes::run_benchmark(args),
         Experiment::Counters(args) => counters::run_benchmark(args),
         Experiment::Cleaning(args) => cleaning::run_benchmark(args),
         Experiment::Bystander(args) => bystander::run_benchmark(args),

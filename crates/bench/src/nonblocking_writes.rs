@@ -63,7 +63,7 @@ pub(super) enum Size {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Models {
+pub(super) enum Models {
     Hdd,
     Cloud,
     Ssd,
@@ -71,7 +71,7 @@ enum Models {
 }
 
 impl Models {
-    fn list(self) -> &'static [Model] {
+    pub(super) fn list(self) -> &'static [Model] {
         match self {
             Models::Hdd => &[Model::Hdd],
             Models::Cloud => &[Model::Cloud],
@@ -269,6 +269,7 @@ impl Systems {
             fetch,
             buffer_in: place.to_path_buf(),
             buffer_bytes: scale.buffer_bytes,
+            memory_bytes: None,
         };
         let journal = |place: &Path| Kind::Ext4DataJournal {
             journal_in: place.to_path_buf(),

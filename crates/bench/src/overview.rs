@@ -115,7 +115,12 @@ fn measure_all(
     let statements = root.join("statements");
     write_statements(&statements, args.rows)
         .map_err(|error| BenchError::io("cannot write", &statements, error))?;
-    let weir = Kind::Weir { fetch: Fetch::Lazy, buffer_in: root.clone(), buffer_bytes: BUFFER_BYTES };
+    let weir = Kind::Weir {
+        fetch: Fetch::Lazy,
+        buffer_in: root.clone(),
+        buffer_bytes: BUFFER_BYTES,
+        memory_bytes: None,
+    };
     let mut rates = Vec::new();
     for (name, kind) in [("ext4", Kind::Ext4), ("weir", weir)] {
         eprintln!("{name} on the {} model: setting up, then three loads", args.model.name());

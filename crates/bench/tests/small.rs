@@ -38,6 +38,19 @@ fn can_mount() -> bool {
 }
 
 #[test]
+fn steady_writes_prints_weir_beside_ext4() {
+    if !can_mount() {
+        return;
+    }
+    let report = bench(&["steady-writes", "--size", "small", "--model", "ssd"]);
+    let rows = report.as_array().expect("rows");
+    let systems: Vec<_> = rows.iter().map(|row| row["system"].as_str().expect("a name")).collect();
+    assert_eq!(systems, ["ext4", "weir"]);
+    assert!(rows.iter().all(|row| row["steady_per_s"].as_f64().expect("a figure") > 0.0));
+    assert!(rows[1]["store_bytes_written"].as_f64().is_some(), "weir's status has it");
+}
+
+#[test]
 fn nonblocking_writes_prints_every_system_beside_ext4() {
     if !can_mount() {
         return;

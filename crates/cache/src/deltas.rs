@@ -60,8 +60,22 @@ impl Plan {
                 },
             }
         }
-        for ((object, _), members) in patches {
-            plan.add_deltas(store, object, &pages, &members, &mut read);
+        let mut full: Vec<((ObjectId, PageNo), Packed)> = Vec::new();
+        for ((object, first), members) in patches {
+            let packed = Packed::new(store, &pages, members, &mut read);
+            match store.takes_deltas(object, &packed.blocks) {
+                Ok(true) => plan.add_deltas(object, &pages, packed),
+                _ => full.push(((object, first), packed)),
+            }
+        }
+        let leaves: Vec<(ObjectId, PageNo)> = full.iter().map(|(leaf, _)| *leaf).collect();
+        // An error is for the reads and writes that follow to tell.
+        let folded = !leaves.is_empty() && store.fold(&leaves).is_ok();
+        for ((object, _), packed) in full {
+            match folded && store.takes_deltas(object, &packed.blocks) == Ok(true) {
+                true => plan.add_deltas(object, &pages, packed),
+                false => read.extend(packed.members),
+            }
         }
         plan.read_and_write(store, &pages, &read);
         Ok(plan)
@@ -79,32 +93,10 @@ impl Plan {
         self.write(index, page, bytes);
     }
 
-    /// Packs the deltas of pages in one leaf. Those that cannot be stored as deltas are to be read.
-    fn add_deltas(
-        &mut self,
-        store: &Store,
-        object: ObjectId,
-        pages: &[ToStore<'_>],
-        members: &[usize],
-        read: &mut Vec<usize>,
-    ) {
-        let mut packer = DeltaPacker::new(store.id());
-        for &index in members {
-            let Content::Patch(delta) = pages[index].content else { continue };
-            if !packer.add(pages[index].key.page, delta.pieces()) {
-                read.push(index);
-            }
-        }
-        let blocks = packer.finish();
-        if !takes(store, object, &blocks) {
-            return read
-                .extend(members.iter().filter(|index| !read.contains(index)).copied().collect::<Vec<_>>());
-        }
-        for block in blocks {
-            let of: Vec<usize> = {
-                let has = |index: &usize| block.pages().any(|page| page == pages[*index].key.page);
-                members.iter().copied().filter(has).collect()
-            };
+    fn add_deltas(&mut self, object: ObjectId, pages: &[ToStore<'_>], packed: Packed) {
+        for block in packed.blocks {
+            let has = |index: &usize| block.pages().any(|page| page == pages[*index].key.page);
+            let of: Vec<usize> = packed.members.iter().copied().filter(has).collect();
             let page_lsn = of.iter().map(|&index| pages[index].newest).max().unwrap_or_default();
             self.vector.push(Change::Deltas { object, block, page_lsn });
             self.of.push(of);
@@ -142,11 +134,27 @@ impl Plan {
     }
 }
 
-/// Whether these blocks of one leaf can be stored, after folding if it must be. An error is for the reads and writes that follow to tell.
-fn takes(store: &Store, object: ObjectId, blocks: &[DeltaBlock]) -> bool {
-    let Some(first) = blocks.first().map(DeltaBlock::first) else { return true };
-    let takes = || store.takes_deltas(object, blocks) == Ok(true);
-    takes() || store.fold(object, first).is_ok_and(|folded| folded > 0) && takes()
+/// Deltas of pages in one leaf, in blocks.
+struct Packed {
+    blocks: Vec<DeltaBlock>,
+    /// Whose they are.
+    members: Vec<usize>,
+}
+
+impl Packed {
+    /// Packs the deltas of pages in one leaf; one that fits into no block is to be read.
+    fn new(store: &Store, pages: &[ToStore<'_>], mut members: Vec<usize>, read: &mut Vec<usize>) -> Packed {
+        let mut packer = DeltaPacker::new(store.id());
+        members.retain(|&index| {
+            let Content::Patch(delta) = pages[index].content else { return false };
+            let fits = packer.add(pages[index].key.page, delta.pieces());
+            if !fits {
+                read.push(index);
+            }
+            fits
+        });
+        Packed { blocks: packer.finish(), members }
+    }
 }
 
 /// Those of the partly written pages of which the store has what a pending cut takes away: what is not in memory of them is zeros.

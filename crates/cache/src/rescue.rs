@@ -123,8 +123,9 @@ impl Rescuer {
         let (store, durable) = (self.shared.store_io(), self.shared.buffer().durable());
         let number = store.incarnation().0;
         let volumes = self.shared.state().pages.dirty_volumes();
-        let suffix =
-            |of: &VolumeId| if volumes.len() == 1 { format!("{number}") } else { format!("{number}-{of}") };
+        let suffix = |of: &VolumeId| {
+            if *of == VolumeId::MAIN { format!("{number}") } else { format!("{number}-{of}") }
+        };
         let created = u64::try_from(self.shared.clock().wall_nanos()).unwrap_or(0);
         let find = |prefix: &str, of: &VolumeId| store.volume_named(&format!("{prefix}{}", suffix(of)));
         let clone = |from, prefix: &str, of: &VolumeId| {

@@ -34,6 +34,8 @@ pub(crate) const STEP_PAGES: usize = 256;
 /// How far from a page that is written back its dirty neighbours go with it: with those on the other side, half a MiB, read and
 /// written at the speed of a long transfer.
 const NEIGHBOURS: u64 = 64;
+/// Attempts to store a clone or a move that was found in the buffer before the mount goes on without.
+const ATTEMPTS_AT_START: usize = 3;
 /// Between two looks for something to write back where all that there is was tried a moment ago and failed.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -242,8 +244,15 @@ impl WriteBack {
     /// writes nothing back later. Those that are stuck are tried again, where it does.
     pub(crate) fn store_recovered(&self) {
         let mut turn = self.turn();
-        let (now, mut scan) = (self.shared.now(), Scan::once(self.shared.state().retries.failures()));
-        while let Ok(Some(_)) = self.transfer_in_turn(&mut turn, &mut scan, now) {}
+        let now = self.shared.now();
+        // Who reads what they brought would be told of an error that came only once.
+        for _ in 0..ATTEMPTS_AT_START {
+            let mut scan = Scan::once(self.shared.state().retries.failures());
+            while let Ok(Some(_)) = self.transfer_in_turn(&mut turn, &mut scan, now) {}
+            if self.shared.state().pages.transfers().is_empty() {
+                break;
+            }
+        }
         turn.not_before = Duration::ZERO;
         self.forget_stored_cuts();
     }
@@ -308,6 +317,11 @@ impl WriteBack {
         match beside.is_empty() {
             false => self.store_beside(what, &beside),
             true => {
+                // A page at its edges that cannot be read holds up this clone, and nothing else.
+                match self.shared.store_io().fold_for(&what.transfer) {
+                    Err(error) if !error.is_full() => return Ok(Some(error)),
+                    outcome => outcome?,
+                }
                 let mut refused = BTreeMap::new();
                 self.apply_part(0, &[what.change()], &mut refused)?;
                 if refused.is_empty() {

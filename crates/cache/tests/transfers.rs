@@ -5,7 +5,7 @@ mod common;
 
 use cache::{Cache, CacheError, Change, TRANSFER_PAGES_MAX, Task};
 use common::plain::Machine;
-use device::{BLOCK_BYTES, Block, ObjectId, PageNo, Transfer, VolumeId};
+use device::{BLOCK_BYTES, Block, Device, ObjectId, PageNo, Transfer, VolumeId};
 use sim::Faults;
 use std::time::Duration;
 use store::{NewVolume, Store, VolumeMode};
@@ -47,6 +47,42 @@ fn damage_source(machine: &Machine) -> Vec<[Block; 2]> {
     }
     assert!(!damaged.is_empty(), "there is a node for it");
     damaged
+}
+
+#[test]
+fn a_clone_of_a_page_that_has_a_delta_and_cannot_be_read_waits_for_it_and_holds_up_nothing_else() {
+    let machine = Machine::new(3);
+    let cache = machine.open();
+    write(&machine, &cache, SOURCE, 2, 0xab);
+    // Until the buffer has it no more.
+    machine.fill(&cache, OTHER).expect("space");
+    cache.drain().expect("devices that work");
+    drop(cache);
+    let cache = machine.open();
+    machine
+        .apply(&cache, &[Change::Write { object: SOURCE, offset: 2 * BLOCK_BYTES as u64, bytes: &[7; 10] }])
+        .expect("space");
+    cache.drain().expect("devices that work");
+    let is_it = |&at: &Block| {
+        let mut page = device::pages(1);
+        machine.store.read(at, &mut page).expect("power");
+        page[0].0 == [0xab; BLOCK_BYTES]
+    };
+    let at = machine.store.written_blocks().into_iter().find(is_it).expect("its base is stored");
+    machine.store.damage(at, sim::Damage::Unreadable);
+    let transfer = Transfer { from: SOURCE, first: PageNo(1), end: PageNo(4), to: TARGET, at: PageNo(1) };
+    machine.apply(&cache, &[Change::Clone { transfer }]).expect("space");
+    (0..8).for_each(|number| write(&machine, &cache, OTHER, number, 9));
+    for _ in 0..50 {
+        machine.clock.advance(Duration::from_secs(10));
+        cache.step(Task::WriteBack);
+    }
+    let status = cache.status();
+    assert_eq!((status.pending_transfers, status.dirty_pages), (1, 0), "{status:?}");
+    machine.store.heal();
+    cache.drain().expect("devices that work");
+    let bytes = cache.read_now(TARGET, 2 * BLOCK_BYTES as u64, 11).expect("it is whole again");
+    assert_eq!(bytes, [[7; 10].as_slice(), &[0xab]].concat());
 }
 
 #[test]

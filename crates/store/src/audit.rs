@@ -78,13 +78,9 @@ pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(Met)) -> BTreeMap<NodeI
             }
             Ok(Body::Pages(leaf)) => {
                 let owner = at.owner().unwrap_or_default();
-                let page = |number: u64| PageNo(at.index.saturating_mul(LEAF_PAGES).saturating_add(number));
-                for (number, base) in leaf.bases() {
-                    meet(Met::Block(owner, page(number as u64), base));
-                }
-                for delta in leaf.deltas() {
-                    let first = u64::from(delta.pages.trailing_zeros());
-                    meet(Met::Block(owner, page(first), delta.block));
+                let first = at.index.saturating_mul(LEAF_PAGES);
+                for (page, block) in leaf.first_pages() {
+                    meet(Met::Block(owner, PageNo(first.saturating_add(page)), block));
                 }
             }
             Ok(Body::Volumes(entries)) => {

@@ -1,14 +1,15 @@
 //! Folding: pages are written whole in the place of their bases and deltas. What is in them stays as it is, and so does their page LSN.
 //!
-//! A fold is one batch of the log, of pages of one leaf, so that it reads and writes long runs. After a crash each page is there as it was
+//! Leaves are folded together, and the pages of one lie behind each other afterwards: long runs are read and written. After a crash each page is there as it was
 //! or whole, which is the same to whoever reads it.
 
 use crate::bug::{PlantedBug, is_planted};
 use crate::change::Change;
+use crate::coalesce::GAP_BLOCKS_MAX;
 use crate::counters::count;
 use crate::entry::{LogEntry, Origin};
 use crate::error::StoreError;
-use crate::map::FoldCursor;
+use crate::map::{FoldCursor, FoldLook};
 use crate::policy::Class;
 use crate::shared::{Found, Shared, Want};
 use crate::writer::Writer;
@@ -38,29 +39,32 @@ impl Folding {
             }
             Some(cursor) => cursor,
         };
-        let (found, next) = shared.resolve(|map| map.next_to_fold(from))?;
+        let FoldLook { found, next } = shared.resolve(|map| map.next_to_fold(from))?;
         self.cursor = next;
         if next.is_none() {
             self.ended = Some(self.began);
         }
         if let Some((object, page)) = found {
-            writer.fold_leaf(shared, object, page)?;
+            writer.fold_leaves(shared, &[(object, page)])?;
         }
         Ok(next.is_some())
     }
 }
 
 impl Writer {
-    /// Folds all pages of the leaf in which `page` lies that nobody else shares. Returns how many.
-    pub(crate) fn fold_leaf(
+    /// Folds all pages of the leaves in which these lie that nobody else shares. Returns how many.
+    pub(crate) fn fold_leaves(
         &mut self,
         shared: &Shared,
-        object: ObjectId,
-        page: PageNo,
+        leaves: &[(ObjectId, PageNo)],
     ) -> Result<u64, StoreError> {
         self.make_ready(shared)?;
-        let pages = shared.resolve(|map| map.foldable(object, page))?;
-        self.fold(shared, object, &pages)
+        let mut pages = Vec::new();
+        for &(object, page) in leaves {
+            let foldable = shared.resolve(|map| map.foldable(object, page))?;
+            pages.extend(foldable.into_iter().map(|page| (object, page)));
+        }
+        self.fold(shared, &pages)
     }
 
     /// Folds those pages that a clone or a move takes out of leaves which it does not take whole: a block of deltas belongs to one leaf.
@@ -73,15 +77,16 @@ impl Writer {
         for change in vector {
             let (Change::Clone { transfer, .. } | Change::Move { transfer, .. }) = change else { continue };
             let pages = shared.resolve(|map| map.deltas_taken(transfer, vector.len() > 1))?;
-            self.fold(shared, transfer.from, &pages)?;
+            let pages: Vec<_> = pages.into_iter().map(|page| (transfer.from, page)).collect();
+            self.fold(shared, &pages)?;
         }
         Ok(())
     }
 
-    fn fold(&mut self, shared: &Shared, object: ObjectId, pages: &[PageNo]) -> Result<u64, StoreError> {
+    fn fold(&mut self, shared: &Shared, pages: &[(ObjectId, PageNo)]) -> Result<u64, StoreError> {
         for some in pages.chunks(FOLD_PAGES) {
-            let mut wants: Vec<Want> = some.iter().map(|&page| Want::new(object, page)).collect();
-            shared.read(&mut wants);
+            let mut wants: Vec<Want> = some.iter().map(|&(object, page)| Want::new(object, page)).collect();
+            shared.read_with_gaps(&mut wants, GAP_BLOCKS_MAX);
             let (mut entries, mut bytes): (Vec<LogEntry>, Vec<SharedPage>) = (Vec::new(), Vec::new());
             for Want { object, page, found } in wants {
                 if let Found::Page { bytes: mut whole, page_lsn } = found? {
@@ -112,5 +117,5 @@ fn base_of(shared: &Shared, object: ObjectId, page: PageNo) -> Result<Box<Page>,
     Ok(bytes)
 }
 
-/// Pages of one batch: two MiB.
-const FOLD_PAGES: usize = 512;
+/// Pages of one batch: four MiB.
+const FOLD_PAGES: usize = 1024;

@@ -16,7 +16,7 @@ pub(crate) const LEAF_PAGES: u64 = 128;
 /// Blocks of deltas in a page leaf: what fits with 28 bytes each.
 pub(crate) const LEAF_DELTAS: usize = 52;
 /// Deltas of a page: with its base, what a read of it may have to wait for at once.
-pub(crate) const PAGE_DELTAS: usize = 4;
+pub(crate) const PAGE_DELTAS: usize = 8;
 /// Slots that an object leaf covers: what fits with four extents inline each.
 pub(crate) const LEAF_OBJECTS: u64 = 16;
 /// Volumes that a leaf of volumes covers: what fits with a name of 127 bytes each.

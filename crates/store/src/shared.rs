@@ -16,7 +16,7 @@ use crate::space::Space;
 use crate::sync::{AtomicU64, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::volume::Listed;
 use device::{Block, Incarnation, Lsn, ObjectId, Page, PageNo, Read};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// What the store holds for a page.
@@ -156,26 +156,34 @@ impl Shared {
 
     /// See [`Store::read`](crate::Store::read).
     pub(crate) fn read(&self, wants: &mut [Want]) {
+        self.read_with_gaps(wants, 0);
+    }
+
+    /// The same, with what lies between blocks read for nothing where that is at most so many.
+    pub(crate) fn read_with_gaps(&self, wants: &mut [Want], gap: u64) {
         let placed = self.lookup(wants);
         let mut places: Vec<Block> =
             placed.iter().flat_map(Placed::blocks).map(|block| block.place).collect();
         places.sort();
         count(&self.medium.counting().page_reads, placed.len() as u64);
         let mut runs: Vec<Read> = Vec::new();
-        for place in places {
+        for &place in &places {
             match runs.last_mut() {
-                Some(run) if run.at.0 + run.pages.len() as u64 > place.0 => {}
                 Some(run)
-                    if run.at.plus(run.pages.len() as u64) == place
-                        && (run.pages.len() as u64) < RUN_BLOCKS_MAX =>
+                    if place.0 <= run.at.0 + run.pages.len() as u64 + gap
+                        && place.0 - run.at.0 < RUN_BLOCKS_MAX =>
                 {
-                    run.pages.push(Page::ZERO);
+                    let blocks = (place.0 - run.at.0) as usize + 1;
+                    if blocks > run.pages.len() {
+                        run.pages.resize(blocks, Page::ZERO);
+                    }
                 }
                 _ => runs.push(Read::new(place, 1)),
             }
         }
         count(&self.medium.counting().device_reads, runs.len() as u64);
         self.medium.device().read_batch(&mut runs);
+        let runs = self.apart(runs, &places);
         let (mut damaged, mut of) = (Vec::new(), Vec::new());
         for one in &placed {
             let want = &mut wants[one.want];
@@ -191,6 +199,27 @@ impl Shared {
             wants[*want].found = page.map(|page| Found::Page { bytes: Box::new(page.clone()), page_lsn });
         });
         self.unpin(&placed);
+    }
+
+    /// Of reads of several blocks that failed, each of the blocks wanted is read by itself, so that each has its own result.
+    fn apart(&self, runs: Vec<Read>, places: &[Block]) -> Vec<Read> {
+        let is_failed = |run: &Read| run.result.is_err() && run.pages.len() > 1;
+        if !runs.iter().any(is_failed) {
+            return runs;
+        }
+        let (failed, mut runs): (Vec<Read>, Vec<Read>) = runs.into_iter().partition(is_failed);
+        let within = |run: &Read| run.at..run.at.plus(run.pages.len() as u64);
+        let wanted: BTreeSet<Block> = failed
+            .iter()
+            .flat_map(|run| places.iter().filter(|at| within(run).contains(at)))
+            .copied()
+            .collect();
+        let mut alone: Vec<Read> = wanted.into_iter().map(|at| Read::new(at, 1)).collect();
+        count(&self.medium.counting().device_reads, alone.len() as u64);
+        self.medium.device().read_batch(&mut alone);
+        runs.extend(alone);
+        runs.sort_by_key(|run| run.at);
+        runs
     }
 
     fn unpin(&self, placed: &[Placed]) {

@@ -31,6 +31,9 @@ pub struct Space {
     pub kept: u64,
 }
 
+/// Space is tight where less than one block in so many can be written.
+const TIGHT: u64 = 8;
+
 impl Space {
     /// Blocks that can still be written without anything being deleted or cleaned: what a user calls free.
     pub fn available(&self) -> u64 {
@@ -238,6 +241,13 @@ impl Map {
     pub(crate) fn writable_blocks(&self, spare: Option<u64>) -> u64 {
         let space = self.space(spare);
         space.total.saturating_sub(space.live + space.reserved + space.kept)
+    }
+
+    /// Whether less than an eighth of the blocks are neither live nor kept. What is reserved for pages that are dirty now does not count, as
+    /// most of it is given back.
+    pub(crate) fn is_tight(&self) -> bool {
+        let Space { total, live, kept, .. } = self.space(None);
+        total.saturating_sub(live + kept) < total / TIGHT
     }
 
     pub(crate) fn is_short_of_space(&self) -> bool {

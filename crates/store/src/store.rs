@@ -274,8 +274,8 @@ impl Store {
         self.writer.lock().apply(&self.shared, vector, Origin::Direct)
     }
 
-    /// Whether a page's leaf takes these blocks of deltas more, none of which has more than the leaf's: each page has at most four deltas,
-    /// and a leaf at most 52 blocks of them. If not, its pages must be [folded](Store::fold), or written whole. May read map nodes.
+    /// Whether a page's leaf takes these blocks of deltas more, none of which has more than the leaf's: each page has at most eight
+    /// deltas, and a leaf at most 52 blocks of them. If not, its pages must be [folded](Store::fold), or written whole. May read map nodes.
     ///
     /// # Errors
     /// Where one of those cannot be read.
@@ -285,13 +285,25 @@ impl Store {
         self.shared.resolve(|map| map.takes_deltas(object, first, blocks.len(), pages))
     }
 
-    /// Writes all pages of a leaf whole that have deltas, the leaf in which `page` lies, but for those that may be another's, too. What is
-    /// read of them stays the same. Returns how many. Nothing is reserved for it.
+    /// Writes all pages of leaves whole that have deltas, of each leaf in which one of `pages` lies, but for those that may be another's,
+    /// too. What is read of them stays the same. Returns how many. Nothing is reserved for it.
     ///
     /// # Errors
     /// [`StoreError::Full`]; what a page cannot be read for; the device's. As after an error of [`apply`](Store::apply).
-    pub fn fold(&self, object: ObjectId, page: PageNo) -> Result<u64, StoreError> {
-        self.writer.lock().fold_leaf(&self.shared, object, page)
+    pub fn fold(&self, pages: &[(ObjectId, PageNo)]) -> Result<u64, StoreError> {
+        self.writer.lock().fold_leaves(&self.shared, pages)
+    }
+
+    /// Folds what a clone or a move of pages takes out of leaves that it does not take whole, as [`apply`](Store::apply) does: for who wants
+    /// to know of an error before.
+    ///
+    /// # Errors
+    /// Those of [`fold`](Store::fold).
+    pub fn fold_for(&self, transfer: &Transfer) -> Result<(), StoreError> {
+        let change = Change::Clone { transfer: *transfer, lsn: Lsn(0) };
+        let mut writer = self.writer.lock();
+        writer.make_ready(&self.shared)?;
+        writer.fold_for_transfers(&self.shared, &[change])
     }
 
     /// A bounded piece of folding everything, from where the last call stopped. `false` once the end was reached, or

@@ -282,6 +282,7 @@ impl Mounted {
                 "batches": store.batches,
                 "pages_written": store.pages_written,
                 "delta_blocks_written": store.delta_blocks_written,
+                "blocks_written": store.blocks_written,
                 "pages_folded": store.pages_folded,
                 "flushes": store.flushes,
                 "checkpoints": store.checkpoints,

@@ -16,6 +16,9 @@ const NODE: &[u8] = b"weir.nod";
 /// Blocks without use that cannot be read.
 const SCRATCHED_MAX: u64 = 200;
 
+/// How blocks begin that say whose others are.
+const OWNER_HEADS: [&[u8]; 2] = [b"weir.log", b"weir.own"];
+
 impl Run {
     /// Lets disks begin and stop to make errors.
     pub(crate) fn faults(&mut self) {
@@ -61,7 +64,9 @@ impl Run {
         }
         for _ in 0..1 + self.random.below(DAMAGED_MAX) {
             let at = self.random.pick(&written);
-            let damage = match self.random.once_in(2) {
+            // What rot in a head costs, the owners of what was moved then, does not come back when the rot does.
+            let is_head = OWNER_HEADS.iter().any(|begin| disk.begins_with(at, begin));
+            let damage = match self.random.once_in(2) || is_head {
                 true => Damage::Unreadable,
                 false => Damage::Rot(self.random.below(8 * BLOCK_BYTES as u64) as usize),
             };

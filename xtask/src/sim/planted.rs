@@ -28,7 +28,7 @@ const BOUNDS: &[(Plant, u64)] = &[
     (Plant::NewerBytesLostAtMerge, 60_000),
     (Plant::PinsIgnored, 1_000_000),
     (Plant::OthersFlushesIgnored, 1_000_000),
-    (Plant::OneRoot, 40_000),
+    (Plant::OneRoot, 80_000),
     (Plant::SettledEarly, 300_000),
     (Plant::StoreRotTakenForTorn, 300_000),
     (Plant::RepairFromWrongCopy, 300_000),

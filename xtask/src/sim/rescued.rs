@@ -8,9 +8,8 @@ use store::VolumeId;
 
 /// The volume that a life may leave whose buffer failed.
 pub(crate) struct Rescued {
+    /// That of what was mounted.
     name: String,
-    /// What was mounted: where others were dirty, too, its number follows the name.
-    of: VolumeId,
     /// Somebody was told that it is there.
     told: bool,
     oracle: Oracle,
@@ -25,10 +24,14 @@ impl Run {
         if status.failed.is_none() || status.left_out > 0 {
             return;
         }
+        let number = stack.cache.store().incarnation().0;
+        let name = match stack.volume {
+            VolumeId::MAIN => format!("rescued-{number}"),
+            other => format!("rescued-{number}-{other}"),
+        };
         self.rescued = Some(Rescued {
-            name: format!("rescued-{}", stack.cache.store().incarnation().0),
-            of: stack.volume,
-            told: status.rescued.is_some(),
+            told: status.rescued.is_some_and(|names| names.split(", ").any(|one| one == name)),
+            name,
             oracle: self.oracle.as_of_now(),
             outstanding: self.describe_outstanding(),
         });
@@ -37,9 +40,8 @@ impl Run {
     /// The next life has begun: looks at what was rescued, then deletes it, as somebody would who needs the space.
     pub(crate) fn look_at_rescued(&mut self) -> Result<(), String> {
         let cache = self.stack().cache.clone();
-        if let Some(Rescued { name, of, told, mut oracle, outstanding }) = self.rescued.take() {
-            let store = cache.store();
-            match store.volume_named(&name).or_else(|| store.volume_named(&format!("{name}-{of}"))) {
+        if let Some(Rescued { name, told, mut oracle, outstanding }) = self.rescued.take() {
+            match cache.store().volume_named(&name) {
                 None if told => return Err(format!("{name} was rescued, and is not there")),
                 None => {}
                 Some(volume) => {

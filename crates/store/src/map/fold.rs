@@ -1,5 +1,6 @@
 //! Deltas that a leaf has space for, and those to fold.
 
+use super::fold_cursor::{FoldCursor, FoldLook};
 use super::leaf::LEAF_DELTAS_TIGHT;
 use super::map::{Found, Map};
 use super::node::{Body, Missing, Tree};
@@ -8,24 +9,11 @@ use super::ranges::agrees;
 use super::tree::Leaf;
 use crate::entry::LogEntry;
 use crate::format::{LEAF_DELTAS, LEAF_OBJECTS, LEAF_PAGES};
-use crate::space::Space;
-use crate::volume::VolumeId;
-use device::{ObjectId, PageNo, Transfer};
+use device::{ObjectId, PageNo, Transfer, VolumeId};
 use std::collections::BTreeMap;
-
-/// Space is short where less than one block in so many can be written.
-const TIGHT: u64 = 8;
 
 /// Leaves looked at for deltas in one step: 256 KiB of nodes.
 const LEAVES_PER_LOOK: usize = 64;
-
-/// How far a search for leaves with deltas has come: a volume, a slot, and a leaf of the object in it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) struct FoldCursor {
-    volume: VolumeId,
-    slot: u64,
-    leaf: u64,
-}
 
 impl Map {
     /// The first block of deltas in a vector for which a leaf has no space, or one of its pages no place. Its nodes are in memory.
@@ -52,9 +40,7 @@ impl Map {
         blocks: usize,
         pages: u128,
     ) -> Result<bool, Missing> {
-        let Space { total, live, reserved, kept, .. } = self.space(None);
-        let is_tight = total.saturating_sub(live + reserved + kept) < total / TIGHT;
-        let most = if is_tight { LEAF_DELTAS_TIGHT } else { LEAF_DELTAS };
+        let most = if self.is_tight() { LEAF_DELTAS_TIGHT } else { LEAF_DELTAS };
         self.has_space_for_deltas(object, first, (blocks, most), pages)
     }
 
@@ -117,22 +103,18 @@ impl Map {
         (0..LEAF_PAGES as usize).filter(takes).map(|index| PageNo(first + index as u64)).collect()
     }
 
-    /// From a cursor on, a bounded piece of the search for a leaf with deltas that nobody shares: its first page, if there is one, and
-    /// where the search goes on; no cursor at the end.
-    pub(crate) fn next_to_fold(
-        &self,
-        from: FoldCursor,
-    ) -> Result<(Option<(ObjectId, PageNo)>, Option<FoldCursor>), Missing> {
+    /// From a cursor on, a bounded piece of the search for a leaf with deltas that nobody shares.
+    pub(crate) fn next_to_fold(&self, from: FoldCursor) -> Result<FoldLook, Missing> {
         let Some((volume, objects)) = self.volumes.iter().find(|(id, _)| *id >= from.volume) else {
-            return Ok((None, None));
+            return Ok(FoldLook::default());
         };
         let start = FoldCursor { volume, ..FoldCursor::default() };
         let at = from.max(start);
         let next_volume = FoldCursor { volume: VolumeId(volume.0 + 1), ..FoldCursor::default() };
         let Some(leaf) = self.leaf_from(objects.objects, at.slot / LEAF_OBJECTS, 1)?.pop() else {
-            return Ok((None, Some(next_volume)));
+            return Ok(FoldLook { found: None, next: Some(next_volume) });
         };
-        let Body::Objects(entries) = &self.nodes.node(leaf.id)?.body else { return Ok((None, None)) };
+        let Body::Objects(entries) = &self.nodes.node(leaf.id)?.body else { return Ok(FoldLook::default()) };
         let first = leaf.index * LEAF_OBJECTS;
         let behind = |slot: u64| FoldCursor { volume, slot, leaf: 0 };
         let here = entries.iter().zip(first..).filter(|(_, slot)| *slot >= at.slot);
@@ -144,16 +126,20 @@ impl Map {
                 let is_shared = tree.is_shared(&self.nodes, leaf.index)?;
                 if !is_shared && !self.deltas_in(*leaf, true).is_empty() {
                     let found = (volume.object(slot, *generation), PageNo(leaf.index * LEAF_PAGES));
-                    return Ok((Some(found), Some(FoldCursor { volume, slot, leaf: leaf.index + 1 })));
+                    let next = Some(FoldCursor { volume, slot, leaf: leaf.index + 1 });
+                    return Ok(FoldLook { found: Some(found), next });
                 }
             }
             if leaves.len() == LEAVES_PER_LOOK
                 && let Some(last) = leaves.last()
             {
-                return Ok((None, Some(FoldCursor { volume, slot, leaf: last.index + 1 })));
+                return Ok(FoldLook {
+                    found: None,
+                    next: Some(FoldCursor { volume, slot, leaf: last.index + 1 }),
+                });
             }
         }
-        Ok((None, Some(behind(first + LEAF_OBJECTS))))
+        Ok(FoldLook { found: None, next: Some(behind(first + LEAF_OBJECTS)) })
     }
 
     /// The first leaves of a tree from an index on.

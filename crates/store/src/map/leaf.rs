@@ -128,14 +128,15 @@ impl PageLeaf {
         self.deltas.iter().filter(move |delta| delta.has(index)).map(|delta| delta.block)
     }
 
-    /// All blocks of deltas, the oldest first.
-    pub(crate) fn deltas(&self) -> &[DeltaEntry] {
-        &self.deltas
-    }
-
     /// Everything that it refers to, with what is [found](PageLeaf::found) by that number.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = (usize, BlockEntry)> + '_ {
         self.bases().chain(self.deltas.iter().map(|delta| (LEAF_PAGES as usize, delta.block)))
+    }
+
+    /// All blocks, each with the page in the leaf whose base it is, or the first one of which it has a delta.
+    pub(crate) fn first_pages(&self) -> impl Iterator<Item = (u64, BlockEntry)> + '_ {
+        let deltas = self.deltas.iter().map(|delta| (u64::from(delta.pages.trailing_zeros()), delta.block));
+        self.bases().map(|(index, base)| (index as u64, base)).chain(deltas)
     }
 
     /// The bases, with the numbers of their pages.

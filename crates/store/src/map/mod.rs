@@ -1,6 +1,7 @@
 //! The map in memory: which block holds which page of which object.
 
 mod fold;
+mod fold_cursor;
 mod leaf;
 #[allow(clippy::module_inception)]
 mod map;
@@ -17,7 +18,7 @@ mod tree;
 mod volume;
 mod volumes;
 
-pub(crate) use fold::FoldCursor;
+pub(crate) use fold_cursor::{FoldCursor, FoldLook};
 pub(crate) use leaf::BlockEntry;
 #[cfg(test)]
 pub(crate) use leaf::{DeltaEntry, PageEntry};

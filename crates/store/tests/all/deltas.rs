@@ -94,7 +94,7 @@ fn a_delta_where_nothing_was_is_zeros_elsewhere_and_the_page_is_listed() {
     let listed = store.list(FILE, PageNo(0)..PageNo(1000), 10).expect("readable");
     assert_eq!(listed.pages, [(PageNo(300), Lsn(20))]);
     assert_eq!(store.page_lsn(FILE, PageNo(300)), Ok(Some(Lsn(20))));
-    assert_eq!(store.fold(FILE, PageNo(300)), Ok(1));
+    assert_eq!(store.fold(&[(FILE, PageNo(300))]), Ok(1));
     assert_eq!(bytes(&store, FILE, 300, [9, 10, 110]), Some(([0, 2, 0], 20)));
 }
 
@@ -114,28 +114,28 @@ fn a_cut_takes_the_deltas_of_its_pages_and_leaves_those_beside_them_in_their_blo
 }
 
 #[test]
-fn a_page_takes_four_deltas_and_a_leaf_52_blocks_of_them_until_they_are_folded() {
+fn a_page_takes_eight_deltas_and_a_leaf_52_blocks_of_them_until_they_are_folded() {
     let (_power, _disk, store) = fresh(64, 1);
     store.apply(&[whole(FILE, 5, 1, 10)]).expect("space");
-    for lsn in 20..24 {
+    for lsn in 20..28 {
         store.apply(&[delta(FILE, &[5], lsn as u16, lsn as u8, lsn)]).expect("space");
     }
-    let fifth = [whole(FILE, 6, 3, 30), delta(FILE, &[5], 0, 30, 30)];
-    assert_eq!(store.apply(&fifth), Err(StoreError::DeltasFull { object: FILE, page: PageNo(0) }));
+    let ninth = [whole(FILE, 6, 3, 30), delta(FILE, &[5], 0, 30, 30)];
+    assert_eq!(store.apply(&ninth), Err(StoreError::DeltasFull { object: FILE, page: PageNo(0) }));
     assert_eq!(bytes(&store, FILE, 6, [0; 3]), None, "nothing of it was applied");
     assert_eq!(store.takes_deltas(FILE, &[deltas(&[5], 0, 30)]), Ok(false));
     assert_eq!(store.takes_deltas(FILE, &[deltas(&[6], 0, 30)]), Ok(true));
-    assert_eq!(store.fold(FILE, PageNo(127)), Ok(1));
-    assert_eq!(bytes(&store, FILE, 5, [22, 23, 4095]), Some(([22, 23, 1], 23)));
-    store.apply(&fifth).expect("space");
-    assert_eq!(bytes(&store, FILE, 5, [0, 99, 100]), Some(([30, 30, 23], 30)));
+    assert_eq!(store.fold(&[(FILE, PageNo(127))]), Ok(1));
+    assert_eq!(bytes(&store, FILE, 5, [22, 23, 4095]), Some(([22, 23, 1], 27)));
+    store.apply(&ninth).expect("space");
+    assert_eq!(bytes(&store, FILE, 5, [0, 99, 100]), Some(([30, 30, 27], 30)));
 
-    for (lsn, number) in (100..).zip((10..27).cycle().take(51)) {
+    for (lsn, number) in (100..).zip((10..20).cycle().take(51)) {
         store.apply(&[delta(FILE, &[number], 0, 7, lsn)]).expect("a leaf takes them");
     }
     let more = [delta(FILE, &[100], 0, 7, 200)];
     assert_eq!(store.apply(&more), Err(StoreError::DeltasFull { object: FILE, page: PageNo(0) }));
-    assert_eq!(store.fold(FILE, PageNo(0)), Ok(18));
+    assert_eq!(store.fold(&[(FILE, PageNo(0))]), Ok(11));
     store.apply(&more).expect("space");
     assert_eq!(findings(&store), []);
 }
@@ -153,8 +153,8 @@ fn folding_gives_the_blocks_of_deltas_back_and_changes_nothing_that_is_read() {
     let read = |store: &Store| numbers.iter().map(|&page| found(store, FILE, page)).collect::<Vec<_>>();
     let before = read(&store);
     assert_eq!(store.usage().expect("readable").data, 104);
-    assert_eq!(store.fold(FILE, PageNo(3)), Ok(100));
-    assert_eq!((store.usage().expect("readable").data, store.fold(FILE, PageNo(3))), (100, Ok(0)));
+    assert_eq!(store.fold(&[(FILE, PageNo(3))]), Ok(100));
+    assert_eq!((store.usage().expect("readable").data, store.fold(&[(FILE, PageNo(3))])), (100, Ok(0)));
     assert!(read(&store) == before);
     assert_eq!(store.counters().pages_folded, 100);
     let store = again(&disk, store);
@@ -175,7 +175,7 @@ fn a_clone_of_a_volume_has_the_deltas_too_and_neither_folds_what_both_have() {
         assert_eq!(bytes(&store, FILE, 5, [49, 50, 150]), Some(([2, 4, 1], 40)));
         assert_eq!(bytes(&store, theirs, 5, [49, 50, 150]), Some(([2, 3, 1], 30)));
         assert_eq!(bytes(&store, theirs, 6, [0, 99, 100]), Some(([2, 2, 0], 20)));
-        assert_eq!((store.fold(FILE, PageNo(5)), store.fold(theirs, PageNo(5))), (Ok(0), Ok(0)));
+        assert_eq!((store.fold(&[(FILE, PageNo(5))]), store.fold(&[(theirs, PageNo(5))])), (Ok(0), Ok(0)));
         store = again(&disk, store);
     }
     store.delete_volume(copy, Lsn(50)).expect("space");
@@ -238,7 +238,7 @@ fn a_damaged_block_of_deltas_is_an_error_of_its_pages_and_check_and_scrub_name_o
     let mut scrubbed = Vec::new();
     while !matches!(store.scrub_step(&mut |finding| scrubbed.push(finding)), Scrubbed { done: true, .. }) {}
     assert_eq!(scrubbed.iter().map(named).collect::<Vec<_>>(), expected);
-    assert!(store.fold(FILE, PageNo(5)).is_err(), "a page that cannot be read is not folded");
+    assert!(store.fold(&[(FILE, PageNo(5))]).is_err(), "a page that cannot be read is not folded");
     store.apply(&[whole(FILE, 5, 3, 30)]).expect("space");
     assert_eq!(bytes(&store, FILE, 5, [0; 3]), Some(([3; 3], 30)), "written whole it needs none");
 }

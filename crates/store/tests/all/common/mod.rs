@@ -341,7 +341,7 @@ impl Work {
                 let in_leaf = |block: &DeltaBlock| Some((object, block.first())) == leaf;
                 let wanted: Vec<DeltaBlock> = wanted.into_iter().filter(in_leaf).collect();
                 if !store.takes_deltas(object, &wanted)? {
-                    match store.fold(object, wanted[0].first()) {
+                    match store.fold(&[(object, wanted[0].first())]) {
                         Err(StoreError::Full) => continue,
                         other => drop(other?),
                     }

@@ -1,0 +1,186 @@
+//! `weir-bench steady-writes`: small overwrites at random, for so long that what is written back sets the pace, beside ext4 on the same
+//! modelled device. Everybody's clean pages of the file leave the kernel's cache once a second, as if memory were short.
+
+use std::fs::OpenOptions;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use rustix::fs::{Advice, fadvise};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::error::BenchError;
+use super::nonblocking_writes::{Models, Size};
+use super::program::{check_machine, run};
+use super::quantile::median;
+use super::slow_device::{Design, remove_on_drop};
+use super::system::{Fetch, Kind, Mounted, System, weir};
+use super::undo;
+use super::workload::{Overwriter, PAGE_BYTES, Sync};
+
+const WRITE_BYTES: u64 = 512;
+
+/// What to measure.
+#[derive(Debug, Args)]
+pub(super) struct SteadyWritesArgs {
+    /// `small` only shows that everything works; `real` gives figures.
+    #[arg(long, value_enum, default_value_t = Size::Real)]
+    size: Size,
+    /// The modelled device: hdd, cloud, ssd or all.
+    #[arg(long, value_enum, default_value_t = Models::All)]
+    model: Models,
+    /// The file, in MiB [default: 1024, or 16 where `small`]
+    #[arg(long, value_name = "MIB")]
+    file: Option<u64>,
+    /// weir's memory, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 128)]
+    memory: u64,
+    /// How long each system writes [default: 60, or 1 where `small`]
+    #[arg(long, value_name = "SECONDS")]
+    seconds: Option<u64>,
+    /// Write the result as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What one system did.
+#[derive(Debug, Serialize)]
+struct Row {
+    model: String,
+    system: &'static str,
+    /// Of each second.
+    writes_per_s: Vec<f64>,
+    /// Median of the second half.
+    steady_per_s: f64,
+    /// The slowest write of the second half, in milliseconds.
+    slowest_ms: f64,
+    /// For each write, what the store wrote to its device and read for write-back, in bytes.
+    store_bytes_written: Option<f64>,
+    store_pages_read: Option<f64>,
+}
+
+/// Runs the benchmark and prints what it found.
+pub(super) fn run_benchmark(args: &SteadyWritesArgs) -> Result<(), BenchError> {
+    check_machine()?;
+    undo::install()?;
+    let (file, seconds) = match args.size {
+        Size::Small => (args.file.unwrap_or(16), args.seconds.unwrap_or(1)),
+        Size::Real => (args.file.unwrap_or(1024), args.seconds.unwrap_or(60)),
+    };
+    let (pages, seconds) = ((file << 20) / PAGE_BYTES, seconds.max(1));
+    let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
+    let _files = remove_on_drop(&root);
+    std::fs::create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
+    let mut rows = Vec::new();
+    for &model in args.model.list() {
+        let design =
+            Design { device: model.device(), bytes: 3 * (file << 20).max(128 << 20), processors: None };
+        let weir = Kind::Weir {
+            fetch: Fetch::Lazy,
+            buffer_in: root.clone(),
+            buffer_bytes: 512 << 20,
+            memory_bytes: Some(args.memory << 20),
+        };
+        for (name, kind) in [("ext4", Kind::Ext4), ("weir", weir)] {
+            eprintln!("{}: {name}", model.name());
+            let system = System::set_up(name, kind, &design, &root, pages)?;
+            let mounted = system.mount()?;
+            rows.push(measure(model.name(), name, &mounted, pages, seconds)?);
+        }
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&rows).expect("names and finite numbers"));
+        return Ok(());
+    }
+    println!(
+        "{WRITE_BYTES} B overwrites of a file of {file} MiB at random, {seconds} s, the second half of it\n"
+    );
+    println!("| device | system | writes/s | over ext4 | slowest ms | B written | pages read |");
+    println!("| --- | --- | --- | --- | --- | --- | --- |");
+    let mut base = f64::NAN;
+    for row in &rows {
+        base = if row.system == "ext4" { row.steady_per_s } else { base };
+        let number = |number: Option<f64>, digits| number.map_or(String::new(), |n| format!("{n:.digits$}"));
+        println!(
+            "| {} | {} | {:.0} | {:.1} | {:.1} | {} | {} |",
+            row.model,
+            row.system,
+            row.steady_per_s,
+            row.steady_per_s / base,
+            row.slowest_ms,
+            number(row.store_bytes_written, 0),
+            number(row.store_pages_read, 3)
+        );
+    }
+    Ok(())
+}
+
+/// Writes for so many seconds.
+fn measure(
+    model: String,
+    system: &'static str,
+    mounted: &Mounted,
+    pages: u64,
+    seconds: u64,
+) -> Result<Row, BenchError> {
+    let path = &mounted.file;
+    let cached =
+        OpenOptions::new().read(true).open(path).map_err(|e| BenchError::io("cannot open", path, e))?;
+    let counted = || if system == "weir" { counters(path.parent().unwrap_or(path)) } else { Ok(None) };
+    let (mut seed, mut slowest, mut rates) = (1, Duration::ZERO, Vec::new());
+    let mut load = Overwriter::open(path, pages, WRITE_BYTES, seed)?;
+    let (mut before, mut writes) = (None, 0);
+    for second in 0..seconds {
+        if second == seconds / 2 {
+            (before, writes, slowest) = (counted()?, 0, Duration::ZERO);
+        }
+        let begun = Instant::now();
+        let mut done = 0;
+        while begun.elapsed() < Duration::from_secs(1) {
+            let one = load.run(1, Duration::from_secs(1), Sync::Never)?;
+            if one.writes == 0 {
+                seed += 1;
+                load = Overwriter::open(path, pages, WRITE_BYTES, seed)?;
+            }
+            slowest = slowest.max(one.elapsed);
+            done += one.writes;
+        }
+        writes += done;
+        rates.push(done as f64 / begun.elapsed().as_secs_f64());
+        fadvise(&cached, 0, None, Advice::DontNeed)
+            .map_err(|error| BenchError::io("cannot advise", path, error.into()))?;
+    }
+    let each = |now: Option<Counted>, of: fn(&Counted) -> u64| {
+        Some((of(&now?) - of(before.as_ref()?)) as f64 / writes.max(1) as f64)
+    };
+    let after = counted()?;
+    let half = &rates[rates.len() / 2..];
+    Ok(Row {
+        model,
+        system,
+        steady_per_s: median(half),
+        writes_per_s: rates,
+        slowest_ms: slowest.as_secs_f64() * 1e3,
+        store_bytes_written: each(after, |counted| counted.blocks_written * PAGE_BYTES),
+        store_pages_read: each(after, |counted| counted.pages_read),
+    })
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Counted {
+    blocks_written: u64,
+    pages_read: u64,
+}
+
+/// What weir's store did so far.
+fn counters(mount: &Path) -> Result<Option<Counted>, BenchError> {
+    let text = run(weir("status").arg("--json").arg(mount))?;
+    let status: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
+    let number = |pointer: &str| status.pointer(pointer).and_then(Value::as_u64);
+    let blocks_written = number("/counters/store/blocks_written");
+    let pages_read = number("/counters/store/page_reads");
+    Ok(blocks_written
+        .zip(pages_read)
+        .map(|(blocks_written, pages_read)| Counted { blocks_written, pages_read }))
+}
