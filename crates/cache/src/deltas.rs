@@ -167,9 +167,19 @@ fn over_a_cut(store: &Store, pages: &[ToStore<'_>]) -> BTreeMap<usize, Result<()
     let keys: Vec<(ObjectId, PageNo)> =
         cut.iter().map(|&index| (pages[index].key.object, pages[index].key.page)).collect();
     let found = cut.into_iter().zip(store.page_lsns(&keys));
-    let older = found.filter_map(|(index, found)| match found {
-        Ok(page_lsn) => (page_lsn < pages[index].cut).then_some((index, Ok(()))),
-        Err(error) => Some((index, Err(error))),
+    let older = found.filter_map(|(index, found)| {
+        let ToStore { key, cut, .. } = pages[index];
+        let stays = match found {
+            Ok(page_lsn) if page_lsn >= cut => Ok(true),
+            // A later clone or move may have brought what is older than the cut, which it came after.
+            Ok(_) => cut.map_or(Ok(true), |cut| store.has_had_later(key.object, cut)),
+            Err(error) => Err(error),
+        };
+        match stays {
+            Ok(true) => None,
+            Ok(false) => Some((index, Ok(()))),
+            Err(error) => Some((index, Err(error))),
+        }
     });
     older.collect()
 }

@@ -86,6 +86,26 @@ fn a_clone_of_a_page_that_has_a_delta_and_cannot_be_read_waits_for_it_and_holds_
 }
 
 #[test]
+fn a_copy_of_a_volume_has_what_a_clone_brought_after_a_cut_under_what_was_written_to_it_since() {
+    let machine = Machine::new(4);
+    let cache = machine.open();
+    write(&machine, &cache, SOURCE, 7, 1);
+    write(&machine, &cache, TARGET, 7, 2);
+    cache.drain().expect("devices that work");
+    let cut = Change::Zero { object: TARGET, offset: 0, len: 1 << 40 };
+    machine.apply(&cache, &[cut]).expect("space");
+    machine.apply(&cache, &[clone(SOURCE, TARGET)]).expect("space");
+    let part = Change::Write { object: TARGET, offset: 7 * BLOCK_BYTES as u64, bytes: &[3; 100] };
+    machine.apply(&cache, &[part]).expect("space");
+    let new = NewVolume { name: "copy", mode: VolumeMode::ReadOnly, created: 1 };
+    let copy = cache.clone_volume(VolumeId::MAIN, &new).expect("space");
+    for object in [TARGET, TARGET.in_volume(copy)] {
+        let bytes = cache.read_now(object, 7 * BLOCK_BYTES as u64, 101).expect("devices that work");
+        assert_eq!(bytes, [[3; 100].as_slice(), &[1]].concat(), "{object}");
+    }
+}
+
+#[test]
 fn a_clone_that_is_stuck_holds_up_nobody_tells_its_readers_and_is_made_when_it_can_be() {
     let machine = Machine::new(1);
     let cache = machine.open();
