@@ -44,20 +44,24 @@ impl Plan {
         let pages: Vec<ToStore<'a>> = pages.collect();
         let (mut plan, mut read) = (Plan::default(), Vec::new());
         let mut patches: BTreeMap<(ObjectId, PageNo), Vec<usize>> = BTreeMap::new();
-        let cut = over_a_cut(store, &pages);
+        let empty = over_nothing(store, &pages);
         for (index, ToStore { key: Key { object, page }, content, .. }) in pages.iter().enumerate() {
-            match content {
-                Content::Whole(bytes) => plan.write(index, &pages[index], bytes.clone()),
-                Content::Patch(_) if object.is_metadata() => read.push(index),
-                Content::Patch(delta) => match cut.get(&index) {
-                    None => patches.entry((*object, leaf_of(*page))).or_default().push(index),
-                    Some(Ok(())) => {
-                        let mut bytes = Page::zeroed();
-                        delta.apply(&mut bytes);
-                        plan.write_read(index, &pages[index], bytes);
-                    }
-                    Some(Err(error)) => drop(plan.refused.insert(index, error.clone())),
-                },
+            let delta = match content {
+                Content::Patch(delta) => delta,
+                Content::Whole(bytes) => {
+                    plan.write(index, &pages[index], bytes.clone());
+                    continue;
+                }
+            };
+            match empty.get(&index) {
+                None if object.is_metadata() => read.push(index),
+                None => patches.entry((*object, leaf_of(*page))).or_default().push(index),
+                Some(Ok(())) => {
+                    let mut bytes = Page::zeroed();
+                    delta.apply(&mut bytes);
+                    plan.write_read(index, &pages[index], bytes);
+                }
+                Some(Err(error)) => drop(plan.refused.insert(index, error.clone())),
             }
         }
         let mut full: Vec<((ObjectId, PageNo), Packed)> = Vec::new();
@@ -111,10 +115,8 @@ impl Plan {
         for (&index, want) in read.iter().zip(wants) {
             let Content::Patch(delta) = pages[index].content else { continue };
             let mut bytes = match want.found {
-                Ok(Found::Page { bytes, page_lsn }) if pages[index].cut.is_none_or(|cut| page_lsn >= cut) => {
-                    bytes
-                }
-                Ok(_) => Page::zeroed(),
+                Ok(Found::Page { bytes, .. }) => bytes,
+                Ok(Found::Hole) => Page::zeroed(),
                 Err(error) => {
                     self.refused.insert(index, error);
                     continue;
@@ -157,23 +159,23 @@ impl Packed {
     }
 }
 
-/// Those of the partly written pages of which the store has what a pending cut takes away: what is not in memory of them is zeros.
-fn over_a_cut(store: &Store, pages: &[ToStore<'_>]) -> BTreeMap<usize, Result<(), StoreError>> {
-    let is_cut = |page: &ToStore<'_>| {
-        let is_patch = matches!(page.content, Content::Patch(_));
-        is_patch && page.cut.is_some() && !is_planted(PlantedBug::DeltaOverCut)
-    };
-    let cut: Vec<usize> = (0..pages.len()).filter(|&index| is_cut(&pages[index])).collect();
+/// Which of the partly written pages are zeros where they are not in memory: the store has nothing of them, or what a pending cut takes
+/// away. Only the map is asked.
+fn over_nothing(store: &Store, pages: &[ToStore<'_>]) -> BTreeMap<usize, Result<(), StoreError>> {
+    let is_patch = |page: &ToStore<'_>| matches!(page.content, Content::Patch(_));
+    let patches: Vec<usize> = (0..pages.len()).filter(|&index| is_patch(&pages[index])).collect();
     let keys: Vec<(ObjectId, PageNo)> =
-        cut.iter().map(|&index| (pages[index].key.object, pages[index].key.page)).collect();
-    let found = cut.into_iter().zip(store.page_lsns(&keys));
-    let older = found.filter_map(|(index, found)| {
+        patches.iter().map(|&index| (pages[index].key.object, pages[index].key.page)).collect();
+    let found = patches.into_iter().zip(store.page_lsns(&keys));
+    let empty = found.filter_map(|(index, found)| {
         let ToStore { key, cut, .. } = pages[index];
-        let stays = match found {
-            Ok(page_lsn) if page_lsn >= cut => Ok(true),
+        let cut = cut.filter(|_| !is_planted(PlantedBug::DeltaOverCut));
+        let stays = match (found, cut) {
+            (Err(error), _) => Err(error),
+            (Ok(None), _) => Ok(false),
             // A later clone or move may have brought what is older than the cut, which it came after.
-            Ok(_) => cut.map_or(Ok(true), |cut| store.has_had_later(key.object, cut)),
-            Err(error) => Err(error),
+            (Ok(Some(page_lsn)), Some(cut)) if page_lsn < cut => store.has_had_later(key.object, cut),
+            (Ok(Some(_)), _) => Ok(true),
         };
         match stays {
             Ok(true) => None,
@@ -181,5 +183,5 @@ fn over_a_cut(store: &Store, pages: &[ToStore<'_>]) -> BTreeMap<usize, Result<()
             Err(error) => Some((index, Err(error))),
         }
     });
-    older.collect()
+    empty.collect()
 }

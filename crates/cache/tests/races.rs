@@ -256,11 +256,8 @@ fn a_page_whose_base_is_damaged_does_not_fill_the_buffer() {
     drop(cache);
     machine.crash();
     let cache = machine.open();
-    cache.drain().expect("what was written is stored without its base");
+    assert!(cache.read_now(object(1), 0, 100).expect("what was written covers it") == [1; 100]);
     assert!(cache.read_now(object(1), 0, 101).is_err(), "a damaged byte was read");
-    machine.write(&cache, object(1), 0, &[3; BLOCK_BYTES]).expect("space");
-    cache.drain().expect("devices that work");
-    assert!(cache.read_now(object(1), 0, 101).expect("nothing of the base is left") == [3; 101]);
 }
 
 /// A cache on a clock that really goes, and the thread that commits, which nobody but a wake-up ends the sleep of.

@@ -54,6 +54,8 @@ fn a_clone_of_a_page_that_has_a_delta_and_cannot_be_read_waits_for_it_and_holds_
     let machine = Machine::new(3);
     let cache = machine.open();
     write(&machine, &cache, SOURCE, 2, 0xab);
+    // Too many pieces for an object without a leaf.
+    (1..6).for_each(|number| write(&machine, &cache, SOURCE, 20 * number, 1));
     // Until the buffer has it no more.
     machine.fill(&cache, OTHER).expect("space");
     cache.drain().expect("devices that work");

@@ -275,7 +275,7 @@ impl Store {
     }
 
     /// Whether a page's leaf takes these blocks of deltas more, none of which has more than the leaf's: each page has at most eight
-    /// deltas, and a leaf at most 52 blocks of them. If not, its pages must be [folded](Store::fold), or written whole. May read map nodes.
+    /// deltas, and a leaf at most 52 blocks of them; an object whose pages need no leaf, as they are few, has none. If not, its pages must be [folded](Store::fold), or written whole. May read map nodes.
     ///
     /// # Errors
     /// Where one of those cannot be read.

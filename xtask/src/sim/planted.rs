@@ -53,7 +53,7 @@ const BOUNDS: &[(Plant, u64)] = &[
     (Plant::DeltaBlockFreedEarly, 300_000),
     (Plant::BaseFreedEarly, 300_000),
     (Plant::FoldWithoutDeltas, 300_000),
-    (Plant::DeltaOverCut, 300_000),
+    (Plant::DeltaOverCut, 1_000_000),
     (Plant::VolumeNumberUsedAgain, 2_000_000),
     (Plant::NotUndone, 10_000),
 ];

@@ -216,14 +216,16 @@ fn an_unreadable_page_ahead_fails_no_read_of_pages_that_were_on_their_way_with_i
     let (asking, asked) = (cache.clone(), Slot::new());
     let mut then = Some(asked.then());
     let come: Meddling = Box::new(move || {
-        let then = then.take().expect("one device read");
-        asking.read(FILE, 99 * PAGE, BLOCK_BYTES, PAGES * PAGE, then);
+        // The device is asked again then, for each page by itself.
+        if let Some(then) = then.take() {
+            asking.read(FILE, 99 * PAGE, BLOCK_BYTES, PAGES * PAGE, then);
+        }
     });
     *machine.meddling.lock().expect("one thread") = Some(come);
     machine.step();
     *machine.meddling.lock().expect("one thread") = None;
     assert!(answer(&cache, &asked).0.expect("it is readable") == original(FILE, 99, 1));
-    assert_eq!(cache.status().counters.fetched_for_reads, 2 * READ_PAGES + 1, "it came by itself");
+    assert_eq!(cache.status().counters.fetched_for_reads, 2 * READ_PAGES, "it came with the others");
     let own = answer(&cache, &ask(&cache, FILE, 100, 1)).0;
     assert!(matches!(own, Err(CacheError::Store(store::StoreError::Device(_)))), "{own:?}");
 }

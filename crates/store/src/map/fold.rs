@@ -32,7 +32,7 @@ impl Map {
     }
 
     /// Whether a leaf, by its first page, should get so many blocks of deltas for these of its pages. Few, where space is short: they take
-    /// some until they are folded.
+    /// some until they are folded. None, where the object is so small that it has no leaf: it would need one from then on.
     pub(crate) fn takes_deltas(
         &self,
         object: ObjectId,
@@ -40,6 +40,10 @@ impl Map {
         blocks: usize,
         pages: u128,
     ) -> Result<bool, Missing> {
+        if matches!(self.object(object)?, Some(ObjectEntry { pages: Pages::Inline(pages), .. }) if !pages.is_empty())
+        {
+            return Ok(false);
+        }
         let most = if self.is_tight() { LEAF_DELTAS_TIGHT } else { LEAF_DELTAS };
         self.has_space_for_deltas(object, first, (blocks, most), pages)
     }
