@@ -266,8 +266,11 @@ fn small_files_that_were_made_together_are_fetched_together_once_some_are_read()
     let after = fetched(&mounted);
     let (for_reads, ahead) = (after[0] - before[0], after[1] - before[1]);
     let pages: u64 = (0..FILES).map(|file| (content(file).len() as u64).div_ceil(4096)).sum();
-    assert_eq!(for_reads + ahead, pages, "each once: {for_reads} for reads, {ahead} ahead");
-    assert!(ahead > 0, "{for_reads} for reads");
+    // Those of the last records were found in the buffer: a little of it that is stored may not be given back yet.
+    let found = mounted.status()["counters"]["replayed"].as_u64().expect("a number");
+    let fetched = for_reads + ahead;
+    assert!(fetched <= pages && fetched + found >= pages, "each once: {for_reads} for reads, {ahead} ahead");
+    assert!(ahead > pages / 2, "{for_reads} for reads");
     mounted.unmount();
 }
 
