@@ -43,6 +43,10 @@ pub fn mount(server: Server, dir: &Path, options: &Options) -> io::Result<Sessio
 impl Session {
     /// Serves requests until the file system is unmounted, by whomever.
     pub fn run(self) -> io::Result<()> {
-        self.0.run()
+        match self.0.run() {
+            // Who asks for the next request while the kernel lets the connection go is told this in the place of its end.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => Ok(()),
+            ended => ended,
+        }
     }
 }
