@@ -31,16 +31,15 @@ pub(crate) struct Plan {
     of: Vec<Vec<usize>>,
     /// Pages that cannot be read, and must be.
     pub(crate) refused: BTreeMap<usize, StoreError>,
-    /// All bytes of pages that were read.
+    /// All bytes of pages of which only some were in memory, where the others are zeros or were read.
     pub(crate) whole: BTreeMap<usize, SharedPage>,
+    /// How many were read.
+    pub(crate) pages_read: u64,
 }
 
 impl Plan {
     /// For pages in the order of their keys.
-    pub(crate) fn of<'a>(
-        store: &Store,
-        pages: impl Iterator<Item = ToStore<'a>>,
-    ) -> Result<Plan, StoreError> {
+    pub(crate) fn of<'a>(store: &Store, pages: impl Iterator<Item = ToStore<'a>>) -> Plan {
         let pages: Vec<ToStore<'a>> = pages.collect();
         let (mut plan, mut read) = (Plan::default(), Vec::new());
         let mut patches: BTreeMap<(ObjectId, PageNo), Vec<usize>> = BTreeMap::new();
@@ -59,7 +58,7 @@ impl Plan {
                 Some(Ok(())) => {
                     let mut bytes = Page::zeroed();
                     delta.apply(&mut bytes);
-                    plan.write_read(index, &pages[index], bytes);
+                    plan.write_completed(index, &pages[index], bytes);
                 }
                 Some(Err(error)) => drop(plan.refused.insert(index, error.clone())),
             }
@@ -82,7 +81,7 @@ impl Plan {
             }
         }
         plan.read_and_write(store, &pages, &read);
-        Ok(plan)
+        plan
     }
 
     fn write(&mut self, index: usize, page: &ToStore<'_>, bytes: SharedPage) {
@@ -91,7 +90,7 @@ impl Plan {
         self.of.push(vec![index]);
     }
 
-    fn write_read(&mut self, index: usize, page: &ToStore<'_>, bytes: Box<Page>) {
+    fn write_completed(&mut self, index: usize, page: &ToStore<'_>, bytes: Box<Page>) {
         let bytes: SharedPage = Arc::new(bytes);
         self.whole.insert(index, bytes.clone());
         self.write(index, page, bytes);
@@ -115,7 +114,10 @@ impl Plan {
         for (&index, want) in read.iter().zip(wants) {
             let Content::Patch(delta) = pages[index].content else { continue };
             let mut bytes = match want.found {
-                Ok(Found::Page { bytes, .. }) => bytes,
+                Ok(Found::Page { bytes, .. }) => {
+                    self.pages_read += 1;
+                    bytes
+                }
                 Ok(Found::Hole) => Page::zeroed(),
                 Err(error) => {
                     self.refused.insert(index, error);
@@ -123,7 +125,7 @@ impl Plan {
                 }
             };
             delta.apply(&mut bytes);
-            self.write_read(index, &pages[index], bytes);
+            self.write_completed(index, &pages[index], bytes);
         }
     }
 

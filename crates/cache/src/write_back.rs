@@ -151,8 +151,9 @@ impl FrozenPage {
 struct Stored {
     /// What could not be stored.
     refused: BTreeMap<usize, StoreError>,
-    /// All bytes of pages of which only some were in memory, where the store was asked for the others.
+    /// All bytes of pages of which only some were in memory, where the others are zeros or were read.
     whole: BTreeMap<usize, SharedPage>,
+    pages_read: u64,
 }
 
 impl WriteBack {
@@ -377,7 +378,8 @@ impl WriteBack {
             let key = Key { object: source, page: one.page };
             ToStore { key, content: &one.content, newest: one.newest, cut: None }
         });
-        let mut plan = Plan::of(self.shared.store_io(), pages)?;
+        let mut plan = Plan::of(self.shared.store_io(), pages);
+        let pages_read = plan.pages_read;
         if let Some((_, error)) = plan.refused.pop_first() {
             return Ok(Some(error));
         }
@@ -388,6 +390,7 @@ impl WriteBack {
         let stored = beside.iter().enumerate().filter(|(index, _)| !refused.contains_key(index));
         let spare = stored.filter(|(_, one)| state.pages.beside_is_stored(what.lsn, one.page)).count();
         self.shared.store().release(spare as u64);
+        state.counters.fetched_for_write_back += pages_read;
         state.counters.pages_stored += (beside.len() - refused.len()) as u64;
         Ok(refused.into_values().next())
     }
@@ -555,7 +558,7 @@ impl WriteBack {
         self.settle(&mut state, &frozen, outcome.as_ref().ok());
         let refused = match outcome {
             Ok(stored) => {
-                state.counters.fetched_for_write_back += stored.whole.len() as u64;
+                state.counters.fetched_for_write_back += stored.pages_read;
                 stored.refused
             }
             Err(error) => {
@@ -620,7 +623,7 @@ impl WriteBack {
             let FrozenPage { key, ref content, newest, cut, .. } = *page;
             ToStore { key, content, newest, cut }
         });
-        let mut plan = Plan::of(self.shared.store_io(), pages)?;
+        let mut plan = Plan::of(self.shared.store_io(), pages);
         // Cuts first, in the one order. A page that was cut after it was frozen has a page LSN below its cut, so the cut, which is
         // written back later, takes it out again.
         let vector: Vec<Change> = cuts.into_iter().chain(std::mem::take(&mut plan.vector)).collect();
@@ -635,7 +638,7 @@ impl WriteBack {
             outcome => outcome?,
         }
         let at = frozen.cuts.len();
-        let mut stored = Stored::default();
+        let mut stored = Stored { pages_read: plan.pages_read, ..Stored::default() };
         let of_pages = refused.split_off(&at).into_iter().map(|(index, error)| (index - at, error)).collect();
         stored.whole =
             std::mem::take(&mut plan.whole).into_iter().map(|(page, bytes)| (at + page, bytes)).collect();

@@ -115,3 +115,14 @@ fn memory_of_what_was_cut_is_used_before_any_other_page_goes() {
     assert!(status.memory_bytes <= limit, "{status:?}");
     assert_eq!((status.pages, status.counters.evicted), (400, 0));
 }
+
+#[test]
+fn a_part_of_a_page_of_which_the_store_has_nothing_is_written_back_without_a_read() {
+    let cache = cache(1 << 30);
+    apply(&cache, Change::Write { object: FILE, offset: 3 * PAGE + 7, bytes: &[5; 100] });
+    cache.drain().expect("devices that work");
+    let counters = cache.status().counters;
+    assert_eq!((counters.pages_stored, counters.fetched_for_write_back), (1, 0));
+    let page = cache.read_now(FILE, 3 * PAGE, BLOCK_BYTES).expect("devices that work");
+    assert_eq!(page, [vec![0; 7], vec![5; 100], vec![0; BLOCK_BYTES - 107]].concat());
+}

@@ -1,7 +1,7 @@
 //! Folding: pages are written whole in the place of their bases and deltas. What is in them stays as it is, and so does their page LSN.
 //!
-//! Leaves are folded together, and the pages of one lie behind each other afterwards: long runs are read and written. After a crash each page is there as it was
-//! or whole, which is the same to whoever reads it.
+//! Leaves are folded together, and the pages of one lie behind each other afterwards: long runs are read and written. After a crash each
+//! page is there as it was or whole, which is the same to whoever reads it.
 
 use crate::bug::{PlantedBug, is_planted};
 use crate::change::Change;

@@ -275,7 +275,8 @@ impl Store {
     }
 
     /// Whether a page's leaf takes these blocks of deltas more, none of which has more than the leaf's: each page has at most eight
-    /// deltas, and a leaf at most 52 blocks of them; an object whose pages need no leaf, as they are few, has none. If not, its pages must be [folded](Store::fold), or written whole. May read map nodes.
+    /// deltas, and a leaf at most 52 blocks of them, eight where space is short; an object whose pages need no leaf, as they are few, has
+    /// none. If not, its pages must be [folded](Store::fold), or written whole. May read map nodes.
     ///
     /// # Errors
     /// Where one of those cannot be read.
@@ -310,7 +311,8 @@ impl Store {
     /// if nothing was stored as a delta since the last round began that came to its end.
     ///
     /// # Errors
-    /// Those of [`fold`](Store::fold); the next call goes on behind what could not be folded.
+    /// Those of [`fold`](Store::fold); the next call goes on behind pages that could not be folded, and before a node that could
+    /// not be read.
     pub fn fold_step(&self) -> Result<bool, StoreError> {
         let mut writer = self.writer.lock();
         self.folding.lock().expect("no panic while folding").step(&self.shared, &mut writer)

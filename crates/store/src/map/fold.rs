@@ -2,8 +2,8 @@
 
 use super::fold_cursor::{FoldCursor, FoldLook};
 use super::leaf::LEAF_DELTAS_TIGHT;
-use super::map::{Found, Map};
-use super::node::{Body, Missing, Tree};
+use super::map::Map;
+use super::node::{Body, Missing};
 use super::object::{ObjectEntry, Pages};
 use super::ranges::agrees;
 use super::tree::Leaf;
@@ -115,7 +115,7 @@ impl Map {
         let start = FoldCursor { volume, ..FoldCursor::default() };
         let at = from.max(start);
         let next_volume = FoldCursor { volume: VolumeId(volume.0 + 1), ..FoldCursor::default() };
-        let Some(leaf) = self.leaf_from(objects.objects, at.slot / LEAF_OBJECTS, 1)?.pop() else {
+        let Some(leaf) = self.some_leaves(objects.objects, at.slot / LEAF_OBJECTS..u64::MAX, 1)?.pop() else {
             return Ok(FoldLook { found: None, next: Some(next_volume) });
         };
         let Body::Objects(entries) = &self.nodes.node(leaf.id)?.body else { return Ok(FoldLook::default()) };
@@ -125,7 +125,7 @@ impl Map {
         for (entry, slot) in here {
             let Some(ObjectEntry { generation, pages: Pages::Tree(tree), .. }) = entry else { continue };
             let begin = if slot == at.slot { at.leaf } else { 0 };
-            let leaves = self.leaf_from(*tree, begin, LEAVES_PER_LOOK)?;
+            let leaves = self.some_leaves(*tree, begin..u64::MAX, LEAVES_PER_LOOK)?;
             for leaf in &leaves {
                 let is_shared = tree.is_shared(&self.nodes, leaf.index)?;
                 if !is_shared && !self.deltas_in(*leaf, true).is_empty() {
@@ -144,20 +144,5 @@ impl Map {
             }
         }
         Ok(FoldLook { found: None, next: Some(behind(first + LEAF_OBJECTS)) })
-    }
-
-    /// The first leaves of a tree from an index on.
-    fn leaf_from(&self, tree: Tree, index: u64, leaves_max: usize) -> Result<Vec<Leaf>, Missing> {
-        let mut found = Found { leaves: Vec::new(), leaves_max, missing: Vec::new() };
-        if tree.root.is_some() {
-            let root = Leaf { index: 0, id: tree.root };
-            self.find_leaves(root, tree.height, &(index..u64::MAX), &mut found);
-        }
-        if !found.missing.is_empty() {
-            return Err(Missing(found.missing));
-        }
-        // A tree of one leaf has it wherever the search begins.
-        found.leaves.retain(|leaf| leaf.index >= index);
-        Ok(found.leaves)
     }
 }

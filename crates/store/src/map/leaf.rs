@@ -194,9 +194,10 @@ impl PageLeaf {
         std::mem::take(&mut self.pages[index])
     }
 
-    /// A page may be another's, too.
-    pub(crate) fn share(&mut self, index: usize) {
+    /// A page may be another's, too. Returns it.
+    pub(crate) fn share(&mut self, index: usize) -> PageEntry {
         self.pages[index].shared = true;
+        self.pages[index]
     }
 
     /// Everything in it may be another's, too.

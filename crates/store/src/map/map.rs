@@ -52,11 +52,11 @@ pub(crate) struct Located {
 }
 
 /// A listing under way.
-pub(super) struct Found {
-    pub(super) leaves: Vec<Leaf>,
-    pub(super) leaves_max: usize,
+struct Found {
+    leaves: Vec<Leaf>,
+    leaves_max: usize,
     /// What must be read before it can go on.
-    pub(super) missing: Vec<super::NodeId>,
+    missing: Vec<super::NodeId>,
 }
 
 impl Found {
@@ -323,7 +323,9 @@ impl Map {
             leaf.add_delta(new, page_lsn);
             if is_planted(PlantedBug::BaseFreedEarly) {
                 let bases: Vec<_> = leaf.bases().filter(|(index, _)| new.has(*index)).collect();
-                bases.iter().for_each(|&(index, _)| leaf.share(index));
+                bases.iter().for_each(|&(index, _)| {
+                    leaf.share(index);
+                });
                 bases.iter().for_each(|(_, base)| map.nodes.forget(base));
             }
             *pages = Pages::Tree(tree);
@@ -535,6 +537,23 @@ impl Map {
 
     fn list_tree(&self, tree: Tree, range: Range<PageNo>, leaves_max: usize) -> Result<Listed, Missing> {
         let wanted = range.start.0 / LEAF_PAGES..range.end.0.div_ceil(LEAF_PAGES);
+        let leaves = self.some_leaves(tree, wanted, leaves_max)?;
+        let until = match leaves.last() {
+            Some(last) if leaves.len() >= leaves_max => PageNo((last.index + 1) * LEAF_PAGES).min(range.end),
+            _ => range.end,
+        };
+        let all = leaves.iter().flat_map(|&leaf| self.pages_in(leaf));
+        let within = all.filter(|(page, _)| range.contains(page));
+        Ok(Listed { pages: within.map(|(page, entry)| (page, entry.page_lsn)).collect(), until })
+    }
+
+    /// The first leaves of a tree with these indexes, at most so many.
+    pub(super) fn some_leaves(
+        &self,
+        tree: Tree,
+        wanted: Range<u64>,
+        leaves_max: usize,
+    ) -> Result<Vec<Leaf>, Missing> {
         let mut found = Found { leaves: Vec::new(), leaves_max, missing: Vec::new() };
         if tree.root.is_some() {
             self.find_leaves(Leaf { index: 0, id: tree.root }, tree.height, &wanted, &mut found);
@@ -542,17 +561,13 @@ impl Map {
         if !found.missing.is_empty() {
             return Err(Missing(found.missing));
         }
-        let until = match found.leaves.last() {
-            Some(last) if found.is_full() => PageNo((last.index + 1) * LEAF_PAGES).min(range.end),
-            _ => range.end,
-        };
-        let all = found.leaves.iter().flat_map(|&leaf| self.pages_in(leaf));
-        let within = all.filter(|(page, _)| range.contains(page));
-        Ok(Listed { pages: within.map(|(page, entry)| (page, entry.page_lsn)).collect(), until })
+        // A tree of one leaf has it wherever the search begins.
+        found.leaves.retain(|leaf| wanted.contains(&leaf.index));
+        Ok(found.leaves)
     }
 
     /// Gathers leaves in order, until there are enough.
-    pub(super) fn find_leaves(&self, at: Leaf, height: u8, wanted: &Range<u64>, found: &mut Found) {
+    fn find_leaves(&self, at: Leaf, height: u8, wanted: &Range<u64>, found: &mut Found) {
         let node = match self.nodes.node(at.id) {
             Ok(node) => node,
             Err(Missing(ids)) => return found.missing.extend(ids),

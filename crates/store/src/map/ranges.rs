@@ -190,8 +190,8 @@ fn take_range(
     if source == Source::Stays { at.id } else { unless_empty(nodes, at.id) }
 }
 
-/// Takes entries of a leaf, which have no deltas: these are folded before, as they belong to their leaf. Those of a clone say on both sides that they are shared; a leaf that others share says so for all of
-/// them, in its place.
+/// Takes entries of a leaf, which have no deltas: these are folded before, as they belong to their leaf. Those of a clone say on both
+/// sides that they are shared; a leaf that others share says so for all of them, in its place.
 fn take_entries(nodes: &mut Nodes, at: At, transfer: &Transfer, source: Source, pieces: &mut Vec<Piece>) {
     let within = at.entries(&transfer.source());
     let Body::Pages(leaf) = nodes.cached(at.id) else { return };
@@ -202,13 +202,10 @@ fn take_entries(nodes: &mut Nodes, at: At, transfer: &Transfer, source: Source, 
     let Body::Pages(leaf) = &mut nodes.node_mut(at.id).body else { unreachable!("a leaf of pages") };
     for index in taken {
         let page = transfer.target_of(PageNo(at.first + index as u64));
-        if source == Source::Stays {
-            leaf.share(index);
-        }
-        let entry = leaf.pages()[index];
-        if source == Source::Goes {
-            leaf.take(index);
-        }
+        let entry = match source {
+            Source::Goes => leaf.take(index),
+            Source::Stays => leaf.share(index),
+        };
         pieces.push(Piece::Page(page, entry));
     }
 }
