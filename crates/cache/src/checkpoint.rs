@@ -338,7 +338,9 @@ impl Checkpointer {
         }
         match self.shared.store_io().clean_step()? {
             Cleaning::Working => {}
-            Cleaning::Emptied(0) | Cleaning::Idle => attempt.rounds = ROUNDS_MAX,
+            Cleaning::Idle => attempt.rounds = ROUNDS_MAX,
+            // The first one may have begun before what can be won now was dead.
+            Cleaning::Emptied(0) if attempt.rounds > 0 => attempt.rounds = ROUNDS_MAX,
             Cleaning::Emptied(_) => {
                 (attempt.rounds, attempt.asked) = (attempt.rounds + 1, None);
                 self.checkpoint_twice()?;

@@ -4,11 +4,11 @@ mod common;
 
 use cache::{Cache, CacheError, Change, Completion, Cost, Progress, Settings, Task};
 use common::Disks;
-use device::{BLOCK_BYTES, Clock, ObjectId, Page, PageNo, Random, VolumeId};
+use device::{BLOCK_BYTES, Clock, ObjectId, Page, PageNo, Random, Transfer, VolumeId};
 use sim::SimClock;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::StoreError;
+use store::{Cleaning, StoreError};
 
 const SEGMENTS: u64 = 144;
 const SEGMENT_BLOCKS: u64 = 32;
@@ -287,6 +287,46 @@ fn pages_for_which_the_store_has_no_space_have_it_cleaned_until_it_has_some() {
         }
         machine.write_all_back(begun);
     }
+}
+
+/// A store that is full of two files which take turns, and in which a round of cleaning has begun that will empty nothing: blocks were
+/// shared once, so it counts what is live.
+fn full_and_counting() -> Machine {
+    let machine = Machine::sized(LARGE_SEGMENT_BLOCKS, Settings::default());
+    let (store, lsn) = (machine.cache.store(), machine.cache.store().newest_lsn());
+    let write = |number: u64| {
+        let (object, bytes) =
+            ([FILE, OTHER_FILE][(number % 2) as usize], Arc::new(Box::new(Page([3; BLOCK_BYTES]))));
+        store::Change::Write { object, page: PageNo(number / 2), bytes, page_lsn: lsn }
+    };
+    let mut vectors = (0..).map(|vector| (vector * 120..(vector + 1) * 120).map(write).collect::<Vec<_>>());
+    while vectors.find_map(|vector| store.apply(&vector).err()).is_some() {
+        store.checkpoint_twice().expect("sound media");
+        if !store.clean().expect("sound media") {
+            break;
+        }
+    }
+    let shared = VolumeId::MAIN.object(7, 1);
+    let transfer = Transfer { from: FILE, first: PageNo(0), end: PageNo(9), to: shared, at: PageNo(0) };
+    store.apply(&[store::Change::Clone { transfer, lsn: lsn.plus(1) }]).expect("sound media");
+    store.apply(&[store::Change::Delete { object: shared, lsn: lsn.plus(2) }]).expect("sound media");
+    while store.free_step().expect("sound media") {}
+    store.checkpoint_twice().expect("sound media");
+    assert_eq!(store.reservable_blocks(), 0);
+    assert_eq!(store.clean_step(), Ok(Cleaning::Working));
+    machine
+}
+
+#[test]
+fn a_round_of_cleaning_that_began_before_and_empties_nothing_is_not_the_last_word_on_a_full_store() {
+    let machine = full_and_counting();
+    let mut steps = std::iter::repeat_with(|| machine.cache.store().clean_step());
+    assert_eq!(steps.find(|step| *step != Ok(Cleaning::Working)), Some(Ok(Cleaning::Emptied(0))));
+    let machine = full_and_counting();
+    let lsn = machine.cache.store().newest_lsn().plus(1);
+    let delete = store::Change::Delete { object: OTHER_FILE, lsn };
+    machine.cache.store().apply(&[delete]).expect("a reserve");
+    machine.write(0, &mut |_| {}).expect("half of the store is dead");
 }
 
 #[test]

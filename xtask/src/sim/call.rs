@@ -23,6 +23,8 @@ pub(crate) struct Arrival {
     pub(crate) at: i64,
     /// Pages for which the store could still reserve space.
     pub(crate) reservable: u64,
+    /// It is refused for space, and a clone or a move waited for the file system below to have some.
+    pub(crate) transfer_waits: bool,
 }
 
 /// What an operation replies when it succeeds.
@@ -76,10 +78,13 @@ pub(crate) type Prepared = Box<dyn FnOnce(&Fs) + Send>;
 impl Call<'_> {
     fn done<T: 'static>(&self, reply: fn(T) -> Reply) -> Completion<T> {
         let (arrivals, ticket, clock) = (self.arrivals.clone(), self.ticket, self.clock.clone());
-        let store = self.stack.cache.store().clone();
+        let (store, cache) = (self.stack.cache.store().clone(), Arc::downgrade(&self.stack.cache));
         Box::new(move |result| {
             let (at, reservable) = (clock.wall_nanos(), store.reservable_blocks() / store.blocks_per_page());
-            let arrival = Arrival { ticket, result: result.map(reply), at, reservable };
+            let transfer_waits = matches!(result, Err(FsError::NoSpace))
+                && store.full_below().is_some()
+                && cache.upgrade().is_some_and(|cache| cache.status().pending_transfers > 0);
+            let arrival = Arrival { ticket, result: result.map(reply), at, reservable, transfer_waits };
             arrivals.lock().expect("nobody panics with the arrivals").push(arrival);
         })
     }
