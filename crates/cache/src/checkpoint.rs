@@ -15,6 +15,9 @@ use store::Cleaning;
 /// Rounds of cleaning of one attempt to make space, before a writer that waits is told that the store is full.
 const ROUNDS_MAX: usize = 8;
 
+/// Where nothing was written back for so long, what was stored as deltas is folded: then it is read as fast as pages that were stored whole.
+const QUIET: Duration = Duration::from_secs(5);
+
 /// Reads of the store's log after which a checkpoint is due: those of 256 MiB of it in stretches of 16 MiB. Where stretches
 /// are shorter, or the log is of so many log entries that nothing sums them up, it comes earlier.
 const LOG_READS_MAX: u64 = 16;
@@ -58,6 +61,10 @@ struct Pauses {
     free_not_before: Duration,
     /// Asking the file system below the store for space.
     allocate_not_before: Duration,
+    /// Folding while nothing is written back.
+    fold_not_before: Duration,
+    /// Pages that had been stored when that was last looked at.
+    stored: u64,
 }
 
 impl Checkpointer {
@@ -90,6 +97,7 @@ impl Checkpointer {
             || self.allocation_is_due()
             || self.freeing_due()
             || self.cleaning_is_due()
+            || self.folding_is_due(state)
     }
 
     fn log_is_long(&self) -> bool {
@@ -124,6 +132,7 @@ impl Checkpointer {
         let state = self.shared.state();
         let (wanted, freeing) = (state.admission.wants_space(), self.freeing_due());
         let allocating = self.allocation_is_due();
+        let folding = self.folding_is_due(&state);
         drop(state);
         let outcome = match wanted {
             true => self.make_space(),
@@ -133,6 +142,7 @@ impl Checkpointer {
             false if freeing => self.free_some(),
             false if self.cleaning_is_due() => self.clean_some(),
             false if self.is_full_below() => self.give_back(),
+            false if folding => self.fold_some(),
             false => return Progress::Idle,
         };
         if outcome.is_err() {
@@ -203,6 +213,29 @@ impl Checkpointer {
             Err(_) => self.pauses().free_not_before = self.shared.now() + RETRY_AFTER,
         }
         freed
+    }
+
+    /// Whether deltas are to be folded: nothing was written back for a while.
+    fn folding_is_due(&self, state: &State) -> bool {
+        let (now, stored) = (self.shared.now(), state.counters.pages_stored);
+        let mut pauses = self.pauses();
+        if pauses.stored != stored {
+            (pauses.stored, pauses.fold_not_before) = (stored, now + QUIET);
+        }
+        now >= pauses.fold_not_before && self.shared.store().folding_is_due()
+    }
+
+    /// Folds a leaf, and leaves the devices alone for as long as that took. What cannot be folded is left as it is.
+    fn fold_some(&self) -> Result<(), CacheError> {
+        let begun = self.shared.now();
+        let folded = self.shared.store_io().fold_step();
+        let now = self.shared.now();
+        let pause = if folded.is_ok() { now - begun } else { RETRY_AFTER };
+        self.pauses().fold_not_before = now + pause;
+        match folded {
+            Err(error) if !error.is_full() => Err(error.into()),
+            _ => Ok(()),
+        }
     }
 
     /// One step of cleaning, if it is still owed, before writers need what it gives them.
@@ -328,7 +361,7 @@ impl Checkpointer {
             return Ok(Progress::Worked);
         }
         if !attempt.is_folded {
-            // Deltas take space that their pages, once whole, do not. What cannot be folded is no reason to stop.
+            // Deltas take space that their pages, once whole, do not. Where there is none for that, cleaning may give some.
             attempt.is_folded = !self.shared.store_io().fold_step().unwrap_or(false);
             return Ok(Progress::Worked);
         }
@@ -342,7 +375,7 @@ impl Checkpointer {
             // The first one may have begun before what can be won now was dead.
             Cleaning::Emptied(0) if attempt.rounds > 0 => attempt.rounds = ROUNDS_MAX,
             Cleaning::Emptied(_) => {
-                (attempt.rounds, attempt.asked) = (attempt.rounds + 1, None);
+                (attempt.rounds, attempt.asked, attempt.is_folded) = (attempt.rounds + 1, None, false);
                 self.checkpoint_twice()?;
             }
             Cleaning::NeedsCheckpoint => {

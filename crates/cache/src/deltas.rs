@@ -23,6 +23,10 @@ pub(crate) struct ToStore<'a> {
     pub(crate) cut: Option<Lsn>,
 }
 
+/// Leaves that are folded for one write-back at most, so that it ends: their pages are 8 MiB. Where more are full, since space got short,
+/// pages of the others are read and written whole.
+const FOLDED_AT_ONCE: usize = 16;
+
 /// What the store is asked for.
 #[derive(Default)]
 pub(crate) struct Plan {
@@ -71,7 +75,8 @@ impl Plan {
                 _ => full.push(((object, first), packed)),
             }
         }
-        let leaves: Vec<(ObjectId, PageNo)> = full.iter().map(|(leaf, _)| *leaf).collect();
+        let leaves: Vec<(ObjectId, PageNo)> =
+            full.iter().map(|(leaf, _)| *leaf).take(FOLDED_AT_ONCE).collect();
         // An error is for the reads and writes that follow to tell.
         let folded = !leaves.is_empty() && store.fold(&leaves).is_ok();
         for ((object, _), packed) in full {

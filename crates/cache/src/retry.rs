@@ -64,6 +64,13 @@ struct Stall {
     error: CacheError,
 }
 
+impl Stall {
+    /// Space may have come since the last attempt, which was before `due`: the next one, which is soon, will tell.
+    fn may_have_space(&self, due: Duration) -> bool {
+        self.error.is_full() && self.last < due
+    }
+}
+
 impl RetryList {
     /// Leaves `victim` alone for a while.
     pub(crate) fn back_off(&mut self, victim: Victim, error: StoreError, now: Duration) {
@@ -110,7 +117,9 @@ impl RetryList {
 
     /// Why nothing is written back, if that is so for longer than somebody waits.
     pub(crate) fn given_up(&self, now: Duration, patience: Duration) -> Option<&CacheError> {
-        self.stall.as_ref().filter(|stall| now >= stall.since + patience).map(|stall| &stall.error)
+        let stall = self.stall.as_ref()?;
+        let due = stall.since + patience;
+        (now >= due && !stall.may_have_space(due)).then_some(&stall.error)
     }
 
     /// Forgets one that was written back.
@@ -146,9 +155,7 @@ impl RetryList {
     pub(crate) fn no_space(&mut self, now: Duration, patience: Duration) -> Option<&CacheError> {
         let stall = self.stall.as_ref()?;
         let due = *self.needed.get_or_insert(now) + patience;
-        // Space may have come since the last attempt: the next one, which is soon, will tell.
-        let is_stale = stall.error.is_full() && stall.last < due;
-        (now >= due && !is_stale).then_some(&stall.error)
+        (now >= due && !stall.may_have_space(due)).then_some(&stall.error)
     }
 
     /// An operation needed space, and there was some.
@@ -205,6 +212,15 @@ mod tests {
         assert!(retries.is_stuck(victim()));
         retries.keep(|_| false);
         assert!(!retries.is_stuck(victim()));
+    }
+
+    #[test]
+    fn who_waits_for_a_clone_is_told_that_there_is_no_space_only_by_an_attempt_after_the_patience() {
+        let (mut retries, patience) = (RetryList::default(), 30 * SECOND);
+        retries.failed(StoreError::Full.into(), 10 * SECOND);
+        assert!(retries.given_up(90 * SECOND, patience).is_none(), "there may be space by now");
+        retries.failed(StoreError::Full.into(), 90 * SECOND);
+        assert!(retries.given_up(90 * SECOND, patience).is_some());
     }
 
     #[test]

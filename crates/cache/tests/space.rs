@@ -179,6 +179,34 @@ fn a_full_store_that_nobody_writes_to_is_left_alone() {
     assert_eq!(machine.disks.power.seen(), seen, "a device was written to");
 }
 
+#[test]
+fn what_was_stored_as_deltas_is_folded_when_nothing_was_written_for_a_while_and_then_all_is_still() {
+    let mut machine = Machine::new();
+    (0..200).for_each(|page| machine.write(page, &mut |_| {}).expect("space"));
+    machine.cache.drain().expect("sound media");
+    // Written whole they are in memory, and would be stored so.
+    machine.disks.crash();
+    machine.cache = machine.disks.open(machine.clock.clone(), Settings::default()).expect("sound media");
+    for page in 0..150 {
+        let changes = [Change::Write { object: FILE, offset: page * BLOCK_BYTES as u64, bytes: &[2; 10] }];
+        let reservation = machine.wait(|then| machine.cache.admit(Cost::of(&changes), then), &mut |_| {});
+        machine.cache.apply(&mut reservation.expect("space"), &changes).expect("power");
+    }
+    machine.cache.drain().expect("sound media");
+    let counters = || machine.cache.store().counters();
+    assert!(counters().delta_blocks_written > 0);
+    (0..400).for_each(|_| machine.work(&mut |_| {}));
+    assert_eq!(counters().pages_folded, 0, "after four seconds");
+    (0..200).for_each(|_| machine.work(&mut |_| {}));
+    assert_eq!(counters().pages_folded, 150);
+    let seen = machine.disks.power.seen();
+    (0..1000).for_each(|_| machine.work(&mut |_| {}));
+    assert_eq!(machine.disks.power.seen(), seen, "a device was written to");
+    let found = machine.cache.read_now(FILE, 149 * BLOCK_BYTES as u64, 2 * BLOCK_BYTES).expect("sound media");
+    let expected = [[2; 10].as_slice(), &[1; 2 * BLOCK_BYTES - 10]].concat();
+    assert!(found == expected);
+}
+
 /// What the store counts for each dirty page.
 const BLOCKS_RESERVED: u64 = 11;
 

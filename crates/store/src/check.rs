@@ -63,8 +63,8 @@ struct Audit {
     owners: Vec<u64>,
     /// How many references each node has.
     references: BTreeMap<NodeId, u32>,
-    /// A node could not be read.
-    lost: bool,
+    /// The first node that could not be read, and why.
+    lost: Option<String>,
 }
 
 /// Data blocks read at once: 4 MiB.
@@ -113,7 +113,7 @@ pub(crate) fn check(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Fin
     let audit = audit(shared, writer, report);
     check_owners(shared, &audit, report);
     // With a node lost, what is below it cannot be counted.
-    if !audit.lost {
+    if audit.lost.is_none() {
         check_references(shared, &audit.references, report);
         check_live(shared, writer, &audit.data, report);
         check_volumes(shared, report);
@@ -144,14 +144,8 @@ pub(crate) fn repair(
     report: &mut dyn FnMut(Finding),
 ) -> Result<Repaired, StoreError> {
     writer.make_ready(shared)?;
-    let mut first_lost = None;
-    let audit = audit(shared, writer, &mut |finding| {
-        if finding.page.is_none() {
-            first_lost.get_or_insert(finding.what.clone());
-        }
-        report(finding);
-    });
-    if let Some(what) = first_lost.filter(|_| audit.lost) {
+    let audit = audit(shared, writer, report);
+    if let Some(what) = audit.lost {
         return Err(StoreError::CannotCount { device: shared.medium.name(), what });
     }
     check_references(shared, &audit.references, report);
@@ -179,10 +173,10 @@ fn audit(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Finding)) -> A
     let mut data = Blocks::none(shared.medium.geometry());
     let mut batch: Vec<Entry> = Vec::new();
     let mut owners = vec![0; shared.medium.geometry().segments as usize];
-    let mut lost = false;
+    let mut lost = None;
     let references = walk(shared, &mut |met| match met {
         Met::Lost(owner, error) => {
-            lost = true;
+            lost.get_or_insert(error.to_string());
             report(Finding::of(owner, error.to_string()));
         }
         Met::Block(owner, page, entry) => {

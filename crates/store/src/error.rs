@@ -123,7 +123,7 @@ pub enum StoreError {
         why: String,
     },
     /// A repair that cannot be made.
-    #[error("{device}: {what}: what is below cannot be counted, so nothing was changed")]
+    #[error("{device}: {what}: what is below cannot be counted, so no count was changed")]
     CannotCount {
         /// Which device.
         device: String,

@@ -23,14 +23,20 @@ pub(crate) struct Folding {
     cursor: Option<FoldCursor>,
     /// Blocks of deltas that had been written when the round began.
     began: u64,
-    /// The same of the last round that came to its end: if there are no more, there is nothing to fold.
+    /// The same of the last round that came to its end, or to a node that cannot be read: if there are no more, there is nothing to fold.
     ended: Option<u64>,
 }
 
 impl Folding {
+    /// Whether a round is under way, or what it would fold is worth looking at every leaf: one block of deltas in so many nodes.
+    pub(crate) fn is_worth_it(&self, shared: &Shared) -> bool {
+        let new = delta_blocks_written(shared) - self.ended.unwrap_or(0);
+        self.cursor.is_some() || new >= (shared.map().nodes.table.used() / NODES_PER_DELTA_BLOCK).max(1)
+    }
+
     /// See [`Store::fold_step`](crate::Store::fold_step).
     pub(crate) fn step(&mut self, shared: &Shared, writer: &mut Writer) -> Result<bool, StoreError> {
-        let written = shared.medium.counting().now().delta_blocks_written;
+        let written = delta_blocks_written(shared);
         let from = match self.cursor {
             None if self.ended == Some(written) => return Ok(false),
             None => {
@@ -39,20 +45,34 @@ impl Folding {
             }
             Some(cursor) => cursor,
         };
-        let FoldLook { found, next } = shared.resolve(|map| map.next_to_fold(from))?;
-        self.cursor = next;
-        if next.is_none() {
+        let look = shared.resolve(|map| map.next_to_fold(from));
+        self.cursor = look.as_ref().map_or(None, |look| look.next);
+        if self.cursor.is_none() {
             self.ended = Some(self.began);
         }
+        let FoldLook { found, next } = look?;
         if let Some((object, page)) = found {
-            writer.fold_leaves(shared, &[(object, page)])?;
+            match writer.fold_leaves(shared, &[(object, page)]) {
+                // When there is some space, it goes on here.
+                Err(error) if error.is_full() => {
+                    self.cursor = Some(from);
+                    return Err(error);
+                }
+                // What cannot be read stays as it is.
+                folded => drop(folded),
+            }
         }
         Ok(next.is_some())
     }
 }
 
+fn delta_blocks_written(shared: &Shared) -> u64 {
+    shared.medium.counting().now().delta_blocks_written
+}
+
 impl Writer {
-    /// Folds all pages of the leaves in which these lie that nobody else shares. Returns how many.
+    /// Folds all pages of the leaves in which these lie that nobody else shares. Returns how many. What the cleaner needs stays free:
+    /// it wins more than folding.
     pub(crate) fn fold_leaves(
         &mut self,
         shared: &Shared,
@@ -64,7 +84,7 @@ impl Writer {
             let foldable = shared.resolve(|map| map.foldable(object, page))?;
             pages.extend(foldable.into_iter().map(|page| (object, page)));
         }
-        self.fold(shared, &pages)
+        self.fold(shared, &pages, Class::Writer)
     }
 
     /// Folds those pages that a clone or a move takes out of leaves which it does not take whole: a block of deltas belongs to one leaf.
@@ -78,12 +98,17 @@ impl Writer {
             let (Change::Clone { transfer, .. } | Change::Move { transfer, .. }) = change else { continue };
             let pages = shared.resolve(|map| map.deltas_taken(transfer, vector.len() > 1))?;
             let pages: Vec<_> = pages.into_iter().map(|page| (transfer.from, page)).collect();
-            self.fold(shared, &pages)?;
+            self.fold(shared, &pages, Class::Cleaner)?;
         }
         Ok(())
     }
 
-    fn fold(&mut self, shared: &Shared, pages: &[(ObjectId, PageNo)]) -> Result<u64, StoreError> {
+    fn fold(
+        &mut self,
+        shared: &Shared,
+        pages: &[(ObjectId, PageNo)],
+        class: Class,
+    ) -> Result<u64, StoreError> {
         for some in pages.chunks(FOLD_PAGES) {
             let mut wants: Vec<Want> = some.iter().map(|&(object, page)| Want::new(object, page)).collect();
             shared.read_with_gaps(&mut wants, GAP_BLOCKS_MAX);
@@ -100,7 +125,7 @@ impl Writer {
             }
             let data: Vec<Option<&Page>> = bytes.iter().map(|page| Some(page as &Page)).collect();
             // The buffer knows their LSNs since they were stored as deltas.
-            self.append(shared, entries, &data, Class::Cleaner, Origin::Direct)?;
+            self.append(shared, entries, &data, class, Origin::Direct)?;
         }
         count(&shared.medium.counting().pages_folded, pages.len() as u64);
         Ok(pages.len() as u64)
@@ -117,5 +142,8 @@ fn base_of(shared: &Shared, object: ObjectId, page: PageNo) -> Result<Box<Page>,
     Ok(bytes)
 }
 
-/// Pages of one batch: four MiB.
-const FOLD_PAGES: usize = 1024;
+/// Nodes that a round may read for a block of deltas that it finds: as much as the block cost when it was written.
+const NODES_PER_DELTA_BLOCK: u64 = 16;
+
+/// Pages of one batch: a MiB, and what is read for them and lies between them at most 50.
+const FOLD_PAGES: usize = 256;

@@ -239,6 +239,14 @@ impl Shared {
         written
     }
 
+    /// Writes the superblock's copy again, durably; whether it did.
+    pub(crate) fn repair_superblock_copy(&self) -> bool {
+        let (geometry, since) = (self.medium.geometry(), self.medium.failed_flushes());
+        self.repairs.may_write(|_| {})
+            && self.medium.write(geometry.copy_at(), &[*geometry.encode()]).is_ok()
+            && self.medium.flush_since(since).is_ok()
+    }
+
     /// An incarnation has begun: from now on what is damaged is repaired at once, and now what was found until then. The caller holds
     /// the writer's lock.
     pub(crate) fn begin_repairs(&self) {

@@ -86,14 +86,18 @@ impl Scrub {
         };
         let geometry = shared.medium.geometry();
         let first = Geometry::read(shared.medium.device());
-        if let Err(error) = &first {
-            bad(SUPERBLOCK, error.to_string());
+        match &first {
+            Ok((found, _)) if found == geometry => {}
+            Ok(_) => bad(SUPERBLOCK, "the superblock is another store's".to_owned()),
+            Err(error) => bad(SUPERBLOCK, error.to_string()),
         }
         let copy = geometry.copy_damage(shared.medium.device());
         if let Some(what) = &copy {
             bad(geometry.copy_at(), what.clone());
         }
-        let mends = copy.is_some() && first.is_ok() && geometry.write_copy(shared.medium.device()).is_ok();
+        let mends = copy.is_some()
+            && first.is_ok_and(|(found, _)| found == *geometry)
+            && shared.repair_superblock_copy();
         // No root is written while the writer's lock is held.
         let writer = writer.lock();
         for (at, page) in ROOTS.into_iter().zip(shared.medium.read_blocks(&ROOTS)) {

@@ -307,12 +307,19 @@ impl Store {
         writer.fold_for_transfers(&self.shared, &[change])
     }
 
+    /// Whether [`fold_step`](Store::fold_step) is worth its reads and writes while nobody needs space: enough was stored as deltas
+    /// since this store was opened, or since the last round, and there is free space that nobody waits for. Waits for no device.
+    pub fn folding_is_due(&self) -> bool {
+        let Ok(folding) = self.folding.try_lock() else { return false };
+        folding.is_worth_it(&self.shared) && !self.shared.map().is_short_of_space()
+    }
+
     /// A bounded piece of folding everything, from where the last call stopped. `false` once the end was reached, or
     /// if nothing was stored as a delta since the last round began that came to its end.
     ///
     /// # Errors
-    /// Those of [`fold`](Store::fold); the next call goes on behind pages that could not be folded, and before a node that could
-    /// not be read.
+    /// [`StoreError::Full`], after which the next call tries the same leaf again; a node that cannot be read, which ends the round. A
+    /// leaf whose pages cannot be read stays as it is.
     pub fn fold_step(&self) -> Result<bool, StoreError> {
         let mut writer = self.writer.lock();
         self.folding.lock().expect("no panic while folding").step(&self.shared, &mut writer)
@@ -689,8 +696,8 @@ impl Store {
     /// right; bytes that are gone stay errors where they are.
     ///
     /// # Errors
-    /// [`StoreError::NotBegun`]; [`StoreError::Corrupt`] where a node cannot be read, as what is below it cannot be
-    /// counted: nothing is changed then; the device's.
+    /// [`StoreError::NotBegun`]; [`StoreError::CannotCount`] where a node cannot be read, as what is below it cannot be
+    /// counted: no count is changed then; the device's.
     pub fn repair(&self, report: &mut dyn FnMut(Finding)) -> Result<Repaired, StoreError> {
         // The counts of a round of cleaning would be of before.
         let mut cleaner = self.lock_cleaner();

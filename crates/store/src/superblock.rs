@@ -1,6 +1,6 @@
 //! Block 0: which store this is, and its sizes. Written when the store is formatted, and never again, but for a repair.
 //!
-//! A copy of it is the store's last block. Only repairs read it: a store whose first block is damaged is refused until somebody
+//! A copy of it is the store's last block. No mount needs it: a store whose first block is damaged is refused until somebody
 //! has that made right, so that a disk that fails is noticed. The roots say where the copy is, and whose it must be.
 
 use crate::bug::{PlantedBug, is_planted};
@@ -135,10 +135,9 @@ impl Geometry {
         }
     }
 
-    /// Writes the superblock's copy again, durably.
-    pub(crate) fn write_copy(&self, device: &dyn Device) -> Result<(), StoreError> {
-        device.write(self.copy_at(), &[*self.encode()])?;
-        Ok(device.flush()?)
+    /// Whether a root says that these first blocks are of another store, or of one of another size.
+    fn is_contradicted(&self, first_blocks: &[Page]) -> bool {
+        witnesses(first_blocks).any(|(id, root)| id != self.id || root.total_blocks != self.total_blocks)
     }
 
     /// The first block of a segment.
@@ -251,8 +250,13 @@ pub enum Mended {
 pub(crate) fn mend(device: &dyn Device) -> Result<Mended, StoreError> {
     match Geometry::read(device) {
         Ok((geometry, _)) if geometry.copy_damage(device).is_none() => Ok(Mended::Neither),
-        Ok((geometry, _)) => geometry.write_copy(device).map(|()| Mended::Copy(geometry.copy_at())),
-        Err(StoreError::SuperblockDamaged { .. }) => {
+        // Where it says that its copy lies, another store may have data.
+        Ok((geometry, pages)) if !geometry.is_contradicted(&pages) => {
+            device.write(geometry.copy_at(), &[*geometry.encode()])?;
+            device.flush()?;
+            Ok(Mended::Copy(geometry.copy_at()))
+        }
+        Ok(_) | Err(StoreError::SuperblockDamaged { .. }) => {
             let geometry = from_copy(device)?;
             device.write(SUPERBLOCK, &[*geometry.encode()])?;
             device.flush()?;

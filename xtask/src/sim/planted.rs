@@ -44,7 +44,7 @@ const BOUNDS: &[(Plant, u64)] = &[
     (Plant::StoredBeforeDurable, 10_000),
     (Plant::RelogNotDurable, 1_000_000),
     (Plant::CloneTooLate, 30_000),
-    (Plant::CloneTooEarly, 30_000),
+    (Plant::CloneTooEarly, 300_000),
     (Plant::RescueCutsLate, 1_000_000),
     (Plant::RangeRepeated, 20_000),
     (Plant::RangeOvertaken, 1_000_000),

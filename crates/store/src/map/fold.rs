@@ -91,8 +91,14 @@ impl Map {
             return Ok(Vec::new());
         };
         let leaf = tree.leaf(&self.nodes, page.0 / LEAF_PAGES)?;
-        let is_shared = tree.is_shared(&self.nodes, page.0 / LEAF_PAGES)?;
+        let is_shared = self.is_entry_shared(object)? || tree.is_shared(&self.nodes, page.0 / LEAF_PAGES)?;
         Ok(leaf.filter(|_| !is_shared).map_or(Vec::new(), |leaf| self.deltas_in(leaf, true)))
+    }
+
+    /// Whether a clone of the volume has the object's entry, too, and so all below it.
+    fn is_entry_shared(&self, object: ObjectId) -> Result<bool, Missing> {
+        let Some(volume) = self.volumes.get(object.volume) else { return Ok(false) };
+        volume.objects.is_shared(&self.nodes, object.slot / LEAF_OBJECTS)
     }
 
     /// The pages with deltas in a leaf that is in memory; all, or those that are marked as shared nowhere.
@@ -118,6 +124,10 @@ impl Map {
         let Some(leaf) = self.some_leaves(objects.objects, at.slot / LEAF_OBJECTS..u64::MAX, 1)?.pop() else {
             return Ok(FoldLook { found: None, next: Some(next_volume) });
         };
+        if objects.objects.is_shared(&self.nodes, leaf.index)? {
+            let next = FoldCursor { volume, slot: (leaf.index + 1) * LEAF_OBJECTS, leaf: 0 };
+            return Ok(FoldLook { found: None, next: Some(next) });
+        }
         let Body::Objects(entries) = &self.nodes.node(leaf.id)?.body else { return Ok(FoldLook::default()) };
         let first = leaf.index * LEAF_OBJECTS;
         let behind = |slot: u64| FoldCursor { volume, slot, leaf: 0 };

@@ -154,7 +154,7 @@ fn a_flip_anywhere_is_an_error_a_refusal_or_harmless_and_never_wrong_bytes() {
     }
     println!("{outcomes:?}");
     let seen = |class, outcome| outcomes.get(&(class, outcome)).copied().unwrap_or(0);
-    // One root stands in for the other; the epoch root is not read in this version.
+    // One root stands in for the other.
     assert_eq!(seen(Class::Superblock, Outcome::Errors), 0);
     assert_eq!(seen(Class::Root, Outcome::Errors) + seen(Class::Root, Outcome::Refused), 0);
     // What is there twice is read from its copy.
