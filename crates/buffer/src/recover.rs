@@ -158,7 +158,7 @@ impl<'a> Walk<'a> {
         if header.checksum.get() != checksum(whole) && !self.planted.is(Bug::TornGroupApplied) {
             return Ok(None);
         }
-        if header.version.get() != RECORD_VERSION {
+        if header.version.get() > RECORD_VERSION {
             return Err(BufferError::Version {
                 device: self.device.name().to_owned(),
                 block: self.ring.block(at),
