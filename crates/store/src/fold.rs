@@ -13,7 +13,7 @@ use crate::map::{FoldCursor, FoldLook};
 use crate::policy::Class;
 use crate::shared::{Found, Shared, Want};
 use crate::writer::Writer;
-use device::{ObjectId, Page, PageNo, SharedPage};
+use device::{ObjectId, Operation, Page, PageNo, SharedPage};
 use std::sync::Arc;
 
 /// A round of folding everything. Owned by the store, behind the writer's lock. Gone after a crash: it begins anew.
@@ -59,10 +59,19 @@ impl Folding {
                     return Err(error);
                 }
                 // What cannot be read stays as it is.
-                folded => drop(folded),
+                Err(error) if !is_of_reading(&error) => return Err(error),
+                _ => {}
             }
         }
         Ok(next.is_some())
+    }
+}
+
+fn is_of_reading(error: &StoreError) -> bool {
+    match error {
+        StoreError::Corrupt { .. } => true,
+        StoreError::Device(error) => error.operation == Operation::Read,
+        _ => false,
     }
 }
 

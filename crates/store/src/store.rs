@@ -318,8 +318,8 @@ impl Store {
     /// if nothing was stored as a delta since the last round began that came to its end.
     ///
     /// # Errors
-    /// [`StoreError::Full`], after which the next call tries the same leaf again; a node that cannot be read, which ends the round. A
-    /// leaf whose pages cannot be read stays as it is.
+    /// [`StoreError::Full`], after which the next call tries the same leaf again; a node that cannot be read, which ends the round; as
+    /// [`apply`](Store::apply), where the device fails a write. A leaf whose pages cannot be read stays as it is.
     pub fn fold_step(&self) -> Result<bool, StoreError> {
         let mut writer = self.writer.lock();
         self.folding.lock().expect("no panic while folding").step(&self.shared, &mut writer)
