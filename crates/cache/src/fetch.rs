@@ -104,8 +104,8 @@ impl Fetcher {
         let mut completions = Completions::default();
         let mut state = self.shared.state();
         let failed = state.failed().cloned();
-        let given_up =
-            state.retries.given_up(self.shared.now(), self.shared.settings().store_patience).cloned();
+        let patience = self.shared.settings().store_patience;
+        let given_up = state.retries.given_up(self.shared.now(), patience).cloned();
         if failed.is_some() || given_up.is_some() {
             state.seeks.look_behind();
         }
@@ -117,7 +117,7 @@ impl Fetcher {
             Some(why) => Some(CacheError::ReadOnly { why: why.clone() }),
             None => {
                 let hiding = pages.transfers().hiding(key.object, key.page);
-                let stuck = hiding.and_then(|lsn| retries.why_stuck(pages.transfers(), lsn));
+                let stuck = hiding.and_then(|lsn| retries.why_stuck(pages.transfers(), lsn, patience));
                 stuck.or(given_up.clone())
             }
         });

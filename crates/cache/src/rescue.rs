@@ -246,7 +246,7 @@ impl Rescuer {
         for (page, whole) in with_bases(self.shared.store_io(), object, pages) {
             match whole {
                 Ok((bytes, page_lsn)) => vector.push(Change::Write { object, page, bytes, page_lsn }),
-                Err(StoreError::Corrupt { .. }) => left_out += 1,
+                Err(error) if error.is_damage() => left_out += 1,
                 Err(error) => return Err(error.into()),
             }
         }
@@ -281,7 +281,7 @@ impl Rescuer {
             let Change::Write { object, page, .. } = vector[index] else { continue };
             let mut wants = [Want::new(object, page)];
             self.shared.store_io().read(&mut wants);
-            if !matches!(wants[0].found, Err(StoreError::Corrupt { .. })) {
+            if !wants[0].found.as_ref().is_err_and(StoreError::is_damage) {
                 return Err(error.into());
             }
         }

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use store::StoreError;
 
-/// How long what could not be written back is left alone the first time; twice as long each further time.
+/// How long what could not be written back is left alone the first time; twice as long each further time, unless space is all that it
+/// needs.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// What is damaged stays so, but a bad cable is replaced in a minute.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
@@ -48,6 +49,10 @@ pub(crate) struct RetryList {
 pub(crate) struct Failures(u64);
 
 struct BackOff {
+    /// The first of these failures.
+    since: Duration,
+    /// The last one.
+    last: Duration,
     until: Duration,
     wait: Duration,
     /// Which of all failures this was.
@@ -74,10 +79,15 @@ impl Stall {
 impl RetryList {
     /// Leaves `victim` alone for a while.
     pub(crate) fn back_off(&mut self, victim: Victim, error: StoreError, now: Duration) {
-        let wait = self.backed_off.get(&victim).map_or(RETRY_AFTER, |one| one.wait * 2).min(RETRY_AFTER_MAX);
+        let before = self.backed_off.get(&victim);
+        let wait = match before {
+            Some(before) if !error.is_full() => (before.wait * 2).min(RETRY_AFTER_MAX),
+            _ => RETRY_AFTER,
+        };
+        let since = before.map_or(now, |before| before.since);
         self.failures.0 += 1;
         let failure = self.failures;
-        self.backed_off.insert(victim, BackOff { until: now + wait, wait, failure, error });
+        self.backed_off.insert(victim, BackOff { since, last: now, until: now + wait, wait, failure, error });
     }
 
     /// How many failures there were so far.
@@ -105,11 +115,22 @@ impl RetryList {
         self.backed_off.contains_key(&victim)
     }
 
-    /// Why a clone or a move cannot be stored, as it or one that it waits for failed the last time; if that is so.
-    pub(crate) fn why_stuck(&self, transfers: &Transfers, lsn: Lsn) -> Option<CacheError> {
+    /// Since when all attempts to write it back failed, if the last one did.
+    pub(crate) fn failing_since(&self, victim: Victim) -> Option<Duration> {
+        self.backed_off.get(&victim).map(|one| one.since)
+    }
+
+    /// Why a clone or a move cannot be stored, as it or one that it waits for failed the last time; if that is so. That there is no space
+    /// is waited for.
+    pub(crate) fn why_stuck(
+        &self,
+        transfers: &Transfers,
+        lsn: Lsn,
+        patience: Duration,
+    ) -> Option<CacheError> {
         let failed = |lsn| {
-            let victim = transfers.get(lsn).map(|one| Victim::of(&one.what))?;
-            self.backed_off.get(&victim).map(|one| &one.error)
+            let one = self.backed_off.get(&Victim::of(&transfers.get(lsn)?.what))?;
+            (!one.error.is_full() || one.last >= one.since + patience).then_some(&one.error)
         };
         let stuck = transfers.stuck_before(lsn, |lsn| failed(lsn).is_some())?;
         failed(stuck).cloned().map(CacheError::from)
@@ -191,8 +212,9 @@ impl RetryList {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use device::PageNo;
-    use device::VolumeId;
+    use crate::transfers::{Kind, Pending};
+    use buffer::GroupNo;
+    use device::{PageNo, Transfer, VolumeId};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -204,7 +226,7 @@ mod tests {
     fn what_fails_again_is_left_alone_for_twice_as_long_but_at_most_a_minute() {
         let (mut retries, mut now) = (RetryList::default(), Duration::ZERO);
         for wait in [1, 2, 4, 8, 16, 32, 60, 60] {
-            retries.back_off(victim(), StoreError::Full, now);
+            retries.back_off(victim(), StoreError::NotBegun, now);
             assert!(retries.is_backed_off(victim(), now + SECOND * wait - Duration::from_nanos(1)));
             now += SECOND * wait;
             assert!(!retries.is_backed_off(victim(), now), "after {wait} s");
@@ -221,6 +243,26 @@ mod tests {
         assert!(retries.given_up(90 * SECOND, patience).is_none(), "there may be space by now");
         retries.failed(StoreError::Full.into(), 90 * SECOND);
         assert!(retries.given_up(90 * SECOND, patience).is_some());
+    }
+
+    #[test]
+    fn a_clone_that_needs_space_is_tried_each_second_and_who_waits_for_it_is_told_after_the_patience() {
+        let (object, patience) = (VolumeId::MAIN.object(1, 1), 30 * SECOND);
+        let transfer = Transfer::whole(object, VolumeId::MAIN.object(2, 1));
+        let what = Ordered { kind: Kind::Clone, transfer, lsn: Lsn(7) };
+        let (mut transfers, mut retries) = (Transfers::default(), RetryList::default());
+        transfers.insert(Pending::new(what, GroupNo(1), Duration::ZERO, false));
+        for second in 0..30 {
+            let now = SECOND * second;
+            assert!(!retries.is_backed_off(Victim::of(&what), now));
+            retries.back_off(Victim::of(&what), StoreError::Full, now);
+            assert!(retries.why_stuck(&transfers, Lsn(7), patience).is_none(), "after {second} s");
+        }
+        retries.back_off(Victim::of(&what), StoreError::Full, patience);
+        assert!(retries.why_stuck(&transfers, Lsn(7), patience).is_some());
+        retries.stored(Victim::of(&what));
+        retries.back_off(Victim::of(&what), StoreError::NotBegun, patience);
+        assert!(retries.why_stuck(&transfers, Lsn(7), patience).is_some(), "all else is told at once");
     }
 
     #[test]

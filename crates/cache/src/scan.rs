@@ -121,7 +121,7 @@ mod tests {
         dirty(0..100_000, &mut pages);
         // So often that each is left alone for longer than this takes.
         for page in (0..100_000).flat_map(|page| [page; 8]) {
-            retries.back_off(Victim::Page(key(page)), StoreError::Full, Duration::from_secs(3600));
+            retries.back_off(Victim::Page(key(page)), StoreError::NotBegun, Duration::from_secs(3600));
         }
         let mut look = |pages: &Pages, now: Duration| {
             let mut found = Vec::new();

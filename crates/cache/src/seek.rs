@@ -13,6 +13,7 @@ use device::{Lsn, ObjectId, PageNo};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 use store::Listed;
 
 /// Leaves of the store's map that one step looks at: 32 MiB of pages that exist, and at most 64 reads of the device.
@@ -107,12 +108,17 @@ impl Memory {
 }
 
 /// Why the store cannot get the clones and moves of an object, if that is so.
-fn why_hidden(state: &State, object: ObjectId, given_up: Option<CacheError>) -> Option<CacheError> {
+fn why_hidden(
+    state: &State,
+    object: ObjectId,
+    patience: Duration,
+    given_up: Option<CacheError>,
+) -> Option<CacheError> {
     if let Some(why) = state.failed() {
         return Some(CacheError::ReadOnly { why: why.clone() });
     }
     let about = state.pages.transfers().iter().filter(|one| one.what.is_about(object));
-    let why = |one: &Pending| state.retries.why_stuck(state.pages.transfers(), one.what.lsn);
+    let why = |one: &Pending| state.retries.why_stuck(state.pages.transfers(), one.what.lsn, patience);
     about.filter_map(why).next().or(given_up)
 }
 
@@ -167,7 +173,7 @@ impl Seeker {
         if state.pages.transfers().are_about(seek.object) {
             let patience = self.shared.settings().store_patience;
             let given_up = state.retries.given_up(self.shared.now(), patience).cloned();
-            match why_hidden(&state, seek.object, given_up) {
+            match why_hidden(&state, seek.object, patience, given_up) {
                 Some(why) => {
                     drop(state);
                     (seek.then)(Err(why));

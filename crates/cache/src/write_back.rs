@@ -232,9 +232,7 @@ impl WriteBack {
         let mut state = self.shared.state();
         state.retries.failed(error.clone(), now);
         // No more is owed of the cleaning when nothing can be written.
-        if state.retries.needs_space() && state.admission.ask_for_space() {
-            self.shared.wake(Task::Checkpoint);
-        }
+        self.ask_for_space_if_needed(&mut state);
         // Who waits for a clone or a move is told after a while.
         if !state.pages.transfers().is_empty() {
             self.shared.wake(Task::Fetch);
@@ -281,17 +279,28 @@ impl WriteBack {
             state.pages.transfers().first().find(free).map(|one| one.what)
         };
         let Some(what) = what else { return Ok(None) };
-        let stuck = self.transfer_step(&what).inspect_err(|error| self.failed(turn, scan, error, now))?;
+        let stuck = match self.transfer_step(&what) {
+            // There may be space for others.
+            Err(CacheError::Store(error)) if error.is_full() => Some(error),
+            outcome => outcome.inspect_err(|error| self.failed(turn, scan, error, now))?,
+        };
         if let Some(error) = stuck {
             let mut state = self.shared.state();
             state.retries.failed(error.clone().into(), now);
             state.retries.back_off(Victim::of(&what), error, now);
+            self.ask_for_space_if_needed(&mut state);
             // Those who wait for it are told.
             state.seeks.look_behind();
             drop(state);
             self.shared.wake(Task::Fetch);
         }
         Ok(Some(Progress::Worked))
+    }
+
+    fn ask_for_space_if_needed(&self, state: &mut State) {
+        if state.retries.needs_space() && state.admission.ask_for_space() {
+            self.shared.wake(Task::Checkpoint);
+        }
     }
 
     /// One bounded piece of storing a clone or a move that waits for no other: what it is newer than, then itself. Returns why it
@@ -318,10 +327,11 @@ impl WriteBack {
         match beside.is_empty() {
             false => self.store_beside(what, &beside),
             true => {
-                // A page at its edges that cannot be read holds up this clone, and nothing else.
-                match self.shared.store_io().fold_for(&what.transfer) {
-                    Err(error) if !error.is_full() => return Ok(Some(error)),
-                    outcome => outcome?,
+                // A page at its edges that cannot be read holds up this clone, and nothing else; one that stays damaged is lost.
+                if let Err(error) = self.shared.store_io().fold_for(&what.transfer)
+                    && !(error.is_damage() && self.has_failed_for_long(what))
+                {
+                    return Ok(Some(error));
                 }
                 let mut refused = BTreeMap::new();
                 self.apply_part(0, &[what.change()], &mut refused)?;
@@ -332,6 +342,11 @@ impl WriteBack {
                 Ok(refused.into_values().next())
             }
         }
+    }
+
+    fn has_failed_for_long(&self, what: &Ordered) -> bool {
+        let since = self.shared.state().retries.failing_since(Victim::of(what));
+        since.is_some_and(|since| self.shared.now() >= since + self.shared.settings().store_patience)
     }
 
     /// Asks the store which of the clones and moves that were found in the buffer it has, before it gets any. They are stored in their

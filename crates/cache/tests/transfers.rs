@@ -49,13 +49,12 @@ fn damage_source(machine: &Machine) -> Vec<[Block; 2]> {
     damaged
 }
 
-#[test]
-fn a_clone_of_a_page_that_has_a_delta_and_cannot_be_read_waits_for_it_and_holds_up_nothing_else() {
-    let machine = Machine::new(3);
+/// Of which page 2 is stored as a base and a delta over it, and where the base lies.
+fn with_delta(machine: &Machine) -> (Cache, Block) {
     let cache = machine.open();
-    write(&machine, &cache, SOURCE, 2, 0xab);
+    write(machine, &cache, SOURCE, 2, 0xab);
     // Too many pieces for an object without a leaf.
-    (1..6).for_each(|number| write(&machine, &cache, SOURCE, 20 * number, 1));
+    (1..6).for_each(|number| write(machine, &cache, SOURCE, 20 * number, 1));
     // Until the buffer has it no more.
     machine.fill(&cache, OTHER).expect("space");
     cache.drain().expect("devices that work");
@@ -70,10 +69,18 @@ fn a_clone_of_a_page_that_has_a_delta_and_cannot_be_read_waits_for_it_and_holds_
         machine.store.read(at, &mut page).expect("power");
         page[0].0 == [0xab; BLOCK_BYTES]
     };
-    let at = machine.store.written_blocks().into_iter().find(is_it).expect("its base is stored");
-    machine.store.damage(at, sim::Damage::Unreadable);
-    let transfer = Transfer { from: SOURCE, first: PageNo(1), end: PageNo(4), to: TARGET, at: PageNo(1) };
-    machine.apply(&cache, &[Change::Clone { transfer }]).expect("space");
+    (cache, machine.store.written_blocks().into_iter().find(is_it).expect("its base is stored"))
+}
+
+const EDGES: Transfer =
+    Transfer { from: SOURCE, first: PageNo(1), end: PageNo(4), to: TARGET, at: PageNo(1) };
+
+#[test]
+fn a_clone_of_a_page_that_has_a_delta_and_cannot_be_read_waits_for_it_and_holds_up_nothing_else() {
+    let machine = Machine::new(3);
+    let (cache, base) = with_delta(&machine);
+    machine.store.damage(base, sim::Damage::Unreadable);
+    machine.apply(&cache, &[Change::Clone { transfer: EDGES }]).expect("space");
     (0..8).for_each(|number| write(&machine, &cache, OTHER, number, 9));
     for _ in 0..50 {
         machine.clock.advance(Duration::from_secs(10));
@@ -85,6 +92,45 @@ fn a_clone_of_a_page_that_has_a_delta_and_cannot_be_read_waits_for_it_and_holds_
     cache.drain().expect("devices that work");
     let bytes = cache.read_now(TARGET, 2 * BLOCK_BYTES as u64, 11).expect("it is whole again");
     assert_eq!(bytes, [[7; 10].as_slice(), &[0xab]].concat());
+}
+
+#[test]
+fn a_clone_of_a_damaged_page_that_has_a_delta_is_stored_after_a_while_and_the_page_is_lost_in_it() {
+    for moves in [false, true] {
+        let machine = Machine::new(3);
+        let (cache, base) = with_delta(&machine);
+        machine.store.rot(base, 77);
+        // So that it has a leaf, too.
+        (1..6).for_each(|number| write(&machine, &cache, TARGET, 20 * number, 1));
+        let transfer = EDGES;
+        let change = if moves { Change::Move { transfer } } else { Change::Clone { transfer } };
+        machine.apply(&cache, &[change]).expect("space");
+        write(&machine, &cache, TARGET, 1, 5);
+        for _ in 0..7 {
+            assert_eq!(cache.status().pending_transfers, 1, "a moment later the page may be read");
+            machine.clock.advance(Duration::from_secs(5));
+            cache.step(Task::WriteBack);
+        }
+        cache.drain().expect("it can be stored");
+        drop(cache);
+        let cache = machine.open();
+        let error = page(&cache, TARGET, 2).expect_err("it is damaged").to_string();
+        assert!(error.contains("damaged already when it was cloned or moved"), "{error}");
+        assert_eq!(page(&cache, TARGET, 1).ok(), Some(5));
+        match moves {
+            true => assert_eq!(page(&cache, SOURCE, 2).ok(), Some(0)),
+            false => assert!(page(&cache, SOURCE, 2).is_err(), "as it was"),
+        }
+        let part = Change::Write { object: TARGET, offset: 2 * BLOCK_BYTES as u64, bytes: &[3; 100] };
+        machine.apply(&cache, &[part]).expect("space");
+        cache.drain().expect("it can be stored");
+        drop(cache);
+        let cache = machine.open();
+        assert!(page(&cache, TARGET, 2).is_err(), "the rest of it is damaged");
+        write(&machine, &cache, TARGET, 2, 6);
+        cache.drain().expect("it can be stored");
+        assert_eq!(page(&cache, TARGET, 2).ok(), Some(6));
+    }
 }
 
 #[test]

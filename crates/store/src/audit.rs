@@ -21,6 +21,8 @@ pub(crate) struct Owner {
 pub(crate) enum Met {
     /// A block of data, and the page whose base it is, or the first one of which it has a delta.
     Block(Owner, PageNo, BlockEntry),
+    /// A page of which nothing is left.
+    Gone(Owner, PageNo),
     /// A node that could not be read, and whose it is, unless it holds objects itself.
     Lost(Option<Owner>, StoreError),
 }
@@ -79,6 +81,8 @@ pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(Met)) -> BTreeMap<NodeI
             Ok(Body::Pages(leaf)) => {
                 let owner = at.owner().unwrap_or_default();
                 let first = at.index.saturating_mul(LEAF_PAGES);
+                let lost = leaf.pages().iter().zip(first..).filter(|(page, _)| page.is_lost());
+                lost.for_each(|(_, page)| meet(Met::Gone(owner, PageNo(page))));
                 for (page, block) in leaf.first_pages() {
                     meet(Met::Block(owner, PageNo(first.saturating_add(page)), block));
                 }
@@ -100,8 +104,10 @@ pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(Met)) -> BTreeMap<NodeI
                         Pages::Tree(tree) => todo.push(root(*tree, at.volume, Some(object))),
                         Pages::Inline(pages) => {
                             let owner = Owner { volume: at.volume, object };
-                            let bases = pages.iter().filter_map(|(page, entry)| Some((*page, entry.base()?)));
-                            bases.for_each(|(page, base)| meet(Met::Block(owner, page, base)));
+                            for &(page, entry) in pages {
+                                entry.base().into_iter().for_each(|base| meet(Met::Block(owner, page, base)));
+                                entry.is_lost().then(|| meet(Met::Gone(owner, page)));
+                            }
                         }
                     }
                 }

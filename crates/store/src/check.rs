@@ -84,6 +84,13 @@ impl Finding {
         let (volume, object) = (owner.map(|owner| owner.volume), owner.map(|owner| owner.object));
         Finding { volume, object, ..Finding::about(what) }
     }
+
+    /// Nothing is left of a page.
+    pub(crate) fn gone(shared: &Shared, owner: Owner, page: PageNo) -> Finding {
+        let device = shared.medium.device().name().to_owned();
+        let error = StoreError::Lost { device, object: owner.object, page };
+        Finding { page: Some(page), ..Finding::of(Some(owner), error.to_string()) }
+    }
 }
 
 impl Finding {
@@ -179,6 +186,7 @@ fn audit(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Finding)) -> A
             lost.get_or_insert(error.to_string());
             report(Finding::of(owner, error.to_string()));
         }
+        Met::Gone(owner, page) => report(Finding::gone(shared, owner, page)),
         Met::Block(owner, page, entry) => {
             let misplaced = misplaced(shared, entry.place, Use::is_data);
             let in_pair = |at| shared.map().nodes.segments.get(at).usage == Use::Arena;

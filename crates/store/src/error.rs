@@ -42,6 +42,18 @@ pub enum StoreError {
         /// The checksum of what is there.
         found: u32,
     },
+    /// A page was damaged when a clone or a move took it to where it is.
+    #[error(
+        "{device}: page {page} of object {object} was damaged already when it was cloned or moved to there"
+    )]
+    Lost {
+        /// Which device.
+        device: String,
+        /// Whose.
+        object: ObjectId,
+        /// Which page.
+        page: PageNo,
+    },
     /// The device does not begin with a store.
     #[error("{device}: this is not a weir store")]
     NotAStore {
@@ -200,6 +212,11 @@ impl StoreError {
         }
     }
 
+    /// Whether what was wanted is damaged: it will be so the next time, too.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, StoreError::Corrupt { .. } | StoreError::Lost { .. })
+    }
+
     /// The next step.
     pub fn help(&self) -> Option<Cow<'static, str>> {
         let help = match self {
@@ -240,6 +257,7 @@ impl StoreError {
                 "use a device or file of another size, or other segments (`weir format --help`)"
             }
             StoreError::Corrupt { .. }
+            | StoreError::Lost { .. }
             | StoreError::DeltasFull { .. }
             | StoreError::NoSuchVolume { .. }
             | StoreError::MainVolume

@@ -69,9 +69,8 @@ impl Folding {
 
 fn is_of_reading(error: &StoreError) -> bool {
     match error {
-        StoreError::Corrupt { .. } => true,
         StoreError::Device(error) => error.operation == Operation::Read,
-        _ => false,
+        error => error.is_damage(),
     }
 }
 
@@ -79,9 +78,18 @@ fn delta_blocks_written(shared: &Shared) -> u64 {
     shared.medium.counting().now().delta_blocks_written
 }
 
+/// What becomes of a page to fold that is damaged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Damaged {
+    /// It stays as it is, and the others are folded.
+    Stays,
+    /// It is an error.
+    Fails,
+}
+
 impl Writer {
-    /// Folds all pages of the leaves in which these lie that nobody else shares. Returns how many. What the cleaner needs stays free:
-    /// it wins more than folding.
+    /// Folds all pages of the leaves in which these lie that nobody else shares, but for damaged ones. Returns how many. What the cleaner
+    /// needs stays free: it wins more than folding.
     pub(crate) fn fold_leaves(
         &mut self,
         shared: &Shared,
@@ -93,21 +101,23 @@ impl Writer {
             let foldable = shared.resolve(|map| map.foldable(object, page))?;
             pages.extend(foldable.into_iter().map(|page| (object, page)));
         }
-        self.fold(shared, &pages, Class::Writer)
+        self.fold(shared, &pages, Class::Writer, Damaged::Stays)
     }
 
     /// Folds those pages that a clone or a move takes out of leaves which it does not take whole: a block of deltas belongs to one leaf.
-    /// Where one of several changes may bring deltas to another's source, all that they take.
+    /// Where one of several changes may bring deltas to another's source, all that they take. Of a damaged page that stays as it is they
+    /// take that it is lost.
     pub(crate) fn fold_for_transfers(
         &mut self,
         shared: &Shared,
         vector: &[Change],
+        damaged: Damaged,
     ) -> Result<(), StoreError> {
         for change in vector {
             let (Change::Clone { transfer, .. } | Change::Move { transfer, .. }) = change else { continue };
             let pages = shared.resolve(|map| map.deltas_taken(transfer, vector.len() > 1))?;
             let pages: Vec<_> = pages.into_iter().map(|page| (transfer.from, page)).collect();
-            self.fold(shared, &pages, Class::Cleaner)?;
+            self.fold(shared, &pages, Class::Cleaner, damaged)?;
         }
         Ok(())
     }
@@ -117,13 +127,19 @@ impl Writer {
         shared: &Shared,
         pages: &[(ObjectId, PageNo)],
         class: Class,
+        damaged: Damaged,
     ) -> Result<u64, StoreError> {
+        let mut folded = 0;
         for some in pages.chunks(FOLD_PAGES) {
             let mut wants: Vec<Want> = some.iter().map(|&(object, page)| Want::new(object, page)).collect();
             shared.read_with_gaps(&mut wants, GAP_BLOCKS_MAX);
             let (mut entries, mut bytes): (Vec<LogEntry>, Vec<SharedPage>) = (Vec::new(), Vec::new());
             for Want { object, page, found } in wants {
-                if let Found::Page { bytes: mut whole, page_lsn } = found? {
+                let found = match found {
+                    Err(error) if damaged == Damaged::Stays && error.is_damage() => continue,
+                    found => found?,
+                };
+                if let Found::Page { bytes: mut whole, page_lsn } = found {
                     if is_planted(PlantedBug::FoldWithoutDeltas) {
                         whole = base_of(shared, object, page)?;
                     }
@@ -133,11 +149,12 @@ impl Writer {
                 }
             }
             let data: Vec<Option<&Page>> = bytes.iter().map(|page| Some(page as &Page)).collect();
+            folded += entries.len() as u64;
             // The buffer knows their LSNs since they were stored as deltas.
             self.append(shared, entries, &data, class, Origin::Direct)?;
         }
-        count(&shared.medium.counting().pages_folded, pages.len() as u64);
-        Ok(pages.len() as u64)
+        count(&shared.medium.counting().pages_folded, folded);
+        Ok(folded)
     }
 }
 

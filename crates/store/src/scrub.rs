@@ -71,8 +71,11 @@ impl Scrub {
             current.scrub_data(shared, report);
             return current.so_far;
         }
+        let gone = shared.map_mut().nodes.scan(Purpose::Scrub).as_ref().map_or(0, |scan| scan.pages_gone);
         shared.map_mut().nodes.end_scan(Purpose::Scrub);
-        current.name_damaged(shared, writer, report);
+        if gone > 0 || !current.damaged.is_empty() {
+            current.name_damaged(shared, writer, report);
+        }
         let done = Scrubbed { done: true, ..current.so_far };
         *scrub = None;
         done
@@ -200,14 +203,19 @@ impl Scrub {
         pinned.for_each(|at| map.nodes.segments.unpin(at));
     }
 
-    /// Whose the damaged blocks are. What nobody refers to any more was overwritten meanwhile, and is no loss.
+    /// Whose the damaged blocks are, and the pages of which nothing is left. What nobody refers to any more was overwritten meanwhile, and
+    /// is no loss.
     fn name_damaged(&mut self, shared: &Shared, writer: &WriterLock, report: &mut dyn FnMut(Finding)) {
-        if self.damaged.is_empty() {
-            return;
-        }
         let _writer = writer.lock();
         walk(shared, &mut |met| {
-            let Met::Block(owner, page, BlockEntry { place, .. }) = met else { return };
+            let (owner, page, place) = match met {
+                Met::Block(owner, page, BlockEntry { place, .. }) => (owner, page, place),
+                Met::Gone(owner, page) => {
+                    self.so_far.damaged += 1;
+                    return report(Finding::gone(shared, owner, page));
+                }
+                Met::Lost(..) => return,
+            };
             let Some(error) = self.damaged.remove(&place) else { return };
             self.so_far.damaged += 1;
             let what = error.to_string();

@@ -236,6 +236,7 @@ impl Shared {
             self.intact((want.object, want.page), of, entry, bytes)?;
             Ok::<&Page, StoreError>(bytes)
         };
+        self.ensure_not_lost((want.object, want.page), &one.located)?;
         let mut bytes = match one.located.page.base() {
             Some(base) => Box::new(block(&base, "")?.clone()),
             None => Page::zeroed(),
@@ -253,6 +254,15 @@ impl Shared {
             })?;
         }
         Ok(Found::Page { bytes, page_lsn: one.located.page.page_lsn })
+    }
+
+    fn ensure_not_lost(
+        &self,
+        (object, page): (ObjectId, PageNo),
+        located: &Located,
+    ) -> Result<(), StoreError> {
+        let device = || self.medium.device().name().to_owned();
+        if located.page.is_lost() { Err(StoreError::Lost { device: device(), object, page }) } else { Ok(()) }
     }
 
     /// An error unless the bytes are those that were written.
@@ -474,7 +484,7 @@ impl Shared {
     pub(crate) fn read_all(&self, pages: &[(ObjectId, PageNo)], take: &mut dyn FnMut(usize, FoundPage<'_>)) {
         let mut wants: Vec<Want> = pages.iter().map(|&(object, page)| Want::new(object, page)).collect();
         let (mut placed, laid): (Vec<Placed>, Vec<Placed>) =
-            self.lookup(&mut wants).into_iter().partition(|placed| placed.located.deltas.is_empty());
+            self.lookup(&mut wants).into_iter().partition(|placed| placed.located.is_base_alone());
         placed.sort_by_key(Placed::place);
         count(&self.medium.counting().page_reads, placed.len() as u64);
         let places: Vec<Block> = placed.iter().map(Placed::place).collect();
@@ -483,7 +493,7 @@ impl Shared {
         self.medium.read_coalesced(&places, GAP_BLOCKS_MAX, &mut |number, found| {
             let Placed { want, ref located, pair } = placed[number];
             absent[want] = false;
-            let base = located.page.base().expect("without one it is a hole");
+            let base = located.page.base().expect("it is all that there is");
             let intact = |bytes| {
                 let intact = self.intact(pages[want], "", &base, bytes);
                 intact.map(|()| Some((bytes, located.page.page_lsn)))

@@ -23,7 +23,7 @@ use crate::counters::Counters;
 use crate::delta::DeltaBlock;
 use crate::entry::Origin;
 use crate::error::StoreError;
-use crate::fold::Folding;
+use crate::fold::{Damaged, Folding};
 use crate::format::{ROOTS, SEGMENTS_AT, SUPERBLOCK};
 use crate::map::{Map, NodeTable, Nodes, Purpose, Volumes};
 use crate::recover::{Identified, Recovered};
@@ -296,15 +296,15 @@ impl Store {
     }
 
     /// Folds what a clone or a move of pages takes out of leaves that it does not take whole, as [`apply`](Store::apply) does: for who wants
-    /// to know of an error before.
+    /// to know of an error before. `apply` takes of a page that is damaged that it is lost.
     ///
     /// # Errors
-    /// Those of [`fold`](Store::fold).
+    /// Those of [`fold`](Store::fold), and a damaged page.
     pub fn fold_for(&self, transfer: &Transfer) -> Result<(), StoreError> {
         let change = Change::Clone { transfer: *transfer, lsn: Lsn(0) };
         let mut writer = self.writer.lock();
         writer.make_ready(&self.shared)?;
-        writer.fold_for_transfers(&self.shared, &[change])
+        writer.fold_for_transfers(&self.shared, &[change], Damaged::Fails)
     }
 
     /// Whether [`fold_step`](Store::fold_step) is worth its reads and writes while nobody needs space: enough was stored as deltas

@@ -5,6 +5,7 @@ use crate::change::Change;
 use crate::checkpoint::{Checkpointer, Occasion};
 use crate::entry::{LogEntry, Origin};
 use crate::error::StoreError;
+use crate::fold::Damaged;
 use crate::log::Log;
 use crate::pairs::{OpenPair, write_twice};
 use crate::policy::{COPIES, Class};
@@ -150,7 +151,7 @@ impl Writer {
         if ranges {
             let deltas = vector.iter().any(|change| matches!(change, Change::Deltas { .. }));
             assert!(!deltas, "deltas come in a vector without clones and moves");
-            self.fold_for_transfers(shared, vector)?;
+            self.fold_for_transfers(shared, vector, Damaged::Stays)?;
         }
         let frees = vector.iter().all(Change::frees);
         let class = if frees { Class::Frees } else { Class::Writer };

@@ -193,7 +193,6 @@ impl Mounted {
             "volume": self.stack.volume.name,
             "store": shown(&self.stack.media.store),
             "buffer": shown(&self.stack.media.buffer),
-            "store_id": self.stack.store.id().to_string(),
             "incarnation": self.stack.store.incarnation().0,
             "uptime_ms": millis(self.since.elapsed()),
             "start": self.start(),

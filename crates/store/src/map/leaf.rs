@@ -23,7 +23,20 @@ pub(crate) struct PageEntry {
     pub(crate) shared: bool,
 }
 
+/// In the place of a base that is lost: in block 1 lies a root, and no page.
+const LOST: Block = Block(1);
+
 impl PageEntry {
+    /// What is left of a page that could not be read when it had to be: where it is read, that is an error.
+    pub(super) fn lost(page_lsn: Lsn) -> PageEntry {
+        PageEntry { place: LOST, page_lsn, crc: 0, shared: false }
+    }
+
+    /// Whether nothing is left of it.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.place == LOST
+    }
+
     /// Neither a base nor a delta.
     pub(crate) fn is_hole(&self) -> bool {
         self.place == Block(0) && self.page_lsn == Lsn(0)
@@ -32,7 +45,7 @@ impl PageEntry {
     /// Its block, if it has a base.
     pub(crate) fn base(&self) -> Option<BlockEntry> {
         let PageEntry { place, crc, shared, .. } = *self;
-        (place != Block(0)).then_some(BlockEntry { place, crc, shared })
+        (place != Block(0) && place != LOST).then_some(BlockEntry { place, crc, shared })
     }
 }
 
@@ -188,21 +201,30 @@ impl PageLeaf {
         gone
     }
 
-    /// Takes a page that has no deltas out of it.
-    pub(crate) fn take(&mut self, index: usize) -> PageEntry {
-        debug_assert!(self.deltas_of(index).next().is_none(), "its deltas were folded before");
-        std::mem::take(&mut self.pages[index])
+    /// Takes a page out of it. Its deltas belong to the leaf, and were folded before: where it still has some, it cannot be read, and
+    /// is lost.
+    pub(crate) fn take(&mut self, index: usize) -> (PageEntry, Gone) {
+        if !self.has_deltas(index) {
+            return (std::mem::take(&mut self.pages[index]), Gone::default());
+        }
+        (PageEntry::lost(self.pages[index].page_lsn), self.set(index, PageEntry::default()))
     }
 
-    /// A page may be another's, too. Returns it.
+    /// What another gets of a page that stays, too: its base, or, as in [`take`](PageLeaf::take), nothing.
     pub(crate) fn share(&mut self, index: usize) -> PageEntry {
-        self.pages[index].shared = true;
-        self.pages[index]
+        let page = &mut self.pages[index];
+        page.shared = page.base().is_some();
+        let page = *page;
+        if self.has_deltas(index) { PageEntry::lost(page.page_lsn) } else { page }
+    }
+
+    fn has_deltas(&self, index: usize) -> bool {
+        self.deltas_of(index).next().is_some()
     }
 
     /// Everything in it may be another's, too.
     pub(crate) fn share_all(&mut self) {
-        self.pages.iter_mut().for_each(|page| page.shared = page.place != Block(0));
+        self.pages.iter_mut().for_each(|page| page.shared = page.base().is_some());
         self.deltas.iter_mut().for_each(|delta| delta.block.shared = true);
     }
 

@@ -51,6 +51,13 @@ pub(crate) struct Located {
     pub(crate) deltas: SmallVec<[BlockEntry; 1]>,
 }
 
+impl Located {
+    /// Whether its bytes are those of one block.
+    pub(crate) fn is_base_alone(&self) -> bool {
+        self.deltas.is_empty() && !self.page.is_lost()
+    }
+}
+
 /// A listing under way.
 struct Found {
     leaves: Vec<Leaf>,

@@ -190,8 +190,8 @@ fn take_range(
     if source == Source::Stays { at.id } else { unless_empty(nodes, at.id) }
 }
 
-/// Takes entries of a leaf, which have no deltas: these are folded before, as they belong to their leaf. Those of a clone say on both
-/// sides that they are shared; a leaf that others share says so for all of them, in its place.
+/// Takes entries of a leaf. Those of a clone say on both sides that they are shared; a leaf that others share says so for all of them, in
+/// its place.
 fn take_entries(nodes: &mut Nodes, at: At, transfer: &Transfer, source: Source, pieces: &mut Vec<Piece>) {
     let within = at.entries(&transfer.source());
     let Body::Pages(leaf) = nodes.cached(at.id) else { return };
@@ -200,14 +200,20 @@ fn take_entries(nodes: &mut Nodes, at: At, transfer: &Transfer, source: Source, 
         return;
     }
     let Body::Pages(leaf) = &mut nodes.node_mut(at.id).body else { unreachable!("a leaf of pages") };
+    let mut all_gone = Vec::new();
     for index in taken {
         let page = transfer.target_of(PageNo(at.first + index as u64));
         let entry = match source {
-            Source::Goes => leaf.take(index),
+            Source::Goes => {
+                let (entry, gone) = leaf.take(index);
+                all_gone.push(gone);
+                entry
+            }
             Source::Stays => leaf.share(index),
         };
         pieces.push(Piece::Page(page, entry));
     }
+    all_gone.iter().for_each(|gone| nodes.forget_all(gone));
 }
 
 /// The node; none where nothing is left in it, which takes it away.
@@ -317,7 +323,7 @@ impl Map {
         let piece = |&(page, entry): &(PageNo, PageEntry)| Piece::Page(transfer.target_of(page), entry);
         let within = inline.iter_mut().filter(|(page, _)| range.contains(page));
         if source == Source::Stays {
-            within.for_each(|(_, entry)| entry.shared = true);
+            within.for_each(|(_, entry)| entry.shared = entry.base().is_some());
         }
         let pieces = inline.iter().filter(|(page, _)| range.contains(page)).map(piece).collect();
         if source == Source::Goes {

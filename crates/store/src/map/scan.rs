@@ -65,12 +65,14 @@ pub(crate) struct Scan {
     pub(crate) visited: u64,
     /// Nodes that could not be read: what is below them is not known.
     pub(crate) lost: Vec<NodeId>,
+    /// Pages met of which nothing is left.
+    pub(crate) pages_gone: u64,
 }
 
 impl Scan {
     pub(super) fn new(wanted: Wanted) -> Scan {
         let (colours, grey, held, lost) = (Vec::new(), Vec::new(), BTreeMap::new(), Vec::new());
-        Scan { colours, grey, wanted, held, holders: 0, visited: 0, lost }
+        Scan { colours, grey, wanted, held, holders: 0, visited: 0, lost, pages_gone: 0 }
     }
 
     /// Whether all nodes have been visited, for now.
@@ -161,13 +163,17 @@ impl Scan {
         };
         match body {
             Body::Inner(children) => children.iter().for_each(|&child| self.met(child)),
-            Body::Pages(leaf) => leaf.blocks().for_each(|(index, block)| entry(self, block, index)),
+            Body::Pages(leaf) => {
+                leaf.blocks().for_each(|(index, block)| entry(self, block, index));
+                self.pages_gone += leaf.pages().iter().filter(|page| page.is_lost()).count() as u64;
+            }
             Body::Objects(objects) => {
                 for (index, object) in objects.iter().enumerate() {
                     match object.as_ref().map(|object| &object.pages) {
                         Some(Pages::Inline(pages)) => {
                             let bases = pages.iter().filter_map(|(_, page)| page.base());
                             bases.for_each(|base| entry(self, base, index));
+                            self.pages_gone += pages.iter().filter(|(_, page)| page.is_lost()).count() as u64;
                         }
                         Some(Pages::Tree(tree)) => self.met(tree.root),
                         None => {}

@@ -243,9 +243,55 @@ fn a_damaged_block_of_deltas_is_an_error_of_its_pages_and_check_and_scrub_name_o
     let mut scrubbed = Vec::new();
     while !matches!(store.scrub_step(&mut |finding| scrubbed.push(finding)), Scrubbed { done: true, .. }) {}
     assert_eq!(scrubbed.iter().map(named).collect::<Vec<_>>(), expected);
-    assert!(store.fold(&[(FILE, PageNo(5))]).is_err(), "a page that cannot be read is not folded");
+    assert_eq!(store.fold(&[(FILE, PageNo(5))]), Ok(0), "a damaged page is not folded");
     store.apply(&[whole(FILE, 5, 3, 30)]).expect("space");
     assert_eq!(bytes(&store, FILE, 5, [0; 3]), Some(([3; 3], 30)), "written whole it needs none");
+}
+
+#[test]
+fn what_a_clone_or_a_move_took_of_a_damaged_page_is_lost_and_check_and_scrub_name_it() {
+    let (_power, disk, store) = fresh(64, 1);
+    store.apply(&[whole(FILE, 4, 1, 10), whole(FILE, 5, 0x5a, 10), whole(FILE, 6, 1, 10)]).expect("space");
+    store.apply(&[delta(FILE, &[4, 5], 0, 0xd5, 20)]).expect("space");
+    let is_it = |&at: &device::Block| {
+        let mut page = device::pages(1);
+        disk.read(at, &mut page).expect("power");
+        page[0].0 == [0x5a; BLOCK_BYTES]
+    };
+    let at = disk.written_blocks().into_iter().find(is_it).expect("it is stored");
+    disk.rot(at, 77);
+    let transfer = |to, at| Transfer { from: FILE, first: PageNo(4), end: PageNo(7), to, at: PageNo(at) };
+    store.apply(&[Change::Clone { transfer: transfer(COPY, 4), lsn: Lsn(30) }]).expect("space");
+    store.apply(&[Change::Clone { transfer: transfer(COPY, 1001), lsn: Lsn(31) }]).expect("space");
+    let object = ObjectId { slot: 9, ..COPY };
+    store.apply(&[Change::Move { transfer: transfer(object, 4), lsn: Lsn(40) }]).expect("space");
+    for _ in 0..2 {
+        for (object, page) in [(COPY, 5), (COPY, 1002), (object, 5)] {
+            assert_eq!(bytes(&store, object, page - 1, [0, 99, 100]), Some(([0xd5, 0xd5, 1], 20)));
+            let error = found(&store, object, page).expect_err("it was damaged");
+            assert!(matches!(error, StoreError::Lost { page: at, .. } if at == PageNo(page)), "{error}");
+            assert_eq!(bytes(&store, object, page + 1, [0, 99, 100]), Some(([1, 1, 1], 10)));
+        }
+    }
+    assert_eq!(bytes(&store, FILE, 5, [0; 3]), None);
+    store.checkpoint_twice().expect("checkpoints");
+    drop(store);
+    let store = mount(&disk).expect("it opens again");
+    let named = |finding: &store::Finding| (finding.object, finding.page, finding.place);
+    let lost = [(COPY, 5), (COPY, 1002), (object, 5)];
+    let expected = lost.map(|(object, page)| (Some(object), Some(PageNo(page)), None));
+    let sorted = |findings: &[store::Finding]| {
+        let mut named: Vec<_> = findings.iter().map(named).collect();
+        named.sort();
+        named
+    };
+    assert_eq!(sorted(&findings(&store)), expected);
+    let mut scrubbed = Vec::new();
+    while !matches!(store.scrub_step(&mut |finding| scrubbed.push(finding)), Scrubbed { done: true, .. }) {}
+    assert_eq!(sorted(&scrubbed), expected);
+    store.apply(&lost.map(|(object, page)| whole(object, page, 3, 50))).expect("space");
+    let store = again(&disk, store);
+    assert_eq!(bytes(&store, COPY, 1002, [0; 3]), Some(([3; 3], 50)));
 }
 
 #[test]

@@ -65,10 +65,10 @@ fn the_owner_of_the_files_may_look_and_sync_and_no_more() {
     mounted.unmount();
 }
 
-/// What pretends to be the daemon of the mount of `device`, by a user who did not mount it.
-fn pretend(device: u64, user: u32) -> UnixListener {
+/// What pretends to be the daemon of the mount of `device`, by a user who need not be who mounted it, and when it began.
+fn pretend(device: u64, user: u32, born: u64) -> UnixListener {
     let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-    let address = SocketAddr::from_abstract_name(format!("weir/{number}/{}", u64::MAX)).expect("a name");
+    let address = SocketAddr::from_abstract_name(format!("weir/{number}/{born}")).expect("a name");
     let bind = move || {
         // Of this thread only.
         let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
@@ -87,11 +87,12 @@ fn a_socket_of_who_did_not_mount_is_not_believed() {
     let sandbox = Sandbox::formatted();
     let mounted = sandbox.mount();
     let device = fs::metadata(mounted.dir()).expect("a mount").dev();
-    let pretender = pretend(device, STRANGER);
+    let pretender = pretend(device, STRANGER, u64::MAX - 1);
     assert_eq!(mounted.status()["pid"], mounted.pid());
     // A name that root has is believed: so the pretender above had the right one.
     drop(pretender);
-    let pretender = pretend(device, 0);
+    // Another name: a process that is being started elsewhere may still hold the socket.
+    let pretender = pretend(device, 0, u64::MAX);
     let served = std::thread::spawn(move || {
         let (stream, _) = pretender.accept().expect("somebody asks");
         let mut asked = String::new();
