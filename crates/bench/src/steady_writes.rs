@@ -17,7 +17,7 @@ use super::quantile::median;
 use super::slow_device::{Design, remove_on_drop};
 use super::system::{Fetch, Kind, Mounted, System, weir};
 use super::undo;
-use super::workload::{Overwriter, PAGE_BYTES, Sync};
+use super::workload::{Overwriter, PAGE_BYTES, Sync, lay_out};
 
 const WRITE_BYTES: u64 = 512;
 
@@ -33,9 +33,24 @@ pub(super) struct SteadyWritesArgs {
     /// The file, in MiB [default: 1024, or 16 where `small`]
     #[arg(long, value_name = "MIB")]
     file: Option<u64>,
+    /// The device, in MiB [default: three times the file]
+    #[arg(long, value_name = "MIB")]
+    device: Option<u64>,
+    /// Fill the device with another file until so much of it is used, in per cent
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u64).range(1..=95))]
+    full: Option<u64>,
     /// weir's memory, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 128)]
     memory: u64,
+    /// Of it, how much may be deltas, in MiB [default: weir's own]
+    #[arg(long, value_name = "MIB")]
+    deltas: Option<u64>,
+    /// Have weir write to every page of the file so many times before; ext4 is steady as soon as writers wait for it
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    passes: u64,
+    /// Measure weir only.
+    #[arg(long)]
+    alone: bool,
     /// How long each system writes [default: 60, or 1 where `small`]
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<u64>,
@@ -74,19 +89,25 @@ pub(super) fn run_benchmark(args: &SteadyWritesArgs) -> Result<(), BenchError> {
     std::fs::create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
     let mut rows = Vec::new();
     for &model in args.model.list() {
-        let design =
-            Design { device: model.device(), bytes: 3 * (file << 20).max(128 << 20), processors: None };
+        let bytes = args.device.map_or(3 * (file << 20).max(128 << 20), |device| device << 20);
+        let design = Design { device: model.device(), bytes, processors: None };
         let weir = Kind::Weir {
             fetch: Fetch::Lazy,
             buffer_in: root.clone(),
             buffer_bytes: 512 << 20,
             memory_bytes: Some(args.memory << 20),
+            delta_bytes: args.deltas.map(|deltas| deltas << 20),
         };
-        for (name, kind) in [("ext4", Kind::Ext4), ("weir", weir)] {
+        for (name, kind) in [("ext4", Kind::Ext4), ("weir", weir)].into_iter().skip(args.alone.into()) {
             eprintln!("{}: {name}", model.name());
             let system = System::set_up(name, kind, &design, &root, pages)?;
             let mounted = system.mount()?;
-            rows.push(measure(model.name(), name, &mounted, pages, seconds)?);
+            let beside = args.full.map_or(0, |full| (bytes / 100 * full).saturating_sub(file << 20));
+            if beside > 0 {
+                lay_out(&mounted.file.with_file_name("beside"), beside / PAGE_BYTES)?;
+            }
+            let passes = if name == "weir" { args.passes } else { 0 };
+            rows.push(measure(model.name(), name, &mounted, pages, (passes, seconds))?);
         }
     }
     if args.json {
@@ -116,13 +137,13 @@ pub(super) fn run_benchmark(args: &SteadyWritesArgs) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Writes for so many seconds.
+/// Writes to every page so many times, then for so many seconds.
 fn measure(
     model: String,
     system: &'static str,
     mounted: &Mounted,
     pages: u64,
-    seconds: u64,
+    (passes, seconds): (u64, u64),
 ) -> Result<Row, BenchError> {
     let path = &mounted.file;
     let cached =
@@ -131,8 +152,11 @@ fn measure(
     let (mut seed, mut slowest, mut rates) = (1, Duration::ZERO, Vec::new());
     let mut load = Overwriter::open(path, pages, WRITE_BYTES, seed)?;
     let (mut before, mut writes) = (None, 0);
-    for second in 0..seconds {
-        if second == seconds / 2 {
+    let mut second = 0;
+    while second < seconds {
+        // The passes before are not counted.
+        let is_before = seed <= passes;
+        if !is_before && second == seconds / 2 {
             (before, writes, slowest) = (counted()?, 0, Duration::ZERO);
         }
         let begun = Instant::now();
@@ -146,8 +170,11 @@ fn measure(
             slowest = slowest.max(one.elapsed);
             done += one.writes;
         }
-        writes += done;
-        rates.push(done as f64 / begun.elapsed().as_secs_f64());
+        if !is_before {
+            second += 1;
+            writes += done;
+            rates.push(done as f64 / begun.elapsed().as_secs_f64());
+        }
         fadvise(&cached, 0, None, Advice::DontNeed)
             .map_err(|error| BenchError::io("cannot advise", path, error.into()))?;
     }

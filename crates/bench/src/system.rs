@@ -39,7 +39,13 @@ pub(super) enum Kind {
     /// `journal_in`, the same place where weir's buffer lies.
     Ext4DataJournal { journal_in: PathBuf, journal_bytes: u64 },
     /// weir, its buffer of `buffer_bytes` a file in `buffer_in`.
-    Weir { fetch: Fetch, buffer_in: PathBuf, buffer_bytes: u64, memory_bytes: Option<u64> },
+    Weir {
+        fetch: Fetch,
+        buffer_in: PathBuf,
+        buffer_bytes: u64,
+        memory_bytes: Option<u64>,
+        delta_bytes: Option<u64>,
+    },
 }
 
 /// A system with a file laid out on it, not mounted. Fields are taken down from the top.
@@ -117,12 +123,15 @@ impl System {
     /// Mounts, with nothing of the file cached.
     pub(super) fn mount(&self) -> Result<Mounted, BenchError> {
         let (unmount, mut mount) = match &self.kind {
-            Kind::Weir { fetch, memory_bytes, .. } => {
+            Kind::Weir { fetch, memory_bytes, delta_bytes, .. } => {
                 let mut mount = weir("mount");
                 mount.arg(self.device.path()).arg(&self.mount_point).arg("--buffer").arg(&self.beside);
                 mount.args(["--fetch", fetch.name()]);
                 if let Some(bytes) = memory_bytes {
                     mount.args(["--memory", &bytes.to_string()]);
+                }
+                if let Some(bytes) = delta_bytes {
+                    mount.args(["--deltas", &bytes.to_string()]);
                 }
                 (weir_unmount_on_drop(&self.mount_point), mount)
             }

@@ -297,7 +297,7 @@ impl Admission {
         // What writers must leave for re-logging, and both for deletions.
         let kept = self.shared.buffer().capacity_bytes() / if cost.frees { 16 } else { 8 };
         let space = self.shared.buffer().free_bytes().saturating_sub(state.admission.reserved_bytes);
-        let crowded = !cost.frees && state.pages.dirty_bytes() > self.shared.settings().dirty_bytes_max;
+        let crowded = !cost.frees && self.shared.settings().crowding(state.pages.memory()) > 1.0;
         if self.shared.buffer().open_bytes() > UNWRITTEN_BYTES_MAX {
             return Verdict::Wait;
         }
@@ -334,7 +334,7 @@ impl Admission {
         state.failed().is_none()
             && (state.pages.is_asking()
                 || self.shared.buffer_is_half_full()
-                || state.pages.dirty_bytes() > self.shared.settings().dirty_bytes_max / 2
+                || self.shared.settings().crowding(state.pages.memory()) > 0.5
                 || state.pages.cuts_pending() > CUTS_MAX
                 || (state.pages.cuts_pending() > 0 && self.shared.store().is_known_full_below())
                 // Unless they get space by asking for it below.

@@ -2,7 +2,7 @@
 //! which costs a fraction of an ordered look-up for each record.
 
 use crate::page::Entry;
-use crate::pages::{Index, Key, Pages};
+use crate::pages::{Index, Key, Memory, Pages};
 use buffer::GroupNo;
 use device::{Lsn, PageNo};
 use std::collections::HashMap;
@@ -65,15 +65,15 @@ impl Gathered {
             *slot = number(self.entries.len());
         }
         let page = &mut self.entries[*slot as usize];
-        let seen = |entry: &Entry| (entry.memory_bytes() as u64, entry.is_whole());
-        let (memory, was_whole) = page.as_deref().map_or((0, false), seen);
+        let seen = |entry: &Entry| (Memory::of(entry), entry.is_whole());
+        let (memory, was_whole) = page.as_deref().map_or((Memory::default(), false), seen);
         let entry = page.get_or_insert_with(|| {
             self.index.named.push((group, key));
             Box::new(Entry::queued_since(at))
         });
         with(entry);
         let (now, is_whole) = seen(entry);
-        self.index.bytes = self.index.bytes + now - memory;
+        self.index.memory.replace(&memory, &now);
         self.index.whole.extend((is_whole && !was_whole).then_some(key));
     }
 
@@ -124,7 +124,7 @@ mod tests {
 
     /// All that others see of them.
     fn view(mut state: Pages) -> Vec<String> {
-        let mut seen = vec![format!("{} bytes, {} dirty", state.memory_bytes(), state.dirty_bytes())];
+        let mut seen = vec![format!("{:?}", state.memory())];
         seen.extend(state.iter().map(|page| format!("{page:?}")));
         seen.extend(state.by_group().map(|needed| format!("{needed:?}")));
         seen.extend(state.swept().iter().map(|key| format!("whole {key:?}")));

@@ -1,6 +1,6 @@
 //! One page's life. The states of the design, and how they are held here:
 //!
-//! | state        | `body`                     | `dirt` | `writing` | `fetch` |
+//! | state        | `body`                     | `dirt` | `writing` | `fetch`  |
 //! | ------------ | -------------------------- | ------ | --------- | -------- |
 //! | absent       | no entry                   |        |           |          |
 //! | partial      | `Patch`                    | yes    | no        | no       |
@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Memory that an entry takes beside its bytes: the table's nodes and the two indexes.
+/// Memory that a page takes beside its bytes: half of it the entry, half its places in the table and in two indexes.
 pub(crate) const ENTRY_BYTES: usize = 256;
 
 /// One fetch, by number: a fetch whose number is no longer in the entry delivers nothing.
@@ -33,16 +33,31 @@ pub(crate) struct Entry {
     body: Body,
     /// Changes that no write-back has taken yet.
     dirt: Option<Dirt>,
-    /// Changes that a write-back is writing. Boxed: few pages are on their way at a time.
-    writing: Option<Box<Dirt>>,
+    /// What is under way with it. Boxed: few pages are on their way at a time.
+    on_its_way: Option<Box<OnItsWay>>,
+    /// Stands in the queue of dirty pages since this was its newest change; 0: it does not.
+    queued: Lsn,
+    /// Used since the last sweep.
+    used: bool,
+}
+
+const _: () = assert!(size_of::<Entry>() <= 128);
+
+/// What is under way with a page.
+#[derive(Debug, Default)]
+struct OnItsWay {
+    /// Changes that a write-back is writing.
+    writing: Option<Dirt>,
     /// The fetch that is under way or queued.
     fetch: Option<FetchNo>,
     /// Reads that wait for this page.
     waiters: Vec<u64>,
-    /// Stands in the queue of dirty pages since this was its newest change.
-    queued: Option<Lsn>,
-    /// Used since the last sweep.
-    used: bool,
+}
+
+impl OnItsWay {
+    fn is_nothing(&self) -> bool {
+        self.writing.is_none() && self.fetch.is_none() && self.waiters.is_empty()
+    }
 }
 
 #[derive(Debug)]
@@ -64,8 +79,8 @@ pub(crate) struct Dirt {
     pub(crate) latest: GroupNo,
     /// Which bytes; only kept for a whole page, a patch knows its own.
     pub(crate) ranges: Ranges,
-    /// When the first one was made.
-    pub(crate) since: Duration,
+    /// When the first one was made, in nanoseconds of the clock.
+    since: u64,
     /// Whether the store counts space for the page: until what cannot be written back has been rescued.
     pub(crate) reserved: bool,
     /// Found in the buffer, and the store was not asked yet whether all of it is stored.
@@ -75,13 +90,27 @@ pub(crate) struct Dirt {
 impl Dirt {
     /// The first change of a page, for which the store counts space.
     pub(crate) fn first(newest: Lsn, group: GroupNo, since: Duration, recovered: bool) -> Dirt {
+        let since = since.as_nanos() as u64;
         Dirt { newest, group, latest: group, ranges: Default::default(), since, reserved: true, recovered }
+    }
+
+    /// When the first one was made.
+    pub(crate) fn since(&self) -> Duration {
+        Duration::from_nanos(self.since)
     }
 }
 
 /// Which positions of a page in memory are newer than the store: a delta whose bytes lie in the page itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Ranges(Vec<(u16, u16)>);
+pub(crate) enum Ranges {
+    /// None.
+    #[default]
+    None,
+    /// One.
+    One((u16, u16)),
+    /// Several, sorted, apart from each other. Boxed: few pages have that many.
+    Several(Box<Vec<(u16, u16)>>),
+}
 
 impl Ranges {
     /// The positions that a delta changes.
@@ -97,17 +126,37 @@ impl Ranges {
             return;
         }
         let (mut start, mut end) = (range.start as u16, range.end as u16);
-        let first = self.0.partition_point(|&(_, old_end)| old_end < start);
-        let after = self.0.partition_point(|&(old_start, _)| old_start <= end);
-        if after == first + 1 && self.0[first].0 <= start && end <= self.0[first].1 {
+        let all = self.as_slice();
+        let first = all.partition_point(|&(_, old_end)| old_end < start);
+        let after = all.partition_point(|&(old_start, _)| old_start <= end);
+        if after == first + 1 && all[first].0 <= start && end <= all[first].1 {
             // Written again, as most are that are written often.
             return;
         }
         if first < after {
-            start = start.min(self.0[first].0);
-            end = end.max(self.0[after - 1].1);
+            start = start.min(all[first].0);
+            end = end.max(all[after - 1].1);
         }
-        self.0.splice(first..after, [(start, end)]);
+        if after - first == all.len() {
+            *self = Ranges::One((start, end));
+            return;
+        }
+        match self {
+            Ranges::Several(all) => drop(all.splice(first..after, [(start, end)])),
+            one => {
+                let mut all = one.as_slice().to_vec();
+                all.splice(first..after, [(start, end)]);
+                *one = Ranges::Several(Box::new(all));
+            }
+        }
+    }
+
+    fn as_slice(&self) -> &[(u16, u16)] {
+        match self {
+            Ranges::None => &[],
+            Ranges::One(one) => std::slice::from_ref(one),
+            Ranges::Several(all) => all,
+        }
     }
 
     /// Adds all of `other`.
@@ -117,7 +166,7 @@ impl Ranges {
 
     /// The ranges, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Range<usize>> + '_ {
-        self.0.iter().map(|&(start, end)| usize::from(start)..usize::from(end))
+        self.as_slice().iter().map(|&(start, end)| usize::from(start)..usize::from(end))
     }
 }
 
@@ -131,12 +180,12 @@ pub(crate) struct Discarded {
 
 impl Entry {
     pub(crate) fn new(body: Body) -> Entry {
-        Entry { body, dirt: None, writing: None, fetch: None, waiters: Vec::new(), queued: None, used: true }
+        Entry { body, dirt: None, on_its_way: None, queued: Lsn(0), used: true }
     }
 
     /// One without any bytes yet that counts as queued since a change.
     pub(crate) fn queued_since(change: Lsn) -> Entry {
-        Entry { queued: Some(change), ..Entry::new(Body::Patch(Delta::default())) }
+        Entry { queued: change, ..Entry::new(Body::Patch(Delta::default())) }
     }
 
     pub(crate) fn body(&self) -> &Body {
@@ -176,12 +225,26 @@ impl Entry {
 
     /// Changes that a write-back is writing.
     pub(crate) fn writing(&self) -> Option<&Dirt> {
-        self.writing.as_deref()
+        self.on_its_way.as_ref()?.writing.as_ref()
+    }
+
+    /// Changes what is under way with it.
+    fn change_on_its_way<T>(&mut self, with: impl FnOnce(&mut OnItsWay) -> T) -> T {
+        let result = with(self.on_its_way.get_or_insert_default());
+        if self.on_its_way.as_ref().is_some_and(|one| one.is_nothing()) {
+            self.on_its_way = None;
+        }
+        result
+    }
+
+    fn take_writing(&mut self) -> Option<Dirt> {
+        self.on_its_way.as_ref()?;
+        self.change_on_its_way(|one| one.writing.take())
     }
 
     /// When the oldest change that is not stored was made, about.
     pub(crate) fn since(&self) -> Option<Duration> {
-        self.writing().or(self.dirt()).map(|dirt| dirt.since)
+        self.writing().or(self.dirt()).map(Dirt::since)
     }
 
     /// Nothing is reserved for it any more; whether it was.
@@ -197,31 +260,42 @@ impl Entry {
     }
 
     pub(crate) fn fetch(&self) -> Option<FetchNo> {
-        self.fetch
+        self.on_its_way.as_ref()?.fetch
     }
 
     /// A fetch is queued or under way; false if one was already.
     pub(crate) fn begin_fetch(&mut self, number: FetchNo) -> bool {
-        let is_first = self.fetch.is_none();
-        self.fetch.get_or_insert(number);
+        let is_first = self.fetch().is_none();
+        self.change_on_its_way(|one| one.fetch.get_or_insert(number).0);
         is_first
     }
 
-    /// The fetch brought nothing.
+    /// The fetch brought nothing, or what it brings does not matter any more.
     pub(crate) fn end_fetch(&mut self) {
-        self.fetch = None;
+        if self.on_its_way.is_some() {
+            self.change_on_its_way(|one| one.fetch = None);
+        }
     }
 
     /// A read waits for it.
     pub(crate) fn add_waiter(&mut self, read: u64) {
-        if !self.waiters.contains(&read) {
-            self.waiters.push(read);
-        }
+        self.change_on_its_way(|one| {
+            if !one.waiters.contains(&read) {
+                one.waiters.push(read);
+            }
+        });
     }
 
     /// The reads that wait for it; they must look again.
     pub(crate) fn take_waiters(&mut self) -> Vec<u64> {
-        std::mem::take(&mut self.waiters)
+        match self.on_its_way {
+            None => Vec::new(),
+            Some(_) => self.change_on_its_way(|one| std::mem::take(&mut one.waiters)),
+        }
+    }
+
+    fn has_waiters(&self) -> bool {
+        self.on_its_way.as_ref().is_some_and(|one| !one.waiters.is_empty())
     }
 
     pub(crate) fn mark_used(&mut self) {
@@ -235,22 +309,23 @@ impl Entry {
 
     /// Whether it stands in the queue of dirty pages.
     pub(crate) fn is_queued(&self) -> bool {
-        self.queued.is_some()
+        self.queued != Lsn(0)
     }
 
     /// It stands in the queue from now on, if it is dirty: since its newest change.
     pub(crate) fn queue(&mut self) -> Option<Lsn> {
-        self.queued = self.dirt.as_ref().map(|dirt| dirt.newest);
-        self.queued
+        let newest = self.dirt.as_ref().map(|dirt| dirt.newest);
+        self.queued = newest.unwrap_or_default();
+        newest
     }
 
     pub(crate) fn was_written_since_queued(&self) -> bool {
-        self.queued != self.dirt.as_ref().map(|dirt| dirt.newest)
+        Some(self.queued) != self.dirt.as_ref().map(|dirt| dirt.newest)
     }
 
     /// It becomes a hole: nothing of it counts any more.
     pub(crate) fn discard(&mut self) -> Discarded {
-        self.writing = None;
+        self.take_writing();
         let was_reserved = self.dirt.take().is_some_and(|dirt| dirt.reserved);
         Discarded { was_reserved, waiters: self.take_waiters() }
     }
@@ -266,12 +341,12 @@ impl Entry {
 
     /// True if it is more than the store's bytes: changed, being written back, or waited for.
     pub(crate) fn is_busy(&self) -> bool {
-        self.dirt.is_some() || self.writing.is_some() || !self.waiters.is_empty()
+        self.dirt.is_some() || self.writing().is_some() || self.has_waiters()
     }
 
     /// The oldest group that this page still needs.
     pub(crate) fn group(&self) -> Option<GroupNo> {
-        self.writing.as_deref().into_iter().chain(&self.dirt).map(|dirt| dirt.group).min()
+        self.writing().into_iter().chain(&self.dirt).map(|dirt| dirt.group).min()
     }
 
     /// Changes bytes in memory.
@@ -300,7 +375,7 @@ impl Entry {
                 self.body = Body::Whole(Arc::new(page));
             }
         }
-        self.fetch = None;
+        self.end_fetch();
     }
 
     /// Changes bytes to zeros in memory.
@@ -328,7 +403,7 @@ impl Entry {
             dirt.ranges = Ranges::of(delta);
         }
         self.body = Body::Whole(Arc::new(base));
-        self.fetch = None;
+        self.end_fetch();
     }
 
     /// Notes that `range` changed with `newest`, as part of group `latest`; `first` makes the dirt of a clean page.
@@ -366,34 +441,34 @@ impl Entry {
 
     /// Takes the changes for a write-back; later ones start anew. `None` if it is not dirty, or is being written back.
     pub(crate) fn begin_writing(&mut self) -> Option<&Dirt> {
-        if self.writing.is_some() {
+        if self.writing().is_some() {
             return None;
         }
-        let mut dirt = Box::new(self.dirt.take()?);
+        let mut dirt = self.dirt.take()?;
         if let Body::Patch(delta) = &self.body {
             // Should the page be fetched meanwhile, and the write-back fail, nothing else would tell.
             dirt.ranges = Ranges::of(delta);
         }
-        self.writing = Some(dirt);
+        self.change_on_its_way(|one| one.writing = Some(dirt));
         self.writing()
     }
 
     /// Nobody needs it: it has no more than the store has, and not all of that.
     pub(crate) fn is_needless(&self) -> bool {
-        !self.is_whole() && !self.is_busy() && self.fetch.is_none()
+        !self.is_whole() && !self.is_busy() && self.fetch().is_none()
     }
 
     /// After a write-back that succeeded.
     pub(crate) fn end_writing(&mut self) {
-        self.writing = None;
+        self.take_writing();
     }
 
     /// After a write-back that failed: its changes are dirt again. Returns how many of the store's reservations are one
     /// too many: the page needs only one.
     pub(crate) fn abandon_writing(&mut self) -> u64 {
-        let Some(old) = self.writing.take() else { return 0 };
+        let Some(old) = self.take_writing() else { return 0 };
         let Some(dirt) = &mut self.dirt else {
-            self.dirt = Some(*old);
+            self.dirt = Some(old);
             return 0;
         };
         let spare = old.reserved && dirt.reserved;
@@ -427,7 +502,7 @@ mod tests {
         assert_eq!(entry.abandon_writing(), 1, "of two reservations one is spare");
         let dirt = entry.dirt.as_ref().expect("it is dirty");
         assert_eq!((dirt.group, dirt.newest, dirt.latest), (GroupNo(3), Lsn(70), GroupNo(7)));
-        assert_eq!(dirt.since, Duration::from_secs(3));
+        assert_eq!(dirt.since(), Duration::from_secs(3));
         let mut ranges = dirt.ranges.iter();
         assert_eq!((ranges.next(), ranges.next()), (Some(0..4096), None));
     }

@@ -66,9 +66,44 @@ pub(crate) struct Pages {
     /// From which page on the store must be asked whether pages that were found in the buffer are stored; `None` once it was
     /// asked about all.
     recovery_cursor: Option<Key>,
-    memory_bytes: u64,
-    dirty_bytes: u64,
+    memory: Memory,
     fetches: u64,
+}
+
+/// What pages take of memory, in bytes, about.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Memory {
+    /// All of them.
+    pub(crate) all: u64,
+    /// Those that are newer than the store.
+    pub(crate) dirty: u64,
+    /// Of these, those of which not all bytes are known.
+    pub(crate) deltas: u64,
+    /// How many those are.
+    pub(crate) delta_count: u64,
+}
+
+impl Memory {
+    /// What one page takes.
+    pub(crate) fn of(entry: &Entry) -> Memory {
+        let all = entry.memory_bytes() as u64;
+        let is_dirty = entry.group().is_some();
+        let is_delta = is_dirty && !entry.is_whole();
+        Memory {
+            all,
+            dirty: if is_dirty { all } else { 0 },
+            deltas: if is_delta { all } else { 0 },
+            delta_count: u64::from(is_delta),
+        }
+    }
+
+    /// One of the pages takes something else now.
+    pub(crate) fn replace(&mut self, before: &Memory, after: &Memory) {
+        self.all = self.all + after.all - before.all;
+        self.dirty = self.dirty + after.dirty - before.dirty;
+        self.deltas = self.deltas + after.deltas - before.deltas;
+        self.delta_count = self.delta_count + after.delta_count - before.delta_count;
+    }
 }
 
 /// What the table keeps of pages beside the pages, for many of them at once.
@@ -78,8 +113,8 @@ pub(crate) struct Index {
     pub(crate) named: Vec<(GroupNo, Key)>,
     /// Those of which all bytes are known.
     pub(crate) whole: Vec<Key>,
-    /// Memory that they take.
-    pub(crate) bytes: u64,
+    /// What they take.
+    pub(crate) memory: Memory,
 }
 
 /// One change of a page's bytes, as the log has it.
@@ -139,14 +174,9 @@ impl Pages {
         self.table.len()
     }
 
-    /// Memory that they take, in bytes, about.
-    pub(crate) fn memory_bytes(&self) -> u64 {
-        self.memory_bytes
-    }
-
-    /// Of these, how many are those of dirty pages.
-    pub(crate) fn dirty_bytes(&self) -> u64 {
-        self.dirty_bytes
+    /// What they take of it.
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
     }
 
     /// Pages of one object, in their order.
@@ -200,7 +230,7 @@ impl Pages {
 
     /// Takes in dirty pages that it has not, in the order of their keys. They count as queued in the order of their first changes.
     pub(crate) fn adopt(&mut self, pages: impl Iterator<Item = (Key, Box<Entry>)>, index: Index) {
-        let Index { mut named, whole, bytes } = index;
+        let Index { mut named, whole, memory } = index;
         if self.table.is_empty() {
             // An empty table and its indexes are built at once. The groups are in order, and few pages are one group's: this
             // sorts faster than all of them together.
@@ -209,8 +239,7 @@ impl Pages {
             self.by_group = named.into_iter().collect();
             self.table = Table::of(pages);
             self.sweep.extend(whole);
-            self.memory_bytes += bytes;
-            self.dirty_bytes += bytes;
+            self.memory.replace(&Memory::default(), &memory);
         } else {
             for (key, entry) in pages {
                 let account = Account::of(&entry);
@@ -229,8 +258,7 @@ impl Pages {
     }
 
     fn account(&mut self, key: Key, before: Account, after: Account) {
-        self.memory_bytes = self.memory_bytes + after.memory - before.memory;
-        self.dirty_bytes = self.dirty_bytes + after.dirty - before.dirty;
+        self.memory.replace(&before.memory, &after.memory);
         if before.group != after.group {
             before.group.map(|group| self.by_group.remove(&(group, key)));
             after.group.map(|group| self.by_group.insert((group, key)));
@@ -332,10 +360,10 @@ impl Pages {
     /// Drops clean pages that were not used lately while memory is over `bytes_max`: a bounded piece of that work. Returns how many.
     pub(crate) fn evict(&mut self, bytes_max: u64) -> u64 {
         let (mut looks, mut evicted) = (EVICT_LOOKS, 0);
-        if self.memory_bytes > bytes_max {
+        if self.memory.all > bytes_max {
             looks -= self.clear_discarded(looks).len();
         }
-        while self.memory_bytes > bytes_max && looks > 0 {
+        while self.memory.all > bytes_max && looks > 0 {
             looks -= 1;
             let Some(key) = self.sweep.pop_front() else { break };
             let Some(entry) = self.table.get_mut(&key) else { continue };
@@ -545,8 +573,7 @@ impl Pages {
 
     /// For what lies beside a clone or a move, which is in no index.
     fn account_beside(&mut self, before: &Account, after: &Account) {
-        self.memory_bytes = self.memory_bytes + after.memory - before.memory;
-        self.dirty_bytes = self.dirty_bytes + after.dirty - before.dirty;
+        self.memory.replace(&before.memory, &after.memory);
     }
 
     /// Where a change that recovery found belongs, if not into the table.
@@ -666,7 +693,7 @@ impl Pages {
         {
             match pages.pop_first() {
                 Some((page, entry)) => {
-                    self.memory_bytes -= entry.memory_bytes() as u64;
+                    self.memory.replace(&Memory::of(&entry), &Memory::default());
                     cleared.push((page, entry));
                 }
                 None => drop(self.discarded.pop_front()),
@@ -721,17 +748,14 @@ impl Pages {
 /// What an entry counts for in the indexes and sums.
 #[derive(Default, PartialEq, Eq)]
 struct Account {
-    memory: u64,
-    dirty: u64,
+    memory: Memory,
     group: Option<GroupNo>,
     whole: bool,
 }
 
 impl Account {
     fn of(entry: &Entry) -> Account {
-        let memory = entry.memory_bytes() as u64;
-        let group = entry.group();
-        Account { memory, dirty: if group.is_some() { memory } else { 0 }, group, whole: entry.is_whole() }
+        Account { memory: Memory::of(entry), group: entry.group(), whole: entry.is_whole() }
     }
 }
 

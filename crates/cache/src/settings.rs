@@ -1,5 +1,6 @@
 //! Limits and ages.
 
+use crate::pages::Memory;
 use std::time::Duration;
 
 /// When and how pages are fetched (*Non-blocking Writes to Files*, section 4).
@@ -21,6 +22,8 @@ pub struct Settings {
     pub memory_bytes_max: u64,
     /// Of these, how much may be newer than the store. Beyond half of it pages are written back; at all of it writers wait.
     pub dirty_bytes_max: u64,
+    /// Of these, how much may be deltas, pages of which only what was written is in memory. The same happens at half of it and at all.
+    pub delta_bytes_max: u64,
     /// What was not synced is durable after this long.
     pub commit_interval: Duration,
     /// Write-back begins when the oldest change that is not stored is older than this. No writer waits for it.
@@ -34,12 +37,21 @@ pub struct Settings {
     pub checkpoint_blocks: u64,
 }
 
+impl Settings {
+    /// How near what is newer than the store is to the nearer one of its limits: 1 at it.
+    pub(crate) fn crowding(&self, memory: &Memory) -> f64 {
+        let dirty = memory.dirty as f64 / self.dirty_bytes_max as f64;
+        dirty.max(memory.deltas as f64 / self.delta_bytes_max as f64)
+    }
+}
+
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
             fetch: FetchMode::Lazy,
             memory_bytes_max: 512 << 20,
             dirty_bytes_max: 256 << 20,
+            delta_bytes_max: 256 << 20,
             commit_interval: Duration::from_secs(1),
             dirty_age_max: Duration::from_secs(300),
             // A disk's own time-out: one that comes back within it was never away.

@@ -66,6 +66,10 @@ pub struct Status {
     pub dirty_pages: u64,
     /// Memory that these take, in bytes, about.
     pub dirty_bytes: u64,
+    /// Of them, how many are deltas: pages of which only what was written is in memory.
+    pub deltas: u64,
+    /// Memory that these take, in bytes, about.
+    pub delta_bytes: u64,
     /// How long ago the oldest change that is not stored was made.
     pub dirty_age: Duration,
     /// Cuts and deletions that are not stored.

@@ -506,7 +506,7 @@ impl WriteBack {
         if why == Why::Due && !self.is_due(&state) {
             return None;
         }
-        let crowded = state.pages.dirty_bytes() > self.shared.settings().dirty_bytes_max / 2;
+        let crowded = self.shared.settings().crowding(state.pages.memory()) > 0.5;
         let limit = self.step_pages(why);
         scan.begin_anew_now_and_then(now, state.retries.count());
         let filter = *scan;

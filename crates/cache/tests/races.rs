@@ -175,6 +175,37 @@ fn a_writer_who_waits_for_dirty_pages_is_let_in_by_the_thread_that_writes_them_b
 }
 
 #[test]
+fn writers_wait_at_the_limit_of_deltas_which_are_counted_apart_from_whole_pages() {
+    let machine = Machine::new(1, 1024);
+    let (delta_bytes_max, commit_inline_below) = (8 * 1024, Duration::ZERO);
+    let settings = Settings { delta_bytes_max, commit_inline_below, ..Settings::default() };
+    let cache = machine.disks.open(machine.clock.clone(), settings).expect("sound media");
+    (0..32).for_each(|page| machine.write(&cache, object(1), page, &[1; 4096]).expect("space"));
+    cache.drain().expect("sound media");
+    drop(cache);
+    let settings = Settings { delta_bytes_max, commit_inline_below, ..Settings::default() };
+    let cache = machine.disks.open(machine.clock.clone(), settings).expect("sound media");
+    let write = |page: u64, len: usize| {
+        let bytes = vec![2; len];
+        let changes = [Change::Write { object: object(1), offset: page * 4096, bytes: &bytes }];
+        let reservation = cache.admit_at_once(Cost::of(&changes)).expect("power");
+        reservation.map(|mut reservation| cache.apply(&mut reservation, &changes).expect("power")).is_some()
+    };
+    assert!((0..16).all(|page| write(page, 4096)), "whole pages are none");
+    assert_eq!(cache.status().deltas, 0);
+    let written = (16..32).take_while(|&page| write(page, 500)).count() as u64;
+    let status = cache.status();
+    assert_eq!(status.deltas, written);
+    assert!(written > 8 && written < 13, "{status:?}");
+    assert!(
+        status.delta_bytes > delta_bytes_max && status.delta_bytes < delta_bytes_max + 1024,
+        "{status:?}"
+    );
+    cache.step(Task::WriteBack);
+    assert!(write(31, 500), "{:?}", cache.status());
+}
+
+#[test]
 fn space_that_was_deleted_is_there_for_the_next_writer() {
     let machine = Machine::new(1, 8192);
     let cache = machine.open();

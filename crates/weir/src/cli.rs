@@ -140,6 +140,9 @@ pub(crate) struct Tuning {
     /// Of it, how much may be newer than the store: at least 8MiB [default: half of --memory]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) dirty: Option<Size>,
+    /// Of that, how much may be deltas, pages of which only what was written is in memory: at least 1MiB [default: --dirty]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub(crate) deltas: Option<Size>,
     /// What nobody synced is durable after this many milliseconds. The store keeps it for later mounts [default: 1000]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(store::COMMIT_INTERVALS_MS))]
     pub(crate) commit_interval: Option<u64>,

@@ -34,6 +34,8 @@ pub(crate) const READY: &str = "ready";
 
 /// The smallest `--memory`: a few of the kernel's largest requests.
 const MEMORY_MIN: Size = Size(16 << 20);
+/// As many deltas as one step of write-back takes, and some.
+const DELTAS_MIN: Size = Size(1 << 20);
 
 /// Checks everything before it writes anything, mounts, serves until it is unmounted, and writes everything back.
 pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
@@ -180,6 +182,13 @@ fn settings(tuning: &Tuning, threads: u8) -> Result<Settings, WeirError> {
     if dirty < Size(MEMORY_MIN.0 / 2) {
         return wrong("--dirty", dirty, format!("less than {}", Size(MEMORY_MIN.0 / 2)));
     }
+    let deltas = tuning.deltas.unwrap_or(dirty);
+    if deltas > dirty {
+        return wrong("--deltas", deltas, format!("more than --dirty ({dirty})"));
+    }
+    if deltas < DELTAS_MIN {
+        return wrong("--deltas", deltas, format!("less than {DELTAS_MIN}"));
+    }
     Ok(Settings {
         fetch: match tuning.fetch {
             Fetch::Lazy => FetchMode::Lazy,
@@ -187,6 +196,7 @@ fn settings(tuning: &Tuning, threads: u8) -> Result<Settings, WeirError> {
         },
         memory_bytes_max: memory.0,
         dirty_bytes_max: dirty.0,
+        delta_bytes_max: deltas.0,
         dirty_age_max: Duration::from_secs(tuning.dirty_age),
         // With one thread at the front end a commit there holds up everybody: worth it where that is no longer than an NVMe
         // disk's flush. With more the others serve meanwhile: worth it up to a disk's seek (decision 0005).

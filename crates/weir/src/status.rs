@@ -206,6 +206,8 @@ impl Mounted {
             "dirty": {
                 "pages": cache.dirty_pages,
                 "bytes": cache.dirty_bytes,
+                "deltas": cache.deltas,
+                "delta_bytes": cache.delta_bytes,
                 "age_ms": millis(cache.dirty_age),
                 "cuts": cache.pending_cuts,
                 "clones": cache.pending_transfers,
@@ -357,6 +359,7 @@ impl Mounted {
             },
             "memory_bytes_max": settings.memory_bytes_max,
             "dirty_bytes_max": settings.dirty_bytes_max,
+            "delta_bytes_max": settings.delta_bytes_max,
             "commit_interval_ms": millis(settings.commit_interval),
             "dirty_age_max_ms": millis(settings.dirty_age_max),
             "threads": self.front.threads,

@@ -241,6 +241,7 @@ pub(crate) fn draw_settings(random: &mut Random) -> Settings {
         fetch: if random.once_in(8) { FetchMode::Blocking } else { FetchMode::Lazy },
         memory_bytes_max,
         dirty_bytes_max: memory_bytes_max / random.pick(&[2, 2, 8]),
+        delta_bytes_max: memory_bytes_max / random.pick(&[2, 2, 16]),
         commit_interval: Duration::from_secs(1),
         dirty_age_max: Duration::from_millis(random.pick(&[300, 5000, 60_000])),
         store_patience: Duration::from_millis(random.pick(&[50, 2000, 30_000])),

@@ -405,7 +405,13 @@ fn sizes_that_make_no_sense_are_refused_before_anything_is_made() {
 
     let sandbox = Sandbox::formatted();
     let before = Bytes::below(&sandbox.store());
-    for options in [["--memory", "1MiB"], ["--dirty", "2GiB"], ["--dirty", "1KiB"]] {
+    for options in [
+        ["--memory", "1MiB"],
+        ["--dirty", "2GiB"],
+        ["--dirty", "1KiB"],
+        ["--deltas", "2GiB"],
+        ["--deltas", "1KiB"],
+    ] {
         fails(weir().arg("mount").args(options).arg(sandbox.store()).arg(sandbox.mount_point()));
     }
     before.assert_unchanged(&sandbox.store());
