@@ -3,6 +3,7 @@
 mod bystander;
 mod cleaning;
 mod counters;
+mod delta_reads;
 mod device_model;
 mod disk_time;
 mod engine_load;
@@ -57,6 +58,8 @@ enum Experiment {
     NonblockingWrites(nonblocking_writes::NonblockingWritesArgs),
     /// Small overwrites for so long that what is written back sets the pace, beside ext4 on the same modelled device.
     SteadyWrites(steady_writes::SteadyWritesArgs),
+    /// Cold reads of a file of which some pages are stored as deltas, beside one that was stored whole.
+    DeltaReads(delta_reads::DeltaReadsArgs),
     /// Store reads that partial writes cause, and store I/O that fsync causes.
     Counters(counters::CountersArgs),
     /// Overwrites of a store that is nearly full: what is written for each page, and how long the slowest write waits.
@@ -109,6 +112,7 @@ fn run(experiment: &Experiment) -> Result<(), BenchError> {
         Experiment::Overview(args) => overview::run_benchmark(args),
         Experiment::NonblockingWrites(args) => nonblocking_writes::run_benchmark(args),
         Experiment::SteadyWrites(args) => steady_writes::run_benchmark(args),
+        Experiment::DeltaReads(args) => delta_reads::run_benchmark(args),
         Experiment::Counters(args) => counters::run_benchmark(args),
         Experiment::Cleaning(args) => cleaning::run_benchmark(args),
         Experiment::Bystander(args) => bystander::run_benchmark(args),

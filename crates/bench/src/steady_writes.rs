@@ -202,12 +202,16 @@ struct Counted {
 
 /// What weir's store did so far.
 fn counters(mount: &Path) -> Result<Option<Counted>, BenchError> {
-    let text = run(weir("status").arg("--json").arg(mount))?;
-    let status: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
-    let number = |pointer: &str| status.pointer(pointer).and_then(Value::as_u64);
-    let blocks_written = number("/counters/store/blocks_written");
-    let pages_read = number("/counters/store/page_reads");
+    let blocks_written = store_counter(mount, "blocks_written")?;
+    let pages_read = store_counter(mount, "page_reads")?;
     Ok(blocks_written
         .zip(pages_read)
         .map(|(blocks_written, pages_read)| Counted { blocks_written, pages_read }))
+}
+
+/// One of its counters.
+pub(super) fn store_counter(mount: &Path, name: &str) -> Result<Option<u64>, BenchError> {
+    let text = run(weir("status").arg("--json").arg(mount))?;
+    let status: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
+    Ok(status["counters"]["store"][name].as_u64())
 }

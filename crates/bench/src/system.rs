@@ -120,6 +120,11 @@ impl System {
         run(&mut format).map(drop)
     }
 
+    /// Mounts it otherwise from now on: it stays what it is.
+    pub(super) fn remount_as(&mut self, kind: Kind) {
+        self.kind = kind;
+    }
+
     /// Mounts, with nothing of the file cached.
     pub(super) fn mount(&self) -> Result<Mounted, BenchError> {
         let (unmount, mut mount) = match &self.kind {

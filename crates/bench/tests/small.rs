@@ -51,6 +51,18 @@ fn steady_writes_prints_weir_beside_ext4() {
 }
 
 #[test]
+fn delta_reads_prints_both_ways_of_reading_before_folding_and_after() {
+    if !can_mount() {
+        return;
+    }
+    let report = bench(&["delta-reads", "--size", "small", "--model", "ssd"]);
+    let rows = report.as_array().expect("rows");
+    let names: Vec<_> = rows.iter().map(|row| row["what"].as_str().expect("a name")).collect();
+    assert_eq!(names, ["random", "sequential", "random, folded", "sequential, folded"]);
+    assert!(rows.iter().all(|row| row["ratio"][1].as_f64().expect("a figure") > 0.0));
+}
+
+#[test]
 fn nonblocking_writes_prints_every_system_beside_ext4() {
     if !can_mount() {
         return;

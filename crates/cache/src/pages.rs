@@ -338,6 +338,14 @@ impl Pages {
         near.filter(|(_, entry)| entry.is_dirty()).map(|(key, _)| key)
     }
 
+    /// Dirty deltas behind a delta in the same object, among so many pages; none, if it is whole.
+    pub(crate) fn deltas_behind(&self, key: Key, looks: usize) -> impl Iterator<Item = Key> + '_ {
+        let is_dirty_delta = |entry: &Entry| entry.is_dirty() && !entry.is_whole();
+        let looks = if self.get(&key).is_some_and(is_dirty_delta) { looks } else { 0 };
+        let behind = self.table.range(key.object, key.page..).take(looks);
+        behind.filter(move |(_, entry)| is_dirty_delta(entry)).map(|(key, _)| key)
+    }
+
     /// Whether anything is newer than the store.
     pub(crate) fn is_dirty(&self) -> bool {
         self.dirty_pages() > 0 || !self.cuts.is_empty() || !self.transfers.is_empty()

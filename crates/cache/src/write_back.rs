@@ -29,6 +29,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::{Change, Found, Store, StoreError, Want};
 
+/// Pages that are looked at for more deltas behind one that is written back.
+const DELTA_LOOKS: usize = 4096;
 /// Pages of one step: a MiB, so that a step is short on any device and its log entries are shared by many pages.
 pub(crate) const STEP_PAGES: usize = 256;
 /// How far from a page that is written back its dirty neighbours go with it: with those on the other side, half a MiB, read and
@@ -222,6 +224,11 @@ impl WriteBack {
             state.retries.failed(error.clone().into(), now);
         }
         stuck.into_iter().for_each(|(victim, error)| state.retries.back_off(victim, error, now));
+        drop(state);
+        if why != Why::All {
+            // An error is for the reads and writes to tell that meet it, too.
+            let _ = self.shared.store_io().fold_owed();
+        }
         Ok(Progress::Worked)
     }
 
@@ -520,6 +527,11 @@ impl WriteBack {
             let around = state.pages.dirty_around(seed, NEIGHBOURS.min(limit as u64 / 2));
             let is_new = |key: &Key| free(state, key) && !pages.contains(key);
             let new: Vec<Key> = around.filter(is_new).take(limit - pages.len()).collect();
+            pages.extend(new);
+            // Deltas of many leaves, so that what will be folded together lies together.
+            let behind = state.pages.deltas_behind(seed, DELTA_LOOKS);
+            let is_new = |key: &Key| free(state, key) && !pages.contains(key);
+            let new: Vec<Key> = behind.filter(is_new).take(limit - pages.len()).collect();
             pages.extend(new);
             pages.len() < limit
         };

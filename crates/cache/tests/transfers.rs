@@ -3,10 +3,12 @@
 
 mod common;
 
-use cache::{Cache, CacheError, Change, TRANSFER_PAGES_MAX, Task};
+use cache::{Cache, CacheError, Change, Cost, TRANSFER_PAGES_MAX, Task};
+use common::meddled::{Meddled, Meddler};
 use common::plain::Machine;
 use device::{BLOCK_BYTES, Block, Device, ObjectId, PageNo, Transfer, VolumeId};
 use sim::Faults;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::{NewVolume, Store, VolumeMode};
 
@@ -131,6 +133,69 @@ fn a_clone_of_a_damaged_page_that_has_a_delta_is_stored_after_a_while_and_the_pa
         cache.drain().expect("it can be stored");
         assert_eq!(page(&cache, TARGET, 2).ok(), Some(6));
     }
+}
+
+#[test]
+fn a_page_that_is_written_again_while_a_copy_is_made_is_in_it_as_it_was_at_its_moment() {
+    let machine = Machine::new(5);
+    let meddler: Arc<Mutex<Option<Meddler>>> = Arc::default();
+    let meddled = Arc::new(Meddled { disk: machine.store.clone(), meddler: meddler.clone() });
+    let cache = machine.open_on(meddled, machine.buffer.clone()).expect("sound media");
+    write(&machine, &cache, OTHER, 7, 1);
+    // It is stored between the copy's moment and the pages of that.
+    machine.apply(&cache, &[clone(SOURCE, TARGET)]).expect("space");
+    let other = cache.clone();
+    let mut left = 1;
+    *meddler.lock().expect("one thread") = Some(Box::new(move || {
+        let changes =
+            [Change::Write { object: OTHER, offset: 7 * BLOCK_BYTES as u64, bytes: &[2; BLOCK_BYTES] }];
+        if left > 0 {
+            left -= 1;
+            let reservation = other.admit_at_once(Cost::of(&changes)).expect("power");
+            other.apply(&mut reservation.expect("space"), &changes).expect("power");
+        }
+    }));
+    let new = NewVolume { name: "copy", mode: VolumeMode::ReadOnly, created: 1 };
+    let copy = cache.clone_volume(VolumeId::MAIN, &new).expect("space");
+    assert_eq!(page(&cache, OTHER, 7).ok(), Some(2), "it was written again meanwhile");
+    assert_eq!(page(&cache, OTHER.in_volume(copy), 7).ok(), Some(1));
+    *meddler.lock().expect("one thread") = None;
+}
+
+#[test]
+fn a_part_of_a_page_that_was_cut_is_zeros_elsewhere_also_where_the_cut_cannot_be_stored() {
+    let machine = Machine::new(6);
+    let cache = machine.open();
+    (0..20).for_each(|number| write(&machine, &cache, SOURCE, 2 * number, 1));
+    write(&machine, &cache, SOURCE, 5000, 1);
+    cache.drain().expect("devices that work");
+    drop(cache);
+    let found = |page: u64| {
+        Store::open(machine.store.clone()).expect("a store").page_lsn(SOURCE, PageNo(page)).is_ok()
+    };
+    let is_its_leaf = |&pair: &[Block; 2]| {
+        machine.rot_both(pair);
+        let is_it = found(4) && !found(5000);
+        machine.rot_both(pair);
+        is_it
+    };
+    let leaf = machine.pairs().into_iter().find(is_its_leaf).expect("page 5000 has a leaf of its own");
+    machine.rot_both(leaf);
+    let cache = machine.open();
+    let cut = Change::Zero { object: SOURCE, offset: 0, len: 6000 * BLOCK_BYTES as u64 };
+    machine.apply(&cache, &[cut]).expect("space");
+    cache.drain().expect_err("a leaf is damaged");
+    let part = Change::Write { object: SOURCE, offset: 4 * BLOCK_BYTES as u64, bytes: &[3; 100] };
+    machine.apply(&cache, &[part]).expect("space");
+    cache.drain().expect_err("a leaf is damaged");
+    assert_eq!((cache.status().dirty_pages, cache.status().pending_cuts), (0, 1));
+    machine.rot_both(leaf);
+    cache.drain().expect("it is whole again");
+    drop(cache);
+    let cache = machine.open();
+    let bytes = cache.read_now(SOURCE, 4 * BLOCK_BYTES as u64, BLOCK_BYTES).expect("devices that work");
+    assert!(bytes == [[3; 100].as_slice(), &[0; BLOCK_BYTES - 100]].concat());
+    assert_eq!(page(&cache, SOURCE, 5000).ok(), Some(0));
 }
 
 #[test]

@@ -5,6 +5,7 @@
 mod common;
 
 use cache::{Cache, CacheError, Change, Cost, Task};
+use common::meddled::{Meddled, Meddler};
 use common::{Machine, Model, OBJECT_BYTES, Run, Step, apply_to, change, delete_rescued};
 use device::{Block, Device, DeviceError, ObjectId, Page, Random};
 use sim::{Faults, SimDisk};
@@ -17,54 +18,6 @@ use store::{NewVolume, StoreError, VolumeId, VolumeMode};
 const SMALL: u64 = 1440;
 /// Volumes beside the mounted one, at most.
 const OTHERS_MAX: usize = 3;
-
-/// Called before a device's work.
-type Meddler = Box<dyn FnMut() + Send>;
-
-/// A disk below which somebody else gets a turn before each of its operations.
-struct Meddled {
-    disk: Arc<SimDisk>,
-    meddler: Arc<Mutex<Option<Meddler>>>,
-}
-
-impl Meddled {
-    fn meddle(&self) {
-        let taken = self.meddler.lock().expect("one thread").take();
-        if let Some(mut meddler) = taken {
-            meddler();
-            *self.meddler.lock().expect("one thread") = Some(meddler);
-        }
-    }
-}
-
-impl Device for Meddled {
-    fn blocks(&self) -> u64 {
-        self.disk.blocks()
-    }
-
-    fn name(&self) -> &str {
-        self.disk.name()
-    }
-
-    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
-        self.meddle();
-        self.disk.read(at, into)
-    }
-
-    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
-        self.meddle();
-        self.disk.write(at, from)
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.meddle();
-        self.disk.flush()
-    }
-
-    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
-        self.disk.trim(at, count)
-    }
-}
 
 /// What a crash may have let happen or not.
 enum Pending {

@@ -7,13 +7,16 @@ use crate::bug::{PlantedBug, is_planted};
 use crate::change::Change;
 use crate::coalesce::GAP_BLOCKS_MAX;
 use crate::counters::count;
+use crate::delta::DeltaBlock;
 use crate::entry::{LogEntry, Origin};
 use crate::error::StoreError;
+use crate::format::LEAF_PAGES;
 use crate::map::{FoldCursor, FoldLook};
 use crate::policy::Class;
 use crate::shared::{Found, Shared, Want};
 use crate::writer::Writer;
 use device::{ObjectId, Operation, Page, PageNo, SharedPage};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A round of folding everything. Owned by the store, behind the writer's lock. Gone after a crash: it begins anew.
@@ -67,6 +70,63 @@ impl Folding {
     }
 }
 
+/// Folding while deltas are stored: as many leaves as are paid for by the deltas that went to the store, one after the other in the order of
+/// their keys, and round again. So leaves that lie beside each other are folded together, in long runs, and never all leaves at once,
+/// though all may fill up at the same pace. Owned by the writer. Gone after a crash: leaves that got their deltas before are folded when
+/// they are full, or in quiet times.
+#[derive(Debug, Default)]
+pub(crate) struct Sweep {
+    /// Leaves that got deltas, by their first pages, and how full they are, at most: see [`FULL`].
+    leaves: BTreeMap<(ObjectId, PageNo), u64>,
+    /// The same for all that was stored and is not paid for by folding.
+    owed: u64,
+    /// Where it goes on.
+    cursor: (ObjectId, PageNo),
+}
+
+/// A leaf that is to be folded when its turn comes, in the middle of a long life: 40 blocks of deltas, or two deltas for each of its pages.
+/// It may have 52, and eight.
+const FULL: u64 = FULL_BLOCKS * FULL_DELTAS;
+const FULL_BLOCKS: u64 = 40;
+const FULL_DELTAS: u64 = 2 * LEAF_PAGES;
+/// One that is not worth a turn: in the first round they are all emptier than later.
+const HARDLY_FULL: u64 = FULL / 5;
+/// Leaves that are folded together.
+const SWEPT_TOGETHER: u64 = 16;
+
+impl Sweep {
+    /// A block with so many deltas was stored.
+    pub(crate) fn stored(&mut self, object: ObjectId, block: &DeltaBlock) {
+        let units = FULL_DELTAS.max(FULL_BLOCKS * u64::from(block.bits().count_ones()));
+        *self.leaves.entry((object, block.first())).or_default() += units;
+        self.owed = (self.owed + units).min(2 * SWEPT_TOGETHER * FULL);
+    }
+
+    /// Whether leaves are to be folded for what was stored.
+    pub(crate) fn is_due(&self) -> bool {
+        self.owed >= SWEPT_TOGETHER * FULL
+    }
+
+    /// Takes those whose turn it is.
+    fn next(&mut self) -> Vec<(ObjectId, PageNo)> {
+        let behind = self.leaves.range(self.cursor..).chain(self.leaves.range(..self.cursor));
+        let full = behind.filter(|(_, units)| **units >= HARDLY_FULL).map(|(&leaf, _)| leaf);
+        let leaves: Vec<(ObjectId, PageNo)> = full.take(SWEPT_TOGETHER as usize).collect();
+        self.owed = match leaves.len() as u64 {
+            // Nothing to fold yet, or no more.
+            count if count < SWEPT_TOGETHER => 0,
+            count => self.owed - count * FULL,
+        };
+        for leaf in &leaves {
+            self.leaves.remove(leaf);
+        }
+        if let Some(&(object, first)) = leaves.last() {
+            self.cursor = (object, PageNo(first.0 + 1));
+        }
+        leaves
+    }
+}
+
 fn is_of_reading(error: &StoreError) -> bool {
     match error {
         StoreError::Device(error) => error.operation == Operation::Read,
@@ -88,6 +148,15 @@ pub(crate) enum Damaged {
 }
 
 impl Writer {
+    /// Folds leaves for deltas that were stored, where that is due. Returns how many pages.
+    pub(crate) fn fold_owed(&mut self, shared: &Shared) -> Result<u64, StoreError> {
+        if !self.sweep().is_due() {
+            return Ok(0);
+        }
+        let leaves = self.sweep().next();
+        self.fold_leaves(shared, &leaves)
+    }
+
     /// Folds all pages of the leaves in which these lie that nobody else shares, but for damaged ones. Returns how many. What the cleaner
     /// needs stays free: it wins more than folding.
     pub(crate) fn fold_leaves(
@@ -173,3 +242,57 @@ const NODES_PER_DELTA_BLOCK: u64 = 16;
 
 /// Pages of one batch: a MiB, and what is read for them and lies between them at most 50.
 const FOLD_PAGES: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::delta::{DeltaPacker, Piece};
+    use device::{StoreId, VolumeId};
+
+    fn block(first: u64, deltas: u64) -> DeltaBlock {
+        let mut packer = DeltaPacker::new(StoreId([7; 16]));
+        (0..deltas)
+            .for_each(|page| assert!(packer.add(PageNo(first + page), [Piece::Bytes(0, &[1])].into_iter())));
+        packer.finish().remove(0)
+    }
+
+    #[test]
+    fn leaves_that_fill_up_together_are_folded_one_after_the_other_in_long_runs() {
+        const LEAVES: u64 = 200;
+        let object = VolumeId::MAIN.object(5, 1);
+        let (mut sweep, mut held, mut folded) = (Sweep::default(), vec![0; LEAVES as usize], Vec::new());
+        for round in 0..400 {
+            for leaf in 0..LEAVES {
+                sweep.stored(object, &block(leaf * LEAF_PAGES, 5));
+                held[leaf as usize] += 1;
+                if !sweep.is_due() {
+                    continue;
+                }
+                let run: Vec<u64> = sweep.next().iter().map(|(_, first)| first.0 / LEAF_PAGES).collect();
+                let follow = |pair: &[u64]| pair[1] == (pair[0] + 1) % LEAVES;
+                assert!(run.windows(2).all(follow), "{run:?}");
+                folded.extend(run.iter().map(|&leaf| (round, std::mem::take(&mut held[leaf as usize]))));
+            }
+        }
+        let most = folded.iter().map(|(_, blocks)| *blocks).max().expect("some are folded");
+        assert!(most < 52, "{most} blocks: one was full before its turn");
+        let later: Vec<u64> =
+            folded.iter().filter(|(round, _)| *round > 100).map(|(_, blocks)| *blocks).collect();
+        assert!(later.iter().all(|blocks| (38..=42).contains(blocks)), "{later:?}");
+    }
+
+    #[test]
+    fn a_few_leaves_are_folded_when_they_are_full_enough_and_what_was_owed_for_others_is_forgotten() {
+        let object = VolumeId::MAIN.object(5, 1);
+        let mut sweep = Sweep::default();
+        let mut stored = 0;
+        while !sweep.is_due() {
+            sweep.stored(object, &block(0, 1));
+            stored += 1;
+        }
+        assert_eq!(stored, SWEPT_TOGETHER * FULL_BLOCKS);
+        sweep.stored(object, &block(5 * LEAF_PAGES, 1));
+        assert_eq!(sweep.next(), [(object, PageNo(0))], "the other one is hardly full");
+        assert!(!sweep.is_due() && sweep.next().is_empty());
+    }
+}

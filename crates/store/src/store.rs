@@ -295,6 +295,15 @@ impl Store {
         self.writer.lock().fold_leaves(&self.shared, pages)
     }
 
+    /// Folds some leaves, if enough deltas were stored since it last did: who stores some calls it, too, so that leaves are folded in long
+    /// runs before each is full by itself. Returns how many pages it wrote whole.
+    ///
+    /// # Errors
+    /// Those of [`fold`](Store::fold); what was to be folded stays as it is.
+    pub fn fold_owed(&self) -> Result<u64, StoreError> {
+        self.writer.lock().fold_owed(&self.shared)
+    }
+
     /// Folds what a clone or a move of pages takes out of leaves that it does not take whole, as [`apply`](Store::apply) does: for who wants
     /// to know of an error before. `apply` takes of a page that is damaged that it is lost.
     ///

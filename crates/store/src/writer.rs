@@ -5,7 +5,7 @@ use crate::change::Change;
 use crate::checkpoint::{Checkpointer, Occasion};
 use crate::entry::{LogEntry, Origin};
 use crate::error::StoreError;
-use crate::fold::Damaged;
+use crate::fold::{Damaged, Sweep};
 use crate::log::Log;
 use crate::pairs::{OpenPair, write_twice};
 use crate::policy::{COPIES, Class};
@@ -37,6 +37,7 @@ pub(crate) struct Writer {
     /// Where pages of metadata go.
     pair: OpenPair,
     checkpointer: Checkpointer,
+    sweep: Sweep,
 }
 
 /// The writer behind its lock, which is taken before that of the map.
@@ -61,11 +62,17 @@ impl WriterLock {
 impl Writer {
     /// Before any incarnation begins.
     pub(crate) fn new(log: Log, checkpointer: Checkpointer) -> Writer {
-        Writer { health: Health::NotBegun, log, pair: OpenPair::default(), checkpointer }
+        let (pair, sweep) = (OpenPair::default(), Sweep::default());
+        Writer { health: Health::NotBegun, log, pair, checkpointer, sweep }
     }
 
     pub(crate) fn log(&self) -> &Log {
         &self.log
+    }
+
+    /// Which leaves are to be folded for the deltas that are stored.
+    pub(crate) fn sweep(&mut self) -> &mut Sweep {
+        &mut self.sweep
     }
 
     /// The blocks of the newest tables' stream.
@@ -157,7 +164,13 @@ impl Writer {
         let class = if frees { Class::Frees } else { Class::Writer };
         let entries: Vec<LogEntry> = vector.iter().map(Change::log_entry).collect();
         let data: Vec<Option<&Page>> = vector.iter().map(Change::data).collect();
-        self.append(shared, entries, &data, class, origin)
+        self.append(shared, entries, &data, class, origin)?;
+        for change in vector {
+            if let Change::Deltas { object, block, .. } = change {
+                self.sweep.stored(*object, block);
+            }
+        }
+        Ok(())
     }
 
     /// Log entries that have no data.

@@ -2,6 +2,7 @@
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
 mod disks;
+pub mod meddled;
 pub mod plain;
 
 use cache::{Cache, CacheError, Change, Cost, FetchMode, Reservation, Settings, Task};

@@ -295,6 +295,30 @@ fn what_a_clone_or_a_move_took_of_a_damaged_page_is_lost_and_check_and_scrub_nam
 }
 
 #[test]
+fn who_folds_what_is_owed_for_deltas_meets_no_leaf_that_is_full() {
+    let (_power, disk, store) = fresh(2000, 1);
+    let (mut folded, mut most) = (0, 0);
+    for round in 0..120 {
+        let blocks =
+            |leaf: u64| (0..8).map(move |page| 128 * leaf + 8 * (round % 16) + page).collect::<Vec<_>>();
+        let vector = (0..40).map(|leaf| delta(FILE, &blocks(leaf), 0, round as u8 + 1, 10 + round));
+        store.apply(&vector.collect::<Vec<_>>()).expect("each leaf has space for a block");
+        let now = store.fold_owed().expect("space");
+        (folded, most) = (folded + now, most.max(now));
+    }
+    assert!(folded > 0 && most <= 16 * 128, "{folded} pages in all, {most} at once");
+    assert_eq!(store.counters().pages_folded, folded);
+    let store = again(&disk, store);
+    for page in [0, 7, 128 * 39 + 8 * 7 + 3] {
+        let round = (0..120).rev().find(|round| round % 16 == page % 128 / 8).expect("one of the last");
+        assert_eq!(
+            bytes(&store, FILE, page, [0, 99, 100]),
+            Some(([round as u8 + 1, round as u8 + 1, 0], 10 + round))
+        );
+    }
+}
+
+#[test]
 fn a_round_of_folding_folds_every_leaf_of_every_volume_and_ends_at_once_where_nothing_came_since() {
     let (_power, _disk, store) = fresh(200, 1);
     let new = NewVolume { name: "other", mode: VolumeMode::Writable, created: 0 };

@@ -113,6 +113,31 @@ fn direct_io_passes_by_the_kernels_cache_and_promises_nothing_more() {
     assert_eq!((&bytes[4097..4100], &bytes[8192..12_288]), (&b"odd"[..], &[9; 4096][..]));
 }
 
+/// docs/decisions/0046.
+#[test]
+fn a_direct_read_of_bytes_just_written_reads_nothing_from_the_store_and_a_buffered_one_its_page_once() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    let path = mounted.path("file");
+    fs::write(&path, [1; 4096]).expect("a file");
+    mounted.unmount();
+    let mounted = sandbox.mount();
+    let reads = || mounted.status()["counters"]["store_reads"]["for_reads"].as_u64().expect("a count");
+    let (plain, direct) = (open(&path, OFlags::empty()), open(&path, OFlags::DIRECT));
+    plain.write_all_at(&[2; 100], 500).expect("a write");
+    let mut bytes = [0; 100];
+    let before = reads();
+    direct.read_exact_at(&mut bytes, 500).expect("a read");
+    assert_eq!((bytes, reads() - before), ([2; 100], 0));
+    for _ in 0..2 {
+        plain.read_exact_at(&mut bytes, 500).expect("a read");
+        assert_eq!((bytes, reads() - before), ([2; 100], 1), "the kernel asks for all of the page");
+    }
+}
+
 #[test]
 fn a_copy_into_a_synchronous_file_is_durable_when_it_returns() {
     if !can_mount() {
