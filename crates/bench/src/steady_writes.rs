@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::error::BenchError;
 use super::nonblocking_writes::{Models, Size};
 use super::program::{check_machine, run};
-use super::quantile::median;
+use super::quantile::{median, quantile};
 use super::slow_device::{Design, remove_on_drop};
 use super::system::{Fetch, Kind, Mounted, System, weir};
 use super::undo;
@@ -48,6 +48,9 @@ pub(super) struct SteadyWritesArgs {
     /// Have weir write to every page of the file so many times before; ext4 is steady as soon as writers wait for it
     #[arg(long, value_name = "N", default_value_t = 0)]
     passes: u64,
+    /// Ask weir each second what it holds, and print the most of it.
+    #[arg(long)]
+    watch: bool,
     /// Measure weir only.
     #[arg(long)]
     alone: bool,
@@ -68,11 +71,43 @@ struct Row {
     writes_per_s: Vec<f64>,
     /// Median of the second half.
     steady_per_s: f64,
-    /// The slowest write of the second half, in milliseconds.
+    /// Of the writes of the second half, those below which 99.9 % lie, and the slowest, in milliseconds.
+    p999_ms: f64,
     slowest_ms: f64,
+    /// Each second: what was asked for with `--watch`.
+    held: Vec<Held>,
     /// For each write, what the store wrote to its device and read for write-back, in bytes.
     store_bytes_written: Option<f64>,
     store_pages_read: Option<f64>,
+}
+
+/// What weir holds at one moment.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+struct Held {
+    /// Since the file was laid out.
+    second: u64,
+    dirty_mib: f64,
+    deltas_mib: f64,
+    dirty_age_s: f64,
+    buffer_used_mib: f64,
+    resident_mib: f64,
+    /// The slowest write of that second.
+    slowest_ms: f64,
+}
+
+impl Held {
+    fn most(all: &[Held]) -> Held {
+        let most = |of: fn(&Held) -> f64| all.iter().map(of).fold(0.0, f64::max);
+        Held {
+            second: all.len() as u64,
+            dirty_mib: most(|held| held.dirty_mib),
+            deltas_mib: most(|held| held.deltas_mib),
+            dirty_age_s: most(|held| held.dirty_age_s),
+            buffer_used_mib: most(|held| held.buffer_used_mib),
+            resident_mib: most(|held| held.resident_mib),
+            slowest_ms: most(|held| held.slowest_ms),
+        }
+    }
 }
 
 /// Runs the benchmark and prints what it found.
@@ -107,7 +142,7 @@ pub(super) fn run_benchmark(args: &SteadyWritesArgs) -> Result<(), BenchError> {
                 lay_out(&mounted.file.with_file_name("beside"), beside / PAGE_BYTES)?;
             }
             let passes = if name == "weir" { args.passes } else { 0 };
-            rows.push(measure(model.name(), name, &mounted, pages, (passes, seconds))?);
+            rows.push(measure(model.name(), name, &mounted, pages, (passes, seconds, args.watch))?);
         }
     }
     if args.json {
@@ -117,21 +152,31 @@ pub(super) fn run_benchmark(args: &SteadyWritesArgs) -> Result<(), BenchError> {
     println!(
         "{WRITE_BYTES} B overwrites of a file of {file} MiB at random, {seconds} s, the second half of it\n"
     );
-    println!("| device | system | writes/s | over ext4 | slowest ms | B written | pages read |");
-    println!("| --- | --- | --- | --- | --- | --- | --- |");
+    println!("| device | system | writes/s | over ext4 | 99.9 % ms | slowest ms | B written | pages read |");
+    println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
     let mut base = f64::NAN;
     for row in &rows {
         base = if row.system == "ext4" { row.steady_per_s } else { base };
         let number = |number: Option<f64>, digits| number.map_or(String::new(), |n| format!("{n:.digits$}"));
         println!(
-            "| {} | {} | {:.0} | {:.1} | {:.1} | {} | {} |",
+            "| {} | {} | {:.0} | {:.1} | {:.1} | {:.1} | {} | {} |",
             row.model,
             row.system,
             row.steady_per_s,
             row.steady_per_s / base,
+            row.p999_ms,
             row.slowest_ms,
             number(row.store_bytes_written, 0),
             number(row.store_pages_read, 3)
+        );
+    }
+    for row in rows.iter().filter(|row| !row.held.is_empty()) {
+        let Held { dirty_mib, deltas_mib, dirty_age_s, buffer_used_mib, resident_mib, slowest_ms, second } =
+            Held::most(&row.held);
+        println!(
+            "\n{}: at most, in {second} s: dirty {dirty_mib:.0} MiB, of that deltas {deltas_mib:.0} MiB, {dirty_age_s:.0} s old; \
+             buffer {buffer_used_mib:.0} MiB; resident {resident_mib:.0} MiB; slowest write {slowest_ms:.0} ms",
+            row.model
         );
     }
     Ok(())
@@ -143,13 +188,13 @@ fn measure(
     system: &'static str,
     mounted: &Mounted,
     pages: u64,
-    (passes, seconds): (u64, u64),
+    (passes, seconds, watch): (u64, u64, bool),
 ) -> Result<Row, BenchError> {
     let path = &mounted.file;
     let cached =
         OpenOptions::new().read(true).open(path).map_err(|e| BenchError::io("cannot open", path, e))?;
     let counted = || if system == "weir" { counters(path.parent().unwrap_or(path)) } else { Ok(None) };
-    let (mut seed, mut slowest, mut rates) = (1, Duration::ZERO, Vec::new());
+    let (mut seed, mut took, mut rates, mut held) = (1, Vec::new(), Vec::new(), Vec::new());
     let mut load = Overwriter::open(path, pages, WRITE_BYTES, seed)?;
     let (mut before, mut writes) = (None, 0);
     let mut second = 0;
@@ -157,10 +202,11 @@ fn measure(
         // The passes before are not counted.
         let is_before = seed <= passes;
         if !is_before && second == seconds / 2 {
-            (before, writes, slowest) = (counted()?, 0, Duration::ZERO);
+            (before, writes) = (counted()?, 0);
+            took.clear();
         }
         let begun = Instant::now();
-        let mut done = 0;
+        let (mut done, mut slowest) = (0, Duration::ZERO);
         while begun.elapsed() < Duration::from_secs(1) {
             let one = load.run(1, Duration::from_secs(1), Sync::Never)?;
             if one.writes == 0 {
@@ -168,7 +214,13 @@ fn measure(
                 load = Overwriter::open(path, pages, WRITE_BYTES, seed)?;
             }
             slowest = slowest.max(one.elapsed);
+            took.push(one.elapsed.as_secs_f64() * 1e3);
             done += one.writes;
+        }
+        if watch && system == "weir" {
+            let mut now = Held { second: held.len() as u64, ..self::held(path.parent().unwrap_or(path))? };
+            now.slowest_ms = slowest.as_secs_f64() * 1e3;
+            held.push(now);
         }
         if !is_before {
             second += 1;
@@ -188,7 +240,9 @@ fn measure(
         system,
         steady_per_s: median(half),
         writes_per_s: rates,
-        slowest_ms: slowest.as_secs_f64() * 1e3,
+        p999_ms: quantile(&took, 0.999),
+        slowest_ms: quantile(&took, 1.0),
+        held,
         store_bytes_written: each(after, |counted| counted.blocks_written * PAGE_BYTES),
         store_pages_read: each(after, |counted| counted.pages_read),
     })
@@ -207,6 +261,26 @@ fn counters(mount: &Path) -> Result<Option<Counted>, BenchError> {
     Ok(blocks_written
         .zip(pages_read)
         .map(|(blocks_written, pages_read)| Counted { blocks_written, pages_read }))
+}
+
+/// What it holds now.
+fn held(mount: &Path) -> Result<Held, BenchError> {
+    let status: Value =
+        serde_json::from_str(&run(weir("status").arg("--json").arg(mount))?).unwrap_or(Value::Null);
+    let number = |pointer: &str| status.pointer(pointer).and_then(Value::as_f64).unwrap_or(f64::NAN);
+    let mib = f64::from(1 << 20);
+    let process = std::fs::read_to_string(format!("/proc/{}/status", number("/pid"))).unwrap_or_default();
+    let resident =
+        process.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().split(' ').next()?.parse().ok());
+    Ok(Held {
+        second: 0,
+        dirty_mib: number("/dirty/bytes") / mib,
+        deltas_mib: number("/dirty/delta_bytes") / mib,
+        dirty_age_s: number("/dirty/age_ms") / 1e3,
+        buffer_used_mib: (number("/buffer_log/bytes") - number("/buffer_log/free_bytes")) / mib,
+        resident_mib: resident.unwrap_or(f64::NAN) / 1024.0,
+        slowest_ms: 0.0,
+    })
 }
 
 /// One of its counters.

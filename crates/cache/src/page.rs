@@ -15,6 +15,7 @@ use crate::delta::Delta;
 use crate::plant::{PlantedBug, is_planted};
 use buffer::GroupNo;
 use device::{BLOCK_BYTES, Lsn, Page, SharedPage};
+use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,8 +110,10 @@ pub(crate) enum Ranges {
     /// One.
     One((u16, u16)),
     /// Several, sorted, apart from each other. Boxed: few pages have that many.
-    Several(Box<Vec<(u16, u16)>>),
+    Several(Box<Several>),
 }
+
+type Several = SmallVec<[(u16, u16); 4]>;
 
 impl Ranges {
     /// The positions that a delta changes.
@@ -141,14 +144,15 @@ impl Ranges {
             *self = Ranges::One((start, end));
             return;
         }
-        match self {
-            Ranges::Several(all) => drop(all.splice(first..after, [(start, end)])),
-            one => {
-                let mut all = one.as_slice().to_vec();
-                all.splice(first..after, [(start, end)]);
-                *one = Ranges::Several(Box::new(all));
-            }
+        if let Ranges::Several(all) = self {
+            all.drain(first..after);
+            all.insert(first, (start, end));
+            return;
         }
+        let mut all = Several::from(all);
+        all.drain(first..after);
+        all.insert(first, (start, end));
+        *self = Ranges::Several(Box::new(all));
     }
 
     fn as_slice(&self) -> &[(u16, u16)] {

@@ -7,7 +7,7 @@ mod common;
 use cache::{Cache, CacheError, Change, Cost, Task};
 use common::meddled::{Meddled, Meddler};
 use common::{Machine, Model, OBJECT_BYTES, Run, Step, apply_to, change, delete_rescued};
-use device::{Block, Device, DeviceError, ObjectId, Page, Random};
+use device::{ObjectId, Random};
 use sim::{Faults, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -5,7 +5,6 @@
 
 use crate::bug::{PlantedBug, is_planted};
 use crate::change::Change;
-use crate::coalesce::GAP_BLOCKS_MAX;
 use crate::counters::count;
 use crate::delta::DeltaBlock;
 use crate::entry::{LogEntry, Origin};
@@ -199,9 +198,9 @@ impl Writer {
         damaged: Damaged,
     ) -> Result<u64, StoreError> {
         let mut folded = 0;
-        for some in pages.chunks(FOLD_PAGES) {
+        for some in pages.chunks(READ_TOGETHER) {
             let mut wants: Vec<Want> = some.iter().map(|&(object, page)| Want::new(object, page)).collect();
-            shared.read_with_gaps(&mut wants, GAP_BLOCKS_MAX);
+            shared.read_with_gaps(&mut wants, GAP_BLOCKS);
             let (mut entries, mut bytes): (Vec<LogEntry>, Vec<SharedPage>) = (Vec::new(), Vec::new());
             for Want { object, page, found } in wants {
                 let found = match found {
@@ -217,10 +216,12 @@ impl Writer {
                     bytes.push(whole);
                 }
             }
-            let data: Vec<Option<&Page>> = bytes.iter().map(|page| Some(page as &Page)).collect();
-            folded += entries.len() as u64;
-            // The buffer knows their LSNs since they were stored as deltas.
-            self.append(shared, entries, &data, class, Origin::Direct)?;
+            for (entries, bytes) in entries.chunks(WRITE_TOGETHER).zip(bytes.chunks(WRITE_TOGETHER)) {
+                let data: Vec<Option<&Page>> = bytes.iter().map(|page| Some(page as &Page)).collect();
+                // The buffer knows their LSNs since they were stored as deltas.
+                self.append(shared, entries.to_vec(), &data, class, Origin::Direct)?;
+                folded += entries.len() as u64;
+            }
         }
         count(&shared.medium.counting().pages_folded, folded);
         Ok(folded)
@@ -240,8 +241,12 @@ fn base_of(shared: &Shared, object: ObjectId, page: PageNo) -> Result<Box<Page>,
 /// Nodes that a round may read for a block of deltas that it finds: as much as the block cost when it was written.
 const NODES_PER_DELTA_BLOCK: u64 = 16;
 
-/// Pages of one batch: a MiB, and what is read for them and lies between them at most 50.
-const FOLD_PAGES: usize = 256;
+/// Pages that are read together: those of as many leaves as a sweep folds, so that what was stored together of each is one read.
+const READ_TOGETHER: usize = (SWEPT_TOGETHER * LEAF_PAGES) as usize;
+/// Blocks between two that are read with them: what is read for nothing is 90 MiB at most.
+const GAP_BLOCKS: u64 = 8;
+/// Pages of one batch of the log: a MiB.
+const WRITE_TOGETHER: usize = 256;
 
 #[cfg(test)]
 mod tests {
