@@ -4,11 +4,14 @@ use crate::audit::{Met, Owner, node_blocks, walk};
 use crate::blocks::Blocks;
 use crate::entry::Paired;
 use crate::error::StoreError;
+use crate::format::ROOTS;
 use crate::map::{BlockEntry, NodeId};
 use crate::owners::{BlockOwner, owners};
 use crate::repair::{Compared, NodeRead};
+use crate::root::Root;
 use crate::segments::Use;
 use crate::shared::Shared;
+use crate::tables::read_settings;
 use crate::volume::VolumeId;
 use crate::writer::Writer;
 use device::{Block, ObjectId, PageNo, Read};
@@ -117,6 +120,7 @@ pub(crate) fn check(shared: &Shared, writer: &Writer, report: &mut dyn FnMut(Fin
         let place = Some(shared.medium.geometry().copy_at());
         report(Finding { place, ..Finding::about(format!("{what}; `weir check --repair` writes it again")) });
     });
+    check_roots(shared, report);
     let audit = audit(shared, writer, report);
     check_owners(shared, &audit, report);
     // With a node lost, what is below it cannot be counted.
@@ -172,6 +176,23 @@ pub(crate) fn repair(
     }
     writer.checkpoint_twice(shared)?;
     Ok(repaired)
+}
+
+/// A root whose tables are lost in both copies was passed over when the store was opened, as one is that was being written when power
+/// failed: from the other one the log reaches as far. One more loss, and there is none.
+fn check_roots(shared: &Shared, report: &mut dyn FnMut(Finding)) {
+    let (device, geometry) = (shared.medium.device(), shared.medium.geometry());
+    for (at, page) in ROOTS.into_iter().zip(shared.medium.read_blocks(&ROOTS)) {
+        let tables = match page.map(|page| Root::decode(&page, geometry.id)) {
+            Err(error) => Err(error),
+            Ok(None) => continue,
+            Ok(Some(root)) => read_settings(device, geometry, &root).map(drop),
+        };
+        if let Err(error) = tables {
+            let what = format!("the checkpoint root in block {at}: {error}");
+            report(Finding { place: Some(at), ..Finding::about(what) });
+        }
+    }
 }
 
 /// Walks everything and compares every checksum.

@@ -101,6 +101,21 @@ fn a_device_that_ends_before_the_store_does_is_truncated() {
 }
 
 #[test]
+fn a_root_whose_tables_are_lost_in_both_copies_is_passed_over_and_check_says_so() {
+    let disk = with_store();
+    let number = |block: u64, at: usize| {
+        u64::from_le_bytes(read(&disk, block).0[at..at + 8].try_into().expect("eight bytes"))
+    };
+    let newest = if number(1, 32) > number(2, 32) { 1 } else { 2 };
+    assert_eq!(findings(&open(&disk).expect("a store")), []);
+    // Its first extent: the place, and that of the copy.
+    [224, 232].into_iter().for_each(|at| disk.rot(Block(number(newest, at)), 100));
+    let store = open(&disk).expect("the other root is enough");
+    let places: Vec<_> = findings(&store).iter().map(|one| one.place).collect();
+    assert_eq!(places, [Some(Block(newest))]);
+}
+
+#[test]
 fn one_damaged_root_is_survived_and_two_are_refused() {
     let disk = with_store();
     disk.rot(Block(1), 999);
