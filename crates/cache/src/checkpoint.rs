@@ -267,20 +267,26 @@ impl Checkpointer {
     pub(crate) fn write_all_back(&self) -> Result<(), CacheError> {
         let mut scan = Scan::once(self.shared.state().retries.failures());
         loop {
-            match self.write_back.everything(Why::All, &mut scan) {
-                Ok(Progress::Worked) => {}
-                Ok(Progress::Idle) => return Ok(()),
-                Err(error) if error.is_full() => {
-                    if self.allocate_more() {
-                        continue;
-                    }
-                    let cleaned = self.shared.store_io().clean()?;
-                    self.checkpoint_twice()?;
-                    if !cleaned {
-                        return Err(error);
-                    }
+            let full = match self.write_back.everything(Why::All, &mut scan) {
+                Ok(Progress::Worked) => continue,
+                Ok(Progress::Idle) => {
+                    let state = self.shared.state();
+                    let Some(error) = state.retries.lacks_space(state.pages.transfers()) else {
+                        return Ok(());
+                    };
+                    scan = Scan::once(state.retries.failures());
+                    error.clone().into()
                 }
+                Err(error) if error.is_full() => error,
                 Err(error) => return Err(error),
+            };
+            if self.allocate_more() {
+                continue;
+            }
+            let cleaned = self.shared.store_io().clean()?;
+            self.checkpoint_twice()?;
+            if !cleaned {
+                return Err(full);
             }
         }
     }
@@ -320,7 +326,9 @@ impl Checkpointer {
             state.admission.attempt_ended(now <= attempt.before);
         }
         self.admission.admit_waiting(&mut state, &mut completions);
-        let needed = state.admission.is_waiting() || state.retries.needs_space();
+        let needed = state.admission.is_waiting()
+            || state.retries.needs_space()
+            || state.retries.lacks_space(state.pages.transfers()).is_some();
         if over || !needed {
             if !needed {
                 state.admission.needs_no_space();

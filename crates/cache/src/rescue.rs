@@ -232,6 +232,11 @@ impl Rescuer {
         for some in dirty.chunks(STEP_PAGES) {
             left_out += self.rescue_pages(transfer.from, some)?;
         }
+        // What is damaged at its edges is lost in it.
+        match self.shared.store_io().fold_for(&transfer) {
+            Err(error) if error.is_damage() => left_out += 1,
+            outcome => outcome?,
+        }
         // Where it cannot be made, its target would be what it was before.
         match self.apply(&[Ordered { transfer, ..*what }.change()])?.pop_first() {
             Some((_, error)) => Err(error.into()),

@@ -3,7 +3,7 @@
 use crate::error::CacheError;
 use crate::pages::Key;
 use crate::status::Stuck;
-use crate::transfers::{Ordered, Transfers};
+use crate::transfers::{Ordered, Pending, Transfers};
 use device::{Lsn, ObjectId};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -49,7 +49,7 @@ pub(crate) struct RetryList {
 pub(crate) struct Failures(u64);
 
 struct BackOff {
-    /// The first of these failures.
+    /// The first of these failures: for lack of space, of damage, or all others.
     since: Duration,
     /// The last one.
     last: Duration,
@@ -84,7 +84,10 @@ impl RetryList {
             Some(before) if !error.is_full() => (before.wait * 2).min(RETRY_AFTER_MAX),
             _ => RETRY_AFTER,
         };
-        let since = before.map_or(now, |before| before.since);
+        let is_alike = |before: &&BackOff| {
+            (before.error.is_full(), before.error.is_damage()) == (error.is_full(), error.is_damage())
+        };
+        let since = before.filter(is_alike).map_or(now, |before| before.since);
         self.failures.0 += 1;
         let failure = self.failures;
         self.backed_off.insert(victim, BackOff { since, last: now, until: now + wait, wait, failure, error });
@@ -115,7 +118,7 @@ impl RetryList {
         self.backed_off.contains_key(&victim)
     }
 
-    /// Since when all attempts to write it back failed, if the last one did.
+    /// Since when all attempts to write it back failed for such a reason as the last one, if that did.
     pub(crate) fn failing_since(&self, victim: Victim) -> Option<Duration> {
         self.backed_off.get(&victim).map(|one| one.since)
     }
@@ -141,6 +144,12 @@ impl RetryList {
         let stall = self.stall.as_ref()?;
         let due = stall.since + patience;
         (now >= due && !stall.may_have_space(due)).then_some(&stall.error)
+    }
+
+    /// Why a clone or a move is stuck that needs nothing but space, if there is one.
+    pub(crate) fn lacks_space(&self, transfers: &Transfers) -> Option<&StoreError> {
+        let why = |one: &Pending| self.backed_off.get(&Victim::of(&one.what)).map(|one| &one.error);
+        transfers.iter().filter_map(why).find(|error| error.is_full())
     }
 
     /// Forgets one that was written back.
@@ -212,7 +221,7 @@ impl RetryList {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transfers::{Kind, Pending};
+    use crate::transfers::Kind;
     use buffer::GroupNo;
     use device::{PageNo, Transfer, VolumeId};
 

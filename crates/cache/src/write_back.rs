@@ -29,8 +29,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::{Change, Found, Store, StoreError, Want};
 
-/// Pages that are looked at for more deltas behind one that is written back.
-const DELTA_LOOKS: usize = 4096;
+/// Pages that are looked at for more deltas behind one that is written back, and behind how many of a step.
+const DELTA_LOOKS: usize = 1024;
+const DELTA_RUNS: usize = 4;
 /// Pages of one step: a MiB, so that a step is short on any device and its log entries are shared by many pages.
 pub(crate) const STEP_PAGES: usize = 256;
 /// How far from a page that is written back its dirty neighbours go with it: with those on the other side, half a MiB, read and
@@ -287,8 +288,8 @@ impl WriteBack {
         };
         let Some(what) = what else { return Ok(None) };
         let stuck = match self.transfer_step(&what) {
-            // There may be space for others.
-            Err(CacheError::Store(error)) if error.is_full() => Some(error),
+            // Others may find space, and can be read.
+            Err(CacheError::Store(error)) if error.is_full() || error.is_of_reading() => Some(error),
             outcome => outcome.inspect_err(|error| self.failed(turn, scan, error, now))?,
         };
         if let Some(error) = stuck {
@@ -402,8 +403,16 @@ impl WriteBack {
         });
         let mut plan = Plan::of(self.shared.store_io(), pages);
         let pages_read = plan.pages_read;
-        if let Some((_, error)) = plan.refused.pop_first() {
-            return Ok(Some(error));
+        if let Some((index, error)) = plan.refused.pop_first() {
+            let page = beside[index].page;
+            // Where its leaf is there, it is the page that is damaged, and stays so.
+            let is_known = || self.shared.store_io().page_lsn(source, page).is_ok();
+            if !error.is_damage() || !self.has_failed_for_long(what) || !is_known() {
+                return Ok(Some(error));
+            }
+            let was_reserved = self.shared.state().pages.beside_is_stored(what.lsn, page);
+            self.shared.store().release(u64::from(was_reserved));
+            return Ok(None);
         }
         let mut of_vector = BTreeMap::new();
         self.apply_part(0, &plan.vector, &mut of_vector)?;
@@ -523,28 +532,33 @@ impl WriteBack {
         };
         let mut pages = BTreeSet::new();
         // False once there are enough.
-        let mut take = |state: &State, seed: Key| {
-            let around = state.pages.dirty_around(seed, NEIGHBOURS.min(limit as u64 / 2));
+        let mut take = |near: &mut dyn Iterator<Item = Key>, state: &State| {
             let is_new = |key: &Key| free(state, key) && !pages.contains(key);
-            let new: Vec<Key> = around.filter(is_new).take(limit - pages.len()).collect();
-            pages.extend(new);
-            // Deltas of many leaves, so that what will be folded together lies together.
-            let behind = state.pages.deltas_behind(seed, DELTA_LOOKS);
-            let is_new = |key: &Key| free(state, key) && !pages.contains(key);
-            let new: Vec<Key> = behind.filter(is_new).take(limit - pages.len()).collect();
+            let new: Vec<Key> = near.filter(is_new).take(limit - pages.len()).collect();
             pages.extend(new);
             pages.len() < limit
         };
+        let distance = NEIGHBOURS.min(limit as u64 / 2);
         let mut reached_newest = true;
         if crowded && !self.shared.buffer_is_half_full() && why == Why::Due {
-            let mut looks = state.pages.queued().min(LOOKS_MAX);
+            let (mut looks, mut runs) = (state.pages.queued().min(LOOKS_MAX), DELTA_RUNS);
             while let Some(key) = state.pages.least_recently_written(&mut looks) {
-                if !take(&state, key) {
+                if !free(&state, &key) {
+                    continue;
+                }
+                if !take(&mut state.pages.dirty_around(key, distance), &state) {
                     break;
                 }
+                // Deltas of many leaves, so that what will be folded together lies together.
+                if runs > 0 && !take(&mut state.pages.deltas_behind(key, DELTA_LOOKS), &state) {
+                    break;
+                }
+                runs = runs.saturating_sub(1);
             }
         } else {
-            reached_newest = scan.look(&state.pages, |key| !free(&state, &key) || take(&state, key));
+            reached_newest = scan.look(&state.pages, |key| {
+                !free(&state, &key) || take(&mut state.pages.dirty_around(key, distance), &state)
+            });
         }
         Some(Victims { pages: pages.into_iter().collect(), reached_newest })
     }

@@ -136,6 +136,65 @@ fn a_clone_of_a_damaged_page_that_has_a_delta_is_stored_after_a_while_and_the_pa
 }
 
 #[test]
+fn a_part_of_a_damaged_page_of_a_small_file_holds_up_its_clone_for_a_while_and_no_longer() {
+    let machine = Machine::new(7);
+    let cache = machine.open();
+    write(&machine, &cache, SOURCE, 2, 0xab);
+    machine.fill(&cache, OTHER).expect("space");
+    cache.drain().expect("devices that work");
+    drop(cache);
+    let cache = machine.open();
+    let is_it = |&at: &Block| {
+        let mut page = device::pages(1);
+        machine.store.read(at, &mut page).expect("power");
+        page[0].0 == [0xab; BLOCK_BYTES]
+    };
+    machine.store.rot(machine.store.written_blocks().into_iter().find(is_it).expect("it is stored"), 77);
+    let part = Change::Write { object: SOURCE, offset: 2 * BLOCK_BYTES as u64, bytes: &[7; 100] };
+    machine.apply(&cache, &[part]).expect("space");
+    machine.apply(&cache, &[clone(SOURCE, TARGET)]).expect("space");
+    write(&machine, &cache, SOURCE, 3, 4);
+    for _ in 0..7 {
+        assert_eq!(cache.status().pending_transfers, 1, "a moment later the page may be read");
+        machine.clock.advance(Duration::from_secs(5));
+        cache.step(Task::WriteBack);
+    }
+    cache.drain().expect("nothing holds it up");
+    assert!(page(&cache, TARGET, 2).is_err() && page(&cache, SOURCE, 2).is_err());
+    assert_eq!(page(&cache, SOURCE, 3).ok(), Some(4));
+    write(&machine, &cache, SOURCE, 2, 5);
+    assert_eq!(page(&cache, SOURCE, 2).ok(), Some(5));
+}
+
+#[test]
+fn a_page_that_cannot_be_read_beside_a_damaged_one_holds_up_its_clone_and_nothing_else() {
+    let machine = Machine::new(3);
+    let (cache, base) = with_delta(&machine);
+    let part = Change::Write { object: SOURCE, offset: 20 * BLOCK_BYTES as u64, bytes: &[7; 10] };
+    machine.apply(&cache, &[part]).expect("space");
+    cache.drain().expect("devices that work");
+    machine.store.rot(base, 77);
+    let is_it = |&at: &Block| {
+        let mut page = device::pages(1);
+        machine.store.read(at, &mut page).is_ok() && page[0].0 == [1; BLOCK_BYTES]
+    };
+    let ones: Vec<Block> = machine.store.written_blocks().into_iter().filter(is_it).collect();
+    ones.iter().for_each(|&at| machine.store.damage(at, sim::Damage::Unreadable));
+    machine
+        .apply(&cache, &[Change::Clone { transfer: Transfer { end: PageNo(30), ..EDGES } }])
+        .expect("space");
+    write(&machine, &cache, OTHER, 1, 9);
+    for _ in 0..50 {
+        machine.clock.advance(Duration::from_secs(10));
+        cache.step(Task::WriteBack);
+    }
+    let status = cache.status();
+    assert_eq!((status.pending_transfers, status.dirty_pages), (1, 0), "{status:?}");
+    machine.store.heal();
+    cache.drain().expect("it can be read");
+}
+
+#[test]
 fn a_page_that_is_written_again_while_a_copy_is_made_is_in_it_as_it_was_at_its_moment() {
     let machine = Machine::new(5);
     let meddler: Arc<Mutex<Option<Meddler>>> = Arc::default();

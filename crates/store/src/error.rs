@@ -2,7 +2,7 @@
 
 use crate::format::{DRAFT, VERSION};
 use crate::volume::VolumeId;
-use device::{Block, DeviceError, Incarnation, ObjectId, PageNo};
+use device::{Block, DeviceError, Incarnation, ObjectId, Operation, PageNo};
 use std::borrow::Cow;
 
 /// Why the store could not do what it was asked.
@@ -215,6 +215,14 @@ impl StoreError {
     /// Whether what was wanted is damaged: it will be so the next time, too.
     pub fn is_damage(&self) -> bool {
         matches!(self, StoreError::Corrupt { .. } | StoreError::Lost { .. })
+    }
+
+    /// Whether something could not be read.
+    pub fn is_of_reading(&self) -> bool {
+        match self {
+            StoreError::Device(error) => error.operation == Operation::Read,
+            error => error.is_damage(),
+        }
     }
 
     /// The next step.

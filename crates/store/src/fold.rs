@@ -6,7 +6,7 @@
 use crate::bug::{PlantedBug, is_planted};
 use crate::change::Change;
 use crate::counters::count;
-use crate::delta::DeltaBlock;
+use crate::delta::{DeltaBlock, leaf_of};
 use crate::entry::{LogEntry, Origin};
 use crate::error::StoreError;
 use crate::format::LEAF_PAGES;
@@ -14,7 +14,7 @@ use crate::map::{FoldCursor, FoldLook};
 use crate::policy::Class;
 use crate::shared::{Found, Shared, Want};
 use crate::writer::Writer;
-use device::{ObjectId, Operation, Page, PageNo, SharedPage};
+use device::{ObjectId, Page, PageNo, SharedPage};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ impl Folding {
                     return Err(error);
                 }
                 // What cannot be read stays as it is.
-                Err(error) if !is_of_reading(&error) => return Err(error),
+                Err(error) if !error.is_of_reading() => return Err(error),
                 _ => {}
             }
         }
@@ -90,6 +90,11 @@ const FULL_BLOCKS: u64 = 40;
 const FULL_DELTAS: u64 = 2 * LEAF_PAGES;
 /// One that is not worth a turn: in the first round they are all emptier than later.
 const HARDLY_FULL: u64 = FULL / 5;
+/// Leaves that are known at most, in 12 MiB: those of 128 GiB. Beyond, all of them are forgotten, those of deleted files, too; what was not
+/// folded then is when it is full.
+const LEAVES_MAX: usize = 262_144;
+/// Leaves looked at for those that are folded together.
+const LOOKS_MAX: usize = 1024;
 /// Leaves that are folded together.
 const SWEPT_TOGETHER: u64 = 16;
 
@@ -97,6 +102,9 @@ impl Sweep {
     /// A block with so many deltas was stored.
     pub(crate) fn stored(&mut self, object: ObjectId, block: &DeltaBlock) {
         let units = FULL_DELTAS.max(FULL_BLOCKS * u64::from(block.bits().count_ones()));
+        if self.leaves.len() == LEAVES_MAX {
+            self.leaves.clear();
+        }
         *self.leaves.entry((object, block.first())).or_default() += units;
         self.owed = (self.owed + units).min(2 * SWEPT_TOGETHER * FULL);
     }
@@ -109,27 +117,23 @@ impl Sweep {
     /// Takes those whose turn it is.
     fn next(&mut self) -> Vec<(ObjectId, PageNo)> {
         let behind = self.leaves.range(self.cursor..).chain(self.leaves.range(..self.cursor));
-        let full = behind.filter(|(_, units)| **units >= HARDLY_FULL).map(|(&leaf, _)| leaf);
-        let leaves: Vec<(ObjectId, PageNo)> = full.take(SWEPT_TOGETHER as usize).collect();
+        let mut leaves = Vec::new();
+        for (&leaf, &units) in behind.take(LOOKS_MAX) {
+            if leaves.len() as u64 == SWEPT_TOGETHER {
+                break;
+            }
+            self.cursor = (leaf.0, PageNo(leaf.1.0 + 1));
+            leaves.extend((units >= HARDLY_FULL).then_some(leaf));
+        }
+        for leaf in &leaves {
+            self.leaves.remove(leaf);
+        }
         self.owed = match leaves.len() as u64 {
             // Nothing to fold yet, or no more.
             count if count < SWEPT_TOGETHER => 0,
             count => self.owed - count * FULL,
         };
-        for leaf in &leaves {
-            self.leaves.remove(leaf);
-        }
-        if let Some(&(object, first)) = leaves.last() {
-            self.cursor = (object, PageNo(first.0 + 1));
-        }
         leaves
-    }
-}
-
-fn is_of_reading(error: &StoreError) -> bool {
-    match error {
-        StoreError::Device(error) => error.operation == Operation::Read,
-        error => error.is_damage(),
     }
 }
 
@@ -149,7 +153,7 @@ pub(crate) enum Damaged {
 impl Writer {
     /// Folds leaves for deltas that were stored, where that is due. Returns how many pages.
     pub(crate) fn fold_owed(&mut self, shared: &Shared) -> Result<u64, StoreError> {
-        if !self.sweep().is_due() {
+        if !self.sweep().is_due() || shared.map().is_short_of_space() {
             return Ok(0);
         }
         let leaves = self.sweep().next();
@@ -166,6 +170,7 @@ impl Writer {
         self.make_ready(shared)?;
         let mut pages = Vec::new();
         for &(object, page) in leaves {
+            self.sweep().leaves.remove(&(object, leaf_of(page)));
             let foldable = shared.resolve(|map| map.foldable(object, page))?;
             pages.extend(foldable.into_iter().map(|page| (object, page)));
         }
@@ -243,8 +248,8 @@ const NODES_PER_DELTA_BLOCK: u64 = 16;
 
 /// Pages that are read together: those of as many leaves as a sweep folds, so that what was stored together of each is one read.
 const READ_TOGETHER: usize = (SWEPT_TOGETHER * LEAF_PAGES) as usize;
-/// Blocks between two that are read with them: what is read for nothing is 90 MiB at most.
-const GAP_BLOCKS: u64 = 8;
+/// Blocks between two that are read with them: what is read for nothing is 45 MiB at most.
+const GAP_BLOCKS: u64 = 4;
 /// Pages of one batch of the log: a MiB.
 const WRITE_TOGETHER: usize = 256;
 
