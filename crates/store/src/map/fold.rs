@@ -1,7 +1,7 @@
 //! Deltas that a leaf has space for, and those to fold.
 
 use super::fold_cursor::{FoldCursor, FoldLook};
-use super::leaf::LEAF_DELTAS_TIGHT;
+use super::leaf::{LEAF_DELTAS_TIGHT, PageEntry};
 use super::map::Map;
 use super::node::{Body, Missing};
 use super::object::{ObjectEntry, Pages};
@@ -10,10 +10,13 @@ use super::tree::Leaf;
 use crate::entry::LogEntry;
 use crate::format::{LEAF_DELTAS, LEAF_OBJECTS, LEAF_PAGES};
 use device::{ObjectId, PageNo, Transfer, VolumeId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Leaves looked at for deltas in one step: 256 KiB of nodes.
 const LEAVES_PER_LOOK: usize = 64;
+
+/// Pages of a leaf with deltas from which on all of it is written anew: a quarter of them.
+const MANY_DELTAS: usize = (LEAF_PAGES / 4) as usize;
 
 impl Map {
     /// The first block of deltas in a vector for which a leaf has no space, or one of its pages no place. Its nodes are in memory.
@@ -85,14 +88,22 @@ impl Map {
         Ok(deltas.filter(|page| range.contains(page)).collect())
     }
 
-    /// The pages of the leaf in which `page` lies that have deltas, but those that others may share.
+    /// The pages of the leaf in which `page` lies that have deltas, but those that others may share. Where they are many, all pages of the
+    /// leaf that nobody shares: so they lie behind each other again, and are read as a file that was written from start to end.
     pub(crate) fn foldable(&self, object: ObjectId, page: PageNo) -> Result<Vec<PageNo>, Missing> {
         let Some(ObjectEntry { pages: Pages::Tree(tree), .. }) = self.object(object)? else {
             return Ok(Vec::new());
         };
         let leaf = tree.leaf(&self.nodes, page.0 / LEAF_PAGES)?;
         let is_shared = self.is_entry_shared(object)? || tree.is_shared(&self.nodes, page.0 / LEAF_PAGES)?;
-        Ok(leaf.filter(|_| !is_shared).map_or(Vec::new(), |leaf| self.deltas_in(leaf, true)))
+        let Some(leaf) = leaf.filter(|_| !is_shared) else { return Ok(Vec::new()) };
+        let deltas = self.deltas_in(leaf, true);
+        if deltas.len() < MANY_DELTAS {
+            return Ok(deltas);
+        }
+        let is_alone = |(_, entry): &(PageNo, &PageEntry)| entry.base().is_some_and(|base| !base.shared);
+        let whole = self.pages_in(leaf).filter(is_alone).map(|(page, _)| page);
+        Ok(deltas.into_iter().chain(whole).collect::<BTreeSet<_>>().into_iter().collect())
     }
 
     /// Whether a clone of the volume has the object's entry, too, and so all below it.
