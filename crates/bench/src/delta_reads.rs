@@ -24,8 +24,8 @@ use device::Random;
 const WRITE_BYTES: u64 = 512;
 /// Deltas in memory that are enough for all, so that they are stored together.
 const MANY_BYTES: u64 = 128 << 20;
-/// So few that what is written is stored while it is written, which is what begins a round of folding.
-const FEW_BYTES: u64 = 1 << 20;
+/// Everything is stored a second after it is written, and folded in the quiet time after that.
+const SOON: &str = "--dirty-age=1";
 /// Random reads of one file before it is the other's turn.
 const TURN: Duration = Duration::from_secs(2);
 /// Folding begins after five quiet seconds; a round of it takes no longer than this between two pages.
@@ -111,15 +111,15 @@ fn of_model(
 ) -> Result<Vec<Row>, BenchError> {
     let bytes = (6 * pages * PAGE_BYTES).max(512 << 20);
     let design = Design { device: model.device(), bytes, processors: None };
-    let kind = |delta_bytes| Kind::Weir {
+    let kind = |option: String| Kind::Weir {
         fetch: Fetch::Lazy,
         buffer_in: root.to_path_buf(),
         buffer_bytes: 512 << 20,
         memory_bytes: Some(4 * MANY_BYTES),
-        delta_bytes: Some(delta_bytes),
+        options: vec![option],
     };
     eprintln!("{}: laying out", model.name());
-    let mut system = System::set_up("weir", kind(MANY_BYTES), &design, root, pages)?;
+    let mut system = System::set_up("weir", kind(format!("--deltas={MANY_BYTES}")), &design, root, pages)?;
     {
         let mounted = system.mount()?;
         lay_out(&other(&mounted.file), pages)?;
@@ -128,7 +128,7 @@ fn of_model(
     overwrite(&other(&system.mount()?.file), pages, pages * percent / 100)?;
     let mut rows = measure(model, &system, pages, rounds, ["random", "sequential"])?;
     eprintln!("{}: folding", model.name());
-    system.remount_as(kind(FEW_BYTES));
+    system.remount_as(kind(SOON.to_owned()));
     {
         let mounted = system.mount()?;
         overwrite(&other(&mounted.file), pages, pages * percent / 100)?;

@@ -270,7 +270,7 @@ impl Systems {
             buffer_in: place.to_path_buf(),
             buffer_bytes: scale.buffer_bytes,
             memory_bytes: None,
-            delta_bytes: None,
+            options: Vec::new(),
         };
         let journal = |place: &Path| Kind::Ext4DataJournal {
             journal_in: place.to_path_buf(),

@@ -120,7 +120,7 @@ fn measure_all(
         buffer_in: root.clone(),
         buffer_bytes: BUFFER_BYTES,
         memory_bytes: None,
-        delta_bytes: None,
+        options: Vec::new(),
     };
     let mut rates = Vec::new();
     for (name, kind) in [("ext4", Kind::Ext4), ("weir", weir)] {

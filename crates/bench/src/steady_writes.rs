@@ -131,7 +131,7 @@ pub(super) fn run_benchmark(args: &SteadyWritesArgs) -> Result<(), BenchError> {
             buffer_in: root.clone(),
             buffer_bytes: 512 << 20,
             memory_bytes: Some(args.memory << 20),
-            delta_bytes: args.deltas.map(|deltas| deltas << 20),
+            options: args.deltas.map(|deltas| format!("--deltas={}", deltas << 20)).into_iter().collect(),
         };
         for (name, kind) in [("ext4", Kind::Ext4), ("weir", weir)].into_iter().skip(args.alone.into()) {
             eprintln!("{}: {name}", model.name());

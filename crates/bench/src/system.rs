@@ -44,7 +44,8 @@ pub(super) enum Kind {
         buffer_in: PathBuf,
         buffer_bytes: u64,
         memory_bytes: Option<u64>,
-        delta_bytes: Option<u64>,
+        /// Of `weir mount`.
+        options: Vec<String>,
     },
 }
 
@@ -128,16 +129,14 @@ impl System {
     /// Mounts, with nothing of the file cached.
     pub(super) fn mount(&self) -> Result<Mounted, BenchError> {
         let (unmount, mut mount) = match &self.kind {
-            Kind::Weir { fetch, memory_bytes, delta_bytes, .. } => {
+            Kind::Weir { fetch, memory_bytes, options, .. } => {
                 let mut mount = weir("mount");
                 mount.arg(self.device.path()).arg(&self.mount_point).arg("--buffer").arg(&self.beside);
                 mount.args(["--fetch", fetch.name()]);
                 if let Some(bytes) = memory_bytes {
                     mount.args(["--memory", &bytes.to_string()]);
                 }
-                if let Some(bytes) = delta_bytes {
-                    mount.args(["--deltas", &bytes.to_string()]);
-                }
+                mount.args(options);
                 (weir_unmount_on_drop(&self.mount_point), mount)
             }
             kind => {
