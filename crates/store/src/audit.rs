@@ -80,12 +80,9 @@ pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(Met)) -> BTreeMap<NodeI
             }
             Ok(Body::Pages(leaf)) => {
                 let owner = at.owner().unwrap_or_default();
-                let first = at.index.saturating_mul(LEAF_PAGES);
-                let lost = leaf.pages().iter().zip(first..).filter(|(page, _)| page.is_lost());
-                lost.for_each(|(_, page)| meet(Met::Gone(owner, PageNo(page))));
-                for (page, block) in leaf.first_pages() {
-                    meet(Met::Block(owner, PageNo(first.saturating_add(page)), block));
-                }
+                let number = |index| PageNo(at.index.saturating_mul(LEAF_PAGES).saturating_add(index));
+                leaf.first_pages().for_each(|(page, block)| meet(Met::Block(owner, number(page), block)));
+                leaf.lost().for_each(|page| meet(Met::Gone(owner, number(page))));
             }
             Ok(Body::Volumes(entries)) => {
                 // The first one first, as it is what its clones share.
@@ -104,10 +101,10 @@ pub(crate) fn walk(shared: &Shared, meet: &mut dyn FnMut(Met)) -> BTreeMap<NodeI
                         Pages::Tree(tree) => todo.push(root(*tree, at.volume, Some(object))),
                         Pages::Inline(pages) => {
                             let owner = Owner { volume: at.volume, object };
-                            for &(page, entry) in pages {
-                                entry.base().into_iter().for_each(|base| meet(Met::Block(owner, page, base)));
-                                entry.is_lost().then(|| meet(Met::Gone(owner, page)));
-                            }
+                            pages.iter().for_each(|(page, entry)| match entry.base() {
+                                Some(base) => meet(Met::Block(owner, *page, base)),
+                                None => meet(Met::Gone(owner, *page)),
+                            });
                         }
                     }
                 }

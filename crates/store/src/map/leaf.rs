@@ -152,6 +152,11 @@ impl PageLeaf {
         self.bases().map(|(index, base)| (index as u64, base)).chain(deltas)
     }
 
+    /// The pages that are lost.
+    pub(crate) fn lost(&self) -> impl Iterator<Item = u64> + '_ {
+        self.pages.iter().zip(0..).filter(|(page, _)| page.is_lost()).map(|(_, index)| index)
+    }
+
     /// The bases, with the numbers of their pages.
     pub(crate) fn bases(&self) -> impl Iterator<Item = (usize, BlockEntry)> + '_ {
         self.pages.iter().enumerate().filter_map(|(index, page)| Some((index, page.base()?)))

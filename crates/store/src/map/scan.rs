@@ -165,7 +165,7 @@ impl Scan {
             Body::Inner(children) => children.iter().for_each(|&child| self.met(child)),
             Body::Pages(leaf) => {
                 leaf.blocks().for_each(|(index, block)| entry(self, block, index));
-                self.pages_gone += leaf.pages().iter().filter(|page| page.is_lost()).count() as u64;
+                self.pages_gone += leaf.lost().count() as u64;
             }
             Body::Objects(objects) => {
                 for (index, object) in objects.iter().enumerate() {
