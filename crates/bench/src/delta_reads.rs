@@ -17,7 +17,7 @@ use super::slow_device::{Design, Model, remove_on_drop};
 use super::steady_writes::store_counter;
 use super::system::{Fetch, Kind, System};
 use super::undo;
-use super::workload::{Overwriter, PAGE_BYTES, Sync, lay_out};
+use super::workload::{Overwriter, PAGE_BYTES, Sync, lay_out, shuffled};
 use device::Random;
 
 /// Of each page that has a delta.
@@ -159,7 +159,10 @@ fn wait_until_folded(file: &Path) -> Result<(), BenchError> {
             (seen, since) = (now, Instant::now());
         }
     }
-    Ok(())
+    match seen {
+        0 => Err(BenchError::Late { what: "folding".to_owned(), says: "no page was folded".to_owned() }),
+        _ => Ok(()),
+    }
 }
 
 fn measure(
@@ -197,15 +200,15 @@ fn measure(
     Ok(vec![row(names[0], &random), row(names[1], &sequential)])
 }
 
-/// Pages at random, each once. MiB/s.
+/// Pages at random, each once while there are some. MiB/s.
 fn read_at_random(path: &Path, pages: u64, seed: u64) -> Result<f64, BenchError> {
-    let mut random = Random::new(seed);
+    let mut order = shuffled(pages, &mut Random::new(seed)).into_iter().cycle();
     let mut page = vec![0; PAGE_BYTES as usize];
     let (began, mut done) = (Instant::now(), 0);
     let mut read = || -> std::io::Result<()> {
         let file = File::open(path)?;
         while began.elapsed() < TURN {
-            file.read_exact_at(&mut page, random.below(pages) * PAGE_BYTES)?;
+            file.read_exact_at(&mut page, order.next().unwrap_or(0) * PAGE_BYTES)?;
             done += 1;
         }
         Ok(())

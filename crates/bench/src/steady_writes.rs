@@ -159,11 +159,11 @@ pub(super) fn run_benchmark(args: &SteadyWritesArgs) -> Result<(), BenchError> {
         base = if row.system == "ext4" { row.steady_per_s } else { base };
         let number = |number: Option<f64>, digits| number.map_or(String::new(), |n| format!("{n:.digits$}"));
         println!(
-            "| {} | {} | {:.0} | {:.1} | {:.1} | {:.1} | {} | {} |",
+            "| {} | {} | {:.0} | {} | {:.1} | {:.1} | {} | {} |",
             row.model,
             row.system,
             row.steady_per_s,
-            row.steady_per_s / base,
+            number(Some(row.steady_per_s / base).filter(|ratio| !ratio.is_nan()), 1),
             row.p999_ms,
             row.slowest_ms,
             number(row.store_bytes_written, 0),

@@ -54,7 +54,7 @@ pub(super) fn lay_out(path: &Path, pages: u64) -> Result<(), BenchError> {
 }
 
 /// The pages `0..pages` in random order.
-fn shuffled(pages: u64, random: &mut Random) -> Vec<u64> {
+pub(super) fn shuffled(pages: u64, random: &mut Random) -> Vec<u64> {
     let mut order: Vec<u64> = (0..pages).collect();
     for last in (1..order.len()).rev() {
         order.swap(last, random.below(last as u64 + 1) as usize);

@@ -28,7 +28,8 @@ pub struct Settings {
     pub commit_interval: Duration,
     /// Write-back begins when the oldest change that is not stored is older than this. No writer waits for it.
     pub dirty_age_max: Duration,
-    /// How long writers that find no space wait while nothing can be written back, before they get the store's error.
+    /// How long writers that find no space wait while nothing can be written back, before they get the store's error; and
+    /// how long a clone waits for a page that is damaged before it is made without.
     pub store_patience: Duration,
     /// Where a commit takes less than this (as measured), a sync makes it in its own thread: handing it over would
     /// take longer. Zero: never.

@@ -286,8 +286,8 @@ impl Store {
         self.shared.resolve(|map| map.takes_deltas(object, first, blocks.len(), pages))
     }
 
-    /// Writes all pages of leaves whole that have deltas, of each leaf in which one of `pages` lies, but for those that may be another's,
-    /// too. What is read of them stays the same. Returns how many. Nothing is reserved for it.
+    /// Writes all pages of leaves whole that have deltas, of each leaf in which one of `pages` lies, but for damaged ones, and those that
+    /// may be another's, too; where they are many, all pages of the leaf. What is read of them stays the same. Returns how many. Nothing is reserved for it.
     ///
     /// # Errors
     /// [`StoreError::Full`]; what a page cannot be read for; the device's. As after an error of [`apply`](Store::apply).
@@ -299,7 +299,7 @@ impl Store {
     /// runs before each is full by itself. Returns how many pages it wrote whole.
     ///
     /// # Errors
-    /// Those of [`fold`](Store::fold); what was to be folded stays as it is.
+    /// Those of [`fold`](Store::fold); what was to be folded stays as it is until it is full, or for quiet times.
     pub fn fold_owed(&self) -> Result<u64, StoreError> {
         self.writer.lock().fold_owed(&self.shared)
     }

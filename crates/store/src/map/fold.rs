@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Leaves looked at for deltas in one step: 256 KiB of nodes.
 const LEAVES_PER_LOOK: usize = 64;
 
-/// Pages of a leaf with deltas from which on all of it is written anew: a quarter of them.
-const MANY_DELTAS: usize = (LEAF_PAGES / 4) as usize;
+/// Pages of a leaf with deltas from which on all of it is written anew: half of them.
+const MANY_DELTAS: usize = (LEAF_PAGES / 2) as usize;
 
 impl Map {
     /// The first block of deltas in a vector for which a leaf has no space, or one of its pages no place. Its nodes are in memory.

@@ -3,7 +3,7 @@
 use crate::common::{self, NOBODY, PATIENCE, SMALL, Sandbox, can_mount, fails, succeeds, weir};
 use rustix::process::{Gid, Uid};
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::{SocketAddr, UnixListener};
@@ -65,16 +65,25 @@ fn the_owner_of_the_files_may_look_and_sync_and_no_more() {
     mounted.unmount();
 }
 
-/// What pretends to be the daemon of the mount of `device`, by a user who need not be who mounted it, and when it began.
-fn pretend(device: u64, user: u32, born: u64) -> UnixListener {
+/// What pretends to be the daemon of the mount of `device`, by a user who need not be who mounted it.
+fn pretend(device: u64, user: u32) -> UnixListener {
     let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-    let address = SocketAddr::from_abstract_name(format!("weir/{number}/{born}")).expect("a name");
+    let address = SocketAddr::from_abstract_name(format!("weir/{number}/{}", u64::MAX)).expect("a name");
     let bind = move || {
         // Of this thread only.
         let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
         rustix::thread::set_thread_res_gid(gid, gid, gid).expect("we are root");
         rustix::thread::set_thread_res_uid(uid, uid, uid).expect("we are root");
-        UnixListener::bind_addr(&address).expect("anybody may")
+        // A process that another test is starting may still hold the socket before.
+        for _ in 0..500 {
+            match UnixListener::bind_addr(&address) {
+                Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                    std::thread::sleep(Duration::from_millis(10))
+                }
+                outcome => return outcome.expect("anybody may"),
+            }
+        }
+        panic!("the name stays in use");
     };
     std::thread::spawn(bind).join().expect("it is bound")
 }
@@ -87,12 +96,11 @@ fn a_socket_of_who_did_not_mount_is_not_believed() {
     let sandbox = Sandbox::formatted();
     let mounted = sandbox.mount();
     let device = fs::metadata(mounted.dir()).expect("a mount").dev();
-    let pretender = pretend(device, STRANGER, u64::MAX - 1);
+    let pretender = pretend(device, STRANGER);
     assert_eq!(mounted.status()["pid"], mounted.pid());
     // A name that root has is believed: so the pretender above had the right one.
     drop(pretender);
-    // Another name: a process that is being started elsewhere may still hold the socket.
-    let pretender = pretend(device, 0, u64::MAX);
+    let pretender = pretend(device, 0);
     let served = std::thread::spawn(move || {
         let (stream, _) = pretender.accept().expect("somebody asks");
         let mut asked = String::new();
