@@ -51,6 +51,15 @@ fn damage_source(machine: &Machine) -> Vec<[Block; 2]> {
     damaged
 }
 
+/// Where the store holds pages of nothing but this byte.
+fn places_of(machine: &Machine, byte: u8) -> Vec<Block> {
+    let is_it = |&at: &Block| {
+        let mut page = device::pages(1);
+        machine.store.read(at, &mut page).is_ok() && page[0].0 == [byte; BLOCK_BYTES]
+    };
+    machine.store.written_blocks().into_iter().filter(is_it).collect()
+}
+
 /// Of which page 2 is stored as a base and a delta over it, and where the base lies.
 fn with_delta(machine: &Machine) -> (Cache, Block) {
     let cache = machine.open();
@@ -66,12 +75,8 @@ fn with_delta(machine: &Machine) -> (Cache, Block) {
         .apply(&cache, &[Change::Write { object: SOURCE, offset: 2 * BLOCK_BYTES as u64, bytes: &[7; 10] }])
         .expect("space");
     cache.drain().expect("devices that work");
-    let is_it = |&at: &Block| {
-        let mut page = device::pages(1);
-        machine.store.read(at, &mut page).expect("power");
-        page[0].0 == [0xab; BLOCK_BYTES]
-    };
-    (cache, machine.store.written_blocks().into_iter().find(is_it).expect("its base is stored"))
+    let base = places_of(machine, 0xab)[0];
+    (cache, base)
 }
 
 const EDGES: Transfer =
@@ -144,12 +149,7 @@ fn a_part_of_a_damaged_page_of_a_small_file_holds_up_its_clone_for_a_while_and_n
     cache.drain().expect("devices that work");
     drop(cache);
     let cache = machine.open();
-    let is_it = |&at: &Block| {
-        let mut page = device::pages(1);
-        machine.store.read(at, &mut page).expect("power");
-        page[0].0 == [0xab; BLOCK_BYTES]
-    };
-    machine.store.rot(machine.store.written_blocks().into_iter().find(is_it).expect("it is stored"), 77);
+    machine.store.rot(places_of(&machine, 0xab)[0], 77);
     let part = Change::Write { object: SOURCE, offset: 2 * BLOCK_BYTES as u64, bytes: &[7; 100] };
     machine.apply(&cache, &[part]).expect("space");
     machine.apply(&cache, &[clone(SOURCE, TARGET)]).expect("space");
@@ -174,11 +174,8 @@ fn a_page_that_cannot_be_read_beside_a_damaged_one_holds_up_its_clone_and_nothin
     machine.apply(&cache, &[part]).expect("space");
     cache.drain().expect("devices that work");
     machine.store.rot(base, 77);
-    let is_it = |&at: &Block| {
-        let mut page = device::pages(1);
-        machine.store.read(at, &mut page).is_ok() && page[0].0 == [1; BLOCK_BYTES]
-    };
-    let ones: Vec<Block> = machine.store.written_blocks().into_iter().filter(is_it).collect();
+    let ones = places_of(&machine, 1);
+    assert!(!ones.is_empty());
     ones.iter().for_each(|&at| machine.store.damage(at, sim::Damage::Unreadable));
     machine
         .apply(&cache, &[Change::Clone { transfer: Transfer { end: PageNo(30), ..EDGES } }])
