@@ -216,6 +216,17 @@ impl Buffer {
         Ok(())
     }
 
+    /// Makes durable what opening has handed to `replay`, and begins nothing: for who takes the buffer's content elsewhere. A flush
+    /// that failed before may have dropped it from a cache that still gives it to readers, which another flush does not mend.
+    pub fn make_durable(&self) -> Result<(), BufferError> {
+        let mut writer = self.writer.lock().expect("no panic in a commit");
+        self.write_again(&mut writer)
+            .and_then(|()| self.flush(&mut writer))
+            .map_err(|error| self.fail(error))?;
+        writer.readable.clear();
+        Ok(())
+    }
+
     /// Writes what was read at opening and may still be lost with the power: groups that nothing calls durable. Not the slot, of
     /// which there may be no other: a drive may leave a block unreadable whose write the power's loss cut off.
     fn write_again(&self, writer: &mut Writer) -> Result<(), BufferError> {

@@ -2,8 +2,8 @@
 //!
 //! In this order, so that a crash or an error at any point leaves one buffer that is whole, and a name that leads to it:
 //! what the old one holds is written back, the new one is laid out, the store knows it and refuses all others, the store's entry
-//! `buffer` leads to it, and the old one is a buffer no more. The old one is only read until then, so it need not
-//! be writable. One that cannot be read stays as it is, under another name if need be.
+//! `buffer` leads to it, and the old one is a buffer no more. Until then the old one is as it was: at most the end of its log is
+//! written again, so that it is durable; it need not be writable. One that cannot be read stays as it is, under another name if need be.
 
 use crate::cli::ReplaceBufferArgs;
 use crate::error::WeirError;

@@ -5,6 +5,7 @@ use crate::error::WeirError;
 use crate::find_buffer;
 use crate::media::{self, Media};
 use crate::volume;
+use buffer::{Buffer, BufferError};
 use cache::{Cache, Progress, Recovered, Settings, Task};
 use device::{BufferId, Device, Lsn, Overlay};
 use fs::{Caller, Fs, PreloadedArena};
@@ -91,14 +92,14 @@ impl Stack {
     }
 }
 
-/// Writes back everything that the buffer of `media` holds, and only reads the buffer: a device that cannot be written any
-/// more, as at the end of its life, loses nothing. After a crash it holds what it did, and may be written back again. Returns where
-/// its records end.
+/// Writes back everything that the buffer of `media` holds, which stays as it is: a device that cannot be written any more, as at
+/// the end of its life, loses nothing. After a crash it holds what it did, and may be written back again. Returns where its records
+/// end.
 pub(crate) fn write_back(media: &Media) -> Result<Lsn, WeirError> {
+    // What is written back must not be newer than what the buffer has after a crash. Where this fails there is nothing better to do
+    // than to go on: should the power fail meanwhile, the store is ahead of the buffer, and the next start says so.
+    let _ = make_durable(&media.buffer);
     let buffer = media::open(&media.buffer, Access::Read)?;
-    // What is written back must not be newer than what the buffer has after a crash. Where this fails, too, there is nothing better
-    // to do than to go on: should the power fail meanwhile, the store is ahead of the buffer, and the next start says so.
-    let _ = buffer.flush();
     let Opened { cache, .. } = open_on(
         media,
         open_disk(&media.store, Access::Write)?,
@@ -109,6 +110,15 @@ pub(crate) fn write_back(media: &Media) -> Result<Lsn, WeirError> {
     )?;
     cache.drain().map_err(|source| WeirError::Cache { path: media.name.clone(), source })?;
     Ok(cache.status().applied)
+}
+
+/// Makes durable what the buffer at `path` gives to readers.
+fn make_durable(path: &Path) -> Result<(), WeirError> {
+    let failed = |source: BufferError| WeirError::Cache { path: path.into(), source: source.into() };
+    let disk: Arc<dyn Device> = Arc::new(media::open(path, Access::Write)?);
+    let store = Buffer::identify(&*disk).map_err(failed)?.store;
+    let buffer = Buffer::open(disk, store, &mut |_| ()).map_err(failed)?;
+    buffer.make_durable().map_err(failed)
 }
 
 /// Begins with the new buffer of `media`, which is empty. The store refuses every other one from then on.

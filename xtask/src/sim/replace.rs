@@ -85,14 +85,15 @@ impl Run {
 }
 
 impl Media {
-    /// Writes back what the buffer holds, and only reads that. Returns its newest change.
+    /// Writes back what the buffer holds, which stays as it is. Returns its newest change.
     fn write_back(&self) -> Result<Lsn, String> {
-        let buffer = self.watched(Role::Buffer);
         // What is written back must not be newer than what the buffer has after a crash.
-        buffer.flush().map_err(|error| format!("the old buffer: {error}"))?;
+        buffer::Buffer::open(Arc::new(self.watched(Role::Buffer)), ID, &mut |_| ())
+            .and_then(|buffer| buffer.make_durable())
+            .map_err(|error| format!("the old buffer: {error}"))?;
         let store = Store::open(Arc::new(self.watched(Role::Store)))
             .map_err(|error| format!("Store::open: {error}"))?;
-        let recovered = Recovered::read(Arc::new(Overlay::new(buffer)), ID, &*self.clock)
+        let recovered = Recovered::read(Arc::new(Overlay::new(self.watched(Role::Buffer))), ID, &*self.clock)
             .map_err(|error| format!("Recovered::read: {error}"))?;
         let cache = Cache::begin(Arc::new(store), recovered, self.clock.clone(), self.settings.clone());
         let cache = cache.map_err(|error| format!("Cache::begin: {error}"))?;
