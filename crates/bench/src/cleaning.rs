@@ -319,7 +319,7 @@ fn fill(stack: &Stack, pages: u64) -> Result<(Ino, u64), FsError> {
     let kept = BLOCKS_PER_PAGE * dirty + policy::low_mark(segments) * store.segment_blocks();
     let page = vec![1; PAGE_BYTES as usize];
     for number in 0..pages {
-        if store.writable_blocks() < kept {
+        if store.space().available() < kept {
             return Ok((file, number));
         }
         match write(&stack.fs, file, number * PAGE_BYTES, &page) {
@@ -380,8 +380,6 @@ fn predict(
     let segments = (stack.store.space().total / stack.store.segment_blocks()) as u32;
     let dirty_max = stack.cache.settings().dirty_bytes_max / PAGE_BYTES;
     let mut simulated = Predicted::new(segments, stack.store.segment_blocks(), pages);
-    // A writer that is faster than the store has as many on their way.
-    simulated.reserve(dirty_max);
     let (mut random, mut dirty, mut all) = (Random::new(7), Dirty::default(), 0..pages);
     let store = |simulated: &mut Predicted, vector: &[u64]| {
         simulated.write(vector);

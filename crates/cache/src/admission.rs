@@ -2,11 +2,12 @@
 
 use crate::change::Cost;
 use crate::error::CacheError;
+use crate::reserved::known_of_run;
 use crate::shared::{Shared, State};
 use crate::task::{Completion, Completions, Task};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use store::{Store, StoreError};
+use store::{Known, Store, StoreError};
 
 /// Appended and not yet handed to the device; past it writers wait for the committer, so that memory stays bounded
 /// however slow the buffer's device is. A second's worth of a slow disk.
@@ -24,6 +25,8 @@ pub(crate) struct AdmissionQueue {
     waiting: VecDeque<Parked>,
     /// Bytes of the buffer that reservations hold.
     reserved_bytes: u64,
+    /// What the store may know of the pages for which operations have entered.
+    known: Known,
     /// Pages that the store counts space for and that neither an operation nor a dirty page needs. None while an operation waits.
     spare_pages: u64,
     /// An operation waits for space in the store, or pages found none: it is worth cleaning for.
@@ -53,16 +56,11 @@ pub struct Reservation {
     /// It is for something that gives space back.
     frees: bool,
     buffer_bytes: u64,
-    /// Clones that the store expects, and that have not been made.
-    clones: u64,
+    /// What the store may know of its pages.
+    known: Known,
 }
 
 impl Reservation {
-    /// A clone was made: that the store expects it is its own business now.
-    pub(crate) fn take_clone(&mut self) {
-        self.clones = self.clones.checked_sub(1).expect("as many clones as were let in");
-    }
-
     /// Whether it is for something that gives space back.
     pub(crate) fn frees(&self) -> bool {
         self.frees
@@ -71,7 +69,8 @@ impl Reservation {
     /// Makes it enough for a change of so many pages.
     pub(crate) fn grow_to(&mut self, pages: u64, state: &mut State) -> Result<(), StoreError> {
         if pages > self.pages {
-            state.admission.reserve(self.shared.store(), pages - self.pages, self.frees)?;
+            let known = state.known_to_store();
+            state.admission.reserve(self.shared.store(), pages - self.pages, self.frees, known)?;
             self.pages = pages;
         }
         Ok(())
@@ -90,7 +89,7 @@ impl Reservation {
             self.give_back(pages, state);
         }
         state.admission.reserved_bytes -= std::mem::take(&mut self.buffer_bytes);
-        (0..std::mem::take(&mut self.clones)).for_each(|_| self.shared.store().end_expecting_sharing());
+        state.admission.known = state.admission.known - std::mem::take(&mut self.known);
         // What was given back may be all that an operation waits for.
         let awaited = state.admission.is_waiting();
         if awaited {
@@ -119,7 +118,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        if self.pages == 0 && self.buffer_bytes == 0 && self.clones == 0 {
+        if self.pages == 0 && self.buffer_bytes == 0 && self.known == Known::default() {
             return;
         }
         let shared = self.shared.clone();
@@ -139,6 +138,11 @@ impl AdmissionQueue {
     /// How many wait.
     pub(crate) fn parked(&self) -> u64 {
         self.waiting.len() as u64
+    }
+
+    /// What the store may know of the pages for which operations have entered.
+    pub(crate) fn known_to_store(&self) -> Known {
+        self.known
     }
 
     /// Bytes of the buffer reserved for operations that have entered.
@@ -180,36 +184,18 @@ impl AdmissionQueue {
         }
     }
 
-    /// The same, and has it count with so many clones.
-    fn reserve_for(&mut self, store: &Store, cost: &Cost) -> Result<(), StoreError> {
-        self.reserve(store, cost.pages, cost.frees)?;
-        for expected in 0..cost.clones {
-            if let Err(error) = store.expect_sharing() {
-                (0..expected).for_each(|_| store.end_expecting_sharing());
-                store.release(cost.pages);
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    /// Free space in the store for so many pages. What gives space back gets it in any case: the store keeps a reserve for that, and
-    /// lets no other operation reserve anything before there is space for these pages.
-    fn reserve(&mut self, store: &Store, pages: u64, frees: bool) -> Result<(), StoreError> {
+    /// Space in the store for so many pages, where this is known of those that have some. What gives space back gets it in any case: the store
+    /// keeps a reserve for that, and lets no other operation reserve anything before there is space for these pages.
+    fn reserve(&mut self, store: &Store, pages: u64, frees: bool, known: Known) -> Result<(), StoreError> {
         let more = pages.saturating_sub(self.spare_pages);
-        if more == 0 || store.reserve(more).is_ok() {
-            self.spare_pages -= pages - more;
-            return Ok(());
-        }
-        // All at once may fit where a part beside the spare does not: what both need of the node table is counted once.
-        self.give_back_spare(store);
-        match store.reserve(pages) {
-            Err(error) if error.is_full() && frees => {
-                store.reserve_unchecked(pages);
-                Ok(())
+        if more > 0 {
+            match store.reserve(more, known) {
+                Err(error) if error.is_full() && frees => store.reserve_unchecked(more),
+                outcome => outcome?,
             }
-            outcome => outcome,
         }
+        self.spare_pages -= pages - more;
+        Ok(())
     }
 }
 
@@ -306,19 +292,25 @@ impl Admission {
             if state.admission.exhausted && state.retries.needs_space() && !cost.frees {
                 return Verdict::Refuse(StoreError::Full.into());
             }
+            if state.admission.wants_space {
+                return Verdict::Wait;
+            }
             let told = state.retries.no_space(self.shared.now(), self.shared.settings().store_patience);
             return told.map_or(Verdict::Wait, |error| Verdict::Refuse(error.clone()));
         }
         state.retries.has_space();
-        match state.admission.reserve_for(self.shared.store(), &cost) {
+        let own = known_of_run(cost.run);
+        let known = state.known_to_store() + own;
+        match state.admission.reserve(self.shared.store(), cost.pages, cost.frees, known) {
             Ok(()) => {
+                state.admission.known = state.admission.known + own;
                 state.admission.reserved_bytes += buffer_bytes;
                 Verdict::Go(Reservation {
                     shared: self.shared.clone(),
                     pages: cost.pages,
                     frees: cost.frees,
                     buffer_bytes,
-                    clones: cost.clones,
+                    known: own,
                 })
             }
             Err(error) if error.is_full() && !state.admission.exhausted => {

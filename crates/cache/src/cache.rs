@@ -61,7 +61,7 @@ impl Parts {
         let checkpointer = Arc::new(checkpointer);
         let volumes =
             Volumes::new(shared.clone(), committer.clone(), write_back.clone(), checkpointer.clone());
-        let rescuer = Rescuer::new(shared.clone(), write_back.clone());
+        let rescuer = Rescuer::new(shared.clone(), write_back.clone(), checkpointer.clone());
         Parts { shared, admission, committer, fetcher, write_back, checkpointer, volumes, rescuer }
     }
 
@@ -173,9 +173,6 @@ impl Parts {
             Record::Clone(transfer) | Record::Move(transfer) => {
                 let what = Ordered::of(record, newest).expect("it is one");
                 reservation.take_pages(pages_reserved(&transfer));
-                if what.kind == Kind::Clone {
-                    reservation.take_clone();
-                }
                 return self.transfer(state, Pending::new(what, group, now.get(), false));
             }
         };
@@ -214,9 +211,11 @@ impl Parts {
         waiters
     }
 
-    /// Gives the store back what was reserved and nothing needs now.
+    /// Gives the store back what was reserved and nothing needs now, and tells it what is known of the rest.
     fn give_back_spare(&self) {
-        self.shared.state().admission.give_back_spare(self.shared.store());
+        let mut state = self.shared.state();
+        state.admission.give_back_spare(self.shared.store());
+        self.shared.store().know(state.known_to_store());
     }
 
     fn write_back_step(&self) -> Progress {
@@ -284,13 +283,12 @@ impl Cache {
     ) -> Result<Cache, CacheError> {
         recovered.ensure_fits(&store)?;
         recovered.forget_deleted(&store);
-        let clones = recovered.clones();
         let (buffer, state, reserved) = recovered.into_parts();
-        (0..clones).for_each(|_| store.expect_sharing_unchecked());
         let (newest_of_store, newest_of_buffer) = (store.newest_lsn(), buffer.newest_lsn());
         // Space was reserved before the crash. Should some be missing now (the log begins in another segment, the cleaner's last one
         // is hardly filled), no operation can reserve any before it is there again.
         store.reserve_unchecked(reserved);
+        store.know(state.known_to_store());
         let incarnation = Incarnation(store.incarnation().max(buffer.incarnation()).0 + 1);
         store.begin_after(incarnation, buffer.store_batch())?;
         buffer.begin(incarnation, newest_of_buffer.max(newest_of_store))?;
@@ -457,7 +455,8 @@ impl Cache {
         object: ObjectId,
         ranges: &[(u64, usize)],
     ) -> Result<Vec<Vec<u8>>, CacheError> {
-        self.parts.write_back.store_transfers(&|what| what.is_about(object))?;
+        let Parts { checkpointer, write_back, .. } = &*self.parts;
+        checkpointer.with_space(|| write_back.store_transfers(&|what| what.is_about(object)))?;
         bulk::read_all_now(&self.parts.shared, object, ranges)
     }
 

@@ -107,8 +107,8 @@ pub struct Cost {
     pub records: u64,
     /// Whether it only gives space back (unlink, truncate to less): such operations use the last reserve.
     pub frees: bool,
-    /// Clones among its changes: what dirty pages have reserved must suffice where nodes are shared, too.
-    pub clones: u64,
+    /// Of the pages, so many that follow each other in one file, as data.
+    pub run: u64,
 }
 
 impl Cost {
@@ -119,7 +119,7 @@ impl Cost {
             bytes: cost.bytes + change.bytes(),
             records: cost.records + change.records(),
             frees: false,
-            clones: cost.clones + u64::from(matches!(change, Change::Clone { .. })),
+            run: 0,
         })
     }
 }

@@ -25,8 +25,8 @@ const LOG_READS_MAX: u64 = 16;
 /// An attempt to make space for operations that wait for it, or for pages that found none. Everything is written back first: a dirty
 /// page reserves several blocks and takes one; deletions give some back. Writers wait meanwhile, so this ends.
 struct MakingSpace {
-    /// Free blocks that were not reserved when it began; fewer than none where more is reserved than there is.
-    before: i64,
+    /// What there was when it began.
+    before: Found,
     is_stored: bool,
     is_folded: bool,
     /// Blocks that were reserved when the file system below was last asked for more space: as long as no operation gets a reservation, more
@@ -37,6 +37,21 @@ struct MakingSpace {
     rounds: usize,
     /// What had been moved when the round under way last asked for two checkpoints.
     asked: Option<u64>,
+}
+
+/// How much space was found.
+#[derive(Clone, Copy)]
+struct Found {
+    /// Blocks in free segments.
+    free: u64,
+    /// Blocks that are live or reserved.
+    used: u64,
+}
+
+impl Found {
+    fn is_more_than(&self, before: &Found) -> bool {
+        self.free > before.free || self.used < before.used
+    }
 }
 
 /// Keeps recovery short and space free.
@@ -93,16 +108,17 @@ impl Checkpointer {
     /// True if recovery would take too long, or an operation waits for space.
     pub(crate) fn is_due(&self, state: &State) -> bool {
         state.admission.wants_space()
-            || self.log_is_long()
+            || self.checkpoint_is_due()
             || self.allocation_is_due()
             || self.freeing_due()
             || self.cleaning_is_due()
             || self.folding_is_due(state)
     }
 
-    fn log_is_long(&self) -> bool {
+    fn checkpoint_is_due(&self) -> bool {
         self.shared.store().blocks_since_checkpoint() >= self.shared.settings().checkpoint_blocks
             || self.shared.store().reads_since_checkpoint() >= LOG_READS_MAX
+            || self.shared.store().has_many_dirty_nodes()
     }
 
     /// As much as is owed for what was written. Where there was nothing to clean, there is nothing until something is
@@ -136,7 +152,9 @@ impl Checkpointer {
         drop(state);
         let outcome = match wanted {
             true => self.make_space(),
-            false if self.log_is_long() => self.shared.store_io().checkpoint().map_err(CacheError::from),
+            false if self.checkpoint_is_due() => {
+                self.shared.store_io().checkpoint().map_err(CacheError::from)
+            }
             // Where there is none, there is other work.
             false if allocating && self.allocate_ahead() => Ok(()),
             false if freeing => self.free_some(),
@@ -271,7 +289,7 @@ impl Checkpointer {
                 Ok(Progress::Worked) => continue,
                 Ok(Progress::Idle) => {
                     let state = self.shared.state();
-                    let Some(error) = state.retries.lacks_space(state.pages.transfers()) else {
+                    let Some(error) = state.retries.lacks_space(&state.pages) else {
                         return Ok(());
                     };
                     scan = Scan::once(state.retries.failures());
@@ -280,15 +298,36 @@ impl Checkpointer {
                 Err(error) if error.is_full() => error,
                 Err(error) => return Err(error),
             };
-            if self.allocate_more() {
-                continue;
-            }
-            let cleaned = self.shared.store_io().clean()?;
-            self.checkpoint_twice()?;
-            if !cleaned {
+            if !self.win_space()? {
                 return Err(full);
             }
         }
+    }
+
+    /// Gets free segments in the caller's thread: from the file system below, or by a round of cleaning. `false` if there are no more than
+    /// before.
+    fn win_space(&self) -> Result<bool, CacheError> {
+        if self.allocate_more() {
+            return Ok(true);
+        }
+        let before = self.shared.store().space().free;
+        let cleaned = self.shared.store_io().clean()?;
+        self.checkpoint_twice()?;
+        Ok(cleaned || self.shared.store().space().free > before)
+    }
+
+    /// Does `work` in the caller's thread; where segments are short, it wins some and does it again.
+    pub(crate) fn with_space<T>(
+        &self,
+        mut work: impl FnMut() -> Result<T, CacheError>,
+    ) -> Result<T, CacheError> {
+        for _ in 0..ROUNDS_MAX {
+            match work() {
+                Err(error) if error.is_full() && self.win_space()? => {}
+                outcome => return outcome,
+            }
+        }
+        work()
     }
 
     /// An operation was told to wait because the store is full, or pages are not written back because it is: one step towards space, and
@@ -299,10 +338,11 @@ impl Checkpointer {
             let failures = {
                 let mut state = self.shared.state();
                 state.admission.give_back_spare(self.shared.store());
+                self.shared.store().know(state.known_to_store());
                 state.retries.failures()
             };
             let space = self.shared.store().space();
-            (space.free as i64 - space.reserved as i64, failures)
+            (Found { free: space.free, used: space.used() }, failures)
         };
         let attempt = turn.get_or_insert_with(|| {
             let (before, failures) = free();
@@ -322,13 +362,20 @@ impl Checkpointer {
         let mut completions = Completions::default();
         let mut state = self.shared.state();
         let over = !matches!(outcome, Ok(Progress::Worked));
+        let is_more = now.is_more_than(&attempt.before);
         if over {
-            state.admission.attempt_ended(now <= attempt.before);
+            state.admission.attempt_ended(!is_more);
+        }
+        if is_more {
+            state.retries.may_have_space(self.shared.now());
+        }
+        if !over {
+            state.retries.space_is_made(self.shared.now());
         }
         self.admission.admit_waiting(&mut state, &mut completions);
         let needed = state.admission.is_waiting()
             || state.retries.needs_space()
-            || state.retries.lacks_space(state.pages.transfers()).is_some();
+            || state.retries.lacks_space(&state.pages).is_some();
         if over || !needed {
             if !needed {
                 state.admission.needs_no_space();
@@ -338,6 +385,9 @@ impl Checkpointer {
         drop(state);
         drop(turn);
         completions.deliver();
+        if is_more {
+            self.write_back.try_again();
+        }
         outcome.map(drop)
     }
 
@@ -373,7 +423,7 @@ impl Checkpointer {
             attempt.is_folded = !self.shared.store_io().fold_step().unwrap_or(false);
             return Ok(Progress::Worked);
         }
-        if attempt.rounds == ROUNDS_MAX {
+        if attempt.rounds == ROUNDS_MAX || !self.shared.store().cleaning_may_help() {
             self.checkpoint_twice()?;
             return Ok(Progress::Idle);
         }

@@ -105,7 +105,10 @@ impl Fetcher {
         let mut state = self.shared.state();
         let failed = state.failed().cloned();
         let patience = self.shared.settings().store_patience;
-        let given_up = state.retries.given_up(self.shared.now(), patience).cloned();
+        // While space is being made nobody is told that there is none.
+        let makes_space = state.admission.wants_space();
+        let counts = |error: &CacheError| !(makes_space && error.is_full());
+        let given_up = state.retries.given_up(self.shared.now(), patience).cloned().filter(counts);
         if failed.is_some() || given_up.is_some() {
             state.seeks.look_behind();
         }
@@ -118,7 +121,7 @@ impl Fetcher {
             None => {
                 let hiding = pages.transfers().hiding(key.object, key.page);
                 let stuck = hiding.and_then(|lsn| retries.why_stuck(pages.transfers(), lsn, patience));
-                stuck.or(given_up.clone())
+                stuck.filter(counts).or(given_up.clone())
             }
         });
         retried |= reads.retry_ready(pages, &mut completions);

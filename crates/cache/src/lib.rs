@@ -18,6 +18,7 @@ mod reads;
 mod recover;
 mod relog;
 mod rescue;
+mod reserved;
 mod retry;
 mod scan;
 mod seek;

@@ -251,6 +251,11 @@ impl Entry {
         self.writing().or(self.dirt()).map(Dirt::since)
     }
 
+    /// How often the store counts space for it: for changes that a write-back is writing, and for later ones.
+    pub(crate) fn reservations(&self) -> u32 {
+        [self.dirt(), self.writing()].into_iter().flatten().filter(|dirt| dirt.reserved).count() as u32
+    }
+
     /// Nothing is reserved for it any more; whether it was.
     pub(crate) fn take_reservation(&mut self) -> bool {
         self.dirt.as_mut().is_some_and(|dirt| std::mem::take(&mut dirt.reserved))

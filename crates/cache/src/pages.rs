@@ -6,6 +6,7 @@
 
 use crate::page::{Body, Dirt, Entry, FetchNo};
 use crate::plant::{PlantedBug, is_planted};
+use crate::reserved::Reserved;
 use crate::transfers::{Belongs, Kind, Ordered, Pending, Transfers, pages_reserved};
 use buffer::GroupNo;
 use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo, VolumeId};
@@ -13,6 +14,7 @@ use std::collections::btree_map::Entry as Place;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Bound, Range, RangeBounds};
 use std::time::Duration;
+use store::Known;
 
 /// Pages looked at per eviction: more than an operation usually adds, so that memory goes down, and few enough to be
 /// done under the lock.
@@ -67,6 +69,7 @@ pub(crate) struct Pages {
     /// asked about all.
     recovery_cursor: Option<Key>,
     memory: Memory,
+    reserved: Reserved,
     fetches: u64,
 }
 
@@ -174,6 +177,11 @@ impl Pages {
         self.table.len()
     }
 
+    /// What the store may know of those for which it counts space.
+    pub(crate) fn known_to_store(&self) -> Known {
+        self.reserved.known()
+    }
+
     /// What they take of it.
     pub(crate) fn memory(&self) -> &Memory {
         &self.memory
@@ -237,7 +245,9 @@ impl Pages {
             self.by_write.extend(named.iter().map(|&(_, key)| key));
             named.chunk_by_mut(|one, next| one.0 == next.0).for_each(|group| group.sort_unstable());
             self.by_group = named.into_iter().collect();
-            self.table = Table::of(pages);
+            let reserved = &mut self.reserved;
+            self.table =
+                Table::of(pages.inspect(|(key, entry)| reserved.replace(key, 0, entry.reservations())));
             self.sweep.extend(whole);
             self.memory.replace(&Memory::default(), &memory);
         } else {
@@ -259,6 +269,7 @@ impl Pages {
 
     fn account(&mut self, key: Key, before: Account, after: Account) {
         self.memory.replace(&before.memory, &after.memory);
+        self.reserved.replace(&key, before.reservations, after.reservations);
         if before.group != after.group {
             before.group.map(|group| self.by_group.remove(&(group, key)));
             after.group.map(|group| self.by_group.insert((group, key)));
@@ -759,11 +770,13 @@ struct Account {
     memory: Memory,
     group: Option<GroupNo>,
     whole: bool,
+    reservations: u32,
 }
 
 impl Account {
     fn of(entry: &Entry) -> Account {
-        Account { memory: Memory::of(entry), group: entry.group(), whole: entry.is_whole() }
+        let (memory, reservations) = (Memory::of(entry), entry.reservations());
+        Account { memory, group: entry.group(), whole: entry.is_whole(), reservations }
     }
 }
 

@@ -7,7 +7,7 @@ use crate::page::{Dirt, Entry};
 use crate::pages::{Key, PageChange, Pages, PendingCut};
 use crate::plant::{PlantedBug, is_planted};
 use crate::shared::{Shared, State};
-use crate::transfers::{Belongs, Kind, Ordered, Pending, pages_reserved};
+use crate::transfers::{Belongs, Ordered, Pending, pages_reserved};
 use buffer::{Buffer, GroupNo, Record, Replayed};
 use device::{BufferId, Clock, Device, Lsn, ObjectId, PageNo, StoreId};
 use std::sync::Arc;
@@ -101,11 +101,6 @@ impl Recovered {
     /// The buffer, what was in it, and for how many pages the store has to keep space.
     pub(crate) fn into_parts(self) -> (Buffer, State, u64) {
         (self.buffer, State::recovered(self.pages, self.replayed), self.reserved)
-    }
-
-    /// Clones that were found.
-    pub(crate) fn clones(&self) -> usize {
-        self.pages.transfers().iter().filter(|one| one.what.kind == Kind::Clone).count()
     }
 
     /// Which buffer it is.

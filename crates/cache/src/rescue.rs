@@ -8,6 +8,7 @@
 //! After a crash in the middle there is a volume `rescuing-…` with some of the pages, which is no file system; the next start
 //! deletes it. The one that is whole is called `rescued-…`, which one log entry in the store makes.
 
+use crate::checkpoint::Checkpointer;
 use crate::error::CacheError;
 use crate::page::Entry;
 use crate::pages::Key;
@@ -17,7 +18,7 @@ use crate::shared::{Shared, State};
 use crate::sync::{Mutex, MutexGuard};
 use crate::task::Progress;
 use crate::transfers::{Ordered, Pending};
-use crate::write_back::{Dirty, STEP_PAGES, Why, WriteBack, apply_halves, cut_change, with_bases};
+use crate::write_back::{Applied, Dirty, STEP_PAGES, Why, WriteBack, cut_change, with_bases};
 use device::{Lsn, ObjectId, PageNo};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -69,6 +70,7 @@ impl Outcome {
 pub(crate) struct Rescuer {
     shared: Arc<Shared>,
     write_back: Arc<WriteBack>,
+    checkpointer: Arc<Checkpointer>,
     /// Held for moments, and no other lock is taken meanwhile.
     outcome: Mutex<Outcome>,
 }
@@ -77,8 +79,12 @@ pub(crate) struct Rescuer {
 type Copies = BTreeMap<VolumeId, VolumeId>;
 
 impl Rescuer {
-    pub(crate) fn new(shared: Arc<Shared>, write_back: Arc<WriteBack>) -> Rescuer {
-        Rescuer { shared, write_back, outcome: Mutex::default() }
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        write_back: Arc<WriteBack>,
+        checkpointer: Arc<Checkpointer>,
+    ) -> Rescuer {
+        Rescuer { shared, write_back, checkpointer, outcome: Mutex::default() }
     }
 
     /// How far it is.
@@ -106,7 +112,7 @@ impl Rescuer {
             return Progress::Idle;
         }
         self.outcome().not_before = now + RETRY_AFTER;
-        let rescued = self.rescue();
+        let rescued = self.checkpointer.with_space(|| self.rescue());
         let mut outcome = self.outcome();
         match rescued {
             Ok(name) => {
@@ -264,16 +270,9 @@ impl Rescuer {
     /// Applies changes of which not all are durable in the buffer, and of some of which it may not even have a record: their LSNs do not
     /// count when the two are compared. Returns those that the store could not take.
     fn apply(&self, vector: &[Change]) -> Result<BTreeMap<usize, StoreError>, CacheError> {
-        let mut refused = BTreeMap::new();
-        for (number, some) in vector.chunks(STEP_PAGES).enumerate() {
-            apply_halves(
-                &|part| self.shared.store_io().apply_direct(part),
-                number * STEP_PAGES,
-                some,
-                &mut refused,
-            )?;
-        }
-        Ok(refused)
+        let (store, mut applied) = (self.shared.store_io(), Applied::default());
+        applied.apply_rest(store, &|part| store.apply_direct(part), vector)?;
+        Ok(applied.refused)
     }
 
     /// What was refused because something is damaged must be an error to its readers, not what was there before.

@@ -1,9 +1,9 @@
 //! What cannot be written back: what is left alone for a while, and when writers are told instead of kept waiting.
 
 use crate::error::CacheError;
-use crate::pages::Key;
+use crate::pages::{Key, Pages};
 use crate::status::Stuck;
-use crate::transfers::{Ordered, Pending, Transfers};
+use crate::transfers::{Ordered, Transfers};
 use device::{Lsn, ObjectId};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,6 +27,15 @@ pub(crate) enum Victim {
 }
 
 impl Victim {
+    /// Whether it is still to be written back.
+    pub(crate) fn is_there(&self, pages: &Pages) -> bool {
+        match *self {
+            Victim::Page(key) => pages.get(&key).is_some_and(|entry| entry.group().is_some()),
+            Victim::Cut(object, lsn) => pages.is_pending(object, lsn),
+            Victim::Transfer(_, lsn) => pages.transfers().get(lsn).is_some(),
+        }
+    }
+
     /// A clone or a move.
     pub(crate) fn of(what: &Ordered) -> Victim {
         Victim::Transfer(what.transfer.to, what.lsn)
@@ -146,10 +155,23 @@ impl RetryList {
         (now >= due && !stall.may_have_space(due)).then_some(&stall.error)
     }
 
-    /// Why a clone or a move is stuck that needs nothing but space, if there is one.
-    pub(crate) fn lacks_space(&self, transfers: &Transfers) -> Option<&StoreError> {
-        let why = |one: &Pending| self.backed_off.get(&Victim::of(&one.what)).map(|one| &one.error);
-        transfers.iter().filter_map(why).find(|error| error.is_full())
+    /// Why something is stuck that needs nothing but space, if there is such a thing.
+    pub(crate) fn lacks_space(&self, pages: &Pages) -> Option<&StoreError> {
+        let full = self.backed_off.iter().find(|(victim, one)| one.error.is_full() && victim.is_there(pages));
+        full.map(|(_, one)| &one.error)
+    }
+
+    /// What found no space may find some now.
+    pub(crate) fn may_have_space(&mut self, now: Duration) {
+        self.backed_off.values_mut().filter(|one| one.error.is_full()).for_each(|one| one.until = now);
+    }
+
+    /// Space is being made: who waits for some goes on waiting, as if nothing had failed for lack of it before.
+    pub(crate) fn space_is_made(&mut self, now: Duration) {
+        let Some(stall) = self.stall.as_mut().filter(|stall| stall.error.is_full()) else { return };
+        stall.since = now;
+        self.needed = self.needed.map(|_| now);
+        self.backed_off.values_mut().filter(|one| one.error.is_full()).for_each(|one| one.since = now);
     }
 
     /// Forgets one that was written back.
@@ -221,7 +243,7 @@ impl RetryList {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transfers::Kind;
+    use crate::transfers::{Kind, Pending};
     use buffer::GroupNo;
     use device::{PageNo, Transfer, VolumeId};
 

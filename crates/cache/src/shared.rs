@@ -16,7 +16,7 @@ use buffer::{Buffer, BufferError};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
-use store::Store;
+use store::{Known, Store};
 
 /// Shared by all clones of a `Cache`, its reservations and its steps.
 pub(crate) struct Shared {
@@ -45,6 +45,11 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// What the store may know of the pages for which it counts space: those that are dirty, and those of operations that have entered.
+    pub(crate) fn known_to_store(&self) -> Known {
+        self.pages.known_to_store() + self.admission.known_to_store()
+    }
+
     /// After a start: pages that so many transactions in the buffer made.
     pub(crate) fn recovered(pages: Pages, replayed: u64) -> State {
         let counters = Counters { replayed, ..Counters::default() };

@@ -19,7 +19,7 @@ use crate::scan::Scan;
 use crate::shared::Shared;
 use crate::sync::{Mutex, MutexGuard};
 use crate::task::{Progress, Task};
-use crate::transfers::{Kind, Ordered};
+use crate::transfers::Ordered;
 use crate::write_back::{Frozen, FrozenPage, STEP_PAGES, Why, WriteBack};
 use device::Lsn;
 use std::collections::BTreeMap;
@@ -62,16 +62,13 @@ impl Volumes {
         let _turn = self.write_back.turn();
         // What other volumes get of it, or it of them.
         let of_others = |what: &Ordered| what.volumes().contains(&volume) && what.volumes() != [volume; 2];
-        self.write_back.store_transfers_in_turn(&of_others)?;
+        self.checkpointer.with_space(|| self.write_back.store_transfers_in_turn(&of_others))?;
         // Not what was appended: the store may name no change that the buffer may still lose.
         self.shared.store_io().delete_volume(volume, self.shared.buffer().durable())?;
         self.witness_store();
         let mut state = self.shared.state();
-        let gone = state.pages.transfers().iter().filter(|one| one.what.volumes().contains(&volume));
-        let clones = gone.filter(|one| one.what.kind == Kind::Clone).count();
         let (reservations, waiters) = state.pages.drop_volume(volume);
         self.shared.store().release(reservations);
-        (0..clones).for_each(|_| self.shared.store().end_expecting_sharing());
         state.reads.look_behind();
         state.seeks.look_behind();
         state.reads.look_again(waiters);
@@ -84,7 +81,12 @@ impl Volumes {
         Ok(())
     }
 
+    /// Makes a clone. Where segments are short, cleaning wins some first; others go on meanwhile.
     pub(crate) fn make_clone(&self, from: VolumeId, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
+        self.checkpointer.with_space(|| self.try_to_clone(from, new))
+    }
+
+    fn try_to_clone(&self, from: VolumeId, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
         self.shared.store().check_clone(from, new.name)?;
         if let Some(prefix) = [UNFINISHED, RESCUED].into_iter().find(|&prefix| new.name.starts_with(prefix)) {
             let why = format!("names that begin with {prefix} are for what is saved when a buffer fails");
@@ -100,12 +102,7 @@ impl Volumes {
             self.write_back_frozen(frozen)?;
             if self.shared.buffer().durable() < lsn { self.committer.commit_now().map(drop) } else { Ok(()) }
         })?;
-        let volume = loop {
-            match self.shared.store_io().clone_beside_writers(from, new, lsn) {
-                Err(error) if error.is_full() && self.checkpointer.allocate_more() => {}
-                outcome => break outcome?,
-            }
-        };
+        let volume = self.shared.store_io().clone_named(from, new, lsn)?;
         self.witness_store();
         Ok(volume)
     }

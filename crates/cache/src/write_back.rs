@@ -22,7 +22,7 @@ use crate::scan::{LOOKS_MAX, Scan};
 use crate::shared::{Shared, State};
 use crate::sync::{Mutex, MutexGuard};
 use crate::task::{Completions, Progress, Task};
-use crate::transfers::{Kind, Ordered, Pending};
+use crate::transfers::{Ordered, Pending};
 use device::{Lsn, ObjectId, Page, PageNo, SharedPage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -224,7 +224,11 @@ impl WriteBack {
         {
             state.retries.failed(error.clone().into(), now);
         }
+        let lacks_space = stuck.iter().any(|(_, error)| error.is_full());
         stuck.into_iter().for_each(|(victim, error)| state.retries.back_off(victim, error, now));
+        if lacks_space && state.admission.ask_for_space() {
+            self.shared.wake(Task::Checkpoint);
+        }
         drop(state);
         if why != Why::All {
             // An error is for the reads and writes to tell that meet it, too.
@@ -305,6 +309,14 @@ impl WriteBack {
         Ok(Some(Progress::Worked))
     }
 
+    /// There is more space than when something was refused for lack of it.
+    pub(crate) fn try_again(&self) {
+        if self.shared.state().retries.needs_space() {
+            self.turn().not_before = Duration::ZERO;
+            self.shared.wake(Task::WriteBack);
+        }
+    }
+
     fn ask_for_space_if_needed(&self, state: &mut State) {
         if state.retries.needs_space() && state.admission.ask_for_space() {
             self.shared.wake(Task::Checkpoint);
@@ -341,8 +353,7 @@ impl WriteBack {
                 {
                     return Ok(Some(error));
                 }
-                let mut refused = BTreeMap::new();
-                self.apply_part(0, &[what.change()], &mut refused)?;
+                let refused = self.apply_all(&[what.change()])?;
                 if refused.is_empty() {
                     self.shared.state().counters.transfers_stored += 1;
                     self.transfer_is_done(what);
@@ -414,8 +425,7 @@ impl WriteBack {
             self.shared.store().release(u64::from(was_reserved));
             return Ok(None);
         }
-        let mut of_vector = BTreeMap::new();
-        self.apply_part(0, &plan.vector, &mut of_vector)?;
+        let of_vector = self.apply_all(&plan.vector)?;
         let refused = plan.by_page(of_vector);
         let mut state = self.shared.state();
         let stored = beside.iter().enumerate().filter(|(index, _)| !refused.contains_key(index));
@@ -436,9 +446,6 @@ impl WriteBack {
         }
         let reserved = state.pages.drop_transfer(what.lsn);
         self.shared.store().release(reserved);
-        if what.kind == Kind::Clone {
-            self.shared.store().end_expecting_sharing();
-        }
         state.retries.stored(Victim::of(what));
         state.retries.worked();
         state.reads.look_behind();
@@ -497,11 +504,7 @@ impl WriteBack {
         turn.swept = now;
         let mut state = self.shared.state();
         let State { retries, pages, .. } = &mut *state;
-        retries.keep(|victim| match *victim {
-            Victim::Page(key) => pages.get(&key).is_some_and(|entry| entry.group().is_some()),
-            Victim::Cut(object, lsn) => pages.is_pending(object, lsn),
-            Victim::Transfer(_, lsn) => pages.transfers().get(lsn).is_some(),
-        });
+        retries.keep(|victim| victim.is_there(pages));
     }
 
     /// True if limits or ages ask for pages to be written back.
@@ -668,17 +671,19 @@ impl WriteBack {
         // Cuts first, in the one order. A page that was cut after it was frozen has a page LSN below its cut, so the cut, which is
         // written back later, takes it out again.
         let vector: Vec<Change> = cuts.into_iter().chain(std::mem::take(&mut plan.vector)).collect();
-        let (cuts, pages) = vector.split_at(frozen.cuts.len());
-        let mut refused = BTreeMap::new();
-        match self.apply_part(0, &vector, &mut refused) {
-            Err(error) if error.is_full() && !cuts.is_empty() && !pages.is_empty() => {
-                refused.clear();
-                self.apply_part(0, cuts, &mut refused)?;
-                self.apply_part(cuts.len(), pages, &mut refused)?;
-            }
+        let mut applied = Applied::default();
+        let at = frozen.cuts.len();
+        let mut outcome = self.apply_rest(&vector, &mut applied);
+        if outcome.as_ref().is_err_and(StoreError::is_full) && applied.count < at && at < vector.len() {
+            outcome = self.apply_rest(&vector[..at], &mut applied);
+            outcome = outcome.and_then(|()| self.apply_rest(&vector, &mut applied));
+        }
+        match outcome {
+            // What was applied is stored.
+            Err(error) if error.is_full() && applied.count > 0 => applied.refuse_rest(&vector, &error),
             outcome => outcome?,
         }
-        let at = frozen.cuts.len();
+        let mut refused = applied.refused;
         let mut stored = Stored { pages_read: plan.pages_read, ..Stored::default() };
         let of_pages = refused.split_off(&at).into_iter().map(|(index, error)| (index - at, error)).collect();
         stored.whole =
@@ -688,13 +693,16 @@ impl WriteBack {
         Ok(stored)
     }
 
-    fn apply_part(
-        &self,
-        at: usize,
-        part: &[Change],
-        refused: &mut BTreeMap<usize, StoreError>,
-    ) -> Result<(), StoreError> {
-        apply_halves(&|part| self.shared.store_io().apply(part), at, part, refused)
+    /// Applies a vector; returns what alone could not be, by its place.
+    fn apply_all(&self, vector: &[Change]) -> Result<BTreeMap<usize, StoreError>, StoreError> {
+        let mut applied = Applied::default();
+        self.apply_rest(vector, &mut applied)?;
+        Ok(applied.refused)
+    }
+
+    fn apply_rest(&self, vector: &[Change], applied: &mut Applied) -> Result<(), StoreError> {
+        let store = self.shared.store_io();
+        applied.apply_rest(store, &|part| store.apply(part), vector)
     }
 
     /// What is stored does not need its place in the buffer.
@@ -729,24 +737,56 @@ impl WriteBack {
     }
 }
 
-/// Applies the part of a vector that begins at `at`. A damaged node of the store's map fails all changes that come
-/// with one that needs it, so they go by halves until it alone is left.
-pub(crate) fn apply_halves(
-    apply: &dyn Fn(&[Change]) -> Result<(), StoreError>,
-    at: usize,
-    part: &[Change],
-    refused: &mut BTreeMap<usize, StoreError>,
-) -> Result<(), StoreError> {
-    match apply(part) {
-        Err(error @ StoreError::Corrupt { .. }) if part.len() == 1 => drop(refused.insert(at, error)),
-        Err(StoreError::Corrupt { .. }) => {
-            let half = part.len() / 2;
-            apply_halves(apply, at, &part[..half], refused)?;
-            apply_halves(apply, at + half, &part[half..], refused)?;
+/// How far a vector of changes that need not be applied together has been applied.
+#[derive(Default)]
+pub(crate) struct Applied {
+    /// So many of them.
+    count: usize,
+    /// Of these, what alone could not be, by its place in the vector.
+    pub(crate) refused: BTreeMap<usize, StoreError>,
+}
+
+impl Applied {
+    /// Applies the rest, as much together as the store takes at once. After an error it may go on from there: deltas must not be applied
+    /// twice.
+    pub(crate) fn apply_rest(
+        &mut self,
+        store: &Store,
+        apply: &dyn Fn(&[Change]) -> Result<(), StoreError>,
+        vector: &[Change],
+    ) -> Result<(), StoreError> {
+        while self.count < vector.len() {
+            let rest = &vector[self.count..];
+            self.apply_halves(apply, &rest[..store.fit_at_once(rest)])?;
         }
-        outcome => outcome?,
+        Ok(())
     }
-    Ok(())
+
+    /// Applies the next part. A damaged node of the store's map fails all changes that come with one that needs it, so they go by halves
+    /// until it alone is left.
+    fn apply_halves(
+        &mut self,
+        apply: &dyn Fn(&[Change]) -> Result<(), StoreError>,
+        part: &[Change],
+    ) -> Result<(), StoreError> {
+        match apply(part) {
+            Err(StoreError::Corrupt { .. }) if part.len() > 1 => {
+                let (first, second) = part.split_at(part.len() / 2);
+                self.apply_halves(apply, first)?;
+                return self.apply_halves(apply, second);
+            }
+            Err(error @ StoreError::Corrupt { .. }) => drop(self.refused.insert(self.count, error)),
+            outcome => outcome?,
+        }
+        self.count += part.len();
+        Ok(())
+    }
+
+    /// The rest could not be applied.
+    fn refuse_rest(&mut self, vector: &[Change], error: &StoreError) {
+        self.refused.extend((self.count..vector.len()).map(|index| (index, error.clone())));
+        self.count = vector.len();
+    }
 }
 
 /// A page of which something is newer than the store, as it is in memory.
@@ -809,5 +849,50 @@ pub(crate) fn cut_change(object: ObjectId, cut: PendingCut) -> Change {
     match cut.whole_object {
         true => Change::Delete { object, lsn: cut.lsn },
         false => Change::Cut { object, pages: cut.from..cut.to, lsn: cut.lsn },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use device::{BLOCK_BYTES, Device, Incarnation, StoreId};
+    use sim::{Power, SimDisk};
+    use std::cell::{Cell, RefCell};
+    use store::{Layout, VolumeId};
+
+    #[test]
+    fn what_was_applied_before_a_part_found_no_space_is_not_applied_again() {
+        let disk: Arc<dyn Device> = SimDisk::new("store", 4096, &Power::new(), 1);
+        Store::format(&*disk, &Layout { id: StoreId([1; 16]), segment_blocks: Some(16) })
+            .expect("large enough");
+        let store = Store::open(disk).expect("a new store");
+        store.begin(Incarnation(1)).expect("the first");
+        // Each page in a leaf of its own.
+        let write = |number: u64| Change::Write {
+            object: VolumeId::MAIN.object(5, 1),
+            page: PageNo(number * 1000),
+            bytes: Arc::new(Box::new(Page([1; BLOCK_BYTES]))),
+            page_lsn: Lsn(number + 1),
+        };
+        let vector: Vec<Change> = (0..100).map(write).collect();
+        let (has_space, asked) = (Cell::new(2), RefCell::new(Vec::new()));
+        let apply = |part: &[Change]| {
+            if has_space.get() == 0 {
+                return Err(StoreError::Full);
+            }
+            has_space.set(has_space.get() - 1);
+            asked.borrow_mut().extend(part.iter().map(|change| match change {
+                Change::Write { page_lsn, .. } => page_lsn.0,
+                _ => unreachable!("all are writes"),
+            }));
+            Ok(())
+        };
+        let mut applied = Applied::default();
+        assert_eq!(applied.apply_rest(&store, &apply, &vector), Err(StoreError::Full));
+        assert!((2..100).contains(&applied.count), "{} at once", applied.count);
+        has_space.set(1000);
+        applied.apply_rest(&store, &apply, &vector).expect("there is space");
+        assert_eq!(applied.count, 100);
+        assert_eq!(asked.into_inner(), (1..=100).collect::<Vec<u64>>());
     }
 }

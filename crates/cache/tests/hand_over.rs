@@ -31,6 +31,7 @@ mod shipped {
     pub(crate) mod recover;
     pub(crate) mod relog;
     pub(crate) mod rescue;
+    pub(crate) mod reserved;
     pub(crate) mod retry;
     pub(crate) mod scan;
     pub(crate) mod seek;

@@ -133,7 +133,7 @@ fn a_start_tells_how_many_transactions_it_found_and_their_pages_keep_their_space
     cache.sync(slot.then());
     cache.step(Task::Commit);
     slot.take().expect("a commit").expect("power");
-    let reserved = cache.store().space().reserved;
+    let reserved = cache.settled_store().space().reserved;
     assert!(reserved > 0);
     drop(cache);
     machine.crash();

@@ -15,7 +15,7 @@ use std::time::Duration;
 use store::{NewVolume, StoreError, VolumeId, VolumeMode};
 
 /// Blocks of a store that fills up.
-const SMALL: u64 = 1440;
+const SMALL: u64 = 1800;
 /// Volumes beside the mounted one, at most.
 const OTHERS_MAX: usize = 3;
 

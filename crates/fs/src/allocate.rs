@@ -156,7 +156,7 @@ impl Fs {
             Ok(()) => core.enter(cost, move |tx| tx.allocate(ino, what, range, size), done),
             Err(error) => done(Err(error)),
         };
-        let space = self.core().cache.settled_store().writable_blocks();
+        let space = self.core().cache.settled_store().space().available();
         // Where there is space for the whole range nobody need know how much of it is there.
         if what != Allocate::Space || pages.end.0 - pages.start.0 <= space {
             return change(Ok(()));

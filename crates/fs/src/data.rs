@@ -70,7 +70,7 @@ pub(crate) fn write_cost(offset: u64, len: usize) -> Cost {
     debug_assert!(offset <= FILE_BYTES_MAX);
     let len = len as u64;
     let pages = len / PAGE + 2;
-    Cost { pages: 3 + pages, bytes: 96 + len, records: 6 + pages, frees: false, clones: 0 }
+    Cost { pages: 3 + pages, bytes: 96 + len, records: 6 + pages, frees: false, run: pages }
 }
 
 impl Transaction<'_> {

@@ -480,11 +480,11 @@ impl Fs {
     pub fn usage(&self) -> Usage {
         self.gone.free(&self.core);
         let space = self.core.cache.settled_store().space();
-        let (free, available) = ((space.free + space.bare).saturating_sub(space.reserved), space.available());
+        let available = space.available();
         let inodes = u64::from(self.core.read().header().inodes.get());
         // An inode takes 64 bytes, so blocks are what runs out first on small stores.
         let left = (u64::from(INODES_MAX) - inodes).min(available.saturating_mul(64));
-        Usage { blocks: space.total, free, available, inodes: inodes + left, inodes_free: left }
+        Usage { blocks: space.usable(), available, inodes: inodes + left, inodes_free: left }
     }
 
     /// The newest LSN, for tests.

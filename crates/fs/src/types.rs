@@ -153,11 +153,9 @@ pub struct Entry<'a> {
 /// Sizes for `statfs`, in blocks of 4 KiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// Blocks in all.
+    /// Blocks that can be used: without those that are kept for deletions and for the store itself.
     pub blocks: u64,
-    /// Blocks in which nothing is.
-    pub free: u64,
-    /// Of these, blocks that can still be written: the others are kept for deletions and for the store itself.
+    /// Of these, blocks that can still be written.
     pub available: u64,
     /// Inodes in all.
     pub inodes: u64,

@@ -463,7 +463,7 @@ impl Filesystem for Server {
         let block = device::BLOCK_BYTES as u32;
         reply.statfs(
             usage.blocks,
-            usage.free,
+            usage.available,
             usage.available,
             usage.inodes,
             usage.inodes_free,

@@ -1,7 +1,7 @@
 //! Space below: a store that is a sparse file asks the file system that holds it for a segment's space before the segment counts as
 //! free. So a file system that is full is a smaller store, to all that counts space.
 //!
-//! | free segments above what is [wanted](crate::map::Map::wanted_below) | what is done |
+//! | free segments above what is [wanted](crate::map::Map::wanted) | what is done |
 //! | --- | --- |
 //! | fewer than [`Map::ahead`](crate::map::Map::ahead) | more are asked for, until there are twice as many |
 //! | up to four times as many | dead ones are free without a trim |
@@ -26,15 +26,18 @@ pub(crate) fn take_stock(shared: &Shared, log: &mut Log) -> Result<(), StoreErro
         segments.retain(|&segment| shared.map().nodes.segments.get(segment).has_holes);
         log.set_fresh(segments.into_iter().all(|segment| allocate(shared, segment).is_ok()));
     }
-    let wanted = shared.map().wanted_below();
-    allocate_up_to(shared, wanted).map(drop)
+    let goal = {
+        let map = shared.map();
+        map.wanted(map.ahead())
+    };
+    allocate_up_to(shared, goal).map(drop)
 }
 
 /// Whether the file system below should be asked for more space: soon free segments will be wanted; or it was full, and may not
 /// be any more.
 pub(crate) fn allocation_is_due(shared: &Shared) -> bool {
     let map = shared.map();
-    let is_low = || map.nodes.segments.free_count() < map.wanted_below() + map.ahead();
+    let is_low = || map.nodes.segments.free_count() < map.wanted(map.ahead());
     map.nodes.segments.bare_count() > 0 && (shared.medium.is_known_full_below() || is_low())
 }
 
@@ -45,7 +48,7 @@ pub(crate) fn allocation_is_due(shared: &Shared) -> bool {
 pub(crate) fn allocate_ahead(shared: &Shared) -> Result<bool, StoreError> {
     let goal = {
         let map = shared.map();
-        map.wanted_below() + 2 * map.ahead()
+        map.wanted(2 * map.ahead())
     };
     allocate_up_to(shared, goal)?;
     Ok(!shared.medium.is_known_full_below())
@@ -58,7 +61,7 @@ pub(crate) fn allocate_ahead(shared: &Shared) -> Result<bool, StoreError> {
 pub(crate) fn allocate_more(shared: &Shared) -> Result<bool, StoreError> {
     let goal = {
         let map = shared.map();
-        (map.wanted_below() + 2 * map.ahead()).max(map.nodes.segments.free_count() + map.ahead())
+        map.wanted(2 * map.ahead()).max(map.nodes.segments.free_count() + map.ahead())
     };
     Ok(allocate_up_to(shared, goal)? > 0)
 }

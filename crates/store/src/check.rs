@@ -172,7 +172,7 @@ pub(crate) fn repair(
             repaired.segments += u64::from(live > segment.live);
             segment.live = live;
         }
-        map.nodes.segments.count_nodes();
+        map.nodes.segments.count_live();
     }
     writer.checkpoint_twice(shared)?;
     Ok(repaired)

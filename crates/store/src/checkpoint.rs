@@ -388,8 +388,8 @@ fn free_dead(shared: &Shared, pending: &PendingRoot, occasion: Occasion) {
         free.truncate(missing as usize);
     }
     map.nodes.evict();
-    let most = map.kept_from_trims();
-    let trimmed = map.nodes.segments.choose_trims(&free, most);
+    let kept = map.kept_from_trims();
+    let trimmed = map.nodes.segments.choose_trims(&free, kept);
     drop(map);
     if shared.medium.trim(&trimmed).is_err() {
         free.retain(|number| !trimmed.contains(number));

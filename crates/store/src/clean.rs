@@ -140,7 +140,6 @@ impl Cleaner {
         }
         let mut map = shared.map_mut();
         map.nodes.end_scan(Purpose::Clean);
-        map.nodes.segments.end_turn();
         let emptied = current.emptied;
         *round = None;
         to.copies.leave_list();
@@ -153,10 +152,13 @@ impl Cleaner {
         self.to.copies.leave_list();
         let mut map = shared.map_mut();
         map.nodes.end_scan(Purpose::Clean);
-        map.nodes.segments.end_turn();
+        // Others have made many nodes dirty since the last checkpoint: it is not for the victims.
+        let is_crowded = map.has_many_dirty();
         for victim in round.victims {
             map.nodes.segments.unpin(shared.medium.geometry().start(victim));
-            map.nodes.segments.stuck(victim);
+            if !is_crowded {
+                map.nodes.segments.stuck(victim);
+            }
         }
     }
 }
@@ -414,9 +416,7 @@ impl Targets {
         let mut map = shared.map_mut();
         let floor = map.floor(Class::Cleaner);
         let segments = &mut map.nodes.segments;
-        let free = segments.free_count();
         let (places, filled) = self.pair.places(pages.len(), segments, floor);
-        segments.taken_by_cleaner(free - segments.free_count());
         let targets: BTreeSet<u32> =
             places.iter().filter_map(|&at| shared.medium.geometry().segment(at)).collect();
         targets.into_iter().for_each(|target| segments.inherit_age(victim, target));

@@ -67,7 +67,7 @@ pub use recover::Identified;
 pub use scrub::Scrubbed;
 pub use settings::{COMMIT_INTERVALS_MS, StoreSettings};
 pub use shared::{Found, FoundPage, Want};
-pub use space::Space;
+pub use space::{Known, Space};
 pub use store::Store;
 pub use superblock::{Layout, Mended};
 pub use usage::{Usage, VolumeUsage};

@@ -6,11 +6,9 @@
 
 use crate::format::LIST_OWNERS;
 
-/// Who asks for space. Each leaves the reserve of those after it alone.
+/// Who takes free segments. Each leaves those that the ones after it need alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// A reservation for a writer.
-    Reservation,
     /// A vector that writes, and takes segments for the log.
     Writer,
     /// A vector that writes to the segment that the log has already.
@@ -101,7 +99,7 @@ impl NodeUse {
     pub fn compaction(&self, free: u64, short: bool) -> Option<Compaction> {
         // What compaction may write for the pages of the table alone.
         let spare =
-            free >= floor(Class::Reservation, self) + COPIES * self.tables.div_ceil(self.segment_blocks);
+            free >= floor(Class::Writer, self) + COPIES * (1 + self.tables.div_ceil(self.segment_blocks));
         let is_wanted = free >= floor(Class::Frees, self) && (short && spare || self.is_sparse(short, 0));
         is_wanted.then_some(Compaction { short, spare })
     }
@@ -140,9 +138,27 @@ const CLEANER_SEGMENTS: u64 = 6 + COPIES;
 /// Of these, those that must not be used up by writing the first page to the log of one incarnation after the other.
 const KEPT_FROM_WRITERS: u64 = 4 + COPIES;
 
-/// Segments above those that writers leave alone: what is reserved is not whole segments, nor whole pairs; and the one that the
-/// cleaner's copies went to counts as if it were free already.
-const RESERVATION_SEGMENTS: u64 = 2 + COPIES;
+/// Segments that are neither free nor to be cleaned: the log's open one and the one after it, the cleaner's, its pair, and the pair of
+/// arenas; and those that a vector takes, a segment of log and a pair.
+const OPEN_SEGMENTS: u64 = 2 + 1 + 2 * COPIES + 1 + COPIES;
+
+/// Nodes that may be dirty at once in a store of so many blocks: what a checkpoint writes, for which there must be space at any time. One
+/// for 512 blocks of the store, of which all its leaves are one for 128; 64 MiB at most, as they stay in memory.
+pub fn dirty_max(blocks: u64, segment_blocks: u64) -> u64 {
+    (blocks / 512).max(2 * segment_blocks).clamp(64, 16_384)
+}
+
+/// Blocks that writers can never have: they may reserve what is neither live nor this, and so there are always free segments for what
+/// was reserved, or some that can be cleaned. Why: decision 0018. Grows with the nodes, by half a block for each and its copy.
+pub fn reserve(nodes: &NodeUse, dirty_max: u64, segments: u64) -> u64 {
+    let (segment, tables) = (nodes.segment_blocks, nodes.tables);
+    // As `floor` counts, each rounded up by less than a segment.
+    let checkpoints = dirty_max + tables + segment + RECOVERIES * (tables + segment);
+    let compaction = COMPACTION_PAIRS * segment + tables;
+    let sparse = (nodes.nodes + tables) / 2 + 2 * segment;
+    let others = LOG_SEGMENTS + FREES_SEGMENTS + CLEANER_SEGMENTS + OPEN_SEGMENTS;
+    COPIES * (checkpoints + compaction + sparse) + others * segment + segments * dead_at_most(segment)
+}
 
 /// Free segments that `class` must leave alone. Why it is enough: decision 0018.
 pub fn floor(class: Class, nodes: &NodeUse) -> u64 {
@@ -156,7 +172,6 @@ pub fn floor(class: Class, nodes: &NodeUse) -> u64 {
         Class::Cleaner => least + FREES_SEGMENTS,
         Class::OpenSegment => least + FREES_SEGMENTS + KEPT_FROM_WRITERS,
         Class::Writer => least + FREES_SEGMENTS + CLEANER_SEGMENTS,
-        Class::Reservation => least + FREES_SEGMENTS + CLEANER_SEGMENTS + RESERVATION_SEGMENTS,
     }
 }
 
@@ -192,9 +207,19 @@ pub struct Budget {
     pub blocks: u64,
 }
 
-/// Whether cleaning a segment with this many live blocks frees more than its nodes cost: at least one block in 32.
+/// Blocks that cleaning a segment must give: one in 64.
+fn gain_least(segment_blocks: u64) -> u64 {
+    (segment_blocks / 64).max(1)
+}
+
+/// Whether cleaning a segment with this many live blocks gives enough.
 pub fn is_worth_it(live: u64, segment_blocks: u64) -> bool {
-    with_lists(live) + (segment_blocks / 32).max(1) <= segment_blocks
+    with_lists(live) + gain_least(segment_blocks) <= segment_blocks
+}
+
+/// Dead blocks of a segment that is not worth cleaning, at most.
+pub fn dead_at_most(segment_blocks: u64) -> u64 {
+    gain_least(segment_blocks) + segment_blocks.div_ceil(LIST_OWNERS)
 }
 
 /// Blocks that the `moved` blocks of one segment take at most, with the lists of their owners: one for each hundred; and one more where
@@ -226,29 +251,25 @@ pub fn blocks_per_step(segment_blocks: u64) -> usize {
     (segment_blocks / 8).clamp(8, 256) as usize
 }
 
-/// Free segments, above the reserves, that cleaning keeps in hand: a round, and what is written until two checkpoints have
+/// Free segments, above those that writers leave alone, that cleaning keeps in hand, and below which it starts: a round, and what is written until two checkpoints have
 /// given its segments back.
 pub fn low_mark(segments: u64) -> u64 {
     segments_per_round(segments) as u64 + 4
-}
-
-/// Free segments, above the reserves, below which cleaning starts: the later, the more blocks have died by themselves; the
-/// earlier, the less a writer waits. What cleaning has in hand; and a round's copies beside what is reserved for pages that are
-/// not stored, where that is more: else nothing could be reserved before the round has won space, and writers would wait until
-/// pages are stored. Of that an eighth of the store at most, since a reservation is several times what most pages take.
-pub fn starts_below(segments: u64, reserved: u64) -> u64 {
-    low_mark(segments).max(segments_per_round(segments) as u64 + reserved.min(segments / 8))
 }
 
 /// Blocks of free segments that a sparse file gets space for ahead of need, at most: 256 MiB, what is written between two
 /// checkpoints, during which a thread that asks for space does something else.
 const AHEAD_BLOCKS: u64 = 65_536;
 
+/// And at least so many segments, where that is not more: a new store has nothing yet.
+const AHEAD_SEGMENTS: u64 = 4;
+
 /// Segments that a sparse file which holds so many gets space for ahead of need: more are asked for when fewer than these are free
 /// above what is wanted, and twice as many come. A trim leaves four times as many, so that what dies and what is written do not
 /// ask for the same space again and again. A sixteenth of what it holds: all four are a quarter more than a small store needs.
 pub fn ahead(held: u64, segment_blocks: u64) -> u64 {
-    (held / 16).clamp(1, (AHEAD_BLOCKS / segment_blocks).max(1))
+    let most = (AHEAD_BLOCKS / segment_blocks).max(1);
+    (held / 16).clamp(AHEAD_SEGMENTS.min(most), most)
 }
 
 /// The segments to clean in one round, the oldest data first, so that data of one age ends up together.
@@ -281,6 +302,8 @@ fn score(candidate: &Candidate, budget: &Budget) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::{LEAF_PAGES, TABLE_NODES};
+    use device::Random;
 
     const SPARE: Compaction = Compaction { short: true, spare: true };
     const BUDGET: Budget = Budget { segment_blocks: 64, segments: 4, blocks: 128 };
@@ -292,9 +315,9 @@ mod tests {
     #[test]
     fn each_class_leaves_the_next_one_s_segments_alone_and_the_least_grows_with_what_checkpoints_write() {
         let nodes = NodeUse { segment_blocks: 16, dirty: 20, nodes: 0, tables: 3, live: 60, held: 160 };
-        let floors = [Class::Frees, Class::Cleaner, Class::OpenSegment, Class::Writer, Class::Reservation];
+        let floors = [Class::Frees, Class::Cleaner, Class::OpenSegment, Class::Writer];
         // 2 for the log; in pairs 2 for 23 blocks, 3 for recoveries cut off, 2 for compaction.
-        assert_eq!(floors.map(|class| floor(class, &nodes)), [16, 18, 24, 26, 30]);
+        assert_eq!(floors.map(|class| floor(class, &nodes)), [16, 18, 24, 26]);
         let more = NodeUse { dirty: 36, ..nodes };
         assert_eq!(floor(Class::Frees, &more), 18);
         // Six pairs hold 60 live nodes; before they are compacted, they may be seven.
@@ -346,10 +369,10 @@ mod tests {
         assert_eq!(nodes(128).nodes_to_compact(scarce, &[(1, 9), (2, 0)]), [1]);
         assert_eq!(nodes(128).nodes_to_compact(SPARE, &[(1, 9), (2, 0)]), []);
         // The table's pages take two pairs.
-        let (least, reservation) = (floor(Class::Frees, &nodes(96)), floor(Class::Reservation, &nodes(96)));
-        assert_eq!(nodes(96).compaction(reservation + 4, true), Some(SPARE));
-        assert_eq!(nodes(96).compaction(reservation + 3, true), None, "they are dense enough");
-        assert_eq!(nodes(96).compaction(reservation + 4, false), None, "nor is space short");
+        let (least, writers) = (floor(Class::Frees, &nodes(96)), floor(Class::Writer, &nodes(96)));
+        assert_eq!(nodes(96).compaction(writers + 6, true), Some(SPARE));
+        assert_eq!(nodes(96).compaction(writers + 5, true), None, "they are dense enough");
+        assert_eq!(nodes(96).compaction(writers + 6, false), None, "nor is space short");
         assert_eq!(nodes(128).compaction(least, true), Some(scarce));
         assert_eq!(nodes(128).compaction(least - 1, true), None);
     }
@@ -379,9 +402,9 @@ mod tests {
 
     #[test]
     fn full_segments_are_never_chosen() {
-        assert_eq!(choose(&[candidate(1, 64, 1000), candidate(2, 63, 1000)], &BUDGET), []);
-        assert_eq!(choose(&[candidate(1, 61, 1)], &BUDGET), []);
-        assert_eq!(choose(&[candidate(1, 60, 1)], &BUDGET), [1]);
+        assert_eq!(choose(&[candidate(1, 64, 1000), candidate(2, 62, 1000)], &BUDGET), []);
+        assert_eq!(choose(&[candidate(1, 62, 1)], &BUDGET), []);
+        assert_eq!(choose(&[candidate(1, 61, 1)], &BUDGET), [1]);
         assert!(is_worth_it(13, 16) && !is_worth_it(14, 16));
     }
 
@@ -409,10 +432,53 @@ mod tests {
         assert_eq!((nodes.compacted_from(true), nodes.compacted_from(false)), (12, 8));
         assert_eq!([0, 320, 640, 16_448, 1 << 20].map(segments_per_round), [4, 5, 10, 256, 256]);
         assert_eq!([0, 640].map(low_mark), [8, 14]);
-        assert_eq!([0, 4, 10, 80, 81].map(|reserved| starts_below(640, reserved)), [14, 14, 20, 90, 90]);
-        // A segment of 64 blocks must free two beside two for lists, one of 256 eight beside four.
-        assert_eq!([60, 61].map(|live| is_worth_it(live, 64)), [true, false]);
-        assert_eq!([244, 245].map(|live| is_worth_it(live, 256)), [true, false]);
+        // A segment of 64 blocks must give one beside two for lists, one of 256 four beside four.
+        assert_eq!([61, 62].map(|live| is_worth_it(live, 64)), [true, false]);
+        assert_eq!([248, 249].map(|live| is_worth_it(live, 256)), [true, false]);
+        for segment in [16, 17, 64, 100, 128, 256, 512, 2048, 32_768] {
+            assert!(is_worth_it(segment - dead_at_most(segment) - 1, segment), "{segment}");
+        }
+    }
+
+    /// What is left of a store of so many MiB, in segments as they are made by themselves, when it is full of pages.
+    fn usable(mib: u64) -> f64 {
+        let blocks = mib * 256;
+        let segment_blocks = (blocks / 2048).clamp(128, 32_768);
+        let segments = blocks / segment_blocks;
+        let leaves = blocks.div_ceil(LEAF_PAGES);
+        let nodes = leaves + leaves.div_ceil(256) + 3;
+        let tables = nodes.div_ceil(TABLE_NODES) + (segments * 16).div_ceil(4096) + 1;
+        let nodes = NodeUse { segment_blocks, dirty: 0, nodes, tables, live: 0, held: 0 };
+        let reserve = reserve(&nodes, dirty_max(blocks, segment_blocks), segments);
+        (blocks - reserve) as f64 / blocks as f64
+    }
+
+    #[test]
+    fn a_store_of_4_gib_takes_94_per_cent_and_one_of_256_mib_88() {
+        let all = [64, 256, 1024, 4096, 1 << 16, 1 << 20].map(|mib| (usable(mib) * 1000.0) as u64);
+        assert_eq!(all, [630, 877, 937, 941, 945, 961]);
+    }
+
+    #[test]
+    fn writers_find_a_segment_or_one_that_can_be_cleaned_wherever_what_is_not_reserved_lies() {
+        let mut random = Random::new(1);
+        for _ in 0..20_000 {
+            let segment_blocks = [16, 64, 128, 512][random.below(4) as usize];
+            let segments = 100 + random.below(2000);
+            let nodes = random.below(segments * segment_blocks / 64);
+            let tables = 2 + nodes / TABLE_NODES + segments / 256;
+            let live = nodes + tables;
+            let held = (live + random.below(live / 2 + segment_blocks)).next_multiple_of(segment_blocks);
+            let dirty_max = dirty_max(segments * segment_blocks, segment_blocks);
+            let of_nodes = NodeUse { segment_blocks, dirty: dirty_max, nodes, tables, live, held };
+            let reserve = reserve(&of_nodes, dirty_max, segments);
+            // As many free segments as a writer must leave, all that is dead among nodes and in open segments, and elsewhere what no
+            // cleaning wins: if all that fits into the reserve, nothing is left that could not be won.
+            let floor = floor(Class::Writer, &of_nodes) * segment_blocks;
+            let among_nodes = COPIES * (held - live);
+            let elsewhere = segments * dead_at_most(segment_blocks) + OPEN_SEGMENTS * segment_blocks;
+            assert!(floor + among_nodes + elsewhere <= reserve, "{of_nodes:?}: {reserve}");
+        }
     }
 
     #[test]
@@ -424,7 +490,7 @@ mod tests {
 
     #[test]
     fn a_sixteenth_of_what_a_sparse_file_holds_is_asked_for_ahead_of_need_and_256_mib_at_most() {
-        assert_eq!([0, 31, 32, 4096, 4112, 1 << 20].map(|held| ahead(held, 256)), [1, 1, 2, 256, 256, 256]);
+        assert_eq!([0, 79, 80, 4096, 4112, 1 << 20].map(|held| ahead(held, 256)), [4, 4, 5, 256, 256, 256]);
         assert_eq!(ahead(8192, 32_768), 2);
     }
 
@@ -461,7 +527,7 @@ mod tests {
                 let most = (0..segment_blocks).map(|offset| taken(live, offset, segment_blocks)).max();
                 let most = most.expect("some offset");
                 assert!(most <= with_lists(live), "{live} of {segment_blocks}: {most}");
-                assert!(most + (segment_blocks / 32).max(1) <= segment_blocks, "{live} of {segment_blocks}");
+                assert!(most + gain_least(segment_blocks) <= segment_blocks, "{live} of {segment_blocks}");
             }
         }
     }

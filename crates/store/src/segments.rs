@@ -102,29 +102,6 @@ pub(crate) struct OfNodes {
     pub(crate) live: u64,
 }
 
-/// What cleaning has taken, and gives back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct PendingFree {
-    /// Segments that copies went to, without those that emptied ones have made up for.
-    taken: u64,
-    /// Segments that were emptied, and are not free yet.
-    emptied: u64,
-}
-
-impl PendingFree {
-    /// Segments that were emptied, and are not free yet.
-    pub(crate) fn emptied(&self) -> u64 {
-        self.emptied
-    }
-
-    /// Segments on which reservations may count as if they were free: those that are emptied, which two checkpoints make free;
-    /// and that in which the copies of the next one lie. So a reservation that can be made is not gone with a copy. Should
-    /// that one not be emptied after all, there is a segment for it ([`Class::Reservation`](crate::policy::Class::Reservation)).
-    pub(crate) fn coming(&self) -> u64 {
-        self.emptied + self.taken.saturating_sub(self.emptied).min(1)
-    }
-}
-
 /// All segments. Part of the map and under its lock, because every change of the map changes what is live.
 #[derive(Debug)]
 pub(crate) struct Segments {
@@ -141,10 +118,12 @@ pub(crate) struct Segments {
     /// Unwritten blocks of the log's open segment. The one after it, which the log already has, does not count:
     /// to enter it the log takes another.
     log_rest: u64,
+    /// Live blocks in all.
+    live: u64,
     /// Segments of nodes, and their live blocks.
     of_nodes: OfNodes,
-    /// What cleaning has in hand.
-    pending_free: PendingFree,
+    /// Segments that the cleaner emptied, and that are not free yet.
+    emptied: u64,
     /// Segments of log ever taken, and [`AGE_MAX`] more, so that nothing is older than the count.
     clock: u64,
     /// What a walk under way found to be live, and what has become live since it began.
@@ -173,8 +152,9 @@ impl Segments {
             bare: VecDeque::new(),
             unsure: false,
             log_rest: 0,
+            live: 0,
             of_nodes: OfNodes::default(),
-            pending_free: PendingFree::default(),
+            emptied: 0,
             clock,
             marks: None,
             #[cfg(feature = "planted-bugs")]
@@ -184,12 +164,13 @@ impl Segments {
     }
 
     fn counted(mut self) -> Segments {
-        self.count_nodes();
+        self.count_live();
         self
     }
 
-    /// Counts the segments of nodes.
-    pub(crate) fn count_nodes(&mut self) {
+    /// Counts the segments of nodes, and what is live.
+    pub(crate) fn count_live(&mut self) {
+        self.live = self.list.iter().map(|segment| u64::from(segment.live)).sum();
         let nodes = self.list.iter().filter(|segment| segment.usage == Use::Nodes);
         self.of_nodes = nodes.fold(OfNodes::default(), |sum, segment| OfNodes {
             segments: sum.segments + 1,
@@ -210,14 +191,19 @@ impl Segments {
         self.log_rest = blocks;
     }
 
+    /// Blocks that are live, copies included.
+    pub(crate) fn live(&self) -> u64 {
+        self.live
+    }
+
     /// The segments of nodes, and their live blocks.
     pub(crate) fn of_nodes(&self) -> OfNodes {
         self.of_nodes
     }
 
-    /// What cleaning has in hand.
-    pub(crate) fn pending_free(&self) -> PendingFree {
-        self.pending_free
+    /// Segments that the cleaner emptied, and that two checkpoints will make free.
+    pub(crate) fn emptied_count(&self) -> u64 {
+        self.emptied
     }
 
     /// Whether shared blocks lost references since the last recount began: some counts may be too high.
@@ -304,8 +290,8 @@ impl Segments {
     }
 
     /// Which segments of those from [`reclaim`](Segments::reclaim) to trim: all, or in a sparse file those that would be free beyond
-    /// `most`, and those that lack space already. They lack it from now on, whatever becomes of the trim.
-    pub(crate) fn choose_trims(&mut self, dead: &[u32], most: u64) -> Vec<u32> {
+    /// `most`, `trims` of them at most, and those that lack space already. They lack it from now on, whatever becomes of the trim.
+    pub(crate) fn choose_trims(&mut self, dead: &[u32], (most, trims): (u64, u64)) -> Vec<u32> {
         if !self.is_sparse {
             return dead.to_vec();
         }
@@ -313,7 +299,7 @@ impl Segments {
         let mut trimmed = Vec::new();
         for &number in dead {
             let segment = &mut self.list[number as usize];
-            segment.has_holes |= free >= most;
+            segment.has_holes |= free >= most && (trimmed.len() as u64) < trims;
             match segment.has_holes {
                 true => trimmed.push(number),
                 false => free += 1,
@@ -352,16 +338,10 @@ impl Segments {
     pub(crate) fn take(&mut self, usage: Use) -> Option<u32> {
         let number = self.free.pop_front()?;
         self.clock += u64::from(usage == Use::Log);
-        self.pending_free.taken += u64::from(usage == Use::Moved);
         // Moved data is as old as what it was moved from; of arenas each block says it.
         let written = if matches!(usage, Use::Moved | Use::Arena) { 0 } else { self.clock };
         self.list[number as usize] = Segment { usage, open: true, written, ..Segment::default() };
         Some(number)
-    }
-
-    /// The cleaner took so many segments of pairs for what it moves.
-    pub(crate) fn taken_by_cleaner(&mut self, segments: u64) {
-        self.pending_free.taken += segments;
     }
 
     /// Something is written to this block now, for the first time.
@@ -407,13 +387,8 @@ impl Segments {
     pub(crate) fn emptied(&mut self, number: u32) -> u64 {
         let both: Vec<u32> = self.with_twin(number).collect();
         both.iter().for_each(|&one| self.list[one as usize].emptied = true);
-        self.pending_free.emptied += both.len() as u64;
+        self.emptied += both.len() as u64;
         both.len() as u64
-    }
-
-    /// A round of cleaning is over: what it took and did not make up for is gone.
-    pub(crate) fn end_turn(&mut self) {
-        self.pending_free.taken = self.pending_free.taken.min(self.pending_free.emptied);
     }
 
     /// A walk that will meet everything that is live begins.
@@ -447,6 +422,7 @@ impl Segments {
     pub(crate) fn settle(&mut self, number: u32, live: u32) {
         for one in self.with_twin(number) {
             let segment = &mut self.list[one as usize];
+            self.live -= u64::from(segment.live.saturating_sub(live));
             segment.live = segment.live.min(live);
         }
     }
@@ -517,7 +493,10 @@ impl Segments {
     pub(crate) fn inc_live(&mut self, place: Block) {
         self.mark(place);
         if let Some(number) = self.geometry.segment(place) {
-            self.with_twin(number).for_each(|one| self.list[one as usize].live += 1);
+            for one in self.with_twin(number) {
+                self.list[one as usize].live += 1;
+                self.live += 1;
+            }
             self.of_nodes.live += u64::from(self.get(number).usage == Use::Nodes);
         }
     }
@@ -529,6 +508,7 @@ impl Segments {
             let segment = &mut self.list[one as usize];
             assert!(segment.live > 0, "segment {one}: more blocks went dead than were live");
             segment.live -= 1;
+            self.live -= 1;
         }
         self.of_nodes.live -= u64::from(self.get(number).usage == Use::Nodes);
         self.reuse_if_planted(number);
@@ -587,11 +567,9 @@ impl Segments {
     fn leave(&mut self, number: u32) {
         self.part(number);
         let was = std::mem::take(&mut self.list[number as usize]);
+        self.live -= u64::from(was.live);
         self.of_nodes.segments -= u64::from(was.usage == Use::Nodes);
-        if was.emptied {
-            self.pending_free.emptied -= 1;
-            self.pending_free.taken = self.pending_free.taken.saturating_sub(1);
-        }
+        self.emptied -= u64::from(was.emptied);
     }
 
     /// A reader will read this block, or its copy: no segment of the two is used again until [`unpin`](Segments::unpin).

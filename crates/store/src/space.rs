@@ -7,10 +7,10 @@ use crate::format::{LEAF_OBJECTS, LEAF_PAGES, TABLE_NODES};
 use crate::map::{Map, ObjectEntry, Pages};
 use crate::pace::{Pace, Round};
 use crate::policy::{self, COPIES, Class, NodeUse, ahead, low_mark};
-use crate::stretch::Stretches;
 use crate::volume::VolumeId;
 use device::ObjectId;
 use std::collections::BTreeSet;
+use std::ops::{Add, Sub};
 
 /// Blocks by what they are to the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,19 +25,32 @@ pub struct Space {
     pub free: u64,
     /// Blocks in segments that are free as soon as the file system below gives them space, which it has.
     pub bare: u64,
-    /// Free blocks reserved for writers.
+    /// Blocks reserved for writers, free or dead.
     pub reserved: u64,
-    /// Free blocks that are kept from writers: for deletions, checkpoints and cleaning.
+    /// Blocks that writers can never have: for deletions, checkpoints and cleaning.
     pub kept: u64,
 }
+
+/// Changes that are applied together at most.
+pub(crate) const TOGETHER_MAX: usize = 1024;
 
 /// Space is tight where less than one block in so many can be written.
 const TIGHT: u64 = 8;
 
 impl Space {
-    /// Blocks that can still be written without anything being deleted or cleaned: what a user calls free.
+    /// Blocks that can be used at all.
+    pub fn usable(&self) -> u64 {
+        self.total.saturating_sub(self.kept)
+    }
+
+    /// Of these, those that are: what is live, with its copies and the map, and what is reserved for writes that are not stored yet.
+    pub fn used(&self) -> u64 {
+        self.live + self.reserved
+    }
+
+    /// Those that are not. Some may be dead, and are won by cleaning as they are needed.
     pub fn available(&self) -> u64 {
-        (self.free + self.bare).saturating_sub(self.reserved + self.kept)
+        self.usable().saturating_sub(self.used())
     }
 }
 
@@ -49,11 +62,36 @@ const SHARED_PER_PAGE: u64 = 2;
 /// The same for another change: an object leaf, two page leaves, and those above them.
 const NODES_PER_CHANGE: u64 = 6;
 const SHARED_PER_CHANGE: u64 = 3;
-/// What it may cost itself: a log entry of its own, and two blocks, as it may be metadata.
-const BLOCKS_OF_PAGE: u64 = 1 + COPIES;
-/// Blocks that one page being written back may cost until the next checkpoint but one, beside the node table's pages, where there are
-/// no clones: itself, its nodes and their copies.
-pub const BLOCKS_PER_PAGE: u64 = BLOCKS_OF_PAGE + COPIES * NODES_PER_PAGE;
+/// What the first page of a leaf may make live beside itself: new nodes with their copies, and the half of that again which may be dead among
+/// nodes before they are compacted.
+const BLOCKS_PER_LEAF: u64 = COPIES * NODES_PER_PAGE * 3 / 2;
+/// What is reserved for a page of which nothing is known: it may be metadata, which is written twice, and the first of its leaf.
+pub const BLOCKS_PER_PAGE: u64 = COPIES + BLOCKS_PER_LEAF;
+
+/// What is known of the pages that have a reservation, so that less than [the most](BLOCKS_PER_PAGE) is counted for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Known {
+    /// Those that are data, which is written once.
+    pub data: u64,
+    /// Those of a leaf of the map (128 pages of an object) of which another has a reservation.
+    pub in_same_leaf: u64,
+}
+
+impl Add for Known {
+    type Output = Known;
+
+    fn add(self, other: Known) -> Known {
+        Known { data: self.data + other.data, in_same_leaf: self.in_same_leaf + other.in_same_leaf }
+    }
+}
+
+impl Sub for Known {
+    type Output = Known;
+
+    fn sub(self, other: Known) -> Known {
+        Known { data: self.data - other.data, in_same_leaf: self.in_same_leaf - other.in_same_leaf }
+    }
+}
 
 /// What is reserved for pages that will be written back, and how fast the round of cleaning under way goes. Owned by the map, under its
 /// lock. Gone after a crash: the caller reserves anew.
@@ -61,8 +99,7 @@ pub const BLOCKS_PER_PAGE: u64 = BLOCKS_OF_PAGE + COPIES * NODES_PER_PAGE;
 pub(crate) struct Reservations {
     /// Pages that writers have a reservation for.
     pages: u64,
-    /// A clone is on its way to the log.
-    expects_sharing: u64,
+    known: Known,
     pace: Option<Pace>,
 }
 
@@ -81,6 +118,23 @@ impl Map {
         }
     }
 
+    /// Nodes that may be dirty at once.
+    pub(crate) fn dirty_max(&self) -> u64 {
+        let segment_blocks = self.nodes.segments.geometry().segment_blocks;
+        policy::dirty_max(self.nodes.segments.held() * segment_blocks, segment_blocks)
+    }
+
+    /// Whether so many more nodes may be dirty before the next checkpoint. Where none is dirty, any number.
+    pub(crate) fn may_dirty(&self, nodes: u64) -> bool {
+        let dirty = self.nodes.dirty();
+        dirty == 0 || dirty + nodes <= self.dirty_max()
+    }
+
+    /// Whether half as many nodes are dirty as may be: then a checkpoint is due.
+    pub(crate) fn has_many_dirty(&self) -> bool {
+        2 * self.nodes.dirty() >= self.dirty_max()
+    }
+
     /// Free segments that `class` must leave alone.
     pub(crate) fn floor(&self, class: Class) -> u64 {
         self.floor_after(class, 0)
@@ -91,27 +145,50 @@ impl Map {
         self.floor_with(class, dirtied, dirtied)
     }
 
-    /// The same, if so many of them are new.
+    /// The same, if so many of them are new. Writers leave space for as many dirty nodes as there may ever be.
     pub(crate) fn floor_with(&self, class: Class, dirtied: u64, new: u64) -> u64 {
         let now = self.node_use();
-        // Volumes whose objects are shared, or that were empty, change with their first page.
-        let volumes = if class == Class::Reservation { self.volumes.nodes_max() } else { 0 };
-        let (dirty, nodes) = (now.dirty + dirtied + volumes, now.nodes + new);
-        policy::floor(class, &NodeUse { dirty, nodes, tables: now.tables + new.div_ceil(TABLE_NODES), ..now })
+        let dirty = match class {
+            Class::Writer | Class::OpenSegment => (now.dirty + dirtied).max(self.dirty_max()),
+            Class::Cleaner | Class::Frees => now.dirty + dirtied,
+        };
+        let (nodes, tables) = (now.nodes + new, now.tables + new.div_ceil(TABLE_NODES));
+        policy::floor(class, &NodeUse { dirty, nodes, tables, ..now })
     }
 
-    fn nodes_per_page(&self) -> u64 {
-        NODES_PER_PAGE + if self.shares_nodes() { SHARED_PER_PAGE } else { 0 }
+    /// How many changes of a vector may be applied together: half of the nodes that may be dirty at once suffice for them, and there are free
+    /// segments for them; or it is one.
+    pub(crate) fn fit_at_once(&self, log_entries: &[LogEntry]) -> usize {
+        let segment_blocks = self.nodes.segments.geometry().segment_blocks;
+        let frees = |entry: &LogEntry| matches!(entry, LogEntry::Cut { .. } | LogEntry::Delete { .. });
+        let only_free = log_entries.iter().all(frees);
+        let class = if only_free { Class::Frees } else { Class::Writer };
+        let free = self.nodes.segments.free_count().saturating_sub(self.floor(class));
+        let fits = |some: &[LogEntry]| {
+            let paired = some.iter().filter(|entry| entry.is_paired()).count() as u64;
+            // A log entry takes less than its page, which comes after it.
+            let logged = (2 * some.len() as u64 - paired).saturating_sub(self.nodes.segments.log_rest());
+            logged.div_ceil(segment_blocks) + COPIES * paired.div_ceil(segment_blocks) <= free
+                && self.nodes_for(some) <= self.dirty_max() / 2
+        };
+        let mut count = log_entries.len().min(TOGETHER_MAX);
+        while count > 1 && !fits(&log_entries[..count]) {
+            count /= 2;
+        }
+        count
     }
 
-    /// What is reserved for a page.
-    pub(crate) fn blocks_per_page(&self) -> u64 {
-        BLOCKS_OF_PAGE + COPIES * self.nodes_per_page()
+    /// Blocks that are live, those included that the next checkpoint makes so: new nodes have no place before.
+    fn live(&self) -> u64 {
+        let NodeUse { nodes, tables, live, .. } = self.node_use();
+        self.nodes.segments.live() + COPIES * (nodes + tables).saturating_sub(live)
     }
 
     /// What is reserved for all pages that have a reservation.
     fn reserved_blocks(&self) -> u64 {
-        self.reservations.pages * self.blocks_per_page()
+        let Reservations { pages, known, .. } = self.reservations;
+        let saved = known.data.min(pages) * (COPIES - 1) + known.in_same_leaf.min(pages) * BLOCKS_PER_LEAF;
+        (pages * BLOCKS_PER_PAGE).saturating_sub(saved)
     }
 
     /// Nodes that a vector may make dirty, at most as many as a reservation counts: those of the volumes' tree it counts as a whole. A cut that leaves newer pages in leaves
@@ -175,7 +252,7 @@ impl Map {
         let others = log_entries.len() as u64 - pages;
         let own = ranges + (nodes.len() as u64).min(NODES_PER_PAGE * pages + NODES_PER_CHANGE * others);
         let own = own + of_volumes.len() as u64;
-        if !self.shares_nodes() {
+        if !self.nodes.table.has_shared() {
             return own;
         }
         let leaves = nodes.iter().filter(|&&(_, level, _)| level == 0).count() as u64;
@@ -204,43 +281,17 @@ impl Map {
         }
     }
 
-    pub(crate) fn reserved_segments(&self) -> u64 {
-        self.reserved_blocks().div_ceil(self.nodes.segments.geometry().segment_blocks)
+    /// Blocks that writers can never have.
+    fn reserve_blocks(&self) -> u64 {
+        policy::reserve(&self.node_use(), self.dirty_max(), self.nodes.segments.held())
     }
 
-    /// Whether nodes have several references, or are about to.
-    fn shares_nodes(&self) -> bool {
-        self.nodes.table.has_shared() || self.reservations.expects_sharing > 0
-    }
-
-    /// Counts nodes as shared from now on, as a clone will make them, if there is space for what that adds to the reservations.
-    pub(crate) fn expect_sharing(&mut self) -> Result<(), StoreError> {
-        if !self.shares_nodes() && self.reservations.pages * COPIES * SHARED_PER_PAGE > self.reservable() {
-            return Err(StoreError::Full);
-        }
-        self.reservations.expects_sharing += 1;
-        Ok(())
-    }
-
-    /// Blocks that a new reservation may count on.
+    /// Blocks that a new reservation may count on: those that are neither live nor kept nor reserved, of segments that have space below.
+    /// Some of them may be dead, and must be won by cleaning before they can be written.
     pub(crate) fn reservable(&self) -> u64 {
-        let free = self.nodes.segments.free_count() + self.nodes.segments.pending_free().coming();
-        let Some(free) = free.checked_sub(self.floor(Class::Reservation)) else { return 0 };
-        let blocks = free * self.nodes.segments.geometry().segment_blocks + self.nodes.segments.log_rest();
-        // A 16th for the copies of heads, a 32nd of each stretch at most, and its last block.
-        let has_copies = Stretches::of(self.nodes.segments.geometry().segment_blocks).has_copies();
-        let blocks = blocks - if has_copies { blocks / 16 } else { 0 };
-        let reserved = self.reservations.pages;
-        // Pages of the node table that their nodes may change: all there are, and those for new nodes; and copies.
-        let nodes = self.nodes_per_page() * reserved;
-        let table = nodes.min(self.nodes.table.pages().len() as u64 + nodes / TABLE_NODES + 1);
-        blocks.saturating_sub(self.reserved_blocks() + COPIES * table)
-    }
-
-    /// Blocks that can be written once dead space is given back, above the reserves and what is reserved.
-    pub(crate) fn writable_blocks(&self, spare: Option<u64>) -> u64 {
-        let space = self.space(spare);
-        space.total.saturating_sub(space.live + space.reserved + space.kept)
+        let segments = &self.nodes.segments;
+        let held = segments.held() * segments.geometry().segment_blocks;
+        held.saturating_sub(self.live() + self.reserve_blocks() + self.reserved_blocks())
     }
 
     /// Whether less than an eighth of the blocks are neither live nor kept. What is reserved for pages that are dirty now does not count, as
@@ -250,15 +301,14 @@ impl Map {
         total.saturating_sub(live + kept) < total / TIGHT
     }
 
+    /// Whether so few segments are free that cleaning starts.
     pub(crate) fn is_short_of_space(&self) -> bool {
-        let low = policy::low_mark(self.nodes.segments.held());
-        self.nodes.segments.free_count() < self.floor(Class::Reservation) + low
+        self.nodes.segments.free_count() < self.cleaning_starts_below()
     }
 
     /// Free segments below which cleaning starts.
     pub(crate) fn cleaning_starts_below(&self) -> u64 {
-        self.floor(Class::Reservation)
-            + policy::starts_below(self.nodes.segments.held(), self.reserved_segments())
+        self.floor(Class::Writer) + low_mark(self.nodes.segments.held())
     }
 
     /// Free segments that are missing where cleaning starts. Those that a round emptied count as free: two checkpoints, which are
@@ -266,7 +316,7 @@ impl Map {
     /// many count as cleaning keeps in hand, so that it never starts later than where the reserve begins.
     pub(crate) fn missing(&self) -> u64 {
         let low = policy::low_mark(self.nodes.segments.held());
-        let free = self.nodes.segments.free_count() + self.nodes.segments.pending_free().emptied().min(low);
+        let free = self.nodes.segments.free_count() + self.nodes.segments.emptied_count().min(low);
         self.cleaning_starts_below().saturating_sub(free)
     }
 
@@ -278,8 +328,8 @@ impl Map {
         Space {
             total: (self.nodes.segments.held() + bare) * geometry.segment_blocks,
             bare: bare * geometry.segment_blocks,
-            kept: self.floor(Class::Reservation) * geometry.segment_blocks,
-            live: self.nodes.segments.iter().map(|(_, segment)| u64::from(segment.live)).sum(),
+            kept: self.reserve_blocks(),
+            live: self.live(),
             nodes: COPIES * self.nodes.table.used(),
             free: self.nodes.segments.free_count() * geometry.segment_blocks + self.nodes.segments.log_rest(),
             reserved: self.reserved_blocks(),
@@ -287,8 +337,9 @@ impl Map {
     }
 
     /// Reserves space for `pages` more pages: see [`Store::reserve`](crate::Store::reserve).
-    pub(crate) fn reserve(&mut self, pages: u64) -> Result<(), StoreError> {
-        if pages.saturating_mul(self.blocks_per_page()) > self.reservable() {
+    pub(crate) fn reserve(&mut self, pages: u64, known: Known) -> Result<(), StoreError> {
+        self.reservations.known = known;
+        if pages.saturating_mul(BLOCKS_PER_PAGE) > self.reservable() {
             return Err(StoreError::Full);
         }
         if !self.is_planted(PlantedBug::ForgottenReservation) {
@@ -302,6 +353,11 @@ impl Map {
         self.reservations.pages += pages;
     }
 
+    /// This is known of the pages that have a reservation.
+    pub(crate) fn know(&mut self, known: Known) {
+        self.reservations.known = known;
+    }
+
     /// Gives back a reservation for `pages` pages.
     pub(crate) fn release(&mut self, pages: u64) {
         if self.is_planted(PlantedBug::ForgottenReservation) {
@@ -312,16 +368,6 @@ impl Map {
         self.reservations.pages -= pages;
     }
 
-    /// The same for a clone that was acknowledged already, before a crash.
-    pub(crate) fn expect_sharing_in_any_case(&mut self) {
-        self.reservations.expects_sharing += 1;
-    }
-
-    /// A clone that was expected is there, or will not be.
-    pub(crate) fn end_expecting_sharing(&mut self) {
-        self.reservations.expects_sharing -= 1;
-    }
-
     /// Pages that may be written back before the next look at whether cleaning is due.
     pub(crate) fn pages_together(&self) -> u64 {
         match (self.nodes.cleaning(), self.reservations.pace) {
@@ -330,18 +376,34 @@ impl Map {
         }
     }
 
-    /// Free segments that the store should have: the reserves, what is reserved, and what cleaning keeps in hand.
-    pub(crate) fn wanted_below(&self) -> u64 {
-        self.floor(Class::Reservation) + low_mark(self.nodes.segments.held()) + self.reserved_segments()
+    /// Free segments that the store should have, of a sparse file: `ahead` more than those below which cleaning starts, and so many that
+    /// `ahead` segments of blocks can be reserved.
+    pub(crate) fn wanted(&self, ahead: u64) -> u64 {
+        let segments = &self.nodes.segments;
+        let segment_blocks = segments.geometry().segment_blocks;
+        let missing = self.needed(ahead).saturating_sub(segments.held() * segment_blocks);
+        let short = missing.div_ceil(segment_blocks - policy::dead_at_most(segment_blocks));
+        (self.cleaning_starts_below() + ahead).max(segments.free_count() + short)
+    }
+
+    /// Blocks in all that the store needs, of a sparse file, so that `ahead` segments of them can be reserved.
+    fn needed(&self, ahead: u64) -> u64 {
+        let segment_blocks = self.nodes.segments.geometry().segment_blocks;
+        self.live() + self.reserve_blocks() + self.reserved_blocks() + ahead * segment_blocks
     }
 
     pub(crate) fn ahead(&self) -> u64 {
         ahead(self.nodes.segments.held(), self.nodes.segments.geometry().segment_blocks)
     }
 
-    /// Free segments beyond which dead ones are trimmed.
-    pub(crate) fn kept_from_trims(&self) -> u64 {
-        self.wanted_below() + 4 * self.ahead()
+    /// Free segments beyond which dead ones of a sparse file are trimmed, and how many may be: what is reserved counts on the others, dead
+    /// as they may be.
+    pub(crate) fn kept_from_trims(&self) -> (u64, u64) {
+        let segments = &self.nodes.segments;
+        let segment_blocks = segments.geometry().segment_blocks;
+        let ahead = 4 * self.ahead();
+        let beyond = (segments.held() * segment_blocks).saturating_sub(self.needed(ahead)) / segment_blocks;
+        (self.wanted(ahead), beyond)
     }
 
     /// Sets the pace for a round that empties `victims`.

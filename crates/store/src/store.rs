@@ -21,7 +21,7 @@ use crate::check::{self, Finding, Repaired};
 use crate::clean::{Cleaner, Cleaning};
 use crate::counters::Counters;
 use crate::delta::DeltaBlock;
-use crate::entry::Origin;
+use crate::entry::{LogEntry, Origin};
 use crate::error::StoreError;
 use crate::fold::{Damaged, Folding};
 use crate::format::{ROOTS, SEGMENTS_AT, SUPERBLOCK};
@@ -32,7 +32,7 @@ use crate::scrub::{Scrub, Scrubbed};
 use crate::segments::{SegmentEntry, Segments, Use};
 use crate::settings::StoreSettings;
 use crate::shared::{FoundPage, Shared, Want};
-use crate::space::Space;
+use crate::space::{Known, Space, TOGETHER_MAX};
 use crate::stream;
 use crate::superblock::{self, Geometry, Layout, Mended};
 use crate::sync::{Mutex, MutexGuard};
@@ -221,6 +221,18 @@ impl Store {
     /// again, which leaves the store [`StoreError::Stopped`].
     pub fn begin_after(&self, incarnation: Incarnation, known_durable: u64) -> Result<(), StoreError> {
         self.writer.lock().begin_after(&self.shared, incarnation, known_durable)
+    }
+
+    /// How many changes of a vector may be [applied](Store::apply) together, so that not too many nodes of the map are dirty at once: more
+    /// may be refused as [`StoreError::Full`] though space is reserved for all of them. At least one.
+    pub fn fit_at_once(&self, vector: &[Change]) -> usize {
+        let entries: Vec<LogEntry> = vector.iter().take(TOGETHER_MAX).map(Change::log_entry).collect();
+        self.shared.map().fit_at_once(&entries)
+    }
+
+    /// Whether half as many nodes of the map are dirty as may be before changes wait for a checkpoint.
+    pub fn has_many_dirty_nodes(&self) -> bool {
+        self.shared.map().has_many_dirty()
     }
 
     /// Blocks written to the log since the last checkpoint: what recovery would have to read.
@@ -427,20 +439,18 @@ impl Store {
 
 /// Space.
 impl Store {
-    /// Blocks that can still be written, once all dead space is given back: free and dead ones, without the reserves
-    /// and what is reserved.
-    pub fn writable_blocks(&self) -> u64 {
-        let spare = self.shared.medium.device().spare_blocks();
-        self.shared.map().writable_blocks(spare)
-    }
-
-    /// Reserves space for `pages` more pages to be written back, map nodes included. Does no I/O.
+    /// Reserves space for `pages` more pages to be written back, map nodes included; `known` is what is known of those that have a
+    /// reservation already. What is reserved can be written, though cleaning may have to win it first. Does no I/O.
     ///
     /// # Errors
-    /// [`StoreError::Full`] while space is left for checkpoints, cleaning and deletions. There may be more after
-    /// [`clean`](Store::clean) and two checkpoints.
-    pub fn reserve(&self, pages: u64) -> Result<(), StoreError> {
-        self.shared.map_mut().reserve(pages)
+    /// [`StoreError::Full`] where more would be live than the store can hold beside what checkpoints, cleaning and deletions need.
+    pub fn reserve(&self, pages: u64, known: Known) -> Result<(), StoreError> {
+        self.shared.map_mut().reserve(pages, known)
+    }
+
+    /// This is known by now of the pages that have a reservation.
+    pub fn know(&self, known: Known) {
+        self.shared.map_mut().know(known);
     }
 
     /// Counts `pages` pages as reserved, whether there is space for them or not: they were acknowledged already, or go with
@@ -449,38 +459,20 @@ impl Store {
         self.shared.map_mut().reserve_in_any_case(pages);
     }
 
-    /// A clone of pages, or of a volume, will come: what is reserved must suffice where nodes are shared, too. Until
-    /// [`end_expecting_sharing`](Store::end_expecting_sharing), once for each.
-    ///
-    /// # Errors
-    /// [`StoreError::Full`] where there is not so much space.
-    pub fn expect_sharing(&self) -> Result<(), StoreError> {
-        self.shared.map_mut().expect_sharing()
-    }
-
-    /// The same for a clone that was acknowledged already, whether there is space or not.
-    pub fn expect_sharing_unchecked(&self) {
-        self.shared.map_mut().expect_sharing_in_any_case();
-    }
-
-    /// A clone that was expected is there, or will not be.
-    pub fn end_expecting_sharing(&self) {
-        self.shared.map_mut().end_expecting_sharing();
-    }
-
     /// Blocks that can still be reserved.
     pub fn reservable_blocks(&self) -> u64 {
         self.shared.map().reservable()
     }
 
-    /// Blocks that are reserved for a page: eleven, or fifteen where something was cloned.
-    pub fn blocks_per_page(&self) -> u64 {
-        self.shared.map().blocks_per_page()
-    }
-
     /// Gives back a reservation for `pages` pages: used, or not needed after all.
     pub fn release(&self, pages: u64) {
         self.shared.map_mut().release(pages);
+    }
+
+    /// Whether a round of cleaning may let more be reserved or written: segments are short, or counts of what is live may be too high.
+    pub fn cleaning_may_help(&self) -> bool {
+        let map = self.shared.map();
+        map.is_short_of_space() || map.nodes.segments.counts_may_be_high()
     }
 
     /// Whether free space is low, so that checkpoints and [`clean`](Store::clean) should find some.
@@ -551,20 +543,6 @@ impl Store {
     /// Those of [`check_clone`](Store::check_clone) and [`apply`](Store::apply).
     pub fn clone_named(&self, from: VolumeId, new: &NewVolume<'_>, lsn: Lsn) -> Result<VolumeId, StoreError> {
         volume_changes::clone_named(&self.shared, &mut self.writer.lock(), from, new, lsn)
-    }
-
-    /// The same for a volume that others write to meanwhile: refused where there is no space for what their pages need beside
-    /// once nodes are shared. From that check on every reservation is as much.
-    ///
-    /// # Errors
-    /// Those of `clone_named`; [`StoreError::Full`], too, before anything is done.
-    pub fn clone_beside_writers(
-        &self,
-        from: VolumeId,
-        new: &NewVolume<'_>,
-        lsn: Lsn,
-    ) -> Result<VolumeId, StoreError> {
-        volume_changes::clone_beside_writers(&self.shared, &mut self.writer.lock(), from, new, lsn)
     }
 
     /// Whether a clone of `from` may have this name: said before much is done for it.

@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Blocks of a stretch at most: 16 MiB. What lies behind the last copies is read as a whole.
 const STRETCH_BLOCKS_MAX: u64 = 4096;
 
-/// Blocks of a segment that is worth copies: 1 MiB. Only the simulator's are smaller.
+/// Blocks of a segment that is worth copies: 1 MiB. Smaller ones are those of stores that are read in no time.
 const COPIED_SEGMENT_MIN: u64 = 256;
 
 /// Of a stretch, copies are at most this part: with pages of data they are a fiftieth or less. A log of hardly anything but log entries

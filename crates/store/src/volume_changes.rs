@@ -59,20 +59,6 @@ pub(crate) fn clone_named(
     Ok(to)
 }
 
-/// See [`Store::clone_beside_writers`](crate::Store::clone_beside_writers).
-pub(crate) fn clone_beside_writers(
-    shared: &Shared,
-    writer: &mut Writer,
-    from: VolumeId,
-    new: &NewVolume<'_>,
-    lsn: Lsn,
-) -> Result<VolumeId, StoreError> {
-    shared.map_mut().expect_sharing()?;
-    let cloned = clone_named(shared, writer, from, new, lsn);
-    shared.map_mut().end_expecting_sharing();
-    cloned
-}
-
 /// See [`Store::check_clone`](crate::Store::check_clone).
 pub(crate) fn check_clone(shared: &Shared, from: VolumeId, name: &str) -> Result<(), StoreError> {
     check_name(name)?;

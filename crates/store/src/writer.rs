@@ -252,6 +252,14 @@ impl Writer {
     /// Checks that the log has space for these log entries above the reserve of others, and for their pages of metadata, also where they
     /// need no segment: what they change must be written by a checkpoint. Two checkpoints may make some.
     fn make_space(&mut self, shared: &Shared, entries: &[LogEntry], class: Class) -> Result<(), StoreError> {
+        let (dirtied, has_many_dirty) = {
+            let map = shared.map();
+            let dirtied = map.nodes_for(entries);
+            (dirtied, !map.may_dirty(dirtied))
+        };
+        if has_many_dirty {
+            self.checkpoint_once(shared)?;
+        }
         let paired = entries.iter().filter(|entry| entry.is_paired()).count() as u64;
         let pairs = self.pair.segments_for(paired, shared.medium.geometry().segment_blocks);
         for attempt in 0..3 {
@@ -259,7 +267,6 @@ impl Writer {
             let segments = pieces.iter().filter(|piece| piece.moves_on).count() as u64 + pairs;
             let class = if segments == 0 && class == Class::Writer { Class::OpenSegment } else { class };
             let map = shared.map();
-            let dirtied = map.nodes_for(entries);
             let needed = segments + map.floor_after(class, dirtied);
             if map.nodes.segments.free_count() >= needed {
                 return Ok(());

@@ -331,9 +331,10 @@ impl Mounted {
         let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
         json!({
             "total_bytes": bytes(space.total),
+            "usable_bytes": bytes(space.usable()),
+            "used_bytes": bytes(space.used()),
             "live_bytes_bound": bytes(space.live),
             "map_bytes": bytes(space.nodes),
-            "writable_bytes": bytes(store.writable_blocks()),
             "volumes": store.volumes().len(),
             "freeing": store.is_freeing(),
             "free_bytes": bytes(space.free + space.bare),

@@ -7,10 +7,13 @@ use super::run::{ARMED_OPERATIONS_MAX, CUT_WITHIN, Phase, Run};
 use super::stack::{Pick, draw_settings};
 use cache::{CacheError, Task};
 use device::Operation;
+use std::time::Duration;
 use store::StoreError;
 
 /// Or so soon after one of the blocks was written that say what the others are.
 const CUT_AFTER_HEADER_WITHIN: u64 = 3;
+/// What a cache could not store it leaves alone for a second.
+const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(2);
 /// Recovery itself writes little.
 const CUT_RECOVERY_WITHIN: u64 = 10;
 /// Cuts in one recovery: each is one deeper.
@@ -149,6 +152,11 @@ impl Run {
                 Ok(stack) if !self.media.power.lost() => {
                     // An armed cut that recovery was too short for is put off, or else nobody could look around.
                     self.media.power.restore();
+                    if faulty {
+                        // What failed while the disks made errors is told to readers until it is tried again, a second later.
+                        self.media.clock.advance(TRIED_AGAIN_AFTER);
+                        stack.cache.step(Task::WriteBack);
+                    }
                     self.stack = Some(stack);
                     self.errors_at_open = errors;
                     self.adopt_volumes()?;

@@ -23,7 +23,7 @@ const STORE_BLOCKS: [u64; 4] = [1536, 2048, 4096, 8192];
 const SEGMENT_BLOCKS: u32 = 16;
 /// In one run in four, of those that do not keep the store full: segments of 1 MiB, whose stretches of log have copies.
 const LARGE_SEGMENT_BLOCKS: u32 = 256;
-const LARGE_SEGMENTS: [u64; 2] = [54, 72];
+const LARGE_SEGMENTS: [u64; 2] = [72, 96];
 /// Nodes of the map that stay in memory in one run in four: the fewest that a store keeps.
 const FEW_NODES: usize = 64;
 /// A ring that comes round after a few hundred operations: 1 or 2 MiB.
@@ -217,7 +217,7 @@ impl Media {
     ) -> Result<Stack, String> {
         let fs = Fs::open_over(preloaded, cache.clone(), volume, self.clock.clone());
         let fs = fs.map_err(|error| format!("Fs::open: {error}"))?;
-        Ok(Stack { fs: Arc::new(fs), cache, volume })
+        Ok(Stack { clock: self.clock.clone(), fs: Arc::new(fs), cache, volume })
     }
 }
 
@@ -265,6 +265,7 @@ impl Pick for Random {
 
 /// An open file system and what is below it.
 pub(crate) struct Stack {
+    clock: Arc<SimClock>,
     pub(crate) fs: Arc<Fs>,
     pub(crate) cache: Arc<Cache>,
     /// What is mounted.
@@ -396,6 +397,9 @@ impl Stack {
                 // Memory may have to be made first.
                 self.cache.step(Task::Commit);
                 self.cache.step(Task::WriteBack);
+                self.cache.step(Task::Checkpoint);
+                // What found no space is tried again after a while.
+                self.clock.advance(Duration::from_millis(5));
             }
         }
         Err(format!("a read of {ino:?} at {offset}, {len} bytes, never completes"))

@@ -12,6 +12,7 @@ use cache::{Cache, CacheError, Task};
 use device::Random;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use store::decide::BLOCKS_PER_PAGE;
 use store::{MAIN_NAME, NewVolume, Store, StoreError, VolumeId, VolumeMode};
 
 /// Copies that there may be at once: few, so that what they hold does not fill the smallest stores by itself.
@@ -154,22 +155,20 @@ impl Volumes {
     }
 }
 
-/// What a store that says it is full can still reserve, in blocks, and how many of these each page takes.
+/// What a store that says it is full can still reserve, in blocks.
 struct Reservable {
     blocks: u64,
-    per_page: u64,
     segment_blocks: u64,
 }
 
 impl Reservable {
     fn of(store: &Store) -> Reservable {
-        let (blocks, per_page) = (store.reservable_blocks(), store.blocks_per_page());
-        Reservable { blocks, per_page, segment_blocks: store.segment_blocks() }
+        Reservable { blocks: store.reservable_blocks(), segment_blocks: store.segment_blocks() }
     }
 
     /// Whether it is true that there is no space for so many pages.
     fn is_full_for(&self, pages: u64) -> Result<(), String> {
-        match self.blocks > pages * self.per_page + 2 * self.segment_blocks {
+        match self.blocks > pages * BLOCKS_PER_PAGE + 2 * self.segment_blocks {
             true => Err(format!("no space for {pages} dirty pages, with {} blocks to reserve", self.blocks)),
             false => Ok(()),
         }
@@ -254,7 +253,7 @@ impl Run {
             Err(CacheError::Store(StoreError::Full)) if !self.media.power.lost() => {
                 self.workload.no_space();
                 self.counts.no_space += 1;
-                reservable.is_full_for(dirty + INTRUDER_PAGES)
+                self.ensure_full_for(dirty + INTRUDER_PAGES, &reservable)
             }
             Err(error) => self.is_undecided(Pending::Copy(Box::new(copy)), &error),
         }
@@ -269,7 +268,17 @@ impl Run {
         if self.volumes.others.is_empty() {
             return Err(format!("the drain finds no space: {:?}", cache.store().space()));
         }
-        Reservable::of(cache.settled_store()).is_full_for(cache.status().dirty_pages)
+        let (reservable, dirty) = (Reservable::of(cache.settled_store()), cache.status().dirty_pages);
+        self.ensure_full_for(dirty, &reservable)
+    }
+
+    /// It must be true that there is no space for so many pages; but where the disks make errors, cleaning may win nothing of what could
+    /// be reserved.
+    fn ensure_full_for(&self, pages: u64, reservable: &Reservable) -> Result<(), String> {
+        match self.media.log.errors_made_up() > self.errors_at_open {
+            true => Ok(()),
+            false => reservable.is_full_for(pages),
+        }
     }
 
     /// At the end of a run: all copies go, and then everything is written back.

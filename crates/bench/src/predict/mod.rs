@@ -8,7 +8,7 @@ mod tests;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Sub;
-use store::decide::{self, BLOCKS_PER_PAGE, Pace, Piece, Place, plan_writes};
+use store::decide::{self, Pace, Piece, Place, plan_writes};
 use store::policy::{self, Budget, Candidate, Class, NodeUse};
 
 const LEAF_PAGES: u64 = 128;
@@ -132,8 +132,6 @@ pub(crate) struct Predicted {
     log_blocks: u64,
     round: Option<Round>,
     written: Written,
-    /// Segments.
-    reserved: u64,
 }
 
 impl Predicted {
@@ -158,7 +156,6 @@ impl Predicted {
             log_blocks: 0,
             round: None,
             written: Written::default(),
-            reserved: 0,
         };
         let (segment, next) = (this.take(Use::Data, true), this.take(Use::Data, true));
         this.log = OpenLog { segment, next, ..OpenLog::default() };
@@ -239,17 +236,16 @@ impl Predicted {
     }
 
     fn floor(&self, class: Class) -> u64 {
-        policy::floor(class, &self.node_use())
+        let now = self.node_use();
+        let dirty_max =
+            policy::dirty_max(self.segments.len() as u64 * self.segment_blocks, self.segment_blocks);
+        let dirty = if class == Class::Writer { now.dirty.max(dirty_max) } else { now.dirty };
+        policy::floor(class, &NodeUse { dirty, ..now })
     }
 
     /// What it wrote until now.
     pub(crate) fn written(&self) -> Written {
         self.written
-    }
-
-    /// Space for so many pages is reserved from now on.
-    pub(crate) fn reserve(&mut self, pages: u64) {
-        self.reserved = (pages * BLOCKS_PER_PAGE).div_ceil(self.segment_blocks);
     }
 
     /// Cleans as much as is owed for what was written.
@@ -283,12 +279,11 @@ impl Predicted {
     }
 
     fn cleaning_starts_below(&self) -> u64 {
-        self.floor(Class::Reservation) + policy::starts_below(self.segments.len() as u64, self.reserved)
+        self.floor(Class::Writer) + policy::low_mark(self.segments.len() as u64)
     }
 
     fn is_short_of_space(&self) -> bool {
-        let low = policy::low_mark(self.segments.len() as u64);
-        (self.free.len() as u64) < self.floor(Class::Reservation) + low
+        (self.free.len() as u64) < self.cleaning_starts_below()
     }
 
     fn put_node(&mut self, unit: Unit) {

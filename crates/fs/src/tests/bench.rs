@@ -105,7 +105,7 @@ impl Bench {
     pub(crate) fn new() -> Bench {
         let state = State::blank(VolumeId::MAIN, SECRET).expect("a blank state");
         let mut bench = Bench { state, objects: Objects::default(), now: 0, arena_bytes: 0, gives_up: false };
-        let cost = Cost { pages: 10, bytes: 4096, records: 100, frees: false, clones: 0 };
+        let cost = Cost { pages: 10, bytes: 4096, records: 100, frees: false, run: 0 };
         bench.run(cost, |tx| tx.create(OWNER, SECRET)).expect("a new file system");
         bench
     }

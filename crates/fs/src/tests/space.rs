@@ -171,7 +171,7 @@ fn what_there_is_no_space_for_is_refused_as_a_whole() {
 fn what_is_there_already_needs_no_space() {
     let machine = Machine::new(5, FetchMode::Lazy, 4096);
     let ino = file(&machine, b"file");
-    let space = || machine.store().writable_blocks() * PAGE;
+    let space = || machine.store().space().available() * PAGE;
     // Half of what there is, so that the whole does not fit a second time.
     let half = space() / 2 / PAGE * PAGE;
     let mut written = 0;

@@ -101,7 +101,8 @@ impl Map {
                     new += body.nodes_if_outgrown(usize::from(holder.index));
                 }
             }
-            free >= self.floor_with(Class::Frees, touched.len() as u64 + new, new)
+            let dirtied = touched.len() as u64 + new;
+            self.may_dirty(dirtied) && free >= self.floor_with(Class::Frees, dirtied, new)
         };
         blocks.take_while(has_space).count()
     }

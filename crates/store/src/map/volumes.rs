@@ -64,13 +64,6 @@ impl Volumes {
         self.tree
     }
 
-    /// Nodes of the tree at most.
-    pub(crate) fn nodes_max(&self) -> u64 {
-        let last = self.all.keys().next_back().map_or(0, |&last| index(last));
-        let above = (1..=height_for(last)).map(|height| self.leaves.min((last >> (8 * height)) + 1));
-        self.leaves + above.sum::<u64>()
-    }
-
     /// Whether changes of objects leave the root of the volume's tree as it is: neither it nor its leaf here is shared.
     pub(crate) fn is_settled(&self, nodes: &Nodes, volume: VolumeId) -> bool {
         let alone = |volume: &Volume| nodes.table.references(volume.objects.root) == 1;

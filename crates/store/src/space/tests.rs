@@ -109,10 +109,10 @@ fn a_vector_makes_no_more_nodes_dirty_than_were_counted_for_it_also_in_volumes_t
 }
 
 #[test]
-fn cleaning_starts_where_the_reserve_begins_at_the_latest_however_many_segments_wait_for_checkpoints() {
+fn cleaning_starts_before_writers_find_no_segment_however_many_wait_for_checkpoints() {
     let mut map = Life::new(1).map;
     let (missing, low) = (map.missing(), low_mark(4096));
-    assert_eq!(missing, map.floor(Class::Reservation) + low, "none is free");
+    assert_eq!(missing, map.floor(Class::Writer) + low, "none is free");
     assert_eq!((0..10).map(|number| map.nodes.segments.emptied(number)).sum::<u64>(), 10);
     assert_eq!(map.missing(), missing - 10);
     assert_eq!((10..1000).map(|number| map.nodes.segments.emptied(number)).sum::<u64>(), 990);

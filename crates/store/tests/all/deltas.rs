@@ -65,7 +65,7 @@ fn again(disk: &Arc<SimDisk>, store: Store) -> Store {
 
 #[test]
 fn a_page_is_its_base_with_its_deltas_over_it_the_later_ones_over_the_earlier() {
-    let (_power, disk, mut store) = fresh(64, 1);
+    let (_power, disk, mut store) = fresh(140, 1);
     store.apply(&[whole(FILE, 5, 1, 10), whole(FILE, 6, 9, 10)]).expect("space");
     store.apply(&[delta(FILE, &[5, 6], 0, 2, 20)]).expect("space");
     store.apply(&[delta(FILE, &[5], 50, 3, 30), delta(FILE, &[5], 120, 4, 40)]).expect("space");
@@ -87,7 +87,7 @@ fn a_page_is_its_base_with_its_deltas_over_it_the_later_ones_over_the_earlier() 
 
 #[test]
 fn a_delta_where_nothing_was_is_zeros_elsewhere_and_the_page_is_listed() {
-    let (_power, disk, store) = fresh(64, 1);
+    let (_power, disk, store) = fresh(140, 1);
     store.apply(&[delta(FILE, &[300], 10, 2, 20)]).expect("space");
     let store = again(&disk, store);
     assert_eq!(bytes(&store, FILE, 300, [9, 10, 110]), Some(([0, 2, 0], 20)));
@@ -100,7 +100,7 @@ fn a_delta_where_nothing_was_is_zeros_elsewhere_and_the_page_is_listed() {
 
 #[test]
 fn a_cut_takes_the_deltas_of_its_pages_and_leaves_those_beside_them_in_their_block() {
-    let (_power, disk, store) = fresh(64, 1);
+    let (_power, disk, store) = fresh(140, 1);
     store.apply(&[whole(FILE, 5, 1, 10), delta(FILE, &[5, 6, 7], 0, 2, 20)]).expect("space");
     store.apply(&[Change::Cut { object: FILE, pages: PageNo(5)..PageNo(6), lsn: Lsn(30) }]).expect("space");
     store.apply(&[Change::Cut { object: FILE, pages: PageNo(7)..PageNo(8), lsn: Lsn(15) }]).expect("space");
@@ -115,7 +115,7 @@ fn a_cut_takes_the_deltas_of_its_pages_and_leaves_those_beside_them_in_their_blo
 
 #[test]
 fn a_page_takes_eight_deltas_and_a_leaf_52_blocks_of_them_until_they_are_folded() {
-    let (_power, _disk, store) = fresh(64, 1);
+    let (_power, _disk, store) = fresh(140, 1);
     store.apply(&[whole(FILE, 5, 1, 10)]).expect("space");
     for lsn in 20..28 {
         store.apply(&[delta(FILE, &[5], lsn as u16, lsn as u8, lsn)]).expect("space");
@@ -142,7 +142,7 @@ fn a_page_takes_eight_deltas_and_a_leaf_52_blocks_of_them_until_they_are_folded(
 
 #[test]
 fn folding_gives_the_blocks_of_deltas_back_and_changes_nothing_that_is_read() {
-    let (_power, disk, store) = fresh(64, 1);
+    let (_power, disk, store) = fresh(140, 1);
     let numbers: Vec<u64> = (0..100).collect();
     store
         .apply(&numbers.iter().map(|&number| whole(FILE, number, 1, 10)).collect::<Vec<_>>())
@@ -221,7 +221,7 @@ fn a_clone_of_pages_brings_their_deltas_whole_leaves_unread_and_those_at_its_edg
 
 #[test]
 fn a_damaged_block_of_deltas_is_an_error_of_its_pages_and_check_and_scrub_name_one() {
-    let (_power, disk, store) = fresh(64, 1);
+    let (_power, disk, store) = fresh(140, 1);
     store.apply(&[whole(FILE, 4, 1, 10), whole(FILE, 5, 1, 10), whole(FILE, 7, 1, 10)]).expect("space");
     store.apply(&[delta(FILE, &[5, 6], 0, 0xd5, 20)]).expect("space");
     store.checkpoint_twice().expect("checkpoints");
@@ -250,7 +250,7 @@ fn a_damaged_block_of_deltas_is_an_error_of_its_pages_and_check_and_scrub_name_o
 
 #[test]
 fn what_a_clone_or_a_move_took_of_a_damaged_page_is_lost_and_check_and_scrub_name_it() {
-    let (_power, disk, store) = fresh(64, 1);
+    let (_power, disk, store) = fresh(140, 1);
     store.apply(&[whole(FILE, 4, 1, 10), whole(FILE, 5, 0x5a, 10), whole(FILE, 6, 1, 10)]).expect("space");
     store.apply(&[delta(FILE, &[4, 5], 0, 0xd5, 20)]).expect("space");
     let is_it = |&at: &device::Block| {

@@ -226,17 +226,17 @@ fn a_sparse_file_that_is_overwritten_asks_for_little_space_again_and_gives_back_
     let begun = disk.space_taken();
     let mut stamp = 0;
     let mut overwrite = |pages: u64, rounds: u64| {
-        for _ in 0..rounds * pages / 8 {
-            let vector: Vec<Change> = (0..8)
+        for _ in 0..rounds * pages / 4 {
+            let vector: Vec<Change> = (0..4)
                 .map(|_| {
                     stamp += 1;
                     let (page_no, page_lsn) = (PageNo(stamp % pages), Lsn(stamp));
                     Change::Write { object: FILE, page: page_no, bytes: page(stamp), page_lsn }
                 })
                 .collect();
-            store.reserve(8).expect("space was asked for ahead");
+            store.reserve(4, store::Known::default()).expect("space was asked for ahead");
             store.apply(&vector).expect("it was reserved");
-            store.release(8);
+            store.release(4);
             if stamp % 512 == 0 {
                 store.checkpoint_twice().expect("a sound disk");
             }

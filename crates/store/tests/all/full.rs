@@ -9,8 +9,8 @@ use store::{Change, Store, StoreError};
 
 const FILES: u64 = 24;
 const PAGES: u64 = 64;
-/// Blocks of 96 segments.
-const SPACE: u64 = 4 + 96 * SEGMENT as u64;
+/// Blocks of 140 segments.
+const SPACE: u64 = 4 + 140 * SEGMENT as u64;
 
 /// A store with what it should hold, and power that fails.
 struct Life {
@@ -31,11 +31,11 @@ fn file(slot: u64) -> ObjectId {
 
 impl Life {
     fn new(seed: u64) -> Life {
-        let (power, disk, store) = fresh(96, seed);
+        let (power, disk, store) = fresh(140, seed);
         Life::of(seed, power, disk, store)
     }
 
-    /// One whose store is a sparse file of 400 segments, on a file system that has space for 96.
+    /// One whose store is a sparse file of 400 segments, on a file system that has space for 140.
     fn sparse(seed: u64) -> Life {
         let power = Power::new();
         let disk = disk(4 + 400 * u64::from(SEGMENT), &power, seed);
@@ -58,7 +58,7 @@ impl Life {
     fn write(&mut self) -> Result<(), StoreError> {
         let slot = self.random.below(FILES);
         let count = 1 + self.random.below(6);
-        self.store().reserve(count)?;
+        self.store().reserve(count, store::Known::default())?;
         let (mut vector, mut after) = (Vec::new(), self.pages.clone());
         for _ in 0..count {
             self.page_lsn += 1;
@@ -67,9 +67,9 @@ impl Life {
             vector.push(Change::Write { object, page: PageNo(number), bytes: page(self.page_lsn), page_lsn });
             after.insert((slot, number), self.page_lsn);
         }
-        self.apply(&vector, after)?;
+        let applied = self.apply(&vector, after);
         self.store().release(count);
-        Ok(())
+        applied
     }
 
     fn delete(&mut self, slot: u64) -> Result<(), StoreError> {
@@ -186,6 +186,7 @@ fn a_sparse_file_on_a_full_file_system_is_a_smaller_store_through_crashes() {
     let (mut full, mut crashes, mut deleted_while_full) = (0, 0, 0);
     for seed in 0..10 {
         let mut life = Life::sparse(seed);
+        life.fill().expect("power is on");
         let mut round = 0;
         while round < 10 {
             let when = format!("seed {seed} round {round}");
@@ -225,7 +226,9 @@ fn a_sparse_file_on_a_full_file_system_is_a_smaller_store_through_crashes() {
 #[test]
 fn a_forgotten_reservation_is_noticed() {
     let (_power, _disk, store) = fresh(100, 1);
-    let reservations = |store: &Store| (0..2000).take_while(|_| store.reserve(1).is_ok()).count() as u64;
+    let reservations = |store: &Store| {
+        (0..2000).take_while(|_| store.reserve(1, store::Known::default()).is_ok()).count() as u64
+    };
     let kept = |store: &Store, reserved: u64| {
         (1..=reserved).try_for_each(|page_lsn| {
             let (object, bytes) = (file(1), page(page_lsn));

@@ -58,22 +58,22 @@ fn a_listing_is_every_page_once_in_order_however_small_its_pieces() {
 }
 
 #[test]
-fn writable_blocks_are_what_could_be_written_once_dead_space_is_given_back() {
+fn what_is_available_could_be_written_once_dead_space_is_given_back() {
     let (_power, _disk, store) = fresh(200, 1);
-    let before = store.writable_blocks();
+    let before = store.space().available();
     let vector: Vec<Change> = (0..500).map(write).collect();
     store.apply(&vector).expect("space");
-    let written = store.writable_blocks();
+    let written = store.space().available();
     assert!(before - written >= 500, "{before} before, {written} after 500 pages");
     for _ in 0..3 {
         store.apply(&vector).expect("space");
     }
     assert!(
-        store.writable_blocks() + 150 > written,
+        store.space().available() + 150 > written,
         "what was written over counts as space: {} of {written}",
-        store.writable_blocks()
+        store.space().available()
     );
-    store.reserve(10).expect("space");
-    assert!(store.writable_blocks() < written, "what is reserved is no space");
+    store.reserve(10, store::Known::default()).expect("space");
+    assert!(store.space().available() < written, "what is reserved is no space");
     store.release(10);
 }

@@ -127,7 +127,7 @@ fn what_lost_its_owner_is_moved_without_one_and_none_is_guessed() {
     assert!(lost.len() > 20 && lost.iter().all(is_of_owner), "{lost:?}");
     let mut work = Work::new(99);
     work.lsn = 1_000_000;
-    for _ in 0..60 {
+    for _ in 0..200 {
         let vector = work.vector(&model);
         if apply_with_cleaning(&store, &vector).is_ok() {
             model.apply(&vector);

@@ -4,9 +4,9 @@
 use crate::common::*;
 use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Operation, Page, PageNo, Random};
 use sim::{Faults, Hooked, Hooks, Power, SimDisk};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use store::{Change, NewVolume, Space, Store, StoreError, VolumeId, VolumeMode};
+use store::{Change, Known, Store, StoreError, VolumeId, VolumeMode};
 
 /// Files of which the store holds pages; each page of each may be overwritten.
 const FILES: u64 = 8;
@@ -16,10 +16,6 @@ const CYCLES: u64 = 300;
 
 fn file(slot: u64) -> ObjectId {
     VolumeId::MAIN.object(slot, 1)
-}
-
-fn write(random: &mut Random, page_lsn: u64) -> Change {
-    write_below(FILES, random, page_lsn)
 }
 
 /// To one of so many files: the pages of the first one are metadata.
@@ -45,7 +41,7 @@ impl Full {
 
     /// With so many files.
     fn of(files: u64, seed: u64) -> Full {
-        let (power, disk, store) = fresh(96, seed);
+        let (power, disk, store) = fresh(120, seed);
         let mut full = Full { power, disk, store, random: Random::new(seed), page_lsn: 0, files };
         full.fill();
         full
@@ -56,13 +52,22 @@ impl Full {
         write_below(self.files, &mut self.random, self.page_lsn)
     }
 
+    /// Until a writer finds no segment; every other one until nothing can be reserved, however much is cleaned.
     fn fill(&mut self) {
         while self.write() == Ok(()) {}
+        if self.random.once_in(2) {
+            return;
+        }
+        while self.store.reserve(1, Known::default()).is_ok() {
+            let change = self.next();
+            apply_reserved(&self.store, &[change]).expect("no faults");
+            self.store.release(1);
+        }
     }
 
     /// One page, as the cache does it: reserved first.
     fn write(&mut self) -> Result<(), StoreError> {
-        self.store.reserve(1)?;
+        self.store.reserve(1, Known::default())?;
         let change = self.next();
         let outcome = self.store.apply(&[change]);
         self.store.release(1);
@@ -255,7 +260,7 @@ const CLONES: u32 = 60;
 #[test]
 fn cleaning_what_many_clones_share_that_differ_leaves_space_to_delete() {
     for seed in 0..6 {
-        let (_power, _disk, store) = fresh(780, seed);
+        let (_power, _disk, store) = fresh(1200, seed);
         let (mut random, mut page_lsn) = (Random::new(seed), 0);
         let mut next = || {
             page_lsn += 1;
@@ -285,7 +290,7 @@ fn cleaning_what_many_clones_share_that_differ_leaves_space_to_delete() {
         store.apply(&[Change::Delete { object: file(1), lsn: Lsn(next()) }]).expect("space");
         let mut number = 0;
         for cycle in 0..60 {
-            while store.reserve(12).is_ok() {
+            while store.reserve(12, Known::default()).is_ok() {
                 let vector: Vec<Change> = (0..12).map(|one| write(2, number + one, next())).collect();
                 number += 12;
                 let written = store.apply(&vector);
@@ -308,7 +313,7 @@ fn cleaning_what_many_clones_share_that_differ_leaves_space_to_delete() {
         while store.clean().expect("no faults") {
             store.checkpoint_twice().expect("from every state there are enough segments");
         }
-        store.reserve(500).expect("what only clones held is free");
+        store.reserve(500, Known::default()).expect("what only clones held is free");
         store.release(500);
         assert_eq!(findings(&store), []);
     }
@@ -338,7 +343,7 @@ fn a_clone_can_be_deleted_after_everything_was_deleted_in_it() {
             let mut number = 0;
             loop {
                 let pages = 1 + number % 7;
-                while store.reserve(pages).is_ok() {
+                while store.reserve(pages, Known::default()).is_ok() {
                     number += 1;
                     let written = store.apply(&[write(7, number, next())]);
                     store.release(pages);
@@ -369,50 +374,36 @@ fn a_clone_can_be_deleted_after_everything_was_deleted_in_it() {
     }
 }
 
-/// A disk at whose next write something else is done.
-struct Meanwhile {
-    work: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-}
-
-impl Hooks for Meanwhile {
-    fn write(&self, disk: &SimDisk, at: Block, from: &[Page]) -> Result<(), DeviceError> {
-        if let Some(work) = self.work.lock().expect("no panic").take() {
-            work();
+#[test]
+fn what_was_reserved_can_be_written_when_a_clone_has_come_to_share_all_of_it() {
+    for seed in 0..10 {
+        let (_power, _disk, store) = fresh(400, seed);
+        let (mut random, mut page_lsn) = (Random::new(seed), 0);
+        let mut write = |file: ObjectId, page_number| {
+            page_lsn += 1;
+            let (bytes, page_lsn) = (page(page_lsn), Lsn(page_lsn));
+            Change::Write { object: file, page: PageNo(page_number), bytes, page_lsn }
+        };
+        // Half full, in leaves of which each has few pages.
+        let pages: Vec<(u64, u64)> = (0..2000).map(|number| (1 + number % 5, number / 5 * 19)).collect();
+        for some in pages.chunks(20) {
+            store.reserve(20, Known::default()).expect("space");
+            let vector: Vec<Change> = some.iter().map(|&(slot, number)| write(file(slot), number)).collect();
+            apply_reserved(&store, &vector).expect("no faults");
+            store.release(20);
         }
-        disk.write(at, from)
+        let mut reserved = 0;
+        while store.reserve(1, Known::default()).is_ok() {
+            reserved += 1;
+        }
+        assert!(reserved > 50, "seed {seed}: {reserved}");
+        store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, Lsn(1 << 40)).expect("space");
+        for _ in 0..reserved {
+            let (slot, number) = pages[random.below(2000) as usize];
+            let volume = VolumeId(random.below(2) as u32);
+            apply_reserved(&store, &[write(file(slot).in_volume(volume), number)]).expect("no faults");
+            store.release(1);
+        }
+        assert_eq!(findings(&store), []);
     }
-}
-
-#[test]
-fn while_a_clone_is_made_nobody_can_reserve_what_it_takes() {
-    let (_power, disk, store) = fresh(400, 5);
-    drop(store);
-    let disk = Hooked::new(&disk, Meanwhile { work: Mutex::default() });
-    let store = Arc::new(Store::open(disk.clone() as Arc<dyn Device>).expect("a sound store"));
-    store.begin(Incarnation(9)).expect("a higher one");
-    let mut random = Random::new(5);
-    let vector: Vec<Change> = (1..40).map(|page_lsn| write(&mut random, page_lsn)).collect();
-    store.apply(&vector).expect("space");
-    let writers = store.clone();
-    let work = move || while writers.reserve(1).is_ok() {};
-    *disk.work.lock().expect("no panic") = Some(Box::new(work));
-    let new = NewVolume { name: "copy", mode: VolumeMode::Writable, created: 0 };
-    store.clone_beside_writers(VolumeId::MAIN, &new, Lsn(50)).expect("space, when it began");
-    assert!(disk.work.lock().expect("no panic").is_none(), "writers came between");
-    assert_eq!(store.blocks_per_page(), 15, "nodes are shared now");
-    let Space { free, reserved, .. } = store.space();
-    assert!(reserved <= free, "{reserved} blocks are reserved, {free} are free");
-    let new = NewVolume { name: "another", ..new };
-    store.clone_beside_writers(VolumeId::MAIN, &new, Lsn(51)).expect("that was paid for");
-}
-
-#[test]
-fn a_clone_is_refused_where_reservations_leave_no_space_for_what_it_takes() {
-    let (_power, _disk, store) = fresh(400, 6);
-    store.apply(&[write(&mut Random::new(6), 1)]).expect("space");
-    while store.reserve(1).is_ok() {}
-    let new = NewVolume { name: "copy", mode: VolumeMode::Writable, created: 0 };
-    let refused = store.clone_beside_writers(VolumeId::MAIN, &new, Lsn(50));
-    assert_eq!(refused, Err(StoreError::Full));
-    assert_eq!(store.blocks_per_page(), 11, "nothing is shared");
 }

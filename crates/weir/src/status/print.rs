@@ -40,7 +40,7 @@ pub(crate) fn print(report: &Value) {
         waiting["reads"], waiting["syncs"], waiting["admissions"], waiting["fetches"]
     );
     let below = space["full_below_bytes"].as_u64().map(|left| format!("; DISK FULL: {} left", Size(left)));
-    let (free, total) = (size(&space["available_bytes"]), size(&space["total_bytes"]));
+    let (free, total) = (size(&space["available_bytes"]), size(&space["usable_bytes"]));
     println!("  space      {free} of {total}{}", below.unwrap_or_default());
     println!("  buffer log {} free of {}", size(&log["free_bytes"]), size(&log["bytes"]));
     let reads = &report["counters"]["store_reads"];
@@ -85,14 +85,19 @@ fn print_problems(report: &Value) {
 /// How full a store is, for people.
 pub(crate) fn print_space(space: &Value) {
     let size = |name: &str| Size(space[name].as_u64().unwrap_or(0)).to_string();
-    println!("total      {:>10}", size("total_bytes"));
-    println!("live       {:>10}  at most: exact after a round of cleaning", size("live_bytes_bound"));
-    println!("  the map  {:>10}", size("map_bytes"));
-    println!("free       {:>10}  of it {} to writers", size("free_bytes"), size("available_bytes"));
-    println!("reserved   {:>10}  for what is not written back yet", size("reserved_bytes"));
     println!(
-        "writable   {:>10}  once dead space is given back, without the reserves",
-        size("writable_bytes")
+        "usable     {:>10}  of {}: the rest is for cleaning and deletions",
+        size("usable_bytes"),
+        size("total_bytes")
+    );
+    println!("used       {:>10}", size("used_bytes"));
+    println!("  live     {:>10}  at most: exact after a round of cleaning", size("live_bytes_bound"));
+    println!("  the map  {:>10}  of that", size("map_bytes"));
+    println!("  reserved {:>10}  for what is not written back yet", size("reserved_bytes"));
+    println!(
+        "available  {:>10}  of it {} before anything is cleaned",
+        size("available_bytes"),
+        size("free_bytes")
     );
     println!("volumes    {:>10}", space["volumes"]);
     if space["freeing"] == true {

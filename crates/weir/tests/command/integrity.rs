@@ -118,7 +118,8 @@ fn space_adds_up_and_says_what_is_used() {
     let number = |name: &str| space[name].as_u64().unwrap_or_else(|| panic!("{name}: {space}"));
     assert!(number("live_bytes_bound") >= 5000 * 4096, "{space}");
     assert!(number("free_bytes") + number("live_bytes_bound") <= number("total_bytes"), "{space}");
-    assert!(number("writable_bytes") < number("total_bytes") - 5000 * 4096, "{space}");
+    assert_eq!(number("used_bytes") + number("available_bytes"), number("usable_bytes"), "{space}");
+    assert!(number("used_bytes") >= 5000 * 4096 && number("usable_bytes") < number("total_bytes"), "{space}");
     let exact = json(&succeeds(weir().args(["space", "--json", "--exact"]).arg(mounted.dir())));
     let main = &exact["by_volume"][0];
     assert_eq!((main["name"].as_str(), main["shared_bytes"].as_u64()), (Some("main"), Some(0)));

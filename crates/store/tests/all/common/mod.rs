@@ -455,3 +455,17 @@ pub fn assert_sound(store: &Store, model: &Model, when: &str) {
     assert_eq!(model.difference(store), None, "{when}");
     assert_eq!(findings(store), [], "{when}");
 }
+
+/// Applies a vector for which space was reserved: where segments are short, cleaning must win some, or the reservation is not kept.
+pub fn apply_reserved(store: &Store, vector: &[Change]) -> Result<(), StoreError> {
+    loop {
+        match store.apply(vector) {
+            Err(StoreError::Full) => {
+                let cleaned = store.clean()?;
+                store.checkpoint_twice()?;
+                assert!(cleaned, "a reservation is not kept: {:?}", store.space());
+            }
+            outcome => return outcome,
+        }
+    }
+}

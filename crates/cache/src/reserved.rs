@@ -1,0 +1,75 @@
+//! What the store may know of the pages for which it counts space, so that it need not count the most for each.
+
+use crate::pages::Key;
+use device::{ObjectId, PageNo};
+use std::collections::HashMap;
+use store::{Known, leaf_of};
+
+/// Pages of a leaf of the store's map.
+const LEAF_PAGES: u64 = 128;
+
+/// Of the pages of the table, those with reservations. Kept by the table with each change of a page; what lies beside clones and moves
+/// is not in it, and counts in full.
+#[derive(Debug, Default)]
+pub(crate) struct Reserved {
+    /// Reservations of the pages of one leaf of the store's map.
+    by_leaf: HashMap<(ObjectId, PageNo), u32>,
+    all: u64,
+    data: u64,
+}
+
+/// What is known of consecutive pages of data: they begin and end within a leaf.
+pub(crate) fn known_of_run(pages: u64) -> Known {
+    Known { data: pages, in_same_leaf: pages.saturating_sub(pages / LEAF_PAGES + 2) }
+}
+
+impl Reserved {
+    /// A page has so many, and had so many before.
+    pub(crate) fn replace(&mut self, key: &Key, before: u32, after: u32) {
+        if before == after {
+            return;
+        }
+        let leaf = (key.object, leaf_of(key.page));
+        let of_leaf = self.by_leaf.entry(leaf).or_default();
+        *of_leaf = *of_leaf + after - before;
+        if *of_leaf == 0 {
+            self.by_leaf.remove(&leaf);
+        }
+        self.all = self.all + u64::from(after) - u64::from(before);
+        if !key.object.is_metadata() {
+            self.data = self.data + u64::from(after) - u64::from(before);
+        }
+    }
+
+    /// What the store may know.
+    pub(crate) fn known(&self) -> Known {
+        Known { data: self.data, in_same_leaf: self.all - self.by_leaf.len() as u64 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use device::VolumeId;
+
+    #[test]
+    fn pages_of_one_leaf_count_as_such_until_the_last_of_them_needs_nothing() {
+        let mut reserved = Reserved::default();
+        let file = VolumeId::MAIN.object(7, 1);
+        let key = |object, page| Key { object, page: PageNo(page) };
+        [0, 127, 128].into_iter().for_each(|page| reserved.replace(&key(file, page), 0, 1));
+        reserved.replace(&key(VolumeId::MAIN.object(0, 0), 3), 0, 1);
+        assert_eq!(reserved.known(), Known { data: 3, in_same_leaf: 1 });
+        // Written again while it is being written back.
+        reserved.replace(&key(file, 127), 1, 2);
+        assert_eq!(reserved.known(), Known { data: 4, in_same_leaf: 2 });
+        reserved.replace(&key(file, 0), 1, 0);
+        reserved.replace(&key(file, 127), 2, 1);
+        assert_eq!(reserved.known(), Known { data: 2, in_same_leaf: 0 });
+        reserved.replace(&key(file, 127), 1, 0);
+        reserved.replace(&key(file, 128), 1, 0);
+        reserved.replace(&key(VolumeId::MAIN.object(0, 0), 3), 1, 0);
+        assert_eq!(reserved.known(), Known::default());
+        assert!(reserved.by_leaf.is_empty());
+    }
+}
