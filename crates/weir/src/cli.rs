@@ -72,7 +72,7 @@ pub(crate) struct FormatArgs {
     /// Size of a buffer file; a block device is used whole [default: 256MiB]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) buffer_size: Option<Size>,
-    /// Size of a segment, from 1MiB to 128MiB [default: store / 256, within these]
+    /// Size of a segment, from 512KiB to 128MiB [default: store / 2048, within these]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) segment_size: Option<Size>,
     /// Take the whole size of a store that is a file from its file system now, and keep it: writers never find that file system

@@ -24,11 +24,11 @@ use store::{Layout, Store, StoreError};
 const STORE_DEFAULT: Size = Size(8 << 30);
 pub(crate) const BUFFER_DEFAULT: Size = Size(256 << 20);
 
-/// 48 segments, the store's least, of the smallest size that it chooses by itself, its first blocks, and some use.
+/// Twice the segments of the smallest size that it chooses by itself that a store needs at least, and its first blocks.
 const STORE_MIN: Size = Size(64 << 20);
 
 /// Below it a page that is written back costs a segment of cleaning or more in a store that is nearly full, for which a write would wait.
-const SEGMENT_MIN: Size = Size(1 << 20);
+const SEGMENT_MIN: Size = Size(512 << 10);
 /// Above it a segment takes seconds to clean on a disk.
 const SEGMENT_MAX: Size = Size(128 << 20);
 
@@ -138,8 +138,8 @@ fn check_sizes(args: &FormatArgs) -> Result<(), WeirError> {
         return wrong(option, segment, &format!("not between {SEGMENT_MIN} and {SEGMENT_MAX}"));
     }
     let store = args.size.unwrap_or(STORE_DEFAULT);
-    if segment.0 > store.0 / 33 {
-        return wrong(option, segment, &format!("too few segments in the store ({store}): it needs 32"));
+    if segment.0 > store.0 / 65 {
+        return wrong(option, segment, &format!("too few segments in the store ({store}): it needs 64"));
     }
     Ok(())
 }

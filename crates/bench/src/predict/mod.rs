@@ -130,6 +130,8 @@ pub(crate) struct Predicted {
     clock: u64,
     generation: u64,
     log_blocks: u64,
+    /// Of the nodes above the leaves, those that are dirty.
+    dirty_above: u64,
     round: Option<Round>,
     written: Written,
 }
@@ -154,6 +156,7 @@ impl Predicted {
             clock: 0,
             generation: 0,
             log_blocks: 0,
+            dirty_above: 0,
             round: None,
             written: Written::default(),
         };
@@ -191,6 +194,12 @@ impl Predicted {
 
     /// A vector of writes.
     pub(crate) fn write(&mut self, pages: &[u64]) {
+        let leaves: BTreeSet<u64> = pages.iter().map(|page| page / LEAF_PAGES).collect();
+        let nodes = (leaves.len() as u64 + self.nodes_above()).min(4 * pages.len() as u64);
+        if !self.may_dirty(nodes) {
+            self.checkpoint();
+        }
+        self.dirty_above = self.nodes_above();
         let pieces = plan_writes(pages.len(), self.log.place, self.segment_blocks);
         let blocks = pieces.iter().map(Piece::blocks).sum();
         self.pay_for(blocks);
@@ -235,11 +244,25 @@ impl Predicted {
         }
     }
 
+    /// Nodes above the leaves, and the leaf of objects.
+    fn nodes_above(&self) -> u64 {
+        let leaves = self.places[1].len() as u64;
+        1 + leaves.div_ceil(256) + u64::from(leaves > 256)
+    }
+
+    fn dirty_max(&self) -> u64 {
+        policy::dirty_max(self.segments.len() as u64 * self.segment_blocks, self.segment_blocks)
+    }
+
+    /// Whether so many more nodes may be dirty before the next checkpoint.
+    fn may_dirty(&self, nodes: u64) -> bool {
+        let dirty = self.dirty.len() as u64 + self.dirty_above;
+        dirty == 0 || dirty + nodes <= self.dirty_max()
+    }
+
     fn floor(&self, class: Class) -> u64 {
         let now = self.node_use();
-        let dirty_max =
-            policy::dirty_max(self.segments.len() as u64 * self.segment_blocks, self.segment_blocks);
-        let dirty = if class == Class::Writer { now.dirty.max(dirty_max) } else { now.dirty };
+        let dirty = if class == Class::Writer { now.dirty.max(self.dirty_max()) } else { now.dirty };
         policy::floor(class, &NodeUse { dirty, ..now })
     }
 
@@ -304,7 +327,7 @@ impl Predicted {
 
     /// What a checkpoint writes, and frees.
     pub(crate) fn checkpoint(&mut self) {
-        (self.generation, self.log_blocks) = (self.generation + 1, 0);
+        (self.generation, self.log_blocks, self.dirty_above) = (self.generation + 1, 0, 0);
         let mut tables = BTreeSet::new();
         self.compact_nodes(&mut tables);
         tables.extend(self.tables_dirty());
@@ -413,7 +436,17 @@ impl Predicted {
         if pages.is_empty() {
             round.victims.pop_front();
         }
-        for index in 0..pages.len().min(policy::blocks_per_step(self.segment_blocks)) {
+        let mut count = pages.len().min(policy::blocks_per_step(self.segment_blocks));
+        let touched = |some: &[u64]| {
+            let leaves: BTreeSet<u64> = some.iter().map(|page| page / LEAF_PAGES).collect();
+            leaves.iter().filter(|leaf| !self.dirty.contains(leaf)).count() as u64
+        };
+        match (1..=count).take_while(|&count| self.may_dirty(touched(&pages[..count]))).last() {
+            Some(fit) => count = fit,
+            None if count > 0 => (0..2).for_each(|_| self.checkpoint()),
+            None => {}
+        }
+        for index in 0..count {
             if !self.find_place(&pages[index..]) {
                 return self.find_space(round);
             }

@@ -392,7 +392,7 @@ fn sizes_that_make_no_sense_are_refused_before_anything_is_made() {
         ["--size", "67108865"],
         ["--buffer-size", "1MiB"],
         ["--segment-size", "1000"],
-        ["--segment-size", "512KiB"],
+        ["--segment-size", "256KiB"],
         ["--segment-size", "129MiB"],
         ["--segment-size", "8GiB"],
     ] {
