@@ -364,7 +364,8 @@ impl Checkpointer {
         let over = !matches!(outcome, Ok(Progress::Worked));
         let is_more = now.is_more_than(&attempt.before);
         if over {
-            state.admission.attempt_ended(!is_more);
+            // What came from the file system below may be used up already, and there may be more.
+            state.admission.attempt_ended(!is_more && attempt.allocated_at.is_none());
         }
         if is_more {
             state.retries.may_have_space(self.shared.now());
