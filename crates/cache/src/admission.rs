@@ -184,8 +184,8 @@ impl AdmissionQueue {
         }
     }
 
-    /// Space in the store for so many pages, where this is known of those that have some. What gives space back gets it in any case: the store
-    /// keeps a reserve for that, and lets no other operation reserve anything before there is space for these pages.
+    /// Space in the store for so many pages, where this is known of them and of those that have some. What gives space back gets it in any
+    /// case: the store keeps a reserve for that, and lets no other operation reserve anything before there is space for these pages.
     fn reserve(&mut self, store: &Store, pages: u64, frees: bool, known: Known) -> Result<(), StoreError> {
         let more = pages.saturating_sub(self.spare_pages);
         if more > 0 {

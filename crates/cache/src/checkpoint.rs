@@ -23,7 +23,7 @@ const QUIET: Duration = Duration::from_secs(5);
 const LOG_READS_MAX: u64 = 16;
 
 /// An attempt to make space for operations that wait for it, or for pages that found none. Everything is written back first: a dirty
-/// page reserves several blocks and takes one; deletions give some back. Writers wait meanwhile, so this ends.
+/// page may reserve more blocks than it takes; deletions give some back. Writers wait meanwhile, so this ends.
 struct MakingSpace {
     /// What there was when it began.
     before: Found,

@@ -747,8 +747,8 @@ pub(crate) struct Applied {
 }
 
 impl Applied {
-    /// Applies the rest, as much together as the store takes at once. After an error it may go on from there: deltas must not be applied
-    /// twice.
+    /// Applies the rest, as much together as the store takes at once. After an error it may go on from there: each delta that is
+    /// applied again takes a block more.
     pub(crate) fn apply_rest(
         &mut self,
         store: &Store,

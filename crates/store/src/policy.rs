@@ -27,6 +27,8 @@ pub struct NodeUse {
     pub segment_blocks: u64,
     /// Nodes that the next checkpoint writes.
     pub dirty: u64,
+    /// Nodes that it may have to write at most: [`dirty_max`].
+    pub dirty_max: u64,
     /// Nodes that there are, also those that no checkpoint has written yet.
     pub nodes: u64,
     /// All pages of the node table, and the tables' stream: a checkpoint may write all of them.
@@ -150,10 +152,10 @@ pub fn dirty_max(blocks: u64, segment_blocks: u64) -> u64 {
 
 /// Blocks that writers can never have: they may reserve what is neither live nor this, and so there are always free segments for what
 /// was reserved, or some that can be cleaned. Why: decision 0018. Grows with the nodes, by half a block for each and its copy.
-pub fn reserve(nodes: &NodeUse, dirty_max: u64, segments: u64) -> u64 {
+pub fn reserve(nodes: &NodeUse, segments: u64) -> u64 {
     let (segment, tables) = (nodes.segment_blocks, nodes.tables);
     // As `floor` counts, each rounded up by less than a segment.
-    let checkpoints = dirty_max + tables + segment + RECOVERIES * (tables + segment);
+    let checkpoints = nodes.dirty_max + tables + segment + RECOVERIES * (tables + segment);
     let compaction = COMPACTION_PAIRS * segment + tables;
     let sparse = (nodes.nodes + tables) / 2 + 2 * segment;
     let others = LOG_SEGMENTS + FREES_SEGMENTS + CLEANER_SEGMENTS + OPEN_SEGMENTS;
@@ -164,7 +166,12 @@ pub fn reserve(nodes: &NodeUse, dirty_max: u64, segments: u64) -> u64 {
 pub fn floor(class: Class, nodes: &NodeUse) -> u64 {
     let pairs = |blocks: u64| blocks.div_ceil(nodes.segment_blocks);
     let tables = pairs(nodes.tables);
-    let checkpoints = pairs(nodes.dirty + nodes.tables) + RECOVERIES * tables;
+    // Writers leave space for as many dirty nodes as there may ever be.
+    let dirty = match class {
+        Class::Writer | Class::OpenSegment => nodes.dirty.max(nodes.dirty_max),
+        Class::Cleaner | Class::Frees => nodes.dirty,
+    };
+    let checkpoints = pairs(dirty + nodes.tables) + RECOVERIES * tables;
     let sparse = pairs(nodes.until_compacted());
     let least = LOG_SEGMENTS + COPIES * (checkpoints + COMPACTION_PAIRS.max(tables) + sparse);
     match class {
@@ -251,8 +258,8 @@ pub fn blocks_per_step(segment_blocks: u64) -> usize {
     (segment_blocks / 8).clamp(8, 256) as usize
 }
 
-/// Free segments, above those that writers leave alone, that cleaning keeps in hand, and below which it starts: a round, and what is written until two checkpoints have
-/// given its segments back.
+/// Free segments, above those that writers leave alone, that cleaning keeps in hand, and below which it starts: a round, and what is
+/// written until two checkpoints have given its segments back.
 pub fn low_mark(segments: u64) -> u64 {
     segments_per_round(segments) as u64 + 4
 }
@@ -314,7 +321,8 @@ mod tests {
 
     #[test]
     fn each_class_leaves_the_next_one_s_segments_alone_and_the_least_grows_with_what_checkpoints_write() {
-        let nodes = NodeUse { segment_blocks: 16, dirty: 20, nodes: 0, tables: 3, live: 60, held: 160 };
+        let nodes =
+            NodeUse { segment_blocks: 16, dirty: 20, dirty_max: 0, nodes: 0, tables: 3, live: 60, held: 160 };
         let floors = [Class::Frees, Class::Cleaner, Class::OpenSegment, Class::Writer];
         // 2 for the log; in pairs 2 for 23 blocks, 3 for recoveries cut off, 2 for compaction.
         assert_eq!(floors.map(|class| floor(class, &nodes)), [16, 18, 24, 26]);
@@ -329,7 +337,15 @@ mod tests {
     #[test]
     fn a_segment_that_was_compacted_counts_as_gone() {
         // 96 blocks may be held.
-        let nodes = |held| NodeUse { segment_blocks: 32, dirty: 0, nodes: 0, tables: 1, live: 43, held };
+        let nodes = |held| NodeUse {
+            segment_blocks: 32,
+            dirty: 0,
+            dirty_max: 0,
+            nodes: 0,
+            tables: 1,
+            live: 43,
+            held,
+        };
         assert_eq!([64, 96, 128, 160].map(|held| nodes(held).is_sparse(true, 0)), [false, false, true, true]);
         assert_eq!([96, 128, 160].map(|held| nodes(held).is_sparse(true, 32)), [false, false, true]);
     }
@@ -337,7 +353,15 @@ mod tests {
     #[test]
     fn the_emptiest_are_compacted_as_many_as_it_takes_at_the_price_of_two_that_are_as_full_as_can_be() {
         // 96 blocks may be held where space is short, and 24 of a segment be written again.
-        let nodes = |held| NodeUse { segment_blocks: 32, dirty: 0, nodes: 0, tables: 1, live: 43, held };
+        let nodes = |held| NodeUse {
+            segment_blocks: 32,
+            dirty: 0,
+            dirty_max: 0,
+            nodes: 0,
+            tables: 1,
+            live: 43,
+            held,
+        };
         let compacted = |held, staying: &[(u32, u64)]| nodes(held).nodes_to_compact(SPARE, staying);
         assert_eq!(compacted(128, &[(1, 10), (2, 9), (3, 26)]), [2], "one is enough");
         assert_eq!(compacted(160, &[(1, 10), (2, 9), (3, 26)]), [2, 1]);
@@ -351,7 +375,8 @@ mod tests {
 
     #[test]
     fn where_space_is_short_all_segments_are_compacted_of_which_a_quarter_stays() {
-        let nodes = NodeUse { segment_blocks: 32, dirty: 0, nodes: 0, tables: 1, live: 43, held: 64 };
+        let nodes =
+            NodeUse { segment_blocks: 32, dirty: 0, dirty_max: 0, nodes: 0, tables: 1, live: 43, held: 64 };
         let staying = [(1, 9), (2, 8), (3, 1), (4, 0), (5, 8)];
         assert_eq!(nodes.nodes_to_compact(SPARE, &staying), [3, 2, 5]);
         assert_eq!(nodes.nodes_to_compact(Compaction { short: false, ..SPARE }, &staying), []);
@@ -362,7 +387,15 @@ mod tests {
     #[test]
     fn without_space_to_spare_two_are_compacted_at_most_none_because_it_is_cheap_and_what_is_dead_counts_as_held()
      {
-        let nodes = |held| NodeUse { segment_blocks: 32, dirty: 0, nodes: 0, tables: 33, live: 43, held };
+        let nodes = |held| NodeUse {
+            segment_blocks: 32,
+            dirty: 0,
+            dirty_max: 0,
+            nodes: 0,
+            tables: 33,
+            live: 43,
+            held,
+        };
         let scarce = Compaction { spare: false, ..SPARE };
         assert_eq!(nodes(96).nodes_to_compact(scarce, &[(1, 1)]), []);
         assert_eq!(nodes(256).nodes_to_compact(scarce, &[(1, 1), (2, 1), (3, 1)]), [1, 2]);
@@ -380,8 +413,15 @@ mod tests {
     #[test]
     fn where_nodes_are_to_be_compacted_some_segment_is_empty_enough() {
         for (live, segments) in [(0, 3), (60, 8), (200, 21), (1000, 96)] {
-            let nodes =
-                NodeUse { segment_blocks: 16, dirty: 0, nodes: 0, tables: 1, live, held: 16 * segments };
+            let nodes = NodeUse {
+                segment_blocks: 16,
+                dirty: 0,
+                dirty_max: 0,
+                nodes: 0,
+                tables: 1,
+                live,
+                held: 16 * segments,
+            };
             for short in [false, true] {
                 // All but the open one, as even as can be.
                 let emptiest = live / (segments - 1);
@@ -427,7 +467,8 @@ mod tests {
 
     #[test]
     fn what_nodes_may_hold_and_how_much_a_round_does_is_what_it_says() {
-        let nodes = NodeUse { segment_blocks: 16, dirty: 0, nodes: 0, tables: 1, live: 60, held: 0 };
+        let nodes =
+            NodeUse { segment_blocks: 16, dirty: 0, dirty_max: 0, nodes: 0, tables: 1, live: 60, held: 0 };
         assert_eq!((nodes.held_max(true), nodes.held_max(false)), (60 + 30 + 16, 120 + 64));
         assert_eq!((nodes.compacted_from(true), nodes.compacted_from(false)), (12, 8));
         assert_eq!([0, 320, 640, 16_448, 1 << 20].map(segments_per_round), [4, 5, 10, 256, 256]);
@@ -448,9 +489,9 @@ mod tests {
         let leaves = blocks.div_ceil(LEAF_PAGES);
         let nodes = leaves + leaves.div_ceil(256) + 3;
         let tables = nodes.div_ceil(TABLE_NODES) + (segments * 16).div_ceil(4096) + 1;
-        let nodes = NodeUse { segment_blocks, dirty: 0, nodes, tables, live: 0, held: 0 };
-        let reserve = reserve(&nodes, dirty_max(blocks, segment_blocks), segments);
-        (blocks - reserve) as f64 / blocks as f64
+        let dirty_max = dirty_max(blocks, segment_blocks);
+        let nodes = NodeUse { segment_blocks, dirty: 0, dirty_max, nodes, tables, live: 0, held: 0 };
+        (blocks - reserve(&nodes, segments)) as f64 / blocks as f64
     }
 
     #[test]
@@ -470,8 +511,16 @@ mod tests {
             let live = nodes + tables;
             let held = (live + random.below(live / 2 + segment_blocks)).next_multiple_of(segment_blocks);
             let dirty_max = dirty_max(segments * segment_blocks, segment_blocks);
-            let of_nodes = NodeUse { segment_blocks, dirty: dirty_max, nodes, tables, live, held };
-            let reserve = reserve(&of_nodes, dirty_max, segments);
+            let of_nodes = NodeUse {
+                segment_blocks,
+                dirty: random.below(dirty_max),
+                dirty_max,
+                nodes,
+                tables,
+                live,
+                held,
+            };
+            let reserve = reserve(&of_nodes, segments);
             // As many free segments as a writer must leave, all that is dead among nodes and in open segments, and elsewhere what no
             // cleaning wins: if all that fits into the reserve, nothing is left that could not be won.
             let floor = floor(Class::Writer, &of_nodes) * segment_blocks;
@@ -483,7 +532,8 @@ mod tests {
 
     #[test]
     fn three_recoveries_and_compaction_take_a_segment_for_each_of_the_tables_segments() {
-        let nodes = NodeUse { segment_blocks: 16, dirty: 0, nodes: 0, tables: 40, live: 40, held: 80 };
+        let nodes =
+            NodeUse { segment_blocks: 16, dirty: 0, dirty_max: 0, nodes: 0, tables: 40, live: 40, held: 80 };
         // 2 for the log; in pairs 3 for 40 blocks, 3 times as many for recoveries cut off, 3 for compaction.
         assert_eq!(floor(Class::Frees, &nodes), 2 + 2 * (3 + 9 + 3));
     }

@@ -77,6 +77,20 @@ pub struct Known {
     pub in_same_leaf: u64,
 }
 
+impl Known {
+    /// Blocks that so many pages need, of which this is known.
+    fn blocks_for(&self, pages: u64) -> u64 {
+        let saved = self.data * (COPIES - 1) + self.in_same_leaf * BLOCKS_PER_LEAF;
+        pages.saturating_mul(BLOCKS_PER_PAGE).saturating_sub(saved)
+    }
+
+    /// What is known when any of them may have been those that so many pages were.
+    fn without(&self, pages: u64) -> Known {
+        let (data, in_same_leaf) = (self.data.saturating_sub(pages), self.in_same_leaf.saturating_sub(pages));
+        Known { data, in_same_leaf }
+    }
+}
+
 impl Add for Known {
     type Output = Known;
 
@@ -111,6 +125,7 @@ impl Map {
         NodeUse {
             segment_blocks,
             dirty: self.nodes.dirty(),
+            dirty_max: self.dirty_max(),
             nodes: self.nodes.table.used(),
             tables: table + self.stream_blocks(table as usize + 1),
             live: self.nodes.segments.of_nodes().live,
@@ -145,15 +160,11 @@ impl Map {
         self.floor_with(class, dirtied, dirtied)
     }
 
-    /// The same, if so many of them are new. Writers leave space for as many dirty nodes as there may ever be.
+    /// The same, if so many of them are new.
     pub(crate) fn floor_with(&self, class: Class, dirtied: u64, new: u64) -> u64 {
         let now = self.node_use();
-        let dirty = match class {
-            Class::Writer | Class::OpenSegment => (now.dirty + dirtied).max(self.dirty_max()),
-            Class::Cleaner | Class::Frees => now.dirty + dirtied,
-        };
-        let (nodes, tables) = (now.nodes + new, now.tables + new.div_ceil(TABLE_NODES));
-        policy::floor(class, &NodeUse { dirty, nodes, tables, ..now })
+        let (dirty, nodes) = (now.dirty + dirtied, now.nodes + new);
+        policy::floor(class, &NodeUse { dirty, nodes, tables: now.tables + new.div_ceil(TABLE_NODES), ..now })
     }
 
     /// How many changes of a vector may be applied together: half of the nodes that may be dirty at once suffice for them, and there are free
@@ -186,9 +197,7 @@ impl Map {
 
     /// What is reserved for all pages that have a reservation.
     fn reserved_blocks(&self) -> u64 {
-        let Reservations { pages, known, .. } = self.reservations;
-        let saved = known.data.min(pages) * (COPIES - 1) + known.in_same_leaf.min(pages) * BLOCKS_PER_LEAF;
-        (pages * BLOCKS_PER_PAGE).saturating_sub(saved)
+        self.reservations.known.blocks_for(self.reservations.pages)
     }
 
     /// Nodes that a vector may make dirty, at most as many as a reservation counts: those of the volumes' tree it counts as a whole. A cut that leaves newer pages in leaves
@@ -283,15 +292,20 @@ impl Map {
 
     /// Blocks that writers can never have.
     fn reserve_blocks(&self) -> u64 {
-        policy::reserve(&self.node_use(), self.dirty_max(), self.nodes.segments.held())
+        policy::reserve(&self.node_use(), self.nodes.segments.held())
     }
 
     /// Blocks that a new reservation may count on: those that are neither live nor kept nor reserved, of segments that have space below.
     /// Some of them may be dead, and must be won by cleaning before they can be written.
     pub(crate) fn reservable(&self) -> u64 {
+        self.spare_for_writers().saturating_sub(self.reserved_blocks())
+    }
+
+    /// The same, with those that are reserved.
+    fn spare_for_writers(&self) -> u64 {
         let segments = &self.nodes.segments;
         let held = segments.held() * segments.geometry().segment_blocks;
-        held.saturating_sub(self.live() + self.reserve_blocks() + self.reserved_blocks())
+        held.saturating_sub(self.live() + self.reserve_blocks())
     }
 
     /// Whether less than an eighth of the blocks are neither live nor kept. What is reserved for pages that are dirty now does not count, as
@@ -338,12 +352,12 @@ impl Map {
 
     /// Reserves space for `pages` more pages: see [`Store::reserve`](crate::Store::reserve).
     pub(crate) fn reserve(&mut self, pages: u64, known: Known) -> Result<(), StoreError> {
-        self.reservations.known = known;
-        if pages.saturating_mul(BLOCKS_PER_PAGE) > self.reservable() {
+        if known.blocks_for(self.reservations.pages.saturating_add(pages)) > self.spare_for_writers() {
             return Err(StoreError::Full);
         }
         if !self.is_planted(PlantedBug::ForgottenReservation) {
             self.reservations.pages += pages;
+            self.reservations.known = known;
         }
         Ok(())
     }
@@ -353,12 +367,12 @@ impl Map {
         self.reservations.pages += pages;
     }
 
-    /// This is known of the pages that have a reservation.
+    /// So much is known of the pages that have a reservation.
     pub(crate) fn know(&mut self, known: Known) {
         self.reservations.known = known;
     }
 
-    /// Gives back a reservation for `pages` pages.
+    /// Gives back a reservation for `pages` pages. Which they were the caller says [later](Map::know).
     pub(crate) fn release(&mut self, pages: u64) {
         if self.is_planted(PlantedBug::ForgottenReservation) {
             return;
@@ -366,6 +380,7 @@ impl Map {
         let reserved = self.reservations.pages;
         assert!(pages <= reserved, "{pages} pages given back, {reserved} reserved");
         self.reservations.pages -= pages;
+        self.reservations.known = self.reservations.known.without(pages);
     }
 
     /// Pages that may be written back before the next look at whether cleaning is due.

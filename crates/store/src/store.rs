@@ -439,8 +439,8 @@ impl Store {
 
 /// Space.
 impl Store {
-    /// Reserves space for `pages` more pages to be written back, map nodes included; `known` is what is known of those that have a
-    /// reservation already. What is reserved can be written, though cleaning may have to win it first. Does no I/O.
+    /// Reserves space for `pages` more pages to be written back, map nodes included; `known` is what is known of them and of those that
+    /// have a reservation already. What is reserved can be written, though cleaning may have to win it first. Does no I/O.
     ///
     /// # Errors
     /// [`StoreError::Full`] where more would be live than the store can hold beside what checkpoints, cleaning and deletions need.
@@ -448,7 +448,7 @@ impl Store {
         self.shared.map_mut().reserve(pages, known)
     }
 
-    /// This is known by now of the pages that have a reservation.
+    /// So much is known by now of the pages that have a reservation. Less, once some were released, until this is said anew.
     pub fn know(&self, known: Known) {
         self.shared.map_mut().know(known);
     }

@@ -32,7 +32,7 @@ const SEGMENT_BLOCKS_MAX: u64 = 32_768;
 const SEGMENT_BLOCKS_SMALLEST: u64 = 16;
 /// Some 45 of them are the reserve.
 const SEGMENTS_MIN: u64 = 48;
-/// Where nobody asks for segments of another size: then so many, and a third of the store can be used.
+/// Where nobody asks for segments of another size: then so many, of which three tenths can be used.
 const SEGMENTS_MIN_DEFAULT: u64 = 64;
 /// A segment's number has 32 bits.
 const SEGMENTS_MAX: u64 = u32::MAX as u64;

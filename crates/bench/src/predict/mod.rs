@@ -237,6 +237,7 @@ impl Predicted {
         NodeUse {
             segment_blocks: self.segment_blocks,
             dirty: self.dirty.len() as u64,
+            dirty_max: self.dirty_max(),
             nodes: self.places[1].len() as u64,
             tables: (self.places[2].len() + self.places[3].len()) as u64,
             live: nodes().map(|segment| segment.live).sum(),
@@ -261,9 +262,7 @@ impl Predicted {
     }
 
     fn floor(&self, class: Class) -> u64 {
-        let now = self.node_use();
-        let dirty = if class == Class::Writer { now.dirty.max(self.dirty_max()) } else { now.dirty };
-        policy::floor(class, &NodeUse { dirty, ..now })
+        policy::floor(class, &self.node_use())
     }
 
     /// What it wrote until now.

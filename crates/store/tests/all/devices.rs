@@ -6,7 +6,7 @@ use sim::{Faults, Hooked, Hooks, Power, Scratched, SimDisk};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
-use store::{Change, Store, StoreError, Want};
+use store::{Change, Known, Store, StoreError, Want};
 
 const FILE: ObjectId = VolumeId::MAIN.object(1, 1);
 
@@ -234,7 +234,7 @@ fn a_sparse_file_that_is_overwritten_asks_for_little_space_again_and_gives_back_
                     Change::Write { object: FILE, page: page_no, bytes: page(stamp), page_lsn }
                 })
                 .collect();
-            store.reserve(4, store::Known::default()).expect("space was asked for ahead");
+            store.reserve(4, Known::default()).expect("space was asked for ahead");
             store.apply(&vector).expect("it was reserved");
             store.release(4);
             if stamp % 512 == 0 {
@@ -256,4 +256,58 @@ fn a_sparse_file_that_is_overwritten_asks_for_little_space_again_and_gives_back_
     store.checkpoint_twice().expect("a sound disk");
     let left = disk.space_taken();
     assert!(left < filled / 2 && begun < filled / 4, "{begun}, {filled}, then {left} blocks");
+}
+
+#[test]
+fn a_trim_leaves_a_sparse_file_what_reservations_count_on_dead_as_it_may_be() {
+    const OTHER: ObjectId = VolumeId::MAIN.object(9, 1);
+    let disk = disk(4 + 2000 * u64::from(SEGMENT), &Power::new(), 1);
+    disk.set_space(u64::MAX);
+    format(&disk);
+    let store = mount(&disk).expect("a new store");
+    let mut lsn = 0;
+    let mut vector = |object, from: u64| -> Vec<Change> {
+        let write = |number| {
+            lsn += 1;
+            Change::Write { object, page: PageNo(number), bytes: page(lsn), page_lsn: Lsn(lsn) }
+        };
+        (from..from + 8).map(write).collect()
+    };
+    for from in (0..12_000).step_by(8) {
+        while store.allocation_is_due() {
+            assert_eq!(store.allocate_ahead(), Ok(true));
+        }
+        store.apply(&vector(FILE, from)).expect("space was asked for ahead");
+        if from % 512 == 0 {
+            store.checkpoint_twice().expect("a sound disk");
+        }
+    }
+    for from in (0..12_000).step_by(2) {
+        let cut = Change::Cut { object: FILE, pages: PageNo(from)..PageNo(from + 1), lsn: Lsn(1 << 39) };
+        store.apply(&[cut]).expect("cutting takes no space");
+        if from % 64 == 0 {
+            store.checkpoint_twice().expect("a sound disk");
+        }
+    }
+    let known = |pages: u64| Known { data: pages, in_same_leaf: pages - pages.div_ceil(128) };
+    let mut reserved = 0;
+    while reserved < 6000 {
+        match store.reserve(8, known(reserved + 8)) {
+            Ok(()) => reserved += 8,
+            Err(_) => assert_eq!(store.allocate_more(), Ok(true)),
+        }
+    }
+    let taken = disk.space_taken();
+    store.apply(&[Change::Delete { object: FILE, lsn: Lsn(1 << 40) }]).expect("deleting takes no space");
+    store.checkpoint_twice().expect("a sound disk");
+    assert!(disk.space_taken() < taken, "nothing was given back");
+    // Others take it.
+    disk.set_space(disk.space_taken());
+    for from in (0..6000).step_by(8) {
+        apply_reserved(&store, &vector(OTHER, from)).expect("a sound disk");
+        store.release(8);
+        reserved -= 8;
+        store.know(known(reserved));
+    }
+    assert_eq!(findings(&store), []);
 }

@@ -94,11 +94,7 @@ pub(crate) fn print_space(space: &Value) {
     println!("  live     {:>10}  at most: exact after a round of cleaning", size("live_bytes_bound"));
     println!("  the map  {:>10}  of that", size("map_bytes"));
     println!("  reserved {:>10}  for what is not written back yet", size("reserved_bytes"));
-    println!(
-        "available  {:>10}  of it {} before anything is cleaned",
-        size("available_bytes"),
-        size("free_bytes")
-    );
+    println!("available  {:>10}", size("available_bytes"));
     println!("volumes    {:>10}", space["volumes"]);
     if space["freeing"] == true {
         println!("           {:>10}  deleted volumes are being freed", "");
