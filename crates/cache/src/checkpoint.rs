@@ -16,6 +16,7 @@ use store::Cleaning;
 const ROUNDS_MAX: usize = 8;
 
 /// Where nothing was written back for so long, what was stored as deltas is folded: then it is read as fast as pages that were stored whole.
+/// And what was freed is given back no more often.
 const QUIET: Duration = Duration::from_secs(5);
 
 /// Reads of the store's log after which a checkpoint is due: those of 256 MiB of it in stretches of 16 MiB. Where stretches
@@ -72,8 +73,12 @@ pub(crate) struct Checkpointer {
 /// When what failed may be tried again.
 #[derive(Clone, Copy, Default)]
 struct Pauses {
-    /// Freeing what deleted volumes held.
+    /// Freeing what deleted files and volumes held.
     free_not_before: Duration,
+    /// Something was freed that two checkpoints make free segments of.
+    has_freed: bool,
+    /// Making them, where nobody waits for space.
+    trim_not_before: Duration,
     /// Asking the file system below the store for space.
     allocate_not_before: Duration,
     /// Folding while nothing is written back.
@@ -111,6 +116,7 @@ impl Checkpointer {
             || self.checkpoint_is_due()
             || self.allocation_is_due()
             || self.freeing_due()
+            || self.trimming_is_due()
             || self.cleaning_is_due()
             || self.folding_is_due(state)
     }
@@ -160,6 +166,7 @@ impl Checkpointer {
             false if freeing => self.free_some(),
             false if self.cleaning_is_due() => self.clean_some(),
             false if self.is_full_below() => self.give_back(),
+            false if self.trimming_is_due() => self.trim_freed(),
             false if folding => self.fold_some(),
             false => return Progress::Idle,
         };
@@ -212,25 +219,37 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Whether deleted volumes hold space that may be freed now.
+    /// Whether deleted files and volumes hold space that may be freed now.
     fn freeing_due(&self) -> bool {
         self.shared.store().is_freeing() && self.shared.now() >= self.pauses().free_not_before
     }
 
-    /// Frees a step's worth of what deleted volumes held, and at the end makes the blocks free.
+    /// Frees a step's worth of what deleted files and volumes held.
     fn free_some(&self) -> Result<(), CacheError> {
-        let freed = self.shared.store_io().free_step().map_err(CacheError::from).and_then(|_| {
-            match self.shared.store().is_freeing() {
-                true => Ok(()),
-                false => self.checkpoint_twice(),
-            }
-        });
+        let freed = self.shared.store_io().free_step();
         match &freed {
             // Worth another attempt for a writer that was told that the store is full.
-            Ok(()) => self.shared.state().admission.may_have_space(),
+            Ok(_) => {
+                self.shared.state().admission.may_have_space();
+                self.pauses().has_freed = true;
+            }
             Err(_) => self.pauses().free_not_before = self.shared.now() + RETRY_AFTER,
         }
-        freed
+        Ok(freed.map(drop)?)
+    }
+
+    /// Whether what was freed is to become free segments, which a sparse file trims, though nothing else asks for a checkpoint.
+    fn trimming_is_due(&self) -> bool {
+        let pauses = self.pauses();
+        pauses.has_freed && self.shared.now() >= pauses.trim_not_before && !self.shared.store().is_freeing()
+    }
+
+    fn trim_freed(&self) -> Result<(), CacheError> {
+        {
+            let mut pauses = self.pauses();
+            (pauses.has_freed, pauses.trim_not_before) = (false, self.shared.now() + QUIET);
+        }
+        self.checkpoint_twice()
     }
 
     /// Whether deltas are to be folded: nothing was written back for a while.
@@ -400,6 +419,10 @@ impl Checkpointer {
             attempt.allocated_at = Some(reserved);
             return Ok(Progress::Worked);
         }
+        // A node that cannot be read holds up what is below it, and not what cleaning gives.
+        if self.freeing_due() && self.free_some().is_ok() {
+            return Ok(Progress::Worked);
+        }
         if !attempt.is_stored {
             if self.pay_with_cleaning() {
                 return Ok(Progress::Worked);
@@ -412,11 +435,6 @@ impl Checkpointer {
                 Err(error) => return Err(error),
             }
             self.shared.store_io().checkpoint()?;
-            return Ok(Progress::Worked);
-        }
-        let freeing = self.freeing_due();
-        // A node that cannot be read holds up what is below it, and not what cleaning gives.
-        if freeing && self.free_some().is_ok() {
             return Ok(Progress::Worked);
         }
         if !attempt.is_folded {

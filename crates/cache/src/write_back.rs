@@ -39,6 +39,8 @@ pub(crate) const STEP_PAGES: usize = 256;
 const NEIGHBOURS: u64 = 64;
 /// Attempts to store a clone or a move that was found in the buffer before the mount goes on without.
 const ATTEMPTS_AT_START: usize = 3;
+/// Leaves of the store's map (128 pages each) of which a cut makes holes at once: a MiB to read, a millisecond under its lock.
+const CUT_LEAVES: usize = 256;
 /// Between two looks for something to write back where all that there is was tried a moment ago and failed.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -757,8 +759,39 @@ impl Applied {
     ) -> Result<(), StoreError> {
         while self.count < vector.len() {
             let rest = &vector[self.count..];
-            self.apply_halves(apply, &rest[..store.fit_at_once(rest)])?;
+            let part = &rest[..store.fit_at_once(rest)];
+            let long = part.iter().position(|change| !matches!(piece_of(store, change), Ok(None)));
+            match long {
+                Some(0) => self.apply_in_pieces(store, apply, &rest[0])?,
+                before => self.apply_halves(apply, &part[..before.unwrap_or(part.len())])?,
+            }
         }
+        Ok(())
+    }
+
+    /// Applies the next change, a long cut. What stands between two pieces after a crash, the buffer still has the whole cut.
+    fn apply_in_pieces(
+        &mut self,
+        store: &Store,
+        apply: &dyn Fn(&[Change]) -> Result<(), StoreError>,
+        cut: &Change,
+    ) -> Result<(), StoreError> {
+        let mut left = cut.clone();
+        let outcome = loop {
+            match piece_of(store, &left) {
+                Ok(Some((piece, rest))) => match apply(&[piece]) {
+                    Ok(()) => left = rest,
+                    outcome => break outcome,
+                },
+                Ok(None) => break apply(&[left]),
+                Err(error) => break Err(error),
+            }
+        };
+        match outcome {
+            Err(error @ StoreError::Corrupt { .. }) => drop(self.refused.insert(self.count, error)),
+            outcome => outcome?,
+        }
+        self.count += 1;
         Ok(())
     }
 
@@ -787,6 +820,14 @@ impl Applied {
         self.refused.extend((self.count..vector.len()).map(|index| (index, error.clone())));
         self.count = vector.len();
     }
+}
+
+/// Of a cut that changes more leaves of the store's map than it should at once, what does, and the rest.
+fn piece_of(store: &Store, change: &Change) -> Result<Option<(Change, Change)>, StoreError> {
+    let &Change::Cut { object, ref pages, lsn } = change else { return Ok(None) };
+    let until = store.list(object, pages.clone(), CUT_LEAVES)?.until;
+    let cut = |pages| Change::Cut { object, pages, lsn };
+    Ok((until < pages.end).then(|| (cut(pages.start..until), cut(until..pages.end))))
 }
 
 /// A page of which something is newer than the store, as it is in memory.
@@ -894,5 +935,56 @@ mod tests {
         applied.apply_rest(&store, &apply, &vector).expect("there is space");
         assert_eq!(applied.count, 100);
         assert_eq!(asked.into_inner(), (1..=100).collect::<Vec<u64>>());
+    }
+
+    #[test]
+    fn a_long_cut_is_applied_in_pieces_and_goes_on_where_one_found_no_space() {
+        let disk: Arc<dyn Device> = SimDisk::new("store", 1 << 16, &Power::new(), 1);
+        Store::format(&*disk, &Layout { id: StoreId([1; 16]), segment_blocks: Some(16) })
+            .expect("large enough");
+        let store = Store::open(disk).expect("a new store");
+        store.begin(Incarnation(1)).expect("the first");
+        let (long, short) = (VolumeId::MAIN.object(5, 1), VolumeId::MAIN.object(6, 1));
+        let write = |object, number: u64, page_lsn| Change::Write {
+            object,
+            page: PageNo(number),
+            bytes: Arc::new(Box::new(Page([1; BLOCK_BYTES]))),
+            page_lsn: Lsn(page_lsn),
+        };
+        // A page in each of 600 leaves, of which one is newer than the cut.
+        let mut all: Vec<Change> = (0..600).map(|leaf| write(long, leaf * 128, 10)).collect();
+        all[300] = write(long, 300 * 128, 20);
+        all.push(write(short, 3, 10));
+        all.chunks(20).for_each(|some| {
+            store.apply(some).expect("space");
+            store.checkpoint().expect("space");
+        });
+        let cut = |object| Change::Cut { object, pages: PageNo(1)..PageNo(u64::MAX), lsn: Lsn(15) };
+        let vector = [cut(short), cut(long), cut(short)];
+        let (has_space, asked) = (Cell::new(2), RefCell::new(Vec::new()));
+        let apply = |part: &[Change]| {
+            if has_space.get() == 0 {
+                return Err(StoreError::Full);
+            }
+            has_space.set(has_space.get() - 1);
+            asked.borrow_mut().push(part.to_vec());
+            store.apply(part)
+        };
+        let mut applied = Applied::default();
+        assert_eq!(applied.apply_rest(&store, &apply, &vector), Err(StoreError::Full));
+        assert_eq!(applied.count, 1);
+        has_space.set(1000);
+        applied.apply_rest(&store, &apply, &vector).expect("there is space");
+        assert_eq!((applied.count, applied.refused.len()), (3, 0));
+        let leaves = asked.into_inner().into_iter().map(|part| match &part[..] {
+            [Change::Cut { pages, .. }] => (pages.start.0.div_ceil(128), pages.end.0.div_ceil(128)),
+            other => panic!("{other:?}"),
+        });
+        let whole = (1, u64::MAX.div_ceil(128));
+        // Two of them look into the leaf of page 0.
+        let pieces = [whole, (1, 256), (1, 511), (511, whole.1), whole];
+        assert_eq!(leaves.collect::<Vec<_>>(), pieces);
+        let left = store.list(long, PageNo(0)..PageNo(u64::MAX), 1000).expect("a sound disk");
+        assert_eq!(left.pages, [(PageNo(0), Lsn(10)), (PageNo(300 * 128), Lsn(20))]);
     }
 }

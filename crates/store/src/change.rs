@@ -33,7 +33,9 @@ pub enum Change {
         /// The highest LSN that any of them contains: all of them contain every change of their page up to it.
         page_lsn: Lsn,
     },
-    /// Pages become holes, but only those whose page LSN is below `lsn`; none, if the object has had a later clone or move.
+    /// Pages become holes, but only those whose page LSN is below `lsn`; none, if the object has had a later clone or move. Looks into
+    /// every leaf of the map (128 pages each) that has some of them: a long cut is made in pieces, of as many leaves as
+    /// [`list`](crate::Store::list) gives.
     Cut {
         /// The object.
         object: ObjectId,
@@ -42,7 +44,8 @@ pub enum Change {
         /// The cut's place in the one order.
         lsn: Lsn,
     },
-    /// The object goes, with all its pages whose page LSN is below `lsn`. One that keeps pages stays.
+    /// The object goes, with all its pages, unless it has had a later clone or move: nothing may be written to it afterwards, as a file's
+    /// slot and generation are never another's. Those of more than one leaf are freed by [`free_step`](crate::Store::free_step).
     Delete {
         /// The object.
         object: ObjectId,

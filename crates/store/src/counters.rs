@@ -35,7 +35,7 @@ pub struct Counters {
     pub entries_repointed: u64,
     /// Nodes of the map that it and the scrubber visited.
     pub nodes_visited: u64,
-    /// References that deleted volumes gave up, and nodes that went with the last one.
+    /// References that deleted volumes and files gave up, and nodes that went with the last one.
     pub nodes_freed: u64,
     /// Walks of the whole map, after which space is known exactly.
     pub walks: u64,

@@ -210,7 +210,9 @@ impl Recovery {
 
     fn replay_chunks(&self, chunks: &[Chunk]) -> Result<(), StoreError> {
         self.shared.holding_nodes(|| {
-            let entries = chunks.iter().flat_map(|chunk| &chunk.entries);
+            // The leaves that a cut looks into are gone after it: it reads its own.
+            let is_cut = |entry: &&LogEntry| matches!(entry, LogEntry::Cut { .. });
+            let entries = chunks.iter().flat_map(|chunk| &chunk.entries).filter(|entry| !is_cut(entry));
             // Those that cannot be read are met again below.
             let _ = self.shared.load_for(&entries.collect::<Vec<_>>());
             chunks.iter().try_for_each(|chunk| self.replay_chunk(chunk))

@@ -577,7 +577,7 @@ impl Store {
         self.shared.map().volumes.named(name)
     }
 
-    /// Frees some of what deleted volumes held: at most 256 nodes. Returns whether there was anything to free. The
+    /// Frees some of what deleted volumes and files held: at most 256 nodes. Returns whether there was anything to free. The
     /// blocks are free after two checkpoints.
     ///
     /// # Errors
@@ -586,7 +586,7 @@ impl Store {
         volume_changes::free_step(&self.shared, &self.writer)
     }
 
-    /// Whether deleted volumes still hold something that [`free_step`](Store::free_step) would free.
+    /// Whether deleted volumes and files still hold something that [`free_step`](Store::free_step) would free.
     pub fn is_freeing(&self) -> bool {
         self.shared.map().volumes.dying().len() > 0
     }

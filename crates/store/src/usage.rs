@@ -30,7 +30,7 @@ pub struct Usage {
     pub volumes: Vec<VolumeUsage>,
     /// Blocks of data that some volume refers to, each counted once.
     pub data: u64,
-    /// Blocks of data that only deleted volumes hold, until they are freed.
+    /// Blocks of data that only what was deleted holds, until it is freed.
     pub dying: u64,
 }
 

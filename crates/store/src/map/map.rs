@@ -16,7 +16,7 @@ use crate::bug::{PlantedBug, is_planted};
 use crate::entry::{LogEntry, Origin};
 use crate::error::StoreError;
 use crate::format::{
-    DIRECTORY_BYTES, DYING_BYTES, LEAF_OBJECTS, LEAF_PAGES, SEGMENT_BYTES, STREAM_HEAD_BYTES,
+    DIRECTORY_BYTES, DYING_BYTES, INNER_CHILDREN, LEAF_OBJECTS, LEAF_PAGES, SEGMENT_BYTES, STREAM_HEAD_BYTES,
 };
 use crate::root::Newest;
 use crate::settings::StoreSettings;
@@ -219,7 +219,7 @@ impl Map {
         match log_entry {
             LogEntry::Write { object, page, .. } | LogEntry::Deltas { object, first: page, .. } => {
                 match self.slot(object.volume, object.slot)? {
-                    Some(entry) if entry.generation < object.generation => self.prepare_all(entry),
+                    Some(entry) if entry.generation < object.generation => self.prepare_drop(entry),
                     Some(ObjectEntry { generation, pages: Pages::Tree(tree), .. })
                         if *generation == object.generation =>
                     {
@@ -234,7 +234,7 @@ impl Map {
                 }
                 _ => Ok(()),
             },
-            LogEntry::Delete { object, .. } => self.object(*object)?.map_or(Ok(()), |e| self.prepare_all(e)),
+            LogEntry::Delete { object, .. } => self.object(*object)?.map_or(Ok(()), |e| self.prepare_drop(e)),
             LogEntry::Clone { transfer, .. } | LogEntry::Move { transfer, .. } => {
                 self.prepare_transfer(transfer)
             }
@@ -244,7 +244,15 @@ impl Map {
         }
     }
 
-    pub(super) fn prepare_all(&self, entry: &ObjectEntry) -> Result<(), Missing> {
+    /// Whether what [`drop_pages`](Map::drop_pages) looks into is in memory.
+    pub(super) fn prepare_drop(&self, entry: &ObjectEntry) -> Result<(), Missing> {
+        match &entry.pages {
+            Pages::Tree(tree) if tree.height == 0 => self.nodes.node(tree.root).map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    fn prepare_all(&self, entry: &ObjectEntry) -> Result<(), Missing> {
         match &entry.pages {
             Pages::Tree(tree) => tree.leaves(&self.nodes, 0..u64::MAX).map(drop),
             Pages::Inline(_) => Ok(()),
@@ -433,19 +441,8 @@ impl Map {
         if lsn < old.transfer_lsn && !self.repeats_ranges() {
             return;
         }
-        let all_older = match &old.pages {
-            Pages::Inline(pages) => pages.iter().all(|(_, entry)| entry.page_lsn < lsn),
-            Pages::Tree(tree) => {
-                let leaves = tree.leaves(&self.nodes, 0..u64::MAX).expect("prepared");
-                leaves.iter().all(|leaf| self.pages_in(*leaf).all(|(_, entry)| entry.page_lsn < lsn))
-            }
-        };
-        if all_older {
-            self.drop_pages(&old.pages);
-            self.put(object.volume, object.slot, Some(old), None);
-        } else {
-            self.cut(object, &(PageNo(0)..PageNo(u64::MAX)), lsn);
-        }
+        self.drop_pages(&old.pages);
+        self.put(object.volume, object.slot, Some(old), None);
     }
 
     /// The leaf of an object has pages inline that another one had.
@@ -460,12 +457,14 @@ impl Map {
         self.is_planted(PlantedBug::RangeRepeated)
     }
 
+    /// A tree of one leaf, as small files have, goes at once; of a larger one the dying list takes care, a step at a time.
     pub(super) fn drop_pages(&mut self, pages: &Pages) {
         match pages {
             Pages::Inline(inline) => {
                 inline.iter().filter_map(|(_, entry)| entry.base()).for_each(|base| self.nodes.forget(&base));
             }
-            Pages::Tree(tree) => self.nodes.release(tree.root),
+            Pages::Tree(tree) if tree.height == 0 => self.nodes.release(tree.root),
+            Pages::Tree(tree) => self.condemn(tree.root),
         }
     }
 
@@ -594,21 +593,23 @@ impl Map {
         }
     }
 
-    /// Gives up the dying list's reference to some nodes that are in memory or shared, at most `most`. With the last one a node goes,
-    /// and the list gets its references. Returns how many.
+    /// Gives up the dying list's reference to some of the `most` nodes that go first, those that are in memory or shared. With the last one
+    /// a node goes, and the list gets its references: no more than twice a node's children, so that the list, which each checkpoint
+    /// writes, stays short. Returns how many.
     pub(crate) fn free_dying(&mut self, most: usize) -> u64 {
-        let (mut freed, mut stays) = (0, Vec::new());
-        for _ in 0..most {
-            let Some(id) = self.volumes.pop_dying() else { break };
-            let alone = self.nodes.table.references(id) == 1;
-            if alone && !self.nodes.is_cached(id) {
+        let mut first = self.volumes.take_dying(most);
+        let (mut freed, mut stays, below) = (0, Vec::new(), self.volumes.dying().len());
+        while self.volumes.dying().len() <= below + INNER_CHILDREN as usize
+            && let Some(id) = first.pop()
+        {
+            if self.nodes.table.references(id) == 1 && !self.nodes.is_cached(id) {
                 stays.push(id);
             } else {
                 self.let_die(id);
                 freed += 1;
             }
         }
-        self.volumes.put_back_dying(stays);
+        self.volumes.put_back_dying(below, first, stays);
         freed
     }
 

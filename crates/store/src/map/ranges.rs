@@ -229,7 +229,7 @@ impl Map {
     /// Whether the nodes are in memory that [`transfer`](Map::transfer) changes.
     pub(super) fn prepare_transfer(&self, transfer: &Transfer) -> Result<(), Missing> {
         match self.slot(transfer.from.volume, transfer.from.slot)? {
-            Some(old) if old.generation < transfer.from.generation => self.prepare_all(old)?,
+            Some(old) if old.generation < transfer.from.generation => self.prepare_drop(old)?,
             Some(ObjectEntry { generation, pages: Pages::Tree(tree), .. })
                 if *generation == transfer.from.generation =>
             {
@@ -238,7 +238,7 @@ impl Map {
             _ => {}
         }
         match self.slot(transfer.to.volume, transfer.to.slot)? {
-            Some(old) if old.generation < transfer.to.generation => self.prepare_all(old),
+            Some(old) if old.generation < transfer.to.generation => self.prepare_drop(old),
             Some(ObjectEntry { pages: Pages::Tree(tree), .. }) => {
                 tree.prepare_range(&self.nodes, &transfer.target(), &|_| true).map(drop)
             }

@@ -464,7 +464,7 @@ fn a_walk_finds_what_the_dying_list_got_from_a_node_that_went_before_its_visit()
     let tree = tree_of(&mut map, &[0, 1]);
     [tree.root].into_iter().for_each(|id| map.volumes.push_dying(id));
     map.begin_scan(Purpose::Clean, Wanted::Every);
-    let root = map.volumes.pop_dying().expect("just put there");
+    let root = map.volumes.take_dying(1)[0];
     map.let_die(root);
     assert_eq!(map.volumes.dying().len(), 2);
     walk(&mut map, Purpose::Clean, 9);

@@ -1,4 +1,4 @@
-//! The volumes of a map: what each is called and where its tree of objects begins; and the nodes that deleted ones left.
+//! The volumes of a map: what each is called and where its tree of objects begins; and the nodes that deleted ones, and deleted files, left.
 //!
 //! They lie in a tree of nodes by number, which is copied where it is changed and shared, as any other: another reference to its root
 //! is a clone of all volumes. A leaf of volumes has a reference to the root of each tree of objects that it names. All volumes
@@ -25,7 +25,7 @@ pub(crate) struct Volumes {
     /// The number that the next one gets: higher than any that there ever was, because the buffer may have records of a
     /// deleted one.
     next: VolumeId,
-    /// Nodes that deleted volumes referred to, and what these did: each has one reference from here.
+    /// Roots of deleted volumes and files, and then what these referred to: each has one reference from here.
     dying: Vec<NodeId>,
 }
 
@@ -182,22 +182,24 @@ impl Volumes {
         self.all.range(first..=last).next().is_some()
     }
 
-    /// The nodes that deleted volumes left, those that go first at the end.
+    /// The nodes that deleted volumes and files left, those that go first at the end.
     pub(crate) fn dying(&self) -> impl DoubleEndedIterator<Item = NodeId> + ExactSizeIterator + '_ {
         self.dying.iter().copied()
     }
 
-    pub(super) fn pop_dying(&mut self) -> Option<NodeId> {
-        self.dying.pop()
+    /// Takes those that go first off the list, at most `most`, the first at the end.
+    pub(super) fn take_dying(&mut self, most: usize) -> Vec<NodeId> {
+        self.dying.split_off(self.dying.len().saturating_sub(most))
     }
 
     pub(crate) fn push_dying(&mut self, id: NodeId) {
         self.dying.push(id);
     }
 
-    /// Those that cannot go now come last.
-    pub(super) fn put_back_dying(&mut self, ids: Vec<NodeId>) {
-        self.dying.splice(0..0, ids);
+    /// Those of which no turn was come after what has joined the list since it had `below`; those that cannot go now come last.
+    pub(super) fn put_back_dying(&mut self, below: usize, later: Vec<NodeId>, last: Vec<NodeId>) {
+        self.dying.splice(below..below, later);
+        self.dying.splice(0..0, last);
     }
 
     /// All volumes, for people.

@@ -3,6 +3,7 @@
 use crate::audit::{Met, walk};
 use crate::change::Change;
 use crate::check::Finding;
+use crate::format::LEAF_PAGES;
 use crate::map::{Body, NodeId, Pages};
 use crate::store::Store;
 use crate::superblock::Layout;
@@ -29,6 +30,31 @@ fn findings(store: &Store) -> Vec<Finding> {
     let mut found = Vec::new();
     store.check(&mut |finding| found.push(finding));
     found
+}
+
+#[test]
+fn the_list_of_what_dies_stays_short_however_large_it_is() {
+    let disk = SimDisk::new("store", 1 << 17, &Power::new(), 1);
+    Store::format(&*disk, &Layout { id: StoreId([1; 16]), segment_blocks: Some(64) }).expect("large enough");
+    let store = Store::open(disk).expect("a new store");
+    store.begin(Incarnation(1)).expect("the first");
+    // A leaf each, below 40 nodes of 256 of them.
+    let pages = 40 * 256;
+    for number in 0..pages {
+        write(&store, 0, 1, number * LEAF_PAGES, number + 1);
+        if number % 200 == 0 {
+            store.checkpoint().expect("space");
+        }
+    }
+    let object = VolumeId::MAIN.object(1, 1);
+    store.apply(&[Change::Delete { object, lsn: Lsn(1 << 30) }]).expect("space");
+    let mut longest = 0;
+    while store.free_step().expect("freeing") {
+        longest = longest.max(store.shared.map().volumes.dying().len());
+    }
+    assert!((256..=3 * 256).contains(&longest), "{longest} nodes");
+    assert_eq!(store.counters().nodes_freed, pages + 41);
+    assert_eq!(findings(&store), []);
 }
 
 /// All blocks of data below a node, and the names of volumes, as often as they are met.

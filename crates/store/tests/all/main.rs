@@ -6,6 +6,7 @@ mod common;
 mod concurrent;
 mod crash;
 mod damage;
+mod deletions;
 mod deltas;
 mod devices;
 mod errors;

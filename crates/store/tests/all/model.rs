@@ -24,6 +24,7 @@ fn run_with(mut work: Work, seed: u64, steps: u64, segments: u64) -> u64 {
                 store.keep_nodes(1);
             }
             1 | 2 => store.checkpoint().expect("a checkpoint"),
+            3 if work.random.once_in(2) => drop(store.free_step().expect("freeing")),
             3 => drop(store.clean().expect("cleaning")),
             4..7 => drop(store.clean_step().expect("a step of cleaning")),
             _ => {
@@ -33,7 +34,9 @@ fn run_with(mut work: Work, seed: u64, steps: u64, segments: u64) -> u64 {
                 model.apply(&vector);
             }
         }
-        while store.is_short_of_space() && store.clean().expect("cleaning") {
+        while store.is_short_of_space()
+            && (store.free_step().expect("freeing") || store.clean().expect("cleaning"))
+        {
             store.checkpoint().expect("a checkpoint");
         }
         if step % 16 == 0 {
@@ -71,7 +74,7 @@ fn a_long_life_of_pages_of_metadata_on_a_small_device_reuses_and_cleans_pairs() 
 }
 
 #[test]
-fn an_old_cut_or_delete_leaves_newer_pages_alone() {
+fn an_old_cut_leaves_newer_pages_alone_and_a_deletion_none() {
     let (_power, _disk, store) = fresh(64, 1);
     let object = VolumeId::MAIN.object(3, 1);
     let write = |number, page_lsn| Change::Write {
@@ -85,21 +88,25 @@ fn an_old_cut_or_delete_leaves_newer_pages_alone() {
     store.apply(&[Change::Cut { object, pages: all, lsn: Lsn(20) }]).expect("space");
     assert_eq!(store.page_lsn(object, PageNo(1)), Ok(None));
     assert_eq!(store.page_lsn(object, PageNo(2)), Ok(Some(Lsn(20))));
-    store.apply(&[Change::Delete { object, lsn: Lsn(25) }]).expect("space");
+    let cut = |lsn| Change::Cut { object, pages: PageNo(0)..PageNo(u64::MAX), lsn: Lsn(lsn) };
+    store.apply(&[cut(25)]).expect("space");
     assert_eq!(store.page_lsn(object, PageNo(2)), Ok(None));
     assert_eq!(store.page_lsn(object, PageNo(300)), Ok(Some(Lsn(30))));
     assert_eq!(store.newest_lsn(), Lsn(30));
-    // Large or small, and as young as the deletion.
+    // Large or small, and as young as the cut.
     let many: Vec<Change> = (200..300).map(|number| write(number, 30)).collect();
     store.apply(&many).expect("space");
-    store.apply(&[Change::Delete { object, lsn: Lsn(30) }]).expect("space");
+    store.apply(&[cut(30)]).expect("space");
     assert_eq!(store.page_lsn(object, PageNo(300)), Ok(Some(Lsn(30))));
-    store.apply(&[Change::Delete { object, lsn: Lsn(31) }]).expect("space");
-    store.apply(&[write(1, 40)]).expect("space");
-    store.apply(&[Change::Delete { object, lsn: Lsn(40) }]).expect("space");
+    store.apply(&[cut(31)]).expect("space");
+    store.apply(&[write(1, 40), cut(40)]).expect("space");
     assert_eq!(store.page_lsn(object, PageNo(1)), Ok(Some(Lsn(40))));
+    store.apply(&many).expect("space");
     store.apply(&[Change::Delete { object, lsn: Lsn(41) }]).expect("space");
-    assert_eq!([1, 300].map(|page| store.page_lsn(object, PageNo(page))), [Ok(None), Ok(None)]);
+    assert_eq!(
+        [1, 200, 299].map(|page| store.page_lsn(object, PageNo(page))),
+        [Ok(None), Ok(None), Ok(None)]
+    );
 }
 
 #[test]

@@ -95,6 +95,7 @@ impl Full {
             let delete = Change::Delete { object: file(slot), lsn: Lsn(self.page_lsn) };
             self.store.apply(&[delete]).unwrap_or_else(|error| panic!("{when}: deleting: {error}"));
         }
+        while self.store.free_step().unwrap_or_else(|error| panic!("{when}: freeing: {error}")) {}
         self.store.checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
         self.store.checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
         for _ in 0..200 {

@@ -97,7 +97,7 @@ pub(crate) fn print_space(space: &Value) {
     println!("available  {:>10}", size("available_bytes"));
     println!("volumes    {:>10}", space["volumes"]);
     if space["freeing"] == true {
-        println!("           {:>10}  deleted volumes are being freed", "");
+        println!("           {:>10}  what was deleted is being freed", "");
     }
     let Some(volumes) = space["by_volume"].as_array() else { return };
     println!("data       {:>10}  counted", size("data_bytes"));

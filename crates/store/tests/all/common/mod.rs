@@ -109,13 +109,10 @@ impl Model {
                     held.retain(|page, (_, page_lsn)| !pages.contains(&PageNo(*page)) || *page_lsn >= lsn.0);
                 }
             }
-            Change::Delete { object, lsn } => {
-                if let Some(held) = self.held(*object) {
-                    held.retain(|_, (_, page_lsn)| *page_lsn >= lsn.0);
-                    if held.is_empty() {
-                        self.objects.remove(&object.slot);
-                        self.transfers.remove(&(object.slot, object.generation));
-                    }
+            Change::Delete { object, .. } => {
+                if self.has(*object) {
+                    self.objects.remove(&object.slot);
+                    self.transfers.remove(&(object.slot, object.generation));
                 }
             }
             Change::Clone { transfer, lsn } => self.transfer(transfer, lsn.0, true),
@@ -439,6 +436,7 @@ pub fn apply_with_cleaning(store: &Store, vector: &[Change]) -> Result<(), Store
             Err(StoreError::Full) => {}
             other => return other,
         }
+        while store.free_step()? {}
         store.clean()?;
         store.checkpoint_twice()?;
     }

@@ -1,0 +1,85 @@
+//! Deletions of large objects: quick, and freed a step at a time.
+
+use crate::common::*;
+use device::{Lsn, ObjectId, PageNo, VolumeId};
+use store::{Change, Store};
+
+const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
+const LEAF: u64 = 128;
+/// Of the map, with one page each.
+const LEAVES: u64 = 3000;
+
+fn fill(store: &Store) {
+    let write = |leaf| Change::Write {
+        object: FILE,
+        page: PageNo(leaf * LEAF),
+        bytes: page(leaf + 1),
+        page_lsn: Lsn(leaf + 1),
+    };
+    let all: Vec<Change> = (0..LEAVES).map(write).collect();
+    for some in all.chunks(20) {
+        store.apply(some).expect("space");
+        store.checkpoint().expect("a checkpoint");
+    }
+}
+
+fn freed(store: &Store) -> u64 {
+    store.counters().nodes_freed
+}
+
+#[test]
+fn a_deletion_reads_no_leaf_and_what_it_held_is_freed_in_steps_that_a_crash_does_not_undo() {
+    let (power, disk, store) = fresh(2500, 1);
+    store.keep_nodes(64);
+    fill(&store);
+    let (live, read) = (store.space().live, store.counters().node_reads);
+    store.apply(&[Change::Delete { object: FILE, lsn: Lsn(1 << 40) }]).expect("space");
+    assert!(store.counters().node_reads - read < 8, "{} nodes were read", store.counters().node_reads - read);
+    assert_eq!(store.page_lsn(FILE, PageNo(LEAF)), Ok(None));
+    assert!(store.is_freeing());
+    for _ in 0..8 {
+        store.free_step().expect("freeing");
+    }
+    assert!((500..=8 * 256).contains(&freed(&store)), "{} nodes in eight steps", freed(&store));
+    store.checkpoint().expect("a checkpoint");
+    store.free_step().expect("freeing");
+    drop(store);
+    power.cut();
+    disk.crash();
+    power.restore();
+
+    let store = mount(&disk).expect("it opens");
+    store.keep_nodes(64);
+    assert_eq!(findings(&store), []);
+    assert_eq!(store.page_lsn(FILE, PageNo(LEAF)), Ok(None));
+    while store.free_step().expect("freeing") {}
+    assert!((LEAVES / 4..LEAVES).contains(&freed(&store)), "{} nodes are left", freed(&store));
+    assert_eq!(findings(&store), []);
+    assert!(store.space().live < live - LEAVES, "{:?}", store.space());
+}
+
+#[test]
+fn a_deletion_is_applied_once_more_by_a_recovery_and_frees_nothing_twice() {
+    let (power, disk, store) = fresh(2500, 1);
+    fill(&store);
+    let copy = VolumeId(1);
+    store.clone_volume(VolumeId::MAIN, copy, store::VolumeMode::Writable, Lsn(1 << 20)).expect("space");
+    store.checkpoint().expect("a checkpoint");
+    store.apply(&[Change::Delete { object: FILE, lsn: Lsn(1 << 30) }]).expect("space");
+    while store.free_step().expect("freeing") {}
+    drop(store);
+    power.cut();
+    disk.crash();
+    power.restore();
+
+    let store = mount(&disk).expect("it opens");
+    while store.free_step().expect("freeing") {}
+    store.apply(&[Change::Delete { object: FILE, lsn: Lsn(1 << 30) }]).expect("space");
+    assert_eq!(findings(&store), []);
+    assert_eq!(store.page_lsn(FILE.in_volume(copy), PageNo(LEAF)), Ok(Some(Lsn(2))));
+    store.apply(&[Change::Delete { object: FILE.in_volume(copy), lsn: Lsn(1 << 31) }]).expect("space");
+    while store.free_step().expect("freeing") {}
+    assert_eq!(findings(&store), []);
+    let space = store.space();
+    assert!(space.live < 2 * LEAVES, "the last holder of {LEAVES} leaves is gone: {space:?}");
+}
