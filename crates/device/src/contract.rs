@@ -17,6 +17,17 @@ pub fn check_contract(device: &dyn Device) {
     the_end_is_the_end(device);
     other_blocks_survive_a_trim(device);
     what_was_allocated_is_known_and_keeps_its_bytes(device);
+    it_never_gets_smaller(device);
+}
+
+fn it_never_gets_smaller(device: &dyn Device) {
+    let blocks = device.blocks();
+    device.write(Block(3), &filled(4, 5)).expect("a write in range");
+    for asked in [0, blocks - 1, blocks] {
+        device.grow(asked).expect("nothing to do");
+        assert_eq!(device.blocks(), blocks);
+    }
+    assert_eq!(read(device, Block(3), 4), filled(4, 5));
 }
 
 fn filled(count: usize, seed: u8) -> Vec<Page> {

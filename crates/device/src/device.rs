@@ -19,11 +19,18 @@ use std::{fmt, io};
 /// Calls may come from many threads at once. They wait for the device, so they are made by workers, holding no
 /// lock that a request needs.
 pub trait Device: Send + Sync {
-    /// The capacity, in blocks. Never changes while the device is open.
+    /// The capacity, in blocks. Only [`grow`](Device::grow) changes it while the device is open.
     fn blocks(&self) -> u64;
 
     /// What an operator calls this device: a path, or a name in the simulator.
     fn name(&self) -> &str;
+
+    /// Makes a file so many blocks long, if it is shorter; of anything else, asks how large it is by now. Whatever is found is the
+    /// [capacity](Device::blocks) from then on, unless it is smaller. What is new reads as zeros or as old bytes; it is durable after
+    /// a flush. After an error the capacity is what it was.
+    fn grow(&self, _blocks: u64) -> Result<(), DeviceError> {
+        Ok(())
+    }
 
     /// Fills `into` with the blocks from `at` on.
     fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError>;
@@ -101,6 +108,8 @@ pub enum Operation {
     Trim,
     /// An allocation of space below.
     Allocate,
+    /// More capacity.
+    Grow,
 }
 
 /// A device could not do what it was asked.
@@ -110,9 +119,9 @@ pub struct DeviceError {
     pub device: String,
     /// What was asked.
     pub operation: Operation,
-    /// The first block; 0 for a flush.
+    /// The first block; 0 for a flush and for more capacity.
     pub at: Block,
-    /// The number of blocks; 0 for a flush.
+    /// The number of blocks; 0 for a flush, all for more capacity.
     pub count: u64,
     /// The operating system's error number; EIO where there is none.
     pub errno: i32,
@@ -150,6 +159,7 @@ impl fmt::Display for DeviceError {
             Operation::Flush => return write!(f, "{}: flushing: {}", self.device, self.reason),
             Operation::Trim => "trimming",
             Operation::Allocate => "allocating space for",
+            Operation::Grow => return write!(f, "{}: making it larger: {}", self.device, self.reason),
         };
         write!(f, "{}: {verb} {} block(s) at block {}: {}", self.device, self.count, self.at, self.reason)
     }

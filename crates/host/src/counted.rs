@@ -121,6 +121,10 @@ impl Device for Counted {
         self.below.name()
     }
 
+    fn grow(&self, blocks: u64) -> Result<(), DeviceError> {
+        self.below.grow(blocks)
+    }
+
     fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
         self.count(1, into.len() as u64, || self.below.read(at, into))
     }

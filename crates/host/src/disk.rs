@@ -3,12 +3,13 @@
 use crate::batch;
 use crate::sparse::{self, Spare};
 use device::{BLOCK_BYTES, Block, Device, DeviceError, Operation, Page, Read};
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Setter, opcode};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A file or block device, opened by [`open`](Disk::open) or [`create`](Disk::create).
 #[derive(Debug)]
@@ -16,7 +17,7 @@ pub struct Disk {
     file: OwnedFd,
     name: String,
     kind: Kind,
-    blocks: u64,
+    blocks: AtomicU64,
     spare: Spare,
 }
 
@@ -33,18 +34,23 @@ const BLKDISCARD: Opcode = opcode::none(0x12, 119);
 
 impl Disk {
     pub(crate) fn new(file: OwnedFd, path: &Path, kind: Kind, blocks: u64) -> Disk {
-        let spare = Spare::default();
+        let (spare, blocks) = (Spare::default(), AtomicU64::new(blocks));
         Disk { file, name: path.display().to_string(), kind, blocks, spare }
     }
 
     pub(crate) fn with_blocks(self, blocks: u64) -> Disk {
-        Disk { blocks, ..self }
+        Disk { blocks: AtomicU64::new(blocks), ..self }
     }
 
     /// All of a file has got space.
     pub(crate) fn allocated_in_full(self) -> Disk {
         let kind = if self.kind == Kind::File { Kind::Preallocated } else { self.kind };
         Disk { kind, ..self }
+    }
+
+    /// How many blocks it has now. The end of a block device is its size; `stat` says 0 there.
+    pub(crate) fn measure(&self) -> Result<u64, Errno> {
+        Ok(rustix::fs::seek(&self.file, SeekFrom::End(0))? / BLOCK_BYTES as u64)
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -79,9 +85,9 @@ impl Disk {
 
     fn check(&self, operation: Operation, at: Block, count: u64) -> Result<(), DeviceError> {
         match at.0.checked_add(count) {
-            Some(end) if end <= self.blocks => Ok(()),
+            Some(end) if end <= self.blocks() => Ok(()),
             _ => {
-                let reason = format!("past the end of the device, which has {} blocks", self.blocks);
+                let reason = format!("past the end of the device, which has {} blocks", self.blocks());
                 Err(self.error(operation, at, count, Errno::INVAL, reason))
             }
         }
@@ -138,7 +144,21 @@ enum Failure {
 
 impl Device for Disk {
     fn blocks(&self) -> u64 {
-        self.blocks
+        self.blocks.load(Ordering::Acquire)
+    }
+
+    fn grow(&self, blocks: u64) -> Result<(), DeviceError> {
+        let failed = |errno| self.failed(Operation::Grow, Block(0), blocks, Failure::Errno(errno));
+        let now = self.measure().map_err(failed)?;
+        if self.kind != Kind::BlockDevice && now < blocks {
+            let [start, end] = [now, blocks].map(|blocks| blocks * BLOCK_BYTES as u64);
+            if self.kind == Kind::Preallocated {
+                sparse::allocate(self.file(), start, end - start).map_err(failed)?;
+            }
+            rustix::fs::ftruncate(&self.file, end).map_err(failed)?;
+        }
+        self.blocks.fetch_max(self.measure().map_err(failed)?, Ordering::AcqRel);
+        Ok(())
     }
 
     fn name(&self) -> &str {
@@ -211,7 +231,7 @@ impl Device for Disk {
 
     fn allocated(&self) -> Option<Vec<Range<Block>>> {
         match self.kind {
-            Kind::File => Some(sparse::allocated(self.file(), self.blocks)),
+            Kind::File => Some(sparse::allocated(self.file(), self.blocks())),
             Kind::Preallocated | Kind::BlockDevice => None,
         }
     }

@@ -4,7 +4,7 @@ use crate::disk::{Disk, Kind};
 use crate::error::HostError;
 use crate::sparse;
 use device::{BLOCK_BYTES, Block, Device, DeviceError};
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom, major, minor};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, major, minor};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -107,10 +107,9 @@ impl Disk {
             Kind::File if is_full => Kind::Preallocated,
             kind => kind,
         };
-        // The end of a block device is its size; `stat` says 0 there.
-        let bytes = rustix::fs::seek(&file, SeekFrom::End(0))
-            .map_err(|errno| HostError::of(path, "finding its size", errno))?;
-        Ok(Disk::new(file, path, kind, bytes / BLOCK_BYTES as u64))
+        let disk = Disk::new(file, path, kind, 0);
+        let blocks = disk.measure().map_err(|errno| HostError::of(path, "finding its size", errno))?;
+        Ok(disk.with_blocks(blocks))
     }
 }
 

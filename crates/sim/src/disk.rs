@@ -6,6 +6,7 @@ use crate::space::Space;
 use device::{BLOCK_BYTES, Block, Device, DeviceError, Operation, Page, Random};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Disks tear writes between sectors, never within one.
@@ -14,7 +15,7 @@ const SECTOR_BYTES: usize = 512;
 /// A simulated disk. See the crate's README for what it promises.
 pub struct SimDisk {
     name: String,
-    blocks: u64,
+    blocks: AtomicU64,
     power: Arc<Power>,
     state: Mutex<State>,
 }
@@ -57,7 +58,8 @@ impl SimDisk {
             space: Space::default(),
             random: Random::new(seed),
         };
-        Arc::new(SimDisk { name: name.to_owned(), blocks, power: power.clone(), state: Mutex::new(state) })
+        let (name, blocks) = (name.to_owned(), AtomicU64::new(blocks));
+        Arc::new(SimDisk { name, blocks, power: power.clone(), state: Mutex::new(state) })
     }
 
     /// Sets the errors to make from now on.
@@ -172,7 +174,7 @@ impl SimDisk {
         let fork = State { random: Random::new(seed), ..self.state().clone() };
         Arc::new(SimDisk {
             name: self.name.clone(),
-            blocks: self.blocks,
+            blocks: AtomicU64::new(self.blocks()),
             power: power.clone(),
             state: Mutex::new(fork),
         })
@@ -195,7 +197,7 @@ impl SimDisk {
 
     fn check(&self, operation: Operation, at: Block, count: u64) -> Result<(), DeviceError> {
         match at.0.checked_add(count) {
-            Some(end) if end <= self.blocks => Ok(()),
+            Some(end) if end <= self.blocks() => Ok(()),
             _ => Err(self.error(operation, at, count, "past the end of the device")),
         }
     }
@@ -304,7 +306,15 @@ fn tear(old: &mut Page, new: &Page, random: &mut Random) {
 
 impl Device for SimDisk {
     fn blocks(&self) -> u64 {
-        self.blocks
+        self.blocks.load(Ordering::Acquire)
+    }
+
+    fn grow(&self, blocks: u64) -> Result<(), DeviceError> {
+        if self.power.lost() {
+            return Err(self.error(Operation::Grow, Block(0), blocks, "power lost"));
+        }
+        self.blocks.fetch_max(blocks, Ordering::AcqRel);
+        Ok(())
     }
 
     fn name(&self) -> &str {

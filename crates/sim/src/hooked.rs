@@ -59,6 +59,10 @@ impl<H: Hooks> Device for Hooked<H> {
         self.disk.name()
     }
 
+    fn grow(&self, blocks: u64) -> Result<(), DeviceError> {
+        self.disk.grow(blocks)
+    }
+
     fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
         self.hooks.read(&self.disk, at, into)
     }

@@ -8,8 +8,13 @@ use device::Block;
 pub(crate) struct Blocks(Vec<u64>);
 
 impl Blocks {
-    pub(crate) fn none(geometry: &Geometry) -> Blocks {
+    pub(crate) fn none(geometry: Geometry) -> Blocks {
         Blocks(vec![0; geometry.total_blocks.div_ceil(64) as usize])
+    }
+
+    /// Has room for the blocks of a store that has been made larger.
+    pub(crate) fn grow(&mut self, geometry: Geometry) {
+        self.0.resize(geometry.total_blocks.div_ceil(64) as usize, 0);
     }
 
     /// Adds a block; `true` if it was not there.
@@ -26,13 +31,13 @@ impl Blocks {
     }
 
     /// How many of a segment's blocks are there.
-    pub(crate) fn in_segment(&self, geometry: &Geometry, segment: u32) -> u32 {
+    pub(crate) fn in_segment(&self, geometry: Geometry, segment: u32) -> u32 {
         let start = geometry.start(segment).0;
         (start..start + geometry.segment_blocks).filter(|&at| self.has(Block(at))).count() as u32
     }
 
     /// The last of a segment's blocks that are there.
-    pub(crate) fn last_in(&self, geometry: &Geometry, segment: u32) -> Option<Block> {
+    pub(crate) fn last_in(&self, geometry: Geometry, segment: u32) -> Option<Block> {
         let start = geometry.start(segment).0;
         (start..start + geometry.segment_blocks).rev().map(Block).find(|&at| self.has(at))
     }

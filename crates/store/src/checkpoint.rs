@@ -163,7 +163,7 @@ impl Checkpointer {
         shared.medium.flush_since(since)?;
         let generation = self.generation;
         let (incarnation, newest) = (shared.incarnation(), shared.map().newest());
-        let Geometry { id, total_blocks, .. } = *shared.medium.geometry();
+        let Geometry { id, total_blocks, .. } = shared.medium.geometry();
         let page = Root { total_blocks, generation, incarnation, newest, log, tables }.encode(id);
         let log = shared.progress.length();
         Ok(PendingRoot { generation, page, log, in_progress: std::mem::take(in_progress) })
@@ -305,7 +305,7 @@ impl Checkpointer {
                     map.nodes.node_mut(id);
                 }
             }
-            let geometry = *shared.medium.geometry();
+            let geometry = shared.medium.geometry();
             map.nodes.table.rewrite_pages(|place| geometry.segment(place) == Some(number));
         }
     }

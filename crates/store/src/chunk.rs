@@ -120,7 +120,7 @@ impl Chunk {
     }
 
     /// Where the log goes on after this chunk, which the cursor before it led to.
-    pub(crate) fn after(&self, geometry: &Geometry) -> Cursor {
+    pub(crate) fn after(&self, geometry: Geometry) -> Cursor {
         let segment = geometry.segment(self.at).expect("found inside a segment");
         Cursor {
             segment,
@@ -135,7 +135,7 @@ impl Chunk {
 
 /// The chunk whose first block is `at` and whose header and log entries are `pages`; `None` if it is torn or damaged. Data is not
 /// looked at.
-pub(crate) fn parse(geometry: &Geometry, at: Block, pages: &[Page]) -> Option<Chunk> {
+pub(crate) fn parse(geometry: Geometry, at: Block, pages: &[Page]) -> Option<Chunk> {
     let space = geometry.start(geometry.segment(at)?).0 + geometry.segment_blocks - at.0;
     let (head, entries, crc) = decode_chunk(pages, geometry.id)?;
     let chunk = Chunk { head, entries, crc, at };

@@ -37,7 +37,7 @@ impl Window {
 /// copies of all heads of this one may lie. Where there are none, as in the last stretch, it is read in windows.
 pub(crate) struct LogReader<'a> {
     device: &'a dyn Device,
-    geometry: &'a Geometry,
+    geometry: Geometry,
     stretches: Stretches,
     /// What was read last where a chunk was looked for.
     here: Window,
@@ -50,7 +50,7 @@ pub(crate) struct LogReader<'a> {
 }
 
 impl<'a> LogReader<'a> {
-    pub(crate) fn new(device: &'a dyn Device, geometry: &'a Geometry) -> LogReader<'a> {
+    pub(crate) fn new(device: &'a dyn Device, geometry: Geometry) -> LogReader<'a> {
         let (here, beyond, copied) = (Window::default(), Window::default(), BTreeMap::new());
         let stretches = Stretches::of(geometry.segment_blocks);
         LogReader { device, geometry, stretches, here, beyond, copied, stretch: None }

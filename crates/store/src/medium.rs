@@ -9,7 +9,7 @@ use crate::flushes::{FailedFlushes, Flushes};
 use crate::superblock::Geometry;
 use device::{Block, Device, DeviceError, Operation, Page, Read};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// The error number of a failed read or write, on every Linux.
 const EIO: i32 = 5;
@@ -20,7 +20,9 @@ pub(crate) const RUN_BLOCKS_MAX: u64 = 1024;
 /// The device and its layout. Nothing of it is lost in a crash but the counters.
 pub(crate) struct Medium {
     device: Arc<dyn Device>,
-    geometry: Geometry,
+    /// As the store was opened, but for how many segments it has.
+    opened: Geometry,
+    segments: AtomicU32,
     counting: Counting,
     flushes: Flushes,
     /// The file system below had no space when it was last asked.
@@ -33,7 +35,8 @@ impl Medium {
     pub(crate) fn new(device: Arc<dyn Device>, geometry: Geometry) -> Medium {
         Medium {
             device,
-            geometry,
+            opened: geometry,
+            segments: AtomicU32::new(geometry.segments),
             counting: Counting::default(),
             flushes: Flushes::default(),
             is_full_below: AtomicBool::new(false),
@@ -50,8 +53,14 @@ impl Medium {
         self.device.name().to_owned()
     }
 
-    pub(crate) fn geometry(&self) -> &Geometry {
-        &self.geometry
+    /// The layout by now.
+    pub(crate) fn geometry(&self) -> Geometry {
+        self.opened.with_segments(self.segments.load(Ordering::Acquire))
+    }
+
+    /// The store has been made larger.
+    pub(crate) fn set_geometry(&self, grown: Geometry) {
+        self.segments.store(grown.segments, Ordering::Release);
     }
 
     pub(crate) fn counting(&self) -> &Counting {
@@ -126,7 +135,7 @@ impl Medium {
         }
         let since = self.failed_flushes();
         for &segment in segments {
-            if self.device.trim(self.geometry.start(segment), self.geometry.segment_blocks).is_err() {
+            if self.device.trim(self.geometry().start(segment), self.geometry().segment_blocks).is_err() {
                 count(&self.counting.trims_failed, 1);
                 break;
             }

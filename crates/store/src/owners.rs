@@ -229,7 +229,7 @@ impl OwnerScan {
     pub(crate) fn read_some(
         &mut self,
         device: &dyn Device,
-        geometry: &Geometry,
+        geometry: Geometry,
         last: Block,
     ) -> Result<bool, Unreadable> {
         let mut reader = LogReader::new(device, geometry);
@@ -262,7 +262,7 @@ impl OwnerScan {
     }
 
     /// The head that the next block begins, if it does.
-    fn head(&self, reader: &mut LogReader<'_>, geometry: &Geometry) -> Result<Option<OwnerHead>, Unreadable> {
+    fn head(&self, reader: &mut LogReader<'_>, geometry: Geometry) -> Result<Option<OwnerHead>, Unreadable> {
         let at = geometry.start(self.segment).plus(self.offset);
         let space = geometry.segment_blocks - self.offset;
         let ahead = if self.step < DENSE_AHEAD { DENSE_AHEAD } else { ENTRY_BLOCKS_AHEAD };
@@ -282,7 +282,7 @@ impl OwnerScan {
 /// The owners of the blocks of a segment up to `last`, as far as they are known.
 pub(crate) fn owners(
     device: &dyn Device,
-    geometry: &Geometry,
+    geometry: Geometry,
     segment: u32,
     last: Block,
 ) -> BTreeMap<Block, BlockOwner> {

@@ -55,8 +55,8 @@ impl Identified {
     /// Those of `Store::open` where no root's tables can be read; the device's.
     pub fn settings(&self) -> Result<(StoreSettings, Vec<String>), StoreError> {
         let mut first_error = None;
-        for (_, root) in roots(&self.first_blocks, &self.geometry) {
-            match read_settings(&*self.device, &self.geometry, &root) {
+        for (_, root) in roots(&self.first_blocks, self.geometry) {
+            match read_settings(&*self.device, self.geometry, &root) {
                 Ok(settings) => return Ok(settings),
                 Err(error) => drop(first_error.get_or_insert(error)),
             }
@@ -75,14 +75,14 @@ impl Identified {
     pub(crate) fn recover(self) -> Result<Recovered, StoreError> {
         let Identified { device, geometry, first_blocks } = self;
         let mut first_error = None;
-        let roots = roots(&first_blocks, &geometry);
+        let roots = roots(&first_blocks, geometry);
         // A root that is none may be one another time, and newer than the other.
         let newest = match &roots[..] {
             [(_, only)] => only.generation + 1,
             all => all.first().map_or(0, |(_, root)| root.generation),
         };
         for (slot, root) in roots {
-            let opened = read_map(&*device, &geometry, &root).and_then(|(map, damaged)| {
+            let opened = read_map(&*device, geometry, &root).and_then(|(map, damaged)| {
                 Recovery::begin(Medium::new(device.clone(), geometry), map, &root, Repairs::new(damaged))
             });
             match opened {
@@ -263,13 +263,14 @@ enum LastBatch {
 }
 
 /// The valid roots with their slots, the newest first.
-fn roots(first_blocks: &[Page], geometry: &Geometry) -> Vec<(usize, Root)> {
+fn roots(first_blocks: &[Page], geometry: Geometry) -> Vec<(usize, Root)> {
     let mut found = Vec::new();
     for (slot, at) in ROOTS.into_iter().enumerate() {
         let page = &first_blocks[at.0 as usize];
         let sane = |root: &Root| {
             let inside = root.log.segment < geometry.segments && root.log.next < geometry.segments;
-            inside && root.total_blocks == geometry.total_blocks
+            // It may have grown since.
+            inside && root.total_blocks <= geometry.total_blocks
         };
         found.extend(Root::decode(page, geometry.id).filter(sane).map(|root| (slot, root)));
     }

@@ -87,10 +87,12 @@ impl Scrub {
             self.so_far.damaged += 1;
             report(Finding { place: Some(place), ..Finding::about(what) });
         };
+        // Meanwhile no root is written, and the store is not made larger.
+        let writer = writer.lock();
         let geometry = shared.medium.geometry();
         let first = Geometry::read(shared.medium.device());
         match &first {
-            Ok((found, _)) if found == geometry => {}
+            Ok((found, _)) if *found == geometry => {}
             Ok(_) => bad(SUPERBLOCK, "the superblock is another store's".to_owned()),
             Err(error) => bad(SUPERBLOCK, error.to_string()),
         }
@@ -99,10 +101,8 @@ impl Scrub {
             bad(geometry.copy_at(), what.clone());
         }
         let mends = copy.is_some()
-            && first.is_ok_and(|(found, _)| found == *geometry)
+            && first.is_ok_and(|(found, _)| found == geometry)
             && shared.repair_superblock_copy();
-        // No root is written while the writer's lock is held.
-        let writer = writer.lock();
         for (at, page) in ROOTS.into_iter().zip(shared.medium.read_blocks(&ROOTS)) {
             match page {
                 Ok(page) if Root::decode(&page, shared.medium.geometry().id).is_some() => {}

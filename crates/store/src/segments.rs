@@ -178,8 +178,8 @@ impl Segments {
         });
     }
 
-    pub(crate) fn geometry(&self) -> &Geometry {
-        &self.geometry
+    pub(crate) fn geometry(&self) -> Geometry {
+        self.geometry
     }
 
     /// Unwritten blocks of the log's open segment.
@@ -249,6 +249,20 @@ impl Segments {
 
     pub(crate) fn bare_count(&self) -> u64 {
         self.bare.len() as u64
+    }
+
+    /// The store has got more segments. In a sparse file they are bare.
+    pub(crate) fn grow(&mut self, grown: Geometry) {
+        let new = self.geometry.segments..grown.segments;
+        self.geometry = grown;
+        let new_segment = || Segment { has_holes: self.is_sparse, ..Segment::default() };
+        self.list.resize_with(grown.segments as usize, new_segment);
+        if self.is_sparse {
+            self.bare.extend(new)
+        } else {
+            self.free.extend(new)
+        }
+        self.marks.iter_mut().for_each(|marks| marks.grow(grown));
     }
 
     /// The store is a sparse file, in which only the blocks of `known` have space, in order and no two of them adjacent.
@@ -393,7 +407,7 @@ impl Segments {
 
     /// A walk that will meet everything that is live begins.
     pub(crate) fn begin_marking(&mut self) {
-        self.marks = Some(Blocks::none(&self.geometry));
+        self.marks = Some(Blocks::none(self.geometry));
     }
 
     /// The walk met a block.
@@ -408,7 +422,7 @@ impl Segments {
         let Some(marks) = &self.marks else { return 0 };
         let data = self.iter().filter(|(_, segment)| segment.usage.is_data());
         let found: Vec<_> =
-            data.map(|(number, _)| (number, marks.in_segment(&self.geometry, number))).collect();
+            data.map(|(number, _)| (number, marks.in_segment(self.geometry, number))).collect();
         let too_high = found.iter().filter(|&&(number, live)| live < self.get(number).live).count() as u64;
         found.into_iter().for_each(|(number, live)| self.settle(number, live));
         too_high

@@ -157,6 +157,32 @@ impl Store {
         superblock::mend(device)
     }
 
+    /// Makes the store on `device`, which must not be open, as large as fits into `blocks` blocks, to which a file is made longer, or into
+    /// all that the device has; durably on return. Data stay where they are. Returns its new size in blocks. After a crash it is as
+    /// large as before, or as it is to be.
+    ///
+    /// # Errors
+    /// [`StoreError::BadSizes`] where that makes it no larger, or takes more segments of its size than a store may have;
+    /// [`StoreError::Truncated`] where a block device has less; those of [`identify`](Store::identify); the device's.
+    pub fn grow_unopened(device: &dyn Device, blocks: Option<u64>) -> Result<u64, StoreError> {
+        let (geometry, _) = Geometry::read(device)?;
+        Ok(superblock::grow(device, geometry, blocks)?.total_blocks)
+    }
+
+    /// Its size in blocks.
+    pub fn total_blocks(&self) -> u64 {
+        self.shared.medium.geometry().total_blocks
+    }
+
+    /// The same for this store, in use. Changes of the store wait meanwhile, for what two checkpoints take.
+    ///
+    /// # Errors
+    /// Those of [`grow_unopened`](Store::grow_unopened), [`StoreError::NotBegun`], and of [`checkpoint`](Store::checkpoint): then it has
+    /// grown.
+    pub fn grow(&self, blocks: Option<u64>) -> Result<u64, StoreError> {
+        self.writer.lock().grow(&self.shared, blocks)
+    }
+
     /// Which store this is.
     pub fn id(&self) -> StoreId {
         self.shared.medium.geometry().id

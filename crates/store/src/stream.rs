@@ -60,7 +60,7 @@ pub(crate) fn intact(
 /// Reads a stream, of each block the copy where the block itself is damaged. Returns its bytes, and how many blocks were.
 pub(crate) fn read(
     device: &dyn Device,
-    geometry: &Geometry,
+    geometry: Geometry,
     stream: &Stream,
 ) -> Result<(Vec<u8>, u64), StoreError> {
     let damaged = |place, what: &str| {

@@ -1,4 +1,4 @@
-//! Block 0: which store this is, and its sizes. Written when the store is formatted, and never again, but for a repair.
+//! Block 0: which store this is, and its sizes. Written when the store is formatted or made larger, and never again, but for a repair.
 //!
 //! A copy of it is the store's last block. No mount needs it: a store whose first block is damaged is refused until somebody
 //! has that made right, so that a disk that fails is noticed. The roots say where the copy is, and whose it must be.
@@ -7,6 +7,7 @@ use crate::bug::{PlantedBug, is_planted};
 use crate::error::StoreError;
 use crate::format::*;
 use crate::root::Root;
+use crate::stream::stream_blocks;
 use device::{BLOCK_BYTES, Block, Device, Page, StoreId};
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -88,6 +89,32 @@ impl Geometry {
         Ok(Geometry { id: layout.id, total_blocks, segment_blocks, segments })
     }
 
+    /// The same with another number of segments.
+    pub(crate) fn with_segments(self, segments: u32) -> Geometry {
+        Geometry { segments, total_blocks: total_blocks(u64::from(segments), self.segment_blocks), ..self }
+    }
+
+    /// The sizes of this store on a device of so many blocks.
+    fn grown(self, device: &dyn Device, blocks: u64) -> Result<Geometry, StoreError> {
+        let bad = |why| Err(StoreError::BadSizes { device: device.name().to_owned(), why });
+        let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
+        let segments = blocks.saturating_sub(total_blocks(0, 0)) / self.segment_blocks;
+        let segments = u32::try_from(segments.min(SEGMENTS_MAX)).expect("limited just now");
+        if segments <= self.segments {
+            let (has, least) = (bytes(blocks), bytes(self.total_blocks + self.segment_blocks));
+            return bad(format!("{has} bytes make it no larger: it needs at least {least}"));
+        }
+        // A checkpoint writes the table, which begins in one segment.
+        let table = stream_blocks(STREAM_HEAD_BYTES + SEGMENT_BYTES * segments as usize);
+        if table > self.segment_blocks {
+            let of = bytes(self.segment_blocks);
+            return bad(format!(
+                "{segments} segments of {of} bytes are too many: copy it to a new one, which gets larger ones"
+            ));
+        }
+        Ok(self.with_segments(segments))
+    }
+
     pub(crate) fn encode(&self) -> Box<Page> {
         let bytes = Superblock {
             head: Head::new(MAGIC_SUPERBLOCK, self.id),
@@ -141,9 +168,9 @@ impl Geometry {
         }
     }
 
-    /// Whether a root says that these first blocks are of another store, or of one of another size.
+    /// Whether a root says that these first blocks are of another store, or of a larger one. It may have grown since the root.
     fn is_contradicted(&self, first_blocks: &[Page]) -> bool {
-        witnesses(first_blocks).any(|(id, root)| id != self.id || root.total_blocks != self.total_blocks)
+        witnesses(first_blocks).any(|(id, root)| id != self.id || root.total_blocks > self.total_blocks)
     }
 
     /// The first block of a segment.
@@ -241,6 +268,29 @@ fn believe(device: &dyn Device, block: &Superblock) -> Result<Geometry, StoreErr
     })
 }
 
+/// Makes the store take so many blocks of `device`, or all that it has, durably on return. A crash leaves the old superblock or the new one, as they differ in one
+/// sector only. By either the store is whole: the old one's blocks are where they were, and what comes behind them is free, as long as no
+/// root says otherwise; and none does before the new one is durable.
+pub(crate) fn grow(
+    device: &dyn Device,
+    geometry: Geometry,
+    blocks: Option<u64>,
+) -> Result<Geometry, StoreError> {
+    // What it has by now.
+    device.grow(0)?;
+    let grown = geometry.grown(device, blocks.unwrap_or(device.blocks()))?;
+    device.grow(grown.total_blocks)?;
+    if device.blocks() < grown.total_blocks {
+        let (expected, found) = (grown.total_blocks, device.blocks());
+        return Err(StoreError::Truncated { device: device.name().to_owned(), expected, found });
+    }
+    device.write(grown.copy_at(), &[*grown.encode()])?;
+    device.flush()?;
+    device.write(SUPERBLOCK, &[*grown.encode()])?;
+    device.flush()?;
+    Ok(grown)
+}
+
 /// What [`Store::mend_superblocks`](crate::Store::mend_superblocks) has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mended {
@@ -281,9 +331,10 @@ fn from_copy(device: &dyn Device) -> Result<Geometry, StoreError> {
         // What cannot be read is no witness.
         let _ = device.read(at, std::slice::from_mut(&mut pages[at.0 as usize]));
     }
-    let mut said: Vec<(StoreId, u64)> = witnesses(&pages).map(|(id, root)| (id, root.total_blocks)).collect();
-    said.dedup();
+    let said: Vec<(StoreId, u64)> = witnesses(&pages).map(|(id, root)| (id, root.total_blocks)).collect();
+    // Where it has grown between the two, the older one's is no copy any more.
     let (id, blocks) = match said[..] {
+        [(one, blocks), (other, more)] if one == other => (one, blocks.max(more)),
         [one] => one,
         [] => {
             return bad(

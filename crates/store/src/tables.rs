@@ -118,14 +118,14 @@ pub(crate) fn encode_tables(map: &mut Map, mut place: impl FnMut(&mut Map) -> Bl
 /// damaged, of which there was a copy.
 pub(crate) fn read_map(
     device: &dyn Device,
-    geometry: &Geometry,
+    geometry: Geometry,
     root: &Root,
 ) -> Result<(Map, u64), StoreError> {
     let (bytes, damaged_blocks) = stream::read(device, geometry, &root.tables)?;
     let first = root.tables.extents.first().map_or(Block(0), |extent| extent.at);
     let damaged = || damaged(device, first, "the checkpoint's tables");
     let mut decoded = decode_stream(&bytes, geometry).ok_or_else(damaged)?;
-    let mut segments = Segments::new(*geometry, decoded.segments);
+    let mut segments = Segments::new(geometry, decoded.segments);
     let entries = read_table(device, geometry, &mut decoded.pages, &segments)?;
     // The next checkpoint writes them elsewhere.
     let damaged_pages = decoded.pages.iter().filter(|page| page.dirty).count() as u64;
@@ -140,7 +140,7 @@ pub(crate) fn read_map(
 /// Reads the settings that a root names, and what is wrong with them.
 pub(crate) fn read_settings(
     device: &dyn Device,
-    geometry: &Geometry,
+    geometry: Geometry,
     root: &Root,
 ) -> Result<(StoreSettings, Vec<String>), StoreError> {
     let (bytes, _) = stream::read(device, geometry, &root.tables)?;
@@ -164,9 +164,9 @@ struct Decoded {
 }
 
 /// `None` if the stream, whose checksum is right, says what no weir writes.
-fn decode_stream(bytes: &[u8], geometry: &Geometry) -> Option<Decoded> {
+fn decode_stream(bytes: &[u8], geometry: Geometry) -> Option<Decoded> {
     let (head, mut rest) = StreamHead::read_from_prefix(bytes).ok()?;
-    if head.segments.get() != geometry.segments {
+    if head.segments.get() > geometry.segments {
         return None;
     }
     let mut pages = Vec::new();
@@ -197,6 +197,8 @@ fn decode_stream(bytes: &[u8], geometry: &Geometry) -> Option<Decoded> {
     if !are_pairs(&segments) {
         return None;
     }
+    // Those that the store has got since are free.
+    segments.resize(geometry.segments as usize, SegmentEntry::default());
     let mut dying = Vec::new();
     for _ in 0..head.dying.get() {
         let id;
@@ -226,7 +228,7 @@ fn are_pairs(segments: &[SegmentEntry]) -> bool {
 /// Reads the pages of the node table, many at a time, and the copies of those that are damaged, which are dirty then.
 fn read_table(
     device: &dyn Device,
-    geometry: &Geometry,
+    geometry: Geometry,
     pages: &mut [TablePage],
     segments: &Segments,
 ) -> Result<Vec<NodeEntry>, StoreError> {
@@ -265,7 +267,7 @@ fn read_table(
 /// The entries of page `number` of the node table, if `bytes` are what was written.
 pub(crate) fn table_page(
     device: &dyn Device,
-    geometry: &Geometry,
+    geometry: Geometry,
     number: usize,
     page: TablePage,
     bytes: &Page,

@@ -12,6 +12,7 @@ use crate::policy::{COPIES, Class};
 use crate::root::Stream;
 use crate::segments::Use;
 use crate::shared::Shared;
+use crate::superblock;
 use crate::sync::{Mutex, MutexGuard};
 use crate::volume::VolumeMode;
 use device::{Block, Incarnation, Page};
@@ -280,6 +281,19 @@ impl Writer {
             }
         }
         Err(StoreError::Full)
+    }
+
+    /// See [`Store::grow`](crate::Store::grow).
+    pub(crate) fn grow(&mut self, shared: &Shared, blocks: Option<u64>) -> Result<u64, StoreError> {
+        self.make_ready(shared)?;
+        let grown = superblock::grow(shared.medium.device(), shared.medium.geometry(), blocks)?;
+        {
+            let mut map = shared.map_mut();
+            shared.medium.set_geometry(grown);
+            map.nodes.segments.grow(grown);
+        }
+        self.checkpoint_twice(shared)?;
+        Ok(grown.total_blocks)
     }
 
     /// A checkpoint; after an error the log starts anew, which is two of them.

@@ -59,6 +59,10 @@ impl Device for Watched {
         self.disk.name()
     }
 
+    fn grow(&self, blocks: u64) -> Result<(), DeviceError> {
+        self.watch(Operation::Grow, Block(0), blocks, || self.disk.grow(blocks))
+    }
+
     fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
         self.watch(Operation::Read, at, into.len() as u64, || self.disk.read(at, into))
     }

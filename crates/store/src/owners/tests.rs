@@ -72,7 +72,7 @@ fn write_chunk(disk: &SimDisk, chunk: u64, place: Block, pages: std::ops::Range<
 
 /// The blocks that have an owner, by their offsets, and the pages that these are.
 fn found(disk: &SimDisk) -> Vec<(u64, u64)> {
-    let all = owners(disk, &GEOMETRY, SEGMENT, at(63));
+    let all = owners(disk, GEOMETRY, SEGMENT, at(63));
     let found = all.into_iter().map(|(place, one)| {
         assert_eq!(one, owner(one.page.0));
         (place.0 - at(0).0, one.page.0)
@@ -183,11 +183,11 @@ fn an_owner_is_that_of_the_bytes_with_its_checksum_and_a_scan_looks_no_further_t
     write_list(&disk, &list(4, at(0), 1..4));
     write_list(&disk, &list(4, at(4), 4..7));
     let mut scan = OwnerScan::new(SEGMENT);
-    assert_eq!(scan.read_some(&*disk, &GEOMETRY, at(3)), Ok(true));
+    assert_eq!(scan.read_some(&*disk, GEOMETRY, at(3)), Ok(true));
     assert_eq!(scan.owner(at(2), owner(2).crc), Some(owner(2)));
     assert_eq!(scan.owner(at(2), 1), None);
     assert_eq!(scan.owner(at(5), owner(4).crc), None, "not looked for yet");
-    assert_eq!(scan.read_some(&*disk, &GEOMETRY, at(5)), Ok(true));
+    assert_eq!(scan.read_some(&*disk, GEOMETRY, at(5)), Ok(true));
     assert_eq!(scan.owner(at(5), owner(4).crc), Some(owner(4)));
 }
 
@@ -195,9 +195,8 @@ fn an_owner_is_that_of_the_bytes_with_its_checksum_and_a_scan_looks_no_further_t
 fn a_step_looks_at_32_heads() {
     let disk = disk();
     let mut scan = OwnerScan::new(SEGMENT);
-    let steps = std::iter::from_fn(|| {
-        (scan.read_some(&*disk, &GEOMETRY, at(63)) == Ok(false)).then_some(scan.offset)
-    });
+    let steps =
+        std::iter::from_fn(|| (scan.read_some(&*disk, GEOMETRY, at(63)) == Ok(false)).then_some(scan.offset));
     assert_eq!(steps.collect::<Vec<_>>(), [32]);
 }
 
@@ -209,8 +208,8 @@ fn a_head_that_cannot_be_read_is_told_and_costs_who_goes_on_its_own_blocks() {
     }
     disk.damage(at(8), sim::Damage::Unreadable);
     let mut scan = OwnerScan::new(SEGMENT);
-    assert_eq!(scan.read_some(&*disk, &GEOMETRY, at(23)), Err(Unreadable));
-    assert_eq!(scan.read_some(&*disk, &GEOMETRY, at(23)), Ok(true));
+    assert_eq!(scan.read_some(&*disk, GEOMETRY, at(23)), Err(Unreadable));
+    assert_eq!(scan.read_some(&*disk, GEOMETRY, at(23)), Ok(true));
     let others = (1..8).zip(0..7).chain((17..24).zip(16..23));
     assert_eq!(found(&disk), others.collect::<Vec<_>>());
 }

@@ -13,6 +13,7 @@ mod errors;
 mod flips;
 mod foreground;
 mod full;
+mod growth;
 mod list;
 mod lives;
 mod model;
