@@ -492,6 +492,15 @@ impl Cache {
         self.parts.volumes.delete(volume)
     }
 
+    /// Makes the store as large as fits into `blocks` blocks, or into all that its device has; returns its new size. Who waits for space
+    /// goes on.
+    ///
+    /// # Errors
+    /// Those of [`Store::grow`](store::Store::grow).
+    pub fn grow_store(&self, blocks: Option<u64>) -> Result<u64, CacheError> {
+        self.parts.checkpointer.grow(blocks)
+    }
+
     /// The store below: for its counters.
     pub fn store(&self) -> &Arc<Store> {
         self.parts.shared.store()

@@ -6,7 +6,7 @@ use crate::retry::RETRY_AFTER;
 use crate::scan::Scan;
 use crate::shared::{Shared, State};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
-use crate::task::{Completions, Progress};
+use crate::task::{Completions, Progress, Task};
 use crate::write_back::{Why, WriteBack};
 use std::sync::Arc;
 use std::time::Duration;
@@ -293,6 +293,25 @@ impl Checkpointer {
             }
         }
         Ok(())
+    }
+
+    /// Makes the store larger; who waits for space gets some of that.
+    pub(crate) fn grow(&self, blocks: Option<u64>) -> Result<u64, CacheError> {
+        let grown = self.shared.store_io().grow(blocks);
+        // Of a sparse file that had no segments left to ask for.
+        self.pauses().allocate_not_before = Duration::ZERO;
+        let mut completions = Completions::default();
+        {
+            let mut state = self.shared.state();
+            // Also after an error: it may have grown.
+            state.admission.may_have_space();
+            state.retries.may_have_space(self.shared.now());
+            self.admission.admit_waiting(&mut state, &mut completions);
+        }
+        completions.deliver();
+        self.write_back.try_again();
+        self.shared.wake(Task::Checkpoint);
+        Ok(grown?)
     }
 
     /// A segment is free when two checkpoints in a row do not need it.

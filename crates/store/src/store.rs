@@ -162,8 +162,8 @@ impl Store {
     /// large as before, or as it is to be.
     ///
     /// # Errors
-    /// [`StoreError::BadSizes`] where that makes it no larger, or takes more segments of its size than a store may have;
-    /// [`StoreError::Truncated`] where a block device has less; those of [`identify`](Store::identify); the device's.
+    /// [`StoreError::BadSizes`] where that makes it no larger, or takes more segments of its size than a store may have, or a block
+    /// device has less; those of [`identify`](Store::identify); the device's.
     pub fn grow_unopened(device: &dyn Device, blocks: Option<u64>) -> Result<u64, StoreError> {
         let (geometry, _) = Geometry::read(device)?;
         Ok(superblock::grow(device, geometry, blocks)?.total_blocks)

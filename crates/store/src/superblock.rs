@@ -281,8 +281,9 @@ pub(crate) fn grow(
     let grown = geometry.grown(device, blocks.unwrap_or(device.blocks()))?;
     device.grow(grown.total_blocks)?;
     if device.blocks() < grown.total_blocks {
-        let (expected, found) = (grown.total_blocks, device.blocks());
-        return Err(StoreError::Truncated { device: device.name().to_owned(), expected, found });
+        let [wanted, has] = [grown.total_blocks, device.blocks()].map(|blocks| blocks * BLOCK_BYTES as u64);
+        let why = format!("it has {has} bytes, and {wanted} are wanted");
+        return Err(StoreError::BadSizes { device: device.name().to_owned(), why });
     }
     device.write(grown.copy_at(), &[*grown.encode()])?;
     device.flush()?;

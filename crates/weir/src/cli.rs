@@ -39,6 +39,7 @@ pub(crate) enum Command {
     Space(SpaceArgs),
     Scrub(ScrubArgs),
     Volume(VolumeArgs),
+    Grow(GrowArgs),
     ReplaceBuffer(ReplaceBufferArgs),
     Trace(TraceArgs),
     /// Write the manual pages into a directory
@@ -226,6 +227,25 @@ pub(crate) struct SpaceArgs {
     /// As one JSON object, for scripts
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Make a store larger, mounted or not
+///
+/// A file is made longer, sparse as it was or with all its space; for a block device, make that larger first. Nothing is moved, and
+/// programs go on meanwhile. After a crash the store is as large as before or as it was to be. A store does not get smaller.
+/// Its segments stay as large as they are, so it can grow so far only: one that had 1 GiB to 20 GiB, one of 8 GiB to 1 TiB.
+/// For a larger buffer see `weir replace-buffer`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  weir grow --size 200GiB /mnt/demo
+  lvextend --size 2T vg/db && weir grow /mnt/db")]
+pub(crate) struct GrowArgs {
+    /// The directory on which the store is mounted; or, where it is not, the directory or device that was formatted
+    pub(crate) path: PathBuf,
+    /// The store's new size [default: all that its device or file has by now]
+    #[arg(long, allow_hyphen_values = true)]
+    pub(crate) size: Option<Size>,
 }
 
 /// Give a store that is not mounted another buffer

@@ -165,6 +165,7 @@ fn answer(line: &str, mounted: &Mounted, rights: Rights) -> Value {
         Some("space_exact") => or_error(mounted.space_exact()),
         Some("volume_list") => mounted.volumes(),
         Some("volume_clone") => or_error(mounted.clone_volume(name, request["read_only"] == true)),
+        Some("grow") => or_error(mounted.grow(request["bytes"].as_u64())),
         Some("volume_delete") => or_error(mounted.delete_volume(name).map(|()| json!({}))),
         _ => json!({ "error": "not a request: {\"operation\": \"status\", \"sync\" or \"drained\"}" }),
     }

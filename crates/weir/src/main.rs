@@ -12,6 +12,7 @@ mod daemon;
 mod error;
 mod find_buffer;
 mod format;
+mod grow;
 mod logs;
 mod man;
 mod media;
@@ -116,6 +117,7 @@ fn run(command: Command) -> Result<ExitCode, WeirError> {
         Command::Space(args) => space(&args).map(done),
         Command::Scrub(args) => scrub::run(&args),
         Command::ReplaceBuffer(args) => replace_buffer::run(&args).map(done),
+        Command::Grow(args) => grow::run(&args).map(done),
         Command::Volume(args) => volume::run(&args.command).map(done),
         Command::Trace(args) => trace::run(&args),
         Command::Man(args) => man::run(&args).map(done),

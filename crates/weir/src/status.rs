@@ -158,6 +158,14 @@ impl Mounted {
         Ok(json!({ "from": self.stack.volume.name, "ms": millis(begun.elapsed()) }))
     }
 
+    /// Makes the store so many bytes large, or as large as its device; says how large that is.
+    pub(crate) fn grow(&self, bytes: Option<u64>) -> Result<Value, Refusal> {
+        self.refuse_read_only()?;
+        let grown = self.stack.cache.grow_store(bytes.map(|bytes| bytes / BLOCK_BYTES as u64));
+        let blocks = grown.map_err(|error| Refusal::new(&error, error.help()))?;
+        Ok(json!({ "store_bytes": blocks * BLOCK_BYTES as u64 }))
+    }
+
     /// Deletes a volume that is not mounted.
     pub(crate) fn delete_volume(&self, name: &str) -> Result<(), Refusal> {
         self.refuse_read_only()?;

@@ -5,6 +5,7 @@ mod bad_input;
 mod common;
 mod daemon;
 mod find_buffer;
+mod grow;
 mod integrity;
 mod messages;
 mod mounted;

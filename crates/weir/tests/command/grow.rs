@@ -1,0 +1,92 @@
+//! `weir grow`: a full store gets larger under the programs that fill it, and one that is not mounted.
+
+use crate::common::{Mounted, Sandbox, assert_says, can_mount, fails, succeeds, weir};
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+use std::process::Command;
+
+const MIB: u64 = 1 << 20;
+
+fn grow(path: &Path, size: Option<&str>) -> Command {
+    let mut command = weir();
+    command.arg("grow").arg(path).args(size.map(|size| format!("--size={size}")));
+    command
+}
+
+fn total_bytes(dir: &Path) -> u64 {
+    let stat = rustix::fs::statvfs(dir).expect("a mount");
+    stat.f_blocks * stat.f_frsize
+}
+
+/// Writes a MiB at a time until there is no space, or there are so many in all.
+fn fill(file: &mut File, most: u64) -> u64 {
+    let mut written = file.metadata().expect("a file").len() / MIB;
+    while written < most {
+        match file.write_all(&vec![written as u8 + 1; MIB as usize]).and_then(|()| file.sync_data()) {
+            Ok(()) => written += 1,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::StorageFull, "{error}");
+                break;
+            }
+        }
+    }
+    if file.metadata().expect("a file").len() > written * MIB {
+        file.set_len(written * MIB).expect("a shorter file");
+    }
+    written
+}
+
+fn assert_holds(mounted: &Mounted, mib: u64) {
+    let bytes = fs::read(mounted.path("file")).expect("a file");
+    assert_eq!(bytes.len() as u64, mib * MIB);
+    for (chunk, number) in bytes.chunks(MIB as usize).zip(0..) {
+        assert!(chunk.iter().all(|&byte| byte == number as u8 + 1), "MiB {number}");
+    }
+}
+
+#[test]
+fn a_full_store_grows_under_a_mount_and_all_of_it_is_there_after_a_kill() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted_with(&["--size=64MiB", "--buffer-size=8MiB"]);
+    let mounted = sandbox.mount();
+    let mut file = File::create(mounted.path("file")).expect("a file");
+    let before = total_bytes(mounted.dir());
+    let full = fill(&mut file, 1000);
+    assert!((10..64).contains(&full), "{full} MiB");
+    let said = String::from_utf8(succeeds(&mut grow(mounted.dir(), Some("300MiB"))).stdout).expect("text");
+    assert_says(&said, "the store has 299.5 MiB now");
+    assert!(total_bytes(mounted.dir()) > before + 200 * MIB, "{before}, {}", total_bytes(mounted.dir()));
+    assert_eq!(fill(&mut file, 200), 200);
+    mounted.kill();
+    let mounted = sandbox.mount();
+    assert_holds(&mounted, 200);
+    assert!(total_bytes(mounted.dir()) > before + 200 * MIB);
+    mounted.unmount();
+    succeeds(weir().arg("check").arg(sandbox.store()));
+}
+
+#[test]
+fn a_store_that_is_not_mounted_grows_to_a_size_or_to_what_its_file_has_and_never_shrinks() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted_with(&["--size=64MiB", "--buffer-size=8MiB"]);
+    let store = sandbox.store();
+    for size in [None, Some("64MiB"), Some("32MiB")] {
+        assert_says(&fails(&mut grow(&store, size)), "make it no larger");
+    }
+    assert_says(&fails(&mut grow(&store, Some("100TiB"))), "too many");
+    let length = || fs::metadata(store.join("store")).expect("a file").len();
+    assert_eq!(length(), 64 * MIB, "nothing was done");
+    succeeds(&mut grow(&store, Some("100MiB")));
+    File::options().write(true).open(store.join("store")).expect("it").set_len(150 * MIB).expect("longer");
+    succeeds(&mut grow(&store, None));
+    let mounted = sandbox.mount();
+    assert!(total_bytes(mounted.dir()) > 100 * MIB, "{}", total_bytes(mounted.dir()));
+    assert_says(&fails(&mut grow(&store, Some("200MiB"))), "in use");
+    mounted.unmount();
+    assert_says(&fails(&mut grow(&sandbox.path("nothing"), None)), "nothing");
+}
