@@ -27,6 +27,14 @@ pub enum PlantedBug {
     LeakedNode,
     /// Space that is reserved is not remembered.
     ForgottenReservation,
+    /// Space that is reserved counts twice, and is given back once.
+    ReservationCountedTwice,
+    /// The cleaner leaves one of a block's several holders pointing at where it was.
+    HolderMissed,
+    /// A shared block counts as dead when the first of its holders goes.
+    FreedWithOneHolder,
+    /// The tree of a deleted file that others share is on the dying list twice.
+    DyingTwice,
     /// Segments are trimmed only after they may be used again.
     TrimAfterReuse,
     /// Recovery applies log entries again that lie before the root where it begins.

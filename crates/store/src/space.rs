@@ -1,6 +1,6 @@
 //! Space: what is live, what is free, what is reserved, and who may use the last of it.
 
-use crate::bug::PlantedBug;
+use crate::bug::{PlantedBug, is_planted};
 use crate::entry::LogEntry;
 use crate::error::StoreError;
 use crate::format::{LEAF_OBJECTS, LEAF_PAGES, TABLE_NODES};
@@ -357,6 +357,9 @@ impl Map {
         }
         if !self.is_planted(PlantedBug::ForgottenReservation) {
             self.reservations.pages += pages;
+            if is_planted(PlantedBug::ReservationCountedTwice) {
+                self.reservations.pages += pages;
+            }
             self.reservations.known = known;
         }
         Ok(())

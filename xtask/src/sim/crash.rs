@@ -14,6 +14,8 @@ use store::StoreError;
 const CUT_AFTER_HEADER_WITHIN: u64 = 3;
 /// What a cache could not store it leaves alone for a second.
 const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(2);
+/// Steps of write-back until it has been.
+const STEPS_TO_TRY_AGAIN: usize = 4;
 /// Recovery itself writes little.
 const CUT_RECOVERY_WITHIN: u64 = 10;
 /// Cuts in one recovery: each is one deeper.
@@ -114,6 +116,7 @@ impl Run {
             (Phase::Copy, _) => "copy of a volume",
             (Phase::Deletion, _) => "deletion of a volume",
             (Phase::Replacement, _) => "replacement of the buffer",
+            (Phase::Growth, _) => "growth of the store",
             (Phase::Recovery(1), _) => "recovery, depth 1",
             (Phase::Recovery(2), _) => "recovery, depth 2",
             (Phase::Recovery(_), _) => "recovery, depth 3",
@@ -155,7 +158,10 @@ impl Run {
                     if faulty {
                         // What failed while the disks made errors is told to readers until it is tried again, a second later.
                         self.media.clock.advance(TRIED_AGAIN_AFTER);
-                        stack.cache.step(Task::WriteBack);
+                        // The first ones may ask the store only.
+                        for _ in 0..STEPS_TO_TRY_AGAIN {
+                            stack.cache.step(Task::WriteBack);
+                        }
                     }
                     self.stack = Some(stack);
                     self.errors_at_open = errors;

@@ -7,6 +7,7 @@ mod client;
 mod crash;
 mod exhaust;
 mod faults;
+mod growth;
 mod log;
 mod meanwhile;
 mod model;
@@ -139,8 +140,8 @@ fn print_summary(options: &Options, summary: &Summary) {
         volumes.copies, volumes.found, volumes.meanwhile, volumes.deletions, volumes.mounts, volumes.looks
     );
     println!(
-        "  buffers replaced: {}; volumes rescued and looked at: {}; changes refused midway: {}",
-        counts.replaced, counts.rescued, counts.refused
+        "  buffers replaced: {}; stores grown: {}; volumes rescued and looked at: {}; changes refused midway: {}",
+        counts.replaced, counts.growths, counts.rescued, counts.refused
     );
     println!(
         "  completed changes lost to crashes, none of them synced: {}; refused for space: {}; device errors: {}, \

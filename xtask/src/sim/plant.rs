@@ -21,6 +21,14 @@ pub(crate) enum Plant {
     LeakedNode,
     /// The store forgets reservations.
     ForgottenReservation,
+    /// The store counts reservations twice.
+    ReservationCountedTwice,
+    /// The cleaner leaves one of a block's several holders pointing at where it was.
+    HolderMissed,
+    /// The store counts a shared block as dead when the first of its holders goes.
+    FreedWithOneHolder,
+    /// The tree of a deleted file that others share is on the store's dying list twice.
+    DyingTwice,
     /// The store's recovery applies log entries again that its root has.
     EntriesBeforeRoot,
     /// The buffer's recovery applies what parses of a torn group.
@@ -107,6 +115,10 @@ impl Plant {
             Plant::RepointBeforeCopy => Some(store::PlantedBug::RepointBeforeCopy),
             Plant::TrimAfterReuse => Some(store::PlantedBug::TrimAfterReuse),
             Plant::ForgottenReservation => Some(store::PlantedBug::ForgottenReservation),
+            Plant::ReservationCountedTwice => Some(store::PlantedBug::ReservationCountedTwice),
+            Plant::HolderMissed => Some(store::PlantedBug::HolderMissed),
+            Plant::FreedWithOneHolder => Some(store::PlantedBug::FreedWithOneHolder),
+            Plant::DyingTwice => Some(store::PlantedBug::DyingTwice),
             Plant::FreedOnceTooOften => Some(store::PlantedBug::FreedOnceTooOften),
             Plant::LeakedNode => Some(store::PlantedBug::LeakedNode),
             Plant::EntriesBeforeRoot => Some(store::PlantedBug::EntriesBeforeRoot),

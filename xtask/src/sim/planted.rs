@@ -21,6 +21,10 @@ const BOUNDS: &[(Plant, u64)] = &[
     (Plant::FreedOnceTooOften, 10_000),
     (Plant::LeakedNode, 10_000),
     (Plant::ForgottenReservation, 10_000),
+    (Plant::ReservationCountedTwice, 10_000),
+    (Plant::HolderMissed, 300_000),
+    (Plant::FreedWithOneHolder, 10_000),
+    (Plant::DyingTwice, 100_000),
     (Plant::EntriesBeforeRoot, 10_000),
     (Plant::TornGroupApplied, 10_000),
     (Plant::StaleIncarnation, 10_000),
@@ -179,6 +183,16 @@ mod tests {
     #[test]
     fn a_forgotten_reservation_is_found() {
         is_found(Plant::ForgottenReservation);
+    }
+
+    #[test]
+    fn a_reservation_that_counts_twice_is_found() {
+        is_found(Plant::ReservationCountedTwice);
+    }
+
+    #[test]
+    fn a_shared_block_that_is_freed_with_a_holder_left_is_found() {
+        is_found(Plant::FreedWithOneHolder);
     }
 
     #[test]

@@ -25,6 +25,9 @@ impl Run {
         if self.random.once_in(LOOKED_AT_ONE_IN) {
             self.look_without_writing()?;
         }
+        if self.grows_now() {
+            self.grow_unopened()?;
+        }
         if !self.random.once_in(REPLACED_ONE_IN) {
             return Ok(());
         }

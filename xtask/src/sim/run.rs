@@ -49,6 +49,8 @@ pub(crate) struct Counts {
     pub(crate) rescued: u64,
     /// Buffers that took another one's place.
     pub(crate) replaced: u64,
+    /// How often stores were made larger.
+    pub(crate) growths: u64,
     /// Errors that a client was told because a disk made one up.
     pub(crate) errors_told: u64,
     pub(crate) errors_made_up: u64,
@@ -73,6 +75,7 @@ pub(crate) enum Phase {
     Deletion,
     /// Of the buffer by another one.
     Replacement,
+    Growth,
     Recovery(u32),
 }
 

@@ -1,5 +1,6 @@
 //! The stack under test, from the file system down, on simulated media.
 
+use super::growth;
 use super::log::{Log, Role};
 use super::meanwhile::Meanwhile;
 use super::model::CALLER;
@@ -60,6 +61,8 @@ pub(crate) struct Media {
     is_cached: bool,
     /// Roots and header slots that power tears may be unreadable.
     is_fragile: bool,
+    /// How often the store may still be made larger.
+    pub(crate) growths_left: u32,
 }
 
 impl Media {
@@ -95,6 +98,7 @@ impl Media {
             buffer,
             is_cached,
             is_fragile,
+            growths_left: growth::times(options.seed),
             clock: Arc::new(SimClock::new()),
             log: Log::new(options.verbose),
             meanwhile: Arc::default(),

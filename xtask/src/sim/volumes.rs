@@ -182,6 +182,9 @@ impl Run {
             return Ok(());
         }
         self.counts.operations += 1;
+        if self.grows_now() {
+            return self.grow_in_use();
+        }
         let full = self.workload.wants_space();
         match self.random.below(10) {
             _ if self.random.once_in(REFUSED_ONE_IN) => self.ask_for_the_impossible(),

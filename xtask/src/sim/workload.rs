@@ -19,6 +19,7 @@ const WRITE_BYTES_MAX: u64 = 48 << 10;
 /// Largest size of most files, and of the few big ones.
 const FILE_BYTES_MAX: u64 = 48 << 10;
 const BIG_FILE_BYTES_MAX: u64 = 400 << 10;
+const LONG_FILE_BYTES_MAX: u64 = 1200 << 10;
 
 /// What a client asks for.
 #[derive(Debug, Clone)]
@@ -61,6 +62,8 @@ pub(crate) enum Temper {
     Full,
     /// Directories are big, and names long or alike.
     Names,
+    /// Some files are long, with holes: their pages are in several leaves of the store's map.
+    Long,
 }
 
 impl Temper {
@@ -70,6 +73,7 @@ impl Temper {
         match seed % 5 {
             0 => Temper::Full,
             1 => Temper::Names,
+            2 => Temper::Long,
             _ => Temper::Mixed,
         }
     }
@@ -131,6 +135,10 @@ impl Workload {
         Workload { random, temper, freeing: 0, mood, read_until: None }
     }
 
+    fn bytes_max(&self) -> u64 {
+        if self.mood.filling || self.temper == Temper::Long { FILLING_BYTES_MAX } else { BYTES_MAX }
+    }
+
     /// Draws what the clients do most from now on, unless they stay with what they do: some things take long.
     pub(crate) fn change_mood(&mut self) {
         if self.random.once_in(6) {
@@ -155,7 +163,7 @@ impl Workload {
     /// The next request of a client that holds `handles`.
     pub(crate) fn next(&mut self, model: &Model, handles: &[Id]) -> Request {
         self.freeing = self.freeing.saturating_sub(1);
-        if self.freeing > 0 || model.bytes() > self.mood.bytes_max() {
+        if self.freeing > 0 || model.bytes() > self.bytes_max() {
             return self.give_back(model);
         }
         let Mood { writes, sizes, names, reads, syncs, .. } = self.mood;
@@ -202,7 +210,12 @@ impl Workload {
         };
         let size = model.get(file).content().len() as u64;
         // By its number, so that a file stays big or small.
-        let limit = if file.0 % 8 == 0 || self.mood.filling { BIG_FILE_BYTES_MAX } else { FILE_BYTES_MAX };
+        let limit = match file.0 % 8 {
+            0 if self.temper == Temper::Long => LONG_FILE_BYTES_MAX,
+            0 => BIG_FILE_BYTES_MAX,
+            _ if self.mood.filling => BIG_FILE_BYTES_MAX,
+            _ => FILE_BYTES_MAX,
+        };
         let len = match self.random.below(10) {
             0..=3 => 1 + self.random.below(200),
             4..=5 => 512 * (1 + self.random.below(8)),
@@ -507,9 +520,5 @@ impl Mood {
             _ => NameSpace::Few,
         };
         Mood { writes, sizes, names, reads, syncs, hot, filling, directories_max, space }
-    }
-
-    fn bytes_max(&self) -> u64 {
-        if self.filling { FILLING_BYTES_MAX } else { BYTES_MAX }
     }
 }

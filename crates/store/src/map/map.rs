@@ -464,7 +464,12 @@ impl Map {
                 inline.iter().filter_map(|(_, entry)| entry.base()).for_each(|base| self.nodes.forget(&base));
             }
             Pages::Tree(tree) if tree.height == 0 => self.nodes.release(tree.root),
-            Pages::Tree(tree) => self.condemn(tree.root),
+            Pages::Tree(tree) => {
+                self.condemn(tree.root);
+                if is_planted(PlantedBug::DyingTwice) && self.nodes.table.references(tree.root) > 1 {
+                    self.condemn(tree.root);
+                }
+            }
         }
     }
 

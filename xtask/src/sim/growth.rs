@@ -1,0 +1,74 @@
+//! The store gets larger, in use and between two lives: a crash at any point leaves it as large as before or after, and whole.
+
+use super::log::Role;
+use super::run::{Phase, Run};
+use device::{Device, Random};
+use store::{Store, StoreError};
+
+/// What makes one run in four have a store that grows.
+const GROWS: u64 = 0x6209;
+/// How often it may, by a quarter each.
+const TIMES: u32 = 4;
+/// Of so many operations on volumes, and of so many starts, one makes it larger.
+const GROWN_ONE_IN: u64 = 8;
+/// Between two lives, power fails within so many operations of it: there are four.
+const CUT_WITHIN: u64 = 5;
+
+/// How often the store of this run may grow.
+pub(crate) fn times(seed: u64) -> u32 {
+    if Random::new(seed ^ GROWS).once_in(4) { TIMES } else { 0 }
+}
+
+impl Run {
+    /// Whether it is time. Runs whose stores do not grow draw nothing.
+    pub(crate) fn grows_now(&mut self) -> bool {
+        self.media.growths_left > 0 && self.random.once_in(GROWN_ONE_IN)
+    }
+
+    fn larger(&mut self) -> u64 {
+        self.media.growths_left -= 1;
+        self.media.store.blocks() * 5 / 4
+    }
+
+    /// Makes it larger while everybody goes on.
+    pub(crate) fn grow_in_use(&mut self) -> Result<(), String> {
+        self.phase = Phase::Growth;
+        self.arm_for_volumes();
+        let (blocks, store) = (self.larger(), self.stack().cache.store().clone());
+        self.media.log.event(|| format!("{}: grow to {blocks}", self.counts.operations), &[blocks]);
+        let before = store.total_blocks();
+        let outcome = self.stack().cache.grow_store(Some(blocks));
+        self.deliver()?;
+        let made_up = self.media.log.errors_made_up() > self.errors_at_open;
+        match outcome {
+            Ok(grown) if grown > before && grown == store.total_blocks() => {
+                self.counts.growths += 1;
+                Ok(())
+            }
+            Ok(grown) => Err(format!("a store of {before} blocks has grown to {grown}")),
+            Err(_) if made_up || self.media.power.lost() => Ok(()),
+            Err(error) => Err(format!("a store does not grow: {error}")),
+        }
+    }
+
+    /// Makes it larger between two lives; power may fail meanwhile.
+    pub(crate) fn grow_unopened(&mut self) -> Result<(), String> {
+        self.phase = Phase::Growth;
+        let blocks = self.larger();
+        if self.random.once_in(2) {
+            self.media.power.cut_after(self.random.below(CUT_WITHIN));
+        }
+        match Store::grow_unopened(&self.media.watched(Role::Store), Some(blocks)) {
+            Ok(_) => self.counts.growths += 1,
+            Err(_) if self.media.power.lost() => {
+                *self.counts.crashes.entry("growth of the store").or_default() += 1;
+                let end = self.draw_end();
+                self.lose_power(end);
+            }
+            Err(StoreError::Device(_)) => {}
+            Err(error) => return Err(format!("a store that is not open does not grow: {error}")),
+        }
+        self.media.power.restore();
+        Ok(())
+    }
+}
