@@ -3,8 +3,9 @@
 //! | stage of a round | what a step does | held meanwhile |
 //! | --- | --- | --- |
 //! | none | chooses victims, and pins them | the map's lock |
-//! | walking | visits some nodes, and notes who holds the victims' blocks | nothing during reads |
-//! | owners | looks whose a victim's blocks are | nothing |
+//! | looking up | reads whose a victim's blocks are, and looks there who holds them ([`lookup`]) | nothing during reads |
+//! | walking | where that cannot tell: visits some nodes, and notes who holds the victims' blocks | nothing during reads |
+//! | owners | after a walk: reads whose a victim's blocks are | nothing |
 //! | moving | copies some blocks, makes the copies durable, repoints their holders | the writer's lock for the repointing only |
 //! | settling | a victim whose holders are all gone is dead | the map's lock |
 //!
@@ -24,6 +25,7 @@ use crate::counters::count;
 use crate::entry::Paired;
 use crate::error::StoreError;
 use crate::format::LIST_OWNERS;
+use crate::lookup::{self, Looked, Lookup};
 use crate::map::{Holder, Map, Move, NodeId, Purpose, Wanted};
 use crate::owners::{BlockOwner, OwnerList, OwnerScan};
 use crate::pairs::{OpenPair, write_twice};
@@ -94,9 +96,16 @@ struct Placed {
 /// Blocks that are moved next, with their owners where these are known.
 type Coming = BTreeMap<Block, Option<BlockOwner>>;
 
+#[derive(Default)]
 struct Round {
     /// What is not settled yet, in order.
     victims: Vec<u32>,
+    /// Of the first one, while its blocks' holders are looked up and not walked for.
+    lookup: Option<Lookup>,
+    /// The victim of which they are known by that.
+    looked_up: Option<u32>,
+    /// Those for which a walk is needed.
+    unknown: Vec<u32>,
     /// The walk has been complete once, and the counts are exact.
     counted: bool,
     /// Whose the blocks of the victim are that is worked on.
@@ -123,20 +132,29 @@ impl Cleaner {
             *round = Round::begin(shared);
             return Ok(if round.is_some() { Cleaning::Working } else { Cleaning::Idle });
         };
-        let walks = !(current.counted && is_planted(PlantedBug::SettledEarly));
-        if walks && !shared.visit_some(Purpose::Clean, NODES_PER_STEP).is_empty() {
-            current.bound_holders(shared);
-            return Ok(Cleaning::Working);
-        }
-        if !current.counted {
-            if let Some(lower) = believe_walk(shared) {
-                current.emptied += lower;
-                current.counted = true;
+        if current.looks_up(shared) {
+            if let Some(&victim) = current.victims.first() {
+                return current.look_up_or_work_on(victim, shared, writer, to);
             }
-            return Ok(Cleaning::Working);
-        }
-        if let Some(&victim) = current.victims.first() {
-            return current.work_on(victim, shared, writer, to);
+            if current.walks_after_all(shared) {
+                return Ok(Cleaning::Working);
+            }
+        } else {
+            let walks = !(current.counted && is_planted(PlantedBug::SettledEarly));
+            if walks && !shared.visit_some(Purpose::Clean, NODES_PER_STEP).is_empty() {
+                current.bound_holders(shared);
+                return Ok(Cleaning::Working);
+            }
+            if !current.counted {
+                if let Some(lower) = believe_walk(shared) {
+                    current.emptied += lower;
+                    current.counted = true;
+                }
+                return Ok(Cleaning::Working);
+            }
+            if let Some(&victim) = current.victims.first() {
+                return current.work_on(victim, shared, writer, to);
+            }
         }
         let mut map = shared.map_mut();
         map.nodes.end_scan(Purpose::Clean);
@@ -154,7 +172,7 @@ impl Cleaner {
         map.nodes.end_scan(Purpose::Clean);
         // Others have made many nodes dirty since the last checkpoint: it is not for the victims.
         let is_crowded = map.has_many_dirty();
-        for victim in round.victims {
+        for victim in round.victims.into_iter().chain(round.unknown) {
             map.nodes.segments.unpin(shared.medium.geometry().start(victim));
             if !is_crowded {
                 map.nodes.segments.stuck(victim);
@@ -164,8 +182,8 @@ impl Cleaner {
 }
 
 impl Round {
-    /// Chooses victims, and begins the walk that finds their holders; without any, if counts may be too high, just
-    /// the walk that makes them exact.
+    /// Chooses victims, and begins the look-ups or the walk that find their holders; without any, if counts may be too high, just the
+    /// walk that makes them exact.
     fn begin(shared: &Shared) -> Option<Round> {
         let mut map = shared.map_mut();
         let geometry = shared.medium.geometry();
@@ -179,11 +197,89 @@ impl Round {
         if victims.is_empty() && !map.nodes.segments.counts_may_be_high() {
             return None;
         }
-        map.nodes.segments.begin_recount();
         victims.iter().for_each(|&victim| map.nodes.segments.pin(geometry.start(victim)));
-        map.begin_scan(Purpose::Clean, Wanted::In(victims.iter().copied().collect()));
-        map.begin_pace(&victims);
-        Some(Round { victims, counted: false, owners: None, stuck: BTreeSet::new(), emptied: 0 })
+        let mut round = Round { victims, ..Round::default() };
+        let nodes = map.nodes.table.used();
+        if map.nodes.segments.counts_may_be_high() || !lookup::is_worth_it(nodes, round.victims.len()) {
+            round.begin_walk(&mut map);
+        } else {
+            map.begin_lookups(round.victims.iter().copied().collect());
+            map.begin_pace(&round.victims);
+        }
+        Some(round)
+    }
+
+    fn begin_walk(&mut self, map: &mut Map) {
+        map.nodes.segments.begin_recount();
+        map.begin_scan(Purpose::Clean, Wanted::In(self.victims.iter().copied().collect()));
+        map.begin_pace(&self.victims);
+    }
+
+    /// Whether it looks up holders, and does not walk.
+    fn looks_up(&self, shared: &Shared) -> bool {
+        shared.map().nodes.cleaning().is_some_and(|scan| !scan.walks())
+    }
+
+    /// A step for a victim of which the holders are looked up.
+    fn look_up_or_work_on(
+        &mut self,
+        victim: u32,
+        shared: &Shared,
+        writer: &WriterLock,
+        to: &mut Targets,
+    ) -> Result<Cleaning, StoreError> {
+        if self.looked_up == Some(victim) {
+            return self.work_on(victim, shared, writer, to);
+        }
+        self.look_up(victim, shared);
+        Ok(Cleaning::Working)
+    }
+
+    /// Begins a walk for those victims of which the owners do not tell who holds them, if there are some.
+    fn walks_after_all(&mut self, shared: &Shared) -> bool {
+        self.victims = std::mem::take(&mut self.unknown);
+        if self.victims.is_empty() {
+            return false;
+        }
+        let mut map = shared.map_mut();
+        map.nodes.end_scan(Purpose::Clean);
+        self.begin_walk(&mut map);
+        true
+    }
+
+    /// Looks up some of what a victim's owners hold of it.
+    fn look_up(&mut self, victim: u32, shared: &Shared) {
+        if self.owners.as_ref().is_none_or(|scan| scan.segment() != victim) {
+            self.owners = Some(OwnerScan::new(victim));
+        }
+        let owners = self.owners.as_mut().expect("just put there");
+        let segments = self.victims.len() + self.unknown.len();
+        let lookup = self.lookup.get_or_insert_with(|| Lookup::new(victim, segments, &shared.map()));
+        let looked = lookup.step(owners, shared);
+        let left = match looked {
+            // Half of it for reading the owners.
+            Looked::Working => {
+                lookup::price(2 * shared.medium.geometry().segment_blocks - owners.offset()) / 2
+            }
+            Looked::Found | Looked::Unknown => 0,
+        };
+        let mut map = shared.map_mut();
+        let others =
+            (self.victims.len() as u64 - 1) * lookup::price(map.nodes.segments.geometry().segment_blocks);
+        let Some(scan) = map.nodes.scan(Purpose::Clean) else { return };
+        scan.to_look_up = others + left;
+        match looked {
+            Looked::Working => {}
+            Looked::Found => {
+                scan.looked_up(self.lookup.take().map_or(Vec::new(), |lookup| lookup.found));
+                self.looked_up = Some(victim);
+            }
+            Looked::Unknown => {
+                self.lookup = None;
+                self.victims.remove(0);
+                self.unknown.push(victim);
+            }
+        }
     }
 
     /// Lets the last victims go while there are more holders than fit.
@@ -363,17 +459,24 @@ impl Round {
         let mut map = shared.map_mut();
         let Some(scan) = map.nodes.scan(Purpose::Clean) else { return Cleaning::Working };
         let held = scan.held.range(blocks.clone()).any(|(at, _)| !self.stuck.contains(at));
+        let walked = scan.walks();
         if held || !(scan.is_complete() || is_planted(PlantedBug::SettledEarly)) {
             return Cleaning::Working;
         }
-        let all_known = scan.lost.is_empty();
+        let all_known = walked && scan.lost.is_empty();
         scan.unwant(victim, blocks);
         self.victims.remove(0);
         if all_known {
             map.nodes.segments.settle(victim, stuck);
         }
+        let live = map.nodes.segments.get(victim).live;
+        if !walked && live > stuck {
+            // Somebody else holds some of it by now.
+            self.unknown.push(victim);
+            return Cleaning::Working;
+        }
         map.nodes.segments.unpin(shared.medium.geometry().start(victim));
-        if map.nodes.segments.get(victim).live == 0 {
+        if live == 0 {
             let segments = map.nodes.segments.emptied(victim);
             self.emptied += segments;
             count(&shared.medium.counting().segments_cleaned, segments);
@@ -583,7 +686,7 @@ fn repoint(shared: &Shared, writer: &WriterLock, moving: &[Moving], places: &[Bl
         return false;
     }
     let scan = map.nodes.scan(Purpose::Clean).as_ref();
-    let all_known = scan.is_some_and(|scan| scan.is_complete() && scan.lost.is_empty());
+    let all_known = scan.is_some_and(|scan| scan.walks() && scan.is_complete() && scan.lost.is_empty());
     for (one, &to) in moving.iter().zip(places) {
         let moved = Move { from: one.from, to, crc: one.crc, sole: all_known && one.holders.len() == 1 };
         let mut repointed = 0;

@@ -20,6 +20,7 @@ mod format;
 #[cfg(test)]
 mod golden;
 mod log;
+mod lookup;
 mod map;
 mod medium;
 mod owners;

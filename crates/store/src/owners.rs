@@ -257,6 +257,16 @@ impl OwnerScan {
         self.found.get(&at).copied().filter(|owner| owner.crc == crc)
     }
 
+    /// All owners that were found.
+    pub(crate) fn found(&self) -> impl Iterator<Item = &BlockOwner> {
+        self.found.values()
+    }
+
+    /// How much of the segment was looked at, in blocks.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
     fn goes_on_with(&self, head: &OwnerHead) -> bool {
         self.life.is_none_or(|life| life.goes_on_with(head.life))
     }

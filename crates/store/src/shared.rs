@@ -547,6 +547,7 @@ impl Shared {
         range: Range<PageNo>,
         leaves_max: usize,
     ) -> Result<Listed, StoreError> {
-        self.resolve(|map| map.list(object, range.clone(), leaves_max.max(1)))
+        // All of them are in memory at once, be they more than it keeps.
+        self.holding_nodes(|| self.resolve(|map| map.list(object, range.clone(), leaves_max.max(1))))
     }
 }

@@ -434,7 +434,10 @@ impl Map {
             victims: victims.len() as u64,
             live: victims.iter().map(live).sum(),
             copies: victims.iter().map(|victim| policy::with_lists(live(victim))).sum(),
-            nodes: self.nodes.table.used(),
+            nodes: match self.nodes.cleaning() {
+                Some(scan) if !scan.walks() => scan.to_look_up,
+                _ => self.nodes.table.used(),
+            },
             segments,
             missing: self.missing(),
         }));
@@ -451,7 +454,10 @@ impl Map {
     /// What is left to do in the round under way.
     fn cleaning_left(&self) -> Option<u64> {
         let scan = self.nodes.cleaning()?;
-        let nodes = if scan.is_complete() { 0 } else { self.nodes.table.used().saturating_sub(scan.visited) };
+        let nodes = match scan.is_complete() {
+            true => scan.to_look_up,
+            false => self.nodes.table.used().saturating_sub(scan.visited),
+        };
         Some(
             nodes + scan.victims().map(|victim| u64::from(self.nodes.segments.get(victim).live)).sum::<u64>(),
         )

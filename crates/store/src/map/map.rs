@@ -8,7 +8,7 @@ use super::leaf::{BlockEntry, DeltaEntry, Gone, PageEntry};
 use super::node::{Body, Missing, NodeId, Tree};
 use super::nodes::Nodes;
 use super::object::{ObjectEntry, Pages, fits_inline};
-use super::scan::{Purpose, Wanted};
+use super::scan::{Purpose, Scan, Wanted};
 use super::tree::{Leaf, Source, below};
 use super::volume::Volume;
 use super::volumes::Volumes;
@@ -18,6 +18,7 @@ use crate::error::StoreError;
 use crate::format::{
     DIRECTORY_BYTES, DYING_BYTES, INNER_CHILDREN, LEAF_OBJECTS, LEAF_PAGES, SEGMENT_BYTES, STREAM_HEAD_BYTES,
 };
+use crate::lookup;
 use crate::root::Newest;
 use crate::settings::StoreSettings;
 use crate::space::Reservations;
@@ -25,7 +26,7 @@ use crate::stream::stream_blocks;
 use crate::volume::{Listed, VolumeId};
 use device::{Lsn, ObjectId, PageNo};
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// The map of all volumes, and what is reserved for changes of it.
@@ -130,6 +131,12 @@ impl Map {
         stream_blocks(STREAM_HEAD_BYTES + tables + self.settings.encode().len())
     }
 
+    /// Begins a round of cleaning that looks up who holds the blocks of these segments.
+    pub(crate) fn begin_lookups(&mut self, segments: BTreeSet<u32>) {
+        let work = segments.len() as u64 * lookup::price(self.nodes.segments.geometry().segment_blocks);
+        *self.nodes.scan(Purpose::Clean) = Some(Scan::of_lookups(segments, work));
+    }
+
     /// Begins a walk at all roots; the cleaner's need not visit the volumes' leaves, as memory says what these do.
     pub(crate) fn begin_scan(&mut self, purpose: Purpose, wanted: Wanted) {
         match purpose {
@@ -198,6 +205,51 @@ impl Map {
             }
         };
         Ok((!found.page.is_hole()).then_some(found))
+    }
+
+    /// Everything that a leaf of an object's pages refers to, or of what would lie in that leaf what is inline: with the node and the
+    /// number by which it is found there.
+    pub(crate) fn blocks_in(
+        &self,
+        object: ObjectId,
+        leaf: u64,
+        take: &mut dyn FnMut(BlockEntry, NodeId, usize),
+    ) -> Result<(), Missing> {
+        match self.object(object)?.map(|entry| &entry.pages) {
+            None => {}
+            Some(Pages::Inline(pages)) => {
+                let objects =
+                    self.volumes.get(object.volume).map_or(Tree::default(), |volume| volume.objects);
+                let Some(holder) = objects.leaf(&self.nodes, object.slot / LEAF_OBJECTS)? else {
+                    return Ok(());
+                };
+                let within = pages.iter().filter(|(page, _)| page.0 / LEAF_PAGES == leaf);
+                let index = (object.slot % LEAF_OBJECTS) as usize;
+                within.filter_map(|(_, page)| page.base()).for_each(|base| take(base, holder.id, index));
+            }
+            Some(Pages::Tree(tree)) => {
+                let Some(found) = tree.leaf(&self.nodes, leaf)? else { return Ok(()) };
+                if let Body::Pages(pages) = &self.nodes.node(found.id)?.body {
+                    pages.blocks().for_each(|(index, block)| take(block, found.id, index));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The leaves that an object's pages lie in, or would lie in; some more than `most`, if there are more.
+    pub(crate) fn leaves_of(&self, entry: &ObjectEntry, most: usize) -> Result<Vec<u64>, Missing> {
+        match &entry.pages {
+            Pages::Inline(pages) => {
+                let mut leaves: Vec<u64> = pages.iter().map(|(page, _)| page.0 / LEAF_PAGES).collect();
+                leaves.dedup();
+                Ok(leaves)
+            }
+            Pages::Tree(tree) => {
+                let leaves = self.some_leaves(*tree, 0..u64::MAX, most + 1)?;
+                Ok(leaves.into_iter().map(|leaf| leaf.index).collect())
+            }
+        }
     }
 
     /// The pages in a leaf, without its holes.

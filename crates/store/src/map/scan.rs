@@ -67,12 +67,33 @@ pub(crate) struct Scan {
     pub(crate) lost: Vec<NodeId>,
     /// Pages met of which nothing is left.
     pub(crate) pages_gone: u64,
+    /// Whether it is a walk at all: what it wants may be looked up instead, which meets nothing.
+    walks: bool,
+    /// What is left to look up, as work.
+    pub(crate) to_look_up: u64,
 }
 
 impl Scan {
     pub(super) fn new(wanted: Wanted) -> Scan {
         let (colours, grey, held, lost) = (Vec::new(), Vec::new(), BTreeMap::new(), Vec::new());
-        Scan { colours, grey, wanted, held, holders: 0, visited: 0, lost, pages_gone: 0 }
+        let (walks, to_look_up) = (true, 0);
+        Scan { colours, grey, wanted, held, holders: 0, visited: 0, lost, pages_gone: 0, walks, to_look_up }
+    }
+
+    /// Of these segments' blocks the holders are looked up, which is so much work.
+    pub(super) fn of_lookups(segments: BTreeSet<u32>, to_look_up: u64) -> Scan {
+        Scan { walks: false, to_look_up, ..Scan::new(Wanted::In(segments)) }
+    }
+
+    /// Whether it is a walk.
+    pub(crate) fn walks(&self) -> bool {
+        self.walks
+    }
+
+    /// The holders of a segment's blocks were looked up.
+    pub(crate) fn looked_up(&mut self, found: Vec<(Block, Holder)>) {
+        self.holders += found.len();
+        found.into_iter().for_each(|(at, holder)| self.held.entry(at).or_default().push(holder));
     }
 
     /// Whether all nodes have been visited, for now.
@@ -90,19 +111,24 @@ impl Scan {
 
     /// A node that has another reference now.
     pub(super) fn met(&mut self, id: NodeId) {
-        if id.is_some() && *self.colour(id) == Colour::White {
+        if self.walks && id.is_some() && *self.colour(id) == Colour::White {
             self.again(id);
         }
     }
 
     /// A node to visit, whether it was or not.
     pub(super) fn again(&mut self, id: NodeId) {
+        if !self.walks {
+            return;
+        }
         *self.colour(id) = Colour::Grey;
         self.grey.push(id);
     }
 
     pub(super) fn gone(&mut self, id: NodeId) {
-        *self.colour(id) = Colour::White;
+        if self.walks {
+            *self.colour(id) = Colour::White;
+        }
     }
 
     /// Takes grey nodes, to visit them now.

@@ -77,3 +77,20 @@ fn what_is_available_could_be_written_once_dead_space_is_given_back() {
     assert!(store.space().available() < written, "what is reserved is no space");
     store.release(10);
 }
+
+#[test]
+fn a_listing_of_more_leaves_than_memory_keeps_comes_to_an_end() {
+    let (_power, disk, store) = fresh(1000, 1);
+    let leaves = 300;
+    for leaf in 0..leaves {
+        store.apply(&[write(leaf * 128)]).expect("space");
+        if leaf % 20 == 0 {
+            store.checkpoint().expect("a checkpoint");
+        }
+    }
+    drop(store);
+    let store = mount(&disk).expect("it opens");
+    store.keep_nodes(64);
+    let (all, most) = list(&store, 0, u64::MAX, leaves as usize);
+    assert_eq!((all.len(), most), (leaves as usize, leaves as usize));
+}

@@ -16,6 +16,7 @@ mod full;
 mod growth;
 mod list;
 mod lives;
+mod lookups;
 mod model;
 mod owners;
 #[cfg(feature = "planted-bugs")]

@@ -36,6 +36,7 @@ mod shipped {
     pub(crate) mod follow;
     pub(crate) mod format;
     pub(crate) mod log;
+    pub(crate) mod lookup;
     pub(crate) mod map;
     pub(crate) mod medium;
     pub(crate) mod owners;

@@ -1,0 +1,143 @@
+//! Cleaning without a walk over the map: who holds a block is looked up at those that its segment names.
+
+use crate::common::*;
+use device::{Lsn, ObjectId, PageNo, Transfer};
+use sim::SimDisk;
+use std::sync::Arc;
+use store::{Change, Cleaning, Store, VolumeId, VolumeMode};
+
+const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
+const ARENA: ObjectId = VolumeId::MAIN.object(0, 1);
+const PAGES: u64 = 8000;
+
+fn write(store: &Store, object: ObjectId, numbers: impl Iterator<Item = u64>, page_lsn: u64) {
+    let numbers: Vec<u64> = numbers.collect();
+    for some in numbers.chunks(8) {
+        let change = |&number: &u64| {
+            let page_lsn = page_lsn + number;
+            Change::Write { object, page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
+        };
+        store.apply(&some.iter().map(change).collect::<Vec<_>>()).expect("space");
+    }
+}
+
+/// Of a file every fourth page was written again, one after the other.
+fn quarter_dead() -> (Arc<SimDisk>, Store) {
+    let (_power, disk, store) = fresh(1500, 1);
+    write(&store, FILE, 0..PAGES, 1);
+    write(&store, FILE, (0..PAGES).step_by(4), 20_000);
+    store.checkpoint_twice().expect("a sound disk");
+    (disk, store)
+}
+
+/// One round; how many segments it has emptied, and how many nodes it has visited and read, and whether it walked.
+fn round(store: &Store) -> (u64, u64, bool) {
+    let before = store.counters();
+    loop {
+        match store.clean_step().expect("a sound disk") {
+            Cleaning::Working => {}
+            Cleaning::Emptied(segments) => {
+                let now = store.counters();
+                let nodes = now.nodes_visited + now.node_reads - before.nodes_visited - before.node_reads;
+                return (segments, nodes, now.walks > before.walks);
+            }
+            Cleaning::NeedsCheckpoint => store.checkpoint_twice().expect("a sound disk"),
+            Cleaning::Idle => return (0, 0, false),
+        }
+    }
+}
+
+#[test]
+fn a_round_reads_the_leaves_of_its_victims_only_where_no_block_is_shared() {
+    let (disk, store) = quarter_dead();
+    drop(store);
+    let store = mount(&disk).expect("it opens");
+    store.keep_nodes(64);
+    let leaves = PAGES / 128;
+    for number in 0..5 {
+        let (emptied, nodes, walked) = round(&store);
+        assert!(emptied > 10 && !walked, "round {number}: {emptied} emptied, walked: {walked}");
+        // Each victim has parts of two leaves, and there are some above them.
+        assert!(nodes < leaves, "round {number}: {nodes} nodes for {emptied} segments, {leaves} leaves");
+        store.checkpoint_twice().expect("a sound disk");
+    }
+    assert_eq!(findings(&store), []);
+    for number in 0..PAGES {
+        let page_lsn = if number % 4 == 0 { 20_000 + number } else { number + 1 };
+        assert_eq!(store.page_lsn(FILE, PageNo(number)), Ok(Some(Lsn(page_lsn))));
+    }
+}
+
+#[test]
+fn pages_of_metadata_are_looked_up_in_the_volumes_arenas() {
+    let (_power, _disk, store) = fresh(1500, 1);
+    write(&store, FILE, 0..PAGES, 1);
+    write(&store, ARENA, 0..600, 1);
+    write(&store, ARENA, (0..600).step_by(3), 20_000);
+    store.checkpoint_twice().expect("a sound disk");
+    let (mut emptied, mut walks) = (0, 0);
+    while let (segments @ 1.., _, walked) = round(&store) {
+        emptied += segments;
+        walks += u64::from(walked);
+        store.checkpoint_twice().expect("a sound disk");
+    }
+    assert!(emptied > 20 && walks == 0, "{emptied} segments, {walks} walks");
+    assert_eq!(findings(&store), []);
+    for number in 0..600 {
+        let page_lsn = if number % 3 == 0 { 20_000 + number } else { number + 1 };
+        assert_eq!(store.page_lsn(ARENA, PageNo(number)), Ok(Some(Lsn(page_lsn))));
+    }
+}
+
+#[test]
+fn what_a_clone_shares_takes_a_walk_and_what_was_written_since_does_not() {
+    let (_disk, store) = quarter_dead();
+    store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, Lsn(60_000)).expect("space");
+    // All leaves are copied by that.
+    write(&store, FILE, (1..PAGES).step_by(50), 70_000);
+    store.checkpoint_twice().expect("a sound disk");
+    let mut walked = false;
+    for _ in 0..3 {
+        walked |= round(&store).2;
+        store.checkpoint_twice().expect("a sound disk");
+    }
+    assert!(walked, "others hold the blocks");
+    assert_eq!(findings(&store), []);
+    while store.clean().expect("a sound disk") {
+        store.checkpoint_twice().expect("a sound disk");
+    }
+    let other = VolumeId::MAIN.object(9, 1);
+    write(&store, other, 0..PAGES / 2, 100_000);
+    write(&store, other, (0..PAGES / 2).step_by(4), 120_000);
+    store.checkpoint_twice().expect("a sound disk");
+    let (emptied, _, walked) = round(&store);
+    assert!(emptied > 5 && !walked, "{emptied} segments, walked: {walked}");
+    assert_eq!(findings(&store), []);
+}
+
+#[test]
+fn a_block_that_is_shared_while_its_segment_is_cleaned_stays_until_a_walk_has_found_its_other_holder() {
+    let copy = VolumeId::MAIN.object(11, 1);
+    for steps in 1..40 {
+        let (_disk, store) = quarter_dead();
+        for _ in 0..steps {
+            assert_eq!(store.clean_step(), Ok(Cleaning::Working));
+        }
+        // Another number of pages apart, so that pages are shared one by one.
+        let transfer = Transfer { from: FILE, first: PageNo(0), end: PageNo(PAGES), to: copy, at: PageNo(1) };
+        store.apply(&[Change::Clone { transfer, lsn: Lsn(90_000) }]).expect("space");
+        for _ in 0..3 {
+            round(&store);
+            store.checkpoint_twice().expect("a sound disk");
+        }
+        assert_eq!(findings(&store), [], "after {steps} steps");
+        for number in (0..PAGES).step_by(61) {
+            let page_lsn = Ok(Some(Lsn(if number % 4 == 0 { 20_000 + number } else { number + 1 })));
+            assert_eq!(store.page_lsn(FILE, PageNo(number)), page_lsn);
+            assert_eq!(store.page_lsn(copy, PageNo(number + 1)), page_lsn);
+            let mut wants = [store::Want::new(copy, PageNo(number + 1))];
+            store.read(&mut wants);
+            assert!(matches!(wants[0].found, Ok(store::Found::Page { .. })), "page {number}: {:?}", wants[0]);
+        }
+    }
+}
