@@ -2,22 +2,13 @@
 
 use super::log::Role;
 use super::run::{Phase, Run};
-use device::{Device, Random};
+use device::Device;
 use store::{Store, StoreError};
 
-/// What makes one run in four have a store that grows.
-const GROWS: u64 = 0x6209;
-/// How often it may, by a quarter each.
-const TIMES: u32 = 4;
 /// Of so many operations on volumes, and of so many starts, one makes it larger.
 const GROWN_ONE_IN: u64 = 8;
 /// Between two lives, power fails within so many operations of it: there are four.
 const CUT_WITHIN: u64 = 5;
-
-/// How often the store of this run may grow.
-pub(crate) fn times(seed: u64) -> u32 {
-    if Random::new(seed ^ GROWS).once_in(4) { TIMES } else { 0 }
-}
 
 impl Run {
     /// Whether it is time. Runs whose stores do not grow draw nothing.
