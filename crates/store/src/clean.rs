@@ -203,7 +203,8 @@ impl Round {
         if map.nodes.segments.counts_may_be_high() || !lookup::is_worth_it(nodes, round.victims.len()) {
             round.begin_walk(&mut map);
         } else {
-            map.begin_lookups(round.victims.iter().copied().collect());
+            let work = round.victims.len() as u64 * lookup::price(geometry.segment_blocks);
+            map.begin_lookups(round.victims.iter().copied().collect(), work);
             map.begin_pace(&round.victims);
         }
         Some(round)

@@ -18,7 +18,6 @@ use crate::error::StoreError;
 use crate::format::{
     DIRECTORY_BYTES, DYING_BYTES, INNER_CHILDREN, LEAF_OBJECTS, LEAF_PAGES, SEGMENT_BYTES, STREAM_HEAD_BYTES,
 };
-use crate::lookup;
 use crate::root::Newest;
 use crate::settings::StoreSettings;
 use crate::space::Reservations;
@@ -131,9 +130,8 @@ impl Map {
         stream_blocks(STREAM_HEAD_BYTES + tables + self.settings.encode().len())
     }
 
-    /// Begins a round of cleaning that looks up who holds the blocks of these segments.
-    pub(crate) fn begin_lookups(&mut self, segments: BTreeSet<u32>) {
-        let work = segments.len() as u64 * lookup::price(self.nodes.segments.geometry().segment_blocks);
+    /// Begins a round of cleaning that looks up who holds the blocks of these segments, which is so much work.
+    pub(crate) fn begin_lookups(&mut self, segments: BTreeSet<u32>, work: u64) {
         *self.nodes.scan(Purpose::Clean) = Some(Scan::of_lookups(segments, work));
     }
 
