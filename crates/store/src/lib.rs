@@ -52,6 +52,7 @@ mod writer;
 /// More of what the store decides, pure as [`policy`]: a prediction of what it costs decides with the same.
 pub mod decide {
     pub use crate::chunk::{Piece, Place, plan_writes};
+    pub use crate::lookup::{is_worth_it as lookups_are_worth_it, price as price_of_lookup};
     pub use crate::pace::{Pace, Round};
     pub use crate::space::BLOCKS_PER_PAGE;
 }

@@ -20,12 +20,12 @@ const VOLUMES_MAX: usize = 8;
 const NODES_LEAST: u64 = 2;
 
 /// The work that looking one segment up counts as, in blocks moved.
-pub(crate) fn price(segment_blocks: u64) -> u64 {
+pub fn price(segment_blocks: u64) -> u64 {
     segment_blocks / 8
 }
 
 /// Whether looking up the owners of so many segments is worth it in a map of so many nodes. Otherwise a walk is.
-pub(crate) fn is_worth_it(nodes: u64, segments: usize) -> bool {
+pub fn is_worth_it(nodes: u64, segments: usize) -> bool {
     nodes > NODES_LEAST * segments as u64
 }
 

@@ -101,8 +101,10 @@ impl Sub for Written {
 struct Round {
     /// Segments that are not empty yet.
     victims: VecDeque<u32>,
-    /// Nodes to visit before.
+    /// Nodes to visit before, or what looking up the victims' owners is worth.
     nodes: u64,
+    /// Of that, what the first victim is to be looked up for before it is moved; `None` in a round that walks.
+    ahead: Option<u64>,
     pace: Pace,
     checkpointed: bool,
 }
@@ -399,7 +401,13 @@ impl Predicted {
         if victims.is_empty() {
             return false;
         }
-        let nodes = (self.places[1].len() + NODES_ABOVE_LEAVES) as u64;
+        let all_nodes = (self.places[1].len() + NODES_ABOVE_LEAVES) as u64;
+        let price = decide::price_of_lookup(self.segment_blocks);
+        let looks_up = decide::lookups_are_worth_it(all_nodes, victims.len());
+        let (nodes, ahead) = match looks_up {
+            true => (victims.len() as u64 * price, Some(price)),
+            false => (all_nodes, None),
+        };
         let live = |&victim: &u32| self.segments[victim as usize].live;
         let pace = Pace::new(&decide::Round {
             segment_blocks: self.segment_blocks,
@@ -410,7 +418,7 @@ impl Predicted {
             segments,
             missing: self.cleaning_starts_below().saturating_sub(free),
         });
-        self.round = Some(Round { victims: victims.into(), nodes, pace, checkpointed: false });
+        self.round = Some(Round { victims: victims.into(), nodes, ahead, pace, checkpointed: false });
         true
     }
 
@@ -421,9 +429,18 @@ impl Predicted {
 
     /// A step of a round; what is left of it.
     fn clean_some(&mut self, mut round: Round) -> Option<Round> {
-        if round.nodes > 0 {
-            round.nodes = round.nodes.saturating_sub(64);
-            return Some(round);
+        match &mut round.ahead {
+            // Its owners, then its leaves.
+            Some(ahead @ 1..) => {
+                let half = (*ahead).min(decide::price_of_lookup(self.segment_blocks).div_ceil(2));
+                (*ahead, round.nodes) = (*ahead - half, round.nodes - half);
+                return Some(round);
+            }
+            None if round.nodes > 0 => {
+                round.nodes = round.nodes.saturating_sub(64);
+                return Some(round);
+            }
+            _ => {}
         }
         let Some(&victim) = round.victims.front() else {
             self.leave_list();
@@ -434,6 +451,8 @@ impl Predicted {
         let pages: Vec<u64> = self.lives(victim).into_iter().filter_map(page).collect();
         if pages.is_empty() {
             round.victims.pop_front();
+            let price = decide::price_of_lookup(self.segment_blocks);
+            round.ahead = round.ahead.map(|_| if round.victims.is_empty() { 0 } else { price });
         }
         let mut count = pages.len().min(policy::blocks_per_step(self.segment_blocks));
         let touched = |some: &[u64]| {
