@@ -16,7 +16,7 @@ use store::Cleaning;
 const ROUNDS_MAX: usize = 8;
 
 /// Where nothing was written back for so long, what was stored as deltas is folded: then it is read as fast as pages that were stored whole.
-/// And what was freed is given back no more often.
+/// Segments that were freed are trimmed no more often either.
 const QUIET: Duration = Duration::from_secs(5);
 
 /// Reads of the store's log after which a checkpoint is due: those of 256 MiB of it in stretches of 16 MiB. Where stretches
@@ -70,7 +70,7 @@ pub(crate) struct Checkpointer {
     pauses: Mutex<Pauses>,
 }
 
-/// When what failed may be tried again.
+/// When what failed, or rests, may be tried again.
 #[derive(Clone, Copy, Default)]
 struct Pauses {
     /// Freeing what deleted files and volumes held.

@@ -769,7 +769,7 @@ impl Applied {
         Ok(())
     }
 
-    /// Applies the next change, a long cut. What stands between two pieces after a crash, the buffer still has the whole cut.
+    /// Applies the next change, a long cut. A crash between two pieces loses nothing: the buffer has the cut until all of it is stored.
     fn apply_in_pieces(
         &mut self,
         store: &Store,

@@ -20,6 +20,23 @@ pub fn check_contract(device: &dyn Device) {
     it_never_gets_smaller(device);
 }
 
+/// Checks that `device`, which can be made larger, does get so.
+///
+/// # Panics
+/// Where it does not, saying how.
+pub fn check_growth(device: &dyn Device) {
+    let (before, bytes) = (device.blocks(), filled(8, 3));
+    device.write(Block(before - 8), &bytes).expect("a write in range");
+    device.grow(before + 100).expect("space");
+    assert_eq!(device.blocks(), before + 100, "{}", device.name());
+    assert_eq!(read(device, Block(before - 8), 8), bytes, "{}: what was there", device.name());
+    device.write(Block(before + 92), &bytes).expect("a write behind the old end");
+    device.flush().expect("a flush");
+    assert_eq!(read(device, Block(before + 92), 8), bytes, "{}: at the new end", device.name());
+    the_end_is_the_end(device);
+    it_never_gets_smaller(device);
+}
+
 fn it_never_gets_smaller(device: &dyn Device) {
     let blocks = device.blocks();
     device.write(Block(3), &filled(4, 5)).expect("a write in range");

@@ -48,9 +48,9 @@ impl Disk {
         Disk { kind, ..self }
     }
 
-    /// How many blocks it has now. The end of a block device is its size; `stat` says 0 there.
+    /// How many bytes it has now. The end of a block device is its size; `stat` says 0 there.
     pub(crate) fn measure(&self) -> Result<u64, Errno> {
-        Ok(rustix::fs::seek(&self.file, SeekFrom::End(0))? / BLOCK_BYTES as u64)
+        rustix::fs::seek(&self.file, SeekFrom::End(0))
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -149,15 +149,22 @@ impl Device for Disk {
 
     fn grow(&self, blocks: u64) -> Result<(), DeviceError> {
         let failed = |errno| self.failed(Operation::Grow, Block(0), blocks, Failure::Errno(errno));
-        let now = self.measure().map_err(failed)?;
-        if self.kind != Kind::BlockDevice && now < blocks {
-            let [start, end] = [now, blocks].map(|blocks| blocks * BLOCK_BYTES as u64);
-            if self.kind == Kind::Preallocated {
-                sparse::allocate(self.file(), start, end - start).map_err(failed)?;
-            }
+        let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
+        let length = self.measure().map_err(failed)?;
+        let end = length.max(bytes(blocks));
+        let known = bytes(self.blocks());
+        if self.kind == Kind::Preallocated && known < end {
+            sparse::allocate(self.file(), known, end - known).map_err(|errno| {
+                // Some file systems keep what lies behind a file's end until its length is set.
+                let _ = rustix::fs::ftruncate(&self.file, length);
+                failed(errno)
+            })?;
+        }
+        if self.kind != Kind::BlockDevice && length < end {
             rustix::fs::ftruncate(&self.file, end).map_err(failed)?;
         }
-        self.blocks.fetch_max(self.measure().map_err(failed)?, Ordering::AcqRel);
+        let found = self.measure().map_err(failed)? / BLOCK_BYTES as u64;
+        self.blocks.fetch_max(found, Ordering::AcqRel);
         Ok(())
     }
 

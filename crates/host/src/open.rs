@@ -108,8 +108,8 @@ impl Disk {
             kind => kind,
         };
         let disk = Disk::new(file, path, kind, 0);
-        let blocks = disk.measure().map_err(|errno| HostError::of(path, "finding its size", errno))?;
-        Ok(disk.with_blocks(blocks))
+        let bytes = disk.measure().map_err(|errno| HostError::of(path, "finding its size", errno))?;
+        Ok(disk.with_blocks(bytes / BLOCK_BYTES as u64))
     }
 }
 

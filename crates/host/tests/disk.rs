@@ -1,6 +1,6 @@
 //! Files and block devices as disks.
 
-use device::{Block, Device, Operation, Overlay, Read, check_contract, pages};
+use device::{Block, Device, Operation, Overlay, Read, check_contract, check_growth, pages};
 use host::{Access, Disk, HostError, Overwrite};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -230,6 +230,29 @@ fn a_file_that_was_preallocated_keeps_its_space_when_it_is_trimmed() {
     assert_eq!((disk.allocated(), disk.spare_blocks()), (None, None));
     disk.trim(Block(0), 256).and_then(|()| disk.flush()).expect("a trim");
     assert!(taken() >= BYTES);
+}
+
+#[test]
+fn a_file_gets_larger_and_one_that_was_preallocated_with_all_its_space_or_not_at_all() {
+    let directory = directory();
+    let path = directory.path().join("disk");
+    let taken = || std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&path).expect("there")) * 512;
+    let disk = Disk::create(&path, BYTES, Overwrite::No).expect("a new file");
+    check_growth(&disk);
+    assert!(taken() < BYTES, "it is sparse");
+    let disk = disk.preallocate().expect("there is space");
+    let before = disk.blocks();
+    check_growth(&disk);
+    assert!(taken() >= (before + 100) * 4096);
+    // Somebody has made it longer, which gives it no space.
+    fs::File::options().write(true).open(&path).and_then(|file| file.set_len(2 * BYTES)).expect("longer");
+    disk.grow(0).expect("space");
+    assert_eq!(disk.blocks(), 2 * BYTES / 4096);
+    assert!(taken() >= 2 * BYTES);
+    let (length, taken_before) = (fs::metadata(&path).expect("there").len(), taken());
+    assert!(disk.grow(1 << 50).is_err(), "no file system has that");
+    assert_eq!((disk.blocks(), fs::metadata(&path).expect("there").len()), (2 * BYTES / 4096, length));
+    assert!(taken() <= taken_before + BYTES, "it keeps what it could not use");
 }
 
 #[test]

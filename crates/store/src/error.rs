@@ -134,6 +134,16 @@ pub enum StoreError {
         /// Which size, and what it may be.
         why: String,
     },
+    /// The store cannot be made as large as asked.
+    #[error("{device}: {why}")]
+    CannotGrow {
+        /// Which device.
+        device: String,
+        /// Why.
+        why: String,
+        /// What would do.
+        help: String,
+    },
     /// A repair that cannot be made.
     #[error("{device}: {what}: what is below cannot be counted, so no count was changed")]
     CannotCount {
@@ -229,10 +239,11 @@ impl StoreError {
     pub fn help(&self) -> Option<Cow<'static, str>> {
         let help = match self {
             StoreError::Device(error) => return error.help(),
-            StoreError::Full => "delete something, or use a larger device",
+            StoreError::Full => "delete something, or make the store larger (`weir grow`)",
             StoreError::FullBelow { .. } => {
                 "free some space in that file system; in the store nothing is lost"
             }
+            StoreError::CannotGrow { help, .. } => return Some(Cow::Owned(help.clone())),
             StoreError::NotAStore { .. } => "give the directory or device that was formatted",
             StoreError::NewerVersion { .. } => "upgrade weir to use it",
             StoreError::OldVersion { .. } => {

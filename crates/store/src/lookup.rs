@@ -16,7 +16,7 @@ const LEAVES_PER_STEP: usize = 64;
 const LEAVES_LEAST: u64 = 64;
 /// Volumes whose metadata is looked through for who holds a block of a pair, which names no owners.
 const VOLUMES_MAX: usize = 8;
-/// Of so many nodes for each segment to clean, a walk is as good.
+/// Where the map has no more nodes for each segment to clean, a walk is as good.
 const NODES_LEAST: u64 = 2;
 
 /// The work that looking one segment up counts as, in blocks moved.
@@ -37,7 +37,7 @@ type LeafOf = (ObjectId, u64);
 pub(crate) enum Looked {
     /// There is more to look up.
     Working,
-    /// As many holders were found as blocks are live, and none of them shares its block.
+    /// At least as many holders were found as blocks are live, and none of them shares its block.
     Found,
     /// Only a walk can tell.
     Unknown,

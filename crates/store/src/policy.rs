@@ -246,7 +246,7 @@ pub fn listed(blocks: u64, left: u64) -> u64 {
     blocks.min(LIST_OWNERS).min(left.saturating_sub(1))
 }
 
-/// Segments that a round looks for the holders of: enough that walking the map is shared by many, few enough that
+/// Segments that a round looks for the holders of: enough that a walk, where it takes one, is shared by many, few enough that
 /// what it found is still true at the end.
 pub fn segments_per_round(segments: u64) -> usize {
     (segments / 64).clamp(4, 256) as usize

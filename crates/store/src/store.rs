@@ -162,8 +162,8 @@ impl Store {
     /// large as before, or as it is to be.
     ///
     /// # Errors
-    /// [`StoreError::BadSizes`] where that makes it no larger, or takes more segments of its size than a store may have, or a block
-    /// device has less; those of [`identify`](Store::identify); the device's.
+    /// [`StoreError::CannotGrow`] where that is smaller, or takes more segments of its size than a store may have, or a block device has
+    /// less; those of [`identify`](Store::identify); the device's.
     pub fn grow_unopened(device: &dyn Device, blocks: Option<u64>) -> Result<u64, StoreError> {
         let (geometry, _) = Geometry::read(device)?;
         Ok(superblock::grow(device, geometry, blocks)?.total_blocks)
@@ -174,7 +174,7 @@ impl Store {
         self.shared.medium.geometry().total_blocks
     }
 
-    /// The same for this store, in use. Changes of the store wait meanwhile, for what two checkpoints take.
+    /// As [`grow_unopened`](Store::grow_unopened), for this store, in use. Changes of the store wait meanwhile, for what two checkpoints take.
     ///
     /// # Errors
     /// Those of [`grow_unopened`](Store::grow_unopened), [`StoreError::NotBegun`], and of [`checkpoint`](Store::checkpoint): then it has

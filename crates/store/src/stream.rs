@@ -6,7 +6,7 @@ use crate::superblock::Geometry;
 use device::{BLOCK_BYTES, Block, Device, Page};
 
 /// Bytes of the stream in a block; its checksum follows.
-const BYTES: usize = BLOCK_BYTES - 4;
+pub(crate) const BYTES: usize = BLOCK_BYTES - 4;
 
 /// The blocks that so many bytes of a stream take.
 pub(crate) fn stream_blocks(bytes: usize) -> u64 {

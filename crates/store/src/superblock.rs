@@ -7,7 +7,7 @@ use crate::bug::{PlantedBug, is_planted};
 use crate::error::StoreError;
 use crate::format::*;
 use crate::root::Root;
-use crate::stream::stream_blocks;
+use crate::stream::BYTES as STREAM_BLOCK_BYTES;
 use device::{BLOCK_BYTES, Block, Device, Page, StoreId};
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -96,21 +96,30 @@ impl Geometry {
 
     /// The sizes of this store on a device of so many blocks.
     fn grown(self, device: &dyn Device, blocks: u64) -> Result<Geometry, StoreError> {
-        let bad = |why| Err(StoreError::BadSizes { device: device.name().to_owned(), why });
         let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
+        let cannot = |why: String, help: String| {
+            let device = device.name().to_owned();
+            Err(StoreError::CannotGrow { device, why, help })
+        };
         let segments = blocks.saturating_sub(total_blocks(0, 0)) / self.segment_blocks;
         let segments = u32::try_from(segments.min(SEGMENTS_MAX)).expect("limited just now");
-        if segments <= self.segments {
-            let (has, least) = (bytes(blocks), bytes(self.total_blocks + self.segment_blocks));
-            return bad(format!("{has} bytes make it no larger: it needs at least {least}"));
+        if segments < self.segments {
+            let (now, wanted) = (bytes(self.total_blocks), bytes(blocks));
+            return cannot(
+                format!("the store has {now} bytes, {wanted} are less"),
+                "a store does not get smaller: copy its files into a new one".into(),
+            );
         }
         // A checkpoint writes the table, which begins in one segment.
-        let table = stream_blocks(STREAM_HEAD_BYTES + SEGMENT_BYTES * segments as usize);
-        if table > self.segment_blocks {
-            let of = bytes(self.segment_blocks);
-            return bad(format!(
-                "{segments} segments of {of} bytes are too many: copy it to a new one, which gets larger ones"
-            ));
+        let most = (self.segment_blocks as usize * STREAM_BLOCK_BYTES - STREAM_HEAD_BYTES) / SEGMENT_BYTES;
+        if segments as usize > most {
+            let most = bytes(total_blocks(most as u64, self.segment_blocks));
+            return cannot(
+                format!("with segments of {} bytes it can have {most} bytes", bytes(self.segment_blocks)),
+                format!(
+                    "give at most `--size {most}`, or copy its files into a new store with larger segments"
+                ),
+            );
         }
         Ok(self.with_segments(segments))
     }
@@ -268,8 +277,8 @@ fn believe(device: &dyn Device, block: &Superblock) -> Result<Geometry, StoreErr
     })
 }
 
-/// Makes the store take so many blocks of `device`, or all that it has, durably on return. A crash leaves the old superblock or the new one, as they differ in one
-/// sector only. By either the store is whole: the old one's blocks are where they were, and what comes behind them is free, as long as no
+/// Makes the store take so many blocks of `device`, or all that it has, durably on return. A crash leaves the old superblock or the new
+/// one, as they differ in one sector only. By either the store is whole: the old one's blocks are where they were, and what comes behind them is free, as long as no
 /// root says otherwise; and none does before the new one is durable.
 pub(crate) fn grow(
     device: &dyn Device,
@@ -279,11 +288,15 @@ pub(crate) fn grow(
     // What it has by now.
     device.grow(0)?;
     let grown = geometry.grown(device, blocks.unwrap_or(device.blocks()))?;
+    if grown == geometry {
+        return Ok(geometry);
+    }
     device.grow(grown.total_blocks)?;
     if device.blocks() < grown.total_blocks {
         let [wanted, has] = [grown.total_blocks, device.blocks()].map(|blocks| blocks * BLOCK_BYTES as u64);
         let why = format!("it has {has} bytes, and {wanted} are wanted");
-        return Err(StoreError::BadSizes { device: device.name().to_owned(), why });
+        let help = "make the device larger first, or leave out `--size`".into();
+        return Err(StoreError::CannotGrow { device: device.name().to_owned(), why, help });
     }
     device.write(grown.copy_at(), &[*grown.encode()])?;
     device.flush()?;

@@ -231,10 +231,10 @@ pub(crate) struct SpaceArgs {
 
 /// Make a store larger, mounted or not
 ///
-/// A file is made longer, sparse as it was or with all its space; for a block device, make that larger first. Nothing is moved, and
-/// programs go on meanwhile. After a crash the store is as large as before or as it was to be. A store does not get smaller.
-/// Its segments stay as large as they are, so it can grow so far only: one that had 1 GiB to 20 GiB, one of 8 GiB to 1 TiB.
-/// For a larger buffer see `weir replace-buffer`.
+/// A file is made longer, sparse as it was, or with all its space; for a block device, make that larger first. Nothing is moved, and
+/// programs go on meanwhile. After a crash the store is as large as before or as it was to be. A store does not get smaller again.
+/// It gets as many whole segments as fit, at most some 43,000 of 512 KiB, 350,000 of 4 MiB. For a larger buffer see `weir
+/// replace-buffer`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

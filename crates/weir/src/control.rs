@@ -165,7 +165,13 @@ fn answer(line: &str, mounted: &Mounted, rights: Rights) -> Value {
         Some("space_exact") => or_error(mounted.space_exact()),
         Some("volume_list") => mounted.volumes(),
         Some("volume_clone") => or_error(mounted.clone_volume(name, request["read_only"] == true)),
-        Some("grow") => or_error(mounted.grow(request["bytes"].as_u64())),
+        Some("grow") => match &request["bytes"] {
+            Value::Null => or_error(mounted.grow(None)),
+            bytes => match bytes.as_u64() {
+                Some(bytes) => or_error(mounted.grow(Some(bytes))),
+                None => json!({ "error": "bytes: a number" }),
+            },
+        },
         Some("volume_delete") => or_error(mounted.delete_volume(name).map(|()| json!({}))),
         _ => json!({ "error": "not a request: {\"operation\": \"status\", \"sync\" or \"drained\"}" }),
     }

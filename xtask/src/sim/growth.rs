@@ -45,7 +45,7 @@ impl Run {
     /// Makes it larger between two lives; power may fail meanwhile.
     pub(crate) fn grow_unopened(&mut self) -> Result<(), String> {
         self.phase = Phase::Growth;
-        let blocks = self.larger();
+        let (blocks, errors) = (self.larger(), self.media.log.errors_made_up());
         if self.random.once_in(2) {
             self.media.power.cut_after(self.random.below(CUT_WITHIN));
         }
@@ -56,7 +56,7 @@ impl Run {
                 let end = self.draw_end();
                 self.lose_power(end);
             }
-            Err(StoreError::Device(_)) => {}
+            Err(StoreError::Device(_)) if self.media.log.errors_made_up() > errors => {}
             Err(error) => return Err(format!("a store that is not open does not grow: {error}")),
         }
         self.media.power.restore();

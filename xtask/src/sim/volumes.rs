@@ -321,7 +321,9 @@ impl Run {
     fn is_undecided(&mut self, operation: Pending, error: &CacheError) -> Result<(), String> {
         let made_up = self.media.log.errors_made_up() > self.errors_at_open;
         if !made_up && !self.media.power.lost() {
-            return Err(format!("an operation on volumes fails: {error}"));
+            let store = self.stack().cache.store();
+            let (space, freeing) = (store.space(), store.is_freeing());
+            return Err(format!("an operation on volumes fails: {error}: {space:?}, freeing: {freeing}"));
         }
         self.counts.errors_told += u64::from(!self.media.power.lost());
         self.volumes.pending = operation;

@@ -13,6 +13,7 @@ fn read(disk: &SimDisk, at: u64) -> Page {
 #[test]
 fn a_simulated_disk_keeps_the_contract() {
     device::check_contract(&*SimDisk::new("disk", 64, &Power::new(), 1));
+    device::check_growth(&*SimDisk::new("disk", 64, &Power::new(), 1));
 }
 
 #[test]

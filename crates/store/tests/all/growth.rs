@@ -66,17 +66,23 @@ fn a_store_that_is_not_open_takes_a_device_that_has_become_larger() {
     let (_power, disk, store) = fresh(64, 1);
     let full = fill(&store, 0);
     drop(store);
-    let least = blocks_for(65);
-    for (asked, told) in [(None, blocks_for(64)), (Some(least - 1), least - 1), (Some(10), 10)] {
-        let error = Store::grow_unopened(&*disk, asked).expect_err("no larger");
-        let why = error.to_string();
-        let bytes = |blocks: u64| (blocks * BLOCK_BYTES as u64).to_string();
-        assert!(why.contains(&bytes(told)) && why.contains(&bytes(least)), "{why}");
+    for asked in [None, Some(blocks_for(64)), Some(blocks_for(65) - 1)] {
+        assert_eq!(Store::grow_unopened(&*disk, asked), Ok(blocks_for(64)), "as large as before");
     }
-    // Its table would not fit into a segment.
-    let error = Store::grow_unopened(&*disk, Some(blocks_for(1 << 20))).expect_err("too many");
-    assert!(matches!(error, StoreError::BadSizes { .. }), "{error}");
+    let cannot = |blocks: u64| match Store::grow_unopened(&*disk, Some(blocks)) {
+        Err(StoreError::CannotGrow { why, help, .. }) => (why, help),
+        other => panic!("{blocks} blocks: {other:?}"),
+    };
+    assert!(cannot(blocks_for(63)).0.contains(&(blocks_for(64) * BLOCK_BYTES as u64).to_string()));
+    // Its table must fit into a segment.
+    let (_, help) = cannot(blocks_for(1 << 20));
     assert_eq!(disk.blocks(), blocks_for(64), "nothing was done");
+    let most: u64 = help.split(['`', ' ']).find_map(|word| word.parse().ok()).expect("it says how large");
+    let most = most / BLOCK_BYTES as u64;
+    cannot(most + u64::from(SEGMENT));
+    let fork = disk.fork(&Power::new(), 1);
+    assert_eq!(Store::grow_unopened(&*fork, Some(most)), Ok(most), "what it says will do");
+    assert_eq!(mount(&fork).expect("it opens").total_blocks(), most);
     disk.grow(blocks_for(150) + 5).expect("power");
     assert_eq!(Store::grow_unopened(&*disk, None), Ok(blocks_for(150)));
     let store = mount(&disk).expect("it opens");
