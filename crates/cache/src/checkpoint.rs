@@ -342,13 +342,15 @@ impl Checkpointer {
         }
     }
 
-    /// Gets free segments in the caller's thread: from the file system below, or by a round of cleaning. `false` if there are no more than
+    /// Gets free segments in the caller's thread: from the file system below, from what was deleted, or by a round of cleaning. `false` if there are no more than
     /// before.
     fn win_space(&self) -> Result<bool, CacheError> {
         if self.allocate_more() {
             return Ok(true);
         }
         let before = self.shared.store().space().free;
+        // What was deleted costs no copies. A node of it that cannot be read holds up what is below it, and nothing else.
+        while self.shared.store_io().free_step().unwrap_or(false) {}
         let cleaned = self.shared.store_io().clean()?;
         self.checkpoint_twice()?;
         Ok(cleaned || self.shared.store().space().free > before)

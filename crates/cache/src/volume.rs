@@ -64,7 +64,9 @@ impl Volumes {
         let of_others = |what: &Ordered| what.volumes().contains(&volume) && what.volumes() != [volume; 2];
         self.checkpointer.with_space(|| self.write_back.store_transfers_in_turn(&of_others))?;
         // Not what was appended: the store may name no change that the buffer may still lose.
-        self.shared.store_io().delete_volume(volume, self.shared.buffer().durable())?;
+        let durable = || self.shared.buffer().durable();
+        let delete = || Ok(self.shared.store_io().delete_volume(volume, durable())?);
+        self.checkpointer.with_space(delete)?;
         self.witness_store();
         let mut state = self.shared.state();
         let (reservations, waiters) = state.pages.drop_volume(volume);
