@@ -342,8 +342,8 @@ impl Checkpointer {
         }
     }
 
-    /// Gets free segments in the caller's thread: from the file system below, from what was deleted, or by a round of cleaning. `false` if there are no more than
-    /// before.
+    /// Gets free segments in the caller's thread: from the file system below, from what was deleted, or by a round of cleaning. `false`
+    /// if there are no more than before.
     fn win_space(&self) -> Result<bool, CacheError> {
         if self.allocate_more() {
             return Ok(true);

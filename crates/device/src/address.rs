@@ -84,14 +84,14 @@ impl VolumeId {
 }
 
 impl ObjectId {
+    /// The slot of what is metadata.
+    pub const METADATA_SLOT: u64 = 0;
+
     /// Whether its pages are metadata, which the store writes twice: those in slot 0 of each volume, where a file system keeps its
     /// arena.
     pub const fn is_metadata(self) -> bool {
         self.slot == ObjectId::METADATA_SLOT
     }
-
-    /// The slot of what is metadata.
-    pub const METADATA_SLOT: u64 = 0;
 
     /// What is in the same slot of another volume.
     pub fn in_volume(self, volume: VolumeId) -> ObjectId {

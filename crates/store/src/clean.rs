@@ -96,24 +96,30 @@ struct Placed {
 /// Blocks that are moved next, with their owners where these are known.
 type Coming = BTreeMap<Block, Option<BlockOwner>>;
 
-#[derive(Default)]
 struct Round {
     /// What is not settled yet, in order.
     victims: Vec<u32>,
-    /// Of the first one, while its blocks' holders are looked up and not walked for.
-    lookup: Option<Lookup>,
-    /// The victim of which they are known by that.
-    looked_up: Option<u32>,
-    /// Those for which a walk is needed.
+    stage: Stage,
+    /// Those of which look-ups could not tell who holds them: a walk must.
     unknown: Vec<u32>,
-    /// The walk has been complete once, and the counts are exact.
-    counted: bool,
     /// Whose the blocks of the victim are that is worked on.
     owners: Option<OwnerScan>,
     /// Blocks that cannot be moved, because they or their holders cannot be read.
     stuck: BTreeSet<Block>,
     /// Segments that died, or held less than was thought.
     emptied: u64,
+}
+
+/// How far it is known who holds the victims' blocks.
+enum Stage {
+    /// Those of the first victim are looked up.
+    LookingUp(Option<Lookup>),
+    /// They are known.
+    LookedUp,
+    /// All are walked for.
+    Walking,
+    /// The walk has been complete once, and the counts are exact.
+    Counted,
 }
 
 /// A block on its way.
@@ -132,29 +138,11 @@ impl Cleaner {
             *round = Round::begin(shared);
             return Ok(if round.is_some() { Cleaning::Working } else { Cleaning::Idle });
         };
-        if current.looks_up(shared) {
-            if let Some(&victim) = current.victims.first() {
-                return current.look_up_or_work_on(victim, shared, writer, to);
-            }
-            if current.walks_after_all(shared) {
-                return Ok(Cleaning::Working);
-            }
-        } else {
-            let walks = !(current.counted && is_planted(PlantedBug::SettledEarly));
-            if walks && !shared.visit_some(Purpose::Clean, NODES_PER_STEP).is_empty() {
-                current.bound_holders(shared);
-                return Ok(Cleaning::Working);
-            }
-            if !current.counted {
-                if let Some(lower) = believe_walk(shared) {
-                    current.emptied += lower;
-                    current.counted = true;
-                }
-                return Ok(Cleaning::Working);
-            }
-            if let Some(&victim) = current.victims.first() {
-                return current.work_on(victim, shared, writer, to);
-            }
+        if current.finds_holders(shared) {
+            return Ok(Cleaning::Working);
+        }
+        if let Some(&victim) = current.victims.first() {
+            return current.work_on(victim, shared, writer, to);
         }
         let mut map = shared.map_mut();
         map.nodes.end_scan(Purpose::Clean);
@@ -198,42 +186,54 @@ impl Round {
             return None;
         }
         victims.iter().for_each(|&victim| map.nodes.segments.pin(geometry.start(victim)));
-        let mut round = Round { victims, ..Round::default() };
-        let nodes = map.nodes.table.used();
-        if map.nodes.segments.counts_may_be_high() || !lookup::is_worth_it(nodes, round.victims.len()) {
-            round.begin_walk(&mut map);
-        } else {
-            let work = round.victims.len() as u64 * lookup::price(geometry.segment_blocks);
-            map.begin_lookups(round.victims.iter().copied().collect(), work);
-            map.begin_pace(&round.victims);
+        let looks_up = !map.nodes.segments.counts_may_be_high()
+            && lookup::is_worth_it(map.nodes.table.used(), victims.len());
+        let (stage, unknown, owners, stuck) = (Stage::LookingUp(None), Vec::new(), None, BTreeSet::new());
+        let mut round = Round { victims, stage, unknown, owners, stuck, emptied: 0 };
+        match looks_up {
+            true => {
+                let work = round.victims.len() as u64 * lookup::price(geometry.segment_blocks);
+                map.begin_lookups(round.victims.iter().copied().collect(), work);
+                map.begin_pace(&round.victims);
+            }
+            false => round.begin_walk(&mut map),
         }
         Some(round)
     }
 
     fn begin_walk(&mut self, map: &mut Map) {
+        self.stage = Stage::Walking;
         map.nodes.segments.begin_recount();
         map.begin_scan(Purpose::Clean, Wanted::In(self.victims.iter().copied().collect()));
         map.begin_pace(&self.victims);
     }
 
-    /// Whether it looks up holders, and does not walk.
-    fn looks_up(&self, shared: &Shared) -> bool {
-        shared.map().nodes.cleaning().is_some_and(|scan| !scan.walks())
-    }
-
-    /// A step for a victim of which the holders are looked up.
-    fn look_up_or_work_on(
-        &mut self,
-        victim: u32,
-        shared: &Shared,
-        writer: &WriterLock,
-        to: &mut Targets,
-    ) -> Result<Cleaning, StoreError> {
-        if self.looked_up == Some(victim) {
-            return self.work_on(victim, shared, writer, to);
+    /// Finds out more of who holds the victims' blocks; `false` where what the first one's holders are is known.
+    fn finds_holders(&mut self, shared: &Shared) -> bool {
+        match self.stage {
+            Stage::LookedUp => false,
+            Stage::LookingUp(_) => match self.victims.first() {
+                Some(&victim) => {
+                    self.look_up(victim, shared);
+                    true
+                }
+                None => self.walks_after_all(shared),
+            },
+            Stage::Counted if is_planted(PlantedBug::SettledEarly) => false,
+            Stage::Walking | Stage::Counted => {
+                if !shared.visit_some(Purpose::Clean, NODES_PER_STEP).is_empty() {
+                    self.bound_holders(shared);
+                    return true;
+                }
+                if matches!(self.stage, Stage::Counted) {
+                    return false;
+                }
+                if let Some(lower) = believe_walk(shared) {
+                    (self.emptied, self.stage) = (self.emptied + lower, Stage::Counted);
+                }
+                true
+            }
         }
-        self.look_up(victim, shared);
-        Ok(Cleaning::Working)
     }
 
     /// Begins a walk for those victims of which the owners do not tell who holds them, if there are some.
@@ -248,35 +248,28 @@ impl Round {
         true
     }
 
-    /// Looks up some of what a victim's owners hold of it.
+    /// Looks up some of what the first victim's owners hold of it.
     fn look_up(&mut self, victim: u32, shared: &Shared) {
         if self.owners.as_ref().is_none_or(|scan| scan.segment() != victim) {
             self.owners = Some(OwnerScan::new(victim));
         }
-        let owners = self.owners.as_mut().expect("just put there");
+        let (Stage::LookingUp(lookup), Some(owners)) = (&mut self.stage, &mut self.owners) else { return };
         let segments = self.victims.len() + self.unknown.len();
-        let lookup = self.lookup.get_or_insert_with(|| Lookup::new(victim, segments, &shared.map()));
+        let lookup = lookup.get_or_insert_with(|| Lookup::new(victim, segments, &shared.map()));
         let looked = lookup.step(owners, shared);
-        let left = match looked {
-            // Half of it for reading the owners.
-            Looked::Working => {
-                lookup::price(2 * shared.medium.geometry().segment_blocks - owners.offset()) / 2
-            }
-            Looked::Found | Looked::Unknown => 0,
-        };
+        let left = lookup.left(looked, owners, shared);
         let mut map = shared.map_mut();
-        let others =
-            (self.victims.len() as u64 - 1) * lookup::price(map.nodes.segments.geometry().segment_blocks);
+        let price = lookup::price(map.nodes.segments.geometry().segment_blocks);
         let Some(scan) = map.nodes.scan(Purpose::Clean) else { return };
-        scan.to_look_up = others + left;
+        scan.to_look_up = self.victims[1..].len() as u64 * price + left;
         match looked {
             Looked::Working => {}
             Looked::Found => {
-                scan.looked_up(self.lookup.take().map_or(Vec::new(), |lookup| lookup.found));
-                self.looked_up = Some(victim);
+                scan.looked_up(std::mem::take(&mut lookup.found));
+                self.stage = Stage::LookedUp;
             }
             Looked::Unknown => {
-                self.lookup = None;
+                self.stage = Stage::LookingUp(None);
                 self.victims.remove(0);
                 self.unknown.push(victim);
             }
@@ -467,6 +460,9 @@ impl Round {
         let all_known = walked && scan.lost.is_empty();
         scan.unwant(victim, blocks);
         self.victims.remove(0);
+        if !walked {
+            self.stage = Stage::LookingUp(None);
+        }
         if all_known {
             map.nodes.segments.settle(victim, stuck);
         }

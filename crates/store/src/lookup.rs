@@ -5,7 +5,7 @@
 //! left to a walk. So somebody who takes a block over meanwhile, as a clone does, costs a walk and no more.
 
 use crate::map::{Holder, Map, Missing, NodeId};
-use crate::owners::OwnerScan;
+use crate::owners::{OwnerScan, Unreadable};
 use crate::shared::Shared;
 use device::{Block, ObjectId, PageNo};
 use std::collections::BTreeSet;
@@ -68,8 +68,9 @@ impl Lookup {
             let leaves = match is_pair {
                 true => self.leaves_of_metadata(shared),
                 false => match self.read_owners(owners, shared) {
-                    None => return Looked::Working,
-                    leaves => leaves.flatten(),
+                    Ok(false) => return Looked::Working,
+                    Ok(true) => Some(owners.leaves().into_iter().collect()),
+                    Err(Unreadable) => None,
                 },
             };
             self.leaves = leaves.filter(|leaves| leaves.len() as u64 <= self.leaves_max);
@@ -87,16 +88,20 @@ impl Lookup {
         Looked::Working
     }
 
-    /// Reads some of what the segment says of its owners: the leaves of all of them, once they are known; nothing then, if it cannot be
-    /// read.
-    fn read_owners(&self, owners: &mut OwnerScan, shared: &Shared) -> Option<Option<Vec<LeafOf>>> {
+    /// What is left to do after a step, as work: half of it was reading the owners.
+    pub(crate) fn left(&self, looked: Looked, owners: &OwnerScan, shared: &Shared) -> u64 {
+        let segment_blocks = shared.medium.geometry().segment_blocks;
+        match looked {
+            Looked::Working => price(2 * segment_blocks - owners.offset().min(segment_blocks)) / 2,
+            Looked::Found | Looked::Unknown => 0,
+        }
+    }
+
+    /// Reads some of what the segment says of its owners; whether that was all.
+    fn read_owners(&self, owners: &mut OwnerScan, shared: &Shared) -> Result<bool, Unreadable> {
         let geometry = shared.medium.geometry();
         let last = geometry.start(self.segment).plus(geometry.segment_blocks - 1);
-        match owners.read_some(shared.medium.device(), geometry, last) {
-            Err(_) => Some(None),
-            Ok(false) => None,
-            Ok(true) => Some(Some(owners.leaves().into_iter().collect())),
-        }
+        owners.read_some(shared.medium.device(), geometry, last)
     }
 
     /// All leaves of metadata, if they are few.

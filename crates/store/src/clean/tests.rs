@@ -29,7 +29,7 @@ pub(crate) fn half_dead() -> Store {
 /// The same, with a round that has walked and not moved anything.
 pub(crate) fn walked() -> Store {
     let store = half_dead();
-    while store.lock_cleaner().round.as_ref().is_none_or(|round| !round.counted) {
+    while store.lock_cleaner().round.as_ref().is_none_or(|round| !matches!(round.stage, Stage::Counted)) {
         assert_eq!(store.clean_step(), Ok(Cleaning::Working));
     }
     store
