@@ -245,11 +245,10 @@ impl Checkpointer {
     }
 
     fn trim_freed(&self) -> Result<(), CacheError> {
-        {
-            let mut pauses = self.pauses();
-            (pauses.has_freed, pauses.trim_not_before) = (false, self.shared.now() + QUIET);
-        }
-        self.checkpoint_twice()
+        self.pauses().trim_not_before = self.shared.now() + QUIET;
+        self.checkpoint_twice()?;
+        self.pauses().has_freed = self.shared.store().is_freeing();
+        Ok(())
     }
 
     /// Whether deltas are to be folded: nothing was written back for a while.

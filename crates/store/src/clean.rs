@@ -269,7 +269,8 @@ impl Round {
                 self.stage = Stage::LookedUp;
             }
             Looked::Unknown => {
-                self.stage = Stage::LookingUp(None);
+                // What could not be read this time is read anew.
+                (self.stage, self.owners) = (Stage::LookingUp(None), None);
                 self.victims.remove(0);
                 self.unknown.push(victim);
             }
@@ -624,6 +625,7 @@ fn believe_walk(shared: &Shared) -> Option<u64> {
         return None;
     }
     if !scan.lost.is_empty() {
+        map.nodes.segments.end_recount();
         return Some(0);
     }
     count(&shared.medium.counting().walks, 1);

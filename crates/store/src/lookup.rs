@@ -7,7 +7,7 @@
 use crate::map::{Holder, Map, Missing, NodeId};
 use crate::owners::{OwnerScan, Unreadable};
 use crate::shared::Shared;
-use device::{Block, ObjectId, PageNo};
+use device::{Block, ObjectId, PageNo, VolumeId};
 use std::collections::BTreeSet;
 
 /// Leaves that a step looks into: as many nodes as a step of a walk visits.
@@ -31,6 +31,8 @@ pub fn is_worth_it(nodes: u64, segments: usize) -> bool {
 
 /// A leaf of pages, or what an object has of it inline.
 type LeafOf = (ObjectId, u64);
+/// And from where on there may be more.
+type SomeLeaves = (Vec<LeafOf>, Option<(VolumeId, u64)>);
 
 /// What is known of who holds a segment's blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,39 +50,77 @@ pub(crate) enum Looked {
 pub(crate) struct Lookup {
     segment: u32,
     /// The most leaves that it may look into.
-    leaves_max: u64,
-    /// Those that it has still to look into, once it is known which.
-    leaves: Option<Vec<LeafOf>>,
+    leaves_max: usize,
+    ahead: Ahead,
     pub(crate) found: Vec<(Block, Holder)>,
+}
+
+/// What a look-up has still to do.
+#[derive(Debug)]
+enum Ahead {
+    /// To read the segment's owners.
+    Owners,
+    /// To look into these leaves.
+    Leaves(Vec<LeafOf>),
+    /// To look into the leaves of the volumes' metadata from here on, and into how many it has looked: for a pair, which names no owners.
+    Metadata(VolumeId, u64, usize),
+    Nothing,
 }
 
 impl Lookup {
     /// Of one of `segments` segments that would be walked for together.
     pub(crate) fn new(segment: u32, segments: usize, map: &Map) -> Lookup {
-        let leaves_max = (map.nodes.table.used() / segments.max(1) as u64).max(LEAVES_LEAST);
-        Lookup { segment, leaves_max, leaves: None, found: Vec::new() }
+        let leaves_max = (map.nodes.table.used() / segments.max(1) as u64).max(LEAVES_LEAST) as usize;
+        let ahead = match map.nodes.segments.get(segment).twin {
+            Some(_) => Ahead::Metadata(VolumeId::MAIN, 0, 0),
+            None => Ahead::Owners,
+        };
+        Lookup { segment, leaves_max, ahead, found: Vec::new() }
     }
 
     /// A bounded step. `owners` are those of the segment, and are read by it.
     pub(crate) fn step(&mut self, owners: &mut OwnerScan, shared: &Shared) -> Looked {
-        let Some(leaves) = &mut self.leaves else {
-            let is_pair = shared.map().nodes.segments.get(self.segment).twin.is_some();
-            let leaves = match is_pair {
-                true => self.leaves_of_metadata(shared),
-                false => match self.read_owners(owners, shared) {
-                    Ok(false) => return Looked::Working,
-                    Ok(true) => Some(owners.leaves().into_iter().collect()),
-                    Err(Unreadable) => None,
-                },
-            };
-            self.leaves = leaves.filter(|leaves| leaves.len() as u64 <= self.leaves_max);
-            return if self.leaves.is_some() { Looked::Working } else { Looked::Unknown };
+        let some = match &mut self.ahead {
+            Ahead::Owners => match self.read_owners(owners, shared) {
+                Ok(false) => return Looked::Working,
+                Ok(true) => {
+                    let leaves: Vec<LeafOf> = owners.leaves().into_iter().collect();
+                    if leaves.len() > self.leaves_max {
+                        return Looked::Unknown;
+                    }
+                    self.ahead = Ahead::Leaves(leaves);
+                    return Looked::Working;
+                }
+                Err(Unreadable) => return Looked::Unknown,
+            },
+            Ahead::Leaves(leaves) => {
+                let some = leaves.split_off(leaves.len().saturating_sub(LEAVES_PER_STEP));
+                if leaves.is_empty() {
+                    self.ahead = Ahead::Nothing;
+                }
+                some
+            }
+            Ahead::Metadata(volume, leaf, looked) => {
+                let from = (*volume, *leaf);
+                let some = shared.holding_nodes(|| shared.resolve(|map| map.leaves_of_metadata(from)));
+                let Ok(Some((some, next))) = some else { return Looked::Unknown };
+                let looked = *looked + some.len();
+                if looked > self.leaves_max {
+                    return Looked::Unknown;
+                }
+                self.ahead =
+                    next.map_or(Ahead::Nothing, |(volume, leaf)| Ahead::Metadata(volume, leaf, looked));
+                some
+            }
+            Ahead::Nothing => {
+                let live = shared.map().nodes.segments.get(self.segment).live;
+                return if self.found.len() as u64 >= u64::from(live) {
+                    Looked::Found
+                } else {
+                    Looked::Unknown
+                };
+            }
         };
-        let some = leaves.split_off(leaves.len().saturating_sub(LEAVES_PER_STEP));
-        if some.is_empty() {
-            let live = shared.map().nodes.segments.get(self.segment).live;
-            return if self.found.len() as u64 >= u64::from(live) { Looked::Found } else { Looked::Unknown };
-        }
         match shared.holding_nodes(|| look_into(&some, self.segment, shared)) {
             Some(found) => self.found.extend(found),
             None => return Looked::Unknown,
@@ -102,12 +142,6 @@ impl Lookup {
         let geometry = shared.medium.geometry();
         let last = geometry.start(self.segment).plus(geometry.segment_blocks - 1);
         owners.read_some(shared.medium.device(), geometry, last)
-    }
-
-    /// All leaves of metadata, if they are few.
-    fn leaves_of_metadata(&self, shared: &Shared) -> Option<Vec<LeafOf>> {
-        let most = self.leaves_max as usize;
-        shared.holding_nodes(|| shared.resolve(|map| map.leaves_of_metadata(VOLUMES_MAX, most))).ok()?
     }
 }
 
@@ -156,22 +190,29 @@ impl Map {
         Ok(found)
     }
 
-    /// The leaves of the metadata of all volumes, if neither these nor they are more than so many.
-    fn leaves_of_metadata(&self, volumes_max: usize, most: usize) -> Result<Option<Vec<LeafOf>>, Missing> {
-        let volumes: Vec<_> = self.volumes.iter().map(|(id, _)| id).take(volumes_max + 1).collect();
-        if volumes.len() > volumes_max {
+    /// Some leaves of the volumes' metadata, from one of a volume on, and where to go on; `None` if there are too many volumes.
+    fn leaves_of_metadata(&self, from: (VolumeId, u64)) -> Result<Option<SomeLeaves>, Missing> {
+        if self.volumes.iter().nth(VOLUMES_MAX).is_some() {
             return Ok(None);
         }
-        let mut all = Vec::new();
-        for volume in volumes {
-            let Some(entry) = self.slot(volume, ObjectId::METADATA_SLOT)? else { continue };
-            let object = volume.object(ObjectId::METADATA_SLOT, entry.generation);
-            all.extend(self.leaves_of(entry, most)?.into_iter().map(|leaf| (object, leaf)));
-            if all.len() > most {
-                return Ok(None);
+        let (volume, from) = match self.volumes.iter().map(|(id, _)| id).find(|&id| id >= from.0) {
+            Some(same) if same == from.0 => from,
+            Some(later) => (later, 0),
+            None => return Ok(Some((Vec::new(), None))),
+        };
+        let leaves = match self.slot(volume, ObjectId::METADATA_SLOT)? {
+            Some(entry) => {
+                let object = volume.object(ObjectId::METADATA_SLOT, entry.generation);
+                let leaves = self.leaves_of(entry, from, LEAVES_PER_STEP)?;
+                leaves.into_iter().map(|leaf| (object, leaf)).collect()
             }
-        }
-        Ok(Some(all))
+            None => Vec::new(),
+        };
+        let next = match leaves.last() {
+            Some(&(_, last)) if leaves.len() >= LEAVES_PER_STEP => Some((volume, last + 1)),
+            _ => volume.0.checked_add(1).map(|next| (VolumeId(next), 0)),
+        };
+        Ok(Some((leaves, next)))
     }
 }
 

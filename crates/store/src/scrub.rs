@@ -93,6 +93,8 @@ impl Scrub {
         let first = Geometry::read(shared.medium.device());
         match &first {
             Ok((found, _)) if *found == geometry => {}
+            // Growing failed with its last flush.
+            Ok((found, _)) if found.id == geometry.id && found.total_blocks > geometry.total_blocks => {}
             Ok(_) => bad(SUPERBLOCK, "the superblock is another store's".to_owned()),
             Err(error) => bad(SUPERBLOCK, error.to_string()),
         }

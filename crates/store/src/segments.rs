@@ -115,6 +115,8 @@ pub(crate) struct Segments {
     bare: VecDeque<u32>,
     /// Shared blocks lost references since the last recount: some counts may be too high.
     unsure: bool,
+    /// A recount is under way, which may not come to its end.
+    recounts: bool,
     /// Unwritten blocks of the log's open segment. The one after it, which the log already has, does not count:
     /// to enter it the log takes another.
     log_rest: u64,
@@ -151,6 +153,7 @@ impl Segments {
             is_sparse: false,
             bare: VecDeque::new(),
             unsure: false,
+            recounts: false,
             log_rest: 0,
             live: 0,
             of_nodes: OfNodes::default(),
@@ -216,9 +219,19 @@ impl Segments {
         self.unsure = true;
     }
 
+    /// The same for what the tables of a root say: also while a recount is under way.
+    pub(crate) fn are_doubted(&self) -> bool {
+        self.unsure || self.recounts
+    }
+
     /// A walk begins that will make the counts exact.
     pub(crate) fn begin_recount(&mut self) {
-        self.unsure = false;
+        (self.unsure, self.recounts) = (false, true);
+    }
+
+    /// It has come to its end, though some nodes could not be read: no other one would find more.
+    pub(crate) fn end_recount(&mut self) {
+        self.recounts = false;
     }
 
     #[cfg(feature = "planted-bugs")]
@@ -419,6 +432,7 @@ impl Segments {
 
     /// The walk met everything: where a count was higher than what it met, it was too high. Returns how many were.
     pub(crate) fn believe_marks(&mut self) -> u64 {
+        self.end_recount();
         let Some(marks) = &self.marks else { return 0 };
         let data = self.iter().filter(|(_, segment)| segment.usage.is_data());
         let found: Vec<_> =
@@ -430,6 +444,7 @@ impl Segments {
 
     pub(crate) fn end_marking(&mut self) {
         self.marks = None;
+        self.unsure |= std::mem::take(&mut self.recounts);
     }
 
     /// All references to a segment's blocks are known: only `live` blocks have any.

@@ -165,8 +165,12 @@ impl Store {
     /// [`StoreError::CannotGrow`] where that is smaller, or takes more segments of its size than a store may have, or a block device has
     /// less; those of [`identify`](Store::identify); the device's.
     pub fn grow_unopened(device: &dyn Device, blocks: Option<u64>) -> Result<u64, StoreError> {
-        let (geometry, _) = Geometry::read(device)?;
-        Ok(superblock::grow(device, geometry, blocks)?.total_blocks)
+        let (geometry, first_blocks) = Geometry::read(device)?;
+        if geometry.is_contradicted(&first_blocks) {
+            let why = ": its checkpoint roots are of a larger store, or of another".to_owned();
+            return Err(StoreError::SuperblockDamaged { device: device.name().to_owned(), why });
+        }
+        Ok(superblock::grow(device, geometry, blocks, || Ok(device.flush()?))?.total_blocks)
     }
 
     /// Its size in blocks.

@@ -178,7 +178,7 @@ impl Geometry {
     }
 
     /// Whether a root says that these first blocks are of another store, or of a larger one. It may have grown since the root.
-    fn is_contradicted(&self, first_blocks: &[Page]) -> bool {
+    pub(crate) fn is_contradicted(&self, first_blocks: &[Page]) -> bool {
         witnesses(first_blocks).any(|(id, root)| id != self.id || root.total_blocks > self.total_blocks)
     }
 
@@ -284,6 +284,7 @@ pub(crate) fn grow(
     device: &dyn Device,
     geometry: Geometry,
     blocks: Option<u64>,
+    flush: impl Fn() -> Result<(), StoreError>,
 ) -> Result<Geometry, StoreError> {
     // What it has by now.
     device.grow(0)?;
@@ -299,9 +300,9 @@ pub(crate) fn grow(
         return Err(StoreError::CannotGrow { device: device.name().to_owned(), why, help });
     }
     device.write(grown.copy_at(), &[*grown.encode()])?;
-    device.flush()?;
+    flush()?;
     device.write(SUPERBLOCK, &[*grown.encode()])?;
-    device.flush()?;
+    flush()?;
     Ok(grown)
 }
 
@@ -319,9 +320,11 @@ pub enum Mended {
 /// See [`Store::mend_superblocks`](crate::Store::mend_superblocks).
 pub(crate) fn mend(device: &dyn Device) -> Result<Mended, StoreError> {
     match Geometry::read(device) {
-        Ok((geometry, _)) if geometry.copy_damage(device).is_none() => Ok(Mended::Neither),
-        // Where it says that its copy lies, another store may have data.
+        // Where a superblock that the roots contradict says that its copy lies, another store may have data, or this one.
         Ok((geometry, pages)) if !geometry.is_contradicted(&pages) => {
+            if geometry.copy_damage(device).is_none() {
+                return Ok(Mended::Neither);
+            }
             device.write(geometry.copy_at(), &[*geometry.encode()])?;
             device.flush()?;
             Ok(Mended::Copy(geometry.copy_at()))

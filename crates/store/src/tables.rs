@@ -27,7 +27,9 @@ struct StreamHead {
     settings: U32,
     /// The height of the volumes' tree.
     volumes_height: u8,
-    reserved: [u8; 31],
+    /// 1: live counts of segments may be too high, where clones shared blocks.
+    doubted: u8,
+    reserved: [u8; 30],
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -81,7 +83,8 @@ pub(crate) fn encode_tables(map: &mut Map, mut place: impl FnMut(&mut Map) -> Bl
         next_volume: map.volumes.next_id().0.into(),
         settings: (settings.len() as u32).into(),
         volumes_height: map.volumes.tree().height,
-        reserved: [0; 31],
+        doubted: u8::from(map.nodes.segments.are_doubted()),
+        reserved: [0; 30],
     };
     let mut bytes = head.as_bytes().to_vec();
     for page in map.nodes.table.pages() {
@@ -131,6 +134,9 @@ pub(crate) fn read_map(
     let damaged_pages = decoded.pages.iter().filter(|page| page.dirty).count() as u64;
     let table = NodeTable::from_pages(decoded.pages, entries);
     segments.dead_at_root(root.generation, [root.log.segment, root.log.next]);
+    if decoded.doubted {
+        segments.doubt_counts();
+    }
     let volumes = Volumes::unread(decoded.volumes, decoded.next, decoded.dying);
     let mut map = Map::new(Nodes::new(table, segments), volumes, root.newest);
     (map.settings, _) = decoded.settings;
@@ -161,6 +167,7 @@ struct Decoded {
     /// And what is wrong with them.
     settings: (StoreSettings, Vec<String>),
     next: VolumeId,
+    doubted: bool,
 }
 
 /// `None` if the stream, whose checksum is right, says what no weir writes.
@@ -208,8 +215,9 @@ fn decode_stream(bytes: &[u8], geometry: Geometry) -> Option<Decoded> {
     let settings = StoreSettings::decode(rest.get(..head.settings.get() as usize)?);
     let volumes = Tree { root: NodeId(head.volumes.get()), height: head.volumes_height };
     let next = VolumeId(head.next_volume.get());
-    let is_sensible = volumes.height <= VOLUMES_HEIGHT_MAX && next > VolumeId::MAIN;
-    is_sensible.then_some(Decoded { pages, segments, volumes, dying, settings, next })
+    let is_sensible = volumes.height <= VOLUMES_HEIGHT_MAX && next > VolumeId::MAIN && head.doubted <= 1;
+    let doubted = head.doubted != 0;
+    is_sensible.then_some(Decoded { pages, segments, volumes, dying, settings, next, doubted })
 }
 
 /// Whether each segment of nodes or of arenas has a twin of its own that holds copies, and each of those one of nodes or of arenas.

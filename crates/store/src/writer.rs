@@ -286,7 +286,10 @@ impl Writer {
     /// See [`Store::grow`](crate::Store::grow).
     pub(crate) fn grow(&mut self, shared: &Shared, blocks: Option<u64>) -> Result<u64, StoreError> {
         self.make_ready(shared)?;
-        let grown = superblock::grow(shared.medium.device(), shared.medium.geometry(), blocks)?;
+        // A flush is everybody's: one that fails, here or elsewhere, fails all that came before it.
+        let since = shared.medium.failed_flushes();
+        let flush = || shared.medium.flush_since(since);
+        let grown = superblock::grow(shared.medium.device(), shared.medium.geometry(), blocks, flush)?;
         {
             let mut map = shared.map_mut();
             shared.medium.set_geometry(grown);

@@ -235,16 +235,17 @@ impl Map {
         Ok(())
     }
 
-    /// The leaves that an object's pages lie in, or would lie in; some more than `most`, if there are more.
-    pub(crate) fn leaves_of(&self, entry: &ObjectEntry, most: usize) -> Result<Vec<u64>, Missing> {
+    /// The leaves that an object's pages lie in, or would lie in, from one on, at most so many.
+    pub(crate) fn leaves_of(&self, entry: &ObjectEntry, from: u64, most: usize) -> Result<Vec<u64>, Missing> {
         match &entry.pages {
             Pages::Inline(pages) => {
                 let mut leaves: Vec<u64> = pages.iter().map(|(page, _)| page.0 / LEAF_PAGES).collect();
                 leaves.dedup();
+                leaves.retain(|&leaf| leaf >= from);
                 Ok(leaves)
             }
             Pages::Tree(tree) => {
-                let leaves = self.some_leaves(*tree, 0..u64::MAX, most + 1)?;
+                let leaves = self.some_leaves(*tree, from..u64::MAX, most)?;
                 Ok(leaves.into_iter().map(|leaf| leaf.index).collect())
             }
         }

@@ -207,3 +207,20 @@ fn a_sparse_store_that_grows_asks_the_file_system_below_for_space_as_it_needs_it
     }
     assert_written(&store, 8000, "grown");
 }
+
+#[test]
+fn a_scrub_after_growing_failed_with_its_last_flush_finds_nothing_wrong() {
+    for seed in 0..20 {
+        let (_power, disk, store) = fresh(100, seed);
+        (0..100).for_each(|number| store.apply(&[write(number, number + 1)]).expect("space"));
+        store.checkpoint_twice().expect("ok");
+        // The copy, a flush, the superblock; the last flush fails.
+        disk.set_faults(sim::Faults { once_after: Some(3), ..Default::default() });
+        let grown = store.grow(Some(4 + 200 * 16));
+        assert!(grown.is_err());
+        disk.set_faults(sim::Faults::default());
+        let mut found = Vec::new();
+        while !store.scrub_step(&mut |finding| found.push(finding)).done {}
+        assert_eq!(found, [], "seed {seed}: {grown:?}");
+    }
+}

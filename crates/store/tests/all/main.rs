@@ -14,6 +14,7 @@ mod flips;
 mod foreground;
 mod full;
 mod growth;
+mod growth_flushes;
 mod list;
 mod lives;
 mod lookups;
