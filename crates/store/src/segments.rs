@@ -115,7 +115,7 @@ pub(crate) struct Segments {
     bare: VecDeque<u32>,
     /// Shared blocks lost references since the last recount: some counts may be too high.
     unsure: bool,
-    /// A recount is under way, which may not come to its end.
+    /// Nor were they sure when the walk began that is under way, which may not come to its end.
     recounts: bool,
     /// Unwritten blocks of the log's open segment. The one after it, which the log already has, does not count:
     /// to enter it the log takes another.
@@ -226,7 +226,7 @@ impl Segments {
 
     /// A walk begins that will make the counts exact.
     pub(crate) fn begin_recount(&mut self) {
-        (self.unsure, self.recounts) = (false, true);
+        self.recounts |= std::mem::take(&mut self.unsure);
     }
 
     /// It has come to its end, though some nodes could not be read: no other one would find more.
