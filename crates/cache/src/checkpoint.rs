@@ -240,14 +240,16 @@ impl Checkpointer {
 
     /// Whether what was freed is to become free segments, which a sparse file trims, though nothing else asks for a checkpoint.
     fn trimming_is_due(&self) -> bool {
-        let pauses = self.pauses();
-        pauses.has_freed && self.shared.now() >= pauses.trim_not_before && !self.shared.store().is_freeing()
+        let Pauses { has_freed, trim_not_before, .. } = *self.pauses();
+        has_freed && self.shared.now() >= trim_not_before && !self.shared.store().is_freeing()
     }
 
     fn trim_freed(&self) -> Result<(), CacheError> {
         self.pauses().trim_not_before = self.shared.now() + QUIET;
         self.checkpoint_twice()?;
-        self.pauses().has_freed = self.shared.store().is_freeing();
+        // What is freed meanwhile is for the next time.
+        let is_freeing = self.shared.store().is_freeing();
+        self.pauses().has_freed = is_freeing;
         Ok(())
     }
 

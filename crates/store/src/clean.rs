@@ -208,7 +208,7 @@ impl Round {
         map.begin_pace(&self.victims);
     }
 
-    /// Finds out more of who holds the victims' blocks; `false` where what the first one's holders are is known.
+    /// Finds out more of who holds the victims' blocks; `false` once it is known of the first one, or there is none left.
     fn finds_holders(&mut self, shared: &Shared) -> bool {
         match self.stage {
             Stage::LookedUp => false,

@@ -334,35 +334,24 @@ mod tests {
         assert_eq!(floor(Class::Frees, &NodeUse { nodes: 120, ..nodes }), 20);
     }
 
+    /// So many blocks of nodes; 96 may be held where space is short.
+    fn holding(held: u64) -> NodeUse {
+        NodeUse { segment_blocks: 32, dirty: 0, dirty_max: 0, nodes: 0, tables: 1, live: 43, held }
+    }
+
     #[test]
     fn a_segment_that_was_compacted_counts_as_gone() {
-        // 96 blocks may be held.
-        let nodes = |held| NodeUse {
-            segment_blocks: 32,
-            dirty: 0,
-            dirty_max: 0,
-            nodes: 0,
-            tables: 1,
-            live: 43,
-            held,
-        };
-        assert_eq!([64, 96, 128, 160].map(|held| nodes(held).is_sparse(true, 0)), [false, false, true, true]);
-        assert_eq!([96, 128, 160].map(|held| nodes(held).is_sparse(true, 32)), [false, false, true]);
+        assert_eq!(
+            [64, 96, 128, 160].map(|held| holding(held).is_sparse(true, 0)),
+            [false, false, true, true]
+        );
+        assert_eq!([96, 128, 160].map(|held| holding(held).is_sparse(true, 32)), [false, false, true]);
     }
 
     #[test]
     fn the_emptiest_are_compacted_as_many_as_it_takes_at_the_price_of_two_that_are_as_full_as_can_be() {
-        // 96 blocks may be held where space is short, and 24 of a segment be written again.
-        let nodes = |held| NodeUse {
-            segment_blocks: 32,
-            dirty: 0,
-            dirty_max: 0,
-            nodes: 0,
-            tables: 1,
-            live: 43,
-            held,
-        };
-        let compacted = |held, staying: &[(u32, u64)]| nodes(held).nodes_to_compact(SPARE, staying);
+        // 24 blocks of a segment may be written again.
+        let compacted = |held, staying: &[(u32, u64)]| holding(held).nodes_to_compact(SPARE, staying);
         assert_eq!(compacted(128, &[(1, 10), (2, 9), (3, 26)]), [2], "one is enough");
         assert_eq!(compacted(160, &[(1, 10), (2, 9), (3, 26)]), [2, 1]);
         assert_eq!(compacted(160, &[(1, 10), (2, 9), (3, 0), (4, 26)]), [2], "one dies by itself");

@@ -278,8 +278,8 @@ fn believe(device: &dyn Device, block: &Superblock) -> Result<Geometry, StoreErr
 }
 
 /// Makes the store take so many blocks of `device`, or all that it has, durably on return. A crash leaves the old superblock or the new
-/// one, as they differ in one sector only. By either the store is whole: the old one's blocks are where they were, and what comes behind them is free, as long as no
-/// root says otherwise; and none does before the new one is durable.
+/// one, as they differ in one sector only. By either the store is whole: the old one's blocks are where they were, and what comes behind
+/// them is free, as long as no root says otherwise; and none does before the new one is durable, which `flush` makes it.
 pub(crate) fn grow(
     device: &dyn Device,
     geometry: Geometry,

@@ -1,4 +1,4 @@
-//! The volumes of a map: what each is called and where its tree of objects begins; and the nodes that deleted ones, and deleted files, left.
+//! The volumes of a map: what each is called and where its tree of objects begins; and the nodes that deleted volumes and files left.
 //!
 //! They lie in a tree of nodes by number, which is copied where it is changed and shared, as any other: another reference to its root
 //! is a clone of all volumes. A leaf of volumes has a reference to the root of each tree of objects that it names. All volumes
@@ -196,7 +196,8 @@ impl Volumes {
         self.dying.push(id);
     }
 
-    /// Those of which no turn was come after what has joined the list since it had `below`; those that cannot go now come last.
+    /// Puts back `later`, whose turn has not come, to go after all that has joined the list since it had `below`, and `last`, which cannot go
+    /// now, to go last.
     pub(super) fn put_back_dying(&mut self, below: usize, later: Vec<NodeId>, last: Vec<NodeId>) {
         self.dying.splice(below..below, later);
         self.dying.splice(0..0, last);

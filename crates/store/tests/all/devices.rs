@@ -1,11 +1,11 @@
 //! Devices that fail in ways of their own: what was acknowledged stays, and the store goes on.
 
+use crate::common::phases::{Phase, Phases, failing_flush};
 use crate::common::*;
 use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Operation, Page, PageNo, VolumeId};
 use sim::{Faults, Hooked, Hooks, Power, Scratched, SimDisk};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
 use store::{Change, Known, Store, StoreError, Want};
 
 const FILE: ObjectId = VolumeId::MAIN.object(1, 1);
@@ -61,73 +61,30 @@ fn a_block_that_was_never_written_and_cannot_be_read_refuses_no_start() {
     }
 }
 
-/// What has happened around the flush that fails.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Phase {
-    Quiet,
-    /// The next flush fails.
-    Armed,
-    /// It was asked for, by one thread.
-    Asked,
-    /// Another thread has written something.
-    Written,
-    /// It has failed and dropped what was written; who asked for it does not know yet.
-    Failed,
-    /// The other thread has flushed.
-    Flushed,
-}
-
 /// A disk one of whose flushes fails and takes with it what another thread wrote, which hears nothing of it; and the thread that
 /// asked for it is slow to hear of it.
-struct ToldOnce {
-    phase: Mutex<Phase>,
-    changed: Condvar,
-}
-
-/// Long enough for another thread to get further, if it can.
-const PATIENCE: Duration = Duration::from_millis(300);
-
-impl ToldOnce {
-    /// Goes from one phase to the next; `false` if it is another one now.
-    fn step(&self, from: Phase, to: Phase) -> bool {
-        let mut phase = self.phase.lock().expect("no panic");
-        let is_it = *phase == from;
-        if is_it {
-            *phase = to;
-            self.changed.notify_all();
-        }
-        is_it
-    }
-
-    /// Waits for a phase, but not for ever, since it may not come.
-    fn await_phase(&self, wanted: Phase) {
-        let phase = self.phase.lock().expect("no panic");
-        drop(self.changed.wait_timeout_while(phase, PATIENCE, |phase| *phase < wanted));
-    }
-}
+struct ToldOnce(Phases);
 
 impl Hooks for ToldOnce {
     fn write(&self, disk: &SimDisk, at: Block, from: &[Page]) -> Result<(), DeviceError> {
         let written = disk.write(at, from);
-        self.step(Phase::Asked, Phase::Written);
+        self.0.step(Phase::Asked, Phase::Written);
         written
     }
 
     fn flush(&self, disk: &SimDisk) -> Result<(), DeviceError> {
-        if self.step(Phase::Armed, Phase::Asked) {
-            self.await_phase(Phase::Written);
-            disk.set_faults(Faults { flush_one_in: 1, ..Faults::default() });
-            let failed = disk.flush();
-            disk.set_faults(Faults::default());
-            self.step(Phase::Written, Phase::Failed);
-            self.await_phase(Phase::Flushed);
+        if self.0.step(Phase::Armed, Phase::Asked) {
+            self.0.wait_for(Phase::Written);
+            let failed = failing_flush(disk);
+            self.0.step(Phase::Written, Phase::Failed);
+            self.0.wait_for(Phase::Flushed);
             return failed;
         }
-        if *self.phase.lock().expect("no panic") == Phase::Written {
-            self.await_phase(Phase::Failed);
+        if self.0.are(Phase::Written) {
+            self.0.wait_for(Phase::Failed);
         }
         let flushed = disk.flush();
-        self.step(Phase::Failed, Phase::Flushed);
+        self.0.step(Phase::Failed, Phase::Flushed);
         flushed
     }
 }
@@ -136,8 +93,7 @@ impl Hooks for ToldOnce {
 fn with_something_to_clean(seed: u64) -> (Arc<Power>, Arc<Hooked<ToldOnce>>, Arc<Store>) {
     let (power, disk, store) = fresh(100, seed);
     drop(store);
-    let (phase, changed) = (Mutex::new(Phase::Quiet), Condvar::new());
-    let told = Hooked::new(&disk, ToldOnce { phase, changed });
+    let told = Hooked::new(&disk, ToldOnce(Phases::quiet()));
     let store = Arc::new(Store::open(told.clone() as Arc<dyn Device>).expect("a sound store"));
     store.begin(Incarnation(store.incarnation().0 + 1)).expect("the disk works");
     for number in (0..200).chain((0..200).step_by(2)) {
@@ -152,10 +108,10 @@ fn a_failed_flush_fails_what_was_written_before_it_even_where_another_thread_hea
     let mut refused = 0;
     for seed in 0..10 {
         let (power, told, store) = with_something_to_clean(seed);
-        assert!(told.step(Phase::Quiet, Phase::Armed));
+        assert!(told.0.step(Phase::Quiet, Phase::Armed));
         let cleaning = store.clone();
         let cleaner = std::thread::spawn(move || (0..100).any(|_| cleaning.clean_step().is_err()));
-        told.await_phase(Phase::Asked);
+        told.0.wait_for(Phase::Asked);
         let written = write(&store, 7, 9999);
         assert!(cleaner.join().expect("no panic"), "the cleaner's flush failed");
         refused += u32::from(written.is_err());

@@ -1,22 +1,13 @@
 //! A flush that fails while the store grows and is cleaned at once: whoever hears of it, what it dropped counts as durable to nobody.
 
+use crate::common::phases::{Phase, Phases, failing_flush};
 use crate::common::*;
 use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, VolumeId};
-use sim::{Faults, Hooked, Hooks, Power, SimDisk};
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use sim::{Hooked, Hooks, Power, SimDisk};
+use std::sync::Arc;
 use store::{Change, Store, StoreError};
 
 const FILE: ObjectId = VolumeId::MAIN.object(1, 1);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Phase {
-    Quiet,
-    Armed,
-    Asked,
-    Written,
-    Failed,
-}
 
 /// Whose flush fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,34 +16,10 @@ enum Fails {
     Cleaners,
 }
 
+/// A disk that one thread grows and another cleans.
 struct Two {
-    phase: Mutex<Phase>,
-    changed: Condvar,
+    phases: Phases,
     fails: Fails,
-}
-
-const PATIENCE: Duration = Duration::from_millis(500);
-
-impl Two {
-    fn step(&self, from: Phase, to: Phase) -> bool {
-        let mut phase = self.phase.lock().expect("no panic with it");
-        let is_it = *phase == from;
-        if is_it {
-            *phase = to;
-            self.changed.notify_all();
-        }
-        is_it
-    }
-    fn await_phase(&self, wanted: Phase) {
-        let phase = self.phase.lock().expect("no panic with it");
-        drop(self.changed.wait_timeout_while(phase, PATIENCE, |phase| *phase < wanted));
-    }
-    fn fail(disk: &SimDisk) -> Result<(), DeviceError> {
-        disk.set_faults(Faults { flush_one_in: 1, ..Faults::default() });
-        let failed = disk.flush();
-        disk.set_faults(Faults::default());
-        failed
-    }
 }
 
 fn is_cleaner() -> bool {
@@ -62,30 +29,27 @@ fn is_cleaner() -> bool {
 impl Hooks for Two {
     fn write(&self, disk: &SimDisk, at: Block, from: &[Page]) -> Result<(), DeviceError> {
         let written = disk.write(at, from);
-        if self.fails == Fails::Cleaners && at == Block(0) && self.step(Phase::Asked, Phase::Written) {
-            self.await_phase(Phase::Failed);
+        if self.fails == Fails::Cleaners && at == Block(0) && self.phases.step(Phase::Asked, Phase::Written) {
+            self.phases.wait_for(Phase::Failed);
         }
         written
     }
     fn flush(&self, disk: &SimDisk) -> Result<(), DeviceError> {
-        if is_cleaner() && self.step(Phase::Armed, Phase::Asked) {
+        if is_cleaner() && self.phases.step(Phase::Armed, Phase::Asked) {
             match self.fails {
-                Fails::Grows => self.await_phase(Phase::Failed),
+                Fails::Grows => self.phases.wait_for(Phase::Failed),
                 Fails::Cleaners => {
-                    self.await_phase(Phase::Written);
-                    let failed = Two::fail(disk);
-                    self.step(Phase::Written, Phase::Failed);
+                    self.phases.wait_for(Phase::Written);
+                    let failed = failing_flush(disk);
+                    self.phases.step(Phase::Written, Phase::Failed);
                     return failed;
                 }
             }
             return disk.flush();
         }
-        if self.fails == Fails::Grows
-            && !is_cleaner()
-            && *self.phase.lock().expect("no panic with it") == Phase::Asked
-        {
-            let failed = Two::fail(disk);
-            self.step(Phase::Asked, Phase::Failed);
+        if self.fails == Fails::Grows && !is_cleaner() && self.phases.are(Phase::Asked) {
+            let failed = failing_flush(disk);
+            self.phases.step(Phase::Asked, Phase::Failed);
             return failed;
         }
         disk.flush()
@@ -103,7 +67,7 @@ struct Ran {
 fn run(fails: Fails, seed: u64) -> Ran {
     let (power, disk, store) = fresh(100, seed);
     drop(store);
-    let two = Hooked::new(&disk, Two { phase: Mutex::new(Phase::Quiet), changed: Condvar::new(), fails });
+    let two = Hooked::new(&disk, Two { phases: Phases::quiet(), fails });
     let store = Arc::new(Store::open(two.clone() as Arc<dyn Device>).expect("a sound store"));
     store.begin(Incarnation(store.incarnation().0 + 1)).expect("the disk works");
     for number in (0..200).chain((0..200).step_by(2)) {
@@ -117,11 +81,11 @@ fn run(fails: Fails, seed: u64) -> Ran {
             .expect("space");
     }
     store.checkpoint_twice().expect("the disk works");
-    assert!(two.step(Phase::Quiet, Phase::Armed));
+    assert!(two.phases.step(Phase::Quiet, Phase::Armed));
     let cleaning = store.clone();
     let cleaner = std::thread::Builder::new().name("cleaner".into());
     let cleaner = cleaner.spawn(move || (0..30).for_each(|_| drop(cleaning.clean_step()))).expect("a thread");
-    two.await_phase(Phase::Asked);
+    two.phases.wait_for(Phase::Asked);
     let grown = store.grow(Some(4 + 200 * u64::from(SEGMENT)));
     cleaner.join().expect("no panic");
     store.checkpoint_twice().expect("the disk works");

@@ -1,6 +1,8 @@
 //! A plain model of the store, and random work for both.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
+pub mod phases;
+
 use device::{
     BLOCK_BYTES, Device, Incarnation, Lsn, ObjectId, Page, PageNo, Random, SharedPage, StoreId, Transfer,
     VolumeId,

@@ -1,0 +1,66 @@
+//! Two threads around a flush that fails and takes with it what the other wrote.
+
+use device::{Device, DeviceError};
+use sim::{Faults, SimDisk};
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
+
+/// What has happened around the flush that fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    Quiet,
+    /// The next flush fails.
+    Armed,
+    /// It was asked for, by one thread.
+    Asked,
+    /// Another thread has written something.
+    Written,
+    /// It has failed and dropped what was written.
+    Failed,
+    /// The other thread has flushed.
+    Flushed,
+}
+
+/// Long enough for another thread to get further, if it can.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// Which of these it is now.
+pub struct Phases {
+    phase: Mutex<Phase>,
+    changed: Condvar,
+}
+
+impl Phases {
+    pub fn quiet() -> Phases {
+        Phases { phase: Mutex::new(Phase::Quiet), changed: Condvar::new() }
+    }
+
+    pub fn are(&self, phase: Phase) -> bool {
+        *self.phase.lock().expect("no panic") == phase
+    }
+
+    /// Goes from one phase to the next; `false` if it is another one now.
+    pub fn step(&self, from: Phase, to: Phase) -> bool {
+        let mut phase = self.phase.lock().expect("no panic");
+        let is_it = *phase == from;
+        if is_it {
+            *phase = to;
+            self.changed.notify_all();
+        }
+        is_it
+    }
+
+    /// Waits for a phase, but not for ever, since it may not come.
+    pub fn wait_for(&self, wanted: Phase) {
+        let phase = self.phase.lock().expect("no panic");
+        drop(self.changed.wait_timeout_while(phase, PATIENCE, |phase| *phase < wanted));
+    }
+}
+
+/// A flush that fails.
+pub fn failing_flush(disk: &SimDisk) -> Result<(), DeviceError> {
+    disk.set_faults(Faults { flush_one_in: 1, ..Faults::default() });
+    let failed = disk.flush();
+    disk.set_faults(Faults::default());
+    failed
+}
