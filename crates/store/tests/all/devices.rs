@@ -4,8 +4,8 @@ use crate::common::phases::{Phase, Phases, failing_flush};
 use crate::common::*;
 use device::{Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Operation, Page, PageNo, VolumeId};
 use sim::{Faults, Hooked, Hooks, Power, Scratched, SimDisk};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use store::{Change, Known, Store, StoreError, Want};
 
 const FILE: ObjectId = VolumeId::MAIN.object(1, 1);
