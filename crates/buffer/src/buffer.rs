@@ -33,8 +33,9 @@ pub struct Appended {
 pub struct Buffer {
     device: Arc<dyn Device>,
     identity: Identity,
-    ring: Ring,
     planted: Planted,
+    /// Held while it grows: one at a time.
+    growing: Mutex<()>,
     writer: Mutex<Writer>,
     state: Mutex<State>,
     gauges: Gauges,
@@ -42,8 +43,10 @@ pub struct Buffer {
 
 /// What a commit changes, and what is on media.
 struct Writer {
-    /// The newest header slot.
+    /// The newest header slot, whose ring it is; the state has a copy of that.
     slot: Slot,
+    /// A larger ring, that begins when the log lies in one piece.
+    larger: Option<Ring>,
     /// One before each group from the tail on, and one behind the last.
     marks: VecDeque<Mark>,
     /// The groups of this commit.
@@ -125,11 +128,11 @@ impl Buffer {
         replay: &mut dyn FnMut(&[Replayed<'_>]),
         planted: Planted,
     ) -> Result<Buffer, BufferError> {
-        let (identity, ring) = open::read_ring(reader, id)?;
-        let slot = open::read_slot(reader, id, &ring)?;
-        let Walked { marks, readable } = Walk::new(reader, id, ring, slot, planted).run(replay)?;
+        let identity = open::read_identity(reader, id)?;
+        let slot = open::read_slot(reader, id)?;
+        let Walked { marks, readable } = Walk::new(reader, id, slot, planted).run(replay)?;
         let (batch, page, counters) = (Vec::new(), pages(1), Counters::default());
-        let writer = Writer { slot, marks, batch, readable, page, counters };
+        let writer = Writer { slot, larger: None, marks, batch, readable, page, counters };
         let (tail, head) = (writer.tail(), writer.head());
         let found = Found {
             tail: tail.position,
@@ -140,10 +143,10 @@ impl Buffer {
             incarnation: slot.incarnation.max(head.incarnation),
             store_batch: slot.store_batch,
         };
-        let state = State::new(ring, found);
+        let state = State::new(slot.ring, found);
         let gauges = Gauges::of(&state);
-        let (writer, state) = (Mutex::new(writer), Mutex::new(state));
-        Ok(Buffer { device, identity, ring, planted, writer, state, gauges })
+        let (growing, writer, state) = (Mutex::new(()), Mutex::new(writer), Mutex::new(state));
+        Ok(Buffer { device, identity, planted, growing, writer, state, gauges })
     }
 
     /// The incarnation found at opening, or the one begun since.
@@ -156,7 +159,7 @@ impl Buffer {
     /// # Errors
     /// What [`open`](Buffer::open) says of one that is missing, damaged, cut off or of another version.
     pub fn identify(device: &dyn Device) -> Result<Identity, BufferError> {
-        open::read_superblock(device).map(|(identity, _)| identity)
+        open::read_superblock(device)
     }
 
     /// The store that it belongs to.
@@ -231,7 +234,7 @@ impl Buffer {
     /// which there may be no other: a drive may leave a block unreadable whose write the power's loss cut off.
     fn write_again(&self, writer: &mut Writer) -> Result<(), BufferError> {
         for readable in &writer.readable {
-            let (at, mut group) = (self.ring.block(readable.at), pages(readable.blocks as usize));
+            let (at, mut group) = (writer.slot.ring.block(readable.at), pages(readable.blocks as usize));
             self.device.read(at, &mut group)?;
             self.device.write(at, &group)?;
             writer.counters.bytes_written += readable.blocks * BLOCK_BYTES as u64;
@@ -293,7 +296,74 @@ impl Buffer {
             new_tail
         };
         self.write_batch(&mut writer, new_tail).map_err(|error| self.fail(error))?;
-        Ok(self.publish(&mut writer))
+        let durable = self.publish(&mut writer);
+        self.begin_larger_ring(&mut writer)?;
+        Ok(durable)
+    }
+
+    /// Makes the buffer so many blocks long, by making its file longer; or as long as its device is by now. Groups go to what is new
+    /// after the first commit that finds the log in one piece, as it is once a lap unless it is full; [`is_growing`](Buffer::is_growing) says
+    /// whether that is still to come. A crash leaves it as large as before or after. What is new is written once, as by
+    /// [`format`](Buffer::format). Returns its length then, in blocks.
+    ///
+    /// # Errors
+    /// [`BufferError::Smaller`]; and those of the device, after which it is as large as before.
+    ///
+    /// # Panics
+    /// If no incarnation was begun.
+    pub fn grow(&self, blocks: Option<u64>) -> Result<u64, BufferError> {
+        let _one = self.growing.lock().expect("no panic while growing");
+        drop(self.appendable()?);
+        let writer = || self.writer.lock().expect("no panic in a commit");
+        let from = {
+            let writer = writer();
+            writer.larger.unwrap_or(writer.slot.ring).device_blocks()
+        };
+        let asked = blocks.unwrap_or(from);
+        if asked < from {
+            return Err(BufferError::Smaller {
+                device: self.device.name().to_owned(),
+                blocks: asked,
+                now: from,
+            });
+        }
+        self.device.grow(asked)?;
+        let end = if blocks.is_some() { asked } else { self.device.blocks() };
+        if end > from {
+            open::write_zeros(&*self.device, from..end)?;
+            self.device.flush().map_err(|error| self.fail(error.into()))?;
+            let mut writer = writer();
+            writer.larger = Some(Ring::on(end));
+            self.begin_larger_ring(&mut writer)?;
+        }
+        Ok(end)
+    }
+
+    /// Whether it has grown, and groups do not go to what is new yet.
+    pub fn is_growing(&self) -> bool {
+        self.writer.lock().expect("no panic in a commit").larger.is_some()
+    }
+
+    /// Begins the larger ring, if there is one and the log lies in one piece: then all of it is where the larger ring has it, too. Both
+    /// header slots know of it before a group lies where a smaller ring has no place.
+    fn begin_larger_ring(&self, writer: &mut Writer) -> Result<(), BufferError> {
+        let Some(ring) = writer.larger else { return Ok(()) };
+        {
+            let mut state = self.state();
+            state.check()?;
+            let Some(lower) = state.move_to(ring, writer.tail().position) else { return Ok(()) };
+            writer.marks.iter_mut().for_each(|mark| mark.position = mark.position.minus(lower));
+            self.gauges.show(&state);
+        }
+        writer.larger = None;
+        let tail = writer.tail();
+        let slots = if self.planted.is(Bug::LargerInOneSlot) { 1 } else { 2 };
+        for _ in 0..slots {
+            self.write_slot(writer, |slot| *slot = Slot { tail, ring, ..*slot })
+                .and_then(|()| self.flush(writer))
+                .map_err(|error| self.fail(error))?;
+        }
+        Ok(())
     }
 
     /// Whether no commit is under way.
@@ -349,12 +419,12 @@ impl Buffer {
 
     /// Bytes that the log can hold in all.
     pub fn capacity_bytes(&self) -> u64 {
-        self.ring.blocks * BLOCK_BYTES as u64
+        self.gauges.ring().blocks * BLOCK_BYTES as u64
     }
 
     /// The largest [`footprint`](crate::footprint) of a transaction, in bytes: a quarter of the ring, at most 8 MiB.
     pub fn transaction_bytes_max(&self) -> u64 {
-        self.ring.group_blocks_max * BLOCK_BYTES as u64
+        self.gauges.ring().group_blocks_max * BLOCK_BYTES as u64
     }
 
     /// Bytes appended and not yet handed to the device.
@@ -397,8 +467,9 @@ impl Buffer {
         let number = state.released.min(writer.head().number);
         let tail = writer.marks[(number.0 - oldest.number.0) as usize];
         let freed = tail.position.0 - oldest.position.0;
-        let short = state.free_blocks() < self.ring.blocks / 2;
-        let due = freed > self.ring.blocks / 32 || (freed > 0 && short) || state.slot_wanted;
+        let blocks = writer.slot.ring.blocks;
+        let short = state.free_blocks() < blocks / 2;
+        let due = freed > blocks / 32 || (freed > 0 && short) || state.slot_wanted;
         due.then_some((tail, state.store_batch))
     }
 
@@ -414,7 +485,7 @@ impl Buffer {
         let mut head = writer.head();
         for draft in &mut writer.batch {
             head = draft.finish(self.identity.store, &head, durable_group);
-            self.device.write(self.ring.block(draft.at), draft.pages())?;
+            self.device.write(writer.slot.ring.block(draft.at), draft.pages())?;
             writer.counters.groups += 1;
             writer.counters.bytes_written += draft.blocks() * BLOCK_BYTES as u64;
             writer.marks.push_back(head);
@@ -445,7 +516,7 @@ impl Buffer {
     fn write_slot(&self, writer: &mut Writer, change: impl FnOnce(&mut Slot)) -> Result<(), BufferError> {
         change(&mut writer.slot);
         writer.slot.generation += 1;
-        writer.slot.write_to(self.identity.store, &self.ring, &mut writer.page[0]);
+        writer.slot.write_to(self.identity.store, &mut writer.page[0]);
         self.device.write(writer.slot.block(), &writer.page)?;
         writer.counters.header_writes += 1;
         writer.counters.bytes_written += BLOCK_BYTES as u64;

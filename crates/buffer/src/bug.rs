@@ -14,6 +14,8 @@ pub enum Bug {
     BeginWithoutFlush,
     /// What something later knows to have been durable, and is damaged, counts as torn.
     RotTakenForTorn,
+    /// Groups go to a larger ring of which only one header slot knows.
+    LargerInOneSlot,
 }
 
 /// Which bug this buffer has: none, in what users run.

@@ -87,13 +87,13 @@ pub enum BufferError {
         wanted: StoreId,
     },
     /// The device lost its end.
-    #[error("{device}: {blocks} blocks long, but formatted with {expected}")]
+    #[error("{device}: {blocks} blocks long, and its log takes {expected}")]
     Truncated {
         /// The device.
         device: String,
         /// Blocks now.
         blocks: u64,
-        /// Blocks at format.
+        /// Blocks that it needs.
         expected: u64,
     },
     /// A buffer needs more space than this.
@@ -105,6 +105,16 @@ pub enum BufferError {
         bytes: u64,
         /// The least.
         minimum: u64,
+    },
+    /// A buffer does not get smaller in use.
+    #[error("{device}: the buffer has {now} blocks, more than {blocks}")]
+    Smaller {
+        /// The device.
+        device: String,
+        /// Blocks asked for.
+        blocks: u64,
+        /// Blocks now.
+        now: u64,
     },
     /// A group that was durable can no longer be read.
     #[error("{device}: block {block}: commit group {group} was durable and is damaged")]
@@ -152,6 +162,9 @@ impl BufferError {
             BufferError::OtherStore { .. } => "give the path of this store's buffer".into(),
             BufferError::Truncated { .. } => "restore the missing end".into(),
             BufferError::TooSmall { minimum, .. } => format!("give it at least {minimum} bytes").into(),
+            BufferError::Smaller { .. } => {
+                "for a smaller one, unmount and use `weir replace-buffer`".into()
+            }
             BufferError::Malformed { .. } => "please report this with a copy of the buffer".into(),
         })
     }

@@ -20,6 +20,8 @@ pub(crate) const GROUP_BLOCKS_MAX: u64 = 2048;
 pub(crate) const NUMBER_END: u64 = 1 << 62;
 /// The superblock and two header slots come before the ring.
 pub(crate) const RING_START: Block = Block(3);
+/// The shortest ring.
+pub(crate) const RING_BLOCKS_MIN: u64 = BYTES_MIN / BLOCK_BYTES as u64 - RING_START.0;
 
 pub(crate) const SUPERBLOCK_MAGIC: [u8; 8] = *b"weirbuff";
 pub(crate) const SLOT_MAGIC: [u8; 8] = *b"weirslot";
@@ -44,7 +46,7 @@ impl From<StoreId> for Identity {
     }
 }
 
-/// Block 0. Written by format only.
+/// Block 0. Written by format only; how large the ring is, the header slots say.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct Superblock {
@@ -56,11 +58,7 @@ pub(crate) struct Superblock {
     pub(crate) block_bytes: U32,
     pub(crate) medium: U16,
     pub(crate) reserve: U16,
-    pub(crate) blocks: U64,
     pub(crate) ring_start: U64,
-    pub(crate) ring_blocks: U64,
-    pub(crate) group_blocks_max: U32,
-    pub(crate) reserve_too: U32,
 }
 
 /// Blocks 1 and 2, written in turn. The higher generation counts.
@@ -82,6 +80,7 @@ pub(crate) struct SlotBytes {
     tail_incarnation: U64,
     tail_predecessor: U32,
     store_batch: U64,
+    ring_blocks: U64,
 }
 
 /// What starts every commit group.
@@ -105,8 +104,8 @@ pub(crate) struct GroupHeader {
 
 pub(crate) const GROUP_HEADER_BYTES: usize = size_of::<GroupHeader>();
 
-const _: () = assert!(size_of::<Superblock>() == 88);
-const _: () = assert!(size_of::<SlotBytes>() == 116);
+const _: () = assert!(size_of::<Superblock>() == 64);
+const _: () = assert!(size_of::<SlotBytes>() == 124);
 const _: () = assert!(GROUP_HEADER_BYTES == 80);
 
 /// A header slot, understood.
@@ -126,6 +125,8 @@ pub(crate) struct Slot {
     pub(crate) tail: Mark,
     /// The store's newest batch when what lies before the tail was let go.
     pub(crate) store_batch: u64,
+    /// Where the log lies.
+    pub(crate) ring: Ring,
 }
 
 /// The checksum of a structure, over everything but the checksum itself.
@@ -152,10 +153,8 @@ pub(crate) fn front<T: FromBytes>(page: &Page) -> T {
 }
 
 impl Superblock {
-    /// The superblock of a new buffer on a device of `blocks` blocks.
-    pub(crate) fn new(Identity { store, id }: Identity, blocks: u64) -> Superblock {
-        let ring_blocks = blocks - RING_START.0;
-        let group_blocks_max = (ring_blocks / 4).min(GROUP_BLOCKS_MAX);
+    /// The superblock of a new buffer.
+    pub(crate) fn new(Identity { store, id }: Identity) -> Superblock {
         Superblock {
             magic: SUPERBLOCK_MAGIC,
             checksum: U32::ZERO,
@@ -165,24 +164,12 @@ impl Superblock {
             block_bytes: (BLOCK_BYTES as u32).into(),
             medium: MEDIUM_BLOCK.into(),
             reserve: U16::ZERO,
-            blocks: blocks.into(),
             ring_start: RING_START.0.into(),
-            ring_blocks: ring_blocks.into(),
-            group_blocks_max: (group_blocks_max as u32).into(),
-            reserve_too: U32::ZERO,
         }
     }
 
     pub(crate) fn identity(&self) -> Identity {
         Identity { store: StoreId(self.store), id: BufferId(self.id) }
-    }
-
-    pub(crate) fn ring(&self) -> Ring {
-        Ring {
-            start: Block(self.ring_start.get()),
-            blocks: self.ring_blocks.get(),
-            group_blocks_max: u64::from(self.group_blocks_max.get()),
-        }
     }
 
     pub(crate) fn write_to(&self, page: &mut Page) {
@@ -196,7 +183,7 @@ impl Slot {
         Block(1 + self.generation % 2)
     }
 
-    pub(crate) fn write_to(&self, id: StoreId, ring: &Ring, page: &mut Page) {
+    pub(crate) fn write_to(&self, id: StoreId, page: &mut Page) {
         let bytes = SlotBytes {
             magic: SLOT_MAGIC,
             checksum: U32::ZERO,
@@ -207,18 +194,19 @@ impl Slot {
             first_group: self.first_group.0.into(),
             durable_group: self.durable_group.0.into(),
             newest: self.newest.0.into(),
-            tail_block: ring.block(self.tail.position).0.into(),
+            tail_block: self.ring.block(self.tail.position).0.into(),
             tail_number: self.tail.number.0.into(),
             tail_lsn: self.tail.lsn.0.into(),
             tail_incarnation: self.tail.incarnation.0.into(),
             tail_predecessor: self.tail.predecessor.into(),
             store_batch: self.store_batch.into(),
+            ring_blocks: self.ring.blocks.into(),
         };
         write_block(bytes.as_bytes(), page);
     }
 
     /// Reads the slot in block `at`: `None` if it is damaged or of another store.
-    pub(crate) fn read_from(page: &Page, at: Block, id: StoreId, ring: &Ring) -> Option<Slot> {
+    pub(crate) fn read_from(page: &Page, at: Block, id: StoreId) -> Option<Slot> {
         let bytes: SlotBytes = front(page);
         let slot = Slot {
             generation: bytes.generation.get(),
@@ -227,28 +215,30 @@ impl Slot {
             durable_group: GroupNo(bytes.durable_group.get()),
             newest: Lsn(bytes.newest.get()),
             tail: Mark {
-                position: Position(bytes.tail_block.get().checked_sub(ring.start.0)?),
+                position: Position(bytes.tail_block.get().checked_sub(RING_START.0)?),
                 number: GroupNo(bytes.tail_number.get()),
                 lsn: Lsn(bytes.tail_lsn.get()),
                 incarnation: Incarnation(bytes.tail_incarnation.get()),
                 predecessor: bytes.tail_predecessor.get(),
             },
             store_batch: bytes.store_batch.get(),
+            ring: Ring::of(bytes.ring_blocks.get()),
         };
         let valid = bytes.magic == SLOT_MAGIC
             && bytes.checksum.get() == checksum(&page.0)
             && bytes.store == id.0
             && slot.block() == at
-            && slot.is_sensible(ring);
+            && slot.is_sensible();
         valid.then_some(slot)
     }
 }
 
 impl Slot {
     /// Whether its numbers can be: a right checksum does not say what made it.
-    fn is_sensible(&self, ring: &Ring) -> bool {
+    fn is_sensible(&self) -> bool {
         let numbers = [self.generation, self.first_group.0, self.durable_group.0, self.newest.0];
-        self.tail.position.0 < ring.blocks
+        (RING_BLOCKS_MIN..NUMBER_END).contains(&self.ring.blocks)
+            && self.tail.position.0 < self.ring.blocks
             && numbers.iter().all(|&number| number < NUMBER_END)
             && (1..NUMBER_END).contains(&self.tail.number.0)
             && (1..NUMBER_END).contains(&self.tail.lsn.0)

@@ -255,6 +255,19 @@ impl State {
         }
     }
 
+    /// From now on the log lies in `larger`, if it ends before the lap of the old ring does in which `tail` is, the one on media.
+    /// Returns by how many blocks all positions are lower then. Free space does not shrink.
+    pub(crate) fn move_to(&mut self, larger: Ring, tail: Position) -> Option<u64> {
+        let laps = tail.0 - tail.0 % self.ring.blocks;
+        if self.open_end().0 >= laps + self.ring.blocks {
+            return None;
+        }
+        self.ring = larger;
+        (self.end, self.tail) = (self.end.minus(laps), self.tail.minus(laps));
+        self.sealed.iter_mut().for_each(|draft| draft.at = draft.at.minus(laps));
+        Some(laps)
+    }
+
     /// Gives the space before `tail` free.
     pub(crate) fn tail_moved(&mut self, tail: Position) {
         self.tail = tail;
@@ -290,12 +303,19 @@ pub(crate) struct Gauges {
     durable: AtomicU64,
     free_blocks: AtomicU64,
     open_bytes: AtomicU64,
+    ring_blocks: AtomicU64,
 }
 
 impl Gauges {
     pub(crate) fn of(state: &State) -> Gauges {
         let zero = || AtomicU64::new(0);
-        let gauges = Gauges { newest: zero(), durable: zero(), free_blocks: zero(), open_bytes: zero() };
+        let gauges = Gauges {
+            newest: zero(),
+            durable: zero(),
+            free_blocks: zero(),
+            open_bytes: zero(),
+            ring_blocks: zero(),
+        };
         gauges.show(state);
         gauges
     }
@@ -307,6 +327,7 @@ impl Gauges {
         self.durable.store(state.durable.0, Ordering::Release);
         self.free_blocks.store(state.free_blocks(), Ordering::Release);
         self.open_bytes.store(state.open_bytes(), Ordering::Release);
+        self.ring_blocks.store(state.ring.blocks, Ordering::Release);
     }
 
     /// Never ahead of a `newest` that is read after it.
@@ -324,5 +345,9 @@ impl Gauges {
 
     pub(crate) fn open_bytes(&self) -> u64 {
         self.open_bytes.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn ring(&self) -> Ring {
+        Ring::of(self.ring_blocks.load(Ordering::Acquire))
     }
 }

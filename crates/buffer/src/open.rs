@@ -7,6 +7,7 @@ use crate::format::{
 };
 use crate::ring::{GroupNo, Mark, Position, Ring};
 use device::{BLOCK_BYTES, Block, Device, Incarnation, Lsn, Page, StoreId, pages};
+use std::ops::Range;
 
 /// Blocks of one write while formatting: long enough for the speed of the device.
 const FORMAT_BLOCKS: u64 = 256;
@@ -17,23 +18,29 @@ pub(crate) fn format(device: &dyn Device, identity: Identity, newest: Lsn) -> Re
     if bytes < BYTES_MIN {
         return Err(BufferError::TooSmall { device: device.name().to_owned(), bytes, minimum: BYTES_MIN });
     }
-    let zeros = pages(FORMAT_BLOCKS as usize);
-    for at in (0..device.blocks()).step_by(FORMAT_BLOCKS as usize) {
-        let count = FORMAT_BLOCKS.min(device.blocks() - at);
-        device.write(Block(at), &zeros[..count as usize])?;
-    }
+    write_zeros(device, 0..device.blocks())?;
     device.flush()?;
-    let superblock = Superblock::new(identity, device.blocks());
+    let ring = Ring::on(device.blocks());
     let mut page = pages(1);
     for generation in [1, 2] {
-        let slot = Slot { newest, ..empty_slot(generation) };
-        slot.write_to(identity.store, &superblock.ring(), &mut page[0]);
+        let slot = Slot { newest, ..empty_slot(generation, ring) };
+        slot.write_to(identity.store, &mut page[0]);
         device.write(slot.block(), &page)?;
     }
     device.flush()?;
-    superblock.write_to(&mut page[0]);
+    Superblock::new(identity).write_to(&mut page[0]);
     device.write(Block(0), &page)?;
     device.flush()?;
+    Ok(())
+}
+
+/// Writes each of these blocks once.
+pub(crate) fn write_zeros(device: &dyn Device, blocks: Range<u64>) -> Result<(), BufferError> {
+    let zeros = pages(FORMAT_BLOCKS as usize);
+    for at in blocks.clone().step_by(FORMAT_BLOCKS as usize) {
+        let count = FORMAT_BLOCKS.min(blocks.end - at);
+        device.write(Block(at), &zeros[..count as usize])?;
+    }
     Ok(())
 }
 
@@ -43,7 +50,7 @@ pub(crate) fn retire(device: &dyn Device) -> Result<(), BufferError> {
     Ok(device.flush()?)
 }
 
-fn empty_slot(generation: u64) -> Slot {
+fn empty_slot(generation: u64, ring: Ring) -> Slot {
     let tail = Mark {
         position: Position(0),
         number: GroupNo(1),
@@ -59,25 +66,25 @@ fn empty_slot(generation: u64) -> Slot {
         newest: Lsn(0),
         tail,
         store_batch: 0,
+        ring,
     }
 }
 
-/// Reads the superblock and believes nothing in it. Which buffer it is, and its ring.
-pub(crate) fn read_superblock(device: &dyn Device) -> Result<(Identity, Ring), BufferError> {
+/// Reads the superblock and believes nothing in it. Which buffer it is.
+pub(crate) fn read_superblock(device: &dyn Device) -> Result<Identity, BufferError> {
     if device.blocks() == 0 {
         return Err(BufferError::NotABuffer { device: device.name().to_owned() });
     }
     let mut page = pages(1);
     device.read(Block(0), &mut page)?;
-    let superblock = believe(&page[0], device.name(), device.blocks())?;
-    Ok((superblock.identity(), superblock.ring()))
+    Ok(believe(&page[0], device.name())?.identity())
 }
 
-/// Reads the ring of the buffer of store `id`.
-pub(crate) fn read_ring(device: &dyn Device, wanted: StoreId) -> Result<(Identity, Ring), BufferError> {
-    let (identity, ring) = read_superblock(device)?;
+/// Which buffer of store `wanted` it is.
+pub(crate) fn read_identity(device: &dyn Device, wanted: StoreId) -> Result<Identity, BufferError> {
+    let identity = read_superblock(device)?;
     match identity.store == wanted {
-        true => Ok((identity, ring)),
+        true => Ok(identity),
         false => {
             let device = device.name().to_owned();
             Err(BufferError::OtherStore { device, found: identity.store, wanted })
@@ -85,8 +92,8 @@ pub(crate) fn read_ring(device: &dyn Device, wanted: StoreId) -> Result<(Identit
     }
 }
 
-/// The superblock in the first block of the device `name`, which has so many blocks.
-fn believe(page: &Page, name: &str, blocks: u64) -> Result<Superblock, BufferError> {
+/// The superblock in the first block of the device `name`.
+fn believe(page: &Page, name: &str) -> Result<Superblock, BufferError> {
     let name = || name.to_owned();
     let superblock: Superblock = front(page);
     if superblock.magic != SUPERBLOCK_MAGIC {
@@ -103,10 +110,6 @@ fn believe(page: &Page, name: &str, blocks: u64) -> Result<Superblock, BufferErr
         }
         found => return Err(BufferError::OldVersion { device: name(), found }),
     }
-    if blocks < superblock.blocks.get() {
-        let expected = superblock.blocks.get();
-        return Err(BufferError::Truncated { device: name(), blocks, expected });
-    }
     match nonsense(&superblock) {
         Some((field, found)) => Err(BufferError::Nonsense { device: name(), field, found }),
         None => Ok(superblock),
@@ -115,9 +118,7 @@ fn believe(page: &Page, name: &str, blocks: u64) -> Result<Superblock, BufferErr
 
 /// The first field that cannot be.
 fn nonsense(superblock: &Superblock) -> Option<(&'static str, u64)> {
-    let ring = superblock.ring();
-    let end = ring.start.0.checked_add(ring.blocks);
-    let group_blocks = ring.group_blocks_max;
+    let ring_start = superblock.ring_start.get();
     [
         ("medium", superblock.medium.get().into(), superblock.medium.get() == MEDIUM_BLOCK),
         (
@@ -125,9 +126,7 @@ fn nonsense(superblock: &Superblock) -> Option<(&'static str, u64)> {
             superblock.block_bytes.get().into(),
             superblock.block_bytes.get() == BLOCK_BYTES as u32,
         ),
-        ("ring start", ring.start.0, ring.start >= RING_START),
-        ("ring length", ring.blocks, end.is_some_and(|end| end <= superblock.blocks.get())),
-        ("longest group", group_blocks, group_blocks > 0 && group_blocks <= ring.blocks / 4),
+        ("ring start", ring_start, ring_start == RING_START.0),
     ]
     .into_iter()
     .find(|&(_, _, sensible)| !sensible)
@@ -135,7 +134,7 @@ fn nonsense(superblock: &Superblock) -> Option<(&'static str, u64)> {
 }
 
 /// The newer of the header slots that can be read. The other one may be torn, or unreadable for that: it was being written.
-pub(crate) fn read_slot(device: &dyn Device, id: StoreId, ring: &Ring) -> Result<Slot, BufferError> {
+pub(crate) fn read_slot(device: &dyn Device, id: StoreId) -> Result<Slot, BufferError> {
     let mut best: Option<Slot> = None;
     let mut unreadable = None;
     let mut page: Vec<Page> = pages(1);
@@ -146,12 +145,17 @@ pub(crate) fn read_slot(device: &dyn Device, id: StoreId, ring: &Ring) -> Result
             unreadable = Some(error);
             continue;
         }
-        if let Some(slot) = Slot::read_from(&page[0], at, id, ring)
+        if let Some(slot) = Slot::read_from(&page[0], at, id)
             && best.is_none_or(|best| best.generation < slot.generation)
         {
             best = Some(slot);
         }
     }
     let damaged = || BufferError::HeadersDamaged { device: device.name().to_owned() };
-    best.ok_or_else(|| unreadable.map_or_else(damaged, BufferError::from))
+    let slot = best.ok_or_else(|| unreadable.map_or_else(damaged, BufferError::from))?;
+    let (blocks, expected) = (device.blocks(), slot.ring.device_blocks());
+    if blocks < expected {
+        return Err(BufferError::Truncated { device: device.name().to_owned(), blocks, expected });
+    }
+    Ok(slot)
 }

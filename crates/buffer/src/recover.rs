@@ -69,13 +69,8 @@ pub(crate) struct Walked {
 }
 
 impl<'a> Walk<'a> {
-    pub(crate) fn new(
-        device: &'a dyn Device,
-        id: StoreId,
-        ring: Ring,
-        slot: Slot,
-        planted: Planted,
-    ) -> Walk<'a> {
+    pub(crate) fn new(device: &'a dyn Device, id: StoreId, slot: Slot, planted: Planted) -> Walk<'a> {
+        let ring = slot.ring;
         let (window, marks, readable) = (Window::default(), [slot.tail].into(), VecDeque::new());
         Walk { device, id, ring, slot, planted, window, marks, readable }
     }

@@ -1,5 +1,6 @@
 //! Where groups go: pure arithmetic on a ring of blocks.
 
+use crate::format::{GROUP_BLOCKS_MAX, RING_START};
 use device::{BLOCK_BYTES, Block, Incarnation, Lsn};
 use std::fmt;
 
@@ -28,6 +29,10 @@ pub(crate) struct Position(pub(crate) u64);
 impl Position {
     pub(crate) fn plus(self, blocks: u64) -> Position {
         Position(self.0 + blocks)
+    }
+
+    pub(crate) fn minus(self, blocks: u64) -> Position {
+        Position(self.0 - blocks)
     }
 }
 
@@ -60,6 +65,21 @@ pub(crate) fn blocks_of(bytes: u64) -> u64 {
 }
 
 impl Ring {
+    /// One of so many blocks. Its longest group is a quarter of it, and no longer than any may be.
+    pub(crate) fn of(blocks: u64) -> Ring {
+        Ring { start: RING_START, blocks, group_blocks_max: (blocks / 4).min(GROUP_BLOCKS_MAX) }
+    }
+
+    /// The ring on a device of so many blocks, none if they are too few.
+    pub(crate) fn on(device_blocks: u64) -> Ring {
+        Ring::of(device_blocks.saturating_sub(RING_START.0))
+    }
+
+    /// Blocks that a device must have for it.
+    pub(crate) fn device_blocks(&self) -> u64 {
+        self.start.0 + self.blocks
+    }
+
     /// The block on the device.
     pub(crate) fn block(&self, at: Position) -> Block {
         self.start.plus(at.0 % self.blocks)
@@ -128,6 +148,17 @@ mod tests {
                 prop_assert!(after >= space - blocks, "space {space} shrank to {after} by {blocks}");
                 space -= blocks;
             }
+        }
+
+        #[test]
+        fn free_space_never_shrinks_when_the_ring_gets_larger(
+            blocks in 253u64..20_000, more in 0u64..20_000, tail in 0u64..20_000, used in 0u64..20_000, grows in any::<bool>(),
+        ) {
+            let (ring, larger) = (Ring::of(blocks), Ring::of(blocks + more));
+            let tail = tail % blocks;
+            let end = tail + used % (blocks - tail);
+            let space = |ring: Ring| ring.free_blocks(Position(end), Position(tail + ring.blocks), grows);
+            prop_assert!(space(larger) >= space(ring));
         }
 
         #[test]

@@ -501,6 +501,28 @@ impl Cache {
         self.parts.checkpointer.grow(blocks)
     }
 
+    /// Makes the buffer so many blocks long, or as long as its device is by now, and writes back until its log is in one piece, so that it
+    /// is used whole; returns its new length. Who waits for space in it goes on.
+    ///
+    /// # Errors
+    /// Those of [`Buffer::grow`]; and what kept something from being written back: then it has grown, and what is new is used later.
+    pub fn grow_buffer(&self, blocks: Option<u64>) -> Result<u64, CacheError> {
+        let Parts { shared, committer, admission, .. } = &*self.parts;
+        let buffer = shared.buffer();
+        let grown = buffer.grow(blocks)?;
+        // Once all that was in the log is released, it lies in one piece, unless it has come around since.
+        while buffer.is_growing() {
+            self.drain()?;
+            committer.release_groups(&mut shared.state());
+            buffer.witness(shared.store().durable_batch());
+            committer.commit_now()?;
+        }
+        let mut completions = Completions::default();
+        admission.admit_waiting(&mut shared.state(), &mut completions);
+        completions.deliver();
+        Ok(grown)
+    }
+
     /// The store below: for its counters.
     pub fn store(&self) -> &Arc<Store> {
         self.parts.shared.store()

@@ -229,23 +229,29 @@ pub(crate) struct SpaceArgs {
     pub(crate) json: bool,
 }
 
-/// Make a store larger, mounted or not
+/// Make a store larger, mounted or not; or its buffer, mounted
 ///
 /// A file is made longer, sparse as it was, or with all its space; for a block device, make that larger first. Nothing is moved, and
 /// programs go on meanwhile. After a crash the store is as large as before or as it was to be. A store does not get smaller again.
-/// It gets as many whole segments as fit, at most some 43,000 of 512 KiB, 350,000 of 4 MiB. For a larger buffer see `weir
-/// replace-buffer`.
+/// It gets as many whole segments as fit, at most some 43,000 of 512 KiB, 350,000 of 4 MiB.
+///
+/// With --buffer, its buffer gets larger. What is new is written once, and everything dirty is written back meanwhile where that is
+/// needed to use it, which takes as long as an unmount. Where it is not mounted, see `weir replace-buffer`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   weir grow --size 200GiB /mnt/demo
-  lvextend --size 2T vg/db && weir grow /mnt/db")]
+  lvextend --size 2T vg/db && weir grow /mnt/db
+  weir grow --buffer --size 1GiB /mnt/demo")]
 pub(crate) struct GrowArgs {
     /// The directory on which the store is mounted; or, where it is not, the directory or device that was formatted
     pub(crate) path: PathBuf,
-    /// The store's new size [default: all that its device or file has by now]
+    /// The new size [default: all that the device or file has by now]
     #[arg(long, allow_hyphen_values = true)]
     pub(crate) size: Option<Size>,
+    /// The buffer instead of the store
+    #[arg(long)]
+    pub(crate) buffer: bool,
 }
 
 /// Give a store that is not mounted another buffer

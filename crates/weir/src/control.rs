@@ -165,15 +165,19 @@ fn answer(line: &str, mounted: &Mounted, rights: Rights) -> Value {
         Some("space_exact") => or_error(mounted.space_exact()),
         Some("volume_list") => mounted.volumes(),
         Some("volume_clone") => or_error(mounted.clone_volume(name, request["read_only"] == true)),
-        Some("grow") => match &request["bytes"] {
-            Value::Null => or_error(mounted.grow(None)),
-            bytes => match bytes.as_u64() {
-                Some(bytes) => or_error(mounted.grow(Some(bytes))),
-                None => json!({ "error": "bytes: a number" }),
-            },
-        },
+        Some("grow") => with_bytes(&request, |bytes| mounted.grow(bytes)),
+        Some("grow_buffer") => with_bytes(&request, |bytes| mounted.grow_buffer(bytes)),
         Some("volume_delete") => or_error(mounted.delete_volume(name).map(|()| json!({}))),
         _ => json!({ "error": "not a request: {\"operation\": \"status\", \"sync\" or \"drained\"}" }),
+    }
+}
+
+/// What `work` says, given the request's bytes, if it names any.
+fn with_bytes(request: &Value, work: impl FnOnce(Option<u64>) -> Result<Value, Refusal>) -> Value {
+    match (&request["bytes"], request["bytes"].as_u64()) {
+        (Value::Null, _) => or_error(work(None)),
+        (_, Some(bytes)) => or_error(work(Some(bytes))),
+        (_, None) => json!({ "error": "bytes: a number" }),
     }
 }
 

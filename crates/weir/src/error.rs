@@ -31,6 +31,8 @@ pub(crate) enum WeirError {
     LeadsNowhere { path: PathBuf, to: PathBuf },
     #[error("{}: neither a mounted store nor a formatted one", path.display())]
     NeitherMountNorStore { path: PathBuf },
+    #[error("{}: is not mounted, and a buffer gets larger under a mount only", path.display())]
+    BufferNotMounted { path: PathBuf },
     #[error("{}: is mounted on {}", path.display(), at.display())]
     DeviceMounted { path: PathBuf, at: PathBuf },
     #[error("{}: is neither a directory, a block device nor a regular file", path.display())]
@@ -198,6 +200,9 @@ impl WeirError {
                 "give the path of a file, which is made if need be, or of a block device"
             }
             WeirError::NotMedia { .. } => "give a directory, a block device or a file",
+            WeirError::BufferNotMounted { .. } => {
+                "mount it first, or give it a larger one with `weir replace-buffer`"
+            }
             WeirError::NeitherMountNorStore { .. } => {
                 "give the directory on which a store is mounted (`findmnt -t fuse.weir`), or what was formatted"
             }
@@ -323,6 +328,7 @@ impl WeirError {
             | WeirError::IsDirectory { .. }
             | WeirError::NotMedia { .. }
             | WeirError::NeitherMountNorStore { .. }
+            | WeirError::BufferNotMounted { .. }
             | WeirError::LeadsNowhere { .. }
             | WeirError::NotItsBuffer { .. }
             | WeirError::OnOwnMount { .. }

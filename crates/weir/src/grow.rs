@@ -1,29 +1,39 @@
-//! `weir grow`: a larger store, mounted or not.
+//! `weir grow`: a larger store, mounted or not, or a larger buffer.
 
 use crate::cli::GrowArgs;
 use crate::client::Found;
 use crate::error::WeirError;
 use crate::media::{self, store_of};
 use crate::size::Size;
-use device::BLOCK_BYTES;
+use device::{BLOCK_BYTES, Device};
 use host::{Access, spare_bytes};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use store::Store;
 
 pub(crate) fn run(args: &GrowArgs) -> Result<(), WeirError> {
-    let (store, bytes) = match Found::at(&args.path) {
-        Ok(found) => (found.store.clone(), grow_mounted(&found, args)?),
-        Err(_) => match grow_unmounted(args) {
-            // Its store's path will do as well.
-            Err(WeirError::InUse { mount: Some(dir), .. }) => {
-                let found = Found::at(&dir)?;
-                (found.store.clone(), grow_mounted(&found, args)?)
-            }
-            grown => (args.path.clone(), grown?),
-        },
+    if args.buffer { grow_buffer(args) } else { grow_store(args) }
+}
+
+fn grow_buffer(args: &GrowArgs) -> Result<(), WeirError> {
+    let Some(found) = mount_of(&args.path)? else {
+        return Err(WeirError::BufferNotMounted { path: args.path.clone() });
+    };
+    let reply = ask(&found, "grow_buffer", args)?;
+    let bytes = reply["buffer_bytes"].as_u64().expect("the daemon says how large it is");
+    println!("{}: the buffer has {} now", args.path.display(), Size(bytes));
+    Ok(())
+}
+
+fn grow_store(args: &GrowArgs) -> Result<(), WeirError> {
+    let (store, bytes) = match mount_of(&args.path)? {
+        Some(found) => {
+            let reply = ask(&found, "grow", args)?;
+            (found.store, reply["store_bytes"].as_u64().expect("the daemon says how large it is"))
+        }
+        None => (args.path.clone(), grow_unmounted(args)?),
     };
     println!("{}: the store has {} now", args.path.display(), Size(bytes));
     if let Some(free) = too_little_space(&store, bytes) {
@@ -35,18 +45,31 @@ pub(crate) fn run(args: &GrowArgs) -> Result<(), WeirError> {
     Ok(())
 }
 
-fn grow_mounted(found: &Found, args: &GrowArgs) -> Result<u64, WeirError> {
-    let request = json!({ "operation": "grow", "bytes": args.size.map(|size| size.0) });
-    let reply = found.connect()?.ask(&request)?;
-    Ok(reply["store_bytes"].as_u64().expect("the daemon says how large it is"))
+fn ask(found: &Found, operation: &str, args: &GrowArgs) -> Result<Value, WeirError> {
+    found.connect()?.ask(&json!({ "operation": operation, "bytes": args.size.map(|size| size.0) }))
 }
 
-fn grow_unmounted(args: &GrowArgs) -> Result<u64, WeirError> {
-    let store = store_of(&args.path).map_err(|error| match error {
+/// The mount at `path`, or that of the store there; none if that is not mounted.
+fn mount_of(path: &Path) -> Result<Option<Found>, WeirError> {
+    if let Ok(found) = Found::at(path) {
+        return Ok(Some(found));
+    }
+    match open(path) {
+        Err(WeirError::InUse { mount: Some(dir), .. }) => Found::at(&dir).map(Some),
+        opened => opened.map(|_| None),
+    }
+}
+
+fn open(path: &Path) -> Result<impl Device, WeirError> {
+    let store = store_of(path).map_err(|error| match error {
         WeirError::Missing { path } => WeirError::NeitherMountNorStore { path },
         other => other,
     })?;
-    let disk = media::open(&store, Access::Write)?;
+    media::open(&store, Access::Write)
+}
+
+fn grow_unmounted(args: &GrowArgs) -> Result<u64, WeirError> {
+    let disk = open(&args.path)?;
     let grown = Store::grow_unopened(&disk, args.size.map(|size| size.0 / BLOCK_BYTES as u64));
     let blocks = grown.map_err(|source| WeirError::Store { path: args.path.clone(), source })?;
     Ok(blocks * BLOCK_BYTES as u64)

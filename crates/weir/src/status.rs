@@ -166,6 +166,14 @@ impl Mounted {
         Ok(json!({ "store_bytes": blocks * BLOCK_BYTES as u64 }))
     }
 
+    /// Makes the buffer so many bytes large, or as large as its device; says how large that is.
+    pub(crate) fn grow_buffer(&self, bytes: Option<u64>) -> Result<Value, Refusal> {
+        self.refuse_read_only()?;
+        let grown = self.stack.cache.grow_buffer(bytes.map(|bytes| bytes / BLOCK_BYTES as u64));
+        let blocks = grown.map_err(|error| Refusal::new(&error, error.help()))?;
+        Ok(json!({ "buffer_bytes": blocks * BLOCK_BYTES as u64 }))
+    }
+
     /// Deletes a volume that is not mounted.
     pub(crate) fn delete_volume(&self, name: &str) -> Result<(), Refusal> {
         self.refuse_read_only()?;

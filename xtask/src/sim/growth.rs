@@ -1,4 +1,4 @@
-//! The store gets larger, in use and between two lives: a crash at any point leaves it as large as before or after, and whole.
+//! The store and the buffer get larger, in use, and the store between two lives: a crash at any point leaves it as large as before or after, and whole.
 
 use super::log::Role;
 use super::run::{Phase, Run};
@@ -21,23 +21,52 @@ impl Run {
         self.media.store.blocks() * 5 / 4
     }
 
-    /// Makes it larger while everybody goes on.
+    /// Makes one of them larger while everybody goes on.
     pub(crate) fn grow_in_use(&mut self) -> Result<(), String> {
         self.phase = Phase::Growth;
         self.arm_for_volumes();
+        if self.random.once_in(2) { self.grow_buffer() } else { self.grow_store() }
+    }
+
+    fn grow_buffer(&mut self) -> Result<(), String> {
+        self.media.growths_left -= 1;
+        let cache = self.stack().cache.clone();
+        let before = cache.buffer().capacity_bytes();
+        let blocks = self.media.buffer.blocks() * 5 / 4;
+        self.media
+            .log
+            .event(|| format!("{}: grow the buffer to {blocks}", self.counts.operations), &[blocks]);
+        let outcome = cache.grow_buffer(Some(blocks));
+        self.deliver()?;
+        match outcome {
+            Ok(grown) if grown == blocks && cache.buffer().capacity_bytes() > before => {
+                self.counts.growths += 1;
+                Ok(())
+            }
+            Ok(grown) => Err(format!("a buffer was to grow to {blocks} blocks, and says {grown}")),
+            // What cannot be written back for want of space is the oracle's.
+            Err(_) if self.made_up() || self.media.power.lost() => Ok(()),
+            Err(error) => Err(format!("a buffer does not grow: {error}")),
+        }
+    }
+
+    fn made_up(&self) -> bool {
+        self.media.log.errors_made_up() > self.errors_at_open
+    }
+
+    fn grow_store(&mut self) -> Result<(), String> {
         let (blocks, store) = (self.larger(), self.stack().cache.store().clone());
         self.media.log.event(|| format!("{}: grow to {blocks}", self.counts.operations), &[blocks]);
         let before = store.total_blocks();
         let outcome = self.stack().cache.grow_store(Some(blocks));
         self.deliver()?;
-        let made_up = self.media.log.errors_made_up() > self.errors_at_open;
         match outcome {
             Ok(grown) if grown > before && grown == store.total_blocks() => {
                 self.counts.growths += 1;
                 Ok(())
             }
             Ok(grown) => Err(format!("a store of {before} blocks has grown to {grown}")),
-            Err(_) if made_up || self.media.power.lost() => Ok(()),
+            Err(_) if self.made_up() || self.media.power.lost() => Ok(()),
             Err(error) => Err(format!("a store does not grow: {error}")),
         }
     }

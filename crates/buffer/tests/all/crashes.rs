@@ -2,7 +2,7 @@
 
 use crate::model::{ID, Plan, Run, open};
 use buffer::{Buffer, Record};
-use device::{Incarnation, Lsn, ObjectId};
+use device::{Device, Incarnation, Lsn, ObjectId};
 use sim::{Faults, Power, SimDisk};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -31,9 +31,9 @@ fn after_device_errors_exactly_a_prefix_survives_with_all_that_was_durable() {
 #[test]
 fn the_ring_wraps_many_times_between_two_crashes() {
     let mut run = Run::new(1, 256, open);
-    let plan = Plan { seed: 1, rounds: 2, operations: 6_000, faults: Faults::default() };
+    let plan = Plan { seed: 1, rounds: 2, operations: 10_000, faults: Faults::default() };
     run.go(&plan).unwrap_or_else(|broken| panic!("{broken}"));
-    let laps = run.bytes_written / (253 * 4096);
+    let laps = run.bytes_written / (run.disk.blocks() * 4096);
     assert!(laps > 10, "{laps} laps: the ring hardly wrapped");
 }
 

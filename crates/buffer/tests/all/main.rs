@@ -3,6 +3,7 @@
 mod appending;
 mod crashes;
 mod format;
+mod growth;
 mod model;
 mod opening;
 #[cfg(feature = "planted-bugs")]

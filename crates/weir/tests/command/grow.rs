@@ -1,6 +1,7 @@
-//! `weir grow`: a full store gets larger under the programs that fill it, and one that is not mounted.
+//! `weir grow`: a full store gets larger under the programs that fill it, and one that is not mounted; and a buffer.
 
 use crate::common::{Mounted, Sandbox, assert_says, can_mount, fails, succeeds, weir};
+use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -66,6 +67,43 @@ fn a_full_store_grows_under_a_mount_and_all_of_it_is_there_after_a_kill() {
     assert!(total_bytes(mounted.dir()) > before + 200 * MIB);
     mounted.unmount();
     succeeds(weir().arg("check").arg(sandbox.store()));
+}
+
+fn grow_buffer(path: &Path, size: &str) -> Command {
+    let mut command = grow(path, Some(size));
+    command.arg("--buffer");
+    command
+}
+
+fn buffer_bytes(dir: &Path) -> u64 {
+    let status = succeeds(weir().arg("status").arg("--json").arg(dir)).stdout;
+    let status: Value = serde_json::from_slice(&status).expect("JSON");
+    status["buffer_log"]["bytes"].as_u64().expect("a size")
+}
+
+#[test]
+fn a_buffer_grows_under_a_mount_and_what_it_took_since_is_there_after_a_kill() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted_with(&["--size=256MiB", "--buffer-size=8MiB"]);
+    let store = sandbox.store();
+    assert_says(&fails(&mut grow_buffer(&store, "64MiB")), "under a mount only");
+    let mounted = sandbox.mount();
+    let mut file = File::create(mounted.path("file")).expect("a file");
+    // It has come around when it grows.
+    assert_eq!(fill(&mut file, 12), 12);
+    assert_says(&fails(&mut grow_buffer(mounted.dir(), "2MiB")), "more than");
+    let said = String::from_utf8(succeeds(&mut grow_buffer(&store, "64MiB")).stdout).expect("text");
+    assert_says(&said, "the buffer has 64 MiB now");
+    assert!(buffer_bytes(mounted.dir()) > 63 * MIB);
+    assert_eq!(fill(&mut file, 60), 60);
+    mounted.kill();
+    let mounted = sandbox.mount();
+    assert_holds(&mounted, 60);
+    assert!(buffer_bytes(mounted.dir()) > 63 * MIB);
+    mounted.unmount();
+    succeeds(weir().arg("check").arg(store));
 }
 
 #[test]

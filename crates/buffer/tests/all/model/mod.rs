@@ -7,6 +7,8 @@ use sim::{Faults, Power, SimDisk};
 use std::sync::Arc;
 
 pub const ID: StoreId = StoreId([7; 16]);
+/// A buffer that is larger grows no more.
+const BLOCKS_MAX: u64 = 1000;
 
 /// A record that owns its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -247,6 +249,8 @@ impl Run {
             let alive = match self.random.below(30) {
                 0..20 => self.append(buffer)?,
                 20..26 => self.commit(buffer)?,
+                // One that is seldom full, next to one that is often.
+                26 if self.random.once_in(20) => self.grow(buffer)?,
                 26..29 => self.merge(buffer)?,
                 // Sometimes rarely, so that the ring fills up.
                 _ if self.random.once_in(release_one_in) => {
@@ -328,6 +332,23 @@ impl Run {
             }
             Err(BufferError::Device(_)) => Ok(false),
             Err(error) => Err(format!("commit: {error}")),
+        }
+    }
+
+    /// Any commit from now on may be the one that begins to use what is new.
+    fn grow(&mut self, buffer: &Buffer) -> Result<bool, String> {
+        let (before, space) = (self.disk.blocks(), buffer.free_bytes());
+        if before > BLOCKS_MAX {
+            return Ok(true);
+        }
+        let wanted = before + 1 + self.random.below(100);
+        match buffer.grow(Some(wanted)) {
+            Ok(grown) if grown != wanted => Err(format!("asked for {wanted} blocks, got {grown}")),
+            Ok(_) if buffer.free_bytes() < space => Err("a larger buffer has less space".to_owned()),
+            Ok(_) => Ok(true),
+            // It may go on as large as it was, unless a flush failed.
+            Err(BufferError::Device(_)) => self.commit(buffer),
+            Err(error) => Err(format!("grow: {error}")),
         }
     }
 

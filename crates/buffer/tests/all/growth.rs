@@ -1,0 +1,84 @@
+//! A buffer gets larger in use. That a crash at any write leaves it whole, the model of `crashes.rs` shows.
+
+use crate::model::{ID, open};
+use buffer::{Buffer, BufferError, GroupNo, Record, footprint};
+use device::{Device, Incarnation, Lsn, PageNo, VolumeId};
+use sim::{Power, SimDisk};
+use std::sync::Arc;
+
+const BYTES: [u8; 3900] = [7; 3900];
+
+fn begun() -> (Arc<SimDisk>, Buffer) {
+    let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
+    Buffer::format(&*disk, ID).expect("a device without faults");
+    let (buffer, _) = open(disk.clone()).expect("a buffer");
+    buffer.begin(Incarnation(1), Lsn(0)).expect("a device without faults");
+    (disk, buffer)
+}
+
+/// Appends and commits pages of about a block, one a group, until so many bytes are free at most.
+fn fill(buffer: &Buffer, free: u64) -> u64 {
+    let mut groups = 0;
+    let cost = footprint(1, BYTES.len() as u64);
+    while buffer.free_bytes() >= free + cost {
+        let object = VolumeId::MAIN.object(1, 1);
+        buffer
+            .append(&[Record::Write { object, page: PageNo(groups), start: 0, bytes: &BYTES }])
+            .expect("space");
+        buffer.commit().expect("a device without faults");
+        groups += 1;
+    }
+    groups
+}
+
+#[test]
+fn what_is_new_is_used_at_once_by_a_log_in_one_piece_and_all_of_it_is_found_again() {
+    let (disk, buffer) = begun();
+    let groups = fill(&buffer, 8192);
+    assert!(buffer.free_bytes() < 3 * 4096, "{}", buffer.free_bytes());
+    assert_eq!(buffer.grow(Some(1024)), Ok(1024));
+    assert!(!buffer.is_growing());
+    assert_eq!(buffer.capacity_bytes(), 1021 * 4096);
+    assert!(buffer.transaction_bytes_max() > 253 * 1024);
+    let more = fill(&buffer, 0);
+    assert!(more > 700, "{more} groups in 768 more blocks");
+    drop(buffer);
+    let (buffer, found) = open(disk).expect("a buffer");
+    assert_eq!(found.len() as u64, groups + more);
+    assert_eq!(buffer.capacity_bytes(), 1021 * 4096);
+}
+
+#[test]
+fn a_log_that_has_come_around_is_as_small_as_before_until_it_lies_in_one_piece() {
+    let (disk, buffer) = begun();
+    fill(&buffer, 40 * 4096);
+    buffer.release(GroupNo(buffer.groups().end.0 - 10), 0);
+    buffer.commit().expect("a device without faults");
+    fill(&buffer, 60 * 4096);
+    buffer.grow(Some(1024)).expect("space");
+    assert!(buffer.is_growing());
+    assert_eq!(buffer.capacity_bytes(), 253 * 4096);
+    let needed = buffer.groups();
+    assert!(needed.end.0 - needed.start.0 > 100, "{needed:?}");
+    // As a cache does that has written everything back.
+    buffer.release(needed.end, 0);
+    buffer.witness(0);
+    buffer.commit().expect("a device without faults");
+    assert!(!buffer.is_growing());
+    let groups = fill(&buffer, 0);
+    assert!(groups > 900, "{groups} groups in 1021 blocks");
+    drop(buffer);
+    assert_eq!(open(disk).expect("a buffer").1.len() as u64, groups);
+}
+
+#[test]
+fn it_grows_to_what_its_device_has_by_now_and_never_gets_smaller() {
+    let (disk, buffer) = begun();
+    assert_eq!(buffer.grow(None), Ok(256), "nothing to do");
+    disk.grow(300).expect("space");
+    assert_eq!(buffer.grow(None), Ok(300));
+    assert_eq!(buffer.grow(Some(300)), Ok(300), "a script may run twice");
+    let error = buffer.grow(Some(299)).expect_err("smaller");
+    assert!(matches!(error, BufferError::Smaller { blocks: 299, now: 300, .. }), "{error}");
+    assert_eq!(buffer.capacity_bytes(), 297 * 4096);
+}
