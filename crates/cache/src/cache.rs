@@ -509,7 +509,7 @@ impl Cache {
     pub fn grow_buffer(&self, blocks: Option<u64>) -> Result<u64, CacheError> {
         let Parts { shared, committer, admission, .. } = &*self.parts;
         let buffer = shared.buffer();
-        let grown = buffer.grow(blocks)?;
+        let grown = committer.grow_buffer(blocks)?;
         // Once all that was in the log is released, it lies in one piece, unless it has come around since.
         while buffer.is_growing() {
             self.drain()?;
@@ -612,6 +612,8 @@ impl Parts {
     fn may_write_back(&self) -> bool {
         let (store, buffer) = (self.shared.store(), self.shared.buffer());
         let alone = self.write_back.is_idle() && buffer.is_idle() && store.is_idle();
-        alone && (store.is_not_cleaning() || !store.cleaning_is_due())
+        // A rescue wins space by cleaning.
+        let may_clean = store.cleaning_is_due() || self.shared.state().failed().is_some();
+        alone && (store.is_not_cleaning() || !may_clean)
     }
 }

@@ -47,6 +47,8 @@ struct Found {
     free: u64,
     /// Blocks that are live or reserved.
     used: u64,
+    /// Blocks that there are in all, as far as the file system below has space for them.
+    total: u64,
 }
 
 impl Found {
@@ -383,7 +385,7 @@ impl Checkpointer {
                 state.retries.failures()
             };
             let space = self.shared.store().space();
-            (Found { free: space.free, used: space.used() }, failures)
+            (Found { free: space.free, used: space.used(), total: space.total }, failures)
         };
         let attempt = turn.get_or_insert_with(|| {
             let (before, failures) = free();
@@ -405,8 +407,8 @@ impl Checkpointer {
         let over = !matches!(outcome, Ok(Progress::Worked));
         let is_more = now.is_more_than(&attempt.before);
         if over {
-            // What came from the file system below may be used up already, and there may be more.
-            state.admission.attempt_ended(!is_more && attempt.allocated_at.is_none());
+            // What came from the file system below may be used up already, and there may be more; unless it was given back.
+            state.admission.attempt_ended(!is_more && now.total <= attempt.before.total);
         }
         if is_more {
             state.retries.may_have_space(self.shared.now());

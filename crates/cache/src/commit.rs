@@ -149,6 +149,14 @@ impl Committer {
         result
     }
 
+    /// Makes the buffer larger. Who syncs meanwhile waits for the committer, and not here for the buffer's device.
+    pub(crate) fn grow_buffer(&self, blocks: Option<u64>) -> Result<u64, CacheError> {
+        self.shared.state().syncs.committing += 1;
+        let grown = self.shared.buffer().grow(blocks);
+        self.shared.state().syncs.committing -= 1;
+        Ok(grown?)
+    }
+
     /// Tells the callers that waited for what a commit that began at `begun` made durable.
     fn settle_syncs(&self, state: &mut State, durable: Lsn, begun: Duration, completions: &mut Completions) {
         while state.syncs.waiting.front().is_some_and(|&(target, _)| target <= durable) {
