@@ -10,6 +10,7 @@ mod engine_load;
 mod error;
 mod front_end;
 mod in_process;
+mod large_store;
 mod measure;
 mod modelled_device;
 mod nonblocking_writes;
@@ -64,6 +65,8 @@ enum Experiment {
     Counters(counters::CountersArgs),
     /// Overwrites of a store that is nearly full: what is written for each page, and how long the slowest write waits.
     Cleaning(cleaning::CleaningArgs),
+    /// What cleaning reads of the map of a large store, and how long deletions and cuts hold it up, on a device that keeps metadata only.
+    LargeStore(large_store::LargeStoreArgs),
     /// Operations, overwrites, trees of files and SQLite, beside a trivial in-memory file system and ext4, against targets.
     FrontEnd(front_end::FrontEndArgs),
     /// What operations cost from the file system down, without the kernel, by one thread and by several.
@@ -115,6 +118,7 @@ fn run(experiment: &Experiment) -> Result<(), BenchError> {
         Experiment::DeltaReads(args) => delta_reads::run_benchmark(args),
         Experiment::Counters(args) => counters::run_benchmark(args),
         Experiment::Cleaning(args) => cleaning::run_benchmark(args),
+        Experiment::LargeStore(args) => large_store::run_benchmark(args),
         Experiment::Bystander(args) => bystander::run_benchmark(args),
         Experiment::Start(args) => start::run_benchmark(args),
         Experiment::FrontEnd(args) => front_end::run_benchmark(args),

@@ -1,0 +1,372 @@
+//! `weir-bench large-store`: a store as large as those that no test can have, in this process, on a device that takes no time and keeps
+//! metadata only. How much of the map cleaning reads, and how long deletions and cuts hold up changes.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use device::{
+    BLOCK_BYTES, Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, Random, StoreId,
+    VolumeId,
+};
+use serde::Serialize;
+use store::{Change, Cleaning, Layout, Store, StoreError};
+
+use super::error::BenchError;
+use super::quantile::quantile;
+
+/// Pages of one vector: 2 MiB.
+const VECTOR_PAGES: usize = 512;
+/// Pages that a leaf of the map covers.
+const LEAF_PAGES: u64 = 128;
+/// Leaves that a piece of a cut changes, as the cache cuts it.
+const CUT_LEAVES: usize = 256;
+/// Blocks written between two checkpoints.
+const CHECKPOINT_BLOCKS: u64 = 65_536;
+/// Rounds of cleaning.
+const ROUNDS: usize = 8;
+
+/// What to measure.
+#[derive(Debug, Args)]
+pub(super) struct LargeStoreArgs {
+    /// The store, in GiB: its metadata take a hundredth of that of memory, twice
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    size: u64,
+    /// How full it gets, in percent
+    #[arg(long, default_value_t = 85, value_parser = clap::value_parser!(u64).range(1..=90))]
+    full: u64,
+    /// Write the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Times of steps, in milliseconds.
+#[derive(Debug, Serialize)]
+struct Steps {
+    count: usize,
+    median_ms: f64,
+    longest_ms: f64,
+    nodes_read: u64,
+    /// Resident memory without what the device keeps, before the first and after that one at which it was most, in MiB.
+    memory_mib: (u64, u64),
+}
+
+/// What was measured.
+#[derive(Debug, Serialize)]
+struct Results {
+    gib: u64,
+    pages: u64,
+    /// Leaves of the map: what a walk reads.
+    leaves: u64,
+    writing_s: f64,
+    /// Nodes that each round of cleaning visited or read, and segments that it emptied.
+    rounds: Vec<(u64, u64)>,
+    walks: u64,
+    delete_ms: f64,
+    freeing: Steps,
+    cutting: Steps,
+}
+
+/// A device that keeps what is not the one page of data that is ever written to it, and of that where it is.
+struct MetadataOnly {
+    blocks: u64,
+    data: Page,
+    kept: Mutex<Kept>,
+    pages: AtomicU64,
+}
+
+#[derive(Default)]
+struct Kept {
+    metadata: HashMap<u64, Box<Page>>,
+    /// A bit for each block.
+    is_data: Vec<u64>,
+}
+
+impl Kept {
+    fn set_data(&mut self, at: u64, is_data: bool) {
+        let word = &mut self.is_data[(at / 64) as usize];
+        *word = if is_data { *word | 1 << (at % 64) } else { *word & !(1 << (at % 64)) };
+    }
+}
+
+impl MetadataOnly {
+    fn new(blocks: u64) -> MetadataOnly {
+        let kept = Kept { metadata: HashMap::new(), is_data: vec![0; blocks.div_ceil(64) as usize] };
+        MetadataOnly {
+            blocks,
+            data: Page([0xda; BLOCK_BYTES]),
+            kept: Mutex::new(kept),
+            pages: AtomicU64::new(0),
+        }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().expect("no panic in the device")
+    }
+
+    /// What it takes of memory, in bytes.
+    fn memory(&self) -> u64 {
+        self.pages.load(Ordering::Relaxed) * BLOCK_BYTES as u64 + self.blocks / 8
+    }
+}
+
+impl Device for MetadataOnly {
+    fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    fn name(&self) -> &str {
+        "metadata"
+    }
+
+    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
+        let kept = self.kept();
+        for (page, at) in into.iter_mut().zip(at.0..) {
+            match kept.metadata.get(&at) {
+                Some(bytes) => page.0 = bytes.0,
+                None if kept.is_data[(at / 64) as usize] >> (at % 64) & 1 == 1 => page.0 = self.data.0,
+                None => page.0.fill(0),
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
+        let mut kept = self.kept();
+        for (page, at) in from.iter().zip(at.0..) {
+            let is_data = page.0 == self.data.0;
+            kept.set_data(at, is_data);
+            match is_data {
+                true => drop(kept.metadata.remove(&at)),
+                false => drop(kept.metadata.insert(at, Box::new(Page(page.0)))),
+            }
+        }
+        self.pages.store(kept.metadata.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
+        let mut kept = self.kept();
+        for at in at.0..at.0 + count {
+            kept.set_data(at, false);
+            kept.metadata.remove(&at);
+        }
+        Ok(())
+    }
+}
+
+/// The store, and what is written to it.
+struct Large {
+    disk: Arc<MetadataOnly>,
+    store: Store,
+    lsn: u64,
+    /// Blocks that were written when it last made a checkpoint.
+    checkpointed: u64,
+}
+
+impl Large {
+    fn new(blocks: u64) -> Result<Large, StoreError> {
+        let disk = Arc::new(MetadataOnly::new(blocks));
+        Store::format(&*disk, &Layout { id: StoreId([1; 16]), segment_blocks: None })?;
+        let store = Store::open(disk.clone())?;
+        store.begin(Incarnation(1))?;
+        Ok(Large { disk, store, lsn: 0, checkpointed: 0 })
+    }
+
+    fn write(&mut self, object: ObjectId, pages: &[u64]) -> Result<(), StoreError> {
+        let bytes = Arc::new(Box::new(Page(self.disk.data.0)));
+        for some in pages.chunks(VECTOR_PAGES) {
+            let write = |&page: &u64| {
+                self.lsn += 1;
+                Change::Write { object, page: PageNo(page), bytes: bytes.clone(), page_lsn: Lsn(self.lsn) }
+            };
+            let vector: Vec<Change> = some.iter().map(write).collect();
+            let mut rest = &vector[..];
+            while !rest.is_empty() {
+                let (now, later) = rest.split_at(self.store.fit_at_once(rest).max(1));
+                self.store.apply(now)?;
+                rest = later;
+            }
+            self.checkpoint_if_due()?;
+        }
+        Ok(())
+    }
+
+    fn write_range(&mut self, object: ObjectId, pages: u64) -> Result<(), StoreError> {
+        for first in (0..pages).step_by(VECTOR_PAGES) {
+            let run: Vec<u64> = (first..pages.min(first + VECTOR_PAGES as u64)).collect();
+            self.write(object, &run)?;
+        }
+        Ok(())
+    }
+
+    fn checkpoint_if_due(&mut self) -> Result<(), StoreError> {
+        let written = self.store.counters().blocks_written;
+        if written >= self.checkpointed + CHECKPOINT_BLOCKS {
+            self.checkpointed = written;
+            self.store.checkpoint()?;
+        }
+        Ok(())
+    }
+
+    /// One round of cleaning: nodes visited or read, and segments emptied.
+    fn round(&mut self) -> Result<(u64, u64), StoreError> {
+        let nodes = |store: &Store| store.counters().nodes_visited + store.counters().node_reads;
+        let before = nodes(&self.store);
+        loop {
+            match self.store.clean_step()? {
+                Cleaning::Working => {}
+                Cleaning::Emptied(segments) => return Ok((nodes(&self.store) - before, segments)),
+                Cleaning::NeedsCheckpoint => self.store.checkpoint_twice()?,
+                Cleaning::Idle => return Ok((nodes(&self.store) - before, 0)),
+            }
+        }
+    }
+
+    /// Makes steps until there are no more, and times each; checkpoints come between them.
+    fn steps(
+        &mut self,
+        mut step: impl FnMut(&mut Large) -> Result<bool, StoreError>,
+    ) -> Result<Steps, StoreError> {
+        let (reads, before) = (self.store.counters().node_reads, self.memory());
+        let (mut times, mut most) = (Vec::new(), before);
+        loop {
+            let begun = Instant::now();
+            let goes_on = step(self)?;
+            times.push(millis(begun.elapsed()));
+            if times.len() % 64 == 0 {
+                most = most.max(self.memory());
+            }
+            self.checkpoint_if_due()?;
+            if !goes_on {
+                break;
+            }
+        }
+        Ok(Steps {
+            count: times.len(),
+            longest_ms: times.iter().copied().fold(0.0, f64::max),
+            median_ms: quantile(&times, 0.5),
+            nodes_read: self.store.counters().node_reads - reads,
+            memory_mib: (before >> 20, most.max(self.memory()) >> 20),
+        })
+    }
+
+    /// Resident memory without what the device keeps.
+    fn memory(&self) -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok()).unwrap_or(0);
+        (kib << 10).saturating_sub(self.disk.memory())
+    }
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
+}
+
+pub(super) fn run_benchmark(args: &LargeStoreArgs) -> Result<(), BenchError> {
+    let results = measure(args).map_err(BenchError::opening(Path::new("the store in memory")))?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&results).expect("plain figures"));
+    } else {
+        print(&results);
+    }
+    Ok(())
+}
+
+fn measure(args: &LargeStoreArgs) -> Result<Results, StoreError> {
+    let blocks = (args.size << 30) / BLOCK_BYTES as u64;
+    let half = blocks * args.full / 200;
+    let (deleted, cut) = (VolumeId::MAIN.object(7, 1), VolumeId::MAIN.object(8, 1));
+    let begun = Instant::now();
+    let mut large = Large::new(blocks)?;
+    large.write_range(deleted, half)?;
+    large.write_range(cut, half)?;
+    let writing_s = begun.elapsed().as_secs_f64();
+    // A fiftieth again in order, and as much at random.
+    large.write_range(deleted, half / 50)?;
+    let mut random = Random::new(1);
+    let any: Vec<u64> = (0..half / 50).map(|_| random.below(half)).collect();
+    large.write(cut, &any)?;
+    large.store.checkpoint_twice()?;
+    let rounds = (0..ROUNDS).map(|_| large.round()).collect::<Result<_, _>>()?;
+    large.store.checkpoint_twice()?;
+    large.lsn += 1;
+    let begun = Instant::now();
+    large.store.apply(&[Change::Delete { object: deleted, lsn: Lsn(large.lsn) }])?;
+    let delete_ms = millis(begun.elapsed());
+    let freeing = large.steps(|large| large.store.free_step())?;
+    large.lsn += 1;
+    let (lsn, mut from) = (Lsn(large.lsn), PageNo(0));
+    let cutting = large.steps(|large| {
+        let until = large.store.list(cut, from..PageNo(u64::MAX), CUT_LEAVES)?.until;
+        large.store.apply(&[Change::Cut { object: cut, pages: from..until, lsn }])?;
+        from = until;
+        Ok(until < PageNo(u64::MAX))
+    })?;
+    Ok(Results {
+        gib: args.size,
+        pages: 2 * half,
+        leaves: 2 * half.div_ceil(LEAF_PAGES),
+        writing_s,
+        rounds,
+        walks: large.store.counters().walks,
+        delete_ms,
+        freeing,
+        cutting,
+    })
+}
+
+fn print(results: &Results) {
+    let Results { gib, pages, leaves, writing_s, rounds, walks, delete_ms, freeing, cutting } = results;
+    println!(
+        "a store of {gib} GiB with {pages} pages in two files, {leaves} leaves; written in {writing_s:.0} s"
+    );
+    println!(
+        "the device takes no time: times are the processor's, and nodes read are told for one's own device"
+    );
+    println!("cleaning: (nodes visited or read, segments emptied) {rounds:?}; walks: {walks}");
+    println!("deletion of half of them: {delete_ms:.1} ms");
+    for (what, steps) in [("freeing it", freeing), ("cutting the other half", cutting)] {
+        let Steps { count, median_ms, longest_ms, nodes_read, memory_mib: (before, most) } = steps;
+        println!(
+            "{what}: {count} steps of {median_ms:.2} ms, the longest {longest_ms:.1} ms; {nodes_read} nodes read; \
+             memory {before} MiB before, {most} at most"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_device_gives_back_what_it_was_given() {
+        let disk = MetadataOnly::new(100);
+        let other = Page([7; BLOCK_BYTES]);
+        disk.write(Block(3), &[Page(disk.data.0), Page(other.0)]).expect("memory");
+        let mut found = device::pages(3);
+        let mut read = || {
+            disk.read(Block(3), &mut found).expect("memory");
+            [found[0].0[9], found[1].0[9], found[2].0[9]]
+        };
+        assert_eq!(read(), [0xda, 7, 0]);
+        disk.write(Block(4), &[Page(disk.data.0)]).expect("memory");
+        disk.trim(Block(3), 1).expect("memory");
+        assert_eq!(read(), [0, 0xda, 0]);
+    }
+
+    #[test]
+    fn a_small_one_is_measured_to_its_end() {
+        let results = measure(&LargeStoreArgs { size: 1, full: 60, json: false }).expect("space");
+        assert!(results.freeing.count > 1 && results.cutting.count > 1, "{results:?}");
+        assert!(results.rounds.iter().any(|&(_, emptied)| emptied > 0), "{results:?}");
+    }
+}
