@@ -244,9 +244,11 @@ impl Run {
         self.deliver()?;
         let (oracle, meanwhile) = self.oracle.end_copy();
         self.counts.volumes.meanwhile += meanwhile;
-        let outstanding = if outcome.is_ok() { Vec::new() } else { self.clients.outstanding() };
+        let heard = outcome.is_ok() && !self.media.power.lost();
+        let outstanding = if heard { Vec::new() } else { self.clients.outstanding() };
         let copy = Other { name, mode, oracle, outstanding };
         match outcome {
+            Ok(_) if self.media.power.lost() => self.nobody_heard(Pending::Copy(Box::new(copy))),
             Ok(volume) => {
                 self.oracle.synced(moment);
                 self.volumes.others.insert(volume, copy);
@@ -308,6 +310,7 @@ impl Run {
         self.media.log.event(|| format!("{}: delete {volume}", self.counts.operations), &[volume.0.into()]);
         let outcome = self.stack().cache.delete_volume(volume);
         match outcome {
+            Ok(()) if self.media.power.lost() => self.nobody_heard(Pending::Deletion(volume)),
             Ok(()) => {
                 self.volumes.others.remove(&volume).expect("it was there");
                 self.counts.volumes.deletions += 1;
@@ -315,6 +318,13 @@ impl Run {
             }
             Err(error) => self.is_undecided(Pending::Deletion(volume), &error),
         }
+    }
+
+    /// The power went before the reply to `operation`, before the buffer could name the store's batch that has it: if that cannot be
+    /// read, it did not happen.
+    fn nobody_heard(&mut self, operation: Pending) -> Result<(), String> {
+        self.volumes.pending = operation;
+        Ok(())
     }
 
     /// Whether `operation` happened is seen at the next open, which is soon.
