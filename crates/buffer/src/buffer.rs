@@ -47,6 +47,8 @@ struct Writer {
     slot: Slot,
     /// A larger ring, that begins when the log lies in one piece.
     larger: Option<Ring>,
+    /// The older header slot may name another ring.
+    slots_differ: bool,
     /// One before each group from the tail on, and one behind the last.
     marks: VecDeque<Mark>,
     /// The groups of this commit.
@@ -129,10 +131,11 @@ impl Buffer {
         planted: Planted,
     ) -> Result<Buffer, BufferError> {
         let identity = open::read_identity(reader, id)?;
-        let slot = open::read_slot(reader, id)?;
+        let (slot, agree) = open::read_slot(reader, id)?;
         let Walked { marks, readable } = Walk::new(reader, id, slot, planted).run(replay)?;
         let (batch, page, counters) = (Vec::new(), pages(1), Counters::default());
-        let writer = Writer { slot, larger: None, marks, batch, readable, page, counters };
+        let (larger, slots_differ) = (None, !agree);
+        let writer = Writer { slot, larger, slots_differ, marks, batch, readable, page, counters };
         let (tail, head) = (writer.tail(), writer.head());
         let found = Found {
             tail: tail.position,
@@ -210,12 +213,25 @@ impl Buffer {
                 })
             })
             .and_then(|()| self.flush(&mut writer))
+            .and_then(|()| self.agree(&mut writer))
             .map_err(|error| self.fail(error))?;
         writer.readable.clear();
         let mut state = self.state();
         state.begin(incarnation, newest);
         state.counters = writer.counters;
         self.gauges.show(&state);
+        Ok(())
+    }
+
+    /// Writes the other header slot, too, if that may name another ring: it would lead to a part of the log only, should this one become
+    /// unreadable.
+    fn agree(&self, writer: &mut Writer) -> Result<(), BufferError> {
+        if !writer.slots_differ {
+            return Ok(());
+        }
+        self.write_slot(writer, |_| ())?;
+        self.flush(writer)?;
+        writer.slots_differ = false;
         Ok(())
     }
 
@@ -331,8 +347,9 @@ impl Buffer {
         let end = if blocks.is_some() { asked } else { self.device.blocks() };
         if end > from {
             open::write_zeros(&*self.device, from..end)?;
-            self.device.flush().map_err(|error| self.fail(error.into()))?;
+            // A flush is everybody's: no commit is acknowledged beside one that fails.
             let mut writer = writer();
+            self.device.flush().map_err(|error| self.fail(error.into()))?;
             writer.larger = Some(Ring::on(end));
             self.begin_larger_ring(&mut writer)?;
         }

@@ -133,10 +133,11 @@ fn nonsense(superblock: &Superblock) -> Option<(&'static str, u64)> {
     .map(|(field, found, _)| (field, found))
 }
 
-/// The newer of the header slots that can be read. The other one may be torn, or unreadable for that: it was being written.
-pub(crate) fn read_slot(device: &dyn Device, id: StoreId) -> Result<Slot, BufferError> {
+/// The newer of the header slots that can be read, and whether the other one, if it is one, surely names the same ring. The other one may
+/// be torn, or unreadable for that: it was being written.
+pub(crate) fn read_slot(device: &dyn Device, id: StoreId) -> Result<(Slot, bool), BufferError> {
     let mut best: Option<Slot> = None;
-    let mut unreadable = None;
+    let (mut unreadable, mut rings) = (None, Vec::new());
     let mut page: Vec<Page> = pages(1);
     for at in [Block(1), Block(2)] {
         // An error that passes must not make the older slot count.
@@ -145,17 +146,17 @@ pub(crate) fn read_slot(device: &dyn Device, id: StoreId) -> Result<Slot, Buffer
             unreadable = Some(error);
             continue;
         }
-        if let Some(slot) = Slot::read_from(&page[0], at, id)
-            && best.is_none_or(|best| best.generation < slot.generation)
-        {
-            best = Some(slot);
+        if let Some(slot) = Slot::read_from(&page[0], at, id) {
+            rings.push(slot.ring);
+            best = best.filter(|best| best.generation > slot.generation).or(Some(slot));
         }
     }
+    let agree = unreadable.is_none() && rings.iter().all(|ring| *ring == rings[0]);
     let damaged = || BufferError::HeadersDamaged { device: device.name().to_owned() };
     let slot = best.ok_or_else(|| unreadable.map_or_else(damaged, BufferError::from))?;
     let (blocks, expected) = (device.blocks(), slot.ring.device_blocks());
     if blocks < expected {
         return Err(BufferError::Truncated { device: device.name().to_owned(), blocks, expected });
     }
-    Ok(slot)
+    Ok((slot, agree))
 }

@@ -12,6 +12,7 @@ use crate::pages::{Key, PageChange, PendingCut};
 use crate::plant::is_refused;
 use crate::recover::Recovered;
 use crate::rescue::{Rescuer, delete_unfinished};
+use crate::scan::Scan;
 use crate::seek::Wanted;
 use crate::settings::{FetchMode, Settings};
 use crate::shared::{Shared, State};
@@ -20,7 +21,7 @@ use crate::task::{Completion, Completions, Progress, Task};
 use crate::transfers::{Kind, Ordered, Pending, TRANSFER_PAGES_MAX, pages_reserved};
 use crate::volume::{VolumeInUse, Volumes};
 use crate::write_back::{Why, WriteBack};
-use buffer::{Appended, Buffer, BufferError, Record};
+use buffer::{Appended, Buffer, BufferError, GroupNo, Record};
 use device::{Clock, Device, Incarnation, Lsn, ObjectId, PageNo};
 use std::cell::OnceCell;
 use std::ops::Range;
@@ -507,15 +508,27 @@ impl Cache {
     /// # Errors
     /// Those of [`Buffer::grow`]; and what kept something from being written back: then it has grown, and what is new is used later.
     pub fn grow_buffer(&self, blocks: Option<u64>) -> Result<u64, CacheError> {
-        let Parts { shared, committer, admission, .. } = &*self.parts;
+        let Parts { shared, committer, admission, write_back, checkpointer, .. } = &*self.parts;
         let buffer = shared.buffer();
         let grown = committer.grow_buffer(blocks)?;
-        // Once all that was in the log is released, it lies in one piece, unless it has come around since.
+        let (mut end, mut scan) = (GroupNo::default(), Scan::default());
         while buffer.is_growing() {
-            self.drain()?;
+            // What was in the log by now, the oldest first. Once it is released, the log lies in one piece, unless it has come around
+            // since; who writes meanwhile does not keep this from its end.
+            let oldest = shared.state().pages.oldest_group();
+            if oldest.is_none_or(|oldest| oldest >= end) {
+                (end, scan) = (buffer.groups().end, Scan::once(shared.state().retries.failures()));
+            }
+            let progress = checkpointer.with_space(|| write_back.everything(Why::All, &mut scan))?;
             committer.release_groups(&mut shared.state());
             buffer.witness(shared.store().durable_batch());
             committer.commit_now()?;
+            let stuck = shared.state().retries.first().cloned();
+            match stuck.filter(|_| progress == Progress::Idle && buffer.is_growing()) {
+                Some(error) if error.is_full() => checkpointer.write_all_back()?,
+                Some(error) => return Err(error.into()),
+                None => {}
+            }
         }
         let mut completions = Completions::default();
         admission.admit_waiting(&mut shared.state(), &mut completions);

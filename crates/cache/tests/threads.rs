@@ -159,7 +159,11 @@ fn run(seed: u64, inline: bool, powerless: bool) {
                 scope.spawn(move || Client::new(number + 1, seed).run(cache, end))
             })
             .collect();
-        std::thread::sleep(Duration::from_millis(200 + seed % 7 * 10));
+        std::thread::sleep(Duration::from_millis(100));
+        // However busy they are.
+        assert_eq!(cache.grow_buffer(Some(400)).expect("devices that work"), 400);
+        assert_eq!(cache.status().buffer_bytes, 397 * BLOCK_BYTES as u64);
+        std::thread::sleep(Duration::from_millis(100 + seed % 7 * 10));
         if powerless {
             disks.power.cut_after(seed % 9);
         } else {

@@ -44,7 +44,7 @@ impl Run {
                 Ok(())
             }
             Ok(grown) => Err(format!("a buffer was to grow to {blocks} blocks, and says {grown}")),
-            // What cannot be written back for want of space is the oracle's.
+            Err(error) if error.is_full() => self.no_space_to_write_back(),
             Err(_) if self.made_up() || self.media.power.lost() => Ok(()),
             Err(error) => Err(format!("a buffer does not grow: {error}")),
         }

@@ -2,7 +2,7 @@
 
 use crate::model::{ID, open};
 use buffer::{Buffer, BufferError, GroupNo, Record, footprint};
-use device::{Device, Incarnation, Lsn, PageNo, VolumeId};
+use device::{BLOCK_BYTES, Block, Device, Incarnation, Lsn, Page, PageNo, VolumeId, pages};
 use sim::{Power, SimDisk};
 use std::sync::Arc;
 
@@ -14,6 +14,17 @@ fn begun() -> (Arc<SimDisk>, Buffer) {
     let (buffer, _) = open(disk.clone()).expect("a buffer");
     buffer.begin(Incarnation(1), Lsn(0)).expect("a device without faults");
     (disk, buffer)
+}
+
+/// Appends a page of about a block.
+pub fn put(buffer: &Buffer, page: u64) {
+    let object = VolumeId::MAIN.object(1, 1);
+    buffer.append(&[Record::Write { object, page: PageNo(page), start: 0, bytes: &BYTES }]).expect("space");
+}
+
+/// The buffer on a device, and how many transactions are in it.
+pub fn found(device: Arc<dyn Device>) -> Result<(Buffer, usize), BufferError> {
+    open(device).map(|(buffer, found)| (buffer, found.len()))
 }
 
 /// Appends and commits pages of about a block, one a group, until so many bytes are free at most.
@@ -81,4 +92,66 @@ fn it_grows_to_what_its_device_has_by_now_and_never_gets_smaller() {
     let error = buffer.grow(Some(299)).expect_err("smaller");
     assert!(matches!(error, BufferError::Smaller { blocks: 299, now: 300, .. }), "{error}");
     assert_eq!(buffer.capacity_bytes(), 297 * 4096);
+}
+
+/// A buffer whose log is in one piece in a later lap.
+fn in_a_later_lap(disk: &Arc<SimDisk>) -> Buffer {
+    let buffer = {
+        let (buffer, _) = open(disk.clone()).expect("a buffer");
+        buffer.begin(Incarnation(1), Lsn(0)).expect("a device without faults");
+        buffer
+    };
+    for page in 0..280 {
+        put(&buffer, page);
+        buffer.commit().expect("a device without faults");
+        buffer.release(buffer.groups().end, 0);
+    }
+    buffer.witness(0);
+    buffer.commit().expect("a device without faults");
+    buffer
+}
+
+#[test]
+fn what_is_sealed_when_a_later_lap_moves_goes_where_the_larger_ring_has_it() {
+    let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
+    Buffer::format(&*disk, ID).expect("a device without faults");
+    let buffer = in_a_later_lap(&disk);
+    for page in 0..150 {
+        put(&buffer, page);
+    }
+    buffer.grow(Some(1024)).expect("space");
+    assert!(!buffer.is_growing());
+    for page in 150..300 {
+        put(&buffer, page);
+    }
+    buffer.commit().expect("a device without faults");
+    drop(buffer);
+    assert_eq!(found(disk).expect("a buffer").1, 300);
+}
+
+#[test]
+fn free_space_is_right_at_once_when_a_later_lap_moves() {
+    let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
+    Buffer::format(&*disk, ID).expect("a device without faults");
+    let buffer = in_a_later_lap(&disk);
+    for page in 0..100 {
+        put(&buffer, page);
+        buffer.commit().expect("a device without faults");
+    }
+    buffer.grow(Some(323)).expect("space");
+    assert!(!buffer.is_growing());
+    let free = buffer.free_bytes() / 4096;
+    assert!(free <= 320 - 100, "{free} blocks beside 100 of 320");
+}
+
+#[test]
+fn what_is_new_is_zeros_before_it_is_used_whatever_was_there() {
+    let (disk, buffer) = begun();
+    disk.grow(700).expect("space");
+    let old = vec![Page([9; BLOCK_BYTES]); 700 - 256];
+    disk.write(Block(256), &old).expect("power is on");
+    assert_eq!(buffer.grow(None), Ok(700));
+    let mut new = pages(700 - 256);
+    disk.read(Block(256), &mut new).expect("power is on");
+    assert!(new.iter().all(|page| page.0 == [0; BLOCK_BYTES]));
 }

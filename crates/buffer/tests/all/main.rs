@@ -4,6 +4,7 @@ mod appending;
 mod crashes;
 mod format;
 mod growth;
+mod growth_failures;
 mod model;
 mod opening;
 #[cfg(feature = "planted-bugs")]
