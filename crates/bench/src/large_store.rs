@@ -17,6 +17,7 @@ use store::{Change, Cleaning, Layout, Store, StoreError};
 
 use super::error::BenchError;
 use super::quantile::quantile;
+use super::system::resident_bytes;
 
 /// Pages of one vector: 2 MiB.
 const VECTOR_PAGES: usize = 512;
@@ -260,10 +261,7 @@ impl Large {
 
     /// Resident memory without what the device keeps.
     fn memory(&self) -> u64 {
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok()).unwrap_or(0);
-        (kib << 10).saturating_sub(self.disk.memory())
+        resident_bytes(std::process::id().into()).unwrap_or(0).saturating_sub(self.disk.memory())
     }
 }
 
@@ -329,9 +327,7 @@ fn print(results: &Results) {
     println!(
         "a store of {gib} GiB with {pages} pages in two files, {leaves} leaves; written in {writing_s:.0} s"
     );
-    println!(
-        "the device takes no time: times are the processor's, and nodes read are told for one's own device"
-    );
+    println!("the device takes no time: nodes read are told for one's own device");
     println!("cleaning: (nodes visited or read, segments emptied) {rounds:?}; walks: {walks}");
     println!("deletion of half of them: {delete_ms:.1} ms");
     for (what, steps) in [("freeing it", freeing), ("cutting the other half", cutting)] {

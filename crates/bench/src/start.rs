@@ -17,7 +17,7 @@ use super::disk_time::DiskTime;
 use super::error::BenchError;
 use super::program::run;
 use super::slow_device::remove_on_drop;
-use super::system::{weir, weir_unmount_on_drop};
+use super::system::{resident_bytes, weir, weir_unmount_on_drop};
 use super::undo::{self, Undo};
 use super::workload::{Overwriter, PAGE_BYTES, Sync, lay_out};
 
@@ -267,13 +267,6 @@ impl Bench {
 /// Milliseconds since then.
 fn millis(begun: Instant) -> f64 {
     begun.elapsed().as_secs_f64() * 1000.0
-}
-
-/// Memory of a process that lies in memory.
-fn resident_bytes(pid: u64) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
 /// How long one thread takes to write to so much new memory, a byte of each page.

@@ -15,7 +15,7 @@ use super::nonblocking_writes::{Models, Size};
 use super::program::{check_machine, run};
 use super::quantile::{median, quantile};
 use super::slow_device::{Design, remove_on_drop};
-use super::system::{Fetch, Kind, Mounted, System, weir};
+use super::system::{Fetch, Kind, Mounted, System, resident_bytes, weir};
 use super::undo;
 use super::workload::{Overwriter, PAGE_BYTES, Sync, lay_out};
 
@@ -269,16 +269,14 @@ fn held(mount: &Path) -> Result<Held, BenchError> {
         serde_json::from_str(&run(weir("status").arg("--json").arg(mount))?).unwrap_or(Value::Null);
     let number = |pointer: &str| status.pointer(pointer).and_then(Value::as_f64).unwrap_or(f64::NAN);
     let mib = f64::from(1 << 20);
-    let process = std::fs::read_to_string(format!("/proc/{}/status", number("/pid"))).unwrap_or_default();
-    let resident =
-        process.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().split(' ').next()?.parse().ok());
+    let resident = resident_bytes(number("/pid") as u64);
     Ok(Held {
         second: 0,
         dirty_mib: number("/dirty/bytes") / mib,
         deltas_mib: number("/dirty/delta_bytes") / mib,
         dirty_age_s: number("/dirty/age_ms") / 1e3,
         buffer_used_mib: (number("/buffer_log/bytes") - number("/buffer_log/free_bytes")) / mib,
-        resident_mib: resident.unwrap_or(f64::NAN) / 1024.0,
+        resident_mib: resident.map_or(f64::NAN, |bytes| bytes as f64 / mib),
         slowest_ms: 0.0,
     })
 }

@@ -203,3 +203,10 @@ fn journal_device(file: &Path, bytes: u64) -> Result<LoopDevice, BenchError> {
     run(command("mke2fs", ["-q", "-F", "-O", "journal_dev", "-b", "4096"]).arg(journal.path()))?;
     Ok(journal)
 }
+
+/// Memory of a process that lies in memory.
+pub(super) fn resident_bytes(pid: u64) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+}

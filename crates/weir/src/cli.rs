@@ -235,8 +235,8 @@ pub(crate) struct SpaceArgs {
 /// programs go on meanwhile. After a crash the store is as large as before or as it was to be. A store does not get smaller again.
 /// It gets as many whole segments as fit, at most some 43,000 of 512 KiB, 350,000 of 4 MiB.
 ///
-/// With --buffer, its buffer gets larger. What is new is written once, and everything dirty is written back meanwhile where that is
-/// needed to use it, which takes as long as an unmount. Where it is not mounted, see `weir replace-buffer`.
+/// With --buffer, its buffer gets larger. What is new is written once; where that is needed to use it, what is dirty is written back,
+/// which takes as long as an unmount at most. Where it is not mounted, see `weir replace-buffer`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -1,4 +1,5 @@
-//! The store and the buffer get larger, in use, and the store between two lives: a crash at any point leaves it as large as before or after, and whole.
+//! The store and the buffer get larger in use, and the store between two lives: a crash at any point leaves either as large as before
+//! or after, and whole.
 
 use super::log::Role;
 use super::run::{Phase, Run};

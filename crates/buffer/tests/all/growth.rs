@@ -32,10 +32,7 @@ fn fill(buffer: &Buffer, free: u64) -> u64 {
     let mut groups = 0;
     let cost = footprint(1, BYTES.len() as u64);
     while buffer.free_bytes() >= free + cost {
-        let object = VolumeId::MAIN.object(1, 1);
-        buffer
-            .append(&[Record::Write { object, page: PageNo(groups), start: 0, bytes: &BYTES }])
-            .expect("space");
+        put(buffer, groups);
         buffer.commit().expect("a device without faults");
         groups += 1;
     }
@@ -95,12 +92,8 @@ fn it_grows_to_what_its_device_has_by_now_and_never_gets_smaller() {
 }
 
 /// A buffer whose log is in one piece in a later lap.
-fn in_a_later_lap(disk: &Arc<SimDisk>) -> Buffer {
-    let buffer = {
-        let (buffer, _) = open(disk.clone()).expect("a buffer");
-        buffer.begin(Incarnation(1), Lsn(0)).expect("a device without faults");
-        buffer
-    };
+fn in_a_later_lap() -> (Arc<SimDisk>, Buffer) {
+    let (disk, buffer) = begun();
     for page in 0..280 {
         put(&buffer, page);
         buffer.commit().expect("a device without faults");
@@ -108,14 +101,12 @@ fn in_a_later_lap(disk: &Arc<SimDisk>) -> Buffer {
     }
     buffer.witness(0);
     buffer.commit().expect("a device without faults");
-    buffer
+    (disk, buffer)
 }
 
 #[test]
 fn what_is_sealed_when_a_later_lap_moves_goes_where_the_larger_ring_has_it() {
-    let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
-    Buffer::format(&*disk, ID).expect("a device without faults");
-    let buffer = in_a_later_lap(&disk);
+    let (disk, buffer) = in_a_later_lap();
     for page in 0..150 {
         put(&buffer, page);
     }
@@ -131,9 +122,7 @@ fn what_is_sealed_when_a_later_lap_moves_goes_where_the_larger_ring_has_it() {
 
 #[test]
 fn free_space_is_right_at_once_when_a_later_lap_moves() {
-    let disk = SimDisk::new("buffer", 256, &Power::new(), 1);
-    Buffer::format(&*disk, ID).expect("a device without faults");
-    let buffer = in_a_later_lap(&disk);
+    let (_disk, buffer) = in_a_later_lap();
     for page in 0..100 {
         put(&buffer, page);
         buffer.commit().expect("a device without faults");
