@@ -394,6 +394,11 @@ impl Buffer {
         self.gauges.durable()
     }
 
+    /// The last group on media.
+    pub fn durable_group(&self) -> GroupNo {
+        self.state().durable_group
+    }
+
     /// The highest appended LSN.
     pub fn appended(&self) -> Lsn {
         self.gauges.newest()

@@ -1,6 +1,7 @@
 //! Free space before acknowledgement: an operation takes its reservation when it enters, holding no lock, or waits here.
 
 use crate::change::Cost;
+use crate::direct;
 use crate::error::CacheError;
 use crate::reserved::known_of_run;
 use crate::shared::{Shared, State};
@@ -23,6 +24,10 @@ const SPARE_PAGES_MAX: u64 = 16;
 #[derive(Default)]
 pub(crate) struct AdmissionQueue {
     waiting: VecDeque<Parked>,
+    /// Those that write directly, and wait for what was written so before to be stored. No other waits for them.
+    waiting_directly: VecDeque<Parked>,
+    /// Pages that those which have entered may write directly.
+    direct_pages: u64,
     /// Bytes of the buffer that reservations hold.
     reserved_bytes: u64,
     /// What the store may know of the pages for which operations have entered.
@@ -45,6 +50,7 @@ struct Parked {
 enum Verdict {
     Go(Reservation),
     Wait,
+    WaitDirectly,
     Refuse(CacheError),
 }
 
@@ -56,6 +62,8 @@ pub struct Reservation {
     /// It is for something that gives space back.
     frees: bool,
     buffer_bytes: u64,
+    /// Of the pages, so many may be written directly.
+    direct: u64,
     /// What the store may know of its pages.
     known: Known,
 }
@@ -64,6 +72,11 @@ impl Reservation {
     /// Whether it is for something that gives space back.
     pub(crate) fn frees(&self) -> bool {
         self.frees
+    }
+
+    /// Whether what it was asked for may be written [directly](crate::Change::WriteDirect). If not, it is written as any other.
+    pub fn is_direct(&self) -> bool {
+        self.direct > 0
     }
 
     /// Makes it enough for a change of so many pages.
@@ -90,8 +103,9 @@ impl Reservation {
         }
         state.admission.reserved_bytes -= std::mem::take(&mut self.buffer_bytes);
         state.admission.known = state.admission.known - std::mem::take(&mut self.known);
+        state.admission.direct_pages -= std::mem::take(&mut self.direct);
         // What was given back may be all that an operation waits for.
-        let awaited = state.admission.is_waiting();
+        let awaited = state.admission.is_waiting() || state.admission.is_waiting_directly();
         if awaited {
             state.syncs.ask_for_commit();
         }
@@ -118,7 +132,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        if self.pages == 0 && self.buffer_bytes == 0 && self.known == Known::default() {
+        if self.pages == 0 && self.buffer_bytes == 0 && self.direct == 0 && self.known == Known::default() {
             return;
         }
         let shared = self.shared.clone();
@@ -135,9 +149,14 @@ impl AdmissionQueue {
         !self.waiting.is_empty()
     }
 
+    /// Whether one that writes directly waits.
+    pub(crate) fn is_waiting_directly(&self) -> bool {
+        !self.waiting_directly.is_empty()
+    }
+
     /// How many wait.
     pub(crate) fn parked(&self) -> u64 {
-        self.waiting.len() as u64
+        (self.waiting.len() + self.waiting_directly.len()) as u64
     }
 
     /// What the store may know of the pages for which operations have entered.
@@ -217,7 +236,7 @@ impl Admission {
             return Ok(None);
         }
         match self.verdict(&mut state, cost) {
-            Verdict::Wait => Ok(None),
+            Verdict::Wait | Verdict::WaitDirectly => Ok(None),
             Verdict::Go(reservation) => Ok(Some(reservation)),
             Verdict::Refuse(error) => Err(error),
         }
@@ -240,6 +259,13 @@ impl Admission {
                 self.shared.wake(Task::WriteBack);
                 self.shared.wake(Task::Checkpoint);
             }
+            Verdict::WaitDirectly => {
+                state.counters.admissions_parked += 1;
+                let cleaned = self.shared.store().counters().pages_cleaned;
+                state.admission.waiting_directly.push_back(Parked { cost, then, cleaned });
+                drop(state);
+                self.shared.wake(Task::WriteBack);
+            }
             Verdict::Go(reservation) => {
                 drop(state);
                 then(Ok(reservation));
@@ -253,18 +279,35 @@ impl Admission {
 
     /// Lets in operations that wait, as far as there is space for them.
     pub(crate) fn admit_waiting(&self, state: &mut State, completions: &mut Completions) {
-        while let Some(first) = state.admission.waiting.front() {
-            let cost = first.cost;
-            let outcome = match self.verdict(state, cost) {
-                Verdict::Wait => return,
-                Verdict::Go(reservation) => Ok(reservation),
-                Verdict::Refuse(error) => Err(error),
-            };
-            let Some(Parked { then, cleaned, .. }) = state.admission.waiting.pop_front() else { return };
-            let cleaned = self.shared.store().counters().pages_cleaned - cleaned;
-            state.counters.cleaned_while_parked = state.counters.cleaned_while_parked.max(cleaned);
-            completions.push(move || then(outcome));
+        while let Some(first) = state.admission.waiting.pop_front() {
+            match self.verdict(state, first.cost) {
+                Verdict::Wait => return state.admission.waiting.push_front(first),
+                Verdict::WaitDirectly => state.admission.waiting_directly.push_back(first),
+                Verdict::Go(reservation) => self.tell(state, first, Ok(reservation), completions),
+                Verdict::Refuse(error) => self.tell(state, first, Err(error), completions),
+            }
         }
+        while let Some(first) = state.admission.waiting_directly.pop_front() {
+            match self.verdict(state, first.cost) {
+                Verdict::Wait => return state.admission.waiting.push_back(first),
+                Verdict::WaitDirectly => return state.admission.waiting_directly.push_front(first),
+                Verdict::Go(reservation) => self.tell(state, first, Ok(reservation), completions),
+                Verdict::Refuse(error) => self.tell(state, first, Err(error), completions),
+            }
+        }
+    }
+
+    fn tell(
+        &self,
+        state: &mut State,
+        parked: Parked,
+        outcome: Result<Reservation, CacheError>,
+        completions: &mut Completions,
+    ) {
+        let Parked { then, cleaned, .. } = parked;
+        let cleaned = self.shared.store().counters().pages_cleaned - cleaned;
+        state.counters.cleaned_while_parked = state.counters.cleaned_while_parked.max(cleaned);
+        completions.push(move || then(outcome));
     }
 
     /// Whether an operation may enter now, and with what.
@@ -280,9 +323,17 @@ impl Admission {
         if buffer_bytes > limit {
             return Verdict::Refuse(CacheError::TooBig { bytes: buffer_bytes, limit });
         }
+        let (unlogged, buffer) = (state.pages.unlogged() as u64, self.shared.buffer());
+        // What finds no space there even alone is written as any other.
+        let direct = if direct::fit(buffer, cost.direct, 0) { cost.direct } else { 0 };
+        if direct > 0 && !direct::fit(buffer, direct, unlogged + state.admission.direct_pages) {
+            return Verdict::WaitDirectly;
+        }
+        let buffer_bytes = buffer_bytes + direct::reserved_bytes(direct);
         // What writers must leave for re-logging, and both for deletions.
-        let kept = self.shared.buffer().capacity_bytes() / if cost.frees { 16 } else { 8 };
-        let space = self.shared.buffer().free_bytes().saturating_sub(state.admission.reserved_bytes);
+        let kept = buffer.capacity_bytes() / if cost.frees { 16 } else { 8 };
+        let reserved = state.admission.reserved_bytes + direct::reserved_bytes(unlogged);
+        let space = buffer.free_bytes().saturating_sub(reserved);
         let crowded = !cost.frees && self.shared.settings().crowding(state.pages.memory()) > 1.0;
         if self.shared.buffer().open_bytes() > UNWRITTEN_BYTES_MAX {
             return Verdict::Wait;
@@ -305,11 +356,13 @@ impl Admission {
             Ok(()) => {
                 state.admission.known = state.admission.known + own;
                 state.admission.reserved_bytes += buffer_bytes;
+                state.admission.direct_pages += direct;
                 Verdict::Go(Reservation {
                     shared: self.shared.clone(),
                     pages: cost.pages,
                     frees: cost.frees,
                     buffer_bytes,
+                    direct,
                     known: own,
                 })
             }
@@ -325,6 +378,7 @@ impl Admission {
     pub(crate) fn presses_for_write_back(&self, state: &State) -> bool {
         state.failed().is_none()
             && (state.pages.is_asking()
+                || self.direct_writes_press(state)
                 || self.shared.buffer_is_half_full()
                 || self.shared.settings().crowding(state.pages.memory()) > 0.5
                 || state.pages.cuts_pending() > CUTS_MAX
@@ -333,9 +387,15 @@ impl Admission {
                 || (state.admission.is_waiting() && state.pages.is_dirty() && !self.shared.store().may_allocate()))
     }
 
+    /// Whether what was written directly is to be stored now.
+    pub(crate) fn direct_writes_press(&self, state: &State) -> bool {
+        direct::press(self.shared.buffer(), &state.pages) || state.admission.is_waiting_directly()
+    }
+
     /// Fails all operations that wait: nothing can change any more.
     pub(crate) fn refuse_all(&self, state: &mut State, error: &CacheError, completions: &mut Completions) {
-        for Parked { then, .. } in state.admission.waiting.drain(..) {
+        let AdmissionQueue { waiting, waiting_directly, .. } = &mut state.admission;
+        for Parked { then, .. } in waiting.drain(..).chain(waiting_directly.drain(..)) {
             let error = error.clone();
             completions.push(move || then(Err(error)));
         }

@@ -4,7 +4,8 @@ use crate::admission::{Admission, Reservation};
 use crate::bulk;
 use crate::change::{Change, Cost, records};
 use crate::checkpoint::Checkpointer;
-use crate::commit::Committer;
+use crate::commit::{Committer, Synced};
+use crate::direct;
 use crate::error::CacheError;
 use crate::fetch::Fetcher;
 use crate::page::Dirt;
@@ -21,8 +22,8 @@ use crate::task::{Completion, Completions, Progress, Task};
 use crate::transfers::{Kind, Ordered, Pending, TRANSFER_PAGES_MAX, pages_reserved};
 use crate::volume::{VolumeInUse, Volumes};
 use crate::write_back::{Why, WriteBack};
-use buffer::{Appended, Buffer, BufferError, GroupNo, Record};
-use device::{Clock, Device, Incarnation, Lsn, ObjectId, PageNo};
+use buffer::{Buffer, BufferError, GroupNo, Record};
+use device::{BLOCK_BYTES, Clock, Device, Incarnation, Lsn, ObjectId, PageNo};
 use std::cell::OnceCell;
 use std::ops::Range;
 use std::sync::Arc;
@@ -95,7 +96,8 @@ impl Parts {
             return Err(StoreError::Full.into());
         }
         reservation.grow_to(changes.iter().map(Change::pages).sum(), &mut state)?;
-        let appended = match self.shared.buffer().append(&records) {
+        let logged = direct::log_before(self.shared.buffer(), &mut state, changes);
+        let appended = match logged.and_then(|()| self.shared.buffer().append(&records)) {
             Ok(appended) => appended,
             Err(why @ BufferError::Device(_)) => {
                 state.fail(&why);
@@ -107,8 +109,16 @@ impl Parts {
         state.counters.transactions += 1;
         state.syncs.appended(|| now.get());
         let mut readers_may_go_on = false;
+        let mut direct_bytes = changes.iter().filter_map(Change::direct_bytes);
         for (index, record) in records.iter().enumerate() {
-            let waiters = self.apply_record(&mut state, reservation, record, index as u64, &appended, &now);
+            let place = Place { lsn: appended.first.plus(index as u64), group: appended.group, now: &now };
+            let waiters = match *record {
+                Record::Direct { object, from, .. } => {
+                    let bytes = direct_bytes.next().expect("as many as there are records");
+                    self.write_directly(&mut state, reservation, (object, from), bytes, &place)
+                }
+                _ => self.apply_record(&mut state, reservation, record, &place),
+            };
             if !waiters.is_empty() {
                 readers_may_go_on = true;
                 state.reads.look_again(waiters);
@@ -134,11 +144,9 @@ impl Parts {
         state: &mut State,
         reservation: &mut Reservation,
         record: &Record<'_>,
-        index: u64,
-        appended: &Appended,
-        now: &Now<'_>,
+        place: &Place<'_>,
     ) -> Vec<u64> {
-        let (newest, group) = (appended.first.plus(index), appended.group);
+        let &Place { lsn: newest, group, now } = place;
         let (key, start, len, bytes) = match *record {
             Record::Write { object, page, start, bytes } => {
                 (Key { object, page }, usize::from(start), bytes.len(), Some(bytes))
@@ -176,8 +184,40 @@ impl Parts {
                 reservation.take_pages(pages_reserved(&transfer));
                 return self.transfer(state, Pending::new(what, group, now.get(), false));
             }
+            Record::Direct { .. } => unreachable!("its bytes are not in it"),
         };
-        let change = PageChange { key, range: start..start + len, bytes, newest, group };
+        let change = PageChange { key, range: start..start + len, bytes, newest, group, is_direct: false };
+        self.change_page(state, reservation, change, now)
+    }
+
+    /// Whole pages whose bytes the buffer does not have.
+    fn write_directly(
+        &self,
+        state: &mut State,
+        reservation: &mut Reservation,
+        (object, from): (ObjectId, PageNo),
+        bytes: &[u8],
+        place: &Place<'_>,
+    ) -> Vec<u64> {
+        let &Place { lsn: newest, group, now } = place;
+        let mut waiters = Vec::new();
+        for (page, bytes) in (from.0..).map(PageNo).zip(bytes.chunks(BLOCK_BYTES)) {
+            let (key, range, bytes) = (Key { object, page }, 0..BLOCK_BYTES, Some(bytes));
+            let change = PageChange { key, range, bytes, newest, group, is_direct: true };
+            waiters.append(&mut self.change_page(state, reservation, change, now));
+            state.counters.pages_direct += 1;
+        }
+        waiters
+    }
+
+    fn change_page(
+        &self,
+        state: &mut State,
+        reservation: &mut Reservation,
+        change: PageChange<'_>,
+        now: &Now<'_>,
+    ) -> Vec<u64> {
+        let (newest, group) = (change.newest, change.group);
         let changed = state.pages.write(change, || {
             reservation.take_pages(1);
             Dirt::first(newest, group, now.get(), false)
@@ -237,6 +277,13 @@ impl Parts {
     }
 }
 
+/// Where a change stands in the one order, and when.
+struct Place<'a> {
+    lsn: Lsn,
+    group: GroupNo,
+    now: &'a Now<'a>,
+}
+
 /// The time, read when it is first asked for: most writes go to pages that are dirty already and never ask.
 struct Now<'a> {
     clock: &'a dyn Clock,
@@ -284,6 +331,7 @@ impl Cache {
     ) -> Result<Cache, CacheError> {
         recovered.ensure_fits(&store)?;
         recovered.forget_deleted(&store);
+        let overtaken = recovered.settle_direct(&store)?;
         let (buffer, state, reserved) = recovered.into_parts();
         let (newest_of_store, newest_of_buffer) = (store.newest_lsn(), buffer.newest_lsn());
         // Space was reserved before the crash. Should some be missing now (the log begins in another segment, the cleaner's last one
@@ -295,6 +343,10 @@ impl Cache {
         buffer.begin(incarnation, newest_of_buffer.max(newest_of_store))?;
         delete_unfinished(&store, newest_of_buffer);
         let parts = Parts::of(Shared::new(store, buffer, clock, settings, state));
+        match parts.write_back.log_overtaken(&overtaken) {
+            Err(CacheError::Buffer(BufferError::Full)) => parts.checkpointer.write_all_back()?,
+            outcome => outcome?,
+        }
         parts.write_back.store_recovered();
         // What recovery found stored already needs the buffer no more, and no write-back will come to say so.
         parts.committer.release_groups(&mut parts.shared.state());
@@ -373,7 +425,17 @@ impl Cache {
 
     /// Completes when every change applied before the call is durable. Causes no store I/O.
     pub fn sync(&self, then: Completion<()>) {
-        self.parts.committer.sync(then);
+        self.parts.committer.sync(Synced::All, then);
+    }
+
+    /// The same for every change but what was written [directly](Change::WriteDirect) to other objects.
+    pub fn sync_object(&self, object: ObjectId, then: Completion<()>) {
+        self.parts.committer.sync(Synced::Object(object), then);
+    }
+
+    /// The same for every change but what was written directly.
+    pub fn sync_logged(&self, then: Completion<()>) {
+        self.parts.committer.sync(Synced::Logged, then);
     }
 
     /// Does a bounded piece of background work in the caller's thread.
@@ -534,6 +596,20 @@ impl Cache {
         admission.admit_waiting(&mut shared.state(), &mut completions);
         completions.deliver();
         Ok(grown)
+    }
+
+    /// Objects that grew with pages which were written [directly](Change::WriteDirect) and which a crash took, and their first such
+    /// pages: whoever knows how long they are makes them end there, has that made durable, and then
+    /// [says so](Cache::forget_lost). The buffer keeps what tells of them until then.
+    pub fn lost(&self) -> Vec<(ObjectId, PageNo)> {
+        self.parts.shared.state().pages.lost().collect()
+    }
+
+    /// It is durable that an object ends before what is [lost](Cache::lost) of it, or is gone.
+    pub fn forget_lost(&self, object: ObjectId) {
+        let mut state = self.parts.shared.state();
+        state.pages.forget_lost(object);
+        self.parts.committer.release_groups(&mut state);
     }
 
     /// The store below: for its counters.

@@ -18,6 +18,26 @@ pub enum Change<'a> {
         /// The new bytes.
         bytes: &'a [u8],
     },
+    /// The same for whole pages, whose bytes do not go through the buffer but to the store, soon: after a crash each is as a whole what it
+    /// was or what it became. A sync of the object, a change of a part of a page, a clone of it and a [`Settle`](Change::Settle) log
+    /// those that the store does not have by then, so nothing waits for the store. Written as any other where the reservation [says
+    /// so](crate::Reservation::is_direct).
+    WriteDirect {
+        /// The object.
+        object: ObjectId,
+        /// Position in the object, in bytes: where a page begins.
+        offset: u64,
+        /// The new bytes, of at least one whole page.
+        bytes: &'a [u8],
+        /// The object ended at `offset`. Where a crash takes one of these pages, it must end before that: see
+        /// [`take_lost`](crate::Cache::take_lost).
+        grows: bool,
+    },
+    /// Nothing changes, but everything that was written directly to an object is logged before this transaction.
+    Settle {
+        /// The object.
+        object: ObjectId,
+    },
     /// Bytes become zeros; whole pages become holes. `len` may reach past everything that exists.
     Zero {
         /// The object.
@@ -50,8 +70,8 @@ impl Change<'_> {
     /// Pages that this change may make dirty.
     pub(crate) fn pages(&self) -> u64 {
         match *self {
-            Change::Write { bytes: [], .. } | Change::Delete { .. } => 0,
-            Change::Write { offset, bytes, .. } => {
+            Change::Write { bytes: [], .. } | Change::Delete { .. } | Change::Settle { .. } => 0,
+            Change::Write { offset, bytes, .. } | Change::WriteDirect { offset, bytes, .. } => {
                 let last = offset + bytes.len() as u64 - 1;
                 last / BLOCK_BYTES as u64 - offset / BLOCK_BYTES as u64 + 1
             }
@@ -66,15 +86,27 @@ impl Change<'_> {
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Change::Write { bytes, .. } => bytes.len() as u64,
-            Change::Zero { .. } | Change::Delete { .. } => 0,
+            Change::Zero { .. }
+            | Change::Delete { .. }
+            | Change::WriteDirect { .. }
+            | Change::Settle { .. } => 0,
             Change::Clone { .. } | Change::Move { .. } => TRANSFER_BYTES,
+        }
+    }
+
+    /// What it writes to whole pages without logging it.
+    pub(crate) fn direct_bytes(&self) -> Option<&[u8]> {
+        match self {
+            Change::WriteDirect { bytes, .. } => Some(bytes),
+            _ => None,
         }
     }
 
     /// Its records: one for each page that it touches, and one for a range.
     fn records(&self) -> u64 {
         match self {
-            Change::Clone { .. } | Change::Move { .. } => 1,
+            Change::Clone { .. } | Change::Move { .. } | Change::WriteDirect { .. } => 1,
+            Change::Settle { .. } => 0,
             other => other.pages() + 1,
         }
     }
@@ -109,6 +141,8 @@ pub struct Cost {
     pub frees: bool,
     /// Of the pages, so many that follow each other in one file, as data.
     pub run: u64,
+    /// Of the pages, so many may be written [directly](Change::WriteDirect). Bytes and records count them as if they were logged.
+    pub direct: u64,
 }
 
 impl Cost {
@@ -120,6 +154,7 @@ impl Cost {
             records: cost.records + change.records(),
             frees: false,
             run: 0,
+            direct: 0,
         })
     }
 }
@@ -137,6 +172,12 @@ pub(crate) fn records<'a>(changes: &[Change<'a>]) -> Records<'a> {
                     records.push(Record::Write { object, page, start: start as u16, bytes: &bytes[range] });
                 }
             }
+            Change::WriteDirect { object, offset, bytes, grows } => {
+                let (from, to) = (PageNo::of(offset), PageNo::of(offset + bytes.len() as u64));
+                assert!(from.offset() == offset && to.offset() == offset + bytes.len() as u64, "whole pages");
+                records.push(Record::Direct { object, from, to, grows });
+            }
+            Change::Settle { .. } => {}
             Change::Zero { object, offset, len } => zero_records(object, offset, len, &mut records),
             Change::Delete { object } => records.push(Record::Delete { object }),
             Change::Clone { transfer } => records.push(Record::Clone(transfer)),

@@ -1,12 +1,14 @@
 //! Making things durable: syncs, commits, and which callers are told.
 
 use crate::admission::Admission;
+use crate::direct;
 use crate::error::CacheError;
+use crate::plant::{PlantedBug, is_planted};
 use crate::shared::{ForSync, Shared, State};
 use crate::sync::{AtomicU64, Ordering};
 use crate::task::{Completion, Completions, Progress, Task};
-use buffer::GROUP_BYTES;
-use device::Lsn;
+use buffer::{Buffer, BufferError, GROUP_BYTES, GroupNo};
+use device::{Lsn, ObjectId};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +16,9 @@ use std::time::Duration;
 /// Who waits for durability.
 #[derive(Default)]
 pub(crate) struct Syncs {
-    waiting: VecDeque<(Lsn, Completion<()>)>,
+    waiting: VecDeque<(Target, Completion<()>)>,
+    /// The newest group in which pages are that were written directly.
+    logged_again: GroupNo,
     /// When the oldest change that is not durable was made.
     uncommitted_since: Option<Duration>,
     /// Something needs a commit soon: a write-back, or released space.
@@ -23,11 +27,30 @@ pub(crate) struct Syncs {
     committing: u32,
 }
 
+/// What must be durable for a sync.
+#[derive(Debug, Clone, Copy)]
+struct Target {
+    newest: Lsn,
+    /// What was logged again has no LSN of its own.
+    group: GroupNo,
+}
+
+impl Target {
+    fn is_durable(&self, buffer: &Buffer) -> bool {
+        buffer.durable() >= self.newest && (self.group == GroupNo(0) || buffer.durable_group() >= self.group)
+    }
+}
+
 impl Syncs {
+    /// What was written directly stands in `group`, too.
+    pub(crate) fn logged_again(&mut self, group: GroupNo) {
+        self.logged_again = group;
+    }
+
     /// Parks `then` until `target` is durable. True if no other thread waits or commits.
-    pub(crate) fn park(&mut self, target: Lsn, then: Completion<()>) -> bool {
+    pub(crate) fn park(&mut self, newest: Lsn, group: GroupNo, then: Completion<()>) -> bool {
         let alone = self.committing == 0 && self.waiting.is_empty();
-        self.waiting.push_back((target, then));
+        self.waiting.push_back((Target { newest, group }, then));
         alone
     }
 
@@ -45,6 +68,17 @@ impl Syncs {
     pub(crate) fn appended(&mut self, now: impl FnOnce() -> Duration) {
         self.uncommitted_since.get_or_insert_with(now);
     }
+}
+
+/// What a sync is of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Synced {
+    /// All that is logged.
+    Logged,
+    /// That, and what was written to one object directly.
+    Object(ObjectId),
+    /// Everything.
+    All,
 }
 
 /// How long a commit takes on this buffer, as a running mean, in nanoseconds. Starts as "for ever", so that the
@@ -80,19 +114,25 @@ impl Committer {
         Committer { shared, admission, commit_time: CommitTime::new() }
     }
 
-    pub(crate) fn sync(&self, then: Completion<()>) {
+    /// Of everything that is logged, and of one object all that was written to it, or of everything.
+    pub(crate) fn sync(&self, what: Synced, then: Completion<()>) {
         let mut state = self.shared.state();
         state.counters.syncs += 1;
+        if state.failed().is_none()
+            && let Err(why) = self.log_for_sync(&mut state, what)
+        {
+            state.fail(&why);
+        }
         if let Some(error) = state.failed().cloned() {
             drop(state);
             return then(Err(error.into()));
         }
-        let target = self.shared.buffer().appended();
-        if self.shared.buffer().durable() >= target {
+        let target = Target { newest: self.shared.buffer().appended(), group: state.syncs.logged_again };
+        if target.is_durable(self.shared.buffer()) {
             drop(state);
             return then(Ok(()));
         }
-        let alone = state.syncs.park(target, then);
+        let alone = state.syncs.park(target.newest, target.group, then);
         let quick = alone && self.commit_time.is_below(self.shared.settings().commit_inline_below);
         // Once it stops, the committer may have ended.
         if quick || state.is_stopping() {
@@ -102,6 +142,15 @@ impl Committer {
         } else {
             drop(state);
             self.shared.wake(Task::Commit);
+        }
+    }
+
+    fn log_for_sync(&self, state: &mut State, what: Synced) -> Result<(), BufferError> {
+        match what {
+            _ if is_planted(PlantedBug::SyncWithoutBytes) => Ok(()),
+            Synced::Logged => Ok(()),
+            Synced::Object(object) => direct::log_all(self.shared.buffer(), state, direct::of_object(object)),
+            Synced::All => direct::log_all(self.shared.buffer(), state, ..),
         }
     }
 
@@ -125,7 +174,7 @@ impl Committer {
         state.syncs.committing -= 1;
         let result = match outcome {
             Ok(durable) => {
-                self.settle_syncs(&mut state, durable, before, &mut completions);
+                self.settle_syncs(&mut state, before, &mut completions);
                 self.admission.admit_waiting(&mut state, &mut completions);
                 Ok(durable)
             }
@@ -158,12 +207,14 @@ impl Committer {
     }
 
     /// Tells the callers that waited for what a commit that began at `begun` made durable.
-    fn settle_syncs(&self, state: &mut State, durable: Lsn, begun: Duration, completions: &mut Completions) {
-        while state.syncs.waiting.front().is_some_and(|&(target, _)| target <= durable) {
+    fn settle_syncs(&self, state: &mut State, begun: Duration, completions: &mut Completions) {
+        let buffer = self.shared.buffer();
+        while state.syncs.waiting.front().is_some_and(|(target, _)| target.is_durable(buffer)) {
             let Some((_, then)) = state.syncs.waiting.pop_front() else { return };
             completions.push(move || then(Ok(())));
         }
-        let clean = self.shared.buffer().appended() <= durable;
+        let durable = buffer.durable();
+        let clean = buffer.appended() <= durable;
         state.syncs.uncommitted_since = if clean { None } else { Some(begun) };
     }
 

@@ -86,13 +86,24 @@ pub(crate) struct Dirt {
     pub(crate) reserved: bool,
     /// Found in the buffer, and the store was not asked yet whether all of it is stored.
     pub(crate) recovered: bool,
+    /// All bytes were written directly last, and the buffer does not have them: what it has of the page is older.
+    unlogged: bool,
 }
 
 impl Dirt {
     /// The first change of a page, for which the store counts space.
     pub(crate) fn first(newest: Lsn, group: GroupNo, since: Duration, recovered: bool) -> Dirt {
         let since = since.as_nanos() as u64;
-        Dirt { newest, group, latest: group, ranges: Default::default(), since, reserved: true, recovered }
+        Dirt {
+            newest,
+            group,
+            latest: group,
+            ranges: Default::default(),
+            since,
+            reserved: true,
+            recovered,
+            unlogged: false,
+        }
     }
 
     /// When the first one was made.
@@ -230,6 +241,23 @@ impl Entry {
     /// Changes that a write-back is writing.
     pub(crate) fn writing(&self) -> Option<&Dirt> {
         self.on_its_way.as_ref()?.writing.as_ref()
+    }
+
+    /// Whether the buffer lacks the bytes of changes that are not stored.
+    pub(crate) fn is_unlogged(&self) -> bool {
+        [self.dirt(), self.writing()].into_iter().flatten().any(|dirt| dirt.unlogged)
+    }
+
+    /// All bytes that it has now were written directly.
+    pub(crate) fn was_written_directly(&mut self) {
+        self.dirt.iter_mut().for_each(|dirt| dirt.unlogged = true);
+    }
+
+    /// The buffer has all bytes that it has now.
+    pub(crate) fn was_logged(&mut self) {
+        self.dirt.iter_mut().for_each(|dirt| dirt.unlogged = false);
+        let writing = self.on_its_way.iter_mut().flat_map(|one| &mut one.writing);
+        writing.for_each(|dirt| dirt.unlogged = false);
     }
 
     /// Changes what is under way with it.
@@ -485,6 +513,7 @@ impl Entry {
         if !is_planted(PlantedBug::OldGroupForgotten) {
             dirt.group = old.group.min(dirt.group);
         }
+        dirt.unlogged |= old.unlogged;
         dirt.since = old.since.min(dirt.since);
         dirt.ranges.merge(&old.ranges);
         u64::from(spare)

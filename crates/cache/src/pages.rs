@@ -4,6 +4,7 @@
 //! Pages that become holes are out of the table at once; the store hears of it later, and their memory is given back a bounded piece at
 //! a time, since a file of a gigabyte has a quarter of a million of them.
 
+use crate::named::Lost;
 use crate::page::{Body, Dirt, Entry, FetchNo};
 use crate::plant::{PlantedBug, is_planted};
 use crate::reserved::Reserved;
@@ -21,7 +22,7 @@ use store::Known;
 const EVICT_LOOKS: usize = 512;
 
 /// Pages of which the store is asked at once: their map nodes are read together.
-const LOOK_PAGES: usize = 4096;
+pub(crate) const LOOK_PAGES: usize = 4096;
 
 /// Where a page is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,6 +71,10 @@ pub(crate) struct Pages {
     recovery_cursor: Option<Key>,
     memory: Memory,
     reserved: Reserved,
+    /// Pages of which the buffer does not have the bytes.
+    unlogged: BTreeSet<Key>,
+    /// Objects that a crash has made shorter than they say, until that is logged.
+    lost: BTreeMap<ObjectId, Lost>,
     fetches: u64,
 }
 
@@ -128,6 +133,8 @@ pub(crate) struct PageChange<'a> {
     pub(crate) bytes: Option<&'a [u8]>,
     pub(crate) newest: Lsn,
     pub(crate) group: GroupNo,
+    /// The whole page changes, and the log does not have the bytes.
+    pub(crate) is_direct: bool,
 }
 
 impl PageChange<'_> {
@@ -138,6 +145,10 @@ impl PageChange<'_> {
             None => entry.zero(self.range.start, self.range.len()),
         }
         entry.note(self.range, self.newest, self.group, first);
+        match self.is_direct {
+            true => entry.was_written_directly(),
+            false => entry.was_logged(),
+        }
     }
 }
 
@@ -206,8 +217,9 @@ impl Pages {
         let key = change.key;
         if let Some(entry) = self.table.get_mut(&key)
             && entry.is_whole_and_dirty()
+            && entry.is_unlogged() == change.is_direct
         {
-            // Neither its memory nor the group that it needs changes.
+            // Neither its memory nor the group that it needs changes, nor whether the buffer has it.
             change.make(entry, first);
             entry.mark_used();
             return Changed { was_absent: false, waiters: Vec::new() };
@@ -274,6 +286,12 @@ impl Pages {
             before.group.map(|group| self.by_group.remove(&(group, key)));
             after.group.map(|group| self.by_group.insert((group, key)));
         }
+        if after.unlogged != before.unlogged {
+            match after.unlogged {
+                true => self.unlogged.insert(key),
+                false => self.unlogged.remove(&key),
+            };
+        }
         if after.whole && !before.whole {
             self.sweep.push_back(key);
             self.trim_sweep();
@@ -329,7 +347,8 @@ impl Pages {
         let pages = self.by_group.first().map(|&(group, _)| group);
         let cuts = self.cuts.values().flatten().map(|cut| cut.group).min();
         let transfers = self.transfers.iter().map(|one| one.group).min();
-        pages.into_iter().chain(cuts).chain(transfers).min()
+        let lost = self.lost.values().map(|lost| lost.group).min();
+        pages.into_iter().chain(cuts).chain(transfers).chain(lost).min()
     }
 
     /// Pages that need the buffer, those that need its oldest groups first.
@@ -340,6 +359,38 @@ impl Pages {
     /// The same from one of them on.
     pub(crate) fn by_group_from(&self, from: (GroupNo, Key)) -> impl Iterator<Item = (GroupNo, Key)> + '_ {
         self.by_group.range(from..).copied()
+    }
+
+    /// What a start found lost.
+    pub(crate) fn set_lost(&mut self, lost: BTreeMap<ObjectId, Lost>) {
+        self.lost = lost;
+    }
+
+    /// Objects that a crash has made shorter than they say, and their first pages that are gone.
+    pub(crate) fn lost(&self) -> impl Iterator<Item = (ObjectId, PageNo)> + '_ {
+        self.lost.iter().map(|(&object, lost)| (object, lost.from))
+    }
+
+    /// It is durable that an object is shorter, or gone.
+    pub(crate) fn forget_lost(&mut self, object: ObjectId) {
+        self.lost.remove(&object);
+    }
+
+    /// How many pages there are of which the buffer does not have the bytes.
+    pub(crate) fn unlogged(&self) -> usize {
+        self.unlogged.len()
+    }
+
+    /// These, in the order of their keys.
+    pub(crate) fn unlogged_in(&self, keys: impl RangeBounds<Key>) -> impl Iterator<Item = Key> + '_ {
+        self.unlogged.range(keys).copied()
+    }
+
+    /// The buffer has the bytes of a page now.
+    pub(crate) fn page_was_logged(&mut self, key: Key) {
+        if self.unlogged.contains(&key) {
+            self.change(key, Entry::was_logged);
+        }
     }
 
     /// Dirty pages of one object at most `distance` pages away, `key` among them if it is dirty.
@@ -771,12 +822,14 @@ struct Account {
     group: Option<GroupNo>,
     whole: bool,
     reservations: u32,
+    unlogged: bool,
 }
 
 impl Account {
     fn of(entry: &Entry) -> Account {
         let (memory, reservations) = (Memory::of(entry), entry.reservations());
-        Account { memory, group: entry.group(), whole: entry.is_whole(), reservations }
+        let (whole, unlogged) = (entry.is_whole(), entry.is_unlogged());
+        Account { memory, group: entry.group(), whole, reservations, unlogged }
     }
 }
 

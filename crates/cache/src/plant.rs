@@ -36,6 +36,16 @@ pub enum PlantedBug {
     DeltaOverCut,
     /// What was written to the log again goes where it stands there, whatever came before it.
     MergedByPlace,
+    /// A new name of a file does not wait for what was written to it directly.
+    NameBeforeBytes,
+    /// Pages that were written directly are cloned before the buffer or the store has them.
+    CloneBeforeBytes,
+    /// A part of a page that was written directly is logged without the rest of it.
+    PartBeforeWhole,
+    /// A sync of a file does without what was written to it directly.
+    SyncWithoutBytes,
+    /// Recovery lays older records over a page that was written directly since and stored.
+    OlderOverDirect,
 }
 
 #[cfg(feature = "planted-bugs")]

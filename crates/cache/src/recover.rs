@@ -3,13 +3,15 @@
 use crate::commit::Committer;
 use crate::error::CacheError;
 use crate::gather::Gathered;
+use crate::named::Named;
 use crate::page::{Dirt, Entry};
 use crate::pages::{Key, PageChange, Pages, PendingCut};
 use crate::plant::{PlantedBug, is_planted};
 use crate::shared::{Shared, State};
 use crate::transfers::{Belongs, Ordered, Pending, pages_reserved};
 use buffer::{Buffer, GroupNo, Record, Replayed};
-use device::{BufferId, Clock, Device, Lsn, ObjectId, PageNo, StoreId};
+use device::{BLOCK_BYTES, BufferId, Clock, Device, Lsn, ObjectId, PageNo, StoreId, Transfer};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Store, VolumeId};
@@ -18,6 +20,8 @@ use store::{Store, VolumeId};
 pub struct Recovered {
     buffer: Buffer,
     pages: Pages,
+    /// Pages that were written directly.
+    named: Named,
     /// Transactions that were found.
     replayed: u64,
     /// Pages for which the store has to keep space.
@@ -96,6 +100,19 @@ impl Recovered {
         for volume in self.pages.volumes().into_iter().filter(|volume| !there.contains(volume)) {
             self.reserved -= self.pages.drop_volume(volume).0;
         }
+        self.named.keep(|volume| there.contains(&volume));
+    }
+
+    /// Asks the store about pages that were written directly: what older records make of them is dropped, where it has something newer,
+    /// and objects that grew with pages which it does not have are [lost](crate::Cache::lost) behind that. Returns pages that are what
+    /// older records make of them: before they change again, the log must say so.
+    pub(crate) fn settle_direct(&mut self, store: &Store) -> Result<Vec<Key>, CacheError> {
+        for key in self.named.stale(store)?.into_iter().filter(|_| !is_planted(PlantedBug::OlderOverDirect)) {
+            self.reserved -= drop_page(&mut self.pages, key);
+        }
+        self.pages.set_lost(self.named.lost(store)?);
+        let named = std::mem::take(&mut self.named);
+        Ok(named.overtaken().filter(|key| self.pages.get(key).is_some_and(Entry::is_dirty)).collect())
     }
 
     /// The buffer, what was in it, and for how many pages the store has to keep space.
@@ -119,6 +136,7 @@ struct Recovery {
     pages: Pages,
     /// Pages that are on their way into the table.
     gathered: Gathered,
+    named: Named,
     replayed: u64,
     /// Pages that are to be written back. Space was reserved for each before the crash.
     reserved: u64,
@@ -127,14 +145,16 @@ struct Recovery {
 
 impl Recovery {
     fn new(now: Duration) -> Recovery {
-        Recovery { pages: Pages::default(), gathered: Gathered::default(), replayed: 0, reserved: 0, now }
+        let (pages, gathered, named) = Default::default();
+        Recovery { pages, gathered, named, replayed: 0, reserved: 0, now }
     }
 
     /// Once the whole log was replayed.
     fn finish(mut self, buffer: Buffer) -> Recovered {
         self.gathered.settle(&mut self.pages);
         self.pages.begin_to_ask();
-        Recovered { buffer, pages: self.pages, replayed: self.replayed, reserved: self.reserved }
+        let Recovery { pages, named, replayed, reserved, .. } = self;
+        Recovered { buffer, pages, named, replayed, reserved }
     }
 
     /// Takes the transactions of one group.
@@ -176,6 +196,7 @@ impl Recovery {
             Record::Cut { object, from, to } => self.cut(object, from, to, false, at, group),
             Record::Delete { object } => self.cut(object, PageNo(0), PageNo(u64::MAX), true, at, group),
             Record::Clone(_) | Record::Move(_) => self.transfer(record, at, group),
+            Record::Direct { object, from, to, grows } => self.direct(object, from..to, grows, at, group),
         }
     }
 
@@ -191,12 +212,13 @@ impl Recovery {
         };
         let cut = PendingCut { from, to, lsn: at, group, whole_object, since: self.now, logged_again: true };
         self.gathered.settle(&mut self.pages);
+        self.named.cut(object, from..to, at);
         self.reserved -= self.pages.cut_again(object, cut);
     }
 
     /// A change of one page. The store may have it already, and is not asked now, which would be a read for each page that
     /// the log names; it is once the mount is ready. Until then the change is laid over what the store has,
-    /// which is right either way: every later change of the page is in the log, too.
+    /// which is right either way: every later change of the page is in the log, too, but for those that were written directly.
     fn page(
         &mut self,
         key: Key,
@@ -205,9 +227,13 @@ impl Recovery {
         group: GroupNo,
         bytes: Option<&[u8]>,
     ) {
+        if !self.named.is_empty() && self.named.was_written(key) && range.len() < BLOCK_BYTES {
+            self.gathered.settle(&mut self.pages);
+            self.reserved -= drop_page(&mut self.pages, key);
+        }
         let (reserved, now) = (&mut self.reserved, self.now);
         let change = |entry: &mut Entry| {
-            PageChange { key, range, bytes, newest: at, group }.make(entry, || {
+            PageChange { key, range, bytes, newest: at, group, is_direct: false }.make(entry, || {
                 *reserved += 1;
                 Dirt::first(at, group, now, true)
             });
@@ -227,10 +253,28 @@ impl Recovery {
         }
     }
 
+    /// Pages whose bytes are not here.
+    fn direct(&mut self, object: ObjectId, pages: Range<PageNo>, grows: bool, at: Lsn, group: GroupNo) {
+        if grows {
+            self.named.grew(object, pages.clone(), at, group);
+        }
+        for page in (pages.start.0..pages.end.0).map(PageNo) {
+            let key = Key { object, page };
+            if self.gathered.contains(key) || self.pages.get(&key).is_some() {
+                self.named.overtook(key, at);
+            }
+        }
+    }
+
     /// Once the store can be asked, it is, whether it has it.
     fn transfer(&mut self, record: &Record<'_>, at: Lsn, group: GroupNo) {
         let Some(what) = Ordered::of(record, at) else { return };
         self.gathered.settle(&mut self.pages);
+        let Transfer { from, to, .. } = what.transfer;
+        for key in self.named.were_shared(from, what.transfer.source(), at) {
+            self.reserved -= drop_page(&mut self.pages, key);
+        }
+        self.named.cut(to, what.transfer.target(), at);
         self.reserved += pages_reserved(&what.transfer);
         let (reservations, _) = self.pages.transfer(Pending::new(what, group, self.now, true));
         self.reserved -= reservations;
@@ -258,9 +302,16 @@ impl Recovery {
     ) {
         let cut = PendingCut { from, to, lsn: at, group, whole_object, since: self.now, logged_again: false };
         self.gathered.settle(&mut self.pages);
+        self.named.cut(object, from..to, at);
         let (reservations, _) = self.pages.cut(object, cut);
         self.reserved -= reservations;
     }
+}
+
+/// Returns how many of the store's reservations it had.
+fn drop_page(pages: &mut Pages, key: Key) -> u64 {
+    let entry = pages.remove(key);
+    u64::from(entry.is_some_and(|entry| entry.dirt().is_some_and(|dirt| dirt.reserved)))
 }
 
 /// Asks the store about some of the pages that were found in the buffer, and makes those clean that are stored; `false`

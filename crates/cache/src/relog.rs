@@ -3,6 +3,7 @@
 //! everybody else.
 
 use crate::commit::Committer;
+use crate::direct;
 use crate::error::CacheError;
 use crate::page::{Body, Entry, Ranges};
 use crate::pages::{Key, PendingCut};
@@ -50,6 +51,10 @@ impl Relogger {
         self.append_transfers(&state, &groups, &mut relogged)?;
         relogged.cuts.extend(self.append_cuts(&state, &groups)?);
         relogged.pages = self.append_pages(&state, &groups, now)?;
+        relogged.pages.iter().for_each(|&(key, group)| {
+            state.syncs.logged_again(group);
+            state.pages.page_was_logged(key);
+        });
         let count = relogged.transfers.len() + relogged.pages.len() + relogged.cuts.len();
         if count == 0 {
             return Ok(false);
@@ -146,6 +151,14 @@ impl Relogger {
         Ok(appended)
     }
 
+    /// Appends what is left of one page, whatever space is kept for others.
+    pub(crate) fn append_page(&self, state: &State, key: Key) -> Result<(), CacheError> {
+        let page = state.pages.get(&key).and_then(|entry| Some((entry, entry.dirt()?)));
+        let Some((entry, dirt)) = page else { return Ok(()) };
+        self.shared.buffer().append_merged(dirt.newest, &records(entry, key, &dirt.ranges))?;
+        Ok(())
+    }
+
     fn append_cuts(
         &self,
         state: &State,
@@ -183,7 +196,9 @@ impl Relogger {
             _ => 0,
         });
         let footprint = buffer::footprint(records.len() as u64, bytes.sum());
-        let kept = state.admission.reserved_bytes() + self.shared.buffer().capacity_bytes() / 16;
+        let reserved =
+            state.admission.reserved_bytes() + direct::reserved_bytes(state.pages.unlogged() as u64);
+        let kept = reserved + self.shared.buffer().capacity_bytes() / 16;
         if self.shared.buffer().free_bytes() < footprint + kept {
             return Ok(None);
         }

@@ -34,6 +34,11 @@ pub struct Settings {
     /// Where a commit takes less than this (as measured), a sync makes it in its own thread: handing it over would
     /// take longer. Zero: never.
     pub commit_inline_below: Duration,
+    /// Bytes of a file that must be written in order before its next whole pages are written [directly](crate::Change::WriteDirect);
+    /// `u64::MAX`: none are. The cache leaves it to those who know files.
+    pub direct_after: u64,
+    /// Changes to the buffer go nowhere: it is given up, and nothing that is stored now counts as what it should have.
+    pub buffer_is_given_up: bool,
     /// Blocks of log after which a checkpoint is due: what a recovery reads at most.
     pub checkpoint_blocks: u64,
 }
@@ -59,6 +64,8 @@ impl Default for Settings {
             store_patience: Duration::from_secs(30),
             // Two switches between threads, on a busy machine.
             commit_inline_below: Duration::from_micros(50),
+            direct_after: u64::MAX,
+            buffer_is_given_up: false,
             // 256 MiB: read back in about a second by anything faster than a single disk.
             checkpoint_blocks: 65536,
         }

@@ -11,6 +11,7 @@ use crate::admission::Admission;
 use crate::commit::Committer;
 use crate::delta::Delta;
 use crate::deltas::{Plan, ToStore};
+use crate::direct;
 use crate::error::CacheError;
 use crate::page::{Body, Entry};
 use crate::pages::{Key, Pages, PendingCut};
@@ -25,6 +26,7 @@ use crate::task::{Completions, Progress, Task};
 use crate::transfers::{Ordered, Pending};
 use device::{Lsn, ObjectId, Page, PageNo, SharedPage};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Change, Found, Store, StoreError, Want};
@@ -63,6 +65,8 @@ pub(crate) struct Turn {
     swept: Duration,
     /// How far the dirty pages were looked through for some that are due.
     due: Scan,
+    /// The last of the pages that were written directly and had their turn.
+    direct: Option<Key>,
 }
 
 /// Why pages are written back.
@@ -208,7 +212,9 @@ impl WriteBack {
         }
         let idle =
             if why == Why::Due && self.relogger.step(now)? { Progress::Worked } else { Progress::Idle };
-        let Some(Victims { pages, reached_newest }) = self.victims(why, scan, now) else { return Ok(idle) };
+        let direct = if why == Why::Due { self.direct_victims(turn, scan, now)? } else { None };
+        let victims = direct.or_else(|| self.victims(why, scan, now));
+        let Some(Victims { pages, reached_newest }) = victims else { return Ok(idle) };
         let frozen = self.freeze(&pages, scan, now);
         let is_over = scan.is_over(reached_newest, !frozen.is_empty());
         if frozen.is_empty() {
@@ -268,6 +274,13 @@ impl WriteBack {
         }
         turn.not_before = Duration::ZERO;
         self.forget_stored_cuts();
+    }
+
+    /// Logs again what a start found of pages that were written directly since, and which the store has not got then: after the next crash
+    /// nothing else would tell that these bytes are newer than that.
+    pub(crate) fn log_overtaken(&self, pages: &[Key]) -> Result<(), CacheError> {
+        let state = self.shared.state();
+        pages.iter().try_for_each(|key| self.relogger.append_page(&state, *key))
     }
 
     /// The log may begin behind a clone or a move, and before an older cut that was logged again: what the store has is newer than that.
@@ -568,6 +581,42 @@ impl WriteBack {
         Some(Victims { pages: pages.into_iter().collect(), reached_newest })
     }
 
+    /// Pages that were written directly, if they are to be stored now. Where none of them can be, all are logged: then they take no space
+    /// of the buffer's that others wait for, and are written back like any other.
+    fn direct_victims(
+        &self,
+        turn: &mut Turn,
+        scan: &Scan,
+        now: Duration,
+    ) -> Result<Option<Victims>, CacheError> {
+        let mut state = self.shared.state();
+        if !self.admission.direct_writes_press(&state) || state.pages.unlogged() == 0 {
+            return Ok(None);
+        }
+        let free = |key: &Key| {
+            let held = state.pages.holds_back(key);
+            !held && !scan.leaves_alone(&state.retries, Victim::Page(*key), now)
+        };
+        // In turn, so that a file that is written over and over keeps no other waiting.
+        let last = turn.direct.map_or(Bound::Unbounded, Bound::Excluded);
+        let behind = state.pages.unlogged_in((last, Bound::Unbounded));
+        let before = turn.direct.into_iter().flat_map(|last| state.pages.unlogged_in(..=last));
+        let pages: Vec<Key> = behind.chain(before).filter(free).take(self.step_pages(Why::Due)).collect();
+        turn.direct = pages.last().copied();
+        if pages.is_empty() {
+            self.log_all(&mut state)?;
+            return Ok(None);
+        }
+        Ok(Some(Victims { pages, reached_newest: false }))
+    }
+
+    fn log_all(&self, state: &mut State) -> Result<(), CacheError> {
+        direct::log_all(self.shared.buffer(), state, ..).map_err(|why| {
+            state.fail(&why);
+            CacheError::ReadOnly { why }
+        })
+    }
+
     /// Pages of one step: no more than are paid for with less than a segment's cleaning, where a writer may wait for them.
     fn step_pages(&self, why: Why) -> usize {
         match why {
@@ -635,7 +684,7 @@ impl WriteBack {
 
     /// Ends the write-back of frozen pages: those that are stored are clean, the others dirty again.
     fn settle(&self, state: &mut State, frozen: &Frozen, stored: Option<&Stored>) {
-        let mut spare = 0;
+        let (mut spare, mut unlogged) = (0, Vec::new());
         for (index, page) in (frozen.cuts.len()..).zip(&frozen.pages) {
             let is_stored = stored.is_some_and(|stored| !stored.refused.contains_key(&index));
             let whole = stored.and_then(|stored| stored.whole.get(&index));
@@ -649,6 +698,7 @@ impl WriteBack {
                 }
                 false => entry.abandon_writing(),
             });
+            unlogged.extend((!is_stored).then_some(page.key));
             // One that was cut while it was on its way: its reservation has no owner any more.
             spare += u64::from(page.reserved && (ended.is_none() || is_stored));
             let Some(more) = ended else { continue };
@@ -659,6 +709,10 @@ impl WriteBack {
             }
         }
         self.shared.store().release(spare);
+        // What the store could not take is written back like any other.
+        if let Err(why) = direct::log(self.shared.buffer(), state, unlogged) {
+            state.fail(&why);
+        }
     }
 
     /// In one vector. Where that does not fit, what gives space back goes first, from the reserve that it has; it may
@@ -704,7 +758,11 @@ impl WriteBack {
 
     fn apply_rest(&self, vector: &[Change], applied: &mut Applied) -> Result<(), StoreError> {
         let store = self.shared.store_io();
-        applied.apply_rest(store, &|part| store.apply(part), vector)
+        let apply = |part: &[Change]| match self.shared.settings().buffer_is_given_up {
+            true => store.apply_direct(part),
+            false => store.apply(part),
+        };
+        applied.apply_rest(store, &apply, vector)
     }
 
     /// What is stored does not need its place in the buffer.
@@ -731,7 +789,8 @@ impl WriteBack {
         let mut state = self.shared.state();
         let (now, patience) = (self.shared.now(), self.shared.settings().store_patience);
         let worked = progress == Progress::Worked;
-        if state.admission.is_waiting() && (worked || state.retries.no_space(now, patience).is_some()) {
+        let is_waiting = state.admission.is_waiting() || state.admission.is_waiting_directly();
+        if is_waiting && (worked || state.retries.no_space(now, patience).is_some()) {
             self.admission.admit_waiting(&mut state, &mut completions);
         }
         drop(state);

@@ -21,9 +21,11 @@ mod shipped {
     pub(crate) mod commit;
     pub(crate) mod delta;
     pub(crate) mod deltas;
+    pub(crate) mod direct;
     pub(crate) mod error;
     pub(crate) mod fetch;
     pub(crate) mod gather;
+    pub(crate) mod named;
     pub(crate) mod page;
     pub(crate) mod pages;
     pub(crate) mod plant;
@@ -51,7 +53,7 @@ use crate::change::{Change, Cost};
 use crate::settings::Settings;
 use crate::task::{Completion, Progress, Task};
 
-use ::buffer::Buffer;
+use ::buffer::{Buffer, GroupNo};
 use ::store::{Layout, Store};
 use device::{Clock, Lsn, StoreId, VolumeId};
 use shuttle::rand::{Rng, thread_rng};
@@ -128,7 +130,7 @@ type Ask = fn(&Cache, Completion<()>);
 /// The wrong way: who finds another at it leaves it to the other, whose commit may have begun before.
 fn left_to_the_other(cache: &Cache, then: Completion<()>) {
     let mut state = cache.parts.shared.state();
-    let alone = state.syncs.park(cache.parts.shared.buffer().appended(), then);
+    let alone = state.syncs.park(cache.parts.shared.buffer().appended(), GroupNo(0), then);
     drop(state);
     if alone {
         let _ = cache.parts.committer.commit_now();
@@ -142,7 +144,7 @@ fn told_by_any_commit(cache: &Cache, then: Completion<()>) {
         drop(state);
         return then(Err(why.into()));
     }
-    state.syncs.park(Lsn(0), then);
+    state.syncs.park(Lsn(0), GroupNo(0), then);
     let stopping = state.is_stopping();
     drop(state);
     cache.parts.shared.wake(Task::Commit);

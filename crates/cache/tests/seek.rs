@@ -81,7 +81,8 @@ impl Machine {
 /// in part is data.
 fn note(written: &mut BTreeSet<u64>, change: &Change<'_>) {
     match *change {
-        Change::Write { offset, bytes, .. } => {
+        Change::Settle { .. } => {}
+        Change::Write { offset, bytes, .. } | Change::WriteDirect { offset, bytes, .. } => {
             written.extend(offset / PAGE..(offset + bytes.len() as u64).div_ceil(PAGE));
         }
         Change::Zero { offset, len, .. } => {

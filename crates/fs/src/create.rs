@@ -188,6 +188,7 @@ impl Transaction<'_> {
         if hot.links == 0 {
             return Err(FsError::NotFound);
         }
+        self.settle(slot)?;
         self.add_links(slot, 1)?;
         self.touch_changed(slot)?;
         self.add_name(directory, name, slot, kind)?;

@@ -70,7 +70,7 @@ pub(crate) fn write_cost(offset: u64, len: usize) -> Cost {
     debug_assert!(offset <= FILE_BYTES_MAX);
     let len = len as u64;
     let pages = len / PAGE + 2;
-    Cost { pages: 3 + pages, bytes: 96 + len, records: 6 + pages, frees: false, run: pages }
+    Cost { pages: 3 + pages, bytes: 96 + len, records: 6 + pages, frees: false, run: pages, direct: 0 }
 }
 
 impl Transaction<'_> {
@@ -80,12 +80,23 @@ impl Transaction<'_> {
         let len = bytes.len();
         let (slot, mut hot) = self.find_file(ino)?;
         let object = self.object_within_limit(slot, &hot, offset, len)?;
+        let size = hot.size();
         hot.set_size(hot.size().max(offset + len as u64));
         hot.set_written();
         hot.charge(offset, len);
         self.set_hot(slot, &hot);
         self.touch_modified(slot)?;
-        self.also(Change::Write { object, offset, bytes });
+        if self.is_direct() && offset <= size && (offset + len as u64 <= size || size.is_multiple_of(PAGE)) {
+            // A crash takes pages as wholes: what lies behind the old end goes with it, or stays.
+            let (within, behind) = bytes.split_at(len.min((size - offset) as usize));
+            for (offset, bytes, grows) in [(offset, within, false), (size, behind, true)] {
+                if !bytes.is_empty() {
+                    self.also(Change::WriteDirect { object, offset, bytes, grows });
+                }
+            }
+        } else {
+            self.also(Change::Write { object, offset, bytes });
+        }
         Ok(())
     }
 

@@ -11,6 +11,7 @@ use crate::format::{FILE_BYTES_MAX, Hot, INODES_MAX, Slot};
 use crate::gone::Gone;
 use crate::nearby::{Nearby, SMALL_BYTES_MAX};
 use crate::preload::{self, PreloadedArena};
+use crate::streams::Streams;
 use crate::types::{
     Attributes, Caller, Completion, Entry, Ino, Kind, Privileges, SetAttributes, SetXattr, Usage,
 };
@@ -96,10 +97,8 @@ impl Fs {
         volume: VolumeId,
         clock: Arc<dyn Clock>,
     ) -> Result<Fs, FsError> {
-        let in_use = cache.use_volume(volume);
-        let state = State::new(volume, preload::load(preloaded, &cache, volume)?)?;
-        let orphans = state.orphans()?;
-        let core = Arc::new(Core::new(cache, clock, state, in_use));
+        let core = Core::open(preloaded, cache, volume, clock)?;
+        let orphans = core.read().orphans()?;
         for (slot, generation) in orphans {
             // One that fails stays in the list, for the next opening.
             core.enter(cost::free(1), move |tx| tx.free_unheld(slot, generation), Box::new(|_| {}));
@@ -449,8 +448,8 @@ impl Fs {
         self.core.cache.sync(Box::new(move |synced| done(synced.map_err(FsError::from))));
     }
 
-    /// Like [`sync`](Fs::sync), for somebody who asked for one file: remembers that it was synced, as long as it is
-    /// held.
+    /// Like [`sync`](Fs::sync), but for what was written directly to other files, for somebody who asked for one: remembers that it was
+    /// synced, as long as it is held.
     pub fn sync_file(&self, ino: Ino, done: Completion<()>) {
         let state = self.core.read();
         if let Ok((slot, ..)) = state.find(ino) {
@@ -458,7 +457,24 @@ impl Fs {
             opens.entry(slot.0).and_modify(|open| open.synced = true);
         }
         drop(state);
-        self.sync(done);
+        self.sync_bytes(ino, done);
+    }
+
+    /// The same, and does not remember it: for a write that is durable when it returns.
+    pub fn sync_bytes(&self, ino: Ino, done: Completion<()>) {
+        let state = self.core.read();
+        let object = state.find(ino).map(|(slot, hot, _)| state.object(slot, &hot));
+        drop(state);
+        let done = Box::new(move |synced: Result<(), CacheError>| done(synced.map_err(FsError::from)));
+        match object {
+            Ok(object) => self.core.cache.sync_object(object, done),
+            Err(_) => self.core.cache.sync(done),
+        }
+    }
+
+    /// Like [`sync`](Fs::sync), but for what was written directly: for somebody who asked for a directory.
+    pub fn sync_names(&self, done: Completion<()>) {
+        self.core.cache.sync_logged(Box::new(move |synced| done(synced.map_err(FsError::from))));
     }
 
     fn was_synced(&self, parent: Ino, name: &[u8]) -> bool {
@@ -471,7 +487,7 @@ impl Fs {
     fn then_sync(&self, done: Completion<()>) -> Completion<()> {
         let fs = self.clone();
         Box::new(move |removed| match removed {
-            Ok(()) => fs.sync(done),
+            Ok(()) => fs.sync_names(done),
             Err(error) => done(Err(error)),
         })
     }
@@ -517,6 +533,7 @@ pub(crate) struct Core {
     /// the change in memory and `Cache::apply`, so the order in memory is the order of the log.
     state: RwLock<State>,
     nearby: Nearby,
+    streams: Streams,
 }
 
 impl From<CacheError> for FsError {
@@ -529,8 +546,20 @@ impl From<CacheError> for FsError {
 }
 
 impl Core {
-    pub(crate) fn new(cache: Arc<Cache>, clock: Arc<dyn Clock>, state: State, in_use: VolumeInUse) -> Core {
-        Core { _in_use: in_use, cache, clock, state: RwLock::new(state), nearby: Nearby::default() }
+    /// Reads a volume's metadata, and lets its files end where their bytes do after a crash.
+    pub(crate) fn open(
+        preloaded: Option<PreloadedArena>,
+        cache: Arc<Cache>,
+        volume: VolumeId,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Arc<Core>, FsError> {
+        let in_use = cache.use_volume(volume);
+        let state = State::new(volume, preload::load(preloaded, &cache, volume)?)?;
+        let streams = Streams::new(cache.settings().direct_after);
+        let (state, nearby) = (RwLock::new(state), Nearby::default());
+        let core = Arc::new(Core { _in_use: in_use, cache, clock, state, nearby, streams });
+        core.end_lost(volume)?;
+        Ok(core)
     }
 
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, State> {
@@ -587,6 +616,9 @@ impl Core {
         let now = self.clock.wall_nanos();
         let mut state = self.change();
         let mut tx = Transaction::begin(&mut state, now, bytes);
+        if reservation.is_direct() {
+            tx.write_directly();
+        }
         let value = work(&mut tx)?;
         let changes = tx.changes();
         debug_assert!(within(&changes, cost), "{changes:?} are more than {cost:?}");
@@ -659,13 +691,20 @@ impl Core {
             Err(error) => return done(Err(error)),
         };
         let core = self.clone();
-        let cost = data::write_cost(offset, bytes.len());
+        let cost = self.write_cost(ino, offset, bytes.len());
         let len = bytes.len();
         let prepared = move |prepared: Result<(), CacheError>| match prepared {
             Err(error) => done(Err(error.into())),
             Ok(()) => core.enter_with(bytes, cost, move |tx| tx.write_data(ino, offset), done),
         };
         self.cache.prepare_write(object, offset, len, Box::new(prepared));
+    }
+
+    /// What a write may need, which may be one of a stream.
+    fn write_cost(&self, ino: Ino, offset: u64, len: usize) -> Cost {
+        let is_direct = self.streams.write(ino, offset, len);
+        let direct = if is_direct { (len / BLOCK_BYTES) as u64 } else { 0 };
+        Cost { direct, ..data::write_cost(offset, len) }
     }
 
     /// A write of one piece where nothing has to be waited for: no copy of `bytes`, no completion. `None` where `write_from`
@@ -678,7 +717,7 @@ impl Core {
         if offset > FILE_BYTES_MAX {
             return Some(Err(FsError::TooLarge));
         }
-        let cost = data::write_cost(offset, bytes.len());
+        let cost = self.write_cost(ino, offset, bytes.len());
         match self.cache.admit_at_once(cost) {
             Ok(reservation) => Some(self.commit(reservation?, bytes, cost, |tx| tx.write_data(ino, offset))),
             Err(error) => Some(Err(error.into())),

@@ -14,6 +14,7 @@ mod fs;
 mod gone;
 mod heap;
 mod inode;
+mod lost;
 mod names;
 mod nearby;
 mod open;
@@ -23,6 +24,7 @@ mod preload;
 mod remove;
 mod rename;
 mod share;
+mod streams;
 #[cfg(test)]
 mod tests;
 mod types;

@@ -7,6 +7,7 @@ use crate::error::FsError;
 use crate::format::{Hot, ROOT, Region, Slot};
 use crate::fs::Fs;
 use crate::types::{Attributes, Caller, Completion, IfExists, Ino, Kind};
+use cache::Change;
 use zerocopy::little_endian::U32;
 
 impl State {
@@ -56,6 +57,8 @@ impl Transaction<'_> {
         if one_found.slot == other_found.slot {
             return Ok(());
         }
+        self.settle(one_found.slot)?;
+        self.settle(other_found.slot)?;
         self.replace_name(one_slot, one_found, other_found.slot, other_found.kind)?;
         self.replace_name(other_slot, other_found, one_found.slot, one_found.kind)?;
         let is_directory = |found: Found| i64::from(found.kind == Kind::Directory);
@@ -69,6 +72,15 @@ impl Transaction<'_> {
                 self.set_parent(found.slot, parent)?;
             }
             self.touch_changed(found.slot)?;
+        }
+        Ok(())
+    }
+
+    /// A file that gets a name has what was written to it before that.
+    pub(crate) fn settle(&mut self, slot: Slot) -> Result<(), FsError> {
+        let (hot, kind) = self.used(slot)?;
+        if kind == Kind::File {
+            self.also(Change::Settle { object: self.object(slot, &hot) });
         }
         Ok(())
     }
@@ -102,6 +114,7 @@ impl Transaction<'_> {
             }
             self.check_replaced(moved.kind, present, if_exists)?;
         }
+        self.settle(moved.slot)?;
         match present {
             Some(present) => self.replace_name(to_slot, present, moved.slot, moved.kind)?,
             None => self.add_name(to_slot, to.1, moved.slot, moved.kind)?,

@@ -357,7 +357,7 @@ impl Filesystem for Server {
     }
 
     fn fsyncdir(&self, _request: &Request, _ino: INodeNo, _: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        self.fs.sync(self.empty(Class::Fsync, reply));
+        self.fs.sync_names(self.empty(Class::Fsync, reply));
     }
 
     fn readdir(
@@ -435,7 +435,7 @@ impl Filesystem for Server {
         };
         // Nothing tells whether the target was opened with O_SYNC: so it is durable in any case.
         let copied = move |copied: Result<u64, FsError>| match copied {
-            Ok(copied) => fs.sync(Box::new(move |synced| reply(synced.map(|()| copied)))),
+            Ok(copied) => fs.sync_bytes(ino(to), Box::new(move |synced| reply(synced.map(|()| copied)))),
             Err(error) => reply(Err(error)),
         };
         self.fs.copy_range(ino(from), (offset, len.min(COPY_BYTES_MAX)), ino(to), at, Box::new(copied));
@@ -542,11 +542,11 @@ impl Write<'_> {
         let kills = self.takes_powers && fs.is_privileged(self.ino);
         let at_once = if kills { None } else { fs.write_at_once(self.ino, self.offset, self.data) };
         match at_once {
-            Some(done) if self.is_synchronous => then_sync(fs.clone(), Box::new(finish))(done),
+            Some(done) if self.is_synchronous => then_sync(fs.clone(), self.ino, Box::new(finish))(done),
             Some(done) => finish(done),
             None => {
                 let finish: Completion<()> = Box::new(finish);
-                let done = if self.is_synchronous { then_sync(fs.clone(), finish) } else { finish };
+                let done = if self.is_synchronous { then_sync(fs.clone(), self.ino, finish) } else { finish };
                 match kills {
                     true => write_without_powers(fs, self.ino, self.offset, self.data, done),
                     false => fs.write(self.ino, self.offset, self.data.to_vec(), done),
@@ -557,9 +557,9 @@ impl Write<'_> {
 }
 
 /// Completes `finish` once what was written is durable.
-fn then_sync(fs: Arc<Fs>, finish: Completion<()>) -> Completion<()> {
+fn then_sync(fs: Arc<Fs>, ino: Ino, finish: Completion<()>) -> Completion<()> {
     Box::new(move |written| match written {
-        Ok(()) => fs.sync(finish),
+        Ok(()) => fs.sync_bytes(ino, finish),
         Err(error) => finish(Err(error)),
     })
 }

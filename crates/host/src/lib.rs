@@ -20,7 +20,9 @@ pub use counted::{Account, Busy, Counted, Reads, ReadsNow};
 pub use disk::Disk;
 pub use error::HostError;
 pub use fork::{Forked, fork};
-pub use machine::{SystemClock, WriteCache, mark_io_flusher, memory_bytes, random_bytes, write_cache};
+pub use machine::{
+    SystemClock, WriteCache, are_on_one_disk, mark_io_flusher, memory_bytes, random_bytes, write_cache,
+};
 pub use mounts::{Mount, Mounts, Owner};
 pub use open::{Access, Overwrite, has_direct_io};
 pub use privacy::open_to_others;

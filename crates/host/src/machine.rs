@@ -115,9 +115,47 @@ fn parse_write_cache(text: &str) -> WriteCache {
     }
 }
 
+/// Whether two files or block devices lie on one disk, as far as the kernel tells: what one of them does then takes from the other. A
+/// partition is its disk, a loop device is where its file lies.
+pub fn are_on_one_disk(one: &Path, other: &Path) -> bool {
+    let disks = (disk_of(one, LOOPS_MAX), disk_of(other, LOOPS_MAX));
+    matches!(disks, (Some(one), Some(other)) if one == other)
+}
+
+/// Files on loop devices on files on loop devices and so on.
+const LOOPS_MAX: u32 = 8;
+
+/// The number of the disk, as the kernel counts devices.
+fn disk_of(path: &Path, loops_max: u32) -> Option<u64> {
+    let stat = rustix::fs::stat(path).ok()?;
+    let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
+    let number = if is_device { stat.st_rdev } else { stat.st_dev };
+    let entry = format!("/sys/dev/block/{}:{}", major(number), minor(number));
+    // Of a file system that lies on no block device there is none.
+    let Ok(mut entry) = std::fs::canonicalize(entry) else { return Some(number) };
+    if entry.join("partition").exists() {
+        entry.pop();
+    }
+    if let Ok(backing) = std::fs::read_to_string(entry.join("loop/backing_file"))
+        && loops_max > 0
+    {
+        return disk_of(Path::new(backing.trim_end()), loops_max - 1).or(Some(number));
+    }
+    let text = std::fs::read_to_string(entry.join("dev")).ok()?;
+    let (major, minor) = text.trim().split_once(':')?;
+    Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_of_one_directory_are_on_one_disk_and_what_lies_in_no_disk_is_on_no_other() {
+        assert!(are_on_one_disk(Path::new("/etc/passwd"), Path::new("/etc")));
+        assert!(!are_on_one_disk(Path::new("/etc"), Path::new("/proc")));
+        assert!(!are_on_one_disk(Path::new("/not/there"), Path::new("/not/there")), "nobody knows");
+    }
 
     #[test]
     fn the_clock_never_goes_back_and_knows_the_year() {

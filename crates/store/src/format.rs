@@ -9,7 +9,7 @@ pub(crate) use zerocopy::little_endian::{U16, U32, U64};
 pub(crate) const VERSION: u32 = 2;
 /// Version 2 is not released yet: it may change without a new version, and then this goes up, for changes of the buffer's
 /// format, too. A store of another draft is refused.
-pub(crate) const DRAFT: u32 = 4;
+pub(crate) const DRAFT: u32 = 5;
 
 /// Pages that a page leaf covers: 20 bytes each leave a third of the node for blocks of deltas.
 pub(crate) const LEAF_PAGES: u64 = 128;

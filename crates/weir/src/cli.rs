@@ -150,6 +150,13 @@ pub(crate) struct Tuning {
     /// Begin to write a change back to the store when it is so many seconds old
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) dirty_age: u64,
+    /// What keeps its place in the one order after a crash
+    #[arg(long, value_enum, default_value_t = Order::Streams)]
+    pub(crate) order: Order,
+    /// Bytes of a file that are written in order before its next whole pages go to the store directly [default: 1MiB where store and
+    /// buffer are on one disk, else a quarter of the buffer]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub(crate) direct_after: Option<Size>,
     /// Threads that take requests from the kernel: 1 is best for one or two programs that sync, 2 for many [default: 1 where
     /// processors are kept awake, else 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
@@ -193,6 +200,15 @@ pub(crate) enum Fetch {
     Lazy,
     /// Before the write, as other file systems do: the baseline for comparisons
     Blocking,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Order {
+    /// All changes but streams of whole pages, which go to the store directly: each page that was not synced is what it was or what it
+    /// became
+    Streams,
+    /// All changes: everything goes through the buffer
+    Strict,
 }
 
 /// A mounted directory, or one to write to.

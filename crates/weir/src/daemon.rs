@@ -4,7 +4,7 @@
 //! `stack.rs`; one waits for signals; one listens on the control socket and starts a short-lived one per client.
 
 use crate::awake::Awake;
-use crate::cli::{Fetch, MountArgs, Tuning, WakeUp};
+use crate::cli::{Fetch, MountArgs, Order, Tuning, WakeUp};
 use crate::control::Server;
 use crate::error::WeirError;
 use crate::logs;
@@ -19,9 +19,9 @@ use crate::volume;
 use crate::watch;
 use cache::{FetchMode, Settings};
 use fuse::{Latencies, Options, Traffic};
-use host::{Access, WakeUps};
+use host::{Access, WakeUps, are_on_one_disk};
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,6 +34,8 @@ pub(crate) const READY: &str = "ready";
 
 /// The smallest `--memory`: a few of the kernel's largest requests.
 const MEMORY_MIN: Size = Size(16 << 20);
+/// A stream is longer than most files.
+const DIRECT_AFTER: Size = Size(1 << 20);
 /// As many deltas as one step of write-back takes, and some.
 const DELTAS_MIN: Size = Size(1 << 20);
 
@@ -48,6 +50,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     if let Some(ms) = media.settings.commit_interval_ms {
         settings.commit_interval = Duration::from_millis(ms);
     }
+    settings.direct_after = direct_after(&args.tuning, &media);
     let point = MountPoint::check(args, &media)?;
     media.ensure_not_below(&point.dir)?;
     let logs = if args.daemon { Some(logs::directory()?) } else { None };
@@ -206,6 +209,21 @@ fn settings(tuning: &Tuning, threads: u8) -> Result<Settings, WeirError> {
         },
         ..Settings::default()
     })
+}
+
+/// From where on streams of whole pages go to the store directly. On a disk of its own the buffer takes a burst that it has space for;
+/// what is longer waits for the store in any case.
+fn direct_after(tuning: &Tuning, media: &Media) -> u64 {
+    match (tuning.order, tuning.direct_after) {
+        (Order::Strict, _) => u64::MAX,
+        (Order::Streams, Some(after)) => after.0,
+        (Order::Streams, None) if are_on_one_disk(&media.store, &media.buffer) => DIRECT_AFTER.0,
+        (Order::Streams, None) => {
+            // Where it cannot be looked at it is not mounted either.
+            let buffer_bytes = File::open(&media.buffer).and_then(|mut file| file.seek(SeekFrom::End(0)));
+            DIRECT_AFTER.0.max(buffer_bytes.unwrap_or(0) / 4)
+        }
+    }
 }
 
 /// A daemon that lost a thread would hang its mount; one that is gone is mounted again and loses nothing synced.

@@ -7,7 +7,7 @@ use crate::media::{self, Media};
 use crate::volume;
 use buffer::{Buffer, BufferError};
 use cache::{Cache, Progress, Recovered, Settings, Task};
-use device::{BufferId, Device, Lsn, Overlay};
+use device::{BufferId, Clock, Device, Lsn, Overlay};
 use fs::{Caller, Fs, PreloadedArena};
 use host::{Access, Account, Busy, Counted, ReadsNow, SystemClock, random_bytes};
 use std::path::Path;
@@ -79,6 +79,7 @@ impl Stack {
         let begun = Instant::now();
         let fs = Fs::open_over(metadata, Arc::new(cache.clone()), volume.id, Arc::new(SystemClock::new()))
             .map_err(|source| WeirError::Fs { path: media.name.clone(), source })?;
+        end_lost(&media, &Arc::new(cache.clone()))?;
         (start.metadata, start.reads) = (begun.elapsed(), disks.store.reads.now());
         Ok(Stack { media, store, cache, fs: Arc::new(fs), volume, access, start, disks })
     }
@@ -104,12 +105,20 @@ pub(crate) fn write_back(media: &Media) -> Result<Lsn, WeirError> {
         media,
         open_disk(&media.store, Access::Write)?,
         Arc::new(Overlay::new(buffer)),
-        Settings::default(),
+        Settings { buffer_is_given_up: true, ..Settings::default() },
         None,
         Which::Last,
     )?;
+    let cache = Arc::new(cache);
+    end_lost(media, &cache)?;
     cache.drain().map_err(|source| WeirError::Cache { path: media.name.clone(), source })?;
     Ok(cache.status().applied)
+}
+
+/// Lets files end where their bytes do after a crash, in all volumes that are not open.
+fn end_lost(media: &Media, cache: &Arc<Cache>) -> Result<(), WeirError> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    Fs::end_lost(cache, &clock).map_err(|source| WeirError::Fs { path: media.name.clone(), source })
 }
 
 /// Makes durable what the buffer at `path` gives to readers.

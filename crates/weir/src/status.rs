@@ -286,6 +286,8 @@ impl Mounted {
             "syncs": cache.syncs,
             "pages_stored": cache.pages_stored,
             "pages_relogged": cache.pages_relogged,
+            "pages_direct": cache.pages_direct,
+            "pages_logged_late": cache.pages_logged_late,
             "cuts_stored": cache.cuts_stored,
             "clones_stored": cache.transfers_stored,
             "pages_evicted": cache.evicted,
@@ -379,6 +381,8 @@ impl Mounted {
             "delta_bytes_max": settings.delta_bytes_max,
             "commit_interval_ms": millis(settings.commit_interval),
             "dirty_age_max_ms": millis(settings.dirty_age_max),
+            "order": if settings.direct_after == u64::MAX { "strict" } else { "streams" },
+            "direct_after_bytes": Some(settings.direct_after).filter(|&after| after < u64::MAX),
             "threads": self.front.threads,
         })
     }

@@ -4,7 +4,7 @@ use super::answer::{check_attributes, check_read, check_seek, right_bytes};
 use super::call::{Arrival, Arrivals, Asked, Call, Reply, Ticket, number};
 use super::change::Change;
 use super::model::{Body, Id};
-use super::oracle::xattr_difference;
+use super::oracle::{Synced, xattr_difference};
 use super::run::Run;
 use super::workload::Request;
 use device::Clock;
@@ -191,7 +191,7 @@ impl Run {
             && self.clients.outstanding().is_empty()
             && self.counts.errors_told == errors
         {
-            self.oracle.synced(self.oracle.moment());
+            self.oracle.synced(self.oracle.moment(), Synced::Logged);
         }
         Ok(())
     }
@@ -348,8 +348,12 @@ impl Run {
                     Ok(())
                 }
             }
-            (Asked::Sync(moment) | Asked::SyncFile(_, moment), Ok(_)) => {
-                self.oracle.synced(moment);
+            (Asked::Sync(moment), Ok(_)) => {
+                self.oracle.synced(moment, Synced::All);
+                Ok(())
+            }
+            (Asked::SyncFile(file, moment), Ok(_)) => {
+                self.oracle.synced(moment, Synced::File(file));
                 Ok(())
             }
 

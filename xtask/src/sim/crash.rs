@@ -2,9 +2,10 @@
 //! cuts in recovery.
 
 use super::log::Role;
+use super::oracle::Synced;
 use super::power::End;
 use super::run::{ARMED_OPERATIONS_MAX, CUT_WITHIN, Phase, Run};
-use super::stack::{Pick, draw_settings};
+use super::stack::Pick;
 use cache::{CacheError, Task};
 use device::Operation;
 use std::time::Duration;
@@ -129,7 +130,7 @@ impl Run {
         self.lose_power(end);
         self.probe()?;
         self.between_lives()?;
-        self.media.settings = draw_settings(&mut self.random);
+        self.media.draw_settings(&mut self.random);
         self.scratch_unused();
         for depth in 1.. {
             self.phase = Phase::Recovery(depth);
@@ -211,7 +212,7 @@ impl Run {
                     return Err(format!("everything is written back, and {reserved} blocks stay reserved"));
                 }
                 self.deliver()?;
-                self.oracle.synced(moment);
+                self.oracle.synced(moment, Synced::All);
             }
             Err(_) if self.media.log.errors_made_up() > self.errors_at_open => {}
             Err(CacheError::Store(StoreError::Full)) => self.no_space_to_write_back()?,

@@ -5,6 +5,7 @@ use super::change::Change;
 use super::client::When;
 use super::model::{Id, Model, Name};
 use super::options::Options;
+use super::oracle::Synced;
 use super::rights::{ACCESS_ACL, Acl, DEFAULT_ACL};
 use super::run::Run;
 use super::stack::Pick;
@@ -249,7 +250,7 @@ fn write_all_back(run: &mut Run) -> Result<(), String> {
     let drained = run.stack().cache.drain();
     run.deliver()?;
     match drained {
-        Ok(()) => run.oracle.synced(moment),
+        Ok(()) => run.oracle.synced(moment, Synced::All),
         Err(_) if run.media.power.lost() || run.media.log.errors_made_up() > 0 => {}
         Err(error) => return Err(format!("the drain fails: {error}")),
     }

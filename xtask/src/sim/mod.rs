@@ -9,6 +9,7 @@ mod exhaust;
 mod faults;
 mod growth;
 mod log;
+mod loose;
 mod meanwhile;
 mod model;
 mod options;

@@ -1,6 +1,7 @@
 //! The plain model of a file system: what the stack must look like from above. Owned by the oracle; not clever.
 
 use super::change::{Change, Refusal};
+use super::loose::{Loose, goes_directly};
 use fs::{Allocate, Attributes, Caller, IfExists, Ino, Kind, Size};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -24,6 +25,10 @@ impl Id {
 pub(crate) struct Model {
     pub(crate) inodes: BTreeMap<Id, Inode>,
     next: Id,
+    /// Whether whole pages that are written to files may go to the store directly.
+    pub(crate) direct: bool,
+    /// The number of the next change.
+    pub(crate) number: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -40,6 +45,8 @@ pub(crate) struct Inode {
     /// Raised with each change of content, so that comparisons can be remembered.
     pub(crate) version: u64,
     pub(crate) body: Body,
+    /// What else a file may be after a crash.
+    pub(crate) loose: Loose,
 }
 
 /// Nanoseconds, where they are known: of a change that was not answered before a crash nobody knows the moment.
@@ -107,7 +114,8 @@ impl Body {
 impl Inode {
     fn new(body: Body, mode: u16, now: Option<i64>) -> Inode {
         let (uid, gid, times) = (CALLER.uid, CALLER.gid, Times::all(now));
-        Inode { ino: None, mode, uid, gid, times, xattrs: BTreeMap::new(), links: 1, version: 0, body }
+        let (xattrs, loose) = (BTreeMap::new(), Loose::default());
+        Inode { ino: None, mode, uid, gid, times, xattrs, links: 1, version: 0, body, loose }
     }
 
     /// The attributes changed.
@@ -123,6 +131,22 @@ impl Inode {
 
     pub(crate) fn kind(&self) -> Kind {
         self.body.kind()
+    }
+
+    /// What was written before a change is certain.
+    pub(crate) fn settle_before(&mut self, number: u64) {
+        self.version += 1;
+        self.loose.settle_before(number);
+    }
+
+    /// It is these bytes, and nothing else.
+    pub(crate) fn found(&mut self, bytes: &[u8]) {
+        self.settle_before(u64::MAX);
+        if let Body::File(content) = &mut self.body
+            && content[..] != *bytes
+        {
+            *content = Arc::new(bytes.to_vec());
+        }
     }
 
     /// A regular file's bytes; of anything else, none.
@@ -148,7 +172,7 @@ impl Model {
         let body = Body::Directory { parent: Id::ROOT, names: BTreeMap::new() };
         let mut root = Inode::new(body, 0o755, None);
         root.ino = Some(Ino::ROOT);
-        Model { inodes: BTreeMap::from([(Id::ROOT, root)]), next: Id(2) }
+        Model { inodes: BTreeMap::from([(Id::ROOT, root)]), next: Id(2), direct: false, number: 0 }
     }
 
     pub(crate) fn get(&self, id: Id) -> &Inode {
@@ -196,6 +220,17 @@ impl Model {
 
     /// Makes `change` at the moment `now`, or says why not; returns the new inode where one is made.
     pub(crate) fn apply(&mut self, change: &Change, now: Option<i64>) -> Result<Option<Id>, Refusal> {
+        let made = self.make(change, now);
+        self.number += u64::from(made.is_ok());
+        made
+    }
+
+    /// What was written before is certain, in all files.
+    pub(crate) fn settle_before(&mut self, number: u64) {
+        self.inodes.values_mut().for_each(|inode| inode.settle_before(number));
+    }
+
+    fn make(&mut self, change: &Change, now: Option<i64>) -> Result<Option<Id>, Refusal> {
         match change {
             Change::Make { parent, name, kind, mode } => {
                 let body = match kind {
@@ -226,7 +261,11 @@ impl Model {
                 }
             }
             Change::Exchange { one, other } => self.exchange(one, other, now)?,
-            Change::Write { file, offset, bytes } => self.write(*file, *offset, bytes, now)?,
+            Change::Write { file, offset, bytes } => {
+                let size = self.get(*file).content().len() as u64;
+                let is_direct = self.direct && goes_directly(*offset, bytes.len() as u64, size);
+                self.write(*file, *offset, bytes, is_direct, now)?;
+            }
             Change::SetSize { file, size } => self.set_size(*file, *size, now)?,
             Change::Allocate { file, what, offset, len, size } => {
                 self.allocate(*file, *what, *offset..*offset + *len, *size, now)?;
@@ -282,6 +321,7 @@ impl Model {
         self.names_mut(parent).insert(name.to_vec(), file);
         self.get_mut(parent).modify(now);
         let file = self.get_mut(file);
+        file.settle_before(u64::MAX);
         file.links += 1;
         file.change(now);
         Ok(())
@@ -360,6 +400,7 @@ impl Model {
         self.get_mut(from.0).modify(now);
         self.get_mut(to.0).modify(now);
         let moved = self.get_mut(moved);
+        moved.settle_before(u64::MAX);
         moved.change(now);
         if let Body::Directory { parent, .. } = &mut moved.body {
             *parent = to.0;
@@ -381,6 +422,7 @@ impl Model {
             self.names_mut(place.0).insert(place.1.clone(), now_there);
             self.get_mut(place.0).modify(now);
             let moved = self.get_mut(now_there);
+            moved.settle_before(u64::MAX);
             moved.change(now);
             if let Body::Directory { parent, .. } = &mut moved.body {
                 *parent = place.0;
@@ -408,13 +450,15 @@ impl Model {
         now: Option<i64>,
     ) -> Result<(), Refusal> {
         let content = self.content_mut(file)?;
-        let (start, end) = (range.start as usize, range.end as usize);
+        let (start, end, old) = (range.start as usize, range.end as usize, content.len());
         if what != Allocate::Space {
-            let there = start.min(content.len())..end.min(content.len());
-            content[there].fill(0);
+            content[start.min(old)..end.min(old)].fill(0);
         }
-        if size == Size::Grows && what != Allocate::Hole && content.len() < end {
+        if size == Size::Grows && what != Allocate::Hole && old < end {
             content.resize(end, 0);
+        }
+        if what != Allocate::Space && start < old {
+            self.get_mut(file).loose.settle(range);
         }
         self.get_mut(file).modify(now);
         Ok(())
@@ -446,10 +490,26 @@ impl Model {
             return Err(Refusal::Unsupported);
         }
         let bytes = self.get(from).content()[offset as usize..end as usize].to_vec();
-        self.write(to, at, &bytes, now)
+        // Pages that are shared are certain.
+        self.get_mut(from).loose.settle(offset..end);
+        self.write(to, at, &bytes, false, now)
     }
 
-    fn write(&mut self, file: Id, offset: u64, bytes: &[u8], now: Option<i64>) -> Result<(), Refusal> {
+    fn write(
+        &mut self,
+        file: Id,
+        offset: u64,
+        bytes: &[u8],
+        is_direct: bool,
+        now: Option<i64>,
+    ) -> Result<(), Refusal> {
+        let (range, number) = (offset..offset + bytes.len() as u64, self.number);
+        self.content_mut(file)?;
+        let inode = self.get_mut(file);
+        match (is_direct, &inode.body) {
+            (true, Body::File(content)) => inode.loose.write(content, range, number),
+            _ => inode.loose.settle(range),
+        }
         let content = self.content_mut(file)?;
         let (start, end) = (offset as usize, offset as usize + bytes.len());
         if content.len() < end {
@@ -461,7 +521,12 @@ impl Model {
     }
 
     fn set_size(&mut self, file: Id, size: u64, now: Option<i64>) -> Result<(), Refusal> {
-        self.content_mut(file)?.resize(size as usize, 0);
+        let content = self.content_mut(file)?;
+        let shrinks = size < content.len() as u64;
+        content.resize(size as usize, 0);
+        if shrinks {
+            self.get_mut(file).loose.end(size);
+        }
         self.get_mut(file).modify(now);
         Ok(())
     }

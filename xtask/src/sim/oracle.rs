@@ -39,6 +39,16 @@ struct Effect {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Moment(u64);
 
+/// What a sync is of, beside everything that is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Synced {
+    Logged,
+    /// All bytes of one file.
+    File(Id),
+    /// Everything.
+    All,
+}
+
 /// Where in the history the recovered state lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Found {
@@ -56,17 +66,27 @@ impl Oracle {
 
     /// One of which nothing but `model` was ever there.
     fn of(model: Model) -> Oracle {
-        Oracle { durable: model.clone(), since: VecDeque::new(), now: model, first: 0, copy: None }
+        let first = model.number;
+        Oracle { durable: model.clone(), since: VecDeque::new(), now: model, first, copy: None }
     }
 
     /// That of what is nothing but what programs see now.
     pub(crate) fn as_of_now(&self) -> Oracle {
-        Oracle::of(self.now.clone())
+        let mut now = self.now.clone();
+        now.settle_before(u64::MAX);
+        now.direct = false;
+        Oracle::of(now)
+    }
+
+    /// Whether whole pages may go to the store directly from now on. All before is durable.
+    pub(crate) fn set_direct(&mut self, direct: bool) {
+        assert!(self.since.is_empty(), "what comes before was made under another rule");
+        (self.now.direct, self.durable.direct) = (direct, direct);
     }
 
     /// From now on, what takes effect may be in a copy, too.
     pub(crate) fn begin_copy(&mut self) {
-        self.copy = Some(Box::new(Oracle::of(self.now.clone())));
+        self.copy = Some(Box::new(self.as_of_now()));
     }
 
     /// The copy is made: what it may be, and how many changes took effect since [`begin_copy`](Oracle::begin_copy).
@@ -99,12 +119,20 @@ impl Oracle {
         Moment(self.first + self.since.len() as u64)
     }
 
-    /// A sync that was issued at `moment` completed.
-    pub(crate) fn synced(&mut self, moment: Moment) {
+    /// A sync of this that was issued at `moment` completed.
+    pub(crate) fn synced(&mut self, moment: Moment, what: Synced) {
         while self.first < moment.0 {
             let effect = self.since.pop_front().expect("a moment lies in the history");
             replay(&mut self.durable, &effect).expect(REPLAYS);
             self.first += 1;
+        }
+        match what {
+            Synced::Logged => {}
+            Synced::File(file) => {
+                let file = self.durable.inodes.get_mut(&file).into_iter();
+                file.for_each(|file| file.settle_before(moment.0));
+            }
+            Synced::All => self.durable.settle_before(moment.0),
         }
     }
 
@@ -138,8 +166,12 @@ impl Oracle {
             let inode = model.inodes.get_mut(id).expect("compared inodes are in the model");
             inode.ino = Some(ino);
             inode.times.learn(&comparison.seen.0[&ino].attributes);
+            if let SeenBody::File(bytes) = &comparison.seen.0[&ino].body {
+                inode.found(bytes);
+            }
         }
         self.first += self.since.len() as u64;
+        model.number = self.first;
         self.since.clear();
         self.now = model.clone();
         self.durable = model;
@@ -274,7 +306,7 @@ impl<'a> Comparison<'a> {
             }
             (Body::File(_), SeenBody::File(bytes)) => {
                 let compared = self.compared.entry((id, inode.version, ino));
-                compared.or_insert_with(|| bytes_difference(inode.content(), bytes)).clone()
+                compared.or_insert_with(|| inode.loose.difference(inode.content(), bytes)).clone()
             }
             (Body::Symlink(target), SeenBody::Symlink(found)) if target != found => {
                 Some(format!("leads to {}, expected {}", found.escape_ascii(), target.escape_ascii()))
@@ -388,7 +420,7 @@ mod tests {
         let mut oracle = Oracle::new();
         let make = Change::Make { parent: Id::ROOT, name: b"a".to_vec(), kind: Kind::File, mode: 0o600 };
         let file = oracle.took_effect(make, Some(Ino(7)), None).expect("legal").expect("a file is made");
-        oracle.synced(oracle.moment());
+        oracle.synced(oracle.moment(), Synced::All);
         oracle.took_effect(write(file, 0, 1), None, None).expect("legal");
         oracle.took_effect(write(file, 1, 2), None, None).expect("legal");
         (oracle, file)
@@ -409,7 +441,7 @@ mod tests {
     #[test]
     fn what_was_synced_must_be_there() {
         let (mut oracle, _) = history();
-        oracle.synced(oracle.moment());
+        oracle.synced(oracle.moment(), Synced::All);
         assert!(oracle.recovered(&seen(b"a", &[1]), &[]).is_err());
         assert!(oracle.recovered(&seen(b"a", &[1, 2]), &[]).is_ok());
     }

@@ -95,6 +95,16 @@ pub(crate) enum Plant {
     FoldWithoutDeltas,
     /// A delta is stored over what a cut takes away.
     DeltaOverCut,
+    /// A file gets a name before what was written to it directly.
+    NameBeforeBytes,
+    /// Pages are cloned before what was written to them directly.
+    CloneBeforeBytes,
+    /// A part of a page that was written directly is logged without the rest.
+    PartBeforeWhole,
+    /// A sync of a file does without what was written to it directly.
+    SyncWithoutBytes,
+    /// Recovery lays older changes over what was written directly since.
+    OlderOverDirect,
     /// The number of a deleted volume is given to another.
     VolumeNumberUsedAgain,
     /// A transaction that fails is not undone in memory.
@@ -167,6 +177,11 @@ impl Plant {
             Plant::RangeOvertaken => Some(cache::PlantedBug::TransferOvertaken),
             Plant::DeltaOverCut => Some(cache::PlantedBug::DeltaOverCut),
             Plant::RangeRecoveredTwice => Some(cache::PlantedBug::TransferRepeated),
+            Plant::NameBeforeBytes => Some(cache::PlantedBug::NameBeforeBytes),
+            Plant::CloneBeforeBytes => Some(cache::PlantedBug::CloneBeforeBytes),
+            Plant::PartBeforeWhole => Some(cache::PlantedBug::PartBeforeWhole),
+            Plant::SyncWithoutBytes => Some(cache::PlantedBug::SyncWithoutBytes),
+            Plant::OlderOverDirect => Some(cache::PlantedBug::OlderOverDirect),
             _ => None,
         }
     }

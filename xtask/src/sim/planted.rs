@@ -58,6 +58,11 @@ const BOUNDS: &[(Plant, u64)] = &[
     (Plant::BaseFreedEarly, 300_000),
     (Plant::FoldWithoutDeltas, 300_000),
     (Plant::DeltaOverCut, 1_000_000),
+    (Plant::NameBeforeBytes, 300_000),
+    (Plant::CloneBeforeBytes, 300_000),
+    (Plant::PartBeforeWhole, 300_000),
+    (Plant::SyncWithoutBytes, 300_000),
+    (Plant::OlderOverDirect, 300_000),
     (Plant::VolumeNumberUsedAgain, 2_000_000),
     (Plant::NotUndone, 10_000),
 ];

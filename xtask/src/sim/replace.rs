@@ -4,8 +4,9 @@
 use super::log::Role;
 use super::run::{Phase, Run};
 use super::stack::{ID, Media};
-use cache::{Cache, Recovered};
-use device::{Device, Lsn, Overlay};
+use cache::{Cache, Recovered, Settings};
+use device::{Clock, Device, Lsn, Overlay};
+use fs::Fs;
 use sim::SimDisk;
 use std::sync::Arc;
 use store::Store;
@@ -98,8 +99,11 @@ impl Media {
             .map_err(|error| format!("Store::open: {error}"))?;
         let recovered = Recovered::read(Arc::new(Overlay::new(self.watched(Role::Buffer))), ID, &*self.clock)
             .map_err(|error| format!("Recovered::read: {error}"))?;
-        let cache = Cache::begin(Arc::new(store), recovered, self.clock.clone(), self.settings.clone());
+        let settings = Settings { buffer_is_given_up: true, ..self.settings.clone() };
+        let cache = Cache::begin(Arc::new(store), recovered, self.clock.clone(), settings);
         let cache = cache.map_err(|error| format!("Cache::begin: {error}"))?;
+        let (cache, clock): (_, Arc<dyn Clock>) = (Arc::new(cache), self.clock.clone());
+        Fs::end_lost(&cache, &clock).map_err(|error| format!("Fs::end_lost: {error}"))?;
         cache.drain().map_err(|error| format!("drain: {error}"))?;
         Ok(cache.status().applied)
     }

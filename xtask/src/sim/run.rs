@@ -147,7 +147,7 @@ impl Run {
         oracle: Oracle,
     ) -> Result<Run, String> {
         let stack = media.open(volumes.mounted())?;
-        Ok(Run {
+        let mut run = Run {
             options: options.clone(),
             workload: Workload::new(random.next_u64(), Temper::of(options.seed)),
             weather: Weather::draw(&mut random),
@@ -165,7 +165,16 @@ impl Run {
             started: Instant::now(),
             media,
             random,
-        })
+        };
+        run.may_write_directly();
+        Ok(run)
+    }
+
+    /// What is written in this life may go to the store directly, or not.
+    fn may_write_directly(&mut self) {
+        let direct = self.media.settings.direct_after < u64::MAX;
+        self.oracle.set_direct(direct);
+        self.workload.set_direct(direct);
     }
 
     pub(crate) fn stack(&self) -> &Stack {
@@ -174,6 +183,7 @@ impl Run {
 
     /// Draws how long the stack lives now, so that the wanted crashes spread over the wanted operations.
     pub(crate) fn new_life(&mut self) {
+        self.may_write_directly();
         let operations = self.options.operations.saturating_sub(self.counts.operations);
         let crashes = self.options.crashes.saturating_sub(self.counts.crashes());
         let length = match crashes {

@@ -8,7 +8,7 @@ use super::plant::Plant;
 use super::watched::Watched;
 use super::workload::Temper;
 use cache::{Cache, FetchMode, Progress, Recovered, Settings, Task};
-use device::{Device, Random, StoreId};
+use device::{Clock, Device, Random, StoreId};
 use fs::{Attributes, Fs, Ino, Kind, PreloadedArena};
 use sim::{Dropped, Faults, Power, SimClock, SimDisk};
 use std::collections::BTreeMap;
@@ -33,6 +33,8 @@ const STORE_HEADER: Range<u64> = 1..3;
 const BUFFER_HEADER: Range<u64> = 1..3;
 /// What makes one run in eight have a store that is a sparse file, of which a quarter gets no space.
 const SPARSE: u64 = 0x5ba2_5e00;
+/// And those in which whole pages may be written directly.
+const DIRECT: u64 = 0xd12e_c700;
 /// What makes one run in four have a store that grows, so often at most.
 const GROWS: u64 = 0x6209;
 const GROWTHS: u32 = 4;
@@ -55,6 +57,8 @@ pub(crate) struct Media {
     pub(crate) meanwhile: Arc<Meanwhile>,
     /// What the next open is given.
     pub(crate) settings: Settings,
+    /// Decides whether whole pages are written directly in a life, if they ever are in this run.
+    direct: Option<Random>,
     segment_blocks: u32,
     /// Nodes of the map to keep in memory, if not as many as there are.
     nodes_max: Option<usize>,
@@ -104,12 +108,15 @@ impl Media {
             clock: Arc::new(SimClock::new()),
             log: Log::new(options.verbose),
             meanwhile: Arc::default(),
-            settings: draw_settings(&mut random),
+            settings: Settings::default(),
+            direct: Random::new(options.seed ^ DIRECT).once_in(2).then(|| Random::new(seed ^ DIRECT)),
             segment_blocks,
             nodes_max,
             plant: options.plant,
             power,
         };
+        let mut media = media;
+        media.draw_settings(&mut random);
         media.equip_buffer(&media.buffer);
         media
     }
@@ -122,6 +129,14 @@ impl Media {
         }
         if self.is_fragile {
             disk.let_torn_be_unreadable(BUFFER_HEADER);
+        }
+    }
+
+    /// Draws the limits of the next life.
+    pub(crate) fn draw_settings(&mut self, random: &mut Random) {
+        self.settings = draw_settings(random);
+        if let Some(direct) = &mut self.direct {
+            self.settings.direct_after = direct.pick(&[u64::MAX, 0, 0, 0, 8192]);
         }
     }
 
@@ -223,6 +238,8 @@ impl Media {
     ) -> Result<Stack, String> {
         let fs = Fs::open_over(preloaded, cache.clone(), volume, self.clock.clone());
         let fs = fs.map_err(|error| format!("Fs::open: {error}"))?;
+        let clock: Arc<dyn Clock> = self.clock.clone();
+        Fs::end_lost(&cache, &clock).map_err(|error| format!("Fs::end_lost: {error}"))?;
         Ok(Stack { clock: self.clock.clone(), fs: Arc::new(fs), cache, volume })
     }
 }
@@ -241,7 +258,7 @@ pub(crate) fn is_rescued(volume: &VolumeInfo) -> bool {
 }
 
 /// Limits for one life of the stack: often so small that something must give way all the time.
-pub(crate) fn draw_settings(random: &mut Random) -> Settings {
+fn draw_settings(random: &mut Random) -> Settings {
     let memory_bytes_max = random.pick(&[256 << 10, 1 << 20, 4 << 20]);
     Settings {
         fetch: if random.once_in(8) { FetchMode::Blocking } else { FetchMode::Lazy },
@@ -255,6 +272,8 @@ pub(crate) fn draw_settings(random: &mut Random) -> Settings {
         commit_inline_below: Duration::from_micros(random.pick(&[0, 50])),
         // From one segment to as many as there are in the smallest store.
         checkpoint_blocks: random.pick(&[20, 100, 1000]),
+        direct_after: u64::MAX,
+        buffer_is_given_up: false,
     }
 }
 

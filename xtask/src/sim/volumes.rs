@@ -5,7 +5,7 @@
 
 use super::change::Change;
 use super::client::{Clients, When};
-use super::oracle::Oracle;
+use super::oracle::{Oracle, Synced};
 use super::run::{Phase, Run};
 use super::stack::{Pick, Stack, is_rescued};
 use cache::{Cache, CacheError, Task};
@@ -250,7 +250,7 @@ impl Run {
         match outcome {
             Ok(_) if self.media.power.lost() => self.nobody_heard(Pending::Copy(Box::new(copy))),
             Ok(volume) => {
-                self.oracle.synced(moment);
+                self.oracle.synced(moment, Synced::All);
                 self.volumes.others.insert(volume, copy);
                 self.counts.volumes.copies += 1;
                 if self.random.once_in(2) { self.look_at(volume) } else { Ok(()) }

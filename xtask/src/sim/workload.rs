@@ -88,6 +88,8 @@ pub(crate) struct Workload {
     mood: Mood,
     /// Where the last read ended: the next may go on there, and has pages fetched ahead.
     read_until: Option<(Id, u64)>,
+    /// Where whole pages go to the store directly, they are written more often; drawn from this.
+    whole_pages: Option<Random>,
 }
 
 /// What the clients do most for a while, so that rare combinations come up: weights of kinds of request.
@@ -132,7 +134,12 @@ impl Workload {
     pub(crate) fn new(seed: u64, temper: Temper) -> Workload {
         let mut random = Random::new(seed);
         let mood = Mood::draw(&mut random, temper);
-        Workload { random, temper, freeing: 0, mood, read_until: None }
+        Workload { random, temper, freeing: 0, mood, read_until: None, whole_pages: None }
+    }
+
+    /// Whether whole pages go to the store directly from now on.
+    pub(crate) fn set_direct(&mut self, direct: bool) {
+        self.whole_pages = direct.then(|| self.random.clone());
     }
 
     fn bytes_max(&self) -> u64 {
@@ -234,8 +241,12 @@ impl Workload {
             8 => self.random.below(size + 1) / 512 * 512,
             _ => self.random.below(limit),
         };
-        let offset = offset.min(limit);
-        let bytes = Arc::new(self.bytes(len.min(limit + PAGE - offset)));
+        let (offset, len) = (offset.min(limit), len.min(limit + PAGE - offset.min(limit)));
+        let (offset, len) = match self.whole_pages.as_mut().is_some_and(|random| random.once_in(2)) {
+            true => (offset / PAGE * PAGE, len.next_multiple_of(PAGE)),
+            false => (offset, len),
+        };
+        let bytes = Arc::new(self.bytes(len));
         Request::Change(Change::Write { file, offset, bytes })
     }
 

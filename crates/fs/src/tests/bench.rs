@@ -47,7 +47,10 @@ impl Objects {
 
     fn apply(&mut self, change: &Change<'_>) {
         match *change {
-            Change::Write { object, offset, bytes } => self.write(object, offset, bytes),
+            Change::Write { object, offset, bytes } | Change::WriteDirect { object, offset, bytes, .. } => {
+                self.write(object, offset, bytes);
+            }
+            Change::Settle { .. } => {}
             Change::Zero { object, offset, len } => {
                 for (&(_, page), bytes) in self.0.range_mut((object, 0)..=(object, u64::MAX)) {
                     let start = page * BLOCK_BYTES as u64;
@@ -105,7 +108,7 @@ impl Bench {
     pub(crate) fn new() -> Bench {
         let state = State::blank(VolumeId::MAIN, SECRET).expect("a blank state");
         let mut bench = Bench { state, objects: Objects::default(), now: 0, arena_bytes: 0, gives_up: false };
-        let cost = Cost { pages: 10, bytes: 4096, records: 100, frees: false, run: 0 };
+        let cost = Cost { pages: 10, bytes: 4096, records: 100, frees: false, run: 0, direct: 0 };
         bench.run(cost, |tx| tx.create(OWNER, SECRET)).expect("a new file system");
         bench
     }

@@ -1,0 +1,86 @@
+//! Which writes go to the store directly: whole pages of files that are written in order, since a buffer that has to be emptied at the
+//! speed of the store makes these no faster, and has less space for what somebody waits for.
+
+use crate::types::Ino;
+use device::BLOCK_BYTES;
+use std::sync::{Mutex, PoisonError};
+
+/// Files that are remembered: more are hardly written in order at the same time.
+const REMEMBERED: usize = 32;
+
+/// Where files were written lately. After a crash: nothing.
+pub(crate) struct Streams {
+    /// How many bytes of a file must be written in order before the next ones go directly; `u64::MAX`: none ever do.
+    after: u64,
+    /// The one that was written last comes last.
+    lately: Mutex<Vec<Stream>>,
+}
+
+#[derive(Clone, Copy)]
+struct Stream {
+    ino: Ino,
+    /// Where it goes on.
+    next: u64,
+    /// Written in order before that.
+    bytes: u64,
+}
+
+impl Streams {
+    pub(crate) fn new(after: u64) -> Streams {
+        Streams { after, lately: Mutex::default() }
+    }
+
+    /// Notes a write; whether it is of whole pages and goes directly.
+    pub(crate) fn write(&self, ino: Ino, offset: u64, len: usize) -> bool {
+        let page = BLOCK_BYTES as u64;
+        if self.after == u64::MAX || len == 0 || !(offset | len as u64).is_multiple_of(page) {
+            return false;
+        }
+        // A list that a panic left is as good as any.
+        let mut lately = self.lately.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = lately.iter().rposition(|known| known.ino == ino);
+        let next = offset.saturating_add(len as u64);
+        let bytes = match at.map(|at| lately.remove(at)) {
+            Some(known) if known.next == offset => known.bytes.saturating_add(len as u64),
+            // The same again, since it had to wait.
+            Some(known) if known.next == next && known.bytes >= len as u64 => known.bytes,
+            _ => len as u64,
+        };
+        if lately.len() == REMEMBERED {
+            lately.remove(0);
+        }
+        lately.push(Stream { ino, next, bytes });
+        bytes > self.after
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_written_in_order_goes_directly_after_a_while_and_one_at_random_does_not() {
+        let streams = Streams::new(8192);
+        let of = |ino, offset| streams.write(Ino(ino), offset, 4096);
+        assert_eq!([0, 4096, 8192, 12288].map(|offset| of(7, offset)), [false, false, true, true]);
+        // Others meanwhile do not matter, a jump does.
+        assert_eq!([0, 409_600, 8192, 4096].map(|offset| of(8, offset)), [false; 4]);
+        assert_eq!([16384, 0, 4096].map(|offset| of(7, offset)), [true, false, false]);
+        assert!(of(7, 4096) == of(7, 4096) && of(7, 8192), "one that had to wait comes twice");
+        for ino in 100..100 + REMEMBERED as u64 {
+            of(ino, 0);
+        }
+        assert!(!of(7, 12288), "it was forgotten");
+    }
+
+    #[test]
+    fn parts_of_pages_never_go_directly_and_where_none_must_be_written_before_whole_ones_always_do() {
+        let streams = Streams::new(0);
+        assert_eq!(
+            [(0, 4095), (1, 4096), (4096, 0)].map(|(at, len)| streams.write(Ino(7), at, len)),
+            [false; 3]
+        );
+        assert_eq!([(8192, 4096), (0, 8192)].map(|(at, len)| streams.write(Ino(7), at, len)), [true; 2]);
+        assert!(!Streams::new(u64::MAX).write(Ino(7), 0, 4096));
+    }
+}
