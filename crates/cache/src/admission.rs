@@ -389,7 +389,9 @@ impl Admission {
 
     /// Whether what was written directly is to be stored now.
     pub(crate) fn direct_writes_press(&self, state: &State) -> bool {
-        direct::press(self.shared.buffer(), &state.pages) || state.admission.is_waiting_directly()
+        direct::press(self.shared.buffer(), &state.pages)
+            || state.admission.is_waiting_directly()
+            || state.syncs.wait_for_store()
     }
 
     /// Fails all operations that wait: nothing can change any more.

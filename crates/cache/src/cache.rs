@@ -96,8 +96,11 @@ impl Parts {
             return Err(StoreError::Full.into());
         }
         reservation.grow_to(changes.iter().map(Change::pages).sum(), &mut state)?;
-        let logged = direct::log_before(self.shared.buffer(), &mut state, changes);
-        let appended = match logged.and_then(|()| self.shared.buffer().append(&records)) {
+        let logged = direct::log_before(self.shared.buffer(), &mut state.pages, changes);
+        let appended = match logged
+            .map(|logged| state.logged_late(logged))
+            .and_then(|()| self.shared.buffer().append(&records))
+        {
             Ok(appended) => appended,
             Err(why @ BufferError::Device(_)) => {
                 state.fail(&why);
@@ -474,6 +477,7 @@ impl Cache {
         let mut state = self.parts.shared.state();
         state.stop();
         state.reads.stop();
+        self.parts.committer.log_what_syncs_wait_for(&mut state);
         self.parts.admission.refuse_all(&mut state, &CacheError::Stopping, &mut completions);
         state.seeks.refuse_all(&mut completions);
         state.admission.give_back_spare(self.parts.shared.store());

@@ -3,13 +3,14 @@
 use crate::admission::Admission;
 use crate::direct;
 use crate::error::CacheError;
+use crate::pages::Key;
 use crate::plant::{PlantedBug, is_planted};
 use crate::shared::{ForSync, Shared, State};
 use crate::sync::{AtomicU64, Ordering};
 use crate::task::{Completion, Completions, Progress, Task};
 use buffer::{Buffer, BufferError, GROUP_BYTES, GroupNo};
-use device::{Lsn, ObjectId};
-use std::collections::VecDeque;
+use device::{BLOCK_BYTES, Lsn, ObjectId};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ use std::time::Duration;
 #[derive(Default)]
 pub(crate) struct Syncs {
     waiting: VecDeque<(Target, Completion<()>)>,
+    /// For these, pages that were written directly are stored first, at least as of these changes.
+    waiting_for_store: Vec<(BTreeMap<Key, Lsn>, Completion<()>)>,
     /// The newest group in which pages are that were written directly.
     logged_again: GroupNo,
     /// When the oldest change that is not durable was made.
@@ -56,7 +59,12 @@ impl Syncs {
 
     /// How many wait.
     pub(crate) fn parked(&self) -> u64 {
-        self.waiting.len() as u64
+        (self.waiting.len() + self.waiting_for_store.len()) as u64
+    }
+
+    /// Whether one waits for the store.
+    pub(crate) fn wait_for_store(&self) -> bool {
+        !self.waiting_for_store.is_empty()
     }
 
     /// Something needs a commit soon: a write-back, or released space.
@@ -118,10 +126,16 @@ impl Committer {
     pub(crate) fn sync(&self, what: Synced, then: Completion<()>) {
         let mut state = self.shared.state();
         state.counters.syncs += 1;
-        if state.failed().is_none()
-            && let Err(why) = self.log_for_sync(&mut state, what)
-        {
-            state.fail(&why);
+        if state.failed().is_none() {
+            match self.log_for_sync(&mut state, what) {
+                Ok(pages) if pages.is_empty() => {}
+                Ok(pages) => {
+                    state.syncs.waiting_for_store.push((pages, then));
+                    drop(state);
+                    return self.shared.wake(Task::WriteBack);
+                }
+                Err(why) => state.fail(&why),
+            }
         }
         if let Some(error) = state.failed().cloned() {
             drop(state);
@@ -145,13 +159,52 @@ impl Committer {
         }
     }
 
-    fn log_for_sync(&self, state: &mut State, what: Synced) -> Result<(), BufferError> {
-        match what {
-            _ if is_planted(PlantedBug::SyncWithoutBytes) => Ok(()),
-            Synced::Logged => Ok(()),
-            Synced::Object(object) => direct::log_all(self.shared.buffer(), state, direct::of_object(object)),
-            Synced::All => direct::log_all(self.shared.buffer(), state, ..),
+    /// Logs what was written directly, or tells what must be stored for the sync, if that is much.
+    fn log_for_sync(&self, state: &mut State, what: Synced) -> Result<BTreeMap<Key, Lsn>, BufferError> {
+        let range = match what {
+            _ if is_planted(PlantedBug::SyncWithoutBytes) => return Ok(BTreeMap::new()),
+            Synced::Logged => return Ok(BTreeMap::new()),
+            Synced::Object(object) => direct::of_object(object),
+            Synced::All => direct::ALL,
+        };
+        let pages = state.pages.unlogged_in(range.clone());
+        let pages: BTreeMap<Key, Lsn> =
+            pages.filter_map(|key| Some((key, state.pages.get(&key)?.newest()?))).collect();
+        let bytes = (pages.len() * BLOCK_BYTES) as u64;
+        // Once it stops, nobody may be there who stores them.
+        if bytes > self.shared.settings().sync_logs_max && !state.is_stopping() {
+            return Ok(pages);
         }
+        let logged = direct::log_all(self.shared.buffer(), &mut state.pages, range)?;
+        state.logged_late(logged);
+        Ok(BTreeMap::new())
+    }
+
+    /// Pages have been stored as of these changes, or logged, or are there no more: syncs that waited for the last of them need a commit.
+    pub(crate) fn settle_stored(&self, state: &mut State, stored: &[(Key, Lsn)]) {
+        let State { syncs, pages, .. } = state;
+        let target = Target { newest: self.shared.buffer().appended(), group: syncs.logged_again };
+        for (wanted, _) in &mut syncs.waiting_for_store {
+            for (key, lsn) in stored {
+                if wanted.get(key).is_some_and(|wanted| wanted <= lsn) {
+                    wanted.remove(key);
+                }
+            }
+            wanted.retain(|key, _| pages.is_unlogged(key));
+        }
+        let done = syncs.waiting_for_store.extract_if(.., |(wanted, _)| wanted.is_empty());
+        let done: Vec<_> = done.map(|(_, then)| (target, then)).collect();
+        syncs.commit_wanted |= !done.is_empty();
+        syncs.waiting.extend(done);
+    }
+
+    /// The mount ends, and nobody may be there who stores what syncs wait for.
+    pub(crate) fn log_what_syncs_wait_for(&self, state: &mut State) {
+        match direct::log_all(self.shared.buffer(), &mut state.pages, direct::ALL) {
+            Ok(logged) => state.logged_late(logged),
+            Err(why) => state.fail(&why),
+        }
+        self.settle_stored(state, &[]);
     }
 
     /// Makes everything appended so far durable, in this thread, and tells the callers that waited for it.
@@ -180,7 +233,9 @@ impl Committer {
             }
             Err(why) => {
                 state.fail(&why);
-                for (_, then) in std::mem::take(&mut state.syncs.waiting) {
+                let for_store = std::mem::take(&mut state.syncs.waiting_for_store).into_iter();
+                let waiting = std::mem::take(&mut state.syncs.waiting).into_iter();
+                for then in waiting.map(|(_, then)| then).chain(for_store.map(|(_, then)| then)) {
                     let error = why.clone().into();
                     completions.push(move || then(Err(error)));
                 }

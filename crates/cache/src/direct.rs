@@ -5,16 +5,30 @@
 //! logged, a clone of it, a name of its file, a sync) has it logged first, and nothing ever waits for the store.
 
 use crate::change::Change;
-use crate::page::{Body, Dirt};
+use crate::page::Body;
 use crate::pages::{Key, Pages};
 use crate::plant::{PlantedBug, is_planted};
-use crate::shared::State;
-use buffer::{Buffer, BufferError, Record};
-use device::{BLOCK_BYTES, ObjectId, PageNo};
+use buffer::{Buffer, BufferError, GroupNo, Record};
+use device::{BLOCK_BYTES, ObjectId, PageNo, VolumeId};
 use std::ops::{Bound, Range, RangeInclusive};
 
 /// Such pages are stored as soon as there are so many: a MiB, which any device writes at its full speed.
 const PRESSING_PAGES: u64 = 256;
+
+/// What was logged after all.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Logged {
+    /// The last group that has some of it.
+    pub(crate) group: Option<GroupNo>,
+    pub(crate) pages: u64,
+}
+
+impl Logged {
+    fn add(&mut self, later: Logged) {
+        self.group = later.group.or(self.group);
+        self.pages += later.pages;
+    }
+}
 
 /// What the buffer keeps free for so many of them.
 pub(crate) fn reserved_bytes(pages: u64) -> u64 {
@@ -37,6 +51,12 @@ pub(crate) fn press(buffer: &Buffer, pages: &Pages) -> bool {
     count >= PRESSING_PAGES || reserved_bytes(count) > bytes_max(buffer) / 2
 }
 
+/// All pages of all objects.
+pub(crate) const ALL: RangeInclusive<Key> = {
+    let last = VolumeId(u32::MAX).object(u64::MAX, u32::MAX);
+    Key { object: VolumeId(0).object(0, 0), page: PageNo(0) }..=Key { object: last, page: PageNo(u64::MAX) }
+};
+
 /// All pages of an object.
 pub(crate) fn of_object(object: ObjectId) -> RangeInclusive<Key> {
     Key { object, page: PageNo(0) }..=Key { object, page: PageNo(u64::MAX) }
@@ -45,53 +65,53 @@ pub(crate) fn of_object(object: ObjectId) -> RangeInclusive<Key> {
 /// Logs pages that the buffer does not have. It keeps space for that, so only its device can fail it.
 pub(crate) fn log(
     buffer: &Buffer,
-    state: &mut State,
+    pages: &mut Pages,
     keys: impl IntoIterator<Item = Key>,
-) -> Result<(), BufferError> {
+) -> Result<Logged, BufferError> {
+    let mut logged = Logged::default();
     for key in keys {
-        let Some(entry) = state.pages.get(&key).filter(|entry| entry.is_unlogged()) else { continue };
-        let newest = entry.dirt().or(entry.writing()).map(|dirt: &Dirt| dirt.newest);
-        let (Body::Whole(bytes), Some(newest)) = (entry.body(), newest) else {
+        let Some(entry) = pages.get(&key).filter(|entry| entry.is_unlogged()) else { continue };
+        let (Body::Whole(bytes), Some(newest)) = (entry.body(), entry.newest()) else {
             unreachable!("a page that was written directly is whole and not stored");
         };
         let record = Record::Write { object: key.object, page: key.page, start: 0, bytes: &bytes.0 };
-        let group = buffer.append_merged(newest, &[record])?;
-        state.pages.page_was_logged(key);
-        state.syncs.logged_again(group);
-        state.counters.pages_logged_late += 1;
+        logged.group = Some(buffer.append_merged(newest, &[record])?);
+        logged.pages += 1;
+        pages.page_was_logged(key);
     }
-    Ok(())
+    Ok(logged)
 }
 
 /// Logs all of them in a range of keys.
 pub(crate) fn log_all(
     buffer: &Buffer,
-    state: &mut State,
+    pages: &mut Pages,
     keys: impl std::ops::RangeBounds<Key>,
-) -> Result<(), BufferError> {
-    if state.pages.unlogged() == 0 {
-        return Ok(());
+) -> Result<Logged, BufferError> {
+    if pages.unlogged() == 0 {
+        return Ok(Logged::default());
     }
-    let keys: Vec<Key> = state.pages.unlogged_in(keys).collect();
-    log(buffer, state, keys)
+    let keys: Vec<Key> = pages.unlogged_in(keys).collect();
+    log(buffer, pages, keys)
 }
 
 /// Logs those that must not come after `changes`: of which a part changes, and which are cloned or moved, or named.
 pub(crate) fn log_before(
     buffer: &Buffer,
-    state: &mut State,
+    pages: &mut Pages,
     changes: &[Change<'_>],
-) -> Result<(), BufferError> {
-    if state.pages.unlogged() == 0 {
-        return Ok(());
+) -> Result<Logged, BufferError> {
+    if pages.unlogged() == 0 {
+        return Ok(Logged::default());
     }
+    let mut logged = Logged::default();
     for change in changes {
-        match *change {
+        logged.add(match *change {
             Change::Write { object, offset, bytes } => {
-                log_edges(buffer, state, object, offset..offset + bytes.len() as u64)?;
+                log_edges(buffer, pages, object, offset..offset + bytes.len() as u64)?
             }
             Change::Zero { object, offset, len } => {
-                log_edges(buffer, state, object, offset..offset.saturating_add(len))?;
+                log_edges(buffer, pages, object, offset..offset.saturating_add(len))?
             }
             Change::Clone { transfer } | Change::Move { transfer }
                 if !is_planted(PlantedBug::CloneBeforeBytes) =>
@@ -99,27 +119,27 @@ pub(crate) fn log_before(
                 let Range { start, end } = transfer.source();
                 let (from, to) =
                     (Key { object: transfer.from, page: start }, Key { object: transfer.from, page: end });
-                log_all(buffer, state, (Bound::Included(from), Bound::Excluded(to)))?;
+                log_all(buffer, pages, (Bound::Included(from), Bound::Excluded(to)))?
             }
             Change::Settle { object } if !is_planted(PlantedBug::NameBeforeBytes) => {
-                log_all(buffer, state, of_object(object))?;
+                log_all(buffer, pages, of_object(object))?
             }
-            _ => {}
-        }
+            _ => Logged::default(),
+        });
     }
-    Ok(())
+    Ok(logged)
 }
 
 /// Those at the ends of a range of bytes, if it has only a part of them.
 fn log_edges(
     buffer: &Buffer,
-    state: &mut State,
+    pages: &mut Pages,
     object: ObjectId,
     bytes: Range<u64>,
-) -> Result<(), BufferError> {
+) -> Result<Logged, BufferError> {
     let edges = [bytes.start, bytes.end].into_iter().filter(|edge| !edge.is_multiple_of(BLOCK_BYTES as u64));
     match is_planted(PlantedBug::PartBeforeWhole) {
-        true => Ok(()),
-        false => log(buffer, state, edges.map(|edge| Key { object, page: PageNo::of(edge) })),
+        true => Ok(Logged::default()),
+        false => log(buffer, pages, edges.map(|edge| Key { object, page: PageNo::of(edge) })),
     }
 }

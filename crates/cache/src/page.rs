@@ -243,6 +243,11 @@ impl Entry {
         self.on_its_way.as_ref()?.writing.as_ref()
     }
 
+    /// The newest change that is not stored.
+    pub(crate) fn newest(&self) -> Option<Lsn> {
+        self.dirt().or(self.writing()).map(|dirt| dirt.newest)
+    }
+
     /// Whether the buffer lacks the bytes of changes that are not stored.
     pub(crate) fn is_unlogged(&self) -> bool {
         [self.dirt(), self.writing()].into_iter().flatten().any(|dirt| dirt.unlogged)

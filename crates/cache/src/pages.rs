@@ -381,6 +381,11 @@ impl Pages {
         self.unlogged.len()
     }
 
+    /// Whether a page is one of these.
+    pub(crate) fn is_unlogged(&self, key: &Key) -> bool {
+        self.unlogged.contains(key)
+    }
+
     /// These, in the order of their keys.
     pub(crate) fn unlogged_in(&self, keys: impl RangeBounds<Key>) -> impl Iterator<Item = Key> + '_ {
         self.unlogged.range(keys).copied()

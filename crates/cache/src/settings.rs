@@ -37,6 +37,9 @@ pub struct Settings {
     /// Bytes of a file that must be written in order before its next whole pages are written [directly](crate::Change::WriteDirect);
     /// `u64::MAX`: none are. The cache leaves it to those who know files.
     pub direct_after: u64,
+    /// Bytes that were written to an object directly and that a sync of it logs, because that is sooner done than storing them; for more
+    /// it waits for the store.
+    pub sync_logs_max: u64,
     /// Changes to the buffer go nowhere: it is given up, and nothing that is stored now counts as what it should have.
     pub buffer_is_given_up: bool,
     /// Blocks of log after which a checkpoint is due: what a recovery reads at most.
@@ -65,6 +68,7 @@ impl Default for Settings {
             // Two switches between threads, on a busy machine.
             commit_inline_below: Duration::from_micros(50),
             direct_after: u64::MAX,
+            sync_logs_max: u64::MAX,
             buffer_is_given_up: false,
             // 256 MiB: read back in about a second by anything faster than a single disk.
             checkpoint_blocks: 65536,

@@ -3,6 +3,7 @@
 
 use crate::admission::AdmissionQueue;
 use crate::commit::Syncs;
+use crate::direct::Logged;
 use crate::error::CacheError;
 use crate::pages::Pages;
 use crate::reads::Reads;
@@ -48,6 +49,12 @@ impl State {
     /// What the store may know of the pages for which it counts space: those that are dirty, and those of operations that have entered.
     pub(crate) fn known_to_store(&self) -> Known {
         self.pages.known_to_store() + self.admission.known_to_store()
+    }
+
+    /// Pages that were written directly were logged after all.
+    pub(crate) fn logged_late(&mut self, logged: Logged) {
+        logged.group.into_iter().for_each(|group| self.syncs.logged_again(group));
+        self.counters.pages_logged_late += logged.pages;
     }
 
     /// After a start: pages that so many transactions in the buffer made.

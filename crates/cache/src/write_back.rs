@@ -36,6 +36,8 @@ const DELTA_LOOKS: usize = 1024;
 const DELTA_RUNS: usize = 4;
 /// Pages of one step: a MiB, so that a step is short on any device and its log entries are shared by many pages.
 pub(crate) const STEP_PAGES: usize = 256;
+/// The same for pages that were written directly: most follow each other, and who writes them waits for their flushes.
+const DIRECT_STEP_PAGES: usize = 1024;
 /// How far from a page that is written back its dirty neighbours go with it: with those on the other side, half a MiB, read and
 /// written at the speed of a long transfer.
 const NEIGHBOURS: u64 = 64;
@@ -590,18 +592,19 @@ impl WriteBack {
         now: Duration,
     ) -> Result<Option<Victims>, CacheError> {
         let mut state = self.shared.state();
-        if !self.admission.direct_writes_press(&state) || state.pages.unlogged() == 0 {
+        if !self.admission.direct_writes_press(&state) {
             return Ok(None);
         }
         let free = |key: &Key| {
             let held = state.pages.holds_back(key);
             !held && !scan.leaves_alone(&state.retries, Victim::Page(*key), now)
         };
+        let limit = self.shared.store().pages_together().min(DIRECT_STEP_PAGES as u64) as usize;
         // In turn, so that a file that is written over and over keeps no other waiting.
         let last = turn.direct.map_or(Bound::Unbounded, Bound::Excluded);
         let behind = state.pages.unlogged_in((last, Bound::Unbounded));
         let before = turn.direct.into_iter().flat_map(|last| state.pages.unlogged_in(..=last));
-        let pages: Vec<Key> = behind.chain(before).filter(free).take(self.step_pages(Why::Due)).collect();
+        let pages: Vec<Key> = behind.chain(before).filter(free).take(limit).collect();
         turn.direct = pages.last().copied();
         if pages.is_empty() {
             self.log_all(&mut state)?;
@@ -611,10 +614,14 @@ impl WriteBack {
     }
 
     fn log_all(&self, state: &mut State) -> Result<(), CacheError> {
-        direct::log_all(self.shared.buffer(), state, ..).map_err(|why| {
+        let logged = direct::log_all(self.shared.buffer(), &mut state.pages, direct::ALL).map_err(|why| {
             state.fail(&why);
             CacheError::ReadOnly { why }
-        })
+        })?;
+        state.logged_late(logged);
+        self.committer.settle_stored(state, &[]);
+        self.shared.wake(Task::Commit);
+        Ok(())
     }
 
     /// Pages of one step: no more than are paid for with less than a segment's cleaning, where a writer may wait for them.
@@ -684,7 +691,7 @@ impl WriteBack {
 
     /// Ends the write-back of frozen pages: those that are stored are clean, the others dirty again.
     fn settle(&self, state: &mut State, frozen: &Frozen, stored: Option<&Stored>) {
-        let (mut spare, mut unlogged) = (0, Vec::new());
+        let (mut spare, mut unlogged, mut done) = (0, Vec::new(), Vec::new());
         for (index, page) in (frozen.cuts.len()..).zip(&frozen.pages) {
             let is_stored = stored.is_some_and(|stored| !stored.refused.contains_key(&index));
             let whole = stored.and_then(|stored| stored.whole.get(&index));
@@ -698,7 +705,10 @@ impl WriteBack {
                 }
                 false => entry.abandon_writing(),
             });
-            unlogged.extend((!is_stored).then_some(page.key));
+            match is_stored {
+                true => done.push((page.key, page.newest)),
+                false => unlogged.push(page.key),
+            }
             // One that was cut while it was on its way: its reservation has no owner any more.
             spare += u64::from(page.reserved && (ended.is_none() || is_stored));
             let Some(more) = ended else { continue };
@@ -710,8 +720,12 @@ impl WriteBack {
         }
         self.shared.store().release(spare);
         // What the store could not take is written back like any other.
-        if let Err(why) = direct::log(self.shared.buffer(), state, unlogged) {
-            state.fail(&why);
+        match direct::log(self.shared.buffer(), &mut state.pages, unlogged) {
+            Ok(logged) => state.logged_late(logged),
+            Err(why) => state.fail(&why),
+        }
+        if state.syncs.wait_for_store() {
+            self.committer.settle_stored(state, &done);
         }
     }
 

@@ -16,6 +16,9 @@ use device::{Block, Page};
 /// Blocks that are read and written together where recovery's last batch is written again: a MiB.
 const RUN_BLOCKS: usize = 256;
 
+/// The largest chunk whose memory is kept: 8 MiB.
+const PAGES_KEPT_MAX: usize = 2048;
+
 /// The log's end. Owned by the writer, under its lock. After a crash: from the newest root and the log after it.
 pub(crate) struct Log {
     cursor: Cursor,
@@ -27,6 +30,8 @@ pub(crate) struct Log {
     readable: Vec<(Block, u64)>,
     /// The same, in pairs of segments: one of the two is whole.
     readable_pairs: Vec<Paired>,
+    /// Memory for the next chunk: new memory of this size would have to be zeroed each time.
+    pages: Vec<Page>,
 }
 
 impl Log {
@@ -37,6 +42,7 @@ impl Log {
             is_fresh: false,
             readable: Vec::new(),
             readable_pairs: Vec::new(),
+            pages: Vec::new(),
         }
     }
 
@@ -204,7 +210,10 @@ impl Log {
     ) -> Result<(), StoreError> {
         let geometry = medium.geometry();
         let at = geometry.start(self.cursor.segment).plus(self.cursor.offset);
-        let mut pages = device::pages((head.entry_blocks + head.data_blocks) as usize);
+        let mut pages = std::mem::take(&mut self.pages);
+        pages.resize((head.entry_blocks + head.data_blocks) as usize, Page::ZERO);
+        // The others are written over as wholes.
+        pages[..(head.entry_blocks + head.copy_blocks) as usize].fill(Page::ZERO);
         let mut next = head.entry_blocks + head.copy_blocks;
         if head.copy_blocks > 0 {
             copies.write(&mut pages[head.entry_blocks as usize..next as usize]);
@@ -221,7 +230,11 @@ impl Log {
         self.index.push(self.cursor.offset, head_pages, entries.len());
         self.cursor.chunk += 1;
         self.cursor.offset += pages.len() as u64;
-        medium.write(at, &pages)
+        let written = medium.write(at, &pages);
+        if pages.len() <= PAGES_KEPT_MAX {
+            self.pages = pages;
+        }
+        written
     }
 }
 

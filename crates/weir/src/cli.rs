@@ -151,10 +151,10 @@ pub(crate) struct Tuning {
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) dirty_age: u64,
     /// What keeps its place in the one order after a crash
-    #[arg(long, value_enum, default_value_t = Order::Streams)]
+    #[arg(long, value_enum, default_value_t = Order::Strict)]
     pub(crate) order: Order,
-    /// Bytes of a file that are written in order before its next whole pages go to the store directly [default: 1MiB where store and
-    /// buffer are on one disk, else a quarter of the buffer]
+    /// With `--order streams`, bytes of a file that are written in order before its next whole pages go to the store directly [default:
+    /// 1MiB where store and buffer are on one disk, else a quarter of the buffer]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) direct_after: Option<Size>,
     /// Threads that take requests from the kernel: 1 is best for one or two programs that sync, 2 for many [default: 1 where

@@ -36,6 +36,8 @@ pub(crate) const READY: &str = "ready";
 const MEMORY_MIN: Size = Size(16 << 20);
 /// A stream is longer than most files.
 const DIRECT_AFTER: Size = Size(1 << 20);
+/// What is more is written once instead of twice, on one disk, though that takes two flushes.
+const SYNC_LOGS_MAX: Size = Size(64 << 10);
 /// As many deltas as one step of write-back takes, and some.
 const DELTAS_MIN: Size = Size(1 << 20);
 
@@ -50,7 +52,9 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     if let Some(ms) = media.settings.commit_interval_ms {
         settings.commit_interval = Duration::from_millis(ms);
     }
-    settings.direct_after = direct_after(&args.tuning, &media);
+    let on_one_disk = are_on_one_disk(&media.store, &media.buffer);
+    settings.direct_after = direct_after(&args.tuning, &media, on_one_disk);
+    settings.sync_logs_max = if on_one_disk { SYNC_LOGS_MAX.0 } else { u64::MAX };
     let point = MountPoint::check(args, &media)?;
     media.ensure_not_below(&point.dir)?;
     let logs = if args.daemon { Some(logs::directory()?) } else { None };
@@ -213,11 +217,11 @@ fn settings(tuning: &Tuning, threads: u8) -> Result<Settings, WeirError> {
 
 /// From where on streams of whole pages go to the store directly. On a disk of its own the buffer takes a burst that it has space for;
 /// what is longer waits for the store in any case.
-fn direct_after(tuning: &Tuning, media: &Media) -> u64 {
+fn direct_after(tuning: &Tuning, media: &Media, on_one_disk: bool) -> u64 {
     match (tuning.order, tuning.direct_after) {
         (Order::Strict, _) => u64::MAX,
         (Order::Streams, Some(after)) => after.0,
-        (Order::Streams, None) if are_on_one_disk(&media.store, &media.buffer) => DIRECT_AFTER.0,
+        (Order::Streams, None) if on_one_disk => DIRECT_AFTER.0,
         (Order::Streams, None) => {
             // Where it cannot be looked at it is not mounted either.
             let buffer_bytes = File::open(&media.buffer).and_then(|mut file| file.seek(SeekFrom::End(0)));

@@ -1,8 +1,9 @@
 //! Whether what a client was told is right.
 
 use super::call::Reply;
+use super::loose::bytes_difference;
 use super::model::{Body, Id, Model};
-use super::oracle::{bytes_difference, expected_links};
+use super::oracle::expected_links;
 use device::BLOCK_BYTES;
 use fs::{Attributes, FsError, Kind, Seek};
 use std::ops::Range;

@@ -1,7 +1,6 @@
 //! What a file may be after a crash beside what programs see, because of what was written to it directly: each page as a whole what it
 //! was or what it became, and the file ending before any page that it grew with.
 
-use super::oracle::bytes_difference;
 use device::BLOCK_BYTES;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -100,6 +99,24 @@ impl Loose {
         }
         None
     }
+}
+
+/// The first difference between two contents, in words.
+pub(crate) fn bytes_difference(expected: &[u8], found: &[u8]) -> Option<String> {
+    if expected == found {
+        return None;
+    }
+    let same = expected.iter().zip(found).take_while(|(expected, found)| expected == found).count();
+    let differing = expected.iter().zip(found).filter(|(expected, found)| expected != found).count();
+    let show = |bytes: &[u8]| format!("{:02x?}", &bytes[same.min(bytes.len())..bytes.len().min(same + 8)]);
+    Some(format!(
+        "{} bytes, expected {}; {differing} differ, the first at {same} (page {}): {}, expected {}",
+        found.len(),
+        expected.len(),
+        same / BLOCK_BYTES,
+        show(found),
+        show(expected)
+    ))
 }
 
 #[cfg(test)]

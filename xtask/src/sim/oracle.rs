@@ -347,24 +347,6 @@ fn names_difference(expected: &BTreeMap<Vec<u8>, Id>, found: &BTreeMap<Vec<u8>, 
     Some(format!("{} should not be there", name.escape_ascii()))
 }
 
-/// The first difference between two contents, in words.
-pub(crate) fn bytes_difference(expected: &[u8], found: &[u8]) -> Option<String> {
-    if expected == found {
-        return None;
-    }
-    let same = expected.iter().zip(found).take_while(|(expected, found)| expected == found).count();
-    let differing = expected.iter().zip(found).filter(|(expected, found)| expected != found).count();
-    let show = |bytes: &[u8]| format!("{:02x?}", &bytes[same.min(bytes.len())..bytes.len().min(same + 8)]);
-    Some(format!(
-        "{} bytes, expected {}; {differing} differ, the first at {same} (page {}): {}, expected {}",
-        found.len(),
-        expected.len(),
-        same / device::BLOCK_BYTES,
-        show(found),
-        show(expected)
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::model::CALLER;
