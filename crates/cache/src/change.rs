@@ -30,7 +30,7 @@ pub enum Change<'a> {
         /// The new bytes, of at least one whole page.
         bytes: &'a [u8],
         /// The object ended at `offset`. Where a crash takes one of these pages, it must end before that: see
-        /// [`take_lost`](crate::Cache::take_lost).
+        /// [`lost`](crate::Cache::lost).
         grows: bool,
     },
     /// Nothing changes, but everything that was written directly to an object is logged before this transaction.
