@@ -74,8 +74,8 @@ impl Reservation {
         self.frees
     }
 
-    /// Whether what it was asked for may be written [directly](crate::Change::WriteDirect). If not, it is written as any other.
-    pub fn is_direct(&self) -> bool {
+    /// Whether what it was asked for may be written directly.
+    pub(crate) fn is_direct(&self) -> bool {
         self.direct > 0
     }
 

@@ -81,7 +81,7 @@ impl Parts {
 
     /// Appends and applies one transaction. Calls no completion: a reader that waits for a changed page looks again later.
     fn apply(&self, reservation: &mut Reservation, changes: &[Change<'_>]) -> Result<Lsn, CacheError> {
-        let records = records(changes);
+        let records = records(changes, reservation.is_direct());
         if !changes.iter().all(Change::is_sensible) {
             return Err(CacheError::BadTransfer);
         }
@@ -426,7 +426,8 @@ impl Cache {
         Ok(found.pop().expect("as many as were asked for"))
     }
 
-    /// Completes when every change applied before the call is durable. Causes no store I/O.
+    /// Completes when every change applied before the call is durable. Causes no store I/O, unless much was written
+    /// [directly](Change::WriteDirect): see [`sync_logs_max`](Settings::sync_logs_max).
     pub fn sync(&self, then: Completion<()>) {
         self.parts.committer.sync(Synced::All, then);
     }

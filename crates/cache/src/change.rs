@@ -20,8 +20,8 @@ pub enum Change<'a> {
     },
     /// The same for whole pages, whose bytes do not go through the buffer but to the store, soon: after a crash each is as a whole what it
     /// was or what it became. A sync of the object, a change of a part of a page, a clone of it and a [`Settle`](Change::Settle) log
-    /// those that the store does not have by then, so nothing waits for the store. Written as any other where the reservation [says
-    /// so](crate::Reservation::is_direct).
+    /// those that the store does not have by then. Logged as any other write where the reservation is for none, or there is no space for
+    /// so many.
     WriteDirect {
         /// The object.
         object: ObjectId,
@@ -85,11 +85,8 @@ impl Change<'_> {
     /// The bytes that its records carry, without their headers.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
-            Change::Write { bytes, .. } => bytes.len() as u64,
-            Change::Zero { .. }
-            | Change::Delete { .. }
-            | Change::WriteDirect { .. }
-            | Change::Settle { .. } => 0,
+            Change::Write { bytes, .. } | Change::WriteDirect { bytes, .. } => bytes.len() as u64,
+            Change::Zero { .. } | Change::Delete { .. } | Change::Settle { .. } => 0,
             Change::Clone { .. } | Change::Move { .. } => TRANSFER_BYTES,
         }
     }
@@ -105,7 +102,7 @@ impl Change<'_> {
     /// Its records: one for each page that it touches, and one for a range.
     fn records(&self) -> u64 {
         match self {
-            Change::Clone { .. } | Change::Move { .. } | Change::WriteDirect { .. } => 1,
+            Change::Clone { .. } | Change::Move { .. } => 1,
             Change::Settle { .. } => 0,
             other => other.pages() + 1,
         }
@@ -146,15 +143,18 @@ pub struct Cost {
 }
 
 impl Cost {
+    /// Nothing.
+    pub const NONE: Cost = Cost { pages: 0, bytes: 0, records: 0, frees: false, run: 0, direct: 0 };
+
     /// What `changes` need.
     pub fn of(changes: &[Change<'_>]) -> Cost {
-        changes.iter().fold(Cost::default(), |cost, change| Cost {
+        changes.iter().fold(Cost::NONE, |cost, change| Cost {
             pages: cost.pages + change.pages(),
             bytes: cost.bytes + change.bytes(),
             records: cost.records + change.records(),
             frees: false,
             run: 0,
-            direct: 0,
+            direct: cost.direct + change.direct_bytes().map_or(0, |bytes| bytes.len() / BLOCK_BYTES) as u64,
         })
     }
 }
@@ -162,20 +162,20 @@ impl Cost {
 /// A transaction's records: most have a few, which then need no memory of their own.
 pub(crate) type Records<'a> = SmallVec<[Record<'a>; 4]>;
 
-/// A transaction's records, page by page.
-pub(crate) fn records<'a>(changes: &[Change<'a>]) -> Records<'a> {
+/// A transaction's records, page by page; whether those of direct writes do without the bytes.
+pub(crate) fn records<'a>(changes: &[Change<'a>], direct: bool) -> Records<'a> {
     let mut records = Records::new();
     for change in changes {
         match *change {
-            Change::Write { object, offset, bytes } => {
-                for (page, start, range) in pages_of(offset, bytes.len()) {
-                    records.push(Record::Write { object, page, start: start as u16, bytes: &bytes[range] });
-                }
-            }
-            Change::WriteDirect { object, offset, bytes, grows } => {
+            Change::WriteDirect { object, offset, bytes, grows } if direct => {
                 let (from, to) = (PageNo::of(offset), PageNo::of(offset + bytes.len() as u64));
                 assert!(from.offset() == offset && to.offset() == offset + bytes.len() as u64, "whole pages");
                 records.push(Record::Direct { object, from, to, grows });
+            }
+            Change::Write { object, offset, bytes } | Change::WriteDirect { object, offset, bytes, .. } => {
+                for (page, start, range) in pages_of(offset, bytes.len()) {
+                    records.push(Record::Write { object, page, start: start as u16, bytes: &bytes[range] });
+                }
             }
             Change::Settle { .. } => {}
             Change::Zero { object, offset, len } => zero_records(object, offset, len, &mut records),

@@ -167,7 +167,7 @@ impl Committer {
             Synced::Object(object) => direct::of_object(object),
             Synced::All => direct::ALL,
         };
-        let pages = state.pages.unlogged_in(range.clone());
+        let pages = state.pages.unlogged_in(range);
         let pages: BTreeMap<Key, Lsn> =
             pages.filter_map(|key| Some((key, state.pages.get(&key)?.newest()?))).collect();
         let bytes = (pages.len() * BLOCK_BYTES) as u64;
@@ -175,7 +175,7 @@ impl Committer {
         if bytes > self.shared.settings().sync_logs_max && !state.is_stopping() {
             return Ok(pages);
         }
-        let logged = direct::log_all(self.shared.buffer(), &mut state.pages, range)?;
+        let logged = direct::log(self.shared.buffer(), &mut state.pages, pages.into_keys())?;
         state.logged_late(logged);
         Ok(BTreeMap::new())
     }
@@ -200,6 +200,9 @@ impl Committer {
 
     /// The mount ends, and nobody may be there who stores what syncs wait for.
     pub(crate) fn log_what_syncs_wait_for(&self, state: &mut State) {
+        if !state.syncs.wait_for_store() {
+            return;
+        }
         match direct::log_all(self.shared.buffer(), &mut state.pages, direct::ALL) {
             Ok(logged) => state.logged_late(logged),
             Err(why) => state.fail(&why),

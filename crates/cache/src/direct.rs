@@ -2,7 +2,8 @@
 //!
 //! The buffer keeps space in which each of them can be logged after all, at any moment and without waiting: as a merged transaction
 //! of the whole page, under the LSN that it has. So whatever must not come before such a page in the one order (a part of it that is
-//! logged, a clone of it, a name of its file, a sync) has it logged first, and nothing ever waits for the store.
+//! logged, a clone of it, a name of its file, a sync) has it logged first and need not wait for the store; a sync of many does, where that
+//! costs less than writing them twice.
 
 use crate::change::Change;
 use crate::page::Body;

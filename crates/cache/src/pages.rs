@@ -391,11 +391,13 @@ impl Pages {
         self.unlogged.range(keys).copied()
     }
 
-    /// The buffer has the bytes of a page now.
-    pub(crate) fn page_was_logged(&mut self, key: Key) {
-        if self.unlogged.contains(&key) {
+    /// The buffer has the bytes of a page now; whether it had not before.
+    pub(crate) fn page_was_logged(&mut self, key: Key) -> bool {
+        let is_new = self.is_unlogged(&key);
+        if is_new {
             self.change(key, Entry::was_logged);
         }
+        is_new
     }
 
     /// Dirty pages of one object at most `distance` pages away, `key` among them if it is dirty.

@@ -227,7 +227,9 @@ impl Recovery {
         group: GroupNo,
         bytes: Option<&[u8]>,
     ) {
-        if !self.named.is_empty() && self.named.was_written(key) && range.len() < BLOCK_BYTES {
+        let place = self.pages.place_of(key, at).filter(|_| !is_planted(PlantedBug::MergedByPlace));
+        let is_newest = place.is_none() && !self.named.is_empty();
+        if is_newest && self.named.was_written(key) && range.len() < BLOCK_BYTES {
             self.gathered.settle(&mut self.pages);
             self.reserved -= drop_page(&mut self.pages, key);
         }
@@ -238,7 +240,7 @@ impl Recovery {
                 Dirt::first(at, group, now, true)
             });
         };
-        match self.pages.place_of(key, at).filter(|_| !is_planted(PlantedBug::MergedByPlace)) {
+        match place {
             Some(Belongs::Before(transfer)) => {
                 self.pages.change_beside(transfer, key.page, change);
                 return;

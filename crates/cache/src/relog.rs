@@ -51,10 +51,11 @@ impl Relogger {
         self.append_transfers(&state, &groups, &mut relogged)?;
         relogged.cuts.extend(self.append_cuts(&state, &groups)?);
         relogged.pages = self.append_pages(&state, &groups, now)?;
-        relogged.pages.iter().for_each(|&(key, group)| {
-            state.syncs.logged_again(group);
-            state.pages.page_was_logged(key);
-        });
+        for &(key, group) in &relogged.pages {
+            if state.pages.page_was_logged(key) {
+                state.syncs.logged_again(group);
+            }
+        }
         let count = relogged.transfers.len() + relogged.pages.len() + relogged.cuts.len();
         if count == 0 {
             return Ok(false);

@@ -353,7 +353,7 @@ fn what_nobody_synced_is_durable_after_the_interval_however_long_the_committer_m
 fn space_that_is_given_back_unused_lets_the_next_one_in() {
     with_committer(Duration::from_secs(3600), |cache| {
         let most = cache.transaction_bytes_max() - 8192;
-        let cost = Cost { pages: 1, bytes: most, records: 1, frees: false, run: 0, direct: 0 };
+        let cost = Cost { pages: 1, bytes: most, records: 1, ..Cost::NONE };
         let mut inside = Vec::new();
         let parked = loop {
             let admitted: Answer<Reservation> = Answer::default();

@@ -222,8 +222,6 @@ pub(crate) struct Transaction<'a> {
     owners_changed: bool,
     /// What the operation writes into a file, if it does.
     bytes: &'a [u8],
-    /// They are whole pages, and may go to the store directly.
-    direct: bool,
     /// Changes of files' own bytes.
     data: SmallVec<[Change<'a>; 1]>,
     kept: bool,
@@ -240,32 +238,12 @@ impl<'a> Transaction<'a> {
     /// Begins a change at the time `now`, of an operation that writes `bytes` into a file, if it does.
     pub(crate) fn begin(state: &'a mut State, now: i64, bytes: &'a [u8]) -> Transaction<'a> {
         let (old, old_bytes, data) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
-        Transaction {
-            state,
-            now,
-            old,
-            old_bytes,
-            owners_changed: false,
-            bytes,
-            direct: false,
-            data,
-            kept: false,
-        }
+        Transaction { state, now, old, old_bytes, owners_changed: false, bytes, data, kept: false }
     }
 
     /// What the operation writes into a file.
     pub(crate) fn bytes_to_write(&self) -> &'a [u8] {
         self.bytes
-    }
-
-    /// What the operation writes are whole pages, which may go to the store directly.
-    pub(crate) fn write_directly(&mut self) {
-        self.direct = true;
-    }
-
-    /// Whether that is so.
-    pub(crate) fn is_direct(&self) -> bool {
-        self.direct
     }
 
     /// Writes bytes of the arena. Only what differs is recorded.

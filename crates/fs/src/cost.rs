@@ -11,16 +11,15 @@ const PAGE: u64 = BLOCK_BYTES as u64;
 /// Two inodes with their times, the header, two owners, an orphan's two places, two freed heap blocks (of a target and
 /// of extended attributes), and two more inodes: what any operation but the names themselves may touch, each a record of
 /// at most its own size.
-const INODES: Cost = Cost { pages: 21, bytes: 21 * 96, records: 26, frees: false, run: 0, direct: 0 };
+const INODES: Cost = Cost { pages: 21, bytes: 21 * 96, records: 26, ..Cost::NONE };
 
 /// The access list and the default list that a new inode may get from its directory: at most a page each, so three
 /// blocks. Stated always: the directory may get its list before the operation is let in.
-const ACLS: Cost =
-    Cost { pages: 3, bytes: 2 * ACL_BYTES_MAX as u64 + 256, records: 14, frees: false, run: 0, direct: 0 };
+const ACLS: Cost = Cost { pages: 3, bytes: 2 * ACL_BYTES_MAX as u64 + 256, records: 14, ..Cost::NONE };
 
 /// An access list that follows the mode lies in two blocks at most. A capability that goes is marked; what is left may
 /// move into a smaller block.
-const POWERS: Cost = Cost { pages: 6, bytes: 2 * PAGE + 256, records: 24, frees: false, run: 0, direct: 0 };
+const POWERS: Cost = Cost { pages: 6, bytes: 2 * PAGE + 256, records: 24, ..Cost::NONE };
 
 fn plus(one: Cost, other: Cost) -> Cost {
     Cost {
@@ -38,14 +37,7 @@ fn plus(one: Cost, other: Cost) -> Cost {
 /// grows before the operation is let in.
 fn names(levels: u8) -> Cost {
     let levels = u64::from(levels) + 2;
-    Cost {
-        pages: 3 * levels,
-        bytes: levels * (2 * PAGE + 64),
-        records: 10 * levels,
-        frees: false,
-        run: 0,
-        direct: 0,
-    }
+    Cost { pages: 3 * levels, bytes: levels * (2 * PAGE + 64), records: 10 * levels, ..Cost::NONE }
 }
 
 /// A new name, with a new inode. A link's target is one block.
@@ -55,8 +47,7 @@ pub(crate) fn make(levels: u8, target_bytes: usize) -> Cost {
 
 /// A new name, with what it leads to. A link's target is one block.
 pub(crate) fn add(levels: u8, target_bytes: usize) -> Cost {
-    let target =
-        Cost { pages: 1, bytes: target_bytes as u64 + 64, records: 10, frees: false, run: 0, direct: 0 };
+    let target = Cost { pages: 1, bytes: target_bytes as u64 + 64, records: 10, ..Cost::NONE };
     plus(plus(INODES, names(levels)), target)
 }
 
@@ -64,14 +55,8 @@ pub(crate) fn add(levels: u8, target_bytes: usize) -> Cost {
 pub(crate) fn remove(levels: u8) -> Cost {
     // On each level a node loses a child and joins a neighbour, never splits.
     let levels = u64::from(levels) + 2;
-    let names = Cost {
-        pages: 2 * levels,
-        bytes: levels * 2 * PAGE,
-        records: 6 * levels,
-        frees: true,
-        run: 0,
-        direct: 0,
-    };
+    let names =
+        Cost { pages: 2 * levels, bytes: levels * 2 * PAGE, records: 6 * levels, frees: true, ..Cost::NONE };
     plus(INODES, names)
 }
 
@@ -88,24 +73,14 @@ pub(crate) fn rename_leaving_whiteout(from_levels: u8, to_levels: u8) -> Cost {
 
 /// New attributes. A file that gets shorter has one page zeroed in part, and gives back the others.
 pub(crate) fn attributes(shrinks: bool) -> Cost {
-    plus(plus(INODES, POWERS), Cost { pages: 2, bytes: 0, records: 3, frees: shrinks, run: 0, direct: 0 })
+    plus(plus(INODES, POWERS), Cost { pages: 2, bytes: 0, records: 3, frees: shrinks, ..Cost::NONE })
 }
 
 /// An extended attribute of `value_bytes`, beside `present_bytes` of others: in the worst case all of them move.
 pub(crate) fn set_xattr(present_bytes: usize, value_bytes: usize) -> Cost {
     let bytes = (present_bytes + XATTR_HEAD + XATTR_NAME_BYTES_MAX + value_bytes) as u64;
     let blocks = blocks_for(bytes as usize) as u64 + 1;
-    plus(
-        INODES,
-        Cost {
-            pages: blocks,
-            bytes: bytes + 32 * blocks,
-            records: blocks + 12,
-            frees: false,
-            run: 0,
-            direct: 0,
-        },
-    )
+    plus(INODES, Cost { pages: blocks, bytes: bytes + 32 * blocks, records: blocks + 12, ..Cost::NONE })
 }
 
 /// An extended attribute that goes: however many there are, one is marked, or what is left moves into one block.
@@ -127,8 +102,7 @@ pub(crate) fn free(orphans: usize) -> Cost {
         bytes: (7 * orphans + 1) * 96,
         records: 8 * orphans + 1,
         frees: true,
-        run: 0,
-        direct: 0,
+        ..Cost::NONE
     }
 }
 
@@ -144,7 +118,7 @@ pub(crate) fn copy_range(pages: u64, first: u64, at: u64) -> Cost {
 /// zeroed: that may take pages, so it must not use the last reserve.
 pub(crate) fn allocate(whole_pages_go: bool) -> Cost {
     plus(
-        Cost { pages: 3, bytes: 96, records: 6, frees: false, run: 0, direct: 0 },
-        Cost { pages: 2, bytes: 0, records: 3, frees: whole_pages_go, run: 0, direct: 0 },
+        Cost { pages: 3, bytes: 96, records: 6, ..Cost::NONE },
+        Cost { pages: 2, bytes: 0, records: 3, frees: whole_pages_go, ..Cost::NONE },
     )
 }

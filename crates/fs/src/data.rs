@@ -70,12 +70,13 @@ pub(crate) fn write_cost(offset: u64, len: usize) -> Cost {
     debug_assert!(offset <= FILE_BYTES_MAX);
     let len = len as u64;
     let pages = len / PAGE + 2;
-    Cost { pages: 3 + pages, bytes: 96 + len, records: 6 + pages, frees: false, run: pages, direct: 0 }
+    Cost { pages: 3 + pages, bytes: 96 + len, records: 6 + pages, run: pages, ..Cost::NONE }
 }
 
 impl Transaction<'_> {
     /// The bytes of the operation, size and times in one: a size never covers bytes that are not there.
-    pub(crate) fn write_data(&mut self, ino: Ino, offset: u64) -> Result<(), FsError> {
+    /// Those of a stream may go to the store directly.
+    pub(crate) fn write_data(&mut self, ino: Ino, offset: u64, is_stream: bool) -> Result<(), FsError> {
         let bytes = self.bytes_to_write();
         let len = bytes.len();
         let (slot, mut hot) = self.find_file(ino)?;
@@ -86,7 +87,7 @@ impl Transaction<'_> {
         hot.charge(offset, len);
         self.set_hot(slot, &hot);
         self.touch_modified(slot)?;
-        if self.is_direct() && offset <= size && (offset + len as u64 <= size || size.is_multiple_of(PAGE)) {
+        if is_stream && offset <= size && (offset + len as u64 <= size || size.is_multiple_of(PAGE)) {
             // A crash takes pages as wholes: what lies behind the old end goes with it, or stays.
             let (within, behind) = bytes.split_at(len.min((size - offset) as usize));
             for (offset, bytes, grows) in [(offset, within, false), (size, behind, true)] {

@@ -28,8 +28,8 @@ const WRITE_BYTES_MAX: usize = 64 << 20;
 /// carries at most.
 const TRANSACTION_BYTES_MAX: u64 = 1 << 20;
 
-/// Steps of background work that `create` makes to get space for its first transaction.
-const CREATE_STEPS_MAX: u32 = 1000;
+/// Steps of background work that are made to get space for a transaction before there are threads that make them.
+const STEPS_MAX: u32 = 1000;
 
 /// The file system: a handle, cheap to clone.
 ///
@@ -61,17 +61,7 @@ impl Fs {
         let set = move |admitted| *slot.lock().expect("nobody panics holding a reservation") = Some(admitted);
         cache.admit(Cost::of(&changes), Box::new(set));
         let take = || reservation.lock().expect("nobody panics holding a reservation").take();
-        let mut admitted = take();
-        for _ in 0..CREATE_STEPS_MAX {
-            if admitted.is_some() {
-                break;
-            }
-            for task in [Task::Commit, Task::WriteBack, Task::Checkpoint] {
-                cache.step(task);
-            }
-            admitted = take();
-        }
-        let mut reservation = admitted.ok_or(FsError::NoSpace)??;
+        let mut reservation = step_until(cache, take).ok_or(FsError::NoSpace)??;
         cache.apply(&mut reservation, &changes)?;
         drop(reservation);
         Ok(cache.drain()?)
@@ -536,6 +526,18 @@ pub(crate) struct Core {
     streams: Streams,
 }
 
+/// Does background work until there is an answer; `None`: there is none after a while.
+pub(crate) fn step_until<T>(cache: &Cache, answer: impl Fn() -> Option<T>) -> Option<T> {
+    (0..STEPS_MAX).find_map(|_| {
+        answer().or_else(|| {
+            for task in [Task::Commit, Task::WriteBack, Task::Checkpoint] {
+                cache.step(task);
+            }
+            None
+        })
+    })
+}
+
 impl From<CacheError> for FsError {
     fn from(error: CacheError) -> FsError {
         match error {
@@ -616,9 +618,6 @@ impl Core {
         let now = self.clock.wall_nanos();
         let mut state = self.change();
         let mut tx = Transaction::begin(&mut state, now, bytes);
-        if reservation.is_direct() {
-            tx.write_directly();
-        }
         let value = work(&mut tx)?;
         let changes = tx.changes();
         debug_assert!(within(&changes, cost), "{changes:?} are more than {cost:?}");
@@ -692,10 +691,10 @@ impl Core {
         };
         let core = self.clone();
         let cost = self.write_cost(ino, offset, bytes.len());
-        let len = bytes.len();
+        let (len, is_stream) = (bytes.len(), cost.direct > 0);
         let prepared = move |prepared: Result<(), CacheError>| match prepared {
             Err(error) => done(Err(error.into())),
-            Ok(()) => core.enter_with(bytes, cost, move |tx| tx.write_data(ino, offset), done),
+            Ok(()) => core.enter_with(bytes, cost, move |tx| tx.write_data(ino, offset, is_stream), done),
         };
         self.cache.prepare_write(object, offset, len, Box::new(prepared));
     }
@@ -719,7 +718,10 @@ impl Core {
         }
         let cost = self.write_cost(ino, offset, bytes.len());
         match self.cache.admit_at_once(cost) {
-            Ok(reservation) => Some(self.commit(reservation?, bytes, cost, |tx| tx.write_data(ino, offset))),
+            Ok(reservation) => {
+                let write = |tx: &mut Transaction<'_>| tx.write_data(ino, offset, cost.direct > 0);
+                Some(self.commit(reservation?, bytes, cost, write))
+            }
             Err(error) => Some(Err(error.into())),
         }
     }

@@ -5,15 +5,12 @@ use crate::arena::Transaction;
 use crate::cost;
 use crate::error::FsError;
 use crate::format::Slot;
-use crate::fs::{Core, Fs};
+use crate::fs::{Core, Fs, step_until};
 use crate::types::Kind;
-use cache::{Cache, Task};
+use cache::Cache;
 use device::{Clock, ObjectId, PageNo, VolumeId};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
-
-/// Steps of background work that are made to get space for one change.
-const STEPS_MAX: u32 = 1000;
 
 impl Transaction<'_> {
     /// Lets the file that has an object end before a page, if it is there.
@@ -40,17 +37,7 @@ impl Core {
             let set = move |done| *told.lock().expect("nobody panics holding an outcome") = Some(done);
             self.enter(cost::attributes(true), move |tx| tx.end_before(object, page), Box::new(set));
             let done = || outcome.lock().expect("nobody panics holding an outcome").take();
-            let mut ended = done();
-            for _ in 0..STEPS_MAX {
-                if ended.is_some() {
-                    break;
-                }
-                for task in [Task::Commit, Task::WriteBack, Task::Checkpoint] {
-                    self.cache.step(task);
-                }
-                ended = done();
-            }
-            ended.ok_or(FsError::NoSpace)??;
+            step_until(&self.cache, done).ok_or(FsError::NoSpace)??;
         }
         if !lost.is_empty() {
             let cache = Cache::clone(&self.cache);

@@ -225,6 +225,7 @@ impl Log {
                 next += 1;
             }
         }
+        assert_eq!(next as usize, pages.len(), "no page is left as an earlier chunk had it");
         let (head_pages, _) = pages.split_at_mut(head.entry_blocks as usize);
         self.cursor.chain = encode_chunk(&head, entries, geometry.id, head_pages);
         self.index.push(self.cursor.offset, head_pages, entries.len());

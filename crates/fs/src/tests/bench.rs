@@ -108,7 +108,7 @@ impl Bench {
     pub(crate) fn new() -> Bench {
         let state = State::blank(VolumeId::MAIN, SECRET).expect("a blank state");
         let mut bench = Bench { state, objects: Objects::default(), now: 0, arena_bytes: 0, gives_up: false };
-        let cost = Cost { pages: 10, bytes: 4096, records: 100, frees: false, run: 0, direct: 0 };
+        let cost = Cost { pages: 10, bytes: 4096, records: 100, ..Cost::NONE };
         bench.run(cost, |tx| tx.create(OWNER, SECRET)).expect("a new file system");
         bench
     }
@@ -282,7 +282,7 @@ impl Subject for Bench {
             }
             Operation::Write { ino, offset, bytes } => {
                 let cost = write_cost(offset, bytes.len());
-                self.run_with(&bytes, cost, |tx| tx.write_data(ino, offset)).map(|()| None)
+                self.run_with(&bytes, cost, |tx| tx.write_data(ino, offset, false)).map(|()| None)
             }
             Operation::Set { ino, set } => {
                 self.run(cost::attributes(true), |tx| tx.set_attributes(ino, &set)).map(Some)

@@ -10,7 +10,7 @@ use cache::Cost;
 use device::Random;
 
 const ROOT: Ino = Ino::ROOT;
-const ANY: Cost = Cost { pages: 1000, bytes: 1 << 20, records: 1000, frees: false, run: 0, direct: 0 };
+const ANY: Cost = Cost { pages: 1000, bytes: 1 << 20, records: 1000, ..Cost::NONE };
 
 fn unlink(bench: &mut Bench, parent: Ino, name: &str) {
     bench.apply(&Operation::Unlink { parent, name: name.as_bytes().to_vec() }).expect("unlinked");
