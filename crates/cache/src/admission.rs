@@ -374,11 +374,15 @@ impl Admission {
         }
     }
 
-    /// True if pages are to be written back so that no operation has to wait: at half of what it would wait at.
+    /// True if pages are to be written back so that no operation has to wait.
     pub(crate) fn presses_for_write_back(&self, state: &State) -> bool {
+        self.direct_writes_press(state) || self.logged_writes_press(state)
+    }
+
+    /// The same for any but those that were written directly: at half of what an operation would wait at.
+    pub(crate) fn logged_writes_press(&self, state: &State) -> bool {
         state.failed().is_none()
             && (state.pages.is_asking()
-                || self.direct_writes_press(state)
                 || self.shared.buffer_is_half_full()
                 || self.shared.settings().crowding(state.pages.memory()) > 0.5
                 || state.pages.cuts_pending() > CUTS_MAX
@@ -389,9 +393,10 @@ impl Admission {
 
     /// Whether what was written directly is to be stored now.
     pub(crate) fn direct_writes_press(&self, state: &State) -> bool {
-        direct::press(self.shared.buffer(), &state.pages)
-            || state.admission.is_waiting_directly()
-            || state.syncs.wait_for_store()
+        state.failed().is_none()
+            && (direct::press(self.shared.buffer(), &state.pages)
+                || state.admission.is_waiting_directly()
+                || state.syncs.wait_for_store())
     }
 
     /// Fails all operations that wait: nothing can change any more.

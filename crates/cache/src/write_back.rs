@@ -69,6 +69,8 @@ pub(crate) struct Turn {
     due: Scan,
     /// The last of the pages that were written directly and had their turn.
     direct: Option<Key>,
+    /// The last vector had such pages: others that are due go before more of them.
+    was_direct: bool,
 }
 
 /// Why pages are written back.
@@ -214,8 +216,16 @@ impl WriteBack {
         }
         let idle =
             if why == Why::Due && self.relogger.step(now)? { Progress::Worked } else { Progress::Idle };
-        let direct = if why == Why::Due { self.direct_victims(turn, scan, now)? } else { None };
-        let victims = direct.or_else(|| self.victims(why, scan, now));
+        let mut victims = None;
+        if turn.was_direct || why != Why::Due {
+            victims = self.victims(why, scan, now);
+        }
+        turn.was_direct = false;
+        if victims.is_none() && why == Why::Due {
+            victims = self.direct_victims(turn, scan, now)?;
+            turn.was_direct = victims.is_some();
+            victims = victims.or_else(|| self.victims(why, scan, now));
+        }
         let Some(Victims { pages, reached_newest }) = victims else { return Ok(idle) };
         let frozen = self.freeze(&pages, scan, now);
         let is_over = scan.is_over(reached_newest, !frozen.is_empty());
@@ -526,9 +536,14 @@ impl WriteBack {
 
     /// True if limits or ages ask for pages to be written back.
     pub(crate) fn is_due(&self, state: &State) -> bool {
+        self.admission.direct_writes_press(state) || self.is_due_otherwise(state)
+    }
+
+    /// The same for any but those that were written directly.
+    fn is_due_otherwise(&self, state: &State) -> bool {
         let age = |since| self.shared.now() >= since + self.shared.settings().dirty_age_max;
         let is_old = || state.failed().is_none() && state.pages.oldest_since().is_some_and(age);
-        self.admission.presses_for_write_back(state) || is_old()
+        self.admission.logged_writes_press(state) || is_old()
     }
 
     /// The pages to write back now; `None` if there is no reason to. Least recently written first, but for the sake
@@ -539,7 +554,7 @@ impl WriteBack {
         if !state.pages.is_dirty() {
             return None;
         }
-        if why == Why::Due && !self.is_due(&state) {
+        if why == Why::Due && !self.is_due_otherwise(&state) {
             return None;
         }
         let crowded = self.shared.settings().crowding(state.pages.memory()) > 0.5;

@@ -3,7 +3,7 @@
 mod common;
 
 use buffer::Record;
-use cache::{Cache, Change, Task};
+use cache::{Cache, Change, Settings, Task};
 use common::plain::Machine;
 use device::{BLOCK_BYTES, ObjectId, PageNo, Transfer, VolumeId};
 
@@ -136,4 +136,20 @@ fn what_was_logged_again_beside_a_clone_says_nothing_of_what_came_after_it() {
     let cache = crash(&machine, cache);
     assert_eq!(cache.lost(), [(FILE, PageNo(0))], "it grew with that page");
     assert_eq!([bytes(&cache, 0, 0..50), bytes(&cache, 0, 50..100)], [vec![3; 50], vec![1; 50]]);
+}
+
+#[test]
+fn a_stream_that_never_ends_does_not_keep_others_from_being_written_back() {
+    let machine = Machine::new(7);
+    let cache = machine.open();
+    machine.write(&cache, COPY, 0, &[1; 100]).expect("space");
+    machine.clock.advance(Settings::default().dirty_age_max);
+    let mut steps = 0;
+    while cache.status().dirty_age >= Settings::default().dirty_age_max {
+        // As many as make the next step be of them.
+        write_directly(&machine, &cache, 0..40, 2, false);
+        cache.step(Task::WriteBack);
+        steps += 1;
+        assert!(steps < 10, "{:?}", cache.status());
+    }
 }
