@@ -560,6 +560,11 @@ impl Cache {
         self.parts.volumes.delete(volume)
     }
 
+    /// Volumes that nobody uses, and that go before an operation is told that the store is full; these in place of those named before.
+    pub fn may_give_up(&self, volumes: Vec<VolumeId>) {
+        self.parts.checkpointer.may_give_up(volumes);
+    }
+
     /// Makes the store as large as fits into `blocks` blocks, or into all that its device has; returns its new size. Who waits for space
     /// goes on.
     ///

@@ -10,7 +10,7 @@ use crate::task::{Completions, Progress, Task};
 use crate::write_back::{Why, WriteBack};
 use std::sync::Arc;
 use std::time::Duration;
-use store::Cleaning;
+use store::{Cleaning, StoreError, VolumeId};
 
 /// Rounds of cleaning of one attempt to make space, before a writer that waits is told that the store is full.
 const ROUNDS_MAX: usize = 8;
@@ -70,6 +70,8 @@ pub(crate) struct Checkpointer {
     given_back_as_of: AtomicU64,
     /// Held for moments, and no other lock is taken meanwhile.
     pauses: Mutex<Pauses>,
+    /// Volumes that go before an operation is told that the store is full. Held likewise.
+    expendable: Mutex<Vec<VolumeId>>,
 }
 
 /// When what failed, or rests, may be tried again.
@@ -99,6 +101,7 @@ impl Checkpointer {
             clean_as_of: AtomicU64::new(u64::MAX),
             given_back_as_of: AtomicU64::new(0),
             pauses: Mutex::default(),
+            expendable: Mutex::default(),
         }
     }
 
@@ -435,12 +438,40 @@ impl Checkpointer {
         outcome.map(drop)
     }
 
+    /// Deletes a volume that is expendable. A crash that undoes this gives it back, which does no harm.
+    fn give_up_volume(&self) -> Result<bool, CacheError> {
+        let Some(volume) = self.expendable().pop() else { return Ok(false) };
+        match self.shared.store_io().delete_volume(volume, self.shared.buffer().durable()) {
+            Ok(()) => self.shared.state().counters.volumes_given_up += 1,
+            // Somebody was faster.
+            Err(StoreError::NoSuchVolume { .. }) => {}
+            Err(error) => {
+                self.expendable().push(volume);
+                // Cleaning may give what that takes.
+                return if error.is_full() { Ok(false) } else { Err(error.into()) };
+            }
+        }
+        Ok(true)
+    }
+
+    fn expendable(&self) -> MutexGuard<'_, Vec<VolumeId>> {
+        self.expendable.lock().expect("no panic while holding a list")
+    }
+
+    /// These volumes, and no others, go before an operation is told that the store is full.
+    pub(crate) fn may_give_up(&self, volumes: Vec<VolumeId>) {
+        *self.expendable() = volumes;
+    }
+
     /// One step; `Idle` where there is nothing left to do.
     fn make_some_space(&self, attempt: &mut MakingSpace) -> Result<Progress, CacheError> {
         let reserved = self.shared.store().space().reserved;
         let is_more = attempt.allocated_at.is_none_or(|before| reserved > before);
         if is_more && self.allocate_more() {
             attempt.allocated_at = Some(reserved);
+            return Ok(Progress::Worked);
+        }
+        if self.give_up_volume()? {
             return Ok(Progress::Worked);
         }
         // A node that cannot be read holds up what is below it, and not what cleaning gives.

@@ -40,6 +40,8 @@ pub struct Counters {
     pub cuts_stored: u64,
     /// Clones and moves of pages written back.
     pub transfers_stored: u64,
+    /// Volumes that were [given up](crate::Cache::may_give_up) for space.
+    pub volumes_given_up: u64,
     /// Pages dropped from memory.
     pub evicted: u64,
     /// Operations that had to wait for space.

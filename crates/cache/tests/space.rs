@@ -8,7 +8,7 @@ use device::{BLOCK_BYTES, Clock, ObjectId, Page, PageNo, Random, Transfer, Volum
 use sim::SimClock;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Cleaning, StoreError};
+use store::{Cleaning, NewVolume, StoreError, VolumeMode};
 
 const SEGMENTS: u64 = 144;
 /// Of large ones, so that most of it can be used.
@@ -309,6 +309,25 @@ impl Machine {
 }
 
 const HALF: u64 = SEGMENTS * SEGMENT_BLOCKS / 2;
+
+#[test]
+fn a_volume_that_is_expendable_goes_before_a_writer_is_told_that_the_store_is_full() {
+    let overwrite = |is_expendable: bool, pages: u64| {
+        let machine = Machine::sized(LARGE_SEGMENT_BLOCKS, Settings::default());
+        let half = machine.cache.store().space().usable() * 6 / 10;
+        (0..half).try_for_each(|page| machine.write(page, &mut |_| {})).expect("there is some");
+        let new = NewVolume { name: "copy", mode: VolumeMode::ReadOnly, created: 1 };
+        let copy = machine.cache.clone_volume(VolumeId::MAIN, &new).expect("space");
+        machine.cache.may_give_up(if is_expendable { vec![copy] } else { Vec::new() });
+        let outcome = (0..half * pages / 10).try_for_each(|page| machine.write(page, &mut |_| {}));
+        let is_there = machine.cache.store().volume_named("copy").is_some();
+        let is_full = outcome.is_err_and(|error| error.is_full());
+        (is_full, is_there, machine.cache.status().counters.volumes_given_up)
+    };
+    assert_eq!(overwrite(true, 10), (false, false, 1));
+    assert_eq!(overwrite(false, 10), (true, true, 0));
+    assert_eq!(overwrite(true, 3), (false, true, 0), "there is space");
+}
 
 #[test]
 fn pages_for_which_the_store_has_no_space_have_it_cleaned_until_it_has_some() {

@@ -150,6 +150,11 @@ pub(crate) struct Tuning {
     /// Begin to write a change back to the store when it is so many seconds old
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) dirty_age: u64,
+    /// Keep a read-only copy of the volume that is at most about so many seconds old, for the day on which the buffer is lost: the
+    /// store alone has each page as of another moment. It holds what was overwritten since, is given up when the store is nearly
+    /// full, and is the volume `epoch-…`; 0: none
+    #[arg(long, value_name = "SECONDS", default_value_t = 900, value_parser = clap::value_parser!(u64).range(0..=604_800))]
+    pub(crate) epoch_every: u64,
     /// What keeps its place in the one order after a crash
     #[arg(long, value_enum, default_value_t = Order::Strict)]
     pub(crate) order: Order,
@@ -275,7 +280,9 @@ pub(crate) struct GrowArgs {
 /// What the old one holds is written back first, so nothing is lost; then it is a buffer no more. It need not be writable for
 /// that. If it is missing or cannot be read, what was in it and nowhere else is lost: the store has each page as of some
 /// moment of the last minutes, but not all of the same one, so the volume that was mounted may be damaged where it was
-/// written lately. `weir volume list PATH` shows the others, which are whole. An old buffer that comes back later is refused.
+/// written lately. Its epoch, a copy of at most 15 minutes before where `weir mount` was not told otherwise, is whole, as the volumes
+/// are that were not mounted: a writable copy of it is made, and how to mount it is said. An old buffer that comes back later
+/// is refused.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

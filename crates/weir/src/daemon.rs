@@ -1,11 +1,12 @@
 //! The process behind a mount.
 //!
 //! Threads: the main one waits for the end of the session; one or two take the kernel's requests; the workers of
-//! `stack.rs`; one waits for signals; one listens on the control socket and starts a short-lived one per client.
+//! `stack.rs`; one keeps epochs; one waits for signals; one listens on the control socket and starts a short-lived one per client.
 
 use crate::awake::Awake;
 use crate::cli::{Fetch, MountArgs, Order, Tuning, WakeUp};
 use crate::control::Server;
+use crate::epochs::Epochs;
 use crate::error::WeirError;
 use crate::logs;
 use crate::media::Media;
@@ -17,7 +18,7 @@ use crate::status::{FrontEnd, Mounted};
 use crate::tell;
 use crate::volume;
 use crate::watch;
-use cache::{FetchMode, Settings};
+use cache::{Cache, FetchMode, Settings};
 use fuse::{Latencies, Options, Traffic};
 use host::{Access, WakeUps, are_on_one_disk};
 use std::fs::File;
@@ -132,8 +133,12 @@ fn serve(
         }
     };
     let front = FrontEnd { latencies, threads: front.threads, awake: front.keep_awake(traffic)? };
-    let mounted = Arc::new(Mounted::new(dir.clone(), stack, front));
+    let every = Some(args.tuning.epoch_every).filter(|&seconds| seconds > 0 && access == Access::Write);
+    let every = every.map(Duration::from_secs);
+    let epochs = Arc::new(Epochs::new(Cache::clone(&stack.cache), stack.volume.id, every));
+    let mounted = Arc::new(Mounted::new(dir.clone(), stack, front, epochs.clone()));
     let serving = Arc::new(AtomicBool::new(true));
+    epochs.start(serving.clone()).map_err(|source| WeirError::Spawn { source })?;
     watch::start(mounted.cache(), dir.clone(), serving.clone())
         .map_err(|source| WeirError::Spawn { source })?;
     let signals = (signals, workers.stopper(), serving.clone());
@@ -144,6 +149,9 @@ fn serve(
         result.map(|()| server)
     });
     let drained = workers.stop_and_drain().map_err(|error| error.to_string());
+    if drained.is_ok() {
+        epochs.end();
+    }
     mounted.set_drained(drained.clone());
     let server = served?;
     mounted.forget_log();

@@ -9,6 +9,7 @@ mod cli;
 mod client;
 mod control;
 mod daemon;
+mod epochs;
 mod error;
 mod find_buffer;
 mod format;

@@ -15,6 +15,7 @@ use crate::format::{
 use crate::media::{self, BUFFER_FILE, Media, What, absolute, store_of, what_is};
 use crate::size::Size;
 use crate::stack::{begin_anew, write_back};
+use crate::volume::date;
 use buffer::{Buffer, Identity};
 use cache::UNFINISHED;
 use device::{BufferId, Lsn, Overlay, StoreId};
@@ -23,7 +24,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use store::Store;
+use store::{Store, VolumeInfo};
 
 /// LSNs that are left out. More than a lost buffer can have given out since the last page was written back; so the store, which
 /// is told of the new one's beginning, refuses the lost one, should it come back.
@@ -63,9 +64,9 @@ pub(crate) fn run(args: &ReplaceBufferArgs) -> Result<(), WeirError> {
     let made = ensure_kept(directory.as_deref(), &old)
         .and_then(|()| make(&plan, like, identity, &old, &mut undo))
         .and_then(|bytes| Media::find(&args.path, Some(plan.path())).map(|media| (bytes, media)))
-        .and_then(|(bytes, media)| begin_anew(&media).map(|()| bytes));
-    let bytes = match made {
-        Ok(bytes) => bytes,
+        .and_then(|(bytes, media)| Ok((bytes, begin_anew(&media, old.lost.is_some())?)));
+    let (bytes, restored) = match made {
+        Ok(made) => made,
         Err(error) => {
             // Once the store knows the new one, it must not be taken away.
             let known = store_of(&args.path).and_then(|store| look_at(&store));
@@ -81,7 +82,7 @@ pub(crate) fn run(args: &ReplaceBufferArgs) -> Result<(), WeirError> {
     }
     let new = directory.as_deref().unwrap_or(plan.path());
     let retired = retire(&old, new);
-    tell(args, &old, bytes, retired.err());
+    tell(args, &old, (bytes, &restored), retired.err());
     media::warn_of_readers(new);
     Ok(())
 }
@@ -224,7 +225,12 @@ fn is_other(old: &Path, new: &Path) -> bool {
     old.exists() && old.canonicalize().ok() != new.canonicalize().ok()
 }
 
-fn tell(args: &ReplaceBufferArgs, old: &Old, bytes: Size, not_retired: Option<WeirError>) {
+fn tell(
+    args: &ReplaceBufferArgs,
+    old: &Old,
+    (bytes, restored): (Size, &[VolumeInfo]),
+    not_retired: Option<WeirError>,
+) {
     let new = args.buffer.clone().unwrap_or_else(|| args.path.join(BUFFER_FILE));
     println!("store {}: buffer {bytes} at {}", old.store, new.display());
     let Some(why) = &old.lost else {
@@ -240,6 +246,10 @@ fn tell(args: &ReplaceBufferArgs, old: &Old, bytes: Size, not_retired: Option<We
          verify theirs, or restore a backup",
         quoted(&args.path)
     );
+    for volume in restored {
+        let (path, as_of) = (quoted(&args.path), date(volume.created / 1_000_000_000));
+        println!("whole, as of {as_of}: `weir mount --volume {} {path} DIR`", volume.name);
+    }
     match &old.volumes[..] {
         [_] => println!("the store has no other volume than the one that was mounted"),
         all => println!("whole, but for those that were mounted lately: the volumes {}", all.join(", ")),

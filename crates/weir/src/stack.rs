@@ -1,6 +1,7 @@
 //! The way down, assembled: disks, store, cache, file system, and the workers that keep them going.
 
 use crate::ahead::Ahead;
+use crate::epochs;
 use crate::error::WeirError;
 use crate::find_buffer;
 use crate::media::{self, Media};
@@ -130,12 +131,15 @@ fn make_durable(path: &Path) -> Result<(), WeirError> {
     buffer.make_durable().map_err(failed)
 }
 
-/// Begins with the new buffer of `media`, which is empty. The store refuses every other one from then on.
-pub(crate) fn begin_anew(media: &Media) -> Result<(), WeirError> {
+/// Begins with the new buffer of `media`, which is empty. The store refuses every other one from then on. Where what the old one held
+/// `is_lost`, writable copies of the newest epochs are made, which are returned.
+pub(crate) fn begin_anew(media: &Media, is_lost: bool) -> Result<Vec<VolumeInfo>, WeirError> {
     let Opened { store, cache, .. } =
         open_cache(media, Settings::default(), Access::Write, None, Which::New)?;
+    let newest = cache.buffer().newest_lsn();
     store
-        .fence(cache.buffer().newest_lsn())
+        .fence(newest)
+        .and_then(|()| if is_lost { epochs::restore(&store, newest) } else { Ok(Vec::new()) })
         .map_err(|source| WeirError::Store { path: media.name.clone(), source })
 }
 

@@ -5,6 +5,7 @@ mod print;
 pub(crate) use print::{print, print_space};
 
 use crate::awake::Awake;
+use crate::epochs::{self, Epochs};
 use crate::logs;
 use crate::stack::Stack;
 use crate::{media::shown, volume};
@@ -55,6 +56,7 @@ pub(crate) struct Mounted {
     dir: PathBuf,
     stack: Stack,
     front: FrontEnd,
+    epochs: Arc<Epochs>,
     since: Instant,
     /// Where messages go instead of the terminal.
     log: OnceLock<PathBuf>,
@@ -64,9 +66,9 @@ pub(crate) struct Mounted {
 }
 
 impl Mounted {
-    pub(crate) fn new(dir: PathBuf, stack: Stack, front: FrontEnd) -> Mounted {
+    pub(crate) fn new(dir: PathBuf, stack: Stack, front: FrontEnd, epochs: Arc<Epochs>) -> Mounted {
         let (log, drained, drained_set) = (OnceLock::new(), Mutex::new(None), Condvar::new());
-        Mounted { dir, stack, front, since: Instant::now(), log, drained, drained_set }
+        Mounted { dir, stack, front, epochs, since: Instant::now(), log, drained, drained_set }
     }
 
     /// Says where messages go from now on.
@@ -150,6 +152,11 @@ impl Mounted {
     /// Makes a copy of the mounted volume; says of what, and how long it took.
     pub(crate) fn clone_volume(&self, name: &str, read_only: bool) -> Result<Value, Refusal> {
         self.refuse_read_only()?;
+        if name.starts_with(epochs::PREFIX) {
+            let why =
+                format!("names that begin with {} are for copies that weir takes itself", epochs::PREFIX);
+            return Err(Refusal::new(&why, Some("choose another name".into())));
+        }
         let mode = if read_only { VolumeMode::ReadOnly } else { VolumeMode::Writable };
         let begun = Instant::now();
         let created = u64::try_from(SystemClock::new().wall_nanos()).unwrap_or(0);
@@ -238,6 +245,7 @@ impl Mounted {
             "buffer_log": { "bytes": cache.buffer_bytes, "free_bytes": cache.buffer_free_bytes },
             "counters": self.counters(),
             "space": self.space(),
+            "epoch": self.epochs.report(),
             "latency": self.latency(),
             "slowest_ms": {
                 "store": slowest(&self.stack.disks.store.slowest),

@@ -105,7 +105,7 @@ fn text(value: &Value) -> &str {
 }
 
 /// A time in seconds since 1970 as people and scripts read it (RFC 3339, UTC).
-fn date(seconds: u64) -> String {
+pub(crate) fn date(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     // Years from March on, in eras of 400 of them: the day that some years lack comes last.
     let days = days + 719_468;

@@ -43,6 +43,7 @@ pub(crate) fn print(report: &Value) {
     let (free, total) = (size(&space["available_bytes"]), size(&space["usable_bytes"]));
     println!("  space      {free} of {total}{}", below.unwrap_or_default());
     println!("  buffer log {} free of {}", size(&log["free_bytes"]), size(&log["bytes"]));
+    print_epoch(&report["epoch"]);
     let reads = &report["counters"]["store_reads"];
     println!(
         "  fetched    {} pages for reads, {} ahead, {} for writes, {} for write-back; store I/O for syncs: {}",
@@ -61,6 +62,19 @@ pub(crate) fn print(report: &Value) {
     }
     println!("  wake-up    {}", awake::line(&report["wake_up"]));
     print_latency(&report["latency"]);
+}
+
+fn print_epoch(epoch: &Value) {
+    if let Some(last) = epoch["last"].as_str() {
+        let minutes = epoch["age_ms"].as_u64().unwrap_or(0) as f64 / 60_000.0;
+        println!("  epoch      {last}, {minutes:.0} min old: what is left if the buffer is lost");
+    }
+    if let Some(problem) = epoch["problem"].as_str() {
+        println!("  NO EPOCH   that is newer: {problem}");
+    }
+    if epoch["given_up"].as_u64().unwrap_or(0) > 0 && epoch["last"].is_null() {
+        println!("  NO EPOCH   it was given up, as the store was full");
+    }
 }
 
 fn print_problems(report: &Value) {

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 fn replace(store: &Path) -> Command {
     let mut command = weir();
@@ -114,6 +115,55 @@ fn a_lost_buffer_is_replaced_only_by_who_accepts_the_loss_and_is_refused_when_it
     assert_there(&mounted, "new");
     mounted.unmount();
     assert_clean(&store);
+}
+
+#[test]
+fn what_a_lost_buffer_leaves_is_an_epoch_that_is_whole_and_that_programs_can_go_on_with() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let store = sandbox.store();
+    let mounted = sandbox.mount_with(&["--epoch-every", "1"]);
+    write_synced(&mounted, "before");
+    let first = epoch_of_now(&mounted);
+    write_synced(&mounted, "between");
+    let second = epoch_of_now(&mounted);
+    let listed = succeeds(weir().args(["volume", "list"]).arg(mounted.dir())).stdout;
+    let listed = String::from_utf8_lossy(&listed).into_owned();
+    assert!(listed.contains(&second) && !listed.contains(&first), "one at a time: {listed}");
+    let said = fails(weir().args(["volume", "clone"]).arg(mounted.dir()).arg("epoch-mine"));
+    assert!(said.contains("weir takes itself"), "{said}");
+    mounted.kill();
+    // The next mount takes none.
+    let mounted = sandbox.mount_with(&["--epoch-every", "0"]);
+    write_synced(&mounted, "after");
+    mounted.kill();
+
+    fs::remove_file(store.join("buffer")).expect("a buffer");
+    let said = String::from_utf8_lossy(&succeeds(replace(&store).arg("--accept-loss")).stdout).into_owned();
+    let restored = second.replace("epoch-", "restored-");
+    assert!(said.contains(&format!("weir mount --volume {restored}")), "{said}");
+    let mounted = sandbox.mount_with(&["--volume", &restored]);
+    assert_there(&mounted, "before");
+    assert_there(&mounted, "between");
+    assert!(!mounted.path("after").exists(), "it was in the buffer alone");
+    write_synced(&mounted, "on");
+    mounted.unmount();
+    assert_clean(&store);
+}
+
+/// An epoch that has all that was written so far.
+fn epoch_of_now(mounted: &Mounted) -> String {
+    let now = Instant::now();
+    for _ in 0..600 {
+        let epoch = mounted.status()["epoch"].take();
+        match (epoch["last"].as_str(), epoch["age_ms"].as_u64()) {
+            (Some(last), Some(age)) if Duration::from_millis(age) < now.elapsed() => return last.to_owned(),
+            _ => std::thread::sleep(Duration::from_millis(100)),
+        }
+    }
+    panic!("no epoch: {}", mounted.status()["epoch"]);
 }
 
 #[test]

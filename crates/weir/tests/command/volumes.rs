@@ -188,6 +188,31 @@ fn what_cannot_be_cloned_or_deleted_is_refused_with_the_reason() {
 }
 
 #[test]
+fn an_epoch_goes_before_a_writer_is_told_that_the_store_is_full() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount_with(&["--epoch-every", "1"]);
+    let path = mounted.path("file");
+    fs::write(&path, pattern(1, 24 << 20)).expect("space");
+    let has_epoch = || mounted.status()["epoch"]["last"].is_string();
+    let begun = Instant::now();
+    while !has_epoch() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{}", mounted.status()["epoch"]);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // With what the epoch has of the file, more than the store can hold.
+    for seed in 2..5 {
+        let mut file = File::options().write(true).open(&path).expect("it");
+        file.write_all(&pattern(seed, 24 << 20)).and_then(|()| file.sync_all()).expect("the epoch goes");
+        assert!(fs::read(&path).expect("it") == pattern(seed, 24 << 20));
+    }
+    assert!(mounted.status()["epoch"]["given_up"].as_u64() > Some(0), "{}", mounted.status()["epoch"]);
+    mounted.unmount();
+}
+
+#[test]
 fn another_volume_is_mounted_after_a_kill_and_each_has_its_own_writes() {
     if !can_mount() {
         return;

@@ -1,0 +1,175 @@
+//! Epochs: a read-only copy of the mounted volume, taken in the background and replaced by a newer one now and then. A store without its
+//! buffer is of no one moment; its epoch is, so that a lost buffer costs some minutes and not the volume.
+//!
+//! A new one is taken before the old one goes: after a crash between the two there are both. The cache gives them up before it tells an
+//! operation that the store is full.
+
+use crate::volume;
+use cache::{Cache, CacheError};
+use device::{Clock, Lsn};
+use host::SystemClock;
+use serde_json::{Value, json};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use store::{NewVolume, Store, StoreError, VolumeId, VolumeInfo, VolumeMode};
+
+/// How their names begin. Users may not choose them.
+pub(crate) const PREFIX: &str = "epoch-";
+
+/// How the names of copies begin that take the place of what a lost buffer has damaged.
+const RESTORED: &str = "restored-";
+
+/// Between two looks at space and time.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// None is taken where less than this part of what is usable is left: it would go again soon.
+const SCARCE: u64 = 8;
+
+/// Keeps an epoch of a volume.
+pub(crate) struct Epochs {
+    cache: Cache,
+    volume: VolumeId,
+    /// How far apart; `None`: none is taken.
+    every: Option<Duration>,
+    /// Held while one is taken or given up.
+    turn: Mutex<Turn>,
+    /// Why there is none, or none that is newer. Held for moments.
+    problem: Mutex<Option<String>>,
+}
+
+struct Turn {
+    /// Since when the clock runs for the next one.
+    since: Instant,
+    /// The one that this mount took last, and the newest change that it has.
+    taken: Option<(VolumeId, Lsn)>,
+}
+
+impl Epochs {
+    /// Those of `volume`, which is mounted.
+    pub(crate) fn new(cache: Cache, volume: VolumeId, every: Option<Duration>) -> Epochs {
+        let turn = Turn { since: Instant::now(), taken: None };
+        let epochs = Epochs { cache, volume, every, turn: Mutex::new(turn), problem: Mutex::default() };
+        epochs.name_expendable();
+        epochs
+    }
+
+    /// Takes and gives up epochs until `serving` ends; the process need not wait for it.
+    pub(crate) fn start(self: &Arc<Epochs>, serving: Arc<AtomicBool>) -> io::Result<()> {
+        let epochs = self.clone();
+        let keep = move || {
+            while serving.load(Ordering::Acquire) {
+                epochs.look();
+                std::thread::sleep(INTERVAL);
+            }
+        };
+        std::thread::Builder::new().name("epochs".into()).spawn(keep).map(drop)
+    }
+
+    /// The mount has ended, and everything is stored: that is the last epoch, where there is one. It shares all that it has.
+    pub(crate) fn end(&self) {
+        if self.every.is_some() && !self.all().is_empty() {
+            self.take(&mut lock(&self.turn));
+        }
+    }
+
+    /// How things stand.
+    pub(crate) fn report(&self) -> Value {
+        let last = self.all().pop();
+        let age = |epoch: &VolumeInfo| now().saturating_sub(epoch.created) / 1_000_000;
+        json!({
+            "every_ms": self.every.map(|every| u64::try_from(every.as_millis()).unwrap_or(u64::MAX)),
+            "last": last.as_ref().map(|epoch| &epoch.name),
+            "age_ms": last.as_ref().map(age),
+            "given_up": self.cache.status().counters.volumes_given_up,
+            "problem": *lock(&self.problem),
+        })
+    }
+
+    fn look(&self) {
+        let Some(every) = self.every else { return };
+        let mut turn = lock(&self.turn);
+        if turn.since.elapsed() < every {
+            return;
+        }
+        turn.since = Instant::now();
+        let space = self.cache.settled_store().space();
+        match space.available() < space.usable() / SCARCE {
+            true => *lock(&self.problem) = Some("the store is nearly full".into()),
+            false => self.take(&mut turn),
+        }
+    }
+
+    /// Takes one, if anything has changed since the last, which then goes.
+    fn take(&self, turn: &mut Turn) {
+        let newest = self.cache.status().applied;
+        let mut old = self.all();
+        if turn.taken.is_some() && turn.taken == old.last().map(|last| (last.id, newest)) {
+            return;
+        }
+        let created = now();
+        let name = format!("{PREFIX}{}", volume::date(created / 1_000_000_000));
+        let new = NewVolume { name: &name, mode: VolumeMode::ReadOnly, created };
+        let taken = self.cache.clone_volume(self.volume, &new);
+        *lock(&self.problem) = taken.as_ref().err().map(ToString::to_string);
+        if let Ok(taken) = taken {
+            turn.taken = Some((taken, newest));
+            old.drain(..).for_each(|epoch| self.delete(&epoch));
+            self.name_expendable();
+        }
+    }
+
+    /// Those of other volumes, too.
+    fn name_expendable(&self) {
+        let all = self.cache.store().describe_volumes();
+        let expendable =
+            all.iter().filter(|volume| volume.name.starts_with(PREFIX) && volume.id != self.volume);
+        self.cache.may_give_up(expendable.map(|volume| volume.id).collect());
+    }
+
+    fn delete(&self, epoch: &VolumeInfo) {
+        match self.cache.delete_volume(epoch.id) {
+            // A user was faster.
+            Ok(()) | Err(CacheError::Store(StoreError::NoSuchVolume { .. })) => {}
+            Err(error) => *lock(&self.problem) = Some(format!("{} stays: {error}", epoch.name)),
+        }
+    }
+
+    fn all(&self) -> Vec<VolumeInfo> {
+        of_volume(self.cache.store(), self.volume)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// In nanoseconds since 1970.
+fn now() -> u64 {
+    u64::try_from(SystemClock::new().wall_nanos()).unwrap_or(0)
+}
+
+/// Makes a writable copy of the newest epoch of each volume, for users to go on with: the next epoch would take its place. Returns all such
+/// copies; those of an earlier attempt stay.
+pub(crate) fn restore(store: &Store, newest: Lsn) -> Result<Vec<VolumeInfo>, StoreError> {
+    for (volume, _) in store.volumes() {
+        let Some(epoch) = of_volume(store, volume).pop() else { continue };
+        let name = format!("{RESTORED}{}", &epoch.name[PREFIX.len()..]);
+        if store.volume_named(&name).is_none() {
+            let new = NewVolume { name: &name, mode: VolumeMode::Writable, created: epoch.created };
+            store.clone_named(epoch.id, &new, newest)?;
+        }
+    }
+    let mut restored = store.describe_volumes();
+    restored.retain(|volume| volume.name.starts_with(RESTORED));
+    Ok(restored)
+}
+
+/// The epochs of a volume, the newest one last.
+fn of_volume(store: &Store, volume: VolumeId) -> Vec<VolumeInfo> {
+    let mut all = store.describe_volumes();
+    all.retain(|one| one.name.starts_with(PREFIX) && one.from == Some(volume));
+    all.sort_by_key(|one| one.id);
+    all
+}
