@@ -433,6 +433,11 @@ impl Buffer {
         self.state().store_batch
     }
 
+    /// What of that is durable here: a store without this batch is refused.
+    pub fn witnessed(&self) -> u64 {
+        self.state().witnessed
+    }
+
     /// Bytes of records, headers and padding included, that can surely be appended before `Full`: transactions
     /// whose [`footprint`](crate::footprint)s together are not more, in any order, with any commits between them.
     pub fn free_bytes(&self) -> u64 {
@@ -527,6 +532,7 @@ impl Buffer {
         let mut state = self.state();
         state.durable = Lsn(head.lsn.0 - 1);
         state.durable_group = GroupNo(head.number.0 - 1);
+        state.witnessed = writer.slot.store_batch;
         state.tail_moved(tail.position);
         state.counters = writer.counters;
         writer.batch.drain(..).for_each(|draft| state.recycle(draft));

@@ -143,7 +143,9 @@ pub(crate) struct State {
     pub(crate) released: GroupNo,
     /// The store's newest durable batch by then.
     pub(crate) store_batch: u64,
-    /// The store relies on that to be in a header slot with the next commit.
+    /// What a header slot on media says of that.
+    pub(crate) witnessed: u64,
+    /// Somebody relies on that to be in a header slot with the next commit.
     pub(crate) slot_wanted: bool,
     /// The last LSN given out.
     pub(crate) newest: Lsn,
@@ -183,6 +185,7 @@ impl State {
             tail: found.tail,
             released: found.oldest,
             store_batch: found.store_batch,
+            witnessed: found.store_batch,
             slot_wanted: false,
             newest: found.newest,
             durable: found.newest,

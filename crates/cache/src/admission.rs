@@ -395,8 +395,15 @@ impl Admission {
     pub(crate) fn direct_writes_press(&self, state: &State) -> bool {
         state.failed().is_none()
             && (direct::press(self.shared.buffer(), &state.pages)
+                || self.direct_writes_are_old(state)
                 || state.admission.is_waiting_directly()
                 || state.syncs.wait_for_store())
+    }
+
+    /// What was logged is durable after that time, too.
+    fn direct_writes_are_old(&self, state: &State) -> bool {
+        let interval = self.shared.settings().commit_interval;
+        state.pages.unlogged() > 0 && self.shared.now() >= state.direct_since + interval
     }
 
     /// Fails all operations that wait: nothing can change any more.

@@ -204,6 +204,9 @@ impl Parts {
     ) -> Vec<u64> {
         let &Place { lsn: newest, group, now } = place;
         let mut waiters = Vec::new();
+        if state.pages.unlogged() == 0 {
+            state.direct_since = now.get();
+        }
         for (page, bytes) in (from.0..).map(PageNo).zip(bytes.chunks(BLOCK_BYTES)) {
             let (key, range, bytes) = (Key { object, page }, 0..BLOCK_BYTES, Some(bytes));
             let change = PageChange { key, range, bytes, newest, group, is_direct: true };

@@ -22,6 +22,8 @@ pub(crate) struct Syncs {
     waiting_for_store: Vec<(BTreeMap<Key, Lsn>, Completion<()>)>,
     /// The newest group in which pages are that were written directly.
     logged_again: GroupNo,
+    /// The store's newest batch with such pages. Syncs rely on it where the log has no more than that they were written.
+    stored_directly: u64,
     /// When the oldest change that is not durable was made.
     uncommitted_since: Option<Duration>,
     /// Something needs a commit soon: a write-back, or released space.
@@ -32,15 +34,19 @@ pub(crate) struct Syncs {
 
 /// What must be durable for a sync.
 #[derive(Debug, Clone, Copy)]
-struct Target {
+pub(crate) struct Target {
     newest: Lsn,
     /// What was logged again has no LSN of its own.
     group: GroupNo,
+    /// The buffer says that the store has this batch, or else nobody would miss it.
+    store_batch: u64,
 }
 
 impl Target {
     fn is_durable(&self, buffer: &Buffer) -> bool {
-        buffer.durable() >= self.newest && (self.group == GroupNo(0) || buffer.durable_group() >= self.group)
+        buffer.durable() >= self.newest
+            && (self.group == GroupNo(0) || buffer.durable_group() >= self.group)
+            && (self.store_batch == 0 || buffer.witnessed() >= self.store_batch)
     }
 }
 
@@ -50,10 +56,20 @@ impl Syncs {
         self.logged_again = group;
     }
 
+    /// What was written directly is stored, in this batch.
+    pub(crate) fn stored_directly(&mut self, store_batch: u64) {
+        self.stored_directly = store_batch;
+    }
+
+    /// Everything up to a change, and what was logged again or stored by now.
+    pub(crate) fn target(&self, newest: Lsn) -> Target {
+        Target { newest, group: self.logged_again, store_batch: self.stored_directly }
+    }
+
     /// Parks `then` until `target` is durable. True if no other thread waits or commits.
-    pub(crate) fn park(&mut self, newest: Lsn, group: GroupNo, then: Completion<()>) -> bool {
+    pub(crate) fn park(&mut self, target: Target, then: Completion<()>) -> bool {
         let alone = self.committing == 0 && self.waiting.is_empty();
-        self.waiting.push_back((Target { newest, group }, then));
+        self.waiting.push_back((target, then));
         alone
     }
 
@@ -141,12 +157,12 @@ impl Committer {
             drop(state);
             return then(Err(error.into()));
         }
-        let target = Target { newest: self.shared.buffer().appended(), group: state.syncs.logged_again };
+        let target = state.syncs.target(self.shared.buffer().appended());
         if target.is_durable(self.shared.buffer()) {
             drop(state);
             return then(Ok(()));
         }
-        let alone = state.syncs.park(target.newest, target.group, then);
+        let alone = state.syncs.park(target, then);
         let quick = alone && self.commit_time.is_below(self.shared.settings().commit_inline_below);
         // Once it stops, the committer may have ended.
         if quick || state.is_stopping() {
@@ -183,7 +199,7 @@ impl Committer {
     /// Pages have been stored as of these changes, or logged, or are there no more: syncs that waited for the last of them need a commit.
     pub(crate) fn settle_stored(&self, state: &mut State, stored: &[(Key, Lsn)]) {
         let State { syncs, pages, .. } = state;
-        let target = Target { newest: self.shared.buffer().appended(), group: syncs.logged_again };
+        let target = syncs.target(self.shared.buffer().appended());
         for (wanted, _) in &mut syncs.waiting_for_store {
             for (key, lsn) in stored {
                 if wanted.get(key).is_some_and(|wanted| wanted <= lsn) {
@@ -292,8 +308,12 @@ impl Committer {
 
     /// The same, but for age, which the committer looks at by itself.
     pub(crate) fn is_pressed(&self, state: &State) -> bool {
+        if state.failed().is_some() {
+            // Those who wait are told, and not only those for whom a commit failed.
+            return state.syncs.parked() > 0;
+        }
         let wanted = !state.syncs.waiting.is_empty() || state.syncs.commit_wanted;
-        state.failed().is_none() && (wanted || self.shared.buffer().open_bytes() >= GROUP_BYTES)
+        wanted || self.shared.buffer().open_bytes() >= GROUP_BYTES
     }
 
     pub(crate) fn step(&self) -> Progress {

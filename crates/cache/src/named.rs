@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use store::{Store, StoreError};
 
+/// How often the store is asked before a start fails: an error of a read may come once.
+const ATTEMPTS: usize = 3;
 /// Leaves of the store's map that are listed at once.
 const LEAVES: usize = 256;
 
@@ -129,7 +131,7 @@ impl Named {
         for some in all.chunks(LOOK_PAGES) {
             let pages: Vec<(ObjectId, PageNo)> = some.iter().map(|(key, _)| (key.object, key.page)).collect();
             for (&(key, direct), found) in some.iter().zip(store.page_lsns(&pages)) {
-                match found {
+                match found.or_else(|_| patiently(|| store.page_lsn(key.object, key.page))) {
                     Ok(Some(page_lsn)) if page_lsn >= direct => stale.push(key),
                     Ok(_) => {}
                     Err(error) if error.is_damage() => stale.push(key),
@@ -146,7 +148,7 @@ impl Named {
         for (&object, grown) in &self.grown {
             for (&from, one) in grown {
                 // Of what is damaged there nothing is lost: reading it is an error.
-                match first_missing(store, object, from..one.to, one.lsn) {
+                match patiently(|| first_missing(store, object, from..one.to, one.lsn)) {
                     Ok(Some(from)) => {
                         let groups = grown.range(from..).map(|(_, one)| one.group);
                         let group = groups.fold(one.group, GroupNo::min);
@@ -161,6 +163,17 @@ impl Named {
         }
         Ok(lost)
     }
+}
+
+fn patiently<T>(mut ask: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    let mut answer = ask();
+    for _ in 1..ATTEMPTS {
+        match answer {
+            Err(ref error) if !error.is_damage() => answer = ask(),
+            _ => break,
+        }
+    }
+    answer
 }
 
 /// The first of some pages that the store does not have as of `lsn`.

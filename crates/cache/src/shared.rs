@@ -40,6 +40,8 @@ pub(crate) struct State {
     pub(crate) admission: AdmissionQueue,
     pub(crate) retries: RetryList,
     pub(crate) counters: Counters,
+    /// When pages that were written directly were last stored, or the first one was written after that.
+    pub(crate) direct_since: Duration,
     /// Set once, when the buffer has failed.
     failed: Option<BufferError>,
     stopping: bool,

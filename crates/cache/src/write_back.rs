@@ -263,6 +263,9 @@ impl WriteBack {
         scan.begin_anew();
         let mut state = self.shared.state();
         state.retries.failed(error.clone(), now);
+        // The buffer works, or else it has said so.
+        let unlogged: Vec<Key> = state.pages.unlogged_in(direct::ALL).collect();
+        let _ = self.log_directly_written(&mut state, &unlogged);
         // No more is owed of the cleaning when nothing can be written.
         self.ask_for_space_if_needed(&mut state);
         // Who waits for a clone or a move is told after a while.
@@ -598,8 +601,8 @@ impl WriteBack {
         Some(Victims { pages: pages.into_iter().collect(), reached_newest })
     }
 
-    /// Pages that were written directly, if they are to be stored now. Where none of them can be, all are logged: then they take no space
-    /// of the buffer's that others wait for, and are written back like any other.
+    /// Pages that were written directly, if they are to be stored now. Those that cannot be are logged: then they take no space of the
+    /// buffer's that others wait for, no sync waits for them, and they are written back like any other.
     fn direct_victims(
         &self,
         turn: &mut Turn,
@@ -610,26 +613,35 @@ impl WriteBack {
         if !self.admission.direct_writes_press(&state) {
             return Ok(None);
         }
-        let free = |key: &Key| {
-            let held = state.pages.holds_back(key);
-            !held && !scan.leaves_alone(&state.retries, Victim::Page(*key), now)
-        };
         let limit = self.shared.store().pages_together().min(DIRECT_STEP_PAGES as u64) as usize;
+        let (mut pages, mut stuck) = (Vec::new(), Vec::new());
         // In turn, so that a file that is written over and over keeps no other waiting.
         let last = turn.direct.map_or(Bound::Unbounded, Bound::Excluded);
         let behind = state.pages.unlogged_in((last, Bound::Unbounded));
         let before = turn.direct.into_iter().flat_map(|last| state.pages.unlogged_in(..=last));
-        let pages: Vec<Key> = behind.chain(before).filter(free).take(limit).collect();
-        turn.direct = pages.last().copied();
-        if pages.is_empty() {
-            self.log_all(&mut state)?;
-            return Ok(None);
+        for key in behind.chain(before) {
+            let is_stuck =
+                state.pages.holds_back(&key) || scan.leaves_alone(&state.retries, Victim::Page(key), now);
+            if is_stuck {
+                stuck.push(key)
+            } else {
+                pages.push(key)
+            }
+            if pages.len() == limit {
+                break;
+            }
         }
-        Ok(Some(Victims { pages, reached_newest: false }))
+        turn.direct = pages.last().copied();
+        self.log_directly_written(&mut state, &stuck)?;
+        Ok(if pages.is_empty() { None } else { Some(Victims { pages, reached_newest: false }) })
     }
 
-    fn log_all(&self, state: &mut State) -> Result<(), CacheError> {
-        let logged = direct::log_all(self.shared.buffer(), &mut state.pages, direct::ALL).map_err(|why| {
+    fn log_directly_written(&self, state: &mut State, pages: &[Key]) -> Result<(), CacheError> {
+        if pages.is_empty() {
+            return Ok(());
+        }
+        let logged = direct::log(self.shared.buffer(), &mut state.pages, pages.iter().copied());
+        let logged = logged.map_err(|why| {
             state.fail(&why);
             CacheError::ReadOnly { why }
         })?;
@@ -707,6 +719,13 @@ impl WriteBack {
     /// Ends the write-back of frozen pages: those that are stored are clean, the others dirty again.
     fn settle(&self, state: &mut State, frozen: &Frozen, stored: Option<&Stored>) {
         let (mut spare, mut unlogged, mut done) = (0, Vec::new(), Vec::new());
+        if stored.is_some() && frozen.pages.iter().any(|page| state.pages.is_unlogged(&page.key)) {
+            // What is logged or told from here on may rely on the store having them.
+            let batch = self.shared.store().durable_batch();
+            self.shared.buffer().witness(batch);
+            state.syncs.stored_directly(batch);
+            state.direct_since = self.shared.now();
+        }
         for (index, page) in (frozen.cuts.len()..).zip(&frozen.pages) {
             let is_stored = stored.is_some_and(|stored| !stored.refused.contains_key(&index));
             let whole = stored.and_then(|stored| stored.whole.get(&index));

@@ -53,7 +53,7 @@ use crate::change::{Change, Cost};
 use crate::settings::Settings;
 use crate::task::{Completion, Progress, Task};
 
-use ::buffer::{Buffer, GroupNo};
+use ::buffer::Buffer;
 use ::store::{Layout, Store};
 use device::{Clock, Lsn, StoreId, VolumeId};
 use shuttle::rand::{Rng, thread_rng};
@@ -130,7 +130,8 @@ type Ask = fn(&Cache, Completion<()>);
 /// The wrong way: who finds another at it leaves it to the other, whose commit may have begun before.
 fn left_to_the_other(cache: &Cache, then: Completion<()>) {
     let mut state = cache.parts.shared.state();
-    let alone = state.syncs.park(cache.parts.shared.buffer().appended(), GroupNo(0), then);
+    let target = state.syncs.target(cache.parts.shared.buffer().appended());
+    let alone = state.syncs.park(target, then);
     drop(state);
     if alone {
         let _ = cache.parts.committer.commit_now();
@@ -144,7 +145,8 @@ fn told_by_any_commit(cache: &Cache, then: Completion<()>) {
         drop(state);
         return then(Err(why.into()));
     }
-    state.syncs.park(Lsn(0), GroupNo(0), then);
+    let target = state.syncs.target(Lsn(0));
+    state.syncs.park(target, then);
     let stopping = state.is_stopping();
     drop(state);
     cache.parts.shared.wake(Task::Commit);

@@ -1,0 +1,276 @@
+//! Random transactions, some of them direct, with requests in the middle of the store's work, on a machine that loses power: what is
+//! found afterwards is what a prefix left, but for pages that were written directly and not synced, each of which is as a whole what it
+//! was or became.
+
+mod common;
+
+use cache::{Cache, Change, Cost, Settings, Task};
+use common::Disks;
+use common::meddled::{Meddled, Meddler};
+use device::{BLOCK_BYTES, ObjectId, PageNo, Random, Transfer, VolumeId};
+use sim::SimClock;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+const OBJECTS: u64 = 3;
+const PAGES: u64 = 8;
+const HALF: usize = BLOCK_BYTES / 2;
+const COUNTER: ObjectId = VolumeId::MAIN.object(0, 0);
+
+type Halves = [u32; 2];
+type Snapshot = BTreeMap<(u64, u64), State>;
+
+#[derive(Clone, Default, Debug)]
+struct State {
+    now: Halves,
+    /// What it was, and the change that made it something else.
+    older: Vec<(Halves, u64)>,
+}
+
+struct World {
+    random: Random,
+    first: u64,
+    /// From change `first` on.
+    history: Vec<Snapshot>,
+    synced: u64,
+    acts: u64,
+}
+
+#[derive(Clone, Copy)]
+enum What {
+    All,
+    Logged,
+    Object(u64),
+}
+
+fn object(number: u64) -> ObjectId {
+    VolumeId::MAIN.object(1 + number, 1)
+}
+
+impl World {
+    fn newest(&self) -> u64 {
+        self.first + self.history.len() as u64 - 1
+    }
+
+    fn was_synced(&mut self, moment: u64, what: What) {
+        self.synced = self.synced.max(moment);
+        if moment < self.first {
+            return;
+        }
+        for snapshot in &mut self.history[(moment - self.first) as usize..] {
+            for (&(object, _), state) in snapshot.iter_mut() {
+                let is_covered = match what {
+                    What::All => true,
+                    What::Logged => false,
+                    What::Object(of) => of == object,
+                };
+                if is_covered {
+                    state.older.retain(|&(_, until)| until > moment);
+                }
+            }
+        }
+    }
+}
+
+fn bytes_of(values: &[u32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes().repeat(HALF / 4)).collect()
+}
+
+fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
+    world.lock().expect("one thread")
+}
+
+/// One request of somebody.
+fn act(world: &Arc<Mutex<World>>, cache: &Cache) {
+    let mut guard = lock(world);
+    guard.acts += 1;
+    let (moment, number) = (guard.newest(), guard.newest() + 1);
+    let value = number as u32;
+    let random = &mut guard.random;
+    let (of, page) = (random.below(OBJECTS), random.below(PAGES));
+    let count = 1 + random.below((PAGES - page).min(4));
+    let kind = random.below(20);
+    let (to, at, half) = (random.below(OBJECTS), random.below(PAGES), random.below(2));
+    let what = [What::All, What::Logged, What::Object(of)][random.below(3) as usize];
+    if kind < 3 {
+        drop(guard);
+        let told = world.clone();
+        let then = Box::new(move |done: Result<(), _>| {
+            if done.is_ok() {
+                lock(&told).was_synced(moment, what);
+            }
+        });
+        return match what {
+            What::All => cache.sync(then),
+            What::Logged => cache.sync_logged(then),
+            What::Object(of) => cache.sync_object(object(of), then),
+        };
+    }
+    let mut after = guard.history.last().expect("one").clone();
+    let whole = bytes_of(&vec![value; 2 * count as usize]);
+    let part = bytes_of(&[value]);
+    let offset = page * BLOCK_BYTES as u64;
+    let mut settled = |of, page, now: Halves| after.insert((of, page), State { now, older: Vec::new() });
+    let change = match kind {
+        3..5 => {
+            (page..page + count).for_each(|page| drop(settled(of, page, [value; 2])));
+            Change::Write { object: object(of), offset, bytes: &whole }
+        }
+        5..9 => {
+            let mut now = after.entry((of, page)).or_default().now;
+            now[half as usize] = value;
+            after.insert((of, page), State { now, older: Vec::new() });
+            Change::Write { object: object(of), offset: offset + half * HALF as u64, bytes: &part }
+        }
+        9..15 => {
+            for page in page..page + count {
+                let state = after.entry((of, page)).or_default();
+                state.older.push((state.now, number));
+                state.now = [value; 2];
+            }
+            Change::WriteDirect { object: object(of), offset, bytes: &whole, grows: false }
+        }
+        15..17 => {
+            (page..page + count).for_each(|page| drop(settled(of, page, [0; 2])));
+            Change::Zero { object: object(of), offset, len: count * BLOCK_BYTES as u64 }
+        }
+        17 => {
+            after.iter_mut().filter(|((one, _), _)| *one == of).for_each(|(_, state)| state.older.clear());
+            Change::Settle { object: object(of) }
+        }
+        kind => {
+            let count = count.min(PAGES - at);
+            if of == to {
+                return;
+            }
+            let (first, end) = (PageNo(page), PageNo(page + count));
+            let transfer = Transfer { from: object(of), first, end, to: object(to), at: PageNo(at) };
+            for index in 0..count {
+                let now = after.entry((of, page + index)).or_default().now;
+                after.insert((to, at + index), State { now, older: Vec::new() });
+                let left = if kind == 18 { now } else { [0; 2] };
+                after.insert((of, page + index), State { now: left, older: Vec::new() });
+            }
+            if kind == 18 { Change::Clone { transfer } } else { Change::Move { transfer } }
+        }
+    };
+    let marker = number.to_le_bytes();
+    let changes = [change, Change::Write { object: COUNTER, offset: 0, bytes: &marker }];
+    let Ok(Some(mut reservation)) = cache.admit_at_once(Cost::of(&changes)) else { return };
+    if cache.apply(&mut reservation, &changes).is_ok() {
+        guard.history.push(after);
+    }
+    drop(guard);
+    drop(reservation);
+}
+
+fn check(seed: u64, world: &mut World, cache: &Cache) {
+    let counter = cache.read_now(COUNTER, 0, 8).expect("sound disks");
+    let found = u64::from_le_bytes(counter.try_into().expect("eight"));
+    let (synced, newest) = (world.synced, world.newest());
+    assert!(synced <= found && found <= newest, "seed {seed}: {found} of {newest}, {synced} synced");
+    let mut expected = world.history[(found - world.first) as usize].clone();
+    for of in 0..OBJECTS {
+        let bytes = cache.read_now(object(of), 0, PAGES as usize * BLOCK_BYTES).expect("sound disks");
+        for page in 0..PAGES {
+            let state = expected.entry((of, page)).or_default();
+            let mut seen = [0; 2];
+            for half in 0..2 {
+                let at = page as usize * BLOCK_BYTES + half * HALF;
+                let words: Vec<u32> = bytes[at..at + HALF]
+                    .chunks(4)
+                    .map(|word| u32::from_le_bytes(word.try_into().expect("four")))
+                    .collect();
+                assert!(words.iter().all(|word| *word == words[0]), "seed {seed}: half a half");
+                seen[half] = words[0];
+            }
+            let may_be = seen == state.now || state.older.iter().any(|(older, _)| *older == seen);
+            assert!(
+                may_be,
+                "seed {seed}: object {of} page {page} is {seen:?} at change {found} ({synced} synced): {state:?}"
+            );
+            *state = State { now: seen, older: Vec::new() };
+        }
+    }
+    (world.first, world.history, world.synced) = (found, vec![expected], found);
+}
+
+fn run(seed: u64, crashes: u64) -> u64 {
+    let disks = Disks::new(seed, 4096, 256, 16);
+    let clock = Arc::new(SimClock::new());
+    let mut random = Random::new(seed);
+    let world = Arc::new(Mutex::new(World {
+        random: Random::new(seed ^ 77),
+        first: 0,
+        history: vec![Snapshot::new()],
+        synced: 0,
+        acts: 0,
+    }));
+    for _ in 0..crashes {
+        let settings = Settings {
+            commit_inline_below: Duration::ZERO,
+            checkpoint_blocks: 100,
+            dirty_bytes_max: [30, 1000][random.below(2) as usize] * BLOCK_BYTES as u64,
+            sync_logs_max: [0, 8192, u64::MAX][random.below(3) as usize],
+            dirty_age_max: Duration::from_secs([2, 300][random.below(2) as usize]),
+            ..Settings::default()
+        };
+        let meddler: Arc<Mutex<Option<Meddler>>> = Arc::default();
+        let meddled = Arc::new(Meddled { disk: disks.store.clone(), meddler: meddler.clone() });
+        let open = || {
+            let store = Arc::new(store::Store::open(meddled.clone())?);
+            Cache::open(store, disks.buffer.clone(), clock.clone(), settings.clone())
+        };
+        let cache = loop {
+            match open() {
+                Ok(cache) if !disks.power.lost() => break cache,
+                Ok(_) | Err(_) if disks.power.lost() => disks.crash(),
+                Ok(_) => unreachable!(),
+                Err(error) => panic!("seed {seed}: {error}"),
+            }
+        };
+        disks.power.cut_after(u64::MAX);
+        // What is found is as of before anything else happens, or after a while.
+        if random.once_in(2) {
+            (0..5).for_each(|_| drop(format!("{:?}", cache.step(Task::WriteBack))));
+        }
+        check(seed, &mut lock(&world), &cache);
+        disks.power.cut_after(random.below(120));
+        let (others, of_others) = (world.clone(), cache.clone());
+        let mut when = Random::new(random.below(u64::MAX));
+        *meddler.lock().expect("one thread") = Some(Box::new(move || {
+            if when.once_in(3) {
+                act(&others, &of_others);
+            }
+            if when.once_in(8) {
+                of_others.step(Task::Commit);
+            }
+        }));
+        for _ in 0..3000 {
+            if disks.power.lost() {
+                break;
+            }
+            match random.below(10) {
+                0..6 => act(&world, &cache),
+                _ => {
+                    cache.step(Task::ALL[random.below(4) as usize]);
+                    clock.advance(Duration::from_millis(random.below(300)));
+                }
+            }
+        }
+        *meddler.lock().expect("one thread") = None;
+        drop(cache);
+        disks.crash();
+        disks.power.cut_after(if random.once_in(2) { random.below(12) } else { u64::MAX });
+    }
+    lock(&world).acts
+}
+
+#[test]
+fn each_page_is_what_it_was_or_became() {
+    let seeds: u64 = std::env::var("SEEDS").ok().and_then(|one| one.parse().ok()).unwrap_or(20);
+    let from: u64 = std::env::var("FROM").ok().and_then(|one| one.parse().ok()).unwrap_or(0);
+    let acts: u64 = (from..from + seeds).map(|seed| run(seed, 40)).sum();
+    eprintln!("{acts} acts");
+}
