@@ -1,7 +1,7 @@
 //! `weir-bench counters`: what partial writes to un-cached pages, and syncs, cost the store. Needs no figures of time,
 //! only the counters that `weir status` shows.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::program::run;
 use super::slow_device::remove_on_drop;
 use super::system::{weir, weir_unmount_on_drop};
 use super::undo::{self, Undo};
-use super::workload::{Overwriter, PAGE_BYTES, Sync, lay_out};
+use super::workload::{Overwriter, PAGE_BYTES, Sync, lay_out, sync};
 
 /// Whatever a run takes, it is not this long.
 const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
@@ -131,29 +131,28 @@ fn write_all(file: &Path, args: &CountersArgs) -> Result<(), BenchError> {
     let mut seed = args.seed;
     while left > 0 {
         let done = Overwriter::open(file, args.pages, args.bytes, seed)?.run(left, FOR_EVER, Sync::Never)?;
-        File::open(file)
-            .and_then(|file| file.sync_all())
-            .map_err(|error| BenchError::io("cannot sync", file, error))?;
+        sync(file)?;
         left -= done.writes;
         seed += 1;
     }
     Overwriter::open(file, args.pages, args.bytes, seed)?.run(synced, FOR_EVER, Sync::EachWrite).map(drop)
 }
 
-fn mount(store: &Path, mount_point: &Path, settings: &[String]) -> Result<Undo, BenchError> {
+/// Mounts weir; dropping the result unmounts it.
+pub(super) fn mount(store: &Path, mount_point: &Path, settings: &[String]) -> Result<Undo, BenchError> {
     let mounted = weir_unmount_on_drop(mount_point);
-    run(weir("mount").arg(store).arg(mount_point).args(settings))?;
+    undo::uninterrupted(|| run(weir("mount").arg(store).arg(mount_point).args(settings)))?;
     Ok(mounted)
 }
 
 /// What `weir status --json` said.
-struct Status {
+pub(super) struct Status {
     mount_point: PathBuf,
     json: Value,
 }
 
 impl Status {
-    fn of(mount_point: &Path) -> Result<Status, BenchError> {
+    pub(super) fn of(mount_point: &Path) -> Result<Status, BenchError> {
         let text = run(weir("status").arg(mount_point).arg("--json"))?;
         let json = serde_json::from_str(&text).map_err(|error| BenchError::Status {
             directory: mount_point.into(),
@@ -162,10 +161,23 @@ impl Status {
         Ok(Status { mount_point: mount_point.into(), json })
     }
 
-    fn counter(&self, name: &str) -> Result<u64, BenchError> {
-        let pointer = format!("/counters/{name}");
-        let number = self.json.pointer(&pointer).and_then(Value::as_u64);
-        number.ok_or_else(|| BenchError::Status { directory: self.mount_point.clone(), pointer })
+    pub(super) fn counter(&self, name: &str) -> Result<u64, BenchError> {
+        self.number(&format!("/counters/{name}"))
+    }
+
+    pub(super) fn number(&self, pointer: &str) -> Result<u64, BenchError> {
+        self.at(pointer, Value::as_u64)
+    }
+
+    pub(super) fn flag(&self, pointer: &str) -> Result<bool, BenchError> {
+        self.at(pointer, Value::as_bool)
+    }
+
+    fn at<T>(&self, pointer: &str, read: fn(&Value) -> Option<T>) -> Result<T, BenchError> {
+        self.json.pointer(pointer).and_then(read).ok_or_else(|| BenchError::Status {
+            directory: self.mount_point.clone(),
+            pointer: pointer.to_owned(),
+        })
     }
 }
 

@@ -89,11 +89,11 @@ pub(crate) enum BenchError {
     },
 
     /// `weir status --json` did not say what the benchmark has to know.
-    #[error("`weir status` of {} has no number at {pointer}", directory.display())]
+    #[error("`weir status` of {} has not what it should at {pointer}", directory.display())]
     Status {
         /// The mount point.
         directory: PathBuf,
-        /// Where in the JSON the number should be.
+        /// Where in the JSON it should be.
         pointer: String,
     },
 }

@@ -26,6 +26,7 @@ mod scaling;
 mod slow_device;
 mod start;
 mod steady_writes;
+mod streams;
 mod system;
 mod trace_memory;
 mod undo;
@@ -59,6 +60,8 @@ enum Experiment {
     NonblockingWrites(nonblocking_writes::NonblockingWritesArgs),
     /// Small overwrites for so long that what is written back sets the pace, beside ext4 on the same modelled device.
     SteadyWrites(steady_writes::SteadyWritesArgs),
+    /// Streams of whole pages, alone and beside small synced writes, next to ext4 on the same disk.
+    Streams(streams::StreamsArgs),
     /// Cold reads of a file of which some pages are stored as deltas, beside one that was stored whole.
     DeltaReads(delta_reads::DeltaReadsArgs),
     /// Store reads that partial writes cause, and store I/O that fsync causes.
@@ -115,6 +118,7 @@ fn run(experiment: &Experiment) -> Result<(), BenchError> {
         Experiment::Overview(args) => overview::run_benchmark(args),
         Experiment::NonblockingWrites(args) => nonblocking_writes::run_benchmark(args),
         Experiment::SteadyWrites(args) => steady_writes::run_benchmark(args),
+        Experiment::Streams(args) => streams::run_benchmark(args),
         Experiment::DeltaReads(args) => delta_reads::run_benchmark(args),
         Experiment::Counters(args) => counters::run_benchmark(args),
         Experiment::Cleaning(args) => cleaning::run_benchmark(args),

@@ -1,5 +1,6 @@
 //! What a device can do: 4 KiB random reads one at a time and 32 at a time, and sequential reading.
 
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -26,6 +27,16 @@ pub(super) struct Measured {
     pub(super) reads_per_s_depth_32: f64,
     /// Sequential reading in requests of 1 MiB.
     pub(super) sequential_mib_per_s: f64,
+}
+
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:.0} reads/s of 4 KiB one at a time, {:.0} at depth 32, {:.0} MiB/s sequential",
+            self.reads_per_s_depth_1, self.reads_per_s_depth_32, self.sequential_mib_per_s
+        )
+    }
 }
 
 /// Measures the first `bytes` bytes of `path`, for `each` per figure, past the page cache.

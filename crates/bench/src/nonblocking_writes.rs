@@ -256,7 +256,10 @@ pub(super) fn beside_ext4(root: &Path, size: Size, runs: u32) -> Result<Vec<Besi
 /// The type and the source of the file system that `path` lies on.
 pub(super) fn file_system_of(path: &Path) -> String {
     let arguments = ["--noheadings", "--output", "FSTYPE,SOURCE", "--target"];
-    run(command("findmnt", arguments).arg(path)).unwrap_or_else(|_| "an unknown file system".to_owned())
+    match run(command("findmnt", arguments).arg(path)) {
+        Ok(found) => found.split_whitespace().collect::<Vec<_>>().join(" "),
+        Err(_) => "an unknown file system".to_owned(),
+    }
 }
 
 /// The systems that one model compares, by name.

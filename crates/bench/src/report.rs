@@ -123,15 +123,7 @@ pub(super) fn text(report: &Report, by_size: BySize) -> String {
 }
 
 fn write_device(out: &mut String, model: &ModelReport) {
-    let measured = &model.measured;
-    let _ = writeln!(
-        out,
-        "\n{} model: {:.0} reads/s of 4 KiB one at a time, {:.0} at depth 32, {:.0} MiB/s sequential",
-        model.model.name(),
-        measured.reads_per_s_depth_1,
-        measured.reads_per_s_depth_32,
-        measured.sequential_mib_per_s
-    );
+    let _ = writeln!(out, "\n{} model: {}", model.model.name(), model.measured);
 }
 
 fn write_rows(out: &mut String, model: &ModelReport, seconds_max: f64) {

@@ -118,7 +118,7 @@ impl System {
                 format
             }
         };
-        run(&mut format).map(drop)
+        undo::uninterrupted(|| run(&mut format)).map(drop)
     }
 
     /// Mounts it otherwise from now on: it stays what it is.

@@ -26,7 +26,8 @@ pub(super) struct Undo(u64);
 
 impl Undo {
     /// Remembers how to take a thing down. Call it *before* putting the thing up, so that no moment lies between in
-    /// which a signal would leave it; `action` therefore has to do no harm when the thing is not there yet.
+    /// which a signal would leave it; `action` therefore has to do no harm when the thing is not there yet,
+    /// and drops no younger `Undo`.
     pub(super) fn new(action: impl FnOnce() + Send + 'static) -> Undo {
         wait_while_stopping();
         let mut pending = pending();
@@ -34,35 +35,61 @@ impl Undo {
         pending.push((id, Box::new(action)));
         Undo(id)
     }
+
+    /// Puts an action in the place of the one that is pending, if it still is.
+    fn replace(&self, with: Action) -> Option<Action> {
+        let mut pending = pending();
+        let entry = pending.iter_mut().find(|(id, _)| *id == self.0)?;
+        Some(std::mem::replace(&mut entry.1, with))
+    }
 }
 
 impl Drop for Undo {
     fn drop(&mut self) {
+        let (running, wait) = running();
+        let guard = running.lock().unwrap_or_else(PoisonError::into_inner);
+        // A stop that comes while the action runs waits for it before it goes on to what lies below.
+        if let Some(action) = self.replace(wait) {
+            action();
+        }
+        drop(guard);
         let mut pending = pending();
-        let found = pending.iter().position(|(id, _)| *id == self.0).map(|index| pending.remove(index));
+        let index = pending.iter().position(|(id, _)| *id == self.0);
+        let found = index.map(|index| pending.remove(index));
         drop(pending);
-        match found {
-            Some((_, action)) => action(),
-            None => wait_while_stopping(),
+        if found.is_none() {
+            wait_while_stopping();
         }
     }
 }
 
-/// Puts something up with a program that takes a moment: a stop that comes meanwhile first waits for it, so as not to find
-/// nothing to take down and leave what comes up later. `up` must not panic.
-pub(super) fn uninterrupted<T>(up: impl FnOnce() -> T) -> T {
+/// What is locked while something goes on, and an action that waits for that.
+fn running() -> (Arc<Mutex<()>>, Action) {
     let running = Arc::new(Mutex::new(()));
     let waited_for = Arc::clone(&running);
+    (running, Box::new(move || drop(waited_for.lock())))
+}
+
+/// Puts something up with a program that takes a moment: a stop that comes meanwhile first waits for it, so as not to find
+/// nothing to take down and leave what comes up later. Or works with something that cannot be taken down meanwhile. `up` must
+/// not panic.
+pub(super) fn uninterrupted<T>(up: impl FnOnce() -> T) -> T {
+    let (running, wait) = running();
     let guard = running.lock().unwrap_or_else(PoisonError::into_inner);
-    let wait = Undo::new(move || drop(waited_for.lock()));
+    let wait = Undo::new(wait);
     let result = up();
     drop(guard);
     drop(wait);
     result
 }
 
+/// Whether everything is being taken down: who works inside [`uninterrupted`] for long gives up then.
+pub(super) fn is_stopping() -> bool {
+    STOPPING.load(Ordering::SeqCst)
+}
+
 fn wait_while_stopping() {
-    while STOPPING.load(Ordering::SeqCst) {
+    while is_stopping() {
         std::thread::sleep(Duration::from_millis(10));
     }
 }

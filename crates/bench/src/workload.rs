@@ -53,6 +53,13 @@ pub(super) fn lay_out(path: &Path, pages: u64) -> Result<(), BenchError> {
     write().map_err(|error| BenchError::io("cannot lay out", path, error))
 }
 
+/// Makes a file durable.
+pub(super) fn sync(path: &Path) -> Result<(), BenchError> {
+    File::open(path)
+        .and_then(|file| file.sync_all())
+        .map_err(|error| BenchError::io("cannot sync", path, error))
+}
+
 /// The pages `0..pages` in random order.
 pub(super) fn shuffled(pages: u64, random: &mut Random) -> Vec<u64> {
     let mut order: Vec<u64> = (0..pages).collect();

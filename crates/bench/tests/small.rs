@@ -51,6 +51,31 @@ fn steady_writes_prints_weir_beside_ext4() {
 }
 
 #[test]
+fn streams_prints_every_load_on_weir_with_either_order_beside_ext4() {
+    if !can_mount() {
+        return;
+    }
+    let report = bench(&["streams", "--size", "small", "--disk", "limited", "--file", "16"]);
+    let disk = &report["disks"][0];
+    assert!(disk["measured"]["sequential_mib_per_s"].as_f64().expect("a figure") > 0.0);
+    let (rows, mixed) = (disk["rows"].as_array().expect("rows"), disk["mixed"].as_array().expect("rows"));
+    let systems = ["ext4", "weir --order streams", "weir --order strict"];
+    assert_eq!(rows.len(), 5 * systems.len(), "{report}");
+    for (row, system) in rows.iter().zip(systems.iter().cycle()) {
+        assert_eq!(row["system"], *system);
+        assert!(row["mib_per_s"][0].as_f64().expect("a figure") > 0.0, "{row}");
+        let on_weir = row["store_bytes_per_byte"].as_array().expect("figures").len();
+        assert_eq!(on_weir, usize::from(*system != "ext4"), "{row}");
+    }
+    for (row, system) in mixed.iter().zip(systems) {
+        assert_eq!(row["system"], system);
+        for figure in ["alone_per_s", "beside_per_s", "stream_mib_per_s"] {
+            assert!(row["rounds"][0][figure].as_f64().expect("a figure") > 0.0, "{row}");
+        }
+    }
+}
+
+#[test]
 fn delta_reads_prints_both_ways_of_reading_before_folding_and_after() {
     if !can_mount() {
         return;
@@ -204,6 +229,8 @@ fn a_benchmark_that_is_stopped_takes_everything_down() {
     if can_mount() {
         // The tmpfs, an export, and a file system on it.
         stop_while_mounted(&["nonblocking-writes", "--size", "small", "--model", "hdd"], 3);
+        // The device, ext4 on it, and weir.
+        stop_while_mounted(&["streams", "--size", "small", "--disk", "limited"], 3);
         stop_while_mounted(&["front-end", "--rows", "operations", "--only", "create-unlink"], 2);
         stop_while_mounted(&["front-end", "--rows", "tree", "--size", "small", "--rounds", "100"], 1);
     }

@@ -45,6 +45,7 @@ use operations::{Plan, Row};
 use report::{Report, Reported, Target};
 
 pub(super) use machine::{BusyArgs, run_busy};
+pub(super) use mounted::Used;
 pub(super) use peer::{PeerArgs, run_peer};
 
 /// What to measure.

@@ -166,16 +166,16 @@ fn wait_for_mount(directory: &Path) -> Result<(), BenchError> {
 
 /// What a process used since it began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Used {
+pub(crate) struct Used {
     /// CPU time of all its threads.
-    pub(super) cpu: Duration,
+    pub(crate) cpu: Duration,
     /// How often its threads went to sleep, those of the front end left out: each needed somebody to wake it.
     pub(super) sleeps_behind_the_front_end: u64,
 }
 
 impl Used {
     /// What `process` used so far. Threads that have ended are not counted: neither process ends any.
-    pub(super) fn by(process: u32) -> Result<Used, BenchError> {
+    pub(crate) fn by(process: u32) -> Result<Used, BenchError> {
         let tasks = PathBuf::from(format!("/proc/{process}/task"));
         let failed = |error| BenchError::io("cannot look at", &tasks, error);
         let mut used = Used { cpu: Duration::ZERO, sleeps_behind_the_front_end: 0 };

@@ -1,0 +1,145 @@
+//! A synced writer of small records, alone and beside a stream that takes all the disk gives: it writes a file over and over, with
+//! an fsync at the end of each pass, or else it would stay in the kernel's memory on ext4. Weir has a small buffer, which the
+//! stream would fill in a moment.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::super::error::BenchError;
+use super::super::quantile::quantile;
+use super::super::undo;
+use super::super::workload::{Done, Overwriter, PAGE_BYTES, Sync, lay_out};
+use super::Scale;
+use super::load::{Stream, Through, WRITE_BYTES};
+
+pub(super) const BUFFER_BYTES: u64 = 32 << 20;
+/// Of the synced writer's writes.
+pub(super) const RECORD_BYTES: u64 = 512;
+
+/// How much of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mixed {
+    records: u64,
+    stream: u64,
+    limit: Duration,
+}
+
+/// What one file system did.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct Found {
+    pub(super) alone_per_s: f64,
+    pub(super) beside_per_s: f64,
+    /// Of a write with its fdatasync, 99 % lie below.
+    pub(super) alone_p99_ms: f64,
+    pub(super) beside_p99_ms: f64,
+    pub(super) stream_mib_per_s: f64,
+}
+
+impl Mixed {
+    /// The stream overwrites a quarter of what the other loads do, again and again; the records' file is a sixteenth.
+    pub(super) fn of(scale: &Scale) -> Mixed {
+        let part = |of: u64| (scale.file_bytes / of).next_multiple_of(WRITE_BYTES);
+        Mixed { records: part(16), stream: part(4), limit: scale.mixed }
+    }
+
+    pub(super) fn file_bytes(&self) -> u64 {
+        self.records + self.stream
+    }
+
+    pub(super) fn lay_out(&self, directory: &Path) -> Result<(), BenchError> {
+        undo::uninterrupted(|| {
+            lay_out(&directory.join("records"), self.records / PAGE_BYTES)?;
+            lay_out(&directory.join("stream"), self.stream / PAGE_BYTES)
+        })
+    }
+
+    pub(super) fn run(&self, directory: &Path, seed: u64) -> Result<Found, BenchError> {
+        undo::uninterrupted(|| {
+            let alone = self.write_records(directory, 2 * seed)?;
+            let (beside, stream) = self.beside_a_stream(directory, 2 * seed + 1)?;
+            Ok(Found {
+                alone_per_s: alone.rate(),
+                beside_per_s: beside.rate(),
+                alone_p99_ms: quantile(&alone.took_ms, 0.99),
+                beside_p99_ms: quantile(&beside.took_ms, 0.99),
+                stream_mib_per_s: stream.rate() * WRITE_BYTES as f64 / f64::from(1 << 20),
+            })
+        })
+    }
+
+    fn beside_a_stream(&self, directory: &Path, seed: u64) -> Result<(Records, Done), BenchError> {
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let stream = scope.spawn(|| self.stream(directory, seed, &is_over));
+            let records = self.write_records(directory, seed);
+            is_over.store(true, Ordering::Relaxed);
+            let stream = stream.join().expect("a stream does not panic")?;
+            Ok((records?, stream))
+        })
+    }
+
+    /// Pass by pass, until it is over.
+    fn stream(&self, directory: &Path, seed: u64, is_over: &AtomicBool) -> Result<Done, BenchError> {
+        let goes_on = || !is_over.load(Ordering::Relaxed);
+        let mut stream = Stream::open(&directory.join("stream"), Through::Cache, seed)?;
+        let mut done = Done::default();
+        while goes_on() {
+            let pass = stream.run(self.stream, Sync::Never, goes_on)?;
+            done.writes += pass.writes;
+            done.elapsed += pass.elapsed;
+        }
+        Ok(done)
+    }
+
+    /// Each made durable before the next, for as long as there is time.
+    fn write_records(&self, directory: &Path, seed: u64) -> Result<Records, BenchError> {
+        let (path, pages) = (directory.join("records"), self.records / PAGE_BYTES);
+        let mut records = Records::default();
+        let start = Instant::now();
+        for pass in 0.. {
+            let mut load = Overwriter::open(&path, pages, RECORD_BYTES, seed << 32 | pass)?;
+            for _ in 0..pages {
+                if start.elapsed() >= self.limit || undo::is_stopping() {
+                    records.elapsed = start.elapsed();
+                    return Ok(records);
+                }
+                let one = load.run(1, self.limit, Sync::EachWrite)?;
+                records.took_ms.push(one.elapsed.as_secs_f64() * 1e3);
+            }
+        }
+        unreachable!("time passes")
+    }
+}
+
+/// What the synced writer did.
+#[derive(Debug, Default)]
+struct Records {
+    took_ms: Vec<f64>,
+    elapsed: Duration,
+}
+
+impl Records {
+    fn rate(&self) -> f64 {
+        Done { writes: self.took_ms.len() as u64, elapsed: self.elapsed }.rate()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_go_on_from_the_start_when_no_page_is_left_and_the_stream_stops_with_them() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let mixed = Mixed { records: 2 * PAGE_BYTES, stream: WRITE_BYTES, limit: Duration::from_millis(100) };
+        mixed.lay_out(directory.path()).expect("files");
+        let (records, stream) = mixed.beside_a_stream(directory.path(), 1).expect("writes");
+        assert!(records.took_ms.len() > 2 && records.elapsed >= mixed.limit, "{records:?}");
+        assert!(stream.writes > 0);
+        let size = |name: &str| std::fs::metadata(directory.path().join(name)).expect("a file").len();
+        assert_eq!([size("records"), size("stream")], [mixed.records, mixed.stream]);
+    }
+}

@@ -1,0 +1,198 @@
+//! `weir-bench streams`: streams of whole pages on weir, mounted with either order, beside ext4 on the same disk; and what a stream
+//! does to a synced writer beside it.
+//!
+//! Weir's store is a file next to the peer's. One store serves both orders: it is unmounted after each turn, so that what one turn
+//! left is stored before the next begins.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `place` | disks, and file systems while they have their turn |
+//! | `load` | the streams |
+//! | `mixed` | a synced writer alone, and beside a stream |
+//! | `report` | figures as tables and JSON |
+
+mod load;
+mod mixed;
+mod place;
+mod report;
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::error::BenchError;
+use super::nonblocking_writes::Size;
+use super::program::check_machine;
+use super::slow_device::remove_on_drop;
+use super::undo;
+use load::Load;
+use mixed::Mixed;
+use place::{Disk, Disks, FileSystem, Place, Weir};
+use report::{DiskReport, MixedRow, Report, Row};
+
+/// What to measure.
+#[derive(Debug, Args)]
+pub(super) struct StreamsArgs {
+    /// `small` only shows that everything works; `real` gives figures
+    #[arg(long, value_enum, default_value_t = Size::Real)]
+    size: Size,
+    /// Where both file systems lie
+    #[arg(long, value_enum, default_value_t = Disks::This)]
+    disk: Disks,
+    /// How many times each load is measured [default: 3, or 1 where `small`]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: Option<u32>,
+    /// The file, in MiB; a modelled disk takes up to five times as much memory [default: 4096, 2048 on modelled disks, or 64 where `small`]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(16..=1 << 20))]
+    file: Option<u64>,
+    /// Measure only the synced writer beside a stream
+    #[arg(long)]
+    mixed: bool,
+    /// Write the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The numbers behind `--size`.
+#[derive(Debug, Clone, Copy)]
+struct Scale {
+    file_bytes: u64,
+    rounds: u32,
+    /// Of loads that would take too long for the whole file.
+    limit: Duration,
+    /// The synced writer works so long alone, and as long beside a stream.
+    mixed: Duration,
+    /// For each figure of the disk alone.
+    disk_figure: Duration,
+    buffer_bytes: u64,
+}
+
+impl Scale {
+    fn new(args: &StreamsArgs, disk: Disk) -> Scale {
+        let file_bytes = |mib: u64| args.file.unwrap_or(mib) << 20;
+        match args.size {
+            Size::Small => Scale {
+                file_bytes: file_bytes(64),
+                rounds: args.rounds.unwrap_or(1),
+                limit: Duration::from_millis(500),
+                mixed: Duration::from_secs(1),
+                disk_figure: Duration::from_millis(100),
+                buffer_bytes: 64 << 20,
+            },
+            Size::Real => Scale {
+                file_bytes: file_bytes(if disk == Disk::This { 4096 } else { 2048 }),
+                rounds: args.rounds.unwrap_or(3),
+                limit: Duration::from_secs(10),
+                mixed: Duration::from_secs(20),
+                disk_figure: Duration::from_secs(1),
+                // What `weir format` makes.
+                buffer_bytes: 256 << 20,
+            },
+        }
+    }
+}
+
+/// Runs the benchmark and prints what it found.
+pub(super) fn run_benchmark(args: &StreamsArgs) -> Result<(), BenchError> {
+    check_machine()?;
+    undo::install()?;
+    let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
+    let _files = remove_on_drop(&root);
+    fs::create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
+    let mut report = Report::begin();
+    for &disk in args.disk.list() {
+        report.disks.push(on_disk(args, disk, &root)?);
+    }
+    match args.json {
+        true => println!("{}", serde_json::to_string_pretty(&report).expect("names and finite numbers")),
+        false => print!("{}", report::text(&report)),
+    }
+    Ok(())
+}
+
+fn on_disk(args: &StreamsArgs, disk: Disk, root: &Path) -> Result<DiskReport, BenchError> {
+    let scale = Scale::new(args, disk);
+    let load_average = report::load_average();
+    let place = Place::up(disk, scale.file_bytes, scale.disk_figure, &root.join(disk.name()))?;
+    let rows = if args.mixed { Vec::new() } else { streams(&place, &scale)? };
+    let mixed = mixed(&place, &scale)?;
+    Ok(DiskReport {
+        disk,
+        model: disk.text(),
+        file_system: place.file_system.clone(),
+        measured: place.measured,
+        load_average,
+        rounds: scale.rounds,
+        file_mib: scale.file_bytes >> 20,
+        rows,
+        mixed,
+    })
+}
+
+/// The file systems in the order of a round: each begins once in three.
+fn order(round: u32) -> [FileSystem; 3] {
+    let mut order = FileSystem::ALL;
+    order.rotate_left(round as usize % FileSystem::ALL.len());
+    order
+}
+
+/// Every load on every file system, round by round.
+fn streams(place: &Place, scale: &Scale) -> Result<Vec<Row>, BenchError> {
+    let weir = Weir::format(place, scale.file_bytes, scale.buffer_bytes)?;
+    let mut rows: Vec<Row> =
+        Load::ALL.iter().flat_map(|&load| FileSystem::ALL.map(|system| Row::new(load, system))).collect();
+    for round in 0..scale.rounds {
+        for load in Load::ALL {
+            for system in order(round) {
+                eprintln!("{}: round {}, {}: {}", place.disk.name(), round + 1, load.name(), system.name());
+                if load == Load::New {
+                    place.turn(&weir, system)?.remove_files()?;
+                }
+                let turn = place.turn(&weir, system)?;
+                let before = turn.spent()?;
+                let done = load.run(&turn.directory.join("file"), scale, u64::from(round) + 1)?;
+                let spent = turn.spent()?.zip(before).map(|(after, before)| after.since(before));
+                let row = rows.iter_mut().find(|row| row.is_of(load, system));
+                row.expect("a row for each load and system").add(done, spent);
+            }
+        }
+    }
+    place.turn(&weir, FileSystem::Ext4)?.remove_files()?;
+    Ok(rows)
+}
+
+/// The synced writer on every file system, round by round.
+fn mixed(place: &Place, scale: &Scale) -> Result<Vec<MixedRow>, BenchError> {
+    let mixed = Mixed::of(scale);
+    let weir = Weir::format(place, mixed.file_bytes(), mixed::BUFFER_BYTES)?;
+    // Either order serves to lay the files out.
+    for system in [FileSystem::Ext4, FileSystem::WeirStrict] {
+        mixed.lay_out(&place.turn(&weir, system)?.directory)?;
+    }
+    let mut rows = FileSystem::ALL.map(MixedRow::new);
+    for round in 0..scale.rounds {
+        for system in order(round) {
+            eprintln!("{}: round {}, beside a stream: {}", place.disk.name(), round + 1, system.name());
+            let turn = place.turn(&weir, system)?;
+            let found = mixed.run(&turn.directory, u64::from(round) + 1)?;
+            let row = rows.iter_mut().find(|row| row.is_of(system));
+            row.expect("a row for each system").add(found);
+        }
+    }
+    place.turn(&weir, FileSystem::Ext4)?.remove_files()?;
+    Ok(rows.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_file_system_begins_once_in_three_rounds() {
+        let first = [0, 1, 2].map(|round| order(round)[0]);
+        assert_eq!(first, FileSystem::ALL);
+        assert_eq!(order(3), order(0));
+    }
+}

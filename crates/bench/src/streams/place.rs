@@ -1,0 +1,292 @@
+//! The disks, and the file systems while they have their turn. What is to be stored or freed is waited for before each turn. Whatever
+//! has a file open is not interrupted: a stop could not unmount then.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use rustix::fs::{Advice, fadvise, syncfs};
+use serde::Serialize;
+
+use super::super::counters::{Status, mount};
+use super::super::device_model::Device;
+use super::super::error::BenchError;
+use super::super::front_end::Used;
+use super::super::measure::{Measured, measure};
+use super::super::nonblocking_writes::file_system_of;
+use super::super::program::run;
+use super::super::slow_device::{Design, SlowDevice, remove_on_drop};
+use super::super::system::{Kind, Mounted, System, weir};
+use super::super::undo::{self, Undo};
+use super::super::workload::{PAGE_BYTES, lay_out};
+
+/// What is measured of a disk lies within so many bytes.
+const MEASURED_BYTES: u64 = 64 << 20;
+/// Freeing what a file held takes seconds; a loaded machine gets a few minutes.
+const SETTLE: Duration = Duration::from_secs(300);
+/// Stores are three times as large as what is in them, and hold at least this much.
+const STORE_BYTES_MIN: u64 = 384 << 20;
+
+/// Where both file systems lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Disk {
+    This,
+    Limited,
+    Cloud,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(super) enum Disks {
+    /// This machine's own, where temporary files lie: everything
+    This,
+    /// A modelled one of 300 MiB/s: everything
+    Limited,
+    /// A modelled cloud volume: the store and ext4; the buffer is on this machine's own
+    Cloud,
+    /// One after the other
+    All,
+}
+
+impl Disks {
+    pub(super) fn list(self) -> &'static [Disk] {
+        match self {
+            Disks::This => &[Disk::This],
+            Disks::Limited => &[Disk::Limited],
+            Disks::Cloud => &[Disk::Cloud],
+            Disks::All => &[Disk::This, Disk::Limited, Disk::Cloud],
+        }
+    }
+}
+
+impl Disk {
+    fn model(self) -> Option<Device> {
+        match self {
+            Disk::This => None,
+            Disk::Limited => Some(Device::Limited),
+            Disk::Cloud => Some(Device::Cloud),
+        }
+    }
+
+    pub(super) fn name(self) -> String {
+        self.model().map_or("this".to_owned(), Device::name)
+    }
+
+    /// What is modelled, and what lies there.
+    pub(super) fn text(self) -> String {
+        let model = self.model().map_or("this machine's own", Device::text);
+        match self {
+            Disk::Cloud => format!("{model}; the buffer on this machine's own"),
+            Disk::This | Disk::Limited => model.to_owned(),
+        }
+    }
+}
+
+/// What is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FileSystem {
+    Ext4,
+    WeirStreams,
+    WeirStrict,
+}
+
+impl FileSystem {
+    pub(super) const ALL: [FileSystem; 3] =
+        [FileSystem::Ext4, FileSystem::WeirStreams, FileSystem::WeirStrict];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            FileSystem::Ext4 => "ext4",
+            FileSystem::WeirStreams => "weir --order streams",
+            FileSystem::WeirStrict => "weir --order strict",
+        }
+    }
+
+    /// Of `weir mount`.
+    fn option(self) -> Option<&'static str> {
+        match self {
+            FileSystem::Ext4 => None,
+            FileSystem::WeirStreams => Some("--order=streams"),
+            FileSystem::WeirStrict => Some("--order=strict"),
+        }
+    }
+}
+
+/// A disk with a file system on it, in which the peer's files and weir's store lie. Fields are taken down from the top.
+pub(super) struct Place {
+    pub(super) disk: Disk,
+    /// Type and source.
+    pub(super) file_system: String,
+    pub(super) measured: Measured,
+    peer: PathBuf,
+    store: PathBuf,
+    /// Where it is not beside the store.
+    buffer: Option<PathBuf>,
+    mount_point: PathBuf,
+    _mounted: Option<Mounted>,
+    _system: Option<System>,
+    _files: Undo,
+}
+
+impl Place {
+    /// Sets a disk up that holds five times `file_bytes`, with its files below `root`, which must not exist.
+    pub(super) fn up(
+        disk: Disk,
+        file_bytes: u64,
+        each_figure: Duration,
+        root: &Path,
+    ) -> Result<Place, BenchError> {
+        let files = remove_on_drop(root);
+        let mount_point = root.join("mount");
+        make(&mount_point)?;
+        let (measured, system) = match disk.model() {
+            None => (measure_file(&root.join("measured"), each_figure)?, None),
+            Some(device) => {
+                let design = Design { device, bytes: MEASURED_BYTES, processors: None };
+                let measured = {
+                    let alone = SlowDevice::up(&design, &root.join("measured"))?;
+                    undo::uninterrupted(|| measure(alone.path(), MEASURED_BYTES, each_figure))?
+                };
+                let design = Design { bytes: 5 * file_bytes + (1 << 30), ..design };
+                (measured, Some(System::set_up("ext4", Kind::Ext4, &design, root, 0)?))
+            }
+        };
+        let mounted = system.as_ref().map(System::mount).transpose()?;
+        let on_disk = mounted.as_ref().and_then(|mounted| mounted.file.parent()).unwrap_or(root);
+        let (peer, store) = (on_disk.join("peer"), on_disk.join("store"));
+        let buffer = (disk == Disk::Cloud).then(|| root.join("buffer"));
+        make(&peer)?;
+        Ok(Place {
+            disk,
+            file_system: file_system_of(&peer),
+            measured,
+            peer,
+            store,
+            buffer,
+            mount_point,
+            _mounted: mounted,
+            _system: system,
+            _files: files,
+        })
+    }
+
+    /// Lets a file system have its turn, once everything before is stored and nothing of its files is in memory.
+    pub(super) fn turn(&self, weir: &Weir, system: FileSystem) -> Result<Turn, BenchError> {
+        self.settle()?;
+        let Some(option) = system.option() else {
+            return Ok(Turn { directory: self.peer.clone(), weir: None });
+        };
+        let mounted = mount(&weir.store, &self.mount_point, &[option.to_owned()])?;
+        settle(&self.mount_point)?;
+        Ok(Turn { directory: self.mount_point.clone(), weir: Some(mounted) })
+    }
+
+    fn settle(&self) -> Result<(), BenchError> {
+        let files = undo::uninterrupted(|| -> io::Result<()> {
+            syncfs(File::open(&self.peer)?)?;
+            fs::read_dir(&self.peer)?
+                .try_for_each(|entry| Ok(fadvise(File::open(entry?.path())?, 0, None, Advice::DontNeed)?))
+        });
+        files.map_err(|error| BenchError::io("cannot sync", &self.peer, error))
+    }
+}
+
+fn make(directory: &Path) -> Result<(), BenchError> {
+    fs::create_dir_all(directory).map_err(|error| BenchError::io("cannot create", directory, error))
+}
+
+/// What the disk below a file can do.
+fn measure_file(path: &Path, each: Duration) -> Result<Measured, BenchError> {
+    lay_out(path, MEASURED_BYTES / PAGE_BYTES)?;
+    let measured = measure(path, MEASURED_BYTES, each)?;
+    fs::remove_file(path).map_err(|error| BenchError::io("cannot remove", path, error))?;
+    Ok(measured)
+}
+
+/// Waits until weir has nothing to store and nothing to free.
+fn settle(mount_point: &Path) -> Result<(), BenchError> {
+    let start = Instant::now();
+    loop {
+        let status = undo::uninterrupted(|| Status::of(mount_point))?;
+        if status.number("/dirty/bytes")? == 0 && !status.flag("/space/freeing")? {
+            return Ok(());
+        }
+        if start.elapsed() > SETTLE {
+            let says = format!("{} B are dirty", status.number("/dirty/bytes")?);
+            return Err(BenchError::Late { what: "the end of write-back".to_owned(), says });
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A store of weir's, mounted while it has its turn. Dropping it removes it.
+pub(super) struct Weir {
+    store: PathBuf,
+    _files: Vec<Undo>,
+}
+
+impl Weir {
+    /// A store for files of that many bytes.
+    pub(super) fn format(place: &Place, file_bytes: u64, buffer_bytes: u64) -> Result<Weir, BenchError> {
+        let mut format = weir("format");
+        format.arg(&place.store).arg(format!("--buffer-size={buffer_bytes}"));
+        format.arg(format!("--size={}", STORE_BYTES_MIN.max(3 * file_bytes)));
+        let mut files = vec![remove_on_drop(&place.store)];
+        if let Some(directory) = &place.buffer {
+            files.push(remove_on_drop(directory));
+            make(directory)?;
+            format.arg("--buffer").arg(directory.join("buffer"));
+        }
+        undo::uninterrupted(|| run(&mut format))?;
+        Ok(Weir { store: place.store.clone(), _files: files })
+    }
+}
+
+/// A file system that has its turn; dropping it unmounts weir, which stores everything.
+pub(super) struct Turn {
+    /// Where its files lie.
+    pub(super) directory: PathBuf,
+    weir: Option<Undo>,
+}
+
+impl Turn {
+    pub(super) fn remove_files(&self) -> Result<(), BenchError> {
+        let files = undo::uninterrupted(|| {
+            fs::read_dir(&self.directory)?.try_for_each(|entry| fs::remove_file(entry?.path()))
+        });
+        files.map_err(|error| BenchError::io("cannot remove the files in", &self.directory, error))
+    }
+
+    /// What weir spent so far.
+    pub(super) fn spent(&self) -> Result<Option<Spent>, BenchError> {
+        if self.weir.is_none() {
+            return Ok(None);
+        }
+        let status = undo::uninterrupted(|| Status::of(&self.directory))?;
+        let process = u32::try_from(status.number("/pid")?).unwrap_or(0);
+        let written = status.counter("store/blocks_written")? * PAGE_BYTES;
+        Ok(Some(Spent {
+            processor: Used::by(process)?.cpu,
+            store_bytes: written + status.number("/dirty/bytes")?,
+        }))
+    }
+}
+
+/// What a daemon spent until some moment, or between two.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Spent {
+    pub(super) processor: Duration,
+    /// Written to the store, or dirty and to be written.
+    pub(super) store_bytes: u64,
+}
+
+impl Spent {
+    pub(super) fn since(self, before: Spent) -> Spent {
+        Spent {
+            processor: self.processor.saturating_sub(before.processor),
+            store_bytes: self.store_bytes.saturating_sub(before.store_bytes),
+        }
+    }
+}

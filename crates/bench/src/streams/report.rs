@@ -1,0 +1,248 @@
+//! What was found, as tables for people and as JSON.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::super::measure::Measured;
+use super::super::quantile::{median, quantile};
+use super::super::report::Run;
+use super::super::workload::Done;
+use super::load::Load;
+use super::mixed::{BUFFER_BYTES, Found, RECORD_BYTES};
+use super::place::{Disk, FileSystem, Spent};
+
+const MIB: f64 = 1_048_576.0;
+const GIB: f64 = 1024.0 * MIB;
+
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    benchmark: &'static str,
+    version: &'static str,
+    kernel: String,
+    processors: usize,
+    pub(super) disks: Vec<DiskReport>,
+}
+
+impl Report {
+    pub(super) fn begin() -> Report {
+        Report {
+            benchmark: "streams",
+            version: env!("CARGO_PKG_VERSION"),
+            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            disks: Vec::new(),
+        }
+    }
+}
+
+/// Of the last minute.
+pub(super) fn load_average() -> Option<f64> {
+    std::fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct DiskReport {
+    pub(super) disk: Disk,
+    pub(super) model: String,
+    pub(super) file_system: String,
+    pub(super) measured: Measured,
+    /// Before anything ran here.
+    pub(super) load_average: Option<f64>,
+    pub(super) rounds: u32,
+    pub(super) file_mib: u64,
+    pub(super) rows: Vec<Row>,
+    pub(super) mixed: Vec<MixedRow>,
+}
+
+/// A load on a file system.
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    load: &'static str,
+    system: &'static str,
+    write_bytes: u64,
+    runs: Vec<Run>,
+    mib_per_s: Vec<f64>,
+    /// Of weir's daemon, until the load's end.
+    processor_s_per_gib: Vec<f64>,
+    /// What is dirty at the load's end counts as written.
+    store_bytes_per_byte: Vec<f64>,
+}
+
+impl Row {
+    pub(super) fn new(load: Load, system: FileSystem) -> Row {
+        Row {
+            load: load.name(),
+            system: system.name(),
+            write_bytes: load.write_bytes(),
+            runs: Vec::new(),
+            mib_per_s: Vec::new(),
+            processor_s_per_gib: Vec::new(),
+            store_bytes_per_byte: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_of(&self, load: Load, system: FileSystem) -> bool {
+        (self.load, self.system) == (load.name(), system.name())
+    }
+
+    /// A run, and what weir spent on it.
+    pub(super) fn add(&mut self, done: Done, spent: Option<Spent>) {
+        let bytes = (done.writes * self.write_bytes).max(1) as f64;
+        self.runs.push(done.into());
+        self.mib_per_s.push(done.rate() * self.write_bytes as f64 / MIB);
+        if let Some(spent) = spent {
+            self.processor_s_per_gib.push(spent.processor.as_secs_f64() / (bytes / GIB));
+            self.store_bytes_per_byte.push(spent.store_bytes as f64 / bytes);
+        }
+    }
+}
+
+/// The synced writer on a file system.
+#[derive(Debug, Serialize)]
+pub(super) struct MixedRow {
+    system: &'static str,
+    rounds: Vec<Found>,
+}
+
+impl MixedRow {
+    pub(super) fn new(system: FileSystem) -> MixedRow {
+        MixedRow { system: system.name(), rounds: Vec::new() }
+    }
+
+    pub(super) fn is_of(&self, system: FileSystem) -> bool {
+        self.system == system.name()
+    }
+
+    pub(super) fn add(&mut self, found: Found) {
+        self.rounds.push(found);
+    }
+
+    fn median(&self, of: fn(&Found) -> f64) -> f64 {
+        median(&self.rounds.iter().map(of).collect::<Vec<_>>())
+    }
+}
+
+/// The report as Markdown.
+pub(super) fn text(report: &Report) -> String {
+    let mut out =
+        format!("weir {}, Linux {}, {} processors\n", report.version, report.kernel, report.processors);
+    for disk in &report.disks {
+        let load = disk.load_average.map_or("unknown".to_owned(), |load| format!("{load:.2}"));
+        let _ = writeln!(
+            out,
+            "\n{}: {}, {}; measured: {}. Load average before {load}, rounds: {}.",
+            disk.disk.name(),
+            disk.model,
+            disk.file_system,
+            disk.measured,
+            disk.rounds
+        );
+        write_rows(&mut out, disk);
+        write_mixed(&mut out, disk);
+    }
+    out
+}
+
+fn write_rows(out: &mut String, disk: &DiskReport) {
+    if disk.rows.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "\nA file of {} MiB, with an fsync at the end.\n", disk.file_mib);
+    out.push_str("| load | system | median MiB/s | spread | over ext4 | daemon s/GiB | store B/B |\n");
+    out.push_str("| --- | --- | --- | --- | --- | --- | --- |\n");
+    for row in &disk.rows {
+        let base =
+            disk.rows.iter().find(|base| base.load == row.load && base.system == FileSystem::Ext4.name());
+        let rate = median(&row.mib_per_s);
+        let some = |values: &[f64]| match values {
+            [] => String::new(),
+            values => format!("{:.2}", median(values)),
+        };
+        let _ = writeln!(
+            out,
+            "| {} | {} | {rate:.0} | {:.0}–{:.0} | {:.2} | {} | {} |",
+            row.load,
+            row.system,
+            quantile(&row.mib_per_s, 0.0),
+            quantile(&row.mib_per_s, 1.0),
+            rate / base.map_or(f64::NAN, |base| median(&base.mib_per_s)),
+            some(&row.processor_s_per_gib),
+            some(&row.store_bytes_per_byte),
+        );
+    }
+}
+
+fn write_mixed(out: &mut String, disk: &DiskReport) {
+    let _ = writeln!(
+        out,
+        "\nWrites of {RECORD_BYTES} B with fdatasync at random, alone and beside a stream of 1 MiB writes, synced pass by pass; a buffer of {} MiB; medians.\n",
+        BUFFER_BYTES >> 20
+    );
+    out.push_str("| system | alone/s | beside/s | ratio | alone p99 ms | beside p99 ms | stream MiB/s |\n");
+    out.push_str("| --- | --- | --- | --- | --- | --- | --- |\n");
+    for row in &disk.mixed {
+        let _ = writeln!(
+            out,
+            "| {} | {:.0} | {:.0} | {:.2} | {:.1} | {:.1} | {:.0} |",
+            row.system,
+            row.median(|found| found.alone_per_s),
+            row.median(|found| found.beside_per_s),
+            row.median(|found| found.beside_per_s / found.alone_per_s),
+            row.median(|found| found.alone_p99_ms),
+            row.median(|found| found.beside_p99_ms),
+            row.median(|found| found.stream_mib_per_s),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn row(system: FileSystem, seconds: &[u64], spent: Option<Spent>) -> Row {
+        let mut row = Row::new(Load::Overwrite, system);
+        for &seconds in seconds {
+            row.add(Done { writes: 2048, elapsed: Duration::from_secs(seconds) }, spent);
+        }
+        row
+    }
+
+    #[test]
+    fn a_table_has_rates_in_mib_their_spread_and_what_each_byte_took() {
+        let spent = Spent { processor: Duration::from_secs(1), store_bytes: 3 << 30 };
+        let found = |alone_per_s| Found {
+            alone_per_s,
+            beside_per_s: 50.0,
+            alone_p99_ms: 1.0,
+            beside_p99_ms: 2.0,
+            stream_mib_per_s: 300.0,
+        };
+        let mut mixed = MixedRow::new(FileSystem::Ext4);
+        [100.0, 200.0, 500.0].into_iter().for_each(|alone| mixed.add(found(alone)));
+        let disk = DiskReport {
+            disk: Disk::This,
+            model: Disk::This.text(),
+            file_system: "ext4 /dev/vda".to_owned(),
+            measured: Measured {
+                reads_per_s_depth_1: 1.0,
+                reads_per_s_depth_32: 2.0,
+                sequential_mib_per_s: 3.0,
+            },
+            load_average: Some(0.5),
+            rounds: 3,
+            file_mib: 2048,
+            rows: vec![
+                row(FileSystem::Ext4, &[4, 8, 16], None),
+                row(FileSystem::WeirStreams, &[4, 4, 2], Some(spent)),
+            ],
+            mixed: vec![mixed],
+        };
+        let text = text(&Report { disks: vec![disk], ..Report::begin() });
+        let has = |line: &str| assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        has("| overwrite, 1 MiB in order | ext4 | 256 | 128–512 | 1.00 |  |  |");
+        has("| overwrite, 1 MiB in order | weir --order streams | 512 | 512–1024 | 2.00 | 0.50 | 1.50 |");
+        has("| ext4 | 200 | 50 | 0.25 | 1.0 | 2.0 | 300 |");
+    }
+}
