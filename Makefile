@@ -31,7 +31,7 @@ databases:
 	  cargo test --package weir --test programs -- --nocapture postgres redis rocksdb sqlite
 
 # How many clones of how large a volume: make clones COUNT=100 BYTES=268435456. The store lies below $WEIR_TESTS_DIR, or else
-# where temporary files do, and takes two and a half times as much.
+# $TMPDIR or /var/tmp, and takes two and a half times as much.
 COUNT ?= 1000
 BYTES ?= 4294967296
 clones:

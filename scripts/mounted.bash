@@ -10,7 +10,8 @@
 #   finish_store            unmounts in order and checks the store; a finding fails the script
 #
 # Whatever ends the script, the mount, its daemon and the directory are gone afterwards. $WEIR_STORE_DIR says where that
-# directory is made, $WEIR names a weir to use instead of building one, $BUFFER_SIZE the buffer's size (256MiB).
+# directory is made ($TMPDIR, or /var/tmp), $WEIR names a weir to use instead of building one, $BUFFER_SIZE the buffer's size
+# (256MiB).
 
 say() { printf '\n== %s\n' "$*"; }
 fail() { echo "error: $*" >&2; exit 1; }
@@ -60,7 +61,7 @@ mount_store() {
   local size=$1
   shift
   mount_options=("$@")
-  work=$(mktemp -d "${WEIR_STORE_DIR:-${TMPDIR:-/tmp}}/weir-run.XXXXXX")
+  work=$(mktemp -d "${WEIR_STORE_DIR:-${TMPDIR:-/var/tmp}}/weir-run.XXXXXX")
   mount=$work/mnt
   trap clean_store EXIT
   trap 'exit 130' INT

@@ -24,7 +24,7 @@ use super::predict::Predicted;
 use super::program::run;
 use super::quantile::quantile;
 use super::slow_device::remove_on_drop;
-use super::system::weir;
+use super::system::weir_on;
 use super::undo;
 
 const PAGE_BYTES: u64 = BLOCK_BYTES as u64;
@@ -204,7 +204,7 @@ pub(super) fn run_benchmark(args: &CleaningArgs) -> Result<(), BenchError> {
 fn measure(args: &CleaningArgs, store: &Path, load: Load, percent: u64) -> Result<Row, BenchError> {
     let (size, buffer) = (format!("--size={}MiB", args.size), format!("--buffer-size={BUFFER_BYTES}"));
     let segment = args.segment.map(|kib| format!("--segment-size={kib}KiB"));
-    run(weir("format").arg(store).args([size, buffer]).args(segment))?;
+    run(weir_on(store, "format").arg(store).args([size, buffer]).args(segment))?;
     let settings = Settings { dirty_bytes_max: args.dirty << 20, ..Settings::default() };
     with_stack(store, settings, |stack| overwrite(args, stack, load, percent))
 }

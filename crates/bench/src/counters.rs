@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::error::BenchError;
 use super::program::run;
 use super::slow_device::remove_on_drop;
-use super::system::{weir, weir_unmount_on_drop};
+use super::system::{weir, weir_on, weir_unmount_on_drop};
 use super::undo::{self, Undo};
 use super::workload::{Overwriter, PAGE_BYTES, Sync, lay_out, sync};
 
@@ -83,7 +83,7 @@ fn count(args: &CountersArgs) -> Result<Counted, BenchError> {
     let memory_bytes = (file_bytes * 4).max(256 << 20);
     // The file is sparse. Before it is acknowledged each page reserves several blocks, for the map's sake.
     let store_bytes = file_bytes * 16 + (256 << 20);
-    run(weir("format")
+    run(weir_on(&store, "format")
         .arg(&store)
         .args([format!("--size={store_bytes}"), format!("--buffer-size={buffer_bytes}")]))?;
     let settings =
@@ -141,7 +141,7 @@ fn write_all(file: &Path, args: &CountersArgs) -> Result<(), BenchError> {
 /// Mounts weir; dropping the result unmounts it.
 pub(super) fn mount(store: &Path, mount_point: &Path, settings: &[String]) -> Result<Undo, BenchError> {
     let mounted = weir_unmount_on_drop(mount_point);
-    undo::uninterrupted(|| run(weir("mount").arg(store).arg(mount_point).args(settings)))?;
+    undo::uninterrupted(|| run(weir_on(store, "mount").arg(store).arg(mount_point).args(settings)))?;
     Ok(mounted)
 }
 

@@ -17,7 +17,7 @@ use store::Store;
 use super::error::BenchError;
 use super::program::run;
 use super::slow_device::remove_on_drop;
-use super::system::weir;
+use super::system::weir_on;
 use super::undo;
 use super::workload::PAGE_BYTES;
 
@@ -110,7 +110,7 @@ pub(super) fn with_fs<T>(
     let _files = remove_on_drop(&root);
     create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
     let store = root.join("store");
-    run(weir("format")
+    run(weir_on(&store, "format")
         .arg(&store)
         .args([format!("--size={STORE_BYTES}"), format!("--buffer-size={BUFFER_BYTES}")]))?;
     with_stack(&store, settings, |stack| work(&stack.fs))

@@ -17,7 +17,7 @@ use super::disk_time::DiskTime;
 use super::error::BenchError;
 use super::program::run;
 use super::slow_device::remove_on_drop;
-use super::system::{resident_bytes, weir, weir_unmount_on_drop};
+use super::system::{resident_bytes, weir, weir_on, weir_unmount_on_drop};
 use super::undo::{self, Undo};
 use super::workload::{Overwriter, PAGE_BYTES, Sync, lay_out};
 
@@ -136,7 +136,7 @@ impl Bench {
     fn prepare(&self, args: &StartArgs) -> Result<(), BenchError> {
         let store_bytes =
             (args.pages * PAGE_BYTES * 16 + args.files * 2048 + (1 << 30)).next_multiple_of(1 << 20);
-        run(weir("format")
+        run(weir_on(&self.store, "format")
             .arg(&self.store)
             .args([format!("--size={store_bytes}"), format!("--buffer-size={}MiB", args.buffer)]))?;
         let mounted = self.mount()?;
@@ -163,7 +163,7 @@ impl Bench {
     fn mount(&self) -> Result<Undo, BenchError> {
         let mounted = weir_unmount_on_drop(&self.mount_point);
         let settings = ["--memory=4GiB", "--dirty-age=86400"];
-        run(weir("mount").arg(&self.store).arg(&self.mount_point).args(settings))?;
+        run(weir_on(&self.store, "mount").arg(&self.store).arg(&self.mount_point).args(settings))?;
         Ok(mounted)
     }
 

@@ -102,7 +102,7 @@ impl System {
     fn format(&self) -> Result<(), BenchError> {
         let mut format = match (&self.kind, &self.journal) {
             (Kind::Weir { buffer_bytes, .. }, _) => {
-                let mut format = weir("format");
+                let mut format = weir_on(&self.beside, "format");
                 format.arg(self.device.path()).arg("--buffer").arg(&self.beside);
                 format.args(["--buffer-size", &buffer_bytes.to_string()]);
                 format
@@ -130,7 +130,7 @@ impl System {
     pub(super) fn mount(&self) -> Result<Mounted, BenchError> {
         let (unmount, mut mount) = match &self.kind {
             Kind::Weir { fetch, memory_bytes, options, .. } => {
-                let mut mount = weir("mount");
+                let mut mount = weir_on(&self.beside, "mount");
                 mount.arg(self.device.path()).arg(&self.mount_point).arg("--buffer").arg(&self.beside);
                 mount.args(["--fetch", fetch.name()]);
                 if let Some(bytes) = memory_bytes {
@@ -170,6 +170,14 @@ pub(super) fn find_weir(asked: Option<PathBuf>) -> Result<(), BenchError> {
 /// `weir` with a verb.
 pub(super) fn weir(verb: &str) -> Command {
     command(WEIR.get().map_or(Path::new("weir"), PathBuf::as_path), [verb])
+}
+
+/// The same for `format` and `mount`, with the buffer at `buffer` or below, which may be in memory.
+pub(super) fn weir_on(buffer: &Path, verb: &str) -> Command {
+    let mut weir = weir(verb);
+    // Only there: an earlier weir, beside which this one is measured, does not know the option.
+    weir.args(host::why_volatile(buffer).map(|_| "--volatile-buffer"));
+    weir
 }
 
 /// This program with a verb, for what needs a process of its own.

@@ -13,6 +13,7 @@ mod process;
 mod shell;
 mod slowest;
 mod sparse;
+mod volatile;
 mod write_out;
 
 pub use awake::{Asleep, ProcessorTimes, WakeUps};
@@ -30,4 +31,5 @@ pub use process::{Peer, is_stopped, keep_descriptors, lock_holder, peer_of};
 pub use shell::quoted;
 pub use slowest::{Call, Slowest};
 pub use sparse::spare_bytes;
+pub use volatile::{Volatile, why_volatile};
 pub use write_out::write_out;

@@ -4,7 +4,7 @@ use device::Clock;
 use rustix::fs::{FileType, major, minor};
 use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::time::ClockId;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
@@ -99,12 +99,14 @@ pub fn write_cache(path: &Path) -> WriteCache {
     if FileType::from_raw_mode(stat.st_mode) != FileType::BlockDevice {
         return WriteCache::Unknown;
     }
-    let device = format!("/sys/dev/block/{}:{}", major(stat.st_rdev), minor(stat.st_rdev));
-    // A partition has its queue in the directory of the whole disk.
-    ["queue/write_cache", "../queue/write_cache"]
-        .iter()
-        .find_map(|file| std::fs::read_to_string(Path::new(&device).join(file)).ok())
-        .map_or(WriteCache::Unknown, |text| parse_write_cache(&text))
+    write_cache_of(stat.st_rdev)
+}
+
+/// The same of the block device with this number.
+pub(crate) fn write_cache_of(device: u64) -> WriteCache {
+    let text = whole_disk(Path::new(SYS), device)
+        .and_then(|disk| std::fs::read_to_string(disk.join("queue/write_cache")).ok());
+    text.map_or(WriteCache::Unknown, |text| parse_write_cache(&text))
 }
 
 fn parse_write_cache(text: &str) -> WriteCache {
@@ -123,27 +125,42 @@ pub fn are_on_one_disk(one: &Path, other: &Path) -> bool {
 }
 
 /// Files on loop devices on files on loop devices and so on.
-const LOOPS_MAX: u32 = 8;
+pub(crate) const LOOPS_MAX: u32 = 8;
+
+/// Where the kernel tells of its devices.
+pub(crate) const SYS: &str = "/sys";
 
 /// The number of the disk, as the kernel counts devices.
 fn disk_of(path: &Path, loops_max: u32) -> Option<u64> {
     let stat = rustix::fs::stat(path).ok()?;
     let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
     let number = if is_device { stat.st_rdev } else { stat.st_dev };
-    let entry = format!("/sys/dev/block/{}:{}", major(number), minor(number));
     // Of a file system that lies on no block device there is none.
-    let Ok(mut entry) = std::fs::canonicalize(entry) else { return Some(number) };
+    let Some(disk) = whole_disk(Path::new(SYS), number) else { return Some(number) };
+    if let Some(file) = loop_file(&disk)
+        && loops_max > 0
+    {
+        return disk_of(&file, loops_max - 1).or(Some(number));
+    }
+    let text = std::fs::read_to_string(disk.join("dev")).ok()?;
+    let (major, minor) = text.trim().split_once(':')?;
+    Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// What `sys` has of the block device with this number, or of the disk of which it is a partition; the directory's name is the disk's.
+pub(crate) fn whole_disk(sys: &Path, device: u64) -> Option<PathBuf> {
+    let entry = sys.join(format!("dev/block/{}:{}", major(device), minor(device)));
+    let mut entry = std::fs::canonicalize(entry).ok()?;
     if entry.join("partition").exists() {
         entry.pop();
     }
-    if let Ok(backing) = std::fs::read_to_string(entry.join("loop/backing_file"))
-        && loops_max > 0
-    {
-        return disk_of(Path::new(backing.trim_end()), loops_max - 1).or(Some(number));
-    }
-    let text = std::fs::read_to_string(entry.join("dev")).ok()?;
-    let (major, minor) = text.trim().split_once(':')?;
-    Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
+    Some(entry)
+}
+
+/// The file that a disk is, if it is a loop device.
+pub(crate) fn loop_file(disk: &Path) -> Option<PathBuf> {
+    let file = std::fs::read_to_string(disk.join("loop/backing_file")).ok()?;
+    Some(file.trim_end_matches('\n').into())
 }
 
 #[cfg(test)]

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
+    /// What the kernel calls it: the field of the same name that `statx` gives for what lies on it.
+    pub id: u64,
     /// Where: an absolute path.
     pub point: PathBuf,
     /// The file system's type, such as `ext4` or `fuse.weir`.
@@ -16,6 +18,8 @@ pub struct Mount {
     pub source: PathBuf,
     /// Major and minor number of the mounted file system, as `stat` tells them of every file on it.
     pub device: (u32, u32),
+    /// What the file system itself was told, such as `size=5k`.
+    pub options: Vec<String>,
     /// Of a FUSE mount, the user and group who made it and serve it: what only the kernel can say.
     pub owner: Option<Owner>,
 }
@@ -53,6 +57,11 @@ impl Mounts {
         leads.max_by_key(|mount| mount.point.components().count())
     }
 
+    /// The mount that the kernel calls `id`.
+    pub(crate) fn with_id(&self, id: u64) -> Option<&Mount> {
+        self.0.iter().find(|mount| mount.id == id)
+    }
+
     /// The mount whose mount point is exactly `point`.
     pub fn mounted_at(&self, point: &Path) -> Option<&Mount> {
         self.0.iter().rev().find(|mount| mount.point == point)
@@ -85,13 +94,17 @@ fn parent(path: &Path) -> &Path {
 /// `36 35 98:0 /root /mount/point rw,noatime shared:1 - ext4 /dev/root rw`: any number of fields before the dash.
 fn parse_line(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|&byte| byte == b' ');
-    let device = parse_device(fields.nth(2)?)?;
+    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let device = parse_device(fields.nth(1)?)?;
     let point = unescape(fields.nth(1)?);
     let mut behind = fields.skip_while(|&field| field != b"-").skip(1);
     let fs_type = unescape(behind.next()?).into_string().ok()?;
     let source = unescape(behind.next()?);
-    let owner = behind.next().and_then(parse_owner);
-    Some(Mount { point: point.into(), fs_type, source: source.into(), device, owner })
+    let options = behind.next().unwrap_or_default();
+    let owner = parse_owner(options);
+    let options = options.split(|&byte| byte == b',');
+    let options = options.map(|option| unescape(option).to_string_lossy().into_owned()).collect();
+    Some(Mount { id, point: point.into(), fs_type, source: source.into(), device, options, owner })
 }
 
 /// `rw,user_id=1000,group_id=1000,allow_other`. Options of the file system's own may follow, never come first.
@@ -161,6 +174,15 @@ nonsense
         let owner = |point: &str| mounts.mounted_at(Path::new(point)).expect("mounted").owner;
         assert_eq!(owner("/mnt/a b/weir"), Some(Owner { uid: 1000, gid: 100 }));
         assert_eq!(owner("/"), None);
+    }
+
+    #[test]
+    fn a_mount_has_the_number_and_the_options_of_its_line() {
+        let mounts = Mounts::parse(TEXT);
+        let tmpfs = mounts.with_id(30).expect("a mount");
+        assert_eq!((tmpfs.id, tmpfs.fs_type.as_str()), (30, "tmpfs"));
+        assert_eq!(tmpfs.options, ["rw", "size=5k"]);
+        assert_eq!(mounts.with_id(29), None);
     }
 
     #[test]

@@ -83,6 +83,18 @@ pub(crate) struct FormatArgs {
     /// Overwrite what is there
     #[arg(long)]
     pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) buffer_medium: BufferMedium,
+}
+
+/// What is put up with in the medium of a buffer.
+#[derive(Debug, Args)]
+pub(crate) struct BufferMedium {
+    /// Accept a buffer that loses with the power what was flushed to it: in memory (tmpfs, zram), on an overlay mounted `volatile`, or
+    /// without barriers above a disk with a cache. With the power goes everything that was not yet written back, synced or not; the
+    /// store then needs `weir replace-buffer --accept-loss`, and files written lately may be damaged
+    #[arg(long)]
+    pub(crate) volatile_buffer: bool,
 }
 
 /// Mount a store; returns once it is ready
@@ -117,6 +129,8 @@ pub(crate) struct MountArgs {
     /// much of it as the buffer holds
     #[arg(long)]
     pub(crate) read_only: bool,
+    #[command(flatten)]
+    pub(crate) buffer_medium: BufferMedium,
     #[command(flatten)]
     pub(crate) tuning: Tuning,
     /// Set by `weir mount` on the process that becomes the daemon.
@@ -307,6 +321,8 @@ pub(crate) struct ReplaceBufferArgs {
     /// Overwrite what is on the new one
     #[arg(long)]
     pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) buffer_medium: BufferMedium,
 }
 
 /// Copy the mounted volume in an instant, list volumes, delete one

@@ -68,6 +68,9 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     let read_only = args.read_only
         || (!is_default && volume::find(&args.path, &args.volume)?.mode == VolumeMode::ReadOnly);
     let access = if read_only { Access::Read } else { Access::Write };
+    if access == Access::Write && !args.buffer_medium.volatile_buffer {
+        media.ensure_durable()?;
+    }
     let stack = Stack::open(media, settings, access, &args.volume)?;
     stack.media.warn_of_readers();
     stack.media.warn_of_page_cache();

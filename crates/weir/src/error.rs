@@ -6,7 +6,7 @@ use buffer::BufferError;
 use cache::CacheError;
 use device::Operation;
 use fs::FsError;
-use host::{HostError, quoted};
+use host::{HostError, Volatile, quoted};
 use rustix::io::Errno;
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -53,6 +53,13 @@ pub(crate) enum WeirError {
     BufferLost { path: PathBuf, why: String },
     #[error("{}: the buffer cannot be written: {why}", path.display())]
     BufferNotWritable { path: PathBuf, why: String },
+    #[error("{}: a buffer there loses with the power what was synced: it {why}", path.display())]
+    VolatileBuffer {
+        path: PathBuf,
+        why: Volatile,
+        /// The store that it is the buffer of already.
+        store: Option<PathBuf>,
+    },
     #[error("{}: the store and the buffer are the same", path.display())]
     SameMedia { path: PathBuf },
     #[error("{option} {size}: {why}")]
@@ -342,6 +349,7 @@ impl WeirError {
             | WeirError::EarlierBuffer { .. }
             | WeirError::Size { .. }
             | WeirError::SameMedia { .. } => return self.help_about_media().map(Cow::from),
+            WeirError::VolatileBuffer { store, .. } => help_about_volatile(store.as_deref()).into(),
             WeirError::NoSpace { .. } => "free some space there, or choose less (--size, --segment-size, --buffer-size)".into(),
             WeirError::FixedSize { option, .. } => format!("leave out {option}: a device or existing file is used whole").into(),
             WeirError::Busy { .. } => "find its mount with `findmnt -t fuse.weir`, and `weir unmount` it".into(),
@@ -377,15 +385,27 @@ impl WeirError {
             WeirError::CannotCheck { source } => return source.help(),
             WeirError::Trace(error) => return error.help(),
             WeirError::Replay { help, .. } => return help.clone().map(Cow::from),
-            WeirError::ReplayFailed { .. } => {
-                "its own message is above; if there is none, `dmesg | tail` says whether memory ran out".into()
-            }
+            WeirError::ReplayFailed { .. } => "its own message is above; if not, `dmesg | tail` says whether memory ran out".into(),
             WeirError::NotDrained { .. } => {
                 "what was synced is in the buffer where it is not stored: keep it, and `weir mount` again when both media work"
                     .into()
             }
         })
     }
+}
+
+/// The next step where the buffer, of this store already or to be one, is not durable.
+fn help_about_volatile(store: Option<&Path>) -> String {
+    let durable = match store {
+        Some(store) => format!(
+            "move it to a disk, losing nothing: `weir replace-buffer --buffer PATH {}`",
+            quoted(store)
+        ),
+        None => "give a file or block device on a disk with `--buffer PATH`".into(),
+    };
+    format!(
+        "{durable}; or add --volatile-buffer to accept that what was not yet written back, synced or not, goes with the power"
+    )
 }
 
 /// The next step about a store, which the user calls `path`.

@@ -13,7 +13,7 @@ use buffer::{Buffer, Identity};
 use cache::CacheError;
 use device::{BLOCK_BYTES, BufferId, Device, StoreId};
 use fs::{Caller, FsError};
-use host::{Access, Disk, Mounts, Overwrite, random_bytes, spare_bytes};
+use host::{Access, Disk, Mounts, Overwrite, Volatile, random_bytes, spare_bytes, why_volatile};
 use std::ffi::{OsStr, OsString};
 use std::fs as files;
 use std::io::{Seek, SeekFrom};
@@ -57,6 +57,9 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), WeirError> {
     for plan in [&plans.store, &plans.buffer] {
         ensure_allowed(plan, args.force)?;
     }
+    if !args.buffer_medium.volatile_buffer {
+        ensure_durable(&plans.buffer)?;
+    }
     let warning = if args.preallocate { None } else { too_little_space(&plans)? };
     if !args.force {
         ensure_no_others(args, &plans)?;
@@ -66,6 +69,9 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), WeirError> {
     if let (Ok(()), Some(warning)) = (&result, warning) {
         eprintln!("warning: {warning}");
         eprintln!("  help: choose a smaller --size, or give --preallocate to take the space now");
+    }
+    if result.is_ok() {
+        warn_of_volatile_store(plans.store.path());
     }
     if result.is_err() {
         undo.run();
@@ -198,6 +204,22 @@ pub(crate) fn ensure_allowed(plan: &Plan, force: bool) -> Result<(), WeirError> 
             ensure_not_mounted(&path)?;
             if force { Ok(()) } else { ensure_blank(&path) }
         }
+    }
+}
+
+/// Refuses a buffer where what is flushed is lost with the power.
+pub(crate) fn ensure_durable(plan: &Plan) -> Result<(), WeirError> {
+    match why_volatile(plan.path()) {
+        Some(why) => Err(WeirError::VolatileBuffer { path: plan.path().into(), why, store: None }),
+        None => Ok(()),
+    }
+}
+
+/// Warns where nothing is left of a store when the power is back. What does not flush its disk costs what was written last only if the
+/// buffer is lost with it.
+fn warn_of_volatile_store(store: &Path) {
+    if let Some(why) = why_volatile(store).filter(Volatile::loses_all) {
+        eprintln!("warning: {}: all of the store goes with the power: it {why}", store.display());
     }
 }
 

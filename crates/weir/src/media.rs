@@ -3,7 +3,7 @@
 use crate::error::WeirError;
 use crate::find_buffer;
 use crate::tell;
-use host::{Access, Disk, HostError, Mounts, quoted};
+use host::{Access, Disk, HostError, Mounts, Volatile, quoted, why_volatile};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
@@ -28,6 +28,8 @@ pub(crate) struct Media {
     pub(crate) buffer: PathBuf,
     /// What the store keeps for who mounts it, and is to keep from now on.
     pub(crate) settings: StoreSettings,
+    /// Why what is flushed to the buffer is lost with the power, if it is.
+    pub(crate) buffer_volatile: Option<Volatile>,
 }
 
 /// What a path is.
@@ -73,7 +75,9 @@ impl Media {
                 buffer.read_link().map(|to| format!(": it leads to {}, which is not there", to.display()));
             return Err(WeirError::BufferMissing { path: buffer, looked: looked.unwrap_or_default() });
         }
-        let media = Media { name, store: absolute(&store)?, buffer: absolute(&buffer)?, settings };
+        let buffer_volatile = why_volatile(&buffer);
+        let (store, buffer) = (absolute(&store)?, absolute(&buffer)?);
+        let media = Media { name, store, buffer, settings, buffer_volatile };
         media.ensure_separate()?;
         media.ensure_not_on_weir()?;
         Ok(media)
@@ -98,6 +102,15 @@ impl Media {
                  you trust what is read there",
                 path.display()
             ));
+        }
+    }
+
+    /// Refuses a buffer that does not keep what is flushed to it.
+    pub(crate) fn ensure_durable(&self) -> Result<(), WeirError> {
+        let store = Some(self.name.clone());
+        match self.buffer_volatile.clone() {
+            Some(why) => Err(WeirError::VolatileBuffer { path: self.buffer.clone(), why, store }),
+            None => Ok(()),
         }
     }
 

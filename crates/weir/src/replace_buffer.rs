@@ -9,8 +9,8 @@ use crate::cli::ReplaceBufferArgs;
 use crate::error::WeirError;
 use crate::find_buffer::look_at;
 use crate::format::{
-    BUFFER_DEFAULT, BUFFER_MIN, Plan, Undo, bytes_of, ensure_allowed, make_buffer_disk, plan_buffer,
-    sync_names_beside,
+    BUFFER_DEFAULT, BUFFER_MIN, Plan, Undo, bytes_of, ensure_allowed, ensure_durable, make_buffer_disk,
+    plan_buffer, sync_names_beside,
 };
 use crate::media::{self, BUFFER_FILE, Media, What, absolute, store_of, what_is};
 use crate::size::Size;
@@ -54,6 +54,9 @@ pub(crate) fn run(args: &ReplaceBufferArgs) -> Result<(), WeirError> {
     let directory = entry_of(&args.path)?;
     let plan = plan(args, directory.as_deref())?;
     ensure_allowed(&plan, args.force)?;
+    if !args.buffer_medium.volatile_buffer {
+        ensure_durable(&plan)?;
+    }
     let old = look_at_old(args)?;
     if let Some(why) = old.lost.as_ref().filter(|_| !args.accept_loss) {
         return Err(WeirError::BufferLost { path: args.path.clone(), why: why.to_string() });

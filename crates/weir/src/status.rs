@@ -216,6 +216,7 @@ impl Mounted {
             "volume": self.stack.volume.name,
             "store": shown(&self.stack.media.store),
             "buffer": shown(&self.stack.media.buffer),
+            "volatile": self.stack.media.buffer_volatile.as_ref().map(ToString::to_string),
             "incarnation": self.stack.store.incarnation().0,
             "uptime_ms": millis(self.since.elapsed()),
             "start": self.start(),

@@ -64,7 +64,9 @@ fn run(options: &Options) -> Result<bool> {
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, stopped.clone())?;
     }
-    let work = tempfile::Builder::new().prefix("weir-load-").tempdir()?;
+    // On a disk, which /tmp is not everywhere.
+    let parent = std::env::var_os("TMPDIR").unwrap_or("/var/tmp".into());
+    let work = tempfile::Builder::new().prefix("weir-load-").tempdir_in(parent)?;
     // PostgreSQL's user must get in.
     fs::set_permissions(work.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     let weir = options.weir.clone().map_or_else(build, Ok)?;

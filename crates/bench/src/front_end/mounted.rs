@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::super::error::BenchError;
 use super::super::program::run;
 use super::super::slow_device::unmount_on_drop;
-use super::super::system::{own, weir, weir_unmount_on_drop};
+use super::super::system::{own, weir, weir_on, weir_unmount_on_drop};
 use super::super::undo::{self, Undo};
 
 /// How long a mount may take to appear.
@@ -92,7 +92,7 @@ impl Mount {
     ) -> Result<Mount, BenchError> {
         make(directory)?;
         let unmounted = weir_unmount_on_drop(directory);
-        let mut mount = weir("mount");
+        let mut mount = weir_on(media, "mount");
         mount.arg(format!("--kernel-cache={}", cache.name()));
         mount.args(threads.map(|threads| format!("--threads={threads}")));
         undo::uninterrupted(|| run(mount.arg(media).arg(directory)))?;
@@ -123,7 +123,7 @@ impl Mount {
 /// Makes a store for weir in `media`.
 pub(super) fn format(media: &Path) -> Result<(), BenchError> {
     let sizes = [format!("--size={STORE_BYTES}"), format!("--buffer-size={BUFFER_BYTES}")];
-    run(weir("format").args(sizes).arg(media)).map(drop)
+    run(weir_on(media, "format").args(sizes).arg(media)).map(drop)
 }
 
 fn status(directory: &Path) -> Result<Value, BenchError> {

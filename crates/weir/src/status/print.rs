@@ -11,6 +11,9 @@ pub(crate) fn print(report: &Value) {
     println!("{} on {}", text(&report["store"]), text(&report["mounted_on"]));
     println!("  volume     {}", text(&report["volume"]));
     println!("  buffer     {}", text(&report["buffer"]));
+    if let Some(why) = report["volatile"].as_str() {
+        println!("  VOLATILE   what is not stored, synced or not, goes with the power: the buffer {why}");
+    }
     println!("  daemon     pid {}, weir {}", report["pid"], text(&report["version"]));
     if let Some(log) = report["log"].as_str() {
         println!("  messages   {log}");

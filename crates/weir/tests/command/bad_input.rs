@@ -354,7 +354,7 @@ fn a_full_device_is_reported_and_nothing_is_left_there() {
     }
     let sandbox = Sandbox::new();
     let small = TmpfsMount::new(sandbox.path("mnt"), "4m");
-    fails(weir().arg("format").args(common::SMALL).arg(small.0.join("media")));
+    fails(weir().args(["format", common::VOLATILE]).args(common::SMALL).arg(small.0.join("media")));
     assert_eq!(fs::read_dir(&small.0).expect("a listing").count(), 0);
 }
 

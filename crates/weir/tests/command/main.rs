@@ -13,4 +13,5 @@ mod owners;
 mod private;
 mod replace_buffer;
 mod sparse;
+mod volatile;
 mod volumes;

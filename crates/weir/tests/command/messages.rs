@@ -183,7 +183,8 @@ fn a_full_disk_at_format_is_called_one() {
     }
     let sandbox = Sandbox::new();
     let small = common::TmpfsMount::new(sandbox.path("mnt"), "4m");
-    let said = fails(weir().arg("format").args(common::SMALL).arg(small.0.join("media")));
+    let said =
+        fails(weir().args(["format", common::VOLATILE]).args(common::SMALL).arg(small.0.join("media")));
     assert_says(&said, "media/buffer: its file system has 4 MiB free, too little for 8 MiB");
     assert_says(&said, "  help: free some space there, or choose less");
 }

@@ -1,6 +1,8 @@
 //! What a store and its buffer hold is everybody's files: only their owner reads the media.
 
-use crate::common::{Mounted, Sandbox, assert_says, can_mount, copy_program, fails, succeeds, weir};
+use crate::common::{
+    Mounted, Sandbox, VOLATILE, assert_says, can_mount, copy_program, fails, succeeds, weir,
+};
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -143,9 +145,9 @@ fn a_mount_of_media_that_the_page_cache_stands_before_says_so() {
     let sandbox = Sandbox::new();
     let ram = RamMount::new(sandbox.path("ram"));
     let store = ram.0.join("store");
-    succeeds(weir().args(["format", "--size", "256MiB", "--buffer-size", "8MiB"]).arg(&store));
+    succeeds(weir().args(["format", VOLATILE, "--size", "256MiB", "--buffer-size", "8MiB"]).arg(&store));
     fs::create_dir_all(sandbox.mount_point()).expect("a directory");
-    let mounted = Mounted::start(&store, &sandbox.mount_point(), &[], &sandbox.path("log"));
+    let mounted = Mounted::start(&store, &sandbox.mount_point(), &[VOLATILE], &sandbox.path("log"));
     assert_says(&mounted.messages(), "buffer: its file system has no direct I/O (O_DIRECT)");
     mounted.unmount();
 }

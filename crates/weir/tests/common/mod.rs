@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 /// Sizes for tests: small enough to compare byte by byte.
 pub const SMALL: [&str; 4] = ["--size", "64MiB", "--buffer-size", "8MiB"];
 
+/// What `format`, `mount` and `replace-buffer` are told where the buffer is in memory.
+pub const VOLATILE: &str = "--volatile-buffer";
+
 /// A user who owns nothing.
 pub const NOBODY: u32 = 65534;
 
@@ -27,10 +30,12 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// An empty one. It lies in `$WEIR_TESTS_DIR`, or else where temporary files do.
+    /// An empty one. It lies in `$WEIR_TESTS_DIR` or `$TMPDIR`, or else in /var/tmp: /tmp is memory on some machines, where no buffer
+    /// is allowed.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Sandbox {
-        let parent = std::env::var_os("WEIR_TESTS_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+        let said = ["WEIR_TESTS_DIR", "TMPDIR"].into_iter().find_map(std::env::var_os);
+        let parent = said.map_or("/var/tmp".into(), PathBuf::from);
         let root =
             tempfile::Builder::new().prefix("weir-test-").tempdir_in(parent).expect("a temporary directory");
         fs::create_dir(root.path().join("mnt")).expect("a mount point");
