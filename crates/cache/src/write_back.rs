@@ -636,18 +636,18 @@ impl WriteBack {
         Ok(if pages.is_empty() { None } else { Some(Victims { pages, reached_newest: false }) })
     }
 
+    /// Also tells syncs that waited for pages which somebody else has logged or cut.
     fn log_directly_written(&self, state: &mut State, pages: &[Key]) -> Result<(), CacheError> {
-        if pages.is_empty() {
-            return Ok(());
-        }
         let logged = direct::log(self.shared.buffer(), &mut state.pages, pages.iter().copied());
         let logged = logged.map_err(|why| {
             state.fail(&why);
             CacheError::ReadOnly { why }
         })?;
         state.logged_late(logged);
-        self.committer.settle_stored(state, &[]);
-        self.shared.wake(Task::Commit);
+        if !pages.is_empty() || state.syncs.wait_for_store() {
+            self.committer.settle_stored(state, &[]);
+            self.shared.wake(Task::Commit);
+        }
         Ok(())
     }
 

@@ -81,6 +81,38 @@ fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
     world.lock().expect("one thread")
 }
 
+fn sync(world: &Arc<Mutex<World>>, cache: &Cache, moment: u64, what: What) {
+    let told = world.clone();
+    let then = Box::new(move |done: Result<(), _>| {
+        if done.is_ok() {
+            lock(&told).was_synced(moment, what);
+        }
+    });
+    match what {
+        What::All => cache.sync(then),
+        What::Logged => cache.sync_logged(then),
+        What::Object(of) => cache.sync_object(object(of), then),
+    }
+}
+
+/// What pages are after a clone or a move of so many.
+fn transfer(
+    after: &mut Snapshot,
+    (of, page): (u64, u64),
+    (to, at): (u64, u64),
+    count: u64,
+    is_clone: bool,
+) -> Transfer {
+    for index in 0..count {
+        let now = after.entry((of, page + index)).or_default().now;
+        after.insert((to, at + index), State { now, older: Vec::new() });
+        let left = if is_clone { now } else { [0; 2] };
+        after.insert((of, page + index), State { now: left, older: Vec::new() });
+    }
+    let (first, end) = (PageNo(page), PageNo(page + count));
+    Transfer { from: object(of), first, end, to: object(to), at: PageNo(at) }
+}
+
 /// One request of somebody.
 fn act(world: &Arc<Mutex<World>>, cache: &Cache) {
     let mut guard = lock(world);
@@ -95,17 +127,7 @@ fn act(world: &Arc<Mutex<World>>, cache: &Cache) {
     let what = [What::All, What::Logged, What::Object(of)][random.below(3) as usize];
     if kind < 3 {
         drop(guard);
-        let told = world.clone();
-        let then = Box::new(move |done: Result<(), _>| {
-            if done.is_ok() {
-                lock(&told).was_synced(moment, what);
-            }
-        });
-        return match what {
-            What::All => cache.sync(then),
-            What::Logged => cache.sync_logged(then),
-            What::Object(of) => cache.sync_object(object(of), then),
-        };
+        return sync(world, cache, moment, what);
     }
     let mut after = guard.history.last().expect("one").clone();
     let whole = bytes_of(&vec![value; 2 * count as usize]);
@@ -144,14 +166,7 @@ fn act(world: &Arc<Mutex<World>>, cache: &Cache) {
             if of == to {
                 return;
             }
-            let (first, end) = (PageNo(page), PageNo(page + count));
-            let transfer = Transfer { from: object(of), first, end, to: object(to), at: PageNo(at) };
-            for index in 0..count {
-                let now = after.entry((of, page + index)).or_default().now;
-                after.insert((to, at + index), State { now, older: Vec::new() });
-                let left = if kind == 18 { now } else { [0; 2] };
-                after.insert((of, page + index), State { now: left, older: Vec::new() });
-            }
+            let transfer = transfer(&mut after, (of, page), (to, at), count, kind == 18);
             if kind == 18 { Change::Clone { transfer } } else { Change::Move { transfer } }
         }
     };

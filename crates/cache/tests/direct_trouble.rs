@@ -80,6 +80,21 @@ fn a_sync_that_waits_for_a_store_that_fails_is_answered_where_a_clone_comes_firs
 }
 
 #[test]
+fn a_sync_is_answered_when_somebody_else_logs_or_cuts_what_it_waits_for() {
+    let part = Change::Write { object: FILE, offset: 10, bytes: &[3; 10] };
+    let cut = Change::Zero { object: FILE, offset: 0, len: u64::MAX };
+    for change in [part, cut] {
+        let machine = Machine::new(1);
+        let cache = open(&machine);
+        machine.apply(&cache, &[direct(FILE, 0, &[2; BLOCK_BYTES])]).expect("space");
+        let synced = ask(|then| cache.sync_object(FILE, then));
+        machine.apply(&cache, &[change]).expect("space");
+        steps(&machine, &cache, 100);
+        assert!(is_answered(&synced), "{change:?}: {:?}", cache.status());
+    }
+}
+
+#[test]
 fn a_direct_write_that_finds_no_space_beside_others_is_told_where_a_clone_comes_first() {
     let machine = Machine::new(1);
     let cache = open(&machine);
@@ -312,11 +327,11 @@ fn what_was_written_directly_can_be_logged_when_the_buffer_is_full() {
         drop(reservation);
         cache.step(Task::Commit);
         let done = ask(|then| cache.sync_logged(then));
-        (0..4).for_each(|_| drop(cache.step(Task::Commit)));
+        (0..4).for_each(|_| _ = cache.step(Task::Commit));
         assert!(is_answered(&done));
     }
     let synced = ask(|then| cache.sync_object(FILE, then));
-    (0..4).for_each(|_| drop(cache.step(Task::Commit)));
+    (0..4).for_each(|_| _ = cache.step(Task::Commit));
     let answer = synced.lock().expect("one thread").take();
     assert!(matches!(answer, Some(Ok(()))), "{answer:?} {:?}", cache.status().failed);
     assert_eq!(cache.status().counters.pages_logged_late, 30);
@@ -331,7 +346,7 @@ fn what_is_lost_stays_so_while_the_log_goes_on_behind_it() {
         .apply(&cache, &[Change::WriteDirect { object: FILE, offset: 0, bytes: &bytes, grows: true }])
         .expect("space");
     let done = ask(|then| cache.sync_logged(then));
-    (0..4).for_each(|_| drop(cache.step(Task::Commit)));
+    (0..4).for_each(|_| _ = cache.step(Task::Commit));
     assert!(is_answered(&done));
     drop(cache);
     machine.crash();
