@@ -190,16 +190,15 @@ fn check(seed: u64, world: &mut World, cache: &Cache) {
         let bytes = cache.read_now(object(of), 0, PAGES as usize * BLOCK_BYTES).expect("sound disks");
         for page in 0..PAGES {
             let state = expected.entry((of, page)).or_default();
-            let mut seen = [0; 2];
-            for half in 0..2 {
+            let seen = [0, 1].map(|half| {
                 let at = page as usize * BLOCK_BYTES + half * HALF;
                 let words: Vec<u32> = bytes[at..at + HALF]
                     .chunks(4)
                     .map(|word| u32::from_le_bytes(word.try_into().expect("four")))
                     .collect();
                 assert!(words.iter().all(|word| *word == words[0]), "seed {seed}: half a half");
-                seen[half] = words[0];
-            }
+                words[0]
+            });
             let may_be = seen == state.now || state.older.iter().any(|(older, _)| *older == seen);
             assert!(
                 may_be,
