@@ -438,20 +438,21 @@ impl Checkpointer {
         outcome.map(drop)
     }
 
-    /// Deletes a volume that is expendable. A crash that undoes this gives it back, which does no harm.
-    fn give_up_volume(&self) -> Result<bool, CacheError> {
-        let Some(volume) = self.expendable().pop() else { return Ok(false) };
-        match self.shared.store_io().delete_volume(volume, self.shared.buffer().durable()) {
-            Ok(()) => self.shared.state().counters.volumes_given_up += 1,
-            // Somebody was faster.
-            Err(StoreError::NoSuchVolume { .. }) => {}
-            Err(error) => {
-                self.expendable().push(volume);
-                // Cleaning may give what that takes.
-                return if error.is_full() { Ok(false) } else { Err(error.into()) };
-            }
+    /// Deletes the oldest volume that is expendable. A crash that undoes this gives it back, which does no harm.
+    fn give_up_volume(&self) -> bool {
+        // What the last one held comes first.
+        let next = if self.freeing_due() { None } else { self.expendable().first().copied() };
+        let Some(volume) = next else { return false };
+        let deleted = self.shared.store_io().delete_volume(volume, self.shared.buffer().durable());
+        if deleted.is_ok() {
+            self.shared.state().counters.volumes_given_up += 1;
         }
-        Ok(true)
+        // Somebody may have been faster. After another error cleaning may give what the deletion takes.
+        let is_gone = matches!(deleted, Ok(()) | Err(StoreError::NoSuchVolume { .. }));
+        if is_gone {
+            self.expendable().retain(|&one| one != volume);
+        }
+        is_gone
     }
 
     fn expendable(&self) -> MutexGuard<'_, Vec<VolumeId>> {
@@ -471,7 +472,7 @@ impl Checkpointer {
             attempt.allocated_at = Some(reserved);
             return Ok(Progress::Worked);
         }
-        if self.give_up_volume()? {
+        if self.give_up_volume() {
             return Ok(Progress::Worked);
         }
         // A node that cannot be read holds up what is below it, and not what cleaning gives.

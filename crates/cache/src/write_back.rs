@@ -218,7 +218,9 @@ impl WriteBack {
             if why == Why::Due && self.relogger.step(now)? { Progress::Worked } else { Progress::Idle };
         let mut victims = None;
         if turn.was_direct || why != Why::Due {
-            victims = self.victims(why, scan, now);
+            let found = self.victims(why, scan, now);
+            // What is stuck does not take the turn of those that were written directly.
+            victims = found.filter(|found| why != Why::Due || !found.pages.is_empty());
         }
         turn.was_direct = false;
         if victims.is_none() && why == Why::Due {

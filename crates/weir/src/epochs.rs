@@ -109,7 +109,7 @@ impl Epochs {
             return;
         }
         let created = now();
-        let name = format!("{PREFIX}{}", volume::date(created / 1_000_000_000));
+        let name = name_of(created);
         let new = NewVolume { name: &name, mode: VolumeMode::ReadOnly, created };
         let taken = self.cache.clone_volume(self.volume, &new);
         *lock(&self.problem) = taken.as_ref().err().map(ToString::to_string);
@@ -123,8 +123,7 @@ impl Epochs {
     /// Those of other volumes, too.
     fn name_expendable(&self) {
         let all = self.cache.store().describe_volumes();
-        let expendable =
-            all.iter().filter(|volume| volume.name.starts_with(PREFIX) && volume.id != self.volume);
+        let expendable = all.iter().filter(|volume| is_epoch(volume) && volume.id != self.volume);
         self.cache.may_give_up(expendable.map(|volume| volume.id).collect());
     }
 
@@ -150,26 +149,36 @@ fn now() -> u64 {
     u64::try_from(SystemClock::new().wall_nanos()).unwrap_or(0)
 }
 
-/// Makes a writable copy of the newest epoch of each volume, for users to go on with: the next epoch would take its place. Returns all such
-/// copies; those of an earlier attempt stay.
+/// Makes a writable copy of the newest epoch of each volume, for users to go on with: the next epoch would take its place. Returns these;
+/// an earlier copy may have been written to since.
 pub(crate) fn restore(store: &Store, newest: Lsn) -> Result<Vec<VolumeInfo>, StoreError> {
+    let mut restored = Vec::new();
     for (volume, _) in store.volumes() {
         let Some(epoch) = of_volume(store, volume).pop() else { continue };
-        let name = format!("{RESTORED}{}", &epoch.name[PREFIX.len()..]);
-        if store.volume_named(&name).is_none() {
-            let new = NewVolume { name: &name, mode: VolumeMode::Writable, created: epoch.created };
-            store.clone_named(epoch.id, &new, newest)?;
-        }
+        let first = format!("{RESTORED}{}", &epoch.name[PREFIX.len()..]);
+        let others = (2..).map(|number: u64| format!("{first}-{number}"));
+        let is_free = |name: &String| store.volume_named(name).is_none();
+        let name = std::iter::once(first.clone()).chain(others).find(is_free).expect("one is free");
+        let new = NewVolume { name: &name, mode: VolumeMode::Writable, created: epoch.created };
+        store.clone_named(epoch.id, &new, newest)?;
+        restored.extend(store.volume_named(&name));
     }
-    let mut restored = store.describe_volumes();
-    restored.retain(|volume| volume.name.starts_with(RESTORED));
     Ok(restored)
+}
+
+fn name_of(created: u64) -> String {
+    format!("{PREFIX}{}", volume::date(created / 1_000_000_000))
+}
+
+/// Not what a user called so when that was allowed.
+fn is_epoch(volume: &VolumeInfo) -> bool {
+    volume.mode == VolumeMode::ReadOnly && volume.name == name_of(volume.created)
 }
 
 /// The epochs of a volume, the newest one last.
 fn of_volume(store: &Store, volume: VolumeId) -> Vec<VolumeInfo> {
     let mut all = store.describe_volumes();
-    all.retain(|one| one.name.starts_with(PREFIX) && one.from == Some(volume));
+    all.retain(|one| is_epoch(one) && one.from == Some(volume));
     all.sort_by_key(|one| one.id);
     all
 }
