@@ -188,6 +188,21 @@ fn what_was_written_directly_is_durable_after_a_while() {
     assert_eq!(cache.read_now(FILE, 0, 10).expect("sound"), [2; 10], "after 250 s");
 }
 
+/// The machine as it is, once for each block that the store wrote since, with that one unreadable.
+fn with_one_unreadable<'a>(
+    machine: &'a Machine,
+    before: &'a [Block],
+) -> impl Iterator<Item = (Block, Machine)> + 'a {
+    let after = machine.store.written_blocks().into_iter();
+    after.filter(|at| !before.contains(at)).map(|at| {
+        let store = machine.store.fork(&machine.power, 3);
+        store.damage(at, sim::Damage::Unreadable);
+        let buffer = machine.buffer.fork(&machine.power, 3);
+        let disks = Disks { power: machine.power.clone(), store, buffer };
+        (at, Machine { disks, clock: machine.clock.clone() })
+    })
+}
+
 /// What a read of the page gives after a start: `None`: the start was refused.
 fn found(machine: &Machine, store: Arc<dyn Device>) -> Option<Result<u8, CacheError>> {
     let cache = machine.open_on(store, machine.buffer.clone()).ok()?;
@@ -205,17 +220,8 @@ fn a_store_whose_last_block_cannot_be_read_is_refused_where_a_sync_relied_on_it(
     machine.wait(&cache, |then| cache.sync_object(FILE, then)).expect("disks that work");
     assert_eq!(cache.status().counters.pages_logged_late, 0, "the store has it");
     std::mem::forget(cache);
-    let after = machine.store.written_blocks();
-    let written: Vec<_> = after.into_iter().filter(|at| !before.contains(at)).collect();
-    for at in written {
-        let buffer = machine.buffer.fork(&machine.power, 3);
-        let store = machine.store.fork(&machine.power, 3);
-        store.damage(at, sim::Damage::Unreadable);
-        let other = Machine {
-            disks: Disks { power: machine.power.clone(), store: store.clone(), buffer },
-            clock: machine.clock.clone(),
-        };
-        match found(&other, store) {
+    for (at, other) in with_one_unreadable(&machine, &before) {
+        match found(&other, other.store.clone()) {
             None | Some(Ok(2) | Err(_)) => {}
             Some(Ok(byte)) => {
                 panic!("block {at:?} is damaged, and nobody says so: {byte} is read, 2 was synced")
@@ -257,17 +263,8 @@ fn a_store_whose_last_block_cannot_be_read_is_refused_where_a_later_record_relie
     machine.apply(&cache, &[Change::Write { object: FILE, offset: 0, bytes: &[3; 100] }]).expect("space");
     machine.sync(&cache).expect("disks that work");
     std::mem::forget(cache);
-    let after = machine.store.written_blocks();
-    let written: Vec<_> = after.into_iter().filter(|at| !before.contains(at)).collect();
-    for at in written {
-        let buffer = machine.buffer.fork(&machine.power, 3);
-        let store = machine.store.fork(&machine.power, 3);
-        store.damage(at, sim::Damage::Unreadable);
-        let other = Machine {
-            disks: Disks { power: machine.power.clone(), store: store.clone(), buffer },
-            clock: machine.clock.clone(),
-        };
-        let Ok(cache) = other.open_on(store, other.buffer.clone()) else { continue };
+    for (at, other) in with_one_unreadable(&machine, &before) {
+        let Ok(cache) = other.try_open() else { continue };
         let Ok(bytes) = cache.read_now(FILE, 0, 200) else { continue };
         let torn = (bytes[0], bytes[199]);
         assert!(torn == (3, 2) || torn == (3, 1), "block {at:?} is damaged, and nobody says so: {torn:?}");

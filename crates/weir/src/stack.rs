@@ -134,13 +134,15 @@ fn make_durable(path: &Path) -> Result<(), WeirError> {
 /// Begins with the new buffer of `media`, which is empty. The store refuses every other one from then on. Where what the old one held
 /// `is_lost`, writable copies of the newest epochs are made, which are returned.
 pub(crate) fn begin_anew(media: &Media, is_lost: bool) -> Result<Vec<VolumeInfo>, WeirError> {
-    let Opened { store, cache, .. } =
-        open_cache(media, Settings::default(), Access::Write, None, Which::New)?;
+    let failed = |source| WeirError::Store { path: media.name.clone(), source };
+    let which = if is_lost { Which::Unnamed } else { Which::New };
+    let Opened { store, cache, .. } = open_cache(media, Settings::default(), Access::Write, None, which)?;
     let newest = cache.buffer().newest_lsn();
-    store
-        .fence(newest)
-        .and_then(|()| if is_lost { epochs::restore(&store, newest) } else { Ok(Vec::new()) })
-        .map_err(|source| WeirError::Store { path: media.name.clone(), source })
+    let restored = if is_lost { epochs::restore(&store, newest).map_err(failed)? } else { Vec::new() };
+    // Only now does the store name the new buffer: who can mount it after a crash finds the copies, too.
+    keep_settings(media, &store, cache.buffer().buffer_id(), Which::New)?;
+    store.fence(newest).map_err(failed)?;
+    Ok(restored)
 }
 
 /// A store and the cache above it.
@@ -160,6 +162,8 @@ enum Which {
     Last,
     /// One that it is to be used with from now on.
     New,
+    /// The same, but the caller lets the store know.
+    Unnamed,
 }
 
 /// Opens both media. The volume called `to_mount` is to be mounted afterwards.
@@ -210,7 +214,9 @@ fn open_on(
     )?;
     let FromStore { store, metadata, mut start } = from_store?;
     let recovered = recovered?;
-    keep_settings(media, &store, recovered.buffer_id(), which)?;
+    if which != Which::Unnamed {
+        keep_settings(media, &store, recovered.buffer_id(), which)?;
+    }
     let blocks = |disk: &Account| disk.reads.now().blocks;
     (start.media, start.media_blocks) = (busy.time(), blocks(&disks.store) + blocks(&disks.buffer));
     let (cache, beginning) =
@@ -219,7 +225,7 @@ fn open_on(
     Ok(Opened { store, cache: cache?, metadata, start, disks })
 }
 
-/// Lets the store keep what is to be known at the next mount: durable when the cache begins.
+/// Lets the store keep what is to be known at the next mount: durable with its next checkpoint, as when the cache begins.
 fn keep_settings(media: &Media, store: &Store, buffer: BufferId, which: Which) -> Result<(), WeirError> {
     let mut kept = store.settings();
     if which == Which::Last && kept.buffer.is_some_and(|last| last != buffer) {

@@ -153,6 +153,52 @@ fn what_a_lost_buffer_leaves_is_an_epoch_that_is_whole_and_that_programs_can_go_
     assert_clean(&store);
 }
 
+#[test]
+fn a_store_that_can_be_mounted_after_a_kill_of_accept_loss_has_the_copy_that_is_whole() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let (dir, store) = (sandbox.store(), sandbox.store().join("store"));
+    let mounted = sandbox.mount_with(&["--epoch-every", "1"]);
+    write_synced(&mounted, "before");
+    epoch_of_now(&mounted);
+    mounted.kill();
+    let without_buffer = fs::read(&store).expect("the store");
+    let mut kills = 0;
+    loop {
+        for entry in fs::read_dir(&dir).expect("a directory") {
+            fs::remove_file(entry.expect("an entry").path()).expect("a file");
+        }
+        fs::write(&store, &without_buffer).expect("space");
+        // At the next of its flushes.
+        let mut strace = Command::new("strace");
+        let kill = format!("inject=fdatasync,fsync:signal=KILL:when={}", kills + 1);
+        strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync,fsync", "-e", &kill]);
+        strace.arg(weir().get_program()).args(["replace-buffer", "--accept-loss"]).arg(&dir);
+        let Ok(ended) = strace.output() else { return eprintln!("skipped: strace is not installed") };
+        let mount = || weir().arg("mount").arg(&dir).arg(sandbox.mount_point()).output().expect("weir");
+        if !mount().status.success() {
+            assert!(!ended.status.success(), "{ended:?}");
+            succeeds(replace(&dir).args(["--accept-loss", "--force"]));
+            succeeds(weir().arg("mount").arg(&dir).arg(sandbox.mount_point()));
+        }
+        let listed = succeeds(weir().args(["volume", "list"]).arg(sandbox.mount_point())).stdout;
+        succeeds(weir().arg("unmount").arg(sandbox.mount_point()));
+        let listed = String::from_utf8_lossy(&listed).into_owned();
+        let copy = listed.split_whitespace().find(|word| word.starts_with("restored-"));
+        let copy = copy.unwrap_or_else(|| panic!("killed at flush {}: {listed}", kills + 1));
+        let mounted = sandbox.mount_with(&["--volume", copy]);
+        assert_there(&mounted, "before");
+        mounted.unmount();
+        if ended.status.success() {
+            break;
+        }
+        kills += 1;
+    }
+    assert!(kills > 5, "{kills}: the run tests little");
+}
+
 /// An epoch that has all that was written so far.
 fn epoch_of_now(mounted: &Mounted) -> String {
     let now = Instant::now();
