@@ -14,6 +14,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Who syncs so often goes on doing so.
+const SYNCED_LATELY: Duration = Duration::from_millis(100);
+
 /// Who waits for durability.
 #[derive(Default)]
 pub(crate) struct Syncs {
@@ -24,6 +27,8 @@ pub(crate) struct Syncs {
     logged_again: GroupNo,
     /// The store's newest batch with such pages. Syncs rely on it where the log has no more than that they were written.
     stored_directly: u64,
+    /// When a sync was last asked for that needs nothing but the log.
+    for_log: Option<Duration>,
     /// When the oldest change that is not durable was made.
     uncommitted_since: Option<Duration>,
     /// Something needs a commit soon: a write-back, or released space.
@@ -81,6 +86,11 @@ impl Syncs {
     /// Whether one waits for the store.
     pub(crate) fn wait_for_store(&self) -> bool {
         !self.waiting_for_store.is_empty()
+    }
+
+    /// Whether somebody syncs who needs nothing but the log.
+    pub(crate) fn need_log(&self, now: Duration) -> bool {
+        self.for_log.is_some_and(|last| now < last + SYNCED_LATELY)
     }
 
     /// Something needs a commit soon: a write-back, or released space.
@@ -179,13 +189,17 @@ impl Committer {
     fn log_for_sync(&self, state: &mut State, what: Synced) -> Result<BTreeMap<Key, Lsn>, BufferError> {
         let range = match what {
             _ if is_planted(PlantedBug::SyncWithoutBytes) => return Ok(BTreeMap::new()),
-            Synced::Logged => return Ok(BTreeMap::new()),
-            Synced::Object(object) => direct::of_object(object),
-            Synced::All => direct::ALL,
+            Synced::Logged => None,
+            Synced::Object(object) => Some(direct::of_object(object)),
+            Synced::All => Some(direct::ALL),
         };
-        let pages = state.pages.unlogged_in(range);
+        let pages = range.into_iter().flat_map(|range| state.pages.unlogged_in(range));
         let pages: BTreeMap<Key, Lsn> =
             pages.filter_map(|key| Some((key, state.pages.get(&key)?.newest()?))).collect();
+        if pages.is_empty() {
+            state.syncs.for_log = Some(self.shared.now());
+            return Ok(pages);
+        }
         let bytes = (pages.len() * BLOCK_BYTES) as u64;
         // Once it stops, nobody may be there who stores them.
         if bytes > self.shared.settings().sync_logs_max && !state.is_stopping() {

@@ -170,7 +170,7 @@ pub(crate) struct Tuning {
     /// full, and is the volume `epoch-…`; 0: none
     #[arg(long, value_name = "SECONDS", default_value_t = 900, value_parser = clap::value_parser!(u64).range(0..=604_800))]
     pub(crate) epoch_every: u64,
-    /// What keeps its place in the one order after a crash. The store keeps it for later mounts [default: strict]
+    /// What keeps its place in the one order after a crash. The store keeps it for later mounts [default: streams]
     #[arg(long, value_enum)]
     pub(crate) order: Option<Order>,
     /// In order `streams`, bytes of a file that are written in order before its next whole pages go to the store directly [default:

@@ -36,7 +36,7 @@ pub(crate) const READY: &str = "ready";
 /// The smallest `--memory`: a few of the kernel's largest requests.
 const MEMORY_MIN: Size = Size(16 << 20);
 /// Where nothing else was chosen for the store.
-const ORDER: Order = Order::Strict;
+const ORDER: Order = Order::Streams;
 /// A stream is longer than most files.
 const DIRECT_AFTER: Size = Size(1 << 20);
 /// What is more is written once instead of twice, on one disk, though that takes two flushes.

@@ -3,19 +3,19 @@
 
 use super::log::Role;
 use super::run::{Phase, Run};
-use super::stack::{ID, Media};
+use super::stack::{ID, Media, Stack, sound};
 use cache::{Cache, Recovered, Settings};
 use device::{Clock, Device, Lsn, Overlay};
 use fs::Fs;
-use sim::SimDisk;
+use sim::{Power, SimDisk};
 use std::sync::Arc;
-use store::Store;
+use store::{Store, VolumeId};
 
 /// LSNs that are left out, so that the store refuses the old buffer.
 const GAP: u64 = 1 << 40;
 /// Of so many starts, one has another buffer.
 const REPLACED_ONE_IN: u64 = 40;
-/// Of so many starts, one is preceded by a look.
+/// Of so many starts, one is preceded by a look, and one by a look at what would be left without the buffer.
 const LOOKED_AT_ONE_IN: u64 = 12;
 /// The power fails within so many operations of a replacement.
 const CUT_WITHIN: u64 = 100;
@@ -25,6 +25,9 @@ impl Run {
     pub(crate) fn between_lives(&mut self) -> Result<(), String> {
         if self.random.once_in(LOOKED_AT_ONE_IN) {
             self.look_without_writing()?;
+        }
+        if self.random.once_in(LOOKED_AT_ONE_IN) {
+            self.look_without_buffer()?;
         }
         if self.grows_now() {
             self.grow_unopened()?;
@@ -89,6 +92,18 @@ impl Run {
 }
 
 impl Media {
+    /// A volume as it is for who gives up the buffer: by the store alone, with an empty one. Nothing that this does reaches the media.
+    pub(crate) fn open_without_buffer(&self, volume: VolumeId) -> Result<Stack, String> {
+        let power = Power::new();
+        let store = Store::open(sound(&self.store, &power));
+        let store = store.map_err(|error| format!("Store::open: {error}"))?;
+        let buffer = SimDisk::new("buffer", self.buffer.blocks(), &power, 0);
+        buffer::Buffer::format_after(&*buffer, ID, Lsn(store.newest_lsn().0 + GAP))
+            .map_err(|error| format!("format_after: {error}"))?;
+        let cache = Cache::open(Arc::new(store), buffer, self.clock.clone(), self.settings.clone());
+        self.open_fs(Arc::new(cache.map_err(|error| format!("Cache::open: {error}"))?), volume, None)
+    }
+
     /// Writes back what the buffer holds, which stays as it is. Returns its newest change.
     fn write_back(&self) -> Result<Lsn, String> {
         // What is written back must not be newer than what the buffer has after a crash.

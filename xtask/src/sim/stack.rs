@@ -230,14 +230,9 @@ impl Media {
     /// A volume that is not mounted, from what the disks hold now. Nothing that this does reaches the media.
     pub(crate) fn open_to_look(&self, volume: VolumeId) -> Result<Stack, String> {
         let power = Power::new();
-        let sound = |disk: &Arc<SimDisk>| {
-            let disk = disk.fork(&power, 0);
-            disk.set_faults(Faults::default());
-            disk.heal();
-            disk
-        };
-        let store = Store::open(sound(&self.store)).map_err(|error| format!("Store::open: {error}"))?;
-        let buffer = sound(&self.buffer);
+        let store = Store::open(sound(&self.store, &power));
+        let store = store.map_err(|error| format!("Store::open: {error}"))?;
+        let buffer = sound(&self.buffer, &power);
         let cache = Cache::open(Arc::new(store), buffer, self.clock.clone(), self.settings.clone());
         self.open_fs(Arc::new(cache.map_err(|error| format!("Cache::open: {error}"))?), volume, None)
     }
@@ -255,6 +250,14 @@ impl Media {
         Fs::end_lost(&cache, &clock).map_err(|error| format!("Fs::end_lost: {error}"))?;
         Ok(Stack { clock: self.clock.clone(), fs: Arc::new(fs), cache, volume })
     }
+}
+
+/// A copy of a disk, without what is damaged there.
+pub(crate) fn sound(disk: &SimDisk, power: &Arc<Power>) -> Arc<SimDisk> {
+    let disk = disk.fork(power, 0);
+    disk.set_faults(Faults::default());
+    disk.heal();
+    disk
 }
 
 /// Deletes what was rescued from a buffer that failed and is well again, as somebody would who needs the space. One that

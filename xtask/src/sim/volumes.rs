@@ -434,6 +434,25 @@ impl Run {
         (0..count).try_for_each(|turn| self.look_at(others[(first + turn) % others.len()]))
     }
 
+    /// Were the buffer lost now: a volume that nobody may change, as an epoch is one, is whole by the store alone.
+    pub(crate) fn look_without_buffer(&mut self) -> Result<(), String> {
+        let is_kept = |other: &Other| other.mode == VolumeMode::ReadOnly && other.outstanding.is_empty();
+        let kept: Vec<VolumeId> =
+            self.volumes.others.iter().filter(|(_, other)| is_kept(other)).map(|(&id, _)| id).collect();
+        if kept.is_empty() || !matches!(self.volumes.pending, Pending::Nothing) {
+            return Ok(());
+        }
+        let volume = self.random.pick(&kept);
+        let other = &self.volumes.others[&volume];
+        let outcome = self.media.open_without_buffer(volume).and_then(|stack| {
+            stack.check()?;
+            other.oracle.clone().recovered(&stack.look()?, &[])
+        });
+        outcome.map_err(|what| format!("volume {volume}, {}, without the buffer: {what}", other.name))?;
+        self.counts.volumes.looks += 1;
+        Ok(())
+    }
+
     /// A volume that is not mounted is, by the media alone, one of the states that it may be.
     fn look_at(&mut self, volume: VolumeId) -> Result<(), String> {
         if self.media.power.lost() {

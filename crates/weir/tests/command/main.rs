@@ -9,6 +9,7 @@ mod grow;
 mod integrity;
 mod messages;
 mod mounted;
+mod order;
 mod owners;
 mod private;
 mod replace_buffer;
