@@ -10,6 +10,7 @@ mod engine_load;
 mod error;
 mod front_end;
 mod in_process;
+mod json_lines;
 mod large_store;
 mod measure;
 mod modelled_device;
