@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod bystander;
+mod cells;
 mod cleaning;
 mod counters;
 mod delta_reads;
@@ -16,6 +17,7 @@ mod measure;
 mod modelled_device;
 mod nonblocking_writes;
 mod overview;
+mod personalities;
 mod placement;
 mod predict;
 mod program;
@@ -61,6 +63,8 @@ enum Experiment {
     NonblockingWrites(nonblocking_writes::NonblockingWritesArgs),
     /// Small overwrites for so long that what is written back sets the pace, beside ext4 on the same modelled device.
     SteadyWrites(steady_writes::SteadyWritesArgs),
+    /// The fetch modes under sequential and random reads and writes of parts of pages, by size and modelled device.
+    Personalities(personalities::PersonalitiesArgs),
     /// Streams of whole pages, alone and beside small synced writes, next to ext4 on the same disk.
     Streams(streams::StreamsArgs),
     /// Cold reads of a file of which some pages are stored as deltas, beside one that was stored whole.
@@ -119,6 +123,7 @@ fn run(experiment: &Experiment) -> Result<(), BenchError> {
         Experiment::Overview(args) => overview::run_benchmark(args),
         Experiment::NonblockingWrites(args) => nonblocking_writes::run_benchmark(args),
         Experiment::SteadyWrites(args) => steady_writes::run_benchmark(args),
+        Experiment::Personalities(args) => personalities::run_benchmark(args),
         Experiment::Streams(args) => streams::run_benchmark(args),
         Experiment::DeltaReads(args) => delta_reads::run_benchmark(args),
         Experiment::Counters(args) => counters::run_benchmark(args),
