@@ -17,6 +17,7 @@ mod measure;
 mod modelled_device;
 mod nonblocking_writes;
 mod overview;
+mod periodic_flushing;
 mod personalities;
 mod placement;
 mod predict;
@@ -65,6 +66,8 @@ enum Experiment {
     SteadyWrites(steady_writes::SteadyWritesArgs),
     /// The fetch modes under sequential and random reads and writes of parts of pages, by size and modelled device.
     Personalities(personalities::PersonalitiesArgs),
+    /// Mail, file, web and proxy servers, with changes written back late and soon, beside ext4: operations, and writes to the store.
+    PeriodicFlushing(periodic_flushing::PeriodicFlushingArgs),
     /// Streams of whole pages, alone and beside small synced writes, next to ext4 on the same disk.
     Streams(streams::StreamsArgs),
     /// Cold reads of a file of which some pages are stored as deltas, beside one that was stored whole.
@@ -124,6 +127,7 @@ fn run(experiment: &Experiment) -> Result<(), BenchError> {
         Experiment::NonblockingWrites(args) => nonblocking_writes::run_benchmark(args),
         Experiment::SteadyWrites(args) => steady_writes::run_benchmark(args),
         Experiment::Personalities(args) => personalities::run_benchmark(args),
+        Experiment::PeriodicFlushing(args) => periodic_flushing::run_benchmark(args),
         Experiment::Streams(args) => streams::run_benchmark(args),
         Experiment::DeltaReads(args) => delta_reads::run_benchmark(args),
         Experiment::Counters(args) => counters::run_benchmark(args),
