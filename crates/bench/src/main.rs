@@ -27,10 +27,12 @@ mod replay_accuracy;
 mod replay_engine;
 mod report;
 mod scaling;
+mod shared_disk;
 mod slow_device;
 mod start;
 mod steady_writes;
 mod streams;
+mod sync_matrix;
 mod system;
 mod trace_memory;
 mod undo;
@@ -68,6 +70,8 @@ enum Experiment {
     Personalities(personalities::PersonalitiesArgs),
     /// Mail, file, web and proxy servers, with changes written back late and soon, beside ext4: operations, and writes to the store.
     PeriodicFlushing(periodic_flushing::PeriodicFlushingArgs),
+    /// Small writes of which some are synced, by size and share, beside ext4 on the same disk.
+    SyncMatrix(sync_matrix::SyncMatrixArgs),
     /// Streams of whole pages, alone and beside small synced writes, next to ext4 on the same disk.
     Streams(streams::StreamsArgs),
     /// Cold reads of a file of which some pages are stored as deltas, beside one that was stored whole.
@@ -128,6 +132,7 @@ fn run(experiment: &Experiment) -> Result<(), BenchError> {
         Experiment::SteadyWrites(args) => steady_writes::run_benchmark(args),
         Experiment::Personalities(args) => personalities::run_benchmark(args),
         Experiment::PeriodicFlushing(args) => periodic_flushing::run_benchmark(args),
+        Experiment::SyncMatrix(args) => sync_matrix::run_benchmark(args),
         Experiment::Streams(args) => streams::run_benchmark(args),
         Experiment::DeltaReads(args) => delta_reads::run_benchmark(args),
         Experiment::Counters(args) => counters::run_benchmark(args),
