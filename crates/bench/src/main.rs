@@ -10,6 +10,7 @@ mod disk_time;
 mod engine_load;
 mod error;
 mod front_end;
+mod html_report;
 mod in_process;
 mod json_lines;
 mod large_store;
@@ -96,6 +97,8 @@ enum Experiment {
     TraceMemory(trace_memory::TraceMemoryArgs),
     /// How far a replay's time is from the program's own, on other storage than that on which it was traced.
     ReplayAccuracy(replay_accuracy::ReplayAccuracyArgs),
+    /// Files that `--into` made, as a page with charts, beside what papers published.
+    Report(html_report::ReportArgs),
     /// The readers that it traces.
     #[command(hide = true)]
     ReplayLoad(replay_accuracy::LoadArgs),
@@ -145,6 +148,7 @@ fn run(experiment: &Experiment) -> Result<(), BenchError> {
         Experiment::ReplayEngine(args) => replay_engine::run_benchmark(args),
         Experiment::TraceMemory(args) => trace_memory::run_benchmark(args),
         Experiment::ReplayAccuracy(args) => replay_accuracy::run_benchmark(args),
+        Experiment::Report(args) => html_report::run_report(args),
         Experiment::ReplayLoad(args) => replay_accuracy::run_load(args),
         Experiment::ModelledDevice(args) => modelled_device::run_device(args),
         Experiment::FrontEndPeer(args) => front_end::run_peer(args),
