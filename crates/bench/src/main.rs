@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod bystander;
+mod cells;
 mod cleaning;
 mod counters;
 mod delta_reads;
@@ -9,12 +10,16 @@ mod disk_time;
 mod engine_load;
 mod error;
 mod front_end;
+mod html_report;
 mod in_process;
+mod json_lines;
 mod large_store;
 mod measure;
 mod modelled_device;
 mod nonblocking_writes;
 mod overview;
+mod periodic_flushing;
+mod personalities;
 mod placement;
 mod predict;
 mod program;
@@ -23,10 +28,12 @@ mod replay_accuracy;
 mod replay_engine;
 mod report;
 mod scaling;
+mod shared_disk;
 mod slow_device;
 mod start;
 mod steady_writes;
 mod streams;
+mod sync_matrix;
 mod system;
 mod trace_memory;
 mod undo;
@@ -60,6 +67,12 @@ enum Experiment {
     NonblockingWrites(nonblocking_writes::NonblockingWritesArgs),
     /// Small overwrites for so long that what is written back sets the pace, beside ext4 on the same modelled device.
     SteadyWrites(steady_writes::SteadyWritesArgs),
+    /// The fetch modes under sequential and random reads and writes of parts of pages, by size and modelled device.
+    Personalities(personalities::PersonalitiesArgs),
+    /// Mail, file, web and proxy servers, with changes written back late and soon, beside ext4: operations, and writes to the store.
+    PeriodicFlushing(periodic_flushing::PeriodicFlushingArgs),
+    /// Small writes of which some are synced, by size and share, beside ext4 on the same disk.
+    SyncMatrix(sync_matrix::SyncMatrixArgs),
     /// Streams of whole pages, alone and beside small synced writes, next to ext4 on the same disk.
     Streams(streams::StreamsArgs),
     /// Cold reads of a file of which some pages are stored as deltas, beside one that was stored whole.
@@ -84,6 +97,8 @@ enum Experiment {
     TraceMemory(trace_memory::TraceMemoryArgs),
     /// How far a replay's time is from the program's own, on other storage than that on which it was traced.
     ReplayAccuracy(replay_accuracy::ReplayAccuracyArgs),
+    /// Files that `--into` made, as a page with charts, beside what papers published.
+    Report(html_report::ReportArgs),
     /// The readers that it traces.
     #[command(hide = true)]
     ReplayLoad(replay_accuracy::LoadArgs),
@@ -118,6 +133,9 @@ fn run(experiment: &Experiment) -> Result<(), BenchError> {
         Experiment::Overview(args) => overview::run_benchmark(args),
         Experiment::NonblockingWrites(args) => nonblocking_writes::run_benchmark(args),
         Experiment::SteadyWrites(args) => steady_writes::run_benchmark(args),
+        Experiment::Personalities(args) => personalities::run_benchmark(args),
+        Experiment::PeriodicFlushing(args) => periodic_flushing::run_benchmark(args),
+        Experiment::SyncMatrix(args) => sync_matrix::run_benchmark(args),
         Experiment::Streams(args) => streams::run_benchmark(args),
         Experiment::DeltaReads(args) => delta_reads::run_benchmark(args),
         Experiment::Counters(args) => counters::run_benchmark(args),
@@ -130,6 +148,7 @@ fn run(experiment: &Experiment) -> Result<(), BenchError> {
         Experiment::ReplayEngine(args) => replay_engine::run_benchmark(args),
         Experiment::TraceMemory(args) => trace_memory::run_benchmark(args),
         Experiment::ReplayAccuracy(args) => replay_accuracy::run_benchmark(args),
+        Experiment::Report(args) => html_report::run_report(args),
         Experiment::ReplayLoad(args) => replay_accuracy::run_load(args),
         Experiment::ModelledDevice(args) => modelled_device::run_device(args),
         Experiment::FrontEndPeer(args) => front_end::run_peer(args),

@@ -8,25 +8,25 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use clap::ValueEnum;
+
 use super::error::BenchError;
 use super::program::{command, run};
 use super::slow_device::{Design, Direct, LoopDevice, SlowDevice, unmount_on_drop};
 use super::undo::{self, Undo};
 use super::workload::lay_out;
 
-/// How weir treats a write to a page that it does not hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How weir treats a write to a page that it does not hold: what `weir mount --fetch` knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Fetch {
-    Lazy,
     Blocking,
+    Lazy,
 }
 
 impl Fetch {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Fetch::Lazy => "lazy",
-            Fetch::Blocking => "blocking",
-        }
+    /// The name on the command line, weir's too, and in results.
+    pub(super) fn name(self) -> String {
+        self.to_possible_value().expect("every mode can be typed").get_name().to_owned()
     }
 }
 
@@ -121,6 +121,11 @@ impl System {
         undo::uninterrupted(|| run(&mut format)).map(drop)
     }
 
+    /// The block device that the file system is on; weir's buffer and an external journal are not.
+    pub(super) fn device(&self) -> &Path {
+        self.device.path()
+    }
+
     /// Mounts it otherwise from now on: it stays what it is.
     pub(super) fn remount_as(&mut self, kind: Kind) {
         self.kind = kind;
@@ -132,7 +137,7 @@ impl System {
             Kind::Weir { fetch, memory_bytes, options, .. } => {
                 let mut mount = weir_on(&self.beside, "mount");
                 mount.arg(self.device.path()).arg(&self.mount_point).arg("--buffer").arg(&self.beside);
-                mount.args(["--fetch", fetch.name()]);
+                mount.args(["--fetch", &fetch.name()]);
                 if let Some(bytes) = memory_bytes {
                     mount.args(["--memory", &bytes.to_string()]);
                 }

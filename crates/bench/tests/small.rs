@@ -116,6 +116,55 @@ fn nonblocking_writes_prints_every_system_beside_ext4() {
     assert_eq!(model["ratios"].as_array().expect("ratios").len(), 3);
 }
 
+/// What an experiment says of its cells, each of which has a figure of every system: `(chart, label)` and the figures' units.
+fn cells(report: &Value, systems: &[&str]) -> Vec<String> {
+    let cells = report["cells"].as_array().expect("cells");
+    for cell in cells {
+        let figures = cell["figures"].as_array().expect("figures");
+        for system in systems {
+            let of = |figure: &&Value| figure["system"] == *system;
+            let rate = figures.iter().find(of).expect("a figure of each system");
+            assert!(rate["rounds"][0].as_f64().expect("a figure") > 0.0, "{cell}");
+        }
+    }
+    let name = |cell: &Value| format!("{}: {}", cell["chart"], cell["label"]).replace('"', "");
+    cells.iter().map(name).collect()
+}
+
+#[test]
+fn experiments_of_cells_go_on_where_they_stopped_and_a_report_draws_them() {
+    if !can_mount() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = |name: &str| directory.path().join(name).to_str().expect("a plain path").to_owned();
+    let (file, page) = (path("cells"), path("page.html"));
+    let lines = || std::fs::read_to_string(&file).expect("cells").lines().count();
+    let small = ["--size", "small", "--into", &file];
+    let run = |arguments: &[&str]| bench(&[arguments, &small[..]].concat());
+
+    let fetch = ["personalities", "--model", "ssd", "--io", "64,4096", "--only", "random-write"];
+    let found = cells(&run(&fetch), &["blocking", "lazy"]);
+    assert_eq!(found, ["ssd, random-write: 64 B", "ssd, random-write: 4096 B"]);
+    let servers = ["periodic-flushing", "--only", "varmail", "--rate", "200"];
+    let systems = ["weir", "weir --dirty-age=5", "weir --dirty-age=30", "ext4"];
+    assert_eq!(cells(&run(&servers), &systems).len(), 1);
+    let matrix = ["sync-matrix", "--io", "100", "--shares", "0,100"];
+    let found = run(&matrix);
+    assert_eq!(cells(&found, &["ext4", "weir"]).len(), 2);
+    assert!(found["cells"][0]["figures"].to_string().contains("device bytes/byte"), "{found}");
+    assert_eq!(lines(), 2 + 1 + 2);
+
+    assert_eq!(run(&matrix), found, "what is there is not measured again");
+    run(&[&fetch[..], &["--pairs", "1"]].concat());
+    assert_eq!(lines(), 5 + 1, "the cell of whole pages has another parameter");
+
+    succeeds(weir_bench().args(["report", &file, "--out", &page]));
+    let drawn = std::fs::read_to_string(&page).expect("a page");
+    assert_eq!(drawn.matches("<figure>").count(), 1 + 4 + 3, "{drawn}");
+    assert!(drawn.contains("Non-blocking Writes to Files") && !drawn.contains("<script"), "{drawn}");
+}
+
 #[test]
 fn the_overview_has_both_systems_under_each_load() {
     if !can_mount() {

@@ -104,7 +104,7 @@ pub(super) fn run_benchmark(args: &ReplayAccuracyArgs) -> Result<(), BenchError>
         };
         progress = campaign.run(&mut results)?;
     }
-    let table = Table::new(&chosen, &results.outcomes);
+    let table = Table::new(&chosen, results.outcomes());
     let mut traces = Vec::new();
     for experiment in &chosen {
         for source in &experiment.configurations {

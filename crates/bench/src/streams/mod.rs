@@ -6,14 +6,12 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `place` | disks, and file systems while they have their turn |
 //! | `load` | the streams |
 //! | `mixed` | a synced writer alone, and beside a stream |
 //! | `report` | figures as tables and JSON |
 
 mod load;
 mod mixed;
-mod place;
 mod report;
 
 use std::fs;
@@ -25,11 +23,11 @@ use clap::Args;
 use super::error::BenchError;
 use super::nonblocking_writes::Size;
 use super::program::check_machine;
+use super::shared_disk::{Disk, Disks, FileSystem, Place, Weir};
 use super::slow_device::remove_on_drop;
 use super::undo;
 use load::Load;
 use mixed::Mixed;
-use place::{Disk, Disks, FileSystem, Place, Weir};
 use report::{DiskReport, MixedRow, Report, Row};
 
 /// What to measure.

@@ -7,10 +7,10 @@ use serde::Serialize;
 use super::super::measure::Measured;
 use super::super::quantile::{median, quantile};
 use super::super::report::Run;
+use super::super::shared_disk::{Disk, FileSystem, Spent};
 use super::super::workload::Done;
 use super::load::Load;
 use super::mixed::{BUFFER_BYTES, Found, RECORD_BYTES};
-use super::place::{Disk, FileSystem, Spent};
 
 const MIB: f64 = 1_048_576.0;
 const GIB: f64 = 1024.0 * MIB;

@@ -1,4 +1,4 @@
-//! The disks, and the file systems while they have their turn. What is to be stored or freed is waited for before each turn. Whatever
+//! Disks on which weir and ext4 lie side by side, and these file systems while they have their turn. What is to be stored or freed is waited for before each turn. Whatever
 //! has a file open is not interrupted: a stop could not unmount then.
 
 use std::fs::{self, File};
@@ -10,17 +10,18 @@ use clap::ValueEnum;
 use rustix::fs::{Advice, fadvise, syncfs};
 use serde::Serialize;
 
-use super::super::counters::{Status, mount};
-use super::super::device_model::Device;
-use super::super::error::BenchError;
-use super::super::front_end::Used;
-use super::super::measure::{Measured, measure};
-use super::super::nonblocking_writes::file_system_of;
-use super::super::program::run;
-use super::super::slow_device::{Design, SlowDevice, remove_on_drop};
-use super::super::system::{Kind, Mounted, System, weir};
-use super::super::undo::{self, Undo};
-use super::super::workload::{PAGE_BYTES, lay_out};
+use super::counters::{Status, mount};
+use super::device_model::Device;
+use super::disk_time::Written;
+use super::error::BenchError;
+use super::front_end::Used;
+use super::measure::{Measured, measure};
+use super::nonblocking_writes::file_system_of;
+use super::program::run;
+use super::slow_device::{Design, SlowDevice, remove_on_drop};
+use super::system::{Kind, Mounted, System, weir};
+use super::undo::{self, Undo};
+use super::workload::{PAGE_BYTES, lay_out};
 
 /// What is measured of a disk lies within so many bytes.
 const MEASURED_BYTES: u64 = 64 << 20;
@@ -183,7 +184,13 @@ impl Place {
         Ok(Turn { directory: self.mount_point.clone(), weir: Some(mounted) })
     }
 
-    fn settle(&self) -> Result<(), BenchError> {
+    /// What was written to the disk so far, by whomever; `None` where the file system is not on one disk.
+    pub(super) fn written(&self) -> Option<Written> {
+        Written::below(&self.peer)
+    }
+
+    /// Stores what weir and the peer left to the kernel, and empties its cache of the peer's files.
+    pub(super) fn settle(&self) -> Result<(), BenchError> {
         let files = undo::uninterrupted(|| -> io::Result<()> {
             syncfs(File::open(&self.peer)?)?;
             fs::read_dir(&self.peer)?

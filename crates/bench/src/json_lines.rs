@@ -1,0 +1,81 @@
+//! A file of results, one line of JSON for each, so that what takes hours goes on where it stopped.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::error::BenchError;
+
+/// What is in the file, and what comes to it.
+pub(super) struct JsonLines<T> {
+    path: PathBuf,
+    file: File,
+    all: Vec<T>,
+}
+
+impl<T: Serialize + DeserializeOwned> JsonLines<T> {
+    /// Reads what is there and makes the file if it is not. A last line that was cut off is measured again.
+    pub(super) fn open(path: &Path) -> Result<JsonLines<T>, BenchError> {
+        let failed = |what| move |error| BenchError::io(what, path, error);
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(failed("cannot read")(error)),
+        };
+        let whole = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
+        let all = parse(path, whole)?;
+        let file = OpenOptions::new().create(true).append(true).open(path).map_err(failed("cannot open"))?;
+        file.set_len(whole.len() as u64).map_err(failed("cannot cut"))?;
+        Ok(JsonLines { path: path.to_path_buf(), file, all })
+    }
+
+    /// Those that were there, and then those that were added.
+    pub(super) fn all(&self) -> &[T] {
+        &self.all
+    }
+
+    pub(super) fn add(&mut self, one: T) -> Result<(), BenchError> {
+        let line = format!("{}\n", serde_json::json!(one));
+        self.file
+            .write_all(line.as_bytes())
+            .map_err(|error| BenchError::io("cannot write", &self.path, error))?;
+        self.all.push(one);
+        Ok(())
+    }
+}
+
+/// The lines of a file that must be there; nothing of it changes.
+pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>, BenchError> {
+    let text = std::fs::read_to_string(path).map_err(|error| BenchError::io("cannot read", path, error))?;
+    parse(path, &text)
+}
+
+fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<Vec<T>, BenchError> {
+    let one = |line| serde_json::from_str(line).map_err(std::io::Error::from);
+    text.lines()
+        .map(one)
+        .collect::<Result<_, _>>()
+        .map_err(|error| BenchError::io("cannot understand", path, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_measured_is_there_again_and_a_torn_line_is_not() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("results");
+        let mut lines = JsonLines::open(&path).expect("a new file");
+        lines.add("one".to_owned()).expect("written");
+        lines.add("two".to_owned()).expect("written");
+        lines.file.write_all(b"\"thr").expect("written");
+        let mut again = JsonLines::<String>::open(&path).expect("the same file");
+        assert_eq!(again.all(), ["one", "two"]);
+        again.add("three".to_owned()).expect("written");
+        assert_eq!(read::<String>(&path).expect("the same file"), ["one", "two", "three"]);
+    }
+}
