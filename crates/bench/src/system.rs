@@ -21,6 +21,8 @@ use super::workload::lay_out;
 pub(super) enum Fetch {
     Blocking,
     Lazy,
+    Background,
+    Adaptive,
 }
 
 impl Fetch {

@@ -193,7 +193,7 @@ impl Turns<'_> {
             return Kind::Ext4;
         }
         Kind::Weir {
-            fetch: Fetch::Lazy,
+            fetch: Fetch::Adaptive,
             buffer_in: self.root.to_path_buf(),
             buffer_bytes: BUFFER_BYTES,
             memory_bytes: None,
