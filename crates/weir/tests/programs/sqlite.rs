@@ -1,4 +1,5 @@
 use crate::common::succeeds;
+use crate::kills::STREAMS;
 use crate::weir::Weir;
 use device::Random;
 use std::collections::BTreeSet;
@@ -155,12 +156,12 @@ fn write_until_killed(
     });
 }
 
-fn loses_nothing(journal: &str) {
+fn loses_nothing(journal: &str, options: &'static [&'static str]) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
     let seed = now.as_nanos() as u64;
     println!("seed {seed}");
     let mut random = Random::new(seed);
-    let Some(mut weir) = Weir::start("1GiB", "16MiB") else { return };
+    let Some(mut weir) = Weir::start_with("1GiB", "16MiB", options) else { return };
     let database = weir.path().join("rows.db");
     let mut ledger = Ledger::create(weir.beside("ledger"));
     let mut next = 0;
@@ -186,10 +187,20 @@ fn loses_nothing(journal: &str) {
 
 #[test]
 fn sqlite_in_wal_mode_loses_no_acknowledged_row_in_twenty_kills() {
-    loses_nothing("WAL");
+    loses_nothing("WAL", &[]);
 }
 
 #[test]
 fn sqlite_in_delete_mode_loses_no_acknowledged_row_in_twenty_kills() {
-    loses_nothing("DELETE");
+    loses_nothing("DELETE", &[]);
+}
+
+#[test]
+fn sqlite_in_wal_mode_loses_none_where_whole_pages_pass_the_log_by() {
+    loses_nothing("WAL", &STREAMS);
+}
+
+#[test]
+fn sqlite_in_delete_mode_loses_none_where_whole_pages_pass_the_log_by() {
+    loses_nothing("DELETE", &STREAMS);
 }
