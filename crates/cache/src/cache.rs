@@ -18,6 +18,7 @@ use crate::seek::Wanted;
 use crate::settings::{FetchMode, Settings};
 use crate::shared::{Shared, State};
 use crate::status::{Counters, Status};
+use crate::sync::Ordering;
 use crate::task::{Completion, Completions, Progress, Task};
 use crate::transfers::{Kind, Ordered, Pending, TRANSFER_PAGES_MAX, pages_reserved};
 use crate::volume::{VolumeInUse, Volumes};
@@ -132,7 +133,7 @@ impl Parts {
             changes.iter().any(|change| matches!(change, Change::Clone { .. } | Change::Move { .. }));
         let wakes = [
             (Task::Commit, awaited || self.committer.is_pressed(&state)),
-            (Task::Fetch, readers_may_go_on || state.pages.has_discarded()),
+            (Task::Fetch, readers_may_go_on || state.reads.has_background() || state.pages.has_discarded()),
             (Task::WriteBack, transfers || self.admission.presses_for_write_back(&state)),
         ];
         state.evict(self.shared.settings());
@@ -223,12 +224,16 @@ impl Parts {
         change: PageChange<'_>,
         now: &Now<'_>,
     ) -> Vec<u64> {
-        let (newest, group) = (change.newest, change.group);
+        let (newest, group, key) = (change.newest, change.group, change.key);
+        let is_part = change.range.len() < BLOCK_BYTES;
         let changed = state.pages.write(change, || {
             reservation.take_pages(1);
             Dirt::first(newest, group, now.get(), false)
         });
         state.counters.writes_to_absent_pages += u64::from(changed.was_absent);
+        if changed.was_absent && is_part {
+            state.reads.left_partial(self.shared.settings().fetch, key);
+        }
         changed.waiters
     }
 
@@ -370,9 +375,21 @@ impl Cache {
         self.parts.admission.admit_at_once(cost)
     }
 
+    /// Bytes of a file that must be written in order before its next whole pages are written [directly](Change::WriteDirect);
+    /// `u64::MAX`: none are.
+    pub fn direct_after(&self) -> u64 {
+        self.parts.shared.direct_after().load(Ordering::Relaxed)
+    }
+
+    /// Changes that for writes from now on. What was written directly before stays so, until it is stored or
+    /// [synced](Cache::sync).
+    pub fn set_direct_after(&self, bytes: u64) {
+        self.parts.shared.direct_after().store(bytes, Ordering::Relaxed);
+    }
+
     /// True if a write may be made at once: in `FetchMode::Blocking` [`prepare_write`](Cache::prepare_write) comes first.
     pub fn writes_at_once(&self) -> bool {
-        self.parts.shared.settings().fetch == FetchMode::Lazy
+        self.parts.shared.settings().fetch != FetchMode::Blocking
     }
 
     /// Makes all of `changes` visible, in order, as one transaction: after a crash it is there as a whole or not
@@ -414,12 +431,11 @@ impl Cache {
         self.parts.fetcher.seeker().seek(object, pages, wanted, then);
     }
 
-    /// In `FetchMode::Blocking`, completes once every page that this range covers only in part is in memory; in
-    /// lazy mode at once.
+    /// In `FetchMode::Blocking`, completes once every page that this range covers only in part is in memory; else at once.
     pub fn prepare_write(&self, object: ObjectId, offset: u64, len: usize, then: Completion<()>) {
         match self.parts.shared.settings().fetch {
-            FetchMode::Lazy => then(Ok(())),
             FetchMode::Blocking => self.parts.fetcher.prepare_write(object, offset, len, then),
+            _ => then(Ok(())),
         }
     }
 

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 mod admission;
 mod ahead;
+mod background;
 mod bulk;
 mod cache;
 mod change;

@@ -2,10 +2,12 @@
 //! what is to be read is handed out, and what was read is handed in.
 
 use crate::ahead::{Ahead, Passage};
+use crate::background::Background;
 use crate::error::CacheError;
 use crate::page::{Entry, FetchNo};
 use crate::pages::{Key, Pages, pages_of};
 use crate::plant::{PlantedBug, is_planted};
+use crate::settings::FetchMode;
 use crate::status::Counters;
 use crate::task::{Completion, Completions};
 use device::{BLOCK_BYTES, Lsn, ObjectId, Page, PageNo};
@@ -30,6 +32,8 @@ pub(crate) struct Reads {
     hidden: BTreeMap<Key, Cause>,
     /// What streams will read. It comes after what a reader waits for.
     ahead: Ahead,
+    /// What may be read of what was written to. It comes after that.
+    background: Background,
     /// Parked reads that may be able to go on.
     ready: BTreeSet<u64>,
     /// Pages of which a fetch is under way.
@@ -58,6 +62,8 @@ enum Cause {
     Write,
     /// It will be read. An error is told to no reader: a read that waits for it fetches it again.
     Ahead,
+    /// It was written to in part. As above.
+    Background,
 }
 
 /// One page on its way from the store.
@@ -70,6 +76,11 @@ pub(crate) struct Fetch {
 }
 
 impl Fetch {
+    /// Whether somebody waits who is told of an error.
+    fn is_awaited(&self) -> bool {
+        matches!(self.cause, Cause::Read | Cause::Write)
+    }
+
     /// What the store is asked for.
     pub(crate) fn want(&self) -> Want {
         Want { object: self.key.object, page: self.key.page, found: Ok(Found::Hole) }
@@ -86,7 +97,10 @@ impl Reads {
     }
 
     pub(crate) fn has_work(&self) -> bool {
-        !self.queue.is_empty() || !self.ready.is_empty() || !self.ahead.is_idle()
+        !self.queue.is_empty()
+            || !self.ready.is_empty()
+            || !self.ahead.is_idle()
+            || !self.background.is_idle()
     }
 
     /// Something happened to pages that these reads wait for: they must look again.
@@ -128,6 +142,16 @@ impl Reads {
         self.ahead.whole(object, bytes, bytes_max);
     }
 
+    /// Whether some is to be fetched for that.
+    pub(crate) fn has_background(&self) -> bool {
+        !self.background.is_idle()
+    }
+
+    /// A write has left a page partial that was not in memory.
+    pub(crate) fn left_partial(&mut self, mode: FetchMode, key: Key) {
+        self.background.left_partial(mode, key);
+    }
+
     /// Pages became holes: they are not worth fetching ahead.
     pub(crate) fn cut(&mut self, object: ObjectId, pages: Range<PageNo>) {
         self.ahead.cut(object, pages);
@@ -136,6 +160,7 @@ impl Reads {
     /// Fetches nothing ahead any more.
     pub(crate) fn stop(&mut self) {
         self.ahead.stop();
+        self.background.stop();
     }
 
     /// Answers a read of bytes that are in memory, or parks it until they are; true if there is work for a fetcher.
@@ -175,6 +200,9 @@ impl Reads {
             });
             if asked {
                 self.queue.insert(key, cause);
+            }
+            if asked && cause == Cause::Read && pages.get(&key).is_some_and(Entry::is_dirty) {
+                self.background.reader_waits(key.object);
             }
         }
         self.parked.insert(id, read);
@@ -218,6 +246,9 @@ impl Reads {
         if fetches.is_empty() {
             self.begin_fetches_ahead(pages, &mut fetches);
         }
+        if fetches.is_empty() {
+            self.begin_fetches_in_background(pages, &mut fetches);
+        }
         self.in_flight += fetches.len() as u64;
         fetches
     }
@@ -238,6 +269,22 @@ impl Reads {
             let number = pages.next_fetch();
             pages.change(key, |entry| entry.begin_fetch(number));
             fetches.push(Fetch { key, number, cause: Cause::Ahead, cut: pages.cut_of(key) });
+        }
+    }
+
+    /// Takes off pages that are still partial and not on their way.
+    fn begin_fetches_in_background(&mut self, pages: &mut Pages, fetches: &mut Vec<Fetch>) {
+        while fetches.len() < FETCH_PAGES {
+            let Some(key) = self.background.pop() else { break };
+            let is_wanted = |entry: &Entry| entry.fetch().is_none() && !entry.covers(0..BLOCK_BYTES);
+            if !pages.get(&key).is_some_and(is_wanted)
+                || pages.transfers().hiding(key.object, key.page).is_some()
+            {
+                continue;
+            }
+            let number = pages.next_fetch();
+            pages.change(key, |entry| entry.begin_fetch(number));
+            fetches.push(Fetch { key, number, cause: Cause::Background, cut: pages.cut_of(key) });
         }
     }
 
@@ -267,7 +314,7 @@ impl Reads {
                 Err(error) => {
                     counters.fetch_errors += 1;
                     let told = CacheError::from(error);
-                    self.fail(pages, key, Some(&told).filter(|_| fetch.cause != Cause::Ahead));
+                    self.fail(pages, key, Some(&told).filter(|_| fetch.is_awaited()));
                 }
             }
         }
@@ -333,6 +380,7 @@ fn base(pages: &Pages, counters: &mut Counters, fetch: &Fetch, found: Found) -> 
                 Cause::Read => counters.fetched_for_reads += 1,
                 Cause::Write => counters.fetched_for_writes += 1,
                 Cause::Ahead => counters.fetched_ahead += 1,
+                Cause::Background => counters.fetched_in_background += 1,
             }
             // The store has not heard of the cut yet.
             if cut.is_some_and(|cut| page_lsn < cut) { Page::zeroed() } else { bytes }

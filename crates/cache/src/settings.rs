@@ -8,9 +8,14 @@ use std::time::Duration;
 pub enum FetchMode {
     /// A write to an absent page waits for the page, as other file systems do: the baseline.
     Blocking,
-    /// A page is fetched when a reader asks for what its delta does not cover, or when it is written back.
-    #[default]
+    /// A page is fetched when a reader asks for what its delta does not cover.
     Lazy,
+    /// A page is fetched behind the write, which does not wait: the paper's asynchronous modes, of which here is one, since it is
+    /// always another thread that reads the store, its metadata too.
+    Background,
+    /// As `Background` where readers of the file have had to wait for what was written to lately, else as `Lazy`.
+    #[default]
+    Adaptive,
 }
 
 /// Limits and ages.
@@ -35,7 +40,8 @@ pub struct Settings {
     /// take longer. Zero: never.
     pub commit_inline_below: Duration,
     /// Bytes of a file that must be written in order before its next whole pages are written [directly](crate::Change::WriteDirect);
-    /// `u64::MAX`: none are. The cache leaves it to those who know files.
+    /// `u64::MAX`: none are. The cache leaves it to those who know files. Where a mount begins: see
+    /// [`set_direct_after`](crate::Cache::set_direct_after).
     pub direct_after: u64,
     /// Bytes that were written to an object directly and that a sync of it logs, because that is sooner done than storing them; for more
     /// it waits for the store.
@@ -57,7 +63,7 @@ impl Settings {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            fetch: FetchMode::Lazy,
+            fetch: FetchMode::default(),
             memory_bytes_max: 512 << 20,
             dirty_bytes_max: 256 << 20,
             delta_bytes_max: 256 << 20,

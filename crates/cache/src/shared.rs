@@ -25,6 +25,8 @@ pub(crate) struct Shared {
     buffer: Buffer,
     clock: Arc<dyn device::Clock>,
     settings: Settings,
+    /// See [`Settings::direct_after`], with which it begins.
+    direct_after: AtomicU64,
     store_io_for_syncs: AtomicU64,
     state: Mutex<State>,
     work: [Condvar; Task::ALL.len()],
@@ -123,6 +125,7 @@ impl Shared {
             store,
             buffer,
             clock,
+            direct_after: AtomicU64::new(settings.direct_after),
             settings,
             store_io_for_syncs: AtomicU64::new(0),
             state: Mutex::new(state),
@@ -187,6 +190,10 @@ impl Shared {
 
     pub(crate) fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    pub(crate) fn direct_after(&self) -> &AtomicU64 {
+        &self.direct_after
     }
 
     /// Refuses what would write something back after the buffer failed: a volume that a rescue has begun would not have it, and what

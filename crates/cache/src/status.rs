@@ -18,6 +18,8 @@ pub struct Counters {
     pub fetched_for_write_back: u64,
     /// Pages read from the store's device because a reader reads an object in order and will come to them.
     pub fetched_ahead: u64,
+    /// Pages read from the store's device because a write had left them partial.
+    pub fetched_in_background: u64,
     /// Reads, writes and flushes of the store's device that a sync had to wait for.
     pub store_io_for_syncs: u64,
     /// Pages found to be holes: no device was read.

@@ -1,4 +1,5 @@
-//! Copies of a volume as of one moment, while everybody goes on.
+//! Copies of a volume as of one moment, while everybody goes on. Writing back while writers wait would take too long; and if they
+//! went on writing to the pages that are written back, some pages would have newer changes than others.
 //!
 //! 1. Ordinary write-back, until little is dirty or as much was written back as was dirty at the beginning.
 //! 2. The moment: under one hold of the lock, every dirty page and every cut is frozen as it is. What is written from

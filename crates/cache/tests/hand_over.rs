@@ -14,6 +14,7 @@ mod sync {
 mod shipped {
     pub(crate) mod admission;
     pub(crate) mod ahead;
+    pub(crate) mod background;
     pub(crate) mod bulk;
     pub(crate) mod cache;
     pub(crate) mod change;

@@ -557,9 +557,8 @@ impl Core {
     ) -> Result<Arc<Core>, FsError> {
         let in_use = cache.use_volume(volume);
         let state = State::new(volume, preload::load(preloaded, &cache, volume)?)?;
-        let streams = Streams::new(cache.settings().direct_after);
         let (state, nearby) = (RwLock::new(state), Nearby::default());
-        let core = Arc::new(Core { _in_use: in_use, cache, clock, state, nearby, streams });
+        let core = Arc::new(Core { _in_use: in_use, cache, clock, state, nearby, streams: Streams::default() });
         core.end_lost(volume)?;
         Ok(core)
     }
@@ -701,7 +700,7 @@ impl Core {
 
     /// What a write may need, which may be one of a stream.
     fn write_cost(&self, ino: Ino, offset: u64, len: usize) -> Cost {
-        let is_direct = self.streams.write(ino, offset, len);
+        let is_direct = self.streams.write(ino, offset, len, self.cache.direct_after());
         let direct = if is_direct { (len / BLOCK_BYTES) as u64 } else { 0 };
         Cost { direct, ..data::write_cost(offset, len) }
     }

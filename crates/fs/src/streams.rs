@@ -9,9 +9,8 @@ use std::sync::{Mutex, PoisonError};
 const REMEMBERED: usize = 32;
 
 /// Where files were written lately. After a crash: nothing.
+#[derive(Default)]
 pub(crate) struct Streams {
-    /// How many bytes of a file must be written in order before the next ones go directly; `u64::MAX`: none ever do.
-    after: u64,
     /// The one that was written last comes last.
     lately: Mutex<Vec<Stream>>,
 }
@@ -26,14 +25,11 @@ struct Stream {
 }
 
 impl Streams {
-    pub(crate) fn new(after: u64) -> Streams {
-        Streams { after, lately: Mutex::default() }
-    }
-
-    /// Notes a write; whether it is of whole pages and goes directly.
-    pub(crate) fn write(&self, ino: Ino, offset: u64, len: usize) -> bool {
+    /// Notes a write; whether it is of whole pages and goes directly, once more than `after` bytes were written in order; `u64::MAX`: none
+    /// ever do.
+    pub(crate) fn write(&self, ino: Ino, offset: u64, len: usize, after: u64) -> bool {
         let page = BLOCK_BYTES as u64;
-        if self.after == u64::MAX || len == 0 || !(offset | len as u64).is_multiple_of(page) {
+        if after == u64::MAX || len == 0 || !(offset | len as u64).is_multiple_of(page) {
             return false;
         }
         // A list that a panic left is as good as any.
@@ -50,7 +46,7 @@ impl Streams {
             lately.remove(0);
         }
         lately.push(Stream { ino, next, bytes });
-        bytes > self.after
+        bytes > after
     }
 }
 
@@ -60,8 +56,8 @@ mod tests {
 
     #[test]
     fn a_file_that_is_written_in_order_goes_directly_after_a_while_and_one_at_random_does_not() {
-        let streams = Streams::new(8192);
-        let of = |ino, offset| streams.write(Ino(ino), offset, 4096);
+        let streams = Streams::default();
+        let of = |ino, offset| streams.write(Ino(ino), offset, 4096, 8192);
         assert_eq!([0, 4096, 8192, 12288].map(|offset| of(7, offset)), [false, false, true, true]);
         // Others meanwhile do not matter, a jump does.
         assert_eq!([0, 409_600, 8192, 4096].map(|offset| of(8, offset)), [false; 4]);
@@ -75,12 +71,10 @@ mod tests {
 
     #[test]
     fn parts_of_pages_never_go_directly_and_where_none_must_be_written_before_whole_ones_always_do() {
-        let streams = Streams::new(0);
-        assert_eq!(
-            [(0, 4095), (1, 4096), (4096, 0)].map(|(at, len)| streams.write(Ino(7), at, len)),
-            [false; 3]
-        );
-        assert_eq!([(8192, 4096), (0, 8192)].map(|(at, len)| streams.write(Ino(7), at, len)), [true; 2]);
-        assert!(!Streams::new(u64::MAX).write(Ino(7), 0, 4096));
+        let streams = Streams::default();
+        let of = |(offset, len)| streams.write(Ino(7), offset, len, 0);
+        assert_eq!([(0, 4095), (1, 4096), (4096, 0)].map(of), [false; 3]);
+        assert_eq!([(8192, 4096), (0, 8192)].map(of), [true; 2]);
+        assert!(!streams.write(Ino(7), 0, 4096, u64::MAX));
     }
 }

@@ -1,4 +1,4 @@
-//! FORMAT.md's examples are what the code writes, and the code reads what FORMAT.md shows.
+//! The examples in FORMAT.md and `golden.hex` are what the code writes, and the code reads them.
 
 use crate::delta::{DeltaBlock, DeltaPacker, Piece, lay_over};
 use crate::entry::{ChunkHead, LogEntry, Origin, decode_chunk, encode_chunk};
@@ -12,17 +12,17 @@ use crate::segments::{SegmentEntry, Segments, Use};
 use crate::superblock::Geometry;
 use crate::tables::encode_tables;
 use crate::volume::{VolumeId, VolumeMode};
-use device::{Block, BufferId, Incarnation, Lsn, Page, PageNo, StoreId, Transfer};
+use device::{Block, BufferId, Device, Incarnation, Lsn, Page, PageNo, StoreId, Transfer};
 
 const ID: StoreId = StoreId(*b"0123456789abcdef");
 
 fn geometry() -> Geometry {
-    Geometry { id: ID, total_blocks: 4 + 32 * 16, segment_blocks: 16, segments: 32 }
+    Geometry { id: ID, total_blocks: 4 + 48 * 16, segment_blocks: 16, segments: 48 }
 }
 
 fn root() -> Root {
     Root {
-        total_blocks: 4 + 32 * 16,
+        total_blocks: geometry().total_blocks,
         generation: 7,
         incarnation: Incarnation(3),
         newest: Newest { any: Lsn(500), logged: Lsn(499) },
@@ -166,7 +166,7 @@ fn table() -> NodeTable {
 }
 
 fn tables() -> Vec<u8> {
-    let mut used = vec![SegmentEntry::default(); 32];
+    let mut used = vec![SegmentEntry::default(); 48];
     used[1] = SegmentEntry { usage: Use::Log, live: 2, age: 9, twin: None };
     used[3] = SegmentEntry { usage: Use::Nodes, live: 1, age: 0, twin: Some(7) };
     used[7] = SegmentEntry { usage: Use::Copies, live: 1, age: 0, twin: Some(3) };
@@ -180,7 +180,7 @@ fn tables() -> Vec<u8> {
     encode_tables(&mut map, |_| Block(52)).0
 }
 
-/// Every structure by its name in FORMAT.md.
+/// Every structure by the name of its example.
 fn examples() -> Vec<(&'static str, Vec<u8>)> {
     let (head, entries) = chunk();
     let mut pages = device::pages(1);
@@ -201,21 +201,22 @@ fn examples() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// The bytes as FORMAT.md shows them: 16 a line with their offset, lines of zeros left out.
+/// The bytes as an example shows them: 16 a line with their offset, without lines of zeros and zeros that end a line.
 fn dump(bytes: &[u8]) -> String {
     let lines = bytes.chunks(16).enumerate().filter(|(_, line)| line.iter().any(|&byte| byte != 0));
     let hex = |line: &[u8]| line.iter().map(|byte| format!(" {byte:02x}")).collect::<String>();
-    lines.map(|(index, line)| format!("{:04x}:{}\n", index * 16, hex(line))).collect()
+    lines.map(|(index, line)| format!("{:04x}:{}\n", index * 16, hex(line).trim_end_matches(" 00"))).collect()
 }
 
-/// The bytes of an example in FORMAT.md.
+/// The bytes of an example.
 fn shown(name: &str, len: usize) -> Vec<u8> {
-    let text = include_str!("../FORMAT.md");
-    let (_, rest) =
-        text.split_once(&format!("```hex {name}\n")).unwrap_or_else(|| panic!("no example {name}"));
+    let texts = [include_str!("../FORMAT.md"), include_str!("golden.hex")];
+    let (_, rest) = texts
+        .iter()
+        .find_map(|text| text.split_once(&format!("hex {name}\n")))
+        .unwrap_or_else(|| panic!("no example {name}"));
     let mut bytes = vec![0; len];
-    for line in rest.lines().take_while(|line| *line != "```") {
-        let (offset, hex) = line.split_once(':').expect("an offset");
+    for (offset, hex) in rest.lines().map_while(|line| line.split_once(':')) {
         let offset = usize::from_str_radix(offset, 16).expect("hex");
         for (index, byte) in hex.split_whitespace().enumerate() {
             bytes[offset + index] = u8::from_str_radix(byte, 16).expect("hex");
@@ -225,20 +226,23 @@ fn shown(name: &str, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn the_examples_in_format_md_are_what_is_written() {
+fn the_examples_are_what_is_written() {
     let wrong = examples().into_iter().filter(|(name, bytes)| shown(name, bytes.len()) != *bytes);
     let wrong: Vec<String> =
-        wrong.map(|(name, bytes)| format!("FORMAT.md's {name} should be:\n{}", dump(&bytes))).collect();
+        wrong.map(|(name, bytes)| format!("{name} should be:\n{}", dump(&bytes))).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
-fn the_examples_in_format_md_are_read_back() {
+fn the_examples_are_read_back() {
     let page = |name| {
         let mut page = Page::zeroed();
         page.0.copy_from_slice(&shown(name, 4096));
         page
     };
+    let disk = sim::SimDisk::new("store", geometry().total_blocks, &sim::Power::new(), 1);
+    disk.write(Block(0), std::slice::from_ref(&*page("superblock"))).expect("power is on");
+    assert_eq!(Geometry::read(&*disk).expect("a superblock").0, geometry());
     assert_eq!(Root::decode(&page("root"), ID), Some(root()));
     let (head, entries) = chunk();
     let (found, found_entries, _) = decode_chunk(&[*page("chunk")], ID).expect("a whole chunk");

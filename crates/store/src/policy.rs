@@ -74,7 +74,7 @@ impl NodeUse {
     /// many as it takes; and where space is short those of which a quarter stays at most, since nothing gives space at a lower price.
     /// Their nodes are no more than those of two that are as full as can be, so two always fit.
     ///
-    /// Where there is no space to [spare](Compaction::spare), only what decision 0018 counts on: two, nothing is cheap, and what is
+    /// Where there is no space to [spare](Compaction::spare), only what [`floor`] counts on: two, nothing is cheap, and what is
     /// about to be free is not yet gone.
     pub fn nodes_to_compact(&self, compaction: Compaction, staying: &[(u32, u64)]) -> Vec<u32> {
         let Compaction { short, spare } = compaction;
@@ -112,7 +112,7 @@ impl NodeUse {
 pub struct Compaction {
     /// Space is short.
     pub short: bool,
-    /// There is space to write more than what decision 0018 counts on.
+    /// There is space to write more than what [`floor`] counts on.
     pub spare: bool,
 }
 

@@ -15,8 +15,34 @@ pub struct StoreSettings {
     pub buffer_place: Option<Vec<u8>>,
     /// What nobody synced is durable after so many milliseconds.
     pub commit_interval_ms: Option<u64>,
+    /// What keeps its place in the one order after a crash.
+    pub order: Option<Order>,
     /// What this weir does not know, by its key.
     others: Vec<(u16, Vec<u8>)>,
+}
+
+/// What keeps its place in the one order of changes after a crash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// All changes: everything goes through the buffer.
+    Strict,
+    /// All changes but streams of whole pages, which go to the store directly.
+    Streams,
+}
+
+impl Order {
+    /// What [`name`](Order::name) gives.
+    pub fn named(name: &str) -> Option<Order> {
+        [Order::Strict, Order::Streams].into_iter().find(|order| order.name() == name)
+    }
+
+    /// In one word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Order::Strict => "strict",
+            Order::Streams => "streams",
+        }
+    }
 }
 
 /// How many milliseconds [`StoreSettings::commit_interval_ms`] may be.
@@ -28,6 +54,7 @@ const PLACE_BYTES_MAX: usize = 4095;
 const BUFFER: u16 = 1;
 const BUFFER_PLACE: u16 = 2;
 const COMMIT_INTERVAL_MS: u16 = 3;
+const ORDER: u16 = 4;
 
 /// The record's checksum, and before each value its key and length.
 const CRC_BYTES: usize = 4;
@@ -45,6 +72,7 @@ impl StoreSettings {
         self.buffer.iter().for_each(|id| put(BUFFER, &id.0));
         self.buffer_place.iter().filter(|place| is_place(place)).for_each(|place| put(BUFFER_PLACE, place));
         self.commit_interval_ms.iter().for_each(|ms| put(COMMIT_INTERVAL_MS, &ms.to_le_bytes()));
+        self.order.iter().for_each(|order| put(ORDER, &[u8::from(*order == Order::Streams)]));
         self.others.iter().for_each(|(key, value)| put(*key, value));
         let crc = crc32c::crc32c(&bytes[CRC_BYTES..]);
         bytes[..CRC_BYTES].copy_from_slice(&crc.to_le_bytes());
@@ -86,6 +114,13 @@ impl StoreSettings {
                 let sane = ms.filter(|ms| COMMIT_INTERVALS_MS.contains(ms));
                 self.commit_interval_ms = Some(sane.ok_or("the commit interval")?);
             }
+            ORDER => {
+                self.order = Some(match value {
+                    [0] => Order::Strict,
+                    [1] => Order::Streams,
+                    _ => return Err("the order"),
+                });
+            }
             _ => self.others.push((key, value.to_vec())),
         }
         Ok(())
@@ -114,6 +149,7 @@ mod tests {
             buffer: Some(BufferId([7; 16])),
             buffer_place: Some(b"/dev/vdb".to_vec()),
             commit_interval_ms: Some(250),
+            order: Some(Order::Streams),
             others: vec![(77, b"of a later weir".to_vec())],
         }
     }
@@ -139,13 +175,15 @@ mod tests {
 
     #[test]
     fn a_value_that_makes_no_sense_is_named_and_the_others_count() {
-        let senseless: [(u16, &[u8], &str); 6] = [
+        let senseless: [(u16, &[u8], &str); 8] = [
             (BUFFER, b"short", "identity"),
             (BUFFER_PLACE, b"", "place"),
             (BUFFER_PLACE, b"a\0b", "place"),
             (COMMIT_INTERVAL_MS, &0_u64.to_le_bytes(), "commit interval"),
             (COMMIT_INTERVAL_MS, &3_600_001_u64.to_le_bytes(), "commit interval"),
             (COMMIT_INTERVAL_MS, &[1], "commit interval"),
+            (ORDER, &[2], "order"),
+            (ORDER, &[], "order"),
         ];
         for (key, value, what) in senseless {
             // Written as one that nobody knows.

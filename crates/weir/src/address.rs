@@ -3,7 +3,10 @@
 //! An abstract Unix socket whose name has the mount's device number, which the mount table tells everybody. So the mount alone
 //! leads to its daemon: for root, from cron, and whatever the environment says. It needs no directory, and a daemon that was
 //! killed leaves nothing behind. Anybody may take such a name, so only a socket of the mount's owner is believed: of the user
-//! whom the mount table names, and who the kernel says listens there.
+//! whom the mount table names, and who the kernel says listens there. The name ends with the time, or whoever takes it first would
+//! keep it. A command in another network namespace does not find the daemon, and says so.
+//!
+//! Files would be no better: root has to guess a user's directory, and users cannot make them below /run.
 
 use host::{Peer, peer_of};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};

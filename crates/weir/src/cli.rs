@@ -40,6 +40,7 @@ pub(crate) enum Command {
     Scrub(ScrubArgs),
     Volume(VolumeArgs),
     Grow(GrowArgs),
+    Order(OrderArgs),
     ReplaceBuffer(ReplaceBufferArgs),
     Trace(TraceArgs),
     /// Write the manual pages into a directory
@@ -147,7 +148,7 @@ fn memory_default() -> Size {
 #[derive(Debug, Args)]
 pub(crate) struct Tuning {
     /// When pages that a write covers only in part are fetched
-    #[arg(long, value_enum, default_value_t = Fetch::Lazy)]
+    #[arg(long, value_enum, default_value_t = Fetch::Adaptive)]
     pub(crate) fetch: Fetch,
     /// Memory for pages and deltas: at least 16MiB, at most what the machine has
     #[arg(long, value_name = "SIZE", default_value_t = memory_default(), allow_hyphen_values = true)]
@@ -169,10 +170,10 @@ pub(crate) struct Tuning {
     /// full, and is the volume `epoch-…`; 0: none
     #[arg(long, value_name = "SECONDS", default_value_t = 900, value_parser = clap::value_parser!(u64).range(0..=604_800))]
     pub(crate) epoch_every: u64,
-    /// What keeps its place in the one order after a crash
-    #[arg(long, value_enum, default_value_t = Order::Strict)]
-    pub(crate) order: Order,
-    /// With `--order streams`, bytes of a file that are written in order before its next whole pages go to the store directly [default:
+    /// What keeps its place in the one order after a crash. The store keeps it for later mounts [default: strict]
+    #[arg(long, value_enum)]
+    pub(crate) order: Option<Order>,
+    /// In order `streams`, bytes of a file that are written in order before its next whole pages go to the store directly [default:
     /// 1MiB where store and buffer are on one disk, else a quarter of the buffer]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) direct_after: Option<Size>,
@@ -215,8 +216,12 @@ pub(crate) enum WakeUp {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Fetch {
-    /// When somebody reads them, or they are written back
+    /// Behind the write, in files whose readers have had to wait for what was written to lately; else when somebody reads them
+    Adaptive,
+    /// When somebody reads them
     Lazy,
+    /// Behind the write, which does not wait
+    Background,
     /// Before the write, as other file systems do: the baseline for comparisons
     Blocking,
 }
@@ -228,6 +233,30 @@ pub(crate) enum Order {
     Streams,
     /// All changes: everything goes through the buffer
     Strict,
+}
+
+impl From<Order> for store::Order {
+    fn from(order: Order) -> store::Order {
+        match order {
+            Order::Strict => store::Order::Strict,
+            Order::Streams => store::Order::Streams,
+        }
+    }
+}
+
+/// Change what keeps its place in the one order after a crash, while programs go on
+///
+/// Once the command returns, everything written before it is durable, and the new order counts, at later mounts, too.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  weir order /mnt/demo strict")]
+pub(crate) struct OrderArgs {
+    /// The directory on which the store is mounted
+    pub(crate) dir: PathBuf,
+    /// What keeps its place
+    #[arg(value_enum)]
+    pub(crate) order: Order,
 }
 
 /// A mounted directory, or one to write to.

@@ -4,7 +4,7 @@
 //! `stack.rs`; one keeps epochs; one waits for signals; one listens on the control socket and starts a short-lived one per client.
 
 use crate::awake::Awake;
-use crate::cli::{Fetch, MountArgs, Order, Tuning, WakeUp};
+use crate::cli::{Fetch, MountArgs, Tuning, WakeUp};
 use crate::control::Server;
 use crate::epochs::Epochs;
 use crate::error::WeirError;
@@ -28,13 +28,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use store::VolumeMode;
+use store::{Order, VolumeMode};
 
 /// What the daemon says on its standard output once requests are served.
 pub(crate) const READY: &str = "ready";
 
 /// The smallest `--memory`: a few of the kernel's largest requests.
 const MEMORY_MIN: Size = Size(16 << 20);
+/// Where nothing else was chosen for the store.
+const ORDER: Order = Order::Strict;
 /// A stream is longer than most files.
 const DIRECT_AFTER: Size = Size(1 << 20);
 /// What is more is written once instead of twice, on one disk, though that takes two flushes.
@@ -53,8 +55,13 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     if let Some(ms) = media.settings.commit_interval_ms {
         settings.commit_interval = Duration::from_millis(ms);
     }
+    media.settings.order = args.tuning.order.map(Order::from).or(media.settings.order);
     let on_one_disk = are_on_one_disk(&media.store, &media.buffer);
-    settings.direct_after = direct_after(&args.tuning, &media, on_one_disk);
+    let streams_after = streams_after(&args.tuning, &media, on_one_disk);
+    settings.direct_after = match media.settings.order.unwrap_or(ORDER) {
+        Order::Strict => u64::MAX,
+        Order::Streams => streams_after,
+    };
     settings.sync_logs_max = if on_one_disk { SYNC_LOGS_MAX.0 } else { u64::MAX };
     let point = MountPoint::check(args, &media)?;
     media.ensure_not_below(&point.dir)?;
@@ -76,7 +83,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     stack.media.warn_of_page_cache();
     // A daemon whose memory is written back by itself must not wait for itself; needs privilege, works without.
     let _ = host::mark_io_flusher();
-    serve(args, point, (stack, access), front, logs)
+    serve(args, point, (stack, access, streams_after), front, logs)
 }
 
 /// How requests are to be taken, decided once at the start.
@@ -109,7 +116,7 @@ impl Front {
 fn serve(
     args: &MountArgs,
     point: MountPoint,
-    (stack, access): (Stack, Access),
+    (stack, access, streams_after): (Stack, Access, u64),
     front: Front,
     logs: Option<PathBuf>,
 ) -> Result<(), WeirError> {
@@ -139,7 +146,7 @@ fn serve(
     let every = Some(args.tuning.epoch_every).filter(|&seconds| seconds > 0 && access == Access::Write);
     let every = every.map(Duration::from_secs);
     let epochs = Arc::new(Epochs::new(Cache::clone(&stack.cache), stack.volume.id, every));
-    let mounted = Arc::new(Mounted::new(dir.clone(), stack, front, epochs.clone()));
+    let mounted = Arc::new(Mounted::new(dir.clone(), (stack, streams_after), front, epochs.clone()));
     let serving = Arc::new(AtomicBool::new(true));
     epochs.start(serving.clone()).map_err(|source| WeirError::Spawn { source })?;
     watch::start(mounted.cache(), dir.clone(), serving.clone())
@@ -209,6 +216,8 @@ fn settings(tuning: &Tuning, threads: u8) -> Result<Settings, WeirError> {
     }
     Ok(Settings {
         fetch: match tuning.fetch {
+            Fetch::Adaptive => FetchMode::Adaptive,
+            Fetch::Background => FetchMode::Background,
             Fetch::Lazy => FetchMode::Lazy,
             Fetch::Blocking => FetchMode::Blocking,
         },
@@ -228,12 +237,11 @@ fn settings(tuning: &Tuning, threads: u8) -> Result<Settings, WeirError> {
 
 /// From where on streams of whole pages go to the store directly. On a disk of its own the buffer takes a burst that it has space for;
 /// what is longer waits for the store in any case.
-fn direct_after(tuning: &Tuning, media: &Media, on_one_disk: bool) -> u64 {
-    match (tuning.order, tuning.direct_after) {
-        (Order::Strict, _) => u64::MAX,
-        (Order::Streams, Some(after)) => after.0,
-        (Order::Streams, None) if on_one_disk => DIRECT_AFTER.0,
-        (Order::Streams, None) => {
+fn streams_after(tuning: &Tuning, media: &Media, on_one_disk: bool) -> u64 {
+    match tuning.direct_after {
+        Some(after) => after.0,
+        None if on_one_disk => DIRECT_AFTER.0,
+        None => {
             // Where it cannot be looked at it is not mounted either.
             let buffer_bytes = File::open(&media.buffer).and_then(|mut file| file.seek(SeekFrom::End(0)));
             DIRECT_AFTER.0.max(buffer_bytes.unwrap_or(0) / 4)

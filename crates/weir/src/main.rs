@@ -31,9 +31,10 @@ mod volume;
 mod watch;
 
 use clap::Parser;
-use cli::{Cli, Command, DirArgs, SpaceArgs, StatusArgs};
+use cli::{Cli, Command, DirArgs, OrderArgs, SpaceArgs, StatusArgs};
 use client::Found;
 use error::WeirError;
+use serde_json::json;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -119,10 +120,16 @@ fn run(command: Command) -> Result<ExitCode, WeirError> {
         Command::Scrub(args) => scrub::run(&args),
         Command::ReplaceBuffer(args) => replace_buffer::run(&args).map(done),
         Command::Grow(args) => grow::run(&args).map(done),
+        Command::Order(args) => order(&args).map(done),
         Command::Volume(args) => volume::run(&args.command).map(done),
         Command::Trace(args) => trace::run(&args),
         Command::Man(args) => man::run(&args).map(done),
     }
+}
+
+fn order(args: &OrderArgs) -> Result<(), WeirError> {
+    let order = store::Order::from(args.order).name();
+    Found::at(&args.dir)?.connect()?.ask(&json!({ "operation": "order", "name": order })).map(drop)
 }
 
 fn status(args: &StatusArgs) -> Result<(), WeirError> {

@@ -20,7 +20,7 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use store::{NewVolume, VolumeMode};
+use store::{NewVolume, Order, VolumeMode};
 
 /// Where a scrub goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +55,8 @@ pub(crate) struct FrontEnd {
 pub(crate) struct Mounted {
     dir: PathBuf,
     stack: Stack,
+    /// From where on streams go to the store directly, where they do.
+    streams_after: u64,
     front: FrontEnd,
     epochs: Arc<Epochs>,
     since: Instant,
@@ -66,9 +68,14 @@ pub(crate) struct Mounted {
 }
 
 impl Mounted {
-    pub(crate) fn new(dir: PathBuf, stack: Stack, front: FrontEnd, epochs: Arc<Epochs>) -> Mounted {
+    pub(crate) fn new(
+        dir: PathBuf,
+        (stack, streams_after): (Stack, u64),
+        front: FrontEnd,
+        epochs: Arc<Epochs>,
+    ) -> Mounted {
         let (log, drained, drained_set) = (OnceLock::new(), Mutex::new(None), Condvar::new());
-        Mounted { dir, stack, front, epochs, since: Instant::now(), log, drained, drained_set }
+        Mounted { dir, stack, streams_after, front, epochs, since: Instant::now(), log, drained, drained_set }
     }
 
     /// Says where messages go from now on.
@@ -181,6 +188,22 @@ impl Mounted {
         Ok(json!({ "buffer_bytes": blocks * BLOCK_BYTES as u64 }))
     }
 
+    /// Lets another order count from now on, and at later mounts: once this returns, all that was written before is durable, and a crash
+    /// finds what `order` promises.
+    pub(crate) fn set_order(&self, order: Order) -> Result<(), Refusal> {
+        self.refuse_read_only()?;
+        self.stack.cache.set_direct_after(match order {
+            Order::Strict => u64::MAX,
+            Order::Streams => self.streams_after,
+        });
+        let store = &self.stack.store;
+        let mut settings = store.settings();
+        settings.order = Some(order);
+        store.set_settings(settings);
+        store.checkpoint().map_err(|error| Refusal::new(&error, error.help()))?;
+        self.sync()
+    }
+
     /// Deletes a volume that is not mounted.
     pub(crate) fn delete_volume(&self, name: &str) -> Result<(), Refusal> {
         self.refuse_read_only()?;
@@ -287,6 +310,7 @@ impl Mounted {
                 "for_writes": cache.fetched_for_writes,
                 "for_write_back": cache.fetched_for_write_back,
                 "ahead": cache.fetched_ahead,
+                "in_background": cache.fetched_in_background,
             },
             "store_io_for_syncs": cache.store_io_for_syncs,
             "holes_read": cache.holes,
@@ -380,8 +404,12 @@ impl Mounted {
 
     fn settings(&self) -> Value {
         let settings = self.stack.cache.settings();
+        let direct_after = self.stack.cache.direct_after();
+        let order = if direct_after == u64::MAX { Order::Strict } else { Order::Streams };
         json!({
             "fetch": match settings.fetch {
+                FetchMode::Adaptive => "adaptive",
+                FetchMode::Background => "background",
                 FetchMode::Lazy => "lazy",
                 FetchMode::Blocking => "blocking",
             },
@@ -390,8 +418,8 @@ impl Mounted {
             "delta_bytes_max": settings.delta_bytes_max,
             "commit_interval_ms": millis(settings.commit_interval),
             "dirty_age_max_ms": millis(settings.dirty_age_max),
-            "order": if settings.direct_after == u64::MAX { "strict" } else { "streams" },
-            "direct_after_bytes": Some(settings.direct_after).filter(|&after| after < u64::MAX),
+            "order": order.name(),
+            "direct_after_bytes": (order == Order::Streams).then_some(direct_after),
             "threads": self.front.threads,
         })
     }

@@ -191,7 +191,7 @@ impl Call<'_> {
                 let id = inode(id);
                 Box::new(move |fs| fs.remove_xattr(id, &name, done))
             }
-            Change::Write { file, offset, bytes } => {
+            Change::Write { file, offset, bytes, .. } => {
                 let (file, at_once) = (inode(file), self.ticket.0.is_multiple_of(2));
                 // As the front end does: without waiting where that can be.
                 Box::new(move |fs| match at_once.then(|| fs.write_at_once(file, offset, &bytes)).flatten() {

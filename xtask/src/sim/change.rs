@@ -60,6 +60,8 @@ pub(crate) enum Change {
         file: Id,
         offset: u64,
         bytes: Arc<Vec<u8>>,
+        /// Whether whole pages of it may go to the store directly.
+        direct: bool,
     },
     SetSize {
         file: Id,
@@ -235,7 +237,7 @@ impl Change {
                 let (old, new) = (show(&from.1), show(&to.1));
                 format!("rename {old} in {:?} to {new} in {:?}, {if_exists:?}, whiteout", from.0, to.0)
             }
-            Change::Write { file, offset, bytes } => {
+            Change::Write { file, offset, bytes, .. } => {
                 let start = &bytes[..bytes.len().min(8)];
                 format!("write {file:?}, {} bytes at {offset}: {start:02x?}…", bytes.len())
             }

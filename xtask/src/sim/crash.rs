@@ -13,8 +13,8 @@ use store::StoreError;
 
 /// Or so soon after one of the blocks was written that say what the others are.
 const CUT_AFTER_HEADER_WITHIN: u64 = 3;
-/// What a cache could not store it leaves alone for a second.
-const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(2);
+/// What a cache could not store it leaves alone for a second, and a clone that fails thrice while it starts for four.
+const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// Steps of write-back until it has been.
 const STEPS_TO_TRY_AGAIN: usize = 4;
 /// Recovery itself writes little.
@@ -157,7 +157,7 @@ impl Run {
                     // An armed cut that recovery was too short for is put off, or else nobody could look around.
                     self.media.power.restore();
                     if faulty {
-                        // What failed while the disks made errors is told to readers until it is tried again, a second later.
+                        // What failed while the disks made errors is told to readers until it is tried again.
                         self.media.clock.advance(TRIED_AGAIN_AFTER);
                         // The first ones may ask the store only.
                         for _ in 0..STEPS_TO_TRY_AGAIN {

@@ -291,7 +291,7 @@ fn change(model: &Model, step: Step) -> Option<Change> {
         }
         Step::Write(path, offset, len) => {
             let bytes = Arc::new((0..len).map(|at| 1 + (at % 251) as u8).collect());
-            Change::Write { file: file(path)?, offset, bytes }
+            Change::Write { file: file(path)?, offset, bytes, direct: false }
         }
         Step::SetSize(path, size) => Change::SetSize { file: file(path)?, size },
         Step::SetMode(path) => Change::SetMode { inode: inode(path)?, mode: 0o4751 },

@@ -78,10 +78,10 @@ impl Oracle {
         Oracle::of(now)
     }
 
-    /// Whether whole pages may go to the store directly from now on. All before is durable.
-    pub(crate) fn set_direct(&mut self, direct: bool) {
+    /// Whole pages that are written may go to the store directly from now on. All before is durable.
+    pub(crate) fn allow_direct(&mut self) {
         assert!(self.since.is_empty(), "what comes before was made under another rule");
-        (self.now.direct, self.durable.direct) = (direct, direct);
+        (self.now.direct, self.durable.direct) = (true, true);
     }
 
     /// From now on, what takes effect may be in a copy, too.
@@ -394,7 +394,7 @@ mod tests {
     }
 
     fn write(file: Id, offset: u64, byte: u8) -> Change {
-        Change::Write { file, offset, bytes: Arc::new(vec![byte]) }
+        Change::Write { file, offset, bytes: Arc::new(vec![byte]), direct: false }
     }
 
     /// An oracle that saw a file made, synced, and two bytes written to it.

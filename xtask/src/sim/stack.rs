@@ -35,6 +35,9 @@ const BUFFER_HEADER: Range<u64> = 1..3;
 const SPARSE: u64 = 0x5ba2_5e00;
 /// And those in which whole pages may be written directly.
 const DIRECT: u64 = 0xd12e_c700;
+/// Half of which change the order while a life goes on, after one turn in so many.
+const SWITCHES: u64 = 0x54a1_7c00;
+const ORDER_SWITCHED_ONE_IN: u64 = 50;
 /// What makes one run in four have a store that grows, so often at most.
 const GROWS: u64 = 0x6209;
 const GROWTHS: u32 = 4;
@@ -59,6 +62,8 @@ pub(crate) struct Media {
     pub(crate) settings: Settings,
     /// Decides whether whole pages are written directly in a life, if they ever are in this run.
     direct: Option<Random>,
+    /// Whether the order changes while a life goes on.
+    switches_order: bool,
     segment_blocks: u32,
     /// Nodes of the map to keep in memory, if not as many as there are.
     nodes_max: Option<usize>,
@@ -110,6 +115,7 @@ impl Media {
             meanwhile: Arc::default(),
             settings: Settings::default(),
             direct: Random::new(options.seed ^ DIRECT).once_in(2).then(|| Random::new(seed ^ DIRECT)),
+            switches_order: Random::new(options.seed ^ SWITCHES).once_in(2),
             segment_blocks,
             nodes_max,
             plant: options.plant,
@@ -139,6 +145,12 @@ impl Media {
             self.settings.direct_after = direct.pick(&[u64::MAX, 0, 0, 0, 8192]);
             self.settings.sync_logs_max = direct.pick(&[u64::MAX, 0, 8192]);
         }
+    }
+
+    /// Draws whether the order changes now, and from where on it then lets streams go directly.
+    pub(crate) fn draw_order(&mut self) -> Option<u64> {
+        let direct = self.direct.as_mut().filter(|_| self.switches_order)?;
+        direct.once_in(ORDER_SWITCHED_ONE_IN).then(|| direct.pick(&[u64::MAX, 0, 8192]))
     }
 
     /// Copies of the disks as they are, on their own power.
@@ -262,7 +274,13 @@ pub(crate) fn is_rescued(volume: &VolumeInfo) -> bool {
 fn draw_settings(random: &mut Random) -> Settings {
     let memory_bytes_max = random.pick(&[256 << 10, 1 << 20, 4 << 20]);
     Settings {
-        fetch: if random.once_in(8) { FetchMode::Blocking } else { FetchMode::Lazy },
+        fetch: random.pick(&[
+            FetchMode::Blocking,
+            FetchMode::Lazy,
+            FetchMode::Background,
+            FetchMode::Adaptive,
+            FetchMode::Adaptive,
+        ]),
         memory_bytes_max,
         dirty_bytes_max: memory_bytes_max / random.pick(&[2, 2, 8]),
         delta_bytes_max: memory_bytes_max / random.pick(&[2, 2, 16]),

@@ -92,6 +92,7 @@ impl Run {
         if self.deliver()? > 0 {
             self.turns_without_reply = 0;
         }
+        self.switch_order();
         self.faults();
         self.live_or_die()
     }

@@ -247,7 +247,7 @@ impl Workload {
             false => (offset, len),
         };
         let bytes = Arc::new(self.bytes(len));
-        Request::Change(Change::Write { file, offset, bytes })
+        Request::Change(Change::Write { file, offset, bytes, direct: self.whole_pages.is_some() })
     }
 
     fn bytes(&mut self, len: u64) -> Vec<u8> {

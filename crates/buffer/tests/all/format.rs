@@ -1,9 +1,7 @@
 //! FORMAT.md is the text; this parses its hex.
 
 use buffer::{Buffer, BufferError, Record};
-use device::{
-    BLOCK_BYTES, Block, Device, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId, VolumeId, pages,
-};
+use device::{Block, Device, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId, VolumeId, pages};
 use sim::{Power, SimDisk};
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -19,20 +17,27 @@ fn id() -> StoreId {
     StoreId(std::array::from_fn(|at| at as u8))
 }
 
-/// The bytes of the example's block, which end where only zeros follow.
-fn example(block: u64) -> Vec<u8> {
+/// The example's block.
+fn example(block: u64) -> Box<Page> {
     let (_, rest) = TEXT.split_once(&format!("```hex {block}\n")).expect("an example of this block");
-    let (hex, _) = rest.split_once("```").expect("the example ends");
-    hex.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).expect("two hex digits")).collect()
+    let mut page = Page::zeroed();
+    for (offset, hex) in rest.lines().map_while(|line| line.split_once(':')) {
+        let offset = usize::from_str_radix(offset, 16).expect("an offset");
+        for (index, byte) in hex.split_whitespace().enumerate() {
+            page.0[offset + index] = u8::from_str_radix(byte, 16).expect("two hex digits");
+        }
+    }
+    page
 }
 
 fn dump(page: &Page) -> String {
-    let end = page.0.iter().rposition(|&byte| byte != 0).map_or(0, |last| (last + 1).next_multiple_of(16));
-    page.0[..end].chunks(16).fold(String::new(), |mut text, line| {
-        let line: Vec<String> = line.iter().map(|byte| format!("{byte:02x}")).collect();
-        writeln!(text, "{}", line.join(" ")).expect("memory for text");
-        text
-    })
+    let mut text = String::new();
+    for (index, line) in page.0.chunks(16).enumerate().filter(|(_, line)| line.iter().any(|&byte| byte != 0))
+    {
+        let line: String = line.iter().map(|byte| format!(" {byte:02x}")).collect();
+        writeln!(text, "{:04x}:{}", index * 16, line.trim_end_matches(" 00")).expect("memory for text");
+    }
+    text
 }
 
 #[test]
@@ -46,24 +51,20 @@ fn the_example_is_what_is_written() {
     for block in [0, 2, 3] {
         let mut page = pages(1);
         disk.read(Block(block), &mut page).expect("power is on");
-        let mut expected = example(block);
-        expected.resize(BLOCK_BYTES, 0);
-        assert!(page[0].0[..] == expected[..], "block {block} is now:\n{}", dump(&page[0]));
+        assert!(page[0] == *example(block), "block {block} is now:\n{}", dump(&page[0]));
     }
 }
 
 /// Writes the example, its group changed and sealed again.
 fn put_example(disk: &SimDisk, change: impl Fn(&mut [u8])) {
     for block in [0, 2, 3] {
-        let mut page = pages(1);
-        let bytes = example(block);
-        page[0].0[..bytes.len()].copy_from_slice(&bytes);
+        let mut page = example(block);
         if block == 3 {
-            change(&mut page[0].0);
-            let sum = crc32c::crc32c_append(crc32c::crc32c(&page[0].0[..8]), &page[0].0[12..]);
-            page[0].0[8..12].copy_from_slice(&sum.to_le_bytes());
+            change(&mut page.0);
+            let sum = crc32c::crc32c_append(crc32c::crc32c(&page.0[..8]), &page.0[12..]);
+            page.0[8..12].copy_from_slice(&sum.to_le_bytes());
         }
-        disk.write(Block(block), &page).expect("power is on");
+        disk.write(Block(block), std::slice::from_ref(&*page)).expect("power is on");
     }
 }
 

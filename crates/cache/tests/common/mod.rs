@@ -86,7 +86,8 @@ impl Machine {
 
     /// With a store of so many blocks.
     pub fn sized(seed: u64, blocks: u64) -> Machine {
-        let fetch = if seed.is_multiple_of(4) { FetchMode::Blocking } else { FetchMode::Lazy };
+        let modes = [FetchMode::Blocking, FetchMode::Lazy, FetchMode::Background, FetchMode::Adaptive];
+        let fetch = modes[(seed % 4) as usize];
         let dirty_pages_max = if seed.is_multiple_of(2) { 40 } else { 1000 };
         let disks = Disks::new(seed, blocks, 256, 16);
         Machine { disks, clock: Arc::new(SimClock::new()), fetch, dirty_pages_max }

@@ -1,4 +1,4 @@
-//! FORMAT.md is the text: its examples are what the code writes.
+//! The examples in FORMAT.md and `golden.hex` are what the code writes.
 
 use super::bench::{Bench, OWNER};
 use super::model::{Operation, Subject};
@@ -11,19 +11,23 @@ use zerocopy::little_endian::I64;
 
 /// The bytes of an example.
 fn example(name: &str) -> Vec<u8> {
-    let text = include_str!("../../FORMAT.md");
-    let start = text.find(&format!("```{name}\n")).unwrap_or_else(|| panic!("no example {name}"));
-    let body = text[start + 4 + name.len()..].split("```").next().expect("the example ends");
-    body.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).expect("two hex digits")).collect()
+    let texts = [include_str!("../../FORMAT.md"), include_str!("../golden.hex")];
+    let (_, rest) = texts
+        .iter()
+        .find_map(|text| text.split_once(&format!("hex {name}\n")))
+        .unwrap_or_else(|| panic!("no example {name}"));
+    let lines = rest.lines().take_while(|line| !line.is_empty() && *line != "```");
+    let bytes = lines.flat_map(str::split_whitespace);
+    bytes.map(|byte| u8::from_str_radix(byte, 16).expect("two hex digits")).collect()
 }
 
 #[test]
-fn a_new_header_is_the_one_in_the_text() {
+fn a_new_header_is_the_example() {
     assert_eq!(Bench::new().state.header().as_bytes(), example("header"));
 }
 
 #[test]
-fn inodes_owners_and_names_are_the_ones_in_the_text() {
+fn inodes_owners_and_names_are_the_examples() {
     let mut bench = Bench::new();
     let ino = bench.file(Ino::ROOT, "notes");
     bench.apply(&Operation::Write { ino, offset: 0, bytes: b"hello".to_vec() }).expect("a write");

@@ -1,0 +1,113 @@
+//! Fetches that nobody waits for yet: of pages that a write has left partial, so that who reads them later finds them whole.
+//!
+//! A write needs none of them, nor does write-back (*Non-blocking Writes to Files*, section 4, has it otherwise): they are worth their
+//! reads only where somebody reads what he has written to. So [`FetchMode::Adaptive`] has an object earn them: each read that had to
+//! wait for the rest of a partial page says that the next ones may.
+
+use crate::pages::Key;
+use crate::settings::FetchMode;
+use device::ObjectId;
+use std::collections::VecDeque;
+
+/// Pages that wait to be fetched; what comes then is left to its readers.
+const QUEUED_MAX: usize = 1024;
+/// Objects that are remembered.
+const OBJECTS: usize = 32;
+/// Fetches that one read earns: where all such reads would have waited, one in nine does.
+const EARNED: u32 = 8;
+/// What an object may have earned: soon used up where nobody reads any more.
+const EARNED_MAX: u32 = 64;
+
+/// Under the cache's lock. After a crash: nothing.
+#[derive(Default)]
+pub(crate) struct Background {
+    queue: VecDeque<Key>,
+    /// Objects whose readers waited, and the fetches that these have earned. The one that earned some last comes last.
+    earned: Vec<(ObjectId, u32)>,
+}
+
+impl Background {
+    /// A write has left a page partial that was not in memory.
+    pub(crate) fn left_partial(&mut self, mode: FetchMode, key: Key) {
+        let is_wanted = match mode {
+            FetchMode::Blocking | FetchMode::Lazy => false,
+            FetchMode::Background => true,
+            FetchMode::Adaptive => self.spend(key.object),
+        };
+        // Metadata is in memory above the cache.
+        if is_wanted && !key.object.is_metadata() && self.queue.len() < QUEUED_MAX {
+            self.queue.push_back(key);
+        }
+    }
+
+    /// A read waits for the rest of a partial page.
+    pub(crate) fn reader_waits(&mut self, object: ObjectId) {
+        let known = self.earned.iter().position(|(known, _)| *known == object);
+        let earned = known.map_or(0, |at| self.earned.remove(at).1);
+        if self.earned.len() == OBJECTS {
+            self.earned.remove(0);
+        }
+        self.earned.push((object, (earned + EARNED).min(EARNED_MAX)));
+    }
+
+    fn spend(&mut self, object: ObjectId) -> bool {
+        let Some(at) = self.earned.iter().position(|(known, _)| *known == object) else { return false };
+        self.earned[at].1 -= 1;
+        if self.earned[at].1 == 0 {
+            self.earned.remove(at);
+        }
+        true
+    }
+
+    /// The next page to fetch, if it is still there and partial.
+    pub(crate) fn pop(&mut self) -> Option<Key> {
+        self.queue.pop_front()
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.queue.clear();
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use device::{PageNo, VolumeId};
+
+    fn key(slot: u64, page: u64) -> Key {
+        Key { object: VolumeId::MAIN.object(slot, 1), page: PageNo(page) }
+    }
+
+    #[test]
+    fn each_read_that_waited_earns_its_object_some_fetches_and_no_other_object() {
+        let mut background = Background::default();
+        background.left_partial(FetchMode::Adaptive, key(5, 0));
+        assert!(background.is_idle(), "nobody reads");
+        background.reader_waits(key(5, 0).object);
+        for page in 0..100 {
+            background.left_partial(FetchMode::Adaptive, key(6, page));
+            background.left_partial(FetchMode::Adaptive, key(5, page));
+        }
+        let fetched: Vec<Key> = std::iter::from_fn(|| background.pop()).collect();
+        assert_eq!(fetched, (0..u64::from(EARNED)).map(|page| key(5, page)).collect::<Vec<_>>());
+        (0..100).for_each(|_| background.reader_waits(key(5, 0).object));
+        (0..1000).for_each(|page| background.left_partial(FetchMode::Adaptive, key(5, page)));
+        assert_eq!(std::iter::from_fn(|| background.pop()).count(), EARNED_MAX as usize);
+    }
+
+    #[test]
+    fn in_the_background_every_page_of_a_file_is_fetched_up_to_a_limit_and_otherwise_none() {
+        let mut background = Background::default();
+        for (mode, fetched) in
+            [(FetchMode::Lazy, 0), (FetchMode::Blocking, 0), (FetchMode::Background, QUEUED_MAX)]
+        {
+            (0..2000).for_each(|page| background.left_partial(mode, key(5, page)));
+            (0..2000).for_each(|page| background.left_partial(mode, key(ObjectId::METADATA_SLOT, page)));
+            assert_eq!(std::iter::from_fn(|| background.pop()).count(), fetched, "{mode:?}");
+        }
+    }
+}
