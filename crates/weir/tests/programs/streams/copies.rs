@@ -104,7 +104,7 @@ impl Copies {
         let kept = self.kept.swap_remove(random.index(self.kept.len()));
         weir.mount_volume(&kept.name, &[]);
         for (dir, baseline) in kept.dirs {
-            let history = History { baseline, ops: Vec::new() };
+            let history = History { baseline, ..History::default() };
             if let Err(why) = judge(&history, &dir, After::Clone) {
                 panic!("{when}: {} has changed, {}: {why}", kept.name, dir.display());
             }

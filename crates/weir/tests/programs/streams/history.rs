@@ -122,6 +122,8 @@ pub struct Baseline {
 pub struct History {
     pub baseline: Baseline,
     pub ops: Vec<Op>,
+    /// When the last command began that made everything durable.
+    pub all_synced: Tick,
 }
 
 /// After so many steps a page was this.
@@ -273,6 +275,12 @@ impl History {
             What::Remove { is_durable: true, .. } | What::Copy { .. } if op.is_done() => Some(steps),
             _ => None,
         };
-        (1..).zip(&self.ops).filter_map(durable).max().unwrap_or(0)
+        let of_this = (1..).zip(&self.ops).filter_map(durable).max().unwrap_or(0);
+        of_this.max(self.synced_by_command())
+    }
+
+    /// The steps that a command made durable, with all bytes.
+    pub fn synced_by_command(&self) -> usize {
+        self.ops.iter().take_while(|op| op.ended < self.all_synced).count()
     }
 }

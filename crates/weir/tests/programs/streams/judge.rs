@@ -168,7 +168,7 @@ fn judge_file(history: &History, number: u32, file: &File, after: After) -> File
     let past = history.file(number);
     let all = history.ops.len();
     let size = file.metadata().expect("a size").len();
-    let judge = FileJudge { past: &past, after, all };
+    let judge = FileJudge { past: &past, after, all, synced: history.synced_by_command() };
     let (mut steps, mut from) = (judge.size(size)?, format!("size {size}"));
     let mut pages = Vec::new();
     let mut bytes = vec![0; (READ_PAGES * PAGE) as usize];
@@ -199,6 +199,8 @@ struct FileJudge<'a> {
     past: &'a FileHistory,
     after: After,
     all: usize,
+    /// Steps that a command made durable.
+    synced: usize,
 }
 
 impl FileJudge<'_> {
@@ -208,7 +210,7 @@ impl FileJudge<'_> {
             return event.steps;
         }
         // A sync that was answered is there in any case.
-        if self.past.syncs.iter().any(|&sync| sync > event.steps) {
+        if event.steps <= self.synced || self.past.syncs.iter().any(|&sync| sync > event.steps) {
             return event.steps;
         }
         self.past.settles.iter().copied().find(|&settle| settle > event.steps).unwrap_or(NEVER as usize)

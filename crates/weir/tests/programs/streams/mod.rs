@@ -7,10 +7,10 @@ mod judge;
 mod records;
 mod writer;
 
-use crate::common::VOLATILE;
+use crate::common::{VOLATILE, succeeds, weir};
 use crate::kills::random;
 use crate::streams::copies::{Copies, Copy, delete};
-use crate::streams::history::Baseline;
+use crate::streams::history::{Baseline, NEVER, Tick};
 use crate::streams::judge::{After, Moments, Seen, judge, seen};
 use crate::streams::records::Records;
 use crate::streams::writer::{Pace, Shape, World, Writer, copy_once};
@@ -140,21 +140,24 @@ impl Run {
         copy_once(&self.weir.path());
         let world = World::default();
         let copies = self.with == With::Clones;
-        let copy = std::thread::scope(|scope| {
+        let (copy, synced) = std::thread::scope(|scope| {
             for writer in &mut self.writers {
                 scope.spawn(|| writer.live(&world));
             }
             scope.spawn(|| self.records.live(&world));
-            std::thread::sleep(alive);
+            std::thread::sleep(alive / 2);
+            let synced = make_durable(&self.weir, &world, &mut self.random);
+            std::thread::sleep(alive / 2);
             self.seen.direct += self.weir.daemon().status()["counters"]["pages_direct"].as_u64().unwrap_or(0);
             if copies {
-                return Some(self.copies.make_and_kill(&mut self.weir, &world, &mut self.random));
+                return (Some(self.copies.make_and_kill(&mut self.weir, &world, &mut self.random)), synced);
             }
             world.is_killed.store(true, Ordering::SeqCst);
             self.weir.kill();
-            None
+            (None, synced)
         });
         self.kills += 1;
+        self.writers.iter_mut().for_each(|writer| writer.history.all_synced = synced);
         copy
     }
 
@@ -209,7 +212,8 @@ impl Run {
     }
 
     fn judge(&mut self, when: &str) -> Moments {
-        let mut all = vec![("records".to_owned(), self.records.verify(when))];
+        let command = Moments { from: self.writers[0].history.all_synced, to: NEVER };
+        let mut all = vec![("a command".to_owned(), command), ("records".into(), self.records.verify(when))];
         let mut of_writers = Vec::new();
         for writer in &self.writers {
             let name = writer.dir.display();
@@ -227,6 +231,19 @@ impl Run {
         }
         moments
     }
+}
+
+/// At times runs a command that makes everything durable; when it began.
+fn make_durable(mount: &Weir, world: &World, random: &mut Random) -> Tick {
+    let (command, order) = match random.below(6) {
+        0 => ("sync", None),
+        // From then on nothing, or what may, goes directly.
+        1 => ("order", Some(["strict", "streams"][random.index(2)])),
+        _ => return 0,
+    };
+    let begun = world.tick();
+    succeeds(weir().arg(command).arg(mount.path()).args(order));
+    begun
 }
 
 fn run(size: Size, mode: &Mode, with: With, kills: u64, until: Option<Instant>, seed: (u64, Random)) {

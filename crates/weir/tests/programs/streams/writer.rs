@@ -119,7 +119,7 @@ impl Writer {
     pub fn begin_anew(&mut self, baseline: Baseline) {
         self.sizes = baseline.files.iter().map(|(&file, known)| (file, known.size)).collect();
         self.streams.clear();
-        self.history = History { baseline, ops: Vec::new() };
+        self.history = History { baseline, ..History::default() };
     }
 
     /// Works until the daemon is dead.
