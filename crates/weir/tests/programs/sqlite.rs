@@ -162,7 +162,10 @@ fn loses_nothing(journal: &str, options: &'static [&'static str]) {
     println!("seed {seed}");
     let mut random = Random::new(seed);
     let Some(mut weir) = Weir::start_with("1GiB", "16MiB", options) else { return };
-    let database = weir.path().join("rows.db");
+    // SQLite that begins after the kill must not find the directory below the mount.
+    let dir = weir.path().join("dir");
+    fs::create_dir(&dir).and_then(|()| fs::File::open(&dir)?.sync_all()).expect("a directory");
+    let database = dir.join("rows.db");
     let mut ledger = Ledger::create(weir.beside("ledger"));
     let mut next = 0;
     for kill in 0..KILLS - RECOVERY_KILLS.len() as u64 {
