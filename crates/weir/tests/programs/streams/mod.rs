@@ -125,8 +125,11 @@ impl Run {
             Writer::new(which + 1, dir, shape, seed)
         });
         let writers = writers.collect();
+        // One that begins after the kill must not find the directory below the mount.
+        let of_records = weir.path().join("records");
+        fs::create_dir(&of_records).expect("a directory");
         File::open(weir.path()).and_then(|root| root.sync_all()).expect("a sync");
-        let records = Records::new(weir.path().join("records"), &weir.beside("ledger"));
+        let records = Records::new(of_records.join("all"), &weir.beside("ledger"));
         let (copies, seen) = Default::default();
         Some(Run { weir, random, writers, records, copies, size, with, seed, kills: 0, seen })
     }
@@ -220,7 +223,8 @@ impl Run {
             let judged = judge(&writer.history, &writer.dir, After::Crash);
             let judged = judged.unwrap_or_else(|why| panic!("{when}: {name}: {why}"));
             let moments = judged.steps.moments(&writer.history);
-            all.push((format!("{name}, {:?}", judged.steps), moments));
+            let missing = writer.history.ops.get(judged.steps.most);
+            all.push((format!("{name}, {:?}, without {missing:?}", judged.steps), moments));
             of_writers.push(judged);
         }
         let moments = all.iter().map(|(_, moments)| *moments).fold(Moments::ANY, Moments::both);

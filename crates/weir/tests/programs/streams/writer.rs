@@ -332,14 +332,17 @@ impl Writer {
     fn path(&mut self, file: u32, page: u64, pages: u64) -> Path {
         let Some(after) = self.shape.direct_after else { return Path::Logged };
         let (offset, len) = (page * PAGE, pages * PAGE);
-        let before = match self.streams.get(&file) {
-            Some(&(next, bytes)) if next == offset => bytes,
-            _ => 0,
+        let next = offset + len;
+        let in_order = match self.streams.get(&file) {
+            Some(&(known, bytes)) if known == offset => bytes + len,
+            // It takes this for one that had to wait, and comes again.
+            Some(&(known, bytes)) if known == next && bytes >= len => bytes,
+            _ => len,
         };
-        self.streams.insert(file, (offset + len, before + len));
+        self.streams.insert(file, (next, in_order));
         let size = self.sizes[&file];
         let fits = offset <= size && (offset + len <= size || size.is_multiple_of(PAGE));
-        if before + len > after && fits { Path::MaybeDirect } else { Path::Logged }
+        if in_order > after && fits { Path::MaybeDirect } else { Path::Logged }
     }
 
     fn sync(&mut self, world: &World, open: &mut Open) -> io::Result<()> {
