@@ -1,8 +1,9 @@
 # Two commands do all set-up: `make demo` shows weir at work, `make test` passes the tests. The others take longer:
 # `make load` runs eight clients for an hour, `make databases` kills the daemon under four databases, twenty times each,
-# `make clones` deletes a thousand clones of 4 GiB in random order under writes, cleaning and kills.
+# `make clones` deletes a thousand clones of 4 GiB in random order under writes, cleaning and kills, `make streams` kills it under files
+# that are streamed, for ten minutes.
 
-.PHONY: clones databases demo load test
+.PHONY: clones databases demo load streams test
 
 demo:
 	scripts/demo
@@ -37,3 +38,10 @@ BYTES ?= 4294967296
 clones:
 	WEIR_TESTS_MUST_MOUNT=1 WEIR_CLONES_BYTES=$(BYTES) WEIR_CLONES_COUNT=$(COUNT) \
 	  cargo test --package weir --test clones -- --nocapture
+
+# For how long, and from which seed on: make streams FOR=60 SEED=7
+FOR ?= 10
+SEED ?= 1
+streams:
+	WEIR_TESTS_MUST_MOUNT=1 WEIR_STREAMS_MINUTES=$(FOR) WEIR_TESTS_SEED=$(SEED) \
+	  cargo test --package weir --test programs -- --nocapture streams_keep_it_in_any_mode

@@ -558,7 +558,8 @@ impl Core {
         let in_use = cache.use_volume(volume);
         let state = State::new(volume, preload::load(preloaded, &cache, volume)?)?;
         let (state, nearby) = (RwLock::new(state), Nearby::default());
-        let core = Arc::new(Core { _in_use: in_use, cache, clock, state, nearby, streams: Streams::default() });
+        let core =
+            Arc::new(Core { _in_use: in_use, cache, clock, state, nearby, streams: Streams::default() });
         core.end_lost(volume)?;
         Ok(core)
     }

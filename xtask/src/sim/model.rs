@@ -566,7 +566,9 @@ mod tests {
     fn a_write_past_the_end_leaves_zeros_between() {
         let mut model = Model::new();
         let file = make(&mut model, Id::ROOT, b"file", Kind::File);
-        model.apply(&Change::Write { file, offset: 3, bytes: Arc::new(vec![7, 7]), direct: false }, None).expect("a file");
+        model
+            .apply(&Change::Write { file, offset: 3, bytes: Arc::new(vec![7, 7]), direct: false }, None)
+            .expect("a file");
         assert_eq!(model.get(file).content(), [0, 0, 0, 7, 7]);
         model.apply(&Change::SetSize { file, size: 4 }, None).expect("a file");
         model.apply(&Change::SetSize { file, size: 6 }, None).expect("a file");
@@ -578,7 +580,9 @@ mod tests {
         let mut model = Model::new();
         let file = make(&mut model, Id::ROOT, b"file", Kind::File);
         model.apply(&Change::Unlink { parent: Id::ROOT, name: b"file".to_vec() }, None).expect("it exists");
-        model.apply(&Change::Write { file, offset: 0, bytes: Arc::new(vec![1]), direct: false }, None).expect("still there");
+        model
+            .apply(&Change::Write { file, offset: 0, bytes: Arc::new(vec![1]), direct: false }, None)
+            .expect("still there");
         model.drop_nameless();
         assert!(!model.inodes.contains_key(&file));
     }

@@ -9,6 +9,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// On a machine under heavy load even simple things take long; nothing right takes this long.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Options of a mount on which every write of whole pages may go to the store directly.
+pub const STREAMS: [&str; 4] = ["--order", "streams", "--direct-after", "0"];
+
 /// Kills per database: three, or as many as `WEIR_TESTS_KILLS` says; `make databases` says twenty.
 pub fn kills() -> u64 {
     std::env::var("WEIR_TESTS_KILLS").map_or(3, |kills| kills.parse().expect("WEIR_TESTS_KILLS is a number"))

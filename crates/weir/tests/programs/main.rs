@@ -13,6 +13,7 @@ mod postgres;
 mod redis;
 mod rocksdb;
 mod sqlite;
+mod streams;
 mod stress;
 mod tar;
 mod weir;

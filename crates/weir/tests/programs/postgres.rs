@@ -1,7 +1,7 @@
 //! PostgreSQL as its own user on a mount whose daemon is killed: no acknowledged transaction is lost, none is half there.
 
 use crate::common::succeeds;
-use crate::kills::{PATIENCE, Server, have, kills, random};
+use crate::kills::{PATIENCE, STREAMS, Server, have, kills, random};
 use crate::ledger::{Ledger, whole};
 use crate::weir::Weir;
 use device::Random;
@@ -214,8 +214,17 @@ fn stop_at_once(cluster: &Cluster) {
 
 #[test]
 fn postgresql_loses_no_acknowledged_transaction_when_the_daemon_is_killed() {
+    loses_nothing(&["--allow-other"]);
+}
+
+#[test]
+fn postgresql_loses_none_where_whole_pages_pass_the_log_by() {
+    loses_nothing(&["--allow-other", STREAMS[0], STREAMS[1], STREAMS[2], STREAMS[3]]);
+}
+
+fn loses_nothing(options: &'static [&'static str]) {
     let (seed, mut random) = random();
-    let Some(mut weir) = Weir::start_with("4GiB", "32MiB", &["--allow-other"]) else { return };
+    let Some(mut weir) = Weir::start_with("4GiB", "32MiB", options) else { return };
     let Some(cluster) = Cluster::create(&weir) else { return };
     let ledger = Ledger::create(&weir.beside("ledger"));
     let (mut server, mut settings) = cluster.start(&mut random);

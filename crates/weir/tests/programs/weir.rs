@@ -1,6 +1,6 @@
 //! A store in a temporary directory with its mount, both gone when dropped.
 
-use crate::common::{Mounted, Sandbox, can_mount, is_mounted, succeeds, weir};
+use crate::common::{Mounted, Sandbox, TmpfsMount, VOLATILE, can_mount, is_mounted, succeeds, weir};
 use rustix::mount::UnmountFlags;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -9,6 +9,7 @@ use std::time::Duration;
 /// One store, mounted but between [`Weir::kill`] or [`Weir::unmount_and_check`] and [`Weir::mount`].
 pub struct Weir {
     mounted: Option<Mounted>,
+    _memory: Option<TmpfsMount>,
     sandbox: Sandbox,
     options: &'static [&'static str],
 }
@@ -24,7 +25,23 @@ impl Weir {
     pub fn start_with(store: &str, buffer: &str, options: &'static [&'static str]) -> Option<Weir> {
         can_mount().then(|| {
             let sandbox = Sandbox::formatted_with(&["--size", store, "--buffer-size", buffer]);
-            let mut weir = Weir { mounted: None, sandbox, options };
+            let mut weir = Weir { mounted: None, _memory: None, sandbox, options };
+            weir.mount();
+            weir
+        })
+    }
+
+    /// The same with the buffer in memory: on another disk than the store, as far as weir knows. `options` must accept that.
+    pub fn start_on_two_disks(store: &str, buffer: &str, options: &'static [&'static str]) -> Option<Weir> {
+        can_mount().then(|| {
+            let sandbox = Sandbox::new();
+            let (dir, sizes) = (sandbox.path("memory"), ["--size", store, "--buffer-size", buffer]);
+            std::fs::create_dir(&dir).expect("a new directory");
+            let memory = TmpfsMount::new(dir, "100m");
+            let mut format = weir();
+            format.arg("format").args(sizes).arg(VOLATILE).arg("--buffer").arg(memory.0.join("buffer"));
+            succeeds(format.arg(sandbox.store()));
+            let mut weir = Weir { mounted: None, _memory: Some(memory), sandbox, options };
             weir.mount();
             weir
         })
@@ -45,6 +62,25 @@ impl Weir {
         self.mounted = Some(self.sandbox.mount_with(self.options));
     }
 
+    /// Mounts one of the other volumes in place of the one that is mounted otherwise.
+    pub fn mount_volume(&mut self, volume: &str, mode: &[&str]) {
+        let options = [self.options, &["--volume", volume], mode].concat();
+        self.mounted = Some(self.sandbox.mount_with(&options));
+    }
+
+    /// The volumes of the store.
+    pub fn volumes(&self) -> Vec<String> {
+        let listed = succeeds(weir().args(["volume", "list", "--json"]).arg(self.sandbox.store())).stdout;
+        let listed: serde_json::Value = serde_json::from_slice(&listed).expect("JSON");
+        let volumes = listed.as_array().expect("a list").iter();
+        volumes.map(|volume| volume["name"].as_str().expect("a name").to_owned()).collect()
+    }
+
+    /// Unmounts in order.
+    pub fn unmount(&mut self) {
+        self.mounted.take().expect("it is mounted").unmount();
+    }
+
     /// The daemon that serves the mount now.
     pub fn daemon(&self) -> &Mounted {
         self.mounted.as_ref().expect("it is mounted")
@@ -52,7 +88,7 @@ impl Weir {
 
     /// Unmounts in order; what is checked afterwards must be sound.
     pub fn unmount_and_check(&mut self) {
-        self.mounted.take().expect("it is mounted").unmount();
+        self.unmount();
         succeeds(weir().arg("check").arg(self.sandbox.store()));
     }
 

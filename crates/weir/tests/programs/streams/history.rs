@@ -1,0 +1,286 @@
+//! What one writer did, in order, and what each page of its files was after each of these steps.
+
+use crate::streams::content::{Content, PAGE_BYTES, Version};
+use std::collections::BTreeMap;
+
+const PAGE: u64 = PAGE_BYTES as u64;
+
+/// A moment of the clock that all share.
+pub type Tick = u64;
+
+/// What has not ended ends never.
+pub const NEVER: Tick = Tick::MAX;
+
+/// The names in a writer's directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Name {
+    /// What is being written.
+    New,
+    /// What it replaces.
+    Data,
+}
+
+pub const NAMES: [Name; 2] = [Name::New, Name::Data];
+
+impl Name {
+    pub fn text(self) -> &'static str {
+        match self {
+            Name::New => "new",
+            Name::Data => "data",
+        }
+    }
+}
+
+/// Which files the names lead to.
+pub type Names = [Option<u32>; 2];
+
+#[derive(Debug, Clone, Copy)]
+pub enum What {
+    Create {
+        file: u32,
+        name: Name,
+    },
+    /// Whole pages.
+    Write {
+        file: u32,
+        page: u64,
+        pages: u64,
+        number: u32,
+        path: Path,
+    },
+    /// A part of a page.
+    Patch {
+        file: u32,
+        page: u64,
+        number: u32,
+    },
+    Truncate {
+        file: u32,
+        size: u64,
+    },
+    /// Whole pages within the file become holes.
+    Punch {
+        file: u32,
+        page: u64,
+        pages: u64,
+    },
+    Sync {
+        file: u32,
+    },
+    /// `New` is renamed over `Data`.
+    Replace {
+        file: u32,
+    },
+    /// All pages of a file become those of another.
+    Copy {
+        from: u32,
+        to: u32,
+    },
+    Remove {
+        name: Name,
+        is_durable: bool,
+    },
+}
+
+/// How bytes may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Path {
+    Logged,
+    /// To the store, but where there was no space for that.
+    MaybeDirect,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Op {
+    pub begun: Tick,
+    pub ended: Tick,
+    pub what: What,
+}
+
+impl Op {
+    pub fn is_done(&self) -> bool {
+        self.ended != NEVER
+    }
+}
+
+/// A file as it is known to be.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Known {
+    pub size: u64,
+    pub pages: Vec<Content>,
+}
+
+/// What a writer's directory is known to hold.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Baseline {
+    pub names: Names,
+    pub files: BTreeMap<u32, Known>,
+}
+
+/// A writer's steps since its directory was last known.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    pub baseline: Baseline,
+    pub ops: Vec<Op>,
+    /// When the last command began that made everything durable.
+    pub all_synced: Tick,
+}
+
+/// After so many steps a page was this.
+#[derive(Debug, Clone, Copy)]
+pub struct Event {
+    pub steps: usize,
+    pub content: Content,
+    pub path: Path,
+}
+
+/// What became of one file.
+#[derive(Debug, Default)]
+pub struct FileHistory {
+    /// Sizes, and after how many steps it had them.
+    pub sizes: Vec<(usize, u64)>,
+    pub pages: Vec<Vec<Event>>,
+    /// Steps that completed a sync of it.
+    pub syncs: Vec<usize>,
+    /// Steps that gave it a name, or cloned it.
+    pub settles: Vec<usize>,
+}
+
+impl FileHistory {
+    fn of(known: Option<&Known>) -> FileHistory {
+        let mut history = FileHistory::default();
+        history.sizes.push((0, known.map_or(0, |known| known.size)));
+        let event = |&content| vec![Event { steps: 0, content, path: Path::Logged }];
+        history.pages = known.map_or(Vec::new(), |known| known.pages.iter().map(event).collect());
+        history
+    }
+
+    pub fn size(&self) -> u64 {
+        self.sizes.last().expect("every file has a size").1
+    }
+
+    fn set_size(&mut self, steps: usize, size: u64) {
+        if size != self.size() {
+            self.sizes.push((steps, size));
+        }
+    }
+
+    pub fn content(&self, page: u64) -> Content {
+        self.pages
+            .get(page as usize)
+            .and_then(|events| events.last())
+            .map_or(Content::Absent, |event| event.content)
+    }
+
+    fn set(&mut self, steps: usize, page: u64, content: Content, path: Path) {
+        while self.pages.len() <= page as usize {
+            self.pages.push(vec![Event { steps: 0, content: Content::Absent, path: Path::Logged }]);
+        }
+        self.pages[page as usize].push(Event { steps, content, path });
+    }
+
+    /// The file gets at least so large.
+    fn grow(&mut self, steps: usize, size: u64) {
+        if size > self.size() {
+            for page in self.size().div_ceil(PAGE)..size.div_ceil(PAGE) {
+                self.set(steps, page, Content::ZEROS, Path::Logged);
+            }
+            self.set_size(steps, size);
+        }
+    }
+
+    fn write(&mut self, steps: usize, pages: std::ops::Range<u64>, version: Version, path: Path) {
+        self.grow(steps, pages.start * PAGE);
+        for page in pages.clone() {
+            self.set(steps, page, Content::written(version), path);
+        }
+        self.set_size(steps, self.size().max(pages.end * PAGE));
+    }
+
+    fn truncate(&mut self, steps: usize, size: u64) {
+        if size >= self.size() {
+            return self.grow(steps, size);
+        }
+        if !size.is_multiple_of(PAGE) {
+            let page = size / PAGE;
+            self.set(steps, page, self.content(page).cut(size % PAGE), Path::Logged);
+        }
+        for page in size.div_ceil(PAGE)..self.size().div_ceil(PAGE) {
+            self.set(steps, page, Content::Absent, Path::Logged);
+        }
+        self.set_size(steps, size);
+    }
+}
+
+impl History {
+    /// The names, and after how many steps they led there.
+    pub fn names(&self) -> Vec<(usize, Names)> {
+        let mut all = vec![(0, self.baseline.names)];
+        for (steps, op) in (1..).zip(&self.ops) {
+            let mut names = all[all.len() - 1].1;
+            match op.what {
+                What::Create { file, name } => names[name as usize] = Some(file),
+                What::Replace { .. } => names = [None, names[Name::New as usize]],
+                What::Remove { name, .. } => names[name as usize] = None,
+                _ => continue,
+            }
+            all.push((steps, names));
+        }
+        all
+    }
+
+    /// What became of a file.
+    pub fn file(&self, file: u32) -> FileHistory {
+        self.file_within(file, self.ops.len())
+    }
+
+    /// What became of it in the first steps.
+    fn file_within(&self, file: u32, steps: usize) -> FileHistory {
+        let mut history = FileHistory::of(self.baseline.files.get(&file));
+        for (steps, op) in (1..).zip(&self.ops[..steps]) {
+            match op.what {
+                What::Write { file: of, page, pages, number, path } if of == file => {
+                    history.write(steps, page..page + pages, Version { file, number }, path);
+                }
+                What::Patch { file: of, page, number } if of == file => {
+                    let content = history.content(page).patched(Version { file, number });
+                    history.set(steps, page, content, Path::Logged);
+                }
+                What::Truncate { file: of, size } if of == file => history.truncate(steps, size),
+                What::Punch { file: of, page, pages } if of == file => {
+                    for page in page..page + pages {
+                        history.set(steps, page, Content::ZEROS, Path::Logged);
+                    }
+                }
+                What::Sync { file: of } if of == file && op.is_done() => history.syncs.push(steps),
+                What::Replace { file: of } if of == file => history.settles.push(steps),
+                What::Copy { from, .. } if from == file => history.settles.push(steps),
+                What::Copy { from, to } if to == file => {
+                    let source = self.file_within(from, steps - 1);
+                    for page in 0..source.size().div_ceil(PAGE) {
+                        history.set(steps, page, source.content(page), Path::Logged);
+                    }
+                    history.set_size(steps, source.size());
+                }
+                _ => {}
+            }
+        }
+        history
+    }
+
+    /// The first `steps` of them alone can not be less than this: a sync, or a removal of what was synced, was answered.
+    pub fn durable(&self) -> usize {
+        let durable = |(steps, op): (usize, &Op)| match op.what {
+            What::Sync { .. } if op.is_done() => Some(steps - 1),
+            What::Remove { is_durable: true, .. } | What::Copy { .. } if op.is_done() => Some(steps),
+            _ => None,
+        };
+        let of_this = (1..).zip(&self.ops).filter_map(durable).max().unwrap_or(0);
+        of_this.max(self.synced_by_command())
+    }
+
+    /// The steps that a command made durable, with all bytes.
+    pub fn synced_by_command(&self) -> usize {
+        self.ops.iter().take_while(|op| op.ended < self.all_synced).count()
+    }
+}

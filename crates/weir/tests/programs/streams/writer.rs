@@ -1,0 +1,429 @@
+//! A program that streams files, and keeps a history of it.
+
+use crate::streams::content::{KEPT_MAX, PAGE_BYTES, Version, fill, patch};
+use crate::streams::history::{Baseline, History, NEVER, Name, Op, Path, Tick, What};
+use device::Random;
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+const PAGE: u64 = PAGE_BYTES as u64;
+/// A MiB: what the kernel sends as one request.
+const CHUNK_PAGES_MAX: u64 = 256;
+
+/// What all threads share.
+#[derive(Default)]
+pub struct World {
+    clock: AtomicU64,
+    /// The daemon is about to be killed: from now on anything may fail.
+    pub is_killed: AtomicBool,
+}
+
+impl World {
+    pub fn tick(&self) -> Tick {
+        self.clock.fetch_add(1, Ordering::SeqCst) + 1
+    }
+}
+
+/// How large, and how.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    /// Pages of a file at most.
+    pub pages_max: u64,
+    /// Where streams begin to go directly; `None` where nothing does.
+    pub direct_after: Option<u64>,
+}
+
+/// How fast.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// As fast as it goes: the store has most of what was written.
+    Fast,
+    /// So slowly that the store has little of what was written last, while others' syncs make durable that it was.
+    Slow,
+}
+
+/// Bytes where `O_DIRECT` takes them from.
+struct Aligned(Vec<u8>);
+
+impl Aligned {
+    fn bytes(&mut self, len: usize) -> &mut [u8] {
+        let start = self.0.as_ptr().align_offset(PAGE_BYTES);
+        &mut self.0[start..start + len]
+    }
+}
+
+/// One that writes into a directory of its own.
+pub struct Writer {
+    pub dir: PathBuf,
+    pub history: History,
+    shape: Shape,
+    pace: Pace,
+    random: Random,
+    next_file: u32,
+    next_number: u32,
+    sizes: BTreeMap<u32, u64>,
+    /// Where files were written last, and how much in order before that, as weir sees it.
+    streams: BTreeMap<u32, (u64, u64)>,
+    chunk: Aligned,
+}
+
+fn share(source: &File, target: &File, bytes: u64) -> io::Result<()> {
+    let copied = rustix::fs::copy_file_range(source, None, target, None, bytes as usize)?;
+    assert_eq!(copied as u64, bytes, "a copy is one operation");
+    Ok(())
+}
+
+/// Copies something while nobody else does. A kernel that knows another request for that (6.18 does) asks for it first; of several who
+/// are refused it at the same time all but one take the old one for refused, too, and from then on no copy on this mount shares.
+pub fn copy_once(dir: &std::path::Path) {
+    let [one, other] = ["one", "other"].map(|name| dir.join(name));
+    fs::write(&one, [7; PAGE_BYTES]).expect("a file");
+    let files = File::open(one).and_then(|one| Ok((one, File::create(other)?)));
+    let (one, other) = files.expect("both files");
+    share(&one, &other, PAGE_BYTES as u64).expect("a copy");
+}
+
+/// An open file.
+struct Open {
+    file: u32,
+    handle: File,
+    was_synced: bool,
+}
+
+impl Writer {
+    pub fn new(which: u32, dir: PathBuf, shape: Shape, seed: u64) -> Writer {
+        Writer {
+            dir,
+            history: History::default(),
+            shape,
+            pace: Pace::Fast,
+            random: Random::new(seed ^ u64::from(which) << 32),
+            next_file: which << 24,
+            next_number: 1,
+            sizes: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            chunk: Aligned(vec![0; (CHUNK_PAGES_MAX as usize + 1) * PAGE_BYTES]),
+        }
+    }
+
+    pub fn set_pace(&mut self, pace: Pace) {
+        self.pace = pace;
+    }
+
+    /// After a crash this is there.
+    pub fn begin_anew(&mut self, baseline: Baseline) {
+        self.sizes = baseline.files.iter().map(|(&file, known)| (file, known.size)).collect();
+        self.streams.clear();
+        self.history = History { baseline, ..History::default() };
+    }
+
+    /// Works until the daemon is dead.
+    pub fn live(&mut self, world: &World) {
+        loop {
+            if let Err(error) = self.step(world) {
+                assert!(
+                    world.is_killed.load(Ordering::SeqCst),
+                    "{}: {error}: {:?}",
+                    self.dir.display(),
+                    self.history.ops.last()
+                );
+                return;
+            }
+        }
+    }
+
+    fn names(&self) -> [Option<u32>; 2] {
+        self.history.names().pop().expect("there is a first").1
+    }
+
+    /// Does it, and notes when.
+    fn op<T>(&mut self, world: &World, what: What, does: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        self.history.ops.push(Op { begun: world.tick(), ended: NEVER, what });
+        let done = does()?;
+        self.history.ops.last_mut().expect("it was pushed").ended = world.tick();
+        Ok(done)
+    }
+
+    fn step(&mut self, world: &World) -> io::Result<()> {
+        let [new, data] = self.names();
+        match (self.random.below(10), new, data) {
+            (0..=1, Some(_), _) => self.replace(world),
+            (_, Some(file), _) => {
+                let open = self.open(file, Name::New)?;
+                if self.random.once_in(2) {
+                    return self.remove(world, Name::New, Some(&open));
+                }
+                self.rewrite(world, open)
+            }
+            (0..=3, None, Some(file)) => {
+                let open = self.open(file, Name::Data)?;
+                self.rewrite(world, open)
+            }
+            (4, None, Some(file)) => {
+                let open = self.open(file, Name::Data)?;
+                self.truncate(world, &open)
+            }
+            (5, None, Some(_)) => self.remove(world, Name::Data, None),
+            (6, None, Some(file)) => self.copy(world, file),
+            _ => self.make(world),
+        }
+    }
+
+    fn open(&mut self, file: u32, name: Name) -> io::Result<Open> {
+        let handle = self.options().open(self.dir.join(name.text()))?;
+        Ok(Open { file, handle, was_synced: false })
+    }
+
+    fn options(&mut self) -> OpenOptions {
+        let mut options = File::options();
+        options.read(true).write(true);
+        if self.random.once_in(3) {
+            options.custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32);
+        }
+        options
+    }
+
+    /// A new file, mostly renamed over the old one.
+    fn make(&mut self, world: &World) -> io::Result<()> {
+        self.next_file += 1;
+        let (file, name) = (self.next_file, Name::New);
+        let (path, mut options) = (self.dir.join(name.text()), self.options());
+        let handle = self.op(world, What::Create { file, name }, || options.create_new(true).open(path))?;
+        self.sizes.insert(file, 0);
+        let mut open = Open { file, handle, was_synced: false };
+        let pages = self.pages();
+        if !self.stream(world, &mut open, 0, pages)? {
+            return Ok(());
+        }
+        if self.random.once_in(2) {
+            self.sync(world, &mut open)?;
+        }
+        match self.random.below(8) {
+            0 => self.remove_open(world, &open),
+            2.. if self.is_new(file) => self.replace(world),
+            _ => Ok(()),
+        }
+    }
+
+    fn is_new(&self, file: u32) -> bool {
+        self.names()[Name::New as usize] == Some(file)
+    }
+
+    /// Lets a new file share all pages of the old one.
+    fn copy(&mut self, world: &World, from: u32) -> io::Result<()> {
+        self.next_file += 1;
+        let (to, name, size) = (self.next_file, Name::New, self.sizes[&from]);
+        let source = File::open(self.dir.join(Name::Data.text()))?;
+        let path = self.dir.join(name.text());
+        let target = self.op(world, What::Create { file: to, name }, || File::create_new(path))?;
+        self.sizes.insert(to, 0);
+        if size == 0 {
+            return Ok(());
+        }
+        self.op(world, What::Copy { from, to }, || share(&source, &target, size))?;
+        self.sizes.insert(to, size);
+        if self.random.once_in(2) { self.replace(world) } else { Ok(()) }
+    }
+
+    fn pages(&mut self) -> u64 {
+        match self.random.below(4) {
+            0 => 1 + self.random.below(64),
+            _ if self.pace == Pace::Slow => 64 + self.random.below(400),
+            1..=2 => self.shape.pages_max / 16 + self.random.below(self.shape.pages_max / 4),
+            _ => self.shape.pages_max / 4 + self.random.below(self.shape.pages_max * 3 / 4),
+        }
+    }
+
+    /// Writes what is there again, and mostly goes on behind it.
+    fn rewrite(&mut self, world: &World, mut open: Open) -> io::Result<()> {
+        let end = self.sizes[&open.file].div_ceil(PAGE);
+        let from = match self.random.below(3) {
+            0 => 0,
+            1 => self.random.below(end + 1),
+            _ => end,
+        };
+        let pages = self.pages().min(self.shape.pages_max.saturating_sub(from)).max(1);
+        if self.stream(world, &mut open, from, pages)? && self.random.once_in(2) {
+            self.sync(world, &mut open)?;
+        }
+        Ok(())
+    }
+
+    /// Whole pages in order, with something else between them at times; `false` if the file has lost its name meanwhile.
+    fn stream(&mut self, world: &World, open: &mut Open, from: u64, pages: u64) -> io::Result<bool> {
+        let chunk = match self.random.below(8) {
+            _ if self.pace == Pace::Slow => 1 + self.random.below(24),
+            0 => 1 + self.random.below(CHUNK_PAGES_MAX),
+            1..=3 => 32,
+            _ => CHUNK_PAGES_MAX,
+        };
+        let (mut at, end, rare) = (from, from + pages, self.rare(chunk));
+        while at < end {
+            let pages = chunk.min(end - at);
+            if self.pace == Pace::Slow {
+                std::thread::sleep(Duration::from_millis(self.random.below(30)));
+            }
+            self.write(world, open, at, pages)?;
+            at += pages;
+            if !self.random.once_in(rare) {
+                continue;
+            }
+            match self.random.below(7) {
+                0 => self.sync(world, open)?,
+                1 => self.patch(world, open)?,
+                2 => {
+                    self.truncate(world, open)?;
+                    at = self.sizes[&open.file].div_ceil(PAGE);
+                }
+                5 => self.punch(world, open)?,
+                3 if self.is_new(open.file) => self.replace(world)?,
+                4 if self.random.once_in(2) => {
+                    self.remove_open(world, open)?;
+                    // What has no name is written, too.
+                    let more = 1 + self.random.below(8);
+                    (0..more).try_for_each(|more| self.write(world, open, at + more * pages, pages))?;
+                    return Ok(false);
+                }
+                _ => {}
+            }
+        }
+        Ok(true)
+    }
+
+    /// Once in so many chunks something else is done.
+    fn rare(&self, chunk: u64) -> u64 {
+        match self.pace {
+            Pace::Fast => 16 * CHUNK_PAGES_MAX / chunk,
+            Pace::Slow => 12,
+        }
+    }
+
+    fn write(&mut self, world: &World, open: &Open, page: u64, pages: u64) -> io::Result<()> {
+        let (file, number) = (open.file, self.number());
+        let path = self.path(file, page, pages);
+        let mut chunk = std::mem::replace(&mut self.chunk, Aligned(Vec::new()));
+        let bytes = chunk.bytes((pages * PAGE) as usize);
+        for (page, bytes) in (page..).zip(bytes.chunks_exact_mut(PAGE_BYTES)) {
+            fill(Version { file, number }, page, bytes);
+        }
+        let what = What::Write { file, page, pages, number, path };
+        let written = self.op(world, what, || match open.handle.write_at(bytes, page * PAGE)? {
+            all if all == bytes.len() => Ok(()),
+            part => Err(io::Error::other(format!("{part} bytes of {}", bytes.len()))),
+        });
+        self.chunk = chunk;
+        written?;
+        let size = self.sizes.get_mut(&file).expect("a file of ours");
+        *size = (*size).max((page + pages) * PAGE);
+        Ok(())
+    }
+
+    fn number(&mut self) -> u32 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    /// As `fs::streams` tells.
+    fn path(&mut self, file: u32, page: u64, pages: u64) -> Path {
+        let Some(after) = self.shape.direct_after else { return Path::Logged };
+        let (offset, len) = (page * PAGE, pages * PAGE);
+        let next = offset + len;
+        let in_order = match self.streams.get(&file) {
+            Some(&(known, bytes)) if known == offset => bytes + len,
+            // It takes this for one that had to wait, and comes again.
+            Some(&(known, bytes)) if known == next && bytes >= len => bytes,
+            _ => len,
+        };
+        self.streams.insert(file, (next, in_order));
+        let size = self.sizes[&file];
+        let fits = offset <= size && (offset + len <= size || size.is_multiple_of(PAGE));
+        if in_order > after && fits { Path::MaybeDirect } else { Path::Logged }
+    }
+
+    fn sync(&mut self, world: &World, open: &mut Open) -> io::Result<()> {
+        let only_data = self.random.once_in(2);
+        let (file, handle) = (open.file, &open.handle);
+        self.op(
+            world,
+            What::Sync { file },
+            || if only_data { handle.sync_data() } else { handle.sync_all() },
+        )?;
+        open.was_synced = true;
+        Ok(())
+    }
+
+    /// A part of a page, without `O_DIRECT`, whose rules it does not keep.
+    fn patch(&mut self, world: &World, open: &Open) -> io::Result<()> {
+        let pages = self.sizes[&open.file] / PAGE;
+        if pages == 0 {
+            return Ok(());
+        }
+        // Mostly near the end, which the store does not have yet.
+        let page = if self.random.once_in(3) { self.random.below(pages) } else { pages - 1 };
+        let (file, number) = (open.file, self.number());
+        let (at, bytes) = patch(Version { file, number }, page);
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&open.handle));
+        let handle = File::options().write(true).open(path)?;
+        self.op(world, What::Patch { file, page, number }, || {
+            handle.write_all_at(&bytes, page * PAGE + at as u64)
+        })
+    }
+
+    /// A hole among what was written last.
+    fn punch(&mut self, world: &World, open: &Open) -> io::Result<()> {
+        let end = self.sizes[&open.file] / PAGE;
+        let pages = (1 + self.random.below(300)).min(end);
+        let page = end - pages;
+        let pages = pages.div_ceil(1 + self.random.below(4));
+        if pages == 0 {
+            return Ok(());
+        }
+        let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        self.op(world, What::Punch { file: open.file, page, pages }, || {
+            Ok(rustix::fs::fallocate(&open.handle, flags, page * PAGE, pages * PAGE)?)
+        })
+    }
+
+    /// Mostly less than the file has, at times in the middle of a page, and at times more.
+    fn truncate(&mut self, world: &World, open: &Open) -> io::Result<()> {
+        let pages = self.sizes[&open.file].div_ceil(PAGE);
+        let near_end = pages.saturating_sub(1 + self.random.below(40));
+        let page = match self.random.below(8) {
+            0 => self.random.below(pages + 1),
+            1 => (pages + self.random.below(100)).min(self.shape.pages_max),
+            _ => near_end,
+        };
+        let part =
+            if self.random.once_in(2) && page < pages { 8 + self.random.below(KEPT_MAX - 8) } else { 0 };
+        let size = page * PAGE + part;
+        if page + 1 == pages && size > self.sizes[&open.file] {
+            // It ends in this page already.
+            return Ok(());
+        }
+        self.op(world, What::Truncate { file: open.file, size }, || open.handle.set_len(size))?;
+        self.sizes.insert(open.file, size);
+        Ok(())
+    }
+
+    fn replace(&mut self, world: &World) -> io::Result<()> {
+        let file = self.names()[Name::New as usize].expect("there is a new one");
+        let [from, to] = [Name::New, Name::Data].map(|name| self.dir.join(name.text()));
+        self.op(world, What::Replace { file }, || fs::rename(from, to))
+    }
+
+    fn remove_open(&mut self, world: &World, open: &Open) -> io::Result<()> {
+        self.remove(world, if self.is_new(open.file) { Name::New } else { Name::Data }, Some(open))
+    }
+
+    /// One that was synced, and is still open, is gone for good.
+    fn remove(&mut self, world: &World, name: Name, open: Option<&Open>) -> io::Result<()> {
+        let is_durable = open.is_some_and(|open| open.was_synced);
+        let path = self.dir.join(name.text());
+        self.op(world, What::Remove { name, is_durable }, || fs::remove_file(path))
+    }
+}
