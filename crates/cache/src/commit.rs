@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Who syncs so often goes on doing so.
-const SYNCED_LATELY: Duration = Duration::from_millis(100);
+/// Who syncs one thing after the other has the next one within this.
+const SYNCED_LATELY: Duration = Duration::from_millis(5);
 
 /// Who waits for durability.
 #[derive(Default)]
@@ -45,6 +45,8 @@ pub(crate) struct Target {
     group: GroupNo,
     /// The buffer says that the store has this batch, or else nobody would miss it.
     store_batch: u64,
+    /// The sync has waited for the store before.
+    was_for_store: bool,
 }
 
 impl Target {
@@ -68,7 +70,8 @@ impl Syncs {
 
     /// Everything up to a change, and what was logged again or stored by now.
     pub(crate) fn target(&self, newest: Lsn) -> Target {
-        Target { newest, group: self.logged_again, store_batch: self.stored_directly }
+        let store_batch = self.stored_directly;
+        Target { newest, group: self.logged_again, store_batch, was_for_store: false }
     }
 
     /// Parks `then` until `target` is durable. True if no other thread waits or commits.
@@ -90,7 +93,8 @@ impl Syncs {
 
     /// Whether somebody syncs who needs nothing but the log.
     pub(crate) fn need_log(&self, now: Duration) -> bool {
-        self.for_log.is_some_and(|last| now < last + SYNCED_LATELY)
+        let needs_nothing_else = |(target, _): &(Target, _)| !target.was_for_store;
+        self.waiting.iter().any(needs_nothing_else) || self.for_log.is_some_and(|last| now < last + SYNCED_LATELY)
     }
 
     /// Something needs a commit soon: a write-back, or released space.
@@ -213,7 +217,7 @@ impl Committer {
     /// Pages have been stored as of these changes, or logged, or are there no more: syncs that waited for the last of them need a commit.
     pub(crate) fn settle_stored(&self, state: &mut State, stored: &[(Key, Lsn)]) {
         let State { syncs, pages, .. } = state;
-        let target = syncs.target(self.shared.buffer().appended());
+        let target = Target { was_for_store: true, ..syncs.target(self.shared.buffer().appended()) };
         for (wanted, _) in &mut syncs.waiting_for_store {
             for (key, lsn) in stored {
                 if wanted.get(key).is_some_and(|wanted| wanted <= lsn) {

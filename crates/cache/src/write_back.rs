@@ -45,9 +45,9 @@ const NEIGHBOURS: u64 = 64;
 const ATTEMPTS_AT_START: usize = 3;
 /// Leaves of the store's map (128 pages each) of which a cut makes holes at once: a MiB to read, a millisecond under its lock.
 const CUT_LEAVES: usize = 256;
-/// Where somebody syncs what is logged, how much longer than a step that stores what was written directly nothing more of it is
-/// stored: the devices, and the processors, are his for four fifths of the time.
-const LEFT_TO_SYNCS: u32 = 4;
+/// While somebody syncs what is logged one after the other, the devices and processors are his for seven eighths of the time: so many
+/// times longer than a step that stores what was written directly nothing more of it is stored.
+const LEFT_TO_SYNCS: u32 = 7;
 const LEFT_TO_SYNCS_MAX: Duration = Duration::from_millis(200);
 /// Between two looks for something to write back where all that there is was tried a moment ago and failed.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -75,7 +75,7 @@ pub(crate) struct Turn {
     direct: Option<Key>,
     /// The last vector had such pages: others that are due go before more of them.
     was_direct: bool,
-    /// Until then the devices are left to syncs of what is logged.
+    /// Until then the devices are left to syncs of what is logged, as long as there are some.
     direct_not_before: Duration,
 }
 
@@ -249,8 +249,7 @@ impl WriteBack {
         let mut state = self.shared.state();
         if turn.was_direct {
             let ended = self.shared.now();
-            let pause = if state.syncs.need_log(ended) { LEFT_TO_SYNCS * (ended - now) } else { Duration::ZERO };
-            turn.direct_not_before = ended + pause.min(LEFT_TO_SYNCS_MAX);
+            turn.direct_not_before = ended + (LEFT_TO_SYNCS * (ended - now)).min(LEFT_TO_SYNCS_MAX);
         }
         if stuck.len() == tried
             && let Some((_, error)) = stuck.first()
@@ -623,7 +622,8 @@ impl WriteBack {
         now: Duration,
     ) -> Result<Option<Victims>, CacheError> {
         let mut state = self.shared.state();
-        if now < turn.direct_not_before || !self.admission.direct_writes_press(&state) {
+        let is_left_to_syncs = now < turn.direct_not_before && state.syncs.need_log(now);
+        if is_left_to_syncs || !self.admission.direct_writes_press(&state) {
             return Ok(None);
         }
         let limit = self.shared.store().pages_together().min(DIRECT_STEP_PAGES as u64) as usize;

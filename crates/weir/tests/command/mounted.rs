@@ -168,7 +168,7 @@ fn status_names_the_pid_the_version_and_how_things_stand() {
     assert!(write["p50_us"].as_f64().expect("a number") > 0.0);
     assert!(write["max_us"].as_f64() >= write["p50_us"].as_f64());
     assert!(status["space"]["total_bytes"].as_u64().expect("a number") > 16 << 20);
-    assert_eq!(status["settings"]["fetch"], "lazy");
+    assert_eq!(status["settings"]["fetch"], "adaptive");
     let wake_up = &status["wake_up"];
     assert_eq!(wake_up["state"] == "off", wake_up["why_off"].is_string(), "{wake_up}");
     let shown = succeeds(weir().arg("status").arg(mounted.dir())).stdout;
