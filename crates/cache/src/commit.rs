@@ -94,7 +94,8 @@ impl Syncs {
     /// Whether somebody syncs who needs nothing but the log.
     pub(crate) fn need_log(&self, now: Duration) -> bool {
         let needs_nothing_else = |(target, _): &(Target, _)| !target.was_for_store;
-        self.waiting.iter().any(needs_nothing_else) || self.for_log.is_some_and(|last| now < last + SYNCED_LATELY)
+        self.waiting.iter().any(needs_nothing_else)
+            || self.for_log.is_some_and(|last| now < last + SYNCED_LATELY)
     }
 
     /// Something needs a commit soon: a write-back, or released space.

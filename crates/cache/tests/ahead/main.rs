@@ -1,6 +1,7 @@
 //! Reading ahead: who reads in order finds pages in memory, who does not causes no fetch of others, nobody waits for what is
 //! fetched ahead of somebody else, and whatever happens to such pages meanwhile, they are right.
 
+mod behind;
 #[path = "../common/mod.rs"]
 mod common;
 mod machine;
