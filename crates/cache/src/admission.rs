@@ -400,6 +400,11 @@ impl Admission {
                 || state.syncs.wait_for_store())
     }
 
+    /// Whether nobody waits for what was written directly to be stored, and it is not old.
+    pub(crate) fn direct_writes_can_wait(&self, state: &State) -> bool {
+        !state.syncs.wait_for_store() && !self.direct_writes_are_old(state)
+    }
+
     /// What was logged is durable after that time, too.
     fn direct_writes_are_old(&self, state: &State) -> bool {
         let interval = self.shared.settings().commit_interval;

@@ -2,7 +2,7 @@
 
 use crate::admission::{Admission, Reservation};
 use crate::bulk;
-use crate::change::{Change, Cost, records};
+use crate::change::{self, Change, Cost};
 use crate::checkpoint::Checkpointer;
 use crate::commit::{Committer, Synced};
 use crate::direct;
@@ -82,7 +82,7 @@ impl Parts {
 
     /// Appends and applies one transaction. Calls no completion: a reader that waits for a changed page looks again later.
     fn apply(&self, reservation: &mut Reservation, changes: &[Change<'_>]) -> Result<Lsn, CacheError> {
-        let records = records(changes, reservation.is_direct());
+        let mut records = change::records(changes, reservation.is_direct());
         if !changes.iter().all(Change::is_sensible) {
             return Err(CacheError::BadTransfer);
         }
@@ -95,6 +95,10 @@ impl Parts {
         }
         if !reservation.frees() && is_refused() {
             return Err(StoreError::Full.into());
+        }
+        if reservation.is_direct() && self.shared.direct_after().load(Ordering::Relaxed) == u64::MAX {
+            // It entered before nothing was to be written directly any more, which a sync may rely on.
+            records = change::records(changes, false);
         }
         reservation.grow_to(changes.iter().map(Change::pages).sum(), &mut state)?;
         let logged = direct::log_before(self.shared.buffer(), &mut state.pages, changes);
@@ -381,8 +385,8 @@ impl Cache {
         self.parts.shared.direct_after().load(Ordering::Relaxed)
     }
 
-    /// Changes that for writes from now on. What was written directly before stays so, until it is stored or
-    /// [synced](Cache::sync).
+    /// Changes that for writes from now on. What was written directly before stays so, until it is stored or [synced](Cache::sync): such a
+    /// sync after `u64::MAX` was set covers all that ever was.
     pub fn set_direct_after(&self, bytes: u64) {
         self.parts.shared.direct_after().store(bytes, Ordering::Relaxed);
     }

@@ -24,6 +24,7 @@ use crate::shared::{Shared, State};
 use crate::sync::{Mutex, MutexGuard};
 use crate::task::{Completions, Progress, Task};
 use crate::transfers::{Ordered, Pending};
+use buffer::GroupNo;
 use device::{Lsn, ObjectId, Page, PageNo, SharedPage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -73,6 +74,8 @@ pub(crate) struct Turn {
     due: Scan,
     /// The last of the pages that were written directly and had their turn.
     direct: Option<Key>,
+    /// The newest group when their round began: what was written since has its turn in the next.
+    direct_until: GroupNo,
     /// The last vector had such pages: others that are due go before more of them.
     was_direct: bool,
     /// Until then the devices are left to syncs of what is logged, as long as there are some.
@@ -622,29 +625,35 @@ impl WriteBack {
         now: Duration,
     ) -> Result<Option<Victims>, CacheError> {
         let mut state = self.shared.state();
-        let is_left_to_syncs = now < turn.direct_not_before && state.syncs.need_log(now);
+        let is_left_to_syncs = now < turn.direct_not_before
+            && state.syncs.need_log(now)
+            && self.admission.direct_writes_can_wait(&state);
         if is_left_to_syncs || !self.admission.direct_writes_press(&state) {
             return Ok(None);
         }
         let limit = self.shared.store().pages_together().min(DIRECT_STEP_PAGES as u64) as usize;
-        let (mut pages, mut stuck) = (Vec::new(), Vec::new());
-        // In turn, so that a file that is written over and over keeps no other waiting.
+        // In rounds, so that a file that is written over and over, or grows and grows, keeps no other waiting.
         let last = turn.direct.map_or(Bound::Unbounded, Bound::Excluded);
-        let behind = state.pages.unlogged_in((last, Bound::Unbounded));
-        let before = turn.direct.into_iter().flat_map(|last| state.pages.unlogged_in(..=last));
-        for key in behind.chain(before) {
-            let is_stuck =
-                state.pages.holds_back(&key) || scan.leaves_alone(&state.retries, Victim::Page(key), now);
-            if is_stuck {
-                stuck.push(key)
-            } else {
-                pages.push(key)
-            }
-            if pages.len() == limit {
-                break;
+        let group = |key: &Key| state.pages.get(key).and_then(Entry::group);
+        let is_of_round = |key: &Key| group(key).is_some_and(|group| group <= turn.direct_until);
+        let behind = state.pages.unlogged_in((last, Bound::Unbounded)).filter(is_of_round);
+        let mut pages: BTreeSet<Key> = behind.take(limit).collect();
+        turn.direct = pages.last().copied();
+        if pages.len() < limit {
+            turn.direct_until = self.shared.buffer().groups().end;
+            for key in state.pages.unlogged_in(direct::ALL) {
+                if pages.len() == limit {
+                    break;
+                }
+                if pages.insert(key) {
+                    turn.direct = Some(key);
+                }
             }
         }
-        turn.direct = pages.last().copied();
+        let is_stuck = |key: &Key| {
+            state.pages.holds_back(key) || scan.leaves_alone(&state.retries, Victim::Page(*key), now)
+        };
+        let (stuck, pages): (Vec<Key>, Vec<Key>) = pages.into_iter().partition(is_stuck);
         self.log_directly_written(&mut state, &stuck)?;
         Ok(if pages.is_empty() { None } else { Some(Victims { pages, reached_newest: false }) })
     }

@@ -3,9 +3,14 @@
 mod common;
 
 use buffer::Record;
-use cache::{Cache, Change, Settings, Task};
+use cache::{Cache, Change, Cost, Settings, Task};
 use common::plain::Machine;
 use device::{BLOCK_BYTES, ObjectId, PageNo, Transfer, VolumeId};
+use sim::SimClock;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use store::Store;
 
 const FILE: ObjectId = VolumeId::MAIN.object(5, 1);
 const COPY: ObjectId = VolumeId::MAIN.object(6, 1);
@@ -152,4 +157,57 @@ fn a_stream_that_never_ends_does_not_keep_others_from_being_written_back() {
         steps += 1;
         assert!(steps < 10, "{:?}", cache.status());
     }
+}
+
+#[test]
+fn a_file_that_grows_and_grows_does_not_keep_a_sync_of_another_waiting() {
+    let machine =
+        Machine { disks: common::Disks::new(13, 1 << 16, 1 << 15, 32), clock: Arc::new(SimClock::new()) };
+    let settings = Settings {
+        direct_after: 0,
+        sync_logs_max: 0,
+        commit_inline_below: Duration::ZERO,
+        ..Settings::default()
+    };
+    let store = Arc::new(Store::open(machine.store.clone()).expect("sound media"));
+    let cache = Cache::open(store, machine.buffer.clone(), machine.clock.clone(), settings);
+    let cache = cache.expect("sound media");
+    let (mut next, bytes) = (0, vec![7; 256 * BLOCK_BYTES]);
+    // As much as may be under way, which is several steps of write-back.
+    let mut grow = || loop {
+        let change = Change::WriteDirect { object: COPY, offset: next * PAGE, bytes: &bytes, grows: true };
+        let Ok(Some(mut reservation)) = cache.admit_at_once(Cost::of(&[change])) else { break };
+        cache.apply(&mut reservation, &[change]).expect("space");
+        next += 256;
+    };
+    grow();
+    cache.step(Task::WriteBack);
+    write_directly(&machine, &cache, 0..32, 2, false);
+    let synced = Arc::new(AtomicBool::new(false));
+    let told = synced.clone();
+    cache.sync_object(FILE, Box::new(move |_| told.store(true, Ordering::Relaxed)));
+    for step in 0.. {
+        assert!(step < 20, "{:?}", cache.status());
+        grow();
+        [Task::Checkpoint, Task::WriteBack, Task::Commit].iter().for_each(|&task| drop(cache.step(task)));
+        if synced.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+}
+
+#[test]
+fn what_entered_before_nothing_is_written_directly_any_more_is_logged() {
+    let machine = Machine::new(14);
+    let cache = machine.open();
+    machine.write(&cache, FILE, 0, &[1; BLOCK_BYTES]).expect("space");
+    let change = Change::WriteDirect { object: FILE, offset: 0, bytes: &[2; BLOCK_BYTES], grows: false };
+    let mut entered = cache.admit_at_once(Cost::of(&[change])).expect("a store that works").expect("space");
+    cache.set_direct_after(u64::MAX);
+    machine.sync(&cache).expect("a buffer that works");
+    cache.apply(&mut entered, &[change]).expect("space");
+    machine.write(&cache, COPY, 0, &[3; 100]).expect("space");
+    machine.wait(&cache, |then| cache.sync_object(COPY, then)).expect("a buffer that works");
+    let cache = crash(&machine, cache);
+    assert_eq!(bytes(&cache, 0, 0..4096), [2; BLOCK_BYTES], "a later change is there");
 }

@@ -210,6 +210,18 @@ fn check(seed: u64, world: &mut World, cache: &Cache) {
     (world.first, world.history, world.synced) = (found, vec![expected], found);
 }
 
+fn draw_settings(random: &mut Random) -> Settings {
+    Settings {
+        direct_after: 0,
+        commit_inline_below: Duration::ZERO,
+        checkpoint_blocks: 100,
+        dirty_bytes_max: [30, 1000][random.below(2) as usize] * BLOCK_BYTES as u64,
+        sync_logs_max: [0, 8192, u64::MAX][random.below(3) as usize],
+        dirty_age_max: Duration::from_secs([2, 300][random.below(2) as usize]),
+        ..Settings::default()
+    }
+}
+
 fn run(seed: u64, crashes: u64) -> u64 {
     let disks = Disks::new(seed, 4096, 256, 16);
     let clock = Arc::new(SimClock::new());
@@ -222,14 +234,7 @@ fn run(seed: u64, crashes: u64) -> u64 {
         acts: 0,
     }));
     for _ in 0..crashes {
-        let settings = Settings {
-            commit_inline_below: Duration::ZERO,
-            checkpoint_blocks: 100,
-            dirty_bytes_max: [30, 1000][random.below(2) as usize] * BLOCK_BYTES as u64,
-            sync_logs_max: [0, 8192, u64::MAX][random.below(3) as usize],
-            dirty_age_max: Duration::from_secs([2, 300][random.below(2) as usize]),
-            ..Settings::default()
-        };
+        let settings = draw_settings(&mut random);
         let meddler: Arc<Mutex<Option<Meddler>>> = Arc::default();
         let meddled = Arc::new(Meddled { disk: disks.store.clone(), meddler: meddler.clone() });
         let open = || {

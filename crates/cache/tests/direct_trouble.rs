@@ -19,7 +19,12 @@ const COPY: ObjectId = VolumeId::MAIN.object(1 << 20, 1);
 const PAGE: u64 = BLOCK_BYTES as u64;
 
 fn open(machine: &Machine) -> Cache {
-    let settings = Settings { commit_inline_below: Duration::ZERO, sync_logs_max: 0, ..Settings::default() };
+    let settings = Settings {
+        commit_inline_below: Duration::ZERO,
+        direct_after: 0,
+        sync_logs_max: 0,
+        ..Settings::default()
+    };
     machine.disks.open(machine.clock.clone(), settings).expect("sound media")
 }
 

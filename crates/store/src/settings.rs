@@ -79,8 +79,17 @@ impl StoreSettings {
         bytes
     }
 
-    /// What a record says, and what is wrong with it, in words.
+    /// What a record says, and what is wrong with it, in words. Where something is, and no order can be read, the one counts that promises
+    /// more.
     pub(crate) fn decode(bytes: &[u8]) -> (StoreSettings, Vec<String>) {
+        let (mut settings, wrong) = StoreSettings::decode_items(bytes);
+        if !wrong.is_empty() {
+            settings.order.get_or_insert(Order::Strict);
+        }
+        (settings, wrong)
+    }
+
+    fn decode_items(bytes: &[u8]) -> (StoreSettings, Vec<String>) {
         let mut settings = StoreSettings::default();
         let Some((crc, mut rest)) = bytes.split_first_chunk() else { return (settings, Vec::new()) };
         if u32::from_le_bytes(*crc) != crc32c::crc32c(rest) {
@@ -154,6 +163,11 @@ mod tests {
         }
     }
 
+    /// What counts where nothing can be read.
+    fn strict() -> StoreSettings {
+        StoreSettings { order: Some(Order::Strict), ..StoreSettings::default() }
+    }
+
     #[test]
     fn settings_read_back_as_they_were_written_with_those_that_nobody_knows() {
         for settings in [all(), StoreSettings::default()] {
@@ -169,7 +183,7 @@ mod tests {
             let mut flipped = bytes.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
             let (settings, wrong) = StoreSettings::decode(&flipped);
-            assert_eq!((settings, wrong.len()), (StoreSettings::default(), 1), "bit {bit}");
+            assert_eq!((settings, wrong.len()), (strict(), 1), "bit {bit}");
         }
     }
 
@@ -189,7 +203,7 @@ mod tests {
             // Written as one that nobody knows.
             let written = StoreSettings { others: vec![(key, value.to_vec())], ..StoreSettings::default() };
             let (settings, wrong) = StoreSettings::decode(&written.encode());
-            assert_eq!(settings, StoreSettings::default());
+            assert_eq!(settings, strict());
             assert!(wrong.len() == 1 && wrong[0].contains(what), "{wrong:?}");
         }
         let mut cut = all().encode();

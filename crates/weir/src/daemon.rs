@@ -55,13 +55,9 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     if let Some(ms) = media.settings.commit_interval_ms {
         settings.commit_interval = Duration::from_millis(ms);
     }
-    media.settings.order = args.tuning.order.map(Order::from).or(media.settings.order);
+    media.settings.order = args.tuning.order.map(Order::from);
     let on_one_disk = are_on_one_disk(&media.store, &media.buffer);
     let streams_after = streams_after(&args.tuning, &media, on_one_disk);
-    settings.direct_after = match media.settings.order.unwrap_or(ORDER) {
-        Order::Strict => u64::MAX,
-        Order::Streams => streams_after,
-    };
     settings.sync_logs_max = if on_one_disk { SYNC_LOGS_MAX.0 } else { u64::MAX };
     let point = MountPoint::check(args, &media)?;
     media.ensure_not_below(&point.dir)?;
@@ -79,6 +75,9 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
         media.ensure_durable()?;
     }
     let stack = Stack::open(media, settings, access, &args.volume)?;
+    if stack.store.settings().order.unwrap_or(ORDER) == Order::Streams {
+        stack.cache.set_direct_after(streams_after);
+    }
     stack.media.warn_of_readers();
     stack.media.warn_of_page_cache();
     // A daemon whose memory is written back by itself must not wait for itself; needs privilege, works without.

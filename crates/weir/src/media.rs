@@ -65,7 +65,9 @@ impl Media {
         let known = find_buffer::look_at(&store);
         let wrong = known.as_ref().map_or(&[][..], |known| &known.wrong);
         wrong.iter().for_each(|what| tell(&format!("warning: {}: {what}", name.display())));
-        let settings = known.as_ref().map(|known| known.settings.clone()).unwrap_or_default();
+        let mut settings = known.as_ref().map(|known| known.settings.clone()).unwrap_or_default();
+        // Nobody may change it behind who looks here: it is looked at again once the store is open.
+        settings.order = None;
         let buffer = match buffer {
             Some(buffer) => buffer.to_path_buf(),
             None => find_buffer::find(&name, &store, known)?,

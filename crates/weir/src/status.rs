@@ -57,6 +57,7 @@ pub(crate) struct Mounted {
     stack: Stack,
     /// From where on streams go to the store directly, where they do.
     streams_after: u64,
+    ordering: Mutex<()>,
     front: FrontEnd,
     epochs: Arc<Epochs>,
     since: Instant,
@@ -75,7 +76,19 @@ impl Mounted {
         epochs: Arc<Epochs>,
     ) -> Mounted {
         let (log, drained, drained_set) = (OnceLock::new(), Mutex::new(None), Condvar::new());
-        Mounted { dir, stack, streams_after, front, epochs, since: Instant::now(), log, drained, drained_set }
+        let ordering = Mutex::default();
+        Mounted {
+            dir,
+            stack,
+            streams_after,
+            ordering,
+            front,
+            epochs,
+            since: Instant::now(),
+            log,
+            drained,
+            drained_set,
+        }
     }
 
     /// Says where messages go from now on.
@@ -192,15 +205,25 @@ impl Mounted {
     /// finds what `order` promises.
     pub(crate) fn set_order(&self, order: Order) -> Result<(), Refusal> {
         self.refuse_read_only()?;
-        self.stack.cache.set_direct_after(match order {
-            Order::Strict => u64::MAX,
-            Order::Streams => self.streams_after,
-        });
-        let store = &self.stack.store;
+        // One at a time, so that what is kept is what counts.
+        let _turn = self.ordering.lock().unwrap_or_else(PoisonError::into_inner);
+        let (cache, store) = (&self.stack.cache, &self.stack.store);
+        if order == Order::Strict {
+            cache.set_direct_after(u64::MAX);
+        }
         let mut settings = store.settings();
-        settings.order = Some(order);
+        let before = settings.order.replace(order);
         store.set_settings(settings);
-        store.checkpoint().map_err(|error| Refusal::new(&error, error.help()))?;
+        // Twice: each of the two roots tells it.
+        if let Err(error) = store.checkpoint_twice() {
+            let mut settings = store.settings();
+            settings.order = before;
+            store.set_settings(settings);
+            return Err(Refusal::new(&error, error.help()));
+        }
+        if order == Order::Streams {
+            cache.set_direct_after(self.streams_after);
+        }
         self.sync()
     }
 

@@ -443,10 +443,10 @@ impl Run {
             return Ok(());
         }
         let volume = self.random.pick(&kept);
-        let other = &self.volumes.others[&volume];
+        let other = self.volumes.others.get_mut(&volume).expect("one that is not mounted");
         let outcome = self.media.open_without_buffer(volume).and_then(|stack| {
             stack.check()?;
-            other.oracle.clone().recovered(&stack.look()?, &[])
+            other.oracle.recovered(&stack.look()?, &[])
         });
         outcome.map_err(|what| format!("volume {volume}, {}, without the buffer: {what}", other.name))?;
         self.counts.volumes.looks += 1;
