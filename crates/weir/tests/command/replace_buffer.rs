@@ -144,6 +144,7 @@ fn what_a_lost_buffer_leaves_is_an_epoch_that_is_whole_and_that_programs_can_go_
     let said = String::from_utf8_lossy(&succeeds(replace(&store).arg("--accept-loss")).stdout).into_owned();
     let restored = second.replace("epoch-", "restored-");
     assert!(said.contains(&format!("weir mount --volume {restored}")), "{said}");
+    assert!(said.contains("find DIR -newermt 20"), "{said}");
     let mounted = sandbox.mount_with(&["--volume", &restored]);
     assert_there(&mounted, "before");
     assert_there(&mounted, "between");
