@@ -252,7 +252,9 @@ fn tell(
     for volume in restored {
         let (path, as_of) = (quoted(&args.path), date(volume.created / 1_000_000_000));
         println!("whole, as of {as_of}: `weir mount --volume {} {path} DIR`", volume.name);
-        println!("  what the damaged volume has that is newer: `weir mount {path} DIR && find DIR -newermt {as_of}`");
+        println!(
+            "  what the damaged volume has that is newer: `weir mount {path} DIR && find DIR -newermt {as_of}`"
+        );
     }
     match &old.volumes[..] {
         [_] => println!("the store has no other volume than the one that was mounted"),
