@@ -155,7 +155,8 @@ fn experiments_of_cells_go_on_where_they_stopped_and_a_report_draws_them() {
     assert!(found["cells"][0]["figures"].to_string().contains("device bytes/byte"), "{found}");
     assert_eq!(lines(), 2 + 1 + 2);
 
-    assert_eq!(run(&matrix), found, "what is there is not measured again");
+    assert_eq!(cells(&run(&matrix), &["ext4", "weir"]).len(), 2);
+    assert_eq!(lines(), 5, "what is there is not measured again");
     run(&[&fetch[..], &["--pairs", "1"]].concat());
     assert_eq!(lines(), 5 + 1, "the cell of whole pages has another parameter");
 
