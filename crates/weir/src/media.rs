@@ -66,7 +66,7 @@ impl Media {
         let wrong = known.as_ref().map_or(&[][..], |known| &known.wrong);
         wrong.iter().for_each(|what| tell(&format!("warning: {}: {what}", name.display())));
         let mut settings = known.as_ref().map(|known| known.settings.clone()).unwrap_or_default();
-        // Nobody may change it behind who looks here: it is looked at again once the store is open.
+        // Another daemon may change it until the store is open: it is read again then.
         settings.order = None;
         let buffer = match buffer {
             Some(buffer) => buffer.to_path_buf(),
