@@ -117,7 +117,7 @@ fn why_hidden(
     if let Some(why) = state.failed() {
         return Some(CacheError::ReadOnly { why: why.clone() });
     }
-    let about = state.pages.transfers().iter().filter(|one| one.what.is_about(object));
+    let about = state.pages.transfers().about(object);
     let why = |one: &Pending| state.retries.why_stuck(state.pages.transfers(), one.what.lsn, patience);
     about.filter_map(why).next().or(given_up)
 }

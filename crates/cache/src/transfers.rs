@@ -15,8 +15,8 @@
 use crate::page::Entry;
 use buffer::{GroupNo, Record};
 use device::{Lsn, ObjectId, PageNo, Transfer, VolumeId};
-use std::collections::BTreeMap;
-use std::ops::Range;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Bound, Range, RangeBounds};
 use std::time::Duration;
 use store::Change;
 
@@ -63,9 +63,16 @@ pub(crate) struct Pending {
     before: BTreeMap<PageNo, Box<Entry>>,
 }
 
-/// All of them, by their LSNs. A part of `Pages`, under the cache's lock; after a crash rebuilt from the buffer's records.
+/// All of them. A part of `Pages`, under the cache's lock; after a crash rebuilt from the buffer's records.
 #[derive(Debug, Default)]
-pub(crate) struct Transfers(BTreeMap<Lsn, Pending>);
+pub(crate) struct Transfers {
+    by_lsn: BTreeMap<Lsn, Pending>,
+    /// Those that are about each slot: thousands may wait for space, and few of them share one.
+    by_slot: BTreeMap<Slot, BTreeSet<Lsn>>,
+}
+
+/// An object's place, which it shares with those that had it before.
+type Slot = (VolumeId, u64);
 
 /// How many pages a clone or a move has, if that is too many.
 pub(crate) fn too_many(transfer: &Transfer) -> Option<u64> {
@@ -116,9 +123,14 @@ impl Ordered {
         [self.transfer.from.volume, self.transfer.to.volume]
     }
 
+    /// Where its objects are; twice the same where one object is both.
+    fn slots(&self) -> [Slot; 2] {
+        [slot_of(self.transfer.from), slot_of(self.transfer.to)]
+    }
+
     /// Whether one of its objects is, or was, in this object's slot.
     pub(crate) fn is_about(&self, object: ObjectId) -> bool {
-        [self.transfer.from, self.transfer.to].iter().any(|one| same_slot(*one, object))
+        self.slots().contains(&slot_of(object))
     }
 
     /// Whether one must be stored before the other.
@@ -138,13 +150,13 @@ impl Ordered {
     fn holds_back(&self, object: ObjectId, page: PageNo) -> bool {
         let from = self.transfer.from;
         // The store frees the pages of what was in the slot before.
-        let replaces = same_slot(object, from) && object.generation > from.generation;
+        let replaces = slot_of(object) == slot_of(from) && object.generation > from.generation;
         replaces || self.has_source(object, page) || self.has_target(object, page)
     }
 }
 
-fn same_slot(one: ObjectId, other: ObjectId) -> bool {
-    (one.volume, one.slot) == (other.volume, other.slot)
+fn slot_of(object: ObjectId) -> Slot {
+    (object.volume, object.slot)
 }
 
 impl Pending {
@@ -187,38 +199,62 @@ impl Pending {
 
 impl Transfers {
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.by_lsn.is_empty()
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.by_lsn.len()
     }
 
     /// The oldest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Pending> {
-        self.0.values()
+        self.by_lsn.values()
     }
 
     pub(crate) fn get(&self, lsn: Lsn) -> Option<&Pending> {
-        self.0.get(&lsn)
+        self.by_lsn.get(&lsn)
     }
 
     pub(crate) fn get_mut(&mut self, lsn: Lsn) -> Option<&mut Pending> {
-        self.0.get_mut(&lsn)
+        self.by_lsn.get_mut(&lsn)
     }
 
     pub(crate) fn insert(&mut self, pending: Pending) {
-        let before = self.0.insert(pending.what.lsn, pending);
+        let what = pending.what;
+        let before = self.by_lsn.insert(what.lsn, pending);
         assert!(before.is_none(), "one LSN is one change's");
+        for slot in what.slots() {
+            self.by_slot.entry(slot).or_default().insert(what.lsn);
+        }
     }
 
     pub(crate) fn remove(&mut self, lsn: Lsn) -> Option<Pending> {
-        self.0.remove(&lsn)
+        let pending = self.by_lsn.remove(&lsn)?;
+        for slot in pending.what.slots() {
+            let Some(lsns) = self.by_slot.get_mut(&slot) else { continue };
+            lsns.remove(&lsn);
+            if lsns.is_empty() {
+                self.by_slot.remove(&slot);
+            }
+        }
+        Some(pending)
+    }
+
+    /// The LSNs of those in a range that are about an object's slot.
+    fn lsns(&self, slot: Slot, range: impl RangeBounds<Lsn>) -> impl DoubleEndedIterator<Item = Lsn> {
+        self.by_slot.get(&slot).into_iter().flat_map(move |lsns| {
+            lsns.range((range.start_bound().cloned(), range.end_bound().cloned())).copied()
+        })
+    }
+
+    /// Those that are about an object, the oldest first.
+    pub(crate) fn about(&self, object: ObjectId) -> impl DoubleEndedIterator<Item = &Pending> {
+        self.lsns(slot_of(object), ..).map(|lsn| &self.by_lsn[&lsn])
     }
 
     /// Whether what the table has of a page must not be stored yet.
     pub(crate) fn hold_back(&self, object: ObjectId, page: PageNo) -> bool {
-        self.iter().any(|one| one.what.holds_back(object, page))
+        self.about(object).any(|one| one.what.holds_back(object, page))
     }
 
     /// Whether a change of a range of an object must not be stored yet.
@@ -228,7 +264,7 @@ impl Transfers {
 
     /// Whether one with such an LSN is about an object.
     pub(crate) fn any_between(&self, object: ObjectId, lsns: Range<Lsn>) -> bool {
-        self.0.range(lsns).any(|(_, one)| one.what.is_about(object))
+        self.lsns(slot_of(object), lsns).next().is_some()
     }
 
     /// The newest for which nobody can tell yet what the store has of a page.
@@ -238,40 +274,47 @@ impl Transfers {
             let changes = || one.what.kind == Kind::Move || one.has(page);
             one.what.has_target(object, page) || (source() && changes())
         };
-        self.0.values().rev().find(hides).map(|one| one.what.lsn)
+        self.about(object).rev().find(hides).map(|one| one.what.lsn)
     }
 
     /// Of one and those that it waits for, the newest that is stuck.
     pub(crate) fn stuck_before(&self, lsn: Lsn, is_stuck: impl Fn(Lsn) -> bool) -> Option<Lsn> {
-        let mut objects: Vec<ObjectId> = Vec::new();
-        self.0.range(..=lsn).rev().find_map(|(&lsn, one)| {
-            if !objects.is_empty() && !objects.iter().any(|&object| one.what.is_about(object)) {
-                return None;
+        let mut waited_for = BTreeSet::from([lsn]);
+        while let Some(lsn) = waited_for.pop_last() {
+            if is_stuck(lsn) {
+                return Some(lsn);
             }
-            objects.extend([one.what.transfer.from, one.what.transfer.to]);
-            is_stuck(lsn).then_some(lsn)
-        })
+            let slots = self.by_lsn.get(&lsn).into_iter().flat_map(|one| one.what.slots());
+            waited_for.extend(slots.filter_map(|slot| self.lsns(slot, ..lsn).next_back()));
+        }
+        None
     }
 
     /// Whether one is about this object.
     pub(crate) fn are_about(&self, object: ObjectId) -> bool {
-        self.iter().any(|one| one.what.is_about(object))
+        self.by_slot.contains_key(&slot_of(object))
     }
 
-    /// Those that wait for no other.
+    /// Those that wait for no other, the oldest first.
     pub(crate) fn first(&self) -> impl Iterator<Item = &Pending> {
-        self.iter()
-            .filter(|one| !self.0.range(..one.what.lsn).any(|(_, before)| before.what.shares_slot(&one.what)))
+        let is_first = |one: &&Pending| {
+            one.what.slots().into_iter().all(|slot| self.lsns(slot, ..).next() == Some(one.what.lsn))
+        };
+        self.iter().filter(is_first)
     }
 
     /// Where a change belongs that is not the newest of its page: beside the oldest that came after it and has the page in its source;
     /// nowhere, if that has it in its target. `None`: into the table.
     pub(crate) fn place_of(&self, object: ObjectId, page: PageNo, lsn: Lsn) -> Option<Belongs> {
-        self.0.range(lsn..).find_map(|(&after, one)| match () {
-            () if after == lsn => None,
-            () if one.what.has_source(object, page) => Some(Belongs::Before(after)),
-            () if one.what.has_target(object, page) => Some(Belongs::Nowhere),
-            () => None,
+        let later = self.lsns(slot_of(object), (Bound::Excluded(lsn), Bound::Unbounded));
+        later.map(|after| (after, &self.by_lsn[&after].what)).find_map(|(after, what)| {
+            if what.has_source(object, page) {
+                Some(Belongs::Before(after))
+            } else if what.has_target(object, page) {
+                Some(Belongs::Nowhere)
+            } else {
+                None
+            }
         })
     }
 
@@ -281,7 +324,7 @@ impl Transfers {
             let entry = one.before.get(&page).filter(|_| one.what.transfer.from == object);
             entry.is_some_and(|entry| entry.writing().is_some_and(|dirt| dirt.newest == newest))
         };
-        self.iter().find(is_it).map(|one| one.what.lsn)
+        self.about(object).find(is_it).map(|one| one.what.lsn)
     }
 }
 
@@ -292,4 +335,71 @@ pub(crate) enum Belongs {
     Before(Lsn),
     /// It has been overwritten.
     Nowhere,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use device::Random;
+
+    fn object(slot: u64) -> ObjectId {
+        VolumeId::MAIN.object(slot, 1)
+    }
+
+    fn clone(from: u64, to: u64, lsn: u64) -> Pending {
+        let transfer = Transfer { end: PageNo(8), ..Transfer::whole(object(from), object(to)) };
+        let what = Ordered { kind: Kind::Clone, transfer, lsn: Lsn(lsn) };
+        Pending::new(what, GroupNo(1), Duration::ZERO, false)
+    }
+
+    fn lsns<'a>(found: impl Iterator<Item = &'a Pending>) -> Vec<u64> {
+        found.map(|one| one.what.lsn.0).collect()
+    }
+
+    /// Those that one waits for, and itself, the newest first: by looking at all pairs.
+    fn waited_for(transfers: &Transfers, lsn: Lsn) -> Vec<Lsn> {
+        let mut found: Vec<&Pending> = Vec::new();
+        for one in transfers.by_lsn.range(..=lsn).rev().map(|(_, one)| one) {
+            if found.is_empty() || found.iter().any(|later| later.what.shares_slot(&one.what)) {
+                found.push(one);
+            }
+        }
+        found.into_iter().map(|one| one.what.lsn).collect()
+    }
+
+    #[test]
+    fn what_the_index_finds_is_what_comparing_all_pairs_finds() {
+        let mut random = Random::new(7);
+        let mut transfers = Transfers::default();
+        for lsn in 1..400 {
+            let (from, to) = (random.below(9), random.below(9));
+            transfers.insert(clone(from, to, lsn));
+            if random.once_in(2) {
+                transfers.remove(Lsn(random.below(lsn)));
+            }
+            let all: Vec<Lsn> = transfers.iter().map(|one| one.what.lsn).collect();
+            let first = all.iter().filter(|&&lsn| waited_for(&transfers, lsn).len() == 1);
+            assert_eq!(lsns(transfers.first()), first.map(|lsn| lsn.0).collect::<Vec<_>>());
+            let object = object(random.below(9));
+            let about = || transfers.iter().filter(|one| one.what.is_about(object));
+            assert_eq!(lsns(transfers.about(object)), lsns(about()));
+            assert_eq!(transfers.are_about(object), about().next().is_some());
+            let one = all[random.below(all.len() as u64) as usize];
+            let is_stuck = |lsn: Lsn| lsn.0.is_multiple_of(3);
+            let stuck = waited_for(&transfers, one).into_iter().find(|&lsn| is_stuck(lsn));
+            assert_eq!(transfers.stuck_before(one, is_stuck), stuck);
+        }
+    }
+
+    /// Comparing all pairs would take minutes under the lock.
+    #[test]
+    fn a_hundred_thousand_that_wait_are_looked_through_at_once() {
+        let mut transfers = Transfers::default();
+        for number in 0..100_000 {
+            transfers.insert(clone(2 * number, 2 * number + 1, number + 1));
+        }
+        assert_eq!(transfers.first().count(), 100_000);
+        assert!((0..200_000).all(|slot| transfers.hold_back(object(slot), PageNo(3))));
+        assert!(!transfers.hold_back(object(200_000), PageNo(3)));
+    }
 }
