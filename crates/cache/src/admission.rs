@@ -1,5 +1,6 @@
 //! Free space before acknowledgement: an operation takes its reservation when it enters, holding no lock, or waits here.
 
+use crate::bypassed::BypassedAge;
 use crate::change::Cost;
 use crate::direct;
 use crate::error::CacheError;
@@ -326,7 +327,8 @@ impl Admission {
         let (unlogged, buffer) = (state.pages.unlogged() as u64, self.shared.buffer());
         // What finds no space there even alone is written as any other.
         let direct = if direct::fit(buffer, cost.direct, 0) { cost.direct } else { 0 };
-        if direct > 0 && !direct::fit(buffer, direct, unlogged + state.admission.direct_pages) {
+        let has_space = direct::fit(buffer, direct, unlogged + state.admission.direct_pages);
+        if direct > 0 && (!has_space || self.shared.bypassed_age(&state.pages) >= BypassedAge::Due) {
             return Verdict::WaitDirectly;
         }
         let buffer_bytes = buffer_bytes + direct::reserved_bytes(direct);
@@ -395,20 +397,14 @@ impl Admission {
     pub(crate) fn direct_writes_press(&self, state: &State) -> bool {
         state.failed().is_none()
             && (direct::press(self.shared.buffer(), &state.pages)
-                || self.direct_writes_are_old(state)
+                || self.shared.bypassed_age(&state.pages) >= BypassedAge::Due
                 || state.admission.is_waiting_directly()
                 || state.syncs.wait_for_store())
     }
 
-    /// Whether nobody waits for what was written directly to be stored, and it is not old.
+    /// Whether no sync waits for bypassed pages to be stored, and they will not be logged soon if they are not.
     pub(crate) fn direct_writes_can_wait(&self, state: &State) -> bool {
-        !state.syncs.wait_for_store() && !self.direct_writes_are_old(state)
-    }
-
-    /// What was logged is durable after that time, too.
-    fn direct_writes_are_old(&self, state: &State) -> bool {
-        let interval = self.shared.settings().commit_interval;
-        state.pages.unlogged() > 0 && self.shared.now() >= state.direct_since + interval
+        !state.syncs.wait_for_store() && self.shared.bypassed_age(&state.pages) < BypassedAge::Urgent
     }
 
     /// Fails all operations that wait: nothing can change any more.

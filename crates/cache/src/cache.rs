@@ -209,15 +209,14 @@ impl Parts {
     ) -> Vec<u64> {
         let &Place { lsn: newest, group, now } = place;
         let mut waiters = Vec::new();
-        if state.pages.unlogged() == 0 {
-            state.direct_since = now.get();
-        }
         for (page, bytes) in (from.0..).map(PageNo).zip(bytes.chunks(BLOCK_BYTES)) {
             let (key, range, bytes) = (Key { object, page }, 0..BLOCK_BYTES, Some(bytes));
             let change = PageChange { key, range, bytes, newest, group, is_direct: true };
             waiters.append(&mut self.change_page(state, reservation, change, now));
             state.counters.pages_direct += 1;
         }
+        let end = PageNo(from.0 + (bytes.len() / BLOCK_BYTES) as u64);
+        state.pages.note_bypassed_write(now.get(), object, from..end);
         waiters
     }
 
@@ -511,12 +510,13 @@ impl Cache {
     }
 
     /// Writes everything back and checkpoints, in the caller's thread: for a clean unmount. Each page is tried once. On an error
-    /// what could not be written back stays in the buffer, durable.
+    /// everything that could not be written back is in the buffer, durable, unless the buffer failed.
     pub fn drain(&self) -> Result<(), CacheError> {
         self.parts.give_back_spare();
         let outcome = self.write_all_back();
+        let kept = self.parts.committer.keep_in_buffer();
         self.parts.give_back_spare();
-        outcome
+        outcome.and(kept)
     }
 
     fn write_all_back(&self) -> Result<(), CacheError> {

@@ -3,7 +3,7 @@
 use crate::admission::Admission;
 use crate::direct;
 use crate::error::CacheError;
-use crate::pages::Key;
+use crate::pages::{Key, Pages};
 use crate::plant::{PlantedBug, is_planted};
 use crate::shared::{ForSync, Shared, State};
 use crate::sync::{AtomicU64, Ordering};
@@ -16,6 +16,9 @@ use std::time::Duration;
 
 /// Who syncs one thing after the other has the next one within this.
 const SYNCED_LATELY: Duration = Duration::from_millis(5);
+
+/// Bypassed pages that one commit logs at most: 4 MiB, milliseconds under the lock. What is left is for the next one, at once.
+const LOGGED_LATE_PAGES: usize = 1024;
 
 /// Who waits for durability.
 #[derive(Default)]
@@ -61,6 +64,11 @@ impl Syncs {
     /// What was written directly stands in `group`, too.
     pub(crate) fn logged_again(&mut self, group: GroupNo) {
         self.logged_again = group;
+    }
+
+    /// Whether everything that was logged again is durable.
+    fn logged_again_is_durable(&self, buffer: &Buffer) -> bool {
+        self.logged_again == GroupNo(0) || buffer.durable_group() >= self.logged_again
     }
 
     /// What was written directly is stored, in this batch.
@@ -235,19 +243,52 @@ impl Committer {
 
     /// The mount ends, and nobody may be there who stores what syncs wait for.
     pub(crate) fn log_what_syncs_wait_for(&self, state: &mut State) {
-        if !state.syncs.wait_for_store() {
+        if state.syncs.wait_for_store() {
+            self.log_late(state, |pages| pages.unlogged_in(direct::ALL).collect());
+        }
+    }
+
+    /// The mount ends: bypassed pages that could not be stored are logged, and everything that is logged becomes durable.
+    pub(crate) fn keep_in_buffer(&self) -> Result<(), CacheError> {
+        let mut state = self.shared.state();
+        if !is_planted(PlantedBug::EndWithoutCommit) {
+            self.log_late(&mut state, |pages| pages.unlogged_in(direct::ALL).collect());
+        }
+        drop(state);
+        self.commit_now().map(drop)
+    }
+
+    /// Logs bypassed pages that the store does not have after a commit interval, some of them if they are many.
+    fn log_overdue(&self, state: &mut State) {
+        if is_planted(PlantedBug::OverdueNotLogged) {
             return;
         }
-        match direct::log_all(self.shared.buffer(), &mut state.pages, direct::ALL) {
+        let Some(until) = self.shared.now().checked_sub(self.shared.settings().commit_interval) else {
+            return;
+        };
+        self.log_late(state, |pages| pages.bypassed().written_until(until, LOGGED_LATE_PAGES));
+    }
+
+    /// Logs bypassed pages, which the buffer keeps space for, and answers syncs that waited for the store to have them.
+    fn log_late(&self, state: &mut State, chosen: impl FnOnce(&Pages) -> Vec<Key>) {
+        if state.failed().is_some() {
+            return;
+        }
+        let pages = chosen(&state.pages);
+        match direct::log(self.shared.buffer(), &mut state.pages, pages) {
             Ok(logged) => state.logged_late(logged),
             Err(why) => state.fail(&why),
         }
-        self.settle_stored(state, &[]);
+        if state.syncs.wait_for_store() {
+            self.settle_stored(state, &[]);
+        }
     }
 
-    /// Makes everything appended so far durable, in this thread, and tells the callers that waited for it.
+    /// Makes everything appended so far durable, in this thread, with bypassed pages whose time is over, and tells the callers that
+    /// waited for it.
     pub(crate) fn commit_now(&self) -> Result<Lsn, CacheError> {
         let mut state = self.shared.state();
+        self.log_overdue(&mut state);
         state.syncs.committing += 1;
         state.syncs.commit_wanted = false;
         drop(state);
@@ -306,23 +347,24 @@ impl Committer {
             let Some((_, then)) = state.syncs.waiting.pop_front() else { return };
             completions.push(move || then(Ok(())));
         }
-        let durable = buffer.durable();
-        let clean = buffer.appended() <= durable;
+        let clean = buffer.appended() <= buffer.durable() && state.syncs.logged_again_is_durable(buffer);
         state.syncs.uncommitted_since = if clean { None } else { Some(begun) };
     }
 
-    /// How long the oldest change that was not synced may still wait; `None` without one.
+    /// How long the oldest change that was not synced, or page that was bypassed, may still wait; `None` without one.
     pub(crate) fn due_in(&self, state: &State) -> Option<Duration> {
-        let since = state.syncs.uncommitted_since.filter(|_| state.failed().is_none());
-        let due = since? + self.shared.settings().commit_interval;
+        if state.failed().is_some() {
+            return None;
+        }
+        let bypassed = state.pages.bypassed().oldest().filter(|_| !is_planted(PlantedBug::OverdueNotLogged));
+        let oldest = [state.syncs.uncommitted_since, bypassed].into_iter().flatten().min()?;
+        let due = oldest + self.shared.settings().commit_interval;
         Some(due.saturating_sub(self.shared.now()))
     }
 
     /// True if a commit is worth making now.
     pub(crate) fn is_due(&self, state: &State) -> bool {
-        let old = |since: Duration| self.shared.now() >= since + self.shared.settings().commit_interval;
-        let is_old = || state.failed().is_none() && state.syncs.uncommitted_since.is_some_and(old);
-        self.is_pressed(state) || is_old()
+        self.is_pressed(state) || self.due_in(state) == Some(Duration::ZERO)
     }
 
     /// The same, but for age, which the committer looks at by itself.

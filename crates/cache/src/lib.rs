@@ -3,6 +3,7 @@ mod admission;
 mod ahead;
 mod background;
 mod bulk;
+mod bypassed;
 mod cache;
 mod change;
 mod checkpoint;

@@ -4,6 +4,7 @@
 //! Pages that become holes are out of the table at once; the store hears of it later, and their memory is given back a bounded piece at
 //! a time, since a file of a gigabyte has a quarter of a million of them.
 
+use crate::bypassed::BypassedPages;
 use crate::named::Lost;
 use crate::page::{Body, Dirt, Entry, FetchNo};
 use crate::plant::{PlantedBug, is_planted};
@@ -72,7 +73,7 @@ pub(crate) struct Pages {
     memory: Memory,
     reserved: Reserved,
     /// Pages of which the buffer does not have the bytes.
-    unlogged: BTreeSet<Key>,
+    unlogged: BypassedPages,
     /// Objects that a crash has made shorter than they say, until that is logged.
     lost: BTreeMap<ObjectId, Lost>,
     fetches: u64,
@@ -290,7 +291,7 @@ impl Pages {
             match after.unlogged {
                 true => self.unlogged.insert(key),
                 false => self.unlogged.remove(&key),
-            };
+            }
         }
         if after.whole && !before.whole {
             self.sweep.push_back(key);
@@ -388,7 +389,17 @@ impl Pages {
 
     /// These, in the order of their keys.
     pub(crate) fn unlogged_in(&self, keys: impl RangeBounds<Key>) -> impl Iterator<Item = Key> + '_ {
-        self.unlogged.range(keys).copied()
+        self.unlogged.range(keys)
+    }
+
+    /// The same, with their ages.
+    pub(crate) fn bypassed(&self) -> &BypassedPages {
+        &self.unlogged
+    }
+
+    /// These pages were just bypassed, in one write.
+    pub(crate) fn note_bypassed_write(&mut self, at: Duration, object: ObjectId, pages: Range<PageNo>) {
+        self.unlogged.note_write(at, object, pages);
     }
 
     /// The buffer has the bytes of a page now; whether it had not before.

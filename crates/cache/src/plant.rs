@@ -46,6 +46,10 @@ pub enum PlantedBug {
     SyncWithoutBytes,
     /// Recovery lays older records over a page that was written directly since and stored.
     OlderOverDirect,
+    /// A bypassed page that the store does not have after a commit interval is not logged.
+    OverdueNotLogged,
+    /// An end of a mount does not log bypassed pages that it could not store.
+    EndWithoutCommit,
 }
 
 #[cfg(feature = "planted-bugs")]

@@ -2,6 +2,7 @@
 //! operation.
 
 use crate::admission::AdmissionQueue;
+use crate::bypassed::BypassedAge;
 use crate::commit::Syncs;
 use crate::direct::Logged;
 use crate::error::CacheError;
@@ -42,8 +43,6 @@ pub(crate) struct State {
     pub(crate) admission: AdmissionQueue,
     pub(crate) retries: RetryList,
     pub(crate) counters: Counters,
-    /// When pages that were written directly were last stored, or the first one was written after that.
-    pub(crate) direct_since: Duration,
     /// Set once, when the buffer has failed.
     failed: Option<BufferError>,
     stopping: bool,
@@ -186,6 +185,11 @@ impl Shared {
     /// The time.
     pub(crate) fn now(&self) -> Duration {
         self.clock.monotonic()
+    }
+
+    /// How old the oldest bypassed page is.
+    pub(crate) fn bypassed_age(&self, pages: &Pages) -> BypassedAge {
+        pages.bypassed().age(self.now(), self.settings.commit_interval)
     }
 
     pub(crate) fn settings(&self) -> &Settings {

@@ -233,7 +233,7 @@ impl WriteBack {
         }
         turn.was_direct = false;
         if victims.is_none() && why == Why::Due {
-            victims = self.direct_victims(turn, scan, now)?;
+            victims = self.direct_victims(turn, scan, now);
             turn.was_direct = victims.is_some();
             victims = victims.or_else(|| self.victims(why, scan, now));
         }
@@ -278,9 +278,6 @@ impl WriteBack {
         scan.begin_anew();
         let mut state = self.shared.state();
         state.retries.failed(error.clone(), now);
-        // The buffer works, or else it has said so.
-        let unlogged: Vec<Key> = state.pages.unlogged_in(direct::ALL).collect();
-        let _ = self.log_directly_written(&mut state, &unlogged);
         // No more is owed of the cleaning when nothing can be written.
         self.ask_for_space_if_needed(&mut state);
         // Who waits for a clone or a move is told after a while.
@@ -616,20 +613,20 @@ impl WriteBack {
         Some(Victims { pages: pages.into_iter().collect(), reached_newest })
     }
 
-    /// Pages that were written directly, if they are to be stored now. Those that cannot be are logged: then they take no space of the
-    /// buffer's that others wait for, no sync waits for them, and they are written back like any other.
-    fn direct_victims(
-        &self,
-        turn: &mut Turn,
-        scan: &Scan,
-        now: Duration,
-    ) -> Result<Option<Victims>, CacheError> {
+    /// Bypassed pages, if they are to be stored now. Those that cannot be are logged by the committer in a moment, and are then written back
+    /// like any other.
+    fn direct_victims(&self, turn: &mut Turn, scan: &Scan, now: Duration) -> Option<Victims> {
         let mut state = self.shared.state();
+        if state.syncs.wait_for_store() {
+            // For pages that were logged or cut meanwhile.
+            self.committer.settle_stored(&mut state, &[]);
+            self.shared.wake(Task::Commit);
+        }
         let is_left_to_syncs = now < turn.direct_not_before
             && state.syncs.need_log(now)
             && self.admission.direct_writes_can_wait(&state);
         if is_left_to_syncs || !self.admission.direct_writes_press(&state) {
-            return Ok(None);
+            return None;
         }
         let limit = self.shared.store().pages_together().min(DIRECT_STEP_PAGES as u64) as usize;
         // In rounds, so that a file that is written over and over, or grows and grows, keeps no other waiting.
@@ -653,24 +650,9 @@ impl WriteBack {
         let is_stuck = |key: &Key| {
             state.pages.holds_back(key) || scan.leaves_alone(&state.retries, Victim::Page(*key), now)
         };
-        let (stuck, pages): (Vec<Key>, Vec<Key>) = pages.into_iter().partition(is_stuck);
-        self.log_directly_written(&mut state, &stuck)?;
-        Ok(if pages.is_empty() { None } else { Some(Victims { pages, reached_newest: false }) })
-    }
-
-    /// Also tells syncs that waited for pages which somebody else has logged or cut.
-    fn log_directly_written(&self, state: &mut State, pages: &[Key]) -> Result<(), CacheError> {
-        let logged = direct::log(self.shared.buffer(), &mut state.pages, pages.iter().copied());
-        let logged = logged.map_err(|why| {
-            state.fail(&why);
-            CacheError::ReadOnly { why }
-        })?;
-        state.logged_late(logged);
-        if !pages.is_empty() || state.syncs.wait_for_store() {
-            self.committer.settle_stored(state, &[]);
-            self.shared.wake(Task::Commit);
-        }
-        Ok(())
+        pages.retain(|key| !is_stuck(key));
+        let pages: Vec<Key> = pages.into_iter().collect();
+        if pages.is_empty() { None } else { Some(Victims { pages, reached_newest: false }) }
     }
 
     /// Pages of one step: no more than are paid for with less than a segment's cleaning, where a writer may wait for them.
@@ -740,13 +722,13 @@ impl WriteBack {
 
     /// Ends the write-back of frozen pages: those that are stored are clean, the others dirty again.
     fn settle(&self, state: &mut State, frozen: &Frozen, stored: Option<&Stored>) {
-        let (mut spare, mut unlogged, mut done) = (0, Vec::new(), Vec::new());
+        let mut spare = 0;
+        let mut done = Vec::new();
         if stored.is_some() && frozen.pages.iter().any(|page| state.pages.is_unlogged(&page.key)) {
             // What is logged or told from here on may rely on the store having them.
             let batch = self.shared.store().durable_batch();
             self.shared.buffer().witness(batch);
             state.syncs.stored_directly(batch);
-            state.direct_since = self.shared.now();
         }
         for (index, page) in (frozen.cuts.len()..).zip(&frozen.pages) {
             let is_stored = stored.is_some_and(|stored| !stored.refused.contains_key(&index));
@@ -761,9 +743,8 @@ impl WriteBack {
                 }
                 false => entry.abandon_writing(),
             });
-            match is_stored {
-                true => done.push((page.key, page.newest)),
-                false => unlogged.push(page.key),
+            if is_stored {
+                done.push((page.key, page.newest));
             }
             // One that was cut while it was on its way: its reservation has no owner any more.
             spare += u64::from(page.reserved && (ended.is_none() || is_stored));
@@ -775,11 +756,6 @@ impl WriteBack {
             }
         }
         self.shared.store().release(spare);
-        // What the store could not take is written back like any other.
-        match direct::log(self.shared.buffer(), &mut state.pages, unlogged) {
-            Ok(logged) => state.logged_late(logged),
-            Err(why) => state.fail(&why),
-        }
         if state.syncs.wait_for_store() {
             self.committer.settle_stored(state, &done);
         }

@@ -16,6 +16,7 @@ mod shipped {
     pub(crate) mod ahead;
     pub(crate) mod background;
     pub(crate) mod bulk;
+    pub(crate) mod bypassed;
     pub(crate) mod cache;
     pub(crate) mod change;
     pub(crate) mod checkpoint;
