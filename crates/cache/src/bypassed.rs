@@ -21,6 +21,10 @@ pub(crate) struct BypassedPages {
     keys: BTreeSet<Key>,
     /// The writes that they came by, oldest first. Of the first one at least one page is among `keys`.
     writes: VecDeque<BypassedWrite>,
+    /// When the oldest write was made that has been settled since the last commit began. A commit must follow as soon as if it had not: it
+    /// makes the record durable that overwrote or cut the last of its pages, or that has its bytes, or that names the batch of the
+    /// store that has them.
+    settled_since: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -99,9 +103,22 @@ impl BypassedPages {
     }
 
     fn drop_settled_writes(&mut self) {
-        while self.writes.front().is_some_and(|first| self.keys.range(first.keys()).next().is_none()) {
+        while let Some(first) = self.writes.front()
+            && self.keys.range(first.keys()).next().is_none()
+        {
+            self.settled_since.get_or_insert(first.at);
             self.writes.pop_front();
         }
+    }
+
+    /// See the field.
+    pub(crate) fn settled_since(&self) -> Option<Duration> {
+        self.settled_since
+    }
+
+    /// A commit begins.
+    pub(crate) fn settled_are_committed(&mut self) {
+        self.settled_since = None;
     }
 
     /// When the oldest one was written, or earlier.
@@ -167,6 +184,9 @@ mod tests {
         assert_eq!(bypassed.oldest(), Some(2 * SECOND));
         bypassed.remove(&key(7));
         assert_eq!((bypassed.oldest(), bypassed.len()), (None, 0));
+        assert_eq!(bypassed.settled_since(), Some(SECOND));
+        bypassed.settled_are_committed();
+        assert_eq!(bypassed.settled_since(), None);
     }
 
     #[test]

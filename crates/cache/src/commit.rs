@@ -66,12 +66,12 @@ impl Syncs {
         self.logged_again = group;
     }
 
-    /// Whether everything that was logged again is durable.
-    fn logged_again_is_durable(&self, buffer: &Buffer) -> bool {
-        self.logged_again == GroupNo(0) || buffer.durable_group() >= self.logged_again
+    /// Whether a commit has nothing to make durable: no change, no page that was logged again, no batch of the store to name.
+    fn is_committed(&self, buffer: &Buffer) -> bool {
+        self.target(buffer.appended()).is_durable(buffer)
     }
 
-    /// What was written directly is stored, in this batch.
+    /// Bypassed pages are stored, in this batch. Until the buffer names it, nothing would tell if the store lost it.
     pub(crate) fn stored_directly(&mut self, store_batch: u64) {
         self.stored_directly = store_batch;
     }
@@ -289,6 +289,7 @@ impl Committer {
     pub(crate) fn commit_now(&self) -> Result<Lsn, CacheError> {
         let mut state = self.shared.state();
         self.log_overdue(&mut state);
+        state.pages.settled_bypassed_are_committed();
         state.syncs.committing += 1;
         state.syncs.commit_wanted = false;
         drop(state);
@@ -347,7 +348,7 @@ impl Committer {
             let Some((_, then)) = state.syncs.waiting.pop_front() else { return };
             completions.push(move || then(Ok(())));
         }
-        let clean = buffer.appended() <= buffer.durable() && state.syncs.logged_again_is_durable(buffer);
+        let clean = state.syncs.is_committed(buffer);
         state.syncs.uncommitted_since = if clean { None } else { Some(begun) };
     }
 
@@ -356,8 +357,10 @@ impl Committer {
         if state.failed().is_some() {
             return None;
         }
-        let bypassed = state.pages.bypassed().oldest().filter(|_| !is_planted(PlantedBug::OverdueNotLogged));
-        let oldest = [state.syncs.uncommitted_since, bypassed].into_iter().flatten().min()?;
+        let bypassed = state.pages.bypassed();
+        let unlogged = bypassed.oldest().filter(|_| !is_planted(PlantedBug::OverdueNotLogged));
+        let since = [state.syncs.uncommitted_since, unlogged, bypassed.settled_since()];
+        let oldest = since.into_iter().flatten().min()?;
         let due = oldest + self.shared.settings().commit_interval;
         Some(due.saturating_sub(self.shared.now()))
     }

@@ -397,6 +397,11 @@ impl Pages {
         &self.unlogged
     }
 
+    /// A commit begins: it makes durable whatever took the place of bypassed pages until now.
+    pub(crate) fn settled_bypassed_are_committed(&mut self) {
+        self.unlogged.settled_are_committed();
+    }
+
     /// These pages were just bypassed, in one write.
     pub(crate) fn note_bypassed_write(&mut self, at: Duration, object: ObjectId, pages: Range<PageNo>) {
         self.unlogged.note_write(at, object, pages);

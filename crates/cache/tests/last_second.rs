@@ -444,3 +444,26 @@ fn a_fast_store_has_none_of_them_logged() {
     assert!(counters.pages_direct > 100 * MIB_PAGES, "{} pages bypassed", counters.pages_direct);
     assert_eq!(counters.pages_logged_late, 0);
 }
+
+#[test]
+fn what_cuts_or_overwrites_them_is_durable_when_they_would_have_been() {
+    let whole = [3; BLOCK_BYTES];
+    let overwrite = Change::Write { object: STREAMED, offset: 0, bytes: &whole };
+    let cut = Change::Zero { object: STREAMED, offset: 0, len: PAGE };
+    for (change, found) in [(overwrite, 3), (cut, 0)] {
+        let machine = machine(64);
+        let cache = machine.open();
+        machine.write(&cache, STREAMED, 0, &[1; BLOCK_BYTES]).expect("space");
+        machine.sync(&cache).expect("a buffer that works");
+        let bypassing =
+            Change::WriteDirect { object: STREAMED, offset: 0, bytes: &[2; BLOCK_BYTES], grows: false };
+        machine.apply(&cache, &[bypassing]).expect("space");
+        machine.clock.advance(Duration::from_millis(900));
+        machine.apply(&cache, &[change]).expect("space");
+        machine.clock.advance(Duration::from_millis(100));
+        cache.step(Task::Commit);
+        drop(cache);
+        machine.crash();
+        assert_eq!(machine.open().read_now(STREAMED, 0, 1).expect("sound"), [found]);
+    }
+}
