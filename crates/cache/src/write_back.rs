@@ -50,6 +50,8 @@ const CUT_LEAVES: usize = 256;
 /// times longer than a step that stores what was written directly nothing more of it is stored.
 const LEFT_TO_SYNCS: u32 = 7;
 const LEFT_TO_SYNCS_MAX: Duration = Duration::from_millis(200);
+/// Files that were removed and ranges that were punched are stored after this: then `df` shows their space.
+const CUTS_STORED_AFTER: Duration = Duration::from_secs(1);
 /// Between two looks for something to write back where all that there is was tried a moment ago and failed.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -556,9 +558,19 @@ impl WriteBack {
 
     /// The same for any but those that were written directly.
     fn is_due_otherwise(&self, state: &State) -> bool {
+        self.logged_pages_are_due(state) || self.cuts_are_due(state)
+    }
+
+    fn logged_pages_are_due(&self, state: &State) -> bool {
         let age = |since| self.shared.now() >= since + self.shared.settings().dirty_age_max;
         let is_old = || state.failed().is_none() && state.pages.oldest_since().is_some_and(age);
         self.admission.logged_writes_press(state) || is_old()
+    }
+
+    /// Whether a cut is so old that a person who asks for the free space misses it there.
+    fn cuts_are_due(&self, state: &State) -> bool {
+        let is_old = |since| self.shared.now() >= since + CUTS_STORED_AFTER;
+        state.failed().is_none() && state.pages.oldest_cut().is_some_and(is_old)
     }
 
     /// The pages to write back now; `None` if there is no reason to. Least recently written first, but for the sake
@@ -569,8 +581,10 @@ impl WriteBack {
         if !state.pages.is_dirty() {
             return None;
         }
-        if why == Why::Due && !self.is_due_otherwise(&state) {
-            return None;
+        if why == Why::Due && !self.logged_pages_are_due(&state) {
+            // All cuts go with any page, or alone.
+            let alone = Victims { pages: Vec::new(), reached_newest: true };
+            return self.cuts_are_due(&state).then_some(alone);
         }
         let crowded = self.shared.settings().crowding(state.pages.memory()) > 0.5;
         let limit = self.step_pages(why);
