@@ -1,7 +1,7 @@
 //! Free space before acknowledgement: an operation takes its reservation when it enters, holding no lock, or waits here.
 
 use crate::bypassed::BypassedAge;
-use crate::change::Cost;
+use crate::change::{Claim, Cost};
 use crate::direct;
 use crate::error::CacheError;
 use crate::reserved::known_of_run;
@@ -60,8 +60,7 @@ pub struct Reservation {
     shared: Arc<Shared>,
     /// The store's reservations, in pages, that no dirty page has taken over.
     pages: u64,
-    /// It is for something that gives space back.
-    frees: bool,
+    claim: Claim,
     buffer_bytes: u64,
     /// Of the pages, so many may be written directly.
     direct: u64,
@@ -70,9 +69,9 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Whether it is for something that gives space back.
-    pub(crate) fn frees(&self) -> bool {
-        self.frees
+    /// Which space its operation may take.
+    pub(crate) fn claim(&self) -> Claim {
+        self.claim
     }
 
     /// Whether what it was asked for may be written directly.
@@ -84,7 +83,7 @@ impl Reservation {
     pub(crate) fn grow_to(&mut self, pages: u64, state: &mut State) -> Result<(), StoreError> {
         if pages > self.pages {
             let known = state.known_to_store();
-            state.admission.reserve(self.shared.store(), pages - self.pages, self.frees, known)?;
+            state.admission.reserve(self.shared.store(), pages - self.pages, self.claim, known)?;
             self.pages = pages;
         }
         Ok(())
@@ -118,7 +117,7 @@ impl Reservation {
     fn give_back(&self, pages: u64, state: &mut State) {
         let store = self.shared.store();
         // What gives space back may have got some that there is not: it is for no other operation.
-        if self.frees || state.is_stopping() || state.admission.is_waiting() {
+        if self.claim > Claim::Data || state.is_stopping() || state.admission.is_waiting() {
             state.admission.give_back_spare(store);
             return store.release(pages);
         }
@@ -206,11 +205,16 @@ impl AdmissionQueue {
 
     /// Space in the store for so many pages, where this is known of them and of those that have some. What gives space back gets it in any
     /// case: the store keeps a reserve for that, and lets no other operation reserve anything before there is space for these pages.
-    fn reserve(&mut self, store: &Store, pages: u64, frees: bool, known: Known) -> Result<(), StoreError> {
+    fn reserve(&mut self, store: &Store, pages: u64, claim: Claim, known: Known) -> Result<(), StoreError> {
         let more = pages.saturating_sub(self.spare_pages);
         if more > 0 {
-            match store.reserve(more, known) {
-                Err(error) if error.is_full() && frees => store.reserve_unchecked(more),
+            let outcome = if claim == Claim::Data {
+                store.reserve(more, known)
+            } else {
+                store.reserve_for_names(more, known)
+            };
+            match outcome {
+                Err(error) if error.is_full() && claim == Claim::Frees => store.reserve_unchecked(more),
                 outcome => outcome?,
             }
         }
@@ -233,7 +237,7 @@ impl Admission {
     /// A reservation if there is space at once and no operation waits, `None` if one has to wait.
     pub(crate) fn admit_at_once(&self, cost: Cost) -> Result<Option<Reservation>, CacheError> {
         let mut state = self.shared.state();
-        if state.admission.is_waiting() && !cost.frees {
+        if state.admission.is_waiting() && cost.claim == Claim::Data {
             return Ok(None);
         }
         match self.verdict(&mut state, cost) {
@@ -245,7 +249,7 @@ impl Admission {
 
     pub(crate) fn admit(&self, cost: Cost, then: Completion<Reservation>) {
         let mut state = self.shared.state();
-        let queued = state.admission.is_waiting() && !cost.frees;
+        let queued = state.admission.is_waiting() && cost.claim == Claim::Data;
         let verdict = if queued { Verdict::Wait } else { self.verdict(&mut state, cost) };
         match verdict {
             Verdict::Wait => {
@@ -332,17 +336,22 @@ impl Admission {
             return Verdict::WaitDirectly;
         }
         let buffer_bytes = buffer_bytes + direct::reserved_bytes(direct);
-        // What writers must leave for re-logging, and both for deletions.
-        let kept = buffer.capacity_bytes() / if cost.frees { 16 } else { 8 };
+        // What writers must leave for names, both for re-logging, and all of them for deletions.
+        let kept = match cost.claim {
+            Claim::Data => buffer.capacity_bytes() / 8,
+            Claim::Names => buffer.capacity_bytes() / 8 - buffer.capacity_bytes() / 32,
+            Claim::Frees => buffer.capacity_bytes() / 16,
+        };
         let reserved = state.admission.reserved_bytes + direct::reserved_bytes(unlogged);
         let space = buffer.free_bytes().saturating_sub(reserved);
-        let crowded = !cost.frees && self.shared.settings().crowding(state.pages.memory()) > 1.0;
+        let crowded =
+            cost.claim == Claim::Data && self.shared.settings().crowding(state.pages.memory()) > 1.0;
         if self.shared.buffer().open_bytes() > UNWRITTEN_BYTES_MAX {
             return Verdict::Wait;
         }
         if space < buffer_bytes + kept || crowded {
             // What must be written back first finds no space, and cleaning has made none.
-            if state.admission.exhausted && state.retries.needs_space() && !cost.frees {
+            if state.admission.exhausted && state.retries.needs_space() && cost.claim == Claim::Data {
                 return Verdict::Refuse(StoreError::Full.into());
             }
             if state.admission.wants_space {
@@ -354,7 +363,7 @@ impl Admission {
         state.retries.has_space();
         let own = known_of_run(cost.run);
         let known = state.known_to_store() + own;
-        match state.admission.reserve(self.shared.store(), cost.pages, cost.frees, known) {
+        match state.admission.reserve(self.shared.store(), cost.pages, cost.claim, known) {
             Ok(()) => {
                 state.admission.known = state.admission.known + own;
                 state.admission.reserved_bytes += buffer_bytes;
@@ -362,7 +371,7 @@ impl Admission {
                 Verdict::Go(Reservation {
                     shared: self.shared.clone(),
                     pages: cost.pages,
-                    frees: cost.frees,
+                    claim: cost.claim,
                     buffer_bytes,
                     direct,
                     known: own,

@@ -2,7 +2,7 @@
 
 use crate::admission::{Admission, Reservation};
 use crate::bulk;
-use crate::change::{self, Change, Cost};
+use crate::change::{self, Change, Claim, Cost};
 use crate::checkpoint::Checkpointer;
 use crate::commit::{Committer, Synced};
 use crate::direct;
@@ -93,7 +93,7 @@ impl Parts {
         if let Some(why) = state.failed().cloned() {
             return Err(CacheError::ReadOnly { why });
         }
-        if !reservation.frees() && is_refused() {
+        if reservation.claim() != Claim::Frees && is_refused() {
             return Err(StoreError::Full.into());
         }
         if reservation.is_direct() && self.shared.direct_after().load(Ordering::Relaxed) == u64::MAX {

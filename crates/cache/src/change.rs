@@ -125,6 +125,19 @@ impl Change<'_> {
     }
 }
 
+/// Which space an operation may take when the store is nearly full, each more than the one before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Claim {
+    /// What is not kept for anything: it writes data.
+    #[default]
+    Data,
+    /// A little more: it changes names and attributes, so that a full file system can be tidied up (`chmod`, `mv`, `mkdir`). What
+    /// it writes takes the place of what was there, but for new names and inodes.
+    Names,
+    /// All that there is: it only gives space back (`unlink`, `truncate` to less).
+    Frees,
+}
+
 /// What an operation may need, stated when it enters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cost {
@@ -134,8 +147,8 @@ pub struct Cost {
     pub bytes: u64,
     /// Records that it may write: one for each page that a change touches.
     pub records: u64,
-    /// Whether it only gives space back (unlink, truncate to less): such operations use the last reserve.
-    pub frees: bool,
+    /// Which space it may take.
+    pub claim: Claim,
     /// Of the pages, so many that follow each other in one file, as data.
     pub run: u64,
     /// Of the pages, so many may be written [directly](Change::WriteDirect). Bytes and records count them as if they were logged.
@@ -144,7 +157,7 @@ pub struct Cost {
 
 impl Cost {
     /// Nothing.
-    pub const NONE: Cost = Cost { pages: 0, bytes: 0, records: 0, frees: false, run: 0, direct: 0 };
+    pub const NONE: Cost = Cost { pages: 0, bytes: 0, records: 0, claim: Claim::Data, run: 0, direct: 0 };
 
     /// What `changes` need.
     pub fn of(changes: &[Change<'_>]) -> Cost {
@@ -152,7 +165,7 @@ impl Cost {
             pages: cost.pages + change.pages(),
             bytes: cost.bytes + change.bytes(),
             records: cost.records + change.records(),
-            frees: false,
+            claim: Claim::Data,
             run: 0,
             direct: cost.direct + change.direct_bytes().map_or(0, |bytes| bytes.len() / BLOCK_BYTES) as u64,
         })

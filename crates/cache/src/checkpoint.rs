@@ -388,7 +388,7 @@ impl Checkpointer {
                 state.retries.failures()
             };
             let space = self.shared.store().space();
-            (Found { free: space.free, used: space.used(), total: space.total }, failures)
+            (Found { free: space.free, used: space.live + space.reserved, total: space.total }, failures)
         };
         let attempt = turn.get_or_insert_with(|| {
             let (before, failures) = free();

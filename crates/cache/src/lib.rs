@@ -38,7 +38,7 @@ mod write_back;
 pub use admission::Reservation;
 pub use bulk::read_stored;
 pub use cache::Cache;
-pub use change::{Change, Cost};
+pub use change::{Change, Claim, Cost};
 pub use delta::Delta;
 pub use error::CacheError;
 #[cfg(feature = "planted-bugs")]

@@ -2,7 +2,7 @@
 
 mod common;
 
-use cache::{Cache, CacheError, Change, Cost, Settings, Task};
+use cache::{Cache, CacheError, Change, Claim, Cost, Settings, Task};
 use common::Disks;
 use common::plain::Machine;
 use device::{BLOCK_BYTES, Block, Device, ObjectId, PageNo, Transfer, VolumeId};
@@ -323,7 +323,7 @@ fn what_was_written_directly_can_be_logged_when_the_buffer_is_full() {
     for page in 0.. {
         let change = [Change::Write { object: OTHER, offset: page * PAGE, bytes: &[1; BLOCK_BYTES] }];
         let mut cost = Cost::of(&change);
-        cost.frees = true;
+        cost.claim = Claim::Frees;
         let Some(mut reservation) = cache.admit_at_once(cost).expect("sound disks") else { break };
         cache.apply(&mut reservation, &change).expect("space");
         drop(reservation);

@@ -2,7 +2,7 @@
 
 mod common;
 
-use cache::{Cache, CacheError, Change, Completion, Cost, Progress, Reservation, Settings, Task};
+use cache::{Cache, CacheError, Change, Claim, Completion, Cost, Progress, Reservation, Settings, Task};
 use common::Disks;
 use device::{BLOCK_BYTES, Clock, Device, ObjectId, VolumeId};
 use sim::{Faults, SimClock};
@@ -221,7 +221,7 @@ fn space_that_was_deleted_is_there_for_the_next_writer() {
     assert!(page > 1000, "full after {page} pages");
     let changes = [Change::Delete { object: object(1) }];
     machine
-        .apply(&cache, Cost { frees: true, ..Cost::of(&changes) }, &changes)
+        .apply(&cache, Cost { claim: Claim::Frees, ..Cost::of(&changes) }, &changes)
         .expect("deleting always works");
     (0..100).for_each(|index| {
         let written = machine.write(&cache, object(2), 16 * index, &bytes);

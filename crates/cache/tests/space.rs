@@ -2,7 +2,7 @@
 
 mod common;
 
-use cache::{Cache, CacheError, Change, Completion, Cost, Progress, Settings, Task};
+use cache::{Cache, CacheError, Change, Claim, Completion, Cost, Progress, Settings, Task};
 use common::Disks;
 use device::{BLOCK_BYTES, Clock, ObjectId, Page, PageNo, Random, Transfer, VolumeId};
 use sim::SimClock;
@@ -260,7 +260,7 @@ fn what_gives_space_back_is_granted_space_that_there_is_not() {
     // Of each file to be truncated, the last page is zeroed from somewhere on.
     for page in 0..10 {
         let changes = [Change::Zero { object: FILE, offset: page * BLOCK_BYTES as u64, len: 100 }];
-        let cost = Cost { frees: true, ..Cost::of(&changes) };
+        let cost = Cost { claim: Claim::Frees, ..Cost::of(&changes) };
         let mut reservation = machine.cache.admit_at_once(cost).expect("power").expect("a reserve");
         machine.cache.apply(&mut reservation, &changes).expect("power");
     }
@@ -400,7 +400,7 @@ fn where_pages_find_no_space_and_cleaning_makes_none_writers_are_told_at_once_an
     let waited = machine.clock.monotonic() - begun;
     assert!(waited < Duration::from_secs(5), "{waited:?}");
     let delete = [Change::Delete { object: OTHER_FILE }];
-    let cost = Cost { frees: true, ..Cost::of(&delete) };
+    let cost = Cost { claim: Claim::Frees, ..Cost::of(&delete) };
     let mut reservation = machine.cache.admit_at_once(cost).expect("power").expect("a reserve");
     machine.cache.apply(&mut reservation, &delete).expect("power");
     machine.write_all_back(begun);

@@ -3,7 +3,7 @@
 
 mod common;
 
-use cache::{Cache, CacheError, Change, Completion, Cost, Progress, Reservation, Settings, Task};
+use cache::{Cache, CacheError, Change, Claim, Completion, Cost, Progress, Reservation, Settings, Task};
 use common::Disks;
 use device::{BLOCK_BYTES, Clock, ObjectId, Random, VolumeId};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -123,7 +123,8 @@ impl Client {
                 Change::Write { object, offset: at as u64, bytes: &bytes }
             }
         };
-        let cost = Cost { frees: matches!(change, Change::Delete { .. }), ..Cost::of(&[change]) };
+        let claim = if matches!(change, Change::Delete { .. }) { Claim::Frees } else { Claim::Data };
+        let cost = Cost { claim, ..Cost::of(&[change]) };
         let mut reservation: Reservation = wait(cache, |then| cache.admit(cost, then))?;
         cache.apply(&mut reservation, &[change])?;
         self.object = object;

@@ -2,7 +2,7 @@
 
 use crate::acl::ACL_BYTES_MAX;
 use crate::xattr::{XATTR_HEAD, XATTR_NAME_BYTES_MAX, blocks_for};
-use cache::{Change, Cost};
+use cache::{Change, Claim, Cost};
 use device::{BLOCK_BYTES, PageNo, Transfer, VolumeId};
 
 /// A page as a number of bytes.
@@ -26,7 +26,7 @@ fn plus(one: Cost, other: Cost) -> Cost {
         pages: one.pages + other.pages,
         bytes: one.bytes + other.bytes,
         records: one.records + other.records,
-        frees: one.frees || other.frees,
+        claim: one.claim.max(other.claim),
         run: one.run.max(other.run),
         direct: one.direct + other.direct,
     }
@@ -47,7 +47,8 @@ pub(crate) fn make(levels: u8, target_bytes: usize) -> Cost {
 
 /// A new name, with what it leads to. A link's target is one block.
 pub(crate) fn add(levels: u8, target_bytes: usize) -> Cost {
-    let target = Cost { pages: 1, bytes: target_bytes as u64 + 64, records: 10, ..Cost::NONE };
+    let target =
+        Cost { pages: 1, bytes: target_bytes as u64 + 64, records: 10, claim: Claim::Names, ..Cost::NONE };
     plus(plus(INODES, names(levels)), target)
 }
 
@@ -55,15 +56,20 @@ pub(crate) fn add(levels: u8, target_bytes: usize) -> Cost {
 pub(crate) fn remove(levels: u8) -> Cost {
     // On each level a node loses a child and joins a neighbour, never splits.
     let levels = u64::from(levels) + 2;
-    let names =
-        Cost { pages: 2 * levels, bytes: levels * 2 * PAGE, records: 6 * levels, frees: true, ..Cost::NONE };
+    let names = Cost {
+        pages: 2 * levels,
+        bytes: levels * 2 * PAGE,
+        records: 6 * levels,
+        claim: Claim::Frees,
+        ..Cost::NONE
+    };
     plus(INODES, names)
 }
 
 /// A name that moves between two directories.
 pub(crate) fn rename(from_levels: u8, to_levels: u8) -> Cost {
     let names = plus(add(to_levels, 0), remove(from_levels));
-    Cost { frees: false, ..names }
+    Cost { claim: Claim::Names, ..names }
 }
 
 /// The same, and a new inode at the old name, for which adding and removing have space.
@@ -73,24 +79,34 @@ pub(crate) fn rename_leaving_whiteout(from_levels: u8, to_levels: u8) -> Cost {
 
 /// New attributes. A file that gets shorter has one page zeroed in part, and gives back the others.
 pub(crate) fn attributes(shrinks: bool) -> Cost {
-    plus(plus(INODES, POWERS), Cost { pages: 2, bytes: 0, records: 3, frees: shrinks, ..Cost::NONE })
+    let claim = if shrinks { Claim::Frees } else { Claim::Names };
+    plus(plus(INODES, POWERS), Cost { pages: 2, bytes: 0, records: 3, claim, ..Cost::NONE })
 }
 
 /// An extended attribute of `value_bytes`, beside `present_bytes` of others: in the worst case all of them move.
 pub(crate) fn set_xattr(present_bytes: usize, value_bytes: usize) -> Cost {
     let bytes = (present_bytes + XATTR_HEAD + XATTR_NAME_BYTES_MAX + value_bytes) as u64;
     let blocks = blocks_for(bytes as usize) as u64 + 1;
-    plus(INODES, Cost { pages: blocks, bytes: bytes + 32 * blocks, records: blocks + 12, ..Cost::NONE })
+    plus(
+        INODES,
+        Cost {
+            pages: blocks,
+            bytes: bytes + 32 * blocks,
+            records: blocks + 12,
+            claim: Claim::Names,
+            ..Cost::NONE
+        },
+    )
 }
 
 /// An extended attribute that goes: however many there are, one is marked, or what is left moves into one block.
 pub(crate) fn remove_xattr() -> Cost {
-    Cost { frees: true, ..plus(INODES, POWERS) }
+    Cost { claim: Claim::Frees, ..plus(INODES, POWERS) }
 }
 
 /// Two names that change places.
 pub(crate) fn exchange() -> Cost {
-    plus(INODES, INODES)
+    Cost { claim: Claim::Names, ..plus(INODES, INODES) }
 }
 
 /// Orphans that go together. Each touches its inode, the orphan that takes its place in the list, two places there, an
@@ -101,7 +117,7 @@ pub(crate) fn free(orphans: usize) -> Cost {
         pages: 7 * orphans + 1,
         bytes: (7 * orphans + 1) * 96,
         records: 8 * orphans + 1,
-        frees: true,
+        claim: Claim::Frees,
         ..Cost::NONE
     }
 }
@@ -117,8 +133,9 @@ pub(crate) fn copy_range(pages: u64, first: u64, at: u64) -> Cost {
 /// A range of a file whose pages become holes, with its size and times. Unless it is whole pages, its two edges are
 /// zeroed: that may take pages, so it must not use the last reserve.
 pub(crate) fn allocate(whole_pages_go: bool) -> Cost {
+    let claim = if whole_pages_go { Claim::Frees } else { Claim::Data };
     plus(
         Cost { pages: 3, bytes: 96, records: 6, ..Cost::NONE },
-        Cost { pages: 2, bytes: 0, records: 3, frees: whole_pages_go, ..Cost::NONE },
+        Cost { pages: 2, bytes: 0, records: 3, claim, ..Cost::NONE },
     )
 }

@@ -162,6 +162,12 @@ pub fn reserve(nodes: &NodeUse, segments: u64) -> u64 {
     COPIES * (checkpoints + compaction + sparse) + others * segment + segments * dead_at_most(segment)
 }
 
+/// Blocks that data leaves to names and attributes, of a store that holds so many. A rename states 53 pages, each of which may be alone in
+/// a leaf of the map: 742 blocks. Most of them it gives back at once, and what it writes takes the place of what was there.
+pub fn names_reserve(blocks: u64) -> u64 {
+    (blocks / 64).min(2048)
+}
+
 /// Free segments that `class` must leave alone. Why it is enough: decision 0018.
 pub fn floor(class: Class, nodes: &NodeUse) -> u64 {
     let pairs = |blocks: u64| blocks.div_ceil(nodes.segment_blocks);

@@ -25,8 +25,10 @@ pub struct Space {
     pub free: u64,
     /// Blocks in segments that are free as soon as the file system below gives them space, which it has.
     pub bare: u64,
-    /// Blocks reserved for writers, free or dead.
+    /// Blocks reserved for writers, free or dead: what their pages can take at most.
     pub reserved: u64,
+    /// Blocks that these pages will take, about.
+    pub expected: u64,
     /// Blocks that writers can never have: for deletions, checkpoints and cleaning.
     pub kept: u64,
 }
@@ -43,9 +45,9 @@ impl Space {
         self.total.saturating_sub(self.kept)
     }
 
-    /// Of these, those that are: what is live, with its copies and the map, and what is reserved for writes that are not stored yet.
+    /// Of these, those that are: what is live, with its copies and the map, and what is expected of pages that are not stored yet.
     pub fn used(&self) -> u64 {
-        self.live + self.reserved
+        self.live + self.expected
     }
 
     /// Those that are not. Some may be dead, and are won by cleaning as they are needed.
@@ -65,6 +67,8 @@ const SHARED_PER_CHANGE: u64 = 3;
 /// What the first page of a leaf may make live beside itself: new nodes with their copies, and the half of that again which may be dead among
 /// nodes before they are compacted.
 const BLOCKS_PER_LEAF: u64 = COPIES * NODES_PER_PAGE * 3 / 2;
+/// One block of nodes is expected for so many pages: the two copies of a node that has the entries of sixteen small files.
+const NODES_EXPECTED: u64 = 8;
 /// What is reserved for a page of which nothing is known: it may be metadata, which is written twice, and the first of its leaf.
 pub const BLOCKS_PER_PAGE: u64 = COPIES + BLOCKS_PER_LEAF;
 
@@ -200,6 +204,14 @@ impl Map {
         self.reservations.known.blocks_for(self.reservations.pages)
     }
 
+    /// What those pages will take, about: data once, metadata twice, and an eighth more for nodes. Pages of files as small as a node's
+    /// entry for them take that, others less.
+    fn expected_blocks(&self) -> u64 {
+        let Reservations { pages, known, .. } = self.reservations;
+        let metadata = pages.saturating_sub(known.data);
+        (pages + metadata + pages.div_ceil(NODES_EXPECTED)).min(self.reserved_blocks())
+    }
+
     /// Nodes that a vector may make dirty, at most as many as a reservation counts: those of the volumes' tree it counts as a whole. A cut that leaves newer pages in leaves
     /// between its ends changes more: such pages have been written back before it, and their leaves have been counted then.
     pub(crate) fn nodes_for(&self, log_entries: &[LogEntry]) -> u64 {
@@ -290,22 +302,35 @@ impl Map {
         }
     }
 
-    /// Blocks that writers can never have.
+    /// Blocks that nothing can have that is reserved for.
     fn reserve_blocks(&self) -> u64 {
         policy::reserve(&self.node_use(), self.nodes.segments.held())
+    }
+
+    /// Blocks that data can never have.
+    fn kept_from_data(&self) -> u64 {
+        self.reserve_blocks() + policy::names_reserve(self.held_blocks())
     }
 
     /// Blocks that a new reservation may count on: those that are neither live nor kept nor reserved, of segments that have space below.
     /// Some of them may be dead, and must be won by cleaning before they can be written.
     pub(crate) fn reservable(&self) -> u64 {
-        self.spare_for_writers().saturating_sub(self.reserved_blocks())
+        self.spare_for_data().saturating_sub(self.reserved_blocks())
     }
 
     /// The same, with those that are reserved.
-    fn spare_for_writers(&self) -> u64 {
+    fn spare_for_data(&self) -> u64 {
+        self.held_blocks().saturating_sub(self.live() + self.kept_from_data())
+    }
+
+    /// The same for names and attributes.
+    fn spare_for_names(&self) -> u64 {
+        self.held_blocks().saturating_sub(self.live() + self.reserve_blocks())
+    }
+
+    fn held_blocks(&self) -> u64 {
         let segments = &self.nodes.segments;
-        let held = segments.held() * segments.geometry().segment_blocks;
-        held.saturating_sub(self.live() + self.reserve_blocks())
+        segments.held() * segments.geometry().segment_blocks
     }
 
     /// Whether less than an eighth of the blocks are neither live nor kept. What is reserved for pages that are dirty now does not count, as
@@ -342,17 +367,27 @@ impl Map {
         Space {
             total: (self.nodes.segments.held() + bare) * geometry.segment_blocks,
             bare: bare * geometry.segment_blocks,
-            kept: self.reserve_blocks(),
+            kept: self.kept_from_data(),
             live: self.live(),
             nodes: COPIES * self.nodes.table.used(),
             free: self.nodes.segments.free_count() * geometry.segment_blocks + self.nodes.segments.log_rest(),
             reserved: self.reserved_blocks(),
+            expected: self.expected_blocks(),
         }
     }
 
     /// Reserves space for `pages` more pages: see [`Store::reserve`](crate::Store::reserve).
     pub(crate) fn reserve(&mut self, pages: u64, known: Known) -> Result<(), StoreError> {
-        if known.blocks_for(self.reservations.pages.saturating_add(pages)) > self.spare_for_writers() {
+        self.reserve_of(self.spare_for_data(), pages, known)
+    }
+
+    /// The same for pages of names and attributes.
+    pub(crate) fn reserve_for_names(&mut self, pages: u64, known: Known) -> Result<(), StoreError> {
+        self.reserve_of(self.spare_for_names(), pages, known)
+    }
+
+    fn reserve_of(&mut self, spare: u64, pages: u64, known: Known) -> Result<(), StoreError> {
+        if known.blocks_for(self.reservations.pages.saturating_add(pages)) > spare {
             return Err(StoreError::Full);
         }
         if !self.is_planted(PlantedBug::ForgottenReservation) {
@@ -407,7 +442,7 @@ impl Map {
     /// Blocks in all that the store needs, of a sparse file, so that `ahead` segments of them can be reserved.
     fn needed(&self, ahead: u64) -> u64 {
         let segment_blocks = self.nodes.segments.geometry().segment_blocks;
-        self.live() + self.reserve_blocks() + self.reserved_blocks() + ahead * segment_blocks
+        self.live() + self.kept_from_data() + self.reserved_blocks() + ahead * segment_blocks
     }
 
     pub(crate) fn ahead(&self) -> u64 {

@@ -478,6 +478,11 @@ impl Store {
         self.shared.map_mut().reserve(pages, known)
     }
 
+    /// The same for pages of names and attributes, which may take [a little](crate::policy::names_reserve) that data may not.
+    pub fn reserve_for_names(&self, pages: u64, known: Known) -> Result<(), StoreError> {
+        self.shared.map_mut().reserve_for_names(pages, known)
+    }
+
     /// So much is known by now of the pages that have a reservation. Less, once some were released, until this is said anew.
     pub fn know(&self, known: Known) {
         self.shared.map_mut().know(known);

@@ -25,6 +25,8 @@ pub(crate) struct Machine {
     buffer: Arc<SimDisk>,
     clock: Arc<SimClock>,
     fetch: FetchMode,
+    /// Memory for pages, in bytes; half of it may be dirty.
+    memory: u64,
     open: Option<(Arc<Cache>, Fs)>,
     operations: u32,
     opened: u32,
@@ -35,10 +37,20 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
+    /// One with a small buffer and little memory, so that both come round.
     pub(crate) fn new(seed: u64, fetch: FetchMode, store_blocks: u64) -> Machine {
+        Machine::of(seed, fetch, store_blocks, 1024, 200 * BLOCK_BYTES as u64)
+    }
+
+    /// One whose buffer and memory have space for everything.
+    pub(crate) fn roomy(seed: u64, store_blocks: u64) -> Machine {
+        Machine::of(seed, FetchMode::Lazy, store_blocks, 16384, 256 << 20)
+    }
+
+    fn of(seed: u64, fetch: FetchMode, store_blocks: u64, buffer_blocks: u64, memory: u64) -> Machine {
         let power = Power::new();
         let store = SimDisk::new("store", store_blocks, &power, seed);
-        let buffer = SimDisk::new("buffer", 1024, &power, seed + 1);
+        let buffer = SimDisk::new("buffer", buffer_blocks, &power, seed + 1);
         let id = StoreId([7; 16]);
         Store::format(&*store, &Layout { id, segment_blocks: Some(64) }).expect("a format");
         buffer::Buffer::format(&*buffer, id).expect("a format");
@@ -48,6 +60,7 @@ impl Machine {
             buffer,
             clock,
             fetch,
+            memory,
             open: None,
             operations: 0,
             opened: 0,
@@ -69,8 +82,8 @@ impl Machine {
     fn cache_and_more(&self) -> (Arc<Cache>, Option<PreloadedArena>) {
         let settings = Settings {
             fetch: self.fetch,
-            memory_bytes_max: 200 * BLOCK_BYTES as u64,
-            dirty_bytes_max: 100 * BLOCK_BYTES as u64,
+            memory_bytes_max: self.memory,
+            dirty_bytes_max: self.memory / 2,
             commit_inline_below: Duration::ZERO,
             ..Settings::default()
         };
@@ -112,6 +125,15 @@ impl Machine {
         let (cache, _) = self.open.as_ref().expect("it is open");
         for task in [Task::Commit, Task::Fetch, Task::WriteBack, Task::Checkpoint] {
             cache.step(task);
+        }
+    }
+
+    /// Does the workers' work for a while.
+    pub(crate) fn work_for(&self, time: Duration) {
+        let until = self.clock.monotonic() + time;
+        while self.clock.monotonic() < until {
+            self.step();
+            self.clock.advance(Duration::from_millis(10));
         }
     }
 

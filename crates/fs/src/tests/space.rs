@@ -8,8 +8,9 @@ use crate::arena::Transaction;
 use crate::cost;
 use crate::error::FsError;
 use crate::format::FILE_BYTES_MAX;
-use crate::types::{Ino, Kind, SetAttributes};
+use crate::types::{IfExists, Ino, Kind, SetAttributes};
 use cache::FetchMode;
+use std::time::Duration;
 
 const PAGE: u64 = 4096;
 
@@ -223,4 +224,84 @@ fn an_allocation_that_is_not_taken_leaves_no_trace() {
         drop(tx);
         assert!(snapshot(&bench.state) == before, "{what:?}");
     }
+}
+
+#[test]
+fn small_files_that_are_not_stored_yet_count_as_what_they_will_take() {
+    let machine = Machine::roomy(8, 32768);
+    let before = machine.fs().usage().available;
+    for number in 0..2000 {
+        let ino = file(&machine, format!("file{number}").as_bytes());
+        write(&machine, ino, 0, &[1; 100]);
+    }
+    let unstored = before - machine.fs().usage().available;
+    assert!(machine.store().space().reserved > 8 * 2000, "most of them are not stored");
+    machine.drain();
+    let stored = before - machine.fs().usage().available;
+    assert!((2000..4000).contains(&stored), "{stored} blocks");
+    assert!(unstored >= stored / 2 && unstored <= 2 * stored, "{unstored} blocks, and {stored} once stored");
+}
+
+#[test]
+fn removed_files_and_punched_ranges_are_free_space_in_seconds() {
+    let mut machine = Machine::new(9, FetchMode::Lazy, 16384);
+    let used = |machine: &Machine| machine.fs().usage().blocks - machine.fs().usage().available;
+    let empty = used(&machine);
+    let (removed, punched) = (file(&machine, b"removed"), file(&machine, b"punched"));
+    for ino in [removed, punched] {
+        for piece in 0..16 {
+            write(&machine, ino, piece * 64 * PAGE, &[7; 64 * PAGE as usize]);
+        }
+    }
+    machine.reopen();
+    assert!(used(&machine) > empty + 2000);
+    machine.wait(|done| machine.fs().unlink(Ino::ROOT, b"removed", done)).expect("it goes");
+    allocate(&machine, punched, Allocate::Hole, (0, 1000 * PAGE), Size::Stays).expect("a hole");
+    machine.work_for(Duration::from_secs(3));
+    assert!(used(&machine) < empty + 200, "{} blocks used, {empty} when it was empty", used(&machine));
+}
+
+/// What a person does to make order on a full file system.
+fn tidy_up(machine: &Machine, ino: Ino, round: u16) {
+    let mode = SetAttributes { mode: Some(0o640 + round % 2), ..SetAttributes::default() };
+    machine.wait(|done| machine.fs().set_attributes(ino, mode, done)).expect("chmod");
+    let name = |what: &str| format!("{what}{round}").into_bytes();
+    machine
+        .wait(|done| machine.fs().make(OWNER, Ino::ROOT, &name("dir"), Kind::Directory, 0o700, done))
+        .expect("mkdir");
+    file(machine, &name("touched"));
+    machine.wait(|done| machine.fs().link(ino, Ino::ROOT, &name("link"), done)).expect("ln");
+    let to = (Ino::ROOT, &name("moved")[..]);
+    machine
+        .wait(|done| machine.fs().rename((Ino::ROOT, &name("link")), to, IfExists::Refuse, done))
+        .expect("mv");
+}
+
+#[test]
+fn names_and_attributes_change_on_a_full_store() {
+    let mut machine = Machine::new(10, FetchMode::Lazy, 65536);
+    let ino = file(&machine, b"file");
+    let mut size = 0;
+    let mut fill = |machine: &Machine| {
+        for piece in [64 * PAGE, PAGE] {
+            loop {
+                let bytes = vec![7; piece as usize];
+                match machine.wait(|done| machine.fs().write(ino, size, bytes, done)) {
+                    Ok(()) => size += piece,
+                    Err(FsError::NoSpace) => break,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+    };
+    fill(&machine);
+    for round in 0..20 {
+        tidy_up(&machine, ino, round);
+    }
+    machine.reopen();
+    fill(&machine);
+    for round in 20..40 {
+        tidy_up(&machine, ino, round);
+    }
+    assert_eq!(machine.findings(), []);
 }
