@@ -255,7 +255,7 @@ impl Run {
         let gone: Vec<Id> = self.oracle.now.inodes.iter().filter(gone).map(|(&id, _)| id).collect();
         for inode in gone {
             self.oracle
-                .took_effect(Change::Forget { inode }, None, None)
+                .took_effect(Change::Forget { inode }, None, None, self.media.clock.monotonic())
                 .expect("forgetting is always legal");
         }
     }
@@ -382,7 +382,8 @@ impl Run {
         };
         // One that is durable when it returns took effect before that, and time may have passed since.
         let known = !(self.media.meanwhile.is_slow() && self.is_durable_removal(&change));
-        let made = self.oracle.took_effect(change, ino, known.then_some(at));
+        let answered = self.media.clock.monotonic();
+        let made = self.oracle.took_effect(change, ino, known.then_some(at), answered);
         let made = made.map_err(|refusal| format!("succeeded, expected to be refused: {refusal:?}"))?;
         self.remember_for_reads(touched);
         if let (Some(id), Reply::Attributes(attributes)) = (made.or(touched), reply) {

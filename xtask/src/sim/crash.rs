@@ -1,6 +1,7 @@
 //! How a life of the stack ends, and how the next one begins: power cuts at any write, kills, clean stops, and power
 //! cuts in recovery.
 
+use super::faults::TAKES_NOTHING;
 use super::log::Role;
 use super::oracle::Synced;
 use super::power::End;
@@ -204,7 +205,12 @@ impl Run {
         self.media.meanwhile.comes_now();
         self.deliver()?;
         let moment = self.oracle.moment();
-        match self.stack().cache.drain() {
+        if self.options.faults && self.random.once_in(3) {
+            self.media.store.set_faults(TAKES_NOTHING);
+        }
+        let drained = self.stack().cache.drain();
+        self.no_faults();
+        match drained {
             Ok(()) => {
                 let cache = &self.stack().cache;
                 let reserved = cache.settled_store().space().reserved;
@@ -212,11 +218,14 @@ impl Run {
                     return Err(format!("everything is written back, and {reserved} blocks stay reserved"));
                 }
                 self.deliver()?;
-                self.oracle.synced(moment, Synced::All);
             }
             Err(_) if self.media.log.errors_made_up() > self.errors_at_open => {}
             Err(CacheError::Store(StoreError::Full)) => self.no_space_to_write_back()?,
             Err(error) => return Err(format!("the drain fails: {error}")),
+        }
+        if self.stack().cache.status().failed.is_none() && !self.media.power.lost() {
+            // What could not be stored is in the buffer.
+            self.oracle.synced(moment, Synced::All);
         }
         self.counts.clean_stops += 1;
         self.media.log.event(|| "=== a clean stop".to_owned(), &[]);

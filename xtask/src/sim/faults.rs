@@ -9,6 +9,9 @@ use sim::{Damage, Faults};
 const FAULTY_OPERATIONS_MAX: u64 = 60;
 /// How long the stack goes on after a device failed, in operations.
 const OPERATIONS_AFTER_FAILURE_MAX: u64 = 40;
+/// A disk that can be read, and takes nothing for a while.
+pub(crate) const TAKES_NOTHING: Faults =
+    Faults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
 /// Blocks that are damaged at once.
 const DAMAGED_MAX: u64 = 4;
 /// How a node of the store's map begins: who needs one of those that are damaged cannot change what is below it.
@@ -36,7 +39,8 @@ impl Run {
                 let every = [2, 5, 20][self.random.below(3) as usize];
                 let mut faults = Faults::default();
                 let store = self.random.below(3) > 0;
-                match self.random.below(8) {
+                match self.random.below(9) {
+                    8 if store => faults = TAKES_NOTHING,
                     0 => faults.write_one_in = every,
                     1..=2 => faults.flush_one_in = every,
                     3..=4 => faults.read_one_in = every,

@@ -18,6 +18,9 @@ pub(crate) struct Options {
     /// Lets the disks make read, write and flush errors, too.
     #[arg(long)]
     pub(crate) faults: bool,
+    /// Keeps every store nearly full; otherwise that of one seed in five.
+    #[arg(long)]
+    pub(crate) full: bool,
     /// Runs seed after seed until so many seconds have passed.
     #[arg(long)]
     pub(crate) seconds: Option<u64>,
@@ -58,6 +61,7 @@ impl Options {
             operations,
             crashes,
             faults: false,
+            full: false,
             seconds: None,
             seeds: None,
             long: false,
@@ -78,10 +82,13 @@ impl Options {
 
 /// The line that repeats a run.
 pub(crate) fn repeat_line(options: &Options) -> String {
-    let Options { seed, operations, crashes, faults, .. } = options;
+    let Options { seed, operations, crashes, faults, full, .. } = options;
     let mut line = format!("cargo xtask sim --seed {seed} --operations {operations} --crashes {crashes}");
     if *faults {
         line += " --faults";
+    }
+    if *full {
+        line += " --full";
     }
     if let Some(plant) = options.plant.and_then(|plant| plant.to_possible_value()) {
         line += &format!(" --plant {}", plant.get_name());

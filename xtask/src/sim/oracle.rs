@@ -6,6 +6,7 @@ use super::model::{Body, Id, Model};
 use super::stack::{Seen, SeenBody};
 use fs::Ino;
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 /// Why a history can be replayed.
 const REPLAYS: &str = "the model accepted it when it happened";
@@ -23,6 +24,8 @@ pub(crate) struct Oracle {
     pub(crate) now: Model,
     /// Number of the first change in `since`, counted from the start of the run.
     first: u64,
+    /// Changes that are not known to be durable with all their bytes, by their numbers, and when their clients were answered.
+    answered: VecDeque<(u64, Duration)>,
     /// While a copy is made: its history, which begins when it was asked for.
     copy: Option<Box<Oracle>>,
 }
@@ -67,7 +70,14 @@ impl Oracle {
     /// One of which nothing but `model` was ever there.
     fn of(model: Model) -> Oracle {
         let first = model.number;
-        Oracle { durable: model.clone(), since: VecDeque::new(), now: model, first, copy: None }
+        Oracle {
+            durable: model.clone(),
+            since: VecDeque::new(),
+            now: model,
+            first,
+            answered: VecDeque::new(),
+            copy: None,
+        }
     }
 
     /// That of what is nothing but what programs see now.
@@ -96,13 +106,14 @@ impl Oracle {
         (copy, meanwhile)
     }
 
-    /// `change` took effect at the time `at`; refuses it where the model says that it cannot have. Returns the inode
-    /// that it made.
+    /// `change` took effect at the time `at` and was answered by `answered`; refuses it where the model says that it cannot have.
+    /// Returns the inode that it made.
     pub(crate) fn took_effect(
         &mut self,
         change: Change,
         ino: Option<Ino>,
         at: Option<i64>,
+        answered: Duration,
     ) -> Result<Option<Id>, Refusal> {
         let effect = Effect { change, ino, at };
         let made = replay(&mut self.now, &effect)?;
@@ -110,6 +121,7 @@ impl Oracle {
             replay(&mut copy.now, &effect).expect(REPLAYS);
             copy.since.push_back(effect.clone());
         }
+        self.answered.push_back((self.moment().0, answered));
         self.since.push_back(effect);
         Ok(made)
     }
@@ -133,6 +145,14 @@ impl Oracle {
                 file.for_each(|file| file.settle_before(moment.0));
             }
             Synced::All => self.durable.settle_before(moment.0),
+        }
+    }
+
+    /// Everything that was answered until then is durable.
+    pub(crate) fn durable_until(&mut self, answered: Duration) {
+        let older = self.answered.iter().take_while(|(_, one)| *one <= answered).count();
+        if let Some((last, _)) = self.answered.drain(..older).last() {
+            self.synced(Moment(last + 1), Synced::All);
         }
     }
 
@@ -173,6 +193,7 @@ impl Oracle {
         self.first += self.since.len() as u64;
         model.number = self.first;
         self.since.clear();
+        self.answered.clear();
         self.now = model.clone();
         self.durable = model;
         found
@@ -401,10 +422,13 @@ mod tests {
     fn history() -> (Oracle, Id) {
         let mut oracle = Oracle::new();
         let make = Change::Make { parent: Id::ROOT, name: b"a".to_vec(), kind: Kind::File, mode: 0o600 };
-        let file = oracle.took_effect(make, Some(Ino(7)), None).expect("legal").expect("a file is made");
+        let file = oracle
+            .took_effect(make, Some(Ino(7)), None, Duration::ZERO)
+            .expect("legal")
+            .expect("a file is made");
         oracle.synced(oracle.moment(), Synced::All);
-        oracle.took_effect(write(file, 0, 1), None, None).expect("legal");
-        oracle.took_effect(write(file, 1, 2), None, None).expect("legal");
+        oracle.took_effect(write(file, 0, 1), None, None, Duration::ZERO).expect("legal");
+        oracle.took_effect(write(file, 1, 2), None, None, Duration::ZERO).expect("legal");
         (oracle, file)
     }
 

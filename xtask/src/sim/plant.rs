@@ -105,6 +105,10 @@ pub(crate) enum Plant {
     SyncWithoutBytes,
     /// Recovery lays older changes over what was written directly since.
     OlderOverDirect,
+    /// A bypassed page that the store does not have after a commit interval is not logged.
+    OverdueNotLogged,
+    /// An end of a mount does not log bypassed pages that it could not store.
+    EndWithoutCommit,
     /// The number of a deleted volume is given to another.
     VolumeNumberUsedAgain,
     /// A transaction that fails is not undone in memory.
@@ -182,6 +186,8 @@ impl Plant {
             Plant::PartBeforeWhole => Some(cache::PlantedBug::PartBeforeWhole),
             Plant::SyncWithoutBytes => Some(cache::PlantedBug::SyncWithoutBytes),
             Plant::OlderOverDirect => Some(cache::PlantedBug::OlderOverDirect),
+            Plant::OverdueNotLogged => Some(cache::PlantedBug::OverdueNotLogged),
+            Plant::EndWithoutCommit => Some(cache::PlantedBug::EndWithoutCommit),
             _ => None,
         }
     }

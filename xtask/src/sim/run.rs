@@ -8,8 +8,8 @@ use super::stack::{Media, Pick, Stack, TASKS};
 use super::volumes::{Tally, Volumes};
 use super::weather::Weather;
 use super::workload::{Temper, Workload};
-use cache::Task;
-use device::Random;
+use cache::{Progress, Task};
+use device::{Clock, Random};
 use sim::SimDisk;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -149,7 +149,7 @@ impl Run {
         let stack = media.open(volumes.mounted())?;
         let mut run = Run {
             options: options.clone(),
-            workload: Workload::new(random.next_u64(), Temper::of(options.seed)),
+            workload: Workload::new(random.next_u64(), Temper::of(options)),
             weather: Weather::draw(&mut random),
             life: Life::default(),
             stack: Some(stack),
@@ -255,12 +255,24 @@ impl Run {
 
     pub(crate) fn step(&mut self, task: Task) {
         self.phase = Phase::Work(task);
+        let begun = self.media.clock.monotonic();
         let progress = self.stack().cache.step(task);
+        if (task, progress) == (Task::Commit, Progress::Idle) {
+            self.nothing_is_left_to_commit(begun);
+        }
         // Most steps have nothing to do; who comes in rather waits for one that has.
         if self.random.once_in(INTRUDER_WAITS_STEPS) {
             self.media.meanwhile.comes_now();
         }
         self.media.log.event(|| format!("  step {task:?}: {progress:?}"), &[task as u64, progress as u64]);
+    }
+
+    /// A committer that found nothing to do at `now` has made durable what was answered a commit interval before that, bypassed pages
+    /// included, whatever the store did.
+    fn nothing_is_left_to_commit(&mut self, now: Duration) {
+        let has_worked = !self.media.power.lost() && self.stack().cache.status().failed.is_none();
+        let until = now.checked_sub(self.media.settings.commit_interval).filter(|_| has_worked);
+        until.into_iter().for_each(|until| self.oracle.durable_until(until));
     }
 
     pub(crate) fn pass_time(&mut self) {

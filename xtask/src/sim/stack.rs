@@ -80,7 +80,7 @@ impl Media {
     /// Two blank disks.
     pub(crate) fn new(seed: u64, options: &Options) -> Media {
         let (power, mut random) = (Power::new(), Random::new(seed));
-        let is_kept_full = Temper::of(options.seed) == Temper::Full;
+        let is_kept_full = Temper::of(options) == Temper::Full;
         let (store_blocks, segment_blocks) = match is_kept_full {
             true => (random.pick(&STORE_BLOCKS[..2]), SEGMENT_BLOCKS),
             false if random.once_in(4) => {

@@ -44,6 +44,18 @@ struct Other {
     oracle: Oracle,
     /// Changes whose outcome nobody was told.
     outstanding: Vec<Change>,
+    kind: Kind,
+}
+
+/// Who may delete a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Its user alone.
+    Kept,
+    /// The stack, where it needs the space.
+    Epoch,
+    /// The stack has. A crash may undo that.
+    EpochGivenUp,
 }
 
 /// What a crash or an error left undecided, until the next open.
@@ -109,9 +121,14 @@ impl Volumes {
         .unwrap_or(self.mounted)
     }
 
+    fn epochs(&self) -> Vec<VolumeId> {
+        self.others.iter().filter(|(_, other)| other.kind == Kind::Epoch).map(|(&id, _)| id).collect()
+    }
+
     fn some_other(&self, random: &mut Random, fits: impl Fn(VolumeId, &Other) -> bool) -> Option<VolumeId> {
-        let fitting: Vec<VolumeId> =
-            self.others.iter().filter(|&(&id, other)| fits(id, other)).map(|(&id, _)| id).collect();
+        let is_there = |other: &Other| other.kind != Kind::EpochGivenUp;
+        let fitting = self.others.iter().filter(|&(&id, other)| is_there(other) && fits(id, other));
+        let fitting: Vec<VolumeId> = fitting.map(|(&id, _)| id).collect();
         match fitting.len() {
             0 => None,
             _ => Some(random.pick(&fitting)),
@@ -141,6 +158,12 @@ impl Volumes {
                 self.others.remove(&gone);
             }
             _ => {}
+        }
+        // The stack gives epochs up where it needs their space.
+        self.others
+            .retain(|&id, other| other.kind == Kind::Kept || found.iter().any(|volume| volume.id == id));
+        for other in self.others.values_mut().filter(|other| other.kind == Kind::EpochGivenUp) {
+            other.kind = Kind::Epoch;
         }
         let mut expected: BTreeMap<VolumeId, (&str, VolumeMode)> =
             self.others.iter().map(|(&id, other)| (id, (other.name.as_str(), other.mode))).collect();
@@ -182,6 +205,7 @@ impl Run {
             return Ok(());
         }
         self.counts.operations += 1;
+        self.notice_epochs_given_up();
         if self.grows_now() {
             return self.grow_in_use();
         }
@@ -218,8 +242,10 @@ impl Run {
 
     /// Deletes the newest copy, if there is one and it is not undecided what is.
     pub(crate) fn delete_newest(&mut self) -> Result<(), String> {
-        match self.volumes.others.keys().next_back() {
-            Some(&volume) if matches!(self.volumes.pending, Pending::Nothing) => self.delete(volume),
+        self.notice_epochs_given_up();
+        let is_there = |(_, other): &(&VolumeId, &Other)| other.kind != Kind::EpochGivenUp;
+        match self.volumes.others.iter().rfind(is_there).map(|(&volume, _)| volume) {
+            Some(volume) if matches!(self.volumes.pending, Pending::Nothing) => self.delete(volume),
             _ => Ok(()),
         }
     }
@@ -246,12 +272,15 @@ impl Run {
         self.counts.volumes.meanwhile += meanwhile;
         let heard = outcome.is_ok() && !self.media.power.lost();
         let outstanding = if heard { Vec::new() } else { self.clients.outstanding() };
-        let copy = Other { name, mode, oracle, outstanding };
+        let is_epoch = mode == VolumeMode::ReadOnly && self.random.once_in(2);
+        let kind = if is_epoch { Kind::Epoch } else { Kind::Kept };
+        let copy = Other { name, mode, oracle, outstanding, kind };
         match outcome {
             Ok(_) if self.media.power.lost() => self.nobody_heard(Pending::Copy(Box::new(copy))),
             Ok(volume) => {
                 self.oracle.synced(moment, Synced::All);
                 self.volumes.others.insert(volume, copy);
+                self.stack().cache.may_give_up(self.volumes.epochs());
                 self.counts.volumes.copies += 1;
                 if self.random.once_in(2) { self.look_at(volume) } else { Ok(()) }
             }
@@ -288,8 +317,10 @@ impl Run {
 
     /// At the end of a run: all copies go, and then everything is written back.
     pub(crate) fn delete_all_copies(&mut self) -> Result<(), String> {
-        let copies: Vec<VolumeId> =
-            self.volumes.others.keys().copied().filter(|&id| id != VolumeId::MAIN).collect();
+        self.notice_epochs_given_up();
+        let is_copy =
+            |&(&id, other): &(&VolumeId, &Other)| id != VolumeId::MAIN && other.kind != Kind::EpochGivenUp;
+        let copies: Vec<VolumeId> = self.volumes.others.iter().filter(is_copy).map(|(&id, _)| id).collect();
         copies.into_iter().try_for_each(|copy| self.delete(copy))?;
         let shares = !self.volumes.others.is_empty();
         let cache = &self.stack().cache;
@@ -304,6 +335,18 @@ impl Run {
         }
     }
 
+    /// Epochs are given up at any moment.
+    fn notice_epochs_given_up(&mut self) {
+        let there = self.stack().cache.store().volumes();
+        let is_there = |volume: VolumeId| there.iter().any(|&(id, _)| id == volume);
+        for (&volume, other) in &mut self.volumes.others {
+            if other.kind == Kind::Epoch && !is_there(volume) {
+                other.kind = Kind::EpochGivenUp;
+                self.media.log.event(|| format!("=== {} was given up", other.name), &[volume.0.into()]);
+            }
+        }
+    }
+
     /// Deletes a volume that is not mounted.
     fn delete(&mut self, volume: VolumeId) -> Result<(), String> {
         self.phase = Phase::Deletion;
@@ -313,11 +356,20 @@ impl Run {
             Ok(()) if self.media.power.lost() => self.nobody_heard(Pending::Deletion(volume)),
             Ok(()) => {
                 self.volumes.others.remove(&volume).expect("it was there");
+                self.stack().cache.may_give_up(self.volumes.epochs());
                 self.counts.volumes.deletions += 1;
+                Ok(())
+            }
+            Err(CacheError::Store(StoreError::NoSuchVolume { .. })) if self.is_epoch(volume) => {
+                self.notice_epochs_given_up();
                 Ok(())
             }
             Err(error) => self.is_undecided(Pending::Deletion(volume), &error),
         }
+    }
+
+    fn is_epoch(&self, volume: VolumeId) -> bool {
+        self.volumes.others.get(&volume).is_some_and(|other| other.kind == Kind::Epoch)
     }
 
     /// The power went before the reply to `operation`, before the buffer could name the store's batch that has it: if that cannot be
@@ -393,6 +445,7 @@ impl Run {
     pub(crate) fn adopt_volumes(&mut self) -> Result<(), String> {
         let cache = self.stack().cache.clone();
         self.volumes.settle(&cache, &mut self.counts.volumes)?;
+        cache.may_give_up(self.volumes.epochs());
         let now = self.stack().volume;
         if now == self.volumes.mounted {
             return Ok(());
@@ -408,6 +461,7 @@ impl Run {
             mode: VolumeMode::Writable,
             oracle: std::mem::replace(&mut self.oracle, next.oracle),
             outstanding,
+            kind: Kind::Kept,
         };
         self.volumes.others.insert(std::mem::replace(&mut self.volumes.mounted, now), before);
         self.volumes.outstanding = next.outstanding;
@@ -428,7 +482,9 @@ impl Run {
 
     /// Looks at some of the volumes that are not mounted.
     pub(crate) fn look_at_others(&mut self, count: usize) -> Result<(), String> {
-        let others: Vec<VolumeId> = self.volumes.others.keys().copied().collect();
+        self.notice_epochs_given_up();
+        let there = self.volumes.others.iter().filter(|(_, other)| other.kind != Kind::EpochGivenUp);
+        let others: Vec<VolumeId> = there.map(|(&volume, _)| volume).collect();
         let count = count.min(others.len());
         let first = self.random.below(others.len().max(1) as u64) as usize;
         (0..count).try_for_each(|turn| self.look_at(others[(first + turn) % others.len()]))
@@ -436,7 +492,10 @@ impl Run {
 
     /// Were the buffer lost now: a volume that nobody may change, as an epoch is one, is whole by the store alone.
     pub(crate) fn look_without_buffer(&mut self) -> Result<(), String> {
-        let is_kept = |other: &Other| other.mode == VolumeMode::ReadOnly && other.outstanding.is_empty();
+        let is_kept = |other: &Other| {
+            let is_there = other.kind == Kind::Kept;
+            is_there && other.mode == VolumeMode::ReadOnly && other.outstanding.is_empty()
+        };
         let kept: Vec<VolumeId> =
             self.volumes.others.iter().filter(|(_, other)| is_kept(other)).map(|(&id, _)| id).collect();
         if kept.is_empty() || !matches!(self.volumes.pending, Pending::Nothing) {

@@ -36,7 +36,9 @@ impl Weather {
         let time = weight() / 4;
         // Each writes everything back, so not often; and not at all in half of the lives.
         let volumes = random.pick(&[0, 0, 1, 2]);
-        let (crowd, slow) = (random.pick(&[0, 4, 16]), random.pick(&[0, 0, 100_000, 50_000_000]));
+        let crowd = random.pick(&[0, 4, 16]);
+        // In the last one the devices stand still for longer than a commit interval.
+        let slow = random.pick(&[0, 0, 0, 100_000, 50_000_000, 3_000_000_000]);
         Weather { requests: 20, tasks, volumes, time, crowd, slow, refusals: random.pick(&[0, 0, 30]) }
     }
 

@@ -2,6 +2,7 @@
 
 use super::change::Change;
 use super::model::{Body, Id, Model, Name};
+use super::options::Options;
 use super::rights::{ACCESS_ACL, Acl, CAPABILITY, DEFAULT_ACL};
 use device::{BLOCK_BYTES, Random};
 use fs::{Allocate, IfExists, Kind, Seek, SetXattr, Size};
@@ -67,10 +68,11 @@ pub(crate) enum Temper {
 }
 
 impl Temper {
-    /// That of the run from `seed`.
-    pub(crate) fn of(seed: u64) -> Temper {
+    /// That of a run.
+    pub(crate) fn of(options: &Options) -> Temper {
         // Of every five seeds in a row.
-        match seed % 5 {
+        match options.seed % 5 {
+            _ if options.full => Temper::Full,
             0 => Temper::Full,
             1 => Temper::Names,
             2 => Temper::Long,
