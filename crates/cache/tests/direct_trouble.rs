@@ -5,10 +5,12 @@ mod common;
 use cache::{Cache, CacheError, Change, Claim, Cost, Settings, Task};
 use common::Disks;
 use common::plain::Machine;
+use common::slow_disk::SlowDisk;
 use device::{BLOCK_BYTES, Block, Device, ObjectId, PageNo, Transfer, VolumeId};
 use sim::{Faults, SimClock};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use store::Store;
 
 const ALWAYS: Faults =
     Faults { write_one_in: 1, flush_one_in: 1, read_one_in: 0, trim_one_in: 0, once_after: None };
@@ -82,6 +84,46 @@ fn a_sync_that_waits_for_a_store_that_fails_is_answered() {
 #[test]
 fn a_sync_that_waits_for_a_store_that_fails_is_answered_where_a_clone_comes_first() {
     assert!(stuck_sync(true), "ten minutes, and the buffer works");
+}
+
+#[test]
+fn a_sync_that_waits_for_the_store_is_not_answered_by_an_older_state_of_its_page() {
+    let machine = roomy(5);
+    let slow = SlowDisk::of(&machine, Duration::ZERO, Duration::from_millis(1));
+    let settings = Settings {
+        commit_inline_below: Duration::ZERO,
+        direct_after: 0,
+        sync_logs_max: 0,
+        ..Settings::default()
+    };
+    let store = Arc::new(Store::open(slow.clone()).expect("sound media"));
+    let cache =
+        Cache::open(store, machine.buffer.clone(), machine.clock.clone(), settings).expect("sound media");
+    // So many that they are stored at once.
+    machine.apply(&cache, &[direct(FILE, 0, &[1; 256 * BLOCK_BYTES])]).expect("space");
+    // While that is done, a page is written again, and the file synced.
+    let synced: Answer<()> = Arc::default();
+    let (writer, answer, mut is_first) = (cache.clone(), synced.clone(), true);
+    slow.meanwhile(move || {
+        if std::mem::take(&mut is_first) {
+            let change = [direct(FILE, 0, &[2; BLOCK_BYTES])];
+            let mut reservation = writer.admit_at_once(Cost::of(&change)).expect("sound").expect("space");
+            writer.apply(&mut reservation, &change).expect("sensible");
+            let answer = answer.clone();
+            let told = move |outcome| *answer.lock().expect("one thread") = Some(outcome);
+            writer.sync_object(FILE, Box::new(told));
+        }
+    });
+    cache.step(Task::WriteBack);
+    slow.alone();
+    cache.step(Task::Commit);
+    assert!(!is_answered(&synced), "the store has what the page was before");
+    cache.step(Task::WriteBack);
+    cache.step(Task::Commit);
+    assert!(is_answered(&synced));
+    drop(cache);
+    machine.crash();
+    assert_eq!(open(&machine).read_now(FILE, 0, 10).expect("sound"), [2; 10]);
 }
 
 #[test]

@@ -5,8 +5,9 @@ mod common;
 use cache::{Cache, Change, Cost, Settings, Task};
 use common::Disks;
 use common::plain::Machine;
-use device::{BLOCK_BYTES, Block, Device, DeviceError, ObjectId, Page, PageNo, Transfer, VolumeId};
-use sim::{Faults, SimClock, SimDisk};
+use common::slow_disk::SlowDisk;
+use device::{BLOCK_BYTES, Block, Device, ObjectId, PageNo, Transfer, VolumeId};
+use sim::{Faults, SimClock};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::{NewVolume, Store, VolumeMode};
@@ -43,65 +44,6 @@ fn work(machine: &Machine, cache: &Cache, count: usize) {
 fn machine(buffer_mib: u64) -> Machine {
     let disks = Disks::new(1, 512 * MIB_PAGES, buffer_mib * MIB_PAGES, 256);
     Machine { disks, clock: Arc::new(SimClock::new()) }
-}
-
-type Others = Box<dyn FnMut() + Send>;
-
-/// A disk that takes time, in which other threads get on.
-struct SlowDisk {
-    disk: Arc<SimDisk>,
-    clock: Arc<SimClock>,
-    per_block: Duration,
-    per_flush: Duration,
-    others: Mutex<Option<Others>>,
-}
-
-impl SlowDisk {
-    fn of(machine: &Machine, per_block: Duration, per_flush: Duration) -> Arc<SlowDisk> {
-        let (disk, clock) = (machine.store.clone(), machine.clock.clone());
-        Arc::new(SlowDisk { disk, clock, per_block, per_flush, others: Mutex::default() })
-    }
-
-    /// Meanwhile `others` is called, once for each write and flush.
-    fn meanwhile(&self, others: impl FnMut() + Send + 'static) {
-        *self.others.lock().expect("one thread") = Some(Box::new(others));
-    }
-
-    fn alone(&self) {
-        *self.others.lock().expect("one thread") = None;
-    }
-
-    fn takes(&self, time: Duration) {
-        self.clock.advance(time);
-        let taken = self.others.lock().expect("one thread").take();
-        if let Some(mut others) = taken {
-            others();
-            *self.others.lock().expect("one thread") = Some(others);
-        }
-    }
-}
-
-impl Device for SlowDisk {
-    fn blocks(&self) -> u64 {
-        self.disk.blocks()
-    }
-    fn name(&self) -> &str {
-        self.disk.name()
-    }
-    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
-        self.disk.read(at, into)
-    }
-    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
-        self.takes(self.per_block * from.len() as u32);
-        self.disk.write(at, from)
-    }
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.takes(self.per_flush);
-        self.disk.flush()
-    }
-    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
-        self.disk.trim(at, count)
-    }
 }
 
 fn open(machine: &Machine, store: Arc<dyn Device>, sync_logs_max: u64) -> Cache {

@@ -4,7 +4,7 @@ mod common;
 
 use cache::{Cache, CacheError, Change, Claim, Completion, Cost, Progress, Reservation, Settings, Task};
 use common::Disks;
-use device::{BLOCK_BYTES, Clock, Device, ObjectId, VolumeId};
+use device::{BLOCK_BYTES, Clock, Device, ObjectId, PageNo, Transfer, VolumeId};
 use sim::{Faults, SimClock};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -92,6 +92,19 @@ fn object(slot: u64) -> ObjectId {
 
 #[test]
 fn what_a_cut_made_unneeded_stays_in_the_buffer_until_the_cut_is_durable() {
+    stays_in_the_buffer_until_durable(|victim| Change::Delete { object: victim });
+}
+
+#[test]
+fn what_a_clone_replaced_stays_in_the_buffer_until_the_clone_is_durable() {
+    stays_in_the_buffer_until_durable(|victim| {
+        let transfer = Transfer { end: PageNo(1), ..Transfer::whole(object(4), victim) };
+        Change::Clone { transfer }
+    });
+}
+
+/// `makes_unneeded` has zeros take the place of a page that only the buffer has.
+fn stays_in_the_buffer_until_durable(makes_unneeded: fn(ObjectId) -> Change<'static>) {
     let (filler, victim, marker) = (object(1), object(2), object(3));
     let mut both = [0, 0];
     for seed in 0..60 {
@@ -108,10 +121,7 @@ fn what_a_cut_made_unneeded_stays_in_the_buffer_until_the_cut_is_durable() {
         cache.sync(Box::new(move |_| {
             let applying = inner.clone();
             let changes = move || {
-                [
-                    Change::Delete { object: victim },
-                    Change::Write { object: marker, offset: 0, bytes: &[9; 100] },
-                ]
+                [makes_unneeded(victim), Change::Write { object: marker, offset: 0, bytes: &[9; 100] }]
             };
             let enter = move |reservation: Result<Reservation, CacheError>| {
                 applying.apply(&mut reservation.expect("space"), &changes()).expect("power");

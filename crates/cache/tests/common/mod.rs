@@ -4,6 +4,7 @@
 mod disks;
 pub mod meddled;
 pub mod plain;
+pub mod slow_disk;
 
 use cache::{Cache, CacheError, Change, Cost, FetchMode, Reservation, Settings, Task};
 use device::{BLOCK_BYTES, Device, ObjectId, PageNo, Random, Transfer};
