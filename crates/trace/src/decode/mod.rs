@@ -34,15 +34,22 @@ pub fn decode(event: &Event, names: &mut Names, coverage: &mut Coverage) -> Call
         notes: Box::default(),
         made_note: None,
     };
-    if let What::Call { name, args, result } = &event.what {
-        call.name = names.intern(name.as_bytes());
-        (call.outcome, call.made_note) = outcome(result, names);
-        call.notes = notes(args, names);
-        let mut arguments = Arguments { values: args, names, outcome: call.outcome };
-        call.ask = ask(name, &mut arguments).unwrap_or_else(|why| {
-            coverage.problem(&format!("{name}: {why}"), event.line, b"");
-            Ask::Unsupported
-        });
+    match &event.what {
+        What::Ended => {}
+        What::Superseded { by } => {
+            call.name = names.intern(b"+superseded");
+            call.ask = Ask::Supersede { by: *by };
+        }
+        What::Call { name, args, result } => {
+            call.name = names.intern(name.as_bytes());
+            (call.outcome, call.made_note) = outcome(result, names);
+            call.notes = notes(args, names);
+            let mut arguments = Arguments { values: args, names, outcome: call.outcome };
+            call.ask = ask(name, &mut arguments).unwrap_or_else(|why| {
+                coverage.problem(&format!("{name}: {why}"), event.line, b"");
+                Ask::Unsupported
+            });
+        }
     }
     call
 }

@@ -82,7 +82,7 @@ pub(super) struct CompileArgs {
 /// What wrote a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum FormArg {
-    /// strace, with or without -f, -y, and any of its clocks
+    /// strace, whatever its options were: to a file, several, or standard error
     Strace,
     /// MobiGen scripts of Mobibench: names are cut off, so rules of names mean little
     Mobigen,
