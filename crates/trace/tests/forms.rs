@@ -141,6 +141,22 @@ fn exec_of_a_thread_keeps_descriptors_in_a_file_for_each_task() {
     assert_eq!(executed(&benchmark).len(), CALLS);
 }
 
+/// Whether a benchmark opens a file below that directory, which was there before.
+fn directory_of_relative_names(text: &str) -> Vec<String> {
+    let benchmark = whole(&mut Strace::new(text.as_bytes()), "relative");
+    assert_eq!(benchmark.actions.iter().filter(|action| action.fate == Fate::Executed).count(), 4);
+    benchmark.inherited.iter().map(|inherited| benchmark.names.show(inherited.path)).collect()
+}
+
+#[test]
+fn relative_names_need_no_known_directory() {
+    let text = "mkdir(\"d\", 0755) = 0\nopenat(AT_FDCWD, \"d/a\", O_RDWR|O_CREAT, 0644) = 3\n\
+        write(3, \"\"..., 5) = 5\nrename(\"d/a\", \"/b\") = 0\n";
+    assert_eq!(directory_of_relative_names(text), ["/working-directory"]);
+    let told = format!("getcwd(\"/srv/app\", 4096) = 9\n{text}");
+    assert_eq!(directory_of_relative_names(&told), ["/srv/app"]);
+}
+
 #[test]
 fn wait_for_a_process_whose_thread_called_exec_is_for_its_last_end() {
     let text = "1 100000001.1 clone(child_stack=NULL, flags=SIGCHLD) = 2 <0.0001>\n\

@@ -13,7 +13,7 @@ const REASONS_NAMED_MAX: usize = 5;
 pub(super) struct Usage {
     actions: u64,
     unsupported: u64,
-    /// Calls on a descriptor or working directory that nobody saw being opened; and the line of the first of them.
+    /// Calls on a descriptor that nobody saw being opened; and the line of the first of them.
     unknown_descriptor: (u64, u64),
 }
 
@@ -58,11 +58,7 @@ impl Usage {
             kinds.map(|(kind, problem)| (problem.count, kind.as_str(), problem.line)).collect();
         let (count, line) = self.unknown_descriptor;
         if count > 0 {
-            reasons.push((
-                count,
-                "descriptor or working directory that the trace does not show being opened",
-                line,
-            ));
+            reasons.push((count, "descriptor that the trace does not show being opened", line));
         }
         reasons.sort_by_key(|(count, _, line)| (std::cmp::Reverse(*count), *line));
         let more = reasons.len().saturating_sub(REASONS_NAMED_MAX);

@@ -48,6 +48,7 @@ pub fn decode(event: &Event, names: &mut Names, coverage: &mut Coverage) -> Call
             }
             call.notes = match &name[..] {
                 _ if processes::takes_tasks(name) => Box::default(),
+                "getcwd" => working_directory(args, call.outcome, names),
                 // The argument of a command may be a task.
                 "fcntl" | "fcntl64" => notes(&args[..args.len().min(1)], names),
                 _ => notes(args, names),
@@ -103,6 +104,16 @@ fn outcome(result: &Recorded, names: &mut Names) -> (Outcome, Option<Name>) {
         }
         Recorded::Error(name) => (symbols::errno(name).map_or(Outcome::Unknown, Outcome::Error), None),
         Recorded::Unknown | Recorded::Restarts => (Outcome::Unknown, None),
+    }
+}
+
+/// What getcwd says of the working directory.
+fn working_directory(args: &[Value], outcome: Outcome, names: &mut Names) -> Box<[(Fd, Name)]> {
+    match args.first() {
+        Some(Value::Text { bytes, whole: true }) if outcome.succeeded() && bytes.starts_with(b"/") => {
+            Box::new([(libc::AT_FDCWD, names.intern(bytes))])
+        }
+        _ => Box::default(),
     }
 }
 
