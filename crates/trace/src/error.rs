@@ -22,8 +22,8 @@ pub enum TraceError {
     Snapshot { path: PathBuf, line: u64, why: &'static str },
     #[error("{}:{line}: {what}", path.display())]
     TooLarge { path: PathBuf, line: u64, what: &'static str },
-    #[error("{}: no call could be read from it", path.display())]
-    Empty { path: PathBuf },
+    #[error("{}: no call could be read from it{}{why}", path.display(), if why.is_empty() { "" } else { ": " })]
+    Empty { path: PathBuf, why: String },
     #[error(
         "{}: {used} of {all} calls can be used ({percent} %), and {percent_min} % are asked for. Why the others cannot: {why}",
         path.display()

@@ -46,7 +46,7 @@ pub fn compile(
     settings: &CompileSettings,
 ) -> Result<Benchmark, TraceError> {
     let mut benchmark = Benchmark::default();
-    let read = read_calls(source, name, settings, Spool::in_memory())?;
+    let read = read_calls(source, name, Spool::in_memory())?;
     let tail = read.compile(name, settings, |block| {
         benchmark.append(block);
         Ok(())
@@ -61,7 +61,7 @@ pub fn compile_to(
     settings: &CompileSettings,
     output: &Path,
 ) -> Result<(), TraceError> {
-    let read = read_calls(source, name, settings, Spool::beside(output)?)?;
+    let read = read_calls(source, name, Spool::beside(output)?)?;
     let wrong = |error| TraceError::io("writing", output)(error);
     let file = File::create(output).map_err(TraceError::io("creating", output))?;
     let written = || {
@@ -90,12 +90,7 @@ struct FirstLook {
     tracer: Option<TracerCost>,
 }
 
-fn read_calls(
-    source: &mut dyn Source,
-    name: &Path,
-    settings: &CompileSettings,
-    mut calls: Spool,
-) -> Result<FirstLook, TraceError> {
+fn read_calls(source: &mut dyn Source, name: &Path, mut calls: Spool) -> Result<FirstLook, TraceError> {
     let (mut names, mut links) = (Names::default(), Links::default());
     let (mut undecoded, mut unseen) = (Coverage::default(), Unseen::default());
     while let Some(event) = source.next_event().map_err(TraceError::io("reading", name))? {
@@ -105,8 +100,7 @@ fn read_calls(
         calls.push(call)?;
     }
     if calls.is_empty() {
-        Usage::default().check(name, source.coverage(), settings.used_percent_min)?;
-        return Err(TraceError::Empty { path: name.into() });
+        return Err(TraceError::Empty { path: name.into(), why: Usage::default().why(source.coverage()) });
     }
     let mut coverage = source.coverage().clone();
     coverage.problems.extend(undecoded.problems);

@@ -52,7 +52,7 @@ impl Usage {
     }
 
     /// Why the rest is not used, with the first line of each kind.
-    fn why(&self, coverage: &Coverage) -> String {
+    pub(super) fn why(&self, coverage: &Coverage) -> String {
         let kinds = coverage.problems.iter();
         let mut reasons: Vec<(u64, &str, u64)> =
             kinds.map(|(kind, problem)| (problem.count, kind.as_str(), problem.line)).collect();
