@@ -86,7 +86,9 @@ impl Fate {
             Fate::Modelled(Modelled::SharedLock) => "modelled: a lock through a description of two processes",
             Fate::Skipped(Skipped::Unsupported) => "skipped: no replay of this call exists",
             Fate::Skipped(Skipped::UnknownDescriptor) => "skipped: its descriptor is unknown",
-            Fate::Skipped(Skipped::NeverReturned) => "skipped: it never returned",
+            Fate::Skipped(Skipped::NeverReturned) => {
+                "skipped: it never returned, or the trace does not say what"
+            }
         }
     }
 }

@@ -60,12 +60,4 @@ impl Coverage {
             self.problems.entry(kind.to_owned()).or_insert_with(first).count += count;
         }
     }
-
-    /// The share of lines that could be used, in per cent.
-    pub fn percent(&self) -> f64 {
-        match self.lines {
-            0 => 100.0,
-            lines => 100.0 * self.used as f64 / lines as f64,
-        }
-    }
 }

@@ -22,8 +22,13 @@ pub enum TraceError {
     Snapshot { path: PathBuf, line: u64, why: &'static str },
     #[error("{}:{line}: {what}", path.display())]
     TooLarge { path: PathBuf, line: u64, what: &'static str },
-    #[error("{}: no call could be read from it", path.display())]
-    Empty { path: PathBuf },
+    #[error("{}: no call could be read from it{}{why}", path.display(), if why.is_empty() { "" } else { ": " })]
+    Empty { path: PathBuf, why: String },
+    #[error(
+        "{}: {used} of {all} calls can be used ({percent} %), and {percent_min} % are asked for. Why the others cannot: {why}",
+        path.display()
+    )]
+    LittleUsed { path: PathBuf, used: u64, all: u64, percent: u64, percent_min: u8, why: String },
     #[error("{}: not empty", path.display())]
     NotEmpty { path: PathBuf },
     #[error("{}: needs {needed} bytes, and {free} are free", path.display())]
@@ -65,6 +70,9 @@ impl TraceError {
             TraceError::Contents { .. } => "compile it again",
             TraceError::Snapshot { .. } => "make the snapshot with `weir trace record`",
             TraceError::Empty { .. } => "see `weir trace compile --help` for the forms that can",
+            TraceError::LittleUsed { .. } => {
+                "record it with `weir trace record` or `strace -f -y -ttt -T -o FILE`, or take less with --min-used"
+            }
             TraceError::NotEmpty { .. } => "give an empty directory, or a new name",
             TraceError::Space { .. } => "free some space, or give another directory",
             TraceError::Confine { .. } => {

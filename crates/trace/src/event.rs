@@ -27,8 +27,13 @@ pub enum What {
         /// What it returned.
         result: Recorded,
     },
-    /// The task ended: by itself, by a signal, or because another thread of it called exec.
+    /// The task ended: by itself, or by a signal.
     Ended,
+    /// The task ended because another thread of its process called exec. That thread goes on under this task's number.
+    Superseded {
+        /// The number of that thread until then.
+        by: u32,
+    },
 }
 
 /// What a call returned.

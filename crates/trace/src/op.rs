@@ -374,8 +374,12 @@ pub enum Ask {
         count: u64,
     },
     Exec,
-    /// The end of the caller; with `group`, of its whole process.
+    /// The end of the caller.
     Exit,
+    /// The end of the caller, because another thread of its process called exec, which goes on under the caller's number.
+    Supersede {
+        by: u32,
+    },
     /// Waiting for a child to end.
     Wait {
         child: Option<u32>,

@@ -124,7 +124,7 @@ fn numbers(line: &[u8]) -> Vec<Range<usize>> {
 
 /// Compiles it, reads it back, and looks at it as the other verbs do. Whatever can be said of it is in the result.
 fn compile(text: &[u8]) -> Result<Benchmark, TraceError> {
-    let settings = CompileSettings::default();
+    let settings = CompileSettings { used_percent_min: 0, ..CompileSettings::default() };
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("benchmark");
     trace::compile_to(&mut Strace::new(text), "slice".as_ref(), &settings, &path)?;

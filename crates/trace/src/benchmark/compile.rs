@@ -5,6 +5,7 @@ use super::contents::{About, Benchmark, Device, Initial, InitialKind};
 use super::format::Writer;
 use super::snapshot::read_snapshot;
 use super::spool::Spool;
+use super::usage::Usage;
 use crate::action::{ActionId, Rule, Step};
 use crate::coverage::Coverage;
 use crate::error::TraceError;
@@ -20,7 +21,7 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 /// What a compilation needs besides the trace.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct CompileSettings {
     /// A list of the tree before the run, and the directory to which its relative paths belong.
     pub snapshot: Option<(PathBuf, PathBuf)>,
@@ -28,6 +29,14 @@ pub struct CompileSettings {
     pub tracer: Option<TracerCost>,
     /// Rules of the orders that differ from the default.
     pub switches: Switches,
+    /// The share of the trace's calls, in per cent, that must be of use; what uses less of its trace is refused.
+    pub used_percent_min: u8,
+}
+
+impl Default for CompileSettings {
+    fn default() -> Self {
+        CompileSettings { snapshot: None, tracer: None, switches: Switches::default(), used_percent_min: 50 }
+    }
 }
 
 /// Compiles a trace in memory. `name` is for people.
@@ -91,7 +100,7 @@ fn read_calls(source: &mut dyn Source, name: &Path, mut calls: Spool) -> Result<
         calls.push(call)?;
     }
     if calls.is_empty() {
-        return Err(TraceError::Empty { path: name.into() });
+        return Err(TraceError::Empty { path: name.into(), why: Usage::default().why(source.coverage()) });
     }
     let mut coverage = source.coverage().clone();
     coverage.problems.extend(undecoded.problems);
@@ -122,8 +131,9 @@ impl FirstLook {
         if let Some((line, what)) = world.excess() {
             return Err(TraceError::TooLarge { path: name.into(), line, what });
         }
-        let asked = ordering.finish()?;
+        let (asked, usage) = ordering.finish()?;
         let coverage = self.coverage;
+        usage.check(name, &coverage, settings.used_percent_min)?;
         let problems = coverage.problems.iter();
         let about = About {
             trace: name.file_name().unwrap_or_default().to_string_lossy().into_owned(),
@@ -154,6 +164,7 @@ struct Ordering<Put> {
     /// Who made each action so far.
     threads: Vec<u32>,
     cutter: Cutter,
+    usage: Usage,
     put: Put,
     /// The first block that could not be put away.
     failed: Result<(), TraceError>,
@@ -164,7 +175,8 @@ impl<Put: FnMut(Block) -> Result<(), TraceError>> Ordering<Put> {
         let orders: Vec<Box<dyn Orderer>> =
             vec![Box::new(Weir::new(switches)), Box::new(Root::new(switches))];
         assert!(orders.iter().map(|order| order.name()).eq(ORDERS), "orders have their names");
-        Ordering { orders, threads: Vec::new(), cutter: Cutter::default(), put, failed: Ok(()) }
+        let (threads, cutter, usage) = Default::default();
+        Ordering { orders, threads, cutter, usage, put, failed: Ok(()) }
     }
 
     fn add(&mut self, step: Step) {
@@ -173,6 +185,7 @@ impl<Put: FnMut(Block) -> Result<(), TraceError>> Ordering<Put> {
         }
         let id = self.threads.len() as ActionId;
         self.threads.push(step.action.thread);
+        self.usage.add(&step.action);
         let waits: Vec<&[Wait]> =
             self.orders.iter_mut().map(|order| order.add(&step, &self.threads)).collect();
         for wait in waits.iter().flat_map(|waits| waits.iter()) {
@@ -183,10 +196,11 @@ impl<Put: FnMut(Block) -> Result<(), TraceError>> Ordering<Put> {
         }
     }
 
-    fn finish(mut self) -> Result<Vec<BTreeMap<Rule, u64>>, TraceError> {
+    /// What each order was asked for, and what of the trace is used.
+    fn finish(mut self) -> Result<(Vec<BTreeMap<Rule, u64>>, Usage), TraceError> {
         self.failed?;
         self.cutter.finish().map_or(Ok(()), &mut self.put)?;
-        Ok(self.orders.into_iter().map(Orderer::finish).collect())
+        Ok((self.orders.into_iter().map(Orderer::finish).collect(), self.usage))
     }
 }
 

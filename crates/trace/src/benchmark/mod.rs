@@ -8,6 +8,7 @@ mod inventory;
 mod section;
 mod snapshot;
 mod spool;
+mod usage;
 mod validate;
 
 pub use compile::{CompileSettings, compile, compile_to};

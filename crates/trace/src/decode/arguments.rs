@@ -45,6 +45,14 @@ impl<'a> Arguments<'a> {
         Ok(self.number(at)? as u32)
     }
 
+    /// Flags of open, which the kernel takes with others that it does not know.
+    pub(super) fn open_flags(&self, at: usize) -> Result<u32, Unusable> {
+        match self.value(at)? {
+            Value::Symbol(flags) => Ok(symbols::known_flags(flags) as u32),
+            _ => self.flags(at),
+        }
+    }
+
     /// Flags that older forms of the call lack.
     pub(super) fn flags_or_none(&self, at: usize) -> Result<u32, Unusable> {
         match at < self.values.len() {
@@ -54,7 +62,7 @@ impl<'a> Arguments<'a> {
     }
 
     pub(super) fn has_flag(&self, at: usize, name: &str) -> bool {
-        matches!(self.values.get(at), Some(Value::Symbol(flags)) if flags.split('|').any(|flag| flag == name))
+        self.values.get(at).is_some_and(|value| symbols::has_flag(value, name))
     }
 
     pub(super) fn name(&mut self, at: usize) -> Result<Name, Unusable> {
@@ -87,7 +95,10 @@ impl<'a> Arguments<'a> {
 pub(super) fn fd(value: &Value) -> Result<Fd, Unusable> {
     match value {
         Value::Descriptor { number, .. } => Ok(*number),
-        Value::Number(number) => Fd::try_from(*number).map_err(|_| "a descriptor is out of range"),
+        // `AT_FDCWD` may be printed without its sign.
+        Value::Number(number) => Fd::try_from(*number)
+            .or_else(|_| u32::try_from(*number).map(|number| number as Fd))
+            .map_err(|_| "a descriptor is out of range"),
         Value::Symbol(name) if name == "AT_FDCWD" => Ok(libc::AT_FDCWD),
         _ => Err("a descriptor cannot be read"),
     }

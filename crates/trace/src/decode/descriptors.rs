@@ -1,6 +1,7 @@
 //! Calls that take a descriptor.
 
 use super::arguments::{Arguments, Unusable, fd, number};
+use super::symbols;
 use crate::event::Value;
 use crate::op::{Ask, Fd, LockKind, LockOwner, Op, Request, RequestKind, SyncKind};
 
@@ -38,9 +39,9 @@ fn transfer(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
             };
             Ok(Op::Copy { from: a.fd(1)?, from_at, to: a.fd(0)?, to_at: None, bytes: a.bytes(3)? })
         })(),
-        "lseek" | "_llseek" => {
-            (|| Ok(Op::Seek { on: a.fd(0)?, offset: a.number(1)?, whence: a.flags(2)? }))()
-        }
+        "lseek" => (|| Ok(Op::Seek { on: a.fd(0)?, offset: a.number(1)?, whence: a.flags(2)? }))(),
+        // What it returns comes between offset and whence: see `position`.
+        "_llseek" => (|| Ok(Op::Seek { on: a.fd(0)?, offset: a.number(1)?, whence: a.flags(3)? }))(),
         "copy_file_range" | "splice" => (|| {
             let position = |at: usize| match a.value(at)? {
                 Value::List(one) => one.first().map(number).transpose().map(|at| at.map(|at| at as u64)),
@@ -51,6 +52,14 @@ fn transfer(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
         })(),
         _ => return None,
     })
+}
+
+/// Where the new position is among the arguments: `_llseek` returns 0, and a replay's lseek the position.
+pub(super) fn position(name: &str, values: &[Value]) -> Option<i64> {
+    match (name, values.get(2)) {
+        ("_llseek", Some(Value::List(position))) => number(position.first()?).ok(),
+        _ => None,
+    }
 }
 
 /// The arguments of preadv2 and pwritev2; a position of −1 is the description's own.
@@ -107,11 +116,34 @@ fn other(name: &str, a: &mut Arguments<'_>) -> Option<Found> {
     })
 }
 
+/// fcntl's commands. Those that end in 64 are the same, of 32-bit programs.
 fn command<'a>(a: &Arguments<'a>) -> &'a str {
-    match a.values.get(1) {
-        Some(Value::Symbol(command)) => command,
-        _ => "",
-    }
+    const COMMANDS: [(&str, i64); 22] = [
+        ("F_DUPFD", libc::F_DUPFD as i64),
+        ("F_GETFD", libc::F_GETFD as i64),
+        ("F_SETFD", libc::F_SETFD as i64),
+        ("F_GETFL", libc::F_GETFL as i64),
+        ("F_SETFL", libc::F_SETFL as i64),
+        ("F_GETLK", libc::F_GETLK as i64),
+        ("F_SETLK", libc::F_SETLK as i64),
+        ("F_SETLKW", libc::F_SETLKW as i64),
+        ("F_SETOWN", libc::F_SETOWN as i64),
+        ("F_GETOWN", libc::F_GETOWN as i64),
+        ("F_SETSIG", 10),
+        ("F_GETSIG", 11),
+        ("F_GETLK64", 12),
+        ("F_SETLK64", 13),
+        ("F_SETLKW64", 14),
+        ("F_OFD_GETLK", libc::F_OFD_GETLK as i64),
+        ("F_OFD_SETLK", libc::F_OFD_SETLK as i64),
+        ("F_OFD_SETLKW", libc::F_OFD_SETLKW as i64),
+        ("F_GETLEASE", libc::F_GETLEASE as i64),
+        ("F_DUPFD_CLOEXEC", libc::F_DUPFD_CLOEXEC as i64),
+        ("F_GETPIPE_SZ", libc::F_GETPIPE_SZ as i64),
+        ("F_GET_SEALS", libc::F_GET_SEALS as i64),
+    ];
+    let command = a.values.get(1).map_or("", |value| symbols::choice(value, &COMMANDS));
+    command.strip_suffix("64").unwrap_or(command)
 }
 
 fn locks(a: &Arguments<'_>) -> bool {
@@ -121,13 +153,18 @@ fn locks(a: &Arguments<'_>) -> bool {
 fn lock(a: &Arguments<'_>) -> Found {
     let lock = a.value(2)?;
     let field = |name: &str| lock.field(name).ok_or("a lock's field is missing");
-    let kind = match field("l_type")? {
-        Value::Symbol(kind) if kind == "F_RDLCK" => LockKind::Shared,
-        Value::Symbol(kind) if kind == "F_WRLCK" => LockKind::Exclusive,
-        Value::Symbol(kind) if kind == "F_UNLCK" => LockKind::Unlock,
+    const KINDS: [(&str, i64); 3] = [
+        ("F_RDLCK", libc::F_RDLCK as i64),
+        ("F_WRLCK", libc::F_WRLCK as i64),
+        ("F_UNLCK", libc::F_UNLCK as i64),
+    ];
+    let kind = match symbols::choice(field("l_type")?, &KINDS) {
+        "F_RDLCK" => LockKind::Shared,
+        "F_WRLCK" => LockKind::Exclusive,
+        "F_UNLCK" => LockKind::Unlock,
         _ => return Err("a lock of no known kind"),
     };
-    if *field("l_whence")? != Value::Symbol("SEEK_SET".into()) {
+    if number(field("l_whence")?)? != i64::from(libc::SEEK_SET) {
         return Err("a lock relative to the position");
     }
     let position = |name| u64::try_from(number(field(name)?)?).map_err(|_| "a lock before the file");
@@ -162,9 +199,15 @@ pub(super) fn ask(name: &str, a: &mut Arguments<'_>) -> Option<Result<Ask, Unusa
         "socket" | "accept" | "accept4" | "eventfd" | "eventfd2" | "epoll_create" | "epoll_create1"
         | "timerfd_create" | "signalfd" | "signalfd4" | "inotify_init" | "inotify_init1" | "memfd_create"
         | "pidfd_open" | "userfaultfd" | "perf_event_open" => {
-            let last = a.values.len().saturating_sub(1);
-            let flag = |flag: &&Value| matches!(flag, Value::Symbol(flags) if flags.contains("CLOEXEC"));
-            let close_on_exec = a.values.get(last).as_ref().is_some_and(flag);
+            let named = |flag: &Value| matches!(flag, Value::Symbol(flags) if flags.contains("CLOEXEC"));
+            let flags = match name {
+                "epoll_create1" | "inotify_init1" | "userfaultfd" => Some(0),
+                "socket" | "eventfd2" | "timerfd_create" => Some(1),
+                "accept4" | "signalfd4" => Some(3),
+                _ => None,
+            };
+            let numbered = flags.is_some_and(|at| a.has_flag(at, "SOCK_CLOEXEC"));
+            let close_on_exec = numbered || a.values.iter().any(named);
             Ok(Ask::Opaque { made: Box::new([a.made()]), close_on_exec })
         }
         "socketpair" => {
@@ -195,8 +238,9 @@ fn rights(name: &str, a: &Arguments<'_>) -> Ask {
             Value::Fields(fields) => fields.iter().map(|(_, value)| value).collect(),
             _ => return,
         };
-        let rights = Some(&Value::Symbol("SCM_RIGHTS".into()));
-        if value.field("cmsg_type") == rights
+        let rights = [("SCM_RIGHTS", libc::SCM_RIGHTS as i64)];
+        let kind = value.field("cmsg_type").map(|kind| symbols::choice(kind, &rights));
+        if kind == Some("SCM_RIGHTS")
             && let Some(Value::List(sent)) = value.field("cmsg_data")
         {
             return found.extend(sent.iter().filter_map(|sent| fd(sent).ok()));
@@ -241,10 +285,18 @@ fn submit(a: &Arguments<'_>) -> Result<Ask, Unusable> {
 
 fn request(block: &Value) -> Result<Request<Fd>, Unusable> {
     let field = |name: &str| block.field(name).ok_or("a request's field is missing");
-    let kind = match field("aio_lio_opcode")? {
-        Value::Symbol(code) if code == "IOCB_CMD_PREAD" || code == "IOCB_CMD_PREADV" => RequestKind::Read,
-        Value::Symbol(code) if code == "IOCB_CMD_PWRITE" || code == "IOCB_CMD_PWRITEV" => RequestKind::Write,
-        Value::Symbol(code) if code == "IOCB_CMD_FSYNC" || code == "IOCB_CMD_FDSYNC" => RequestKind::Sync,
+    const CODES: [(&str, i64); 6] = [
+        ("IOCB_CMD_PREAD", 0),
+        ("IOCB_CMD_PWRITE", 1),
+        ("IOCB_CMD_FSYNC", 2),
+        ("IOCB_CMD_FDSYNC", 3),
+        ("IOCB_CMD_PREADV", 7),
+        ("IOCB_CMD_PWRITEV", 8),
+    ];
+    let kind = match symbols::choice(field("aio_lio_opcode")?, &CODES) {
+        "IOCB_CMD_PREAD" | "IOCB_CMD_PREADV" => RequestKind::Read,
+        "IOCB_CMD_PWRITE" | "IOCB_CMD_PWRITEV" => RequestKind::Write,
+        "IOCB_CMD_FSYNC" | "IOCB_CMD_FDSYNC" => RequestKind::Sync,
         _ => return Err("a request of no known kind"),
     };
     let on = fd(field("aio_fildes")?)?;

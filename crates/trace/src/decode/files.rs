@@ -154,7 +154,7 @@ fn open(
     flags: usize,
 ) -> Found {
     let mode = a.flags_or_none(flags + 1)?;
-    Ok(Op::Open { at: place(a)?, flags: a.flags(flags)?, mode, made: a.made() })
+    Ok(Op::Open { at: place(a)?, flags: a.open_flags(flags)?, mode, made: a.made() })
 }
 
 fn stat(

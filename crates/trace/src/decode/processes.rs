@@ -1,6 +1,7 @@
 //! Calls that make, change and end tasks, and calls that touch no file.
 
 use super::arguments::{Arguments, Unusable};
+use super::symbols;
 use crate::event::Value;
 use crate::op::{Ask, Outcome, Share};
 
@@ -25,6 +26,16 @@ pub(super) fn ask(name: &str, a: &mut Arguments<'_>) -> Option<Result<Ask, Unusa
     })
 }
 
+/// Calls whose numbers with notes are tasks (`-Y`) and no descriptors.
+pub(super) fn takes_tasks(name: &str) -> bool {
+    const NAMES: &str = " fork vfork clone clone2 clone3 wait4 waitid waitpid kill tkill tgkill ptrace prlimit64 capget capset \
+        pidfd_open rt_sigqueueinfo rt_tgsigqueueinfo rt_sigtimedwait get_robust_list migrate_pages move_pages kcmp \
+        process_vm_readv process_vm_writev ";
+    let by_prefix =
+        ["getp", "getsid", "gettid", "setp", "sched_"].iter().any(|prefix| name.starts_with(prefix));
+    by_prefix || NAMES.contains(&format!(" {name} "))
+}
+
 fn child(a: &Arguments<'_>) -> Option<u32> {
     match a.outcome {
         Outcome::Value(child) => u32::try_from(child).ok().filter(|child| *child > 0),
@@ -47,11 +58,22 @@ fn told_at(a: &Arguments<'_>) -> Option<u64> {
 /// Only who was woken, and who woke somebody, concern others. Requeueing and priority inheritance are left out: C libraries
 /// have given up the one, and few programs use the other.
 fn futex(a: &Arguments<'_>) -> Ask {
-    let (Some(Value::Number(address)), Some(Value::Symbol(what))) = (a.values.first(), a.values.get(1))
-    else {
+    const COMMANDS: [(&str, i64); 4] = [
+        ("FUTEX_WAIT", libc::FUTEX_WAIT as i64),
+        ("FUTEX_WAKE", libc::FUTEX_WAKE as i64),
+        ("FUTEX_WAIT_BITSET", libc::FUTEX_WAIT_BITSET as i64),
+        ("FUTEX_WAKE_BITSET", libc::FUTEX_WAKE_BITSET as i64),
+    ];
+    const OPTIONS: i64 = (libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME) as i64;
+    let (Some(Value::Number(address)), Some(what)) = (a.values.first(), a.values.get(1)) else {
         return Ask::Idle;
     };
     let address = *address as u64;
+    let command = match what {
+        Value::Number(command) => Value::Number(command & !OPTIONS),
+        what => what.clone(),
+    };
+    let what = symbols::choice(&command, &COMMANDS);
     let what = what.split('|').next().unwrap_or_default().trim_end_matches("_PRIVATE");
     match (what, a.outcome) {
         ("FUTEX_WAIT" | "FUTEX_WAIT_BITSET", Outcome::Value(_)) => Ask::Sleep { address },
@@ -65,11 +87,8 @@ fn futex(a: &Arguments<'_>) -> Ask {
 
 /// Flags stand in an argument `flags=...`, or in clone3's structure.
 fn share(a: &Arguments<'_>) -> Share {
-    let flags = a.values.iter().find_map(|value| match value.field("flags") {
-        Some(Value::Symbol(flags)) => Some(flags.as_str()),
-        _ => None,
-    });
-    let has = |name: &str| flags.is_some_and(|flags| flags.split('|').any(|flag| flag == name));
+    let flags = a.values.iter().find_map(|value| value.field("flags"));
+    let has = |name: &str| flags.is_some_and(|flags| symbols::has_flag(flags, name));
     Share {
         files: has("CLONE_FILES"),
         directory: has("CLONE_FS"),

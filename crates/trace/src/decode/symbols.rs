@@ -1,24 +1,65 @@
 //! The kernel's names for flags and errors.
 
+use crate::event::Value;
+
 /// The sum of flags joined by `|`; `None` if one of them is unknown.
 pub(super) fn flags(joined: &str) -> Option<i64> {
     joined.split('|').try_fold(0, |sum, flag| Some(sum | one(flag)?))
 }
 
+/// The sum of those flags that are known.
+pub(super) fn known_flags(joined: &str) -> i64 {
+    joined.split('|').filter_map(one).fold(0, |sum, flag| sum | flag)
+}
+
+/// Whether an argument has a flag: by name, or in a number (`-X raw`, `-X verbose`, or flags that strace has no name for).
+pub(crate) fn has_flag(value: &Value, flag: &str) -> bool {
+    match value {
+        Value::Symbol(joined) => {
+            joined.split('|').any(|part| part == flag || number(part).is_some_and(|bits| is_in(bits, flag)))
+        }
+        Value::Number(bits) => is_in(*bits, flag),
+        _ => false,
+    }
+}
+
+fn is_in(bits: i64, flag: &str) -> bool {
+    one(flag).is_some_and(|flag| flag != 0 && bits & flag == flag)
+}
+
+/// One of several values, by name, where the trace has a name or a number.
+pub(super) fn choice<'a>(value: &'a Value, choices: &[(&'a str, i64)]) -> &'a str {
+    match value {
+        Value::Symbol(name) => name,
+        Value::Number(number) => {
+            choices.iter().find(|(_, value)| value == number).map_or("", |(name, _)| name)
+        }
+        _ => "",
+    }
+}
+
 fn one(flag: &str) -> Option<i64> {
-    if let Some(octal) = flag.strip_prefix('0').filter(|rest| !rest.is_empty() && !rest.starts_with('x')) {
+    let found = FLAGS.iter().find(|(name, _)| *name == flag).map(|(_, value)| *value);
+    found.or_else(|| number(flag))
+}
+
+/// `0644`, `0x80000` or `17`.
+fn number(text: &str) -> Option<i64> {
+    if let Some(octal) = text.strip_prefix('0').filter(|rest| !rest.is_empty() && !rest.starts_with('x')) {
         return i64::from_str_radix(octal, 8).ok();
     }
-    if let Some(hex) = flag.strip_prefix("0x") {
-        return u64::from_str_radix(hex, 16).ok().map(|value| value as i64);
+    match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16).ok().map(|value| value as i64),
+        None => text.parse().ok(),
     }
-    let found = FLAGS.iter().find(|(name, _)| *name == flag).map(|(_, value)| *value);
-    found.or_else(|| flag.parse().ok())
 }
 
 /// The number of an error by name. Restarts are none: the call comes again, or goes on.
 pub(super) fn errno(name: &str) -> Option<i32> {
-    ERRORS.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+    let known = ERRORS.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
+    // Errors that strace has no name for: `(errno 3000)`, and `ERRNO_523` in older ones.
+    let number = name.strip_prefix("ERRNO_").unwrap_or(name);
+    known.or_else(|| number.parse().ok().filter(|number| *number > 0))
 }
 
 /// The name of an error by number, for people.
@@ -35,9 +76,14 @@ const FLAGS: &[(&str, i64)] = &[
     ("AT_STATX_SYNC_AS_STAT", 0),
     ("O_LARGEFILE", 0),
     ("RENAME_WHITEOUT", 4),
+    ("FALLOC_FL_NO_HIDE_STALE", 4),
+    ("MFD_CLOEXEC", 1),
+    ("__O_SYNC", (libc::O_SYNC & !libc::O_DSYNC) as i64),
+    ("__O_TMPFILE", (libc::O_TMPFILE & !libc::O_DIRECTORY) as i64),
     ("SYNC_FILE_RANGE_WAIT_BEFORE", 1),
     ("SYNC_FILE_RANGE_WRITE", 2),
     ("SYNC_FILE_RANGE_WAIT_AFTER", 4),
+    ("O_ACCMODE", libc::O_ACCMODE as i64),
     ("O_RDONLY", libc::O_RDONLY as i64),
     ("O_WRONLY", libc::O_WRONLY as i64),
     ("O_RDWR", libc::O_RDWR as i64),
@@ -111,6 +157,14 @@ const FLAGS: &[(&str, i64)] = &[
     ("RWF_APPEND", libc::RWF_APPEND as i64),
     ("XATTR_CREATE", libc::XATTR_CREATE as i64),
     ("XATTR_REPLACE", libc::XATTR_REPLACE as i64),
+    ("CLONE_VM", libc::CLONE_VM as i64),
+    ("CLONE_FS", libc::CLONE_FS as i64),
+    ("CLONE_FILES", libc::CLONE_FILES as i64),
+    ("CLONE_THREAD", libc::CLONE_THREAD as i64),
+    ("CLONE_VFORK", libc::CLONE_VFORK as i64),
+    ("SOCK_CLOEXEC", libc::SOCK_CLOEXEC as i64),
+    ("MAP_SHARED", libc::MAP_SHARED as i64),
+    ("PROT_WRITE", libc::PROT_WRITE as i64),
     ("CLOSE_RANGE_CLOEXEC", libc::CLOSE_RANGE_CLOEXEC as i64),
     ("CLOSE_RANGE_UNSHARE", libc::CLOSE_RANGE_UNSHARE as i64),
 ];
@@ -127,9 +181,11 @@ const ERRORS: &[(&str, i32)] = &[
     ("EBADF", libc::EBADF),
     ("ECHILD", libc::ECHILD),
     ("EAGAIN", libc::EAGAIN),
+    ("EWOULDBLOCK", libc::EAGAIN),
     ("ENOMEM", libc::ENOMEM),
     ("EACCES", libc::EACCES),
     ("EFAULT", libc::EFAULT),
+    ("ENOTBLK", libc::ENOTBLK),
     ("EBUSY", libc::EBUSY),
     ("EEXIST", libc::EEXIST),
     ("EXDEV", libc::EXDEV),
@@ -147,18 +203,114 @@ const ERRORS: &[(&str, i32)] = &[
     ("EROFS", libc::EROFS),
     ("EMLINK", libc::EMLINK),
     ("EPIPE", libc::EPIPE),
+    ("EDOM", libc::EDOM),
     ("ERANGE", libc::ERANGE),
     ("EDEADLK", libc::EDEADLK),
+    ("EDEADLOCK", libc::EDEADLK),
     ("ENAMETOOLONG", libc::ENAMETOOLONG),
     ("ENOLCK", libc::ENOLCK),
     ("ENOSYS", libc::ENOSYS),
     ("ENOTEMPTY", libc::ENOTEMPTY),
     ("ELOOP", libc::ELOOP),
+    ("ENOMSG", libc::ENOMSG),
+    ("EIDRM", libc::EIDRM),
+    ("ECHRNG", libc::ECHRNG),
+    ("EL2NSYNC", libc::EL2NSYNC),
+    ("EL3HLT", libc::EL3HLT),
+    ("EL3RST", libc::EL3RST),
+    ("ELNRNG", libc::ELNRNG),
+    ("EUNATCH", libc::EUNATCH),
+    ("ENOCSI", libc::ENOCSI),
+    ("EL2HLT", libc::EL2HLT),
+    ("EBADE", libc::EBADE),
+    ("EBADR", libc::EBADR),
+    ("EXFULL", libc::EXFULL),
+    ("ENOANO", libc::ENOANO),
+    ("EBADRQC", libc::EBADRQC),
+    ("EBADSLT", libc::EBADSLT),
+    ("EBFONT", libc::EBFONT),
+    ("ENOSTR", libc::ENOSTR),
     ("ENODATA", libc::ENODATA),
+    ("ETIME", libc::ETIME),
+    ("ENOSR", libc::ENOSR),
+    ("ENONET", libc::ENONET),
+    ("ENOPKG", libc::ENOPKG),
+    ("EREMOTE", libc::EREMOTE),
+    ("ENOLINK", libc::ENOLINK),
+    ("EADV", libc::EADV),
+    ("ESRMNT", libc::ESRMNT),
+    ("ECOMM", libc::ECOMM),
+    ("EPROTO", libc::EPROTO),
+    ("EMULTIHOP", libc::EMULTIHOP),
+    ("EDOTDOT", libc::EDOTDOT),
+    ("EBADMSG", libc::EBADMSG),
     ("EOVERFLOW", libc::EOVERFLOW),
+    ("ENOTUNIQ", libc::ENOTUNIQ),
+    ("EBADFD", libc::EBADFD),
+    ("EREMCHG", libc::EREMCHG),
+    ("ELIBACC", libc::ELIBACC),
+    ("ELIBBAD", libc::ELIBBAD),
+    ("ELIBSCN", libc::ELIBSCN),
+    ("ELIBMAX", libc::ELIBMAX),
+    ("ELIBEXEC", libc::ELIBEXEC),
+    ("EILSEQ", libc::EILSEQ),
+    ("ERESTART", libc::ERESTART),
+    ("ESTRPIPE", libc::ESTRPIPE),
+    ("EUSERS", libc::EUSERS),
+    ("ENOTSOCK", libc::ENOTSOCK),
+    ("EDESTADDRREQ", libc::EDESTADDRREQ),
+    ("EMSGSIZE", libc::EMSGSIZE),
+    ("EPROTOTYPE", libc::EPROTOTYPE),
+    ("ENOPROTOOPT", libc::ENOPROTOOPT),
+    ("EPROTONOSUPPORT", libc::EPROTONOSUPPORT),
+    ("ESOCKTNOSUPPORT", libc::ESOCKTNOSUPPORT),
     ("EOPNOTSUPP", libc::EOPNOTSUPP),
     ("ENOTSUP", libc::EOPNOTSUPP),
-    ("EDQUOT", libc::EDQUOT),
-    ("ESTALE", libc::ESTALE),
+    ("EPFNOSUPPORT", libc::EPFNOSUPPORT),
+    ("EAFNOSUPPORT", libc::EAFNOSUPPORT),
+    ("EADDRINUSE", libc::EADDRINUSE),
+    ("EADDRNOTAVAIL", libc::EADDRNOTAVAIL),
+    ("ENETDOWN", libc::ENETDOWN),
+    ("ENETUNREACH", libc::ENETUNREACH),
+    ("ENETRESET", libc::ENETRESET),
+    ("ECONNABORTED", libc::ECONNABORTED),
+    ("ECONNRESET", libc::ECONNRESET),
+    ("ENOBUFS", libc::ENOBUFS),
+    ("EISCONN", libc::EISCONN),
+    ("ENOTCONN", libc::ENOTCONN),
+    ("ESHUTDOWN", libc::ESHUTDOWN),
+    ("ETOOMANYREFS", libc::ETOOMANYREFS),
     ("ETIMEDOUT", libc::ETIMEDOUT),
+    ("ECONNREFUSED", libc::ECONNREFUSED),
+    ("EHOSTDOWN", libc::EHOSTDOWN),
+    ("EHOSTUNREACH", libc::EHOSTUNREACH),
+    ("EALREADY", libc::EALREADY),
+    ("EINPROGRESS", libc::EINPROGRESS),
+    ("ESTALE", libc::ESTALE),
+    ("EUCLEAN", libc::EUCLEAN),
+    ("ENOTNAM", libc::ENOTNAM),
+    ("ENAVAIL", libc::ENAVAIL),
+    ("EISNAM", libc::EISNAM),
+    ("EREMOTEIO", libc::EREMOTEIO),
+    ("EDQUOT", libc::EDQUOT),
+    ("ENOMEDIUM", libc::ENOMEDIUM),
+    ("EMEDIUMTYPE", libc::EMEDIUMTYPE),
+    ("ECANCELED", libc::ECANCELED),
+    ("ENOKEY", libc::ENOKEY),
+    ("EKEYEXPIRED", libc::EKEYEXPIRED),
+    ("EKEYREVOKED", libc::EKEYREVOKED),
+    ("EKEYREJECTED", libc::EKEYREJECTED),
+    ("EOWNERDEAD", libc::EOWNERDEAD),
+    ("ENOTRECOVERABLE", libc::ENOTRECOVERABLE),
+    ("ERFKILL", libc::ERFKILL),
+    ("EHWPOISON", libc::EHWPOISON),
+    // The kernel's own, which libc does not have, and which reach programs through its mistakes.
+    ("EBADHANDLE", 521),
+    ("ENOTSYNC", 522),
+    ("EBADCOOKIE", 523),
+    ("ENOTSUPP", 524),
+    ("ETOOSMALL", 525),
+    ("ESERVERFAULT", 526),
+    ("EBADTYPE", 527),
+    ("EJUKEBOX", 528),
 ];

@@ -21,6 +21,7 @@ impl World {
             }
             Ask::Exec => self.exec(call),
             Ask::Exit => self.end_task(call),
+            Ask::Supersede { by } => self.supersede(call, *by),
             Ask::Wait { child } => self.wait(call, *child),
             _ => {
                 let mut step = self.step(call);

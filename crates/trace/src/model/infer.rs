@@ -1,12 +1,16 @@
 //! What was there before the trace began, learned from what calls returned.
 
+use super::linearise::places;
 use super::live::Target;
 use super::tree::{End, Kind, Node, NodeId, ROOT, Walk, components};
 use super::want::Want;
 use super::world::{Inherited, World};
 use crate::names::{Name, Names};
-use crate::op::{Ask, Call, Fd, Handle, Op, Outcome, Seen};
+use crate::op::{Ask, Call, Fd, Handle, Op, Outcome, Place, Seen};
 use std::collections::BTreeSet;
+
+/// Stands for a working directory that the trace does not show.
+const WORKING_DIRECTORY: &[u8] = b"/working-directory";
 
 impl World {
     /// Adds what a snapshot or another source says was at `path`, with everything on the way.
@@ -199,6 +203,29 @@ impl World {
         for (fd, _) in call.notes.iter().filter(|(fd, _)| !made.contains(fd)) {
             self.learn_one(call, *fd);
         }
+        self.assume_directory(call);
+    }
+
+    /// Relative names of a task whose working directory the trace never shows are in a directory of their own: which one it was
+    /// matters only where an absolute name leads there, too.
+    fn assume_directory(&mut self, call: &Call) {
+        let directory = self.task(call).directory;
+        if self.directories[directory].at.is_some() || call.outcome == Outcome::Unknown {
+            return;
+        }
+        let is_relative =
+            |at: &Place<Fd>| at.dir == libc::AT_FDCWD && !self.names.bytes(at.path).starts_with(b"/");
+        if places(call).iter().any(is_relative) {
+            self.repairs.descriptors += 1;
+            let name = self.names.intern(WORKING_DIRECTORY);
+            self.enter_inherited(directory, name);
+        }
+    }
+
+    fn enter_inherited(&mut self, directory: usize, path: Name) {
+        let handle = self.inherit(path, Want::Directory);
+        self.descriptions[handle as usize].references += 1;
+        self.directories[directory].at = Some(handle);
     }
 
     /// The same for one descriptor.
@@ -208,9 +235,7 @@ impl World {
         let task = self.task(call).clone();
         if fd == libc::AT_FDCWD {
             if self.directories[task.directory].at.is_none() {
-                let handle = self.inherit(*note, Want::Directory);
-                self.descriptions[handle as usize].references += 1;
-                self.directories[task.directory].at = Some(handle);
+                self.enter_inherited(task.directory, *note);
             }
             return;
         }

@@ -134,8 +134,10 @@ impl<'a, Each: FnMut(Step)> Lineariser<'a, Each> {
             self.apply(one);
         }
         let one = self.waiting.take(at);
-        if let Ask::Wait { child: Some(child) } = one.call.ask {
-            self.end_of_child(child);
+        match one.call.ask {
+            Ask::Wait { child: Some(child) } => self.end_of_child(child),
+            Ask::Supersede { by } => self.last_calls(by, one.call.line),
+            _ => {}
         }
         if !self.world.explains(&one.call) {
             self.reorder(&one);
@@ -173,6 +175,16 @@ impl<'a, Each: FnMut(Step)> Lineariser<'a, Each> {
         let Some(at) = self.waiting.next_of(child) else { return };
         if self.waiting.get(at).is_some_and(|one| one.call.ask == Ask::Exit) {
             self.take_early(at);
+        }
+    }
+
+    /// A thread's calls up to a line: from there on, it has another number.
+    fn last_calls(&mut self, task: u32, line: u64) {
+        while let Some(before) = self.waiting.next_of(task)
+            && self.waiting.get(before).is_some_and(|one| one.call.line < line)
+        {
+            let one = self.waiting.take(before);
+            self.apply(one);
         }
     }
 

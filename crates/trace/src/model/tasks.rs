@@ -134,27 +134,60 @@ impl World {
     pub(super) fn end_task(&mut self, call: &Call) -> Step {
         let mut step = self.step(call);
         step.action.fate = Fate::Modelled(Modelled::Process);
-        let task = self.task(call).clone();
-        let mut closed = Vec::new();
-        self.tables[task.table].users -= 1;
-        if self.tables[task.table].users == 0 {
-            let mut fds: Vec<i32> = self.tables[task.table].slots.keys().copied().collect();
-            fds.sort_unstable();
-            closed.extend(fds.into_iter().filter_map(|fd| self.close_one(task.table, fd, &mut step)));
-            // Nobody has it any more; there may be as many as there were processes.
-            self.numbers -= std::mem::take(&mut self.tables[task.table]).slots.len();
-        }
-        self.directories[task.directory].users -= 1;
-        if self.directories[task.directory].users == 0
-            && let Some(at) = self.directories[task.directory].at
-        {
-            closed.extend(self.release(at));
-        }
-        self.close_handles(closed, &mut step);
-        self.let_go(call.task);
-        self.ends.insert(call.task, self.next);
-        self.tasks.remove(&call.task);
+        self.end_all(&[call.task], &mut step);
         step
+    }
+
+    /// The first task of a process ends because another of its threads has called exec; so do all others that the trace has not
+    /// shown to end. That thread goes on, with what it has open, under the number of the first. Of a thread that nobody has met
+    /// nothing is known: all goes on as it was.
+    pub(super) fn supersede(&mut self, call: &Call, by: u32) -> Step {
+        let mut step = self.step(call);
+        step.action.fate = Fate::Modelled(Modelled::Process);
+        if by == call.task || !self.tasks.contains_key(&by) {
+            return step;
+        }
+        let Task { process, table, .. } = *self.task(call);
+        let mut ended = vec![call.task];
+        if self.tables[table].users > 1 {
+            let others = self.tasks.iter().filter(|(_, task)| task.process == process);
+            ended = others.map(|(id, _)| *id).filter(|id| *id != by).collect();
+            ended.sort_unstable();
+        }
+        self.end_all(&ended, &mut step);
+        self.ends.remove(&call.task);
+        if let Some(thread) = self.tasks.remove(&by) {
+            self.tasks.insert(call.task, thread);
+        }
+        step
+    }
+
+    /// Takes tasks away, with what only they had.
+    fn end_all(&mut self, tasks: &[u32], step: &mut Step) {
+        let mut closed = Vec::new();
+        for id in tasks {
+            let Some(Task { table, directory, .. }) = self.tasks.get(id).cloned() else { continue };
+            self.tables[table].users -= 1;
+            if self.tables[table].users == 0 {
+                let mut fds: Vec<i32> = self.tables[table].slots.keys().copied().collect();
+                fds.sort_unstable();
+                closed.extend(fds.into_iter().filter_map(|fd| self.close_one(table, fd, step)));
+                // Nobody has it any more; there may be as many as there were processes.
+                self.numbers -= std::mem::take(&mut self.tables[table]).slots.len();
+            }
+            self.directories[directory].users -= 1;
+            if self.directories[directory].users == 0
+                && let Some(at) = self.directories[directory].at
+            {
+                closed.extend(self.release(at));
+            }
+        }
+        self.close_handles(closed, step);
+        for id in tasks {
+            self.let_go(*id);
+            self.ends.insert(*id, self.next);
+            self.tasks.remove(id);
+        }
     }
 
     /// A vfork's parent goes on once its child is elsewhere.

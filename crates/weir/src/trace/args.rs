@@ -1,6 +1,6 @@
 //! What can be typed after `weir trace`.
 
-use ::trace::Rule;
+use ::trace::{CompileSettings, Rule};
 use clap::{Args, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -44,6 +44,9 @@ pub(super) struct RecordArgs {
 }
 
 /// Turn a trace into one self-contained benchmark file
+///
+/// Fails if less than half of the trace's calls can be used, and says why the others cannot: their lines cannot be read, no replay of
+/// them exists, or the trace does not show how their descriptor was opened. Options of strace that help: `-f -y -ttt -T -o FILE`.
 #[derive(Debug, Args)]
 pub(super) struct CompileArgs {
     /// strace's output, plain or gzipped; several files are one trace, as `strace -ff` writes them
@@ -67,6 +70,10 @@ pub(super) struct CompileArgs {
     /// Put every action after the one before it: one action at a time
     #[arg(long)]
     pub(super) program_sequence: bool,
+    /// The share of the trace's calls that must be of use
+    #[arg(long, value_name = "PERCENT", default_value_t = CompileSettings::default().used_percent_min,
+        value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub(super) min_used: u8,
     /// The benchmark to write
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: PathBuf,
@@ -75,7 +82,7 @@ pub(super) struct CompileArgs {
 /// What wrote a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum FormArg {
-    /// strace, with or without -f, -y, and any of its clocks
+    /// strace, whatever its options were: to a file, several, or standard error
     Strace,
     /// MobiGen scripts of Mobibench: names are cut off, so rules of names mean little
     Mobigen,

@@ -64,6 +64,7 @@ fn compile(args: &CompileArgs) -> Result<(), TraceError> {
         snapshot: args.snapshot.clone().map(|file| (file, args.snapshot_root.clone())),
         tracer: args.tracer_ns.map(::trace::TracerCost::same),
         switches: if args.program_sequence { switches.with_program_sequence() } else { switches },
+        used_percent_min: args.min_used,
     };
     let mut sources = args.trace.iter().map(|file| source(file, args.form)).collect::<Result<Vec<_>, _>>()?;
     let mut source = match sources.len() {

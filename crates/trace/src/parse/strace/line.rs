@@ -1,140 +1,98 @@
-//! The beginning of a line: which task, when, and what kind of line it is.
+//! What a line says, once its head is read.
 
-/// One line, split.
-pub(super) struct Line<'a> {
-    pub(super) task: u32,
-    /// Nanoseconds.
-    pub(super) stamp: u64,
-    pub(super) body: Body<'a>,
-}
+use super::head::decimal;
 
+#[derive(Debug, PartialEq, Eq)]
 pub(super) enum Body<'a> {
     /// A whole call.
     Call(&'a [u8]),
     /// `call(args <unfinished ...>`, without that mark.
     Unfinished(&'a [u8]),
-    /// What follows `<... call resumed>`.
-    Resumed(&'a [u8]),
+    /// `execve(args <pid changed to 7 ...>`: the exec of a thread, which goes on under its process's number.
+    Renumbered(&'a [u8], u32),
+    /// `<... call resumed>`, and what follows.
+    Resumed { name: &'a [u8], rest: &'a [u8] },
     /// The task ended.
     Ended,
-    /// A signal, a remark of strace, or nothing.
+    /// The task ended, because this thread of its process called exec and takes over its number.
+    Superseded { by: u32 },
+    /// strace follows one more task.
+    Attached(u32),
+    /// strace no longer follows a task.
+    Detached(u32),
+    /// A signal, another remark of strace, something that is printed beside a call, or nothing.
     Nothing,
 }
 
-/// Turns stamps of any form into nanoseconds that do not go backwards at midnight.
-#[derive(Default)]
-pub(super) struct Clock {
-    /// Sum of relative stamps, or days that have passed.
-    base: u64,
-    last: u64,
-}
-
-const DAY: u64 = 24 * 3600 * SECOND;
-const SECOND: u64 = 1_000_000_000;
-/// Smaller stamps are `-r`'s differences: no trace was taken in the first three years of the epoch.
-const EPOCH_SECONDS_MIN: u64 = 100_000_000;
-
-impl<'a> Line<'a> {
-    /// `None` if the line is of no known kind.
-    pub(super) fn parse(text: &'a [u8], clock: &mut Clock, number: u64) -> Option<Line<'a>> {
-        let (task, rest) = task_of(text);
-        let (stamp, rest) = match clock.stamp(rest) {
-            Some(found) => found,
-            // Without a clock, the order of the lines is all there is.
-            None => (number, rest),
-        };
-        Some(Line { task, stamp, body: body_of(rest.trim_ascii())? })
+/// `None` if the line is of no known kind.
+pub(super) fn body(rest: &[u8]) -> Option<Body<'_>> {
+    /// Signals, strace's remarks, stacks (`-k`) and dumps (`-e read`).
+    const NOTHING: [&[u8]; 5] = [b"--- ", b"strace: ", b"[ ", b"> ", b"| 0"];
+    if let Some(remark) = remark(rest) {
+        return Some(remark);
     }
-}
-
-fn task_of(text: &[u8]) -> (u32, &[u8]) {
-    if let Some(rest) = text.strip_prefix(b"[pid") {
-        let close = rest.iter().position(|byte| *byte == b']');
-        let number = close.and_then(|close| decimal(rest[..close].trim_ascii()));
-        if let (Some(close), Some(task)) = (close, number) {
-            return (task as u32, rest[close + 1..].trim_ascii_start());
-        }
-    }
-    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let after = &text[digits..];
-    match decimal(&text[..digits]) {
-        // A name follows a task's number; only a stamp is followed by more of a number.
-        Some(task) if after.starts_with(b" ") && u32::try_from(task).is_ok() => {
-            (task as u32, after.trim_ascii_start())
-        }
-        _ => (0, text),
-    }
-}
-
-fn body_of(rest: &[u8]) -> Option<Body<'_>> {
-    if rest.is_empty()
-        || rest.starts_with(b"--- ")
-        || rest.starts_with(b"strace: ")
-        || rest.starts_with(b"[ ")
-    {
+    if rest.is_empty() || NOTHING.iter().any(|begin| rest.starts_with(begin)) {
         return Some(Body::Nothing);
     }
-    if rest.starts_with(b"+++ ") {
-        return Some(Body::Ended);
+    if let Some(ended) = rest.strip_prefix(b"+++ ") {
+        let by = ended.strip_prefix(b"superseded by execve in pid ").and_then(leading_number);
+        return Some(by.map_or(Body::Ended, |by| Body::Superseded { by }));
     }
-    if rest.starts_with(b"<... ") {
-        let mark = b"resumed>";
-        let at = rest.windows(mark.len()).position(|window| window == mark)?;
-        return Some(Body::Resumed(&rest[at + mark.len()..]));
+    if let Some(resumed) = rest.strip_prefix(b"<... ") {
+        let mark = b" resumed>";
+        let at = resumed.windows(mark.len()).position(|window| window == mark)?;
+        let rest = &resumed[at + mark.len()..];
+        // A call that an exec has ended is printed with both marks.
+        let rest = rest.trim_ascii_start().strip_prefix(b"<unfinished ...>").unwrap_or(rest);
+        return Some(Body::Resumed { name: &resumed[..at], rest });
     }
-    if let Some(begin) = rest.strip_suffix(b"<unfinished ...>") {
-        return Some(Body::Unfinished(begin));
+    if let Some(body) = begun(rest) {
+        return Some(body);
     }
     let name = rest.iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
     (name > 0 && rest.get(name) == Some(&b'(')).then_some(Body::Call(rest))
 }
 
-impl Clock {
-    fn stamp<'a>(&mut self, text: &'a [u8]) -> Option<(u64, &'a [u8])> {
-        let end = text.iter().position(|byte| *byte == b' ')?;
-        let (token, rest) = (&text[..end], text[end..].trim_ascii_start());
-        let parts: Vec<&[u8]> = token.split(|byte| *byte == b':').collect();
-        let stamp = match parts[..] {
-            [hours, minutes, seconds] => {
-                let day =
-                    decimal(hours)?.checked_mul(3600)?.checked_add(decimal(minutes)?.checked_mul(60)?)?;
-                let day = day.checked_mul(SECOND)?.checked_add(nanoseconds(seconds)?)?;
-                // A step back of more than half a day is midnight; a smaller one is another task's line.
-                let stamp = self.base.checked_add(day)?;
-                if stamp.checked_add(DAY / 2)? < self.last {
-                    self.base = self.base.checked_add(DAY)?;
-                }
-                self.base.checked_add(day)?
-            }
-            [seconds] => {
-                let stamp = nanoseconds(seconds)?;
-                if stamp < EPOCH_SECONDS_MIN * SECOND {
-                    self.base = self.base.checked_add(stamp)?;
-                    self.base
-                } else {
-                    stamp
-                }
-            }
-            _ => return None,
-        };
-        self.last = stamp;
-        Some((stamp, rest))
+/// The first half of a call, by the mark at its end.
+fn begun(rest: &[u8]) -> Option<Body<'_>> {
+    let open = rest.iter().rposition(|byte| *byte == b'<')?;
+    match rest[open + 1..].strip_suffix(b" ...>")? {
+        b"unfinished" | b"detached" => Some(Body::Unfinished(&rest[..open])),
+        mark => {
+            let number = leading_number(mark.strip_prefix(b"pid changed to ")?)?;
+            Some(Body::Renumbered(&rest[..open], number))
+        }
     }
 }
 
-/// `1.5` is 1,500,000,000. At most nine digits of a fraction count.
-pub(super) fn nanoseconds(text: &[u8]) -> Option<u64> {
-    let mut parts = text.splitn(2, |byte| *byte == b'.');
-    let whole = decimal(parts.next()?)?.checked_mul(SECOND)?;
-    let Some(fraction) = parts.next() else { return Some(whole) };
-    let digits = &fraction[..fraction.len().min(9)];
-    let scale = 10u64.pow(9 - digits.len() as u32);
-    whole.checked_add(decimal(digits)?.checked_mul(scale)?)
+/// `strace: Process 7 attached`, and what older ones say.
+fn remark(rest: &[u8]) -> Option<Body<'_>> {
+    let rest = rest.strip_prefix(b"strace: ").unwrap_or(rest);
+    let process = rest.strip_prefix(b"Process ")?;
+    let pid = leading_number(process)?;
+    let said = |what: &[u8]| process.windows(what.len()).any(|window| window == what);
+    Some(match () {
+        () if said(b" attached") => Body::Attached(pid),
+        () if said(b" detached") => Body::Detached(pid),
+        () if said(b" suspended") || said(b" resumed") => Body::Nothing,
+        () => return None,
+    })
 }
 
-pub(super) fn decimal(digits: &[u8]) -> Option<u64> {
-    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+/// A call that such a remark cuts in two, where strace's output and its remarks go to the same place: the call's first part, and
+/// the remark. The other part is the next line.
+pub(super) fn cut_by_remark(rest: &[u8]) -> Option<(&[u8], Body<'_>)> {
+    if !rest.ends_with(b"attached") && !rest.ends_with(b"detached") {
         return None;
     }
-    std::str::from_utf8(digits).ok()?.parse().ok()
+    let mark = b"Process ";
+    let at = rest.windows(mark.len()).rposition(|window| window == mark)?;
+    let remark = remark(&rest[at..])?;
+    let part = rest[..at].strip_suffix(b"strace: ").unwrap_or(&rest[..at]);
+    matches!(body(part), Some(Body::Call(_))).then_some((part, remark))
+}
+
+fn leading_number(text: &[u8]) -> Option<u32> {
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    u32::try_from(decimal(&text[..digits])?).ok()
 }

@@ -20,7 +20,7 @@ fn one(text: &str) -> Event {
 fn args(event: &Event) -> &[Value] {
     match &event.what {
         What::Call { args, .. } => args,
-        What::Ended => panic!("not a call"),
+        _ => panic!("not a call"),
     }
 }
 
@@ -141,7 +141,7 @@ fn an_interrupted_call_that_never_goes_on_has_no_result() {
         .iter()
         .filter_map(|event| match &event.what {
             What::Call { result, .. } => Some(result),
-            What::Ended => None,
+            _ => None,
         })
         .collect();
     assert_eq!(results, [&Recorded::Unknown, &Recorded::Value(0, None), &Recorded::Unknown]);
@@ -161,8 +161,133 @@ fn files_of_one_task_each_are_merged_by_their_stamps() {
     assert_eq!(crate::parse::Merged::task_of("trace.strace".as_ref()), None);
 }
 
+#[test]
+fn remark_between_a_call_and_its_end_is_taken_out() {
+    for (first, rest) in [
+        ("clone(child_stack=NULL, flags=SIGCHLDstrace: Process 8 attached", ", child_tidptr=0x7f) = 8"),
+        ("clone(Process 8 attached", "child_stack=0, flags=SIGCHLD, child_tidptr=0x7f) = 8"),
+        ("clone3({flags=SIGCHLD, tls=0x7f}strace: Process 8 attached", " => {parent_tid=[8]}, 88) = 8"),
+        (
+            "clone(child_stack=NULL, flags=SIGCHLDstrace: Process 8 attached\nstrace: Process 9 attached",
+            ") = 8",
+        ),
+    ] {
+        let event = one(&format!("{first}\n{rest}\n"));
+        let What::Call { name, result, .. } = &event.what else { panic!() };
+        assert!(name.starts_with("clone") && *result == Recorded::Value(8, None), "{first}");
+    }
+    let halves = one(
+        "wait4(-1, strace: Process 8 attached\n <unfinished ...>\n<... wait4 resumed>NULL, 0, NULL) = 8\n",
+    );
+    assert_eq!(args(&halves).len(), 4);
+}
+
+#[test]
+fn call_whose_end_never_comes_after_a_remark_is_counted() {
+    let (found, coverage) = events("clone(flags=SIGCHLDstrace: Process 8 attached\nclose(3) = 0\n");
+    assert_eq!((found.len(), coverage.used, coverage.lines), (1, 1, 2));
+    assert_eq!(coverage.problems["call without its end"].line, 1);
+}
+
+#[test]
+fn lines_without_a_number_belong_to_the_only_task() {
+    let tasks = |text: &str| -> Vec<u32> { events(text).0.iter().map(|event| event.task).collect() };
+    let fork = "fork() = 8\n[pid 7] close(3) = 0\n[pid 8] close(3) = 0\n";
+    let ended = |pid: u32| format!("[pid {pid}] +++ exited with 0 +++\nclose(4) = 0\n");
+    // The first task keeps the name that it had before its number was known.
+    assert_eq!(tasks(&format!("close(2) = 0\n{fork}{}", ended(8))), [0, 0, 0, 8, 8, 0]);
+    // The child goes on alone.
+    assert_eq!(tasks(&format!("close(2) = 0\n{fork}{}", ended(7))), [0, 0, 0, 8, 0, 8]);
+    // The child comes first, while the call that makes it is under way.
+    let early = "vfork( <unfinished ...>\n[pid 8] close(3) = 0\n[pid 7] <... vfork resumed>) = 8\n";
+    assert_eq!(tasks(early), [8, 0]);
+    // A remark tells the number of the task that strace is attached to.
+    assert_eq!(
+        tasks("strace: Process 7 attached\nclose(2) = 0\nfork() = 8\n[pid 7] close(3) = 0\n"),
+        [7, 7, 7]
+    );
+}
+
+#[test]
+fn lines_beside_calls_are_no_problem() {
+    let text = "7 close(3) = 0\n > /usr/lib/libc.so.6(__close+0x5b) [0xf7f3b]\n | 00000  7f 45 4c 46   .ELF |\n\
+        Process 9 suspended\n7 read(3,  <detached ...>\n[ Process PID=7 runs in 32 bit mode. ]\n";
+    let (found, coverage) = events(text);
+    assert_eq!((found.len(), coverage.used, coverage.problems.len()), (2, 6, 0));
+}
+
+#[test]
+fn exec_of_a_thread_ends_the_first_task_and_takes_its_number() {
+    let superseded = "7 +++ superseded by execve in pid 8 +++\n";
+    let resumed = "7 <... execve resumed>) = 0\n7 close(3) = 0\n";
+    let own = "7 read(3,  <unfinished ...>\n";
+    let unfinished =
+        "8 execve(\"/x\", [\"x\"], 0x7f <unfinished ...>\n7 <... read resumed> <unfinished ...>) = ?\n";
+    let renumbered = "8 execve(\"/x\", [\"x\"], 0x7f <pid changed to 7 ...>\n";
+    for text in [
+        format!("{own}{unfinished}{superseded}{resumed}"),
+        format!("{own}{renumbered}{superseded}{resumed}"),
+        format!("{own}{unfinished}{resumed}"),
+        format!("{own}{renumbered}{resumed}"),
+    ] {
+        let (found, coverage) = events(&text);
+        let said: Vec<_> = found
+            .iter()
+            .map(|event| match &event.what {
+                What::Call { name, result, .. } => (event.task, name.clone(), result.clone()),
+                What::Superseded { by } => (event.task, format!("superseded by {by}"), Recorded::Unknown),
+                What::Ended => (event.task, "end".into(), Recorded::Unknown),
+            })
+            .collect();
+        let expected = [
+            (7, "read", Recorded::Unknown),
+            (8, "execve", Recorded::Value(0, None)),
+            (7, "superseded by 8", Recorded::Unknown),
+            (7, "close", Recorded::Value(0, None)),
+        ];
+        assert_eq!(said, expected.map(|(task, name, result)| (task, name.to_owned(), result)), "{text}");
+        assert_eq!(coverage.used, coverage.lines, "{text}");
+    }
+}
+
+#[test]
+fn half_an_exec_of_an_unknown_task_is_no_thread_of_another() {
+    let (found, coverage) =
+        events("8 execve(\"/x\", [\"x\"], 0x7f <unfinished ...>\n7 <... execve resumed>) = 0\n");
+    assert!(found.iter().all(|event| !matches!(event.what, What::Superseded { .. })));
+    assert_eq!(coverage.problems["resumed, but never begun"].line, 2);
+}
+
+#[test]
+fn notes_beside_descriptors_have_their_escapes_undone() {
+    let note = |text: &str| match args(&one(&format!("close({text}) = 0\n"))) {
+        [Value::Descriptor { number: 3, note }] => note.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(note(r#"3</a \"\0741\76\\ \303\251>"#), b"/a \"<1>\\ \xc3\xa9");
+    assert_eq!(note(r"3<\x2f\x61\x3e>"), b"/a>");
+    assert_eq!(note("3</dev/null<char 1:3>>"), b"/dev/null");
+    assert_eq!(note("3</dev/sda<block 8:0>>(deleted)"), b"/dev/sda (deleted)");
+    // Old straces print names as they are.
+    assert_eq!(note(r"3</a\9>"), br"/a\9");
+}
+
+#[test]
+fn error_needs_no_name() {
+    let result = |text: &str| match one(&format!("fsync(3) = {text}\n")).what {
+        What::Call { result, .. } => result,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(result("-1 (errno 3000) (INJECTED)"), Recorded::Error("3000".into()));
+    assert_eq!(result("-1 ERRNO_523 (Unknown error 523)"), Recorded::Error("ERRNO_523".into()));
+    assert_eq!(result("-1"), Recorded::Unknown);
+}
+
 /// Real lines, whole and in halves, of every shape that the parser knows.
 const SAMPLE: &str = include_str!("../../../tests/data/shapes.strace");
+
+/// The same to standard error, where lines have no numbers at times and remarks stand in between.
+const UNNUMBERED: &str = include_str!("../../../tests/data/forms/err-Y-y.strace");
 
 #[test]
 fn no_line_of_the_sample_is_unusable() {
@@ -177,7 +302,7 @@ fn damaged_traces_compile_or_are_refused_and_never_panic() {
     const MARKS: &[u8] = b"<>()[]{}\"\\,|=-9\n";
     for seed in 0..ROUNDS {
         let mut random = Random::new(seed);
-        let mut text = SAMPLE.as_bytes().to_vec();
+        let mut text = if seed % 2 == 0 { SAMPLE } else { UNNUMBERED }.as_bytes().to_vec();
         for _ in 0..=random.index(20) {
             let (at, other) = (random.index(text.len()), random.index(text.len()));
             match random.index(6) {
@@ -189,7 +314,7 @@ fn damaged_traces_compile_or_are_refused_and_never_panic() {
                 _ => text.swap(at, other),
             }
         }
-        let settings = crate::benchmark::CompileSettings::default();
+        let settings = crate::benchmark::CompileSettings { used_percent_min: 0, ..Default::default() };
         let compiled = crate::benchmark::compile(&mut Strace::new(&text[..]), "fuzz".as_ref(), &settings);
         if let Ok(benchmark) = compiled {
             let lines = text.split(|byte| *byte == b'\n').count() as u64;

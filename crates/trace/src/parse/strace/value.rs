@@ -1,6 +1,6 @@
 //! A call's arguments and result. A scanner that knows quotes and brackets, so that `) = ` inside a structure is no end.
 
-use super::line::nanoseconds;
+use super::head::nanoseconds;
 use crate::event::{Recorded, Value};
 
 /// Structures inside structures; strace prints at most five levels, garbage may have any number.
@@ -36,19 +36,54 @@ fn result(rest: &[u8]) -> Option<(Recorded, Option<u64>)> {
     }
     let mut scan = Scan { text: rest, at: 0 };
     let recorded = match scan.value(0)? {
-        Value::Number(value) if value < 0 => {
-            let name: Vec<u8> =
-                scan.rest().trim_ascii_start().iter().copied().take_while(|b| *b != b' ').collect();
-            match name.starts_with(b"E") {
-                true => Recorded::Error(String::from_utf8(name).ok()?),
-                false => Recorded::Value(value, None),
-            }
-        }
+        Value::Number(-1) => error(scan.rest()),
         Value::Number(value) => Recorded::Value(value, None),
         Value::Descriptor { number, note } => Recorded::Value(number.into(), Some(note)),
         _ => return None,
     };
     Some((recorded, took))
+}
+
+/// What follows `-1`: `ENOENT (No such file or directory)`, or `(errno 3000)` where the error has no name.
+fn error(rest: &[u8]) -> Recorded {
+    let rest = rest.trim_ascii_start();
+    let name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'#');
+    let error = rest.strip_prefix(b"(errno ").unwrap_or(rest);
+    let error = &error[..error.iter().take_while(|byte| name(byte)).count()];
+    match std::str::from_utf8(error) {
+        Ok(error) if !error.is_empty() => Recorded::Error(error.into()),
+        // It failed, and nobody knows how.
+        _ => Recorded::Unknown,
+    }
+}
+
+/// `/dev/null<char 1:3>` without what `-yy` adds: in the name itself, `<` is escaped.
+fn without_device(note: &[u8]) -> &[u8] {
+    let open = note.iter().rposition(|byte| *byte == b'<').filter(|_| note.ends_with(b">"));
+    match open {
+        Some(open) if [&b"<char "[..], b"<block "].iter().any(|kind| note[open..].starts_with(kind)) => {
+            &note[..open]
+        }
+        _ => note,
+    }
+}
+
+/// The bytes that escapes stand for; what is no escape stays as it is, as in the names that old straces print raw.
+fn unescaped(text: &[u8]) -> Vec<u8> {
+    let mut scan = Scan { text, at: 0 };
+    let mut bytes = Vec::with_capacity(text.len());
+    while let Some(byte) = scan.peek() {
+        scan.at += 1;
+        let after = scan.at;
+        let is_escape =
+            byte == b'\\' && scan.peek().is_some_and(|next| b"ntrvfx01234567\"\\".contains(&next));
+        let meant = if is_escape { scan.escape() } else { None };
+        if meant.is_none() {
+            scan.at = after;
+        }
+        bytes.push(meant.unwrap_or(byte));
+    }
+    bytes
 }
 
 struct Scan<'a> {
@@ -239,8 +274,9 @@ impl<'a> Scan<'a> {
         let ends =
             |at: usize| matches!(text.get(at + 1), None | Some(b',' | b')' | b']' | b'}' | b' ' | b'('));
         let end = (1..text.len()).find(|at| text[*at] == b'>' && ends(*at))?;
-        let mut note = text[1..end].to_vec();
+        let note = &text[1..end];
         self.at += end + 1;
+        let mut note = unescaped(without_device(note));
         if self.take(b"(deleted)") {
             note.extend_from_slice(b" (deleted)");
         }
