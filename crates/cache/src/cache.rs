@@ -8,6 +8,7 @@ use crate::commit::{Committer, Synced};
 use crate::direct;
 use crate::error::CacheError;
 use crate::fetch::Fetcher;
+use crate::named::Lost;
 use crate::page::Dirt;
 use crate::pages::{Key, PageChange, PendingCut};
 use crate::plant::is_refused;
@@ -633,7 +634,7 @@ impl Cache {
 
     /// Objects that grew with pages which were written [directly](Change::WriteDirect) and which a crash took, and their first such
     /// pages: whoever knows how long they are makes them end there, has that made durable, and then
-    /// [says so](Cache::forget_lost). The buffer keeps what tells of them until then.
+    /// [says so](Cache::forget_lost). The buffer keeps what tells of them until then, or until their volume is deleted.
     pub fn lost(&self) -> Vec<(ObjectId, PageNo)> {
         self.parts.shared.state().pages.lost().collect()
     }
@@ -643,6 +644,19 @@ impl Cache {
         let mut state = self.parts.shared.state();
         state.pages.forget_lost(object);
         self.parts.committer.release_groups(&mut state);
+    }
+
+    /// Keeps what is [lost](Cache::lost) by another buffer, whose place this one takes. Durable on return.
+    pub fn take_over_lost(&self, lost: &[(ObjectId, PageNo)]) -> Result<(), CacheError> {
+        let Parts { shared, committer, .. } = &*self.parts;
+        let (mut state, buffer) = (shared.state(), shared.buffer());
+        for &(object, from) in lost {
+            let mut one = Lost { from, lsn: buffer.appended(), group: GroupNo(0), is_cut: false };
+            one.group = buffer.append_merged(one.lsn, &[one.record(object)])?;
+            state.pages.take_over_lost(object, one);
+        }
+        drop(state);
+        committer.commit_now().map(drop)
     }
 
     /// The store below: for its counters.
