@@ -78,8 +78,8 @@ pub(crate) enum WeirError {
     Store { path: PathBuf, source: StoreError },
     #[error("{}", about(path, source))]
     Cache { path: PathBuf, source: CacheError },
-    #[error("{}", about(path, source))]
-    Fs { path: PathBuf, source: FsError },
+    #[error("{}: volume {volume}: {source}", path.display())]
+    Fs { path: PathBuf, volume: String, source: FsError },
     #[error("{}: lies on weir's own mount {}", path.display(), mount.display())]
     OnOwnMount { path: PathBuf, mount: PathBuf },
     #[error("{}: lies below the mount point {}", path.display(), dir.display())]
