@@ -124,6 +124,12 @@ pub(crate) enum WeirError {
     Refused { dir: PathBuf, why: String, help: Option<String> },
     #[error("{}: unmounting: {why}", dir.display())]
     Unmount { dir: PathBuf, why: String },
+    #[error(
+        "{}: unmounted, but its file system is mounted on {}, too{}: until that is unmounted its daemon goes on, and what was \
+         synced is safe",
+        dir.display(), point.display(), of_process(*pid)
+    )]
+    StillMounted { dir: PathBuf, point: PathBuf, pid: Option<u32> },
     #[error("the process that replays failed: {status}")]
     ReplayFailed { status: String },
     #[error("{message}")]
@@ -381,6 +387,15 @@ impl WeirError {
             WeirError::Unmount { dir, .. } => {
                 format!("see who works there with `fuser -vm {}`, and try again", quoted(dir)).into()
             }
+            WeirError::StillMounted { point, pid: None, .. } => {
+                format!("`weir unmount {}` writes everything back and ends it", quoted(point)).into()
+            }
+            WeirError::StillMounted { point, pid: Some(pid), .. } => format!(
+                "end that process, or run `nsenter --target {pid} --mount umount {}`; the daemon then writes everything back and \
+                 ends",
+                quoted(point)
+            )
+            .into(),
             WeirError::NoSuchVolume { there_are, .. } => format!("there are: {}", there_are.join(", ")).into(),
             WeirError::CannotCheck { source } => return source.help(),
             WeirError::Trace(error) => return error.help(),
@@ -419,6 +434,10 @@ fn help_about_store(path: &Path, error: &StoreError) -> Option<Cow<'static, str>
 }
 
 /// An error of a layer below, with `path`, unless it begins with that itself.
+fn of_process(pid: Option<u32>) -> String {
+    pid.map_or_else(String::new, |pid| format!(" (in the mount namespace of process {pid})"))
+}
+
 fn about(path: &Path, error: &dyn Display) -> String {
     let (path, error) = (path.display().to_string(), error.to_string());
     if error.starts_with(&path) { error } else { format!("{path}: {error}") }
