@@ -623,6 +623,8 @@ impl Cache {
             match stuck.filter(|_| progress == Progress::Idle && buffer.is_growing()) {
                 Some(error) if error.is_full() => checkpointer.write_all_back()?,
                 Some(error) => return Err(error.into()),
+                // It is logged again before the log comes around, and then all of the buffer is used.
+                None if progress == Progress::Idle && shared.state().pages.has_lost() => break,
                 None => {}
             }
         }

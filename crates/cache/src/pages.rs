@@ -371,6 +371,11 @@ impl Pages {
         self.lost.iter().map(|(&object, lost)| (object, lost.from))
     }
 
+    /// Whether the log is needed for that alone.
+    pub(crate) fn has_lost(&self) -> bool {
+        !self.lost.is_empty()
+    }
+
     /// Objects whose loss the log says in a group before `limit`, and nothing newer settles.
     pub(crate) fn lost_before(&self, limit: GroupNo) -> impl Iterator<Item = (ObjectId, Lost)> + '_ {
         let stays = move |lost: &Lost| !lost.is_cut && lost.group < limit;

@@ -97,3 +97,13 @@ fn is_taken_over_by_a_buffer_in_the_place_of_its_own() {
     assert_eq!(cache.lost(), [LOST]);
     assert_eq!(crash(&machine, cache).lost(), [LOST]);
 }
+
+#[test]
+fn does_not_keep_the_buffer_from_growing() {
+    let (machine, cache) = lost(5);
+    assert_eq!(cache.grow_buffer(Some(2048)).expect("devices that work"), 2048);
+    assert_eq!(cache.lost(), [LOST]);
+    machine.fill(&cache, OTHER).expect("it does not concern them");
+    assert_eq!(cache.buffer().capacity_bytes() / PAGE / 1024, 1, "all of it is used");
+    assert_eq!(crash(&machine, cache).lost(), [LOST]);
+}
