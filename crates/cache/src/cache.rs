@@ -15,7 +15,7 @@ use crate::plant::is_refused;
 use crate::recover::Recovered;
 use crate::rescue::{Rescuer, delete_unfinished};
 use crate::scan::Scan;
-use crate::seek::Wanted;
+use crate::seek::{CountBehind, Wanted};
 use crate::settings::{FetchMode, Settings};
 use crate::shared::{Shared, State};
 use crate::status::{Counters, Status};
@@ -434,6 +434,23 @@ impl Cache {
         then: Completion<Option<PageNo>>,
     ) {
         self.parts.fetcher.seeker().seek(object, pages, wanted, then);
+    }
+
+    /// How many of `pages` are data; `None` where that is hidden, and `behind` gives up.
+    pub fn count(
+        &self,
+        object: ObjectId,
+        pages: Range<PageNo>,
+        behind: CountBehind,
+        then: Completion<Option<u64>>,
+    ) {
+        self.parts.fetcher.seeker().count(object, pages, behind, then);
+    }
+
+    /// How many of `pages` have changes in memory that are not stored: these are data. Does no I/O.
+    pub fn dirty_pages(&self, object: ObjectId, pages: Range<PageNo>) -> u64 {
+        let state = self.parts.shared.state();
+        state.pages.range(object, pages).filter(|(_, entry)| entry.group().is_some()).count() as u64
     }
 
     /// In `FetchMode::Blocking`, completes once every page that this range covers only in part is in memory; else at once.
