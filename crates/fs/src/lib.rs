@@ -5,6 +5,7 @@ mod arena;
 mod attributes;
 mod check;
 mod cost;
+mod count;
 mod create;
 mod data;
 mod directory;
