@@ -78,8 +78,10 @@ pub(crate) enum WeirError {
     Store { path: PathBuf, source: StoreError },
     #[error("{}", about(path, source))]
     Cache { path: PathBuf, source: CacheError },
+    #[error("{}", about(path, source))]
+    Fs { path: PathBuf, source: FsError },
     #[error("{}: volume {volume}: {source}", path.display())]
-    Fs { path: PathBuf, volume: String, source: FsError },
+    Volume { path: PathBuf, volume: String, source: Box<FsError> },
     #[error("{}: lies on weir's own mount {}", path.display(), mount.display())]
     OnOwnMount { path: PathBuf, mount: PathBuf },
     #[error("{}: lies below the mount point {}", path.display(), dir.display())]
@@ -363,6 +365,7 @@ impl WeirError {
             WeirError::Store { path, source } => return help_about_store(path, source),
             WeirError::Cache { source, .. } => return source.help(),
             WeirError::Fs { source, .. } => return source.help(),
+            WeirError::Volume { source, .. } => return source.help(),
             WeirError::MountPointMissing { .. }
             | WeirError::MountPointNotDirectory { .. }
             | WeirError::MountPointNotEmpty { .. }

@@ -80,10 +80,10 @@ impl Stack {
         let volume = volume::named(&store, &media.name, name)?;
         let begun = Instant::now();
         let fs = Fs::open_over(metadata, Arc::new(cache.clone()), volume.id, Arc::new(SystemClock::new()))
-            .map_err(|source| WeirError::Fs {
+            .map_err(|source| WeirError::Volume {
                 path: media.name.clone(),
                 volume: volume.name.clone(),
-                source,
+                source: Box::new(source),
             })?;
         end_lost(&media, &store, &Arc::new(cache.clone()));
         (start.metadata, start.reads) = (begun.elapsed(), disks.store.reads.now());
@@ -94,11 +94,7 @@ impl Stack {
     pub(crate) fn create(media: &Media, owner: Caller) -> Result<(), WeirError> {
         let Opened { cache, .. } = open_cache(media, Settings::default(), Access::Write, None, Which::New)?;
         Fs::create(&Arc::new(cache.clone()), VolumeId::MAIN, &SystemClock::new(), owner, random_bytes())
-            .map_err(|source| WeirError::Fs {
-                path: media.name.clone(),
-                volume: volume::DEFAULT.into(),
-                source,
-            })?;
+            .map_err(|source| WeirError::Fs { path: media.name.clone(), source })?;
         cache.drain().map_err(|source| WeirError::Cache { path: media.name.clone(), source })
     }
 }
