@@ -1,7 +1,7 @@
 //! All metadata: the resident copy of object 0, and the one way to change it. A change is made at once in memory, recorded, and either
 //! given to the cache as one transaction or undone. It lives under the exclusive lock, so nobody sees it half done.
 
-use crate::count::{Counted, Counts};
+use crate::counts::{Counted, Counts};
 use crate::error::FsError;
 use crate::format::{
     Cold, HEAP_LOG2_MIN, Header, Hot, INCOMPATIBLE_KNOWN, INODES_MAX, MAGIC, Owner, REGION_BYTES, Region,

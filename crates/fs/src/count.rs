@@ -11,124 +11,18 @@
 
 use crate::arena::Transaction;
 use crate::cost;
+use crate::counts::{Counted, count, touched, whole};
 use crate::error::FsError;
 use crate::format::{FILE_BYTES_MAX, Hot, Slot};
 use crate::fs::Core;
 use crate::types::Ino;
 use cache::{CacheError, CountBehind};
 use device::{BLOCK_BYTES, ObjectId, PageNo};
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// A page as a number of bytes.
 const PAGE: u64 = BLOCK_BYTES as u64;
-
-/// A file is counted anew when this many pages are unsure, and a part of its charge besides: so counting costs little beside writing.
-const UNSURE_MIN: u64 = 64;
-const UNSURE_PART: u64 = 8;
-
-/// Places for counters of removals: files that share one spoil each other's counts.
-const REMOVALS: usize = 64;
-
-/// What is known of charges, in memory only.
-pub(crate) struct Counts {
-    drifts: HashMap<Slot, Drift>,
-    /// How often pages were removed from files, by their slots.
-    removals: [u64; REMOVALS],
-    /// A file that is to be counted anew.
-    due: Option<Slot>,
-}
-
-/// A file with holes that is written to.
-#[derive(Default)]
-struct Drift {
-    unsure: u64,
-    /// Pages charged since the count began that is under way.
-    added: Option<u64>,
-}
-
-/// How many pages of a range a file had.
-pub(crate) struct Counted {
-    slot: Slot,
-    pages: Range<PageNo>,
-    data: u64,
-    /// The removals before the count.
-    removals: u64,
-}
-
-impl Default for Counts {
-    fn default() -> Counts {
-        Counts { drifts: HashMap::new(), removals: [0; REMOVALS], due: None }
-    }
-}
-
-impl Counts {
-    fn removals(&self, slot: Slot) -> u64 {
-        self.removals[slot.0 as usize % REMOVALS]
-    }
-
-    /// Pages may go from a file: no count that began before says what it has.
-    pub(crate) fn removed(&mut self, slot: Slot) {
-        self.removals[slot.0 as usize % REMOVALS] += 1;
-    }
-
-    /// A file is gone.
-    pub(crate) fn forget(&mut self, slot: Slot) {
-        self.removed(slot);
-        self.drifts.remove(&slot);
-    }
-
-    /// A file was charged for holes, perhaps.
-    pub(crate) fn doubt(&mut self, slot: Slot, pages: u64, charge: u64) {
-        self.charged(slot, 0, pages, charge);
-    }
-
-    fn charged(&mut self, slot: Slot, pages: u64, unsure: u64, charge: u64) {
-        if unsure == 0 && !self.drifts.contains_key(&slot) {
-            return;
-        }
-        let drift = self.drifts.entry(slot).or_default();
-        drift.unsure += unsure;
-        match &mut drift.added {
-            Some(added) => *added += pages,
-            None if drift.unsure >= UNSURE_MIN + charge / UNSURE_PART => self.due = Some(slot),
-            None => {}
-        }
-    }
-
-    /// A file that is to be counted anew, once.
-    pub(crate) fn take_due(&mut self) -> Option<Slot> {
-        let slot = self.due.take()?;
-        self.drifts.insert(slot, Drift { unsure: 0, added: Some(0) });
-        Some(slot)
-    }
-
-    /// The count that was under way is over. Returns what was charged meanwhile.
-    fn end_count(&mut self, slot: Slot) -> Option<u64> {
-        let drift = self.drifts.get_mut(&slot)?;
-        let added = drift.added.take();
-        if drift.unsure == 0 {
-            self.drifts.remove(&slot);
-        }
-        added
-    }
-}
-
-/// The pages that a range touches.
-pub(crate) fn touched(range: Range<u64>) -> Range<PageNo> {
-    PageNo(range.start / PAGE)..PageNo(range.end.div_ceil(PAGE))
-}
-
-/// The whole pages within a range.
-pub(crate) fn whole(range: Range<u64>) -> Range<PageNo> {
-    let start = range.start.div_ceil(PAGE);
-    PageNo(start)..PageNo((range.end / PAGE).max(start))
-}
-
-fn count(pages: &Range<PageNo>) -> u64 {
-    pages.end.0 - pages.start.0
-}
 
 impl Hot {
     fn size_pages(&self) -> u64 {
@@ -162,11 +56,9 @@ impl Transaction<'_> {
         let (holes, had_holes) = (whole(range.clone()), hot.is_sparse());
         let removals = self.counts.removals(slot);
         self.counts_mut().removed(slot);
-        let counted = self
-            .take_counted()
-            .filter(|counted| counted.slot == slot && counted.pages == holes && counted.removals == removals);
-        match counted {
-            Some(counted) => hot.set_charged_pages(hot.charged_pages().saturating_sub(counted.data)),
+        let data = self.take_counted().and_then(|counted| counted.data_of(slot, &holes, removals));
+        match data {
+            Some(data) => hot.set_charged_pages(hot.charged_pages().saturating_sub(data)),
             None if had_holes => {
                 let most = count(&holes).min(hot.charged_pages());
                 self.counts_mut().doubt(slot, most, hot.charged_pages());
@@ -218,7 +110,7 @@ impl Core {
         // Where the map cannot be read the file's size has to do.
         let counted = move |data: Result<Option<u64>, CacheError>| {
             let data = data.ok().flatten();
-            then(data.map(|data| Counted { slot, pages: of, data, removals }));
+            then(data.map(|data| Counted::new(slot, of, data, removals)));
         };
         self.cache.count(object, pages, CountBehind::GiveUp, Box::new(counted));
     }
@@ -304,7 +196,7 @@ mod tests {
             with(|tx| {
                 let mut hot = file(100 * PAGE);
                 charge(tx, &mut hot, 0, 40 * PAGE);
-                let counted = Counted { slot: FILE, pages: PageNo(0)..PageNo(10), data: 10, removals: 0 };
+                let counted = Counted::new(FILE, PageNo(0)..PageNo(10), 10, 0);
                 if is_spoiled {
                     tx.charge_without(FILE, &mut hot, 5 * PAGE..6 * PAGE);
                 }

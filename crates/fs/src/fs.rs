@@ -3,7 +3,7 @@
 use crate::arena::{State, Transaction, within};
 use crate::attributes::{GROUP_EXECUTE, SETUID};
 use crate::cost;
-use crate::count::touched;
+use crate::counts::touched;
 use crate::create::{New, SETGID};
 use crate::data;
 use crate::directory::Tree;

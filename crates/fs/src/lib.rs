@@ -6,6 +6,7 @@ mod attributes;
 mod check;
 mod cost;
 mod count;
+mod counts;
 mod create;
 mod data;
 mod directory;

@@ -292,6 +292,18 @@ impl WeirError {
                 "its process cannot be seen from here: ask again from where it was started".into()
             }
             WeirError::DaemonOfOther { owner, .. } => format!("ask user {owner} or root to do it").into(),
+            WeirError::Unmount { dir, .. } => {
+                format!("see who works there with `fuser -vm {}`, and try again", quoted(dir)).into()
+            }
+            WeirError::StillMounted { point, pid: None, .. } => {
+                format!("`weir unmount {}` writes everything back and ends it", quoted(point)).into()
+            }
+            WeirError::StillMounted { point, pid: Some(pid), .. } => format!(
+                "end that process, or run `nsenter --target {pid} --mount umount {}`; the daemon then writes everything back and \
+                 ends",
+                quoted(point)
+            )
+            .into(),
             WeirError::RunDirectory { dir, .. } if logs::is_roots(dir) => {
                 format!("make it: `install -d -o root -m 700 {}`; or mount with --foreground", quoted(dir)).into()
             }
@@ -384,21 +396,11 @@ impl WeirError {
             | WeirError::DaemonStopped { .. }
             | WeirError::DaemonSilent { .. }
             | WeirError::DaemonOfOther { .. }
+            | WeirError::Unmount { .. }
+            | WeirError::StillMounted { .. }
             | WeirError::RunDirectory { .. } => return self.help_about_daemon(),
             WeirError::Refused { help: Some(help), .. } => help.clone().into(),
             WeirError::Refused { dir, help: None, .. } => format!("see `weir status {}`", quoted(dir)).into(),
-            WeirError::Unmount { dir, .. } => {
-                format!("see who works there with `fuser -vm {}`, and try again", quoted(dir)).into()
-            }
-            WeirError::StillMounted { point, pid: None, .. } => {
-                format!("`weir unmount {}` writes everything back and ends it", quoted(point)).into()
-            }
-            WeirError::StillMounted { point, pid: Some(pid), .. } => format!(
-                "end that process, or run `nsenter --target {pid} --mount umount {}`; the daemon then writes everything back and \
-                 ends",
-                quoted(point)
-            )
-            .into(),
             WeirError::NoSuchVolume { there_are, .. } => format!("there are: {}", there_are.join(", ")).into(),
             WeirError::CannotCheck { source } => return source.help(),
             WeirError::Trace(error) => return error.help(),

@@ -111,7 +111,7 @@ fn keeps_no_other_from_being_mounted_and_what_was_lost_in_it_is_remembered() {
     flip(&store, &of_work);
     let mounted = sandbox.mount_with(&["--volume", "work"]);
     let bytes = fs::read(mounted.path("file")).expect("the volume is whole again");
-    assert!(bytes.len() % BLOCK == 0);
+    assert!(bytes.len().is_multiple_of(BLOCK));
     let pages = bytes.chunks(BLOCK).zip(1_u32..);
     let wrong = pages.filter(|(page, number)| *page != number.to_le_bytes().repeat(BLOCK / 4)).count();
     assert_eq!(wrong, 0, "pages of {} hold what nobody wrote", bytes.len() / BLOCK);
