@@ -3,13 +3,12 @@
 //! The kernel takes away one mount point. The daemon ends with the last one: where a bind mount, or another mount namespace, keeps the
 //! file system in use, the command waits a little, and then names that place. A layer of an overlay cannot be found: it is waited for.
 
-use crate::address::DeviceNumber;
 use crate::cli::DirArgs;
 use crate::client::{Client, Found};
 use crate::error::WeirError;
 use crate::size::Size;
 use crate::tell;
-use host::Mounts;
+use host::{Mount, Mounts};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -40,10 +39,11 @@ struct OtherMount {
 }
 
 impl OtherMount {
-    /// Looks in this process's mount namespace first, then in those of all processes that it may look at.
-    fn find(device: DeviceNumber) -> Option<OtherMount> {
-        let point_in =
-            |mounts: Mounts| mounts.iter().find(|one| one.device == device).map(|one| one.point.clone());
+    /// Looks in this process's mount namespace first, then in those of all processes that it may look at. Once a file system is gone,
+    /// another one may have its number; its store is in use for as long as its daemon is there.
+    fn find(gone: &Found) -> Option<OtherMount> {
+        let is_of = |one: &Mount| one.device == gone.device() && one.source == gone.store;
+        let point_in = |mounts: Mounts| mounts.iter().find(|one| is_of(one)).map(|one| one.point.clone());
         if let Some(point) = Mounts::now().ok().and_then(point_in) {
             return Some(OtherMount { point, pid: None });
         }
@@ -150,7 +150,7 @@ impl Daemon {
             if let Some(reply) = drained.receive_within(TELL_EVERY)? {
                 break reply;
             }
-            match OtherMount::find(found.device()) {
+            match OtherMount::find(found) {
                 Some(OtherMount { point, pid }) if begun.elapsed() >= BUSY_WAIT => {
                     return Err(WeirError::StillMounted { dir: found.dir.clone(), point, pid });
                 }

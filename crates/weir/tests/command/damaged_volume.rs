@@ -15,12 +15,15 @@ const ATTEMPTS: u64 = 40;
 /// How the names of files begin that only the volume `work` has.
 const NAME: &str = "only-in-work-";
 
-/// Where the store has metadata of `work`: one byte of each block, and of each of its copies.
+/// More names than a block of half a page holds.
+const MANY: usize = 80;
+
+/// Where the store has metadata of `work` that nothing changes any more: one byte of each page of names, and of each of its copies.
 fn metadata_of_work(store: &Path) -> Vec<u64> {
     let bytes = fs::read(store.join("store")).expect("the store");
     let place = |(number, block): (usize, &[u8])| {
-        let at = block.windows(NAME.len()).position(|bytes| bytes == NAME.as_bytes())?;
-        Some((number * BLOCK + at) as u64)
+        let names = block.windows(NAME.len()).filter(|bytes| *bytes == NAME.as_bytes()).count();
+        (names >= MANY).then_some((number * BLOCK + BLOCK / 2) as u64)
     };
     bytes.chunks(BLOCK).enumerate().filter_map(place).collect()
 }
@@ -66,14 +69,16 @@ fn keeps_no_other_from_being_mounted_and_what_was_lost_in_it_is_remembered() {
     succeeds(weir().args(["volume", "clone"]).arg(mounted.dir()).arg("work"));
     mounted.unmount();
     let mounted = sandbox.mount_with(&["--volume", "work"]);
-    for number in 0..300 {
-        fs::write(mounted.path(&format!("{NAME}{number}")), b"").expect("a file");
+    fs::create_dir(mounted.path("names")).expect("a directory");
+    for number in 0..1000 {
+        fs::write(mounted.path(&format!("names/{NAME}{number}")), b"").expect("a file");
     }
     mounted.unmount();
 
     let damaged = (0..ATTEMPTS).find_map(|attempt| {
         cut_short(&sandbox, attempt);
         let of_work = metadata_of_work(&store);
+        assert!(!of_work.is_empty(), "no page of names is full");
         flip(&store, &of_work);
         let looking = read_only(&sandbox, "main");
         let was_lost = looking.messages().contains("warning: ");

@@ -387,6 +387,7 @@ fn du_of_a_file_with_holes_counts_what_it_has() {
     assert_eq!([used(&path), used(&copy)], [50 * PAGE, PAGE]);
     let file = OpenOptions::new().write(true).open(&path).expect("it");
     file.set_len(550 * PAGE).expect("shorter");
+    drop(file);
     assert_eq!(used(&path), 25 * PAGE);
     mounted.unmount();
 }
