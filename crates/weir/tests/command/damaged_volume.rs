@@ -15,15 +15,15 @@ const ATTEMPTS: u64 = 40;
 /// How the names of files begin that only the volume `work` has.
 const NAME: &str = "only-in-work-";
 
-/// More names than a block of half a page holds.
-const MANY: usize = 80;
+/// How a directory's block of names begins that is a page of its own: its level, and the logarithm of its size.
+const PAGE_OF_NAMES: [u8; 2] = [0, 12];
 
 /// Where the store has metadata of `work` that nothing changes any more: one byte of each page of names, and of each of its copies.
 fn metadata_of_work(store: &Path) -> Vec<u64> {
     let bytes = fs::read(store.join("store")).expect("the store");
     let place = |(number, block): (usize, &[u8])| {
-        let names = block.windows(NAME.len()).filter(|bytes| *bytes == NAME.as_bytes()).count();
-        (names >= MANY).then_some((number * BLOCK + BLOCK / 2) as u64)
+        let is_of_work = block.windows(NAME.len()).any(|bytes| bytes == NAME.as_bytes());
+        (block.starts_with(&PAGE_OF_NAMES) && is_of_work).then_some((number * BLOCK + BLOCK / 2) as u64)
     };
     bytes.chunks(BLOCK).enumerate().filter_map(place).collect()
 }
